@@ -97,9 +97,9 @@ valgrind: ## run tests of the release build under valgrind
 	@scripts/build release
 	@scripts/valgrind
 
-format: ## format the C sources
+format: ## format C, CUDA and OpenCL sources (scripts/format --check: report what is not)
 	@scripts/bootstrap format
-	@find include src tests examples bench -name '*.[ch]' 2> /dev/null | xargs -r clang-format -i
+	@scripts/format
 
 docs: ## make docs/api.md from the headers
 	@scripts/apidoc include/tarn > docs/api.md

@@ -1,9 +1,10 @@
 /* cnn.c: a small convolutional network learns to read digits.
  *
- * build/release/examples/cnn digits that tarn draws itself build/release/examples/cnn FOLDER MNIST, from a folder with its four files
+ * build/release/examples/cnn digits that tarn draws itself build/release/examples/cnn FOLDER MNIST, from a folder with
+ * its four files
  *
- * The parts of every training program: data, a loader that makes batches, a model, an optimizer with a schedule, the loop, and an
- * evaluation on images that were never trained on. `tarn train` does the same with more comfort. */
+ * The parts of every training program: data, a loader that makes batches, a model, an optimizer with a schedule, the
+ * loop, and an evaluation on images that were never trained on. `tarn train` does the same with more comfort. */
 #include <stdio.h>
 #include <tarn/tarn.h>
 
@@ -32,12 +33,14 @@ static tarn_module *make_network(tarn_device device)
 {
     const tarn_conv2d_layer_options five = {.kernel = {5, 5}, .padding = {2, 2}};
     const tarn_pool2d_options half = {.kernel = {2, 2}};
-    return tarn_sequential(tarn_conv2d_layer_with(1, 8, device, &five), tarn_activation(TARN_RELU), tarn_max_pool2d_layer(&half),
-                           tarn_conv2d_layer_with(8, 16, device, &five), tarn_activation(TARN_RELU), tarn_max_pool2d_layer(&half),
-                           tarn_flatten(1), tarn_linear(16 * 7 * 7, 10, device), NULL);
+    return tarn_sequential(tarn_conv2d_layer_with(1, 8, device, &five), tarn_activation(TARN_RELU),
+                           tarn_max_pool2d_layer(&half), tarn_conv2d_layer_with(8, 16, device, &five),
+                           tarn_activation(TARN_RELU), tarn_max_pool2d_layer(&half), tarn_flatten(1),
+                           tarn_linear(16 * 7 * 7, 10, device), NULL);
 }
 
-/* One step; what it makes is freed when the scope closes. Reading the loss waits for the device, so it is done now and then only. */
+/* One step; what it makes is freed when the scope closes. Reading the loss waits for the device, so it is done now and
+ * then only. */
 static void train_step(tarn_module *net, tarn_optimizer *adam, tarn_loader *loader, int step)
 {
     tarn_tensor *batch[2]; /* images and labels */
@@ -62,7 +65,8 @@ int main(int count, char **words)
     tarn_seed(1);
     tarn_module *net = make_network(device);
     tarn_optimizer *adam = tarn_adamw(net, &(tarn_adamw_options){.lr = 0.003f, .weight_decay = 0.01f});
-    tarn_optimizer_set_schedule(adam, &(tarn_schedule){.kind = TARN_SCHEDULE_COSINE, .warmup_steps = 10, .total_steps = STEPS});
+    tarn_optimizer_set_schedule(
+        adam, &(tarn_schedule){.kind = TARN_SCHEDULE_COSINE, .warmup_steps = 10, .total_steps = STEPS});
     for (int step = 1; step <= STEPS && !tarn_failed(); step++)
         train_step(net, adam, loader, step);
 
@@ -71,7 +75,8 @@ int main(int count, char **words)
     if (tarn_evaluate(net, judge, 10, &result, samples, right)) {
         for (int digit = 0; digit < 10; digit++)
             printf("  %d: %3lld of %3lld right\n", digit, (long long)right[digit], (long long)samples[digit]);
-        printf("%.1f %% of %lld images right that it had never seen\n", 100 * result.accuracy, (long long)result.samples);
+        printf("%.1f %% of %lld images right that it had never seen\n", 100 * result.accuracy,
+               (long long)result.samples);
     }
 
     if (tarn_failed())

@@ -2,7 +2,8 @@
  *
  *   build/release/examples/custom_op            on the CPU
  *
- * docs/your-own-operation.md explains this file and custom_op.cu, which has the CUDA kernels, and says how to build both.
+ * docs/your-own-operation.md explains this file and custom_op.cu, which has the CUDA kernels, and says how to build
+ * both.
  *
  * The operation is squareplus, a smooth relu: y = (x + sqrt(x² + b)) / 2 for a number b. Its gradient is
  * dy/dx = (1 + x / sqrt(x² + b)) / 2. */
@@ -13,7 +14,7 @@
 
 #include "custom_op.h"
 
-/* ---- the kernels: plain loops on the CPU, custom_op.cu on CUDA devices ---------------------------------------------- */
+/* ---- the kernels: plain loops on the CPU, custom_op.cu on CUDA devices ------------------------------------------- */
 
 static double forward_of(double x, double b)
 {
@@ -41,8 +42,12 @@ static void run_on_cpu(const squareplus_job *job)
 /* Fills `to` from x, and from the gradient g in backward. False with an error set. */
 static bool run(tarn_tensor *to, tarn_tensor *x, tarn_tensor *g, double b)
 {
-    squareplus_job job = {.to = tarn_data(to), .x = tarn_data(x), .g = g ? tarn_data(g) : NULL, .count = tarn_count(x),
-                          .b = b, .is_f64 = tarn_dtype_of(x) == TARN_F64};
+    squareplus_job job = {.to = tarn_data(to),
+                          .x = tarn_data(x),
+                          .g = g ? tarn_data(g) : NULL,
+                          .count = tarn_count(x),
+                          .b = b,
+                          .is_f64 = tarn_dtype_of(x) == TARN_F64};
     if (tarn_failed())
         return false;
     void *stream = tarn_native_stream(tarn_device_of(x)); /* NULL on the CPU */
@@ -56,7 +61,7 @@ static bool run(tarn_tensor *to, tarn_tensor *x, tarn_tensor *g, double b)
     return problem == NULL;
 }
 
-/* ---- the operation -------------------------------------------------------------------------------------------------- */
+/* ---- the operation ----------------------------------------------------------------------------------------------- */
 
 /* Runs unrecorded, in a scope of its own: whatever it makes besides the gradients is freed. */
 static bool squareplus_backward(tarn_tensor *const *output_grads, tarn_tensor *const *saved, tarn_tensor **input_grads,
@@ -94,7 +99,7 @@ static tarn_tensor *squareplus(tarn_tensor *input, double b)
     return tarn_function_save(&input, 1, &y, 1, &x, 1, squareplus_backward, ctx, free) ? y : NULL;
 }
 
-/* ---- trying it ------------------------------------------------------------------------------------------------------ */
+/* ---- trying it --------------------------------------------------------------------------------------------------- */
 
 static tarn_tensor *block(tarn_tensor *const *inputs, int count, void *ctx)
 {

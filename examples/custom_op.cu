@@ -18,8 +18,8 @@ template <typename T> static __global__ void squareplus_kernel(T *to, const T *x
 template <typename T> static void launch(const squareplus_job *job, cudaStream_t stream)
 {
     unsigned threads = 256, blocks = (unsigned)((job->count + threads - 1) / threads);
-    squareplus_kernel<T><<<blocks, threads, 0, stream>>>((T *)job->to, (const T *)job->x, (const T *)job->g, job->count,
-                                                         (T)job->b);
+    squareplus_kernel<T>
+        <<<blocks, threads, 0, stream>>>((T *)job->to, (const T *)job->x, (const T *)job->g, job->count, (T)job->b);
 }
 
 /* The launch returns at once. tarn's own kernels run on the same stream, so that the order is right without waiting. */

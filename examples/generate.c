@@ -2,7 +2,8 @@
  *
  *   build/release/examples/generate MODEL "Once upon a time"
  *
- * MODEL is a folder with config.json, weights and a tokenizer, or a GGUF file. Without one a small model that has learnt nothing writes bytes: what comes is noise. */
+ * MODEL is a folder with config.json, weights and a tokenizer, or a GGUF file. Without one a small model that has
+ * learnt nothing writes bytes: what comes is noise. */
 #include <stdio.h>
 #include <string.h>
 #include <tarn/tarn.h>
@@ -24,9 +25,14 @@ int main(int count, char **words)
     tarn_tokenizer *tokenizer = NULL;
     tarn_writer *writer = count > 1 ? tarn_writer_open(words[1], device, NULL) : make_noise(device, &model, &tokenizer);
 
-    /* The prompt is computed here. A second call, with the text so far and more of it, would compute only what is new. */
+    /* The prompt is computed here. A second call, with the text so far and more of it, would compute only what is new.
+     */
     tarn_writer_prompt_text(writer, 0, prompt, strlen(prompt),
-                            &(tarn_generate_options){.tokens = 64, .temperature = 0.8, .top_k = 40, .seed = 7, .stop_texts = (const char *[]){"\n\n"},
+                            &(tarn_generate_options){.tokens = 64,
+                                                     .temperature = 0.8,
+                                                     .top_k = 40,
+                                                     .seed = 7,
+                                                     .stop_texts = (const char *[]){"\n\n"},
                                                      .stop_text_count = 1});
     printf("%s", prompt);
 

@@ -2,8 +2,8 @@
  *
  *   build/release/examples/gpt [TEXT.txt [STEPS [FOLDER]]]
  *
- * Without a text it learns the lines below. With a folder it leaves the model there, as transformers and `tarn generate` open it. This is the loop that
- * `tarn train --data text:TEXT.txt` makes comfortable. */
+ * Without a text it learns the lines below. With a folder it leaves the model there, as transformers and `tarn
+ * generate` open it. This is the loop that `tarn train --data text:TEXT.txt` makes comfortable. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +23,7 @@ typedef struct text {
     int64_t count;
 } text;
 
-/* ---- the text -------------------------------------------------------------------------------------------------------------- */
+/* ---- the text ---------------------------------------------------------------------------------------------------- */
 
 /* The bytes of a file, which the caller frees; NULL when it cannot be read. */
 static char *read_file(const char *path, size_t *length)
@@ -51,7 +51,8 @@ static bool take_text(text *t, const char *bytes, size_t length)
 }
 
 /* Windows at random places: tokens (BATCH, CONTEXT), and for each the one that follows it. */
-static void draw_batch(const text *t, tarn_random_state *random, tarn_device device, tarn_tensor **tokens, tarn_tensor **targets)
+static void draw_batch(const text *t, tarn_random_state *random, tarn_device device, tarn_tensor **tokens,
+                       tarn_tensor **targets)
 {
     int64_t from[BATCH * CONTEXT], to[BATCH * CONTEXT];
     for (int row = 0; row < BATCH; row++) {
@@ -65,10 +66,11 @@ static void draw_batch(const text *t, tarn_random_state *random, tarn_device dev
     *targets = tarn_from_i64(to, TARN_SHAPE(BATCH, CONTEXT), device);
 }
 
-/* ---- learning and writing -------------------------------------------------------------------------------------------------- */
+/* ---- learning and writing ---------------------------------------------------------------------------------------- */
 
 /* One step; returns the loss. What it makes is freed when it returns. */
-static double train_step(tarn_module *model, tarn_optimizer *adam, const text *t, tarn_random_state *random, tarn_device device)
+static double train_step(tarn_module *model, tarn_optimizer *adam, const text *t, tarn_random_state *random,
+                         tarn_device device)
 {
     tarn_tensor *tokens, *targets;
     tarn_scope *scope = tarn_scope_open();
@@ -88,7 +90,8 @@ static double train(tarn_module *model, const text *t, int64_t steps, tarn_devic
     tarn_random_state random = {.key = 1};
     tarn_optimizer *adam = tarn_adamw(model, &(tarn_adamw_options){.lr = 3e-3f, .beta2 = 0.99f, .weight_decay = 0.1f});
     tarn_optimizer_set_schedule(
-        adam, &(tarn_schedule){.kind = TARN_SCHEDULE_COSINE, .warmup_steps = steps / 10, .total_steps = steps, .final_factor = 0.1});
+        adam, &(tarn_schedule){
+                  .kind = TARN_SCHEDULE_COSINE, .warmup_steps = steps / 10, .total_steps = steps, .final_factor = 0.1});
     for (int64_t step = 1; step <= steps && !tarn_failed(); step++) {
         loss = train_step(model, adam, t, &random, device);
         if (step == 1 || step % 50 == 0 || step == steps)
@@ -102,7 +105,8 @@ static void write_some(tarn_module *model, const text *t)
 {
     int32_t made[WRITTEN];
     size_t length = 0;
-    int64_t count = tarn_generate(model, t->ids, 1, made, &(tarn_generate_options){.tokens = WRITTEN, .temperature = 0.5, .seed = 1});
+    int64_t count = tarn_generate(model, t->ids, 1, made,
+                                  &(tarn_generate_options){.tokens = WRITTEN, .temperature = 0.5, .seed = 1});
     char *words = count > 0 ? tarn_tokenizer_decode(t->tokenizer, made, count, &length) : NULL;
     if (words)
         printf("it writes: %s%s\n", tarn_tokenizer_piece(t->tokenizer, t->ids[0], NULL), words);
@@ -118,12 +122,14 @@ int main(int count, char **words)
     tarn_module *model = NULL;
     tarn_device device = tarn_device_auto();
     if ((count > 1 && !file) || steps < 1) {
-        fprintf(stderr, "%s: '%s' %s\n", words[0], file ? words[2] : words[1], file ? "is no number of steps" : "cannot be read");
+        fprintf(stderr, "%s: '%s' %s\n", words[0], file ? words[2] : words[1],
+                file ? "is no number of steps" : "cannot be read");
         return 2;
     }
     if (take_text(&t, file ? file : verse, length) && t.count > CONTEXT)
         model = tarn_model_gpt2(
-            &((tarn_gpt2_config){.vocab = tarn_tokenizer_count(t.tokenizer), .context = CONTEXT, .layers = 2, .heads = 2, .width = 64}),
+            &((tarn_gpt2_config){
+                .vocab = tarn_tokenizer_count(t.tokenizer), .context = CONTEXT, .layers = 2, .heads = 2, .width = 64}),
             device, 1);
     double loss = model ? train(model, &t, steps, device) : 0;
     if (model && !tarn_failed())

@@ -1,16 +1,17 @@
-/* gpu_tour.c: what a GPU is good for, shown by measuring: devices and memory, products checked and timed, two networks on CPU and GPU.
+/* gpu_tour.c: what a GPU is good for, shown by measuring: devices and memory, products checked and timed, two networks
+ * on CPU and GPU.
  *
  *   build/release/examples/gpu_tour [DEVICE [WIDTH]]
  *
- * DEVICE is the best there is unless one is named. On a machine without a GPU the tour is the same with the CPU in both columns.
- * WIDTH is the side of the matrices, 1024 unless given; the large network is twice as wide. */
+ * DEVICE is the best there is unless one is named. On a machine without a GPU the tour is the same with the CPU in both
+ * columns. WIDTH is the side of the matrices, 1024 unless given; the large network is twice as wide. */
 #define _POSIX_C_SOURCE 200809L
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <tarn/tarn.h>
 
-/* ---- devices --------------------------------------------------------------------------------------------------------------- */
+/* ---- devices ----------------------------------------------------------------------------------------------------- */
 
 static void show_device(tarn_device device)
 {
@@ -21,18 +22,20 @@ static void show_device(tarn_device device)
            (double)info.memory_total / (1 << 30), (double)info.memory_free / (1 << 30));
 }
 
-/* ---- products -------------------------------------------------------------------------------------------------------------- */
+/* ---- products ---------------------------------------------------------------------------------------------------- */
 
 static bool small_product(tarn_device device)
 {
     const float a[] = {1, 2, 3, 4}, b[] = {5, 6, 7, 8}, expected[] = {19, 22, 43, 50};
     float c[4] = {0};
     tarn_scope *scope = tarn_scope_open();
-    tarn_tensor *product = tarn_matmul(tarn_from_f32(a, TARN_SHAPE(2, 2), device), tarn_from_f32(b, TARN_SHAPE(2, 2), device));
+    tarn_tensor *product =
+        tarn_matmul(tarn_from_f32(a, TARN_SHAPE(2, 2), device), tarn_from_f32(b, TARN_SHAPE(2, 2), device));
     bool right = tarn_read_f32(product, c, 4);
     for (int i = 0; i < 4; i++)
         right = right && c[i] == expected[i];
-    printf("  [1 2; 3 4] @ [5 6; 7 8] = [%g %g; %g %g]  %s\n", (double)c[0], (double)c[1], (double)c[2], (double)c[3], right ? "right" : "WRONG");
+    printf("  [1 2; 3 4] @ [5 6; 7 8] = [%g %g; %g %g]  %s\n", (double)c[0], (double)c[1], (double)c[2], (double)c[3],
+           right ? "right" : "WRONG");
     tarn_scope_close(scope);
     return right;
 }
@@ -78,8 +81,10 @@ static bool large_product(tarn_device device, int n)
     size_t bytes = sizeof(float) * (size_t)n * (size_t)n;
     float *a = malloc(bytes), *b = malloc(bytes), *naive = malloc(bytes), *c = malloc(bytes);
     tarn_scope *scope = tarn_scope_open();
-    tarn_tensor *x = tarn_normal(TARN_SHAPE(n, n), 0, 1, TARN_F32, device), *y = tarn_normal(TARN_SHAPE(n, n), 0, 1, TARN_F32, device);
-    bool good = a && b && naive && c && tarn_read_f32(x, a, n * n) && tarn_read_f32(y, b, n * n) && tarn_read_f32(tarn_matmul(x, y), c, n * n);
+    tarn_tensor *x = tarn_normal(TARN_SHAPE(n, n), 0, 1, TARN_F32, device),
+                *y = tarn_normal(TARN_SHAPE(n, n), 0, 1, TARN_F32, device);
+    bool good = a && b && naive && c && tarn_read_f32(x, a, n * n) && tarn_read_f32(y, b, n * n) &&
+                tarn_read_f32(tarn_matmul(x, y), c, n * n);
     if (good) {
         tarn_event *begin = tarn_event_record(tarn_device_cpu());
         naive_product(n, a, b, naive);
@@ -88,8 +93,9 @@ static bool large_product(tarn_device device, int n)
         double cpu = time_product(tarn_to(x, tarn_device_cpu()), tarn_to(y, tarn_device_cpu()), tarn_device_cpu(), 10);
         double here = tarn_device_equal(device, tarn_device_cpu()) ? cpu : time_product(x, y, device, 200);
         good = off < 1e-2 && !tarn_failed();
-        printf("  plain loop on the CPU %9.2f ms\n  tarn on the CPU       %9.2f ms\n  tarn on the device    %9.3f ms   (%.0f times the loop's speed)\n", loop,
-               cpu, here, loop / here);
+        printf("  plain loop on the CPU %9.2f ms\n  tarn on the CPU       %9.2f ms\n  tarn on the device    %9.3f ms   "
+               "(%.0f times the loop's speed)\n",
+               loop, cpu, here, loop / here);
         printf("  largest difference to the loop %.1e  %s\n", off, good ? "right" : "WRONG");
         tarn_event_free(begin);
         tarn_event_free(end);
@@ -99,7 +105,7 @@ static bool large_product(tarn_device device, int n)
     return good;
 }
 
-/* ---- networks -------------------------------------------------------------------------------------------------------------- */
+/* ---- networks ---------------------------------------------------------------------------------------------------- */
 
 typedef struct training {
     tarn_tensor *x, *y, *loss;
@@ -140,7 +146,8 @@ static double train_xor(tarn_device device, bool captured, double *last)
     const float points[] = {0, 0, 0, 1, 1, 0, 1, 1}, answers[] = {0, 1, 1, 0};
     tarn_seed(1);
     tarn_scope *scope = tarn_scope_open();
-    training t = {.x = tarn_from_f32(points, TARN_SHAPE(4, 2), device), .y = tarn_from_f32(answers, TARN_SHAPE(4, 1), device)};
+    training t = {.x = tarn_from_f32(points, TARN_SHAPE(4, 2), device),
+                  .y = tarn_from_f32(answers, TARN_SHAPE(4, 1), device)};
     t.loss = tarn_zeros((tarn_shape){0, {0}}, TARN_F32, device);
     t.net = tarn_sequential(tarn_linear(2, 16, device), tarn_activation(TARN_TANH), tarn_linear(16, 1, device), NULL);
     t.adam = tarn_adamw(t.net, &(tarn_adamw_options){.lr = 0.05f});
@@ -155,10 +162,12 @@ static double train_large(tarn_device device, int width, int steps, double *last
 {
     tarn_seed(1);
     tarn_scope *scope = tarn_scope_open();
-    training t = {.x = tarn_normal(TARN_SHAPE(width, width), 0, 1, TARN_F32, device), .y = tarn_normal(TARN_SHAPE(width, 16), 0, 1, TARN_F32, device)};
+    training t = {.x = tarn_normal(TARN_SHAPE(width, width), 0, 1, TARN_F32, device),
+                  .y = tarn_normal(TARN_SHAPE(width, 16), 0, 1, TARN_F32, device)};
     t.loss = tarn_zeros((tarn_shape){0, {0}}, TARN_F32, device);
-    t.net = tarn_sequential(tarn_linear(width, width, device), tarn_activation(TARN_GELU), tarn_linear(width, width, device),
-                            tarn_activation(TARN_GELU), tarn_linear(width, 16, device), NULL);
+    t.net = tarn_sequential(tarn_linear(width, width, device), tarn_activation(TARN_GELU),
+                            tarn_linear(width, width, device), tarn_activation(TARN_GELU),
+                            tarn_linear(width, 16, device), NULL);
     t.adam = tarn_adamw(t.net, &(tarn_adamw_options){.lr = 1e-4f});
     double took = train(&t, device, steps, false, last);
     tarn_optimizer_free(t.adam);
@@ -174,9 +183,12 @@ static bool networks(tarn_device device, int width)
     printf("  XOR, 4 points, a step            CPU %8.3f ms   ", train_xor(tarn_device_cpu(), false, &loss_cpu));
     printf("device %8.3f ms   ", train_xor(device, false, &loss_here));
     printf("captured %8.3f ms\n", train_xor(device, true, &loss_graph));
-    printf("    losses after 300 steps             %.1e            %.1e              %.1e\n", loss_cpu, loss_here, loss_graph);
-    double cpu = train_large(tarn_device_cpu(), width, 2, &large_cpu), here = is_cpu ? cpu : train_large(device, width, 50, &large_here);
-    printf("  %d rows through %d x %d x 2, CPU %8.1f ms   device %8.3f ms   %.0f times as fast\n", width, width, width, cpu, here, cpu / here);
+    printf("    losses after 300 steps             %.1e            %.1e              %.1e\n", loss_cpu, loss_here,
+           loss_graph);
+    double cpu = train_large(tarn_device_cpu(), width, 2, &large_cpu),
+           here = is_cpu ? cpu : train_large(device, width, 50, &large_here);
+    printf("  %d rows through %d x %d x 2, CPU %8.1f ms   device %8.3f ms   %.0f times as fast\n", width, width, width,
+           cpu, here, cpu / here);
     return !tarn_failed() && loss_cpu < 0.01 && loss_here < 0.01 && loss_graph < 0.01;
 }
 
@@ -207,10 +219,12 @@ int main(int argc, char **argv)
     good = networks(device, 2 * width) && good;
     tarn_counters stats = tarn_stats();
     tarn_memory memory = tarn_memory_of(device);
-    printf("\nstatistics\n  %lld kernels, %lld of them on the CPU; %lld copies to the device, %lld from it, %lld fallbacks\n", (long long)stats.kernels,
-           (long long)stats.kernels_on[0], (long long)stats.uploads, (long long)stats.downloads, (long long)stats.fallbacks);
-    printf("  memory on %s: %.1f MiB in use, %.1f MiB kept for later, %.1f MiB at most\n", name, (double)memory.used / (1 << 20),
-           (double)memory.cached / (1 << 20), (double)memory.peak_used / (1 << 20));
+    printf("\nstatistics\n  %lld kernels, %lld of them on the CPU; %lld copies to the device, %lld from it, %lld "
+           "fallbacks\n",
+           (long long)stats.kernels, (long long)stats.kernels_on[0], (long long)stats.uploads,
+           (long long)stats.downloads, (long long)stats.fallbacks);
+    printf("  memory on %s: %.1f MiB in use, %.1f MiB kept for later, %.1f MiB at most\n", name,
+           (double)memory.used / (1 << 20), (double)memory.cached / (1 << 20), (double)memory.peak_used / (1 << 20));
     if (tarn_failed())
         fprintf(stderr, "gpu_tour: %s\n", tarn_error());
     return good && !tarn_failed() ? 0 : 1;

@@ -2,9 +2,9 @@
  *
  *   build/release/examples/mlp
  *
- * Points of two classes lie on two spirals wound into each other, so no straight line separates them. A network with two hidden layers is
- * trained on some points and judged on others that it has never seen. On a terminal there is a progress bar, and colours unless NO_COLOR is
- * set; in a pipe there are plain lines. */
+ * Points of two classes lie on two spirals wound into each other, so no straight line separates them. A network with
+ * two hidden layers is trained on some points and judged on others that it has never seen. On a terminal there is a
+ * progress bar, and colours unless NO_COLOR is set; in a pipe there are plain lines. */
 #define _POSIX_C_SOURCE 200809L
 #include <math.h>
 #include <stdio.h>
@@ -20,7 +20,7 @@
 #define NOISE 0.015
 #define RATE 0.005 /* of learning, at the start */
 
-/* ---- data ------------------------------------------------------------------------------------------------------------------ */
+/* ---- data -------------------------------------------------------------------------------------------------------- */
 
 /* A number in [0, 1), the same on every machine. */
 static double chance(void)
@@ -56,7 +56,7 @@ static double accuracy(tarn_module *net, tarn_tensor *x, tarn_tensor *label)
     return share;
 }
 
-/* ---- what is shown --------------------------------------------------------------------------------------------------------- */
+/* ---- what is shown ----------------------------------------------------------------------------------------------- */
 
 static void show_progress(int step, double loss, bool terminal)
 {
@@ -130,7 +130,7 @@ static void draw_regions(tarn_module *net, tarn_device device, bool colour)
     printf("\n\n");
 }
 
-/* ---- learning -------------------------------------------------------------------------------------------------------------- */
+/* ---- learning ---------------------------------------------------------------------------------------------------- */
 
 /* One step on all points; returns the loss. What it makes is freed when it returns. */
 static double train_step(tarn_module *net, tarn_optimizer *adam, tarn_tensor *x, tarn_tensor *label)
@@ -161,8 +161,9 @@ int main(void)
         x[part] = tarn_from_f32(point[part], TARN_SHAPE(POINTS, 2), device);
         y[part] = tarn_from_i64(label[part], TARN_SHAPE(POINTS), device);
     }
-    tarn_module *net = tarn_sequential(tarn_linear(2, HIDDEN, device), tarn_activation(TARN_GELU), tarn_linear(HIDDEN, HIDDEN, device),
-                                       tarn_activation(TARN_GELU), tarn_linear(HIDDEN, 2, device), NULL);
+    tarn_module *net =
+        tarn_sequential(tarn_linear(2, HIDDEN, device), tarn_activation(TARN_GELU), tarn_linear(HIDDEN, HIDDEN, device),
+                        tarn_activation(TARN_GELU), tarn_linear(HIDDEN, 2, device), NULL);
     tarn_optimizer *adam = tarn_adamw(net, &(tarn_adamw_options){.lr = RATE, .weight_decay = 0.01f});
 
     char name[32];

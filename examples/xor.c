@@ -2,8 +2,9 @@
  *
  *   build/release/examples/xor
  *
- * Everything a larger program does is here: data on a device, a network, an optimizer, a loop of forward, backward and step, and one look
- * at the error at the end. Whatever is made between tarn_scope_open() and tarn_scope_close() is freed by the close. */
+ * Everything a larger program does is here: data on a device, a network, an optimizer, a loop of forward, backward and
+ * step, and one look at the error at the end. Whatever is made between tarn_scope_open() and tarn_scope_close() is
+ * freed by the close. */
 #include <stdio.h>
 #include <tarn/tarn.h>
 
@@ -16,7 +17,8 @@ int main(void)
     tarn_scope *program = tarn_scope_open();
     tarn_tensor *x = tarn_from_f32(points, TARN_SHAPE(4, 2), device);
     tarn_tensor *y = tarn_from_f32(answers, TARN_SHAPE(4, 1), device);
-    tarn_module *net = tarn_sequential(tarn_linear(2, 16, device), tarn_activation(TARN_TANH), tarn_linear(16, 1, device), NULL);
+    tarn_module *net =
+        tarn_sequential(tarn_linear(2, 16, device), tarn_activation(TARN_TANH), tarn_linear(16, 1, device), NULL);
     tarn_optimizer *adam = tarn_adamw(net, &(tarn_adamw_options){.lr = 0.05f});
 
     /* Once something fails, every call does nothing: it is enough to ask in the loop's condition. */
@@ -36,7 +38,8 @@ int main(void)
     tarn_read_f32(tarn_forward(net, x), said, 4);
     tarn_no_grad_close();
     for (int i = 0; i < 4 && !tarn_failed(); i++)
-        printf("%g xor %g = %d  (%.4f)\n", (double)points[2 * i], (double)points[2 * i + 1], said[i] > 0.5f, (double)said[i]);
+        printf("%g xor %g = %d  (%.4f)\n", (double)points[2 * i], (double)points[2 * i + 1], said[i] > 0.5f,
+               (double)said[i]);
 
     if (tarn_failed())
         fprintf(stderr, "%s\n", tarn_error());

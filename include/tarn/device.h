@@ -28,11 +28,12 @@ typedef struct tarn_device_info {
 /* The CPU. */
 TARN_API tarn_device tarn_device_cpu(void);
 
-/* The best device there is: a CUDA GPU, else an OpenCL GPU, else the CPU. GPUs that this build has no code for are passed over. Never a CPU by way of OpenCL: the CPU's own kernels are faster. */
+/* The best device there is: a CUDA GPU, else an OpenCL GPU, else the CPU. GPUs that this build has no code for are
+ * passed over. Never a CPU by way of OpenCL: the CPU's own kernels are faster. */
 TARN_API tarn_device tarn_device_auto(void);
 
-/* The device a text names: "cpu", "auto", "cuda", "cuda:1". A device that is not there, or that this build has no code for, is an error that says so; then the
- * CPU is returned. */
+/* The device a text names: "cpu", "auto", "cuda", "cuda:1". A device that is not there, or that this build has no code
+ * for, is an error that says so; then the CPU is returned. */
 TARN_API tarn_device tarn_device_parse(const char *text);
 
 /* Writes the device's name ("cuda:0") into `buffer` and returns `buffer`; 32 bytes always suffice. */
@@ -41,7 +42,8 @@ TARN_API char *tarn_device_name(tarn_device device, char *buffer, size_t size);
 /* True when both are the same device. */
 TARN_API bool tarn_device_equal(tarn_device a, tarn_device b);
 
-/* How many devices a backend ("cpu", "cuda", "opencl") has here; 0 when the backend is not there. Never an error for a missing one. */
+/* How many devices a backend ("cpu", "cuda", "opencl") has here; 0 when the backend is not there. Never an error for a
+ * missing one. */
 TARN_API int tarn_device_count(const char *backend);
 
 /* Why a backend is not there ("" when it is), in one sentence. Valid until the next call on this thread. */
@@ -68,14 +70,15 @@ TARN_API double tarn_event_elapsed(tarn_event *from, tarn_event *to);
 /* Frees an event. NULL is allowed; works while an error is pending. */
 TARN_API void tarn_event_free(tarn_event *event);
 
-/* The device's own stream, for code that enqueues its work in tarn's order: a cudaStream_t on CUDA devices, NULL on the CPU. */
+/* The device's own stream, for code that enqueues its work in tarn's order: a cudaStream_t on CUDA devices, NULL on the
+ * CPU. */
 TARN_API void *tarn_native_stream(tarn_device device);
 
 /* Gives the pool's unused blocks of a device back to the system. */
 TARN_API bool tarn_empty_cache(tarn_device device);
 
-/* Looks for backends (libtarn-NAME.so) in these folders first, separated by ':'; before the first use of a device other than the CPU.
- * The environment variable TARN_BACKEND_PATH says the same. */
+/* Looks for backends (libtarn-NAME.so) in these folders first, separated by ':'; before the first use of a device other
+ * than the CPU. The environment variable TARN_BACKEND_PATH says the same. */
 TARN_API bool tarn_set_backend_path(const char *folders);
 
 /* What happens when a backend lacks a kernel. */
@@ -87,8 +90,8 @@ typedef enum tarn_fallback {
 /* Says what happens when a backend lacks a kernel. TARN_FALLBACK=error in the environment says the same. */
 TARN_API void tarn_set_fallback(tarn_fallback fallback);
 
-/* Keeps freed blocks for later use (the default), or gives each back to the system at once, so that memory checkers see it. TARN_POOL=off in
- * the environment says the same. */
+/* Keeps freed blocks for later use (the default), or gives each back to the system at once, so that memory checkers see
+ * it. TARN_POOL=off in the environment says the same. */
 TARN_API void tarn_set_pool(bool on);
 
 #ifdef __cplusplus

@@ -1,8 +1,9 @@
 /* tensor.h: tensors, their element types and shapes, who owns them, how they are made and read.
  *
- * A tensor is a view of a storage on one device. Ownership is by scope: a result belongs to the innermost open scope of the calling
- * thread, or to that thread's root scope. tarn_keep() returns a handle of the caller's own; tarn_free()
- * releases it. Using a tensor that was freed is an error that names it: the last 65,536 freed headers are remembered. */
+ * A tensor is a view of a storage on one device. Ownership is by scope: a result belongs to the innermost open scope of
+ * the calling thread, or to that thread's root scope. tarn_keep() returns a handle of the caller's own; tarn_free()
+ * releases it. Using a tensor that was freed is an error that names it: the last 65,536 freed headers are remembered.
+ */
 #ifndef TARN_TENSOR_H
 #define TARN_TENSOR_H
 
@@ -15,8 +16,9 @@ extern "C" {
 /* The largest number of axes. */
 #define TARN_MAX_RANK 8
 
-/* Element types. The last ones hold blocks, as GGUF files do: some elements of the last axis (tarn_dtype_block() says how many) share scales and have a few bits
- * each. Their tensors can be copied, moved, cast, read, gathered by rows, seen in parts along the other axes, and be the weight of tarn_linear_apply(). */
+/* Element types. The last ones hold blocks, as GGUF files do: some elements of the last axis (tarn_dtype_block() says
+ * how many) share scales and have a few bits each. Their tensors can be copied, moved, cast, read, gathered by rows,
+ * seen in parts along the other axes, and be the weight of tarn_linear_apply(). */
 typedef enum tarn_dtype {
     TARN_F32 = 0,
     TARN_F64,
@@ -80,16 +82,17 @@ TARN_API tarn_dtype tarn_dtype_parse(const char *text);
 /* Bytes of one element, or of one block of a type that holds blocks; 0 for a value that is no element type. */
 TARN_API size_t tarn_dtype_size(tarn_dtype dtype);
 
-/* Elements of one block: 32 or 256, 1 for types without blocks, 0 for a value that is no element type. The last axis of a tensor has a multiple of it. */
+/* Elements of one block: 32 or 256, 1 for types without blocks, 0 for a value that is no element type. The last axis of
+ * a tensor has a multiple of it. */
 TARN_API int64_t tarn_dtype_block(tarn_dtype dtype);
 
-/* ---- scopes ---------------------------------------------------------------------------------------------------------------- */
+/* ---- scopes ------------------------------------------------------------------------------------------------------ */
 
 /* Opens a scope on this thread: what is made from now on is freed at its close. */
 TARN_API tarn_scope *tarn_scope_open(void);
 
-/* Closes a scope of this thread and frees what belongs to it; scopes opened inside it that are still open are closed too. NULL is allowed.
- * Works while an error is pending. */
+/* Closes a scope of this thread and frees what belongs to it; scopes opened inside it that are still open are closed
+ * too. NULL is allowed. Works while an error is pending. */
 TARN_API void tarn_scope_close(tarn_scope *scope);
 
 /* Moves a tensor out of `scope` to the scope around it, so that it survives the close. Returns the tensor. */
@@ -104,7 +107,7 @@ TARN_API tarn_tensor *tarn_keep(tarn_tensor *tensor);
  * error is pending. A tensor that was freed before, or that belongs to the library, is an error. */
 TARN_API void tarn_free(tarn_tensor *tensor);
 
-/* ---- making tensors -------------------------------------------------------------------------------------------------------- */
+/* ---- making tensors ---------------------------------------------------------------------------------------------- */
 
 /* Makes a tensor directly on a device: uninitialised, zeros, ones, or filled with a value. */
 TARN_API tarn_tensor *tarn_empty(tarn_shape shape, tarn_dtype dtype, tarn_device device);
@@ -128,7 +131,8 @@ TARN_API tarn_tensor *tarn_eye(int64_t rows, int64_t columns, tarn_dtype dtype, 
 
 /* Random values from the device's generator: uniform in [low, high), or normal. Float dtypes only. */
 TARN_API tarn_tensor *tarn_uniform(tarn_shape shape, double low, double high, tarn_dtype dtype, tarn_device device);
-TARN_API tarn_tensor *tarn_normal(tarn_shape shape, double mean, double deviation, tarn_dtype dtype, tarn_device device);
+TARN_API tarn_tensor *tarn_normal(tarn_shape shape, double mean, double deviation, tarn_dtype dtype,
+                                  tarn_device device);
 
 /* Seeds the generators of all devices of this thread and starts them at offset 0. Every thread starts with seed 0. */
 TARN_API void tarn_seed(uint64_t seed);
@@ -141,10 +145,11 @@ TARN_API tarn_tensor *tarn_from_i32(const int32_t *values, tarn_shape shape, tar
 TARN_API tarn_tensor *tarn_from_i64(const int64_t *values, tarn_shape shape, tarn_device device);
 TARN_API tarn_tensor *tarn_from_u8(const uint8_t *values, tarn_shape shape, tarn_device device);
 
-/* A number to compute with: rank 0, takes the dtype and device of the tensor it meets, costs no transfer. tarn_mul(x, tarn_scalar(2)). */
+/* A number to compute with: rank 0, takes the dtype and device of the tensor it meets, costs no transfer. tarn_mul(x,
+ * tarn_scalar(2)). */
 TARN_API tarn_tensor *tarn_scalar(double value);
 
-/* ---- asking ---------------------------------------------------------------------------------------------------------------- */
+/* ---- asking ------------------------------------------------------------------------------------------------------ */
 
 /* A tensor's element type, rank, sizes and place. A negative axis counts from the last. */
 TARN_API tarn_dtype tarn_dtype_of(const tarn_tensor *tensor);
@@ -163,10 +168,10 @@ TARN_API bool tarn_is_contiguous(const tarn_tensor *tensor);
 TARN_API const char *tarn_name(const tarn_tensor *tensor);
 TARN_API tarn_tensor *tarn_set_name(tarn_tensor *tensor, const char *name);
 
-/* ---- reading and writing on the host --------------------------------------------------------------------------------------- */
+/* ---- reading and writing on the host ----------------------------------------------------------------------------- */
 
-/* Waits for the tensor and copies its elements, row-major and in its own dtype, to `values`, which holds `bytes` bytes: exactly
- * tarn_bytes(). To read a slice, read a view: tarn_read(tarn_shrink(x, …)). */
+/* Waits for the tensor and copies its elements, row-major and in its own dtype, to `values`, which holds `bytes` bytes:
+ * exactly tarn_bytes(). To read a slice, read a view: tarn_read(tarn_shrink(x, …)). */
 TARN_API bool tarn_read(const tarn_tensor *tensor, void *values, size_t bytes);
 
 /* The same, converted to f32 or f64; `count` is exactly tarn_count(). */
@@ -182,17 +187,18 @@ TARN_API double tarn_item_at(const tarn_tensor *tensor, tarn_shape index);
 /* Copies a host array in the tensor's dtype, row-major, into the tensor, in place. */
 TARN_API bool tarn_write(tarn_tensor *tensor, const void *values, size_t bytes);
 
-/* The address of the first element on the tensor's device; NULL, with an error, where memory has no plain address. Valid while the
- * tensor lives. */
+/* The address of the first element on the tensor's device; NULL, with an error, where memory has no plain address.
+ * Valid while the tensor lives. */
 TARN_API void *tarn_data(const tarn_tensor *tensor);
 
-/* Writes the tensor as NumPy prints it, large ones shortened, into `buffer`, always terminated. Returns the length the whole text has. */
+/* Writes the tensor as NumPy prints it, large ones shortened, into `buffer`, always terminated. Returns the length the
+ * whole text has. */
 TARN_API size_t tarn_format(const tarn_tensor *tensor, char *buffer, size_t size);
 
 /* Prints the tensor on standard output, with shape, dtype and device. */
 TARN_API void tarn_print(const tarn_tensor *tensor);
 
-/* ---- moving ---------------------------------------------------------------------------------------------------------------- */
+/* ---- moving ------------------------------------------------------------------------------------------------------ */
 
 /* The tensor on another device: the same tensor if it is there already, else a copy. Differentiable. */
 TARN_API tarn_tensor *tarn_to(tarn_tensor *tensor, tarn_device device);
@@ -200,7 +206,8 @@ TARN_API tarn_tensor *tarn_to(tarn_tensor *tensor, tarn_device device);
 /* A copy with its own storage, dense. Differentiable. */
 TARN_API tarn_tensor *tarn_clone(tarn_tensor *tensor);
 
-/* Copies the elements of `from` into `to`, in place, converting dtype and crossing devices as needed; shapes must be equal. */
+/* Copies the elements of `from` into `to`, in place, converting dtype and crossing devices as needed; shapes must be
+ * equal. */
 TARN_API bool tarn_copy(tarn_tensor *to, const tarn_tensor *from);
 
 /* What happens when operands lie on different devices. */

@@ -1,6 +1,8 @@
-/* accumulate.c: where gradients arrive: broadcasting is undone, dtypes are converted and gradients are added up here, and nowhere else.
+/* accumulate.c: where gradients arrive: broadcasting is undone, dtypes are converted and gradients are added up here,
+ * and nowhere else.
  *
- * A gradient is accumulated in place only when nobody else can see it: its tensor has one reference and its storage one owner. */
+ * A gradient is accumulated in place only when nobody else can see it: its tensor has one reference and its storage one
+ * owner. */
 #include <string.h>
 
 #include "autograd/tape.h"
@@ -40,8 +42,14 @@ static bool unbroadcast(const char *function, tarn_tensor *grad, const tarn__met
         sum->view.shape[i] = 1, sum->view.stride[i] = 0;
     sum->view.rank = grad->view.rank;
     tarn__reduce reduce = {.scale = 1};
-    bool good = tarn__run(&(tarn__launch){.kernel = TARN__K_sum, .function = function, .inputs = 1, .outputs = 1, .in = {grad},
-                                          .out = {sum}, .params = &reduce, .params_bytes = sizeof(reduce)});
+    bool good = tarn__run(&(tarn__launch){.kernel = TARN__K_sum,
+                                          .function = function,
+                                          .inputs = 1,
+                                          .outputs = 1,
+                                          .in = {grad},
+                                          .out = {sum},
+                                          .params = &reduce,
+                                          .params_bytes = sizeof(reduce)});
     sum->view = whole;
     return good;
 }
@@ -64,8 +72,14 @@ static tarn_tensor *fit(const char *function, tarn_tensor *grad, const tarn__met
 static bool add(const char *function, tarn_tensor *a, tarn_tensor *b, tarn_tensor *to)
 {
     tarn__elementwise none = {0};
-    return tarn__run(&(tarn__launch){.kernel = TARN__K_add, .function = function, .inputs = 2, .outputs = 1, .in = {a, b}, .out = {to},
-                                     .params = &none, .params_bytes = sizeof(none)});
+    return tarn__run(&(tarn__launch){.kernel = TARN__K_add,
+                                     .function = function,
+                                     .inputs = 2,
+                                     .outputs = 1,
+                                     .in = {a, b},
+                                     .out = {to},
+                                     .params = &none,
+                                     .params_bytes = sizeof(none)});
 }
 
 static bool is_exclusive(const tarn_tensor *tensor)
@@ -78,7 +92,8 @@ static bool give_leaf_a_place(const char *function, tarn_tensor *leaf)
 {
     if (leaf->grad)
         return true;
-    leaf->grad = tarn__tensor_new(function, tarn__shape_of(leaf), tarn__wide_dtype(leaf->view.dtype), tarn__device(leaf));
+    leaf->grad =
+        tarn__tensor_new(function, tarn__shape_of(leaf), tarn__wide_dtype(leaf->view.dtype), tarn__device(leaf));
     if (!leaf->grad)
         return false;
     tarn__hold(leaf->grad);
@@ -113,14 +128,17 @@ static bool put_in_leaf(const char *function, tarn_tensor *leaf, const tarn__met
     }
     if (!give_leaf_a_place(function, leaf))
         return false;
-    bool good = leaf->grad_is_set ? add(function, leaf->grad, fitted, leaf->grad) : tarn__copy_elements(function, leaf->grad, fitted);
+    bool good = leaf->grad_is_set ? add(function, leaf->grad, fitted, leaf->grad)
+                                  : tarn__copy_elements(function, leaf->grad, fitted);
     leaf->grad_is_set = leaf->grad_is_set || good;
     tarn__touch(leaf->grad);
     return good;
 }
 
-/* A place for the sum of two gradients, with the axes in the order that one of them has: what comes before it in the network most likely has it too. */
-static tarn_tensor *place_for_sum(const char *function, const tarn__meta *meta, const tarn_tensor *a, const tarn_tensor *b)
+/* A place for the sum of two gradients, with the axes in the order that one of them has: what comes before it in the
+ * network most likely has it too. */
+static tarn_tensor *place_for_sum(const char *function, const tarn__meta *meta, const tarn_tensor *a,
+                                  const tarn_tensor *b)
 {
     int order[TARN_MAX_RANK];
     if (tarn__view_order(&a->view, order) || tarn__view_order(&b->view, order))
@@ -140,7 +158,8 @@ static bool put_in_node(const char *function, tarn__edge *edge, tarn_tensor *gra
         return true;
     }
     int order[TARN_MAX_RANK];
-    if (is_exclusive(*pending) && tarn__view_order(&(*pending)->view, order)) /* an expanded view would be written through */
+    /* an expanded view would be written through */
+    if (is_exclusive(*pending) && tarn__view_order(&(*pending)->view, order))
         return add(function, *pending, fitted, *pending);
     tarn_tensor *sum = place_for_sum(function, &edge->meta, *pending, fitted);
     if (!sum || !add(function, *pending, fitted, sum))
@@ -162,7 +181,8 @@ bool tarn__put(const tarn__backward *b, int i, tarn_tensor *grad)
 {
     if (!tarn__wants(b, i))
         return true;
-    return grad && (!tarn__anomaly() || tarn__check_gradient(b, grad)) && tarn__edge_put(b->function, &b->node->edge[i], grad);
+    return grad && (!tarn__anomaly() || tarn__check_gradient(b, grad)) &&
+           tarn__edge_put(b->function, &b->node->edge[i], grad);
 }
 
 /* True when another input of the operation is the same tensor: both sinks may be open at once. */

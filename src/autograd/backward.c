@@ -1,7 +1,8 @@
 /* backward.c: the walk back along the tape.
  *
- * Nodes are taken in falling order of their sequence numbers. Whatever uses a tensor was recorded after what made it, so when a node is
- * taken all gradients of its outputs have arrived. The walk is a heap and a loop, never recursion, and releases activations as it goes. */
+ * Nodes are taken in falling order of their sequence numbers. Whatever uses a tensor was recorded after what made it,
+ * so when a node is taken all gradients of its outputs have arrived. The walk is a heap and a loop, never recursion,
+ * and releases activations as it goes. */
 #include <string.h>
 
 #include "autograd/tape.h"
@@ -57,20 +58,25 @@ static tarn__node *heap_pop(heap *h)
 static bool check_saved(const tarn__node *node)
 {
     if (node->released)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "backward: the record of %s was walked before and is gone; pass .retain = true the first time",
-                           node->function);
+        return tarn__raise(
+            TARN_ERROR_ARGUMENT,
+            "backward: the record of %s was walked before and is gone; pass .retain = true the first time",
+            node->function);
     for (int i = 0; i < node->saves; i++) {
         const tarn_tensor *tensor = node->saved[i].tensor;
         if (tensor && tensor->storage->version != node->saved[i].version)
             return tarn__raise(TARN_ERROR_ARGUMENT,
-                               "backward: %s needs a tensor %s%s%s that was overwritten in place after it was recorded; clone it before writing",
-                               node->function, TARN__SHAPE_TEXT(tensor), tensor->name ? " " : "", tensor->name ? tensor->name : "");
+                               "backward: %s needs a tensor %s%s%s that was overwritten in place after it was "
+                               "recorded; clone it before writing",
+                               node->function, TARN__SHAPE_TEXT(tensor), tensor->name ? " " : "",
+                               tensor->name ? tensor->name : "");
     }
     return true;
 }
 
-/* Calls a node's rule, or makes its output 0 again, with what the node saved. That may have to be made again as well: one call inside the other for
- * each such node in a row, which are few, as only norms are and their operands come from something else. */
+/* Calls a node's rule, or makes its output 0 again, with what the node saved. That may have to be made again as well:
+ * one call inside the other for each such node in a row, which are few, as only norms are and their operands come from
+ * something else. */
 static bool call_rule(tarn__node *node, tarn_tensor **made)
 {
     if (!check_saved(node))
@@ -150,21 +156,23 @@ static bool walk(tarn__node *start, bool retain)
     return good;
 }
 
-/* ---- the public calls ------------------------------------------------------------------------------------------------------ */
+/* ---- the public calls -------------------------------------------------------------------------------------------- */
 
 static bool check_upstream(const char *function, const tarn_tensor *tensor, const tarn_tensor *upstream)
 {
     if (!tensor->origin->history && !tensor->origin->requires_grad)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: nothing the tensor was computed from requires a gradient", function);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: nothing the tensor was computed from requires a gradient",
+                           function);
     if (!upstream)
         return tarn__view_count(&tensor->view) == 1 ||
-               tarn__raise(TARN_ERROR_SHAPE, "%s: a tensor %s does not have one element; give its gradient with tarn_backward_from()",
+               tarn__raise(TARN_ERROR_SHAPE,
+                           "%s: a tensor %s does not have one element; give its gradient with tarn_backward_from()",
                            function, TARN__SHAPE_TEXT(tensor));
     if (!tarn__check_live(function, upstream, "the gradient given"))
         return false;
     if (!tarn__same_shape(&tensor->view, &upstream->view))
-        return tarn__raise(TARN_ERROR_SHAPE, "%s: the gradient given is %s, the tensor %s", function, TARN__SHAPE_TEXT(upstream),
-                           TARN__SHAPE_TEXT(tensor));
+        return tarn__raise(TARN_ERROR_SHAPE, "%s: the gradient given is %s, the tensor %s", function,
+                           TARN__SHAPE_TEXT(upstream), TARN__SHAPE_TEXT(tensor));
     if (upstream->view.dtype != tensor->view.dtype)
         return tarn__raise(TARN_ERROR_DTYPE, "%s: the gradient given is %s, the tensor %s", function,
                            tarn_dtype_name(upstream->view.dtype), tarn_dtype_name(tensor->view.dtype));
@@ -185,7 +193,8 @@ static bool backward(const char *function, tarn_tensor *tensor, tarn_tensor *ups
     if (good) {
         tarn__meta meta = {tarn__shape_of(tensor), tensor->view.dtype, tarn__device(tensor)};
         tarn_tensor *origin = tensor->origin;
-        tarn__edge edge = {(tarn__node *)origin->history, origin->history ? NULL : origin, origin->history_output, meta};
+        tarn__edge edge = {(tarn__node *)origin->history, origin->history ? NULL : origin, origin->history_output,
+                           meta};
         good = tarn__edge_put(function, &edge, upstream);
         if (edge.node && good)
             good = walk(edge.node, retain);
@@ -201,7 +210,8 @@ bool tarn_backward(tarn_tensor *loss)
     return backward("backward", loss, NULL, false);
 }
 
-bool tarn_backward_from_sized(tarn_tensor *tensor, tarn_tensor *upstream, const tarn_backward_options *options, size_t options_size)
+bool tarn_backward_from_sized(tarn_tensor *tensor, tarn_tensor *upstream, const tarn_backward_options *options,
+                              size_t options_size)
 {
     tarn_backward_options chosen = {0};
     if (options)

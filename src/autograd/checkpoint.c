@@ -1,7 +1,8 @@
 /* checkpoint.c: a block that is computed twice instead of stored.
  *
- * Forward runs the block once and keeps only its inputs, its result and where the generators stood. Backward runs it again, recorded, on
- * detached inputs and walks that record: parameters used inside get their gradients there, the inputs' are handed on. */
+ * Forward runs the block once and keeps only its inputs, its result and where the generators stood. Backward runs it
+ * again, recorded, on detached inputs and walks that record: parameters used inside get their gradients there, the
+ * inputs' are handed on. */
 #include "autograd/tape.h"
 #include "base/memory.h"
 #include "core/tensor/random.h"
@@ -12,7 +13,8 @@ typedef struct checkpoint_params {
     tarn__generator generator;
 } checkpoint_params;
 
-/* Runs the block in a scope of its own and moves its result to the scope around it; `fresh` says whether the block made it. */
+/* Runs the block in a scope of its own and moves its result to the scope around it; `fresh` says whether the block made
+ * it. */
 static tarn_tensor *run_block(tarn_block_fn block, void *ctx, tarn_tensor *const *inputs, int count, bool *fresh)
 {
     tarn_scope *scope = tarn_scope_open();
@@ -79,8 +81,16 @@ tarn_tensor *tarn_checkpoint(tarn_block_fn block, void *ctx, tarn_tensor *const 
     tarn_tensor *result = tarn_detach(stored);
     if (fresh)
         tarn_free(stored); /* and with it the record of the first run */
-    bool good = result && tarn__record(&(tarn__recording){.function = "checkpoint", .rule = checkpoint_backward, .inputs = inputs,
-                                                          .input_count = count, .outputs = &result, .output_count = 1, .saved = inputs,
-                                                          .saved_count = count, .params = &p, .params_bytes = sizeof(p), .always = true});
+    bool good = result && tarn__record(&(tarn__recording){.function = "checkpoint",
+                                                          .rule = checkpoint_backward,
+                                                          .inputs = inputs,
+                                                          .input_count = count,
+                                                          .outputs = &result,
+                                                          .output_count = 1,
+                                                          .saved = inputs,
+                                                          .saved_count = count,
+                                                          .params = &p,
+                                                          .params_bytes = sizeof(p),
+                                                          .always = true});
     return good ? result : NULL;
 }

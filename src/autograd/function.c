@@ -43,7 +43,8 @@ static bool function_backward(const tarn__backward *b)
     tarn_tensor **grads = tarn__alloc(sizeof(*grads) * (size_t)count);
     if (!grads)
         return false;
-    bool good = p->backward ? p->backward(b->grads, grads, p->ctx) : p->backward_saved(b->grads, b->saved, grads, p->ctx);
+    bool good =
+        p->backward ? p->backward(b->grads, grads, p->ctx) : p->backward_saved(b->grads, b->saved, grads, p->ctx);
     if (!good && !tarn_failed())
         tarn__raise(TARN_ERROR_ARGUMENT, "%s: a user's backward failed without setting an error", b->function);
     for (int i = 0; good && i < count; i++)
@@ -59,8 +60,10 @@ static bool check_outputs(const char *function, tarn_tensor *const *outputs, int
         if (!tarn__check(function, y, "an output") || !tarn__check_dtype(function, y, TARN__FLOATS, "an output"))
             return false;
         if (y->origin->history || y->origin->requires_grad || y->is_constant)
-            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: output %d takes part in a gradient already; compute it between "
-                               "tarn_no_grad_open() and tarn_no_grad_close()", function, i);
+            return tarn__raise(TARN_ERROR_ARGUMENT,
+                               "%s: output %d takes part in a gradient already; compute it between "
+                               "tarn_no_grad_open() and tarn_no_grad_close()",
+                               function, i);
         for (int k = 0; k < i; k++)
             if (outputs[k]->origin == y->origin)
                 return tarn__raise(TARN_ERROR_ARGUMENT, "%s: outputs %d and %d are the same tensor", function, k, i);
@@ -71,12 +74,14 @@ static bool check_outputs(const char *function, tarn_tensor *const *outputs, int
 static bool check_saved(const char *function, tarn_tensor *const *saved, int count)
 {
     if (count < 0 || (count > 0 && !saved))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a list of %d saved tensors%s", function, count, saved ? "" : " that is NULL");
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a list of %d saved tensors%s", function, count,
+                           saved ? "" : " that is NULL");
     for (int i = 0; i < count; i++) {
         if (saved[i] && !tarn__check_any(function, saved[i], "a saved tensor"))
             return false;
         if (saved[i] && saved[i]->is_constant)
-            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: saved tensor %d is a tarn_scalar(); put its value into ctx", function, i);
+            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: saved tensor %d is a tarn_scalar(); put its value into ctx",
+                               function, i);
     }
     return true;
 }
@@ -90,7 +95,8 @@ static bool check_function(const tarn__recording *r, bool has_backward)
     for (int i = 0; i < r->input_count; i++)
         if (!tarn__check_any(r->function, r->inputs[i], "an input"))
             return false;
-    return check_outputs(r->function, r->outputs, r->output_count) && check_saved(r->function, r->saved, r->saved_count);
+    return check_outputs(r->function, r->outputs, r->output_count) &&
+           check_saved(r->function, r->saved, r->saved_count);
 }
 
 /* Fills in what both forms have in common, and records. ctx is the library's from here on. */
@@ -108,11 +114,14 @@ static bool record_function(tarn__recording r, function_params p)
     return good;
 }
 
-bool tarn_function(tarn_tensor *const *inputs, int input_count, tarn_tensor *const *outputs, int output_count, tarn_backward_fn backward,
-                   void *ctx, void (*release)(void *ctx))
+bool tarn_function(tarn_tensor *const *inputs, int input_count, tarn_tensor *const *outputs, int output_count,
+                   tarn_backward_fn backward, void *ctx, void (*release)(void *ctx))
 {
-    return record_function((tarn__recording){.function = "function", .inputs = inputs, .input_count = input_count,
-                                             .outputs = outputs, .output_count = output_count},
+    return record_function((tarn__recording){.function = "function",
+                                             .inputs = inputs,
+                                             .input_count = input_count,
+                                             .outputs = outputs,
+                                             .output_count = output_count},
                            (function_params){.backward = backward, .ctx = ctx, .release = release});
 }
 
@@ -120,8 +129,12 @@ bool tarn_function_save(tarn_tensor *const *inputs, int input_count, tarn_tensor
                         tarn_tensor *const *saved, int saved_count, tarn_backward_saved_fn backward, void *ctx,
                         void (*release)(void *ctx))
 {
-    return record_function((tarn__recording){.function = "function_save", .inputs = inputs, .input_count = input_count,
-                                             .outputs = outputs, .output_count = output_count, .saved = saved,
+    return record_function((tarn__recording){.function = "function_save",
+                                             .inputs = inputs,
+                                             .input_count = input_count,
+                                             .outputs = outputs,
+                                             .output_count = output_count,
+                                             .saved = saved,
                                              .saved_count = saved_count},
                            (function_params){.backward_saved = backward, .ctx = ctx, .release = release});
 }

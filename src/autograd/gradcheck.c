@@ -63,7 +63,8 @@ static bool analytic(check *c)
         c->upstream[i] = 0.5 + (double)word[0] * 0x1p-32 * ((word[1] & 1) ? 1 : -1);
     }
     if (good && !tarn_needs_grad(result))
-        good = tarn__raise(TARN_ERROR_ARGUMENT, "gradcheck: the result does not depend on an input that requires a gradient");
+        good = tarn__raise(TARN_ERROR_ARGUMENT,
+                           "gradcheck: the result does not depend on an input that requires a gradient");
     tarn_tensor *upstream = good ? tarn_from_f64(c->upstream, tarn_shape_of(result), tarn_device_of(result)) : NULL;
     good = upstream && tarn_backward_from(result, upstream, NULL);
     tarn_scope_close(scope);
@@ -96,7 +97,8 @@ static bool compare(check *c, int which, const double *found, const double *expe
     for (int64_t k = 0; k < count; k++) {
         double scale = fmax(fmax(fabs(expected[k]), rms), 1e-3);
         if (!(fabs(found[k] - expected[k]) <= c->options.tolerance * scale))
-            return tarn__raise(TARN_ERROR_ARGUMENT, "gradcheck: input %d, element %lld: backward gives %.12g, differences %.12g", which,
+            return tarn__raise(TARN_ERROR_ARGUMENT,
+                               "gradcheck: input %d, element %lld: backward gives %.12g, differences %.12g", which,
                                (long long)k, found[k], expected[k]);
     }
     return true;
@@ -122,8 +124,8 @@ static bool check_input(check *c, int which)
     return good;
 }
 
-bool tarn_gradcheck_sized(tarn_block_fn block, void *ctx, tarn_tensor *const *inputs, int count, const tarn_gradcheck_options *options,
-                          size_t options_size)
+bool tarn_gradcheck_sized(tarn_block_fn block, void *ctx, tarn_tensor *const *inputs, int count,
+                          const tarn_gradcheck_options *options, size_t options_size)
 {
     check c = {.block = block, .ctx = ctx, .inputs = inputs, .count = count};
     if (tarn_failed())
@@ -133,7 +135,8 @@ bool tarn_gradcheck_sized(tarn_block_fn block, void *ctx, tarn_tensor *const *in
     for (int i = 0; i < count; i++) {
         if (!tarn__check_any("gradcheck", inputs[i], "an input"))
             return false;
-        if (inputs[i]->origin->requires_grad && !tarn__check_dtype("gradcheck", inputs[i], TARN__BIT(TARN_F64), "an input"))
+        if (inputs[i]->origin->requires_grad &&
+            !tarn__check_dtype("gradcheck", inputs[i], TARN__BIT(TARN_F64), "an input"))
             return false;
         tarn_zero_grad(inputs[i]);
     }

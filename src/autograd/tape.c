@@ -91,7 +91,7 @@ bool tarn__recording_needed(tarn_tensor *const *inputs, int count)
     return false;
 }
 
-/* ---- anomaly mode ---------------------------------------------------------------------------------------------------------- */
+/* ---- anomaly mode ------------------------------------------------------------------------------------------------ */
 
 /* How many values are not finite; -1 on error. */
 static int64_t count_nonfinite(const char *function, tarn_tensor *tensor)
@@ -101,8 +101,14 @@ static int64_t count_nonfinite(const char *function, tarn_tensor *tensor)
     tarn_scope *scope = tarn_scope_open();
     tarn_tensor *count = scope ? tarn__tensor_new(function, TARN_SCALAR, TARN_I64, tarn__device(tensor)) : NULL;
     tarn__fill none = {0};
-    bool good = count && tarn__run(&(tarn__launch){.kernel = TARN__K_nonfinite, .function = function, .inputs = 1, .outputs = 1,
-                                                   .in = {tensor}, .out = {count}, .params = &none, .params_bytes = sizeof(none)});
+    bool good = count && tarn__run(&(tarn__launch){.kernel = TARN__K_nonfinite,
+                                                   .function = function,
+                                                   .inputs = 1,
+                                                   .outputs = 1,
+                                                   .in = {tensor},
+                                                   .out = {count},
+                                                   .params = &none,
+                                                   .params_bytes = sizeof(none)});
     int64_t found = good ? (int64_t)tarn_item(count) : -1;
     tarn_scope_close(scope);
     return found;
@@ -119,7 +125,8 @@ static bool any_nonfinite(const char *function, tarn_tensor *const *tensors, int
 
 static bool raise_anomaly(const char *function, const char *what, const tarn_tensor *result, int64_t found)
 {
-    return tarn__raise(TARN_ERROR_ARGUMENT, "anomaly: %s%s made %lld value%s that %s not finite from finite operands; its result is %s %s",
+    return tarn__raise(TARN_ERROR_ARGUMENT,
+                       "anomaly: %s%s made %lld value%s that %s not finite from finite operands; its result is %s %s",
                        what, function, (long long)found, found == 1 ? "" : "s", found == 1 ? "is" : "are",
                        tarn_dtype_name(result->view.dtype), TARN__SHAPE_TEXT(result));
 }
@@ -129,7 +136,9 @@ static bool check_forward(const tarn__recording *r)
     for (int i = 0; i < r->output_count; i++) {
         int64_t found = count_nonfinite(r->function, r->outputs[i]);
         if (found > 0)
-            return any_nonfinite(r->function, r->inputs, r->input_count) ? !tarn_failed() : raise_anomaly(r->function, "", r->outputs[i], found);
+            return any_nonfinite(r->function, r->inputs, r->input_count)
+                       ? !tarn_failed()
+                       : raise_anomaly(r->function, "", r->outputs[i], found);
         if (found < 0)
             return false;
     }
@@ -146,7 +155,7 @@ bool tarn__check_gradient(const tarn__backward *b, tarn_tensor *grad)
     return raise_anomaly(b->function, "the backward of ", grad, found);
 }
 
-/* ---- letting go ------------------------------------------------------------------------------------------------------------ */
+/* ---- letting go -------------------------------------------------------------------------------------------------- */
 
 void tarn__node_release(tarn__node *node)
 {
@@ -196,7 +205,7 @@ static void release_node(tarn__history *history)
     draining = false;
 }
 
-/* ---- recording ------------------------------------------------------------------------------------------------------------- */
+/* ---- recording --------------------------------------------------------------------------------------------------- */
 
 static size_t round_up(size_t bytes)
 {
@@ -206,8 +215,10 @@ static size_t round_up(size_t bytes)
 /* One record for the node and its lists. */
 static tarn__node *new_node(const tarn__recording *r)
 {
-    size_t edges = round_up(sizeof(tarn__edge) * (size_t)r->input_count), saves = round_up(sizeof(tarn__saved) * (size_t)r->saved_count);
-    size_t grads = round_up(sizeof(tarn_tensor *) * (size_t)r->output_count), made = round_up(sizeof(tarn__meta) * (size_t)r->output_count);
+    size_t edges = round_up(sizeof(tarn__edge) * (size_t)r->input_count),
+           saves = round_up(sizeof(tarn__saved) * (size_t)r->saved_count);
+    size_t grads = round_up(sizeof(tarn_tensor *) * (size_t)r->output_count),
+           made = round_up(sizeof(tarn__meta) * (size_t)r->output_count);
     size_t head = round_up(sizeof(tarn__node)), bytes = head + edges + saves + grads + made + round_up(r->params_bytes);
     char *memory = tarn__alloc(bytes);
     if (!memory)
@@ -317,7 +328,7 @@ bool tarn__record(const tarn__recording *r)
     return good;
 }
 
-/* ---- leaves ---------------------------------------------------------------------------------------------------------------- */
+/* ---- leaves ------------------------------------------------------------------------------------------------------ */
 
 tarn_tensor *tarn_requires_grad(tarn_tensor *tensor, bool required)
 {
@@ -329,7 +340,8 @@ tarn_tensor *tarn_requires_grad(tarn_tensor *tensor, bool required)
         return NULL;
     }
     if (tensor->origin->history) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "requires_grad: the tensor was made by a recorded operation; use tarn_detach() first");
+        tarn__raise(TARN_ERROR_ARGUMENT,
+                    "requires_grad: the tensor was made by a recorded operation; use tarn_detach() first");
         return NULL;
     }
     tensor->origin->requires_grad = required;

@@ -1,8 +1,8 @@
 /* tape.h: the record of what was computed, and what a backward rule gets to work with.
  *
- * A node stands for one operation. It holds, for each input, where its gradient goes (the node that made it, or a leaf), the tensors the
- * rule needs, and a copy of the operation's scalars. Tensors hold the node that made them; nodes never hold their own outputs (a saved
- * output is an alias without history), so there are no cycles. */
+ * A node stands for one operation. It holds, for each input, where its gradient goes (the node that made it, or a
+ * leaf), the tensors the rule needs, and a copy of the operation's scalars. Tensors hold the node that made them; nodes
+ * never hold their own outputs (a saved output is an alias without history), so there are no cycles. */
 #ifndef TARN__TAPE_H
 #define TARN__TAPE_H
 
@@ -15,19 +15,20 @@ typedef struct tarn__node tarn__node;
 /* What a backward rule sees. It runs unrecorded, in a scope of its own. */
 typedef struct tarn__backward {
     tarn__node *node;
-    const char *function;         /* the operation's name */
-    tarn_tensor *const *grads;    /* of the outputs; NULL where none arrived, never all NULL */
-    tarn_tensor *const *saved;    /* in the order they were given to tarn__record() */
+    const char *function;      /* the operation's name */
+    tarn_tensor *const *grads; /* of the outputs; NULL where none arrived, never all NULL */
+    tarn_tensor *const *saved; /* in the order they were given to tarn__record() */
     const void *params;
 } tarn__backward;
 
 /* Puts a gradient into the sink of every input that wants one. False with an error raised. */
 typedef bool (*tarn__rule)(const tarn__backward *b);
 
-/* Makes output 0 of a node again, with the bits it had, from what the node saved: in the scope of the rule that needs it. NULL with an error. */
+/* Makes output 0 of a node again, with the bits it had, from what the node saved: in the scope of the rule that needs
+ * it. NULL with an error. */
 typedef tarn_tensor *(*tarn__remaking)(const tarn__backward *b);
 
-/* ---- recording ------------------------------------------------------------------------------------------------------------- */
+/* ---- recording --------------------------------------------------------------------------------------------------- */
 
 typedef struct tarn__recording {
     const char *function;
@@ -41,15 +42,18 @@ typedef struct tarn__recording {
     const void *params; /* copied */
     size_t params_bytes;
     void (*params_release)(void *params); /* called on the copy when the node goes; NULL: nothing to do */
-    bool always;                          /* record even where no input wants a gradient: parameters inside a block do */
-    tarn__remaking remake;                /* in a thrifty section whoever saves output 0 has it made again; NULL: it is stored */
+    /* record even where no input wants a gradient: parameters inside a block do */
+    bool always;
+    /* in a thrifty section whoever saves output 0 has it made again; NULL: it is stored */
+    tarn__remaking remake;
 } tarn__recording;
 
-/* Ends an operation: puts a node on the tape when a gradient is needed, and looks for non-finite values in anomaly mode. Every operation
- * calls it, exactly once, after its kernels. False with an error raised. */
+/* Ends an operation: puts a node on the tape when a gradient is needed, and looks for non-finite values in anomaly
+ * mode. Every operation calls it, exactly once, after its kernels. False with an error raised. */
 bool tarn__record(const tarn__recording *recording);
 
-/* True when tarn__record() will put a node on the tape for these inputs: what is only needed for backward is computed only then. */
+/* True when tarn__record() will put a node on the tape for these inputs: what is only needed for backward is computed
+ * only then. */
 bool tarn__recording_needed(tarn_tensor *const *inputs, int count);
 
 /* Records for a while even inside tarn_no_grad_open(): returns the depth to give back. */
@@ -61,7 +65,8 @@ void tarn__thrift_open(void);
 void tarn__thrift_close(void);
 bool tarn__thrift(void);
 
-/* Anomaly mode. Between open and close a rule runs: what it hands on is checked against what it was given, its steps are not. */
+/* Anomaly mode. Between open and close a rule runs: what it hands on is checked against what it was given, its steps
+ * are not. */
 bool tarn__anomaly(void);
 void tarn__anomaly_rule_open(void);
 void tarn__anomaly_rule_close(void);
@@ -69,22 +74,25 @@ void tarn__anomaly_rule_close(void);
 /* Anomaly mode's check of a gradient that a rule made from the gradients it was given and what was saved. */
 bool tarn__check_gradient(const tarn__backward *b, tarn_tensor *grad);
 
-/* ---- in a rule ------------------------------------------------------------------------------------------------------------- */
+/* ---- in a rule --------------------------------------------------------------------------------------------------- */
 
 /* True when input `i` wants a gradient. */
 bool tarn__wants(const tarn__backward *b, int i);
 
-/* Gives input `i` its gradient: sums over broadcast axes, converts, and adds to what is there already. Borrows `grad`. */
+/* Gives input `i` its gradient: sums over broadcast axes, converts, and adds to what is there already. Borrows `grad`.
+ */
 bool tarn__put(const tarn__backward *b, int i, tarn_tensor *grad);
 
 /* The dtype in which input `i`'s gradient is best made: a leaf of 16 bits has an f32 gradient. */
 tarn_dtype tarn__grad_dtype(const tarn__backward *b, int i);
 
-/* A place for all of input `i`'s gradient, of its shape: the leaf's own where nothing has arrived there yet, which spares a copy, else a new tensor of this
- * dtype. It is written whole, and then given to tarn__put(). It belongs to the leaf or to the open scope; NULL with an error. */
+/* A place for all of input `i`'s gradient, of its shape: the leaf's own where nothing has arrived there yet, which
+ * spares a copy, else a new tensor of this dtype. It is written whole, and then given to tarn__put(). It belongs to the
+ * leaf or to the open scope; NULL with an error. */
 tarn_tensor *tarn__grad_place(const tarn__backward *b, int i, tarn_dtype dtype);
 
-/* The other way: a place of exactly the input's shape where the rule writes itself: to = (its product) + beta · to. Close it afterwards. */
+/* The other way: a place of exactly the input's shape where the rule writes itself: to = (its product) + beta · to.
+ * Close it afterwards. */
 typedef struct tarn__sink {
     tarn_tensor *to;
     double beta;
@@ -101,7 +109,7 @@ typedef struct tarn__meta {
 } tarn__meta;
 const tarn__meta *tarn__input_meta(const tarn__backward *b, int i);
 
-/* ---- the node, for the walk ------------------------------------------------------------------------------------------------ */
+/* ---- the node, for the walk -------------------------------------------------------------------------------------- */
 
 typedef struct tarn__edge {
     tarn__node *node;  /* the node that made the input, held; or */

@@ -6,10 +6,10 @@
 #include "base/error.h"
 
 const tarn__dtype tarn__dtypes[TARN_DTYPE_COUNT] = {
-    [TARN_F32] = {"f32", TARN__FLOAT, 1, 4, 4},    [TARN_F64] = {"f64", TARN__FLOAT, 1, 8, 8},
-    [TARN_BF16] = {"bf16", TARN__FLOAT, 1, 2, 2},  [TARN_F16] = {"f16", TARN__FLOAT, 1, 2, 2},
-    [TARN_I32] = {"i32", TARN__INTEGER, 1, 4, 4},  [TARN_I64] = {"i64", TARN__INTEGER, 1, 8, 8},
-    [TARN_U8] = {"u8", TARN__INTEGER, 1, 1, 1},    [TARN_BOOL] = {"bool", TARN__BOOLEAN, 1, 1, 1},
+    [TARN_F32] = {"f32", TARN__FLOAT, 1, 4, 4},       [TARN_F64] = {"f64", TARN__FLOAT, 1, 8, 8},
+    [TARN_BF16] = {"bf16", TARN__FLOAT, 1, 2, 2},     [TARN_F16] = {"f16", TARN__FLOAT, 1, 2, 2},
+    [TARN_I32] = {"i32", TARN__INTEGER, 1, 4, 4},     [TARN_I64] = {"i64", TARN__INTEGER, 1, 8, 8},
+    [TARN_U8] = {"u8", TARN__INTEGER, 1, 1, 1},       [TARN_BOOL] = {"bool", TARN__BOOLEAN, 1, 1, 1},
     [TARN_Q8_0] = {"q8_0", TARN__BLOCK, 32, 34, 2},   [TARN_Q4_0] = {"q4_0", TARN__BLOCK, 32, 18, 2},
     [TARN_Q4_K] = {"q4_k", TARN__BLOCK, 256, 144, 2}, [TARN_Q6_K] = {"q6_k", TARN__BLOCK, 256, 210, 2},
 };
@@ -34,7 +34,9 @@ tarn_dtype tarn_dtype_parse(const char *text)
     for (int i = 0; text && i < TARN_DTYPE_COUNT; i++)
         if (strcmp(text, tarn__dtypes[i].name) == 0)
             return (tarn_dtype)i;
-    tarn__raise(TARN_ERROR_ARGUMENT, "dtype_parse: no element type is called '%s'; there are f32 f64 bf16 f16 i32 i64 u8 bool q8_0 q4_0 q4_k q6_k",
-                text ? text : "NULL");
+    tarn__raise(
+        TARN_ERROR_ARGUMENT,
+        "dtype_parse: no element type is called '%s'; there are f32 f64 bf16 f16 i32 i64 u8 bool q8_0 q4_0 q4_k q6_k",
+        text ? text : "NULL");
     return TARN_DTYPE_COUNT;
 }

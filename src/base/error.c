@@ -37,7 +37,8 @@ tarn_code tarn_error_code(void)
 
 const char *tarn_code_name(tarn_code code)
 {
-    static const char *const names[] = {"ok", "argument", "shape", "dtype", "device", "memory", "io", "format", "unsupported", "internal"};
+    static const char *const names[] = {"ok",     "argument", "shape",  "dtype",       "device",
+                                        "memory", "io",       "format", "unsupported", "internal"};
     return (unsigned)code < sizeof(names) / sizeof(names[0]) ? names[code] : "?";
 }
 
@@ -47,8 +48,8 @@ void tarn_clear_error(void)
     pending.text[0] = 0;
 }
 
-/* Names in files, and of files, are part of sentences: what a terminal would obey is escaped here, for all of them. A newline is the sentence's own
- * where its format has some. */
+/* Names in files, and of files, are part of sentences: what a terminal would obey is escaped here, for all of them. A
+ * newline is the sentence's own where its format has some. */
 static void raise_list(tarn_code code, bool keep_lines, const char *format, va_list list)
 {
     char text[sizeof(pending.text)];

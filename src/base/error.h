@@ -6,14 +6,15 @@
 
 #define TARN__FIRST_OF(first, ...) first
 
-/* Raises an error with a sentence, `tarn__raise(TARN_ERROR_SHAPE, "concat: …", …)`, unless one is pending; an empty or missing sentence
- * does not compile. Is false. */
-#define tarn__raise(code, ...)                                                                                                            \
+/* Raises an error with a sentence, `tarn__raise(TARN_ERROR_SHAPE, "concat: …", …)`, unless one is pending; an empty or
+ * missing sentence does not compile. Is false. */
+#define tarn__raise(code, ...) \
     ((void)sizeof(char[sizeof("" TARN__FIRST_OF(__VA_ARGS__, 0)) > 1 ? 1 : -1]), tarn__raise_text((code), __VA_ARGS__))
 
 bool tarn__raise_text(tarn_code code, const char *format, ...) TARN_PRINTF(2, 3);
 
-/* Puts "function: " before the pending error's sentence, unless it begins so: for errors raised by what a function calls. Is false. */
+/* Puts "function: " before the pending error's sentence, unless it begins so: for errors raised by what a function
+ * calls. Is false. */
 bool tarn__raise_within(const char *function);
 
 /* Sends one line to the log callback. */

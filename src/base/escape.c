@@ -1,5 +1,5 @@
-/* escape.c: texts from outside (names in files, names of files) as they may be shown: the one place that decides which characters a terminal
- * would obey, or that would make a line read as another one. */
+/* escape.c: texts from outside (names in files, names of files) as they may be shown: the one place that decides which
+ * characters a terminal would obey, or that would make a line read as another one. */
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>

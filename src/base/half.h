@@ -1,5 +1,6 @@
-/* half.h: one f16 or bf16 to f32 and back: rounded once, to nearest, ties to even. Overflow gives infinity, subnormals are kept, NaN keeps its sign and leading
- * bits and becomes quiet. Static, since files compiled for different instruction sets include it. */
+/* half.h: one f16 or bf16 to f32 and back: rounded once, to nearest, ties to even. Overflow gives infinity, subnormals
+ * are kept, NaN keeps its sign and leading bits and becomes quiet. Static, since files compiled for different
+ * instruction sets include it. */
 #ifndef TARN__HALF_H
 #define TARN__HALF_H
 
@@ -27,8 +28,8 @@ static inline float tarn__bf16_to_f32(uint16_t h)
     return x != x ? tarn__float_from(u | 0x00400000u) : x;
 }
 
-/* Half of the last kept bit, less one if that bit is even, carries into it exactly when rounding goes up; the carry may run on into
- * the exponent and to infinity, which is right. */
+/* Half of the last kept bit, less one if that bit is even, carries into it exactly when rounding goes up; the carry may
+ * run on into the exponent and to infinity, which is right. */
 static inline uint16_t tarn__f32_to_bf16(float x)
 {
     uint32_t u = tarn__float_bits(x);
@@ -69,7 +70,8 @@ static inline float tarn__f16_to_f32(uint16_t h)
     return tarn__float_from(u | sign);
 }
 
-/* Normal results are rounded like bf16. For the rest, adding 1/2 puts the last place of f32 where f16 has its last: the addition rounds. */
+/* Normal results are rounded like bf16. For the rest, adding 1/2 puts the last place of f32 where f16 has its last: the
+ * addition rounds. */
 static inline uint16_t tarn__f32_to_f16(float x)
 {
     uint32_t u = tarn__float_bits(x);

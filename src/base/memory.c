@@ -59,7 +59,7 @@ void tarn__release(void *memory, size_t bytes)
     allocator.release(memory, bytes ? bytes : 1, allocator.ctx);
 }
 
-/* ---- quarantine ------------------------------------------------------------------------------------------------------------ */
+/* ---- quarantine -------------------------------------------------------------------------------------------------- */
 
 static _Atomic size_t late_bytes; /* of each record in quarantine */
 
@@ -103,7 +103,8 @@ static void *put_into_quarantine(void *memory)
 {
     link *entry = memory;
     entry->next = atomic_load_explicit(&quarantine, memory_order_relaxed);
-    while (!atomic_compare_exchange_weak_explicit(&quarantine, &entry->next, entry, memory_order_acq_rel, memory_order_relaxed))
+    while (!atomic_compare_exchange_weak_explicit(&quarantine, &entry->next, entry, memory_order_acq_rel,
+                                                  memory_order_relaxed))
         ;
     return NULL;
 }
@@ -131,7 +132,7 @@ void tarn__quarantine_return(void)
         empty_quarantine();
 }
 
-/* ---- texts ----------------------------------------------------------------------------------------------------------------- */
+/* ---- texts ------------------------------------------------------------------------------------------------------- */
 
 char *tarn__text_copy(const char *text)
 {
@@ -156,7 +157,8 @@ bool tarn_set_allocator(const tarn_allocator *wanted)
         return tarn__raise(TARN_ERROR_ARGUMENT, "set_allocator: both functions are required");
     if (tarn__memory_held() != 0)
         return tarn__raise(TARN_ERROR_ARGUMENT,
-                           "set_allocator: %lld bytes of the allocator before are still in use; free tensors, modules and optimizers and "
+                           "set_allocator: %lld bytes of the allocator before are still in use; free tensors, modules "
+                           "and optimizers and "
                            "call tarn_empty_cache() first",
                            (long long)tarn__memory_held());
     empty_quarantine(); /* its records are the old allocator's */

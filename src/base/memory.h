@@ -8,8 +8,8 @@
 /* Alignment of storages: a cache line pair, and what every device's vector loads want. */
 #define TARN__ALIGNMENT 256
 
-/* Memory for the library's own records, zeroed; NULL with an error raised when there is none. The caller owns it and gives it back with
- * the same size. */
+/* Memory for the library's own records, zeroed; NULL with an error raised when there is none. The caller owns it and
+ * gives it back with the same size. */
 void *tarn__alloc(size_t bytes);
 void tarn__release(void *memory, size_t bytes);
 

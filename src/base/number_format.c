@@ -1,6 +1,8 @@
-/* number_format.c: the shortest text of a number, by trial: so many digits, correctly rounded, until they read back as the number.
+/* number_format.c: the shortest text of a number, by trial: so many digits, correctly rounded, until they read back as
+ * the number.
  *
- * Below a power of two numbers lie closer than above it: there, the shortest text may be the next decimal above the rounded one. */
+ * Below a power of two numbers lie closer than above it: there, the shortest text may be the next decimal above the
+ * rounded one. */
 #include "base/number_format.h"
 
 #include <locale.h>

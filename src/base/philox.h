@@ -1,4 +1,5 @@
-/* philox.h: Philox 4x32-10 counter-based random numbers. The same function on every backend, so uniform bits are equal everywhere. */
+/* philox.h: Philox 4x32-10 counter-based random numbers. The same function on every backend, so uniform bits are equal
+ * everywhere. */
 #ifndef TARN__PHILOX_H
 #define TARN__PHILOX_H
 

@@ -7,7 +7,12 @@ size_t tarn__utf8_letter(const char *text)
 {
     static const uint32_t lowest[] = {0, 1, 0x80, 0x800, 0x10000}; /* what needs that many bytes */
     const unsigned char *byte = (const unsigned char *)text;
-    size_t bytes = byte[0] == 0 ? 0 : byte[0] < 0x80 ? 1 : byte[0] >> 5 == 6 ? 2 : byte[0] >> 4 == 14 ? 3 : byte[0] >> 3 == 30 ? 4 : 0;
+    size_t bytes = byte[0] == 0         ? 0
+                   : byte[0] < 0x80     ? 1
+                   : byte[0] >> 5 == 6  ? 2
+                   : byte[0] >> 4 == 14 ? 3
+                   : byte[0] >> 3 == 30 ? 4
+                                        : 0;
     uint32_t code = bytes < 2 ? byte[0] : byte[0] & (0x7Fu >> bytes);
     for (size_t i = 1; i < bytes; i++) { /* stops at a cut letter's 0 */
         if (byte[i] >> 6 != 2)

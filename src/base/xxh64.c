@@ -1,4 +1,5 @@
-/* xxh64.c: XXH64 by its specification: four lanes take 8 bytes each per round, so that their multiplications overlap. */
+/* xxh64.c: XXH64 by its specification: four lanes take 8 bytes each per round, so that their multiplications overlap.
+ */
 #include "base/xxh64.h"
 
 #include <string.h>
@@ -79,7 +80,8 @@ void tarn__xxh64_add(tarn__xxh64 *sum, const void *bytes, size_t count)
 
 static uint64_t join_lanes(const tarn__xxh64 *sum)
 {
-    uint64_t h = rotate(sum->lane[0], 1) + rotate(sum->lane[1], 7) + rotate(sum->lane[2], 12) + rotate(sum->lane[3], 18);
+    uint64_t h =
+        rotate(sum->lane[0], 1) + rotate(sum->lane[1], 7) + rotate(sum->lane[2], 12) + rotate(sum->lane[3], 18);
     for (int i = 0; i < 4; i++)
         h = (h ^ mix(0, sum->lane[i])) * PRIME1 + PRIME4;
     return h;

@@ -1,6 +1,7 @@
 /* xxh64.h: XXH64, the 64-bit checksum of the xxHash family, with seed 0: for damage to files, not against malice.
  *
- * It needs no special instructions and reads faster than a disk gives; results are bitwise identical on every machine. */
+ * It needs no special instructions and reads faster than a disk gives; results are bitwise identical on every machine.
+ */
 #ifndef TARN__XXH64_H
 #define TARN__XXH64_H
 

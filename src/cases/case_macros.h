@@ -4,28 +4,82 @@
 
 #include "cases/cases.h"
 
-#define SIZES(...) {(int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), {__VA_ARGS__}}
+#define SIZES(...) \
+    { \
+        (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), \
+        { \
+            __VA_ARGS__ \
+        } \
+    }
 
 /* Inputs. */
-#define NORMAL(...) {.values = TARN__NORMAL, .shape = SIZES(__VA_ARGS__)}
-#define POSITIVE(...) {.values = TARN__POSITIVE, .shape = SIZES(__VA_ARGS__)}
-#define UNIT(...) {.values = TARN__UNIT, .shape = SIZES(__VA_ARGS__)}
-#define SMOOTH(...) {.values = TARN__SMOOTH, .shape = SIZES(__VA_ARGS__)}
-#define DISTINCT(...) {.values = TARN__DISTINCT, .shape = SIZES(__VA_ARGS__)}
-#define STEPS(...) {.values = TARN__STEPS, .shape = SIZES(__VA_ARGS__)}
-#define TRUTH(...) {.values = TARN__TRUTH, .shape = SIZES(__VA_ARGS__)}
-#define INDEX(limit, ...) {.values = TARN__INDEX, .shape = SIZES(__VA_ARGS__), .below = limit}
-#define WORDS(limit, ...) {.values = TARN__WORDS, .shape = SIZES(__VA_ARGS__), .below = limit}
-#define CHANNELS_LAST(kind, ...) {.values = TARN__##kind, .shape = SIZES(__VA_ARGS__), .channels_last = true}
-#define RANK0(kind) {.values = TARN__##kind}
+#define NORMAL(...) \
+    { \
+        .values = TARN__NORMAL, .shape = SIZES(__VA_ARGS__) \
+    }
+#define POSITIVE(...) \
+    { \
+        .values = TARN__POSITIVE, .shape = SIZES(__VA_ARGS__) \
+    }
+#define UNIT(...) \
+    { \
+        .values = TARN__UNIT, .shape = SIZES(__VA_ARGS__) \
+    }
+#define SMOOTH(...) \
+    { \
+        .values = TARN__SMOOTH, .shape = SIZES(__VA_ARGS__) \
+    }
+#define DISTINCT(...) \
+    { \
+        .values = TARN__DISTINCT, .shape = SIZES(__VA_ARGS__) \
+    }
+#define STEPS(...) \
+    { \
+        .values = TARN__STEPS, .shape = SIZES(__VA_ARGS__) \
+    }
+#define TRUTH(...) \
+    { \
+        .values = TARN__TRUTH, .shape = SIZES(__VA_ARGS__) \
+    }
+#define INDEX(limit, ...) \
+    { \
+        .values = TARN__INDEX, .shape = SIZES(__VA_ARGS__), .below = limit \
+    }
+#define WORDS(limit, ...) \
+    { \
+        .values = TARN__WORDS, .shape = SIZES(__VA_ARGS__), .below = limit \
+    }
+#define CHANNELS_LAST(kind, ...) \
+    { \
+        .values = TARN__##kind, .shape = SIZES(__VA_ARGS__), .channels_last = true \
+    }
+#define RANK0(kind) \
+    { \
+        .values = TARN__##kind \
+    }
 
 /* Attributes. */
-#define INT(word, value) {.name = word, .integer = value}
-#define ON(word) {.name = word, .integer = 1}
-#define REAL(word, value) {.name = word, .number = value}
-#define LIST(word, ...) {.name = word, .list = {__VA_ARGS__}, .count = (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t))}
+#define INT(word, value) \
+    { \
+        .name = word, .integer = value \
+    }
+#define ON(word) \
+    { \
+        .name = word, .integer = 1 \
+    }
+#define REAL(word, value) \
+    { \
+        .name = word, .number = value \
+    }
+#define LIST(word, ...) \
+    { \
+        .name = word, .list = {__VA_ARGS__}, .count = (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)) \
+    }
 
 /* CASE(operation, variant, {inputs}, {attributes}, …) */
-#define CASE(name_, variant_, ...) {.operation = name_, .variant = variant_, .input = __VA_ARGS__}
+#define CASE(name_, variant_, ...) \
+    { \
+        .operation = name_, .variant = variant_, .input = __VA_ARGS__ \
+    }
 
 #endif

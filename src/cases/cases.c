@@ -3,10 +3,11 @@
 
 #include <string.h>
 
-/* ---- scales ---------------------------------------------------------------------------------------------------------------- */
+/* ---- scales ------------------------------------------------------------------------------------------------------ */
 
 /* All words of the vocabulary are used. */
-static tarn__scale scale_with(int64_t b, int64_t s, int64_t r, int64_t c, int64_t k, int64_t t, int64_t v, int64_t h, int64_t w)
+static tarn__scale scale_with(int64_t b, int64_t s, int64_t r, int64_t c, int64_t k, int64_t t, int64_t v, int64_t h,
+                              int64_t w)
 {
     return (tarn__scale){{0, b, s, r, c, k, t, v, h, w, v}};
 }
@@ -38,7 +39,8 @@ tarn__scale tarn__scale_of(int64_t elements)
     int64_t batch = rows < 16 ? rows : 16;
     int64_t words = elements >= 1 << 22 ? 32768 : columns;
     int64_t high = root_up(columns), inner = columns < 256 ? columns : 256;
-    return scale_with(batch, rows / batch, rows, columns, inner, elements < words ? 1 : elements / words, words, high, columns / high);
+    return scale_with(batch, rows / batch, rows, columns, inner, elements < words ? 1 : elements / words, words, high,
+                      columns / high);
 }
 
 tarn__scale tarn__scale_rows(int64_t rows)
@@ -73,7 +75,7 @@ tarn__case tarn__case_resolve(const tarn__case *letters, const tarn__scale *scal
     return one;
 }
 
-/* ---- gradients ------------------------------------------------------------------------------------------------------------- */
+/* ---- gradients --------------------------------------------------------------------------------------------------- */
 
 static bool is_smooth_operation(const tarn__case *one)
 {
@@ -97,7 +99,7 @@ bool tarn__case_smooth(const tarn__case *one, int output)
     return ((one->smooth ? one->smooth : 1u) >> output & 1) && is_smooth_operation(one);
 }
 
-/* ---- running --------------------------------------------------------------------------------------------------------------- */
+/* ---- running ----------------------------------------------------------------------------------------------------- */
 
 bool tarn__case_run(const tarn__case *one, tarn_tensor *const *inputs, tarn_tensor **outputs)
 {
@@ -113,7 +115,7 @@ bool tarn__case_run(const tarn__case *one, tarn_tensor *const *inputs, tarn_tens
     return outputs[0] != NULL;
 }
 
-/* ---- costs ----------------------------------------------------------------------------------------------------------------- */
+/* ---- costs ------------------------------------------------------------------------------------------------------- */
 
 static int64_t largest_bytes(const tarn__case *one, tarn_tensor *const *inputs, tarn_tensor *const *outputs)
 {
@@ -147,7 +149,8 @@ int64_t tarn__case_backward_bytes(const tarn__case *one, tarn_tensor *const *inp
 
 bool tarn__case_is_product(const tarn__case *one)
 {
-    return strcmp(one->operation, "matmul") == 0 || strcmp(one->operation, "linear") == 0 || strcmp(one->operation, "conv2d") == 0;
+    return strcmp(one->operation, "matmul") == 0 || strcmp(one->operation, "linear") == 0 ||
+           strcmp(one->operation, "conv2d") == 0;
 }
 
 double tarn__case_flops(const tarn__case *one, tarn_tensor *const *inputs, tarn_tensor *const *outputs)

@@ -1,5 +1,5 @@
-/* direct_calls.c: the measured cases as plain calls of the public functions: looking an operation up by its name takes longer than running it on
- * a few elements. */
+/* direct_calls.c: the measured cases as plain calls of the public functions: looking an operation up by its name takes
+ * longer than running it on a few elements. */
 #include <math.h>
 #include <string.h>
 
@@ -64,14 +64,16 @@ static tarn_tensor *convolve(const tarn__case *one, tarn_tensor *const *in)
 static tarn_tensor *relu_of_batchnorm(const tarn__case *one, tarn_tensor *const *in)
 {
     int vectors = one->inputs - (whole(one, "residual", 0) != 0 ? 1 : 0);
-    return tarn_batchnorm_relu(in[0], vectors < one->inputs ? in[vectors] : NULL, vectors > 1 ? in[1] : NULL, vectors > 2 ? in[2] : NULL,
-                               vectors > 3 ? in[3] : NULL, vectors > 4 ? in[4] : NULL,
-                               &(tarn_batchnorm_options){.training = whole(one, "training", 0) != 0, .epsilon = real(one, "epsilon", 0)});
+    return tarn_batchnorm_relu(
+        in[0], vectors < one->inputs ? in[vectors] : NULL, vectors > 1 ? in[1] : NULL, vectors > 2 ? in[2] : NULL,
+        vectors > 3 ? in[3] : NULL, vectors > 4 ? in[4] : NULL,
+        &(tarn_batchnorm_options){.training = whole(one, "training", 0) != 0, .epsilon = real(one, "epsilon", 0)});
 }
 
 static tarn_pool2d_options pooling(const tarn__case *one)
 {
-    tarn_pool2d_options o = {.ceil_mode = whole(one, "ceil_mode", 0), .exclude_padding = whole(one, "exclude_padding", 0)};
+    tarn_pool2d_options o = {.ceil_mode = whole(one, "ceil_mode", 0),
+                             .exclude_padding = whole(one, "exclude_padding", 0)};
     pair(one, "kernel", o.kernel);
     pair(one, "stride", o.stride);
     pair(one, "padding", o.padding);
@@ -79,11 +81,11 @@ static tarn_pool2d_options pooling(const tarn__case *one)
     return o;
 }
 
-#define CALL(operation, ...)                                                                                                              \
-    static tarn_tensor *call_##operation(const tarn__case *one, tarn_tensor *const *in)                                                   \
-    {                                                                                                                                     \
-        (void)one, (void)in;                                                                                                              \
-        return __VA_ARGS__;                                                                                                               \
+#define CALL(operation, ...) \
+    static tarn_tensor *call_##operation(const tarn__case *one, tarn_tensor *const *in) \
+    { \
+        (void)one, (void)in; \
+        return __VA_ARGS__; \
     }
 #define UNARY(name, ...) CALL(name, tarn_##name(in[0]))
 #define UNARY_P(name, ...)
@@ -119,20 +121,22 @@ CALL(max_pool2d, tarn_max_pool2d(in[0], (tarn_pool2d_options[]){pooling(one)}))
 CALL(avg_pool2d, tarn_avg_pool2d(in[0], (tarn_pool2d_options[]){pooling(one)}))
 CALL(softmax, tarn_softmax(in[0], (int)whole(one, "axis", -1)))
 CALL(log_softmax, tarn_log_softmax(in[0], (int)whole(one, "axis", -1)))
-CALL(layernorm, tarn_layernorm(in[0], one->inputs > 1 ? in[1] : NULL, one->inputs > 2 ? in[2] : NULL, real(one, "epsilon", 1e-5)))
+CALL(layernorm,
+     tarn_layernorm(in[0], one->inputs > 1 ? in[1] : NULL, one->inputs > 2 ? in[2] : NULL, real(one, "epsilon", 1e-5)))
 CALL(rmsnorm, tarn_rmsnorm(in[0], one->inputs > 1 ? in[1] : NULL, real(one, "epsilon", 1e-5)))
-CALL(residual_norm, tarn_residual_norm(in[0], in[1], one->inputs > 2 ? in[2] : NULL, one->inputs > 3 ? in[3] : NULL, whole(one, "rms", 0) != 0,
-                                       real(one, "epsilon", 1e-5), (tarn_tensor *[]){NULL}))
+CALL(residual_norm, tarn_residual_norm(in[0], in[1], one->inputs > 2 ? in[2] : NULL, one->inputs > 3 ? in[3] : NULL,
+                                       whole(one, "rms", 0) != 0, real(one, "epsilon", 1e-5), (tarn_tensor *[]){NULL}))
 CALL(attention, tarn_attention(in[0], in[1], in[2], &(tarn_attention_options){.causal = whole(one, "causal", 0) != 0}))
 CALL(attention_packed, tarn_attention_packed(in[0], whole(one, "heads", 1), whole(one, "kv_heads", 0), NULL))
 CALL(rope, tarn_rope(in[0], NULL, NULL))
 CALL(linear_cross_entropy, tarn_linear_cross_entropy(in[0], in[1], in[2], NULL))
-CALL(batchnorm, tarn_batchnorm(in[0], one->inputs > 1 ? in[1] : NULL, one->inputs > 2 ? in[2] : NULL, one->inputs > 3 ? in[3] : NULL,
-                               one->inputs > 4 ? in[4] : NULL,
-                               &(tarn_batchnorm_options){.training = whole(one, "training", 0) != 0, .epsilon = real(one, "epsilon", 0)}))
+CALL(batchnorm, tarn_batchnorm(in[0], one->inputs > 1 ? in[1] : NULL, one->inputs > 2 ? in[2] : NULL,
+                               one->inputs > 3 ? in[3] : NULL, one->inputs > 4 ? in[4] : NULL,
+                               &(tarn_batchnorm_options){.training = whole(one, "training", 0) != 0,
+                                                         .epsilon = real(one, "epsilon", 0)}))
 CALL(batchnorm_relu, relu_of_batchnorm(one, in))
-CALL(groupnorm, tarn_groupnorm(in[0], whole(one, "groups", 1), one->inputs > 1 ? in[1] : NULL, one->inputs > 2 ? in[2] : NULL,
-                               real(one, "epsilon", 1e-5)))
+CALL(groupnorm, tarn_groupnorm(in[0], whole(one, "groups", 1), one->inputs > 1 ? in[1] : NULL,
+                               one->inputs > 2 ? in[2] : NULL, real(one, "epsilon", 1e-5)))
 CALL(cross_entropy, tarn_cross_entropy(in[0], in[1], NULL))
 #undef UNARY
 #undef UNARY_P
@@ -149,12 +153,12 @@ static const struct {
 #define BINARY(name, ...) CALL(name)
 #define COMPARE(name, ...) CALL(name)
 #include "base/kernel/elementwise.def"
-    CALL(where) CALL(swiglu) CALL(cast) CALL(sum) CALL(mean) CALL(prod) CALL(max) CALL(min) CALL(var) CALL(argmax) CALL(cumsum)
-    CALL(permute) CALL(expand) CALL(pad) CALL(shrink) CALL(stride) CALL(flip) CALL(clone) CALL(concat)
-    CALL(embedding) CALL(matmul) CALL(linear) CALL(conv2d) CALL(max_pool2d) CALL(avg_pool2d) CALL(softmax) CALL(log_softmax) CALL(layernorm) CALL(rmsnorm) CALL(batchnorm)
-    CALL(batchnorm_relu)
-    CALL(groupnorm) CALL(residual_norm) CALL(attention) CALL(attention_packed) CALL(rope) CALL(cross_entropy) CALL(linear_cross_entropy)
-};
+    CALL(where) CALL(swiglu) CALL(cast) CALL(sum) CALL(mean) CALL(prod) CALL(max) CALL(min) CALL(var) CALL(argmax)
+        CALL(cumsum) CALL(permute) CALL(expand) CALL(pad) CALL(shrink) CALL(stride) CALL(flip) CALL(clone) CALL(concat)
+            CALL(embedding) CALL(matmul) CALL(linear) CALL(conv2d) CALL(max_pool2d) CALL(avg_pool2d) CALL(softmax)
+                CALL(log_softmax) CALL(layernorm) CALL(rmsnorm) CALL(batchnorm) CALL(batchnorm_relu) CALL(groupnorm)
+                    CALL(residual_norm) CALL(attention) CALL(attention_packed) CALL(rope) CALL(cross_entropy)
+                        CALL(linear_cross_entropy)};
 
 tarn__case_fn tarn__case_direct(const tarn__case *one)
 {

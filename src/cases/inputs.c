@@ -1,7 +1,7 @@
 /* inputs.c: the inputs of a case: values of the kind it asks for, from a seed, lying in memory as the layout says.
  *
- * A tensor is uploaded with the gaps that its layout has, filled with values that no case expects (NaN, an index outside every axis), and
- * then viewed: a kernel that reads between the elements gives itself away. */
+ * A tensor is uploaded with the gaps that its layout has, filled with values that no case expects (NaN, an index
+ * outside every axis), and then viewed: a kernel that reads between the elements gives itself away. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 
 #include "cases/cases.h"
 
-/* ---- values ---------------------------------------------------------------------------------------------------------------- */
+/* ---- values ------------------------------------------------------------------------------------------------------ */
 
 static uint64_t draw(uint64_t *state)
 {
@@ -79,7 +79,7 @@ static void draw_values(const tarn__case_input *input, double *values, int64_t c
             values[i] = draw_value(input, &state);
 }
 
-/* ---- layouts --------------------------------------------------------------------------------------------------------------- */
+/* ---- layouts ----------------------------------------------------------------------------------------------------- */
 
 const char *tarn__layout_name(tarn__layout layout)
 {
@@ -176,7 +176,7 @@ static tarn_tensor *view_of(tarn_tensor *whole, tarn_shape shape, tarn__layout l
     return tarn_flip(tarn_permute(tarn_stride(whole, steps), turned), TARN_AXES(0));
 }
 
-/* ---- uploading ------------------------------------------------------------------------------------------------------------- */
+/* ---- uploading --------------------------------------------------------------------------------------------------- */
 
 static tarn_dtype host_dtype(tarn__values values)
 {
@@ -210,10 +210,12 @@ static void scatter(const double *values, tarn_shape shape, const place *p, void
     }
 }
 
-static tarn_tensor *make_input(const tarn__case_input *input, tarn_dtype dtype, tarn__layout layout, tarn_device device, uint64_t seed)
+static tarn_tensor *make_input(const tarn__case_input *input, tarn_dtype dtype, tarn__layout layout, tarn_device device,
+                               uint64_t seed)
 {
     if (input->channels_last && layout == TARN__DENSE) {
-        tarn__case_input moved = {.values = input->values, .shape = channels_moved(input->shape), .below = input->below};
+        tarn__case_input moved = {
+            .values = input->values, .shape = channels_moved(input->shape), .below = input->below};
         return channels_back(make_input(&moved, dtype, layout, device, seed));
     }
     tarn_shape shape = input->shape;
@@ -240,7 +242,8 @@ static tarn_tensor *make_input(const tarn__case_input *input, tarn_dtype dtype, 
     return made;
 }
 
-bool tarn__case_make(const tarn__case *one, tarn_dtype dtype, tarn__layout layout, tarn_device device, uint64_t seed, tarn_tensor **inputs)
+bool tarn__case_make(const tarn__case *one, tarn_dtype dtype, tarn__layout layout, tarn_device device, uint64_t seed,
+                     tarn_tensor **inputs)
 {
     tarn_no_grad_open();
     for (int i = 0; i < one->inputs; i++)
@@ -249,12 +252,13 @@ bool tarn__case_make(const tarn__case *one, tarn_dtype dtype, tarn__layout layou
     return !tarn_failed();
 }
 
-/* ---- for measuring --------------------------------------------------------------------------------------------------------- */
+/* ---- for measuring ----------------------------------------------------------------------------------------------- */
 
 static tarn_tensor *draw_input(const tarn__case_input *input, tarn_dtype dtype, tarn_device device)
 {
     if (input->channels_last) {
-        tarn__case_input moved = {.values = input->values, .shape = channels_moved(input->shape), .below = input->below};
+        tarn__case_input moved = {
+            .values = input->values, .shape = channels_moved(input->shape), .below = input->below};
         return channels_back(draw_input(&moved, dtype, device));
     }
     switch (input->values) {

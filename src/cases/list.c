@@ -1,5 +1,6 @@
-/* list.c: the list of cases. Element-wise operations get theirs from elementwise.def, so a new row there has its cases at once (a binary
- * one says below what its backward moves); what has kinks, poles or branches beyond that follows with inputs of its own. */
+/* list.c: the list of cases. Element-wise operations get theirs from elementwise.def, so a new row there has its cases
+ * at once (a binary one says below what its backward moves); what has kinks, poles or branches beyond that follows with
+ * inputs of its own. */
 #include "cases/case_macros.h"
 
 #define B TARN__B
@@ -14,19 +15,16 @@
 #define U TARN__U
 
 /* The ways two operands meet. The first is the one that is measured, with the row's own name. */
-#define TWO_OPERANDS(name, kind, row, moves)                                                                                               \
-    CASE(name, "same shape", {kind(R, C), kind(R, C)}, .bench = row, .backward = moves),                                                   \
-    CASE(name, "row", {kind(R, C), kind(C)}),                                                                                              \
-    CASE(name, "row first", {kind(C), kind(R, C)}),                                                                                        \
-    CASE(name, "column", {kind(R, C), kind(R, 1)}),                                                                                        \
-    CASE(name, "column first", {kind(R, 1), kind(R, C)}),                                                                                  \
-    CASE(name, "rank 0", {kind(R, C), RANK0(kind)}),                                                                                       \
-    CASE(name, "rank 0 first", {RANK0(kind), kind(R, C)}),                                                                                 \
-    CASE(name, "both ways", {kind(R, 1), kind(1, C)}),                                                                                     \
-    CASE(name, "inner axis", {kind(B, S, C), kind(B, 1, C)}),                                                                              \
-    CASE(name, "two of rank 0", {RANK0(kind), RANK0(kind)}),
+#define TWO_OPERANDS(name, kind, row, moves) \
+    CASE(name, "same shape", {kind(R, C), kind(R, C)}, .bench = row, .backward = moves), \
+        CASE(name, "row", {kind(R, C), kind(C)}), CASE(name, "row first", {kind(C), kind(R, C)}), \
+        CASE(name, "column", {kind(R, C), kind(R, 1)}), CASE(name, "column first", {kind(R, 1), kind(R, C)}), \
+        CASE(name, "rank 0", {kind(R, C), RANK0(kind)}), CASE(name, "rank 0 first", {RANK0(kind), kind(R, C)}), \
+        CASE(name, "both ways", {kind(R, 1), kind(1, C)}), CASE(name, "inner axis", {kind(B, S, C), kind(B, 1, C)}), \
+        CASE(name, "two of rank 0", {RANK0(kind), RANK0(kind)}),
 
-/* Bytes of a backward: operands and gradient read, two gradients written; a sum only passes its gradient on, a difference one of two. */
+/* Bytes of a backward: operands and gradient read, two gradients written; a sum only passes its gradient on, a
+ * difference one of two. */
 #define BACKWARD_add 0
 #define BACKWARD_sub 2
 #define BACKWARD_mul 5
@@ -37,7 +35,7 @@
 #define BACKWARD_pow 5
 
 static const tarn__case list[] = {
-/* ---- element by element ---------------------------------------------------------------------------------------------------- */
+/* ---- element by element ------------------------------------------------------------------------------------------ */
 #define UNARY(name, ...) CASE(#name, "positive", {POSITIVE(R, C)}, .bench = #name, .backward = 3),
 #define BINARY(name, ...) TWO_OPERANDS(#name, POSITIVE, #name, BACKWARD_##name)
 #define COMPARE(name, ...) TWO_OPERANDS(#name, STEPS, "cmp" #name, 0)
@@ -87,28 +85,25 @@ static const tarn__case list[] = {
     CASE("where", "rank 0", {TRUTH(R, C), RANK0(NORMAL), NORMAL(R, C)}),
     CASE("where", "condition of rank 0", {RANK0(TRUTH), NORMAL(R, C), NORMAL(R, C)}),
     CASE("cast", "to f32", {NORMAL(R, C)}, {INT("dtype", TARN_F32)}, .step = 0.1),
-    CASE("cast", "to another", {NORMAL(R, C)}, {INT("dtype", TARN__OTHER_DTYPE)}, .step = 0.1, .bench = "cast", .backward = 1.5),
+    CASE("cast", "to another", {NORMAL(R, C)}, {INT("dtype", TARN__OTHER_DTYPE)}, .step = 0.1, .bench = "cast",
+         .backward = 1.5),
     CASE("cast", "to i64", {SMOOTH(R, C)}, {INT("dtype", TARN_I64)}, .smooth = TARN__NOT_SMOOTH),
     CASE("cast", "to bool", {STEPS(R, C)}, {INT("dtype", TARN_BOOL)}, .smooth = TARN__NOT_SMOOTH),
 
-/* ---- reductions ------------------------------------------------------------------------------------------------------------ */
-#define REDUCTION(name, kind, moves)                                                                                                       \
-    CASE(name, "last", {kind(R, C)}, {LIST("axes", -1)}, .bench = name "-last", .backward = moves),                                        \
-    CASE(name, "first", {kind(R, C)}, {LIST("axes", 0)}, .bench = name "-first", .backward = moves),                                       \
-    CASE(name, "all", {kind(R, C)}, .bench = name "-all", .backward = moves),                                                              \
-    CASE(name, "all, kept", {kind(B, S, C)}, {ON("keep")}),                                                                                \
-    CASE(name, "middle", {kind(B, S, C)}, {LIST("axes", 1)}),                                                                              \
-    CASE(name, "middle, kept", {kind(B, S, C)}, {LIST("axes", -2), ON("keep")}),                                                           \
-    CASE(name, "outer two", {kind(B, S, C)}, {LIST("axes", 0, 2)}),                                                                        \
-    CASE(name, "last two, kept", {kind(B, S, C)}, {LIST("axes", 1, 2), ON("keep")}),                                                       \
-    CASE(name, "rank 0", {RANK0(kind)}),                                                                                                   \
-    CASE(name, "of size 1", {kind(R, 1)}, {LIST("axes", 1)}),
-    REDUCTION("sum", NORMAL, 1)
-    REDUCTION("mean", NORMAL, 1)
-    REDUCTION("prod", POSITIVE, 2)
-    REDUCTION("max", DISTINCT, 2)
-    REDUCTION("min", DISTINCT, 2)
-    CASE("max", "ties", {STEPS(R, C)}, {LIST("axes", 1)}),
+/* ---- reductions -------------------------------------------------------------------------------------------------- */
+#define REDUCTION(name, kind, moves) \
+    CASE(name, "last", {kind(R, C)}, {LIST("axes", -1)}, .bench = name "-last", .backward = moves), \
+        CASE(name, "first", {kind(R, C)}, {LIST("axes", 0)}, .bench = name "-first", .backward = moves), \
+        CASE(name, "all", {kind(R, C)}, .bench = name "-all", .backward = moves), \
+        CASE(name, "all, kept", {kind(B, S, C)}, {ON("keep")}), \
+        CASE(name, "middle", {kind(B, S, C)}, {LIST("axes", 1)}), \
+        CASE(name, "middle, kept", {kind(B, S, C)}, {LIST("axes", -2), ON("keep")}), \
+        CASE(name, "outer two", {kind(B, S, C)}, {LIST("axes", 0, 2)}), \
+        CASE(name, "last two, kept", {kind(B, S, C)}, {LIST("axes", 1, 2), ON("keep")}), \
+        CASE(name, "rank 0", {RANK0(kind)}), CASE(name, "of size 1", {kind(R, 1)}, {LIST("axes", 1)}),
+    REDUCTION("sum", NORMAL, 1) REDUCTION("mean", NORMAL, 1) REDUCTION("prod", POSITIVE, 2)
+        REDUCTION("max", DISTINCT, 2) REDUCTION("min", DISTINCT, 2)
+            CASE("max", "ties", {STEPS(R, C)}, {LIST("axes", 1)}),
     CASE("min", "ties", {STEPS(R, C)}, {LIST("axes", 0)}),
     CASE("prod", "with zeros", {STEPS(R, C)}, {LIST("axes", 1)}),
     CASE("var", "last", {NORMAL(R, C)}, {LIST("axes", -1), REAL("correction", 1)}, .bench = "var-last", .backward = 2),
@@ -126,39 +121,46 @@ static const tarn__case list[] = {
     CASE("cumsum", "first", {NORMAL(R, C)}, {INT("axis", 0)}),
     CASE("cumsum", "middle", {NORMAL(B, S, C)}, {INT("axis", 1)}),
 
-    /* ---- movement -------------------------------------------------------------------------------------------------------------- */
+    /* ---- movement
+       -------------------------------------------------------------------------------------------------------------- */
     CASE("reshape", "split", {NORMAL(R, C)}, {LIST("shape", R, 1, C)}),
     CASE("reshape", "flat", {NORMAL(B, S, C)}, {LIST("shape", -1)}),
     CASE("reshape", "worked out", {NORMAL(B, S, C)}, {LIST("shape", C, -1)}),
     CASE("permute", "turned", {NORMAL(B, S, C)}, {LIST("axes", 2, 0, 1)}),
-    CASE("permute", "copied", {NORMAL(B, S, C)}, {LIST("axes", 0, 2, 1)}, .copied = true, .bench = "permute-copy", .backward = 2),
+    CASE("permute", "copied", {NORMAL(B, S, C)}, {LIST("axes", 0, 2, 1)}, .copied = true, .bench = "permute-copy",
+         .backward = 2),
     CASE("permute", "reversed, copied", {NORMAL(B, S, H, W)}, {LIST("axes", -1, -2, -3, -4)}, .copied = true),
     CASE("transpose", "matrix", {NORMAL(R, C)}, {INT("a", 0), INT("b", 1)}),
     CASE("transpose", "outer axes, copied", {NORMAL(B, S, C)}, {INT("a", 0), INT("b", -1)}, .copied = true),
     CASE("expand", "column", {NORMAL(R, 1)}, {LIST("shape", R, C)}),
-    CASE("expand", "new axis, copied", {NORMAL(1, S, C)}, {LIST("shape", B, S, C)}, .copied = true, .bench = "expand-copy", .backward = 1),
+    CASE("expand", "new axis, copied", {NORMAL(1, S, C)}, {LIST("shape", B, S, C)}, .copied = true,
+         .bench = "expand-copy", .backward = 1),
     CASE("expand", "rank 0", {RANK0(NORMAL)}, {LIST("shape", R, C)}),
     CASE("unsqueeze", "front", {NORMAL(R, C)}, {INT("axis", 0)}),
     CASE("unsqueeze", "end", {NORMAL(R, C)}, {INT("axis", -1)}),
     CASE("squeeze", "middle", {NORMAL(R, 1, C)}, {INT("axis", 1)}),
     CASE("squeeze", "end", {NORMAL(R, C, 1)}, {INT("axis", -1)}),
-    CASE("pad", "image", {NORMAL(B, S, H, W)}, {LIST("before", 0, 0, 1, 1), LIST("after", 0, 0, 1, 1)}, .bench = "pad", .backward = 2),
-    CASE("pad", "one side, with a value", {NORMAL(R, C)}, {LIST("before", 2, 0), LIST("after", 0, 3), REAL("value", 1.5)}),
+    CASE("pad", "image", {NORMAL(B, S, H, W)}, {LIST("before", 0, 0, 1, 1), LIST("after", 0, 0, 1, 1)}, .bench = "pad",
+         .backward = 2),
+    CASE("pad", "one side, with a value", {NORMAL(R, C)},
+         {LIST("before", 2, 0), LIST("after", 0, 3), REAL("value", 1.5)}),
     CASE("shrink", "inside", {NORMAL(R, C)}, {LIST("begin", 1, 0), LIST("end", R - 1, C - 2)}),
-    CASE("shrink", "copied", {NORMAL(B, S, H, W)}, {LIST("begin", 0, 0, 1, 1), LIST("end", B, S, H - 1, W - 1)}, .copied = true,
-     .bench = "shrink-copy", .backward = 2),
+    CASE("shrink", "copied", {NORMAL(B, S, H, W)}, {LIST("begin", 0, 0, 1, 1), LIST("end", B, S, H - 1, W - 1)},
+         .copied = true, .bench = "shrink-copy", .backward = 2),
     CASE("slice", "rows", {NORMAL(R, C)}, {INT("axis", 0), INT("begin", 2), INT("end", R - 1)}),
     CASE("slice", "columns", {NORMAL(B, S, C)}, {INT("axis", -1), INT("begin", 1), INT("end", C)}),
     CASE("stride", "both axes", {NORMAL(R, C)}, {LIST("steps", 2, 3)}),
-    CASE("stride", "copied", {NORMAL(B, S, H, W)}, {LIST("steps", 1, 1, 2, 2)}, .copied = true, .bench = "stride-copy", .forward = 0.75,
-     .backward = 1.25),
+    CASE("stride", "copied", {NORMAL(B, S, H, W)}, {LIST("steps", 1, 1, 2, 2)}, .copied = true, .bench = "stride-copy",
+         .forward = 0.75, .backward = 1.25),
     CASE("flip", "one axis", {NORMAL(R, C)}, {LIST("axes", 0)}),
-    CASE("flip", "last axis, copied", {NORMAL(B, S, H, W)}, {LIST("axes", -1)}, .copied = true, .bench = "flip", .backward = 2),
+    CASE("flip", "last axis, copied", {NORMAL(B, S, H, W)}, {LIST("axes", -1)}, .copied = true, .bench = "flip",
+         .backward = 2),
     CASE("flip", "two axes", {NORMAL(B, S, C)}, {LIST("axes", 0, 2)}),
     CASE("contiguous", "matrix", {NORMAL(R, C)}),
     CASE("clone", "matrix", {NORMAL(R, C)}, .bench = "clone"),
     CASE("concat", "columns", {NORMAL(R, C), NORMAL(R, K)}, {INT("axis", 1)}),
-    CASE("concat", "channels", {NORMAL(B, S, H, W), NORMAL(B, S, H, W)}, {INT("axis", 1)}, .bench = "concat", .backward = 4),
+    CASE("concat", "channels", {NORMAL(B, S, H, W), NORMAL(B, S, H, W)}, {INT("axis", 1)}, .bench = "concat",
+         .backward = 4),
     CASE("concat", "three, last axis", {NORMAL(R, 1), NORMAL(R, C), NORMAL(R, 2)}, {INT("axis", -1)}),
     CASE("concat", "one", {NORMAL(R, C)}, {INT("axis", 0)}),
     CASE("stack", "front", {NORMAL(R, C), NORMAL(R, C)}, {INT("axis", 0)}),
@@ -166,7 +168,8 @@ static const tarn__case list[] = {
     CASE("split", "columns", {NORMAL(R, C)}, {INT("axis", 1), LIST("sizes", 2, C - 3, 1)}, .smooth = 7),
     CASE("split", "rows", {NORMAL(R, C)}, {INT("axis", 0), LIST("sizes", R - 1, 1)}, .smooth = 3),
 
-    /* ---- indexing and sorting -------------------------------------------------------------------------------------------------- */
+    /* ---- indexing and sorting
+       -------------------------------------------------------------------------------------------------- */
     CASE("gather", "last", {NORMAL(R, C), INDEX(C, R, K)}, {INT("axis", -1)}),
     CASE("gather", "first", {NORMAL(R, C), INDEX(R, R + 2, C)}, {INT("axis", 0)}),
     CASE("gather", "fewer rows", {NORMAL(B, S, C), INDEX(S, B, K, C - 1)}, {INT("axis", 1)}),
@@ -177,7 +180,8 @@ static const tarn__case list[] = {
     CASE("one_hot", "vector", {INDEX(V, T)}, {INT("classes", V), INT("dtype", TARN_F32)}),
     CASE("one_hot", "matrix", {INDEX(C, B, S)}, {INT("classes", C), INT("dtype", TARN_I64)}),
     CASE("embedding", "vector", {NORMAL(V, C), INDEX(V, R)}),
-    CASE("embedding", "words", {NORMAL(V, C), WORDS(U, R)}, .bench = "embedding", .backward = 1, .moves = TARN__MOVES_ROWS),
+    CASE("embedding", "words", {NORMAL(V, C), WORDS(U, R)}, .bench = "embedding", .backward = 1,
+         .moves = TARN__MOVES_ROWS),
     CASE("embedding", "matrix", {NORMAL(V, C), INDEX(V, B, S)}),
     CASE("topk", "last", {DISTINCT(R, C)}, {INT("k", 3), INT("axis", -1), ON("largest")}),
     CASE("topk", "first, smallest", {DISTINCT(R, C)}, {INT("k", 2), INT("axis", 0), INT("largest", 0)}),
@@ -188,7 +192,8 @@ static const tarn__case list[] = {
     CASE("sort", "ties", {STEPS(R, C)}, {INT("axis", -1)}),
     CASE("sort", "ties, falling", {STEPS(R, C)}, {INT("axis", -1), ON("descending")}),
 
-    /* ---- products, normalisation ----------------------------------------------------------------------------------------------- */
+    /* ---- products, normalisation
+       ----------------------------------------------------------------------------------------------- */
     CASE("matmul", "matrices", {NORMAL(R, K), NORMAL(K, C)}, .bench = "matmul", .backward = 3),
     CASE("matmul", "batches", {NORMAL(B, S, K), NORMAL(B, K, C)}, .bench = "matmul-batched", .backward = 3),
     CASE("matmul", "batch and matrix", {NORMAL(B, S, K), NORMAL(K, C)}, .bench = "matmul-3d-2d", .backward = 3),
@@ -210,117 +215,150 @@ static const tarn__case list[] = {
     CASE("linear", "vector", {NORMAL(K), NORMAL(C, K), NORMAL(C)}),
 
     /* images */
-    CASE("conv2d", "padded", {NORMAL(S, B, H, W), NORMAL(B, B, 3, 3), NORMAL(B)}, {LIST("padding", 1, 1)}, .bench = "conv2d", .backward = 4),
-    CASE("conv2d", "channels last", {CHANNELS_LAST(NORMAL, S, B, H, W), NORMAL(B, B, 3, 3), NORMAL(B)}, {LIST("padding", 1, 1)},
-         .bench = "conv2d-nhwc", .backward = 4),
+    CASE("conv2d", "padded", {NORMAL(S, B, H, W), NORMAL(B, B, 3, 3), NORMAL(B)}, {LIST("padding", 1, 1)},
+         .bench = "conv2d", .backward = 4),
+    CASE("conv2d", "channels last", {CHANNELS_LAST(NORMAL, S, B, H, W), NORMAL(B, B, 3, 3), NORMAL(B)},
+         {LIST("padding", 1, 1)}, .bench = "conv2d-nhwc", .backward = 4),
     CASE("conv2d", "no bias", {NORMAL(B, 3, H, W), NORMAL(5, 3, 3, 2)}),
     CASE("conv2d", "one channel, many outputs", {NORMAL(B, 1, H, W), NORMAL(20, 1, 3, 3), NORMAL(20)}),
-    CASE("conv2d", "strides", {NORMAL(B, 3, H, W), NORMAL(9, 3, 3, 3), NORMAL(9)}, {LIST("stride", 2, 1), LIST("padding", 1, 2)}),
+    CASE("conv2d", "strides", {NORMAL(B, 3, H, W), NORMAL(9, 3, 3, 3), NORMAL(9)},
+         {LIST("stride", 2, 1), LIST("padding", 1, 2)}),
     CASE("conv2d", "stride beyond the kernel", {NORMAL(B, S, H, W), NORMAL(4, S, 1, 2)}, {LIST("stride", 3, 2)}),
     CASE("conv2d", "dilation", {NORMAL(B, 2, H, W), NORMAL(3, 2, 3, 2), NORMAL(3)},
          {LIST("dilation", 2, 3), LIST("padding", 2, 1), LIST("stride", 1, 2)}),
-    CASE("conv2d", "groups", {NORMAL(B, 6, H, W), NORMAL(9, 2, 3, 3), NORMAL(9)}, {INT("groups", 3), LIST("padding", 1, 0)}),
-    CASE("conv2d", "depthwise", {NORMAL(B, S, H, W), NORMAL(S, 1, 3, 3), NORMAL(S)}, {INT("groups", S), LIST("padding", 1, 1)}),
+    CASE("conv2d", "groups", {NORMAL(B, 6, H, W), NORMAL(9, 2, 3, 3), NORMAL(9)},
+         {INT("groups", 3), LIST("padding", 1, 0)}),
+    CASE("conv2d", "depthwise", {NORMAL(B, S, H, W), NORMAL(S, 1, 3, 3), NORMAL(S)},
+         {INT("groups", S), LIST("padding", 1, 1)}),
     CASE("conv2d", "depthwise, channels last", {CHANNELS_LAST(NORMAL, B, S, H, W), NORMAL(S, 1, 3, 3)},
          {INT("groups", S), LIST("padding", 1, 1), LIST("stride", 2, 2)}),
     CASE("conv2d", "1 by 1", {NORMAL(B, S, H, W), NORMAL(K, S, 1, 1), NORMAL(K)}),
     CASE("conv2d", "1 by 1, stride 2", {CHANNELS_LAST(NORMAL, B, S, H, W), NORMAL(K, S, 1, 1)}, {LIST("stride", 2, 2)}),
     CASE("conv2d", "whole image", {NORMAL(B, 3, 4, 5), NORMAL(K, 3, 4, 5), NORMAL(K)}),
-    CASE("conv2d", "much padding", {NORMAL(B, 2, 3, 2), NORMAL(3, 2, 2, 2), NORMAL(3)}, {LIST("padding", 4, 3), LIST("stride", 3, 2)}),
-    CASE("max_pool2d", "halves", {DISTINCT(B, S, H, W)}, {LIST("kernel", 2, 2)}, .bench = "max_pool2d", .forward = 1.25, .backward = 1.25),
+    CASE("conv2d", "much padding", {NORMAL(B, 2, 3, 2), NORMAL(3, 2, 2, 2), NORMAL(3)},
+         {LIST("padding", 4, 3), LIST("stride", 3, 2)}),
+    CASE("max_pool2d", "halves", {DISTINCT(B, S, H, W)}, {LIST("kernel", 2, 2)}, .bench = "max_pool2d", .forward = 1.25,
+         .backward = 1.25),
     CASE("max_pool2d", "channels last", {CHANNELS_LAST(DISTINCT, B, S, H, W)}, {LIST("kernel", 2, 2)}),
-    CASE("max_pool2d", "overlapping", {DISTINCT(B, S, H, W)}, {LIST("kernel", 3, 3), LIST("stride", 2, 2), LIST("padding", 1, 1)}),
+    CASE("max_pool2d", "overlapping", {DISTINCT(B, S, H, W)},
+         {LIST("kernel", 3, 3), LIST("stride", 2, 2), LIST("padding", 1, 1)}),
     CASE("max_pool2d", "overlapping, channels last", {CHANNELS_LAST(DISTINCT, B, S, H, W)},
          {LIST("kernel", 3, 2), LIST("stride", 1, 2), LIST("padding", 1, 1), ON("ceil_mode")}),
-    CASE("max_pool2d", "dilation", {DISTINCT(B, S, H, W)}, {LIST("kernel", 2, 2), LIST("stride", 1, 1), LIST("dilation", 3, 2)}),
+    CASE("max_pool2d", "dilation", {DISTINCT(B, S, H, W)},
+         {LIST("kernel", 2, 2), LIST("stride", 1, 1), LIST("dilation", 3, 2)}),
     CASE("max_pool2d", "ties", {STEPS(B, S, H, W)}, {LIST("kernel", 3, 3), LIST("stride", 2, 2), ON("ceil_mode")}),
-    CASE("avg_pool2d", "halves", {NORMAL(B, S, H, W)}, {LIST("kernel", 2, 2)}, .bench = "avg_pool2d", .forward = 1.25, .backward = 1.25),
+    CASE("avg_pool2d", "halves", {NORMAL(B, S, H, W)}, {LIST("kernel", 2, 2)}, .bench = "avg_pool2d", .forward = 1.25,
+         .backward = 1.25),
     CASE("avg_pool2d", "channels last", {CHANNELS_LAST(NORMAL, B, S, H, W)}, {LIST("kernel", 2, 2)}),
-    CASE("avg_pool2d", "padding counted", {NORMAL(B, S, H, W)}, {LIST("kernel", 3, 3), LIST("stride", 2, 2), LIST("padding", 1, 1), ON("ceil_mode")}),
+    CASE("avg_pool2d", "padding counted", {NORMAL(B, S, H, W)},
+         {LIST("kernel", 3, 3), LIST("stride", 2, 2), LIST("padding", 1, 1), ON("ceil_mode")}),
     CASE("avg_pool2d", "padding excluded", {NORMAL(B, S, H, W)},
          {LIST("kernel", 3, 2), LIST("stride", 2, 1), LIST("padding", 1, 1), ON("exclude_padding")}),
     CASE("avg_pool2d", "overlapping, channels last", {CHANNELS_LAST(NORMAL, B, S, H, W)},
          {LIST("kernel", 3, 3), LIST("stride", 1, 1), LIST("padding", 1, 1), ON("exclude_padding")}),
     CASE("global_avg_pool2d", "images", {NORMAL(B, S, H, W)}),
     CASE("global_avg_pool2d", "channels last", {CHANNELS_LAST(NORMAL, B, S, H, W)}),
-#define ALONG(name)                                                                                                                        \
-    CASE(name, "last", {NORMAL(R, C)}, {INT("axis", -1)}, .bench = name, .backward = 3),                                                   \
-    CASE(name, "first", {NORMAL(R, C)}, {INT("axis", 0)}),                                                                                 \
-    CASE(name, "middle", {NORMAL(B, S, C)}, {INT("axis", 1)}),                                                                             \
-    CASE(name, "of size 1", {NORMAL(R, 1)}, {INT("axis", 1)}),
-    ALONG("softmax")
-    ALONG("log_softmax")
-    CASE("layernorm", "weight and bias", {NORMAL(R, C), NORMAL(C), NORMAL(C)}, {REAL("epsilon", 1e-5)}, .bench = "layernorm",
-         .backward = 3),
+#define ALONG(name) \
+    CASE(name, "last", {NORMAL(R, C)}, {INT("axis", -1)}, .bench = name, .backward = 3), \
+        CASE(name, "first", {NORMAL(R, C)}, {INT("axis", 0)}), \
+        CASE(name, "middle", {NORMAL(B, S, C)}, {INT("axis", 1)}), \
+        CASE(name, "of size 1", {NORMAL(R, 1)}, {INT("axis", 1)}),
+    ALONG("softmax") ALONG("log_softmax") CASE("layernorm", "weight and bias", {NORMAL(R, C), NORMAL(C), NORMAL(C)},
+                                               {REAL("epsilon", 1e-5)}, .bench = "layernorm", .backward = 3),
     CASE("layernorm", "weight", {NORMAL(B, S, C), NORMAL(C)}, {REAL("epsilon", 1e-5)}),
     CASE("layernorm", "plain", {NORMAL(R, C)}, {REAL("epsilon", 0.1)}),
     CASE("layernorm", "one row", {NORMAL(C), NORMAL(C), NORMAL(C)}, {REAL("epsilon", 1e-5)}),
     CASE("rmsnorm", "weight", {NORMAL(R, C), NORMAL(C)}, {REAL("epsilon", 1e-5)}, .bench = "rmsnorm", .backward = 3),
     CASE("rmsnorm", "plain", {NORMAL(B, S, C)}, {REAL("epsilon", 0.1)}),
-    CASE("residual_norm", "weight and bias", {NORMAL(R, C), NORMAL(R, C), NORMAL(C), NORMAL(C)}, .smooth = 3, .bench = "residual_norm", .forward = 4, .backward = 3),
+    CASE("residual_norm", "weight and bias", {NORMAL(R, C), NORMAL(R, C), NORMAL(C), NORMAL(C)}, .smooth = 3,
+         .bench = "residual_norm", .forward = 4, .backward = 3),
     CASE("residual_norm", "weight", {NORMAL(B, S, C), NORMAL(B, S, C), NORMAL(C)}, {REAL("epsilon", 0.1)}, .smooth = 3),
     CASE("residual_norm", "rms", {NORMAL(R, C), NORMAL(R, C), NORMAL(C)}, {ON("rms")}, .smooth = 3),
     CASE("residual_norm", "the norm alone, plain", {NORMAL(R, C), NORMAL(R, C)}),
     CASE("residual_norm", "the sum alone", {NORMAL(R, C), NORMAL(R, C)}, {ON("rms")}, .smooth = 2),
 
     /* attention: [B, heads, T, D] */
-    CASE("attention", "heads", {NORMAL(B, 4, S, 64), NORMAL(B, 4, S, 64), NORMAL(B, 4, S, 64)}, .bench = "attention", .backward = 8),
+    CASE("attention", "heads", {NORMAL(B, 4, S, 64), NORMAL(B, 4, S, 64), NORMAL(B, 4, S, 64)}, .bench = "attention",
+         .backward = 8),
     CASE("attention", "causal", {NORMAL(B, 2, T, K), NORMAL(B, 2, T, K), NORMAL(B, 2, T, K)}, {ON("causal")}),
-    CASE("attention", "causal, measured", {NORMAL(B, 4, S, 64), NORMAL(B, 4, S, 64), NORMAL(B, 4, S, 64)}, {ON("causal")}, .bench = "attention-causal", .backward = 8),
-    CASE("attention", "grouped, scaled", {NORMAL(B, 6, S, K), NORMAL(B, 2, R, K), NORMAL(B, 2, R, K)}, {REAL("scale", 0.3)}),
-    CASE("attention", "more keys, causal", {NORMAL(B, 2, S, K), NORMAL(B, 2, R, K), NORMAL(B, 2, R, K)}, {ON("causal")}),
-    CASE("attention", "more rows, causal", {NORMAL(B, 2, R, K), NORMAL(B, 1, S, K), NORMAL(B, 1, S, K)}, {ON("causal")}),
+    CASE("attention", "causal, measured", {NORMAL(B, 4, S, 64), NORMAL(B, 4, S, 64), NORMAL(B, 4, S, 64)},
+         {ON("causal")}, .bench = "attention-causal", .backward = 8),
+    CASE("attention", "grouped, scaled", {NORMAL(B, 6, S, K), NORMAL(B, 2, R, K), NORMAL(B, 2, R, K)},
+         {REAL("scale", 0.3)}),
+    CASE("attention", "more keys, causal", {NORMAL(B, 2, S, K), NORMAL(B, 2, R, K), NORMAL(B, 2, R, K)},
+         {ON("causal")}),
+    CASE("attention", "more rows, causal", {NORMAL(B, 2, R, K), NORMAL(B, 1, S, K), NORMAL(B, 1, S, K)},
+         {ON("causal")}),
     CASE("attention", "lengths", {NORMAL(B, 2, S, K), NORMAL(B, 2, R, K), NORMAL(B, 2, R, K), INDEX(R, B)}),
-    CASE("attention", "lengths, causal", {NORMAL(B, 4, S, K), NORMAL(B, 2, R, K), NORMAL(B, 2, R, K), INDEX(R, B)}, {ON("causal")}),
-    CASE("attention", "one row, one length", {NORMAL(B, 2, 1, K), NORMAL(B, 1, T, K), NORMAL(B, 1, T, K), INDEX(T, 1)}, {ON("causal")}),
+    CASE("attention", "lengths, causal", {NORMAL(B, 4, S, K), NORMAL(B, 2, R, K), NORMAL(B, 2, R, K), INDEX(R, B)},
+         {ON("causal")}),
+    CASE("attention", "one row, one length", {NORMAL(B, 2, 1, K), NORMAL(B, 1, T, K), NORMAL(B, 1, T, K), INDEX(T, 1)},
+         {ON("causal")}),
     CASE("attention", "few heads", {NORMAL(1, 4, T, K), NORMAL(1, 2, T, K), NORMAL(1, 2, T, K)}, {ON("causal")}),
-    CASE("attention", "dropout", {NORMAL(B, 2, S, K), NORMAL(B, 2, R, K), NORMAL(B, 2, R, K)}, {ON("causal"), REAL("dropout", 0.3)}),
-    CASE("attention_packed", "heads", {NORMAL(B, S, 768)}, {INT("heads", 4)}, .bench = "attention_packed", .backward = 3),
-    CASE("attention_packed", "grouped, causal", {NORMAL(B, S, 24)}, {INT("heads", 4), INT("kv_heads", 2), ON("causal")}),
-    CASE("attention_packed", "lengths", {NORMAL(B, S, 30), INDEX(S, B)}, {INT("heads", 2), ON("causal"), REAL("scale", 0.7)}),
+    CASE("attention", "dropout", {NORMAL(B, 2, S, K), NORMAL(B, 2, R, K), NORMAL(B, 2, R, K)},
+         {ON("causal"), REAL("dropout", 0.3)}),
+    CASE("attention_packed", "heads", {NORMAL(B, S, 768)}, {INT("heads", 4)}, .bench = "attention_packed",
+         .backward = 3),
+    CASE("attention_packed", "grouped, causal", {NORMAL(B, S, 24)},
+         {INT("heads", 4), INT("kv_heads", 2), ON("causal")}),
+    CASE("attention_packed", "lengths", {NORMAL(B, S, 30), INDEX(S, B)},
+         {INT("heads", 2), ON("causal"), REAL("scale", 0.7)}),
     CASE("attention_packed", "dropout", {NORMAL(B, S, 24)}, {INT("heads", 2), REAL("dropout", 0.2)}),
     CASE("rope", "all", {NORMAL(B, S, 4, 64)}, .bench = "rope", .backward = 2),
     CASE("rope", "interleaved, some", {NORMAL(B, S, 2, 10)}, {ON("interleaved"), INT("dims", 6), REAL("base", 500)}),
     CASE("rope", "positions", {NORMAL(B, S, 2, 8), INDEX(C, S)}, {INT("scaling", TARN_ROPE_LINEAR), REAL("factor", 3)}),
     CASE("rope", "heads first, positions of each", {NORMAL(B, 3, S, 32), INDEX(V, B, S)},
          {INT("axis", 2), INT("scaling", TARN_ROPE_LLAMA3), INT("original", 64), REAL("base", 500000)}),
-    CASE("batchnorm", "training", {NORMAL(B, S, H, W), NORMAL(S), NORMAL(S)}, {ON("training")}, .bench = "batchnorm", .forward = 3,
-         .backward = 5),
+    CASE("batchnorm", "training", {NORMAL(B, S, H, W), NORMAL(S), NORMAL(S)}, {ON("training")}, .bench = "batchnorm",
+         .forward = 3, .backward = 5),
     CASE("batchnorm", "training, plain", {NORMAL(B, S, C)}, {ON("training"), REAL("epsilon", 0.1)}),
     CASE("batchnorm", "training, matrix", {NORMAL(R, C), NORMAL(C)}, {ON("training")}),
-    CASE("batchnorm", "running statistics", {NORMAL(B, S, H, W), NORMAL(S), NORMAL(S), NORMAL(S), POSITIVE(S)}, {REAL("epsilon", 0.1)}, .fixed = 24,
-         .bench = "batchnorm-running", .forward = 2, .backward = 3),
-    CASE("batchnorm", "running statistics, matrix", {NORMAL(R, C), NORMAL(C), NORMAL(C), NORMAL(C), POSITIVE(C)}, .fixed = 24),
-    CASE("batchnorm_relu", "training", {NORMAL(B, S, H, W), NORMAL(S), NORMAL(S)}, {ON("training")}, .bench = "batchnorm_relu", .forward = 3,
-         .backward = 5),
-    CASE("batchnorm_relu", "training, residual", {NORMAL(B, S, H, W), NORMAL(S), NORMAL(S), NORMAL(B, S, H, W)}, {ON("training"), ON("residual")},
-         .bench = "batchnorm_relu-residual", .forward = 4, .backward = 7),
+    CASE("batchnorm", "running statistics", {NORMAL(B, S, H, W), NORMAL(S), NORMAL(S), NORMAL(S), POSITIVE(S)},
+         {REAL("epsilon", 0.1)}, .fixed = 24, .bench = "batchnorm-running", .forward = 2, .backward = 3),
+    CASE("batchnorm", "running statistics, matrix", {NORMAL(R, C), NORMAL(C), NORMAL(C), NORMAL(C), POSITIVE(C)},
+         .fixed = 24),
+    CASE("batchnorm_relu", "training", {NORMAL(B, S, H, W), NORMAL(S), NORMAL(S)}, {ON("training")},
+         .bench = "batchnorm_relu", .forward = 3, .backward = 5),
+    CASE("batchnorm_relu", "training, residual", {NORMAL(B, S, H, W), NORMAL(S), NORMAL(S), NORMAL(B, S, H, W)},
+         {ON("training"), ON("residual")}, .bench = "batchnorm_relu-residual", .forward = 4, .backward = 7),
     CASE("batchnorm_relu", "training, plain", {NORMAL(B, S, C)}, {ON("training"), REAL("epsilon", 0.1)}),
-    CASE("batchnorm_relu", "training, matrix, residual", {NORMAL(R, C), NORMAL(R, C)}, {ON("training"), ON("residual")}),
-    CASE("batchnorm_relu", "running statistics", {NORMAL(B, S, H, W), NORMAL(S), NORMAL(S), NORMAL(S), POSITIVE(S)}, {REAL("epsilon", 0.1)}, .fixed = 24),
+    CASE("batchnorm_relu", "training, matrix, residual", {NORMAL(R, C), NORMAL(R, C)},
+         {ON("training"), ON("residual")}),
+    CASE("batchnorm_relu", "running statistics", {NORMAL(B, S, H, W), NORMAL(S), NORMAL(S), NORMAL(S), POSITIVE(S)},
+         {REAL("epsilon", 0.1)}, .fixed = 24),
     CASE("batchnorm_relu", "running statistics, residual",
-         {NORMAL(B, S, H, W), NORMAL(S), NORMAL(S), NORMAL(S), POSITIVE(S), NORMAL(B, S, H, W)}, {REAL("epsilon", 0.1), ON("residual")}, .fixed = 24),
+         {NORMAL(B, S, H, W), NORMAL(S), NORMAL(S), NORMAL(S), POSITIVE(S), NORMAL(B, S, H, W)},
+         {REAL("epsilon", 0.1), ON("residual")}, .fixed = 24),
     CASE("groupnorm", "groups", {NORMAL(B, 8, H, W), NORMAL(8), NORMAL(8)}, {INT("groups", 4)}),
-    CASE("groupnorm", "one group", {NORMAL(B, S, H, W), NORMAL(S), NORMAL(S)}, {INT("groups", 1)}, .bench = "groupnorm", .forward = 3, .backward = 5),
+    CASE("groupnorm", "one group", {NORMAL(B, S, H, W), NORMAL(S), NORMAL(S)}, {INT("groups", 1)}, .bench = "groupnorm",
+         .forward = 3, .backward = 5),
     CASE("groupnorm", "one group, plain", {NORMAL(B, S, C)}, {INT("groups", 1), REAL("epsilon", 0.1)}),
     CASE("groupnorm", "each channel", {NORMAL(B, S, H, W), NORMAL(S)}, {INT("groups", S)}),
     CASE("groupnorm", "matrix", {NORMAL(R, 6), NORMAL(6), NORMAL(6)}, {INT("groups", 2)}),
     CASE("dropout", "some", {NORMAL(R, C)}, {REAL("p", 0.3)}),
     CASE("dropout", "none", {NORMAL(R, C)}, {REAL("p", 0)}),
 
-    /* ---- losses ---------------------------------------------------------------------------------------------------------------- */
+    /* ---- losses
+       ----------------------------------------------------------------------------------------------------------------
+     */
     CASE("cross_entropy", "mean", {NORMAL(T, V), INDEX(U, T)}, .bench = "cross_entropy", .backward = 2),
-    CASE("cross_entropy", "sum, smoothed", {NORMAL(T, V), INDEX(V, T)}, {REAL("label_smoothing", 0.2), INT("reduction", TARN_REDUCE_SUM)}),
+    CASE("cross_entropy", "sum, smoothed", {NORMAL(T, V), INDEX(V, T)},
+         {REAL("label_smoothing", 0.2), INT("reduction", TARN_REDUCE_SUM)}),
     CASE("cross_entropy", "each", {NORMAL(B, S, C), INDEX(C, B, S)}, {INT("reduction", TARN_REDUCE_NONE)}),
     CASE("cross_entropy", "ignore", {NORMAL(T, V), INDEX(V, T)}, {INT("ignore_index", 2)}),
-    CASE("cross_entropy", "ignore, smoothed", {NORMAL(R, C), INDEX(C, R)}, {INT("ignore_index", 1), REAL("label_smoothing", 0.1)}),
-    CASE("cross_entropy", "ignore, each", {NORMAL(R, C), INDEX(C, R)}, {INT("ignore_index", 0), INT("reduction", TARN_REDUCE_NONE)}),
+    CASE("cross_entropy", "ignore, smoothed", {NORMAL(R, C), INDEX(C, R)},
+         {INT("ignore_index", 1), REAL("label_smoothing", 0.1)}),
+    CASE("cross_entropy", "ignore, each", {NORMAL(R, C), INDEX(C, R)},
+         {INT("ignore_index", 0), INT("reduction", TARN_REDUCE_NONE)}),
     /* rows of weight are never alike: the gradient would cancel */
-    CASE("linear_cross_entropy", "mean", {NORMAL(T, K), DISTINCT(V, K), INDEX(U, T)}, .chain = true, .bench = "linear_cross_entropy", .backward = 2),
-    CASE("linear_cross_entropy", "sum, smoothed", {NORMAL(R, K), DISTINCT(C, K), INDEX(C, R)}, {REAL("label_smoothing", 0.2), INT("reduction", TARN_REDUCE_SUM)},
+    CASE("linear_cross_entropy", "mean", {NORMAL(T, K), DISTINCT(V, K), INDEX(U, T)}, .chain = true,
+         .bench = "linear_cross_entropy", .backward = 2),
+    CASE("linear_cross_entropy", "sum, smoothed", {NORMAL(R, K), DISTINCT(C, K), INDEX(C, R)},
+         {REAL("label_smoothing", 0.2), INT("reduction", TARN_REDUCE_SUM)}, .chain = true),
+    CASE("linear_cross_entropy", "each", {NORMAL(B, S, K), DISTINCT(C, K), INDEX(C, B, S)},
+         {INT("reduction", TARN_REDUCE_NONE)}, .chain = true),
+    CASE("linear_cross_entropy", "ignore", {NORMAL(B, S, K), DISTINCT(C, K), INDEX(C, B, S)}, {INT("ignore_index", 2)},
          .chain = true),
-    CASE("linear_cross_entropy", "each", {NORMAL(B, S, K), DISTINCT(C, K), INDEX(C, B, S)}, {INT("reduction", TARN_REDUCE_NONE)}, .chain = true),
-    CASE("linear_cross_entropy", "ignore", {NORMAL(B, S, K), DISTINCT(C, K), INDEX(C, B, S)}, {INT("ignore_index", 2)}, .chain = true),
     CASE("mse_loss", "matrix", {NORMAL(R, C), NORMAL(R, C)}),
     CASE("l1_loss", "matrix", {SMOOTH(R, C), STEPS(R, C)}),
     CASE("l1_loss", "both", {NORMAL(R, C), NORMAL(R, C)}),

@@ -1,4 +1,5 @@
-/* blas.c: the library loads OpenBLAS at the first product; so does the command, by the same name, and gets the same one. */
+/* blas.c: the library loads OpenBLAS at the first product; so does the command, by the same name, and gets the same
+ * one. */
 #define _GNU_SOURCE
 #include "cli/blas.h"
 

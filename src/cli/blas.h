@@ -5,7 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* OpenBLAS starts a thread per core as it is loaded; the library calls it on its own threads. First thing in the command. */
+/* OpenBLAS starts a thread per core as it is loaded; the library calls it on its own threads. First thing in the
+ * command. */
 void tarn__blas_start_no_threads(void);
 
 /* NULL when OpenBLAS can be loaded; otherwise the reason why not, which stays for the program's life. */

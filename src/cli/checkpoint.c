@@ -19,7 +19,8 @@ int tarn__checkpoint_find(const char *command, const tarn__options *o, tarn_run_
     if (!tarn_run_weights_find(o->words[0], checkpoint, w))
         return tarn__complain(command);
     if (o->checkpoint && !w->is_run) {
-        fprintf(stderr, "tarn %s: --checkpoint: '%s' is no run of tarn train, and has one set of weights\n", command, o->words[0]);
+        fprintf(stderr, "tarn %s: --checkpoint: '%s' is no run of tarn train, and has one set of weights\n", command,
+                o->words[0]);
         return TARN__MISUSED;
     }
     return TARN__DONE;
@@ -36,7 +37,8 @@ int tarn__checkpoint_use(const char *command, const tarn__options *o, tarn_run_w
     if (status != TARN__DONE || !w->is_run || o->json || o->quiet)
         return status;
     bool is_instead = w->checkpoint == TARN_RUN_LAST && !(o->checkpoint && strcmp(o->checkpoint, "last") == 0);
-    fprintf(stderr, "(%s weights of the run, step %lld%s)\n", name_of(w), (long long)w->step, is_instead ? "; it has no best ones yet" : "");
+    fprintf(stderr, "(%s weights of the run, step %lld%s)\n", name_of(w), (long long)w->step,
+            is_instead ? "; it has no best ones yet" : "");
     return status;
 }
 

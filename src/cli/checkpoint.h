@@ -4,8 +4,8 @@
 
 #include "cli/cli.h"
 
-/* Finds the weights of the first word, a run's folder or another model. TARN__DONE, or a status with a sentence on standard error: a model that is no run
- * has no --checkpoint. */
+/* Finds the weights of the first word, a run's folder or another model. TARN__DONE, or a status with a sentence on
+ * standard error: a model that is no run has no --checkpoint. */
 int tarn__checkpoint_find(const char *command, const tarn__options *options, tarn_run_weights *weights);
 
 /* The same, and prints which weights of a run they are: on standard error, but for --json and --quiet. */

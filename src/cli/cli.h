@@ -35,8 +35,8 @@ int tarn__complain(const char *command);
 /* True when standard output is a terminal that shows colours, and NO_COLOR does not forbid them. */
 bool tarn__in_colour(void);
 
-/* A text from outside on one line: a name in a file, or a file's: what a terminal would obey is escaped as tarn_string_escape() does. In one of a
- * few buffers that are used in turn. */
+/* A text from outside on one line: a name in a file, or a file's: what a terminal would obey is escaped as
+ * tarn_string_escape() does. In one of a few buffers that are used in turn. */
 const char *tarn__shown(const char *text);
 
 /* The same of several lines, to standard output. */

@@ -92,7 +92,8 @@ static void print_blas(void)
     if (why && TARN__HAVE_OPENBLAS)
         printf("  BLAS     none, so matrix products are slower: %s\n", why);
     else
-        printf("  BLAS     %s\n", why ? "none, so matrix products are slower (libopenblas-dev brings one)" : "OpenBLAS");
+        printf("  BLAS     %s\n",
+               why ? "none, so matrix products are slower (libopenblas-dev brings one)" : "OpenBLAS");
 }
 
 static int print_text(void)
@@ -100,12 +101,15 @@ static int print_text(void)
     char name[32];
     bool offers_cpu = false;
     tarn__heading("tarn %s", tarn_version());
-    printf("  build    %s, %s, %s%s%s\n", TARN__BUILD_TYPE, TARN__COMPILER, TARN__PROCESSOR, TARN__SANITIZE[0] ? ", sanitizers " : "",
-           TARN__SANITIZE);
+    printf("  build    %s, %s, %s%s%s\n", TARN__BUILD_TYPE, TARN__COMPILER, TARN__PROCESSOR,
+           TARN__SANITIZE[0] ? ", sanitizers " : "", TARN__SANITIZE);
     print_blas();
-    printf("  JSON     %s\n", TARN__HAVE_JANSSON ? "jansson" : "none, so no safetensors files and no tokenizers (libjansson-dev brings one)");
+    printf("  JSON     %s\n", TARN__HAVE_JANSSON
+                                  ? "jansson"
+                                  : "none, so no safetensors files and no tokenizers (libjansson-dev brings one)");
     printf("  patterns %s\n", TARN__HAVE_PCRE2 ? "PCRE2" : "none, so no BPE tokenizers (libpcre2-dev brings them)");
-    printf("  gzip     %s\n", TARN__HAVE_ZLIB ? "zlib" : "none, so gzip data files must be unpacked first (zlib1g-dev brings it)");
+    printf("  gzip     %s\n",
+           TARN__HAVE_ZLIB ? "zlib" : "none, so gzip data files must be unpacked first (zlib1g-dev brings it)");
     printf("  threads  %d\n", tarn_threads());
     tarn__heading("devices");
     for (int b = 0; b < BACKENDS; b++) {
@@ -125,7 +129,8 @@ static int print_text(void)
             printf("  %-8s not here: %s\n", backends[b], why);
     }
     printf("  %-8s takes %s%s\n", "auto", tarn_device_name(tarn_device_auto(), name, sizeof(name)),
-           offers_cpu ? "; never a CPU by way of OpenCL, since the CPU's own kernels are faster: name it to use it" : "");
+           offers_cpu ? "; never a CPU by way of OpenCL, since the CPU's own kernels are faster: name it to use it"
+                      : "");
     return TARN__DONE;
 }
 

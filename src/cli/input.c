@@ -43,7 +43,8 @@ int tarn__input_stream(tarn__input *in, const char *command, FILE *from, const c
         return fail(command, name, "cannot be read", "out of memory");
     for (size_t count; (count = fread(bytes, 1, sizeof(bytes), from)) > 0;) {
         if (is_bounded && in->length - before + count > TARN__STREAM_MOST) {
-            snprintf(bound, sizeof(bound), "%s is the most that is read of what is no file", tarn__bytes_text((int64_t)TARN__STREAM_MOST));
+            snprintf(bound, sizeof(bound), "%s is the most that is read of what is no file",
+                     tarn__bytes_text((int64_t)TARN__STREAM_MOST));
             return fail(command, name, "is too long", bound);
         }
         if (!tarn__input_add(in, bytes, count))

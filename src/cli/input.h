@@ -19,12 +19,13 @@ typedef struct tarn__input {
 /* False: there is no memory. */
 bool tarn__input_add(tarn__input *input, const char *bytes, size_t count);
 
-/* Appends all of a file, or of a stream under a name for errors. The exit status; a failure is said on standard error. */
+/* Appends all of a file, or of a stream under a name for errors. The exit status; a failure is said on standard error.
+ */
 int tarn__input_file(tarn__input *input, const char *command, const char *path);
 int tarn__input_stream(tarn__input *input, const char *command, FILE *from, const char *name);
 
-/* Reads one line, with its end, in place of what the text was. False at the end, after an error (errno), and with errno EFBIG where the line is
- * longer than TARN__LINE_MOST. */
+/* Reads one line, with its end, in place of what the text was. False at the end, after an error (errno), and with errno
+ * EFBIG where the line is longer than TARN__LINE_MOST. */
 bool tarn__input_line(tarn__input *input, FILE *from);
 
 /* Opens a regular file to be read; NULL for anything else, without waiting for it. */

@@ -75,7 +75,11 @@ size_t tarn__character(const char *text, size_t length)
     const unsigned char *c = (const unsigned char *)text;
     if (length == 0)
         return 0;
-    size_t bytes = c[0] < 0x80 ? 1 : c[0] >= 0xC2 && c[0] < 0xE0 ? 2 : c[0] >> 4 == 14 ? 3 : c[0] >= 0xF0 && c[0] < 0xF5 ? 4 : 0;
+    size_t bytes = c[0] < 0x80                   ? 1
+                   : c[0] >= 0xC2 && c[0] < 0xE0 ? 2
+                   : c[0] >> 4 == 14             ? 3
+                   : c[0] >= 0xF0 && c[0] < 0xF5 ? 4
+                                                 : 0;
     bool good = bytes > 0 && bytes <= length;
     for (size_t i = 1; good && i < bytes; i++)
         good = c[i] >> 6 == 2;

@@ -1,4 +1,5 @@
-/* main.c: the command `tarn`: finds the sub-command, reads its options, runs it. Exit status 0: done, 1: failed, 2: called wrongly. */
+/* main.c: the command `tarn`: finds the sub-command, reads its options, runs it. Exit status 0: done, 1: failed, 2:
+ * called wrongly. */
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -18,23 +19,34 @@ typedef struct command {
 
 static const command commands[] = {
     {"info", TARN__INFO, tarn__info, "devices, build, what is accelerated and what is missing", ""},
-    {"demo", TARN__DEMO, tarn__demo, "train a small GPT on tarn's own source, which is built in, then let it write", ""},
+    {"demo", TARN__DEMO, tarn__demo, "train a small GPT on tarn's own source, which is built in, then let it write",
+     ""},
     {"ops", TARN__OPS, tarn__ops, "every operation, its gradient, and which backends run it", ""},
-    {"bench matmul", TARN__BENCH_MATMUL, tarn__bench_matmul, "matrix products: a plain loop, BLAS called directly, and tarn", ""},
-    {"bench ops", TARN__BENCH_OPS, tarn__bench_ops, "operations forward and backward, beside a plain copy of the same bytes", ""},
-    {"bench weights", TARN__BENCH_WEIGHTS, tarn__bench_weights, "products with a language model's weights, beside reading their bytes", ""},
-    {"bench decode", TARN__BENCH_DECODE, tarn__bench_decode, "how fast a language model of random weights reads a prompt and writes", ""},
-    {"bench train", TARN__BENCH_TRAIN, tarn__bench_train, "a step of training: forward, backward, update, memory, share of the peak", ""},
+    {"bench matmul", TARN__BENCH_MATMUL, tarn__bench_matmul,
+     "matrix products: a plain loop, BLAS called directly, and tarn", ""},
+    {"bench ops", TARN__BENCH_OPS, tarn__bench_ops,
+     "operations forward and backward, beside a plain copy of the same bytes", ""},
+    {"bench weights", TARN__BENCH_WEIGHTS, tarn__bench_weights,
+     "products with a language model's weights, beside reading their bytes", ""},
+    {"bench decode", TARN__BENCH_DECODE, tarn__bench_decode,
+     "how fast a language model of random weights reads a prompt and writes", ""},
+    {"bench train", TARN__BENCH_TRAIN, tarn__bench_train,
+     "a step of training: forward, backward, update, memory, share of the peak", ""},
     {"train", TARN__TRAIN, tarn__train, "train a model: progress, curves, checkpoints, resume", "[CONFIG.json] "},
-    {"runs", TARN__RUNS, tarn__runs, "the log of runs: how long they took, on what, and how well they did", "[FOLDER] "},
-    {"eval", TARN__EVAL, tarn__eval, "loss and accuracy of a trained model, class by class; of a language model loss and perplexity", "RUN "},
+    {"runs", TARN__RUNS, tarn__runs, "the log of runs: how long they took, on what, and how well they did",
+     "[FOLDER] "},
+    {"eval", TARN__EVAL, tarn__eval,
+     "loss and accuracy of a trained model, class by class; of a language model loss and perplexity", "RUN "},
     {"predict", TARN__PREDICT, tarn__predict, "what a trained model sees in images", "RUN IMAGE... "},
     {"generate", TARN__GENERATE, tarn__generate, "let a language model write", "MODEL [PROMPT] "},
     {"chat", TARN__CHAT, tarn__chat, "talk with a language model", "MODEL "},
-    {"tokenize", TARN__TOKENIZE, tarn__tokenize, "text to tokens and back; learn a tokenizer; prepare files to train on", "[FILE...] "},
-    {"data", TARN__DATA, tarn__data, "what a model would learn from JSON lines: tokens, which of them carry loss, rows", "FILE.jsonl "},
+    {"tokenize", TARN__TOKENIZE, tarn__tokenize,
+     "text to tokens and back; learn a tokenizer; prepare files to train on", "[FILE...] "},
+    {"data", TARN__DATA, tarn__data, "what a model would learn from JSON lines: tokens, which of them carry loss, rows",
+     "FILE.jsonl "},
     {"inspect", TARN__INSPECT, tarn__inspect, "what a model's folder, a GGUF or a safetensors file holds", "PATH "},
-    {"quantize", TARN__QUANTIZE, tarn__quantize, "write a model's weights in fewer bits, as a GGUF file", "MODEL OUT.gguf "},
+    {"quantize", TARN__QUANTIZE, tarn__quantize, "write a model's weights in fewer bits, as a GGUF file",
+     "MODEL OUT.gguf "},
     {"convert", TARN__CONVERT, tarn__convert, "a Hugging Face folder to a GGUF file, or back", "FROM TO "},
 };
 #define COMMANDS ((int)(sizeof(commands) / sizeof(commands[0])))
@@ -44,13 +56,15 @@ static void print_usage(FILE *to)
     fprintf(to, "usage: tarn COMMAND [OPTION...]\n\n");
     for (int i = 0; i < COMMANDS; i++)
         fprintf(to, "  tarn %-16s %s\n", commands[i].name, commands[i].summary);
-    fprintf(to, "  tarn %-16s %s\n  tarn %-16s %s\n\n", "version", "print the version", "help [COMMAND]", "explain tarn or a command");
+    fprintf(to, "  tarn %-16s %s\n  tarn %-16s %s\n\n", "version", "print the version", "help [COMMAND]",
+            "explain tarn or a command");
     fprintf(to, "tarn COMMAND --help lists the options of a command.\n");
 }
 
 /* The two words that are no sub-command, and what they do. */
-static const char *const words_of_main[][2] = {{"version", "print the version; tarn --version does the same"},
-                                               {"help", "explain tarn, or a command: tarn help train; tarn train --help does the same"}};
+static const char *const words_of_main[][2] = {
+    {"version", "print the version; tarn --version does the same"},
+    {"help", "explain tarn, or a command: tarn help train; tarn train --help does the same"}};
 
 /* Explains `version` or `help`. False: the word is neither. */
 static bool explain(const char *word)
@@ -142,7 +156,8 @@ static int not_a_command(int count, char *const *words)
     bool is_option = typed[0] == '-';
     fprintf(stderr, "tarn: there is no %s '%s'", is_option ? "option" : "command", tarn__shown(typed));
     if (fetches(typed))
-        fprintf(stderr, ": tarn downloads nothing; get the model's folder or GGUF file by other means, and give its path: tarn generate PATH\n");
+        fprintf(stderr, ": tarn downloads nothing; get the model's folder or GGUF file by other means, and give its "
+                        "path: tarn generate PATH\n");
     else if (near)
         fprintf(stderr, "; did you mean '%s%s'?\n", is_option ? "tarn " : "", near);
     else

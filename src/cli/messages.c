@@ -1,8 +1,9 @@
-/* messages.c: the library begins its errors with the function that raised them, and names options as fields of C structs; people who type know
- * neither. All sentences of the library that reach a terminal pass here.
+/* messages.c: the library begins its errors with the function that raised them, and names options as fields of C
+ * structs; people who type know neither. All sentences of the library that reach a terminal pass here.
  *
- * A function is a word of small letters, digits and underscores before ": ", at the beginning; further on only with an underscore inside, as
- * other words before a colon are part of the sentence. An option of a run is known by the library's own table. */
+ * A function is a word of small letters, digits and underscores before ": ", at the beginning; further on only with an
+ * underscore inside, as other words before a colon are part of the sentence. An option of a run is known by the
+ * library's own table. */
 #include "cli/messages.h"
 
 #include <ctype.h>
@@ -12,20 +13,26 @@
 #include <tarn/train.h>
 
 /* Fields of C structs whose flag has another name. */
-static const char *const renamed[][2] = {{"batch", "n"},           {"sequences", "n"},    {"device_layers", "gpu-layers"},
-                                         {"stop_texts", "stop"},   {"likeliest", "logprobs"}, {"template_name", "template"},
+static const char *const renamed[][2] = {{"batch", "n"},
+                                         {"sequences", "n"},
+                                         {"device_layers", "gpu-layers"},
+                                         {"stop_texts", "stop"},
+                                         {"likeliest", "logprobs"},
+                                         {"template_name", "template"},
                                          {"chat_template", "template"}};
 #define RENAMED ((int)(sizeof(renamed) / sizeof(renamed[0])))
 
 /* Other fields that errors name, and that are flags. */
-static const char *const fields[] = {"tokens", "chunk", "temperature", "top_k", "top_p", "min_p", "repeat_penalty", "repeat_window", "stop", "kv", "dtype"};
+static const char *const fields[] = {"tokens",         "chunk",         "temperature", "top_k", "top_p", "min_p",
+                                     "repeat_penalty", "repeat_window", "stop",        "kv",    "dtype"};
 #define FIELDS ((int)(sizeof(fields) / sizeof(fields[0])))
 
 /* Letters of the name that a text begins with. */
 static size_t name_length(const char *text)
 {
     size_t length = 0;
-    while (islower((unsigned char)text[length]) || (length > 0 && (isdigit((unsigned char)text[length]) || text[length] == '_')))
+    while (islower((unsigned char)text[length]) ||
+           (length > 0 && (isdigit((unsigned char)text[length]) || text[length] == '_')))
         length++;
     return length;
 }
@@ -78,7 +85,8 @@ static void put_flag(end *to, const char *name, size_t length)
 /* A size of a model, which a file may have as well as a flag. */
 static bool is_size(const char *name, size_t length)
 {
-    static const char *const sizes[] = {"layers", "heads", "kv_heads", "width", "head_width", "inner", "vocab", "epsilon", "rope_theta", "rope_factor"};
+    static const char *const sizes[] = {"layers", "heads", "kv_heads", "width",      "head_width",
+                                        "inner",  "vocab", "epsilon",  "rope_theta", "rope_factor"};
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
         if (strlen(sizes[i]) == length && memcmp(sizes[i], name, length) == 0)
             return true;
@@ -103,22 +111,26 @@ static bool begins_word(const char *from, const char *at)
     return at == from || at[-1] == ' ' || at[-1] == '(';
 }
 
-/* A word that names an option: one of a run with an underscore, or the first word of all; or a field, ".context". Its length; 0: none. */
+/* A word that names an option: one of a run with an underscore, or the first word of all; or a field, ".context". Its
+ * length; 0: none. */
 static size_t option_length(const char *from, const char *at)
 {
     bool is_field = at[0] == '.';
     size_t length = name_length(at + is_field);
     char after = at[is_field + length];
-    if (length == 0 || !begins_word(from, at) || after == '(' || after == '.' || after == '/' || after == '=' || after == '\'')
+    if (length == 0 || !begins_word(from, at) || after == '(' || after == '.' || after == '/' || after == '=' ||
+        after == '\'')
         return 0;
     if (is_field)
         return is_field_of_options(at + 1, length) ? length : 0;
-    bool is_first = at == from && (after == ' ' || after == ':') && strncmp(at, "out of ", 7) != 0; /* "out of memory" names no folder */
+    bool is_first = at == from && (after == ' ' || after == ':') &&
+                    strncmp(at, "out of ", 7) != 0; /* "out of memory" names no folder */
     bool is_meant = memchr(at, '_', length) || is_first;
     return is_meant && is_run_option(at, length) ? length : 0;
 }
 
-/* A name of C with the flag for it, ".replace (--force)" or "tarn_lora_load() (--adapter)": the bytes before the flag, of which `*length` has those; 0: none. */
+/* A name of C with the flag for it, ".replace (--force)" or "tarn_lora_load() (--adapter)": the bytes before the flag,
+ * of which `*length` has those; 0: none. */
 static size_t named_flag(const char *from, const char *at, size_t *length)
 {
     bool is_function = strncmp(at, "tarn_", 5) == 0;
@@ -131,7 +143,8 @@ static size_t named_flag(const char *from, const char *at, size_t *length)
     return flag[*length] == ')' ? name + 2 : 0;
 }
 
-/* Skips the functions that the sentence begins with. The first word before a colon is one unless nothing but an option can be meant. */
+/* Skips the functions that the sentence begins with. The first word before a colon is one unless nothing but an option
+ * can be meant. */
 static const char *skip_functions(const char *from)
 {
     from += strncmp(from, "tarn: ", 6) == 0 ? 6 : 0;

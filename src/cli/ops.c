@@ -1,4 +1,5 @@
-/* ops.c: `tarn ops`: every operation, whether it has a gradient, and which backends run it. Read from the table the library runs by. */
+/* ops.c: `tarn ops`: every operation, whether it has a gradient, and which backends run it. Read from the table the
+ * library runs by. */
 #include "cli/cli.h"
 #include <tarn/ops.h>
 
@@ -48,7 +49,8 @@ static void print_missing(void)
     for (int b = 1; b < 3; b++) {
         const char *why = tarn_backend_missing(backends[b]);
         if (why[0])
-            printf("%s: %s: %s\n", backends[b], is_built(backends[b]) ? "built, but no device can be used" : "not built or not found", why);
+            printf("%s: %s: %s\n", backends[b],
+                   is_built(backends[b]) ? "built, but no device can be used" : "not built or not found", why);
     }
 }
 

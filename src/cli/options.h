@@ -1,4 +1,5 @@
-/* options.h: the options of every sub-command, from one table: flags, --help and the errors for what is unknown or out of bounds. */
+/* options.h: the options of every sub-command, from one table: flags, --help and the errors for what is unknown or out
+ * of bounds. */
 #ifndef TARN__OPTIONS_H
 #define TARN__OPTIONS_H
 
@@ -80,7 +81,8 @@ typedef struct tarn__options {
     const char *template_name, *val; /* NULL: not given */
     int64_t show;
     tarn_train_options train;
-    const char *zero; /* an option of these that was given as 0, which they do not tell from one that was not; NULL: none */
+    /* an option of these that was given as 0, which they do not tell from one that was not; NULL: none */
+    const char *zero;
     char *const *words; /* what is no option: a configuration, a run, images, texts, a model and a prompt */
     int word_count;
 } tarn__options;
@@ -88,9 +90,10 @@ typedef struct tarn__options {
 /* How the program ends. */
 enum { TARN__DONE = 0, TARN__FAILED = 1, TARN__MISUSED = 2 };
 
-/* Reads the arguments of a sub-command. TARN__DONE, or TARN__MISUSED (TARN__FAILED for a device that is not there) with a sentence on
- * standard error. */
-int tarn__options_read(tarn__command command, const char *command_name, int count, char *const *arguments, tarn__options *options);
+/* Reads the arguments of a sub-command. TARN__DONE, or TARN__MISUSED (TARN__FAILED for a device that is not there) with
+ * a sentence on standard error. */
+int tarn__options_read(tarn__command command, const char *command_name, int count, char *const *arguments,
+                       tarn__options *options);
 
 /* Prints the options that a sub-command takes, with bounds and defaults. */
 void tarn__options_help(tarn__command command);

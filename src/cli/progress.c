@@ -1,9 +1,11 @@
 /* progress.c: the line at the bottom of a terminal.
  *
- * A thread of its own draws it, so that it moves however long a step takes: the time goes on, and so does a sign at its beginning. All output goes through
- * one lock. A signal handler may not take it, nor wait for a terminal that takes no more: it writes a byte to a pipe that the thread waits at.
+ * A thread of its own draws it, so that it moves however long a step takes: the time goes on, and so does a sign at its
+ * beginning. All output goes through one lock. A signal handler may not take it, nor wait for a terminal that takes no
+ * more: it writes a byte to a pipe that the thread waits at.
  *
- * A field that does not fit is left out as a whole, the least important ones first; the bar takes what is left of the line. */
+ * A field that does not fit is left out as a whole, the least important ones first; the bar takes what is left of the
+ * line. */
 #include "cli/progress.h"
 
 #include <fcntl.h>
@@ -24,7 +26,7 @@ enum { REDRAW_MS = 200, MAX_FIELDS = 16, MIN_BAR = 7, MAX_BAR = 32 };
 static struct {
     bool is_open, is_drawn, is_quiet, is_shown; /* is_shown: the line is on the terminal now */
     bool is_stopping;
-    int wake[2];                                /* a pipe: 's' stopping, 'q' the end */
+    int wake[2]; /* a pipe: 's' stopping, 'q' the end */
     pthread_t thread;
     char what[160]; /* being done, without a trainer */
     const tarn_trainer *trainer;
@@ -44,7 +46,7 @@ static double now(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* ---- fields ---------------------------------------------------------------------------------------------------------------- */
+/* ---- fields ------------------------------------------------------------------------------------------------------ */
 
 /* ASCII alone, so that bytes are columns. */
 typedef struct field {
@@ -71,7 +73,8 @@ static void add(fields *f, int rank, const char *format, ...)
     va_end(arguments);
 }
 
-/* Where the run is, and how long it takes yet: at the mean speed of this part of it, evaluations and checkpoints among it. */
+/* Where the run is, and how long it takes yet: at the mean speed of this part of it, evaluations and checkpoints among
+ * it. */
 static void add_place(fields *f, const tarn_train_progress *p)
 {
     static const char *const phases[] = {[TARN_TRAIN_PREPARING] = "preparing",
@@ -89,7 +92,8 @@ static void add_place(fields *f, const tarn_train_progress *p)
         add(f, 1, "%s", tarn__time_text(passed, text));
     if (p->phase != TARN_TRAIN_STEPS || line.is_stopping)
         add(f, 2, "%s", p->phase != TARN_TRAIN_STEPS ? phases[p->phase] : "stopping");
-    add(f, 4, "step %lld of %lld", (long long)(p->step < p->steps && p->phase == TARN_TRAIN_STEPS ? p->step + 1 : p->step), (long long)p->steps);
+    add(f, 4, "step %lld of %lld",
+        (long long)(p->step < p->steps && p->phase == TARN_TRAIN_STEPS ? p->step + 1 : p->step), (long long)p->steps);
 }
 
 static void add_metrics(fields *f, const tarn_train_report *r)
@@ -146,7 +150,8 @@ static void make_line(char *text, size_t size, int width)
     fields f = {.count = 0};
     if (!line.trainer || !tarn_trainer_progress(line.trainer, &p)) {
         tarn__time_text(now() - line.begin, passed);
-        snprintf(text, size, "%c %.*s  %s", sign, whole_words(line.what, width - 4 - (int)strlen(passed)), line.what, passed);
+        snprintf(text, size, "%c %.*s  %s", sign, whole_words(line.what, width - 4 - (int)strlen(passed)), line.what,
+                 passed);
         return;
     }
     add_place(&f, &p);
@@ -163,7 +168,7 @@ static void make_line(char *text, size_t size, int width)
             used += (size_t)snprintf(text + used, size - used, "  %s", f.field[i].text);
 }
 
-/* ---- drawing, under the lock ----------------------------------------------------------------------------------------------- */
+/* ---- drawing, under the lock ------------------------------------------------------------------------------------- */
 
 static void draw(void)
 {
@@ -186,7 +191,7 @@ static void erase(void)
     line.is_shown = false;
 }
 
-/* ---- the thread ------------------------------------------------------------------------------------------------------------ */
+/* ---- the thread -------------------------------------------------------------------------------------------------- */
 
 static void answer(void)
 {

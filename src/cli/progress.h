@@ -1,10 +1,12 @@
-/* progress.h: the line at the bottom of a terminal that says what is being done and how far it is, redrawn by time. One at a time. */
+/* progress.h: the line at the bottom of a terminal that says what is being done and how far it is, redrawn by time. One
+ * at a time. */
 #ifndef TARN__PROGRESS_H
 #define TARN__PROGRESS_H
 
 #include <tarn/train.h>
 
-/* Begins: a thread draws the line five times a second, where standard output is a terminal (`is_drawn`). It also answers requests to stop, unless `quiet`. */
+/* Begins: a thread draws the line five times a second, where standard output is a terminal (`is_drawn`). It also
+ * answers requests to stop, unless `quiet`. */
 void tarn__progress_open(bool is_drawn, bool quiet);
 
 /* What is being done, before there is a trainer. */

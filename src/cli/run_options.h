@@ -1,5 +1,5 @@
-/* run_options.h: the options of a training run as flags: --batch-size for "batch_size". Their table is the library's, which makes config
- * files and the saved record of it too. */
+/* run_options.h: the options of a training run as flags: --batch-size for "batch_size". Their table is the library's,
+ * which makes config files and the saved record of it too. */
 #ifndef TARN__RUN_OPTIONS_H
 #define TARN__RUN_OPTIONS_H
 
@@ -8,7 +8,8 @@
 /* Room for all their names. */
 #define TARN__RUN_OPTIONS 64
 
-/* The option that a flag names; false when the command has none of that name: `train` has all of them, `bench train` those of a step. */
+/* The option that a flag names; false when the command has none of that name: `train` has all of them, `bench train`
+ * those of a step. */
 bool tarn__run_option_find(tarn__command command, const char *flag, size_t length, tarn_option *option);
 
 /* All names as flags, without the dashes; returns how many. They live as long as the program. */

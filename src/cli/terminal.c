@@ -152,7 +152,10 @@ void tarn__print_piece(const char *piece, size_t length)
         unsigned char c = (unsigned char)piece[i];
         bytes = tarn__character(piece + i, length - i);
         if (bytes == 0 || c < 0x20 || c == 0x7F)
-            printf(c == '\n' || c == '\t' || c == '\r' ? "\\%c" : "\\x%02X", c == '\n' ? 'n' : c == '\t' ? 't' : c == '\r' ? 'r' : c);
+            printf(c == '\n' || c == '\t' || c == '\r' ? "\\%c" : "\\x%02X", c == '\n'   ? 'n'
+                                                                             : c == '\t' ? 't'
+                                                                             : c == '\r' ? 'r'
+                                                                                         : c);
         else if (tarn_string_escape(shown, sizeof(shown), piece + i, bytes, false) > 0)
             fputs(c == '\\' ? "\\\\" : shown, stdout);
     }

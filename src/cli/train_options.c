@@ -21,9 +21,10 @@ static const char *flag_of(const char *name, char *flag, size_t size)
 /* True when a command has an option of a run: a step has no data, no end and no folder. */
 static bool has(tarn__command command, const char *name)
 {
-    static const char *const of_a_step[] = {"model",   "hidden", "optimizer", "clip_norm", "seed",        "device",   "workers",   "layers",
-                                            "heads",   "kv_heads", "width", "inner", "context",   "vocab",     "dropout",     "micro_batch", "precision", "recompute", "capture",
-                                            "lora", "lora_alpha", "lora_dropout", "lora_targets"};
+    static const char *const of_a_step[] = {
+        "model",     "hidden",    "optimizer", "clip_norm", "seed",       "device",       "workers",     "layers",
+        "heads",     "kv_heads",  "width",     "inner",     "context",    "vocab",        "dropout",     "micro_batch",
+        "precision", "recompute", "capture",   "lora",      "lora_alpha", "lora_dropout", "lora_targets"};
     if (command == TARN__TRAIN)
         return true;
     for (size_t i = 0; command == TARN__BENCH_TRAIN && i < sizeof(of_a_step) / sizeof(of_a_step[0]); i++)

@@ -1,4 +1,5 @@
-/* arrays.c: datasets whose samples are the rows of arrays in memory: the caller's, and what the readers of files make. */
+/* arrays.c: datasets whose samples are the rows of arrays in memory: the caller's, and what the readers of files make.
+ */
 #include <string.h>
 
 #include "data/dataset.h"
@@ -34,16 +35,20 @@ static void release(void *ctx)
 }
 
 /* The fields of one row of each array. Raises unless all have as many rows. */
-static bool rows_of(const char *function, const char *const *names, const tarn_array *arrays, int count, tarn_field *fields)
+static bool rows_of(const char *function, const char *const *names, const tarn_array *arrays, int count,
+                    tarn_field *fields)
 {
     for (int k = 0; k < count; k++) {
         const tarn_shape *shape = &arrays[k].shape;
         const char *name = names[k] ? names[k] : "";
         if (shape->rank < 1)
-            return tarn__raise(TARN_ERROR_SHAPE, "%s: array '%s' is a single value; its first axis must count the samples", function, name);
+            return tarn__raise(TARN_ERROR_SHAPE,
+                               "%s: array '%s' is a single value; its first axis must count the samples", function,
+                               name);
         if (shape->size[0] != arrays[0].shape.size[0])
-            return tarn__raise(TARN_ERROR_SHAPE, "%s: '%s' has %lld samples, but '%s' has %lld", function, names[0] ? names[0] : "",
-                               (long long)arrays[0].shape.size[0], name, (long long)shape->size[0]);
+            return tarn__raise(TARN_ERROR_SHAPE, "%s: '%s' has %lld samples, but '%s' has %lld", function,
+                               names[0] ? names[0] : "", (long long)arrays[0].shape.size[0], name,
+                               (long long)shape->size[0]);
         fields[k] = (tarn_field){names[k], arrays[k].dtype, {shape->rank - 1, {0}}};
         memcpy(fields[k].shape.size, shape->size + 1, sizeof(int64_t) * (size_t)(shape->rank - 1));
     }
@@ -72,13 +77,15 @@ tarn_dataset *tarn__dataset_on_arrays(const char *function, const char *const *n
 static bool copy_array(tarn_array *copy, const tarn_array *array, const char *name)
 {
     if (!array->data || !name)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "dataset_from_arrays: %s of array '%s' is NULL", name ? "the data" : "the name",
-                           name ? name : "?");
+        return tarn__raise(TARN_ERROR_ARGUMENT, "dataset_from_arrays: %s of array '%s' is NULL",
+                           name ? "the data" : "the name", name ? name : "?");
     if ((unsigned)array->dtype >= TARN_DTYPE_COUNT)
-        return tarn__raise(TARN_ERROR_DTYPE, "dataset_from_arrays: array '%s': %d is no dtype", name, (int)array->dtype);
+        return tarn__raise(TARN_ERROR_DTYPE, "dataset_from_arrays: array '%s': %d is no dtype", name,
+                           (int)array->dtype);
     if (tarn__is_blocks(array->dtype))
-        return tarn__raise(TARN_ERROR_DTYPE, "dataset_from_arrays: array '%s' is %s, which holds blocks; samples are plain elements", name,
-                           tarn_dtype_name(array->dtype));
+        return tarn__raise(TARN_ERROR_DTYPE,
+                           "dataset_from_arrays: array '%s' is %s, which holds blocks; samples are plain elements",
+                           name, tarn_dtype_name(array->dtype));
     if (!tarn__check_shape("dataset_from_arrays", array->shape, array->dtype))
         return false;
     size_t bytes = tarn__array_bytes(array);

@@ -28,7 +28,7 @@ void tarn_dataset_free(tarn_dataset *dataset)
     tarn__release(dataset, sizeof(*dataset));
 }
 
-/* ---- making ---------------------------------------------------------------------------------------------------------------- */
+/* ---- making ------------------------------------------------------------------------------------------------------ */
 
 static bool check_field(const char *function, const tarn_field *fields, int index)
 {
@@ -36,16 +36,19 @@ static bool check_field(const char *function, const tarn_field *fields, int inde
     if (!field->name || !field->name[0])
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: field %d has no name", function, index);
     if ((unsigned)field->dtype >= TARN_DTYPE_COUNT)
-        return tarn__raise(TARN_ERROR_DTYPE, "%s: field '%s': %d is no dtype", function, field->name, (int)field->dtype);
+        return tarn__raise(TARN_ERROR_DTYPE, "%s: field '%s': %d is no dtype", function, field->name,
+                           (int)field->dtype);
     if (tarn__is_blocks(field->dtype))
-        return tarn__raise(TARN_ERROR_DTYPE, "%s: field '%s' is %s, which holds blocks; samples are plain elements", function, field->name,
-                           tarn_dtype_name(field->dtype));
+        return tarn__raise(TARN_ERROR_DTYPE, "%s: field '%s' is %s, which holds blocks; samples are plain elements",
+                           function, field->name, tarn_dtype_name(field->dtype));
     if (field->shape.rank > TARN_MAX_FIELD_RANK)
-        return tarn__raise(TARN_ERROR_SHAPE, "%s: field '%s' has %d axes; a field has at most %d, so that a batch has one more", function,
+        return tarn__raise(TARN_ERROR_SHAPE,
+                           "%s: field '%s' has %d axes; a field has at most %d, so that a batch has one more", function,
                            field->name, field->shape.rank, TARN_MAX_FIELD_RANK);
     for (int i = 0; i < index; i++)
         if (strcmp(fields[i].name, field->name) == 0)
-            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: fields %d and %d are both called '%s'", function, i, index, field->name);
+            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: fields %d and %d are both called '%s'", function, i, index,
+                               field->name);
     return tarn__check_shape(function, field->shape, field->dtype);
 }
 
@@ -57,9 +60,11 @@ static bool check(const char *function, const tarn_field *fields, int field_coun
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s", function,
                            fields ? "the function that writes a sample is NULL" : "the fields are NULL");
     if (field_count < 1 || field_count > TARN_MAX_FIELDS)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %d fields; there must be 1 to %d", function, field_count, TARN_MAX_FIELDS);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %d fields; there must be 1 to %d", function, field_count,
+                           TARN_MAX_FIELDS);
     if (count < 0)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %lld samples; there cannot be fewer than 0", function, (long long)count);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %lld samples; there cannot be fewer than 0", function,
+                           (long long)count);
     for (int i = 0; i < field_count; i++)
         if (!check_field(function, fields, i))
             return false;
@@ -80,8 +85,8 @@ static bool copy_field(tarn_dataset *dataset, int index, const tarn_field *field
     return true;
 }
 
-tarn_dataset *tarn__dataset_new(const char *function, const tarn_field *fields, int field_count, int64_t count, tarn_get_fn get, void *ctx,
-                                void (*release)(void *ctx))
+tarn_dataset *tarn__dataset_new(const char *function, const tarn_field *fields, int field_count, int64_t count,
+                                tarn_get_fn get, void *ctx, void (*release)(void *ctx))
 {
     tarn_dataset *dataset = check(function, fields, field_count, count, get) ? tarn__alloc(sizeof(*dataset)) : NULL;
     if (!dataset) {
@@ -109,7 +114,7 @@ tarn_dataset *tarn_dataset_new(const tarn_field *fields, int field_count, int64_
     return tarn__dataset_new("dataset_new", fields, field_count, count, get, ctx, release);
 }
 
-/* ---- asking ---------------------------------------------------------------------------------------------------------------- */
+/* ---- asking ------------------------------------------------------------------------------------------------------ */
 
 int64_t tarn_dataset_count(const tarn_dataset *dataset)
 {
@@ -128,7 +133,8 @@ bool tarn_dataset_field(const tarn_dataset *dataset, int index, tarn_field *fiel
     if (!field)
         return tarn__raise(TARN_ERROR_ARGUMENT, "dataset_field: the place for the answer is NULL");
     if (index < 0 || index >= dataset->field_count)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "dataset_field: there is no field %d; the dataset has %d", index, dataset->field_count);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "dataset_field: there is no field %d; the dataset has %d", index,
+                           dataset->field_count);
     *field = dataset->field[index];
     return true;
 }
@@ -146,10 +152,11 @@ bool tarn_dataset_read(const tarn_dataset *dataset, int64_t index, void *const *
     if (!tarn__check_dataset("dataset_read", dataset))
         return false;
     if (index < 0 || index >= dataset->count)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "dataset_read: there is no sample %lld; the dataset has %lld", (long long)index,
-                           (long long)dataset->count);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "dataset_read: there is no sample %lld; the dataset has %lld",
+                           (long long)index, (long long)dataset->count);
     for (int i = 0; i < dataset->field_count; i++)
         if (!memory || !memory[i])
-            return tarn__raise(TARN_ERROR_ARGUMENT, "dataset_read: the memory for field '%s' is NULL", dataset->field[i].name);
+            return tarn__raise(TARN_ERROR_ARGUMENT, "dataset_read: the memory for field '%s' is NULL",
+                               dataset->field[i].name);
     return tarn__dataset_get(dataset, index, memory) || tarn__raise_within("dataset_read");
 }

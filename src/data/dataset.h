@@ -22,8 +22,8 @@ struct tarn_dataset {
 };
 
 /* tarn_dataset_new() under the name that errors give it. */
-tarn_dataset *tarn__dataset_new(const char *function, const tarn_field *fields, int field_count, int64_t count, tarn_get_fn get, void *ctx,
-                                void (*release)(void *ctx));
+tarn_dataset *tarn__dataset_new(const char *function, const tarn_field *fields, int field_count, int64_t count,
+                                tarn_get_fn get, void *ctx, void (*release)(void *ctx));
 
 /* False while an error is pending; raises one when the dataset is NULL. */
 bool tarn__check_dataset(const char *function, const tarn_dataset *dataset);

@@ -1,7 +1,8 @@
 /* loader.c: batches as tensors on a device.
  *
- * A batch that the crew has filled is sent to the device one call ahead: while the caller computes with batch n, batch n + 1 travels, where the
- * device can do both. Tensors that were sent ahead belong to the loader until they are given. */
+ * A batch that the crew has filled is sent to the device one call ahead: while the caller computes with batch n, batch
+ * n + 1 travels, where the device can do both. Tensors that were sent ahead belong to the loader until they are given.
+ */
 #include <stdatomic.h>
 #include <string.h>
 
@@ -23,25 +24,28 @@ static bool check_loader(const char *function, const tarn_loader *loader)
     return loader || tarn__raise(TARN_ERROR_ARGUMENT, "%s: the loader is NULL", function);
 }
 
-/* ---- making ---------------------------------------------------------------------------------------------------------------- */
+/* ---- making ------------------------------------------------------------------------------------------------------ */
 
 static bool check_options(const tarn_dataset *dataset, const tarn_loader_options *o)
 {
     if (o->batch_size < 1)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "loader_new: .batch_size is %lld; it is required and must be at least 1",
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "loader_new: .batch_size is %lld; it is required and must be at least 1",
                            (long long)o->batch_size);
     if (o->workers < 0 || o->workers > 64)
         return tarn__raise(TARN_ERROR_ARGUMENT, "loader_new: .workers is %d; it is 0 to 64", o->workers);
     if (o->prefetch < 0 || o->prefetch > 64)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "loader_new: .prefetch is %d; it is 0 (the default, 2) to 64", o->prefetch);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "loader_new: .prefetch is %d; it is 0 (the default, 2) to 64",
+                           o->prefetch);
     if (o->augment_ctx && !o->augment)
         return tarn__raise(TARN_ERROR_ARGUMENT, "loader_new: .augment_ctx is for .augment, which is NULL");
     if (dataset->count == 0)
         return tarn__raise(TARN_ERROR_ARGUMENT, "loader_new: the dataset has no samples");
     return !o->drop_last || o->batch_size <= dataset->count ||
-           tarn__raise(TARN_ERROR_ARGUMENT,
-                       "loader_new: no batch is full: .batch_size is %lld, the dataset has %lld samples, and .drop_last is set",
-                       (long long)o->batch_size, (long long)dataset->count);
+           tarn__raise(
+               TARN_ERROR_ARGUMENT,
+               "loader_new: no batch is full: .batch_size is %lld, the dataset has %lld samples, and .drop_last is set",
+               (long long)o->batch_size, (long long)dataset->count);
 }
 
 tarn_loader *tarn_loader_new_sized(tarn_dataset *dataset, const tarn_loader_options *options, size_t options_size)
@@ -66,7 +70,7 @@ tarn_loader *tarn_loader_new_sized(tarn_dataset *dataset, const tarn_loader_opti
     return NULL;
 }
 
-/* ---- sending --------------------------------------------------------------------------------------------------------------- */
+/* ---- sending ----------------------------------------------------------------------------------------------------- */
 
 /* Forgets what was sent ahead; its memory is not given back while a copy writes it. */
 static void drop_sent(tarn_loader *loader)
@@ -101,14 +105,16 @@ static bool send(tarn_loader *loader, tarn__slot *slot)
     loader->sent = slot;
     for (int k = 0; good && k < loader->crew.plan.dataset->field_count; k++) {
         loader->tensor[k] = new_tensor(loader, slot, k);
-        good = loader->tensor[k] && tarn__lane_send("loader_next", &slot->lane, loader->crew.offset[k], loader->tensor[k]);
+        good =
+            loader->tensor[k] && tarn__lane_send("loader_next", &slot->lane, loader->crew.offset[k], loader->tensor[k]);
     }
     if (!good)
         drop_sent(loader);
     return good;
 }
 
-/* The next batch on its way, if it is full already and travelling takes no time of the caller's. A failure comes up again when the batch is due. */
+/* The next batch on its way, if it is full already and travelling takes no time of the caller's. A failure comes up
+ * again when the batch is due. */
 static void send_ahead(tarn_loader *loader)
 {
     tarn__slot *slot = loader->crew.threads > 0 ? tarn__crew_peek(&loader->crew) : NULL;
@@ -116,7 +122,7 @@ static void send_ahead(tarn_loader *loader)
         tarn_clear_error();
 }
 
-/* ---- taking ---------------------------------------------------------------------------------------------------------------- */
+/* ---- taking ------------------------------------------------------------------------------------------------------ */
 
 static bool fail_sample(const tarn__slot *slot)
 {
@@ -171,7 +177,7 @@ bool tarn_loader_next(tarn_loader *loader, tarn_tensor **fields)
     return true;
 }
 
-/* ---- the place ------------------------------------------------------------------------------------------------------------- */
+/* ---- the place --------------------------------------------------------------------------------------------------- */
 
 int64_t tarn_loader_batches(const tarn_loader *loader)
 {
@@ -193,7 +199,8 @@ bool tarn_loader_seek(tarn_loader *loader, tarn_loader_place place)
     if (!check_loader("loader_seek", loader))
         return false;
     if (place.epoch < 0 || place.epoch == INT64_MAX || place.batch < 0 || place.batch > loader->crew.batches)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "loader_seek: there is no epoch %lld, batch %lld; an epoch has %lld batches",
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "loader_seek: there is no epoch %lld, batch %lld; an epoch has %lld batches",
                            (long long)place.epoch, (long long)place.batch, (long long)loader->crew.batches);
     restart(loader, place);
     return true;

@@ -12,7 +12,7 @@ typedef struct chunk {
     int64_t begin, end;
 } chunk;
 
-/* ---- slots, under the lock ------------------------------------------------------------------------------------------------- */
+/* ---- slots, under the lock --------------------------------------------------------------------------------------- */
 
 static void write_indices(tarn__crew *crew, tarn__slot *slot)
 {
@@ -55,7 +55,9 @@ static bool take_chunk(tarn__crew *crew, chunk *c)
         slot = &crew->slot[(crew->opened - 1) % crew->slots];
         pthread_cond_broadcast(&crew->work); /* there is something for the others too */
     }
-    int64_t share = crew->batch_size / (4 * crew->members), most = share < 1 ? 1 : share > MOST_AT_ONCE ? MOST_AT_ONCE : share;
+    int64_t share = crew->batch_size / (4 * crew->members), most = share < 1              ? 1
+                                                                   : share > MOST_AT_ONCE ? MOST_AT_ONCE
+                                                                                          : share;
     *c = (chunk){slot, slot->given, slot->size - slot->given < most ? slot->size : slot->given + most};
     slot->given = c->end;
     return true;
@@ -76,14 +78,15 @@ static void finish_chunk(tarn__crew *crew, const chunk *c, int64_t failed, const
     pthread_cond_broadcast(&crew->news);
 }
 
-/* ---- filling, without the lock --------------------------------------------------------------------------------------------- */
+/* ---- filling, without the lock ----------------------------------------------------------------------------------- */
 
 static bool fill_sample(const tarn__crew *crew, tarn__slot *slot, int64_t i, char *scratch)
 {
     void *place[TARN_MAX_FIELDS];
     for (int k = 0; k < crew->plan.dataset->field_count; k++)
         place[k] = (char *)slot->lane.memory + crew->offset[k] + (size_t)i * crew->plan.bytes[k];
-    return tarn__plan_run(&crew->plan, slot->index[i], tarn__sample_random(&slot->keys, slot->index[i]), place, scratch);
+    return tarn__plan_run(&crew->plan, slot->index[i], tarn__sample_random(&slot->keys, slot->index[i]), place,
+                          scratch);
 }
 
 /* Where it failed, -1 for nowhere; the error is moved out of this thread's record. */
@@ -127,7 +130,7 @@ static void *run_member(void *argument)
     return NULL;
 }
 
-/* ---- the caller's side ----------------------------------------------------------------------------------------------------- */
+/* ---- the caller's side ------------------------------------------------------------------------------------------- */
 
 static void fill_here(tarn__crew *crew)
 {
@@ -190,7 +193,7 @@ void tarn__crew_restart(tarn__crew *crew, tarn_loader_place place)
     pthread_mutex_unlock(&crew->lock);
 }
 
-/* ---- beginning and end ----------------------------------------------------------------------------------------------------- */
+/* ---- beginning and end ------------------------------------------------------------------------------------------- */
 
 /* Where the fields lie in a slot. Raises when a batch would be too large for a tensor. */
 static bool lay_out(tarn__crew *crew)
@@ -205,7 +208,8 @@ static bool lay_out(tarn__crew *crew)
         crew->offset[k] = crew->slot_bytes;
         crew->slot_bytes += (bytes + TARN__ALIGNMENT - 1) / TARN__ALIGNMENT * TARN__ALIGNMENT;
         if (crew->slot_bytes > (size_t)INT64_MAX / 128)
-            return tarn__raise(TARN_ERROR_MEMORY, "loader_new: a batch of %lld samples has too many bytes", (long long)crew->batch_size);
+            return tarn__raise(TARN_ERROR_MEMORY, "loader_new: a batch of %lld samples has too many bytes",
+                               (long long)crew->batch_size);
     }
     return true;
 }
@@ -257,8 +261,8 @@ static bool start_threads(tarn__crew *crew, int threads)
         crew->threads += problem == 0;
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return problem == 0 || tarn__raise(TARN_ERROR_MEMORY, "loader_new: worker %d of %d could not be started: %s", crew->threads + 1,
-                                       threads, strerror(problem));
+    return problem == 0 || tarn__raise(TARN_ERROR_MEMORY, "loader_new: worker %d of %d could not be started: %s",
+                                       crew->threads + 1, threads, strerror(problem));
 }
 
 bool tarn__crew_start(tarn__crew *crew, const tarn_loader_options *options)
@@ -271,7 +275,8 @@ bool tarn__crew_start(tarn__crew *crew, const tarn_loader_options *options)
     crew->seed = options->seed;
     crew->batch_size = options->batch_size < count ? options->batch_size : count;
     crew->batches = options->drop_last ? count / crew->batch_size : (count - 1) / crew->batch_size + 1;
-    return lay_out(crew) && make_slots(crew, options) && make_members(crew, options->workers) && start_threads(crew, options->workers);
+    return lay_out(crew) && make_slots(crew, options) && make_members(crew, options->workers) &&
+           start_threads(crew, options->workers);
 }
 
 void tarn__crew_end(tarn__crew *crew)

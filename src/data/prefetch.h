@@ -1,9 +1,10 @@
 /* prefetch.h: threads that fill batches ahead of whoever takes them.
  *
- * Batches lie in a ring of slots. A slot is free, being filled, or full; slots are opened and taken in the order of batches, so two running
- * numbers say it all: `opened` and `taken`, with opened - taken slots in between. A thread takes a few samples of the slot opened last and opens
- * the next one when those are gone. Without threads the caller fills each slot when it needs it. What batch a slot holds, and what is random in
- * it, follows from its number alone. */
+ * Batches lie in a ring of slots. A slot is free, being filled, or full; slots are opened and taken in the order of
+ * batches, so two running numbers say it all: `opened` and `taken`, with opened - taken slots in between. A thread
+ * takes a few samples of the slot opened last and opens the next one when those are gone. Without threads the caller
+ * fills each slot when it needs it. What batch a slot holds, and what is random in it, follows from its number alone.
+ */
 #ifndef TARN__CREW_H
 #define TARN__CREW_H
 
@@ -53,8 +54,8 @@ typedef struct tarn__crew {
     int members, threads; /* threads: those that run */
 } tarn__crew;
 
-/* Starts with the first batch; the plan is made already, and stays the caller's to release. False with an error; tarn__crew_end() works after
- * that as well. */
+/* Starts with the first batch; the plan is made already, and stays the caller's to release. False with an error;
+ * tarn__crew_end() works after that as well. */
 bool tarn__crew_start(tarn__crew *crew, const tarn_loader_options *options);
 void tarn__crew_end(tarn__crew *crew);
 

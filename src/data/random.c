@@ -1,4 +1,5 @@
-/* random.c: Philox as the source of orders and of samples' random numbers. A key makes further keys: seed → epoch → sample. */
+/* random.c: Philox as the source of orders and of samples' random numbers. A key makes further keys: seed → epoch →
+ * sample. */
 #include "data/random.h"
 
 #include "base/error.h"

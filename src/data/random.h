@@ -1,5 +1,5 @@
-/* random.h: what is random in loading: orders of samples, and the numbers of one sample. Functions of seed, epoch and sample, so that neither
- * threads nor a pause change them. */
+/* random.h: what is random in loading: orders of samples, and the numbers of one sample. Functions of seed, epoch and
+ * sample, so that neither threads nor a pause change them. */
 #ifndef TARN__DATA_RANDOM_H
 #define TARN__DATA_RANDOM_H
 

@@ -46,12 +46,14 @@ tarn_dataset *tarn_dataset_subset(tarn_dataset *dataset, const int64_t *indices,
     if (!tarn__check_dataset("dataset_subset", dataset))
         return NULL;
     if (count < 0 || count > INT64_MAX / 16 || (!indices && count > 0)) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "dataset_subset: %lld indices%s", (long long)count, indices ? "" : ", but the list is NULL");
+        tarn__raise(TARN_ERROR_ARGUMENT, "dataset_subset: %lld indices%s", (long long)count,
+                    indices ? "" : ", but the list is NULL");
         return NULL;
     }
     for (int64_t i = 0; i < count; i++)
         if (indices[i] < 0 || indices[i] >= dataset->count) {
-            tarn__raise(TARN_ERROR_ARGUMENT, "dataset_subset: index %lld, at place %lld, is outside the dataset, which has %lld samples",
+            tarn__raise(TARN_ERROR_ARGUMENT,
+                        "dataset_subset: index %lld, at place %lld, is outside the dataset, which has %lld samples",
                         (long long)indices[i], (long long)i, (long long)dataset->count);
             return NULL;
         }
@@ -73,7 +75,8 @@ static bool check_split(tarn_dataset *dataset, int64_t first_count, tarn_dataset
                        (long long)first_count, (long long)dataset->count);
 }
 
-bool tarn_dataset_split(tarn_dataset *dataset, int64_t first_count, uint64_t seed, tarn_dataset **first, tarn_dataset **second)
+bool tarn_dataset_split(tarn_dataset *dataset, int64_t first_count, uint64_t seed, tarn_dataset **first,
+                        tarn_dataset **second)
 {
     if (!check_split(dataset, first_count, first, second))
         return false;

@@ -1,10 +1,11 @@
-/* transform.c: see transform.h. The first field passes through scratch where a step cannot work in place: raw → cropped → normalised into the batch. */
+/* transform.c: see transform.h. The first field passes through scratch where a step cannot work in place: raw → cropped
+ * → normalised into the batch. */
 #include "data/transform.h"
 
 #include <math.h>
 #include <string.h>
 
-/* ---- normalisation --------------------------------------------------------------------------------------------------------- */
+/* ---- normalisation ----------------------------------------------------------------------------------------------- */
 
 /* In f64, rounded once. */
 static float normal(const tarn__plan *plan, int channel, double value)
@@ -47,9 +48,10 @@ static bool fill_numbers(tarn__plan *plan, const tarn_loader_options *o)
     for (int c = 0; c < plan->channels; c++) {
         double mean = o->mean ? (double)o->mean[c] : 0, deviation = o->deviation ? (double)o->deviation[c] : 1;
         if (!isfinite(mean) || !isfinite(deviation) || deviation == 0)
-            return tarn__raise(TARN_ERROR_ARGUMENT,
-                               "loader_new: channel %d has mean %g and deviation %g; both must be finite, and the deviation not 0", c, mean,
-                               deviation);
+            return tarn__raise(
+                TARN_ERROR_ARGUMENT,
+                "loader_new: channel %d has mean %g and deviation %g; both must be finite, and the deviation not 0", c,
+                mean, deviation);
         plan->numbers[2 * c] = mean;
         plan->numbers[2 * c + 1] = deviation;
         for (int value = 0; plan->table && value < 256; value++)
@@ -60,21 +62,23 @@ static bool fill_numbers(tarn__plan *plan, const tarn_loader_options *o)
 
 static bool check_normalize(const tarn_field *field, const tarn_loader_options *o)
 {
-    const uint32_t taken = TARN__BIT(TARN_U8) | TARN__BIT(TARN_I32) | TARN__BIT(TARN_I64) | TARN__BIT(TARN_F32) | TARN__BIT(TARN_F64);
+    const uint32_t taken =
+        TARN__BIT(TARN_U8) | TARN__BIT(TARN_I32) | TARN__BIT(TARN_I64) | TARN__BIT(TARN_F32) | TARN__BIT(TARN_F64);
     int64_t first = field->shape.rank > 0 ? field->shape.size[0] : 1;
     if (!(taken >> field->dtype & 1))
-        return tarn__raise(TARN_ERROR_DTYPE, "loader_new: .normalize takes u8, i32, i64, f32 and f64; '%s' is %s", field->name,
-                           tarn_dtype_name(field->dtype));
+        return tarn__raise(TARN_ERROR_DTYPE, "loader_new: .normalize takes u8, i32, i64, f32 and f64; '%s' is %s",
+                           field->name, tarn_dtype_name(field->dtype));
     if (!isfinite(o->scale))
         return tarn__raise(TARN_ERROR_ARGUMENT, "loader_new: .scale is %g", (double)o->scale);
     if (!o->mean && !o->deviation)
         return o->channels == 0 ||
-               tarn__raise(TARN_ERROR_ARGUMENT, "loader_new: .channels is %d, but .mean and .deviation are NULL", o->channels);
+               tarn__raise(TARN_ERROR_ARGUMENT, "loader_new: .channels is %d, but .mean and .deviation are NULL",
+                           o->channels);
     return o->channels == 1 || (o->channels > 0 && o->channels == first) ||
-           tarn__raise(
-               TARN_ERROR_SHAPE,
-               "loader_new: .channels is %d, but '%s' has %lld along its first axis; .mean and .deviation hold that many numbers, or 1",
-               o->channels, field->name, (long long)first);
+           tarn__raise(TARN_ERROR_SHAPE,
+                       "loader_new: .channels is %d, but '%s' has %lld along its first axis; .mean and .deviation hold "
+                       "that many numbers, or 1",
+                       o->channels, field->name, (long long)first);
 }
 
 static bool make_normalize(tarn__plan *plan, const tarn_loader_options *o)
@@ -82,7 +86,8 @@ static bool make_normalize(tarn__plan *plan, const tarn_loader_options *o)
     const tarn_field *field = &plan->dataset->field[0];
     if (!o->normalize)
         return (!o->mean && !o->deviation && o->scale == 0 && o->channels == 0) ||
-               tarn__raise(TARN_ERROR_ARGUMENT, "loader_new: .scale, .mean, .deviation and .channels are for .normalize, which is false");
+               tarn__raise(TARN_ERROR_ARGUMENT,
+                           "loader_new: .scale, .mean, .deviation and .channels are for .normalize, which is false");
     if (!check_normalize(field, o))
         return false;
     plan->normalizes = true;
@@ -98,17 +103,19 @@ static bool make_normalize(tarn__plan *plan, const tarn_loader_options *o)
     return true;
 }
 
-/* ---- crop and flip --------------------------------------------------------------------------------------------------------- */
+/* ---- crop and flip ----------------------------------------------------------------------------------------------- */
 
 static bool check_image(const tarn_field *field, const tarn_loader_options *o)
 {
     if (o->crop_padding == 0 && !o->flip)
         return true;
     if (o->crop_padding < 0 || o->crop_padding > (1 << 20))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "loader_new: .crop_padding is %d; it is 0 to %d", o->crop_padding, 1 << 20);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "loader_new: .crop_padding is %d; it is 0 to %d", o->crop_padding,
+                           1 << 20);
     return field->shape.rank == 3 ||
-           tarn__raise(TARN_ERROR_SHAPE, "loader_new: .crop_padding and .flip want a first field [C, H, W]; '%s' has %d axes", field->name,
-                       field->shape.rank);
+           tarn__raise(TARN_ERROR_SHAPE,
+                       "loader_new: .crop_padding and .flip want a first field [C, H, W]; '%s' has %d axes",
+                       field->name, field->shape.rank);
 }
 
 /* Elements in the opposite order; of a size that the compiler knows, where that is usual. */
@@ -145,7 +152,8 @@ static void crop_and_flip(const tarn__plan *plan, tarn_random_state *random, con
 {
     const tarn_field *field = &plan->dataset->field[0];
     int64_t height = field->shape.size[1], width = field->shape.size[2], p = plan->padding;
-    int64_t down = p ? p - tarn_random_below(random, 2 * p + 1) : 0, right = p ? p - tarn_random_below(random, 2 * p + 1) : 0;
+    int64_t down = p ? p - tarn_random_below(random, 2 * p + 1) : 0,
+            right = p ? p - tarn_random_below(random, 2 * p + 1) : 0;
     bool mirror = plan->flip && tarn_random_below(random, 2) == 1;
     size_t size = tarn__dtype_bytes(field->dtype), line = (size_t)width * size;
     for (int64_t c = 0; c < field->shape.size[0]; c++)
@@ -158,7 +166,7 @@ static void crop_and_flip(const tarn__plan *plan, tarn_random_state *random, con
         }
 }
 
-/* ---- the plan -------------------------------------------------------------------------------------------------------------- */
+/* ---- the plan ---------------------------------------------------------------------------------------------------- */
 
 bool tarn__plan_make(tarn__plan *plan, tarn_dataset *dataset, const tarn_loader_options *options)
 {
@@ -200,7 +208,8 @@ bool tarn__plan_run(const tarn__plan *plan, int64_t index, tarn_random_state ran
 {
     void *memory[TARN_MAX_FIELDS];
     memcpy(memory, place, sizeof(memory[0]) * (size_t)plan->dataset->field_count);
-    void *changed = plan->normalizes ? scratch : place[0]; /* the first field, cropped and changed by the caller's function */
+    /* the first field, cropped and changed by the caller's function */
+    void *changed = plan->normalizes ? scratch : place[0];
     void *raw = moves(plan) ? scratch + (plan->normalizes ? rounded(plan->dataset->bytes[0]) : 0) : changed;
     memory[0] = raw;
     if (!tarn__dataset_get(plan->dataset, index, memory))

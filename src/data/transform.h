@@ -1,4 +1,5 @@
-/* transform.h: what happens to one sample between the dataset and its place in a batch: crop, flip, the caller's function, normalisation. */
+/* transform.h: what happens to one sample between the dataset and its place in a batch: crop, flip, the caller's
+ * function, normalisation. */
 #ifndef TARN__PLAN_H
 #define TARN__PLAN_H
 

@@ -24,7 +24,7 @@ extern const tarn__gguf_dtype tarn__gguf_dtypes[TARN__GGUF_DTYPES];
 /* The number of the row that holds a dtype of tarn's; -1: the format's files written here hold none. */
 int tarn__gguf_dtype_of(tarn_dtype dtype);
 
-/* ---- an open file ---------------------------------------------------------------------------------------------------------- */
+/* ---- an open file ------------------------------------------------------------------------------------------------ */
 
 /* The mapped bytes, shared with the tensors that lie in them. */
 typedef struct tarn__gguf_map {
@@ -72,13 +72,14 @@ int tarn__gguf_find(const tarn__gguf_named *list, int count, const char *name);
 
 void tarn__gguf_map_drop(void *map);
 
-/* ---- the rest -------------------------------------------------------------------------------------------------------------- */
+/* ---- the rest ---------------------------------------------------------------------------------------------------- */
 
 /* Bytes of one value of a type of metadata; 0 for texts and lists, whose size is their own. */
 int tarn__gguf_type_bytes(tarn_gguf_type type);
 
-/* Adds a tensor whose elements `write` writes, in the file's order and exactly as many bytes as dtype and shape need. `ctx` is borrowed until the end. */
-bool tarn__gguf_add_made(tarn_gguf_writer *writer, const char *name, tarn_dtype dtype, tarn_shape shape, tarn__write_fn write,
-                         void *ctx);
+/* Adds a tensor whose elements `write` writes, in the file's order and exactly as many bytes as dtype and shape need.
+ * `ctx` is borrowed until the end. */
+bool tarn__gguf_add_made(tarn_gguf_writer *writer, const char *name, tarn_dtype dtype, tarn_shape shape,
+                         tarn__write_fn write, void *ctx);
 
 #endif

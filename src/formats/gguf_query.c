@@ -8,7 +8,7 @@
 #include "core/tensor/tensor.h"
 #include "formats/gguf.h"
 
-/* ---- tensors --------------------------------------------------------------------------------------------------------------- */
+/* ---- tensors ----------------------------------------------------------------------------------------------------- */
 
 static bool check_file(const char *function, const tarn_gguf *file)
 {
@@ -23,7 +23,8 @@ static const tarn__gguf_tensor *tensor_at(const char *function, const tarn_gguf 
         return NULL;
     if (index >= 0 && index < file->tensors)
         return &file->tensor[index];
-    tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is no tensor %d; '%s' has %d", function, index, file->path, file->tensors);
+    tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is no tensor %d; '%s' has %d", function, index, file->path,
+                file->tensors);
     return NULL;
 }
 
@@ -61,7 +62,8 @@ int tarn_gguf_find(const tarn_gguf *file, const char *name)
 }
 
 /* A tensor that lies in the map, and keeps it. */
-static tarn_tensor *map_tensor(const char *function, const tarn_gguf *file, const tarn__gguf_tensor *t, tarn_device device)
+static tarn_tensor *map_tensor(const char *function, const tarn_gguf *file, const tarn__gguf_tensor *t,
+                               tarn_device device)
 {
     void *memory = (void *)(file->memory + t->begin);
     tarn__storage *storage = tarn__storage_borrow(device, memory, (size_t)t->bytes, tarn__gguf_map_drop, file->map);
@@ -73,7 +75,8 @@ static tarn_tensor *map_tensor(const char *function, const tarn_gguf *file, cons
     return tarn__tensor_on(function, t->shape, tarn__gguf_dtypes[t->type].dtype, storage);
 }
 
-static tarn_tensor *copy_tensor(const char *function, const tarn_gguf *file, const tarn__gguf_tensor *t, tarn_device device)
+static tarn_tensor *copy_tensor(const char *function, const tarn_gguf *file, const tarn__gguf_tensor *t,
+                                tarn_device device)
 {
     tarn_tensor *tensor = tarn__tensor_new(function, t->shape, tarn__gguf_dtypes[t->type].dtype, device);
     bool good = tensor && tarn__not_captured(function, device, "a copy from the host") &&
@@ -90,14 +93,15 @@ tarn_tensor *tarn_gguf_tensor(const tarn_gguf *file, int index, tarn_device devi
         return NULL;
     if (tarn__gguf_dtypes[t->type].dtype == TARN_DTYPE_COUNT) {
         tarn__raise(TARN_ERROR_UNSUPPORTED,
-                    "%s: '%s': tensor '%.*s' is %s, which tarn cannot load; it loads F32 F16 BF16 Q8_0 Q4_0 Q4_K Q6_K", function,
-                    file->path, TARN__GGUF_SHOWN, t->name, tarn__gguf_dtypes[t->type].name);
+                    "%s: '%s': tensor '%.*s' is %s, which tarn cannot load; it loads F32 F16 BF16 Q8_0 Q4_0 Q4_K Q6_K",
+                    function, file->path, TARN__GGUF_SHOWN, t->name, tarn__gguf_dtypes[t->type].name);
         return NULL;
     }
-    return backend->on_host && t->bytes > 0 ? map_tensor(function, file, t, device) : copy_tensor(function, file, t, device);
+    return backend->on_host && t->bytes > 0 ? map_tensor(function, file, t, device)
+                                            : copy_tensor(function, file, t, device);
 }
 
-/* ---- metadata -------------------------------------------------------------------------------------------------------------- */
+/* ---- metadata ---------------------------------------------------------------------------------------------------- */
 
 int tarn_gguf_metadata_count(const tarn_gguf *file)
 {
@@ -115,7 +119,8 @@ bool tarn_gguf_metadata_at(const tarn_gguf *file, int index, tarn_gguf_value *va
     if (!check_file(function, file))
         return false;
     if (index < 0 || index >= file->keys)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is no key %d; '%s' has %d", function, index, file->path, file->keys);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is no key %d; '%s' has %d", function, index, file->path,
+                           file->keys);
     if (!value)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the value to fill in is NULL", function);
     *value = value_of(&file->key[index]);
@@ -153,8 +158,8 @@ static const tarn__gguf_key *key_of(const char *function, const tarn_gguf *file,
 static bool other_type(const char *function, const tarn_gguf *file, const tarn__gguf_key *key, const char *wanted)
 {
     bool is_list = key->type == TARN_GGUF_LIST;
-    return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': '%.*s' is %s%s, not %s", function, file->path, TARN__GGUF_SHOWN, key->name,
-                       is_list ? "a list of " : "of type ", tarn_gguf_type_name(key->element), wanted);
+    return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': '%.*s' is %s%s, not %s", function, file->path, TARN__GGUF_SHOWN,
+                       key->name, is_list ? "a list of " : "of type ", tarn_gguf_type_name(key->element), wanted);
 }
 
 /* A number that stands at a place; false where it is no whole one, or above what 64 bits with a sign hold. */
@@ -231,8 +236,9 @@ bool tarn_gguf_whole(const tarn_gguf *file, const char *key, int64_t low, int64_
         return other_type(function, file, k, "a whole number");
     bool fits = whole_at(file->memory + k->begin, k->type, &found);
     if (!fits || found < low || found > high)
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': '%.*s' is %" PRIu64 "%s, outside %lld to %lld", function, file->path,
-                           TARN__GGUF_SHOWN, key, fits && found < 0 ? (uint64_t)0 - (uint64_t)found : (uint64_t)found,
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': '%.*s' is %" PRIu64 "%s, outside %lld to %lld", function,
+                           file->path, TARN__GGUF_SHOWN, key,
+                           fits && found < 0 ? (uint64_t)0 - (uint64_t)found : (uint64_t)found,
                            fits && found < 0 ? " below zero" : "", (long long)low, (long long)high);
     *value = found;
     return true;
@@ -243,7 +249,8 @@ bool tarn_gguf_real(const tarn_gguf *file, const char *key, double *value)
     const tarn__gguf_key *k = key_of("gguf_real", file, key, value);
     if (!k)
         return false;
-    return is_number(k->type) ? real_at(file->memory + k->begin, k->type, value) : other_type("gguf_real", file, k, "a number");
+    return is_number(k->type) ? real_at(file->memory + k->begin, k->type, value)
+                              : other_type("gguf_real", file, k, "a number");
 }
 
 bool tarn_gguf_bool(const tarn_gguf *file, const char *key, bool *value)
@@ -271,10 +278,11 @@ const char *tarn_gguf_text(const tarn_gguf *file, const char *key, size_t *lengt
     return k->text;
 }
 
-/* ---- lists ----------------------------------------------------------------------------------------------------------------- */
+/* ---- lists ------------------------------------------------------------------------------------------------------- */
 
 /* The key of a list of numbers or bools with so many values. */
-static const tarn__gguf_key *list_of(const char *function, const tarn_gguf *file, const char *key, const void *values, int64_t count)
+static const tarn__gguf_key *list_of(const char *function, const tarn_gguf *file, const char *key, const void *values,
+                                     int64_t count)
 {
     const tarn__gguf_key *k = key_of(function, file, key, values);
     if (!k)
@@ -282,8 +290,8 @@ static const tarn__gguf_key *list_of(const char *function, const tarn_gguf *file
     if (k->type != TARN_GGUF_LIST || k->element == TARN_GGUF_TEXT || k->element == TARN_GGUF_LIST)
         other_type(function, file, k, "a list of numbers");
     else if (k->count != count)
-        tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': '%.*s' has %lld values, not %lld", function, file->path, TARN__GGUF_SHOWN, key,
-                    (long long)k->count, (long long)count);
+        tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': '%.*s' has %lld values, not %lld", function, file->path,
+                    TARN__GGUF_SHOWN, key, (long long)k->count, (long long)count);
     else
         return k;
     return NULL;
@@ -299,8 +307,8 @@ bool tarn_gguf_wholes(const tarn_gguf *file, const char *key, int64_t *values, i
         return other_type(function, file, k, "a list of whole numbers");
     for (int64_t i = 0; i < count; i++)
         if (!whole_at(file->memory + k->begin + i * tarn__gguf_type_bytes(k->element), k->element, &values[i]))
-            return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': '%.*s': value %lld is above %lld", function, file->path, TARN__GGUF_SHOWN, key,
-                               (long long)i, (long long)INT64_MAX);
+            return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': '%.*s': value %lld is above %lld", function, file->path,
+                               TARN__GGUF_SHOWN, key, (long long)i, (long long)INT64_MAX);
     return true;
 }
 
@@ -324,8 +332,8 @@ const char *tarn_gguf_texts(const tarn_gguf *file, const char *key, int64_t inde
         return NULL;
     }
     if (index < 0 || index >= k->count) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s': '%.*s' has no text %lld; it has %lld", function, file->path, TARN__GGUF_SHOWN, key,
-                    (long long)index, (long long)k->count);
+        tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s': '%.*s' has no text %lld; it has %lld", function, file->path,
+                    TARN__GGUF_SHOWN, key, (long long)index, (long long)k->count);
         return NULL;
     }
     memcpy(&bytes, file->memory + k->texts[index], 8);

@@ -1,8 +1,9 @@
-/* gguf_read.c: opening a file. It is: "GGUF", a version, how many tensors and keys; the keys, each a name, a type and a value; the tensors, each a name, sizes (the
- * innermost first), an element type and an offset; filling up to the alignment; the elements, from where offsets count.
+/* gguf_read.c: opening a file. It is: "GGUF", a version, how many tensors and keys; the keys, each a name, a type and a
+ * value; the tensors, each a name, sizes (the innermost first), an element type and an offset; filling up to the
+ * alignment; the elements, from where offsets count.
  *
- * Everything is checked here. What is below may trust keys and entries: they lie in the file, and no two tensors share a byte. Filling between tensors and
- * behind the last is not looked at. */
+ * Everything is checked here. What is below may trust keys and entries: they lie in the file, and no two tensors share
+ * a byte. Filling between tensors and behind the last is not looked at. */
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -14,15 +15,15 @@
 #include "base/memory.h"
 #include "base/utf8.h"
 #include "core/tensor/tensor.h"
-#include "formats/gguf.h"
 #include "formats/file_type.h"
+#include "formats/gguf.h"
 
 #define DEEPEST 4    /* lists in lists */
 #define MOST_AXES 4  /* that the format has */
 #define LEAST_KEY 13 /* bytes: a length, a type, a value of one byte */
 #define LEAST_TENSOR 24
-#define MOST (1 << 20)                   /* keys or tensors: holes in a file cost nothing, records of what they might hold do */
-#define MOST_TEXTS (1 << 24)             /* of a list */
+#define MOST (1 << 20)       /* keys or tensors: holes in a file cost nothing, records of what they might hold do */
+#define MOST_TEXTS (1 << 24) /* of a list */
 #define LONGEST_TEXT ((uint64_t)1 << 30) /* bytes of a key's text, which is copied */
 
 /* A place in the file. */
@@ -31,7 +32,7 @@ typedef struct reader {
     int64_t at;
 } reader;
 
-/* ---- bytes ----------------------------------------------------------------------------------------------------------------- */
+/* ---- bytes ------------------------------------------------------------------------------------------------------- */
 
 #define BAD(r, place, ...) bad((r)->file, place, __VA_ARGS__)
 
@@ -52,7 +53,8 @@ static bool need(const reader *r, uint64_t bytes, const char *what)
 {
     uint64_t left = (uint64_t)(r->file->size - r->at);
     return bytes <= left ||
-           BAD(r, r->at, "%s needs %" PRIu64 " bytes, but only %" PRIu64 " follow; is the file cut short?", what, bytes, left);
+           BAD(r, r->at, "%s needs %" PRIu64 " bytes, but only %" PRIu64 " follow; is the file cut short?", what, bytes,
+               left);
 }
 
 static bool read_u32(reader *r, const char *what, uint32_t *value)
@@ -108,7 +110,7 @@ static bool read_name(reader *r, const char *what, char **name)
     return tarn__utf8_valid(*name) || BAD(r, from, "%s is not valid UTF-8", what);
 }
 
-/* ---- metadata -------------------------------------------------------------------------------------------------------------- */
+/* ---- metadata ---------------------------------------------------------------------------------------------------- */
 
 static bool read_type(reader *r, tarn_gguf_type *type)
 {
@@ -135,8 +137,8 @@ static bool pass_numbers(reader *r, tarn_gguf_type type, uint64_t count)
 {
     uint64_t size = (uint64_t)tarn__gguf_type_bytes(type), left = (uint64_t)(r->file->size - r->at);
     if (count > left / size)
-        return BAD(r, r->at, "%" PRIu64 " values of %s do not fit in the %" PRIu64 " bytes that follow", count, tarn_gguf_type_name(type),
-                   left);
+        return BAD(r, r->at, "%" PRIu64 " values of %s do not fit in the %" PRIu64 " bytes that follow", count,
+                   tarn_gguf_type_name(type), left);
     if (type == TARN_GGUF_BOOL && !check_bools(r, (int64_t)count))
         return false;
     r->at += (int64_t)(count * size);
@@ -189,7 +191,8 @@ static bool read_list(reader *r, tarn__gguf_key *key)
         return pass_numbers(r, key->element, count);
     }
     if (key->element == TARN_GGUF_TEXT && count > MOST_TEXTS)
-        return BAD(r, key->begin, "a list of %" PRIu64 " texts is longer than the %d that are possible", count, MOST_TEXTS);
+        return BAD(r, key->begin, "a list of %" PRIu64 " texts is longer than the %d that are possible", count,
+                   MOST_TEXTS);
     if (key->element == TARN_GGUF_TEXT && !(key->texts = tarn__alloc(sizeof(int64_t) * (size_t)count)))
         return false;
     key->count = (int64_t)count; /* from here on `texts` can be given back */
@@ -209,7 +212,8 @@ static bool read_key_text(reader *r, tarn__gguf_key *key)
     if (!read_text(r, "a text", &text, &length))
         return false;
     if (length > LONGEST_TEXT)
-        return BAD(r, key->begin, "a text of %" PRIu64 " bytes is longer than the %" PRIu64 " that are possible", length, LONGEST_TEXT);
+        return BAD(r, key->begin, "a text of %" PRIu64 " bytes is longer than the %" PRIu64 " that are possible",
+                   length, LONGEST_TEXT);
     key->length = (size_t)length;
     return (key->text = copy_text(text, length)) != NULL;
 }
@@ -241,7 +245,7 @@ static bool read_keys(tarn_gguf *file, reader *r, int count)
     return true;
 }
 
-/* ---- names ----------------------------------------------------------------------------------------------------------------- */
+/* ---- names ------------------------------------------------------------------------------------------------------- */
 
 static int compare_names(const void *left, const void *right)
 {
@@ -262,8 +266,8 @@ static bool sort_names(const tarn_gguf *file, tarn__gguf_named *list, int count,
         qsort(list, (size_t)count, sizeof(*list), compare_names);
     for (int i = 1; i < count; i++)
         if (strcmp(list[i - 1].name, list[i].name) == 0)
-            return tarn__raise(TARN_ERROR_FORMAT, "gguf_open: '%s': the %s '%.*s' is there twice", file->path, what, TARN__GGUF_SHOWN,
-                               list[i].name);
+            return tarn__raise(TARN_ERROR_FORMAT, "gguf_open: '%s': the %s '%.*s' is there twice", file->path, what,
+                               TARN__GGUF_SHOWN, list[i].name);
     return true;
 }
 
@@ -277,10 +281,11 @@ static bool name_all(tarn_gguf *file)
         file->key_named[i] = (tarn__gguf_named){file->key[i].name, i};
     for (int i = 0; i < file->tensors; i++)
         file->tensor_named[i] = (tarn__gguf_named){file->tensor[i].name, i};
-    return sort_names(file, file->key_named, file->keys, "key") && sort_names(file, file->tensor_named, file->tensors, "tensor");
+    return sort_names(file, file->key_named, file->keys, "key") &&
+           sort_names(file, file->tensor_named, file->tensors, "tensor");
 }
 
-/* ---- tensors --------------------------------------------------------------------------------------------------------------- */
+/* ---- tensors ----------------------------------------------------------------------------------------------------- */
 
 static bool read_sizes(reader *r, tarn__gguf_tensor *t)
 {
@@ -289,7 +294,8 @@ static bool read_sizes(reader *r, tarn__gguf_tensor *t)
     if (!read_u32(r, "the number of a tensor's axes", &rank))
         return false;
     if (rank > MOST_AXES)
-        return BAD(r, r->at - 4, "tensor '%.*s' has %u axes; at most %d are possible", TARN__GGUF_SHOWN, t->name, rank, MOST_AXES);
+        return BAD(r, r->at - 4, "tensor '%.*s' has %u axes; at most %d are possible", TARN__GGUF_SHOWN, t->name, rank,
+                   MOST_AXES);
     t->shape.rank = (int)rank;
     for (uint32_t i = 0; i < rank; i++) {
         if (!read_u64(r, "a tensor's size", &size))
@@ -307,7 +313,8 @@ static bool read_dtype(reader *r, tarn__gguf_tensor *t)
     if (!read_u32(r, "a tensor's element type", &number))
         return false;
     if (number >= TARN__GGUF_DTYPES || !tarn__gguf_dtypes[number].name)
-        return BAD(r, r->at - 4, "tensor '%.*s' has element type %u, which tarn does not know", TARN__GGUF_SHOWN, t->name, number);
+        return BAD(r, r->at - 4, "tensor '%.*s' has element type %u, which tarn does not know", TARN__GGUF_SHOWN,
+                   t->name, number);
     t->type = (int)number;
     return true;
 }
@@ -324,12 +331,13 @@ static bool count_bytes(const reader *r, tarn__gguf_tensor *t)
         empty |= t->shape.size[i] == 0;
     }
     if (row % type->block_elements)
-        return BAD(r, r->at, "tensor '%.*s': rows of %lld elements are no whole number of %s's blocks of %d", TARN__GGUF_SHOWN, t->name,
-                   (long long)row, type->name, type->block_elements);
+        return BAD(r, r->at, "tensor '%.*s': rows of %lld elements are no whole number of %s's blocks of %d",
+                   TARN__GGUF_SHOWN, t->name, (long long)row, type->name, type->block_elements);
     overflow |= count > INT64_MAX / 2 / type->block_bytes;
     t->bytes = overflow || empty ? 0 : count / type->block_elements * type->block_bytes;
-    return !overflow || BAD(r, r->at, "tensor '%.*s': its shape %s of %s is no possible number of bytes", TARN__GGUF_SHOWN, t->name,
-                            tarn__shape_text(t->shape.size, t->shape.rank, &(tarn__text){{0}}), type->name);
+    return !overflow ||
+           BAD(r, r->at, "tensor '%.*s': its shape %s of %s is no possible number of bytes", TARN__GGUF_SHOWN, t->name,
+               tarn__shape_text(t->shape.size, t->shape.rank, &(tarn__text){{0}}), type->name);
 }
 
 /* `begin` counts from the elements' beginning, which is not known yet. */
@@ -340,10 +348,12 @@ static bool read_tensor(reader *r, tarn__gguf_tensor *t)
         !read_u64(r, "a tensor's offset", &offset))
         return false;
     if (offset > INT64_MAX / 2)
-        return BAD(r, r->at - 8, "tensor '%.*s' has the offset %" PRIu64 ", which is beyond any file", TARN__GGUF_SHOWN, t->name, offset);
+        return BAD(r, r->at - 8, "tensor '%.*s' has the offset %" PRIu64 ", which is beyond any file", TARN__GGUF_SHOWN,
+                   t->name, offset);
     if (offset % (uint64_t)r->file->alignment)
-        return BAD(r, r->at - 8, "tensor '%.*s' has the offset %" PRIu64 ", which is no multiple of the alignment, %lld", TARN__GGUF_SHOWN,
-                   t->name, offset, (long long)r->file->alignment);
+        return BAD(r, r->at - 8,
+                   "tensor '%.*s' has the offset %" PRIu64 ", which is no multiple of the alignment, %lld",
+                   TARN__GGUF_SHOWN, t->name, offset, (long long)r->file->alignment);
     t->begin = (int64_t)offset;
     return true;
 }
@@ -380,8 +390,9 @@ static bool check_overlap(const tarn_gguf *file)
             qsort(list, (size_t)file->tensors, sizeof(*list), compare_places);
         for (int i = 1; good && i < file->tensors; i++) {
             int64_t end = list[i - 1]->begin + list[i - 1]->bytes;
-            good = list[i]->begin >= end || bad(file, list[i]->begin, "tensor '%.*s' begins before '%.*s' ends, at byte %lld",
-                                                TARN__GGUF_SHOWN, list[i]->name, TARN__GGUF_SHOWN, list[i - 1]->name, (long long)end);
+            good = list[i]->begin >= end ||
+                   bad(file, list[i]->begin, "tensor '%.*s' begins before '%.*s' ends, at byte %lld", TARN__GGUF_SHOWN,
+                       list[i]->name, TARN__GGUF_SHOWN, list[i - 1]->name, (long long)end);
         }
     }
     tarn__release(list, bytes);
@@ -396,28 +407,32 @@ static bool place_tensors(tarn_gguf *file, int64_t at)
         tarn__gguf_tensor *t = &file->tensor[i];
         t->begin += data;
         if (t->begin > file->size || t->bytes > file->size - t->begin)
-            return bad(file, t->begin, "tensor '%.*s' needs %lld bytes from here on, but the file ends at byte %lld; is it cut short?",
+            return bad(file, t->begin,
+                       "tensor '%.*s' needs %lld bytes from here on, but the file ends at byte %lld; is it cut short?",
                        TARN__GGUF_SHOWN, t->name, (long long)t->bytes, (long long)file->size);
     }
     return check_overlap(file);
 }
 
-/* ---- the header ------------------------------------------------------------------------------------------------------------ */
+/* ---- the header -------------------------------------------------------------------------------------------------- */
 
 static bool read_version(reader *r)
 {
     uint32_t version = 0;
     if (r->file->size < 4 || memcmp(r->file->memory, "GGUF", 4) != 0)
-        return tarn__not_recognized("gguf_open", r->file->path, r->file->memory, (size_t)r->file->size, "GGUF file") && BAD(r, (int64_t)0, "the file does not begin with \"GGUF\"; is it a GGUF file?");
+        return tarn__not_recognized("gguf_open", r->file->path, r->file->memory, (size_t)r->file->size, "GGUF file") &&
+               BAD(r, (int64_t)0, "the file does not begin with \"GGUF\"; is it a GGUF file?");
     r->at = 4;
     if (!read_u32(r, "the version", &version))
         return false;
     if (version != 0 && (version & 0xffff) == 0)
-        return tarn__raise(TARN_ERROR_UNSUPPORTED, "gguf_open: '%s': byte 4: the file is big-endian; convert it to little-endian",
+        return tarn__raise(TARN_ERROR_UNSUPPORTED,
+                           "gguf_open: '%s': byte 4: the file is big-endian; convert it to little-endian",
                            r->file->path);
     return version == 2 || version == 3 ||
-           tarn__raise(TARN_ERROR_UNSUPPORTED, "gguf_open: '%s': byte 4: version %u of the format is not supported; 2 and 3 are",
-                       r->file->path, version);
+           tarn__raise(TARN_ERROR_UNSUPPORTED,
+                       "gguf_open: '%s': byte 4: version %u of the format is not supported; 2 and 3 are", r->file->path,
+                       version);
 }
 
 static bool read_alignment(tarn_gguf *file, const reader *r)
@@ -432,7 +447,8 @@ static bool read_alignment(tarn_gguf *file, const reader *r)
         if (key->type == TARN_GGUF_U32)
             memcpy(&value, file->memory + key->begin, 4);
         if (value < 8 || value > TARN__GGUF_ALIGNMENT_MOST || (value & (value - 1)))
-            return BAD(r, key->begin, "%s is no u32 that is a power of two from 8 to %d", name, TARN__GGUF_ALIGNMENT_MOST);
+            return BAD(r, key->begin, "%s is no u32 that is a power of two from 8 to %d", name,
+                       TARN__GGUF_ALIGNMENT_MOST);
         file->alignment = value;
     }
     return true;
@@ -442,19 +458,22 @@ static bool read_header(tarn_gguf *file)
 {
     reader r = {file, 0};
     uint64_t tensors, keys;
-    if (!read_version(&r) || !read_u64(&r, "the number of tensors", &tensors) || !read_u64(&r, "the number of keys", &keys))
+    if (!read_version(&r) || !read_u64(&r, "the number of tensors", &tensors) ||
+        !read_u64(&r, "the number of keys", &keys))
         return false;
     uint64_t left = (uint64_t)(file->size - r.at);
     if (tensors > left / LEAST_TENSOR || keys > left / LEAST_KEY || tensors > INT32_MAX || keys > INT32_MAX)
-        return BAD(&r, (int64_t)8, "%" PRIu64 " tensors and %" PRIu64 " keys do not fit in the %" PRIu64 " bytes that follow", tensors,
+        return BAD(&r, (int64_t)8,
+                   "%" PRIu64 " tensors and %" PRIu64 " keys do not fit in the %" PRIu64 " bytes that follow", tensors,
                    keys, left);
     if (tensors > MOST || keys > MOST)
-        return BAD(&r, (int64_t)8, "%" PRIu64 " tensors and %" PRIu64 " keys are more than the %d that are possible", tensors, keys, MOST);
-    return read_keys(file, &r, (int)keys) && read_alignment(file, &r) && read_tensors(file, &r, (int)tensors) && name_all(file) &&
-           place_tensors(file, r.at);
+        return BAD(&r, (int64_t)8, "%" PRIu64 " tensors and %" PRIu64 " keys are more than the %d that are possible",
+                   tensors, keys, MOST);
+    return read_keys(file, &r, (int)keys) && read_alignment(file, &r) && read_tensors(file, &r, (int)tensors) &&
+           name_all(file) && place_tensors(file, r.at);
 }
 
-/* ---- life ------------------------------------------------------------------------------------------------------------------ */
+/* ---- life -------------------------------------------------------------------------------------------------------- */
 
 void tarn__gguf_map_drop(void *map)
 {

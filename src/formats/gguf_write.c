@@ -1,5 +1,5 @@
-/* gguf_write.c: the writer. Metadata is kept as the bytes that it will be; tensors are laid out and written at the end, in the order they were added, each at a
- * multiple of the alignment, as the gguf package does. */
+/* gguf_write.c: the writer. Metadata is kept as the bytes that it will be; tensors are laid out and written at the end,
+ * in the order they were added, each at a multiple of the alignment, as the gguf package does. */
 #include <string.h>
 
 #include "base/dtype.h"
@@ -8,8 +8,8 @@
 #include "base/memory.h"
 #include "base/utf8.h"
 #include "core/tensor/tensor.h"
-#include "formats/tensor_bytes.h"
 #include "formats/gguf.h"
+#include "formats/tensor_bytes.h"
 
 #define MOST_AXES 4
 
@@ -37,7 +37,7 @@ struct tarn_gguf_writer {
     int count, room;
 };
 
-/* ---- bytes ----------------------------------------------------------------------------------------------------------------- */
+/* ---- bytes ------------------------------------------------------------------------------------------------------- */
 
 static bool put(bytes *to, const void *from, size_t count)
 {
@@ -73,7 +73,7 @@ static bool put_text(bytes *to, const char *text, size_t length)
     return put_u64(to, length) && put(to, text, length);
 }
 
-/* ---- life ------------------------------------------------------------------------------------------------------------------ */
+/* ---- life -------------------------------------------------------------------------------------------------------- */
 
 tarn_gguf_writer *tarn_gguf_create(const char *path)
 {
@@ -108,7 +108,7 @@ void tarn_gguf_cancel(tarn_gguf_writer *writer)
     tarn__release(writer, sizeof(*writer));
 }
 
-/* ---- metadata -------------------------------------------------------------------------------------------------------------- */
+/* ---- metadata ---------------------------------------------------------------------------------------------------- */
 
 static bool check_writer(const char *function, const tarn_gguf_writer *writer)
 {
@@ -123,9 +123,10 @@ static bool check_name(const char *function, const char *what, const char *name)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the %s is NULL", function, what);
     size_t length = strlen(name);
     if (length == 0 || length > TARN__GGUF_NAME)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the %s has %zu bytes; from 1 to %d are possible", function, what, length,
-                           TARN__GGUF_NAME);
-    return tarn__utf8_valid(name) || tarn__raise(TARN_ERROR_ARGUMENT, "%s: the %s '%.200s' is not valid UTF-8", function, what, name);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the %s has %zu bytes; from 1 to %d are possible", function, what,
+                           length, TARN__GGUF_NAME);
+    return tarn__utf8_valid(name) ||
+           tarn__raise(TARN_ERROR_ARGUMENT, "%s: the %s '%.200s' is not valid UTF-8", function, what, name);
 }
 
 static bool has_key(const tarn_gguf_writer *writer, const char *key)
@@ -166,8 +167,8 @@ static size_t place(const tarn_gguf_writer *writer)
 static bool check_number(const char *function, tarn_gguf_type type, const void *values, int64_t count)
 {
     if ((unsigned)type >= TARN_GGUF_TYPE_COUNT || type == TARN_GGUF_TEXT || type == TARN_GGUF_LIST)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s (%d) is no type of numbers or bools", function, tarn_gguf_type_name(type),
-                           (int)type);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s (%d) is no type of numbers or bools", function,
+                           tarn_gguf_type_name(type), (int)type);
     if (count < 0 || count > INT64_MAX / 8)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a list cannot have %lld values", function, (long long)count);
     if (!values && count > 0)
@@ -180,7 +181,8 @@ static bool check_number(const char *function, tarn_gguf_type type, const void *
 }
 
 /* Elements are laid out by it. */
-static bool heed_alignment(const char *function, tarn_gguf_writer *writer, const char *key, tarn_gguf_type type, const void *value)
+static bool heed_alignment(const char *function, tarn_gguf_writer *writer, const char *key, tarn_gguf_type type,
+                           const void *value)
 {
     uint32_t alignment = 0;
     if (strcmp(key, "general.alignment") != 0)
@@ -188,7 +190,8 @@ static bool heed_alignment(const char *function, tarn_gguf_writer *writer, const
     if (type == TARN_GGUF_U32)
         memcpy(&alignment, value, sizeof(alignment));
     if (alignment < 8 || alignment > TARN__GGUF_ALIGNMENT_MOST || (alignment & (alignment - 1)))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: general.alignment must be a u32 that is a power of two from 8 to %d", function,
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "%s: general.alignment must be a u32 that is a power of two from 8 to %d", function,
                            TARN__GGUF_ALIGNMENT_MOST);
     writer->alignment = alignment;
     return true;
@@ -206,7 +209,8 @@ bool tarn_gguf_add_value(tarn_gguf_writer *writer, const char *key, tarn_gguf_ty
 
 static bool check_no_alignment(const char *function, const char *key)
 {
-    return strcmp(key, "general.alignment") != 0 || tarn__raise(TARN_ERROR_ARGUMENT, "%s: general.alignment must be a u32", function);
+    return strcmp(key, "general.alignment") != 0 ||
+           tarn__raise(TARN_ERROR_ARGUMENT, "%s: general.alignment must be a u32", function);
 }
 
 bool tarn_gguf_add_text(tarn_gguf_writer *writer, const char *key, const char *text, size_t length)
@@ -219,24 +223,27 @@ bool tarn_gguf_add_text(tarn_gguf_writer *writer, const char *key, const char *t
     return end_key(writer, key, from, good);
 }
 
-bool tarn_gguf_add_list(tarn_gguf_writer *writer, const char *key, tarn_gguf_type type, const void *values, int64_t count)
+bool tarn_gguf_add_list(tarn_gguf_writer *writer, const char *key, tarn_gguf_type type, const void *values,
+                        int64_t count)
 {
     const char *function = "gguf_add_list";
     size_t from = place(writer);
-    bool good = begin_key(function, writer, key) && check_no_alignment(function, key) && check_number(function, type, values, count) &&
-                put_u32(&writer->metadata, TARN_GGUF_LIST) && put_u32(&writer->metadata, type) &&
-                put_u64(&writer->metadata, (uint64_t)count) &&
+    bool good = begin_key(function, writer, key) && check_no_alignment(function, key) &&
+                check_number(function, type, values, count) && put_u32(&writer->metadata, TARN_GGUF_LIST) &&
+                put_u32(&writer->metadata, type) && put_u64(&writer->metadata, (uint64_t)count) &&
                 put(&writer->metadata, values, (size_t)count * (size_t)tarn__gguf_type_bytes(type));
     return end_key(writer, key, from, good);
 }
 
-bool tarn_gguf_add_texts(tarn_gguf_writer *writer, const char *key, const char *const *texts, const size_t *lengths, int64_t count)
+bool tarn_gguf_add_texts(tarn_gguf_writer *writer, const char *key, const char *const *texts, const size_t *lengths,
+                         int64_t count)
 {
     const char *function = "gguf_add_texts";
     size_t from = place(writer);
     bool good = begin_key(function, writer, key) && check_no_alignment(function, key);
     if (good && (count < 0 || (!texts && count > 0)))
-        good = tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s", function, texts ? "a list cannot have fewer than 0 texts" : "the texts are NULL");
+        good = tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s", function,
+                           texts ? "a list cannot have fewer than 0 texts" : "the texts are NULL");
     good = good && put_u32(&writer->metadata, TARN_GGUF_LIST) && put_u32(&writer->metadata, TARN_GGUF_TEXT) &&
            put_u64(&writer->metadata, (uint64_t)count);
     for (int64_t i = 0; good && i < count; i++)
@@ -256,14 +263,14 @@ bool tarn_gguf_add_from(tarn_gguf_writer *writer, const tarn_gguf *file, int ind
     const tarn__gguf_key *key = &file->key[index];
     size_t from = place(writer);
     bool good = begin_key(function, writer, key->name) && put_u32(&writer->metadata, key->type);
-    good = good &&
-           (key->type != TARN_GGUF_LIST || (put_u32(&writer->metadata, key->element) && put_u64(&writer->metadata, (uint64_t)key->count)));
+    good = good && (key->type != TARN_GGUF_LIST ||
+                    (put_u32(&writer->metadata, key->element) && put_u64(&writer->metadata, (uint64_t)key->count)));
     good = good && put(&writer->metadata, file->memory + key->begin, (size_t)(key->end - key->begin)) &&
            heed_alignment(function, writer, key->name, key->type, file->memory + key->begin);
     return end_key(writer, key->name, from, good);
 }
 
-/* ---- tensors --------------------------------------------------------------------------------------------------------------- */
+/* ---- tensors ----------------------------------------------------------------------------------------------------- */
 
 static bool add_item(const char *function, tarn_gguf_writer *writer, const char *name, tarn_dtype dtype, item new)
 {
@@ -271,16 +278,19 @@ static bool add_item(const char *function, tarn_gguf_writer *writer, const char 
         return false;
     for (int i = 0; i < writer->count; i++)
         if (strcmp(writer->item[i].name, name) == 0)
-            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is a tensor '%.*s' already", function, TARN__GGUF_SHOWN, name);
+            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is a tensor '%.*s' already", function, TARN__GGUF_SHOWN,
+                               name);
     new.type = tarn__gguf_dtype_of(dtype);
     if (new.type < 0)
-        return tarn__raise(TARN_ERROR_DTYPE,
-                           "%s: tensor '%.*s' is %s, which is not written to GGUF files; f32 f16 bf16 q8_0 q4_0 q4_k q6_k are", function,
-                           TARN__GGUF_SHOWN, name, tarn_dtype_name(dtype));
+        return tarn__raise(
+            TARN_ERROR_DTYPE,
+            "%s: tensor '%.*s' is %s, which is not written to GGUF files; f32 f16 bf16 q8_0 q4_0 q4_k q6_k are",
+            function, TARN__GGUF_SHOWN, name, tarn_dtype_name(dtype));
     if (new.shape.rank > MOST_AXES)
-        return tarn__raise(TARN_ERROR_SHAPE, "%s: tensor '%.*s' has %d axes; the format has at most %d", function, TARN__GGUF_SHOWN, name,
-                           new.shape.rank, MOST_AXES);
-    if (!tarn__check_shape(function, new.shape, dtype) || !tarn__list_room(&writer->item, writer->count, &writer->room, sizeof(item)) ||
+        return tarn__raise(TARN_ERROR_SHAPE, "%s: tensor '%.*s' has %d axes; the format has at most %d", function,
+                           TARN__GGUF_SHOWN, name, new.shape.rank, MOST_AXES);
+    if (!tarn__check_shape(function, new.shape, dtype) ||
+        !tarn__list_room(&writer->item, writer->count, &writer->room, sizeof(item)) ||
         !(new.name = tarn__text_copy(name)))
         return false;
     int64_t count = 1;
@@ -296,20 +306,21 @@ bool tarn_gguf_add(tarn_gguf_writer *writer, const char *name, tarn_tensor *tens
     const char *function = "gguf_add";
     if (!check_writer(function, writer) || !tarn__check_any(function, tensor, "the tensor"))
         return false;
-    if (!add_item(function, writer, name, tensor->view.dtype, (item){.shape = tarn__shape_of(tensor), .tensor = tensor}))
+    if (!add_item(function, writer, name, tensor->view.dtype,
+                  (item){.shape = tarn__shape_of(tensor), .tensor = tensor}))
         return false;
     tarn__hold(tensor);
     return true;
 }
 
-bool tarn__gguf_add_made(tarn_gguf_writer *writer, const char *name, tarn_dtype dtype, tarn_shape shape, tarn__write_fn write,
-                         void *ctx)
+bool tarn__gguf_add_made(tarn_gguf_writer *writer, const char *name, tarn_dtype dtype, tarn_shape shape,
+                         tarn__write_fn write, void *ctx)
 {
     return check_writer("gguf_add", writer) &&
            add_item("gguf_add", writer, name, dtype, (item){.shape = shape, .write = write, .ctx = ctx});
 }
 
-/* ---- the file -------------------------------------------------------------------------------------------------------------- */
+/* ---- the file ---------------------------------------------------------------------------------------------------- */
 
 /* The least multiple of the alignment that is not below `at`. */
 static int64_t align(const tarn_gguf_writer *writer, int64_t at)
@@ -320,8 +331,8 @@ static int64_t align(const tarn_gguf_writer *writer, int64_t at)
 static bool put_header(const tarn_gguf_writer *writer, bytes *to)
 {
     int64_t offset = 0;
-    bool good = put(to, "GGUF", 4) && put_u32(to, 3) && put_u64(to, (uint64_t)writer->count) && put_u64(to, writer->keys) &&
-                put(to, writer->metadata.at, writer->metadata.count);
+    bool good = put(to, "GGUF", 4) && put_u32(to, 3) && put_u64(to, (uint64_t)writer->count) &&
+                put_u64(to, writer->keys) && put(to, writer->metadata.at, writer->metadata.count);
     for (int i = 0; good && i < writer->count; i++) {
         const item *one = &writer->item[i];
         good = put_text(to, one->name, strlen(one->name)) && put_u32(to, (uint32_t)one->shape.rank);
@@ -348,8 +359,9 @@ static bool write_item(const tarn_gguf_writer *writer, const item *one, tarn__ou
     if (!(one->tensor ? tarn__write_elements("gguf_finish", one->tensor, output) : one->write(output, one->ctx)))
         return false;
     if (output->bytes - begin != one->bytes)
-        return tarn__raise(TARN_ERROR_INTERNAL, "gguf_finish: '%s': tensor '%.*s' became %lld bytes instead of %lld", writer->path,
-                           TARN__GGUF_SHOWN, one->name, (long long)(output->bytes - begin), (long long)one->bytes);
+        return tarn__raise(TARN_ERROR_INTERNAL, "gguf_finish: '%s': tensor '%.*s' became %lld bytes instead of %lld",
+                           writer->path, TARN__GGUF_SHOWN, one->name, (long long)(output->bytes - begin),
+                           (long long)one->bytes);
     return fill(writer, output);
 }
 
@@ -359,7 +371,8 @@ static bool write_file(const tarn_gguf_writer *writer)
     bytes header = {0};
     if (!tarn__output_open(&output, "gguf_finish", writer->path))
         return false;
-    bool good = put_header(writer, &header) && tarn__output_write(&output, header.at, header.count) && fill(writer, &output);
+    bool good =
+        put_header(writer, &header) && tarn__output_write(&output, header.at, header.count) && fill(writer, &output);
     tarn__release(header.at, header.room);
     for (int i = 0; good && i < writer->count; i++)
         good = write_item(writer, &writer->item[i], &output);

@@ -4,7 +4,8 @@
 
 #include <jansson.h>
 
-/* As json_dumps(); each real number, rounded to JSON_REAL_PRECISION(), is the shortest text that reads back as the same double. The caller frees it with free(). NULL: no memory. */
+/* As json_dumps(); each real number, rounded to JSON_REAL_PRECISION(), is the shortest text that reads back as the same
+ * double. The caller frees it with free(). NULL: no memory. */
 char *tarn__document_dump(const json_t *root, size_t flags);
 
 #endif

@@ -9,12 +9,12 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/os/files.h"
 #include "base/memory.h"
 #include "base/number_format.h"
+#include "base/os/files.h"
+#include "formats/file_type.h"
 #include "formats/json_checksum.h"
 #include "formats/json_dump.h"
-#include "formats/file_type.h"
 
 #define LONGEST ((size_t)64 << 20) /* bytes of a file of settings */
 #define LONGEST_VALUE 2048         /* bytes of a member's value as text */
@@ -26,7 +26,7 @@ struct tarn__document {
     tarn__document_sum sum; /* of the text that it comes from */
 };
 
-/* ---- coming and going ------------------------------------------------------------------------------------------------------ */
+/* ---- coming and going -------------------------------------------------------------------------------------------- */
 
 /* Takes the root, on failure too; NULL: jansson had no memory. */
 static tarn__document *wrap(const char *function, const char *name, json_t *root)
@@ -63,7 +63,8 @@ tarn__document *tarn__document_parse(const char *function, const char *name, con
     if (root)
         tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' holds JSON, but no object", function, name);
     else if (tarn__not_recognized(function, name, text, length, "JSON file"))
-        tarn__raise(TARN_ERROR_FORMAT, "%s: '%s', line %d, column %d: %s", function, name, error.line, error.column, error.text);
+        tarn__raise(TARN_ERROR_FORMAT, "%s: '%s', line %d, column %d: %s", function, name, error.line, error.column,
+                    error.text);
     json_decref(root);
     return NULL;
 }
@@ -75,7 +76,8 @@ tarn__document *tarn__document_open(const char *function, const char *path)
         return NULL;
     tarn__document *document = NULL;
     if (map.bytes > LONGEST)
-        tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has %zu bytes; a file of settings has at most %zu", function, path, map.bytes, LONGEST);
+        tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has %zu bytes; a file of settings has at most %zu", function, path,
+                    map.bytes, LONGEST);
     else
         document = tarn__document_parse(function, path, map.bytes ? map.memory : "", map.bytes);
     tarn__map_close(&map);
@@ -129,8 +131,10 @@ bool tarn__document_verify(const tarn__document *document, const char *advice)
     if (tarn_failed() || (sum->is_there && sum->stored == sum->computed))
         return !tarn_failed();
     if (!sum->is_there)
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' is damaged: it has no \"checksum\"; %s", document->function, document->name, advice);
-    return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' is damaged: its checksum is %016" PRIx64 ", but %016" PRIx64 " is stored; %s",
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' is damaged: it has no \"checksum\"; %s", document->function,
+                           document->name, advice);
+    return tarn__raise(TARN_ERROR_FORMAT,
+                       "%s: '%s' is damaged: its checksum is %016" PRIx64 ", but %016" PRIx64 " is stored; %s",
                        document->function, document->name, sum->computed, sum->stored, advice);
 }
 
@@ -148,9 +152,10 @@ bool tarn__document_append(const tarn__document *document, const char *path)
     return good;
 }
 
-/* ---- keys ------------------------------------------------------------------------------------------------------------------ */
+/* ---- keys -------------------------------------------------------------------------------------------------------- */
 
-/* The value under a key with dots; NULL: there is none. With `make`, objects on the way are made; then *last is what remains of the key. */
+/* The value under a key with dots; NULL: there is none. With `make`, objects on the way are made; then *last is what
+ * remains of the key. */
 static json_t *follow(json_t *at, const char *key, bool make, const char **last)
 {
     for (const char *dot; at && (dot = strchr(key, '.')); key = dot + 1) {
@@ -182,7 +187,8 @@ static bool put(tarn__document *document, const char *key, json_t *value, bool a
     if (value && (append ? json_array_append_new(list, value) : json_object_set_new(object, last, value)) == 0)
         return true;
     return tarn__raise(value ? TARN_ERROR_MEMORY : TARN_ERROR_ARGUMENT,
-                       "%s: the value of '%s' is no valid UTF-8, or there is no memory for it", document->function, key);
+                       "%s: the value of '%s' is no valid UTF-8, or there is no memory for it", document->function,
+                       key);
 }
 
 static json_t *real(double value)
@@ -225,7 +231,7 @@ bool tarn__document_add_real(tarn__document *document, const char *key, double v
     return put(document, key, real(value), true);
 }
 
-/* ---- reading --------------------------------------------------------------------------------------------------------------- */
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 bool tarn__document_has(const tarn__document *document, const char *key)
 {
@@ -273,7 +279,8 @@ static const char *text_of(const tarn__document *document, const char *key, int6
     return json_string_value(value);
 }
 
-static bool whole_of(const tarn__document *document, const char *key, int64_t index, int64_t low, int64_t high, int64_t *result)
+static bool whole_of(const tarn__document *document, const char *key, int64_t index, int64_t low, int64_t high,
+                     int64_t *result)
 {
     char problem[96];
     json_t *value = find(document, key, index);
@@ -314,7 +321,8 @@ bool tarn__document_whole(const tarn__document *document, const char *key, int64
     return whole_of(document, key, -1, low, high, value);
 }
 
-bool tarn__document_whole_at(const tarn__document *document, const char *key, size_t index, int64_t low, int64_t high, int64_t *value)
+bool tarn__document_whole_at(const tarn__document *document, const char *key, size_t index, int64_t low, int64_t high,
+                             int64_t *value)
 {
     return whole_of(document, key, (int64_t)index, low, high, value);
 }
@@ -349,7 +357,7 @@ bool tarn__document_count(const tarn__document *document, const char *key, size_
     return *count <= most || wrong(document, key, "is too long a list");
 }
 
-/* ---- members as text ------------------------------------------------------------------------------------------------------- */
+/* ---- members as text --------------------------------------------------------------------------------------------- */
 
 /* Appends a value as it would be typed; false where it has no such form. */
 static bool append_text(char *text, size_t size, const json_t *value)
@@ -359,7 +367,8 @@ static bool append_text(char *text, size_t size, const json_t *value)
     if (json_is_integer(value))
         snprintf(text + used, size - used, "%" JSON_INTEGER_FORMAT, json_integer_value(value));
     else if (json_is_real(value))
-        snprintf(text + used, size - used, "%s", tarn__number_text(json_real_value(value), (char[TARN__NUMBER_ROOM]){0}));
+        snprintf(text + used, size - used, "%s",
+                 tarn__number_text(json_real_value(value), (char[TARN__NUMBER_ROOM]){0}));
     else if (json_is_boolean(value))
         snprintf(text + used, size - used, "%s", json_is_true(value) ? "true" : "false");
     else if (json_is_string(value) && strlen(json_string_value(value)) < size - used)
@@ -390,7 +399,8 @@ bool tarn__document_each(const tarn__document *document, const char *key, tarn__
     {
         char text[LONGEST_VALUE] = "";
         if (!append_text(text, sizeof(text), value))
-            return wrong(document, name, "is neither a number, a text, true or false, nor a list of these, or it is too long");
+            return wrong(document, name,
+                         "is neither a number, a text, true or false, nor a list of these, or it is too long");
         if (!visit(name, text, ctx))
             return false;
     }
@@ -401,7 +411,8 @@ bool tarn__document_each(const tarn__document *document, const char *key, tarn__
 static bool is_off(const json_t *value)
 {
     return json_is_null(value) || json_is_false(value) || (json_is_string(value) && json_string_length(value) == 0) ||
-           (json_is_array(value) && json_array_size(value) == 0) || (json_is_object(value) && json_object_size(value) == 0);
+           (json_is_array(value) && json_array_size(value) == 0) ||
+           (json_is_object(value) && json_object_size(value) == 0);
 }
 
 bool tarn__document_each_name(const tarn__document *document, const char *key, tarn__member_name_fn visit, void *ctx)

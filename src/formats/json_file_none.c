@@ -1,15 +1,16 @@
-/* json_file_none.c: what stands in for documents in a build without jansson. None can be made, so nothing else is ever called. */
+/* json_file_none.c: what stands in for documents in a build without jansson. None can be made, so nothing else is ever
+ * called. */
 #include "base/error.h"
 #include "formats/json_file.h"
 
 /* Is NULL. */
 static tarn__document *missing(const char *function)
 {
-    tarn__raise(
-        TARN_ERROR_UNSUPPORTED,
-        "%s: this build of tarn cannot read and write JSON files: it was built without jansson; install libjansson-dev (Debian, Ubuntu) or "
-        "jansson-devel (Fedora) and build again",
-        function);
+    tarn__raise(TARN_ERROR_UNSUPPORTED,
+                "%s: this build of tarn cannot read and write JSON files: it was built without jansson; install "
+                "libjansson-dev (Debian, Ubuntu) or "
+                "jansson-devel (Fedora) and build again",
+                function);
     return NULL;
 }
 
@@ -139,7 +140,8 @@ bool tarn__document_whole(const tarn__document *document, const char *key, int64
     return unreachable();
 }
 
-bool tarn__document_whole_at(const tarn__document *document, const char *key, size_t index, int64_t low, int64_t high, int64_t *value)
+bool tarn__document_whole_at(const tarn__document *document, const char *key, size_t index, int64_t low, int64_t high,
+                             int64_t *value)
 {
     (void)document, (void)key, (void)index, (void)low, (void)high, (void)value;
     return unreachable();

@@ -22,12 +22,14 @@ extern const tarn__safetensors_type tarn__safetensors_types[TARN__SAFETENSORS_TY
 /* The elements of tensor number `index`, in the map, not verified; for other parts of the library. */
 const void *tarn__safetensors_elements(const tarn_safetensors *file, int index);
 
-/* Verifies the checksums of all tensors, in parallel; good for a file without any. False with an error that names tensor and file. Reading a tensor
- * verifies that one: this is for readers that must know before they begin, or that use the map. */
+/* Verifies the checksums of all tensors, in parallel; good for a file without any. False with an error that names
+ * tensor and file. Reading a tensor verifies that one: this is for readers that must know before they begin, or that
+ * use the map. */
 bool tarn__safetensors_verify(const char *function, const tarn_safetensors *file);
 
-/* Adds a tensor whose elements `write` writes, exactly as many bytes as dtype and shape need, so that it need not be in memory before. `ctx` is borrowed until the end. */
-bool tarn__safetensors_add_made(tarn_safetensors_writer *writer, const char *name, tarn_dtype dtype, tarn_shape shape, tarn__write_fn write,
-                                void *ctx);
+/* Adds a tensor whose elements `write` writes, exactly as many bytes as dtype and shape need, so that it need not be in
+ * memory before. `ctx` is borrowed until the end. */
+bool tarn__safetensors_add_made(tarn_safetensors_writer *writer, const char *name, tarn_dtype dtype, tarn_shape shape,
+                                tarn__write_fn write, void *ctx);
 
 #endif

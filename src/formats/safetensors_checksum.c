@@ -10,7 +10,7 @@
 
 #define ALGORITHM "xxh64"
 
-/* ---- writing --------------------------------------------------------------------------------------------------------------- */
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
 
 bool tarn__checksums_reserve(json_t *metadata, int tensors)
 {
@@ -44,7 +44,7 @@ uint64_t tarn__checksum_of_header(const char *header, size_t length, size_t digi
     return tarn__xxh64_end(&sum);
 }
 
-/* ---- reading --------------------------------------------------------------------------------------------------------------- */
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 /* The text of a key; NULL with an error. */
 static const char *text_of(const tarn_safetensors *file, const char *key, const char *other)
@@ -52,7 +52,8 @@ static const char *text_of(const tarn_safetensors *file, const char *key, const 
     const char *text = json_string_value(json_object_get(file->metadata, key));
     if (!text)
         tarn__raise(TARN_ERROR_FORMAT,
-                    "safetensors_open: '%s': the header is damaged: its metadata has the key '%s' but not '%s'; restore the file from a copy",
+                    "safetensors_open: '%s': the header is damaged: its metadata has the key '%s' but not '%s'; "
+                    "restore the file from a copy",
                     file->path, other, key);
     return text;
 }
@@ -86,13 +87,15 @@ static bool parse_all(tarn_safetensors *file, const char *values, uint64_t *head
         good = parse(values, i + 1, &file->entry[i].sum);
     for (int i = 0; good && i < file->count; i++)
         file->entry[i].has_sum = true;
-    return good || tarn__raise(TARN_ERROR_FORMAT,
-                               "safetensors_open: '%s': the header is damaged: '" TARN__CHECKSUM_VALUES
-                               "' holds something other than checksums of 16 hexadecimal digits; restore the file from a copy",
-                               file->path);
+    return good ||
+           tarn__raise(TARN_ERROR_FORMAT,
+                       "safetensors_open: '%s': the header is damaged: '" TARN__CHECKSUM_VALUES
+                       "' holds something other than checksums of 16 hexadecimal digits; restore the file from a copy",
+                       file->path);
 }
 
-/* Where the values lie in the header's bytes; hexadecimal digits and spaces are the same in JSON. 0: not as they were written. */
+/* Where the values lie in the header's bytes; hexadecimal digits and spaces are the same in JSON. 0: not as they were
+ * written. */
 static size_t find_values(const tarn_safetensors *file, const char *values)
 {
     size_t length = strlen(values), end = (size_t)file->data;
@@ -109,8 +112,8 @@ static bool check_header(const tarn_safetensors *file, const char *values, uint6
     return (digits && sum == stored) ||
            tarn__raise(TARN_ERROR_FORMAT,
                        "safetensors_open: '%s': the header is damaged: its checksum is %016" PRIx64 ", but %016" PRIx64
-                       " is stored; restore the file from a copy, or, if another program has rewritten it, remove '" TARN__CHECKSUM_KEY
-                       "' and '" TARN__CHECKSUM_VALUES "' from its metadata",
+                       " is stored; restore the file from a copy, or, if another program has rewritten it, remove "
+                       "'" TARN__CHECKSUM_KEY "' and '" TARN__CHECKSUM_VALUES "' from its metadata",
                        file->path, sum, stored);
 }
 
@@ -124,12 +127,14 @@ bool tarn__checksums_read(tarn_safetensors *file)
     if (!values)
         return false;
     if (strcmp(algorithm, ALGORITHM) != 0)
-        return tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': the header is damaged: '" TARN__CHECKSUM_KEY "' is '%.40s'; it must be '" ALGORITHM "'",
+        return tarn__raise(TARN_ERROR_FORMAT,
+                           "safetensors_open: '%s': the header is damaged: '" TARN__CHECKSUM_KEY
+                           "' is '%.40s'; it must be '" ALGORITHM "'",
                            file->path, algorithm);
     return parse_all(file, values, &header) && check_header(file, values, header);
 }
 
-/* ---- elements -------------------------------------------------------------------------------------------------------------- */
+/* ---- elements ---------------------------------------------------------------------------------------------------- */
 
 static uint64_t sum_of(const tarn__entry *e)
 {

@@ -2,9 +2,9 @@
  *
  *   "tarn.checksum": "xxh64", "tarn.checksum.values": "HEADER TENSOR TENSOR …"
  *
- * Each value is 16 hexadecimal digits; tensors are in the order of the data. The header's is computed over its 8 bytes of length
- * and its text, with zeros for its own digits: it covers the other values too. One key without the other is an error, so that
- * damage to a key cannot turn the checks off. */
+ * Each value is 16 hexadecimal digits; tensors are in the order of the data. The header's is computed over its 8 bytes
+ * of length and its text, with zeros for its own digits: it covers the other values too. One key without the other is
+ * an error, so that damage to a key cannot turn the checks off. */
 #ifndef TARN__SAFETENSORS_CHECKSUM_H
 #define TARN__SAFETENSORS_CHECKSUM_H
 
@@ -24,7 +24,8 @@ void tarn__checksum_put(char *values, int index, uint64_t sum);
 /* The checksum of a header, its length's 8 bytes included, whose digits of its own begin at `digits`. */
 uint64_t tarn__checksum_of_header(const char *header, size_t length, size_t digits);
 
-/* Checks the header of an open file and gives every entry its checksum; a file without any is good. False with an error. */
+/* Checks the header of an open file and gives every entry its checksum; a file without any is good. False with an
+ * error. */
 bool tarn__checksums_read(tarn_safetensors *file);
 
 /* Checks the elements of an entry, once. False with an error that names tensor and file. */

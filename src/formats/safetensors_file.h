@@ -1,6 +1,7 @@
 /* safetensors_file.h: an open file, for the parts of its reader.
  *
- * One that was opened by an index has no data of its own: its parts are the files that the index names, and its entries theirs. */
+ * One that was opened by an index has no data of its own: its parts are the files that the index names, and its entries
+ * theirs. */
 #ifndef TARN__SAFETENSORS_FILE_H
 #define TARN__SAFETENSORS_FILE_H
 

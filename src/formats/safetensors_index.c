@@ -2,8 +2,8 @@
  *
  *   {"metadata": {…}, "weight_map": {"name": "model-00001-of-00002.safetensors", …}}
  *
- * The index is not trusted more than the files: every tensor must be in the file it names, and no file may hold another. What stands under metadata
- * (sizes that programs count in different ways) is not read. */
+ * The index is not trusted more than the files: every tensor must be in the file it names, and no file may hold
+ * another. What stands under metadata (sizes that programs count in different ways) is not read. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +22,7 @@ bool tarn__is_safetensors_index(const char *path)
     return length >= tail && strcmp(path + length - tail, ENDING) == 0;
 }
 
-/* ---- the index ------------------------------------------------------------------------------------------------------------- */
+/* ---- the index --------------------------------------------------------------------------------------------------- */
 
 /* The weight_map, borrowed from *root, which the caller releases. NULL with an error. */
 static json_t *read_map(const tarn_safetensors *file, json_t **root)
@@ -38,11 +38,14 @@ static json_t *read_map(const tarn_safetensors *file, json_t **root)
     if (json_is_object(names) && json_object_size(names) > 0)
         return names;
     if (!is_short)
-        tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' is longer than the %d bytes of an index", function, file->path, TARN__SAFETENSORS_HEADER);
+        tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' is longer than the %d bytes of an index", function, file->path,
+                    TARN__SAFETENSORS_HEADER);
     else if (!*root)
-        tarn__raise(TARN_ERROR_FORMAT, "%s: '%s', line %d, column %d: %s", function, file->path, error.line, error.column, error.text);
+        tarn__raise(TARN_ERROR_FORMAT, "%s: '%s', line %d, column %d: %s", function, file->path, error.line,
+                    error.column, error.text);
     else
-        tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has no object \"weight_map\" with names of tensors", function, file->path);
+        tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has no object \"weight_map\" with names of tensors", function,
+                    file->path);
     return NULL;
 }
 
@@ -51,17 +54,18 @@ static bool check_part_name(const tarn_safetensors *file, const char *tensor, co
 {
     const char *name = json_string_value(value);
     if (!name)
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': the file of tensor '%.*s' is no text", function, file->path, TARN__NAME_SHOWN,
-                           tensor);
-    if (!name[0] || strlen(name) != json_string_length(value) || strchr(name, '/') || strchr(name, '\\') || strcmp(name, ".") == 0 ||
-        strcmp(name, "..") == 0)
-        return tarn__raise(TARN_ERROR_FORMAT,
-                           "%s: '%s': tensor '%.*s' is said to be in '%.*s', which is no name of a file beside the index", function,
-                           file->path, TARN__NAME_SHOWN, tensor, TARN__NAME_SHOWN, name);
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': the file of tensor '%.*s' is no text", function, file->path,
+                           TARN__NAME_SHOWN, tensor);
+    if (!name[0] || strlen(name) != json_string_length(value) || strchr(name, '/') || strchr(name, '\\') ||
+        strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
+        return tarn__raise(
+            TARN_ERROR_FORMAT,
+            "%s: '%s': tensor '%.*s' is said to be in '%.*s', which is no name of a file beside the index", function,
+            file->path, TARN__NAME_SHOWN, tensor, TARN__NAME_SHOWN, name);
     return true;
 }
 
-/* ---- parts ----------------------------------------------------------------------------------------------------------------- */
+/* ---- parts ------------------------------------------------------------------------------------------------------- */
 
 /* The path of a file beside the index. The caller releases it. NULL with an error. */
 static char *path_beside(const tarn_safetensors *file, const char *name)
@@ -92,9 +96,9 @@ static bool open_part(tarn_safetensors *file, const char *name)
         return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' names more than %d files", function, file->path, MOST_PARTS);
     char *path = tarn__is_safetensors_index(name) ? NULL : path_beside(file, name);
     if (!path)
-        return tarn_failed()
-                   ? false
-                   : tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' names another index, '%.*s'", function, file->path, TARN__NAME_SHOWN, name);
+        return tarn_failed() ? false
+                             : tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' names another index, '%.*s'", function,
+                                           file->path, TARN__NAME_SHOWN, name);
     tarn_safetensors *part = tarn_safetensors_open(path);
     tarn__release(path, strlen(path) + 1);
     if (part)
@@ -119,7 +123,7 @@ static bool open_parts(tarn_safetensors *file, json_t *names)
     return true;
 }
 
-/* ---- entries --------------------------------------------------------------------------------------------------------------- */
+/* ---- entries ----------------------------------------------------------------------------------------------------- */
 
 /* The tensors of a part must be those that the index has for it. */
 static bool check_part(const tarn_safetensors *file, const tarn_safetensors *part, json_t *names)
@@ -127,11 +131,11 @@ static bool check_part(const tarn_safetensors *file, const tarn_safetensors *par
     for (int i = 0; i < part->count; i++) {
         const char *tensor = part->entry[i].name, *wanted = json_string_value(json_object_get(names, tensor));
         if (!wanted)
-            return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' holds '%.*s', which the index '%s' does not name", function, part->path,
-                               TARN__NAME_SHOWN, tensor, file->path);
+            return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' holds '%.*s', which the index '%s' does not name", function,
+                               part->path, TARN__NAME_SHOWN, tensor, file->path);
         if (strcmp(wanted, part_name(part)) != 0)
-            return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' holds '%.*s', which is in '%.*s' by the index", function, part->path,
-                               TARN__NAME_SHOWN, tensor, TARN__NAME_SHOWN, wanted);
+            return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' holds '%.*s', which is in '%.*s' by the index", function,
+                               part->path, TARN__NAME_SHOWN, tensor, TARN__NAME_SHOWN, wanted);
     }
     return true;
 }
@@ -144,10 +148,12 @@ static bool check_all_there(const tarn_safetensors *file, json_t *names)
     {
         bool found = false;
         for (int i = 0; !found && i < file->parts; i++)
-            found = strcmp(part_name(file->part[i]), json_string_value(value)) == 0 && tarn_safetensors_find(file->part[i], tensor) >= 0;
+            found = strcmp(part_name(file->part[i]), json_string_value(value)) == 0 &&
+                    tarn_safetensors_find(file->part[i], tensor) >= 0;
         if (!found)
-            return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': tensor '%.*s' is not in '%.*s', where the index has it", function, file->path,
-                               TARN__NAME_SHOWN, tensor, TARN__NAME_SHOWN, json_string_value(value));
+            return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': tensor '%.*s' is not in '%.*s', where the index has it",
+                               function, file->path, TARN__NAME_SHOWN, tensor, TARN__NAME_SHOWN,
+                               json_string_value(value));
     }
     return true;
 }

@@ -1,15 +1,16 @@
-/* safetensors_none.c: what stands in for the reader and the writer in a build without jansson: errors that say what is missing. */
+/* safetensors_none.c: what stands in for the reader and the writer in a build without jansson: errors that say what is
+ * missing. */
 #include "base/error.h"
 #include "formats/safetensors.h"
 
 /* Is false. */
 static bool missing(const char *function)
 {
-    return tarn__raise(
-        TARN_ERROR_UNSUPPORTED,
-        "%s: this build of tarn cannot read and write safetensors files: it was built without jansson; install libjansson-dev "
-        "(Debian, Ubuntu) or jansson-devel (Fedora) and build again",
-        function);
+    return tarn__raise(TARN_ERROR_UNSUPPORTED,
+                       "%s: this build of tarn cannot read and write safetensors files: it was built without jansson; "
+                       "install libjansson-dev "
+                       "(Debian, Ubuntu) or jansson-devel (Fedora) and build again",
+                       function);
 }
 
 tarn_safetensors *tarn_safetensors_open(const char *path)
@@ -94,7 +95,8 @@ bool tarn_safetensors_add(tarn_safetensors_writer *writer, const char *name, tar
     return missing("safetensors_add");
 }
 
-bool tarn__safetensors_add_made(tarn_safetensors_writer *writer, const char *name, tarn_dtype dtype, tarn_shape shape, tarn__write_fn write, void *ctx)
+bool tarn__safetensors_add_made(tarn_safetensors_writer *writer, const char *name, tarn_dtype dtype, tarn_shape shape,
+                                tarn__write_fn write, void *ctx)
 {
     (void)writer, (void)name, (void)dtype, (void)shape, (void)write, (void)ctx;
     return missing("safetensors_add");

@@ -2,8 +2,9 @@
  *
  *   {"__metadata__": {"key": "text"}, "name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, …}
  *
- * Offsets count from the end of the header. Everything is checked when a file is opened, as strictly as the reference implementation does:
- * tensors fill the data one after the other, without overlap and without a hole. What is below the checks may trust an entry. */
+ * Offsets count from the end of the header. Everything is checked when a file is opened, as strictly as the reference
+ * implementation does: tensors fill the data one after the other, without overlap and without a hole. What is below the
+ * checks may trust an entry. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,7 +16,7 @@
 #include "formats/safetensors_checksum.h"
 
 #define METADATA "__metadata__"
-/* ---- the header ------------------------------------------------------------------------------------------------------------ */
+/* ---- the header -------------------------------------------------------------------------------------------------- */
 
 /* Raises what a file is that cannot be one of safetensors, where its first bytes tell it. */
 static bool check_kind(const tarn_safetensors *file)
@@ -23,26 +24,32 @@ static bool check_kind(const tarn_safetensors *file)
     uint64_t length = 0;
     if (file->map.bytes >= 8)
         memcpy(&length, file->map.memory, 8);
-    bool is_possible = length > 0 && length <= TARN__SAFETENSORS_HEADER && length <= file->map.bytes - 8 && file->map.memory[8] == '{';
-    return is_possible || tarn__not_recognized("safetensors_open", file->path, file->map.memory, file->map.bytes, "safetensors file");
+    bool is_possible =
+        length > 0 && length <= TARN__SAFETENSORS_HEADER && length <= file->map.bytes - 8 && file->map.memory[8] == '{';
+    return is_possible ||
+           tarn__not_recognized("safetensors_open", file->path, file->map.memory, file->map.bytes, "safetensors file");
 }
 
 static bool check_length(const tarn_safetensors *file, uint64_t *length)
 {
     if (file->map.bytes < 8)
-        return tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': %zu bytes are too few for a safetensors file, which begins with 8",
+        return tarn__raise(TARN_ERROR_FORMAT,
+                           "safetensors_open: '%s': %zu bytes are too few for a safetensors file, which begins with 8",
                            file->path, file->map.bytes);
     memcpy(length, file->map.memory, 8);
     if (*length > TARN__SAFETENSORS_HEADER)
-        return tarn__raise(TARN_ERROR_FORMAT,
-                           "safetensors_open: '%s': byte 0: a header of %llu bytes is longer than %d; is this a safetensors file?",
-                           file->path, (unsigned long long)*length, TARN__SAFETENSORS_HEADER);
+        return tarn__raise(
+            TARN_ERROR_FORMAT,
+            "safetensors_open: '%s': byte 0: a header of %llu bytes is longer than %d; is this a safetensors file?",
+            file->path, (unsigned long long)*length, TARN__SAFETENSORS_HEADER);
     if (*length > file->map.bytes - 8)
-        return tarn__raise(TARN_ERROR_FORMAT,
-                           "safetensors_open: '%s': byte 0: the header has %llu bytes, but only %zu follow; is the file cut short?",
-                           file->path, (unsigned long long)*length, file->map.bytes - 8);
+        return tarn__raise(
+            TARN_ERROR_FORMAT,
+            "safetensors_open: '%s': byte 0: the header has %llu bytes, but only %zu follow; is the file cut short?",
+            file->path, (unsigned long long)*length, file->map.bytes - 8);
     if (*length == 0 || file->map.memory[8] != '{')
-        return tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': byte 8: the header does not begin with '{'", file->path);
+        return tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': byte 8: the header does not begin with '{'",
+                           file->path);
     return true;
 }
 
@@ -56,8 +63,9 @@ static bool read_header(tarn_safetensors *file)
     file->header = json_loadb(file->map.memory + 8, (size_t)length, JSON_REJECT_DUPLICATES, &error);
     if (!file->header && json_error_code(&error) == json_error_out_of_memory)
         return tarn__raise(TARN_ERROR_MEMORY, "safetensors_open: '%s': out of host memory for the header", file->path);
-    return file->header || tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': byte %d: the header is not valid JSON: %s", file->path,
-                                       8 + error.position, error.text);
+    return file->header ||
+           tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': byte %d: the header is not valid JSON: %s",
+                       file->path, 8 + error.position, error.text);
 }
 
 static bool check_metadata(tarn_safetensors *file)
@@ -72,42 +80,46 @@ static bool check_metadata(tarn_safetensors *file)
     json_object_foreach(file->metadata, key, value)
     {
         if (!json_is_string(value))
-            return tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': " METADATA ": the value of '%.*s' is no text", file->path,
+            return tarn__raise(TARN_ERROR_FORMAT,
+                               "safetensors_open: '%s': " METADATA ": the value of '%.*s' is no text", file->path,
                                TARN__NAME_SHOWN, key);
     }
     return true;
 }
 
-/* ---- one entry ------------------------------------------------------------------------------------------------------------- */
+/* ---- one entry --------------------------------------------------------------------------------------------------- */
 
 static bool read_type(const tarn_safetensors *file, const json_t *value, tarn__entry *e)
 {
     const char *name = json_string_value(json_object_get(value, "dtype"));
     if (!name)
-        return tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': tensor '%.*s' has no text \"dtype\"", file->path, TARN__NAME_SHOWN,
-                           e->name);
+        return tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': tensor '%.*s' has no text \"dtype\"", file->path,
+                           TARN__NAME_SHOWN, e->name);
     for (int i = 0; i < TARN__SAFETENSORS_TYPES; i++)
         if (strcmp(name, tarn__safetensors_types[i].name) == 0)
             e->type = &tarn__safetensors_types[i];
-    return e->type || tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': tensor '%.*s' has the unknown dtype '%.40s'", file->path,
-                                  TARN__NAME_SHOWN, e->name, name);
+    return e->type ||
+           tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': tensor '%.*s' has the unknown dtype '%.40s'",
+                       file->path, TARN__NAME_SHOWN, e->name, name);
 }
 
 static bool read_shape(const tarn_safetensors *file, const json_t *value, tarn__entry *e)
 {
     const json_t *list = json_object_get(value, "shape");
     if (!json_is_array(list))
-        return tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': tensor '%.*s' has no list \"shape\"", file->path, TARN__NAME_SHOWN,
-                           e->name);
+        return tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': tensor '%.*s' has no list \"shape\"", file->path,
+                           TARN__NAME_SHOWN, e->name);
     size_t rank = json_array_size(list);
     if (rank > TARN_MAX_RANK)
-        return tarn__raise(TARN_ERROR_UNSUPPORTED, "safetensors_open: '%s': tensor '%.*s' has %zu axes; tarn's tensors have at most %d",
+        return tarn__raise(TARN_ERROR_UNSUPPORTED,
+                           "safetensors_open: '%s': tensor '%.*s' has %zu axes; tarn's tensors have at most %d",
                            file->path, TARN__NAME_SHOWN, e->name, rank, TARN_MAX_RANK);
     e->shape.rank = (int)rank;
     for (size_t i = 0; i < rank; i++) {
         const json_t *size = json_array_get(list, i);
         if (!json_is_integer(size) || json_integer_value(size) < 0)
-            return tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': tensor '%.*s': size %zu of its shape is no whole number from 0",
+            return tarn__raise(TARN_ERROR_FORMAT,
+                               "safetensors_open: '%s': tensor '%.*s': size %zu of its shape is no whole number from 0",
                                file->path, TARN__NAME_SHOWN, e->name, i);
         e->shape.size[i] = json_integer_value(size);
     }
@@ -126,38 +138,45 @@ static int64_t bytes_of(const tarn__entry *e)
 
 static bool read_place(const tarn_safetensors *file, const json_t *value, tarn__entry *e)
 {
-    const json_t *pair = json_object_get(value, "data_offsets"), *begin = json_array_get(pair, 0), *end = json_array_get(pair, 1);
+    const json_t *pair = json_object_get(value, "data_offsets"), *begin = json_array_get(pair, 0),
+                 *end = json_array_get(pair, 1);
     if (json_array_size(pair) != 2 || !json_is_integer(begin) || !json_is_integer(end))
-        return tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': tensor '%.*s' has no list \"data_offsets\" of two whole numbers",
+        return tarn__raise(TARN_ERROR_FORMAT,
+                           "safetensors_open: '%s': tensor '%.*s' has no list \"data_offsets\" of two whole numbers",
                            file->path, TARN__NAME_SHOWN, e->name);
     e->begin = json_integer_value(begin);
     e->end = json_integer_value(end);
     int64_t room = (int64_t)file->map.bytes - file->data, needed = bytes_of(e);
     if (e->begin < 0 || e->end < e->begin || e->end > room)
         return tarn__raise(TARN_ERROR_FORMAT,
-                           "safetensors_open: '%s': tensor '%.*s' lies from %lld to %lld, outside the %lld bytes of data from byte %lld on",
-                           file->path, TARN__NAME_SHOWN, e->name, (long long)e->begin, (long long)e->end, (long long)room, (long long)file->data);
+                           "safetensors_open: '%s': tensor '%.*s' lies from %lld to %lld, outside the %lld bytes of "
+                           "data from byte %lld on",
+                           file->path, TARN__NAME_SHOWN, e->name, (long long)e->begin, (long long)e->end,
+                           (long long)room, (long long)file->data);
     if (needed < 0)
-        return tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': tensor '%.*s': its shape %s of %s is no possible number of bytes",
-                           file->path, TARN__NAME_SHOWN, e->name, tarn__shape_text(e->shape.size, e->shape.rank, &(tarn__text){{0}}),
-                           e->type->name);
+        return tarn__raise(TARN_ERROR_FORMAT,
+                           "safetensors_open: '%s': tensor '%.*s': its shape %s of %s is no possible number of bytes",
+                           file->path, TARN__NAME_SHOWN, e->name,
+                           tarn__shape_text(e->shape.size, e->shape.rank, &(tarn__text){{0}}), e->type->name);
     return e->end - e->begin == needed ||
            tarn__raise(TARN_ERROR_FORMAT,
-                       "safetensors_open: '%s': tensor '%.*s', at byte %lld: its shape %s of %s needs %lld bytes, but it has %lld",
+                       "safetensors_open: '%s': tensor '%.*s', at byte %lld: its shape %s of %s needs %lld bytes, but "
+                       "it has %lld",
                        file->path, TARN__NAME_SHOWN, e->name, (long long)(file->data + e->begin),
-                       tarn__shape_text(e->shape.size, e->shape.rank, &(tarn__text){{0}}), e->type->name, (long long)needed,
-                       (long long)(e->end - e->begin));
+                       tarn__shape_text(e->shape.size, e->shape.rank, &(tarn__text){{0}}), e->type->name,
+                       (long long)needed, (long long)(e->end - e->begin));
 }
 
 static bool read_entry(const tarn_safetensors *file, const char *name, const json_t *value, tarn__entry *e)
 {
     *e = (tarn__entry){.name = name, .part = file};
     if (!json_is_object(value))
-        return tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': tensor '%.*s' is no object", file->path, TARN__NAME_SHOWN, name);
+        return tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': tensor '%.*s' is no object", file->path,
+                           TARN__NAME_SHOWN, name);
     return read_type(file, value, e) && read_shape(file, value, e) && read_place(file, value, e);
 }
 
-/* ---- all of them ----------------------------------------------------------------------------------------------------------- */
+/* ---- all of them ------------------------------------------------------------------------------------------------- */
 
 static bool read_entries(tarn_safetensors *file)
 {
@@ -194,13 +213,15 @@ static bool check_places(tarn_safetensors *file)
         const tarn__entry *e = &file->entry[i];
         if (e->begin != at)
             return tarn__raise(TARN_ERROR_FORMAT,
-                               "safetensors_open: '%s': tensor '%.*s' begins at byte %lld, but the one before it ends at byte %lld: %s",
-                               file->path, TARN__NAME_SHOWN, e->name, (long long)(file->data + e->begin), (long long)(file->data + at),
-                               e->begin < at ? "they overlap" : "there is a hole");
+                               "safetensors_open: '%s': tensor '%.*s' begins at byte %lld, but the one before it ends "
+                               "at byte %lld: %s",
+                               file->path, TARN__NAME_SHOWN, e->name, (long long)(file->data + e->begin),
+                               (long long)(file->data + at), e->begin < at ? "they overlap" : "there is a hole");
         at = e->end;
     }
     return at == room ||
-           tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': the last tensor ends at byte %lld, but the file at byte %lld",
+           tarn__raise(TARN_ERROR_FORMAT,
+                       "safetensors_open: '%s': the last tensor ends at byte %lld, but the file at byte %lld",
                        file->path, (long long)(file->data + at), (long long)(file->data + room));
 }
 
@@ -231,12 +252,12 @@ bool tarn__safetensors_sort_names(tarn_safetensors *file)
     return file->by_name != NULL;
 }
 
-/* ---- life ------------------------------------------------------------------------------------------------------------------ */
+/* ---- life -------------------------------------------------------------------------------------------------------- */
 
 static bool read_file(tarn_safetensors *file)
 {
-    return tarn__map_open(&file->map, "safetensors_open", file->path) && read_header(file) && check_metadata(file) && read_entries(file) &&
-           check_places(file) && tarn__checksums_read(file);
+    return tarn__map_open(&file->map, "safetensors_open", file->path) && read_header(file) && check_metadata(file) &&
+           read_entries(file) && check_places(file) && tarn__checksums_read(file);
 }
 
 tarn_safetensors *tarn_safetensors_open(const char *path)
@@ -250,7 +271,8 @@ tarn_safetensors *tarn_safetensors_open(const char *path)
     tarn_safetensors *file = tarn__alloc(sizeof(*file));
     if (!file)
         return NULL;
-    if ((file->path = tarn__text_copy(path)) && (tarn__is_safetensors_index(path) ? tarn__safetensors_read_index(file) : read_file(file)) &&
+    if ((file->path = tarn__text_copy(path)) &&
+        (tarn__is_safetensors_index(path) ? tarn__safetensors_read_index(file) : read_file(file)) &&
         tarn__safetensors_sort_names(file))
         return file;
     tarn_safetensors_close(file);
@@ -272,7 +294,7 @@ void tarn_safetensors_close(tarn_safetensors *file)
     tarn__release(file, sizeof(*file));
 }
 
-/* ---- asking ---------------------------------------------------------------------------------------------------------------- */
+/* ---- asking ------------------------------------------------------------------------------------------------------ */
 
 static bool check_file(const char *function, const tarn_safetensors *file)
 {
@@ -287,7 +309,8 @@ static const tarn__entry *entry_at(const char *function, const tarn_safetensors 
         return NULL;
     if (index >= 0 && index < file->count)
         return &file->entry[index];
-    tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is no tensor %d; '%s' has %d", function, index, file->path, file->count);
+    tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is no tensor %d; '%s' has %d", function, index, file->path,
+                file->count);
     return NULL;
 }
 
@@ -324,7 +347,8 @@ bool tarn_safetensors_info(const tarn_safetensors *file, int index, tarn_safeten
         return false;
     if (!about)
         return tarn__raise(TARN_ERROR_ARGUMENT, "safetensors_info: the entry to fill in is NULL");
-    *about = (tarn_safetensors_entry){e->name, e->type->name, e->type->dtype, e->shape, e->part->data + e->begin, e->end - e->begin};
+    *about = (tarn_safetensors_entry){
+        e->name, e->type->name, e->type->dtype, e->shape, e->part->data + e->begin, e->end - e->begin};
     return true;
 }
 
@@ -358,8 +382,8 @@ bool tarn_safetensors_metadata_at(const tarn_safetensors *file, int index, const
     if (!check_file("safetensors_metadata_at", file))
         return false;
     if (index < 0 || (size_t)index >= json_object_size(file->metadata))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "safetensors_metadata_at: there is no key %d; '%s' has %zu", index, file->path,
-                           json_object_size(file->metadata));
+        return tarn__raise(TARN_ERROR_ARGUMENT, "safetensors_metadata_at: there is no key %d; '%s' has %zu", index,
+                           file->path, json_object_size(file->metadata));
     void *at = json_object_iter(file->metadata);
     for (int i = 0; i < index; i++)
         at = json_object_iter_next(file->metadata, at);
@@ -370,7 +394,7 @@ bool tarn_safetensors_metadata_at(const tarn_safetensors *file, int index, const
     return true;
 }
 
-/* ---- elements -------------------------------------------------------------------------------------------------------------- */
+/* ---- elements ---------------------------------------------------------------------------------------------------- */
 
 static const char *elements(const tarn__entry *e)
 {
@@ -388,8 +412,9 @@ static bool check_bools(const char *function, const tarn__entry *e)
     const char *value = elements(e);
     for (int64_t i = 0; i < e->end - e->begin; i++)
         if (value[i] != 0 && value[i] != 1)
-            return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': tensor '%.*s', byte %lld: %d is no bool", function, e->part->path, TARN__NAME_SHOWN,
-                               e->name, (long long)(e->part->data + e->begin + i), (unsigned char)value[i]);
+            return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': tensor '%.*s', byte %lld: %d is no bool", function,
+                               e->part->path, TARN__NAME_SHOWN, e->name, (long long)(e->part->data + e->begin + i),
+                               (unsigned char)value[i]);
     return true;
 }
 
@@ -403,12 +428,12 @@ static const tarn__entry *loadable(const char *function, const tarn_safetensors 
     if (!name)
         tarn__raise(TARN_ERROR_ARGUMENT, "%s: the name is NULL", function);
     else if (!e)
-        tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' has no tensor '%.*s'; it has %d others", function, file->path, TARN__NAME_SHOWN, name,
-                    file->count);
+        tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' has no tensor '%.*s'; it has %d others", function, file->path,
+                    TARN__NAME_SHOWN, name, file->count);
     else if (e->type->dtype == TARN_DTYPE_COUNT)
         tarn__raise(TARN_ERROR_UNSUPPORTED,
-                    "%s: '%s': tensor '%.*s' is %s, which tarn cannot load; it loads F64 F32 F16 BF16 I64 I32 U8 BOOL", function,
-                    file->path, TARN__NAME_SHOWN, name, e->type->name);
+                    "%s: '%s': tensor '%.*s' is %s, which tarn cannot load; it loads F64 F32 F16 BF16 I64 I32 U8 BOOL",
+                    function, file->path, TARN__NAME_SHOWN, name, e->type->name);
     else if (tarn__checksum_check(function, e) && (e->type->dtype != TARN_BOOL || check_bools(function, e)))
         return e;
     return NULL;
@@ -444,12 +469,15 @@ bool tarn_safetensors_read_into(const tarn_safetensors *file, const char *name, 
     if (!e)
         return false;
     tarn_dtype from = e->type->dtype, to = tensor->view.dtype;
-    if (e->shape.rank != tensor->view.rank || memcmp(e->shape.size, tensor->view.shape, sizeof(int64_t) * (size_t)e->shape.rank) != 0)
-        return tarn__raise(TARN_ERROR_SHAPE, "%s: '%s': tensor '%.*s' is %s, but it is to be read into one of %s", function, file->path,
-                           TARN__NAME_SHOWN, name, tarn__shape_text(e->shape.size, e->shape.rank, &(tarn__text){{0}}), TARN__SHAPE_TEXT(tensor));
+    if (e->shape.rank != tensor->view.rank ||
+        memcmp(e->shape.size, tensor->view.shape, sizeof(int64_t) * (size_t)e->shape.rank) != 0)
+        return tarn__raise(TARN_ERROR_SHAPE, "%s: '%s': tensor '%.*s' is %s, but it is to be read into one of %s",
+                           function, file->path, TARN__NAME_SHOWN, name,
+                           tarn__shape_text(e->shape.size, e->shape.rank, &(tarn__text){{0}}),
+                           TARN__SHAPE_TEXT(tensor));
     if (from != to && !(tarn__is_float(from) && tarn__is_float(to)))
-        return tarn__raise(TARN_ERROR_DTYPE, "%s: '%s': tensor '%.*s' is %s, but it is to be read into one of %s", function, file->path,
-                           TARN__NAME_SHOWN, name, tarn_dtype_name(from), tarn_dtype_name(to));
+        return tarn__raise(TARN_ERROR_DTYPE, "%s: '%s': tensor '%.*s' is %s, but it is to be read into one of %s",
+                           function, file->path, TARN__NAME_SHOWN, name, tarn_dtype_name(from), tarn_dtype_name(to));
     bool good = from == to ? tarn_write(tensor, elements(e), (size_t)(e->end - e->begin)) : convert_into(e, tensor);
     return good || tarn__raise_within(function);
 }

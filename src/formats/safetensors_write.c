@@ -1,17 +1,17 @@
-/* safetensors_write.c: the writer. It collects names and tensors; the file is laid out and written at the end, as the reference
- * implementation lays it out: wide element types first, then by name, the header padded with spaces to a multiple of 8 bytes, so that every
- * tensor's elements are aligned. */
+/* safetensors_write.c: the writer. It collects names and tensors; the file is laid out and written at the end, as the
+ * reference implementation lays it out: wide element types first, then by name, the header padded with spaces to a
+ * multiple of 8 bytes, so that every tensor's elements are aligned. */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/dtype.h"
-#include "base/os/files.h"
 #include "base/list.h"
 #include "base/memory.h"
+#include "base/os/files.h"
 #include "core/tensor/tensor.h"
-#include "formats/tensor_bytes.h"
 #include "formats/safetensors_checksum.h"
+#include "formats/tensor_bytes.h"
 
 typedef struct item {
     char *name; /* owned */
@@ -31,7 +31,7 @@ struct tarn_safetensors_writer {
     bool has_sums;
 };
 
-/* ---- collecting ------------------------------------------------------------------------------------------------------------ */
+/* ---- collecting -------------------------------------------------------------------------------------------------- */
 
 /* For what jansson says by NULL or -1 once its input is known to be good. Is false. */
 static bool no_memory(const char *function)
@@ -96,7 +96,9 @@ static bool check_writer(const char *function, const tarn_safetensors_writer *wr
 static bool add_item(const char *function, tarn_safetensors_writer *writer, const char *name, item new)
 {
     if (tarn__is_blocks(new.dtype))
-        return tarn__raise(TARN_ERROR_DTYPE, "%s: '%.200s' is %s, which safetensors files cannot hold; convert it with tarn_cast() first, or write a GGUF file",
+        return tarn__raise(TARN_ERROR_DTYPE,
+                           "%s: '%.200s' is %s, which safetensors files cannot hold; convert it with tarn_cast() "
+                           "first, or write a GGUF file",
                            function, name, tarn_dtype_name(new.dtype));
     if (!name[0] || strcmp(name, "__metadata__") == 0)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' cannot be a tensor's name", function, name);
@@ -104,7 +106,8 @@ static bool add_item(const char *function, tarn_safetensors_writer *writer, cons
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is a tensor '%.200s' already", function, name);
     if (json_object_set_new(writer->names, name, json_true()) != 0)
         return no_memory(function);
-    new.name = tarn__list_room(&writer->item, writer->count, &writer->room, sizeof(item)) ? tarn__text_copy(name) : NULL;
+    new.name =
+        tarn__list_room(&writer->item, writer->count, &writer->room, sizeof(item)) ? tarn__text_copy(name) : NULL;
     if (!new.name) {
         json_object_del(writer->names, name);
         return false;
@@ -116,15 +119,18 @@ static bool add_item(const char *function, tarn_safetensors_writer *writer, cons
 bool tarn_safetensors_add(tarn_safetensors_writer *writer, const char *name, tarn_tensor *tensor)
 {
     const char *function = "safetensors_add";
-    if (!check_writer(function, writer) || !check_text(function, "name", name) || !tarn__check_any(function, tensor, "the tensor"))
+    if (!check_writer(function, writer) || !check_text(function, "name", name) ||
+        !tarn__check_any(function, tensor, "the tensor"))
         return false;
-    if (!add_item(function, writer, name, (item){.dtype = tensor->view.dtype, .shape = tarn__shape_of(tensor), .tensor = tensor}))
+    if (!add_item(function, writer, name,
+                  (item){.dtype = tensor->view.dtype, .shape = tarn__shape_of(tensor), .tensor = tensor}))
         return false;
     tarn__hold(tensor);
     return true;
 }
 
-bool tarn__safetensors_add_made(tarn_safetensors_writer *writer, const char *name, tarn_dtype dtype, tarn_shape shape, tarn__write_fn write, void *ctx)
+bool tarn__safetensors_add_made(tarn_safetensors_writer *writer, const char *name, tarn_dtype dtype, tarn_shape shape,
+                                tarn__write_fn write, void *ctx)
 {
     const char *function = "safetensors_add";
     return check_writer(function, writer) && check_text(function, "name", name) &&
@@ -149,7 +155,7 @@ bool tarn_safetensors_add_checksums(tarn_safetensors_writer *writer)
     return true;
 }
 
-/* ---- the header ------------------------------------------------------------------------------------------------------------ */
+/* ---- the header -------------------------------------------------------------------------------------------------- */
 
 /* The format's row for a dtype; a later row comes earlier in the file. */
 static int row_of(tarn_dtype dtype)
@@ -186,8 +192,8 @@ static json_t *describe(const item *one, int64_t begin)
         }
     if (!shape)
         return NULL;
-    return json_pack("{s:s, s:o, s:[I, I]}", "dtype", tarn__safetensors_types[row_of(one->dtype)].name, "shape", shape, "data_offsets",
-                     (json_int_t)begin, (json_int_t)(begin + bytes_of(one)));
+    return json_pack("{s:s, s:o, s:[I, I]}", "dtype", tarn__safetensors_types[row_of(one->dtype)].name, "shape", shape,
+                     "data_offsets", (json_int_t)begin, (json_int_t)(begin + bytes_of(one)));
 }
 
 /* The header's text, to be freed with free(); NULL with an error raised. */
@@ -195,8 +201,9 @@ static char *header_text(const tarn_safetensors_writer *writer)
 {
     json_t *header = json_object();
     int64_t begin = 0;
-    bool good = header && (!writer->has_sums || tarn__checksums_reserve(writer->metadata, writer->count)) &&
-                (json_object_size(writer->metadata) == 0 || json_object_set(header, "__metadata__", writer->metadata) == 0);
+    bool good =
+        header && (!writer->has_sums || tarn__checksums_reserve(writer->metadata, writer->count)) &&
+        (json_object_size(writer->metadata) == 0 || json_object_set(header, "__metadata__", writer->metadata) == 0);
     for (int i = 0; good && i < writer->count; i++) {
         good = json_object_set_new(header, writer->item[i].name, describe(&writer->item[i], begin)) == 0;
         begin += bytes_of(&writer->item[i]);
@@ -221,7 +228,8 @@ static bool lay_out(const tarn_safetensors_writer *writer, const char *text, hea
     size_t length = strlen(text);
     uint64_t whole = (length + 7) / 8 * 8;
     if (whole > TARN__SAFETENSORS_HEADER)
-        return tarn__raise(TARN_ERROR_UNSUPPORTED, "safetensors_finish: '%s': the header would have %llu bytes; the format allows %d",
+        return tarn__raise(TARN_ERROR_UNSUPPORTED,
+                           "safetensors_finish: '%s': the header would have %llu bytes; the format allows %d",
                            writer->path, (unsigned long long)whole, TARN__SAFETENSORS_HEADER);
     *to = (head_bytes){.bytes = tarn__alloc(8 + (size_t)whole), .length = 8 + (size_t)whole};
     if (!to->bytes)
@@ -242,7 +250,7 @@ static bool make_head(const tarn_safetensors_writer *writer, head_bytes *to)
     return good;
 }
 
-/* ---- the file -------------------------------------------------------------------------------------------------------------- */
+/* ---- the file ---------------------------------------------------------------------------------------------------- */
 
 /* Writes the elements; their checksums go into the head. */
 static bool write_items(const tarn_safetensors_writer *writer, tarn__output *output, head_bytes *head)
@@ -253,7 +261,8 @@ static bool write_items(const tarn_safetensors_writer *writer, tarn__output *out
         const item *one = &writer->item[i];
         if (head->values)
             tarn__output_sum_begin(output, &sum);
-        good = one->tensor ? tarn__write_elements("safetensors_finish", one->tensor, output) : one->write(output, one->ctx);
+        good = one->tensor ? tarn__write_elements("safetensors_finish", one->tensor, output)
+                           : one->write(output, one->ctx);
         if (head->values)
             tarn__checksum_put(head->bytes + head->values, i + 1, tarn__output_sum_end(output));
     }
@@ -267,7 +276,8 @@ static bool write_all(const tarn_safetensors_writer *writer, tarn__output *outpu
         return false;
     if (!head->values)
         return true;
-    tarn__checksum_put(head->bytes + head->values, 0, tarn__checksum_of_header(head->bytes, head->length, head->values));
+    tarn__checksum_put(head->bytes + head->values, 0,
+                       tarn__checksum_of_header(head->bytes, head->length, head->values));
     return tarn__output_write_at(output, 0, head->bytes, head->length);
 }
 
@@ -279,7 +289,8 @@ static bool write_file(tarn_safetensors_writer *writer)
         qsort(writer->item, (size_t)writer->count, sizeof(item), compare_items);
     if (!make_head(writer, &head))
         return false;
-    bool opened = tarn__output_open(&output, "safetensors_finish", writer->path), good = opened && write_all(writer, &output, &head);
+    bool opened = tarn__output_open(&output, "safetensors_finish", writer->path),
+         good = opened && write_all(writer, &output, &head);
     tarn__release(head.bytes, head.length);
     if (good)
         return tarn__output_commit(&output);

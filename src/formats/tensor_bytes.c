@@ -19,7 +19,8 @@ static bool write_from_device(const tarn__storage *storage, int64_t offset, size
     bool good = staging != NULL;
     for (size_t done = 0; good && done < bytes; done += piece) {
         size_t now = bytes - done < piece ? bytes - done : piece;
-        good = tarn__storage_download(storage, offset + (int64_t)done, staging, now) && tarn__output_write(output, staging, now);
+        good = tarn__storage_download(storage, offset + (int64_t)done, staging, now) &&
+               tarn__output_write(output, staging, now);
     }
     tarn__release(staging, piece);
     return good;

@@ -6,7 +6,8 @@
 
 #include "base/os/files.h"
 
-/* Appends the elements of a tensor of any device and layout, row-major, in its own dtype. False with an error: then discard. */
+/* Appends the elements of a tensor of any device and layout, row-major, in its own dtype. False with an error: then
+ * discard. */
 bool tarn__write_elements(const char *function, tarn_tensor *tensor, tarn__output *output);
 
 /* Writes the elements of a tensor that is made when it is its turn. False with an error. */

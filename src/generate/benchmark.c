@@ -27,7 +27,7 @@ static double now_ms(void)
     return 1e3 * (double)now.tv_sec + 1e-6 * (double)now.tv_nsec;
 }
 
-/* ---- weights of blocks ----------------------------------------------------------------------------------------------------- */
+/* ---- weights of blocks ------------------------------------------------------------------------------------------- */
 
 /* A matrix of random blocks: all rows are made of a few, which takes less time than to pack them all. */
 static tarn_tensor *make_blocks(const tarn_tensor *like, tarn_dtype dtype)
@@ -35,7 +35,8 @@ static tarn_tensor *make_blocks(const tarn_tensor *like, tarn_dtype dtype)
     tarn_scope *scope = tarn_scope_open();
     tarn_device device = tarn_device_of(like);
     int64_t rows = tarn_size(like, 0), columns = tarn_size(like, 1), few = rows < PATTERN_ROWS ? rows : PATTERN_ROWS;
-    tarn_tensor *some = tarn_to(tarn_cast(tarn_normal(TARN_SHAPE(few, columns), 0, 0.02, TARN_F32, tarn_device_cpu()), dtype), device);
+    tarn_tensor *some =
+        tarn_to(tarn_cast(tarn_normal(TARN_SHAPE(few, columns), 0, 0.02, TARN_F32, tarn_device_cpu()), dtype), device);
     tarn_tensor *all = some ? tarn_empty(TARN_SHAPE(rows, columns), dtype, device) : NULL;
     for (int64_t row = 0; all && row < rows && !tarn_failed(); row += few) {
         int64_t count = rows - row < few ? rows - row : few;
@@ -46,8 +47,10 @@ static tarn_tensor *make_blocks(const tarn_tensor *like, tarn_dtype dtype)
     return all;
 }
 
-/* Puts blocks in the place of every matrix of a module and its children; a tensor that stands in two places gets the same ones in both. */
-static bool use_blocks(tarn_module *module, tarn_dtype dtype, tarn_tensor **old_table, tarn_tensor **new_table, tarn__fallback *fallback)
+/* Puts blocks in the place of every matrix of a module and its children; a tensor that stands in two places gets the
+ * same ones in both. */
+static bool use_blocks(tarn_module *module, tarn_dtype dtype, tarn_tensor **old_table, tarn_tensor **new_table,
+                       tarn__fallback *fallback)
 {
     for (int i = 0; i < module->parameters; i++) {
         tarn__parameter *p = &module->parameter[i];
@@ -77,7 +80,7 @@ static bool use_blocks(tarn_module *module, tarn_dtype dtype, tarn_tensor **old_
     return true;
 }
 
-/* ---- the model ------------------------------------------------------------------------------------------------------------- */
+/* ---- the model --------------------------------------------------------------------------------------------------- */
 
 static bool is_blocks(tarn_dtype dtype)
 {
@@ -88,13 +91,16 @@ static bool make_model(measuring *m)
 {
     const tarn_decode_options *o = &m->options;
     bool on_cpu = tarn_device_equal(o->device, tarn_device_cpu());
-    tarn_dtype plain = !is_blocks(o->dtype) ? o->dtype : on_cpu ? TARN_F32 : TARN_BF16; /* of norms, and of all that passes between matrices */
+    /* of norms, and of all that passes between matrices */
+    tarn_dtype plain = !is_blocks(o->dtype) ? o->dtype : on_cpu ? TARN_F32 : TARN_BF16;
     const tarn__model_kind *kind = tarn__model_kind_trained(o->model);
-    tarn__model_sizes sizes = {.dtype = plain, .vocab = o->vocab, .layers = o->layers, .heads = o->heads, .width = o->width};
+    tarn__model_sizes sizes = {
+        .dtype = plain, .vocab = o->vocab, .layers = o->layers, .heads = o->heads, .width = o->width};
     if (!kind)
         return tarn__raise(TARN_ERROR_ARGUMENT, "there is no language model of the name '%.64s'", o->model);
     if (is_blocks(o->dtype) && kind->linear == TARN__LINEAR_IN_OUT)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "weights of %s are measured in models of the Llama family; %.64s takes f32, bf16 or f16",
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "weights of %s are measured in models of the Llama family; %.64s takes f32, bf16 or f16",
                            tarn_dtype_name(o->dtype), o->model);
     if (!kind->complete("decode_measure", o->model, &sizes))
         return false;
@@ -102,10 +108,12 @@ static bool make_model(measuring *m)
         return false;
     int64_t needed = o->prompt + o->tokens + WARM_UP;
     if (sizes.longest < needed)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%lld tokens of a prompt and %lld more are more than the context of %lld", (long long)o->prompt,
-                           (long long)o->tokens + WARM_UP, (long long)sizes.longest);
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "%lld tokens of a prompt and %lld more are more than the context of %lld",
+                           (long long)o->prompt, (long long)o->tokens + WARM_UP, (long long)sizes.longest);
     sizes.context = sizes.context < needed ? needed : sizes.context;
-    tarn_device first = o->device_layers ? tarn_device_cpu() : o->device; /* a model that does not fit there is made elsewhere */
+    /* a model that does not fit there is made elsewhere */
+    tarn_device first = o->device_layers ? tarn_device_cpu() : o->device;
     if (!(m->model = kind->fresh("decode_measure", o->model, &sizes, first, 1)) || !tarn_module_train(m->model, false))
         return false;
     tarn_tensor *old_table = NULL, *new_table = NULL;
@@ -122,18 +130,21 @@ static bool prepare(measuring *m)
     const tarn_decode_options *o = &m->options;
     if (!make_model(m))
         return false;
-    const tarn_decoder_options how = {
-        .batch = o->sequences, .context = o->prompt + o->tokens + WARM_UP, .kv = o->kv, .chunk = o->chunk ? o->chunk : o->prompt};
+    const tarn_decoder_options how = {.batch = o->sequences,
+                                      .context = o->prompt + o->tokens + WARM_UP,
+                                      .kv = o->kv,
+                                      .chunk = o->chunk ? o->chunk : o->prompt};
     m->decoder = tarn_decoder_new(m->model, &how);
     m->sampler = m->decoder ? tarn_sampler_new(NULL) : NULL;
     if (!m->sampler)
         return false;
-    tarn_tensor *numbers = tarn_uniform(TARN_SHAPE(o->sequences, o->prompt), 0, (double)m->decoder->facts.vocab - 1, TARN_F32, o->device);
+    tarn_tensor *numbers =
+        tarn_uniform(TARN_SHAPE(o->sequences, o->prompt), 0, (double)m->decoder->facts.vocab - 1, TARN_F32, o->device);
     m->prompt = numbers ? tarn__scope_take(tarn_cast(numbers, TARN_I64)) : NULL;
     return m->prompt != NULL;
 }
 
-/* ---- measuring ------------------------------------------------------------------------------------------------------------- */
+/* ---- measuring --------------------------------------------------------------------------------------------------- */
 
 /* The next token of every sequence, read by the host; kept in the place of *token, which is freed. */
 static bool decode_one(const measuring *m, tarn_tensor **token)
@@ -200,7 +211,8 @@ static void weigh(const measuring *m, tarn_decode_timing *t)
         t->weight_bytes += tarn_bytes(p);
     }
     t->read_bytes = t->weight_bytes - (table != head ? tarn_bytes(table) : 0);
-    t->cache_bytes = tarn__cache_token_bytes(&m->decoder->cache.shape, m->decoder->cache.shape.layers) * m->decoder->cache.shape.room * m->options.sequences;
+    t->cache_bytes = tarn__cache_token_bytes(&m->decoder->cache.shape, m->decoder->cache.shape.layers) *
+                     m->decoder->cache.shape.room * m->options.sequences;
 }
 
 static bool measure(measuring *m, tarn_decode_timing *t)
@@ -231,23 +243,31 @@ static bool check_options(tarn_decode_options *o)
     o->runs = o->runs ? o->runs : 3;
     bool is_number = o->dtype == TARN_F32 || o->dtype == TARN_F64 || o->dtype == TARN_BF16 || o->dtype == TARN_F16;
     if (!is_number && ((unsigned)o->dtype >= TARN_DTYPE_COUNT || !is_blocks(o->dtype)))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "decode_measure: weights cannot be of dtype %d; they are f32, f64, bf16, f16 or blocks", (int)o->dtype);
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "decode_measure: weights cannot be of dtype %d; they are f32, f64, bf16, f16 or blocks",
+                           (int)o->dtype);
     if (!o->model)
         return tarn__raise(TARN_ERROR_ARGUMENT, "decode_measure: the model's name is NULL");
-    if (o->prompt < 1 || o->prompt > INT32_MAX || o->tokens < 1 || o->tokens > INT32_MAX || o->sequences < 1 || o->sequences > 1024 || o->runs < 1 || o->runs > MOST_RUNS)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "decode_measure: %lld tokens after %lld in %lld sequences, %lld times: at least one of each, and at most 1024 and %d of the last two",
-                           (long long)o->tokens, (long long)o->prompt, (long long)o->sequences, (long long)o->runs, MOST_RUNS);
+    if (o->prompt < 1 || o->prompt > INT32_MAX || o->tokens < 1 || o->tokens > INT32_MAX || o->sequences < 1 ||
+        o->sequences > 1024 || o->runs < 1 || o->runs > MOST_RUNS)
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "decode_measure: %lld tokens after %lld in %lld sequences, %lld times: at least one of "
+                           "each, and at most 1024 and %d of the last two",
+                           (long long)o->tokens, (long long)o->prompt, (long long)o->sequences, (long long)o->runs,
+                           MOST_RUNS);
     return true;
 }
 
-bool tarn_decode_measure_sized(tarn_decode_timing *timing, size_t timing_size, const tarn_decode_options *options, size_t options_size)
+bool tarn_decode_measure_sized(tarn_decode_timing *timing, size_t timing_size, const tarn_decode_options *options,
+                               size_t options_size)
 {
     const char *function = "decode_measure";
     tarn_decode_timing found = {0};
     if (tarn_failed())
         return false;
     if (!options || !timing)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the %s", function, options ? "timing is NULL" : "options are NULL");
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the %s", function,
+                           options ? "timing is NULL" : "options are NULL");
     measuring *m = tarn__alloc(sizeof(*m));
     if (!m)
         return false;

@@ -1,4 +1,5 @@
-/* captured.h: the step of one token for every sequence of a decoder, recorded and repeated where the device can do that. */
+/* captured.h: the step of one token for every sequence of a decoder, recorded and repeated where the device can do
+ * that. */
 #ifndef TARN__CAPTURED_DECODING_H
 #define TARN__CAPTURED_DECODING_H
 
@@ -8,8 +9,8 @@
 typedef struct tarn__captured_decoding {
     bool is_wanted;
     int warm_steps;
-    int64_t reach;                 /* keys that the step looks at, at most */
-    tarn_graph *graph;             /* NULL: not recorded yet */
+    int64_t reach;                /* keys that the step looks at, at most */
+    tarn_graph *graph;            /* NULL: not recorded yet */
     tarn_tensor *tokens, *logits; /* i64 [batch, 1] and [batch, vocab], kept: where the step finds and leaves them */
 } tarn__captured_decoding;
 

@@ -1,9 +1,11 @@
-/* decode_graph.c: the step of one token for every sequence, recorded once and then run as a whole, where the device can do that.
+/* decode_graph.c: the step of one token for every sequence, recorded once and then run as a whole, where the device can
+ * do that.
  *
- * What changes from token to token lies on the device: the token, which is copied into a tensor that stays, and the lengths of the sequences, from which positions, places in
- * the cache and the keys to look at are taken there; the step itself moves them on. What the host decided stays as it was: `reach`, the keys that are looked
- * at at most. It is a power of two, so that a text is recorded again each time that it has grown to twice its length, not more often. Steps before the
- * recorded one are taken one by one in the same form: buffers are made and algorithms chosen in them. */
+ * What changes from token to token lies on the device: the token, which is copied into a tensor that stays, and the
+ * lengths of the sequences, from which positions, places in the cache and the keys to look at are taken there; the step
+ * itself moves them on. What the host decided stays as it was: `reach`, the keys that are looked at at most. It is a
+ * power of two, so that a text is recorded again each time that it has grown to twice its length, not more often. Steps
+ * before the recorded one are taken one by one in the same form: buffers are made and algorithms chosen in them. */
 #include "generate/captured.h"
 
 #include <string.h>
@@ -13,8 +15,8 @@
 #include "core/launch/graph.h"
 #include "generate/decoder.h"
 
-enum { WARM_UP = 2 };           /* steps that are taken one by one first */
-enum { SMALLEST_REACH = 256 };  /* keys */
+enum { WARM_UP = 2 };          /* steps that are taken one by one first */
+enum { SMALLEST_REACH = 256 }; /* keys */
 
 void tarn__captured_decoding_plan(tarn__captured_decoding *c, tarn_device device, bool is_wanted)
 {
@@ -47,7 +49,8 @@ static bool step(void *ctx)
     tarn_tensor *logits = good ? tarn__decoder_step(d, c->tokens) : NULL;
     tarn_free(c->logits);
     c->logits = logits ? tarn__scope_take(logits) : NULL; /* of a recorded step: each run makes them there again */
-    good = good && logits && tarn__cache_end(&d->cache); /* last: a step that fails must not count on the device alone */
+    /* last: a step that fails must not count on the device alone */
+    good = good && logits && tarn__cache_end(&d->cache);
     tarn_no_grad_close();
     tarn_scope_close(scope);
     return good;
@@ -86,7 +89,8 @@ static void record(tarn_decoder *d)
     tarn__error_record why;
     tarn__error_save(&why);
     c->is_wanted = false;
-    tarn__log(TARN_LOG_WARNING, "decoder_feed: steps are taken one by one, because this one cannot be recorded: %s", why.text + strlen("tarn: "));
+    tarn__log(TARN_LOG_WARNING, "decoder_feed: steps are taken one by one, because this one cannot be recorded: %s",
+              why.text + strlen("tarn: "));
 }
 
 tarn_tensor *tarn__captured_decoding_feed(tarn_decoder *d, tarn_tensor *tokens)

@@ -1,4 +1,5 @@
-/* decoder.c: a language model that sees texts token by token: what it has seen stays in a cache on the model's device. */
+/* decoder.c: a language model that sees texts token by token: what it has seen stays in a cache on the model's device.
+ */
 #include <string.h>
 #include <tarn/autograd.h>
 #include <tarn/generate.h>
@@ -8,15 +9,15 @@
 
 #define USUAL_CHUNK 512
 
-/* ---- making one ------------------------------------------------------------------------------------------------------------ */
+/* ---- making one -------------------------------------------------------------------------------------------------- */
 
 static bool check_options(const tarn_decoder_options *o, const tarn__model_facts *facts)
 {
     if (o->batch < 0 || o->batch > INT32_MAX)
         return tarn__raise(TARN_ERROR_ARGUMENT, ".batch is %lld; there must be at least one text", (long long)o->batch);
     if (o->context < 0 || o->context > facts->context)
-        return tarn__raise(TARN_ERROR_ARGUMENT, ".context is %lld; the model's goes from 1 to %lld", (long long)o->context,
-                           (long long)facts->context);
+        return tarn__raise(TARN_ERROR_ARGUMENT, ".context is %lld; the model's goes from 1 to %lld",
+                           (long long)o->context, (long long)facts->context);
     if (o->chunk < 0)
         return tarn__raise(TARN_ERROR_ARGUMENT, ".chunk is %lld; it must be at least 0", (long long)o->chunk);
     return tarn_kv_name(o->kv) != NULL;
@@ -58,7 +59,8 @@ tarn_decoder *tarn_decoder_new_sized(tarn_module *model, const tarn_decoder_opti
     }
     tarn__cache_shape shape = shape_of(&chosen, &own.facts);
     own.batch = shape.batch;
-    tarn__captured_decoding_plan(&own.captured, own.facts.device, !chosen.no_capture && shape.device_layers == shape.layers);
+    tarn__captured_decoding_plan(&own.captured, own.facts.device,
+                                 !chosen.no_capture && shape.device_layers == shape.layers);
     tarn_decoder *decoder = tarn__alloc(sizeof(*decoder));
     if (decoder && tarn__cache_open(function, &own.cache, &shape)) {
         *decoder = own;
@@ -79,7 +81,7 @@ void tarn_decoder_free(tarn_decoder *decoder)
     tarn__release(decoder, sizeof(*decoder));
 }
 
-/* ---- asking ---------------------------------------------------------------------------------------------------------------- */
+/* ---- asking ------------------------------------------------------------------------------------------------------ */
 
 /* Raises when there is none. */
 static bool check_decoder(const char *function, const tarn_decoder *decoder)
@@ -93,8 +95,8 @@ static bool check_sequence(const char *function, const tarn_decoder *decoder, in
 {
     return check_decoder(function, decoder) &&
            ((sequence >= 0 && sequence < decoder->batch) ||
-            tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is no sequence %lld; there are %lld, from 0", function, (long long)sequence,
-                        (long long)decoder->batch));
+            tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is no sequence %lld; there are %lld, from 0", function,
+                        (long long)sequence, (long long)decoder->batch));
 }
 
 int64_t tarn_decoder_length(const tarn_decoder *decoder)
@@ -117,9 +119,10 @@ int64_t tarn_decoder_room(const tarn_decoder *decoder)
     return check_decoder("decoder_room", decoder) ? decoder->cache.shape.room : -1;
 }
 
-/* ---- going on -------------------------------------------------------------------------------------------------------------- */
+/* ---- going on ---------------------------------------------------------------------------------------------------- */
 
-static bool check_tokens(const char *function, const tarn_decoder *d, const tarn_tensor *tokens, int64_t first, int64_t count)
+static bool check_tokens(const char *function, const tarn_decoder *d, const tarn_tensor *tokens, int64_t first,
+                         int64_t count)
 {
     const tarn__view *view = &tokens->view;
     if (view->rank != 2 || view->shape[0] != count || view->shape[1] < 1)
@@ -127,8 +130,9 @@ static bool check_tokens(const char *function, const tarn_decoder *d, const tarn
                            TARN__SHAPE_TEXT(tokens), (long long)count);
     for (int64_t i = first; i < first + count; i++)
         if (view->shape[1] > d->cache.shape.room - d->cache.length[i])
-            return tarn__raise(TARN_ERROR_SHAPE, "%s: %lld tokens after %lld are more than the context of %lld", function,
-                               (long long)view->shape[1], (long long)d->cache.length[i], (long long)d->cache.shape.room);
+            return tarn__raise(TARN_ERROR_SHAPE, "%s: %lld tokens after %lld are more than the context of %lld",
+                               function, (long long)view->shape[1], (long long)d->cache.length[i],
+                               (long long)d->cache.shape.room);
     return true;
 }
 
@@ -200,7 +204,8 @@ static tarn_tensor *feed(const char *function, tarn_decoder *d, int64_t first, i
 /* One token for every sequence, by the recorded step. */
 static tarn_tensor *feed_recorded(const char *function, tarn_decoder *d, tarn_tensor *tokens)
 {
-    if (!check_tokens(function, d, tokens, 0, d->batch) || !tarn__check_dtype(function, tokens, TARN__INDEXES, "the tokens"))
+    if (!check_tokens(function, d, tokens, 0, d->batch) ||
+        !tarn__check_dtype(function, tokens, TARN__INDEXES, "the tokens"))
         return NULL;
     tarn_scope *scope = tarn_scope_open();
     tarn_tensor *logits = scope ? tarn__captured_decoding_feed(d, tokens) : NULL;
@@ -217,20 +222,24 @@ static tarn_tensor *feed_some(const char *function, tarn_decoder *d, int64_t fir
     if (!tarn__check(function, tokens, "tokens"))
         return NULL;
     bool is_one = tokens->view.rank == 2 && tokens->view.shape[1] == 1;
-    return d->captured.is_wanted && is_one && count == d->batch ? feed_recorded(function, d, tokens) : feed(function, d, first, count, tokens);
+    return d->captured.is_wanted && is_one && count == d->batch ? feed_recorded(function, d, tokens)
+                                                                : feed(function, d, first, count, tokens);
 }
 
 tarn_tensor *tarn_decoder_feed(tarn_decoder *decoder, tarn_tensor *tokens)
 {
-    return check_decoder("decoder_feed", decoder) ? feed_some("decoder_feed", decoder, 0, decoder->batch, tokens) : NULL;
+    return check_decoder("decoder_feed", decoder) ? feed_some("decoder_feed", decoder, 0, decoder->batch, tokens)
+                                                  : NULL;
 }
 
 tarn_tensor *tarn_decoder_feed_one(tarn_decoder *decoder, int64_t sequence, tarn_tensor *tokens)
 {
-    return check_sequence("decoder_feed_one", decoder, sequence) ? feed_some("decoder_feed_one", decoder, sequence, 1, tokens) : NULL;
+    return check_sequence("decoder_feed_one", decoder, sequence)
+               ? feed_some("decoder_feed_one", decoder, sequence, 1, tokens)
+               : NULL;
 }
 
-/* ---- going back ------------------------------------------------------------------------------------------------------------ */
+/* ---- going back -------------------------------------------------------------------------------------------------- */
 
 static bool rewind_to(const char *function, tarn_decoder *d, int64_t sequence, int64_t length)
 {
@@ -256,5 +265,6 @@ bool tarn_decoder_rewind(tarn_decoder *decoder, int64_t length)
 
 bool tarn_decoder_rewind_one(tarn_decoder *decoder, int64_t sequence, int64_t length)
 {
-    return check_sequence("decoder_rewind_one", decoder, sequence) && rewind_to("decoder_rewind_one", decoder, sequence, length);
+    return check_sequence("decoder_rewind_one", decoder, sequence) &&
+           rewind_to("decoder_rewind_one", decoder, sequence, length);
 }

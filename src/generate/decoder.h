@@ -16,10 +16,13 @@ struct tarn_decoder {
     tarn__captured_decoding captured;
 };
 
-/* A step of the model, out of training mode, whatever the model's is: nothing is dropped out of what is written. Logits in the open scope; NULL with an error. */
+/* A step of the model, out of training mode, whatever the model's is: nothing is dropped out of what is written. Logits
+ * in the open scope; NULL with an error. */
 tarn_tensor *tarn__decoder_step(tarn_decoder *decoder, tarn_tensor *tokens);
 
-/* Raises that the cache of a decoder found no room: how much is missing, and what would fit. Replaces the pending error, which says where memory ran out. */
-bool tarn__decoder_no_room(const char *function, const tarn__cache_shape *shape, const tarn_module *model, const tarn__model_facts *facts);
+/* Raises that the cache of a decoder found no room: how much is missing, and what would fit. Replaces the pending
+ * error, which says where memory ran out. */
+bool tarn__decoder_no_room(const char *function, const tarn__cache_shape *shape, const tarn_module *model,
+                           const tarn__model_facts *facts);
 
 #endif

@@ -22,17 +22,20 @@ static bool check_room(const tarn__model_facts *facts, int64_t count, const tarn
     if (o->slide)
         return true;
     if (count >= facts->context)
-        return tarn__raise(TARN_ERROR_SHAPE, "generate: a prompt of %lld tokens leaves no room in the model's context of %lld",
+        return tarn__raise(TARN_ERROR_SHAPE,
+                           "generate: a prompt of %lld tokens leaves no room in the model's context of %lld",
                            (long long)count, (long long)facts->context);
     if (o->tokens > facts->context - count)
         return tarn__raise(TARN_ERROR_SHAPE,
-                           "generate: a prompt of %lld tokens and %lld more do not fit into the model's context of %lld; ask for %lld at most",
-                           (long long)count, (long long)o->tokens, (long long)facts->context, (long long)(facts->context - count));
+                           "generate: a prompt of %lld tokens and %lld more do not fit into the model's context of "
+                           "%lld; ask for %lld at most",
+                           (long long)count, (long long)o->tokens, (long long)facts->context,
+                           (long long)(facts->context - count));
     return true;
 }
 
-int64_t tarn_generate_sized(tarn_module *model, const int32_t *prompt, int64_t count, int32_t *tokens, const tarn_generate_options *options,
-                            size_t options_size)
+int64_t tarn_generate_sized(tarn_module *model, const int32_t *prompt, int64_t count, int32_t *tokens,
+                            const tarn_generate_options *options, size_t options_size)
 {
     const char *function = "generate";
     tarn_generate_options o = {0};
@@ -45,8 +48,11 @@ int64_t tarn_generate_sized(tarn_module *model, const int32_t *prompt, int64_t c
     kind->facts(model, &facts);
     if (!check_room(&facts, count, &o))
         return -1;
-    int64_t room = o.tokens > 0 && count > 0 && count <= facts.context && o.tokens < facts.context - count ? count + o.tokens : facts.context;
-    tarn_writer *writer = tarn_writer_new(model, NULL, &(tarn_writer_options){.context = room, .no_capture = o.no_capture});
+    int64_t room = o.tokens > 0 && count > 0 && count <= facts.context && o.tokens < facts.context - count
+                       ? count + o.tokens
+                       : facts.context;
+    tarn_writer *writer =
+        tarn_writer_new(model, NULL, &(tarn_writer_options){.context = room, .no_capture = o.no_capture});
     int64_t made = writer && tarn__writer_prompt(writer, 0, prompt, count, &o) ? take_all(writer, &o, tokens) : -1;
     tarn_writer_free(writer);
     if (made < 0)

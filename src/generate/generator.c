@@ -5,9 +5,10 @@
 
 #include "base/memory.h"
 
-/* ---- making one ------------------------------------------------------------------------------------------------------------ */
+/* ---- making one -------------------------------------------------------------------------------------------------- */
 
-static tarn_writer *make(const char *function, tarn_module *model, const tarn_tokenizer *tokenizer, const tarn_writer_options *o)
+static tarn_writer *make(const char *function, tarn_module *model, const tarn_tokenizer *tokenizer,
+                         const tarn_writer_options *o)
 {
     tarn_writer *writer = tarn__alloc(sizeof(*writer));
     if (!writer)
@@ -15,8 +16,9 @@ static tarn_writer *make(const char *function, tarn_module *model, const tarn_to
     writer->model = model;
     writer->tokenizer = tokenizer;
     writer->decoder = tarn_decoder_new(
-        model, &(tarn_decoder_options){
-                   .batch = o->sequences, .context = o->context, .kv = o->kv, .chunk = o->chunk, .no_capture = o->no_capture});
+        model,
+        &(tarn_decoder_options){
+            .batch = o->sequences, .context = o->context, .kv = o->kv, .chunk = o->chunk, .no_capture = o->no_capture});
     if (writer->decoder) {
         writer->count = writer->decoder->batch;
         writer->sequence = tarn__alloc(sizeof(*writer->sequence) * (size_t)writer->count);
@@ -41,11 +43,12 @@ static tarn_writer_options options_of(const tarn_writer_options *options, size_t
 static bool check_sequences(const char *function, const tarn_writer_options *o)
 {
     return (o->sequences >= 0 && o->sequences <= 65536) ||
-           tarn__raise(TARN_ERROR_ARGUMENT, "%s: .sequences is %lld; there may be from 1 to 65536 texts", function, (long long)o->sequences);
+           tarn__raise(TARN_ERROR_ARGUMENT, "%s: .sequences is %lld; there may be from 1 to 65536 texts", function,
+                       (long long)o->sequences);
 }
 
-tarn_writer *tarn_writer_new_sized(tarn_module *model, const tarn_tokenizer *tokenizer, const tarn_writer_options *options,
-                                   size_t options_size)
+tarn_writer *tarn_writer_new_sized(tarn_module *model, const tarn_tokenizer *tokenizer,
+                                   const tarn_writer_options *options, size_t options_size)
 {
     const char *function = "writer_new";
     tarn_writer_options o = options_of(options, options_size);
@@ -54,7 +57,8 @@ tarn_writer *tarn_writer_new_sized(tarn_module *model, const tarn_tokenizer *tok
     return make(function, model, tokenizer, &o);
 }
 
-tarn_writer *tarn_writer_open_sized(const char *path, tarn_device device, const tarn_writer_options *options, size_t options_size)
+tarn_writer *tarn_writer_open_sized(const char *path, tarn_device device, const tarn_writer_options *options,
+                                    size_t options_size)
 {
     const char *function = "writer_open";
     tarn_writer_options o = options_of(options, options_size);
@@ -108,7 +112,7 @@ void tarn_writer_free(tarn_writer *writer)
     tarn__release(writer, sizeof(*writer));
 }
 
-/* ---- asking ---------------------------------------------------------------------------------------------------------------- */
+/* ---- asking ------------------------------------------------------------------------------------------------------ */
 
 static bool check_writer(const char *function, const tarn_writer *writer)
 {
@@ -123,8 +127,8 @@ static tarn__sequence *find(const char *function, const tarn_writer *writer, int
         return NULL;
     if (sequence >= 0 && sequence < writer->count)
         return &writer->sequence[sequence];
-    tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is no sequence %lld; there are %lld, from 0", function, (long long)sequence,
-                (long long)writer->count);
+    tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is no sequence %lld; there are %lld, from 0", function,
+                (long long)sequence, (long long)writer->count);
     return NULL;
 }
 
@@ -161,29 +165,33 @@ bool tarn_writer_stop(tarn_writer *writer, int64_t sequence)
     return true;
 }
 
-/* ---- prompts --------------------------------------------------------------------------------------------------------------- */
+/* ---- prompts ----------------------------------------------------------------------------------------------------- */
 
 static bool check_prompt(const tarn_writer *w, const int32_t *tokens, int64_t count, bool slides)
 {
     const tarn__model_facts *facts = &w->decoder->facts;
     int64_t room = w->decoder->cache.shape.room;
     if (!tokens || count < 1)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "the prompt %s; it must have at least one token", tokens ? "is empty" : "is NULL");
+        return tarn__raise(TARN_ERROR_ARGUMENT, "the prompt %s; it must have at least one token",
+                           tokens ? "is empty" : "is NULL");
     if (count >= room && !slides)
-        return tarn__raise(TARN_ERROR_SHAPE, "a prompt of %lld tokens leaves no room in the context of %lld", (long long)count, (long long)room);
+        return tarn__raise(TARN_ERROR_SHAPE, "a prompt of %lld tokens leaves no room in the context of %lld",
+                           (long long)count, (long long)room);
     for (int64_t i = 0; i < count; i++)
         if (tokens[i] < 0 || tokens[i] >= facts->vocab)
-            return tarn__raise(TARN_ERROR_ARGUMENT, "token %lld of the prompt is %d; the model's go from 0 to %lld", (long long)i,
-                               (int)tokens[i], (long long)facts->vocab - 1);
+            return tarn__raise(TARN_ERROR_ARGUMENT, "token %lld of the prompt is %d; the model's go from 0 to %lld",
+                               (long long)i, (int)tokens[i], (long long)facts->vocab - 1);
     return true;
 }
 
 static bool check_stop_texts(const tarn_writer *w, const tarn_generate_options *o)
 {
     if (o->stop_text_count < 0 || (o->stop_text_count > 0 && !o->stop_texts))
-        return tarn__raise(TARN_ERROR_ARGUMENT, ".stop_text_count is %d%s", o->stop_text_count, o->stop_texts ? "" : ", but .stop_texts is NULL");
+        return tarn__raise(TARN_ERROR_ARGUMENT, ".stop_text_count is %d%s", o->stop_text_count,
+                           o->stop_texts ? "" : ", but .stop_texts is NULL");
     if (o->stop_text_count > 0 && !w->tokenizer)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "there are stop texts, but no tokenizer; stop at tokens instead (.stop)");
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "there are stop texts, but no tokenizer; stop at tokens instead (.stop)");
     for (int i = 0; i < o->stop_text_count; i++)
         if (!o->stop_texts[i] || !o->stop_texts[i][0])
             return tarn__raise(TARN_ERROR_ARGUMENT, "stop text %d is %s", i, o->stop_texts[i] ? "empty" : "NULL");
@@ -198,18 +206,24 @@ static bool check_options(const tarn_writer *w, int64_t count, const tarn_genera
     if (o->keep > 0 && !o->slide)
         return tarn__raise(TARN_ERROR_ARGUMENT, ".keep is %lld, which needs .slide", (long long)o->keep);
     if (o->keep < 0 || o->keep > (room - 1) / 2)
-        return tarn__raise(TARN_ERROR_ARGUMENT, ".keep is %lld; it must be from 0 to %lld, half of the context", (long long)o->keep,
-                           (long long)((room - 1) / 2));
+        return tarn__raise(TARN_ERROR_ARGUMENT, ".keep is %lld; it must be from 0 to %lld, half of the context",
+                           (long long)o->keep, (long long)((room - 1) / 2));
     if (o->slide && room < 2)
-        return tarn__raise(TARN_ERROR_ARGUMENT, ".slide needs a context of at least 2 tokens, and it is %lld", (long long)room);
+        return tarn__raise(TARN_ERROR_ARGUMENT, ".slide needs a context of at least 2 tokens, and it is %lld",
+                           (long long)room);
     if (o->tokens > room - count && !o->slide)
-        return tarn__raise(TARN_ERROR_SHAPE, "a prompt of %lld tokens and %lld more do not fit into the context of %lld; ask for %lld at most",
-                           (long long)count, (long long)o->tokens, (long long)room, (long long)(room - count));
+        return tarn__raise(
+            TARN_ERROR_SHAPE,
+            "a prompt of %lld tokens and %lld more do not fit into the context of %lld; ask for %lld at most",
+            (long long)count, (long long)o->tokens, (long long)room, (long long)(room - count));
     if (o->stop_count < 0 || (o->stop_count > 0 && !o->stop))
-        return tarn__raise(TARN_ERROR_ARGUMENT, ".stop_count is %d%s", o->stop_count, o->stop ? "" : ", but .stop is NULL");
+        return tarn__raise(TARN_ERROR_ARGUMENT, ".stop_count is %d%s", o->stop_count,
+                           o->stop ? "" : ", but .stop is NULL");
     if (o->likeliest < 0 || o->likeliest > TARN__MOST_LIKELIEST || o->likeliest > w->decoder->facts.vocab)
-        return tarn__raise(TARN_ERROR_ARGUMENT, ".likeliest is %d; it must be from 0 to %d, and no more than the %lld tokens of the vocabulary", o->likeliest,
-                           TARN__MOST_LIKELIEST, (long long)w->decoder->facts.vocab);
+        return tarn__raise(
+            TARN_ERROR_ARGUMENT,
+            ".likeliest is %d; it must be from 0 to %d, and no more than the %lld tokens of the vocabulary",
+            o->likeliest, TARN__MOST_LIKELIEST, (long long)w->decoder->facts.vocab);
     return check_stop_texts(w, o);
 }
 
@@ -273,7 +287,8 @@ static tarn_tensor *feed(tarn_writer *w, int64_t sequence, tarn_tensor *all, int
     return logits;
 }
 
-/* Lets the decoder see the text, and draws what follows. A prompt that another sequence has just had is taken from there. */
+/* Lets the decoder see the text, and draws what follows. A prompt that another sequence has just had is taken from
+ * there. */
 static bool begin(tarn_writer *w, int64_t sequence, const int32_t *tokens, int64_t count)
 {
     tarn__sequence *s = &w->sequence[sequence];
@@ -281,7 +296,8 @@ static bool begin(tarn_writer *w, int64_t sequence, const int32_t *tokens, int64
     bool is_copy = is_fed(w, tokens, count);
     if (!is_copy)
         tarn__writer_forget_fed(w);
-    if (!(is_copy ? tarn__cache_share(&w->decoder->cache, w->fed.sequence, sequence, count) : tarn_decoder_rewind_one(w->decoder, sequence, same)))
+    if (!(is_copy ? tarn__cache_share(&w->decoder->cache, w->fed.sequence, sequence, count)
+                  : tarn_decoder_rewind_one(w->decoder, sequence, same)))
         return false;
     s->count = 0;
     for (int64_t i = 0; i < count; i++)
@@ -296,16 +312,19 @@ static bool begin(tarn_writer *w, int64_t sequence, const int32_t *tokens, int64
 }
 
 /* A prompt that leaves room for a token, and its options. */
-static bool set_prompt(tarn_writer *w, int64_t sequence, const int32_t *tokens, int64_t count, const tarn_generate_options *o)
+static bool set_prompt(tarn_writer *w, int64_t sequence, const int32_t *tokens, int64_t count,
+                       const tarn_generate_options *o)
 {
     tarn__sequence *s = &w->sequence[sequence];
     tarn__sequence_end(s);
     if (tarn__writer_has_pieces(w))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "another text's piece of this step is not taken yet; call tarn_writer_next() first");
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "another text's piece of this step is not taken yet; call tarn_writer_next() first");
     if (w->is_read && !tarn__writer_step(w)) /* so that all texts stand at a token that was drawn and not read */
         return false;
     tarn_scope *scope = tarn_scope_open();
-    bool good = scope && open_prompt(w, s, o, w->decoder->cache.shape.room - count) && begin(w, sequence, tokens, count);
+    bool good =
+        scope && open_prompt(w, s, o, w->decoder->cache.shape.room - count) && begin(w, sequence, tokens, count);
     tarn_scope_close(scope);
     if (good)
         return true;
@@ -315,7 +334,8 @@ static bool set_prompt(tarn_writer *w, int64_t sequence, const int32_t *tokens, 
     return false;
 }
 
-bool tarn__writer_prompt(tarn_writer *w, int64_t sequence, const int32_t *tokens, int64_t count, const tarn_generate_options *o)
+bool tarn__writer_prompt(tarn_writer *w, int64_t sequence, const int32_t *tokens, int64_t count,
+                         const tarn_generate_options *o)
 {
     tarn_generate_options own = *o;
     bool is_long = count >= w->decoder->cache.shape.room;
@@ -338,12 +358,13 @@ static tarn_generate_options generate_options_of(const tarn_generate_options *op
     return o;
 }
 
-bool tarn_writer_prompt_sized(tarn_writer *writer, int64_t sequence, const int32_t *tokens, int64_t count, const tarn_generate_options *options,
-                              size_t options_size)
+bool tarn_writer_prompt_sized(tarn_writer *writer, int64_t sequence, const int32_t *tokens, int64_t count,
+                              const tarn_generate_options *options, size_t options_size)
 {
     const char *function = "writer_prompt";
     tarn_generate_options o = generate_options_of(options, options_size);
-    return find(function, writer, sequence) && (tarn__writer_prompt(writer, sequence, tokens, count, &o) || tarn__raise_within(function));
+    return find(function, writer, sequence) &&
+           (tarn__writer_prompt(writer, sequence, tokens, count, &o) || tarn__raise_within(function));
 }
 
 bool tarn_writer_prompt_text_sized(tarn_writer *writer, int64_t sequence, const char *text, size_t length,
@@ -355,8 +376,10 @@ bool tarn_writer_prompt_text_sized(tarn_writer *writer, int64_t sequence, const 
     if (!find(function, writer, sequence))
         return false;
     if (!text || !writer->tokenizer)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s", function, text ? "the writer has no tokenizer" : "the text is NULL");
-    int32_t *tokens = tarn_tokenizer_encode(writer->tokenizer, text, length, &(tarn_encode_options){.add_special = true}, &count);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s", function,
+                           text ? "the writer has no tokenizer" : "the text is NULL");
+    int32_t *tokens =
+        tarn_tokenizer_encode(writer->tokenizer, text, length, &(tarn_encode_options){.add_special = true}, &count);
     if (!tokens)
         return tarn__raise_within(function);
     bool good = tarn__writer_prompt(writer, sequence, tokens, count, &o);

@@ -7,7 +7,8 @@
 
 #define TARN__MOST_LIKELIEST 100
 
-/* One text. Its tokens are those that the decoder has seen and, while it is active, one more that was drawn and not yet fed. */
+/* One text. Its tokens are those that the decoder has seen and, while it is active, one more that was drawn and not yet
+ * fed. */
 typedef struct tarn__sequence {
     int32_t *tokens;
     int64_t count, room;
@@ -19,12 +20,14 @@ typedef struct tarn__sequence {
     tarn_sampler *sampler;
     tarn_text_stream *stream; /* from tokens to whole characters; NULL without a tokenizer */
     tarn__held held;
-    tarn_tensor *drawn;    /* i64 [1, 1], kept: the token after the last one, which the host has not read yet; NULL: it must be computed */
+    /* i64 [1, 1], kept: the token after the last one, which the host has not read yet; NULL: it must be computed */
+    tarn_tensor *drawn;
     tarn_tensor *logprobs; /* of it, as tarn_token_logprobs() has them, kept; NULL: not wanted */
     tarn_candidate likeliest[TARN__MOST_LIKELIEST];
 } tarn__sequence;
 
-/* A prompt that was computed, and what follows it: the same one of another sequence costs a copy. Until the first step after it. */
+/* A prompt that was computed, and what follows it: the same one of another sequence costs a copy. Until the first step
+ * after it. */
 typedef struct tarn__fed {
     tarn_tensor *logits; /* [1, vocab], kept; NULL: there is none */
     int64_t sequence, count;
@@ -45,7 +48,8 @@ struct tarn_writer {
 };
 
 /* tarn_writer_prompt() and tarn_writer_next() with arguments that are checked, and errors that do not name them. */
-bool tarn__writer_prompt(tarn_writer *writer, int64_t sequence, const int32_t *tokens, int64_t count, const tarn_generate_options *options);
+bool tarn__writer_prompt(tarn_writer *writer, int64_t sequence, const int32_t *tokens, int64_t count,
+                         const tarn_generate_options *options);
 bool tarn__writer_next(tarn_writer *writer, tarn_piece *piece);
 
 /* Forgets the last prompt that was computed. */
@@ -57,10 +61,12 @@ bool tarn__writer_has_pieces(const tarn_writer *writer);
 /* Feeds what was read, and draws what follows. There are no pieces to come. */
 bool tarn__writer_step(tarn_writer *writer);
 
-/* With .slide: tokens at the beginning of a text that stay in the window; a prompt cut to what fits, which the caller releases, with `*count` tokens; and a
- * sequence whose context is full, before its last token is fed. NULL, or false, with an error. */
+/* With .slide: tokens at the beginning of a text that stay in the window; a prompt cut to what fits, which the caller
+ * releases, with `*count` tokens; and a sequence whose context is full, before its last token is fed. NULL, or false,
+ * with an error. */
 int64_t tarn__slide_keep(const tarn_writer *writer, const tarn_generate_options *options, const int32_t *tokens);
-int32_t *tarn__slide_prompt(const tarn_writer *writer, const tarn_generate_options *options, const int32_t *tokens, int64_t *count);
+int32_t *tarn__slide_prompt(const tarn_writer *writer, const tarn_generate_options *options, const int32_t *tokens,
+                            int64_t *count);
 bool tarn__sequence_slide(tarn_writer *writer, int64_t sequence);
 
 /* Chooses the token that follows, by logits [1, vocab], and leaves it on the device. */

@@ -1,13 +1,14 @@
 /* generator_step.c: the next piece of a writer's texts.
  *
- * A step feeds the tokens that were read last, of all texts that go on, and draws the next ones; they stay on the device until somebody asks for a piece. Texts
- * that have ended stay in the batch with what they have: what a step does to them is taken back. One text alone is fed alone. */
+ * A step feeds the tokens that were read last, of all texts that go on, and draws the next ones; they stay on the
+ * device until somebody asks for a piece. Texts that have ended stay in the batch with what they have: what a step does
+ * to them is taken back. One text alone is fed alone. */
 #include <math.h>
 #include <string.h>
 
 #include "generate/generator.h"
 
-/* ---- a step ---------------------------------------------------------------------------------------------------------------- */
+/* ---- a step ------------------------------------------------------------------------------------------------------ */
 
 bool tarn__writer_has_pieces(const tarn_writer *w)
 {
@@ -29,7 +30,8 @@ static int64_t count_active(const tarn_writer *w, int64_t *last)
     return active;
 }
 
-/* A text that has ended gets room for the token that the step puts behind it: where it is full, its last token is forgotten. */
+/* A text that has ended gets room for the token that the step puts behind it: where it is full, its last token is
+ * forgotten. */
 static bool make_room(tarn_writer *w, int64_t sequence)
 {
     tarn__sequence *s = &w->sequence[sequence];
@@ -68,7 +70,8 @@ static bool draw_next(tarn__sequence *s, tarn_tensor *logits)
 static bool slide_all(tarn_writer *w)
 {
     for (int64_t i = 0; i < w->count; i++)
-        if (w->sequence[i].is_active && w->decoder->cache.length[i] == w->decoder->cache.shape.room && !tarn__sequence_slide(w, i))
+        if (w->sequence[i].is_active && w->decoder->cache.length[i] == w->decoder->cache.shape.room &&
+            !tarn__sequence_slide(w, i))
             return false;
     return true;
 }
@@ -122,7 +125,7 @@ static bool read_tokens(tarn_writer *w)
     return good;
 }
 
-/* ---- a piece --------------------------------------------------------------------------------------------------------------- */
+/* ---- a piece ----------------------------------------------------------------------------------------------------- */
 
 static bool ends_text(const tarn_writer *w, const tarn__sequence *s, int64_t token)
 {
@@ -138,7 +141,8 @@ static bool ends_text(const tarn_writer *w, const tarn__sequence *s, int64_t tok
     return facts->end == token;
 }
 
-/* The text of a token, or of none, joins what is held back. A vocabulary may be filled up with tokens that have no text, or have gaps. */
+/* The text of a token, or of none, joins what is held back. A vocabulary may be filled up with tokens that have no
+ * text, or have gaps. */
 static bool add_text(const tarn_writer *w, tarn__sequence *s, int32_t token, bool is_end)
 {
     size_t length = 0;
@@ -179,7 +183,8 @@ static bool make_piece(const tarn_writer *w, int64_t sequence, tarn_piece *piece
     *piece = (tarn_piece){.sequence = sequence, .token = (int32_t)token, .logprob = NAN, .slid = s->slid};
     s->slid = false;
     if (token < 0)
-        return tarn__raise(TARN_ERROR_FORMAT, "the logits of token %lld are not finite: the model's weights, or its dtype, are wrong",
+        return tarn__raise(TARN_ERROR_FORMAT,
+                           "the logits of token %lld are not finite: the model's weights, or its dtype, are wrong",
                            (long long)s->count);
     bool is_end = ends_text(w, s, token);
     if (is_end)

@@ -25,8 +25,8 @@ void tarn__held_close(tarn__held *held); /* all zero is allowed */
 /* Adds bytes behind what is held back; what was given out before is dropped. False with an error. */
 bool tarn__held_add(tarn__held *held, const char *bytes, size_t count);
 
-/* Finds what is certain now: held->text, held->given bytes, until bytes are added; all of it where the text ends here. After a stop text, which sets is_over, nothing
- * more comes. */
+/* Finds what is certain now: held->text, held->given bytes, until bytes are added; all of it where the text ends here.
+ * After a stop text, which sets is_over, nothing more comes. */
 void tarn__held_settle(tarn__held *held, bool is_end);
 
 #endif

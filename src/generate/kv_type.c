@@ -66,16 +66,19 @@ static void advise(char *text, size_t size, const tarn__cache_shape *shape, cons
         other.dtype = kinds[i];
         int64_t each = bytes_of(&other), fits = free / each;
         if (each < bytes_of(shape) && used < size)
-            used += (size_t)snprintf(text + used, size - used, "; with .kv = %s %s%lld tokens would", i ? "q8_0" : "bf16 or f16",
-                                     fits >= shape->room ? "all " : "", (long long)(fits >= shape->room ? shape->room : fits));
+            used += (size_t)snprintf(text + used, size - used, "; with .kv = %s %s%lld tokens would",
+                                     i ? "q8_0" : "bf16 or f16", fits >= shape->room ? "all " : "",
+                                     (long long)(fits >= shape->room ? shape->room : fits));
     }
     int64_t layers = tarn_device_equal(shape->device, tarn_device_cpu()) ? 0 : layers_that_fit(shape, model, free);
     if (layers > 0 && used < size)
-        snprintf(text + used, size - used, "; with %lld of %lld layers on the device (.device_layers, --gpu-layers) all would", (long long)layers,
+        snprintf(text + used, size - used,
+                 "; with %lld of %lld layers on the device (.device_layers, --gpu-layers) all would", (long long)layers,
                  (long long)shape->layers);
 }
 
-bool tarn__decoder_no_room(const char *function, const tarn__cache_shape *shape, const tarn_module *model, const tarn__model_facts *facts)
+bool tarn__decoder_no_room(const char *function, const tarn__cache_shape *shape, const tarn_module *model,
+                           const tarn__model_facts *facts)
 {
     tarn_device_info info = {0};
     char advice[384], device[32];
@@ -90,7 +93,9 @@ bool tarn__decoder_no_room(const char *function, const tarn__cache_shape *shape,
     tarn_clear_error();
     advise(advice, sizeof(advice), shape, model, info.memory_free);
     return tarn__raise(TARN_ERROR_MEMORY,
-                       "%s: keys and values of %lld tokens take %.1f MiB, %.1f more than %s has free; %s (the model's context is %lld)",
-                       function, (long long)(shape->room * shape->batch), mebibytes(needed), mebibytes(needed - info.memory_free),
-                       tarn_device_name(shape->device, device, sizeof(device)), advice, (long long)facts->context);
+                       "%s: keys and values of %lld tokens take %.1f MiB, %.1f more than %s has free; %s (the model's "
+                       "context is %lld)",
+                       function, (long long)(shape->room * shape->batch), mebibytes(needed),
+                       mebibytes(needed - info.memory_free), tarn_device_name(shape->device, device, sizeof(device)),
+                       advice, (long long)facts->context);
 }

@@ -1,11 +1,12 @@
 /* sampler.c: choosing tokens from logits, on their device.
  *
- * Logits are changed in the order of transformers' processors: repetition penalty, temperature, top_k, top_p, min_p. What was seen is a list of tokens on the
- * device, too; the penalty marks them in a row of the vocabulary.
+ * Logits are changed in the order of transformers' processors: repetition penalty, temperature, top_k, top_p, min_p.
+ * What was seen is a list of tokens on the device, too; the penalty marks them in a row of the vocabulary.
  *
- * A token is drawn by a race: each gets a random time from an exponential distribution, divided by its probability, and the first one wins; the
- * winner is i with probability p[i], and tokens of probability 0 never win. Where only the likeliest tokens may win the logits are sorted, so
- * that the likeliest comes first: the one that is taken when all times are infinite. */
+ * A token is drawn by a race: each gets a random time from an exponential distribution, divided by its probability, and
+ * the first one wins; the winner is i with probability p[i], and tokens of probability 0 never win. Where only the
+ * likeliest tokens may win the logits are sorted, so that the likeliest comes first: the one that is taken when all
+ * times are infinite. */
 #include <math.h>
 #include <string.h>
 #include <tarn/autograd.h>
@@ -32,19 +33,21 @@ struct tarn_sampler {
 static bool check_options(const tarn_sampler_options *o)
 {
     if (o->temperature != 0 && !(o->temperature >= COLDEST && o->temperature <= HOTTEST))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "sampler_new: .temperature is %g; it must be 0, or from %g to %g", o->temperature, COLDEST,
-                           HOTTEST);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "sampler_new: .temperature is %g; it must be 0, or from %g to %g",
+                           o->temperature, COLDEST, HOTTEST);
     if (o->top_k < 0)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "sampler_new: .top_k is %lld; it must be at least 0", (long long)o->top_k);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "sampler_new: .top_k is %lld; it must be at least 0",
+                           (long long)o->top_k);
     if (!(o->top_p >= 0 && o->top_p <= 1))
         return tarn__raise(TARN_ERROR_ARGUMENT, "sampler_new: .top_p is %g; it must be from 0 to 1", o->top_p);
     if (!(o->min_p >= 0 && o->min_p <= 1))
         return tarn__raise(TARN_ERROR_ARGUMENT, "sampler_new: .min_p is %g; it must be from 0 to 1", o->min_p);
     if (o->repeat_penalty != 0 && !(o->repeat_penalty >= MILDEST && o->repeat_penalty <= HARDEST))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "sampler_new: .repeat_penalty is %g; it must be 0, or from %g to %g", o->repeat_penalty, MILDEST,
-                           HARDEST);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "sampler_new: .repeat_penalty is %g; it must be 0, or from %g to %g",
+                           o->repeat_penalty, MILDEST, HARDEST);
     if (o->repeat_window < 0)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "sampler_new: .repeat_window is %lld; it must be at least 0", (long long)o->repeat_window);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "sampler_new: .repeat_window is %lld; it must be at least 0",
+                           (long long)o->repeat_window);
     return true;
 }
 
@@ -76,7 +79,7 @@ static bool check_sampler(const char *function, const tarn_sampler *sampler)
     return sampler || tarn__raise(TARN_ERROR_ARGUMENT, "%s: the sampler is NULL", function);
 }
 
-/* ---- what was seen --------------------------------------------------------------------------------------------------------- */
+/* ---- what was seen ----------------------------------------------------------------------------------------------- */
 
 static bool has_penalty(const tarn_sampler *sampler)
 {
@@ -104,19 +107,20 @@ static bool check_tokens(const char *function, const tarn_tensor *tokens)
 {
     const tarn__view *view = &tokens->view;
     if (view->rank != 2 || view->shape[0] < 1 || view->shape[1] < 1)
-        return tarn__raise(TARN_ERROR_SHAPE, "%s: the tokens are %s; they must be [batch, T], at least one of each", function,
-                           TARN__SHAPE_TEXT(tokens));
+        return tarn__raise(TARN_ERROR_SHAPE, "%s: the tokens are %s; they must be [batch, T], at least one of each",
+                           function, TARN__SHAPE_TEXT(tokens));
     return tarn__check_dtype(function, tokens, TARN__INDEXES, "the tokens");
 }
 
 bool tarn_sampler_see(tarn_sampler *sampler, tarn_tensor *tokens)
 {
     const char *function = "sampler_see";
-    if (!check_sampler(function, sampler) || !tarn__check(function, tokens, "the tokens") || !check_tokens(function, tokens))
+    if (!check_sampler(function, sampler) || !tarn__check(function, tokens, "the tokens") ||
+        !check_tokens(function, tokens))
         return false;
     if (sampler->seen && tarn_size(sampler->seen, 0) != tokens->view.shape[0])
-        return tarn__raise(TARN_ERROR_SHAPE, "%s: the tokens are %s, but those before were of %lld texts", function, TARN__SHAPE_TEXT(tokens),
-                           (long long)tarn_size(sampler->seen, 0));
+        return tarn__raise(TARN_ERROR_SHAPE, "%s: the tokens are %s, but those before were of %lld texts", function,
+                           TARN__SHAPE_TEXT(tokens), (long long)tarn_size(sampler->seen, 0));
     if (!has_penalty(sampler))
         return true;
     tarn_scope *scope = tarn_scope_open();
@@ -140,13 +144,15 @@ static tarn_tensor *penalised(const tarn_sampler *sampler, tarn_tensor *logits)
     double penalty = sampler->options.repeat_penalty;
     if (!has_penalty(sampler) || !sampler->seen)
         return logits;
-    tarn_tensor *none = tarn_zeros_like(logits), *marks = tarn_full(tarn_shape_of(sampler->seen), 1, tarn_dtype_of(logits), tarn_device_of(logits));
+    tarn_tensor *none = tarn_zeros_like(logits),
+                *marks = tarn_full(tarn_shape_of(sampler->seen), 1, tarn_dtype_of(logits), tarn_device_of(logits));
     tarn_tensor *seen = tarn_gt(tarn_scatter_add(none, 1, sampler->seen, marks), tarn_scalar(0));
-    tarn_tensor *smaller = tarn_where(tarn_lt(logits, tarn_scalar(0)), tarn_mul(logits, tarn_scalar(penalty)), tarn_div(logits, tarn_scalar(penalty)));
+    tarn_tensor *smaller = tarn_where(tarn_lt(logits, tarn_scalar(0)), tarn_mul(logits, tarn_scalar(penalty)),
+                                      tarn_div(logits, tarn_scalar(penalty)));
     return tarn_where(seen, smaller, logits);
 }
 
-/* ---- drawing --------------------------------------------------------------------------------------------------------------- */
+/* ---- drawing ----------------------------------------------------------------------------------------------------- */
 
 /* The place of the winner in each row of probabilities [B, N]: [B, 1]. */
 static tarn_tensor *race(tarn_sampler *sampler, tarn_tensor *probability)
@@ -177,7 +183,8 @@ static tarn_tensor *draw(tarn_sampler *sampler, tarn_tensor *logits)
         return tarn_argmax(logits, 1, true);
     if ((most < vocab || by_sum) && !tarn_topk(logits, most, 1, true, &logits, &index))
         return NULL;
-    tarn_tensor *cool = tarn_mul(tarn_sub(logits, tarn_max(logits, TARN_AXES(1), true)), tarn_scalar(1 / o->temperature));
+    tarn_tensor *cool =
+        tarn_mul(tarn_sub(logits, tarn_max(logits, TARN_AXES(1), true)), tarn_scalar(1 / o->temperature));
     tarn_tensor *probability = tarn_softmax(cool, 1);
     if (by_sum)
         probability = nucleus(probability, o->top_p);
@@ -205,8 +212,8 @@ static bool check_logits(const char *function, const tarn_tensor *logits)
 {
     const tarn__view *view = &logits->view;
     if (view->rank != 2 || view->shape[0] < 1 || view->shape[1] < 1)
-        return tarn__raise(TARN_ERROR_SHAPE, "%s: the logits are %s; they must be [batch, vocab], at least one of each", function,
-                           TARN__SHAPE_TEXT(logits));
+        return tarn__raise(TARN_ERROR_SHAPE, "%s: the logits are %s; they must be [batch, vocab], at least one of each",
+                           function, TARN__SHAPE_TEXT(logits));
     return tarn__check_dtype(function, logits, TARN__FLOATS, "the logits");
 }
 
@@ -214,21 +221,23 @@ static bool check_rows(const tarn_sampler *sampler, const tarn_tensor *logits)
 {
     int64_t rows = logits->view.shape[0];
     return !sampler->seen || tarn_size(sampler->seen, 0) == rows ||
-           tarn__raise(TARN_ERROR_SHAPE, "sampler_draw: there are logits of %lld texts, but the tokens seen are of %lld", (long long)rows,
+           tarn__raise(TARN_ERROR_SHAPE,
+                       "sampler_draw: there are logits of %lld texts, but the tokens seen are of %lld", (long long)rows,
                        (long long)tarn_size(sampler->seen, 0));
 }
 
 tarn_tensor *tarn_sampler_draw(tarn_sampler *sampler, tarn_tensor *logits)
 {
     const char *function = "sampler_draw";
-    if (!check_sampler(function, sampler) || !tarn__check(function, logits, "the logits") || !check_logits(function, logits) ||
-        !check_rows(sampler, logits))
+    if (!check_sampler(function, sampler) || !tarn__check(function, logits, "the logits") ||
+        !check_logits(function, logits) || !check_rows(sampler, logits))
         return NULL;
     tarn_scope *scope = tarn_scope_open();
     if (!scope)
         return NULL;
     tarn_no_grad_open();
-    tarn_tensor *token = sampler->options.temperature == 0 && !has_penalty(sampler) ? tarn__likeliest(logits) : draw_wide(sampler, logits);
+    tarn_tensor *token = sampler->options.temperature == 0 && !has_penalty(sampler) ? tarn__likeliest(logits)
+                                                                                    : draw_wide(sampler, logits);
     if (token && has_penalty(sampler) && !remember(sampler, tarn_maximum(token, tarn_scalar(0))))
         token = NULL;
     tarn_no_grad_close();
@@ -239,7 +248,7 @@ tarn_tensor *tarn_sampler_draw(tarn_sampler *sampler, tarn_tensor *logits)
     return token;
 }
 
-/* ---- logarithms of probabilities ------------------------------------------------------------------------------------------- */
+/* ---- logarithms of probabilities --------------------------------------------------------------------------------- */
 
 /* f64 [B, 1 + 2 · top] from f32 or f64 logits [B, V]. */
 static tarn_tensor *logprobs(tarn_tensor *logits, tarn_tensor *tokens, int64_t top)
@@ -258,11 +267,14 @@ static tarn_tensor *logprobs(tarn_tensor *logits, tarn_tensor *tokens, int64_t t
 tarn_tensor *tarn_token_logprobs(tarn_tensor *logits, tarn_tensor *tokens, int64_t top)
 {
     const char *function = "token_logprobs";
-    if (!tarn__check(function, logits, "the logits") || !check_logits(function, logits) || !tarn__check(function, tokens, "the tokens") ||
-        !check_tokens(function, tokens))
+    if (!tarn__check(function, logits, "the logits") || !check_logits(function, logits) ||
+        !tarn__check(function, tokens, "the tokens") || !check_tokens(function, tokens))
         return NULL;
-    if (tokens->view.shape[0] != logits->view.shape[0] || tokens->view.shape[1] != 1 || top < 0 || top > logits->view.shape[1]) {
-        tarn__raise(TARN_ERROR_SHAPE, "%s: tokens %s and the %lld likeliest do not fit logits %s: there is one token a row, and no more are likely than there are",
+    if (tokens->view.shape[0] != logits->view.shape[0] || tokens->view.shape[1] != 1 || top < 0 ||
+        top > logits->view.shape[1]) {
+        tarn__raise(TARN_ERROR_SHAPE,
+                    "%s: tokens %s and the %lld likeliest do not fit logits %s: there is one token a row, and no more "
+                    "are likely than there are",
                     function, TARN__SHAPE_TEXT(tokens), (long long)top, TARN__SHAPE_TEXT(logits));
         return NULL;
     }

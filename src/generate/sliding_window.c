@@ -1,6 +1,6 @@
-/* sliding_window.c: texts that become longer than the context (.slide). The window keeps the beginning of the text (BOS, or what .keep says) and its last half
- * of a context, and goes on from there: the tokens that stay after the beginning get new positions, so they are computed again. The sequence
- * remembers what its window has, no more. */
+/* sliding_window.c: texts that become longer than the context (.slide). The window keeps the beginning of the text
+ * (BOS, or what .keep says) and its last half of a context, and goes on from there: the tokens that stay after the
+ * beginning get new positions, so they are computed again. The sequence remembers what its window has, no more. */
 #include <string.h>
 
 #include "base/memory.h"
@@ -15,7 +15,8 @@ static int64_t half_of(const tarn_writer *w)
 int64_t tarn__slide_keep(const tarn_writer *w, const tarn_generate_options *o, const int32_t *tokens)
 {
     const tarn__model_facts *facts = &w->decoder->facts;
-    int64_t most = (w->decoder->cache.shape.room - 1) / 2, keep = o->keep ? o->keep : facts->has_begin && tokens[0] == facts->begin;
+    int64_t most = (w->decoder->cache.shape.room - 1) / 2,
+            keep = o->keep ? o->keep : facts->has_begin && tokens[0] == facts->begin;
     return keep < most ? keep : most;
 }
 

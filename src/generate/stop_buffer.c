@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 
-/* ---- memory ---------------------------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 bool tarn__held_open(tarn__held *held, const char *const *stops, int count)
 {
@@ -56,14 +56,15 @@ static bool make_room(tarn__held *held, size_t more)
     return true;
 }
 
-/* ---- what is certain ------------------------------------------------------------------------------------------------------- */
+/* ---- what is certain --------------------------------------------------------------------------------------------- */
 
 /* Where a stop text begins first; held->length where there is none. */
 static size_t find_stop(const tarn__held *held)
 {
     for (size_t at = 0; at < held->length; at++)
         for (int i = 0; i < held->stop_count; i++)
-            if (held->stops[i].length <= held->length - at && memcmp(held->text + at, held->stops[i].text, held->stops[i].length) == 0)
+            if (held->stops[i].length <= held->length - at &&
+                memcmp(held->text + at, held->stops[i].text, held->stops[i].length) == 0)
                 return at;
     return held->length;
 }
@@ -73,7 +74,8 @@ static size_t find_beginning(const tarn__held *held)
 {
     for (size_t at = 0; at < held->length; at++)
         for (int i = 0; i < held->stop_count; i++)
-            if (held->length - at < held->stops[i].length && memcmp(held->text + at, held->stops[i].text, held->length - at) == 0)
+            if (held->length - at < held->stops[i].length &&
+                memcmp(held->text + at, held->stops[i].text, held->length - at) == 0)
                 return at;
     return held->length;
 }

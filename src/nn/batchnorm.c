@@ -1,4 +1,5 @@
-/* batchnorm.c: batch normalisation as a layer, with its running statistics; alone, or with the sum and the relu that follow it. */
+/* batchnorm.c: batch normalisation as a layer, with its running statistics; alone, or with the sum and the relu that
+ * follow it. */
 #include <math.h>
 #include <string.h>
 
@@ -19,8 +20,8 @@ static tarn_tensor *apply(tarn_module *module, tarn_tensor *x, tarn_tensor *resi
     tarn_tensor *batches = tarn__module_own(module, "num_batches_tracked");
     bool training = module->training || !mean; /* without running statistics the batch's own are all there is */
     tarn_batchnorm_options o = {.training = training, .momentum = s->momentum, .epsilon = s->epsilon};
-    tarn_tensor *y =
-        has_relu ? tarn_batchnorm_relu(x, residual, weight, bias, mean, variance, &o) : tarn_batchnorm(x, weight, bias, mean, variance, &o);
+    tarn_tensor *y = has_relu ? tarn_batchnorm_relu(x, residual, weight, bias, mean, variance, &o)
+                              : tarn_batchnorm(x, weight, bias, mean, variance, &o);
     return y && (!module->training || !batches || tarn_add_inplace(batches, tarn_scalar(1))) ? y : NULL;
 }
 
@@ -38,7 +39,8 @@ bool tarn__is_batchnorm(const tarn_module *module)
 /* A sum that is broadcast is none of the kernel's. */
 tarn_tensor *tarn__batchnorm_relu(tarn_module *module, tarn_tensor *x, tarn_tensor *residual)
 {
-    if (!residual || (!residual->is_constant && residual->view.dtype == x->view.dtype && tarn__same_shape(&residual->view, &x->view)))
+    if (!residual || (!residual->is_constant && residual->view.dtype == x->view.dtype &&
+                      tarn__same_shape(&residual->view, &x->view)))
         return apply(module, x, residual, true);
     tarn_tensor *y = apply(module, x, NULL, false);
     return y ? tarn_relu(tarn_add(y, residual)) : NULL;
@@ -53,7 +55,8 @@ static bool add_statistics(tarn_module *module, int64_t channels, tarn_device de
            tarn_module_add_buffer(module, "num_batches_tracked", tarn_zeros(TARN_SCALAR, TARN_I64, device));
 }
 
-tarn_module *tarn_batchnorm2d_with_sized(int64_t channels, tarn_device device, const tarn_batchnorm2d_options *options, size_t options_size)
+tarn_module *tarn_batchnorm2d_with_sized(int64_t channels, tarn_device device, const tarn_batchnorm2d_options *options,
+                                         size_t options_size)
 {
     tarn_batchnorm2d_options chosen = {0};
     if (options)
@@ -62,7 +65,8 @@ tarn_module *tarn_batchnorm2d_with_sized(int64_t channels, tarn_device device, c
     if (!tarn__check_norm("batchnorm2d", channels, &norm))
         return NULL;
     if (!(chosen.momentum >= 0 && chosen.momentum <= 1)) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "batchnorm2d: .momentum is %g; it must be from 0 (which means 0.1) to 1", chosen.momentum);
+        tarn__raise(TARN_ERROR_ARGUMENT, "batchnorm2d: .momentum is %g; it must be from 0 (which means 0.1) to 1",
+                    chosen.momentum);
         return NULL;
     }
     settings s = {chosen.momentum, chosen.epsilon};

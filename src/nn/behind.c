@@ -1,6 +1,6 @@
-/* behind.c: a sum and a relu behind a module, which are one pass with the batchnorm that the module ends with, if it does: as the blocks of a ResNet,
- * relu(body(x) + shortcut(x)), and any batchnorm with a relu behind it. Modules stay what they are; whoever observes them sees each, a batchnorm with
- * the result of that pass. */
+/* behind.c: a sum and a relu behind a module, which are one pass with the batchnorm that the module ends with, if it
+ * does: as the blocks of a ResNet, relu(body(x) + shortcut(x)), and any batchnorm with a relu behind it. Modules stay
+ * what they are; whoever observes them sees each, a batchnorm with the result of that pass. */
 #include "nn/module.h"
 
 bool tarn__ends_with_batchnorm(const tarn_module *module)

@@ -47,7 +47,8 @@ static bool check_given(tarn_module *const *modules, int count)
             return tarn__raise(TARN_ERROR_ARGUMENT, "sequential: module %d is a child of another module already", i);
         for (int k = 0; k < i; k++)
             if (modules[k] == modules[i])
-                return tarn__raise(TARN_ERROR_ARGUMENT, "sequential: modules %d and %d are the same; each can have one place", k, i);
+                return tarn__raise(TARN_ERROR_ARGUMENT,
+                                   "sequential: modules %d and %d are the same; each can have one place", k, i);
     }
     return true;
 }

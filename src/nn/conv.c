@@ -6,7 +6,8 @@
 
 static tarn_tensor *forward(tarn_module *module, tarn_tensor *x, void *ctx)
 {
-    return tarn_conv2d(x, tarn__module_own(module, "weight"), tarn__module_own(module, "bias"), (const tarn_conv2d_options *)ctx);
+    return tarn_conv2d(x, tarn__module_own(module, "weight"), tarn__module_own(module, "bias"),
+                       (const tarn_conv2d_options *)ctx);
 }
 
 static bool check(int64_t in, int64_t out, const tarn_conv2d_layer_options *options)
@@ -16,24 +17,27 @@ static bool check(int64_t in, int64_t out, const tarn_conv2d_layer_options *opti
     for (int i = 0; i < 4; i++)
         for (int k = 0; k < 2; k++)
             if (pairs[i][k] < (i == 0))
-                return tarn__raise(TARN_ERROR_ARGUMENT, "conv2d_layer: .%s is [%lld, %lld]; both must be at least %d", names[i],
-                                   (long long)pairs[i][0], (long long)pairs[i][1], i == 0);
+                return tarn__raise(TARN_ERROR_ARGUMENT, "conv2d_layer: .%s is [%lld, %lld]; both must be at least %d",
+                                   names[i], (long long)pairs[i][0], (long long)pairs[i][1], i == 0);
     if (in < 1 || out < 1)
-        return tarn__raise(TARN_ERROR_SHAPE, "conv2d_layer: from %lld to %lld channels; both must be at least 1", (long long)in,
-                           (long long)out);
+        return tarn__raise(TARN_ERROR_SHAPE, "conv2d_layer: from %lld to %lld channels; both must be at least 1",
+                           (long long)in, (long long)out);
     if (options->groups < 1 || in % options->groups || out % options->groups)
-        return tarn__raise(TARN_ERROR_SHAPE, "conv2d_layer: %lld groups do not divide both %lld channels in and %lld out",
+        return tarn__raise(TARN_ERROR_SHAPE,
+                           "conv2d_layer: %lld groups do not divide both %lld channels in and %lld out",
                            (long long)options->groups, (long long)in, (long long)out);
     return tarn__check_parameter_dtype("conv2d_layer", options->dtype);
 }
 
-static bool add(tarn_module *module, const char *name, tarn_shape shape, double bound, tarn_dtype dtype, tarn_device device)
+static bool add(tarn_module *module, const char *name, tarn_shape shape, double bound, tarn_dtype dtype,
+                tarn_device device)
 {
     tarn_tensor *values = tarn_uniform(shape, -bound, bound, dtype, device);
     return values && tarn_module_add_parameter(module, name, values);
 }
 
-static bool add_parameters(tarn_module *module, int64_t in, int64_t out, tarn_device device, const tarn_conv2d_layer_options *o)
+static bool add_parameters(tarn_module *module, int64_t in, int64_t out, tarn_device device,
+                           const tarn_conv2d_layer_options *o)
 {
     tarn_shape shape = TARN_SHAPE(out, in / o->groups, o->kernel[0], o->kernel[1]);
     if (!tarn__check_shape("conv2d_layer", shape, o->dtype))
@@ -43,8 +47,8 @@ static bool add_parameters(tarn_module *module, int64_t in, int64_t out, tarn_de
            (o->no_bias || add(module, "bias", TARN_SHAPE(out), bound, o->dtype, device));
 }
 
-tarn_module *tarn_conv2d_layer_with_sized(int64_t in, int64_t out, tarn_device device, const tarn_conv2d_layer_options *options,
-                                          size_t options_size)
+tarn_module *tarn_conv2d_layer_with_sized(int64_t in, int64_t out, tarn_device device,
+                                          const tarn_conv2d_layer_options *options, size_t options_size)
 {
     tarn_conv2d_layer_options chosen = {0};
     if (options)

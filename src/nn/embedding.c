@@ -9,8 +9,8 @@ static tarn_tensor *forward(tarn_module *module, tarn_tensor *index, void *ctx)
     return tarn_embedding(tarn__module_own(module, "weight"), index);
 }
 
-tarn_module *tarn_embedding_layer_with_sized(int64_t count, int64_t size, tarn_device device, const tarn_embedding_options *options,
-                                             size_t options_size)
+tarn_module *tarn_embedding_layer_with_sized(int64_t count, int64_t size, tarn_device device,
+                                             const tarn_embedding_options *options, size_t options_size)
 {
     const char *function = "embedding_layer";
     tarn_embedding_options chosen = {0};
@@ -19,8 +19,8 @@ tarn_module *tarn_embedding_layer_with_sized(int64_t count, int64_t size, tarn_d
     if (tarn_failed() || !tarn__check_parameter_dtype(function, chosen.dtype))
         return NULL;
     if (count < 1 || size < 1) {
-        tarn__raise(TARN_ERROR_SHAPE, "%s: %lld rows of %lld features; both must be at least 1", function, (long long)count,
-                    (long long)size);
+        tarn__raise(TARN_ERROR_SHAPE, "%s: %lld rows of %lld features; both must be at least 1", function,
+                    (long long)count, (long long)size);
         return NULL;
     }
     tarn_module *module = tarn__module_new(function, "embedding", forward, NULL, NULL);

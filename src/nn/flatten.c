@@ -19,7 +19,8 @@ tarn_module *tarn_flatten(int first_axis)
     if (tarn_failed())
         return NULL;
     if (first_axis < -TARN_MAX_RANK || first_axis >= TARN_MAX_RANK) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "flatten: axis %d is outside every tensor, which has at most %d axes", first_axis, TARN_MAX_RANK);
+        tarn__raise(TARN_ERROR_ARGUMENT, "flatten: axis %d is outside every tensor, which has at most %d axes",
+                    first_axis, TARN_MAX_RANK);
         return NULL;
     }
     return tarn__module_new_with("flatten", "flatten", forward, &first_axis, sizeof(first_axis));

@@ -10,13 +10,15 @@ static tarn_tensor *forward(tarn_module *module, tarn_tensor *x, void *ctx)
     return tarn_linear_apply(x, tarn__module_own(module, "weight"), tarn__module_own(module, "bias"));
 }
 
-static bool add(tarn_module *module, const char *name, tarn_shape shape, double bound, tarn_dtype dtype, tarn_device device)
+static bool add(tarn_module *module, const char *name, tarn_shape shape, double bound, tarn_dtype dtype,
+                tarn_device device)
 {
     tarn_tensor *values = tarn_uniform(shape, -bound, bound, dtype, device);
     return values && tarn_module_add_parameter(module, name, values);
 }
 
-tarn_module *tarn_linear_with_sized(int64_t in, int64_t out, tarn_device device, const tarn_linear_options *options, size_t options_size)
+tarn_module *tarn_linear_with_sized(int64_t in, int64_t out, tarn_device device, const tarn_linear_options *options,
+                                    size_t options_size)
 {
     tarn_linear_options chosen = {0};
     if (options)
@@ -24,7 +26,8 @@ tarn_module *tarn_linear_with_sized(int64_t in, int64_t out, tarn_device device,
     if (tarn_failed())
         return NULL;
     if (in < 1 || out < 1) {
-        tarn__raise(TARN_ERROR_SHAPE, "linear: from %lld to %lld features; both must be at least 1", (long long)in, (long long)out);
+        tarn__raise(TARN_ERROR_SHAPE, "linear: from %lld to %lld features; both must be at least 1", (long long)in,
+                    (long long)out);
         return NULL;
     }
     if (!tarn__check_parameter_dtype("linear", chosen.dtype))

@@ -21,7 +21,7 @@ tarn_tensor *tarn__adapter_weight(const tarn_module *layer, int which)
     return tarn__module_own(layer->child[which], "weight");
 }
 
-/* ---- computing ------------------------------------------------------------------------------------------------------------- */
+/* ---- computing --------------------------------------------------------------------------------------------------- */
 
 /* The dtype that holds the numbers of both. */
 static tarn_dtype wider_of(tarn_dtype a, tarn_dtype b)
@@ -46,10 +46,12 @@ static tarn_tensor *in_steps(const tarn_module *layer, tarn_tensor *x)
 {
     const tarn__adapter *adapter = layer->adapter;
     tarn_tensor *weight = tarn__module_own(layer, "weight"), *bias = tarn__module_own(layer, "bias");
-    tarn_tensor *y = layer->linear == TARN__LINEAR_IN_OUT ? tarn__linear_in_out(x, weight, bias) : tarn_linear_apply(x, weight, bias);
+    tarn_tensor *y = layer->linear == TARN__LINEAR_IN_OUT ? tarn__linear_in_out(x, weight, bias)
+                                                          : tarn_linear_apply(x, weight, bias);
     if (!adapter || !y)
         return y;
-    tarn_dtype inner = tarn__adapter_weight(layer, TARN__ADAPTER_A)->view.dtype, outer = y->view.dtype, wide = wider_of(inner, outer);
+    tarn_dtype inner = tarn__adapter_weight(layer, TARN__ADAPTER_A)->view.dtype, outer = y->view.dtype,
+               wide = wider_of(inner, outer);
     tarn_tensor *h = as(x, inner);
     if (h && drops_out(layer))
         h = tarn_dropout(h, adapter->dropout);
@@ -67,13 +69,15 @@ static bool goes_with(tarn_tensor *x, tarn_tensor *weight)
     return weight->view.dtype == x->view.dtype && tarn__same_device(tarn__device(weight), tarn__device(x));
 }
 
-/* True when one operation can do all of them: plain weights, frozen, everything in one dtype and place, nothing dropped out, and sizes that fit. */
+/* True when one operation can do all of them: plain weights, frozen, everything in one dtype and place, nothing dropped
+ * out, and sizes that fit. */
 static bool can_join(tarn_module *const *layer, int count, tarn_tensor *x)
 {
     bool any = false, can = tarn__is_float(x->view.dtype) && !x->is_constant && x->view.rank > 0;
     for (int i = 0; can && i < count; i++) {
         tarn_tensor *weight = tarn__module_own(layer[i], "weight"), *bias = tarn__module_own(layer[i], "bias");
-        can = goes_with(x, weight) && !tarn_needs_grad(weight) && (!bias || (goes_with(x, bias) && !tarn_needs_grad(bias))) && !drops_out(layer[i]) &&
+        can = goes_with(x, weight) && !tarn_needs_grad(weight) &&
+              (!bias || (goes_with(x, bias) && !tarn_needs_grad(bias))) && !drops_out(layer[i]) &&
               tarn__linear_in(layer[i]) == x->view.shape[x->view.rank - 1];
         for (int k = 0; can && layer[i]->adapter && k < 2; k++)
             can = goes_with(x, tarn__adapter_weight(layer[i], k));
@@ -91,9 +95,11 @@ bool tarn__adapted_together(tarn_module *const *layer, int count, tarn_tensor *x
             good = (y[i] = in_steps(layer[i], x)) != NULL;
     } else {
         for (int i = 0; i < count; i++) {
-            joined[i].weight = tarn__module_own(layer[i], "weight"), joined[i].bias = tarn__module_own(layer[i], "bias");
+            joined[i].weight = tarn__module_own(layer[i], "weight"),
+            joined[i].bias = tarn__module_own(layer[i], "bias");
             if (layer[i]->adapter) {
-                joined[i].a = tarn__adapter_weight(layer[i], TARN__ADAPTER_A), joined[i].b = tarn__adapter_weight(layer[i], TARN__ADAPTER_B);
+                joined[i].a = tarn__adapter_weight(layer[i], TARN__ADAPTER_A),
+                joined[i].b = tarn__adapter_weight(layer[i], TARN__ADAPTER_B);
                 joined[i].scale = layer[i]->adapter->scale;
             }
         }
@@ -108,7 +114,7 @@ tarn_tensor *tarn__adapted(const tarn_module *layer, tarn_tensor *x)
     return tarn__adapted_together((tarn_module *const[]){(tarn_module *)layer}, 1, x, &y) ? y : NULL;
 }
 
-/* ---- life ------------------------------------------------------------------------------------------------------------------ */
+/* ---- life -------------------------------------------------------------------------------------------------------- */
 
 static tarn_tensor *forward(tarn_module *module, tarn_tensor *x, void *ctx)
 {

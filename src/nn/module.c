@@ -6,7 +6,8 @@
 #include "base/memory.h"
 #include "nn/lora.h"
 
-/* The list with room for one more element: itself, or a larger copy. NULL, with the list as it was, when there is no memory. */
+/* The list with room for one more element: itself, or a larger copy. NULL, with the list as it was, when there is no
+ * memory. */
 static void *with_room(void *list, int count, int *room, size_t size)
 {
     if (count < *room)
@@ -30,12 +31,14 @@ bool tarn__check_module(const char *function, const tarn_module *module)
 bool tarn__check_parameter_dtype(const char *function, tarn_dtype dtype)
 {
     return ((unsigned)dtype < TARN_DTYPE_COUNT && tarn__is_float(dtype)) ||
-           tarn__raise(TARN_ERROR_DTYPE, "%s: parameters cannot be %s; they must be of a float dtype", function, tarn_dtype_name(dtype));
+           tarn__raise(TARN_ERROR_DTYPE, "%s: parameters cannot be %s; they must be of a float dtype", function,
+                       tarn_dtype_name(dtype));
 }
 
-/* ---- life ------------------------------------------------------------------------------------------------------------------ */
+/* ---- life -------------------------------------------------------------------------------------------------------- */
 
-tarn_module *tarn__module_new(const char *function, const char *kind, tarn_forward_fn forward, void *ctx, void (*release)(void *ctx))
+tarn_module *tarn__module_new(const char *function, const char *kind, tarn_forward_fn forward, void *ctx,
+                              void (*release)(void *ctx))
 {
     tarn_module *module = NULL;
     if (!tarn_failed() && kind && forward)
@@ -58,7 +61,8 @@ tarn_module *tarn__module_new(const char *function, const char *kind, tarn_forwa
     return module;
 }
 
-tarn_module *tarn__module_new_with(const char *function, const char *kind, tarn_forward_fn forward, const void *settings, size_t bytes)
+tarn_module *tarn__module_new_with(const char *function, const char *kind, tarn_forward_fn forward,
+                                   const void *settings, size_t bytes)
 {
     tarn_module *module = tarn__module_new(function, kind, forward, NULL, NULL);
     if (!module)
@@ -106,23 +110,25 @@ void tarn_module_free(tarn_module *module)
     if (!module)
         return;
     if (module->parent)
-        tarn__raise(TARN_ERROR_ARGUMENT, "module_free: the %s module is child '%s' of a %s module, which frees it", module->kind,
-                    module->name, module->parent->kind);
+        tarn__raise(TARN_ERROR_ARGUMENT, "module_free: the %s module is child '%s' of a %s module, which frees it",
+                    module->kind, module->name, module->parent->kind);
     else
         tarn__module_free_tree(module);
 }
 
-/* ---- adding ---------------------------------------------------------------------------------------------------------------- */
+/* ---- adding ------------------------------------------------------------------------------------------------------ */
 
 /* What holds for parameters and buffers. */
 static bool check_state(const char *function, const tarn_module *module, const char *name, const tarn_tensor *tensor)
 {
-    if (!tarn__check_any(function, tensor, "the tensor") || !tarn__check_module(function, module) || !tarn__check_name(function, module, name))
+    if (!tarn__check_any(function, tensor, "the tensor") || !tarn__check_module(function, module) ||
+        !tarn__check_name(function, module, name))
         return false;
     if (tensor->is_constant)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' is a tarn_scalar(), a constant", function, name);
     if (tensor->origin->history)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' was made by a recorded operation; use tarn_detach() first", function, name);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' was made by a recorded operation; use tarn_detach() first",
+                           function, name);
     return true;
 }
 
@@ -160,7 +166,8 @@ static tarn_tensor *take_reference(tarn_tensor *tensor, bool good)
 tarn_tensor *tarn_module_add_parameter(tarn_module *module, const char *name, tarn_tensor *tensor)
 {
     const char *function = "module_add_parameter";
-    bool good = check_state(function, module, name, tensor) && tarn__check_dtype(function, tensor, TARN__FLOATS | TARN__BLOCKS, name) &&
+    bool good = check_state(function, module, name, tensor) &&
+                tarn__check_dtype(function, tensor, TARN__FLOATS | TARN__BLOCKS, name) &&
                 append(module, name, tensor, false);
     if (good) {
         tarn__hold(tensor->origin);
@@ -174,8 +181,9 @@ tarn_tensor *tarn_module_add_buffer(tarn_module *module, const char *name, tarn_
     const char *function = "module_add_buffer";
     bool good = check_state(function, module, name, tensor);
     if (good && tensor->origin->requires_grad)
-        good = tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' collects a gradient; a buffer has none, make it a parameter instead", function,
-                           name);
+        good =
+            tarn__raise(TARN_ERROR_ARGUMENT,
+                        "%s: '%s' collects a gradient; a buffer has none, make it a parameter instead", function, name);
     good = good && append(module, name, tensor, true);
     if (good)
         tarn__hold(tensor->origin);
@@ -204,10 +212,11 @@ bool tarn_module_add_child(tarn_module *module, const char *name, tarn_module *c
 {
     const char *function = "module_add_child";
     if (child && child->parent) /* not the caller's to give */
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the %s module is child '%s' of a %s module already", function, child->kind,
-                           child->name, child->parent->kind);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the %s module is child '%s' of a %s module already", function,
+                           child->kind, child->name, child->parent->kind);
     if (child && module && tarn__module_root(module) == child)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a module cannot be a child of itself or of a module inside it", function);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a module cannot be a child of itself or of a module inside it",
+                           function);
     bool good = !tarn_failed() && tarn__check_module(function, module) && tarn__check_name(function, module, name);
     if (good && !child)
         good = tarn__raise(TARN_ERROR_ARGUMENT, "%s: child '%s' is NULL", function, name);
@@ -217,7 +226,7 @@ bool tarn_module_add_child(tarn_module *module, const char *name, tarn_module *c
     return false;
 }
 
-/* ---- applying -------------------------------------------------------------------------------------------------------------- */
+/* ---- applying ---------------------------------------------------------------------------------------------------- */
 
 static tarn_tensor *call_back(tarn_module *module, tarn_tensor *x)
 {

@@ -37,7 +37,8 @@ static bool move_all(const tarn__tensors *list, tarn_tensor **copy, tarn_device 
     }
     for (int i = 0; i < list->count; i++) {
         tarn__trainer *trainer = list->tensor[i]->trainer;
-        if (trainer && !tarn__same_device(tarn__device(list->tensor[i]), device) && !trainer->move(trainer, list, device))
+        if (trainer && !tarn__same_device(tarn__device(list->tensor[i]), device) &&
+            !trainer->move(trainer, list, device))
             return false;
     }
     for (int i = 0; i < list->count; i++) {

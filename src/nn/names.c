@@ -1,4 +1,5 @@
-/* names.c: what the parameters, buffers and modules of a tree are called: paths from the root, kept up to date as the tree grows. */
+/* names.c: what the parameters, buffers and modules of a tree are called: paths from the root, kept up to date as the
+ * tree grows. */
 #include <string.h>
 
 #include "base/memory.h"
@@ -22,15 +23,17 @@ tarn_tensor *tarn__module_own(const tarn_module *module, const char *name)
 bool tarn__check_name(const char *function, const tarn_module *module, const char *name)
 {
     if (!name || !name[0] || strchr(name, '.'))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the name %s%s%s; it must be a text without dots", function, name ? "'" : "",
-                           name ? name : "is NULL", name ? (name[0] ? "' holds a dot" : "' is empty") : "");
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the name %s%s%s; it must be a text without dots", function,
+                           name ? "'" : "", name ? name : "is NULL",
+                           name ? (name[0] ? "' holds a dot" : "' is empty") : "");
     for (int i = 0; i < module->parameters; i++)
         if (strcmp(last_part(module->parameter[i].path), name) == 0)
             return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the %s module has a %s '%s' already", function, module->kind,
                                module->parameter[i].is_buffer ? "buffer" : "parameter", name);
     for (int i = 0; i < module->children; i++)
         if (strcmp(module->child[i]->name, name) == 0)
-            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the %s module has a child '%s' already", function, module->kind, name);
+            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the %s module has a child '%s' already", function,
+                               module->kind, name);
     return true;
 }
 

@@ -11,7 +11,8 @@ typedef struct settings {
 
 static tarn_tensor *layernorm(tarn_module *module, tarn_tensor *x, void *ctx)
 {
-    return tarn_layernorm(x, tarn__module_own(module, "weight"), tarn__module_own(module, "bias"), ((settings *)ctx)->epsilon);
+    return tarn_layernorm(x, tarn__module_own(module, "weight"), tarn__module_own(module, "bias"),
+                          ((settings *)ctx)->epsilon);
 }
 
 static tarn_tensor *rmsnorm(tarn_module *module, tarn_tensor *x, void *ctx)
@@ -22,7 +23,8 @@ static tarn_tensor *rmsnorm(tarn_module *module, tarn_tensor *x, void *ctx)
 static tarn_tensor *groupnorm(tarn_module *module, tarn_tensor *x, void *ctx)
 {
     const settings *s = ctx;
-    return tarn_groupnorm(x, s->groups, tarn__module_own(module, "weight"), tarn__module_own(module, "bias"), s->epsilon);
+    return tarn_groupnorm(x, s->groups, tarn__module_own(module, "weight"), tarn__module_own(module, "bias"),
+                          s->epsilon);
 }
 
 bool tarn__check_norm(const char *function, int64_t size, const tarn_norm_options *options)
@@ -32,7 +34,8 @@ bool tarn__check_norm(const char *function, int64_t size, const tarn_norm_option
     if (size < 1)
         return tarn__raise(TARN_ERROR_SHAPE, "%s: %lld features; there must be at least 1", function, (long long)size);
     if (!(options->epsilon >= 0) || !isfinite(options->epsilon))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .epsilon is %g; it must be a number from 0", function, options->epsilon);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .epsilon is %g; it must be a number from 0", function,
+                           options->epsilon);
     return tarn__check_parameter_dtype(function, options->dtype);
 }
 
@@ -40,11 +43,12 @@ bool tarn__add_affine(tarn_module *module, int64_t size, tarn_device device, con
 {
     return options->no_affine ||
            (tarn_module_add_parameter(module, "weight", tarn_ones(TARN_SHAPE(size), options->dtype, device)) &&
-            (options->no_bias || tarn_module_add_parameter(module, "bias", tarn_zeros(TARN_SHAPE(size), options->dtype, device))));
+            (options->no_bias ||
+             tarn_module_add_parameter(module, "bias", tarn_zeros(TARN_SHAPE(size), options->dtype, device))));
 }
 
-static tarn_module *make(const char *function, const char *kind, tarn_forward_fn forward, int64_t size, tarn_device device,
-                         const tarn_norm_options *options, double epsilon, int64_t groups)
+static tarn_module *make(const char *function, const char *kind, tarn_forward_fn forward, int64_t size,
+                         tarn_device device, const tarn_norm_options *options, double epsilon, int64_t groups)
 {
     if (!tarn__check_norm(function, size, options))
         return NULL;
@@ -57,7 +61,8 @@ static tarn_module *make(const char *function, const char *kind, tarn_forward_fn
     return NULL;
 }
 
-tarn_module *tarn_layernorm_layer_with_sized(int64_t size, tarn_device device, const tarn_norm_options *options, size_t options_size)
+tarn_module *tarn_layernorm_layer_with_sized(int64_t size, tarn_device device, const tarn_norm_options *options,
+                                             size_t options_size)
 {
     tarn_norm_options chosen = {0};
     if (options)
@@ -65,7 +70,8 @@ tarn_module *tarn_layernorm_layer_with_sized(int64_t size, tarn_device device, c
     return make("layernorm_layer", "layernorm", layernorm, size, device, &chosen, 1e-5, 0);
 }
 
-tarn_module *tarn_rmsnorm_layer_with_sized(int64_t size, tarn_device device, const tarn_norm_options *options, size_t options_size)
+tarn_module *tarn_rmsnorm_layer_with_sized(int64_t size, tarn_device device, const tarn_norm_options *options,
+                                           size_t options_size)
 {
     tarn_norm_options chosen = {0};
     if (options)
@@ -74,8 +80,8 @@ tarn_module *tarn_rmsnorm_layer_with_sized(int64_t size, tarn_device device, con
     return make("rmsnorm_layer", "rmsnorm", rmsnorm, size, device, &chosen, 1e-6, 0);
 }
 
-tarn_module *tarn_groupnorm_layer_with_sized(int64_t groups, int64_t channels, tarn_device device, const tarn_norm_options *options,
-                                             size_t options_size)
+tarn_module *tarn_groupnorm_layer_with_sized(int64_t groups, int64_t channels, tarn_device device,
+                                             const tarn_norm_options *options, size_t options_size)
 {
     tarn_norm_options chosen = {0};
     if (options)
@@ -83,7 +89,8 @@ tarn_module *tarn_groupnorm_layer_with_sized(int64_t groups, int64_t channels, t
     if (tarn_failed())
         return NULL;
     if (groups < 1 || channels % groups) {
-        tarn__raise(TARN_ERROR_SHAPE, "groupnorm_layer: %lld groups do not divide %lld channels", (long long)groups, (long long)channels);
+        tarn__raise(TARN_ERROR_SHAPE, "groupnorm_layer: %lld groups do not divide %lld channels", (long long)groups,
+                    (long long)channels);
         return NULL;
     }
     return make("groupnorm_layer", "groupnorm", groupnorm, channels, device, &chosen, 1e-5, groups);

@@ -2,7 +2,7 @@
 #include "base/memory.h"
 #include "nn/module.h"
 
-/* ---- listing --------------------------------------------------------------------------------------------------------------- */
+/* ---- listing ----------------------------------------------------------------------------------------------------- */
 
 typedef struct walk {
     const tarn_module *top;
@@ -16,7 +16,8 @@ static bool walk_from(const walk *w, const tarn_module *module)
     for (int i = 0; i < module->parameters; i++) {
         const tarn__parameter *parameter = &module->parameter[i];
         bool wanted = w->what & (parameter->is_buffer ? TARN__MODULE_BUFFERS : TARN__MODULE_PARAMETERS);
-        bool met = wanted && !(w->what & TARN__MODULE_PLACES) && tarn__module_first(w->top, parameter->tensor) != parameter;
+        bool met =
+            wanted && !(w->what & TARN__MODULE_PLACES) && tarn__module_first(w->top, parameter->tensor) != parameter;
         if (wanted && !met && !w->visit(parameter, w->ctx))
             return false;
     }
@@ -58,7 +59,8 @@ int tarn__module_count(const tarn_module *module, int what)
 
 int tarn_module_parameter_count(const tarn_module *module)
 {
-    return tarn__check_module("module_parameter_count", module) ? tarn__module_count(module, TARN__MODULE_PARAMETERS) : -1;
+    return tarn__check_module("module_parameter_count", module) ? tarn__module_count(module, TARN__MODULE_PARAMETERS)
+                                                                : -1;
 }
 
 int tarn_module_buffer_count(const tarn_module *module)
@@ -102,7 +104,7 @@ void tarn__tensors_release(tarn__tensors *list)
     tarn__release(list->tensor, sizeof(tarn_tensor *) * (size_t)list->count);
 }
 
-/* ---- by number ------------------------------------------------------------------------------------------------------------- */
+/* ---- by number --------------------------------------------------------------------------------------------------- */
 
 typedef struct pick {
     int left; /* parameters to pass over */
@@ -154,7 +156,7 @@ const char *tarn_module_buffer_name(const tarn_module *module, int index)
     return buffer ? tarn__name_from(module, buffer) : NULL;
 }
 
-/* ---- freezing -------------------------------------------------------------------------------------------------------------- */
+/* ---- freezing ---------------------------------------------------------------------------------------------------- */
 
 static bool find_trained(const tarn__parameter *parameter, void *ctx)
 {
@@ -166,7 +168,8 @@ static bool find_trained(const tarn__parameter *parameter, void *ctx)
 
 static bool set_frozen(const tarn__parameter *parameter, void *frozen)
 {
-    parameter->tensor->requires_grad = !*(bool *)frozen && tarn__is_float(parameter->tensor->view.dtype); /* blocks have no gradient */
+    /* blocks have no gradient */
+    parameter->tensor->requires_grad = !*(bool *)frozen && tarn__is_float(parameter->tensor->view.dtype);
     if (*(bool *)frozen)
         parameter->tensor->grad_is_set = false;
     return true;
@@ -180,7 +183,8 @@ bool tarn_module_freeze(tarn_module *module, bool frozen)
     if (frozen)
         tarn__module_walk(module, find_trained, &trained);
     if (trained)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "module_freeze: '%s' is trained by an optimizer; freeze before making it, or free it first",
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "module_freeze: '%s' is trained by an optimizer; freeze before making it, or free it first",
                            trained->path);
     tarn__module_walk(module, set_frozen, &frozen);
     return true;

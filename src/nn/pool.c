@@ -22,8 +22,8 @@ static tarn_tensor *whole(tarn_module *module, tarn_tensor *x, void *ctx)
 }
 
 /* What can be said before there is an image; the operation checks the rest. */
-static tarn_module *make(const char *function, const char *kind, tarn_forward_fn forward, const tarn_pool2d_options *options,
-                         size_t options_size)
+static tarn_module *make(const char *function, const char *kind, tarn_forward_fn forward,
+                         const tarn_pool2d_options *options, size_t options_size)
 {
     tarn_pool2d_options chosen = {.stride = {0}};
     if (options)
@@ -31,8 +31,8 @@ static tarn_module *make(const char *function, const char *kind, tarn_forward_fn
     if (tarn_failed())
         return NULL;
     if (!options || chosen.kernel[0] < 1 || chosen.kernel[1] < 1) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "%s: .kernel is [%lld, %lld]; it is required, and both must be at least 1", function,
-                    (long long)chosen.kernel[0], (long long)chosen.kernel[1]);
+        tarn__raise(TARN_ERROR_ARGUMENT, "%s: .kernel is [%lld, %lld]; it is required, and both must be at least 1",
+                    function, (long long)chosen.kernel[0], (long long)chosen.kernel[1]);
         return NULL;
     }
     for (int i = 0; i < 2; i++)

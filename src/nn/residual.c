@@ -29,11 +29,13 @@ tarn_module *tarn_residual(tarn_module *body, tarn_module *shortcut)
                           : body == shortcut ? "body and shortcut are the same module; each can have one place"
                                              : NULL;
     if (!problem && (body->parent || (shortcut && shortcut->parent)))
-        problem = body->parent ? "the body is a child of another module already" : "the shortcut is a child of another module already";
+        problem = body->parent ? "the body is a child of another module already"
+                               : "the shortcut is a child of another module already";
     if (problem)
         tarn__raise(TARN_ERROR_ARGUMENT, "residual: %s", problem);
     tarn_module *module = tarn_failed() ? NULL : tarn__module_new("residual", "residual", forward, NULL, NULL);
-    if (!module || !tarn_module_add_child(module, "body", body)) { /* which has freed the body, if there was a module to add it to */
+    /* which has freed the body, if there was a module to add it to */
+    if (!module || !tarn_module_add_child(module, "body", body)) {
         if (!module)
             free_given(body);
         if (shortcut != body)

@@ -1,8 +1,9 @@
 /* state_dict.c: the parameters and buffers of a tree of modules to a file and back, by name.
  *
- * Loading has two passes. The first looks every name up in both directions and notes all that does not fit; the second, which only runs when
- * nothing is wrong, reads; between them every tensor's checksum is verified, where the file has checksums. What might still be refused there (a conversion, a bool's bytes) is read into a tensor of its own before the first
- * element of the module is overwritten. */
+ * Loading has two passes. The first looks every name up in both directions and notes all that does not fit; the second,
+ * which only runs when nothing is wrong, reads; between them every tensor's checksum is verified, where the file has
+ * checksums. What might still be refused there (a conversion, a bool's bytes) is read into a tensor of its own before
+ * the first element of the module is overwritten. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,7 +13,7 @@
 #include "formats/safetensors.h"
 #include "nn/module.h"
 
-/* ---- saving ---------------------------------------------------------------------------------------------------------------- */
+/* ---- saving ------------------------------------------------------------------------------------------------------ */
 
 typedef struct saving {
     const tarn_module *module;
@@ -41,7 +42,7 @@ bool tarn_module_save(const tarn_module *module, const char *path)
     return good || tarn__raise_within("module_save");
 }
 
-/* ---- what does not fit ----------------------------------------------------------------------------------------------------- */
+/* ---- what does not fit ------------------------------------------------------------------------------------------- */
 
 /* A list of names with a heading, as much of it as an error has room for. */
 typedef struct notes {
@@ -63,7 +64,8 @@ static void note(notes *list, const char *format, ...)
         list->left_out++;
         return;
     }
-    list->used += (size_t)snprintf(list->text + list->used, sizeof(list->text) - list->used, "%s%s", list->used ? ", " : "", text);
+    list->used += (size_t)snprintf(list->text + list->used, sizeof(list->text) - list->used, "%s%s",
+                                   list->used ? ", " : "", text);
 }
 
 /* "; 2 are missing: 'a', 'b'" */
@@ -72,12 +74,13 @@ static void append_notes(char *text, size_t size, const char *heading, const not
     size_t used = strlen(text);
     if (list->count == 0)
         return;
-    used += (size_t)snprintf(text + used, size - used, "%s%d %s: %s", used ? "; " : "", list->count, heading, list->text);
+    used +=
+        (size_t)snprintf(text + used, size - used, "%s%d %s: %s", used ? "; " : "", list->count, heading, list->text);
     if (list->left_out && used < size)
         snprintf(text + used, size - used, " … and %d more", list->left_out);
 }
 
-/* ---- the first pass -------------------------------------------------------------------------------------------------------- */
+/* ---- the first pass ---------------------------------------------------------------------------------------------- */
 
 typedef struct loading {
     const tarn_module *module;
@@ -118,8 +121,9 @@ static bool fits(const tarn_safetensors_entry *entry, const tarn_tensor *tensor)
     bool same = entry->shape.rank == tensor->view.rank;
     for (int i = 0; same && i < entry->shape.rank; i++)
         same = entry->shape.size[i] == tensor->view.shape[i];
-    return same && (entry->dtype == tensor->view.dtype ||
-                    (entry->dtype != TARN_DTYPE_COUNT && tarn__is_float(entry->dtype) && tarn__is_float(tensor->view.dtype)));
+    return same &&
+           (entry->dtype == tensor->view.dtype ||
+            (entry->dtype != TARN_DTYPE_COUNT && tarn__is_float(entry->dtype) && tarn__is_float(tensor->view.dtype)));
 }
 
 /* Every place of a tensor: its name in the file, if it is there, must fit. */
@@ -134,11 +138,11 @@ static bool check_place(const tarn__parameter *place, void *ctx)
     l->met[index] = true;
     if (!fits(&entry, place->tensor))
         note(&l->mismatched, "'%.90s' is %s %s in the file and %s %s in the module", name,
-             tarn__shape_text(entry.shape.size, entry.shape.rank, &(tarn__text){{0}}), entry.dtype_name, TARN__SHAPE_TEXT(place->tensor),
-             tarn_dtype_name(place->tensor->view.dtype));
-    else if (source != index &&
-             (entry.bytes != other.bytes ||
-              memcmp(tarn__safetensors_elements(l->file, index), tarn__safetensors_elements(l->file, source), (size_t)entry.bytes) != 0))
+             tarn__shape_text(entry.shape.size, entry.shape.rank, &(tarn__text){{0}}), entry.dtype_name,
+             TARN__SHAPE_TEXT(place->tensor), tarn_dtype_name(place->tensor->view.dtype));
+    else if (source != index && (entry.bytes != other.bytes ||
+                                 memcmp(tarn__safetensors_elements(l->file, index),
+                                        tarn__safetensors_elements(l->file, source), (size_t)entry.bytes) != 0))
         note(&l->mismatched, "'%.90s' and '%.90s' differ, but are one tensor in the module", other.name, name);
     return true;
 }
@@ -173,7 +177,7 @@ static bool check_names(loading *l, const char *path)
     return !text[0] || tarn__raise(TARN_ERROR_FORMAT, "module_load: '%.100s': %s; nothing was loaded", path, text);
 }
 
-/* ---- the second pass ------------------------------------------------------------------------------------------------------- */
+/* ---- the second pass --------------------------------------------------------------------------------------------- */
 
 static bool stage(const tarn__parameter *parameter, void *ctx)
 {
@@ -232,13 +236,15 @@ static bool load_from(loading *l, const char *path)
     return good;
 }
 
-bool tarn__module_load_file(tarn_module *module, const tarn_safetensors *file, const char *path, const tarn_module_load_options *options)
+bool tarn__module_load_file(tarn_module *module, const tarn_safetensors *file, const char *path,
+                            const tarn_module_load_options *options)
 {
     loading l = {.module = module, .file = file, .options = *options};
     return load_from(&l, path);
 }
 
-bool tarn_module_load_sized(tarn_module *module, const char *path, const tarn_module_load_options *options, size_t options_size)
+bool tarn_module_load_sized(tarn_module *module, const char *path, const tarn_module_load_options *options,
+                            size_t options_size)
 {
     tarn_module_load_options chosen = {0};
     if (options)

@@ -1,7 +1,8 @@
-/* summary.c: a table of the layers of a tree of modules: what each is, the shape of its result, its parameters and memory.
+/* summary.c: a table of the layers of a tree of modules: what each is, the shape of its result, its parameters and
+ * memory.
  *
- * Shapes are seen by applying the module once to zeros, without a record and outside training mode, so that neither running means nor random
- * numbers move on. */
+ * Shapes are seen by applying the module once to zeros, without a record and outside training mode, so that neither
+ * running means nor random numbers move on. */
 #include <stdarg.h>
 #include <string.h>
 
@@ -28,7 +29,7 @@ typedef struct table {
     int64_t trained, frozen, trained_bytes, frozen_bytes, buffer_bytes;
 } table;
 
-/* ---- the rows -------------------------------------------------------------------------------------------------------------- */
+/* ---- the rows ---------------------------------------------------------------------------------------------------- */
 
 static bool count_module(tarn_module *module, const char *path, void *ctx)
 {
@@ -48,7 +49,8 @@ static int depth_of(const char *path)
 static char *label_of(const tarn_module *module, const char *path)
 {
     const char *dot = strrchr(path, '.'), *name = dot ? dot + 1 : path;
-    int indent = 2 * depth_of(path), length = snprintf(NULL, 0, "%*s%s%s%s", indent, "", name, name[0] ? " " : "", module->kind);
+    int indent = 2 * depth_of(path),
+        length = snprintf(NULL, 0, "%*s%s%s%s", indent, "", name, name[0] ? " " : "", module->kind);
     char *label = tarn__alloc((size_t)length + 1);
     if (label)
         snprintf(label, (size_t)length + 1, "%*s%s%s%s", indent, "", name, name[0] ? " " : "", module->kind);
@@ -98,7 +100,7 @@ static void release_rows(table *t)
     tarn__release(t->row, sizeof(row) * (size_t)t->room);
 }
 
-/* ---- the shapes ------------------------------------------------------------------------------------------------------------ */
+/* ---- the shapes -------------------------------------------------------------------------------------------------- */
 
 static void saw(tarn__observer *observer, tarn_module *module, const tarn_tensor *y)
 {
@@ -144,7 +146,7 @@ static bool find_shapes(table *t, tarn_shape input, tarn_dtype dtype)
     return !tarn_failed();
 }
 
-/* ---- the text -------------------------------------------------------------------------------------------------------------- */
+/* ---- the text ---------------------------------------------------------------------------------------------------- */
 
 typedef struct writing {
     char *text; /* NULL: only measure */
@@ -180,7 +182,8 @@ static void put_table(writing *w, const table *t, tarn_shape input, tarn_dtype d
     char bytes[32];
     for (int i = 0; i < t->count; i++) {
         const row *r = &t->row[i];
-        int wide = (int)strlen(r->label), deep = (int)strlen(tarn__shape_text(r->shape.size, r->shape.rank, &(tarn__text){{0}}));
+        int wide = (int)strlen(r->label),
+            deep = (int)strlen(tarn__shape_text(r->shape.size, r->shape.rank, &(tarn__text){{0}}));
         label = wide > label ? wide : label;
         shape = deep > shape ? deep : shape;
         outputs += r->module->children ? 0 : r->output_bytes; /* what holds others passes their results on */
@@ -189,13 +192,14 @@ static void put_table(writing *w, const table *t, tarn_shape input, tarn_dtype d
     for (int i = 0; i < t->count; i++) {
         const row *r = &t->row[i];
         const char *sizes = r->ran ? tarn__shape_text(r->shape.size, r->shape.rank, &(tarn__text){{0}}) : "not used";
-        put(w, "%-*s  %-*s  %12lld  %10s\n", label, r->label, shape, sizes, (long long)r->parameters, bytes_text(r->bytes, bytes));
+        put(w, "%-*s  %-*s  %12lld  %10s\n", label, r->label, shape, sizes, (long long)r->parameters,
+            bytes_text(r->bytes, bytes));
     }
     put(w, "trained  %lld parameters, %s\n", (long long)t->trained, bytes_text(t->trained_bytes, bytes));
     put(w, "frozen   %lld parameters, %s\n", (long long)t->frozen, bytes_text(t->frozen_bytes, bytes));
     put(w, "buffers  %s\n", bytes_text(t->buffer_bytes, bytes));
-    put(w, "results  %s for an input %s of %s\n", bytes_text(outputs, bytes), tarn__shape_text(input.size, input.rank, &(tarn__text){{0}}),
-        tarn_dtype_name(dtype));
+    put(w, "results  %s for an input %s of %s\n", bytes_text(outputs, bytes),
+        tarn__shape_text(input.size, input.rank, &(tarn__text){{0}}), tarn_dtype_name(dtype));
 }
 
 static char *make_text(const char *function, tarn_module *module, tarn_shape input, tarn_dtype dtype)

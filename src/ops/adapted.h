@@ -12,8 +12,8 @@ typedef struct tarn__adapted_layer {
     double scale;
 } tarn__adapted_layer;
 
-/* y[i] = x · weightᵀ + bias + scale · (x · aᵀ) · bᵀ for layers that share x [..., in], of which one has an adapter; all of one dtype and on one device.
- * Borrows all; the results belong to the open scope. False with an error raised. */
+/* y[i] = x · weightᵀ + bias + scale · (x · aᵀ) · bᵀ for layers that share x [..., in], of which one has an adapter; all
+ * of one dtype and on one device. Borrows all; the results belong to the open scope. False with an error raised. */
 bool tarn__linears_adapted(tarn_tensor *x, const tarn__adapted_layer *layers, int count, bool in_out, tarn_tensor **y);
 
 #endif

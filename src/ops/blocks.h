@@ -7,7 +7,8 @@
 /* tarn_cast() to blocks: x of a float dtype, finite. Not differentiable. */
 tarn_tensor *tarn__cast_to_blocks(tarn_tensor *x, tarn_dtype dtype);
 
-/* True when a linear layer's weight has fewer bits than what it is multiplied by, and stays as it is: blocks, or 16 bits for an x of f32. */
+/* True when a linear layer's weight has fewer bits than what it is multiplied by, and stays as it is: blocks, or 16
+ * bits for an x of f32. */
 bool tarn__is_narrow(const tarn_tensor *x, const tarn_tensor *weight);
 
 /* tarn_linear_apply() with such a weight. */

@@ -33,10 +33,11 @@ static bool upload(const tarn_array *arrays, int count, tarn_device device, tarn
     return good;
 }
 
-bool tarn_apply_host(const char *name, tarn_device device, const tarn_array *inputs, int input_count, const tarn_attribute *attributes,
-                     int attribute_count, tarn_array *outputs, int output_count)
+bool tarn_apply_host(const char *name, tarn_device device, const tarn_array *inputs, int input_count,
+                     const tarn_attribute *attributes, int attribute_count, tarn_array *outputs, int output_count)
 {
-    if (tarn_failed() || !tarn__check_call("apply_host", name, input_count, inputs != NULL, output_count, outputs != NULL))
+    if (tarn_failed() ||
+        !tarn__check_call("apply_host", name, input_count, inputs != NULL, output_count, outputs != NULL))
         return false;
     tarn_tensor *in[TARN__MAX_OP_INPUTS] = {0}, *out[TARN__MAX_OP_OUTPUTS] = {0};
     memset(outputs, 0, sizeof(*outputs) * (size_t)output_count);
@@ -56,7 +57,7 @@ bool tarn_apply_host(const char *name, tarn_device device, const tarn_array *inp
     return good;
 }
 
-/* ---- backward -------------------------------------------------------------------------------------------------------------- */
+/* ---- backward ---------------------------------------------------------------------------------------------------- */
 
 static bool want_gradients(tarn_tensor **in, int count, uint64_t wanted)
 {
@@ -79,8 +80,9 @@ static tarn_tensor *upstream_of(const char *name, const tarn_array *array, tarn_
     tarn_tensor *grad = tarn_from(array->data, array->shape, array->dtype, tarn__device(out));
     if (!grad || (tarn__same_shape(&grad->view, &out->view) && array->dtype == out->view.dtype))
         return grad;
-    tarn__raise(TARN_ERROR_SHAPE, "the gradient of output %d is %s %s; the output is %s %s", i, tarn_dtype_name(array->dtype),
-                TARN__SHAPE_TEXT(grad), tarn_dtype_name(out->view.dtype), TARN__SHAPE_TEXT(out));
+    tarn__raise(TARN_ERROR_SHAPE, "the gradient of output %d is %s %s; the output is %s %s", i,
+                tarn_dtype_name(array->dtype), TARN__SHAPE_TEXT(grad), tarn_dtype_name(out->view.dtype),
+                TARN__SHAPE_TEXT(out));
     return NULL;
 }
 

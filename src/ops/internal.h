@@ -1,4 +1,5 @@
-/* internal.h: what a step of decoding is made of: one token of a few sequences. Each is an operation made of others; a device with a kernel for it does it in one.
+/* internal.h: what a step of decoding is made of: one token of a few sequences. Each is an operation made of others; a
+ * device with a kernel for it does it in one.
  *
  * Borrows all operands; results belong to the open scope. NULL or false with an error. */
 #ifndef TARN__OPS_STEP_H
@@ -15,8 +16,10 @@ typedef struct tarn__step_norm {
     double epsilon;
 } tarn__step_norm;
 
-/* y[i] = norm(x) @ weights[i]ᵀ + biases[i], up to three of them; x is [..., in], a weight [out, in] of floats or blocks, a bias NULL or [out]. */
-bool tarn__norm_linear(tarn_tensor *x, const tarn__step_norm *norm, tarn_tensor *const *weights, tarn_tensor *const *biases, int count, tarn_tensor **y);
+/* y[i] = norm(x) @ weights[i]ᵀ + biases[i], up to three of them; x is [..., in], a weight [out, in] of floats or
+ * blocks, a bias NULL or [out]. */
+bool tarn__norm_linear(tarn_tensor *x, const tarn__step_norm *norm, tarn_tensor *const *weights,
+                       tarn_tensor *const *biases, int count, tarn_tensor **y);
 
 /* silu(norm(x) @ gateᵀ) · (norm(x) @ upᵀ) */
 tarn_tensor *tarn__norm_gated(tarn_tensor *x, const tarn__step_norm *norm, tarn_tensor *gate, tarn_tensor *up);
@@ -24,18 +27,22 @@ tarn_tensor *tarn__norm_gated(tarn_tensor *x, const tarn__step_norm *norm, tarn_
 /* sum + (x @ weightᵀ + bias); a bias may be NULL. */
 tarn_tensor *tarn__linear_sum(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias, tarn_tensor *sum);
 
-/* Keys or values that came before, [B, KV, S, D], with scales where they are codes of 8 bits, as codes.h has them, else NULL. Values lie as keys do. */
+/* Keys or values that came before, [B, KV, S, D], with scales where they are codes of 8 bits, as codes.h has them, else
+ * NULL. Values lie as keys do. */
 typedef struct tarn__step_past {
     tarn_tensor *rows, *scale;
 } tarn__step_past;
 
-/* True when a device turns, stores and attends in one, for a query [B, 1, H, D] of a token and keys that are stored so. */
+/* True when a device turns, stores and attends in one, for a query [B, 1, H, D] of a token and keys that are stored so.
+ */
 bool tarn__attends_next(tarn_tensor *q, const tarn__step_past *keys, const tarn_rope_options *rope);
 
-/* Queries [B, 1, H, D] and keys [B, 1, KV, D] of one token are turned by its position, i32 or i64 [B]; keys and values are put there into the past, and the queries
- * attend to all up to there: [B, 1, H, D]. Where tarn__attends_next(); nothing is recorded. A `scale` of 0 is 1 / sqrt(D). */
-tarn_tensor *tarn__attend_next(tarn_tensor *q, tarn_tensor *k, tarn_tensor *v, tarn_tensor *position, const tarn_rope_options *rope, double scale,
-                                  const tarn__step_past *keys, const tarn__step_past *values);
+/* Queries [B, 1, H, D] and keys [B, 1, KV, D] of one token are turned by its position, i32 or i64 [B]; keys and values
+ * are put there into the past, and the queries attend to all up to there: [B, 1, H, D]. Where tarn__attends_next();
+ * nothing is recorded. A `scale` of 0 is 1 / sqrt(D). */
+tarn_tensor *tarn__attend_next(tarn_tensor *q, tarn_tensor *k, tarn_tensor *v, tarn_tensor *position,
+                               const tarn_rope_options *rope, double scale, const tarn__step_past *keys,
+                               const tarn__step_past *values);
 
 /* i64 [rows, 1]: where the largest of x [rows, n] is, of floats, n at least 1; -1 where it is NaN or infinite. */
 tarn_tensor *tarn__likeliest(tarn_tensor *x);

@@ -1,56 +1,66 @@
-/* op.h: what the faces of operations share: bringing operands together, making results, and the list of operations by name. */
+/* op.h: what the faces of operations share: bringing operands together, making results, and the list of operations by
+ * name. */
 #ifndef TARN__OP_H
 #define TARN__OP_H
 
 #include "autograd/tape.h"
 
-/* ---- operands -------------------------------------------------------------------------------------------------------------- */
+/* ---- operands ---------------------------------------------------------------------------------------------------- */
 
-/* Checks that operands are there, of one dtype and on one device. Constants (tarn_scalar) fit any; where all are constants they count as
- * tensors. In mixed mode CPU operands are moved and replaced in the list. NULL entries are an error naming `roles[i]`. */
+/* Checks that operands are there, of one dtype and on one device. Constants (tarn_scalar) fit any; where all are
+ * constants they count as tensors. In mixed mode CPU operands are moved and replaced in the list. NULL entries are an
+ * error naming `roles[i]`. */
 bool tarn__bring_together(const char *function, tarn_tensor **operand, const char *const *roles, int count);
 
-/* Checks one device only: for operands whose dtypes differ by design (indices, conditions). NULL entries are skipped. */
+/* Checks one device only: for operands whose dtypes differ by design (indices, conditions). NULL entries are skipped.
+ */
 bool tarn__same_place(const char *function, tarn_tensor **operand, int count);
 
 /* The shape that operands broadcast to; an error naming both shapes when they do not. NULL entries are skipped. */
 bool tarn__broadcast(const char *function, tarn_tensor *const *operand, int count, tarn_shape *shape);
 
-/* A new result of `shape` whose axes lie in memory in the order of the first operand that has that shape without gaps. */
-tarn_tensor *tarn__result_like(const char *function, tarn_tensor *const *operand, int count, tarn_shape shape, tarn_dtype dtype,
-                               tarn_device device);
+/* A new result of `shape` whose axes lie in memory in the order of the first operand that has that shape without gaps.
+ */
+tarn_tensor *tarn__result_like(const char *function, tarn_tensor *const *operand, int count, tarn_shape shape,
+                               tarn_dtype dtype, tarn_device device);
 
-/* An operand that kernels other than element-wise ones can read: a constant becomes a tensor of that dtype and device. */
+/* An operand that kernels other than element-wise ones can read: a constant becomes a tensor of that dtype and device.
+ */
 tarn_tensor *tarn__materialize(const char *function, tarn_tensor *x, tarn_dtype dtype, tarn_device device);
 
-/* Operand x of an operation that only moves elements: itself, or a constant as an f32 tensor. NULL with an error when there is none. */
+/* Operand x of an operation that only moves elements: itself, or a constant as an f32 tensor. NULL with an error when
+ * there is none. */
 tarn_tensor *tarn__take(const char *function, tarn_tensor *x);
 tarn_tensor *tarn__take_any(const char *function, tarn_tensor *x); /* which may hold blocks */
 
-/* Axes as a mask, negative ones resolved; an empty list is all of them. False with an error on a bad or repeated axis. */
+/* Axes as a mask, negative ones resolved; an empty list is all of them. False with an error on a bad or repeated axis.
+ */
 bool tarn__axes_mask(const char *function, tarn_axes axes, int rank, uint32_t *mask);
 
-/* ---- running --------------------------------------------------------------------------------------------------------------- */
+/* ---- running ----------------------------------------------------------------------------------------------------- */
 
 #define TARN__COUNT_OF(...) ((int)(sizeof((tarn_tensor *[]){__VA_ARGS__}) / sizeof(tarn_tensor *)))
 
-/* tarn__kernel_call(K, function, TARN__IN(a, b), TARN__OUT(y), params): runs a kernel; `params` is a struct, not a pointer. */
+/* tarn__kernel_call(K, function, TARN__IN(a, b), TARN__OUT(y), params): runs a kernel; `params` is a struct, not a
+ * pointer. */
 #define TARN__IN(...) .inputs = TARN__COUNT_OF(__VA_ARGS__), .in = {__VA_ARGS__}
 #define TARN__OUT(...) .outputs = TARN__COUNT_OF(__VA_ARGS__), .out = {__VA_ARGS__}
-#define tarn__kernel_call(which, name, tail, ...)                                                                                         \
-    tarn__run(&(tarn__launch){.kernel = (which), .function = (name), .params = &(tail), .params_bytes = sizeof(tail), __VA_ARGS__})
+#define tarn__kernel_call(which, name, tail, ...) \
+    tarn__run(&(tarn__launch){ \
+        .kernel = (which), .function = (name), .params = &(tail), .params_bytes = sizeof(tail), __VA_ARGS__})
 
 /* tarn__finish(function, rule, params, TARN__INPUTS(a, b), TARN__OUTPUTS(y), TARN__SAVED(a)): records the operation. */
 #define TARN__INPUTS(...) .inputs = (tarn_tensor *[]){__VA_ARGS__}, .input_count = TARN__COUNT_OF(__VA_ARGS__)
 #define TARN__OUTPUTS(...) .outputs = (tarn_tensor *[]){__VA_ARGS__}, .output_count = TARN__COUNT_OF(__VA_ARGS__)
 #define TARN__SAVED(...) .saved = (tarn_tensor *[]){__VA_ARGS__}, .saved_count = TARN__COUNT_OF(__VA_ARGS__)
-#define tarn__finish(name, how, tail, ...)                                                                                                \
-    tarn__record(&(tarn__recording){.function = (name), .rule = (how), .params = &(tail), .params_bytes = sizeof(tail), __VA_ARGS__})
+#define tarn__finish(name, how, tail, ...) \
+    tarn__record(&(tarn__recording){ \
+        .function = (name), .rule = (how), .params = &(tail), .params_bytes = sizeof(tail), __VA_ARGS__})
 
 /* True when products of f32 tensors may be made in TF32: tarn_set_tf32(). */
 bool tarn__tf32(void);
 
-/* ---- operations by name ---------------------------------------------------------------------------------------------------- */
+/* ---- operations by name ------------------------------------------------------------------------------------------ */
 
 /* A call by name: what tarn_apply() was given, checked against the operation's row. */
 typedef struct tarn__invocation {
@@ -63,7 +73,8 @@ typedef struct tarn__invocation {
 
 /* Attributes, or their default where they were not given. */
 int64_t tarn__attribute_int(const tarn__invocation *v, const char *name, int64_t otherwise);
-int tarn__attribute_small(const tarn__invocation *v, const char *name, int otherwise); /* held within int, so that no axis wraps into range */
+/* held within int, so that no axis wraps into range */
+int tarn__attribute_small(const tarn__invocation *v, const char *name, int otherwise);
 double tarn__attribute_real(const tarn__invocation *v, const char *name, double otherwise);
 tarn_axes tarn__attribute_axes(const tarn__invocation *v, const char *name);
 tarn_shape tarn__attribute_shape(const tarn__invocation *v, const char *name);

@@ -14,7 +14,8 @@ static bool raise_devices(const char *function, const tarn_tensor *a, const tarn
 {
     char first[32], second[32];
     return tarn__raise(TARN_ERROR_DEVICE, "%s: operands lie on %s and %s; move one with tarn_to()%s", function,
-                       tarn_device_name(tarn__device(a), first, sizeof(first)), tarn_device_name(tarn__device(b), second, sizeof(second)),
+                       tarn_device_name(tarn__device(a), first, sizeof(first)),
+                       tarn_device_name(tarn__device(b), second, sizeof(second)),
                        mixed_mode == TARN_MIXED_MOVE ? "; only operands on the CPU are moved without being told"
                                                      : ", or allow it with tarn_set_mixed(TARN_MIXED_MOVE)");
 }
@@ -74,9 +75,9 @@ bool tarn__broadcast(const char *function, tarn_tensor *const *operand, int coun
         for (int k = 0; k < view->rank; k++) {
             int64_t *size = &shape->size[shape->rank - view->rank + k];
             if (*size != view->shape[k] && *size != 1 && view->shape[k] != 1)
-                return tarn__raise(TARN_ERROR_SHAPE, "%s: %s and %s do not broadcast: axis %d has %lld against %lld", function,
-                                   first ? TARN__SHAPE_TEXT(first) : "[]", TARN__SHAPE_TEXT(operand[i]), k - view->rank, (long long)*size,
-                                   (long long)view->shape[k]);
+                return tarn__raise(TARN_ERROR_SHAPE, "%s: %s and %s do not broadcast: axis %d has %lld against %lld",
+                                   function, first ? TARN__SHAPE_TEXT(first) : "[]", TARN__SHAPE_TEXT(operand[i]),
+                                   k - view->rank, (long long)*size, (long long)view->shape[k]);
             *size = *size == 1 ? view->shape[k] : *size;
         }
         first = first ? first : operand[i];
@@ -84,8 +85,8 @@ bool tarn__broadcast(const char *function, tarn_tensor *const *operand, int coun
     return true;
 }
 
-tarn_tensor *tarn__result_like(const char *function, tarn_tensor *const *operand, int count, tarn_shape shape, tarn_dtype dtype,
-                               tarn_device device)
+tarn_tensor *tarn__result_like(const char *function, tarn_tensor *const *operand, int count, tarn_shape shape,
+                               tarn_dtype dtype, tarn_device device)
 {
     int order[TARN_MAX_RANK];
     for (int i = 0; i < count; i++) {
@@ -122,7 +123,8 @@ bool tarn__axes_mask(const char *function, tarn_axes axes, int rank, uint32_t *m
 {
     *mask = 0;
     if (axes.count < 0 || axes.count > TARN_MAX_RANK)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a list of %d axes is outside 0 to %d", function, axes.count, TARN_MAX_RANK);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a list of %d axes is outside 0 to %d", function, axes.count,
+                           TARN_MAX_RANK);
     for (int i = 0; i < axes.count; i++) {
         int axis = tarn__check_axis(function, axes.axis[i], rank);
         if (axis < 0)

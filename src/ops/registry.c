@@ -22,14 +22,23 @@
 static const tarn__op_row rows[] = {
 #define UNARY(name, ...) {#name, 1, 1, 1, true, "", #name, #name "_grad", tarn__apply_##name},
 #define UNARY_P(name, ...) {#name, 1, 1, 1, true, PARAMETERS_##name, #name, #name "_grad", tarn__apply_##name},
-#define BINARY(name, ...) {#name, 2, 2, 1, true, "", #name, #name "_grad " #name "_grad_a " #name "_grad_b" BESIDE_##name, tarn__apply_##name},
+#define BINARY(name, ...) \
+    {#name, \
+     2, \
+     2, \
+     1, \
+     true, \
+     "", \
+     #name, \
+     #name "_grad " #name "_grad_a " #name "_grad_b" BESIDE_##name, \
+     tarn__apply_##name},
 #define COMPARE(name, ...) {#name, 2, 2, 1, false, "", #name, "", tarn__apply_##name},
 #include "base/kernel/elementwise.def"
 #undef UNARY
 #undef UNARY_P
 #undef BINARY
 #undef COMPARE
-#define OP(name, fewest, most, outputs, smooth, attributes, forward, backward)                                                            \
+#define OP(name, fewest, most, outputs, smooth, attributes, forward, backward) \
     {#name, fewest, most, outputs, smooth, attributes, forward, backward, tarn__apply_##name},
 #include "ops/ops.def"
 #undef OP
@@ -55,7 +64,8 @@ bool tarn_op_at(int index, tarn_op_info *info)
     if (!check_index("op_at", index))
         return false;
     const tarn__op_row *row = &rows[index];
-    *info = (tarn_op_info){row->name, row->attributes, row->min_inputs, row->max_inputs, row->outputs, row->differentiable};
+    *info =
+        (tarn_op_info){row->name, row->attributes, row->min_inputs, row->max_inputs, row->outputs, row->differentiable};
     return true;
 }
 
@@ -72,7 +82,7 @@ const tarn__op_row *tarn__op_row_at(int index)
     return &rows[index];
 }
 
-/* ---- which backend has it -------------------------------------------------------------------------------------------------- */
+/* ---- which backend has it ---------------------------------------------------------------------------------------- */
 
 static tarn__kernel kernel_named(const char *name, size_t length)
 {
@@ -110,7 +120,7 @@ bool tarn_op_on(int index, const char *backend_name, bool backward)
     return true;
 }
 
-/* ---- attributes ------------------------------------------------------------------------------------------------------------ */
+/* ---- attributes -------------------------------------------------------------------------------------------------- */
 
 static const tarn_attribute *find(const tarn__invocation *v, const char *name)
 {
@@ -175,20 +185,21 @@ static bool lists_attribute(const char *list, const char *name)
 static bool check_attributes(const tarn__op_row *row, const tarn_attribute *attributes, int count)
 {
     if (count < 0 || (count > 0 && !attributes))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "apply: %s: a list of %d attributes that is NULL or of negative length", row->name, count);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "apply: %s: a list of %d attributes that is NULL or of negative length",
+                           row->name, count);
     for (int i = 0; i < count; i++) {
         const tarn_attribute *a = &attributes[i];
         if (!a->name || !lists_attribute(row->attributes, a->name))
-            return tarn__raise(TARN_ERROR_ARGUMENT, "apply: %s has no attribute '%s'; it has: %s", row->name, a->name ? a->name : "NULL",
-                               row->attributes[0] ? row->attributes : "none");
+            return tarn__raise(TARN_ERROR_ARGUMENT, "apply: %s has no attribute '%s'; it has: %s", row->name,
+                               a->name ? a->name : "NULL", row->attributes[0] ? row->attributes : "none");
         if (a->count < 0 || a->count > TARN_MAX_RANK)
-            return tarn__raise(TARN_ERROR_ARGUMENT, "apply: %s: attribute '%s' has %d numbers, at most %d fit", row->name, a->name, a->count,
-                               TARN_MAX_RANK);
+            return tarn__raise(TARN_ERROR_ARGUMENT, "apply: %s: attribute '%s' has %d numbers, at most %d fit",
+                               row->name, a->name, a->count, TARN_MAX_RANK);
     }
     return true;
 }
 
-/* ---- calling by name ------------------------------------------------------------------------------------------------------- */
+/* ---- calling by name --------------------------------------------------------------------------------------------- */
 
 const tarn__op_row *tarn__check_call(const char *function, const char *name, int inputs, bool has_inputs, int outputs,
                                      bool has_outputs)
@@ -200,24 +211,25 @@ const tarn__op_row *tarn__check_call(const char *function, const char *name, int
     }
     const tarn__op_row *row = &rows[index];
     if (inputs < row->min_inputs || inputs > row->max_inputs || !has_inputs) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s takes %d to %d inputs, %d given%s", function, name, row->min_inputs, row->max_inputs, inputs,
-                    has_inputs ? "" : " as NULL");
+        tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s takes %d to %d inputs, %d given%s", function, name, row->min_inputs,
+                    row->max_inputs, inputs, has_inputs ? "" : " as NULL");
         return NULL;
     }
     if (outputs != row->outputs || !has_outputs) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s has %d outputs, room for %d given%s", function, name, row->outputs, outputs,
-                    has_outputs ? "" : " as NULL");
+        tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s has %d outputs, room for %d given%s", function, name, row->outputs,
+                    outputs, has_outputs ? "" : " as NULL");
         return NULL;
     }
     return row;
 }
 
-bool tarn_apply(const char *name, tarn_tensor *const *inputs, int input_count, const tarn_attribute *attributes, int attribute_count,
-                tarn_tensor **outputs, int output_count)
+bool tarn_apply(const char *name, tarn_tensor *const *inputs, int input_count, const tarn_attribute *attributes,
+                int attribute_count, tarn_tensor **outputs, int output_count)
 {
     if (tarn_failed())
         return false;
-    const tarn__op_row *row = tarn__check_call("apply", name, input_count, inputs != NULL, output_count, outputs != NULL);
+    const tarn__op_row *row =
+        tarn__check_call("apply", name, input_count, inputs != NULL, output_count, outputs != NULL);
     if (!row || !check_attributes(row, attributes, attribute_count))
         return false;
     tarn_tensor *in[TARN__MAX_OP_INPUTS] = {0};

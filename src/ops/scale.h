@@ -1,4 +1,5 @@
-/* scale.h: the gradient rule of a product whose one operand is repeated along axes of the other: a weight for each row, or for each column. */
+/* scale.h: the gradient rule of a product whose one operand is repeated along axes of the other: a weight for each row,
+ * or for each column. */
 #ifndef TARN__SCALE_H
 #define TARN__SCALE_H
 

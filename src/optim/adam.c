@@ -1,4 +1,5 @@
-/* adam.c: Adam, as torch.optim.Adam, and Adam with decoupled weight decay, as torch.optim.AdamW. At a parameter's step number t:
+/* adam.c: Adam, as torch.optim.Adam, and Adam with decoupled weight decay, as torch.optim.AdamW. At a parameter's step
+ * number t:
  *
  *   g ← g + decay · p (Adam), or p ← p · (1 - lr · decay) (AdamW)
  *   m ← beta1 · m + (1 - beta1) · g
@@ -31,7 +32,8 @@ static tarn_optimizer *make(const char *name, bool decoupled, tarn_module *modul
                                     .epsilon = or_default(o->epsilon, 1e-8),
                                     .decay = (double)o->weight_decay};
     if (!tarn__check_lr(name, rates->now.lr) || !tarn__check_rate(name, "beta1", rates->beta1, 0, 1) ||
-        !tarn__check_rate(name, "beta2", rates->beta2, 0, 1) || !tarn__check_rate(name, "epsilon", rates->epsilon, 0, (double)INFINITY) ||
+        !tarn__check_rate(name, "beta2", rates->beta2, 0, 1) ||
+        !tarn__check_rate(name, "epsilon", rates->epsilon, 0, (double)INFINITY) ||
         !tarn__check_rate(name, "weight_decay", rates->decay, 0, (double)INFINITY))
         return NULL;
     return tarn__optimizer_new(&method, module, o->groups, o->group_count);

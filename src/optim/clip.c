@@ -1,7 +1,7 @@
 /* clip.c: the norm of all gradients, and bounds on it and on its elements.
  *
- * Nothing here waits for the device: the sums of squares, the norm and the factor stay there, and the step's kernels read the factor. So a
- * step that clips can be captured, and reading the norm is the caller's choice. */
+ * Nothing here waits for the device: the sums of squares, the norm and the factor stay there, and the step's kernels
+ * read the factor. So a step that clips can be captured, and reading the norm is the caller's choice. */
 #include <math.h>
 #include <string.h>
 
@@ -28,7 +28,7 @@ bool tarn__next_run(const tarn_optimizer *optimizer, const tarn__group *group, i
     return *end > *begin;
 }
 
-/* ---- what the norm needs on the device -------------------------------------------------------------------------------------- */
+/* ---- what the norm needs on the device --------------------------------------------------------------------------- */
 
 static tarn_tensor *held(tarn_tensor *tensor)
 {
@@ -55,7 +55,8 @@ static bool describe(const tarn_optimizer *o, tarn__group *group)
         first[i] = at;
         for (int64_t begin = 0; begin < segment[i].count; begin += CHUNK, at++) {
             table[2 * at] = segment[i].begin + begin;
-            table[2 * at + 1] = segment[i].begin + (segment[i].count - begin < CHUNK ? segment[i].count : begin + CHUNK);
+            table[2 * at + 1] =
+                segment[i].begin + (segment[i].count - begin < CHUNK ? segment[i].count : begin + CHUNK);
         }
     }
     first[group->segments] = at;
@@ -96,7 +97,7 @@ void tarn__clip_release(tarn_optimizer *o)
     }
 }
 
-/* ---- the norm --------------------------------------------------------------------------------------------------------------- */
+/* ---- the norm ---------------------------------------------------------------------------------------------------- */
 
 /* Rows [begin, end) of a tensor, in the open scope. */
 static tarn_tensor *rows(tarn_tensor *table, int64_t begin, int64_t end)
@@ -110,7 +111,8 @@ static tarn_tensor *rows(tarn_tensor *table, int64_t begin, int64_t end)
 }
 
 /* The sums of squares of a run of neighbours into `sums`, one for each segment of the group. */
-static bool sum_run(const tarn_optimizer *o, const tarn__group *group, tarn_tensor *sums, int begin, int end, const char *function)
+static bool sum_run(const tarn_optimizer *o, const tarn__group *group, tarn_tensor *sums, int begin, int end,
+                    const char *function)
 {
     const tarn__segment *segment = &o->flats.segment[group->first];
     int64_t first = 0, last;
@@ -120,14 +122,15 @@ static bool sum_run(const tarn_optimizer *o, const tarn__group *group, tarn_tens
     for (int i = begin; i < end; i++)
         last += chunks_of(&segment[i]);
     tarn__fill none = {0};
-    tarn__launch launch = {.kernel = TARN__K_square_sums,
-                           .function = function,
-                           .inputs = 3,
-                           .outputs = 1,
-                           .in = {group->buffer[TARN__GRADIENT], rows(group->chunks, first, last), rows(group->firsts, begin, end + 1)},
-                           .out = {rows(sums, begin, end)},
-                           .params = &none,
-                           .params_bytes = sizeof(none)};
+    tarn__launch launch = {
+        .kernel = TARN__K_square_sums,
+        .function = function,
+        .inputs = 3,
+        .outputs = 1,
+        .in = {group->buffer[TARN__GRADIENT], rows(group->chunks, first, last), rows(group->firsts, begin, end + 1)},
+        .out = {rows(sums, begin, end)},
+        .params = &none,
+        .params_bytes = sizeof(none)};
     return !tarn_failed() && tarn__run(&launch);
 }
 
@@ -202,11 +205,13 @@ tarn_tensor *tarn_optimizer_clip_norm(tarn_optimizer *optimizer, double max_norm
     if (tarn_failed() || !tarn__check_optimizer(function, optimizer))
         return NULL;
     if (!(max_norm > 0)) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "%s: the largest norm is %g, but must be above 0 (INFINITY only measures)", function, max_norm);
+        tarn__raise(TARN_ERROR_ARGUMENT, "%s: the largest norm is %g, but must be above 0 (INFINITY only measures)",
+                    function, max_norm);
         return NULL;
     }
     tarn_scope *scope = tarn_scope_open();
-    bool good = scope && (!optimizer->clipping.is_pending || tarn__clip_is_current(optimizer, function)) && sum_all(optimizer, function);
+    bool good = scope && (!optimizer->clipping.is_pending || tarn__clip_is_current(optimizer, function)) &&
+                sum_all(optimizer, function);
     tarn_tensor *norm = good ? find_factor(optimizer, max_norm) : NULL;
     if (norm && hand_out(optimizer))
         tarn_scope_return(scope, norm);
@@ -220,28 +225,30 @@ bool tarn__clip_is_current(const tarn_optimizer *o, const char *function)
 {
     bool captured = o->clipping.is_pending && tarn__is_capturing(tarn__device(o->clipping.factor));
     if (captured != o->clipping.is_captured)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the gradients were clipped %s the captured step; clip and step together", function,
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "%s: the gradients were clipped %s the captured step; clip and step together", function,
                            captured ? "before" : "inside");
     for (int i = 0; i < o->flats.segments; i++) {
         const tarn__segment *segment = &o->flats.segment[i];
         if (segment->parameter->grad->storage->version != segment->clipped_version)
-            return tarn__raise(TARN_ERROR_ARGUMENT,
-                               "%s: the gradient of '%s' has changed since tarn_optimizer_clip_norm(); clip after the last backward",
-                               function, tarn_name(segment->parameter));
+            return tarn__raise(
+                TARN_ERROR_ARGUMENT,
+                "%s: the gradient of '%s' has changed since tarn_optimizer_clip_norm(); clip after the last backward",
+                function, tarn_name(segment->parameter));
     }
     return true;
 }
 
-/* ---- in place --------------------------------------------------------------------------------------------------------------- */
+/* ---- in place ---------------------------------------------------------------------------------------------------- */
 
 /* Runs an element-wise kernel in place over all gradients of a group. */
-static bool in_place(const tarn_optimizer *o, const tarn__group *group, tarn__kernel kernel, tarn_tensor *by, const tarn__elementwise *tail,
-                     const char *function)
+static bool in_place(const tarn_optimizer *o, const tarn__group *group, tarn__kernel kernel, tarn_tensor *by,
+                     const tarn__elementwise *tail, const char *function)
 {
     const tarn__segment *segment = &o->flats.segment[group->first];
     for (int begin = 0, end; tarn__next_run(o, group, &begin, &end); begin = end) {
-        tarn_tensor *range =
-            tarn__flat_range(group->buffer[TARN__GRADIENT], segment[begin].begin, segment[end - 1].begin + segment[end - 1].count);
+        tarn_tensor *range = tarn__flat_range(group->buffer[TARN__GRADIENT], segment[begin].begin,
+                                              segment[end - 1].begin + segment[end - 1].count);
         tarn__launch launch = {.kernel = kernel,
                                .function = function,
                                .inputs = by ? 2 : 1,
@@ -289,7 +296,7 @@ bool tarn_optimizer_clip_value(tarn_optimizer *optimizer, double limit)
     return good;
 }
 
-/* ---- which one is not finite ------------------------------------------------------------------------------------------------ */
+/* ---- which one is not finite ------------------------------------------------------------------------------------- */
 
 static bool has_gradients(const tarn_optimizer *o)
 {

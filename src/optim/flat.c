@@ -1,9 +1,9 @@
 /* flat.c: laying parameters, gradients and state out in flat buffers, and moving them into new ones.
  *
- * The first build moves the parameters first, one by one, and returns their old memory to the device before it allocates gradients and state: two copies of the
- * weights are never held beside those. One that fails later leaves parameters with their values in the flat buffer.
- * A later build, to other devices, first makes everything that can fail (buffers, copies of all values, storage parts, gradient tensors)
- * and then moves the parameters, which cannot. */
+ * The first build moves the parameters first, one by one, and returns their old memory to the device before it
+ * allocates gradients and state: two copies of the weights are never held beside those. One that fails later leaves
+ * parameters with their values in the flat buffer. A later build, to other devices, first makes everything that can
+ * fail (buffers, copies of all values, storage parts, gradient tensors) and then moves the parameters, which cannot. */
 #include "optim/flat.h"
 
 #include <stdio.h>
@@ -15,8 +15,9 @@
 
 /* What one parameter is given when everything is there. */
 typedef struct home {
-    tarn__storage *parameter, *gradient; /* parts of the new buffers, one reference each; NULL for a parameter that is in its place */
-    tarn_tensor *new_gradient;           /* where the parameter has no gradient tensor yet, held */
+    /* parts of the new buffers, one reference each; NULL for a parameter that is in its place */
+    tarn__storage *parameter, *gradient;
+    tarn_tensor *new_gradient; /* where the parameter has no gradient tensor yet, held */
 } home;
 
 tarn_tensor *tarn__flat_range(tarn_tensor *buffer, int64_t begin, int64_t end)
@@ -43,7 +44,7 @@ tarn_tensor *tarn__flat_shaped(tarn_tensor *buffer, const tarn__segment *segment
     return view;
 }
 
-/* ---- the order ------------------------------------------------------------------------------------------------------------- */
+/* ---- the order --------------------------------------------------------------------------------------------------- */
 
 static bool in_one_group(const tarn__segment *list, const tarn_device *device, int i, int k)
 {
@@ -51,10 +52,12 @@ static bool in_one_group(const tarn__segment *list, const tarn_device *device, i
 }
 
 /* Appends the segments of `list` that belong with number `i` and have its rates. */
-static void append(tarn__flats *flats, tarn__group *group, const tarn__segment *list, const tarn_device *device, int count, int i)
+static void append(tarn__flats *flats, tarn__group *group, const tarn__segment *list, const tarn_device *device,
+                   int count, int i)
 {
     tarn_dtype dtype = list[i].parameter->view.dtype;
-    int64_t unit = TARN__ALIGNMENT / (int64_t)tarn__dtype_bytes(dtype); /* a multiple of 256 bytes in the wide buffers too */
+    /* a multiple of 256 bytes in the wide buffers too */
+    int64_t unit = TARN__ALIGNMENT / (int64_t)tarn__dtype_bytes(dtype);
     for (int k = i; k < count; k++) {
         if (!in_one_group(list, device, i, k) || !tarn__same_rates(list[k].rates, list[i].rates))
             continue;
@@ -77,11 +80,13 @@ static bool leads(const tarn__segment *list, const tarn_device *device, int i, b
 }
 
 /* Appends all segments that belong with number `i`, rates by rates, those that decay first. */
-static void append_all(tarn__flats *flats, tarn__group *group, const tarn__segment *list, const tarn_device *device, int count, int i)
+static void append_all(tarn__flats *flats, tarn__group *group, const tarn__segment *list, const tarn_device *device,
+                       int count, int i)
 {
     for (int pass = 0; pass < 2; pass++)
         for (int k = i; k < count; k++)
-            if (in_one_group(list, device, i, k) && (list[k].rates.decay == 0) == (pass == 1) && leads(list, device, k, true))
+            if (in_one_group(list, device, i, k) && (list[k].rates.decay == 0) == (pass == 1) &&
+                leads(list, device, k, true))
                 append(flats, group, list, device, count, k);
 }
 
@@ -133,7 +138,7 @@ static bool arrange(tarn__flats *flats, const tarn__segment *list, const tarn_de
     return flats->segment != NULL;
 }
 
-/* ---- the values ------------------------------------------------------------------------------------------------------------ */
+/* ---- the values -------------------------------------------------------------------------------------------------- */
 
 /* Where buffer `b` has its values for a parameter now, in the open scope; NULL: nowhere, they are zero. */
 static tarn_tensor *source_of(const tarn__flats *old, const tarn_tensor *parameter, int b)
@@ -147,7 +152,8 @@ static tarn_tensor *source_of(const tarn__flats *old, const tarn_tensor *paramet
     return NULL;
 }
 
-static bool copy_values(const tarn__method *method, const tarn__group *group, const tarn__segment *segment, const tarn__flats *old)
+static bool copy_values(const tarn__method *method, const tarn__group *group, const tarn__segment *segment,
+                        const tarn__flats *old)
 {
     tarn_tensor *parameter = segment->parameter;
     for (int b = old ? TARN__PARAMETER : TARN__GRADIENT; b < TARN__BUFFERS; b++) {
@@ -169,7 +175,7 @@ static bool copy_values(const tarn__method *method, const tarn__group *group, co
     return !tarn_failed();
 }
 
-/* ---- the move -------------------------------------------------------------------------------------------------------------- */
+/* ---- the move ---------------------------------------------------------------------------------------------------- */
 
 static tarn__storage *part_of(const tarn_tensor *buffer, const tarn__segment *segment)
 {
@@ -243,7 +249,8 @@ static bool gather(tarn__flats *flats, const tarn__method *method)
         for (int i = group->first; i < group->first + group->segments; i++)
             if (!gather_one(method, group, &flats->segment[i]))
                 return false;
-        if (group->count * (int64_t)tarn__dtype_bytes(dtype) >= (int64_t)TARN__POOL_SEGMENT) /* less than that is used again in parts */
+        /* less than that is used again in parts */
+        if (group->count * (int64_t)tarn__dtype_bytes(dtype) >= (int64_t)TARN__POOL_SEGMENT)
             tarn_empty_cache(group->device);
     }
     return true;
@@ -270,14 +277,15 @@ static bool fill_in(tarn__flats *flats, const tarn__method *method, home *homes,
     return true;
 }
 
-bool tarn__flats_build(tarn__flats *flats, const tarn__method *method, const tarn__segment *list, const tarn_device *device, int count,
-                       tarn__flats *old)
+bool tarn__flats_build(tarn__flats *flats, const tarn__method *method, const tarn__segment *list,
+                       const tarn_device *device, int count, tarn__flats *old)
 {
     *flats = (tarn__flats){0};
     home *homes = tarn__alloc(sizeof(*homes) * (size_t)count);
     tarn_scope *scope = homes ? tarn_scope_open() : NULL;
     bool good = scope && arrange(flats, list, device, count) && (old || gather(flats, method)) &&
-                make_all_buffers(flats, method, old ? TARN__PARAMETER : TARN__GRADIENT) && fill_in(flats, method, homes, old);
+                make_all_buffers(flats, method, old ? TARN__PARAMETER : TARN__GRADIENT) &&
+                fill_in(flats, method, homes, old);
     for (int i = 0; homes && i < count; i++)
         if (good)
             move_in(&homes[i], &flats->segment[i]);

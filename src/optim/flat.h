@@ -4,26 +4,27 @@
 
 #include "optim/rates.h"
 
-/* The buffers of a group. A group of 16-bit parameters has MASTER; a method has as many of the last two as it has states. */
+/* The buffers of a group. A group of 16-bit parameters has MASTER; a method has as many of the last two as it has
+ * states. */
 enum { TARN__PARAMETER, TARN__GRADIENT, TARN__MASTER, TARN__STATE, TARN__BUFFERS = TARN__STATE + 2 };
 
 /* One parameter's place. */
 typedef struct tarn__segment {
-    tarn_tensor *parameter; /* held by the optimizer */
-    int64_t begin, count;   /* in elements */
-    int64_t steps;          /* that it took part in */
-    int64_t saved_steps;    /* the same from a file, until all of it is read */
-    uint32_t version;       /* of the parameter when it was last equal to its master weights */
+    tarn_tensor *parameter;   /* held by the optimizer */
+    int64_t begin, count;     /* in elements */
+    int64_t steps;            /* that it took part in */
+    int64_t saved_steps;      /* the same from a file, until all of it is read */
+    uint32_t version;         /* of the parameter when it was last equal to its master weights */
     uint32_t clipped_version; /* of the gradient when it was last clipped */
-    int order;              /* among the module's parameters */
+    int order;                /* among the module's parameters */
     tarn__rates rates;
 } tarn__segment;
 
 typedef struct tarn__group {
     tarn_tensor *buffer[TARN__BUFFERS]; /* rank 1, held; NULL where there is none */
     tarn_device device;
-    int first, segments;                /* which of the list are its own */
-    int64_t count;                      /* elements of a buffer */
+    int first, segments;                   /* which of the list are its own */
+    int64_t count;                         /* elements of a buffer */
     tarn_tensor *chunks, *firsts, *factor; /* of clip.c, held; NULL until a norm is asked for */
 } tarn__group;
 
@@ -35,12 +36,12 @@ typedef struct tarn__flats {
     int room; /* of both lists */
 } tarn__flats;
 
-/* Lays parameters out anew: `list` says which, `device` where each is to be, and `old` (NULL: none yet) where gradients, master weights,
- * state and step counts come from. With `old` nothing has moved when it fails, with an error raised; without it parameters may lie in a flat buffer then, with
- * the values they had. On success `flats` has replaced `old`, whose
- * buffers are gone, and the parameters stand on their new places. */
-bool tarn__flats_build(tarn__flats *flats, const tarn__method *method, const tarn__segment *list, const tarn_device *device, int count,
-                       tarn__flats *old);
+/* Lays parameters out anew: `list` says which, `device` where each is to be, and `old` (NULL: none yet) where
+ * gradients, master weights, state and step counts come from. With `old` nothing has moved when it fails, with an error
+ * raised; without it parameters may lie in a flat buffer then, with the values they had. On success `flats` has
+ * replaced `old`, whose buffers are gone, and the parameters stand on their new places. */
+bool tarn__flats_build(tarn__flats *flats, const tarn__method *method, const tarn__segment *list,
+                       const tarn_device *device, int count, tarn__flats *old);
 
 /* Lets go of the buffers; parameters and gradients keep alive what they stand on. */
 void tarn__flats_release(tarn__flats *flats);

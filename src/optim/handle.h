@@ -4,8 +4,8 @@
 
 #include "optim/flat.h"
 
-/* Clipping by the norm happens on the device: a factor lies there that the next step's kernels multiply gradients with. The tensors are made
- * when a norm is first asked for. */
+/* Clipping by the norm happens on the device: a factor lies there that the next step's kernels multiply gradients with.
+ * The tensors are made when a norm is first asked for. */
 typedef struct tarn__clipping {
     tarn_tensor *sums;   /* of squares, one for each segment, f64, on the device of the first group; held */
     tarn_tensor *factor; /* f64, rank 0, there too; held */
@@ -24,8 +24,8 @@ struct tarn_optimizer {
 
 bool tarn__check_optimizer(const char *function, const tarn_optimizer *optimizer);
 
-/* The next run of neighbours in a group that have a gradient, from segment *begin on, as [*begin, *end); false: there is none. Segments count
- * within the group. */
+/* The next run of neighbours in a group that have a gradient, from segment *begin on, as [*begin, *end); false: there
+ * is none. Segments count within the group. */
 bool tarn__next_run(const tarn_optimizer *optimizer, const tarn__group *group, int *begin, int *end);
 
 /* Raises unless the schedule makes sense. */
@@ -34,10 +34,12 @@ bool tarn__schedule_check(const char *function, const tarn_schedule *schedule);
 /* What a schedule that was checked says for a step. */
 double tarn__schedule_factor(const tarn_schedule *schedule, int64_t step);
 
-/* Scales the gradients by the pending factor, where one is pending, instead of leaving that to the step. In the open scope. */
+/* Scales the gradients by the pending factor, where one is pending, instead of leaving that to the step. In the open
+ * scope. */
 bool tarn__clip_now(tarn_optimizer *optimizer, const char *function);
 
-/* Raises when a gradient has changed since the pending factor was found, or the step it was meant for was another one. */
+/* Raises when a gradient has changed since the pending factor was found, or the step it was meant for was another one.
+ */
 bool tarn__clip_is_current(const tarn_optimizer *optimizer, const char *function);
 
 /* Lets go of the tensors that clipping has made. */

@@ -12,13 +12,15 @@ bool tarn__check_lr(const char *function, double lr)
     if (tarn_failed())
         return false;
     return (lr > 0 && isfinite(lr)) ||
-           tarn__raise(TARN_ERROR_ARGUMENT, "%s: the learning rate is %g; .lr is required and must be above 0", function, lr);
+           tarn__raise(TARN_ERROR_ARGUMENT, "%s: the learning rate is %g; .lr is required and must be above 0",
+                       function, lr);
 }
 
 bool tarn__check_rate(const char *function, const char *what, double value, double low, double high)
 {
     return (value >= low && value < high) ||
-           tarn__raise(TARN_ERROR_ARGUMENT, "%s: .%s is %g, but must be at least %g and below %g", function, what, value, low, high);
+           tarn__raise(TARN_ERROR_ARGUMENT, "%s: .%s is %g, but must be at least %g and below %g", function, what,
+                       value, low, high);
 }
 
 bool tarn__check_optimizer(const char *function, const tarn_optimizer *optimizer)
@@ -26,7 +28,7 @@ bool tarn__check_optimizer(const char *function, const tarn_optimizer *optimizer
     return optimizer || tarn__raise(TARN_ERROR_ARGUMENT, "%s: the optimizer is NULL", function);
 }
 
-/* ---- making ---------------------------------------------------------------------------------------------------------------- */
+/* ---- making ------------------------------------------------------------------------------------------------------ */
 
 /* Before parameters move: a clipping that is pending is done, and what it has on the devices goes. */
 static bool settle(tarn_optimizer *o)
@@ -74,12 +76,14 @@ static bool groups_are_used(const tarn__method *method, const choice *c)
 {
     for (int g = 0; g < c->group_count; g++) {
         int i = 0;
-        while (i < c->all.count && tarn__group_of(c->groups, c->group_count, tarn_module_parameter_name(c->module, i)) != g)
+        while (i < c->all.count &&
+               tarn__group_of(c->groups, c->group_count, tarn_module_parameter_name(c->module, i)) != g)
             i++;
         if (i == c->all.count)
-            return tarn__raise(TARN_ERROR_ARGUMENT,
-                               "%s: no parameter is in group '%s': none has such a name, or groups before it have them all", method->name,
-                               c->groups[g].names);
+            return tarn__raise(
+                TARN_ERROR_ARGUMENT,
+                "%s: no parameter is in group '%s': none has such a name, or groups before it have them all",
+                method->name, c->groups[g].names);
     }
     return true;
 }
@@ -93,14 +97,17 @@ static int choose(const tarn__method *method, const choice *c, tarn__segment *li
         if (!parameter->requires_grad)
             continue;
         if (parameter->trainer) {
-            tarn__raise(TARN_ERROR_ARGUMENT, "%s: parameter '%s' is trained by another optimizer; free that one first", method->name,
-                        tarn_name(parameter));
+            tarn__raise(TARN_ERROR_ARGUMENT, "%s: parameter '%s' is trained by another optimizer; free that one first",
+                        method->name, tarn_name(parameter));
             return 0;
         }
         /* A name is found by walking over all modules. */
-        int group = c->group_count ? tarn__group_of(c->groups, c->group_count, tarn_module_parameter_name(c->module, i)) : -1;
-        list[count] = (tarn__segment){
-            .parameter = parameter, .order = i, .rates = tarn__rates_of(method, group >= 0 ? &c->groups[group] : NULL, parameter)};
+        int group =
+            c->group_count ? tarn__group_of(c->groups, c->group_count, tarn_module_parameter_name(c->module, i)) : -1;
+        list[count] =
+            (tarn__segment){.parameter = parameter,
+                            .order = i,
+                            .rates = tarn__rates_of(method, group >= 0 ? &c->groups[group] : NULL, parameter)};
         device[count++] = tarn__device(parameter);
     }
     if (count == 0)
@@ -111,7 +118,8 @@ static int choose(const tarn__method *method, const choice *c, tarn__segment *li
 
 static bool flatten(tarn_optimizer *o, const choice *c)
 {
-    size_t list_bytes = sizeof(tarn__segment) * (size_t)c->all.count, device_bytes = sizeof(tarn_device) * (size_t)c->all.count;
+    size_t list_bytes = sizeof(tarn__segment) * (size_t)c->all.count,
+           device_bytes = sizeof(tarn_device) * (size_t)c->all.count;
     tarn__segment *list = tarn__alloc(list_bytes);
     tarn_device *device = list ? tarn__alloc(device_bytes) : NULL;
     int count = device && groups_are_used(&o->method, c) ? choose(&o->method, c, list, device) : 0;
@@ -125,12 +133,12 @@ static bool flatten(tarn_optimizer *o, const choice *c)
     return good;
 }
 
-tarn_optimizer *tarn__optimizer_new(const tarn__method *method, const tarn_module *module, const tarn_parameter_group *groups,
-                                    int group_count)
+tarn_optimizer *tarn__optimizer_new(const tarn__method *method, const tarn_module *module,
+                                    const tarn_parameter_group *groups, int group_count)
 {
     choice c = {.module = module, .groups = groups, .group_count = group_count};
-    if (tarn_failed() || !tarn__check_module(method->name, module) || !tarn__groups_check(method->name, groups, group_count) ||
-        !tarn__module_tensors(module, &c.all))
+    if (tarn_failed() || !tarn__check_module(method->name, module) ||
+        !tarn__groups_check(method->name, groups, group_count) || !tarn__module_tensors(module, &c.all))
         return NULL;
     tarn_optimizer *o = tarn__alloc(sizeof(*o));
     if (o) {
@@ -163,16 +171,17 @@ void tarn_optimizer_free(tarn_optimizer *optimizer)
     tarn__release(optimizer, sizeof(*optimizer));
 }
 
-/* ---- stepping -------------------------------------------------------------------------------------------------------------- */
+/* ---- stepping ---------------------------------------------------------------------------------------------------- */
 
 /* True when one kernel call can update both: the same rates, and the same place in the optimizer's history. */
 static bool go_together(const tarn__method *method, const tarn__segment *a, const tarn__segment *b)
 {
-    return tarn__same_rates(a->rates, b->rates) && (method->counts_steps ? a->steps == b->steps : (a->steps == 0) == (b->steps == 0));
+    return tarn__same_rates(a->rates, b->rates) &&
+           (method->counts_steps ? a->steps == b->steps : (a->steps == 0) == (b->steps == 0));
 }
 
-/* A captured update: each run counts a step for its segments and reads the learning rate of the moment. The first update of a step counts
- * the optimizer's own. */
+/* A captured update: each run counts a step for its segments and reads the learning rate of the moment. The first
+ * update of a step counts the optimizer's own. */
 typedef struct captured_update {
     tarn_optimizer *optimizer;
     tarn__segment *first, *last;
@@ -189,7 +198,8 @@ static double lr_at(const tarn_optimizer *o, int64_t step)
 static tarn__step_now numbers_at(const tarn_optimizer *o, const tarn__segment *segment, int64_t step, int64_t taken)
 {
     const tarn__optimizer_step *rates = &o->method.rates;
-    double lr = lr_at(o, taken) * segment->rates.lr_scale, keep = o->method.decoupled ? 1 - lr * segment->rates.decay : 1;
+    double lr = lr_at(o, taken) * segment->rates.lr_scale,
+           keep = o->method.decoupled ? 1 - lr * segment->rates.decay : 1;
     return (tarn__step_now){.lr = lr,
                             .keep = keep,
                             .size = lr / (1 - pow(rates->beta1, (double)step)),
@@ -224,20 +234,22 @@ static bool update(tarn_optimizer *o, const tarn__group *group, tarn__segment *f
     step.decay = method->decoupled ? 0 : first->rates.decay;
     tarn_device device = tarn__device(range[TARN__GRADIENT]);
     if (tarn__is_capturing(device) &&
-        !(step.live = tarn__graph_live(sizeof(tarn__step_now), refresh_update, &(captured_update){o, first, last, (*updates)++ == 0},
-                                       sizeof(captured_update))))
+        !(step.live = tarn__graph_live(sizeof(tarn__step_now), refresh_update,
+                                       &(captured_update){o, first, last, (*updates)++ == 0}, sizeof(captured_update))))
         return false;
     bool mixed = range[TARN__MASTER] != NULL;
-    tarn__launch launch = {.kernel = method->kernel,
-                           .function = method->name,
-                           .inputs = 2,
-                           .in = {range[TARN__GRADIENT], o->clipping.is_pending ? group->factor : NULL},
-                           .outputs = 1 + method->states,
-                           .out = {range[mixed ? TARN__MASTER : TARN__PARAMETER], range[TARN__STATE], range[TARN__STATE + 1]},
-                           .reads_output = (1u << (1 + method->states)) - 1,
-                           .params = &step,
-                           .params_bytes = sizeof(step)};
-    return tarn__run(&launch) && (!mixed || tarn__copy_elements(method->name, range[TARN__PARAMETER], range[TARN__MASTER]));
+    tarn__launch launch = {
+        .kernel = method->kernel,
+        .function = method->name,
+        .inputs = 2,
+        .in = {range[TARN__GRADIENT], o->clipping.is_pending ? group->factor : NULL},
+        .outputs = 1 + method->states,
+        .out = {range[mixed ? TARN__MASTER : TARN__PARAMETER], range[TARN__STATE], range[TARN__STATE + 1]},
+        .reads_output = (1u << (1 + method->states)) - 1,
+        .params = &step,
+        .params_bytes = sizeof(step)};
+    return tarn__run(&launch) &&
+           (!mixed || tarn__copy_elements(method->name, range[TARN__PARAMETER], range[TARN__MASTER]));
 }
 
 /* Cuts a group into runs of neighbours that have a gradient and go together, and updates each. */
@@ -275,7 +287,8 @@ bool tarn_optimizer_step(tarn_optimizer *optimizer)
     tarn_scope_close(scope);
     if (good) {
         optimizer->clipping.is_pending = false;
-        optimizer->steps += !tarn__is_capturing(tarn__device(flats->segment[0].parameter)); /* else a run of the graph counts it */
+        /* else a run of the graph counts it */
+        optimizer->steps += !tarn__is_capturing(tarn__device(flats->segment[0].parameter));
     }
     return good;
 }
@@ -289,14 +302,15 @@ void tarn_optimizer_zero_grad(tarn_optimizer *optimizer)
         optimizer->flats.segment[i].parameter->grad_is_set = false;
 }
 
-/* ---- the learning rate ----------------------------------------------------------------------------------------------------- */
+/* ---- the learning rate ------------------------------------------------------------------------------------------- */
 
 bool tarn_optimizer_set_lr(tarn_optimizer *optimizer, double lr)
 {
     if (tarn_failed() || !tarn__check_optimizer("optimizer_set_lr", optimizer))
         return false;
     if (!(lr >= 0) || !isfinite(lr)) /* a schedule may begin or end at 0 */
-        return tarn__raise(TARN_ERROR_ARGUMENT, "optimizer_set_lr: the learning rate is %g, but must be 0 or above", lr);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "optimizer_set_lr: the learning rate is %g, but must be 0 or above",
+                           lr);
     optimizer->method.rates.now.lr = lr;
     return true;
 }

@@ -1,4 +1,5 @@
-/* param_groups.c: which parameter has which weight decay and which share of the learning rate: parameter groups, chosen by patterns over names. */
+/* param_groups.c: which parameter has which weight decay and which share of the learning rate: parameter groups, chosen
+ * by patterns over names. */
 #include "optim/rates.h"
 
 #include <math.h>
@@ -29,17 +30,22 @@ static bool fits(const char *pattern, const char *name)
 bool tarn__groups_check(const char *function, const tarn_parameter_group *groups, int count)
 {
     if (count < 0 || (count > 0 && !groups))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .group_count is %d%s", function, count, count > 0 ? ", but .groups is NULL" : "");
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .group_count is %d%s", function, count,
+                           count > 0 ? ", but .groups is NULL" : "");
     for (int i = 0; i < count; i++) {
         const tarn_parameter_group *group = &groups[i];
         if (!group->names || !group->names[0])
-            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: group %d has no .names, a pattern such as \"*.bias\"", function, i);
+            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: group %d has no .names, a pattern such as \"*.bias\"",
+                               function, i);
         if (!(group->lr_scale >= 0) || !isfinite(group->lr_scale))
-            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .lr_scale of group '%s' is %g, but must be above 0 (or 0 for 1)", function,
+            return tarn__raise(TARN_ERROR_ARGUMENT,
+                               "%s: .lr_scale of group '%s' is %g, but must be above 0 (or 0 for 1)", function,
                                group->names, (double)group->lr_scale);
-        if (!(group->weight_decay >= 0) || !isfinite(group->weight_decay) || (group->no_decay && group->weight_decay != 0))
+        if (!(group->weight_decay >= 0) || !isfinite(group->weight_decay) ||
+            (group->no_decay && group->weight_decay != 0))
             return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .weight_decay of group '%s' is %g%s", function, group->names,
-                               (double)group->weight_decay, group->no_decay ? ", and .no_decay is set" : ", but must be 0 or above");
+                               (double)group->weight_decay,
+                               group->no_decay ? ", and .no_decay is set" : ", but must be 0 or above");
     }
     return true;
 }

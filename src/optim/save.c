@@ -1,7 +1,8 @@
 /* save.c: an optimizer's state in a file: what a step reads beside parameters and gradients.
  *
- * A safetensors file with, for each parameter, NAME/steps and, as its method has them, NAME/master, NAME/momentum, NAME/first_moment and
- * NAME/second_moment; and for all of them /steps, /lr and /schedule. Numbers are tensors too, so that no digit is lost. */
+ * A safetensors file with, for each parameter, NAME/steps and, as its method has them, NAME/master, NAME/momentum,
+ * NAME/first_moment and NAME/second_moment; and for all of them /steps, /lr and /schedule. Numbers are tensors too, so
+ * that no digit is lost. */
 #include <stdio.h>
 #include <string.h>
 
@@ -22,9 +23,11 @@ static bool name_of(char *name, const tarn_tensor *parameter, const char *what)
            tarn__raise(TARN_ERROR_UNSUPPORTED, "the name '%.40s...' is too long for a file", tarn_name(parameter));
 }
 
-static bool walk_segment(const tarn_optimizer *o, const tarn__group *group, const tarn__segment *segment, visit_fn visit, void *ctx)
+static bool walk_segment(const tarn_optimizer *o, const tarn__group *group, const tarn__segment *segment,
+                         visit_fn visit, void *ctx)
 {
-    const char *what[TARN__BUFFERS] = {[TARN__MASTER] = "master", [TARN__STATE] = o->method.state_name[0], o->method.state_name[1]};
+    const char *what[TARN__BUFFERS] = {
+        [TARN__MASTER] = "master", [TARN__STATE] = o->method.state_name[0], o->method.state_name[1]};
     char name[NAME_ROOM];
     for (int b = TARN__MASTER; b < TARN__BUFFERS; b++) {
         if (!group->buffer[b])
@@ -45,7 +48,7 @@ static bool walk(const tarn_optimizer *o, visit_fn visit, void *ctx)
     return true;
 }
 
-/* ---- writing ---------------------------------------------------------------------------------------------------------------- */
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
 
 static bool add(const char *name, tarn_tensor *tensor, void *writer)
 {
@@ -55,8 +58,9 @@ static bool add(const char *name, tarn_tensor *tensor, void *writer)
 static bool add_numbers(const tarn_optimizer *o, tarn_safetensors_writer *writer)
 {
     const tarn_schedule *s = &o->schedule;
-    double schedule[SCHEDULE_NUMBERS] = {[KIND] = (double)s->kind,  [WARMUP] = (double)s->warmup_steps, [TOTAL] = (double)s->total_steps,
-                                         [FINAL] = s->final_factor, [SIZE] = (double)s->step_size,      [GAMMA] = s->gamma};
+    double schedule[SCHEDULE_NUMBERS] = {
+        [KIND] = (double)s->kind,  [WARMUP] = (double)s->warmup_steps, [TOTAL] = (double)s->total_steps,
+        [FINAL] = s->final_factor, [SIZE] = (double)s->step_size,      [GAMMA] = s->gamma};
     tarn_device cpu = tarn_device_cpu();
     char name[NAME_ROOM];
     for (int i = 0; i < o->flats.segments; i++)
@@ -88,7 +92,7 @@ bool tarn_optimizer_save(tarn_optimizer *optimizer, const char *path)
     return good || tarn__raise_within(function);
 }
 
-/* ---- reading: everything is checked before anything changes ------------------------------------------------------------------ */
+/* ---- reading: everything is checked before anything changes ------------------------------------------------------ */
 
 typedef struct reading {
     const tarn_safetensors *file;
@@ -101,7 +105,8 @@ static bool check_entry(reading *r, const char *name, tarn_shape shape, tarn_dty
     tarn_safetensors_entry entry;
     int index = tarn_safetensors_find(r->file, name);
     if (index < 0)
-        return tarn__raise(TARN_ERROR_FORMAT, "'%s' has no tensor '%s': it was saved with other parameters or options", r->path, name);
+        return tarn__raise(TARN_ERROR_FORMAT, "'%s' has no tensor '%s': it was saved with other parameters or options",
+                           r->path, name);
     if (!tarn_safetensors_info(r->file, index, &entry))
         return false;
     r->count++;
@@ -109,9 +114,9 @@ static bool check_entry(reading *r, const char *name, tarn_shape shape, tarn_dty
     for (int i = 0; same && i < shape.rank; i++)
         same = entry.shape.size[i] == shape.size[i];
     tarn__text have, want;
-    return same || tarn__raise(TARN_ERROR_SHAPE, "'%s' has '%s' as %s %s, not as %s %s", r->path, name, entry.dtype_name,
-                               tarn__shape_text(entry.shape.size, entry.shape.rank, &have), tarn_dtype_name(dtype),
-                               tarn__shape_text(shape.size, shape.rank, &want));
+    return same || tarn__raise(TARN_ERROR_SHAPE, "'%s' has '%s' as %s %s, not as %s %s", r->path, name,
+                               entry.dtype_name, tarn__shape_text(entry.shape.size, entry.shape.rank, &have),
+                               tarn_dtype_name(dtype), tarn__shape_text(shape.size, shape.rank, &want));
 }
 
 static bool check_tensor(const char *name, tarn_tensor *tensor, void *ctx)
@@ -121,12 +126,14 @@ static bool check_tensor(const char *name, tarn_tensor *tensor, void *ctx)
 
 static bool check_file(const tarn_optimizer *o, reading *r)
 {
-    const char *format = tarn_safetensors_metadata(r->file, "format"), *method = tarn_safetensors_metadata(r->file, "optimizer");
+    const char *format = tarn_safetensors_metadata(r->file, "format"),
+               *method = tarn_safetensors_metadata(r->file, "optimizer");
     char name[NAME_ROOM];
     if (!format || strcmp(format, FORMAT) != 0 || !method)
         return tarn__raise(TARN_ERROR_FORMAT, "'%s' is no file of tarn_optimizer_save()", r->path);
     if (strcmp(method, o->method.name) != 0)
-        return tarn__raise(TARN_ERROR_FORMAT, "'%s' is the state of %s, but the optimizer is %s", r->path, method, o->method.name);
+        return tarn__raise(TARN_ERROR_FORMAT, "'%s' is the state of %s, but the optimizer is %s", r->path, method,
+                           o->method.name);
     for (int i = 0; i < o->flats.segments; i++)
         if (!name_of(name, o->flats.segment[i].parameter, "steps") || !check_entry(r, name, TARN_SCALAR, TARN_I64))
             return false;
@@ -135,8 +142,9 @@ static bool check_file(const tarn_optimizer *o, reading *r)
         return false;
     return r->count == tarn_safetensors_count(r->file) ||
            tarn__raise(TARN_ERROR_FORMAT,
-                       "'%s' has %d tensors, of which %d belong to this optimizer: it was saved with other parameters or options", r->path,
-                       tarn_safetensors_count(r->file), r->count);
+                       "'%s' has %d tensors, of which %d belong to this optimizer: it was saved with other parameters "
+                       "or options",
+                       r->path, tarn_safetensors_count(r->file), r->count);
 }
 
 /* The numbers of a file, and whether they make sense. */
@@ -161,15 +169,16 @@ static bool read_steps(const reading *r, const char *name, int64_t *steps)
 static bool read_numbers(const reading *r, numbers *n)
 {
     double s[SCHEDULE_NUMBERS];
-    if (!read_steps(r, "/steps", &n->steps) || !read_number(r, "/lr", &n->lr, sizeof(n->lr)) || !read_number(r, "/schedule", s, sizeof(s)))
+    if (!read_steps(r, "/steps", &n->steps) || !read_number(r, "/lr", &n->lr, sizeof(n->lr)) ||
+        !read_number(r, "/schedule", s, sizeof(s)))
         return false;
     bool sound = n->lr >= 0 && n->lr < 1e300 && s[KIND] <= TARN_SCHEDULE_STEP;
     for (int i = 0; i < SCHEDULE_NUMBERS; i++)
         sound = sound && s[i] >= 0 && s[i] < 0x1p53;
     if (!sound)
         return tarn__raise(TARN_ERROR_FORMAT, "'%s' has no sound learning rate or schedule", r->path);
-    n->schedule =
-        (tarn_schedule){(tarn_schedule_kind)(int)s[KIND], (int64_t)s[WARMUP], (int64_t)s[TOTAL], s[FINAL], (int64_t)s[SIZE], s[GAMMA]};
+    n->schedule = (tarn_schedule){
+        (tarn_schedule_kind)(int)s[KIND], (int64_t)s[WARMUP], (int64_t)s[TOTAL], s[FINAL], (int64_t)s[SIZE], s[GAMMA]};
     return tarn__schedule_check(r->path, &n->schedule);
 }
 
@@ -201,7 +210,8 @@ static bool take(tarn_optimizer *o, reading *r)
     if (!check_file(o, r) || !tarn__safetensors_verify("optimizer_load", r->file) || !read_numbers(r, &n))
         return false;
     for (int i = 0; i < o->flats.segments; i++)
-        if (!name_of(name, o->flats.segment[i].parameter, "steps") || !read_steps(r, name, &o->flats.segment[i].saved_steps))
+        if (!name_of(name, o->flats.segment[i].parameter, "steps") ||
+            !read_steps(r, name, &o->flats.segment[i].saved_steps))
             return false;
     if (!walk(o, read_tensor, r) || !round_parameters(o))
         return false;

@@ -1,4 +1,5 @@
-/* schedule.c: the share of the learning rate that each step takes. A schedule is a plain value and a function of the step's number. */
+/* schedule.c: the share of the learning rate that each step takes. A schedule is a plain value and a function of the
+ * step's number. */
 #include <math.h>
 
 #include "optim/handle.h"
@@ -10,14 +11,15 @@ static bool check_ends(const char *function, const tarn_schedule *s)
     if (!(s->final_factor >= 0 && s->final_factor <= 1))
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .final_factor is %g, outside 0 to 1", function, s->final_factor);
     return s->total_steps > s->warmup_steps ||
-           tarn__raise(TARN_ERROR_ARGUMENT, "%s: .total_steps is %lld, but must be above the %lld of .warmup_steps", function,
-                       (long long)s->total_steps, (long long)s->warmup_steps);
+           tarn__raise(TARN_ERROR_ARGUMENT, "%s: .total_steps is %lld, but must be above the %lld of .warmup_steps",
+                       function, (long long)s->total_steps, (long long)s->warmup_steps);
 }
 
 static bool check_stairs(const char *function, const tarn_schedule *s)
 {
     if (s->step_size < 1)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .step_size is %lld, but must be above 0", function, (long long)s->step_size);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .step_size is %lld, but must be above 0", function,
+                           (long long)s->step_size);
     return (s->gamma >= 0 && isfinite(s->gamma)) ||
            tarn__raise(TARN_ERROR_ARGUMENT, "%s: .gamma is %g, but must be 0 (for 0.1) or above", function, s->gamma);
 }
@@ -29,7 +31,8 @@ bool tarn__schedule_check(const char *function, const tarn_schedule *s)
     if (!s)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the schedule is NULL", function);
     if (s->warmup_steps < 0)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .warmup_steps is %lld, but must be 0 or above", function, (long long)s->warmup_steps);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .warmup_steps is %lld, but must be 0 or above", function,
+                           (long long)s->warmup_steps);
     switch (s->kind) {
     case TARN_SCHEDULE_CONSTANT: return true;
     case TARN_SCHEDULE_LINEAR:

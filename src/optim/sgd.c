@@ -11,12 +11,14 @@
 
 static bool check(const tarn_sgd_options *o)
 {
-    if (!tarn__check_lr("sgd", (double)o->lr) || !tarn__check_rate("sgd", "momentum", (double)o->momentum, 0, (double)INFINITY) ||
+    if (!tarn__check_lr("sgd", (double)o->lr) ||
+        !tarn__check_rate("sgd", "momentum", (double)o->momentum, 0, (double)INFINITY) ||
         !tarn__check_rate("sgd", "weight_decay", (double)o->weight_decay, 0, (double)INFINITY) ||
         !tarn__check_rate("sgd", "dampening", (double)o->dampening, -(double)INFINITY, (double)INFINITY))
         return false;
     return !o->nesterov || (o->momentum > 0 && o->dampening == 0) ||
-           tarn__raise(TARN_ERROR_ARGUMENT, "sgd: .nesterov needs a .momentum above 0 and no .dampening; they are %g and %g",
+           tarn__raise(TARN_ERROR_ARGUMENT,
+                       "sgd: .nesterov needs a .momentum above 0 and no .dampening; they are %g and %g",
                        (double)o->momentum, (double)o->dampening);
 }
 
@@ -27,7 +29,11 @@ tarn_optimizer *tarn_sgd_sized(tarn_module *module, const tarn_sgd_options *opti
         memcpy(&chosen, options, options_size < sizeof(chosen) ? options_size : sizeof(chosen));
     if (!check(&chosen))
         return NULL;
-    tarn__method method = {.name = "sgd", .kernel = TARN__K_sgd, .states = chosen.momentum != 0, .state_name = {"momentum"}, .decay_all = true};
+    tarn__method method = {.name = "sgd",
+                           .kernel = TARN__K_sgd,
+                           .states = chosen.momentum != 0,
+                           .state_name = {"momentum"},
+                           .decay_all = true};
     method.rates = (tarn__optimizer_step){.now.lr = (double)chosen.lr,
                                           .beta1 = (double)chosen.momentum,
                                           .decay = (double)chosen.weight_decay,

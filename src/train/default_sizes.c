@@ -1,7 +1,9 @@
-/* default_sizes.c: sizes of a new language model that its device trains in minutes, for a run that gives none of its own.
+/* default_sizes.c: sizes of a new language model that its device trains in minutes, for a run that gives none of its
+ * own.
  *
- * A published model (gpt2-124m, llama-1b) has its sizes; a name without one (gpt2, llama, qwen3) is an architecture. What is chosen follows from the kind
- * of device and the amount of text alone, never from a measurement or the number of threads, so that the same command is the same run everywhere. */
+ * A published model (gpt2-124m, llama-1b) has its sizes; a name without one (gpt2, llama, qwen3) is an architecture.
+ * What is chosen follows from the kind of device and the amount of text alone, never from a measurement or the number
+ * of threads, so that the same command is the same run everywhere. */
 #include "train/default_sizes.h"
 
 #include <inttypes.h>
@@ -12,7 +14,8 @@
 #include "base/error.h"
 #include "models/lm/arch.h"
 
-/* A row holds up to that many tokens to train on; the last one of a device for any more. A larger model learns a text by heart in fewer epochs. */
+/* A row holds up to that many tokens to train on; the last one of a device for any more. A larger model learns a text
+ * by heart in fewer epochs. */
 typedef struct preset {
     double tokens;
     int64_t layers, width, context, batch_size, max_epochs;
@@ -25,7 +28,7 @@ static const preset gpu_presets[] = {{3e5, 4, 128, 128, 32, 100}, {2e7, 6, 384, 
 #define GPU_FLOPS 2.5e15 /* three minutes on a GPU of 15 TFLOP/s */
 
 enum { MIN_STEPS = 300, MAX_CPU_STEPS = 3000, MAX_GPU_STEPS = 2000, MIN_BATCH = 4 };
-enum { MIN_CONTEXT = 8, MIN_WINDOWS = 8 };      /* tokens in a window, and windows in a text, unless given */
+enum { MIN_CONTEXT = 8, MIN_WINDOWS = 8 };        /* tokens in a window, and windows in a text, unless given */
 enum { MIN_EVALUATIONS = 5, EVAL_FRACTION = 10 }; /* in a run; an evaluation has at most that part of its batches */
 
 /* Heads follow from these. */
@@ -45,7 +48,7 @@ bool tarn__sizes_are_open(const tarn_train_options *o)
     return false;
 }
 
-/* ---- the sentence ---------------------------------------------------------------------------------------------------------- */
+/* ---- the sentence ------------------------------------------------------------------------------------------------ */
 
 static void note(tarn_trainer *t, const char *format, ...) TARN_PRINTF(2, 3);
 static void note(tarn_trainer *t, const char *format, ...)
@@ -65,7 +68,7 @@ static void choose(tarn_trainer *t, const char *name, int64_t *size, int64_t val
     note(t, ", %s %" PRId64, name, value);
 }
 
-/* ---- sizes ----------------------------------------------------------------------------------------------------------------- */
+/* ---- sizes ------------------------------------------------------------------------------------------------------- */
 
 static bool is_gpu(const tarn_trainer *t)
 {
@@ -81,7 +84,8 @@ static preset preset_for(bool on_gpu, int64_t tokens)
     return *row;
 }
 
-/* Heads of 32 channels, of wide models 64, where these divide the width; a multiple of the heads of keys. RoPE wants an even number of channels. */
+/* Heads of 32 channels, of wide models 64, where these divide the width; a multiple of the heads of keys. RoPE wants an
+ * even number of channels. */
 static int64_t heads_for(int64_t width, int64_t kv_heads)
 {
     int64_t step = kv_heads ? kv_heads : 1, heads = width / (width < 256 ? 32 : 64) / step * step;
@@ -103,32 +107,39 @@ static int64_t context_for(int64_t context, int64_t tokens)
     return context;
 }
 
-/* ---- length ---------------------------------------------------------------------------------------------------------------- */
+/* ---- length ------------------------------------------------------------------------------------------------------ */
 
 static int64_t clamp(double value, int64_t low, int64_t high)
 {
     return value < (double)low ? low : value > (double)high ? high : (int64_t)value;
 }
 
-/* Steps of `batch_size` windows that a device takes in minutes, by the operations of their matrix products. 0 with an error. */
+/* Steps of `batch_size` windows that a device takes in minutes, by the operations of their matrix products. 0 with an
+ * error. */
 static double steps_for(const char *function, const tarn_trainer *t, int64_t batch_size, bool on_gpu)
 {
     const tarn_train_options *o = &t->options;
     const tarn__model_kind *kind = tarn__model_kind_trained(o->model);
-    tarn__model_sizes sizes = {.vocab = o->vocab, .context = o->context, .layers = o->layers, .heads = o->heads, .kv_heads = o->kv_heads,
-                               .width = o->width, .inner = o->inner};
+    tarn__model_sizes sizes = {.vocab = o->vocab,
+                               .context = o->context,
+                               .layers = o->layers,
+                               .heads = o->heads,
+                               .kv_heads = o->kv_heads,
+                               .width = o->width,
+                               .inner = o->inner};
     if (!kind || !kind->complete(function, o->model, &sizes))
         return 0;
     double of_token = 6 * kind->numbers(o->model, &sizes) + 12.0 * (double)(o->layers * o->width * o->context);
     return (on_gpu ? GPU_FLOPS : CPU_FLOPS) / (of_token * (double)(batch_size * o->context));
 }
 
-/* About as many tokens in a step as the preset has, in whole micro-batches; fewer where the model is so large (a vocabulary of 50,000) that there would be
- * few steps. */
+/* About as many tokens in a step as the preset has, in whole micro-batches; fewer where the model is so large (a
+ * vocabulary of 50,000) that there would be few steps. */
 static int64_t batch_for(const char *function, const tarn_trainer *t, const preset *p, bool on_gpu)
 {
     const tarn_train_options *o = &t->options;
-    int64_t part = o->micro_batch ? o->micro_batch : 1, batch = clamp((double)(p->batch_size * p->context / o->context), 1, 2 * p->batch_size);
+    int64_t part = o->micro_batch ? o->micro_batch : 1,
+            batch = clamp((double)(p->batch_size * p->context / o->context), 1, 2 * p->batch_size);
     while (batch > MIN_BATCH && steps_for(function, t, batch, on_gpu) < MIN_STEPS)
         batch /= 2;
     return (batch + part - 1) / part * part;
@@ -159,7 +170,7 @@ static void choose_evaluations(tarn_trainer *t, int64_t steps, int64_t in_epoch)
         o->eval_batches = batches;
 }
 
-/* ---- all of it ------------------------------------------------------------------------------------------------------------- */
+/* ---- all of it --------------------------------------------------------------------------------------------------- */
 
 bool tarn__sizes_choose(const char *function, tarn_trainer *t)
 {
@@ -168,7 +179,8 @@ bool tarn__sizes_choose(const char *function, tarn_trainer *t)
         o->heads = heads_for(o->width, o->kv_heads);
         return true;
     }
-    bool on_gpu = is_gpu(t), is_chats = tarn__data_is_chats(o->data); /* whose documents are read when the context is known */
+    /* whose documents are read when the context is known */
+    bool on_gpu = is_gpu(t), is_chats = tarn__data_is_chats(o->data);
     int64_t tokens = is_chats ? (int64_t)1e6 : t->corpus.training.count;
     preset p = preset_for(on_gpu, tokens);
     if (tarn_failed())
@@ -185,7 +197,8 @@ bool tarn__sizes_choose(const char *function, tarn_trainer *t)
         o->batch_size = 0;
         choose(t, "batch size", &o->batch_size, batch_for(function, t, &p, on_gpu));
     }
-    int64_t steps = clamp(steps_for(function, t, o->batch_size, on_gpu), MIN_STEPS, on_gpu ? MAX_GPU_STEPS : MAX_CPU_STEPS);
+    int64_t steps =
+        clamp(steps_for(function, t, o->batch_size, on_gpu), MIN_STEPS, on_gpu ? MAX_GPU_STEPS : MAX_CPU_STEPS);
     if (!is_chats && !t->is_length_given) {
         int64_t windows = (tokens - 1) / o->context, in_epoch = windows > o->batch_size ? windows / o->batch_size : 1;
         choose_length(t, steps, in_epoch, p.max_epochs);

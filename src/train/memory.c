@@ -1,5 +1,5 @@
-/* memory.c: the memory a run takes, measured before it begins by one step on the meta device (shadow.h) of its device: all tensors and all scratch that follows from
- * shapes, at the moment when they are most. */
+/* memory.c: the memory a run takes, measured before it begins by one step on the meta device (shadow.h) of its device:
+ * all tensors and all scratch that follows from shapes, at the moment when they are most. */
 #include <pthread.h>
 #include <string.h>
 #include <tarn/model.h>
@@ -8,20 +8,22 @@
 #include "autograd/tape.h"
 #include "base/dtype.h"
 #include "base/error.h"
-#include "core/memory/pool.h"
 #include "core/device/shadow.h"
+#include "core/memory/pool.h"
 #include "models/lm/arch.h"
 #include "train/tasks/finetune.h"
 #include "train/trainer.h"
 
-#define MAX_LOGITS (INT64_C(4) << 30)  /* bytes: a loss is computed in chunks of logits, one by one; of more than these a step is extrapolated */
-#define WORKSPACE (INT64_C(64) << 20)  /* that the libraries of a GPU ask for, where nothing says so before they run */
+#define MAX_LOGITS \
+    (INT64_C(4) \
+     << 30) /* bytes: a loss is computed in chunks of logits, one by one; of more than these a step is extrapolated */
+#define WORKSPACE (INT64_C(64) << 20) /* that the libraries of a GPU ask for, where nothing says so before they run */
 
-#define SMALL (INT64_C(16) << 10)      /* bytes of small tensors around a step */
+#define SMALL (INT64_C(16) << 10) /* bytes of small tensors around a step */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* the peak of a meta device is that of all threads */
 
-/* ---- weights --------------------------------------------------------------------------------------------------------------- */
+/* ---- weights ----------------------------------------------------------------------------------------------------- */
 
 static bool count_one(const tarn__parameter *parameter, void *ctx)
 {
@@ -45,13 +47,14 @@ static void count_certain(tarn_trainer *t, const tarn_module *model)
 {
     const tarn_train_options *o = &t->options;
     tarn__counts counts = tarn__count_weights(model);
-    int64_t states = strcmp(o->optimizer, "sgd") == 0 ? o->momentum > 0 : 2, masters = strcmp(o->precision, "bf16") == 0;
+    int64_t states = strcmp(o->optimizer, "sgd") == 0 ? o->momentum > 0 : 2,
+            masters = strcmp(o->precision, "bf16") == 0;
     t->weight_bytes = counts.bytes;
     t->gradient_bytes = 4 * counts.trained;
     t->state_bytes = 4 * counts.trained * (states + masters);
 }
 
-/* ---- a step ---------------------------------------------------------------------------------------------------------------- */
+/* ---- a step ------------------------------------------------------------------------------------------------------ */
 
 typedef tarn__pool_peaks peaks;
 
@@ -63,7 +66,11 @@ static bool make_fields(const tarn_trainer *p, int64_t batch, tarn_tensor **fiel
     tarn_shape shape = {p->description.input.rank + 1, {batch}};
     memcpy(&shape.size[1], p->description.input.size, sizeof(int64_t) * (size_t)p->description.input.rank);
     for (int i = 0; i < count; i++)
-        fields[i] = tarn_zeros(is_text || i == 0 ? shape : TARN_SHAPE(batch), is_text ? TARN_I32 : i ? TARN_I64 : TARN_F32, p->device);
+        fields[i] = tarn_zeros(is_text || i == 0 ? shape : TARN_SHAPE(batch),
+                               is_text ? TARN_I32
+                               : i     ? TARN_I64
+                                       : TARN_F32,
+                               p->device);
     return !tarn_failed();
 }
 
@@ -72,7 +79,8 @@ static bool take_step(tarn_trainer *p, int64_t batch)
     tarn_tensor *fields[TARN_MAX_FIELDS];
     tarn__figures figures;
     tarn_scope *scope = tarn_scope_open();
-    bool good = scope && make_fields(p, batch, fields) && tarn__train_gradients_of(p, fields, &figures) && tarn_optimizer_step(p->optimizer);
+    bool good = scope && make_fields(p, batch, fields) && tarn__train_gradients_of(p, fields, &figures) &&
+                tarn_optimizer_step(p->optimizer);
     tarn_scope_close(scope);
     return good;
 }
@@ -80,7 +88,8 @@ static bool take_step(tarn_trainer *p, int64_t batch)
 /* The peaks of steps above what was there before. The second one finds the memory as the first has left it. */
 static bool measure_step(tarn_trainer *p, int64_t batch, peaks before, peaks *found)
 {
-    bool good = tarn_empty_cache(p->device) && tarn__pool_reset_peaks_of(p->device) && take_step(p, batch) && take_step(p, batch);
+    bool good = tarn_empty_cache(p->device) && tarn__pool_reset_peaks_of(p->device) && take_step(p, batch) &&
+                take_step(p, batch);
     *found = tarn__pool_peaks_of(p->device);
     found->tensors -= before.tensors;
     found->used -= before.used;
@@ -115,7 +124,8 @@ static bool measure_steps(tarn_trainer *p, peaks before, peaks *found)
     return true;
 }
 
-/* Model and optimizer on the meta device, and a step of them. Their own peak, when weights are gathered, is below that of any step. */
+/* Model and optimizer on the meta device, and a step of them. Their own peak, when weights are gathered, is below that
+ * of any step. */
 static bool measure(const char *function, tarn_trainer *p, peaks *found)
 {
     tarn_empty_cache(p->device);
@@ -143,8 +153,8 @@ static bool measure_alone(const char *function, tarn_trainer *p, peaks *found)
     return good || tarn__raise_within(function);
 }
 
-/* What the pool keeps counts, but for its last segment, which is seldom touched to its end. What a run has beside a step: its batch, and numbers of steps that are not read
- * yet. */
+/* What the pool keeps counts, but for its last segment, which is seldom touched to its end. What a run has beside a
+ * step: its batch, and numbers of steps that are not read yet. */
 static int64_t estimate(const tarn_train_options *o, const peaks *found)
 {
     int64_t used = found->used + 16 * o->log_every + SMALL, reserved = found->reserved - (int64_t)TARN__POOL_SEGMENT;
@@ -153,8 +163,15 @@ static int64_t estimate(const tarn_train_options *o, const peaks *found)
 
 bool tarn__plan_memory(const char *function, tarn_trainer *t)
 {
-    tarn_trainer planned = {.options = t->options, .description = t->description, .corpus = t->corpus, .training = t->training, .micro_batch = t->micro_batch,
-                            .batch_size = t->batch_size, .device = tarn__shadow_of(t->device), .is_resumed = t->is_resumed, .is_imagined = true};
+    tarn_trainer planned = {.options = t->options,
+                            .description = t->description,
+                            .corpus = t->corpus,
+                            .training = t->training,
+                            .micro_batch = t->micro_batch,
+                            .batch_size = t->batch_size,
+                            .device = tarn__shadow_of(t->device),
+                            .is_resumed = t->is_resumed,
+                            .is_imagined = true};
     peaks found = {0};
     if (!measure_alone(function, &planned, &found))
         return false;
@@ -176,8 +193,8 @@ bool tarn__read_memory_free(const char *function, tarn_trainer *t)
     tarn_device_info info = {0};
     if (!tarn_device_query(device, &info))
         return tarn__raise_within(function);
-    if (info.memory_free > 0 && t->memory_needed > info.memory_free && tarn_memory_of(device).cached > 0 && tarn_empty_cache(device) &&
-        !tarn_device_query(device, &info))
+    if (info.memory_free > 0 && t->memory_needed > info.memory_free && tarn_memory_of(device).cached > 0 &&
+        tarn_empty_cache(device) && !tarn_device_query(device, &info))
         return tarn__raise_within(function);
     t->memory_free = info.memory_free;
     return true;

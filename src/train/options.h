@@ -6,7 +6,8 @@
 
 #include "formats/json_file.h"
 
-/* Checks every field against the table: what a caller put into the struct is no better than what is typed. False with an error. */
+/* Checks every field against the table: what a caller put into the struct is no better than what is typed. False with
+ * an error. */
 bool tarn__train_options_check(const char *function, const tarn_train_options *options);
 
 /* Puts defaults where nothing was said. */
@@ -20,6 +21,7 @@ bool tarn__train_options_change(const char *function, tarn_train_options *option
 
 /* All options into the object "train" of a document, and back. */
 bool tarn__train_options_write(const tarn_train_options *options, tarn__document *document);
-bool tarn__train_options_read(const char *function, tarn_train_options *options, const tarn__document *document, const char *key);
+bool tarn__train_options_read(const char *function, tarn_train_options *options, const tarn__document *document,
+                              const char *key);
 
 #endif

@@ -1,26 +1,32 @@
-/* plan_fit.c: a run that cannot fit does not start: it is refused with what its memory is for, and with settings that would fit, each of them planned as a run is. */
+/* plan_fit.c: a run that cannot fit does not start: it is refused with what its memory is for, and with settings that
+ * would fit, each of them planned as a run is. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"
 #include "models/lm/arch.h"
-#include "train/options.h"
 #include "train/default_sizes.h"
+#include "train/options.h"
 #include "train/trainer.h"
 
-/* ---- planning another run -------------------------------------------------------------------------------------------------- */
+/* ---- planning another run ---------------------------------------------------------------------------------------- */
 
 /* What the run would need with other options; INT64_MAX where they do not go together. */
 static int64_t needed_with(const tarn_trainer *t, const tarn_train_options *o)
 {
     int64_t samples = tarn_dataset_count(t->training);
     bool is_text = t->description.is_text;
-    tarn_trainer other = {.options = *o, .description = t->description, .corpus = t->corpus, .training = t->training, .device = t->device};
+    tarn_trainer other = {.options = *o,
+                          .description = t->description,
+                          .corpus = t->corpus,
+                          .training = t->training,
+                          .device = t->device};
     other.batch_size = is_text || o->batch_size < samples ? o->batch_size : samples;
     other.micro_batch = is_text ? o->micro_batch : other.batch_size;
     bool good = tarn__language_check("trainer_new", o, is_text) &&
-                (!is_text || o->base[0] || tarn__language_sizes("trainer_new", &other)) && tarn__plan_memory("trainer_new", &other);
+                (!is_text || o->base[0] || tarn__language_sizes("trainer_new", &other)) &&
+                tarn__plan_memory("trainer_new", &other);
     tarn_clear_error();
     return good ? other.memory_needed : INT64_MAX;
 }
@@ -40,7 +46,8 @@ static void add(tarn_trainer *t, const char *settings, const tarn_train_options 
     fit->memory_needed = needed_with(t, o);
 }
 
-/* An option that takes the more memory the larger it is; a divisor of `divides` where that is not 0. `also` (NULL: none) has the same value. */
+/* An option that takes the more memory the larger it is; a divisor of `divides` where that is not 0. `also` (NULL:
+ * none) has the same value. */
 typedef struct amount {
     int64_t *field, *also;
     int64_t most, divides;
@@ -61,10 +68,12 @@ static int64_t divisor_up_to(const amount *a, int64_t value)
     return value;
 }
 
-/* The largest value that fits, which the options have then; 0: none does. What 1 and 2 take tells about where it is; that it fits is seen by planning it. */
+/* The largest value that fits, which the options have then; 0: none does. What 1 and 2 take tells about where it is;
+ * that it fits is seen by planning it. */
 static int64_t largest(const tarn_trainer *t, const tarn_train_options *o, const amount *a)
 {
-    int64_t one = a->most > 0 ? needed_of(t, o, a, 1) : INT64_MAX, two = a->most > 1 ? needed_of(t, o, a, 2) : INT64_MAX;
+    int64_t one = a->most > 0 ? needed_of(t, o, a, 1) : INT64_MAX,
+            two = a->most > 1 ? needed_of(t, o, a, 2) : INT64_MAX;
     if (one > t->memory_free)
         return 0;
     if (two > t->memory_free)
@@ -78,7 +87,7 @@ static int64_t largest(const tarn_trainer *t, const tarn_train_options *o, const
     return value;
 }
 
-/* ---- settings -------------------------------------------------------------------------------------------------------------- */
+/* ---- settings ---------------------------------------------------------------------------------------------------- */
 
 static int64_t largest_micro_batch(const tarn_trainer *t, tarn_train_options *o)
 {
@@ -129,13 +138,18 @@ static void try_batch_size(tarn_trainer *t)
         add(t, text, &o);
 }
 
-/* ---- smaller models -------------------------------------------------------------------------------------------------------- */
+/* ---- smaller models ---------------------------------------------------------------------------------------------- */
 
 static double weights_of(const tarn_train_options *o)
 {
     const tarn__model_kind *kind = tarn__model_kind_trained(o->model);
-    tarn__model_sizes sizes = {.vocab = o->vocab, .context = o->context, .layers = o->layers, .heads = o->heads, .kv_heads = o->kv_heads,
-                               .width = o->width, .inner = o->inner};
+    tarn__model_sizes sizes = {.vocab = o->vocab,
+                               .context = o->context,
+                               .layers = o->layers,
+                               .heads = o->heads,
+                               .kv_heads = o->kv_heads,
+                               .width = o->width,
+                               .inner = o->inner};
     return kind ? kind->numbers(o->model, &sizes) : 0;
 }
 
@@ -208,7 +222,8 @@ static void try_smaller(tarn_trainer *t)
     tarn_train_options named;
     if (!t->description.is_text)
         try_hidden(t);
-    else if (!t->options.base[0] && put_model(t, t->options.model, &named) && weights_of(&named) == weights_of(&t->options))
+    else if (!t->options.base[0] && put_model(t, t->options.model, &named) &&
+             weights_of(&named) == weights_of(&t->options))
         try_models(t);
     else if (!t->options.base[0])
         try_layers(t);
@@ -231,7 +246,7 @@ static void find_settings(tarn_trainer *t)
     try_smaller(t);
 }
 
-/* ---- the refusal ----------------------------------------------------------------------------------------------------------- */
+/* ---- the refusal ------------------------------------------------------------------------------------------------- */
 
 /* A line of a table. */
 static size_t put_line(char *text, size_t size, size_t used, int64_t bytes, const char *what, const char *settings)
@@ -258,7 +273,9 @@ static bool refuse(const char *function, const tarn_trainer *t)
     used = put_line(text, size, used, t->memory_free, "free on ", t->options.device);
     for (int i = 0; i < t->fit_count; i++)
         used = put_line(text, size, used, t->fits[i].memory_needed, "needed, which fits, with ", t->fits[i].settings);
-    return tarn__raise(TARN_ERROR_MEMORY, "%s: the run does not fit into memory; ignore_memory starts it all the same\n%s", function, text + 1);
+    return tarn__raise(TARN_ERROR_MEMORY,
+                       "%s: the run does not fit into memory; ignore_memory starts it all the same\n%s", function,
+                       text + 1);
 }
 
 bool tarn__fit_check(const char *function, tarn_trainer *t)
@@ -270,7 +287,7 @@ bool tarn__fit_check(const char *function, tarn_trainer *t)
         return true;
     if (t->memory_min > t->memory_free && !t->options.ignore_memory)
         return refuse(function, t);
-    tarn__log(TARN_LOG_WARNING, "the run may not fit: it needs about %.1f MiB, and %s has %.1f MiB free", (double)t->memory_needed / (1 << 20), t->options.device,
-              (double)t->memory_free / (1 << 20));
+    tarn__log(TARN_LOG_WARNING, "the run may not fit: it needs about %.1f MiB, and %s has %.1f MiB free",
+              (double)t->memory_needed / (1 << 20), t->options.device, (double)t->memory_free / (1 << 20));
     return true;
 }

@@ -23,6 +23,7 @@ bool tarn_trainer_progress(const tarn_trainer *trainer, tarn_train_progress *pro
     *progress = (tarn_train_progress){.phase = (tarn_train_phase)atomic_load(&trainer->progress.phase),
                                       .step = atomic_load(&trainer->progress.step),
                                       .steps = trainer->steps,
-                                      .fraction = (double)atomic_load(&trainer->progress.samples) / (double)trainer->batch_size};
+                                      .fraction = (double)atomic_load(&trainer->progress.samples) /
+                                                  (double)trainer->batch_size};
     return true;
 }

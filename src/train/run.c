@@ -5,15 +5,15 @@
 #include <tarn/model.h>
 
 #include "base/error.h"
-#include "base/os/files.h"
 #include "base/memory.h"
+#include "base/os/files.h"
 #include "formats/file_type.h"
-#include "models/lm/arch.h"
 #include "models/hf/weights.h"
-#include "train/tasks/finetune.h"
-#include "train/options.h"
+#include "models/lm/arch.h"
 #include "train/data/data_paths.h"
+#include "train/options.h"
 #include "train/run_weights.h"
+#include "train/tasks/finetune.h"
 #include "train/trainer.h"
 
 enum { WIDEST_WINDOW = 4096 }; /* tokens that an evaluation looks back at: more take long, and change little */
@@ -34,7 +34,8 @@ static bool holds_language_model(const char *folder)
     tarn__path path;
     tarn__error_record none;
     tarn__document *document = tarn__document_open("run_open", tarn__path_in(folder, "config.json", &path));
-    const char *name = document && tarn__document_has(document, "model_type") ? tarn__document_text(document, "model_type") : NULL;
+    const char *name =
+        document && tarn__document_has(document, "model_type") ? tarn__document_text(document, "model_type") : NULL;
     bool is_one = name && tarn__model_kind_known(name);
     tarn__document_free(document);
     tarn__error_save(&none);
@@ -47,15 +48,17 @@ static bool read_options(tarn_run *run, const char *folder)
     const char *function = "run_open";
     tarn__path path;
     tarn__document *document = tarn__document_open(function, tarn__path_in(folder, "config.json", &path));
-    bool good =
-        document && (!tarn__document_has(document, "train") || tarn__train_options_read(function, &run->options, document, "train")) &&
-        tarn__config_verify(document) && tarn__places_read(document, &run->options);
+    bool good = document &&
+                (!tarn__document_has(document, "train") ||
+                 tarn__train_options_read(function, &run->options, document, "train")) &&
+                tarn__config_verify(document) && tarn__places_read(document, &run->options);
     tarn__document_free(document);
     return good;
 }
 
 /* The weights of a run, or adapters and those that they were trained with; the only ones of any other folder. */
-static bool open_language_model(tarn_run *run, const char *folder, tarn_run_checkpoint checkpoint, tarn_model_open_options how)
+static bool open_language_model(tarn_run *run, const char *folder, tarn_run_checkpoint checkpoint,
+                                tarn_model_open_options how)
 {
     const char *function = "run_open";
     tarn_run_weights weights;
@@ -113,13 +116,16 @@ static bool open_run(tarn_run *run, const char *folder, const tarn_run_open_opti
     tarn__random_restore(&callers);
     if (!run->model)
         return false;
-    bool is_best = options->checkpoint == TARN_RUN_BEST && tarn__path_exists(tarn__path_in(folder, "best.safetensors", &path));
-    return (tarn_module_load(run->model, tarn__path_in(folder, is_best ? "best.safetensors" : "model.safetensors", &path), NULL) &&
+    bool is_best =
+        options->checkpoint == TARN_RUN_BEST && tarn__path_exists(tarn__path_in(folder, "best.safetensors", &path));
+    return (tarn_module_load(run->model,
+                             tarn__path_in(folder, is_best ? "best.safetensors" : "model.safetensors", &path), NULL) &&
             tarn_module_train(run->model, false)) ||
            tarn__raise_within(function);
 }
 
-tarn_run *tarn_run_open_with_sized(const char *folder, tarn_device device, const tarn_run_open_options *options, size_t options_size)
+tarn_run *tarn_run_open_with_sized(const char *folder, tarn_device device, const tarn_run_open_options *options,
+                                   size_t options_size)
 {
     tarn_run_open_options chosen = {0};
     if (options)
@@ -127,7 +133,10 @@ tarn_run *tarn_run_open_with_sized(const char *folder, tarn_device device, const
     if (tarn_failed())
         return NULL;
     if (!folder || !folder[0] || strlen(folder) >= sizeof(((tarn_train_options *)0)->out)) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "run_open: the folder's name is %s", !folder ? "NULL" : folder[0] ? "too long" : "empty");
+        tarn__raise(TARN_ERROR_ARGUMENT, "run_open: the folder's name is %s",
+                    !folder     ? "NULL"
+                    : folder[0] ? "too long"
+                                : "empty");
         return NULL;
     }
     tarn_run *run = tarn__alloc(sizeof(*run));
@@ -155,7 +164,7 @@ void tarn_run_close(tarn_run *run)
     tarn__release(run, sizeof(*run));
 }
 
-/* ---- what it is ------------------------------------------------------------------------------------------------------------ */
+/* ---- what it is -------------------------------------------------------------------------------------------------- */
 
 static bool check_run(const char *function, const tarn_run *run)
 {
@@ -165,17 +174,19 @@ static bool check_run(const char *function, const tarn_run *run)
 /* Raises for a language model, too. */
 static bool check_classifier(const char *function, const tarn_run *run)
 {
-    return check_run(function, run) && (!run->tokenizer || tarn__raise(TARN_ERROR_ARGUMENT,
-                                                                       "%s: the run is of a language model, which has no classes; "
-                                                                       "see tarn_run_evaluate_text() and tarn_generate()",
-                                                                       function));
+    return check_run(function, run) &&
+           (!run->tokenizer || tarn__raise(TARN_ERROR_ARGUMENT,
+                                           "%s: the run is of a language model, which has no classes; "
+                                           "see tarn_run_evaluate_text() and tarn_generate()",
+                                           function));
 }
 
 static bool check_language(const char *function, const tarn_run *run)
 {
     return check_run(function, run) &&
-           (run->tokenizer || tarn__raise(TARN_ERROR_ARGUMENT, "%s: the run is of a classifier, a %s, not of a language model", function,
-                                          run->options.model));
+           (run->tokenizer ||
+            tarn__raise(TARN_ERROR_ARGUMENT, "%s: the run is of a classifier, a %s, not of a language model", function,
+                        run->options.model));
 }
 
 bool tarn_run_is_text(const tarn_run *run)
@@ -229,7 +240,7 @@ const char *tarn_run_class_name(const tarn_run *run, int64_t index)
     return NULL;
 }
 
-/* ---- evaluation ------------------------------------------------------------------------------------------------------------ */
+/* ---- evaluation -------------------------------------------------------------------------------------------------- */
 
 /* The run's own validation data, or what is named. */
 static tarn_dataset *open_data(const tarn_run *run, const char *data)
@@ -243,13 +254,14 @@ static tarn_dataset *open_data(const tarn_run *run, const char *data)
     return validation;
 }
 
-bool tarn_run_evaluate(tarn_run *run, const char *data, int64_t batch_size, tarn_evaluation *evaluation, int64_t *class_samples,
-                       int64_t *class_right)
+bool tarn_run_evaluate(tarn_run *run, const char *data, int64_t batch_size, tarn_evaluation *evaluation,
+                       int64_t *class_samples, int64_t *class_right)
 {
     if (!check_classifier("run_evaluate", run))
         return false;
     if (batch_size < 1 || !evaluation)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "run_evaluate: %s", evaluation ? "a batch has at least 1 sample" : "the result is NULL");
+        return tarn__raise(TARN_ERROR_ARGUMENT, "run_evaluate: %s",
+                           evaluation ? "a batch has at least 1 sample" : "the result is NULL");
     tarn_dataset *dataset = open_data(run, data);
     tarn_loader *loader = NULL;
     if (dataset && tarn__description_fits("run_evaluate", &run->description, dataset) &&
@@ -257,7 +269,8 @@ bool tarn_run_evaluate(tarn_run *run, const char *data, int64_t batch_size, tarn
         tarn_loader_options options = tarn__description_loading(&run->description, batch_size, run->device);
         loader = tarn_loader_new(dataset, &options);
     }
-    bool good = loader && tarn_evaluate(run->model, loader, run->description.classes, evaluation, class_samples, class_right);
+    bool good =
+        loader && tarn_evaluate(run->model, loader, run->description.classes, evaluation, class_samples, class_right);
     tarn_loader_free(loader);
     tarn_dataset_free(dataset);
     return good;
@@ -268,19 +281,25 @@ static bool open_text(const tarn_run *run, const char *function, const char *dat
 {
     tarn__path path;
     if (!data && !run->options.data[0])
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: nothing says what the model was trained on; name the data", function);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: nothing says what the model was trained on; name the data",
+                           function);
     bool is_shards = strncmp(data ? data : run->options.data, "shards:", strlen("shards:")) == 0;
     if (!data)
-        return tarn__corpus_open(function, run->options.data, is_shards ? "" : tarn__path_in(run->folder, "tokenizer.json", &path), corpus);
+        return tarn__corpus_open(function, run->options.data,
+                                 is_shards ? "" : tarn__path_in(run->folder, "tokenizer.json", &path), corpus);
     tarn_tokenizer *tokenizer = tarn_tokenizer_open(run->folder);
-    return tokenizer ? tarn__corpus_open_for_evaluation(function, data, tokenizer, corpus) : tarn__raise_within(function);
+    return tokenizer ? tarn__corpus_open_for_evaluation(function, data, tokenizer, corpus)
+                     : tarn__raise_within(function);
 }
 
-/* Rows of chats, as the run has them to judge by, or all of a file that is named. A tokenizer of its own stays in the corpus. */
-static tarn_dataset *open_chats(const tarn_run *run, const char *function, const char *data, int64_t context, tarn__corpus *corpus, tarn__chats **chats)
+/* Rows of chats, as the run has them to judge by, or all of a file that is named. A tokenizer of its own stays in the
+ * corpus. */
+static tarn_dataset *open_chats(const tarn_run *run, const char *function, const char *data, int64_t context,
+                                tarn__corpus *corpus, tarn__chats **chats)
 {
     const tarn_train_options *o = &run->options;
-    tarn__chats_options options = {.function = function, .path = data ? data : o->data, .template_name = o->chat_template, .context = context};
+    tarn__chats_options options = {
+        .function = function, .path = data ? data : o->data, .template_name = o->chat_template, .context = context};
     if (!data) {
         options.seed = (uint64_t)o->seed;
         options.val_path = o->val;
@@ -301,15 +320,16 @@ static tarn_dataset *open_chats(const tarn_run *run, const char *function, const
 static bool fits(const char *function, int64_t vocab, const tarn__corpus *corpus)
 {
     int64_t tokens = tarn_tokenizer_count(corpus->tokenizer);
-    return tokens <= vocab || tarn__raise(TARN_ERROR_FORMAT, "%s: the tokenizer has %lld tokens, and the model %lld", function,
-                                          (long long)tokens, (long long)vocab);
+    return tokens <= vocab || tarn__raise(TARN_ERROR_FORMAT, "%s: the tokenizer has %lld tokens, and the model %lld",
+                                          function, (long long)tokens, (long long)vocab);
 }
 
 /* What was asked for when the run was opened must mean something for the data. */
 static bool check_template(const char *function, const tarn_run *run, const char *data)
 {
     return !run->is_given_template || !data[0] || tarn__data_is_chats(data) ||
-           tarn__raise(TARN_ERROR_ARGUMENT, "%s: template is for chats (FILE.jsonl), but the data is '%.200s'", function, data);
+           tarn__raise(TARN_ERROR_ARGUMENT, "%s: template is for chats (FILE.jsonl), but the data is '%.200s'",
+                       function, data);
 }
 
 static bool check_loss(const char *function, const tarn_text_evaluation *evaluation)
@@ -318,7 +338,8 @@ static bool check_loss(const char *function, const tarn_text_evaluation *evaluat
            tarn__raise(TARN_ERROR_FORMAT, "%s: the loss is not finite: the model's weights are wrong", function);
 }
 
-/* As wide as the run's own, so that its loss is the one that it was judged by; of other models the context, up to a limit. */
+/* As wide as the run's own, so that its loss is the one that it was judged by; of other models the context, up to a
+ * limit. */
 static int64_t window_of(const tarn_run *run, int64_t context)
 {
     bool is_own = run->options.context > 0 && run->options.context <= context;
@@ -333,7 +354,8 @@ bool tarn_run_evaluate_text(tarn_run *run, const char *data, int64_t batch_size,
     if (!check_language(function, run))
         return false;
     if (batch_size < 1 || !evaluation)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s", function, evaluation ? "a batch has at least 1 window" : "the result is NULL");
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s", function,
+                           evaluation ? "a batch has at least 1 window" : "the result is NULL");
     tarn_dataset *windows = NULL;
     tarn__chats *chats = NULL;
     const char *named = data ? data : run->options.data;
@@ -343,14 +365,15 @@ bool tarn_run_evaluate_text(tarn_run *run, const char *data, int64_t batch_size,
         windows = open_chats(run, function, data, window_of(run, facts.context), &corpus, &chats);
     else if (open_text(run, function, data, &corpus))
         windows = tarn__windows_in_order(function, &corpus.validation, window_of(run, facts.context), 0);
-    bool good = windows && fits(function, facts.vocab, &corpus) && tarn__language_evaluate(function, run->model, windows, batch_size, 0, evaluation);
+    bool good = windows && fits(function, facts.vocab, &corpus) &&
+                tarn__language_evaluate(function, run->model, windows, batch_size, 0, evaluation);
     tarn_dataset_free(windows);
     tarn__chats_close(chats);
     tarn__corpus_free(&corpus);
     return good && check_loss(function, evaluation);
 }
 
-/* ---- prediction ------------------------------------------------------------------------------------------------------------ */
+/* ---- prediction -------------------------------------------------------------------------------------------------- */
 
 static bool check_sample(const tarn_run *run, const tarn_array *sample)
 {
@@ -360,13 +383,17 @@ static bool check_sample(const tarn_run *run, const tarn_array *sample)
         same = sample->shape.size[i] == want->size[i];
     if (!same)
         return tarn__raise(
-            TARN_ERROR_SHAPE, "run_predict: the sample has %d axes, the first of %lld; the model takes %d, the first of %lld",
-            sample->shape.rank, (long long)(sample->shape.rank > 0 ? sample->shape.size[0] : 0), want->rank, (long long)want->size[0]);
+            TARN_ERROR_SHAPE,
+            "run_predict: the sample has %d axes, the first of %lld; the model takes %d, the first of %lld",
+            sample->shape.rank, (long long)(sample->shape.rank > 0 ? sample->shape.size[0] : 0), want->rank,
+            (long long)want->size[0]);
     if (sample->dtype == TARN_U8 && run->description.is_real)
-        return tarn__raise(TARN_ERROR_DTYPE, "run_predict: the sample is u8, but the model was trained on f32 or f64; bytes from 0 to 255 are other numbers: give f32 as in "
+        return tarn__raise(TARN_ERROR_DTYPE, "run_predict: the sample is u8, but the model was trained on f32 or f64; "
+                                             "bytes from 0 to 255 are other numbers: give f32 as in "
                                              "training, or train on u8");
     return sample->dtype == TARN_U8 || sample->dtype == TARN_F32 ||
-           tarn__raise(TARN_ERROR_DTYPE, "run_predict: the sample is %s; it must be u8 or f32", tarn_dtype_name(sample->dtype));
+           tarn__raise(TARN_ERROR_DTYPE, "run_predict: the sample is %s; it must be u8 or f32",
+                       tarn_dtype_name(sample->dtype));
 }
 
 /* Through a loader of one sample, so that it is normalised as in training. */
@@ -381,7 +408,8 @@ static bool predict(tarn_run *run, const tarn_array *sample, double *probabiliti
     tarn_scope *scope = tarn_scope_open();
     tarn_no_grad_open();
     bool good = loader && tarn_loader_next(loader, fields) &&
-                tarn_read_f64(tarn_softmax(tarn_forward(run->model, tarn__batch_input(run->model, fields[0])), 1), probabilities, run->description.classes);
+                tarn_read_f64(tarn_softmax(tarn_forward(run->model, tarn__batch_input(run->model, fields[0])), 1),
+                              probabilities, run->description.classes);
     tarn_no_grad_close();
     tarn_scope_close(scope);
     tarn_loader_free(loader);

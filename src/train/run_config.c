@@ -6,8 +6,8 @@
 #include "base/error.h"
 #include "models/lm/arch.h"
 #include "nn/module.h"
-#include "train/options.h"
 #include "train/data/data_paths.h"
+#include "train/options.h"
 #include "train/trainer.h"
 
 #define FORMAT 1 /* of config.json */
@@ -26,14 +26,16 @@ static int64_t elements_of(tarn_shape shape)
     return count;
 }
 
-tarn_module *tarn__build_model(const char *function, const tarn_train_options *options, const tarn__description *d, tarn_device device)
+tarn_module *tarn__build_model(const char *function, const tarn_train_options *options, const tarn__description *d,
+                               tarn_device device)
 {
     tarn_module *model = NULL;
     bool is_mlp = strcmp(options->model, "mlp") == 0;
     if (tarn_failed())
         return NULL;
     if (!is_mlp && d->input.rank != 3) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "%s: a %s takes images, but a sample of this data is %lld numbers in a row; use the model mlp",
+        tarn__raise(TARN_ERROR_ARGUMENT,
+                    "%s: a %s takes images, but a sample of this data is %lld numbers in a row; use the model mlp",
                     function, options->model, (long long)d->input.size[0]);
         return NULL;
     }
@@ -67,9 +69,10 @@ bool tarn__config_write(const char *function, const tarn_trainer *t)
 {
     tarn__path path;
     tarn__document *document = tarn__document_new(function);
-    bool good = document && tarn__document_set_whole(document, "format", FORMAT) && tarn__document_add_checksum(document) &&
-                tarn__document_set_text(document, "tarn", tarn_version()) && write_model(function, t, document) &&
-                tarn__train_options_write(&t->options, document) && tarn__places_write(document) && tarn__description_write(&t->description, document) &&
+    bool good = document && tarn__document_set_whole(document, "format", FORMAT) &&
+                tarn__document_add_checksum(document) && tarn__document_set_text(document, "tarn", tarn_version()) &&
+                write_model(function, t, document) && tarn__train_options_write(&t->options, document) &&
+                tarn__places_write(document) && tarn__description_write(&t->description, document) &&
                 tarn__document_save(document, tarn__path_in(t->options.out, "config.json", &path));
     tarn__document_free(document);
     return good;
@@ -79,10 +82,12 @@ bool tarn__config_write(const char *function, const tarn_trainer *t)
 bool tarn__config_verify(const tarn__document *document)
 {
     return !tarn__document_has(document, "checksum") ||
-           tarn__document_verify(document, "restore the file from a copy, or remove its line \"checksum\" if it was edited");
+           tarn__document_verify(document,
+                                 "restore the file from a copy, or remove its line \"checksum\" if it was edited");
 }
 
-bool tarn__config_read(const char *function, const char *folder, tarn_train_options *options, tarn__description *description)
+bool tarn__config_read(const char *function, const char *folder, tarn_train_options *options,
+                       tarn__description *description)
 {
     tarn__path path;
     int64_t format;
@@ -91,11 +96,13 @@ bool tarn__config_read(const char *function, const char *folder, tarn_train_opti
     tarn__document *document = tarn__document_open(function, tarn__path_in(folder, "config.json", &path));
     if (document && !tarn__document_has(document, "format") && tarn__document_has(document, "model_type"))
         tarn__raise(TARN_ERROR_FORMAT,
-                    "%s: '%s' holds a model alone, to be used; what a run needs to go on is in the run's own folder, and in those that keep made",
+                    "%s: '%s' holds a model alone, to be used; what a run needs to go on is in the run's own folder, "
+                    "and in those that keep made",
                     function, folder);
     bool good = document && tarn__document_whole(document, "format", FORMAT, FORMAT, &format) &&
-                tarn__train_options_read(function, options, document, "train") && tarn__description_read(description, document) &&
-                tarn__config_verify(document) && tarn__places_read(document, options);
+                tarn__train_options_read(function, options, document, "train") &&
+                tarn__description_read(description, document) && tarn__config_verify(document) &&
+                tarn__places_read(document, options);
     tarn__document_free(document);
     tarn__train_options_complete(options);
     if (good && !options->model[0])

@@ -1,7 +1,7 @@
 /* run_folder.c: the folder of a run: its name, and what may be removed of it.
  *
- * Only what runs write is ever removed, name by name: a folder that holds anything else is refused before anything happens. A run that is
- * replaced is moved aside first, and removed when the new one has its first checkpoint. */
+ * Only what runs write is ever removed, name by name: a folder that holds anything else is refused before anything
+ * happens. A run that is replaced is moved aside first, and removed when the new one has its first checkpoint. */
 #include "train/run_folder.h"
 
 #include <ctype.h>
@@ -18,7 +18,7 @@
 
 enum { MOST_NAMES = 100000 };
 
-/* ---- names ----------------------------------------------------------------------------------------------------------------- */
+/* ---- names ------------------------------------------------------------------------------------------------------- */
 
 /* Letters, digits, dots and dashes of a text, up to a limit. */
 static void append_word(char *name, size_t size, const char *from, size_t length)
@@ -79,25 +79,44 @@ void tarn__folder_name(tarn_trainer *t)
         snprintf(t->options.out, sizeof(t->options.out), "%s-%d", name, i);
 }
 
-/* ---- what a run writes ------------------------------------------------------------------------------------------------------- */
+/* ---- what a run writes ------------------------------------------------------------------------------------------- */
 
 static bool is_numbered(const char *name, const char *head)
 {
     size_t length = strlen(head);
-    return strncmp(name, head, length) == 0 && name[length] && strspn(name + length, "0123456789") == strlen(name + length);
+    return strncmp(name, head, length) == 0 && name[length] &&
+           strspn(name + length, "0123456789") == strlen(name + length);
 }
 
 static bool is_run_file(const char *name)
 {
-    static const char *const names[] = {
-        "config.json",       "model.safetensors",   "best.safetensors",          "optimizer.safetensors", "trainer.json",           "metrics.jsonl",
-        "report.html",       "profile.json",        "trace.json",                "frozen.json",           "adapter_config.json",    "adapter_model.safetensors",
-        "tokenizer.json",    "tokenizer.model",     "tokenizer_config.json",     "merged.gguf",           "special_tokens_map.json", "vocab.json",
-        "merges.txt",        "added_tokens.json",   "chat_template.jinja",       "generation_config.json"};
+    static const char *const names[] = {"config.json",
+                                        "model.safetensors",
+                                        "best.safetensors",
+                                        "optimizer.safetensors",
+                                        "trainer.json",
+                                        "metrics.jsonl",
+                                        "report.html",
+                                        "profile.json",
+                                        "trace.json",
+                                        "frozen.json",
+                                        "adapter_config.json",
+                                        "adapter_model.safetensors",
+                                        "tokenizer.json",
+                                        "tokenizer.model",
+                                        "tokenizer_config.json",
+                                        "merged.gguf",
+                                        "special_tokens_map.json",
+                                        "vocab.json",
+                                        "merges.txt",
+                                        "added_tokens.json",
+                                        "chat_template.jinja",
+                                        "generation_config.json"};
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         const char *end = name + strlen(names[i]);
         if (strncmp(name, names[i], strlen(names[i])) == 0 &&
-            (!end[0] || strcmp(end, ".next") == 0 || strcmp(end, ".new") == 0 || (end[0] == '.' && tarn__ends_with(end, ".tmp"))))
+            (!end[0] || strcmp(end, ".next") == 0 || strcmp(end, ".new") == 0 ||
+             (end[0] == '.' && tarn__ends_with(end, ".tmp"))))
             return true;
     }
     return strncmp(name, "events.out.tfevents.", strlen("events.out.tfevents.")) == 0;
@@ -116,7 +135,7 @@ static bool is_run_folder(const char *name)
     return strcmp(own, "best") == 0 || strcmp(own, "merged") == 0 || is_numbered(own, "step-");
 }
 
-/* ---- a folder may be replaced ------------------------------------------------------------------------------------------------ */
+/* ---- a folder may be replaced ------------------------------------------------------------------------------------ */
 
 typedef struct looking {
     const char *function, *path;
@@ -128,7 +147,9 @@ static bool check_entry(const char *name, bool is_folder, void *ctx)
     const looking *l = ctx;
     bool is_known = is_folder ? !l->is_below && is_run_folder(name) : is_run_file(name);
     if (!is_known)
-        return tarn__raise(TARN_ERROR_IO, "%s: '%s/%.200s' was not written by a run, and .overwrite removes nothing else; move it away, or choose another folder",
+        return tarn__raise(TARN_ERROR_IO,
+                           "%s: '%s/%.200s' was not written by a run, and .overwrite removes nothing else; move it "
+                           "away, or choose another folder",
                            l->function, l->path, name);
     if (!is_folder)
         return true;
@@ -154,7 +175,9 @@ static bool check_needed(const char *function, const tarn_trainer *t)
     const char *const needed[] = {t->options.base, t->options.tokenizer, t->options.val};
     for (size_t i = 0; i < sizeof(needed) / sizeof(needed[0]); i++)
         if (needed[i][0] && tarn__path_is_within(needed[i], t->options.out))
-            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .overwrite would remove '%s', which the new run reads; choose another folder", function, needed[i]);
+            return tarn__raise(TARN_ERROR_ARGUMENT,
+                               "%s: .overwrite would remove '%s', which the new run reads; choose another folder",
+                               function, needed[i]);
     return true;
 }
 
@@ -166,17 +189,21 @@ bool tarn__folder_check(const char *function, tarn_trainer *t)
     if (!tarn__path_exists(folder))
         return true;
     if (!overwrites)
-        return tarn__raise(TARN_ERROR_IO, "%s: '%s' already exists; choose another folder, resume the run in it, or replace it with .overwrite", function,
-                           folder);
+        return tarn__raise(
+            TARN_ERROR_IO,
+            "%s: '%s' already exists; choose another folder, resume the run in it, or replace it with .overwrite",
+            function, folder);
     if (!is_run(function, folder))
-        return tarn__raise(TARN_ERROR_IO, "%s: '%s' is no folder of a run (it has no config.json of one), and .overwrite replaces nothing else", function,
-                           folder);
+        return tarn__raise(
+            TARN_ERROR_IO,
+            "%s: '%s' is no folder of a run (it has no config.json of one), and .overwrite replaces nothing else",
+            function, folder);
     t->replaces = true;
-    return tarn__folder_each(function, folder, check_entry, &(looking){function, folder, false}) && check_needed(function, t) &&
-           (t->is_imagined || tarn__folder_claim(&t->claim, function, folder));
+    return tarn__folder_each(function, folder, check_entry, &(looking){function, folder, false}) &&
+           check_needed(function, t) && (t->is_imagined || tarn__folder_claim(&t->claim, function, folder));
 }
 
-/* ---- removing ---------------------------------------------------------------------------------------------------------------- */
+/* ---- removing ---------------------------------------------------------------------------------------------------- */
 
 static bool remove_entry(const char *name, bool is_folder, void *ctx)
 {
@@ -248,7 +275,7 @@ void tarn__folder_restore_old(tarn_trainer *t)
     tarn__error_restore(&pending);
 }
 
-/* ---- folders below it -------------------------------------------------------------------------------------------------------- */
+/* ---- folders below it -------------------------------------------------------------------------------------------- */
 
 void tarn__folder_drop(const char *folder, const char *name)
 {

@@ -56,7 +56,8 @@ static void find_best(const char *folder, tarn_run_weights *w)
         w->checkpoint = TARN_RUN_LAST;
 }
 
-bool tarn__run_weights_find(const char *function, const char *folder, tarn_run_checkpoint checkpoint, tarn_run_weights *w)
+bool tarn__run_weights_find(const char *function, const char *folder, tarn_run_checkpoint checkpoint,
+                            tarn_run_weights *w)
 {
     *w = (tarn_run_weights){.checkpoint = checkpoint, .blocks = TARN_F32};
     if (strlen(folder) >= sizeof(((tarn_train_options *)NULL)->out))
@@ -78,8 +79,12 @@ bool tarn_run_weights_find(const char *folder, tarn_run_checkpoint checkpoint, t
     if (tarn_failed())
         return false;
     if (!folder || !folder[0] || !weights)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s", function, !weights ? "the result is NULL" : folder ? "the folder's name is empty" : "the folder is NULL");
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s", function,
+                           !weights ? "the result is NULL"
+                           : folder ? "the folder's name is empty"
+                                    : "the folder is NULL");
     if (checkpoint != TARN_RUN_BEST && checkpoint != TARN_RUN_LAST)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the checkpoint is %d; it must be TARN_RUN_BEST or TARN_RUN_LAST", function, (int)checkpoint);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the checkpoint is %d; it must be TARN_RUN_BEST or TARN_RUN_LAST",
+                           function, (int)checkpoint);
     return tarn__run_weights_find(function, folder, checkpoint, weights);
 }

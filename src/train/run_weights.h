@@ -5,6 +5,7 @@
 #include "train/trainer.h"
 
 /* tarn_run_weights_find() under another function's name. */
-bool tarn__run_weights_find(const char *function, const char *folder, tarn_run_checkpoint checkpoint, tarn_run_weights *weights);
+bool tarn__run_weights_find(const char *function, const char *folder, tarn_run_checkpoint checkpoint,
+                            tarn_run_weights *weights);
 
 #endif

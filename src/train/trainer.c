@@ -5,27 +5,29 @@
 #include <tarn/model.h>
 
 #include "base/error.h"
-#include "base/os/files.h"
 #include "base/memory.h"
+#include "base/os/files.h"
 #include "core/device/shadow.h"
-#include "train/tasks/finetune.h"
+#include "train/data/data_paths.h"
+#include "train/options.h"
 #include "train/output/async_checkpoint.h"
 #include "train/run_folder.h"
-#include "train/options.h"
-#include "train/data/data_paths.h"
+#include "train/tasks/finetune.h"
 #include "train/trainer.h"
 
 #define USUAL_BETA2 0.999 /* as the table of options has it */
 
 enum { HIDDEN = 128 }; /* numbers in an mlp's hidden layer, unless said otherwise */
-enum { MAX_EVALUATIONS = 50, LONG_EPOCH = 100 }; /* epochs of so many steps are evaluated each, others at most so often */
-enum { MOVED = 8 };    /* augment moves images by up to one in so many rows */
+/* epochs of so many steps are evaluated each, others at most so often */
+enum { MAX_EVALUATIONS = 50, LONG_EPOCH = 100 };
+enum { MOVED = 8 }; /* augment moves images by up to one in so many rows */
 
-/* ---- parts ----------------------------------------------------------------------------------------------------------------- */
+/* ---- parts ------------------------------------------------------------------------------------------------------- */
 
 tarn_module *tarn__model_of(const char *function, const tarn_trainer *t)
 {
-    return t->description.is_text ? tarn__language_model(function, t) : tarn__build_model(function, &t->options, &t->description, t->device);
+    return t->description.is_text ? tarn__language_model(function, t)
+                                  : tarn__build_model(function, &t->options, &t->description, t->device);
 }
 
 tarn_module *tarn__model_again(const char *function, tarn_trainer *t)
@@ -111,13 +113,17 @@ static tarn_loader *make_loader(const tarn_trainer *t)
 /* Stairs need one width and have no end to go down to; what belongs to them means nothing elsewhere. */
 static bool check_stairs(const char *function, const tarn_train_options *o)
 {
-    const char *unused = o->drop_every ? "drop_every" : o->drop_epochs ? "drop_epochs" : o->drop_factor > 0 ? "drop_factor" : NULL;
+    const char *unused = o->drop_every        ? "drop_every"
+                         : o->drop_epochs     ? "drop_epochs"
+                         : o->drop_factor > 0 ? "drop_factor"
+                                              : NULL;
     if (!has_stairs(o))
-        return !unused ||
-               tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s is for the schedule step, but the schedule is %s", function, unused, o->schedule);
+        return !unused || tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s is for the schedule step, but the schedule is %s",
+                                      function, unused, o->schedule);
     if (!o->drop_every == !o->drop_epochs)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the schedule step needs %s", function,
-                           o->drop_every ? "drop_every or drop_epochs, not both" : "drop_every (in steps) or drop_epochs");
+                           o->drop_every ? "drop_every or drop_epochs, not both"
+                                         : "drop_every (in steps) or drop_epochs");
     return true;
 }
 
@@ -138,19 +144,23 @@ static bool check_together(const char *function, const tarn_trainer *t)
     bool has_end = !has_stairs(o) && strcmp(o->schedule, "constant") != 0;
     if (o->min_lr > 0 && (o->min_lr > o->lr || !has_end))
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: min_lr is where a learning rate goes down to, but %s%s", function,
-                           o->min_lr > o->lr ? "lr is lower" : "the schedule is ", o->min_lr > o->lr ? "" : o->schedule);
+                           o->min_lr > o->lr ? "lr is lower" : "the schedule is ",
+                           o->min_lr > o->lr ? "" : o->schedule);
     if (!check_stairs(function, o))
         return false;
     if (strcmp(o->precision, "tf32") == 0 && !has_tf32(t->device))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: precision tf32 is for GPUs that have it; the device is %s", function, o->device);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: precision tf32 is for GPUs that have it; the device is %s",
+                           function, o->device);
     if (o->augment && t->description.input.rank != 3)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: augment moves images, but a sample of this data is no image", function);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: augment moves images, but a sample of this data is no image",
+                           function);
     if (o->augment && t->description.input.size[1] < MOVED && !t->description.can_be_mirrored)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: augment moves images by up to an eighth of their rows, and these have only %" PRId64, function,
-                           t->description.input.size[1]);
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "%s: augment moves images by up to an eighth of their rows, and these have only %" PRId64,
+                           function, t->description.input.size[1]);
     if (o->warmup >= t->steps)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: warmup takes %" PRId64 " steps, but the run has only %" PRId64, function, o->warmup,
-                           t->steps);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: warmup takes %" PRId64 " steps, but the run has only %" PRId64,
+                           function, o->warmup, t->steps);
     return true;
 }
 
@@ -160,8 +170,8 @@ static int64_t whole_epochs(int64_t steps_in_epoch, int64_t least)
     return (least + steps_in_epoch - 1) / steps_in_epoch * steps_in_epoch;
 }
 
-/* A run is evaluated at the end of every epoch. Epochs of fewer steps than a line of metrics has, or of a few of very many, are evaluated together: a new run
- * notes after how many steps, so that it is resumed as it began. */
+/* A run is evaluated at the end of every epoch. Epochs of fewer steps than a line of metrics has, or of a few of very
+ * many, are evaluated together: a new run notes after how many steps, so that it is resumed as it began. */
 static void count_steps(tarn_trainer *t)
 {
     int64_t samples = tarn_dataset_count(t->training);
@@ -177,13 +187,14 @@ static void count_steps(tarn_trainer *t)
     t->eval_every = t->options.eval_every ? t->options.eval_every : t->steps_in_epoch;
 }
 
-/* ---- coming and going ------------------------------------------------------------------------------------------------------ */
+/* ---- coming and going -------------------------------------------------------------------------------------------- */
 
 /* Everything after options and description are known. */
 static bool make_parts(const char *function, tarn_trainer *t)
 {
     count_steps(t);
-    if (!check_together(function, t) || (!t->description.is_text && !tarn__description_fits(function, &t->description, t->validation)))
+    if (!check_together(function, t) ||
+        (!t->description.is_text && !tarn__description_fits(function, &t->description, t->validation)))
         return false;
     tarn__log(TARN_LOG_INFO, "planning and creating the model");
     tarn__generator callers = tarn__random_save();
@@ -225,7 +236,8 @@ static bool choose_model(const char *function, tarn_trainer *t)
         snprintf(o->model, sizeof(o->model), "%s", t->description.input.rank == 3 ? "lenet" : "mlp");
     bool is_mlp = strcmp(o->model, "mlp") == 0;
     if (!is_mlp && o->hidden_count > 0)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: hidden gives the layers of an mlp; a %s has its own", function, o->model);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: hidden gives the layers of an mlp; a %s has its own", function,
+                           o->model);
     if (is_mlp && o->hidden_count == 0)
         o->hidden[o->hidden_count++] = HIDDEN;
     return true;
@@ -244,7 +256,8 @@ static bool open_data(const char *function, tarn_trainer *t)
     if (is_text)
         return tarn__language_open(function, t, o->base[0] ? o->base : o->tokenizer);
     return tarn__data_open(function, t->options.data, &t->training, &t->validation) &&
-           tarn__describe(function, t->options.data, t->training, t->validation, &t->description) && choose_model(function, t);
+           tarn__describe(function, t->options.data, t->training, t->validation, &t->description) &&
+           choose_model(function, t);
 }
 
 static bool begin(const char *function, tarn_trainer *t)
@@ -265,9 +278,12 @@ static bool open_data_again(const char *function, tarn_trainer *t, const char *f
     const char *data = t->options.data;
     if (t->options.base[0] && !tarn__base_open(function, t, tarn__shadow_of(t->device)))
         return false;
-    bool is_open = t->description.is_text ? tarn__language_open(function, t, strncmp(data, "shards:", strlen("shards:")) == 0 ? "" : folder)
-                                          : tarn__data_open(function, data, &t->training, &t->validation);
-    return is_open ? t->description.is_text || tarn__description_holds(function, data, &t->description, t->training, t->validation)
+    bool is_open =
+        t->description.is_text
+            ? tarn__language_open(function, t, strncmp(data, "shards:", strlen("shards:")) == 0 ? "" : folder)
+            : tarn__data_open(function, data, &t->training, &t->validation);
+    return is_open ? t->description.is_text ||
+                         tarn__description_holds(function, data, &t->description, t->training, t->validation)
                    : tarn__places_advise(function, data);
 }
 
@@ -288,10 +304,12 @@ static bool check_place(const char *function, const tarn_trainer *t, const tarn_
 {
     bool is_elsewhere = changes->data[0] && strcmp(changes->data, t->options.data) != 0;
     return !is_elsewhere || t->description.is_text || t->description.training_samples > 0 ||
-           tarn__raise(TARN_ERROR_ARGUMENT, "%s: data cannot be changed: the run noted nothing of its own to hold it against", function);
+           tarn__raise(TARN_ERROR_ARGUMENT,
+                       "%s: data cannot be changed: the run noted nothing of its own to hold it against", function);
 }
 
-/* What a run began with stays: auto is no other wish, and a config.json without a precision is of the time when that was f32. */
+/* What a run began with stays: auto is no other wish, and a config.json without a precision is of the time when that
+ * was f32. */
 static bool keep_precision(const char *function, tarn_trainer *t, tarn_train_options *changes)
 {
     if (strcmp(changes->precision, "auto") == 0)
@@ -305,13 +323,14 @@ static bool go_on(const char *function, tarn_trainer *t, const char *folder, con
     tarn_train_options own = *given, *changes = &own;
     t->is_resumed = true;
     if (!tarn__config_read(function, folder, &t->options, &t->description) || !check_place(function, t, changes) ||
-        !keep_precision(function, t, changes) ||
-        !tarn__language_check(function, &t->options, t->description.is_text) ||
-        !tarn__base_check(function, &t->options, tarn__data_is_chats(t->options.data), false) || !find_device(function, t) ||
-        !claim_folder(function, t, folder) || !open_data_again(function, t, folder) || !make_parts(function, t) || !tarn__checkpoint_load(function, t))
+        !keep_precision(function, t, changes) || !tarn__language_check(function, &t->options, t->description.is_text) ||
+        !tarn__base_check(function, &t->options, tarn__data_is_chats(t->options.data), false) ||
+        !find_device(function, t) || !claim_folder(function, t, folder) || !open_data_again(function, t, folder) ||
+        !make_parts(function, t) || !tarn__checkpoint_load(function, t))
         return false;
     if (t->place.step > t->steps)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' is at step %" PRId64 " already, and the run would have only %" PRId64, function,
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "%s: '%s' is at step %" PRId64 " already, and the run would have only %" PRId64, function,
                            folder, t->place.step, t->steps);
     return set_schedule(t) || tarn__raise_within(function); /* its end may have been changed */
 }
@@ -345,7 +364,10 @@ static tarn_train_options own_options(const tarn_train_options *options, size_t 
 static bool check_folder(const char *function, const char *folder)
 {
     return (folder && folder[0] && strlen(folder) < sizeof(((tarn_train_options *)NULL)->out)) ||
-           tarn__raise(TARN_ERROR_ARGUMENT, "%s: the folder's name is %s", function, !folder ? "NULL" : folder[0] ? "too long" : "empty");
+           tarn__raise(TARN_ERROR_ARGUMENT, "%s: the folder's name is %s", function,
+                       !folder     ? "NULL"
+                       : folder[0] ? "too long"
+                                   : "empty");
 }
 
 tarn_trainer *tarn_trainer_new_sized(const tarn_train_options *options, size_t options_size)
@@ -375,8 +397,9 @@ tarn_trainer *tarn__trainer_on_random(const char *function, const tarn_train_opt
         return NULL;
     trainer->options = *options;
     tarn__train_options_complete(&trainer->options);
-    if (tarn__base_check(function, &trainer->options, false, true) && find_device(function, trainer) && tarn__random_open(function, trainer) &&
-        (trainer->description.is_text || choose_model(function, trainer)) && make_parts(function, trainer))
+    if (tarn__base_check(function, &trainer->options, false, true) && find_device(function, trainer) &&
+        tarn__random_open(function, trainer) && (trainer->description.is_text || choose_model(function, trainer)) &&
+        make_parts(function, trainer))
         return trainer;
     tarn_trainer_free(trainer);
     return NULL;

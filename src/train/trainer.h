@@ -1,7 +1,8 @@
 /* trainer.h: a run in memory, for the files of train/ that work on it.
  *
- * A step changes the model, the optimizer, the loader and the thread's random numbers; together with `place` they are everything that the
- * next step depends on. A checkpoint is all of them, and nothing else may be carried from step to step. */
+ * A step changes the model, the optimizer, the loader and the thread's random numbers; together with `place` they are
+ * everything that the next step depends on. A checkpoint is all of them, and nothing else may be carried from step to
+ * step. */
 #ifndef TARN__TRAINER_H
 #define TARN__TRAINER_H
 
@@ -11,10 +12,10 @@
 
 #include "base/os/files.h"
 #include "core/tensor/random.h"
-#include "train/loop/step_graph.h"
-#include "train/data/corpus.h"
 #include "train/data/chat_dataset.h"
+#include "train/data/corpus.h"
 #include "train/data/data_source.h"
+#include "train/loop/step_graph.h"
 #include "train/tasks/frozen_hash.h"
 
 /* Where a run stands. */
@@ -44,8 +45,9 @@ struct tarn_trainer {
     tarn_loader *loader;
     int64_t batch_size, steps_in_epoch, steps, eval_every;
     int64_t micro_batch; /* samples that the loader gives at once: the batch, or a part of it that divides it */
-    int64_t weight_bytes, gradient_bytes, state_bytes, activation_bytes, memory_needed; /* by estimate; the last is all together */
-    int64_t memory_min;  /* lower bound of memory_needed */
+    /* by estimate; the last is all together */
+    int64_t weight_bytes, gradient_bytes, state_bytes, activation_bytes, memory_needed;
+    int64_t memory_min;                   /* lower bound of memory_needed */
     tarn_train_fit fits[TARN_TRAIN_FITS]; /* settings that would, where it does not fit */
     int fit_count;
     int64_t memory_free; /* on the device, before the run had allocated anything; 0: not known */
@@ -63,16 +65,17 @@ struct tarn_trainer {
     int64_t waiting;                    /* steps whose figures wait there */
     double since;                       /* when the first of them began */
     double lr;                          /* of the last step */
-    double last_loss, last_judged;      /* of the last line of metrics, and of the last evaluation; NaN: none yet in this part of the run */
+    /* of the last line of metrics, and of the last evaluation; NaN: none yet in this part of the run */
+    double last_loss, last_judged;
 
     tarn__captured captured; /* a step that was recorded, while it runs */
-    tarn__behind *behind;   /* a checkpoint on its way to the disk; NULL: there was none yet */
-    tarn__metrics *metrics; /* NULL: not running */
-    bool replaces;          /* a run in the folder that this one overwrites */
-    bool is_aside;          /* it is under this name now: */
+    tarn__behind *behind;    /* a checkpoint on its way to the disk; NULL: there was none yet */
+    tarn__metrics *metrics;  /* NULL: not running */
+    bool replaces;           /* a run in the folder that this one overwrites */
+    bool is_aside;           /* it is under this name now: */
     char aside[1100];
-    tarn__marks *marks;     /* NULL: nobody measures the parts of a step */
-    bool in_phase;          /* a part of a step is a span of the profile that is being taken */
+    tarn__marks *marks; /* NULL: nobody measures the parts of a step */
+    bool in_phase;      /* a part of a step is a span of the profile that is being taken */
 
     /* Of profile.c. */
     int64_t profile_wanted, profile_taken; /* steps */
@@ -80,8 +83,9 @@ struct tarn_trainer {
     bool is_profiled;                      /* the profile is being taken now */
     bool is_sampled;                       /* the step that is being taken tells how busy the device is */
     double sampled_at;                     /* when the last one was */
-    double busy_seconds;                   /* that the device worked in it; 0: there was none since the last line of metrics */
-    double busy;                           /* as a share of the steps' time then; 0: not known yet */
+    /* that the device worked in it; 0: there was none since the last line of metrics */
+    double busy_seconds;
+    double busy; /* as a share of the steps' time then; 0: not known yet */
     atomic_bool stop;
 
     /* For whoever looks from another thread: tarn_trainer_progress(). */
@@ -91,15 +95,17 @@ struct tarn_trainer {
     } progress;
 };
 
-/* ---- parts ----------------------------------------------------------------------------------------------------------------- */
+/* ---- parts ------------------------------------------------------------------------------------------------------- */
 
 /* The model that options and description name. The caller owns it. */
-tarn_module *tarn__build_model(const char *function, const tarn_train_options *options, const tarn__description *description,
-                               tarn_device device);
+tarn_module *tarn__build_model(const char *function, const tarn_train_options *options,
+                               const tarn__description *description, tarn_device device);
 
-/* config.json of a folder: what a run is. That of a language model says all that Hugging Face's says, too. False with an error. */
+/* config.json of a folder: what a run is. That of a language model says all that Hugging Face's says, too. False with
+ * an error. */
 bool tarn__config_write(const char *function, const tarn_trainer *trainer);
-bool tarn__config_read(const char *function, const char *folder, tarn_train_options *options, tarn__description *description);
+bool tarn__config_read(const char *function, const char *folder, tarn_train_options *options,
+                       tarn__description *description);
 
 /* True when a run's config.json has its own checksum, or none. False with an error. */
 bool tarn__config_verify(const tarn__document *document);
@@ -110,23 +116,25 @@ typedef struct tarn__path {
 } tarn__path;
 const char *tarn__path_in(const char *folder, const char *name, tarn__path *path);
 
-/* ---- checkpoints ----------------------------------------------------------------------------------------------------------- */
+/* ---- checkpoints ------------------------------------------------------------------------------------------------- */
 
-/* Writes all that the next step depends on. Whoever stops the program meanwhile leaves this checkpoint or the one before. */
+/* Writes all that the next step depends on. Whoever stops the program meanwhile leaves this checkpoint or the one
+ * before. */
 bool tarn__checkpoint_save(tarn_trainer *trainer);
 
 /* Takes the folder's checkpoint; where there is none yet, the run is at its beginning and stays so. */
 bool tarn__checkpoint_load(const char *function, tarn_trainer *trainer);
 
-/* ---- metrics --------------------------------------------------------------------------------------------------------------- */
+/* ---- metrics ----------------------------------------------------------------------------------------------------- */
 
-/* Opens the records of a run: metrics.jsonl, events, curves. What they hold beyond `step` did not last, and is dropped. */
+/* Opens the records of a run: metrics.jsonl, events, curves. What they hold beyond `step` did not last, and is dropped.
+ */
 tarn__metrics *tarn__metrics_open(const tarn_trainer *trainer);
 bool tarn__metrics_add(tarn__metrics *metrics, const tarn_train_report *report);
 bool tarn__metrics_flush(tarn__metrics *metrics); /* brings everything to the files */
 void tarn__metrics_close(tarn__metrics *metrics); /* NULL is allowed; works while an error is pending */
 
-/* ---- steps ----------------------------------------------------------------------------------------------------------------- */
+/* ---- steps ------------------------------------------------------------------------------------------------------- */
 
 /* Notes for tarn_trainer_progress() what begins here, and how many samples of the step under way are done. */
 void tarn__progress_enter(tarn_trainer *trainer, tarn_train_phase phase);
@@ -157,15 +165,16 @@ tarn_module *tarn__model_again(const char *function, tarn_trainer *trainer);
 /* The optimizer that options name. The caller owns it. */
 tarn_optimizer *tarn__optimizer_of(const tarn_train_options *options, tarn_module *model);
 
-/* Checks that model and data fit, and sets the trainer's memory_needed, what that consists of, and memory_min: by a step on the meta device, from
- * shapes alone. The trainer has its options, data and sizes, and needs no model. False with an error. */
+/* Checks that model and data fit, and sets the trainer's memory_needed, what that consists of, and memory_min: by a
+ * step on the meta device, from shapes alone. The trainer has its options, data and sizes, and needs no model. False
+ * with an error. */
 bool tarn__plan_memory(const char *function, tarn_trainer *trainer);
 
 /* Sets the trainer's memory_free. */
 bool tarn__read_memory_free(const char *function, tarn_trainer *trainer);
 
-/* Holds what is needed against what is free. Where the estimate is more, finds settings that fit; a run whose lower bound is more is refused, unless it is only
- * imagined or told to ignore that. */
+/* Holds what is needed against what is free. Where the estimate is more, finds settings that fit; a run whose lower
+ * bound is more is refused, unless it is only imagined or told to ignore that. */
 bool tarn__fit_check(const char *function, tarn_trainer *trainer);
 
 /* The next batch; at the end of an epoch the first of the next. To a recorded step its own tensors. */
@@ -174,7 +183,8 @@ bool tarn__next_batch(tarn_trainer *trainer, tarn_tensor **fields);
 /* Floating-point operations of a step of a language model, as they are commonly counted; 0: not known. */
 double tarn__step_operations(const tarn_trainer *trainer);
 
-/* One step with all that belongs to it: its figures are put aside on the device until they are read. False with an error. */
+/* One step with all that belongs to it: its figures are put aside on the device until they are read. False with an
+ * error. */
 bool tarn__take_step(tarn_trainer *trainer);
 
 /* What a run changes of the calling thread: its random numbers, and how products are made. */
@@ -185,7 +195,7 @@ typedef struct tarn__surroundings {
 void tarn__trainer_enter(const tarn_trainer *trainer, tarn__surroundings *callers);
 void tarn__trainer_leave(tarn_trainer *trainer, const tarn__surroundings *callers);
 
-/* ---- measuring ------------------------------------------------------------------------------------------------------------- */
+/* ---- measuring --------------------------------------------------------------------------------------------------- */
 
 /* The parts of a step. */
 typedef enum tarn__phase {
@@ -196,10 +206,12 @@ typedef enum tarn__phase {
     TARN__PHASES
 } tarn__phase;
 
-/* Says that a part of the step begins here on the device, where somebody measures. A step is measured so only when it runs operation by operation. */
+/* Says that a part of the step begins here on the device, where somebody measures. A step is measured so only when it
+ * runs operation by operation. */
 void tarn__mark(tarn_trainer *trainer, tarn__phase phase);
 
-/* Marks from here on; adds up the device's milliseconds of each part since then; ends the marking. Between the two may be any number of steps. */
+/* Marks from here on; adds up the device's milliseconds of each part since then; ends the marking. Between the two may
+ * be any number of steps. */
 bool tarn__marks_open(tarn_trainer *trainer);
 bool tarn__marks_read(tarn_trainer *trainer, double *milliseconds);
 void tarn__marks_close(tarn_trainer *trainer);
@@ -207,7 +219,8 @@ void tarn__marks_close(tarn_trainer *trainer);
 /* The end of the last part. */
 void tarn__mark_end(tarn_trainer *trainer);
 
-/* Around each step, and after the last one before an evaluation: where a profile is wanted, or a look at how busy the device is. False with an error. */
+/* Around each step, and after the last one before an evaluation: where a profile is wanted, or a look at how busy the
+ * device is. False with an error. */
 bool tarn__profile_before_step(tarn_trainer *trainer);
 bool tarn__profile_after_step(tarn_trainer *trainer);
 bool tarn__profile_end(tarn_trainer *trainer);
@@ -218,7 +231,7 @@ tarn_trainer *tarn__trainer_on_random(const char *function, const tarn_train_opt
 /* Opens the random numbers: tokens, or images 3 × 32 × 32 of 10 classes. */
 bool tarn__random_open(const char *function, tarn_trainer *trainer);
 
-/* ---- the log of runs ------------------------------------------------------------------------------------------------------- */
+/* ---- the log of runs --------------------------------------------------------------------------------------------- */
 
 /* Where a part of a run began, from a start or a resume to its end. */
 typedef struct tarn__part {
@@ -226,14 +239,14 @@ typedef struct tarn__part {
     double seconds;
 } tarn__part;
 
-/* Adds a line to the log of runs beside the run's folder; `end` says how the part ended. What keeps it from doing so is a warning: the run itself is
- * whole. Works while an error is pending. */
+/* Adds a line to the log of runs beside the run's folder; `end` says how the part ended. What keeps it from doing so is
+ * a warning: the run itself is whole. Works while an error is pending. */
 void tarn__log_run(const tarn_trainer *trainer, const tarn__part *part, const char *end);
 
-/* ---- language models --------------------------------------------------------------------------------------------------------- */
+/* ---- language models --------------------------------------------------------------------------------------------- */
 
-/* Opens a run's text, completes the sizes of its model, and describes the data; `tokenizer` is the option, or the folder of a run that goes on. Of one
- * that goes on the data must be the described one. False with an error. */
+/* Opens a run's text, completes the sizes of its model, and describes the data; `tokenizer` is the option, or the
+ * folder of a run that goes on. Of one that goes on the data must be the described one. False with an error. */
 bool tarn__language_open(const char *function, tarn_trainer *trainer, const char *tokenizer);
 
 /* Completes the sizes of the model alone. A run with a base has its model. */
@@ -251,19 +264,21 @@ bool tarn__language_check(const char *function, const tarn_train_options *option
 /* The share of the documents of chats that is to judge by. */
 double tarn__chats_share(const tarn_train_options *options);
 
-/* The loss of a batch: fields are tokens and targets, of chats positions and starts as well. Belongs to the open scope. */
+/* The loss of a batch: fields are tokens and targets, of chats positions and starts as well. Belongs to the open scope.
+ */
 tarn_tensor *tarn__language_loss(const char *function, tarn_module *model, tarn_tensor *const *fields, int field_count);
 
 /* Targets that count, as a number on their device. Belongs to the open scope. */
 tarn_tensor *tarn__language_counted(tarn_tensor *targets, tarn_dtype dtype);
 
-/* The gradients of one step, added up over its micro-batches; or those of one micro-batch, and of the same again where a step has more than one. */
+/* The gradients of one step, added up over its micro-batches; or those of one micro-batch, and of the same again where
+ * a step has more than one. */
 bool tarn__language_gradients(tarn_trainer *trainer, tarn__figures *figures);
 bool tarn__language_gradients_of(tarn_trainer *trainer, tarn_tensor *const *fields, tarn__figures *figures);
 
 /* Applies a language model to all windows of a dataset, outside training mode and without a record. */
-bool tarn__language_evaluate(const char *function, tarn_module *model, tarn_dataset *windows, int64_t batch_size, int workers,
-                             tarn_text_evaluation *evaluation);
+bool tarn__language_evaluate(const char *function, tarn_module *model, tarn_dataset *windows, int64_t batch_size,
+                             int workers, tarn_text_evaluation *evaluation);
 
 /* What the model writes; the caller frees it with tarn_tokenizer_release(). NULL with an error. */
 char *tarn__language_sample(tarn_trainer *trainer, size_t *length);
@@ -274,14 +289,17 @@ bool tarn__language_save_tokenizer(const char *function, const tarn_trainer *tra
 /* Writes the model of the best evaluation, or its adapters, to the folder "best" of the run. */
 bool tarn__language_save_best(const tarn_trainer *trainer);
 
-/* Writes a checkpoint of this evaluation to the folder "step-STEP" of the run, and removes the one that is too old to be kept. */
+/* Writes a checkpoint of this evaluation to the folder "step-STEP" of the run, and removes the one that is too old to
+ * be kept. */
 bool tarn__language_keep(tarn_trainer *trainer);
 
-/* After a loss that was not finite: goes back to the last checkpoint, repeats the steps from there up to the first that gives a number that
- * is not finite, leaves a checkpoint of the state before it, and raises an error that names step and layer. Is false. */
+/* After a loss that was not finite: goes back to the last checkpoint, repeats the steps from there up to the first that
+ * gives a number that is not finite, leaves a checkpoint of the state before it, and raises an error that names step
+ * and layer. Is false. */
 bool tarn__find_nonfinite(tarn_trainer *trainer, int64_t last_step);
 
 /* After an evaluation whose loss was not finite: repeats it and raises an error that names step and layer. Is false. */
-bool tarn__find_nonfinite_judged(tarn_trainer *trainer, bool (*evaluate)(tarn_trainer *trainer, tarn_evaluation *result));
+bool tarn__find_nonfinite_judged(tarn_trainer *trainer,
+                                 bool (*evaluate)(tarn_trainer *trainer, tarn_evaluation *result));
 
 #endif

@@ -1,4 +1,5 @@
-/* test_anomaly.c: the first operation that makes a non-finite value from finite operands is named, forward and backward; others are not. */
+/* test_anomaly.c: the first operation that makes a non-finite value from finite operands is named, forward and
+ * backward; others are not. */
 #include "support/check.h"
 
 #define CPU tarn_device_cpu()
@@ -93,7 +94,8 @@ static void one_branch_does_not_blame_the_other(void **state)
 {
     (void)state;
     tarn_tensor *x = leaf(1, 2), *h = tarn_mul(x, tarn_scalar(1));
-    tarn_tensor *good_branch = tarn_square(h), *bad_branch = tarn_mul(h, vector(INFINITY, 1)); /* walked first: h has an infinite gradient */
+    /* walked first: h has an infinite gradient */
+    tarn_tensor *good_branch = tarn_square(h), *bad_branch = tarn_mul(h, vector(INFINITY, 1));
     assert_true(tarn_backward(tarn_add(sum(good_branch), sum(bad_branch))));
     assert_values(tarn_grad(x), 0, INFINITY, 5);
     assert_ok();

@@ -1,4 +1,5 @@
-/* test_backward.c: gradients flow back along any record: chains, diamonds, broadcasts, views; what was overwritten or released is refused. */
+/* test_backward.c: gradients flow back along any record: chains, diamonds, broadcasts, views; what was overwritten or
+ * released is refused. */
 #include <tarn/profile.h>
 
 #include "autograd/tape.h"
@@ -32,7 +33,7 @@ static void a_diamond_adds_both_ways(void **state)
     (void)state;
     tarn_tensor *x = leaf(3);
     tarn_tensor *a = tarn_square(x), *b = tarn_mul(x, tarn_scalar(5)), *c = tarn_mul(a, b); /* 5x³ */
-    assert_true(tarn_backward(tarn_add(c, a)));                                           /* 15x² + 2x */
+    assert_true(tarn_backward(tarn_add(c, a)));                                             /* 15x² + 2x */
     assert_values(tarn_grad(x), 1e-5, 141);
 }
 
@@ -72,7 +73,8 @@ static void the_same_leaf_in_every_place_of_one_operation(void **state)
     }
     tarn_tensor *expected = tarn_add(tarn_add(tarn_grad(apart[0]), tarn_grad(apart[1])), tarn_grad(apart[2]));
     assert_close(tarn_grad(x), expected, 1e-12);
-    tarn_tensor *m = good(tarn_requires_grad(tarn_reshape(tarn_arange(0, 4, 1, TARN_F64, CPU), TARN_SHAPE(2, 2)), true));
+    tarn_tensor *m =
+        good(tarn_requires_grad(tarn_reshape(tarn_arange(0, 4, 1, TARN_F64, CPU), TARN_SHAPE(2, 2)), true));
     for (int round = 1; round <= 2; round++) {
         assert_true(tarn_backward(sum(tarn_matmul(m, m))));
         assert_values(tarn_grad(m), 1e-12, round * 3, round * 7, round * 5, round * 9);
@@ -104,7 +106,11 @@ static tarn_tensor *weighted(tarn_tensor *a, tarn_tensor *b)
     tarn_no_grad_open();
     tarn_tensor *y = good(tarn_add(tarn_mul(a, tarn_scalar(2)), tarn_mul(b, tarn_scalar(3)))), *in[] = {a, b};
     tarn_no_grad_close();
-    assert_true(tarn__record(&(tarn__recording){.function = "weighted", .rule = weighted_backward, .inputs = in, .input_count = 2, .outputs = &y,
+    assert_true(tarn__record(&(tarn__recording){.function = "weighted",
+                                                .rule = weighted_backward,
+                                                .inputs = in,
+                                                .input_count = 2,
+                                                .outputs = &y,
                                                 .output_count = 1}));
     return y;
 }
@@ -263,7 +269,7 @@ static void only_floats_require_gradients(void **state)
     assert_false(tarn_needs_grad(tarn_square(x)));
 }
 
-/* ---- in place -------------------------------------------------------------------------------------------------------------- */
+/* ---- in place ---------------------------------------------------------------------------------------------------- */
 
 static void what_was_overwritten_is_refused_by_name(void **state)
 {
@@ -329,18 +335,20 @@ static void what_takes_part_in_a_gradient_is_not_overwritten(void **state)
     assert_error(TARN_ERROR_ARGUMENT, "backward: square needs a tensor");
 }
 
-/* ---- views ----------------------------------------------------------------------------------------------------------------- */
+/* ---- views ------------------------------------------------------------------------------------------------------- */
 
 static void gradients_flow_through_views(void **state)
 {
     (void)state;
-    tarn_tensor *x = good(tarn_requires_grad(tarn_reshape(tarn_arange(0, 6, 1, TARN_F32, CPU), TARN_SHAPE(2, 3)), true));
+    tarn_tensor *x =
+        good(tarn_requires_grad(tarn_reshape(tarn_arange(0, 6, 1, TARN_F32, CPU), TARN_SHAPE(2, 3)), true));
     tarn_tensor *t = tarn_transpose(x, 0, 1), *part = tarn_slice(t, 0, 1, 3); /* [[1 4] [2 5]] */
     assert_true(tarn_backward(sum(tarn_square(part))));
     assert_values(tarn_grad(x), 0, 0, 2, 4, 0, 8, 10);
     assert_true(tarn_backward(sum(tarn_flip(tarn_expand(tarn_slice(x, 0, 0, 1), TARN_SHAPE(4, 3)), TARN_AXES(0)))));
     assert_values(tarn_grad(x), 0, 4, 6, 8, 0, 8, 10);
-    tarn_tensor *leaf_view = good(tarn_requires_grad(tarn_transpose(tarn_detach(x), 0, 1), true)); /* a leaf that is a view itself */
+    /* a leaf that is a view itself */
+    tarn_tensor *leaf_view = good(tarn_requires_grad(tarn_transpose(tarn_detach(x), 0, 1), true));
     assert_true(tarn_backward(sum(tarn_mul(leaf_view, leaf_view))));
     assert_values(tarn_grad(leaf_view), 0, 0, 6, 2, 8, 4, 10);
     assert_shape(tarn_grad(leaf_view), 3, 2);
@@ -385,7 +393,8 @@ static void an_operation_with_several_outputs(void **state)
     (void)state;
     tarn_tensor *x = leaf(1, 2, 3, 4, 5, 6), *part[3];
     assert_true(tarn_split(x, 0, (const int64_t[]){1, 2, 3}, 3, part));
-    assert_true(tarn_backward(tarn_add(sum(tarn_square(part[2])), tarn_mul(sum(part[0]), tarn_scalar(7))))); /* the middle gets none */
+    /* the middle gets none */
+    assert_true(tarn_backward(tarn_add(sum(tarn_square(part[2])), tarn_mul(sum(part[0]), tarn_scalar(7)))));
     assert_values(tarn_grad(x), 0, 7, 0, 0, 8, 10, 12);
     tarn_tensor *y = leaf(3, 1, 2), *values, *indices;
     assert_true(tarn_sort(y, 0, false, &values, &indices));

@@ -13,7 +13,8 @@ static bool no_rule(tarn_tensor *const *output_grads, tarn_tensor **input_grads,
     return true;
 }
 
-static bool no_saved_rule(tarn_tensor *const *output_grads, tarn_tensor *const *saved, tarn_tensor **input_grads, void *ctx)
+static bool no_saved_rule(tarn_tensor *const *output_grads, tarn_tensor *const *saved, tarn_tensor **input_grads,
+                          void *ctx)
 {
     (void)output_grads, (void)saved, (void)input_grads, (void)ctx;
     return true;
@@ -41,7 +42,8 @@ static void gradients(void **state)
     REFUSE(tarn_backward_from_sized, tarn_backward_from(recorded, freed, NULL));
     REFUSE(tarn_backward_from_sized, tarn_backward_from(recorded, d, NULL));
     REFUSE(tarn_backward_from_sized, tarn_backward_from(recorded, elsewhere, NULL));
-    REFUSE(tarn_backward_from_sized, tarn_backward_from(tarn_mul(leaf, tarn_zeros(TARN_SHAPE(0, 3), TARN_F32, cpu)), NULL, NULL));
+    REFUSE(tarn_backward_from_sized,
+           tarn_backward_from(tarn_mul(leaf, tarn_zeros(TARN_SHAPE(0, 3), TARN_F32, cpu)), NULL, NULL));
     REFUSE(tarn_grad, tarn_grad(NULL));
     REFUSE(tarn_grad, tarn_grad(freed));
     ACCEPT(tarn_grad(f));

@@ -94,13 +94,15 @@ static void random_numbers_inside_are_drawn_again(void **state)
     tarn_tensor *x = leaf_of(1000), *in[] = {x};
     tarn_seed(17);
     assert_true(tarn_backward(sum(drop_half(in, 1, NULL))));
-    tarn_tensor *expected = good(tarn_clone(tarn_grad(x))), *after = good(tarn_uniform(TARN_SHAPE(4), 0, 1, TARN_F32, CPU));
+    tarn_tensor *expected = good(tarn_clone(tarn_grad(x))),
+                *after = good(tarn_uniform(TARN_SHAPE(4), 0, 1, TARN_F32, CPU));
     tarn_zero_grad(x);
     tarn_seed(17);
     tarn_tensor *y = good(tarn_checkpoint(drop_half, NULL, in, 1));
     assert_true(tarn_backward(sum(y)));
     assert_close(tarn_grad(x), expected, 0);
-    assert_close(tarn_uniform(TARN_SHAPE(4), 0, 1, TARN_F32, CPU), after, 0); /* the generator goes on as if it had run once */
+    /* the generator goes on as if it had run once */
+    assert_close(tarn_uniform(TARN_SHAPE(4), 0, 1, TARN_F32, CPU), after, 0);
 }
 
 static tarn_tensor *pass(tarn_tensor *const *inputs, int count, void *ctx)

@@ -1,4 +1,5 @@
-/* test_function.c: a user's own operations: several inputs and outputs, wrong gradients, and a release that comes exactly once. */
+/* test_function.c: a user's own operations: several inputs and outputs, wrong gradients, and a release that comes
+ * exactly once. */
 #include "support/check.h"
 
 #define CPU tarn_device_cpu()
@@ -134,7 +135,8 @@ static void release_comes_once_when_the_call_fails(void **state)
 {
     (void)state;
     tarn_tensor *x = leaf2(1, 2), *plain = good(vector(1, 2)), *whole = good(tarn_arange(0, 2, 1, TARN_I32, CPU));
-    tarn_tensor *const null[] = {NULL}, *const in[] = {x}, *const out[] = {plain}, *const twice[] = {plain, plain}, *const ints[] = {whole};
+    tarn_tensor *const null[] = {NULL}, *const in[] = {x}, *const out[] = {plain}, *const twice[] = {plain, plain},
+                       *const ints[] = {whole};
     tarn_tensor *const recorded[] = {tarn_square(x)};
     releases = 0;
     assert_false(tarn_function(NULL, 1, out, 1, product_backward, x, count_release));
@@ -229,7 +231,7 @@ static void an_output_that_outlives_its_inputs(void **state)
     tarn_free(a);
 }
 
-/* ---- saving ---------------------------------------------------------------------------------------------------------------- */
+/* ---- saving ------------------------------------------------------------------------------------------------------ */
 
 static bool sigmoid_backward(tarn_tensor *const *g, tarn_tensor *const *saved, tarn_tensor **grads, void *ctx)
 {
@@ -381,7 +383,8 @@ static bool keep_stride(tarn_tensor *const *g, tarn_tensor **grads, void *ctx)
     return true;
 }
 
-/* An image with channels last that is used twice: what flows back is added up in its order, so that nothing before it has to turn it again. */
+/* An image with channels last that is used twice: what flows back is added up in its order, so that nothing before it
+ * has to turn it again. */
 static void sums_of_gradients_keep_the_order_of_channels(void **state)
 {
     (void)state;

@@ -23,7 +23,8 @@ static void right_gradients_pass(void **state)
     assert_ok();
     assert_values(a, 0, 0.3, -1.2, 2); /* the inputs are as before */
     tarn_requires_grad(b, false);
-    assert_true(tarn_gradcheck(mixture, NULL, in, 2, &(tarn_gradcheck_options){.seed = 4, .step = 1e-5, .tolerance = 1e-6}));
+    assert_true(
+        tarn_gradcheck(mixture, NULL, in, 2, &(tarn_gradcheck_options){.seed = 4, .step = 1e-5, .tolerance = 1e-6}));
     assert_ok();
 }
 

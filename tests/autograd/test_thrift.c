@@ -11,8 +11,9 @@ enum { ROWS = 64, WIDTH = 48, LEAVES = 7 };
 /* x, delta; a norm's weight and bias; the weights of an mlp, and one of a linear layer. */
 static void make_leaves(tarn_tensor **leaf, tarn_dtype dtype)
 {
-    const tarn_shape shapes[LEAVES] = {TARN_SHAPE(ROWS, WIDTH),      TARN_SHAPE(ROWS, WIDTH),      TARN_SHAPE(WIDTH),       TARN_SHAPE(WIDTH),
-                                       TARN_SHAPE(4 * WIDTH, WIDTH), TARN_SHAPE(WIDTH, 4 * WIDTH), TARN_SHAPE(WIDTH, WIDTH)};
+    const tarn_shape shapes[LEAVES] = {
+        TARN_SHAPE(ROWS, WIDTH),      TARN_SHAPE(ROWS, WIDTH),      TARN_SHAPE(WIDTH),       TARN_SHAPE(WIDTH),
+        TARN_SHAPE(4 * WIDTH, WIDTH), TARN_SHAPE(WIDTH, 4 * WIDTH), TARN_SHAPE(WIDTH, WIDTH)};
     tarn_seed(7);
     for (int i = 0; i < LEAVES; i++)
         leaf[i] = good(tarn_requires_grad(tarn_normal(shapes[i], 0, 0.3, dtype, CPU), true));
@@ -64,10 +65,11 @@ static void gradients_have_the_same_bits_and_less_is_stored(void **state)
                 assert_close(thrifty[i], plain[i], 0);
             else
                 assert_null(thrifty[i]);
-        int64_t saved = ROWS * WIDTH * (int64_t)tarn_dtype_size(dtypes[k / 2]) * 6; /* two norms and a GELU of four widths */
+        /* two norms and a GELU of four widths */
+        int64_t saved = ROWS * WIDTH * (int64_t)tarn_dtype_size(dtypes[k / 2]) * 6;
         if (stored - stored_thriftily < saved)
-            fail_msg("%lld bytes are stored, and %lld thriftily: %lld less were due", (long long)stored, (long long)stored_thriftily,
-                     (long long)saved);
+            fail_msg("%lld bytes are stored, and %lld thriftily: %lld less were due", (long long)stored,
+                     (long long)stored_thriftily, (long long)saved);
     }
 }
 
@@ -95,7 +97,8 @@ static void what_a_norm_is_made_of_must_not_change(void **state)
     tarn_tensor *weight = good(tarn_requires_grad(tarn_ones(TARN_SHAPE(5, 5), TARN_F32, CPU), true));
     tarn_tensor *scale = good(tarn_requires_grad(tarn_ones(TARN_SHAPE(5), TARN_F32, CPU), true));
     tarn__thrift_open();
-    tarn_tensor *y = good(tarn_sum(tarn_linear_apply(tarn_rmsnorm(x, scale, 1e-5), weight, NULL), TARN_ALL_AXES, false));
+    tarn_tensor *y =
+        good(tarn_sum(tarn_linear_apply(tarn_rmsnorm(x, scale, 1e-5), weight, NULL), TARN_ALL_AXES, false));
     tarn__thrift_close();
     assert_true(tarn_add_inplace(x, tarn_scalar(1)));
     assert_false(tarn_backward(y));
@@ -116,8 +119,8 @@ static void anomaly_mode_works_as_ever(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {in_scope(gradients_have_the_same_bits_and_less_is_stored),
-                                       in_scope(a_record_that_is_retained_is_walked_twice), in_scope(what_a_norm_is_made_of_must_not_change),
-                                       in_scope(anomaly_mode_works_as_ever)};
+    const struct CMUnitTest tests[] = {
+        in_scope(gradients_have_the_same_bits_and_less_is_stored), in_scope(a_record_that_is_retained_is_walked_twice),
+        in_scope(what_a_norm_is_made_of_must_not_change), in_scope(anomaly_mode_works_as_ever)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

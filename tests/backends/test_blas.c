@@ -1,5 +1,5 @@
-/* test_blas.c: matrix products by OpenBLAS under a limit of address space: fewer work buffers give the same bits, none an error. Each in a
- * process of its own, since a process loads the library once. */
+/* test_blas.c: matrix products by OpenBLAS under a limit of address space: fewer work buffers give the same bits, none
+ * an error. Each in a process of its own, since a process loads the library once. */
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
@@ -29,7 +29,8 @@ static tarn_tensor *product(void)
 {
     tarn_seed(7);
     tarn_shape shape = TARN_SHAPE(N, N);
-    tarn_tensor *a = tarn_normal(shape, 0, 1, TARN_F64, tarn_device_cpu()), *b = tarn_normal(shape, 0, 1, TARN_F64, tarn_device_cpu());
+    tarn_tensor *a = tarn_normal(shape, 0, 1, TARN_F64, tarn_device_cpu()),
+                *b = tarn_normal(shape, 0, 1, TARN_F64, tarn_device_cpu());
     return tarn_matmul(a, b);
 }
 
@@ -138,6 +139,7 @@ static void callers_share_the_buffers_there_are(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {in_scope(too_little_memory_is_an_error), in_scope(callers_share_the_buffers_there_are)};
+    const struct CMUnitTest tests[] = {in_scope(too_little_memory_is_an_error),
+                                       in_scope(callers_share_the_buffers_there_are)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* test_products_arm.c: the products that AArch64's own levels have, called level by level: those of bf16 against f64, those with blocks against each other, bit for bit.
- * Levels that the build or this processor lacks are skipped. */
+/* test_products_arm.c: the products that AArch64's own levels have, called level by level: those of bf16 against f64,
+ * those with blocks against each other, bit for bit. Levels that the build or this processor lacks are skipped. */
 #include <math.h>
 
 #include "backends/cpu/runtime/level.h"
@@ -42,12 +42,13 @@ static tarn__view view_of(tarn_tensor *x)
 
 #endif
 
-/* ---- bf16 ------------------------------------------------------------------------------------------------------------------ */
+/* ---- bf16 -------------------------------------------------------------------------------------------------------- */
 
 #if defined(TARN__HAVE_BF16)
 
 /* x (m, k) by w (n, k) turned, and a bias or NULL. */
-static tarn_tensor *product_of(const tarn__kernel_row *row, tarn_tensor *x, tarn_tensor *w, tarn_tensor *bias, tarn_dtype dtype)
+static tarn_tensor *product_of(const tarn__kernel_row *row, tarn_tensor *x, tarn_tensor *w, tarn_tensor *bias,
+                               tarn_dtype dtype)
 {
     tarn_tensor *y = good(tarn_empty(TARN_SHAPE(tarn_size(x, 0), tarn_size(w, 0)), dtype, cpu()));
     tarn__view vx = view_of(x), vw = view_of(w), vy = view_of(y), vb = {0};
@@ -56,12 +57,14 @@ static tarn_tensor *product_of(const tarn__kernel_row *row, tarn_tensor *x, tarn
     if (bias)
         vb = view_of(bias);
     tarn__matmul tail = {.alpha = 1};
-    tarn__call call = {.inputs = 3, .outputs = 1, .in = {&vx, &turned, bias ? &vb : NULL}, .out = {&vy}, .params = &tail};
+    tarn__call call = {
+        .inputs = 3, .outputs = 1, .in = {&vx, &turned, bias ? &vb : NULL}, .out = {&vy}, .params = &tail};
     run(row, &call);
     return y;
 }
 
-/* Sums of f32, rounded to odd, not to the nearest, at each step: twice the error of other sums; and the result's own rounding. */
+/* Sums of f32, rounded to odd, not to the nearest, at each step: twice the error of other sums; and the result's own
+ * rounding. */
 static void assert_product(tarn_tensor *x, tarn_tensor *w, tarn_tensor *bias, tarn_tensor *y)
 {
     int64_t m = tarn_size(x, 0), n = tarn_size(w, 0), k = tarn_size(x, 1);
@@ -75,8 +78,8 @@ static void assert_product(tarn_tensor *x, tarn_tensor *w, tarn_tensor *bias, ta
                 sum += term, size += fabs(term);
             }
             if (!(fabs(vy[r * n + c] - sum) <= unit * fabs(sum) + 3e-6 * size))
-                fail_msg("[%d, %d] by [%d, %d]: row %d, column %d is %g, not %g", (int)m, (int)k, (int)n, (int)k, (int)r, (int)c,
-                         vy[r * n + c], sum);
+                fail_msg("[%d, %d] by [%d, %d]: row %d, column %d is %g, not %g", (int)m, (int)k, (int)n, (int)k,
+                         (int)r, (int)c, vy[r * n + c], sum);
         }
     free(vx), free(vw), free(vy), free(vb);
 }
@@ -98,9 +101,10 @@ static void products_of_bf16_are_right(void **state)
         int64_t m = rows[round % 10], n = columns[random_below(&random, 5)], k = lengths[round / 10];
         tarn_tensor *x = good(tarn_normal(TARN_SHAPE(m, k), 0, 1, TARN_BF16, cpu())),
                     *w = good(tarn_normal(TARN_SHAPE(n, k), 0, 1, TARN_BF16, cpu()));
-        tarn_tensor *bias = random_below(&random, 2)
-                                ? good(tarn_normal(TARN_SHAPE(n), 0, 1, random_below(&random, 2) ? TARN_F32 : TARN_BF16, cpu()))
-                                : NULL;
+        tarn_tensor *bias =
+            random_below(&random, 2)
+                ? good(tarn_normal(TARN_SHAPE(n), 0, 1, random_below(&random, 2) ? TARN_F32 : TARN_BF16, cpu()))
+                : NULL;
         assert_product(x, w, bias, product_of(&table[TARN__K_matmul], x, w, bias, dtypes[random_below(&random, 3)]));
         tarn_scope_close(scope);
     }
@@ -115,8 +119,10 @@ static void what_does_not_suit_is_left_to_the_other_kernel(void **state)
     tarn__cpu_table_base(base);
     tarn__cpu_table_base(table);
     tarn__cpu_matmul_bf16(table);
-    tarn_tensor *wide = good(tarn_normal(TARN_SHAPE(9, 40), 0, 1, TARN_F32, cpu())), *narrow = good(tarn_cast(wide, TARN_BF16));
-    tarn_tensor *w = good(tarn_normal(TARN_SHAPE(80, 40), 0, 1, TARN_BF16, cpu())), *few = good(tarn_contiguous(tarn_slice(w, 0, 0, 20)));
+    tarn_tensor *wide = good(tarn_normal(TARN_SHAPE(9, 40), 0, 1, TARN_F32, cpu())),
+                *narrow = good(tarn_cast(wide, TARN_BF16));
+    tarn_tensor *w = good(tarn_normal(TARN_SHAPE(80, 40), 0, 1, TARN_BF16, cpu())),
+                *few = good(tarn_contiguous(tarn_slice(w, 0, 0, 20)));
     tarn_tensor *pairs[][2] = {{wide, w}, {narrow, few}};
     for (int i = 0; i < 2; i++)
         assert_close(product_of(&table[TARN__K_matmul], pairs[i][0], pairs[i][1], NULL, TARN_F32),
@@ -132,7 +138,8 @@ static void numbers_that_are_not_finite_stay_in_their_row(void **state)
     tarn__cpu_table_base(table);
     tarn__cpu_matmul_bf16(table);
     for (int64_t m = 3; m <= 9; m += 6) {
-        tarn_tensor *x = good(tarn_ones(TARN_SHAPE(m, 21), TARN_F32, cpu())), *w = good(tarn_ones(TARN_SHAPE(64, 21), TARN_BF16, cpu()));
+        tarn_tensor *x = good(tarn_ones(TARN_SHAPE(m, 21), TARN_F32, cpu())),
+                    *w = good(tarn_ones(TARN_SHAPE(64, 21), TARN_BF16, cpu()));
         assert_true(tarn_write(good(tarn_slice(tarn_slice(x, 0, 0, 1), 1, 20, 21)), &(float){NAN}, 4));
         assert_true(tarn_write(good(tarn_slice(tarn_slice(x, 0, 1, 2), 1, 0, 1)), &(float){-INFINITY}, 4));
         double *y = values_of(product_of(&table[TARN__K_matmul], good(tarn_cast(x, TARN_BF16)), w, NULL, TARN_F32));
@@ -160,7 +167,7 @@ static void products_of_bf16_have_the_same_bits_with_any_number_of_threads(void 
 
 #endif
 
-/* ---- blocks ---------------------------------------------------------------------------------------------------------------- */
+/* ---- blocks ------------------------------------------------------------------------------------------------------ */
 
 #if defined(TARN__HAVE_DOTPROD) && defined(TARN__HAVE_I8MM)
 
@@ -193,7 +200,8 @@ static void both_levels_multiply_blocks_to_the_same_bits(void **state)
                             *y = block_product(&matrices[TARN__K_matmul_blocks], x, w);
                 assert_close(block_product(&dots[TARN__K_matmul_blocks], x, w), y, 0);
                 tarn_tensor *last = good(tarn_contiguous(tarn_slice(x, 0, rows - 1, rows)));
-                assert_close(block_product(&dots[TARN__K_matmul_blocks], last, w), good(tarn_slice(y, 0, rows - 1, rows)), 0);
+                assert_close(block_product(&dots[TARN__K_matmul_blocks], last, w),
+                             good(tarn_slice(y, 0, rows - 1, rows)), 0);
                 tarn_scope_close(scope);
             }
 }

@@ -1,9 +1,9 @@
-/* test_blocks.c: numbers packed in blocks: known blocks give known numbers; packing keeps to the error that the steps allow, and is never worse than scaling by
- * the extremes. tests/parity/gguf.py compares with the gguf package. */
+/* test_blocks.c: numbers packed in blocks: known blocks give known numbers; packing keeps to the error that the steps
+ * allow, and is never worse than scaling by the extremes. tests/parity/gguf.py compares with the gguf package. */
 #include <math.h>
 
-#include "base/quant/quant.h"
 #include "base/half.h"
+#include "base/quant/quant.h"
 #include "support/check.h"
 
 static const tarn_dtype kinds[] = {TARN_Q8_0, TARN_Q4_0, TARN_Q4_K, TARN_Q6_K};
@@ -36,7 +36,8 @@ static double uniform(uint64_t *random)
     return (double)(random_bits(random) >> 11) * 0x1p-53;
 }
 
-/* Numbers of several kinds, by number: normal, with a heavy tail, constant in blocks, all positive, tiny, mostly zero. */
+/* Numbers of several kinds, by number: normal, with a heavy tail, constant in blocks, all positive, tiny, mostly zero.
+ */
 static void fill(int kind, float *x, int count, uint64_t *random)
 {
     float constant = (float)uniform(random) - 0.5f;
@@ -45,7 +46,8 @@ static void fill(int kind, float *x, int count, uint64_t *random)
         for (int k = 0; k < 12; k++)
             sum += uniform(random);
         float normal = (float)sum, divisor = (float)uniform(random) + 0.01f;
-        const float all[] = {0.02f * normal, normal / divisor, constant, 3 + divisor, 1e-4f * normal, divisor < 0.1f ? normal : 0};
+        const float all[] = {0.02f * normal, normal / divisor, constant,
+                             3 + divisor,    1e-4f * normal,   divisor < 0.1f ? normal : 0};
         x[i] = all[kind];
     }
 }
@@ -98,7 +100,8 @@ static void searched_scales_are_better_than_the_extremes(void **state)
             plain[0] += plain_error(x, true, 32);
             plain[1] += plain_error(x, false, 16);
         }
-        print_message("error by error of the extremes: q4_k %.3f, q6_k %.3f\n", sqrt(error[0] / plain[0]), sqrt(error[1] / plain[1]));
+        print_message("error by error of the extremes: q4_k %.3f, q6_k %.3f\n", sqrt(error[0] / plain[0]),
+                      sqrt(error[1] / plain[1]));
         assert_true(error[0] < 0.9 * plain[0] && error[1] < 0.95 * plain[1]);
     }
 }
@@ -115,7 +118,8 @@ static void small_numbers_that_are_all_the_same_take_the_nearest_scale(void **st
             x[i] = numbers[k];
         tarn__blocks_encode(TARN_Q4_K, x, 256, &block);
         tarn__blocks_decode(TARN_Q4_K, &block, 256, decoded);
-        double plain = fabs((double)tarn__f16_to_f32(tarn__f32_to_f16(fabsf(x[0]) / steps)) * steps - fabs((double)x[0]));
+        double plain =
+            fabs((double)tarn__f16_to_f32(tarn__f32_to_f16(fabsf(x[0]) / steps)) * steps - fabs((double)x[0]));
         for (int i = 0; i < 256; i++)
             assert_true(fabs((double)decoded[i] - (double)x[i]) <= plain * (1 + 1e-6));
     }
@@ -138,8 +142,10 @@ static void packing_stays_within_the_steps(void **state)
             tarn__blocks_encode(kinds[k], x, 256, blocks);
             tarn__blocks_decode(kinds[k], blocks, 256, decoded);
             for (int i = 0; i < 256; i++)
-                if (fabs((double)decoded[i] - x[i]) > 2 * largest / steps[k] + 127 * 0x1p-25) /* and what f16 rounds a small scale by */
-                    fail_msg("%s, kind %d, element %d: %g became %g", tarn_dtype_name(kinds[k]), kind, i, x[i], decoded[i]);
+                if (fabs((double)decoded[i] - x[i]) >
+                    2 * largest / steps[k] + 127 * 0x1p-25) /* and what f16 rounds a small scale by */
+                    fail_msg("%s, kind %d, element %d: %g became %g", tarn_dtype_name(kinds[k]), kind, i, x[i],
+                             decoded[i]);
         }
 }
 

@@ -47,14 +47,20 @@ static const char *escaped(const char *text, bool keep_lines)
 static void texts_from_outside_are_escaped(void **state)
 {
     (void)state;
-    assert_string_equal(escaped("plain \\ h\xC3\xA9 \xE6\xBC\xA2 \xF0\x9F\x98\x80", false), "plain \\ h\xC3\xA9 \xE6\xBC\xA2 \xF0\x9F\x98\x80");
+    assert_string_equal(escaped("plain \\ h\xC3\xA9 \xE6\xBC\xA2 \xF0\x9F\x98\x80", false),
+                        "plain \\ h\xC3\xA9 \xE6\xBC\xA2 \xF0\x9F\x98\x80");
     assert_string_equal(escaped("\x1b[2J\n\t\r\x7F\x01", false), "\\x1b[2J\\n\\t\\r\\x7f\\x01");
     assert_string_equal(escaped("one\n\ttwo\r\n", true), "one\n\ttwo\\r\n");
-    assert_string_equal(escaped("\xC2\x9B\xC2\xA0\xE2\x80\xAE\xE2\x80\xA8\xE2\x81\xA7", false), "\\u009b\xC2\xA0\\u202e\\u2028\\u2067");
+    assert_string_equal(escaped("\xC2\x9B\xC2\xA0\xE2\x80\xAE\xE2\x80\xA8\xE2\x81\xA7", false),
+                        "\\u009b\xC2\xA0\\u202e\\u2028\\u2067");
     assert_string_equal(escaped("\xFF\xC0\xAF\xED\xA0\x80\xE2\x82", false), "\\xff\\xc0\\xaf\\xed\\xa0\\x80\\xe2\\x82");
     assert_string_equal(escaped(escaped("\x1b\xFF", false), false), "\\x1b\\xff");
     char few[6];
-    assert_int_equal(tarn_string_escape(few, sizeof(few), "ab\x1b" "c", 4, false), 7);
+    assert_int_equal(tarn_string_escape(few, sizeof(few),
+                                        "ab\x1b"
+                                        "c",
+                                        4, false),
+                     7);
     assert_string_equal(few, "ab");
     assert_int_equal(tarn_string_escape(few, sizeof(few), "\0x", 2, false), 5);
     assert_string_equal(few, "\\x00x");
@@ -105,7 +111,8 @@ static void an_error_always_has_a_sentence(void **state)
     const char *nothing = "";
     tarn_set_error(TARN_ERROR_DTYPE, "%s", nothing);
     assert_error(TARN_ERROR_DTYPE, "without a text");
-    bool (*unchecked)(tarn_code, const char *, ...) = tarn_set_error; /* the compiler would not let a NULL format pass */
+    /* the compiler would not let a NULL format pass */
+    bool (*unchecked)(tarn_code, const char *, ...) = tarn_set_error;
     unchecked(TARN_ERROR_DTYPE, NULL);
     assert_error(TARN_ERROR_ARGUMENT, "set_error");
 }
@@ -129,7 +136,8 @@ static void a_long_sentence_is_cut_not_overrun(void **state)
 static void every_code_has_a_name(void **state)
 {
     (void)state;
-    static const char *const names[] = {"ok", "argument", "shape", "dtype", "device", "memory", "io", "format", "unsupported", "internal"};
+    static const char *const names[] = {"ok",     "argument", "shape",  "dtype",       "device",
+                                        "memory", "io",       "format", "unsupported", "internal"};
     for (int i = 0; i <= TARN_ERROR_INTERNAL; i++)
         assert_string_equal(tarn_code_name((tarn_code)i), names[i]);
     assert_string_equal(tarn_code_name((tarn_code)(TARN_ERROR_INTERNAL + 1)), "?");
@@ -229,7 +237,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         in_scope(the_first_error_stays),
         in_scope(operations_do_nothing_while_an_error_is_pending),
-        in_scope(texts_from_outside_are_escaped), in_scope(sentences_steer_no_terminal), in_scope(a_strange_code_counts_as_a_defect),
+        in_scope(texts_from_outside_are_escaped),
+        in_scope(sentences_steer_no_terminal),
+        in_scope(a_strange_code_counts_as_a_defect),
         in_scope(an_error_always_has_a_sentence),
         in_scope(a_long_sentence_is_cut_not_overrun),
         in_scope(every_code_has_a_name),

@@ -134,7 +134,8 @@ static void what_cannot_be_written_says_so(void **state)
     snprintf(first, sizeof(first), "%s", path_of("kept-first"));
     snprintf(last, sizeof(last), "%s", path_of("kept-last"));
     tarn__kept_open(&kept);
-    assert_true(write_letters(first, 'a', 5) && write_letters("/nowhere/at/all", 'b', 5) && write_letters(last, 'c', 5));
+    assert_true(write_letters(first, 'a', 5) && write_letters("/nowhere/at/all", 'b', 5) &&
+                write_letters(last, 'c', 5));
     tarn__kept_close();
     assert_false(tarn__kept_write(&kept));
     assert_error_about(TARN_ERROR_IO, "/nowhere/at/all", "cannot be written");

@@ -1,5 +1,6 @@
-/* test_number.c: numbers as text: they read back as they were, and no shorter text would. With --print it writes the text of each double on standard
- * input, given by its bits in hexadecimal: tests/project/numbers.py compares these with Python's. */
+/* test_number.c: numbers as text: they read back as they were, and no shorter text would. With --print it writes the
+ * text of each double on standard input, given by its bits in hexadecimal: tests/project/numbers.py compares these with
+ * Python's. */
 #include <locale.h>
 
 #include "base/number_format.h"
@@ -32,9 +33,23 @@ static void numbers_have_the_text_that_python_gives_them(void **state)
     static const struct {
         double value;
         const char *text;
-    } cases[] = {{0.1, "0.1"},     {0.0, "0.0"},         {-0.0, "-0.0"},      {1, "1.0"},          {-2.5, "-2.5"},           {1e-4, "0.0001"},
-                 {1e-5, "1e-05"},  {1e15, "1000000000000000.0"}, {1e16, "1e+16"}, {123456789, "123456789.0"}, {5e-324, "5e-324"}, {0x1p-44, "5.684341886080802e-14"},
-                 {1.0 / 3, "0.3333333333333333"}, {1.7976931348623157e308, "1.7976931348623157e+308"}, {9007199254740992.0, "9007199254740992.0"}, {INFINITY, "null"}, {NAN, "null"}};
+    } cases[] = {{0.1, "0.1"},
+                 {0.0, "0.0"},
+                 {-0.0, "-0.0"},
+                 {1, "1.0"},
+                 {-2.5, "-2.5"},
+                 {1e-4, "0.0001"},
+                 {1e-5, "1e-05"},
+                 {1e15, "1000000000000000.0"},
+                 {1e16, "1e+16"},
+                 {123456789, "123456789.0"},
+                 {5e-324, "5e-324"},
+                 {0x1p-44, "5.684341886080802e-14"},
+                 {1.0 / 3, "0.3333333333333333"},
+                 {1.7976931348623157e308, "1.7976931348623157e+308"},
+                 {9007199254740992.0, "9007199254740992.0"},
+                 {INFINITY, "null"},
+                 {NAN, "null"}};
     char text[TARN__NUMBER_ROOM];
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
         assert_string_equal(tarn__number_text(cases[i].value, text), cases[i].text);

@@ -8,7 +8,8 @@ static void whole_philox(const uint32_t counter[4], const uint32_t key[2], uint3
     uint32_t c[4] = {counter[0], counter[1], counter[2], counter[3]}, k[2] = {key[0], key[1]};
     for (int round = 0; round < 10; round++) {
         uint64_t p0 = (uint64_t)0xD2511F53u * c[0], p1 = (uint64_t)0xCD9E8D57u * c[2];
-        uint32_t next[4] = {(uint32_t)(p1 >> 32) ^ c[1] ^ k[0], (uint32_t)p1, (uint32_t)(p0 >> 32) ^ c[3] ^ k[1], (uint32_t)p0};
+        uint32_t next[4] = {(uint32_t)(p1 >> 32) ^ c[1] ^ k[0], (uint32_t)p1, (uint32_t)(p0 >> 32) ^ c[3] ^ k[1],
+                            (uint32_t)p0};
         memcpy(c, next, sizeof(c));
         k[0] += 0x9E3779B9u;
         k[1] += 0xBB67AE85u;
@@ -118,8 +119,12 @@ static void moments_are_right(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        in_scope(the_published_answers_come_out), in_scope(ours_is_the_whole_with_stream_zero), in_scope(a_unit_is_below_one),
-        in_scope(uniform_f32_is_the_words_in_order), in_scope(seeds_repeat_and_differ), in_scope(moments_are_right),
+        in_scope(the_published_answers_come_out),
+        in_scope(ours_is_the_whole_with_stream_zero),
+        in_scope(a_unit_is_below_one),
+        in_scope(uniform_f32_is_the_words_in_order),
+        in_scope(seeds_repeat_and_differ),
+        in_scope(moments_are_right),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -23,17 +23,21 @@ static void expect_name(const char *text, const char *name)
 static void processors_have_names(void **state)
 {
     (void)state;
-    expect_name("processor\t: 0\nvendor_id\t: GenuineIntel\nmodel\t\t: 143\nmodel name\t: Intel(R) Xeon(R) Processor\n", "Intel(R) Xeon(R) Processor");
-    expect_name("processor\t: 0\nCPU implementer\t: 0x41\nCPU architecture: 8\nCPU part\t: 0xd40\n\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\n", "Arm Neoverse-V1");
+    expect_name("processor\t: 0\nvendor_id\t: GenuineIntel\nmodel\t\t: 143\nmodel name\t: Intel(R) Xeon(R) Processor\n",
+                "Intel(R) Xeon(R) Processor");
+    expect_name("processor\t: 0\nCPU implementer\t: 0x41\nCPU architecture: 8\nCPU part\t: 0xd40\n\nCPU implementer\t: "
+                "0x41\nCPU part\t: 0xd0c\n",
+                "Arm Neoverse-V1");
     expect_name("CPU implementer\t: 0x61\nCPU part\t: 0xd40\n", "processor 0xd40 of maker 0x61");
     expect_name("CPU part\t: 0xd40\n", "");
     expect_name("", "");
 }
 
-/* ---- memory ---------------------------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 /* A control group of a limit, with `used` bytes of which the kernel would take `cache` back. */
-static void make_group(const char *folder, const char *of_limit, const char *limit, const char *of_used, const char *used, const char *cache)
+static void make_group(const char *folder, const char *of_limit, const char *limit, const char *of_used,
+                       const char *used, const char *cache)
 {
     char name[200];
     mkdir(scratch(folder), 0777);
@@ -52,7 +56,8 @@ static int64_t left_of(const char *groups)
     return tarn__platform_group_memory(mounted, write_text("groups", groups));
 }
 
-/* The nearest limit counts, of a group or of one around it; a group that cannot be seen is that of a container's root. */
+/* The nearest limit counts, of a group or of one around it; a group that cannot be seen is that of a container's root.
+ */
 static void limits_of_control_groups_count(void **state)
 {
     (void)state;
@@ -61,7 +66,8 @@ static void limits_of_control_groups_count(void **state)
     make_group("cgroup/a/b", "memory.max", "max\n", "memory.current", "1000\n", "inactive_file 0\n");
     make_group("cgroup/a/c", "memory.max", "300\n", "memory.current", "400\n", "");
     make_group("cgroup/memory", "memory.limit_in_bytes", "9223372036854771712\n", "memory.usage_in_bytes", "10\n", "");
-    make_group("cgroup/memory/d", "memory.limit_in_bytes", "2000\n", "memory.usage_in_bytes", "900\n", "total_inactive_file 100\n");
+    make_group("cgroup/memory/d", "memory.limit_in_bytes", "2000\n", "memory.usage_in_bytes", "900\n",
+               "total_inactive_file 100\n");
     assert_int_equal(left_of("0::/a\n"), 4000);
     assert_int_equal(left_of("0::/a/b\n"), 4000);
     assert_int_equal(left_of("0::/a/c\n"), 0);
@@ -95,7 +101,8 @@ static void limits_of_the_process_count(void **state)
         skip();
     limit = before;
     limit.rlim_cur = (rlim_t)(address_space() + more);
-    bool is_set = setrlimit(RLIMIT_AS, &limit) == 0 && getrlimit(RLIMIT_AS, &now) == 0 && now.rlim_cur == limit.rlim_cur;
+    bool is_set =
+        setrlimit(RLIMIT_AS, &limit) == 0 && getrlimit(RLIMIT_AS, &now) == 0 && now.rlim_cur == limit.rlim_cur;
     int64_t left = tarn__platform_memory_free();
     setrlimit(RLIMIT_AS, &before);
     if (!is_set) /* an emulator that keeps limits to itself */
@@ -106,6 +113,7 @@ static void limits_of_the_process_count(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {in_scope(processors_have_names), in_scope(limits_of_control_groups_count), in_scope(limits_of_the_process_count)};
+    const struct CMUnitTest tests[] = {in_scope(processors_have_names), in_scope(limits_of_control_groups_count),
+                                       in_scope(limits_of_the_process_count)};
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

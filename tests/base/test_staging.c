@@ -1,5 +1,5 @@
-/* test_staging.c: a folder is replaced as a whole: with a failure, and with a kill, at each system call in turn. The calls are this program's
- * own functions, which the library meets in place of the C library's. */
+/* test_staging.c: a folder is replaced as a whole: with a failure, and with a kill, at each system call in turn. The
+ * calls are this program's own functions, which the library meets in place of the C library's. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -13,10 +13,10 @@
 #include "base/os/files.h"
 #include "support/files.h"
 
-/* ---- system calls that fail ------------------------------------------------------------------------------------------------ */
+/* ---- system calls that fail -------------------------------------------------------------------------------------- */
 
-static int calls;          /* since the count began */
-static int fails_at = -1;  /* that call fails, or kills; -1: none */
+static int calls;         /* since the count began */
+static int fails_at = -1; /* that call fails, or kills; -1: none */
 static bool kills;
 static bool can_exchange = true;
 
@@ -70,7 +70,7 @@ int unlink(const char *path)
     return is_faulty() ? -1 : (int)syscall(SYS_unlinkat, AT_FDCWD, path, 0);
 }
 
-/* ---- folders --------------------------------------------------------------------------------------------------------------- */
+/* ---- folders ----------------------------------------------------------------------------------------------------- */
 
 static const char *const files[] = {"config.json", "model.safetensors", "tokenizer.json"};
 
@@ -100,7 +100,8 @@ static bool write_new(void)
     for (int i = 0; i < 3; i++) {
         tarn__output output;
         snprintf(path, sizeof(path), "%s/%s", staging.temporary, files[i]);
-        if (!tarn__output_open(&output, "test", path) || !tarn__output_write(&output, "new", 3) || !tarn__output_commit(&output)) {
+        if (!tarn__output_open(&output, "test", path) || !tarn__output_write(&output, "new", 3) ||
+            !tarn__output_commit(&output)) {
             tarn__staging_discard(&staging);
             return false;
         }
@@ -175,9 +176,10 @@ static void each_failure_keeps_a_version(void **state)
             bool good = write_new();
             more = calls > at;
             fails_at = -1;
-            if (strcmp(version(), "none") == 0 || (good && strcmp(version(), "new") != 0) || !is_there("model/README.md") || !has_notes())
-                fail_msg("call %d failed (%s exchange): %s, then the folder is '%s'", at, exchanged ? "with" : "without", good ? "success" : tarn_error(),
-                         version());
+            if (strcmp(version(), "none") == 0 || (good && strcmp(version(), "new") != 0) ||
+                !is_there("model/README.md") || !has_notes())
+                fail_msg("call %d failed (%s exchange): %s, then the folder is '%s'", at,
+                         exchanged ? "with" : "without", good ? "success" : tarn_error(), version());
             assert_int_equal(good, !tarn_failed());
             tarn_clear_error();
         }
@@ -214,6 +216,7 @@ static void each_kill_keeps_a_version(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {in_scope(a_folder_is_replaced), in_scope(each_failure_keeps_a_version), in_scope(each_kill_keeps_a_version)};
+    const struct CMUnitTest tests[] = {in_scope(a_folder_is_replaced), in_scope(each_failure_keeps_a_version),
+                                       in_scope(each_kill_keeps_a_version)};
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

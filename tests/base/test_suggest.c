@@ -1,8 +1,10 @@
-/* test_suggest.c: which name is suggested for one that does not exist: the words of other programs, slips of the hand, and nothing for a guess. */
+/* test_suggest.c: which name is suggested for one that does not exist: the words of other programs, slips of the hand,
+ * and nothing for a guess. */
 #include "support/check.h"
 
-static const char *const flags[] = {"lr",    "layers", "heads",  "width",  "context",     "batch-size",  "steps", "epochs", "model",
-                                    "data",  "out",    "tokens", "top-k",  "temperature", "weight-decay", "min-lr", "seed",  "eval-every"};
+static const char *const flags[] = {"lr",    "layers",      "heads",        "width",  "context", "batch-size",
+                                    "steps", "epochs",      "model",        "data",   "out",     "tokens",
+                                    "top-k", "temperature", "weight-decay", "min-lr", "seed",    "eval-every"};
 #define FLAGS ((int)(sizeof(flags) / sizeof(flags[0])))
 
 static void expect_meant(const char *typed, const char *meant)
@@ -31,7 +33,7 @@ static void words_of_other_programs_are_known(void **state)
 static void slips_are_found_by_their_letters(void **state)
 {
     (void)state;
-    expect_meant("modle", "model");   /* two letters swapped are one slip */
+    expect_meant("modle", "model"); /* two letters swapped are one slip */
     expect_meant("epcohs", "epochs");
     expect_meant("batch_size", "batch-size");
     expect_meant("Batch-Size", "batch-size");

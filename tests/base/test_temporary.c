@@ -3,8 +3,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/os/files.h"
 #include "base/memory.h"
+#include "base/os/files.h"
 #include "support/files.h"
 
 static bool is_there(const char *name)
@@ -34,7 +34,8 @@ static const char *name_of(const char *name, long process, unsigned number)
 static void what_killed_programs_left_is_swept_away(void **state)
 {
     (void)state;
-    static const char *const others[] = {"sweep/notes.tmp", "sweep/a.1x-2.tmp", "sweep/a.12-2.tmp.bak", "sweep/a.0-1.tmp", "sweep/.12-2.tmp", "sweep/model.safetensors"};
+    static const char *const others[] = {"sweep/notes.tmp", "sweep/a.1x-2.tmp", "sweep/a.12-2.tmp.bak",
+                                         "sweep/a.0-1.tmp", "sweep/.12-2.tmp",  "sweep/model.safetensors"};
     const long gone = ended();
     mkdir(scratch("sweep"), 0777);
     mkdir(scratch("sweep/best"), 0777);
@@ -45,8 +46,8 @@ static void what_killed_programs_left_is_swept_away(void **state)
     write_text(name_of("sweep/model.safetensors.next", gone, 3), "x");
     write_text(name_of("sweep/best/model.safetensors", gone, 0), "x");
     write_text(name_of("sweep/best/deep/model.safetensors", gone, 0), "x");
-    write_text(name_of("sweep/written", (long)getppid(), 0), "x");            /* it lives */
-    write_text(name_of("sweep/earlier", (long)getpid(), 4000000000), "x");    /* of one that had this one's number */
+    write_text(name_of("sweep/written", (long)getppid(), 0), "x");         /* it lives */
+    write_text(name_of("sweep/earlier", (long)getpid(), 4000000000), "x"); /* of one that had this one's number */
     char *own = tarn__temporary_name("sweep/own");
     write_text(own, "x");
     tarn__folder_sweep(scratch("sweep"));
@@ -87,6 +88,7 @@ static void a_name_that_is_taken_is_passed_over(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {in_scope(what_killed_programs_left_is_swept_away), in_scope(a_name_that_is_taken_is_passed_over)};
+    const struct CMUnitTest tests[] = {in_scope(what_killed_programs_left_is_swept_away),
+                                       in_scope(a_name_that_is_taken_is_passed_over)};
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

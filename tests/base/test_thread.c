@@ -1,4 +1,5 @@
-/* test_thread.c: parallel_for runs each chunk exactly once: for many sizes and thread counts, nested, from several threads, after a fork. */
+/* test_thread.c: parallel_for runs each chunk exactly once: for many sizes and thread counts, nested, from several
+ * threads, after a fork. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/wait.h>
@@ -152,9 +153,12 @@ static void the_number_of_threads_has_bounds(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_index_is_visited_once), cmocka_unit_test(many_short_jobs_in_a_row),
-        cmocka_unit_test(nested_calls_run_on_their_caller), cmocka_unit_test(several_threads_at_once),
-        cmocka_unit_test(a_fork_can_go_on), cmocka_unit_test(the_number_of_threads_has_bounds),
+        cmocka_unit_test(each_index_is_visited_once),
+        cmocka_unit_test(many_short_jobs_in_a_row),
+        cmocka_unit_test(nested_calls_run_on_their_caller),
+        cmocka_unit_test(several_threads_at_once),
+        cmocka_unit_test(a_fork_can_go_on),
+        cmocka_unit_test(the_number_of_threads_has_bounds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -188,22 +188,32 @@ static void density_ignores_size_one_and_empty_axes(void **state)
 static void an_axis_is_taken_out_and_cut_to_another_views_sizes(void **state)
 {
     (void)state;
-    tarn__view view = {.offset = 7, .dtype = TARN_F32, .rank = 3, .shape = {4, 5, 6}, .stride = {60, -6, 1}}, like = {.rank = 3, .shape = {2, 9, 3}}, scalar = {.rank = 0};
+    tarn__view view = {.offset = 7, .dtype = TARN_F32, .rank = 3, .shape = {4, 5, 6}, .stride = {60, -6, 1}},
+               like = {.rank = 3, .shape = {2, 9, 3}}, scalar = {.rank = 0};
     tarn__view rest = tarn__view_across(&view, 1, &like);
     assert_int_equal(rest.rank, 2);
-    assert_true(rest.shape[0] == 2 && rest.shape[1] == 3 && rest.stride[0] == 60 && rest.stride[1] == 1 && rest.offset == 7);
+    assert_true(rest.shape[0] == 2 && rest.shape[1] == 3 && rest.stride[0] == 60 && rest.stride[1] == 1 &&
+                rest.offset == 7);
     assert_int_equal(tarn__view_across(&scalar, 0, &scalar).rank, 0);
     assert_true(tarn__axis_size(&view, 1) == 5 && tarn__axis_stride(&view, 1) == -6);
-    assert_true(tarn__axis_size(&scalar, 0) == 1 && tarn__axis_stride(&scalar, 0) == 0 && tarn__axis_stride(NULL, 2) == 0);
+    assert_true(tarn__axis_size(&scalar, 0) == 1 && tarn__axis_stride(&scalar, 0) == 0 &&
+                tarn__axis_stride(NULL, 2) == 0);
 }
 
 static void an_index_along_an_axis_is_one_of_every_element(void **state)
 {
     (void)state;
     int64_t places[8];
-    tarn__view like = packed(3, (const int64_t[]){2, 3, 4}), index = {.memory = places, .offset = 1, .dtype = TARN_I64, .rank = 1, .shape = {3}, .stride = {2}, .base = 16};
+    tarn__view like = packed(3, (const int64_t[]){2, 3, 4}), index = {.memory = places,
+                                                                      .offset = 1,
+                                                                      .dtype = TARN_I64,
+                                                                      .rank = 1,
+                                                                      .shape = {3},
+                                                                      .stride = {2},
+                                                                      .base = 16};
     tarn__view wide = tarn__view_repeated(&index, &like, 1);
-    assert_true(wide.memory == places && wide.offset == 1 && wide.dtype == TARN_I64 && wide.base == 16 && wide.rank == 3);
+    assert_true(wide.memory == places && wide.offset == 1 && wide.dtype == TARN_I64 && wide.base == 16 &&
+                wide.rank == 3);
     assert_true(wide.shape[0] == 2 && wide.shape[1] == 3 && wide.shape[2] == 4);
     assert_true(wide.stride[0] == 0 && wide.stride[1] == 2 && wide.stride[2] == 0);
 }
@@ -211,8 +221,10 @@ static void an_index_along_an_axis_is_one_of_every_element(void **state)
 static void neighbours_and_pieces_are_known_by_strides(void **state)
 {
     (void)state;
-    tarn__view view = packed(3, (const int64_t[]){2, 3, 4}), turned = {.rank = 3, .shape = {4, 3, 2}, .stride = {1, 4, 12}};
-    tarn__view one = {.rank = 2, .shape = {3, 1}, .stride = {2, 1}}, expanded = {.rank = 3, .shape = {2, 3, 4}, .stride = {0, 4, 1}};
+    tarn__view view = packed(3, (const int64_t[]){2, 3, 4}),
+               turned = {.rank = 3, .shape = {4, 3, 2}, .stride = {1, 4, 12}};
+    tarn__view one = {.rank = 2, .shape = {3, 1}, .stride = {2, 1}},
+               expanded = {.rank = 3, .shape = {2, 3, 4}, .stride = {0, 4, 1}};
     assert_int_equal(tarn__view_innermost(&view), 2);
     assert_int_equal(tarn__view_innermost(&turned), 0);
     assert_int_equal(tarn__view_innermost(&one), 0);

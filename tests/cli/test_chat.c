@@ -6,14 +6,17 @@
 
 #define CPU tarn_device_cpu()
 #define TEMPLATE \
-    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}" \
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + " \
+    "'\\n'}}{% endfor %}" \
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 enum { VOCAB = 265, END = 264, PERIOD = 12, CONTEXT = 240 };
 
-/* A model that looks at positions alone: 'a' to 'k', one letter after the other, and then the token that ends an answer, again and again. */
+/* A model that looks at positions alone: 'a' to 'k', one letter after the other, and then the token that ends an
+ * answer, again and again. */
 static void write_model_that_ends(const char *template, bool ends)
 {
-    const tarn_gpt2_config config = {.vocab = VOCAB, .context = CONTEXT, .layers = 1, .heads = 1, .width = VOCAB, .inner = 1};
+    const tarn_gpt2_config config = {
+        .vocab = VOCAB, .context = CONTEXT, .layers = 1, .heads = 1, .width = VOCAB, .inner = 1};
     tarn_module *model = tarn_model_gpt2(&config, CPU, 1);
     for (int i = 0; i < tarn_module_parameter_count(model); i++)
         tarn_fill_inplace(tarn_requires_grad(tarn_module_parameter(model, i), false), 0);
@@ -27,7 +30,8 @@ static void write_model_that_ends(const char *template, bool ends)
     assert_true(tarn_model_write(model, scratch("model")));
     tarn_module_free(model);
     char *text = replaced(small_tokenizer_text(), "{\"added_tokens\": [",
-                          "{\"added_tokens\": [{\"id\": 263, \"content\": \"<|im_start|>\", \"special\": true}, {\"id\": 264, \"content\": "
+                          "{\"added_tokens\": [{\"id\": 263, \"content\": \"<|im_start|>\", \"special\": true}, "
+                          "{\"id\": 264, \"content\": "
                           "\"<|im_end|>\", \"special\": true}, ");
     write_text("model/tokenizer.json", text);
     free(text);
@@ -48,7 +52,8 @@ static int chat(const char *lines, const char *more)
 {
     char command[1024];
     write_text("lines.txt", lines);
-    snprintf(command, sizeof(command), "chat %s --device cpu --temperature 0 %s < %s", scratch("model"), more, scratch("lines.txt"));
+    snprintf(command, sizeof(command), "chat %s --device cpu --temperature 0 %s < %s", scratch("model"), more,
+             scratch("lines.txt"));
     return run_command(command);
 }
 
@@ -85,7 +90,7 @@ static void questions_are_answered_and_history_counts(void **state)
     assert_answer(line_of(1, second));
     assert_answer(line_of(2, third));
     assert_answer(line_of(3, fourth));
-    assert_string_equal(first, third); /* as if nothing had been said */
+    assert_string_equal(first, third);      /* as if nothing had been said */
     assert_string_not_equal(first, fourth); /* the system's words come before it: positions are others */
     assert_string_equal(line_of(4, third), "");
     char with_system[64];
@@ -101,7 +106,8 @@ static void adapters_are_taken(void **state)
     assert_int_equal(chat("hi\n", ""), 0);
     line_of(0, without);
     tarn_module *model = tarn_model_open(scratch("model"), CPU, NULL);
-    assert_true(tarn_lora_add(model, &(tarn_lora_options){.rank = 2}) && tarn_lora_save(model, scratch("adapter"), NULL));
+    assert_true(tarn_lora_add(model, &(tarn_lora_options){.rank = 2}) &&
+                tarn_lora_save(model, scratch("adapter"), NULL));
     tarn_module_free(model);
     snprintf(more, sizeof(more), "--adapter %s", scratch("adapter")); /* new ones, which change nothing */
     assert_int_equal(chat("hi\n", more), 0);
@@ -144,7 +150,9 @@ static void a_full_context_is_said(void **state)
     assert_contains(command_output, "(the context of 90 tokens was full: the oldest");
     assert_int_equal(chat(lines, "--context 90 --on-full forget 2>&1"), 0);
     assert_contains(command_output, "(the context of 90 tokens was full: the oldest");
-    assert_int_equal(chat("a question that is far too long for a context of so very few tokens as there are here\n", "--context 60 --on-full forget 2>&1"), 1);
+    assert_int_equal(chat("a question that is far too long for a context of so very few tokens as there are here\n",
+                          "--context 60 --on-full forget 2>&1"),
+                     1);
     assert_contains(command_output, "the question alone takes");
     assert_contains(command_output, "there is no room for an answer; the question was left out. Ask a shorter one");
 }
@@ -181,14 +189,18 @@ static void a_template_is_given_by_name(void **state)
     assert_int_equal(chat("hi\n", "--template nothing 2>&1"), 2);
     assert_contains(command_output, "there is no template 'nothing'");
 
-    snprintf(data, sizeof(data), "%s", write_text("asked.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}, {\"role\": \"assistant\", \"content\": \"abc\"}]}\n"));
+    snprintf(data, sizeof(data), "%s",
+             write_text("asked.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}, {\"role\": "
+                                       "\"assistant\", \"content\": \"abc\"}]}\n"));
     snprintf(command, sizeof(command), "eval %s --device cpu --data %s 2>&1", scratch("model"), data);
     expect_command(command, 1, "need a chat template, and the model has none; name one with --template");
     snprintf(command, sizeof(command), "eval %s --device cpu --data %s --template chatml", scratch("model"), data);
     expect_command(command, 0, "over 4 tokens"); /* a, b, c and the end */
-    snprintf(command, sizeof(command), "eval %s --device cpu --data %s --template nothing 2>&1", scratch("model"), data);
+    snprintf(command, sizeof(command), "eval %s --device cpu --data %s --template nothing 2>&1", scratch("model"),
+             data);
     expect_command(command, 2, "'nothing' is none of chatml");
-    snprintf(command, sizeof(command), "eval %s --device cpu --data text:%s --template chatml 2>&1", scratch("model"), data);
+    snprintf(command, sizeof(command), "eval %s --device cpu --data text:%s --template chatml 2>&1", scratch("model"),
+             data);
     expect_command(command, 2, "template is for chats (FILE.jsonl), but the data is 'text:");
 }
 
@@ -197,7 +209,10 @@ static void a_question_with_a_zero_byte_is_left_out(void **state)
     (void)state;
     char command[2048], answer[64];
     write_model(TEMPLATE);
-    snprintf(command, sizeof(command), "version > /dev/null; printf 'a\\000b\\nhi\\n' | \"$TARN_COMMAND\" chat %s --device cpu --temperature 0 2>&1", scratch("model"));
+    snprintf(
+        command, sizeof(command),
+        "version > /dev/null; printf 'a\\000b\\nhi\\n' | \"$TARN_COMMAND\" chat %s --device cpu --temperature 0 2>&1",
+        scratch("model"));
     expect_command(command, 1, "the question has a zero byte inside, and was left out\n");
     assert_answer(line_of(1, answer));
 }
@@ -210,7 +225,8 @@ static void an_interrupt_ends_an_answer_not_the_program(void **state)
     if (!getenv("TARN_COMMAND"))
         skip();
     snprintf(command, sizeof(command),
-             "version > /dev/null; (sleep 0.5; echo hi; sleep 0.5; echo hi) | \"$TARN_COMMAND\" chat %s --device cpu --temperature 0 & pid=$!; sleep 0.8; "
+             "version > /dev/null; (sleep 0.5; echo hi; sleep 0.5; echo hi) | \"$TARN_COMMAND\" chat %s --device cpu "
+             "--temperature 0 & pid=$!; sleep 0.8; "
              "kill -INT $pid; wait $pid; echo status $?",
              scratch("model"));
     assert_int_equal(run_command(command), 0);

@@ -1,4 +1,5 @@
-/* test_checkpoint.c: all commands use the best weights of a run, or with --checkpoint last the last ones, and say which. */
+/* test_checkpoint.c: all commands use the best weights of a run, or with --checkpoint last the last ones, and say
+ * which. */
 #include <stdlib.h>
 
 #include "support/command.h"
@@ -47,7 +48,8 @@ static void the_words_of_a_run_are_of_its_best_weights(void **state)
     snprintf(data, sizeof(data), "%s", write_text("numbers.txt", text));
     for (int i = 0; i < 2; i++) {
         snprintf(run[i], sizeof(run[i]), "%s", scratch(i ? "other" : "run"));
-        expect_command(line("train --data text:%s --layers 1 --heads 2 --width 16 --context 12 --batch-size 8 --steps 4 --eval-every 2 --seed %d --device cpu --out %s",
+        expect_command(line("train --data text:%s --layers 1 --heads 2 --width 16 --context 12 --batch-size 8 --steps "
+                            "4 --eval-every 2 --seed %d --device cpu --out %s",
                             data, i + 1, run[i]),
                        0, "best");
     }
@@ -63,10 +65,13 @@ static void the_words_of_a_run_are_of_its_best_weights(void **state)
 
     expect_command(line("generate %s %s", run[0], how), 0, "\"checkpoint\": \"best\", \"checkpoint_step\": 4");
     assert_contains(command_output, best);
-    expect_command(line("generate %s %s --checkpoint last", run[0], how), 0, "\"checkpoint\": \"last\", \"checkpoint_step\": 4");
+    expect_command(line("generate %s %s --checkpoint last", run[0], how), 0,
+                   "\"checkpoint\": \"last\", \"checkpoint_step\": 4");
     assert_contains(command_output, last);
-    expect_command(line("generate %s one --tokens 3 --device cpu 2>&1", run[0]), 0, "(best weights of the run, step 4)");
-    expect_command(line("generate %s one --tokens 3 --device cpu --checkpoint last 2>&1", run[0]), 0, "(last weights of the run, step 4)");
+    expect_command(line("generate %s one --tokens 3 --device cpu 2>&1", run[0]), 0,
+                   "(best weights of the run, step 4)");
+    expect_command(line("generate %s one --tokens 3 --device cpu --checkpoint last 2>&1", run[0]), 0,
+                   "(last weights of the run, step 4)");
 
     expect_command(line("eval %s --json --device cpu", run[1]), 0, "\"checkpoint\": \"best\"");
     copy_after("\"loss\": ", best, sizeof(best));
@@ -77,8 +82,10 @@ static void the_words_of_a_run_are_of_its_best_weights(void **state)
     copy_after("\"loss\": ", now, sizeof(now));
     assert_string_not_equal(now, best);
     expect_command(line("eval %s --device cpu 2>&1", run[0]), 0, "(best weights of the run, step 4)");
-    expect_command(line("chat %s --device cpu --checkpoint wurst 2>&1 < /dev/null", run[0]), 2, "--checkpoint: 'wurst' must be best or last");
-    expect_command(line("generate %s/best one --device cpu --checkpoint last 2>&1", run[0]), 2, "is no run of tarn train");
+    expect_command(line("chat %s --device cpu --checkpoint wurst 2>&1 < /dev/null", run[0]), 2,
+                   "--checkpoint: 'wurst' must be best or last");
+    expect_command(line("generate %s/best one --device cpu --checkpoint last 2>&1", run[0]), 2,
+                   "is no run of tarn train");
     char folder[600];
     snprintf(folder, sizeof(folder), "%s", scratch("model.gguf"));
     expect_command(line("convert %s %s --checkpoint last --json 2>&1", run[0], folder), 1, "");
@@ -90,8 +97,10 @@ static void the_classes_of_a_run_are_of_its_best_weights(void **state)
     char run[2][600], best[100], now[100];
     for (int i = 0; i < 2; i++) {
         snprintf(run[i], sizeof(run[i]), "%s", scratch(i ? "classes" : "classifier"));
-        expect_command(line("train --model mlp --data digits:60 --hidden 8 --batch-size 20 --steps 4 --eval-every 2 --device cpu --seed %d --out %s", i + 1, run[i]), 0,
-                       "best");
+        expect_command(line("train --model mlp --data digits:60 --hidden 8 --batch-size 20 --steps 4 --eval-every 2 "
+                            "--device cpu --seed %d --out %s",
+                            i + 1, run[i]),
+                       0, "best");
     }
     expect_command(line("eval %s --json --device cpu", run[1]), 0, "\"checkpoint\": \"best\"");
     copy_after("\"loss\": ", best, 18);
@@ -106,12 +115,14 @@ static void the_classes_of_a_run_are_of_its_best_weights(void **state)
     char picture[600];
     snprintf(picture, sizeof(picture), "%s", write_file("seven.pgm", image, 13 + 28 * 28));
     expect_command(line("predict %s %s --device cpu 2>&1", run[0], picture), 0, "(best weights of the run, step ");
-    expect_command(line("predict %s %s --device cpu --json --checkpoint last", run[0], picture), 0, "\"checkpoint\": \"last\"");
+    expect_command(line("predict %s %s --device cpu --json --checkpoint last", run[0], picture), 0,
+                   "\"checkpoint\": \"last\"");
     /* Without an evaluation there are no best ones. */
     char path[700];
     snprintf(path, sizeof(path), "%s/best.safetensors", run[0]);
     assert_int_equal(remove(path), 0);
-    expect_command(line("predict %s %s --device cpu 2>&1", run[0], picture), 0, "(last weights of the run, step 4; it has no best ones yet)");
+    expect_command(line("predict %s %s --device cpu 2>&1", run[0], picture), 0,
+                   "(last weights of the run, step 4; it has no best ones yet)");
 }
 
 int main(void)

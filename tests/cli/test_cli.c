@@ -1,9 +1,9 @@
 /*
  * The command, as its users meet it: what it prints, where, and how it ends. TARN_COMMAND names the binary.
  */
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <setjmp.h>
 #include <stdint.h>
 #include <cmocka.h>
 
@@ -17,7 +17,7 @@
 
 #include "support/command.h"
 
-/* ---- tests ----------------------------------------------------------------------------------------------------------------- */
+/* ---- tests ------------------------------------------------------------------------------------------------------- */
 
 static void help_explains_every_command(void **state)
 {
@@ -88,11 +88,24 @@ static void what_was_meant_is_suggested_and_never_a_guess(void **state)
 static void errors_name_no_function_of_the_library(void **state)
 {
     (void)state;
-    static const char *const calls[] = {"generate /nosuch x",   "chat /nosuch",          "eval /nosuch",      "predict /nosuch x.png", "inspect /nosuch",
-                                        "convert /nosuch x.gguf", "quantize /nosuch x.gguf --type q8_0", "tokenize --tokenizer /nosuch --text x", "runs /nosuch",
-                                        "train --resume /nosuch", "train --data digits:3 --dry-run", "train --data text:/nosuch --dry-run",
-                                        "train --model /nosuch --data text:/nosuch --dry-run", "bench decode --model nosuch", "bench train --model nosuch",
-                                        "info --threads 300", "data /nosuch --model /nosuch", "bench matmul --device nowhere"};
+    static const char *const calls[] = {"generate /nosuch x",
+                                        "chat /nosuch",
+                                        "eval /nosuch",
+                                        "predict /nosuch x.png",
+                                        "inspect /nosuch",
+                                        "convert /nosuch x.gguf",
+                                        "quantize /nosuch x.gguf --type q8_0",
+                                        "tokenize --tokenizer /nosuch --text x",
+                                        "runs /nosuch",
+                                        "train --resume /nosuch",
+                                        "train --data digits:3 --dry-run",
+                                        "train --data text:/nosuch --dry-run",
+                                        "train --model /nosuch --data text:/nosuch --dry-run",
+                                        "bench decode --model nosuch",
+                                        "bench train --model nosuch",
+                                        "info --threads 300",
+                                        "data /nosuch --model /nosuch",
+                                        "bench matmul --device nowhere"};
     for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
         char line[256];
         snprintf(line, sizeof(line), "%s 2>&1", calls[i]);
@@ -103,7 +116,8 @@ static void errors_name_no_function_of_the_library(void **state)
                 fail_msg("tarn %s names a function: %s", calls[i], command_output);
         }
     }
-    expect_command("train --schedule step --drop-every 2 --drop-epochs 2 --data digits:50 --dry-run 2>&1", 2, "--drop-every or --drop-epochs, not both");
+    expect_command("train --schedule step --drop-every 2 --drop-epochs 2 --data digits:50 --dry-run 2>&1", 2,
+                   "--drop-every or --drop-epochs, not both");
 }
 
 static void a_name_from_a_hub_is_not_downloaded(void **state)
@@ -116,7 +130,8 @@ static void a_name_from_a_hub_is_not_downloaded(void **state)
     expect_command("convert some-org/some-model x.gguf 2>&1", 1, "tarn downloads nothing");
     expect_command("eval some-org/some-model 2>&1", 1, "tarn downloads nothing");
     expect_command("predict some-org/some-model x.png 2>&1", 1, "tarn downloads nothing");
-    expect_command("generate /nosuch hello 2>&1", 1, "'/nosuch' is not found; a model's folder or .gguf file is expected");
+    expect_command("generate /nosuch hello 2>&1", 1,
+                   "'/nosuch' is not found; a model's folder or .gguf file is expected");
 }
 
 static void values_out_of_bounds_are_refused(void **state)
@@ -145,7 +160,8 @@ static void values_out_of_bounds_are_refused(void **state)
 static void a_device_that_is_not_there_is_a_failure_that_says_why(void **state)
 {
     (void)state;
-    expect_command("bench matmul --sizes 8 --device nowhere:0 2>&1 >/dev/null", 1, "there is no backend 'nowhere'; there are cpu, cuda, opencl and auto");
+    expect_command("bench matmul --sizes 8 --device nowhere:0 2>&1 >/dev/null", 1,
+                   "there is no backend 'nowhere'; there are cpu, cuda, opencl and auto");
     expect_command("bench matmul --sizes 8 --device cpu:5 2>&1 >/dev/null", 1, "cpu:5");
     expect_command("bench matmul --sizes 8 --device=3 2>&1 >/dev/null", 1, "--device");
     expect_command("bench ops --device cpu,nowhere 2>&1 >/dev/null", 1, "there is no backend 'nowhere'");
@@ -205,7 +221,8 @@ static void a_backend_without_a_usable_device_is_listed_with_the_reason(void **s
     assert_int_equal(symlink(from, path), 0);
     setenv("TARN_BACKEND_PATH", folder, 1);
     setenv("TARN_MIRROR_DEVICELESS", "no GPU is plugged in", 1);
-    expect_command("ops --json", 0, "{\"name\": \"softmax\", \"differentiable\": true, \"cpu\": true, \"cuda\": true, ");
+    expect_command("ops --json", 0,
+                   "{\"name\": \"softmax\", \"differentiable\": true, \"cpu\": true, \"cuda\": true, ");
     expect_command("ops", 0, "cuda: built, but no device can be used: ");
     assert_non_null(strstr(command_output, "no GPU is plugged in"));
     expect_command("info", 0, "no GPU is plugged in");
@@ -216,7 +233,8 @@ static void a_backend_without_a_usable_device_is_listed_with_the_reason(void **s
     expect_command("info", 0, "cuda:0   cuda:0 cannot be used: it is of another kind than this build has code for");
     assert_non_null(strstr(command_output, "takes cuda:1"));
     expect_command("info --json", 0, "{\"name\": \"cuda:0\", \"unusable\": \"cuda:0 cannot be used: ");
-    expect_command("bench matmul --sizes 8 --device cuda:0 2>&1", 1, "--device: cuda:0 cannot be used: it is of another kind");
+    expect_command("bench matmul --sizes 8 --device cuda:0 2>&1", 1,
+                   "--device: cuda:0 cannot be used: it is of another kind");
     unsetenv("TARN_MIRROR_UNUSABLE");
     unsetenv("TARN_MIRROR_GPU");
     setenv("TARN_BACKEND_PATH", before, 1);
@@ -228,7 +246,9 @@ static void bench_matmul_measures(void **state)
 {
     (void)state;
     assert_int_equal(command_objects("bench matmul --sizes 16,24 --runs 5 --threads 2 --json"), 2);
-    assert_non_null(strstr(command_output, "\"op\": \"matmul\", \"dtype\": \"f32\", \"shape\": [16, 16, 16], \"threads\": 2, \"fwd_us\": "));
+    assert_non_null(
+        strstr(command_output,
+               "\"op\": \"matmul\", \"dtype\": \"f32\", \"shape\": [16, 16, 16], \"threads\": 2, \"fwd_us\": "));
     assert_int_equal(command_objects("bench matmul --sizes 16 --runs 5 --dtype bf16 --device cpu --json"), 1);
     assert_non_null(strstr(command_output, "\"blas_us\": null"));
     expect_command("bench matmul --sizes 16 --runs 5 --dtype=f64", 0, "tarn/BLAS");
@@ -237,7 +257,8 @@ static void bench_matmul_measures(void **state)
 static void bench_ops_measures(void **state)
 {
     (void)state;
-    int rows = command_objects("bench ops --sizes 1KiB,4KiB --dtypes f32,bf16 --only add,cmplt,sum-last,softmax,embedding,tiny --runs 5 --device cpu --json");
+    int rows = command_objects("bench ops --sizes 1KiB,4KiB --dtypes f32,bf16 --only "
+                               "add,cmplt,sum-last,softmax,embedding,tiny --runs 5 --device cpu --json");
     assert_int_equal(rows, 2 * 2 * 6 + 1); /* add has a broadcast row too */
     assert_non_null(strstr(command_output, "\"device\": \"cpu\""));
     assert_non_null(strstr(command_output, "\"both_us\": "));
@@ -245,15 +266,20 @@ static void bench_ops_measures(void **state)
     assert_non_null(strstr(command_output, "\"fwd_of_copy\": "));
     assert_non_null(strstr(command_output, "\"bwd_of_copy\": "));
     expect_command("bench ops --sizes 1KiB --only tanh --runs 5 --dtypes f32", 0, "backward");
-    assert_null(strchr(command_output, '\033')); /* no colours in a pipe */
+    assert_null(strchr(command_output, '\033'));                                      /* no colours in a pipe */
     expect_command("bench ops --sizes 4KiB --only copy 2>&1", 2, "is called 'copy'"); /* that of a model's sizes */
 }
 
-/* The bytes of an addition's gradients: none are moved where they are only passed on, and a row's are the operand's own dtype. */
+/* The bytes of an addition's gradients: none are moved where they are only passed on, and a row's are the operand's own
+ * dtype. */
 static void bench_ops_counts_the_bytes_of_gradients_in_their_operand_s_dtype(void **state)
 {
     (void)state;
-    assert_int_equal(command_objects("bench ops --sizes 4KiB --dtypes bf16 --only add-broadcast-row,mul,clone --runs 5 --json --device cpu"), 4); /* mul has a broadcast row */
+    /* mul has a broadcast row */
+    assert_int_equal(
+        command_objects(
+            "bench ops --sizes 4KiB --dtypes bf16 --only add-broadcast-row,mul,clone --runs 5 --json --device cpu"),
+        4);
     assert_non_null(strstr(command_output, "\"bwd_bytes\": 20480")); /* mul: 5 × 4 KiB */
     assert_non_null(strstr(command_output, "\"bwd_bytes\": 4096"));  /* the row of a broadcast: the gradient is read */
     const char *clone = strstr(command_output, "\"op\": \"clone\"");
@@ -265,7 +291,10 @@ static void bench_ops_counts_the_bytes_of_gradients_in_their_operand_s_dtype(voi
 static void bench_ops_measures_products_in_tf32_and_nothing_else(void **state)
 {
     (void)state;
-    assert_int_equal(command_objects("bench ops --sizes 4KiB --dtypes f32,tf32 --only matmul,linear,exp --runs 5 --json --device cpu"), 4 + 1 + 4);
+    assert_int_equal(
+        command_objects(
+            "bench ops --sizes 4KiB --dtypes f32,tf32 --only matmul,linear,exp --runs 5 --json --device cpu"),
+        4 + 1 + 4);
     assert_non_null(strstr(command_output, "\"op\": \"linear\", \"dtype\": \"tf32\", \"shape\": [32, 32, 32], "));
     assert_null(strstr(command_output, "\"op\": \"exp\", \"dtype\": \"tf32\""));
 }
@@ -274,7 +303,8 @@ static void bench_ops_compares_two_devices(void **state)
 {
     (void)state;
     assert_int_equal(command_objects("bench ops --device cpu,mirror --only add,argmax --runs 5 --json"), 3 * 3);
-    assert_non_null(strstr(command_output, "{\"devices\": [\"cpu\", \"mirror:0\"], \"op\": \"add\", \"dtype\": \"f32\", \"shape\": [16, 1024], \"fwd_us\": ["));
+    assert_non_null(strstr(command_output, "{\"devices\": [\"cpu\", \"mirror:0\"], \"op\": \"add\", \"dtype\": "
+                                           "\"f32\", \"shape\": [16, 1024], \"fwd_us\": ["));
     assert_non_null(strstr(command_output, "\"shape\": [1024, 1024]"));
     assert_non_null(strstr(command_output, "\"bwd_us\": [null, null]")); /* of argmax */
     expect_command("bench ops --device mirror,cpu --only sum-last --runs 5 --dtypes bf16", 0, "128 rows of 1024");
@@ -284,7 +314,8 @@ static void bench_ops_compares_two_devices(void **state)
 static void bench_ops_measures_at_the_sizes_of_a_model(void **state)
 {
     (void)state;
-    assert_int_equal(command_objects("bench ops --device mirror --only rmsnorm,tiny --dtypes bf16,tf32 --runs 5 --json"), 2);
+    assert_int_equal(
+        command_objects("bench ops --device mirror --only rmsnorm,tiny --dtypes bf16,tf32 --runs 5 --json"), 2);
     assert_non_null(strstr(command_output, "\"op\": \"rmsnorm\", \"dtype\": \"bf16\", \"shape\": [32768, 768], "));
     assert_non_null(strstr(command_output, "\"bwd_bytes\": 150994944"));
     assert_non_null(strstr(command_output, "\"bwd_copy_us\": "));

@@ -1,9 +1,9 @@
 /*
  * What `tarn bench ops` has in common with PyTorch's list: the rows at a model's sizes, and the script that joins both.
  */
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <setjmp.h>
 #include <stdint.h>
 #include <cmocka.h>
 
@@ -15,7 +15,7 @@
 
 #include "cases/cases.h"
 
-/* ---- the rows -------------------------------------------------------------------------------------------------------------- */
+/* ---- the rows ---------------------------------------------------------------------------------------------------- */
 
 static const tarn__case *find(const char *row, int from, tarn__scale *scale)
 {
@@ -64,14 +64,22 @@ static void rows_of_networks_have_the_sizes_that_pytorch_is_measured_at(void **s
 {
     (void)state;
     static const known_row known[] = {
-        {"attention-causal", {32, 12, 1024, 64}, 0, 8},  {"attention-causal", {8, 16, 4096, 64}, 0, 8},
-        {"attention-causal", {8, 16, 4096, 128}, 0, 8},  {"attention-causal", {2, 32, 16384, 128}, 0, 8},
-        {"rope", {32, 1024, 12, 64}, 0, 2},              {"conv2d", {64, 64, 56, 56}, 0, 4},
-        {"conv2d", {64, 128, 28, 28}, 0, 4},             {"conv2d", {128, 3, 32, 32}, 0, 4},
-        {"conv2d", {64, 256, 14, 14}, 0, 4},             {"conv2d-nhwc", {64, 64, 56, 56}, 0, 4},
-        {"conv2d-nhwc", {64, 128, 28, 28}, 0, 4},        {"conv2d-nhwc", {128, 3, 32, 32}, 0, 4},
-        {"conv2d-nhwc", {64, 256, 14, 14}, 0, 4},        {"maxpool2d", {128, 64, 64, 64}, 1.25, 1.25},
-        {"batchnorm2d", {128, 64, 32, 32}, 3, 5},        {"max_pool2d-nhwc", {64, 64, 128, 128}, 1.25, 1.25},
+        {"attention-causal", {32, 12, 1024, 64}, 0, 8},
+        {"attention-causal", {8, 16, 4096, 64}, 0, 8},
+        {"attention-causal", {8, 16, 4096, 128}, 0, 8},
+        {"attention-causal", {2, 32, 16384, 128}, 0, 8},
+        {"rope", {32, 1024, 12, 64}, 0, 2},
+        {"conv2d", {64, 64, 56, 56}, 0, 4},
+        {"conv2d", {64, 128, 28, 28}, 0, 4},
+        {"conv2d", {128, 3, 32, 32}, 0, 4},
+        {"conv2d", {64, 256, 14, 14}, 0, 4},
+        {"conv2d-nhwc", {64, 64, 56, 56}, 0, 4},
+        {"conv2d-nhwc", {64, 128, 28, 28}, 0, 4},
+        {"conv2d-nhwc", {128, 3, 32, 32}, 0, 4},
+        {"conv2d-nhwc", {64, 256, 14, 14}, 0, 4},
+        {"maxpool2d", {128, 64, 64, 64}, 1.25, 1.25},
+        {"batchnorm2d", {128, 64, 32, 32}, 3, 5},
+        {"max_pool2d-nhwc", {64, 64, 128, 128}, 1.25, 1.25},
         {"avg_pool2d-nhwc", {64, 64, 128, 128}, 1.25, 1.25},
     };
     for (size_t i = 0; i < sizeof(known) / sizeof(*known); i++) {
@@ -111,7 +119,7 @@ static void words_are_indices_below_the_used_part_of_the_vocabulary_and_small_on
     tarn_scope_close(scope);
 }
 
-/* ---- the script ------------------------------------------------------------------------------------------------------------ */
+/* ---- the script -------------------------------------------------------------------------------------------------- */
 
 static char folder[] = "/tmp/tarn-compare-XXXXXX", output[1 << 16];
 
@@ -134,7 +142,8 @@ static int compare(const char *ours, const char *theirs, const char *options)
         skip();
     write_rows("tarn.jsonl", ours);
     write_rows("torch.jsonl", theirs);
-    snprintf(line, sizeof(line), "python3 '%s/bench/compare/gpu_compare.py' %s/tarn.jsonl %s/torch.jsonl %s 2>&1", source, folder, folder, options);
+    snprintf(line, sizeof(line), "python3 '%s/bench/compare/gpu_compare.py' %s/tarn.jsonl %s/torch.jsonl %s 2>&1",
+             source, folder, folder, options);
     FILE *pipe = popen(line, "r");
     assert_non_null(pipe);
     output[fread(output, 1, sizeof(output) - 1, pipe)] = 0;
@@ -151,7 +160,9 @@ static void expect(const char *ours, const char *theirs, int status, const char 
 }
 
 #define EXP(times) "{\"op\": \"exp\", \"dtype\": \"bf16\", \"shape\": [8, 4], " times "}\n"
-#define LINEAR(time) "{\"op\": \"linear\", \"dtype\": \"bf16\", \"shape\": [8, 4, 4], \"fwd_us\": " time ", \"bwd_us\": null, \"host_us\": null}\n"
+#define LINEAR(time) \
+    "{\"op\": \"linear\", \"dtype\": \"bf16\", \"shape\": [8, 4, 4], \"fwd_us\": " time \
+    ", \"bwd_us\": null, \"host_us\": null}\n"
 #define PAD(times) "{\"op\": \"pad\", \"dtype\": \"f32\", \"shape\": [4, 4], " times "}\n"
 #define SUM(times) "{\"op\": \"sum-last\", \"dtype\": \"f32\", \"shape\": [4, 4], " times "}\n"
 #define LOSS(times) "{\"op\": \"cross_entropy\", \"dtype\": \"f32\", \"shape\": [4, 4], " times "}\n"
@@ -159,9 +170,11 @@ static void expect(const char *ours, const char *theirs, int status, const char 
 static void rows_that_reach_every_bar_pass(void **state)
 {
     (void)state;
-    const char *theirs = EXP("\"fwd_us\": 12, \"bwd_us\": 25") LINEAR("11") "a warning\n" SUM("\"fwd_us\": 9, \"bwd_us\": 3, \"bwd_bytes\": 2e7");
-    expect(EXP("\"fwd_us\": 10, \"bwd_us\": 20, \"host_us\": 3.4, \"fwd_of_copy\": 0.93, \"bwd_of_copy\": 0.9") LINEAR("10")
-           SUM("\"fwd_us\": 9, \"bwd_us\": 4, \"bwd_bytes\": 2e7, \"bwd_of_copy\": 8"), /* views on both sides */
+    const char *theirs = EXP("\"fwd_us\": 12, \"bwd_us\": 25")
+        LINEAR("11") "a warning\n" SUM("\"fwd_us\": 9, \"bwd_us\": 3, \"bwd_bytes\": 2e7");
+    expect(EXP("\"fwd_us\": 10, \"bwd_us\": 20, \"host_us\": 3.4, \"fwd_of_copy\": 0.93, \"bwd_of_copy\": 0.9")
+               LINEAR("10") SUM(
+                   "\"fwd_us\": 9, \"bwd_us\": 4, \"bwd_bytes\": 2e7, \"bwd_of_copy\": 8"), /* views on both sides */
            theirs, 0, "3 rows, 3 beside PyTorch's, 0 miss a bar");
     assert_int_equal(compare(LINEAR("10"), LINEAR("11"), "--markdown"), 0);
     assert_non_null(strstr(output, "| linear | bf16 | 8x4x4 | 10.0 | 11.0 | 1.10 | - |"));
@@ -177,18 +190,24 @@ static void what_misses_a_bar_is_marked(void **state)
     expect(PAD("\"fwd_us\": 10, \"fwd_of_copy\": 0.79"), theirs, 1, "fwd below 0.8");
     expect(LINEAR("10.4"), LINEAR("10"), 1, "fwd slower");
     expect(LINEAR("10"), LINEAR("10.4"), 1, "below 1.05");
-    expect(LOSS("\"fwd_us\": 10, \"bwd_us\": 1, \"both_us\": 12"), LOSS("\"fwd_us\": 5, \"bwd_us\": 6"), 1, "both slower");
-    expect(LOSS("\"fwd_us\": 10, \"bwd_us\": 1, \"both_us\": 11"), LOSS("\"fwd_us\": 5, \"bwd_us\": 6"), 0, "1.00 x faster");
+    expect(LOSS("\"fwd_us\": 10, \"bwd_us\": 1, \"both_us\": 12"), LOSS("\"fwd_us\": 5, \"bwd_us\": 6"), 1,
+           "both slower");
+    expect(LOSS("\"fwd_us\": 10, \"bwd_us\": 1, \"both_us\": 11"), LOSS("\"fwd_us\": 5, \"bwd_us\": 6"), 0,
+           "1.00 x faster");
 }
 
 static void attention_is_held_against_the_faster_of_pytorchs_two(void **state)
 {
     (void)state;
-#define ATTENTION(name, times) "{\"op\": \"attention-" name "\", \"dtype\": \"bf16\", \"shape\": [2, 2, 8, 64], " times "}\n"
+#define ATTENTION(name, times) \
+    "{\"op\": \"attention-" name "\", \"dtype\": \"bf16\", \"shape\": [2, 2, 8, 64], " times "}\n"
     const char *ours = ATTENTION("causal", "\"fwd_us\": 10, \"bwd_us\": 20");
-    expect(ours, ATTENTION("flash", "\"fwd_us\": 9, \"bwd_us\": 30") ATTENTION("cudnn", "\"fwd_us\": 11, \"bwd_us\": 21"), 0,
+    expect(ours,
+           ATTENTION("flash", "\"fwd_us\": 9, \"bwd_us\": 30") ATTENTION("cudnn", "\"fwd_us\": 11, \"bwd_us\": 21"), 0,
            "1 rows, 1 beside PyTorch's, 0 miss a bar");
-    expect(ours, ATTENTION("cudnn", "\"fwd_us\": 9, \"bwd_us\": 21") ATTENTION("flash", "\"fwd_us\": 11, \"bwd_us\": 40"), 1, "fwd slower");
+    expect(ours,
+           ATTENTION("cudnn", "\"fwd_us\": 9, \"bwd_us\": 21") ATTENTION("flash", "\"fwd_us\": 11, \"bwd_us\": 40"), 1,
+           "fwd slower");
 }
 
 static void files_that_cannot_be_used_are_said_so(void **state)

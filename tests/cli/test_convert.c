@@ -21,9 +21,10 @@ static const char *write_gguf(const char *name, float value)
     tarn_tensor *weight = tarn_full(TARN_SHAPE(4, 512), value, TARN_F32, tarn_device_cpu());
     const float reals[] = {0.5f, 2};
     tarn_gguf_writer *w = tarn_gguf_create(scratch(name));
-    assert_true(tarn_gguf_add_text(w, "general.architecture", "any", 3) && tarn_gguf_add_text(w, "x.text", "a\nb\"", 4) &&
-                tarn_gguf_add_list(w, "x.reals", TARN_GGUF_F32, reals, 2) && tarn_gguf_add(w, "output.weight", weight) &&
-                tarn_gguf_add(w, "blk.0.weight", weight) &&
+    assert_true(tarn_gguf_add_text(w, "general.architecture", "any", 3) &&
+                tarn_gguf_add_text(w, "x.text", "a\nb\"", 4) &&
+                tarn_gguf_add_list(w, "x.reals", TARN_GGUF_F32, reals, 2) &&
+                tarn_gguf_add(w, "output.weight", weight) && tarn_gguf_add(w, "blk.0.weight", weight) &&
                 tarn_gguf_add(w, "odd.weight", tarn_zeros(TARN_SHAPE(4, 33), TARN_F32, tarn_device_cpu())) &&
                 tarn_gguf_add(w, "norm.weight", vector(1, 2, 3)) && tarn_gguf_finish(w));
     tarn_scope_close(scope);
@@ -52,7 +53,8 @@ static void names_are_shown_as_text(void **state)
 {
     (void)state;
     tarn_gguf_writer *w = tarn_gguf_create(scratch("names.gguf"));
-    assert_true(tarn_gguf_add_text(w, "key\x1b[2J", "x", 1) && tarn_gguf_add(w, "name\x1b[31m\n\xC3\xA9", vector(1, 2, 3)) && tarn_gguf_finish(w));
+    assert_true(tarn_gguf_add_text(w, "key\x1b[2J", "x", 1) &&
+                tarn_gguf_add(w, "name\x1b[31m\n\xC3\xA9", vector(1, 2, 3)) && tarn_gguf_finish(w));
     expect_with(0, "key\\x1b[2J: \"x\"\n", "inspect %s", scratch("names.gguf"), "");
     assert_contains(command_output, "name\\x1b[31m\\n\xC3\xA9  F32      [3]");
     assert_null(strchr(command_output, 27));
@@ -76,14 +78,16 @@ static void a_folder_is_inspected_and_converted(void **state)
     expect_with(0, "12 tensors", "convert %s %s", scratch("model.gguf"), scratch("back"));
     expect_with(1, "there is a model in", "convert %s %s 2>&1", scratch("model.gguf"), scratch("back"));
     expect_with(0, "3 that are no matrices of weights", "quantize %s %s --type q8_0", folder, scratch("small.gguf"));
-    expect_with(0, "9 of 9 matrices cannot be q4_k: their rows (32 elements) are no multiple of 256; they are q8_0 instead",
-                "quantize %s %s --type q4_k --force 2>&1", folder, scratch("small.gguf"));
-    assert_true(strstr(command_output, "no multiple of 256") < strstr(command_output, "12 tensors")); /* before it is done */
+    expect_with(
+        0, "9 of 9 matrices cannot be q4_k: their rows (32 elements) are no multiple of 256; they are q8_0 instead",
+        "quantize %s %s --type q4_k --force 2>&1", folder, scratch("small.gguf"));
+    /* before it is done */
+    assert_true(strstr(command_output, "no multiple of 256") < strstr(command_output, "12 tensors"));
     tarn_tokenizer *letters = tarn_tokenizer_bytes();
     assert_true(tarn_tokenizer_save(letters, folder));
     tarn_tokenizer_free(letters);
-    expect_with(1, "use the model's folder, which all commands open; for a GGUF file train with a BPE (tarn tokenize", "convert %s %s --force 2>&1",
-                folder, scratch("small.gguf"));
+    expect_with(1, "use the model's folder, which all commands open; for a GGUF file train with a BPE (tarn tokenize",
+                "convert %s %s --force 2>&1", folder, scratch("small.gguf"));
     assert_int_equal(remove(scratch("model/tokenizer.json")), 0);
     expect_with(1, "has no model.safetensors", "inspect %s 2>&1", scratch(""), "");
 }
@@ -92,16 +96,20 @@ static void weights_are_packed(void **state)
 {
     (void)state;
     const char *from = write_gguf("from.gguf", 1), *to = scratch("to.gguf");
-    expect_with(0, "1 that are no matrices of weights (norms, biases, positions) are f32\n1 whose rows are no whole number of such blocks are q8_0, or as they were\nthe head is q6_k\n",
+    expect_with(0,
+                "1 that are no matrices of weights (norms, biases, positions) are f32\n1 whose rows are no whole "
+                "number of such blocks are q8_0, or as they were\nthe head is q6_k\n",
                 "quantize %s %s --type q4_k", from, to);
     expect_with(0, "Q4_K     [4, 512]", "inspect %s", to, "");
     expect_with(1, "is there already; it is replaced only with --force", "quantize %s %s --type q8_0 2>&1", from, to);
-    expect_with(0, "\"changed\": 2, \"plain\": 1, \"uneven\": 1, \"finer\": 0", "quantize %s %s --type q8_0 --force --json", from, to);
+    expect_with(0, "\"changed\": 2, \"plain\": 1, \"uneven\": 1, \"finer\": 0",
+                "quantize %s %s --type q8_0 --force --json", from, to);
     expect_with(0, "", "quantize %s %s --type f16 --force --quiet", from, to);
     expect_with(2, "none of q8_0, q4_0", "quantize %s %s --type q5_k 2>&1", from, to);
     expect_with(2, "--type is missing", "quantize %s %s 2>&1", from, to);
     expect_with(2, "the path to write to is missing", "quantize %s 2>&1", from, "");
-    expect_with(1, "tensor 'output.weight', element 0 is nan", "quantize %s %s --type q8_0 --force 2>&1", write_gguf("nan.gguf", NAN), to);
+    expect_with(1, "tensor 'output.weight', element 0 is nan", "quantize %s %s --type q8_0 --force 2>&1",
+                write_gguf("nan.gguf", NAN), to);
     expect_with(0, "F16 ", "inspect %s", to, ""); /* what was there stays */
 }
 
@@ -126,7 +134,8 @@ static void a_limit_of_file_sizes_is_a_full_disk(void **state)
     char line[2048];
     const char *from = write_gguf("limited.gguf", 1);
     mkdir(scratch("limit"), 0777);
-    snprintf(line, sizeof(line), "ulimit -f 2; \"$TARN\" quantize '%s' '%s' --type f16 2>&1", from, scratch("limit/to.gguf"));
+    snprintf(line, sizeof(line), "ulimit -f 2; \"$TARN\" quantize '%s' '%s' --type f16 2>&1", from,
+             scratch("limit/to.gguf"));
     assert_int_equal(run_shell(line), 1);
     assert_contains(command_output, "could not be written: File too large");
     snprintf(line, sizeof(line), "ls -A '%s'", scratch("limit"));
@@ -134,7 +143,8 @@ static void a_limit_of_file_sizes_is_a_full_disk(void **state)
     assert_string_equal(command_output, "");
 }
 
-/* What a killed program left of its file is removed by the next that writes to the same name; what others write is not. */
+/* What a killed program left of its file is removed by the next that writes to the same name; what others write is not.
+ */
 static void leftovers_are_removed(void **state)
 {
     (void)state;
@@ -142,8 +152,10 @@ static void leftovers_are_removed(void **state)
     const char *from = write_gguf("again.gguf", 1);
     mkdir(scratch("left"), 0777);
     snprintf(line, sizeof(line),
-             "cd '%s' || exit 2; sh -c 'echo $$' > number; gone=$(cat number); echo x > to.gguf.$gone-0.tmp; echo x > other.gguf.$gone-0.tmp; echo x > to.gguf.$$-0.tmp; "
-             "\"$TARN\" quantize '%s' to.gguf --type f16 > /dev/null || exit 3; ls to.gguf.$gone-0.tmp 2> /dev/null && exit 4; "
+             "cd '%s' || exit 2; sh -c 'echo $$' > number; gone=$(cat number); echo x > to.gguf.$gone-0.tmp; echo x > "
+             "other.gguf.$gone-0.tmp; echo x > to.gguf.$$-0.tmp; "
+             "\"$TARN\" quantize '%s' to.gguf --type f16 > /dev/null || exit 3; ls to.gguf.$gone-0.tmp 2> /dev/null && "
+             "exit 4; "
              "ls to.gguf to.gguf.$$-0.tmp other.gguf.$gone-0.tmp > /dev/null || exit 5",
              scratch("left"), from);
     assert_int_equal(run_shell(line), 0);

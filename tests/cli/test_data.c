@@ -51,10 +51,12 @@ static void json_has_ids_and_loss(void **state)
     const char *path = write_text("j.jsonl", "{\"prompt\": \"he\", \"completion\": \"llo\"}\n");
     snprintf(arguments, sizeof(arguments), "data %s --model %s --json --show 3", path, scratch("model"));
     assert_int_equal(command_objects(arguments), 2);
+    assert_contains(
+        command_output,
+        "\"training\": {\"documents\": 1, \"tokens\": 4, \"tokens_with_loss\": 2, \"rows\": 1, \"filled\": 0.0833}");
     assert_contains(command_output,
-                    "\"training\": {\"documents\": 1, \"tokens\": 4, \"tokens_with_loss\": 2, \"rows\": 1, \"filled\": 0.0833}");
-    assert_contains(command_output, "\"documents\": [{\"ids\": [260, 256, 258, 262], \"loss\": [0, 0, 1, 1], \"pieces\": "
-                                    "[\"<|endoftext|>\", \"he\", \"llo\", \"<tag>\"]}]");
+                    "\"documents\": [{\"ids\": [260, 256, 258, 262], \"loss\": [0, 0, 1, 1], \"pieces\": "
+                    "[\"<|endoftext|>\", \"he\", \"llo\", \"<tag>\"]}]");
 }
 
 static void mistakes_are_explained(void **state)

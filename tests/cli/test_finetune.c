@@ -1,4 +1,5 @@
-/* test_finetune.c: fine-tuning as its users meet it: what is printed before it begins, a conversation with what came of it, runs that are killed, and a disk that is full. */
+/* test_finetune.c: fine-tuning as its users meet it: what is printed before it begins, a conversation with what came of
+ * it, runs that are killed, and a disk that is full. */
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -44,7 +45,7 @@ static void sleep_ms(int64_t milliseconds)
     nanosleep(&(struct timespec){.tv_nsec = milliseconds % 1000 * 1000000, .tv_sec = milliseconds / 1000}, NULL);
 }
 
-/* ---- a base of bytes, and a text ------------------------------------------------------------------------------------------- */
+/* ---- a base of bytes, and a text --------------------------------------------------------------------------------- */
 
 static void write_base(const char *name)
 {
@@ -65,7 +66,8 @@ static void write_base(const char *name)
 
 static const char *tuning(const char *folder)
 {
-    return line("train --model %s --data text:%s --lora 4 --lora-dropout 0.1 --lr 0.01 --context 12 --batch-size 8 --micro-batch 4 --steps "
+    return line("train --model %s --data text:%s --lora 4 --lora-dropout 0.1 --lr 0.01 --context 12 --batch-size 8 "
+                "--micro-batch 4 --steps "
                 "60 --eval-every 10 --log-every 5 --device cpu --out %s",
                 scratch("base"), scratch("text.txt"), folder);
 }
@@ -91,14 +93,16 @@ static void the_plan_is_printed_before_it_begins(void **state)
     expect_command("train --model nosuchmodel --data digits 2>&1", 2, "is none of mlp|lenet");
     expect_command(line("train --model %s --data text:%s --layers 3 2>&1", scratch("base"), scratch("text.txt")), 2,
                    "layers is 3, but that of the model in");
-    expect_command(line("train --model gpt2 --lora 4 --data text:%s 2>&1", scratch("text.txt")), 2, "lora is about a model that is there");
-    expect_command("bench train --model llama --layers 1 --heads 2 --width 32 --context 16 --vocab 64 --batch 2 --lora 2 --steps 1 "
+    expect_command(line("train --model gpt2 --lora 4 --data text:%s 2>&1", scratch("text.txt")), 2,
+                   "lora is about a model that is there");
+    expect_command("bench train --model llama --layers 1 --heads 2 --width 32 --context 16 --vocab 64 --batch 2 --lora "
+                   "2 --steps 1 "
                    "--warmup 0 --device cpu --json",
                    0, "\"lora\": 2");
     assert_non_null(strstr(command_output, "\"frozen\": "));
 }
 
-/* ---- killed ---------------------------------------------------------------------------------------------------------------- */
+/* ---- killed ------------------------------------------------------------------------------------------------------ */
 
 static pid_t start(const char *arguments)
 {
@@ -144,13 +148,15 @@ static void a_killed_run_of_adapters_goes_on_bit_for_bit(void **state)
     assert_same(scratch("untouched"), folder, "frozen.json");
 }
 
-/* ---- a full disk ----------------------------------------------------------------------------------------------------------- */
+/* ---- a full disk ------------------------------------------------------------------------------------------------- */
 
-/* A shell inside a name space of its own: $DISK is a disk of 400 KiB. A run of 20 steps is made, the disk filled but for some room, and the run gone on with: it must fail
- * with a sentence, and with room again go on to the bits of a run that never met a full disk. */
+/* A shell inside a name space of its own: $DISK is a disk of 400 KiB. A run of 20 steps is made, the disk filled but
+ * for some room, and the run gone on with: it must fail with a sentence, and with room again go on to the bits of a run
+ * that never met a full disk. */
 static const char script[] =
     "set -u\n"
-    "flags=\"--model $BASE --data text:$TEXT --lora 4 --lora-dropout 0.1 --context 12 --batch-size 8 --eval-every 10 --eval-batches 2 "
+    "flags=\"--model $BASE --data text:$TEXT --lora 4 --lora-dropout 0.1 --context 12 --batch-size 8 --eval-every 10 "
+    "--eval-batches 2 "
     "--log-every 5 --schedule constant --keep 1 --device cpu\"\n"
     "mount -t tmpfs -o size=400k none \"$DISK\" || exit 77\n"
     "\"$TARN\" train $flags --steps 40 --out \"$WHOLE/run\" --quiet || exit 1\n"
@@ -169,7 +175,8 @@ static const char script[] =
     "    \"$TARN\" generate \"$DISK/run\" one --tokens 5 --device cpu > /dev/null || exit 6\n"
     "    rm \"$DISK/filler\"\n"
     "    \"$TARN\" train --resume \"$DISK/run\" --steps 40 --quiet || exit 7\n"
-    "    for file in adapter_model.safetensors optimizer.safetensors best/adapter_model.safetensors step-40/adapter_model.safetensors; do\n"
+    "    for file in adapter_model.safetensors optimizer.safetensors best/adapter_model.safetensors "
+    "step-40/adapter_model.safetensors; do\n"
     "        cmp \"$DISK/run/$file\" \"$WHOLE/run/$file\" || exit 8\n"
     "    done\n"
     "done\n"
@@ -186,8 +193,9 @@ static void a_full_disk_loses_no_adapters(void **state)
     mkdir(scratch("disk"), 0777);
     mkdir(scratch("whole"), 0777);
     FILE *pipe =
-        popen(line("TARN=%s BASE=%s TEXT=%s DISK=%s WHOLE=%s unshare --user --map-root-user --mount sh %s 2>&1", getenv("TARN_COMMAND"),
-                   scratch("base"), scratch("text.txt"), scratch("disk"), scratch("whole"), scratch("script")),
+        popen(line("TARN=%s BASE=%s TEXT=%s DISK=%s WHOLE=%s unshare --user --map-root-user --mount sh %s 2>&1",
+                   getenv("TARN_COMMAND"), scratch("base"), scratch("text.txt"), scratch("disk"), scratch("whole"),
+                   scratch("script")),
               "r");
     assert_non_null(pipe);
     output[fread(output, 1, sizeof(output) - 1, pipe)] = 0;
@@ -201,9 +209,10 @@ static void a_full_disk_loses_no_adapters(void **state)
         fail_msg("the script ended with status %d", status);
 }
 
-/* ---- a conversation -------------------------------------------------------------------------------------------------------- */
+/* ---- a conversation ---------------------------------------------------------------------------------------------- */
 
-/* Asks for all words that were never learnt, each in a conversation of its own. The share of answers that are right to the letter. */
+/* Asks for all words that were never learnt, each in a conversation of its own. The share of answers that are right to
+ * the letter. */
 static double right_answers(const char *model)
 {
     static char questions[1 << 16];
@@ -216,7 +225,8 @@ static double right_answers(const char *model)
             used += (size_t)snprintf(questions + used, sizeof(questions) - used, "%s\n/reset\n", word);
         }
     write_text("questions.txt", questions);
-    expect_command(line("chat %s --device cpu --temperature 0 < %s 2>/dev/null", model, scratch("questions.txt")), 0, "");
+    expect_command(line("chat %s --device cpu --temperature 0 < %s 2>/dev/null", model, scratch("questions.txt")), 0,
+                   "");
     const char *at = command_output;
     for (int i = 0; i < turning_words(); i++)
         if (turning_is_asked(i)) {
@@ -253,7 +263,8 @@ static void tune_and_ask(const char *base, int number, const char *name, const c
     snprintf(learnt, sizeof(learnt), "%s", turning_chats("learnt.jsonl", false));
     snprintf(asked, sizeof(asked), "%s", turning_chats("asked.jsonl", true));
     snprintf(folder, sizeof(folder), "%s%d", scratch("tuned"), number);
-    expect_command(line("train --model %s --data %s --val %s --template chatml %s --warmup 10 --clip-norm 1 --context 64 --batch-size "
+    expect_command(line("train --model %s --data %s --val %s --template chatml %s --warmup 10 --clip-norm 1 --context "
+                        "64 --batch-size "
                         "8 --steps %d --eval-every 1000 --device cpu --out %s",
                         scratch(base), learnt, asked, options, steps, folder),
                    0, "of them learnt, in ");
@@ -263,7 +274,8 @@ static void tune_and_ask(const char *base, int number, const char *name, const c
         fail_msg("%s: %.1f %% are right", name, 100 * after);
 }
 
-/* A made task goes from nothing to nearly everything right: by training all weights, adapters, and adapters beside blocks. With TARN_TEST_LONG words are longer. */
+/* A made task goes from nothing to nearly everything right: by training all weights, adapters, and adapters beside
+ * blocks. With TARN_TEST_LONG words are longer. */
 static void words_are_turned_in_a_chat_after_fine_tuning(void **state)
 {
     (void)state;
@@ -283,25 +295,26 @@ static void words_are_turned_in_a_chat_after_fine_tuning(void **state)
     assert_true(merged > 0.95);
 }
 
-/* The same with rows of 256, which blocks of q4_k are. Sanitizers would take minutes for what the test above shows them. */
+/* The same with rows of 256, which blocks of q4_k are. Sanitizers would take minutes for what the test above shows
+ * them. */
 static void words_are_turned_beside_blocks_of_256(void **state)
 {
     (void)state;
-    if (!TARN__HAVE_PCRE2 || !TARN__HAVE_JANSSON || TARN__SANITIZE[0] || getenv("TARN_TEST_QUICK") || !getenv("TARN_COMMAND"))
+    if (!TARN__HAVE_PCRE2 || !TARN__HAVE_JANSSON || TARN__SANITIZE[0] || getenv("TARN_TEST_QUICK") ||
+        !getenv("TARN_COMMAND"))
         skip();
     turning_wide_base("turning-wide");
     ask_before("turning-wide");
-    tune_and_ask("turning-wide", 3, "adapters beside q4_k", "--lora 16 --lr 0.003 --quantize q4_k", is_long() ? 800 : 400);
+    tune_and_ask("turning-wide", 3, "adapters beside q4_k", "--lora 16 --lr 0.003 --quantize q4_k",
+                 is_long() ? 800 : 400);
     print_message("\n");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        in_scope(the_plan_is_printed_before_it_begins),
-        in_scope(a_killed_run_of_adapters_goes_on_bit_for_bit),
-        in_scope(a_full_disk_loses_no_adapters),
-        in_scope(words_are_turned_in_a_chat_after_fine_tuning),
+        in_scope(the_plan_is_printed_before_it_begins),  in_scope(a_killed_run_of_adapters_goes_on_bit_for_bit),
+        in_scope(a_full_disk_loses_no_adapters),         in_scope(words_are_turned_in_a_chat_after_fine_tuning),
         in_scope(words_are_turned_beside_blocks_of_256),
     };
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);

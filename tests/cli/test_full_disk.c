@@ -1,15 +1,17 @@
-/* test_full_disk.c: runs of language models on a disk that is full: a small one, made in memory inside a name space of its own. Where that is not allowed
- * the test is skipped. */
+/* test_full_disk.c: runs of language models on a disk that is full: a small one, made in memory inside a name space of
+ * its own. Where that is not allowed the test is skipped. */
 #include <sys/stat.h>
 
 #include "support/command.h"
 #include "support/files.h"
 
-/* A shell inside the name space: $DISK is a disk of 600 KiB, $TARN the command. A run of 20 steps is made, the disk filled but for some room, and the run
- * gone on with: it must fail with a sentence, and when there is room again go on to the bits of a run that never met a full disk. */
+/* A shell inside the name space: $DISK is a disk of 600 KiB, $TARN the command. A run of 20 steps is made, the disk
+ * filled but for some room, and the run gone on with: it must fail with a sentence, and when there is room again go on
+ * to the bits of a run that never met a full disk. */
 static const char script[] =
     "set -u\n"
-    "flags=\"--data text:$TEXT --layers 2 --heads 2 --width 16 --context 12 --batch-size 8 --eval-every 10 --eval-batches 2 --log-every 5\n"
+    "flags=\"--data text:$TEXT --layers 2 --heads 2 --width 16 --context 12 --batch-size 8 --eval-every 10 "
+    "--eval-batches 2 --log-every 5\n"
     "    --schedule constant --dropout 0.1 --keep 1 --device cpu\"\n"
     "mount -t tmpfs -o size=600k none \"$DISK\" || exit 77\n"
     "\"$TARN\" train $flags --steps 40 --out \"$WHOLE/run\" --quiet || exit 1\n"
@@ -52,8 +54,8 @@ static void a_full_disk_loses_nothing(void **state)
     write_text("script", script);
     mkdir(scratch("disk"), 0777);
     mkdir(scratch("whole"), 0777);
-    snprintf(line, sizeof(line), "TARN=%s TEXT=%s DISK=%s WHOLE=%s unshare --user --map-root-user --mount sh %s 2>&1", command, scratch("text.txt"),
-             scratch("disk"), scratch("whole"), scratch("script"));
+    snprintf(line, sizeof(line), "TARN=%s TEXT=%s DISK=%s WHOLE=%s unshare --user --map-root-user --mount sh %s 2>&1",
+             command, scratch("text.txt"), scratch("disk"), scratch("whole"), scratch("script"));
     FILE *pipe = popen(line, "r");
     assert_non_null(pipe);
     output[fread(output, 1, sizeof(output) - 1, pipe)] = 0;

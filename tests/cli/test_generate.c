@@ -16,7 +16,8 @@ static const char *with(const char *more)
 
 static void write_model(bool has_end)
 {
-    const tarn_gpt2_config config = {.vocab = 50, .context = 40, .layers = 2, .heads = 2, .width = 16, .has_end = has_end, .end = 49};
+    const tarn_gpt2_config config = {
+        .vocab = 50, .context = 40, .layers = 2, .heads = 2, .width = 16, .has_end = has_end, .end = 49};
     tarn_module *model = tarn_model_gpt2(&config, CPU, 3);
     for (int i = 0; i < tarn_module_parameter_count(model); i++) {
         tarn_tensor *p = tarn_module_parameter(model, i);
@@ -50,7 +51,8 @@ static void numbers_come_out_as_the_library_makes_them(void **state)
     assert_int_equal(run_command(with("--ids 1,2,3 --tokens 12 --temperature 0 --device cpu")), 0);
     assert_string_equal(command_output, text);
     expected_ids(&(tarn_generate_options){.temperature = 0.8, .top_k = 40, .seed = 7}, text, sizeof(text));
-    assert_int_equal(run_command(with("--ids=1,2,3 --seed 7 --device cpu --threads 2 --no-slide 2>/dev/null")), 0); /* as much as there is room for */
+    /* as much as there is room for */
+    assert_int_equal(run_command(with("--ids=1,2,3 --seed 7 --device cpu --threads 2 --no-slide 2>/dev/null")), 0);
     assert_string_equal(command_output, text);
     expected_ids(&(tarn_generate_options){.tokens = 5, .temperature = 2, .top_k = 9, .top_p = 0.9}, text, sizeof(text));
     assert_int_equal(run_command(with("--ids 1,2,3 --tokens 5 --temperature 2 --top-k 9 --top-p 0.9 --device cpu")), 0);
@@ -62,15 +64,19 @@ static void layers_on_the_cpu_change_nothing(void **state)
     (void)state;
     char text[512];
     write_model(false);
-    expect_command(with("--ids 1 --gpu-layers 1 --device cpu 2>&1 >/dev/null"), 2, "--gpu-layers: the model runs on the CPU; name another device");
+    expect_command(with("--ids 1 --gpu-layers 1 --device cpu 2>&1 >/dev/null"), 2,
+                   "--gpu-layers: the model runs on the CPU; name another device");
     expect_command(with("--ids 1 --gpu-layers 0 2>&1 >/dev/null"), 2, "'0' is outside 1 to 1024");
     if (tarn_device_count("mirror") < 1)
         skip();
     expected_ids(&(tarn_generate_options){.tokens = 12}, text, sizeof(text));
     assert_int_equal(run_command(with("--ids 1,2,3 --tokens 12 --temperature 0 --device mirror --gpu-layers 1")), 0);
     assert_string_equal(command_output, text);
-    expect_command(with("--ids 1 --device mirror --gpu-layers 3 2>&1 >/dev/null"), 1, "3 layers on the device, but the model has 2");
-    expect_command("bench decode --model gpt2-124m --prompt 2 --tokens 2 --runs 1 --device mirror --gpu-layers 13 2>&1 >/dev/null", 2, "the model has 12");
+    expect_command(with("--ids 1 --device mirror --gpu-layers 3 2>&1 >/dev/null"), 1,
+                   "3 layers on the device, but the model has 2");
+    expect_command(
+        "bench decode --model gpt2-124m --prompt 2 --tokens 2 --runs 1 --device mirror --gpu-layers 13 2>&1 >/dev/null",
+        2, "the model has 12");
 }
 
 /* The same model with other weights in a folder. */
@@ -92,11 +98,13 @@ static void weights_stay_as_they_are_stored(void **state)
         tarn_module *model = tarn_model_open(scratch("model"), CPU, &(tarn_model_open_options){.as_stored = is_stored});
         tarn_writer *writer = tarn_writer_new(model, NULL, &(tarn_writer_options){.context = 4});
         tarn_piece piece = {0};
-        assert_true(tarn_writer_prompt(writer, 0, prompt, 3, &(tarn_generate_options){.tokens = 1, .logprobs = true}) && tarn_writer_next(writer, &piece));
+        assert_true(tarn_writer_prompt(writer, 0, prompt, 3, &(tarn_generate_options){.tokens = 1, .logprobs = true}) &&
+                    tarn_writer_next(writer, &piece));
         snprintf(expected, sizeof(expected), "\"logprob\": %.6f", piece.logprob);
         tarn_writer_free(writer);
         tarn_module_free(model);
-        snprintf(json, sizeof(json), "--ids 1,2,3 --tokens 1 --temperature 0 --json --logprobs 1 --device cpu%s", is_stored ? "" : " --dtype f32");
+        snprintf(json, sizeof(json), "--ids 1,2,3 --tokens 1 --temperature 0 --json --logprobs 1 --device cpu%s",
+                 is_stored ? "" : " --dtype f32");
         assert_int_equal(run_command(with(json)), 0);
         const char *at = strstr(command_output, "\"logprob\": ");
         assert_non_null(at);
@@ -117,7 +125,8 @@ static void json_is_one_object(void **state)
 static void words_go_in_and_text_comes_out(void **state)
 {
     (void)state;
-    const tarn_gpt2_config config = {.vocab = 256, .context = 30, .layers = 1, .heads = 2, .width = 16, .has_end = true, .end = 10};
+    const tarn_gpt2_config config = {
+        .vocab = 256, .context = 30, .layers = 1, .heads = 2, .width = 16, .has_end = true, .end = 10};
     tarn_module *model = tarn_model_gpt2(&config, CPU, 3);
     /* Small letters alone: the others lie far from what the last norm gives. */
     tarn_tensor *table = tarn_requires_grad(tarn_module_find(model, "transformer.wte.weight"), false);
@@ -229,7 +238,8 @@ static void texts_stop_and_prompts_come_from_anywhere(void **state)
     snprintf(command, sizeof(command), "- --tokens 3 --temperature 0 < %s", scratch("prompt.txt"));
     assert_int_equal(run_command(with(command)), 0);
     assert_string_equal(command_output, "c d\n");
-    snprintf(command, sizeof(command), "--prompt-file - --tokens 3 --temperature 0 --chunk 2 --kv q8_0 --context 20 < %s", scratch("prompt.txt"));
+    snprintf(command, sizeof(command),
+             "--prompt-file - --tokens 3 --temperature 0 --chunk 2 --kv q8_0 --context 20 < %s", scratch("prompt.txt"));
     assert_int_equal(run_command(with(command)), 0);
     assert_string_equal(command_output, "c d\n");
     expect_command(with("--prompt-file /nonexistent 2>&1"), 1, "'/nonexistent' cannot be opened");
@@ -254,13 +264,19 @@ static void past_the_context_the_window_slides(void **state)
     static char first[1024];
     write_parrot("abcdefghijklmnopqrstuvwxyz0123456789");
     assert_int_equal(run_command(with("x --context 10 --tokens 17 --temperature 0 2>/dev/null")), 0);
-    assert_string_equal(command_output, "abcdefghijefghije\n"); /* 10 letters; then 5 tokens stay, and what follows them is at the fifth place */
-    expect_command(with("x --context 10 --tokens 30 --temperature 0 2>&1"), 0, "(the context of 10 tokens is full: the text goes on from its last 5; --no-slide stops there)");
+    /* 10 letters; then 5 tokens stay, and what follows them is at the fifth place */
+    assert_string_equal(command_output, "abcdefghijefghije\n");
+    expect_command(with("x --context 10 --tokens 30 --temperature 0 2>&1"), 0,
+                   "(the context of 10 tokens is full: the text goes on from its last 5; --no-slide stops there)");
     assert_null(strstr(strstr(command_output, "is full") + 1, "is full")); /* said once */
-    expect_command(with("x --context 10 --temperature 0 --no-slide 2>&1"), 0, "(the context of 10 tokens is full: the text ends here)");
-    expect_command(with("x --context 10 --tokens 30 --no-slide 2>&1"), 2, "do not fit into the context of 10; ask for 9 at most");
-    expect_command(with("'a prompt that is too long' --context 10 --tokens 3 --temperature 0 2>&1"), 0, "(the prompt has 25 tokens, and the context 10: its last 5 count");
-    expect_command(with("'a prompt that is too long' --context 10 --tokens 3 --no-slide 2>&1"), 2, "a prompt of 25 tokens leaves no room in the context of 10");
+    expect_command(with("x --context 10 --temperature 0 --no-slide 2>&1"), 0,
+                   "(the context of 10 tokens is full: the text ends here)");
+    expect_command(with("x --context 10 --tokens 30 --no-slide 2>&1"), 2,
+                   "do not fit into the context of 10; ask for 9 at most");
+    expect_command(with("'a prompt that is too long' --context 10 --tokens 3 --temperature 0 2>&1"), 0,
+                   "(the prompt has 25 tokens, and the context 10: its last 5 count");
+    expect_command(with("'a prompt that is too long' --context 10 --tokens 3 --no-slide 2>&1"), 2,
+                   "a prompt of 25 tokens leaves no room in the context of 10");
     assert_int_equal(run_command(with("x --tokens 200 --temperature 1 --seed 3 --n 2 --kv q8_0 2>/dev/null")), 0);
     snprintf(first, sizeof(first), "%s", command_output);
     assert_int_equal(run_command(with("x --tokens 200 --temperature 1 --seed 3 --n 2 --kv q8_0 2>/dev/null")), 0);
@@ -288,7 +304,8 @@ static void a_pipe_is_the_prompt_or_is_said_to_be_ignored(void **state)
     assert_non_null(strstr(command_output, "bc \n"));
     snprintf(command, sizeof(command), "--ids 1,2 --tokens 3 --temperature 0 2>&1 < %s", scratch("prompt.txt"));
     expect_command(with(command), 0, "(standard input is ignored");
-    expect_command(with("- --tokens 3 2>&1 < /dev/zero"), 1, "'standard input' is longer than 64 MiB, which a prompt may have at most");
+    expect_command(with("- --tokens 3 2>&1 < /dev/zero"), 1,
+                   "'standard input' is longer than 64 MiB, which a prompt may have at most");
     assert_int_equal(run_command(with("xa --tokens 3 --temperature 0 2>&1 < /dev/null")), 0);
     assert_string_equal(command_output, "bc \n");
     remove(scratch("model/tokenizer.json"));
@@ -299,7 +316,9 @@ static void json_says_how_likely_tokens_were(void **state)
     (void)state;
     write_parrot("abc");
     assert_int_equal(command_objects(with("x --tokens 3 --temperature 0 --json --logprobs 2 --stop c")), 1);
-    assert_non_null(strstr(command_output, "\"tokens\": [97, 98, 99], \"text\": \"ab\", \"end\": \"text\", \"logprobs\": [{\"token\": 97, \"logprob\": "));
+    assert_non_null(strstr(
+        command_output,
+        "\"tokens\": [97, 98, 99], \"text\": \"ab\", \"end\": \"text\", \"logprobs\": [{\"token\": 97, \"logprob\": "));
     assert_non_null(strstr(command_output, "\"likeliest\": [{\"token\": 97, "));
     assert_non_null(strstr(command_output, "\"tokens_per_second\": "));
     remove(scratch("model/tokenizer.json"));

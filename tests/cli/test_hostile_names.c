@@ -1,4 +1,5 @@
-/* test_hostile_names.c: names in files, and of files, reach no terminal as they are: every command prints them escaped. */
+/* test_hostile_names.c: names in files, and of files, reach no terminal as they are: every command prints them escaped.
+ */
 #include <sys/stat.h>
 #include <tarn/gguf.h>
 #include <tarn/safetensors.h>
@@ -7,9 +8,18 @@
 #include "support/files.h"
 
 /* ESC, a newline, DEL, a C1 control as UTF-8, a byte that is no UTF-8, and a mark that turns the line around. */
-#define HOSTILE "a\x1b[2J\n\r\x7F\xC2\x9B" "31m\xFF\xE2\x80\xAE" "b"
-#define VALID "a\x1b[2J\n\r\x7F\xC2\x9B" "31m\xE2\x80\xAE" "b"
-#define IN_JSON "a\\u001b[2J\\n\\u007f\xC2\x9B" "31m\xE2\x80\xAE" "b"
+#define HOSTILE \
+    "a\x1b[2J\n\r\x7F\xC2\x9B" \
+    "31m\xFF\xE2\x80\xAE" \
+    "b"
+#define VALID \
+    "a\x1b[2J\n\r\x7F\xC2\x9B" \
+    "31m\xE2\x80\xAE" \
+    "b"
+#define IN_JSON \
+    "a\\u001b[2J\\n\\u007f\xC2\x9B" \
+    "31m\xE2\x80\xAE" \
+    "b"
 
 /* Nothing that a terminal would obey is in what was printed. */
 static void check_output(const char *arguments)
@@ -21,7 +31,8 @@ static void check_output(const char *arguments)
     }
 }
 
-/* Runs a command whose arguments hold one %s, a path in single quotes; what it says must be harmless and name nothing on a line of its own. */
+/* Runs a command whose arguments hold one %s, a path in single quotes; what it says must be harmless and name nothing
+ * on a line of its own. */
 static void check_command(const char *format, const char *path)
 {
     char arguments[2048];
@@ -32,11 +43,26 @@ static void check_command(const char *format, const char *path)
         fail_msg("tarn %s: status %d, and it says '%s'", arguments, status, command_output);
 }
 
-static const char *const on_files[] = {"inspect '%s' 2>&1",         "inspect '%s' --json 2>&1",       "generate '%s' hello 2>&1",  "chat '%s' 2>&1 < /dev/null",
-                                       "eval '%s' 2>&1",            "quantize '%s' /dev/null/x 2>&1", "convert '%s' /dev/null/x 2>&1", "predict '%s' x.png 2>&1",
-                                       "tokenize --tokenizer '%s' --text x 2>&1", "train --model '%s' --data digits:10 2>&1", "train '%s' 2>&1",
-                                       "train --model mlp --data 'text:%s' 2>&1", "data '%s' --tokenizer bytes 2>&1", "runs '%s' 2>&1", "runs '%s' --json 2>&1",
-                                       "train --resume '%s' 2>&1", "generate --adapter '%s' x 2>&1", "help '%s' 2>&1", "'%s' 2>&1", "info '--%s' 2>&1"};
+static const char *const on_files[] = {"inspect '%s' 2>&1",
+                                       "inspect '%s' --json 2>&1",
+                                       "generate '%s' hello 2>&1",
+                                       "chat '%s' 2>&1 < /dev/null",
+                                       "eval '%s' 2>&1",
+                                       "quantize '%s' /dev/null/x 2>&1",
+                                       "convert '%s' /dev/null/x 2>&1",
+                                       "predict '%s' x.png 2>&1",
+                                       "tokenize --tokenizer '%s' --text x 2>&1",
+                                       "train --model '%s' --data digits:10 2>&1",
+                                       "train '%s' 2>&1",
+                                       "train --model mlp --data 'text:%s' 2>&1",
+                                       "data '%s' --tokenizer bytes 2>&1",
+                                       "runs '%s' 2>&1",
+                                       "runs '%s' --json 2>&1",
+                                       "train --resume '%s' 2>&1",
+                                       "generate --adapter '%s' x 2>&1",
+                                       "help '%s' 2>&1",
+                                       "'%s' 2>&1",
+                                       "info '--%s' 2>&1"};
 
 static void check_all(const char *path)
 {
@@ -57,7 +83,8 @@ static void names_in_gguf(void **state)
     (void)state;
     const char *path = scratch("names " HOSTILE ".gguf");
     tarn_gguf_writer *w = tarn_gguf_create(path);
-    assert_true(tarn_gguf_add_text(w, "general.architecture", VALID, strlen(VALID)) && tarn_gguf_add_text(w, VALID, HOSTILE, strlen(HOSTILE)) &&
+    assert_true(tarn_gguf_add_text(w, "general.architecture", VALID, strlen(VALID)) &&
+                tarn_gguf_add_text(w, VALID, HOSTILE, strlen(HOSTILE)) &&
                 tarn_gguf_add(w, "x\x1b[31m\xC2\x9B\n", vector(1, 2, 3)) && tarn_gguf_finish(w));
     check_all(path);
 }
@@ -65,8 +92,12 @@ static void names_in_gguf(void **state)
 /* A folder whose every file says the same. */
 static void put_folder(const char *folder, const char *config)
 {
-    static const char *const names[] = {"config.json", "adapter_config.json", "tokenizer.json", "tokenizer_config.json", "trainer.json", "run.json",
-                                        "options.json", "runs.jsonl", "log.jsonl", "model.safetensors.index.json", "metrics.jsonl"};
+    static const char *const names[] = {"config.json",    "adapter_config.json",
+                                        "tokenizer.json", "tokenizer_config.json",
+                                        "trainer.json",   "run.json",
+                                        "options.json",   "runs.jsonl",
+                                        "log.jsonl",      "model.safetensors.index.json",
+                                        "metrics.jsonl"};
     char path[2048];
     mkdir(folder, 0777);
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
@@ -78,12 +109,16 @@ static void put_folder(const char *folder, const char *config)
 static void names_in_folders(void **state)
 {
     (void)state;
-    static const char config[] = "{\"model_type\": \"" IN_JSON "\", \"architectures\": [\"" IN_JSON "\"], \"" IN_JSON "\": \"\x1b[31m\", \"model\": \"" IN_JSON
-                                 "\", \"data\": \"" IN_JSON "\", \"version\": \"" IN_JSON "\", \"weight_map\": {\"" IN_JSON "\": \"" IN_JSON "\"}}\n";
+    static const char config[] =
+        "{\"model_type\": \"" IN_JSON "\", \"architectures\": [\"" IN_JSON "\"], \"" IN_JSON
+        "\": \"\x1b[31m\", \"model\": \"" IN_JSON "\", \"data\": \"" IN_JSON "\", \"version\": \"" IN_JSON
+        "\", \"weight_map\": {\"" IN_JSON "\": \"" IN_JSON "\"}}\n";
     put_folder(scratch("folder"), config);
     check_all(scratch("folder"));
-    static const char clean[] = "{\"model_type\": \"" IN_JSON "\", \"architectures\": [\"" IN_JSON "\"], \"peft_type\": \"" IN_JSON "\", \"model\": \"" IN_JSON
-                                "\", \"weight_map\": {\"" IN_JSON "\": \"" IN_JSON "\"}, \"base_model_name_or_path\": \"" IN_JSON "\"}\n";
+    static const char clean[] =
+        "{\"model_type\": \"" IN_JSON "\", \"architectures\": [\"" IN_JSON "\"], \"peft_type\": \"" IN_JSON
+        "\", \"model\": \"" IN_JSON "\", \"weight_map\": {\"" IN_JSON "\": \"" IN_JSON
+        "\"}, \"base_model_name_or_path\": \"" IN_JSON "\"}\n";
     put_folder(scratch("clean"), clean);
     check_all(scratch("clean"));
 }
@@ -96,7 +131,9 @@ static void names_in_safetensors(void **state)
     mkdir(folder, 0777);
     snprintf(path, sizeof(path), "%s/config.json", folder);
     put_file(path, "{\"model_type\": \"llama\"}", 23);
-    snprintf(head, sizeof(head), "{\"__metadata__\": {\"" IN_JSON "\": \"" IN_JSON "\"}, \"" IN_JSON "\": {\"dtype\": \"F32\", \"shape\": [1], \"data_offsets\": [0, 4]}}");
+    snprintf(head, sizeof(head),
+             "{\"__metadata__\": {\"" IN_JSON "\": \"" IN_JSON "\"}, \"" IN_JSON
+             "\": {\"dtype\": \"F32\", \"shape\": [1], \"data_offsets\": [0, 4]}}");
     bytes b = {.count = 0};
     uint64_t length = strlen(head);
     put(&b, &length, 8); /* the formats' byte order is this machine's on both architectures */
@@ -112,10 +149,13 @@ static void the_log_of_runs(void **state)
 {
     (void)state;
     char folder[1024], path[1100];
-    static const char line[] = "{\"date\": \"2026-01-01T00:00:00Z\", \"end\": \"" IN_JSON "\", \"folder\": \"" IN_JSON "\", \"model\": \"" IN_JSON
-                               "\", \"data\": \"text:/" IN_JSON "\", \"device\": \"" IN_JSON "\", \"precision\": \"" IN_JSON "\","
-                               "\"processor\": \"\", \"version\": \"\", \"parameters\": 1, \"batch_size\": 1, \"steps_in_epoch\": 1, \"first_step\": 0, \"step\": 1, "
-                               "\"steps\": 1, \"best_step\": 0, \"seconds\": 1, \"seconds_per_1000_steps\": 1, \"seconds_per_epoch\": 1, \"loss\": 1, "
+    static const char line[] = "{\"date\": \"2026-01-01T00:00:00Z\", \"end\": \"" IN_JSON "\", \"folder\": \"" IN_JSON
+                               "\", \"model\": \"" IN_JSON "\", \"data\": \"text:/" IN_JSON "\", \"device\": \"" IN_JSON
+                               "\", \"precision\": \"" IN_JSON "\","
+                               "\"processor\": \"\", \"version\": \"\", \"parameters\": 1, \"batch_size\": 1, "
+                               "\"steps_in_epoch\": 1, \"first_step\": 0, \"step\": 1, "
+                               "\"steps\": 1, \"best_step\": 0, \"seconds\": 1, \"seconds_per_1000_steps\": 1, "
+                               "\"seconds_per_epoch\": 1, \"loss\": 1, "
                                "\"val_loss\": 1, \"best_loss\": null, \"best_accuracy\": null}\n";
     snprintf(folder, sizeof(folder), "%s", scratch("runs"));
     mkdir(folder, 0777);
@@ -134,7 +174,10 @@ static void what_a_model_writes(void **state)
     const char *command = getenv("TARN_COMMAND");
     char line[2048], output[4096] = "";
     expect_command("tokenize --tokenizer bytes --decode --text '27 91 65 10 9 155'", 0, "\x1b[A\n\t\x9B");
-    snprintf(line, sizeof(line), "script -qec \"'%s' tokenize --tokenizer bytes --decode --text '27 91 65 10 9 155'\" /dev/null < /dev/null 2>&1", command);
+    snprintf(line, sizeof(line),
+             "script -qec \"'%s' tokenize --tokenizer bytes --decode --text '27 91 65 10 9 155'\" /dev/null < "
+             "/dev/null 2>&1",
+             command);
     FILE *pipe = popen(line, "r");
     assert_non_null(pipe);
     output[fread(output, 1, sizeof(output) - 1, pipe)] = 0;
@@ -147,7 +190,8 @@ static void what_a_model_writes(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {in_scope(names_of_files), in_scope(names_in_gguf), in_scope(names_in_folders), in_scope(names_in_safetensors),
-                                       in_scope(the_log_of_runs), in_scope(what_a_model_writes)};
+    const struct CMUnitTest tests[] = {in_scope(names_of_files),   in_scope(names_in_gguf),
+                                       in_scope(names_in_folders), in_scope(names_in_safetensors),
+                                       in_scope(the_log_of_runs),  in_scope(what_a_model_writes)};
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

@@ -28,7 +28,8 @@ static const char *make_text(void)
 
 static const char *small(const char *model, const char *more)
 {
-    return line("train --model %s --data text:%s --layers 2 --heads 4 --kv-heads 2 --width 16 --context 12 --batch-size 8 --steps 60 "
+    return line("train --model %s --data text:%s --layers 2 --heads 4 --kv-heads 2 --width 16 --context 12 "
+                "--batch-size 8 --steps 60 "
                 "--eval-every 30 --log-every "
                 "10 --lr 0.01 --device cpu %s",
                 model, make_text(), more);
@@ -38,7 +39,8 @@ static void a_dry_run_says_what_it_would_do(void **state)
 {
     (void)state;
     expect_command(small("llama", "--inner 24 --dry-run"), 0, "training llama");
-    assert_non_null(strstr(command_output, "2 layers, 4 heads (of keys 2), width 16, context 12, vocabulary 14, inner 24"));
+    assert_non_null(
+        strstr(command_output, "2 layers, 4 heads (of keys 2), width 16, context 12, vocabulary 14, inner 24"));
     assert_non_null(strstr(command_output, "runs/llama-numbers-2x16x12-cpu"));
 }
 
@@ -63,18 +65,18 @@ static void wrong_calls_say_what_is_wrong(void **state)
     expect_command(small("gpt2", "--dry-run 2>&1"), 2, "--kv-heads is for Llama models");
     expect_command(small("llama2", "--dry-run 2>&1"), 2, "is none of");
     expect_command("bench train --model mistral --vocab 64 2>&1", 2, "a mistral has no size of its own");
-    expect_command(line("train --model mistral --data text:%s --device cpu --dry-run 2>&1", make_text()), 0, "chosen to train in minutes on a CPU");
+    expect_command(line("train --model mistral --data text:%s --device cpu --dry-run 2>&1", make_text()), 0,
+                   "chosen to train in minutes on a CPU");
     expect_command("train --model llama --data digits:50 --dry-run 2>&1", 2, "learns from text");
 }
 
 static void a_step_is_measured(void **state)
 {
     (void)state;
-    assert_int_equal(
-        command_objects(
-            "bench train --json --model llama --layers 1 --heads 2 --kv-heads 1 --width 16 --inner 24 --context 8 --vocab 64 --batch 4 "
-            "--steps 2 --warmup 1 --device cpu"),
-        1);
+    assert_int_equal(command_objects("bench train --json --model llama --layers 1 --heads 2 --kv-heads 1 --width 16 "
+                                     "--inner 24 --context 8 --vocab 64 --batch 4 "
+                                     "--steps 2 --warmup 1 --device cpu"),
+                     1);
     assert_non_null(strstr(command_output, "\"model\": \"llama\""));
 }
 
@@ -84,16 +86,20 @@ static void shipped_configurations_are_taken(void **state)
     const char *source = getenv("TARN_SOURCE_DIR");
     if (!source)
         skip();
-    expect_command(line("train %s/configs/llama-char-cpu.json --data text:%s --dry-run", source, make_text()), 0, "4 heads (of keys 2)");
-    expect_command(line("train %s/configs/llama-char-gpu.json --data text:%s --device cpu --dry-run", source, make_text()), 0,
-                   "6 heads (of keys 2)");
+    expect_command(line("train %s/configs/llama-char-cpu.json --data text:%s --dry-run", source, make_text()), 0,
+                   "4 heads (of keys 2)");
+    expect_command(
+        line("train %s/configs/llama-char-gpu.json --data text:%s --device cpu --dry-run", source, make_text()), 0,
+        "6 heads (of keys 2)");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_dry_run_says_what_it_would_do),  cmocka_unit_test(a_run_is_trained_and_judged_and_gone_on_with_and_writes),
-        cmocka_unit_test(wrong_calls_say_what_is_wrong),    cmocka_unit_test(a_step_is_measured),
+        cmocka_unit_test(a_dry_run_says_what_it_would_do),
+        cmocka_unit_test(a_run_is_trained_and_judged_and_gone_on_with_and_writes),
+        cmocka_unit_test(wrong_calls_say_what_is_wrong),
+        cmocka_unit_test(a_step_is_measured),
         cmocka_unit_test(shipped_configurations_are_taken),
     };
     return TARN__HAVE_JANSSON ? cmocka_run_group_tests(tests, make_scratch, remove_scratch) : 0;

@@ -1,4 +1,5 @@
-/* test_lora.c: `tarn generate`, `chat`, `eval`, `convert` and `quantize` with --adapter, as their users meet them. TARN_COMMAND names the binary. */
+/* test_lora.c: `tarn generate`, `chat`, `eval`, `convert` and `quantize` with --adapter, as their users meet them.
+ * TARN_COMMAND names the binary. */
 #include "support/command.h"
 #include "support/files.h"
 #include "tarn_features.h"
@@ -79,16 +80,21 @@ static void adapters_change_what_is_written(void **state)
     assert_string_equal(command_output, adapted);
     expect_command(line("inspect %s", scratch("adapter")), 0, "\"peft_type\": \"LORA\"");
     assert_contains(command_output, "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight");
-    assert_int_equal(command_objects(line("inspect %s --json", scratch("adapter"))), 33); /* configuration, metadata of 3 keys, 28 tensors, all */
+    /* configuration, metadata of 3 keys, 28 tensors, all */
+    assert_int_equal(command_objects(line("inspect %s --json", scratch("adapter"))), 33);
     assert_contains(command_output, "{\"key\": \"adapter_config.json\", \"value\": ");
     /* Merged, in a folder and in a file. */
-    expect_command(line("convert %s %s --adapter %s", scratch("model"), scratch("merged"), scratch("adapter")), 0, "tensors");
+    expect_command(line("convert %s %s --adapter %s", scratch("model"), scratch("merged"), scratch("adapter")), 0,
+                   "tensors");
     assert_int_equal(run_command(line("generate %s %s", scratch("merged"), how)), 0);
     assert_string_equal(command_output, adapted);
-    expect_command(line("convert %s %s --adapter %s", scratch("model"), scratch("merged.gguf"), scratch("adapter")), 0, "tensors");
+    expect_command(line("convert %s %s --adapter %s", scratch("model"), scratch("merged.gguf"), scratch("adapter")), 0,
+                   "tensors");
     assert_int_equal(run_command(line("generate %s %s", scratch("merged.gguf"), how)), 0);
     assert_string_equal(command_output, adapted);
-    expect_command(line("quantize %s %s --type q8_0 --adapter %s", scratch("model"), scratch("q8.gguf"), scratch("adapter")), 0, "tensors");
+    expect_command(
+        line("quantize %s %s --type q8_0 --adapter %s", scratch("model"), scratch("q8.gguf"), scratch("adapter")), 0,
+        "tensors");
 }
 
 static double loss_in_output(void)
@@ -113,10 +119,13 @@ static void adapters_change_what_is_judged(void **state)
     snprintf(data, sizeof(data), "%s", write_text("letters.txt", text));
     assert_int_equal(command_objects(line("eval %s --data text:%s --json --device cpu", scratch("model"), data)), 1);
     double before = loss_in_output();
-    assert_int_equal(command_objects(line("eval %s --data text:%s --json --device cpu --adapter %s", scratch("model"), data, scratch("adapter"))), 1);
+    assert_int_equal(command_objects(line("eval %s --data text:%s --json --device cpu --adapter %s", scratch("model"),
+                                          data, scratch("adapter"))),
+                     1);
     double with = loss_in_output();
     assert_true(fabs(with - before) > 1e-3);
-    assert_int_equal(run_command(line("convert %s %s --adapter %s", scratch("model"), scratch("judged"), scratch("adapter"))), 0);
+    assert_int_equal(
+        run_command(line("convert %s %s --adapter %s", scratch("model"), scratch("judged"), scratch("adapter"))), 0);
     assert_int_equal(command_objects(line("eval %s --data text:%s --json --device cpu", scratch("judged"), data)), 1);
     assert_true(fabs(loss_in_output() - with) < 1e-3);
 }
@@ -130,10 +139,14 @@ static void wrong_calls_say_what_is_wrong(void **state)
     write_both(plain, adapted, sizeof(plain));
     write_tokenizer();
     const char *folder = scratch("model"), *nowhere = scratch("nowhere");
-    expect_command(line("generate %s --ids 1 --device cpu --adapter %s 2>&1", folder, nowhere), 1, "adapter_config.json' cannot be opened");
-    expect_command(line("chat %s --device cpu --adapter %s 2>&1 < /dev/null", folder, nowhere), 1, "adapter_config.json' cannot be opened");
-    expect_command(line("eval %s --device cpu --adapter %s 2>&1", folder, nowhere), 1, "adapter_config.json' cannot be opened");
-    expect_command(line("convert %s %s --adapter %s 2>&1", folder, scratch("out"), nowhere), 1, "adapter_config.json' cannot be opened");
+    expect_command(line("generate %s --ids 1 --device cpu --adapter %s 2>&1", folder, nowhere), 1,
+                   "adapter_config.json' cannot be opened");
+    expect_command(line("chat %s --device cpu --adapter %s 2>&1 < /dev/null", folder, nowhere), 1,
+                   "adapter_config.json' cannot be opened");
+    expect_command(line("eval %s --device cpu --adapter %s 2>&1", folder, nowhere), 1,
+                   "adapter_config.json' cannot be opened");
+    expect_command(line("convert %s %s --adapter %s 2>&1", folder, scratch("out"), nowhere), 1,
+                   "adapter_config.json' cannot be opened");
     expect_command(line("convert %s %s 2>&1", folder, scratch("out")), 1, "neither");
     expect_command(line("generate %s --ids 1 --adapter 2>&1", folder), 2, "--adapter needs a value: FOLDER");
     expect_command(line("predict %s x.png --adapter y 2>&1", folder), 2, "takes no --adapter");
@@ -141,7 +154,8 @@ static void wrong_calls_say_what_is_wrong(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {in_scope(adapters_change_what_is_written), in_scope(adapters_change_what_is_judged),
+    const struct CMUnitTest tests[] = {in_scope(adapters_change_what_is_written),
+                                       in_scope(adapters_change_what_is_judged),
                                        in_scope(wrong_calls_say_what_is_wrong)};
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

@@ -1,4 +1,5 @@
-/* test_memory_limit.c: commands that are given too little address space or data end by themselves, with their result or with a sentence. */
+/* test_memory_limit.c: commands that are given too little address space or data end by themselves, with their result or
+ * with a sentence. */
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -55,8 +56,9 @@ static bool check_limit(int resource, long mebibytes, const char *const *words)
     int status = run_limited(resource, mebibytes, words, output);
     char *text = get_file(output, &count);
     if (!ended_well(status, text))
-        fail_msg("tarn %s %s within %ld MiB of %s: %s %d:\n%s", words[1], words[2], mebibytes, resource == RLIMIT_AS ? "address space" : "data",
-                 status == -1 ? "did not end" : "status", status, text);
+        fail_msg("tarn %s %s within %ld MiB of %s: %s %d:\n%s", words[1], words[2], mebibytes,
+                 resource == RLIMIT_AS ? "address space" : "data", status == -1 ? "did not end" : "status", status,
+                 text);
     free(text);
     free(output);
     return status == 0;
@@ -80,20 +82,30 @@ static void training_ends_within_any_limit(void **state)
     (void)state;
     char out[4096];
     snprintf(out, sizeof(out), "--out=%s", scratch("run"));
-    const char *words[] = {getenv("TARN_COMMAND"), "train", "--model=mlp", "--data=digits:200", "--steps=2", "--batch-size=100", "--threads=2",
-                     "--device=cpu", out, NULL};
+    const char *words[] = {getenv("TARN_COMMAND"),
+                           "train",
+                           "--model=mlp",
+                           "--data=digits:200",
+                           "--steps=2",
+                           "--batch-size=100",
+                           "--threads=2",
+                           "--device=cpu",
+                           out,
+                           NULL};
     check_limits(words);
 }
 
 static void measuring_ends_within_any_limit(void **state)
 {
     (void)state;
-    const char *words[] = {getenv("TARN_COMMAND"), "bench", "matmul", "--sizes=128", "--runs=5", "--threads=2", "--device=cpu", NULL};
+    const char *words[] = {getenv("TARN_COMMAND"), "bench",        "matmul", "--sizes=128", "--runs=5",
+                           "--threads=2",          "--device=cpu", NULL};
     check_limits(words);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {in_scope(training_ends_within_any_limit), in_scope(measuring_ends_within_any_limit)};
+    const struct CMUnitTest tests[] = {in_scope(training_ends_within_any_limit),
+                                       in_scope(measuring_ends_within_any_limit)};
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

@@ -12,7 +12,8 @@
 static void bench_train_tells_the_parts_of_a_step(void **state)
 {
     (void)state;
-    static const char *const parts[] = {"step", "batch", "forward", "backward", "update", "host", "busy", "of a product of", "at most: parameters"};
+    static const char *const parts[] = {"step", "batch", "forward",         "backward",           "update",
+                                        "host", "busy",  "of a product of", "at most: parameters"};
     assert_int_equal(run_command("bench train --vocab 64 --batch 2 --steps 2 --warmup 1 " SMALL), 0);
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
         if (!strstr(command_output, parts[i]))
@@ -23,9 +24,13 @@ static void bench_train_tells_the_parts_of_a_step(void **state)
 static void bench_train_prints_one_object(void **state)
 {
     (void)state;
-    static const char *const keys[] = {"step_ms",   "least_step_ms", "tokens_per_second", "batch_ms",   "forward_ms", "backward_ms", "update_ms",
-                                       "host_ms",   "busy",          "tflops",            "of_product", "of_peak",    "activations", "workspace"};
-    assert_int_equal(command_objects("bench train --json --vocab 64 --batch 4 --micro-batch 2 --steps 2 --warmup 1 --precision bf16 " SMALL), 1);
+    static const char *const keys[] = {"step_ms",     "least_step_ms", "tokens_per_second", "batch_ms", "forward_ms",
+                                       "backward_ms", "update_ms",     "host_ms",           "busy",     "tflops",
+                                       "of_product",  "of_peak",       "activations",       "workspace"};
+    assert_int_equal(
+        command_objects(
+            "bench train --json --vocab 64 --batch 4 --micro-batch 2 --steps 2 --warmup 1 --precision bf16 " SMALL),
+        1);
     for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
         char key[40];
         snprintf(key, sizeof(key), "\"%s\": ", keys[i]);
@@ -63,11 +68,14 @@ static double number_of(const tarn__document *document, const char *key)
 static void a_profile_is_printed_and_written(void **state)
 {
     (void)state;
-    static const char *const parts[] = {"matmul", "convolution", "attention", "other kernels", "captured steps", "transfers", "waiting", "host"};
+    static const char *const parts[] = {"matmul",         "convolution", "attention", "other kernels",
+                                        "captured steps", "transfers",   "waiting",   "host"};
     char arguments[2048], path[1200];
     if (!TARN__HAVE_JANSSON)
         skip();
-    snprintf(arguments, sizeof(arguments), "train --data digits:200 --model lenet --batch-size 10 --steps 14 --device cpu --out %s --profile --profile-steps 3",
+    snprintf(arguments, sizeof(arguments),
+             "train --data digits:200 --model lenet --batch-size 10 --steps 14 --device cpu --out %s --profile "
+             "--profile-steps 3",
              scratch("run"));
     expect_command(arguments, 0, "profile of 3 steps");
     assert_non_null(strstr(command_output, "conv2d"));
@@ -85,7 +93,8 @@ static void a_profile_is_printed_and_written(void **state)
         all += number_of(document, key);
     }
     assert_true(all > 1 - 1e-6 && all < 1 + 1e-6);
-    assert_true(number_of(document, "steps") == 3 && number_of(document, "step_ms") > 0 && number_of(document, "memory.peak") > 0);
+    assert_true(number_of(document, "steps") == 3 && number_of(document, "step_ms") > 0 &&
+                number_of(document, "memory.peak") > 0);
     tarn__document_free(document);
     snprintf(path, sizeof(path), "%s/trace.json", scratch("run"));
     trace t = read_trace(path);
@@ -101,7 +110,8 @@ static void a_profile_may_be_quiet_and_is_refused_elsewhere(void **state)
     char arguments[2048], path[1200];
     if (!TARN__HAVE_JANSSON)
         skip();
-    snprintf(arguments, sizeof(arguments), "train --data digits:200 --model mlp --batch-size 10 --steps 3 --device cpu --out %s --profile --quiet",
+    snprintf(arguments, sizeof(arguments),
+             "train --data digits:200 --model mlp --batch-size 10 --steps 3 --device cpu --out %s --profile --quiet",
              scratch("quiet"));
     assert_int_equal(run_command(arguments), 0);
     assert_string_equal(command_output, "");

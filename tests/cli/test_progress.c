@@ -47,8 +47,9 @@ static terminal *start(int columns, const char *folder, const char *flags)
     t.own = open(ptsname(t.fd), O_RDWR | O_NOCTTY); /* so that it stays open */
     assert_int_equal(ioctl(t.fd, TIOCSWINSZ, &(struct winsize){.ws_row = 24, .ws_col = (unsigned short)columns}), 0);
     snprintf(command, sizeof(command),
-             "TERM=xterm exec \"%s\" train --data text:%s --layers 1 --heads 1 --width 8 --context 8 --device cpu --out %s %s > %s 2>&1", program, make_text(),
-             folder, flags, ptsname(t.fd));
+             "TERM=xterm exec \"%s\" train --data text:%s --layers 1 --heads 1 --width 8 --context 8 --device cpu "
+             "--out %s %s > %s 2>&1",
+             program, make_text(), folder, flags, ptsname(t.fd));
     t.child = fork();
     if (t.child == 0) {
         execl("/bin/sh", "sh", "-c", command, (char *)NULL);
@@ -131,7 +132,8 @@ static void the_line_moves_within_a_step_and_an_interrupt_is_answered_at_once(vo
 /* What a field ends with, or is. */
 static bool is_whole_field(const char *field, size_t length)
 {
-    static const char *const ends[] = {" %", " left", " s", " tokens/s", " B", " KiB", " MiB", " of peak", " busy", "preparing", "evaluating", "saving", "stopping"};
+    static const char *const ends[] = {" %",       " left", " s",        " tokens/s",  " B",     " KiB",    " MiB",
+                                       " of peak", " busy", "preparing", "evaluating", "saving", "stopping"};
     int steps[2], used = 0;
     char text[64];
     double value;
@@ -195,7 +197,8 @@ static void no_field_is_cut_at_any_width(void **state)
     for (int i = 0; i < 3; i++) {
         char name[32];
         snprintf(name, sizeof(name), "width%d", widths[i]);
-        terminal *t = start(widths[i], scratch(name), "--batch-size 8 --steps 150 --eval-every 10 --eval-batches 2 --log-every 5");
+        terminal *t = start(widths[i], scratch(name),
+                            "--batch-size 8 --steps 150 --eval-every 10 --eval-batches 2 --log-every 5");
         int lines = 0, status = finish(t);
         assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
         check_plan(t->text, widths[i]);

@@ -1,4 +1,5 @@
-/* test_streams.c: what is no regular file: commands that need one refuse it at once, and those that read text read it up to a bound. */
+/* test_streams.c: what is no regular file: commands that need one refuse it at once, and those that read text read it
+ * up to a bound. */
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -28,7 +29,8 @@ static void expect_shell(int status, const char *text, const char *line, const c
 {
     int found = run_shell(line, path);
     if (found != status || !strstr(command_output, text))
-        fail_msg("%s (%s): status %d instead of %d, or no '%s' in: %s", line, path, found, status, text, command_output);
+        fail_msg("%s (%s): status %d instead of %d, or no '%s' in: %s", line, path, found, status, text,
+                 command_output);
 }
 
 /* Each would wait for a writer forever. */
@@ -74,7 +76,8 @@ static void endless_streams_are_bounded(void **state)
     (void)state;
     if (TARN__SANITIZE[0])
         skip(); /* slow there */
-    expect_shell(1, "'/dev/zero' is too long: 256 MiB is the most that is read of what is no file", "$TARN tokenize --tokenizer bytes %s 2>&1", "/dev/zero");
+    expect_shell(1, "'/dev/zero' is too long: 256 MiB is the most that is read of what is no file",
+                 "$TARN tokenize --tokenizer bytes %s 2>&1", "/dev/zero");
     expect_shell(1, "'standard input' is too long", "$TARN tokenize --tokenizer bytes < %s 2>&1", "/dev/zero");
     if (!TARN__HAVE_JANSSON)
         return;
@@ -84,7 +87,8 @@ static void endless_streams_are_bounded(void **state)
     assert_true(tarn_model_write(model, scratch("gpt")) && tarn_tokenizer_save(letters, scratch("gpt")));
     tarn_tokenizer_free(letters);
     tarn_module_free(model);
-    expect_shell(1, "'/dev/zero' is longer than 64 MiB", "$TARN generate '%s' --prompt-file /dev/zero 2>&1", scratch("gpt"));
+    expect_shell(1, "'/dev/zero' is longer than 64 MiB", "$TARN generate '%s' --prompt-file /dev/zero 2>&1",
+                 scratch("gpt"));
 }
 
 static void streams_that_end_are_read(void **state)
@@ -96,7 +100,8 @@ static void streams_that_end_are_read(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {in_scope(pipes_are_refused_where_a_file_is_needed), in_scope(pipes_in_folders_are_refused),
-                                       in_scope(endless_streams_are_bounded), in_scope(streams_that_end_are_read)};
+    const struct CMUnitTest tests[] = {in_scope(pipes_are_refused_where_a_file_is_needed),
+                                       in_scope(pipes_in_folders_are_refused), in_scope(endless_streams_are_bounded),
+                                       in_scope(streams_that_end_are_read)};
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

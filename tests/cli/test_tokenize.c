@@ -42,9 +42,11 @@ static void a_tokenizer_is_learnt_and_used(void **state)
     expect_with(0, "257\n", "tokenize --tokenizer %s --text é", scratch("lines"), "");
     expect_with(0, "", "tokenize --tokenizer characters --out %s %s", scratch("two"), scratch("learn.jsonl"));
     expect_with(0, "1 0\n", "tokenize --tokenizer %s --text éx", scratch("two"), "");
-    expect_with(1, "line 1: no object with a text under \"body\"", "tokenize --train 258 --field body --out %s %s 2>&1", scratch("none"), scratch("learn.jsonl"));
+    expect_with(1, "line 1: no object with a text under \"body\"", "tokenize --train 258 --field body --out %s %s 2>&1",
+                scratch("none"), scratch("learn.jsonl"));
     expect_with(0, "257 0\n", "tokenize --tokenizer %s/tokenizer.json --text 'ab<|endoftext|>'", scratch("learnt"), "");
-    expect_with(0, "28\t<", "tokenize --special-as-text --pieces --tokenizer %s --text '<|endoftext|>'", scratch("learnt"), "");
+    expect_with(0, "28\t<", "tokenize --special-as-text --pieces --tokenizer %s --text '<|endoftext|>'",
+                scratch("learnt"), "");
     expect_with(0, "no more than", "tokenize --train 5000 --out %s %s 2>&1", scratch("more"), scratch("learn.txt"));
     expect_with(0, "", "tokenize --tokenizer bytes --out %s", scratch("bytes"), "");
     expect_with(0, "65\n", "tokenize --tokenizer %s --text A", scratch("bytes"), "");
@@ -58,17 +60,20 @@ static void files_are_prepared(void **state)
     if (!TARN__HAVE_JANSSON)
         skip();
     write_text("b.txt", "0123456789");
-    expect_with(0, "8 tokens to train on, 2 to judge by, in 2 files", "tokenize --tokenizer bytes --prepare %s --validation 0.2 %s",
-                scratch("data"), scratch("b.txt"));
-    expect_with(1, "there already", "tokenize --tokenizer bytes --prepare %s %s 2>&1", scratch("data"), scratch("b.txt"));
+    expect_with(0, "8 tokens to train on, 2 to judge by, in 2 files",
+                "tokenize --tokenizer bytes --prepare %s --validation 0.2 %s", scratch("data"), scratch("b.txt"));
+    expect_with(1, "there already", "tokenize --tokenizer bytes --prepare %s %s 2>&1", scratch("data"),
+                scratch("b.txt"));
     write_text("c.json", "{\"body\": \"ab\"}\n{\"body\": \"c\"}\n");
-    expect_with(0, "\"documents\": 2", "tokenize --json --tokenizer bytes --json-lines --field body --separator x --prepare %s %s",
+    expect_with(0, "\"documents\": 2",
+                "tokenize --json --tokenizer bytes --json-lines --field body --separator x --prepare %s %s",
                 scratch("lines"), scratch("c.json"));
     assert_contains(command_output, "\"train_tokens\": 5");
     tarn_tokens *tokens = tarn_tokens_open(scratch("lines"), "train");
     assert_int_equal(tarn_tokens_count(tokens), 5);
     tarn_tokens_close(tokens);
-    expect_with(1, "line 1", "tokenize --tokenizer bytes --json-lines --prepare %s %s 2>&1", scratch("other"), scratch("c.json"));
+    expect_with(1, "line 1", "tokenize --tokenizer bytes --json-lines --prepare %s %s 2>&1", scratch("other"),
+                scratch("c.json"));
 }
 
 static void wrong_calls_say_what_is_wrong(void **state)
@@ -91,9 +96,12 @@ static void wrong_calls_say_what_is_wrong(void **state)
     expect_command("tokenize --tokenizer bytes --out x y 2>&1", 2, "unless it is characters");
     expect_command("tokenize --tokenizer bytes --out x --json 2>&1", 2, "--json has no place with --out");
     expect_command("tokenize --train 300 --out x --json y 2>&1", 2, "--json has no place with --out");
-    expect_command("tokenize --tokenizer characters --out x --text a --pieces 2>&1", 2, "no place with --train, --out or --prepare");
-    expect_command("tokenize --tokenizer characters --out x --text a --decode 2>&1", 2, "no place with --train, --out or --prepare");
-    expect_command("tokenize --tokenizer characters --out x --text a --special-as-text 2>&1", 2, "no place with --train");
+    expect_command("tokenize --tokenizer characters --out x --text a --pieces 2>&1", 2,
+                   "no place with --train, --out or --prepare");
+    expect_command("tokenize --tokenizer characters --out x --text a --decode 2>&1", 2,
+                   "no place with --train, --out or --prepare");
+    expect_command("tokenize --tokenizer characters --out x --text a --special-as-text 2>&1", 2,
+                   "no place with --train");
     expect_command("tokenize --tokenizer characters --prepare x --text a y 2>&1", 2, "--text has no place");
     expect_command("tokenize --tokenizer bytes --text a b 2>&1", 2, "exclude each other");
     expect_command("tokenize a --tokenizer bytes b 2>&1", 2, "'b' is not expected");
@@ -107,7 +115,8 @@ static void wrong_calls_say_what_is_wrong(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {in_scope(text_becomes_ids_and_ids_text), in_scope(a_tokenizer_is_learnt_and_used),
-                                       in_scope(files_are_prepared), in_scope(wrong_calls_say_what_is_wrong)};
+    const struct CMUnitTest tests[] = {in_scope(text_becomes_ids_and_ids_text),
+                                       in_scope(a_tokenizer_is_learnt_and_used), in_scope(files_are_prepared),
+                                       in_scope(wrong_calls_say_what_is_wrong)};
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

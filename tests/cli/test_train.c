@@ -1,5 +1,5 @@
-/* test_train.c: `tarn train`, `tarn eval` and `tarn predict`, as their users meet them: what they print, how they end, and what a run that
- * was stopped or killed leaves behind. */
+/* test_train.c: `tarn train`, `tarn eval` and `tarn predict`, as their users meet them: what they print, how they end,
+ * and what a run that was stopped or killed leaves behind. */
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -10,7 +10,9 @@
 #include "support/command.h"
 #include "support/files.h"
 
-#define SMALL "--data digits:400 --model mlp --hidden 16 --batch-size 20 --epochs 4 --eval-every 9 --log-every 3 --lr 0.01 --device cpu"
+#define SMALL \
+    "--data digits:400 --model mlp --hidden 16 --batch-size 20 --epochs 4 --eval-every 9 --log-every 3 --lr 0.01 " \
+    "--device cpu"
 
 /* printf for command lines; valid until the next one. */
 static const char *line(const char *format, ...) TARN_PRINTF(1, 2);
@@ -46,7 +48,7 @@ static void assert_same_model(const char *folder, const char *other)
     }
 }
 
-/* ---- calls ----------------------------------------------------------------------------------------------------------------- */
+/* ---- calls ------------------------------------------------------------------------------------------------------- */
 
 static void wrong_calls_say_what_is_wrong(void **state)
 {
@@ -116,7 +118,8 @@ static void a_dry_run_says_what_it_would_do_and_writes_nothing(void **state)
     assert_non_null(strstr(command_output, "400 samples of 1 × 28 × 28 to train on, 80 to judge by, 10 classes"));
     assert_non_null(strstr(command_output, "memory      about"));
     assert_null(strstr(command_output, "taken by auto"));
-    expect_command(line("train --data digits:50 --device auto --out %s --dry-run 2>&1", scratch("dry")), 0, "; taken by auto");
+    expect_command(line("train --data digits:50 --device auto --out %s --dry-run 2>&1", scratch("dry")), 0,
+                   "; taken by auto");
     assert_null(strstr(command_output, "libtarn")); /* the reasons are in `tarn info` */
     assert_null(strstr(command_output, "not here"));
     assert_false(is_there(scratch("dry")));
@@ -125,20 +128,23 @@ static void a_dry_run_says_what_it_would_do_and_writes_nothing(void **state)
 static void a_configuration_is_read_and_flags_come_after_it(void **state)
 {
     (void)state;
-    const char *file =
-        write_text("config.json", "{\"data\": \"digits:100\", \"model\": \"mlp\", \"epochs\": 3, \"batch_size\": 10, \"device\": \"cpu\"}");
-    expect_command(line("train %s --dry-run --out %s", file, scratch("configured")), 0, "0 to 30, 10 samples in each, 10 in an epoch");
+    const char *file = write_text(
+        "config.json",
+        "{\"data\": \"digits:100\", \"model\": \"mlp\", \"epochs\": 3, \"batch_size\": 10, \"device\": \"cpu\"}");
+    expect_command(line("train %s --dry-run --out %s", file, scratch("configured")), 0,
+                   "0 to 30, 10 samples in each, 10 in an epoch");
     expect_command(line("train %s --dry-run --epochs 2 --out %s", file, scratch("configured")), 0, "0 to 20, ");
     file = write_text("wrong.json", "{\"epocs\": 3}");
     expect_command(line("train %s 2>&1", file), 2, "there is no option 'epocs'");
     assert_non_null(strstr(command_output, "wrong.json"));
     assert_non_null(strstr(command_output, "did you mean 'epochs'?"));
-    expect_command(line("train %s 2>&1", write_text("wrong.json", "{\"learning_rate\": 3}")), 2, "there is no option 'learning_rate'; did you mean 'lr'?");
+    expect_command(line("train %s 2>&1", write_text("wrong.json", "{\"learning_rate\": 3}")), 2,
+                   "there is no option 'learning_rate'; did you mean 'lr'?");
     expect_command(line("train %s 2>&1", write_text("wrong.json", "{\"n_embd\": 3}")), 2, "did you mean 'width'?");
     expect_command(line("train %s --resume x 2>&1", write_text("good.json", "{}")), 2, "leave out");
 }
 
-/* ---- a run ----------------------------------------------------------------------------------------------------------------- */
+/* ---- a run ------------------------------------------------------------------------------------------------------- */
 
 static void a_run_prints_plain_lines_in_a_pipe_and_objects_as_json(void **state)
 {
@@ -156,7 +162,8 @@ static void a_run_prints_plain_lines_in_a_pipe_and_objects_as_json(void **state)
     assert_non_null(strstr(command_output, "\"validation\": null, \"of_peak\": null, \"busy\": "));
     assert_non_null(strstr(command_output, "\"seconds_left\": 0.0"));
     assert_same_model(scratch("plain"), scratch("json"));
-    assert_int_equal(run_command(line("train " SMALL " --quiet --threads 1 --workers 2 --out %s", scratch("quiet"))), 0);
+    assert_int_equal(run_command(line("train " SMALL " --quiet --threads 1 --workers 2 --out %s", scratch("quiet"))),
+                     0);
     assert_string_equal(command_output, "");
     assert_same_model(scratch("plain"), scratch("quiet"));
     expect_command(line("train " SMALL " --out %s 2>&1", scratch("plain")), 1, "already exists");
@@ -187,7 +194,8 @@ static void the_unit_of_the_speed_follows_the_data(void **state)
     (void)state;
     char path[600];
     size_t length;
-    expect_command(line("train --data csv:%s --device cpu --epochs 30 --out %s", make_table(), scratch("rows")), 0, " rows/s");
+    expect_command(line("train --data csv:%s --device cpu --epochs 30 --out %s", make_table(), scratch("rows")), 0,
+                   " rows/s");
     assert_null(strstr(command_output, "images"));
     snprintf(path, sizeof(path), "%s", scratch("rows/metrics.jsonl"));
     char *metrics = get_file(path, &length), *page;
@@ -198,7 +206,8 @@ static void the_unit_of_the_speed_follows_the_data(void **state)
     assert_null(strstr(page, "mages per second"));
     free(metrics);
     free(page);
-    assert_true(command_objects(line("train --data csv:%s --device cpu --json --out %s", make_table(), scratch("row_objects"))) > 2);
+    assert_true(command_objects(line("train --data csv:%s --device cpu --json --out %s", make_table(),
+                                     scratch("row_objects"))) > 2);
     assert_contains(command_output, "\"rows_per_second\": ");
     expect_command(line("train --data digits:400 --device cpu --epochs 1 --out %s", scratch("images")), 0, " images/s");
 }
@@ -207,12 +216,16 @@ static void the_unit_of_the_speed_follows_the_data(void **state)
 static void short_epochs_are_judged_together(void **state)
 {
     (void)state;
-    expect_command(line("train --data csv:%s --device cpu --epochs 45 --out %s", make_table(), scratch("together")), 0, "step 45  epoch 45 of 45  validation");
+    expect_command(line("train --data csv:%s --device cpu --epochs 45 --out %s", make_table(), scratch("together")), 0,
+                   "step 45  epoch 45 of 45  validation");
     assert_int_equal(occurrences(command_output, "validation loss "), 4); /* after 20, 40 and 45 steps, and the best */
     assert_int_equal(occurrences(command_output, "lr "), 3);
-    expect_command(line("train --data csv:%s --device cpu --epochs 2000 --out %s", make_table(), scratch("many")), 0, "");
+    expect_command(line("train --data csv:%s --device cpu --epochs 2000 --out %s", make_table(), scratch("many")), 0,
+                   "");
     assert_int_equal(occurrences(command_output, "validation loss "), 51);
-    expect_command(line("train --data csv:%s --device cpu --epochs 5 --eval-every 1 --out %s", make_table(), scratch("each")), 0, "");
+    expect_command(
+        line("train --data csv:%s --device cpu --epochs 5 --eval-every 1 --out %s", make_table(), scratch("each")), 0,
+        "");
     assert_int_equal(occurrences(command_output, "validation loss "), 6);
 }
 
@@ -244,15 +257,18 @@ static void wait_for_metrics(const char *folder, pid_t child)
     char path[1200];
     struct stat about = {0};
     snprintf(path, sizeof(path), "%s/metrics.jsonl", folder);
-    for (int i = 0; i < 3000 && !(stat(path, &about) == 0 && about.st_size > 0) && waitpid(child, NULL, WNOHANG) == 0; i++)
+    for (int i = 0; i < 3000 && !(stat(path, &about) == 0 && about.st_size > 0) && waitpid(child, NULL, WNOHANG) == 0;
+         i++)
         sleep_ms(10);
     assert_true(about.st_size > 0);
 }
 
-/* A run long enough to be stopped on its way; under a sanitizer, where drawing digits takes many times as long, a shorter one is. */
+/* A run long enough to be stopped on its way; under a sanitizer, where drawing digits takes many times as long, a
+ * shorter one is. */
 static const char *long_run(const char *folder)
 {
-    return line("train --data digits:%d --steps %d --model mlp --hidden 16 --batch-size 10 --eval-every 50 --log-every 5 --lr 0.003 --device cpu --out %s",
+    return line("train --data digits:%d --steps %d --model mlp --hidden 16 --batch-size 10 --eval-every 50 --log-every "
+                "5 --lr 0.003 --device cpu --out %s",
                 getenv("TARN_TEST_QUICK") ? 200 : 1000, getenv("TARN_TEST_QUICK") ? 200 : 500, folder);
 }
 
@@ -297,7 +313,8 @@ static int fill_pipe(const char *path)
     return end;
 }
 
-/* SIGTERM every 20 ms until the run has ended: how it did, and how long that took. One that goes on for 20 s is killed. */
+/* SIGTERM every 20 ms until the run has ended: how it did, and how long that took. One that goes on for 20 s is killed.
+ */
 static int stop_again_and_again(pid_t child, double *seconds)
 {
     struct timespec begin, now;
@@ -327,7 +344,10 @@ static void signals_of_one_second_are_one_request_and_the_next_ends_the_run(void
     snprintf(folder, sizeof(folder), "%s", scratch("impatient"));
     snprintf(output, sizeof(output), "%s.pipe", folder);
     assert_int_equal(mkfifo(output, 0600), 0);
-    pid_t child = start(line("train --data digits:200 --steps 1000000 --model mlp --hidden 16 --log-every 5 --device cpu --out %s", folder), output);
+    pid_t child = start(
+        line("train --data digits:200 --steps 1000000 --model mlp --hidden 16 --log-every 5 --device cpu --out %s",
+             folder),
+        output);
     int reader = open(output, O_RDONLY | O_NONBLOCK);
     wait_for_metrics(folder, child);
     int writer = fill_pipe(output), status = stop_again_and_again(child, &seconds);
@@ -363,11 +383,11 @@ static void a_killed_run_goes_on_from_its_last_checkpoint_bit_for_bit(void **sta
 static void a_loss_that_is_not_finite_is_a_failure_that_names_step_and_layer(void **state)
 {
     (void)state;
-    expect_command(
-        line("train --data digits:100 --model mlp --hidden 16 --batch-size 10 --optimizer sgd --lr 1000 --weight-decay 1000 --epochs 20 "
-             "--device cpu --out %s 2>&1",
-             scratch("nan")),
-        1, "is not finite");
+    expect_command(line("train --data digits:100 --model mlp --hidden 16 --batch-size 10 --optimizer sgd --lr 1000 "
+                        "--weight-decay 1000 --epochs 20 "
+                        "--device cpu --out %s 2>&1",
+                        scratch("nan")),
+                   1, "is not finite");
     assert_non_null(strstr(command_output, "step "));
     assert_true(is_there(scratch("nan/trainer.json")));
 }
@@ -376,25 +396,31 @@ static void a_loss_that_is_not_finite_is_a_failure_that_names_step_and_layer(voi
 static void the_log_of_runs_is_a_table(void **state)
 {
     (void)state;
-    static const char row[] = "{\"date\": \"2026-11-16T21:53:09Z\", \"end\": \"%s\", \"folder\": \"%s\", \"model\": \"lenet\", \"data\": \"digits:500\", "
-                              "\"device\": \"cpu\", \"processor\": \"one\", \"precision\": \"f32\", \"parameters\": 28938, \"batch_size\": 64, "
-                              "\"steps_in_epoch\": 7, \"first_step\": 0, \"step\": 14, \"steps\": 14, \"seconds\": 0.5, "
-                              "\"seconds_per_1000_steps\": 41.5, \"seconds_per_epoch\": 0.25, \"loss\": %s, \"val_loss\": %s, "
-                              "\"best_step\": 14, \"best_loss\": 1.5, \"best_accuracy\": 0.5, \"version\": \"0.1.0\"}\n";
+    static const char row[] =
+        "{\"date\": \"2026-11-16T21:53:09Z\", \"end\": \"%s\", \"folder\": \"%s\", \"model\": \"lenet\", \"data\": "
+        "\"digits:500\", "
+        "\"device\": \"cpu\", \"processor\": \"one\", \"precision\": \"f32\", \"parameters\": 28938, \"batch_size\": "
+        "64, "
+        "\"steps_in_epoch\": 7, \"first_step\": 0, \"step\": 14, \"steps\": 14, \"seconds\": 0.5, "
+        "\"seconds_per_1000_steps\": 41.5, \"seconds_per_epoch\": 0.25, \"loss\": %s, \"val_loss\": %s, "
+        "\"best_step\": 14, \"best_loss\": 1.5, \"best_accuracy\": 0.5, \"version\": \"0.1.0\"}\n";
     char text[4096];
     int used = snprintf(text, sizeof(text), row, "finished", "r1", "1.89283267", "1.5");
     snprintf(text + used, sizeof(text) - (size_t)used, row, "failed", "r2", "1.04901365e+26", "null");
     mkdir(scratch("log"), 0777);
     write_text("log/log.jsonl", text);
     expect_command(line("runs %s", scratch("log")), 0,
-                   "date              model  data        device  precision  step  s/1000 steps  s/epoch       loss  val loss  end       folder\n"
-                   "2026-11-16 21:53  lenet  digits:500  cpu     f32          14          41.5      0.2     1.8928    1.5000  finished  r1\n"
-                   "2026-11-16 21:53  lenet  digits:500  cpu     f32          14          41.5      0.2  1.049e+26         -  failed    r2\n");
+                   "date              model  data        device  precision  step  s/1000 steps  s/epoch       loss  "
+                   "val loss  end       folder\n"
+                   "2026-11-16 21:53  lenet  digits:500  cpu     f32          14          41.5      0.2     1.8928    "
+                   "1.5000  finished  r1\n"
+                   "2026-11-16 21:53  lenet  digits:500  cpu     f32          14          41.5      0.2  1.049e+26     "
+                   "    -  failed    r2\n");
     assert_int_equal(command_objects(line("runs %s --json", scratch("log"))), 2);
     expect_command(line("runs %s 2>&1", scratch("nosuch")), 1, "no run has ended there");
 }
 
-/* ---- use ------------------------------------------------------------------------------------------------------------------- */
+/* ---- use --------------------------------------------------------------------------------------------------------- */
 
 static void eval_prints_a_table_of_classes(void **state)
 {

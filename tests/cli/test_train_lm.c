@@ -40,15 +40,17 @@ static const char *make_text(void)
 /* The flags of a run long enough to be stopped on its way. */
 static const char *small_run(const char *folder, const char *more)
 {
-    return line(
-        "train --data text:%s --layers 1 --heads 2 --width 16 --context 12 --batch-size 8 --micro-batch 4 --steps %d --eval-every 25 "
-        "--eval-batches 2 --log-every 5 --lr 0.01 --min-lr 0.001 --dropout 0.1 --clip-norm 1 --weight-decay 0.1 --device cpu --out %s %s",
-        make_text(), getenv("TARN_TEST_QUICK") ? 100 : 300, folder, more);
+    return line("train --data text:%s --layers 1 --heads 2 --width 16 --context 12 --batch-size 8 --micro-batch 4 "
+                "--steps %d --eval-every 25 "
+                "--eval-batches 2 --log-every 5 --lr 0.01 --min-lr 0.001 --dropout 0.1 --clip-norm 1 --weight-decay "
+                "0.1 --device cpu --out %s %s",
+                make_text(), getenv("TARN_TEST_QUICK") ? 100 : 300, folder, more);
 }
 
 static void assert_same_model(const char *folder, const char *other)
 {
-    static const char *const names[] = {"model.safetensors", "best/model.safetensors", "optimizer.safetensors", "tokenizer.json"};
+    static const char *const names[] = {"model.safetensors", "best/model.safetensors", "optimizer.safetensors",
+                                        "tokenizer.json"};
     for (int i = 0; i < 4; i++) {
         char path[2][1200];
         size_t count[2];
@@ -62,7 +64,7 @@ static void assert_same_model(const char *folder, const char *other)
     }
 }
 
-/* ---- calls ----------------------------------------------------------------------------------------------------------------- */
+/* ---- calls ------------------------------------------------------------------------------------------------------- */
 
 static void wrong_calls_say_what_is_wrong(void **state)
 {
@@ -84,7 +86,8 @@ static void wrong_calls_say_what_is_wrong(void **state)
         {"--context 4000 --width 16 --heads 1 --layers 1", "tokens to train on", 1},
     };
     for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++)
-        expect_command(line("train --data text:%s %s --dry-run 2>&1", text, calls[i].flags), calls[i].status, calls[i].text);
+        expect_command(line("train --data text:%s %s --dry-run 2>&1", text, calls[i].flags), calls[i].status,
+                       calls[i].text);
     expect_command("train --data digits:50 --context 5 --dry-run 2>&1", 2, "context is for language models");
     expect_command("train --model gpt2 --data digits:50 --dry-run 2>&1", 2, "learns from text");
     expect_command("train --data text:/nosuch --dry-run 2>&1", 1, "/nosuch");
@@ -107,27 +110,35 @@ static void a_dry_run_says_what_is_missing(void **state)
 {
     (void)state;
     const char *text = make_text();
-    expect_command(line("train --data text:%s --tokenizer bytes --model gpt2-1.5b --context 64 --device mirror --dry-run --out %s", text, scratch("large")), 0, "does not fit: ");
+    expect_command(
+        line("train --data text:%s --tokenizer bytes --model gpt2-1.5b --context 64 --device mirror --dry-run --out %s",
+             text, scratch("large")),
+        0, "does not fit: ");
     assert_non_null(strstr(command_output, "1476073600 trained, 0 frozen"));
-    expect_command(line("train --data text:%s --tokenizer bytes --model gpt2-1.5b --context 64 --device mirror --out %s 2>&1", text, scratch("large")), 1,
-                   "tarn train: the run does not fit into memory; --ignore-memory starts it all the same\n");
+    expect_command(
+        line("train --data text:%s --tokenizer bytes --model gpt2-1.5b --context 64 --device mirror --out %s 2>&1",
+             text, scratch("large")),
+        1, "tarn train: the run does not fit into memory; --ignore-memory starts it all the same\n");
 }
 
-/* ---- a run ----------------------------------------------------------------------------------------------------------------- */
+/* ---- a run ------------------------------------------------------------------------------------------------------- */
 
 /* Terabytes, on any machine: the table, and settings as they are typed. Nothing is left of the run. */
 static void a_run_that_cannot_fit_does_not_start(void **state)
 {
     (void)state;
     const char *text = make_text();
-    const char *run = line("train --data text:%s --tokenizer bytes --layers 64 --heads 2 --width 64 --context 64 --batch-size 65536 --device cpu --out %s", text, scratch("huge"));
+    const char *run = line("train --data text:%s --tokenizer bytes --layers 64 --heads 2 --width 64 --context 64 "
+                           "--batch-size 65536 --device cpu --out %s",
+                           text, scratch("huge"));
     char command[4096];
     snprintf(command, sizeof(command), "%s 2>&1", run);
     expect_command(command, 1, " TiB  activations\n");
     expect_command(command, 1, " needed at least\n");
     expect_command(command, 1, "free on cpu\n");
     expect_command(command, 1, "needed, which fits, with --micro-batch ");
-    expect_command(command, 1, "needed, which fits, with --recompute block"); /* with --micro-batch, by what is free: train.plan has both */
+    /* with --micro-batch, by what is free: train.plan has both */
+    expect_command(command, 1, "needed, which fits, with --recompute block");
     assert_int_not_equal(access(scratch("huge"), F_OK), 0);
     snprintf(command, sizeof(command), "%s --dry-run", run);
     expect_command(command, 0, "does not fit: ");
@@ -165,13 +176,17 @@ static void shards_are_trained_on(void **state)
     (void)state;
     char shards[600];
     snprintf(shards, sizeof(shards), "%s", scratch("shards"));
-    expect_command(line("tokenize %s --prepare %s --tokenizer bytes --validation 0.1 2>&1", make_text(), shards), 0, "");
-    const char *flags = "--layers 1 --heads 1 --width 8 --context 8 --batch-size 4 --steps 20 --eval-every 10 --device cpu";
-    expect_command(line("train --data shards:%s %s --out %s 2>&1", shards, flags, scratch("sharded")), 0, "vocabulary 256");
+    expect_command(line("tokenize %s --prepare %s --tokenizer bytes --validation 0.1 2>&1", make_text(), shards), 0,
+                   "");
+    const char *flags =
+        "--layers 1 --heads 1 --width 8 --context 8 --batch-size 4 --steps 20 --eval-every 10 --device cpu";
+    expect_command(line("train --data shards:%s %s --out %s 2>&1", shards, flags, scratch("sharded")), 0,
+                   "vocabulary 256");
     expect_command(line("train --resume %s --steps 30 2>&1", scratch("sharded")), 0, "step 30 of 30");
     expect_command(line("eval %s --data shards:%s", scratch("sharded"), shards), 0, "perplexity");
-    expect_command(line("train --data shards:%s %s --tokenizer characters --out %s 2>&1", shards, flags, scratch("wrong")), 2,
-                   "have their own");
+    expect_command(
+        line("train --data shards:%s %s --tokenizer characters --out %s 2>&1", shards, flags, scratch("wrong")), 2,
+        "have their own");
 }
 
 static void the_demo_trains_and_writes(void **state)
@@ -187,7 +202,7 @@ static void the_demo_trains_and_writes(void **state)
     expect_command("demo --lr 1 2>&1", 2, "takes no --lr");
 }
 
-/* ---- stopped and killed ---------------------------------------------------------------------------------------------------- */
+/* ---- stopped and killed ------------------------------------------------------------------------------------------ */
 
 /* Starts a run that writes to a file; returns its process. */
 static pid_t start(const char *arguments, const char *log)
@@ -217,7 +232,8 @@ static void wait_for_metrics(const char *folder, pid_t child)
     char path[1200];
     struct stat about = {0};
     snprintf(path, sizeof(path), "%s/metrics.jsonl", folder);
-    for (int i = 0; i < 3000 && !(stat(path, &about) == 0 && about.st_size > 0) && waitpid(child, NULL, WNOHANG) == 0; i++)
+    for (int i = 0; i < 3000 && !(stat(path, &about) == 0 && about.st_size > 0) && waitpid(child, NULL, WNOHANG) == 0;
+         i++)
         sleep_ms(10);
     assert_true(about.st_size > 0);
 }
@@ -230,7 +246,8 @@ static void read_terminal(int columns, const char *folder, char *text, size_t si
         skip();
     assert_true(grantpt(terminal) == 0 && unlockpt(terminal) == 0);
     own = open(ptsname(terminal), O_RDWR | O_NOCTTY); /* so that it stays open */
-    assert_int_equal(ioctl(terminal, TIOCSWINSZ, &(struct winsize){.ws_row = 24, .ws_col = (unsigned short)columns}), 0);
+    assert_int_equal(ioctl(terminal, TIOCSWINSZ, &(struct winsize){.ws_row = 24, .ws_col = (unsigned short)columns}),
+                     0);
     pid_t child = start(small_run(folder, ""), ptsname(terminal));
     size_t used = 0;
     for (bool is_over = false; !is_over;) {
@@ -252,7 +269,8 @@ static void a_terminal_shows_one_line_that_fits_it(void **state)
 {
     (void)state;
     static char text[1 << 18];
-    static const char *const parts[] = {"] ", " of ", "loss ", "lr ", "norm ", " tokens/s", "validation ", " KiB", " s left"};
+    static const char *const parts[] = {"] ",        " of ",        "loss ", "lr ",    "norm ",
+                                        " tokens/s", "validation ", " KiB",  " s left"};
     read_terminal(200, scratch("wide"), text, sizeof(text));
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
         assert_contains(text, parts[i]);
@@ -312,11 +330,11 @@ static void a_killed_run_goes_on_from_its_last_checkpoint_bit_for_bit(void **sta
 static void a_loss_that_is_not_finite_names_step_and_layer(void **state)
 {
     (void)state;
-    expect_command(
-        line("train --data text:%s --layers 1 --heads 1 --width 8 --context 8 --batch-size 4 --steps 50 --optimizer sgd --lr 100000 "
-             "--weight-decay 100000 --device cpu --out %s 2>&1",
-             make_text(), scratch("nan")),
-        1, "is not finite");
+    expect_command(line("train --data text:%s --layers 1 --heads 1 --width 8 --context 8 --batch-size 4 --steps 50 "
+                        "--optimizer sgd --lr 100000 "
+                        "--weight-decay 100000 --device cpu --out %s 2>&1",
+                        make_text(), scratch("nan")),
+                   1, "is not finite");
     assert_non_null(strstr(command_output, "step "));
 }
 

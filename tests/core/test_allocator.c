@@ -1,5 +1,5 @@
-/* test_allocator.c: an allocator of the caller's, which fails at every allocation in turn: no crash, no leak, an error of the right kind, and
- * a library that works afterwards. */
+/* test_allocator.c: an allocator of the caller's, which fails at every allocation in turn: no crash, no leak, an error
+ * of the right kind, and a library that works afterwards. */
 #include <pthread.h>
 
 #include "base/memory.h"
@@ -43,7 +43,7 @@ static void count_release(void *memory, size_t bytes, void *ctx)
 
 static counting counts = {.lock = PTHREAD_MUTEX_INITIALIZER, .fail_at = -1};
 
-/* ---- scenarios: each must cope with NULL from everywhere --------------------------------------------------------------------- */
+/* ---- scenarios: each must cope with NULL from everywhere --------------------------------------------------------- */
 
 static void create(void)
 {
@@ -97,7 +97,8 @@ static void differentiate(void)
         tarn_backward(loss);
     }
     tarn_grad(w);
-    tarn_backward_from(tarn_max(tarn_reshape(w, TARN_SHAPE(3, 8)), TARN_AXES(0), false), tarn_ones(TARN_SHAPE(8), TARN_F32, CPU), NULL);
+    tarn_backward_from(tarn_max(tarn_reshape(w, TARN_SHAPE(3, 8)), TARN_AXES(0), false),
+                       tarn_ones(TARN_SHAPE(8), TARN_F32, CPU), NULL);
 }
 
 static void train(void)
@@ -191,10 +192,11 @@ static void anomaly(void)
 static const struct {
     const char *name;
     void (*run)(void);
-} scenarios[] = {{"create", create},     {"compute", compute},     {"differentiate", differentiate}, {"train", train}, {"checkpoint", checkpoint},
-                 {"function", function}, {"gradcheck", gradcheck}, {"text", text},                   {"anomaly", anomaly}};
+} scenarios[] = {{"create", create},         {"compute", compute},   {"differentiate", differentiate}, {"train", train},
+                 {"checkpoint", checkpoint}, {"function", function}, {"gradcheck", gradcheck},         {"text", text},
+                 {"anomaly", anomaly}};
 
-/* ---- the tests ------------------------------------------------------------------------------------------------------------- */
+/* ---- the tests --------------------------------------------------------------------------------------------------- */
 
 static void forget_everything(tarn_scope *scope)
 {

@@ -47,7 +47,8 @@ static void devices_and_settings(void **state)
     REFUSE(tarn_set_threads, tarn_set_threads(257));
     REFUSE(tarn_set_allocator, tarn_set_allocator(&(tarn_allocator){0}));
     REFUSE(tarn_set_allocator, tarn_set_allocator(NULL)); /* tensors are alive */
-    bool (*unchecked)(tarn_code, const char *, ...) = tarn_set_error; /* the compiler would not let a NULL format pass */
+    /* the compiler would not let a NULL format pass */
+    bool (*unchecked)(tarn_code, const char *, ...) = tarn_set_error;
     REFUSE(tarn_set_error, unchecked(TARN_ERROR_IO, NULL));
     ACCEPT(!tarn_suggest(NULL, NULL, -1) && !tarn_suggest("lr", NULL, 1));
     ACCEPT(tarn_device_name(cpu, NULL, 0));

@@ -1,4 +1,5 @@
-/* test_capture.c: captured steps on a device that records: what a run reads anew and what it keeps, what cannot be recorded, and whose the memory is. */
+/* test_capture.c: captured steps on a device that records: what a run reads anew and what it keeps, what cannot be
+ * recorded, and whose the memory is. */
 #include <math.h>
 #include <tarn/graph.h>
 #include <tarn/profile.h>
@@ -10,7 +11,7 @@ static tarn_device mirror(void)
     return tarn_device_parse("mirror:0");
 }
 
-/* ---- what a run does ------------------------------------------------------------------------------------------------------- */
+/* ---- what a run does --------------------------------------------------------------------------------------------- */
 
 typedef struct sums {
     tarn_tensor *x, *y;
@@ -28,7 +29,8 @@ static bool double_and_add(void *ctx)
 static void a_step_is_recorded_and_not_run_and_then_run_as_often_as_asked(void **state)
 {
     (void)state;
-    sums s = {tarn_from_f32((const float[]){1, 2}, TARN_SHAPE(2), mirror()), tarn_zeros(TARN_SHAPE(2), TARN_F32, mirror())};
+    sums s = {tarn_from_f32((const float[]){1, 2}, TARN_SHAPE(2), mirror()),
+              tarn_zeros(TARN_SHAPE(2), TARN_F32, mirror())};
     tarn_graph *graph = tarn_graph_capture(mirror(), double_and_add, &s);
     assert_ok();
     assert_values(s.y, 0, 0, 0);
@@ -51,7 +53,8 @@ static bool draw(void *ctx)
     tarn_tensor *x = tarn_ones(TARN_SHAPE(64), TARN_F32, mirror());
     tarn_requires_grad(x, true);
     tarn_tensor *y = tarn_dropout(x, 0.5);
-    bool good = tarn_copy(d->x, tarn_detach(y)) && tarn_backward(tarn_sum(y, TARN_ALL_AXES, false)) && tarn_copy(d->kept, tarn_grad(x));
+    bool good = tarn_copy(d->x, tarn_detach(y)) && tarn_backward(tarn_sum(y, TARN_ALL_AXES, false)) &&
+                tarn_copy(d->kept, tarn_grad(x));
     tarn_scope_close(scope);
     return good;
 }
@@ -77,7 +80,7 @@ static void random_numbers_go_on_from_run_to_run(void **state)
     tarn_graph_free(graph);
 }
 
-/* ---- what cannot be -------------------------------------------------------------------------------------------------------- */
+/* ---- what cannot be ---------------------------------------------------------------------------------------------- */
 
 static bool read_value(void *ctx)
 {
@@ -132,7 +135,8 @@ static bool look_up(void *ctx)
 static void an_index_that_is_nowhere_is_found_in_the_run_that_reads_it(void **state)
 {
     (void)state;
-    lookup l = {tarn_arange(0, 5, 1, TARN_F32, mirror()), tarn_zeros(TARN_SHAPE(2), TARN_I64, mirror()), tarn_zeros(TARN_SHAPE(2), TARN_F32, mirror())};
+    lookup l = {tarn_arange(0, 5, 1, TARN_F32, mirror()), tarn_zeros(TARN_SHAPE(2), TARN_I64, mirror()),
+                tarn_zeros(TARN_SHAPE(2), TARN_F32, mirror())};
     tarn_graph *graph = tarn_graph_capture(mirror(), look_up, &l);
     assert_true(tarn_write(l.index, (const int64_t[]){4, 1}, 2 * sizeof(int64_t)));
     assert_true(tarn_graph_run(graph));
@@ -143,7 +147,7 @@ static void an_index_that_is_nowhere_is_found_in_the_run_that_reads_it(void **st
     tarn_graph_free(graph);
 }
 
-/* ---- memory ---------------------------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 enum { LARGE = 1 << 20 };
 
@@ -169,14 +173,16 @@ static void a_graph_keeps_its_memory_and_the_peak_counts_it_once(void **state)
     tarn_graph *graph = tarn_graph_capture(mirror(), square_twice, &s);
     assert_ok();
     int64_t captured = tarn_memory_of(mirror()).peak_used - before.used;
-    assert_true(eager >= 2 * bytes && captured >= eager && captured < eager + bytes / 2); /* not both: the eager step is over */
+    /* not both: the eager step is over */
+    assert_true(eager >= 2 * bytes && captured >= eager && captured < eager + bytes / 2);
 
     tarn_tensor *more[4]; /* the recorded step's memory is nobody else's */
     for (int i = 0; i < 4; i++)
         more[i] = tarn_full(TARN_SHAPE(LARGE), 7, TARN_F32, mirror());
     assert_true(tarn_graph_run(graph));
     for (int i = 0; i < 4; i++)
-        assert_true(tarn_item(tarn_max(more[i], TARN_ALL_AXES, false)) == 7 && tarn_item(tarn_min(more[i], TARN_ALL_AXES, false)) == 7);
+        assert_true(tarn_item(tarn_max(more[i], TARN_ALL_AXES, false)) == 7 &&
+                    tarn_item(tarn_min(more[i], TARN_ALL_AXES, false)) == 7);
     assert_true(tarn_item(tarn_max(s.y, TARN_ALL_AXES, false)) == 16);
     assert_true(tarn_memory_of(mirror()).peak_used - before.used >= captured + 4 * bytes);
     tarn_graph_free(graph);

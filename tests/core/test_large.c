@@ -1,4 +1,5 @@
-/* test_large.c: tensors of more than 2^31 elements. Takes some gigabytes, so it is left out where memory is short or TARN_TEST_QUICK is set. */
+/* test_large.c: tensors of more than 2^31 elements. Takes some gigabytes, so it is left out where memory is short or
+ * TARN_TEST_QUICK is set. */
 #include "base/os/platform.h"
 #include "support/check.h"
 
@@ -51,7 +52,8 @@ static void rows_beyond_two_to_the_31(void **state)
     int64_t rows = 70000, columns = 40000; /* 2.8e9 elements */
     tarn_tensor *x = good(tarn_full(TARN_SHAPE(rows, columns), 1, TARN_U8, tarn_device_cpu()));
     tarn_tensor *line = good(tarn_cast(tarn_arange(0, 200, 1, TARN_I32, tarn_device_cpu()), TARN_U8));
-    assert_true(tarn_copy(tarn_slice(tarn_slice(x, 0, rows - 1, rows), 1, columns - 200, columns), tarn_unsqueeze(line, 0)));
+    assert_true(
+        tarn_copy(tarn_slice(tarn_slice(x, 0, rows - 1, rows), 1, columns - 200, columns), tarn_unsqueeze(line, 0)));
     assert_true(tarn_item_at(x, TARN_SHAPE(-1, -1)) == 199);
     tarn_tensor *sums = good(tarn_sum(x, TARN_AXES(1), false));
     assert_true(at(sums, 0) == 40000 && at(sums, rows - 1) == 40000 - 200 + 19900);

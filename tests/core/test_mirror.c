@@ -1,5 +1,5 @@
-/* test_mirror.c: devices other than the CPU, through the mirror backend: placement, mixed operands, counted copies, gradients without a
- * transfer, one thread for each device. */
+/* test_mirror.c: devices other than the CPU, through the mirror backend: placement, mixed operands, counted copies,
+ * gradients without a transfer, one thread for each device. */
 #include <pthread.h>
 #include <tarn/profile.h>
 
@@ -55,8 +55,20 @@ static void devices_have_names_and_figures(void **state)
 static void a_device_that_is_not_there_is_an_error(void **state)
 {
     (void)state;
-    static const char *const texts[] = {"mirror:2", "mirror:-1", "mirror:", "mirror:x", "mirror:0 ", "nosuch", "", ":0", "cpu:1", "CPU", "../x",
-                                        "mirror:99999999999999999999", "averyveryverylongname", "auto:1"};
+    static const char *const texts[] = {"mirror:2",
+                                        "mirror:-1",
+                                        "mirror:",
+                                        "mirror:x",
+                                        "mirror:0 ",
+                                        "nosuch",
+                                        "",
+                                        ":0",
+                                        "cpu:1",
+                                        "CPU",
+                                        "../x",
+                                        "mirror:99999999999999999999",
+                                        "averyveryverylongname",
+                                        "auto:1"};
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
         assert_true(tarn_device_equal(tarn_device_parse(texts[i]), CPU));
         assert_error(TARN_ERROR_DEVICE, "device_parse");
@@ -136,7 +148,9 @@ static void mixed_mode_moves_the_cpus_operand(void **state)
     assert_true(lies_on(tarn_grad(leaf), CPU));
     assert_values(tarn_grad(leaf), 0, 1, 2);
     assert_null(tarn_add(a, b)); /* neither is on the CPU */
-    assert_error(TARN_ERROR_DEVICE, "add: operands lie on mirror:0 and mirror:1; move one with tarn_to(); only operands on the CPU are moved");
+    assert_error(
+        TARN_ERROR_DEVICE,
+        "add: operands lie on mirror:0 and mirror:1; move one with tarn_to(); only operands on the CPU are moved");
     tarn_set_mixed(TARN_MIXED_ERROR);
     assert_null(tarn_add(c, a));
     assert_error(TARN_ERROR_DEVICE, "add");
@@ -271,7 +285,7 @@ static void each_device_has_its_own_random_numbers_and_pool(void **state)
     assert_int_equal(tarn_memory_of(mirror(1)).blocks, before[1].blocks + 1);
 }
 
-/* ---- one thread for each device ---------------------------------------------------------------------------------------------- */
+/* ---- one thread for each device ---------------------------------------------------------------------------------- */
 
 typedef struct work {
     tarn_device device;
@@ -286,7 +300,8 @@ static void *compute(void *argument)
     tarn_tensor *w = tarn_requires_grad(tarn_normal(TARN_SHAPE(64, 64), 0, 0.1, TARN_F32, job->device), true);
     for (int i = 0; i < 30; i++) {
         tarn_scope *scope = tarn_scope_open();
-        tarn_tensor *y = tarn_sum(tarn_tanh(tarn_mul(w, tarn_normal(TARN_SHAPE(64, 64), 0, 1, TARN_F32, job->device))), TARN_ALL_AXES, false);
+        tarn_tensor *y = tarn_sum(tarn_tanh(tarn_mul(w, tarn_normal(TARN_SHAPE(64, 64), 0, 1, TARN_F32, job->device))),
+                                  TARN_ALL_AXES, false);
         tarn_backward(y);
         tarn_no_grad_open();
         tarn_sub_inplace(w, tarn_mul(tarn_grad(w), tarn_scalar(0.01)));

@@ -1,4 +1,5 @@
-/* test_mirror_fallback.c: a kernel that a backend lacks runs on the CPU: counted, warned about once, and right for any layout. */
+/* test_mirror_fallback.c: a kernel that a backend lacks runs on the CPU: counted, warned about once, and right for any
+ * layout. */
 #include <tarn/profile.h>
 
 #include "support/check.h"
@@ -53,9 +54,11 @@ static void any_layout_falls_back(void **state)
 {
     (void)state;
     tarn_tensor *x = good(tarn_reshape(tarn_arange(0, 12, 1, TARN_F32, mirror()), TARN_SHAPE(3, 4)));
-    tarn_tensor *part = good(tarn_slice(tarn_flip(tarn_transpose(x, 0, 1), TARN_AXES(0)), 1, 1, 3)); /* [[7 11] [6 10] [5 9] [4 8]] */
+    /* [[7 11] [6 10] [5 9] [4 8]] */
+    tarn_tensor *part = good(tarn_slice(tarn_flip(tarn_transpose(x, 0, 1), TARN_AXES(0)), 1, 1, 3));
     assert_values(tarn_add(part, part), 0, 14, 22, 12, 20, 10, 18, 8, 16);
-    assert_values(tarn_add(part, tarn_expand(tarn_slice(part, 0, 0, 1), TARN_SHAPE(4, 2))), 0, 14, 22, 13, 21, 12, 20, 11, 19);
+    assert_values(tarn_add(part, tarn_expand(tarn_slice(part, 0, 0, 1), TARN_SHAPE(4, 2))), 0, 14, 22, 13, 21, 12, 20,
+                  11, 19);
     assert_values(tarn_add(x, tarn_scalar(1)), 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12);
     assert_ptr_equal(tarn_add_inplace(part, part), part); /* only these elements of x change */
     assert_values(x, 0, 0, 1, 2, 3, 8, 10, 12, 14, 16, 18, 20, 22);
@@ -120,8 +123,13 @@ int main(void)
 {
     setenv("TARN_MIRROR_WITHOUT", "tanh,add,attention_grad,nosuchkernel", 1);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_first_kernel_may_be_a_fallback), in_scope(another_kernel_warns_again), in_scope(any_layout_falls_back),
-        in_scope(gradients_fall_back_too), in_scope(results_in_one_storage_fall_back_together), in_scope(a_fallback_can_be_an_error), in_scope(what_a_backend_lacks_can_be_asked),
+        cmocka_unit_test(the_first_kernel_may_be_a_fallback),
+        in_scope(another_kernel_warns_again),
+        in_scope(any_layout_falls_back),
+        in_scope(gradients_fall_back_too),
+        in_scope(results_in_one_storage_fall_back_together),
+        in_scope(a_fallback_can_be_an_error),
+        in_scope(what_a_backend_lacks_can_be_asked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

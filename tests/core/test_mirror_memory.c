@@ -1,4 +1,5 @@
-/* test_mirror_memory.c: a device without enough memory: the error names who holds it, the cache is given back first, the program lives on. */
+/* test_mirror_memory.c: a device without enough memory: the error names who holds it, the cache is given back first,
+ * the program lives on. */
 #include <tarn/profile.h>
 
 #include "support/check.h"
@@ -91,8 +92,8 @@ int main(void)
 {
     setenv("TARN_MIRROR_MEMORY", "16777216", 1);
     const struct CMUnitTest tests[] = {
-        in_scope(out_of_memory_names_the_holders),          in_scope(an_operation_that_runs_out_names_itself),
-        in_scope(the_cache_is_given_back_before_giving_up), in_scope(the_other_device_has_its_own),
+        in_scope(out_of_memory_names_the_holders),           in_scope(an_operation_that_runs_out_names_itself),
+        in_scope(the_cache_is_given_back_before_giving_up),  in_scope(the_other_device_has_its_own),
         in_scope(running_out_again_and_again_leaks_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
-/* test_mirror_refused.c: a backend that cannot be used is refused with its reason, and the program goes on without it. Each case is a process
- * of its own, because a backend is opened once. */
+/* test_mirror_refused.c: a backend that cannot be used is refused with its reason, and the program goes on without it.
+ * Each case is a process of its own, because a backend is opened once. */
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,7 +12,8 @@ static bool refused_for(const char *reason)
         return false;
     }
     tarn_device device = tarn_device_parse("mirror:0");
-    bool said = tarn_error_code() == TARN_ERROR_DEVICE && strstr(tarn_error(), reason) && strstr(tarn_error(), "device_parse");
+    bool said =
+        tarn_error_code() == TARN_ERROR_DEVICE && strstr(tarn_error(), reason) && strstr(tarn_error(), "device_parse");
     if (!said)
         print_error("error: '%s'\n", tarn_error());
     tarn_clear_error();
@@ -35,7 +36,8 @@ static int in_child(const char *variable, const char *value, const char *reason)
 static void a_backend_may_say_why_it_does_not_work(void **state)
 {
     (void)state;
-    assert_int_equal(in_child("TARN_MIRROR_REFUSE", "no driver of version 9", "does not work here: no driver of version 9"), 0);
+    assert_int_equal(
+        in_child("TARN_MIRROR_REFUSE", "no driver of version 9", "does not work here: no driver of version 9"), 0);
 }
 
 static void a_backend_with_another_kernel_list_is_refused(void **state)
@@ -70,13 +72,17 @@ static void a_file_that_is_no_backend_cannot_be_opened(void **state)
 static void a_backend_without_a_device_shows_its_kernels(void **state)
 {
     (void)state;
-    assert_int_equal(in_child("TARN_MIRROR_DEVICELESS", "nothing is plugged in", "does not work here: nothing is plugged in"), 0);
+    assert_int_equal(
+        in_child("TARN_MIRROR_DEVICELESS", "nothing is plugged in", "does not work here: nothing is plugged in"), 0);
     fflush(NULL);
     pid_t child = fork();
     if (child == 0) {
         setenv("TARN_MIRROR_DEVICELESS", "nothing", 1);
         setenv("TARN_MIRROR_WITHOUT", "tanh", 1);
-        _exit(tarn_op_on(tarn_op_find("mul"), "mirror", true) && !tarn_op_on(tarn_op_find("tanh"), "mirror", false) && tarn_device_count("mirror") == 0 ? 0 : 1);
+        _exit(tarn_op_on(tarn_op_find("mul"), "mirror", true) && !tarn_op_on(tarn_op_find("tanh"), "mirror", false) &&
+                      tarn_device_count("mirror") == 0
+                  ? 0
+                  : 1);
     }
     int status = -1;
     waitpid(child, &status, 0);
@@ -106,7 +112,8 @@ static void devices_without_code_are_passed_over(void **state)
     char folder[] = "/tmp/tarn-test-XXXXXX", from[512], path[128];
     assert_non_null(mkdtemp(folder));
     assert_non_null(getenv("TARN_BACKEND_PATH"));
-    snprintf(from, sizeof(from), "%.*s/libtarn-mirror.so", (int)strcspn(getenv("TARN_BACKEND_PATH"), ":"), getenv("TARN_BACKEND_PATH"));
+    snprintf(from, sizeof(from), "%.*s/libtarn-mirror.so", (int)strcspn(getenv("TARN_BACKEND_PATH"), ":"),
+             getenv("TARN_BACKEND_PATH"));
     snprintf(path, sizeof(path), "%s/libtarn-cuda.so", folder);
     assert_int_equal(symlink(from, path), 0);
     int status[2];
@@ -151,9 +158,12 @@ static void the_path_can_be_set_by_a_call(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_backend_may_say_why_it_does_not_work),     cmocka_unit_test(a_backend_with_another_kernel_list_is_refused),
-        cmocka_unit_test(a_backend_that_is_not_there_is_missing),     cmocka_unit_test(a_file_that_is_no_backend_cannot_be_opened),
-        cmocka_unit_test(the_path_can_be_set_by_a_call),              cmocka_unit_test(a_backend_without_a_device_shows_its_kernels),
+        cmocka_unit_test(a_backend_may_say_why_it_does_not_work),
+        cmocka_unit_test(a_backend_with_another_kernel_list_is_refused),
+        cmocka_unit_test(a_backend_that_is_not_there_is_missing),
+        cmocka_unit_test(a_file_that_is_no_backend_cannot_be_opened),
+        cmocka_unit_test(the_path_can_be_set_by_a_call),
+        cmocka_unit_test(a_backend_without_a_device_shows_its_kernels),
         cmocka_unit_test(devices_without_code_are_passed_over),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

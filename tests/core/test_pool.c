@@ -1,4 +1,5 @@
-/* test_pool.c: the caching pool: reuse, splitting and merging, figures, the table by name, and random use without overlap. */
+/* test_pool.c: the caching pool: reuse, splitting and merging, figures, the table by name, and random use without
+ * overlap. */
 #include <pthread.h>
 #include <tarn/profile.h>
 
@@ -180,7 +181,7 @@ static void a_large_block_is_not_worn_down(void **state)
     empty_the_pool();
 }
 
-/* ---- random use ------------------------------------------------------------------------------------------------------------ */
+/* ---- random use -------------------------------------------------------------------------------------------------- */
 
 enum { SLOTS = 64 };
 
@@ -193,7 +194,7 @@ typedef struct held {
 static bool intact(const held *h)
 {
     const unsigned char *data = tarn_data(h->tensor);
-    for (int64_t i = 0; i < h->bytes; i += h->bytes > 5000 ? 97 : 1)
+    for (int64_t i = 0; i<h->bytes; i += h->bytes> 5000 ? 97 : 1)
         if (data[i] != h->mark)
             return false;
     return data[h->bytes - 1] == h->mark;
@@ -311,7 +312,8 @@ static void the_table_of_who_holds_what_adds_up(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        in_scope(the_table_of_who_holds_what_adds_up), in_scope(a_freed_block_is_used_again),
+        in_scope(the_table_of_who_holds_what_adds_up),
+        in_scope(a_freed_block_is_used_again),
         in_scope(neighbours_merge_when_they_are_free),
         in_scope(small_blocks_are_merged_when_memory_goes_back),
         in_scope(the_figures_add_up),

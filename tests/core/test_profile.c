@@ -46,14 +46,15 @@ static tarn_profile_record find(const char *name, bool is_backward)
 
 static void multiply(tarn_device device, bool and_back)
 {
-    tarn_tensor *a = good(tarn_ones(TARN_SHAPE(4, 8), TARN_F32, device)), *b = good(tarn_ones(TARN_SHAPE(8, 16), TARN_F32, device));
+    tarn_tensor *a = good(tarn_ones(TARN_SHAPE(4, 8), TARN_F32, device)),
+                *b = good(tarn_ones(TARN_SHAPE(8, 16), TARN_F32, device));
     tarn_requires_grad(b, and_back);
     tarn_tensor *loss = good(tarn_sum(tarn_tanh(tarn_matmul(a, b)), TARN_ALL_AXES, false));
     if (and_back)
         assert_true(tarn_backward(loss));
 }
 
-/* ---- records --------------------------------------------------------------------------------------------------------------- */
+/* ---- records ----------------------------------------------------------------------------------------------------- */
 
 static void kernels_are_recorded_with_what_they_compute(void **state)
 {
@@ -71,8 +72,8 @@ static void kernels_are_recorded_with_what_they_compute(void **state)
     assert_int_equal(product.shape.size[1], 16);
     assert_true(product.operations == 2.0 * 4 * 8 * 16);
     assert_true(product.bytes == 4.0 * (4 * 8 + 8 * 16 + 4 * 16));
-    assert_true(product.host_start >= 0 && product.host_start <= product.device_start && product.device_start <= product.device_end &&
-                product.device_end <= product.host_end);
+    assert_true(product.host_start >= 0 && product.host_start <= product.device_start &&
+                product.device_start <= product.device_end && product.device_end <= product.host_end);
     assert_int_equal(tanh_back.kind, TARN_PROFILE_KERNEL);
     assert_true(find("matmul", true).operations > 0);
 }
@@ -80,13 +81,15 @@ static void kernels_are_recorded_with_what_they_compute(void **state)
 static void convolution_and_attention_know_their_operations(void **state)
 {
     (void)state;
-    tarn_tensor *x = good(tarn_ones(TARN_SHAPE(2, 3, 8, 8), TARN_F32, CPU)), *w = good(tarn_ones(TARN_SHAPE(5, 3, 3, 3), TARN_F32, CPU));
+    tarn_tensor *x = good(tarn_ones(TARN_SHAPE(2, 3, 8, 8), TARN_F32, CPU)),
+                *w = good(tarn_ones(TARN_SHAPE(5, 3, 3, 3), TARN_F32, CPU));
     tarn_tensor *q = good(tarn_ones(TARN_SHAPE(1, 2, 6, 4), TARN_F32, CPU));
     tarn_requires_grad(w, true);
     tarn_requires_grad(q, true);
     start(CPU);
     assert_true(tarn_backward(tarn_sum(tarn_conv2d(x, w, NULL, NULL), TARN_ALL_AXES, false)));
-    assert_true(tarn_backward(tarn_sum(tarn_attention(q, q, q, &(tarn_attention_options){.causal = true}), TARN_ALL_AXES, false)));
+    assert_true(tarn_backward(
+        tarn_sum(tarn_attention(q, q, q, &(tarn_attention_options){.causal = true}), TARN_ALL_AXES, false)));
     stop();
     double convolution = 2.0 * (2 * 5 * 6 * 6) * (3 * 3 * 3), pairs = 6 * 7 / 2.0;
     assert_true(find("conv2d", false).operations == convolution);
@@ -127,7 +130,7 @@ static void elements_of_expanded_axes_count_once(void **state)
     assert_true(find("exp", false).bytes == 4.0 * (8 + 800));
 }
 
-/* ---- sums ------------------------------------------------------------------------------------------------------------------ */
+/* ---- sums -------------------------------------------------------------------------------------------------------- */
 
 static void shares_add_up_and_rows_hold_every_record(void **state)
 {
@@ -176,7 +179,7 @@ static void a_sample_leaves_the_profile_before_it(void **state)
     assert_true(find("matmul", false).operations > 0);
 }
 
-/* ---- devices --------------------------------------------------------------------------------------------------------------- */
+/* ---- devices ----------------------------------------------------------------------------------------------------- */
 
 static void copies_and_waits_of_a_device_are_recorded(void **state)
 {
@@ -196,7 +199,7 @@ static void copies_and_waits_of_a_device_are_recorded(void **state)
     assert_true(tarn_device_equal(find("sum", false).device, mirror));
 }
 
-/* ---- spans, threads and the trace ------------------------------------------------------------------------------------------ */
+/* ---- spans, threads and the trace -------------------------------------------------------------------------------- */
 
 static void *work_apart(void *ctx)
 {
@@ -282,7 +285,7 @@ static void spans_may_be_too_deep(void **state)
     assert_int_equal(tarn_profile_count(), 16 + 1);
 }
 
-/* ---- batches --------------------------------------------------------------------------------------------------------------- */
+/* ---- batches ----------------------------------------------------------------------------------------------------- */
 
 static bool get_sample(int64_t index, void *const *memory, void *ctx)
 {
@@ -291,14 +294,15 @@ static bool get_sample(int64_t index, void *const *memory, void *ctx)
     return true;
 }
 
-/* While the device is at step n, batch n + 1 travels: the mirror device has lanes. Which batches are full in time depends on the threads, so a step waits
- * for them as long as it takes. */
+/* While the device is at step n, batch n + 1 travels: the mirror device has lanes. Which batches are full in time
+ * depends on the threads, so a step waits for them as long as it takes. */
 static void the_copy_of_the_next_batch_overlaps_a_step(void **state)
 {
     (void)state;
     tarn_device mirror = tarn_device_parse("mirror:0");
     tarn_dataset *dataset = tarn_dataset_new(&(tarn_field){"x", TARN_F32, TARN_SCALAR}, 1, 64, get_sample, NULL, NULL);
-    tarn_loader *loader = tarn_loader_new(dataset, &(tarn_loader_options){.batch_size = 2, .workers = 1, .device = mirror});
+    tarn_loader *loader =
+        tarn_loader_new(dataset, &(tarn_loader_options){.batch_size = 2, .workers = 1, .device = mirror});
     assert_ok();
     if (!TARN__HAVE_JANSSON)
         skip();
@@ -306,7 +310,8 @@ static void the_copy_of_the_next_batch_overlaps_a_step(void **state)
     for (int i = 0; i < 32; i++) {
         tarn_tensor *x;
         tarn_scope *scope = tarn_scope_open();
-        nanosleep(&(struct timespec){0, 2000000}, NULL); /* the thread fills the batch behind the one that is taken now */
+        /* the thread fills the batch behind the one that is taken now */
+        nanosleep(&(struct timespec){0, 2000000}, NULL);
         assert_true(tarn_loader_next(loader, &x));
         tarn_profile_span_open("step");
         assert_true(tarn_item(tarn_sum(x, TARN_ALL_AXES, false)) == 4.0 * i + 1);
@@ -323,7 +328,8 @@ static void the_copy_of_the_next_batch_overlaps_a_step(void **state)
     assert_true(count_events(&t, TRACE_HOST, "read samples") >= 32);
     assert_true(count_overlaps(&t, "step") > 0);
     free_trace(&t);
-    assert_true(find_kind("batch", TARN_PROFILE_LOADER_COPY, false).bytes == 8); /* beside waits for a batch, where the thread was late */
+    /* beside waits for a batch, where the thread was late */
+    assert_true(find_kind("batch", TARN_PROFILE_LOADER_COPY, false).bytes == 8);
 }
 
 int main(void)

@@ -183,7 +183,8 @@ static void a_freed_tensor_is_named_where_it_is_used(void **state)
 {
     (void)state;
     tarn_tensor *x = good(tarn_set_name(make(), "weights")), *y = make();
-    tarn_tensor *long_name = good(tarn_set_name(make(), "a name of more than sixty-three characters, of which the error has the beginning"));
+    tarn_tensor *long_name =
+        good(tarn_set_name(make(), "a name of more than sixty-three characters, of which the error has the beginning"));
     tarn_free(x);
     assert_null(tarn_add(y, x));
     assert_error(TARN_ERROR_ARGUMENT, "add: b was freed: 'weights' f32 [3]; use it before");
@@ -191,7 +192,8 @@ static void a_freed_tensor_is_named_where_it_is_used(void **state)
     assert_error(TARN_ERROR_ARGUMENT, "free: the tensor was freed: 'weights' f32 [3]");
     tarn_free(long_name);
     assert_null(tarn_relu(long_name));
-    assert_error(TARN_ERROR_ARGUMENT, "relu: x was freed: 'a name of more than sixty-three characters, of which the error ' f32 [3]");
+    assert_error(TARN_ERROR_ARGUMENT,
+                 "relu: x was freed: 'a name of more than sixty-three characters, of which the error ' f32 [3]");
     assert_values(y, 0, 7, 7, 7);
 }
 
@@ -311,7 +313,7 @@ static void many_scopes_in_a_loop_leak_nothing(void **state)
     assert_true(after.cached <= before.cached + (4 << 20));
 }
 
-/* ---- threads --------------------------------------------------------------------------------------------------------------- */
+/* ---- threads ----------------------------------------------------------------------------------------------------- */
 
 typedef struct exchange {
     tarn_tensor *from_main, *kept, *unkept;

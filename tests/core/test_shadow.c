@@ -31,7 +31,8 @@ static void a_shadow_chooses_as_its_device_does(void **state)
     assert_false(tarn_device_equal(shadow, CPU));
     assert_string_equal(tarn_device_name(shadow, name, sizeof(name)), "cpu");
     for (int kernel = 0; kernel < TARN__KERNEL_COUNT; kernel++)
-        assert_int_equal(tarn__has_kernel(shadow, (tarn__kernel)kernel, TARN_F32), tarn__has_kernel(CPU, (tarn__kernel)kernel, TARN_F32));
+        assert_int_equal(tarn__has_kernel(shadow, (tarn__kernel)kernel, TARN_F32),
+                         tarn__has_kernel(CPU, (tarn__kernel)kernel, TARN_F32));
 }
 
 /* Shapes are checked as ever, and what lies elsewhere does not mix. */

@@ -1,4 +1,5 @@
-/* test_tensor.c: making tensors in every way, asking them, reading and writing them, names, conversions, and their text. */
+/* test_tensor.c: making tensors in every way, asking them, reading and writing them, names, conversions, and their
+ * text. */
 #include "support/check.h"
 
 static const tarn_dtype dtypes[] = {TARN_F32, TARN_F64, TARN_BF16, TARN_F16, TARN_I32, TARN_I64, TARN_U8, TARN_BOOL};
@@ -10,7 +11,7 @@ static bool is_float(tarn_dtype dtype)
     return dtype == TARN_F32 || dtype == TARN_F64 || dtype == TARN_BF16 || dtype == TARN_F16;
 }
 
-/* ---- making ---------------------------------------------------------------------------------------------------------------- */
+/* ---- making ------------------------------------------------------------------------------------------------------ */
 
 static void filled_tensors_have_every_dtype(void **state)
 {
@@ -107,7 +108,7 @@ static void the_typed_forms_agree_with_the_general_one(void **state)
     assert_int_equal(tarn_count(good(tarn_from(NULL, TARN_SHAPE(0, 3), TARN_F32, CPU))), 0);
 }
 
-/* ---- asking ---------------------------------------------------------------------------------------------------------------- */
+/* ---- asking ------------------------------------------------------------------------------------------------------ */
 
 static void a_tensor_knows_its_shape_and_place(void **state)
 {
@@ -182,7 +183,7 @@ static void names_are_copied(void **state)
     assert_ok();
 }
 
-/* ---- reading and writing --------------------------------------------------------------------------------------------------- */
+/* ---- reading and writing ----------------------------------------------------------------------------------------- */
 
 static void views_are_read_in_their_own_order(void **state)
 {
@@ -283,10 +284,11 @@ static void every_dtype_converts_to_every_other(void **state)
     assert_values(tarn_cast(vector(1e30f, 65519, 65520), TARN_F16), 0, INFINITY, 65504, INFINITY);
     assert_values(tarn_cast(vector(NAN, INFINITY, -INFINITY), TARN_BF16), 0, NAN, INFINITY, -INFINITY);
     assert_values(tarn_cast(vector(NAN, 0, -3), TARN_BOOL), 0, 1, 0, 1);
-    assert_values(tarn_cast(tarn_from_i64((const int64_t[]){INT64_MAX, -1}, TARN_SHAPE(2), CPU), TARN_F64), 0, 9223372036854775807.0, -1);
+    assert_values(tarn_cast(tarn_from_i64((const int64_t[]){INT64_MAX, -1}, TARN_SHAPE(2), CPU), TARN_F64), 0,
+                  9223372036854775807.0, -1);
 }
 
-/* ---- text ------------------------------------------------------------------------------------------------------------------ */
+/* ---- text -------------------------------------------------------------------------------------------------------- */
 
 static void check_text(tarn_tensor *x, const char *expected)
 {
@@ -313,13 +315,16 @@ static void text_is_numpys(void **state)
     check_text(tarn_full(TARN_SCALAR, 1e-7, TARN_F64, CPU), "1e-07");
     check_text(tarn_full(TARN_SHAPE(2), 0.1, TARN_F16, CPU), "[0.1 0.1]");
     check_text(tarn_full(TARN_SHAPE(2), 1.5, TARN_BF16, CPU), "[1.5 1.5]");
-    check_text(tarn_from_i64((const int64_t[]){INT64_MAX, -1}, TARN_SHAPE(2), CPU), "[9223372036854775807                  -1]");
+    check_text(tarn_from_i64((const int64_t[]){INT64_MAX, -1}, TARN_SHAPE(2), CPU),
+               "[9223372036854775807                  -1]");
     check_text(tarn_from_u8((const uint8_t[]){1, 20, 255}, TARN_SHAPE(3), CPU), "[  1  20 255]");
     check_text(tarn_cast(vector(1, 0), TARN_BOOL), "[ True False]");
     check_text(tarn_eye(2, 2, TARN_F32, CPU), "[[1. 0.]\n [0. 1.]]");
     check_text(tarn_zeros(TARN_SHAPE(3, 0, 2), TARN_F32, CPU), "[]");
-    check_text(tarn_reshape(tarn_arange(0, 8, 1, TARN_I32, CPU), TARN_SHAPE(2, 2, 2)), "[[[0 1]\n  [2 3]]\n\n [[4 5]\n  [6 7]]]");
-    check_text(tarn_transpose(tarn_reshape(tarn_arange(0, 4, 1, TARN_I32, CPU), TARN_SHAPE(2, 2)), 0, 1), "[[0 2]\n [1 3]]");
+    check_text(tarn_reshape(tarn_arange(0, 8, 1, TARN_I32, CPU), TARN_SHAPE(2, 2, 2)),
+               "[[[0 1]\n  [2 3]]\n\n [[4 5]\n  [6 7]]]");
+    check_text(tarn_transpose(tarn_reshape(tarn_arange(0, 4, 1, TARN_I32, CPU), TARN_SHAPE(2, 2)), 0, 1),
+               "[[0 2]\n [1 3]]");
 }
 
 static void large_tensors_are_shortened_and_long_lines_broken(void **state)
@@ -327,8 +332,10 @@ static void large_tensors_are_shortened_and_long_lines_broken(void **state)
     (void)state;
     check_text(tarn_arange(0, 2000, 1, TARN_I32, CPU), "[   0    1    2 ... 1997 1998 1999]");
     check_text(tarn_reshape(tarn_arange(0, 10000, 1, TARN_I64, CPU), TARN_SHAPE(100, 100)),
-               "[[   0    1    2 ...   97   98   99]\n [ 100  101  102 ...  197  198  199]\n [ 200  201  202 ...  297  298  299]\n ...\n"
-               " [9700 9701 9702 ... 9797 9798 9799]\n [9800 9801 9802 ... 9897 9898 9899]\n [9900 9901 9902 ... 9997 9998 9999]]");
+               "[[   0    1    2 ...   97   98   99]\n [ 100  101  102 ...  197  198  199]\n [ 200  201  202 ...  297  "
+               "298  299]\n ...\n"
+               " [9700 9701 9702 ... 9797 9798 9799]\n [9800 9801 9802 ... 9897 9898 9899]\n [9900 9901 9902 ... 9997 "
+               "9998 9999]]");
     check_text(tarn_arange(0, 30, 1, TARN_I32, CPU),
                "[ 0  1  2  3  4  5  6  7  8  9 10 11 12 13 14 15 16 17 18 19 20 21 22 23\n 24 25 26 27 28 29]");
 }
@@ -351,12 +358,22 @@ static void text_is_cut_at_the_buffer(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        in_scope(filled_tensors_have_every_dtype), in_scope(ranges_count_as_numpy_does), in_scope(values_beyond_a_dtype_are_held_to_it),
-        in_scope(host_arrays_of_every_dtype_go_in_and_out), in_scope(the_typed_forms_agree_with_the_general_one),
-        in_scope(a_tensor_knows_its_shape_and_place), in_scope(dtypes_have_names_and_sizes), in_scope(names_are_copied),
-        in_scope(views_are_read_in_their_own_order), in_scope(views_can_be_written), in_scope(items_are_single_values),
-        in_scope(copies_convert_and_may_overlap), in_scope(every_dtype_converts_to_every_other), in_scope(text_is_numpys),
-        in_scope(large_tensors_are_shortened_and_long_lines_broken), in_scope(text_is_cut_at_the_buffer),
+        in_scope(filled_tensors_have_every_dtype),
+        in_scope(ranges_count_as_numpy_does),
+        in_scope(values_beyond_a_dtype_are_held_to_it),
+        in_scope(host_arrays_of_every_dtype_go_in_and_out),
+        in_scope(the_typed_forms_agree_with_the_general_one),
+        in_scope(a_tensor_knows_its_shape_and_place),
+        in_scope(dtypes_have_names_and_sizes),
+        in_scope(names_are_copied),
+        in_scope(views_are_read_in_their_own_order),
+        in_scope(views_can_be_written),
+        in_scope(items_are_single_values),
+        in_scope(copies_convert_and_may_overlap),
+        in_scope(every_dtype_converts_to_every_other),
+        in_scope(text_is_numpys),
+        in_scope(large_tensors_are_shortened_and_long_lines_broken),
+        in_scope(text_is_cut_at_the_buffer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

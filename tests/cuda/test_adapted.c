@@ -24,8 +24,9 @@ static network network_on(const network *from, tarn_device device)
     network n = {.x = trained(tarn_to(tarn_detach(from->x), device))};
     for (int i = 0; i < LAYERS; i++) {
         const tarn__adapted_layer *l = &from->layer[i];
-        n.layer[i] = (tarn__adapted_layer){good(tarn_to(l->weight, device)), NULL, trained(tarn_to(tarn_detach(l->a), device)),
-                                           trained(tarn_to(tarn_detach(l->b), device)), l->scale};
+        n.layer[i] =
+            (tarn__adapted_layer){good(tarn_to(l->weight, device)), NULL, trained(tarn_to(tarn_detach(l->a), device)),
+                                  trained(tarn_to(tarn_detach(l->b), device)), l->scale};
     }
     return n;
 }

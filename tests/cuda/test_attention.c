@@ -1,6 +1,7 @@
 /*
- * Attention on a CUDA device against the CPU: every form that its kernels take, rows that begin at starts, the same weights dropped, the same bits in
- * every run and in a captured one, memory that is linear in the rows. Without a device every test is skipped.
+ * Attention on a CUDA device against the CPU: every form that its kernels take, rows that begin at starts, the same
+ * weights dropped, the same bits in every run and in a captured one, memory that is linear in the rows. Without a
+ * device every test is skipped.
  */
 #include "support/gpu.h"
 
@@ -14,13 +15,18 @@ typedef struct sizes {
     int64_t batches, heads, kv_heads, rows, keys, depth;
 } sizes;
 
-/* The sizes themselves; under a sanitizer, which takes minutes for these, smaller ones that still go through several tiles. */
+/* The sizes themselves; under a sanitizer, which takes minutes for these, smaller ones that still go through several
+ * tiles. */
 static sizes cut(sizes s, tarn_dtype dtype)
 {
     if (!is_quick())
         return s;
     const int64_t most = s.depth > 128 || tarn_dtype_size(dtype) > 2 ? 70 : 140, heads = s.heads < 2 ? s.heads : 2;
-    return (sizes){s.batches, heads, s.kv_heads < s.heads ? 1 : heads, s.rows < most ? s.rows : most, s.keys < most ? s.keys : most,
+    return (sizes){s.batches,
+                   heads,
+                   s.kv_heads < s.heads ? 1 : heads,
+                   s.rows < most ? s.rows : most,
+                   s.keys < most ? s.keys : most,
                    s.depth};
 }
 
@@ -50,7 +56,7 @@ static double apart(tarn_tensor *a, tarn_tensor *b)
     return most / size;
 }
 
-/* ---- values ---------------------------------------------------------------------------------------------------------------- */
+/* ---- values ------------------------------------------------------------------------------------------------------ */
 
 static void agrees_with_the_cpu(sizes s, tarn_dtype dtype, tarn_attention_options o, double tolerance)
 {
@@ -75,9 +81,10 @@ static void agrees_with_the_cpu(sizes s, tarn_dtype dtype, tarn_attention_option
 static void every_form_agrees_with_the_cpu(void **state)
 {
     NEEDS_GPU();
-    static const sizes all[] = {{2, 2, 1, 65, 65, 32},    {1, 4, 2, 130, 200, 64}, {1, 2, 2, 70, 33, 80}, {1, 2, 1, 129, 127, 128},
-                                {1, 2, 1, 65, 130, 256}, {2, 3, 1, 1, 190, 64},    {1, 2, 1, 40, 50, 7},  {1, 1, 1, 20, 30, 300},
-                                {1, 2, 2, 64, 64, 8},    {1, 4, 2, 290, 290, 128},  {1, 3, 1, 260, 310, 40}};
+    static const sizes all[] = {{2, 2, 1, 65, 65, 32},    {1, 4, 2, 130, 200, 64}, {1, 2, 2, 70, 33, 80},
+                                {1, 2, 1, 129, 127, 128}, {1, 2, 1, 65, 130, 256}, {2, 3, 1, 1, 190, 64},
+                                {1, 2, 1, 40, 50, 7},     {1, 1, 1, 20, 30, 300},  {1, 2, 2, 64, 64, 8},
+                                {1, 4, 2, 290, 290, 128}, {1, 3, 1, 260, 310, 40}};
     static const tarn_dtype dtypes[] = {TARN_F64, TARN_F32, TARN_BF16, TARN_F16};
     static const double tolerance[] = {1e-12, 1e-5, 3e-2, 4e-3};
     for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)
@@ -86,7 +93,8 @@ static void every_form_agrees_with_the_cpu(void **state)
                 if (is_quick() && causal != (int)(i + d) % 2)
                     continue;
                 tarn_scope *scope = tarn_scope_open();
-                agrees_with_the_cpu(cut(all[i], dtypes[d]), dtypes[d], (tarn_attention_options){.causal = causal}, tolerance[d]);
+                agrees_with_the_cpu(cut(all[i], dtypes[d]), dtypes[d], (tarn_attention_options){.causal = causal},
+                                    tolerance[d]);
                 tarn_scope_close(scope);
             }
 }
@@ -105,9 +113,10 @@ static void lengths_and_dropout_agree_with_the_cpu(void **state)
     }
 }
 
-/* ---- starts ---------------------------------------------------------------------------------------------------------------- */
+/* ---- starts ------------------------------------------------------------------------------------------------------ */
 
-/* [B, T] of documents of 1 to `longest` rows, the last of which end at the last keys; with `longest` 0, in no order at all. */
+/* [B, T] of documents of 1 to `longest` rows, the last of which end at the last keys; with `longest` 0, in no order at
+ * all. */
 static tarn_tensor *draw_starts(sizes s, int64_t longest, tarn_dtype dtype)
 {
     int64_t starts[1024], ahead = s.keys > s.rows ? s.keys - s.rows : 0;
@@ -129,8 +138,9 @@ static tarn_tensor *draw_starts(sizes s, int64_t longest, tarn_dtype dtype)
 static void rows_that_begin_at_starts_agree_with_the_cpu(void **state)
 {
     NEEDS_GPU();
-    static const sizes all[] = {{2, 2, 1, 65, 65, 32},    {1, 4, 2, 400, 400, 64}, {1, 2, 2, 70, 33, 80}, {1, 2, 1, 129, 200, 128},
-                                {1, 2, 1, 200, 200, 256}, {2, 4, 2, 300, 300, 64}, {1, 2, 1, 90, 90, 7},  {1, 1, 1, 70, 70, 300}};
+    static const sizes all[] = {{2, 2, 1, 65, 65, 32},    {1, 4, 2, 400, 400, 64},  {1, 2, 2, 70, 33, 80},
+                                {1, 2, 1, 129, 200, 128}, {1, 2, 1, 200, 200, 256}, {2, 4, 2, 300, 300, 64},
+                                {1, 2, 1, 90, 90, 7},     {1, 1, 1, 70, 70, 300}};
     static const tarn_dtype dtypes[] = {TARN_F64, TARN_F32, TARN_BF16, TARN_F16};
     static const double tolerance[] = {1e-12, 1e-5, 3e-2, 4e-3};
     static const int64_t longest[] = {0, 2, 20, 190};
@@ -141,22 +151,26 @@ static void rows_that_begin_at_starts_agree_with_the_cpu(void **state)
                     continue;
                 tarn_scope *scope = tarn_scope_open();
                 const sizes s = cut(all[i], dtypes[d]);
-                tarn_attention_options o = {.causal = l > 0 || d % 2 == 0, .starts = draw_starts(s, longest[l], d % 2 ? TARN_I32 : TARN_I64)};
+                tarn_attention_options o = {.causal = l > 0 || d % 2 == 0,
+                                            .starts = draw_starts(s, longest[l], d % 2 ? TARN_I32 : TARN_I64)};
                 agrees_with_the_cpu(s, dtypes[d], o, tolerance[d]);
                 tarn_scope_close(scope);
             }
 }
 
-/* Where each row sees itself alone its weight is 1 whatever q and k are: the result is v, and gradients of q and k are what rounding leaves of 0. */
+/* Where each row sees itself alone its weight is 1 whatever q and k are: the result is v, and gradients of q and k are
+ * what rounding leaves of 0. */
 static void a_row_that_sees_itself_alone_pulls_at_v_alone(void **state)
 {
     NEEDS_GPU();
     static const tarn_dtype dtypes[] = {TARN_F64, TARN_F32, TARN_BF16, TARN_F16};
     static const double tolerance[] = {1e-14, 1e-5, 1e-5, 1e-5};
     for (int d = 0; d < 4; d++) {
-        tarn_tensor *here[OPERANDS], *x[OPERANDS], *starts = good(tarn_unsqueeze(tarn_arange(0, 200, 1, TARN_I64, gpu), 0));
+        tarn_tensor *here[OPERANDS], *x[OPERANDS],
+            *starts = good(tarn_unsqueeze(tarn_arange(0, 200, 1, TARN_I64, gpu), 0));
         make_operands((sizes){1, 2, 2, 200, 200, 64}, dtypes[d], here, x);
-        tarn_tensor *y = good(tarn_attention(x[Q], x[K], x[V], &(tarn_attention_options){.causal = true, .starts = starts}));
+        tarn_tensor *y =
+            good(tarn_attention(x[Q], x[K], x[V], &(tarn_attention_options){.causal = true, .starts = starts}));
         tarn_tensor *g = good(tarn_normal_like(y, 0, 1));
         assert_true(tarn_backward_from(y, g, NULL));
         assert_true(apart(y, x[V]) == 0);
@@ -164,7 +178,8 @@ static void a_row_that_sees_itself_alone_pulls_at_v_alone(void **state)
         for (int i = Q; i <= K; i++) {
             double *noise = values_of(good(tarn_grad(x[i])));
             for (int64_t k = 0; k < tarn_count(x[i]); k++)
-                assert_true(fabs(noise[k]) < tolerance[d] * 100); /* sums of 64 products of numbers of about 1, times one */
+                assert_true(fabs(noise[k]) <
+                            tolerance[d] * 100); /* sums of 64 products of numbers of about 1, times one */
             free(noise);
         }
     }
@@ -176,7 +191,8 @@ static void starts_with_lengths_and_dropout_agree_with_the_cpu(void **state)
     tarn_tensor *lengths = good(tarn_from_i64((const int64_t[]){61, 100, 0}, TARN_SHAPE(3), CPU));
     for (int causal = 0; causal < 2; causal++) {
         sizes s = {3, 4, 2, 70, 101, 64};
-        tarn_attention_options o = {.causal = causal, .dropout = 0.3, .lengths = lengths, .starts = draw_starts(s, causal ? 40 : 0, TARN_I64)};
+        tarn_attention_options o = {
+            .causal = causal, .dropout = 0.3, .lengths = lengths, .starts = draw_starts(s, causal ? 40 : 0, TARN_I64)};
         agrees_with_the_cpu(s, TARN_BF16, o, 3e-2);
         agrees_with_the_cpu((sizes){3, 4, 2, 70, 101, 128}, TARN_BF16, o, 3e-2);
         agrees_with_the_cpu((sizes){3, 4, 2, 70, 101, 136}, TARN_F16, o, 4e-3);
@@ -215,14 +231,15 @@ static void a_start_outside_the_keys_is_an_error(void **state)
     }
 }
 
-/* ---- dropout --------------------------------------------------------------------------------------------------------------- */
+/* ---- dropout ----------------------------------------------------------------------------------------------------- */
 
 /* With values of one 1 each the result is the weights: those that are 0 are the same ones. */
 static void the_same_weights_are_dropped(void **state)
 {
     NEEDS_GPU();
     enum { KEYS = 72, ROWS = 70 };
-    tarn_tensor *eye = good(tarn_expand(tarn_one_hot(tarn_arange(0, KEYS, 1, TARN_I64, CPU), KEYS, TARN_BF16), TARN_SHAPE(1, 2, KEYS, KEYS)));
+    tarn_tensor *eye = good(tarn_expand(tarn_one_hot(tarn_arange(0, KEYS, 1, TARN_I64, CPU), KEYS, TARN_BF16),
+                                        TARN_SHAPE(1, 2, KEYS, KEYS)));
     tarn_tensor *q = good(tarn_normal(TARN_SHAPE(1, 2, ROWS, KEYS), 0, 0.1, TARN_BF16, CPU));
     tarn_tensor *k = good(tarn_normal(TARN_SHAPE(1, 2, KEYS, KEYS), 0, 0.1, TARN_BF16, CPU));
     tarn_attention_options o = {.dropout = 0.4};
@@ -236,7 +253,7 @@ static void the_same_weights_are_dropped(void **state)
     free(found);
 }
 
-/* ---- bits ------------------------------------------------------------------------------------------------------------------ */
+/* ---- bits -------------------------------------------------------------------------------------------------------- */
 
 typedef struct recording {
     tarn_tensor *x, *starts, *sum, *grad;
@@ -246,7 +263,8 @@ static bool attend(void *ctx)
 {
     recording *r = ctx;
     tarn_scope *scope = tarn_scope_open();
-    tarn_tensor *y = tarn_attention_packed(r->x, 4, 2, &(tarn_attention_options){.causal = true, .dropout = 0.2, .starts = r->starts});
+    tarn_tensor *y = tarn_attention_packed(
+        r->x, 4, 2, &(tarn_attention_options){.causal = true, .dropout = 0.2, .starts = r->starts});
     bool done = tarn_copy(r->sum, y) && tarn_backward_from(y, r->sum, NULL) && tarn_copy(r->grad, tarn_grad(r->x));
     tarn_zero_grad(r->x);
     tarn_scope_close(scope);
@@ -258,7 +276,8 @@ static void runs_have_the_same_bits_and_so_has_a_captured_one(void **state)
     NEEDS_GPU();
     static const tarn_dtype dtypes[] = {TARN_BF16, TARN_F32};
     for (int d = 0; d < 4; d++) {
-        recording r = {.x = tarn_requires_grad(good(tarn_normal(TARN_SHAPE(2, 150, 8 * 64), 0, 1, dtypes[d % 2], gpu)), true)};
+        recording r = {
+            .x = tarn_requires_grad(good(tarn_normal(TARN_SHAPE(2, 150, 8 * 64), 0, 1, dtypes[d % 2], gpu)), true)};
         r.starts = d < 2 ? NULL : good(tarn_to(draw_starts((sizes){2, 4, 2, 150, 150, 64}, 70, TARN_I32), gpu));
         r.sum = good(tarn_zeros(TARN_SHAPE(2, 150, 4 * 64), dtypes[d % 2], gpu));
         r.grad = good(tarn_zeros(TARN_SHAPE(2, 150, 8 * 64), TARN_F32, gpu));
@@ -284,14 +303,15 @@ static void runs_have_the_same_bits_and_so_has_a_captured_one(void **state)
     }
 }
 
-/* ---- memory ---------------------------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 /* 32768 rows have 2 GiB of weights in bf16; forward and backward need less than ten tensors of their operands' size. */
 static void long_texts_need_no_weights(bool has_starts)
 {
     const int64_t rows = 32768, bytes = rows * 64 * 2;
     tarn_tensor *x = tarn_requires_grad(good(tarn_normal(TARN_SHAPE(1, 1, rows, 64), 0, 1, TARN_BF16, gpu)), true);
-    tarn_tensor *g = good(tarn_normal_like(x, 0, 1)), *starts = has_starts ? good(tarn_zeros(TARN_SHAPE(1, rows), TARN_I32, gpu)) : NULL;
+    tarn_tensor *g = good(tarn_normal_like(x, 0, 1)),
+                *starts = has_starts ? good(tarn_zeros(TARN_SHAPE(1, rows), TARN_I32, gpu)) : NULL;
     tarn_stats_reset();
     int64_t before = tarn_memory_of(gpu).used;
     tarn_tensor *y = good(tarn_attention(x, x, x, &(tarn_attention_options){.causal = true, .starts = starts}));

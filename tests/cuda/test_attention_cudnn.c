@@ -1,8 +1,9 @@
 /*
- * Attention by cuDNN on a CUDA device: against the CPU and against our own kernels, forward and gradients, queries, keys and values apart and packed; the same
- * bits in every run and in a captured one; memory that is linear in the rows; a choice that is measured once and kept. Everything here has enough
- * products to go that way, and gradients that stay in 16 bits: operands are no leaves. Where there is no cuDNN our own kernels run through all of it.
- * Without a device every test is skipped.
+ * Attention by cuDNN on a CUDA device: against the CPU and against our own kernels, forward and gradients, queries,
+ * keys and values apart and packed; the same bits in every run and in a captured one; memory that is linear in the
+ * rows; a choice that is measured once and kept. Everything here has enough products to go that way, and gradients that
+ * stay in 16 bits: operands are no leaves. Where there is no cuDNN our own kernels run through all of it. Without a
+ * device every test is skipped.
  */
 #include "support/gpu.h"
 
@@ -24,12 +25,13 @@ typedef struct outcome {
     tarn_tensor *y, *grad[OPERANDS];
 } outcome;
 
-/* ---- three ways to the same numbers ------------------------------------------------------------------------------------------------ */
+/* ---- three ways to the same numbers ------------------------------------------------------------------------------ */
 
 /* Leaves in f32 whose values 16 bits hold. */
 static void make_leaves(sizes s, tarn_dtype dtype, tarn_tensor **leaf)
 {
-    const tarn_shape shape[] = {TARN_SHAPE(s.batches, s.heads, s.rows, s.depth), TARN_SHAPE(s.batches, s.kv_heads, s.keys, s.depth)};
+    const tarn_shape shape[] = {TARN_SHAPE(s.batches, s.heads, s.rows, s.depth),
+                                TARN_SHAPE(s.batches, s.kv_heads, s.keys, s.depth)};
     for (int i = 0; i < OPERANDS; i++)
         leaf[i] = good(tarn_cast(good(tarn_normal(shape[i != Q], 0, 1, dtype, CPU)), TARN_F32));
 }
@@ -66,14 +68,16 @@ static double apart(tarn_tensor *a, tarn_tensor *b)
     return most / size;
 }
 
-static void assert_near(const outcome *found, const outcome *wanted, double tolerance, sizes s, bool causal, const char *of)
+static void assert_near(const outcome *found, const outcome *wanted, double tolerance, sizes s, bool causal,
+                        const char *of)
 {
     static const char *const names[] = {"y", "gq", "gk", "gv"};
     for (int i = 0; i < 4; i++) {
         double distance = i ? apart(found->grad[i - 1], wanted->grad[i - 1]) : apart(found->y, wanted->y);
         if (!(distance < tolerance))
-            fail_msg("%s of %lld x %lld (%lld) x %lld (%lld) x %lld%s is %g away from %s", names[i], (long long)s.batches, (long long)s.heads,
-                     (long long)s.kv_heads, (long long)s.rows, (long long)s.keys, (long long)s.depth, causal ? ", causal," : "", distance, of);
+            fail_msg("%s of %lld x %lld (%lld) x %lld (%lld) x %lld%s is %g away from %s", names[i],
+                     (long long)s.batches, (long long)s.heads, (long long)s.kv_heads, (long long)s.rows,
+                     (long long)s.keys, (long long)s.depth, causal ? ", causal," : "", distance, of);
     }
 }
 
@@ -83,7 +87,8 @@ static void agrees(sizes s, tarn_dtype dtype, bool causal, double tolerance)
     tarn_scope *scope = tarn_scope_open();
     tarn_tensor *here[OPERANDS], *there[OPERANDS];
     make_leaves(s, dtype, here);
-    tarn_tensor *g = good(tarn_cast(good(tarn_normal(TARN_SHAPE(s.batches, s.heads, s.rows, s.depth), 0, 1, dtype, CPU)), TARN_F32));
+    tarn_tensor *g =
+        good(tarn_cast(good(tarn_normal(TARN_SHAPE(s.batches, s.heads, s.rows, s.depth), 0, 1, dtype, CPU)), TARN_F32));
     for (int i = 0; i < OPERANDS; i++)
         there[i] = good(tarn_to(here[i], gpu));
     tarn_tensor *g_there = good(tarn_to(tarn_cast(g, dtype), gpu));
@@ -99,9 +104,10 @@ static void agrees(sizes s, tarn_dtype dtype, bool causal, double tolerance)
 static void it_agrees_with_the_cpu_and_our_own_kernels(void **state)
 {
     NEEDS_GPU();
-    static const sizes all[] = {{64, 8, 8, 1, 640, 64},     {512, 8, 8, 32, 32, 128}, {4, 16, 16, 77, 77, 80},  {2, 8, 2, 333, 333, 64},
-                                {16, 8, 8, 64, 65, 32},     {3, 4, 4, 255, 256, 96},  {8, 4, 4, 128, 128, 128}, {1, 6, 3, 1024, 1024, 32},
-                                {1, 2, 2, 2048, 2048, 128}, {1, 4, 1, 511, 768, 80},  {2, 3, 3, 640, 640, 72},  {700, 2, 2, 17, 17, 64}};
+    static const sizes all[] = {{64, 8, 8, 1, 640, 64},   {512, 8, 8, 32, 32, 128},  {4, 16, 16, 77, 77, 80},
+                                {2, 8, 2, 333, 333, 64},  {16, 8, 8, 64, 65, 32},    {3, 4, 4, 255, 256, 96},
+                                {8, 4, 4, 128, 128, 128}, {1, 6, 3, 1024, 1024, 32}, {1, 2, 2, 2048, 2048, 128},
+                                {1, 4, 1, 511, 768, 80},  {2, 3, 3, 640, 640, 72},   {700, 2, 2, 17, 17, 64}};
     for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)
         for (int causal = 0; causal < 2; causal++) {
             agrees(all[i], TARN_BF16, causal, 3e-2);
@@ -110,7 +116,8 @@ static void it_agrees_with_the_cpu_and_our_own_kernels(void **state)
         }
 }
 
-/* Workspaces that are larger than what a piece may have: pieces of batches, of heads, of heads that share keys, with an overlap. */
+/* Workspaces that are larger than what a piece may have: pieces of batches, of heads, of heads that share keys, with an
+ * overlap. */
 static void pieces_agree_with_our_own_kernels(void **state)
 {
     NEEDS_GPU();
@@ -120,7 +127,8 @@ static void pieces_agree_with_our_own_kernels(void **state)
         const sizes s = all[i];
         tarn_tensor *leaf[OPERANDS];
         for (int k = 0; k < OPERANDS; k++)
-            leaf[k] = good(tarn_normal(TARN_SHAPE(s.batches, k == Q ? s.heads : s.kv_heads, s.rows, s.depth), 0, 1, TARN_F32, gpu));
+            leaf[k] = good(tarn_normal(TARN_SHAPE(s.batches, k == Q ? s.heads : s.kv_heads, s.rows, s.depth), 0, 1,
+                                       TARN_F32, gpu));
         tarn_tensor *g = good(tarn_normal(TARN_SHAPE(s.batches, s.heads, s.rows, s.depth), 0, 1, TARN_BF16, gpu));
         outcome own = attend(leaf, TARN_BF16, true, true, g), found = attend(leaf, TARN_BF16, true, false, g);
         assert_near(&found, &own, 3e-2, s, true, "our own kernels'");
@@ -129,7 +137,7 @@ static void pieces_agree_with_our_own_kernels(void **state)
     }
 }
 
-/* ---- packed ---------------------------------------------------------------------------------------------------------------- */
+/* ---- packed ------------------------------------------------------------------------------------------------------ */
 
 typedef struct packed {
     tarn_tensor *leaf, *upstream, *result, *grad;
@@ -144,15 +152,18 @@ static bool step(void *ctx)
     tarn_scope *scope = tarn_scope_open();
     tarn_tensor *x = tarn_cast(p->leaf, TARN_BF16);
     tarn_tensor *y = tarn_attention_packed(x, p->heads, p->kv_heads, &(tarn_attention_options){.causal = p->causal});
-    bool done = tarn_copy(p->result, y) && tarn_backward_from(y, p->upstream, NULL) && tarn_copy(p->grad, tarn_grad(p->leaf));
+    bool done =
+        tarn_copy(p->result, y) && tarn_backward_from(y, p->upstream, NULL) && tarn_copy(p->grad, tarn_grad(p->leaf));
     tarn_zero_grad(p->leaf);
     tarn_scope_close(scope);
     return done;
 }
 
-static packed make_packed(tarn_device device, int64_t batches, int64_t rows, int64_t heads, int64_t kv_heads, int64_t depth)
+static packed make_packed(tarn_device device, int64_t batches, int64_t rows, int64_t heads, int64_t kv_heads,
+                          int64_t depth)
 {
-    const tarn_shape in = TARN_SHAPE(batches, rows, (heads + 2 * kv_heads) * depth), out = TARN_SHAPE(batches, rows, heads * depth);
+    const tarn_shape in = TARN_SHAPE(batches, rows, (heads + 2 * kv_heads) * depth),
+                     out = TARN_SHAPE(batches, rows, heads * depth);
     tarn_seed(5);
     tarn_tensor *x = good(tarn_normal(in, 0, 1, TARN_BF16, CPU)), *g = good(tarn_normal(out, 0, 1, TARN_BF16, CPU));
     packed p = {.heads = heads, .kv_heads = kv_heads, .causal = true};
@@ -178,7 +189,7 @@ static void heads_of_a_packed_tensor_are_read_and_written_where_they_lie(void **
     assert_true(apart(there.grad, here.grad) < 3e-2);
 }
 
-/* ---- bits ------------------------------------------------------------------------------------------------------------------ */
+/* ---- bits -------------------------------------------------------------------------------------------------------- */
 
 static void runs_have_the_same_bits_and_so_has_a_captured_one(void **state)
 {
@@ -207,10 +218,10 @@ static void runs_have_the_same_bits_and_so_has_a_captured_one(void **state)
     }
 }
 
-/* ---- memory ---------------------------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-/* Eight heads of 8192 rows have 1 GiB of weights, and of 16384 rows 4 GiB; beside tensors of its operands' size a step takes a workspace of a
- * small share of the device's memory. */
+/* Eight heads of 8192 rows have 1 GiB of weights, and of 16384 rows 4 GiB; beside tensors of its operands' size a step
+ * takes a workspace of a small share of the device's memory. */
 static void memory_is_linear_in_the_rows(void **state)
 {
     NEEDS_GPU();
@@ -230,7 +241,7 @@ static void memory_is_linear_in_the_rows(void **state)
     }
 }
 
-/* ---- choices --------------------------------------------------------------------------------------------------------------- */
+/* ---- choices ----------------------------------------------------------------------------------------------------- */
 
 /* Files of attention's choices in the folder that XDG_CACHE_HOME names, and their lines. */
 static int count_lines(const char *cache, int *files)

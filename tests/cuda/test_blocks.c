@@ -1,5 +1,5 @@
-/* test_blocks.c: weights that hold blocks on a CUDA device against the CPU: bytes, elements bit for bit, rows, views, products and the gradient of x, none of
- * them with the CPU's help. Without a device every test is skipped. */
+/* test_blocks.c: weights that hold blocks on a CUDA device against the CPU: bytes, elements bit for bit, rows, views,
+ * products and the gradient of x, none of them with the CPU's help. Without a device every test is skipped. */
 #include <math.h>
 #include <string.h>
 
@@ -30,7 +30,8 @@ static void bytes_and_elements_are_the_cpus(void **state)
             assert_close(good(tarn_cast(there, dtype)), good(tarn_cast(here, dtype)), 0);
         assert_close(good(tarn_cast(tarn_flip(tarn_slice(there, 0, 3, 30), TARN_AXES(0)), TARN_F32)),
                      good(tarn_cast(tarn_flip(tarn_slice(here, 0, 3, 30), TARN_AXES(0)), TARN_F32)), 0);
-        assert_close(good(tarn_cast(tarn_stride(there, TARN_SHAPE(5, 1)), TARN_F32)), good(tarn_cast(tarn_stride(here, TARN_SHAPE(5, 1)), TARN_F32)), 0);
+        assert_close(good(tarn_cast(tarn_stride(there, TARN_SHAPE(5, 1)), TARN_F32)),
+                     good(tarn_cast(tarn_stride(here, TARN_SHAPE(5, 1)), TARN_F32)), 0);
         int64_t list[] = {36, 0, 5, 5, 17, 2};
         tarn_tensor *index = good(tarn_from_i64(list, TARN_SHAPE(2, 3), CPU));
         assert_close(good(tarn_embedding(there, good(tarn_to(index, gpu)))), good(tarn_embedding(here, index)), 0);
@@ -48,15 +49,18 @@ static void products_and_gradients_are_those_of_the_elements(void **state)
                 tarn_dtype dtype = half ? TARN_BF16 : TARN_F32;
                 tarn_tensor *here = weight_of(kinds[k], k == 0 ? 5000 : 300, 1024), *there = good(tarn_to(here, gpu));
                 tarn_tensor *x = good(tarn_requires_grad(tarn_normal(TARN_SHAPE(rows, 1024), 0, 1, dtype, gpu), true));
-                tarn_tensor *bias = good(tarn_normal(TARN_SHAPE(tarn_size(here, 0)), 0, 1, TARN_F32, gpu)), *wide = good(tarn_cast(here, TARN_F64));
+                tarn_tensor *bias = good(tarn_normal(TARN_SHAPE(tarn_size(here, 0)), 0, 1, TARN_F32, gpu)),
+                            *wide = good(tarn_cast(here, TARN_F64));
                 int64_t before = tarn_stats().fallbacks;
                 tarn_tensor *y = good(tarn_linear_apply(x, there, bias)), *g = good(tarn_normal_like(y, 0, 1));
                 assert_true(tarn_backward_from(y, g, NULL));
                 assert_int_equal(tarn_stats().fallbacks, before);
-                tarn_tensor *x64 = good(tarn_cast(tarn_to(tarn_detach(x), CPU), TARN_F64)), *g64 = good(tarn_cast(tarn_to(g, CPU), TARN_F64));
+                tarn_tensor *x64 = good(tarn_cast(tarn_to(tarn_detach(x), CPU), TARN_F64)),
+                            *g64 = good(tarn_cast(tarn_to(g, CPU), TARN_F64));
                 tarn_tensor *expected = good(tarn_linear_apply(x64, wide, tarn_cast(tarn_to(bias, CPU), TARN_F64)));
                 assert_close(good(tarn_cast(tarn_to(tarn_detach(y), CPU), TARN_F64)), expected, half ? 3e-2 : 1e-5);
-                assert_close(good(tarn_cast(tarn_to(tarn_grad(x), CPU), TARN_F64)), good(tarn_matmul(g64, wide)), half ? 3e-2 : 2e-5);
+                assert_close(good(tarn_cast(tarn_to(tarn_grad(x), CPU), TARN_F64)), good(tarn_matmul(g64, wide)),
+                             half ? 3e-2 : 2e-5);
             }
 }
 

@@ -1,5 +1,6 @@
-/* test_blocks_product.c: weights of blocks on a CUDA device: their bytes travel unchanged, they become the CPU's elements bit for bit, and are multiplied: with few rows
- * x is rounded to bytes; with many it is a product of elements. Without a device every test is skipped. */
+/* test_blocks_product.c: weights of blocks on a CUDA device: their bytes travel unchanged, they become the CPU's
+ * elements bit for bit, and are multiplied: with few rows x is rounded to bytes; with many it is a product of elements.
+ * Without a device every test is skipped. */
 #include <math.h>
 #include <string.h>
 
@@ -16,7 +17,8 @@ enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
 static tarn_tensor *weight_of(tarn_dtype kind, int64_t out, int64_t in)
 {
     tarn_shape shape = TARN_SHAPE(out, in);
-    return good(tarn_cast(tarn_mul(tarn_normal(shape, 0, 1, TARN_F32, CPU), tarn_exp(tarn_normal(shape, 0, 1, TARN_F32, CPU))), kind));
+    return good(tarn_cast(
+        tarn_mul(tarn_normal(shape, 0, 1, TARN_F32, CPU), tarn_exp(tarn_normal(shape, 0, 1, TARN_F32, CPU))), kind));
 }
 
 /* Rows that are whole packs of 16 bytes and others, shorter and longer than what a warp holds at once. */
@@ -37,23 +39,27 @@ static void blocks_become_the_elements_of_the_cpu(void **state)
             int64_t in = length_of(kinds[k], i);
             tarn_tensor *w = weight_of(kinds[k], 21, in), *there = good(tarn_to(w, gpu));
             assert_close(good(tarn_to(tarn_cast(there, TARN_F32), CPU)), good(tarn_cast(w, TARN_F32)), 0);
-            tarn_tensor *some = good(tarn_flip(tarn_slice(w, 0, 2, 19), TARN_AXES(0))), *some_there = good(tarn_flip(tarn_slice(there, 0, 2, 19), TARN_AXES(0)));
+            tarn_tensor *some = good(tarn_flip(tarn_slice(w, 0, 2, 19), TARN_AXES(0))),
+                        *some_there = good(tarn_flip(tarn_slice(there, 0, 2, 19), TARN_AXES(0)));
             assert_close(good(tarn_to(tarn_cast(some_there, TARN_F32), CPU)), good(tarn_cast(some, TARN_F32)), 0);
             tarn_tensor *index = good(tarn_from_i64((const int64_t[]){3, 20, 0, 3}, TARN_SHAPE(4), CPU));
-            assert_close(good(tarn_to(tarn_embedding(there, tarn_to(index, gpu)), CPU)), good(tarn_embedding(w, index)), 0);
+            assert_close(good(tarn_to(tarn_embedding(there, tarn_to(index, gpu)), CPU)), good(tarn_embedding(w, index)),
+                         0);
             for (tarn_dtype dtype = TARN_BF16; dtype != TARN_F32; dtype = dtype == TARN_BF16 ? TARN_F16 : TARN_F32)
-                assert_close(good(tarn_to(tarn__embedding_as(there, tarn_to(index, gpu), dtype), CPU)), good(tarn__embedding_as(w, index, dtype)), 0);
+                assert_close(good(tarn_to(tarn__embedding_as(there, tarn_to(index, gpu), dtype), CPU)),
+                             good(tarn__embedding_as(w, index, dtype)), 0);
             tarn_scope_close(scope);
         }
 }
 
-/* The product of elements, rounded to y's dtype as y is. x has signs at random, and so have the errors: their sum is beyond seven times the root of the
- * squares of their bounds once in 10^10. */
+/* The product of elements, rounded to y's dtype as y is. x has signs at random, and so have the errors: their sum is
+ * beyond seven times the root of the squares of their bounds once in 10^10. */
 static void assert_product_of_elements(tarn_tensor *x, tarn_tensor *w, tarn_tensor *bias, tarn_tensor *y)
 {
     assert_ok();
     int64_t rows = tarn_size(x, 0), in = tarn_size(w, 1), out = tarn_size(w, 0);
-    double *vx = values_of(x), *vy = values_of(y), *vb = bias ? values_of(bias) : NULL, *vw = values_of(good(tarn_cast(w, TARN_F32)));
+    double *vx = values_of(x), *vy = values_of(y), *vb = bias ? values_of(bias) : NULL,
+           *vw = values_of(good(tarn_cast(w, TARN_F32)));
     double unit = tarn_dtype_of(y) == TARN_BF16 ? 0x1p-8 : tarn_dtype_of(y) == TARN_F16 ? 0x1p-11 : 0;
     for (int64_t r = 0; r < rows; r++)
         for (int64_t o = 0; o < out; o++) {
@@ -62,10 +68,12 @@ static void assert_product_of_elements(tarn_tensor *x, tarn_tensor *w, tarn_tens
                 double term = vx[r * in + i] * vw[o * in + i];
                 sum += term, size += fabs(term), squares += term * term;
             }
-            double error = fabs(vy[r * out + o] - sum), bound = unit * (7 * sqrt(squares) + 1.02 * fabs(sum)) + 1e-6 * size;
+            double error = fabs(vy[r * out + o] - sum),
+                   bound = unit * (7 * sqrt(squares) + 1.02 * fabs(sum)) + 1e-6 * size;
             if (!(error <= bound))
-                fail_msg("%s [%d, %d]: row %d, column %d is %g, not %g: off by %g of %g", tarn_dtype_name(tarn_dtype_of(w)), (int)out, (int)in, (int)r, (int)o,
-                         vy[r * out + o], sum, error, bound);
+                fail_msg("%s [%d, %d]: row %d, column %d is %g, not %g: off by %g of %g",
+                         tarn_dtype_name(tarn_dtype_of(w)), (int)out, (int)in, (int)r, (int)o, vy[r * out + o], sum,
+                         error, bound);
         }
     free(vx), free(vy), free(vb), free(vw);
 }
@@ -88,11 +96,16 @@ static void products_are_right_up_to_rounding(void **state)
     for (int round = 0; round < 280; round++) {
         tarn_scope *scope = tarn_scope_open();
         tarn_dtype kind = kinds[round % KINDS];
-        int64_t d = random_below(&bits, 3), in = length_of(kind, random_below(&bits, LENGTHS)), out = outs[random_below(&bits, 4)], many = rows[round / KINDS % 7];
+        int64_t d = random_below(&bits, 3), in = length_of(kind, random_below(&bits, LENGTHS)),
+                out = outs[random_below(&bits, 4)], many = rows[round / KINDS % 7];
         tarn_tensor *w = weight_of(kind, out, in), *x = good(tarn_normal(TARN_SHAPE(many, in), 0, 2, dtypes[d], CPU));
-        tarn_tensor *bias = random_below(&bits, 2) ? good(tarn_normal(TARN_SHAPE(out), 0, 1, random_below(&bits, 2) ? TARN_F32 : dtypes[d], CPU)) : NULL;
+        tarn_tensor *bias =
+            random_below(&bits, 2)
+                ? good(tarn_normal(TARN_SHAPE(out), 0, 1, random_below(&bits, 2) ? TARN_F32 : dtypes[d], CPU))
+                : NULL;
         int64_t before = tarn_stats().fallbacks;
-        tarn_tensor *there = good(tarn_linear_apply(tarn_to(x, gpu), tarn_to(w, gpu), bias ? tarn_to(bias, gpu) : NULL));
+        tarn_tensor *there =
+            good(tarn_linear_apply(tarn_to(x, gpu), tarn_to(w, gpu), bias ? tarn_to(bias, gpu) : NULL));
         assert_int_equal(tarn_stats().fallbacks, before);
         assert_int_equal(tarn_dtype_of(there), dtypes[d]);
         assert_right(x, w, bias, good(tarn_to(there, CPU)));
@@ -107,15 +120,20 @@ static void parts_and_strides_of_both_sides_work(void **state)
         for (int64_t many = 3; many <= 36; many += 33) {
             tarn_scope *scope = tarn_scope_open();
             int64_t in = length_of(kinds[k], 3);
-            tarn_tensor *w = weight_of(kinds[k], 40, in), *x = good(tarn_normal(TARN_SHAPE(in, many), 0, 1, TARN_F32, CPU));
-            tarn_tensor *part = good(tarn_stride(tarn_slice(w, 0, 3, 40), TARN_SHAPE(3, 1))), *wide = good(tarn_to(w, gpu));
-            tarn_tensor *there = good(tarn_linear_apply(tarn_transpose(tarn_to(x, gpu), 0, 1), tarn_stride(tarn_slice(wide, 0, 3, 40), TARN_SHAPE(3, 1)), NULL));
+            tarn_tensor *w = weight_of(kinds[k], 40, in),
+                        *x = good(tarn_normal(TARN_SHAPE(in, many), 0, 1, TARN_F32, CPU));
+            tarn_tensor *part = good(tarn_stride(tarn_slice(w, 0, 3, 40), TARN_SHAPE(3, 1))),
+                        *wide = good(tarn_to(w, gpu));
+            tarn_tensor *there =
+                good(tarn_linear_apply(tarn_transpose(tarn_to(x, gpu), 0, 1),
+                                       tarn_stride(tarn_slice(wide, 0, 3, 40), TARN_SHAPE(3, 1)), NULL));
             assert_right(good(tarn_contiguous(tarn_transpose(x, 0, 1))), part, NULL, good(tarn_to(there, CPU)));
             tarn_scope_close(scope);
         }
 }
 
-/* More elements than are unpacked at a time, in rows whose number is no power of two: each part of y is the product with its part of the weight. */
+/* More elements than are unpacked at a time, in rows whose number is no power of two: each part of y is the product
+ * with its part of the weight. */
 static void weights_of_several_tiles_are_multiplied(void **state)
 {
     NEEDS_GPU();
@@ -127,10 +145,12 @@ static void weights_of_several_tiles_are_multiplied(void **state)
     tarn_tensor *few = good(tarn_to(weight_of(TARN_Q8_0, DIFFERENT, IN), gpu));
     tarn_tensor *w = good(tarn_index_select(few, 0, tarn_from_i64(list, TARN_SHAPE(OUT), gpu)));
     for (int d = 0; d < 2; d++) {
-        tarn_tensor *x = good(tarn_normal(TARN_SHAPE(20, IN), 0, 1, dtypes[d], gpu)), *y = good(tarn_linear_apply(x, w, NULL));
+        tarn_tensor *x = good(tarn_normal(TARN_SHAPE(20, IN), 0, 1, dtypes[d], gpu)),
+                    *y = good(tarn_linear_apply(x, w, NULL));
         for (int64_t begin = 0; begin < OUT; begin += PART)
             assert_close_for_size(good(tarn_to(tarn_slice(y, 1, begin, begin + PART), CPU)),
-                                  good(tarn_to(tarn_linear_apply(x, tarn_slice(w, 0, begin, begin + PART), NULL), CPU)), d ? 1e-2 : 1e-5);
+                                  good(tarn_to(tarn_linear_apply(x, tarn_slice(w, 0, begin, begin + PART), NULL), CPU)),
+                                  d ? 1e-2 : 1e-5);
     }
 }
 
@@ -141,18 +161,22 @@ static void gradients_and_odd_numbers_are_those_of_the_cpu(void **state)
     for (int k = 0; k < KINDS; k++) {
         tarn_scope *scope = tarn_scope_open();
         int64_t in = length_of(kinds[k], 2);
-        tarn_tensor *w = weight_of(kinds[k], 30, in), *wide = good(tarn_to(w, gpu)), *x = good(tarn_normal(TARN_SHAPE(3, in), 0, 1, TARN_F32, CPU));
-        tarn_tensor *near = tarn_requires_grad(good(tarn_clone(x)), true), *far = tarn_requires_grad(good(tarn_to(x, gpu)), true);
+        tarn_tensor *w = weight_of(kinds[k], 30, in), *wide = good(tarn_to(w, gpu)),
+                    *x = good(tarn_normal(TARN_SHAPE(3, in), 0, 1, TARN_F32, CPU));
+        tarn_tensor *near = tarn_requires_grad(good(tarn_clone(x)), true),
+                    *far = tarn_requires_grad(good(tarn_to(x, gpu)), true);
         tarn_tensor *g = good(tarn_normal(TARN_SHAPE(3, 30), 0, 1, TARN_F32, CPU));
         assert_true(tarn_backward_from(good(tarn_linear_apply(near, w, NULL)), g, NULL));
         assert_true(tarn_backward_from(good(tarn_linear_apply(far, wide, NULL)), good(tarn_to(g, gpu)), NULL));
         assert_close_for_size(good(tarn_to(tarn_grad(far), CPU)), tarn_grad(near), 1e-5);
         tarn_tensor *there = good(tarn_to(x, gpu));
-        assert_close(good(tarn_to(tarn_linear_apply(there, wide, NULL), CPU)), good(tarn_to(tarn_linear_apply(there, wide, NULL), CPU)), 0);
+        assert_close(good(tarn_to(tarn_linear_apply(there, wide, NULL), CPU)),
+                     good(tarn_to(tarn_linear_apply(there, wide, NULL), CPU)), 0);
         float odd[] = {INFINITY, 0, 1e-40f, -NAN};
         for (int i = 0; i < 4; i++) {
             tarn_tensor *row = good(tarn_full(TARN_SHAPE(1, in), odd[i], TARN_F32, CPU));
-            assert_close(good(tarn_to(tarn_linear_apply(tarn_to(row, gpu), wide, NULL), CPU)), good(tarn_linear_apply(row, w, NULL)), 0);
+            assert_close(good(tarn_to(tarn_linear_apply(tarn_to(row, gpu), wide, NULL), CPU)),
+                         good(tarn_linear_apply(row, w, NULL)), 0);
         }
         tarn_scope_close(scope);
     }
@@ -162,10 +186,8 @@ int main(void)
 {
 #define ON_GPU(test) cmocka_unit_test_setup_teardown(test, open_gpu, close_gpu)
     const struct CMUnitTest tests[] = {
-        ON_GPU(blocks_become_the_elements_of_the_cpu),
-        ON_GPU(products_are_right_up_to_rounding),
-        ON_GPU(parts_and_strides_of_both_sides_work),
-        ON_GPU(weights_of_several_tiles_are_multiplied),
+        ON_GPU(blocks_become_the_elements_of_the_cpu),          ON_GPU(products_are_right_up_to_rounding),
+        ON_GPU(parts_and_strides_of_both_sides_work),           ON_GPU(weights_of_several_tiles_are_multiplied),
         ON_GPU(gradients_and_odd_numbers_are_those_of_the_cpu),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

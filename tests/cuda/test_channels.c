@@ -1,6 +1,6 @@
-/* test_channels.c: batchnorm in one kernel on a CUDA device, where blocks hold what they read: against the CPU, against its form in several passes
- * (TARN_CUDA_BATCHNORM=passes), twice, and in a captured step. Sizes from a few elements to more than all blocks together can hold.
- * Without a device every test is skipped. */
+/* test_channels.c: batchnorm in one kernel on a CUDA device, where blocks hold what they read: against the CPU, against
+ * its form in several passes (TARN_CUDA_BATCHNORM=passes), twice, and in a captured step. Sizes from a few elements to
+ * more than all blocks together can hold. Without a device every test is skipped. */
 #include <stdlib.h>
 
 #include <tarn/graph.h>
@@ -13,7 +13,8 @@ static const tarn_dtype dtypes[] = {TARN_F32, TARN_BF16, TARN_F16};
 static const double tolerances[] = {1e-5, 1e-2, 2e-3};
 enum { DTYPES = 3 };
 
-/* Channels that fill one pack of a position and many; pieces of channels that end inside a line; one, two and eight blocks a channel. */
+/* Channels that fill one pack of a position and many; pieces of channels that end inside a line; one, two and eight
+ * blocks a channel. */
 static const tarn_shape small[] = {
     {4, {9, 64, 7, 5}},    {4, {5, 8, 40, 40}},  {4, {3, 16, 37, 41}}, {4, {33, 128, 9, 8}},  {4, {2, 4, 1, 4096}},
     {4, {6, 200, 16, 24}}, {4, {11, 520, 8, 8}}, {4, {70, 3, 24, 8}},  {4, {600, 32, 3, 16}},
@@ -21,7 +22,7 @@ static const tarn_shape small[] = {
 static const tarn_shape large[] = {{4, {128, 64, 32, 32}}, {4, {1024, 16, 32, 32}}, {4, {517, 128, 14, 14}}};
 enum { SMALL = sizeof(small) / sizeof(small[0]), LARGE = sizeof(large) / sizeof(large[0]) };
 
-/* ---- what is compared ------------------------------------------------------------------------------------------------------ */
+/* ---- what is compared -------------------------------------------------------------------------------------------- */
 
 enum { X, WEIGHT, BIAS, RESIDUAL, LEAVES };                  /* all but the residual have gradients in every kind */
 enum { Y, MEAN, VARIANCE, GRADS, FIGURES = GRADS + LEAVES }; /* what a call makes */
@@ -29,7 +30,9 @@ enum { PLAIN, RELU, RELU_OF_SUM, KINDS };
 
 static tarn_tensor *laid_out(tarn_tensor *x, bool is_last)
 {
-    return is_last ? good(tarn_permute(good(tarn_contiguous(tarn_permute(x, TARN_AXES(0, 2, 3, 1)))), TARN_AXES(0, 3, 1, 2))) : x;
+    return is_last ? good(tarn_permute(good(tarn_contiguous(tarn_permute(x, TARN_AXES(0, 2, 3, 1)))),
+                                       TARN_AXES(0, 3, 1, 2)))
+                   : x;
 }
 
 typedef struct operands {
@@ -39,8 +42,10 @@ typedef struct operands {
 static operands draw(tarn_shape shape, tarn_dtype dtype, bool is_last)
 {
     tarn_shape channels = TARN_SHAPE(shape.size[1]);
-    return (operands){{laid_out(good(tarn_normal(shape, 0.5, 2, dtype, gpu)), is_last), good(tarn_normal(channels, 1, 0.3, TARN_F32, gpu)),
-                       good(tarn_normal(channels, 0, 0.3, TARN_F32, gpu)), laid_out(good(tarn_normal(shape, 0, 1, dtype, gpu)), is_last)},
+    return (operands){{laid_out(good(tarn_normal(shape, 0.5, 2, dtype, gpu)), is_last),
+                       good(tarn_normal(channels, 1, 0.3, TARN_F32, gpu)),
+                       good(tarn_normal(channels, 0, 0.3, TARN_F32, gpu)),
+                       laid_out(good(tarn_normal(shape, 0, 1, dtype, gpu)), is_last)},
                       laid_out(good(tarn_normal(shape, 0, 1, dtype, gpu)), is_last)};
 }
 
@@ -57,8 +62,8 @@ static void run(const operands *o, int kind, tarn_device device, tarn_tensor **m
     if (kind == PLAIN)
         made[Y] = good(tarn_batchnorm(leaf[X], leaf[WEIGHT], leaf[BIAS], made[MEAN], made[VARIANCE], &training));
     else
-        made[Y] = good(tarn_batchnorm_relu(leaf[X], kind == RELU ? NULL : leaf[RESIDUAL], leaf[WEIGHT], leaf[BIAS], made[MEAN],
-                                           made[VARIANCE], &training));
+        made[Y] = good(tarn_batchnorm_relu(leaf[X], kind == RELU ? NULL : leaf[RESIDUAL], leaf[WEIGHT], leaf[BIAS],
+                                           made[MEAN], made[VARIANCE], &training));
     assert_true(tarn_backward_from(made[Y], good(tarn_to(o->g, device)), NULL));
     for (int i = 0; i < LEAVES; i++)
         made[GRADS + i] = tarn_grad(leaf[i]);
@@ -93,7 +98,7 @@ static void run_in_passes(const operands *o, int kind, tarn_tensor **made)
     unsetenv("TARN_CUDA_BATCHNORM");
 }
 
-/* ---- tests ----------------------------------------------------------------------------------------------------------------- */
+/* ---- tests ------------------------------------------------------------------------------------------------------- */
 
 /* With relu elements next to 0 could be on its other side on the CPU. */
 static void compare(tarn_shape shape, int d, bool is_last)
@@ -179,8 +184,8 @@ static bool take_step(void *ctx)
     step *s = ctx;
     tarn_scope *scope = tarn_scope_open();
     tarn_tensor *x = tarn_requires_grad(tarn_detach(s->o.leaf[X]), true);
-    tarn_tensor *y =
-        tarn_batchnorm_relu(x, NULL, s->o.leaf[WEIGHT], s->o.leaf[BIAS], s->mean, s->variance, &(tarn_batchnorm_options){.training = true});
+    tarn_tensor *y = tarn_batchnorm_relu(x, NULL, s->o.leaf[WEIGHT], s->o.leaf[BIAS], s->mean, s->variance,
+                                         &(tarn_batchnorm_options){.training = true});
     bool done = tarn_backward_from(y, s->o.g, NULL) && tarn_copy(s->made[0], y) && tarn_copy(s->made[1], tarn_grad(x));
     tarn_scope_close(scope);
     return done;

@@ -1,5 +1,5 @@
-/* test_choices.c: a run goes on with the algorithms that it began with, where nothing is kept on disk but its checkpoint, to the bits of a run that was never
- * stopped. */
+/* test_choices.c: a run goes on with the algorithms that it began with, where nothing is kept on disk but its
+ * checkpoint, to the bits of a run that was never stopped. */
 #include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,13 @@
 /* Trains in this program: 6 steps ("new"), 6 more ("more"), or 12 ("whole"). */
 static int train(const char *folder, const char *what)
 {
-    tarn_train_options first = {.model = "mlp", .data = "digits:600", .hidden = {1024}, .hidden_count = 1, .batch_size = 256, .schedule = "constant", .device = "cuda"};
+    tarn_train_options first = {.model = "mlp",
+                                .data = "digits:600",
+                                .hidden = {1024},
+                                .hidden_count = 1,
+                                .batch_size = 256,
+                                .schedule = "constant",
+                                .device = "cuda"};
     tarn_train_options more = {.steps = 12};
     tarn_train_result result;
     snprintf(first.out, sizeof(first.out), "%s", folder);
@@ -79,7 +85,8 @@ static void a_run_goes_on_with_its_choices(void **state)
 
 int main(int count, char **words)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(a_run_goes_on_with_its_choices, open_gpu, close_gpu)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_run_goes_on_with_its_choices, open_gpu, close_gpu)};
     if (count == 3)
         return train(words[2], words[1]);
     unsetenv("TARN_TUNE");

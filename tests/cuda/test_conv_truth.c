@@ -1,6 +1,6 @@
 /*
- * What is taken for a convolution in f32, and what is not: sums that were added one after another, sums of numbers cut to TF32, and single elements that are off.
- * Computed on the host: needs no device.
+ * What is taken for a convolution in f32, and what is not: sums that were added one after another, sums of numbers cut
+ * to TF32, and single elements that are off. Computed on the host: needs no device.
  */
 #include "backends/cuda/conv/conv_accuracy.h"
 #include "support/check.h"

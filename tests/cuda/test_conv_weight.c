@@ -1,6 +1,7 @@
-/* test_conv_weight.c: gradients of convolutions' weights on a CUDA device without columns, wherever they can be made so, against the CPU. Operands are small whole
- * numbers, which bf16 and TF32 hold exactly, and so do sums of f32: the gradients must be the CPU's to the last bit, in whichever order they are added up. Without
- * a device every test is skipped. */
+/* test_conv_weight.c: gradients of convolutions' weights on a CUDA device without columns, wherever they can be made
+ * so, against the CPU. Operands are small whole numbers, which bf16 and TF32 hold exactly, and so do sums of f32: the
+ * gradients must be the CPU's to the last bit, in whichever order they are added up. Without a device every test is
+ * skipped. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -11,14 +12,15 @@
 
 #define CPU tarn_device_cpu()
 
-/* ---- operands -------------------------------------------------------------------------------------------------------------- */
+/* ---- operands ---------------------------------------------------------------------------------------------------- */
 
 typedef struct sized {
     int64_t images, in, out, size[2], kernel[2];
     tarn_conv2d_options options;
 } sized;
 
-/* How the GPU's operands are: bf16 or f32, which is multiplied in TF32; x with channels last, as rows, or a part of a larger image. */
+/* How the GPU's operands are: bf16 or f32, which is multiplied in TF32; x with channels last, as rows, or a part of a
+ * larger image. */
 enum { CHANNELS_LAST, ROWS, PART, LAYOUTS };
 typedef struct way {
     tarn_dtype dtype;
@@ -46,8 +48,8 @@ static tarn_tensor *there(tarn_tensor *x, way w)
     if (w.layout == ROWS)
         return copy;
     tarn_tensor *more = good(tarn_pad(copy, TARN_SHAPE(0, 0, 1, 1), TARN_SHAPE(0, 0, 0, 2), 7));
-    return good(
-        tarn_shrink(more, TARN_SHAPE(0, 0, 1, 1), TARN_SHAPE(tarn_size(x, 0), tarn_size(x, 1), tarn_size(x, 2) + 1, tarn_size(x, 3) + 1)));
+    return good(tarn_shrink(more, TARN_SHAPE(0, 0, 1, 1),
+                            TARN_SHAPE(tarn_size(x, 0), tarn_size(x, 1), tarn_size(x, 2) + 1, tarn_size(x, 3) + 1)));
 }
 
 typedef struct operands {
@@ -57,7 +59,8 @@ typedef struct operands {
 static operands make(const sized *s)
 {
     operands o = {.x = whole_numbers(TARN_SHAPE(s->images, s->in, s->size[0], s->size[1])),
-                  .weight = tarn_requires_grad(whole_numbers(TARN_SHAPE(s->out, s->in, s->kernel[0], s->kernel[1])), true)};
+                  .weight =
+                      tarn_requires_grad(whole_numbers(TARN_SHAPE(s->out, s->in, s->kernel[0], s->kernel[1])), true)};
     o.g = whole_numbers(tarn_shape_of(good(tarn_conv2d(o.x, o.weight, NULL, &s->options))));
     return o;
 }
@@ -70,13 +73,15 @@ static tarn_tensor *gradient_here(const operands *o, const sized *s)
 
 static tarn_tensor *gradient_there(const operands *o, const sized *s, way w, int times)
 {
-    tarn_tensor *leaf = good(tarn_to(w.is_narrow ? tarn_detach(o->weight) : tarn_cast(tarn_detach(o->weight), w.dtype), gpu));
+    tarn_tensor *leaf =
+        good(tarn_to(w.is_narrow ? tarn_detach(o->weight) : tarn_cast(tarn_detach(o->weight), w.dtype), gpu));
     leaf = tarn_requires_grad(good(tarn_clone(leaf)), true);
-    tarn_tensor *x = there(o->x, w), *g = there(o->g, (way){w.dtype, w.layout == CHANNELS_LAST ? CHANNELS_LAST : ROWS, false});
+    tarn_tensor *x = there(o->x, w),
+                *g = there(o->g, (way){w.dtype, w.layout == CHANNELS_LAST ? CHANNELS_LAST : ROWS, false});
     tarn_set_tf32(true);
     for (int i = 0; i < times; i++)
-        assert_true(
-            tarn_backward_from(good(tarn_conv2d(x, w.is_narrow ? good(tarn_cast(leaf, w.dtype)) : leaf, NULL, &s->options)), g, NULL));
+        assert_true(tarn_backward_from(
+            good(tarn_conv2d(x, w.is_narrow ? good(tarn_cast(leaf, w.dtype)) : leaf, NULL, &s->options)), g, NULL));
     tarn_set_tf32(false);
     return good(tarn_to(tarn_grad(leaf), CPU));
 }
@@ -92,9 +97,10 @@ static void compare(const sized *s, way w)
     tarn_scope_close(scope);
 }
 
-/* ---- the tests ------------------------------------------------------------------------------------------------------------- */
+/* ---- the tests --------------------------------------------------------------------------------------------------- */
 
-/* Tiles of several images, of bands of rows, and of parts of rows; blocks with all rows of the weight and with 64 of them; kernels with more taps than a block has. */
+/* Tiles of several images, of bands of rows, and of parts of rows; blocks with all rows of the weight and with 64 of
+ * them; kernels with more taps than a block has. */
 static const sized kinds[] = {
     {130, 16, 16, {32, 32}, {3, 3}, {.padding = {1, 1}}},
     {370, 32, 32, {16, 16}, {3, 3}, {.padding = {1, 1}}},
@@ -141,14 +147,17 @@ static void gradients_of_any_weights_are_those_of_the_cpu(void **state)
     NEEDS_GPU();
     uint64_t bits = test_seed(3);
     for (int trial = 0; trial < (is_quick() ? 10 : 100); trial++) {
-        sized s = {.images = 1 + random_below(&bits, 9), .in = 8 + 8 * random_below(&bits, 10), .out = 8 + 8 * random_below(&bits, 10)};
+        sized s = {.images = 1 + random_below(&bits, 9),
+                   .in = 8 + 8 * random_below(&bits, 10),
+                   .out = 8 + 8 * random_below(&bits, 10)};
         for (int i = 0; i < 2; i++) {
             s.kernel[i] = random_below(&bits, 2) ? 3 : 1 + random_below(&bits, 5);
             s.options.stride[i] = 1 + random_below(&bits, 3), s.options.padding[i] = random_below(&bits, 4),
             s.options.dilation[i] = 1 + random_below(&bits, 3);
             s.size[i] = 1 + s.options.dilation[i] * (s.kernel[i] - 1) + random_below(&bits, 24);
         }
-        compare(&s, (way){trial % 2 ? TARN_BF16 : TARN_F32, (int)random_below(&bits, LAYOUTS), random_below(&bits, 3) == 0});
+        compare(&s, (way){trial % 2 ? TARN_BF16 : TARN_F32, (int)random_below(&bits, LAYOUTS),
+                          random_below(&bits, 3) == 0});
     }
 }
 
@@ -177,12 +186,14 @@ static void gradients_of_weights_add_up(void **state)
     for (int wide = 0; wide < 2; wide++) {
         operands o = make(&kinds[3]);
         tarn_tensor *once = gradient_here(&o, &kinds[3]),
-                    *thrice = gradient_there(&o, &kinds[3], (way){wide ? TARN_F32 : TARN_BF16, CHANNELS_LAST, false}, 3);
+                    *thrice =
+                        gradient_there(&o, &kinds[3], (way){wide ? TARN_F32 : TARN_BF16, CHANNELS_LAST, false}, 3);
         assert_close(thrice, good(tarn_add(tarn_add(once, once), once)), 0);
     }
 }
 
-/* An infinity in x is in the gradients of its channel, and makes nothing NaN: it meets no zeros of results that are not there. */
+/* An infinity in x is in the gradients of its channel, and makes nothing NaN: it meets no zeros of results that are not
+ * there. */
 static void an_infinity_stays_one(void **state)
 {
     NEEDS_GPU();
@@ -200,7 +211,8 @@ static void an_infinity_stays_one(void **state)
             tarn_tensor *got = gradient_there(&o, &s, (way){wide ? TARN_F32 : TARN_BF16, CHANNELS_LAST, false}, 1);
             for (int64_t i = 0; i < tarn_count(got); i++) {
                 double g = tarn_item_at(got, TARN_SHAPE(i / 144, i / 9 % 16, i / 3 % 3, i % 3));
-                int64_t row = at / 11 - i / 3 % 3, column = at % 11 - i % 3; /* of the result whose window has it there */
+                /* of the result whose window has it there */
+                int64_t row = at / 11 - i / 3 % 3, column = at % 11 - i % 3;
                 bool meets = i / 9 % 16 == 5 && row >= 0 && row < 7 && column >= 0 && column < 9;
                 assert_true(meets ? g == -INFINITY : g == 0);
             }
@@ -216,10 +228,11 @@ static void without_tf32_the_numbers_of_f32_count(void **state)
     tarn_tensor *weight = tarn_requires_grad(good(tarn_zeros(TARN_SHAPE(64, 64, 1, 1), TARN_F32, gpu)), true),
                 *y = good(tarn_conv2d(x, weight, NULL, NULL));
     assert_true(tarn_backward_from(y, good(tarn_ones(tarn_shape_of(y), TARN_F32, gpu)), NULL));
-    assert_close(good(tarn_to(tarn_grad(weight), CPU)), good(tarn_full(TARN_SHAPE(64, 64, 1, 1), 4096 + 1, TARN_F32, CPU)), 1e-2);
+    assert_close(good(tarn_to(tarn_grad(weight), CPU)),
+                 good(tarn_full(TARN_SHAPE(64, 64, 1, 1), 4096 + 1, TARN_F32, CPU)), 1e-2);
 }
 
-/* ---- that the kernel is run ------------------------------------------------------------------------------------------------ */
+/* ---- that the kernel is run -------------------------------------------------------------------------------------- */
 
 /* What another program does: MiB of workspace, at most 250, that the gradient of a weight takes. */
 static int workspace_of(bool wide)
@@ -252,7 +265,8 @@ static int workspace_with(const char *wish, const char *what)
     return WIFEXITED(status) ? WEXITSTATUS(status) : 255;
 }
 
-/* Columns of these images take 55 MiB in bf16 and 110 in f32; without them there is room for the parts of the gradient, at most 150 KB a block. */
+/* Columns of these images take 55 MiB in bf16 and 110 in f32; without them there is room for the parts of the gradient,
+ * at most 150 KB a block. */
 static void gradients_of_weights_take_no_columns(void **state)
 {
     NEEDS_GPU();

@@ -1,6 +1,7 @@
 /*
- * What is special about CUDA devices: where things lie, what waits and what does not, faults that come up later, memory, captured steps.
- * The operations themselves are tested by test_cases with TARN_TEST_DEVICE=cuda. Without a device every test is skipped.
+ * What is special about CUDA devices: where things lie, what waits and what does not, faults that come up later,
+ * memory, captured steps. The operations themselves are tested by test_cases with TARN_TEST_DEVICE=cuda. Without a
+ * device every test is skipped.
  */
 #include "support/gpu.h"
 
@@ -8,7 +9,7 @@
 
 #include "core/launch/stats.h"
 
-/* ---- devices --------------------------------------------------------------------------------------------------------------- */
+/* ---- devices ----------------------------------------------------------------------------------------------------- */
 
 static void a_device_tells_what_it_is(void **state)
 {
@@ -26,10 +27,11 @@ static void a_device_that_is_not_there_is_named(void **state)
 {
     NEEDS_GPU();
     tarn_device_parse("cuda:99");
-    assert_error(TARN_ERROR_DEVICE, "there is no cuda:99; there is cuda:0 ("); /* and so on: all there are, with their names */
+    /* and so on: all there are, with their names */
+    assert_error(TARN_ERROR_DEVICE, "there is no cuda:99; there is cuda:0 (");
 }
 
-/* ---- order and errors ------------------------------------------------------------------------------------------------------ */
+/* ---- order and errors -------------------------------------------------------------------------------------------- */
 
 static void a_bad_index_comes_up_when_the_host_waits(void **state)
 {
@@ -72,7 +74,7 @@ static void events_measure_what_lies_between(void **state)
     tarn_event_free(to);
 }
 
-/* ---- memory ---------------------------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 /* Takes all the card has, piece by piece; the failure names who holds it, and everything else lives on. */
 static void a_full_card_is_survived(void **state)
@@ -97,7 +99,7 @@ static void a_full_card_is_survived(void **state)
     assert_true(tarn_empty_cache(gpu));
 }
 
-/* ---- a steady loop --------------------------------------------------------------------------------------------------------- */
+/* ---- a steady loop ----------------------------------------------------------------------------------------------- */
 
 typedef struct training {
     tarn_tensor *x, *y, *loss;
@@ -114,8 +116,10 @@ static training start_training(void)
     t.loss = tarn_zeros(((tarn_shape){0, {0}}), TARN_F32, gpu);
     t.net = tarn_sequential(tarn_linear(16, 32, gpu), tarn_activation(TARN_GELU), tarn_linear(32, 4, gpu), NULL);
     static const tarn_parameter_group groups[] = {{.names = "2.*", .lr_scale = 0.5f}};
-    t.adam = tarn_adamw(t.net, &(tarn_adamw_options){.lr = 0.01f, .weight_decay = 0.1f, .groups = groups, .group_count = 1});
-    tarn_optimizer_set_schedule(t.adam, &(tarn_schedule){.kind = TARN_SCHEDULE_COSINE, .warmup_steps = 5, .total_steps = 40});
+    t.adam =
+        tarn_adamw(t.net, &(tarn_adamw_options){.lr = 0.01f, .weight_decay = 0.1f, .groups = groups, .group_count = 1});
+    tarn_optimizer_set_schedule(t.adam,
+                                &(tarn_schedule){.kind = TARN_SCHEDULE_COSINE, .warmup_steps = 5, .total_steps = 40});
     assert_ok();
     return t;
 }
@@ -132,7 +136,8 @@ static bool step(void *ctx)
     training *t = ctx;
     tarn_scope *scope = tarn_scope_open();
     tarn_tensor *loss = tarn_mse_loss(tarn_forward(t->net, tarn_dropout(t->x, 0.1)), t->y);
-    bool done = tarn_backward(loss) && tarn_optimizer_clip_norm(t->adam, 0.8) && tarn_optimizer_step(t->adam) && tarn_copy(t->loss, loss);
+    bool done = tarn_backward(loss) && tarn_optimizer_clip_norm(t->adam, 0.8) && tarn_optimizer_step(t->adam) &&
+                tarn_copy(t->loss, loss);
     tarn_scope_close(scope);
     return done;
 }
@@ -156,7 +161,7 @@ static void a_steady_loop_touches_the_host_only_when_read(void **state)
     end_training(&t);
 }
 
-/* ---- captured steps -------------------------------------------------------------------------------------------------------- */
+/* ---- captured steps ---------------------------------------------------------------------------------------------- */
 
 enum { WARM_UP = 3, STEPS = 12, BATCH = 64 * 16 };
 
@@ -247,7 +252,7 @@ static void what_cannot_be_captured_is_named(void **state)
     end_training(&t);
 }
 
-/* ---- more than 2^31 elements ----------------------------------------------------------------------------------------------- */
+/* ---- more than 2^31 elements ------------------------------------------------------------------------------------- */
 
 static void tensors_beyond_two_to_the_31_work(void **state)
 {

@@ -1,6 +1,7 @@
-/* test_images.c: convolution and pooling on a CUDA device against the CPU, results and gradients, with options drawn at random: both layouts, slices,
- * flips, all float dtypes, and images whose columns do not fit into one piece of scratch. Convolutions go by cuDNN where it is there; run the program a
- * second time with TARN_CUDNN=off for the other way. Without a device every test is skipped. */
+/* test_images.c: convolution and pooling on a CUDA device against the CPU, results and gradients, with options drawn at
+ * random: both layouts, slices, flips, all float dtypes, and images whose columns do not fit into one piece of scratch.
+ * Convolutions go by cuDNN where it is there; run the program a second time with TARN_CUDNN=off for the other way.
+ * Without a device every test is skipped. */
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,26 +12,26 @@
 
 #define CPU tarn_device_cpu()
 
-/* ---- layouts --------------------------------------------------------------------------------------------------------------- */
+/* ---- layouts ----------------------------------------------------------------------------------------------------- */
 
 enum { ROWS, CHANNELS_LAST, PART, FLIPPED, LAYOUTS };
 
-/* The operand as the operation is to see it. A part is the inside of x, so that its first element is not aligned; the gradient around it is 0. */
+/* The operand as the operation is to see it. A part is the inside of x, so that its first element is not aligned; the
+ * gradient around it is 0. */
 static tarn_tensor *laid_out(tarn_tensor *x, int layout)
 {
     switch (layout) {
     case CHANNELS_LAST:
         return good(tarn_permute(tarn_contiguous(tarn_permute(x, TARN_AXES(0, 2, 3, 1))), TARN_AXES(0, 3, 1, 2)));
     case PART:
-        return good(tarn_shrink(x, TARN_SHAPE(0, 0, 1, 1), TARN_SHAPE(tarn_size(x, 0), tarn_size(x, 1), tarn_size(x, 2), tarn_size(x, 3))));
-    case FLIPPED:
-        return good(tarn_flip(x, TARN_AXES(1, 3)));
-    default:
-        return x;
+        return good(tarn_shrink(x, TARN_SHAPE(0, 0, 1, 1),
+                                TARN_SHAPE(tarn_size(x, 0), tarn_size(x, 1), tarn_size(x, 2), tarn_size(x, 3))));
+    case FLIPPED: return good(tarn_flip(x, TARN_AXES(1, 3)));
+    default: return x;
     }
 }
 
-/* ---- one comparison -------------------------------------------------------------------------------------------------------- */
+/* ---- one comparison ---------------------------------------------------------------------------------------------- */
 
 typedef tarn_tensor *apply_fn(tarn_tensor *x, tarn_tensor *const *more, const void *options);
 
@@ -61,7 +62,7 @@ static tarn_dtype any_dtype(uint64_t *bits, double *tolerance)
     return dtypes[i];
 }
 
-/* ---- convolution ----------------------------------------------------------------------------------------------------------- */
+/* ---- convolution ------------------------------------------------------------------------------------------------- */
 
 static tarn_tensor *convolve(tarn_tensor *x, tarn_tensor *const *more, const void *options)
 {
@@ -76,17 +77,20 @@ static void convolutions_agree_with_the_cpu(void **state)
         tarn_scope *scope = tarn_scope_open();
         double tolerance;
         tarn_dtype dtype = any_dtype(&bits, &tolerance);
-        int64_t groups = random_below(&bits, 3) ? 1 : 1 + random_below(&bits, 4), in = 1 + random_below(&bits, 9), out = 1 + random_below(&bits, 9);
+        int64_t groups = random_below(&bits, 3) ? 1 : 1 + random_below(&bits, 4), in = 1 + random_below(&bits, 9),
+                out = 1 + random_below(&bits, 9);
         tarn_conv2d_options o = {.groups = groups};
         int64_t kernel[2], size[2];
         for (int i = 0; i < 2; i++) {
             kernel[i] = 1 + random_below(&bits, 4);
-            o.stride[i] = 1 + random_below(&bits, 3), o.padding[i] = random_below(&bits, 3), o.dilation[i] = 1 + random_below(&bits, 3);
+            o.stride[i] = 1 + random_below(&bits, 3), o.padding[i] = random_below(&bits, 3),
+            o.dilation[i] = 1 + random_below(&bits, 3);
             size[i] = 2 + o.dilation[i] * (kernel[i] - 1) + random_below(&bits, 12);
         }
-        tarn_tensor *leaf[] = {good(tarn_normal(TARN_SHAPE(1 + random_below(&bits, 6), in * groups, size[0], size[1]), 0, 1, dtype, CPU)),
-                               good(tarn_normal(TARN_SHAPE(out * groups, in, kernel[0], kernel[1]), 0, 0.3, dtype, CPU)),
-                               random_below(&bits, 2) ? good(tarn_normal(TARN_SHAPE(out * groups), 0, 1, dtype, CPU)) : NULL};
+        tarn_tensor *leaf[] = {
+            good(tarn_normal(TARN_SHAPE(1 + random_below(&bits, 6), in * groups, size[0], size[1]), 0, 1, dtype, CPU)),
+            good(tarn_normal(TARN_SHAPE(out * groups, in, kernel[0], kernel[1]), 0, 0.3, dtype, CPU)),
+            random_below(&bits, 2) ? good(tarn_normal(TARN_SHAPE(out * groups), 0, 1, dtype, CPU)) : NULL};
         compare(convolve, leaf, leaf[2] ? 3 : 2, &o, (int)random_below(&bits, LAYOUTS), tolerance);
         tarn_scope_close(scope);
     }
@@ -111,7 +115,7 @@ static void large_convolutions_go_in_pieces(void **state)
         }
 }
 
-/* ---- the ways of a convolution --------------------------------------------------------------------------------------------- */
+/* ---- the ways of a convolution ----------------------------------------------------------------------------------- */
 
 typedef struct kind {
     tarn_dtype dtype;
@@ -119,10 +123,12 @@ typedef struct kind {
     double tolerance;
 } kind;
 
-static const kind kinds[] = {{TARN_F32, false, 1e-4}, {TARN_F32, true, 5e-2}, {TARN_BF16, false, 5e-2}, {TARN_F16, false, 5e-3}};
+static const kind kinds[] = {
+    {TARN_F32, false, 1e-4}, {TARN_F32, true, 5e-2}, {TARN_BF16, false, 5e-2}, {TARN_F16, false, 5e-3}};
 enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
 
-/* Convolutions whose products are worth a choice by measuring; few pixels, so that the weight's gradient is a short sum. */
+/* Convolutions whose products are worth a choice by measuring; few pixels, so that the weight's gradient is a short
+ * sum. */
 typedef struct sized {
     int64_t images, in, out, rows, columns, kernel;
     tarn_conv2d_options options;
@@ -194,8 +200,10 @@ static void gradients_of_odd_16_bit_weights_agree_with_the_cpu(void **state)
         }
 }
 
-/* The result and the gradients in f32 on the GPU against f64 on the CPU, for sums so long that small elements are what large ones leave over. */
-static void compare_long_sums(tarn_tensor *const *leaf, const tarn_conv2d_options *options, int layout, double tolerance)
+/* The result and the gradients in f32 on the GPU against f64 on the CPU, for sums so long that small elements are what
+ * large ones leave over. */
+static void compare_long_sums(tarn_tensor *const *leaf, const tarn_conv2d_options *options, int layout,
+                              double tolerance)
 {
     tarn_tensor *wide[3], *there[3], *y[2];
     for (int i = 0; i < 3; i++) {
@@ -229,7 +237,8 @@ static void gradients_of_small_weights_agree_with_the_cpu(void **state)
             tarn_scope *scope = tarn_scope_open();
             tarn_tensor *leaf[3];
             make_leaves(leaf, &small[i], TARN_F32);
-            int64_t terms = tarn_size(leaf[0], 0) * small[i].rows * small[i].columns; /* of an element of the weight's gradient */
+            /* of an element of the weight's gradient */
+            int64_t terms = tarn_size(leaf[0], 0) * small[i].rows * small[i].columns;
             print_message("convolution %d, layout %d\n", (int)i, layout);
             compare_long_sums(leaf, &small[i].options, layout, terms > LONG_SUM ? 1e-4 : 1e-5);
             tarn_scope_close(scope);
@@ -243,7 +252,8 @@ static void everything_of(tarn_tensor *const *leaf, const tarn_conv2d_options *o
     for (int i = 0; i < 3; i++)
         there[i] = tarn_requires_grad(good(tarn_to(leaf[i], gpu)), true);
     made[0] = good(tarn_conv2d(laid_out(there[0], layout), there[1], there[2], options));
-    assert_true(tarn_backward_from(made[0], good(tarn_ones(tarn_shape_of(made[0]), tarn_dtype_of(made[0]), gpu)), NULL));
+    assert_true(
+        tarn_backward_from(made[0], good(tarn_ones(tarn_shape_of(made[0]), tarn_dtype_of(made[0]), gpu)), NULL));
     for (int i = 0; i < 3; i++)
         made[1 + i] = good(tarn_to(tarn_grad(there[i]), CPU));
     made[0] = good(tarn_to(made[0], CPU));
@@ -294,7 +304,7 @@ static void gradients_of_weights_add_up(void **state)
         }
 }
 
-/* ---- captured steps -------------------------------------------------------------------------------------------------------- */
+/* ---- captured steps ---------------------------------------------------------------------------------------------- */
 
 typedef struct training {
     tarn_tensor *x, *loss;
@@ -319,7 +329,8 @@ static void losses_of(bool captured, double *losses)
     tarn_seed(5);
     training t = {.x = laid_out(good(tarn_normal(TARN_SHAPE(8, 3, 20, 18), 0, 1, TARN_F32, gpu)), CHANNELS_LAST),
                   .loss = good(tarn_zeros(((tarn_shape){0, {0}}), TARN_F32, gpu)),
-                  .net = tarn_sequential(tarn_conv2d_layer(3, 64, 3, gpu), tarn_activation(TARN_RELU), tarn_conv2d_layer(64, 64, 3, gpu), NULL)};
+                  .net = tarn_sequential(tarn_conv2d_layer(3, 64, 3, gpu), tarn_activation(TARN_RELU),
+                                         tarn_conv2d_layer(64, 64, 3, gpu), NULL)};
     t.sgd = tarn_sgd(t.net, &(tarn_sgd_options){.lr = 0.05f});
     assert_ok();
     for (int i = 0; i < WARM_UP; i++)
@@ -362,19 +373,22 @@ static void a_convolution_without_a_choice_is_not_captured(void **state)
     assert_null(tarn_graph_capture(gpu, new_convolution_step, NULL));
     assert_error_about(TARN_ERROR_DEVICE, "conv2d: cuda:0 failed: no ", "run the step once before capturing it");
     tarn_tensor *x = good(tarn_ones(TARN_SHAPE(1, 1, 4, 4), TARN_F32, gpu)); /* and the device works on */
-    assert_true(tarn_item_at(good(tarn_conv2d(x, good(tarn_ones(TARN_SHAPE(1, 1, 3, 3), TARN_F32, gpu)), NULL, NULL)), TARN_SHAPE(0, 0, 1, 1)) == 9);
+    assert_true(tarn_item_at(good(tarn_conv2d(x, good(tarn_ones(TARN_SHAPE(1, 1, 3, 3), TARN_F32, gpu)), NULL, NULL)),
+                             TARN_SHAPE(0, 0, 1, 1)) == 9);
 }
 
-/* ---- with cuDNN and without ------------------------------------------------------------------------------------------------ */
+/* ---- with cuDNN and without -------------------------------------------------------------------------------------- */
 
-/* What a program with another TARN_CUDNN does: 0 when a convolution has the CPU's numbers and the device tells of cuDNN what the argument says, 3 when the
- * convolution fails as one does whose library cannot be opened. */
+/* What a program with another TARN_CUDNN does: 0 when a convolution has the CPU's numbers and the device tells of cuDNN
+ * what the argument says, 3 when the convolution fails as one does whose library cannot be opened. */
 static int convolve_once(const char *about)
 {
     tarn_device_info info;
     gpu = tarn_device_parse("cuda");
-    tarn_tensor *x = tarn_normal(TARN_SHAPE(2, 3, 8, 8), 0, 1, TARN_F32, CPU), *weight = tarn_normal(TARN_SHAPE(4, 3, 3, 3), 0, 1, TARN_F32, CPU);
-    tarn_tensor *here = tarn_conv2d(x, weight, NULL, NULL), *there = tarn_conv2d(tarn_to(x, gpu), tarn_to(weight, gpu), NULL, NULL);
+    tarn_tensor *x = tarn_normal(TARN_SHAPE(2, 3, 8, 8), 0, 1, TARN_F32, CPU),
+                *weight = tarn_normal(TARN_SHAPE(4, 3, 3, 3), 0, 1, TARN_F32, CPU);
+    tarn_tensor *here = tarn_conv2d(x, weight, NULL, NULL),
+                *there = tarn_conv2d(tarn_to(x, gpu), tarn_to(weight, gpu), NULL, NULL);
     if (!there)
         return strstr(tarn_error(), "TARN_CUDNN must be off or the path of a libcudnn.so.9: ") ? 3 : 1;
     double apart = tarn_item(tarn_max(tarn_abs(tarn_sub(tarn_to(there, CPU), here)), TARN_ALL_AXES, false));
@@ -408,7 +422,7 @@ static void a_cudnn_that_was_asked_for_and_cannot_be_opened_is_an_error(void **s
     assert_int_equal(status_with("/nowhere/libcudnn.so.9", ""), 3);
 }
 
-/* ---- pooling --------------------------------------------------------------------------------------------------------------- */
+/* ---- pooling ----------------------------------------------------------------------------------------------------- */
 
 static tarn_tensor *take_largest(tarn_tensor *x, tarn_tensor *const *more, const void *options)
 {
@@ -429,7 +443,8 @@ static void pools_agree_with_the_cpu(void **state)
     for (int trial = 0; trial < (is_quick() ? 60 : 200); trial++) {
         tarn_scope *scope = tarn_scope_open();
         bool largest = random_below(&bits, 2);
-        tarn_pool2d_options o = {.ceil_mode = random_below(&bits, 2), .exclude_padding = !largest && random_below(&bits, 2)};
+        tarn_pool2d_options o = {.ceil_mode = random_below(&bits, 2),
+                                 .exclude_padding = !largest && random_below(&bits, 2)};
         int64_t size[2], square = random_below(&bits, 3);
         double tolerance;
         tarn_dtype dtype = any_dtype(&bits, &tolerance);
@@ -439,8 +454,10 @@ static void pools_agree_with_the_cpu(void **state)
             o.dilation[i] = largest ? 1 + random_below(&bits, 3) : 1;
             size[i] = 2 + o.dilation[i] * (o.kernel[i] - 1) + random_below(&bits, 20);
         }
-        tarn_tensor *leaf[] = {good(tarn_normal(TARN_SHAPE(1 + random_below(&bits, 4), 1 + random_below(&bits, 40), size[0], size[1]), 0, 1, dtype, CPU)),
-                               NULL, NULL};
+        tarn_tensor *leaf[] = {
+            good(tarn_normal(TARN_SHAPE(1 + random_below(&bits, 4), 1 + random_below(&bits, 40), size[0], size[1]), 0,
+                             1, dtype, CPU)),
+            NULL, NULL};
         compare(largest ? take_largest : take_average, leaf, 1, &o, (int)random_below(&bits, LAYOUTS), tolerance);
         tarn_scope_close(scope);
     }
@@ -466,7 +483,8 @@ static void windows_side_by_side_have_their_averages(void **state)
 static void nan_and_ties_are_those_of_the_cpu(void **state)
 {
     NEEDS_GPU();
-    tarn_tensor *leaf[] = {good(tarn_from_f32((const float[]){1, 1, NAN, 2, 1, 1, NAN, 0, -INFINITY, -INFINITY, 3, 3, -INFINITY, -INFINITY, 3, 4},
+    tarn_tensor *leaf[] = {good(tarn_from_f32((const float[]){1, 1, NAN, 2, 1, 1, NAN, 0, -INFINITY, -INFINITY, 3, 3,
+                                                              -INFINITY, -INFINITY, 3, 4},
                                               TARN_SHAPE(1, 1, 4, 4), CPU)),
                            NULL, NULL};
     compare(take_largest, leaf, 1, &(tarn_pool2d_options){.kernel = {2, 2}}, ROWS, 0);
@@ -476,7 +494,8 @@ int main(int argc, char **argv)
 {
     if (argc > 1)
         return convolve_once(argv[1]);
-    cmocka_set_test_filter(getenv("TARN_TEST_ONLY")); /* tests whose names match this pattern alone: what a slow tool stumbles over is found so */
+    /* tests whose names match this pattern alone: what a slow tool stumbles over is found so */
+    cmocka_set_test_filter(getenv("TARN_TEST_ONLY"));
 #define ON_GPU(test) cmocka_unit_test_setup_teardown(test, open_gpu, close_gpu)
     const struct CMUnitTest tests[] = {
         ON_GPU(convolutions_agree_with_the_cpu),

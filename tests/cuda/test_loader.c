@@ -1,5 +1,5 @@
-/* test_loader.c: batches on a CUDA device: copied from pinned memory on a stream of their own, beside the kernels. Without a device every test is
- * skipped. */
+/* test_loader.c: batches on a CUDA device: copied from pinned memory on a stream of their own, beside the kernels.
+ * Without a device every test is skipped. */
 #include <tarn/profile.h>
 
 #include "support/gpu.h"
@@ -22,13 +22,15 @@ static tarn_loader *open_loader(int workers, int prefetch)
     tarn_dataset *dataset = tarn_dataset_new(fields, 2, COUNT, get, NULL, NULL);
     tarn_loader *loader = tarn_loader_new(
         dataset,
-        &(tarn_loader_options){.batch_size = BATCH, .shuffle = true, .seed = 5, .workers = workers, .prefetch = prefetch, .device = gpu});
+        &(tarn_loader_options){
+            .batch_size = BATCH, .shuffle = true, .seed = 5, .workers = workers, .prefetch = prefetch, .device = gpu});
     tarn_dataset_free(dataset);
     assert_ok();
     return loader;
 }
 
-/* The device is kept busy between batches, and the host runs far ahead of it; each batch is reduced on the device and read only at the end. */
+/* The device is kept busy between batches, and the host runs far ahead of it; each batch is reduced on the device and
+ * read only at the end. */
 static void batches_are_whole_while_kernels_run(void **state)
 {
     NEEDS_GPU();

@@ -1,6 +1,6 @@
-/* test_rows.c: kernels along rows and columns on a CUDA device against the CPU, results and gradients, at lengths, counts and layouts where the quick
- * ones are taken and beside them: norms whose rows lie in a ring, rotary positions of several batches, max and min with and without ties.
- * Without a device every test is skipped. */
+/* test_rows.c: kernels along rows and columns on a CUDA device against the CPU, results and gradients, at lengths,
+ * counts and layouts where the quick ones are taken and beside them: norms whose rows lie in a ring, rotary positions
+ * of several batches, max and min with and without ties. Without a device every test is skipped. */
 #include "support/gpu.h"
 
 #define CPU tarn_device_cpu()
@@ -24,7 +24,7 @@ static double apart(tarn_tensor *a, tarn_tensor *b)
     return most / size;
 }
 
-/* ---- one comparison -------------------------------------------------------------------------------------------------------- */
+/* ---- one comparison ---------------------------------------------------------------------------------------------- */
 
 /* What is computed from the leaves; NULL where there is none. Indices are i64. */
 typedef tarn_tensor *apply_fn(tarn_tensor *const *leaf, const void *options);
@@ -49,7 +49,7 @@ static void agrees_with_the_cpu(apply_fn *apply, tarn_tensor **here, const void 
             assert_true(apart(good(tarn_grad(there[i])), tarn_grad(here[i])) <= tolerance);
 }
 
-/* ---- norms ----------------------------------------------------------------------------------------------------------------- */
+/* ---- norms ------------------------------------------------------------------------------------------------------- */
 
 enum { LAYERNORM, RMSNORM, RESIDUAL, NORMS };
 
@@ -64,7 +64,8 @@ static tarn_tensor *normalise(tarn_tensor *const *leaf, const void *options)
     return y ? tarn_add(y, sum) : NULL; /* both have a gradient */
 }
 
-/* Rows that fill a warp's packs and rows that do not; fewer rows than warps, and so many that a warp's ring goes round. */
+/* Rows that fill a warp's packs and rows that do not; fewer rows than warps, and so many that a warp's ring goes round.
+ */
 static void norms_agree_with_the_cpu(void **state)
 {
     NEEDS_GPU();
@@ -76,16 +77,18 @@ static void norms_agree_with_the_cpu(void **state)
                     tarn_scope *scope = tarn_scope_open();
                     tarn_shape shape = TARN_SHAPE(rows[r], lengths[l]), along = TARN_SHAPE(lengths[l]);
                     bool is_plain = (l + r) % 3 == 0;
-                    tarn_tensor *leaf[MOST] = {good(tarn_normal(shape, 0.3, 1, dtypes[d], CPU)),
-                                               is_plain ? NULL : good(tarn_normal(along, 1, 0.3, dtypes[d], CPU)),
-                                               is_plain || norm == RMSNORM ? NULL : good(tarn_normal(along, 0, 1, dtypes[d], CPU)),
-                                               norm == RESIDUAL ? good(tarn_normal(shape, 0, 1, dtypes[d], CPU)) : NULL};
+                    tarn_tensor *leaf[MOST] = {
+                        good(tarn_normal(shape, 0.3, 1, dtypes[d], CPU)),
+                        is_plain ? NULL : good(tarn_normal(along, 1, 0.3, dtypes[d], CPU)),
+                        is_plain || norm == RMSNORM ? NULL : good(tarn_normal(along, 0, 1, dtypes[d], CPU)),
+                        norm == RESIDUAL ? good(tarn_normal(shape, 0, 1, dtypes[d], CPU)) : NULL};
                     agrees_with_the_cpu(normalise, leaf, &norm, tolerances[d] * (d == 0 ? 4 : 1));
                     tarn_scope_close(scope);
                 }
 }
 
-/* Gradients so large that f32 sums of a row overflow on the way; beside f64, since the CPU's own sums of 16-bit rows are f32 too. */
+/* Gradients so large that f32 sums of a row overflow on the way; beside f64, since the CPU's own sums of 16-bit rows
+ * are f32 too. */
 static void gradients_of_norms_keep_their_range(void **state)
 {
     NEEDS_GPU();
@@ -93,13 +96,14 @@ static void gradients_of_norms_keep_their_range(void **state)
     tarn_tensor *g = good(tarn_mul(tarn_normal(TARN_SHAPE(9, 768), 1, 0.5, TARN_BF16, CPU), tarn_scalar(5e36)));
     for (int i = 0; i < 2; i++) {
         tarn_tensor *leaf = tarn_requires_grad(good(i ? tarn_to(x, gpu) : tarn_cast(x, TARN_F64)), true);
-        assert_true(tarn_backward_from(good(tarn_layernorm(leaf, NULL, NULL, 1e-5)), good(i ? tarn_to(g, gpu) : tarn_cast(g, TARN_F64)), NULL));
+        assert_true(tarn_backward_from(good(tarn_layernorm(leaf, NULL, NULL, 1e-5)),
+                                       good(i ? tarn_to(g, gpu) : tarn_cast(g, TARN_F64)), NULL));
         made[i] = good(tarn_grad(leaf));
     }
     assert_true(apart(made[1], made[0]) < 1e-2);
 }
 
-/* ---- rotary positions ------------------------------------------------------------------------------------------------------ */
+/* ---- rotary positions -------------------------------------------------------------------------------------------- */
 
 typedef struct turning {
     tarn_rope_options options;
@@ -126,7 +130,8 @@ static void rotary_positions_agree_with_the_cpu(void **state)
     static const int64_t depths[] = {64, 128, 48, 20};
     for (int trial = 0; trial < 120; trial++) {
         tarn_scope *scope = tarn_scope_open();
-        int64_t d = random_below(&bits, DTYPES), depth = depths[random_below(&bits, 4)], batches = 1 + random_below(&bits, 21);
+        int64_t d = random_below(&bits, DTYPES), depth = depths[random_below(&bits, 4)],
+                batches = 1 + random_below(&bits, 21);
         int64_t rows = 1 + random_below(&bits, 300), heads = 1 + random_below(&bits, 6);
         turning t = {.options = {.interleaved = random_below(&bits, 2) != 0, .dims = random_below(&bits, 3) ? 0 : 16},
                      .has_positions = random_below(&bits, 2) != 0,
@@ -139,7 +144,7 @@ static void rotary_positions_agree_with_the_cpu(void **state)
     }
 }
 
-/* ---- max and min ----------------------------------------------------------------------------------------------------------- */
+/* ---- max and min ------------------------------------------------------------------------------------------------- */
 
 enum { FIRST, LAST, ALL, WAYS };
 
@@ -177,7 +182,7 @@ static void gradients_of_extremes_agree_with_the_cpu(void **state)
                 }
 }
 
-/* ---- tables ---------------------------------------------------------------------------------------------------------------- */
+/* ---- tables ------------------------------------------------------------------------------------------------------ */
 
 static tarn_tensor *look_up(tarn_tensor *const *leaf, const void *options)
 {
@@ -198,19 +203,21 @@ static void gradients_of_tables_agree_with_the_cpu(void **state)
                 if (values == 1)
                     where = good(tarn_mul(tarn_square(tarn_square(where)), where));
                 where = good(tarn_mul(where, tarn_scalar((double)sizes[i][0])));
-                tarn_tensor *leaf[MOST] = {good(tarn_normal(TARN_SHAPE(sizes[i][0], sizes[i][1]), 0, 1, dtypes[d], CPU)),
-                                           good(tarn_cast(where, TARN_I64))};
+                tarn_tensor *leaf[MOST] = {
+                    good(tarn_normal(TARN_SHAPE(sizes[i][0], sizes[i][1]), 0, 1, dtypes[d], CPU)),
+                    good(tarn_cast(where, TARN_I64))};
                 agrees_with_the_cpu(look_up, leaf, NULL, tolerances[d]);
                 tarn_scope_close(scope);
             }
 }
 
-/* ---- products of batches that are walked backwards ---------------------------------------------------------------------------- */
+/* ---- products of batches that are walked backwards --------------------------------------------------------------- */
 
 static tarn_tensor *multiply(tarn_tensor *const *leaf, const void *options)
 {
     int which = *(const int *)options;
-    tarn_tensor *a = which & 1 ? tarn_flip(leaf[0], TARN_AXES(0)) : leaf[0], *b = which & 2 ? tarn_flip(leaf[1], TARN_AXES(0)) : leaf[1];
+    tarn_tensor *a = which & 1 ? tarn_flip(leaf[0], TARN_AXES(0)) : leaf[0],
+                *b = which & 2 ? tarn_flip(leaf[1], TARN_AXES(0)) : leaf[1];
     return tarn_matmul(a, b);
 }
 

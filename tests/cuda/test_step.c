@@ -1,5 +1,6 @@
-/* test_step.c: the kernels of a decoding step on a CUDA device against the same operations made of others on the CPU: all kinds of weights, odd sizes, some rows; a token
- * that turns, stores and attends, with every kind of cache; and whole models, recorded and not. Without a device every test is skipped. */
+/* test_step.c: the kernels of a decoding step on a CUDA device against the same operations made of others on the CPU:
+ * all kinds of weights, odd sizes, some rows; a token that turns, stores and attends, with every kind of cache; and
+ * whole models, recorded and not. Without a device every test is skipped. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,10 +14,11 @@
 
 #define CPU tarn_device_cpu()
 
-static const tarn_dtype floats[] = {TARN_F32, TARN_BF16, TARN_F16}, weights[] = {TARN_F32, TARN_BF16, TARN_F16, TARN_Q8_0, TARN_Q4_0, TARN_Q4_K, TARN_Q6_K};
+static const tarn_dtype floats[] = {TARN_F32, TARN_BF16, TARN_F16},
+                        weights[] = {TARN_F32, TARN_BF16, TARN_F16, TARN_Q8_0, TARN_Q4_0, TARN_Q4_K, TARN_Q6_K};
 enum { FLOATS = 3, WEIGHTS = 7 };
 
-/* ---- products -------------------------------------------------------------------------------------------------------------- */
+/* ---- products ---------------------------------------------------------------------------------------------------- */
 
 static tarn_tensor *there(tarn_tensor *x)
 {
@@ -28,7 +30,8 @@ static tarn_tensor *weight_of(tarn_dtype dtype, int64_t out, int64_t in)
     return good(tarn_cast(tarn_normal(TARN_SHAPE(out, in), 0, 1 / sqrt((double)in), TARN_F32, CPU), dtype));
 }
 
-/* A weight here and there. With TARN_TEST_ROOM there is a row behind it: copies of 16 bytes that end in fewer read no more than those, but initcheck takes all 16 for read. */
+/* A weight here and there. With TARN_TEST_ROOM there is a row behind it: copies of 16 bytes that end in fewer read no
+ * more than those, but initcheck takes all 16 for read. */
 static tarn_tensor *weight_of_both(tarn_dtype dtype, int64_t out, int64_t in, tarn_tensor **far)
 {
     tarn_tensor *all = weight_of(dtype, out + (getenv("TARN_TEST_ROOM") != NULL), in);
@@ -61,11 +64,13 @@ typedef struct product {
 
 static void linears_agree(const product *p)
 {
-    tarn_tensor *x = good(tarn_normal(TARN_SHAPE(p->rows, 1, p->in), 0, 2, p->x, CPU)), *w[3], *b[3] = {0}, *far_w[3], *far_b[3] = {0}, *y[3], *far[3];
+    tarn_tensor *x = good(tarn_normal(TARN_SHAPE(p->rows, 1, p->in), 0, 2, p->x, CPU)), *w[3], *b[3] = {0}, *far_w[3],
+                *far_b[3] = {0}, *y[3], *far[3];
     tarn_tensor *norm = p->has_norm ? good(tarn_normal(TARN_SHAPE(p->in), 1, 0.3, p->x, CPU)) : NULL;
     for (int i = 0; i < p->count; i++) {
         w[i] = weight_of_both(p->weight, p->out[i], p->in, &far_w[i]);
-        b[i] = p->has_bias && i != 1 ? good(tarn_normal(TARN_SHAPE(p->out[i]), 0, 1, p->x, CPU)) : NULL, far_b[i] = there(b[i]);
+        b[i] = p->has_bias && i != 1 ? good(tarn_normal(TARN_SHAPE(p->out[i]), 0, 1, p->x, CPU)) : NULL,
+        far_b[i] = there(b[i]);
     }
     tarn_stats_reset();
     assert_true(tarn__norm_linear(there(x), &(tarn__step_norm){there(norm), 1e-5}, far_w, far_b, p->count, far));
@@ -78,17 +83,21 @@ static void linears_agree(const product *p)
 static void gates_and_sums_agree(const product *p)
 {
     tarn_tensor *x = good(tarn_normal(TARN_SHAPE(p->rows, 1, p->in), 0, 2, p->x, CPU)), *far_gate, *far_up;
-    tarn_tensor *gate = weight_of_both(p->weight, p->out[0], p->in, &far_gate), *up = weight_of_both(p->weight, p->out[0], p->in, &far_up);
-    tarn_tensor *norm = p->has_norm ? good(tarn_normal(TARN_SHAPE(p->in), 1, 0.3, p->x, CPU)) : NULL, *sum = good(tarn_normal(TARN_SHAPE(p->rows, 1, p->out[0]), 0, 1, p->x, CPU));
+    tarn_tensor *gate = weight_of_both(p->weight, p->out[0], p->in, &far_gate),
+                *up = weight_of_both(p->weight, p->out[0], p->in, &far_up);
+    tarn_tensor *norm = p->has_norm ? good(tarn_normal(TARN_SHAPE(p->in), 1, 0.3, p->x, CPU)) : NULL,
+                *sum = good(tarn_normal(TARN_SHAPE(p->rows, 1, p->out[0]), 0, 1, p->x, CPU));
     tarn_tensor *bias = p->has_bias ? good(tarn_normal(TARN_SHAPE(p->out[0]), 0, 1, p->x, CPU)) : NULL;
     tarn_stats_reset();
     tarn_tensor *far = good(tarn__norm_gated(there(x), &(tarn__step_norm){there(norm), 1e-6}, far_gate, far_up));
     assert_int_equal(runs_of(TARN__K_norm_gated), 1);
-    assert_close_for_size(good(tarn_to(far, CPU)), good(tarn__norm_gated(x, &(tarn__step_norm){norm, 1e-6}, gate, up)), 2 * tolerance_of(p->x, p->weight));
+    assert_close_for_size(good(tarn_to(far, CPU)), good(tarn__norm_gated(x, &(tarn__step_norm){norm, 1e-6}, gate, up)),
+                          2 * tolerance_of(p->x, p->weight));
     tarn_stats_reset();
     far = good(tarn__linear_sum(there(x), far_up, there(bias), there(sum)));
     assert_int_equal(runs_of(TARN__K_linear_sum), 1);
-    assert_close_for_size(good(tarn_to(far, CPU)), good(tarn__linear_sum(x, up, bias, sum)), tolerance_of(p->x, p->weight));
+    assert_close_for_size(good(tarn_to(far, CPU)), good(tarn__linear_sum(x, up, bias, sum)),
+                          tolerance_of(p->x, p->weight));
 }
 
 /* A weight has x's dtype, or fewer bits. */
@@ -107,8 +116,14 @@ static void products_are_those_of_the_cpu(void **state)
         for (int d = 0; d < FLOATS; d++)
             for (int i = 0; i < 6 && fit(floats[d], weights[w]); i += step) {
                 tarn_scope *scope = tarn_scope_open();
-                product p = {.x = floats[d], .weight = weights[w], .rows = 1 + (w + d + i) % 3 * 3, .in = lengths[i], .out = {40, 7, 24}, .count = 3,
-                             .has_norm = i % 2 == 0, .has_bias = i % 3 == 0};
+                product p = {.x = floats[d],
+                             .weight = weights[w],
+                             .rows = 1 + (w + d + i) % 3 * 3,
+                             .in = lengths[i],
+                             .out = {40, 7, 24},
+                             .count = 3,
+                             .has_norm = i % 2 == 0,
+                             .has_bias = i % 3 == 0};
                 linears_agree(&p);
                 p.rows = 1, p.count = 1, p.out[0] = 129;
                 linears_agree(&p);
@@ -124,34 +139,53 @@ static void products_are_those_of_the_cpu(void **state)
 static void many_and_short_rows_are_multiplied(void **state)
 {
     NEEDS_GPU();
-    linears_agree(&(product){.x = TARN_BF16, .weight = TARN_BF16, .rows = 1, .in = 64, .out = {30000, 8, 1}, .count = 3, .has_norm = true});
-    linears_agree(&(product){.x = TARN_BF16, .weight = TARN_Q8_0, .rows = 2, .in = 32, .out = {30001}, .count = 1, .has_norm = true});
+    linears_agree(&(product){
+        .x = TARN_BF16, .weight = TARN_BF16, .rows = 1, .in = 64, .out = {30000, 8, 1}, .count = 3, .has_norm = true});
+    linears_agree(&(product){
+        .x = TARN_BF16, .weight = TARN_Q8_0, .rows = 2, .in = 32, .out = {30001}, .count = 1, .has_norm = true});
     linears_agree(&(product){.x = TARN_F32, .weight = TARN_F32, .rows = 8, .in = 8, .out = {5000, 5}, .count = 2});
-    gates_and_sums_agree(&(product){.x = TARN_F32, .weight = TARN_F16, .rows = 3, .in = 3072, .out = {9000}, .has_norm = true});
-    for (int i = 0; i < 2; i++) { /* two rows at a time, of one row of x: several pairs a warp, an odd number of rows in each weight */
+    gates_and_sums_agree(
+        &(product){.x = TARN_F32, .weight = TARN_F16, .rows = 3, .in = 3072, .out = {9000}, .has_norm = true});
+    /* two rows at a time, of one row of x: several pairs a warp, an odd number of rows in each weight */
+    for (int i = 0; i < 2; i++) {
         tarn_scope *scope = tarn_scope_open();
         const tarn_dtype weight = i ? TARN_Q8_0 : TARN_Q4_K;
-        linears_agree(&(product){.x = TARN_BF16, .weight = weight, .rows = 1, .in = 256, .out = {12001, 3, 15001}, .count = 3, .has_norm = true, .has_bias = true});
-        linears_agree(&(product){.x = TARN_F32, .weight = weight, .rows = 1, .in = 3072, .out = {6001}, .count = 1, .has_norm = true});
-        gates_and_sums_agree(&(product){.x = TARN_F16, .weight = weight, .rows = 1, .in = 1280, .out = {6001}, .has_norm = true, .has_bias = true});
-        gates_and_sums_agree(&(product){.x = TARN_BF16, .weight = weight, .rows = 1, .in = 16384, .out = {301}, .has_norm = true});
+        linears_agree(&(product){.x = TARN_BF16,
+                                 .weight = weight,
+                                 .rows = 1,
+                                 .in = 256,
+                                 .out = {12001, 3, 15001},
+                                 .count = 3,
+                                 .has_norm = true,
+                                 .has_bias = true});
+        linears_agree(&(product){
+            .x = TARN_F32, .weight = weight, .rows = 1, .in = 3072, .out = {6001}, .count = 1, .has_norm = true});
+        gates_and_sums_agree(&(product){
+            .x = TARN_F16, .weight = weight, .rows = 1, .in = 1280, .out = {6001}, .has_norm = true, .has_bias = true});
+        gates_and_sums_agree(
+            &(product){.x = TARN_BF16, .weight = weight, .rows = 1, .in = 16384, .out = {301}, .has_norm = true});
         tarn_scope_close(scope);
     }
-    linears_agree(&(product){.x = TARN_F32, .weight = TARN_Q8_0, .rows = 1, .in = 96, .out = {301, 7}, .count = 2}); /* rows that do not begin at 16 bytes' alignment */
+    /* rows that do not begin at 16 bytes' alignment */
+    linears_agree(&(product){.x = TARN_F32, .weight = TARN_Q8_0, .rows = 1, .in = 96, .out = {301, 7}, .count = 2});
 }
 
-/* Weights of two dtypes take a call each; views of rows in the midst of blocks are read where they lie; the same bits come twice; NaN stays. */
+/* Weights of two dtypes take a call each; views of rows in the midst of blocks are read where they lie; the same bits
+ * come twice; NaN stays. */
 static void mixtures_and_views_work(void **state)
 {
     NEEDS_GPU();
-    tarn_tensor *x = good(tarn_normal(TARN_SHAPE(2, 1, 512), 0, 1, TARN_F32, CPU)), *y[3], *far[3], *again[3], *far_w[3];
-    tarn_tensor *q6 = weight_of(TARN_Q6_K, 50, 512), *w[] = {weight_of(TARN_Q4_K, 24, 512), good(tarn_slice(q6, 0, 3, 40)), good(tarn_slice(q6, 0, 1, 2))};
+    tarn_tensor *x = good(tarn_normal(TARN_SHAPE(2, 1, 512), 0, 1, TARN_F32, CPU)), *y[3], *far[3], *again[3],
+                *far_w[3];
+    tarn_tensor *q6 = weight_of(TARN_Q6_K, 50, 512),
+                *w[] = {weight_of(TARN_Q4_K, 24, 512), good(tarn_slice(q6, 0, 3, 40)), good(tarn_slice(q6, 0, 1, 2))};
     tarn_tensor *far_q6 = there(q6), *far_x = there(x);
     far_w[0] = there(w[0]), far_w[1] = good(tarn_slice(far_q6, 0, 3, 40)), far_w[2] = good(tarn_slice(far_q6, 0, 1, 2));
     tarn_stats_reset();
     assert_true(tarn__norm_linear(far_x, &(tarn__step_norm){0}, far_w, NULL, 3, far));
     assert_int_equal(runs_of(TARN__K_norm_linear), 2);
-    assert_true(tarn__norm_linear(x, &(tarn__step_norm){0}, w, NULL, 3, y) && tarn__norm_linear(far_x, &(tarn__step_norm){0}, far_w, NULL, 3, again));
+    assert_true(tarn__norm_linear(x, &(tarn__step_norm){0}, w, NULL, 3, y) &&
+                tarn__norm_linear(far_x, &(tarn__step_norm){0}, far_w, NULL, 3, again));
     for (int i = 0; i < 3; i++) {
         assert_close_for_size(good(tarn_to(far[i], CPU)), y[i], tolerance_of(TARN_F32, TARN_Q6_K));
         assert_close(good(tarn_to(again[i], CPU)), good(tarn_to(far[i], CPU)), 0);
@@ -163,7 +197,7 @@ static void mixtures_and_views_work(void **state)
     free(values);
 }
 
-/* ---- attention ------------------------------------------------------------------------------------------------------------- */
+/* ---- attention --------------------------------------------------------------------------------------------------- */
 
 typedef struct past {
     int64_t batch, heads, kv_heads, depth, length;
@@ -174,17 +208,22 @@ typedef struct past {
 static void fill_past(tarn__cache *cache, const past *p)
 {
     for (int part = 0; part < 2; part++) {
-        tarn_shape shape = TARN_SHAPE(p->batch, p->kv_heads, p->length + 2, p->depth), scales = TARN_SHAPE(p->batch, p->kv_heads, p->length + 2, tarn__codes_scales(p->depth));
+        tarn_shape shape = TARN_SHAPE(p->batch, p->kv_heads, p->length + 2, p->depth),
+                   scales = TARN_SHAPE(p->batch, p->kv_heads, p->length + 2, tarn__codes_scales(p->depth));
         bool is_coded = p->stored == TARN_U8;
-        tarn_tensor *rows = is_coded ? tarn_uniform(shape, 0, 255.9, TARN_F32, CPU) : tarn_normal(shape, 0, 1, p->stored, CPU);
-        tarn_tensor *scale = is_coded ? good(tarn_cast(tarn_uniform(scales, 0.005, 0.02, TARN_F32, CPU), TARN_F16)) : NULL;
+        tarn_tensor *rows =
+            is_coded ? tarn_uniform(shape, 0, 255.9, TARN_F32, CPU) : tarn_normal(shape, 0, 1, p->stored, CPU);
+        tarn_tensor *scale =
+            is_coded ? good(tarn_cast(tarn_uniform(scales, 0.005, 0.02, TARN_F32, CPU), TARN_F16)) : NULL;
         rows = good(tarn_cast(rows, p->stored));
         for (int i = 0; i < 2; i++)
-            assert_true(tarn_copy(cache[i].key[part].rows, rows) && (!scale || tarn_copy(cache[i].key[part].scale, scale)));
+            assert_true(tarn_copy(cache[i].key[part].rows, rows) &&
+                        (!scale || tarn_copy(cache[i].key[part].scale, scale)));
     }
     for (int i = 0; i < 2; i++)
         for (int64_t b = 0; b < p->batch; b++) {
-            tarn__cache_moved(&cache[i], b, 1, p->length + 1 - b % 2 * (p->length > 5 ? 4 : 0)); /* not all are as long */
+            /* not all are as long */
+            tarn__cache_moved(&cache[i], b, 1, p->length + 1 - b % 2 * (p->length > 5 ? 4 : 0));
             assert_true(tarn__cache_rewind(&cache[i], b, cache[i].length[b] - 1));
         }
 }
@@ -192,8 +231,17 @@ static void fill_past(tarn__cache *cache, const past *p)
 /* A token more of each sequence, and one more, whose reach is the room there is: as in a recording. */
 static void tokens_attend(const past *p, const tarn_rope_options *rope)
 {
-    const tarn__cache_shape shape = {.layers = 1, .batch = p->batch, .heads = p->kv_heads, .room = p->length + 2, .width = p->depth, .dtype = p->stored, .device_layers = 1};
-    const double tolerance = p->dtype != TARN_F32 ? 3e-2 : p->stored == TARN_F32 ? 2e-5 : p->stored == TARN_F16 ? 2e-3 : 2e-2;
+    const tarn__cache_shape shape = {.layers = 1,
+                                     .batch = p->batch,
+                                     .heads = p->kv_heads,
+                                     .room = p->length + 2,
+                                     .width = p->depth,
+                                     .dtype = p->stored,
+                                     .device_layers = 1};
+    const double tolerance = p->dtype != TARN_F32    ? 3e-2
+                             : p->stored == TARN_F32 ? 2e-5
+                             : p->stored == TARN_F16 ? 2e-3
+                                                     : 2e-2;
     tarn__cache cache[2];
     tarn_device device[] = {CPU, gpu};
     for (int i = 0; i < 2; i++) {
@@ -206,11 +254,13 @@ static void tokens_attend(const past *p, const tarn_rope_options *rope)
         tarn_scope *scope = tarn_scope_open();
         tarn_tensor *part[3], *y[2];
         for (int i = 0; i < 3; i++)
-            part[i] = good(tarn_normal(TARN_SHAPE(p->batch, 1, i ? p->kv_heads : p->heads, p->depth), 0, 1, p->dtype, CPU));
+            part[i] =
+                good(tarn_normal(TARN_SHAPE(p->batch, 1, i ? p->kv_heads : p->heads, p->depth), 0, 1, p->dtype, CPU));
         tarn_stats_reset();
         for (int i = 0; i < 2; i++) {
             assert_true(tarn__cache_begin(&cache[i], 0, p->batch, 1, step ? shape.room : 0));
-            y[i] = good(tarn__cache_turn_and_attend(&cache[i], 0, tarn_to(part[0], device[i]), tarn_to(part[1], device[i]), tarn_to(part[2], device[i]), rope));
+            y[i] = good(tarn__cache_turn_and_attend(&cache[i], 0, tarn_to(part[0], device[i]),
+                                                    tarn_to(part[1], device[i]), tarn_to(part[2], device[i]), rope));
             assert_true(tarn__cache_end(&cache[i]));
             tarn__cache_moved(&cache[i], 0, p->batch, 1);
         }
@@ -219,9 +269,13 @@ static void tokens_attend(const past *p, const tarn_rope_options *rope)
         tarn_scope_close(scope);
     }
     for (int part = 0; part < 2; part++) /* what joined the others */
-        assert_close(good(tarn_to(cache[1].key[part].rows, CPU)), cache[0].key[part].rows, p->stored == TARN_U8 ? 1.0 / 64 : p->stored == p->dtype && p->dtype == TARN_F32 ? 1e-5 : 2e-2);
+        assert_close(good(tarn_to(cache[1].key[part].rows, CPU)), cache[0].key[part].rows,
+                     p->stored == TARN_U8                            ? 1.0 / 64
+                     : p->stored == p->dtype && p->dtype == TARN_F32 ? 1e-5
+                                                                     : 2e-2);
     for (int part = 0; part < 2 && p->stored == TARN_U8; part++)
-        assert_close(good(tarn_to(cache[1].key[part].scale, CPU)), cache[0].key[part].scale, p->dtype == TARN_F32 ? 2e-3 : 2e-2);
+        assert_close(good(tarn_to(cache[1].key[part].scale, CPU)), cache[0].key[part].scale,
+                     p->dtype == TARN_F32 ? 2e-3 : 2e-2);
     for (int i = 0; i < 2; i++)
         tarn__cache_close(&cache[i]);
 }
@@ -235,29 +289,51 @@ static void tokens_attend_to_what_is_stored(void **state)
     const tarn_rope_options ropes[] = {{.axis = 1}, {.axis = 1, .scaling = TARN_ROPE_LLAMA3, .base = 500000}};
     for (int i = 0; i < 56; i++) {
         tarn_scope *scope = tarn_scope_open();
-        const past p = {.batch = 1 + i % 3, .heads = heads[i % 6][0], .kv_heads = heads[i % 6][1], .depth = depths[i % 7], .length = lengths[i % 8],
-                        .dtype = floats[i % 3], .stored = stored[i / 2 % 4]};
+        const past p = {.batch = 1 + i % 3,
+                        .heads = heads[i % 6][0],
+                        .kv_heads = heads[i % 6][1],
+                        .depth = depths[i % 7],
+                        .length = lengths[i % 8],
+                        .dtype = floats[i % 3],
+                        .stored = stored[i / 2 % 4]};
         tokens_attend(&p, &ropes[i % 2]);
         tarn_scope_close(scope);
     }
     for (int i = 0; i < 7 * 6; i++) { /* codes: each depth has groups of its own */
         tarn_scope *scope = tarn_scope_open();
-        tokens_attend(&(past){.batch = 2, .heads = 6, .kv_heads = 2, .depth = depths[i % 7], .length = lengths[i / 7], .dtype = floats[i % 3], .stored = TARN_U8}, &ropes[i % 2]);
+        tokens_attend(&(past){.batch = 2,
+                              .heads = 6,
+                              .kv_heads = 2,
+                              .depth = depths[i % 7],
+                              .length = lengths[i / 7],
+                              .dtype = floats[i % 3],
+                              .stored = TARN_U8},
+                      &ropes[i % 2]);
         tarn_scope_close(scope);
     }
     const tarn_rope_options odd[] = {{.axis = 1, .interleaved = true}, {.axis = 1, .dims = 32}};
     for (int i = 0; i < 2; i++)
-        tokens_attend(&(past){.batch = 2, .heads = 4, .kv_heads = 2, .depth = 64, .length = 130, .dtype = TARN_F32, .stored = TARN_F32}, &odd[i]);
+        tokens_attend(&(past){.batch = 2,
+                              .heads = 4,
+                              .kv_heads = 2,
+                              .depth = 64,
+                              .length = 130,
+                              .dtype = TARN_F32,
+                              .stored = TARN_F32},
+                      &odd[i]);
 }
 
 /* More keys than the least share of a block lets all blocks have. */
 static void long_pasts_are_shared_out(void **state)
 {
     NEEDS_GPU();
-    tokens_attend(&(past){.batch = 1, .heads = 4, .kv_heads = 1, .depth = 64, .length = 9000, .dtype = TARN_F32, .stored = TARN_F32}, &(tarn_rope_options){.axis = 1});
+    tokens_attend(
+        &(past){
+            .batch = 1, .heads = 4, .kv_heads = 1, .depth = 64, .length = 9000, .dtype = TARN_F32, .stored = TARN_F32},
+        &(tarn_rope_options){.axis = 1});
 }
 
-/* ---- tokens ---------------------------------------------------------------------------------------------------------------- */
+/* ---- tokens ------------------------------------------------------------------------------------------------------ */
 
 static void the_likeliest_token_is_that_of_the_cpu(void **state)
 {
@@ -265,9 +341,13 @@ static void the_likeliest_token_is_that_of_the_cpu(void **state)
     static const int64_t lengths[] = {1, 5, 255, 2048, 2049, 50000, 300001};
     for (int i = 0; i < 7 * FLOATS; i++) {
         tarn_scope *scope = tarn_scope_open();
-        tarn_tensor *x = good(tarn_normal(TARN_SHAPE(5, lengths[i / FLOATS]), 0, 1, floats[i % FLOATS], CPU)), *middle = good(tarn_slice(x, 1, lengths[i / FLOATS] / 2, lengths[i / FLOATS] / 2 + 1));
-        assert_true(tarn_fill_inplace(tarn_slice(middle, 0, 1, 2), NAN) && tarn_fill_inplace(tarn_slice(middle, 0, 2, 3), INFINITY));
-        assert_true(tarn_fill_inplace(tarn_slice(x, 0, 3, 4), -INFINITY) && tarn_fill_inplace(tarn_slice(x, 0, 4, 5), 0.5)); /* of equal ones the first */
+        tarn_tensor *x = good(tarn_normal(TARN_SHAPE(5, lengths[i / FLOATS]), 0, 1, floats[i % FLOATS], CPU)),
+                    *middle = good(tarn_slice(x, 1, lengths[i / FLOATS] / 2, lengths[i / FLOATS] / 2 + 1));
+        assert_true(tarn_fill_inplace(tarn_slice(middle, 0, 1, 2), NAN) &&
+                    tarn_fill_inplace(tarn_slice(middle, 0, 2, 3), INFINITY));
+        /* of equal ones the first */
+        assert_true(tarn_fill_inplace(tarn_slice(x, 0, 3, 4), -INFINITY) &&
+                    tarn_fill_inplace(tarn_slice(x, 0, 4, 5), 0.5));
         tarn_stats_reset();
         tarn_tensor *found = good(tarn__likeliest(there(x)));
         assert_int_equal(runs_of(TARN__K_likeliest), 1);
@@ -279,14 +359,23 @@ static void the_likeliest_token_is_that_of_the_cpu(void **state)
     }
 }
 
-/* ---- models ---------------------------------------------------------------------------------------------------------------- */
+/* ---- models ------------------------------------------------------------------------------------------------------ */
 
 enum { TOKENS = 40, VOCAB = 320 };
 
 static tarn_module *make_model(tarn_dtype dtype, const char *family)
 {
-    const tarn_llama_config config = {.vocab = VOCAB, .context = 512, .layers = 3, .heads = 4, .kv_heads = 2, .width = 256, .inner = 512, .dtype = dtype, .family = family,
-                                      .qkv_bias = strcmp(family, "qwen2") == 0, .qk_norm = strcmp(family, "qwen3") == 0};
+    const tarn_llama_config config = {.vocab = VOCAB,
+                                      .context = 512,
+                                      .layers = 3,
+                                      .heads = 4,
+                                      .kv_heads = 2,
+                                      .width = 256,
+                                      .inner = 512,
+                                      .dtype = dtype,
+                                      .family = family,
+                                      .qkv_bias = strcmp(family, "qwen2") == 0,
+                                      .qk_norm = strcmp(family, "qwen3") == 0};
     tarn_module *model = tarn_model_llama(&config, CPU, 5);
     assert_ok();
     return model;
@@ -305,7 +394,8 @@ static void decode(tarn_module *model, tarn_device device, bool no_capture, tarn
     tarn_decoder_free(decoder);
 }
 
-/* Recorded steps, in which kernels begin early, have the bits of those that are taken one by one; both have the CPU's logits. */
+/* Recorded steps, in which kernels begin early, have the bits of those that are taken one by one; both have the CPU's
+ * logits. */
 static void models_decode_as_on_the_cpu(void **state)
 {
     NEEDS_GPU();
@@ -324,26 +414,39 @@ static void models_decode_as_on_the_cpu(void **state)
         assert_int_equal(tarn_stats().fallbacks, before);
         for (int t = 0; t < TOKENS; t++) {
             assert_close(recorded[t], one_by_one[t], 0);
-            assert_close_for_size(recorded[t], wanted[t], dtype == TARN_BF16 ? 8e-2 : kinds[i % 3] == TARN_KV_MODEL ? 1e-4 : 2e-2);
+            assert_close_for_size(recorded[t], wanted[t],
+                                  dtype == TARN_BF16              ? 8e-2
+                                  : kinds[i % 3] == TARN_KV_MODEL ? 1e-4
+                                                                  : 2e-2);
         }
         tarn_module_free(model);
         tarn_scope_close(scope);
     }
 }
 
-/* The shapes of a Llama of 1B, two blocks of it: weights in blocks have one piece a row, or several that warps share, and kernels that are short enough to be there before their turn. */
+/* The shapes of a Llama of 1B, two blocks of it: weights in blocks have one piece a row, or several that warps share,
+ * and kernels that are short enough to be there before their turn. */
 static void blocks_decode_the_same_in_a_recording(void **state)
 {
     NEEDS_GPU();
     static const tarn_dtype packed[] = {TARN_Q8_0, TARN_Q4_K};
-    const tarn_llama_config config = {.vocab = VOCAB, .context = 512, .layers = 2, .heads = 32, .kv_heads = 8, .width = 2048, .inner = 8192, .dtype = TARN_BF16, .family = "llama"};
+    const tarn_llama_config config = {.vocab = VOCAB,
+                                      .context = 512,
+                                      .layers = 2,
+                                      .heads = 32,
+                                      .kv_heads = 8,
+                                      .width = 2048,
+                                      .inner = 8192,
+                                      .dtype = TARN_BF16,
+                                      .family = "llama"};
     tarn_module *model = tarn_model_llama(&config, CPU, 6);
     assert_true(tarn_model_write(model, scratch("llama")));
     tarn_module_free(model);
     for (int i = 0; i < 2; i++) {
         tarn_scope *scope = tarn_scope_open();
         tarn_tensor *recorded[TOKENS], *one_by_one[TOKENS];
-        model = tarn_model_open(scratch("llama"), gpu, &(tarn_model_open_options){.dtype = TARN_BF16, .blocks = packed[i]});
+        model =
+            tarn_model_open(scratch("llama"), gpu, &(tarn_model_open_options){.dtype = TARN_BF16, .blocks = packed[i]});
         assert_ok();
         decode(model, gpu, false, TARN_KV_MODEL, recorded);
         decode(model, gpu, true, TARN_KV_MODEL, one_by_one);
@@ -362,9 +465,10 @@ int main(void)
 {
     cmocka_set_test_filter(getenv("TARN_TEST_ONLY"));
     const struct CMUnitTest tests[] = {
-        on_gpu(products_are_those_of_the_cpu),   on_gpu(many_and_short_rows_are_multiplied), on_gpu(mixtures_and_views_work),
-        on_gpu(tokens_attend_to_what_is_stored), on_gpu(long_pasts_are_shared_out),          on_gpu(the_likeliest_token_is_that_of_the_cpu),
-        on_gpu(models_decode_as_on_the_cpu),     on_gpu(blocks_decode_the_same_in_a_recording),
+        on_gpu(products_are_those_of_the_cpu), on_gpu(many_and_short_rows_are_multiplied),
+        on_gpu(mixtures_and_views_work),       on_gpu(tokens_attend_to_what_is_stored),
+        on_gpu(long_pasts_are_shared_out),     on_gpu(the_likeliest_token_is_that_of_the_cpu),
+        on_gpu(models_decode_as_on_the_cpu),   on_gpu(blocks_decode_the_same_in_a_recording),
     };
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

@@ -1,5 +1,5 @@
-/* test_allocator.c: memory that runs out at every allocation in turn, in readers and in loaders with and without threads: an error of the right
- * kind or none, nothing lost. */
+/* test_allocator.c: memory that runs out at every allocation in turn, in readers and in loaders with and without
+ * threads: an error of the right kind or none, nothing lost. */
 #include <pthread.h>
 
 #include "base/memory.h"
@@ -51,9 +51,13 @@ static void load(int workers)
     const tarn_array array = {values, TARN_SHAPE(10, 1, 2, 2), TARN_F32};
     tarn_dataset *whole = tarn_dataset_from_arrays((const char *const[]){"x"}, &array, 1), *most = NULL, *rest = NULL;
     tarn_dataset_split(whole, 7, 1, &most, &rest);
-    tarn_loader *loader = tarn_loader_new(
-        most, &(tarn_loader_options){
-                  .batch_size = 2, .shuffle = true, .workers = workers, .flip = true, .normalize = true, .mean = mean, .channels = 1});
+    tarn_loader *loader = tarn_loader_new(most, &(tarn_loader_options){.batch_size = 2,
+                                                                       .shuffle = true,
+                                                                       .workers = workers,
+                                                                       .flip = true,
+                                                                       .normalize = true,
+                                                                       .mean = mean,
+                                                                       .channels = 1});
     tarn_tensor *batch[1];
     for (int i = 0; i < 6; i++)
         tarn_loader_next(loader, batch);
@@ -99,7 +103,8 @@ static void every_allocation_fails_in_turn(void **state)
     (void)state;
     static bytes b;
     put(&b, "\0\0\x08\x01\0\0\0\x02\x07\x08", 10);
-    snprintf(idx, sizeof(idx), "%s", TARN__HAVE_ZLIB ? write_gzip("a.idx", b.data, b.count) : write_file("a.idx", b.data, b.count));
+    snprintf(idx, sizeof(idx), "%s",
+             TARN__HAVE_ZLIB ? write_gzip("a.idx", b.data, b.count) : write_file("a.idx", b.data, b.count));
     snprintf(csv, sizeof(csv), "%s", write_text("a.csv", "a,b,c\n1,2,3\n4,5,6\n7,8,9\n1,2,3\n4,5,6\n"));
     const char *head = "{'descr': '<i4', 'fortran_order': True, 'shape': (1, 2), }";
     b.count = 0;

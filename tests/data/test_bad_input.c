@@ -1,5 +1,5 @@
-/* test_bad_input.c: every function of data.h is given what it does not take, and raises an error that names it. Files that are broken inside are
- * test_readers.c's matter. */
+/* test_bad_input.c: every function of data.h is given what it does not take, and raises an error that names it. Files
+ * that are broken inside are test_readers.c's matter. */
 #include "support/files.h"
 
 static tarn_dataset *dataset;
@@ -55,8 +55,10 @@ static int close_all(void **state)
 static void datasets(void **state)
 {
     (void)state;
-    const tarn_field nameless = {NULL, TARN_F32, {1, {2}}}, odd = {"x", (tarn_dtype)77, {1, {2}}}, negative = {"x", TARN_F32, {1, {-2}}},
-                     huge = {"x", TARN_F64, {2, {(int64_t)1 << 40, (int64_t)1 << 40}}}, rank = {"x", TARN_F32, {-1, {0}}};
+    const tarn_field nameless = {NULL, TARN_F32, {1, {2}}}, odd = {"x", (tarn_dtype)77, {1, {2}}},
+                     negative = {"x", TARN_F32, {1, {-2}}},
+                     huge = {"x", TARN_F64, {2, {(int64_t)1 << 40, (int64_t)1 << 40}}},
+                     rank = {"x", TARN_F32, {-1, {0}}};
     REFUSE(dataset_new, tarn_dataset_new(NULL, 1, 1, get, NULL, NULL));
     REFUSE(dataset_new, tarn_dataset_new(&field, 9, 1, get, NULL, NULL));
     REFUSE(dataset_new, tarn_dataset_new(&field, 1, -1, get, NULL, NULL));
@@ -154,7 +156,8 @@ static void loaders(void **state)
     (void)state;
     const float one[] = {1, 1}, zero[] = {0, 0}, nan[] = {NAN, 1};
     tarn_dataset *nobody = tarn_dataset_subset(dataset, NULL, 0);
-    REFUSE(loader_new, tarn_loader_new_sized(NULL, &(tarn_loader_options){.batch_size = 1}, sizeof(tarn_loader_options)));
+    REFUSE(loader_new,
+           tarn_loader_new_sized(NULL, &(tarn_loader_options){.batch_size = 1}, sizeof(tarn_loader_options)));
     REFUSE(loader_new, tarn_loader_new(dataset, NULL));
     REFUSE(loader_new, tarn_loader_new(nobody, &(tarn_loader_options){.batch_size = 1}));
     REFUSE_OPTIONS(.batch_size = 0);

@@ -45,7 +45,8 @@ static void images(void **state)
     image = good;
     REFUSE(tarn_image_resize, tarn_image_resize(&image, 2, 2, &image));
     REFUSE(tarn_image_convert, tarn_image_convert(&image, 1, &image));
-    tarn_set_error(TARN_ERROR_ARGUMENT, "image_load: image_resize: image_convert: dataset_digits: an error that was there before");
+    tarn_set_error(TARN_ERROR_ARGUMENT,
+                   "image_load: image_resize: image_convert: dataset_digits: an error that was there before");
     assert_false(tarn_image_load(scratch("good.pgm"), &made) || tarn_image_resize(&good, 2, 2, &made) ||
                  tarn_image_convert(&good, 3, &made));
     assert_null(tarn_dataset_digits(1, 1));

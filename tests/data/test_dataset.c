@@ -135,7 +135,8 @@ static void arrays_are_copied(void **state)
     assert_error(TARN_ERROR_SHAPE, "dataset_from_arrays: 'x' has 3 samples, but 'y' has 2");
 }
 
-/* The expected numbers were computed by another Philox. They are part of the interface: a run resumed with a newer library sees the same order. */
+/* The expected numbers were computed by another Philox. They are part of the interface: a run resumed with a newer
+ * library sees the same order. */
 static void random_numbers_are_what_they_always_were(void **state)
 {
     (void)state;

@@ -1,5 +1,6 @@
-/* test_digits.c: drawn digits: a function of seed and index, every digit as often as another, legible, and neither trivial nor impossible: what tells
- * them apart by their mean image alone gets many wrong, and a small network learns them. */
+/* test_digits.c: drawn digits: a function of seed and index, every digit as often as another, legible, and neither
+ * trivial nor impossible: what tells them apart by their mean image alone gets many wrong, and a small network learns
+ * them. */
 #include "support/check.h"
 
 #define PIXELS 784
@@ -22,11 +23,13 @@ static sample read_sample(const tarn_dataset *dataset, int64_t index)
 static void samples_depend_on_seed_and_index_alone(void **state)
 {
     (void)state;
-    tarn_dataset *a = tarn_dataset_digits(100, 7), *b = tarn_dataset_digits(1000000000000, 7), *c = tarn_dataset_digits(100, 8);
+    tarn_dataset *a = tarn_dataset_digits(100, 7), *b = tarn_dataset_digits(1000000000000, 7),
+                 *c = tarn_dataset_digits(100, 8);
     assert_int_equal(tarn_dataset_count(b), 1000000000000);
     int same_labels = 0;
     for (int64_t i = 99; i >= 0; i--) {
-        sample one = read_sample(a, i), again = read_sample(b, i), other = read_sample(c, i), next = read_sample(b, i + 1);
+        sample one = read_sample(a, i), again = read_sample(b, i), other = read_sample(c, i),
+               next = read_sample(b, i + 1);
         assert_true(one.label == again.label && memcmp(one.pixel, again.pixel, PIXELS) == 0);
         assert_memory_not_equal(one.pixel, other.pixel, PIXELS);
         assert_memory_not_equal(one.pixel, next.pixel, PIXELS);
@@ -67,7 +70,8 @@ static void digits_lie_inside_the_image(void **state)
         }
         count[s.label]++;
         if (ink < 10 || ink > 300 || edge > 16)
-            print_error("sample %lld, a %lld: %d pixels of ink, %d at the edge\n", (long long)i, (long long)s.label, ink, edge);
+            print_error("sample %lld, a %lld: %d pixels of ink, %d at the edge\n", (long long)i, (long long)s.label,
+                        ink, edge);
         assert_true(ink >= 10 && ink <= 300 && edge <= 16);
     }
     for (int k = 0; k < 10; k++)
@@ -133,10 +137,11 @@ static void a_small_network_learns_them(void **state)
     int epochs = quick && quick[0] == '1' ? 4 : 10;
     tarn_seed(1);
     tarn_dataset *known = tarn_dataset_digits(TRAINED, 1), *unknown = tarn_dataset_digits(TESTED, 2);
-    tarn_module *network = tarn_sequential(tarn_flatten(1), tarn_linear(PIXELS, 128, tarn_device_cpu()), tarn_activation(TARN_RELU),
-                                           tarn_linear(128, 10, tarn_device_cpu()));
+    tarn_module *network = tarn_sequential(tarn_flatten(1), tarn_linear(PIXELS, 128, tarn_device_cpu()),
+                                           tarn_activation(TARN_RELU), tarn_linear(128, 10, tarn_device_cpu()));
     tarn_optimizer *optimizer = tarn_adamw(network, &(tarn_adamw_options){.lr = 2e-3f});
-    tarn_loader *loader = tarn_loader_new(known, &(tarn_loader_options){.batch_size = 50, .shuffle = true, .normalize = true});
+    tarn_loader *loader =
+        tarn_loader_new(known, &(tarn_loader_options){.batch_size = 50, .shuffle = true, .normalize = true});
     tarn_tensor *batch[2];
     for (int epoch = 0; epoch < epochs; epoch++)
         for (bool more = true; more;) {
@@ -158,8 +163,9 @@ static void a_small_network_learns_them(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {in_scope(samples_depend_on_seed_and_index_alone), in_scope(fields_are_those_of_mnist),
-                                       in_scope(digits_lie_inside_the_image), in_scope(mean_images_do_not_tell_them_apart),
+    const struct CMUnitTest tests[] = {in_scope(samples_depend_on_seed_and_index_alone),
+                                       in_scope(fields_are_those_of_mnist), in_scope(digits_lie_inside_the_image),
+                                       in_scope(mean_images_do_not_tell_them_apart),
                                        in_scope(a_small_network_learns_them)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

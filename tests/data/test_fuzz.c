@@ -1,5 +1,6 @@
-/* test_fuzz.c: good files with random damage: bytes changed, cut out, doubled, cut off. A reader must take or refuse each without a crash, without
- * memory out of proportion, and with an error that names the file. TARN_TEST_LONG=1 runs two hundred times as many. */
+/* test_fuzz.c: good files with random damage: bytes changed, cut out, doubled, cut off. A reader must take or refuse
+ * each without a crash, without memory out of proportion, and with an error that names the file. TARN_TEST_LONG=1 runs
+ * two hundred times as many. */
 #include "base/memory.h"
 #include "support/fuzz.h"
 #include "tarn_features.h"
@@ -32,9 +33,11 @@ static void fuzz(const bytes *good, tarn_dataset *(*open)(const char *path))
         assert_true(dataset ? !tarn_failed() : tarn_failed());
         bool packed = b.count > 1 && b.data[0] == 0x1F && b.data[1] == 0x8B;
         size_t most = (b.count + 64) * 8 * (packed ? 1032 : 1) + ((size_t)256 << 10);
-        if (fuzz_largest > most || (!dataset && !strstr(tarn_error(), "/fuzz")) || tarn_error_code() == TARN_ERROR_INTERNAL)
+        if (fuzz_largest > most || (!dataset && !strstr(tarn_error(), "/fuzz")) ||
+            tarn_error_code() == TARN_ERROR_INTERNAL)
             print_error("round %d: %zu bytes asked for a file of %zu: %s\n", i, fuzz_largest, b.count, tarn_error());
-        assert_true(fuzz_largest <= most && (dataset || strstr(tarn_error(), "/fuzz")) && tarn_error_code() != TARN_ERROR_INTERNAL);
+        assert_true(fuzz_largest <= most && (dataset || strstr(tarn_error(), "/fuzz")) &&
+                    tarn_error_code() != TARN_ERROR_INTERNAL);
         tarn_clear_error();
         taken += dataset != NULL;
         if (dataset)
@@ -131,7 +134,7 @@ static void npy(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(idx), cmocka_unit_test(gzip), cmocka_unit_test(cifar10), cmocka_unit_test(csv),
-                                       cmocka_unit_test(npy)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(idx), cmocka_unit_test(gzip), cmocka_unit_test(cifar10),
+                                       cmocka_unit_test(csv), cmocka_unit_test(npy)};
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

@@ -1,10 +1,11 @@
-/* test_images.c: image files that the test writes: good ones, every way to be broken, all truncations, and random damage (TARN_TEST_LONG=1: two
- * hundred times as much of it). Packed rows are stored blocks, so that no compressor is needed; tests/parity/images.py has packed ones. */
+/* test_images.c: image files that the test writes: good ones, every way to be broken, all truncations, and random
+ * damage (TARN_TEST_LONG=1: two hundred times as much of it). Packed rows are stored blocks, so that no compressor is
+ * needed; tests/parity/images.py has packed ones. */
 #include "base/memory.h"
 #include "support/files.h"
 #include "tarn_features.h"
 
-/* ---- writing PNG ----------------------------------------------------------------------------------------------------------- */
+/* ---- writing PNG ------------------------------------------------------------------------------------------------- */
 
 static void put_chunk(bytes *b, const char *name, const void *data, size_t count)
 {
@@ -21,7 +22,8 @@ static void put_start(bytes *b, uint32_t width, uint32_t height, int depth, int 
     head.count = b->count = 0;
     put_big32(&head, width);
     put_big32(&head, height);
-    put(&head, (const unsigned char[]){(unsigned char)depth, (unsigned char)colour, 0, 0, (unsigned char)interlaced}, 5);
+    put(&head, (const unsigned char[]){(unsigned char)depth, (unsigned char)colour, 0, 0, (unsigned char)interlaced},
+        5);
     put(b, "\x89PNG\r\n\x1A\n", 8);
     put_chunk(b, "IHDR", head.data, head.count);
 }
@@ -83,7 +85,7 @@ static void refuse_image(const bytes *b, const char *error)
     if (!TARN__HAVE_ZLIB) \
     skip()
 
-/* ---- good files ------------------------------------------------------------------------------------------------------------ */
+/* ---- good files -------------------------------------------------------------------------------------------------- */
 
 static void png_filters_and_colours(void **state)
 {
@@ -230,7 +232,7 @@ static void numpy_files(void **state)
     assert_error(TARN_ERROR_FORMAT, "image_load: npy_load: ");
 }
 
-/* ---- broken files ---------------------------------------------------------------------------------------------------------- */
+/* ---- broken files ------------------------------------------------------------------------------------------------ */
 
 static void put_small_png(bytes *b)
 {
@@ -412,7 +414,7 @@ static void broken_pgm_files_are_refused(void **state)
     refuse_image(&b, "begins no image that tarn knows");
 }
 
-/* ---- random damage --------------------------------------------------------------------------------------------------------- */
+/* ---- random damage ----------------------------------------------------------------------------------------------- */
 
 static size_t largest;
 
@@ -434,7 +436,8 @@ static void note_release(void *memory, size_t size, void *ctx)
 static void mend(bytes *b)
 {
     for (size_t at = 8; at + 12 <= b->count;) {
-        size_t length = (size_t)b->data[at] << 24 | (size_t)b->data[at + 1] << 16 | (size_t)b->data[at + 2] << 8 | b->data[at + 3];
+        size_t length =
+            (size_t)b->data[at] << 24 | (size_t)b->data[at + 1] << 16 | (size_t)b->data[at + 2] << 8 | b->data[at + 3];
         if (length > b->count - at - 12)
             return;
         uint32_t crc = checksum(0, b->data + at + 4, length + 4);
@@ -464,8 +467,8 @@ static void damage(bytes *b, uint64_t *random)
 
 static void put_some_image(bytes *b, int kind)
 {
-    static const char *const texts[] = {"P2 3 2 255 1 22 133 #c\n4 5 6\n", "P3 1 2 15 1 2 3 14 15 6", "P5 3 2 255 abcdef",
-                                        "P6 1 1 999 abcdef"};
+    static const char *const texts[] = {"P2 3 2 255 1 22 133 #c\n4 5 6\n", "P3 1 2 15 1 2 3 14 15 6",
+                                        "P5 3 2 255 abcdef", "P6 1 1 999 abcdef"};
     unsigned char rows[600] = {0};
     if (kind < 4)
         put_all(b, texts[kind], strlen(texts[kind]));
@@ -510,7 +513,7 @@ static void damaged_files_do_no_harm(void **state)
     assert_true(taken > 0 && taken < rounds);
 }
 
-/* ---- memory ---------------------------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 /* Every allocation fails in turn: an error of memory, and nothing is lost. */
 static void memory_runs_out(void **state)
@@ -525,7 +528,8 @@ static void memory_runs_out(void **state)
         tarn_array image = {0}, grey = {0}, small = {0};
         assert_true(n < 50);
         allocations_left = n;
-        good = tarn_image_load(path, &image) && tarn_image_convert(&image, 1, &grey) && tarn_image_resize(&grey, 3, 3, &small);
+        good = tarn_image_load(path, &image) && tarn_image_convert(&image, 1, &grey) &&
+               tarn_image_resize(&grey, 3, 3, &small);
         allocations_left = 1000;
         if (!good)
             assert_error(TARN_ERROR_MEMORY, "");
@@ -537,7 +541,7 @@ static void memory_runs_out(void **state)
     assert_true(tarn_set_allocator(NULL));
 }
 
-/* ---- sizes and colours ----------------------------------------------------------------------------------------------------- */
+/* ---- sizes and colours ------------------------------------------------------------------------------------------- */
 
 static void images_change_their_size(void **state)
 {
@@ -567,7 +571,8 @@ static void images_change_their_size(void **state)
 static void images_change_their_colours(void **state)
 {
     (void)state;
-    unsigned char pixels[] = {255, 0, 0, 0, 255, 0, 0, 0, 255, 255, 128, 0}; /* red, half of green on white, nothing of blue; planes of 3 */
+    /* red, half of green on white, nothing of blue; planes of 3 */
+    unsigned char pixels[] = {255, 0, 0, 0, 255, 0, 0, 0, 255, 255, 128, 0};
     tarn_array image = {pixels, TARN_SHAPE(4, 1, 3), TARN_U8}, made;
     assert_true(tarn_image_convert(&image, 3, &made));
     assert_memory_equal(made.data, "\xFF\x7F\xFF\0\xFF\xFF\0\x7F\xFF", 9);

@@ -1,4 +1,5 @@
-/* test_loader.c: batches: the same bits with any number of workers, resumed runs, devices, errors in a worker, and an end in the middle. */
+/* test_loader.c: batches: the same bits with any number of workers, resumed runs, devices, errors in a worker, and an
+ * end in the middle. */
 #include <stdatomic.h>
 #include <tarn/profile.h>
 #include <unistd.h>
@@ -12,7 +13,8 @@
 static _Atomic int64_t fail_at = -1;
 static _Atomic int reads, naps;
 
-/* Sample i: pixels that depend on it, and its number as the label. Now and then a thread takes longer than the others. */
+/* Sample i: pixels that depend on it, and its number as the label. Now and then a thread takes longer than the others.
+ */
 static bool get(int64_t index, void *const *memory, void *ctx)
 {
     (void)ctx;
@@ -114,7 +116,7 @@ static uint64_t hash_of(tarn_loader_options options, int epochs)
     return hash;
 }
 
-/* ---- what comes out -------------------------------------------------------------------------------------------------------- */
+/* ---- what comes out ---------------------------------------------------------------------------------------------- */
 
 static void batches_come_in_order_and_an_epoch_ends(void **state)
 {
@@ -127,7 +129,8 @@ static void batches_come_in_order_and_an_epoch_ends(void **state)
             assert_true(tarn_loader_next(loader, batch));
             assert_shape(batch[0], b < 2 ? 20 : 13, 3, 3, 3);
             assert_true(tarn_dtype_of(batch[0]) == TARN_U8 && tarn_dtype_of(batch[1]) == TARN_I64);
-            assert_true(tarn_item_at(batch[1], TARN_SHAPE(0)) == 20 * b && tarn_item_at(batch[1], TARN_SHAPE(12)) == 20 * b + 12);
+            assert_true(tarn_item_at(batch[1], TARN_SHAPE(0)) == 20 * b &&
+                        tarn_item_at(batch[1], TARN_SHAPE(12)) == 20 * b + 12);
             assert_true(tarn_item_at(batch[0], TARN_SHAPE(5, 1, 2, 0)) ==
                         (20 * b + 5) * 7 % 256 + 15 * 3 + 1 - ((20 * b + 5) * 7 % 256 + 46 > 255 ? 256 : 0));
         }
@@ -146,7 +149,8 @@ static void the_order_is_a_function_of_seed_and_epoch(void **state)
 {
     (void)state;
     static const int64_t expected[2][10] = {{3, 4, 0, 2, 9, 1, 7, 8, 5, 6}, {2, 9, 8, 3, 7, 1, 4, 6, 0, 5}};
-    tarn_dataset *whole = make_dataset(), *ten = tarn_dataset_subset(whole, (const int64_t[]){0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, 10);
+    tarn_dataset *whole = make_dataset(),
+                 *ten = tarn_dataset_subset(whole, (const int64_t[]){0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, 10);
     tarn_loader *loader = tarn_loader_new(ten, &(tarn_loader_options){.batch_size = 10, .shuffle = true, .seed = 7});
     tarn_dataset_free(whole);
     tarn_dataset_free(ten);
@@ -212,17 +216,18 @@ static void a_loader_goes_on_where_another_stopped(void **state)
     tarn_loader_free(loader);
 }
 
-/* ---- what happens to samples ----------------------------------------------------------------------------------------------- */
+/* ---- what happens to samples ------------------------------------------------------------------------------------- */
 
 static void values_are_normalised_by_channel(void **state)
 {
     (void)state;
     const uint8_t pixels[4] = {0, 255, 51, 102};
     const float mean[] = {0.5f, 0.1f}, deviation[] = {0.5f, 0.2f};
-    tarn_dataset *dataset =
-        tarn_dataset_from_arrays((const char *const[]){"x"}, &(tarn_array){(void *)pixels, TARN_SHAPE(1, 2, 2), TARN_U8}, 1);
+    tarn_dataset *dataset = tarn_dataset_from_arrays((const char *const[]){"x"},
+                                                     &(tarn_array){(void *)pixels, TARN_SHAPE(1, 2, 2), TARN_U8}, 1);
     tarn_loader *loader = tarn_loader_new(
-        dataset, &(tarn_loader_options){.batch_size = 1, .normalize = true, .mean = mean, .deviation = deviation, .channels = 2});
+        dataset, &(tarn_loader_options){
+                     .batch_size = 1, .normalize = true, .mean = mean, .deviation = deviation, .channels = 2});
     tarn_tensor *x;
     assert_true(tarn_loader_next(loader, &x));
     assert_true(tarn_dtype_of(x) == TARN_F32);
@@ -248,8 +253,10 @@ static void crops_and_flips_are_all_there_and_nothing_else(void **state)
     for (int i = 0; i < N; i++)
         for (int k = 0; k < 9; k++)
             images[i][k] = (uint8_t)(k + 1);
-    tarn_dataset *dataset = tarn_dataset_from_arrays((const char *const[]){"x"}, &(tarn_array){images, TARN_SHAPE(N, 1, 3, 3), TARN_U8}, 1);
-    tarn_loader *loader = tarn_loader_new(dataset, &(tarn_loader_options){.batch_size = N, .crop_padding = 1, .flip = true, .seed = 3});
+    tarn_dataset *dataset =
+        tarn_dataset_from_arrays((const char *const[]){"x"}, &(tarn_array){images, TARN_SHAPE(N, 1, 3, 3), TARN_U8}, 1);
+    tarn_loader *loader =
+        tarn_loader_new(dataset, &(tarn_loader_options){.batch_size = N, .crop_padding = 1, .flip = true, .seed = 3});
     tarn_tensor *x;
     int seen[3][3][2] = {0};
     assert_true(tarn_loader_next(loader, &x) && tarn_read(x, images, sizeof(images)));
@@ -274,7 +281,7 @@ static void crops_and_flips_are_all_there_and_nothing_else(void **state)
     tarn_dataset_free(dataset);
 }
 
-/* ---- devices --------------------------------------------------------------------------------------------------------------- */
+/* ---- devices ----------------------------------------------------------------------------------------------------- */
 
 static void a_batch_costs_one_upload_for_each_field(void **state)
 {
@@ -297,20 +304,22 @@ static void a_batch_costs_one_upload_for_each_field(void **state)
             }
             assert_true(tarn_loader_seek(loader, (tarn_loader_place){0, 0})); /* nothing more is sent */
             tarn_counters stats = tarn_stats();
-            assert_in_range(stats.uploads, 14, 14 + 2 * (workers > 0)); /* the first batch of the next epoch may be on its way */
+            /* the first batch of the next epoch may be on its way */
+            assert_in_range(stats.uploads, 14, 14 + 2 * (workers > 0));
             assert_true(stats.upload_bytes >= bytes);
             assert_true(stats.downloads == 0 && stats.kernels == 0 && stats.fallbacks == 0);
             tarn_loader_free(loader);
         }
 }
 
-/* A device may take its time: the memory a batch travels from is not written again before the copy is done, and a batch is not used before. */
+/* A device may take its time: the memory a batch travels from is not written again before the copy is done, and a batch
+ * is not used before. */
 static void batches_travel_whole_however_late(void **state)
 {
     (void)state;
     for (int prefetch = 1; prefetch <= 3; prefetch++) {
-        tarn_loader *loader = open_loader(
-            &(tarn_loader_options){.batch_size = 5, .workers = 2, .prefetch = prefetch, .device = tarn_device_parse("mirror:0")});
+        tarn_loader *loader = open_loader(&(tarn_loader_options){
+            .batch_size = 5, .workers = 2, .prefetch = prefetch, .device = tarn_device_parse("mirror:0")});
         for (int64_t b = 0; b < 20; b++) {
             tarn_scope *scope = tarn_scope_open();
             tarn_tensor *batch[2];
@@ -340,7 +349,7 @@ static void batches_outlive_their_loader(void **state)
     assert_values(later[1], 0, 5, 6, 7, 8, 9);
 }
 
-/* ---- errors and ends ------------------------------------------------------------------------------------------------------- */
+/* ---- errors and ends --------------------------------------------------------------------------------------------- */
 
 static void a_sample_that_fails_is_named_and_tried_again(void **state)
 {

@@ -1,9 +1,10 @@
-/* test_readers.c: every format, good and broken: all truncations, wrong magic, counts that no file can hold, damaged gzip; and the real MNIST and
- * CIFAR-10 where they are. */
+/* test_readers.c: every format, good and broken: all truncations, wrong magic, counts that no file can hold, damaged
+ * gzip; and the real MNIST and CIFAR-10 where they are. */
 #include "support/files.h"
 #include "tarn_features.h"
 
-static void expect_sample(const tarn_dataset *dataset, int64_t index, const void *first, size_t first_bytes, int64_t label)
+static void expect_sample(const tarn_dataset *dataset, int64_t index, const void *first, size_t first_bytes,
+                          int64_t label)
 {
     unsigned char memory[4096];
     int64_t found = -1;
@@ -37,7 +38,7 @@ static void refuse_all_beginnings(const bytes *b, tarn_dataset *(*open)(const ch
     }
 }
 
-/* ---- idx ------------------------------------------------------------------------------------------------------------------- */
+/* ---- idx --------------------------------------------------------------------------------------------------------- */
 
 static const unsigned char pixels[12] = {0, 1, 2, 3, 4, 5, 60, 70, 80, 90, 100, 255};
 
@@ -70,7 +71,8 @@ static void idx_files_are_read(void **state)
     put_labels(&labels);
     for (int compressed = 0; compressed < 1 + TARN__HAVE_ZLIB; compressed++) {
         const char *(*write)(const char *, const void *, size_t) = compressed ? write_gzip : write_file;
-        const char *image_path = write("images", images.data, images.count), *label_path = write("labels", labels.data, labels.count);
+        const char *image_path = write("images", images.data, images.count),
+                   *label_path = write("labels", labels.data, labels.count);
         tarn_dataset *dataset = tarn_dataset_idx(image_path, label_path);
         assert_ok();
         assert_int_equal(tarn_dataset_count(dataset), 2);
@@ -105,7 +107,10 @@ static void idx_types_become_the_nearest_dtype(void **state)
         {"\0\0\x0B\x01\0\0\0\x02\xFF\xFE\x01\x00", 12, TARN_I32, {-2, 256}},
         {"\0\0\x0C\x01\0\0\0\x02\xFF\xFF\xFF\xFD\x00\x01\x00\x00", 16, TARN_I32, {-3, 65536}},
         {"\0\0\x0D\x01\0\0\0\x02\x3F\xC0\x00\x00\xC0\x00\x00\x00", 16, TARN_F32, {1.5, -2}},
-        {"\0\0\x0E\x01\0\0\0\x02\x3F\xF8\x00\x00\x00\x00\x00\x00\xC0\x00\x00\x00\x00\x00\x00\x00", 24, TARN_F64, {1.5, -2}},
+        {"\0\0\x0E\x01\0\0\0\x02\x3F\xF8\x00\x00\x00\x00\x00\x00\xC0\x00\x00\x00\x00\x00\x00\x00",
+         24,
+         TARN_F64,
+         {1.5, -2}},
     };
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         tarn_dataset *dataset = tarn_dataset_idx(write_file("typed", rows[i].file, rows[i].bytes), NULL);
@@ -156,7 +161,7 @@ static void broken_idx_files_are_refused(void **state)
     }
 }
 
-/* ---- gzip ------------------------------------------------------------------------------------------------------------------ */
+/* ---- gzip -------------------------------------------------------------------------------------------------------- */
 
 static void damaged_gzip_is_refused(void **state)
 {
@@ -191,7 +196,7 @@ static void damaged_gzip_is_refused(void **state)
     tarn_dataset_free(dataset);
 }
 
-/* ---- CIFAR-10 -------------------------------------------------------------------------------------------------------------- */
+/* ---- CIFAR-10 ---------------------------------------------------------------------------------------------------- */
 
 #define RECORD 3073
 
@@ -264,12 +269,13 @@ static void broken_cifar10_files_are_refused(void **state)
     assert_error(TARN_ERROR_FORMAT, "byte 9220: the file ends inside record 3: a CIFAR-10 record has 3073 bytes");
 }
 
-/* ---- CSV ------------------------------------------------------------------------------------------------------------------- */
+/* ---- CSV --------------------------------------------------------------------------------------------------------- */
 
 static void csv_files_are_read(void **state)
 {
     (void)state;
-    const char *path = write_text("iris.csv", "\xEF\xBB\xBFlength,\"width, cm\",species\r\n1.5, -2e1 ,0\r\n\"3\",.25,2\r\n\r\n");
+    const char *path =
+        write_text("iris.csv", "\xEF\xBB\xBFlength,\"width, cm\",species\r\n1.5, -2e1 ,0\r\n\"3\",.25,2\r\n\r\n");
     tarn_dataset *dataset = tarn_dataset_csv(path, &(tarn_csv_options){.label = "species"});
     assert_ok();
     assert_int_equal(tarn_dataset_count(dataset), 2);
@@ -283,14 +289,15 @@ static void csv_files_are_read(void **state)
     assert_true(tarn_dataset_read(dataset, 0, (void *const[]){x, &label}));
     assert_true(x[0] == -20 && x[1] == 0 && label == 1.5);
     tarn_dataset_free(dataset);
-    dataset = tarn_dataset_csv(write_text("plain.csv", "1;2;3\n4;5;6"), &(tarn_csv_options){.delimiter = ';', .label = "-1"});
+    dataset =
+        tarn_dataset_csv(write_text("plain.csv", "1;2;3\n4;5;6"), &(tarn_csv_options){.delimiter = ';', .label = "-1"});
     assert_ok();
     assert_int_equal(tarn_dataset_count(dataset), 2);
     expect_sample(dataset, 0, (const float[]){1, 2}, 8, 3);
     expect_sample(dataset, 1, (const float[]){4, 5}, 8, 6);
     tarn_dataset_free(dataset);
-    dataset =
-        tarn_dataset_csv(write_text("years.csv", "1999,2000\n1,2\n"), &(tarn_csv_options){.header = TARN_HEADER_YES, .label = "2000"});
+    dataset = tarn_dataset_csv(write_text("years.csv", "1999,2000\n1,2\n"),
+                               &(tarn_csv_options){.header = TARN_HEADER_YES, .label = "2000"});
     assert_ok();
     assert_int_equal(tarn_dataset_count(dataset), 1);
     expect_sample(dataset, 0, (const float[]){1}, 4, 2);
@@ -351,7 +358,7 @@ static void csv_mistakes_name_line_and_column(void **state)
     assert_error(TARN_ERROR_FORMAT, "line 1, column 1: 'a' is no number");
 }
 
-/* ---- npy ------------------------------------------------------------------------------------------------------------------- */
+/* ---- npy --------------------------------------------------------------------------------------------------------- */
 
 static void put_npy(bytes *b, int version, const char *head, const void *data, size_t count)
 {
@@ -380,7 +387,8 @@ static void npy_files_are_read(void **state)
     for (int version = 1; version <= 3; version++) {
         put_npy(&b, version, GOOD_HEAD, six, 24);
         assert_true(tarn_npy_load(write_file("a.npy", b.data, b.count), &array));
-        assert_true(array.dtype == TARN_F32 && array.shape.rank == 2 && array.shape.size[0] == 2 && array.shape.size[1] == 3);
+        assert_true(array.dtype == TARN_F32 && array.shape.rank == 2 && array.shape.size[0] == 2 &&
+                    array.shape.size[1] == 3);
         assert_memory_equal(array.data, six, 24);
         tarn_array_free(&array);
     }
@@ -410,13 +418,15 @@ static void broken_npy_files_are_refused(void **state)
     static const struct {
         const char *head, *error;
     } rows[] = {
-        {"{'descr': '<f4', 'fortran_order': False, 'shape': (2, 99999999999), }", "more elements than the rest of the file can hold"},
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (2, 99999999999), }",
+         "more elements than the rest of the file can hold"},
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (4611686018427387904, 4), }", "more elements than"},
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999, 4), }", "a size that is too large"},
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (-2, 3), }", "a size is expected"},
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (6), }", "a comma is missing"},
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (1,1,1,1,1,1,1,1,6), }", "more than 8 axes"},
-        {"{'descr': '<c8', 'fortran_order': False, 'shape': (3,), }", "elements of type '<c8', which tarn does not have"},
+        {"{'descr': '<c8', 'fortran_order': False, 'shape': (3,), }",
+         "elements of type '<c8', which tarn does not have"},
         {"{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (6,), }", "arrays of records are not supported"},
         {"{'descr': '<f4', 'fortran_order': Maybe, 'shape': (2, 3), }", "True or False is expected"},
         {"{'descr': '<f4', 'fortran_order': False, }", "descr, fortran_order or shape is missing"},
@@ -447,7 +457,7 @@ static void broken_npy_files_are_refused(void **state)
     assert_error(TARN_ERROR_FORMAT, "byte 8: a head of 4278190");
 }
 
-/* ---- real data ------------------------------------------------------------------------------------------------------------- */
+/* ---- real data --------------------------------------------------------------------------------------------------- */
 
 /* Figures from NumPy: counts of each label, and zlib's crc32 of all images and of all labels as bytes. */
 static void expect_real(tarn_dataset *dataset, size_t image_bytes, const int *counts, uint32_t images, uint32_t labels)
@@ -480,10 +490,12 @@ static void the_real_mnist_is_read(void **state)
         skip();
     tarn_dataset *training = tarn_dataset_mnist(folder, true);
     assert_int_equal(tarn_dataset_count(training), 60000);
-    expect_real(training, 784, (const int[]){5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949}, 0xf3639b56, 0xba07e8ef);
+    expect_real(training, 784, (const int[]){5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949}, 0xf3639b56,
+                0xba07e8ef);
     tarn_dataset *testing = tarn_dataset_mnist(folder, false);
     assert_int_equal(tarn_dataset_count(testing), 10000);
-    expect_real(testing, 784, (const int[]){980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009}, 0xe4ca5f57, 0xee8604d9);
+    expect_real(testing, 784, (const int[]){980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009}, 0xe4ca5f57,
+                0xee8604d9);
 }
 
 static void the_real_cifar10_is_read(void **state)
@@ -517,7 +529,9 @@ static void a_folder_without_mnist_says_what_was_looked_for(void **state)
 {
     (void)state;
     assert_null(tarn_dataset_mnist("/nowhere", true));
-    assert_error(TARN_ERROR_IO, "dataset_mnist: neither train-images-idx3-ubyte nor train-images-idx3-ubyte.gz can be read in /nowhere");
+    assert_error(
+        TARN_ERROR_IO,
+        "dataset_mnist: neither train-images-idx3-ubyte nor train-images-idx3-ubyte.gz can be read in /nowhere");
 }
 
 int main(void)

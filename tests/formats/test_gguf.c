@@ -1,5 +1,6 @@
-/* test_gguf.c: GGUF files: what is written is read again, tensors and metadata of every type; a tensor lies in the file and outlives its closing; what is not as the
- * format says is refused with a sentence that names file and byte. tests/parity/gguf.py compares with the gguf package. */
+/* test_gguf.c: GGUF files: what is written is read again, tensors and metadata of every type; a tensor lies in the file
+ * and outlives its closing; what is not as the format says is refused with a sentence that names file and byte.
+ * tests/parity/gguf.py compares with the gguf package. */
 #include "base/dtype.h"
 #include "base/memory.h"
 #include "support/check.h"
@@ -9,7 +10,7 @@
 
 static const tarn_dtype loadable[] = {TARN_F32, TARN_F16, TARN_BF16, TARN_Q8_0, TARN_Q4_0, TARN_Q4_K, TARN_Q6_K};
 
-/* ---- round trips ----------------------------------------------------------------------------------------------------------- */
+/* ---- round trips ------------------------------------------------------------------------------------------------- */
 
 static void add_metadata(tarn_gguf_writer *w)
 {
@@ -70,8 +71,8 @@ static void check_metadata(const tarn_gguf *file)
     assert_true(tarn_gguf_wholes(file, "x.none", wholes, 0));
     assert_memory_equal(tarn_gguf_texts(file, "x.texts", 3, &length), "a\0b", 3);
     assert_int_equal(length, 3);
-    assert_true(tarn_gguf_has(file, "x.texts", &value) && value.type == TARN_GGUF_LIST && value.element == TARN_GGUF_TEXT &&
-                value.count == 4);
+    assert_true(tarn_gguf_has(file, "x.texts", &value) && value.type == TARN_GGUF_LIST &&
+                value.element == TARN_GGUF_TEXT && value.count == 4);
     assert_false(tarn_gguf_has(file, "x", NULL));
     assert_ok();
 }
@@ -131,7 +132,8 @@ static void round_trip(tarn_device from, tarn_device to)
         snprintf(name, sizeof(name), "t.%s", tarn_dtype_name(loadable[i]));
         assert_int_equal(tarn_gguf_find(file, name), i);
         assert_true(tarn_gguf_info(file, i, &entry));
-        assert_true(entry.dtype == loadable[i] && entry.position % 32 == 0 && entry.shape.size[0] == 3 && entry.shape.size[1] == 256);
+        assert_true(entry.dtype == loadable[i] && entry.position % 32 == 0 && entry.shape.size[0] == 3 &&
+                    entry.shape.size[1] == 256);
         check_same_bits(good(tarn_gguf_tensor(file, i, to)), pattern(TARN_SHAPE(3, 256), loadable[i], CPU));
     }
     expect(tarn_gguf_tensor(file, 7, to), TARN_SHAPE(3), VALUES(1, 2, 3));
@@ -241,7 +243,7 @@ static void what_asks_for_another_type_is_told_so(void **state)
     tarn_gguf_close(file);
 }
 
-/* ---- malformed files ------------------------------------------------------------------------------------------------------- */
+/* ---- malformed files --------------------------------------------------------------------------------------------- */
 
 /* A file of one key "k" of a type, with these bytes as its value. */
 static const char *with_key(bytes *b, uint32_t type, const void *value, size_t count)
@@ -313,13 +315,15 @@ static void what_is_no_header_is_refused(void **state)
     put_file(scratch("bad.gguf"), "GGUF\1\0\0\0........................", 32);
     refused(scratch("bad.gguf"), TARN_ERROR_UNSUPPORTED, "version 1 of the format");
     put_file(scratch("bad.gguf"), "GGUF\3\0\0\0\377\377\377\377\377\377\377\377\0\0\0\0\0\0\0\0", 24);
-    refused(scratch("bad.gguf"), TARN_ERROR_FORMAT, "18446744073709551615 tensors and 0 keys do not fit in the 0 bytes");
+    refused(scratch("bad.gguf"), TARN_ERROR_FORMAT,
+            "18446744073709551615 tensors and 0 keys do not fit in the 0 bytes");
     with_key(&b, 99, "", 1);
     refused(scratch("bad.gguf"), TARN_ERROR_FORMAT, "byte 33: 99 is no type of metadata");
     with_key(&b, TARN_GGUF_BOOL, "\2", 1);
     refused(scratch("bad.gguf"), TARN_ERROR_FORMAT, "byte 37: 2 is no bool");
     with_key(&b, TARN_GGUF_TEXT, "\377\377\377\377\377\377\377\377", 8);
-    refused(scratch("bad.gguf"), TARN_ERROR_FORMAT, "byte 45: a text needs 18446744073709551615 bytes, but only 0 follow");
+    refused(scratch("bad.gguf"), TARN_ERROR_FORMAT,
+            "byte 45: a text needs 18446744073709551615 bytes, but only 0 follow");
     with_key(&b, TARN_GGUF_LIST, "\6\0\0\0\377\377\377\377\377\377\377\77....", 16);
     refused(scratch("bad.gguf"), TARN_ERROR_FORMAT, "a list of 4611686018427387903 values of f32 does not fit");
     with_key(&b, TARN_GGUF_LIST, "\6\0\0\0\3\0\0\0\0\0\0\0....", 16);
@@ -360,7 +364,8 @@ static void what_is_no_place_for_tensors_is_refused(void **state)
     };
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
         refused(with_tensors(&b, rows[i].s), TARN_ERROR_FORMAT, rows[i].says);
-    tarn_gguf *file = tarn_gguf_open(with_tensors(&b, (second){"b", 1, 27, {4}, 32, 64})); /* i64: known, but not loaded */
+    /* i64: known, but not loaded */
+    tarn_gguf *file = tarn_gguf_open(with_tensors(&b, (second){"b", 1, 27, {4}, 32, 64}));
     assert_ok();
     assert_null(tarn_gguf_tensor(file, 1, CPU));
     assert_error_about(TARN_ERROR_UNSUPPORTED, "tensor 'b' is I64, which tarn cannot load", "Q6_K");
@@ -373,8 +378,8 @@ static void every_truncation_is_refused(void **state)
     size_t count;
     tarn_gguf_writer *w = tarn_gguf_create(scratch("small.gguf"));
     add_metadata(w);
-    assert_true(tarn_gguf_add(w, "a", vector(1, 2, 3)) && tarn_gguf_add(w, "b", pattern(TARN_SHAPE(2, 32), TARN_Q8_0, CPU)) &&
-                tarn_gguf_finish(w));
+    assert_true(tarn_gguf_add(w, "a", vector(1, 2, 3)) &&
+                tarn_gguf_add(w, "b", pattern(TARN_SHAPE(2, 32), TARN_Q8_0, CPU)) && tarn_gguf_finish(w));
     char *whole = get_file(scratch("small.gguf"), &count);
     size_t end = count - (32 - 68 % 32); /* without the filling behind the last tensor */
     for (size_t i = 0; i < count; i++) {
@@ -430,7 +435,7 @@ static void the_writer_refuses_what_the_format_has_no_place_for(void **state)
     assert_error(TARN_ERROR_IO, "never.gguf");
 }
 
-/* ---- a real file ----------------------------------------------------------------------------------------------------------- */
+/* ---- a real file ------------------------------------------------------------------------------------------------- */
 
 static void the_vocabulary_of_llama_is_read(void **state)
 {

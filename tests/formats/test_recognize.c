@@ -11,7 +11,10 @@ typedef struct sample {
     const char *what;
 } sample;
 
-#define SAMPLE(text, what) {text, sizeof(text) - 1, what}
+#define SAMPLE(text, what) \
+    { \
+        text, sizeof(text) - 1, what \
+    }
 
 static const sample samples[] = {
     SAMPLE("", "an empty file"),
@@ -24,7 +27,9 @@ static const sample samples[] = {
     SAMPLE("  <HTML>", "an HTML page"),
     SAMPLE("\x1f\x8b\x08\0\0\0\0\0", "a gzip file"),
     SAMPLE("\x89PNG\r\n\x1a\n", "a PNG image"),
-    SAMPLE("\x7f" "ELF\x02\x01\x01", "ELF"),
+    SAMPLE("\x7f"
+           "ELF\x02\x01\x01",
+           "ELF"),
     SAMPLE("\x93NUMPY\x01\0", "a NumPy array"),
 };
 #define SAMPLES (sizeof(samples) / sizeof(samples[0]))

@@ -1,5 +1,6 @@
-/* test_safetensors.c: files of tensors: what is written is read again bit for bit; what is not as the format says is refused with a sentence;
- * a write happens whole or not at all. tests/parity/formats.py compares with the safetensors package. */
+/* test_safetensors.c: files of tensors: what is written is read again bit for bit; what is not as the format says is
+ * refused with a sentence; a write happens whole or not at all. tests/parity/formats.py compares with the safetensors
+ * package. */
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -12,7 +13,7 @@
 
 #define CPU tarn_device_cpu()
 
-/* ---- round trips ----------------------------------------------------------------------------------------------------------- */
+/* ---- round trips ------------------------------------------------------------------------------------------------- */
 
 /* A tensor of any dtype with bytes of all kinds. */
 static tarn_tensor *pattern(tarn_shape shape, tarn_dtype dtype, uint64_t *random, tarn_device device)
@@ -117,9 +118,10 @@ static void the_bytes_are_those_of_the_reference_implementation(void **state)
     assert_true(tarn_safetensors_add(writer, "a", vector(2)));
     assert_true(tarn_safetensors_add_metadata(writer, "format", "a \"text\"\n"));
     assert_true(tarn_safetensors_finish(writer));
-    const char *header =
-        "{\"__metadata__\":{\"format\":\"a \\\"text\\\"\\n\"},\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
-        "\"z\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]},\"b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[8,9]}}";
+    const char *header = "{\"__metadata__\":{\"format\":\"a "
+                         "\\\"text\\\"\\n\"},\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
+                         "\"z\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]},\"b\":{\"dtype\":\"U8\","
+                         "\"shape\":[1],\"data_offsets\":[8,9]}}";
     size_t count, length = (strlen(header) + 7) / 8 * 8;
     char *bytes = get_file(scratch("bytes.safetensors"), &count);
     uint64_t said;
@@ -184,7 +186,7 @@ static void an_empty_file_of_tensors_is_a_file(void **state)
     tarn_safetensors_close(file);
 }
 
-/* ---- malformed files ------------------------------------------------------------------------------------------------------- */
+/* ---- malformed files --------------------------------------------------------------------------------------------- */
 
 static const char *put(const char *header, size_t data)
 {
@@ -264,7 +266,8 @@ static void a_length_beyond_the_file_is_refused(void **state)
         memcpy(bytes, &lengths[i], 8);
         put_file(scratch("bad.safetensors"), bytes, sizeof(bytes));
         assert_null(tarn_safetensors_open(scratch("bad.safetensors")));
-        assert_error(TARN_ERROR_FORMAT, lengths[i] > 100000000 ? "is longer than 100000000" : "only 2 follow; is the file cut short?");
+        assert_error(TARN_ERROR_FORMAT,
+                     lengths[i] > 100000000 ? "is longer than 100000000" : "only 2 follow; is the file cut short?");
     }
 }
 
@@ -272,7 +275,8 @@ static void a_dtype_that_tarn_lacks_is_listed_and_not_loaded(void **state)
 {
     (void)state;
     tarn_safetensors_entry entry;
-    tarn_safetensors *file = tarn_safetensors_open(put("{\"a\":" T("F8_E4M3", "[4]", "[0,4]") ",\"b\":" T("U8", "[1]", "[4,5]") "}", 5));
+    tarn_safetensors *file =
+        tarn_safetensors_open(put("{\"a\":" T("F8_E4M3", "[4]", "[0,4]") ",\"b\":" T("U8", "[1]", "[4,5]") "}", 5));
     assert_ok();
     assert_true(tarn_safetensors_info(file, 0, &entry));
     assert_true(entry.dtype == TARN_DTYPE_COUNT && strcmp(entry.dtype_name, "F8_E4M3") == 0);
@@ -392,7 +396,7 @@ static void changed_files_are_read_or_refused_and_never_more(void **state)
     free(copy);
 }
 
-/* ---- writing that fails ---------------------------------------------------------------------------------------------------- */
+/* ---- writing that fails ------------------------------------------------------------------------------------------ */
 
 static bool write_to(const char *path, tarn_tensor *tensor)
 {
@@ -406,7 +410,9 @@ static void a_place_that_cannot_be_written_is_an_error_and_leaves_nothing(void *
     int before = scratch_count();
     tarn_tensor *x = vector(1, 2);
     assert_false(write_to("/nonexistent-folder/x.safetensors", x));
-    assert_error(TARN_ERROR_IO, "safetensors_finish: '/nonexistent-folder/x.safetensors' cannot be written: No such file or directory");
+    assert_error(
+        TARN_ERROR_IO,
+        "safetensors_finish: '/nonexistent-folder/x.safetensors' cannot be written: No such file or directory");
     put_file(scratch("plain"), "x", 1);
     assert_false(write_to(scratch("plain/x.safetensors"), x));
     assert_error(TARN_ERROR_IO, "Not a directory");
@@ -469,7 +475,7 @@ static void an_open_file_may_be_replaced_and_links_are_followed(void **state)
     tarn_safetensors_close(after);
 }
 
-/* ---- checksums ------------------------------------------------------------------------------------------------------------- */
+/* ---- checksums --------------------------------------------------------------------------------------------------- */
 
 static void write_checked(void)
 {
@@ -528,7 +534,7 @@ static void a_damaged_header_or_list_of_checksums_is_refused(void **state)
     }
 }
 
-/* ---- scarce memory --------------------------------------------------------------------------------------------------------- */
+/* ---- scarce memory ----------------------------------------------------------------------------------------------- */
 
 static void write_and_read(void)
 {

@@ -1,4 +1,5 @@
-/* test_safetensors_index.c: tensors in several files, opened by an index: as one where all is right, and refused with a sentence where it is not. */
+/* test_safetensors_index.c: tensors in several files, opened by an index: as one where all is right, and refused with a
+ * sentence where it is not. */
 #include <unistd.h>
 
 #include "support/files.h"
@@ -23,7 +24,8 @@ static void write_parts(void)
 }
 
 #define GOOD \
-    "{\"metadata\": {\"total_size\": 24}, \"weight_map\": {\"b\": \"part-1.safetensors\", \"c\": \"part-2.safetensors\", \"a\": " \
+    "{\"metadata\": {\"total_size\": 24}, \"weight_map\": {\"b\": \"part-1.safetensors\", \"c\": " \
+    "\"part-2.safetensors\", \"a\": " \
     "\"part-1.safetensors\"}}"
 
 static void several_files_are_one(void **state)
@@ -58,8 +60,8 @@ static void a_module_is_loaded_from_several_files(void **state)
     tarn_safetensors_add(writer, "weight", tarn_ones(TARN_SHAPE(2, 2), TARN_BF16, CPU));
     assert_true(tarn_safetensors_finish(writer));
     write_part("v.safetensors", 5, (const char *const[]){"bias", NULL});
-    const char *index =
-        write_text("linear.safetensors.index.json", "{\"weight_map\": {\"weight\": \"w.safetensors\", \"bias\": \"v.safetensors\"}}");
+    const char *index = write_text("linear.safetensors.index.json",
+                                   "{\"weight_map\": {\"weight\": \"w.safetensors\", \"bias\": \"v.safetensors\"}}");
     assert_true(tarn_module_load(module, index, NULL));
     assert_values(tarn_module_find(module, "weight"), 0, 1, 1, 1, 1);
     assert_values(tarn_module_find(module, "bias"), 0, 5, -5);
@@ -92,7 +94,8 @@ static void every_wrong_index_is_refused(void **state)
         {MAP("\"a\": \"part-9.safetensors\""), "part-9.safetensors"}, /* a missing file */
         {MAP("\"a\": " ONE), "holds 'b', which the index"},           /* more than the index names */
         {MAP("\"a\": " ONE ", \"b\": " ONE ", \"c\": " TWO ", \"d\": " TWO), "'d' is not in 'part-2.safetensors'"},
-        {MAP("\"a\": " ONE ", \"b\": " TWO ", \"c\": " TWO), "holds 'b', which is in 'part-2.safetensors'"}, /* the wrong file */
+        {MAP("\"a\": " ONE ", \"b\": " TWO ", \"c\": " TWO),
+         "holds 'b', which is in 'part-2.safetensors'"}, /* the wrong file */
         {MAP("\"a\": " ONE ", \"b\": " ONE ", \"c\": \"twice.safetensors\""), "which is in 'part-1.safetensors'"},
         {MAP("\"a\": " ONE ", \"b\": " ONE ", \"c\": \"text.safetensors\""), "text.safetensors"},
     };
@@ -157,7 +160,8 @@ static void a_failed_allocation_leaves_nothing_behind(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(a_failed_allocation_leaves_nothing_behind, clear_error), /* first: nothing holds memory yet */
+        cmocka_unit_test_setup(a_failed_allocation_leaves_nothing_behind,
+                               clear_error), /* first: nothing holds memory yet */
         in_scope(several_files_are_one),
         in_scope(a_module_is_loaded_from_several_files),
         in_scope(every_wrong_index_is_refused),

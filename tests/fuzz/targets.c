@@ -13,7 +13,7 @@
 static const char *trying = "", *place_of_input = "";
 static size_t out, most_out;
 
-/* ---- memory ---------------------------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 static void *give(size_t size, size_t alignment, void *ctx)
 {
@@ -49,14 +49,14 @@ void fuzz_end(void)
     fuzz_must(tarn_set_allocator(NULL) && remove_scratch(NULL) == 0, "everything is given back");
 }
 
-/* ---- a try ----------------------------------------------------------------------------------------------------------------- */
+/* ---- a try ------------------------------------------------------------------------------------------------------- */
 
 void fuzz_must(bool holds, const char *what)
 {
     if (holds)
         return;
-    fprintf(stderr, "fuzz target %s, %s: it does not hold that %s; the error is \"%s\", and %zu bytes were out\n", trying, place_of_input, what,
-            tarn_error() ? tarn_error() : "", most_out);
+    fprintf(stderr, "fuzz target %s, %s: it does not hold that %s; the error is \"%s\", and %zu bytes were out\n",
+            trying, place_of_input, what, tarn_error() ? tarn_error() : "", most_out);
     abort();
 }
 
@@ -91,7 +91,7 @@ void fuzz_seed_file(const char *name, fuzz_seed_fn use, void *ctx)
     free(bytes_of);
 }
 
-/* ---- the list -------------------------------------------------------------------------------------------------------------- */
+/* ---- the list ---------------------------------------------------------------------------------------------------- */
 
 bool fuzz_has_json(void)
 {

@@ -1,5 +1,6 @@
-/* targets.h: one target for each parser of files from outside. A target gets any bytes: it must take or refuse them, without a crash, a leak, memory out of
- * proportion, or an error that says nothing. tests/fuzz/test_targets.c damages good files, and those of tests/fuzz/corpus, by a seed, for `make test`, and as long as it is told
+/* targets.h: one target for each parser of files from outside. A target gets any bytes: it must take or refuse them,
+ * without a crash, a leak, memory out of proportion, or an error that says nothing. tests/fuzz/test_targets.c damages
+ * good files, and those of tests/fuzz/corpus, by a seed, for `make test`, and as long as it is told
  * (scripts/fuzz-files); tests/fuzz/libfuzzer.c lets clang's libFuzzer look for worse (scripts/fuzz). */
 #ifndef TESTS_FUZZ_TARGETS_H
 #define TESTS_FUZZ_TARGETS_H
@@ -12,12 +13,14 @@ typedef void (*fuzz_seed_fn)(const void *from, size_t count, void *ctx);
 
 typedef struct fuzz_target {
     const char *name;
-    bool (*is_here)(void);                     /* false: this build lacks what the parser needs; NULL: always */
-    void (*seeds)(fuzz_seed_fn use, void *ctx); /* hands out good files, and makes what lies beside them in the scratch folder */
+    bool (*is_here)(void); /* false: this build lacks what the parser needs; NULL: always */
+    /* hands out good files, and makes what lies beside them in the scratch folder */
+    void (*seeds)(fuzz_seed_fn use, void *ctx);
     bool (*take)(const void *from, size_t count); /* true: they were taken, and used */
 } fuzz_target;
 
-extern const fuzz_target fuzz_data_targets[], fuzz_text_targets[], fuzz_file_targets[], fuzz_run_targets[]; /* each ends with a name of NULL */
+/* each ends with a name of NULL */
+extern const fuzz_target fuzz_data_targets[], fuzz_text_targets[], fuzz_file_targets[], fuzz_run_targets[];
 
 /* All of them by number; NULL behind the last. */
 const fuzz_target *fuzz_target_at(int index);
@@ -26,7 +29,8 @@ const fuzz_target *fuzz_target_at(int index);
 void fuzz_begin(void);
 void fuzz_end(void);
 
-/* Tries one input, with all that must hold afterwards. True: it was taken. Ends the program, with the place, where something does not. */
+/* Tries one input, with all that must hold afterwards. True: it was taken. Ends the program, with the place, where
+ * something does not. */
 bool fuzz_try(const fuzz_target *target, const void *from, size_t count, const char *place);
 
 /* For targets: the input as a file of the scratch folder, whose path is returned; and what must hold. */

@@ -18,7 +18,7 @@ static void give(fuzz_seed_fn use, void *ctx)
     use(good_file.data, good_file.count, ctx);
 }
 
-/* ---- samples --------------------------------------------------------------------------------------------------------------- */
+/* ---- samples ----------------------------------------------------------------------------------------------------- */
 
 /* Reads what there is; frees the dataset. */
 static bool used(tarn_dataset *dataset)
@@ -34,7 +34,8 @@ static bool used(tarn_dataset *dataset)
     for (int k = 0; k < tarn_dataset_field_count(dataset); k++) {
         int64_t bytes_of = tarn_dataset_field(dataset, k, &field) ? (int64_t)tarn_dtype_size(field.dtype) : 0;
         for (int i = 0; fits && i < field.shape.rank; i++)
-            fits = field.shape.size[i] <= (int64_t)sizeof(memory[0]) && (bytes_of *= field.shape.size[i]) <= (int64_t)sizeof(memory[0]);
+            fits = field.shape.size[i] <= (int64_t)sizeof(memory[0]) &&
+                   (bytes_of *= field.shape.size[i]) <= (int64_t)sizeof(memory[0]);
     }
     int64_t count = tarn_dataset_count(dataset);
     for (int64_t i = 0; fits && i < count && i < 50; i++)
@@ -56,7 +57,8 @@ static bool take_cifar10(const void *from, size_t count)
 
 static bool take_csv(const void *from, size_t count)
 {
-    return used(tarn_dataset_csv(fuzz_write("fuzz", from, count), &(tarn_csv_options){.label = "-1", .label_is_real = true}));
+    return used(
+        tarn_dataset_csv(fuzz_write("fuzz", from, count), &(tarn_csv_options){.label = "-1", .label_is_real = true}));
 }
 
 static bool take_npy(const void *from, size_t count)
@@ -81,8 +83,8 @@ static void gzip_seeds(fuzz_seed_fn use, void *ctx)
     put_gzip(start(), "\0\0\x08\x01\0\0\0\x03\1\2\3", 11);
     give(use, ctx);
     /* by a compressor: 64 equal bytes behind a head */
-    static const unsigned char packed[] = {0x1F, 0x8B, 0x08, 0,    0,    0,    0,    0,    0,    0x03, 0x63, 0x60,
-                                           0xE0, 0x60, 0x64, 0x60, 0x60, 0x70, 0x48, 0x24, 0x02, 0x00};
+    static const unsigned char packed[] = {0x1F, 0x8B, 0x08, 0,    0,    0,    0,    0,    0,    0x03, 0x63,
+                                           0x60, 0xE0, 0x60, 0x64, 0x60, 0x60, 0x70, 0x48, 0x24, 0x02, 0x00};
     use(packed, sizeof(packed), ctx); /* cut: its checksum is missing */
 }
 
@@ -117,7 +119,7 @@ static void npy_seeds(fuzz_seed_fn use, void *ctx)
     }
 }
 
-/* ---- images ---------------------------------------------------------------------------------------------------------------- */
+/* ---- images ------------------------------------------------------------------------------------------------------ */
 
 static bool take_image(const char *path)
 {
@@ -185,7 +187,10 @@ static void put_rows(bytes *b, const unsigned char *rows, size_t count)
     }
     packed.count = 0;
     put(&packed, "\x78\x01\x01", 3);
-    put(&packed, (const unsigned char[]){(unsigned char)count, (unsigned char)(count >> 8), (unsigned char)~count, (unsigned char)(~count >> 8)}, 4);
+    put(&packed,
+        (const unsigned char[]){(unsigned char)count, (unsigned char)(count >> 8), (unsigned char)~count,
+                                (unsigned char)(~count >> 8)},
+        4);
     put(&packed, rows, count);
     put_big32(&packed, high << 16 | low);
     put_chunk(b, "IDAT", packed.data, packed.count);

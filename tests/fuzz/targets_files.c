@@ -16,7 +16,7 @@ static void give_text(const char *text, fuzz_seed_fn use, void *ctx)
     use(text, strlen(text), ctx);
 }
 
-/* ---- documents ------------------------------------------------------------------------------------------------------------- */
+/* ---- documents --------------------------------------------------------------------------------------------------- */
 
 static bool see_member(const char *name, const char *text, void *ctx)
 {
@@ -62,7 +62,7 @@ static void document_seeds(fuzz_seed_fn use, void *ctx)
     give_text("{\"a\": 9223372036854775807, \"d\": 1e308, \"e\": {\"x\": {\"y\": []}}}", use, ctx);
 }
 
-/* ---- tensors --------------------------------------------------------------------------------------------------------------- */
+/* ---- tensors ----------------------------------------------------------------------------------------------------- */
 
 static bool take_safetensors(const void *from, size_t count)
 {
@@ -75,7 +75,8 @@ static bool take_safetensors(const void *from, size_t count)
         const char *name = tarn_safetensors_name(file, i);
         fuzz_must(name && tarn_safetensors_info(file, i, &entry), "a tensor of a good file has a name and a place");
         tarn_tensor *x = tarn_safetensors_read(file, name, tarn_device_cpu());
-        fuzz_must(x || tarn_error_code() == TARN_ERROR_UNSUPPORTED, "a tensor of a good file is read, but for a dtype that tarn lacks");
+        fuzz_must(x || tarn_error_code() == TARN_ERROR_UNSUPPORTED,
+                  "a tensor of a good file is read, but for a dtype that tarn lacks");
         tarn_clear_error();
         tarn_scope_close(scope);
     }
@@ -88,7 +89,8 @@ static void safetensors_seeds(fuzz_seed_fn use, void *ctx)
     tarn_scope *scope = tarn_scope_open();
     tarn_safetensors_writer *writer = tarn_safetensors_create(scratch("good.safetensors"));
     fuzz_must(tarn_safetensors_add(writer, "x", tarn_arange(0, 6, 1, TARN_F32, tarn_device_cpu())) &&
-                  tarn_safetensors_add(writer, "layer.0.weight", tarn_zeros(TARN_SHAPE(2, 0, 3), TARN_BF16, tarn_device_cpu())) &&
+                  tarn_safetensors_add(writer, "layer.0.weight",
+                                       tarn_zeros(TARN_SHAPE(2, 0, 3), TARN_BF16, tarn_device_cpu())) &&
                   tarn_safetensors_add_metadata(writer, "format", "pt") && tarn_safetensors_finish(writer),
               "a file of tensors is written");
     tarn_scope_close(scope);
@@ -125,7 +127,8 @@ static bool take_gguf(const void *from, size_t count)
     if (!file)
         return false;
     for (int i = 0; i < tarn_gguf_metadata_count(file); i++) {
-        fuzz_must(tarn_gguf_metadata_at(file, i, &value) && tarn_gguf_has(file, value.key, NULL), "a key of a good file is found");
+        fuzz_must(tarn_gguf_metadata_at(file, i, &value) && tarn_gguf_has(file, value.key, NULL),
+                  "a key of a good file is found");
         ask_gguf(file, &value);
     }
     tarn_gguf_writer *writer = tarn_gguf_create(scratch("again.gguf"));
@@ -134,7 +137,8 @@ static bool take_gguf(const void *from, size_t count)
     tarn_scope *scope = tarn_scope_open();
     for (int i = 0; i < tarn_gguf_count(file); i++) {
         tarn_tensor *x = tarn_gguf_tensor(file, i, tarn_device_cpu());
-        fuzz_must(x || tarn_error_code() == TARN_ERROR_UNSUPPORTED, "a tensor of a good file is there, but for a type that tarn lacks");
+        fuzz_must(x || tarn_error_code() == TARN_ERROR_UNSUPPORTED,
+                  "a tensor of a good file is there, but for a type that tarn lacks");
         tarn_clear_error();
         fuzz_must(!x || tarn_gguf_add(writer, tarn_gguf_name(file, i), x), "a tensor of a good file can be handed on");
     }
@@ -145,7 +149,8 @@ static bool take_gguf(const void *from, size_t count)
     fuzz_must(file != NULL, "what was written can be read");
     tarn_gguf_close(file);
     scope = tarn_scope_open();
-    tarn_model_convert(scratch("fuzz.gguf"), scratch("other.gguf"), NULL, &(tarn_convert_options){.quantize = true, .replace = true});
+    tarn_model_convert(scratch("fuzz.gguf"), scratch("other.gguf"), NULL,
+                       &(tarn_convert_options){.quantize = true, .replace = true});
     tarn_clear_error(); /* NaN, or a type that tarn lacks */
     tarn_module_free(tarn_model_open(scratch("fuzz.gguf"), tarn_device_cpu(), NULL));
     tarn_clear_error();
@@ -159,19 +164,24 @@ static void gguf_seeds(fuzz_seed_fn use, void *ctx)
     const float scores[] = {0, -1, -2};
     tarn_scope *scope = tarn_scope_open();
     tarn_gguf_writer *w = tarn_gguf_create(scratch("good.gguf"));
-    fuzz_must(tarn_gguf_add_text(w, "general.architecture", "llama", 5) && tarn_gguf_add_value(w, "general.alignment", TARN_GGUF_U32, &(uint32_t){16}) &&
-                  tarn_gguf_add_value(w, "b", TARN_GGUF_BOOL, &(uint8_t){1}) && tarn_gguf_add_value(w, "f", TARN_GGUF_F64, &(double){0.5}) &&
-                  tarn_gguf_add_texts(w, "tokenizer.ggml.tokens", texts, NULL, 3) && tarn_gguf_add_list(w, "s", TARN_GGUF_F32, scores, 3) &&
+    fuzz_must(tarn_gguf_add_text(w, "general.architecture", "llama", 5) &&
+                  tarn_gguf_add_value(w, "general.alignment", TARN_GGUF_U32, &(uint32_t){16}) &&
+                  tarn_gguf_add_value(w, "b", TARN_GGUF_BOOL, &(uint8_t){1}) &&
+                  tarn_gguf_add_value(w, "f", TARN_GGUF_F64, &(double){0.5}) &&
+                  tarn_gguf_add_texts(w, "tokenizer.ggml.tokens", texts, NULL, 3) &&
+                  tarn_gguf_add_list(w, "s", TARN_GGUF_F32, scores, 3) &&
                   tarn_gguf_add(w, "x", tarn_arange(0, 6, 1, TARN_F32, tarn_device_cpu())) &&
-                  tarn_gguf_add(w, "blk.0.ffn_up.weight", tarn_from((const char[68]){0}, TARN_SHAPE(2, 32), TARN_Q8_0, tarn_device_cpu())) &&
-                  tarn_gguf_add(w, "output_norm.weight", tarn_from((const char[34]){0}, TARN_SHAPE(32), TARN_Q8_0, tarn_device_cpu())) &&
+                  tarn_gguf_add(w, "blk.0.ffn_up.weight",
+                                tarn_from((const char[68]){0}, TARN_SHAPE(2, 32), TARN_Q8_0, tarn_device_cpu())) &&
+                  tarn_gguf_add(w, "output_norm.weight",
+                                tarn_from((const char[34]){0}, TARN_SHAPE(32), TARN_Q8_0, tarn_device_cpu())) &&
                   tarn_gguf_finish(w),
               "a GGUF file is written");
     tarn_scope_close(scope);
     fuzz_seed_file("good.gguf", use, ctx);
 }
 
-/* ---- of runs --------------------------------------------------------------------------------------------------------------- */
+/* ---- of runs ----------------------------------------------------------------------------------------------------- */
 
 static bool take_options(const void *from, size_t count)
 {
@@ -181,8 +191,11 @@ static bool take_options(const void *from, size_t count)
 
 static void options_seeds(fuzz_seed_fn use, void *ctx)
 {
-    give_text("{\"model\": \"gpt2\", \"data\": \"text:x\", \"epochs\": 3, \"lr\": 0.001, \"hidden\": [3, 4], \"augment\": false, \"seed\": 7}", use, ctx);
-    give_text("{\"format\": 1, \"train\": {\"model\": \"lenet\", \"hidden\": \"3,4\", \"precision\": \"bf16\"}}", use, ctx);
+    give_text("{\"model\": \"gpt2\", \"data\": \"text:x\", \"epochs\": 3, \"lr\": 0.001, \"hidden\": [3, 4], "
+              "\"augment\": false, \"seed\": 7}",
+              use, ctx);
+    give_text("{\"format\": 1, \"train\": {\"model\": \"lenet\", \"hidden\": \"3,4\", \"precision\": \"bf16\"}}", use,
+              ctx);
 }
 
 static bool take_metrics(const void *from, size_t count)
@@ -193,7 +206,8 @@ static bool take_metrics(const void *from, size_t count)
 
 static void metrics_seeds(fuzz_seed_fn use, void *ctx)
 {
-    give_text("{\"step\": 5, \"epoch\": 1, \"loss\": 2.5, \"lr\": 0.01, \"seconds\": 0.5}\n{\"step\": 10, \"val_loss\": null, \"best\": true}\n"
+    give_text("{\"step\": 5, \"epoch\": 1, \"loss\": 2.5, \"lr\": 0.01, \"seconds\": 0.5}\n{\"step\": 10, "
+              "\"val_loss\": null, \"best\": true}\n"
               "{\"step\": 10, \"other\": -1e300}\n{\"step\": 7, \"loss\": 1",
               use, ctx);
 }
@@ -213,10 +227,14 @@ static bool take_log(const void *from, size_t count)
 
 static void log_seeds(fuzz_seed_fn use, void *ctx)
 {
-    give_text("{\"date\": \"2026-11-15T15:34:25Z\", \"end\": \"finished\", \"folder\": \"runs/x\", \"model\": \"gpt2\", \"data\": \"text:a\", \"device\": "
-              "\"cpu\", \"processor\": \"\", \"precision\": \"f32\", \"parameters\": 9, \"batch_size\": 12, \"steps_in_epoch\": 13, \"first_step\": 0, "
-              "\"step\": 150, \"steps\": 150, \"seconds\": 14.5, \"seconds_per_1000_steps\": 99.2, \"seconds_per_epoch\": null, \"loss\": 2.5, "
-              "\"val_loss\": 2.5, \"best_step\": 150, \"best_loss\": 2.5, \"best_accuracy\": null, \"version\": \"0.1.0\"}\n\n{\"date\"",
+    give_text("{\"date\": \"2026-11-15T15:34:25Z\", \"end\": \"finished\", \"folder\": \"runs/x\", \"model\": "
+              "\"gpt2\", \"data\": \"text:a\", \"device\": "
+              "\"cpu\", \"processor\": \"\", \"precision\": \"f32\", \"parameters\": 9, \"batch_size\": 12, "
+              "\"steps_in_epoch\": 13, \"first_step\": 0, "
+              "\"step\": 150, \"steps\": 150, \"seconds\": 14.5, \"seconds_per_1000_steps\": 99.2, "
+              "\"seconds_per_epoch\": null, \"loss\": 2.5, "
+              "\"val_loss\": 2.5, \"best_step\": 150, \"best_loss\": 2.5, \"best_accuracy\": null, \"version\": "
+              "\"0.1.0\"}\n\n{\"date\"",
               use, ctx);
 }
 

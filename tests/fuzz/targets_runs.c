@@ -9,11 +9,12 @@
 
 #define CPU tarn_device_cpu()
 
-/* ---- models ---------------------------------------------------------------------------------------------------------------- */
+/* ---- models ------------------------------------------------------------------------------------------------------ */
 
 static void make_model(void)
 {
-    const tarn_gpt2_config config = {.vocab = 7, .context = 5, .layers = 1, .heads = 2, .width = 4, .has_end = true, .end = 6};
+    const tarn_gpt2_config config = {
+        .vocab = 7, .context = 5, .layers = 1, .heads = 2, .width = 4, .has_end = true, .end = 6};
     tarn_module *model = tarn_model_gpt2(&config, CPU, 1);
     fuzz_must(model && tarn_model_write(model, scratch("model")), "a model is written");
     tarn_module_free(model);
@@ -49,7 +50,7 @@ static void weights_seeds(fuzz_seed_fn use, void *ctx)
     fuzz_seed_file("model/model.safetensors", use, ctx);
 }
 
-/* ---- models of the Llama family, in several files ------------------------------------------------------------------------- */
+/* ---- models of the Llama family, in several files ---------------------------------------------------------------- */
 
 /* The weights of the folder "llama" in two files, and an index of them. */
 static void split_weights(void)
@@ -58,7 +59,8 @@ static void split_weights(void)
     char text[4096] = "{\"weight_map\": {";
     tarn_scope *scope = tarn_scope_open();
     tarn_safetensors *file = tarn_safetensors_open(scratch("llama/model.safetensors"));
-    tarn_safetensors_writer *writer[] = {tarn_safetensors_create(scratch("llama/a.safetensors")), tarn_safetensors_create(scratch("llama/b.safetensors"))};
+    tarn_safetensors_writer *writer[] = {tarn_safetensors_create(scratch("llama/a.safetensors")),
+                                         tarn_safetensors_create(scratch("llama/b.safetensors"))};
     for (int i = 0; i < tarn_safetensors_count(file); i++) {
         const char *name = tarn_safetensors_name(file, i);
         tarn_safetensors_add(writer[i % 2], name, tarn_safetensors_read(file, name, CPU));
@@ -75,7 +77,15 @@ static void split_weights(void)
 
 static void make_llama(void)
 {
-    const tarn_llama_config config = {.vocab = 7, .context = 5, .layers = 1, .heads = 2, .width = 4, .inner = 3, .kv_heads = 1, .has_end = true, .end = 6,
+    const tarn_llama_config config = {.vocab = 7,
+                                      .context = 5,
+                                      .layers = 1,
+                                      .heads = 2,
+                                      .width = 4,
+                                      .inner = 3,
+                                      .kv_heads = 1,
+                                      .has_end = true,
+                                      .end = 6,
                                       .rope_scaling = TARN_ROPE_LLAMA3};
     tarn_module *model = tarn_model_llama(&config, CPU, 1);
     fuzz_must(model && tarn_model_write(model, scratch("llama")), "a model is written");
@@ -113,7 +123,7 @@ static void index_seeds(fuzz_seed_fn use, void *ctx)
     fuzz_seed_file("llama/model.safetensors.index.json", use, ctx);
 }
 
-/* ---- adapters -------------------------------------------------------------------------------------------------------------- */
+/* ---- adapters ---------------------------------------------------------------------------------------------------- */
 
 static tarn_module *small_model(void)
 {
@@ -124,7 +134,8 @@ static tarn_module *small_model(void)
 static void make_adapter(void)
 {
     tarn_module *model = small_model();
-    fuzz_must(model && tarn_lora_add(model, &(tarn_lora_options){.rank = 2, .targets = "c_attn"}) && tarn_lora_save(model, scratch("adapter"), "base"),
+    fuzz_must(model && tarn_lora_add(model, &(tarn_lora_options){.rank = 2, .targets = "c_attn"}) &&
+                  tarn_lora_save(model, scratch("adapter"), "base"),
               "an adapter is written");
     tarn_module_free(model);
 }
@@ -160,7 +171,7 @@ static void adapter_weights_seeds(fuzz_seed_fn use, void *ctx)
     fuzz_seed_file("adapter/adapter_model.safetensors", use, ctx);
 }
 
-/* ---- runs ------------------------------------------------------------------------------------------------------------------ */
+/* ---- runs -------------------------------------------------------------------------------------------------------- */
 
 /* The folder of the run whose files are damaged. */
 static char folder[16];
@@ -177,8 +188,14 @@ static void make_run(void)
 {
     static int number;
     snprintf(folder, sizeof(folder), "run%d", number++);
-    tarn_train_options options = {
-        .layers = 1, .heads = 1, .width = 8, .context = 8, .batch_size = 4, .steps = 3, .eval_every = 3, .device = "cpu"};
+    tarn_train_options options = {.layers = 1,
+                                  .heads = 1,
+                                  .width = 8,
+                                  .context = 8,
+                                  .batch_size = 4,
+                                  .steps = 3,
+                                  .eval_every = 3,
+                                  .device = "cpu"};
     char text[601];
     for (int i = 0; i < 600; i++)
         text[i] = "to be, or not to be.\n"[i % 21];

@@ -7,7 +7,7 @@
 #include "support/small_model.h"
 #include "support/small_tokenizer.h"
 
-/* ---- tokenizers ------------------------------------------------------------------------------------------------------------ */
+/* ---- tokenizers -------------------------------------------------------------------------------------------------- */
 
 /* Encodes and decodes; frees the tokenizer. */
 static bool used(tarn_tokenizer *t)
@@ -17,7 +17,8 @@ static bool used(tarn_tokenizer *t)
     size_t length;
     if (!t)
         return false;
-    int32_t *ids = tarn_tokenizer_encode(t, text, sizeof(text) - 1, &(tarn_encode_options){.add_special = true}, &count);
+    int32_t *ids =
+        tarn_tokenizer_encode(t, text, sizeof(text) - 1, &(tarn_encode_options){.add_special = true}, &count);
     fuzz_must(ids || tarn_error_code() == TARN_ERROR_ARGUMENT || tarn_error_code() == TARN_ERROR_UNSUPPORTED,
               "a text is encoded, but for a byte that the vocabulary lacks, or a pattern without end");
     tarn_clear_error();
@@ -38,14 +39,19 @@ static bool take_tokenizer(const void *from, size_t count)
 
 static void tokenizer_seeds(fuzz_seed_fn use, void *ctx)
 {
-    static const char template[] =
-        "{\"added_tokens\":[{\"id\":5,\"content\":\"<e>\",\"special\":true,\"lstrip\":true},{\"id\":6,\"content\":\"ab \"}],"
-        "\"normalizer\":{\"type\":\"NFC\"},\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":"
-        "\" ?[a-b]+|\\\\s+\"},\"behavior\":\"Isolated\"},{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false}]},"
-        "\"decoder\":{\"type\":\"ByteLevel\"},\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<e>\"}},"
-        "{\"Sequence\":{\"id\":\"A\"}}],\"special_tokens\":{\"<e>\":{\"ids\":[5]}}},\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,"
-        "\"\xC4\xA0\":3,\"\xC4\xA0"
-        "ab\":4},\"merges\":[\"a b\",[\"\xC4\xA0\",\"ab\"]]}}";
+    static const char template[] = "{\"added_tokens\":[{\"id\":5,\"content\":\"<e>\",\"special\":true,\"lstrip\":true},"
+                                   "{\"id\":6,\"content\":\"ab \"}],"
+                                   "\"normalizer\":{\"type\":\"NFC\"},\"pre_tokenizer\":{\"type\":\"Sequence\","
+                                   "\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":"
+                                   "\" "
+                                   "?[a-b]+|\\\\s+\"},\"behavior\":\"Isolated\"},{\"type\":\"ByteLevel\",\"add_prefix_"
+                                   "space\":false,\"use_regex\":false}]},"
+                                   "\"decoder\":{\"type\":\"ByteLevel\"},\"post_processor\":{\"type\":"
+                                   "\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<e>\"}},"
+                                   "{\"Sequence\":{\"id\":\"A\"}}],\"special_tokens\":{\"<e>\":{\"ids\":[5]}}},"
+                                   "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,"
+                                   "\"\xC4\xA0\":3,\"\xC4\xA0"
+                                   "ab\":4},\"merges\":[\"a b\",[\"\xC4\xA0\",\"ab\"]]}}";
     use(template, sizeof(template) - 1, ctx);
     use(small_tokenizer_text(), strlen(small_tokenizer_text()), ctx);
     tarn_tokenizer *t = tarn_tokenizer_characters("abc \xC3\xA9\n", 7);
@@ -73,7 +79,8 @@ static bool take_model(const void *from, size_t count)
 
 static void model_seeds(fuzz_seed_fn use, void *ctx)
 {
-    static const small_model_options kinds[] = {{0}, {.squeezes = true, .more = "hell", .more_type = 4}, {.no_bytes = true}};
+    static const small_model_options kinds[] = {
+        {0}, {.squeezes = true, .more = "hell", .more_type = 4}, {.no_bytes = true}};
     char model[8192];
     for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
         use(model, small_model(model, &kinds[i]), ctx);
@@ -95,19 +102,21 @@ static bool take_vocabulary(const void *from, size_t count)
 
 static void vocabulary_seeds(fuzz_seed_fn use, void *ctx)
 {
-    static const char parts[] =
-        "{\"a\": 0, \"b\": 1, \"ab\": 2, \"\xC4\xA0\": 3, \"<|endoftext|>\": 4}\0#version: 0.2\na b\n\0{\"tokenizer_class\": \"Qwen2Tokenizer\", "
-        "\"add_prefix_space\": false, \"added_tokens_decoder\": {\"4\": {\"content\": \"<|endoftext|>\", \"special\": true}, \"5\": {\"content\": "
-        "\"<e>\", \"special\": true}}}";
+    static const char parts[] = "{\"a\": 0, \"b\": 1, \"ab\": 2, \"\xC4\xA0\": 3, \"<|endoftext|>\": 4}\0#version: "
+                                "0.2\na b\n\0{\"tokenizer_class\": \"Qwen2Tokenizer\", "
+                                "\"add_prefix_space\": false, \"added_tokens_decoder\": {\"4\": {\"content\": "
+                                "\"<|endoftext|>\", \"special\": true}, \"5\": {\"content\": "
+                                "\"<e>\", \"special\": true}}}";
     use(parts, sizeof(parts) - 1, ctx);
 }
 
-/* ---- chat templates -------------------------------------------------------------------------------------------------------- */
+/* ---- chat templates ---------------------------------------------------------------------------------------------- */
 
 /* A template beside a small model; what is taken puts a conversation together. */
 static bool take_chat(const void *from, size_t count)
 {
-    static const tarn_chat_message talk[] = {{"system", "be brief"}, {"user", " hello<s> "}, {"assistant", "<think>w\n</think>\nhe"}, {"user", "</s>"}};
+    static const tarn_chat_message talk[] = {
+        {"system", "be brief"}, {"user", " hello<s> "}, {"assistant", "<think>w\n</think>\nhe"}, {"user", "</s>"}};
     char model[8192];
     int64_t id_count;
     size_t length;
@@ -119,7 +128,8 @@ static bool take_chat(const void *from, size_t count)
     for (int i = 0; taken && i < 2; i++) {
         tarn_tokenizer_release(tarn_chat_render(t, talk + i, 4 - i, i, &length));
         tarn_tokenizer_release(tarn_chat_encode(t, talk + i, 4 - i, i, &id_count));
-        fuzz_must(!tarn_failed() || tarn_error_code() == TARN_ERROR_ARGUMENT, "messages are put together, but for a system's where there is no place for it");
+        fuzz_must(!tarn_failed() || tarn_error_code() == TARN_ERROR_ARGUMENT,
+                  "messages are put together, but for a system's where there is no place for it");
         tarn_clear_error();
     }
     tarn_tokenizer_free(t);
@@ -129,21 +139,27 @@ static bool take_chat(const void *from, size_t count)
 static void chat_seeds(fuzz_seed_fn use, void *ctx)
 {
     static const char *const templates[] = {
-        "{% for m in messages %}{% if loop.first %}{{ '<|im_start|>system\\nBe kind.<|im_end|>\\n' }}{% endif %}{{'<|im_start|>' + message['role'] + '\\n' + "
-        "message.content + '<|im_end|>'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}",
-        "{{'<|im_start|>' + message.role + '\\n' + content + '<|im_end|>'}}{{ content.split('</think>')[0] }}{{ last_query_index }}{{ '<|im_start|>assistant\\n' }}",
-        "{{ bos_token + '[INST] ' + content.strip() + ' [/INST]' }}{{ ' ' + content.strip() + ' ' + eos_token }}{{ '<<SYS>>\\n' + system_message + "
+        "{% for m in messages %}{% if loop.first %}{{ '<|im_start|>system\\nBe kind.<|im_end|>\\n' }}{% endif "
+        "%}{{'<|im_start|>' + message['role'] + '\\n' + "
+        "message.content + '<|im_end|>'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% "
+        "endif %}",
+        "{{'<|im_start|>' + message.role + '\\n' + content + '<|im_end|>'}}{{ content.split('</think>')[0] }}{{ "
+        "last_query_index }}{{ '<|im_start|>assistant\\n' }}",
+        "{{ bos_token + '[INST] ' + content.strip() + ' [/INST]' }}{{ ' ' + content.strip() + ' ' + eos_token }}{{ "
+        "'<<SYS>>\\n' + system_message + "
         "'\\n<</SYS>>\\n\\n' + message['content'] }}",
-        "{{ bos_token }}{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n' + message['content'] | trim + '<|eot_id|>' }}{% set date_string = \"26 Jul "
+        "{{ bos_token }}{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n' + message['content'] | "
+        "trim + '<|eot_id|>' }}{% set date_string = \"26 Jul "
         "2024\" %}{{ \"Cutting Knowledge Date: December 2023\\n\" }}{{ \"Today Date: \" + date_string + \"\\n\\n\" "
         "}}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}",
-        "{{ bos_token }}{% if loop.first and system_message is defined %}{{ ' [INST] ' + system_message + '\\n\\n' + message['content'] + ' [/INST]' }}{% else %}{{ ' [INST] ' + "
+        "{{ bos_token }}{% if loop.first and system_message is defined %}{{ ' [INST] ' + system_message + '\\n\\n' + "
+        "message['content'] + ' [/INST]' }}{% else %}{{ ' [INST] ' + "
         "message['content'] + ' [/INST]' }}{% endif %}{{ ' ' + message['content'] | trim + eos_token + ' ' }}"};
     for (size_t i = 0; i < sizeof(templates) / sizeof(templates[0]); i++)
         use(templates[i], strlen(templates[i]), ctx);
 }
 
-/* ---- tokens ---------------------------------------------------------------------------------------------------------------- */
+/* ---- tokens ------------------------------------------------------------------------------------------------------ */
 
 static bool used_tokens(tarn_tokens *tokens)
 {
@@ -193,7 +209,8 @@ static bool take_lines(const void *from, size_t count)
 {
     const char *path = fuzz_write("fuzz.jsonl", from, count);
     tarn_tokenizer *t = tarn_tokenizer_bytes();
-    bool taken = tarn_shards_prepare(&path, 1, t, scratch("prepared"), NULL, &(tarn_shards_options){.json_lines = true, .validation = 0.3});
+    bool taken = tarn_shards_prepare(&path, 1, t, scratch("prepared"), NULL,
+                                     &(tarn_shards_options){.json_lines = true, .validation = 0.3});
     remove(scratch("prepared/index.json"));
     tarn_tokenizer_free(t);
     return taken;
@@ -201,7 +218,8 @@ static bool take_lines(const void *from, size_t count)
 
 static void line_seeds(fuzz_seed_fn use, void *ctx)
 {
-    static const char lines[] = "{\"text\": \"one\\u00e9\", \"n\": [1, 2.5e3, null]}\n{\"text\": \"\\ud83d\\ude00 two\"}\n\n{\"more\": {\"a\": true}, "
+    static const char lines[] = "{\"text\": \"one\\u00e9\", \"n\": [1, 2.5e3, null]}\n{\"text\": \"\\ud83d\\ude00 "
+                                "two\"}\n\n{\"more\": {\"a\": true}, "
                                 "\"text\": \"\"}\n";
     use(lines, sizeof(lines) - 1, ctx);
 }

@@ -1,5 +1,6 @@
-/* test_targets.c: every parser meets good files with random damage, and files that are malformed already, by a seed that is printed. TARN_TEST_LONG=1 tries two hundred
- * times as many. With TARN_FUZZ_TARGET only that parser does, for TARN_FUZZ_SECONDS (30 unless given). */
+/* test_targets.c: every parser meets good files with random damage, and files that are malformed already, by a seed
+ * that is printed. TARN_TEST_LONG=1 tries two hundred times as many. With TARN_FUZZ_TARGET only that parser does, for
+ * TARN_FUZZ_SECONDS (30 unless given). */
 #include <time.h>
 
 #include "fuzz/targets.h"
@@ -64,12 +65,13 @@ static void every_parser_takes_or_refuses_damaged_files(void **state)
         }
         clock_t begin = clock();
         d.target->seeds(damage, &d);
-        print_message("%-16s %d of %d were taken, %.2f s\n", d.target->name, d.taken, d.tried, (double)(clock() - begin) / CLOCKS_PER_SEC);
+        print_message("%-16s %d of %d were taken, %.2f s\n", d.target->name, d.taken, d.tried,
+                      (double)(clock() - begin) / CLOCKS_PER_SEC);
         assert_true(d.taken > 0 && d.taken < d.tried); /* the good ones are, and the damage is real */
     }
 }
 
-/* ---- for a time ------------------------------------------------------------------------------------------------------------ */
+/* ---- for a time -------------------------------------------------------------------------------------------------- */
 
 enum { MOST_FILES = 256 };
 
@@ -142,7 +144,9 @@ static int end(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_parser_meets_its_corpus), cmocka_unit_test(every_parser_takes_or_refuses_damaged_files)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_parser_meets_its_corpus),
+                                       cmocka_unit_test(every_parser_takes_or_refuses_damaged_files)};
     const struct CMUnitTest timed[] = {cmocka_unit_test(one_parser_withstands_damage_for_a_time)};
-    return getenv("TARN_FUZZ_TARGET") ? cmocka_run_group_tests(timed, begin, end) : cmocka_run_group_tests(tests, begin, end);
+    return getenv("TARN_FUZZ_TARGET") ? cmocka_run_group_tests(timed, begin, end)
+                                      : cmocka_run_group_tests(tests, begin, end);
 }

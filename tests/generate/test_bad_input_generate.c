@@ -77,7 +77,8 @@ static void samplers(void **state)
     REFUSE(tarn_sampler_new, tarn_sampler_new(&(tarn_sampler_options){.repeat_penalty = 101}));
     REFUSE(tarn_sampler_new, tarn_sampler_new(&(tarn_sampler_options){.repeat_penalty = NAN}));
     REFUSE(tarn_sampler_new, tarn_sampler_new(&(tarn_sampler_options){.repeat_window = -1}));
-    tarn_tensor *two = tarn_zeros(TARN_SHAPE(2, 1), TARN_I32, CPU), *logits = tarn_zeros(TARN_SHAPE(2, 3), TARN_F32, CPU);
+    tarn_tensor *two = tarn_zeros(TARN_SHAPE(2, 1), TARN_I32, CPU),
+                *logits = tarn_zeros(TARN_SHAPE(2, 3), TARN_F32, CPU);
     REFUSE(tarn_sampler_see, tarn_sampler_see(NULL, two));
     REFUSE(tarn_sampler_see, tarn_sampler_see(sampler, NULL));
     REFUSE(tarn_sampler_see, tarn_sampler_see(sampler, logits));
@@ -130,7 +131,8 @@ static void texts(void **state)
     REFUSE(tarn_generate, tarn_generate(model, prompt, 2, made, &(tarn_generate_options){.top_k = -1}));
     REFUSE(tarn_generate, tarn_generate(model, prompt, 2, made, &(tarn_generate_options){.top_p = 2}));
     REFUSE(tarn_generate, tarn_generate(model, prompt, 2, made, &(tarn_generate_options){.stop_count = 1}));
-    REFUSE(tarn_generate, tarn_generate(model, prompt, 2, made, &(tarn_generate_options){.stop = prompt, .stop_count = -1}));
+    REFUSE(tarn_generate,
+           tarn_generate(model, prompt, 2, made, &(tarn_generate_options){.stop = prompt, .stop_count = -1}));
     REFUSE(tarn_generate, tarn_generate(model, prompt, 2, made, &(tarn_generate_options){.on_token = broken}));
     REFUSE(tarn_generate, tarn_generate_sized(other, prompt, 2, made, NULL, 0));
     tarn_module_free(model);
@@ -142,15 +144,19 @@ static void measures(void **state)
     (void)state;
     tarn_decode_timing timing;
     REFUSE(tarn_decode_measure, tarn_decode_measure(&timing, NULL));
-    REFUSE(tarn_decode_measure, tarn_decode_measure_sized(NULL, 0, &(tarn_decode_options){.model = "gpt2"}, sizeof(tarn_decode_options)));
+    REFUSE(tarn_decode_measure,
+           tarn_decode_measure_sized(NULL, 0, &(tarn_decode_options){.model = "gpt2"}, sizeof(tarn_decode_options)));
     REFUSE(tarn_decode_measure, tarn_decode_measure(&timing, &(tarn_decode_options){0}));
     REFUSE(tarn_decode_measure, tarn_decode_measure(&timing, &(tarn_decode_options){.model = "gpt9"}));
-    REFUSE(tarn_decode_measure, tarn_decode_measure(&timing, &(tarn_decode_options){.model = "gpt2", .dtype = TARN_I32}));
-    REFUSE(tarn_decode_measure, tarn_decode_measure(&timing, &(tarn_decode_options){.model = "gpt2", .dtype = (tarn_dtype)99}));
+    REFUSE(tarn_decode_measure,
+           tarn_decode_measure(&timing, &(tarn_decode_options){.model = "gpt2", .dtype = TARN_I32}));
+    REFUSE(tarn_decode_measure,
+           tarn_decode_measure(&timing, &(tarn_decode_options){.model = "gpt2", .dtype = (tarn_dtype)99}));
     REFUSE(tarn_decode_measure, tarn_decode_measure(&timing, &(tarn_decode_options){.model = "gpt2", .prompt = 1024}));
     REFUSE(tarn_decode_measure, tarn_decode_measure(&timing, &(tarn_decode_options){.model = "gpt2", .prompt = -1}));
     REFUSE(tarn_decode_measure, tarn_decode_measure(&timing, &(tarn_decode_options){.model = "gpt2", .tokens = -1}));
-    REFUSE(tarn_decode_measure, tarn_decode_measure(&timing, &(tarn_decode_options){.model = "gpt2", .sequences = 2000}));
+    REFUSE(tarn_decode_measure,
+           tarn_decode_measure(&timing, &(tarn_decode_options){.model = "gpt2", .sequences = 2000}));
     REFUSE(tarn_decode_measure, tarn_decode_measure(&timing, &(tarn_decode_options){.model = "gpt2", .runs = 200}));
 }
 
@@ -168,11 +174,14 @@ static void writers(void **state)
     REFUSE(tarn_writer_new, tarn_writer_new(model, NULL, &(tarn_writer_options){.sequences = -1}));
     REFUSE(tarn_writer_new, tarn_writer_new(model, NULL, &(tarn_writer_options){.context = 6}));
     REFUSE(tarn_writer_new, tarn_writer_new(model, NULL, &(tarn_writer_options){.kv = (tarn_kv)9}));
-    REFUSE(tarn_writer_new, tarn_writer_new_sized(model, NULL, &(tarn_writer_options){.sequences = 1 << 20}, sizeof(tarn_writer_options)));
+    REFUSE(tarn_writer_new, tarn_writer_new_sized(model, NULL, &(tarn_writer_options){.sequences = 1 << 20},
+                                                  sizeof(tarn_writer_options)));
     REFUSE(tarn_writer_open, tarn_writer_open(NULL, CPU, NULL));
     REFUSE(tarn_writer_open, tarn_writer_open("/nonexistent", CPU, NULL));
-    REFUSE(tarn_writer_open, tarn_writer_open_sized("/nonexistent", CPU, &(tarn_writer_options){.sequences = -1}, sizeof(tarn_writer_options)));
-    tarn_writer *numbers = tarn_writer_new(model, NULL, NULL), *writer = tarn_writer_new(model, letters, &(tarn_writer_options){.sequences = 2});
+    REFUSE(tarn_writer_open, tarn_writer_open_sized("/nonexistent", CPU, &(tarn_writer_options){.sequences = -1},
+                                                    sizeof(tarn_writer_options)));
+    tarn_writer *numbers = tarn_writer_new(model, NULL, NULL),
+                *writer = tarn_writer_new(model, letters, &(tarn_writer_options){.sequences = 2});
     REFUSE(tarn_writer_model, tarn_writer_model(NULL));
     REFUSE(tarn_writer_tokenizer, tarn_writer_tokenizer(NULL));
     REFUSE(tarn_writer_prompt, tarn_writer_prompt(NULL, 0, prompt, 1, NULL));
@@ -183,19 +192,25 @@ static void writers(void **state)
     REFUSE(tarn_writer_prompt, tarn_writer_prompt(writer, 0, outside, 2, NULL));
     REFUSE(tarn_writer_prompt, tarn_writer_prompt(writer, 0, prompt, 2, &(tarn_generate_options){.tokens = 4}));
     REFUSE(tarn_writer_prompt, tarn_writer_prompt(writer, 0, prompt, 2, &(tarn_generate_options){.min_p = 2}));
-    REFUSE(tarn_writer_prompt, tarn_writer_prompt(writer, 0, prompt, 2, &(tarn_generate_options){.repeat_penalty = -2}));
+    REFUSE(tarn_writer_prompt,
+           tarn_writer_prompt(writer, 0, prompt, 2, &(tarn_generate_options){.repeat_penalty = -2}));
     REFUSE(tarn_writer_prompt, tarn_writer_prompt(writer, 0, prompt, 2, &(tarn_generate_options){.likeliest = 8}));
     REFUSE(tarn_writer_prompt, tarn_writer_prompt(writer, 0, prompt, 2, &(tarn_generate_options){.likeliest = -1}));
-    REFUSE(tarn_writer_prompt, tarn_writer_prompt(writer, 0, prompt, 2, &(tarn_generate_options){.stop_text_count = 1}));
-    REFUSE(tarn_writer_prompt, tarn_writer_prompt(writer, 0, prompt, 2, &(tarn_generate_options){.stop_texts = empty, .stop_text_count = 1}));
-    REFUSE(tarn_writer_prompt, tarn_writer_prompt(writer, 0, prompt, 2, &(tarn_generate_options){.stop_texts = none, .stop_text_count = 1}));
-    REFUSE(tarn_writer_prompt, tarn_writer_prompt(numbers, 0, prompt, 2, &(tarn_generate_options){.stop_texts = stop, .stop_text_count = 1}));
+    REFUSE(tarn_writer_prompt,
+           tarn_writer_prompt(writer, 0, prompt, 2, &(tarn_generate_options){.stop_text_count = 1}));
+    REFUSE(tarn_writer_prompt, tarn_writer_prompt(writer, 0, prompt, 2,
+                                                  &(tarn_generate_options){.stop_texts = empty, .stop_text_count = 1}));
+    REFUSE(tarn_writer_prompt, tarn_writer_prompt(writer, 0, prompt, 2,
+                                                  &(tarn_generate_options){.stop_texts = none, .stop_text_count = 1}));
+    REFUSE(tarn_writer_prompt, tarn_writer_prompt(numbers, 0, prompt, 2,
+                                                  &(tarn_generate_options){.stop_texts = stop, .stop_text_count = 1}));
     REFUSE(tarn_writer_prompt, tarn_writer_prompt_sized(numbers, 0, prompt, -1, NULL, 0));
     REFUSE(tarn_writer_prompt_text, tarn_writer_prompt_text(NULL, 0, "a", 1, NULL));
     REFUSE(tarn_writer_prompt_text, tarn_writer_prompt_text(numbers, 0, "a", 1, NULL));
     REFUSE(tarn_writer_prompt_text, tarn_writer_prompt_text(writer, 0, NULL, 1, NULL));
     REFUSE(tarn_writer_prompt_text, tarn_writer_prompt_text(writer, 0, "", 0, NULL));
-    REFUSE(tarn_writer_prompt_text, tarn_writer_prompt_text(writer, 0, "a", 1, NULL)); /* whose token the model does not have */
+    /* whose token the model does not have */
+    REFUSE(tarn_writer_prompt_text, tarn_writer_prompt_text(writer, 0, "a", 1, NULL));
     REFUSE(tarn_writer_prompt_text, tarn_writer_prompt_text_sized(writer, 3, "a", 1, NULL, 0));
     REFUSE(tarn_writer_next, tarn_writer_next(NULL, &piece));
     REFUSE(tarn_writer_next, tarn_writer_next_sized(writer, NULL, sizeof(piece)));

@@ -1,4 +1,5 @@
-/* test_generate.c: decoding with a cache gives the logits of the whole text; samplers choose as they say; texts end where they should. */
+/* test_generate.c: decoding with a cache gives the logits of the whole text; samplers choose as they say; texts end
+ * where they should. */
 #include "support/check.h"
 
 #define CPU tarn_device_cpu()
@@ -43,7 +44,7 @@ static tarn_tensor *whole(tarn_module *model, tarn_tensor *tokens)
     return good(last);
 }
 
-/* ---- decoding -------------------------------------------------------------------------------------------------------------- */
+/* ---- decoding ---------------------------------------------------------------------------------------------------- */
 
 /* Texts are cut at random into pieces of one token or several. */
 static void pieces_give_the_logits_of_the_whole(void **state)
@@ -65,8 +66,8 @@ static void pieces_give_the_logits_of_the_whole(void **state)
                 to = from + 1 + (random_below(&seed, 2) ? random_below(&seed, CONTEXT - from) : 0);
                 tarn_tensor *logits = good(tarn_decoder_feed(decoder, tarn_slice(tokens, 1, from, to)));
                 assert_false(tarn_needs_grad(logits));
-                assert_close(tarn_cast(logits, TARN_F64), tarn_cast(whole(model, tarn_slice(tokens, 1, 0, to)), TARN_F64),
-                             kinds[k].tolerance);
+                assert_close(tarn_cast(logits, TARN_F64),
+                             tarn_cast(whole(model, tarn_slice(tokens, 1, 0, to)), TARN_F64), kinds[k].tolerance);
                 assert_int_equal(tarn_decoder_length(decoder), to);
             }
             tarn_decoder_free(decoder);
@@ -89,7 +90,8 @@ static void a_full_context_is_an_error_and_leaves_the_decoder_as_it_was(void **s
     assert_null(tarn_decoder_feed(decoder, tarn_from_i32(wrong, TARN_SHAPE(1, 2), CPU)));
     assert_error(TARN_ERROR_ARGUMENT, "embedding");
     assert_int_equal(tarn_decoder_length(decoder), 4);
-    assert_close(good(tarn_decoder_feed(decoder, tarn_slice(tokens, 1, 4, 6))), whole(model, tarn_slice(tokens, 1, 0, 6)), 1e-5);
+    assert_close(good(tarn_decoder_feed(decoder, tarn_slice(tokens, 1, 4, 6))),
+                 whole(model, tarn_slice(tokens, 1, 0, 6)), 1e-5);
     tarn_decoder_free(decoder);
     tarn_module_free(model);
 }
@@ -121,7 +123,8 @@ static void everything_stays_on_the_device(void **state)
     tarn_module *model = make_on(TARN_F32, there);
     tarn_decoder *decoder = tarn_decoder_new(model, NULL);
     tarn_sampler *sampler = tarn_sampler_new(&(tarn_sampler_options){.temperature = 1, .top_k = 5, .top_p = 0.9});
-    tarn_tensor *token = good(tarn_sampler_draw(sampler, tarn_decoder_feed(decoder, tarn_zeros(TARN_SHAPE(1, 4), TARN_I64, there))));
+    tarn_tensor *token =
+        good(tarn_sampler_draw(sampler, tarn_decoder_feed(decoder, tarn_zeros(TARN_SHAPE(1, 4), TARN_I64, there))));
     tarn_counters before = tarn_stats();
     token = good(tarn_sampler_draw(sampler, tarn_decoder_feed(decoder, token)));
     tarn_counters after = tarn_stats();
@@ -134,7 +137,7 @@ static void everything_stays_on_the_device(void **state)
     tarn_module_free(model);
 }
 
-/* ---- sampling -------------------------------------------------------------------------------------------------------------- */
+/* ---- sampling ---------------------------------------------------------------------------------------------------- */
 
 enum { DRAWS = 20000, TOKENS = 6 };
 
@@ -164,14 +167,16 @@ static void draws_follow_temperature_top_k_and_top_p(void **state)
         double expected[TOKENS];
     } cases[] = {
         {{.temperature = 1, .seed = 1}, {0.4, 0.05, 0.3, 0.05, 0, 0.2}},
-        {{.temperature = 0.5, .seed = 2}, {0.16 / 0.295, 0.0025 / 0.295, 0.09 / 0.295, 0.0025 / 0.295, 0, 0.04 / 0.295}},
+        {{.temperature = 0.5, .seed = 2},
+         {0.16 / 0.295, 0.0025 / 0.295, 0.09 / 0.295, 0.0025 / 0.295, 0, 0.04 / 0.295}},
         {{.temperature = 1, .top_k = 2, .seed = 3}, {4.0 / 7, 0, 3.0 / 7, 0, 0, 0}},
         {{.temperature = 1, .top_k = 1, .seed = 4}, {1, 0, 0, 0, 0, 0}},
         {{.temperature = 1, .top_k = 100, .seed = 5}, {0.4, 0.05, 0.3, 0.05, 0, 0.2}},
         {{.temperature = 1, .top_p = 0.65, .seed = 6}, {4.0 / 7, 0, 3.0 / 7, 0, 0, 0}},
         {{.temperature = 1, .top_p = 0.75, .seed = 7}, {4.0 / 9, 0, 3.0 / 9, 0, 0, 2.0 / 9}},
         {{.temperature = 1, .top_p = 1e-9, .seed = 8}, {1, 0, 0, 0, 0, 0}},
-        {{.temperature = 1, .top_k = 2, .top_p = 0.9, .seed = 9}, {4.0 / 7, 0, 3.0 / 7, 0, 0, 0}}, /* of what top_k leaves */
+        {{.temperature = 1, .top_k = 2, .top_p = 0.9, .seed = 9},
+         {4.0 / 7, 0, 3.0 / 7, 0, 0, 0}}, /* of what top_k leaves */
         {{.temperature = 1e-4, .seed = 10}, {1, 0, 0, 0, 0, 0}},
         {{.temperature = 0}, {1, 0, 0, 0, 0, 0}},
     };
@@ -201,7 +206,8 @@ static void the_same_seed_draws_the_same_and_the_thread_s_generator_stays(void *
     assert_true(tarn_item(tarn_uniform(TARN_SCALAR, 0, 1, TARN_F32, CPU)) == next);
     assert_close(drawn[0], drawn[1], 0);
     assert_true(tarn_item(tarn_sum(tarn_ne(drawn[0], drawn[2]), TARN_ALL_AXES, false)) > 30);
-    assert_true(tarn_item(tarn_sum(tarn_ne(drawn[0], good(tarn_sampler_draw(sampler[0], logits))), TARN_ALL_AXES, false)) > 30);
+    assert_true(
+        tarn_item(tarn_sum(tarn_ne(drawn[0], good(tarn_sampler_draw(sampler[0], logits))), TARN_ALL_AXES, false)) > 30);
     for (int i = 0; i < 3; i++)
         tarn_sampler_free(sampler[i]);
 }
@@ -209,11 +215,13 @@ static void the_same_seed_draws_the_same_and_the_thread_s_generator_stays(void *
 static void logits_that_are_not_finite_are_marked(void **state)
 {
     (void)state;
-    const float logits[] = {0, 1, 2, 0, NAN, 2, 0, INFINITY, 2, -INFINITY, -INFINITY, -INFINITY, -INFINITY, 1, -INFINITY};
+    const float logits[] = {0, 1,         2,         0,         NAN,       2, 0,        INFINITY,
+                            2, -INFINITY, -INFINITY, -INFINITY, -INFINITY, 1, -INFINITY};
     for (int i = 0; i < 4; i++) {
-        tarn_sampler *sampler =
-            tarn_sampler_new(&(tarn_sampler_options){.temperature = i ? 1e-4 : 0, .top_k = i == 2, .top_p = i == 3 ? 0.5 : 0});
-        expect(good(tarn_sampler_draw(sampler, tarn_from_f32(logits, TARN_SHAPE(5, 3), CPU))), TARN_SHAPE(5, 1), VALUES(2, -1, -1, -1, 1));
+        tarn_sampler *sampler = tarn_sampler_new(
+            &(tarn_sampler_options){.temperature = i ? 1e-4 : 0, .top_k = i == 2, .top_p = i == 3 ? 0.5 : 0});
+        expect(good(tarn_sampler_draw(sampler, tarn_from_f32(logits, TARN_SHAPE(5, 3), CPU))), TARN_SHAPE(5, 1),
+               VALUES(2, -1, -1, -1, 1));
         tarn_sampler_free(sampler);
     }
 }
@@ -222,12 +230,12 @@ static void halves_are_drawn_from_too(void **state)
 {
     (void)state;
     tarn_sampler *sampler = tarn_sampler_new(NULL);
-    expect(good(tarn_sampler_draw(sampler, tarn_cast(tarn_reshape(vector(1, 3, 2), TARN_SHAPE(1, 3)), TARN_BF16))), TARN_SHAPE(1, 1),
-           VALUES(1));
+    expect(good(tarn_sampler_draw(sampler, tarn_cast(tarn_reshape(vector(1, 3, 2), TARN_SHAPE(1, 3)), TARN_BF16))),
+           TARN_SHAPE(1, 1), VALUES(1));
     tarn_sampler_free(sampler);
 }
 
-/* ---- texts ----------------------------------------------------------------------------------------------------------------- */
+/* ---- texts ------------------------------------------------------------------------------------------------------- */
 
 /* The likeliest token, step by step, without a cache. */
 static void greedy(tarn_module *model, const int32_t *prompt, int64_t count, int32_t *made, int64_t most)
@@ -281,7 +289,8 @@ static void a_text_ends_at_a_stop_or_when_nobody_listens(void **state)
             first = i;
     stop[0] = -5; /* comes never */
     stop[1] = expected[first];
-    assert_int_equal(tarn_generate(model, prompt, 3, found, &(tarn_generate_options){.stop = stop, .stop_count = 2}), first);
+    assert_int_equal(tarn_generate(model, prompt, 3, found, &(tarn_generate_options){.stop = stop, .stop_count = 2}),
+                     first);
     assert_memory_equal(found, expected, sizeof(int32_t) * (size_t)first);
 
     listening l = {.most = 4};
@@ -296,7 +305,8 @@ static void the_model_s_own_end_ends_a_text(void **state)
     (void)state;
     const int32_t prompt[] = {2};
     int32_t found[8];
-    tarn_gpt2_config config = {.vocab = 4, .context = 8, .layers = 1, .heads = 1, .width = 4, .has_end = true, .end = 3};
+    tarn_gpt2_config config = {
+        .vocab = 4, .context = 8, .layers = 1, .heads = 1, .width = 4, .has_end = true, .end = 3};
     tarn_module *model = tarn_model_gpt2(&config, CPU, 1);
     /* All tokens look alike but the last, which fits whatever the last norm adds. */
     tarn_fill_inplace(tarn_requires_grad(tarn_module_find(model, "transformer.wte.weight"), false), 0);
@@ -318,7 +328,8 @@ static void the_same_seed_writes_the_same_text(void **state)
     for (int i = 0; i < 3; i++) {
         tarn_set_threads(i == 1 ? 3 : 1);
         assert_int_equal(tarn_generate(model, prompt, 3, text[i],
-                                       &(tarn_generate_options){.temperature = 2, .top_k = 15, .top_p = 0.95, .seed = i < 2 ? 5 : 6}),
+                                       &(tarn_generate_options){
+                                           .temperature = 2, .top_k = 15, .top_p = 0.95, .seed = i < 2 ? 5 : 6}),
                          CONTEXT - 3);
     }
     assert_memory_equal(text[0], text[1], sizeof(int32_t) * (CONTEXT - 3));
@@ -338,7 +349,7 @@ static void weights_that_are_not_finite_stop_it(void **state)
     tarn_module_free(model);
 }
 
-/* ---- without memory -------------------------------------------------------------------------------------------------------- */
+/* ---- without memory ---------------------------------------------------------------------------------------------- */
 
 static void a_failed_allocation_anywhere_leaves_nothing_behind(void **state)
 {
@@ -371,7 +382,8 @@ static void a_failed_allocation_anywhere_leaves_nothing_behind(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(a_failed_allocation_anywhere_leaves_nothing_behind, clear_error), /* first: nothing holds memory yet */
+        cmocka_unit_test_setup(a_failed_allocation_anywhere_leaves_nothing_behind,
+                               clear_error), /* first: nothing holds memory yet */
         in_scope(pieces_give_the_logits_of_the_whole),
         in_scope(a_full_context_is_an_error_and_leaves_the_decoder_as_it_was),
         in_scope(a_decoder_goes_back_and_on_with_another_text),

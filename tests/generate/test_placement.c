@@ -1,5 +1,5 @@
-/* test_placement.c: models whose last blocks lie on the CPU: the same tokens, one crossing each way, and what is said when memory is short. The mirror's devices have
- * 16 MiB here. */
+/* test_placement.c: models whose last blocks lie on the CPU: the same tokens, one crossing each way, and what is said
+ * when memory is short. The mirror's devices have 16 MiB here. */
 #include <tarn/profile.h>
 
 #include "support/check.h"
@@ -36,12 +36,19 @@ static tarn_module *make_gpt2(void)
 
 static tarn_module *make_llama(void)
 {
-    const tarn_llama_config config = {
-        .vocab = VOCAB, .context = 48, .layers = 4, .heads = 4, .kv_heads = 2, .width = 32, .inner = 48, .head_width = 8, .tied = true};
+    const tarn_llama_config config = {.vocab = VOCAB,
+                                      .context = 48,
+                                      .layers = 4,
+                                      .heads = 4,
+                                      .kv_heads = 2,
+                                      .width = 32,
+                                      .inner = 48,
+                                      .head_width = 8,
+                                      .tied = true};
     return opinionated(tarn_model_llama(&config, CPU, 5));
 }
 
-/* ---- the same text --------------------------------------------------------------------------------------------------------- */
+/* ---- the same text ----------------------------------------------------------------------------------------------- */
 
 static void write_some(tarn_module *model, int32_t *made, uint64_t seed)
 {
@@ -89,11 +96,13 @@ static void sequences_of_different_lengths_are_the_same(void **state)
         tarn_module *model = make_llama();
         assert_true(!placed || tarn_model_place(model, mirror(), 2));
         for (tarn_kv kv = TARN_KV_MODEL; kv <= TARN_KV_Q8_0; kv = kv ? kv + 1 : TARN_KV_Q8_0) {
-            tarn_writer *writer = tarn_writer_new(model, NULL, &(tarn_writer_options){.sequences = TEXTS, .context = 40, .kv = kv, .chunk = 4});
+            tarn_writer *writer = tarn_writer_new(
+                model, NULL, &(tarn_writer_options){.sequences = TEXTS, .context = 40, .kv = kv, .chunk = 4});
             int64_t count[TEXTS] = {0};
             assert_non_null(writer);
             for (int i = 0; i < TEXTS; i++)
-                assert_true(tarn_writer_prompt(writer, i, prompt, 3 * i + 1, &(tarn_generate_options){.tokens = MADE - 4 * i, .ignore_end = true}));
+                assert_true(tarn_writer_prompt(writer, i, prompt, 3 * i + 1,
+                                               &(tarn_generate_options){.tokens = MADE - 4 * i, .ignore_end = true}));
             for (tarn_piece piece; tarn_writer_next(writer, &piece);)
                 made[placed][piece.sequence][count[piece.sequence]++] = piece.token;
             assert_ok();
@@ -129,7 +138,7 @@ static void the_loss_is_the_same(void **state)
     }
 }
 
-/* ---- crossings ------------------------------------------------------------------------------------------------------------- */
+/* ---- crossings --------------------------------------------------------------------------------------------------- */
 
 /* What a decoded token moves, once the first ones have made all buffers. */
 static tarn_counters crossings_of_a_token(tarn_module *model)
@@ -171,7 +180,7 @@ static void activations_cross_once_each_way(void **state)
     }
 }
 
-/* ---- too little memory ----------------------------------------------------------------------------------------------------- */
+/* ---- too little memory ------------------------------------------------------------------------------------------- */
 
 /* 8 blocks of 3 MiB each in f32. */
 static tarn_module *make_large(int64_t layers)
@@ -193,12 +202,14 @@ static void weights_that_do_not_fit_say_what_would(void **state)
     assert_true(tarn_model_write(model, folder));
     tarn_module_free(model);
     assert_null(tarn_model_open(folder, mirror(), NULL));
-    assert_error_about(TARN_ERROR_MEMORY, "model_open: the weights of 8 layers and all else take 26.", "more than mirror:0 has free; 4 of 8 layers would fit");
+    assert_error_about(TARN_ERROR_MEMORY, "model_open: the weights of 8 layers and all else take 26.",
+                       "more than mirror:0 has free; 4 of 8 layers would fit");
     assert_int_equal(tarn_memory_of(mirror()).used, 0);
     model = tarn_model_open(folder, mirror(), &(tarn_model_open_options){.device_layers = 4});
     assert_non_null(model);
     tarn_module_free(model);
-    model = tarn_model_open(folder, mirror(), &(tarn_model_open_options){.device_layers = 3}); /* with room for what passes between layers */
+    /* with room for what passes between layers */
+    model = tarn_model_open(folder, mirror(), &(tarn_model_open_options){.device_layers = 3});
     assert_non_null(model);
     write_some(model, placed, 0);
     assert_memory_equal(placed, alone, sizeof(placed));
@@ -231,9 +242,12 @@ int main(void)
 {
     setenv("TARN_MIRROR_MEMORY", "16777216", 1);
     const struct CMUnitTest tests[] = {
-        in_scope(placed_anywhere_a_model_writes_the_same), in_scope(sequences_of_different_lengths_are_the_same),
-        in_scope(the_loss_is_the_same),                    in_scope(activations_cross_once_each_way),
-        in_scope(weights_that_do_not_fit_say_what_would),  in_scope(keys_that_do_not_fit_say_what_would),
+        in_scope(placed_anywhere_a_model_writes_the_same),
+        in_scope(sequences_of_different_lengths_are_the_same),
+        in_scope(the_loss_is_the_same),
+        in_scope(activations_cross_once_each_way),
+        in_scope(weights_that_do_not_fit_say_what_would),
+        in_scope(keys_that_do_not_fit_say_what_would),
     };
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

@@ -1,4 +1,5 @@
-/* test_sampler.c: what samplers do to logits before they choose, in the order that transformers has, and how likely tokens were. */
+/* test_sampler.c: what samplers do to logits before they choose, in the order that transformers has, and how likely
+ * tokens were. */
 #include "support/check.h"
 
 #define CPU tarn_device_cpu()
@@ -10,14 +11,15 @@ static tarn_tensor *row(const float *values, int64_t count)
 }
 
 /* How often each token comes from the logits after some were seen, in DRAWS draws. */
-static void expect_shares(const tarn_sampler_options *options, const float *logits, const int64_t *seen, int64_t seen_count,
-                          const double *expected)
+static void expect_shares(const tarn_sampler_options *options, const float *logits, const int64_t *seen,
+                          int64_t seen_count, const double *expected)
 {
     static int64_t token[DRAWS];
     double share[TOKENS] = {0};
     tarn_sampler *sampler = tarn_sampler_new(options);
     if (seen_count > 0)
-        assert_true(tarn_sampler_see(sampler, tarn_expand(tarn_from_i64(seen, TARN_SHAPE(1, seen_count), CPU), TARN_SHAPE(DRAWS, seen_count))));
+        assert_true(tarn_sampler_see(
+            sampler, tarn_expand(tarn_from_i64(seen, TARN_SHAPE(1, seen_count), CPU), TARN_SHAPE(DRAWS, seen_count))));
     tarn_tensor *rows = tarn_expand(row(logits, TOKENS), TARN_SHAPE(DRAWS, TOKENS));
     assert_true(tarn_read(good(tarn_sampler_draw(sampler, rows)), token, sizeof(token)));
     for (int i = 0; i < DRAWS; i++)
@@ -35,14 +37,18 @@ static void unlikely_tokens_are_left_out(void **state)
 {
     (void)state;
     const float logits[TOKENS] = {logf(0.4f), logf(0.05f), logf(0.3f), logf(0.05f), -INFINITY, logf(0.2f)};
-    expect_shares(&(tarn_sampler_options){.temperature = 1, .min_p = 0.4, .seed = 1}, logits, NULL, 0, (const double[]){4. / 9, 0, 3. / 9, 0, 0, 2. / 9});
-    expect_shares(&(tarn_sampler_options){.temperature = 1, .min_p = 0.6, .seed = 2}, logits, NULL, 0, (const double[]){4. / 7, 0, 3. / 7, 0, 0, 0});
-    expect_shares(&(tarn_sampler_options){.temperature = 1, .min_p = 1, .seed = 3}, logits, NULL, 0, (const double[]){1, 0, 0, 0, 0, 0});
-    /* after the temperature: at 0.5 token 5 has (0.2 / 0.4)², a quarter of the likeliest */
-    expect_shares(&(tarn_sampler_options){.temperature = 0.5, .min_p = 0.4, .seed = 4}, logits, NULL, 0, (const double[]){16. / 25, 0, 9. / 25, 0, 0, 0});
-    /* after top_k and top_p */
-    expect_shares(&(tarn_sampler_options){.temperature = 1, .top_k = 4, .top_p = 0.99, .min_p = 0.4, .seed = 5}, logits, NULL, 0,
+    expect_shares(&(tarn_sampler_options){.temperature = 1, .min_p = 0.4, .seed = 1}, logits, NULL, 0,
                   (const double[]){4. / 9, 0, 3. / 9, 0, 0, 2. / 9});
+    expect_shares(&(tarn_sampler_options){.temperature = 1, .min_p = 0.6, .seed = 2}, logits, NULL, 0,
+                  (const double[]){4. / 7, 0, 3. / 7, 0, 0, 0});
+    expect_shares(&(tarn_sampler_options){.temperature = 1, .min_p = 1, .seed = 3}, logits, NULL, 0,
+                  (const double[]){1, 0, 0, 0, 0, 0});
+    /* after the temperature: at 0.5 token 5 has (0.2 / 0.4)², a quarter of the likeliest */
+    expect_shares(&(tarn_sampler_options){.temperature = 0.5, .min_p = 0.4, .seed = 4}, logits, NULL, 0,
+                  (const double[]){16. / 25, 0, 9. / 25, 0, 0, 0});
+    /* after top_k and top_p */
+    expect_shares(&(tarn_sampler_options){.temperature = 1, .top_k = 4, .top_p = 0.99, .min_p = 0.4, .seed = 5}, logits,
+                  NULL, 0, (const double[]){4. / 9, 0, 3. / 9, 0, 0, 2. / 9});
 }
 
 static void tokens_that_were_seen_are_less_likely(void **state)
@@ -55,11 +61,13 @@ static void tokens_that_were_seen_are_less_likely(void **state)
     expect_shares(&(tarn_sampler_options){.temperature = 1, .repeat_penalty = 2, .seed = 1}, logits, seen, 6, expected);
     /* The window leaves 0 and 2 out of the list, once each again: only the last four count. */
     const int64_t long_list[] = {1, 3, 1, 3, 0, 2, 5, 4};
-    expect_shares(&(tarn_sampler_options){.temperature = 1, .repeat_penalty = 2, .repeat_window = 4, .seed = 2}, logits, long_list, 8, expected);
-    /* Before the temperature: (2 / 2) / 0.5, not (2 / 0.5) / 2 is the same; but -1 · 2 / 0.5 and what top_k keeps tell. */
+    expect_shares(&(tarn_sampler_options){.temperature = 1, .repeat_penalty = 2, .repeat_window = 4, .seed = 2}, logits,
+                  long_list, 8, expected);
+    /* Before the temperature: (2 / 2) / 0.5, not (2 / 0.5) / 2 is the same; but -1 · 2 / 0.5 and what top_k keeps tell.
+     */
     double two = exp(2) + exp(2);
-    expect_shares(&(tarn_sampler_options){.temperature = 0.5, .top_k = 2, .repeat_penalty = 2, .seed = 3}, logits, seen, 6,
-                  (const double[]){exp(2) / two, exp(2) / two, 0, 0, 0, 0});
+    expect_shares(&(tarn_sampler_options){.temperature = 0.5, .top_k = 2, .repeat_penalty = 2, .seed = 3}, logits, seen,
+                  6, (const double[]){exp(2) / two, exp(2) / two, 0, 0, 0, 0});
 }
 
 /* Its own choices count, too, even where it takes the likeliest; forgetting brings them back. */
@@ -96,21 +104,21 @@ static void logarithms_of_probabilities(void **state)
     (void)state;
     const float logits[] = {logf(0.5f), logf(0.125f), logf(0.25f), logf(0.125f), 0, 0, 0, 0};
     const int32_t tokens[] = {1, 3};
-    tarn_tensor *found = good(tarn_token_logprobs(tarn_from_f32(logits, TARN_SHAPE(2, 4), CPU), tarn_from_i32(tokens, TARN_SHAPE(2, 1), CPU), 2));
+    tarn_tensor *found = good(tarn_token_logprobs(tarn_from_f32(logits, TARN_SHAPE(2, 4), CPU),
+                                                  tarn_from_i32(tokens, TARN_SHAPE(2, 1), CPU), 2));
     assert_int_equal(tarn_dtype_of(found), TARN_F64);
     assert_shape(found, 2, 5);
     assert_values(found, 1e-6, log(0.125), 0, 2, log(0.5), log(0.25), log(0.25), 0, 1, log(0.25), log(0.25));
-    found = good(tarn_token_logprobs(tarn_from_f32(logits, TARN_SHAPE(2, 4), CPU), tarn_from_i32(tokens, TARN_SHAPE(2, 1), CPU), 0));
+    found = good(tarn_token_logprobs(tarn_from_f32(logits, TARN_SHAPE(2, 4), CPU),
+                                     tarn_from_i32(tokens, TARN_SHAPE(2, 1), CPU), 0));
     assert_values(found, 1e-6, log(0.125), log(0.25));
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        in_scope(unlikely_tokens_are_left_out),
-        in_scope(tokens_that_were_seen_are_less_likely),
-        in_scope(a_sampler_sees_what_it_draws),
-        in_scope(a_token_that_was_seen_lies_in_the_vocabulary),
+        in_scope(unlikely_tokens_are_left_out), in_scope(tokens_that_were_seen_are_less_likely),
+        in_scope(a_sampler_sees_what_it_draws), in_scope(a_token_that_was_seen_lies_in_the_vocabulary),
         in_scope(logarithms_of_probabilities),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,5 @@
-/* test_sequences.c: several texts of different lengths in one decoder, prompts in chunks, and the kinds of numbers that a cache holds. */
+/* test_sequences.c: several texts of different lengths in one decoder, prompts in chunks, and the kinds of numbers that
+ * a cache holds. */
 #include "support/check.h"
 
 #define CPU tarn_device_cpu()
@@ -19,7 +20,8 @@ static tarn_module *opinionated(tarn_module *model, tarn_device device)
     tarn_seed(4);
     for (int i = 0; i < tarn_module_parameter_count(model); i++) {
         tarn_tensor *p = tarn_module_parameter(model, i);
-        tarn_copy(p, tarn_add(tarn_detach(p), tarn_to(tarn_normal(tarn_shape_of(p), 0, 0.25, tarn_dtype_of(p), CPU), device)));
+        tarn_copy(p, tarn_add(tarn_detach(p),
+                              tarn_to(tarn_normal(tarn_shape_of(p), 0, 0.25, tarn_dtype_of(p), CPU), device)));
     }
     assert_ok();
     return model;
@@ -27,14 +29,22 @@ static tarn_module *opinionated(tarn_module *model, tarn_device device)
 
 static tarn_module *make_on(tarn_dtype dtype, tarn_device device)
 {
-    const tarn_gpt2_config config = {.vocab = VOCAB, .context = CONTEXT, .layers = 3, .heads = 2, .width = 16, .dtype = dtype};
+    const tarn_gpt2_config config = {
+        .vocab = VOCAB, .context = CONTEXT, .layers = 3, .heads = 2, .width = 16, .dtype = dtype};
     return opinionated(tarn_model_gpt2(&config, device, 9), device);
 }
 
 /* Positions are angles rather than a table; heads share keys and values. */
 static tarn_module *make_llama_on(tarn_device device)
 {
-    const tarn_llama_config config = {.vocab = VOCAB, .context = CONTEXT, .layers = 2, .heads = 4, .kv_heads = 2, .width = 16, .inner = 24, .head_width = 6};
+    const tarn_llama_config config = {.vocab = VOCAB,
+                                      .context = CONTEXT,
+                                      .layers = 2,
+                                      .heads = 4,
+                                      .kv_heads = 2,
+                                      .width = 16,
+                                      .inner = 24,
+                                      .head_width = 6};
     return opinionated(tarn_model_llama(&config, device, 9), device);
 }
 
@@ -54,12 +64,13 @@ static tarn_tensor *whole(tarn_module *model, tarn_tensor *tokens)
     return good(tarn_squeeze(tarn_slice(tarn_forward(model, tokens), 1, T - 1, T), 1));
 }
 
-/* Three texts grow by random numbers of tokens, alone and together, go back now and then, and always have the logits of what they are. */
+/* Three texts grow by random numbers of tokens, alone and together, go back now and then, and always have the logits of
+ * what they are. */
 static void grow(tarn_module *model, tarn_device device, tarn_kv kv, double tolerance, uint64_t *seed)
 {
     enum { TEXTS = 3 };
-    tarn_decoder *decoder =
-        tarn_decoder_new(model, &(tarn_decoder_options){.batch = TEXTS, .context = 30, .kv = kv, .chunk = 1 + random_below(seed, 6)});
+    tarn_decoder *decoder = tarn_decoder_new(
+        model, &(tarn_decoder_options){.batch = TEXTS, .context = 30, .kv = kv, .chunk = 1 + random_below(seed, 6)});
     tarn_tensor *text[TEXTS] = {0};
     for (int round = 0; round < 12; round++) {
         int64_t one = random_below(seed, TEXTS + 1), more = 1 + random_below(seed, 5);
@@ -76,7 +87,8 @@ static void grow(tarn_module *model, tarn_device device, tarn_kv kv, double tole
             if (all || i == one)
                 text[i] = text[i] ? good(tarn_concat(both, 2, 1)) : new[i];
         }
-        logits = good(all ? tarn_decoder_feed(decoder, tarn_concat(new, TEXTS, 0)) : tarn_decoder_feed_one(decoder, one, new[one]));
+        logits = good(all ? tarn_decoder_feed(decoder, tarn_concat(new, TEXTS, 0))
+                          : tarn_decoder_feed_one(decoder, one, new[one]));
         for (int i = 0; i < TEXTS; i++) {
             assert_int_equal(tarn_decoder_length_of(decoder, i), text[i] ? tarn_size(text[i], 1) : 0);
             if (all || i == one)
@@ -105,7 +117,8 @@ static void keys_and_values_may_have_fewer_digits(void **state)
     grow(make_on(TARN_F32, CPU), CPU, TARN_KV_Q8_0, 8e-2, &seed);
 }
 
-/* A token is decoded without the whole cache being written out in another form: what a step needs does not grow with what the cache holds. */
+/* A token is decoded without the whole cache being written out in another form: what a step needs does not grow with
+ * what the cache holds. */
 static void a_cache_of_fewer_digits_is_not_expanded(void **state)
 {
     (void)state;
@@ -120,7 +133,8 @@ static void a_cache_of_fewer_digits_is_not_expanded(void **state)
         int64_t held = tarn_memory_of(CPU).used;
         tarn_stats_reset();
         good(tarn_decoder_feed(decoder, token));
-        int64_t more = tarn_memory_of(CPU).peak_used - held, whole = 2 * LONG * 256 * (int64_t)sizeof(float); /* 4 MiB */
+        /* 4 MiB */
+        int64_t more = tarn_memory_of(CPU).peak_used - held, whole = 2 * LONG * 256 * (int64_t)sizeof(float);
         assert_true(more < whole / 4);
         tarn_decoder_free(decoder);
     }
@@ -163,10 +177,11 @@ static void prompts_are_cut_into_chunks(void **state)
     tarn_module_free(model);
 }
 
-/* ---- steps that are recorded ----------------------------------------------------------------------------------------------- */
+/* ---- steps that are recorded ------------------------------------------------------------------------------------- */
 
 /* Greedy tokens [rounds] of two texts of different lengths; kernels that the host asked for in the last ten rounds. */
-static int64_t write_greedily(tarn_module *model, tarn_device device, const tarn_decoder_options *options, int rounds, int64_t (*tokens)[2])
+static int64_t write_greedily(tarn_module *model, tarn_device device, const tarn_decoder_options *options, int rounds,
+                              int64_t (*tokens)[2])
 {
     uint64_t seed = 5;
     int64_t before = 0;
@@ -212,11 +227,13 @@ static void a_recorded_step_decodes_the_same(void **state)
     const tarn_llama_config config = {.vocab = VOCAB, .context = 400, .layers = 4, .heads = 2, .width = 8, .inner = 8};
     tarn_module *model = opinionated(tarn_model_llama(&config, there, 9), there);
     for (tarn_kv kv = TARN_KV_MODEL; kv <= TARN_KV_Q8_0; kv += TARN_KV_Q8_0) {
-        int64_t many = write_greedily(model, there, &(tarn_decoder_options){.batch = 2, .kv = kv, .no_capture = true}, ROUNDS, one_by_one);
+        int64_t many = write_greedily(model, there, &(tarn_decoder_options){.batch = 2, .kv = kv, .no_capture = true},
+                                      ROUNDS, one_by_one);
         int64_t few = write_greedily(model, there, &(tarn_decoder_options){.batch = 2, .kv = kv}, ROUNDS, recorded);
         assert_memory_equal(recorded, one_by_one, sizeof(recorded));
         assert_true(many >= 10 * 30);
-        assert_true(few <= 10 * 10 || !records_steps(there)); /* the host asks for the copy of the token, and what the sampler needs */
+        /* the host asks for the copy of the token, and what the sampler needs */
+        assert_true(few <= 10 * 10 || !records_steps(there));
     }
     tarn_module_free(model);
 }
@@ -250,9 +267,10 @@ static void kinds_have_names(void **state)
     }
 }
 
-/* ---- memory ---------------------------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-/* On a device of its own: nobody else's memory counts. A step needs more than 5 % of a model this small, so the model is not that small. */
+/* On a device of its own: nobody else's memory counts. A step needs more than 5 % of a model this small, so the model
+ * is not that small. */
 static void a_device_holds_weights_and_cache_and_little_more(void **state)
 {
     (void)state;
@@ -269,7 +287,8 @@ static void a_device_holds_weights_and_cache_and_little_more(void **state)
     tarn_stats_reset();
     tarn_sampler *sampler = tarn_sampler_new(NULL);
     tarn_scope *scope = tarn_scope_open();
-    tarn_tensor *token = tarn_sampler_draw(sampler, tarn_decoder_feed(decoder, tarn_zeros(TARN_SHAPE(1, 200), TARN_I64, there)));
+    tarn_tensor *token =
+        tarn_sampler_draw(sampler, tarn_decoder_feed(decoder, tarn_zeros(TARN_SHAPE(1, 200), TARN_I64, there)));
     for (int i = 0; i < 20; i++)
         token = good(tarn_sampler_draw(sampler, tarn_decoder_feed(decoder, token)));
     tarn_scope_close(scope);
@@ -279,13 +298,15 @@ static void a_device_holds_weights_and_cache_and_little_more(void **state)
     tarn_module_free(model);
 }
 
-/* The text is forgotten but for its beginning whenever it is full; after the first rounds nothing is asked from the system, and nothing crosses: tokens are not read here. */
+/* The text is forgotten but for its beginning whenever it is full; after the first rounds nothing is asked from the
+ * system, and nothing crosses: tokens are not read here. */
 static void write_ten_thousand(tarn_device device)
 {
     const tarn_gpt2_config config = {.vocab = VOCAB, .context = CONTEXT, .layers = 1, .heads = 1, .width = 4};
     tarn_module *model = tarn_model_gpt2(&config, device, 1);
     tarn_decoder *decoder = tarn_decoder_new(model, &(tarn_decoder_options){.kv = TARN_KV_Q8_0});
-    tarn_sampler *sampler = tarn_sampler_new(&(tarn_sampler_options){.temperature = 1, .top_k = 5, .repeat_penalty = 1.1, .repeat_window = 8});
+    tarn_sampler *sampler = tarn_sampler_new(
+        &(tarn_sampler_options){.temperature = 1, .top_k = 5, .repeat_penalty = 1.1, .repeat_window = 8});
     tarn_tensor *token = tarn_keep(tarn_zeros(TARN_SHAPE(1, 1), TARN_I64, device));
     tarn_memory memory = {0};
     tarn_counters before = {0}, after;
@@ -334,7 +355,8 @@ static void too_little_memory_says_what_would_fit(void **state)
     const tarn_gpt2_config config = {.vocab = 4, .context = 1 << 16, .layers = 64, .heads = 1, .width = 128};
     tarn_module *model = tarn_model_gpt2(&config, tarn_device_parse("mirror:1"), 1); /* whose devices have 4 GiB */
     assert_null(tarn_decoder_new(model, &(tarn_decoder_options){.batch = 2}));
-    assert_error_about(TARN_ERROR_MEMORY, "decoder_new: keys and values of 131072 tokens take 8192.0 MiB", "with .kv = q8_0 all 65536 tokens would");
+    assert_error_about(TARN_ERROR_MEMORY, "decoder_new: keys and values of 131072 tokens take 8192.0 MiB",
+                       "with .kv = q8_0 all 65536 tokens would");
     tarn_decoder *decoder = tarn_decoder_new(model, &(tarn_decoder_options){.batch = 2, .kv = TARN_KV_Q8_0});
     assert_non_null(decoder);
     tarn_decoder_free(decoder);
@@ -342,7 +364,7 @@ static void too_little_memory_says_what_would_fit(void **state)
     tarn_empty_cache(tarn_device_parse("mirror:1"));
 }
 
-/* ---- measuring ------------------------------------------------------------------------------------------------------------- */
+/* ---- measuring --------------------------------------------------------------------------------------------------- */
 
 static void measures_are_plausible(void **state)
 {
@@ -352,14 +374,23 @@ static void measures_are_plausible(void **state)
         const char *model;
         tarn_dtype dtype;
         int64_t parameters, bytes;
-    } cases[] = {{"gpt2", TARN_F32, 100 * 32 + 1024 * 32 + 12 * 32 * 32 + 9 * 32 + 6 * 32, 4 * (100 * 32 + 1024 * 32 + 12 * 32 * 32 + 15 * 32)},
+    } cases[] = {{"gpt2", TARN_F32, 100 * 32 + 1024 * 32 + 12 * 32 * 32 + 9 * 32 + 6 * 32,
+                  4 * (100 * 32 + 1024 * 32 + 12 * 32 * 32 + 15 * 32)},
                  {"smollm-135m", TARN_F32, 0, 0},
                  {"smollm-135m", TARN_Q8_0, 0, 0},
                  {"smollm-135m", TARN_Q4_K, 0, 0}};
     int64_t bytes[4];
     for (int i = 0; i < 4; i++) {
-        const tarn_decode_options options = {.model = cases[i].model, .dtype = cases[i].dtype, .prompt = 5, .tokens = 3, .sequences = 2, .runs = 2,
-                                             .vocab = 100, .layers = 1, .heads = i ? 9 : 2, .width = i ? 576 : 32};
+        const tarn_decode_options options = {.model = cases[i].model,
+                                             .dtype = cases[i].dtype,
+                                             .prompt = 5,
+                                             .tokens = 3,
+                                             .sequences = 2,
+                                             .runs = 2,
+                                             .vocab = 100,
+                                             .layers = 1,
+                                             .heads = i ? 9 : 2,
+                                             .width = i ? 576 : 32};
         assert_true(tarn_decode_measure(&t, &options));
         assert_ok();
         assert_true(t.prompt_ms > 0 && t.first_ms >= t.prompt_ms && t.token_ms > 0 && t.least_token_ms <= t.token_ms);
@@ -371,7 +402,8 @@ static void measures_are_plausible(void **state)
         }
     }
     assert_true(bytes[2] * 3 < bytes[1] && bytes[2] * 4 > bytes[1]); /* 34 bytes for 32 numbers of four */
-    assert_true(bytes[3] < bytes[2] && bytes[3] * 10 > bytes[2] * 7); /* rows of 576 are no multiple of 256, and become q8_0; those of 1536 are */
+    /* rows of 576 are no multiple of 256, and become q8_0; those of 1536 are */
+    assert_true(bytes[3] < bytes[2] && bytes[3] * 10 > bytes[2] * 7);
     assert_false(tarn_decode_measure(&t, &(tarn_decode_options){.model = "gpt2-124m", .dtype = TARN_Q4_K}));
     assert_error(TARN_ERROR_ARGUMENT, "gpt2-124m takes f32, bf16 or f16");
 }

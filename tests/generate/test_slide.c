@@ -1,5 +1,6 @@
-/* test_slide.c: texts longer than the context, with .slide: the tokens are those of a model that is given the beginning and the last half of the context again, for learned
- * positions and rotary ones, for any storage of keys and values, alone and several at once, on the CPU and on TARN_TEST_DEVICE. */
+/* test_slide.c: texts longer than the context, with .slide: the tokens are those of a model that is given the beginning
+ * and the last half of the context again, for learned positions and rotary ones, for any storage of keys and values,
+ * alone and several at once, on the CPU and on TARN_TEST_DEVICE. */
 #include "support/check.h"
 
 #define CPU tarn_device_cpu()
@@ -10,7 +11,8 @@ static void shake(tarn_module *model, tarn_device device)
     tarn_seed(4);
     for (int i = 0; i < tarn_module_parameter_count(model); i++) {
         tarn_tensor *p = tarn_module_parameter(model, i);
-        tarn_copy(p, tarn_add(tarn_detach(p), tarn_to(tarn_normal(tarn_shape_of(p), 0, 0.3, tarn_dtype_of(p), CPU), device)));
+        tarn_copy(
+            p, tarn_add(tarn_detach(p), tarn_to(tarn_normal(tarn_shape_of(p), 0, 0.3, tarn_dtype_of(p), CPU), device)));
     }
     assert_ok();
 }
@@ -25,7 +27,15 @@ static tarn_module *learned_positions(tarn_device device)
 
 static tarn_module *rotary_positions(tarn_device device)
 {
-    const tarn_llama_config config = {.vocab = VOCAB, .context = CONTEXT, .layers = 2, .heads = 2, .kv_heads = 1, .width = 32, .inner = 48, .has_begin = true, .begin = BEGIN};
+    const tarn_llama_config config = {.vocab = VOCAB,
+                                      .context = CONTEXT,
+                                      .layers = 2,
+                                      .heads = 2,
+                                      .kv_heads = 1,
+                                      .width = 32,
+                                      .inner = 48,
+                                      .has_begin = true,
+                                      .begin = BEGIN};
     tarn_module *model = tarn_model_llama(&config, device, 9);
     shake(model, device);
     return model;
@@ -45,7 +55,8 @@ static int32_t next_of(tarn_module *model, const int32_t *window, int64_t count)
 {
     tarn_decoder *decoder = tarn_decoder_new(model, NULL);
     int64_t token = -1;
-    tarn_tensor *logits = tarn_decoder_feed(decoder, tarn_from_i32(window, TARN_SHAPE(1, count), tarn_device_of(tarn_module_parameter(model, 0))));
+    tarn_tensor *logits = tarn_decoder_feed(
+        decoder, tarn_from_i32(window, TARN_SHAPE(1, count), tarn_device_of(tarn_module_parameter(model, 0))));
     assert_true(logits && tarn_read(tarn_argmax(logits, 1, false), &token, sizeof(token)));
     tarn_decoder_free(decoder);
     return (int32_t)token;
@@ -100,11 +111,18 @@ static void check_several(tarn_module *model, tarn_kv kv, bool no_capture)
     int slides[TEXTS] = {0};
     for (int alone = 0; alone < 2; alone++)
         for (int k = 0; k < (alone ? TEXTS : 1); k++) {
-            tarn_writer *w = tarn_writer_new(model, NULL, &(tarn_writer_options){.sequences = alone ? 1 : TEXTS, .kv = kv, .no_capture = no_capture});
+            tarn_writer *w = tarn_writer_new(
+                model, NULL,
+                &(tarn_writer_options){.sequences = alone ? 1 : TEXTS, .kv = kv, .no_capture = no_capture});
             int64_t again = 0, length = 0;
             tarn_piece piece;
             for (int i = alone ? k : 0; i < (alone ? k + 1 : TEXTS); i++) {
-                const tarn_generate_options how = {.tokens = MADE - 7 * i, .temperature = 1, .seed = (uint64_t)(20 + i), .ignore_end = true, .slide = true, .keep = i};
+                const tarn_generate_options how = {.tokens = MADE - 7 * i,
+                                                   .temperature = 1,
+                                                   .seed = (uint64_t)(20 + i),
+                                                   .ignore_end = true,
+                                                   .slide = true,
+                                                   .keep = i};
                 assert_true(tarn_writer_prompt(w, alone ? 0 : i, prompt, 1 + 2 * i, &how));
             }
             while (tarn_writer_next(w, &piece)) {
@@ -132,7 +150,8 @@ static void texts_slide_each_for_itself(void **state)
         check_several(model, TARN_KV_BF16, false);
         tarn_module_free(model);
     }
-    const tarn_llama_config config = {.vocab = VOCAB, .context = CONTEXT, .layers = 1, .heads = 1, .width = 32, .inner = 48};
+    const tarn_llama_config config = {
+        .vocab = VOCAB, .context = CONTEXT, .layers = 1, .heads = 1, .width = 32, .inner = 48};
     tarn_module *model = tarn_model_llama(&config, CPU, 9); /* heads of 32 elements, as q8_0 has them */
     shake(model, CPU);
     check_several(model, TARN_KV_Q8_0, false);
@@ -165,9 +184,12 @@ static void what_cannot_slide_is_refused(void **state)
     assert_error(TARN_ERROR_SHAPE, "do not fit");
     assert_int_equal(tarn_generate(model, prompt, 2, made, &(tarn_generate_options){.tokens = 2, .keep = 1}), -1);
     assert_error(TARN_ERROR_ARGUMENT, ".keep is 1, which needs .slide");
-    assert_int_equal(tarn_generate(model, prompt, 2, made, &(tarn_generate_options){.tokens = 20, .slide = true, .keep = CONTEXT / 2}), -1);
+    assert_int_equal(tarn_generate(model, prompt, 2, made,
+                                   &(tarn_generate_options){.tokens = 20, .slide = true, .keep = CONTEXT / 2}),
+                     -1);
     assert_error(TARN_ERROR_ARGUMENT, ".keep is 6; it must be from 0 to 5");
-    assert_int_equal(tarn_generate(model, prompt, 2, made, &(tarn_generate_options){.tokens = 20, .slide = true, .keep = -1}), -1);
+    assert_int_equal(
+        tarn_generate(model, prompt, 2, made, &(tarn_generate_options){.tokens = 20, .slide = true, .keep = -1}), -1);
     assert_error(TARN_ERROR_ARGUMENT, ".keep is -1");
     tarn_module_free(model);
 }
@@ -175,10 +197,8 @@ static void what_cannot_slide_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        in_scope(a_text_goes_on_with_its_last_half),
-        in_scope(a_prompt_that_is_too_long_is_its_last_half),
-        in_scope(texts_slide_each_for_itself),
-        in_scope(another_device_slides_too),
+        in_scope(a_text_goes_on_with_its_last_half), in_scope(a_prompt_that_is_too_long_is_its_last_half),
+        in_scope(texts_slide_each_for_itself),       in_scope(another_device_slides_too),
         in_scope(what_cannot_slide_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

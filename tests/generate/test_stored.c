@@ -6,7 +6,8 @@
 
 #define CPU tarn_device_cpu()
 
-static const tarn_llama_config shape = {.vocab = 512, .context = 128, .layers = 16, .heads = 4, .kv_heads = 2, .width = 256, .inner = 704};
+static const tarn_llama_config shape = {
+    .vocab = 512, .context = 128, .layers = 16, .heads = 4, .kv_heads = 2, .width = 256, .inner = 704};
 
 static void write_model(tarn_dtype dtype)
 {
@@ -41,7 +42,8 @@ static void memory_is_that_of_the_file_and_little_more(void **state)
         tarn_decoder *decoder = tarn_decoder_new(model, &(tarn_decoder_options){.chunk = 16});
         tarn_sampler *sampler = tarn_sampler_new(NULL);
         tarn_scope *scope = tarn_scope_open();
-        tarn_tensor *token = tarn_sampler_draw(sampler, tarn_decoder_feed(decoder, tarn_zeros(TARN_SHAPE(1, 64), TARN_I64, CPU)));
+        tarn_tensor *token =
+            tarn_sampler_draw(sampler, tarn_decoder_feed(decoder, tarn_zeros(TARN_SHAPE(1, 64), TARN_I64, CPU)));
         for (int made = 0; made < 20; made++)
             token = good(tarn_sampler_draw(sampler, tarn_decoder_feed(decoder, token)));
         tarn_scope_close(scope);

@@ -1,5 +1,5 @@
-/* test_writer.c: texts, several at once, piece by piece: what is held back, where they end, and what is not computed again; and what crosses between device and host, on
- * TARN_TEST_DEVICE where that is set. */
+/* test_writer.c: texts, several at once, piece by piece: what is held back, where they end, and what is not computed
+ * again; and what crosses between device and host, on TARN_TEST_DEVICE where that is set. */
 #include "support/check.h"
 
 #define CPU tarn_device_cpu()
@@ -7,21 +7,25 @@ enum { VOCAB = 256, CONTEXT = 40 };
 
 static tarn_module *make_on(tarn_device device)
 {
-    const tarn_gpt2_config config = {.vocab = VOCAB, .context = CONTEXT, .layers = 2, .heads = 2, .width = 16, .has_end = true, .end = 1};
+    const tarn_gpt2_config config = {
+        .vocab = VOCAB, .context = CONTEXT, .layers = 2, .heads = 2, .width = 16, .has_end = true, .end = 1};
     tarn_module *model = tarn_model_gpt2(&config, device, 9);
     tarn_seed(4);
     for (int i = 0; i < tarn_module_parameter_count(model); i++) {
         tarn_tensor *p = tarn_module_parameter(model, i);
-        tarn_copy(p, tarn_add(tarn_detach(p), tarn_to(tarn_normal(tarn_shape_of(p), 0, 0.25, tarn_dtype_of(p), CPU), device)));
+        tarn_copy(p, tarn_add(tarn_detach(p),
+                              tarn_to(tarn_normal(tarn_shape_of(p), 0, 0.25, tarn_dtype_of(p), CPU), device)));
     }
     assert_ok();
     return model;
 }
 
-/* A model that writes these bytes whatever it is given, one for each position from `first` on: positions alone are looked at. */
+/* A model that writes these bytes whatever it is given, one for each position from `first` on: positions alone are
+ * looked at. */
 static tarn_module *parrot(const char *bytes, int first)
 {
-    const tarn_gpt2_config config = {.vocab = VOCAB, .context = CONTEXT, .layers = 1, .heads = 1, .width = VOCAB, .inner = 1};
+    const tarn_gpt2_config config = {
+        .vocab = VOCAB, .context = CONTEXT, .layers = 1, .heads = 1, .width = VOCAB, .inner = 1};
     tarn_module *model = tarn_model_gpt2(&config, CPU, 1);
     for (int i = 0; i < tarn_module_parameter_count(model); i++)
         tarn_fill_inplace(tarn_requires_grad(tarn_module_parameter(model, i), false), 0);
@@ -35,18 +39,20 @@ static tarn_module *parrot(const char *bytes, int first)
     return model;
 }
 
-/* ---- text ------------------------------------------------------------------------------------------------------------------ */
+/* ---- text -------------------------------------------------------------------------------------------------------- */
 
 /* What comes of a text with these stops: pieces, each followed by |, and how it ends. */
-static void expect_pieces(const char *written, int tokens, const char *const *stops, int stop_count, const char *expected, tarn_end end)
+static void expect_pieces(const char *written, int tokens, const char *const *stops, int stop_count,
+                          const char *expected, tarn_end end)
 {
     tarn_module *model = parrot(written, 0);
     tarn_tokenizer *bytes = tarn_tokenizer_bytes();
     tarn_writer *writer = tarn_writer_new(model, bytes, NULL);
     tarn_piece piece = {0};
     char found[256] = "";
-    assert_true(tarn_writer_prompt_text(writer, 0, "?", 1,
-                                        &(tarn_generate_options){.tokens = tokens, .stop_texts = stops, .stop_text_count = stop_count}));
+    assert_true(tarn_writer_prompt_text(
+        writer, 0, "?", 1,
+        &(tarn_generate_options){.tokens = tokens, .stop_texts = stops, .stop_text_count = stop_count}));
     while (tarn_writer_next(writer, &piece)) {
         strncat(found, piece.text, piece.length);
         strcat(found, "|");
@@ -76,12 +82,12 @@ static void characters_come_whole(void **state)
     expect_pieces("a\303\251b", 4, NULL, 0, "a||\303\251|b|", TARN_END_LENGTH);
     expect_pieces("\342\202\254!", 4, NULL, 0, "||\342\202\254|!|", TARN_END_LENGTH);
     expect_pieces("\360\237\230\200", 4, NULL, 0, "|||\360\237\230\200|", TARN_END_LENGTH);
-    expect_pieces("\303(", 2, NULL, 0, "|\357\277\275(|", TARN_END_LENGTH);         /* no character: U+FFFD */
+    expect_pieces("\303(", 2, NULL, 0, "|\357\277\275(|", TARN_END_LENGTH);      /* no character: U+FFFD */
     expect_pieces("a\342\202", 3, NULL, 0, "a||\357\277\275|", TARN_END_LENGTH); /* nothing follows */
     expect_pieces("\200\377", 2, NULL, 0, "\357\277\275|\357\277\275|", TARN_END_LENGTH);
 }
 
-/* ---- several texts --------------------------------------------------------------------------------------------------------- */
+/* ---- several texts ----------------------------------------------------------------------------------------------- */
 
 /* Each of several texts is the one that it would be alone, with its own prompt, sampler and end. */
 static void texts_do_not_notice_each_other(tarn_device device)
@@ -111,7 +117,8 @@ static void texts_do_not_notice_each_other(tarn_device device)
         const int32_t *tokens = tarn_writer_tokens(writer, i, &count);
         assert_int_equal(tarn_generate(model, cases[i].prompt, cases[i].count, alone, &cases[i].options), made[i]);
         assert_memory_equal(found[i], alone, sizeof(int32_t) * (size_t)made[i]);
-        assert_true(count >= cases[i].count + made[i] - 1 && count <= cases[i].count + made[i]); /* a full one may have given up its last */
+        /* a full one may have given up its last */
+        assert_true(count >= cases[i].count + made[i] - 1 && count <= cases[i].count + made[i]);
         assert_memory_equal(tokens, cases[i].prompt, sizeof(int32_t) * (size_t)cases[i].count);
     }
     tarn_writer_free(writer);
@@ -132,7 +139,8 @@ static void several_texts_at_once_on_a_device(void **state)
     texts_do_not_notice_each_other(tarn_device_parse("mirror:0"));
 }
 
-/* Several texts after one prompt are those that they would be alone, and only the first of them computes it: the others copy 2 parts of 2 layers, and draw. */
+/* Several texts after one prompt are those that they would be alone, and only the first of them computes it: the others
+ * copy 2 parts of 2 layers, and draw. */
 static void one_prompt_is_computed_once(tarn_device device, tarn_kv kv)
 {
     enum { TEXTS = 3, PROMPT = 20 };
@@ -141,10 +149,13 @@ static void one_prompt_is_computed_once(tarn_device device, tarn_kv kv)
     for (int i = 0; i < PROMPT; i++)
         prompt[i] = (int32_t)(7 * i % VOCAB);
     tarn_module *model = make_on(device);
-    tarn_writer *writer = tarn_writer_new(model, NULL, &(tarn_writer_options){.sequences = TEXTS, .kv = kv, .chunk = 2});
+    tarn_writer *writer =
+        tarn_writer_new(model, NULL, &(tarn_writer_options){.sequences = TEXTS, .kv = kv, .chunk = 2});
     for (int i = 0; i < TEXTS; i++) {
         tarn_stats_reset();
-        assert_true(tarn_writer_prompt(writer, i, prompt, PROMPT, &(tarn_generate_options){.tokens = 10, .temperature = 1.5, .seed = (uint64_t)i, .ignore_end = true}));
+        assert_true(tarn_writer_prompt(
+            writer, i, prompt, PROMPT,
+            &(tarn_generate_options){.tokens = 10, .temperature = 1.5, .seed = (uint64_t)i, .ignore_end = true}));
         kernels[i] = tarn_stats().kernels;
     }
     for (int i = 1; i < TEXTS; i++) /* a step of one chunk of ten would be more */
@@ -155,7 +166,9 @@ static void one_prompt_is_computed_once(tarn_device device, tarn_kv kv)
     tarn_writer *one = tarn_writer_new(model, NULL, &(tarn_writer_options){.kv = kv, .chunk = 2});
     for (int i = 0; i < TEXTS; i++) {
         int64_t count = 0;
-        assert_true(tarn_writer_prompt(one, 0, prompt, PROMPT, &(tarn_generate_options){.tokens = 10, .temperature = 1.5, .seed = (uint64_t)i, .ignore_end = true}));
+        assert_true(tarn_writer_prompt(
+            one, 0, prompt, PROMPT,
+            &(tarn_generate_options){.tokens = 10, .temperature = 1.5, .seed = (uint64_t)i, .ignore_end = true}));
         for (tarn_piece piece; tarn_writer_next(one, &piece);)
             alone[count++] = piece.token;
         assert_int_equal(made[i], 10);
@@ -230,7 +243,7 @@ static void a_text_may_begin_later(void **state)
     tarn_module_free(model);
 }
 
-/* ---- what is not computed again -------------------------------------------------------------------------------------------- */
+/* ---- what is not computed again ---------------------------------------------------------------------------------- */
 
 static int64_t products(void)
 {
@@ -244,7 +257,8 @@ static void a_conversation_costs_its_last_turn(void **state)
     int32_t text[CONTEXT], again[4], fresh[4];
     tarn_piece piece;
     tarn_module *model = make_on(CPU);
-    tarn_writer *writer = tarn_writer_new(model, NULL, &(tarn_writer_options){.chunk = 1}); /* a kernel for each token: they can be counted */
+    /* a kernel for each token: they can be counted */
+    tarn_writer *writer = tarn_writer_new(model, NULL, &(tarn_writer_options){.chunk = 1});
     const tarn_generate_options four = {.tokens = 4, .ignore_end = true};
     for (int i = 0; i < CONTEXT; i++)
         text[i] = i * 5 % 17;
@@ -300,7 +314,7 @@ static void a_text_can_be_stopped(void **state)
     tarn_module_free(model);
 }
 
-/* ---- what crosses ---------------------------------------------------------------------------------------------------------- */
+/* ---- what crosses ------------------------------------------------------------------------------------------------ */
 
 /* Takes the model. */
 static void one_token_crosses(tarn_module *model, tarn_kv kv)
@@ -308,8 +322,10 @@ static void one_token_crosses(tarn_module *model, tarn_kv kv)
     const int32_t prompt[] = {3, 1, 4};
     tarn_piece piece;
     tarn_writer *writer = tarn_writer_new(model, NULL, &(tarn_writer_options){.kv = kv});
-    assert_true(tarn_writer_prompt(writer, 0, prompt, 3,
-                                   &(tarn_generate_options){.temperature = 1, .top_k = 9, .repeat_penalty = 1.1, .min_p = 0.01, .ignore_end = true}));
+    assert_true(tarn_writer_prompt(
+        writer, 0, prompt, 3,
+        &(tarn_generate_options){
+            .temperature = 1, .top_k = 9, .repeat_penalty = 1.1, .min_p = 0.01, .ignore_end = true}));
     tarn_counters before = tarn_stats();
     for (int i = 0; i < 10; i++)
         assert_true(tarn_writer_next(writer, &piece));
@@ -327,7 +343,8 @@ static void one_token_crosses(tarn_module *model, tarn_kv kv)
 static void one_token_crosses_for_each_token(void **state)
 {
     (void)state;
-    const tarn_llama_config config = {.vocab = VOCAB, .context = CONTEXT, .layers = 2, .heads = 4, .kv_heads = 2, .width = 64, .inner = 96};
+    const tarn_llama_config config = {
+        .vocab = VOCAB, .context = CONTEXT, .layers = 2, .heads = 4, .kv_heads = 2, .width = 64, .inner = 96};
     if (!getenv("TARN_TEST_DEVICE") && tarn_device_count("mirror") < 1)
         skip();
     tarn_device device = test_device("mirror:0");
@@ -346,14 +363,17 @@ static void pieces_say_how_likely_they_were(void **state)
     tarn_writer *writer = tarn_writer_new(model, NULL, NULL);
     tarn_decoder *decoder = tarn_decoder_new(model, NULL);
     tarn_tensor *logits = good(tarn_decoder_feed(decoder, tarn_from_i32(prompt, TARN_SHAPE(1, 3), CPU)));
-    assert_true(tarn_writer_prompt(writer, 0, prompt, 3,
-                                   &(tarn_generate_options){.temperature = 2, .seed = 3, .logprobs = true, .likeliest = 3, .ignore_end = true}));
+    assert_true(tarn_writer_prompt(
+        writer, 0, prompt, 3,
+        &(tarn_generate_options){.temperature = 2, .seed = 3, .logprobs = true, .likeliest = 3, .ignore_end = true}));
     for (int i = 0; i < 5; i++) {
         assert_true(tarn_writer_next(writer, &piece));
-        tarn_tensor *token = tarn_from_i32(&piece.token, TARN_SHAPE(1, 1), CPU), *expected = good(tarn_token_logprobs(logits, token, 3));
+        tarn_tensor *token = tarn_from_i32(&piece.token, TARN_SHAPE(1, 1), CPU),
+                    *expected = good(tarn_token_logprobs(logits, token, 3));
         assert_int_equal(piece.likeliest_count, 3);
-        assert_values(expected, 1e-6, piece.logprob, piece.likeliest[0].token, piece.likeliest[1].token, piece.likeliest[2].token,
-                      piece.likeliest[0].logprob, piece.likeliest[1].logprob, piece.likeliest[2].logprob);
+        assert_values(expected, 1e-6, piece.logprob, piece.likeliest[0].token, piece.likeliest[1].token,
+                      piece.likeliest[2].token, piece.likeliest[0].logprob, piece.likeliest[1].logprob,
+                      piece.likeliest[2].logprob);
         logits = good(tarn_decoder_feed(decoder, token));
     }
     tarn_decoder_free(decoder);

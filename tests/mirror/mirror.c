@@ -1,15 +1,16 @@
-/* mirror.c: a backend for tests: two devices that keep their memory apart from the host's and run the CPU's kernels on it, or record them (record.c).
+/* mirror.c: a backend for tests: two devices that keep their memory apart from the host's and run the CPU's kernels on
+ * it, or record them (record.c).
  *
- * Addresses are handed out shifted, so that the host touching device memory is a crash and not a silent success. Every kernel is wrapped:
- * views are shifted back, the CPU's kernel runs, nothing else. Settings, read when the backend is opened:
- *   TARN_MIRROR_WITHOUT=tanh,matmul   kernels this backend does not have
- *   TARN_MIRROR_MEMORY=1048576        bytes of memory each device has
- *   TARN_MIRROR_GPU=1                 the devices say that they are GPUs with tensor cores
+ * Addresses are handed out shifted, so that the host touching device memory is a crash and not a silent success. Every
+ * kernel is wrapped: views are shifted back, the CPU's kernel runs, nothing else. Settings, read when the backend is
+ * opened: TARN_MIRROR_WITHOUT=tanh,matmul   kernels this backend does not have TARN_MIRROR_MEMORY=1048576        bytes
+ * of memory each device has TARN_MIRROR_GPU=1                 the devices say that they are GPUs with tensor cores
  *   TARN_MIRROR_DEVICELESS=REASON     there are no devices
  *   TARN_MIRROR_UNUSABLE=1            so many of the first devices have no code
  *
- * A copy through a lane is put off as long as a real device may put it off: until the host waits for it, or until the lane was joined and the
- * device is used. Whoever uses the target too early finds old bytes there; whoever writes the host's memory too early finds those on the device. */
+ * A copy through a lane is put off as long as a real device may put it off: until the host waits for it, or until the
+ * lane was joined and the device is used. Whoever uses the target too early finds old bytes there; whoever writes the
+ * host's memory too early finds those on the device. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,7 +28,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static size_t limit = (size_t)4 << 30, used[DEVICES];
 static _Thread_local tarn__fault found[DEVICES]; /* by a kernel, since the last poll */
 
-/* ---- lanes ----------------------------------------------------------------------------------------------------------------- */
+/* ---- lanes ------------------------------------------------------------------------------------------------------- */
 
 #define MAX_SENT 1024
 
@@ -38,7 +39,7 @@ typedef struct sent {
     size_t bytes;
 } sent;
 
-static sent queue[DEVICES][MAX_SENT]; /* copies that are put off, in the order in which they were sent */
+static sent queue[DEVICES][MAX_SENT];     /* copies that are put off, in the order in which they were sent */
 static int queued[DEVICES], due[DEVICES]; /* how many; how many of them come before what the device does next */
 
 static void *lane_new(int index, size_t bytes, void **host)
@@ -107,7 +108,7 @@ void mirror_catch_up(int index)
     pthread_mutex_unlock(&lock);
 }
 
-/* ---- kernels --------------------------------------------------------------------------------------------------------------- */
+/* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
 void mirror_shift_back(mirror_call *s, const tarn__call *call)
 {
@@ -164,9 +165,15 @@ static size_t scratch(tarn__kernel kernel, const tarn__call *call)
     return cpu[kernel].scratch ? cpu[kernel].scratch(&s.call) : 0;
 }
 
-#define WRAP(name)                                                                                                                        \
-    static void run_##name(const tarn__call *call) { run(TARN__K_##name, call); }                                                        \
-    static size_t scratch_##name(const tarn__call *call) { return scratch(TARN__K_##name, call); }
+#define WRAP(name) \
+    static void run_##name(const tarn__call *call) \
+    { \
+        run(TARN__K_##name, call); \
+    } \
+    static size_t scratch_##name(const tarn__call *call) \
+    { \
+        return scratch(TARN__K_##name, call); \
+    }
 #define UNARY(name, ...) WRAP(name) WRAP(name##_grad)
 #define BINARY(name, ...) WRAP(name) WRAP(name##_grad) WRAP(name##_grad_a) WRAP(name##_grad_b)
 #define COMPARE(name, ...) WRAP(name)
@@ -190,9 +197,10 @@ static bool listed(const char *list, const char *name)
 
 static void fill_rows(const char *without)
 {
-#define ROW(name)                                                                                                                         \
-    if (!listed(without, #name))                                                                                                          \
-        rows[TARN__K_##name] = (tarn__kernel_row){cpu[TARN__K_##name].run ? run_##name : NULL, cpu[TARN__K_##name].dtypes, scratch_##name};
+#define ROW(name) \
+    if (!listed(without, #name)) \
+        rows[TARN__K_##name] = (tarn__kernel_row){cpu[TARN__K_##name].run ? run_##name : NULL, \
+                                                  cpu[TARN__K_##name].dtypes, scratch_##name};
 #define UNARY(name, ...) ROW(name) ROW(name##_grad)
 #define BINARY(name, ...) ROW(name) ROW(name##_grad) ROW(name##_grad_a) ROW(name##_grad_b)
 #define COMPARE(name, ...) ROW(name)
@@ -202,7 +210,7 @@ static void fill_rows(const char *without)
 #include "base/kernel/kernels.def"
 }
 
-/* ---- memory ---------------------------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 /* Leak checkers do not see shifted addresses, so what is out is listed in a header before each piece of memory. */
 typedef struct piece {
@@ -256,7 +264,8 @@ static bool download(int index, const void *memory, int64_t offset, void *host, 
     return true;
 }
 
-static bool peer(int to_index, void *to, int64_t to_offset, int from_index, const void *from, int64_t from_offset, size_t bytes, void *stream)
+static bool peer(int to_index, void *to, int64_t to_offset, int from_index, const void *from, int64_t from_offset,
+                 size_t bytes, void *stream)
 {
     (void)stream;
     mirror_catch_up(to_index);
@@ -265,7 +274,7 @@ static bool peer(int to_index, void *to, int64_t to_offset, int from_index, cons
     return true;
 }
 
-/* ---- the rest -------------------------------------------------------------------------------------------------------------- */
+/* ---- the rest ---------------------------------------------------------------------------------------------------- */
 
 static int device_count(void)
 {
@@ -316,7 +325,8 @@ static const char *failure(void)
     return "the mirror never fails";
 }
 
-__attribute__((visibility("default"))) const tarn__backend *tarn_backend_entry(const tarn__host *host, char *why, size_t why_size)
+__attribute__((visibility("default"))) const tarn__backend *tarn_backend_entry(const tarn__host *host, char *why,
+                                                                               size_t why_size)
 {
     static tarn__backend backend = {
         .name = "mirror",

@@ -1,7 +1,8 @@
 /* record.c: kernels that the mirror writes down instead of running them, and runs as often as the graph is launched.
  *
- * As on a real device, what the host decided while a step was recorded stays so: scalars, addresses, scratch. What is meant to change is read
- * from device memory by every run: the tails that have a `live` pointer are brought up to date just before their kernel. */
+ * As on a real device, what the host decided while a step was recorded stays so: scalars, addresses, scratch. What is
+ * meant to change is read from device memory by every run: the tails that have a `live` pointer are brought up to date
+ * just before their kernel. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -44,7 +45,7 @@ void mirror_graph_free(int index, void *pointer)
     free(g);
 }
 
-/* ---- recording ------------------------------------------------------------------------------------------------------------- */
+/* ---- recording --------------------------------------------------------------------------------------------------- */
 
 bool mirror_capture_begin(int index)
 {
@@ -85,7 +86,7 @@ void mirror_record(tarn__kernel kernel, const tarn__call *call)
     g->last = &n->next;
 }
 
-/* ---- running --------------------------------------------------------------------------------------------------------------- */
+/* ---- running ----------------------------------------------------------------------------------------------------- */
 
 static void refresh_random(tarn__random *random)
 {

@@ -13,7 +13,8 @@ static void bad_input(void **state)
     REFUSE(tarn_model_convert_sized, tarn_model_convert("/nonexistent", "b.gguf", NULL, NULL));
     REFUSE(tarn_model_convert_sized,
            tarn_model_convert("a.gguf", "b.gguf", NULL, &(tarn_convert_options){.quantize = true, .type = TARN_I32}));
-    REFUSE(tarn_model_convert_sized, tarn_model_convert("a.gguf", "b", NULL, &(tarn_convert_options){.quantize = true, .type = TARN_F16}));
+    REFUSE(tarn_model_convert_sized,
+           tarn_model_convert("a.gguf", "b", NULL, &(tarn_convert_options){.quantize = true, .type = TARN_F16}));
 }
 
 int main(void)

@@ -122,7 +122,8 @@ static void folders(void **state)
     if (TARN__HAVE_JANSSON) {
         ACCEPT(tarn_model_write(model, scratch("out")));
         REFUSE(tarn_model_open, tarn_model_open(scratch("out"), nowhere, NULL));
-        REFUSE(tarn_model_open, tarn_model_open(scratch("out"), CPU, &(tarn_model_open_options){.dtype = TARN_BF16, .as_stored = true}));
+        REFUSE(tarn_model_open,
+               tarn_model_open(scratch("out"), CPU, &(tarn_model_open_options){.dtype = TARN_BF16, .as_stored = true}));
     } else {
         REFUSE(tarn_model_write, tarn_model_write(model, scratch("out")));
     }

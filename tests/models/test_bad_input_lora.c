@@ -67,7 +67,8 @@ static void folders(void **state)
         REFUSE(tarn_lora_save, tarn_lora_save(model, scratch("out"), "\xff\xfe")); /* JSON has no place for it */
     REFUSE(tarn_lora_load, tarn_lora_load(model, scratch("out")));
     REFUSE(tarn_model_convert_sized, tarn_model_convert("a", "b", NULL, &(tarn_convert_options){.adapter = ""}));
-    REFUSE(tarn_model_convert_sized, tarn_model_convert("/nonexistent", "b", NULL, &(tarn_convert_options){.adapter = "c"}));
+    REFUSE(tarn_model_convert_sized,
+           tarn_model_convert("/nonexistent", "b", NULL, &(tarn_convert_options){.adapter = "c"}));
     tarn_module_free(model);
     tarn_module_free(other);
 }

@@ -18,7 +18,8 @@ static void placing(void **state)
     REFUSE(tarn_run_open, tarn_run_open_with(NULL, CPU, NULL));
     REFUSE(tarn_run_open, tarn_run_open_with("", CPU, &(tarn_run_open_options){.device_layers = 1}));
     REFUSE(tarn_run_open, tarn_run_open_with_sized("no such folder", CPU, NULL, 0));
-    REFUSE(tarn_run_open, tarn_run_open_with("no such folder", CPU, &(tarn_run_open_options){.chat_template = "chatml"}));
+    REFUSE(tarn_run_open,
+           tarn_run_open_with("no such folder", CPU, &(tarn_run_open_options){.chat_template = "chatml"}));
     tarn_module_free(other);
     tarn_module_free(model);
 }

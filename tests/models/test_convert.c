@@ -1,5 +1,6 @@
-/* test_convert.c: models between folders and GGUF files: nothing is lost on the way there and back, a model runs from either with the same logits, weights
- * become other types, and what cannot be converted is refused by its name. tests/parity/gguf_files.py does so with transformers and the gguf package. */
+/* test_convert.c: models between folders and GGUF files: nothing is lost on the way there and back, a model runs from
+ * either with the same logits, weights become other types, and what cannot be converted is refused by its name.
+ * tests/parity/gguf_files.py does so with transformers and the gguf package. */
 #include <math.h>
 
 #include "support/check.h"
@@ -8,7 +9,7 @@
 
 #define CPU tarn_device_cpu()
 
-/* ---- models ---------------------------------------------------------------------------------------------------------------- */
+/* ---- models ------------------------------------------------------------------------------------------------------ */
 
 typedef struct names {
     char folder[256], gguf[256], back[256];
@@ -23,7 +24,8 @@ static names named(const char *name)
     return n;
 }
 
-static const tarn_llama_config small = {.vocab = 300, .context = 64, .layers = 2, .heads = 4, .width = 64, .inner = 96, .kv_heads = 2};
+static const tarn_llama_config small = {
+    .vocab = 300, .context = 64, .layers = 2, .heads = 4, .width = 64, .inner = 96, .kv_heads = 2};
 
 /* Parameters far from those of a beginning, so that an order that is wrong shows. */
 static tarn_module *make_model(tarn_llama_config config)
@@ -70,7 +72,7 @@ static void check_same_files(const char *one, const char *other, const char *nam
     free(b);
 }
 
-/* ---- there and back -------------------------------------------------------------------------------------------------------- */
+/* ---- there and back ---------------------------------------------------------------------------------------------- */
 
 /* Without a tokenizer that must be said: llama.cpp refuses files that do not. */
 static void check_says_none(const char *path)
@@ -159,7 +161,8 @@ static void a_tokenizer_goes_with_its_model(void **state)
     tarn_llama_config config = small;
     config.has_begin = config.has_end = true; /* token 0, of which the tokenizer's files say nothing */
     tarn_convert_summary summary;
-    tarn_tokenizer *t = tarn_bpe_train(&(const char *){"the cat sat on the mat, the cat sat"}, &(size_t){35}, 1, 280, NULL);
+    tarn_tokenizer *t =
+        tarn_bpe_train(&(const char *){"the cat sat on the mat, the cat sat"}, &(size_t){35}, 1, 280, NULL);
     assert_ok();
     tarn_module *model = make_model(config);
     assert_true(tarn_model_write(model, n.folder) && tarn_tokenizer_save(t, n.folder));
@@ -173,7 +176,8 @@ static void a_tokenizer_goes_with_its_model(void **state)
     assert_true(tarn_gguf_whole(file, "tokenizer.ggml.eos_token_id", 0, 0, &end));
     assert_string_equal(tarn_gguf_text(file, "tokenizer.ggml.model", NULL), "gpt2");
     assert_string_equal(tarn_gguf_text(file, "tokenizer.ggml.pre", NULL), "gpt-2");
-    assert_true(tarn_gguf_has(file, "tokenizer.ggml.tokens", &tokens) && tokens.count == small.vocab); /* one for each row */
+    /* one for each row */
+    assert_true(tarn_gguf_has(file, "tokenizer.ggml.tokens", &tokens) && tokens.count == small.vocab);
     assert_true(tarn_gguf_has(file, "tokenizer.ggml.merges", &merges) && merges.count == tarn_tokenizer_count(t) - 257);
     assert_memory_equal(tarn_gguf_texts(file, "tokenizer.ggml.tokens", 299, &length), "[PAD299]", 8);
     tarn_gguf_close(file);
@@ -185,7 +189,7 @@ static void a_tokenizer_goes_with_its_model(void **state)
     tarn_tokenizer_free(t);
 }
 
-/* ---- other types ----------------------------------------------------------------------------------------------------------- */
+/* ---- other types ------------------------------------------------------------------------------------------------- */
 
 static double distance(tarn_tensor *a, tarn_tensor *b)
 {
@@ -212,8 +216,10 @@ static void weights_become_other_types(void **state)
     tarn_llama_config c = small;
     c.width = c.inner = 256;
     tarn_module *model = make_model(c);
-    for (int i = 0; i < tarn_module_parameter_count(model); i++) /* smaller, so that the network does not blow its errors up */
-        assert_true(tarn_copy(tarn_module_parameter(model, i), tarn_mul(tarn_module_parameter(model, i), tarn_scalar(0.2))));
+    /* smaller, so that the network does not blow its errors up */
+    for (int i = 0; i < tarn_module_parameter_count(model); i++)
+        assert_true(
+            tarn_copy(tarn_module_parameter(model, i), tarn_mul(tarn_module_parameter(model, i), tarn_scalar(0.2))));
     assert_true(tarn_model_write(model, n.folder) && tarn_model_convert(n.folder, n.gguf, NULL, NULL));
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         tarn_convert_summary s;
@@ -246,9 +252,11 @@ static void rows_that_are_no_blocks_stay(void **state)
     (void)state;
     tarn_convert_summary s;
     tarn_gguf_writer *w = tarn_gguf_create(scratch("odd.gguf"));
-    assert_true(tarn_gguf_add(w, "a.weight", tarn_ones(TARN_SHAPE(2, 24), TARN_BF16, CPU)) && tarn_gguf_add(w, "b.weight", tarn_ones(TARN_SHAPE(2, 512), TARN_BF16, CPU)));
+    assert_true(tarn_gguf_add(w, "a.weight", tarn_ones(TARN_SHAPE(2, 24), TARN_BF16, CPU)) &&
+                tarn_gguf_add(w, "b.weight", tarn_ones(TARN_SHAPE(2, 512), TARN_BF16, CPU)));
     assert_true(tarn_gguf_finish(w));
-    assert_true(tarn_model_convert(scratch("odd.gguf"), scratch("to.gguf"), &s, &(tarn_convert_options){.quantize = true, .type = TARN_Q4_K, .replace = true}));
+    assert_true(tarn_model_convert(scratch("odd.gguf"), scratch("to.gguf"), &s,
+                                   &(tarn_convert_options){.quantize = true, .type = TARN_Q4_K, .replace = true}));
     assert_true(s.uneven == 1 && s.changed == 1);
     tarn_gguf *file = tarn_gguf_open(scratch("to.gguf"));
     tarn_gguf_entry e;
@@ -277,10 +285,13 @@ static void missing_and_foreign_tensors_are_named(void **state)
         tarn_safetensors_writer *w = tarn_safetensors_create(path);
         for (int k = 0; k < tarn_module_parameter_count(model); k++)
             if (!cases[i].left_out || strcmp(tarn_module_parameter_name(model, k), cases[i].left_out) != 0)
-                assert_true(tarn_safetensors_add(w, tarn_module_parameter_name(model, k), tarn_module_parameter(model, k)));
-        assert_true(!cases[i].added || tarn_safetensors_add(w, cases[i].added, tarn_ones(TARN_SHAPE(2), TARN_F32, CPU)));
+                assert_true(
+                    tarn_safetensors_add(w, tarn_module_parameter_name(model, k), tarn_module_parameter(model, k)));
+        assert_true(!cases[i].added ||
+                    tarn_safetensors_add(w, cases[i].added, tarn_ones(TARN_SHAPE(2), TARN_F32, CPU)));
         assert_true(tarn_safetensors_finish(w));
-        assert_false(tarn_model_convert(n.folder, scratch("lacking.gguf"), NULL, &(tarn_convert_options){.replace = true}));
+        assert_false(
+            tarn_model_convert(n.folder, scratch("lacking.gguf"), NULL, &(tarn_convert_options){.replace = true}));
         assert_error_about(TARN_ERROR_FORMAT, "model_convert", cases[i].sentence);
     }
     assert_true(tarn_model_write(model, n.folder) && tarn_model_convert(n.folder, n.gguf, NULL, NULL));
@@ -290,7 +301,8 @@ static void missing_and_foreign_tensors_are_named(void **state)
     for (int i = 0; i < tarn_gguf_metadata_count(file); i++)
         assert_true(tarn_gguf_add_from(w, file, i));
     for (int i = 0; i < tarn_gguf_count(file); i++)
-        assert_true(strcmp(tarn_gguf_name(file, i), "blk.1.ffn_up.weight") == 0 || tarn_gguf_add(w, tarn_gguf_name(file, i), tarn_gguf_tensor(file, i, CPU)));
+        assert_true(strcmp(tarn_gguf_name(file, i), "blk.1.ffn_up.weight") == 0 ||
+                    tarn_gguf_add(w, tarn_gguf_name(file, i), tarn_gguf_tensor(file, i, CPU)));
     assert_true(tarn_gguf_finish(w));
     tarn_gguf_close(file);
     assert_false(tarn_model_convert(scratch("lacking.gguf"), scratch("lacking-back"), NULL, NULL));
@@ -328,10 +340,13 @@ static void biases_of_attention_and_longrope_are_named(void **state)
 static void a_folder_is_written_tensor_by_tensor(void **state)
 {
     (void)state;
-    const tarn_llama_config config = {.vocab = 512, .context = 32, .layers = 12, .heads = 4, .kv_heads = 2, .width = 256, .inner = 512};
+    const tarn_llama_config config = {
+        .vocab = 512, .context = 32, .layers = 12, .heads = 4, .kv_heads = 2, .width = 256, .inner = 512};
     names n = named("streamed");
     tarn_module *model = tarn_model_llama(&config, CPU, 1);
-    assert_true(tarn_model_write(model, n.folder) && tarn_model_convert(n.folder, n.gguf, NULL, &(tarn_convert_options){.quantize = true, .type = TARN_Q8_0}));
+    assert_true(
+        tarn_model_write(model, n.folder) &&
+        tarn_model_convert(n.folder, n.gguf, NULL, &(tarn_convert_options){.quantize = true, .type = TARN_Q8_0}));
     tarn_module_free(model);
     tarn_stats_reset();
     int64_t before = tarn_memory_of(CPU).used;
@@ -353,11 +368,14 @@ static void rows_that_are_no_large_blocks_become_small_ones(void **state)
     assert_true(s.uneven == 16 && s.changed == 16 && s.after < s.before / 3);
     expect_types(n.gguf, TARN_Q8_0);
     /* Blocks that are there already stay what they are. */
-    assert_true(tarn_model_convert(n.folder, n.gguf, &s, &(tarn_convert_options){.quantize = true, .type = TARN_Q4_0, .replace = true}));
-    assert_true(tarn_model_convert(n.gguf, scratch("to.gguf"), &s, &(tarn_convert_options){.quantize = true, .type = TARN_Q4_K, .replace = true}));
+    assert_true(tarn_model_convert(n.folder, n.gguf, &s,
+                                   &(tarn_convert_options){.quantize = true, .type = TARN_Q4_0, .replace = true}));
+    assert_true(tarn_model_convert(n.gguf, scratch("to.gguf"), &s,
+                                   &(tarn_convert_options){.quantize = true, .type = TARN_Q4_K, .replace = true}));
     assert_true(s.uneven == 16 && s.changed == 0 && s.after == s.before);
     expect_types(scratch("to.gguf"), TARN_Q4_0);
-    assert_true(tarn_model_convert(n.folder, n.gguf, &s, &(tarn_convert_options){.quantize = true, .type = TARN_Q4_0, .replace = true}));
+    assert_true(tarn_model_convert(n.folder, n.gguf, &s,
+                                   &(tarn_convert_options){.quantize = true, .type = TARN_Q4_0, .replace = true}));
     assert_true(s.uneven == 0 && s.changed == 16 && s.after < s.before / 4);
 }
 
@@ -366,7 +384,9 @@ static void nothing_is_computed_in_f64_beside_blocks(void **state)
     (void)state;
     names n = named("exact");
     tarn_module *model = make_model(small);
-    assert_true(tarn_model_write(model, n.folder) && tarn_model_convert(n.folder, n.gguf, NULL, &(tarn_convert_options){.quantize = true, .type = TARN_Q8_0}));
+    assert_true(
+        tarn_model_write(model, n.folder) &&
+        tarn_model_convert(n.folder, n.gguf, NULL, &(tarn_convert_options){.quantize = true, .type = TARN_Q8_0}));
     tarn_module_free(model);
     assert_null(tarn_model_open(n.gguf, CPU, &(tarn_model_open_options){.dtype = TARN_F64}));
     assert_error_about(TARN_ERROR_DTYPE, "tensor 'token_embd.weight' is Q8_0", "take f32, bf16 or f16");
@@ -380,7 +400,8 @@ static void vectors_of_blocks_become_numbers(void **state)
     char blocks[2][34] = {{0, 0x3c, 1, 2, 3}, {0, 0x40, 4, 5, 6}}; /* scales 1 and 2 */
     tarn_gguf_writer *w = tarn_gguf_create(scratch("vector.gguf"));
     assert_true(tarn_gguf_add(w, "v", tarn_from(blocks, TARN_SHAPE(64), TARN_Q8_0, CPU)) && tarn_gguf_finish(w));
-    assert_true(tarn_model_convert(scratch("vector.gguf"), scratch("numbers.gguf"), NULL, &(tarn_convert_options){.quantize = true}));
+    assert_true(tarn_model_convert(scratch("vector.gguf"), scratch("numbers.gguf"), NULL,
+                                   &(tarn_convert_options){.quantize = true}));
     tarn_gguf *file = tarn_gguf_open(scratch("numbers.gguf"));
     float expected[64] = {[0] = 1, [1] = 2, [2] = 3, [32] = 8, [33] = 10, [34] = 12};
     assert_close(good(tarn_gguf_tensor(file, 0, CPU)), tarn_from_f32(expected, TARN_SHAPE(64), CPU), 0);
@@ -402,7 +423,7 @@ static void weights_become_f64(void **state)
     tarn_module_free(model);
 }
 
-/* ---- what is refused ------------------------------------------------------------------------------------------------------- */
+/* ---- what is refused --------------------------------------------------------------------------------------------- */
 
 /* A GGUF file of one tensor, and one key. */
 static const char *write_gguf(const char *name, const char *architecture, const char *tensor_name, tarn_tensor *tensor)
@@ -422,7 +443,8 @@ static void nan_is_refused_by_name(void **state)
     const char *path = write_gguf("nan.gguf", "any", "some.weight", x);
     const tarn_dtype types[] = {TARN_F16, TARN_BF16, TARN_Q8_0, TARN_Q4_0, TARN_Q4_K, TARN_Q6_K};
     for (int i = 0; i < 6; i++) {
-        assert_false(tarn_model_convert(path, scratch("never.gguf"), NULL, &(tarn_convert_options){.quantize = true, .type = types[i]}));
+        assert_false(tarn_model_convert(path, scratch("never.gguf"), NULL,
+                                        &(tarn_convert_options){.quantize = true, .type = types[i]}));
         assert_error_about(TARN_ERROR_FORMAT, "nan.gguf", "tensor 'some.weight', element 300 is nan");
     }
     assert_null(tarn_gguf_open(scratch("never.gguf"))); /* nothing is left of it */
@@ -446,7 +468,8 @@ static void what_is_there_stays(void **state)
 static void what_is_not_understood_is_named(void **state)
 {
     (void)state;
-    const char *path = write_gguf("other.gguf", "mamba", "token_embd.weight", tarn_zeros(TARN_SHAPE(4, 4), TARN_F32, CPU));
+    const char *path =
+        write_gguf("other.gguf", "mamba", "token_embd.weight", tarn_zeros(TARN_SHAPE(4, 4), TARN_F32, CPU));
     assert_null(tarn_model_open(path, CPU, NULL));
     assert_error(TARN_ERROR_UNSUPPORTED, "the architecture 'mamba' is none that tarn knows");
     assert_false(tarn_model_convert(path, scratch("out"), NULL, NULL));

@@ -1,5 +1,6 @@
-/* test_convert_gpt2.c: GPT-2 between folders and GGUF files: nothing is lost on the way there and back, matrices lie as llama.cpp has them, blocks run, take adapters and
- * become numbers again, and what is wrong is refused by its name. tests/parity/gguf_files.py does so with transformers and the gguf package. */
+/* test_convert_gpt2.c: GPT-2 between folders and GGUF files: nothing is lost on the way there and back, matrices lie as
+ * llama.cpp has them, blocks run, take adapters and become numbers again, and what is wrong is refused by its name.
+ * tests/parity/gguf_files.py does so with transformers and the gguf package. */
 #include <math.h>
 
 #include "support/check.h"
@@ -77,7 +78,7 @@ static tarn_dtype type_in(const char *path, const char *name)
     return e.dtype;
 }
 
-/* ---- there and back -------------------------------------------------------------------------------------------------------- */
+/* ---- there and back ---------------------------------------------------------------------------------------------- */
 
 static void go_round(const char *name, tarn_gpt2_config config)
 {
@@ -117,7 +118,8 @@ static void wide_matrices_go_there_and_back(void **state)
     tarn_module_free(write_model(c, n.folder));
     assert_true(tarn_model_convert(n.folder, n.gguf, NULL, NULL) && tarn_model_convert(n.gguf, n.back, NULL, NULL));
     check_same_files(n.folder, n.back, "model.safetensors");
-    assert_true(tarn_model_convert(n.folder, n.gguf, NULL, &(tarn_convert_options){.quantize = true, .type = TARN_Q8_0, .replace = true}));
+    assert_true(tarn_model_convert(n.folder, n.gguf, NULL,
+                                   &(tarn_convert_options){.quantize = true, .type = TARN_Q8_0, .replace = true}));
     assert_true(tarn_model_convert(n.gguf, n.back, NULL, &(tarn_convert_options){.replace = true}));
     tarn_module *model = tarn_model_open(n.folder, CPU, NULL), *back = tarn_model_open(n.back, CPU, NULL);
     assert_ok();
@@ -143,15 +145,16 @@ static void rows_are_outputs(void **state)
     for (size_t i = 0; i < sizeof(pairs) / sizeof(pairs[0]); i++)
         assert_close(tarn_gguf_tensor(file, tarn_gguf_find(file, pairs[i].gguf), CPU),
                      tarn_transpose(tarn_module_find(model, pairs[i].folder), 0, 1), 0);
-    assert_close(tarn_gguf_tensor(file, tarn_gguf_find(file, "token_embd.weight"), CPU), tarn_module_find(model, "transformer.wte.weight"),
-                 0);
+    assert_close(tarn_gguf_tensor(file, tarn_gguf_find(file, "token_embd.weight"), CPU),
+                 tarn_module_find(model, "transformer.wte.weight"), 0);
     assert_string_equal(tarn_gguf_text(file, "general.architecture", NULL), "gpt2");
     assert_int_equal(tarn_gguf_find(file, "output.weight"), -1);
     tarn_gguf_close(file);
     tarn_module_free(model);
 }
 
-/* Files of GPT2Model, and the first ones, have the body alone; some have the mask of attention, and a copy of the tokens as the head. */
+/* Files of GPT2Model, and the first ones, have the body alone; some have the mask of attention, and a copy of the
+ * tokens as the head. */
 static void names_may_lack_the_body(void **state)
 {
     (void)state;
@@ -162,14 +165,16 @@ static void names_may_lack_the_body(void **state)
         snprintf(path, sizeof(path), "%s/model.safetensors", n.folder);
         tarn_safetensors_writer *w = tarn_safetensors_create(path);
         for (int i = 0; i < tarn_module_parameter_count(model); i++)
-            assert_true(
-                tarn_safetensors_add(w, tarn_module_parameter_name(model, i) + strlen("transformer."), tarn_module_parameter(model, i)));
+            assert_true(tarn_safetensors_add(w, tarn_module_parameter_name(model, i) + strlen("transformer."),
+                                             tarn_module_parameter(model, i)));
         tarn_tensor *head = tarn_module_find(model, "transformer.wte.weight");
         assert_true(tarn_safetensors_add(w, "lm_head.weight", is_wrong ? tarn_add(head, tarn_scalar(1)) : head));
-        assert_true(tarn_safetensors_add(w, "h.0.attn.bias", tarn_ones(TARN_SHAPE(2), TARN_F32, CPU)) && tarn_safetensors_finish(w));
+        assert_true(tarn_safetensors_add(w, "h.0.attn.bias", tarn_ones(TARN_SHAPE(2), TARN_F32, CPU)) &&
+                    tarn_safetensors_finish(w));
         if (is_wrong) {
             assert_false(tarn_model_convert(n.folder, n.gguf, NULL, &(tarn_convert_options){.replace = true}));
-            assert_error_about(TARN_ERROR_FORMAT, "'transformer.wte.weight' and 'lm_head.weight' differ", "tie_word_embeddings is true");
+            assert_error_about(TARN_ERROR_FORMAT, "'transformer.wte.weight' and 'lm_head.weight' differ",
+                               "tie_word_embeddings is true");
         } else {
             assert_true(tarn_model_convert(n.folder, n.gguf, NULL, NULL));
             assert_close(logits_from(n.gguf), logits_of(model), 0);
@@ -178,7 +183,7 @@ static void names_may_lack_the_body(void **state)
     tarn_module_free(model);
 }
 
-/* ---- blocks ---------------------------------------------------------------------------------------------------------------- */
+/* ---- blocks ------------------------------------------------------------------------------------------------------ */
 
 static void blocks_run_and_become_numbers_again(void **state)
 {
@@ -205,7 +210,8 @@ static void blocks_run_and_become_numbers_again(void **state)
     assert_close_for_size(logits_of(packed), logits_of(model), 0.1);
     tarn_module_free(packed);
     tarn_module_free(model);
-    assert_true(tarn_model_convert(n.folder, n.gguf, &s, &(tarn_convert_options){.quantize = true, .type = TARN_Q4_K, .replace = true}));
+    assert_true(tarn_model_convert(n.folder, n.gguf, &s,
+                                   &(tarn_convert_options){.quantize = true, .type = TARN_Q4_K, .replace = true}));
     assert_true(s.uneven == 9 && type_in(n.gguf, "blk.0.ffn_down.weight") == TARN_Q8_0); /* rows of 64 and 96 */
 }
 
@@ -217,7 +223,8 @@ static void blocks_take_adapters(void **state)
     char adapter[256];
     snprintf(adapter, sizeof(adapter), "%s", scratch("adapter"));
     tarn_module_free(write_model(small, n.folder));
-    assert_true(tarn_model_convert(n.folder, n.gguf, NULL, &(tarn_convert_options){.quantize = true, .type = TARN_Q8_0}));
+    assert_true(
+        tarn_model_convert(n.folder, n.gguf, NULL, &(tarn_convert_options){.quantize = true, .type = TARN_Q8_0}));
     tarn_module *model = tarn_model_open(n.gguf, CPU, NULL);
     assert_true(model && tarn_lora_add(model, &(tarn_lora_options){.rank = 4, .targets = "c_attn,mlp.c_proj"}));
     for (int i = 0; i < tarn_module_parameter_count(model); i++) {
@@ -266,17 +273,19 @@ static tarn_tensor *gradient_from(const char *path, const char *name)
 static void adapters_beside_blocks_have_their_gradients(void **state)
 {
     (void)state;
-    static const char *const matrices[] = {"transformer.h.0.attn.c_attn.lora_B.weight", "transformer.h.0.mlp.c_fc.lora_B.weight",
+    static const char *const matrices[] = {"transformer.h.0.attn.c_attn.lora_B.weight",
+                                           "transformer.h.0.mlp.c_fc.lora_B.weight",
                                            "transformer.h.1.mlp.c_proj.lora_B.weight"};
     names n = named("gradients");
     tarn_module_free(write_model(small, n.folder));
-    assert_true(tarn_model_convert(n.folder, n.gguf, NULL, &(tarn_convert_options){.quantize = true, .type = TARN_Q8_0}) &&
-                tarn_model_convert(n.gguf, n.back, NULL, NULL));
+    assert_true(
+        tarn_model_convert(n.folder, n.gguf, NULL, &(tarn_convert_options){.quantize = true, .type = TARN_Q8_0}) &&
+        tarn_model_convert(n.gguf, n.back, NULL, NULL));
     for (size_t i = 0; i < sizeof(matrices) / sizeof(matrices[0]); i++)
         assert_close_for_size(gradient_from(n.gguf, matrices[i]), gradient_from(n.back, matrices[i]), 0.1);
 }
 
-/* ---- what is refused ------------------------------------------------------------------------------------------------------- */
+/* ---- what is refused --------------------------------------------------------------------------------------------- */
 
 /* A copy of a file without the key or tensor of a name, or with another tensor, or number, under it. */
 static const char *changed(const char *path, const char *name, tarn_tensor *instead, const uint32_t *number)
@@ -314,8 +323,10 @@ static void what_is_wrong_is_refused_by_name(void **state)
         {"blk.0.attn_qkv.weight", tarn_zeros(TARN_SHAPE(64, 192), TARN_F32, CPU), -1,
          "'blk.0.attn_qkv.weight' is [64, 192], but a model of this configuration has [192, 64]"},
         {"blk.0.attn_norm.weight", tarn_zeros(TARN_SHAPE(63), TARN_F32, CPU), -1, "'blk.0.attn_norm.weight' is [63]"},
-        {"position_embd.weight", tarn_zeros(TARN_SHAPE(63, 64), TARN_F32, CPU), -1, "'position_embd.weight' is [63, 64]"},
-        {"blk.0.attn_q.weight", tarn_zeros(TARN_SHAPE(64, 64), TARN_F32, CPU), -1, "holds 'blk.0.attn_q.weight', which a gpt2"},
+        {"position_embd.weight", tarn_zeros(TARN_SHAPE(63, 64), TARN_F32, CPU), -1,
+         "'position_embd.weight' is [63, 64]"},
+        {"blk.0.attn_q.weight", tarn_zeros(TARN_SHAPE(64, 64), TARN_F32, CPU), -1,
+         "holds 'blk.0.attn_q.weight', which a gpt2"},
         {"gpt2.context_length", NULL, -1, "has no key 'gpt2.context_length'"},
         {"gpt2.feed_forward_length", NULL, -1, "has no key 'gpt2.feed_forward_length'"},
         {"gpt2.attention.head_count", NULL, -1, "has no key 'gpt2.attention.head_count'"},
@@ -346,7 +357,8 @@ static void a_head_of_its_own_is_kept(void **state)
     names n = named("headed");
     tarn_module *model = write_model(small, n.folder);
     assert_true(tarn_model_convert(n.folder, n.gguf, NULL, NULL));
-    const char *path = changed(n.gguf, "output.weight", tarn_mul(tarn_module_find(model, "transformer.wte.weight"), tarn_scalar(2)), NULL);
+    const char *path = changed(n.gguf, "output.weight",
+                               tarn_mul(tarn_module_find(model, "transformer.wte.weight"), tarn_scalar(2)), NULL);
     assert_close(logits_from(path), tarn_mul(logits_of(model), tarn_scalar(2)), 0);
     assert_true(tarn_model_convert(path, n.back, NULL, NULL));
     assert_close(logits_from(n.back), tarn_mul(logits_of(model), tarn_scalar(2)), 0);

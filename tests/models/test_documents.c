@@ -1,5 +1,5 @@
-/* test_documents.c: documents that share the rows of a batch are to GPT-2 and to the Llama family what each is alone: logits, losses,
- * gradients. */
+/* test_documents.c: documents that share the rows of a batch are to GPT-2 and to the Llama family what each is alone:
+ * logits, losses, gradients. */
 #include "models/lm/arch.h"
 #include "support/check.h"
 
@@ -37,7 +37,8 @@ static tarn_tensor *whole(const int32_t *values)
 
 static tarn_tensor *part(const int32_t *values, int d)
 {
-    return good(tarn_from_i32(values + place[d].row * CONTEXT + place[d].begin, TARN_SHAPE(1, place[d].end - place[d].begin), CPU));
+    return good(tarn_from_i32(values + place[d].row * CONTEXT + place[d].begin,
+                              TARN_SHAPE(1, place[d].end - place[d].begin), CPU));
 }
 
 static int64_t counted(const int32_t *targets, int64_t count)
@@ -69,7 +70,8 @@ static void check_logits(tarn_module *model, const batch *b)
     tarn_tensor *logits = good(tarn_forward(model->child[TARN__MODEL_HEAD], x));
     for (int d = 0; d < DOCUMENTS; d++) {
         tarn_tensor *row = tarn_slice(logits, 0, place[d].row, place[d].row + 1);
-        assert_close(good(tarn_slice(row, 1, place[d].begin, place[d].end)), good(tarn_forward(model, part(b->ids, d))), 1e-11);
+        assert_close(good(tarn_slice(row, 1, place[d].begin, place[d].end)), good(tarn_forward(model, part(b->ids, d))),
+                     1e-11);
     }
 }
 
@@ -79,9 +81,11 @@ static tarn_tensor *loss_alone(tarn_module *model, const batch *b)
     double all = (double)counted(b->targets, ROWS * CONTEXT);
     tarn_tensor *sum = good(tarn_zeros(TARN_SCALAR, TARN_F64, CPU));
     for (int d = 0; d < DOCUMENTS; d++) {
-        double share = (double)counted(b->targets + place[d].row * CONTEXT + place[d].begin, place[d].end - place[d].begin) / all;
+        double share =
+            (double)counted(b->targets + place[d].row * CONTEXT + place[d].begin, place[d].end - place[d].begin) / all;
         if (share > 0)
-            sum = good(tarn_add(sum, tarn_mul(tarn_model_loss(model, part(b->ids, d), part(b->targets, d)), tarn_scalar(share))));
+            sum = good(tarn_add(
+                sum, tarn_mul(tarn_model_loss(model, part(b->ids, d), part(b->targets, d)), tarn_scalar(share))));
     }
     return sum;
 }
@@ -99,7 +103,8 @@ static void documents_are_as_they_are_alone(tarn_module *together, tarn_module *
     assert_close(loss, sum, 1e-12);
     assert_true(tarn_backward(loss) && tarn_backward(sum));
     for (int i = 0; i < tarn_module_parameter_count(together); i++)
-        assert_close_for_size(tarn_grad(tarn_module_parameter(together, i)), tarn_grad(tarn_module_parameter(alone, i)), 1e-10);
+        assert_close_for_size(tarn_grad(tarn_module_parameter(together, i)), tarn_grad(tarn_module_parameter(alone, i)),
+                              1e-10);
     tarn_module_free(together);
     tarn_module_free(alone);
     assert_ok();
@@ -110,7 +115,8 @@ static const tarn_recompute recomputes[] = {TARN_RECOMPUTE_NONE, TARN_RECOMPUTE_
 static void gpt2_sees_each_document_alone(void **state)
 {
     (void)state;
-    tarn_gpt2_config config = {.vocab = VOCAB, .context = CONTEXT, .layers = 2, .heads = 2, .width = 12, .dtype = TARN_F64};
+    tarn_gpt2_config config = {
+        .vocab = VOCAB, .context = CONTEXT, .layers = 2, .heads = 2, .width = 12, .dtype = TARN_F64};
     for (int i = 0; i < 3; i++) {
         config.recompute = recomputes[i];
         documents_are_as_they_are_alone(tarn_model_gpt2(&config, CPU, 3), tarn_model_gpt2(&config, CPU, 3));
@@ -153,8 +159,10 @@ static void no_bit_comes_from_another_document(void **state)
         b.ids[t] = (b.ids[t] + 1) % VOCAB;
     tarn_tensor *after = good(kind->hidden(model->child[TARN__MODEL_BODY], whole(b.ids), &documents));
     for (int d = 0; d < DOCUMENTS; d++) {
-        double *x = values_of(good(tarn_slice(tarn_slice(before, 0, place[d].row, place[d].row + 1), 1, place[d].begin, place[d].end)));
-        double *y = values_of(good(tarn_slice(tarn_slice(after, 0, place[d].row, place[d].row + 1), 1, place[d].begin, place[d].end)));
+        double *x = values_of(
+            good(tarn_slice(tarn_slice(before, 0, place[d].row, place[d].row + 1), 1, place[d].begin, place[d].end)));
+        double *y = values_of(
+            good(tarn_slice(tarn_slice(after, 0, place[d].row, place[d].row + 1), 1, place[d].begin, place[d].end)));
         size_t bytes = sizeof(double) * 8 * (size_t)(place[d].end - place[d].begin);
         assert_true((memcmp(x, y, bytes) == 0) == (d != 2));
         free(x);
@@ -170,7 +178,8 @@ static void what_does_not_fit_is_refused(void **state)
     tarn_module *model = tarn_model_gpt2(&config, CPU, 3);
     batch b = fill();
     tarn_tensor *ids = whole(b.ids), *targets = whole(b.targets), *starts = whole(b.starts);
-    assert_null(tarn__model_loss_of("fit", model, ids, targets, &(tarn__documents){tarn_slice(starts, 1, 0, 9), starts}));
+    assert_null(
+        tarn__model_loss_of("fit", model, ids, targets, &(tarn__documents){tarn_slice(starts, 1, 0, 9), starts}));
     assert_error_about(TARN_ERROR_SHAPE, "fit: positions", "must have the shape of the tokens");
     assert_null(tarn__model_loss_of("fit", model, ids, targets, &(tarn__documents){starts, NULL}));
     assert_error(TARN_ERROR_ARGUMENT, "starts");

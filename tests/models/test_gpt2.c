@@ -1,4 +1,5 @@
-/* test_gpt2.c: GPT-2: its shapes, names, first values and gradients, what dropout does, that it learns, and its folders. */
+/* test_gpt2.c: GPT-2: its shapes, names, first values and gradients, what dropout does, that it learns, and its
+ * folders. */
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -37,7 +38,7 @@ static void stir(tarn_module *model)
     assert_ok();
 }
 
-/* ---- the network ----------------------------------------------------------------------------------------------------------- */
+/* ---- the network ------------------------------------------------------------------------------------------------- */
 
 static void the_published_sizes_have_the_published_numbers_of_parameters(void **state)
 {
@@ -45,13 +46,14 @@ static void the_published_sizes_have_the_published_numbers_of_parameters(void **
     static const struct {
         const char *name;
         int64_t parameters;
-    } sizes[] = {{"gpt2", 124439808},       {"gpt2-124m", 124439808}, {"gpt2-medium", 354823168}, {"gpt2-350m", 354823168},
-                 {"gpt2-large", 774030080}, {"gpt2-774m", 774030080}, {"gpt2-xl", 1557611200},    {"gpt2-1.5b", 1557611200}};
+    } sizes[] = {{"gpt2", 124439808},      {"gpt2-124m", 124439808},  {"gpt2-medium", 354823168},
+                 {"gpt2-350m", 354823168}, {"gpt2-large", 774030080}, {"gpt2-774m", 774030080},
+                 {"gpt2-xl", 1557611200},  {"gpt2-1.5b", 1557611200}};
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
         tarn_gpt2_config c;
         assert_true(tarn_gpt2_config_named(sizes[i].name, &c));
-        int64_t norm = 2 * c.width, block = 2 * norm + c.width * 3 * c.width + 3 * c.width + c.width * c.width + c.width +
-                                            2 * 4 * c.width * c.width + 4 * c.width + c.width;
+        int64_t norm = 2 * c.width, block = 2 * norm + c.width * 3 * c.width + 3 * c.width + c.width * c.width +
+                                            c.width + 2 * 4 * c.width * c.width + 4 * c.width + c.width;
         assert_int_equal(c.vocab * c.width + c.context * c.width + c.layers * block + norm, sizes[i].parameters);
         assert_true(c.has_end && c.end == 50256 && c.context == 1024 && c.width % c.heads == 0);
     }
@@ -106,7 +108,8 @@ static void first_values_are_gpt2_s_and_follow_from_the_seed_alone(void **state)
     double drawn = tarn_item(tarn_uniform(TARN_SCALAR, 0, 1, TARN_F64, CPU));
     tarn_seed(3);
     tarn_module *a = make(&config, 5);
-    assert_true(tarn_item(tarn_uniform(TARN_SCALAR, 0, 1, TARN_F64, CPU)) == drawn); /* the thread's generator did not move */
+    /* the thread's generator did not move */
+    assert_true(tarn_item(tarn_uniform(TARN_SCALAR, 0, 1, TARN_F64, CPU)) == drawn);
     tarn_module *b = make(&config, 5), *c = make(&config, 6);
     assert_true(fabs(deviation_of(a, "transformer.wte.weight") - 0.02) < 0.0005);
     assert_true(fabs(deviation_of(a, "transformer.wpe.weight") - 0.02) < 0.001);
@@ -117,7 +120,8 @@ static void first_values_are_gpt2_s_and_follow_from_the_seed_alone(void **state)
     assert_true(deviation_of(a, "transformer.h.7.ln_2.weight") == 1);
     const char *name = "transformer.h.7.mlp.c_proj.weight";
     assert_close(tarn_module_find(a, name), tarn_module_find(b, name), 0);
-    assert_true(tarn_item_at(tarn_module_find(a, name), TARN_SHAPE(0, 0)) != tarn_item_at(tarn_module_find(c, name), TARN_SHAPE(0, 0)));
+    assert_true(tarn_item_at(tarn_module_find(a, name), TARN_SHAPE(0, 0)) !=
+                tarn_item_at(tarn_module_find(c, name), TARN_SHAPE(0, 0)));
     tarn_module_free(a);
     tarn_module_free(b);
     tarn_module_free(c);
@@ -146,7 +150,8 @@ static bool find_blocks(tarn_module *module, const char *path, void *ctx)
     return true;
 }
 
-/* Every part written out with plain operations; the blocks alone, as modules of their own, give what lies between embeddings and last norm. */
+/* Every part written out with plain operations; the blocks alone, as modules of their own, give what lies between
+ * embeddings and last norm. */
 static void the_model_is_its_parts(void **state)
 {
     (void)state;
@@ -154,7 +159,8 @@ static void the_model_is_its_parts(void **state)
     stir(model);
     tarn_tensor *tokens = tokens_of(2, 7, 17);
     tarn_tensor *table = tarn_module_find(model, "transformer.wte.weight");
-    tarn_tensor *x = tarn_add(tarn_embedding(table, tokens), tarn_slice(tarn_module_find(model, "transformer.wpe.weight"), 0, 0, 7));
+    tarn_tensor *x =
+        tarn_add(tarn_embedding(table, tokens), tarn_slice(tarn_module_find(model, "transformer.wpe.weight"), 0, 0, 7));
     tarn_module *blocks = NULL;
     assert_true(tarn_module_visit(model, find_blocks, &blocks));
     tarn_tensor *through = good(tarn_forward(blocks, x));
@@ -167,8 +173,8 @@ static void the_model_is_its_parts(void **state)
         for (int h = 0; h < 2; h++) {
             tarn_tensor *q = tarn_slice(qkv[0], 2, 4 * h, 4 * h + 4), *k = tarn_slice(qkv[1], 2, 4 * h, 4 * h + 4);
             tarn_tensor *p = tarn_mul(tarn_matmul(q, tarn_transpose(k, 1, 2)), tarn_scalar(0.5));
-            tarn_tensor *future =
-                tarn_gt(tarn_unsqueeze(tarn_arange(0, 7, 1, TARN_F32, CPU), 0), tarn_unsqueeze(tarn_arange(0, 7, 1, TARN_F32, CPU), 1));
+            tarn_tensor *future = tarn_gt(tarn_unsqueeze(tarn_arange(0, 7, 1, TARN_F32, CPU), 0),
+                                          tarn_unsqueeze(tarn_arange(0, 7, 1, TARN_F32, CPU), 1));
             p = tarn_softmax(tarn_where(future, tarn_scalar(-1e30), p), 2);
             heads[h] = tarn_matmul(p, tarn_slice(qkv[2], 2, 4 * h, 4 * h + 4));
         }
@@ -180,12 +186,13 @@ static void the_model_is_its_parts(void **state)
 #undef PART
     }
     assert_close(through, good(x), 1e-5);
-    x = tarn_layernorm(x, tarn_module_find(model, "transformer.ln_f.weight"), tarn_module_find(model, "transformer.ln_f.bias"), 1e-5);
+    x = tarn_layernorm(x, tarn_module_find(model, "transformer.ln_f.weight"),
+                       tarn_module_find(model, "transformer.ln_f.bias"), 1e-5);
     assert_close(good(tarn_forward(model, tokens)), good(tarn_matmul(x, tarn_transpose(table, 0, 1))), 1e-5);
     tarn_module_free(model);
 }
 
-/* ---- gradients ------------------------------------------------------------------------------------------------------------- */
+/* ---- gradients --------------------------------------------------------------------------------------------------- */
 
 typedef struct problem {
     tarn_module *model;
@@ -217,7 +224,8 @@ static void check_gradients(const tarn_gpt2_config *config)
 static void every_gradient_is_that_of_differences(void **state)
 {
     (void)state;
-    tarn_gpt2_config tiny = {.vocab = 5, .context = 4, .layers = 2, .heads = 2, .width = 4, .inner = 6, .dtype = TARN_F64};
+    tarn_gpt2_config tiny = {
+        .vocab = 5, .context = 4, .layers = 2, .heads = 2, .width = 4, .inner = 6, .dtype = TARN_F64};
     check_gradients(&tiny);
     tiny.layers = 1;
     tiny.dropout = 0.3; /* the same masks in forward and backward */
@@ -231,8 +239,8 @@ static void the_loss_is_the_cross_entropy_of_the_logits_and_passes_over_targets_
     stir(model);
     tarn_tensor *tokens = tokens_of(2, 3, 17);
     const int64_t targets[] = {1, -100, 3, 4, 5, -100}, kept[] = {1, 3, 4, 5}, places[] = {0, 2, 3, 4};
-    tarn_tensor *rows =
-        tarn_index_select(tarn_reshape(tarn_forward(model, tokens), TARN_SHAPE(6, 17)), 0, tarn_from_i64(places, TARN_SHAPE(4), CPU));
+    tarn_tensor *rows = tarn_index_select(tarn_reshape(tarn_forward(model, tokens), TARN_SHAPE(6, 17)), 0,
+                                          tarn_from_i64(places, TARN_SHAPE(4), CPU));
     assert_close(good(tarn_gpt2_loss(model, tokens, tarn_from_i64(targets, TARN_SHAPE(2, 3), CPU))),
                  good(tarn_cross_entropy(rows, tarn_from_i64(kept, TARN_SHAPE(4), CPU), NULL)), 1e-6);
     tarn_module_free(model);
@@ -246,7 +254,8 @@ static void it_learns_a_text_by_heart(void **state)
     int32_t text[13];
     for (int i = 0; i < 13; i++)
         text[i] = (i * i + 3) % 17;
-    tarn_tensor *tokens = tarn_from_i32(text, TARN_SHAPE(1, 12), CPU), *targets = tarn_from_i32(text + 1, TARN_SHAPE(1, 12), CPU);
+    tarn_tensor *tokens = tarn_from_i32(text, TARN_SHAPE(1, 12), CPU),
+                *targets = tarn_from_i32(text + 1, TARN_SHAPE(1, 12), CPU);
     double first = 0, last = 0;
     for (int step = 0; step < 60; step++) {
         tarn_scope *scope = tarn_scope_open();
@@ -265,7 +274,7 @@ static void it_learns_a_text_by_heart(void **state)
     tarn_module_free(model);
 }
 
-/* ---- dropout and dtypes ---------------------------------------------------------------------------------------------------- */
+/* ---- dropout and dtypes ------------------------------------------------------------------------------------------ */
 
 static double distance(tarn_module *model, tarn_tensor *tokens, tarn_tensor *from)
 {
@@ -354,7 +363,8 @@ static void the_configuration_can_be_asked_for_and_used_again(void **state)
     config.embedding_dropout = -1;
     tarn_module *model = make(&config, 1);
     assert_true(tarn_gpt2_config_of(model, &found));
-    assert_true(found.inner == 32 && found.epsilon == 1e-5 && found.attention_dropout == 0.1 && found.embedding_dropout < 0);
+    assert_true(found.inner == 32 && found.epsilon == 1e-5 && found.attention_dropout == 0.1 &&
+                found.embedding_dropout < 0);
     tarn_module *second = make(&found, 1);
     assert_true(tarn_gpt2_config_of(second, &again));
     assert_same_config(&found, &again);
@@ -392,12 +402,13 @@ static void it_runs_on_other_devices(void **state)
     tarn_module *here = make(&small, 4), *model = tarn_model_gpt2(&small, there, 4);
     assert_ok();
     tarn_tensor *tokens = tokens_of(2, 6, 17);
-    assert_close(good(tarn_to(tarn_forward(model, tarn_to(tokens, there)), CPU)), good(tarn_forward(here, tokens)), 1e-6);
+    assert_close(good(tarn_to(tarn_forward(model, tarn_to(tokens, there)), CPU)), good(tarn_forward(here, tokens)),
+                 1e-6);
     tarn_module_free(here);
     tarn_module_free(model);
 }
 
-/* ---- folders --------------------------------------------------------------------------------------------------------------- */
+/* ---- folders ----------------------------------------------------------------------------------------------------- */
 
 static const char *in_folder(const char *name, const char *file)
 {
@@ -441,7 +452,8 @@ static void a_folder_keeps_all_of_a_model(void **state)
     tarn_safetensors *file = tarn_safetensors_open(in_folder("new/deep", "model.safetensors"));
     tarn_safetensors_entry entry;
     assert_int_equal(tarn_safetensors_count(file), 28); /* the head is the tokens' table */
-    assert_true(tarn_safetensors_info(file, tarn_safetensors_find(file, "transformer.wte.weight"), &entry) && entry.dtype == TARN_BF16);
+    assert_true(tarn_safetensors_info(file, tarn_safetensors_find(file, "transformer.wte.weight"), &entry) &&
+                entry.dtype == TARN_BF16);
     tarn_safetensors_close(file);
     tarn_module_free(model);
 }
@@ -581,7 +593,8 @@ static void every_wrong_config_is_refused_by_name(void **state)
         {GPT2 SIZES "}", ""},
         {GPT2 SIZES ", \"n_inner\": null, \"eos_token_id\": null, \"unknown\": [1]}", ""},
         {GPT2 SIZES ", \"n_inner\": 32, \"eos_token_id\": 50256, \"activation_function\": \"gelu_pytorch_tanh\"}", ""},
-        {GPT2 SIZES ", \"resid_pdrop\": 0, \"attn_pdrop\": 0.0, \"embd_pdrop\": 0.5, \"layer_norm_epsilon\": 1e-5}", ""},
+        {GPT2 SIZES ", \"resid_pdrop\": 0, \"attn_pdrop\": 0.0, \"embd_pdrop\": 0.5, \"layer_norm_epsilon\": 1e-5}",
+         ""},
         {"", "is an empty file"},
         {"[]", "no object"},
         {"{}", "\"model_type\" is missing"},
@@ -594,12 +607,16 @@ static void every_wrong_config_is_refused_by_name(void **state)
         {GPT2 "\"vocab_size\": 17.0}", "\"vocab_size\" is no whole number"},
         {GPT2 "\"vocab_size\": 0}", "\"vocab_size\" is 0"},
         {GPT2 "\"vocab_size\": 17, \"n_positions\": 99999999999}", "\"n_positions\" is 99999999999"},
-        {GPT2 "\"vocab_size\": 17, \"n_positions\": 12, \"n_layer\": 1025, \"n_head\": 2, \"n_embd\": 8}", ".layers is 1025"},
-        {GPT2 "\"vocab_size\": 17, \"n_positions\": 12, \"n_layer\": 2, \"n_head\": 3, \"n_embd\": 8}", "do not divide"},
+        {GPT2 "\"vocab_size\": 17, \"n_positions\": 12, \"n_layer\": 1025, \"n_head\": 2, \"n_embd\": 8}",
+         ".layers is 1025"},
+        {GPT2 "\"vocab_size\": 17, \"n_positions\": 12, \"n_layer\": 2, \"n_head\": 3, \"n_embd\": 8}",
+         "do not divide"},
         {GPT2 "\"vocab_size\": 17, \"n_positions\": 12, \"n_layer\": 2, \"n_head\": 2, \"n_embd\": 10}", "do not fit"},
         {GPT2 "\"vocab_size\": 17, \"n_positions\": 12, \"n_layer\": 3, \"n_head\": 2, \"n_embd\": 8}", "missing"},
-        {GPT2 "\"vocab_size\": 17, \"n_positions\": 12, \"n_layer\": 1, \"n_head\": 2, \"n_embd\": 8}", "does not have"},
-        {GPT2 "\"vocab_size\": 2000000000, \"n_positions\": 12, \"n_layer\": 2, \"n_head\": 1, \"n_embd\": 2000000000}", "model_open"},
+        {GPT2 "\"vocab_size\": 17, \"n_positions\": 12, \"n_layer\": 1, \"n_head\": 2, \"n_embd\": 8}",
+         "does not have"},
+        {GPT2 "\"vocab_size\": 2000000000, \"n_positions\": 12, \"n_layer\": 2, \"n_head\": 1, \"n_embd\": 2000000000}",
+         "model_open"},
         {GPT2 SIZES ", \"n_inner\": 0}", "\"n_inner\" is 0"},
         {GPT2 SIZES ", \"n_inner\": 32.5}", "\"n_inner\" is no whole number"},
         {GPT2 SIZES ", \"n_inner\": \"32\"}", "\"n_inner\" is no number"},
@@ -612,7 +629,8 @@ static void every_wrong_config_is_refused_by_name(void **state)
         {GPT2 SIZES ", \"activation_function\": \"relu\"}", "'relu' is not supported"},
         {GPT2 SIZES ", \"activation_function\": null}", "\"activation_function\" is no text"},
         {GPT2 SIZES ", \"scale_attn_weights\": false}", "\"scale_attn_weights\": false is not supported"},
-        {GPT2 SIZES ", \"scale_attn_by_inverse_layer_idx\": true}", "\"scale_attn_by_inverse_layer_idx\": true is not supported"},
+        {GPT2 SIZES ", \"scale_attn_by_inverse_layer_idx\": true}",
+         "\"scale_attn_by_inverse_layer_idx\": true is not supported"},
         {GPT2 SIZES ", \"add_cross_attention\": true}", "\"add_cross_attention\": true is not supported"},
         {GPT2 SIZES ", \"tie_word_embeddings\": false}", "1 missing: 'lm_head.weight'"},
         {GPT2 SIZES ", \"tie_word_embeddings\": 1}", "neither true nor false"},
@@ -631,7 +649,7 @@ static void every_wrong_config_is_refused_by_name(void **state)
     tarn_module_free(model);
 }
 
-/* ---- without memory -------------------------------------------------------------------------------------------------------- */
+/* ---- without memory ---------------------------------------------------------------------------------------------- */
 
 static void a_failed_allocation_anywhere_leaves_nothing_behind(void **state)
 {
@@ -659,7 +677,8 @@ static void a_failed_allocation_anywhere_leaves_nothing_behind(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(a_failed_allocation_anywhere_leaves_nothing_behind, clear_error), /* first: nothing holds memory yet */
+        cmocka_unit_test_setup(a_failed_allocation_anywhere_leaves_nothing_behind,
+                               clear_error), /* first: nothing holds memory yet */
         in_scope(the_published_sizes_have_the_published_numbers_of_parameters),
         in_scope(names_and_shapes_are_those_of_transformers),
         in_scope(first_values_are_gpt2_s_and_follow_from_the_seed_alone),
@@ -676,10 +695,14 @@ int main(void)
         in_scope(it_runs_on_other_devices),
     };
     const struct CMUnitTest folders[] = {
-        in_scope(a_folder_keeps_all_of_a_model),         in_scope(names_without_their_prefix_masks_and_a_tied_head_are_read),
-        in_scope(weights_that_do_not_fit_are_refused),   in_scope(folders_without_weights_say_what_to_do),
-        in_scope(every_wrong_config_is_refused_by_name), in_scope(a_write_that_fails_mixes_nothing),
+        in_scope(a_folder_keeps_all_of_a_model),
+        in_scope(names_without_their_prefix_masks_and_a_tied_head_are_read),
+        in_scope(weights_that_do_not_fit_are_refused),
+        in_scope(folders_without_weights_say_what_to_do),
+        in_scope(every_wrong_config_is_refused_by_name),
+        in_scope(a_write_that_fails_mixes_nothing),
     };
     int failures = cmocka_run_group_tests_name("model", tests, NULL, NULL);
-    return failures + (TARN__HAVE_JANSSON ? cmocka_run_group_tests_name("folders", folders, make_scratch, remove_scratch) : 0);
+    return failures +
+           (TARN__HAVE_JANSSON ? cmocka_run_group_tests_name("folders", folders, make_scratch, remove_scratch) : 0);
 }

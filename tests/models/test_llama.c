@@ -1,16 +1,30 @@
-/* test_llama.c: the Llama family: shapes, names, first values, gradients, decoding with a cache, threads and devices. Its folders are in test_llama_files.c. */
+/* test_llama.c: the Llama family: shapes, names, first values, gradients, decoding with a cache, threads and devices.
+ * Its folders are in test_llama_files.c. */
 #include "support/check.h"
 
 #define CPU tarn_device_cpu()
 enum { VOCAB = 19, CONTEXT = 24 };
 
 /* Heads that do not fill the width, and two of them for each of keys. */
-static const tarn_llama_config small = {
-    .vocab = VOCAB, .context = CONTEXT, .layers = 2, .heads = 4, .width = 12, .inner = 20, .kv_heads = 2, .head_width = 6};
+static const tarn_llama_config small = {.vocab = VOCAB,
+                                        .context = CONTEXT,
+                                        .layers = 2,
+                                        .heads = 4,
+                                        .width = 12,
+                                        .inner = 20,
+                                        .kv_heads = 2,
+                                        .head_width = 6};
 
 /* One of each family, with every kind of rotary positions. */
 static const tarn_llama_config families[] = {
-    {.vocab = VOCAB, .context = CONTEXT, .layers = 2, .heads = 4, .width = 12, .inner = 20, .kv_heads = 2, .head_width = 6},
+    {.vocab = VOCAB,
+     .context = CONTEXT,
+     .layers = 2,
+     .heads = 4,
+     .width = 12,
+     .inner = 20,
+     .kv_heads = 2,
+     .head_width = 6},
     {.vocab = VOCAB,
      .context = CONTEXT,
      .layers = 3,
@@ -81,7 +95,7 @@ static tarn_module *stirred(const tarn_llama_config *config)
     return stirred_by(config, 0.25);
 }
 
-/* ---- the network ----------------------------------------------------------------------------------------------------------- */
+/* ---- the network ------------------------------------------------------------------------------------------------- */
 
 static int64_t numbers_of(const tarn_llama_config *c)
 {
@@ -162,15 +176,23 @@ static double deviation_of(tarn_module *model, const char *name)
 static void first_values_follow_from_the_seed_alone(void **state)
 {
     (void)state;
-    const tarn_llama_config config = {
-        .vocab = 300, .context = 64, .layers = 2, .heads = 4, .width = 64, .inner = 160, .qkv_bias = true, .family = "qwen2"};
+    const tarn_llama_config config = {.vocab = 300,
+                                      .context = 64,
+                                      .layers = 2,
+                                      .heads = 4,
+                                      .width = 64,
+                                      .inner = 160,
+                                      .qkv_bias = true,
+                                      .family = "qwen2"};
     tarn_seed(3);
     double drawn = tarn_item(tarn_uniform(TARN_SCALAR, 0, 1, TARN_F64, CPU));
     tarn_seed(3);
     tarn_module *a = make(&config, 5);
-    assert_true(tarn_item(tarn_uniform(TARN_SCALAR, 0, 1, TARN_F64, CPU)) == drawn); /* the thread's generator did not move */
+    /* the thread's generator did not move */
+    assert_true(tarn_item(tarn_uniform(TARN_SCALAR, 0, 1, TARN_F64, CPU)) == drawn);
     tarn_module *b = make(&config, 5), *c = make(&config, 6);
-    static const char *const drawn_names[] = {"model.embed_tokens.weight", "lm_head.weight", "model.layers.1.self_attn.o_proj.weight",
+    static const char *const drawn_names[] = {"model.embed_tokens.weight", "lm_head.weight",
+                                              "model.layers.1.self_attn.o_proj.weight",
                                               "model.layers.1.mlp.down_proj.weight"};
     for (int i = 0; i < 4; i++)
         assert_true(fabs(deviation_of(a, drawn_names[i]) - 0.02) < 0.001);
@@ -189,7 +211,8 @@ static void the_model_is_its_parts(void **state)
 {
     (void)state;
     tarn_module *model = stirred(&small);
-    tarn_tensor *tokens = tokens_of(2, 7, VOCAB), *x = tarn_embedding(tarn_module_find(model, "model.embed_tokens.weight"), tokens);
+    tarn_tensor *tokens = tokens_of(2, 7, VOCAB),
+                *x = tarn_embedding(tarn_module_find(model, "model.embed_tokens.weight"), tokens);
     for (int i = 0; i < 2; i++) {
         char name[80];
 #define PART(part) (snprintf(name, sizeof(name), "model.layers.%d.%s.weight", i, part), tarn_module_find(model, name))
@@ -198,9 +221,11 @@ static void the_model_is_its_parts(void **state)
         tarn_tensor *q = tarn_rope(tarn_reshape(TURNED(y, "self_attn.q_proj"), TARN_SHAPE(2, 7, 4, 6)), NULL, NULL);
         tarn_tensor *k = tarn_rope(tarn_reshape(TURNED(y, "self_attn.k_proj"), TARN_SHAPE(2, 7, 2, 6)), NULL, NULL);
         tarn_tensor *v = tarn_reshape(TURNED(y, "self_attn.v_proj"), TARN_SHAPE(2, 7, 2, 6));
-        tarn_tensor *at = tarn_arange(0, 7, 1, TARN_F32, CPU), *future = tarn_gt(tarn_unsqueeze(at, 0), tarn_unsqueeze(at, 1));
+        tarn_tensor *at = tarn_arange(0, 7, 1, TARN_F32, CPU),
+                    *future = tarn_gt(tarn_unsqueeze(at, 0), tarn_unsqueeze(at, 1));
         for (int h = 0; h < 4; h++) {
-            tarn_tensor *own = tarn_squeeze(tarn_slice(q, 2, h, h + 1), 2), *shared = tarn_squeeze(tarn_slice(k, 2, h / 2, h / 2 + 1), 2);
+            tarn_tensor *own = tarn_squeeze(tarn_slice(q, 2, h, h + 1), 2),
+                        *shared = tarn_squeeze(tarn_slice(k, 2, h / 2, h / 2 + 1), 2);
             tarn_tensor *p = tarn_mul(tarn_matmul(own, tarn_transpose(shared, 1, 2)), tarn_scalar(1 / sqrt(6)));
             p = tarn_softmax(tarn_where(future, tarn_scalar(-1e30), p), 2);
             heads[h] = tarn_matmul(p, tarn_squeeze(tarn_slice(v, 2, h / 2, h / 2 + 1), 2));
@@ -240,7 +265,7 @@ static void rotary_positions_are_those_of_the_configuration(void **state)
     }
 }
 
-/* ---- gradients ------------------------------------------------------------------------------------------------------------- */
+/* ---- gradients --------------------------------------------------------------------------------------------------- */
 
 typedef struct problem {
     tarn_module *model;
@@ -260,11 +285,12 @@ static void every_gradient_is_that_of_differences(void **state)
     for (int f = 0; f < FAMILIES; f++)
         for (int recompute = TARN_RECOMPUTE_NONE; recompute <= TARN_RECOMPUTE_BLOCK; recompute++) {
             tarn_llama_config tiny = families[f];
-            tiny.vocab = 5, tiny.width = 4, tiny.inner = 3, tiny.layers = f == 0 ? 2 : 1, tiny.heads = 2, tiny.head_width = f % 2 ? 4 : 0,
-            tiny.kv_heads = 1;
+            tiny.vocab = 5, tiny.width = 4, tiny.inner = 3, tiny.layers = f == 0 ? 2 : 1, tiny.heads = 2,
+            tiny.head_width = f % 2 ? 4 : 0, tiny.kv_heads = 1;
             tiny.dtype = TARN_F64;
             tiny.recompute = (tarn_recompute)recompute;
-            tarn_module *model = stirred_by(&tiny, 0.8); /* a norm of numbers near 0 bends more than differences can follow */
+            /* a norm of numbers near 0 bends more than differences can follow */
+            tarn_module *model = stirred_by(&tiny, 0.8);
             problem p = {model, tokens_of(2, 3, 5), tokens_of(2, 3, 5)};
             tarn_tensor *inputs[40];
             int count = tarn_module_parameter_count(model);
@@ -282,8 +308,8 @@ static void the_loss_passes_over_targets_of_minus_100(void **state)
     tarn_module *model = stirred(&small);
     tarn_tensor *tokens = tokens_of(2, 3, VOCAB);
     const int64_t targets[] = {1, -100, 3, 4, 5, -100}, kept[] = {1, 3, 4, 5}, places[] = {0, 2, 3, 4};
-    tarn_tensor *rows =
-        tarn_index_select(tarn_reshape(tarn_forward(model, tokens), TARN_SHAPE(6, VOCAB)), 0, tarn_from_i64(places, TARN_SHAPE(4), CPU));
+    tarn_tensor *rows = tarn_index_select(tarn_reshape(tarn_forward(model, tokens), TARN_SHAPE(6, VOCAB)), 0,
+                                          tarn_from_i64(places, TARN_SHAPE(4), CPU));
     assert_close(good(tarn_model_loss(model, tokens, tarn_from_i64(targets, TARN_SHAPE(2, 3), CPU))),
                  good(tarn_cross_entropy(rows, tarn_from_i64(kept, TARN_SHAPE(4), CPU), NULL)), 1e-6);
     tarn_module_free(model);
@@ -297,7 +323,8 @@ static void it_learns_a_text_by_heart(void **state)
     int32_t text[13];
     for (int i = 0; i < 13; i++)
         text[i] = (i * i + 3) % VOCAB;
-    tarn_tensor *tokens = tarn_from_i32(text, TARN_SHAPE(1, 12), CPU), *targets = tarn_from_i32(text + 1, TARN_SHAPE(1, 12), CPU);
+    tarn_tensor *tokens = tarn_from_i32(text, TARN_SHAPE(1, 12), CPU),
+                *targets = tarn_from_i32(text + 1, TARN_SHAPE(1, 12), CPU);
     double first = 0, last = 0;
     for (int step = 0; step < 80; step++) {
         tarn_scope *scope = tarn_scope_open();
@@ -346,7 +373,8 @@ static void what_is_made_again_gives_the_same_gradients(void **state)
 static void threads_change_no_bit(void **state)
 {
     (void)state;
-    tarn_llama_config c = {.vocab = VOCAB, .context = CONTEXT, .layers = 2, .heads = 8, .width = 128, .inner = 320, .kv_heads = 2};
+    tarn_llama_config c = {
+        .vocab = VOCAB, .context = CONTEXT, .layers = 2, .heads = 8, .width = 128, .inner = 320, .kv_heads = 2};
     tarn_tensor *first = NULL;
     for (int threads = 1; threads <= 4; threads *= 2) {
         tarn_set_threads(threads);
@@ -377,7 +405,7 @@ static void parameters_may_be_of_any_float_dtype(void **state)
     tarn_module_free(exact);
 }
 
-/* ---- decoding -------------------------------------------------------------------------------------------------------------- */
+/* ---- decoding ---------------------------------------------------------------------------------------------------- */
 
 /* Texts are cut at random into pieces of one token or several. */
 static void pieces_give_the_logits_of_the_whole(void **state)
@@ -432,7 +460,7 @@ static void a_step_of_training_and_one_of_decoding_stay_on_the_device(void **sta
     }
 }
 
-/* ---- what is known of one -------------------------------------------------------------------------------------------------- */
+/* ---- what is known of one ---------------------------------------------------------------------------------------- */
 
 static void the_configuration_can_be_asked_for_and_used_again(void **state)
 {
@@ -441,16 +469,18 @@ static void the_configuration_can_be_asked_for_and_used_again(void **state)
     tarn_model_facts facts;
     tarn_module *model = make(&families[2], 1);
     assert_true(tarn_llama_config_of(model, &found));
-    assert_true(found.head_width == 4 && found.epsilon == 1e-5 && found.rope_theta == 10000 && found.rope_context == 8192 &&
-                found.rope_factor == 8);
+    assert_true(found.head_width == 4 && found.epsilon == 1e-5 && found.rope_theta == 10000 &&
+                found.rope_context == 8192 && found.rope_factor == 8);
     assert_string_equal(found.family, "qwen2");
     tarn_module *second = make(&found, 1);
     assert_true(tarn_llama_config_of(second, &again));
-    assert_true(again.vocab == found.vocab && again.kv_heads == 1 && again.inner == found.inner && again.qkv_bias && again.tied);
+    assert_true(again.vocab == found.vocab && again.kv_heads == 1 && again.inner == found.inner && again.qkv_bias &&
+                again.tied);
     assert_true(tarn_model_facts_of(model, &facts));
     assert_string_equal(facts.type, "qwen2");
-    assert_true(facts.vocab == VOCAB && facts.context == CONTEXT && facts.layers == 1 && facts.heads == 3 && facts.kv_heads == 1 &&
-                facts.head_width == 4 && facts.width == 12 && facts.dtype == TARN_F32 && !facts.has_begin && !facts.has_end);
+    assert_true(facts.vocab == VOCAB && facts.context == CONTEXT && facts.layers == 1 && facts.heads == 3 &&
+                facts.kv_heads == 1 && facts.head_width == 4 && facts.width == 12 && facts.dtype == TARN_F32 &&
+                !facts.has_begin && !facts.has_end);
     tarn_module_free(model);
     tarn_module_free(second);
 }
@@ -481,7 +511,7 @@ static void fields_of_a_newer_header_become_zero(void **state)
     tarn_module_free(model);
 }
 
-/* ---- without memory -------------------------------------------------------------------------------------------------------- */
+/* ---- without memory ---------------------------------------------------------------------------------------------- */
 
 static void a_failed_allocation_anywhere_leaves_nothing_behind(void **state)
 {
@@ -509,7 +539,8 @@ static void a_failed_allocation_anywhere_leaves_nothing_behind(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(a_failed_allocation_anywhere_leaves_nothing_behind, clear_error), /* first: nothing holds memory yet */
+        cmocka_unit_test_setup(a_failed_allocation_anywhere_leaves_nothing_behind,
+                               clear_error), /* first: nothing holds memory yet */
         in_scope(the_published_sizes_have_the_published_numbers_of_parameters),
         in_scope(names_and_shapes_are_those_of_transformers),
         in_scope(families_have_their_own_parts),

@@ -1,4 +1,5 @@
-/* test_llama_blocks.c: the gated mlp of a Llama whose weights are blocks reads a prompt by parts: the same numbers, in less memory. On TARN_TEST_DEVICE, else the CPU. */
+/* test_llama_blocks.c: the gated mlp of a Llama whose weights are blocks reads a prompt by parts: the same numbers, in
+ * less memory. On TARN_TEST_DEVICE, else the CPU. */
 #include <stdlib.h>
 #include <tarn/autograd.h>
 #include <tarn/profile.h>
@@ -35,7 +36,14 @@ static int64_t peak_of(tarn_module *mlp, tarn_tensor *x, tarn_tensor **y)
 static void a_prompt_comes_in_parts(void **state)
 {
     (void)state;
-    const tarn_llama_config config = {.vocab = 32, .context = 128, .layers = 1, .heads = 2, .width = WIDTH, .inner = INNER, .epsilon = 1e-5, .rope_theta = 10000};
+    const tarn_llama_config config = {.vocab = 32,
+                                      .context = 128,
+                                      .layers = 1,
+                                      .heads = 2,
+                                      .width = WIDTH,
+                                      .inner = INNER,
+                                      .epsilon = 1e-5,
+                                      .rope_theta = 10000};
     tarn_module *model = tarn_model_llama(&config, device, 1);
     assert_ok();
     tarn_module *mlp = model->child[TARN__MODEL_BODY]->child[TARN__LLAMA_BLOCKS]->child[0]->child[TARN__LLAMA_MLP];
@@ -49,10 +57,12 @@ static void a_prompt_comes_in_parts(void **state)
     for (int i = 0; i < 2; i++)
         part[i] = good(tarn_linear_apply(x, w[i], NULL));
     tarn_tensor *wanted = good(tarn_linear_apply(good(tarn_swiglu(part[0], part[1])), w[2], NULL));
-    assert_close_for_size(good(tarn_to(y, CPU)), good(tarn_to(wanted, CPU)), 1e-5); /* f32 sums of 4608 in another order */
+    /* f32 sums of 4608 in another order */
+    assert_close_for_size(good(tarn_to(y, CPU)), good(tarn_to(wanted, CPU)), 1e-5);
     if (tarn_device_equal(device, CPU)) {
         assert_close(y, wanted, 0);
-        assert_in_range((uint64_t)peak, (uint64_t)wide, (uint64_t)(1.7 * (double)wide)); /* gate, and a part of up: three of them before */
+        /* gate, and a part of up: three of them before */
+        assert_in_range((uint64_t)peak, (uint64_t)wide, (uint64_t)(1.7 * (double)wide));
     }
     tarn_tensor *few = good(tarn_slice(x, 1, 0, 1)), *few_parts[2]; /* rows of a step: as before */
     tarn_no_grad_open();

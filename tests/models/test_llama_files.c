@@ -1,5 +1,5 @@
-/* test_llama_files.c: the Llama family in folders: what is written is opened again as it was, in one file or several; what config.json asks for and tarn
- * does not compute is refused by name; a real model writes its story. */
+/* test_llama_files.c: the Llama family in folders: what is written is opened again as it was, in one file or several;
+ * what config.json asks for and tarn does not compute is refused by name; a real model writes its story. */
 #include <unistd.h>
 
 #include "support/files.h"
@@ -32,7 +32,7 @@ static tarn_module *stirred(const tarn_llama_config *config)
     return model;
 }
 
-/* ---- round trips ----------------------------------------------------------------------------------------------------------- */
+/* ---- round trips ------------------------------------------------------------------------------------------------- */
 
 static const tarn_llama_config families[] = {
     {.vocab = 17,
@@ -91,14 +91,17 @@ static const tarn_llama_config families[] = {
 /* Field by field: what lies between the fields says nothing. */
 static void assert_same_config(const tarn_llama_config *a, const tarn_llama_config *b)
 {
-    assert_true(a->vocab == b->vocab && a->context == b->context && a->layers == b->layers && a->heads == b->heads && a->width == b->width);
-    assert_true(a->inner == b->inner && a->kv_heads == b->kv_heads && a->head_width == b->head_width && a->epsilon == b->epsilon);
+    assert_true(a->vocab == b->vocab && a->context == b->context && a->layers == b->layers && a->heads == b->heads &&
+                a->width == b->width);
+    assert_true(a->inner == b->inner && a->kv_heads == b->kv_heads && a->head_width == b->head_width &&
+                a->epsilon == b->epsilon);
     assert_true(a->rope_theta == b->rope_theta && a->rope_scaling == b->rope_scaling && a->qkv_bias == b->qkv_bias &&
                 a->qk_norm == b->qk_norm);
     assert_true(a->rope_scaling == TARN_ROPE_PLAIN || a->rope_factor == b->rope_factor);
     assert_true(a->rope_scaling != TARN_ROPE_LLAMA3 ||
                 (a->rope_low == b->rope_low && a->rope_high == b->rope_high && a->rope_context == b->rope_context));
-    assert_true(a->tied == b->tied && a->has_begin == b->has_begin && a->begin == b->begin && a->has_end == b->has_end && a->end == b->end);
+    assert_true(a->tied == b->tied && a->has_begin == b->has_begin && a->begin == b->begin &&
+                a->has_end == b->has_end && a->end == b->end);
     assert_true(a->also_end_count == b->also_end_count && memcmp(a->also_end, b->also_end, sizeof(a->also_end)) == 0 &&
                 a->dtype == b->dtype);
     assert_string_equal(a->family, b->family);
@@ -191,7 +194,8 @@ static void weights_are_converted_or_stay_as_they_are_stored(void **state)
             opened = tarn_model_open(scratch("stored"), CPU, &(tarn_model_open_options){.dtype = dtypes[to]});
             assert_ok();
             for (int i = 0; i < tarn_module_parameter_count(model); i++)
-                assert_close(tarn_module_parameter(opened, i), tarn_cast(tarn_detach(tarn_module_parameter(model, i)), dtypes[to]), 0);
+                assert_close(tarn_module_parameter(opened, i),
+                             tarn_cast(tarn_detach(tarn_module_parameter(model, i)), dtypes[to]), 0);
             tarn_module_free(opened);
         }
         tarn_module_free(model);
@@ -206,7 +210,8 @@ static void add_weight(const char *folder, const char *name, tarn_tensor *tensor
     tarn_safetensors_writer *writer = tarn_safetensors_create(path);
     for (int i = 0; i < tarn_safetensors_count(file); i++)
         if (strcmp(tarn_safetensors_name(file, i), name) != 0)
-            tarn_safetensors_add(writer, tarn_safetensors_name(file, i), tarn_safetensors_read(file, tarn_safetensors_name(file, i), CPU));
+            tarn_safetensors_add(writer, tarn_safetensors_name(file, i),
+                                 tarn_safetensors_read(file, tarn_safetensors_name(file, i), CPU));
     if (tensor)
         tarn_safetensors_add(writer, name, tensor);
     assert_true(tarn_safetensors_finish(writer));
@@ -244,17 +249,19 @@ static void weights_that_do_not_fit_are_refused(void **state)
     tarn_module_free(model);
 }
 
-/* ---- config.json ----------------------------------------------------------------------------------------------------------- */
+/* ---- config.json ------------------------------------------------------------------------------------------------- */
 
 #define SIZES \
-    "\"vocab_size\": 17, \"max_position_embeddings\": 12, \"num_hidden_layers\": 1, \"num_attention_heads\": 4, \"hidden_size\": 8, " \
+    "\"vocab_size\": 17, \"max_position_embeddings\": 12, \"num_hidden_layers\": 1, \"num_attention_heads\": 4, " \
+    "\"hidden_size\": 8, " \
     "\"intermediate_size\": 5, " \
     "\"num_key_value_heads\": 1, \"head_dim\": 6, \"tie_word_embeddings\": true"
 #define A(type) "{\"model_type\": \"" type "\", " SIZES
 #define ROPE ", \"rope_scaling\": "
 #define NEW ", \"rope_parameters\": "
 
-/* What config.json may say of a model with the weights of families[1], and a part of the sentence where it may not ("": it may). */
+/* What config.json may say of a model with the weights of families[1], and a part of the sentence where it may not ("":
+ * it may). */
 static void every_wrong_config_is_refused_by_name(void **state)
 {
     (void)state;
@@ -265,14 +272,17 @@ static void every_wrong_config_is_refused_by_name(void **state)
         {A("mistral") ", \"sliding_window\": null}", ""},
         {A("mistral") "}", ""}, /* the usual window is wider than the context */
         {A("mistral") ", \"sliding_window\": 12}", ""},
-        {A("mistral") ", \"sliding_window\": 11}", "\"sliding_window\" of 11 tokens is not supported in a context of 12"},
+        {A("mistral") ", \"sliding_window\": 11}",
+         "\"sliding_window\" of 11 tokens is not supported in a context of 12"},
         {A("mistral") ", \"sliding_window\": 0}", "\"sliding_window\" is 0"},
         {A("mistral") ", \"sliding_window\": \"x\"}", "\"sliding_window\" is no whole number"},
         {A("llama") ", \"sliding_window\": 4}", ""}, /* which means nothing there */
         {A("llama") ", \"use_sliding_window\": true}", "\"use_sliding_window\": true is not supported"},
         {A("llama") ", \"layer_types\": [\"full_attention\"]}", ""},
-        {A("llama") ", \"layer_types\": [\"sliding_attention\"]}", "\"layer_types\": sliding_attention is not supported"},
-        {A("llama") ", \"hidden_act\": \"silu\", \"mlp_bias\": false, \"attention_bias\": false, \"attention_dropout\": 0.0, \"unknown\": "
+        {A("llama") ", \"layer_types\": [\"sliding_attention\"]}",
+         "\"layer_types\": sliding_attention is not supported"},
+        {A("llama") ", \"hidden_act\": \"silu\", \"mlp_bias\": false, \"attention_bias\": false, "
+                    "\"attention_dropout\": 0.0, \"unknown\": "
                     "[1]}",
          ""},
         {A("llama") ", \"hidden_act\": \"gelu\"}", "'gelu' is not supported; silu is"},
@@ -288,8 +298,10 @@ static void every_wrong_config_is_refused_by_name(void **state)
         {A("llama") ROPE "{\"rope_type\": \"default\"}}", ""},
         {A("llama") NEW "{\"rope_type\": \"default\", \"rope_theta\": 500000.0}}", ""},
         {A("llama") NEW "{\"rope_type\": \"default\", \"rope_theta\": 5.0}, \"rope_theta\": 5}", ""},
-        {A("llama") NEW "{\"rope_type\": \"default\", \"rope_theta\": 5.0}, \"rope_theta\": 6}", "that of \"rope_parameters\" 5"},
-        {A("llama") NEW "{\"rope_type\": \"default\"}" ROPE "{\"type\": \"linear\", \"factor\": 2}}", "which of them holds"},
+        {A("llama") NEW "{\"rope_type\": \"default\", \"rope_theta\": 5.0}, \"rope_theta\": 6}",
+         "that of \"rope_parameters\" 5"},
+        {A("llama") NEW "{\"rope_type\": \"default\"}" ROPE "{\"type\": \"linear\", \"factor\": 2}}",
+         "which of them holds"},
         {A("llama") ROPE "{\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1, \"high_freq_factor\": 4, "
                          "\"original_max_position_embeddings\": 8}}",
          ""},
@@ -299,7 +311,8 @@ static void every_wrong_config_is_refused_by_name(void **state)
          "the first below the second"},
         {A("llama") ROPE "{\"rope_type\": \"yarn\", \"factor\": 8}}", "'yarn' are not supported"},
         {A("llama") ROPE "{\"rope_type\": \"dynamic\", \"factor\": 8}}", "'dynamic' are not supported"},
-        {A("llama") NEW "{\"rope_type\": \"longrope\", \"long_factor\": [1, 2]}}", "of the type 'longrope' are not supported"},
+        {A("llama") NEW "{\"rope_type\": \"longrope\", \"long_factor\": [1, 2]}}",
+         "of the type 'longrope' are not supported"},
         {A("llama") ROPE "{\"rope_type\": 3}}", "rope_type\" is no text"},
         {A("llama") ROPE "{\"rope_type\": \"linear\"}}", "has no factor"},
         {A("llama") ROPE "{\"rope_type\": \"linear\", \"factor\": -2}}", "factor\" is -2"},
@@ -396,12 +409,13 @@ static void the_ends_of_generation_config_count(void **state)
             continue;
         }
         assert_string_equal(ends_of(scratch("ends")), files[i].ends);
-        assert_true(tarn_model_convert(scratch("ends"), scratch("ends.gguf"), NULL, &(tarn_convert_options){.replace = true}));
+        assert_true(
+            tarn_model_convert(scratch("ends"), scratch("ends.gguf"), NULL, &(tarn_convert_options){.replace = true}));
         assert_string_equal(ends_of(scratch("ends.gguf")), files[i].ends);
     }
 }
 
-/* ---- a real model ---------------------------------------------------------------------------------------------------------- */
+/* ---- a real model ------------------------------------------------------------------------------------------------ */
 
 enum { STORY = 201, LOGITS = 512 };
 
@@ -419,10 +433,12 @@ static void read_list(const char *text, const char *key, int count, double *valu
     }
 }
 
-/* Copies `count` numbers of the file into a parameter. Rows of q and k go from neighbours (2 i, 2 i + 1) of a head, as the file turns them, to halves. */
+/* Copies `count` numbers of the file into a parameter. Rows of q and k go from neighbours (2 i, 2 i + 1) of a head, as
+ * the file turns them, to halves. */
 static const float *take(tarn_module *model, const char *name, const float *at, int64_t head_width)
 {
-    tarn_tensor *parameter = good(tarn_module_find(model, name)), *values = tarn_from_f32(at, tarn_shape_of(parameter), CPU);
+    tarn_tensor *parameter = good(tarn_module_find(model, name)),
+                *values = tarn_from_f32(at, tarn_shape_of(parameter), CPU);
     if (head_width) {
         int64_t rows = tarn_size(parameter, 0), width = tarn_size(parameter, 1);
         values = tarn_reshape(values, TARN_SHAPE(rows / head_width, head_width / 2, 2, width));
@@ -445,8 +461,14 @@ static tarn_module *open_stories(void)
     int32_t h[7]; /* dim, hidden, layers, heads, kv heads, vocab, context */
     assert_true(count > sizeof(h));
     memcpy(h, file, sizeof(h));
-    const tarn_llama_config config = {
-        .vocab = h[5], .context = h[6], .layers = h[2], .heads = h[3], .width = h[0], .inner = h[1], .kv_heads = h[4], .tied = true};
+    const tarn_llama_config config = {.vocab = h[5],
+                                      .context = h[6],
+                                      .layers = h[2],
+                                      .heads = h[3],
+                                      .width = h[0],
+                                      .inner = h[1],
+                                      .kv_heads = h[4],
+                                      .tied = true};
     tarn_module *model = tarn_model_llama(&config, CPU, 0);
     const float *at = take(model, "model.embed_tokens.weight", (const float *)(const void *)(file + sizeof(h)), 0);
     for (size_t p = 0; p < sizeof(parts) / sizeof(parts[0]); p++)
@@ -502,5 +524,6 @@ int main(void)
         in_scope(the_ends_of_generation_config_count),
     };
     int failures = cmocka_run_group_tests_name("real", real, NULL, NULL);
-    return failures + (TARN__HAVE_JANSSON ? cmocka_run_group_tests_name("folders", folders, make_scratch, remove_scratch) : 0);
+    return failures +
+           (TARN__HAVE_JANSSON ? cmocka_run_group_tests_name("folders", folders, make_scratch, remove_scratch) : 0);
 }

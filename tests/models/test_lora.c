@@ -1,4 +1,5 @@
-/* test_lora.c: adapters in GPT-2 and the Llama family: names, what is frozen, gradients, training, decoding, devices and merging. Their folders are in test_lora_files.c. */
+/* test_lora.c: adapters in GPT-2 and the Llama family: names, what is frozen, gradients, training, decoding, devices
+ * and merging. Their folders are in test_lora_files.c. */
 #include "support/check.h"
 #include "support/scratch.h"
 #include "tarn_features.h"
@@ -11,8 +12,14 @@ enum { GPT2, LLAMA, QWEN, KINDS };
 
 static tarn_module *make_as(int kind, tarn_dtype dtype, tarn_recompute recompute, tarn_device device)
 {
-    const tarn_gpt2_config gpt2 = {
-        .vocab = VOCAB, .context = CONTEXT, .layers = 2, .heads = 2, .width = 8, .inner = 12, .dtype = dtype, .recompute = recompute};
+    const tarn_gpt2_config gpt2 = {.vocab = VOCAB,
+                                   .context = CONTEXT,
+                                   .layers = 2,
+                                   .heads = 2,
+                                   .width = 8,
+                                   .inner = 12,
+                                   .dtype = dtype,
+                                   .recompute = recompute};
     tarn_llama_config llama = {.vocab = VOCAB,
                                .context = CONTEXT,
                                .layers = 2,
@@ -70,7 +77,7 @@ static tarn_tensor *tokens_of(int64_t rows, int64_t columns)
     return good(tarn_from_i32(values, TARN_SHAPE(rows, columns), CPU));
 }
 
-/* ---- what there is --------------------------------------------------------------------------------------------------------- */
+/* ---- what there is ----------------------------------------------------------------------------------------------- */
 
 static void names_and_shapes_are_those_of_peft(void **state)
 {
@@ -138,7 +145,7 @@ static void a_seed_means_the_same_and_leaves_the_threads_generator_alone(void **
     assert_true(tarn_item(tarn_max(tarn_abs(tarn_sub(drawn[2], drawn[1])), TARN_ALL_AXES, false)) > 0);
 }
 
-/* ---- what they compute ----------------------------------------------------------------------------------------------------- */
+/* ---- what they compute ------------------------------------------------------------------------------------------- */
 
 static void the_scale_is_alpha_over_rank_or_over_its_root(void **state)
 {
@@ -154,7 +161,8 @@ static void the_scale_is_alpha_over_rank_or_over_its_root(void **state)
         if (i == 2) /* four times the scale, a quarter of A */
             for (int k = 0; k < tarn_module_parameter_count(model); k++)
                 if (strstr(tarn_module_parameter_name(model, k), "lora_A"))
-                    tarn_copy(tarn_module_parameter(model, k), tarn_mul(tarn_detach(tarn_module_parameter(model, k)), tarn_scalar(0.25)));
+                    tarn_copy(tarn_module_parameter(model, k),
+                              tarn_mul(tarn_detach(tarn_module_parameter(model, k)), tarn_scalar(0.25)));
         found[i] = good(tarn_forward(model, tokens));
         tarn_module_free(model);
     }
@@ -255,8 +263,9 @@ static void dtypes_may_differ(void **state)
             tarn_copy(tarn_module_parameter(exact, k), tarn_module_parameter(model, k));
         tarn_tensor *found = good(tarn_forward(model, tokens)), *logits = good(tarn_forward(exact, tokens));
         assert_true(tarn_dtype_of(found) == below);
-        double off = tarn_item(tarn_mean(tarn_abs(tarn_sub(tarn_cast(found, TARN_F64), logits)), TARN_ALL_AXES, false)) /
-                     tarn_item(tarn_mean(tarn_abs(logits), TARN_ALL_AXES, false));
+        double off =
+            tarn_item(tarn_mean(tarn_abs(tarn_sub(tarn_cast(found, TARN_F64), logits)), TARN_ALL_AXES, false)) /
+            tarn_item(tarn_mean(tarn_abs(logits), TARN_ALL_AXES, false));
         bool is_coarse = below == TARN_BF16 || above == TARN_BF16, is_half = below == TARN_F16 || above == TARN_F16;
         assert_true(off < (is_coarse ? 0.04 : is_half ? 0.006 : 2e-6)); /* some ten steps of the coarser dtype */
         assert_true(tarn_backward(tarn_model_loss(model, tokens, tokens)));
@@ -265,7 +274,7 @@ static void dtypes_may_differ(void **state)
     }
 }
 
-/* ---- training -------------------------------------------------------------------------------------------------------------- */
+/* ---- training ---------------------------------------------------------------------------------------------------- */
 
 /* Copies of all parameters and buffers but the adapters. */
 static int copy_frozen(const tarn_module *model, tarn_tensor **copy)
@@ -299,7 +308,8 @@ static double train(tarn_module *model, int steps, float lr)
         first = i ? first : last;
         tarn_backward(loss);
         for (int k = 0; k < tarn_module_parameter_count(model); k++)
-            assert_true(is_adapter(tarn_module_parameter_name(model, k)) == (tarn_grad(tarn_module_parameter(model, k)) != NULL));
+            assert_true(is_adapter(tarn_module_parameter_name(model, k)) ==
+                        (tarn_grad(tarn_module_parameter(model, k)) != NULL));
         tarn_optimizer_step(adam);
         tarn_scope_close(scope);
     }
@@ -350,11 +360,12 @@ static void frozen_parameters_take_no_memory_in_training(void **state)
     tarn_module_free(model);
 }
 
-/* ---- a base in blocks ------------------------------------------------------------------------------------------------------ */
+/* ---- a base in blocks -------------------------------------------------------------------------------------------- */
 
 static tarn_module *quantized(tarn_dtype type, tarn_dtype dtype)
 {
-    const tarn_llama_config config = {.vocab = VOCAB, .context = CONTEXT, .layers = 2, .heads = 4, .width = 256, .inner = 256, .kv_heads = 2};
+    const tarn_llama_config config = {
+        .vocab = VOCAB, .context = CONTEXT, .layers = 2, .heads = 4, .width = 256, .inner = 256, .kv_heads = 2};
     tarn_module *model = tarn_model_llama(&config, CPU, 6);
     assert_true(tarn_model_write(model, scratch("plain")));
     tarn_module_free(model);
@@ -374,18 +385,20 @@ static void adapters_train_on_a_base_in_blocks(void **state)
     for (int i = 0; i < 4; i++) {
         tarn_module *model = quantized(types[i / 2], dtypes[i % 2]);
         assert_true(tarn_lora_add(model, &(tarn_lora_options){.rank = 8, .alpha = 16, .dtype = TARN_BF16}));
-        assert_true(train(model, 20, 0.01f) > 1.5); /* three times the rate is too much here: the loss swings between 0.1 and 2.7 */
+        /* three times the rate is too much here: the loss swings between 0.1 and 2.7 */
+        assert_true(train(model, 20, 0.01f) > 1.5);
         tarn_tensor *tokens = tokens_of(1, CONTEXT), *logits = good(tarn_forward(model, tokens));
         assert_true(tarn_lora_merge(model));
         tarn_tensor *weight = tarn_module_find(model, "model.layers.0.self_attn.q_proj.weight");
         assert_true(tarn_dtype_of(weight) == dtypes[i % 2] && !tarn_needs_grad(weight));
         assert_string_equal(tarn_name(weight), "model.layers.0.self_attn.q_proj.weight");
-        assert_close_for_size(tarn_cast(good(tarn_forward(model, tokens)), TARN_F32), tarn_cast(logits, TARN_F32), 0.1); /* x has 8 bits no more */
+        /* x has 8 bits no more */
+        assert_close_for_size(tarn_cast(good(tarn_forward(model, tokens)), TARN_F32), tarn_cast(logits, TARN_F32), 0.1);
         tarn_module_free(model);
     }
 }
 
-/* ---- decoding and devices -------------------------------------------------------------------------------------------------- */
+/* ---- decoding and devices ---------------------------------------------------------------------------------------- */
 
 static void pieces_give_the_logits_of_the_whole(void **state)
 {
@@ -414,7 +427,8 @@ static void steps_stay_on_the_device(void **state)
     tarn_device there = tarn_device_parse("mirror:0");
     for (int kind = 0; kind < KINDS; kind++) {
         tarn_module *here = make(kind, TARN_F32), *model = make_as(kind, TARN_F32, TARN_RECOMPUTE_NONE, there);
-        assert_true(tarn_lora_add(here, &(tarn_lora_options){.rank = 3}) && tarn_lora_add(model, &(tarn_lora_options){.rank = 3}));
+        assert_true(tarn_lora_add(here, &(tarn_lora_options){.rank = 3}) &&
+                    tarn_lora_add(model, &(tarn_lora_options){.rank = 3}));
         int count = tarn_module_parameter_count(here);
         stir(here);
         for (int i = 0; i < count; i++)
@@ -439,7 +453,7 @@ static void steps_stay_on_the_device(void **state)
     }
 }
 
-/* ---- merging --------------------------------------------------------------------------------------------------------------- */
+/* ---- merging ----------------------------------------------------------------------------------------------------- */
 
 static void merged_weights_compute_the_same(void **state)
 {
@@ -456,7 +470,8 @@ static void merged_weights_compute_the_same(void **state)
             assert_true(tarn_lora_merge(model));
             assert_false(tarn_lora_has(model));
             assert_int_equal(tarn_module_parameter_count(model), before - (kind == GPT2 ? 8 : 28));
-            assert_close_for_size(tarn_cast(good(tarn_forward(model, tokens)), TARN_F64), tarn_cast(logits, TARN_F64), rows[i].tolerance);
+            assert_close_for_size(tarn_cast(good(tarn_forward(model, tokens)), TARN_F64), tarn_cast(logits, TARN_F64),
+                                  rows[i].tolerance);
             assert_true(tarn_lora_add(model, &(tarn_lora_options){.rank = 1})); /* a second time */
             tarn_module_free(model);
         }
@@ -474,7 +489,7 @@ static void a_model_with_adapters_is_not_written_as_one(void **state)
     tarn_module_free(model);
 }
 
-/* ---- what is refused ------------------------------------------------------------------------------------------------------- */
+/* ---- what is refused --------------------------------------------------------------------------------------------- */
 
 static void targets_are_linear_layers_by_name(void **state)
 {
@@ -482,15 +497,17 @@ static void targets_are_linear_layers_by_name(void **state)
     static const struct {
         int kind;
         const char *targets, *part;
-    } wrong[] = {{LLAMA, "q_proj,c_attn", "there is no linear layer 'c_attn'; there are q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj"},
-                 {GPT2, "proj", "'proj'; there are c_attn, c_proj, c_fc"},
-                 {GPT2, "", "empty name"},
-                 {LLAMA, "q_proj,", "empty name"},
-                 {LLAMA, "q_proj, ,v_proj", "empty name"},
-                 {LLAMA, "embed_tokens", "no linear layer 'embed_tokens'"},
-                 {LLAMA, "lm_head", "'lm_head' is the head"},
-                 {QWEN, "lm_head", "'lm_head' is the head"},
-                 {GPT2, "lm_head", "'lm_head' is the head"}};
+    } wrong[] = {
+        {LLAMA, "q_proj,c_attn",
+         "there is no linear layer 'c_attn'; there are q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj"},
+        {GPT2, "proj", "'proj'; there are c_attn, c_proj, c_fc"},
+        {GPT2, "", "empty name"},
+        {LLAMA, "q_proj,", "empty name"},
+        {LLAMA, "q_proj, ,v_proj", "empty name"},
+        {LLAMA, "embed_tokens", "no linear layer 'embed_tokens'"},
+        {LLAMA, "lm_head", "'lm_head' is the head"},
+        {QWEN, "lm_head", "'lm_head' is the head"},
+        {GPT2, "lm_head", "'lm_head' is the head"}};
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
         tarn_module *model = make(wrong[i].kind, TARN_F32);
         assert_false(tarn_lora_add(model, &(tarn_lora_options){.rank = 2, .targets = wrong[i].targets}));

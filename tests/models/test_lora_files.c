@@ -1,5 +1,6 @@
-/* test_lora_files.c: folders of adapters: what is saved comes back, what is not understood is refused by its name and leaves the model as it was; and models that adapters
- * were merged into on their way to folders and GGUF files. tests/parity/lora.py does so with PEFT. */
+/* test_lora_files.c: folders of adapters: what is saved comes back, what is not understood is refused by its name and
+ * leaves the model as it was; and models that adapters were merged into on their way to folders and GGUF files.
+ * tests/parity/lora.py does so with PEFT. */
 #include "support/files.h"
 #include "tarn_features.h"
 
@@ -8,9 +9,16 @@ enum { VOCAB = 40, CONTEXT = 10 };
 
 static tarn_module *make(bool is_gpt2, tarn_dtype dtype)
 {
-    const tarn_gpt2_config gpt2 = {.vocab = VOCAB, .context = CONTEXT, .layers = 2, .heads = 2, .width = 8, .dtype = dtype};
-    const tarn_llama_config llama = {
-        .vocab = VOCAB, .context = CONTEXT, .layers = 2, .heads = 4, .width = 64, .inner = 96, .kv_heads = 2, .dtype = dtype};
+    const tarn_gpt2_config gpt2 = {
+        .vocab = VOCAB, .context = CONTEXT, .layers = 2, .heads = 2, .width = 8, .dtype = dtype};
+    const tarn_llama_config llama = {.vocab = VOCAB,
+                                     .context = CONTEXT,
+                                     .layers = 2,
+                                     .heads = 4,
+                                     .width = 64,
+                                     .inner = 96,
+                                     .kv_heads = 2,
+                                     .dtype = dtype};
     tarn_module *model = is_gpt2 ? tarn_model_gpt2(&gpt2, CPU, 3) : tarn_model_llama(&llama, CPU, 3);
     assert_ok();
     for (int i = 0; i < tarn_module_parameter_count(model); i++) {
@@ -68,7 +76,7 @@ static tarn_tensor *write_both(bool is_gpt2, tarn_dtype dtype, const tarn_lora_o
     return logits;
 }
 
-/* ---- there and back -------------------------------------------------------------------------------------------------------- */
+/* ---- there and back ---------------------------------------------------------------------------------------------- */
 
 static void what_is_saved_comes_back(void **state)
 {
@@ -87,7 +95,8 @@ static void what_is_saved_comes_back(void **state)
         assert_true(tarn_lora_load(model, scratch("adapter")) && tarn_lora_has(model));
         assert_close(logits_of(model), logits, 0);
         for (int k = 0; k < tarn_module_parameter_count(model); k++)
-            assert_true((strstr(tarn_module_parameter_name(model, k), "lora_") != NULL) == tarn_needs_grad(tarn_module_parameter(model, k)));
+            assert_true((strstr(tarn_module_parameter_name(model, k), "lora_") != NULL) ==
+                        tarn_needs_grad(tarn_module_parameter(model, k)));
         char *first = get_file(scratch("adapter/adapter_config.json"), &(size_t){0});
         assert_true(tarn_lora_save(model, scratch("adapter"), "base")); /* over what is there */
         char *second = get_file(scratch("adapter/adapter_config.json"), &(size_t){0});
@@ -116,7 +125,7 @@ static void layers_are_named_as_shortly_as_can_be(void **state)
     free(text);
 }
 
-/* ---- what is refused ------------------------------------------------------------------------------------------------------- */
+/* ---- what is refused --------------------------------------------------------------------------------------------- */
 
 static const char plain[] = "\"peft_type\": \"LORA\", \"r\": 2, \"lora_alpha\": 8, \"target_modules\": [\"c_attn\"]";
 
@@ -160,10 +169,12 @@ static void what_is_not_understood_is_refused_by_name(void **state)
         refuse(model, text, TARN_ERROR_UNSUPPORTED, unsupported[i].part);
     }
     refuse(model, "\"peft_type\": \"LOHA\", \"r\": 2", TARN_ERROR_UNSUPPORTED, "'LOHA'");
-    refuse(model, "\"peft_type\": \"LORA\", \"r\": 2, \"target_modules\": \".*attn\"", TARN_ERROR_UNSUPPORTED, "the pattern '.*attn'");
+    refuse(model, "\"peft_type\": \"LORA\", \"r\": 2, \"target_modules\": \".*attn\"", TARN_ERROR_UNSUPPORTED,
+           "the pattern '.*attn'");
     /* All that is off is fine, and what says nothing of what is computed. */
     snprintf(text, sizeof(text),
-             "{%s, \"use_dora\": false, \"modules_to_save\": null, \"rank_pattern\": {}, \"exclude_modules\": [], \"later\": \"\", \"bias\": "
+             "{%s, \"use_dora\": false, \"modules_to_save\": null, \"rank_pattern\": {}, \"exclude_modules\": [], "
+             "\"later\": \"\", \"bias\": "
              "\"none\", \"init_lora_weights\": \"gaussian\", \"revision\": \"main\", \"loftq_config\": {\"a\": 1}}",
              plain);
     write_text("adapter/adapter_config.json", text);
@@ -187,17 +198,22 @@ static void what_is_wrong_is_refused_by_name(void **state)
                  {"\"peft_type\": \"LORA\", \"r\": 2.5, \"target_modules\": [\"c_attn\"]", "\"r\"", TARN_ERROR_FORMAT},
                  {"\"peft_type\": \"LORA\", \"r\": 2", "target_modules", TARN_ERROR_FORMAT},
                  {"\"peft_type\": \"LORA\", \"r\": 2, \"target_modules\": [3]", "target_modules", TARN_ERROR_FORMAT},
-                 {"\"peft_type\": \"LORA\", \"r\": 2, \"target_modules\": [\"q_proj\", \"\"]", "names no linear layer", TARN_ERROR_FORMAT},
-                 {"\"peft_type\": \"LORA\", \"r\": 2, \"lora_dropout\": 1, \"target_modules\": [\"c_attn\"]", "lora_dropout", TARN_ERROR_FORMAT},
-                 {"\"peft_type\": \"LORA\", \"r\": 2, \"lora_alpha\": \"x\", \"target_modules\": [\"c_attn\"]", "lora_alpha", TARN_ERROR_FORMAT},
-                 {"\"peft_type\": \"LORA\", \"r\": 2, \"use_rslora\": 1, \"target_modules\": [\"c_attn\"]", "use_rslora", TARN_ERROR_FORMAT},
-                 {"\"peft_type\": \"LORA\", \"r\": 3, \"target_modules\": [\"c_attn\"]", "is [2, 8], but must be [3, 8]", TARN_ERROR_SHAPE},
-                 {"\"peft_type\": \"LORA\", \"r\": 2, \"target_modules\": [\"c_attn\", \"c_fc\"]", "has no 'base_model.model.transformer.h.0.mlp.c_fc.lora_A.weight'",
+                 {"\"peft_type\": \"LORA\", \"r\": 2, \"target_modules\": [\"q_proj\", \"\"]", "names no linear layer",
                   TARN_ERROR_FORMAT},
-                 {"\"peft_type\": \"LORA\", \"r\": 2, \"target_modules\": [\"h.0.attn.c_attn\"]", "holds 'base_model.model.transformer.h.1.attn.c_attn.lora_A.weight'",
-                  TARN_ERROR_FORMAT},
-                 {"\"peft_type\": \"LORA\", \"r\": 2, \"target_modules\": \"all-linear\"", "has no 'base_model.model.transformer.h.0.attn.c_proj.lora_A.weight'",
-                  TARN_ERROR_FORMAT}};
+                 {"\"peft_type\": \"LORA\", \"r\": 2, \"lora_dropout\": 1, \"target_modules\": [\"c_attn\"]",
+                  "lora_dropout", TARN_ERROR_FORMAT},
+                 {"\"peft_type\": \"LORA\", \"r\": 2, \"lora_alpha\": \"x\", \"target_modules\": [\"c_attn\"]",
+                  "lora_alpha", TARN_ERROR_FORMAT},
+                 {"\"peft_type\": \"LORA\", \"r\": 2, \"use_rslora\": 1, \"target_modules\": [\"c_attn\"]",
+                  "use_rslora", TARN_ERROR_FORMAT},
+                 {"\"peft_type\": \"LORA\", \"r\": 3, \"target_modules\": [\"c_attn\"]",
+                  "is [2, 8], but must be [3, 8]", TARN_ERROR_SHAPE},
+                 {"\"peft_type\": \"LORA\", \"r\": 2, \"target_modules\": [\"c_attn\", \"c_fc\"]",
+                  "has no 'base_model.model.transformer.h.0.mlp.c_fc.lora_A.weight'", TARN_ERROR_FORMAT},
+                 {"\"peft_type\": \"LORA\", \"r\": 2, \"target_modules\": [\"h.0.attn.c_attn\"]",
+                  "holds 'base_model.model.transformer.h.1.attn.c_attn.lora_A.weight'", TARN_ERROR_FORMAT},
+                 {"\"peft_type\": \"LORA\", \"r\": 2, \"target_modules\": \"all-linear\"",
+                  "has no 'base_model.model.transformer.h.0.attn.c_proj.lora_A.weight'", TARN_ERROR_FORMAT}};
     write_both(true, TARN_F32, &(tarn_lora_options){.rank = 2, .targets = "c_attn"});
     tarn_module *model = make(true, TARN_F32), *other = make(false, TARN_F32);
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
@@ -209,9 +225,10 @@ static void what_is_wrong_is_refused_by_name(void **state)
     tarn_module_free(other);
 }
 
-/* ---- without memory -------------------------------------------------------------------------------------------------------- */
+/* ---- without memory ---------------------------------------------------------------------------------------------- */
 
-/* Adds adapters, reads or merges them with room for so many allocations. True when that was enough; else the model is as it was. */
+/* Adds adapters, reads or merges them with room for so many allocations. True when that was enough; else the model is
+ * as it was. */
 static bool try_with(int what, int room)
 {
     allocations_left = 1000000;
@@ -261,7 +278,7 @@ static void a_failed_allocation_anywhere_leaves_nothing_behind(void **state)
         fail_msg("%s", tarn_error());
 }
 
-/* ---- merged models --------------------------------------------------------------------------------------------------------- */
+/* ---- merged models ----------------------------------------------------------------------------------------------- */
 
 static void a_merged_folder_computes_the_same(void **state)
 {
@@ -300,7 +317,8 @@ static void a_merged_file_computes_the_same(void **state)
         tarn_convert_options how = {.adapter = adapter(), .replace = true};
         assert_true(tarn_model_convert(scratch("base"), scratch("merged.gguf"), NULL, &how)); /* folder to file */
         assert_close_for_size(logits_from(scratch("merged.gguf")), logits, 1e-4);
-        assert_true(tarn_model_convert(scratch("base"), scratch("base.gguf"), NULL, &(tarn_convert_options){.replace = true}));
+        assert_true(
+            tarn_model_convert(scratch("base"), scratch("base.gguf"), NULL, &(tarn_convert_options){.replace = true}));
         assert_true(tarn_model_convert(scratch("base.gguf"), scratch("again.gguf"), NULL, &how)); /* file to file */
         assert_close(logits_from(scratch("again.gguf")), logits_from(scratch("merged.gguf")), 0);
         assert_true(tarn_model_convert(scratch("base.gguf"), scratch("folder"), NULL, &how)); /* file to folder */
@@ -372,7 +390,8 @@ static void blocks_become_bf16_where_adapters_change_them(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(a_failed_allocation_anywhere_leaves_nothing_behind, clear_error), /* first: nothing holds memory yet */
+        cmocka_unit_test_setup(a_failed_allocation_anywhere_leaves_nothing_behind,
+                               clear_error), /* first: nothing holds memory yet */
         in_scope(what_is_saved_comes_back),
         in_scope(layers_are_named_as_shortly_as_can_be),
         in_scope(what_is_not_understood_is_refused_by_name),

@@ -1,4 +1,5 @@
-/* test_models.c: the networks: their shapes, their names, that they learn, and that ResNet-20 gives the answers of the weights' makers. */
+/* test_models.c: the networks: their shapes, their names, that they learn, and that ResNet-20 gives the answers of the
+ * weights' makers. */
 #include "support/files.h"
 
 #define CPU tarn_device_cpu()
@@ -60,7 +61,8 @@ static void every_model_learns(void **state)
     (void)state;
     for (int kind = 0; kind < 3; kind++) {
         tarn_seed(7);
-        tarn_tensor *x = random_images(4, 3, 8), *label = good(tarn_from_i64((const int64_t[]){0, 1, 2, 3}, TARN_SHAPE(4), CPU));
+        tarn_tensor *x = random_images(4, 3, 8),
+                    *label = good(tarn_from_i64((const int64_t[]){0, 1, 2, 3}, TARN_SHAPE(4), CPU));
         tarn_module *model = kind == 0   ? tarn_model_mlp(192, (const int64_t[]){32}, 1, 4, CPU)
                              : kind == 1 ? tarn_model_lenet(3, 8, 8, 4, CPU)
                                          : tarn_model_resnet20(4, CPU);
@@ -83,7 +85,7 @@ static void every_model_learns(void **state)
     }
 }
 
-/* ---- weights trained by others --------------------------------------------------------------------------------------------- */
+/* ---- weights trained by others ----------------------------------------------------------------------------------- */
 
 enum { IMAGES = 1000, CLASSES = 10, GOLDEN = 16 };
 
@@ -128,7 +130,8 @@ static void classify(tarn_module *model, tarn_dataset *dataset, float logits[IMA
 {
     const float mean[] = {0.485f, 0.456f, 0.406f}, deviation[] = {0.229f, 0.224f, 0.225f};
     tarn_loader *loader = tarn_loader_new(
-        dataset, &(tarn_loader_options){.batch_size = 250, .normalize = true, .mean = mean, .deviation = deviation, .channels = 3});
+        dataset, &(tarn_loader_options){
+                     .batch_size = 250, .normalize = true, .mean = mean, .deviation = deviation, .channels = 3});
     tarn_no_grad_open();
     for (int64_t row = 0; row < IMAGES; row += 250) {
         tarn_scope *scope = tarn_scope_open();
@@ -153,7 +156,8 @@ static void resnet20_gives_the_answers_of_weights_trained_by_others(void **state
         skip();
     tarn_module *model = tarn_model_resnet20(CLASSES, CPU);
     check_names(model, real_data("resnet20/resnet20.safetensors"));
-    assert_true(tarn_module_load(model, real_data("resnet20/resnet20.safetensors"), &(tarn_module_load_options){.allow_missing = true}));
+    assert_true(tarn_module_load(model, real_data("resnet20/resnet20.safetensors"),
+                                 &(tarn_module_load_options){.allow_missing = true}));
     tarn_module_train(model, false);
     tarn_dataset *dataset = tarn_dataset_cifar10((const char *const[]){real_data("cifar10/test_first1000.bin")}, 1);
     classify(model, dataset, logits, labels);
@@ -177,7 +181,7 @@ static void resnet20_gives_the_answers_of_weights_trained_by_others(void **state
     tarn_module_free(model);
 }
 
-/* ---- without memory -------------------------------------------------------------------------------------------------------- */
+/* ---- without memory ---------------------------------------------------------------------------------------------- */
 
 static tarn_module *make(int kind)
 {
@@ -214,7 +218,8 @@ static void a_failed_allocation_anywhere_leaves_nothing_behind(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(a_failed_allocation_anywhere_leaves_nothing_behind, clear_error), /* first: nothing holds memory yet */
+        cmocka_unit_test_setup(a_failed_allocation_anywhere_leaves_nothing_behind,
+                               clear_error), /* first: nothing holds memory yet */
         in_scope(an_mlp_is_flatten_linear_relu_linear),
         in_scope(a_lenet_takes_images_of_any_size),
         in_scope(resnet20_has_the_published_size_and_other_channels_on_request),

@@ -16,7 +16,8 @@ static tarn_tensor *give_nothing(tarn_module *module, tarn_tensor *x, void *ctx)
 static void modules(void **state)
 {
     (void)state;
-    tarn_module *linear = tarn_linear(3, 2, cpu), *own = tarn_module_new("own", pass, NULL, NULL), *empty_handed = tarn_module_new("none", give_nothing, NULL, NULL);
+    tarn_module *linear = tarn_linear(3, 2, cpu), *own = tarn_module_new("own", pass, NULL, NULL),
+                *empty_handed = tarn_module_new("none", give_nothing, NULL, NULL);
     assert_ok();
     REFUSE(tarn_linear, tarn_linear(0, 2, cpu));
     REFUSE(tarn_linear, tarn_linear(2, -1, cpu));

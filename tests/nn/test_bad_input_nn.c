@@ -39,17 +39,25 @@ static void layers(void **state)
     REFUSE(tarn_conv2d_layer, tarn_conv2d_layer((int64_t)1 << 40, (int64_t)1 << 40, 3, CPU));
     REFUSE(tarn_conv2d_layer, tarn_conv2d_layer_with(2, 2, CPU, NULL));
     REFUSE(tarn_conv2d_layer, tarn_conv2d_layer_with_sized(2, 2, CPU, &three, 8));
-    REFUSE(tarn_conv2d_layer, tarn_conv2d_layer_with(2, 2, CPU, &(tarn_conv2d_layer_options){.kernel = {3, 3}, .stride = {1, -1}}));
-    REFUSE(tarn_conv2d_layer, tarn_conv2d_layer_with(2, 2, CPU, &(tarn_conv2d_layer_options){.kernel = {3, 3}, .padding = {-1, 0}}));
-    REFUSE(tarn_conv2d_layer, tarn_conv2d_layer_with(2, 2, CPU, &(tarn_conv2d_layer_options){.kernel = {3, 3}, .dilation = {-1, 0}}));
-    REFUSE(tarn_conv2d_layer, tarn_conv2d_layer_with(4, 2, CPU, &(tarn_conv2d_layer_options){.kernel = {3, 3}, .groups = 4}));
-    REFUSE(tarn_conv2d_layer, tarn_conv2d_layer_with(4, 4, CPU, &(tarn_conv2d_layer_options){.kernel = {3, 3}, .groups = -1}));
-    REFUSE(tarn_conv2d_layer, tarn_conv2d_layer_with(4, 4, CPU, &(tarn_conv2d_layer_options){.kernel = {3, 3}, .dtype = TARN_I32}));
+    REFUSE(tarn_conv2d_layer,
+           tarn_conv2d_layer_with(2, 2, CPU, &(tarn_conv2d_layer_options){.kernel = {3, 3}, .stride = {1, -1}}));
+    REFUSE(tarn_conv2d_layer,
+           tarn_conv2d_layer_with(2, 2, CPU, &(tarn_conv2d_layer_options){.kernel = {3, 3}, .padding = {-1, 0}}));
+    REFUSE(tarn_conv2d_layer,
+           tarn_conv2d_layer_with(2, 2, CPU, &(tarn_conv2d_layer_options){.kernel = {3, 3}, .dilation = {-1, 0}}));
+    REFUSE(tarn_conv2d_layer,
+           tarn_conv2d_layer_with(4, 2, CPU, &(tarn_conv2d_layer_options){.kernel = {3, 3}, .groups = 4}));
+    REFUSE(tarn_conv2d_layer,
+           tarn_conv2d_layer_with(4, 4, CPU, &(tarn_conv2d_layer_options){.kernel = {3, 3}, .groups = -1}));
+    REFUSE(tarn_conv2d_layer,
+           tarn_conv2d_layer_with(4, 4, CPU, &(tarn_conv2d_layer_options){.kernel = {3, 3}, .dtype = TARN_I32}));
     REFUSE(tarn_max_pool2d_layer_sized, tarn_max_pool2d_layer(NULL));
     REFUSE(tarn_max_pool2d_layer_sized, tarn_max_pool2d_layer(&(tarn_pool2d_options){.kernel = {2, 0}}));
-    REFUSE(tarn_max_pool2d_layer_sized, tarn_max_pool2d_layer(&(tarn_pool2d_options){.kernel = {2, 2}, .stride = {-1, 0}}));
+    REFUSE(tarn_max_pool2d_layer_sized,
+           tarn_max_pool2d_layer(&(tarn_pool2d_options){.kernel = {2, 2}, .stride = {-1, 0}}));
     REFUSE(tarn_avg_pool2d_layer_sized, tarn_avg_pool2d_layer(NULL));
-    REFUSE(tarn_avg_pool2d_layer_sized, tarn_avg_pool2d_layer(&(tarn_pool2d_options){.kernel = {2, 2}, .padding = {0, -1}}));
+    REFUSE(tarn_avg_pool2d_layer_sized,
+           tarn_avg_pool2d_layer(&(tarn_pool2d_options){.kernel = {2, 2}, .padding = {0, -1}}));
     tarn_module *pool = tarn_global_avg_pool2d_layer();
     REFUSE(tarn_global_avg_pool2d, tarn_forward(pool, vector(1, 2)));
     tarn_module_free(pool);

@@ -1,5 +1,5 @@
-/* test_behind.c: a relu behind what ends with a batchnorm is one pass with it, with the results, gradients and statistics that the layers have one
- * by one. */
+/* test_behind.c: a relu behind what ends with a batchnorm is one pass with it, with the results, gradients and
+ * statistics that the layers have one by one. */
 #include "../support/check.h"
 
 #define CPU tarn_device_cpu()
@@ -18,7 +18,8 @@ static tarn_module *relu(bool is_known)
 
 static tarn_module *convolution(void)
 {
-    return tarn_conv2d_layer_with(4, 4, CPU, &(tarn_conv2d_layer_options){.kernel = {3, 3}, .padding = {1, 1}, .no_bias = true});
+    return tarn_conv2d_layer_with(4, 4, CPU,
+                                  &(tarn_conv2d_layer_options){.kernel = {3, 3}, .padding = {1, 1}, .no_bias = true});
 }
 
 static tarn_module *norm_of_convolution(void)
@@ -32,7 +33,8 @@ enum { PAIR, BLOCK, BLOCK_WITH_SHORTCUT, NESTED, FORMS };
 static tarn_module *make(int form, bool is_known)
 {
     tarn_seed(7);
-    tarn_module *body = tarn_sequential(convolution(), tarn_batchnorm2d(4, CPU), relu(is_known), norm_of_convolution(), NULL);
+    tarn_module *body =
+        tarn_sequential(convolution(), tarn_batchnorm2d(4, CPU), relu(is_known), norm_of_convolution(), NULL);
     if (form == NESTED)
         body = tarn_residual(body, NULL);
     if (form != PAIR)
@@ -48,7 +50,8 @@ static void assert_same(tarn_module *one, tarn_module *two, tarn_tensor *x, tarn
     assert_close(y, expected, 0);
     assert_true(tarn_backward_from(y, g, NULL));
     assert_true(tarn_backward_from(expected, g, NULL));
-    assert_close(good(tarn_grad(leaf[0])), good(tarn_grad(leaf[1])), 1e-6); /* a residual's two gradients are added in another order */
+    /* a residual's two gradients are added in another order */
+    assert_close(good(tarn_grad(leaf[0])), good(tarn_grad(leaf[1])), 1e-6);
     for (int i = 0; i < tarn_module_parameter_count(one); i++)
         assert_close(good(tarn_grad(tarn_module_parameter(one, i))), good(tarn_grad(tarn_module_parameter(two, i))), 0);
     for (int i = 0; i < tarn_module_buffer_count(one); i++)
@@ -83,7 +86,8 @@ static void a_shortcut_of_fewer_elements_is_broadcast(void **state)
     tarn_module *block[2];
     for (int i = 0; i < 2; i++) {
         tarn_seed(7);
-        block[i] = tarn_sequential(tarn_residual(norm_of_convolution(), tarn_module_new("average", average, NULL, NULL)), relu(i == 0), NULL);
+        block[i] = tarn_sequential(
+            tarn_residual(norm_of_convolution(), tarn_module_new("average", average, NULL, NULL)), relu(i == 0), NULL);
         assert_non_null(block[i]);
     }
     tarn_tensor *x = good(tarn_normal(TARN_SHAPE(5, 4, 6, 6), 0, 1, TARN_F32, CPU));

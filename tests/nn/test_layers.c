@@ -1,9 +1,10 @@
-/* test_layers.c: layers made of one operation, trees with buffers, training mode, and visits. tests/parity/layers.py compares with torch.nn. */
+/* test_layers.c: layers made of one operation, trees with buffers, training mode, and visits. tests/parity/layers.py
+ * compares with torch.nn. */
 #include "support/check.h"
 
 #define CPU tarn_device_cpu()
 
-/* ---- layers ---------------------------------------------------------------------------------------------------------------- */
+/* ---- layers ------------------------------------------------------------------------------------------------------ */
 
 static void norms_begin_as_their_operations_without_parameters(void **state)
 {
@@ -23,7 +24,8 @@ static void norms_have_options(void **state)
 {
     (void)state;
     tarn_tensor *x = good(tarn_normal(TARN_SHAPE(3, 8), 1, 2, TARN_F64, CPU));
-    tarn_module *layer = tarn_layernorm_layer_with(8, CPU, &(tarn_norm_options){.epsilon = 0.5, .no_bias = true, .dtype = TARN_F64});
+    tarn_module *layer =
+        tarn_layernorm_layer_with(8, CPU, &(tarn_norm_options){.epsilon = 0.5, .no_bias = true, .dtype = TARN_F64});
     tarn_module *plain = tarn_rmsnorm_layer_with(8, CPU, &(tarn_norm_options){.epsilon = 0.25, .no_affine = true});
     assert_int_equal(tarn_module_parameter_count(layer), 1);
     assert_int_equal(tarn_module_parameter_count(plain), 0);
@@ -75,7 +77,8 @@ static void flatten_joins_the_axes_from_one_on(void **state)
     assert_shape(tarn_forward(layers[3], x), 2, 12);
     assert_null(tarn_forward(layers[4], x));
     assert_error(TARN_ERROR_SHAPE, "flatten: axis 3");
-    expect(tarn_forward(layers[0], tarn_slice(x, 0, 1, 2)), TARN_SHAPE(1, 12), VALUES(12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23));
+    expect(tarn_forward(layers[0], tarn_slice(x, 0, 1, 2)), TARN_SHAPE(1, 12),
+           VALUES(12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23));
     for (int i = 0; i < 5; i++)
         tarn_module_free(layers[i]);
 }
@@ -86,7 +89,8 @@ static void a_residual_adds_its_input_or_its_shortcut(void **state)
     tarn_tensor *x = good(tarn_normal(TARN_SHAPE(2, 3), 0, 1, TARN_F32, CPU));
     tarn_module *plain = tarn_residual(tarn_activation(TARN_TANH), NULL);
     assert_close(tarn_forward(plain, x), tarn_add(tarn_tanh(x), x), 0);
-    tarn_module *both = tarn_residual(tarn_sequential(tarn_linear(3, 4, CPU), tarn_activation(TARN_RELU)), tarn_linear(3, 4, CPU));
+    tarn_module *both =
+        tarn_residual(tarn_sequential(tarn_linear(3, 4, CPU), tarn_activation(TARN_RELU)), tarn_linear(3, 4, CPU));
     assert_string_equal(tarn_module_parameter_name(both, 0), "body.0.weight");
     assert_string_equal(tarn_module_parameter_name(both, 3), "shortcut.bias");
     assert_shape(tarn_forward(both, x), 2, 4);
@@ -97,7 +101,8 @@ static void a_residual_adds_its_input_or_its_shortcut(void **state)
 static void a_residual_frees_what_it_was_given_when_it_fails(void **state)
 {
     (void)state;
-    tarn_module *owned = tarn_linear(3, 3, CPU), *parent = tarn_sequential(owned, NULL), *twice = tarn_linear(3, 3, CPU);
+    tarn_module *owned = tarn_linear(3, 3, CPU), *parent = tarn_sequential(owned, NULL),
+                *twice = tarn_linear(3, 3, CPU);
     assert_null(tarn_residual(NULL, tarn_linear(3, 3, CPU)));
     assert_error(TARN_ERROR_ARGUMENT, "residual: the body is NULL");
     assert_null(tarn_residual(owned, tarn_linear(3, 3, CPU)));
@@ -120,11 +125,13 @@ static void convolution_and_pooling_are_their_operations(void **state)
     assert_shape(tarn_module_find(plain, "weight"), 6, 4, 3, 3);
     assert_shape(tarn_module_find(with, "weight"), 6, 2, 3, 2);
     assert_int_equal(tarn_module_parameter_count(with), 1);
-    assert_close(tarn_forward(plain, x), tarn_conv2d(x, tarn_module_find(plain, "weight"), tarn_module_find(plain, "bias"), NULL), 0);
+    assert_close(tarn_forward(plain, x),
+                 tarn_conv2d(x, tarn_module_find(plain, "weight"), tarn_module_find(plain, "bias"), NULL), 0);
     tarn_conv2d_options same = {.stride = {2, 1}, .padding = {1, 0}, .dilation = {1, 2}, .groups = 2};
     assert_close(tarn_forward(with, x), tarn_conv2d(x, tarn_module_find(with, "weight"), NULL, &same), 0);
     tarn_pool2d_options window = {.kernel = {3, 2}, .stride = {2, 2}, .padding = {1, 1}};
-    tarn_module *pools[] = {tarn_max_pool2d_layer(&window), tarn_avg_pool2d_layer(&window), tarn_global_avg_pool2d_layer()};
+    tarn_module *pools[] = {tarn_max_pool2d_layer(&window), tarn_avg_pool2d_layer(&window),
+                            tarn_global_avg_pool2d_layer()};
     assert_close(tarn_forward(pools[0], x), tarn_max_pool2d(x, &window), 0);
     assert_close(tarn_forward(pools[1], x), tarn_avg_pool2d(x, &window), 0);
     assert_shape(tarn_forward(pools[2], x), 2, 4, 1, 1);
@@ -137,8 +144,10 @@ static void convolution_and_pooling_are_their_operations(void **state)
 static tarn_module *image_network(void)
 {
     tarn_conv2d_layer_options three = {.kernel = {3, 3}, .padding = {1, 1}, .no_bias = true};
-    tarn_module *body = tarn_sequential(tarn_conv2d_layer_with(6, 6, CPU, &three), tarn_groupnorm_layer(2, 6, CPU), tarn_activation(TARN_RELU));
-    return tarn_sequential(tarn_conv2d_layer_with(2, 6, CPU, &three), tarn_batchnorm2d(6, CPU), tarn_activation(TARN_RELU),
+    tarn_module *body = tarn_sequential(tarn_conv2d_layer_with(6, 6, CPU, &three), tarn_groupnorm_layer(2, 6, CPU),
+                                        tarn_activation(TARN_RELU));
+    return tarn_sequential(tarn_conv2d_layer_with(2, 6, CPU, &three), tarn_batchnorm2d(6, CPU),
+                           tarn_activation(TARN_RELU),
                            tarn_max_pool2d_layer((&(tarn_pool2d_options){.kernel = {2, 2}})), tarn_residual(body, NULL),
                            tarn_global_avg_pool2d_layer(), tarn_flatten(1), tarn_linear(6, 3, CPU));
 }
@@ -175,7 +184,9 @@ static void a_batchnorm_tracks_its_batches_in_training_mode_only(void **state)
 {
     (void)state;
     tarn_tensor *x = good(tarn_normal(TARN_SHAPE(8, 3, 5, 4), 2, 3, TARN_F32, CPU));
-    tarn_module *layer = tarn_batchnorm2d(3, CPU), *bare = tarn_batchnorm2d_with(3, CPU, &(tarn_batchnorm2d_options){.no_tracking = true, .no_affine = true});
+    tarn_module *layer = tarn_batchnorm2d(3, CPU),
+                *bare =
+                    tarn_batchnorm2d_with(3, CPU, &(tarn_batchnorm2d_options){.no_tracking = true, .no_affine = true});
     assert_int_equal(tarn_module_buffer_count(layer), 3);
     assert_int_equal(tarn_module_buffer_count(bare), 0);
     for (int i = 0; i < 200; i++) {
@@ -186,7 +197,8 @@ static void a_batchnorm_tracks_its_batches_in_training_mode_only(void **state)
     assert_true(tarn_item(tarn_module_find(layer, "num_batches_tracked")) == 200);
     assert_close(tarn_module_find(layer, "running_mean"), tarn_mean(x, TARN_AXES(0, 2, 3), false), 1e-5);
     assert_close(tarn_module_find(layer, "running_var"), tarn_var(x, TARN_AXES(0, 2, 3), 1, false), 1e-5);
-    tarn_tensor *trained = good(tarn_forward(bare, x)), *mean = good(tarn_clone(tarn_module_find(layer, "running_mean")));
+    tarn_tensor *trained = good(tarn_forward(bare, x)),
+                *mean = good(tarn_clone(tarn_module_find(layer, "running_mean")));
     assert_true(tarn_module_train(layer, false) && tarn_module_train(bare, false));
     assert_close(tarn_forward(bare, x), trained, 0);
     assert_close(tarn_forward(layer, x), trained, 0.01);
@@ -196,7 +208,7 @@ static void a_batchnorm_tracks_its_batches_in_training_mode_only(void **state)
     tarn_module_free(bare);
 }
 
-/* ---- buffers --------------------------------------------------------------------------------------------------------------- */
+/* ---- buffers ----------------------------------------------------------------------------------------------------- */
 
 static void buffers_are_named_counted_and_not_trained(void **state)
 {
@@ -238,7 +250,7 @@ static void buffers_are_checked_when_they_are_added(void **state)
     tarn_module_free(layer);
 }
 
-/* ---- modes and visits ------------------------------------------------------------------------------------------------------ */
+/* ---- modes and visits -------------------------------------------------------------------------------------------- */
 
 typedef struct trail {
     char text[512];
@@ -264,7 +276,8 @@ static void training_mode_reaches_the_whole_tree_and_visits_see_it(void **state)
     assert_true(tarn_module_is_training(net));
     assert_true(tarn_module_train(inner, false));
     assert_true(tarn_module_visit(net, follow, &all));
-    assert_string_equal(all.text, "=sequential 0=linear 1=residual 1.body=sequential! 1.body.0=dropout! 1.body.1=flatten! ");
+    assert_string_equal(all.text,
+                        "=sequential 0=linear 1=residual 1.body=sequential! 1.body.0=dropout! 1.body.1=flatten! ");
     assert_true(tarn_module_train(net, false));
     assert_true(tarn_module_visit(inner, follow, &below));
     assert_string_equal(below.text, "=sequential! 0=dropout! 1=flatten! ");
@@ -274,14 +287,14 @@ static void training_mode_reaches_the_whole_tree_and_visits_see_it(void **state)
     tarn_module_free(net);
 }
 
-/* ---- on another device ----------------------------------------------------------------------------------------------------- */
+/* ---- on another device ------------------------------------------------------------------------------------------- */
 
 static tarn_module *token_network(void)
 {
-    tarn_module *block =
-        tarn_sequential(tarn_layernorm_layer(8, CPU), tarn_linear(8, 8, CPU), tarn_activation(TARN_GELU), tarn_dropout_layer(0.2));
-    return tarn_sequential(tarn_embedding_layer(11, 8, CPU), tarn_residual(block, NULL), tarn_rmsnorm_layer(8, CPU), tarn_flatten(1),
-                           tarn_linear(32, 3, CPU));
+    tarn_module *block = tarn_sequential(tarn_layernorm_layer(8, CPU), tarn_linear(8, 8, CPU),
+                                         tarn_activation(TARN_GELU), tarn_dropout_layer(0.2));
+    return tarn_sequential(tarn_embedding_layer(11, 8, CPU), tarn_residual(block, NULL), tarn_rmsnorm_layer(8, CPU),
+                           tarn_flatten(1), tarn_linear(32, 3, CPU));
 }
 
 static void forward_backward_and_step_on_a_device_make_no_transfer(void **state)
@@ -318,7 +331,7 @@ static void forward_backward_and_step_on_a_device_make_no_transfer(void **state)
     tarn_module_free(net);
 }
 
-/* ---- without memory -------------------------------------------------------------------------------------------------------- */
+/* ---- without memory ---------------------------------------------------------------------------------------------- */
 
 static void a_failed_allocation_anywhere_leaves_nothing_behind(void **state)
 {
@@ -348,7 +361,8 @@ static void a_failed_allocation_anywhere_leaves_nothing_behind(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(a_failed_allocation_anywhere_leaves_nothing_behind, clear_error), /* first: nothing holds memory yet */
+        cmocka_unit_test_setup(a_failed_allocation_anywhere_leaves_nothing_behind,
+                               clear_error), /* first: nothing holds memory yet */
         in_scope(norms_begin_as_their_operations_without_parameters),
         in_scope(norms_have_options),
         in_scope(an_embedding_begins_normal_and_looks_rows_up),

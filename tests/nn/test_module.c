@@ -10,7 +10,7 @@ static tarn_module *two_layers(void)
     return tarn_sequential(tarn_linear(3, 4, cpu), tarn_activation(TARN_TANH), tarn_linear(4, 2, cpu), NULL);
 }
 
-/* ---- names and counts ------------------------------------------------------------------------------------------------------ */
+/* ---- names and counts -------------------------------------------------------------------------------------------- */
 
 static void parameters_of_a_sequence_are_named_and_counted_as_in_torch(void **state)
 {
@@ -79,7 +79,7 @@ static void a_parameter_of_two_modules_counts_once_under_its_first_name(void **s
     tarn_module_free(net);
 }
 
-/* ---- initial values -------------------------------------------------------------------------------------------------------- */
+/* ---- initial values ---------------------------------------------------------------------------------------------- */
 
 static void a_linear_layer_begins_uniform_within_one_over_the_root_of_its_inputs(void **state)
 {
@@ -127,7 +127,7 @@ static void a_linear_layer_refuses_sizes_and_dtypes_that_it_cannot_have(void **s
     assert_error_about(TARN_ERROR_ARGUMENT, "activation", "99");
 }
 
-/* ---- forward --------------------------------------------------------------------------------------------------------------- */
+/* ---- forward ----------------------------------------------------------------------------------------------------- */
 
 static void forward_equals_the_product_written_by_hand(void **state)
 {
@@ -135,10 +135,10 @@ static void forward_equals_the_product_written_by_hand(void **state)
     tarn_scope *scope = tarn_scope_open();
     tarn_module *net = two_layers();
     tarn_tensor *x = tarn_uniform(TARN_SHAPE(5, 3), -1, 1, TARN_F32, cpu);
-    tarn_tensor *hidden =
-        tarn_tanh(tarn_add(tarn_matmul(x, tarn_transpose(tarn_module_find(net, "0.weight"), 0, 1)), tarn_module_find(net, "0.bias")));
-    tarn_tensor *expected =
-        tarn_add(tarn_matmul(hidden, tarn_transpose(tarn_module_find(net, "2.weight"), 0, 1)), tarn_module_find(net, "2.bias"));
+    tarn_tensor *hidden = tarn_tanh(tarn_add(tarn_matmul(x, tarn_transpose(tarn_module_find(net, "0.weight"), 0, 1)),
+                                             tarn_module_find(net, "0.bias")));
+    tarn_tensor *expected = tarn_add(tarn_matmul(hidden, tarn_transpose(tarn_module_find(net, "2.weight"), 0, 1)),
+                                     tarn_module_find(net, "2.bias"));
     float a[10], b[10];
     assert_true(tarn_read_f32(tarn_forward(net, x), a, 10));
     assert_true(tarn_read_f32(expected, b, 10));
@@ -183,7 +183,7 @@ static void forward_of_nothing_is_an_error_that_names_it(void **state)
     tarn_scope_close(scope);
 }
 
-/* ---- a user's own layer ---------------------------------------------------------------------------------------------------- */
+/* ---- a user's own layer ------------------------------------------------------------------------------------------ */
 
 static int released;
 
@@ -253,7 +253,8 @@ static void a_users_layer_that_fails_is_an_error(void **state)
     int reason = 1;
     tarn_scope *scope = tarn_scope_open();
     tarn_tensor *x = tarn_ones(TARN_SHAPE(4), TARN_F32, cpu);
-    tarn_module *silent = tarn_module_new("silent", nothing, NULL, NULL), *loud = tarn_module_new("loud", nothing, &reason, NULL);
+    tarn_module *silent = tarn_module_new("silent", nothing, NULL, NULL),
+                *loud = tarn_module_new("loud", nothing, &reason, NULL);
     assert_null(tarn_forward(silent, x));
     assert_error_about(TARN_ERROR_ARGUMENT, "forward", "silent");
     assert_null(tarn_forward(loud, x));
@@ -323,7 +324,7 @@ static void a_parameter_outlives_its_scope_and_goes_with_its_module(void **state
     assert_int_equal(tarn_memory_of(cpu).blocks, before);
 }
 
-/* ---- ownership ------------------------------------------------------------------------------------------------------------- */
+/* ---- ownership --------------------------------------------------------------------------------------------------- */
 
 static void a_sequence_of_which_one_failed_frees_the_rest_and_keeps_the_error(void **state)
 {
@@ -341,7 +342,8 @@ static void a_sequence_with_a_hole_or_a_module_twice_is_an_error_and_frees_all(v
 {
     (void)state;
     released = 0;
-    tarn_module *a = tarn_module_new("a", unchanged, NULL, count_release), *b = tarn_module_new("b", unchanged, NULL, count_release);
+    tarn_module *a = tarn_module_new("a", unchanged, NULL, count_release),
+                *b = tarn_module_new("b", unchanged, NULL, count_release);
     tarn_module *hole[] = {a, NULL, b};
     assert_null(tarn_sequential_from(hole, 3));
     assert_error_about(TARN_ERROR_ARGUMENT, "sequential", "module 1 of 3 is NULL");
@@ -359,7 +361,8 @@ static void a_child_has_one_parent_that_frees_it(void **state)
     (void)state;
     released = 0;
     tarn_module *child = tarn_module_new("child", unchanged, NULL, count_release);
-    tarn_module *parent = tarn_module_new("parent", unchanged, NULL, NULL), *other = tarn_module_new("other", unchanged, NULL, NULL);
+    tarn_module *parent = tarn_module_new("parent", unchanged, NULL, NULL),
+                *other = tarn_module_new("other", unchanged, NULL, NULL);
     assert_true(tarn_module_add_child(parent, "inner", child));
     assert_false(tarn_module_add_child(other, "inner", child));
     assert_error_about(TARN_ERROR_ARGUMENT, "module_add_child", "already");
@@ -378,7 +381,7 @@ static void a_child_has_one_parent_that_frees_it(void **state)
     tarn_module_free(NULL);
 }
 
-/* ---- freezing and moving --------------------------------------------------------------------------------------------------- */
+/* ---- freezing and moving ----------------------------------------------------------------------------------------- */
 
 static void a_frozen_module_takes_no_gradients_until_it_is_let_go(void **state)
 {
@@ -424,7 +427,7 @@ static void a_module_moves_between_devices_with_its_gradients_under_the_same_han
     tarn_empty_cache(there); /* its addresses are hidden from leak checkers */
 }
 
-/* ---- without memory -------------------------------------------------------------------------------------------------------- */
+/* ---- without memory ---------------------------------------------------------------------------------------------- */
 
 static void a_failed_allocation_anywhere_leaves_nothing_behind(void **state)
 {
@@ -435,8 +438,8 @@ static void a_failed_allocation_anywhere_leaves_nothing_behind(void **state)
     bool made = false;
     for (int room = 0; !made && room < 500; room++) {
         allocations_left = room;
-        tarn_module *net =
-            tarn_sequential(tarn_linear(2, 3, cpu), tarn_sequential(tarn_activation(TARN_RELU), tarn_linear(3, 1, cpu), NULL), NULL);
+        tarn_module *net = tarn_sequential(
+            tarn_linear(2, 3, cpu), tarn_sequential(tarn_activation(TARN_RELU), tarn_linear(3, 1, cpu), NULL), NULL);
         allocations_left = 1000000; /* whatever happens, the tests after this one have memory */
         made = net != NULL;
         assert_true(made || tarn_error_code() == TARN_ERROR_MEMORY);
@@ -455,7 +458,8 @@ int main(void)
 {
     cpu = tarn_device_cpu();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(a_failed_allocation_anywhere_leaves_nothing_behind, clear_error), /* first: nothing holds memory yet */
+        cmocka_unit_test_setup(a_failed_allocation_anywhere_leaves_nothing_behind,
+                               clear_error), /* first: nothing holds memory yet */
         cmocka_unit_test_setup(parameters_of_a_sequence_are_named_and_counted_as_in_torch, clear_error),
         cmocka_unit_test_setup(names_grow_with_the_tree_and_are_relative_to_the_module_asked, clear_error),
         cmocka_unit_test_setup(finding_a_name_that_is_not_there_lists_near_ones, clear_error),

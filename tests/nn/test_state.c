@@ -71,7 +71,8 @@ static void loading_reaches_what_an_optimizer_trains(void **state)
     const char *path = saved(a);
     tarn_optimizer *sgd = tarn_sgd(b, &(tarn_sgd_options){.lr = 1e-30f});
     assert_true(tarn_module_load(b, path, NULL));
-    tarn_backward(tarn_sum(tarn_cast(tarn_forward(b, tarn_ones(TARN_SHAPE(1, 3), TARN_BF16, CPU)), TARN_F32), TARN_ALL_AXES, false));
+    tarn_backward(tarn_sum(tarn_cast(tarn_forward(b, tarn_ones(TARN_SHAPE(1, 3), TARN_BF16, CPU)), TARN_F32),
+                           TARN_ALL_AXES, false));
     assert_true(tarn_optimizer_step(sgd)); /* its master weights must follow */
     assert_true(total(a) == total(b));
     tarn_optimizer_free(sgd);
@@ -83,14 +84,13 @@ static void everything_that_does_not_fit_is_listed_and_nothing_changed(void **st
 {
     (void)state;
     tarn_module *a = tarn_sequential(tarn_linear(3, 4, CPU), tarn_layernorm_layer(4, CPU), tarn_linear(4, 4, CPU));
-    tarn_module *b =
-        tarn_sequential(tarn_linear(3, 4, CPU), tarn_linear(4, 4, CPU), tarn_linear(5, 4, CPU), tarn_embedding_layer(2, 2, CPU));
+    tarn_module *b = tarn_sequential(tarn_linear(3, 4, CPU), tarn_linear(4, 4, CPU), tarn_linear(5, 4, CPU),
+                                     tarn_embedding_layer(2, 2, CPU));
     const char *path = saved(a);
     double before = total(b);
     assert_false(tarn_module_load(b, path, NULL));
-    assert_contains(
-        tarn_error(),
-        "net.safetensors': 1 missing: '3.weight'; 2 that do not fit: '1.weight' is [4] F32 in the file and [4, 4] f32 in the module");
+    assert_contains(tarn_error(), "net.safetensors': 1 missing: '3.weight'; 2 that do not fit: '1.weight' is [4] F32 "
+                                  "in the file and [4, 4] f32 in the module");
     assert_error_about(TARN_ERROR_FORMAT, "module_load: '",
                        "'2.weight' is [4, 4] F32 in the file and [4, 5] f32 in the module; nothing was loaded");
     assert_false(tarn_module_load(a, saved(b), NULL));
@@ -101,7 +101,8 @@ static void everything_that_does_not_fit_is_listed_and_nothing_changed(void **st
     assert_error(TARN_ERROR_FORMAT, "2 that do not fit");
     assert_true(tarn_module_load(b, path, &(tarn_module_load_options){.allow_missing = true, .skip_mismatched = true}));
     assert_close(tarn_module_find(b, "0.weight"), tarn_module_find(a, "0.weight"), 0);
-    assert_true(tarn_module_load(a, saved(b), &(tarn_module_load_options){.allow_unexpected = true, .skip_mismatched = true}));
+    assert_true(
+        tarn_module_load(a, saved(b), &(tarn_module_load_options){.allow_unexpected = true, .skip_mismatched = true}));
     assert_ok();
     tarn_module_free(a);
     tarn_module_free(b);
@@ -191,12 +192,13 @@ static void files_that_are_none_are_errors(void **state)
     tarn_module_free(a);
 }
 
-/* ---- the table ------------------------------------------------------------------------------------------------------------- */
+/* ---- the table --------------------------------------------------------------------------------------------------- */
 
 static void the_summary_is_a_table(void **state)
 {
     (void)state;
-    tarn_module *net = tarn_sequential(tarn_linear(4, 3, CPU), tarn_residual(tarn_activation(TARN_RELU), NULL), tarn_dropout_layer(0.5));
+    tarn_module *net = tarn_sequential(tarn_linear(4, 3, CPU), tarn_residual(tarn_activation(TARN_RELU), NULL),
+                                       tarn_dropout_layer(0.5));
     tarn_module *frozen = tarn_linear(3, 2, CPU);
     assert_true(tarn_module_freeze(frozen, true));
     assert_true(tarn_module_add_child(net, "3", frozen));
@@ -238,12 +240,17 @@ int main(void)
 {
     const struct CMUnitTest tables[] = {in_scope(the_summary_is_a_table)};
     const struct CMUnitTest tests[] = {
-        in_scope(what_is_saved_is_loaded_by_name),          in_scope(floats_are_converted_and_devices_crossed),
-        in_scope(loading_reaches_what_an_optimizer_trains), in_scope(everything_that_does_not_fit_is_listed_and_nothing_changed),
-        in_scope(a_long_list_is_cut_with_its_count),        in_scope(integers_do_not_become_floats),
-        in_scope(a_shared_parameter_is_one_in_files_too),   in_scope(a_bool_that_is_none_changes_nothing),
+        in_scope(what_is_saved_is_loaded_by_name),
+        in_scope(floats_are_converted_and_devices_crossed),
+        in_scope(loading_reaches_what_an_optimizer_trains),
+        in_scope(everything_that_does_not_fit_is_listed_and_nothing_changed),
+        in_scope(a_long_list_is_cut_with_its_count),
+        in_scope(integers_do_not_become_floats),
+        in_scope(a_shared_parameter_is_one_in_files_too),
+        in_scope(a_bool_that_is_none_changes_nothing),
         in_scope(files_that_are_none_are_errors),
     };
     int failures = cmocka_run_group_tests_name("summary", tables, make_scratch, remove_scratch);
-    return failures + (TARN__HAVE_JANSSON ? cmocka_run_group_tests_name("files", tests, make_scratch, remove_scratch) : 0);
+    return failures +
+           (TARN__HAVE_JANSSON ? cmocka_run_group_tests_name("files", tests, make_scratch, remove_scratch) : 0);
 }

@@ -1,4 +1,5 @@
-/* compare.h: what a device computes is held to the CPU's results in f64, to the same bits twice, and to nothing that the CPU runs instead. */
+/* compare.h: what a device computes is held to the CPU's results in f64, to the same bits twice, and to nothing that
+ * the CPU runs instead. */
 #ifndef TESTS_OPENCL_COMPARE_H
 #define TESTS_OPENCL_COMPARE_H
 
@@ -8,11 +9,13 @@
 
 #define CPU tarn_device_cpu()
 
-/* What is computed of some tensors; two runs of it on the device have the same bits, and its elements are near those of the CPU in f64. */
+/* What is computed of some tensors; two runs of it on the device have the same bits, and its elements are near those of
+ * the CPU in f64. */
 typedef tarn_tensor *(*formula)(tarn_tensor **x, const void *options);
 
 /* The result, then the gradients of all of x for a gradient that is the same on every device. */
-static void run_on(tarn_device device, tarn_dtype dtype, formula f, tarn_tensor *const *x, int count, const void *options, tarn_tensor **to)
+static void run_on(tarn_device device, tarn_dtype dtype, formula f, tarn_tensor *const *x, int count,
+                   const void *options, tarn_tensor **to)
 {
     tarn_tensor *there[4];
     for (int i = 0; i < count; i++)

@@ -1,11 +1,11 @@
-/* products.h: products, convolutions and attention, as compare.h holds them. test_products.c asks the form for the device at hand, test_products_local.c the one for
- * devices whose groups have memory of their own. */
+/* products.h: products, convolutions and attention, as compare.h holds them. test_products.c asks the form for the
+ * device at hand, test_products_local.c the one for devices whose groups have memory of their own. */
 #ifndef TESTS_OPENCL_PRODUCTS_H
 #define TESTS_OPENCL_PRODUCTS_H
 
 #include "opencl/compare.h"
 
-/* ---- products -------------------------------------------------------------------------------------------------------------- */
+/* ---- products ---------------------------------------------------------------------------------------------------- */
 
 static tarn_tensor *product(tarn_tensor **x, const void *options)
 {
@@ -13,21 +13,28 @@ static tarn_tensor *product(tarn_tensor **x, const void *options)
     return tarn_matmul(x[0], x[1]);
 }
 
-/* One row and one column, fewer rows than a tile has, sums that are cut in parts, rows and columns that no tile divides. */
+/* One row and one column, fewer rows than a tile has, sums that are cut in parts, rows and columns that no tile
+ * divides. */
 static void products_of_every_shape(void **state)
 {
     NEEDS_OPENCL();
-    static const int64_t sizes[][3] = {{1, 70, 300}, {70, 1, 300}, {3, 33, 65}, {13, 33, 1}, {37, 45, 6001}, {130, 70, 33}};
+    static const int64_t sizes[][3] = {{1, 70, 300}, {70, 1, 300},   {3, 33, 65},
+                                       {13, 33, 1},  {37, 45, 6001}, {130, 70, 33}};
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
         int64_t m = sizes[i][0], n = sizes[i][1], k = sizes[i][2];
-        compare(TARN_F32, product, (tarn_tensor *[]){random_of(TARN_SHAPE(m, k)), random_of(TARN_SHAPE(k, n))}, 2, NULL, 2e-5);
-        compare(TARN_F32, product, (tarn_tensor *[]){random_of(TARN_SHAPE(m, k)), tarn_transpose(random_of(TARN_SHAPE(n, k)), 0, 1)}, 2, NULL, 2e-5);
+        compare(TARN_F32, product, (tarn_tensor *[]){random_of(TARN_SHAPE(m, k)), random_of(TARN_SHAPE(k, n))}, 2, NULL,
+                2e-5);
+        compare(TARN_F32, product,
+                (tarn_tensor *[]){random_of(TARN_SHAPE(m, k)), tarn_transpose(random_of(TARN_SHAPE(n, k)), 0, 1)}, 2,
+                NULL, 2e-5);
     }
-    compare(TARN_F64, product, (tarn_tensor *[]){random_of(TARN_SHAPE(19, 40)), random_of(TARN_SHAPE(40, 23))}, 2, NULL, 1e-13);
-    compare(TARN_F32, product, (tarn_tensor *[]){random_of(TARN_SHAPE(3, 1, 19, 40)), random_of(TARN_SHAPE(2, 40, 23))}, 2, NULL, 2e-5);
+    compare(TARN_F64, product, (tarn_tensor *[]){random_of(TARN_SHAPE(19, 40)), random_of(TARN_SHAPE(40, 23))}, 2, NULL,
+            1e-13);
+    compare(TARN_F32, product, (tarn_tensor *[]){random_of(TARN_SHAPE(3, 1, 19, 40)), random_of(TARN_SHAPE(2, 40, 23))},
+            2, NULL, 2e-5);
 }
 
-/* ---- weights of blocks ----------------------------------------------------------------------------------------------------- */
+/* ---- weights of blocks ------------------------------------------------------------------------------------------- */
 
 /* Few rows are multiplied by the bytes, many by elements made of them; either way by what the blocks stand for. */
 static void products_with_blocks(void **state)
@@ -37,20 +44,24 @@ static void products_with_blocks(void **state)
     static const int64_t rows[] = {1, 3, 20};
     for (int k = 0; k < 4; k++)
         for (int r = 0; r < 3; r++) {
-            tarn_tensor *w = good(tarn_cast(random_of(TARN_SHAPE(37, 768)), kinds[k])), *x = random_of(TARN_SHAPE(rows[r], 768)), *bias = random_of(TARN_SHAPE(37));
+            tarn_tensor *w = good(tarn_cast(random_of(TARN_SHAPE(37, 768)), kinds[k])),
+                        *x = random_of(TARN_SHAPE(rows[r], 768)), *bias = random_of(TARN_SHAPE(37));
             tarn_stats_reset();
-            tarn_tensor *there = good(tarn_linear_apply(tarn_to(x, opencl), tarn_to(w, opencl), r == 1 ? NULL : tarn_to(bias, opencl)));
+            tarn_tensor *there =
+                good(tarn_linear_apply(tarn_to(x, opencl), tarn_to(w, opencl), r == 1 ? NULL : tarn_to(bias, opencl)));
             assert_int_equal(tarn_stats().fallbacks, 0);
             tarn_tensor *plain = tarn_cast(tarn_cast(w, TARN_F32), TARN_F64);
-            tarn_tensor *here = good(tarn_linear_apply(tarn_cast(x, TARN_F64), plain, r == 1 ? NULL : tarn_cast(bias, TARN_F64)));
+            tarn_tensor *here =
+                good(tarn_linear_apply(tarn_cast(x, TARN_F64), plain, r == 1 ? NULL : tarn_cast(bias, TARN_F64)));
             assert_close_for_size(tarn_cast(tarn_to(there, CPU), TARN_F64), here, 1e-5);
-            tarn_tensor *narrow = good(tarn_linear_apply(tarn_to(tarn_cast(x, TARN_BF16), opencl), tarn_to(w, opencl), NULL));
+            tarn_tensor *narrow =
+                good(tarn_linear_apply(tarn_to(tarn_cast(x, TARN_BF16), opencl), tarn_to(w, opencl), NULL));
             here = good(tarn_linear_apply(tarn_cast(tarn_cast(x, TARN_BF16), TARN_F64), plain, NULL));
             assert_close_for_size(tarn_cast(tarn_to(narrow, CPU), TARN_F64), here, 1e-2);
         }
 }
 
-/* ---- convolutions ------------- -------------------------------------------------------------------------------------------- */
+/* ---- convolutions ------------- ---------------------------------------------------------------------------------- */
 
 static tarn_tensor *convolution(tarn_tensor **x, const void *options)
 {
@@ -60,15 +71,18 @@ static tarn_tensor *convolution(tarn_tensor **x, const void *options)
 static void convolutions(void **state)
 {
     NEEDS_OPENCL();
-    static const tarn_conv2d_options options[] = {{.padding = {2, 2}}, {.stride = {2, 3}, .padding = {1, 0}}, {.dilation = {2, 1}, .groups = 2}};
+    static const tarn_conv2d_options options[] = {
+        {.padding = {2, 2}}, {.stride = {2, 3}, .padding = {1, 0}}, {.dilation = {2, 1}, .groups = 2}};
     for (int i = 0; i < 3; i++) {
         int64_t groups = options[i].groups ? options[i].groups : 1;
-        compare(TARN_F32, convolution, (tarn_tensor *[]){random_of(TARN_SHAPE(3, 4, 14, 11)), random_of(TARN_SHAPE(6, 4 / groups, 5, 3)), random_of(TARN_SHAPE(6))}, 3,
-                &options[i], 2e-5);
+        compare(TARN_F32, convolution,
+                (tarn_tensor *[]){random_of(TARN_SHAPE(3, 4, 14, 11)), random_of(TARN_SHAPE(6, 4 / groups, 5, 3)),
+                                  random_of(TARN_SHAPE(6))},
+                3, &options[i], 2e-5);
     }
 }
 
-/* ---- attention ------------------------------------------------------------------------------------------------------------- */
+/* ---- attention --------------------------------------------------------------------------------------------------- */
 
 static tarn_tensor *attended(tarn_tensor **x, const void *options)
 {
@@ -82,13 +96,15 @@ static void attention(void **state)
     const tarn_attention_options options = {.causal = true};
     for (int64_t depth = 24; depth >= 21; depth -= 3)
         compare(TARN_F32, attended,
-                (tarn_tensor *[]){random_of(TARN_SHAPE(2, 4, 70, depth)), random_of(TARN_SHAPE(2, 2, 90, depth)), random_of(TARN_SHAPE(2, 2, 90, depth))}, 3, &options,
-                2e-5);
+                (tarn_tensor *[]){random_of(TARN_SHAPE(2, 4, 70, depth)), random_of(TARN_SHAPE(2, 2, 90, depth)),
+                                  random_of(TARN_SHAPE(2, 2, 90, depth))},
+                3, &options, 2e-5);
 }
 
 enum { DOCUMENT_ROWS = 150, DOCUMENT_KEYS = 170, DOCUMENT = 40 };
 
-/* Documents beside each other in the first batch, starts in no order in the second: some rows of it attend to nothing. */
+/* Documents beside each other in the first batch, starts in no order in the second: some rows of it attend to nothing.
+ */
 static tarn_tensor *attended_from_starts(tarn_tensor **x, const void *options)
 {
     int32_t starts[2 * DOCUMENT_ROWS];
@@ -106,13 +122,16 @@ static void attention_from_starts(void **state)
     NEEDS_OPENCL();
     for (int causal = 0; causal < 2; causal++) {
         const tarn_attention_options options = {.causal = causal};
-        tarn_tensor *x[] = {random_of(TARN_SHAPE(2, 2, DOCUMENT_ROWS, 12)), random_of(TARN_SHAPE(2, 1, DOCUMENT_KEYS, 12)), random_of(TARN_SHAPE(2, 1, DOCUMENT_KEYS, 12))};
+        tarn_tensor *x[] = {random_of(TARN_SHAPE(2, 2, DOCUMENT_ROWS, 12)),
+                            random_of(TARN_SHAPE(2, 1, DOCUMENT_KEYS, 12)),
+                            random_of(TARN_SHAPE(2, 1, DOCUMENT_KEYS, 12))};
         compare(TARN_F32, attended_from_starts, x, 3, &options, 2e-5);
         compare(TARN_BF16, attended_from_starts, x, 3, &options, 4e-3);
     }
 }
 
-#define PRODUCT_TESTS ON_OPENCL(products_of_every_shape), ON_OPENCL(products_with_blocks), \
-    ON_OPENCL(convolutions), ON_OPENCL(attention), ON_OPENCL(attention_from_starts)
+#define PRODUCT_TESTS \
+    ON_OPENCL(products_of_every_shape), ON_OPENCL(products_with_blocks), ON_OPENCL(convolutions), \
+        ON_OPENCL(attention), ON_OPENCL(attention_from_starts)
 
 #endif

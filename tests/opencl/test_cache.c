@@ -1,6 +1,7 @@
 /*
- * test_cache.c: compiled programs on disk: a second process compiles nothing; a damaged file is passed over and written again; that none can be kept is told. The program starts
- * itself: with an argument it casts some elements and ends with the number of programs that were compiled for that, or of warnings that none are kept.
+ * test_cache.c: compiled programs on disk: a second process compiles nothing; a damaged file is passed over and written
+ * again; that none can be kept is told. The program starts itself: with an argument it casts some elements and ends
+ * with the number of programs that were compiled for that, or of warnings that none are kept.
  */
 #include "support/opencl.h"
 
@@ -12,7 +13,7 @@
 static const char *self;
 static char folder[256], kept[512]; /* $XDG_CACHE_HOME, and what the backend makes of it */
 
-/* ---- the child --------------------------------------------------------------------------------------------------------------- */
+/* ---- the child --------------------------------------------------------------------------------------------------- */
 
 static int compiled, told;
 
@@ -20,7 +21,8 @@ static void listen(tarn_log_level level, const char *text, void *ctx)
 {
     (void)ctx;
     compiled += level == TARN_LOG_INFO && strstr(text, ": compiled ") != NULL;
-    told += level == TARN_LOG_WARNING && strstr(text, "compiled kernels are not kept, and every run compiles its own: ") != NULL;
+    told += level == TARN_LOG_WARNING &&
+            strstr(text, "compiled kernels are not kept, and every run compiles its own: ") != NULL;
 }
 
 /* How many programs were compiled, or warnings given; 100 when something went wrong. */
@@ -30,7 +32,8 @@ static int work(const char *count)
     tarn_set_log(listen, NULL);
     tarn_scope *scope = tarn_scope_open();
     tarn_tensor *x = tarn_from_i64((const int64_t[]){1, 2, 3}, TARN_SHAPE(3), tarn_device_parse("opencl"));
-    bool good = tarn_read_f32(tarn_cast(tarn_flip(x, TARN_AXES(0)), TARN_F32), values, 3) && values[0] == 3 && values[2] == 1;
+    bool good =
+        tarn_read_f32(tarn_cast(tarn_flip(x, TARN_AXES(0)), TARN_F32), values, 3) && values[0] == 3 && values[2] == 1;
     tarn_scope_close(scope);
     return !good || tarn_failed() ? 100 : strcmp(count, "told") == 0 ? told : compiled;
 }
@@ -53,7 +56,7 @@ static int compiled_by_a_new_process(void)
     return counted_by_a_new_process("compiled");
 }
 
-/* ---- the folder --------------------------------------------------------------------------------------------------------------- */
+/* ---- the folder -------------------------------------------------------------------------------------------------- */
 
 static int files(char *last, size_t size)
 {
@@ -112,7 +115,8 @@ static void a_damaged_file_is_passed_over_and_written_again(void **state)
         else if (damage == 1) /* nothing left */
             assert_int_equal(ftruncate(fileno(open), 0), 0);
         else /* one byte of the binary */
-            assert_true(fseek(open, -9, SEEK_END) == 0 && fputc(0x5a, open) == 0x5a && fseek(open, -10, SEEK_END) == 0 && fputc(0xa5, open) == 0xa5);
+            assert_true(fseek(open, -9, SEEK_END) == 0 && fputc(0x5a, open) == 0x5a &&
+                        fseek(open, -10, SEEK_END) == 0 && fputc(0xa5, open) == 0xa5);
         fclose(open);
         assert_int_equal(compiled_by_a_new_process(), 1);
         assert_int_equal(compiled_by_a_new_process(), 0);

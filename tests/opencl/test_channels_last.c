@@ -1,6 +1,7 @@
 /*
- * test_channels_last.c: batchnorm and groupnorm of images whose channels lie side by side, by columns as GPUs get them: TARN_OPENCL_LOCAL=1 takes that form on any device. Numbers of
- * channels that make fours and that do not, that fill no tile and several; positions that lie a step apart and that do not.
+ * test_channels_last.c: batchnorm and groupnorm of images whose channels lie side by side, by columns as GPUs get them:
+ * TARN_OPENCL_LOCAL=1 takes that form on any device. Numbers of channels that make fours and that do not, that fill no
+ * tile and several; positions that lie a step apart and that do not.
  */
 #include "opencl/compare.h"
 
@@ -21,7 +22,8 @@ static tarn_tensor *in_front(tarn_tensor *x, const kind *k)
 static tarn_tensor *norm(tarn_tensor **x, const void *options)
 {
     const kind *k = options;
-    const bool is_fixed = k->what == FIXED || k->what == RESIDUAL_FIXED, has_residual = k->what == RESIDUAL || k->what == RESIDUAL_FIXED;
+    const bool is_fixed = k->what == FIXED || k->what == RESIDUAL_FIXED,
+               has_residual = k->what == RESIDUAL || k->what == RESIDUAL_FIXED;
     const tarn_batchnorm_options how = {.training = !is_fixed};
     tarn_tensor *image = in_front(x[0], k), *mean = NULL, *variance = NULL, *y;
     if (is_fixed) {
@@ -41,7 +43,8 @@ static void check(int64_t images, int64_t side, int64_t channels, tarn_dtype dty
 {
     const bool has_residual = k.what == RESIDUAL || k.what == RESIDUAL_FIXED;
     const tarn_shape shape = TARN_SHAPE(images, side, side + 2, channels);
-    tarn_tensor *x[] = {random_of(shape), random_of(TARN_SHAPE(channels)), random_of(TARN_SHAPE(channels)), has_residual ? random_of(shape) : NULL};
+    tarn_tensor *x[] = {random_of(shape), random_of(TARN_SHAPE(channels)), random_of(TARN_SHAPE(channels)),
+                        has_residual ? random_of(shape) : NULL};
     compare(dtype, norm, x, has_residual ? 4 : 3, &k, dtype == TARN_BF16 ? 2e-2 : 2e-5);
 }
 

@@ -1,13 +1,14 @@
-/* test_command.c: the command on an OpenCL device. TARN_COMMAND names the binary; without it tests are skipped. This program itself asks for no device: what there is the command says. */
+/* test_command.c: the command on an OpenCL device. TARN_COMMAND names the binary; without it tests are skipped. This
+ * program itself asks for no device: what there is the command says. */
 #include "support/check.h"
 #include "support/command.h"
 
-#define NEEDS_OPENCL()                                     \
-    do {                                                   \
-        run_command("info");                               \
+#define NEEDS_OPENCL() \
+    do { \
+        run_command("info"); \
         if (strstr(command_output, "  opencl:0 ") == NULL) \
-            skip();                                        \
-        (void)state;                                       \
+            skip(); \
+        (void)state; \
     } while (0)
 
 /* Whether opencl:0 is a CPU, by the line below its name. */
@@ -24,7 +25,9 @@ static void a_step_is_held_against_what_the_device_can(void **state)
 {
     NEEDS_OPENCL();
     const char *text = is_cpu() ? "of a product of 1024 rows" : "of a product of 8192 rows";
-    expect_command("bench train --layers 1 --heads 2 --width 16 --context 8 --vocab 64 --batch 2 --steps 2 --warmup 0 --device opencl", 0, text);
+    expect_command("bench train --layers 1 --heads 2 --width 16 --context 8 --vocab 64 --batch 2 --steps 2 --warmup 0 "
+                   "--device opencl",
+                   0, text);
 }
 
 /* Rows as well: those of a model's sizes took PoCL minutes each. */
@@ -40,11 +43,13 @@ static void what_is_compiled_at_first_is_told(void **state)
 {
     NEEDS_OPENCL();
     const char *caches[] = {getenv("XDG_CACHE_HOME"), getenv("POCL_CACHE_DIR")};
-    char *kept[2] = {caches[0] ? strdup(caches[0]) : NULL, caches[1] ? strdup(caches[1]) : NULL}, folder[64] = "/tmp/tarn-test-command-XXXXXX", text[160];
+    char *kept[2] = {caches[0] ? strdup(caches[0]) : NULL, caches[1] ? strdup(caches[1]) : NULL},
+         folder[64] = "/tmp/tarn-test-command-XXXXXX", text[160];
     assert_non_null(mkdtemp(folder));
     setenv("XDG_CACHE_HOME", folder, 1);
     setenv("POCL_CACHE_DIR", folder, 1);
-    snprintf(text, sizeof(text), "opencl:0 compiles its kernels, which takes a while; later runs find them in %s/tarn/opencl", folder);
+    snprintf(text, sizeof(text),
+             "opencl:0 compiles its kernels, which takes a while; later runs find them in %s/tarn/opencl", folder);
     const bool is_slow = is_cpu(); /* a GPU's driver may be done before */
     run_command("bench train --model lenet --batch 4 --steps 1 --warmup 0 --device opencl 2>&1");
     assert_true(!is_slow || strstr(command_output, text));
@@ -64,9 +69,11 @@ static void a_kernel_that_is_lost_is_named(void **state)
 {
     NEEDS_OPENCL();
     setenv("TARN_OPENCL_WITHOUT", "relu", 1);
-    expect_command("bench train --model mlp --batch 4 --steps 1 --warmup 0 --device opencl 2>&1", 0, "opencl:0 has no kernel 'relu' for this call; the CPU runs it");
+    expect_command("bench train --model mlp --batch 4 --steps 1 --warmup 0 --device opencl 2>&1", 0,
+                   "opencl:0 has no kernel 'relu' for this call; the CPU runs it");
     setenv("TARN_FALLBACK", "error", 1);
-    expect_command("bench train --model mlp --batch 4 --steps 1 --warmup 0 --device opencl 2>&1", 1, "opencl:0 has no kernel 'relu', and fallbacks are errors");
+    expect_command("bench train --model mlp --batch 4 --steps 1 --warmup 0 --device opencl 2>&1", 1,
+                   "opencl:0 has no kernel 'relu', and fallbacks are errors");
     unsetenv("TARN_FALLBACK");
 }
 
@@ -75,7 +82,8 @@ static void what_is_to_be_left_out_has_to_be_there(void **state)
 {
     NEEDS_OPENCL();
     setenv("TARN_OPENCL_WITHOUT", "relu,nonsense", 1);
-    expect_command("bench train --model mlp --batch 4 --steps 1 --warmup 0 --device opencl 2>&1", 1, "TARN_OPENCL_WITHOUT names 'nonsense', which is neither a kernel");
+    expect_command("bench train --model mlp --batch 4 --steps 1 --warmup 0 --device opencl 2>&1", 1,
+                   "TARN_OPENCL_WITHOUT names 'nonsense', which is neither a kernel");
     unsetenv("TARN_OPENCL_WITHOUT");
 }
 
@@ -84,9 +92,14 @@ static void variables_say_what_they_may(void **state)
 {
     NEEDS_OPENCL();
     static const char *const wrong[][3] = {
-        {"TARN_OPENCL_CACHE", "of", "'off' or 'on'"},   {"TARN_OPENCL_FP64", "no", "'0' or '1'"},          {"TARN_OPENCL_FP16", "2", "'0' or '1'"},
-        {"TARN_OPENCL_SUBGROUPS", "-1", "'0' or '1'"},  {"TARN_OPENCL_LOCAL", "yes", "'1' or '0'"},        {"TARN_OPENCL_MEMORY", "2G", "a whole number from 1 on"},
-        {"TARN_OPENCL_GROUP", "0", "a whole number from 1 on"}, {"TARN_OPENCL_GROUP_MEMORY", "-4", "a whole number from 1 on"},
+        {"TARN_OPENCL_CACHE", "of", "'off' or 'on'"},
+        {"TARN_OPENCL_FP64", "no", "'0' or '1'"},
+        {"TARN_OPENCL_FP16", "2", "'0' or '1'"},
+        {"TARN_OPENCL_SUBGROUPS", "-1", "'0' or '1'"},
+        {"TARN_OPENCL_LOCAL", "yes", "'1' or '0'"},
+        {"TARN_OPENCL_MEMORY", "2G", "a whole number from 1 on"},
+        {"TARN_OPENCL_GROUP", "0", "a whole number from 1 on"},
+        {"TARN_OPENCL_GROUP_MEMORY", "-4", "a whole number from 1 on"},
         {"TARN_OPENCL_TILE", "large", "a whole number from 0 on"},
     };
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
@@ -111,17 +124,22 @@ static void a_driver_that_is_missing_is_told(void **state)
     expect_command("train --data digits --device opencl --dry-run 2>&1", 1, "'opencl' is not there: ");
     unsetenv("OCL_ICD_VENDORS");
     setenv("POCL_CACHE_DIR", "/dev/null/here", 1);
-    expect_command("info", 0, "OpenCL's drivers (Portable Computing Language) offer no device that compiles kernels; PoCL needs a folder of its own");
+    expect_command("info", 0,
+                   "OpenCL's drivers (Portable Computing Language) offer no device that compiles kernels; PoCL needs a "
+                   "folder of its own");
     unsetenv("POCL_CACHE_DIR");
-    expect_command("train --data digits --device opencl:9 --dry-run 2>&1", 1, "there is no opencl:9; there is opencl:0 (");
+    expect_command("train --data digits --device opencl:9 --dry-run 2>&1", 1,
+                   "there is no opencl:9; there is opencl:0 (");
 }
 
 /* Nothing here computes in TF32: a run that said it did would be one of f32. */
 static void tf32_is_refused(void **state)
 {
     NEEDS_OPENCL();
-    expect_command("train --data digits --precision tf32 --device opencl --dry-run 2>&1", 2, "precision tf32 is for GPUs that have it; the device is opencl");
-    expect_command("bench train --model mlp --precision tf32 --device opencl 2>&1", 2, "precision tf32 is for GPUs that have it");
+    expect_command("train --data digits --precision tf32 --device opencl --dry-run 2>&1", 2,
+                   "precision tf32 is for GPUs that have it; the device is opencl");
+    expect_command("bench train --model mlp --precision tf32 --device opencl 2>&1", 2,
+                   "precision tf32 is for GPUs that have it");
 }
 
 int main(void)

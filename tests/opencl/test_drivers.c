@@ -1,7 +1,9 @@
-/* test_drivers.c: drivers that fail or offer what is of no use beside one that works: each is told once, by name, and the others' devices are there.
+/* test_drivers.c: drivers that fail or offer what is of no use beside one that works: each is told once, by name, and
+ * the others' devices are there.
  *
- * The program stands between the backend and the loader: to the loader's platforms it adds one that fails, one without devices and one whose device has no
- * compiler; and it leaves of the loader's list in the environment the first name alone, as Khronos's loader does. */
+ * The program stands between the backend and the loader: to the loader's platforms it adds one that fails, one without
+ * devices and one whose device has no compiler; and it leaves of the loader's list in the environment the first name
+ * alone, as Khronos's loader does. */
 #include "support/loader.h"
 #include "support/opencl.h"
 
@@ -30,7 +32,7 @@ static int give_text(const char *text, size_t size, void *to)
     return 0;
 }
 
-#define FUNCTION(name, parameters)                              \
+#define FUNCTION(name, parameters) \
     __attribute__((visibility("default"))) int name parameters; \
     int name parameters
 
@@ -94,7 +96,7 @@ FUNCTION(clGetDeviceInfo, (void *device, unsigned what, size_t size, void *to, s
     return 0;
 }
 
-/* ---- the tests ----------------------------------------------------------------------------------------------------------- */
+/* ---- the tests --------------------------------------------------------------------------------------------------- */
 
 static int warnings;
 static char heard[1024], drivers[1024]; /* the list as it was */
@@ -130,7 +132,8 @@ static void the_list_of_drivers_stays_as_it_was(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {ON_OPENCL(drivers_that_fail_are_told_once_and_the_others_work), ON_OPENCL(the_list_of_drivers_stays_as_it_was)};
+    const struct CMUnitTest tests[] = {ON_OPENCL(drivers_that_fail_are_told_once_and_the_others_work),
+                                       ON_OPENCL(the_list_of_drivers_stays_as_it_was)};
     tarn_set_log(listen, NULL); /* before the first device is asked for */
     setenv(LIST, "libnone.so:libnone.so.1", 0);
     snprintf(drivers, sizeof(drivers), "%s", getenv(LIST));

@@ -1,4 +1,5 @@
-/* test_fallback.c: programs that a driver does not compile: that kernel is lost, and the CPU runs it, counted and warned about once; the others stay. */
+/* test_fallback.c: programs that a driver does not compile: that kernel is lost, and the CPU runs it, counted and
+ * warned about once; the others stay. */
 #include "support/opencl.h"
 
 #include <tarn/profile.h>
@@ -10,7 +11,8 @@ static void listen(tarn_log_level level, const char *text, void *ctx)
 {
     (void)ctx;
     warnings += level == TARN_LOG_WARNING;
-    snprintf(level == TARN_LOG_WARNING ? last_warning : last_note, level == TARN_LOG_WARNING ? sizeof(last_warning) : sizeof(last_note), "%s", text);
+    snprintf(level == TARN_LOG_WARNING ? last_warning : last_note,
+             level == TARN_LOG_WARNING ? sizeof(last_warning) : sizeof(last_note), "%s", text);
 }
 
 static void a_kernel_that_does_not_compile_runs_on_the_cpu(void **state)
@@ -47,7 +49,8 @@ static void the_others_stay(void **state)
 static void a_lost_product_gives_the_right_values(void **state)
 {
     NEEDS_OPENCL();
-    tarn_tensor *a = good(tarn_requires_grad(tarn_from_f32((const float[]){1, 2, 3, 4}, TARN_SHAPE(2, 2), opencl), true));
+    tarn_tensor *a =
+        good(tarn_requires_grad(tarn_from_f32((const float[]){1, 2, 3, 4}, TARN_SHAPE(2, 2), opencl), true));
     tarn_stats_reset();
     for (int i = 0; i < 2; i++)
         assert_true(tarn_backward(tarn_sum(tarn_matmul(a, a), TARN_ALL_AXES, false)));
@@ -80,10 +83,8 @@ int main(void)
 {
     setenv("TARN_OPENCL_WITHOUT", "tanh,matmul,layernorm", 1);
     const struct CMUnitTest tests[] = {
-        ON_OPENCL(a_kernel_that_does_not_compile_runs_on_the_cpu),
-        ON_OPENCL(the_others_stay),
-        ON_OPENCL(a_lost_product_gives_the_right_values),
-        ON_OPENCL(a_lost_file_takes_its_kernels_along),
+        ON_OPENCL(a_kernel_that_does_not_compile_runs_on_the_cpu), ON_OPENCL(the_others_stay),
+        ON_OPENCL(a_lost_product_gives_the_right_values),          ON_OPENCL(a_lost_file_takes_its_kernels_along),
         ON_OPENCL(where_fallbacks_are_errors_it_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,10 +1,11 @@
 /*
- * test_groups.c: devices whose groups are small and have little memory, as TARN_OPENCL_GROUP and TARN_OPENCL_GROUP_MEMORY make any of them: kernels that have a
- * form which fits take it, and what has none is run by the CPU, counted and named.
+ * test_groups.c: devices whose groups are small and have little memory, as TARN_OPENCL_GROUP and
+ * TARN_OPENCL_GROUP_MEMORY make any of them: kernels that have a form which fits take it, and what has none is run by
+ * the CPU, counted and named.
  */
 #include "opencl/compare.h"
 
-/* ---- rows ------------------------------------------------------------------------------------------------------------------ */
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
 
 static tarn_tensor *layernorm(tarn_tensor **x, const void *options)
 {
@@ -17,7 +18,10 @@ static void rows_are_normalised(void **state)
 {
     NEEDS_OPENCL();
     for (int64_t length = 384; length <= 768; length += 384)
-        compare(TARN_F32, layernorm, (tarn_tensor *[]){random_of(TARN_SHAPE(9, length)), random_of(TARN_SHAPE(length)), random_of(TARN_SHAPE(length))}, 3, NULL, 2e-5);
+        compare(TARN_F32, layernorm,
+                (tarn_tensor *[]){random_of(TARN_SHAPE(9, length)), random_of(TARN_SHAPE(length)),
+                                  random_of(TARN_SHAPE(length))},
+                3, NULL, 2e-5);
 }
 
 static tarn_tensor *softmax(tarn_tensor **x, const void *options)
@@ -40,7 +44,7 @@ static void rows_become_weights_and_losses(void **state)
     compare(TARN_F32, cross_entropy, (tarn_tensor *[]){random_of(TARN_SHAPE(3, 1500))}, 1, NULL, 2e-5);
 }
 
-/* ---- channels -------------------------------------------------------------------------------------------------------------- */
+/* ---- channels ---------------------------------------------------------------------------------------------------- */
 
 static tarn_tensor *groupnorm(tarn_tensor **x, const void *options)
 {
@@ -52,23 +56,31 @@ static tarn_tensor *groupnorm(tarn_tensor **x, const void *options)
 static tarn_tensor *batchnorm_last(tarn_tensor **x, const void *options)
 {
     (void)options;
-    tarn_tensor *y = tarn_batchnorm(tarn_permute(x[0], TARN_AXES(0, 3, 1, 2)), x[1], x[2], NULL, NULL, &(tarn_batchnorm_options){.training = true});
+    tarn_tensor *y = tarn_batchnorm(tarn_permute(x[0], TARN_AXES(0, 3, 1, 2)), x[1], x[2], NULL, NULL,
+                                    &(tarn_batchnorm_options){.training = true});
     return tarn_permute(good(y), TARN_AXES(0, 2, 3, 1));
 }
 
 static void channels_are_normalised(void **state)
 {
     NEEDS_OPENCL();
-    compare(TARN_F32, groupnorm, (tarn_tensor *[]){random_of(TARN_SHAPE(2, 6, 70, 64)), random_of(TARN_SHAPE(6)), random_of(TARN_SHAPE(6))}, 3, NULL, 2e-5);
-    compare(TARN_F32, batchnorm_last, (tarn_tensor *[]){random_of(TARN_SHAPE(3, 9, 11, 132)), random_of(TARN_SHAPE(132)), random_of(TARN_SHAPE(132))}, 3, NULL, 2e-5);
+    compare(TARN_F32, groupnorm,
+            (tarn_tensor *[]){random_of(TARN_SHAPE(2, 6, 70, 64)), random_of(TARN_SHAPE(6)), random_of(TARN_SHAPE(6))},
+            3, NULL, 2e-5);
+    compare(
+        TARN_F32, batchnorm_last,
+        (tarn_tensor *[]){random_of(TARN_SHAPE(3, 9, 11, 132)), random_of(TARN_SHAPE(132)), random_of(TARN_SHAPE(132))},
+        3, NULL, 2e-5);
 }
 
 /* The running mean takes a step, and only one. */
 static void running_statistics_are_kept(void **state)
 {
     NEEDS_OPENCL();
-    tarn_tensor *x = good(tarn_full(TARN_SHAPE(2, 1, 40, 40), 4, TARN_F32, opencl)), *ones = good(tarn_ones(TARN_SHAPE(1), TARN_F32, opencl));
-    tarn_tensor *mean = good(tarn_zeros(TARN_SHAPE(1), TARN_F32, opencl)), *variance = good(tarn_ones(TARN_SHAPE(1), TARN_F32, opencl));
+    tarn_tensor *x = good(tarn_full(TARN_SHAPE(2, 1, 40, 40), 4, TARN_F32, opencl)),
+                *ones = good(tarn_ones(TARN_SHAPE(1), TARN_F32, opencl));
+    tarn_tensor *mean = good(tarn_zeros(TARN_SHAPE(1), TARN_F32, opencl)),
+                *variance = good(tarn_ones(TARN_SHAPE(1), TARN_F32, opencl));
     tarn_stats_reset();
     good(tarn_batchnorm(x, ones, ones, mean, variance, &(tarn_batchnorm_options){.training = true, .momentum = 0.25}));
     assert_int_equal(tarn_stats().fallbacks, 0);
@@ -76,7 +88,7 @@ static void running_statistics_are_kept(void **state)
     assert_values(variance, 1e-6, 0.75);
 }
 
-/* ---- reductions, copies, products ------------------------------------------------------------------------------------------ */
+/* ---- reductions, copies, products -------------------------------------------------------------------------------- */
 
 static tarn_tensor *sum(tarn_tensor **x, const void *options)
 {
@@ -113,7 +125,8 @@ static void multiply(tarn_tensor *a, tarn_tensor *b)
     tarn_stats_reset();
     tarn_tensor *there = good(tarn_matmul(tarn_to(a, opencl), tarn_to(b, opencl)));
     assert_int_equal(tarn_stats().fallbacks, 0);
-    assert_close_for_size(tarn_cast(tarn_to(there, CPU), TARN_F64), good(tarn_matmul(tarn_cast(a, TARN_F64), tarn_cast(b, TARN_F64))), 2e-5);
+    assert_close_for_size(tarn_cast(tarn_to(there, CPU), TARN_F64),
+                          good(tarn_matmul(tarn_cast(a, TARN_F64), tarn_cast(b, TARN_F64))), 2e-5);
 }
 
 /* Without tiles, of a few rows, and gradients that are added to what is there. */
@@ -122,7 +135,8 @@ static void matrices_are_multiplied(void **state)
     NEEDS_OPENCL();
     multiply(random_of(TARN_SHAPE(37, 1200)), random_of(TARN_SHAPE(1200, 45)));
     multiply(random_of(TARN_SHAPE(1, 300)), tarn_transpose(random_of(TARN_SHAPE(70, 300)), 0, 1));
-    tarn_tensor *a = good(tarn_requires_grad(tarn_normal(TARN_SHAPE(9, 9), 0, 1, TARN_F32, opencl), true)), *ones = good(tarn_ones(TARN_SHAPE(9, 9), TARN_F32, opencl));
+    tarn_tensor *a = good(tarn_requires_grad(tarn_normal(TARN_SHAPE(9, 9), 0, 1, TARN_F32, opencl), true)),
+                *ones = good(tarn_ones(TARN_SHAPE(9, 9), TARN_F32, opencl));
     for (int i = 0; i < 2; i++)
         assert_true(tarn_backward(tarn_sum(tarn_matmul(a, ones), TARN_ALL_AXES, false)));
     assert_close(tarn_to(tarn_grad(a), CPU), good(tarn_full(TARN_SHAPE(9, 9), 18, TARN_F32, CPU)), 0);
@@ -135,11 +149,12 @@ static void blocks_are_multiplied(void **state)
     tarn_stats_reset();
     tarn_tensor *there = good(tarn_linear_apply(tarn_to(x, opencl), tarn_to(w, opencl), NULL));
     assert_int_equal(tarn_stats().fallbacks, 0);
-    tarn_tensor *here = good(tarn_linear_apply(tarn_cast(x, TARN_F64), tarn_cast(tarn_cast(w, TARN_F32), TARN_F64), NULL));
+    tarn_tensor *here =
+        good(tarn_linear_apply(tarn_cast(x, TARN_F64), tarn_cast(tarn_cast(w, TARN_F32), TARN_F64), NULL));
     assert_close_for_size(tarn_cast(tarn_to(there, CPU), TARN_F64), here, 1e-5);
 }
 
-/* ---- what does not fit ----------------------------------------------------------------------------------------------------- */
+/* ---- what does not fit ------------------------------------------------------------------------------------------- */
 
 static char last_warning[256];
 

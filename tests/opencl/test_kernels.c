@@ -1,7 +1,8 @@
 /*
- * Kernels of sizes that the cases of operations do not reach: reductions cut into chunks, running sums of long lines, sorts of many runs, sums at indices that repeat;
- * random numbers and packed ones, which have the CPU's bits. Reductions once as the device is, and once in groups that share local memory, as on a GPU.
- * Without a device every test is skipped.
+ * Kernels of sizes that the cases of operations do not reach: reductions cut into chunks, running sums of long lines,
+ * sorts of many runs, sums at indices that repeat; random numbers and packed ones, which have the CPU's bits.
+ * Reductions once as the device is, and once in groups that share local memory, as on a GPU. Without a device every
+ * test is skipped.
  */
 #include <string.h>
 
@@ -26,14 +27,16 @@ static void assert_equal_bits(tarn_tensor *made, tarn_tensor *expected)
     free(b);
 }
 
-/* ---- the same bits --------------------------------------------------------------------------------------------------------- */
+/* ---- the same bits ----------------------------------------------------------------------------------------------- */
 
 static tarn_tensor *draw(int which, tarn_dtype dtype, tarn_device device)
 {
     tarn_seed(SEED);
     tarn_shape shape = TARN_SHAPE(37, 1003);
     tarn_tensor *x = which == 2 ? good(tarn_ones(shape, dtype, device)) : NULL;
-    return good(which == 0 ? tarn_uniform(shape, -0.3, 1.7, dtype, device) : which == 1 ? tarn_normal(shape, 0.5, 2, dtype, device) : tarn_dropout(x, 0.3));
+    return good(which == 0   ? tarn_uniform(shape, -0.3, 1.7, dtype, device)
+                : which == 1 ? tarn_normal(shape, 0.5, 2, dtype, device)
+                             : tarn_dropout(x, 0.3));
 }
 
 static void random_numbers_have_the_cpus_bits(void **state)
@@ -41,8 +44,10 @@ static void random_numbers_have_the_cpus_bits(void **state)
     NEEDS_OPENCL();
     for (int which = 0; which < 3; which += 2)
         for (int half = 0; half < 2; half++)
-            assert_equal_bits(draw(which, half ? TARN_BF16 : TARN_F32, opencl), draw(which, half ? TARN_BF16 : TARN_F32, CPU));
-    assert_close(good(tarn_to(draw(1, TARN_F32, opencl), CPU)), draw(1, TARN_F32, CPU), 0x1p-22); /* a processor without fused operations rounds otherwise */
+            assert_equal_bits(draw(which, half ? TARN_BF16 : TARN_F32, opencl),
+                              draw(which, half ? TARN_BF16 : TARN_F32, CPU));
+    /* a processor without fused operations rounds otherwise */
+    assert_close(good(tarn_to(draw(1, TARN_F32, opencl), CPU)), draw(1, TARN_F32, CPU), 0x1p-22);
 }
 
 static void packed_numbers_have_the_cpus_bits(void **state)
@@ -65,19 +70,22 @@ static void packed_numbers_have_the_cpus_bits(void **state)
 static void numbers_in_steps_agree(void **state)
 {
     NEEDS_OPENCL();
-    assert_close(good(tarn_to(tarn_arange(3, 13, 0.1, TARN_F64, opencl), CPU)), good(tarn_arange(3, 13, 0.1, TARN_F64, CPU)), 1e-15);
-    assert_equal_bits(good(tarn_arange(3, -60, -2.5, TARN_F32, opencl)), good(tarn_arange(3, -60, -2.5, TARN_F32, CPU)));
+    assert_close(good(tarn_to(tarn_arange(3, 13, 0.1, TARN_F64, opencl), CPU)),
+                 good(tarn_arange(3, 13, 0.1, TARN_F64, CPU)), 1e-15);
+    assert_equal_bits(good(tarn_arange(3, -60, -2.5, TARN_F32, opencl)),
+                      good(tarn_arange(3, -60, -2.5, TARN_F32, CPU)));
     assert_equal_bits(good(tarn_arange(7, -300, -3, TARN_I64, opencl)), good(tarn_arange(7, -300, -3, TARN_I64, CPU)));
 }
 
-/* ---- sizes that are cut ----------------------------------------------------------------------------------------------------- */
+/* ---- sizes that are cut ------------------------------------------------------------------------------------------ */
 
 /* Numbers of which many are equal, on the CPU. */
 static tarn_tensor *some(tarn_shape shape, tarn_dtype dtype)
 {
     tarn_seed(SEED);
     tarn_tensor *x = good(tarn_normal(shape, 1, 1, TARN_F32, CPU));
-    tarn_tensor *cut = good(tarn_mul(tarn_cast(tarn_cast(tarn_mul(x, tarn_scalar(64)), TARN_I32), TARN_F32), tarn_scalar(0x1p-6)));
+    tarn_tensor *cut =
+        good(tarn_mul(tarn_cast(tarn_cast(tarn_mul(x, tarn_scalar(64)), TARN_I32), TARN_F32), tarn_scalar(0x1p-6)));
     return good(tarn_cast(cut, dtype));
 }
 
@@ -107,7 +115,8 @@ static void reductions_cut_into_chunks_agree(void **state)
 /* The first of equals, and a NaN before all; one by one and by fours. */
 static void check_places(int64_t length)
 {
-    tarn_tensor *x = some(TARN_SHAPE(3, length), TARN_F32), *high = good(tarn_full(TARN_SHAPE(1, length), -INFINITY, TARN_F32, CPU));
+    tarn_tensor *x = some(TARN_SHAPE(3, length), TARN_F32),
+                *high = good(tarn_full(TARN_SHAPE(1, length), -INFINITY, TARN_F32, CPU));
     tarn_tensor *odd = good(tarn_full(TARN_SHAPE(1, length), NAN, TARN_F32, CPU));
     tarn_tensor *all = good(tarn_concat((tarn_tensor *[]){x, high, odd}, 3, 0));
     for (int axis = 0; axis < 2; axis++) {
@@ -138,12 +147,15 @@ static void sorts_are_stable_at_any_length(void **state)
     static const int64_t lengths[] = {1, 15, 17, 1000, 20011};
     for (int i = 0; i < 5; i++)
         for (int down = 0; down < 2; down++) {
-            tarn_tensor *x = some(TARN_SHAPE(2, lengths[i]), TARN_F32), *values, *places, *expected = NULL, *expected_places = NULL;
+            tarn_tensor *x = some(TARN_SHAPE(2, lengths[i]), TARN_F32), *values, *places, *expected = NULL,
+                        *expected_places = NULL;
             int64_t k = lengths[i] < 7 ? lengths[i] : 7;
-            assert_true(tarn_sort(there(x), 1, down, &values, &places) && tarn_sort(x, 1, down, &expected, &expected_places));
+            assert_true(tarn_sort(there(x), 1, down, &values, &places) &&
+                        tarn_sort(x, 1, down, &expected, &expected_places));
             assert_equal_bits(values, expected);
             assert_equal_bits(places, expected_places);
-            assert_true(tarn_topk(there(x), k, 1, down, &values, &places) && tarn_topk(x, k, 1, down, &expected, &expected_places));
+            assert_true(tarn_topk(there(x), k, 1, down, &values, &places) &&
+                        tarn_topk(x, k, 1, down, &expected, &expected_places));
             assert_equal_bits(values, expected);
             assert_equal_bits(places, expected_places);
         }
@@ -153,7 +165,8 @@ static void sorts_are_stable_at_any_length(void **state)
 static tarn_tensor *gradient_of_embedding(tarn_dtype dtype, tarn_device device)
 {
     tarn_seed(SEED);
-    tarn_tensor *weight = good(tarn_normal(TARN_SHAPE(50, 33), 0, 1, dtype, CPU)), *g = good(tarn_normal(TARN_SHAPE(3000, 33), 0, 1, dtype, CPU));
+    tarn_tensor *weight = good(tarn_normal(TARN_SHAPE(50, 33), 0, 1, dtype, CPU)),
+                *g = good(tarn_normal(TARN_SHAPE(3000, 33), 0, 1, dtype, CPU));
     tarn_tensor *index = good(tarn_cast(tarn_uniform(TARN_SHAPE(3000), 0, 50, TARN_F32, CPU), TARN_I64));
     weight = good(tarn_requires_grad(good(tarn_to(weight, device)), true));
     tarn_tensor *y = good(tarn_embedding(weight, good(tarn_to(index, device))));
@@ -179,26 +192,30 @@ static void sums_at_indices_are_the_cpus(void **state)
     NEEDS_OPENCL();
     for (int half = 0; half < 2; half++) {
         tarn_dtype dtype = half ? TARN_BF16 : TARN_F32;
-        assert_added(gradient_of_embedding(dtype, opencl), gradient_of_embedding(dtype, opencl), gradient_of_embedding(dtype, CPU));
+        assert_added(gradient_of_embedding(dtype, opencl), gradient_of_embedding(dtype, opencl),
+                     gradient_of_embedding(dtype, CPU));
     }
-    tarn_tensor *zeros = good(tarn_zeros(TARN_SHAPE(40, 3), TARN_F32, CPU)), *source = some(TARN_SHAPE(4001, 3), TARN_F32), *made[2];
+    tarn_tensor *zeros = good(tarn_zeros(TARN_SHAPE(40, 3), TARN_F32, CPU)),
+                *source = some(TARN_SHAPE(4001, 3), TARN_F32), *made[2];
     tarn_tensor *index = good(tarn_cast(tarn_uniform(TARN_SHAPE(4001, 3), 0, 40, TARN_F32, CPU), TARN_I32));
     for (int i = 0; i < 2; i++)
         made[i] = good(tarn_scatter_add(there(zeros), 0, there(index), there(source)));
     assert_added(made[0], made[1], good(tarn_scatter_add(zeros, 0, index, source)));
 }
 
-/* ---- both forms of a device -------------------------------------------------------------------------------------------------- */
+/* ---- both forms of a device -------------------------------------------------------------------------------------- */
 
 static bool is_in_groups;
 
-/* Of two CPUs of one driver the second is one whose groups have memory: what a device is taken for is read when it is first used. A GPU's groups have memory anyway, and a CPU
- * behind it would compile for minutes what the GPU has shown. */
+/* Of two CPUs of one driver the second is one whose groups have memory: what a device is taken for is read when it is
+ * first used. A GPU's groups have memory anyway, and a CPU behind it would compile for minutes what the GPU has shown.
+ */
 static int open_form(void **state)
 {
     int status = open_opencl(state);
     tarn_device_info first;
-    if (is_in_groups && tarn_device_count("opencl") > 1 && tarn_device_query(opencl, &first) && strcmp(first.type, "cpu") == 0)
+    if (is_in_groups && tarn_device_count("opencl") > 1 && tarn_device_query(opencl, &first) &&
+        strcmp(first.type, "cpu") == 0)
         opencl = tarn_device_parse("opencl:1");
     return status;
 }
@@ -210,7 +227,8 @@ static void slopes_of_divisors_keep_their_range(void **state)
 {
     NEEDS_OPENCL();
     tarn_tensor *a = good(tarn_from_f32((const float[]){1e-30f, -1e-30f, 1e30f, -1e30f}, TARN_SHAPE(4), opencl));
-    tarn_tensor *b = good(tarn_requires_grad(tarn_from_f32((const float[]){1e30f, 1e30f, 1e-30f, 1e-30f}, TARN_SHAPE(4), opencl), true));
+    tarn_tensor *b = good(
+        tarn_requires_grad(tarn_from_f32((const float[]){1e30f, 1e30f, 1e-30f, 1e-30f}, TARN_SHAPE(4), opencl), true));
     tarn_tensor *g = good(tarn_from_f32((const float[]){INFINITY, INFINITY, 0, 0}, TARN_SHAPE(4), opencl));
     assert_true(tarn_backward_from(good(tarn_div(a, b)), g, NULL));
     float slopes[4];

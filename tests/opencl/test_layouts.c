@@ -1,6 +1,7 @@
 /*
- * test_layouts.c: copies and element-wise operations over layouts in the forms that GPUs get: TARN_OPENCL_LOCAL=1 chooses them on any device. Shapes are those
- * at which a form begins or just does not. All of it is exact: the CPU has the same bits.
+ * test_layouts.c: copies and element-wise operations over layouts in the forms that GPUs get: TARN_OPENCL_LOCAL=1
+ * chooses them on any device. Shapes are those at which a form begins or just does not. All of it is exact: the CPU has
+ * the same bits.
  */
 #include "support/opencl.h"
 #include "support/pools.h"
@@ -25,7 +26,7 @@ static void compare(operation_fn operation, tarn_shape shape, tarn_dtype dtype)
     assert_close_for_size(good(tarn_to(result, tarn_device_cpu())), expected, 0);
 }
 
-/* ---- copies ---------------------------------------------------------------------------------------------------------------- */
+/* ---- copies ------------------------------------------------------------------------------------------------------ */
 
 static tarn_tensor *swapped(tarn_tensor *x)
 {
@@ -107,9 +108,18 @@ static tarn_tensor *thinned_everywhere(tarn_tensor *x)
     return tarn_stride(x, TARN_SHAPE(2, 2, 2));
 }
 
-static tarn_tensor *unthinned(tarn_tensor *g) { return put_back(g, TARN_SHAPE(3, 26, 48), thinned); }
-static tarn_tensor *unthinned_everywhere(tarn_tensor *g) { return put_back(g, TARN_SHAPE(5, 25, 32), thinned_everywhere); }
-static tarn_tensor *odd_part_back(tarn_tensor *g) { return put_back(g, TARN_SHAPE(3, 5, 46), odd_part); }
+static tarn_tensor *unthinned(tarn_tensor *g)
+{
+    return put_back(g, TARN_SHAPE(3, 26, 48), thinned);
+}
+static tarn_tensor *unthinned_everywhere(tarn_tensor *g)
+{
+    return put_back(g, TARN_SHAPE(5, 25, 32), thinned_everywhere);
+}
+static tarn_tensor *odd_part_back(tarn_tensor *g)
+{
+    return put_back(g, TARN_SHAPE(3, 5, 46), odd_part);
+}
 
 /* Parts that lie in steps, or where nothing is a multiple of anything. */
 static void parts_go_back(void **state)
@@ -206,11 +216,13 @@ static void check_pools(tarn_shape shape, tarn_dtype dtype, tarn_pool2d_options 
     }
 }
 
-/* Windows side by side, of two columns and others, with rows and columns behind the last of them; and windows that overlap. */
+/* Windows side by side, of two columns and others, with rows and columns behind the last of them; and windows that
+ * overlap. */
 static void windows_side_by_side_are_pooled(void **state)
 {
     NEEDS_OPENCL();
-    const tarn_pool2d_options twos = {.kernel = {2, 2}}, threes = {.kernel = {3, 3}}, flat = {.kernel = {1, 2}}, more = {.kernel = {2, 2}, .ceil_mode = true};
+    const tarn_pool2d_options twos = {.kernel = {2, 2}}, threes = {.kernel = {3, 3}}, flat = {.kernel = {1, 2}},
+                              more = {.kernel = {2, 2}, .ceil_mode = true};
     check_pools(TARN_SHAPE(2, 3, 8, 10), TARN_F32, twos, false);
     check_pools(TARN_SHAPE(2, 3, 9, 12), TARN_BF16, twos, false);
     check_pools(TARN_SHAPE(2, 3, 9, 11), TARN_F32, twos, false);
@@ -219,7 +231,8 @@ static void windows_side_by_side_are_pooled(void **state)
     check_pools(TARN_SHAPE(2, 6, 8, 10), TARN_F32, twos, true);
     check_pools(TARN_SHAPE(2, 8, 8, 10), TARN_F32, twos, true); /* channels in fours */
     check_pools(TARN_SHAPE(2, 8, 9, 11), TARN_BF16, more, true);
-    check_pools(TARN_SHAPE(2, 8, 9, 11), TARN_F32, (tarn_pool2d_options){.kernel = {3, 3}, .stride = {2, 2}, .padding = {1, 1}}, true);
+    check_pools(TARN_SHAPE(2, 8, 9, 11), TARN_F32,
+                (tarn_pool2d_options){.kernel = {3, 3}, .stride = {2, 2}, .padding = {1, 1}}, true);
     check_pools(TARN_SHAPE(2, 3, 8, 12), TARN_F16, twos, false); /* two windows at once */
     check_pools(TARN_SHAPE(2, 3, 9, 12), TARN_F32, more, false);
     check_pools(TARN_SHAPE(2, 3, 10, 11), TARN_F32, threes, false);
@@ -247,7 +260,8 @@ static void windows_side_by_side_have_their_averages(void **state)
 /* The gradient of the largest along an axis; whole numbers, of which some are the largest together. */
 static tarn_tensor *slopes_of_largest(tarn_tensor *x, int axis, tarn_device device)
 {
-    tarn_tensor *there = good(tarn_requires_grad(good(tarn_detach(tarn_to(x, device))), true)), *most = good(tarn_max(there, TARN_AXES(axis), false));
+    tarn_tensor *there = good(tarn_requires_grad(good(tarn_detach(tarn_to(x, device))), true)),
+                *most = good(tarn_max(there, TARN_AXES(axis), false));
     tarn_seed(5);
     assert_true(tarn_backward_from(most, tarn_to(numbers(tarn_shape_of(most), tarn_dtype_of(x)), device), NULL));
     return good(tarn_to(tarn_grad(there), tarn_device_cpu()));
@@ -261,17 +275,22 @@ static tarn_tensor *corner(tarn_tensor *x)
 
 static void check_largest(tarn_shape shape, int axis, tarn_dtype dtype)
 {
-    tarn_tensor *whole = good(tarn_cast(tarn_normal(shape, 0, 2, TARN_F32, tarn_device_cpu()), TARN_I32)), *x = good(tarn_cast(whole, dtype)), *at = corner(x);
+    tarn_tensor *whole = good(tarn_cast(tarn_normal(shape, 0, 2, TARN_F32, tarn_device_cpu()), TARN_I32)),
+                *x = good(tarn_cast(whole, dtype)), *at = corner(x);
     assert_true(tarn_copy(at, tarn_full(tarn_shape_of(at), (double)NAN, dtype, tarn_device_cpu())));
     tarn_tensor *here = slopes_of_largest(x, axis, tarn_device_cpu());
     tarn_stats_reset();
-    tarn_tensor *there = slopes_of_largest(x, axis, opencl), *beyond = good(tarn_full(TARN_SCALAR, 1e4, tarn_dtype_of(there), tarn_device_cpu())); /* no gradient is that */
+    /* no gradient is that */
+    tarn_tensor *there = slopes_of_largest(x, axis, opencl),
+                *beyond = good(tarn_full(TARN_SCALAR, 1e4, tarn_dtype_of(there), tarn_device_cpu()));
     assert_int_equal(tarn_stats().fallbacks, 0);
-    assert_close_for_size(tarn_where(tarn_eq(there, there), there, beyond), tarn_where(tarn_eq(here, here), here, beyond), 1e-6);
+    assert_close_for_size(tarn_where(tarn_eq(there, there), there, beyond),
+                          tarn_where(tarn_eq(here, here), here, beyond), 1e-6);
     assert_true(isnan(tarn_item(tarn_sum(corner(there), TARN_ALL_AXES, false))));
 }
 
-/* Rows that a group holds, by few and many elements of a work-item, and one that it reads twice; too few rows, and short ones; and rows of fours. */
+/* Rows that a group holds, by few and many elements of a work-item, and one that it reads twice; too few rows, and
+ * short ones; and rows of fours. */
 static void the_largest_of_a_row_share_its_gradient(void **state)
 {
     NEEDS_OPENCL();
@@ -299,11 +318,15 @@ static void the_largest_of_a_column_share_its_gradient(void **state)
     check_largest(TARN_SHAPE(64, 64), 0, TARN_F32);
 }
 
-/* What `count` indices into 7 rows add: whole numbers, which have one sum in any order. Twice, into a fresh gradient and on top of it; then by lines of their own. */
+/* What `count` indices into 7 rows add: whole numbers, which have one sum in any order. Twice, into a fresh gradient
+ * and on top of it; then by lines of their own. */
 static tarn_tensor *sums_at(const int64_t *which, int64_t count, tarn_tensor *source, tarn_device device)
 {
-    tarn_tensor *x = good(tarn_requires_grad(tarn_zeros(TARN_SHAPE(7, 33), TARN_F32, device), true)), *index = good(tarn_from_i64(which, TARN_SHAPE(count), device));
-    tarn_tensor *there = good(tarn_to(source, device)), *lines = good(tarn_contiguous(tarn_expand(tarn_reshape(index, TARN_SHAPE(count, 1)), TARN_SHAPE(count, 33))));
+    tarn_tensor *x = good(tarn_requires_grad(tarn_zeros(TARN_SHAPE(7, 33), TARN_F32, device), true)),
+                *index = good(tarn_from_i64(which, TARN_SHAPE(count), device));
+    tarn_tensor *there = good(tarn_to(source, device)),
+                *lines = good(
+                    tarn_contiguous(tarn_expand(tarn_reshape(index, TARN_SHAPE(count, 1)), TARN_SHAPE(count, 33))));
     for (int i = 0; i < 2; i++)
         assert_true(tarn_backward_from(good(tarn_index_select(x, 0, index)), there, NULL));
     return good(tarn_to(tarn_scatter_add(tarn_grad(x), 0, lines, there), tarn_device_cpu()));
@@ -318,14 +341,17 @@ static void frequent_indices_are_added_in_pieces(void **state)
     for (size_t c = 0; c < sizeof(counts) / sizeof(counts[0]); c++)
         for (int pattern = 0; pattern < 4; pattern++) {
             for (int i = 0; i < 700; i++)
-                which[i] = pattern == 0 ? 4 : pattern == 1 ? i % 7 : pattern == 2 ? (i % 3 ? 4 : i % 7) : (i * i) % 5 + 2 * (i > 60);
+                which[i] = pattern == 0   ? 4
+                           : pattern == 1 ? i % 7
+                           : pattern == 2 ? (i % 3 ? 4 : i % 7)
+                                          : (i * i) % 5 + 2 * (i > 60);
             tarn_tensor *source = good(tarn_cast(numbers(TARN_SHAPE(counts[c], 33), TARN_I32), TARN_F32));
             tarn_tensor *here = sums_at(which, counts[c], source, tarn_device_cpu());
             assert_close_for_size(sums_at(which, counts[c], source, opencl), here, 0);
         }
 }
 
-/* ---- broadcasts ------------------------------------------------------------------------------------------------------------ */
+/* ---- broadcasts -------------------------------------------------------------------------------------------------- */
 
 static tarn_tensor *plus_row(tarn_tensor *x)
 {
@@ -384,12 +410,15 @@ static void gradients_of_a_broadcast_are_the_same(void **state)
 /* The gradient of one number for each row is the sum over it. Whole numbers, which have one sum in any order. */
 static void check_scaled(int64_t rows, int64_t length, tarn_dtype dtype)
 {
-    tarn_tensor *all[3] = {numbers(TARN_SHAPE(rows, length), TARN_I32), numbers(TARN_SHAPE(rows, 1), TARN_I32), numbers(TARN_SHAPE(rows, length), TARN_I32)}, *grads[2][2];
+    tarn_tensor *all[3] = {numbers(TARN_SHAPE(rows, length), TARN_I32), numbers(TARN_SHAPE(rows, 1), TARN_I32),
+                           numbers(TARN_SHAPE(rows, length), TARN_I32)},
+                *grads[2][2];
     for (int i = 0; i < 2; i++) {
         tarn_device device = i == 0 ? tarn_device_cpu() : opencl;
         tarn_tensor *there[3];
         for (int k = 0; k < 3; k++)
-            there[k] = good(tarn_to(tarn_cast(tarn_mod(all[k], tarn_full(TARN_SCALAR, 3, TARN_I32, tarn_device_cpu())), dtype), device));
+            there[k] = good(tarn_to(
+                tarn_cast(tarn_mod(all[k], tarn_full(TARN_SCALAR, 3, TARN_I32, tarn_device_cpu())), dtype), device));
         good(tarn_requires_grad(there[0], true));
         good(tarn_requires_grad(there[1], true));
         tarn_stats_reset();
@@ -428,9 +457,11 @@ int main(void)
 {
     setenv("TARN_OPENCL_LOCAL", "1", 0);
     const struct CMUnitTest tests[] = {
-        ON_OPENCL(axes_change_places),   ON_OPENCL(neighbours_move_together),
+        ON_OPENCL(axes_change_places),
+        ON_OPENCL(neighbours_move_together),
         ON_OPENCL(parts_go_back),
-        ON_OPENCL(rows_are_looked_up),   ON_OPENCL(pairs_are_sorted),
+        ON_OPENCL(rows_are_looked_up),
+        ON_OPENCL(pairs_are_sorted),
         ON_OPENCL(frequent_indices_are_added_in_pieces),
         ON_OPENCL(the_largest_of_a_row_share_its_gradient),
         ON_OPENCL(the_largest_of_a_column_share_its_gradient),

@@ -1,7 +1,9 @@
-/* test_lost.c: a device that its driver takes away: every call on it fails with a sentence, what lies on it can be freed, other devices go on.
+/* test_lost.c: a device that its driver takes away: every call on it fails with a sentence, what lies on it can be
+ * freed, other devices go on.
  *
- * The program stands between the backend and the driver: it has functions of OpenCL's names, which the backend finds before the loader's. They hand on what they are called with, until the
- * queue of a device is to be gone: then they fail as a driver does. PoCL is asked for several devices, since each can be lost once. */
+ * The program stands between the backend and the driver: it has functions of OpenCL's names, which the backend finds
+ * before the loader's. They hand on what they are called with, until the queue of a device is to be gone: then they
+ * fail as a driver does. PoCL is asked for several devices, since each can be lost once. */
 #include "support/loader.h"
 #include "support/opencl.h"
 
@@ -25,15 +27,15 @@ static bool is_gone(void *queue)
 }
 
 /* A function of OpenCL's that gives an error back. */
-#define HANDED_ON(name, fails, parameters, ...)                                    \
-    __attribute__((visibility("default"))) int name parameters;                    \
-    int name parameters                                                            \
-    {                                                                              \
-        union {                                                                    \
-            void *found;                                                           \
-            int(*call) parameters;                                                 \
-        } real = {in_loader(#name)};                                               \
-        return (fails) ? OUT_OF_RESOURCES : real.call(__VA_ARGS__);                \
+#define HANDED_ON(name, fails, parameters, ...) \
+    __attribute__((visibility("default"))) int name parameters; \
+    int name parameters \
+    { \
+        union { \
+            void *found; \
+            int(*call) parameters; \
+        } real = {in_loader(#name)}; \
+        return (fails) ? OUT_OF_RESOURCES : real.call(__VA_ARGS__); \
     }
 
 static bool is_refused(void)
@@ -42,24 +44,32 @@ static bool is_refused(void)
 }
 
 HANDED_ON(clEnqueueNDRangeKernel, is_refused() || is_gone(queue),
-          (void *queue, void *kernel, unsigned rank, const size_t *offset, const size_t *global, const size_t *local, unsigned waits, void *const *list, void **event),
+          (void *queue, void *kernel, unsigned rank, const size_t *offset, const size_t *global, const size_t *local,
+           unsigned waits, void *const *list, void **event),
           queue, kernel, rank, offset, global, local, waits, list, event)
 HANDED_ON(clEnqueueReadBuffer, is_gone(queue),
-          (void *queue, void *memory, unsigned blocks, size_t offset, size_t bytes, void *to, unsigned waits, void *const *list, void **event),
+          (void *queue, void *memory, unsigned blocks, size_t offset, size_t bytes, void *to, unsigned waits,
+           void *const *list, void **event),
           queue, memory, blocks, offset, bytes, to, waits, list, event)
 HANDED_ON(clEnqueueWriteBuffer, is_gone(queue),
-          (void *queue, void *memory, unsigned blocks, size_t offset, size_t bytes, const void *from, unsigned waits, void *const *list, void **event),
+          (void *queue, void *memory, unsigned blocks, size_t offset, size_t bytes, const void *from, unsigned waits,
+           void *const *list, void **event),
           queue, memory, blocks, offset, bytes, from, waits, list, event)
 HANDED_ON(clEnqueueCopyBuffer, is_gone(queue),
-          (void *queue, void *from, void *to, size_t from_offset, size_t to_offset, size_t bytes, unsigned waits, void *const *list, void **event),
+          (void *queue, void *from, void *to, size_t from_offset, size_t to_offset, size_t bytes, unsigned waits,
+           void *const *list, void **event),
           queue, from, to, from_offset, to_offset, bytes, waits, list, event)
-HANDED_ON(clEnqueueUnmapMemObject, is_gone(queue), (void *queue, void *memory, void *at, unsigned waits, void *const *list, void **event),
-          queue, memory, at, waits, list, event)
+HANDED_ON(clEnqueueUnmapMemObject, is_gone(queue),
+          (void *queue, void *memory, void *at, unsigned waits, void *const *list, void **event), queue, memory, at,
+          waits, list, event)
 HANDED_ON(clEnqueueMigrateMemObjects, is_gone(queue),
-          (void *queue, unsigned count, void *const *memories, uint64_t flags, unsigned waits, void *const *list, void **event),
+          (void *queue, unsigned count, void *const *memories, uint64_t flags, unsigned waits, void *const *list,
+           void **event),
           queue, count, memories, flags, waits, list, event)
-HANDED_ON(clEnqueueMarkerWithWaitList, is_gone(queue), (void *queue, unsigned waits, void *const *list, void **event), queue, waits, list, event)
-HANDED_ON(clEnqueueBarrierWithWaitList, is_gone(queue), (void *queue, unsigned waits, void *const *list, void **event), queue, waits, list, event)
+HANDED_ON(clEnqueueMarkerWithWaitList, is_gone(queue), (void *queue, unsigned waits, void *const *list, void **event),
+          queue, waits, list, event)
+HANDED_ON(clEnqueueBarrierWithWaitList, is_gone(queue), (void *queue, unsigned waits, void *const *list, void **event),
+          queue, waits, list, event)
 HANDED_ON(clFlush, is_gone(queue), (void *queue), queue)
 HANDED_ON(clFinish, is_gone(queue), (void *queue), queue)
 
@@ -75,10 +85,12 @@ static void *queue_of(void *event)
 
 HANDED_ON(clWaitForEvents, is_gone(queue_of(list[0])), (unsigned waits, void *const *list), waits, list)
 
-__attribute__((visibility("default"))) void *clEnqueueMapBuffer(void *queue, void *memory, unsigned blocks, uint64_t flags, size_t offset, size_t bytes, unsigned waits,
-                                                                 void *const *list, void **event, int *error);
-void *clEnqueueMapBuffer(void *queue, void *memory, unsigned blocks, uint64_t flags, size_t offset, size_t bytes, unsigned waits, void *const *list, void **event,
-                         int *error)
+__attribute__((visibility("default"))) void *clEnqueueMapBuffer(void *queue, void *memory, unsigned blocks,
+                                                                uint64_t flags, size_t offset, size_t bytes,
+                                                                unsigned waits, void *const *list, void **event,
+                                                                int *error);
+void *clEnqueueMapBuffer(void *queue, void *memory, unsigned blocks, uint64_t flags, size_t offset, size_t bytes,
+                         unsigned waits, void *const *list, void **event, int *error)
 {
     union {
         void *found;
@@ -90,14 +102,14 @@ void *clEnqueueMapBuffer(void *queue, void *memory, unsigned blocks, uint64_t fl
     return NULL;
 }
 
-/* ---- the tests ------------------------------------------------------------------------------------------------------------------- */
+/* ---- the tests --------------------------------------------------------------------------------------------------- */
 
 static int next_device = 1; /* one for each loss; the first stays */
 
 /* Skips where no device is left to be lost. */
-#define TAKE_DEVICE(device)                                              \
-    tarn_device device = take_device();                                  \
-    if (tarn_device_equal(device, tarn_device_cpu()))                    \
+#define TAKE_DEVICE(device) \
+    tarn_device device = take_device(); \
+    if (tarn_device_equal(device, tarn_device_cpu())) \
         skip();
 
 static tarn_device take_device(void)
@@ -143,7 +155,9 @@ static void a_lost_device_fails_with_a_sentence_at_every_call(void **state)
     tarn_stats_reset();
     assert_null(tarn_mul(x, x));
     snprintf(told, sizeof(told), "mul: %s failed: ", name);
-    assert_error_about(TARN_ERROR_DEVICE, told, "is lost (the kernel 'elementwise': out of resources (OpenCL -5)); what lay there is gone, and nothing runs on it until");
+    assert_error_about(TARN_ERROR_DEVICE, told,
+                       "is lost (the kernel 'elementwise': out of resources (OpenCL -5)); what lay there is gone, and "
+                       "nothing runs on it until");
     gone = NULL; /* what a driver says later changes nothing */
     for (int i = 0; i < 2; i++) {
         assert_null(tarn_add(x, x));
@@ -170,10 +184,11 @@ static void a_lost_device_fails_with_a_sentence_at_every_call(void **state)
 static bool train(tarn_device device)
 {
     tarn_scope *scope = tarn_scope_open();
-    tarn_tensor *w = tarn_requires_grad(numbers(device), true), *index = tarn_from_i64((const int64_t[]){1, 0}, TARN_SHAPE(2), device);
+    tarn_tensor *w = tarn_requires_grad(numbers(device), true),
+                *index = tarn_from_i64((const int64_t[]){1, 0}, TARN_SHAPE(2), device);
     tarn_tensor *h = tarn_tanh(tarn_matmul(tarn_index_select(w, 0, index), w));
-    bool good = tarn_backward(tarn_sum(tarn_softmax(h, 1), TARN_ALL_AXES, false)) && !isnan(tarn_item(tarn_sum(tarn_grad(w), TARN_ALL_AXES, false))) &&
-                tarn_synchronize(device);
+    bool good = tarn_backward(tarn_sum(tarn_softmax(h, 1), TARN_ALL_AXES, false)) &&
+                !isnan(tarn_item(tarn_sum(tarn_grad(w), TARN_ALL_AXES, false))) && tarn_synchronize(device);
     tarn_scope_close(scope);
     return good;
 }
@@ -219,7 +234,9 @@ static void a_kernel_that_is_not_started_loses_no_device(void **state)
 
 int main(void)
 {
-    setenv("POCL_DEVICES", "pthread pthread pthread pthread pthread pthread pthread pthread pthread pthread pthread pthread pthread", 1);
+    setenv("POCL_DEVICES",
+           "pthread pthread pthread pthread pthread pthread pthread pthread pthread pthread pthread pthread pthread",
+           1);
     const struct CMUnitTest tests[] = {
         ON_OPENCL(a_kernel_that_is_not_started_loses_no_device),
         ON_OPENCL(a_lost_device_fails_with_a_sentence_at_every_call),

@@ -1,4 +1,5 @@
-/* test_memory.c: an OpenCL device without enough memory: the error names who holds it, the cache is given back first, the program lives on. */
+/* test_memory.c: an OpenCL device without enough memory: the error names who holds it, the cache is given back first,
+ * the program lives on. */
 #include "support/opencl.h"
 
 #define MIB ((int64_t)1 << 20)

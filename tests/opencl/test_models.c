@@ -1,6 +1,6 @@
 /*
- * test_models.c: networks trained on an OpenCL device and on the CPU from the same seed: losses agree within 1e-4 for 100 steps, nothing falls back to the CPU, and a
- * second run has the same bits. Weights in blocks decode there, too.
+ * test_models.c: networks trained on an OpenCL device and on the CPU from the same seed: losses agree within 1e-4 for
+ * 100 steps, nothing falls back to the CPU, and a second run has the same bits. Weights in blocks decode there, too.
  */
 #include "support/files.h"
 #include "support/opencl.h"
@@ -16,7 +16,7 @@
 #define CPU tarn_device_cpu()
 enum { STEPS = 100 };
 
-/* ---- runs ------------------------------------------------------------------------------------------------------------------- */
+/* ---- runs -------------------------------------------------------------------------------------------------------- */
 
 static void note_loss(const tarn_train_report *report, void *ctx)
 {
@@ -57,9 +57,11 @@ static void compare_runs(tarn_train_options options)
     for (int i = 0; i < STEPS; i++) {
         worst = fmax(worst, fabs(here[i] - there[i]));
         if (!(fabs(here[i] - there[i]) <= 1e-4))
-            fail_msg("%s: the loss of step %d is %.9g on the CPU and %.9g there", options.model, i + 1, here[i], there[i]);
+            fail_msg("%s: the loss of step %d is %.9g on the CPU and %.9g there", options.model, i + 1, here[i],
+                     there[i]);
         if (there[i] != again[i])
-            fail_msg("%s: the loss of step %d is %.17g, and %.17g in the next run", options.model, i + 1, there[i], again[i]);
+            fail_msg("%s: the loss of step %d is %.17g, and %.17g in the next run", options.model, i + 1, there[i],
+                     again[i]);
     }
     printf("%s: from %.4f to %.4f, at most %.2g apart\n", options.model, here[0], here[STEPS - 1], worst);
     assert_true(here[STEPS - 1] < here[0]);
@@ -77,7 +79,15 @@ static tarn_train_options writer(const char *model)
 {
     static const char line[] = "the cat sat on the mat; a dog ran by.\n";
     char text[2401];
-    tarn_train_options options = {.layers = 2, .heads = 4, .width = 32, .context = 16, .batch_size = 8, .lr = 0.003, .weight_decay = 0.1, .clip_norm = 1, .dropout = 0};
+    tarn_train_options options = {.layers = 2,
+                                  .heads = 4,
+                                  .width = 32,
+                                  .context = 16,
+                                  .batch_size = 8,
+                                  .lr = 0.003,
+                                  .weight_decay = 0.1,
+                                  .clip_norm = 1,
+                                  .dropout = 0};
     for (int i = 0; i < 2400; i++)
         text[i] = line[(size_t)i % (sizeof(line) - 1)];
     text[2400] = 0;
@@ -114,7 +124,8 @@ static void a_llama_learns_as_on_the_cpu(void **state)
     compare_runs(options);
 }
 
-/* 16-bit weights round differently where sums differ in their last bits: no bound on the losses, but they are the same in every run. */
+/* 16-bit weights round differently where sums differ in their last bits: no bound on the losses, but they are the same
+ * in every run. */
 static void bf16_learns_without_the_cpu(void **state)
 {
     NEEDS_OPENCL();
@@ -128,14 +139,21 @@ static void bf16_learns_without_the_cpu(void **state)
     assert_true(losses[STEPS - 1] < 0.7 * losses[0]);
 }
 
-/* ---- decoding ---------------------------------------------------------------------------------------------------------------- */
+/* ---- decoding ---------------------------------------------------------------------------------------------------- */
 
 enum { VOCAB = 40, TOKENS = 12 };
 
 /* Rows of 256, which blocks of every kind fill. */
 static const char *make_folder(void)
 {
-    const tarn_llama_config config = {.vocab = VOCAB, .context = 32, .layers = 2, .heads = 4, .kv_heads = 2, .width = 256, .inner = 256, .tied = true};
+    const tarn_llama_config config = {.vocab = VOCAB,
+                                      .context = 32,
+                                      .layers = 2,
+                                      .heads = 4,
+                                      .kv_heads = 2,
+                                      .width = 256,
+                                      .inner = 256,
+                                      .tied = true};
     static char folder[1200];
     snprintf(folder, sizeof(folder), "%s", scratch("model"));
     tarn_module *model = tarn_model_llama(&config, CPU, 3);
@@ -170,7 +188,8 @@ static void weights_of_blocks_decode_without_the_cpu(void **state)
         float here[TOKENS * VOCAB], there[TOKENS * VOCAB];
         char path[1300];
         snprintf(path, sizeof(path), "%s-%s.gguf", folder, tarn_dtype_name(kinds[k]));
-        assert_true(tarn_model_convert(folder, path, NULL, &(tarn_convert_options){.quantize = true, .type = kinds[k]}));
+        assert_true(
+            tarn_model_convert(folder, path, NULL, &(tarn_convert_options){.quantize = true, .type = kinds[k]}));
         decode(path, CPU, here);
         tarn_stats_reset();
         decode(path, opencl, there);
@@ -181,19 +200,17 @@ static void weights_of_blocks_decode_without_the_cpu(void **state)
             apart = fmax(apart, fabs((double)here[i] - there[i]));
         }
         printf("%s: logits up to %.3g, at most %.2g apart\n", tarn_dtype_name(kinds[k]), size, apart);
-        assert_true(apart <= (kinds[k] == TARN_F32 ? 1e-5 : 0.02) * size); /* the CPU rounds x to 8 bits before a product with blocks; 16 bits have 8 */
+        /* the CPU rounds x to 8 bits before a product with blocks; 16 bits have 8 */
+        assert_true(apart <= (kinds[k] == TARN_F32 ? 1e-5 : 0.02) * size);
     }
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        ON_OPENCL(an_mlp_learns_as_on_the_cpu),
-        ON_OPENCL(a_cnn_learns_as_on_the_cpu),
-        ON_OPENCL(a_gpt_learns_as_on_the_cpu),
-        ON_OPENCL(a_llama_learns_as_on_the_cpu),
-        ON_OPENCL(bf16_learns_without_the_cpu),
-        ON_OPENCL(weights_of_blocks_decode_without_the_cpu),
+        ON_OPENCL(an_mlp_learns_as_on_the_cpu), ON_OPENCL(a_cnn_learns_as_on_the_cpu),
+        ON_OPENCL(a_gpt_learns_as_on_the_cpu),  ON_OPENCL(a_llama_learns_as_on_the_cpu),
+        ON_OPENCL(bf16_learns_without_the_cpu), ON_OPENCL(weights_of_blocks_decode_without_the_cpu),
     };
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

@@ -1,12 +1,13 @@
 /*
- * What is special about OpenCL devices: what they say of themselves, copies, order, faults that come up later, memory. The operations themselves are tested by
- * test_cases with TARN_TEST_DEVICE=opencl. Without a device every test is skipped.
+ * What is special about OpenCL devices: what they say of themselves, copies, order, faults that come up later, memory.
+ * The operations themselves are tested by test_cases with TARN_TEST_DEVICE=opencl. Without a device every test is
+ * skipped.
  */
 #include "support/opencl.h"
 
 #include <tarn/profile.h>
 
-/* ---- devices --------------------------------------------------------------------------------------------------------------- */
+/* ---- devices ----------------------------------------------------------------------------------------------------- */
 
 static void a_device_tells_what_it_is(void **state)
 {
@@ -14,7 +15,8 @@ static void a_device_tells_what_it_is(void **state)
     tarn_device_info info;
     assert_true(tarn_device_query(opencl, &info));
     assert_string_equal(info.name, "opencl:0");
-    assert_true(strcmp(info.type, "cpu") == 0 || strcmp(info.type, "gpu") == 0 || strcmp(info.type, "accelerator") == 0);
+    assert_true(strcmp(info.type, "cpu") == 0 || strcmp(info.type, "gpu") == 0 ||
+                strcmp(info.type, "accelerator") == 0);
     assert_true(info.description[0] && info.vendor[0]);
     assert_true(info.memory_total > 0 && info.memory_free > 0 && info.memory_free <= info.memory_total);
     assert_contains(info.detail, info.vendor);
@@ -37,10 +39,11 @@ static void a_device_that_is_not_there_is_named(void **state)
 {
     NEEDS_OPENCL();
     tarn_device_parse("opencl:99");
-    assert_error(TARN_ERROR_DEVICE, "there is no opencl:99; there is opencl:0 ("); /* and so on: all there are, with their names */
+    /* and so on: all there are, with their names */
+    assert_error(TARN_ERROR_DEVICE, "there is no opencl:99; there is opencl:0 (");
 }
 
-/* ---- copies ---------------------------------------------------------------------------------------------------------------- */
+/* ---- copies ------------------------------------------------------------------------------------------------------ */
 
 static const tarn_dtype dtypes[] = {TARN_F32, TARN_F64, TARN_BF16, TARN_F16, TARN_I32, TARN_I64, TARN_U8, TARN_BOOL};
 #define DTYPES ((int)(sizeof(dtypes) / sizeof(dtypes[0])))
@@ -48,7 +51,8 @@ static const tarn_dtype dtypes[] = {TARN_F32, TARN_F64, TARN_BF16, TARN_F16, TAR
 /* Numbers that round, are cut, or leave the range of smaller dtypes. */
 static tarn_tensor *some_values(tarn_dtype dtype)
 {
-    static const double values[] = {0, 1, -1, 2.5, -3.75, 255, 256, 257, 1000.125, -70000, 1e9, 3e9, 65519, 1e-7, 0.1, -0.0, 33, 4097, 1e19, -1e19, 2049, 0.33333334, 7, 8};
+    static const double values[] = {0,     1,    -1,  2.5,  -3.75, 255,  256,  257,   1000.125, -70000,     1e9, 3e9,
+                                    65519, 1e-7, 0.1, -0.0, 33,    4097, 1e19, -1e19, 2049,     0.33333334, 7,   8};
     tarn_tensor *x = good(tarn_from_f64(values, TARN_SHAPE(2, 3, 4), tarn_device_cpu()));
     return dtype == TARN_F64 ? x : good(tarn_cast(x, dtype));
 }
@@ -101,8 +105,10 @@ static void numbers_are_laid_into_views(void **state)
     NEEDS_OPENCL();
     for (int d = 0; d < DTYPES; d++) {
         tarn_tensor *here = some_values(dtypes[d]), *there = good(tarn_to(here, opencl));
-        assert_true(tarn_copy(tarn_transpose(tarn_slice(there, 2, 1, 3), 0, 1), tarn_full(TARN_SHAPE(3, 2, 2), 3, dtypes[d], opencl)));
-        assert_true(tarn_copy(tarn_transpose(tarn_slice(here, 2, 1, 3), 0, 1), tarn_full(TARN_SHAPE(3, 2, 2), 3, dtypes[d], tarn_device_cpu())));
+        assert_true(tarn_copy(tarn_transpose(tarn_slice(there, 2, 1, 3), 0, 1),
+                              tarn_full(TARN_SHAPE(3, 2, 2), 3, dtypes[d], opencl)));
+        assert_true(tarn_copy(tarn_transpose(tarn_slice(here, 2, 1, 3), 0, 1),
+                              tarn_full(TARN_SHAPE(3, 2, 2), 3, dtypes[d], tarn_device_cpu())));
         assert_same(there, here);
     }
 }
@@ -141,7 +147,8 @@ static void devices_copy_to_each_other(void **state)
             continue;
         tarn_device other = tarn_device_parse(i == 0 ? "opencl:1" : backends[i]);
         for (int d = 0; d < DTYPES; d++) {
-            tarn_tensor *x = some_values(dtypes[d]), *there = good(tarn_to(tarn_transpose(tarn_to(x, opencl), 0, 2), other));
+            tarn_tensor *x = some_values(dtypes[d]),
+                        *there = good(tarn_to(tarn_transpose(tarn_to(x, opencl), 0, 2), other));
             assert_true(tarn_device_equal(tarn_device_of(there), other));
             assert_same(there, tarn_transpose(x, 0, 2));
             assert_same(tarn_to(there, opencl), tarn_transpose(x, 0, 2));
@@ -152,7 +159,7 @@ static void devices_copy_to_each_other(void **state)
         skip();
 }
 
-/* ---- order and errors ------------------------------------------------------------------------------------------------------ */
+/* ---- order and errors -------------------------------------------------------------------------------------------- */
 
 static void a_bad_index_comes_up_when_the_host_waits(void **state)
 {
@@ -172,7 +179,8 @@ static void a_bad_index_comes_up_when_the_host_waits(void **state)
 static void a_bad_index_behind_a_good_one_comes_up(void **state)
 {
     NEEDS_OPENCL();
-    tarn_tensor *x = good(tarn_ones(TARN_SHAPE(500, 500), TARN_F32, opencl)), *all = good(tarn_arange(0, 500, 1, TARN_I64, opencl));
+    tarn_tensor *x = good(tarn_ones(TARN_SHAPE(500, 500), TARN_F32, opencl)),
+                *all = good(tarn_arange(0, 500, 1, TARN_I64, opencl));
     tarn_tensor *bad = good(tarn_from_i64((int64_t[]){1, 700, 2}, TARN_SHAPE(3), opencl));
     for (int round = 0; round < 9; round++) {
         good(tarn_matmul(x, x)); /* takes a while */
@@ -208,7 +216,7 @@ static void events_measure_what_lies_between(void **state)
     tarn_event_free(to);
 }
 
-/* ---- memory ---------------------------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 static int64_t free_memory(void)
 {
@@ -241,7 +249,7 @@ static void more_memory_than_there_is_is_refused(void **state)
     assert_values(tarn_add(x, x), 0, 0, 2, 4, 6);
 }
 
-/* ---- a steady loop --------------------------------------------------------------------------------------------------------- */
+/* ---- a steady loop ----------------------------------------------------------------------------------------------- */
 
 typedef struct training {
     tarn_tensor *x, *y, *loss;
@@ -267,7 +275,8 @@ static bool step(training *t)
 {
     tarn_scope *scope = tarn_scope_open();
     tarn_tensor *loss = tarn_mse_loss(tarn_forward(t->net, tarn_dropout(t->x, 0.1)), t->y);
-    bool done = tarn_backward(loss) && tarn_optimizer_clip_norm(t->adam, 0.8) && tarn_optimizer_step(t->adam) && tarn_copy(t->loss, loss);
+    bool done = tarn_backward(loss) && tarn_optimizer_clip_norm(t->adam, 0.8) && tarn_optimizer_step(t->adam) &&
+                tarn_copy(t->loss, loss);
     tarn_scope_close(scope);
     return done;
 }

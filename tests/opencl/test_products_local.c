@@ -1,5 +1,6 @@
 /*
- * test_products_local.c: matrix products, convolutions and attention in the form for GPUs, on whichever device there is.
+ * test_products_local.c: matrix products, convolutions and attention in the form for GPUs, on whichever device there
+ * is.
  */
 #include "opencl/products.h"
 

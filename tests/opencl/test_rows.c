@@ -1,6 +1,7 @@
 /*
- * test_rows.c: norms, softmax, losses, rope and optimizers in the forms that GPUs get, and without f64: TARN_OPENCL_LOCAL=1 and TARN_OPENCL_FP64=0 choose
- * them on any device. Shapes are those at which a form begins, beyond what test_cases has; the CPU's results are what is compared with.
+ * test_rows.c: norms, softmax, losses, rope and optimizers in the forms that GPUs get, and without f64:
+ * TARN_OPENCL_LOCAL=1 and TARN_OPENCL_FP64=0 choose them on any device. Shapes are those at which a form begins, beyond
+ * what test_cases has; the CPU's results are what is compared with.
  */
 #include "support/opencl.h"
 
@@ -40,7 +41,8 @@ static void compare(operation_fn operation, const operands *from, double toleran
 {
     operands here = leaves_on(from, tarn_device_cpu()), there = leaves_on(from, opencl);
     tarn_tensor *expected = good(operation(here.at));
-    tarn_tensor *upstream = good(tarn_cast(tarn_normal(tarn_shape_of(expected), 0.1, 1, TARN_F32, tarn_device_cpu()), tarn_dtype_of(expected)));
+    tarn_tensor *upstream = good(
+        tarn_cast(tarn_normal(tarn_shape_of(expected), 0.1, 1, TARN_F32, tarn_device_cpu()), tarn_dtype_of(expected)));
     tarn_tensor *upstream_there = good(tarn_to(upstream, opencl));
     tarn_stats_reset();
     tarn_tensor *result = good(operation(there.at));
@@ -50,11 +52,12 @@ static void compare(operation_fn operation, const operands *from, double toleran
     assert_close_for_size(good(tarn_to(result, tarn_device_cpu())), expected, tolerance);
     for (int i = 0; i < from->count; i++)
         if (tarn_grad(here.at[i]))
-            assert_close_for_size(good(tarn_to(tarn_grad(there.at[i]), tarn_device_cpu())), tarn_grad(here.at[i]), tolerance);
+            assert_close_for_size(good(tarn_to(tarn_grad(there.at[i]), tarn_device_cpu())), tarn_grad(here.at[i]),
+                                  tolerance);
     assert_ok();
 }
 
-/* ---- norms ----------------------------------------------------------------------------------------------------------------- */
+/* ---- norms ------------------------------------------------------------------------------------------------------- */
 
 static tarn_tensor *layernorm(tarn_tensor *const *in)
 {
@@ -76,17 +79,24 @@ static tarn_tensor *residual_norm(tarn_tensor *const *in)
 static void rows_of_every_length_are_normalised(void **state)
 {
     NEEDS_OPENCL();
-    compare(layernorm, &(operands){3, {numbers(TARN_SHAPE(2, 21, 32)), numbers(TARN_SHAPE(32)), numbers(TARN_SHAPE(32))}}, TOLERANCE);
-    compare(residual_norm, &(operands){4, {numbers(TARN_SHAPE(7, 100)), numbers(TARN_SHAPE(7, 100)), numbers(TARN_SHAPE(100)), numbers(TARN_SHAPE(100))}},
+    compare(layernorm,
+            &(operands){3, {numbers(TARN_SHAPE(2, 21, 32)), numbers(TARN_SHAPE(32)), numbers(TARN_SHAPE(32))}},
+            TOLERANCE);
+    compare(residual_norm,
+            &(operands){4,
+                        {numbers(TARN_SHAPE(7, 100)), numbers(TARN_SHAPE(7, 100)), numbers(TARN_SHAPE(100)),
+                         numbers(TARN_SHAPE(100))}},
             TOLERANCE);
     compare(rmsnorm, &(operands){2, {numbers(TARN_SHAPE(300, 1500)), numbers(TARN_SHAPE(1500))}}, TOLERANCE);
 }
 
-/* Rows that work-items keep, one after the other in several chunks: of the smallest group, of a larger one, and in 16 bits. */
+/* Rows that work-items keep, one after the other in several chunks: of the smallest group, of a larger one, and in 16
+ * bits. */
 static void rows_that_are_kept_are_normalised(void **state)
 {
     NEEDS_OPENCL();
-    tarn_tensor *x = numbers(TARN_SHAPE(3, 7, 384)), *weight = numbers(TARN_SHAPE(384)), *bias = numbers(TARN_SHAPE(384));
+    tarn_tensor *x = numbers(TARN_SHAPE(3, 7, 384)), *weight = numbers(TARN_SHAPE(384)),
+                *bias = numbers(TARN_SHAPE(384));
     compare(layernorm, &(operands){3, {x, weight, bias}}, TOLERANCE);
     compare(rmsnorm, &(operands){2, {numbers(TARN_SHAPE(10, 768)), numbers(TARN_SHAPE(768))}}, TOLERANCE);
     compare(residual_norm, &(operands){4, {x, numbers(TARN_SHAPE(3, 7, 384)), weight, bias}}, TOLERANCE);
@@ -103,21 +113,28 @@ static tarn_tensor *groupnorm(tarn_tensor *const *in)
     return tarn_groupnorm(in[0], 2, in[1], in[2], 1e-5);
 }
 
-/* Several chunks of a channel and lines that are cut; channels that lie side by side; lines in fours, long and short. */
+/* Several chunks of a channel and lines that are cut; channels that lie side by side; lines in fours, long and short.
+ */
 static void channels_are_normalised(void **state)
 {
     NEEDS_OPENCL();
-    tarn_tensor *weight = numbers(TARN_SHAPE(6)), *bias = numbers(TARN_SHAPE(6)), *wide = numbers(TARN_SHAPE(3, 6, 45, 45));
+    tarn_tensor *weight = numbers(TARN_SHAPE(6)), *bias = numbers(TARN_SHAPE(6)),
+                *wide = numbers(TARN_SHAPE(3, 6, 45, 45));
     tarn_tensor *last = good(tarn_permute(numbers(TARN_SHAPE(4, 20, 20, 6)), TARN_AXES(0, 3, 1, 2)));
     compare(batchnorm_relu, &(operands){4, {wide, weight, bias, numbers(TARN_SHAPE(3, 6, 45, 45))}}, TOLERANCE);
     compare(groupnorm, &(operands){3, {last, weight, bias}}, TOLERANCE);
     compare(groupnorm, &(operands){3, {numbers(TARN_SHAPE(2, 6, 70, 64)), weight, bias}}, TOLERANCE);
-    compare(groupnorm, &(operands){3, {numbers(TARN_SHAPE(2, 6, 50, 40)), weight, bias}}, TOLERANCE); /* lines that a group holds */
-    compare(batchnorm_relu, &(operands){4, {numbers(TARN_SHAPE(2, 6, 64, 64)), weight, bias, numbers(TARN_SHAPE(2, 6, 64, 64))}}, TOLERANCE);
-    compare(batchnorm_relu, &(operands){4, {numbers(TARN_SHAPE(5, 6, 8, 6)), weight, bias, numbers(TARN_SHAPE(5, 6, 8, 6))}}, TOLERANCE);
+    /* lines that a group holds */
+    compare(groupnorm, &(operands){3, {numbers(TARN_SHAPE(2, 6, 50, 40)), weight, bias}}, TOLERANCE);
+    compare(batchnorm_relu,
+            &(operands){4, {numbers(TARN_SHAPE(2, 6, 64, 64)), weight, bias, numbers(TARN_SHAPE(2, 6, 64, 64))}},
+            TOLERANCE);
+    compare(batchnorm_relu,
+            &(operands){4, {numbers(TARN_SHAPE(5, 6, 8, 6)), weight, bias, numbers(TARN_SHAPE(5, 6, 8, 6))}},
+            TOLERANCE);
 }
 
-/* ---- reductions -------------------------------------------------------------------------------------------------------------- */
+/* ---- reductions -------------------------------------------------------------------------------------------------- */
 
 static tarn_tensor *sum_of_all(tarn_tensor *const *in)
 {
@@ -134,10 +151,11 @@ static void many_chunks_and_ties_are_reduced(void **state)
 {
     NEEDS_OPENCL();
     compare(sum_of_all, &(operands){1, {numbers(TARN_SHAPE(100003))}}, TOLERANCE);
-    compare(largest, &(operands){1, {good(tarn_cast(tarn_cast(numbers(TARN_SHAPE(9, 700)), TARN_I32), TARN_F32))}}, TOLERANCE);
+    compare(largest, &(operands){1, {good(tarn_cast(tarn_cast(numbers(TARN_SHAPE(9, 700)), TARN_I32), TARN_F32))}},
+            TOLERANCE);
 }
 
-/* ---- softmax and losses ------------------------------------------------------------------------------------------------------ */
+/* ---- softmax and losses ------------------------------------------------------------------------------------------ */
 
 static tarn_tensor *softmax(tarn_tensor *const *in)
 {
@@ -157,14 +175,16 @@ static tarn_tensor *log_softmax(tarn_tensor *const *in)
 static void rows_and_columns_become_weights(void **state)
 {
     NEEDS_OPENCL();
-    tarn_tensor *x = numbers(TARN_SHAPE(5, 100)), *wide = numbers(TARN_SHAPE(3, 1500)), *half = good(tarn_cast(wide, TARN_BF16));
+    tarn_tensor *x = numbers(TARN_SHAPE(5, 100)), *wide = numbers(TARN_SHAPE(3, 1500)),
+                *half = good(tarn_cast(wide, TARN_BF16));
     compare(softmax, &(operands){1, {half}}, 1e-2);
     compare(softmax_of_columns, &(operands){1, {x}}, TOLERANCE);
     compare(log_softmax, &(operands){1, {wide}}, TOLERANCE);
     compare(log_softmax, &(operands){1, {good(tarn_slice(wide, 1, 1, 1500))}}, TOLERANCE); /* not in fours */
 }
 
-/* Work-items that have nothing but -infinity beside others that have not, in a row far below 0; and rows that become NaN. */
+/* Work-items that have nothing but -infinity beside others that have not, in a row far below 0; and rows that become
+ * NaN. */
 static void infinities_become_weights(void **state)
 {
     NEEDS_OPENCL();
@@ -176,7 +196,8 @@ static void infinities_become_weights(void **state)
     x[2][40] = INFINITY;
     x[3][41] = NAN;
     tarn_tensor *rows = good(tarn_from_f32(&x[0][0], TARN_SHAPE(ROWS, LENGTH), tarn_device_cpu()));
-    assert_true(tarn_read(good(tarn_softmax(rows, -1)), here, sizeof(here)) && tarn_read(good(tarn_softmax(tarn_to(rows, opencl), -1)), there, sizeof(there)));
+    assert_true(tarn_read(good(tarn_softmax(rows, -1)), here, sizeof(here)) &&
+                tarn_read(good(tarn_softmax(tarn_to(rows, opencl), -1)), there, sizeof(there)));
     for (int row = 0; row < ROWS; row++)
         for (int i = 0; i < LENGTH; i++)
             assert_true(isnan(here[row][i]) ? isnan(there[row][i]) : fabsf(here[row][i] - there[row][i]) <= 1e-7f);
@@ -185,17 +206,21 @@ static void infinities_become_weights(void **state)
 static tarn_tensor *cross_entropy(tarn_tensor *const *in)
 {
     static const int64_t ignored = 3;
-    return tarn_cross_entropy(in[0], in[1], &(tarn_cross_entropy_options){.label_smoothing = 0.1, .ignore_index = &ignored});
+    return tarn_cross_entropy(in[0], in[1],
+                              &(tarn_cross_entropy_options){.label_smoothing = 0.1, .ignore_index = &ignored});
 }
 
 static void a_loss_has_its_slopes(void **state)
 {
     NEEDS_OPENCL();
     const int64_t target[] = {0, 1499, 3, 63, 64};
-    compare(cross_entropy, &(operands){2, {numbers(TARN_SHAPE(5, 1500)), good(tarn_from_i64(target, TARN_SHAPE(5), tarn_device_cpu()))}}, TOLERANCE);
+    compare(
+        cross_entropy,
+        &(operands){2, {numbers(TARN_SHAPE(5, 1500)), good(tarn_from_i64(target, TARN_SHAPE(5), tarn_device_cpu()))}},
+        TOLERANCE);
 }
 
-/* ---- positions ------------------------------------------------------------------------------------------------------------- */
+/* ---- positions --------------------------------------------------------------------------------------------------- */
 
 static tarn_tensor *rope(tarn_tensor *const *in)
 {
@@ -207,21 +232,27 @@ static void far_positions_are_turned(void **state)
 {
     NEEDS_OPENCL();
     const int64_t positions[] = {0, 1, 4095, 100003};
-    compare(rope, &(operands){2, {numbers(TARN_SHAPE(1, 4, 2, 136)), good(tarn_from_i64(positions, TARN_SHAPE(4), tarn_device_cpu()))}}, TOLERANCE);
+    compare(
+        rope,
+        &(operands){
+            2, {numbers(TARN_SHAPE(1, 4, 2, 136)), good(tarn_from_i64(positions, TARN_SHAPE(4), tarn_device_cpu()))}},
+        TOLERANCE);
 }
 
-/* ---- optimizers -------------------------------------------------------------------------------------------------------------- */
+/* ---- optimizers -------------------------------------------------------------------------------------------------- */
 
 /* Two steps of AdamW with clipped gradients; the weight after them, on the CPU. */
 static tarn_tensor *weight_after_steps(tarn_device device, tarn_tensor *start, tarn_tensor *x, double *norm)
 {
     tarn_module *layer = tarn_linear(700, 50, device);
     tarn_tensor *weight = tarn_module_parameter(layer, 0);
-    assert_true(tarn_copy(weight, tarn_to(start, device)) && tarn_copy(tarn_module_parameter(layer, 1), tarn_zeros(TARN_SHAPE(50), TARN_F32, device)));
+    assert_true(tarn_copy(weight, tarn_to(start, device)) &&
+                tarn_copy(tarn_module_parameter(layer, 1), tarn_zeros(TARN_SHAPE(50), TARN_F32, device)));
     tarn_optimizer *optimizer = tarn_adamw(layer, &(tarn_adamw_options){.lr = 1e-2, .weight_decay = 0.1});
     assert_non_null(optimizer);
     for (int step = 0; step < 2; step++) {
-        assert_true(tarn_backward(tarn_mean(tarn_square(tarn_forward(layer, tarn_to(x, device))), TARN_ALL_AXES, false)));
+        assert_true(
+            tarn_backward(tarn_mean(tarn_square(tarn_forward(layer, tarn_to(x, device))), TARN_ALL_AXES, false)));
         tarn_tensor *length = good(tarn_optimizer_clip_norm(optimizer, 0.5));
         *norm = tarn_item(length);
         assert_true(tarn_optimizer_step(optimizer));
@@ -237,7 +268,8 @@ static void clipped_steps_are_the_same(void **state)
     NEEDS_OPENCL();
     double norm, expected;
     tarn_tensor *start = numbers(TARN_SHAPE(50, 700)), *x = numbers(TARN_SHAPE(8, 700));
-    tarn_tensor *there = weight_after_steps(opencl, start, x, &norm), *here = weight_after_steps(tarn_device_cpu(), start, x, &expected);
+    tarn_tensor *there = weight_after_steps(opencl, start, x, &norm),
+                *here = weight_after_steps(tarn_device_cpu(), start, x, &expected);
     assert_true(fabs(norm - expected) <= TOLERANCE * expected);
     assert_close_for_size(there, here, TOLERANCE);
 }
@@ -249,7 +281,8 @@ static void the_variance_of_equals_is_none(void **state)
     static const int64_t counts[] = {3, 5, 7, 49, 700, 2991, 100003};
     for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++)
         for (int k = 1; k <= 20; k++) {
-            tarn_tensor *x = good(tarn_requires_grad(tarn_full(TARN_SHAPE(counts[i]), 0.37 * k, TARN_F32, opencl), true));
+            tarn_tensor *x =
+                good(tarn_requires_grad(tarn_full(TARN_SHAPE(counts[i]), 0.37 * k, TARN_F32, opencl), true));
             tarn_tensor *y = good(tarn_var(x, TARN_ALL_AXES, 0, false));
             assert_true(tarn_item(y) == 0);
             assert_true(tarn_backward(y));
@@ -262,11 +295,16 @@ int main(void)
     setenv("TARN_OPENCL_LOCAL", "1", 0);
     setenv("TARN_OPENCL_FP64", "0", 0);
     const struct CMUnitTest tests[] = {
-        ON_OPENCL(rows_of_every_length_are_normalised),  ON_OPENCL(rows_that_are_kept_are_normalised),
-        ON_OPENCL(channels_are_normalised),              ON_OPENCL(many_chunks_and_ties_are_reduced),
-        ON_OPENCL(rows_and_columns_become_weights),      ON_OPENCL(infinities_become_weights),
-        ON_OPENCL(a_loss_has_its_slopes),                ON_OPENCL(far_positions_are_turned),
-        ON_OPENCL(clipped_steps_are_the_same),           ON_OPENCL(the_variance_of_equals_is_none),
+        ON_OPENCL(rows_of_every_length_are_normalised),
+        ON_OPENCL(rows_that_are_kept_are_normalised),
+        ON_OPENCL(channels_are_normalised),
+        ON_OPENCL(many_chunks_and_ties_are_reduced),
+        ON_OPENCL(rows_and_columns_become_weights),
+        ON_OPENCL(infinities_become_weights),
+        ON_OPENCL(a_loss_has_its_slopes),
+        ON_OPENCL(far_positions_are_turned),
+        ON_OPENCL(clipped_steps_are_the_same),
+        ON_OPENCL(the_variance_of_equals_is_none),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

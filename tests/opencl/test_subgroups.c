@@ -1,4 +1,5 @@
-/* test_subgroups.c: sums and maxima of groups by way of subgroups. TARN_OPENCL_SUBGROUPS=1 makes each work-item a subgroup on devices that have none, TARN_OPENCL_LOCAL=1 takes the forms for GPUs. */
+/* test_subgroups.c: sums and maxima of groups by way of subgroups. TARN_OPENCL_SUBGROUPS=1 makes each work-item a
+ * subgroup on devices that have none, TARN_OPENCL_LOCAL=1 takes the forms for GPUs. */
 #include "opencl/compare.h"
 
 static tarn_tensor *softmax(tarn_tensor **x, const void *options)
@@ -33,13 +34,17 @@ static void a_device_tells_that_it_has_them(void **state)
     assert_contains(info.detail, ", subgroups");
 }
 
-/* Rows that groups share, with sums held in two places and in one, and rows whose lengths are no multiple of anything. */
+/* Rows that groups share, with sums held in two places and in one, and rows whose lengths are no multiple of anything.
+ */
 static void rows_are_summed(void **state)
 {
     NEEDS_OPENCL();
     compare(TARN_F32, softmax, (tarn_tensor *[]){random_of(TARN_SHAPE(5, 1500))}, 1, NULL, 2e-5);
-    compare(TARN_F32, layernorm, (tarn_tensor *[]){random_of(TARN_SHAPE(40, 768)), random_of(TARN_SHAPE(768)), random_of(TARN_SHAPE(768))}, 3, NULL, 5e-5);
-    compare(TARN_F32, rmsnorm, (tarn_tensor *[]){random_of(TARN_SHAPE(7, 1001)), random_of(TARN_SHAPE(1001))}, 2, NULL, 5e-5);
+    compare(TARN_F32, layernorm,
+            (tarn_tensor *[]){random_of(TARN_SHAPE(40, 768)), random_of(TARN_SHAPE(768)), random_of(TARN_SHAPE(768))},
+            3, NULL, 5e-5);
+    compare(TARN_F32, rmsnorm, (tarn_tensor *[]){random_of(TARN_SHAPE(7, 1001)), random_of(TARN_SHAPE(1001))}, 2, NULL,
+            5e-5);
     compare(TARN_F32, groupnorm, (tarn_tensor *[]){random_of(TARN_SHAPE(2, 6, 20, 20))}, 1, NULL, 5e-5);
 }
 
@@ -60,11 +65,13 @@ static void check_reductions(tarn_tensor *x)
 static void reductions_are_merged(void **state)
 {
     NEEDS_OPENCL();
-    tarn_tensor *whole = good(tarn_cast(tarn_mul(random_of(TARN_SHAPE(6, 5000)), tarn_full(TARN_SCALAR, 30, TARN_F32, CPU)), TARN_I32));
+    tarn_tensor *whole =
+        good(tarn_cast(tarn_mul(random_of(TARN_SHAPE(6, 5000)), tarn_full(TARN_SCALAR, 30, TARN_F32, CPU)), TARN_I32));
     check_reductions(whole);
     check_reductions(good(tarn_cast(whole, TARN_F32)));
     tarn_tensor *x = random_of(TARN_SHAPE(6, 5000));
-    assert_close_for_size(tarn_to(tarn_var(tarn_to(x, opencl), TARN_AXES(1), 1, false), CPU), good(tarn_var(x, TARN_AXES(1), 1, false)), 1e-6);
+    assert_close_for_size(tarn_to(tarn_var(tarn_to(x, opencl), TARN_AXES(1), 1, false), CPU),
+                          good(tarn_var(x, TARN_AXES(1), 1, false)), 1e-6);
 }
 
 int main(void)

@@ -1,6 +1,7 @@
 /*
- * test_tiles.c: the tiles of products: none changes a bit, the fastest is found once and kept on disk, and a damaged choice is made again. The program starts
- * itself: with arguments it multiplies, writes the bits of the results to a file, and ends with the number of tiles that were measured for that.
+ * test_tiles.c: the tiles of products: none changes a bit, the fastest is found once and kept on disk, and a damaged
+ * choice is made again. The program starts itself: with arguments it multiplies, writes the bits of the results to a
+ * file, and ends with the number of tiles that were measured for that.
  */
 #include "support/opencl.h"
 
@@ -12,7 +13,7 @@
 static const char *self;
 static char folder[256];
 
-/* ---- the child --------------------------------------------------------------------------------------------------------------- */
+/* ---- the child --------------------------------------------------------------------------------------------------- */
 
 static int measured;
 
@@ -46,12 +47,13 @@ static int work(const char *path, bool is_large)
 {
     tarn_set_log(listen, NULL);
     FILE *to = fopen(path, "wb");
-    bool good = to && (is_large ? multiply(to, 1024, 512, 512) : multiply(to, 140, 72, 1040) && multiply(to, 77, 131, 65));
+    bool good =
+        to && (is_large ? multiply(to, 1024, 512, 512) : multiply(to, 140, 72, 1040) && multiply(to, 77, 131, 65));
     good = to && fclose(to) == 0 && good && !tarn_failed();
     return good ? measured : 100;
 }
 
-/* ---- the parent ---------------------------------------------------------------------------------------------------------------- */
+/* ---- the parent -------------------------------------------------------------------------------------------------- */
 
 static int run(const char *path, const char *size)
 {
@@ -86,7 +88,8 @@ static void no_tile_changes_a_bit(void **state)
     snprintf(first, sizeof(first), "%s/first", folder);
     snprintf(other, sizeof(other), "%s/other", folder);
     for (int form = 0; form < 2; form++) {
-        static const int tiles[2][5] = {{0, 1, 2, 3, 4}, {7, 8, -1, -1, -1}}; /* of groups those that PoCL compiles in seconds */
+        /* of groups those that PoCL compiles in seconds */
+        static const int tiles[2][5] = {{0, 1, 2, 3, 4}, {7, 8, -1, -1, -1}};
         setenv("TARN_OPENCL_LOCAL", form == 1 ? "1" : "0", 1);
         for (int i = 0; i < 5 && tiles[form][i] >= 0; i++) {
             char number[8];
@@ -159,6 +162,7 @@ int main(int count, char **arguments)
     if (count > 2)
         return work(arguments[1], strcmp(arguments[2], "large") == 0);
     self = arguments[0];
-    const struct CMUnitTest tests[] = {cmocka_unit_test(no_tile_changes_a_bit), cmocka_unit_test(the_fastest_is_found_once)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(no_tile_changes_a_bit),
+                                       cmocka_unit_test(the_fastest_is_found_once)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -1,7 +1,8 @@
 /*
- * Element-wise functions and their gradients in f32, beside libm in f64: within 4 units in the last place for numbers of every size (every 65521st
- * bit pattern, and 20000 close to the roots and bends of each), and the same bits whatever the neighbours are. Quotients, remainders and powers (16 units)
- * too. All at every instruction level that the processor has.
+ * Element-wise functions and their gradients in f32, beside libm in f64: within 4 units in the last place for numbers
+ * of every size (every 65521st bit pattern, and 20000 close to the roots and bends of each), and the same bits whatever
+ * the neighbours are. Quotients, remainders and powers (16 units) too. All at every instruction level that the
+ * processor has.
  */
 #include "support/check.h"
 #include "support/levels.h"
@@ -28,19 +29,58 @@ static double apart(double want, float got)
     return fabs((double)got - want) / ldexp(1.0, (e < -125 ? -125 : e) - 24);
 }
 
-static double sigmoid(double x) { return x < 0 ? exp(x) / (1 + exp(x)) : 1 / (1 + exp(-x)); }
-static double softplus(double x) { return fmax(x, 0) + log1p(exp(-fabs(x))); }
-static double silu(double x) { return x * sigmoid(x); }
-static double gelu_erf(double x) { return 0.5 * x * erfc(x * -0.70710678118654752440); }
-static double recip(double x) { return 1 / x; }
-static double over_sqrt(double x) { return 1 / sqrt(x); }
-static double sqrt_slope(double x) { return 0.5 / sqrt(x); }
-static double over_sqrt_slope(double x) { return -0.5 / (x * sqrt(x)); }
-static double minus_sin(double x) { return -sin(x); }
-static double log2_slope(double x) { return 1.44269504088896340736 / x; }
-static double erf_slope(double x) { return 1.12837916709551257390 * exp(-x * x); }
-static double exp2_slope(double x) { return exp2(x) * 0.69314718055994530942; }
-static double gelu_erf_slope(double x) { return 0.5 * erfc(x * -0.70710678118654752440) + x * 0.39894228040143267794 * exp(-0.5 * x * x); }
+static double sigmoid(double x)
+{
+    return x < 0 ? exp(x) / (1 + exp(x)) : 1 / (1 + exp(-x));
+}
+static double softplus(double x)
+{
+    return fmax(x, 0) + log1p(exp(-fabs(x)));
+}
+static double silu(double x)
+{
+    return x * sigmoid(x);
+}
+static double gelu_erf(double x)
+{
+    return 0.5 * x * erfc(x * -0.70710678118654752440);
+}
+static double recip(double x)
+{
+    return 1 / x;
+}
+static double over_sqrt(double x)
+{
+    return 1 / sqrt(x);
+}
+static double sqrt_slope(double x)
+{
+    return 0.5 / sqrt(x);
+}
+static double over_sqrt_slope(double x)
+{
+    return -0.5 / (x * sqrt(x));
+}
+static double minus_sin(double x)
+{
+    return -sin(x);
+}
+static double log2_slope(double x)
+{
+    return 1.44269504088896340736 / x;
+}
+static double erf_slope(double x)
+{
+    return 1.12837916709551257390 * exp(-x * x);
+}
+static double exp2_slope(double x)
+{
+    return exp2(x) * 0.69314718055994530942;
+}
+static double gelu_erf_slope(double x)
+{
+    return 0.5 * erfc(x * -0.70710678118654752440) + x * 0.39894228040143267794 * exp(-0.5 * x * x);
+}
 
 static double sigmoid_slope(double x)
 {
@@ -48,7 +88,10 @@ static double sigmoid_slope(double x)
     return e / ((1 + e) * (1 + e));
 }
 
-static double tanh_slope(double x) { return 4 * sigmoid_slope(2 * x); }
+static double tanh_slope(double x)
+{
+    return 4 * sigmoid_slope(2 * x);
+}
 
 static double silu_slope(double x)
 {
@@ -103,10 +146,11 @@ static void compare(const struct function *f, double *worst)
     run(f->name, COUNT);
     for (int i = 0; i < COUNT; i++) {
         double x = (double)x_values[i];
-        double value = isinf(x) ? 0 : apart(f->value(x), y_values[i]), slope = isinf(x) ? 0 : apart((double)g_values[i] * f->slope(x), slope_values[i]);
+        double value = isinf(x) ? 0 : apart(f->value(x), y_values[i]),
+               slope = isinf(x) ? 0 : apart((double)g_values[i] * f->slope(x), slope_values[i]);
         if (value > 4 || slope > 4)
-            fail_msg("%s(%a) is %a, %g units off; its gradient for %a is %a, %g units off", f->name, x, (double)y_values[i], value,
-                     (double)g_values[i], (double)slope_values[i], slope);
+            fail_msg("%s(%a) is %a, %g units off; its gradient for %a is %a, %g units off", f->name, x,
+                     (double)y_values[i], value, (double)g_values[i], (double)slope_values[i], slope);
         worst[0] = fmax(worst[0], value), worst[1] = fmax(worst[1], slope);
     }
 }
@@ -117,18 +161,20 @@ static void results_are_within_four_units(void **state)
     for (size_t k = 0; k < FUNCTIONS; k++) {
         double worst[2] = {0, 0};
         for (uint32_t i = 0; i < COUNT; i++)
-            x_values[i] = float_of(i * STEP), g_values[i] = i % 2 ? 1.0f : 1.0f + (float)(i * 40503u % 65536u) * 0x1p-16f;
+            x_values[i] = float_of(i * STEP),
+            g_values[i] = i % 2 ? 1.0f : 1.0f + (float)(i * 40503u % 65536u) * 0x1p-16f;
         compare(&functions[k], worst);
         for (uint32_t i = 0; i < COUNT; i++) { /* neighbours of the middle, then numbers up to 16 */
             float middle = functions[k].middle;
-            x_values[i] = i < 20000 ? middle + (float)((int)i - 10000) * 0x1p-23f : (float)((int)i - 42768) * 0x1p-11f + (float)i * 0x1p-26f;
+            x_values[i] = i < 20000 ? middle + (float)((int)i - 10000) * 0x1p-23f
+                                    : (float)((int)i - 42768) * 0x1p-11f + (float)i * 0x1p-26f;
         }
         compare(&functions[k], worst);
         print_message("  %-9s value %.2f, gradient %.2f units\n", functions[k].name, worst[0], worst[1]);
     }
 }
 
-/* ---- two operands ---- */
+/* ---- two operands ------------------------------------------------------------------------------------------------ */
 
 #define PAIRS (COUNT - 15) /* no whole number of vectors, so that the last elements are among others */
 
@@ -140,13 +186,34 @@ static double mod(double a, double b)
     return r != 0 && (r < 0) != (b < 0) ? r + b : r;
 }
 
-static double quotient(double a, double b) { return a / b; }
-static double quotient_slope(double a, double b) { return (void)a, 1 / b; }
-static double quotient_slope_b(double a, double b) { return -(a / b) / b; }
-static double mod_slope(double a, double b) { return (void)a, (void)b, 1; }
-static double mod_slope_b(double a, double b) { return -floor(a / b); }
-static double pow_slope(double a, double b) { return b == 0 ? 0 : b * pow(a, b - 1); }
-static double pow_slope_b(double a, double b) { return a == 0 && b >= 0 ? 0 : pow(a, b) * log(a); }
+static double quotient(double a, double b)
+{
+    return a / b;
+}
+static double quotient_slope(double a, double b)
+{
+    return (void)a, 1 / b;
+}
+static double quotient_slope_b(double a, double b)
+{
+    return -(a / b) / b;
+}
+static double mod_slope(double a, double b)
+{
+    return (void)a, (void)b, 1;
+}
+static double mod_slope_b(double a, double b)
+{
+    return -floor(a / b);
+}
+static double pow_slope(double a, double b)
+{
+    return b == 0 ? 0 : b * pow(a, b - 1);
+}
+static double pow_slope_b(double a, double b)
+{
+    return a == 0 && b >= 0 ? 0 : pow(a, b) * log(a);
+}
 
 static const struct pair {
     const char *name;
@@ -160,13 +227,15 @@ static const struct pair {
 };
 enum { PAIR_FUNCTIONS = sizeof(pairs) / sizeof(pairs[0]) };
 
-/* Numbers of every size and sign; then numbers up to 8, and b so that powers fill f32's range; then negative a with integers. */
+/* Numbers of every size and sign; then numbers up to 8, and b so that powers fill f32's range; then negative a with
+ * integers. */
 static void fill_pairs(uint32_t part)
 {
     for (uint32_t i = 0; i < COUNT; i++) {
         float a = float_of(i * STEP + part), b = float_of(i * UINT32_C(2654435761) + part);
         if (part == 1)
-            a = (float)(i + 1) * 0x1p-13f, b = (float)((int)(i * 40503u % 65536u) - 32768) * 0x1p-8f / fmaxf(fabsf(log2f(a)), 0x1p-20f);
+            a = (float)(i + 1) * 0x1p-13f,
+            b = (float)((int)(i * 40503u % 65536u) - 32768) * 0x1p-8f / fmaxf(fabsf(log2f(a)), 0x1p-20f);
         if (part == 2)
             a = (float)((int)i - 32768) * 0x1p-12f, b = (float)((int)(i % 41) - 20) * (i % 3 ? 1.0f : 0.5f);
         x_values[i] = a, b_values[i] = b, g_values[i] = i % 2 ? 1.0f : 1.0f + (float)(i * 40503u % 65536u) * 0x1p-16f;
@@ -197,17 +266,20 @@ static void pairs_are_within_their_units(void **state)
             for (int i = 0; i < PAIRS; i++) {
                 double a = (double)x_values[i], b = (double)b_values[i], g = (double)g_values[i];
                 bool slopes = isfinite(a) && isfinite(b) && (!pairs[k].divides || (b != 0 && fabs(a / b) < 0x1p50));
-                double off[3] = {apart(pairs[k].value(a, b), y_values[i]), slopes ? apart(g * pairs[k].slope(a, b), slope_values[i]) : 0,
+                double off[3] = {apart(pairs[k].value(a, b), y_values[i]),
+                                 slopes ? apart(g * pairs[k].slope(a, b), slope_values[i]) : 0,
                                  slopes ? apart(g * pairs[k].slope_b(a, b), slope_b_values[i]) : 0};
                 for (int j = 0; j < 3; j++) {
                     if (off[j] > pairs[k].units)
-                        fail_msg("%s(%a, %a) is %a, its gradients for %a are %a and %a: %g, %g and %g units off", pairs[k].name, a, b,
-                                 (double)y_values[i], g, (double)slope_values[i], (double)slope_b_values[i], off[0], off[1], off[2]);
+                        fail_msg("%s(%a, %a) is %a, its gradients for %a are %a and %a: %g, %g and %g units off",
+                                 pairs[k].name, a, b, (double)y_values[i], g, (double)slope_values[i],
+                                 (double)slope_b_values[i], off[0], off[1], off[2]);
                     worst[j] = fmax(worst[j], off[j]);
                 }
             }
         }
-        print_message("  %-9s value %.2f, gradients %.2f and %.2f units\n", pairs[k].name, worst[0], worst[1], worst[2]);
+        print_message("  %-9s value %.2f, gradients %.2f and %.2f units\n", pairs[k].name, worst[0], worst[1],
+                      worst[2]);
     }
 }
 
@@ -227,7 +299,8 @@ static void check_roots(uint32_t bits, uint32_t step)
     }
 }
 
-/* The bits of a root after the point follow from those of its number, and from whether its exponent is even: 1 to 4 has them all. */
+/* The bits of a root after the point follow from those of its number, and from whether its exponent is even: 1 to 4 has
+ * them all. */
 static void square_roots_are_rounded_once(void **state)
 {
     (void)state;
@@ -235,7 +308,8 @@ static void square_roots_are_rounded_once(void **state)
     for (uint32_t bits = UINT32_C(0x3f800000); bits < UINT32_C(0x40800000); bits += COUNT * step)
         check_roots(bits, step);
     check_roots(0, STEP); /* numbers of every size */
-    check_roots(0, 1), check_roots(UINT32_C(0x0d800000) - COUNT / 2, 1), check_roots(UINT32_C(0x7f800000) - COUNT / 2, 1);
+    check_roots(0, 1), check_roots(UINT32_C(0x0d800000) - COUNT / 2, 1),
+        check_roots(UINT32_C(0x7f800000) - COUNT / 2, 1);
 }
 
 static bool are_same(const float *a, const float *b, int n)
@@ -246,7 +320,8 @@ static bool are_same(const float *a, const float *b, int n)
     return same;
 }
 
-/* Numbers that need another form (too large, negative, NaN) lie between others that do not. Alone, or in short runs, each gives the same bits. */
+/* Numbers that need another form (too large, negative, NaN) lie between others that do not. Alone, or in short runs,
+ * each gives the same bits. */
 static void no_result_depends_on_its_neighbours(void **state)
 {
     (void)state;
@@ -289,10 +364,12 @@ static void no_pair_depends_on_its_neighbours(void **state)
             memcpy(x_values, a + i, bytes), memcpy(b_values, b + i, bytes);
             run_pair(pairs[k].name, n);
             if (n == N) {
-                memcpy(together[0], y_values, bytes), memcpy(together[1], slope_values, bytes), memcpy(together[2], slope_b_values, bytes);
+                memcpy(together[0], y_values, bytes), memcpy(together[1], slope_values, bytes),
+                    memcpy(together[2], slope_b_values, bytes);
                 continue;
             }
-            if (!are_same(y_values, together[0] + i, n) || !are_same(slope_values, together[1] + i, n) || !are_same(slope_b_values, together[2] + i, n))
+            if (!are_same(y_values, together[0] + i, n) || !are_same(slope_values, together[1] + i, n) ||
+                !are_same(slope_b_values, together[2] + i, n))
                 fail_msg("%s: elements %d to %d of %d have other bits alone", pairs[k].name, i, i + n - 1, N);
             i += n;
         }
@@ -301,10 +378,8 @@ static void no_pair_depends_on_its_neighbours(void **state)
 static int run_here(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(results_are_within_four_units),
-        cmocka_unit_test(pairs_are_within_their_units),
-        cmocka_unit_test(square_roots_are_rounded_once),
-        cmocka_unit_test(no_result_depends_on_its_neighbours),
+        cmocka_unit_test(results_are_within_four_units),     cmocka_unit_test(pairs_are_within_their_units),
+        cmocka_unit_test(square_roots_are_rounded_once),     cmocka_unit_test(no_result_depends_on_its_neighbours),
         cmocka_unit_test(no_pair_depends_on_its_neighbours),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,6 @@
-/* Linear layers with adapters as one operation, against the steps they stand for: one layer and several that share x, with and without biases and
- * adapters, weights that lie either way, results that nobody uses, gradients that add up. TARN_TEST_DEVICE names the device; the CPU otherwise. */
+/* Linear layers with adapters as one operation, against the steps they stand for: one layer and several that share x,
+ * with and without biases and adapters, weights that lie either way, results that nobody uses, gradients that add up.
+ * TARN_TEST_DEVICE names the device; the CPU otherwise. */
 #include "ops/adapted.h"
 #include "ops/matmul.h"
 #include "support/check.h"
@@ -187,7 +188,8 @@ static void runs_and_threads_have_the_same_bits(void **state)
         network n = make(&(trial){TARN_F32, TARN_SHAPE(300, IN), 3, 7, 0, 7, false, 0});
         tarn_tensor *y[MOST];
         assert_true(tarn__linears_adapted(n.x, n.layer, 3, false, y));
-        assert_true(tarn_backward(good(tarn_add(tarn_sum(y[0], TARN_ALL_AXES, false), tarn_sum(y[2], TARN_ALL_AXES, false)))));
+        assert_true(
+            tarn_backward(good(tarn_add(tarn_sum(y[0], TARN_ALL_AXES, false), tarn_sum(y[2], TARN_ALL_AXES, false)))));
         grads[run] = values_of(good(tarn_grad(n.layer[2].a)));
     }
     for (int run = 1; run < 3; run++)

@@ -1,6 +1,6 @@
 /*
- * Attention against the operations it could be made of: values, gradients, dropout's mask, layouts, memory. TARN_TEST_DEVICE names the device; the CPU
- * otherwise.
+ * Attention against the operations it could be made of: values, gradients, dropout's mask, layouts, memory.
+ * TARN_TEST_DEVICE names the device; the CPU otherwise.
  */
 #include "base/philox.h"
 #include "support/check.h"
@@ -44,7 +44,8 @@ static tarn_tensor *composed(sizes s, tarn_tensor **o, bool causal)
     tarn_tensor *scores = tarn_mul(tarn_matmul(q, tarn_transpose(k, -1, -2)), tarn_scalar(1 / sqrt((double)s.depth)));
     if (causal)
         scores = tarn_add(scores, triangle(s, tarn_dtype_of(scores)));
-    return good(tarn_reshape(tarn_matmul(tarn_softmax(scores, -1), v), TARN_SHAPE(s.batches, s.heads, s.rows, s.depth)));
+    return good(
+        tarn_reshape(tarn_matmul(tarn_softmax(scores, -1), v), TARN_SHAPE(s.batches, s.heads, s.rows, s.depth)));
 }
 
 /* The largest difference, as a share of the largest value. */
@@ -98,10 +99,12 @@ static void gradients_of_bf16_have_the_digits_of_f32(void **state)
     for (int i = 0; i < OPERANDS; i++)
         other[i] = tarn_requires_grad(good(tarn_detach(tarn_cast(one[i], TARN_F64))), true);
     tarn_tensor *y = good(tarn_attention(one[Q], one[K], one[V], NULL)), *g = good(tarn_normal_like(y, 0, 1));
-    assert_true(tarn_backward_from(y, g, NULL) && tarn_backward_from(composed(s, other, false), tarn_cast(g, TARN_F64), NULL));
+    assert_true(tarn_backward_from(y, g, NULL) &&
+                tarn_backward_from(composed(s, other, false), tarn_cast(g, TARN_F64), NULL));
     for (int i = 0; i < OPERANDS; i++) {
         assert_int_equal(tarn_dtype_of(tarn_grad(one[i])), TARN_F32);
-        assert_true(apart(tarn_grad(one[i]), tarn_grad(other[i])) < (tarn_device_cpu().backend == device.backend ? 2e-6 : 2e-2));
+        assert_true(apart(tarn_grad(one[i]), tarn_grad(other[i])) <
+                    (tarn_device_cpu().backend == device.backend ? 2e-6 : 2e-2));
     }
 }
 
@@ -126,7 +129,8 @@ static void large_scores_keep_their_digits(void **state)
     for (int i = 0; i < OPERANDS; i++)
         other[i] = tarn_requires_grad(good(tarn_detach(tarn_cast(one[i], TARN_F64))), true);
     tarn_tensor *y = good(tarn_attention(one[Q], one[K], one[V], NULL)), *g = good(tarn_normal_like(y, 0, 1));
-    assert_true(tarn_backward_from(y, g, NULL) && tarn_backward_from(composed(s, other, false), tarn_cast(g, TARN_F64), NULL));
+    assert_true(tarn_backward_from(y, g, NULL) &&
+                tarn_backward_from(composed(s, other, false), tarn_cast(g, TARN_F64), NULL));
     for (int i = 0; i < OPERANDS; i++)
         assert_true(apart(tarn_grad(one[i]), tarn_grad(other[i])) < 1e-4);
 }
@@ -148,7 +152,7 @@ static void rows_with_nothing_to_attend_to_are_zero(void **state)
     free(v);
 }
 
-/* ---- lengths --------------------------------------------------------------------------------------------------------------- */
+/* ---- lengths ----------------------------------------------------------------------------------------------------- */
 
 /* What lies in a cache beyond its length may be anything. */
 static void keys_beyond_the_length_are_not_read(void **state)
@@ -157,12 +161,15 @@ static void keys_beyond_the_length_are_not_read(void **state)
     sizes s = {2, 2, 1, 1, 9, 4};
     tarn_tensor *o[OPERANDS];
     make_operands(s, TARN_F32, o);
-    tarn_tensor *used = good(tarn_lt(tarn_reshape(tarn_arange(0, 9, 1, TARN_I64, device), TARN_SHAPE(1, 1, 9, 1)), tarn_scalar(6)));
-    tarn_tensor *k = good(tarn_where(used, o[K], tarn_scalar(NAN))), *v = good(tarn_where(used, o[V], tarn_scalar(INFINITY)));
+    tarn_tensor *used =
+        good(tarn_lt(tarn_reshape(tarn_arange(0, 9, 1, TARN_I64, device), TARN_SHAPE(1, 1, 9, 1)), tarn_scalar(6)));
+    tarn_tensor *k = good(tarn_where(used, o[K], tarn_scalar(NAN))),
+                *v = good(tarn_where(used, o[V], tarn_scalar(INFINITY)));
     tarn_tensor *six = good(tarn_from_i64((const int64_t[]){6}, (tarn_shape){0}, device));
     tarn_attention_options cached = {.causal = true, .lengths = six};
     tarn_tensor *found = good(tarn_attention(o[Q], k, v, &cached));
-    tarn_tensor *wanted = good(tarn_attention(o[Q], tarn_slice(o[K], 2, 0, 6), tarn_slice(o[V], 2, 0, 6), &(tarn_attention_options){.causal = true}));
+    tarn_tensor *wanted = good(tarn_attention(o[Q], tarn_slice(o[K], 2, 0, 6), tarn_slice(o[V], 2, 0, 6),
+                                              &(tarn_attention_options){.causal = true}));
     assert_true(apart(found, wanted) == 0);
     cached.lengths = tarn_cast(six, TARN_I32);
     assert_true(apart(good(tarn_attention(o[Q], k, v, &cached)), wanted) == 0);
@@ -175,16 +182,24 @@ static void a_row_of_scores_of_minus_infinity_is_0(void **state)
     static const double tolerances[] = {1e-6, 1e-12};
     for (int wide = 0; wide < 2; wide++) {
         tarn_dtype dtype = wide ? TARN_F64 : TARN_F32;
-        tarn_tensor *q = good(tarn_cast(tarn_to(tarn_from_f32((const float[]){INFINITY, 0, 1, 1}, TARN_SHAPE(1, 1, 2, 2), tarn_device_cpu()), device), dtype));
-        tarn_tensor *k = good(tarn_cast(tarn_to(tarn_from_f32((const float[]){-1, 0, -2, 1, -0.5f, 3}, TARN_SHAPE(1, 1, 3, 2), tarn_device_cpu()), device), dtype));
+        tarn_tensor *q = good(tarn_cast(
+            tarn_to(tarn_from_f32((const float[]){INFINITY, 0, 1, 1}, TARN_SHAPE(1, 1, 2, 2), tarn_device_cpu()),
+                    device),
+            dtype));
+        tarn_tensor *k = good(tarn_cast(
+            tarn_to(tarn_from_f32((const float[]){-1, 0, -2, 1, -0.5f, 3}, TARN_SHAPE(1, 1, 3, 2), tarn_device_cpu()),
+                    device),
+            dtype));
         tarn_tensor *v = good(tarn_normal(TARN_SHAPE(1, 1, 3, 2), 0, 1, dtype, device));
         tarn_requires_grad(q, true), tarn_requires_grad(v, true);
-        tarn_tensor *y = good(tarn_attention(q, k, v, NULL)), *second = good(tarn_slice(tarn_detach(q), 2, 1, 2)), *plain = good(tarn_clone(tarn_detach(v)));
+        tarn_tensor *y = good(tarn_attention(q, k, v, NULL)), *second = good(tarn_slice(tarn_detach(q), 2, 1, 2)),
+                    *plain = good(tarn_clone(tarn_detach(v)));
         tarn_requires_grad(plain, true);
         tarn_tensor *alone = good(tarn_attention(second, k, plain, NULL));
         expect(good(tarn_slice(y, 2, 0, 1)), TARN_SHAPE(1, 1, 1, 2), VALUES(0, 0));
         assert_close(good(tarn_slice(y, 2, 1, 2)), alone, tolerances[wide]);
-        assert_true(tarn_backward(good(tarn_sum(tarn_square(y), TARN_ALL_AXES, false))) && tarn_backward(good(tarn_sum(tarn_square(alone), TARN_ALL_AXES, false))));
+        assert_true(tarn_backward(good(tarn_sum(tarn_square(y), TARN_ALL_AXES, false))) &&
+                    tarn_backward(good(tarn_sum(tarn_square(alone), TARN_ALL_AXES, false))));
         expect(good(tarn_slice(tarn_grad(q), 2, 0, 1)), TARN_SHAPE(1, 1, 1, 2), VALUES(0, 0));
         assert_close(tarn_grad(v), tarn_grad(plain), tolerances[wide]);
     }
@@ -204,7 +219,7 @@ static void a_length_outside_the_cache_is_an_error(void **state)
     }
 }
 
-/* ---- dropout --------------------------------------------------------------------------------------------------------------- */
+/* ---- dropout ----------------------------------------------------------------------------------------------------- */
 
 /* With values of one 1 each, the result is the weights; and each is dropped by the number that its place has. */
 static void dropout_drops_by_place(void **state)
@@ -214,7 +229,8 @@ static void dropout_drops_by_place(void **state)
     const double p = 0.4;
     const uint32_t limit = 26214; /* p · 65536 */
     tarn_seed(9);
-    tarn_tensor *q = tarn_normal(TARN_SHAPE(1, HEADS, ROWS, KEYS), 0, 1, TARN_F32, device), *k = tarn_normal(TARN_SHAPE(1, HEADS, KEYS, KEYS), 0, 1, TARN_F32, device);
+    tarn_tensor *q = tarn_normal(TARN_SHAPE(1, HEADS, ROWS, KEYS), 0, 1, TARN_F32, device),
+                *k = tarn_normal(TARN_SHAPE(1, HEADS, KEYS, KEYS), 0, 1, TARN_F32, device);
     tarn_tensor *eye = tarn_one_hot(tarn_arange(0, KEYS, 1, TARN_I64, device), KEYS, TARN_F32);
     tarn_tensor *v = good(tarn_expand(eye, TARN_SHAPE(1, HEADS, KEYS, KEYS)));
     tarn_tensor *whole = good(tarn_attention(q, k, v, NULL));
@@ -227,7 +243,8 @@ static void dropout_drops_by_place(void **state)
             uint32_t word[4];
             tarn__philox(77, (uint64_t)(row * ((KEYS + 7) / 8) + key / 8), word);
             bool drops = (word[key % 8 / 2] >> 16 * (key % 2) & 0xFFFF) < limit;
-            assert_true(fabs(some[row * KEYS + key] - (drops ? 0 : all[row * KEYS + key] / (1 - limit / 65536.0))) < 1e-6);
+            assert_true(fabs(some[row * KEYS + key] - (drops ? 0 : all[row * KEYS + key] / (1 - limit / 65536.0))) <
+                        1e-6);
             zeros += drops;
         }
     assert_true(zeros > 20 && zeros < 70);
@@ -249,7 +266,7 @@ static void dropout_uses_its_numbers_up(void **state)
     assert_true(apart(first, second) > 0);
 }
 
-/* ---- layouts and memory ---------------------------------------------------------------------------------------------------- */
+/* ---- layouts and memory ------------------------------------------------------------------------------------------ */
 
 /* x [B, T, heads · D] as [B, heads, T, D]. */
 static tarn_tensor *heads_of(tarn_tensor *x, int64_t heads)
@@ -262,7 +279,8 @@ static void the_packed_form_gives_the_same_bits(void **state)
 {
     (void)state;
     int64_t heads = 4, kv_heads = 2, depth = 5, width = (heads + 2 * kv_heads) * depth;
-    tarn_tensor *qkv = good(tarn_normal(TARN_SHAPE(2, 50, width), 0, 1, TARN_F32, device)), *same = good(tarn_clone(qkv));
+    tarn_tensor *qkv = good(tarn_normal(TARN_SHAPE(2, 50, width), 0, 1, TARN_F32, device)),
+                *same = good(tarn_clone(qkv));
     tarn_requires_grad(qkv, true);
     tarn_requires_grad(same, true);
     tarn_attention_options causal = {.causal = true};
@@ -270,7 +288,8 @@ static void the_packed_form_gives_the_same_bits(void **state)
     tarn_tensor *q = heads_of(tarn_slice(same, 2, 0, heads * depth), heads);
     tarn_tensor *k = heads_of(tarn_slice(same, 2, heads * depth, (heads + kv_heads) * depth), kv_heads);
     tarn_tensor *v = heads_of(tarn_slice(same, 2, (heads + kv_heads) * depth, width), kv_heads);
-    tarn_tensor *merged = tarn_reshape(tarn_permute(tarn_attention(q, k, v, &causal), TARN_AXES(0, 2, 1, 3)), TARN_SHAPE(2, 50, heads * depth));
+    tarn_tensor *merged = tarn_reshape(tarn_permute(tarn_attention(q, k, v, &causal), TARN_AXES(0, 2, 1, 3)),
+                                       TARN_SHAPE(2, 50, heads * depth));
     assert_true(apart(packed, good(merged)) == 0);
     tarn_tensor *g = good(tarn_normal_like(packed, 0, 1));
     assert_true(tarn_backward_from(packed, g, NULL) && tarn_backward_from(merged, g, NULL));
@@ -280,13 +299,15 @@ static void the_packed_form_gives_the_same_bits(void **state)
 static void neither_form_copies(void **state)
 {
     (void)state;
-    tarn_tensor *qkv = good(tarn_normal(TARN_SHAPE(2, 6, 24), 0, 1, TARN_F32, device)), *x = good(tarn_normal(TARN_SHAPE(2, 6, 8), 0, 1, TARN_F32, device));
+    tarn_tensor *qkv = good(tarn_normal(TARN_SHAPE(2, 6, 24), 0, 1, TARN_F32, device)),
+                *x = good(tarn_normal(TARN_SHAPE(2, 6, 8), 0, 1, TARN_F32, device));
     tarn_requires_grad(qkv, true);
     tarn_requires_grad(x, true);
     tarn_tensor *g = good(tarn_ones(TARN_SHAPE(2, 6, 8), TARN_F32, device));
     tarn_stats_reset();
     tarn_tensor *y = good(tarn_attention_packed(qkv, 2, 0, NULL)), *heads = heads_of(x, 2);
-    tarn_tensor *z = good(tarn_reshape(tarn_permute(tarn_attention(heads, heads, heads, NULL), TARN_AXES(0, 2, 1, 3)), TARN_SHAPE(2, 6, 8)));
+    tarn_tensor *z = good(tarn_reshape(tarn_permute(tarn_attention(heads, heads, heads, NULL), TARN_AXES(0, 2, 1, 3)),
+                                       TARN_SHAPE(2, 6, 8)));
     int64_t kernels = tarn_stats().kernels;
     assert_int_equal(kernels, 2);
     assert_true(tarn_backward_from(y, g, NULL) && tarn_backward_from(z, g, NULL));

@@ -1,6 +1,6 @@
-/* Attention with starts: documents beside each other in one row. Against the steps it could be made of, in f64, with the mask written down
- * pair by pair; against each document alone; and on a device that has no kernel for it, where it is made of other operations and nothing
- * falls back. */
+/* Attention with starts: documents beside each other in one row. Against the steps it could be made of, in f64, with
+ * the mask written down pair by pair; against each document alone; and on a device that has no kernel for it, where it
+ * is made of other operations and nothing falls back. */
 #include "ops/attention.h"
 #include "support/check.h"
 
@@ -44,8 +44,9 @@ static tarn_tensor *draw_starts(sizes s, uint64_t seed, int64_t longest, bool is
             }
             (*starts)[b * s.rows + t] = wide[2 * (b * s.rows + t)] = (int32_t)(begin + (ahead > 0 ? ahead : 0));
         }
-    tarn_tensor *made = is_general ? tarn_stride(tarn_from(wide, TARN_SHAPE(s.batches, 2 * s.rows), TARN_I32, device), TARN_SHAPE(1, 2))
-                                   : tarn_from(*starts, TARN_SHAPE(s.batches, s.rows), TARN_I32, device);
+    tarn_tensor *made =
+        is_general ? tarn_stride(tarn_from(wide, TARN_SHAPE(s.batches, 2 * s.rows), TARN_I32, device), TARN_SHAPE(1, 2))
+                   : tarn_from(*starts, TARN_SHAPE(s.batches, s.rows), TARN_I32, device);
     free(wide);
     return good(made);
 }
@@ -85,7 +86,7 @@ static double apart(tarn_tensor *a, tarn_tensor *b)
     return size > 0 ? most / size : most;
 }
 
-/* ---- against its steps ------------------------------------------------------------------------------------------------------- */
+/* ---- against its steps ------------------------------------------------------------------------------------------- */
 
 typedef struct trial {
     sizes s;
@@ -101,7 +102,8 @@ static void agrees(const trial *t)
     tarn_tensor *one[OPERANDS], *other[OPERANDS], *given = draw_starts(t->s, 11, t->longest, t->is_general, &starts);
     make_operands(t->s, t->dtype, one);
     copy_operands(one, other);
-    tarn_tensor *fused = good(tarn_attention(one[Q], one[K], one[V], &(tarn_attention_options){.causal = t->causal, .starts = given}));
+    tarn_tensor *fused =
+        good(tarn_attention(one[Q], one[K], one[V], &(tarn_attention_options){.causal = t->causal, .starts = given}));
     tarn_tensor *steps = by_hand(t->s, other, mask_of(t->s, starts, t->causal));
     assert_true(apart(fused, steps) < t->tolerance);
     tarn_tensor *g = good(tarn_normal_like(fused, 0, 1));
@@ -151,7 +153,7 @@ static void its_gradients_are_slopes(void **state)
     free(starts);
 }
 
-/* ---- what it means ----------------------------------------------------------------------------------------------------------- */
+/* ---- what it means ----------------------------------------------------------------------------------------------- */
 
 static void documents_are_as_they_are_alone(void **state)
 {
@@ -166,7 +168,8 @@ static void documents_are_as_they_are_alone(void **state)
     make_operands(s, TARN_F64, o);
     copy_operands(o, alone);
     tarn_tensor *all = good(tarn_attention(
-        o[Q], o[K], o[V], &(tarn_attention_options){.causal = true, .starts = tarn_from_i64(starts, TARN_SHAPE(1, 100), device)}));
+        o[Q], o[K], o[V],
+        &(tarn_attention_options){.causal = true, .starts = tarn_from_i64(starts, TARN_SHAPE(1, 100), device)}));
     g = good(tarn_normal_like(all, 0, 1));
     assert_true(tarn_backward_from(all, g, NULL));
     for (int d = 0; d < 4; d++) {
@@ -189,7 +192,8 @@ static void starts_of_0_change_no_bit(void **state)
     make_operands(s, TARN_F32, one);
     make_operands(s, TARN_F32, other);
     tarn_tensor *zeros = good(tarn_zeros(TARN_SHAPE(2, 150), TARN_I64, device));
-    tarn_tensor *a = good(tarn_attention(one[Q], one[K], one[V], &(tarn_attention_options){.causal = true, .starts = zeros}));
+    tarn_tensor *a =
+        good(tarn_attention(one[Q], one[K], one[V], &(tarn_attention_options){.causal = true, .starts = zeros}));
     tarn_tensor *b = good(tarn_attention(other[Q], other[K], other[V], &(tarn_attention_options){.causal = true}));
     tarn_tensor *g = good(tarn_normal_like(a, 0, 1));
     assert_true(tarn_backward_from(a, g, NULL) && tarn_backward_from(b, g, NULL));
@@ -205,7 +209,8 @@ static void a_row_that_begins_behind_itself_is_0(void **state)
     tarn_tensor *o[OPERANDS];
     make_operands((sizes){1, 1, 1, 3, 3, 4}, TARN_F32, o);
     tarn_tensor *starts = good(tarn_from_i64((const int64_t[]){0, 2, 2}, TARN_SHAPE(1, 3), device));
-    tarn_tensor *y = good(tarn_attention(o[Q], o[K], o[V], &(tarn_attention_options){.causal = true, .starts = starts}));
+    tarn_tensor *y =
+        good(tarn_attention(o[Q], o[K], o[V], &(tarn_attention_options){.causal = true, .starts = starts}));
     assert_true(tarn_backward_from(y, good(tarn_ones_like(y)), NULL));
     expect(good(tarn_slice(y, 2, 1, 2)), TARN_SHAPE(1, 1, 1, 4), VALUES(0, 0, 0, 0));
     expect(good(tarn_slice(tarn_grad(o[Q]), 2, 1, 2)), TARN_SHAPE(1, 1, 1, 4), VALUES(0, 0, 0, 0));
@@ -232,16 +237,19 @@ static void the_packed_form_gives_the_same_bits(void **state)
     enum { HEADS = 4, KV = 2, DEPTH = 5, ROWS = 50, WIDTH = (HEADS + 2 * KV) * DEPTH };
     int32_t *starts;
     tarn_tensor *given = draw_starts((sizes){2, HEADS, KV, ROWS, ROWS, DEPTH}, 4, 20, true, &starts), *part[3];
-    tarn_tensor *qkv = good(tarn_normal(TARN_SHAPE(2, ROWS, WIDTH), 0, 1, TARN_F32, device)), *same = good(tarn_clone(qkv));
+    tarn_tensor *qkv = good(tarn_normal(TARN_SHAPE(2, ROWS, WIDTH), 0, 1, TARN_F32, device)),
+                *same = good(tarn_clone(qkv));
     tarn_requires_grad(qkv, true);
     tarn_requires_grad(same, true);
     tarn_attention_options options = {.causal = true, .starts = given};
     tarn_tensor *packed = good(tarn_attention_packed(qkv, HEADS, KV, &options));
     assert_true(tarn_split(same, 2, (const int64_t[]){HEADS * DEPTH, KV * DEPTH, KV * DEPTH}, 3, part));
     for (int i = 0; i < 3; i++)
-        part[i] = good(tarn_permute(tarn_reshape(part[i], TARN_SHAPE(2, ROWS, i ? KV : HEADS, DEPTH)), TARN_AXES(0, 2, 1, 3)));
+        part[i] = good(
+            tarn_permute(tarn_reshape(part[i], TARN_SHAPE(2, ROWS, i ? KV : HEADS, DEPTH)), TARN_AXES(0, 2, 1, 3)));
     tarn_tensor *y = tarn_attention(part[Q], part[K], part[V], &options);
-    tarn_tensor *merged = good(tarn_reshape(tarn_permute(y, TARN_AXES(0, 2, 1, 3)), TARN_SHAPE(2, ROWS, HEADS * DEPTH)));
+    tarn_tensor *merged =
+        good(tarn_reshape(tarn_permute(y, TARN_AXES(0, 2, 1, 3)), TARN_SHAPE(2, ROWS, HEADS * DEPTH)));
     assert_true(apart(packed, merged) == 0);
     tarn_tensor *g = good(tarn_normal_like(packed, 0, 1));
     assert_true(tarn_backward_from(packed, g, NULL) && tarn_backward_from(merged, g, NULL));
@@ -259,7 +267,8 @@ static void threads_change_no_bit(void **state)
     for (int i = 0; i < 2; i++) {
         tarn_set_threads(i ? 4 : 1);
         make_operands(s, TARN_F32, o[i]);
-        y[i] = good(tarn_attention(o[i][Q], o[i][K], o[i][V], &(tarn_attention_options){.causal = true, .starts = given}));
+        y[i] =
+            good(tarn_attention(o[i][Q], o[i][K], o[i][V], &(tarn_attention_options){.causal = true, .starts = given}));
         assert_true(tarn_backward_from(y[i], good(tarn_ones_like(y[i])), NULL));
     }
     assert_true(apart(y[0], y[1]) == 0);
@@ -268,12 +277,14 @@ static void threads_change_no_bit(void **state)
     free(starts);
 }
 
-/* The place of a weight says whether it is dropped, in backward too: with half of them gone the gradient is still that of the value. */
+/* The place of a weight says whether it is dropped, in backward too: with half of them gone the gradient is still that
+ * of the value. */
 static tarn_tensor *run_dropped(tarn_tensor *const *inputs, int count, void *starts)
 {
     (void)count;
     tarn_seed(7);
-    return tarn_attention(inputs[0], inputs[1], inputs[2], &(tarn_attention_options){.causal = true, .dropout = 0.5, .starts = starts});
+    return tarn_attention(inputs[0], inputs[1], inputs[2],
+                          &(tarn_attention_options){.causal = true, .dropout = 0.5, .starts = starts});
 }
 
 static void what_is_dropped_is_the_same_in_backward(void **state)
@@ -298,7 +309,8 @@ static int64_t extra_memory(int64_t rows)
     tarn_tensor *g = good(tarn_normal_like(o[Q], 0, 1));
     tarn_stats_reset();
     int64_t before = tarn_memory_of(device).used;
-    tarn_tensor *y = good(tarn_attention(o[Q], o[K], o[V], &(tarn_attention_options){.causal = true, .starts = starts}));
+    tarn_tensor *y =
+        good(tarn_attention(o[Q], o[K], o[V], &(tarn_attention_options){.causal = true, .starts = starts}));
     assert_true(tarn_backward_from(y, g, NULL));
     int64_t peak = tarn_memory_of(device).peak_used - before;
     tarn_scope_close(scope);
@@ -317,15 +329,17 @@ static void memory_is_linear_in_the_rows(void **state)
     assert_true(twice < (int64_t)4096 * 4096 * 4);
 }
 
-/* ---- where there is no kernel ------------------------------------------------------------------------------------------------ */
+/* ---- where there is no kernel ------------------------------------------------------------------------------------ */
 
-static void composed_and_kernel_agree(sizes s, tarn_dtype dtype, const tarn_attention_options *options, double tolerance)
+static void composed_and_kernel_agree(sizes s, tarn_dtype dtype, const tarn_attention_options *options,
+                                      double tolerance)
 {
     tarn_tensor *one[OPERANDS], *other[OPERANDS];
     make_operands(s, dtype, one);
     make_operands(s, dtype, other);
     tarn_tensor *a = good(tarn_attention(one[Q], one[K], one[V], options));
-    tarn_tensor *b = good(tarn__attention_composed(other[Q], other[K], other[V], options)), *g = good(tarn_normal_like(a, 0, 1));
+    tarn_tensor *b = good(tarn__attention_composed(other[Q], other[K], other[V], options)),
+                *g = good(tarn_normal_like(a, 0, 1));
     assert_true(apart(a, b) < tolerance);
     assert_true(tarn_backward_from(a, g, NULL) && tarn_backward_from(b, g, NULL));
     for (int i = 0; i < OPERANDS; i++)
@@ -342,10 +356,13 @@ static void its_steps_agree_with_the_kernel(void **state)
                 *one = good(tarn_from_i64((const int64_t[]){10}, (tarn_shape){0}, device));
     for (int causal = 0; causal < 2; causal++) {
         composed_and_kernel_agree(s, TARN_F64, &(tarn_attention_options){.causal = causal, .starts = starts}, 1e-13);
-        composed_and_kernel_agree(s, TARN_F32, &(tarn_attention_options){.causal = causal, .starts = starts, .scale = 0.3}, 2e-6);
+        composed_and_kernel_agree(s, TARN_F32,
+                                  &(tarn_attention_options){.causal = causal, .starts = starts, .scale = 0.3}, 2e-6);
         composed_and_kernel_agree(s, TARN_BF16, &(tarn_attention_options){.causal = causal, .starts = starts}, 1e-2);
-        composed_and_kernel_agree(s, TARN_F64, &(tarn_attention_options){.causal = causal, .starts = starts, .lengths = lengths}, 1e-13);
-        composed_and_kernel_agree(s, TARN_F64, &(tarn_attention_options){.causal = causal, .starts = starts, .lengths = one}, 1e-13);
+        composed_and_kernel_agree(
+            s, TARN_F64, &(tarn_attention_options){.causal = causal, .starts = starts, .lengths = lengths}, 1e-13);
+        composed_and_kernel_agree(s, TARN_F64,
+                                  &(tarn_attention_options){.causal = causal, .starts = starts, .lengths = one}, 1e-13);
     }
     free(unused);
 }
@@ -358,13 +375,17 @@ static void a_device_without_the_kernel_does_it_in_steps(void **state)
     sizes s = {2, 4, 2, 20, 20, 8};
     int32_t *unused;
     tarn_tensor *given = draw_starts(s, 5, 9, false, &unused);
-    tarn_tensor *qkv = good(tarn_normal(TARN_SHAPE(2, 20, 64), 0, 1, TARN_F32, device)), *there = good(tarn_to(qkv, mirror));
+    tarn_tensor *qkv = good(tarn_normal(TARN_SHAPE(2, 20, 64), 0, 1, TARN_F32, device)),
+                *there = good(tarn_to(qkv, mirror));
     tarn_requires_grad(qkv, true);
     tarn_requires_grad(there, true);
-    tarn_tensor *wanted = good(tarn_attention_packed(qkv, 4, 2, &(tarn_attention_options){.causal = true, .starts = given}));
-    tarn_tensor *starts = good(tarn_to(given, mirror)), *ones = good(tarn_ones(TARN_SHAPE(2, 20, 32), TARN_F32, mirror));
+    tarn_tensor *wanted =
+        good(tarn_attention_packed(qkv, 4, 2, &(tarn_attention_options){.causal = true, .starts = given}));
+    tarn_tensor *starts = good(tarn_to(given, mirror)),
+                *ones = good(tarn_ones(TARN_SHAPE(2, 20, 32), TARN_F32, mirror));
     tarn_stats_reset();
-    tarn_tensor *found = good(tarn_attention_packed(there, 4, 2, &(tarn_attention_options){.causal = true, .starts = starts}));
+    tarn_tensor *found =
+        good(tarn_attention_packed(there, 4, 2, &(tarn_attention_options){.causal = true, .starts = starts}));
     assert_true(tarn_backward_from(found, ones, NULL));
     assert_int_equal(tarn_stats().fallbacks, 0);
     assert_int_equal(tarn_stats().downloads, 0);

@@ -31,8 +31,10 @@ static void attention(void **state)
     REFUSE(tarn_attention_sized, tarn_attention(some(TARN_SHAPE(1, 4, 3, 8)), k, k, NULL));
     REFUSE(tarn_attention_sized, tarn_attention(some(TARN_SHAPE(2, 3, 3, 8)), k, k, NULL));
     REFUSE(tarn_attention_sized, tarn_attention(q, some(TARN_SHAPE(2, 0, 5, 8)), some(TARN_SHAPE(2, 0, 5, 8)), NULL));
-    REFUSE(tarn_attention_sized, tarn_attention(some(TARN_SHAPE(2, 2, 3, 0)), some(TARN_SHAPE(2, 2, 3, 0)), some(TARN_SHAPE(2, 2, 3, 0)), NULL));
-    REFUSE(tarn_attention_sized, tarn_attention(whole(TARN_SHAPE(2, 2, 3, 8)), whole(TARN_SHAPE(2, 2, 3, 8)), whole(TARN_SHAPE(2, 2, 3, 8)), NULL));
+    REFUSE(tarn_attention_sized, tarn_attention(some(TARN_SHAPE(2, 2, 3, 0)), some(TARN_SHAPE(2, 2, 3, 0)),
+                                                some(TARN_SHAPE(2, 2, 3, 0)), NULL));
+    REFUSE(tarn_attention_sized, tarn_attention(whole(TARN_SHAPE(2, 2, 3, 8)), whole(TARN_SHAPE(2, 2, 3, 8)),
+                                                whole(TARN_SHAPE(2, 2, 3, 8)), NULL));
     REFUSE(tarn_attention_sized, tarn_attention(tarn_cast(q, TARN_F64), k, k, NULL));
     REFUSE(tarn_attention_sized, tarn_attention(tarn_scalar(1), tarn_scalar(1), tarn_scalar(1), NULL));
     REFUSE(tarn_attention_sized, tarn_attention(q, elsewhere(TARN_SHAPE(2, 2, 5, 8), TARN_F32), k, NULL));
@@ -43,17 +45,24 @@ static void attention(void **state)
     REFUSE(tarn_attention_sized, tarn_attention(q, k, k, &(tarn_attention_options){.dropout = NAN}));
     REFUSE(tarn_attention_sized, tarn_attention(q, k, k, &(tarn_attention_options){.lengths = some(TARN_SHAPE(2))}));
     REFUSE(tarn_attention_sized, tarn_attention(q, k, k, &(tarn_attention_options){.lengths = whole(TARN_SHAPE(3))}));
-    REFUSE(tarn_attention_sized, tarn_attention(q, k, k, &(tarn_attention_options){.lengths = whole(TARN_SHAPE(2, 1))}));
+    REFUSE(tarn_attention_sized,
+           tarn_attention(q, k, k, &(tarn_attention_options){.lengths = whole(TARN_SHAPE(2, 1))}));
     REFUSE(tarn_attention_sized, tarn_attention(q, k, k, &(tarn_attention_options){.lengths = tarn_scalar(1)}));
-    REFUSE(tarn_attention_sized, tarn_attention(q, k, k, &(tarn_attention_options){.lengths = elsewhere(TARN_SHAPE(2), TARN_I64)}));
-    REFUSE(tarn_attention_sized, tarn_attention(q, k, k, &(tarn_attention_options){.lengths = tarn_mul(whole(TARN_SHAPE(2)), tarn_scalar(6))}));
+    REFUSE(tarn_attention_sized,
+           tarn_attention(q, k, k, &(tarn_attention_options){.lengths = elsewhere(TARN_SHAPE(2), TARN_I64)}));
+    REFUSE(
+        tarn_attention_sized,
+        tarn_attention(q, k, k, &(tarn_attention_options){.lengths = tarn_mul(whole(TARN_SHAPE(2)), tarn_scalar(6))}));
     REFUSE(tarn_attention_sized, tarn_attention(q, k, k, &(tarn_attention_options){.starts = some(TARN_SHAPE(2, 3))}));
     REFUSE(tarn_attention_sized, tarn_attention(q, k, k, &(tarn_attention_options){.starts = whole(TARN_SHAPE(2, 5))}));
     REFUSE(tarn_attention_sized, tarn_attention(q, k, k, &(tarn_attention_options){.starts = whole(TARN_SHAPE(1, 3))}));
     REFUSE(tarn_attention_sized, tarn_attention(q, k, k, &(tarn_attention_options){.starts = whole(TARN_SHAPE(3))}));
     REFUSE(tarn_attention_sized, tarn_attention(q, k, k, &(tarn_attention_options){.starts = tarn_scalar(0)}));
-    REFUSE(tarn_attention_sized, tarn_attention(q, k, k, &(tarn_attention_options){.starts = elsewhere(TARN_SHAPE(2, 3), TARN_I64)}));
-    REFUSE(tarn_attention_sized, tarn_attention(q, k, k, &(tarn_attention_options){.starts = tarn_mul(whole(TARN_SHAPE(2, 3)), tarn_scalar(6))}));
+    REFUSE(tarn_attention_sized,
+           tarn_attention(q, k, k, &(tarn_attention_options){.starts = elsewhere(TARN_SHAPE(2, 3), TARN_I64)}));
+    REFUSE(tarn_attention_sized,
+           tarn_attention(q, k, k,
+                          &(tarn_attention_options){.starts = tarn_mul(whole(TARN_SHAPE(2, 3)), tarn_scalar(6))}));
     ACCEPT(tarn_attention(q, k, k, &(tarn_attention_options){.starts = whole(TARN_SHAPE(2, 3))}));
     ACCEPT(tarn_attention(q, k, k, &(tarn_attention_options){.causal = true, .lengths = whole(TARN_SHAPE(2))}));
     ACCEPT(tarn_attention(some(TARN_SHAPE(2, 4, 0, 8)), k, k, NULL));
@@ -76,10 +85,15 @@ static void attention_packed(void **state)
     REFUSE(tarn_attention_packed_sized, tarn_attention_packed(whole(TARN_SHAPE(2, 3, 24)), 2, 2, NULL));
     REFUSE(tarn_attention_packed_sized, tarn_attention_packed(tarn_scalar(1), 2, 2, NULL));
     REFUSE(tarn_attention_packed_sized, tarn_attention_packed(qkv, 2, 2, &(tarn_attention_options){.dropout = 2}));
-    REFUSE(tarn_attention_packed_sized, tarn_attention_packed(qkv, 2, 2, &(tarn_attention_options){.lengths = whole(TARN_SHAPE(3))}));
-    REFUSE(tarn_attention_packed_sized, tarn_attention_packed(qkv, 2, 2, &(tarn_attention_options){.lengths = elsewhere(TARN_SHAPE(2), TARN_I64)}));
-    REFUSE(tarn_attention_packed_sized, tarn_attention_packed(qkv, 2, 2, &(tarn_attention_options){.starts = whole(TARN_SHAPE(2, 4))}));
-    REFUSE(tarn_attention_packed_sized, tarn_attention_packed(qkv, 2, 2, &(tarn_attention_options){.starts = elsewhere(TARN_SHAPE(2, 3), TARN_I64)}));
+    REFUSE(tarn_attention_packed_sized,
+           tarn_attention_packed(qkv, 2, 2, &(tarn_attention_options){.lengths = whole(TARN_SHAPE(3))}));
+    REFUSE(tarn_attention_packed_sized,
+           tarn_attention_packed(qkv, 2, 2, &(tarn_attention_options){.lengths = elsewhere(TARN_SHAPE(2), TARN_I64)}));
+    REFUSE(tarn_attention_packed_sized,
+           tarn_attention_packed(qkv, 2, 2, &(tarn_attention_options){.starts = whole(TARN_SHAPE(2, 4))}));
+    REFUSE(
+        tarn_attention_packed_sized,
+        tarn_attention_packed(qkv, 2, 2, &(tarn_attention_options){.starts = elsewhere(TARN_SHAPE(2, 3), TARN_I64)}));
     ACCEPT(tarn_attention_packed(qkv, 2, 1, NULL));
 }
 
@@ -124,12 +138,14 @@ static void residual_norm(void **state)
     REFUSE(tarn_residual_norm, tarn_residual_norm(x, tarn_scalar(1), NULL, NULL, false, 1e-5, &sum));
     REFUSE(tarn_residual_norm, tarn_residual_norm(tarn_scalar(1), tarn_scalar(1), NULL, NULL, false, 1e-5, &sum));
     REFUSE(tarn_residual_norm, tarn_residual_norm(x, tarn_cast(x, TARN_F64), NULL, NULL, false, 1e-5, &sum));
-    REFUSE(tarn_residual_norm, tarn_residual_norm(whole(TARN_SHAPE(2, 3)), whole(TARN_SHAPE(2, 3)), NULL, NULL, false, 1e-5, &sum));
+    REFUSE(tarn_residual_norm,
+           tarn_residual_norm(whole(TARN_SHAPE(2, 3)), whole(TARN_SHAPE(2, 3)), NULL, NULL, false, 1e-5, &sum));
     REFUSE(tarn_residual_norm, tarn_residual_norm(x, x, four, NULL, false, 1e-5, &sum));
     REFUSE(tarn_residual_norm, tarn_residual_norm(x, x, three, four, false, 1e-5, &sum));
     REFUSE(tarn_residual_norm, tarn_residual_norm(x, x, three, three, true, 1e-5, &sum));
     REFUSE(tarn_residual_norm, tarn_residual_norm(x, x, elsewhere(TARN_SHAPE(3), TARN_F32), NULL, true, 1e-5, &sum));
-    REFUSE(tarn_residual_norm, tarn_residual_norm(x, elsewhere(TARN_SHAPE(2, 3), TARN_F32), NULL, NULL, true, 1e-5, &sum));
+    REFUSE(tarn_residual_norm,
+           tarn_residual_norm(x, elsewhere(TARN_SHAPE(2, 3), TARN_F32), NULL, NULL, true, 1e-5, &sum));
     REFUSE(tarn_residual_norm, tarn_residual_norm(x, x, three, NULL, true, -1, &sum));
     REFUSE(tarn_residual_norm, tarn_residual_norm(x, x, three, NULL, true, NAN, &sum));
     ACCEPT(tarn_residual_norm(x, x, three, three, false, 1e-5, &sum));
@@ -150,13 +166,20 @@ static void linear_cross_entropy(void **state)
     REFUSE(tarn_linear_cross_entropy_sized, tarn_linear_cross_entropy(x, weight, some(TARN_SHAPE(4)), NULL));
     REFUSE(tarn_linear_cross_entropy_sized, tarn_linear_cross_entropy(x, weight, whole(TARN_SHAPE(3)), NULL));
     REFUSE(tarn_linear_cross_entropy_sized, tarn_linear_cross_entropy(x, weight, tarn_scalar(1), NULL));
-    REFUSE(tarn_linear_cross_entropy_sized, tarn_linear_cross_entropy(x, weight, tarn_mul(target, tarn_scalar(5)), NULL));
-    REFUSE(tarn_linear_cross_entropy_sized, tarn_linear_cross_entropy(x, weight, tarn_mul(target, tarn_scalar(-1)), NULL));
-    REFUSE(tarn_linear_cross_entropy_sized, tarn_linear_cross_entropy(whole(TARN_SHAPE(4, 3)), whole(TARN_SHAPE(5, 3)), target, NULL));
-    REFUSE(tarn_linear_cross_entropy_sized, tarn_linear_cross_entropy(x, elsewhere(TARN_SHAPE(5, 3), TARN_F32), target, NULL));
-    REFUSE(tarn_linear_cross_entropy_sized, tarn_linear_cross_entropy(x, weight, elsewhere(TARN_SHAPE(4), TARN_I64), NULL));
-    REFUSE(tarn_linear_cross_entropy_sized, tarn_linear_cross_entropy(x, weight, target, &(tarn_cross_entropy_options){.label_smoothing = 2}));
-    REFUSE(tarn_linear_cross_entropy_sized, tarn_linear_cross_entropy(x, weight, target, &(tarn_cross_entropy_options){.reduction = (tarn_reduction)9}));
+    REFUSE(tarn_linear_cross_entropy_sized,
+           tarn_linear_cross_entropy(x, weight, tarn_mul(target, tarn_scalar(5)), NULL));
+    REFUSE(tarn_linear_cross_entropy_sized,
+           tarn_linear_cross_entropy(x, weight, tarn_mul(target, tarn_scalar(-1)), NULL));
+    REFUSE(tarn_linear_cross_entropy_sized,
+           tarn_linear_cross_entropy(whole(TARN_SHAPE(4, 3)), whole(TARN_SHAPE(5, 3)), target, NULL));
+    REFUSE(tarn_linear_cross_entropy_sized,
+           tarn_linear_cross_entropy(x, elsewhere(TARN_SHAPE(5, 3), TARN_F32), target, NULL));
+    REFUSE(tarn_linear_cross_entropy_sized,
+           tarn_linear_cross_entropy(x, weight, elsewhere(TARN_SHAPE(4), TARN_I64), NULL));
+    REFUSE(tarn_linear_cross_entropy_sized,
+           tarn_linear_cross_entropy(x, weight, target, &(tarn_cross_entropy_options){.label_smoothing = 2}));
+    REFUSE(tarn_linear_cross_entropy_sized,
+           tarn_linear_cross_entropy(x, weight, target, &(tarn_cross_entropy_options){.reduction = (tarn_reduction)9}));
     ACCEPT(tarn_linear_cross_entropy(x, weight, target, NULL));
     ACCEPT(tarn_linear_cross_entropy(some(TARN_SHAPE(0, 3)), weight, whole(TARN_SHAPE(0)), NULL));
 }

@@ -7,39 +7,49 @@ typedef tarn_tensor *(*reduce_fn)(tarn_tensor *x, tarn_axes axes, bool keep);
 
 enum { FLOATS, NUMBERS, ALL };
 
-#define ROW(function, kinds) {#function, function, kinds}
+#define ROW(function, kinds) \
+    { \
+#function, function, kinds \
+    }
 
 static const struct {
     const char *name;
     unary_fn call;
     int kinds;
-} unary[] = {
-    ROW(tarn_neg, NUMBERS),        ROW(tarn_abs, NUMBERS),      ROW(tarn_sign, NUMBERS),        ROW(tarn_square, NUMBERS),
-    ROW(tarn_sqrt, FLOATS),        ROW(tarn_rsqrt, FLOATS),     ROW(tarn_recip, FLOATS),        ROW(tarn_exp, FLOATS),
-    ROW(tarn_exp2, FLOATS),        ROW(tarn_log, FLOATS),       ROW(tarn_log2, FLOATS),         ROW(tarn_sin, FLOATS),
-    ROW(tarn_cos, FLOATS),         ROW(tarn_tanh, FLOATS),      ROW(tarn_erf, FLOATS),          ROW(tarn_sigmoid, FLOATS),
-    ROW(tarn_relu, NUMBERS),       ROW(tarn_gelu, FLOATS),      ROW(tarn_gelu_erf, FLOATS),     ROW(tarn_silu, FLOATS),
-    ROW(tarn_softplus, FLOATS),    ROW(tarn_contiguous, ALL),   ROW(tarn_clone, ALL),           ROW(tarn_detach, ALL),
-}, unary_inplace[] = {
-    ROW(tarn_neg_inplace, NUMBERS),     ROW(tarn_abs_inplace, NUMBERS),  ROW(tarn_sign_inplace, NUMBERS),  ROW(tarn_square_inplace, NUMBERS),
-    ROW(tarn_sqrt_inplace, FLOATS),     ROW(tarn_rsqrt_inplace, FLOATS), ROW(tarn_recip_inplace, FLOATS),  ROW(tarn_exp_inplace, FLOATS),
-    ROW(tarn_exp2_inplace, FLOATS),     ROW(tarn_log_inplace, FLOATS),   ROW(tarn_log2_inplace, FLOATS),   ROW(tarn_sin_inplace, FLOATS),
-    ROW(tarn_cos_inplace, FLOATS),      ROW(tarn_tanh_inplace, FLOATS),  ROW(tarn_erf_inplace, FLOATS),    ROW(tarn_sigmoid_inplace, FLOATS),
-    ROW(tarn_relu_inplace, NUMBERS),    ROW(tarn_gelu_inplace, FLOATS),  ROW(tarn_gelu_erf_inplace, FLOATS), ROW(tarn_silu_inplace, FLOATS),
-    ROW(tarn_softplus_inplace, FLOATS),
+} unary[] =
+    {
+        ROW(tarn_neg, NUMBERS),     ROW(tarn_abs, NUMBERS),    ROW(tarn_sign, NUMBERS),    ROW(tarn_square, NUMBERS),
+        ROW(tarn_sqrt, FLOATS),     ROW(tarn_rsqrt, FLOATS),   ROW(tarn_recip, FLOATS),    ROW(tarn_exp, FLOATS),
+        ROW(tarn_exp2, FLOATS),     ROW(tarn_log, FLOATS),     ROW(tarn_log2, FLOATS),     ROW(tarn_sin, FLOATS),
+        ROW(tarn_cos, FLOATS),      ROW(tarn_tanh, FLOATS),    ROW(tarn_erf, FLOATS),      ROW(tarn_sigmoid, FLOATS),
+        ROW(tarn_relu, NUMBERS),    ROW(tarn_gelu, FLOATS),    ROW(tarn_gelu_erf, FLOATS), ROW(tarn_silu, FLOATS),
+        ROW(tarn_softplus, FLOATS), ROW(tarn_contiguous, ALL), ROW(tarn_clone, ALL),       ROW(tarn_detach, ALL),
+},
+  unary_inplace[] = {
+      ROW(tarn_neg_inplace, NUMBERS),     ROW(tarn_abs_inplace, NUMBERS),  ROW(tarn_sign_inplace, NUMBERS),
+      ROW(tarn_square_inplace, NUMBERS),  ROW(tarn_sqrt_inplace, FLOATS),  ROW(tarn_rsqrt_inplace, FLOATS),
+      ROW(tarn_recip_inplace, FLOATS),    ROW(tarn_exp_inplace, FLOATS),   ROW(tarn_exp2_inplace, FLOATS),
+      ROW(tarn_log_inplace, FLOATS),      ROW(tarn_log2_inplace, FLOATS),  ROW(tarn_sin_inplace, FLOATS),
+      ROW(tarn_cos_inplace, FLOATS),      ROW(tarn_tanh_inplace, FLOATS),  ROW(tarn_erf_inplace, FLOATS),
+      ROW(tarn_sigmoid_inplace, FLOATS),  ROW(tarn_relu_inplace, NUMBERS), ROW(tarn_gelu_inplace, FLOATS),
+      ROW(tarn_gelu_erf_inplace, FLOATS), ROW(tarn_silu_inplace, FLOATS),  ROW(tarn_softplus_inplace, FLOATS),
 };
 
 static const struct {
     const char *name;
     binary_fn call;
     int kinds;
-} binary[] = {
-    ROW(tarn_add, NUMBERS), ROW(tarn_sub, NUMBERS), ROW(tarn_mul, NUMBERS), ROW(tarn_div, FLOATS), ROW(tarn_maximum, NUMBERS),
-    ROW(tarn_minimum, NUMBERS), ROW(tarn_mod, NUMBERS), ROW(tarn_pow, FLOATS), ROW(tarn_eq, ALL), ROW(tarn_ne, ALL), ROW(tarn_lt, ALL),
-    ROW(tarn_le, ALL), ROW(tarn_gt, ALL), ROW(tarn_ge, ALL),
-}, binary_inplace[] = {
-    ROW(tarn_add_inplace, NUMBERS), ROW(tarn_sub_inplace, NUMBERS), ROW(tarn_mul_inplace, NUMBERS), ROW(tarn_div_inplace, FLOATS),
-    ROW(tarn_maximum_inplace, NUMBERS), ROW(tarn_minimum_inplace, NUMBERS), ROW(tarn_mod_inplace, NUMBERS), ROW(tarn_pow_inplace, FLOATS),
+} binary[] =
+    {
+        ROW(tarn_add, NUMBERS),     ROW(tarn_sub, NUMBERS),     ROW(tarn_mul, NUMBERS), ROW(tarn_div, FLOATS),
+        ROW(tarn_maximum, NUMBERS), ROW(tarn_minimum, NUMBERS), ROW(tarn_mod, NUMBERS), ROW(tarn_pow, FLOATS),
+        ROW(tarn_eq, ALL),          ROW(tarn_ne, ALL),          ROW(tarn_lt, ALL),      ROW(tarn_le, ALL),
+        ROW(tarn_gt, ALL),          ROW(tarn_ge, ALL),
+},
+  binary_inplace[] = {
+      ROW(tarn_add_inplace, NUMBERS), ROW(tarn_sub_inplace, NUMBERS),     ROW(tarn_mul_inplace, NUMBERS),
+      ROW(tarn_div_inplace, FLOATS),  ROW(tarn_maximum_inplace, NUMBERS), ROW(tarn_minimum_inplace, NUMBERS),
+      ROW(tarn_mod_inplace, NUMBERS), ROW(tarn_pow_inplace, FLOATS),
 };
 
 static const struct {

@@ -14,7 +14,8 @@ static tarn_tensor *ones(tarn_shape shape, tarn_dtype dtype)
 static void convolution(void **state)
 {
     (void)state;
-    tarn_tensor *x = ones(TARN_SHAPE(2, 4, 6, 5), TARN_F32), *w = ones(TARN_SHAPE(6, 4, 3, 3), TARN_F32), *b = ones(TARN_SHAPE(6), TARN_F32);
+    tarn_tensor *x = ones(TARN_SHAPE(2, 4, 6, 5), TARN_F32), *w = ones(TARN_SHAPE(6, 4, 3, 3), TARN_F32),
+                *b = ones(TARN_SHAPE(6), TARN_F32);
     tarn_tensor *wide = ones(TARN_SHAPE(2, 4, 6, 5), TARN_F64), *whole = ones(TARN_SHAPE(2, 4, 6, 5), TARN_I32);
     REFUSE(tarn_conv2d_sized, tarn_conv2d(NULL, w, b, NULL));
     REFUSE(tarn_conv2d_sized, tarn_conv2d(x, NULL, b, NULL));
@@ -31,8 +32,10 @@ static void convolution(void **state)
     REFUSE(tarn_conv2d_sized, tarn_conv2d(x, ones(TARN_SHAPE(6, 3, 3, 3), TARN_F32), b, NULL));
     REFUSE(tarn_conv2d_sized, tarn_conv2d(x, ones(TARN_SHAPE(6, 4, 0, 3), TARN_F32), b, NULL));
     REFUSE(tarn_conv2d_sized, tarn_conv2d(x, ones(TARN_SHAPE(0, 4, 3, 3), TARN_F32), NULL, NULL));
-    REFUSE(tarn_conv2d_sized, tarn_conv2d(ones(TARN_SHAPE(2, 0, 6, 5), TARN_F32), ones(TARN_SHAPE(6, 0, 3, 3), TARN_F32), b, NULL));
-    REFUSE(tarn_conv2d_sized, tarn_conv2d(ones(TARN_SHAPE(2, 4, 0, 5), TARN_F32), w, b, &(tarn_conv2d_options){.padding = {2, 2}}));
+    REFUSE(tarn_conv2d_sized,
+           tarn_conv2d(ones(TARN_SHAPE(2, 0, 6, 5), TARN_F32), ones(TARN_SHAPE(6, 0, 3, 3), TARN_F32), b, NULL));
+    REFUSE(tarn_conv2d_sized,
+           tarn_conv2d(ones(TARN_SHAPE(2, 4, 0, 5), TARN_F32), w, b, &(tarn_conv2d_options){.padding = {2, 2}}));
     REFUSE(tarn_conv2d_sized, tarn_conv2d(ones(TARN_SHAPE(2, 4, 2, 5), TARN_F32), w, b, NULL));
     REFUSE(tarn_conv2d_sized, tarn_conv2d(tarn_to(x, tarn_device_parse("mirror:1")), w, b, NULL));
     CONVOLVE(x, w, b, .stride = {-1, 1});
@@ -48,15 +51,16 @@ static void convolution(void **state)
     CONVOLVE(x, w, b, .groups = -1);
     ACCEPT(tarn_conv2d(x, w, NULL, NULL));
     ACCEPT(tarn_conv2d(ones(TARN_SHAPE(0, 4, 6, 5), TARN_F32), w, b, NULL));
-    ACCEPT(tarn_conv2d(x, ones(TARN_SHAPE(6, 2, 3, 3), TARN_F32), b, &(tarn_conv2d_options){.groups = 2, .stride = {100, 1000000}}));
+    ACCEPT(tarn_conv2d(x, ones(TARN_SHAPE(6, 2, 3, 3), TARN_F32), b,
+                       &(tarn_conv2d_options){.groups = 2, .stride = {100, 1000000}}));
 }
 
-#define POOL(...)                                                                                                                          \
-    REFUSE(tarn_max_pool2d_sized, tarn_max_pool2d(x, &(tarn_pool2d_options){__VA_ARGS__}));                                                \
+#define POOL(...) \
+    REFUSE(tarn_max_pool2d_sized, tarn_max_pool2d(x, &(tarn_pool2d_options){__VA_ARGS__})); \
     REFUSE(tarn_avg_pool2d_sized, tarn_avg_pool2d(x, &(tarn_pool2d_options){__VA_ARGS__}))
-#define POOL_OF(tensor)                                                                                                                    \
-    REFUSE(tarn_max_pool2d_sized, tarn_max_pool2d(tensor, &(tarn_pool2d_options){.kernel = {2, 2}}));                                      \
-    REFUSE(tarn_avg_pool2d_sized, tarn_avg_pool2d(tensor, &(tarn_pool2d_options){.kernel = {2, 2}}));                                      \
+#define POOL_OF(tensor) \
+    REFUSE(tarn_max_pool2d_sized, tarn_max_pool2d(tensor, &(tarn_pool2d_options){.kernel = {2, 2}})); \
+    REFUSE(tarn_avg_pool2d_sized, tarn_avg_pool2d(tensor, &(tarn_pool2d_options){.kernel = {2, 2}})); \
     REFUSE(tarn_global_avg_pool2d, tarn_global_avg_pool2d(tensor))
 
 static void pooling(void **state)
@@ -84,7 +88,8 @@ static void pooling(void **state)
     POOL(.kernel = {2, 2}, .dilation = {-1, 1});
     POOL(.kernel = {3, 2}, .dilation = {3, 1});
     POOL(.kernel = {2, 3}, .dilation = {1, HUGE_SIZE});
-    REFUSE(tarn_max_pool2d_sized, tarn_max_pool2d(x, &(tarn_pool2d_options){.kernel = {2, 2}, .exclude_padding = true}));
+    REFUSE(tarn_max_pool2d_sized,
+           tarn_max_pool2d(x, &(tarn_pool2d_options){.kernel = {2, 2}, .exclude_padding = true}));
     REFUSE(tarn_avg_pool2d_sized, tarn_avg_pool2d(x, &(tarn_pool2d_options){.kernel = {2, 2}, .dilation = {2, 1}}));
     ACCEPT(tarn_global_avg_pool2d(ones(TARN_SHAPE(0, 4, 6, 5), TARN_F32)));
     ACCEPT(tarn_max_pool2d(ones(TARN_SHAPE(0, 4, 6, 5), TARN_F32), &(tarn_pool2d_options){.kernel = {2, 2}}));

@@ -7,7 +7,8 @@ static void norms(void **state)
 {
     (void)state;
     tarn_batchnorm_options training = {.training = true};
-    tarn_tensor *x = tarn_ones(TARN_SHAPE(4, 3, 2), TARN_F32, CPU), *three = vector(1, 2, 3), *four = vector(1, 2, 3, 4);
+    tarn_tensor *x = tarn_ones(TARN_SHAPE(4, 3, 2), TARN_F32, CPU), *three = vector(1, 2, 3),
+                *four = vector(1, 2, 3, 4);
     tarn_tensor *wide = tarn_cast(three, TARN_F64), *whole = tarn_ones(TARN_SHAPE(4, 3), TARN_I64, CPU);
     tarn_tensor *elsewhere = tarn_ones(TARN_SHAPE(3), TARN_F32, tarn_device_parse("mirror:1"));
     tarn_tensor *recorded = tarn_square(tarn_requires_grad(vector(1, 2, 3), true));
@@ -25,18 +26,25 @@ static void norms(void **state)
     REFUSE(tarn_batchnorm_sized, tarn_batchnorm(x, NULL, NULL, NULL, three, NULL));
     REFUSE(tarn_batchnorm_sized, tarn_batchnorm(x, NULL, NULL, NULL, NULL, NULL));
     REFUSE(tarn_batchnorm_sized, tarn_batchnorm(x, NULL, NULL, tarn_scalar(1), tarn_scalar(1), &training));
-    REFUSE(tarn_batchnorm_sized, tarn_batchnorm(x, NULL, NULL, NULL, NULL, &(tarn_batchnorm_options){.training = true, .epsilon = -1}));
-    REFUSE(tarn_batchnorm_sized, tarn_batchnorm(x, NULL, NULL, NULL, NULL, &(tarn_batchnorm_options){.training = true, .epsilon = NAN}));
-    REFUSE(tarn_batchnorm_sized, tarn_batchnorm(x, NULL, NULL, NULL, NULL, &(tarn_batchnorm_options){.training = true, .momentum = 2}));
-    REFUSE(tarn_batchnorm_sized, tarn_batchnorm(x, NULL, NULL, NULL, NULL, &(tarn_batchnorm_options){.training = true, .momentum = NAN}));
-    REFUSE(tarn_batchnorm_sized, tarn_batchnorm(tarn_zeros(TARN_SHAPE(0, 3), TARN_F32, CPU), NULL, NULL, NULL, NULL, &training));
+    REFUSE(tarn_batchnorm_sized,
+           tarn_batchnorm(x, NULL, NULL, NULL, NULL, &(tarn_batchnorm_options){.training = true, .epsilon = -1}));
+    REFUSE(tarn_batchnorm_sized,
+           tarn_batchnorm(x, NULL, NULL, NULL, NULL, &(tarn_batchnorm_options){.training = true, .epsilon = NAN}));
+    REFUSE(tarn_batchnorm_sized,
+           tarn_batchnorm(x, NULL, NULL, NULL, NULL, &(tarn_batchnorm_options){.training = true, .momentum = 2}));
+    REFUSE(tarn_batchnorm_sized,
+           tarn_batchnorm(x, NULL, NULL, NULL, NULL, &(tarn_batchnorm_options){.training = true, .momentum = NAN}));
+    REFUSE(tarn_batchnorm_sized,
+           tarn_batchnorm(tarn_zeros(TARN_SHAPE(0, 3), TARN_F32, CPU), NULL, NULL, NULL, NULL, &training));
     ACCEPT(tarn_batchnorm(x, three, three, NULL, NULL, &training));
-    tarn_tensor *far = tarn_ones(TARN_SHAPE(4, 3, 2), TARN_F32, tarn_device_parse("mirror:1")), *scalar = tarn_scalar(1);
+    tarn_tensor *far = tarn_ones(TARN_SHAPE(4, 3, 2), TARN_F32, tarn_device_parse("mirror:1")),
+                *scalar = tarn_scalar(1);
     REFUSE(tarn_batchnorm_relu_sized, tarn_batchnorm_relu(NULL, NULL, NULL, NULL, NULL, NULL, &training));
     REFUSE(tarn_batchnorm_relu_sized, tarn_batchnorm_relu(x, three, NULL, NULL, NULL, NULL, &training));
     REFUSE(tarn_batchnorm_relu_sized, tarn_batchnorm_relu(x, scalar, NULL, NULL, NULL, NULL, &training));
     REFUSE(tarn_batchnorm_relu_sized, tarn_batchnorm_relu(x, far, NULL, NULL, NULL, NULL, &training));
-    REFUSE(tarn_batchnorm_relu_sized, tarn_batchnorm_relu(x, tarn_cast(x, TARN_F64), NULL, NULL, NULL, NULL, &training));
+    REFUSE(tarn_batchnorm_relu_sized,
+           tarn_batchnorm_relu(x, tarn_cast(x, TARN_F64), NULL, NULL, NULL, NULL, &training));
     REFUSE(tarn_batchnorm_relu_sized, tarn_batchnorm_relu(whole, NULL, NULL, NULL, NULL, NULL, &training));
     REFUSE(tarn_batchnorm_relu_sized, tarn_batchnorm_relu(x, x, four, NULL, NULL, NULL, &training));
     REFUSE(tarn_batchnorm_relu_sized, tarn_batchnorm_relu(x, x, NULL, NULL, NULL, NULL, NULL));

@@ -1,4 +1,5 @@
-/* test_bad_input_ops.c: operations of more kinds, and those that are called by name, are given what they do not take. */
+/* test_bad_input_ops.c: operations of more kinds, and those that are called by name, are given what they do not take.
+ */
 #include "support/operands.h"
 
 static void movement(void **state)
@@ -61,7 +62,8 @@ static void movement(void **state)
     REFUSE(tarn_flip, tarn_flip(NULL, TARN_AXES(0)));
     REFUSE(tarn_flip, tarn_flip(f, TARN_AXES(1)));
     REFUSE(tarn_flip, tarn_flip(f23, TARN_AXES(1, -1)));
-    tarn_tensor *pair[] = {f, f}, *mixed[] = {f, d}, *unlike[] = {f, f23}, *missing[] = {f, NULL}, *far[] = {f, elsewhere}, *none[] = {scalar, scalar};
+    tarn_tensor *pair[] = {f, f}, *mixed[] = {f, d}, *unlike[] = {f, f23}, *missing[] = {f, NULL},
+                *far[] = {f, elsewhere}, *none[] = {scalar, scalar};
     tarn_tensor *parts[64];
     REFUSE(tarn_concat, tarn_concat(NULL, 1, 0));
     REFUSE(tarn_concat, tarn_concat(pair, 0, 0));
@@ -94,8 +96,10 @@ static void movement(void **state)
 static void indexing_and_sorting(void **state)
 {
     (void)state;
-    tarn_tensor *beyond = tarn_from_i64((const int64_t[]){0, 3}, TARN_SHAPE(2), cpu), *below = tarn_from_i64((const int64_t[]){-4}, TARN_SHAPE(1), cpu);
-    tarn_tensor *index23 = tarn_zeros(TARN_SHAPE(2, 3), TARN_I64, cpu), *far = tarn_zeros(TARN_SHAPE(3), TARN_I64, mirror), *values, *indices;
+    tarn_tensor *beyond = tarn_from_i64((const int64_t[]){0, 3}, TARN_SHAPE(2), cpu),
+                *below = tarn_from_i64((const int64_t[]){-4}, TARN_SHAPE(1), cpu);
+    tarn_tensor *index23 = tarn_zeros(TARN_SHAPE(2, 3), TARN_I64, cpu),
+                *far = tarn_zeros(TARN_SHAPE(3), TARN_I64, mirror), *values, *indices;
     REFUSE(tarn_gather, tarn_gather(NULL, 0, i64));
     REFUSE(tarn_gather, tarn_gather(f, 0, NULL));
     REFUSE(tarn_gather, tarn_gather(f, 1, i64));
@@ -148,7 +152,8 @@ static void indexing_and_sorting(void **state)
 static void products_norms_and_losses(void **state)
 {
     (void)state;
-    tarn_tensor *f33 = tarn_ones(TARN_SHAPE(3, 3), TARN_F32, cpu), *f2 = vector(1, 2), *classes = tarn_from_i64((const int64_t[]){0, 5}, TARN_SHAPE(2), cpu);
+    tarn_tensor *f33 = tarn_ones(TARN_SHAPE(3, 3), TARN_F32, cpu), *f2 = vector(1, 2),
+                *classes = tarn_from_i64((const int64_t[]){0, 5}, TARN_SHAPE(2), cpu);
     tarn_tensor *target = tarn_zeros(TARN_SHAPE(2), TARN_I64, cpu);
     REFUSE(tarn_matmul, tarn_matmul(NULL, f33));
     REFUSE(tarn_matmul, tarn_matmul(f33, NULL));
@@ -156,7 +161,8 @@ static void products_norms_and_losses(void **state)
     REFUSE(tarn_matmul, tarn_matmul(scalar, f33));
     REFUSE(tarn_matmul, tarn_matmul(f33, d));
     REFUSE(tarn_matmul, tarn_matmul(f33, elsewhere));
-    REFUSE(tarn_matmul, tarn_matmul(tarn_ones(TARN_SHAPE(2, 3, 3), TARN_F32, cpu), tarn_ones(TARN_SHAPE(4, 3, 3), TARN_F32, cpu)));
+    REFUSE(tarn_matmul,
+           tarn_matmul(tarn_ones(TARN_SHAPE(2, 3, 3), TARN_F32, cpu), tarn_ones(TARN_SHAPE(4, 3, 3), TARN_F32, cpu)));
     REFUSE(tarn_swiglu, tarn_swiglu(NULL, f33));
     REFUSE(tarn_swiglu, tarn_swiglu(f33, NULL));
     REFUSE(tarn_swiglu, tarn_swiglu(f33, f23));
@@ -212,13 +218,18 @@ static void products_norms_and_losses(void **state)
     REFUSE(tarn_cross_entropy_sized, tarn_cross_entropy(f23, classes, NULL));
     REFUSE(tarn_cross_entropy_sized, tarn_cross_entropy(scalar, scalar, NULL));
     REFUSE(tarn_cross_entropy_sized, tarn_cross_entropy(f23, tarn_to(target, mirror), NULL));
-    REFUSE(tarn_cross_entropy_sized, tarn_cross_entropy(f23, target, &(tarn_cross_entropy_options){.label_smoothing = -1}));
-    REFUSE(tarn_cross_entropy_sized, tarn_cross_entropy(f23, target, &(tarn_cross_entropy_options){.label_smoothing = NAN}));
-    REFUSE(tarn_cross_entropy_sized, tarn_cross_entropy(f23, target, &(tarn_cross_entropy_options){.reduction = (tarn_reduction)9}));
+    REFUSE(tarn_cross_entropy_sized,
+           tarn_cross_entropy(f23, target, &(tarn_cross_entropy_options){.label_smoothing = -1}));
+    REFUSE(tarn_cross_entropy_sized,
+           tarn_cross_entropy(f23, target, &(tarn_cross_entropy_options){.label_smoothing = NAN}));
+    REFUSE(tarn_cross_entropy_sized,
+           tarn_cross_entropy(f23, target, &(tarn_cross_entropy_options){.reduction = (tarn_reduction)9}));
     static const struct {
         const char *name;
         tarn_tensor *(*call)(tarn_tensor *x, tarn_tensor *target);
-    } losses[] = {{"tarn_mse_loss", tarn_mse_loss}, {"tarn_l1_loss", tarn_l1_loss}, {"tarn_bce_with_logits_loss", tarn_bce_with_logits_loss}};
+    } losses[] = {{"tarn_mse_loss", tarn_mse_loss},
+                  {"tarn_l1_loss", tarn_l1_loss},
+                  {"tarn_bce_with_logits_loss", tarn_bce_with_logits_loss}};
     EACH(losses)
     {
         REFUSE_ROW(losses[n], NULL, f);
@@ -262,7 +273,8 @@ static void operations_by_name(void **state)
     REFUSE(tarn_apply_host_backward, tarn_apply_host_backward("add", cpu, NULL, 2, NULL, 0, arrays, 1, 0, results));
     REFUSE(tarn_apply_host_backward, tarn_apply_host_backward("add", cpu, arrays, 2, NULL, 0, NULL, 1, 0, results));
     REFUSE(tarn_apply_host_backward, tarn_apply_host_backward("add", cpu, arrays, 2, NULL, 0, arrays, 1, 0, NULL));
-    REFUSE(tarn_apply_host_backward, tarn_apply_host_backward("add", nowhere, arrays, 2, NULL, 0, arrays, 1, 0, results));
+    REFUSE(tarn_apply_host_backward,
+           tarn_apply_host_backward("add", nowhere, arrays, 2, NULL, 0, arrays, 1, 0, results));
     REFUSE(tarn_apply_host, tarn_apply_host(NULL, cpu, arrays, 2, NULL, 0, results, 1));
     REFUSE(tarn_apply_host, tarn_apply_host("nosuch", cpu, arrays, 2, NULL, 0, results, 1));
     REFUSE(tarn_apply_host, tarn_apply_host("add", cpu, NULL, 2, NULL, 0, results, 1));

@@ -1,5 +1,5 @@
-/* test_batchnorm.c: batchnorm and groupnorm: values against their formulas in f64, layouts without copies, running statistics, gradients.
- * TARN_TEST_DEVICE names the device; the CPU otherwise. */
+/* test_batchnorm.c: batchnorm and groupnorm: values against their formulas in f64, layouts without copies, running
+ * statistics, gradients. TARN_TEST_DEVICE names the device; the CPU otherwise. */
 #include "../support/check.h"
 
 static tarn_device device;
@@ -18,9 +18,10 @@ static tarn_tensor *channels_last(tarn_tensor *x)
     return good(tarn_permute(good(tarn_contiguous(tarn_permute(x, TARN_AXES(0, 2, 3, 1)))), TARN_AXES(0, 3, 1, 2)));
 }
 
-/* x [N, C, L] row-major: mean and variance of a set of its elements: all of channel c (part < 0), or channels [c, c + members) of one part. */
-static void measure(const double *x, int64_t parts, int64_t channels, int64_t length, int64_t part, int64_t c, int64_t members,
-                    double *mean, double *variance)
+/* x [N, C, L] row-major: mean and variance of a set of its elements: all of channel c (part < 0), or channels [c, c +
+ * members) of one part. */
+static void measure(const double *x, int64_t parts, int64_t channels, int64_t length, int64_t part, int64_t c,
+                    int64_t members, double *mean, double *variance)
 {
     for (int pass = 0; pass < 2; pass++) {
         long double sum = 0;
@@ -38,11 +39,13 @@ static void measure(const double *x, int64_t parts, int64_t channels, int64_t le
 /* groups 0: batchnorm. */
 static void assert_norm(tarn_tensor *x, int64_t groups, tarn_tensor *weight, tarn_tensor *bias, double tolerance)
 {
-    tarn_tensor *y = good(groups ? tarn_groupnorm(x, groups, weight, bias, 1e-5)
-                                 : tarn_batchnorm(x, weight, bias, NULL, NULL, &(tarn_batchnorm_options){.training = true}));
+    tarn_tensor *y =
+        good(groups ? tarn_groupnorm(x, groups, weight, bias, 1e-5)
+                    : tarn_batchnorm(x, weight, bias, NULL, NULL, &(tarn_batchnorm_options){.training = true}));
     int64_t parts = tarn_size(x, 0), channels = tarn_size(x, 1), length = tarn_count(x) / parts / channels,
             members = groups ? channels / groups : 1;
-    double *vx = values_of(x), *vy = values_of(y), *vw = weight ? values_of(weight) : NULL, *vb = bias ? values_of(bias) : NULL;
+    double *vx = values_of(x), *vy = values_of(y), *vw = weight ? values_of(weight) : NULL,
+           *vb = bias ? values_of(bias) : NULL;
     for (int64_t n = 0; n < parts; n++)
         for (int64_t c = 0; c < channels; c++) {
             double mean = 0, variance = 0;
@@ -51,7 +54,8 @@ static void assert_norm(tarn_tensor *x, int64_t groups, tarn_tensor *weight, tar
                 int64_t at = (n * channels + c) * length + i;
                 double expected = (vx[at] - mean) / sqrt(variance + 1e-5) * (vw ? vw[c] : 1) + (vb ? vb[c] : 0);
                 if (!(fabs(vy[at] - expected) <= tolerance * (1 + fabs(expected))))
-                    fail_msg("part %d, channel %d, element %d is %.9g, not %.9g", (int)n, (int)c, (int)i, vy[at], expected);
+                    fail_msg("part %d, channel %d, element %d is %.9g, not %.9g", (int)n, (int)c, (int)i, vy[at],
+                             expected);
             }
         }
     for (int i = 0; i < tarn_rank(x); i++) /* the layout is kept */
@@ -70,7 +74,8 @@ static void channels_are_normalised_in_every_dtype_and_layout(void **state)
             tarn_scope *scope = tarn_scope_open();
             const int64_t *s = shapes[i];
             tarn_tensor *x = normal(TARN_SHAPE(s[0], s[1], s[2], s[3]), dtype), *last = channels_last(x);
-            tarn_tensor *w = normal(TARN_SHAPE(s[1]), dtype), *b = normal(TARN_SHAPE(s[1]), tarn_dtype_size(dtype) == 2 ? TARN_F32 : dtype);
+            tarn_tensor *w = normal(TARN_SHAPE(s[1]), dtype),
+                        *b = normal(TARN_SHAPE(s[1]), tarn_dtype_size(dtype) == 2 ? TARN_F32 : dtype);
             for (int64_t groups = 0; groups <= 2; groups++) {
                 assert_norm(x, groups, w, b, tolerance[dtype]);
                 assert_norm(last, groups, w, b, tolerance[dtype]);
@@ -90,8 +95,9 @@ static void no_layout_is_copied_forward_or_backward(void **state)
             g = last ? channels_last(g) : g;
             tarn_tensor *inside = good(tarn_mul(tarn_requires_grad(x, true), tarn_scalar(1)));
             tarn_stats_reset();
-            tarn_tensor *y = good(groups ? tarn_groupnorm(inside, 3, NULL, NULL, 1e-5)
-                                         : tarn_batchnorm(inside, NULL, NULL, NULL, NULL, &(tarn_batchnorm_options){.training = true}));
+            tarn_tensor *y = good(
+                groups ? tarn_groupnorm(inside, 3, NULL, NULL, 1e-5)
+                       : tarn_batchnorm(inside, NULL, NULL, NULL, NULL, &(tarn_batchnorm_options){.training = true}));
             assert_int_equal(tarn_stats().kernels, 1);
             assert_true(tarn_backward_from(y, g, NULL));
             assert_int_equal(tarn_stats().layout_copies, 0);
@@ -103,7 +109,8 @@ static void a_mean_far_above_the_deviation_costs_no_digits(void **state)
     (void)state;
     for (int last = 0; last < 2; last++)
         for (int far = 0; far < 2; far++) {
-            tarn_tensor *x = good(tarn_add(normal(TARN_SHAPE(16, 4, 20, 20), TARN_F32), tarn_scalar(far ? -30000 : 3000)));
+            tarn_tensor *x =
+                good(tarn_add(normal(TARN_SHAPE(16, 4, 20, 20), TARN_F32), tarn_scalar(far ? -30000 : 3000)));
             if (far) /* one outlier at the front does not decide */
                 good(tarn_fill_inplace(tarn_slice(tarn_slice(tarn_slice(x, 0, 0, 1), 2, 0, 1), 3, 0, 1), 0));
             x = last ? channels_last(x) : x;
@@ -112,7 +119,8 @@ static void a_mean_far_above_the_deviation_costs_no_digits(void **state)
         }
 }
 
-/* Enough for several turns of each thread of a GPU, and for parts that a whole block puts together; channels that fill no tile. */
+/* Enough for several turns of each thread of a GPU, and for parts that a whole block puts together; channels that fill
+ * no tile. */
 static void many_positions_are_measured_as_exactly_as_few(void **state)
 {
     (void)state;
@@ -130,7 +138,8 @@ static void squares_may_leave_the_range_of_f32(void **state)
     (void)state;
     for (int last = 0; last < 2; last++)
         for (int small = 0; small < 2; small++) {
-            tarn_tensor *x = good(tarn_mul(normal(TARN_SHAPE(9, 8, 20, 20), TARN_F32), tarn_scalar(small ? 1e-18 : 1e16)));
+            tarn_tensor *x =
+                good(tarn_mul(normal(TARN_SHAPE(9, 8, 20, 20), TARN_F32), tarn_scalar(small ? 1e-18 : 1e16)));
             assert_norm(last ? channels_last(x) : x, 0, NULL, NULL, 1e-5);
         }
 }
@@ -146,7 +155,8 @@ static void training_moves_the_running_statistics_and_evaluation_uses_them(void 
         tarn_tensor *x = NULL;
         for (int step = 0; step < 2; step++) {
             x = normal(TARN_SHAPE(4, 3, 5), dtype);
-            good(tarn_batchnorm(x, NULL, NULL, mean, variance, &(tarn_batchnorm_options){.training = true, .momentum = 0.3}));
+            good(tarn_batchnorm(x, NULL, NULL, mean, variance,
+                                &(tarn_batchnorm_options){.training = true, .momentum = 0.3}));
             double *values = values_of(x);
             for (int c = 0; c < 3; c++) {
                 double m, v;
@@ -185,7 +195,8 @@ static tarn_tensor *run_norm(tarn_tensor *const *in, int count, void *ctx)
 static void gradients_agree_with_differences_in_both_layouts(void **state)
 {
     (void)state;
-    const bool quick = getenv("TARN_TEST_QUICK") != NULL; /* each runs a kernel for every element, which a sanitizer makes long */
+    /* each runs a kernel for every element, which a sanitizer makes long */
+    const bool quick = getenv("TARN_TEST_QUICK") != NULL;
     const int64_t images = quick ? 1 : 3, high = quick ? 2 : 4;
     for (int last = 0; last < 2; last++) {
         tarn_tensor *in[] = {normal(last ? TARN_SHAPE(images, high, 5, 6) : TARN_SHAPE(images, 6, high, 5), TARN_F64),
@@ -240,7 +251,8 @@ static void sums_of_many_whole_numbers_are_exact(void **state)
     for (int is_half = 0; is_half < 2; is_half++) {
         tarn_scope *scope = tarn_scope_open();
         tarn_dtype dtype = is_half ? TARN_BF16 : TARN_F32;
-        tarn_tensor *x = good(tarn_requires_grad(whole_numbers(shape, dtype, 2), true)), *g = whole_numbers(shape, dtype, 1);
+        tarn_tensor *x = good(tarn_requires_grad(whole_numbers(shape, dtype, 2), true)),
+                    *g = whole_numbers(shape, dtype, 1);
         tarn_tensor *w = good(tarn_requires_grad(good(tarn_full(TARN_SHAPE(16), 2, TARN_F32, device)), true));
         tarn_tensor *b = good(tarn_requires_grad(good(tarn_zeros(TARN_SHAPE(16), TARN_F32, device)), true));
         tarn_tensor *zero = good(tarn_zeros(TARN_SHAPE(16), TARN_F32, device)),
@@ -249,7 +261,8 @@ static void sums_of_many_whole_numbers_are_exact(void **state)
         assert_close(y, x, 0);
         assert_true(tarn_backward_from(y, g, NULL));
         assert_close(good(tarn_grad(x)), g, 0);
-        tarn_tensor *g_wide = good(tarn_cast(g, TARN_F32)), *half = good(tarn_mul(tarn_cast(tarn_detach(x), TARN_F32), tarn_scalar(0.5)));
+        tarn_tensor *g_wide = good(tarn_cast(g, TARN_F32)),
+                    *half = good(tarn_mul(tarn_cast(tarn_detach(x), TARN_F32), tarn_scalar(0.5)));
         assert_close(good(tarn_grad(b)), good(tarn_sum(g_wide, TARN_AXES(0, 2, 3), false)), 0);
         assert_close(good(tarn_grad(w)), good(tarn_sum(tarn_mul(g_wide, half), TARN_AXES(0, 2, 3), false)), 0);
         tarn_scope_close(scope);
@@ -260,7 +273,8 @@ static void infinite_elements_do_not_spoil_the_gradient_of_fixed_statistics(void
 {
     (void)state;
     tarn_tensor *x = good(tarn_requires_grad(good(tarn_full(TARN_SHAPE(2, 1), INFINITY, TARN_F32, device)), true));
-    tarn_tensor *y = good(tarn_batchnorm(x, NULL, NULL, numbers(0), numbers(3), &(tarn_batchnorm_options){.epsilon = 1}));
+    tarn_tensor *y =
+        good(tarn_batchnorm(x, NULL, NULL, numbers(0), numbers(3), &(tarn_batchnorm_options){.epsilon = 1}));
     assert_true(tarn_backward_from(y, good(tarn_ones(TARN_SHAPE(2, 1), TARN_F32, device)), NULL));
     assert_values(good(tarn_grad(x)), 1e-6, 0.5, 0.5);
 }

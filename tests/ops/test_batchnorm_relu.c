@@ -1,5 +1,5 @@
-/* test_batchnorm_relu.c: relu(batchnorm(x) + residual) is what the three operations make one after the other: values, statistics and gradients.
- * TARN_TEST_DEVICE names the device; the CPU otherwise. */
+/* test_batchnorm_relu.c: relu(batchnorm(x) + residual) is what the three operations make one after the other: values,
+ * statistics and gradients. TARN_TEST_DEVICE names the device; the CPU otherwise. */
 #include "../support/check.h"
 
 static tarn_device device;
@@ -24,7 +24,9 @@ enum { X, RESIDUAL, WEIGHT, BIAS, MEAN, VARIANCE, OPERANDS };
 
 static tarn_tensor *laid_out(tarn_tensor *x, bool last)
 {
-    return last ? good(tarn_permute(good(tarn_contiguous(tarn_permute(x, TARN_AXES(0, 2, 3, 1)))), TARN_AXES(0, 3, 1, 2))) : x;
+    return last ? good(tarn_permute(good(tarn_contiguous(tarn_permute(x, TARN_AXES(0, 2, 3, 1)))),
+                                    TARN_AXES(0, 3, 1, 2)))
+                : x;
 }
 
 /* Leaves; statistics are none. */
@@ -33,10 +35,13 @@ static void draw(const given *how, tarn_tensor **operand)
     tarn_dtype wide = tarn_dtype_size(how->dtype) == 2 ? TARN_F32 : how->dtype;
     tarn_shape channels = TARN_SHAPE(how->shape.size[1]);
     for (int i = X; i <= RESIDUAL; i++)
-        operand[i] = good(
-            tarn_requires_grad(good(tarn_detach(laid_out(good(tarn_normal(how->shape, 0.5, 2, how->dtype, device)), how->last))), true));
-    operand[WEIGHT] = how->has_vectors ? good(tarn_requires_grad(good(tarn_normal(channels, 0.5, 2, how->dtype, device)), true)) : NULL;
-    operand[BIAS] = how->has_vectors ? good(tarn_requires_grad(good(tarn_normal(channels, 0.5, 2, wide, device)), true)) : NULL;
+        operand[i] = good(tarn_requires_grad(
+            good(tarn_detach(laid_out(good(tarn_normal(how->shape, 0.5, 2, how->dtype, device)), how->last))), true));
+    operand[WEIGHT] = how->has_vectors
+                          ? good(tarn_requires_grad(good(tarn_normal(channels, 0.5, 2, how->dtype, device)), true))
+                          : NULL;
+    operand[BIAS] =
+        how->has_vectors ? good(tarn_requires_grad(good(tarn_normal(channels, 0.5, 2, wide, device)), true)) : NULL;
     operand[MEAN] = good(tarn_full(channels, 0.25, wide, device));
     operand[VARIANCE] = good(tarn_full(channels, 2, wide, device));
     if (!how->has_residual)
@@ -45,13 +50,14 @@ static void draw(const given *how, tarn_tensor **operand)
 
 static tarn_tensor *fused(tarn_tensor *const *o, bool training)
 {
-    return good(
-        tarn_batchnorm_relu(o[X], o[RESIDUAL], o[WEIGHT], o[BIAS], o[MEAN], o[VARIANCE], &(tarn_batchnorm_options){.training = training}));
+    return good(tarn_batchnorm_relu(o[X], o[RESIDUAL], o[WEIGHT], o[BIAS], o[MEAN], o[VARIANCE],
+                                    &(tarn_batchnorm_options){.training = training}));
 }
 
 static tarn_tensor *composed(tarn_tensor *const *o, bool training)
 {
-    tarn_tensor *y = good(tarn_batchnorm(o[X], o[WEIGHT], o[BIAS], o[MEAN], o[VARIANCE], &(tarn_batchnorm_options){.training = training}));
+    tarn_tensor *y = good(tarn_batchnorm(o[X], o[WEIGHT], o[BIAS], o[MEAN], o[VARIANCE],
+                                         &(tarn_batchnorm_options){.training = training}));
     return good(tarn_relu(o[RESIDUAL] ? good(tarn_add(y, o[RESIDUAL])) : y));
 }
 
@@ -88,8 +94,8 @@ static void it_is_batchnorm_a_sum_and_relu(void **state)
 {
     (void)state;
     static const double tolerance[] = {[TARN_BF16] = 2e-2, [TARN_F16] = 2e-3, [TARN_F32] = 0, [TARN_F64] = 0};
-    const tarn_shape shapes[] = {TARN_SHAPE(3, 4, 5, 6), TARN_SHAPE(40, 2, 1, 1), TARN_SHAPE(2, 3, 40, 50), TARN_SHAPE(5, 300, 3, 3),
-                                 TARN_SHAPE(300, 16, 4, 4)};
+    const tarn_shape shapes[] = {TARN_SHAPE(3, 4, 5, 6), TARN_SHAPE(40, 2, 1, 1), TARN_SHAPE(2, 3, 40, 50),
+                                 TARN_SHAPE(5, 300, 3, 3), TARN_SHAPE(300, 16, 4, 4)};
     for (tarn_dtype dtype = TARN_F32; dtype <= TARN_F16; dtype++)
         for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++)
             for (int bits = 0; bits < 16; bits++) {
@@ -110,7 +116,8 @@ static tarn_tensor *run(tarn_tensor *const *in, int count, void *ctx)
         image[i] = image[i] ? tarn_permute(image[i], TARN_AXES(0, 3, 1, 2)) : NULL;
     tarn_tensor *mean = c->training ? NULL : tarn_full(TARN_SHAPE(6), 0.3, TARN_F64, device),
                 *variance = c->training ? NULL : tarn_full(TARN_SHAPE(6), 2, TARN_F64, device);
-    return tarn_batchnorm_relu(image[0], image[1], in[1], in[2], mean, variance, &(tarn_batchnorm_options){.training = c->training});
+    return tarn_batchnorm_relu(image[0], image[1], in[1], in[2], mean, variance,
+                               &(tarn_batchnorm_options){.training = c->training});
 }
 
 static void gradients_agree_with_differences(void **state)
@@ -119,7 +126,8 @@ static void gradients_agree_with_differences(void **state)
     for (int bits = 0; bits < 8; bits++) {
         check_case c = {bits & 1, bits & 2, bits & 4};
         tarn_shape shape = c.last ? TARN_SHAPE(3, 4, 5, 6) : TARN_SHAPE(3, 6, 4, 5);
-        tarn_tensor *in[] = {good(tarn_normal(shape, 0.5, 2, TARN_F64, device)), good(tarn_normal(TARN_SHAPE(6), 0.5, 2, TARN_F64, device)),
+        tarn_tensor *in[] = {good(tarn_normal(shape, 0.5, 2, TARN_F64, device)),
+                             good(tarn_normal(TARN_SHAPE(6), 0.5, 2, TARN_F64, device)),
                              good(tarn_normal(TARN_SHAPE(6), 0.5, 2, TARN_F64, device)),
                              good(tarn_normal(shape, 0.5, 2, TARN_F64, device))};
         for (int i = 0; i < 4; i++)
@@ -178,12 +186,14 @@ static void the_gradient_goes_where_the_result_is_above_zero(void **state)
     for (int has_residual = 0; has_residual < 2; has_residual++) {
         tarn_tensor *in = good(tarn_requires_grad(good(tarn_from_f32(x, TARN_SHAPE(4, 1), device)), true));
         tarn_tensor *zero = good(tarn_zeros(TARN_SHAPE(4, 1), TARN_F32, device));
-        tarn_tensor *y = good(tarn_batchnorm_relu(in, has_residual ? zero : NULL, NULL, NULL, number(0), number(3), &o));
+        tarn_tensor *y =
+            good(tarn_batchnorm_relu(in, has_residual ? zero : NULL, NULL, NULL, number(0), number(3), &o));
         assert_true(tarn_backward_from(y, good(tarn_ones(TARN_SHAPE(4, 1), TARN_F32, device)), NULL));
         assert_values(good(tarn_grad(in)), 0, 0, 0, 0.5, 0.5);
     }
     tarn_tensor *tiny = good(tarn_requires_grad(good(tarn_full(TARN_SHAPE(2, 1), 0x1p-24, TARN_F16, device)), true));
-    tarn_tensor *y = good(tarn_batchnorm_relu(tiny, NULL, NULL, NULL, number(0), number(3), &o)); /* 2^-25, half of the least f16 above 0 */
+    /* 2^-25, half of the least f16 above 0 */
+    tarn_tensor *y = good(tarn_batchnorm_relu(tiny, NULL, NULL, NULL, number(0), number(3), &o));
     assert_values(y, 0, 0, 0);
     assert_true(tarn_backward_from(y, good(tarn_ones(TARN_SHAPE(2, 1), TARN_F16, device)), NULL));
     assert_values(good(tarn_grad(tiny)), 0, 0, 0);
@@ -193,7 +203,8 @@ static void empty_tensors_have_empty_results_and_zero_gradients(void **state)
 {
     (void)state;
     tarn_tensor *w = good(tarn_requires_grad(numbers(1, 2), true)), *b = good(tarn_requires_grad(numbers(1, 2), true));
-    tarn_tensor *x = good(tarn_zeros(TARN_SHAPE(0, 2, 3), TARN_F32, device)), *r = good(tarn_requires_grad(good(tarn_clone(x)), true));
+    tarn_tensor *x = good(tarn_zeros(TARN_SHAPE(0, 2, 3), TARN_F32, device)),
+                *r = good(tarn_requires_grad(good(tarn_clone(x)), true));
     tarn_tensor *y = good(tarn_batchnorm_relu(x, r, w, b, numbers(0, 0), numbers(1, 1), NULL));
     assert_shape(y, 0, 2, 3);
     assert_true(tarn_backward_from(y, x, NULL));
@@ -206,7 +217,8 @@ static void wrong_operands_are_errors_that_name_them(void **state)
     (void)state;
     tarn_batchnorm_options training = {.training = true};
     tarn_tensor *x = good(tarn_ones(TARN_SHAPE(5, 3, 4), TARN_F32, device));
-    assert_null(tarn_batchnorm_relu(x, good(tarn_ones(TARN_SHAPE(5, 3, 1), TARN_F32, device)), NULL, NULL, NULL, NULL, &training));
+    assert_null(tarn_batchnorm_relu(x, good(tarn_ones(TARN_SHAPE(5, 3, 1), TARN_F32, device)), NULL, NULL, NULL, NULL,
+                                    &training));
     assert_error(TARN_ERROR_SHAPE, "batchnorm_relu: x [5, 3, 4] and residual [5, 3, 1] must have one shape");
     assert_null(tarn_batchnorm_relu(x, good(tarn_cast(x, TARN_F64)), NULL, NULL, NULL, NULL, &training));
     assert_error(TARN_ERROR_DTYPE, "batchnorm_relu: x is f32 and residual is f64");

@@ -1,5 +1,6 @@
-/* test_blocks.c: tensors that hold blocks: their bytes travel unchanged, they become the elements they stand for, rows are gathered and multiplied, on every
- * instruction level of this processor and with any number of threads; everything else refuses them. */
+/* test_blocks.c: tensors that hold blocks: their bytes travel unchanged, they become the elements they stand for, rows
+ * are gathered and multiplied, on every instruction level of this processor and with any number of threads; everything
+ * else refuses them. */
 #include <math.h>
 #include <string.h>
 
@@ -23,7 +24,8 @@ static tarn_device cpu(void)
 /* A weight of blocks, normal numbers with some large ones among them. */
 static tarn_tensor *weight_of(tarn_dtype dtype, int64_t out, int64_t in)
 {
-    tarn_tensor *plain = tarn_mul(tarn_normal(TARN_SHAPE(out, in), 0, 1, TARN_F32, cpu()), tarn_exp(tarn_normal(TARN_SHAPE(out, in), 0, 1, TARN_F32, cpu())));
+    tarn_tensor *plain = tarn_mul(tarn_normal(TARN_SHAPE(out, in), 0, 1, TARN_F32, cpu()),
+                                  tarn_exp(tarn_normal(TARN_SHAPE(out, in), 0, 1, TARN_F32, cpu())));
     return good(tarn_cast(plain, dtype));
 }
 
@@ -34,7 +36,7 @@ static int64_t length_of(tarn_dtype dtype, int which)
     return tarn_dtype_block(dtype) == 32 ? in_32s[which] : in_256s[which];
 }
 
-/* ---- bytes ----------------------------------------------------------------------------------------------------------------- */
+/* ---- bytes ------------------------------------------------------------------------------------------------------- */
 
 static void assert_same_bytes(const tarn_tensor *a, const tarn_tensor *b)
 {
@@ -54,7 +56,8 @@ static void bytes_travel_unchanged(void **state)
     uint64_t random = test_seed(3);
     tarn_device mirror = tarn_device_parse("mirror:0");
     for (int k = 0; k < 4; k++) {
-        int64_t in = 3 * tarn_dtype_block(kinds[k]), bytes = 5 * in / tarn_dtype_block(kinds[k]) * (int64_t)tarn_dtype_size(kinds[k]);
+        int64_t in = 3 * tarn_dtype_block(kinds[k]),
+                bytes = 5 * in / tarn_dtype_block(kinds[k]) * (int64_t)tarn_dtype_size(kinds[k]);
         unsigned char given[15 * 210], back[15 * 210];
         for (int64_t i = 0; i < bytes; i++)
             given[i] = (unsigned char)random_bits(&random);
@@ -74,7 +77,7 @@ static void bytes_travel_unchanged(void **state)
     }
 }
 
-/* ---- elements -------------------------------------------------------------------------------------------------------------- */
+/* ---- elements ---------------------------------------------------------------------------------------------------- */
 
 static float *decoded(const tarn_tensor *w)
 {
@@ -106,7 +109,8 @@ static void blocks_become_the_elements_they_stand_for(void **state)
         assert_close(turned, good(tarn_contiguous(tarn_transpose(plain, 0, 1))), 0);
         char *blocks = malloc((size_t)tarn_bytes(w));
         tarn__blocks_encode(kinds[k], expected, count, blocks);
-        assert_same_bytes(good(tarn_cast(plain, kinds[k])), good(tarn_from(blocks, TARN_SHAPE(7, in), kinds[k], cpu())));
+        assert_same_bytes(good(tarn_cast(plain, kinds[k])),
+                          good(tarn_from(blocks, TARN_SHAPE(7, in), kinds[k], cpu())));
         free(expected), free(values), free(blocks);
     }
 }
@@ -116,11 +120,22 @@ static void views_along_the_outer_axes_are_blocks_still(void **state)
     (void)state;
     for (int k = 0; k < 4; k++) {
         int64_t in = length_of(kinds[k], 2), block = tarn_dtype_block(kinds[k]);
-        tarn_tensor *w = good(tarn_reshape(weight_of(kinds[k], 24, in), TARN_SHAPE(4, 6, in))), *plain = good(tarn_cast(w, TARN_F32));
-        tarn_tensor *views[] = {tarn_slice(w, 1, 2, 5), tarn_transpose(w, 0, 1), tarn_flip(w, TARN_AXES(0)), tarn_stride(w, TARN_SHAPE(2, 3, 1)),
-                                tarn_reshape(w, TARN_SHAPE(2, 12, -1)), tarn_unsqueeze(w, 1), tarn_slice(w, 0, 4, 4)};
-        tarn_tensor *same[] = {tarn_slice(plain, 1, 2, 5), tarn_transpose(plain, 0, 1), tarn_flip(plain, TARN_AXES(0)), tarn_stride(plain, TARN_SHAPE(2, 3, 1)),
-                               tarn_reshape(plain, TARN_SHAPE(2, 12, in)), tarn_unsqueeze(plain, 1), tarn_slice(plain, 0, 4, 4)};
+        tarn_tensor *w = good(tarn_reshape(weight_of(kinds[k], 24, in), TARN_SHAPE(4, 6, in))),
+                    *plain = good(tarn_cast(w, TARN_F32));
+        tarn_tensor *views[] = {tarn_slice(w, 1, 2, 5),
+                                tarn_transpose(w, 0, 1),
+                                tarn_flip(w, TARN_AXES(0)),
+                                tarn_stride(w, TARN_SHAPE(2, 3, 1)),
+                                tarn_reshape(w, TARN_SHAPE(2, 12, -1)),
+                                tarn_unsqueeze(w, 1),
+                                tarn_slice(w, 0, 4, 4)};
+        tarn_tensor *same[] = {tarn_slice(plain, 1, 2, 5),
+                               tarn_transpose(plain, 0, 1),
+                               tarn_flip(plain, TARN_AXES(0)),
+                               tarn_stride(plain, TARN_SHAPE(2, 3, 1)),
+                               tarn_reshape(plain, TARN_SHAPE(2, 12, in)),
+                               tarn_unsqueeze(plain, 1),
+                               tarn_slice(plain, 0, 4, 4)};
         for (int i = 0; i < 7; i++) {
             assert_close(good(tarn_cast(views[i], TARN_F32)), good(same[i]), 0);
             assert_same_bytes(good(tarn_contiguous(views[i])), views[i]);
@@ -147,8 +162,10 @@ static void rows_are_gathered(void **state)
     for (int k = 0; k < 4; k++)
         for (int away = 0; away < 2; away++) {
             tarn_device device = away ? tarn_device_parse("mirror:0") : cpu();
-            tarn_tensor *w = good(tarn_to(weight_of(kinds[k], 9, length_of(kinds[k], 1)), device)), *plain = good(tarn_cast(w, TARN_F32));
-            tarn_tensor *index = good(tarn_from_i64(list, TARN_SHAPE(2, 3), device)), *flat = good(tarn_reshape(index, TARN_SHAPE(6)));
+            tarn_tensor *w = good(tarn_to(weight_of(kinds[k], 9, length_of(kinds[k], 1)), device)),
+                        *plain = good(tarn_cast(w, TARN_F32));
+            tarn_tensor *index = good(tarn_from_i64(list, TARN_SHAPE(2, 3), device)),
+                        *flat = good(tarn_reshape(index, TARN_SHAPE(6)));
             assert_close(good(tarn_embedding(w, index)), good(tarn_embedding(plain, index)), 0);
             tarn_tensor *rows = good(tarn_index_select(w, 0, flat));
             assert_int_equal(tarn_dtype_of(rows), kinds[k]);
@@ -160,7 +177,7 @@ static void rows_are_gathered(void **state)
         }
 }
 
-/* ---- products -------------------------------------------------------------------------------------------------------------- */
+/* ---- products ---------------------------------------------------------------------------------------------------- */
 
 static void products_are_right_up_to_the_rounding_of_x(void **state)
 {
@@ -171,14 +188,19 @@ static void products_are_right_up_to_the_rounding_of_x(void **state)
     for (int round = 0; round < 60; round++) {
         tarn_scope *scope = tarn_scope_open();
         tarn_dtype kind = kinds[round % 4], dtype = dtypes[random_below(&random, 3)];
-        int64_t out = outs[random_below(&random, 5)], in = length_of(kind, (int)random_below(&random, 6)), many = rows[round / 4 % 5];
+        int64_t out = outs[random_below(&random, 5)], in = length_of(kind, (int)random_below(&random, 6)),
+                many = rows[round / 4 % 5];
         tarn_tensor *w = weight_of(kind, out, in), *x = good(tarn_normal(TARN_SHAPE(many, in), 0, 2, dtype, cpu()));
-        tarn_tensor *bias = random_below(&random, 2) ? good(tarn_normal(TARN_SHAPE(out), 0, 1, random_below(&random, 2) ? TARN_F32 : dtype, cpu())) : NULL;
+        tarn_tensor *bias =
+            random_below(&random, 2)
+                ? good(tarn_normal(TARN_SHAPE(out), 0, 1, random_below(&random, 2) ? TARN_F32 : dtype, cpu()))
+                : NULL;
         tarn_tensor *y = good(tarn_linear_apply(x, w, bias));
         assert_int_equal(tarn_dtype_of(y), dtype);
         assert_block_product(x, w, bias, y);
         tarn_device device = tarn_device_parse("mirror:1");
-        tarn_tensor *there = good(tarn_linear_apply(tarn_to(x, device), tarn_to(w, device), bias ? tarn_to(bias, device) : NULL));
+        tarn_tensor *there =
+            good(tarn_linear_apply(tarn_to(x, device), tarn_to(w, device), bias ? tarn_to(bias, device) : NULL));
         assert_close(good(tarn_to(there, cpu())), y, 0);
         tarn_scope_close(scope);
     }
@@ -189,10 +211,13 @@ static void strides_of_x_and_of_the_weight_do_not_matter(void **state)
     (void)state;
     for (int k = 0; k < 4; k++) {
         int64_t in = length_of(kinds[k], 3);
-        tarn_tensor *w = weight_of(kinds[k], 40, in), *part = good(tarn_stride(tarn_slice(w, 0, 3, 40), TARN_SHAPE(3, 1)));
+        tarn_tensor *w = weight_of(kinds[k], 40, in),
+                    *part = good(tarn_stride(tarn_slice(w, 0, 3, 40), TARN_SHAPE(3, 1)));
         tarn_tensor *x = good(tarn_transpose(tarn_normal(TARN_SHAPE(in, 6), 0, 1, TARN_F32, cpu()), 0, 1));
-        assert_close(good(tarn_linear_apply(x, part, NULL)), good(tarn_linear_apply(tarn_contiguous(x), tarn_contiguous(part), NULL)), 0);
-        tarn_tensor *deep = good(tarn_reshape(tarn_contiguous(x), TARN_SHAPE(2, 3, in))), *line = good(tarn_slice(deep, 0, 1, 2));
+        assert_close(good(tarn_linear_apply(x, part, NULL)),
+                     good(tarn_linear_apply(tarn_contiguous(x), tarn_contiguous(part), NULL)), 0);
+        tarn_tensor *deep = good(tarn_reshape(tarn_contiguous(x), TARN_SHAPE(2, 3, in))),
+                    *line = good(tarn_slice(deep, 0, 1, 2));
         assert_shape(good(tarn_linear_apply(deep, part, NULL)), 2, 3, 13);
         assert_shape(good(tarn_linear_apply(tarn_reshape(tarn_slice(line, 1, 0, 1), TARN_SHAPE(in)), part, NULL)), 13);
         assert_shape(good(tarn_linear_apply(tarn_slice(deep, 0, 0, 0), part, NULL)), 0, 3, 13);
@@ -211,7 +236,8 @@ static void a_row_has_the_same_bits_alone_and_among_others_and_with_any_number_o
             assert_true(tarn_set_threads(threads));
             assert_close(good(tarn_linear_apply(x, w, NULL)), y, 0);
             for (int64_t r = 0; r < 9; r += 4)
-                assert_close(good(tarn_linear_apply(tarn_slice(x, 0, r, r + 1), w, NULL)), good(tarn_slice(y, 0, r, r + 1)), 0);
+                assert_close(good(tarn_linear_apply(tarn_slice(x, 0, r, r + 1), w, NULL)),
+                             good(tarn_slice(y, 0, r, r + 1)), 0);
         }
         assert_true(tarn_set_threads(before));
     }
@@ -240,11 +266,15 @@ static void a_frozen_weight_of_16_bits_meets_f32(void **state)
     for (int k = 0; k < 12; k++) {
         tarn_dtype dtype = k % 2 ? TARN_F16 : TARN_BF16;
         tarn_device device = k < 6 ? cpu() : tarn_device_parse("mirror:0");
-        tarn_tensor *w = good(tarn_normal(TARN_SHAPE(67, 515), 0, 0.05, dtype, device)), *bias = good(tarn_normal(TARN_SHAPE(67), 0, 1, TARN_F32, device));
-        tarn_tensor *x = good(tarn_requires_grad(tarn_normal(TARN_SHAPE(rows[k / 2 % 3], 515), 0, 1, TARN_F32, device), true));
-        tarn_tensor *y = good(tarn_linear_apply(x, w, bias)), *g = good(tarn_uniform_like(y, -1, 1)), *wide = good(tarn_cast(w, TARN_F64));
+        tarn_tensor *w = good(tarn_normal(TARN_SHAPE(67, 515), 0, 0.05, dtype, device)),
+                    *bias = good(tarn_normal(TARN_SHAPE(67), 0, 1, TARN_F32, device));
+        tarn_tensor *x =
+            good(tarn_requires_grad(tarn_normal(TARN_SHAPE(rows[k / 2 % 3], 515), 0, 1, TARN_F32, device), true));
+        tarn_tensor *y = good(tarn_linear_apply(x, w, bias)), *g = good(tarn_uniform_like(y, -1, 1)),
+                    *wide = good(tarn_cast(w, TARN_F64));
         assert_int_equal(tarn_dtype_of(y), TARN_F32);
-        assert_close(good(tarn_cast(y, TARN_F64)), good(tarn_linear_apply(tarn_cast(x, TARN_F64), wide, tarn_cast(bias, TARN_F64))), 3e-6);
+        assert_close(good(tarn_cast(y, TARN_F64)),
+                     good(tarn_linear_apply(tarn_cast(x, TARN_F64), wide, tarn_cast(bias, TARN_F64))), 3e-6);
         assert_true(tarn_backward_from(y, g, NULL));
         assert_close(good(tarn_cast(tarn_grad(x), TARN_F64)), good(tarn_matmul(tarn_cast(g, TARN_F64), wide)), 3e-6);
         tarn_linear_apply(x, good(tarn_requires_grad(w, true)), bias);
@@ -260,7 +290,8 @@ static void check_level(const char *name, void (*fill)(tarn__kernel_row *rows))
     for (int k = 0; k < 4; k++)
         for (int many = 1; many <= 11; many += 5) {
             int64_t in = length_of(kinds[k], 3 + many % 3);
-            tarn_tensor *w = weight_of(kinds[k], 37, in), *x = good(tarn_normal(TARN_SHAPE(many, in), 0, 1, TARN_F32, cpu()));
+            tarn_tensor *w = weight_of(kinds[k], 37, in),
+                        *x = good(tarn_normal(TARN_SHAPE(many, in), 0, 1, TARN_F32, cpu()));
             tarn_tensor *y = good(tarn_empty(TARN_SHAPE(many, 37), TARN_F32, cpu()));
             tarn__view views[3] = {{.rank = 2, .dtype = TARN_F32, .memory = tarn_data(x), .shape = {many, in}},
                                    {.rank = 2, .dtype = kinds[k], .memory = tarn_data(w), .shape = {37, in}},
@@ -315,14 +346,16 @@ static void the_gradient_of_x_is_that_of_the_elements(void **state)
             tarn_tensor *w = weight_of(kinds[k], 21, in), *plain = good(tarn_cast(w, TARN_F64));
             tarn_tensor *x = good(tarn_requires_grad(tarn_normal(TARN_SHAPE(2, 3, in), 0, 1, dtype, cpu()), true));
             tarn_tensor *bias = good(tarn_requires_grad(tarn_normal(TARN_SHAPE(21), 0, 1, TARN_F32, cpu()), true));
-            tarn_tensor *g = good(tarn_normal(TARN_SHAPE(2, 3, 21), 0, 1, dtype, cpu())), *wide = good(tarn_cast(g, TARN_F64));
+            tarn_tensor *g = good(tarn_normal(TARN_SHAPE(2, 3, 21), 0, 1, dtype, cpu())),
+                        *wide = good(tarn_cast(g, TARN_F64));
             assert_true(tarn_backward_from(good(tarn_linear_apply(x, w, bias)), g, NULL));
             assert_close(good(tarn_cast(tarn_grad(x), TARN_F64)), good(tarn_matmul(wide, plain)), half ? 2e-2 : 1e-5);
-            assert_close(good(tarn_cast(tarn_grad(bias), TARN_F64)), good(tarn_sum(wide, TARN_AXES(0, 1), false)), half ? 2e-2 : 1e-5);
+            assert_close(good(tarn_cast(tarn_grad(bias), TARN_F64)), good(tarn_sum(wide, TARN_AXES(0, 1), false)),
+                         half ? 2e-2 : 1e-5);
         }
 }
 
-/* ---- modules and files ----------------------------------------------------------------------------------------------------- */
+/* ---- modules and files ------------------------------------------------------------------------------------------- */
 
 static void a_module_keeps_blocks_as_they_are(void **state)
 {
@@ -340,7 +373,7 @@ static void a_module_keeps_blocks_as_they_are(void **state)
     tarn_module_free(module);
 }
 
-/* ---- everything else ------------------------------------------------------------------------------------------------------- */
+/* ---- everything else --------------------------------------------------------------------------------------------- */
 
 static void what_computes_with_elements_refuses_blocks(void **state)
 {

@@ -1,4 +1,5 @@
-/* test_blocks_composed.c: a device that has no product for blocks turns the weight into elements, some rows at a time, without the CPU's help. */
+/* test_blocks_composed.c: a device that has no product for blocks turns the weight into elements, some rows at a time,
+ * without the CPU's help. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -16,16 +17,21 @@ static void products_and_gradients_are_those_of_the_elements(void **state)
             tarn_scope *scope = tarn_scope_open();
             tarn_dtype dtype = half ? TARN_BF16 : TARN_F32;
             int64_t out = k == 0 && !half ? 3500 : 90, in = out > 100 ? 2048 : 512;
-            tarn_tensor *w = good(tarn_to(tarn_cast(tarn_normal(TARN_SHAPE(out, in), 0, 0.04, TARN_F32, tarn_device_cpu()), kinds[k]), device));
+            tarn_tensor *w = good(tarn_to(
+                tarn_cast(tarn_normal(TARN_SHAPE(out, in), 0, 0.04, TARN_F32, tarn_device_cpu()), kinds[k]), device));
             tarn_tensor *x = good(tarn_requires_grad(tarn_normal(TARN_SHAPE(3, in), 0, 1, dtype, device), true));
-            tarn_tensor *bias = good(tarn_normal(TARN_SHAPE(out), 0, 1, TARN_F32, device)), *g = good(tarn_normal(TARN_SHAPE(3, out), 0, 1, dtype, device));
+            tarn_tensor *bias = good(tarn_normal(TARN_SHAPE(out), 0, 1, TARN_F32, device)),
+                        *g = good(tarn_normal(TARN_SHAPE(3, out), 0, 1, dtype, device));
             int64_t before = tarn_stats().fallbacks;
             tarn_tensor *y = good(tarn_linear_apply(x, w, bias));
             assert_true(tarn_backward_from(y, g, NULL));
             assert_int_equal(tarn_stats().fallbacks, before);
-            tarn_tensor *wide = good(tarn_cast(w, TARN_F64)), *expected = tarn_linear_apply(tarn_cast(tarn_detach(x), TARN_F64), wide, tarn_cast(bias, TARN_F64));
+            tarn_tensor *wide = good(tarn_cast(w, TARN_F64)),
+                        *expected =
+                            tarn_linear_apply(tarn_cast(tarn_detach(x), TARN_F64), wide, tarn_cast(bias, TARN_F64));
             assert_close(good(tarn_cast(y, TARN_F64)), good(expected), half ? 2e-2 : 1e-5);
-            assert_close(good(tarn_cast(tarn_grad(x), TARN_F64)), good(tarn_matmul(tarn_cast(g, TARN_F64), wide)), half ? 2e-2 : 1e-5);
+            assert_close(good(tarn_cast(tarn_grad(x), TARN_F64)), good(tarn_matmul(tarn_cast(g, TARN_F64), wide)),
+                         half ? 2e-2 : 1e-5);
             tarn_scope_close(scope);
         }
 }

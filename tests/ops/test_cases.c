@@ -1,6 +1,7 @@
 /*
- * Every operation, by its cases: made from the table that the library is built from, so that nobody can add an operation without a case, or
- * a differentiable one without a gradient check. TARN_TEST_DEVICE names the device to run on; the CPU otherwise.
+ * Every operation, by its cases: made from the table that the library is built from, so that nobody can add an
+ * operation without a case, or a differentiable one without a gradient check. TARN_TEST_DEVICE names the device to run
+ * on; the CPU otherwise.
  */
 #include "cases/cases.h"
 #include "core/device/device.h"
@@ -12,7 +13,7 @@
 
 static tarn_device device;
 
-/* ---- helpers --------------------------------------------------------------------------------------------------------------- */
+/* ---- helpers ----------------------------------------------------------------------------------------------------- */
 
 /* Stops the test with the case's name, what was being done, and the pending error if there is one. */
 static void stop(const tarn__case *one, const char *doing)
@@ -62,7 +63,8 @@ static tarn_tensor *upstream_like(tarn_tensor *output)
     double *values = malloc(sizeof(double) * (size_t)(count + 1));
     for (int64_t i = 0; i < count; i++)
         values[i] = (i % 2 ? 1 : -1) * (0.5 + (double)((i * 7919 + 13) % 1021) / 1021);
-    tarn_tensor *made = tarn_cast(tarn_from_f64(values, tarn_shape_of(output), tarn_device_cpu()), tarn_dtype_of(output));
+    tarn_tensor *made =
+        tarn_cast(tarn_from_f64(values, tarn_shape_of(output), tarn_device_cpu()), tarn_dtype_of(output));
     made = tarn_to(made, tarn_device_of(output));
     free(values);
     return made;
@@ -84,7 +86,7 @@ static void make_upstreams(const tarn__case *one, tarn_tensor *const *out, tarn_
         upstream[i] = out[i] && tarn__case_smooth(one, i) ? upstream_like(out[i]) : NULL;
 }
 
-/* ---- the list -------------------------------------------------------------------------------------------------------------- */
+/* ---- the list ---------------------------------------------------------------------------------------------------- */
 
 static void has_its_cases(void **state)
 {
@@ -106,7 +108,7 @@ static void has_its_cases(void **state)
         fail_msg("%s is differentiable, but no case in src/cases/list.c checks its gradient", row->name);
 }
 
-/* ---- gradients against differences ----------------------------------------------------------------------------------------- */
+/* ---- gradients against differences ------------------------------------------------------------------------------- */
 
 /* One tensor from all outputs that carry a gradient. */
 static tarn_tensor *run_block(tarn_tensor *const *in, int count, void *ctx)
@@ -140,14 +142,16 @@ static void gradients_agree_with_differences(void **state)
                 any = true;
             }
         if (any)
-            require(tarn_gradcheck(run_block, &one, in, one.inputs, &(tarn_gradcheck_options){.step = one.step}), &one, "gradient check");
+            require(tarn_gradcheck(run_block, &one, in, one.inputs, &(tarn_gradcheck_options){.step = one.step}), &one,
+                    "gradient check");
         tarn_scope_close(scope);
     }
 }
 
-/* ---- values and gradients in every dtype and layout ------------------------------------------------------------------------- */
+/* ---- values and gradients in every dtype and layout -------------------------------------------------------------- */
 
-/* How far a result of that dtype may be from the f64 one of a size: 2 units in the last place for 16 bits. Whole numbers are exact. */
+/* How far a result of that dtype may be from the f64 one of a size: 2 units in the last place for 16 bits. Whole
+ * numbers are exact. */
 static double allowed(tarn_dtype dtype, double size)
 {
     switch (dtype) {
@@ -173,7 +177,8 @@ static bool close_to(tarn_tensor *found, tarn_tensor *wanted, tarn_dtype dtype, 
         snprintf(text, size, "the shapes differ");
         return false;
     }
-    double *a = malloc(sizeof(double) * (size_t)(count + 1)), *b = malloc(sizeof(double) * (size_t)(count + 1)), squares = 0;
+    double *a = malloc(sizeof(double) * (size_t)(count + 1)), *b = malloc(sizeof(double) * (size_t)(count + 1)),
+           squares = 0;
     bool good = a && b && tarn_read_f64(found, a, count) && tarn_read_f64(wanted, b, count);
     for (int64_t i = 0; good && i < count; i++)
         squares += isfinite(b[i]) ? b[i] * b[i] : 0;
@@ -197,7 +202,8 @@ static tarn_tensor *reference_of(tarn_tensor *x)
     return tarn_dtype_of(x) >= TARN_I32 ? tarn_clone(x) : tarn_clone(tarn_cast(x, TARN_F64));
 }
 
-static void check_against_f64(const tarn__case *letters, const tarn__scale *scale, tarn_dtype dtype, tarn__layout layout)
+static void check_against_f64(const tarn__case *letters, const tarn__scale *scale, tarn_dtype dtype,
+                              tarn__layout layout)
 {
     tarn__case one = tarn__case_resolve(letters, scale, dtype), wide = tarn__case_resolve(letters, scale, TARN_F64);
     tarn_tensor *in[TARN__CASE_INPUTS], *out[TARN__CASE_OUTPUTS], *up[TARN__CASE_OUTPUTS];
@@ -223,9 +229,11 @@ static void check_against_f64(const tarn__case *letters, const tarn__scale *scal
         return;
     require(walk_back(&one, out, up) && walk_back(&wide, out64, up64), &one, doing);
     for (int i = 0; i < one.inputs; i++) {
-        tarn_tensor *grad = tarn__case_flows(&one, i) ? tarn_grad(in[i]) : NULL, *grad64 = grad ? tarn_grad(in64[i]) : NULL;
+        tarn_tensor *grad = tarn__case_flows(&one, i) ? tarn_grad(in[i]) : NULL,
+                    *grad64 = grad ? tarn_grad(in64[i]) : NULL;
         tarn_dtype digits = coarser(dtype, tarn_dtype_of(out[0]));
-        if (!grad != !tarn__case_flows(&one, i) || (grad && (!grad64 || !close_to(grad, grad64, digits, text, sizeof(text)))))
+        if (!grad != !tarn__case_flows(&one, i) ||
+            (grad && (!grad64 || !close_to(grad, grad64, digits, text, sizeof(text)))))
             fail_msg("%s (%s), %s, gradient of input %d, seed %d: %s", one.operation, one.variant, doing, i, SEED,
                      grad ? text : "none came");
     }
@@ -253,17 +261,17 @@ static void every_layout_agrees_with_f64(int op, tarn_dtype dtype)
 }
 
 /* A test for each dtype: under a tool that is slow they can be taken at once. */
-#define LAYOUTS_OF(name, dtype)                                                                                                           \
-    static void layouts_of_##name(void **state)                                                                                           \
-    {                                                                                                                                     \
-        every_layout_agrees_with_f64(*(int *)*state, dtype);                                                                              \
+#define LAYOUTS_OF(name, dtype) \
+    static void layouts_of_##name(void **state) \
+    { \
+        every_layout_agrees_with_f64(*(int *)*state, dtype); \
     }
 LAYOUTS_OF(f64, TARN_F64)
 LAYOUTS_OF(f32, TARN_F32)
 LAYOUTS_OF(bf16, TARN_BF16)
 LAYOUTS_OF(f16, TARN_F16)
 
-/* ---- the same bits with any number of threads ------------------------------------------------------------------------------- */
+/* ---- the same bits with any number of threads -------------------------------------------------------------------- */
 
 /* Appends a tensor's bytes to a buffer that grows. */
 typedef struct bytes {
@@ -327,8 +335,9 @@ static void check_threads(const tarn__case *one, tarn_dtype dtype, tarn__layout 
 #define IS_SLOW 0
 #endif
 
-/* All of it takes a minute. The address sanitizer, many times slower, is given one dtype, dense and in general layout; TARN_TEST_QUICK keeps one of both,
- * and on a device, where a sanitizer takes minutes for the squares of these, fewer and shorter texts. */
+/* All of it takes a minute. The address sanitizer, many times slower, is given one dtype, dense and in general layout;
+ * TARN_TEST_QUICK keeps one of both, and on a device, where a sanitizer takes minutes for the squares of these, fewer
+ * and shorter texts. */
 static void threads_do_not_change_a_bit(void **state)
 {
     static const tarn_dtype dtypes[] = {TARN_F32, TARN_BF16, TARN_F64};
@@ -341,7 +350,8 @@ static void threads_do_not_change_a_bit(void **state)
     tarn__case one;
     for (int d = 0; d < (quick || IS_SLOW ? 1 : 3); d++)
         for (int at = 0; next_case(op, &at, &large, dtypes[d], &one);)
-            for (int layout = TARN__DENSE; layout < (quick ? 1 : TARN__LAYOUTS); layout += IS_SLOW ? TARN__GENERAL : 1) {
+            for (int layout = TARN__DENSE; layout < (quick ? 1 : TARN__LAYOUTS);
+                 layout += IS_SLOW ? TARN__GENERAL : 1) {
                 tarn_scope *scope = tarn_scope_open();
                 check_threads(&one, dtypes[d], (tarn__layout)layout);
                 tarn_scope_close(scope);
@@ -349,7 +359,7 @@ static void threads_do_not_change_a_bit(void **state)
     tarn_set_threads(threads);
 }
 
-/* ---- the kernels that are listed --------------------------------------------------------------------------------------------- */
+/* ---- the kernels that are listed --------------------------------------------------------------------------------- */
 
 /* A gradient's sink may use these; an operand that must be dense is copied. */
 static bool is_sinks_own(tarn__kernel kernel)
@@ -363,11 +373,11 @@ static void check_kernels(const tarn__case *one, const tarn__op_row *row, bool b
         int64_t runs = 0;
         for (int slot = 0; slot < TARN__MAX_BACKENDS; slot++)
             runs += tarn__kernel_runs(slot, (tarn__kernel)k);
-        bool listed = tarn__op_lists_kernel(row, (tarn__kernel)k, backward) || (backward && is_sinks_own((tarn__kernel)k)) ||
-                      (may_copy && k == TARN__K_copy);
+        bool listed = tarn__op_lists_kernel(row, (tarn__kernel)k, backward) ||
+                      (backward && is_sinks_own((tarn__kernel)k)) || (may_copy && k == TARN__K_copy);
         if (runs > 0 && !listed)
-            fail_msg("the %s of %s (%s) runs the kernel %s, which its row does not list", backward ? "backward" : "forward", one->operation,
-                     one->variant, tarn__kernel_names[k]);
+            fail_msg("the %s of %s (%s) runs the kernel %s, which its row does not list",
+                     backward ? "backward" : "forward", one->operation, one->variant, tarn__kernel_names[k]);
     }
 }
 
@@ -381,7 +391,8 @@ static void runs_the_kernels_it_lists(void **state)
         for (int general = 0; general < 2; general++) {
             tarn_scope *scope = tarn_scope_open();
             tarn_tensor *in[TARN__CASE_INPUTS], *out[TARN__CASE_OUTPUTS], *up[TARN__CASE_OUTPUTS];
-            require(tarn__case_make(&one, TARN_F32, general ? TARN__GENERAL : TARN__DENSE, device, SEED, in), &one, "making inputs");
+            require(tarn__case_make(&one, TARN_F32, general ? TARN__GENERAL : TARN__DENSE, device, SEED, in), &one,
+                    "making inputs");
             ask_for_gradients(&one, in);
             tarn_stats_reset();
             require(tarn__case_run(&one, in, out), &one, "forward");
@@ -394,7 +405,7 @@ static void runs_the_kernels_it_lists(void **state)
         }
 }
 
-/* ---- the functions of elementwise.def ---------------------------------------------------------------------------------------- */
+/* ---- the functions of elementwise.def ---------------------------------------------------------------------------- */
 
 /* A row without its public prototypes does not compile. */
 static const struct {
@@ -451,12 +462,15 @@ static void inplace_forms_give_the_same_bits(void **state)
     (void)state;
     tarn_scope *scope = tarn_scope_open();
     for (size_t i = 0; i < sizeof(unary_functions) / sizeof(unary_functions[0]); i++)
-        assert_same_bits(unary_functions[i].value(some_values(0.3)), unary_functions[i].inplace(some_values(0.3)), unary_functions[i].name);
+        assert_same_bits(unary_functions[i].value(some_values(0.3)), unary_functions[i].inplace(some_values(0.3)),
+                         unary_functions[i].name);
     for (size_t i = 0; i < sizeof(binary_functions) / sizeof(binary_functions[0]); i++)
         if (binary_functions[i].inplace)
             assert_same_bits(binary_functions[i].value(some_values(0.3), some_values(-1.15)),
-                             binary_functions[i].inplace(some_values(0.3), some_values(-1.15)), binary_functions[i].name);
-    assert_same_bits(tarn_leaky_relu(some_values(-1), 0.1), tarn_leaky_relu_inplace(some_values(-1), 0.1), "leaky_relu");
+                             binary_functions[i].inplace(some_values(0.3), some_values(-1.15)),
+                             binary_functions[i].name);
+    assert_same_bits(tarn_leaky_relu(some_values(-1), 0.1), tarn_leaky_relu_inplace(some_values(-1), 0.1),
+                     "leaky_relu");
     assert_same_bits(tarn_clamp(some_values(-1), -0.5, 0), tarn_clamp_inplace(some_values(-1), -0.5, 0), "clamp");
     tarn_scope_close(scope);
 }
@@ -478,7 +492,8 @@ static void every_case_names_an_operation(void **state)
         if (tarn_op_find(one->operation) < 0)
             fail_msg("the list has a case of '%s', which is no operation", one->operation);
         for (int k = 0; k < i; k++)
-            if (strcmp(one->operation, tarn__case_at(k)->operation) == 0 && strcmp(one->variant, tarn__case_at(k)->variant) == 0)
+            if (strcmp(one->operation, tarn__case_at(k)->operation) == 0 &&
+                strcmp(one->variant, tarn__case_at(k)->variant) == 0)
                 fail_msg("%s has two cases named '%s'", one->operation, one->variant);
     }
 }
@@ -497,7 +512,8 @@ static void plain_calls_give_the_same_bits(void **state)
         if (!call)
             continue;
         tarn_scope *scope = tarn_scope_open();
-        require(tarn__case_make(&one, TARN_F32, TARN__DENSE, device, SEED, in) && tarn__case_run(&one, in, out), &one, "by name");
+        require(tarn__case_make(&one, TARN_F32, TARN__DENSE, device, SEED, in) && tarn__case_run(&one, in, out), &one,
+                "by name");
         tarn_tensor *plain = call(&one, in);
         char text[200];
         require(plain && close_to(plain, out[0], TARN_BOOL, text, sizeof(text)), &one, "plain call");
@@ -505,7 +521,7 @@ static void plain_calls_give_the_same_bits(void **state)
     }
 }
 
-/* ---- one test for each operation and question ------------------------------------------------------------------------------- */
+/* ---- one test for each operation and question -------------------------------------------------------------------- */
 
 /* A test that stopped half-way leaves its scopes and threads; the next one starts afresh. */
 static int clean_up(void **state)
@@ -566,7 +582,8 @@ int main(void)
         numbers[op] = op;
         for (int q = 0; q < QUESTIONS; q++) {
             char *name = names[op * QUESTIONS + q];
-            if ((op * (QUESTIONS + 1) + q) % parts != part) /* + 1: every part has all questions, of different operations */
+            /* + 1: every part has all questions, of different operations */
+            if ((op * (QUESTIONS + 1) + q) % parts != part)
                 continue;
             snprintf(name, sizeof(names[0]), "%s: %s", tarn__op_row_at(op)->name, questions[q].text);
             tests[count++] = (struct CMUnitTest){name, questions[q].run, NULL, clean_up, &numbers[op]};

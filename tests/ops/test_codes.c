@@ -1,4 +1,5 @@
-/* test_codes.c: rows in 8 bits against blocks of Q8_0, and codes of any width. TARN_TEST_DEVICE names another device than the CPU. */
+/* test_codes.c: rows in 8 bits against blocks of Q8_0, and codes of any width. TARN_TEST_DEVICE names another device
+ * than the CPU. */
 #include "ops/codes.h"
 #include "support/check.h"
 
@@ -46,7 +47,8 @@ static void groups_are_blocks(void **state)
 static void ties_go_away_from_zero(void **state)
 {
     (void)state;
-    float values[32] = {127, 0.5f, -0.5f, 1.5f, -1.5f, 2.5f, -2.5f, 0.49999997f, -0.49999997f, 126.5f, -126.5f, 3.4999998f};
+    float values[32] = {127,   0.5f,        -0.5f,        1.5f,   -1.5f,   2.5f,
+                        -2.5f, 0.49999997f, -0.49999997f, 126.5f, -126.5f, 3.4999998f};
     const float expected[] = {127, 1, -1, 2, -2, 3, -3, 0, 0, 127, -127, 3};
     tarn_tensor *scales, *x = good(tarn_from_f32(values, TARN_SHAPE(1, 1, 1, 32), device));
     tarn_tensor *codes = good(tarn__codes_encode(x, &scales)), *y = back(tarn__codes_decode(codes, scales, TARN_F32));
@@ -76,12 +78,15 @@ static void rows_of_any_width(void **state)
 static void views_are_read_where_they_lie(void **state)
 {
     (void)state;
-    tarn_tensor *x = rows_of(2, 7, 3, 48, TARN_F32), *turned = good(tarn_permute(tarn_to(x, device), TARN_AXES(0, 2, 1, 3))), *scales, *plain_scales;
-    tarn_tensor *codes = good(tarn__codes_encode(turned, &scales)), *plain = good(tarn__codes_encode(good(tarn_contiguous(turned)), &plain_scales));
+    tarn_tensor *x = rows_of(2, 7, 3, 48, TARN_F32),
+                *turned = good(tarn_permute(tarn_to(x, device), TARN_AXES(0, 2, 1, 3))), *scales, *plain_scales;
+    tarn_tensor *codes = good(tarn__codes_encode(turned, &scales)),
+                *plain = good(tarn__codes_encode(good(tarn_contiguous(turned)), &plain_scales));
     assert_close(back(tarn_cast(codes, TARN_F32)), back(tarn_cast(plain, TARN_F32)), 0);
     assert_close(back(tarn_cast(scales, TARN_F32)), back(tarn_cast(plain_scales, TARN_F32)), 0);
     tarn_tensor *whole = good(tarn__codes_decode(codes, scales, TARN_F32));
-    tarn_tensor *part = good(tarn__codes_decode(good(tarn_slice(codes, 2, 2, 5)), good(tarn_slice(scales, 2, 2, 5)), TARN_F32));
+    tarn_tensor *part =
+        good(tarn__codes_decode(good(tarn_slice(codes, 2, 2, 5)), good(tarn_slice(scales, 2, 2, 5)), TARN_F32));
     assert_close(back(part), back(tarn_slice(whole, 2, 2, 5)), 0);
 }
 
@@ -93,7 +98,8 @@ static void what_is_not_finite_stays_so(void **state)
     for (int i = 0; i < 3; i++) {
         tarn_tensor *x = good(tarn_ones(TARN_SHAPE(1, 1, 2, 64), TARN_F32, CPU)), *scales;
         assert_true(tarn_fill_inplace(tarn_slice(tarn_slice(x, 2, 1, 2), 3, 40, 41), odd[i]));
-        tarn_tensor *codes = good(tarn__codes_encode(good(tarn_to(x, device)), &scales)), *y = back(tarn__codes_decode(codes, scales, TARN_F32));
+        tarn_tensor *codes = good(tarn__codes_encode(good(tarn_to(x, device)), &scales)),
+                    *y = back(tarn__codes_decode(codes, scales, TARN_F32));
         for (int64_t d = 0; d < 64; d++) {
             double before = tarn_item_at(y, TARN_SHAPE(0, 0, 0, d)), beside = tarn_item_at(y, TARN_SHAPE(0, 0, 1, d));
             assert_true(isfinite(before) && isfinite(beside) == (d < 32));
@@ -105,10 +111,8 @@ int main(void)
 {
     device = test_device("cpu");
     const struct CMUnitTest tests[] = {
-        in_scope(groups_are_blocks),
-        in_scope(ties_go_away_from_zero),
-        in_scope(rows_of_any_width),
-        in_scope(views_are_read_where_they_lie),
+        in_scope(groups_are_blocks),           in_scope(ties_go_away_from_zero),
+        in_scope(rows_of_any_width),           in_scope(views_are_read_where_they_lie),
         in_scope(what_is_not_finite_stays_so),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

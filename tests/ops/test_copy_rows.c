@@ -1,4 +1,5 @@
-/* Copies of rows of every length and element size, against plain loops: dense, every second element, turned round, and both; and matrices turned over their diagonal. */
+/* Copies of rows of every length and element size, against plain loops: dense, every second element, turned round, and
+ * both; and matrices turned over their diagonal. */
 #include <stdlib.h>
 
 #include "support/check.h"
@@ -37,8 +38,8 @@ static void check_rows(tarn_dtype dtype, int64_t width, int64_t begin, int64_t s
     for (int64_t row = 0, k = 0; row < SLABS * ROWS; row++)
         for (int64_t i = 0; row % ROWS != 0 && i < n; i++, k++)
             if (memcmp(to + k * size, from + (row * width + begin + i * step) * size, (size_t)size) != 0)
-                fail_msg("%s, rows of %lld, step %lld: element %lld of row %lld is not the one copied", tarn_dtype_name(dtype), (long long)n,
-                         (long long)step, (long long)i, (long long)row);
+                fail_msg("%s, rows of %lld, step %lld: element %lld of row %lld is not the one copied",
+                         tarn_dtype_name(dtype), (long long)n, (long long)step, (long long)i, (long long)row);
     free(from), free(to);
     tarn_scope_close(scope);
 }
@@ -48,7 +49,8 @@ static void check_step(int64_t step)
     for (size_t d = 0; d < sizeof(dtypes) / sizeof(dtypes[0]); d++)
         for (int64_t n = 1; n <= LONGEST; n++) {
             int64_t reach = (n - 1) * (step < 0 ? -step : step) + 1;
-            for (int64_t gap = 0; gap < 2; gap++) /* the row's first and last elements are the memory's, or lie one within */
+            /* the row's first and last elements are the memory's, or lie one within */
+            for (int64_t gap = 0; gap < 2; gap++)
                 check_rows(dtypes[d], reach + 2 * gap, step < 0 ? gap + reach - 1 : gap, step, n);
         }
 }
@@ -94,7 +96,8 @@ static void rows_laid_into_a_frame_leave_the_frame_alone(void **state)
     }
 }
 
-/* Matrices turned over their diagonal: whole tiles, less than one, and what is left beside and below them; also parts of larger ones. */
+/* Matrices turned over their diagonal: whole tiles, less than one, and what is left beside and below them; also parts
+ * of larger ones. */
 static void check_turned(tarn_dtype dtype, int64_t rows, int64_t columns, int64_t skip)
 {
     tarn_scope *scope = tarn_scope_open();
@@ -108,9 +111,10 @@ static void check_turned(tarn_dtype dtype, int64_t rows, int64_t columns, int64_
     for (int64_t slab = 0, k = 0; slab < SLABS; slab++)
         for (int64_t c = 0; c < columns; c++)
             for (int64_t r = 0; r < rows; r++, k++)
-                if (memcmp(to + k * size, from + ((slab * height + skip + r) * width + skip + c) * size, (size_t)size) != 0)
-                    fail_msg("%s [%lld, %lld]: row %lld, column %lld is not where it belongs", tarn_dtype_name(dtype), (long long)rows, (long long)columns, (long long)r,
-                             (long long)c);
+                if (memcmp(to + k * size, from + ((slab * height + skip + r) * width + skip + c) * size,
+                           (size_t)size) != 0)
+                    fail_msg("%s [%lld, %lld]: row %lld, column %lld is not where it belongs", tarn_dtype_name(dtype),
+                             (long long)rows, (long long)columns, (long long)r, (long long)c);
     free(from), free(to);
     tarn_scope_close(scope);
 }

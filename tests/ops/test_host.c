@@ -46,8 +46,8 @@ static void compare(const tarn__case *one)
     grads[0] = array_of(upstream);
     assert_true(tarn_backward_from(out[0], upstream, NULL));
     tarn_no_grad_open(); /* which is the caller's, and does not matter */
-    bool done = tarn_apply_host_backward(one->operation, CPU, arrays, one->inputs, one->attribute, one->attributes, grads,
-                                         info.outputs, wanted, results);
+    bool done = tarn_apply_host_backward(one->operation, CPU, arrays, one->inputs, one->attribute, one->attributes,
+                                         grads, info.outputs, wanted, results);
     tarn_no_grad_close();
     if (!done)
         fail_msg("%s %s: %s", one->operation, one->variant ? one->variant : "", tarn_error());
@@ -67,9 +67,10 @@ static void compare(const tarn__case *one)
 static void host_arrays_give_the_gradients_of_tensors(void **state)
 {
     (void)state;
-    static const char *const names[] = {"add",    "mul",           "div",       "exp",     "gelu",      "sum",    "max",
-                                        "matmul", "linear",        "layernorm", "softmax", "conv2d",    "gather", "concat",
-                                        "where",  "cross_entropy", "permute",   "pow",     "batchnorm", "mse_loss"};
+    static const char *const names[] = {"add",           "mul",     "div",    "exp",       "gelu",
+                                        "sum",           "max",     "matmul", "linear",    "layernorm",
+                                        "softmax",       "conv2d",  "gather", "concat",    "where",
+                                        "cross_entropy", "permute", "pow",    "batchnorm", "mse_loss"};
     const tarn__scale scale = tarn__scale_small();
     int tried = 0;
     for (int c = 0; c < tarn__case_count(); c++) {
@@ -100,7 +101,8 @@ static void every_float_input_is_wanted_by_default(void **state)
     assert_null(grads[1].data);
     assert_memory_equal(grads[0].data, ((float[]){0, 10, 1, 0}), 16);
     tarn_array_free(&grads[0]);
-    assert_true(tarn_apply_host_backward("mul", CPU, (tarn_array[]){inputs[0], inputs[0]}, 2, NULL, 0, inputs, 1, 2, grads));
+    assert_true(
+        tarn_apply_host_backward("mul", CPU, (tarn_array[]){inputs[0], inputs[0]}, 2, NULL, 0, inputs, 1, 2, grads));
     assert_null(grads[0].data);
     assert_memory_equal(grads[1].data, ((float[]){1, 4, 9, 16}), 16);
     tarn_array_free(&grads[1]);

@@ -1,11 +1,12 @@
-/* Indexing: values, gradients and errors on small cases, random cases against plain loops, and the same bits with any number of threads. */
+/* Indexing: values, gradients and errors on small cases, random cases against plain loops, and the same bits with any
+ * number of threads. */
 #include "support/check.h"
 
 #define CPU tarn_device_cpu()
 
 #define INDEX(shape, ...) tarn_from_i64((const int64_t[]){__VA_ARGS__}, shape, CPU)
 
-/* ---- gather, scatter_add --------------------------------------------------------------------------------------------------- */
+/* ---- gather, scatter_add ----------------------------------------------------------------------------------------- */
 
 static void gather_reads_along_the_axis_and_scatters_its_gradient(void **state)
 {
@@ -24,7 +25,8 @@ static void gather_reads_along_the_axis_and_scatters_its_gradient(void **state)
 static void scatter_add_adds_where_the_index_says_and_has_both_gradients(void **state)
 {
     (void)state;
-    tarn_tensor *x = counted_leaf(TARN_SHAPE(2, 3)), *source = counted_leaf(TARN_SHAPE(2, 2)), *index = INDEX(TARN_SHAPE(2, 2), 2, 2, 0, 1);
+    tarn_tensor *x = counted_leaf(TARN_SHAPE(2, 3)), *source = counted_leaf(TARN_SHAPE(2, 2)),
+                *index = INDEX(TARN_SHAPE(2, 2), 2, 2, 0, 1);
     tarn_tensor *y = tarn_scatter_add(x, 1, index, source);
     expect(y, TARN_SHAPE(2, 3), VALUES(0, 1, 2 + 0 + 1, 3 + 2, 4 + 3, 5));
     expect(x, TARN_SHAPE(2, 3), VALUES(0, 1, 2, 3, 4, 5)); /* a copy is written */
@@ -45,8 +47,10 @@ static void a_source_beyond_the_index_gets_no_gradient(void **state)
 static void sums_of_short_floats_are_rounded_once(void **state)
 {
     (void)state;
-    tarn_tensor *x = tarn_full(TARN_SHAPE(1), 256, TARN_BF16, CPU), *source = tarn_ones(TARN_SHAPE(100), TARN_BF16, CPU);
-    expect(tarn_scatter_add(x, 0, tarn_zeros(TARN_SHAPE(100), TARN_I64, CPU), source), TARN_SHAPE(1), VALUES(356)); /* 1 by 1: 256 */
+    tarn_tensor *x = tarn_full(TARN_SHAPE(1), 256, TARN_BF16, CPU),
+                *source = tarn_ones(TARN_SHAPE(100), TARN_BF16, CPU);
+    /* 1 by 1: 256 */
+    expect(tarn_scatter_add(x, 0, tarn_zeros(TARN_SHAPE(100), TARN_I64, CPU), source), TARN_SHAPE(1), VALUES(356));
 }
 
 static void integers_are_added_too(void **state)
@@ -82,7 +86,8 @@ static void indices_outside_the_axis_are_errors_that_name_the_first(void **state
 static void operands_that_do_not_fit_are_refused(void **state)
 {
     (void)state;
-    tarn_tensor *x = count_up(TARN_SHAPE(2, 3)), *index = INDEX(TARN_SHAPE(2, 2), 0, 1, 0, 1), *list = INDEX(TARN_SHAPE(2), 0, 1);
+    tarn_tensor *x = count_up(TARN_SHAPE(2, 3)), *index = INDEX(TARN_SHAPE(2, 2), 0, 1, 0, 1),
+                *list = INDEX(TARN_SHAPE(2), 0, 1);
     assert_null(tarn_gather(x, 0, list));
     assert_error(TARN_ERROR_SHAPE, "gather: x [2, 3] has rank 2, the index [2] has rank 1");
     assert_null(tarn_gather(x, 1, tarn_zeros(TARN_SHAPE(3, 1), TARN_I64, CPU)));
@@ -109,7 +114,7 @@ static void operands_that_do_not_fit_are_refused(void **state)
     assert_error(TARN_ERROR_ARGUMENT, "the index is NULL");
 }
 
-/* ---- index_select, embedding, one_hot -------------------------------------------------------------------------------------- */
+/* ---- index_select, embedding, one_hot ---------------------------------------------------------------------------- */
 
 static void index_select_takes_slices_along_any_axis(void **state)
 {
@@ -120,7 +125,8 @@ static void index_select_takes_slices_along_any_axis(void **state)
     expect(grad_from(y, x), TARN_SHAPE(3, 2), VALUES(3, 4, 0, 0, 1 + 5, 2 + 6));
     expect(tarn_index_select(x, -1, INDEX(TARN_SHAPE(1), 1)), TARN_SHAPE(3, 1), VALUES(1, 3, 5));
     expect(tarn_index_select(x, 0, tarn_zeros(TARN_SHAPE(0), TARN_I32, CPU)), TARN_SHAPE(0, 2), NULL);
-    expect(tarn_index_select(tarn_transpose(x, 0, 1), 1, tarn_flip(index, TARN_AXES(0))), TARN_SHAPE(2, 3), VALUES(4, 0, 4, 5, 1, 5));
+    expect(tarn_index_select(tarn_transpose(x, 0, 1), 1, tarn_flip(index, TARN_AXES(0))), TARN_SHAPE(2, 3),
+           VALUES(4, 0, 4, 5, 1, 5));
     tarn_tensor *one = tarn_requires_grad(tarn_full(TARN_SCALAR, 6, TARN_F32, CPU), true);
     y = tarn_index_select(one, 0, INDEX(TARN_SHAPE(1), 0));
     expect(y, TARN_SCALAR, VALUES(6));
@@ -162,7 +168,7 @@ static void one_hot_puts_a_one_into_a_new_last_axis(void **state)
     expect(tarn_one_hot(tarn_zeros(TARN_SHAPE(0), TARN_I32, CPU), 2, TARN_F32), TARN_SHAPE(0, 2), NULL);
 }
 
-/* ---- random, against plain loops ------------------------------------------------------------------------------------------- */
+/* ---- random, against plain loops --------------------------------------------------------------------------------- */
 
 typedef struct random_case {
     int64_t size[3], index_size[3];
@@ -227,7 +233,8 @@ static void random_gathers_and_scatters_agree_with_loops(void **state)
         int64_t *index, count = count_of(c.size), many = count_of(c.index_size), n = 0, at[3];
         tarn_tensor *list = shuffle_layout(draw_index(&c, &index));
         tarn_tensor *x = tarn_normal(TARN_SHAPE(c.size[0], c.size[1], c.size[2]), 0, 1, TARN_F64, CPU);
-        tarn_tensor *source = tarn_normal(TARN_SHAPE(c.index_size[0], c.index_size[1], c.index_size[2]), 0, 1, TARN_F64, CPU);
+        tarn_tensor *source =
+            tarn_normal(TARN_SHAPE(c.index_size[0], c.index_size[1], c.index_size[2]), 0, 1, TARN_F64, CPU);
         double *values = malloc(sizeof(double) * (size_t)count), *added = malloc(sizeof(double) * (size_t)many);
         double *have = malloc(sizeof(double) * (size_t)(count > many ? count : many));
         assert_true(tarn_read_f64(x, values, count) && tarn_read_f64(source, added, many));
@@ -236,7 +243,8 @@ static void random_gathers_and_scatters_agree_with_loops(void **state)
             for (at[1] = 0; at[1] < c.index_size[1]; at[1]++)
                 for (at[2] = 0; at[2] < c.index_size[2]; at[2]++, n++)
                     assert_true(have[n] == values[target(&c, at, index[n])]);
-        assert_true(tarn_read_f64(tarn_scatter_add(shuffle_layout(x), c.axis, list, shuffle_layout(source)), have, count));
+        assert_true(
+            tarn_read_f64(tarn_scatter_add(shuffle_layout(x), c.axis, list, shuffle_layout(source)), have, count));
         n = 0;
         for (at[0] = 0; at[0] < c.index_size[0]; at[0]++)
             for (at[1] = 0; at[1] < c.index_size[1]; at[1]++)
@@ -282,7 +290,7 @@ static void random_slices_and_their_gradients_agree_with_loops(void **state)
     }
 }
 
-/* ---- threads --------------------------------------------------------------------------------------------------------------- */
+/* ---- threads ----------------------------------------------------------------------------------------------------- */
 
 static void read_all(const tarn_tensor *x, float *values, size_t bytes)
 {
@@ -291,7 +299,8 @@ static void read_all(const tarn_tensor *x, float *values, size_t bytes)
 }
 
 /* Sums in four ways: by element, rows and columns; by row, into a dense weight and into a transposed one. */
-static tarn_tensor *sum_at_indices(int way, tarn_tensor *zeros, tarn_tensor *index, tarn_tensor *list, tarn_tensor *source)
+static tarn_tensor *sum_at_indices(int way, tarn_tensor *zeros, tarn_tensor *index, tarn_tensor *list,
+                                   tarn_tensor *source)
 {
     if (way == 0)
         return tarn_scatter_add(zeros, 0, index, source);
@@ -335,7 +344,8 @@ static void the_gradient_of_a_large_embedding_agrees_with_a_loop(void **state)
     (void)state;
     enum { ROWS = 2500, COLUMNS = 520, SOURCES = 4000 };
     tarn_tensor *weight = tarn_requires_grad(tarn_zeros(TARN_SHAPE(ROWS, COLUMNS), TARN_F32, CPU), true);
-    tarn_tensor *index = tarn_cast(tarn_square(tarn_uniform(TARN_SHAPE(4, SOURCES / 4), 0, 50, TARN_F32, CPU)), TARN_I64);
+    tarn_tensor *index =
+        tarn_cast(tarn_square(tarn_uniform(TARN_SHAPE(4, SOURCES / 4), 0, 50, TARN_F32, CPU)), TARN_I64);
     tarn_tensor *g = tarn_normal(TARN_SHAPE(4, SOURCES / 4, COLUMNS), 0, 1, TARN_F32, CPU);
     assert_true(tarn_backward_from(tarn_embedding(weight, index), g, NULL));
     float *want = calloc(ROWS * COLUMNS, sizeof(float)), *have = malloc(sizeof(float) * ROWS * COLUMNS);

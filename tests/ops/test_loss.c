@@ -25,7 +25,9 @@ static void losses_by_hand(const double *x, int64_t classes, double smoothing, d
             sum += exp(x[r * classes + i]);
             mean += x[r * classes + i] / (double)classes;
         }
-        loss[r] = targets[r] == IGNORED ? 0 : (1 - smoothing) * (log(sum) - x[r * classes + targets[r]]) + smoothing * (log(sum) - mean);
+        loss[r] = targets[r] == IGNORED
+                      ? 0
+                      : (1 - smoothing) * (log(sum) - x[r * classes + targets[r]]) + smoothing * (log(sum) - mean);
     }
 }
 
@@ -48,7 +50,8 @@ static void cross_entropy_counts_targets_smooths_labels_and_reduces(void **state
             options.reduction = TARN_REDUCE_SUM;
             assert_values(good(tarn_cross_entropy(logits, target_tensor(), &options)), tolerance[dtype], sum);
             options.reduction = TARN_REDUCE_NONE;
-            check_values(good(tarn_cross_entropy(logits, target_tensor(), &options)), loss, ROWS, tolerance[dtype], __FILE__, __LINE__);
+            check_values(good(tarn_cross_entropy(logits, target_tensor(), &options)), loss, ROWS, tolerance[dtype],
+                         __FILE__, __LINE__);
             free(x);
         }
 }
@@ -62,7 +65,8 @@ static void cross_entropy_takes_i32_targets_any_rank_and_any_layout(void **state
     tarn_cross_entropy_options none = {.reduction = TARN_REDUCE_NONE};
     tarn_tensor *each = good(tarn_cross_entropy(logits, target, &none));
     assert_shape(each, 2, 3);
-    tarn_tensor *picked = good(tarn_gather(good(tarn_log_softmax(logits, 2)), 2, good(tarn_unsqueeze(good(tarn_cast(target, TARN_I64)), 2))));
+    tarn_tensor *picked = good(
+        tarn_gather(good(tarn_log_softmax(logits, 2)), 2, good(tarn_unsqueeze(good(tarn_cast(target, TARN_I64)), 2))));
     assert_close(each, good(tarn_neg(good(tarn_squeeze(picked, 2)))), 1e-14);
     assert_close(good(tarn_cross_entropy(logits, target, NULL)), good(tarn_mean(each, TARN_ALL_AXES, false)), 1e-14);
     tarn_tensor *one = good(tarn_reshape(good(tarn_slice(good(tarn_slice(target, 0, 0, 1)), 1, 1, 2)), TARN_SCALAR));
@@ -81,7 +85,8 @@ static void gradients_of_cross_entropy_agree_with_differences(void **state)
     int64_t ignore = IGNORED;
     for (int reduction = TARN_REDUCE_MEAN; reduction <= TARN_REDUCE_NONE; reduction++)
         for (int smooth = 0; smooth < 3; smooth++) {
-            tarn_cross_entropy_options options = {.label_smoothing = smooth * 0.5, .ignore_index = &ignore, .reduction = (tarn_reduction)reduction};
+            tarn_cross_entropy_options options = {
+                .label_smoothing = smooth * 0.5, .ignore_index = &ignore, .reduction = (tarn_reduction)reduction};
             tarn_tensor *x = good(tarn_requires_grad(normal(TARN_SHAPE(ROWS, 7), TARN_F64), true));
             tarn_gradcheck(cross_entropy, &options, &x, 1, NULL);
             assert_ok();
@@ -137,11 +142,12 @@ static void options_of_an_older_caller_have_defaults_for_what_they_lack(void **s
     tarn_cross_entropy_options options = {.label_smoothing = 0.1, .reduction = TARN_REDUCE_NONE};
     int64_t zeros[ROWS] = {0};
     tarn_tensor *target = good(tarn_from_i64(zeros, TARN_SHAPE(ROWS), tarn_device_cpu()));
-    tarn_tensor *y = good(tarn_cross_entropy_sized(normal(TARN_SHAPE(ROWS, 7), TARN_F32), target, &options, sizeof(double)));
+    tarn_tensor *y =
+        good(tarn_cross_entropy_sized(normal(TARN_SHAPE(ROWS, 7), TARN_F32), target, &options, sizeof(double)));
     assert_int_equal(tarn_rank(y), 0);
 }
 
-/* ---- composed losses ------------------------------------------------------------------------------------------------------- */
+/* ---- composed losses --------------------------------------------------------------------------------------------- */
 
 static void composed_losses_are_the_means_of_their_formulas(void **state)
 {

@@ -28,7 +28,8 @@ static tarn_tensor *composed(tarn_tensor **o)
     return tarn_linear_apply(tarn_gelu(tarn_linear_apply(o[X], o[UP], o[UP_BIAS])), o[DOWN], o[DOWN_BIAS]);
 }
 
-/* The largest difference, as a share of the largest value: what is rounded between the steps, or not, differs by a unit in the last place of a sum. */
+/* The largest difference, as a share of the largest value: what is rounded between the steps, or not, differs by a unit
+ * in the last place of a sum. */
 static double apart(tarn_tensor *a, tarn_tensor *b)
 {
     double *x = values_of(a), *y = values_of(b), most = 0, size = 0;
@@ -46,7 +47,8 @@ static void agrees_with_its_steps(sizes s, tarn_dtype dtype, double tolerance)
     tarn_tensor *one[OPERANDS], *other[OPERANDS];
     make_operands(s, dtype, one);
     make_operands(s, dtype, other);
-    tarn_tensor *fused = good(tarn_mlp(one[X], one[UP], one[DOWN], one[UP_BIAS], one[DOWN_BIAS])), *steps = good(composed(other));
+    tarn_tensor *fused = good(tarn_mlp(one[X], one[UP], one[DOWN], one[UP_BIAS], one[DOWN_BIAS])),
+                *steps = good(composed(other));
     assert_true(apart(fused, steps) < tolerance);
     tarn_tensor *g = good(tarn_normal_like(fused, 0, 1));
     assert_true(tarn_backward_from(fused, g, NULL) && tarn_backward_from(steps, g, NULL));
@@ -72,7 +74,8 @@ static void a_second_backward_adds(void **state)
     (void)state;
     tarn_tensor *o[OPERANDS];
     make_operands((sizes){64, 32, 128, 48}, TARN_BF16, o);
-    tarn_tensor *y = good(tarn_mlp(o[X], o[UP], o[DOWN], o[UP_BIAS], o[DOWN_BIAS])), *g = good(tarn_normal_like(y, 0, 1));
+    tarn_tensor *y = good(tarn_mlp(o[X], o[UP], o[DOWN], o[UP_BIAS], o[DOWN_BIAS])),
+                *g = good(tarn_normal_like(y, 0, 1));
     assert_true(tarn_backward_from(y, g, &(tarn_backward_options){.retain = true}));
     tarn_tensor *first = good(tarn_clone(tarn_grad(o[UP_BIAS]))), *weight = good(tarn_clone(tarn_grad(o[UP])));
     assert_true(tarn_backward_from(y, g, NULL));
@@ -87,7 +90,8 @@ static void any_operand_may_be_frozen(void **state)
     tarn_tensor *all[OPERANDS], *o[OPERANDS];
     const sizes s = {64, 32, 128, 48};
     make_operands(s, TARN_F32, all);
-    tarn_tensor *y = good(tarn_mlp(all[X], all[UP], all[DOWN], all[UP_BIAS], all[DOWN_BIAS])), *g = good(tarn_normal_like(y, 0, 1));
+    tarn_tensor *y = good(tarn_mlp(all[X], all[UP], all[DOWN], all[UP_BIAS], all[DOWN_BIAS])),
+                *g = good(tarn_normal_like(y, 0, 1));
     assert_true(tarn_backward_from(y, g, NULL));
     for (unsigned frozen = 0; frozen < (1u << OPERANDS) - 1; frozen++) {
         make_operands(s, TARN_F32, o);
@@ -127,6 +131,7 @@ int main(void)
 {
     device = test_device("cpu");
     const struct CMUnitTest tests[] = {in_scope(every_dtype_agrees_with_its_steps), in_scope(a_second_backward_adds),
-                                       in_scope(any_operand_may_be_frozen), in_scope(nothing_is_stored_for_gradients_of_frozen_weights)};
+                                       in_scope(any_operand_may_be_frozen),
+                                       in_scope(nothing_is_stored_for_gradients_of_frozen_weights)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

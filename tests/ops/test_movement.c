@@ -8,7 +8,7 @@ static bool shares_memory(tarn_tensor *a, tarn_tensor *b)
     return tarn_data(a) == tarn_data(b);
 }
 
-/* ---- reshape --------------------------------------------------------------------------------------------------------------- */
+/* ---- reshape ----------------------------------------------------------------------------------------------------- */
 
 static void reshape_of_a_dense_tensor_is_a_view(void **state)
 {
@@ -25,11 +25,13 @@ static void reshape_of_a_permuted_view_is_a_view_where_strides_allow_it(void **s
     tarn_tensor *x = tarn_permute(count_up(TARN_SHAPE(2, 3, 4)), TARN_AXES(1, 0, 2)); /* [3, 2, 4], strides 4, 12, 1 */
     tarn_tensor *split = tarn_reshape(x, TARN_SHAPE(3, 2, 2, 2));
     assert_true(shares_memory(x, split));
-    expect(tarn_shrink(split, TARN_SHAPE(1, 1, 0, 0), TARN_SHAPE(2, 2, 2, 2)), TARN_SHAPE(1, 1, 2, 2), VALUES(16, 17, 18, 19));
+    expect(tarn_shrink(split, TARN_SHAPE(1, 1, 0, 0), TARN_SHAPE(2, 2, 2, 2)), TARN_SHAPE(1, 1, 2, 2),
+           VALUES(16, 17, 18, 19));
     tarn_tensor *merged = tarn_reshape(x, TARN_SHAPE(6, 4));
     assert_false(shares_memory(x, merged));
     assert_true(tarn_is_contiguous(merged));
-    expect(merged, TARN_SHAPE(6, 4), VALUES(0, 1, 2, 3, 12, 13, 14, 15, 4, 5, 6, 7, 16, 17, 18, 19, 8, 9, 10, 11, 20, 21, 22, 23));
+    expect(merged, TARN_SHAPE(6, 4),
+           VALUES(0, 1, 2, 3, 12, 13, 14, 15, 4, 5, 6, 7, 16, 17, 18, 19, 8, 9, 10, 11, 20, 21, 22, 23));
 }
 
 static void reshape_of_expanded_and_flipped_views_reads_them_in_order(void **state)
@@ -39,7 +41,8 @@ static void reshape_of_expanded_and_flipped_views_reads_them_in_order(void **sta
     expect(tarn_reshape(x, TARN_SHAPE(6)), TARN_SHAPE(6), VALUES(0, 0, 0, 1, 1, 1));
     tarn_tensor *same = tarn_reshape(tarn_expand(count_up(TARN_SHAPE(1)), TARN_SHAPE(2, 3)), TARN_SHAPE(3, 2));
     assert_int_equal(tarn_stride_of(same, 0), 0); /* zeros all over: no copy is needed */
-    tarn_tensor *flipped = tarn_flip(count_up(TARN_SHAPE(2, 3)), TARN_ALL_AXES), *line = tarn_reshape(flipped, TARN_SHAPE(6));
+    tarn_tensor *flipped = tarn_flip(count_up(TARN_SHAPE(2, 3)), TARN_ALL_AXES),
+                *line = tarn_reshape(flipped, TARN_SHAPE(6));
     assert_true(shares_memory(flipped, line));
     expect(line, TARN_SHAPE(6), VALUES(5, 4, 3, 2, 1, 0));
 }
@@ -125,7 +128,7 @@ static void gradients_go_back_through_reshape_squeeze_and_unsqueeze(void **state
     expect(grad_from(y, x), TARN_SHAPE(2, 1, 3), VALUES(1, 2, 3, 4, 5, 6));
 }
 
-/* ---- unsqueeze, squeeze, permute, transpose -------------------------------------------------------------------------------- */
+/* ---- unsqueeze, squeeze, permute, transpose ---------------------------------------------------------------------- */
 
 static void unsqueeze_and_squeeze_take_negative_axes_and_rank_0(void **state)
 {
@@ -165,7 +168,7 @@ static void permute_and_transpose_are_views_with_gradients(void **state)
     assert_error(TARN_ERROR_SHAPE, "transpose: axis 3");
 }
 
-/* ---- expand, flip ---------------------------------------------------------------------------------------------------------- */
+/* ---- expand, flip ------------------------------------------------------------------------------------------------ */
 
 static void expand_repeats_without_a_copy_and_sums_its_gradient(void **state)
 {
@@ -199,7 +202,7 @@ static void flip_reverses_the_axes_it_is_given(void **state)
     assert_error(TARN_ERROR_ARGUMENT, "flip: axis 0 is listed twice");
 }
 
-/* ---- windows --------------------------------------------------------------------------------------------------------------- */
+/* ---- windows ----------------------------------------------------------------------------------------------------- */
 
 static void shrink_slice_and_stride_are_windows_that_share_memory(void **state)
 {
@@ -238,11 +241,13 @@ static void gradients_of_windows_land_among_zeros_and_add_up(void **state)
 {
     (void)state;
     tarn_tensor *x = counted_leaf(TARN_SHAPE(2, 3));
-    expect(grad_from(tarn_shrink(x, TARN_SHAPE(0, 1), TARN_SHAPE(2, 3)), x), TARN_SHAPE(2, 3), VALUES(0, 1, 2, 0, 3, 4));
+    expect(grad_from(tarn_shrink(x, TARN_SHAPE(0, 1), TARN_SHAPE(2, 3)), x), TARN_SHAPE(2, 3),
+           VALUES(0, 1, 2, 0, 3, 4));
     expect(grad_from(tarn_stride(x, TARN_SHAPE(1, 2)), x), TARN_SHAPE(2, 3), VALUES(1, 1, 4, 3, 3, 8));
     x = counted_leaf(TARN_SHAPE(4));
     tarn_tensor *inner = tarn_mul(x, tarn_scalar(2)); /* not a leaf: parts meet in its pending gradient */
-    tarn_tensor *sum = tarn_add(tarn_add(tarn_slice(inner, 0, 0, 2), tarn_slice(inner, 0, 1, 3)), tarn_slice(inner, 0, 2, 4));
+    tarn_tensor *sum =
+        tarn_add(tarn_add(tarn_slice(inner, 0, 0, 2), tarn_slice(inner, 0, 1, 3)), tarn_slice(inner, 0, 2, 4));
     expect(grad_from(sum, x), TARN_SHAPE(4), VALUES(2, 6, 6, 4));
 }
 
@@ -306,7 +311,7 @@ static void split_refuses_sizes_that_do_not_add_up(void **state)
     assert_error(TARN_ERROR_ARGUMENT, "0 parts");
 }
 
-/* ---- pad, concat, stack ---------------------------------------------------------------------------------------------------- */
+/* ---- pad, concat, stack ------------------------------------------------------------------------------------------ */
 
 static void pad_surrounds_with_a_value_and_passes_the_inner_gradient(void **state)
 {
@@ -314,7 +319,8 @@ static void pad_surrounds_with_a_value_and_passes_the_inner_gradient(void **stat
     tarn_tensor *x = counted_leaf(TARN_SHAPE(1, 2)), *y = tarn_pad(x, TARN_SHAPE(1, 0), TARN_SHAPE(0, 2), 9);
     expect(y, TARN_SHAPE(2, 4), VALUES(9, 9, 9, 9, 0, 1, 9, 9));
     expect(grad_from(y, x), TARN_SHAPE(1, 2), VALUES(5, 6));
-    expect(tarn_pad(tarn_zeros(TARN_SHAPE(0), TARN_I32, CPU), TARN_SHAPE(1), TARN_SHAPE(1), -3), TARN_SHAPE(2), VALUES(-3, -3));
+    expect(tarn_pad(tarn_zeros(TARN_SHAPE(0), TARN_I32, CPU), TARN_SHAPE(1), TARN_SHAPE(1), -3), TARN_SHAPE(2),
+           VALUES(-3, -3));
     expect(tarn_pad(tarn_full(TARN_SCALAR, 4, TARN_F32, CPU), TARN_SCALAR, TARN_SCALAR, 1), TARN_SCALAR, VALUES(4));
     assert_null(tarn_pad(x, TARN_SHAPE(1), TARN_SHAPE(0, 2), 0));
     assert_error(TARN_ERROR_SHAPE, "pad: 1 and 2 numbers");
@@ -329,7 +335,8 @@ static void pad_surrounds_with_a_value_and_passes_the_inner_gradient(void **stat
 static void concat_joins_any_layouts_and_hands_out_the_gradient(void **state)
 {
     (void)state;
-    tarn_tensor *a = counted_leaf(TARN_SHAPE(2, 1)), *b = counted_leaf(TARN_SHAPE(2, 2)), *empty = tarn_zeros(TARN_SHAPE(2, 0), TARN_F32, CPU);
+    tarn_tensor *a = counted_leaf(TARN_SHAPE(2, 1)), *b = counted_leaf(TARN_SHAPE(2, 2)),
+                *empty = tarn_zeros(TARN_SHAPE(2, 0), TARN_F32, CPU);
     tarn_tensor *y = tarn_concat((tarn_tensor *[]){a, empty, tarn_transpose(b, 0, 1), a}, 4, -1);
     expect(y, TARN_SHAPE(2, 4), VALUES(0, 0, 2, 0, 1, 1, 3, 1));
     expect(grad_from(y, a), TARN_SHAPE(2, 1), VALUES(1 + 4, 5 + 8));
@@ -359,7 +366,8 @@ static void stack_joins_along_a_new_axis(void **state)
 static void joining_refuses_operands_that_do_not_fit(void **state)
 {
     (void)state;
-    tarn_tensor *a = count_up(TARN_SHAPE(2, 1)), *b = count_up(TARN_SHAPE(3, 2)), *whole = tarn_zeros(TARN_SHAPE(2, 1), TARN_I64, CPU);
+    tarn_tensor *a = count_up(TARN_SHAPE(2, 1)), *b = count_up(TARN_SHAPE(3, 2)),
+                *whole = tarn_zeros(TARN_SHAPE(2, 1), TARN_I64, CPU);
     assert_null(tarn_concat((tarn_tensor *[]){a, b}, 2, 1));
     assert_error(TARN_ERROR_SHAPE, "concat: tensor 1 is [3, 2] and tensor 0 is [2, 1]");
     assert_null(tarn_stack((tarn_tensor *[]){a, b}, 2, 0));
@@ -378,7 +386,7 @@ static void joining_refuses_operands_that_do_not_fit(void **state)
     assert_error(TARN_ERROR_SHAPE, "concat: axis 2");
 }
 
-/* ---- together -------------------------------------------------------------------------------------------------------------- */
+/* ---- together ---------------------------------------------------------------------------------------------------- */
 
 static void writing_to_a_leaf_is_seen_by_what_saved_a_view_of_it(void **state)
 {
@@ -391,14 +399,16 @@ static void writing_to_a_leaf_is_seen_by_what_saved_a_view_of_it(void **state)
     assert_error(TARN_ERROR_ARGUMENT, "overwritten in place");
 }
 
-/* The gradient of a sum is one number, expanded. Whoever adds a second gradient to it must not write through the view. */
+/* The gradient of a sum is one number, expanded. Whoever adds a second gradient to it must not write through the view.
+ */
 static void gradients_that_are_expanded_views_are_not_added_to_in_place(void **state)
 {
     (void)state;
     tarn_tensor *x = counted_leaf(TARN_SHAPE(2, 3)), *inner = tarn_mul(x, tarn_scalar(1));
     tarn_tensor *last = tarn_sum(tarn_mul(inner, count_up(TARN_SHAPE(2, 3))), TARN_ALL_AXES, false);
     tarn_tensor *first = tarn_sum(tarn_permute(inner, TARN_AXES(1, 0)), TARN_ALL_AXES, false);
-    tarn_tensor *both = tarn_add(tarn_mul(first, tarn_scalar(1)), tarn_mul(last, tarn_scalar(2))); /* a gradient of its own for each sum */
+    /* a gradient of its own for each sum */
+    tarn_tensor *both = tarn_add(tarn_mul(first, tarn_scalar(1)), tarn_mul(last, tarn_scalar(2)));
     assert_true(tarn_backward(both));
     expect(tarn_grad(x), TARN_SHAPE(2, 3), VALUES(1, 3, 5, 7, 9, 11));
 }
@@ -409,14 +419,17 @@ static void calls_by_name_reach_every_movement(void **state)
     tarn_tensor *x = count_up(TARN_SHAPE(2, 3)), *y[8];
     assert_true(tarn_apply("transpose", &x, 1, NULL, 0, y, 1));
     expect(y[0], TARN_SHAPE(3, 2), VALUES(0, 3, 1, 4, 2, 5));
-    assert_true(tarn_apply("slice", &x, 1, (tarn_attribute[]){{"axis", .integer = 1}, {"begin", .integer = 2}}, 2, y, 1));
+    assert_true(
+        tarn_apply("slice", &x, 1, (tarn_attribute[]){{"axis", .integer = 1}, {"begin", .integer = 2}}, 2, y, 1));
     expect(y[0], TARN_SHAPE(2, 1), VALUES(2, 5));
-    assert_true(tarn_apply("split", &x, 1, (tarn_attribute[]){{"axis", .integer = 1}, {"sizes", .list = {1, 2}, .count = 2}}, 2, y, 8));
+    assert_true(tarn_apply("split", &x, 1,
+                           (tarn_attribute[]){{"axis", .integer = 1}, {"sizes", .list = {1, 2}, .count = 2}}, 2, y, 8));
     expect(y[1], TARN_SHAPE(2, 2), VALUES(1, 2, 4, 5));
     assert_null(y[2]);
     assert_true(tarn_apply("concat", (tarn_tensor *[]){x, x}, 2, NULL, 0, y, 1));
     assert_int_equal(tarn_size(y[0], 0), 4);
-    tarn_attribute around[] = {{"before", .list = {0, 1}, .count = 2}, {"after", .list = {0, 0}, .count = 2}, {"value", .number = 8}};
+    tarn_attribute around[] = {
+        {"before", .list = {0, 1}, .count = 2}, {"after", .list = {0, 0}, .count = 2}, {"value", .number = 8}};
     assert_true(tarn_apply("pad", &x, 1, around, 3, y, 1));
     expect(y[0], TARN_SHAPE(2, 4), VALUES(8, 0, 1, 2, 8, 3, 4, 5));
 }

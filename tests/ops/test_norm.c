@@ -10,7 +10,8 @@ static void assert_norm(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias, 
 {
     tarn_tensor *y = good(centred ? tarn_layernorm(x, weight, bias, 1e-5) : tarn_rmsnorm(x, weight, 1e-5));
     int64_t length = tarn_size(x, -1), count = tarn_count(x) / length;
-    double *vx = values_of(x), *vy = values_of(y), *vw = weight ? values_of(weight) : NULL, *vb = bias ? values_of(bias) : NULL;
+    double *vx = values_of(x), *vy = values_of(y), *vw = weight ? values_of(weight) : NULL,
+           *vb = bias ? values_of(bias) : NULL;
     for (int64_t r = 0; r < count; r++) {
         double mean = 0, spread = 0;
         for (int64_t i = 0; centred && i < length; i++)
@@ -36,7 +37,8 @@ static void rows_of_every_length_layout_and_dtype_are_normalised(void **state)
             tarn_scope *scope = tarn_scope_open();
             int64_t n = lengths[i];
             tarn_tensor *w = normal(TARN_SHAPE(n), dtype), *b = normal(TARN_SHAPE(n), dtype);
-            tarn_tensor *xs[] = {normal(TARN_SHAPE(2, 3, n), dtype), good(tarn_transpose(normal(TARN_SHAPE(n, 4), dtype), 0, 1))};
+            tarn_tensor *xs[] = {normal(TARN_SHAPE(2, 3, n), dtype),
+                                 good(tarn_transpose(normal(TARN_SHAPE(n, 4), dtype), 0, 1))};
             for (int k = 0; k < 2; k++) {
                 assert_norm(xs[k], w, b, true, tolerance[dtype]);
                 assert_norm(xs[k], NULL, b, true, tolerance[dtype]);
@@ -100,7 +102,8 @@ static void gradients_agree_with_differences_with_and_without_weight_and_bias(vo
     static const int64_t lengths[] = {5, 40};
     for (int i = 0; i < 2; i++) {
         int64_t n = lengths[i];
-        tarn_tensor *in[] = {normal(TARN_SHAPE(2, 20, n), TARN_F64), normal(TARN_SHAPE(n), TARN_F64), normal(TARN_SHAPE(n), TARN_F64)};
+        tarn_tensor *in[] = {normal(TARN_SHAPE(2, 20, n), TARN_F64), normal(TARN_SHAPE(n), TARN_F64),
+                             normal(TARN_SHAPE(n), TARN_F64)};
         for (int k = 0; k < 3; k++)
             good(tarn_requires_grad(in[k], true));
         for (int count = 1; count <= 3; count++) {
@@ -123,9 +126,11 @@ static void assert_gradients_of_f64(tarn_tensor *x)
         good(tarn_requires_grad(narrow[k], true));
     }
     assert_true(tarn_backward_from(tarn_layernorm(x, w, b, 1e-5), g, NULL));
-    assert_true(tarn_backward_from(tarn_layernorm(wide[0], wide[1], wide[2], 1e-5), good(tarn_cast(g, TARN_F64)), NULL));
+    assert_true(
+        tarn_backward_from(tarn_layernorm(wide[0], wide[1], wide[2], 1e-5), good(tarn_cast(g, TARN_F64)), NULL));
     for (int k = 0; k < 3; k++)
-        assert_close(good(tarn_cast(good(tarn_grad(narrow[k])), TARN_F64)), good(tarn_grad(wide[k])), 2e-5); /* sums of 700 terms */
+        assert_close(good(tarn_cast(good(tarn_grad(narrow[k])), TARN_F64)), good(tarn_grad(wide[k])),
+                     2e-5); /* sums of 700 terms */
 }
 
 static void gradients_in_f32_are_those_in_f64(void **state)
@@ -148,7 +153,8 @@ static void the_bits_are_the_same_with_one_two_and_four_threads(void **state)
             in[k] = good(tarn_requires_grad(good(tarn_detach(from[k])), true));
         tarn_tensor *y = good(tarn_layernorm(in[0], in[1], in[2], 1e-5));
         assert_true(tarn_backward_from(y, g, NULL));
-        tarn_tensor *now[] = {good(tarn_detach(y)), good(tarn_grad(in[0])), good(tarn_grad(in[1])), good(tarn_grad(in[2]))};
+        tarn_tensor *now[] = {good(tarn_detach(y)), good(tarn_grad(in[0])), good(tarn_grad(in[1])),
+                              good(tarn_grad(in[2]))};
         for (int k = 0; k < 4; k++) {
             if (one[k])
                 assert_memory_equal(tarn_data(one[k]), tarn_data(now[k]), (size_t)tarn_bytes(now[k]));
@@ -161,7 +167,8 @@ static void the_bits_are_the_same_with_one_two_and_four_threads(void **state)
 static void empty_tensors_have_empty_results_and_zero_gradients(void **state)
 {
     (void)state;
-    tarn_tensor *x = good(tarn_requires_grad(normal(TARN_SHAPE(0, 4), TARN_F32), true)), *w = good(tarn_requires_grad(vector(1, 2, 3, 4), true));
+    tarn_tensor *x = good(tarn_requires_grad(normal(TARN_SHAPE(0, 4), TARN_F32), true)),
+                *w = good(tarn_requires_grad(vector(1, 2, 3, 4), true));
     tarn_tensor *y = good(tarn_layernorm(x, w, NULL, 1e-5));
     assert_shape(y, 0, 4);
     assert_true(tarn_backward_from(y, normal(TARN_SHAPE(0, 4), TARN_F32), NULL));
@@ -183,7 +190,7 @@ static void wrong_operands_are_errors_that_name_them(void **state)
     assert_error(TARN_ERROR_SHAPE, "rank 0");
 }
 
-/* ---- dropout --------------------------------------------------------------------------------------------------------------- */
+/* ---- dropout ----------------------------------------------------------------------------------------------------- */
 
 static void dropout_scales_what_it_keeps_and_draws_the_same_mask_in_backward(void **state)
 {

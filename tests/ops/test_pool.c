@@ -21,7 +21,8 @@ static void overlapping_windows_add_up(void **state)
 {
     (void)state;
     tarn_tensor *x = counted_leaf(TARN_SHAPE(1, 1, 3, 3));
-    tarn_tensor *y = good(tarn_max_pool2d(x, &(tarn_pool2d_options){.kernel = {2, 2}, .stride = {1, 1}, .padding = {1, 1}}));
+    tarn_tensor *y =
+        good(tarn_max_pool2d(x, &(tarn_pool2d_options){.kernel = {2, 2}, .stride = {1, 1}, .padding = {1, 1}}));
     expect(y, TARN_SHAPE(1, 1, 4, 4), VALUES(0, 1, 2, 2, 3, 4, 5, 5, 6, 7, 8, 8, 6, 7, 8, 8));
     expect(grad_from(y, x), TARN_SHAPE(1, 1, 3, 3), VALUES(1, 2, 7, 5, 6, 15, 9 + 13, 10 + 14, 11 + 12 + 15 + 16));
 }
@@ -29,7 +30,10 @@ static void overlapping_windows_add_up(void **state)
 static void nan_is_larger_than_everything(void **state)
 {
     (void)state;
-    tarn_tensor *x = tarn_requires_grad(tarn_reshape(vector(INFINITY, NAN, 3, -INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY), TARN_SHAPE(1, 2, 2, 2)), true);
+    tarn_tensor *x =
+        tarn_requires_grad(tarn_reshape(vector(INFINITY, NAN, 3, -INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY),
+                                        TARN_SHAPE(1, 2, 2, 2)),
+                           true);
     tarn_tensor *y = good(tarn_max_pool2d(x, &(tarn_pool2d_options){.kernel = {2, 2}}));
     expect(y, TARN_SHAPE(1, 2, 1, 1), VALUES(NAN, -INFINITY));
     assert_true(tarn_backward_from(y, tarn_ones(TARN_SHAPE(1, 2, 1, 1), TARN_F32, CPU), NULL));
@@ -41,7 +45,8 @@ static void a_window_that_sees_nothing_is_minus_infinity(void **state)
 {
     (void)state;
     tarn_tensor *x = counted_leaf(TARN_SHAPE(1, 1, 1, 1));
-    tarn_tensor *y = good(tarn_max_pool2d(x, &(tarn_pool2d_options){.kernel = {2, 2}, .padding = {1, 1}, .dilation = {2, 2}}));
+    tarn_tensor *y =
+        good(tarn_max_pool2d(x, &(tarn_pool2d_options){.kernel = {2, 2}, .padding = {1, 1}, .dilation = {2, 2}}));
     expect(y, TARN_SHAPE(1, 1, 1, 1), VALUES(-INFINITY));
     expect(grad_from(y, x), TARN_SHAPE(1, 1, 1, 1), VALUES(0));
 }
@@ -65,7 +70,8 @@ static void both_layouts_agree_on_large_images(void **state)
     (void)state;
     tarn_tensor *x = good(tarn_normal(TARN_SHAPE(2, 3, 300, 700), 0, 1, TARN_F32, CPU)), *last = channels_last(x);
     tarn_requires_grad(x, true), tarn_requires_grad(last, true);
-    const tarn_pool2d_options threes = {.kernel = {3, 3}, .stride = {2, 2}, .padding = {1, 1}}, twos = {.kernel = {2, 2}};
+    const tarn_pool2d_options threes = {.kernel = {3, 3}, .stride = {2, 2}, .padding = {1, 1}},
+                              twos = {.kernel = {2, 2}};
     for (int trial = 0; trial < 4; trial++) {
         const bool average = trial % 2;
         const tarn_pool2d_options options = trial < 2 ? threes : twos;

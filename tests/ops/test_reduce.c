@@ -1,4 +1,5 @@
-/* Reductions: shapes, edge cases, ties, gradients, errors, accuracy on long inputs, and the same bits with any number of threads. */
+/* Reductions: shapes, edge cases, ties, gradients, errors, accuracy on long inputs, and the same bits with any number
+ * of threads. */
 #include "support/check.h"
 
 #define CPU tarn_device_cpu()
@@ -19,7 +20,7 @@ static void assert_rank_0(const tarn_tensor *x)
     assert_int_equal(tarn_rank(x), 0);
 }
 
-/* ---- shapes ---------------------------------------------------------------------------------------------------------------- */
+/* ---- shapes ------------------------------------------------------------------------------------------------------ */
 
 static void an_empty_list_of_axes_reduces_all(void **state)
 {
@@ -82,8 +83,9 @@ static void rank_0_reduces_to_itself(void **state)
 {
     (void)state;
     tarn_tensor *x = good(tarn_full(TARN_SCALAR, 2.5, TARN_F32, CPU));
-    tarn_tensor *results[] = {tarn_sum(x, TARN_ALL_AXES, false), tarn_mean(x, TARN_AXES(0), true), tarn_prod(x, TARN_AXES(-1), false),
-                              tarn_max(x, TARN_ALL_AXES, true),  tarn_min(x, TARN_ALL_AXES, false), tarn_cumsum(x, 0)};
+    tarn_tensor *results[] = {tarn_sum(x, TARN_ALL_AXES, false),  tarn_mean(x, TARN_AXES(0), true),
+                              tarn_prod(x, TARN_AXES(-1), false), tarn_max(x, TARN_ALL_AXES, true),
+                              tarn_min(x, TARN_ALL_AXES, false),  tarn_cumsum(x, 0)};
     for (size_t i = 0; i < sizeof(results) / sizeof(results[0]); i++) {
         assert_rank_0(results[i]);
         assert_values(results[i], 0, 2.5);
@@ -93,7 +95,7 @@ static void rank_0_reduces_to_itself(void **state)
     assert_values(good(tarn_var(x, TARN_ALL_AXES, 1, false)), 0, NAN);
 }
 
-/* ---- nothing to reduce ------------------------------------------------------------------------------------------------------- */
+/* ---- nothing to reduce ------------------------------------------------------------------------------------------- */
 
 static void sums_and_products_of_nothing_are_0_and_1(void **state)
 {
@@ -123,7 +125,7 @@ static void the_largest_of_nothing_is_an_error_naming_the_axis(void **state)
     assert_error(TARN_ERROR_SHAPE, "argmax: axis 1");
 }
 
-/* ---- dtypes ------------------------------------------------------------------------------------------------------------------ */
+/* ---- dtypes ------------------------------------------------------------------------------------------------------ */
 
 static void integers_and_bool_are_summed_in_i64(void **state)
 {
@@ -165,7 +167,7 @@ static void bf16_is_accumulated_in_more_digits(void **state)
     assert_int_equal(tarn_dtype_of(good(tarn_sum(x, TARN_ALL_AXES, false))), TARN_BF16);
 }
 
-/* ---- NaN, infinity, ties ------------------------------------------------------------------------------------------------------- */
+/* ---- NaN, infinity, ties ----------------------------------------------------------------------------------------- */
 
 static void nan_wins_wherever_it_stands(void **state)
 {
@@ -219,7 +221,7 @@ static void too_few_elements_for_the_correction_give_nan_or_infinity(void **stat
     assert_values(good(tarn_var(vector(1, 2), TARN_ALL_AXES, 0, false)), 0, 0.25);
 }
 
-/* ---- gradients ----------------------------------------------------------------------------------------------------------------- */
+/* ---- gradients --------------------------------------------------------------------------------------------------- */
 
 static void equal_elements_share_the_gradient_of_max(void **state)
 {
@@ -276,7 +278,7 @@ static void gradients_agree_with_differences_over_every_kind_of_axes(void **stat
     assert_ok();
 }
 
-/* ---- accuracy ------------------------------------------------------------------------------------------------------------------ */
+/* ---- accuracy ---------------------------------------------------------------------------------------------------- */
 
 static void long_sums_keep_their_digits(void **state)
 {
@@ -286,7 +288,8 @@ static void long_sums_keep_their_digits(void **state)
     tarn_tensor *x = good(tarn_full(TARN_SHAPE(n / 3, 3), 0.1, TARN_F32, CPU));
     double each = (double)0.1f;
     assert_values(good(tarn_sum(x, TARN_ALL_AXES, false)), 1e-6, each * (double)n);
-    assert_values(good(tarn_sum(x, TARN_AXES(0), false)), 1e-6, each * (double)n / 3, each * (double)n / 3, each * (double)n / 3);
+    assert_values(good(tarn_sum(x, TARN_AXES(0), false)), 1e-6, each * (double)n / 3, each * (double)n / 3,
+                  each * (double)n / 3);
     assert_true(fabs(tarn_item(good(tarn_mean(x, TARN_ALL_AXES, false))) - each) < 1e-7);
 }
 
@@ -308,7 +311,7 @@ static void the_variance_far_from_0_keeps_its_digits(void **state)
     assert_true(fabs(tarn_item_at(columns, TARN_SHAPE(17)) / ((rows * rows - 1) / 12) - 1) < 1e-6);
 }
 
-/* ---- every layout, against plain loops ----------------------------------------------------------------------------------------- */
+/* ---- every layout, against plain loops --------------------------------------------------------------------------- */
 
 /* Reduces by hand, in f64, element by element. */
 static void check_by_hand(tarn_tensor *x, uint32_t mask)
@@ -323,7 +326,8 @@ static void check_by_hand(tarn_tensor *x, uint32_t mask)
     int64_t outputs = 1, count = tarn_count(x);
     for (int i = 0; i < small.rank; i++)
         outputs *= small.size[i];
-    double *values = values_of(x), *sum = calloc((size_t)outputs, sizeof(double)), *most = calloc((size_t)outputs, sizeof(double));
+    double *values = values_of(x), *sum = calloc((size_t)outputs, sizeof(double)),
+           *most = calloc((size_t)outputs, sizeof(double));
     assert_true(values && sum && most);
     for (int64_t o = 0; o < outputs; o++)
         most[o] = -INFINITY;
@@ -379,7 +383,7 @@ static void sums_and_maxima_are_right_over_random_shapes_and_layouts(void **stat
     }
 }
 
-/* ---- threads ------------------------------------------------------------------------------------------------------------------- */
+/* ---- threads ----------------------------------------------------------------------------------------------------- */
 
 typedef tarn_tensor *(*reduction)(tarn_tensor *x, tarn_axes axes);
 

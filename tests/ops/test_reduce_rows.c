@@ -1,5 +1,5 @@
-/* Reductions along dense rows, which have forms of their own: the variance in one pass, products, and the gradients of both and
- * of max row by row. */
+/* Reductions along dense rows, which have forms of their own: the variance in one pass, products, and the gradients of
+ * both and of max row by row. */
 #include <stdlib.h>
 
 #include "support/check.h"
@@ -24,7 +24,8 @@ static double variance_by_hand(const float *x, int64_t n)
     return squares / (double)(n - 1);
 }
 
-/* Rows whose first `strange` elements lie far from all others: the mean of the beginning says nothing about the mean. */
+/* Rows whose first `strange` elements lie far from all others: the mean of the beginning says nothing about the mean.
+ */
 static void check_strange_beginning(int64_t length, int64_t strange, float at)
 {
     enum { ROWS = 3 };
@@ -62,12 +63,14 @@ static void a_nan_anywhere_in_a_row_is_its_variance(void **state)
                 x[i] = (float)(i % 5);
             x[at] = kind ? INFINITY : NAN;
             tarn_scope *scope = tarn_scope_open();
-            assert_true(isnan(tarn_item(good(tarn_var(tarn_from_f32(x, TARN_SHAPE(LENGTH), CPU), TARN_ALL_AXES, 1, false)))));
+            assert_true(
+                isnan(tarn_item(good(tarn_var(tarn_from_f32(x, TARN_SHAPE(LENGTH), CPU), TARN_ALL_AXES, 1, false)))));
             tarn_scope_close(scope);
         }
 }
 
-/* Every row's largest value stands at as many places as the row's number says, and gets that part of the row's gradient. */
+/* Every row's largest value stands at as many places as the row's number says, and gets that part of the row's
+ * gradient. */
 static void check_shares(int64_t rows, int64_t length, tarn_dtype dtype, bool padded)
 {
     int64_t stride = length + (padded ? 5 : 0);
@@ -80,17 +83,19 @@ static void check_shares(int64_t rows, int64_t length, tarn_dtype dtype, bool pa
             x[r * stride + (k * 3 + r) % length] = 1;
     }
     tarn_tensor *whole = good(tarn_cast(tarn_from_f32(x, TARN_SHAPE(rows, stride), CPU), dtype));
-    tarn_tensor *leaf = good(tarn_requires_grad(tarn_detach(tarn_shrink(whole, TARN_SHAPE(0, 0), TARN_SHAPE(rows, length))), true));
+    tarn_tensor *leaf =
+        good(tarn_requires_grad(tarn_detach(tarn_shrink(whole, TARN_SHAPE(0, 0), TARN_SHAPE(rows, length))), true));
     tarn_tensor *upstream = good(tarn_cast(tarn_from_f32(g, TARN_SHAPE(rows), CPU), dtype));
     assert_true(tarn_backward_from(good(tarn_max(leaf, TARN_AXES(1), false)), upstream, NULL));
     float *found = floats(rows * length);
-    assert_true(tarn_read(good(tarn_cast(good(tarn_contiguous(tarn_grad(leaf))), TARN_F32)), found, sizeof(float) * (size_t)(rows * length)));
+    assert_true(tarn_read(good(tarn_cast(good(tarn_contiguous(tarn_grad(leaf))), TARN_F32)), found,
+                          sizeof(float) * (size_t)(rows * length)));
     for (int64_t r = 0; r < rows; r++)
         for (int64_t i = 0; i < length; i++) {
             double share = x[r * stride + i] == 1 ? (double)g[r] / (double)(r % 5 + 1) : 0;
             if (fabs((double)found[r * length + i] - share) > 1e-6)
-                fail_msg("%lld rows of %lld: element %lld of row %lld is %g, not %g", (long long)rows, (long long)length, (long long)i,
-                         (long long)r, (double)found[r * length + i], share);
+                fail_msg("%lld rows of %lld: element %lld of row %lld is %g, not %g", (long long)rows,
+                         (long long)length, (long long)i, (long long)r, (double)found[r * length + i], share);
         }
     free(x), free(g), free(found);
 }
@@ -124,7 +129,8 @@ static void where_nan_is_the_largest_all_gradients_of_the_row_are_nan(void **sta
         x[i] = (float)i;
     x[17] = NAN;
     tarn_tensor *leaf = good(tarn_requires_grad(tarn_from_f32(x, TARN_SHAPE(2, LENGTH), CPU), true));
-    assert_true(tarn_backward_from(good(tarn_max(leaf, TARN_AXES(1), false)), good(tarn_ones(TARN_SHAPE(2), TARN_F32, CPU)), NULL));
+    assert_true(tarn_backward_from(good(tarn_max(leaf, TARN_AXES(1), false)),
+                                   good(tarn_ones(TARN_SHAPE(2), TARN_F32, CPU)), NULL));
     assert_true(tarn_read(tarn_grad(leaf), found, sizeof(found)));
     for (int i = 0; i < LENGTH; i++) {
         assert_true(isnan(found[i]));
@@ -149,9 +155,11 @@ static void check_product(const float *factor, int factors, int64_t length)
         }
         double found = tarn_item_at(y, TARN_SHAPE(r)), expected = ldexp(mantissa, exponent);
         bool special = expected == 0 || !isfinite((float)expected) || fabs(expected) < 0x1p-126;
-        if (special ? !((float)expected == (float)found || (isnan(expected) && isnan(found)) || fabs(expected - found) <= 0x1p-149)
+        if (special ? !((float)expected == (float)found || (isnan(expected) && isnan(found)) ||
+                        fabs(expected - found) <= 0x1p-149)
                     : fabs(found / expected - 1) > 1e-6)
-            fail_msg("rows of %lld, first factor %g: the product is %a, not %a", (long long)length, (double)factor[0], found, expected);
+            fail_msg("rows of %lld, first factor %g: the product is %a, not %a", (long long)length, (double)factor[0],
+                     found, expected);
     }
     free(x);
 }
@@ -163,9 +171,17 @@ static void products_may_leave_the_range_of_f32_on_the_way(void **state)
         float factor[4];
         int64_t longest; /* up to here the products of lanes stay within f64 */
     } kinds[] = {
-        {{0.5f, 1.4f, 0.9f, 1.2f}, 5000}, {{-0.5f, 1.8f, -1.1f, 1}, 5000}, {{0, 1, 1.2f, 0.8f}, 5000},       {{INFINITY, 1, 0.5f, 1}, 5000},
-        {{NAN, 1, 1, 1}, 5000},           {{0, INFINITY, 1, 1}, 5000},     {{1e15f, 1e15f, 1e-15f, 1e-15f}, 128},
-        {{1e-15f, 1e-15f, 1e15f, 1e15f}, 128}, {{1e-9f, 1, 1, 1e9f}, 128}, {{0x1p-99f, 0x1p99f, 1, 1}, 65}, {{0x1p-101f, 0x1p101f, 1, 1}, 65},
+        {{0.5f, 1.4f, 0.9f, 1.2f}, 5000},
+        {{-0.5f, 1.8f, -1.1f, 1}, 5000},
+        {{0, 1, 1.2f, 0.8f}, 5000},
+        {{INFINITY, 1, 0.5f, 1}, 5000},
+        {{NAN, 1, 1, 1}, 5000},
+        {{0, INFINITY, 1, 1}, 5000},
+        {{1e15f, 1e15f, 1e-15f, 1e-15f}, 128},
+        {{1e-15f, 1e-15f, 1e15f, 1e15f}, 128},
+        {{1e-9f, 1, 1, 1e9f}, 128},
+        {{0x1p-99f, 0x1p99f, 1, 1}, 65},
+        {{0x1p-101f, 0x1p101f, 1, 1}, 65},
     };
     static const int64_t lengths[] = {4, 60, 64, 65, 100, 128, 1000, 1024, 4096, 5000};
     for (size_t k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++)
@@ -178,7 +194,8 @@ static void products_may_leave_the_range_of_f32_on_the_way(void **state)
 }
 
 /* The gradient of one reduction of x, rows of `length`, by what comes from above. */
-static float *gradient_of(tarn_tensor *(*reduce)(tarn_tensor *), const float *x, const float *above, int64_t rows, int64_t length)
+static float *gradient_of(tarn_tensor *(*reduce)(tarn_tensor *), const float *x, const float *above, int64_t rows,
+                          int64_t length)
 {
     tarn_tensor *leaf = good(tarn_requires_grad(tarn_from_f32(x, TARN_SHAPE(rows, length), CPU), true));
     assert_true(tarn_backward_from(good(reduce(leaf)), tarn_from_f32(above, TARN_SHAPE(rows), CPU), NULL));
@@ -218,11 +235,14 @@ static void the_gradient_of_a_product_is_that_of_the_others(void **state)
             for (int64_t i = 0; i < length; i++)
                 product *= x[r * length + i] == 0 ? 1 : (double)x[r * length + i];
             for (int64_t i = 0; i < length; i++) {
-                double at = (double)x[r * length + i], expected = r == 0 || r == 3 ? product / at : r == 1 && at == 0 ? product : 0;
+                double at = (double)x[r * length + i], expected = r == 0 || r == 3    ? product / at
+                                                                  : r == 1 && at == 0 ? product
+                                                                                      : 0;
                 double got = (double)found[r * length + i];
                 expected = (double)(float)(expected * (double)above[r]);
                 if (isnan(expected) ? !isnan(got) : got != expected && !(fabs(got - expected) <= 3e-7 * fabs(expected)))
-                    fail_msg("row %lld of %lld, element %lld: %a, not %a", (long long)r, (long long)length, (long long)i, got, expected);
+                    fail_msg("row %lld of %lld, element %lld: %a, not %a", (long long)r, (long long)length,
+                             (long long)i, got, expected);
             }
         }
         free(x), free(found);
@@ -246,7 +266,8 @@ static void the_gradient_of_a_variance_is_the_distance_from_the_mean(void **stat
             for (int64_t i = 0; i < length; i++)
                 mean += (double)x[r * length + i] / (double)length;
             for (int64_t i = 0; i < length; i++) {
-                double factor = 2 * (double)above[r] / (double)(length - 1), expected = ((double)x[r * length + i] - mean) * factor;
+                double factor = 2 * (double)above[r] / (double)(length - 1),
+                       expected = ((double)x[r * length + i] - mean) * factor;
                 assert_true(fabs((double)found[r * length + i] - expected) <= 1e-6 * fabs(factor));
             }
         }

@@ -1,6 +1,6 @@
 /*
- * The gradient of x · w where w is repeated along axes of x, against sums in f64 of the same operands. TARN_TEST_DEVICE names the device; the CPU
- * otherwise.
+ * The gradient of x · w where w is repeated along axes of x, against sums in f64 of the same operands. TARN_TEST_DEVICE
+ * names the device; the CPU otherwise.
  */
 #include "support/check.h"
 
@@ -31,7 +31,8 @@ static tarn_tensor *lying(tarn_tensor *x, bool transposed)
 }
 
 /* In f64, with w repeated in memory and the sum an operation of its own. */
-static void exact_gradients(const form *f, tarn_tensor *x, tarn_tensor *w, tarn_tensor *g, tarn_tensor **gx, tarn_tensor **gw)
+static void exact_gradients(const form *f, tarn_tensor *x, tarn_tensor *w, tarn_tensor *g, tarn_tensor **gx,
+                            tarn_tensor **gw)
 {
     tarn_shape shape = TARN_SHAPE(f->shape[0], f->shape[1], f->shape[2]);
     tarn_axes repeated = {0};

@@ -20,7 +20,8 @@ static void softmax_by_hand(const double *x, double *y, int64_t outer, int64_t l
             for (int64_t k = 0; k < length; k++)
                 sum += exp(row[k * inner] - most);
             for (int64_t k = 0; k < length; k++)
-                y[o * length * inner + i + k * inner] = log_form ? row[k * inner] - most - log(sum) : exp(row[k * inner] - most) / sum;
+                y[o * length * inner + i + k * inner] =
+                    log_form ? row[k * inner] - most - log(sum) : exp(row[k * inner] - most) / sum;
         }
 }
 
@@ -35,7 +36,9 @@ static void assert_softmax(tarn_tensor *x, int axis, double tolerance)
         softmax_by_hand(values, expected, outer, shape.size[axis], inner, log_form);
         double *y = values_of(good(log_form ? tarn_log_softmax(x, axis) : tarn_softmax(x, axis)));
         for (int64_t i = 0; i < count; i++)
-            if (fabs(y[i] - expected[i]) > tolerance * fabs(expected[i]) + (log_form ? tolerance : 1e-4 * tolerance)) /* f16 has few digits left near 0 */
+            if (fabs(y[i] - expected[i]) >
+                tolerance * fabs(expected[i]) +
+                    (log_form ? tolerance : 1e-4 * tolerance)) /* f16 has few digits left near 0 */
                 fail_msg("axis %d: element %d is %.9g, not %.9g", axis, (int)i, y[i], expected[i]);
         free(y);
     }
@@ -51,7 +54,8 @@ static void every_axis_of_every_layout_and_dtype_is_right(void **state)
             tarn_scope *scope = tarn_scope_open();
             assert_softmax(normal(TARN_SHAPE(7, 33, 20), dtype), axis, tolerance[dtype]);
             assert_softmax(good(tarn_transpose(normal(TARN_SHAPE(20, 33, 7), dtype), 0, 2)), axis, tolerance[dtype]);
-            assert_softmax(good(tarn_expand(normal(TARN_SHAPE(5, 1, 9), dtype), TARN_SHAPE(5, 6, 9))), axis, tolerance[dtype]);
+            assert_softmax(good(tarn_expand(normal(TARN_SHAPE(5, 1, 9), dtype), TARN_SHAPE(5, 6, 9))), axis,
+                           tolerance[dtype]);
             assert_softmax(good(tarn_flip(normal(TARN_SHAPE(3, 4, 300), dtype), TARN_AXES(2))), axis, tolerance[dtype]);
             tarn_scope_close(scope);
         }
@@ -77,7 +81,8 @@ static void infinities_and_nan_follow_arithmetic(void **state)
     assert_values(good(tarn_softmax(vector(1000, 1000), 0)), 0, 0.5, 0.5);
 }
 
-/* Down to the smallest results of f32 and through it, with masked elements between, for rows of all lengths beside that of a vector. */
+/* Down to the smallest results of f32 and through it, with masked elements between, for rows of all lengths beside that
+ * of a vector. */
 static void small_results_keep_their_digits_beside_masked_ones(void **state)
 {
     (void)state;
@@ -136,7 +141,8 @@ static void gradients_agree_with_differences_on_every_axis(void **state)
         }
 }
 
-/* y · (g - Σ y · g) from the y that was given. Every third row has one large element, which leaves little of the difference. */
+/* y · (g - Σ y · g) from the y that was given. Every third row has one large element, which leaves little of the
+ * difference. */
 static void gradients_keep_their_digits_in_rows_with_and_without_a_large_element(void **state)
 {
     (void)state;
@@ -158,7 +164,8 @@ static void gradients_keep_their_digits_in_rows_with_and_without_a_large_element
             for (int64_t k = r * n; k < (r + 1) * n; k++) {
                 double expected = vy[k] * (vg[k] - dot), off = fabs(got[k] - expected);
                 if (off > 1e-6 * (r % 3 == 1 ? fabs(expected) : vy[k] * (fabs(vg[k]) + fabs(dot))))
-                    fail_msg("row %d of %d, element %d is %.9g, not %.9g", (int)r, (int)n, (int)(k - r * n), got[k], expected);
+                    fail_msg("row %d of %d, element %d is %.9g, not %.9g", (int)r, (int)n, (int)(k - r * n), got[k],
+                             expected);
             }
         }
         free(vy), free(vg), free(got);
@@ -172,7 +179,8 @@ static void the_bits_are_the_same_with_one_two_and_four_threads(void **state)
     int before = tarn_threads();
     for (int i = 0; i < 4; i++) {
         tarn_scope *scope = tarn_scope_open();
-        tarn_tensor *x = normal(TARN_SHAPE(300, 400), TARN_F32), *g = normal(TARN_SHAPE(300, 400), TARN_F32), *one[2] = {0};
+        tarn_tensor *x = normal(TARN_SHAPE(300, 400), TARN_F32), *g = normal(TARN_SHAPE(300, 400), TARN_F32),
+                    *one[2] = {0};
         for (int threads = 1; threads <= 4; threads *= 2) {
             tarn_set_threads(threads);
             tarn_tensor *in = good(tarn_requires_grad(good(tarn_detach(x)), true)), *y = good(fns[i / 2](in, i % 2));

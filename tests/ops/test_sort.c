@@ -124,7 +124,7 @@ static void sorting_refuses_what_it_cannot_do(void **state)
     assert_error(TARN_ERROR_ARGUMENT, "sort: x is NULL");
 }
 
-/* ---- random ---------------------------------------------------------------------------------------------------------------- */
+/* ---- random ------------------------------------------------------------------------------------------------------ */
 
 /* A stable insertion of indices: slow, and easy to see through. */
 static void order_line(const double *x, int64_t step, int64_t n, bool descending, int64_t *order)
@@ -133,7 +133,8 @@ static void order_line(const double *x, int64_t step, int64_t n, bool descending
         int64_t k = i;
         for (; k > 0; k--) {
             double before = x[order[k - 1] * step], here = x[i * step];
-            bool moves = descending ? here > before || (isnan(here) && !isnan(before)) : here < before || (isnan(before) && !isnan(here));
+            bool moves = descending ? here > before || (isnan(here) && !isnan(before))
+                                    : here < before || (isnan(before) && !isnan(here));
             if (!moves)
                 break;
             order[k] = order[k - 1];
@@ -142,7 +143,8 @@ static void order_line(const double *x, int64_t step, int64_t n, bool descending
     }
 }
 
-/* x is [rows, n] sorted along 1, or with `turned` [n, rows] sorted along 0; few different values, so that many are equal. */
+/* x is [rows, n] sorted along 1, or with `turned` [n, rows] sorted along 0; few different values, so that many are
+ * equal. */
 static void compare_with_insertion(int64_t rows, int64_t n, int64_t k, tarn_dtype dtype, bool turned, bool descending)
 {
     tarn_scope *inner = tarn_scope_open();

@@ -174,7 +174,7 @@ static void no_row_depends_on_others(void **state)
     assert_int_equal(found, 0);
 }
 
-/* ---- the largest and the smallest ---- */
+/* ---- the largest and the smallest -------------------------------------------------------------------------------- */
 
 /* The index that wins among n numbers: the first NaN, else the first of the largest, or of the smallest. */
 static int first_extreme(const float *from, int n, int sign)
@@ -230,7 +230,7 @@ static void the_largest_is_found_in_every_place(void **state)
             }
 }
 
-/* ---- conversions ---- */
+/* ---- conversions ------------------------------------------------------------------------------------------------- */
 
 static const tarn_dtype types[] = {TARN_F32, TARN_F64, TARN_BF16, TARN_F16};
 enum { TYPES = sizeof(types) / sizeof(types[0]), NUMBERS = SPECIALS * 5 };

@@ -36,16 +36,54 @@ static const int sizes[TYPES] = {4, 8, -2, 2}; /* as is_same_float() takes them 
 /* What the elements of a type are made of, as bits of f32; NaN of other types are made of these, too. */
 static const uint32_t specials[] = {
     /* zeros, infinities, NaN */
-    0x00000000, 0x80000000, 0x7f800000, 0xff800000, 0x7fc00000, 0xffc00000, 0x7fd2a000, 0xffe16000,
+    0x00000000,
+    0x80000000,
+    0x7f800000,
+    0xff800000,
+    0x7fc00000,
+    0xffc00000,
+    0x7fd2a000,
+    0xffe16000,
     /* subnormals, the least and the largest of others */
-    0x00000001, 0x80000001, 0x000116c2, 0x807fffff, 0x00800000, 0x80800000, 0x7f7fffff, 0xff7fffff,
+    0x00000001,
+    0x80000001,
+    0x000116c2,
+    0x807fffff,
+    0x00800000,
+    0x80800000,
+    0x7f7fffff,
+    0xff7fffff,
     /* 1, 1/2, roots of slopes, pi, -3.5, 13 */
-    0x3f800000, 0xbf800000, 0x3f000000, 0xbf407569, 0xbfa3a4ba, 0x40490fdb, 0xc0600000, 0x41500000,
+    0x3f800000,
+    0xbf800000,
+    0x3f000000,
+    0xbf407569,
+    0xbfa3a4ba,
+    0x40490fdb,
+    0xc0600000,
+    0x41500000,
     /* bounds of exponentials and beside them */
-    0x42800000, 0xc2820000, 0x42ae0000, 0xc2b00000, 0xc2cc0000, 0x42fc0000, 0xc2fe0000, 0x43200000,
+    0x42800000,
+    0xc2820000,
+    0x42ae0000,
+    0xc2b00000,
+    0xc2cc0000,
+    0x42fc0000,
+    0xc2fe0000,
+    0x43200000,
     /* bounds of f16; 2048, 1e9, 1e30, 1e-30, 1e-15 */
-    0x477fe000, 0xc77fe000, 0x33800000, 0xb8000000, 0x45000000, 0xc5012000, 0x4e6e6b28, 0x7149f2ca,
-    0xf149f2ca, 0x0da24260, 0x8da24260, 0x26901d7d,
+    0x477fe000,
+    0xc77fe000,
+    0x33800000,
+    0xb8000000,
+    0x45000000,
+    0xc5012000,
+    0x4e6e6b28,
+    0x7149f2ca,
+    0xf149f2ca,
+    0x0da24260,
+    0x8da24260,
+    0x26901d7d,
 };
 enum { SPECIALS = sizeof(specials) / sizeof(specials[0]) };
 static const uint32_t paired[] = {0x00000000, 0x80000000, 0x7f800000, 0xff800000, 0x7fc00000, 0xffc00000,
@@ -64,7 +102,7 @@ typedef unsigned char kept_results[MAX_LEVELS][ROWS][TYPES][MAX_OUTPUTS][MAX_COU
 static struct {
     bool is_here[MAX_LEVELS];
     kept_results values;
-} *kept; /* shared by the processes of all levels */
+} * kept; /* shared by the processes of all levels */
 
 static float float_of(uint32_t bits)
 {
@@ -234,7 +272,7 @@ static int run_here(void)
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
 
-/* ---- between levels ---- */
+/* ---- between levels ---------------------------------------------------------------------------------------------- */
 
 enum { A_NAN = 1, AN_INFINITY, A_ZERO, A_NUMBER, NEGATIVE = 8 };
 

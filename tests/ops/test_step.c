@@ -1,4 +1,5 @@
-/* test_step.c: what a decoding step is made of, where no kernel does it in one: the same as its parts, with their gradients and their errors. */
+/* test_step.c: what a decoding step is made of, where no kernel does it in one: the same as its parts, with their
+ * gradients and their errors. */
 #include "ops/internal.h"
 #include "support/check.h"
 
@@ -13,8 +14,10 @@ static tarn_tensor *some(int64_t rows, int64_t columns, uint64_t seed)
 static void products_of_a_norm_are_those_of_its_result(void **state)
 {
     (void)state;
-    tarn_tensor *x = some(3, 64, 1), *norm = good(tarn_reshape(some(1, 64, 2), TARN_SHAPE(64))), *h = good(tarn_rmsnorm(x, norm, 1e-5)), *y[3];
-    tarn_tensor *weights[] = {some(8, 64, 3), good(tarn_cast(some(5, 64, 4), TARN_Q8_0)), some(4, 64, 5)}, *biases[] = {good(tarn_reshape(some(1, 8, 6), TARN_SHAPE(8))), NULL, NULL};
+    tarn_tensor *x = some(3, 64, 1), *norm = good(tarn_reshape(some(1, 64, 2), TARN_SHAPE(64))),
+                *h = good(tarn_rmsnorm(x, norm, 1e-5)), *y[3];
+    tarn_tensor *weights[] = {some(8, 64, 3), good(tarn_cast(some(5, 64, 4), TARN_Q8_0)), some(4, 64, 5)},
+                *biases[] = {good(tarn_reshape(some(1, 8, 6), TARN_SHAPE(8))), NULL, NULL};
     assert_true(tarn__norm_linear(x, &(tarn__step_norm){norm, 1e-5}, weights, biases, 3, y));
     for (int i = 0; i < 3; i++)
         assert_close(y[i], good(tarn_linear_apply(h, weights[i], biases[i])), 0);
@@ -25,20 +28,28 @@ static void products_of_a_norm_are_those_of_its_result(void **state)
 static void a_gate_and_a_sum_are_those_of_their_parts(void **state)
 {
     (void)state;
-    tarn_tensor *x = some(2, 32, 1), *norm = good(tarn_reshape(some(1, 32, 2), TARN_SHAPE(32))), *gate = some(48, 32, 3), *up = some(48, 32, 4), *down = some(32, 48, 5);
-    tarn_tensor *h = good(tarn_rmsnorm(x, norm, 1e-6)), *inner = good(tarn__norm_gated(x, &(tarn__step_norm){norm, 1e-6}, gate, up));
+    tarn_tensor *x = some(2, 32, 1), *norm = good(tarn_reshape(some(1, 32, 2), TARN_SHAPE(32))),
+                *gate = some(48, 32, 3), *up = some(48, 32, 4), *down = some(32, 48, 5);
+    tarn_tensor *h = good(tarn_rmsnorm(x, norm, 1e-6)),
+                *inner = good(tarn__norm_gated(x, &(tarn__step_norm){norm, 1e-6}, gate, up));
     assert_close(inner, good(tarn_mul(tarn_silu(tarn_linear_apply(h, gate, NULL)), tarn_linear_apply(h, up, NULL))), 0);
-    assert_close(good(tarn__linear_sum(inner, down, NULL, x)), good(tarn_add(x, tarn_linear_apply(inner, down, NULL))), 0);
+    assert_close(good(tarn__linear_sum(inner, down, NULL, x)), good(tarn_add(x, tarn_linear_apply(inner, down, NULL))),
+                 0);
 }
 
 static void gradients_pass(void **state)
 {
     (void)state;
-    tarn_tensor *x = tarn_requires_grad(some(2, 32, 1), true), *other = tarn_requires_grad(some(2, 32, 1), true), *norm = good(tarn_reshape(some(1, 32, 2), TARN_SHAPE(32)));
-    tarn_tensor *gate = some(16, 32, 3), *up = some(16, 32, 4), *down = some(32, 16, 5), *h = good(tarn_rmsnorm(other, norm, 1e-6));
-    assert_true(tarn_backward(good(tarn_sum(tarn__linear_sum(tarn__norm_gated(x, &(tarn__step_norm){norm, 1e-6}, gate, up), down, NULL, x), TARN_AXES(0, 1), false))));
+    tarn_tensor *x = tarn_requires_grad(some(2, 32, 1), true), *other = tarn_requires_grad(some(2, 32, 1), true),
+                *norm = good(tarn_reshape(some(1, 32, 2), TARN_SHAPE(32)));
+    tarn_tensor *gate = some(16, 32, 3), *up = some(16, 32, 4), *down = some(32, 16, 5),
+                *h = good(tarn_rmsnorm(other, norm, 1e-6));
+    assert_true(tarn_backward(
+        good(tarn_sum(tarn__linear_sum(tarn__norm_gated(x, &(tarn__step_norm){norm, 1e-6}, gate, up), down, NULL, x),
+                      TARN_AXES(0, 1), false))));
     tarn_tensor *inner = good(tarn_mul(tarn_silu(tarn_linear_apply(h, gate, NULL)), tarn_linear_apply(h, up, NULL)));
-    assert_true(tarn_backward(good(tarn_sum(tarn_add(other, tarn_linear_apply(inner, down, NULL)), TARN_AXES(0, 1), false))));
+    assert_true(
+        tarn_backward(good(tarn_sum(tarn_add(other, tarn_linear_apply(inner, down, NULL)), TARN_AXES(0, 1), false))));
     assert_close(tarn_grad(x), tarn_grad(other), 0);
 }
 

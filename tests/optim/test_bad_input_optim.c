@@ -32,7 +32,8 @@ static void optimizers(void **state)
         {.names = "weight", .weight_decay = 1, .no_decay = true},
     };
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
-        REFUSE(tarn_adam_sized, tarn_adam(linear, &(tarn_adam_options){.lr = 1, .groups = &wrong[i], .group_count = 1}));
+        REFUSE(tarn_adam_sized,
+               tarn_adam(linear, &(tarn_adam_options){.lr = 1, .groups = &wrong[i], .group_count = 1}));
     tarn_optimizer *adam = tarn_adam(linear, &rate);
     assert_ok();
     REFUSE(tarn_adam_sized, tarn_adam(linear, &rate)); /* it has an optimizer */

@@ -1,4 +1,5 @@
-/* Clipping: the norm of all gradients, the factor that steps take from the device, bounds on elements, and which gradient is not finite. */
+/* Clipping: the norm of all gradients, the factor that steps take from the device, bounds on elements, and which
+ * gradient is not finite. */
 #include "base/memory.h"
 #include "support/check.h"
 
@@ -16,7 +17,8 @@ static tarn_module *module_on(tarn_device device, tarn_dtype dtype)
 {
     tarn_scope *scope = tarn_scope_open();
     tarn_module *module = tarn_module_new("three", unchanged, NULL, NULL);
-    tarn_module_add_parameter(module, "large", tarn_cast(tarn_ones(TARN_SHAPE(WIDE / 100, 100), TARN_F32, device), dtype));
+    tarn_module_add_parameter(module, "large",
+                              tarn_cast(tarn_ones(TARN_SHAPE(WIDE / 100, 100), TARN_F32, device), dtype));
     tarn_module_add_parameter(module, "nothing", tarn_ones(TARN_SHAPE(0, 3), dtype, device));
     tarn_module_add_parameter(module, "small", tarn_ones(TARN_SHAPE(7), dtype, device));
     tarn_scope_close(scope);
@@ -105,7 +107,8 @@ static void a_step_takes_the_gradients_times_the_factor(void **state)
     double norm = norm_of_all(), factor = 3 / (norm + 1e-6);
     give_all(module);
     assert_true(fabs(tarn_item(good(tarn_optimizer_clip_norm(sgd, 3))) - norm) < 1e-10);
-    assert_true(fabs(tarn_item_at(tarn_grad(tarn_module_find(module, "small")), TARN_SHAPE(5)) - gradient(5, 2)) < 1e-12);
+    assert_true(fabs(tarn_item_at(tarn_grad(tarn_module_find(module, "small")), TARN_SHAPE(5)) - gradient(5, 2)) <
+                1e-12);
     assert_true(tarn_optimizer_step(sgd));
     assert_true(fabs(moved(module, 1, 5) - factor * gradient(5, 2)) < 1e-12);
     double before = tarn_item_at(tarn_module_find(module, "small"), TARN_SHAPE(5));
@@ -219,7 +222,8 @@ static void clipping_on_a_device_makes_no_transfer(void **state)
     tarn_module *module = module_on(device, TARN_F32);
     tarn_optimizer *adam = tarn_adamw(module, &(tarn_adamw_options){.lr = 0.1f, .weight_decay = 0.1f});
     tarn_scope *scope = tarn_scope_open();
-    tarn_tensor *up[] = {tarn_ones_like(tarn_module_find(module, "large")), tarn_ones_like(tarn_module_find(module, "small"))};
+    tarn_tensor *up[] = {tarn_ones_like(tarn_module_find(module, "large")),
+                         tarn_ones_like(tarn_module_find(module, "small"))};
     for (int i = 0; i < 3; i++) {
         tarn_backward_from(tarn_module_find(module, "large"), up[0], NULL);
         tarn_backward_from(tarn_module_find(module, "small"), up[1], NULL);
@@ -333,7 +337,8 @@ int main(void)
 {
     cpu = tarn_device_cpu();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(a_failed_allocation_anywhere_leaves_nothing_behind, clear_error), /* first: nothing holds memory yet */
+        cmocka_unit_test_setup(a_failed_allocation_anywhere_leaves_nothing_behind,
+                               clear_error), /* first: nothing holds memory yet */
         in_scope(the_norm_is_that_of_all_gradients_together),
         in_scope(only_gradients_that_are_there_count),
         in_scope(a_step_takes_the_gradients_times_the_factor),

@@ -1,6 +1,7 @@
 /* Optimizers: SGD and AdamW against their formulas written out in f64, flat buffers, ownership, errors.
  *
- * Gradients are put into parameters directly, by tarn_backward_from(parameter, gradient): what a step does with them needs no network. */
+ * Gradients are put into parameters directly, by tarn_backward_from(parameter, gradient): what a step does with them
+ * needs no network. */
 #include "base/memory.h"
 #include "support/check.h"
 
@@ -55,7 +56,8 @@ static void give(tarn_module *module, int k, int step)
     double *values = malloc(sizeof(double) * LARGEST);
     for (int64_t i = 0; i < size_of(k); i++)
         values[i] = gradient(k, i, step);
-    tarn_tensor *from = tarn_to(tarn_cast(tarn_from_f64(values, shapes[k], cpu), tarn_dtype_of(parameter)), tarn_device_of(parameter));
+    tarn_tensor *from =
+        tarn_to(tarn_cast(tarn_from_f64(values, shapes[k], cpu), tarn_dtype_of(parameter)), tarn_device_of(parameter));
     tarn_backward_from(parameter, from, NULL);
     free(values);
     tarn_scope_close(scope);
@@ -68,7 +70,7 @@ static bool is_skipped(int k, int step)
     return (k == 1 && step % 3 == 0) || (k == 2 && step < 10) || (k == 4 && step % 7 == 2);
 }
 
-/* ---- the formulas ---------------------------------------------------------------------------------------------------------- */
+/* ---- the formulas ------------------------------------------------------------------------------------------------ */
 
 typedef struct reference {
     double value[PARAMETERS][LARGEST], first[PARAMETERS][LARGEST], second[PARAMETERS][LARGEST];
@@ -179,8 +181,10 @@ static void sgd_with_momentum_follows_its_formula(void **state)
 {
     (void)state;
     compare_sgd(TARN_F64, (tarn_sgd_options){.lr = 0.02f, .momentum = 0.9f}, false, 1e-11);
-    compare_sgd(TARN_F64, (tarn_sgd_options){.lr = 0.02f, .momentum = 0.9f, .dampening = 0.3f, .weight_decay = 0.01f}, false, 1e-11);
-    compare_sgd(TARN_F64, (tarn_sgd_options){.lr = 0.02f, .momentum = 0.9f, .nesterov = true, .weight_decay = 0.01f}, false, 1e-11);
+    compare_sgd(TARN_F64, (tarn_sgd_options){.lr = 0.02f, .momentum = 0.9f, .dampening = 0.3f, .weight_decay = 0.01f},
+                false, 1e-11);
+    compare_sgd(TARN_F64, (tarn_sgd_options){.lr = 0.02f, .momentum = 0.9f, .nesterov = true, .weight_decay = 0.01f},
+                false, 1e-11);
     compare_sgd(TARN_F32, (tarn_sgd_options){.lr = 0.02f, .momentum = 0.9f, .nesterov = true}, false, 1e-4);
 }
 
@@ -194,7 +198,8 @@ static void adamw_follows_its_formula(void **state)
 {
     (void)state;
     compare_adamw(TARN_F64, (tarn_adamw_options){.lr = 0.05f}, false, 1e-11);
-    compare_adamw(TARN_F64, (tarn_adamw_options){.lr = 0.05f, .beta1 = 0.8f, .beta2 = 0.95f, .epsilon = 1e-4f}, false, 1e-11);
+    compare_adamw(TARN_F64, (tarn_adamw_options){.lr = 0.05f, .beta1 = 0.8f, .beta2 = 0.95f, .epsilon = 1e-4f}, false,
+                  1e-11);
     compare_adamw(TARN_F32, (tarn_adamw_options){.lr = 0.05f}, false, 1e-4);
 }
 
@@ -211,7 +216,7 @@ static void adamw_counts_the_steps_of_each_parameter(void **state)
     compare_adamw(TARN_F64, (tarn_adamw_options){.lr = 0.05f, .weight_decay = 0.2f}, true, 1e-11);
 }
 
-/* ---- 16-bit parameters ----------------------------------------------------------------------------------------------------- */
+/* ---- 16-bit parameters ------------------------------------------------------------------------------------------- */
 
 static void a_bf16_parameter_moves_by_steps_below_its_own_precision(void **state)
 {
@@ -236,7 +241,7 @@ static void a_bf16_parameter_moves_by_steps_below_its_own_precision(void **state
     tarn_scope_close(scope);
 }
 
-/* ---- flat buffers ---------------------------------------------------------------------------------------------------------- */
+/* ---- flat buffers ------------------------------------------------------------------------------------------------ */
 
 static void flattening_keeps_handles_values_and_gradients(void **state)
 {
@@ -301,7 +306,8 @@ static void a_step_clears_gradients_and_two_backwards_before_it_add(void **state
     give(module, 1, 1);
     assert_true(tarn_optimizer_step(sgd));
     assert_null(tarn_grad(w));
-    assert_true(fabs(tarn_item_at(w, TARN_SHAPE(4)) - (before - 0.5 * (gradient(1, 4, 0) + gradient(1, 4, 1)))) < 1e-14);
+    assert_true(fabs(tarn_item_at(w, TARN_SHAPE(4)) - (before - 0.5 * (gradient(1, 4, 0) + gradient(1, 4, 1)))) <
+                1e-14);
     give(module, 1, 2);
     tarn_optimizer_zero_grad(sgd);
     assert_null(tarn_grad(w));
@@ -346,14 +352,15 @@ static void parameters_of_different_dtypes_are_trained_together(void **state)
     for (int i = 0; i < 4; i++)
         tarn_backward_from(all[i], tarn_ones_like(all[i]), NULL);
     assert_true(tarn_optimizer_step(sgd));
-    assert_true(tarn_item_at(a, TARN_SHAPE(2)) == 0.5 && tarn_item_at(b, TARN_SHAPE(2)) == 0.5 && tarn_item_at(d, TARN_SHAPE(2)) == 0.5);
+    assert_true(tarn_item_at(a, TARN_SHAPE(2)) == 0.5 && tarn_item_at(b, TARN_SHAPE(2)) == 0.5 &&
+                tarn_item_at(d, TARN_SHAPE(2)) == 0.5);
     assert_ok();
     tarn_optimizer_free(sgd);
     tarn_module_free(module);
     tarn_scope_close(scope);
 }
 
-/* ---- who owns what --------------------------------------------------------------------------------------------------------- */
+/* ---- who owns what ----------------------------------------------------------------------------------------------- */
 
 static void a_second_optimizer_on_a_parameter_is_an_error(void **state)
 {
@@ -474,7 +481,7 @@ static void moving_a_module_takes_its_optimizer_along(void **state)
     tarn_empty_cache(there); /* its addresses are hidden from leak checkers */
 }
 
-/* ---- options --------------------------------------------------------------------------------------------------------------- */
+/* ---- options ----------------------------------------------------------------------------------------------------- */
 
 static void options_outside_their_bounds_are_errors(void **state)
 {
@@ -540,7 +547,7 @@ static void the_learning_rate_can_be_changed_and_read(void **state)
     tarn_module_free(module);
 }
 
-/* ---- the same bits --------------------------------------------------------------------------------------------------------- */
+/* ---- the same bits ----------------------------------------------------------------------------------------------- */
 
 static void a_step_gives_the_same_bits_with_any_number_of_threads(void **state)
 {
@@ -554,7 +561,8 @@ static void a_step_gives_the_same_bits_with_any_number_of_threads(void **state)
         tarn_scope *scope = tarn_scope_open();
         tarn_module *module = tarn_module_new("one", unchanged, NULL, NULL);
         tarn_tensor *w = tarn_module_add_parameter(module, "w", tarn_uniform(TARN_SHAPE(COUNT), -1, 1, TARN_F32, cpu));
-        tarn_optimizer *adam = tarn_adamw(module, &(tarn_adamw_options){.lr = 0.01f, .weight_decay = 0.1f, .decay_all = true});
+        tarn_optimizer *adam =
+            tarn_adamw(module, &(tarn_adamw_options){.lr = 0.01f, .weight_decay = 0.1f, .decay_all = true});
         for (int step = 0; step < 3; step++) {
             tarn_backward_from(w, tarn_uniform(TARN_SHAPE(COUNT), -1, 1, TARN_F32, cpu), NULL);
             tarn_optimizer_step(adam);
@@ -592,7 +600,8 @@ static void setting_up_holds_no_second_copy_of_the_weights(void **state)
     tarn_memory memory = tarn_memory_of(cpu);
     assert_int_equal(memory.used - before, 4 * weights);
     assert_int_equal(memory.peak_used - before, 4 * weights);
-    assert_true(memory.used + memory.cached - before < 4 * weights + weights / LAYERS); /* what they had goes back to the system */
+    /* what they had goes back to the system */
+    assert_true(memory.used + memory.cached - before < 4 * weights + weights / LAYERS);
     for (int i = 0; i < LAYERS; i++)
         assert_true(tarn_item_at(tarn_module_parameter(module, i), TARN_SHAPE(COUNT - 1)) == i);
     tarn_optimizer_free(adam);
@@ -601,7 +610,7 @@ static void setting_up_holds_no_second_copy_of_the_weights(void **state)
     assert_ok();
 }
 
-/* ---- without memory -------------------------------------------------------------------------------------------------------- */
+/* ---- without memory ---------------------------------------------------------------------------------------------- */
 
 static void a_failed_allocation_anywhere_leaves_nothing_behind(void **state)
 {
@@ -641,7 +650,8 @@ int main(void)
 {
     cpu = tarn_device_cpu();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(a_failed_allocation_anywhere_leaves_nothing_behind, clear_error), /* first: nothing holds memory yet */
+        cmocka_unit_test_setup(a_failed_allocation_anywhere_leaves_nothing_behind,
+                               clear_error), /* first: nothing holds memory yet */
         cmocka_unit_test_setup(sgd_follows_its_formula, clear_error),
         cmocka_unit_test_setup(sgd_with_momentum_follows_its_formula, clear_error),
         cmocka_unit_test_setup(sgd_begins_momentum_at_a_parameters_own_first_step, clear_error),

@@ -1,4 +1,5 @@
-/* Optimizers in files: a run that is stopped and taken up again has the bits of one that was not; files that do not fit change nothing. */
+/* Optimizers in files: a run that is stopped and taken up again has the bits of one that was not; files that do not fit
+ * change nothing. */
 #include "support/check.h"
 #include "support/scratch.h"
 #include "tarn_features.h"
@@ -26,11 +27,12 @@ static void train(tarn_module *module, tarn_optimizer *optimizer, int from, int 
             tarn_tensor *parameter = tarn_module_parameter(module, k);
             if (k == 2 && step % 3 != 1)
                 continue;
-            tarn_tensor *g =
-                tarn_add(tarn_sin(tarn_add(tarn_cast(tarn_arange(0, (double)tarn_count(parameter), 1, TARN_F32, cpu), TARN_F64),
-                                           tarn_scalar(0.7 * step + k))),
-                         tarn_scalar(0.1));
-            tarn_backward_from(parameter, tarn_cast(tarn_reshape(g, tarn_shape_of(parameter)), tarn_dtype_of(parameter)), NULL);
+            tarn_tensor *g = tarn_add(
+                tarn_sin(tarn_add(tarn_cast(tarn_arange(0, (double)tarn_count(parameter), 1, TARN_F32, cpu), TARN_F64),
+                                  tarn_scalar(0.7 * step + k))),
+                tarn_scalar(0.1));
+            tarn_backward_from(parameter,
+                               tarn_cast(tarn_reshape(g, tarn_shape_of(parameter)), tarn_dtype_of(parameter)), NULL);
         }
         tarn_optimizer_clip_norm(optimizer, 2);
         tarn_optimizer_step(optimizer);
@@ -87,8 +89,10 @@ static void a_run_that_is_taken_up_again_has_the_same_bits(void **state)
     for (tarn_dtype dtype = TARN_F32; dtype <= TARN_F16; dtype++)
         for (int m = 0; m < MAKES; m++) {
             tarn_module *whole = module_of(dtype), *again = module_of(dtype);
-            tarn_optimizer *first = makes[m](whole, 0.05f), *second = makes[m](again, 0.5f); /* the file's rate counts */
-            tarn_schedule schedule = {.kind = TARN_SCHEDULE_COSINE, .warmup_steps = 3, .total_steps = 20, .final_factor = 0.1};
+            /* the file's rate counts */
+            tarn_optimizer *first = makes[m](whole, 0.05f), *second = makes[m](again, 0.5f);
+            tarn_schedule schedule = {
+                .kind = TARN_SCHEDULE_COSINE, .warmup_steps = 3, .total_steps = 20, .final_factor = 0.1};
             assert_true(tarn_optimizer_set_schedule(first, &schedule));
             assert_true(tarn_optimizer_set_lr(first, 0.0371));
             train(whole, first, 0, BEFORE);

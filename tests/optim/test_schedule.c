@@ -18,21 +18,27 @@ static void a_schedule_rises_and_then_falls_as_its_kind_says(void **state)
     (void)state;
     assert_factors(&(tarn_schedule){0}, (double[]){1, 1, 1}, 3);
     assert_factors(&(tarn_schedule){.warmup_steps = 4}, (double[]){0.25, 0.5, 0.75, 1, 1, 1}, 6);
-    assert_factors(&(tarn_schedule){.kind = TARN_SCHEDULE_LINEAR, .total_steps = 4}, (double[]){1, 0.75, 0.5, 0.25, 0, 0}, 6);
-    assert_factors(&(tarn_schedule){.kind = TARN_SCHEDULE_LINEAR, .warmup_steps = 2, .total_steps = 6, .final_factor = 0.2},
-                   (double[]){0.5, 1, 1, 0.8, 0.6, 0.4, 0.2, 0.2}, 8);
+    assert_factors(&(tarn_schedule){.kind = TARN_SCHEDULE_LINEAR, .total_steps = 4},
+                   (double[]){1, 0.75, 0.5, 0.25, 0, 0}, 6);
+    assert_factors(
+        &(tarn_schedule){.kind = TARN_SCHEDULE_LINEAR, .warmup_steps = 2, .total_steps = 6, .final_factor = 0.2},
+        (double[]){0.5, 1, 1, 0.8, 0.6, 0.4, 0.2, 0.2}, 8);
     assert_factors(&(tarn_schedule){.kind = TARN_SCHEDULE_COSINE, .total_steps = 4},
                    (double[]){1, 0.5 + sqrt(0.125), 0.5, 0.5 - sqrt(0.125), 0, 0}, 6);
-    assert_factors(&(tarn_schedule){.kind = TARN_SCHEDULE_COSINE, .warmup_steps = 1, .total_steps = 3, .final_factor = 0.5},
-                   (double[]){1, 1, 0.75, 0.5, 0.5}, 5);
-    assert_factors(&(tarn_schedule){.kind = TARN_SCHEDULE_STEP, .step_size = 2, .gamma = 0.5}, (double[]){1, 1, 0.5, 0.5, 0.25}, 5);
-    assert_factors(&(tarn_schedule){.kind = TARN_SCHEDULE_STEP, .step_size = 1, .warmup_steps = 1}, (double[]){1, 1, 0.1, 0.01}, 4);
+    assert_factors(
+        &(tarn_schedule){.kind = TARN_SCHEDULE_COSINE, .warmup_steps = 1, .total_steps = 3, .final_factor = 0.5},
+        (double[]){1, 1, 0.75, 0.5, 0.5}, 5);
+    assert_factors(&(tarn_schedule){.kind = TARN_SCHEDULE_STEP, .step_size = 2, .gamma = 0.5},
+                   (double[]){1, 1, 0.5, 0.5, 0.25}, 5);
+    assert_factors(&(tarn_schedule){.kind = TARN_SCHEDULE_STEP, .step_size = 1, .warmup_steps = 1},
+                   (double[]){1, 1, 0.1, 0.01}, 4);
 }
 
 /* Two parameters, of 1, named "body.weight" [2, 2] and "body.bias" [2]. */
 static tarn_module *module_new(void)
 {
-    tarn_module *body = tarn_module_new("body", unchanged, NULL, NULL), *module = tarn_module_new("all", unchanged, NULL, NULL);
+    tarn_module *body = tarn_module_new("body", unchanged, NULL, NULL),
+                *module = tarn_module_new("all", unchanged, NULL, NULL);
     tarn_module_add_parameter(body, "weight", tarn_ones(TARN_SHAPE(2, 2), TARN_F64, cpu));
     tarn_module_add_parameter(body, "bias", tarn_ones(TARN_SHAPE(2), TARN_F64, cpu));
     tarn_module_add_child(module, "body", body);
@@ -76,7 +82,8 @@ static void each_step_takes_its_rate_from_the_schedule(void **state)
     }
     assert_true(fabs(weight(module) - expected) < 1e-14 && fabs(bias(module) - expected) < 1e-14);
     assert_true(tarn_optimizer_set_lr(sgd, 0.25)); /* what the schedule scales */
-    assert_true(tarn_optimizer_set_schedule(sgd, &(tarn_schedule){.kind = TARN_SCHEDULE_STEP, .step_size = 4, .gamma = 0.5}));
+    assert_true(
+        tarn_optimizer_set_schedule(sgd, &(tarn_schedule){.kind = TARN_SCHEDULE_STEP, .step_size = 4, .gamma = 0.5}));
     assert_true(tarn_optimizer_lr(sgd) == 0.0625);
     assert_true(tarn_optimizer_set_schedule(sgd, NULL));
     assert_true(tarn_optimizer_lr(sgd) == 0.25);
@@ -88,8 +95,10 @@ static void groups_have_rates_of_their_own(void **state)
 {
     (void)state;
     tarn_module *module = module_new();
-    tarn_parameter_group groups[] = {{.names = "*.bias", .lr_scale = 0.5f, .no_decay = true}, {.names = "body.w*", .weight_decay = 0.5f}};
-    tarn_optimizer *sgd = tarn_sgd(module, &(tarn_sgd_options){.lr = 0.25f, .weight_decay = 4, .groups = groups, .group_count = 2});
+    tarn_parameter_group groups[] = {{.names = "*.bias", .lr_scale = 0.5f, .no_decay = true},
+                                     {.names = "body.w*", .weight_decay = 0.5f}};
+    tarn_optimizer *sgd =
+        tarn_sgd(module, &(tarn_sgd_options){.lr = 0.25f, .weight_decay = 4, .groups = groups, .group_count = 2});
     give(module, 1);
     assert_true(tarn_optimizer_step(sgd));
     assert_true(weight(module) == 1 - 0.25 * 1.5 && bias(module) == 1 - 0.125);
@@ -128,12 +137,14 @@ static void a_group_that_gets_no_parameter_is_an_error(void **state)
     tarn_module_free(module);
 }
 
-/* m and v begin at 0, so that the first step moves each element by lr against the sign of g + decay · p; the second is written out. */
+/* m and v begin at 0, so that the first step moves each element by lr against the sign of g + decay · p; the second is
+ * written out. */
 static void adam_adds_its_decay_to_the_gradient(void **state)
 {
     (void)state;
     tarn_module *module = module_new();
-    tarn_optimizer *adam = tarn_adam(module, &(tarn_adam_options){.lr = 0.125f, .weight_decay = 0.5f, .beta1 = 0.5f, .beta2 = 0.75f});
+    tarn_optimizer *adam =
+        tarn_adam(module, &(tarn_adam_options){.lr = 0.125f, .weight_decay = 0.5f, .beta1 = 0.5f, .beta2 = 0.75f});
     double p = 1, m = 0, v = 0;
     for (int t = 1; t <= 5; t++) {
         double g = sin(t) + 0.5 * p;

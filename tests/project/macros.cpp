@@ -1,6 +1,6 @@
-/* macros.cpp: every public macro in C++. headers.sh compiles it as C++11, 17 and 20, links it with the library and runs it; a macro of
- * the headers that does not stand here fails the test. The calls that would need files or models are given what they refuse:
- * they must compile, and fail. */
+/* macros.cpp: every public macro in C++. headers.sh compiles it as C++11, 17 and 20, links it with the library and runs
+ * it; a macro of the headers that does not stand here fails the test. The calls that would need files or models are
+ * given what they refuse: they must compile, and fail. */
 #include <cmath>
 #include <cstdio>
 #include <tarn/tarn.h>
@@ -43,12 +43,15 @@ static void tensors(tarn_device cpu)
 {
     tarn_tensor *x = tarn_normal(TARN_SHAPE(1, 2, 8, 8), 0, 1, TARN_F32, cpu);
     tarn_tensor *one = tarn_zeros(TARN_SCALAR, TARN_F32, cpu), *f64 = tarn_ones(TARN_SHAPE(3), TARN_F64, cpu);
-    static_assert(TARN_SHAPE(4, 2).rank == 2 && TARN_SHAPE(4, 2).size[1] == 2 && TARN_AXES(0, -1).axis[1] == -1, "lists");
+    static_assert(TARN_SHAPE(4, 2).rank == 2 && TARN_SHAPE(4, 2).size[1] == 2 && TARN_AXES(0, -1).axis[1] == -1,
+                  "lists");
     CHECK(tarn_rank(one) == 0 && tarn_size(tarn_sum(x, TARN_AXES(0, -1), false), 0) == 2);
     CHECK(tarn_rank(tarn_sum(x, TARN_ALL_AXES, false)) == 0);
-    CHECK(TARN_MAX_RANK == 8 && TARN_MAX_FIELDS == 8 && TARN_MAX_FIELD_RANK == 7 && TARN_TRAIN_HIDDEN > 0 && TARN_TRAIN_FITS > 0);
+    CHECK(TARN_MAX_RANK == 8 && TARN_MAX_FIELDS == 8 && TARN_MAX_FIELD_RANK == 7 && TARN_TRAIN_HIDDEN > 0 &&
+          TARN_TRAIN_FITS > 0);
     CHECK(TARN_VERSION_MAJOR >= 0 && TARN_VERSION_MINOR >= 0 && TARN_VERSION_PATCH >= 0);
-    tarn_tensor *weight = tarn_normal(TARN_SHAPE(3, 2, 3, 3), 0, 1, TARN_F32, cpu), *ones = tarn_ones(TARN_SHAPE(2), TARN_F32, cpu);
+    tarn_tensor *weight = tarn_normal(TARN_SHAPE(3, 2, 3, 3), 0, 1, TARN_F32, cpu),
+                *ones = tarn_ones(TARN_SHAPE(2), TARN_F32, cpu);
     CHECK(tarn_conv2d(x, weight, NULL, NULL));
     tarn_pool2d_options two = {};
     two.kernel[0] = two.kernel[1] = 2;
@@ -56,11 +59,13 @@ static void tensors(tarn_device cpu)
     CHECK(tarn_avg_pool2d(x, &two));
     CHECK(tarn_batchnorm(x, ones, ones, ones, ones, NULL));
     CHECK(tarn_batchnorm_relu(x, NULL, ones, ones, ones, ones, NULL));
-    tarn_tensor *q = tarn_normal(TARN_SHAPE(1, 2, 4, 8), 0, 1, TARN_F32, cpu), *row = tarn_normal(TARN_SHAPE(1, 4, 48), 0, 1, TARN_F32, cpu);
+    tarn_tensor *q = tarn_normal(TARN_SHAPE(1, 2, 4, 8), 0, 1, TARN_F32, cpu),
+                *row = tarn_normal(TARN_SHAPE(1, 4, 48), 0, 1, TARN_F32, cpu);
     CHECK(tarn_attention(q, q, q, NULL));
     CHECK(tarn_attention_packed(row, 2, 2, NULL));
     CHECK(tarn_rope(q, tarn_arange(0, 2, 1, TARN_I64, cpu), NULL));
-    tarn_tensor *logits = tarn_normal(TARN_SHAPE(4, 3), 0, 1, TARN_F32, cpu), *target = tarn_zeros(TARN_SHAPE(4), TARN_I64, cpu);
+    tarn_tensor *logits = tarn_normal(TARN_SHAPE(4, 3), 0, 1, TARN_F32, cpu),
+                *target = tarn_zeros(TARN_SHAPE(4), TARN_I64, cpu);
     CHECK(tarn_cross_entropy(logits, target, NULL));
     CHECK(tarn_linear_cross_entropy(logits, tarn_ones(TARN_SHAPE(5, 3), TARN_F32, cpu), target, NULL));
     CHECK(tarn_gradcheck(square, NULL, &f64, 0, NULL) == false && tarn_failed() && (tarn_clear_error(), true));
@@ -77,7 +82,8 @@ static void tensors(tarn_device cpu)
 
 static void modules(tarn_device cpu)
 {
-    tarn_module *net = tarn_sequential(tarn_linear(2, 16, cpu), tarn_activation(TARN_TANH), tarn_linear(16, 1, cpu), NULL);
+    tarn_module *net =
+        tarn_sequential(tarn_linear(2, 16, cpu), tarn_activation(TARN_TANH), tarn_linear(16, 1, cpu), NULL);
     CHECK(net && tarn_module_parameter_count(net) == 4);
     tarn_adam_options adam = {};
     adam.lr = 0.01f;

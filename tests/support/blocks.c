@@ -25,8 +25,9 @@ void assert_block_product(const tarn_tensor *x, const tarn_tensor *w, const tarn
             }
             double error = fabs(vy[r * out + o] - sum);
             if (!(error <= bound * 1.0001 + unit * (fabs(sum) + bound) + 1e-6 * size))
-                fail_msg("%s [%d, %d]: row %d, column %d is %g, not %g: off by %g of %g", tarn_dtype_name(tarn_dtype_of(w)), (int)out, (int)in, (int)r, (int)o,
-                         vy[r * out + o], sum, error, bound);
+                fail_msg("%s [%d, %d]: row %d, column %d is %g, not %g: off by %g of %g",
+                         tarn_dtype_name(tarn_dtype_of(w)), (int)out, (int)in, (int)r, (int)o, vy[r * out + o], sum,
+                         error, bound);
         }
     free(vx), free(vy), free(vb), free(vw);
 }

@@ -63,7 +63,8 @@ static bool near(double a, double b, double tolerance)
     return a == b || fabs(a - b) <= tolerance * fmax(1, fabs(b));
 }
 
-static void compare(const double *found, const double *expected, int64_t count, double tolerance, const char *file, int line)
+static void compare(const double *found, const double *expected, int64_t count, double tolerance, const char *file,
+                    int line)
 {
     for (int64_t i = 0; i < count; i++)
         if (!near(found[i], expected[i], tolerance)) {
@@ -72,7 +73,8 @@ static void compare(const double *found, const double *expected, int64_t count, 
         }
 }
 
-void check_values(const tarn_tensor *tensor, const double *expected, int count, double tolerance, const char *file, int line)
+void check_values(const tarn_tensor *tensor, const double *expected, int count, double tolerance, const char *file,
+                  int line)
 {
     check_tensor((tarn_tensor *)tensor, "the tensor", file, line);
     if (tarn_count(tensor) != count) {
@@ -159,7 +161,8 @@ tarn_tensor *counted_leaf(tarn_shape shape)
 
 tarn_tensor *grad_from(tarn_tensor *y, tarn_tensor *x)
 {
-    tarn_tensor *g = tarn_reshape(tarn_arange(1, (double)tarn_count(y) + 1, 1, TARN_F32, tarn_device_cpu()), tarn_shape_of(y));
+    tarn_tensor *g =
+        tarn_reshape(tarn_arange(1, (double)tarn_count(y) + 1, 1, TARN_F32, tarn_device_cpu()), tarn_shape_of(y));
     assert_true(tarn_backward_from(y, g, NULL));
     assert_non_null(tarn_grad(x));
     return tarn_grad(x);

@@ -28,10 +28,11 @@ void expect_command(const char *arguments, int status, const char *text)
 {
     int found = run_command(arguments);
     if (found != status || !strstr(command_output, text))
-        fail_msg("tarn %s: status %d instead of %d, or no '%s' in:\n%s", arguments, found, status, text, command_output);
+        fail_msg("tarn %s: status %d instead of %d, or no '%s' in:\n%s", arguments, found, status, text,
+                 command_output);
 }
 
-/* ---- JSON ------------------------------------------------------------------------------------------------------------------ */
+/* ---- JSON -------------------------------------------------------------------------------------------------------- */
 
 static const char *value(const char *at);
 

@@ -5,7 +5,8 @@
 /* What the last command wrote. */
 extern char command_output[1 << 20];
 
-/* Runs `tarn ARGUMENTS` through a shell and returns its status; the output is what it wrote to standard output, and with 2>&1 to both. */
+/* Runs `tarn ARGUMENTS` through a shell and returns its status; the output is what it wrote to standard output, and
+ * with 2>&1 to both. */
 int run_command(const char *arguments);
 
 /* The same; it must end with that status and write that text among others. */

@@ -15,7 +15,8 @@ const char *write_gzip(const char *name, const void *bytes, size_t count);
 /* A file of that name has the same bytes in both folders. */
 void assert_same_file(const char *folder, const char *other, const char *name);
 
-/* Makes a file of a run, JSON or safetensors, one without checksums, as earlier versions wrote it: what is changed in it is then read. */
+/* Makes a file of a run, JSON or safetensors, one without checksums, as earlier versions wrote it: what is changed in
+ * it is then read. */
 void drop_checksums(const char *path);
 
 /* A growing piece of memory. */

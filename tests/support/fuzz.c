@@ -27,7 +27,8 @@ int fuzz_rounds(void)
 
 void fuzz_damage(bytes *b, uint64_t *random)
 {
-    static const unsigned char favourites[] = {0, 1, 7, 8, 9, 0x7F, 0x80, 0xFF, '\n', '"', ',', '(', ')', '\'', '9', '-'};
+    static const unsigned char favourites[] = {0,    1,   7,   8,   9,   0x7F, 0x80, 0xFF,
+                                               '\n', '"', ',', '(', ')', '\'', '9',  '-'};
     for (int64_t n = 1 + random_below(random, 4); n > 0 && b->count > 0; n--) {
         size_t head = b->count < 100 || random_below(random, 4) == 0 ? b->count : 100; /* where formats decide */
         size_t at = (size_t)random_below(random, (int64_t)head), length = (size_t)random_below(random, 9);

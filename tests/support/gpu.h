@@ -27,11 +27,11 @@ static inline bool is_quick(void)
     return getenv("TARN_TEST_QUICK") != NULL;
 }
 
-#define NEEDS_GPU()                                                                                                                       \
-    do {                                                                                                                                  \
-        if (tarn_device_count("cuda") == 0)                                                                                               \
-            skip();                                                                                                                       \
-        (void)state;                                                                                                                      \
+#define NEEDS_GPU() \
+    do { \
+        if (tarn_device_count("cuda") == 0) \
+            skip(); \
+        (void)state; \
     } while (0)
 
 #endif

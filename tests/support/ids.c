@@ -1,8 +1,8 @@
 /* ids.c: what tests of tokenizers ask of texts and their ids. */
 #include "support/ids.h"
 
-void expect_ids(const tarn_tokenizer *t, const char *text, size_t length, const tarn_encode_options *options, const int32_t *ids,
-                       int64_t n)
+void expect_ids(const tarn_tokenizer *t, const char *text, size_t length, const tarn_encode_options *options,
+                const int32_t *ids, int64_t n)
 {
     int64_t count;
     int32_t *found = tarn_tokenizer_encode(t, text, length, options, &count);

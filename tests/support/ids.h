@@ -7,7 +7,8 @@
 #include "support/check.h"
 
 /* The text has exactly these ids. */
-void expect_ids(const tarn_tokenizer *t, const char *text, size_t length, const tarn_encode_options *options, const int32_t *ids, int64_t n);
+void expect_ids(const tarn_tokenizer *t, const char *text, size_t length, const tarn_encode_options *options,
+                const int32_t *ids, int64_t n);
 #define EXPECT(tokenizer, text, options, ...) \
     expect_ids(tokenizer, text, sizeof(text) - 1, options, (const int32_t[]){__VA_ARGS__}, \
                (int64_t)(sizeof((const int32_t[]){__VA_ARGS__}) / 4))

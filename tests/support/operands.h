@@ -38,10 +38,10 @@ static inline int make_operands(void **state)
 
 /* For tables of functions, whose rows have a name and a call. */
 #define EACH(table) for (size_t n = 0; n < sizeof(table) / sizeof(table[0]); n++)
-#define REFUSE_ROW(row, ...)                                                                                                              \
-    do {                                                                                                                                  \
-        (void)(row).call(__VA_ARGS__);                                                                                                    \
-        check_refused((row).name, (row).name, __LINE__);                                                                                  \
+#define REFUSE_ROW(row, ...) \
+    do { \
+        (void)(row).call(__VA_ARGS__); \
+        check_refused((row).name, (row).name, __LINE__); \
     } while (0)
 
 #endif

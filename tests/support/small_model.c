@@ -45,7 +45,8 @@ static void put_piece(out *o, const char *text, float score, int type)
 
 static void put_pieces(out *o, const small_model_options *options)
 {
-    static const char *const pieces[] = {"▁", "h", "e", "l", "o", "w", "▁h", "he", "ll", "llo", "hello", "▁w", "▁▁", "é", "aa", "a"};
+    static const char *const pieces[] = {"▁",  "h",   "e",     "l",  "o",  "w", "▁h", "he",
+                                         "ll", "llo", "hello", "▁w", "▁▁", "é", "aa", "a"};
     put_piece(o, "<unk>", 0, 2);
     put_piece(o, "<s>", 0, 3);
     put_piece(o, "</s>", 0, 3);

@@ -5,8 +5,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* All zero: BPE with byte_fallback, a space before a text, and no other change of it. The ids: 0 <unk>, 1 <s>, 2 </s>, 3 to 258 the bytes,
- * then from 259 on "▁", "h", "e", "l", "o", "w", "▁h", "he", "ll", "llo", "hello", "▁w", "▁▁", "é" and "aa", "a". */
+/* All zero: BPE with byte_fallback, a space before a text, and no other change of it. The ids: 0 <unk>, 1 <s>, 2 </s>,
+ * 3 to 258 the bytes, then from 259 on "▁", "h", "e", "l", "o", "w", "▁h", "he", "ll", "llo", "hello", "▁w", "▁▁", "é"
+ * and "aa", "a". */
 typedef struct small_model_options {
     int type;                 /* 0: BPE; else the number of another kind */
     bool no_bytes, no_prefix; /* without byte_fallback; without a space before a text */

@@ -17,7 +17,8 @@ const char *small_tokenizer_text(void)
         "{\"id\": 261, \"content\": \"<pad>\", \"special\": true, \"lstrip\": true, \"rstrip\": true}, "
         "{\"id\": 262, \"content\": \"<tag>\", \"special\": false}],"
         "\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"use_regex\": true},"
-        "\"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": \"<|endoftext|>\", "
+        "\"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": "
+        "\"<|endoftext|>\", "
         "\"type_id\": 0}}, {\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}], \"pair\": [], \"special_tokens\": "
         "{\"<|endoftext|>\": {\"id\": \"<|endoftext|>\", \"ids\": [260], \"tokens\": [\"<|endoftext|>\"]}}},"
         "\"decoder\": {\"type\": \"ByteLevel\"}, \"model\": {\"type\": \"BPE\", \"vocab\": {");
@@ -27,9 +28,9 @@ const char *small_tokenizer_text(void)
         used += (size_t)snprintf(text + used, sizeof(text) - used, "\"\\u%04x\": %d, ", seen ? i : 256 + hidden, i);
         hidden += !seen;
     }
-    snprintf(
-        text + used, sizeof(text) - used,
-        "\"he\": 256, \"ll\": 257, \"llo\": 258, \"\\u0120w\": 259}, \"merges\": [\"h e\", [\"l\", \"l\"], \"ll o\", \"\\u0120 w\"]}}");
+    snprintf(text + used, sizeof(text) - used,
+             "\"he\": 256, \"ll\": 257, \"llo\": 258, \"\\u0120w\": 259}, \"merges\": [\"h e\", [\"l\", \"l\"], \"ll "
+             "o\", \"\\u0120 w\"]}}");
     return text;
 }
 

@@ -2,9 +2,10 @@
 #ifndef TESTS_SMALL_TOKENIZER_H
 #define TESTS_SMALL_TOKENIZER_H
 
-/* A tokenizer.json: the 256 bytes under their own numbers, "he" 256, "ll" 257, "llo" 258, " w" 259 by four merges, and the added tokens
- * <|endoftext|> 260, <pad> 261 (which takes the spaces beside it) and <tag> 262 (not special). <|endoftext|> comes before a text. Uses its
- * memory again at the next call. */
+/* A tokenizer.json: the 256 bytes under their own numbers, "he" 256, "ll" 257, "llo" 258, " w" 259 by four merges, and
+ * the added tokens
+ * <|endoftext|> 260, <pad> 261 (which takes the spaces beside it) and <tag> 262 (not special). <|endoftext|> comes
+ * before a text. Uses its memory again at the next call. */
 const char *small_tokenizer_text(void);
 
 /* A text with the first `from` replaced, which must be there. The caller frees it. */

@@ -9,7 +9,9 @@ static bool read_event(const char *line, trace_event *e)
 {
     double start, duration;
     const char *times = strstr(line, "\"ts\": ");
-    if (sscanf(line, "{\"ph\": \"X\", \"pid\": %d, \"tid\": %d, \"name\": \"%63[^\"]\"", &e->process, &e->row, e->name) != 3 || !times)
+    if (sscanf(line, "{\"ph\": \"X\", \"pid\": %d, \"tid\": %d, \"name\": \"%63[^\"]\"", &e->process, &e->row,
+               e->name) != 3 ||
+        !times)
         return false;
     assert_int_equal(sscanf(times, "\"ts\": %lf, \"dur\": %lf", &start, &duration), 2);
     assert_true(duration >= 0);
@@ -51,8 +53,8 @@ void assert_nested(const trace *t)
             bool within = (a->start >= b->start - rounding && a->end <= b->end + rounding) ||
                           (b->start >= a->start - rounding && b->end <= a->end + rounding);
             if (!apart && !within)
-                fail_msg("row %d of process %d: %s from %.3f to %.3f and %s from %.3f to %.3f", a->row, a->process, a->name, a->start, a->end,
-                         b->name, b->start, b->end);
+                fail_msg("row %d of process %d: %s from %.3f to %.3f and %s from %.3f to %.3f", a->row, a->process,
+                         a->name, a->start, a->end, b->name, b->start, b->end);
         }
 }
 
@@ -70,8 +72,8 @@ int count_overlaps(const trace *t, const char *step)
     for (int i = 0; i < t->count; i++)
         for (int k = 0; k < t->count; k++) {
             const trace_event *copy = &t->event[i], *s = &t->event[k];
-            count += copy->process == TRACE_DEVICE && copy->row == TRACE_COPIES && s->process == TRACE_HOST && strcmp(s->name, step) == 0 &&
-                     copy->start < s->end && copy->end > s->start;
+            count += copy->process == TRACE_DEVICE && copy->row == TRACE_COPIES && s->process == TRACE_HOST &&
+                     strcmp(s->name, step) == 0 && copy->start < s->end && copy->end > s->start;
         }
     return count;
 }

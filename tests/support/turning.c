@@ -13,7 +13,7 @@
 
 enum { LETTERS = 8, LINES = 6000, CONTEXT = 64 };
 
-/* ---- words ----------------------------------------------------------------------------------------------------------------- */
+/* ---- words ------------------------------------------------------------------------------------------------------- */
 
 int turning_letters(void)
 {
@@ -60,10 +60,10 @@ const char *turning_chats(const char *name, bool asked)
         turning_word(i, word);
         turning_back(word, back);
         if (turning_is_asked(i) == asked)
-            used += (size_t)snprintf(
-                text + used, room - used,
-                "{\"messages\": [{\"role\": \"user\", \"content\": \"%s\"}, {\"role\": \"assistant\", \"content\": \"%s\"}]}\n", word,
-                back);
+            used += (size_t)snprintf(text + used, room - used,
+                                     "{\"messages\": [{\"role\": \"user\", \"content\": \"%s\"}, {\"role\": "
+                                     "\"assistant\", \"content\": \"%s\"}]}\n",
+                                     word, back);
     }
     const char *path = write_text(name, text);
     free(text);
@@ -87,7 +87,7 @@ static const char *write_lines(const char *name)
     return path;
 }
 
-/* ---- the model ------------------------------------------------------------------------------------------------------------- */
+/* ---- the model --------------------------------------------------------------------------------------------------- */
 
 /* Roles are one token each, so that a conversation is short: merges make them, letter by letter. */
 static void write_tokenizer(const char *folder)
@@ -99,14 +99,17 @@ static void write_tokenizer(const char *folder)
         for (size_t i = 2; i <= strlen(roles[r]); i++) {
             snprintf(part, sizeof(part), "%.*s", (int)i, roles[r]);
             snprintf(vocab + strlen(vocab), sizeof(vocab) - strlen(vocab), ", \"%s\": %d", part, id++);
-            snprintf(merges + strlen(merges), sizeof(merges) - strlen(merges), "\"%.*s %c\", ", (int)i - 1, roles[r], roles[r][i - 1]);
+            snprintf(merges + strlen(merges), sizeof(merges) - strlen(merges), "\"%.*s %c\", ", (int)i - 1, roles[r],
+                     roles[r][i - 1]);
         }
     assert_int_equal(id, TURNING_END - 1);
-    snprintf(added, sizeof(added),
-             "{\"added_tokens\": [{\"id\": %d, \"content\": \"<|im_start|>\", \"special\": true}, {\"id\": %d, \"content\": "
-             "\"<|im_end|>\", \"special\": true}, ",
-             id, id + 1);
-    char *plain = replaced(small_tokenizer_text(), ", \"lstrip\": true, \"rstrip\": true", ""); /* for which GGUF has no form */
+    snprintf(
+        added, sizeof(added),
+        "{\"added_tokens\": [{\"id\": %d, \"content\": \"<|im_start|>\", \"special\": true}, {\"id\": %d, \"content\": "
+        "\"<|im_end|>\", \"special\": true}, ",
+        id, id + 1);
+    /* for which GGUF has no form */
+    char *plain = replaced(small_tokenizer_text(), ", \"lstrip\": true, \"rstrip\": true", "");
     char *first = replaced(plain, "{\"added_tokens\": [", added), *second = replaced(first, "259}", strcat(vocab, "}"));
     char *third = replaced(second, "\"merges\": [", merges);
     snprintf(name, sizeof(name), "%s/tokenizer.json", folder);
@@ -119,7 +122,8 @@ static void write_tokenizer(const char *folder)
     free(third);
 }
 
-/* Writes a model, which is freed, with the tokenizer. So few numbers learn sooner when they begin larger than those of large models do. */
+/* Writes a model, which is freed, with the tokenizer. So few numbers learn sooner when they begin larger than those of
+ * large models do. */
 static const char *write_drawn(tarn_module *model, const char *name, double larger)
 {
     for (int i = 0; i < tarn_module_parameter_count(model); i++) {
@@ -136,8 +140,13 @@ static const char *write_drawn(tarn_module *model, const char *name, double larg
 
 static tarn_module *make_llama(int64_t width, int64_t inner)
 {
-    const tarn_llama_config config = {
-        .vocab = TURNING_VOCAB, .context = CONTEXT, .layers = 2, .heads = 4, .width = width, .inner = inner, .tied = true};
+    const tarn_llama_config config = {.vocab = TURNING_VOCAB,
+                                      .context = CONTEXT,
+                                      .layers = 2,
+                                      .heads = 4,
+                                      .width = width,
+                                      .inner = inner,
+                                      .tied = true};
     return tarn_model_llama(&config, tarn_device_cpu(), 1);
 }
 
@@ -189,5 +198,6 @@ const char *turning_base(const char *name)
 
 const char *turning_wide_base(const char *name)
 {
-    return train(write_drawn(make_llama(256, 256), "drawn-wide", 2.5), name, getenv("TARN_TEST_LONG") ? 1000 : 250, 0.002);
+    return train(write_drawn(make_llama(256, 256), "drawn-wide", 2.5), name, getenv("TARN_TEST_LONG") ? 1000 : 250,
+                 0.002);
 }

@@ -1,11 +1,12 @@
-/* turning.h: a made task in chat form: a word is to be written backwards. A small Llama learns it from lines of text first, without a conversation; fine-tuning brings it
- * out in one. */
+/* turning.h: a made task in chat form: a word is to be written backwards. A small Llama learns it from lines of text
+ * first, without a conversation; fine-tuning brings it out in one. */
 #ifndef TESTS_TURNING_H
 #define TESTS_TURNING_H
 
 #include <stdbool.h>
 
-enum { TURNING_VOCAB = 276, TURNING_END = 275, TURNING_MOST = 4 }; /* tokens; the one that ends an answer; letters of a word at most */
+/* tokens; the one that ends an answer; letters of a word at most */
+enum { TURNING_VOCAB = 276, TURNING_END = 275, TURNING_MOST = 4 };
 
 /* Letters of a word: 3, or with TARN_TEST_LONG 4; and how many words there are. */
 int turning_letters(void);
@@ -16,11 +17,12 @@ void turning_word(int number, char *word);
 void turning_back(const char *word, char *back);
 bool turning_is_asked(int number);
 
-/* Writes the conversations of the words that are learnt, or of those that are asked for, to the scratch folder as JSON lines, and returns their path. */
+/* Writes the conversations of the words that are learnt, or of those that are asked for, to the scratch folder as JSON
+ * lines, and returns their path. */
 const char *turning_chats(const char *name, bool asked);
 
-/* Writes a Hugging Face folder with a Llama, or a GPT-2, and a tokenizer to the scratch folder: of drawn weights, or trained on lines such as "bcd <-> dcb". Returns its path. A wide one
- * has rows of 256, whole blocks of every type. */
+/* Writes a Hugging Face folder with a Llama, or a GPT-2, and a tokenizer to the scratch folder: of drawn weights, or
+ * trained on lines such as "bcd <-> dcb". Returns its path. A wide one has rows of 256, whole blocks of every type. */
 const char *turning_drawn(const char *name);
 const char *turning_drawn_gpt2(const char *name);
 const char *turning_base(const char *name);

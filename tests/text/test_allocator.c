@@ -1,5 +1,5 @@
-/* test_allocator.c: memory that runs out at every allocation in turn, in all that text.h does: an error of the right kind, nothing lost, nothing
- * half written. */
+/* test_allocator.c: memory that runs out at every allocation in turn, in all that text.h does: an error of the right
+ * kind, nothing lost, nothing half written. */
 #include <pthread.h>
 #include <unistd.h>
 
@@ -19,7 +19,9 @@ static void *count_alloc(size_t size, size_t alignment, void *ctx)
     failed += fails;
     pthread_mutex_unlock(&lock);
     void *memory = NULL;
-    return !fails && posix_memalign(&memory, alignment < sizeof(void *) ? sizeof(void *) : alignment, size) == 0 ? memory : NULL;
+    return !fails && posix_memalign(&memory, alignment < sizeof(void *) ? sizeof(void *) : alignment, size) == 0
+               ? memory
+               : NULL;
 }
 
 static void count_release(void *memory, size_t size, void *ctx)
@@ -29,7 +31,8 @@ static void count_release(void *memory, size_t size, void *ctx)
 }
 
 static const char tokenizer_json[] =
-    "{\"added_tokens\":[{\"id\":5,\"content\":\"<e>\",\"special\":true,\"normalized\":false,\"lstrip\":true}],\"normalizer\":{\"type\":"
+    "{\"added_tokens\":[{\"id\":5,\"content\":\"<e>\",\"special\":true,\"normalized\":false,\"lstrip\":true}],"
+    "\"normalizer\":{\"type\":"
     "\"NFC\"},"
     "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true},\"decoder\":{\"type\":\"ByteLevel\"},"
     "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,\"\xC4\xA0\":3,\"\xC4\xA0"
@@ -56,7 +59,8 @@ static void open_model_and_encode(void)
     int64_t count;
     size_t length;
     tarn_tokenizer *t = tarn_tokenizer_open(model);
-    int32_t *ids = tarn_tokenizer_encode(t, "hello w<s>\xE6\x97 aaa", 16, &(tarn_encode_options){.add_special = true}, &count);
+    int32_t *ids =
+        tarn_tokenizer_encode(t, "hello w<s>\xE6\x97 aaa", 16, &(tarn_encode_options){.add_special = true}, &count);
     tarn_tokenizer_release(tarn_tokenizer_decode(t, ids, count, &length));
     tarn_text_stream *stream = tarn_text_stream_new(t, NULL);
     for (int64_t i = 0; i < count; i++)
@@ -92,7 +96,8 @@ static void prepare(void)
 {
     const char *input = lines;
     tarn_tokenizer *t = tarn_tokenizer_bytes();
-    if (tarn_shards_prepare(&input, 1, t, folder, NULL, &(tarn_shards_options){.json_lines = true, .validation = 0.5})) {
+    if (tarn_shards_prepare(&input, 1, t, folder, NULL,
+                            &(tarn_shards_options){.json_lines = true, .validation = 0.5})) {
         int32_t ids[2];
         tarn_tokens *tokens = tarn_tokens_open(folder, "valid");
         tarn_tokens_read(tokens, 0, 2, ids);
@@ -100,7 +105,8 @@ static void prepare(void)
     }
     tarn_tokenizer_free(t);
     if (access(scratch("prepared/index.json"), F_OK) != 0 && failed) /* what failed has taken its files away again */
-        assert_true(access(scratch("prepared/train-00000.bin"), F_OK) != 0 && access(scratch("prepared/valid-00000.bin"), F_OK) != 0);
+        assert_true(access(scratch("prepared/train-00000.bin"), F_OK) != 0 &&
+                    access(scratch("prepared/valid-00000.bin"), F_OK) != 0);
     remove(scratch("prepared/index.json"));
     remove(scratch("prepared/train-00000.bin"));
     remove(scratch("prepared/valid-00000.bin"));
@@ -129,7 +135,8 @@ static void every_allocation_fails_in_turn(void **state)
     (void)state;
     snprintf(path, sizeof(path), "%s", write_text("fuzz.json", tokenizer_json));
     char bytes_of[8192];
-    snprintf(model, sizeof(model), "%s", write_file("small.model", bytes_of, small_model(bytes_of, &(small_model_options){0})));
+    snprintf(model, sizeof(model), "%s",
+             write_file("small.model", bytes_of, small_model(bytes_of, &(small_model_options){0})));
     snprintf(lines, sizeof(lines), "%s", write_text("lines", "{\"text\": \"ab\"}\n{\"text\": \"cd\"}\n"));
     snprintf(folder, sizeof(folder), "%s", scratch("prepared"));
     snprintf(saved, sizeof(saved), "%s", scratch("saved"));

@@ -101,9 +101,9 @@ static void chats(void **state)
         return;
     char model[8192];
     write_file("tokenizer.model", model, small_model(model, &(small_model_options){0}));
-    write_text("chat_template.jinja",
-               "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}"
-               "{% endfor %}{{ '<|im_start|>assistant\n' }}");
+    write_text("chat_template.jinja", "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + "
+                                      "message['content'] + '<|im_end|>' + '\n'}}"
+                                      "{% endfor %}{{ '<|im_start|>assistant\n' }}");
     tarn_tokenizer *t = tarn_tokenizer_open(scratch("tokenizer.model"));
     ACCEPT(tarn_chat_name(t));
     REFUSE(tarn_chat_render, tarn_chat_render(t, NULL, 1, true, &length));
@@ -130,8 +130,10 @@ static void training(void **state)
     REFUSE(tarn_bpe_train, tarn_bpe_train(&text, &length, 0, 300, NULL));
     REFUSE(tarn_bpe_train, tarn_bpe_train(&text, &length, 1, 256, NULL));
     REFUSE(tarn_bpe_train, tarn_bpe_train(&text, &length, 1, (int64_t)1 << 40, NULL));
-    REFUSE(tarn_bpe_train, tarn_bpe_train(&text, &length, 1, 300, &(tarn_bpe_options){.special = special, .special_count = 1}));
-    REFUSE(tarn_bpe_train, tarn_bpe_train(&text, &length, 1, 300, &(tarn_bpe_options){.special = special + 1, .special_count = 1}));
+    REFUSE(tarn_bpe_train,
+           tarn_bpe_train(&text, &length, 1, 300, &(tarn_bpe_options){.special = special, .special_count = 1}));
+    REFUSE(tarn_bpe_train,
+           tarn_bpe_train(&text, &length, 1, 300, &(tarn_bpe_options){.special = special + 1, .special_count = 1}));
     REFUSE(tarn_bpe_train, tarn_bpe_train(&text, &length, 1, 300, &(tarn_bpe_options){.special_count = -1}));
     REFUSE(tarn_bpe_train, tarn_bpe_train(&text, &length, 1, 300, &(tarn_bpe_options){.min_frequency = -1}));
     REFUSE(tarn_bpe_train, tarn_bpe_train(&text, &length, 1, 300, &(tarn_bpe_options){.ties = (tarn_bpe_ties)7}));
@@ -148,7 +150,8 @@ static void shards(void **state)
     (void)state;
     if (!TARN__HAVE_JANSSON)
         skip();
-    const char *input = write_text("input.txt", "text"), *nothing = NULL, *missing = "/nonexistent-folder/x", *folder = scratch("shards");
+    const char *input = write_text("input.txt", "text"), *nothing = NULL, *missing = "/nonexistent-folder/x",
+               *folder = scratch("shards");
     tarn_tokenizer *t = tarn_tokenizer_bytes();
     int32_t id;
     REFUSE(tarn_shards_prepare, tarn_shards_prepare_sized(NULL, 1, t, folder, NULL, NULL, 0));
@@ -158,12 +161,16 @@ static void shards(void **state)
     REFUSE(tarn_shards_prepare, tarn_shards_prepare(&input, 1, t, "", NULL, NULL));
     REFUSE(tarn_shards_prepare, tarn_shards_prepare(&nothing, 1, t, folder, NULL, NULL));
     REFUSE(tarn_shards_prepare, tarn_shards_prepare(&missing, 1, t, folder, NULL, NULL));
-    REFUSE(tarn_shards_prepare, tarn_shards_prepare(&input, 1, t, folder, NULL, &(tarn_shards_options){.validation = 1}));
-    REFUSE(tarn_shards_prepare, tarn_shards_prepare(&input, 1, t, folder, NULL, &(tarn_shards_options){.validation = NAN}));
-    REFUSE(tarn_shards_prepare, tarn_shards_prepare(&input, 1, t, folder, NULL, &(tarn_shards_options){.shard_tokens = -1}));
-    REFUSE(tarn_shards_prepare, tarn_shards_prepare(&input, 1, t, folder, NULL, &(tarn_shards_options){.separator = "<|endoftext|>"}));
     REFUSE(tarn_shards_prepare,
-           tarn_shards_prepare(&input, 1, t, folder, NULL, &(tarn_shards_options){.separator = "a", .no_separator = true}));
+           tarn_shards_prepare(&input, 1, t, folder, NULL, &(tarn_shards_options){.validation = 1}));
+    REFUSE(tarn_shards_prepare,
+           tarn_shards_prepare(&input, 1, t, folder, NULL, &(tarn_shards_options){.validation = NAN}));
+    REFUSE(tarn_shards_prepare,
+           tarn_shards_prepare(&input, 1, t, folder, NULL, &(tarn_shards_options){.shard_tokens = -1}));
+    REFUSE(tarn_shards_prepare,
+           tarn_shards_prepare(&input, 1, t, folder, NULL, &(tarn_shards_options){.separator = "<|endoftext|>"}));
+    REFUSE(tarn_shards_prepare, tarn_shards_prepare(&input, 1, t, folder, NULL,
+                                                    &(tarn_shards_options){.separator = "a", .no_separator = true}));
     REFUSE(tarn_shards_prepare, tarn_shards_prepare(&input, 1, t, "/proc/nonexistent/x", NULL, NULL));
     ACCEPT(tarn_shards_prepare(&input, 1, t, folder, NULL, NULL));
     REFUSE(tarn_tokens_open, tarn_tokens_open(NULL, "train"));

@@ -1,5 +1,5 @@
-/* test_chat.c: conversations as the common chat templates put them together; what people write stays text; other templates are refused.
- * make parity compares with transformers. */
+/* test_chat.c: conversations as the common chat templates put them together; what people write stays text; other
+ * templates are refused. make parity compares with transformers. */
 #include <sys/stat.h>
 
 #include "support/files.h"
@@ -7,39 +7,52 @@
 #include "tarn_features.h"
 
 #define CHATML \
-    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}" \
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + " \
+    "'\\n'}}{% endfor %}" \
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 #define QWEN2 \
-    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\\nBe kind.<|im_end|>\\n' " \
+    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\\nBe " \
+    "kind.<|im_end|>\\n' " \
     "}}" \
     "{% endif %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}" \
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 #define LLAMA2 \
-    "{% if messages[0]['role'] == 'system' %}{% set system_message = messages[0]['content'] %}{% endif %}{% for message in loop_messages " \
+    "{% if messages[0]['role'] == 'system' %}{% set system_message = messages[0]['content'] %}{% endif %}{% for " \
+    "message in loop_messages " \
     "%}{% set content = " \
-    "'<<SYS>>\\n' + system_message + '\\n<</SYS>>\\n\\n' + message['content'] %}{% if message['role'] == 'user' %}{{ bos_token + '[INST] " \
+    "'<<SYS>>\\n' + system_message + '\\n<</SYS>>\\n\\n' + message['content'] %}{% if message['role'] == 'user' %}{{ " \
+    "bos_token + '[INST] " \
     "' + content.strip() + ' " \
     "[/INST]' }}{% else %}{{ ' '  + content.strip() + ' ' + eos_token }}{% endif %}{% endfor %}"
 #define LLAMA3 \
-    "{% for message in messages %}{% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'+ message['content'] " \
+    "{% for message in messages %}{% set content = '<|start_header_id|>' + message['role'] + " \
+    "'<|end_header_id|>\n\n'+ message['content'] " \
     "| trim + " \
-    "'<|eot_id|>' %}{% if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}{% if " \
+    "'<|eot_id|>' %}{% if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif %}{{ content }}{% " \
+    "endfor %}{% if " \
     "add_generation_prompt %}{{ " \
     "'<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"
 #define MISTRAL \
-    "{{ bos_token }}{% for message in messages %}{% if message['role'] == 'user' %}{{ '[INST] ' + message['content'] + ' [/INST]' }}{% " \
+    "{{ bos_token }}{% for message in messages %}{% if message['role'] == 'user' %}{{ '[INST] ' + message['content'] " \
+    "+ ' [/INST]' }}{% " \
     "else %}{{ " \
     "message['content'] + eos_token }}{% endif %}{% endfor %}"
 
 /* With a part for tools, which nobody gives, in which anything may stand: texts with both quotes, braces, loops. */
 #define WITH_TOOLS \
-    "{%- if tools %}{{- '<|im_start|>system\\n' }}{{- \"It's {\\\"x\\\": 1}}\" }}{%- for tool in tools %}{{- tool | tojson }}{%- endfor %}{%- else %}{%- if messages[0].role == 'system' %}" \
-    "{{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}{%- endif %}{%- endif %}{%- for message in messages %}" \
-    "{%- if (message.role == \"user\") or (message.role == \"system\" and not loop.first) or (message.role == \"assistant\" and not message.tool_calls) %}" \
-    "{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}{%- elif message.role == \"assistant\" %}{{- 'calls' }}" \
-    "{%- elif message.role == \"tool\" %}{{- message.content }}{%- endif %}{%- endfor %}{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"
+    "{%- if tools %}{{- '<|im_start|>system\\n' }}{{- \"It's {\\\"x\\\": 1}}\" }}{%- for tool in tools %}{{- tool | " \
+    "tojson }}{%- endfor %}{%- else %}{%- if messages[0].role == 'system' %}" \
+    "{{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}{%- endif %}{%- endif %}{%- for message " \
+    "in messages %}" \
+    "{%- if (message.role == \"user\") or (message.role == \"system\" and not loop.first) or (message.role == " \
+    "\"assistant\" and not message.tool_calls) %}" \
+    "{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}{%- elif message.role == " \
+    "\"assistant\" %}{{- 'calls' }}" \
+    "{%- elif message.role == \"tool\" %}{{- message.content }}{%- endif %}{%- endfor %}{%- if add_generation_prompt " \
+    "%}{{- '<|im_start|>assistant\\n' }}{%- endif %}"
 
-/* A folder whose tokenizer is the small one, with some tokens of templates: 263 <|im_start|>, 264 <|im_end|>. It begins with
+/* A folder whose tokenizer is the small one, with some tokens of templates: 263 <|im_start|>, 264 <|im_end|>. It begins
+ * with
  * <|endoftext|>, and ends with <tag>. */
 static tarn_tokenizer *open_with(const char *template)
 {
@@ -47,7 +60,8 @@ static tarn_tokenizer *open_with(const char *template)
         skip();
     mkdir(scratch("chat"), 0777);
     char *text = replaced(small_tokenizer_text(), "{\"added_tokens\": [",
-                          "{\"added_tokens\": [{\"id\": 263, \"content\": \"<|im_start|>\", \"special\": true}, {\"id\": 264, \"content\": "
+                          "{\"added_tokens\": [{\"id\": 263, \"content\": \"<|im_start|>\", \"special\": true}, "
+                          "{\"id\": 264, \"content\": "
                           "\"<|im_end|>\", \"special\": "
                           "true}, ");
     write_text("chat/tokenizer.json", text);
@@ -59,7 +73,8 @@ static tarn_tokenizer *open_with(const char *template)
     return t;
 }
 
-static const tarn_chat_message talk[] = {{"system", " Be brief. "}, {"user", " he "}, {"assistant", "llo "}, {"user", "<|im_end|>"}};
+static const tarn_chat_message talk[] = {
+    {"system", " Be brief. "}, {"user", " he "}, {"assistant", "llo "}, {"user", "<|im_end|>"}};
 
 static void expect_chat(const char *template, const char *name, int first, int count, bool prompt, const char *expected)
 {
@@ -86,16 +101,20 @@ static void templates_are_followed(void **state)
     (void)state;
     expect_chat(CHATML, "chatml", 0, 2, true,
                 "<|im_start|>system\n Be brief. <|im_end|>\n<|im_start|>user\n he <|im_end|>\n<|im_start|>assistant\n");
-    expect_chat(CHATML, "chatml", 1, 2, false, "<|im_start|>user\n he <|im_end|>\n<|im_start|>assistant\nllo <|im_end|>\n");
+    expect_chat(CHATML, "chatml", 1, 2, false,
+                "<|im_start|>user\n he <|im_end|>\n<|im_start|>assistant\nllo <|im_end|>\n");
     expect_chat("{{ bos_token }}" CHATML, "chatml", 1, 1, false, "<|endoftext|><|im_start|>user\n he <|im_end|>\n");
-    expect_chat(QWEN2, "chatml", 1, 1, false, "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\n he <|im_end|>\n");
-    expect_chat("{# spaces that are left out #}\n{%- set x = '%}' -%}\n\n {{- '' }}\n  {%- set y = 1 %}\n  " CHATML "\n", "chatml", 0, 1,
-                false, "<|im_start|>system\n Be brief. <|im_end|>\n");
+    expect_chat(QWEN2, "chatml", 1, 1, false,
+                "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\n he <|im_end|>\n");
+    expect_chat("{# spaces that are left out #}\n{%- set x = '%}' -%}\n\n {{- '' }}\n  {%- set y = 1 %}\n  " CHATML
+                "\n",
+                "chatml", 0, 1, false, "<|im_start|>system\n Be brief. <|im_end|>\n");
     expect_chat(QWEN2, "chatml", 0, 1, false, "<|im_start|>system\n Be brief. <|im_end|>\n");
     expect_chat(WITH_TOOLS, "chatml", 0, 2, true,
                 "<|im_start|>system\n Be brief. <|im_end|>\n<|im_start|>user\n he <|im_end|>\n<|im_start|>assistant\n");
     expect_chat(LLAMA2, "llama2", 0, 4, true,
-                "<|endoftext|>[INST] <<SYS>>\n Be brief. \n<</SYS>>\n\n he [/INST] llo <tag><|endoftext|>[INST] <|im_end|> [/INST]");
+                "<|endoftext|>[INST] <<SYS>>\n Be brief. \n<</SYS>>\n\n he [/INST] llo <tag><|endoftext|>[INST] "
+                "<|im_end|> [/INST]");
     expect_chat(LLAMA3, "llama3", 0, 2, true,
                 "<|endoftext|><|start_header_id|>system<|end_header_id|>\n\nBe "
                 "brief.<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nhe<|eot_id|>"
@@ -152,7 +171,8 @@ static void other_templates_are_refused_by_name(void **state)
         {"{{ 'hello' }}", "{{ 'hello' }}"},
         {"", "none that tarn knows"},
         {"<|im_start|>", "ChatML"},
-        {"{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'].upper() + '<|im_end|>'}}",
+        {"{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'].upper() + "
+         "'<|im_end|>'}}",
          "none that tarn knows"},
         {"{{ bos_token + '[INST] ' + content + ' [/INST]' }}<<SYS>>", "Llama 2"},
         {"{{ '[INST] ' + message['content'] + ' [/INST]' }}", "Mistral"},
@@ -193,10 +213,12 @@ static void templates_that_do_more_are_refused(void **state)
         "{{ 'Before: ' }}" CHATML,
         CHATML "{{ 'Answer:' }}",
         LOOP TURN "{{ 'x' }}{% endfor %}" PROMPT,
-        LOOP TURN "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{{ '<think>\\n' }}{% endif %}",
+        LOOP TURN
+        "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{{ '<think>\\n' }}{% endif %}",
         "{% for message in messages[::-1] %}" TURN "{% endfor %}" PROMPT,
         "{% for message in messages[-1:] %}" TURN "{% endfor %}" PROMPT,
-        LOOP "{% if message['role'] != 'system' %}" TURN "{% endif %}{% endfor %}" PROMPT, /* a system's text is left out */
+        LOOP "{% if message['role'] != 'system' %}" TURN
+             "{% endif %}{% endfor %}" PROMPT, /* a system's text is left out */
         "{% set messages = messages[1:] %}" CHATML,
         "{% set messages = [{'role': 'system', 'content': 'Be kind.'}] + messages %}" CHATML,
         DEFAULT CHATML, /* also where there is one */
@@ -210,7 +232,8 @@ static void templates_that_do_more_are_refused(void **state)
         "{{ bos_token }}{{ 'Before: ' }}" MISTRAL,
         LLAMA2 "{{ ' ' }}",
         MISTRAL "{{ ' ' }}",
-        "{% for message in messages %}{{ bos_token }}{% if message['role'] == 'user' %}{{ '[INST] ' + message['content'] + ' [/INST]' }}{% else %}{{ message['content'] + eos_token }}{% endif %}{% endfor %}",
+        "{% for message in messages %}{{ bos_token }}{% if message['role'] == 'user' %}{{ '[INST] ' + "
+        "message['content'] + ' [/INST]' }}{% else %}{{ message['content'] + eos_token }}{% endif %}{% endfor %}",
     };
     for (size_t i = 0; i < sizeof(more) / sizeof(more[0]); i++) {
         tarn_tokenizer *t = open_with(more[i]);
@@ -246,15 +269,19 @@ static void wrong_turns_are_refused(void **state)
     }
     tarn_tokenizer *t = open_with(MISTRAL); /* this one has no place for a system's text */
     assert_null(tarn_chat_render(t, talk, 2, false, &length));
-    assert_error_about(TARN_ERROR_ARGUMENT, "'system' stands where this model's template has no place for one", "take turns");
+    assert_error_about(TARN_ERROR_ARGUMENT, "'system' stands where this model's template has no place for one",
+                       "take turns");
     tarn_tokenizer_free(t);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {in_scope(templates_are_followed),  in_scope(what_people_write_stays_text),
-                                       in_scope(templates_are_saved),     in_scope(other_templates_are_refused_by_name),
-                                       in_scope(wrong_turns_are_refused), in_scope(templates_that_are_no_text_are_refused),
+    const struct CMUnitTest tests[] = {in_scope(templates_are_followed),
+                                       in_scope(what_people_write_stays_text),
+                                       in_scope(templates_are_saved),
+                                       in_scope(other_templates_are_refused_by_name),
+                                       in_scope(wrong_turns_are_refused),
+                                       in_scope(templates_that_are_no_text_are_refused),
                                        in_scope(templates_that_do_more_are_refused)};
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

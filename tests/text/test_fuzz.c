@@ -1,5 +1,6 @@
-/* test_fuzz.c: good files of tokenizers and tokens with random damage. A reader must take or refuse each without a crash, without memory out of
- * proportion, and with an error that names the file; what it takes must encode, decode and be saved. TARN_TEST_LONG=1 runs many more. */
+/* test_fuzz.c: good files of tokenizers and tokens with random damage. A reader must take or refuse each without a
+ * crash, without memory out of proportion, and with an error that names the file; what it takes must encode, decode and
+ * be saved. TARN_TEST_LONG=1 runs many more. */
 #include <sys/stat.h>
 
 #include "base/memory.h"
@@ -7,18 +8,23 @@
 #include "tarn_features.h"
 
 static const char tokenizer_json[] =
-    "{\"added_tokens\":[{\"id\":5,\"content\":\"<e>\",\"special\":true,\"normalized\":false,\"lstrip\":true},{\"id\":6,\"content\":\"ab "
+    "{\"added_tokens\":[{\"id\":5,\"content\":\"<e>\",\"special\":true,\"normalized\":false,\"lstrip\":true},{\"id\":6,"
+    "\"content\":\"ab "
     "\"}],"
-    "\"normalizer\":{\"type\":\"NFC\"},\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{"
+    "\"normalizer\":{\"type\":\"NFC\"},\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\","
+    "\"pattern\":{"
     "\"Regex\":\" ?[a-b]+|\\\\s+\"},"
-    "\"behavior\":\"Isolated\"},{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false}]},\"decoder\":{\"type\":"
+    "\"behavior\":\"Isolated\"},{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false}]},\"decoder\":{"
+    "\"type\":"
     "\"ByteLevel\"},"
-    "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<e>\"}},{\"Sequence\":{\"id\":\"A\"}}],"
+    "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<e>\"}},{\"Sequence\":"
+    "{\"id\":\"A\"}}],"
     "\"special_tokens\":{\"<e>\":{\"ids\":[5]}}},"
     "\"model\":{\"type\":\"BPE\",\"ignore_merges\":false,\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,\"\xC4\xA0\":3,\"\xC4\xA0"
     "ab\":4},\"merges\":[\"a b\",[\"\xC4\xA0\",\"ab\"]]}}";
 static const char characters_json[] =
-    "{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[\\\\s\\\\S]\"},\"behavior\":\"Isolated\",\"invert\":false},"
+    "{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[\\\\s\\\\S]\"},\"behavior\":\"Isolated\","
+    "\"invert\":false},"
     "\"decoder\":{\"type\":\"Fuse\"},\"model\":{\"type\":\"WordLevel\",\"vocab\":{\"a\":0,\"b\":1,\" "
     "\":2,\"\xC3\xA9\":3},\"unk_token\":\"b\"}}";
 static const char vocabulary[] = "{\"a\": 0, \"b\": 1, \"ab\": 2, \"\xC4\xA0\": 3, \"<|endoftext|>\": 4}";
@@ -27,7 +33,7 @@ static const char config[] =
     "{\"tokenizer_class\": \"Qwen2Tokenizer\", \"add_prefix_space\": false, \"added_tokens_decoder\": "
     "{\"4\": {\"content\": \"<|endoftext|>\", \"special\": true}, \"5\": {\"content\": \"<e>\", \"special\": true}}}";
 
-/* ---- uses of what was taken ------------------------------------------------------------------------------------------------ */
+/* ---- uses of what was taken -------------------------------------------------------------------------------------- */
 
 static void use_tokenizer(tarn_tokenizer *t, const char *name)
 {
@@ -36,7 +42,8 @@ static void use_tokenizer(tarn_tokenizer *t, const char *name)
     size_t length;
     if (!t)
         return;
-    int32_t *ids = tarn_tokenizer_encode(t, text, sizeof(text) - 1, &(tarn_encode_options){.add_special = true}, &count);
+    int32_t *ids =
+        tarn_tokenizer_encode(t, text, sizeof(text) - 1, &(tarn_encode_options){.add_special = true}, &count);
     if (!ids) /* a byte that the damaged vocabulary lacks, or a pattern without end */
         assert_true(tarn_error_code() == TARN_ERROR_ARGUMENT || tarn_error_code() == TARN_ERROR_UNSUPPORTED);
     tarn_clear_error();
@@ -98,13 +105,14 @@ static bool open_lines(void)
 {
     const char *path = scratch("fuzz");
     tarn_tokenizer *t = tarn_tokenizer_bytes();
-    bool taken = tarn_shards_prepare(&path, 1, t, scratch("prepared"), NULL, &(tarn_shards_options){.json_lines = true, .validation = 0.3});
+    bool taken = tarn_shards_prepare(&path, 1, t, scratch("prepared"), NULL,
+                                     &(tarn_shards_options){.json_lines = true, .validation = 0.3});
     remove(scratch("prepared/index.json"));
     tarn_tokenizer_free(t);
     return taken;
 }
 
-/* ---- the damage ------------------------------------------------------------------------------------------------------------ */
+/* ---- the damage -------------------------------------------------------------------------------------------------- */
 
 /* Damages a file under a name and opens it, again and again. `part` must stand in every error. */
 static void fuzz(const char *name, const void *good, size_t count, bool (*open)(void), const char *part)
@@ -122,10 +130,11 @@ static void fuzz(const char *name, const void *good, size_t count, bool (*open)(
         fuzz_largest = 0;
         bool good_one = open();
         size_t most = 64 * b.count + ((size_t)4 << 20); /* ids may leave 65536 numbers out */
-        bool right = good_one ? !tarn_failed() : tarn_failed() && strstr(tarn_error(), part) && tarn_error_code() != TARN_ERROR_INTERNAL;
+        bool right = good_one ? !tarn_failed()
+                              : tarn_failed() && strstr(tarn_error(), part) && tarn_error_code() != TARN_ERROR_INTERNAL;
         if (!right || fuzz_largest > most)
-            print_error("round %d: %zu bytes asked for a file of %zu: %s\n%.*s\n", i, fuzz_largest, b.count, tarn_error(), (int)b.count,
-                        (char *)b.data);
+            print_error("round %d: %zu bytes asked for a file of %zu: %s\n%.*s\n", i, fuzz_largest, b.count,
+                        tarn_error(), (int)b.count, (char *)b.data);
         assert_true(right && fuzz_largest <= most);
         tarn_clear_error();
         taken += good_one;
@@ -198,8 +207,9 @@ static void lines_of_json(void **state)
 {
     (void)state;
     needs(TARN__HAVE_JANSSON);
-    static const char lines[] = "{\"text\": \"one\\u00e9\", \"n\": [1, 2.5e3, null]}\n{\"text\": \"\\ud83d\\ude00 two\"}\n\n{\"more\": "
-                                "{\"a\": true}, \"text\": \"\"}\n";
+    static const char lines[] =
+        "{\"text\": \"one\\u00e9\", \"n\": [1, 2.5e3, null]}\n{\"text\": \"\\ud83d\\ude00 two\"}\n\n{\"more\": "
+        "{\"a\": true}, \"text\": \"\"}\n";
     fuzz("fuzz", lines, sizeof(lines) - 1, open_lines, "shards_prepare");
 }
 

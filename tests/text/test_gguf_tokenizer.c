@@ -1,5 +1,5 @@
-/* test_gguf_tokenizer.c: tokenizers in GGUF files: written and read back they give the same ids; what is missing, wrong or not known is
- * refused by name. */
+/* test_gguf_tokenizer.c: tokenizers in GGUF files: written and read back they give the same ids; what is missing, wrong
+ * or not known is refused by name. */
 #include "text/files/gguf_tokenizer.h"
 
 #include "support/files.h"
@@ -7,7 +7,7 @@
 #include "support/small_tokenizer.h"
 #include "tarn_features.h"
 
-/* ---- there and back -------------------------------------------------------------------------------------------------------- */
+/* ---- there and back ---------------------------------------------------------------------------------------------- */
 
 static size_t random_text(char *text, size_t room, uint64_t *random)
 {
@@ -82,8 +82,9 @@ static tarn_tokenizer *open_bpe(const char *steps, const char *settings)
 }
 
 #define SPLIT(pattern) \
-    "\"pre_tokenizer\": {\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", \"pattern\": {\"Regex\": \"" pattern \
-    "\"}, \"behavior\": \"Isolated\"}, {\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"use_regex\": false}]}, \"x\": {"
+    "\"pre_tokenizer\": {\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", \"pattern\": {\"Regex\": " \
+    "\"" pattern "\"}, \"behavior\": \"Isolated\"}, {\"type\": \"ByteLevel\", \"add_prefix_space\": false, " \
+    "\"use_regex\": false}]}, \"x\": {"
 #define TAIL "| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n]*|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+"
 #define HEAD "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?\\\\p{L}+|"
 
@@ -97,7 +98,8 @@ static void tokenizers_come_back(void **state)
         return;
     there_and_back(open_bpe(NULL, "\"type\": \"BPE\""), 512);
     there_and_back(open_bpe(SPLIT(HEAD "\\\\p{N}{1,3}" TAIL), "\"type\": \"BPE\", \"ignore_merges\": true"), 0);
-    there_and_back(open_bpe("\"normalizer\": {\"type\": \"NFC\"}, " SPLIT(HEAD "\\\\p{N}" TAIL), "\"type\": \"BPE\""), 0);
+    there_and_back(open_bpe("\"normalizer\": {\"type\": \"NFC\"}, " SPLIT(HEAD "\\\\p{N}" TAIL), "\"type\": \"BPE\""),
+                   0);
 }
 
 /* SentencePiece's BPE by merges gets scores that give the same ids. */
@@ -153,7 +155,7 @@ static void what_the_format_cannot_say_is_refused(void **state)
     tarn_gguf_cancel(writer);
 }
 
-/* ---- files that are wrong -------------------------------------------------------------------------------------------------- */
+/* ---- files that are wrong ---------------------------------------------------------------------------------------- */
 
 static const char *const tokens[] = {"a", "b", "ab", "<e>"};
 
@@ -213,6 +215,7 @@ static void wrong_files_are_refused_by_name(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {in_scope(tokenizers_come_back), in_scope(merges_become_scores),
-                                       in_scope(what_the_format_cannot_say_is_refused), in_scope(wrong_files_are_refused_by_name)};
+                                       in_scope(what_the_format_cannot_say_is_refused),
+                                       in_scope(wrong_files_are_refused_by_name)};
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

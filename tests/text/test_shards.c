@@ -1,4 +1,5 @@
-/* test_shards.c: texts into files of tokens and back: the same bytes with any number of threads, splits, damage, nothing half done. */
+/* test_shards.c: texts into files of tokens and back: the same bytes with any number of threads, splits, damage,
+ * nothing half done. */
 #include <unistd.h>
 
 #include "support/files.h"
@@ -23,7 +24,8 @@ static int32_t *read_all(const char *folder, const char *split, int64_t *count)
     return ids;
 }
 
-static tarn_shards_summary prepare(const char *input, const tarn_tokenizer *t, const char *folder, const tarn_shards_options *options)
+static tarn_shards_summary prepare(const char *input, const tarn_tokenizer *t, const char *folder,
+                                   const tarn_shards_options *options)
 {
     tarn_shards_summary summary = {0};
     tarn_shards_prepare((const char *const[]){input}, 1, t, folder, &summary, options);
@@ -36,7 +38,8 @@ static void a_text_is_cut_at_its_end(void **state)
     (void)state;
     needs_json();
     tarn_tokenizer *t = tarn_tokenizer_bytes();
-    tarn_shards_summary s = prepare(write_text("a.txt", "0123456789"), t, scratch("cut"), &(tarn_shards_options){.validation = 0.3});
+    tarn_shards_summary s =
+        prepare(write_text("a.txt", "0123456789"), t, scratch("cut"), &(tarn_shards_options){.validation = 0.3});
     assert_int_equal(s.documents, 1);
     assert_int_equal(s.bytes, 10);
     assert_int_equal(s.train_tokens, 7);
@@ -57,11 +60,11 @@ static void lines_of_json_are_documents(void **state)
 {
     (void)state;
     needs_json();
-    const char *path = write_text(
-        "a.jsonl", "{\"body\": \"ab\"}\n\n  \n{\"body\": \"\\u00e9\\u0000\", \"more\": [1]}\r\n{\"body\": \"\"}\n{\"body\": \"z\"}");
+    const char *path = write_text("a.jsonl", "{\"body\": \"ab\"}\n\n  \n{\"body\": \"\\u00e9\\u0000\", \"more\": "
+                                             "[1]}\r\n{\"body\": \"\"}\n{\"body\": \"z\"}");
     tarn_tokenizer *t = tarn_tokenizer_bytes();
-    tarn_shards_summary s =
-        prepare(path, t, scratch("lines"), &(tarn_shards_options){.validation = 0.5, .field = "body", .separator = "\n"});
+    tarn_shards_summary s = prepare(path, t, scratch("lines"),
+                                    &(tarn_shards_options){.validation = 0.5, .field = "body", .separator = "\n"});
     assert_int_equal(s.documents, 4);
     int64_t count;
     int32_t *ids = read_all(scratch("lines"), "train", &count);
@@ -81,8 +84,9 @@ static void wrong_lines_are_named(void **state)
     (void)state;
     needs_json();
     tarn_tokenizer *t = tarn_tokenizer_bytes();
-    static const char *const wrong[] = {"{\"text\": \"a\"}\n\n{\"text\": 1}\n", "{\"text\": \"a\"}\n\n{\"other\": \"a\"}\n",
-                                        "{\"text\": \"a\"}\n\n[]\n", "{\"text\": \"a\"}\n\n{\"text\": \"a\n",
+    static const char *const wrong[] = {"{\"text\": \"a\"}\n\n{\"text\": 1}\n",
+                                        "{\"text\": \"a\"}\n\n{\"other\": \"a\"}\n", "{\"text\": \"a\"}\n\n[]\n",
+                                        "{\"text\": \"a\"}\n\n{\"text\": \"a\n",
                                         "{\"text\": \"a\"}\n\n{\"text\": \"\xFF\"}\n"};
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
         const char *path = write_text("wrong.jsonl", wrong[i]);
@@ -123,7 +127,8 @@ static void threads_change_nothing(void **state)
 {
     (void)state;
     needs_json();
-    static const char *const names[] = {"train-00000.bin", "train-00001.bin", "valid-00000.bin", "index.json", "tokenizer.json"};
+    static const char *const names[] = {"train-00000.bin", "train-00001.bin", "valid-00000.bin", "index.json",
+                                        "tokenizer.json"};
     const char *input = long_file();
     const tarn_shards_options options = {.validation = 0.2, .shard_tokens = 1500000};
     tarn_tokenizer *t = TARN__HAVE_PCRE2 ? tarn_bpe_train_files(&input, 1, 300, NULL) : tarn_tokenizer_bytes();
@@ -144,7 +149,8 @@ static void threads_change_nothing(void **state)
     int64_t count, whole;
     char *text = get_file(input, &length);
     size_t most = (size_t)((double)length * 0.8);
-    int32_t *ids = read_all(scratch("one"), "train", &count), *expected = tarn_tokenizer_encode(t, text, most, NULL, &whole);
+    int32_t *ids = read_all(scratch("one"), "train", &count),
+            *expected = tarn_tokenizer_encode(t, text, most, NULL, &whole);
     bool ends = tarn_tokenizer_end_of_text(t) >= 0;
     assert_int_equal(count, whole + ends);
     assert_memory_equal(ids, expected, (size_t)whole * sizeof(*ids));
@@ -166,7 +172,8 @@ static char *repeated(const char *line, size_t *length)
 }
 
 #define PATTERN(text) \
-    "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", \"pattern\": {\"Regex\": \"" text "\"}, \"behavior\": " \
+    "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", \"pattern\": {\"Regex\": \"" text \
+    "\"}, \"behavior\": " \
     "\"Isolated\"}, {\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"use_regex\": false}]}"
 #define GPT2 "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"use_regex\": true}"
 
@@ -197,14 +204,16 @@ static void blocks_change_nothing(void **state)
         space = strchr(piece, ' ');
         memmove(space, space + 1, strlen(space));
         char *words = replaced(small_tokenizer_text(), GPT2, cases[i].words), *text = repeated(cases[i].line, &length);
-        char *vocabulary = replaced(words, "\\u0120w", piece), *all = replaced(vocabulary, "\\u0120 w", cases[i].merged);
+        char *vocabulary = replaced(words, "\\u0120w", piece),
+             *all = replaced(vocabulary, "\\u0120 w", cases[i].merged);
         tarn_tokenizer *t = tarn_tokenizer_open(write_text("tokenizer.json", all));
         assert_ok();
         snprintf(folder, sizeof(folder), "blocks%zu", i);
         prepare(write_file("blocks.txt", text, length), t, scratch(folder),
                 &(tarn_shards_options){.no_separator = true, .parse_special = true});
         int64_t count, whole;
-        int32_t *ids = read_all(scratch(folder), "train", &count), *expected = tarn_tokenizer_encode(t, text, length, NULL, &whole);
+        int32_t *ids = read_all(scratch(folder), "train", &count),
+                *expected = tarn_tokenizer_encode(t, text, length, NULL, &whole);
         if (count != whole || memcmp(ids, expected, (size_t)whole * sizeof(*ids)) != 0)
             fail_msg("case %zu: %lld ids instead of %lld, or others", i, (long long)count, (long long)whole);
         tarn_tokenizer_release(expected);
@@ -225,7 +234,8 @@ static void tinyshakespeare_is_prepared_as_others_do(void **state)
         skip();
     snprintf(input, sizeof(input), "%s", real_data("tinyshakespeare/input.txt"));
     tarn_tokenizer *t = tarn_tokenizer_open(real_data("gpt2-bpe"));
-    tarn_shards_summary s = prepare(input, t, scratch("shakespeare"), &(tarn_shards_options){.validation = 0.1, .no_separator = true});
+    tarn_shards_summary s =
+        prepare(input, t, scratch("shakespeare"), &(tarn_shards_options){.validation = 0.1, .no_separator = true});
     assert_int_equal(s.train_tokens, 301966);
     assert_int_equal(s.valid_tokens, 36059);
     tarn_tokens *tokens = tarn_tokens_open(scratch("shakespeare"), "valid");
@@ -243,8 +253,8 @@ static void reading_crosses_files(void **state)
     for (int i = 0; i < 5000; i++)
         text[i] = (char)('a' + i % 26);
     tarn_tokenizer *t = tarn_tokenizer_bytes();
-    tarn_shards_summary s =
-        prepare(write_file("letters.txt", text, sizeof(text)), t, scratch("letters"), &(tarn_shards_options){.shard_tokens = 1024});
+    tarn_shards_summary s = prepare(write_file("letters.txt", text, sizeof(text)), t, scratch("letters"),
+                                    &(tarn_shards_options){.shard_tokens = 1024});
     assert_int_equal(s.train_files, 5);
     tarn_tokens *tokens = tarn_tokens_open(scratch("letters"), "train");
     assert_ok();
@@ -264,7 +274,8 @@ static void reading_crosses_files(void **state)
     assert_error_about(TARN_ERROR_ARGUMENT, "letters", "prepare the files with a share for validation");
     assert_null(tarn_tokens_open(scratch("nosuch"), "valid"));
     assert_error_about(TARN_ERROR_IO, "nosuch", "No such file or directory");
-    assert_false(tarn_shards_prepare((const char *const[]){scratch("letters.txt")}, 1, t, scratch("letters"), NULL, NULL));
+    assert_false(
+        tarn_shards_prepare((const char *const[]){scratch("letters.txt")}, 1, t, scratch("letters"), NULL, NULL));
     assert_error(TARN_ERROR_ARGUMENT, "there already");
     tarn_tokenizer_free(t);
 }
@@ -327,8 +338,8 @@ static void a_caller_may_stop_it(void **state)
     int calls = 0;
     const char *path = write_text("c.txt", "hello");
     tarn_tokenizer *t = tarn_tokenizer_bytes();
-    assert_false(
-        tarn_shards_prepare(&path, 1, t, scratch("stopped"), NULL, &(tarn_shards_options){.progress = stop, .progress_ctx = &calls}));
+    assert_false(tarn_shards_prepare(&path, 1, t, scratch("stopped"), NULL,
+                                     &(tarn_shards_options){.progress = stop, .progress_ctx = &calls}));
     assert_error(TARN_ERROR_ARGUMENT, "stopped");
     assert_int_equal(calls, 1);
     assert_int_not_equal(access(scratch("stopped/index.json"), F_OK), 0);
@@ -338,9 +349,11 @@ static void a_caller_may_stop_it(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        in_scope(a_text_is_cut_at_its_end), in_scope(lines_of_json_are_documents), in_scope(wrong_lines_are_named),
-        in_scope(threads_change_nothing),   in_scope(blocks_change_nothing),       in_scope(tinyshakespeare_is_prepared_as_others_do),
-        in_scope(reading_crosses_files),    in_scope(damaged_files_are_refused),   in_scope(a_caller_may_stop_it),
+        in_scope(a_text_is_cut_at_its_end), in_scope(lines_of_json_are_documents),
+        in_scope(wrong_lines_are_named),    in_scope(threads_change_nothing),
+        in_scope(blocks_change_nothing),    in_scope(tinyshakespeare_is_prepared_as_others_do),
+        in_scope(reading_crosses_files),    in_scope(damaged_files_are_refused),
+        in_scope(a_caller_may_stop_it),
     };
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

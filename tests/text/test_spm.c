@@ -1,5 +1,5 @@
-/* test_spm.c: SentencePiece's BPE: ids by hand, any bytes there and back, tokenizer.model with one thing wrong or cut anywhere,
- * tokenizer.json there and back. */
+/* test_spm.c: SentencePiece's BPE: ids by hand, any bytes there and back, tokenizer.model with one thing wrong or cut
+ * anywhere, tokenizer.json there and back. */
 #include "support/files.h"
 #include "support/ids.h"
 #include "support/small_model.h"
@@ -10,7 +10,7 @@
 
 static const tarn_encode_options as_text = {.special_as_text = true}, around = {.add_special = true};
 
-/* ---- helpers --------------------------------------------------------------------------------------------------------------- */
+/* ---- helpers ----------------------------------------------------------------------------------------------------- */
 
 static const char *write_model(const char *name, const small_model_options *options)
 {
@@ -43,7 +43,7 @@ static size_t random_text(char *text, size_t room, uint64_t *random)
     return used;
 }
 
-/* ---- ids ------------------------------------------------------------------------------------------------------------------- */
+/* ---- ids --------------------------------------------------------------------------------------------------------- */
 
 static void the_best_score_merges_first(void **state)
 {
@@ -98,9 +98,11 @@ static void settings_of_a_model_are_followed(void **state)
     EXPECT(t, "日本h語", NULL, 259, 0, 260, 0); /* one for several */
     tarn_tokenizer_free(t);
     t = open_with(&(small_model_options){.more = "hell", .more_type = 4});
-    EXPECT(t, "hello", NULL, 259, 275, 263); /* a user's piece is found before anything merges, and merges with nothing */
+    /* a user's piece is found before anything merges, and merges with nothing */
+    EXPECT(t, "hello", NULL, 259, 275, 263);
     tarn_tokenizer_free(t);
-    t = open_with(&(small_model_options){.more = "o▁w", .more_score = -3.5f}); /* a piece that reaches into the next word */
+    /* a piece that reaches into the next word */
+    t = open_with(&(small_model_options){.more = "o▁w", .more_score = -3.5f});
     EXPECT(t, "hello w", NULL, 265, 261, 268, 270);
     EXPECT(t, "o w", NULL, 259, 275);
     tarn_tokenizer_free(t);
@@ -111,7 +113,8 @@ static void any_bytes_come_back(void **state)
     (void)state;
     char text[4096];
     uint64_t random = test_seed(17);
-    tarn_tokenizer *t = open_with(&(small_model_options){0}), *bare = open_with(&(small_model_options){.no_prefix = true});
+    tarn_tokenizer *t = open_with(&(small_model_options){0}),
+                   *bare = open_with(&(small_model_options){.no_prefix = true});
     for (int i = 0; i < 2000; i++) {
         size_t length = random_text(text, sizeof(text), &random);
         round_trip(t, text, length, &as_text);
@@ -129,14 +132,15 @@ static void any_bytes_come_back(void **state)
     tarn_tokenizer_free(t);
 }
 
-/* Words that are remembered and merged one by one give the ids of the whole text: a piece with a space inside, which never comes up, turns
- * that off. */
+/* Words that are remembered and merged one by one give the ids of the whole text: a piece with a space inside, which
+ * never comes up, turns that off. */
 static void words_by_themselves_give_the_same_ids(void **state)
 {
     (void)state;
     char text[4096];
     uint64_t random = test_seed(5);
-    tarn_tokenizer *words = open_with(&(small_model_options){.more = "zz"}), *whole = open_with(&(small_model_options){.more = "z▁z"});
+    tarn_tokenizer *words = open_with(&(small_model_options){.more = "zz"}),
+                   *whole = open_with(&(small_model_options){.more = "z▁z"});
     for (int i = 0; i < 1000; i++) {
         int64_t count;
         size_t length = random_text(text, sizeof(text), &random);
@@ -148,7 +152,7 @@ static void words_by_themselves_give_the_same_ids(void **state)
     tarn_tokenizer_free(whole);
 }
 
-/* ---- tokenizer.model that is wrong ----------------------------------------------------------------------------------------- */
+/* ---- tokenizer.model that is wrong ------------------------------------------------------------------------------- */
 
 static void expect_refused(const char *path, tarn_code code, const char *problem)
 {
@@ -189,7 +193,8 @@ static void wrong_models_are_refused_by_name(void **state)
     expect_refused(write_text("wrong.model", ""), TARN_ERROR_FORMAT, "is an empty file");
     expect_refused(write_file("wrong.model", "\x0B", 1), TARN_ERROR_FORMAT, "byte 0");
     expect_refused(write_file("wrong.model", "\x0A\x05\x0A\xFF\xFF\xFF\x7F", 7), TARN_ERROR_FORMAT, "behind the end");
-    expect_refused(write_file("wrong.model", "\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x01", 11), TARN_ERROR_FORMAT, "does not end");
+    expect_refused(write_file("wrong.model", "\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x01", 11), TARN_ERROR_FORMAT,
+                   "does not end");
     expect_refused(write_file("wrong.model", "\x08\x05", 2), TARN_ERROR_FORMAT, "another kind");
 }
 
@@ -210,7 +215,7 @@ static void a_model_that_is_cut_anywhere_is_refused(void **state)
     assert_ok();
 }
 
-/* ---- folders --------------------------------------------------------------------------------------------------------------- */
+/* ---- folders ----------------------------------------------------------------------------------------------------- */
 
 static tarn_tokenizer *open_folder(const char *config)
 {
@@ -225,10 +230,11 @@ static void a_folder_says_more_than_its_model(void **state)
     (void)state;
     if (!TARN__HAVE_JANSSON)
         skip();
-    tarn_tokenizer *t = open_folder("{\"tokenizer_class\": \"LlamaTokenizer\", \"add_bos_token\": false, \"add_eos_token\": true, "
-                                    "\"eos_token\": {\"content\": \"<end>\"}, "
-                                    "\"added_tokens_decoder\": {\"1\": {\"content\": \"<s>\", \"special\": true, \"rstrip\": true}, "
-                                    "\"275\": {\"content\": \"<end>\", \"special\": true, \"normalized\": false}}}");
+    tarn_tokenizer *t =
+        open_folder("{\"tokenizer_class\": \"LlamaTokenizer\", \"add_bos_token\": false, \"add_eos_token\": true, "
+                    "\"eos_token\": {\"content\": \"<end>\"}, "
+                    "\"added_tokens_decoder\": {\"1\": {\"content\": \"<s>\", \"special\": true, \"rstrip\": true}, "
+                    "\"275\": {\"content\": \"<end>\", \"special\": true, \"normalized\": false}}}");
     assert_ok();
     EXPECT(t, "he", &around, 265, 261, 275);
     EXPECT(t, "<s>  he<end>he", NULL, 1, 265, 261, 275, 265, 261);
@@ -251,7 +257,7 @@ static void a_folder_says_more_than_its_model(void **state)
     assert_error_about(TARN_ERROR_FORMAT, "tokenizer_config.json", "chat_template");
 }
 
-/* ---- tokenizer.json -------------------------------------------------------------------------------------------------------- */
+/* ---- tokenizer.json ---------------------------------------------------------------------------------------------- */
 
 static void expect_same(const tarn_tokenizer *a, const tarn_tokenizer *b)
 {
@@ -272,7 +278,8 @@ static void expect_same(const tarn_tokenizer *a, const tarn_tokenizer *b)
 static void saved_tokenizers_open_the_same(void **state)
 {
     (void)state;
-    static const small_model_options kinds[] = {{0}, {.no_prefix = true}, {.squeezes = true}, {.more = "hell", .more_type = 4}};
+    static const small_model_options kinds[] = {
+        {0}, {.no_prefix = true}, {.squeezes = true}, {.more = "hell", .more_type = 4}};
     if (!TARN__HAVE_JANSSON)
         skip();
     for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
@@ -284,7 +291,8 @@ static void saved_tokenizers_open_the_same(void **state)
         expect_same(t, again);
         assert_true(tarn_tokenizer_hash(t) == tarn_tokenizer_hash(again));
         tarn_tokenizer_free(again);
-        char *text = get_file(scratch("saved/tokenizer.json"), &length), *plain = replaced(text, "\"tarn\":", "\"other\":");
+        char *text = get_file(scratch("saved/tokenizer.json"), &length),
+             *plain = replaced(text, "\"tarn\":", "\"other\":");
         again = kinds[i].more ? NULL : tarn_tokenizer_open(write_text("plain.json", plain));
         assert_ok();
         if (again)
@@ -315,7 +323,8 @@ static char *changed(const char *from, const char *to)
 }
 
 #define NORMALIZER \
-    "\"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"Prepend\", \"prepend\": \"▁\"}, {\"type\": \"Replace\", " \
+    "\"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"Prepend\", \"prepend\": \"▁\"}, " \
+    "{\"type\": \"Replace\", " \
     "\"pattern\": " \
     "{\"String\": \" \"}, \"content\": \"▁\"}]},\n  \"pre_tokenizer\": null"
 
@@ -323,7 +332,8 @@ static tarn_tokenizer *open_metaspace(const char *scheme)
 {
     char steps[256];
     snprintf(steps, sizeof(steps),
-             "\"normalizer\": null, \"pre_tokenizer\": {\"type\": \"Metaspace\", \"replacement\": \"▁\", \"prepend_scheme\": \"%s\", "
+             "\"normalizer\": null, \"pre_tokenizer\": {\"type\": \"Metaspace\", \"replacement\": \"▁\", "
+             "\"prepend_scheme\": \"%s\", "
              "\"split\": false}",
              scheme);
     char *text = changed(NORMALIZER, steps);
@@ -366,14 +376,18 @@ static void wrong_files_are_refused_by_name(void **state)
     } faults[] = {
         {NORMALIZER, "\"normalizer\": {\"type\": \"NFKC\"}", TARN_ERROR_UNSUPPORTED, "NFKC"},
         {NORMALIZER, "\"normalizer\": null", TARN_ERROR_UNSUPPORTED, "U+2581"},
-        {NORMALIZER, "\"normalizer\": {\"type\": \"Prepend\", \"prepend\": \"▁\"}", TARN_ERROR_UNSUPPORTED, "leaves spaces"},
+        {NORMALIZER, "\"normalizer\": {\"type\": \"Prepend\", \"prepend\": \"▁\"}", TARN_ERROR_UNSUPPORTED,
+         "leaves spaces"},
         {"\"prepend\": \"▁\"", "\"prepend\": \"_\"", TARN_ERROR_UNSUPPORTED, "Prepend"},
         {"\"pre_tokenizer\": null", "\"pre_tokenizer\": {\"type\": \"ByteLevel\"}", TARN_ERROR_UNSUPPORTED, "several"},
         {NORMALIZER, "\"pre_tokenizer\": {\"type\": \"ByteLevel\"}", TARN_ERROR_UNSUPPORTED,
          "byte_fallback and the pre-tokenizer 'ByteLevel'"},
-        {NORMALIZER, "\"pre_tokenizer\": {\"type\": \"Metaspace\", \"replacement\": \"▁\", \"prepend_scheme\": \"first\"}",
+        {NORMALIZER,
+         "\"pre_tokenizer\": {\"type\": \"Metaspace\", \"replacement\": \"▁\", \"prepend_scheme\": \"first\"}",
          TARN_ERROR_UNSUPPORTED, "splits"},
-        {NORMALIZER, "\"pre_tokenizer\": {\"type\": \"Metaspace\", \"replacement\": \"▁\", \"prepend_scheme\": \"last\", \"split\": false}",
+        {NORMALIZER,
+         "\"pre_tokenizer\": {\"type\": \"Metaspace\", \"replacement\": \"▁\", \"prepend_scheme\": \"last\", "
+         "\"split\": false}",
          TARN_ERROR_UNSUPPORTED, "prepend_scheme"},
         {"{\"type\": \"ByteFallback\"}, ", "", TARN_ERROR_UNSUPPORTED, "bring back bytes"},
         {"{\"type\": \"Fuse\"}", "{\"type\": \"CTC\"}", TARN_ERROR_UNSUPPORTED, "CTC"},
@@ -393,7 +407,7 @@ static void wrong_files_are_refused_by_name(void **state)
     }
 }
 
-/* ---- files of tokens ------------------------------------------------------------------------------------------------------- */
+/* ---- files of tokens --------------------------------------------------------------------------------------------- */
 
 static void files_of_tokens_have_the_ids_of_the_whole_text(void **state)
 {
@@ -407,7 +421,8 @@ static void files_of_tokens_have_the_ids_of_the_whole_text(void **state)
         text[i] = "hello w\n"[random_below(&random, 8)];
     const char *input = write_file("input.txt", text, length);
     tarn_tokenizer *t = open_with(&(small_model_options){0});
-    assert_true(tarn_shards_prepare(&input, 1, t, scratch("tokens"), NULL, &(tarn_shards_options){.no_separator = true}));
+    assert_true(
+        tarn_shards_prepare(&input, 1, t, scratch("tokens"), NULL, &(tarn_shards_options){.no_separator = true}));
     tarn_tokens *tokens = tarn_tokens_open(scratch("tokens"), "train");
     assert_ok();
     int64_t count = tarn_tokens_count(tokens);
@@ -420,7 +435,7 @@ static void files_of_tokens_have_the_ids_of_the_whole_text(void **state)
     free(text);
 }
 
-/* ---- a real vocabulary ----------------------------------------------------------------------------------------------------- */
+/* ---- a real vocabulary ------------------------------------------------------------------------------------------- */
 
 static void the_model_of_stories_is_read(void **state)
 {
@@ -436,7 +451,8 @@ static void the_model_of_stories_is_read(void **state)
     tarn_tokenizer_free(t);
 }
 
-/* A score of -0 comes back as -0, and 0.1 as 0.1: a run that is resumed writes the tokenizer of the one that was not stopped. */
+/* A score of -0 comes back as -0, and 0.1 as 0.1: a run that is resumed writes the tokenizer of the one that was not
+ * stopped. */
 static void a_tokenizer_saved_twice_has_the_same_bytes(void **state)
 {
     (void)state;
@@ -447,7 +463,8 @@ static void a_tokenizer_saved_twice_has_the_same_bytes(void **state)
     assert_true(tarn_tokenizer_save(t, scratch("second")));
     tarn_tokenizer_free(t);
     size_t count[2];
-    char *first = get_file(scratch("first/tokenizer.json"), &count[0]), *second = get_file(scratch("second/tokenizer.json"), &count[1]);
+    char *first = get_file(scratch("first/tokenizer.json"), &count[0]),
+         *second = get_file(scratch("second/tokenizer.json"), &count[1]);
     assert_int_equal(count[0], count[1]);
     assert_memory_equal(first, second, count[0]);
     first = realloc(first, count[0] + 1);

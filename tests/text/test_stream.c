@@ -51,7 +51,8 @@ static void random_texts_come_back(void **state)
     static const char *const parts[] = {"hello", " ", "é", "日本", "\U0001F600", "\n", "w", "  "};
     char model[8192], text[1024], back[2048];
     uint64_t random = test_seed(23);
-    tarn_tokenizer *t = tarn_tokenizer_open(write_file("small.model", model, small_model(model, &(small_model_options){0})));
+    tarn_tokenizer *t =
+        tarn_tokenizer_open(write_file("small.model", model, small_model(model, &(small_model_options){0})));
     tarn_text_stream *stream = tarn_text_stream_new(t, NULL);
     assert_ok();
     for (int round = 0; round < 1000; round++) {
@@ -64,7 +65,8 @@ static void random_texts_come_back(void **state)
         }
         int32_t *ids = tarn_tokenizer_encode(t, text, used, NULL, &count);
         for (int64_t i = 0; i <= count; i++) { /* the stream begins anew behind its end */
-            const char *out = i < count ? tarn_text_stream_push(stream, ids[i], &length) : tarn_text_stream_end(stream, &length);
+            const char *out =
+                i < count ? tarn_text_stream_push(stream, ids[i], &length) : tarn_text_stream_end(stream, &length);
             assert_ok();
             memcpy(back + got, out, length);
             got += length;
@@ -82,7 +84,8 @@ static void options_are_followed(void **state)
     (void)state;
     char model[8192];
     size_t length;
-    tarn_tokenizer *t = tarn_tokenizer_open(write_file("small.model", model, small_model(model, &(small_model_options){0})));
+    tarn_tokenizer *t =
+        tarn_tokenizer_open(write_file("small.model", model, small_model(model, &(small_model_options){0})));
     tarn_text_stream *begins = tarn_text_stream_new(t, &(tarn_stream_options){.skip_special = true});
     tarn_text_stream *goes_on = tarn_text_stream_new(t, &(tarn_stream_options){.continues = true});
     assert_ok();

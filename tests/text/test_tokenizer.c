@@ -1,4 +1,5 @@
-/* test_tokenizer.c: BPE, characters and bytes: the ids that others give, any bytes there and back, files there and back. */
+/* test_tokenizer.c: BPE, characters and bytes: the ids that others give, any bytes there and back, files there and
+ * back. */
 #include "support/files.h"
 #include "support/ids.h"
 #include "support/small_tokenizer.h"
@@ -6,7 +7,7 @@
 
 #define MARK "__ggml_vocab_test__\n"
 
-/* ---- helpers --------------------------------------------------------------------------------------------------------------- */
+/* ---- helpers ----------------------------------------------------------------------------------------------------- */
 
 static tarn_tokenizer *open_real(const char *name)
 {
@@ -40,7 +41,7 @@ static tarn_tokenizer *open_changed(const char *from, const char *to)
     return tokenizer;
 }
 
-/* ---- real vocabularies ----------------------------------------------------------------------------------------------------- */
+/* ---- real vocabularies ------------------------------------------------------------------------------------------- */
 
 /* Texts separated by a mark, and a line of ids for each. */
 static void check_goldens(const tarn_tokenizer *t, const char *folder)
@@ -140,7 +141,7 @@ static void tinyshakespeare_has_as_many_tokens_as_others_count(void **state)
     tarn_tokenizer_free(t);
 }
 
-/* ---- any bytes ------------------------------------------------------------------------------------------------------------- */
+/* ---- any bytes --------------------------------------------------------------------------------------------------- */
 
 /* Bytes of all kinds: letters, spaces, pieces of UTF-8 whole and cut, special tokens, and noise. */
 static size_t random_text(char *text, size_t room, uint64_t *random)
@@ -198,7 +199,8 @@ static void a_word_of_a_megabyte_is_no_trouble(void **state)
     tarn_tokenizer_free(t);
 }
 
-/* Stray bytes of characters' ends, and one that begins a character: each was looked at once for each of those behind it. */
+/* Stray bytes of characters' ends, and one that begins a character: each was looked at once for each of those behind
+ * it. */
 static void a_megabyte_that_is_no_text_is_normalised(void **state)
 {
     (void)state;
@@ -241,7 +243,7 @@ static void long_words_are_merged_as_short_ones(void **state)
     tarn_tokenizer_free(t);
 }
 
-/* ---- parts --------------------------------------------------------------------------------------------------------------- */
+/* ---- parts ------------------------------------------------------------------------------------------------------- */
 
 static void special_tokens_are_found_first(void **state)
 {
@@ -303,7 +305,8 @@ static void characters_are_numbered_in_order(void **state)
     assert_error_about(TARN_ERROR_ARGUMENT, "byte 1", "tarn_tokenizer_bytes");
     char good[1200];
     snprintf(good, sizeof(good), "%s", write_text("good.txt", text));
-    assert_null(tarn_tokenizer_characters_files((const char *const[]){good, write_text("bad.txt", "ab\xFF")}, 2, NULL, false));
+    assert_null(
+        tarn_tokenizer_characters_files((const char *const[]){good, write_text("bad.txt", "ab\xFF")}, 2, NULL, false));
     assert_error_about(TARN_ERROR_ARGUMENT, "bad.txt': byte 2", "0xFF");
 }
 
@@ -317,7 +320,7 @@ static void bytes_are_their_own_ids(void **state)
     tarn_tokenizer_free(t);
 }
 
-/* ---- files --------------------------------------------------------------------------------------------------------------- */
+/* ---- files ------------------------------------------------------------------------------------------------------- */
 
 static void expect_same(const tarn_tokenizer *a, const tarn_tokenizer *b)
 {
@@ -362,10 +365,11 @@ static void saved_tokenizers_open_the_same(void **state)
 static void further_vocabulary_makes_no_bytes(void **state)
 {
     (void)state;
-    static const char *const changes[][2] = {{"\"use_regex\": true", "\"use_regex\": false"},
-                                             {"\"merges\": [\"h e\", [\"l\", \"l\"], \"ll o\", \"\\u0120 w\"]", "\"merges\": []"},
-                                             {"\"type\": \"BPE\"", "\"type\": \"BPE\", \"ignore_merges\": true"},
-                                             {", \"he\": 256, \"ll\": 257, \"llo\": 258, \"\\u0120w\": 259", ""}};
+    static const char *const changes[][2] = {
+        {"\"use_regex\": true", "\"use_regex\": false"},
+        {"\"merges\": [\"h e\", [\"l\", \"l\"], \"ll o\", \"\\u0120 w\"]", "\"merges\": []"},
+        {"\"type\": \"BPE\"", "\"type\": \"BPE\", \"ignore_merges\": true"},
+        {", \"he\": 256, \"ll\": 257, \"llo\": 258, \"\\u0120w\": 259", ""}};
     if (!TARN__HAVE_PCRE2 || !TARN__HAVE_JANSSON)
         skip();
     char *text = replaced(small_tokenizer_text(), changes[0][0], changes[0][1]);

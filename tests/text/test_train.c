@@ -29,7 +29,8 @@ static void the_reference_corpus_gives_the_reference_merges(void **state)
     if (!real_data(""))
         skip();
     snprintf(corpus, sizeof(corpus), "%s", real_data("bpe-train/corpus.en"));
-    tarn_tokenizer *t = tarn_bpe_train_files((const char *const[]){corpus}, 1, 500, &(tarn_bpe_options){.ties = TARN_BPE_GREATER_BYTES});
+    tarn_tokenizer *t = tarn_bpe_train_files((const char *const[]){corpus}, 1, 500,
+                                             &(tarn_bpe_options){.ties = TARN_BPE_GREATER_BYTES});
     assert_ok();
     assert_int_equal(tarn_tokenizer_count(t), 500);
     assert_true(tarn_tokenizer_save(t, scratch("reference")));
@@ -96,7 +97,8 @@ static void special_tokens_come_first_and_are_not_learnt(void **state)
     (void)state;
     needs_pcre2();
     const char *const special[] = {"<a>", "<b c>"};
-    tarn_tokenizer *t = train("<a><a><a><b c>xy<b c>xy", 300, &(tarn_bpe_options){.special = special, .special_count = 2});
+    tarn_tokenizer *t =
+        train("<a><a><a><b c>xy<b c>xy", 300, &(tarn_bpe_options){.special = special, .special_count = 2});
     assert_int_equal(tarn_tokenizer_count(t), 259);
     expect_piece(t, 0, "<a>");
     expect_piece(t, 1, "<b c>");
@@ -118,10 +120,12 @@ static void special_tokens_are_written_as_nothing_else_is(void **state)
 {
     (void)state;
     needs_pcre2();
-    static const char *const wrong[] = {"a", "\u0120", "\u0120a", "\u00E9"}, *const right[] = {"aa", "<\u2020>", "a b", "\u2020"};
+    static const char *const wrong[] = {"a", "\u0120", "\u0120a", "\u00E9"}, *const right[] = {"aa", "<\u2020>", "a b",
+                                                                                               "\u2020"};
     const char *text = "abracadabra abracadabra";
     for (int i = 0; i < 4; i++) {
-        assert_null(tarn_bpe_train(&text, &(size_t){strlen(text)}, 1, 270, &(tarn_bpe_options){.special = &wrong[i], .special_count = 1}));
+        assert_null(tarn_bpe_train(&text, &(size_t){strlen(text)}, 1, 270,
+                                   &(tarn_bpe_options){.special = &wrong[i], .special_count = 1}));
         assert_error_about(TARN_ERROR_ARGUMENT, wrong[i], i == 2 ? "ordinary bytes" : "a single byte");
         tarn_tokenizer *t = train(text, 270, &(tarn_bpe_options){.special = &right[i], .special_count = 1});
         assert_true(tarn_tokenizer_save(t, scratch("right")));
@@ -151,7 +155,8 @@ static void lines_of_json_are_texts(void **state)
     needs_pcre2();
     if (!TARN__HAVE_JANSSON)
         skip();
-    const char *lines = write_text("lines.jsonl", "{\"text\": \"ab\\u00e9\", \"other\": \"xy xy xy\"}\r\n\n{\"text\": \"cab\"}");
+    const char *lines =
+        write_text("lines.jsonl", "{\"text\": \"ab\\u00e9\", \"other\": \"xy xy xy\"}\r\n\n{\"text\": \"cab\"}");
     tarn_tokenizer *t = tarn_bpe_train_files(&lines, 1, 300, NULL), *other = train("ab\u00E9\ncab", 300, NULL);
     assert_ok();
     assert_int_equal(tarn_tokenizer_count(t), tarn_tokenizer_count(other));

@@ -15,18 +15,26 @@ static void opening(void **state)
     REFUSE(tarn_chats_open_sized, tarn_chats_open(&(tarn_chats_options){.path = path}));
     REFUSE(tarn_chats_open_sized, tarn_chats_open(&(tarn_chats_options){.path = path, .tokenizer = t, .context = 1}));
     REFUSE(tarn_chats_open_sized, tarn_chats_open(&(tarn_chats_options){.path = path, .tokenizer = t, .context = -5}));
-    REFUSE(tarn_chats_open_sized, tarn_chats_open(&(tarn_chats_options){.path = path, .tokenizer = t, .context = INT64_MAX}));
-    REFUSE(tarn_chats_open_sized, tarn_chats_open(&(tarn_chats_options){.path = path, .tokenizer = t, .val_share = 1}));
-    REFUSE(tarn_chats_open_sized, tarn_chats_open(&(tarn_chats_options){.path = path, .tokenizer = t, .val_share = -0.1}));
-    REFUSE(tarn_chats_open_sized, tarn_chats_open(&(tarn_chats_options){.path = path, .tokenizer = t, .val_share = NAN}));
-    REFUSE(tarn_chats_open_sized, tarn_chats_open(&(tarn_chats_options){.path = path, .tokenizer = t, .val_share = 0.5, .val_path = path}));
-    REFUSE(tarn_chats_open_sized, tarn_chats_open(&(tarn_chats_options){.path = path, .tokenizer = t, .template_name = "any"}));
-    REFUSE(tarn_chats_open_sized, tarn_chats_open(&(tarn_chats_options){.path = path, .tokenizer = t, .template_name = "chatml"}));
-    REFUSE(tarn_chats_open_sized, tarn_chats_open(&(tarn_chats_options){.path = path, .tokenizer = t, .template_name = "llama2"}));
-    REFUSE(tarn_chats_open_sized, tarn_chats_open(&(tarn_chats_options){.path = scratch("none.jsonl"), .tokenizer = t}));
-    REFUSE(tarn_chats_open_sized, tarn_chats_open(&(tarn_chats_options){.path = scratch(""), .tokenizer = t}));
     REFUSE(tarn_chats_open_sized,
-           tarn_chats_open(&(tarn_chats_options){.path = path, .tokenizer = t})); /* bytes have no token that ends a text */
+           tarn_chats_open(&(tarn_chats_options){.path = path, .tokenizer = t, .context = INT64_MAX}));
+    REFUSE(tarn_chats_open_sized, tarn_chats_open(&(tarn_chats_options){.path = path, .tokenizer = t, .val_share = 1}));
+    REFUSE(tarn_chats_open_sized,
+           tarn_chats_open(&(tarn_chats_options){.path = path, .tokenizer = t, .val_share = -0.1}));
+    REFUSE(tarn_chats_open_sized,
+           tarn_chats_open(&(tarn_chats_options){.path = path, .tokenizer = t, .val_share = NAN}));
+    REFUSE(tarn_chats_open_sized,
+           tarn_chats_open(&(tarn_chats_options){.path = path, .tokenizer = t, .val_share = 0.5, .val_path = path}));
+    REFUSE(tarn_chats_open_sized,
+           tarn_chats_open(&(tarn_chats_options){.path = path, .tokenizer = t, .template_name = "any"}));
+    REFUSE(tarn_chats_open_sized,
+           tarn_chats_open(&(tarn_chats_options){.path = path, .tokenizer = t, .template_name = "chatml"}));
+    REFUSE(tarn_chats_open_sized,
+           tarn_chats_open(&(tarn_chats_options){.path = path, .tokenizer = t, .template_name = "llama2"}));
+    REFUSE(tarn_chats_open_sized,
+           tarn_chats_open(&(tarn_chats_options){.path = scratch("none.jsonl"), .tokenizer = t}));
+    REFUSE(tarn_chats_open_sized, tarn_chats_open(&(tarn_chats_options){.path = scratch(""), .tokenizer = t}));
+    REFUSE(tarn_chats_open_sized, tarn_chats_open(&(tarn_chats_options){
+                                      .path = path, .tokenizer = t})); /* bytes have no token that ends a text */
     REFUSE(tarn_tokenizer_set_chat, tarn_tokenizer_set_chat(NULL, "chatml"));
     REFUSE(tarn_tokenizer_set_chat, tarn_tokenizer_set_chat(t, NULL));
     REFUSE(tarn_tokenizer_set_chat, tarn_tokenizer_set_chat(t, ""));
@@ -43,8 +51,8 @@ static void batches(void **state)
     tarn_chats_counts counts;
     tarn_chats_rows rows = {memory, memory + 4, memory + 8, memory + 12};
     tarn_tokenizer *t = tarn_bpe_train((const char *const[]){"ab"}, (const size_t[]){2}, 1, 257, NULL);
-    tarn_chats *c =
-        tarn_chats_open(&(tarn_chats_options){.path = write_text("b.jsonl", "{\"text\": \"ab\"}\n"), .tokenizer = t, .context = 4});
+    tarn_chats *c = tarn_chats_open(
+        &(tarn_chats_options){.path = write_text("b.jsonl", "{\"text\": \"ab\"}\n"), .tokenizer = t, .context = 4});
     assert_ok();
     REFUSE(tarn_chats_counts_of, tarn_chats_counts_of(NULL, &counts));
     REFUSE(tarn_chats_counts_of, tarn_chats_counts_of(c, NULL));

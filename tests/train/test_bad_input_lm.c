@@ -14,8 +14,14 @@ static void make_run(const char *folder)
     for (int i = 0; i < 600; i++)
         text[i] = "to be, or not to be.\n"[i % 21];
     text[600] = 0;
-    tarn_train_options options = {
-        .layers = 1, .heads = 1, .width = 8, .context = 8, .batch_size = 4, .steps = 3, .eval_every = 3, .device = "cpu"};
+    tarn_train_options options = {.layers = 1,
+                                  .heads = 1,
+                                  .width = 8,
+                                  .context = 8,
+                                  .batch_size = 4,
+                                  .steps = 3,
+                                  .eval_every = 3,
+                                  .device = "cpu"};
     snprintf(options.data, sizeof(options.data), "text:%s", write_text("text.txt", text));
     snprintf(options.out, sizeof(options.out), "%s", scratch(folder));
     tarn_trainer *trainer = tarn_trainer_new(&options);
@@ -28,7 +34,8 @@ static void runs(void **state)
 {
     (void)state;
     tarn_text_evaluation e;
-    tarn_train_options classifier = {.model = "mlp", .data = "digits:40", .batch_size = 20, .steps = 1, .device = "cpu"};
+    tarn_train_options classifier = {
+        .model = "mlp", .data = "digits:40", .batch_size = 20, .steps = 1, .device = "cpu"};
     make_run("run");
     snprintf(classifier.out, sizeof(classifier.out), "%s", scratch("classifier"));
     tarn_trainer *trainer = tarn_trainer_new(&classifier);
@@ -111,7 +118,8 @@ static void damaged_runs(void **state)
         memcpy(worse, text, count);
         size_t left = random_below(&random, 2) ? count : (size_t)random_below(&random, (int64_t)count + 1);
         if (left == count && count > 0)
-            worse[random_below(&random, (int64_t)(count < 600 ? count : 600))] ^= (char)(1 + random_below(&random, 255));
+            worse[random_below(&random, (int64_t)(count < 600 ? count : 600))] ^=
+                (char)(1 + random_below(&random, 255));
         put_file(path, worse, left);
         tarn_run *run = tarn_run_open(scratch("damaged"), CPU);
         tarn_clear_error();
@@ -147,7 +155,8 @@ static void texts_without_characters_are_refused_by_their_file(void **state)
         assert_non_null(strstr(tarn_error(), "odd.txt'"));
         assert_error(texts[i].code, texts[i].part);
     }
-    tarn_train_options options = {.layers = 1, .heads = 1, .width = 8, .context = 4, .device = "cpu", .tokenizer = "/nosuch"};
+    tarn_train_options options = {
+        .layers = 1, .heads = 1, .width = 8, .context = 4, .device = "cpu", .tokenizer = "/nosuch"};
     snprintf(options.data, sizeof(options.data), "text:%s", write_text("odd.txt", "to be or not to be"));
     assert_null(tarn_trainer_new(&options));
     assert_null(strstr(tarn_error(), "odd.txt'"));
@@ -156,7 +165,8 @@ static void texts_without_characters_are_refused_by_their_file(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {refusing(runs), refusing(sizes_that_are_not_the_checkpoints), refusing(damaged_runs),
-                                       refusing(logs), in_scope(texts_without_characters_are_refused_by_their_file)};
+    const struct CMUnitTest tests[] = {refusing(runs), refusing(sizes_that_are_not_the_checkpoints),
+                                       refusing(damaged_runs), refusing(logs),
+                                       in_scope(texts_without_characters_are_refused_by_their_file)};
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

@@ -15,12 +15,18 @@ static void measuring(void **state)
     REFUSE(tarn_train_measure_sized, tarn_train_measure(0, INT64_MAX, &timing, &small));
     REFUSE(tarn_train_measure_sized, tarn_train_measure(0, 1, &timing, &(tarn_train_options){.model = "gpt3"}));
     REFUSE(tarn_train_measure_sized, tarn_train_measure(0, 1, &timing, &(tarn_train_options){.device = "nowhere"}));
-    REFUSE(tarn_train_measure_sized, tarn_train_measure(0, 1, &timing, &(tarn_train_options){.model = "mlp", .data = "digits"}));
-    REFUSE(tarn_train_measure_sized, tarn_train_measure(0, 1, &timing, &(tarn_train_options){.model = "mlp", .steps = 3}));
-    REFUSE(tarn_train_measure_sized, tarn_train_measure(0, 1, &timing, &(tarn_train_options){.model = "mlp", .layers = 3}));
-    REFUSE(tarn_train_measure_sized, tarn_train_measure(0, 1, &timing, &(tarn_train_options){.model = "mlp", .batch_size = -1}));
     REFUSE(tarn_train_measure_sized,
-           tarn_train_measure(0, 1, &timing, &(tarn_train_options){.model = "gpt2", .batch_size = 4, .micro_batch = 3, .device = "cpu"}));
+           tarn_train_measure(0, 1, &timing, &(tarn_train_options){.model = "mlp", .data = "digits"}));
+    REFUSE(tarn_train_measure_sized,
+           tarn_train_measure(0, 1, &timing, &(tarn_train_options){.model = "mlp", .steps = 3}));
+    REFUSE(tarn_train_measure_sized,
+           tarn_train_measure(0, 1, &timing, &(tarn_train_options){.model = "mlp", .layers = 3}));
+    REFUSE(tarn_train_measure_sized,
+           tarn_train_measure(0, 1, &timing, &(tarn_train_options){.model = "mlp", .batch_size = -1}));
+    REFUSE(
+        tarn_train_measure_sized,
+        tarn_train_measure(0, 1, &timing,
+                           &(tarn_train_options){.model = "gpt2", .batch_size = 4, .micro_batch = 3, .device = "cpu"}));
     ACCEPT(tarn_profile_start(tarn_device_cpu()));
     REFUSE(tarn_train_measure_sized, tarn_train_measure(0, 1, &timing, &small));
     ACCEPT(tarn_profile_stop());

@@ -77,7 +77,8 @@ static void files(void **state)
         REFUSE(tarn_train_options_load, tarn_train_options_load(&o, write_text("bad.json", bad[i])));
     assert_int_equal(o.epochs, 7);
     assert_true(tarn_train_options_load(
-        &o, write_text("good.json", "{\"epochs\": 3, \"hidden\": [8, 4], \"augment\": true, \"lr\": 0.5, \"model\": \"mlp\"}")));
+        &o, write_text("good.json",
+                       "{\"epochs\": 3, \"hidden\": [8, 4], \"augment\": true, \"lr\": 0.5, \"model\": \"mlp\"}")));
     assert_int_equal(o.epochs, 3);
     assert_int_equal(o.hidden_count, 2);
     assert_int_equal(o.hidden[1], 4);
@@ -108,7 +109,8 @@ static void trainers(void **state)
     REFUSE(tarn_trainer_resume, tarn_trainer_resume_sized(scratch("nosuch"), NULL, 0));
     REFUSE(tarn_trainer_imagine, tarn_trainer_imagine("", NULL));
     REFUSE(tarn_trainer_imagine, tarn_trainer_imagine(NULL, &WITH(.clip_norm = -1)));
-    REFUSE(tarn_trainer_imagine, tarn_trainer_imagine(NULL, &(tarn_train_options){.data = "digits:20", .device = "nosuch"}));
+    REFUSE(tarn_trainer_imagine,
+           tarn_trainer_imagine(NULL, &(tarn_train_options){.data = "digits:20", .device = "nosuch"}));
     REFUSE(tarn_trainer_imagine, tarn_trainer_imagine_sized(scratch("nosuch"), NULL, 0));
     REFUSE(tarn_trainer_plan, tarn_trainer_plan(NULL, &plan));
     REFUSE(tarn_trainer_progress, tarn_trainer_progress(NULL, &(tarn_train_progress){0}));
@@ -205,13 +207,14 @@ static void evaluations(void **state)
     tarn_module_free(small);
 }
 
-/* ---- files of a run that say something else ------------------------------------------------------------------------------------ */
+/* ---- files of a run that say something else ---------------------------------------------------------------------- */
 
 /* Every file of the run cut at some places, and with bytes changed: an error or a model, never anything worse. */
 static void damaged_runs(void **state)
 {
     (void)state;
-    static const char *const names[] = {"config.json", "trainer.json", "best.safetensors", "optimizer.safetensors", "metrics.jsonl"};
+    static const char *const names[] = {"config.json", "trainer.json", "best.safetensors", "optimizer.safetensors",
+                                        "metrics.jsonl"};
     uint64_t random = test_seed(11);
     make_run("damaged");
     int rounds = getenv("TARN_TEST_LONG") ? 2000 : 60, refused = 0;
@@ -223,7 +226,8 @@ static void damaged_runs(void **state)
         memcpy(worse, text, count);
         size_t left = random_below(&random, 2) ? count : (size_t)random_below(&random, (int64_t)count + 1);
         if (left == count && count > 0)
-            worse[random_below(&random, (int64_t)(count < 600 ? count : 600))] ^= (char)(1 + random_below(&random, 255));
+            worse[random_below(&random, (int64_t)(count < 600 ? count : 600))] ^=
+                (char)(1 + random_below(&random, 255));
         put_file(path, worse, left);
         tarn_run *run = tarn_run_open(scratch("damaged"), CPU);
         refused += tarn_failed();
@@ -244,7 +248,8 @@ static void damaged_runs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        refusing(options), refusing(files), refusing(trainers), refusing(runs), refusing(evaluations), refusing(damaged_runs),
+        refusing(options), refusing(files),       refusing(trainers),
+        refusing(runs),    refusing(evaluations), refusing(damaged_runs),
     };
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

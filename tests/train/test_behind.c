@@ -1,5 +1,5 @@
-/* test_behind.c: checkpoints that are written while the run goes on: the files are those of a run that waits for them, and what the disk refuses ends the
- * run, with the checkpoint before. */
+/* test_behind.c: checkpoints that are written while the run goes on: the files are those of a run that waits for them,
+ * and what the disk refuses ends the run, with the checkpoint before. */
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -24,7 +24,7 @@ static tarn_train_options small(const char *folder)
     return options;
 }
 
-/* ---- what the disk refuses --------------------------------------------------------------------------------------------------- */
+/* ---- what the disk refuses --------------------------------------------------------------------------------------- */
 
 typedef struct obstacle {
     tarn_trainer *trainer;
@@ -80,7 +80,7 @@ static void the_last_checkpoint_fails_the_run_too(void **state)
     tarn_trainer_free(trainer);
 }
 
-/* ---- what is written --------------------------------------------------------------------------------------------------------- */
+/* ---- what is written --------------------------------------------------------------------------------------------- */
 
 /* The same state once more, written without a thread. */
 static void files_are_those_of_a_run_that_waits(void **state)

@@ -1,5 +1,5 @@
-/* test_captured.c: runs whose steps are recorded, on a device that can record: the bits of steps taken one by one, whatever takes part in them, and no word
- * between host and device but batches. */
+/* test_captured.c: runs whose steps are recorded, on a device that can record: the bits of steps taken one by one,
+ * whatever takes part in them, and no word between host and device but batches. */
 #include <math.h>
 #include <stdlib.h>
 #include <tarn/profile.h>
@@ -61,7 +61,7 @@ static tarn_train_options classifier(const char *model)
     return options;
 }
 
-/* ---- running --------------------------------------------------------------------------------------------------------------- */
+/* ---- running ----------------------------------------------------------------------------------------------------- */
 
 typedef struct story {
     tarn_trainer *trainer;
@@ -113,12 +113,13 @@ static void assert_same_runs(tarn_train_options options)
     assert_int_equal(a.reports, b.reports);
     for (int i = 0; i < a.reports; i++)
         if (a.loss[i] != b.loss[i] || a.norm[i] != b.norm[i])
-            fail_msg("report %d: loss %.17g and %.17g, norm %.17g and %.17g", i, a.loss[i], b.loss[i], a.norm[i], b.norm[i]);
+            fail_msg("report %d: loss %.17g and %.17g, norm %.17g and %.17g", i, a.loss[i], b.loss[i], a.norm[i],
+                     b.norm[i]);
     assert_same_in_runs(eager, captured, "model.safetensors");
     assert_same_in_runs(eager, captured, "optimizer.safetensors");
 }
 
-/* ---- the same bits --------------------------------------------------------------------------------------------------------- */
+/* ---- the same bits ----------------------------------------------------------------------------------------------- */
 
 static void a_language_model_with_dropout_clipping_and_a_schedule(void **state)
 {
@@ -184,7 +185,7 @@ static void a_run_goes_on_captured_or_not(void **state)
     }
 }
 
-/* ---- what it costs --------------------------------------------------------------------------------------------------------- */
+/* ---- what it costs ----------------------------------------------------------------------------------------------- */
 
 typedef struct traffic {
     int64_t first_downloads, downloads, first_kernels, kernels, used;
@@ -219,7 +220,8 @@ static void nothing_is_read_between_lines_of_metrics(void **state)
     assert_true(tarn_trainer_run(trainer, count, &t, NULL));
     tarn_trainer_free(trainer);
     assert_int_equal(t.downloads - t.first_downloads, 2 * 2); /* losses and norms, after steps 20 and 30 */
-    assert_true(t.kernels - t.first_kernels <= 20 * 4 + 4);   /* of a step: two fields of its batch to their places, two figures to theirs */
+    /* of a step: two fields of its batch to their places, two figures to theirs */
+    assert_true(t.kernels - t.first_kernels <= 20 * 4 + 4);
 }
 
 static void its_memory_comes_back(void **state)
@@ -231,7 +233,7 @@ static void its_memory_comes_back(void **state)
     assert_int_equal(tarn_memory_of(device).used, before);
 }
 
-/* ---- who decides ----------------------------------------------------------------------------------------------------------- */
+/* ---- who decides ------------------------------------------------------------------------------------------------- */
 
 static bool captures(tarn_train_options options, const char *capture)
 {
@@ -267,7 +269,7 @@ static void the_plan_says_whether_steps_are_recorded(void **state)
     assert_error(TARN_ERROR_ARGUMENT, "capture is on, but cpu cannot record a step");
 }
 
-/* ---- a loss that is not finite --------------------------------------------------------------------------------------------- */
+/* ---- a loss that is not finite ----------------------------------------------------------------------------------- */
 
 static void a_loss_that_is_not_finite_is_found_all_the_same(void **state)
 {

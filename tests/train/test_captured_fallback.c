@@ -1,4 +1,5 @@
-/* test_captured_fallback.c: a step that cannot be recorded, here for a kernel that only the CPU has: the run goes on without, or fails where recording was asked for. */
+/* test_captured_fallback.c: a step that cannot be recorded, here for a kernel that only the CPU has: the run goes on
+ * without, or fails where recording was asked for. */
 #include <stdlib.h>
 #include <tarn/train.h>
 
@@ -18,7 +19,13 @@ static void listen(tarn_log_level level, const char *text, void *ctx)
 
 static tarn_trainer *start(const char *folder, const char *capture)
 {
-    tarn_train_options options = {.model = "mlp", .data = "digits:60", .batch_size = 6, .steps = 12, .device = "mirror:0", .clip_norm = 1, .seed = 5};
+    tarn_train_options options = {.model = "mlp",
+                                  .data = "digits:60",
+                                  .batch_size = 6,
+                                  .steps = 12,
+                                  .device = "mirror:0",
+                                  .clip_norm = 1,
+                                  .seed = 5};
     snprintf(options.out, sizeof(options.out), "%s", scratch(folder));
     snprintf(options.capture, sizeof(options.capture), "%s", capture);
     tarn_trainer *trainer = tarn_trainer_new(&options);

@@ -1,5 +1,5 @@
-/* test_chats.c: JSON lines to fine-tune on: ids and which of them are learnt, by hand; bad lines by file and number; rows, splits, and
- * batches by number. make parity compares with transformers. */
+/* test_chats.c: JSON lines to fine-tune on: ids and which of them are learnt, by hand; bad lines by file and number;
+ * rows, splits, and batches by number. make parity compares with transformers. */
 #include <sys/stat.h>
 
 #include "base/memory.h"
@@ -11,22 +11,23 @@
 #include "train/data/chat_dataset.h"
 
 #define CHATML \
-    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}" \
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + " \
+    "'\\n'}}{% endfor %}" \
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 
 enum { END = 260, TAG = 262, OPEN = 263, CLOSE = 264, NO = TARN__CHATS_UNCOUNTED, MOST = 4096 };
 
-/* The small tokenizer in a folder, with 263 <|im_start|> and 264 <|im_end|>; a text begins with <|endoftext|>, 260, and ends with <tag>,
- * 262. */
+/* The small tokenizer in a folder, with 263 <|im_start|> and 264 <|im_end|>; a text begins with <|endoftext|>, 260, and
+ * ends with <tag>, 262. */
 static tarn_tokenizer *open_tokenizer(const char *template)
 {
     if (!TARN__HAVE_PCRE2 || !TARN__HAVE_JANSSON)
         skip();
     mkdir(scratch("model"), 0777);
-    char *text = replaced(
-        small_tokenizer_text(), "{\"added_tokens\": [",
-        "{\"added_tokens\": [{\"id\": 263, \"content\": \"<|im_start|>\", \"special\": true}, {\"id\": 264, \"content\": \"<|im_end|>\", "
-        "\"special\": true}, ");
+    char *text = replaced(small_tokenizer_text(), "{\"added_tokens\": [",
+                          "{\"added_tokens\": [{\"id\": 263, \"content\": \"<|im_start|>\", \"special\": true}, "
+                          "{\"id\": 264, \"content\": \"<|im_end|>\", "
+                          "\"special\": true}, ");
     write_text("model/tokenizer.json", text);
     free(text);
     write_text("model/tokenizer_config.json", "{\"bos_token\": \"<|endoftext|>\", \"eos_token\": \"<tag>\"}");
@@ -40,7 +41,8 @@ static tarn_tokenizer *open_tokenizer(const char *template)
 
 static tarn__chats *open_chats(const char *path, const tarn_tokenizer *t, int64_t context)
 {
-    return tarn__chats_open(&(tarn__chats_options){.function = "chats", .path = path, .tokenizer = t, .context = context, .seed = 3});
+    return tarn__chats_open(
+        &(tarn__chats_options){.function = "chats", .path = path, .tokenizer = t, .context = context, .seed = 3});
 }
 
 typedef struct batch {
@@ -50,12 +52,14 @@ typedef struct batch {
 static batch batch_of(tarn__chats *c, int split, int64_t number, int64_t rows)
 {
     batch b;
-    assert_true(tarn__chats_batch(c, split, number, rows, &(tarn__chats_rows){b.ids, b.targets, b.positions, b.starts}));
+    assert_true(
+        tarn__chats_batch(c, split, number, rows, &(tarn__chats_rows){b.ids, b.targets, b.positions, b.starts}));
     return b;
 }
 
 /* One line in a row of just its tokens: ids, and the target of each. */
-static void expect_line(const tarn_tokenizer *t, const char *line, const int32_t *ids, const int32_t *targets, int64_t count)
+static void expect_line(const tarn_tokenizer *t, const char *line, const int32_t *ids, const int32_t *targets,
+                        int64_t count)
 {
     tarn__chats *c = open_chats(write_text("one.jsonl", line), t, count);
     tarn__chats_summary s;
@@ -74,15 +78,17 @@ static void expect_line(const tarn_tokenizer *t, const char *line, const int32_t
 }
 #define IDS(...) ((const int32_t[]){__VA_ARGS__})
 
-/* ---- what is learnt ------------------------------------------------------------------------------------------------------------ */
+/* ---- what is learnt ---------------------------------------------------------------------------------------------- */
 
 static void answers_of_a_conversation_are_learnt_with_their_ends(void **state)
 {
     (void)state;
     tarn_tokenizer *t = open_tokenizer(CHATML);
     expect_line(
-        t, "{\"messages\": [{\"role\": \"user\", \"content\": \"he\"}, {\"role\": \"assistant\", \"content\": \"llo\"}]}",
-        IDS(OPEN, 'u', 's', 'e', 'r', '\n', 256, CLOSE, '\n', OPEN, 'a', 's', 's', 'i', 's', 't', 'a', 'n', 't', '\n', 258, CLOSE, '\n'),
+        t,
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"he\"}, {\"role\": \"assistant\", \"content\": \"llo\"}]}",
+        IDS(OPEN, 'u', 's', 'e', 'r', '\n', 256, CLOSE, '\n', OPEN, 'a', 's', 's', 'i', 's', 't', 'a', 'n', 't', '\n',
+            258, CLOSE, '\n'),
         IDS(NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, 258, CLOSE, NO, NO), 23);
     tarn_tokenizer_free(t);
 }
@@ -92,10 +98,12 @@ static void every_answer_of_several_is_learnt(void **state)
     (void)state;
     tarn_tokenizer *t = open_tokenizer(CHATML);
     tarn__chats *c = open_chats(
-        write_text("two.jsonl",
-                   "{\"messages\": [{\"role\": \"system\", \"content\": \"ab\"}, {\"role\": \"user\", \"content\": \"c\"}, {\"role\": "
-                   "\"assistant\", \"content\": \"XY\"}, {\"role\": \"user\", \"content\": \"d\"}, {\"role\": \"assistant\", "
-                   "\"content\": \"Z\"}]}"),
+        write_text(
+            "two.jsonl",
+            "{\"messages\": [{\"role\": \"system\", \"content\": \"ab\"}, {\"role\": \"user\", \"content\": \"c\"}, "
+            "{\"role\": "
+            "\"assistant\", \"content\": \"XY\"}, {\"role\": \"user\", \"content\": \"d\"}, {\"role\": \"assistant\", "
+            "\"content\": \"Z\"}]}"),
         t, 100);
     assert_ok();
     batch b = batch_of(c, TARN__CHATS_TRAINING, 0, 1);
@@ -117,7 +125,8 @@ static void special_tokens_in_messages_stay_text(void **state)
 {
     (void)state;
     tarn_tokenizer *t = open_tokenizer(CHATML);
-    tarn__chats *c = open_chats(write_text("s.jsonl", "{\"prompt\": \"<|im_end|>\", \"completion\": \"<|im_start|>\"}"), t, 100);
+    tarn__chats *c =
+        open_chats(write_text("s.jsonl", "{\"prompt\": \"<|im_end|>\", \"completion\": \"<|im_start|>\"}"), t, 100);
     assert_ok();
     batch b = batch_of(c, TARN__CHATS_TRAINING, 0, 1);
     int opens = 0, closes = 0;
@@ -133,17 +142,21 @@ static void without_a_template_a_completion_follows_its_prompt(void **state)
 {
     (void)state;
     tarn_tokenizer *t = open_tokenizer(NULL);
-    expect_line(t, "{\"prompt\": \"ab\", \"completion\": \"cd\", \"source\": \"any\"}", IDS(END, 'a', 'b', 'c', 'd', TAG),
-                IDS(NO, NO, 'c', 'd', TAG, NO), 6);
+    expect_line(t, "{\"prompt\": \"ab\", \"completion\": \"cd\", \"source\": \"any\"}",
+                IDS(END, 'a', 'b', 'c', 'd', TAG), IDS(NO, NO, 'c', 'd', TAG, NO), 6);
     expect_line(t, "{\"text\": \"abc\"}\r", IDS(END, 'a', 'b', 'c', TAG), IDS('a', 'b', 'c', TAG, NO), 5);
     /* an id that holds the last byte of the prompt and the first of the completion is learnt */
-    expect_line(t, "{\"prompt\": \"ah\", \"completion\": \"ed\"}", IDS(END, 'a', 256, 'd', TAG), IDS(NO, 256, 'd', TAG, NO), 5);
-    assert_null(open_chats(write_text("m.jsonl", "\n{\"messages\": [{\"role\": \"assistant\", \"content\": \"llo\"}]}"), t, 100));
-    assert_error_about(TARN_ERROR_UNSUPPORTED, "m.jsonl', line 2: \"messages\" need a chat template", "chatml, llama2, llama3 or mistral");
+    expect_line(t, "{\"prompt\": \"ah\", \"completion\": \"ed\"}", IDS(END, 'a', 256, 'd', TAG),
+                IDS(NO, 256, 'd', TAG, NO), 5);
+    assert_null(open_chats(write_text("m.jsonl", "\n{\"messages\": [{\"role\": \"assistant\", \"content\": \"llo\"}]}"),
+                           t, 100));
+    assert_error_about(TARN_ERROR_UNSUPPORTED, "m.jsonl', line 2: \"messages\" need a chat template",
+                       "chatml, llama2, llama3 or mistral");
     tarn_tokenizer_free(t);
 }
 
-/* SentencePiece puts a space before the text, which belongs to the prompt, and writes what it has no piece for in bytes. */
+/* SentencePiece puts a space before the text, which belongs to the prompt, and writes what it has no piece for in
+ * bytes. */
 static void pieces_of_sentencepiece_add_up_too(void **state)
 {
     (void)state;
@@ -169,17 +182,20 @@ static void a_template_goes_by_its_name(void **state)
     (void)state;
     tarn_tokenizer *t = open_tokenizer(NULL);
     const char *path = write_text("n.jsonl", "{\"prompt\": \"a\", \"completion\": \"b\"}");
-    tarn__chats_options o = {.function = "chats", .path = path, .tokenizer = t, .template_name = "mistral", .context = 32};
+    tarn__chats_options o = {
+        .function = "chats", .path = path, .tokenizer = t, .template_name = "mistral", .context = 32};
     tarn__chats *c = tarn__chats_open(&o);
     assert_ok();
     batch b = batch_of(c, TARN__CHATS_TRAINING, 0, 1); /* <s>[INST] a [/INST] b</s> */
-    assert_memory_equal(b.ids, IDS(END, '[', 'I', 'N', 'S', 'T', ']', ' ', 'a', ' ', '[', '/', 'I', 'N', 'S', 'T', ']', ' ', 'b', TAG),
-                        sizeof(int32_t) * 20);
+    assert_memory_equal(
+        b.ids, IDS(END, '[', 'I', 'N', 'S', 'T', ']', ' ', 'a', ' ', '[', '/', 'I', 'N', 'S', 'T', ']', ' ', 'b', TAG),
+        sizeof(int32_t) * 20);
     assert_memory_equal(b.targets + 15, IDS(NO, ' ', 'b', TAG, NO), sizeof(int32_t) * 5);
     tarn__chats_close(c);
     o.template_name = "llama3";
     assert_null(tarn__chats_open(&o));
-    assert_error(TARN_ERROR_ARGUMENT, "the template llama3 has the token '<|start_header_id|>', which the tokenizer lacks");
+    assert_error(TARN_ERROR_ARGUMENT,
+                 "the template llama3 has the token '<|start_header_id|>', which the tokenizer lacks");
     o.template_name = "vicuna";
     assert_null(tarn__chats_open(&o));
     assert_error(TARN_ERROR_ARGUMENT, "there is no template 'vicuna'; there are chatml, llama2, llama3 and mistral");
@@ -191,12 +207,13 @@ static void a_template_goes_by_its_name(void **state)
 static void data_is_chats_by_its_name(void **state)
 {
     (void)state;
-    assert_true(tarn__data_is_chats("a.jsonl") && tarn__data_is_chats("/x/y.jsonl") && tarn__data_is_chats("chats:a.txt"));
-    assert_false(tarn__data_is_chats("text:a.jsonl") || tarn__data_is_chats("a.json") || tarn__data_is_chats("csv:a.jsonl") ||
-                 tarn__data_is_chats(".jsonl"));
+    assert_true(tarn__data_is_chats("a.jsonl") && tarn__data_is_chats("/x/y.jsonl") &&
+                tarn__data_is_chats("chats:a.txt"));
+    assert_false(tarn__data_is_chats("text:a.jsonl") || tarn__data_is_chats("a.json") ||
+                 tarn__data_is_chats("csv:a.jsonl") || tarn__data_is_chats(".jsonl"));
 }
 
-/* ---- bad lines ----------------------------------------------------------------------------------------------------------------- */
+/* ---- bad lines --------------------------------------------------------------------------------------------------- */
 
 #define TALK(more) "{\"messages\": [{\"role\": \"user\", \"content\": \"he\"}" more "]}"
 
@@ -225,7 +242,8 @@ static void a_bad_line_is_named_and_explained(void **state)
         {TALK(", {\"content\": \"a\"}"), "message 2 has no role"},
         {TALK(", {\"role\": \"assistant\"}"), "message 2 has no content"},
         {TALK(", {\"role\": \"assistant\", \"content\": [{\"type\": \"text\"}]}"), "message 2 has no content"},
-        {TALK(", {\"role\": \"bot\", \"content\": \"a\"}"), "message 2 has the role 'bot'; there are system, user and assistant"},
+        {TALK(", {\"role\": \"bot\", \"content\": \"a\"}"),
+         "message 2 has the role 'bot'; there are system, user and assistant"},
         {TALK(", {\"role\": \"assistant\", \"content\": \"\\n \"}"), "message 2 is an empty answer"},
         {TALK(", {\"role\": \"assistant\", \"content\": \"a\", \"tool_calls\": [1]}"), "message 2 has \"tool_calls\""},
         {TALK(", {\"role\": \"assistant\", \"content\": \"a\", \"weight\": 0}"), "message 2 has \"weight\""},
@@ -251,14 +269,17 @@ static void what_the_template_refuses_is_named_too(void **state)
     tarn_tokenizer *t = open_tokenizer(NULL);
     assert_true(tarn_tokenizer_set_chat(t, "llama2"));
     assert_null(open_chats(
-        write_text("turns.jsonl", TALK(", {\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}")), t,
-        99));
-    assert_error_about(TARN_ERROR_ARGUMENT, "chats: '", "turns.jsonl', line 1: message 1 of those behind the system's is of 'user'");
+        write_text("turns.jsonl",
+                   TALK(", {\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}")),
+        t, 99));
+    assert_error_about(TARN_ERROR_ARGUMENT, "chats: '",
+                       "turns.jsonl', line 1: message 1 of those behind the system's is of 'user'");
     tarn_tokenizer_free(t);
     t = open_tokenizer("{{ messages }}");
     const char *path = write_text("unknown.jsonl", "{\"text\": \"a\"}\n{\"prompt\": \"a\", \"completion\": \"b\"}\n");
     assert_null(open_chats(path, t, 99));
-    assert_error_about(TARN_ERROR_UNSUPPORTED, "unknown.jsonl', line 2: the chat template that begins", "is none that tarn knows");
+    assert_error_about(TARN_ERROR_UNSUPPORTED, "unknown.jsonl', line 2: the chat template that begins",
+                       "is none that tarn knows");
     tarn__chats *c = open_chats(write_text("texts.jsonl", "{\"text\": \"a\"}\n"), t, 99); /* texts need none */
     assert_ok();
     tarn__chats_close(c);
@@ -295,8 +316,9 @@ static void what_is_too_long_is_cut_and_counted_once(void **state)
     tarn__chats_summary s;
     warnings = 0;
     tarn_set_log(listen, NULL);
-    tarn__chats *c =
-        open_chats(write_text("long.jsonl", "{\"text\": \"abcdefghij\"}\n{\"text\": \"ab\"}\n{\"text\": \"abcdefghijk\"}\n"), t, 6);
+    tarn__chats *c = open_chats(
+        write_text("long.jsonl", "{\"text\": \"abcdefghij\"}\n{\"text\": \"ab\"}\n{\"text\": \"abcdefghijk\"}\n"), t,
+        6);
     tarn_set_log(NULL, NULL);
     assert_ok();
     assert_int_equal(warnings, 1);
@@ -309,7 +331,7 @@ static void what_is_too_long_is_cut_and_counted_once(void **state)
     tarn_tokenizer_free(t);
 }
 
-/* ---- rows ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
 
 /* Texts of random lengths, each with its number in three letters, so that it can be told again. */
 static const char *write_texts(const char *name, int count, int longest, uint64_t seed)
@@ -328,7 +350,8 @@ static const char *write_texts(const char *name, int count, int longest, uint64_
     return path;
 }
 
-/* Counts how often each text is in the rows of a batch, and checks how rows are made. Returns how many tokens are in documents. */
+/* Counts how often each text is in the rows of a batch, and checks how rows are made. Returns how many tokens are in
+ * documents. */
 static int64_t count_texts(const batch *b, int64_t rows, int64_t context, int *seen)
 {
     int64_t filled = 0;
@@ -376,7 +399,8 @@ static void rows_hold_every_document_once_and_are_full(void **state)
     tarn_tokenizer_free(t);
 }
 
-/* Batches of any size, asked for in any order, cut the same stream of rows; another seed has another, and so has the next epoch. */
+/* Batches of any size, asked for in any order, cut the same stream of rows; another seed has another, and so has the
+ * next epoch. */
 static void a_batch_is_a_function_of_its_number(void **state)
 {
     (void)state;
@@ -384,8 +408,8 @@ static void a_batch_is_a_function_of_its_number(void **state)
     tarn_tokenizer *t = open_tokenizer(NULL);
     const char *path = write_texts("some.jsonl", 60, 20, 4);
     tarn__chats *c = open_chats(path, t, CONTEXT), *again = open_chats(path, t, CONTEXT);
-    tarn__chats *other =
-        tarn__chats_open(&(tarn__chats_options){.function = "chats", .path = path, .tokenizer = t, .context = CONTEXT, .seed = 4});
+    tarn__chats *other = tarn__chats_open(
+        &(tarn__chats_options){.function = "chats", .path = path, .tokenizer = t, .context = CONTEXT, .seed = 4});
     tarn__chats_summary s, same, differs;
     assert_ok();
     tarn__chats_counts(c, &s);
@@ -396,7 +420,8 @@ static void a_batch_is_a_function_of_its_number(void **state)
     const size_t whole = sizeof(int32_t) * 4 * CONTEXT;
     bool all_equal = true, epochs_equal = true;
     for (int64_t number = 3 * rows / 4; number >= 0; number--) { /* of four rows, over the end of three epochs */
-        batch four = batch_of(c, TARN__CHATS_TRAINING, number, 4), from_other = batch_of(other, TARN__CHATS_TRAINING, number, 4);
+        batch four = batch_of(c, TARN__CHATS_TRAINING, number, 4),
+              from_other = batch_of(other, TARN__CHATS_TRAINING, number, 4);
         for (int64_t i = 0; i < 4; i++) {
             batch one = batch_of(again, TARN__CHATS_TRAINING, 4 * number + i, 1),
                   next = batch_of(again, TARN__CHATS_TRAINING, 4 * number + i + rows, 1);
@@ -420,8 +445,11 @@ static void a_share_is_for_validation_and_nothing_is_in_both(void **state)
     enum { TEXTS = 100, CONTEXT = 64 };
     tarn_tokenizer *t = open_tokenizer(NULL);
     int seen[2][26 * 676] = {0};
-    tarn__chats *c = tarn__chats_open(&(tarn__chats_options){
-        .function = "chats", .path = write_texts("split.jsonl", TEXTS, 30, 1), .tokenizer = t, .context = CONTEXT, .val_share = 0.2});
+    tarn__chats *c = tarn__chats_open(&(tarn__chats_options){.function = "chats",
+                                                             .path = write_texts("split.jsonl", TEXTS, 30, 1),
+                                                             .tokenizer = t,
+                                                             .context = CONTEXT,
+                                                             .val_share = 0.2});
     tarn__chats_summary s;
     assert_ok();
     tarn__chats_counts(c, &s);
@@ -429,7 +457,8 @@ static void a_share_is_for_validation_and_nothing_is_in_both(void **state)
     assert_int_equal(s.documents[1], 20);
     for (int split = 0; split < 2; split++) {
         int64_t batches = (s.rows[split] + 2) / 3;
-        for (int64_t i = 0; i < (split ? batches : s.rows[split]); i++) { /* validation by threes: the last rows are empty */
+        /* validation by threes: the last rows are empty */
+        for (int64_t i = 0; i < (split ? batches : s.rows[split]); i++) {
             batch b = batch_of(c, split, i, split ? 3 : 1);
             count_texts(&b, split ? 3 : 1, CONTEXT, seen[split]);
         }
@@ -464,7 +493,8 @@ static void a_file_of_its_own_is_for_validation(void **state)
     o.val_path = NULL;
     c = tarn__chats_open(&o);
     assert_ok();
-    assert_false(tarn__chats_batch(c, TARN__CHATS_VALIDATION, 0, 1, &(tarn__chats_rows){b.ids, b.targets, b.positions, b.starts}));
+    assert_false(tarn__chats_batch(c, TARN__CHATS_VALIDATION, 0, 1,
+                                   &(tarn__chats_rows){b.ids, b.targets, b.positions, b.starts}));
     assert_error(TARN_ERROR_ARGUMENT, "there are no documents for validation");
     tarn__chats_close(c);
     o.path = write_text("single.jsonl", "{\"text\": \"one\"}\n");
@@ -474,7 +504,7 @@ static void a_file_of_its_own_is_for_validation(void **state)
     tarn_tokenizer_free(t);
 }
 
-/* ---- with a model -------------------------------------------------------------------------------------------------------------- */
+/* ---- with a model ------------------------------------------------------------------------------------------------ */
 
 static tarn_tensor *tensor_of(const int32_t *values, int64_t rows, int64_t columns)
 {
@@ -486,11 +516,12 @@ static void a_model_learns_from_rows_what_it_would_from_lines(void **state)
 {
     (void)state;
     enum { CONTEXT = 48, LINES = 4 };
-    static const char *const lines[LINES] = {"{\"prompt\": \"ab\", \"completion\": \"cde\"}",
-                                             "{\"prompt\": \"hello w\", \"completion\": \"ho\"}", "{\"text\": \"he llo he llo he llo\"}",
-                                             "{\"prompt\": \"\", \"completion\": \"x\"}"};
+    static const char *const lines[LINES] = {
+        "{\"prompt\": \"ab\", \"completion\": \"cde\"}", "{\"prompt\": \"hello w\", \"completion\": \"ho\"}",
+        "{\"text\": \"he llo he llo he llo\"}", "{\"prompt\": \"\", \"completion\": \"x\"}"};
     tarn_tokenizer *t = open_tokenizer(NULL);
-    const tarn_gpt2_config config = {.vocab = 265, .context = CONTEXT, .layers = 2, .heads = 2, .width = 8, .dtype = TARN_F64};
+    const tarn_gpt2_config config = {
+        .vocab = 265, .context = CONTEXT, .layers = 2, .heads = 2, .width = 8, .dtype = TARN_F64};
     tarn_module *model = tarn_model_gpt2(&config, tarn_device_cpu(), 1);
     char all[512] = "";
     double sum = 0, count = 0;
@@ -500,7 +531,8 @@ static void a_model_learns_from_rows_what_it_would_from_lines(void **state)
         assert_ok();
         tarn__chats_counts(c, &s);
         batch b = batch_of(c, TARN__CHATS_TRAINING, 0, 1);
-        double loss = tarn_item(good(tarn_model_loss(model, tensor_of(b.ids, 1, s.tokens[0]), tensor_of(b.targets, 1, s.tokens[0]))));
+        double loss = tarn_item(
+            good(tarn_model_loss(model, tensor_of(b.ids, 1, s.tokens[0]), tensor_of(b.targets, 1, s.tokens[0]))));
         sum += loss * (double)s.answers[0];
         count += (double)s.answers[0];
         strcat(strcat(all, lines[i]), "\n");
@@ -513,8 +545,8 @@ static void a_model_learns_from_rows_what_it_would_from_lines(void **state)
     assert_int_equal(s.rows[0], 1);
     batch b = batch_of(c, TARN__CHATS_TRAINING, 0, 2); /* twice the same row: the mean does not change */
     tarn__documents documents = {tensor_of(b.positions, 2, CONTEXT), tensor_of(b.starts, 2, CONTEXT)};
-    tarn_tensor *loss =
-        good(tarn__model_loss_of("chats", model, tensor_of(b.ids, 2, CONTEXT), tensor_of(b.targets, 2, CONTEXT), &documents));
+    tarn_tensor *loss = good(tarn__model_loss_of("chats", model, tensor_of(b.ids, 2, CONTEXT),
+                                                 tensor_of(b.targets, 2, CONTEXT), &documents));
     assert_true(fabs(tarn_item(loss) - sum / count) < 1e-12);
     tarn__chats_close(c);
     tarn_module_free(model);
@@ -531,13 +563,15 @@ static void memory_may_run_out(void **state)
     allocations_left = 1 << 20;
     assert_true(tarn_set_allocator(&scarce_allocator));
     tarn_tokenizer *t = open_tokenizer(CHATML);
-    const char *path = write_text("memory.jsonl", TALK(", {\"role\": \"assistant\", \"content\": \"a\"}") "\n{\"text\": \"b\"}\n");
+    const char *path =
+        write_text("memory.jsonl", TALK(", {\"role\": \"assistant\", \"content\": \"a\"}") "\n{\"text\": \"b\"}\n");
     tarn__chats *c = NULL;
     int tries = 0;
     int64_t held = tarn__memory_held();
     for (; !c && tries < 1000; tries++) {
         allocations_left = tries;
-        c = tarn__chats_open(&(tarn__chats_options){.function = "chats", .path = path, .tokenizer = t, .context = 40, .val_share = 0.5});
+        c = tarn__chats_open(
+            &(tarn__chats_options){.function = "chats", .path = path, .tokenizer = t, .context = 40, .val_share = 0.5});
         allocations_left = 1 << 20;
         if (!c) {
             assert_error(TARN_ERROR_MEMORY, "memory");

@@ -1,4 +1,5 @@
-/* test_checksums.c: a bit that a disk or a copy turned is found wherever it is: in weights, optimizer state, headers and the records of a run. */
+/* test_checksums.c: a bit that a disk or a copy turned is found wherever it is: in weights, optimizer state, headers
+ * and the records of a run. */
 #include <stdlib.h>
 #include <tarn/train.h>
 
@@ -18,7 +19,13 @@ static void make_run(tarn_train_options *options, const char *folder)
 
 static void make_classifier(const char *folder)
 {
-    make_run(&(tarn_train_options){.model = "mlp", .data = "digits:60", .hidden = {8}, .hidden_count = 1, .batch_size = 20, .steps = 4, .eval_every = 2},
+    make_run(&(tarn_train_options){.model = "mlp",
+                                   .data = "digits:60",
+                                   .hidden = {8},
+                                   .hidden_count = 1,
+                                   .batch_size = 20,
+                                   .steps = 4,
+                                   .eval_every = 2},
              folder);
 }
 
@@ -28,7 +35,8 @@ static void make_language_model(const char *folder)
     for (int i = 0; i < 600; i++)
         text[i] = "to be, or not to be.\n"[i % 21];
     text[600] = 0;
-    tarn_train_options options = {.layers = 1, .heads = 1, .width = 8, .context = 8, .batch_size = 4, .steps = 3, .eval_every = 3};
+    tarn_train_options options = {
+        .layers = 1, .heads = 1, .width = 8, .context = 8, .batch_size = 4, .steps = 3, .eval_every = 3};
     snprintf(options.data, sizeof(options.data), "text:%s", write_text("text.txt", text));
     make_run(&options, folder);
 }
@@ -174,7 +182,8 @@ static void a_run_that_lost_its_trainer_json_is_left_alone(void **state)
     assert_memory_equal(weights, same, before);
     free(weights);
     free(same);
-    static const char *const files[] = {"lost/model.safetensors", "lost/optimizer.safetensors", "lost/best.safetensors"};
+    static const char *const files[] = {"lost/model.safetensors", "lost/optimizer.safetensors",
+                                        "lost/best.safetensors"};
     for (int i = 0; i < 3; i++) { /* what is left is a run that was stopped before its first checkpoint */
         assert_null(tarn_trainer_resume(scratch("lost"), NULL));
         assert_error(TARN_ERROR_IO, "has no trainer.json");

@@ -1,4 +1,5 @@
-/* test_choices.c: what a device has chosen by measuring goes with a run's checkpoints, and is taken again before the run goes on. */
+/* test_choices.c: what a device has chosen by measuring goes with a run's checkpoints, and is taken again before the
+ * run goes on. */
 #include <stdlib.h>
 #include <tarn/train.h>
 
@@ -14,7 +15,8 @@ static void run(tarn_trainer *trainer)
 
 static tarn_train_options small(const char *folder, const char *device)
 {
-    tarn_train_options options = {.model = "mlp", .data = "digits:60", .hidden = {8}, .hidden_count = 1, .batch_size = 20, .steps = 3};
+    tarn_train_options options = {
+        .model = "mlp", .data = "digits:60", .hidden = {8}, .hidden_count = 1, .batch_size = 20, .steps = 3};
     snprintf(options.out, sizeof(options.out), "%s", scratch(folder));
     snprintf(options.device, sizeof(options.device), "%s", device);
     return options;

@@ -57,7 +57,8 @@ static void a_run_that_goes_on_cannot_be_gone_on_with_twice(void **state)
     trainer = tarn_trainer_new(&disturbed);
     assert_true(tarn_trainer_run(trainer, intrude, disturbed.out, NULL));
     assert_same_model(whole.out, disturbed.out);
-    tarn_trainer *other = tarn_trainer_resume(disturbed.out, &(tarn_train_options){.epochs = 5}); /* its run is over, though it is there */
+    /* its run is over, though it is there */
+    tarn_trainer *other = tarn_trainer_resume(disturbed.out, &(tarn_train_options){.epochs = 5});
     assert_non_null(other);
     tarn_trainer_free(trainer);
     tarn_trainer_free(other);
@@ -126,7 +127,8 @@ static void what_a_killed_run_was_writing_is_removed_when_it_goes_on(void **stat
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {in_scope(a_program_that_ended_claims_nothing), in_scope(a_run_that_goes_on_cannot_be_gone_on_with_twice),
+    const struct CMUnitTest tests[] = {in_scope(a_program_that_ended_claims_nothing),
+                                       in_scope(a_run_that_goes_on_cannot_be_gone_on_with_twice),
                                        in_scope(a_checkpoint_that_was_read_is_claimed),
                                        in_scope(what_a_killed_run_was_writing_is_removed_when_it_goes_on)};
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);

@@ -1,10 +1,11 @@
-/* test_curves.c: the page of a run: what it holds, what it escapes, which points it keeps, and that it never holds a number that SVG does not know. A
- * first argument makes the program write a page from the metrics in the second, to look at. */
+/* test_curves.c: the page of a run: what it holds, what it escapes, which points it keeps, and that it never holds a
+ * number that SVG does not know. A first argument makes the program write a page from the metrics in the second, to
+ * look at. */
 #include "base/memory.h"
 #include "support/files.h"
 #include "tarn_features.h"
-#include "train/report/report.h"
 #include "train/report/curves_parts.h"
+#include "train/report/report.h"
 
 static char *page; /* the last one that was read; freed by the next and at the end */
 
@@ -39,7 +40,8 @@ static void check_page(const char *html)
             quoted ^= *end == '"';
         assert_true(*end == '>');
         size_t length = strcspn(at + 1, " >/\n");
-        bool is_void = end[-1] == '/' || at[1] == '!' || strncmp(at + 1, "meta", 4) == 0 || strncmp(at + 1, "input", 5) == 0;
+        bool is_void =
+            end[-1] == '/' || at[1] == '!' || strncmp(at + 1, "meta", 4) == 0 || strncmp(at + 1, "input", 5) == 0;
         if (at[1] == '/') {
             size_t name = strcspn(at + 2, ">");
             assert_true(depth > 0);
@@ -63,7 +65,7 @@ static void check_page(const char *html)
     assert_null(strstr(html, "http")); /* no other file, no network */
 }
 
-/* ---- scales ---------------------------------------------------------------------------------------------------------------- */
+/* ---- scales ------------------------------------------------------------------------------------------------------ */
 
 static void expect_ticks(const tarn__scale *scale, const char *expected)
 {
@@ -100,7 +102,8 @@ static void ticks_are_round(void **state)
             assert_true(scale.low <= -1 && scale.high >= 1);
         else
             expect_ticks(&scale, rows[i].ticks);
-        assert_true(tarn__scale_place(&scale, rows[i].low) >= -1e-12 && tarn__scale_place(&scale, rows[i].high) <= 1 + 1e-12);
+        assert_true(tarn__scale_place(&scale, rows[i].low) >= -1e-12 &&
+                    tarn__scale_place(&scale, rows[i].high) <= 1 + 1e-12);
     }
     tarn__scale scale = tarn__scale_log(.013, 2.4);
     expect_ticks(&scale, "0.01 0.02 0.05 0.1 0.2 0.5 1 2 5");
@@ -115,7 +118,8 @@ static void scales_hold_any_values(void **state)
     (void)state;
     uint64_t random = test_seed(31);
     for (int i = 0; i < 20000; i++) {
-        double a = ldexp((double)random_below(&random, 2000001) - 1000000, (int)random_below(&random, 1900) - 960), b = a;
+        double a = ldexp((double)random_below(&random, 2000001) - 1000000, (int)random_below(&random, 1900) - 960),
+               b = a;
         if (random_below(&random, 4))
             b = ldexp((double)random_below(&random, 2000001) - 1000000, (int)random_below(&random, 1900) - 960);
         double low = fmin(a, b), high = fmax(a, b);
@@ -124,7 +128,8 @@ static void scales_hold_any_values(void **state)
         tarn__scale scale = tarn__scale_linear(low, high, false);
         double first = tarn__scale_place(&scale, low), last = tarn__scale_place(&scale, high);
         if (!(first >= -1e-6 && last <= 1 + 1e-6 && first <= last && scale.tick_count >= 2))
-            print_error("%g to %g: %g to %g, %d ticks from %g to %g\n", low, high, first, last, scale.tick_count, scale.low, scale.high);
+            print_error("%g to %g: %g to %g, %d ticks from %g to %g\n", low, high, first, last, scale.tick_count,
+                        scale.low, scale.high);
         assert_true(first >= -1e-6 && last <= 1 + 1e-6 && first <= last && scale.tick_count >= 2);
     }
 }
@@ -151,15 +156,18 @@ static void numbers_are_short(void **state)
     }
 }
 
-/* ---- pages ----------------------------------------------------------------------------------------------------------------- */
+/* ---- pages ------------------------------------------------------------------------------------------------------- */
 
 static void a_page_holds_what_it_was_given(void **state)
 {
     (void)state;
-    const double step[] = {0, 10, 20, 30}, loss[] = {2.3, 1.1, .5, .25}, val[] = {2.2, 1.2, .7, .8}, accuracy[] = {.1, .5, .8, .9};
-    const tarn__curves_series losses[] = {{"training", step, loss, 4}, {"validation", step, val, 4}}, one = {"training", step, accuracy, 4};
-    const tarn__curves_chart charts[] = {
-        {"Loss", losses, 2, TARN__AIM_LOW, false}, {"Accuracy", &one, 1, TARN__AIM_HIGH, true}, {"Nothing", NULL, 0, 0, false}};
+    const double step[] = {0, 10, 20, 30}, loss[] = {2.3, 1.1, .5, .25}, val[] = {2.2, 1.2, .7, .8},
+                 accuracy[] = {.1, .5, .8, .9};
+    const tarn__curves_series losses[] = {{"training", step, loss, 4}, {"validation", step, val, 4}},
+                              one = {"training", step, accuracy, 4};
+    const tarn__curves_chart charts[] = {{"Loss", losses, 2, TARN__AIM_LOW, false},
+                                         {"Accuracy", &one, 1, TARN__AIM_HIGH, true},
+                                         {"Nothing", NULL, 0, 0, false}};
     const tarn__curves_fact facts[] = {{"model", "lenet"}, {"batch size", "64"}};
     const char *path = scratch("report.html");
     int files = scratch_count();
@@ -194,15 +202,18 @@ static void texts_are_escaped(void **state)
     check_page(html);
     assert_int_equal(count_of(html, "<script>"), 1); /* the page's own */
     assert_null(strstr(html, "alert('"));
-    assert_contains(html, "&lt;script&gt;alert(&#39;&amp;&quot;1&quot;)&lt;/script&gt;\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD(");
+    assert_contains(html,
+                    "&lt;script&gt;alert(&#39;&amp;&quot;1&quot;)&lt;/script&gt;\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD(");
 }
 
 static void odd_values_leave_gaps(void **state)
 {
     (void)state;
-    const double step[] = {0, 1, 2, 3, 4, 5}, value[] = {1, NAN, INFINITY, 2, -1e305, 3}, none[] = {NAN, NAN, NAN, NAN, NAN, NAN};
+    const double step[] = {0, 1, 2, 3, 4, 5}, value[] = {1, NAN, INFINITY, 2, -1e305, 3},
+                 none[] = {NAN, NAN, NAN, NAN, NAN, NAN};
     const tarn__curves_series series[] = {{"some", step, value, 6}, {"none", step, none, 6}};
-    const tarn__curves_chart charts[] = {{"Both", series, 2, TARN__AIM_LOW, false}, {"None", series + 1, 1, TARN__AIM_LOW, false}};
+    const tarn__curves_chart charts[] = {{"Both", series, 2, TARN__AIM_LOW, false},
+                                         {"None", series + 1, 1, TARN__AIM_LOW, false}};
     const char *path = scratch("gaps.html");
     assert_true(tarn__curves_write(path, "x", NULL, 0, charts, 2));
     const char *html = read_page(path);
@@ -244,12 +255,14 @@ static void long_lines_are_thinned_and_keep_their_peaks(void **state)
         highest = fmin(y, highest);
     }
     tarn__scale scale = tarn__scale_linear(1, 9, false);
-    assert_true(fabs(highest - (246 - 236 * tarn__scale_place(&scale, 9))) < 30 && fabs(there - (58 + 488 * 123456 / 299999.0)) < 1);
+    assert_true(fabs(highest - (246 - 236 * tarn__scale_place(&scale, 9))) < 30 &&
+                fabs(there - (58 + 488 * 123456 / 299999.0)) < 1);
     free(step);
     free(value);
 }
 
-/* A noisy line is smoothed without a lag: the smoothed one of a noisy slope lies on the slope. An exact line is left as it is. */
+/* A noisy line is smoothed without a lag: the smoothed one of a noisy slope lies on the slope. An exact line is left as
+ * it is. */
 static void noise_is_smoothed_and_formulas_are_not(void **state)
 {
     (void)state;
@@ -262,7 +275,8 @@ static void noise_is_smoothed_and_formulas_are_not(void **state)
         exact[i] = cos(i * .006);
     }
     const tarn__curves_series series[] = {{"noisy", step, noisy, COUNT}, {"exact", step, exact, COUNT}};
-    const tarn__curves_chart charts[] = {{"Noisy", series, 1, TARN__AIM_NONE, false}, {"Exact", series + 1, 1, TARN__AIM_NONE, false}};
+    const tarn__curves_chart charts[] = {{"Noisy", series, 1, TARN__AIM_NONE, false},
+                                         {"Exact", series + 1, 1, TARN__AIM_NONE, false}};
     const char *path = scratch("noise.html");
     assert_true(tarn__curves_write(path, "x", NULL, 0, charts, 2));
     const char *html = read_page(path);
@@ -271,7 +285,8 @@ static void noise_is_smoothed_and_formulas_are_not(void **state)
     tarn__extent extent = tarn__chart_extent(&charts[0]);
     tarn__scale scale = tarn__scale_linear(extent.low, extent.high, false);
     double x, y;
-    for (const char *at = strstr(strstr(html, "class=\"line c0\""), " d=\"") + 4; *at != '"'; at += 1 + strcspn(at + 1, "L\"")) {
+    for (const char *at = strstr(strstr(html, "class=\"line c0\""), " d=\"") + 4; *at != '"';
+         at += 1 + strcspn(at + 1, "L\"")) {
         assert_int_equal(sscanf(at + 1, "%lf %lf", &x, &y), 2);
         double part = (x - 58) / 488, value = scale.low + (246 - y) / 236 * (scale.high - scale.low);
         assert_true(fabs(value - 10 * part) < (part > .05 && part < .95 ? .5 : 1.01));
@@ -282,7 +297,8 @@ static void mistakes_are_refused(void **state)
 {
     (void)state;
     const double step[] = {1};
-    const tarn__curves_series bad[] = {{NULL, step, step, 1}, {"a", NULL, step, 1}, {"a", step, NULL, 1}, {"a", step, step, -1}};
+    const tarn__curves_series bad[] = {
+        {NULL, step, step, 1}, {"a", NULL, step, 1}, {"a", step, NULL, 1}, {"a", step, step, -1}};
     const tarn__curves_fact fact = {"a", NULL};
     const tarn__curves_chart untitled = {NULL, NULL, 0, 0, false}, empty = {"x", NULL, 1, 0, false};
     const char *path = scratch("never.html");
@@ -307,7 +323,7 @@ static void mistakes_are_refused(void **state)
     assert_error(TARN_ERROR_IO, "curves_write: ");
 }
 
-/* ---- metrics --------------------------------------------------------------------------------------------------------------- */
+/* ---- metrics ----------------------------------------------------------------------------------------------------- */
 
 static void metrics_become_charts(void **state)
 {
@@ -315,15 +331,17 @@ static void metrics_become_charts(void **state)
     if (!TARN__HAVE_JANSSON)
         skip();
     const char *metrics =
-        write_text("metrics.jsonl", "{\"step\": 10, \"epoch\": 0, \"loss\": 2.5, \"accuracy\": 0.2, \"lr\": 0.1, \"note\": \"text\"}\n"
-                                    "\n{\"step\": 20, \"loss\": 1.5, \"grad_norm\": 3, \"seconds\": 9}\r\n"
-                                    "{\"step\": 20, \"val_loss\": 1.75, \"val_accuracy\": 0.5}\n{\"step\": 30, \"loss\": null}\n"
-                                    "{\"step\": 40, \"lo");
+        write_text("metrics.jsonl",
+                   "{\"step\": 10, \"epoch\": 0, \"loss\": 2.5, \"accuracy\": 0.2, \"lr\": 0.1, \"note\": \"text\"}\n"
+                   "\n{\"step\": 20, \"loss\": 1.5, \"grad_norm\": 3, \"seconds\": 9}\r\n"
+                   "{\"step\": 20, \"val_loss\": 1.75, \"val_accuracy\": 0.5}\n{\"step\": 30, \"loss\": null}\n"
+                   "{\"step\": 40, \"lo");
     const char *path = scratch("metrics.html");
     assert_true(tarn__curves_write_metrics(path, "x", NULL, 0, metrics));
     const char *html = read_page(path);
     check_page(html);
-    assert_int_equal(count_of(html, "<section"), 4); /* loss, accuracy, learning rate, and one by the words of its key */
+    /* loss, accuracy, learning rate, and one by the words of its key */
+    assert_int_equal(count_of(html, "<section"), 4);
     assert_contains(html, "1 not finite");
     assert_contains(html, "data-name=\"grad norm\"");
     assert_contains(html, "<h2>Grad norm</h2>");
@@ -337,9 +355,9 @@ static void a_resumed_run_replaces_what_did_not_last(void **state)
     (void)state;
     if (!TARN__HAVE_JANSSON)
         skip();
-    const char *metrics =
-        write_text("resumed.jsonl", "{\"step\": 10, \"loss\": 4}\n{\"step\": 20, \"loss\": 3}\n{\"step\": 30, \"loss\": 99}\n"
-                                    "{\"step\": 40, \"loss\": 99}\n{\"step\": 30, \"loss\": 2}\n{\"step\": 30, \"loss\": 1}\n");
+    const char *metrics = write_text(
+        "resumed.jsonl", "{\"step\": 10, \"loss\": 4}\n{\"step\": 20, \"loss\": 3}\n{\"step\": 30, \"loss\": 99}\n"
+                         "{\"step\": 40, \"loss\": 99}\n{\"step\": 30, \"loss\": 2}\n{\"step\": 30, \"loss\": 1}\n");
     const char *path = scratch("resumed.html");
     assert_true(tarn__curves_write_metrics(path, "x", NULL, 0, metrics));
     const char *html = read_page(path);
@@ -366,7 +384,8 @@ static void broken_metrics_are_refused(void **state)
                 {"{\"step\": 1, \"step\": 2}\n", "line 1 is no JSON object: duplicate"},
                 {"{\"step\": 1, \"a\": \"\xFF\"}\n", "line 1"}};
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        assert_false(tarn__curves_write_metrics(scratch("never.html"), "x", NULL, 0, write_text("broken.jsonl", rows[i].text)));
+        assert_false(
+            tarn__curves_write_metrics(scratch("never.html"), "x", NULL, 0, write_text("broken.jsonl", rows[i].text)));
         assert_error_about(TARN_ERROR_FORMAT, "broken.jsonl: line ", rows[i].error);
     }
     static char many[4096] = "{\"step\": 1";
@@ -424,7 +443,8 @@ static int write_to_look_at(const char *path, const char *metrics)
                                               {"epochs", "10"},
                                               {"seed", "1"},
                                               {"weight decay", "0.01"}};
-    bool good = tarn__curves_write_metrics(path, "lenet on digits, cpu", facts, (int)(sizeof(facts) / sizeof(facts[0])), metrics);
+    bool good = tarn__curves_write_metrics(path, "lenet on digits, cpu", facts, (int)(sizeof(facts) / sizeof(facts[0])),
+                                           metrics);
     if (!good)
         fprintf(stderr, "%s\n", tarn_error());
     return good ? 0 : 1;

@@ -1,4 +1,5 @@
-/* test_data.c: what a run's data must be: numbers, the same when it goes on, and meant as in training when it is used. */
+/* test_data.c: what a run's data must be: numbers, the same when it goes on, and meant as in training when it is used.
+ */
 #include "support/files.h"
 
 #define CPU tarn_device_cpu()
@@ -45,14 +46,16 @@ static void name_images(const images *all, bool real, const char *name, char *da
     snprintf(file[0], sizeof(file[0]), "%s-x.npy", name);
     snprintf(file[1], sizeof(file[1]), "%s-y.npy", name);
     snprintf(data, size, "npy:%s",
-             real ? write_npy(file[0], "<f4", "60, 1, 4, 4", all->real, sizeof(all->real)) : write_npy(file[0], "|u1", "60, 1, 4, 4", all->bytes, sizeof(all->bytes)));
+             real ? write_npy(file[0], "<f4", "60, 1, 4, 4", all->real, sizeof(all->real))
+                  : write_npy(file[0], "|u1", "60, 1, 4, 4", all->bytes, sizeof(all->bytes)));
     size_t used = strlen(data);
     snprintf(data + used, size - used, ",%s", write_npy(file[1], "<i8", "60,", all->label, sizeof(all->label)));
 }
 
 static tarn_train_options options_of(const images *all, bool real, const char *name)
 {
-    tarn_train_options options = {.model = "mlp", .hidden = {8}, .hidden_count = 1, .epochs = 20, .lr = 0.05, .batch_size = 18, .device = "cpu"};
+    tarn_train_options options = {
+        .model = "mlp", .hidden = {8}, .hidden_count = 1, .epochs = 20, .lr = 0.05, .batch_size = 18, .device = "cpu"};
     name_images(all, real, name, options.data, sizeof(options.data));
     snprintf(options.out, sizeof(options.out), "%s", scratch(name));
     return options;
@@ -108,7 +111,8 @@ static void make_older(const char *folder)
     size_t count;
     snprintf(path, sizeof(path), "%s/config.json", folder);
     drop_checksums(path);
-    char *text = get_file(path, &count), *from = strstr(text, "\"training_samples\""), *to = strstr(text, "\"can_be_mirrored\"");
+    char *text = get_file(path, &count), *from = strstr(text, "\"training_samples\""),
+         *to = strstr(text, "\"can_be_mirrored\"");
     assert_true(from && to && from < to);
     memmove(from, to, count - (size_t)(to - text));
     snprintf(name, sizeof(name), "%s/config.json", strrchr(folder, '/') + 1);
@@ -170,13 +174,17 @@ static void a_run_goes_on_where_its_data_lies_now(void **state)
 static void a_language_model_goes_on_where_its_text_lies_now(void **state)
 {
     (void)state;
-    static const char text[] = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen";
-    tarn_train_options options = {.layers = 1, .heads = 1, .width = 8, .context = 4, .batch_size = 2, .steps = 3, .device = "cpu"}, changes = {.steps = 5};
+    static const char text[] = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen "
+                               "fifteen sixteen seventeen eighteen";
+    tarn_train_options
+        options = {.layers = 1, .heads = 1, .width = 8, .context = 4, .batch_size = 2, .steps = 3, .device = "cpu"},
+        changes = {.steps = 5};
     snprintf(options.data, sizeof(options.data), "text:%s", write_text("here.txt", text));
     snprintf(options.out, sizeof(options.out), "%s", scratch("moved"));
     train(&options);
     assert_int_equal(remove(scratch("here.txt")), 0);
-    snprintf(changes.data, sizeof(changes.data), "text:%s", write_text("there.txt", "one two three four five six seven eight nine ten eleven twelve thirteen"));
+    snprintf(changes.data, sizeof(changes.data), "text:%s",
+             write_text("there.txt", "one two three four five six seven eight nine ten eleven twelve thirteen"));
     assert_null(tarn_trainer_resume(options.out, &changes));
     assert_error(TARN_ERROR_FORMAT, "is other text than the run began with");
     snprintf(changes.data, sizeof(changes.data), "text:%s", write_text("there.txt", text));

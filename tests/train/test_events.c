@@ -1,5 +1,6 @@
-/* test_events.c: TensorBoard's event files, taken apart by a reader of the test's own. With a folder as its argument the program writes what stands
- * on its standard input there, a line "STEP VALUE TAG" a point, "resume STEP" a restart: tests/parity/events.py reads it back with TensorBoard. */
+/* test_events.c: TensorBoard's event files, taken apart by a reader of the test's own. With a folder as its argument
+ * the program writes what stands on its standard input there, a line "STEP VALUE TAG" a point, "resume STEP" a restart:
+ * tests/parity/events.py reads it back with TensorBoard. */
 #include <dirent.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -10,7 +11,7 @@
 #include "support/scratch.h"
 #include "train/output/tensorboard.h"
 
-/* ---- the reader ------------------------------------------------------------------------------------------------------------ */
+/* ---- the reader -------------------------------------------------------------------------------------------------- */
 
 typedef struct point {
     double wall;
@@ -147,7 +148,7 @@ static void remove_folder(const char *folder)
     assert_int_equal(rmdir(folder), 0);
 }
 
-/* ---- tests ----------------------------------------------------------------------------------------------------------------- */
+/* ---- tests ------------------------------------------------------------------------------------------------------- */
 
 static void checksums_are_the_published_ones(void **state)
 {
@@ -229,7 +230,8 @@ static void mistakes_are_refused(void **state)
     tarn__events *events = tarn__events_open(folder);
     memset(tag, 'x', 1025);
     tag[1025] = 0;
-    static const char *const wrong[] = {NULL, "", "\xFF", "\xC3", "\xC0\x80", "\xED\xA0\x80", "\xF5\x80\x80\x80", "\xE2\x82"};
+    static const char *const wrong[] = {NULL,      "", "\xFF", "\xC3", "\xC0\x80", "\xED\xA0\x80", "\xF5\x80\x80\x80",
+                                        "\xE2\x82"};
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
         assert_false(tarn__events_scalar(events, wrong[i], 0, 0));
         assert_error(TARN_ERROR_ARGUMENT, "events_scalar: the tag is ");
@@ -270,7 +272,7 @@ static void a_full_disk_is_an_error(void **state)
     remove_folder(folder);
 }
 
-/* ---- for the comparison ---------------------------------------------------------------------------------------------------- */
+/* ---- for the comparison ------------------------------------------------------------------------------------------ */
 
 static int write_events(const char *folder)
 {
@@ -295,8 +297,11 @@ int main(int count, char **arguments)
 {
     if (count > 1)
         return write_events(arguments[1]);
-    const struct CMUnitTest tests[] = {
-        in_scope(checksums_are_the_published_ones),     in_scope(points_come_back),     in_scope(a_flush_shows_what_was_added),
-        in_scope(a_second_file_leaves_the_first_alone), in_scope(mistakes_are_refused), in_scope(a_full_disk_is_an_error)};
+    const struct CMUnitTest tests[] = {in_scope(checksums_are_the_published_ones),
+                                       in_scope(points_come_back),
+                                       in_scope(a_flush_shows_what_was_added),
+                                       in_scope(a_second_file_leaves_the_first_alone),
+                                       in_scope(mistakes_are_refused),
+                                       in_scope(a_full_disk_is_an_error)};
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

@@ -1,5 +1,5 @@
-/* test_finetune.c: runs that begin with a model that is there: of all weights, of adapters, of adapters beside blocks. What is frozen stays so, what goes on goes on bit
- * for bit, and what is no base, or another one, is refused. */
+/* test_finetune.c: runs that begin with a model that is there: of all weights, of adapters, of adapters beside blocks.
+ * What is frozen stays so, what goes on goes on bit for bit, and what is no base, or another one, is refused. */
 #include <math.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -16,7 +16,7 @@
 
 #define CPU tarn_device_cpu()
 
-/* ---- a base ---------------------------------------------------------------------------------------------------------------- */
+/* ---- a base ------------------------------------------------------------------------------------------------------ */
 
 static const char *path_in(const char *folder, const char *name)
 {
@@ -117,7 +117,7 @@ static bool is_there(const char *folder, const char *name)
     return stat(path_in(folder, name), &about) == 0;
 }
 
-/* ---- all weights ----------------------------------------------------------------------------------------------------------- */
+/* ---- all weights ------------------------------------------------------------------------------------------------- */
 
 static void all_weights_are_trained_from_a_folder(void **state)
 {
@@ -134,7 +134,8 @@ static void all_weights_are_trained_from_a_folder(void **state)
     assert_int_equal(plan.options.vocab, 256);
     assert_int_equal(plan.frozen, 0);
     assert_int_equal(plan.trained, tarn_module_element_count(tarn_trainer_model(trainer)));
-    assert_int_equal(plan.memory_needed, plan.weight_bytes + plan.gradient_bytes + plan.state_bytes + plan.activation_bytes);
+    assert_int_equal(plan.memory_needed,
+                     plan.weight_bytes + plan.gradient_bytes + plan.state_bytes + plan.activation_bytes);
     assert_int_equal(plan.weight_bytes, 4 * plan.trained);
     assert_int_equal(plan.state_bytes, 8 * plan.trained);
     story s = run(trainer, 0);
@@ -170,7 +171,7 @@ static void a_stopped_run_of_all_weights_goes_on_without_its_base(void **state)
     }
 }
 
-/* ---- adapters -------------------------------------------------------------------------------------------------------------- */
+/* ---- adapters ---------------------------------------------------------------------------------------------------- */
 
 static void adapters_are_trained_and_nothing_else(void **state)
 {
@@ -206,7 +207,8 @@ static void adapters_are_trained_and_nothing_else(void **state)
         tarn_run *base = tarn_run_open(bases[i], CPU), *tuned = tarn_run_open(options.out, CPU);
         assert_ok();
         assert_true(tarn_lora_has(tarn_run_model(tuned)) && !tarn_lora_has(tarn_run_model(base)));
-        assert_true(tarn_run_evaluate_text(base, options.data, 8, &before) && tarn_run_evaluate_text(tuned, NULL, 8, &after));
+        assert_true(tarn_run_evaluate_text(base, options.data, 8, &before) &&
+                    tarn_run_evaluate_text(tuned, NULL, 8, &after));
         if (!(after.loss < before.loss - 0.1)) /* the head, which is drawn at random, stays as it is */
             fail_msg("loss %g, before %g", after.loss, before.loss);
         tarn_run_close(base);
@@ -214,7 +216,8 @@ static void adapters_are_trained_and_nothing_else(void **state)
     }
 }
 
-/* The bits of a checkpoint, whatever the way to it: stopped once and again, with dropout, micro-batches and recomputation. */
+/* The bits of a checkpoint, whatever the way to it: stopped once and again, with dropout, micro-batches and
+ * recomputation. */
 static void a_stopped_run_of_adapters_goes_on_bit_for_bit(void **state)
 {
     (void)state;
@@ -253,7 +256,8 @@ static void a_stopped_run_of_adapters_goes_on_bit_for_bit(void **state)
     }
 }
 
-/* Less memory is not another run: on the CPU micro-batches of windows and recomputed blocks give nearly or exactly the same numbers. */
+/* Less memory is not another run: on the CPU micro-batches of windows and recomputed blocks give nearly or exactly the
+ * same numbers. */
 static void recomputed_blocks_give_the_same_adapters(void **state)
 {
     (void)state;
@@ -290,7 +294,7 @@ static void a_checkpoint_is_a_folder_of_adapters(void **state)
     assert_ok();
 }
 
-/* ---- what is frozen -------------------------------------------------------------------------------------------------------- */
+/* ---- what is frozen ---------------------------------------------------------------------------------------------- */
 
 /* Changes one number of a tensor in a safetensors file. */
 static void damage(const char *path, const char *name)
@@ -362,7 +366,7 @@ static void frozen_files_that_are_none_are_refused(void **state)
     assert_error(TARN_ERROR_IO, "frozen.json");
 }
 
-/* ---- what does not go together --------------------------------------------------------------------------------------------- */
+/* ---- what does not go together ----------------------------------------------------------------------------------- */
 
 static void refused(const tarn_train_options *options, const char *says)
 {
@@ -429,7 +433,7 @@ static void adapters_are_no_base(void **state)
     tarn_clear_error();
 }
 
-/* ---- blocks ---------------------------------------------------------------------------------------------------------------- */
+/* ---- blocks ------------------------------------------------------------------------------------------------------ */
 
 static void linear_layers_of_a_folder_become_blocks(void **state)
 {
@@ -441,7 +445,8 @@ static void linear_layers_of_a_folder_become_blocks(void **state)
     const int32_t ids[] = {1, 2, 3, 4};
     tarn_tensor *tokens = tarn_from(ids, TARN_SHAPE(1, 4), TARN_I32, CPU);
     double a[4 * 256], b[4 * 256], worst = 0;
-    assert_true(tarn_read_f64(tarn_forward(plain, tokens), a, 4 * 256) && tarn_read_f64(tarn_forward(packed, tokens), b, 4 * 256));
+    assert_true(tarn_read_f64(tarn_forward(plain, tokens), a, 4 * 256) &&
+                tarn_read_f64(tarn_forward(packed, tokens), b, 4 * 256));
     for (int i = 0; i < 4 * 256; i++)
         worst = fmax(worst, fabs(a[i] - b[i]));
     assert_true(worst > 0 && worst < 0.01);

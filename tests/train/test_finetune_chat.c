@@ -1,5 +1,6 @@
-/* test_finetune_chat.c: fine-tuning on conversations: runs go on bit for bit, micro-batches of answers of different lengths are one batch, merged models are what adapters made, and
- * GGUF files are bases. That a task is learnt so is in tests/cli/test_finetune.c. */
+/* test_finetune_chat.c: fine-tuning on conversations: runs go on bit for bit, micro-batches of answers of different
+ * lengths are one batch, merged models are what adapters made, and GGUF files are bases. That a task is learnt so is in
+ * tests/cli/test_finetune.c. */
 #include <math.h>
 #include <stdlib.h>
 #include <tarn/convert.h>
@@ -12,7 +13,7 @@
 
 #define CPU tarn_device_cpu()
 
-/* ---- runs ------------------------------------------------------------------------------------------------------------------ */
+/* ---- runs -------------------------------------------------------------------------------------------------------- */
 
 static tarn_train_options tuning(const char *base, const char *folder, int64_t steps)
 {
@@ -62,7 +63,7 @@ static story run(tarn_trainer *trainer, int64_t stop_at)
     return s;
 }
 
-/* ---- conversations as data ------------------------------------------------------------------------------------------------- */
+/* ---- conversations as data --------------------------------------------------------------------------------------- */
 
 static void the_plan_counts_documents(void **state)
 {
@@ -107,7 +108,8 @@ static void a_stopped_run_on_conversations_goes_on_bit_for_bit(void **state)
     tarn_text_evaluation own, named;
     tarn_run *opened = tarn_run_open(stopped.out, CPU);
     assert_string_equal(tarn_chat_name(tarn_run_tokenizer(opened)), "chatml"); /* that the run was given */
-    assert_true(tarn_run_evaluate_text(opened, NULL, 8, &own) && tarn_run_evaluate_text(opened, stopped.val, 8, &named));
+    assert_true(tarn_run_evaluate_text(opened, NULL, 8, &own) &&
+                tarn_run_evaluate_text(opened, stopped.val, 8, &named));
     assert_int_equal(own.tokens, named.tokens);
     assert_true(fabs(own.loss - named.loss) < 1e-6 * own.loss);
     tarn_run_close(opened);
@@ -124,8 +126,8 @@ static void micro_batches_of_answers_are_one_batch(void **state)
         skip();
     char text[4096] = "", base[1200];
     for (int i = 0; i < 24; i++)
-        snprintf(text + strlen(text), sizeof(text) - strlen(text), "{\"prompt\": \"%c\", \"completion\": \"%.*s\"}\n", 'b' + i % 8,
-                 1 + 19 * (i % 2), "bcdfgjkmbcdfgjkmbcdf");
+        snprintf(text + strlen(text), sizeof(text) - strlen(text), "{\"prompt\": \"%c\", \"completion\": \"%.*s\"}\n",
+                 'b' + i % 8, 1 + 19 * (i % 2), "bcdfgjkmbcdfgjkmbcdf");
     snprintf(base, sizeof(base), "%s", turning_drawn("micro"));
     double loss[2][2];
     for (int k = 0; k < 2; k++) {
@@ -145,7 +147,7 @@ static void micro_batches_of_answers_are_one_batch(void **state)
             fail_msg("losses of %g and %g", loss[0][i], loss[1][i]);
 }
 
-/* ---- merged ---------------------------------------------------------------------------------------------------------------- */
+/* ---- merged ------------------------------------------------------------------------------------------------------ */
 
 /* The loss of a model on the asked words. */
 static double loss_of(const char *model)
@@ -178,7 +180,8 @@ static void check_merged(bool is_gpt2)
     snprintf(gguf, sizeof(gguf), "%s/merged.gguf", o.out);
     assert_true(fabs(loss_of(gguf) - tuned) < 1e-5 * tuned);
     const tarn_convert_options again = {.replace = true};
-    assert_true(tarn_model_convert(o.out, scratch("converted"), NULL, &again) && fabs(loss_of(scratch("converted")) - tuned) < 1e-5 * tuned);
+    assert_true(tarn_model_convert(o.out, scratch("converted"), NULL, &again) &&
+                fabs(loss_of(scratch("converted")) - tuned) < 1e-5 * tuned);
     assert_true(tarn_model_convert(o.out, scratch("converted.gguf"), NULL, &again) &&
                 fabs(loss_of(scratch("converted.gguf")) - tuned) < 1e-5 * tuned);
 }
@@ -197,7 +200,8 @@ static void check_bases(bool is_gpt2)
 {
     char base[1200];
     snprintf(base, sizeof(base), "%s", is_gpt2 ? turning_drawn_gpt2("gguf-base-gpt2") : turning_drawn("gguf-base"));
-    assert_true(tarn_model_convert(base, scratch("blocks.gguf"), NULL, &(tarn_convert_options){.quantize = true, .type = TARN_Q8_0, .replace = true}));
+    assert_true(tarn_model_convert(base, scratch("blocks.gguf"), NULL,
+                                   &(tarn_convert_options){.quantize = true, .type = TARN_Q8_0, .replace = true}));
     assert_true(tarn_model_convert(base, scratch("elements.gguf"), NULL, &(tarn_convert_options){.replace = true}));
     tarn_train_options o = tuning(scratch("blocks.gguf"), is_gpt2 ? "from-blocks-gpt2" : "from-blocks", 8);
     assert_null(tarn_trainer_new(&o));
@@ -206,7 +210,8 @@ static void check_bases(bool is_gpt2)
     o.lr = 0.01;
     o.log_every = 2;
     tarn_train_options stopped = o;
-    snprintf(stopped.out, sizeof(stopped.out), "%s", scratch(is_gpt2 ? "from-blocks-stopped-gpt2" : "from-blocks-stopped"));
+    snprintf(stopped.out, sizeof(stopped.out), "%s",
+             scratch(is_gpt2 ? "from-blocks-stopped-gpt2" : "from-blocks-stopped"));
     story s = run(tarn_trainer_new(&o), 0);
     assert_true(s.last_loss < s.first_loss);
     run(tarn_trainer_new(&stopped), 3);

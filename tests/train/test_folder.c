@@ -1,4 +1,5 @@
-/* test_folder.c: folders of runs: their names, runs that replace others and nothing else, and checkpoints that are whole or not there. */
+/* test_folder.c: folders of runs: their names, runs that replace others and nothing else, and checkpoints that are
+ * whole or not there. */
 #include <limits.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -12,8 +13,14 @@
 
 static tarn_train_options small(int64_t steps)
 {
-    return (tarn_train_options){
-        .model = "mlp", .data = "digits:60", .hidden = {8}, .hidden_count = 1, .batch_size = 20, .steps = steps, .eval_every = 2, .device = "cpu"};
+    return (tarn_train_options){.model = "mlp",
+                                .data = "digits:60",
+                                .hidden = {8},
+                                .hidden_count = 1,
+                                .batch_size = 20,
+                                .steps = steps,
+                                .eval_every = 2,
+                                .device = "cpu"};
 }
 
 static bool is_there(const char *path)
@@ -57,7 +64,8 @@ static void runs_get_the_next_free_name(void **state)
     assert_non_null(getcwd(before, sizeof(before)));
     assert_int_equal(chdir(scratch(".")), 0);
     tarn_train_options options = small(2);
-    static const char *const names[] = {"runs/mlp-digits-1x28x28-cpu", "runs/mlp-digits-1x28x28-cpu-2", "runs/mlp-digits-1x28x28-cpu-3"};
+    static const char *const names[] = {"runs/mlp-digits-1x28x28-cpu", "runs/mlp-digits-1x28x28-cpu-2",
+                                        "runs/mlp-digits-1x28x28-cpu-3"};
     for (int i = 0; i < 3; i++) {
         folder_of(&options, folder);
         assert_string_equal(folder, names[i]);
@@ -167,7 +175,8 @@ static void a_run_that_cannot_begin_puts_the_old_one_back(void **state)
     tarn_trainer_free(old);
 }
 
-/* What a killed program left of checkpoints that it wrote or removed goes at the next start; a file of the user's stays. */
+/* What a killed program left of checkpoints that it wrote or removed goes at the next start; a file of the user's
+ * stays. */
 static void parts_of_kept_checkpoints_never_look_like_one(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* test_llama_runs.c: runs of Llama models: they learn, leave Hugging Face folders, go on bit for bit, and take the memory that was planned. What holds for runs of
- * all language models is in test_lm_runs.c. */
+/* test_llama_runs.c: runs of Llama models: they learn, leave Hugging Face folders, go on bit for bit, and take the
+ * memory that was planned. What holds for runs of all language models is in test_lm_runs.c. */
 #include <tarn/generate.h>
 #include <tarn/model.h>
 #include <tarn/profile.h>
@@ -95,7 +95,8 @@ static void every_family_learns_and_is_judged_and_writes(void **state)
         tarn_module *model = tarn_model_open(options.out, CPU, NULL); /* as anybody else would */
         assert_true(tarn_llama_config_of(model, &config));
         assert_string_equal(config.family, families[i]);
-        assert_true(config.kv_heads == 2 && config.inner == 64 && config.tied && config.head_width == 4); /* 8/3 · 16, in whole 32s */
+        /* 8/3 · 16, in whole 32s */
+        assert_true(config.kv_heads == 2 && config.inner == 64 && config.tied && config.head_width == 4);
         assert_int_equal(tarn_generate(model, &(int32_t){0}, 1, made, &(tarn_generate_options){.tokens = 6}), 6);
         tarn_module_free(model);
     }
@@ -106,7 +107,8 @@ static void a_stopped_run_goes_on_bit_for_bit(void **state)
     (void)state;
     static const char *const precisions[] = {"f32", "bf16"};
     for (int i = 0; i < 2; i++) {
-        tarn_train_options whole = small("llama", i ? "whole-bf16" : "whole"), options = small("llama", i ? "stopped-bf16" : "stopped");
+        tarn_train_options whole = small("llama", i ? "whole-bf16" : "whole"),
+                           options = small("llama", i ? "stopped-bf16" : "stopped");
         snprintf(whole.precision, sizeof(whole.precision), "%s", precisions[i]);
         snprintf(options.precision, sizeof(options.precision), "%s", precisions[i]);
         whole.inner = options.inner = 20;
@@ -133,9 +135,11 @@ static void the_plan_says_what_will_be_done(void **state)
     assert_ok();
     assert_true(tarn_trainer_plan(trainer, &plan));
     assert_string_equal(plan.folder, "runs/smollm-135m-text-1x576x12-cpu");
-    assert_true(plan.options.layers == 1 && plan.options.heads == 9 && plan.options.kv_heads == 3 && plan.options.inner == 1536);
+    assert_true(plan.options.layers == 1 && plan.options.heads == 9 && plan.options.kv_heads == 3 &&
+                plan.options.inner == 1536);
     /* The published number, but for the vocabulary, which is the text's, and 29 blocks. */
-    assert_int_equal(plan.trained, 134515008 - (49152 - 18) * 576 - 29 * (2 * 576 * 64 * (9 + 3) + 3 * 576 * 1536 + 2 * 576));
+    assert_int_equal(plan.trained,
+                     134515008 - (49152 - 18) * 576 - 29 * (2 * 576 * 64 * (9 + 3) + 3 * 576 * 1536 + 2 * 576));
     tarn_trainer_free(trainer);
 }
 
@@ -162,7 +166,8 @@ static void what_is_recomputed_takes_the_memory_that_was_planned(void **state)
         run(trainer, 0);
         peak[i] = tarn_memory_of(CPU).peak_used;
         if (plan.memory_needed < peak[i] || plan.memory_needed > peak[i] + peak[i] / 4)
-            fail_msg("recompute %s: %lld bytes were planned, and %lld taken", how[i], (long long)plan.memory_needed, (long long)peak[i]);
+            fail_msg("recompute %s: %lld bytes were planned, and %lld taken", how[i], (long long)plan.memory_needed,
+                     (long long)peak[i]);
         snprintf(folder[i], sizeof(folder[i]), "%s", options.out);
     }
     assert_same_file(folder[0], folder[1], "model.safetensors"); /* bit for bit */
@@ -191,13 +196,22 @@ static void mistakes_are_named(void **state)
         if (tarn_trainer_new(&options))
             fail_msg("%s: %s=%s is taken", mistakes[i].model, mistakes[i].name, mistakes[i].value);
         if (!strstr(tarn_error(), mistakes[i].text))
-            fail_msg("%s: %s=%s: \"%s\" says nothing of \"%s\"", mistakes[i].model, mistakes[i].name, mistakes[i].value, tarn_error(),
-                     mistakes[i].text);
+            fail_msg("%s: %s=%s: \"%s\" says nothing of \"%s\"", mistakes[i].model, mistakes[i].name, mistakes[i].value,
+                     tarn_error(), mistakes[i].text);
         tarn_clear_error();
     }
-    for (int i = 0; i < 4; i++) { /* a family has no size of its own, and without data there is nothing to choose one by */
-        static const char *const missing[] = {"layers is missing", "heads is missing", "width is missing", "context is missing"};
-        tarn_train_options options = {.model = "qwen3", .layers = 1, .heads = 2, .width = 16, .context = 8, .vocab = 64, .batch_size = 2, .device = "cpu"};
+    /* a family has no size of its own, and without data there is nothing to choose one by */
+    for (int i = 0; i < 4; i++) {
+        static const char *const missing[] = {"layers is missing", "heads is missing", "width is missing",
+                                              "context is missing"};
+        tarn_train_options options = {.model = "qwen3",
+                                      .layers = 1,
+                                      .heads = 2,
+                                      .width = 16,
+                                      .context = 8,
+                                      .vocab = 64,
+                                      .batch_size = 2,
+                                      .device = "cpu"};
         tarn_train_timing timing;
         *(i == 0 ? &options.layers : i == 1 ? &options.heads : i == 2 ? &options.width : &options.context) = 0;
         assert_false(tarn_train_measure(0, 1, &timing, &options));

@@ -1,4 +1,5 @@
-/* test_lm_runs.c: runs of language models: they learn, leave Hugging Face folders, add up micro-batches to the batch, and go on bit for bit. */
+/* test_lm_runs.c: runs of language models: they learn, leave Hugging Face folders, add up micro-batches to the batch,
+ * and go on bit for bit. */
 #include <math.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -107,7 +108,7 @@ static void assert_same_run(const char *folder, const char *other)
     assert_same_file(folder, other, "tokenizer.json");
 }
 
-/* ---- a run ----------------------------------------------------------------------------------------------------------------- */
+/* ---- a run ------------------------------------------------------------------------------------------------------- */
 
 static void a_run_learns_and_leaves_a_model_folder(void **state)
 {
@@ -159,7 +160,8 @@ static void what_was_trained_is_judged_and_writes(void **state)
     assert_int_equal(tarn_generate(model, &(int32_t){0}, 1, made, &(tarn_generate_options){.tokens = 6}), 6);
     tarn_module_free(model);
 
-    tarn_fill_inplace(tarn_requires_grad(tarn_module_find(tarn_run_model(trained), "transformer.ln_f.weight"), false), NAN);
+    tarn_fill_inplace(tarn_requires_grad(tarn_module_find(tarn_run_model(trained), "transformer.ln_f.weight"), false),
+                      NAN);
     assert_false(tarn_run_evaluate_text(trained, NULL, 8, &own));
     assert_error(TARN_ERROR_FORMAT, "the loss is not finite");
 
@@ -197,7 +199,7 @@ static void the_plan_says_what_will_be_done(void **state)
     tarn_trainer_free(trainer);
 }
 
-/* ---- the same bits --------------------------------------------------------------------------------------------------------- */
+/* ---- the same bits ----------------------------------------------------------------------------------------------- */
 
 static void a_stopped_run_goes_on_bit_for_bit(void **state)
 {
@@ -216,7 +218,8 @@ static void a_stopped_run_goes_on_bit_for_bit(void **state)
             options.micro_batch = whole.micro_batch;
             run(tarn_trainer_new(&options), at, &result);
             assert_int_equal(result.end, TARN_TRAIN_STOPPED);
-            run(tarn_trainer_resume(options.out, &(tarn_train_options){.workers = 2}), result.step + 2, &result); /* and once more */
+            /* and once more */
+            run(tarn_trainer_resume(options.out, &(tarn_train_options){.workers = 2}), result.step + 2, &result);
             run(tarn_trainer_resume(options.out, &(tarn_train_options){.sample = 3}), 0, &result);
             assert_int_equal(result.end, TARN_TRAIN_FINISHED);
             assert_same_run(whole.out, options.out);
@@ -282,7 +285,7 @@ static void a_kept_checkpoint_is_gone_on_from_bit_for_bit(void **state)
     assert_error(TARN_ERROR_FORMAT, "holds a model alone");
 }
 
-/* ---- micro-batches --------------------------------------------------------------------------------------------------------- */
+/* ---- micro-batches ----------------------------------------------------------------------------------------------- */
 
 /* Largest difference between the weights in two files. */
 static double distance(const char *folder, const char *other, double *largest)
@@ -358,17 +361,20 @@ static void what_is_recomputed_takes_less_memory_and_makes_the_same_run(void **s
         snprintf(folder[i], sizeof(folder[i]), "%s", options.out);
     }
     double most = distance(folder[0], folder[2], &largest);
-    print_message("%lld, %lld and %lld bytes at most, of %lld, %lld and %lld planned; with blocks weights differ by %g\n", (long long)peak[0],
-                  (long long)peak[1], (long long)peak[2], (long long)planned[0], (long long)planned[1], (long long)planned[2], most);
+    print_message(
+        "%lld, %lld and %lld bytes at most, of %lld, %lld and %lld planned; with blocks weights differ by %g\n",
+        (long long)peak[0], (long long)peak[1], (long long)peak[2], (long long)planned[0], (long long)planned[1],
+        (long long)planned[2], most);
     assert_same_file(folder[0], folder[1], "model.safetensors"); /* bit for bit */
     assert_true(most <= 2e-6 * largest);
     assert_true(peak[1] < peak[0] * 3 / 4 && peak[2] < peak[1] * 2 / 3);
     for (int i = 0; i < 3; i++)
         if (planned[i] < peak[i] || planned[i] > peak[i] + peak[i] / 4)
-            fail_msg("recompute %s: %lld bytes were planned, and %lld taken", how[i], (long long)planned[i], (long long)peak[i]);
+            fail_msg("recompute %s: %lld bytes were planned, and %lld taken", how[i], (long long)planned[i],
+                     (long long)peak[i]);
 }
 
-/* ---- bad input ------------------------------------------------------------------------------------------------------------- */
+/* ---- bad input --------------------------------------------------------------------------------------------------- */
 
 static void mistakes_are_named(void **state)
 {
@@ -400,7 +406,8 @@ static void mistakes_are_named(void **state)
         if (tarn_trainer_new(&options))
             fail_msg("%s=%s is taken", mistakes[i].name, mistakes[i].value);
         if (!strstr(tarn_error(), mistakes[i].text))
-            fail_msg("%s=%s: \"%s\" says nothing of \"%s\"", mistakes[i].name, mistakes[i].value, tarn_error(), mistakes[i].text);
+            fail_msg("%s=%s: \"%s\" says nothing of \"%s\"", mistakes[i].name, mistakes[i].value, tarn_error(),
+                     mistakes[i].text);
         tarn_clear_error();
     }
 }
@@ -421,7 +428,7 @@ static void a_run_does_not_go_on_with_other_text_or_other_options(void **state)
     assert_error(TARN_ERROR_FORMAT, "other text than the run began with");
 }
 
-/* ---- memory ---------------------------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 /* Of the program: tensors', the pool's, the library's records, and what the system says (pages; 0: it does not). */
 typedef struct held {
@@ -473,9 +480,11 @@ static void memory_does_not_grow_in_1000_steps(void **state)
     g.trainer = tarn_trainer_new(&options);
     assert_true(tarn_trainer_run(g.trainer, look, &g, NULL));
     tarn_trainer_free(g.trainer);
-    print_message("after 200 steps %lld bytes in tensors, %lld in the pool, %lld in records, %lld resident; 800 later %lld, %lld, %lld, %lld\n",
-                  (long long)g.first.used, (long long)g.first.reserved, (long long)g.first.records, (long long)g.first.resident,
-                  (long long)g.last.used, (long long)g.last.reserved, (long long)g.last.records, (long long)g.last.resident);
+    print_message("after 200 steps %lld bytes in tensors, %lld in the pool, %lld in records, %lld resident; 800 later "
+                  "%lld, %lld, %lld, %lld\n",
+                  (long long)g.first.used, (long long)g.first.reserved, (long long)g.first.records,
+                  (long long)g.first.resident, (long long)g.last.used, (long long)g.last.reserved,
+                  (long long)g.last.records, (long long)g.last.resident);
     assert_true(g.first.used > 0 && g.first.records > 0);
     assert_int_equal(g.first.used, g.last.used);
     assert_int_equal(g.first.reserved, g.last.reserved);
@@ -484,7 +493,7 @@ static void memory_does_not_grow_in_1000_steps(void **state)
         assert_true(g.last.resident <= g.first.resident + (512 << 10)); /* 640 bytes a step */
 }
 
-/* ---- devices --------------------------------------------------------------------------------------------------------------- */
+/* ---- devices ----------------------------------------------------------------------------------------------------- */
 
 typedef struct meter {
     tarn_counters last;
@@ -523,7 +532,7 @@ static void nothing_crosses_to_the_device_in_a_step_but_the_batch(void **state)
     tarn_trainer_free(trainer);
 }
 
-/* ---- real text ------------------------------------------------------------------------------------------------------------- */
+/* ---- real text --------------------------------------------------------------------------------------------------- */
 
 static void it_learns_on_shakespeare(void **state)
 {
@@ -546,13 +555,20 @@ static void it_learns_on_shakespeare(void **state)
     assert_true(result.best_loss < 2.8); /* ln 65 = 4.17; by the frequencies of letters alone 3.3 */
 }
 
-/* ---- without memory -------------------------------------------------------------------------------------------------------- */
+/* ---- without memory ---------------------------------------------------------------------------------------------- */
 
 /* Makes a trainer, runs it with a sample, and uses the run; false when memory ran out somewhere. */
 static bool use_everything(const char *text, const char *folder)
 {
-    tarn_train_options options = {
-        .layers = 1, .heads = 1, .width = 4, .context = 4, .batch_size = 2, .steps = 1, .eval_batches = 1, .sample = 2, .device = "cpu"};
+    tarn_train_options options = {.layers = 1,
+                                  .heads = 1,
+                                  .width = 4,
+                                  .context = 4,
+                                  .batch_size = 2,
+                                  .steps = 1,
+                                  .eval_batches = 1,
+                                  .sample = 2,
+                                  .device = "cpu"};
     tarn_text_evaluation evaluation;
     snprintf(options.data, sizeof(options.data), "text:%s", text);
     snprintf(options.out, sizeof(options.out), "%s", folder);
@@ -570,7 +586,8 @@ static void a_failed_allocation_anywhere_leaves_nothing_behind(void **state)
 {
     (void)state;
     char text[1200];
-    snprintf(text, sizeof(text), "%s", write_text("scarce.txt", "a short text that has to do, for once, as it is all there is"));
+    snprintf(text, sizeof(text), "%s",
+             write_text("scarce.txt", "a short text that has to do, for once, as it is all there is"));
     tarn_empty_cache(CPU);
     if (!tarn_set_allocator(&scarce_allocator))
         fail_msg("%s", tarn_error());
@@ -594,7 +611,8 @@ static void a_failed_allocation_anywhere_leaves_nothing_behind(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(a_failed_allocation_anywhere_leaves_nothing_behind, clear_error), /* first: nothing holds memory yet */
+        cmocka_unit_test_setup(a_failed_allocation_anywhere_leaves_nothing_behind,
+                               clear_error), /* first: nothing holds memory yet */
         in_scope(a_run_learns_and_leaves_a_model_folder),
         in_scope(what_was_trained_is_judged_and_writes),
         in_scope(the_plan_says_what_will_be_done),

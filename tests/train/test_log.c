@@ -1,4 +1,5 @@
-/* test_log.c: the log of runs gets a line whenever a run ends, whatever made it end, and nothing that happens to it harms a run. */
+/* test_log.c: the log of runs gets a line whenever a run ends, whatever made it end, and nothing that happens to it
+ * harms a run. */
 #include <fcntl.h>
 #include <math.h>
 #include <sys/stat.h>
@@ -38,10 +39,18 @@ static seen read_log(const char *folder)
 
 static tarn_train_options small(const char *out)
 {
-    tarn_train_options options = {
-        .layers = 1, .heads = 1, .width = 8, .context = 8, .batch_size = 4, .steps = 20, .eval_every = 10, .log_every = 5, .device = "cpu"};
+    tarn_train_options options = {.layers = 1,
+                                  .heads = 1,
+                                  .width = 8,
+                                  .context = 8,
+                                  .batch_size = 4,
+                                  .steps = 20,
+                                  .eval_every = 10,
+                                  .log_every = 5,
+                                  .device = "cpu"};
     snprintf(options.data, sizeof(options.data), "text:%s",
-             write_text("text.txt", "a text that is long enough to learn from: one, two, three, four, five, six, seven, eight, nine, ten, and so "
+             write_text("text.txt", "a text that is long enough to learn from: one, two, three, four, five, six, "
+                                    "seven, eight, nine, ten, and so "
                                     "on and on until there is enough of it for a tenth to be kept apart.\n"));
     snprintf(options.out, sizeof(options.out), "%s", out);
     return options;
@@ -77,8 +86,10 @@ static void every_end_of_a_run_is_a_line(void **state)
     assert_string_equal(s.folder, options.out);
     assert_string_equal(s.device, "cpu");
     assert_true(s.last.first_step == 5 && s.last.step == 20 && s.last.batch_size == 4 && s.last.parameters > 500);
-    assert_true(s.last.seconds > 0 && fabs(s.last.seconds_per_1000_steps - s.last.seconds / 15 * 1000) < 1e-6 * s.last.seconds * 1000);
-    assert_true(fabs(s.last.seconds_per_epoch - s.last.seconds / 15 * (double)s.last.steps_in_epoch) < 1e-6 * s.last.seconds * 1000);
+    assert_true(s.last.seconds > 0 &&
+                fabs(s.last.seconds_per_1000_steps - s.last.seconds / 15 * 1000) < 1e-6 * s.last.seconds * 1000);
+    assert_true(fabs(s.last.seconds_per_epoch - s.last.seconds / 15 * (double)s.last.steps_in_epoch) <
+                1e-6 * s.last.seconds * 1000);
     assert_true(isfinite(s.last.validation_loss) && isfinite(s.last.best_loss) && isnan(s.last.best_accuracy));
 
     snprintf(bad.optimizer, sizeof(bad.optimizer), "sgd");
@@ -195,8 +206,10 @@ static void bad_input(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        in_scope(every_end_of_a_run_is_a_line),         in_scope(a_log_that_cannot_be_written_is_a_warning),
-        in_scope(damaged_lines_are_named_and_cut_ones_left_out), in_scope(lines_of_several_programs_do_not_mix),
+        in_scope(every_end_of_a_run_is_a_line),
+        in_scope(a_log_that_cannot_be_written_is_a_warning),
+        in_scope(damaged_lines_are_named_and_cut_ones_left_out),
+        in_scope(lines_of_several_programs_do_not_mix),
         in_scope(bad_input),
     };
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);

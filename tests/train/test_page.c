@@ -1,9 +1,11 @@
-/* test_page.c: the page of a run tells a reader what the run is: in words, with round numbers, and nothing that means nothing here. */
+/* test_page.c: the page of a run tells a reader what the run is: in words, with round numbers, and nothing that means
+ * nothing here. */
 #include "support/files.h"
 
 static tarn_train_options small(const char *folder)
 {
-    tarn_train_options options = {.data = "digits:120", .batch_size = 30, .epochs = 1, .device = "cpu", .log_every = 1, .seed = 3};
+    tarn_train_options options = {
+        .data = "digits:120", .batch_size = 30, .epochs = 1, .device = "cpu", .log_every = 1, .seed = 3};
     snprintf(options.out, sizeof(options.out), "%s", scratch(folder));
     return options;
 }
@@ -69,7 +71,8 @@ static void a_classifiers_page_says_what_the_run_is(void **state)
 static void a_language_models_page_says_what_the_run_is(void **state)
 {
     (void)state;
-    static const char *const others[] = {"hidden", "Label smoothing", "Augmentation", "Classes", "momentum", "0.00069999"};
+    static const char *const others[] = {"hidden",  "Label smoothing", "Augmentation",
+                                         "Classes", "momentum",        "0.00069999"};
     char text[2000];
     for (size_t i = 0; i < sizeof(text); i++)
         text[i] = "abcdefg "[i % 8];
@@ -89,7 +92,8 @@ static void a_language_models_page_says_what_the_run_is(void **state)
     assert_fact(page, "Warm-up", "1 step");
     assert_fact(page, "Gradient norm", "at most 0.5");
     assert_silent_about(page, others, (int)(sizeof(others) / sizeof(others[0])));
-    static const char *const charts[] = {"Loss", "Learning rate", "Gradient norm", "Tokens per second", "Memory in MiB"};
+    static const char *const charts[] = {"Loss", "Learning rate", "Gradient norm", "Tokens per second",
+                                         "Memory in MiB"};
     for (size_t i = 0; i < sizeof(charts) / sizeof(charts[0]); i++) {
         char title[64];
         snprintf(title, sizeof(title), "<h2>%s</h2>", charts[i]);

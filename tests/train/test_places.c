@@ -46,9 +46,18 @@ static void a_run_finds_its_data_from_another_folder(void **state)
         snprintf(rows + strlen(rows), sizeof(rows) - strlen(rows), "%d,%d,%d\n", i % 7, i % 5, i % 2);
     write_text("there/rows.csv", rows);
     assert_int_equal(chdir("there"), 0);
-    train(tarn_trainer_new(&(tarn_train_options){
-        .data = "text:text.txt", .out = "text", .layers = 1, .heads = 1, .width = 8, .context = 8, .batch_size = 4, .steps = 3, .eval_every = 3, .device = "cpu"}));
-    train(tarn_trainer_new(&(tarn_train_options){.data = "csv:rows.csv", .out = "rows", .batch_size = 10, .steps = 2, .device = "cpu"}));
+    train(tarn_trainer_new(&(tarn_train_options){.data = "text:text.txt",
+                                                 .out = "text",
+                                                 .layers = 1,
+                                                 .heads = 1,
+                                                 .width = 8,
+                                                 .context = 8,
+                                                 .batch_size = 4,
+                                                 .steps = 3,
+                                                 .eval_every = 3,
+                                                 .device = "cpu"}));
+    train(tarn_trainer_new(
+        &(tarn_train_options){.data = "csv:rows.csv", .out = "rows", .batch_size = 10, .steps = 2, .device = "cpu"}));
     assert_int_equal(chdir("../here"), 0);
     for (int64_t steps = 5; steps < 7; steps++) { /* the second time from what the first has written */
         train(tarn_trainer_resume("../there/text", &(tarn_train_options){.steps = steps}));
@@ -63,7 +72,8 @@ static void a_run_finds_its_data_from_another_folder(void **state)
     assert_null(tarn_trainer_resume("../there/text", &(tarn_train_options){.steps = 8}));
     assert_error_about(TARN_ERROR_IO, "text.txt', was not found", "name its new place with .data");
     train(tarn_trainer_resume("../there/text", &(tarn_train_options){.steps = 8, .data = "text:../there/moved.txt"}));
-    write_text("here/other.txt", "be not to be, or to be not to be or to, be to be or be not to be, to be or not to be, be to be.\n");
+    write_text("here/other.txt",
+               "be not to be, or to be not to be or to, be to be or be not to be, to be or not to be, be to be.\n");
     assert_null(tarn_trainer_resume("../there/text", &(tarn_train_options){.steps = 9, .data = "text:other.txt"}));
     assert_error(TARN_ERROR_FORMAT, "is other text than the run began with");
     assert_int_equal(chdir(".."), 0);
@@ -82,7 +92,8 @@ static void other_instructions_are_warned_of(void **state)
 {
     (void)state;
     size_t count;
-    tarn_train_options options = {.model = "mlp", .data = "digits:60", .out = "level", .batch_size = 20, .steps = 2, .device = "cpu"};
+    tarn_train_options options = {
+        .model = "mlp", .data = "digits:60", .out = "level", .batch_size = 20, .steps = 2, .device = "cpu"};
     train(tarn_trainer_new(&options));
     tarn_set_log(note, NULL);
     tarn_trainer_free(tarn_trainer_resume("level", NULL));

@@ -1,4 +1,5 @@
-/* test_plan.c: the plan of a run, which is made from shapes alone: that of the model itself, for any model, in a moment, and before any memory is asked for. */
+/* test_plan.c: the plan of a run, which is made from shapes alone: that of the model itself, for any model, in a
+ * moment, and before any memory is asked for. */
 #define _GNU_SOURCE /* strtok_r */
 #include <tarn/model.h>
 #include <tarn/profile.h>
@@ -71,8 +72,8 @@ static tarn__pool_peaks peaks_of(const char *device)
     return tarn__pool_peaks_of(tarn_device_parse(device));
 }
 
-/* The plan of a dry run is that of the run, and the run takes what it says: tensors at least what is the lower bound, and the pool about what is the estimate, which
- * may miss two of its segments. */
+/* The plan of a dry run is that of the run, and the run takes what it says: tensors at least what is the lower bound,
+ * and the pool about what is the estimate, which may miss two of its segments. */
 static void plans_hold(const tarn_train_options *options)
 {
     const int64_t segment = INT64_C(2) << 20;
@@ -92,18 +93,20 @@ static void plans_hold(const tarn_train_options *options)
     int64_t peak = after.reserved - before.reserved, tensors = after.tensors - before.tensors;
     tarn_trainer_free(trainer);
     const tarn_train_options *o = &plan.options;
-    print_message("%-9s %-5s batch %lld of %lld, recompute %s: at least %lld, tensors %lld, peak %lld, plan %lld\n", o->model, o->precision,
-                  (long long)o->micro_batch, (long long)o->batch_size, o->recompute, (long long)plan.memory_min, (long long)tensors, (long long)peak,
-                  (long long)plan.memory_needed);
+    print_message("%-9s %-5s batch %lld of %lld, recompute %s: at least %lld, tensors %lld, peak %lld, plan %lld\n",
+                  o->model, o->precision, (long long)o->micro_batch, (long long)o->batch_size, o->recompute,
+                  (long long)plan.memory_min, (long long)tensors, (long long)peak, (long long)plan.memory_needed);
     assert_true(plan.memory_min <= tensors && plan.memory_min >= tensors - tensors / 20);
     assert_true(plan.memory_needed >= peak - 2 * segment && plan.memory_needed <= peak + peak / 20 + segment);
-    assert_true(plan.memory_min > plan.weight_bytes + plan.gradient_bytes + plan.state_bytes && plan.memory_min <= plan.memory_needed);
+    assert_true(plan.memory_min > plan.weight_bytes + plan.gradient_bytes + plan.state_bytes &&
+                plan.memory_min <= plan.memory_needed);
 }
 
 static void plans_are_those_of_the_model_itself(void **state)
 {
     (void)state;
-    static const char *const recompute[] = {"none", "cheap", "block"}, *const models[] = {"gpt2", "llama", "qwen3"}, *const devices[] = {"cpu", "mirror"};
+    static const char *const recompute[] = {"none", "cheap", "block"}, *const models[] = {"gpt2", "llama", "qwen3"},
+                             *const devices[] = {"cpu", "mirror"};
     for (int i = 0; i < 36; i++) {
         if (i % 2 && tarn_device_count("mirror") == 0)
             continue;
@@ -153,7 +156,8 @@ static void plans_of_large_vocabularies_are_too(void **state)
     (void)state;
     for (int i = 0; i < 6; i++) {
         tarn_train_options o = named(i % 2 ? "llama" : "gpt2", "cpu");
-        o.layers = 1, o.heads = 2, o.width = 64, o.context = i < 4 ? 16 : 128, o.vocab = i < 4 ? 50304 : 20000, o.steps = 2, o.eval_batches = 1;
+        o.layers = 1, o.heads = 2, o.width = 64, o.context = i < 4 ? 16 : 128, o.vocab = i < 4 ? 50304 : 20000,
+        o.steps = 2, o.eval_batches = 1;
         o.micro_batch = i < 4 ? 1 : 4;
         snprintf(o.precision, sizeof(o.precision), "%s", i / 2 == 1 ? "bf16" : "f32");
         plans_hold(&o);
@@ -164,7 +168,8 @@ static void plans_of_large_vocabularies_are_too(void **state)
 static int64_t needed_by(int64_t batch_size)
 {
     tarn_train_options o = named("gpt2", "cpu");
-    o.layers = 2, o.heads = 2, o.width = 64, o.context = 64, o.vocab = 1 << 20, o.batch_size = o.micro_batch = batch_size;
+    o.layers = 2, o.heads = 2, o.width = 64, o.context = 64, o.vocab = 1 << 20,
+    o.batch_size = o.micro_batch = batch_size;
     tarn_trainer *imagined = tarn_trainer_imagine(NULL, &o);
     tarn_train_plan plan = plan_of(imagined);
     tarn_trainer_free(imagined);
@@ -177,13 +182,15 @@ static void large_batches_are_extrapolated(void **state)
 {
     (void)state;
     int64_t each = (needed_by(16) - needed_by(8)) / 8, more = needed_by(4096) - needed_by(16);
-    if (!(each > 64 * 64 * 4 * 2 * 10 && more > 4080 * each - 4080 * each / 50 && more < 4080 * each + 4080 * each / 50))
+    if (!(each > 64 * 64 * 4 * 2 * 10 && more > 4080 * each - 4080 * each / 50 &&
+          more < 4080 * each + 4080 * each / 50))
         fail_msg("a window takes %lld bytes, 4080 of them %lld", (long long)each, (long long)more);
 }
 
 static void write_base(bool is_gpt2, const char *folder)
 {
-    const tarn_llama_config llama = {.vocab = 256, .context = 32, .layers = 2, .heads = 2, .kv_heads = 1, .width = 32, .inner = 64, .tied = true};
+    const tarn_llama_config llama = {
+        .vocab = 256, .context = 32, .layers = 2, .heads = 2, .kv_heads = 1, .width = 32, .inner = 64, .tied = true};
     const tarn_gpt2_config gpt2 = {.vocab = 256, .context = 32, .layers = 2, .heads = 2, .width = 32, .inner = 64};
     tarn_module *model = is_gpt2 ? tarn_model_gpt2(&gpt2, CPU, 3) : tarn_model_llama(&llama, CPU, 3);
     tarn_tokenizer *tokenizer = tarn_tokenizer_bytes();
@@ -230,7 +237,8 @@ static void large_models_are_planned_in_a_moment(void **state)
         o.batch_size = o.micro_batch = i ? 4 : 65536;
         tarn_trainer *imagined = tarn_trainer_imagine(NULL, &o);
         tarn_train_plan plan = plan_of(imagined);
-        assert_true(plan.trained > INT64_C(1400) << 20 && plan.weight_bytes >= 4 * plan.trained && plan.memory_needed > 16 * plan.trained);
+        assert_true(plan.trained > INT64_C(1400) << 20 && plan.weight_bytes >= 4 * plan.trained &&
+                    plan.memory_needed > 16 * plan.trained);
         assert_false(tarn_trainer_run(imagined, NULL, NULL, NULL));
         assert_error(TARN_ERROR_ARGUMENT, "the trainer is imagined");
         tarn_trainer_free(imagined);
@@ -239,7 +247,7 @@ static void large_models_are_planned_in_a_moment(void **state)
     }
 }
 
-/* ---- runs that do not fit -------------------------------------------------------------------------------------------------- */
+/* ---- runs that do not fit ---------------------------------------------------------------------------------------- */
 
 /* Sets "recompute=block micro_batch=4". */
 static void set_all(tarn_train_options *o, const char *settings)
@@ -265,7 +273,8 @@ static int check_fits(const tarn_train_options *options, const tarn_train_plan *
             o.micro_batch = 0;
         tarn_trainer *imagined = tarn_trainer_imagine(NULL, &o);
         tarn_train_plan other = plan_of(imagined);
-        print_message("%s: %lld of %lld\n", plan->fits[i].settings, (long long)other.memory_needed, (long long)other.memory_free);
+        print_message("%s: %lld of %lld\n", plan->fits[i].settings, (long long)other.memory_needed,
+                      (long long)other.memory_free);
         assert_true(other.memory_needed <= plan->memory_free && other.fit_count == 0);
         assert_int_equal(other.memory_needed, plan->fits[i].memory_needed);
         tarn_trainer_free(imagined);
@@ -290,7 +299,8 @@ static void what_does_not_fit_is_refused(void **state)
     tarn_stats_reset();
     int64_t before = tarn_memory_of(mirror).peak_used;
     assert_null(tarn_trainer_new(&o));
-    assert_error_about(TARN_ERROR_MEMORY, "the run does not fit into memory; ignore_memory starts it all the same", "with model=gpt2-");
+    assert_error_about(TARN_ERROR_MEMORY, "the run does not fit into memory; ignore_memory starts it all the same",
+                       "with model=gpt2-");
     assert_int_equal(tarn_memory_of(mirror).peak_used, before);
 }
 
@@ -319,7 +329,12 @@ static void settings_that_fit_are_found(void **state)
     tarn_trainer *advised = tarn_trainer_new(&o);
     assert_non_null(advised);
     tarn_trainer_free(advised);
-    tarn_train_options of_classes = {.model = "mlp", .hidden = {20000, 20000}, .hidden_count = 2, .batch_size = 4, .device = "mirror", .data = "digits:50"};
+    tarn_train_options of_classes = {.model = "mlp",
+                                     .hidden = {20000, 20000},
+                                     .hidden_count = 2,
+                                     .batch_size = 4,
+                                     .device = "mirror",
+                                     .data = "digits:50"};
     snprintf(of_classes.out, sizeof(of_classes.out), "%s", fresh_folder());
     imagined = tarn_trainer_imagine(NULL, &of_classes);
     plan = plan_of(imagined);
@@ -348,10 +363,11 @@ static void free_memory_is_read_before_anything_is_allocated(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        in_scope(plans_are_those_of_the_model_itself),  in_scope(plans_of_classifiers_are_too), in_scope(plans_of_large_classifiers_are_too), in_scope(plans_of_fine_tuning_are_too),
+        in_scope(plans_are_those_of_the_model_itself),  in_scope(plans_of_classifiers_are_too),
+        in_scope(plans_of_large_classifiers_are_too),   in_scope(plans_of_fine_tuning_are_too),
         in_scope(large_models_are_planned_in_a_moment), in_scope(what_does_not_fit_is_refused),
-        in_scope(plans_of_large_vocabularies_are_too), in_scope(large_batches_are_extrapolated), in_scope(settings_that_fit_are_found),
-        in_scope(free_memory_is_read_before_anything_is_allocated),
+        in_scope(plans_of_large_vocabularies_are_too),  in_scope(large_batches_are_extrapolated),
+        in_scope(settings_that_fit_are_found),          in_scope(free_memory_is_read_before_anything_is_allocated),
     };
     return TARN__HAVE_JANSSON ? cmocka_run_group_tests(tests, make_scratch, remove_scratch) : 0;
 }

@@ -1,4 +1,5 @@
-/* test_precision.c: what the precision auto stands for, and that classifiers learn in bf16 too, are resumed bit for bit and used. */
+/* test_precision.c: what the precision auto stands for, and that classifiers learn in bf16 too, are resumed bit for bit
+ * and used. */
 #include <stdlib.h>
 #include <tarn/safetensors.h>
 #include <tarn/train.h>
@@ -17,7 +18,8 @@ static tarn_train_plan plan_of(tarn_trainer *trainer)
 
 static tarn_train_options digits(const char *model, const char *folder)
 {
-    tarn_train_options options = {.data = "digits:60", .batch_size = 6, .steps = 6, .eval_every = 4, .log_every = 1, .lr = 0.01, .device = "cpu"};
+    tarn_train_options options = {
+        .data = "digits:60", .batch_size = 6, .steps = 6, .eval_every = 4, .log_every = 1, .lr = 0.01, .device = "cpu"};
     snprintf(options.model, sizeof(options.model), "%s", model);
     snprintf(options.out, sizeof(options.out), "%s", scratch(folder));
     return options;
@@ -26,7 +28,9 @@ static tarn_train_options digits(const char *model, const char *folder)
 static const char *text_file(void)
 {
     static char path[1200];
-    snprintf(path, sizeof(path), "%s", write_text("text.txt", "one two three four five six seven eight nine ten eleven twelve thirteen fourteen"));
+    snprintf(
+        path, sizeof(path), "%s",
+        write_text("text.txt", "one two three four five six seven eight nine ten eleven twelve thirteen fourteen"));
     return path;
 }
 
@@ -103,7 +107,8 @@ static void assert_usable(const char *folder, double loss)
     assert_true(tarn_run_evaluate(run, NULL, 16, &evaluation, NULL, NULL));
     if (!(fabs(evaluation.loss - loss) <= 1e-3 * loss))
         fail_msg("the loss of '%s' is %g; the run found %g", folder, evaluation.loss, loss);
-    assert_true(tarn_run_predict(run, &(tarn_array){.data = pixels, .dtype = TARN_U8, .shape = TARN_SHAPE(1, 28, 28)}, probability));
+    assert_true(tarn_run_predict(run, &(tarn_array){.data = pixels, .dtype = TARN_U8, .shape = TARN_SHAPE(1, 28, 28)},
+                                 probability));
     for (int i = 0; i < 10; i++)
         sum += probability[i];
     assert_true(sum > 0.98 && sum < 1.02);

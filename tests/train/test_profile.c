@@ -1,9 +1,10 @@
-/* test_profile.c: a profile of a run, and how long a step takes: what is measured, and that the run is the same with and without it. */
+/* test_profile.c: a profile of a run, and how long a step takes: what is measured, and that the run is the same with
+ * and without it. */
 #include <math.h>
 #include <tarn/train.h>
 
-#include "support/files.h"
 #include "support/check.h"
+#include "support/files.h"
 #include "support/trace.h"
 
 static const char *make_text(void)
@@ -17,8 +18,18 @@ static const char *make_text(void)
 
 static tarn_train_options text_run(const char *folder, const char *device)
 {
-    tarn_train_options o = {.layers = 1, .heads = 2, .width = 16, .context = 12, .batch_size = 8, .micro_batch = 4, .steps = 30, .eval_every = 24,
-                            .eval_batches = 1, .log_every = 5, .clip_norm = 1, .workers = 1};
+    tarn_train_options o = {.layers = 1,
+                            .heads = 2,
+                            .width = 16,
+                            .context = 12,
+                            .batch_size = 8,
+                            .micro_batch = 4,
+                            .steps = 30,
+                            .eval_every = 24,
+                            .eval_batches = 1,
+                            .log_every = 5,
+                            .clip_norm = 1,
+                            .workers = 1};
     snprintf(o.data, sizeof(o.data), "text:%s", make_text());
     snprintf(o.out, sizeof(o.out), "%s", scratch(folder));
     snprintf(o.device, sizeof(o.device), "%s", device);
@@ -97,8 +108,8 @@ static void a_profiled_run_is_the_same_run(void **state)
     tarn_profile_clear();
 }
 
-/* On a device with memory of its own batches travel while a step is under way. Its steps are recorded but for those of the profile: the run is the same
- * nevertheless. */
+/* On a device with memory of its own batches travel while a step is under way. Its steps are recorded but for those of
+ * the profile: the run is the same nevertheless. */
 static void batches_travel_during_steps_of_a_run(void **state)
 {
     (void)state;
@@ -131,7 +142,7 @@ static void a_profile_does_not_reach_over_an_evaluation(void **state)
     tarn_profile_clear();
 }
 
-/* ---- how long a step takes ------------------------------------------------------------------------------------------------- */
+/* ---- how long a step takes --------------------------------------------------------------------------------------- */
 
 static void assert_sensible(const tarn_train_timing *t)
 {
@@ -149,7 +160,14 @@ static void steps_on_random_tokens_are_measured(void **state)
 {
     (void)state;
     tarn_train_timing t;
-    tarn_train_options o = {.model = "gpt2-124m", .layers = 2, .heads = 2, .width = 16, .context = 8, .vocab = 64, .batch_size = 4, .device = "cpu"};
+    tarn_train_options o = {.model = "gpt2-124m",
+                            .layers = 2,
+                            .heads = 2,
+                            .width = 16,
+                            .context = 8,
+                            .vocab = 64,
+                            .batch_size = 4,
+                            .device = "cpu"};
     if (!tarn_train_measure(1, 3, &t, &o))
         fail_msg("%s", tarn_error());
     assert_sensible(&t);

@@ -1,4 +1,5 @@
-/* test_quantized.c: a Llama of width 256, trained here on made sentences, then written with its weights in fewer bits: what that does to its perplexity. */
+/* test_quantized.c: a Llama of width 256, trained here on made sentences, then written with its weights in fewer bits:
+ * what that does to its perplexity. */
 #include <math.h>
 #include <tarn/convert.h>
 #include <tarn/model.h>
@@ -12,14 +13,15 @@
 
 enum { SENTENCES = 6000, JUDGED = 600, STEPS = 160 };
 
-/* ---- a language ------------------------------------------------------------------------------------------------------------ */
+/* ---- a language -------------------------------------------------------------------------------------------------- */
 
 static const char *word(uint64_t *bits, const char *const *words, int count)
 {
     return words[random_below(bits, count)];
 }
 
-/* "the old captain saw a red ship near the harbour ." What follows what is random, but not everything follows everything. */
+/* "the old captain saw a red ship near the harbour ." What follows what is random, but not everything follows
+ * everything. */
 static void add_sentence(uint64_t *bits, char *text, size_t room)
 {
     static const char *const who[] = {"captain", "sailor", "merchant", "queen", "child", "fisher", "judge", "baker"};
@@ -29,9 +31,10 @@ static void add_sentence(uint64_t *bits, char *text, size_t room)
     static const char *const like[] = {"red", "broken", "heavy", "golden", "small"};
     static const char *const where[] = {"harbour", "market", "forest", "bridge", "tower", "river"};
     size_t used = strlen(text);
-    int64_t subject = random_below(bits, 8), thing = (subject + random_below(bits, 3)) % 8; /* everybody has three things to do with */
-    snprintf(text + used, room - used, "the %s %s %s a %s %s near the %s .\n", word(bits, how, 6), who[subject], word(bits, verb, 7), word(bits, like, 5), what[thing],
-             word(bits, where, 6));
+    /* everybody has three things to do with */
+    int64_t subject = random_below(bits, 8), thing = (subject + random_below(bits, 3)) % 8;
+    snprintf(text + used, room - used, "the %s %s %s a %s %s near the %s .\n", word(bits, how, 6), who[subject],
+             word(bits, verb, 7), word(bits, like, 5), what[thing], word(bits, where, 6));
 }
 
 static const char *write_sentences(const char *name, uint64_t seed, int count, char *path)
@@ -49,15 +52,30 @@ static const char *write_sentences(const char *name, uint64_t seed, int count, c
     return path;
 }
 
-/* ---- the model ------------------------------------------------------------------------------------------------------------- */
+/* ---- the model --------------------------------------------------------------------------------------------------- */
 
 static void train(const char *text)
 {
     tarn_tokenizer *tokenizer = tarn_bpe_train_files(&text, 1, 384, NULL);
     assert_true(tarn_tokenizer_save(tokenizer, scratch("tokenizer")));
     tarn_tokenizer_free(tokenizer);
-    tarn_train_options options = {.model = "llama", .layers = 2, .heads = 4, .kv_heads = 2, .width = 256, .inner = 768, .context = 48, .batch_size = 8, .steps = STEPS,
-                                  .lr = 0.002, .min_lr = 0.0002, .weight_decay = 0.1, .clip_norm = 1, .device = "cpu", .eval_every = STEPS, .log_every = STEPS, .seed = 3};
+    tarn_train_options options = {.model = "llama",
+                                  .layers = 2,
+                                  .heads = 4,
+                                  .kv_heads = 2,
+                                  .width = 256,
+                                  .inner = 768,
+                                  .context = 48,
+                                  .batch_size = 8,
+                                  .steps = STEPS,
+                                  .lr = 0.002,
+                                  .min_lr = 0.0002,
+                                  .weight_decay = 0.1,
+                                  .clip_norm = 1,
+                                  .device = "cpu",
+                                  .eval_every = STEPS,
+                                  .log_every = STEPS,
+                                  .seed = 3};
     snprintf(options.data, sizeof(options.data), "text:%s", text);
     snprintf(options.tokenizer, sizeof(options.tokenizer), "%s", scratch("tokenizer"));
     snprintf(options.out, sizeof(options.out), "%s", scratch("run"));
@@ -88,7 +106,10 @@ static void fewer_bits_cost_little(void **state)
         tarn_dtype type;
         const char *name;
         double most; /* that the perplexity may rise by */
-    } kinds[] = {{TARN_BF16, "bf16.gguf", 0.001}, {TARN_Q8_0, "q8_0.gguf", 0.001}, {TARN_Q6_K, "q6_k.gguf", 0.005}, {TARN_Q4_K, "q4_k.gguf", 0.02}};
+    } kinds[] = {{TARN_BF16, "bf16.gguf", 0.001},
+                 {TARN_Q8_0, "q8_0.gguf", 0.001},
+                 {TARN_Q6_K, "q6_k.gguf", 0.005},
+                 {TARN_Q4_K, "q4_k.gguf", 0.02}};
     char text[1200], judged[1200], best[1200];
     train(write_sentences("text.txt", 7, SENTENCES, text));
     write_sentences("judged.txt", 8, JUDGED, judged);
@@ -99,7 +120,8 @@ static void fewer_bits_cost_little(void **state)
     for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
         char path[1200];
         snprintf(path, sizeof(path), "%s", scratch(kinds[i].name));
-        assert_true(tarn_model_convert(best, path, NULL, &(tarn_convert_options){.quantize = true, .type = kinds[i].type}));
+        assert_true(
+            tarn_model_convert(best, path, NULL, &(tarn_convert_options){.quantize = true, .type = kinds[i].type}));
         double perplexity = perplexity_of(path, judged);
         bf16 = i == 0 ? perplexity : bf16;
         print_message(", %s %.5f", tarn_dtype_name(kinds[i].type), perplexity);

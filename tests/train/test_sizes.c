@@ -1,5 +1,5 @@
-/* test_sizes.c: sizes of a language model that was given none: they suit the device and the text, what is given is used, and a run keeps them. Where
- * the devices are GPUs, they are the mirror's. */
+/* test_sizes.c: sizes of a language model that was given none: they suit the device and the text, what is given is
+ * used, and a run keeps them. Where the devices are GPUs, they are the mirror's. */
 #include <stdlib.h>
 #include <tarn/train.h>
 
@@ -35,7 +35,8 @@ static tarn_train_plan imagine(const tarn_train_options *options)
     return plan_of(tarn_trainer_imagine(NULL, options));
 }
 
-static void assert_sizes(const tarn_train_options *o, int64_t layers, int64_t heads, int64_t width, int64_t context, int64_t batch_size)
+static void assert_sizes(const tarn_train_options *o, int64_t layers, int64_t heads, int64_t width, int64_t context,
+                         int64_t batch_size)
 {
     assert_int_equal(o->layers, layers);
     assert_int_equal(o->heads, heads);
@@ -51,14 +52,18 @@ static void sizes_suit_device_and_text(void **state)
         const char *device;
         int letters;
         int64_t layers, heads, width, context, batch_size;
-    } rows[] = {{"cpu", 3000, 2, 2, 64, 64, 8},   {"cpu", 300, 2, 2, 64, 32, 16}, {"cpu", 300000, 4, 4, 128, 128, 8},
-                {"mirror", 3000, 4, 4, 128, 128, 32}, {"mirror", 500000, 6, 6, 384, 256, 64}};
+    } rows[] = {{"cpu", 3000, 2, 2, 64, 64, 8},
+                {"cpu", 300, 2, 2, 64, 32, 16},
+                {"cpu", 300000, 4, 4, 128, 128, 8},
+                {"mirror", 3000, 4, 4, 128, 128, 32},
+                {"mirror", 500000, 6, 6, 384, 256, 64}};
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         tarn_train_options options = on_text(rows[i].letters, rows[i].device);
         tarn_train_plan plan = imagine(&options);
         assert_string_equal(plan.options.model, "gpt2");
         assert_sizes(&plan.options, rows[i].layers, rows[i].heads, rows[i].width, rows[i].context, rows[i].batch_size);
-        assert_contains(plan.chosen, rows[i].device[0] == 'c' ? "to train in minutes on a CPU with" : "to train in minutes on a GPU with");
+        assert_contains(plan.chosen, rows[i].device[0] == 'c' ? "to train in minutes on a CPU with"
+                                                              : "to train in minutes on a GPU with");
         assert_contains(plan.chosen, ": layers ");
         assert_true(plan.steps >= 100 && plan.steps <= 3000);
         assert_true(plan.options.epochs <= (rows[i].letters > 300000 ? 20 : 100));
@@ -139,7 +144,8 @@ static void a_run_keeps_what_was_chosen(void **state)
     tarn_trainer_free(trainer);
     resumed = plan_of(tarn_trainer_resume(options.out, &changes));
     assert_int_equal(resumed.first_step, began.steps);
-    assert_sizes(&resumed.options, began.options.layers, began.options.heads, began.options.width, began.options.context, began.options.batch_size);
+    assert_sizes(&resumed.options, began.options.layers, began.options.heads, began.options.width,
+                 began.options.context, began.options.batch_size);
     assert_string_equal(resumed.chosen, "");
 }
 

@@ -51,7 +51,8 @@ static void run(tarn_trainer *trainer, int64_t stop_at, rates *r)
 static void assert_stairs(const rates *r, int64_t warmup, int64_t width, double factor)
 {
     for (int64_t step = 1; step <= 30; step++) {
-        double expected = step <= warmup ? 0.5 * (double)step / (double)warmup : 0.5 * pow(factor, (double)((step - 1 - warmup) / width));
+        double expected = step <= warmup ? 0.5 * (double)step / (double)warmup
+                                         : 0.5 * pow(factor, (double)((step - 1 - warmup) / width));
         if (fabs(r->lr[step] - expected) > 1e-6 * expected)
             fail_msg("step %lld has the rate %g, not %g", (long long)step, r->lr[step], expected);
     }

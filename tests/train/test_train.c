@@ -1,5 +1,5 @@
-/* test_train.c: runs: they learn, leave their files, can be stopped and gone on with at any step, and give the same bits however they are
- * run. */
+/* test_train.c: runs: they learn, leave their files, can be stopped and gone on with at any step, and give the same
+ * bits however they are run. */
 #include <sys/stat.h>
 #include <tarn/profile.h>
 
@@ -71,13 +71,14 @@ static void assert_same_run(const char *folder, const char *other)
     assert_same_file(folder, other, "best.safetensors");
 }
 
-/* ---- a run ----------------------------------------------------------------------------------------------------------------- */
+/* ---- a run ------------------------------------------------------------------------------------------------------- */
 
 static void a_run_learns_and_leaves_its_files(void **state)
 {
     (void)state;
-    static const char *const names[] = {"config.json",  "model.safetensors", "best.safetensors", "optimizer.safetensors",
-                                        "trainer.json", "metrics.jsonl",     "report.html"};
+    static const char *const names[] = {
+        "config.json",  "model.safetensors", "best.safetensors", "optimizer.safetensors",
+        "trainer.json", "metrics.jsonl",     "report.html"};
     tarn_train_options options = small("learns");
     options.epochs = 6;
     tarn_train_result result;
@@ -100,7 +101,8 @@ static void the_plan_says_what_will_be_done(void **state)
 {
     (void)state;
     tarn_train_plan plan;
-    tarn_trainer *trainer = tarn_trainer_new(&(tarn_train_options){.data = "digits:300", .device = "cpu", .batch_size = 1000});
+    tarn_trainer *trainer =
+        tarn_trainer_new(&(tarn_train_options){.data = "digits:300", .device = "cpu", .batch_size = 1000});
     assert_ok();
     assert_true(tarn_trainer_plan(trainer, &plan));
     assert_string_equal(plan.options.model, "lenet");
@@ -129,7 +131,7 @@ static void the_callers_random_numbers_stay_its_own(void **state)
     assert_close(good(tarn_uniform(TARN_SHAPE(4), 0, 1, TARN_F32, CPU)), expected, 0);
 }
 
-/* ---- the same bits --------------------------------------------------------------------------------------------------------- */
+/* ---- the same bits ----------------------------------------------------------------------------------------------- */
 
 static void a_stopped_run_goes_on_bit_for_bit(void **state)
 {
@@ -186,14 +188,15 @@ static void a_run_can_be_made_longer(void **state)
     assert_int_equal(result.step, 10);
     run(tarn_trainer_resume(options.out, &(tarn_train_options){.epochs = 2}), 0, &result);
     assert_int_equal(result.step, 20);
-    run(tarn_trainer_resume(options.out, &(tarn_train_options){.lr = 0.01, .batch_size = 30}), 0, &result); /* as it was */
+    /* as it was */
+    run(tarn_trainer_resume(options.out, &(tarn_train_options){.lr = 0.01, .batch_size = 30}), 0, &result);
     assert_null(tarn_trainer_resume(options.out, &(tarn_train_options){.steps = 5}));
     assert_error(TARN_ERROR_ARGUMENT, "at step 20 already");
     assert_null(tarn_trainer_resume(options.out, &(tarn_train_options){.lr = 1}));
     assert_error(TARN_ERROR_ARGUMENT, "lr cannot be changed");
 }
 
-/* ---- interrupted writes ---------------------------------------------------------------------------------------------------- */
+/* ---- interrupted writes ------------------------------------------------------------------------------------------ */
 
 static void copy(const char *folder, const char *from, const char *to)
 {
@@ -206,8 +209,8 @@ static void copy(const char *folder, const char *from, const char *to)
     free(bytes_read);
 }
 
-/* Every state that a checkpoint's files can be in when the program is stopped: the old one counts until trainer.json.next is there, then
- * the new. */
+/* Every state that a checkpoint's files can be in when the program is stopped: the old one counts until
+ * trainer.json.next is there, then the new. */
 static void a_checkpoint_is_whole_whenever_its_writing_was_interrupted(void **state)
 {
     (void)state;
@@ -279,7 +282,7 @@ static void metrics_that_did_not_last_are_dropped(void **state)
     free(after);
 }
 
-/* ---- what goes wrong ------------------------------------------------------------------------------------------------------- */
+/* ---- what goes wrong --------------------------------------------------------------------------------------------- */
 
 static void a_loss_that_is_not_finite_names_step_and_layer_and_leaves_a_good_state(void **state)
 {
@@ -293,7 +296,8 @@ static void a_loss_that_is_not_finite_names_step_and_layer_and_leaves_a_good_sta
     assert_ok();
     assert_false(tarn_trainer_run(trainer, NULL, NULL, NULL));
     print_message("%s\n", tarn_error());
-    assert_true(strstr(tarn_error(), "layer '") || strstr(tarn_error(), "gradient of '") || strstr(tarn_error(), "the loss"));
+    assert_true(strstr(tarn_error(), "layer '") || strstr(tarn_error(), "gradient of '") ||
+                strstr(tarn_error(), "the loss"));
     assert_error(TARN_ERROR_ARGUMENT, "is not finite");
     tarn_trainer_free(trainer);
 
@@ -342,7 +346,7 @@ static void patience_ends_a_run_that_does_not_get_better(void **state)
     assert_int_equal(result.best_step, 7);
 }
 
-/* ---- devices --------------------------------------------------------------------------------------------------------------- */
+/* ---- devices ----------------------------------------------------------------------------------------------------- */
 
 typedef struct meter {
     tarn_counters last;
@@ -381,7 +385,7 @@ static void nothing_crosses_to_the_device_in_a_step_but_the_batch(void **state)
     tarn_trainer_free(trainer);
 }
 
-/* ---- data and use ---------------------------------------------------------------------------------------------------------- */
+/* ---- data and use ------------------------------------------------------------------------------------------------ */
 
 /* Two numbers; the class is which of them is larger. */
 static const char *comparisons(const char *name, int rows)
@@ -430,9 +434,11 @@ static void a_table_trains_a_perceptron_and_the_run_can_be_used(void **state)
 
     double probabilities[2];
     float pair[] = {900, 100};
-    assert_true(tarn_run_predict(used, &(tarn_array){.data = pair, .dtype = TARN_F32, .shape = TARN_SHAPE(2)}, probabilities));
+    assert_true(
+        tarn_run_predict(used, &(tarn_array){.data = pair, .dtype = TARN_F32, .shape = TARN_SHAPE(2)}, probabilities));
     assert_true(probabilities[1] > 0.9 && fabs(probabilities[0] + probabilities[1] - 1) < 1e-6);
-    assert_false(tarn_run_predict(used, &(tarn_array){.data = pair, .dtype = TARN_F32, .shape = TARN_SHAPE(1)}, probabilities));
+    assert_false(
+        tarn_run_predict(used, &(tarn_array){.data = pair, .dtype = TARN_F32, .shape = TARN_SHAPE(1)}, probabilities));
     assert_error(TARN_ERROR_SHAPE, "the model takes");
     assert_false(tarn_run_evaluate(used, "digits:20", 8, &all, NULL, NULL));
     assert_error(TARN_ERROR_SHAPE, "was trained on [2]");
@@ -465,7 +471,8 @@ static void images_without_channels_and_labels_of_other_dtypes_are_taken(void **
             images[i][k] = (float)random_below(&random, 100) + (k / 24 == labels[i] ? 60 : 0);
     }
     tarn_train_options options = {.model = "lenet", .epochs = 3, .batch_size = 10, .device = "cpu"};
-    snprintf(options.data, sizeof(options.data), "npy:%s,%s", write_npy("x.npy", "<f4", "200, 6, 8", images, sizeof(images)),
+    snprintf(options.data, sizeof(options.data), "npy:%s,%s",
+             write_npy("x.npy", "<f4", "200, 6, 8", images, sizeof(images)),
              write_npy("y.npy", "|u1", "200,", labels, sizeof(labels)));
     snprintf(options.out, sizeof(options.out), "%s", scratch("halves"));
     tarn_train_result result;
@@ -494,7 +501,8 @@ static void predictions_agree_with_the_evaluation(void **state)
         int64_t label, best = 0;
         double probability[10];
         assert_true(tarn_dataset_read(digits, i, (void *const[]){pixels, &label}));
-        assert_true(tarn_run_predict(used, &(tarn_array){.data = pixels, .dtype = TARN_U8, .shape = TARN_SHAPE(1, 28, 28)}, probability));
+        assert_true(tarn_run_predict(
+            used, &(tarn_array){.data = pixels, .dtype = TARN_U8, .shape = TARN_SHAPE(1, 28, 28)}, probability));
         for (int64_t k = 1; k < 10; k++)
             best = probability[k] > probability[best] ? k : best;
         right += best == label;
@@ -523,7 +531,8 @@ static void data_that_cannot_be_classes_is_refused(void **state)
         assert_null(tarn_trainer_new(&options));
         assert_error(cases[i].code, cases[i].part);
     }
-    static const char *const names[] = {"nothing", "mnist", "csv:", "idx:a", "npy:,b", "digits:3", "digits:x", "digits:99999999999"};
+    static const char *const names[] = {"nothing", "mnist",    "csv:",     "idx:a",
+                                        "npy:,b",  "digits:3", "digits:x", "digits:99999999999"};
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         tarn_train_options options = {.device = "cpu"};
         snprintf(options.data, sizeof(options.data), "%s", names[i]);
@@ -547,12 +556,13 @@ static void mnist_is_learnt_where_it_is(void **state)
     assert_true(result.best_accuracy > 0.85);
 }
 
-/* ---- without memory -------------------------------------------------------------------------------------------------------- */
+/* ---- without memory ---------------------------------------------------------------------------------------------- */
 
 /* Makes a trainer, runs it, and uses the run; false when memory ran out somewhere. */
 static bool use_everything(const char *folder)
 {
-    tarn_train_options options = {.model = "mlp", .data = "digits:10", .hidden = {2}, .hidden_count = 1, .steps = 1, .device = "cpu"};
+    tarn_train_options options = {
+        .model = "mlp", .data = "digits:10", .hidden = {2}, .hidden_count = 1, .steps = 1, .device = "cpu"};
     tarn_evaluation evaluation;
     snprintf(options.out, sizeof(options.out), "%s", folder);
     tarn_trainer *trainer = tarn_trainer_new(&options);
@@ -590,7 +600,8 @@ static void a_failed_allocation_anywhere_leaves_nothing_behind(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(a_failed_allocation_anywhere_leaves_nothing_behind, clear_error), /* first: nothing holds memory yet */
+        cmocka_unit_test_setup(a_failed_allocation_anywhere_leaves_nothing_behind,
+                               clear_error), /* first: nothing holds memory yet */
         in_scope(a_run_learns_and_leaves_its_files),
         in_scope(the_plan_says_what_will_be_done),
         in_scope(the_callers_random_numbers_stay_its_own),

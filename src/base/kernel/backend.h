@@ -1,9 +1,9 @@
 /* backend.h: what a backend is: a table of functions for devices, memory and streams, and a table of kernels.
  *
- * A backend outside the library is a shared object libtarn-NAME.so that exports one symbol, tarn_backend_entry. It is given the host's
- * services and returns its table, or NULL with the reason written to `why`. A backend that finds no device returns its table, too, counts none and
- * writes the reason: its kernels can then be listed. An empty row of the kernel table is the one and only way to
- * say "not here": for dispatch, for `tarn ops` and for the tests alike. */
+ * A backend outside the library is a shared object libtarn-NAME.so that exports one symbol, tarn_backend_entry. It is
+ * given the host's services and returns its table, or NULL with the reason written to `why`. A backend that finds no
+ * device returns its table, too, counts none and writes the reason: its kernels can then be listed. An empty row of the
+ * kernel table is the one and only way to say "not here": for dispatch, for `tarn ops` and for the tests alike. */
 #ifndef TARN__BACKEND_H
 #define TARN__BACKEND_H
 
@@ -16,9 +16,10 @@
 typedef void (*tarn__kernel_fn)(const tarn__call *call);
 
 typedef struct tarn__kernel_row {
-    tarn__kernel_fn run;                         /* NULL: not here */
-    uint32_t dtypes;                             /* of the first input, or of the first output where there is no input */
-    size_t (*scratch)(const tarn__call *call);   /* bytes the call needs beside its operands; NULL: none */
+    tarn__kernel_fn run; /* NULL: not here */
+    /* of the first input, or of the first output where there is no input */
+    uint32_t dtypes;
+    size_t (*scratch)(const tarn__call *call); /* bytes the call needs beside its operands; NULL: none */
 } tarn__kernel_row;
 
 typedef struct tarn__backend {
@@ -32,52 +33,58 @@ typedef struct tarn__backend {
 
     int (*device_count)(void);
     bool (*device_query)(int index, tarn_device_info *info);
-    /* Why a device cannot run these kernels at all (a processor that they were not compiled for), as the end of a sentence; NULL: it can. NULL
-     * function: all can. */
+    /* Why a device cannot run these kernels at all (a processor that they were not compiled for), as the end of a
+     * sentence; NULL: it can. NULL function: all can. */
     const char *(*unusable)(int index);
     void *(*alloc)(int index, size_t bytes); /* NULL when there is none left; no error is raised */
     void (*release)(int index, void *memory, size_t bytes);
     /* Copies between host and device, and from one device of this backend to another. False: see `failure`. */
     bool (*upload)(int index, void *memory, int64_t offset, const void *host, size_t bytes, void *stream);
     bool (*download)(int index, const void *memory, int64_t offset, void *host, size_t bytes, void *stream);
-    bool (*peer)(int to_index, void *to, int64_t to_offset, int from_index, const void *from, int64_t from_offset, size_t bytes, void *stream);
+    bool (*peer)(int to_index, void *to, int64_t to_offset, int from_index, const void *from, int64_t from_offset,
+                 size_t bytes, void *stream);
     void *(*stream)(int index); /* the device's stream, in whose order everything runs; NULL function: synchronous */
     bool (*synchronize)(int index);
-    /* For asynchronous devices (else NULL): what has come up since the last call. False: the device failed, see `failure`; a fault that a
-     * kernel found is handed over and forgotten. Never waits. */
+    /* For asynchronous devices (else NULL): what has come up since the last call. False: the device failed, see
+     * `failure`; a fault that a kernel found is handed over and forgotten. Never waits. */
     bool (*poll)(int index, tarn__fault *fault);
 
-    /* For devices that compile kernels when they are first asked for (else NULL): true when the last call of a kernel by this thread did nothing, because
-     * this device cannot run it, and forgets it. The call is then one for the CPU, as if the row were empty. */
+    /* For devices that compile kernels when they are first asked for (else NULL): true when the last call of a kernel
+     * by this thread did nothing, because this device cannot run it, and forgets it. The call is then one for the CPU,
+     * as if the row were empty. */
     bool (*declined)(int index);
 
     /* Points in a device's stream. NULL functions: the host's clock serves. */
     void *(*event_new)(int index);
     void (*event_free)(int index, void *event);
     bool (*event_record)(int index, void *event, void *stream);
-    bool (*event_wait)(int index, void *event);                                /* the host waits */
+    bool (*event_wait)(int index, void *event);                                   /* the host waits */
     bool (*event_elapsed)(int index, void *from, void *to, double *microseconds); /* both have passed */
 
-    /* Recording of what is enqueued, to be enqueued again as one. NULL functions: not here. `poke` writes a few bytes, at most
-     * TARN__POKE_BYTES, from the host's stack in stream order and is no transfer: the values travel with the command. */
+    /* Recording of what is enqueued, to be enqueued again as one. NULL functions: not here. `poke` writes a few bytes,
+     * at most TARN__POKE_BYTES, from the host's stack in stream order and is no transfer: the values travel with the
+     * command. */
     bool (*capture_begin)(int index);
     void *(*capture_end)(int index); /* NULL: see `failure` */
     bool (*graph_launch)(int index, void *graph, void *stream);
     void (*graph_free)(int index, void *graph);
     bool (*poke)(int index, void *memory, int64_t offset, const void *bytes, size_t count, void *stream);
 
-    /* A lane: host memory that the device can read by itself, and copies from it that run beside the device's other work. NULL functions: not
-     * here, `upload` serves. What was sent is on the device for work that is enqueued after `lane_join`; the memory may be written again after
-     * `lane_wait`, which any thread may call. */
+    /* A lane: host memory that the device can read by itself, and copies from it that run beside the device's other
+     * work. NULL functions: not here, `upload` serves. What was sent is on the device for work that is enqueued after
+     * `lane_join`; the memory may be written again after `lane_wait`, which any thread may call. */
     void *(*lane_new)(int index, size_t bytes, void **host); /* NULL: see `failure` */
     void (*lane_free)(int index, void *lane);                /* nothing is under way */
-    bool (*lane_send)(int index, void *lane, size_t from, void *memory, int64_t offset, size_t bytes); /* after what is enqueued so far */
+    /* after what is enqueued so far */
+    bool (*lane_send)(int index, void *lane, size_t from, void *memory, int64_t offset, size_t bytes);
     bool (*lane_join)(int index, void *lane);
     bool (*lane_wait)(int index, void *lane); /* the host waits */
-    void (*lane_mark)(int index, void *lane, void *from, void *to); /* the next copy is sent between these two events; NULL: not here */
+    /* the next copy is sent between these two events; NULL: not here */
+    void (*lane_mark)(int index, void *lane, void *from, void *to);
 
-    /* What was chosen by measuring, where other choices would give other bits (else NULL). `choices_tell` hands on what this process has used, each as a
-     * line of text. `choices_take` has such a line hold for what is chosen from now on; one of another device or version is passed over. */
+    /* What was chosen by measuring, where other choices would give other bits (else NULL). `choices_tell` hands on what
+     * this process has used, each as a line of text. `choices_take` has such a line hold for what is chosen from now
+     * on; one of another device or version is passed over. */
     void (*choices_tell)(int index, void (*take)(void *ctx, const char *line), void *ctx);
     void (*choices_take)(int index, const char *line);
 

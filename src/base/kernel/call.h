@@ -1,5 +1,5 @@
-/* call.h: one kernel call. All kernels have one signature: a common head (inputs, outputs, which outputs are also read, scratch, stream)
- * and a typed tail of scalars, so that fallback, profiler and tests see every tensor of every call. */
+/* call.h: one kernel call. All kernels have one signature: a common head (inputs, outputs, which outputs are also read,
+ * scratch, stream) and a typed tail of scalars, so that fallback, profiler and tests see every tensor of every call. */
 #ifndef TARN__CALL_H
 #define TARN__CALL_H
 
@@ -8,8 +8,9 @@
 #define TARN__MAX_INPUTS 8
 #define TARN__MAX_OUTPUTS 5
 
-/* An index outside its axis, found by a kernel. The kernel goes on as if the element were not there; the launch raises the error. A device
- * that works asynchronously keeps its own record and gives it up when it is polled: `function` is then the call's. */
+/* An index outside its axis, found by a kernel. The kernel goes on as if the element were not there; the launch raises
+ * the error. A device that works asynchronously keeps its own record and gives it up when it is polled: `function` is
+ * then the call's. */
 typedef struct tarn__fault {
     int32_t raised;
     const char *function;
@@ -19,7 +20,8 @@ typedef struct tarn__fault {
 
 typedef struct tarn__call {
     int inputs, outputs;
-    const tarn__view *in[TARN__MAX_INPUTS];   /* NULL where an operand is left out, or is a constant (see elementwise) */
+    /* NULL where an operand is left out, or is a constant (see elementwise) */
+    const tarn__view *in[TARN__MAX_INPUTS];
     const tarn__view *out[TARN__MAX_OUTPUTS]; /* NULL where a result is not wanted */
     uint32_t reads_output;                    /* bit i: output i is also read, its old values count */
     void *scratch;                            /* as many bytes as the kernel's row asked for */
@@ -33,7 +35,7 @@ typedef struct tarn__call {
     size_t params_bytes;
 } tarn__call;
 
-/* ---- the tails ------------------------------------------------------------------------------------------------------------- */
+/* ---- the tails --------------------------------------------------------------------------------------------------- */
 
 /* A number in the three forms that kernels compute in. */
 typedef struct tarn__number {
@@ -59,8 +61,8 @@ typedef struct tarn__spread {
     int64_t begin[TARN_MAX_RANK], step[TARN_MAX_RANK];
 } tarn__spread;
 
-/* uniform: [a, b); normal: mean a, deviation b; dropout: a is the probability. Element i, counted row-major, takes its number from counter
- * offset + i / 4, word i % 4 of Philox under `seed`. */
+/* uniform: [a, b); normal: mean a, deviation b; dropout: a is the probability. Element i, counted row-major, takes its
+ * number from counter offset + i / 4, word i % 4 of Philox under `seed`. */
 typedef struct tarn__random {
     uint64_t seed, offset;
     double a, b;
@@ -80,10 +82,12 @@ typedef struct tarn__along {
     int from_x;  /* softmax_grad, log_softmax_grad: the first input is x, and y is made again */
 } tarn__along;
 
-/* matmul: out = alpha · a @ b + beta · out (+ bias on the last axis). Batches are leading axes with strides, 0 where broadcast. */
+/* matmul: out = alpha · a @ b + beta · out (+ bias on the last axis). Batches are leading axes with strides, 0 where
+ * broadcast. */
 typedef struct tarn__matmul {
     double alpha, beta;
-    int32_t tf32;       /* f32 products may be made of numbers cut to 10 bits after the point, where a device is faster so */
+    /* f32 products may be made of numbers cut to 10 bits after the point, where a device is faster so */
+    int32_t tf32;
     int32_t saves_room; /* a device takes no form that needs much scratch */
 } tarn__matmul;
 
@@ -105,18 +109,21 @@ typedef struct tarn__norm {
     double epsilon;
 } tarn__norm;
 
-/* residual_norm, residual_norm_dropped and their gradients. What is dropped out is dense and of at most 32 bits, and so are x, sum and gradients beside it. */
+/* residual_norm, residual_norm_dropped and their gradients. What is dropped out is dense and of at most 32 bits, and so
+ * are x, sum and gradients beside it. */
 typedef struct tarn__residual_norm {
     double epsilon;
-    int32_t rms; /* rmsnorm rather than layernorm: no mean, no bias */
+    int32_t rms;         /* rmsnorm rather than layernorm: no mean, no bias */
     tarn__random random; /* of residual_norm_dropped: elements are numbered as for dropout */
 } tarn__residual_norm;
 
-/* attention and its gradient. Head h of q looks at head h · KV / H of k and v. The last row of q stands at the last of the `valid` keys, lengths[b] or S,
- * and row t at position p = valid - T + t. A row attends to keys below `valid`, and if it is causal to those up to p; to none: its result is 0.
- * With dropout, random.a > 0: with n the number of row t of head h of batch b, ((b · H + h) · T + t), key s takes 16 bits of counter
- * random.offset + n · ((S + 7) / 8) + s / 8 of Philox under random.seed: of word s % 8 / 2 the lower half where s is even, else the upper. Its weight is 0 where
- * they are below l, else divided by 1 - l / 65536, l being random.a · 65536, rounded, from 1 to 65535: what is expected of a weight is the weight. */
+/* attention and its gradient. Head h of q looks at head h · KV / H of k and v. The last row of q stands at the last of
+ * the `valid` keys, lengths[b] or S, and row t at position p = valid - T + t. A row attends to keys below `valid`, and
+ * if it is causal to those up to p; to none: its result is 0. With dropout, random.a > 0: with n the number of row t of
+ * head h of batch b, ((b · H + h) · T + t), key s takes 16 bits of counter random.offset + n · ((S + 7) / 8) + s / 8 of
+ * Philox under random.seed: of word s % 8 / 2 the lower half where s is even, else the upper. Its weight is 0 where
+ * they are below l, else divided by 1 - l / 65536, l being random.a · 65536, rounded, from 1 to 65535: what is expected
+ * of a weight is the weight. */
 typedef struct tarn__attention {
     double scale; /* of q · k, never 0 for "default" here */
     int32_t causal;
@@ -126,14 +133,15 @@ typedef struct tarn__attention {
 /* rope: element pairs of the last axis, i of dims / 2, are turned by the angle position · frequency[i]. */
 #define TARN__ROPE_PAIRS 256
 typedef struct tarn__rope {
-    int32_t axis;        /* of x, along which positions go: 1 or 2 */
-    int32_t interleaved; /* pairs are (2 i, 2 i + 1) rather than (i, i + dims / 2) */
-    int32_t back;        /* turned the other way */
-    int64_t dims;        /* how many elements of the last axis are turned; the others stay */
+    int32_t axis;                       /* of x, along which positions go: 1 or 2 */
+    int32_t interleaved;                /* pairs are (2 i, 2 i + 1) rather than (i, i + dims / 2) */
+    int32_t back;                       /* turned the other way */
+    int64_t dims;                       /* how many elements of the last axis are turned; the others stay */
     double frequency[TARN__ROPE_PAIRS]; /* made by the operation, so that every backend has the same numbers */
 } tarn__rope;
 
-/* attention_next: scale of q · k, and how q and k are turned: rope's `dims` 0 for not at all; `axis` and `back` have no meaning. */
+/* attention_next: scale of q · k, and how q and k are turned: rope's `dims` 0 for not at all; `axis` and `back` have no
+ * meaning. */
 typedef struct tarn__attention_next {
     double scale;
     tarn__rope rope;
@@ -142,7 +150,7 @@ typedef struct tarn__attention_next {
 /* batchnorm and its gradient. */
 typedef struct tarn__batchnorm {
     double epsilon;
-    double momentum; /* of a batch's statistics in the running ones */
+    double momentum;  /* of a batch's statistics in the running ones */
     int32_t training; /* the batch's own statistics are used, and count in the gradient */
 } tarn__batchnorm;
 

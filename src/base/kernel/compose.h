@@ -15,8 +15,8 @@ static inline tarn__call tarn__product_part(const tarn__call *call, int inputs, 
 }
 
 /* An element-wise operation of one operand or two. */
-static inline tarn__call tarn__elementwise_part(const tarn__call *call, const tarn__elementwise *none, const tarn__view *first, const tarn__view *second,
-                                                const tarn__view *to)
+static inline tarn__call tarn__elementwise_part(const tarn__call *call, const tarn__elementwise *none,
+                                                const tarn__view *first, const tarn__view *second, const tarn__view *to)
 {
     tarn__call part = *call;
     part.inputs = second ? 2 : 1;

@@ -25,7 +25,8 @@ static uint64_t mix(uint64_t hash, const void *bytes, size_t count)
 uint64_t tarn__kernels_hash(void)
 {
     static const size_t layouts[] = {
-        sizeof(tarn__backend), sizeof(tarn__view), sizeof(tarn__call), sizeof(tarn__elementwise), TARN_DTYPE_COUNT, TARN_MAX_RANK,
+        sizeof(tarn__backend),     sizeof(tarn__view), sizeof(tarn__call),
+        sizeof(tarn__elementwise), TARN_DTYPE_COUNT,   TARN_MAX_RANK,
 #define KERNEL(name, tail) sizeof(tarn__##tail),
 #include "base/kernel/kernels.def"
 #undef KERNEL

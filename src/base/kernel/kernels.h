@@ -1,5 +1,5 @@
-/* kernels.h: the numbers of all kernels. An element-wise row `tanh` gives kernels tanh and tanh_grad; a binary row `mul` gives mul,
- * mul_grad (both gradients in one pass), mul_grad_a and mul_grad_b. */
+/* kernels.h: the numbers of all kernels. An element-wise row `tanh` gives kernels tanh and tanh_grad; a binary row
+ * `mul` gives mul, mul_grad (both gradients in one pass), mul_grad_a and mul_grad_b. */
 #ifndef TARN__KERNELS_H
 #define TARN__KERNELS_H
 

@@ -100,7 +100,8 @@ static int64_t magnitude(int64_t value)
     return value < 0 ? -value : value;
 }
 
-/* True when axis b of the nest must stand before axis a: its strides are larger in the first operand that tells them apart. */
+/* True when axis b of the nest must stand before axis a: its strides are larger in the first operand that tells them
+ * apart. */
 static bool comes_before(const tarn__nest *nest, int b, int a)
 {
     for (int k = 0; k < nest->operands; k++) {

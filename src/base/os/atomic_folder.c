@@ -1,8 +1,9 @@
 /* atomic_folder.c: folders that are replaced as a whole, on POSIX systems.
  *
- * The new folder is written beside the old one, under a temporary name. Then it gets what else the old one holds, as second names of the same
- * files, and the two exchange their names in one step: whoever stops the program finds the old folder or the new one, complete. Where the system
- * cannot exchange names, or nothing can be written beside the folder, files are moved one by one, and moved back when one of them fails. */
+ * The new folder is written beside the old one, under a temporary name. Then it gets what else the old one holds, as
+ * second names of the same files, and the two exchange their names in one step: whoever stops the program finds the old
+ * folder or the new one, complete. Where the system cannot exchange names, or nothing can be written beside the folder,
+ * files are moved one by one, and moved back when one of them fails. */
 #define _GNU_SOURCE /* renameat2 */
 #include <dirent.h>
 #include <errno.h>
@@ -15,8 +16,8 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "base/os/files.h"
 #include "base/memory.h"
+#include "base/os/files.h"
 
 /* What moves last and is taken away first: without it nobody takes the folder for a model. */
 static const char last_file[] = "config.json";
@@ -25,7 +26,8 @@ static bool refused(const tarn__staging *s, const char *what, int error)
 {
     char text[128];
     bool has_text = strerror_r(error, text, sizeof(text)) == 0;
-    return tarn__raise(TARN_ERROR_IO, "%s: '%s' %s: %s", s->function, s->path, what, has_text ? text : "unknown reason");
+    return tarn__raise(TARN_ERROR_IO, "%s: '%s' %s: %s", s->function, s->path, what,
+                       has_text ? text : "unknown reason");
 }
 
 static void forget(tarn__staging *s)
@@ -35,7 +37,7 @@ static void forget(tarn__staging *s)
     *s = (tarn__staging){0};
 }
 
-/* ---- entries of a folder --------------------------------------------------------------------------------------------------- */
+/* ---- entries of a folder ----------------------------------------------------------------------------------------- */
 
 /* Calls visit(s, name) for each entry; false when it was for one, or when the folder cannot be read. */
 typedef bool (*visit_fn)(const tarn__staging *s, const char *name);
@@ -67,7 +69,7 @@ static bool is_folder(const char *path)
     return lstat(path, &about) == 0 && S_ISDIR(about.st_mode);
 }
 
-/* ---- exchange -------------------------------------------------------------------------------------------------------------- */
+/* ---- exchange ---------------------------------------------------------------------------------------------------- */
 
 /* What only the old folder has gets a second name in the new one; folders cannot, and follow later. */
 static bool link_other(const tarn__staging *s, const char *name)
@@ -83,8 +85,8 @@ static bool link_other(const tarn__staging *s, const char *name)
 static bool move_folder(const tarn__staging *s, const char *name)
 {
     path_text old, new;
-    if (join(&old, s->temporary, name, "") && join(&new, s->path, name, "") && is_folder(old.text) && !tarn__path_exists(new.text) &&
-        rename(old.text, new.text) != 0)
+    if (join(&old, s->temporary, name, "") && join(&new, s->path, name, "") && is_folder(old.text) &&
+        !tarn__path_exists(new.text) && rename(old.text, new.text) != 0)
         tarn__log(TARN_LOG_WARNING, "'%s' belongs into '%s' and could not be moved there", old.text, s->path);
     return true;
 }
@@ -111,7 +113,10 @@ static enum outcome exchange(const tarn__staging *s)
     if (!sync_path(s->temporary))
         return FAILED;
     if (renameat2(AT_FDCWD, s->temporary, AT_FDCWD, s->path, RENAME_EXCHANGE) != 0)
-        return errno == EINVAL || errno == ENOSYS || errno == EXDEV || errno == EBUSY || errno == EPERM || errno == EACCES ? IMPOSSIBLE : FAILED;
+        return errno == EINVAL || errno == ENOSYS || errno == EXDEV || errno == EBUSY || errno == EPERM ||
+                       errno == EACCES
+                   ? IMPOSSIBLE
+                   : FAILED;
     each_entry(s, s->temporary, move_folder);
     tarn__staging_remove(s->temporary);
     return DONE;
@@ -121,7 +126,7 @@ static enum outcome exchange(const tarn__staging *s)
 #endif
 }
 
-/* ---- one by one ------------------------------------------------------------------------------------------------------------ */
+/* ---- one by one -------------------------------------------------------------------------------------------------- */
 
 enum { MAX_FILES = 64 };
 
@@ -141,7 +146,8 @@ static bool list_new(const tarn__staging *s, moves *m)
     for (struct dirent *entry = good ? readdir(stream) : NULL; good && entry; entry = readdir(stream)) {
         if (strcmp(entry->d_name, last_file) == 0)
             has_last = true;
-        else if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0 && (good = m->count < MAX_FILES - 1))
+        else if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0 &&
+                 (good = m->count < MAX_FILES - 1))
             snprintf(m->file[m->count++].name, sizeof(m->file[0].name), "%s", entry->d_name);
     }
     if (stream)
@@ -168,7 +174,8 @@ static bool move_in(const tarn__staging *s, moves *m)
 {
     for (int i = 0; i < m->count; i++) {
         path_text here, new;
-        if (!join(&here, s->path, m->file[i].name, "") || !join(&new, s->temporary, m->file[i].name, "") || rename(new.text, here.text) != 0)
+        if (!join(&here, s->path, m->file[i].name, "") || !join(&new, s->temporary, m->file[i].name, "") ||
+            rename(new.text, here.text) != 0)
             return false;
         m->file[i].is_moved = true;
     }
@@ -202,7 +209,7 @@ static bool move_files(const tarn__staging *s)
     return good || refused(s, "could not be replaced", error);
 }
 
-/* ---- the door -------------------------------------------------------------------------------------------------------------- */
+/* ---- the door ---------------------------------------------------------------------------------------------------- */
 
 /* Where a path leads, without slashes at its end; the library's own text. */
 static char *resolve(const char *path)
@@ -262,14 +269,16 @@ static bool sync_above(const tarn__staging *s)
     path_text above;
     const char *slash = strrchr(s->path, '/');
     snprintf(above.text, sizeof(above.text), "%.*s", slash ? (int)(slash - s->path) : 1, slash ? s->path : ".");
-    return sync_path(above.text[0] ? above.text : "/") || refused(s, "was written, but its folder could not be brought to the disk", errno);
+    return sync_path(above.text[0] ? above.text : "/") ||
+           refused(s, "was written, but its folder could not be brought to the disk", errno);
 }
 
 bool tarn__staging_commit(tarn__staging *s)
 {
     bool good;
     if (!tarn__path_exists(s->path)) {
-        good = (sync_path(s->temporary) && rename(s->temporary, s->path) == 0) || refused(s, "could not get its name", errno);
+        good = (sync_path(s->temporary) && rename(s->temporary, s->path) == 0) ||
+               refused(s, "could not get its name", errno);
     } else {
         enum outcome outcome = exchange(s);
         good = outcome == DONE || (outcome == IMPOSSIBLE ? move_files(s) : refused(s, "could not be replaced", errno));

@@ -1,4 +1,5 @@
-/* available_memory.c: how much memory a process can still have: what the machine has available, or less where a control group or a limit of the process is nearer. */
+/* available_memory.c: how much memory a process can still have: what the machine has available, or less where a control
+ * group or a limit of the process is nearer. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,10 +34,11 @@ static int64_t smaller(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* ---- control groups -------------------------------------------------------------------------------------------------------- */
+/* ---- control groups ---------------------------------------------------------------------------------------------- */
 
 typedef struct group_files {
-    const char *limit, *used, *cache; /* names; the last is a key in memory.stat: pages that the kernel takes back when asked */
+    /* names; the last is a key in memory.stat: pages that the kernel takes back when asked */
+    const char *limit, *used, *cache;
 } group_files;
 
 static const group_files second = {"memory.max", "memory.current", "inactive_file "};
@@ -58,8 +60,8 @@ static int64_t left_in(const char *folder, const group_files *files)
     return limit > used ? limit - used : 0;
 }
 
-/* The nearest limit of a group and all around it. `group` is "/user.slice/a.scope"; within a container it may be a path of the machine outside, and the root is all that
- * can be seen. */
+/* The nearest limit of a group and all around it. `group` is "/user.slice/a.scope"; within a container it may be a path
+ * of the machine outside, and the root is all that can be seen. */
 static int64_t left_up_to(const char *root, const char *group, const group_files *files)
 {
     char folder[1200];
@@ -98,7 +100,7 @@ int64_t tarn__platform_group_memory(const char *mounted, const char *groups)
     return left;
 }
 
-/* ---- limits of the process ------------------------------------------------------------------------------------------------- */
+/* ---- limits of the process --------------------------------------------------------------------------------------- */
 
 static int64_t left_below(int resource, int64_t used)
 {
@@ -111,7 +113,8 @@ static int64_t left_below(int resource, int64_t used)
 static int64_t left_to_process(void)
 {
     int64_t address_space = number_in("/proc/self/status", "VmSize:"), data = number_in("/proc/self/status", "VmData:");
-    return smaller(left_below(RLIMIT_AS, address_space > 0 ? address_space * 1024 : -1), left_below(RLIMIT_DATA, data > 0 ? data * 1024 : -1));
+    return smaller(left_below(RLIMIT_AS, address_space > 0 ? address_space * 1024 : -1),
+                   left_below(RLIMIT_DATA, data > 0 ? data * 1024 : -1));
 }
 
 int64_t tarn__platform_memory_free(void)
@@ -119,6 +122,7 @@ int64_t tarn__platform_memory_free(void)
     int64_t available = number_in("/proc/meminfo", "MemAvailable:");
     if (available < 0)
         return 0;
-    available = smaller(available * 1024, smaller(tarn__platform_group_memory("/sys/fs/cgroup", "/proc/self/cgroup"), left_to_process()));
+    available = smaller(available * 1024,
+                        smaller(tarn__platform_group_memory("/sys/fs/cgroup", "/proc/self/cgroup"), left_to_process()));
     return available > 0 ? available : 1; /* 0 would mean that nothing is known */
 }

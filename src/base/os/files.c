@@ -1,8 +1,8 @@
 /* files.c: mapped files and atomic writes, on POSIX systems.
  *
- * A write is atomic by four steps: a temporary name in the same folder, fsync of the file, rename, fsync of the folder. Whoever stops the
- * program at any of them leaves the old file or the new one under the name, and at worst a stray temporary file beside it, which the next one
- * that writes to the name removes. */
+ * A write is atomic by four steps: a temporary name in the same folder, fsync of the file, rename, fsync of the folder.
+ * Whoever stops the program at any of them leaves the old file or the new one under the name, and at worst a stray
+ * temporary file beside it, which the next one that writes to the name removes. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -15,8 +15,8 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "base/os/files.h"
 #include "base/memory.h"
+#include "base/os/files.h"
 
 static const char *reason(int error, char *text, size_t size)
 {
@@ -30,7 +30,7 @@ static bool refused(const char *function, const char *path, const char *what, in
     return tarn__raise(TARN_ERROR_IO, "%s: '%s' %s: %s", function, path, what, reason(error, text, sizeof(text)));
 }
 
-/* ---- maps ------------------------------------------------------------------------------------------------------------------ */
+/* ---- maps -------------------------------------------------------------------------------------------------------- */
 
 /* `writable` maps take no share of the memory that the system has promised: few of their pages are ever written. */
 static bool map_file(tarn__map *map, const char *function, const char *path, int file, bool writable)
@@ -43,7 +43,8 @@ static bool map_file(tarn__map *map, const char *function, const char *path, int
                            S_ISDIR(about.st_mode) ? "a folder" : "a device or pipe");
     if (about.st_size == 0)
         return true;
-    int protection = writable ? PROT_READ | PROT_WRITE : PROT_READ, flags = writable ? MAP_PRIVATE | MAP_NORESERVE : MAP_PRIVATE;
+    int protection = writable ? PROT_READ | PROT_WRITE : PROT_READ,
+        flags = writable ? MAP_PRIVATE | MAP_NORESERVE : MAP_PRIVATE;
     void *memory = mmap(NULL, (size_t)about.st_size, protection, flags, file, 0);
     if (memory == MAP_FAILED)
         return refused(function, path, "cannot be mapped into memory", errno);
@@ -54,7 +55,8 @@ static bool map_file(tarn__map *map, const char *function, const char *path, int
 static bool open_map(tarn__map *map, const char *function, const char *path, bool writable)
 {
     *map = (tarn__map){0};
-    int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* not blocking: a pipe without a writer must not hold us */
+    /* not blocking: a pipe without a writer must not hold us */
+    int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (file < 0)
         return refused(function, path, "cannot be opened", errno);
     bool good = map_file(map, function, path, file, writable);
@@ -94,9 +96,10 @@ FILE *tarn__file_open(const char *path)
     return stream;
 }
 
-/* ---- writes ---------------------------------------------------------------------------------------------------------------- */
+/* ---- writes ------------------------------------------------------------------------------------------------------ */
 
-/* What `path` means once links are followed, as the library's own text, and the permissions of what is there (0: nothing). */
+/* What `path` means once links are followed, as the library's own text, and the permissions of what is there (0:
+ * nothing). */
 static char *resolve(const char *function, const char *path, mode_t *mode)
 {
     struct stat about;
@@ -114,8 +117,8 @@ static char *resolve(const char *function, const char *path, mode_t *mode)
     return copy;
 }
 
-/* Makes a file under a name that nothing has yet: a killed program with this one's number may have left some. -1 with errno, and the name that was
- * tried last. */
+/* Makes a file under a name that nothing has yet: a killed program with this one's number may have left some. -1 with
+ * errno, and the name that was tried last. */
 static int make_temporary(const char *path, mode_t mode, char **name)
 {
     enum { MOST_TRIES = 10000 };
@@ -224,14 +227,15 @@ void tarn__output_sum_begin(tarn__output *output, tarn__xxh64 *sum)
 uint64_t tarn__output_sum_end(tarn__output *output)
 {
     if (output->kept && output->bytes > output->sum_start)
-        tarn__xxh64_add(output->sum, output->kept->bytes + output->sum_start, (size_t)(output->bytes - output->sum_start));
+        tarn__xxh64_add(output->sum, output->kept->bytes + output->sum_start,
+                        (size_t)(output->bytes - output->sum_start));
     uint64_t value = tarn__xxh64_end(output->sum);
     output->sum = NULL;
     return value;
 }
 
-/* Brings the entry of a file to the disk: the folder's own. Some file systems cannot do that to a folder (EINVAL): then there is nothing to
- * do. */
+/* Brings the entry of a file to the disk: the folder's own. Some file systems cannot do that to a folder (EINVAL): then
+ * there is nothing to do. */
 static bool sync_folder(const char *function, const char *path)
 {
     char folder[PATH_MAX];
@@ -285,7 +289,7 @@ void tarn__output_discard(tarn__output *output)
     forget(output);
 }
 
-/* ---- lines ----------------------------------------------------------------------------------------------------------------- */
+/* ---- lines ------------------------------------------------------------------------------------------------------- */
 
 /* The reason why not, or 0. What a full disk took of the line is taken back. */
 static int append(int file, const char *line, size_t length)
@@ -321,7 +325,7 @@ bool tarn__file_append(const char *function, const char *path, const char *line,
     return error == 0 || refused(function, path, "could not be written", error);
 }
 
-/* ---- names ----------------------------------------------------------------------------------------------------------------- */
+/* ---- names ------------------------------------------------------------------------------------------------------- */
 
 bool tarn__path_exists(const char *path)
 {
@@ -349,8 +353,10 @@ bool tarn__folder_claim(tarn__claim *claim, const char *function, const char *pa
         return refused(function, path, "cannot be opened", errno);
     if (flock(file, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
         close(file);
-        return tarn__raise(TARN_ERROR_IO, "%s: '%s' is in use: another program, or another part of this one, trains there; wait for its end, or stop it", function,
-                           path);
+        return tarn__raise(TARN_ERROR_IO,
+                           "%s: '%s' is in use: another program, or another part of this one, trains there; wait for "
+                           "its end, or stop it",
+                           function, path);
     }
     *claim = (tarn__claim){true, file};
     return true;
@@ -365,7 +371,8 @@ void tarn__folder_give_up(tarn__claim *claim)
 
 bool tarn__file_rename(const char *function, const char *from, const char *to)
 {
-    return (rename(from, to) == 0 || refused(function, from, "could not be renamed", errno)) && sync_folder(function, to);
+    return (rename(from, to) == 0 || refused(function, from, "could not be renamed", errno)) &&
+           sync_folder(function, to);
 }
 
 void tarn__file_remove(const char *path)

@@ -22,20 +22,22 @@ bool tarn__map_open(tarn__map *map, const char *function, const char *path);
 bool tarn__map_open_private(tarn__map *map, const char *function, const char *path);
 void tarn__map_close(tarn__map *map); /* all zero is allowed */
 
-/* Opens a regular file to be read as a stream. Never waits: NULL, with errno, for what is no regular file (EINVAL) and what cannot be opened. */
+/* Opens a regular file to be read as a stream. Never waits: NULL, with errno, for what is no regular file (EINVAL) and
+ * what cannot be opened. */
 FILE *tarn__file_open(const char *path);
 
 typedef struct tarn__kept_file tarn__kept_file;
 
-/* A file being written under a temporary name in the folder of `path`. A link is followed: what it points to is replaced. */
+/* A file being written under a temporary name in the folder of `path`. A link is followed: what it points to is
+ * replaced. */
 typedef struct tarn__output {
-    const char *function; /* for errors; borrowed */
-    char *path;           /* what it will be called; owned */
-    char *temporary;      /* what it is called until then; owned */
-    int file;             /* -1: closed */
-    int64_t bytes;        /* appended so far */
-    tarn__xxh64 *sum;     /* not NULL: takes what is appended; borrowed */
-    int64_t sum_start;    /* bytes before the first that it takes */
+    const char *function;  /* for errors; borrowed */
+    char *path;            /* what it will be called; owned */
+    char *temporary;       /* what it is called until then; owned */
+    int file;              /* -1: closed */
+    int64_t bytes;         /* appended so far */
+    tarn__xxh64 *sum;      /* not NULL: takes what is appended; borrowed */
+    int64_t sum_start;     /* bytes before the first that it takes */
     tarn__kept_file *kept; /* not NULL: it goes there, and to no file */
 } tarn__output;
 
@@ -45,7 +47,8 @@ bool tarn__output_open(tarn__output *output, const char *function, const char *p
 /* Appends bytes. False with an error: then discard. */
 bool tarn__output_write(tarn__output *output, const void *bytes, size_t count);
 
-/* Appends `count` bytes that the caller will put there, if the output is one in memory; NULL otherwise. NULL with an error: then discard. */
+/* Appends `count` bytes that the caller will put there, if the output is one in memory; NULL otherwise. NULL with an
+ * error: then discard. */
 char *tarn__output_extend(tarn__output *output, size_t count);
 
 /* Overwrites bytes from a place on: for a head that is known at the end. False with an error: then discard. */
@@ -55,13 +58,14 @@ bool tarn__output_write_at(tarn__output *output, int64_t position, const void *b
 void tarn__output_sum_begin(tarn__output *output, tarn__xxh64 *sum);
 uint64_t tarn__output_sum_end(tarn__output *output);
 
-/* Brings the file to the disk and gives it its name, replacing what had it. On failure, with an error, nothing is left of it. */
+/* Brings the file to the disk and gives it its name, replacing what had it. On failure, with an error, nothing is left
+ * of it. */
 bool tarn__output_commit(tarn__output *output);
 
 /* Removes the temporary file. Works while an error is pending. */
 void tarn__output_discard(tarn__output *output);
 
-/* ---- folders --------------------------------------------------------------------------------------------------------------- */
+/* ---- folders ----------------------------------------------------------------------------------------------------- */
 
 /* A folder that replaces another one as a whole. Files are written into `temporary`. */
 typedef struct tarn__staging {
@@ -74,8 +78,9 @@ typedef struct tarn__staging {
 /* Makes the temporary folder. Either tarn__staging_commit() or tarn__staging_discard() must follow a success. */
 bool tarn__staging_open(tarn__staging *staging, const char *function, const char *path);
 
-/* Gives the folder its name. A folder of that name is replaced: it keeps the files and folders whose names are not in the new one. At every
- * instant the path has all that was there, or all that is new. On failure, with an error, it has what was there. */
+/* Gives the folder its name. A folder of that name is replaced: it keeps the files and folders whose names are not in
+ * the new one. At every instant the path has all that was there, or all that is new. On failure, with an error, it has
+ * what was there. */
 bool tarn__staging_commit(tarn__staging *staging);
 
 /* Removes the temporary folder. Works while an error is pending. */
@@ -84,7 +89,7 @@ void tarn__staging_discard(tarn__staging *staging);
 /* Removes a folder and the files in it; where it holds folders, these stay. */
 void tarn__staging_remove(const char *folder);
 
-/* ---- later ----------------------------------------------------------------------------------------------------------------- */
+/* ---- later ------------------------------------------------------------------------------------------------------- */
 
 #define TARN__MOST_KEPT 8
 
@@ -100,7 +105,8 @@ typedef struct tarn__kept {
     int count;
 } tarn__kept;
 
-/* From here on, what this thread writes by tarn__output_…() is kept in memory, in the order in which it is opened; up to tarn__kept_close(). What was there is dropped, but its memory is used again. */
+/* From here on, what this thread writes by tarn__output_…() is kept in memory, in the order in which it is opened; up
+ * to tarn__kept_close(). What was there is dropped, but its memory is used again. */
 void tarn__kept_open(tarn__kept *kept);
 void tarn__kept_close(void);
 
@@ -113,10 +119,11 @@ bool tarn__kept_is_open(void);
 tarn__kept_file *tarn__kept_add(const char *function, const char *path);
 char *tarn__kept_extend(tarn__kept_file *file, size_t count);
 
-/* ---- lines and names ------------------------------------------------------------------------------------------------------- */
+/* ---- lines and names --------------------------------------------------------------------------------------------- */
 
-/* Adds a line, which ends in a new line, to a file that is made if it is not there: all of it or nothing, also when several programs do so at once. What a
- * stopped program left of a line before gets an end first. False with an error. */
+/* Adds a line, which ends in a new line, to a file that is made if it is not there: all of it or nothing, also when
+ * several programs do so at once. What a stopped program left of a line before gets an end first. False with an error.
+ */
 bool tarn__file_append(const char *function, const char *path, const char *line, size_t length);
 
 /* True when something has that name. */
@@ -128,7 +135,8 @@ bool tarn__folder_make(const char *function, const char *path);
 /* Sees an entry of a folder; a link to one is none. False ends the visit. */
 typedef bool (*tarn__folder_fn)(const char *name, bool is_folder, void *ctx);
 
-/* Calls `visit` for every entry of a folder but "." and "..", in any order. False when it was ended, or with an error. */
+/* Calls `visit` for every entry of a folder but "." and "..", in any order. False when it was ended, or with an error.
+ */
 bool tarn__folder_each(const char *function, const char *path, tarn__folder_fn visit, void *ctx);
 
 /* Removes a folder that holds nothing; false: it stays. */
@@ -140,13 +148,15 @@ bool tarn__folder_current(char *path, size_t size);
 /* True when a path is a folder, or lies in it, once links are followed; false when one of them does not exist. */
 bool tarn__path_is_within(const char *path, const char *folder);
 
-/* A folder that no other claim can have meanwhile, in this program or another one; all zero: none. The system gives up those of a program that ends. */
+/* A folder that no other claim can have meanwhile, in this program or another one; all zero: none. The system gives up
+ * those of a program that ends. */
 typedef struct tarn__claim {
     bool is_taken;
     int file;
 } tarn__claim;
 
-/* Claims a folder that is there. False with an error when it is another's; where the file system knows no claims it is granted. */
+/* Claims a folder that is there. False with an error when it is another's; where the file system knows no claims it is
+ * granted. */
 bool tarn__folder_claim(tarn__claim *claim, const char *function, const char *path);
 void tarn__folder_give_up(tarn__claim *claim); /* all zero is allowed; works while an error is pending */
 
@@ -156,8 +166,8 @@ char *tarn__temporary_name(const char *path);
 /* True for a name that tarn__temporary_name() gave in a program that is gone. */
 bool tarn__temporary_is_left(const char *name);
 
-/* Removes what programs that were killed left of writing to `path`: files and folders of such names, unless their program, perhaps on another
- * machine, still has them locked. What cannot be removed stays. */
+/* Removes what programs that were killed left of writing to `path`: files and folders of such names, unless their
+ * program, perhaps on another machine, still has them locked. What cannot be removed stays. */
 void tarn__temporary_sweep(const char *path);
 
 /* Removes such files from a folder and from those in it, of programs that were killed. What cannot be removed stays. */

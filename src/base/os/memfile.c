@@ -2,8 +2,8 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/os/files.h"
 #include "base/memory.h"
+#include "base/os/files.h"
 
 #define LEAST_ROOM ((size_t)64 << 10)
 
@@ -32,7 +32,8 @@ bool tarn__kept_is_open(void)
 tarn__kept_file *tarn__kept_add(const char *function, const char *path)
 {
     if (keeping->count == TARN__MOST_KEPT) {
-        tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s' would be file %d of those that are written together; %d is the most", function, path,
+        tarn__raise(TARN_ERROR_UNSUPPORTED,
+                    "%s: '%s' would be file %d of those that are written together; %d is the most", function, path,
                     keeping->count + 1, TARN__MOST_KEPT);
         return NULL;
     }

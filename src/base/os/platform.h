@@ -19,23 +19,28 @@ int64_t tarn__platform_file_bytes(const char *path);
 /* The folder that this library (or the program it is linked into) lies in, without a final slash. */
 bool tarn__platform_own_folder(char *path, size_t size);
 
-/* $XDG_CACHE_HOME/tarn, or ~/.cache/tarn, and a folder below it unless that is NULL; made where they are missing. False when there is no place for them. */
+/* $XDG_CACHE_HOME/tarn, or ~/.cache/tarn, and a folder below it unless that is NULL; made where they are missing. False
+ * when there is no place for them. */
 bool tarn__platform_cache_folder(const char *below, char *path, size_t size);
 
-/* Physical memory, in bytes; 0 when unknown. Free is what this process can still have: limits of its control groups, of its address space and of its data count. */
+/* Physical memory, in bytes; 0 when unknown. Free is what this process can still have: limits of its control groups, of
+ * its address space and of its data count. */
 int64_t tarn__platform_memory_total(void);
 int64_t tarn__platform_memory_free(void);
 
-/* The bytes that the control groups in a file like /proc/self/cgroup leave, by what lies below a folder like /sys/fs/cgroup; INT64_MAX: all. */
+/* The bytes that the control groups in a file like /proc/self/cgroup leave, by what lies below a folder like
+ * /sys/fs/cgroup; INT64_MAX: all. */
 int64_t tarn__platform_group_memory(const char *mounted, const char *groups);
 
-/* Memory of at least this many bytes is worth large pages: reading through 64 MiB of small ones costs 16,000 look-ups of where they lie. */
+/* Memory of at least this many bytes is worth large pages: reading through 64 MiB of small ones costs 16,000 look-ups
+ * of where they lie. */
 #define TARN__LARGE_MEMORY ((size_t)8 << 20)
 
 /* Memory for that case, with large pages where the system has them; released with free(). NULL when there is none. */
 void *tarn__platform_large_memory(size_t bytes);
 
-/* True when so much memory could be mapped in one piece just now: within the limits of the process and of the system. */
+/* True when so much memory could be mapped in one piece just now: within the limits of the process and of the system.
+ */
 bool tarn__platform_can_map(size_t bytes);
 
 /* The processor's name, "" when unknown. */

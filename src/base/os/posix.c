@@ -97,10 +97,11 @@ static void name_arm(long maker, long part, char *name, size_t size)
     static const struct {
         long part;
         const char *name;
-    } arms[] = {{0xd03, "Cortex-A53"},  {0xd05, "Cortex-A55"},  {0xd07, "Cortex-A57"},  {0xd08, "Cortex-A72"},  {0xd0a, "Cortex-A75"},
-                {0xd0b, "Cortex-A76"},  {0xd0c, "Neoverse-N1"}, {0xd0d, "Cortex-A77"},  {0xd40, "Neoverse-V1"}, {0xd41, "Cortex-A78"},
-                {0xd44, "Cortex-X1"},   {0xd46, "Cortex-A510"}, {0xd47, "Cortex-A710"}, {0xd48, "Cortex-X2"},   {0xd49, "Neoverse-N2"},
-                {0xd4d, "Cortex-A715"}, {0xd4e, "Cortex-X3"},   {0xd4f, "Neoverse-V2"}};
+    } arms[] = {{0xd03, "Cortex-A53"},  {0xd05, "Cortex-A55"}, {0xd07, "Cortex-A57"},  {0xd08, "Cortex-A72"},
+                {0xd0a, "Cortex-A75"},  {0xd0b, "Cortex-A76"}, {0xd0c, "Neoverse-N1"}, {0xd0d, "Cortex-A77"},
+                {0xd40, "Neoverse-V1"}, {0xd41, "Cortex-A78"}, {0xd44, "Cortex-X1"},   {0xd46, "Cortex-A510"},
+                {0xd47, "Cortex-A710"}, {0xd48, "Cortex-X2"},  {0xd49, "Neoverse-N2"}, {0xd4d, "Cortex-A715"},
+                {0xd4e, "Cortex-X3"},   {0xd4f, "Neoverse-V2"}};
     for (size_t i = 0; maker == 0x41 && i < sizeof(arms) / sizeof(arms[0]); i++)
         if (arms[i].part == part) {
             snprintf(name, size, "Arm %s", arms[i].name);

@@ -1,4 +1,5 @@
-/* temp_files.c: what files are called while they are written, on POSIX systems, and what is left of those whose program was killed. */
+/* temp_files.c: what files are called while they are written, on POSIX systems, and what is left of those whose program
+ * was killed. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -11,8 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/os/files.h"
 #include "base/memory.h"
+#include "base/os/files.h"
 
 static _Atomic unsigned next_number;
 
@@ -27,7 +28,8 @@ char *tarn__temporary_name(const char *path)
     return name;
 }
 
-/* A name that was given by a program that is gone: its number is no process', or this one's, which has not come so far yet. */
+/* A name that was given by a program that is gone: its number is no process', or this one's, which has not come so far
+ * yet. */
 bool tarn__temporary_is_left(const char *name)
 {
     static const char end[] = ".tmp";
@@ -42,10 +44,12 @@ bool tarn__temporary_is_left(const char *name)
     const char *dot = strrchr(head, '.');
     if (!dot || dot == head || sscanf(dot, ".%ld-%u%n", &process, &number, &used) != 2 || dot[used] || process < 1)
         return false;
-    return process == (long)getpid() ? number >= atomic_load(&next_number) : kill((pid_t)process, 0) != 0 && errno == ESRCH;
+    return process == (long)getpid() ? number >= atomic_load(&next_number)
+                                     : kill((pid_t)process, 0) != 0 && errno == ESRCH;
 }
 
-/* Removes a file that no program writes to: one on another machine that shares the folder has a number that means nothing here, but has locked it. */
+/* Removes a file that no program writes to: one on another machine that shares the folder has a number that means
+ * nothing here, but has locked it. */
 static void remove_left(int folder, const char *name)
 {
     int file = openat(folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
@@ -59,8 +63,8 @@ static void remove_left(int folder, const char *name)
 static bool is_left_of(const char *name, const char *entry)
 {
     size_t length = strlen(name);
-    return strncmp(entry, name, length) == 0 && entry[length] == '.' && strchr(entry + length + 1, '.') == strrchr(entry, '.') &&
-           tarn__temporary_is_left(entry);
+    return strncmp(entry, name, length) == 0 && entry[length] == '.' &&
+           strchr(entry + length + 1, '.') == strrchr(entry, '.') && tarn__temporary_is_left(entry);
 }
 
 void tarn__temporary_sweep(const char *path)

@@ -1,11 +1,12 @@
 /* thread.c: a small pool of threads behind parallel_for.
  *
- * One job at a time. A job is published by writing it, opening `entry` and raising `generation`; workers enter by counting up `entry`, take
- * chunks, and count up `left`. Every thread has a share of the chunks, the same one in every job of a size, so that what one operation left
- * in a core's cache is found there by the next; who is done with its share helps with the others'. The owner closes `entry` when the chunks
- * are gone and waits only for those who had entered: a worker that slept through a short job costs nothing. A worker spins briefly before it
- * sleeps, so that back-to-back operations do not pay for a wake-up each. Whoever finds the pool taken (another thread, or a nested call)
- * runs its chunks itself: the bits are the same. */
+ * One job at a time. A job is published by writing it, opening `entry` and raising `generation`; workers enter by
+ * counting up `entry`, take chunks, and count up `left`. Every thread has a share of the chunks, the same one in every
+ * job of a size, so that what one operation left in a core's cache is found there by the next; who is done with its
+ * share helps with the others'. The owner closes `entry` when the chunks are gone and waits only for those who had
+ * entered: a worker that slept through a short job costs nothing. A worker spins briefly before it sleeps, so that
+ * back-to-back operations do not pay for a wake-up each. Whoever finds the pool taken (another thread, or a nested
+ * call) runs its chunks itself: the bits are the same. */
 #include "base/os/thread.h"
 
 #include <pthread.h>
@@ -37,14 +38,17 @@ static struct {
     pthread_mutex_t owner; /* held by the thread whose job runs */
     pthread_mutex_t lock;  /* guards sleeping and waking */
     pthread_cond_t wake;
-    int started;         /* worker threads that exist */
-    int sleeping;        /* under lock */
-    job job;             /* written while entry is closed */
+    int started;  /* worker threads that exist */
+    int sleeping; /* under lock */
+    job job;      /* written while entry is closed */
     share shares[MAX_THREADS];
     _Atomic uint64_t generation;
     _Atomic int entry; /* workers that entered, and CLOSED */
     _Atomic int left;  /* of these, the ones that are done */
-} pool = {.owner = PTHREAD_MUTEX_INITIALIZER, .lock = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER, .entry = CLOSED};
+} pool = {.owner = PTHREAD_MUTEX_INITIALIZER,
+          .lock = PTHREAD_MUTEX_INITIALIZER,
+          .wake = PTHREAD_COND_INITIALIZER,
+          .entry = CLOSED};
 
 static _Atomic int wanted; /* 0: one thread for each core */
 static _Thread_local bool inside_chunk;
@@ -62,7 +66,8 @@ int tarn_threads(void)
         const char *text = getenv("TARN_THREADS");
         long asked = text ? strtol(text, NULL, 10) : 0;
         int chosen = asked >= 1 && asked <= MAX_THREADS ? (int)asked : core_count();
-        if (atomic_compare_exchange_strong_explicit(&wanted, &count, chosen, memory_order_relaxed, memory_order_relaxed))
+        if (atomic_compare_exchange_strong_explicit(&wanted, &count, chosen, memory_order_relaxed,
+                                                    memory_order_relaxed))
             count = chosen; /* else tarn_set_threads() was faster, and count is what it set */
     }
     return count;
@@ -131,7 +136,8 @@ static uint64_t wait_for_job(uint64_t seen)
     return now;
 }
 
-/* Worker number 1 and up; 0 is whoever owns the job. A job that came before the worker was ready has been done without it. */
+/* Worker number 1 and up; 0 is whoever owns the job. A job that came before the worker was ready has been done without
+ * it. */
 static void *worker(void *argument)
 {
     int self = (int)(uintptr_t)argument;
@@ -172,7 +178,8 @@ static void start_workers(int count)
         return;
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     pthread_t thread;
-    while (pool.started < count && pthread_create(&thread, &attributes, worker, (void *)(uintptr_t)(pool.started + 1)) == 0)
+    while (pool.started < count &&
+           pthread_create(&thread, &attributes, worker, (void *)(uintptr_t)(pool.started + 1)) == 0)
         pool.started++;
     pthread_attr_destroy(&attributes);
 }

@@ -1,9 +1,12 @@
-/* kquants.c: packing the types that have two levels of scales: a block's in f16, and its groups' as small whole numbers of it.
+/* kquants.c: packing the types that have two levels of scales: a block's in f16, and its groups' as small whole numbers
+ * of it.
  *
- * Scaling a group by its extreme elements spends the steps on values that are rarely there. So for each group several spacings of the steps are tried; for the
- * steps that each gives its elements, the scale (and least value) of the smallest weighted error has a closed form. The best of them are then rounded to the block's
- * own scale, where the neighbouring codes are tried as well. Elements weigh their magnitude plus the group's mean of it: large weights of a network
- * matter more than their number says. At the end the block is kept only if its plain squared error is no larger than that of scaling by the extremes. */
+ * Scaling a group by its extreme elements spends the steps on values that are rarely there. So for each group several
+ * spacings of the steps are tried; for the steps that each gives its elements, the scale (and least value) of the
+ * smallest weighted error has a closed form. The best of them are then rounded to the block's own scale, where the
+ * neighbouring codes are tried as well. Elements weigh their magnitude plus the group's mean of it: large weights of a
+ * network matter more than their number says. At the end the block is kept only if its plain squared error is no larger
+ * than that of scaling by the extremes. */
 #include "base/quant/blocks_search.h"
 
 #include <math.h>
@@ -63,7 +66,8 @@ static uint16_t nearest_bits(float scale)
     return tarn__f32_to_f16(scale);
 }
 
-/* Where that is so coarse that rounding down would leave the largest group without a code (or all of them without a scale), up. */
+/* Where that is so coarse that rounding down would leave the largest group without a code (or all of them without a
+ * scale), up. */
 static uint16_t scale_bits(float scale)
 {
     uint16_t bits = tarn__f32_to_f16(scale);
@@ -77,7 +81,7 @@ static int clamp(float x, int low, int high)
     return x < (float)low ? low : x > (float)high ? high : (int)lroundf(x);
 }
 
-/* ---- q4_k: x ≈ scale · q - least ------------------------------------------------------------------------------------------- */
+/* ---- q4_k: x ≈ scale · q - least --------------------------------------------------------------------------------- */
 
 typedef struct line {
     float scale, least; /* neither is negative */
@@ -150,7 +154,8 @@ static line search_line(const float *x, const float *weight)
 }
 
 /* The codes around those given whose line has the smallest error. */
-static void search_codes(const float *x, const float *weight, float scale, float least, int *scale_code, int *least_code)
+static void search_codes(const float *x, const float *weight, float scale, float least, int *scale_code,
+                         int *least_code)
 {
     float q[Q4_GROUP], smallest = INFINITY;
     int from = *scale_code, low_from = *least_code;
@@ -169,7 +174,8 @@ static void search_codes(const float *x, const float *weight, float scale, float
 
 static void put_q4_k_group(tarn__q4_k *block, int group, const float *x, int code, int low)
 {
-    float q[Q4_GROUP], scale = tarn__f16_to_f32(block->scale) * (float)code, least = tarn__f16_to_f32(block->least) * (float)low;
+    float q[Q4_GROUP], scale = tarn__f16_to_f32(block->scale) * (float)code,
+                       least = tarn__f16_to_f32(block->least) * (float)low;
     uint8_t *s = block->scales, *to = block->q + group / 2 * 32;
     int i = group & 3, shift = group % 2 * 4;
     if (group < 4) {
@@ -218,12 +224,13 @@ void tarn__q4_k_encode(const float *values, tarn__q4_k *block)
     put_q4_k(values, weight, best, scale_bits, block);
     for (int i = 0; i < 2; i++) {
         put_q4_k(values, NULL, plain, plain_bits[i], &other);
-        if (!(error_of(values, TARN_Q4_K, block) <= error_of(values, TARN_Q4_K, &other))) /* nor is it NaN: a scale beyond f16 */
+        /* nor is it NaN: a scale beyond f16 */
+        if (!(error_of(values, TARN_Q4_K, block) <= error_of(values, TARN_Q4_K, &other)))
             *block = other;
     }
 }
 
-/* ---- q6_k: x ≈ scale · (q - 32) -------------------------------------------------------------------------------------------- */
+/* ---- q6_k: x ≈ scale · (q - 32) ---------------------------------------------------------------------------------- */
 
 /* The element of the largest magnitude. */
 static float extreme_of(const float *x)
@@ -299,7 +306,8 @@ static void put_q6_k_group(tarn__q6_k *block, int group, const float *x, int cod
 {
     float q[Q6_GROUP];
     int part = group / 2, low_shift = part / 2 % 2 * 4, high_shift = part % 4 * 2;
-    uint8_t *low = block->low + part / 4 * 64 + part % 2 * 32 + group % 2 * 16, *high = block->high + part / 4 * 32 + group % 2 * 16;
+    uint8_t *low = block->low + part / 4 * 64 + part % 2 * 32 + group % 2 * 16,
+            *high = block->high + part / 4 * 32 + group % 2 * 16;
     block->scales[group] = (int8_t)code;
     signed_steps_of(x, inverse(tarn__f16_to_f32(block->scale) * (float)code), q);
     for (int i = 0; i < Q6_GROUP; i++) {
@@ -310,7 +318,8 @@ static void put_q6_k_group(tarn__q6_k *block, int group, const float *x, int cod
 }
 
 /* Packs the groups' scales, the largest of which becomes `top`. With `weight`, codes are searched for. */
-static void put_q6_k(const float *x, const float *weight, const float *scales, int top, bits_fn bits_of, tarn__q6_k *block)
+static void put_q6_k(const float *x, const float *weight, const float *scales, int top, bits_fn bits_of,
+                     tarn__q6_k *block)
 {
     float most = 0;
     for (int i = 0; i < 16; i++)
@@ -338,7 +347,8 @@ void tarn__q6_k_encode(const float *values, tarn__q6_k *block)
     put_q6_k(values, weight, best, -128, scale_bits, block);
     for (int i = 0; i < 2; i++) {
         put_q6_k(values, NULL, plain, 127, plain_bits[i], &other);
-        if (!(error_of(values, TARN_Q6_K, block) <= error_of(values, TARN_Q6_K, &other))) /* nor is it NaN: a scale beyond f16 */
+        /* nor is it NaN: a scale beyond f16 */
+        if (!(error_of(values, TARN_Q6_K, block) <= error_of(values, TARN_Q6_K, &other)))
             *block = other;
     }
 }

@@ -1,19 +1,21 @@
-/* quant.c: packed numbers to f32, bit for bit as the gguf package has them, and f32 to the types whose scale is the largest element's. Those whose scales are
- * searched for are packed in kquants.c.
+/* quant.c: packed numbers to f32, bit for bit as the gguf package has them, and f32 to the types whose scale is the
+ * largest element's. Those whose scales are searched for are packed in kquants.c.
  *
  * Nothing here may be contracted into a fused multiply-add: the package rounds each product. */
 #include "base/quant/quant.h"
 
 #include <math.h>
 
-#include "base/quant/blocks_search.h"
 #include "base/half.h"
+#include "base/quant/blocks_search.h"
 
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "a big-endian machine would have to swap the bytes of every scale");
-_Static_assert(sizeof(tarn__q8_0) == 34 && sizeof(tarn__q4_0) == 18 && sizeof(tarn__q4_k) == 144 && sizeof(tarn__q6_k) == 210,
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+               "a big-endian machine would have to swap the bytes of every scale");
+_Static_assert(sizeof(tarn__q8_0) == 34 && sizeof(tarn__q4_0) == 18 && sizeof(tarn__q4_k) == 144 &&
+                   sizeof(tarn__q6_k) == 210,
                "blocks stand in memory as in files");
 
-/* ---- to f32 ---------------------------------------------------------------------------------------------------------------- */
+/* ---- to f32 ------------------------------------------------------------------------------------------------------ */
 
 static void decode_q8_0(const tarn__q8_0 *block, float *values)
 {
@@ -80,7 +82,7 @@ void tarn__blocks_decode(tarn_dtype dtype, const void *blocks, int64_t count, fl
         }
 }
 
-/* ---- from f32 -------------------------------------------------------------------------------------------------------------- */
+/* ---- from f32 ---------------------------------------------------------------------------------------------------- */
 
 /* 1 / d; 0 where every element is so small that it has no inverse: the scale is 0 in f16 then. */
 static float inverse(float d)

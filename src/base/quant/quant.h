@@ -1,4 +1,5 @@
-/* quant.h: numbers packed in blocks, as GGUF files hold them: a block has one or two scales of its own, and a few bits for each element.
+/* quant.h: numbers packed in blocks, as GGUF files hold them: a block has one or two scales of its own, and a few bits
+ * for each element.
  *
  * Blocks stand in memory as in the file, byte for byte, little-endian. Scales are f16, given here by their bits. */
 #ifndef TARN__BLOCKS_H
@@ -6,7 +7,8 @@
 
 #include "base/dtype.h"
 
-/* Elements of a row of codes that share a scale: numbers as blocks of Q8_0 have them, with bytes and scales each in a tensor of its own, for rows of any length. A code is q + 128. */
+/* Elements of a row of codes that share a scale: numbers as blocks of Q8_0 have them, with bytes and scales each in a
+ * tensor of its own, for rows of any length. A code is q + 128. */
 #define TARN__CODES_GROUP 32
 #define TARN__CODES_ZERO 128
 
@@ -22,17 +24,19 @@ typedef struct tarn__q4_0 {
     uint8_t q[16];
 } tarn__q4_0;
 
-/* 256 elements in 8 groups of 32: nibble · scale · group's scale - least · group's least. The groups' scales and leasts have 6 bits each, 16 of them in
- * 12 bytes: bytes 0–3 and 4–7 hold the scales and leasts of groups 0–3 in their low 6 bits; byte 8 + i the low nibbles of the scale (low) and least (high) of group
- * 4 + i, whose upper two bits are the upper two of bytes i and 4 + i. 32 bytes hold the nibbles of two groups, the first in the low halves. */
+/* 256 elements in 8 groups of 32: nibble · scale · group's scale - least · group's least. The groups' scales and leasts
+ * have 6 bits each, 16 of them in 12 bytes: bytes 0–3 and 4–7 hold the scales and leasts of groups 0–3 in their low 6
+ * bits; byte 8 + i the low nibbles of the scale (low) and least (high) of group 4 + i, whose upper two bits are the
+ * upper two of bytes i and 4 + i. 32 bytes hold the nibbles of two groups, the first in the low halves. */
 typedef struct tarn__q4_k {
     uint16_t scale, least;
     uint8_t scales[12];
     uint8_t q[128];
 } tarn__q4_k;
 
-/* 256 elements in 16 groups of 16: (6 bits - 32) · scale · group's scale. For each half of 128 elements, 64 bytes of `low` hold the low nibbles of elements 0–63
- * (low halves) and 64–127 (high halves), and 32 bytes of `high` the upper two bits of elements i, i + 32, i + 64 and i + 96, from the lowest pair of bits on. */
+/* 256 elements in 16 groups of 16: (6 bits - 32) · scale · group's scale. For each half of 128 elements, 64 bytes of
+ * `low` hold the low nibbles of elements 0–63 (low halves) and 64–127 (high halves), and 32 bytes of `high` the upper
+ * two bits of elements i, i + 32, i + 64 and i + 96, from the lowest pair of bits on. */
 typedef struct tarn__q6_k {
     uint8_t low[128];
     uint8_t high[64];
@@ -40,7 +44,8 @@ typedef struct tarn__q6_k {
     uint16_t scale;
 } tarn__q6_k;
 
-/* `count` elements, a multiple of the block's, into f32, bit for bit as the gguf package does. The dtype is one of the blocks'. */
+/* `count` elements, a multiple of the block's, into f32, bit for bit as the gguf package does. The dtype is one of the
+ * blocks'. */
 void tarn__blocks_decode(tarn_dtype dtype, const void *blocks, int64_t count, float *values);
 
 /* `count` finite f32, a multiple of the block's, into blocks. */

@@ -1,9 +1,10 @@
 /* bench_case.c: measuring one case.
  *
- * Inputs rotate through several buffers, so that they do not all lie in the cache. Forward is timed unrecorded. Backward alone is timed from a
- * gradient given at the result to the gradients of the inputs, in their own dtypes, which nobody keeps: inputs are results of a function whose
- * backward does nothing, so no leaf accumulates. Both together are timed recorded, because an operation may do work in a recorded forward
- * that its backward then has no need of. */
+ * Inputs rotate through several buffers, so that they do not all lie in the cache. Forward is timed unrecorded.
+ * Backward alone is timed from a gradient given at the result to the gradients of the inputs, in their own dtypes,
+ * which nobody keeps: inputs are results of a function whose backward does nothing, so no leaf accumulates. Both
+ * together are timed recorded, because an operation may do work in a recorded forward that its backward then has no
+ * need of. */
 #include "cli/bench/bench_case.h"
 
 #include <math.h>
@@ -11,11 +12,12 @@
 #include <tarn/autograd.h>
 
 #define MOST_SETS 4
-#define SET_BYTES ((int64_t)256 << 20) /* inputs take turns until they fill about this much */
+#define SET_BYTES ((int64_t)256 << 20)  /* inputs take turns until they fill about this much */
 #define LARGE_RESULT ((int64_t)1 << 30) /* leaves nothing of the inputs in a cache: one buffer is enough */
-#define SHORT_FORWARD 200              /* microseconds; a longer one hides the time to enqueue it */
+#define SHORT_FORWARD 200               /* microseconds; a longer one hides the time to enqueue it */
 
-/* Microseconds of a run at a model's sizes. Products heat the device up, and are held to what it can keep up for longer. */
+/* Microseconds of a run at a model's sizes. Products heat the device up, and are held to what it can keep up for
+ * longer. */
 #define MODEL_RUN 15000
 #define MODEL_PRODUCT_RUN 25000
 #define MODEL_BOTH_RUN 8000
@@ -37,7 +39,7 @@ typedef struct job {
     tarn__meter meter[METERS];
 } job;
 
-/* ---- the work -------------------------------------------------------------------------------------------------------------- */
+/* ---- the work ---------------------------------------------------------------------------------------------------- */
 
 static tarn_tensor *call_once(const job *work, const set *s)
 {
@@ -78,7 +80,7 @@ static bool run_copy(void *ctx, int i)
     return tarn_copy(work->sets[i].to, work->sets[i].from);
 }
 
-/* ---- what it works on ------------------------------------------------------------------------------------------------------ */
+/* ---- what it works on -------------------------------------------------------------------------------------------- */
 
 static bool make_sets(job *work)
 {
@@ -150,7 +152,7 @@ static bool record(job *work)
     return !tarn_failed();
 }
 
-/* ---- the figures ----------------------------------------------------------------------------------------------------------- */
+/* ---- the figures ------------------------------------------------------------------------------------------------- */
 
 static double run_length(const job *work, int meter)
 {
@@ -159,7 +161,8 @@ static double run_length(const job *work, int meter)
     return meter == BOTH ? MODEL_BOTH_RUN : tarn__case_is_product(&work->one) ? MODEL_PRODUCT_RUN : MODEL_RUN;
 }
 
-/* Runs the meters from `first` up to, not including, `end` in turn, and one of a copy of `bytes` with them where they are not 0. */
+/* Runs the meters from `first` up to, not including, `end` in turn, and one of a copy of `bytes` with them where they
+ * are not 0. */
 static bool measure_in_turn(job *work, int first, int end, int64_t bytes)
 {
     static const tarn__work_fn works[METERS] = {run_forward, run_backward, run_both, run_copy};
@@ -173,7 +176,8 @@ static bool measure_in_turn(job *work, int first, int end, int64_t bytes)
     work->meter[COPY].runs = 0;
     for (int i = 0; good && i < count; i++) {
         tarn__meter *meter = &work->meter[order[i]];
-        *meter = (tarn__meter){.work = works[order[i]], .ctx = work, .sets = work->count, .length = run_length(work, order[i])};
+        *meter = (tarn__meter){
+            .work = works[order[i]], .ctx = work, .sets = work->count, .length = run_length(work, order[i])};
         good = tarn__meter_start(meter, device);
     }
     for (int64_t run = 0; run < work->plan->runs; run++)
@@ -187,7 +191,8 @@ static bool measure_beside(job *work, int first, int end, int64_t bytes, double 
 {
     tarn__beside beside = bytes > 0 ? work->plan->beside : TARN__BESIDE_NOTHING;
     bool good = measure_in_turn(work, first, end, beside == TARN__BESIDE_COPY ? bytes : 0);
-    *copy = beside == TARN__BESIDE_COPIES && good ? tarn__copy_time(work->plan->copies, bytes) : tarn__meter_median(&work->meter[COPY]);
+    *copy = beside == TARN__BESIDE_COPIES && good ? tarn__copy_time(work->plan->copies, bytes)
+                                                  : tarn__meter_median(&work->meter[COPY]);
     return good && !tarn_failed();
 }
 
@@ -196,7 +201,8 @@ static tarn__figure figure_of(const tarn__meter *meter)
     return (tarn__figure){tarn__meter_median(meter), tarn__meter_spread(meter)};
 }
 
-/* How long the caller is held by one forward, recorded where gradients flow, without waiting for the device: the median of three rounds. */
+/* How long the caller is held by one forward, recorded where gradients flow, without waiting for the device: the median
+ * of three rounds. */
 static double host_time(job *work, double forward)
 {
     enum { ROUNDS = 3, CALLS = 100 };
@@ -214,7 +220,7 @@ static double host_time(job *work, double forward)
     return tarn__meter_median(rounds);
 }
 
-/* ---- one row --------------------------------------------------------------------------------------------------------------- */
+/* ---- one row ----------------------------------------------------------------------------------------------------- */
 
 /* The bytes that count: products at a model's sizes are judged by their arithmetic alone. */
 static void count_work(job *work, tarn__row *row, tarn_tensor *result)
@@ -234,7 +240,8 @@ static bool measure_forward(job *work, tarn__row *row)
     tarn_no_grad_open();
     tarn_scope *scope = NULL;
     tarn_tensor *result = NULL;
-    bool good = make_sets(work) && (scope = tarn_scope_open()) != NULL && (result = call_once(work, &work->sets[0])) != NULL;
+    bool good =
+        make_sets(work) && (scope = tarn_scope_open()) != NULL && (result = call_once(work, &work->sets[0])) != NULL;
     if (good)
         count_work(work, row, result);
     if (good && tarn_bytes(result) > LARGE_RESULT)
@@ -263,8 +270,16 @@ bool tarn__measure_row(const tarn__row_plan *plan, tarn__row *row)
     work->plan = plan;
     work->one = tarn__case_resolve(plan->letters, &plan->scale, plan->element.dtype);
     work->call = tarn__case_direct(plan->letters);
-    *row = (tarn__row){.one = work->one, .element = plan->element, .device = plan->device, .size = plan->size, .host = (double)NAN,
-                       .forward = none, .backward = none, .both = none, .forward_copy = (double)NAN, .backward_copy = (double)NAN};
+    *row = (tarn__row){.one = work->one,
+                       .element = plan->element,
+                       .device = plan->device,
+                       .size = plan->size,
+                       .host = (double)NAN,
+                       .forward = none,
+                       .backward = none,
+                       .both = none,
+                       .forward_copy = (double)NAN,
+                       .backward_copy = (double)NAN};
     tarn_set_tf32(plan->element.tf32);
     tarn_scope *scope = tarn_scope_open();
     bool good = scope && measure_forward(work, row);

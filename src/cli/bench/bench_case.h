@@ -1,4 +1,5 @@
-/* bench_case.h: one row of `tarn bench ops`: a case measured forward and backward, beside a plain copy of the same number of bytes. */
+/* bench_case.h: one row of `tarn bench ops`: a case measured forward and backward, beside a plain copy of the same
+ * number of bytes. */
 #ifndef TARN__BENCH_ROW_H
 #define TARN__BENCH_ROW_H
 
@@ -49,7 +50,8 @@ typedef struct tarn__row {
     tarn_shape result;
     int64_t forward_bytes, backward_bytes; /* 0: not measured by its bytes */
     double flops;                          /* of a product's forward; else 0 */
-    double host;                           /* microseconds to enqueue and record a forward that is short on the device; else NaN */
+    /* microseconds to enqueue and record a forward that is short on the device; else NaN */
+    double host;
     tarn__figure forward, backward, both;
     double forward_copy, backward_copy; /* microseconds of a copy of as many bytes; NaN where there is none */
 } tarn__row;
@@ -61,7 +63,8 @@ bool tarn__measure_row(const tarn__row_plan *plan, tarn__row *row);
 void tarn__print_heading(int64_t size);
 void tarn__print_row(const tarn__row *row, bool json);
 
-/* The shape a row goes by: the first input's; the columns behind it for a product, the number of indices for a look-up. */
+/* The shape a row goes by: the first input's; the columns behind it for a product, the number of indices for a look-up.
+ */
 tarn_shape tarn__row_shape(const tarn__case *one);
 void tarn__json_row_shape(tarn__json *json, const tarn__case *one);
 

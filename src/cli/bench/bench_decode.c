@@ -1,8 +1,9 @@
-/* bench_decode.c: `tarn bench decode`: how fast a language model of random weights reads a prompt and writes, and how near that comes to reading its weights once a token. */
+/* bench_decode.c: `tarn bench decode`: how fast a language model of random weights reads a prompt and writes, and how
+ * near that comes to reading its weights once a token. */
 #include <math.h>
 
-#include "cli/lm/lm_common.h"
 #include "cli/bench/yardstick.h"
+#include "cli/lm/lm_common.h"
 
 typedef struct figures {
     tarn_decode_options options;
@@ -20,12 +21,13 @@ static void print_table(const figures *f)
     tarn_device_query(f->options.device, &info);
     tarn__heading("decoding with %s in %s on %s, %s", f->options.model, tarn_dtype_name(f->options.dtype),
                   tarn_device_name(f->options.device, device, sizeof(device)), info.description);
-    printf("  %-10s %s, %lld parameters; keys and values %s\n", "weights", tarn__bytes_text(t->weight_bytes), (long long)t->parameters,
-           tarn__bytes_text(t->cache_bytes));
-    printf("  %-10s %9.3f ms, %.0f tokens/s (%lld tokens); first token after %.3f ms\n", "prompt", t->prompt_ms, f->prompt_rate,
-           (long long)(f->options.prompt * f->options.sequences), t->first_ms);
+    printf("  %-10s %s, %lld parameters; keys and values %s\n", "weights", tarn__bytes_text(t->weight_bytes),
+           (long long)t->parameters, tarn__bytes_text(t->cache_bytes));
+    printf("  %-10s %9.3f ms, %.0f tokens/s (%lld tokens); first token after %.3f ms\n", "prompt", t->prompt_ms,
+           f->prompt_rate, (long long)(f->options.prompt * f->options.sequences), t->first_ms);
     printf("  %-10s %9.3f ms, at least %.3f; %.1f tokens/s\n", "token", t->token_ms, t->least_token_ms, f->token_rate);
-    printf("  %-10s %9.1f GB/s of weights, %.3f of a copy\n", "bandwidth", f->bytes_rate / 1e9, f->bytes_rate / f->copy);
+    printf("  %-10s %9.1f GB/s of weights, %.3f of a copy\n", "bandwidth", f->bytes_rate / 1e9,
+           f->bytes_rate / f->copy);
     printf("  %-10s %s at most\n", "memory", tarn__bytes_text(t->peak_bytes));
 }
 

@@ -1,5 +1,5 @@
-/* bench_devices.c: `tarn bench ops --device cpu,cuda`: the same rows on two devices, from a few rows of 1024 elements, where the cost of a call
- * counts, to many, where the device does. */
+/* bench_devices.c: `tarn bench ops --device cpu,cuda`: the same rows on two devices, from a few rows of 1024 elements,
+ * where the cost of a call counts, to many, where the device does. */
 #include <string.h>
 
 #include "cli/bench/bench_case.h"
@@ -8,8 +8,10 @@ static const int64_t sizes[] = {16, 128, 1024}; /* rows */
 #define SIZES ((int)(sizeof(sizes) / sizeof(sizes[0])))
 
 /* One row of each kind, unless others are named. */
-static const char *const chosen[] = {"add", "mul", "exp", "tanh", "gelu", "add-broadcast-row", "sum-last", "sum-first", "max-last", "softmax",
-                                     "layernorm", "permute-copy", "concat", "embedding", "cross_entropy", "linear", "matmul"};
+static const char *const chosen[] = {
+    "add",      "mul",       "exp",           "tanh",    "gelu",      "add-broadcast-row",
+    "sum-last", "sum-first", "max-last",      "softmax", "layernorm", "permute-copy",
+    "concat",   "embedding", "cross_entropy", "linear",  "matmul"};
 #define CHOSEN ((int)(sizeof(chosen) / sizeof(chosen[0])))
 
 static bool is_wanted(const tarn__options *options, const tarn__case *one)
@@ -22,7 +24,7 @@ static bool is_wanted(const tarn__options *options, const tarn__case *one)
     return false;
 }
 
-/* ---- rows ------------------------------------------------------------------------------------------------------------------ */
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
 
 static void write_pair(tarn__json *json, const char *key, const char *ratio_key, double a, double b)
 {
@@ -49,8 +51,9 @@ static void print_pair(const tarn__row *pair, const tarn__options *options)
     tarn__json json = {stdout, false};
     if (!options->json) {
         printf("%-18s %-5s %-19s %12.2f %12.2f %8.2f %12s %12s %8s\n", a->one.bench, tarn__element_name(a->element),
-               tarn__shape_text(tarn__row_shape(&a->one)), a->forward.median, b->forward.median, a->forward.median / b->forward.median,
-               tarn__cell(a->backward.median, 2), tarn__cell(b->backward.median, 2), tarn__cell(a->backward.median / b->backward.median, 2));
+               tarn__shape_text(tarn__row_shape(&a->one)), a->forward.median, b->forward.median,
+               a->forward.median / b->forward.median, tarn__cell(a->backward.median, 2),
+               tarn__cell(b->backward.median, 2), tarn__cell(a->backward.median / b->backward.median, 2));
         fflush(stdout);
         return;
     }
@@ -71,8 +74,12 @@ static bool compare_rows(int64_t rows, tarn__element element, const tarn__option
         if (!letters->bench || !is_wanted(options, letters) || (element.tf32 && !tarn__case_is_product(letters)))
             continue;
         for (int d = 0; d < 2; d++)
-            if (!tarn__measure_row(&(tarn__row_plan){.letters = letters, .scale = tarn__scale_rows(rows), .element = element, .runs = options->runs,
-                                                     .size = rows * 1024 * (int64_t)tarn_dtype_size(element.dtype), .device = options->devices[d],
+            if (!tarn__measure_row(&(tarn__row_plan){.letters = letters,
+                                                     .scale = tarn__scale_rows(rows),
+                                                     .element = element,
+                                                     .runs = options->runs,
+                                                     .size = rows * 1024 * (int64_t)tarn_dtype_size(element.dtype),
+                                                     .device = options->devices[d],
                                                      .beside = TARN__BESIDE_NOTHING},
                                    &pair[d]))
                 return false;
@@ -81,7 +88,7 @@ static bool compare_rows(int64_t rows, tarn__element element, const tarn__option
     return true;
 }
 
-/* ---- square products ------------------------------------------------------------------------------------------------------- */
+/* ---- square products --------------------------------------------------------------------------------------------- */
 
 static void print_product(int64_t n, const double *tarn, const tarn__product *plain, const tarn__options *options)
 {
@@ -89,8 +96,8 @@ static void print_product(int64_t n, const double *tarn, const tarn__product *pl
     tarn__json json = {stdout, false};
     if (!options->json) {
         printf("%6lld %12s %12s %12.1f %12.1f %10.2f %10s %10s\n", (long long)n, tarn__cell(flops / plain->naive, 2),
-               tarn__cell(flops / plain->blas, 1), flops / tarn[0], flops / tarn[1], tarn[0] / tarn[1], tarn__cell(plain->blas / tarn[1], 2),
-               tarn__cell(plain->naive / tarn[1], 1));
+               tarn__cell(flops / plain->blas, 1), flops / tarn[0], flops / tarn[1], tarn[0] / tarn[1],
+               tarn__cell(plain->blas / tarn[1], 2), tarn__cell(plain->naive / tarn[1], 1));
         fflush(stdout);
         return;
     }
@@ -113,8 +120,9 @@ static bool compare_products(const tarn__options *options)
     tarn_device_name(options->devices[1], second, sizeof(second));
     if (!options->json) {
         printf("\n");
-        tarn__heading("%6s %12s %12s %12s %12s %10s %10s %10s   square products, f32, GFLOP/s; last the times that %s is faster", "size",
-                      "plain loop", "BLAS", first, second, first, "BLAS", "loop", second);
+        tarn__heading(
+            "%6s %12s %12s %12s %12s %10s %10s %10s   square products, f32, GFLOP/s; last the times that %s is faster",
+            "size", "plain loop", "BLAS", first, second, first, "BLAS", "loop", second);
     }
     for (int s = 0; s < SIZES; s++) {
         tarn__product plain, found;
@@ -132,7 +140,7 @@ static bool compare_products(const tarn__options *options)
     return true;
 }
 
-/* ---- the command ----------------------------------------------------------------------------------------------------------- */
+/* ---- the command ------------------------------------------------------------------------------------------------- */
 
 static bool compare(const tarn__options *options)
 {
@@ -144,8 +152,8 @@ static bool compare(const tarn__options *options)
             char title[32];
             snprintf(title, sizeof(title), "%lld rows of 1024", (long long)sizes[s]);
             printf("\n");
-            tarn__heading("%-18s %-5s %-19s %12s %12s %8s %12s %12s %8s", title, "dtype", "shape", first, second, "ratio", first, second,
-                          "ratio");
+            tarn__heading("%-18s %-5s %-19s %12s %12s %8s %12s %12s %8s", title, "dtype", "shape", first, second,
+                          "ratio", first, second, "ratio");
         }
         for (int d = 0; d < options->dtype_count; d++)
             if (!compare_rows(sizes[s], options->dtypes[d], options))
@@ -159,7 +167,8 @@ int tarn__bench_devices(const tarn__options *options)
 {
     char first[32], second[32];
     if (!options->json)
-        printf("operations on %s with %d threads and on %s: forward, then backward; median of %lld runs in microseconds, and the times that the "
+        printf("operations on %s with %d threads and on %s: forward, then backward; median of %lld runs in "
+               "microseconds, and the times that the "
                "second is faster\n",
                tarn_device_name(options->devices[0], first, sizeof(first)), tarn_threads(),
                tarn_device_name(options->devices[1], second, sizeof(second)), (long long)options->runs);

@@ -1,4 +1,5 @@
-/* bench_matmul.c: `tarn bench matmul`: square products by a plain loop, by BLAS called directly with all threads, and by tarn. */
+/* bench_matmul.c: `tarn bench matmul`: square products by a plain loop, by BLAS called directly with all threads, and
+ * by tarn. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,16 +28,16 @@ static bool run_tarn(void *ctx, int i)
 }
 
 /* The three loops as they are first written: rows, columns, sum. */
-#define NAIVE(type)                                                                                                                       \
-    static void naive_##type(int64_t n, const type *a, const type *b, type *c)                                                           \
-    {                                                                                                                                     \
-        for (int64_t i = 0; i < n; i++)                                                                                                   \
-            for (int64_t j = 0; j < n; j++) {                                                                                             \
-                type sum = 0;                                                                                                             \
-                for (int64_t k = 0; k < n; k++)                                                                                           \
-                    sum += a[i * n + k] * b[k * n + j];                                                                                   \
-                c[i * n + j] = sum;                                                                                                       \
-            }                                                                                                                             \
+#define NAIVE(type) \
+    static void naive_##type(int64_t n, const type *a, const type *b, type *c) \
+    { \
+        for (int64_t i = 0; i < n; i++) \
+            for (int64_t j = 0; j < n; j++) { \
+                type sum = 0; \
+                for (int64_t k = 0; k < n; k++) \
+                    sum += a[i * n + k] * b[k * n + j]; \
+                c[i * n + j] = sum; \
+            } \
     }
 NAIVE(float)
 NAIVE(double)
@@ -63,8 +64,8 @@ static bool run_blas(void *ctx, int i)
     return true;
 }
 
-/* BLAS gets all threads while it is measured, and goes back to the single one that tarn uses it with. Its threads spin for a while after
- * a product and would take the cores from whoever comes next. */
+/* BLAS gets all threads while it is measured, and goes back to the single one that tarn uses it with. Its threads spin
+ * for a while after a product and would take the cores from whoever comes next. */
 static bool with_blas_threads(tarn__meter *meter, bool (*step)(tarn__meter *, tarn_device), tarn_device device)
 {
     tarn__blas_set_threads(tarn_threads());
@@ -77,7 +78,8 @@ static bool with_blas_threads(tarn__meter *meter, bool (*step)(tarn__meter *, ta
 static bool measure(product *p, tarn_device device, int64_t runs, tarn__product *found)
 {
     bool plain = tarn_device_equal(device, tarn_device_cpu()) && (p->dtype == TARN_F32 || p->dtype == TARN_F64);
-    bool has_blas = plain && !tarn__blas_missing() && tarn__blas_fits(tarn_threads()), has_naive = plain && p->n <= LARGEST_NAIVE;
+    bool has_blas = plain && !tarn__blas_missing() && tarn__blas_fits(tarn_threads()),
+         has_naive = plain && p->n <= LARGEST_NAIVE;
     tarn__meter *meters = calloc(3, sizeof(*meters)), *own = meters, *blas = meters + 1, *naive = meters + 2;
     if (!meters)
         return tarn_set_error(TARN_ERROR_MEMORY, "no memory for the figures");
@@ -89,8 +91,8 @@ static bool measure(product *p, tarn_device device, int64_t runs, tarn__product 
         good = (!has_blas || with_blas_threads(blas, tarn__meter_run, device)) && tarn__meter_run(own, device);
     for (int i = 0; good && has_naive && i < (p->n <= 256 ? 5 : 1); i++)
         good = tarn__meter_run(naive, device);
-    *found = (tarn__product){tarn__meter_median(own), tarn__meter_median(blas), tarn__meter_median(naive), tarn__meter_spread(own),
-                             tarn__meter_spread(blas)};
+    *found = (tarn__product){tarn__meter_median(own), tarn__meter_median(blas), tarn__meter_median(naive),
+                             tarn__meter_spread(own), tarn__meter_spread(blas)};
     free(meters);
     return good;
 }
@@ -111,9 +113,9 @@ bool tarn__measure_product(int64_t n, tarn_dtype dtype, tarn_device device, int6
 static void print_row(int64_t n, tarn_dtype dtype, const tarn__product *r)
 {
     double flops = 2.0 * (double)n * (double)n * (double)n / 1e3;
-    printf("%6lld %-6s %12s %12s %12.1f %12s %12s %7.0f%%\n", (long long)n, tarn_dtype_name(dtype), tarn__cell(flops / r->naive, 2),
-           tarn__cell(flops / r->blas, 1), flops / r->tarn, tarn__cell(r->blas / r->tarn, 3), tarn__cell(r->naive / r->tarn, 1),
-           100 * r->tarn_spread);
+    printf("%6lld %-6s %12s %12s %12.1f %12s %12s %7.0f%%\n", (long long)n, tarn_dtype_name(dtype),
+           tarn__cell(flops / r->naive, 2), tarn__cell(flops / r->blas, 1), flops / r->tarn,
+           tarn__cell(r->blas / r->tarn, 3), tarn__cell(r->naive / r->tarn, 1), 100 * r->tarn_spread);
     fflush(stdout);
 }
 
@@ -147,8 +149,8 @@ int tarn__bench_matmul(const tarn__options *options)
         printf("matrix products on %s, %d threads, %s; median of %lld runs, GFLOP/s\n\n",
                tarn_device_name(options->device, name, sizeof(name)), tarn_threads(),
                tarn__blas_missing() ? "no BLAS" : "OpenBLAS", (long long)options->runs);
-        tarn__heading("%6s %-6s %12s %12s %12s %12s %12s %8s", "size", "dtype", "plain loop", "BLAS", "tarn", "tarn/BLAS", "tarn/loop",
-                      "spread");
+        tarn__heading("%6s %-6s %12s %12s %12s %12s %12s %8s", "size", "dtype", "plain loop", "BLAS", "tarn",
+                      "tarn/BLAS", "tarn/loop", "spread");
     }
     for (int i = 0; i < options->size_count; i++) {
         tarn__product found;

@@ -5,7 +5,7 @@
 
 #define WARM_UP_US 500e3
 
-/* ---- what was asked for ---------------------------------------------------------------------------------------------------- */
+/* ---- what was asked for ------------------------------------------------------------------------------------------ */
 
 bool tarn__is_named(const tarn__options *options, const char *row, const char *operation)
 {
@@ -62,15 +62,16 @@ static int check_names(const tarn__options *options)
     return TARN__DONE;
 }
 
-/* The sizes and element types that were not given: a GPU is measured at the sizes of a model, one of CUDA also with TF32; a CPU by way of OpenCL is a CPU. Two devices are
- * compared at sizes of their own. */
+/* The sizes and element types that were not given: a GPU is measured at the sizes of a model, one of CUDA also with
+ * TF32; a CPU by way of OpenCL is a CPU. Two devices are compared at sizes of their own. */
 static void fill_in(tarn__options *options)
 {
     static const int64_t sizes[] = {4 << 10, 1 << 20, 64 << 20};
     static const tarn__element elements[] = {{TARN_F32, false}, {TARN_BF16, false}, {TARN_F32, true}};
     tarn_device_info info = {0};
     tarn_device_query(options->device, &info);
-    bool on_cpu = strcmp(info.type, "cpu") == 0, has_tf32 = strncmp(info.name, "cuda:", 5) == 0, is_one = options->device_count == 1;
+    bool on_cpu = strcmp(info.type, "cpu") == 0, has_tf32 = strncmp(info.name, "cuda:", 5) == 0,
+         is_one = options->device_count == 1;
     if (options->size_count == 0 && is_one && on_cpu)
         for (int i = 0; i < 3; i++)
             options->sizes[options->size_count++] = sizes[i];
@@ -81,7 +82,7 @@ static void fill_in(tarn__options *options)
             options->dtypes[options->dtype_count++] = elements[i];
 }
 
-/* ---- rows ------------------------------------------------------------------------------------------------------------------ */
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
 
 /* Measures and prints a row, unless it was not asked for: in TF32 only products are. */
 static bool bench_row(tarn__row_plan *plan, const tarn__options *options)
@@ -98,7 +99,11 @@ static bool bench_row(tarn__row_plan *plan, const tarn__options *options)
 
 static bool bench_size(int64_t size, tarn__element element, const tarn__options *options)
 {
-    tarn__row_plan plan = {.element = element, .device = options->device, .runs = options->runs, .size = size, .beside = TARN__BESIDE_COPY};
+    tarn__row_plan plan = {.element = element,
+                           .device = options->device,
+                           .runs = options->runs,
+                           .size = size,
+                           .beside = TARN__BESIDE_COPY};
     plan.scale = tarn__scale_of(size / (int64_t)tarn_dtype_size(element.dtype));
     bool good = true;
     for (int i = 0; good && i < tarn__case_count(); i++) {
@@ -111,8 +116,12 @@ static bool bench_size(int64_t size, tarn__element element, const tarn__options 
 /* A row may fill most of a device's memory; what one has used is no use to the next. */
 static bool bench_model(tarn__element element, const tarn__options *options, tarn__copies *copies)
 {
-    tarn__row_plan plan = {.element = element, .device = options->device, .runs = options->runs, .size = TARN__MODEL_SIZE,
-                           .beside = TARN__BESIDE_COPIES, .copies = copies};
+    tarn__row_plan plan = {.element = element,
+                           .device = options->device,
+                           .runs = options->runs,
+                           .size = TARN__MODEL_SIZE,
+                           .beside = TARN__BESIDE_COPIES,
+                           .copies = copies};
     bool good = true;
     for (int i = 0; good && i < tarn__model_count(); i++) {
         plan.letters = tarn__model_at(i, &plan.scale);
@@ -121,7 +130,8 @@ static bool bench_model(tarn__element element, const tarn__options *options, tar
     return good;
 }
 
-/* Threads that have just been made sit on one core for a while, and clocks rise slowly: the first row would pay for both. */
+/* Threads that have just been made sit on one core for a while, and clocks rise slowly: the first row would pay for
+ * both. */
 static bool warm_up(tarn_device device)
 {
     double begin = tarn__clock();
@@ -143,7 +153,8 @@ static bool bench_all(const tarn__options *options)
         if (!options->json)
             tarn__print_heading(size);
         for (int d = 0; good && d < options->dtype_count; d++)
-            good = size == TARN__MODEL_SIZE ? bench_model(options->dtypes[d], options, &copies) : bench_size(size, options->dtypes[d], options);
+            good = size == TARN__MODEL_SIZE ? bench_model(options->dtypes[d], options, &copies)
+                                            : bench_size(size, options->dtypes[d], options);
     }
     if (has_model(options)) {
         good = good && (!is_wanted(options, "adamw", "adamw") || tarn__bench_adamw(options, &copies));
@@ -158,7 +169,8 @@ int tarn__bench_ops(const tarn__options *given)
     char name[32];
     tarn__options options = *given;
     if (options.device_count > 1 && options.size_count > 0) {
-        fprintf(stderr, "tarn bench ops: --sizes is for one device; two are compared at 16, 128 and 1024 rows of 1024\n");
+        fprintf(stderr,
+                "tarn bench ops: --sizes is for one device; two are compared at 16, 128 and 1024 rows of 1024\n");
         return TARN__MISUSED;
     }
     fill_in(&options);
@@ -168,7 +180,8 @@ int tarn__bench_ops(const tarn__options *given)
     if (options.device_count > 1)
         return tarn__bench_devices(&options);
     if (!options.json)
-        printf("operations on %s, %d threads; median of %lld runs in microseconds, and the share of a plain copy of the same bytes\n",
+        printf("operations on %s, %d threads; median of %lld runs in microseconds, and the share of a plain copy of "
+               "the same bytes\n",
                tarn_device_name(options.device, name, sizeof(name)), tarn_threads(), (long long)options.runs);
     return bench_all(&options) ? TARN__DONE : tarn__complain("bench ops");
 }

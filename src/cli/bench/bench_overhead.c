@@ -1,5 +1,5 @@
-/* bench_overhead.c: rows of `tarn bench ops` that are no case: the cost of a call itself, an optimizer's step, and the copy that all else is
- * measured against. */
+/* bench_overhead.c: rows of `tarn bench ops` that are no case: the cost of a call itself, an optimizer's step, and the
+ * copy that all else is measured against. */
 #include <stdlib.h>
 #include <tarn/optim.h>
 
@@ -13,7 +13,7 @@ static void open_row(tarn__json *json, const char *op, const char *dtype, int64_
     tarn__json_shape(json, "shape", TARN_SHAPE(count));
 }
 
-/* ---- one element ----------------------------------------------------------------------------------------------------------- */
+/* ---- one element ------------------------------------------------------------------------------------------------- */
 
 typedef struct pair {
     tarn_tensor *a, *b;
@@ -34,8 +34,8 @@ static void print_tiny(const tarn__meter *meter, bool as_json)
     double time = tarn__meter_median(meter);
     tarn__json json = {stdout, false};
     if (!as_json) {
-        printf("%-18s %-5s %-19s %11.3f %6.0f%%   (a product of one element, with tape and scope: %.0f ns)\n", "tiny", "f32", "1", time,
-               100 * tarn__meter_spread(meter), 1000 * time);
+        printf("%-18s %-5s %-19s %11.3f %6.0f%%   (a product of one element, with tape and scope: %.0f ns)\n", "tiny",
+               "f32", "1", time, 100 * tarn__meter_spread(meter), 1000 * time);
         return;
     }
     open_row(&json, "tiny", "f32", 1);
@@ -66,7 +66,7 @@ bool tarn__bench_tiny(const tarn__options *options)
     return good;
 }
 
-/* ---- a step of AdamW ------------------------------------------------------------------------------------------------------- */
+/* ---- a step of AdamW --------------------------------------------------------------------------------------------- */
 
 #define PARAMETERS ((int64_t)124000000) /* GPT-2's */
 #define WARM_UP 3
@@ -78,7 +78,8 @@ static tarn_tensor *no_forward(tarn_module *module, tarn_tensor *x, void *ctx)
 }
 
 /* A step clears the gradients, so each gets its own anew; only the step is timed. */
-static bool time_step(tarn_optimizer *optimizer, tarn_tensor *parameter, tarn_tensor *gradient, tarn_device device, double *microseconds)
+static bool time_step(tarn_optimizer *optimizer, tarn_tensor *parameter, tarn_tensor *gradient, tarn_device device,
+                      double *microseconds)
 {
     tarn_event *end = NULL, *start = tarn_backward_from(parameter, gradient, NULL) ? tarn_event_record(device) : NULL;
     if (start && tarn_optimizer_step(optimizer) && (end = tarn_event_record(device)) != NULL)
@@ -88,7 +89,8 @@ static bool time_step(tarn_optimizer *optimizer, tarn_tensor *parameter, tarn_te
     return !tarn_failed();
 }
 
-static bool time_steps(tarn_optimizer *optimizer, tarn_tensor *parameter, tarn_device device, tarn__meter *meter, int64_t runs)
+static bool time_steps(tarn_optimizer *optimizer, tarn_tensor *parameter, tarn_device device, tarn__meter *meter,
+                       int64_t runs)
 {
     tarn_scope *scope = tarn_scope_open();
     tarn_tensor *gradient = tarn_normal(TARN_SHAPE(PARAMETERS), 0, 1, TARN_F32, device);
@@ -104,8 +106,8 @@ static void print_step(const tarn__meter *meter, double copy, bool as_json)
     double time = tarn__meter_median(meter), gbps = 7 * 4 * (double)PARAMETERS / time / 1e3;
     tarn__json json = {stdout, false};
     if (!as_json) {
-        printf("%-18s %-5s %-19lld %11.2f %6.0f%% %7.1f G %8.2f\n", "adamw", "f32", (long long)PARAMETERS, time, 100 * tarn__meter_spread(meter),
-               gbps, copy / time);
+        printf("%-18s %-5s %-19lld %11.2f %6.0f%% %7.1f G %8.2f\n", "adamw", "f32", (long long)PARAMETERS, time,
+               100 * tarn__meter_spread(meter), gbps, copy / time);
         return;
     }
     open_row(&json, "adamw", "f32", PARAMETERS);
@@ -124,7 +126,8 @@ bool tarn__bench_adamw(const tarn__options *options, tarn__copies *copies)
     tarn_module *module = tarn_module_new("parameters", no_forward, NULL, NULL);
     tarn_tensor *parameter = tarn_normal(TARN_SHAPE(PARAMETERS), 0, 1, TARN_F32, options->device);
     parameter = tarn_module_add_parameter(module, "weight", parameter);
-    tarn_optimizer *optimizer = tarn_adamw(module, &(tarn_adamw_options){.lr = 1e-3f, .weight_decay = 0.01f, .decay_all = true});
+    tarn_optimizer *optimizer =
+        tarn_adamw(module, &(tarn_adamw_options){.lr = 1e-3f, .weight_decay = 0.01f, .decay_all = true});
     bool good = meter && time_steps(optimizer, parameter, options->device, meter, options->runs);
     tarn_optimizer_free(optimizer);
     tarn_module_free(module);
@@ -137,7 +140,7 @@ bool tarn__bench_adamw(const tarn__options *options, tarn__copies *copies)
     return good;
 }
 
-/* ---- the copy -------------------------------------------------------------------------------------------------------------- */
+/* ---- the copy ---------------------------------------------------------------------------------------------------- */
 
 bool tarn__bench_copy(const tarn__options *options, tarn__copies *copies)
 {

@@ -4,7 +4,7 @@
 
 #include "cli/bench/bench_case.h"
 
-/* ---- shapes ---------------------------------------------------------------------------------------------------------------- */
+/* ---- shapes ------------------------------------------------------------------------------------------------------ */
 
 static int64_t stride_of(const tarn__case *one)
 {
@@ -25,7 +25,8 @@ tarn_shape tarn__row_shape(const tarn__case *one)
             indices *= second.size[i];
         shape.size[shape.rank++] = indices;
     } else if (tarn__case_is_product(one)) {
-        shape.size[shape.rank++] = strcmp(one->operation, "linear") == 0 ? second.size[0] : second.size[second.rank - 1];
+        shape.size[shape.rank++] =
+            strcmp(one->operation, "linear") == 0 ? second.size[0] : second.size[second.rank - 1];
     }
     return shape;
 }
@@ -51,11 +52,12 @@ const char *tarn__shape_text(tarn_shape shape)
     size_t used = 0;
     text[0] = 0;
     for (int i = 0; i < shape.rank && used < sizeof(buffers[0]); i++)
-        used += (size_t)snprintf(text + used, sizeof(buffers[0]) - used, "%s%lld", i ? "x" : "", (long long)shape.size[i]);
+        used +=
+            (size_t)snprintf(text + used, sizeof(buffers[0]) - used, "%s%lld", i ? "x" : "", (long long)shape.size[i]);
     return text;
 }
 
-/* ---- JSON ------------------------------------------------------------------------------------------------------------------ */
+/* ---- JSON -------------------------------------------------------------------------------------------------------- */
 
 static void print_json(const tarn__row *row)
 {
@@ -93,13 +95,14 @@ static void print_json(const tarn__row *row)
     tarn__json_end(&json);
 }
 
-/* ---- text ------------------------------------------------------------------------------------------------------------------ */
+/* ---- text -------------------------------------------------------------------------------------------------------- */
 
 void tarn__print_heading(int64_t size)
 {
     printf("\n");
-    tarn__heading("%-18s %-5s %-19s %11s %7s %9s %8s %11s %7s %8s %11s %8s", size == TARN__MODEL_SIZE ? "a model's sizes" : tarn__bytes_text(size),
-                  "dtype", "shape", "forward", "spread", "rate", "of copy", "backward", "spread", "of copy", "both", "host");
+    tarn__heading("%-18s %-5s %-19s %11s %7s %9s %8s %11s %7s %8s %11s %8s",
+                  size == TARN__MODEL_SIZE ? "a model's sizes" : tarn__bytes_text(size), "dtype", "shape", "forward",
+                  "spread", "rate", "of copy", "backward", "spread", "of copy", "both", "host");
 }
 
 /* TFLOP/s of a product, GB/s of all else. */
@@ -126,9 +129,12 @@ void tarn__print_row(const tarn__row *row, bool json)
         return;
     }
     printf("%-18s %-5s %-19s %11.2f %7s %9s %8s", row->one.bench, tarn__element_name(row->element),
-           tarn__shape_text(tarn__row_shape(&row->one)), row->forward.median, percent(row->forward.spread, spread, sizeof(spread)),
-           rate_text(row, rate, sizeof(rate)), tarn__cell(row->forward_copy / row->forward.median, 2));
-    printf(" %11s %7s %8s %11s %8s\n", tarn__cell(row->backward.median, 2), percent(row->backward.spread, spread, sizeof(spread)),
-           tarn__cell(row->backward_copy / row->backward.median, 2), tarn__cell(row->both.median, 2), tarn__cell(row->host, 2));
+           tarn__shape_text(tarn__row_shape(&row->one)), row->forward.median,
+           percent(row->forward.spread, spread, sizeof(spread)), rate_text(row, rate, sizeof(rate)),
+           tarn__cell(row->forward_copy / row->forward.median, 2));
+    printf(" %11s %7s %8s %11s %8s\n", tarn__cell(row->backward.median, 2),
+           percent(row->backward.spread, spread, sizeof(spread)),
+           tarn__cell(row->backward_copy / row->backward.median, 2), tarn__cell(row->both.median, 2),
+           tarn__cell(row->host, 2));
     fflush(stdout);
 }

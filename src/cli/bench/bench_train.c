@@ -1,4 +1,5 @@
-/* bench_train.c: `tarn bench train`: how long a step of training takes, what it is made of, and how near it comes to what the device can do. */
+/* bench_train.c: `tarn bench train`: how long a step of training takes, what it is made of, and how near it comes to
+ * what the device can do. */
 #include <math.h>
 #include <string.h>
 
@@ -19,13 +20,15 @@ static void print_heading(const tarn_train_timing *t)
 {
     tarn_device_info info = {.description = ""};
     tarn_device_query(tarn_device_parse(t->options.device), &info);
-    tarn__heading("a step of %s on %s, %s; %s", t->options.model, t->options.device, info.description, t->options.precision);
+    tarn__heading("a step of %s on %s, %s; %s", t->options.model, t->options.device, info.description,
+                  t->options.precision);
     if (t->tokens)
-        printf("  %lld windows of %lld tokens, %lld at a time, vocabulary %lld, %lld parameters, recompute %s\n", (long long)t->samples,
-               (long long)t->options.context, (long long)t->options.micro_batch, (long long)t->options.vocab, (long long)t->parameters,
-               t->options.recompute);
+        printf("  %lld windows of %lld tokens, %lld at a time, vocabulary %lld, %lld parameters, recompute %s\n",
+               (long long)t->samples, (long long)t->options.context, (long long)t->options.micro_batch,
+               (long long)t->options.vocab, (long long)t->parameters, t->options.recompute);
     if (t->tokens && t->options.lora)
-        printf("  adapters of rank %lld beside %lld frozen parameters\n", (long long)t->options.lora, (long long)t->frozen);
+        printf("  adapters of rank %lld beside %lld frozen parameters\n", (long long)t->options.lora,
+               (long long)t->frozen);
     if (!t->tokens)
         printf("  %lld images, %lld parameters\n", (long long)t->samples, (long long)t->parameters);
 }
@@ -34,15 +37,17 @@ static void print_table(const tarn_train_timing *t, const tarn__yardstick *y)
 {
     double speed = speed_of(t);
     print_heading(t);
-    printf("  %-10s %9.3f ms, at least %.3f; %.0f %s/s\n", "step", t->step_ms, t->least_step_ms, rate_of(t), t->tokens ? "tokens" : "images");
+    printf("  %-10s %9.3f ms, at least %.3f; %.0f %s/s\n", "step", t->step_ms, t->least_step_ms, rate_of(t),
+           t->tokens ? "tokens" : "images");
     if (t->is_captured)
         printf("  %-10s   recorded and repeated as a whole; operation by operation its parts take\n", "");
-    printf("  %-10s %9.3f ms\n  %-10s %9.3f ms\n  %-10s %9.3f ms\n  %-10s %9.3f ms\n", "  batch", t->batch_ms, "  forward", t->forward_ms,
-           "  backward", t->backward_ms, "  update", t->update_ms);
+    printf("  %-10s %9.3f ms\n  %-10s %9.3f ms\n  %-10s %9.3f ms\n  %-10s %9.3f ms\n", "  batch", t->batch_ms,
+           "  forward", t->forward_ms, "  backward", t->backward_ms, "  update", t->update_ms);
     printf("  %-10s %9.3f ms for a step\n", "host", t->host_ms);
     printf("  %-10s %9.1f %% of the time busy\n", "device", 100 * t->busy);
     if (!isnan(speed)) {
-        printf("  %-10s %9.2f TFLOP/s, %.3f of a product of %lld rows", "speed", speed / 1e12, speed / y->product, (long long)y->rows);
+        printf("  %-10s %9.2f TFLOP/s, %.3f of a product of %lld rows", "speed", speed / 1e12, speed / y->product,
+               (long long)y->rows);
         printf(isnan(y->peak) ? "\n" : ", %.3f of the stated peak of %.0f\n", speed / y->peak, y->peak / 1e12);
     }
     tarn__print_memory_kinds(&t->memory);

@@ -1,5 +1,6 @@
-/* bench_weights.c: `tarn bench weights`: a row of x, and 128 of them, by the weights of a language model of a billion parameters, as files hold them. One row is
- * held against reading as many bytes: that is what a token costs. Weights lie in more memory than caches have and take turns. */
+/* bench_weights.c: `tarn bench weights`: a row of x, and 128 of them, by the weights of a language model of a billion
+ * parameters, as files hold them. One row is held against reading as many bytes: that is what a token costs. Weights
+ * lie in more memory than caches have and take turns. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,7 +53,9 @@ static bool make_weights(job *work, tarn_dtype dtype, int64_t out, int64_t in, t
 {
     tarn_tensor *some = tarn_cast(tarn_normal(TARN_SHAPE(PATTERN_ROWS, in), 0, 0.02, TARN_F32, device), dtype);
     int64_t bytes = some ? tarn_bytes(some) / PATTERN_ROWS * out : 1;
-    work->sets = (int)(POOL_BYTES / bytes < 1 ? 1 : POOL_BYTES / bytes > LARGEST_SETS ? LARGEST_SETS : POOL_BYTES / bytes);
+    work->sets = (int)(POOL_BYTES / bytes < 1              ? 1
+                       : POOL_BYTES / bytes > LARGEST_SETS ? LARGEST_SETS
+                                                           : POOL_BYTES / bytes);
     tarn_tensor *all = tarn_empty(TARN_SHAPE(work->sets * out, in), dtype, device);
     for (int64_t row = 0; row < work->sets * out && !tarn_failed(); row += PATTERN_ROWS)
         tarn_copy(tarn_slice(all, 0, row, row + PATTERN_ROWS), some);
@@ -109,8 +112,9 @@ static void print_result(const result *r, int64_t bytes, bool json)
 {
     double operations = 2.0 * (double)r->out * (double)r->in * (double)r->rows;
     if (!json) {
-        printf("%-5s %8lld x %-6lld %5lld %10.1f %8.2f %8s %8s %9.1f %7.0f%%\n", tarn_dtype_name(r->dtype), (long long)r->out, (long long)r->in,
-               (long long)r->rows, r->time, (double)bytes / r->time / 1e3, tarn__cell((double)bytes / r->read / 1e3, 2), tarn__cell(r->read / r->time, 2),
+        printf("%-5s %8lld x %-6lld %5lld %10.1f %8.2f %8s %8s %9.1f %7.0f%%\n", tarn_dtype_name(r->dtype),
+               (long long)r->out, (long long)r->in, (long long)r->rows, r->time, (double)bytes / r->time / 1e3,
+               tarn__cell((double)bytes / r->read / 1e3, 2), tarn__cell(r->read / r->time, 2),
                operations / r->time / 1e3, 100 * r->spread);
         fflush(stdout);
         return;
@@ -136,7 +140,8 @@ static bool measure_shape(const tarn__options *options, tarn_dtype dtype, const 
     job *work = calloc(1, sizeof(*work));
     tarn_scope *scope = tarn_scope_open();
     tarn_dtype of_x = dtype == TARN_BF16 ? TARN_BF16 : TARN_F32;
-    bool good = work ? make_weights(work, dtype, shape[0], shape[1], options->device) : tarn_set_error(TARN_ERROR_MEMORY, "no memory for the figures");
+    bool good = work ? make_weights(work, dtype, shape[0], shape[1], options->device)
+                     : tarn_set_error(TARN_ERROR_MEMORY, "no memory for the figures");
     int64_t bytes = good ? tarn_bytes(work->weights[0]) : 0;
     good = good && (work->plain = tarn_zeros(TARN_SHAPE(bytes / 4 * work->sets), TARN_F32, options->device)) != NULL;
     for (int64_t rows = 1; good && rows <= 128; rows += 127) {
@@ -176,14 +181,18 @@ int tarn__bench_weights(const tarn__options *options)
 {
     char name[32];
     if (stranger(options)) {
-        fprintf(stderr, "tarn bench weights: --only: there is no row '%s'; there are q8_0, q4_0, q4_k, q6_k, bf16 and f32\n", stranger(options));
+        fprintf(stderr,
+                "tarn bench weights: --only: there is no row '%s'; there are q8_0, q4_0, q4_k, q6_k, bf16 and f32\n",
+                stranger(options));
         return TARN__MISUSED;
     }
     if (!options->json) {
-        printf("weights on %s, %d threads, median of %lld runs%s; GB/s of the weight's bytes, and of reading as many\n\n",
-               tarn_device_name(options->device, name, sizeof(name)), tarn_threads(), (long long)options->runs,
-               by_processor(options->device) ? ", processor time" : "");
-        tarn__heading("%-5s %8s x %-6s %5s %10s %8s %8s %8s %9s %8s", "dtype", "out", "in", "rows", "us", "GB/s", "read", "of read", "GFLOP/s", "spread");
+        printf(
+            "weights on %s, %d threads, median of %lld runs%s; GB/s of the weight's bytes, and of reading as many\n\n",
+            tarn_device_name(options->device, name, sizeof(name)), tarn_threads(), (long long)options->runs,
+            by_processor(options->device) ? ", processor time" : "");
+        tarn__heading("%-5s %8s x %-6s %5s %10s %8s %8s %8s %9s %8s", "dtype", "out", "in", "rows", "us", "GB/s",
+                      "read", "of read", "GFLOP/s", "spread");
     }
     for (int k = 0; k < DTYPES; k++)
         for (int i = 0; i < SHAPES && is_wanted(options, dtypes[k]); i++)

@@ -29,7 +29,8 @@ static double measure_product(int64_t rows, tarn_dtype dtype, tarn_device device
 {
     tarn_scope *scope = tarn_scope_open();
     tarn__meter *meter = calloc(1, sizeof(*meter));
-    factors f = {tarn_normal(TARN_SHAPE(rows, rows), 0, 1, dtype, device), tarn_normal(TARN_SHAPE(rows, rows), 0, 1, dtype, device)};
+    factors f = {tarn_normal(TARN_SHAPE(rows, rows), 0, 1, dtype, device),
+                 tarn_normal(TARN_SHAPE(rows, rows), 0, 1, dtype, device)};
     bool good = meter && f.a && f.b;
     if (good) {
         *meter = (tarn__meter){.work = run_product, .ctx = &f, .sets = 1};
@@ -43,7 +44,8 @@ static double measure_product(int64_t rows, tarn_dtype dtype, tarn_device device
     return 2e6 * pow((double)rows, 3) / time;
 }
 
-/* Large enough for the device to be at its best, small enough to be done in a moment: also on a CPU by way of OpenCL. */
+/* Large enough for the device to be at its best, small enough to be done in a moment: also on a CPU by way of OpenCL.
+ */
 bool tarn__yardstick_measure(tarn_device device, const char *precision, tarn__yardstick *y)
 {
     tarn__copies copies = {.device = device, .runs = RUNS};
@@ -65,8 +67,9 @@ bool tarn__yardstick_measure(tarn_device device, const char *precision, tarn__ya
 void tarn__print_memory_kinds(const tarn_memory_kinds *m)
 {
     printf("  %-10s %s at most:", "memory", tarn__bytes_text(m->peak));
-    printf(" parameters %s, gradients %s, optimizer %s, activations %s, workspace %s\n", tarn__bytes_text(m->parameters),
-           tarn__bytes_text(m->gradients), tarn__bytes_text(m->state), tarn__bytes_text(m->activations), tarn__bytes_text(m->workspace));
+    printf(" parameters %s, gradients %s, optimizer %s, activations %s, workspace %s\n",
+           tarn__bytes_text(m->parameters), tarn__bytes_text(m->gradients), tarn__bytes_text(m->state),
+           tarn__bytes_text(m->activations), tarn__bytes_text(m->workspace));
 }
 
 void tarn__json_memory_kinds(tarn__json *json, const tarn_memory_kinds *m)

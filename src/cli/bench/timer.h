@@ -1,5 +1,5 @@
-/* timer.h: measuring. A figure is the median of several runs, timed by the device; what is compared is run in turn, so that noise hits all
- * alike. */
+/* timer.h: measuring. A figure is the median of several runs, timed by the device; what is compared is run in turn, so
+ * that noise hits all alike. */
 #ifndef TARN__BENCH_H
 #define TARN__BENCH_H
 
@@ -16,10 +16,10 @@ typedef bool (*tarn__work_fn)(void *ctx, int i);
 typedef struct tarn__meter {
     tarn__work_fn work;
     void *ctx;
-    int sets;      /* how many buffers take turns */
-    double length; /* microseconds that a run of short calls takes about; 0: 4000 */
-    int turns;     /* calls in one run, found by tarn__meter_start() */
-    int runs;      /* figures so far */
+    int sets;                        /* how many buffers take turns */
+    double length;                   /* microseconds that a run of short calls takes about; 0: 4000 */
+    int turns;                       /* calls in one run, found by tarn__meter_start() */
+    int runs;                        /* figures so far */
     double figures[TARN__MOST_RUNS]; /* microseconds a call, one for each run */
 } tarn__meter;
 
@@ -33,7 +33,8 @@ bool tarn__meter_run(tarn__meter *meter, tarn_device device);
 double tarn__meter_median(const tarn__meter *meter);
 double tarn__meter_spread(const tarn__meter *meter);
 
-/* A square product of n rows, in microseconds; NaN where it was not measured: BLAS and the plain loop run on the CPU only. */
+/* A square product of n rows, in microseconds; NaN where it was not measured: BLAS and the plain loop run on the CPU
+ * only. */
 typedef struct tarn__product {
     double tarn, blas, naive;
     double tarn_spread, blas_spread;

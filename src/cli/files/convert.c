@@ -8,8 +8,8 @@
 static void show_progress(int64_t done, int64_t all, const char *name, void *ctx)
 {
     (void)ctx;
-    fprintf(stderr, "\r%3d %% of %s  %-48.48s%s", (int)(all ? 100 * (double)done / (double)all : 100), tarn__bytes_text(all), tarn__shown(name),
-            done == all ? "\n" : "");
+    fprintf(stderr, "\r%3d %% of %s  %-48.48s%s", (int)(all ? 100 * (double)done / (double)all : 100),
+            tarn__bytes_text(all), tarn__shown(name), done == all ? "\n" : "");
 }
 
 static void print_json(const tarn__options *o, const tarn_convert_summary *s)
@@ -33,7 +33,8 @@ static void print_json(const tarn__options *o, const tarn_convert_summary *s)
 
 static void print_summary(const tarn__options *o, const tarn_convert_summary *s)
 {
-    printf("%s: %d tensors, %s instead of %s\n", tarn__shown(o->words[1]), s->tensors, tarn__bytes_text(s->after), tarn__bytes_text(s->before));
+    printf("%s: %d tensors, %s instead of %s\n", tarn__shown(o->words[1]), s->tensors, tarn__bytes_text(s->after),
+           tarn__bytes_text(s->before));
     if (o->type && s->plain)
         printf("%d that are no matrices of weights (norms, biases, positions) are f32\n", s->plain);
     if (s->uneven)
@@ -70,8 +71,10 @@ int tarn__quantize(const tarn__options *options)
     }
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         if (strcmp(options->type, names[i]) == 0)
-            return run("quantize", options, (tarn_convert_options){.quantize = true, .type = tarn_dtype_parse(names[i])});
-    fprintf(stderr, "tarn quantize: --type: '%s' is none of q8_0, q4_0, q4_k, q6_k, f16, bf16 and f32\n", tarn__shown(options->type));
+            return run("quantize", options,
+                       (tarn_convert_options){.quantize = true, .type = tarn_dtype_parse(names[i])});
+    fprintf(stderr, "tarn quantize: --type: '%s' is none of q8_0, q4_0, q4_k, q6_k, f16, bf16 and f32\n",
+            tarn__shown(options->type));
     return TARN__MISUSED;
 }
 

@@ -1,5 +1,5 @@
-/* data.c: `tarn data`: JSON lines as a model would learn from them: how many documents, tokens and rows there are, and the first rows token
- * by token. */
+/* data.c: `tarn data`: JSON lines as a model would learn from them: how many documents, tokens and rows there are, and
+ * the first rows token by token. */
 #include <stdlib.h>
 #include <string.h>
 #include <tarn/model.h>
@@ -20,7 +20,7 @@ typedef struct view {
     int32_t *memory;
 } view;
 
-/* ---- counts ------------------------------------------------------------------------------------------------------------------ */
+/* ---- counts ------------------------------------------------------------------------------------------------------ */
 
 static double filled(const view *v, int split)
 {
@@ -31,13 +31,15 @@ static double filled(const view *v, int split)
 static void print_split(const view *v, int split, const char *name)
 {
     const tarn_chats_counts *c = &v->counts;
-    printf("%-12s %10lld %12lld %12lld %8lld %7.1f %%\n", name, (long long)c->documents[split], (long long)c->tokens[split],
-           (long long)c->answers[split], (long long)c->rows[split], 100 * filled(v, split));
+    printf("%-12s %10lld %12lld %12lld %8lld %7.1f %%\n", name, (long long)c->documents[split],
+           (long long)c->tokens[split], (long long)c->answers[split], (long long)c->rows[split],
+           100 * filled(v, split));
 }
 
 static void print_counts(const view *v)
 {
-    printf("rows of %lld tokens, template: %s\n", (long long)v->context, tarn__shown(v->template_name ? v->template_name : "none"));
+    printf("rows of %lld tokens, template: %s\n", (long long)v->context,
+           tarn__shown(v->template_name ? v->template_name : "none"));
     tarn__heading("%-12s %10s %12s %12s %8s %9s", "", "documents", "tokens", "with loss", "rows", "filled");
     print_split(v, TARN_CHATS_TRAINING, "training");
     if (v->counts.rows[TARN_CHATS_VALIDATION] > 0)
@@ -71,7 +73,7 @@ static void print_counts_json(const view *v)
     tarn__json_end(&json);
 }
 
-/* ---- rows -------------------------------------------------------------------------------------------------------------------- */
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
 
 /* Where the document that begins at a place ends. */
 static int64_t end_of(const view *v, int64_t begin)
@@ -127,8 +129,9 @@ static void print_row(const view *v, int64_t number)
     int64_t end = end_of_row(v), documents = 0;
     for (int64_t at = 0; at < end; at = end_of(v, at))
         documents++;
-    tarn__heading("row %lld: %lld document%s, %lld of %lld tokens, %lld with loss", (long long)number, (long long)documents,
-                  documents == 1 ? "" : "s", (long long)end, (long long)v->context, (long long)losses(v, 0, end));
+    tarn__heading("row %lld: %lld document%s, %lld of %lld tokens, %lld with loss", (long long)number,
+                  (long long)documents, documents == 1 ? "" : "s", (long long)end, (long long)v->context,
+                  (long long)losses(v, 0, end));
     for (int64_t at = 0; at < end; at = end_of(v, at))
         print_document(v, at, end_of(v, at));
 }
@@ -184,7 +187,7 @@ static int print_rows(view *v)
     return TARN__DONE;
 }
 
-/* ---- the command ------------------------------------------------------------------------------------------------------------- */
+/* ---- the command ------------------------------------------------------------------------------------------------- */
 
 static int misuse(const char *sentence)
 {
@@ -210,7 +213,8 @@ static bool find_context(view *v)
     v->context = v->options->context;
     if (v->context > 0)
         return true;
-    tarn_module *model = tarn_model_open(v->options->model, tarn_device_cpu(), &(tarn_model_open_options){.as_stored = true});
+    tarn_module *model =
+        tarn_model_open(v->options->model, tarn_device_cpu(), &(tarn_model_open_options){.as_stored = true});
     bool good = model && tarn_model_facts_of(model, &facts);
     tarn_module_free(model);
     if (good)

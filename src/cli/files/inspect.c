@@ -1,4 +1,5 @@
-/* inspect.c: `tarn inspect`: what a file of tensors holds: its metadata, and name, type, shape and bytes of every tensor. */
+/* inspect.c: `tarn inspect`: what a file of tensors holds: its metadata, and name, type, shape and bytes of every
+ * tensor. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -10,7 +11,7 @@
 
 enum { SHOWN = 6, TEXT_SHOWN = 72 }; /* values of a list, and bytes of a text, that a table shows */
 
-/* ---- texts ----------------------------------------------------------------------------------------------------------------- */
+/* ---- texts ------------------------------------------------------------------------------------------------------- */
 
 /* A text on one line, cut where it is long. */
 static void print_text(const char *text, size_t length)
@@ -30,7 +31,7 @@ static void print_name(const char *name, int width)
     printf("%-*s", width, tarn__shown(name));
 }
 
-/* ---- tensors --------------------------------------------------------------------------------------------------------------- */
+/* ---- tensors ----------------------------------------------------------------------------------------------------- */
 
 /* What both formats say of a tensor. */
 typedef struct row {
@@ -103,9 +104,10 @@ static void print_pair(bool as_json, const char *key, const char *value)
     printf("\n");
 }
 
-/* ---- GGUF ------------------------------------------------------------------------------------------------------------------ */
+/* ---- GGUF -------------------------------------------------------------------------------------------------------- */
 
-/* The numbers of a list, or one of them; NULL where it is of texts or lists, or without memory. The caller frees them. */
+/* The numbers of a list, or one of them; NULL where it is of texts or lists, or without memory. The caller frees them.
+ */
 static double *numbers_of(const tarn_gguf *file, const tarn_gguf_value *v)
 {
     bool is_number = v->element != TARN_GGUF_TEXT && v->element != TARN_GGUF_LIST;
@@ -115,7 +117,8 @@ static double *numbers_of(const tarn_gguf *file, const tarn_gguf_value *v)
         good = tarn_gguf_bool(file, v->key, &one);
         values[0] = one;
     } else if (good) {
-        good = v->type == TARN_GGUF_LIST ? tarn_gguf_reals(file, v->key, values, v->count) : tarn_gguf_real(file, v->key, values);
+        good = v->type == TARN_GGUF_LIST ? tarn_gguf_reals(file, v->key, values, v->count)
+                                         : tarn_gguf_real(file, v->key, values);
     }
     if (good)
         return values;
@@ -243,7 +246,7 @@ static int inspect_gguf(const char *path, bool json)
     return tarn_failed() ? tarn__complain("inspect") : TARN__DONE;
 }
 
-/* ---- safetensors ----------------------------------------------------------------------------------------------------------- */
+/* ---- safetensors ------------------------------------------------------------------------------------------------- */
 
 static void print_safetensors(const tarn_safetensors *file, const char *path, listing *l)
 {
@@ -252,11 +255,14 @@ static void print_safetensors(const tarn_safetensors *file, const char *path, li
     int tensors = tarn_safetensors_count(file);
     if (!l->json)
         tarn__heading("%s: safetensors, %d tensors", tarn__shown(path), tensors);
-    for (int i = 0; i < tarn_safetensors_metadata_count(file) && tarn_safetensors_metadata_at(file, i, &key, &value); i++)
+    for (int i = 0; i < tarn_safetensors_metadata_count(file) && tarn_safetensors_metadata_at(file, i, &key, &value);
+         i++)
         if (l->json || strcmp(key, "tarn.checksum.values") != 0) /* a screen of digits */
             print_pair(l->json, key, value);
     for (int i = 0; i < tensors; i++)
-        l->widest = (int)strlen(tarn_safetensors_name(file, i)) > l->widest ? (int)strlen(tarn_safetensors_name(file, i)) : l->widest;
+        l->widest = (int)strlen(tarn_safetensors_name(file, i)) > l->widest
+                        ? (int)strlen(tarn_safetensors_name(file, i))
+                        : l->widest;
     for (int i = 0; i < tensors && tarn_safetensors_info(file, i, &e); i++)
         print_row(l, &(row){e.name, e.dtype_name, e.shape, e.position, e.bytes});
     print_total(l, path, "safetensors", tensors);
@@ -272,7 +278,7 @@ static int inspect_safetensors(const char *path, bool json)
     return tarn_failed() ? tarn__complain("inspect") : TARN__DONE;
 }
 
-/* ---- folders --------------------------------------------------------------------------------------------------------------- */
+/* ---- folders ----------------------------------------------------------------------------------------------------- */
 
 static bool is_there(const char *path)
 {
@@ -304,7 +310,8 @@ static void print_config(const char *path, const char *name, bool as_json)
 
 static int inspect_folder(const char *folder, bool json)
 {
-    static const char *const names[] = {"model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors"};
+    static const char *const names[] = {"model.safetensors", "model.safetensors.index.json",
+                                        "adapter_model.safetensors"};
     static const char *const configs[] = {"config.json", "adapter_config.json"};
     char path[4096];
     for (int i = 0; i < 2; i++) {
@@ -316,12 +323,14 @@ static int inspect_folder(const char *folder, bool json)
         if (is_there(path))
             return inspect_safetensors(path, json);
     }
-    fprintf(stderr, "tarn inspect: '%s' has no model.safetensors, no model.safetensors.index.json and no adapter_model.safetensors\n",
+    fprintf(stderr,
+            "tarn inspect: '%s' has no model.safetensors, no model.safetensors.index.json and no "
+            "adapter_model.safetensors\n",
             tarn__shown(folder));
     return TARN__FAILED;
 }
 
-/* ---- the command ----------------------------------------------------------------------------------------------------------- */
+/* ---- the command ------------------------------------------------------------------------------------------------- */
 
 /* True when a file begins as GGUF files do, whatever it is called. */
 static bool begins_as_gguf(const char *path)

@@ -14,9 +14,10 @@ static int out_of_memory(void)
     return TARN__FAILED;
 }
 
-/* ---- the tokenizer --------------------------------------------------------------------------------------------------------- */
+/* ---- the tokenizer ----------------------------------------------------------------------------------------------- */
 
-/* The characters of --text, or of all files as they are, or, where they are read for what they say, of their documents. */
+/* The characters of --text, or of all files as they are, or, where they are read for what they say, of their documents.
+ */
 static tarn_tokenizer *make_characters(const tarn__options *o)
 {
     if (o->text)
@@ -27,7 +28,8 @@ static tarn_tokenizer *make_characters(const tarn__options *o)
     int status = TARN__DONE;
     for (int i = 0; status == TARN__DONE && i < o->word_count; i++)
         status = tarn__input_file(&all, "tokenize", o->words[i]);
-    tarn_tokenizer *tokenizer = status == TARN__DONE ? tarn_tokenizer_characters(all.text ? all.text : "", all.length) : NULL;
+    tarn_tokenizer *tokenizer =
+        status == TARN__DONE ? tarn_tokenizer_characters(all.text ? all.text : "", all.length) : NULL;
     free(all.text);
     return tokenizer;
 }
@@ -47,7 +49,7 @@ static tarn_tokenizer *make_tokenizer(const tarn__options *o)
     return tokenizer;
 }
 
-/* ---- text to ids ----------------------------------------------------------------------------------------------------------- */
+/* ---- text to ids ------------------------------------------------------------------------------------------------- */
 
 static void print_ids(const tarn__options *o, const tarn_tokenizer *t, const int32_t *ids, int64_t count)
 {
@@ -64,8 +66,8 @@ static void print_ids(const tarn__options *o, const tarn_tokenizer *t, const int
         putchar('\n');
 }
 
-static void print_ids_json(const tarn__options *o, const tarn_tokenizer *t, const char *name, const int32_t *ids, int64_t count,
-                           size_t bytes)
+static void print_ids_json(const tarn__options *o, const tarn_tokenizer *t, const char *name, const int32_t *ids,
+                           int64_t count, size_t bytes)
 {
     tarn__json json = {stdout, false};
     tarn__json_open(&json, NULL, '{');
@@ -104,7 +106,7 @@ static int encode(const tarn__options *o, const tarn_tokenizer *t, const char *n
     return TARN__DONE;
 }
 
-/* ---- ids to text ----------------------------------------------------------------------------------------------------------- */
+/* ---- ids to text ------------------------------------------------------------------------------------------------- */
 
 static bool is_between(char c)
 {
@@ -166,14 +168,15 @@ static int decode(const tarn__options *o, const tarn_tokenizer *t, const char *n
 /* Every file, --text, or standard input. */
 static int convert(const tarn__options *o, const tarn_tokenizer *t)
 {
-    int (*one)(const tarn__options *, const tarn_tokenizer *, const char *, const char *, size_t) = o->decode ? decode : encode;
+    int (*one)(const tarn__options *, const tarn_tokenizer *, const char *, const char *, size_t) =
+        o->decode ? decode : encode;
     int status = TARN__DONE;
     if (o->text)
         return one(o, t, NULL, o->text, strlen(o->text));
     for (int i = 0; status == TARN__DONE && i < (o->word_count ? o->word_count : 1); i++) {
         tarn__input in = {0};
         status = o->word_count ? tarn__input_file(&in, "tokenize", o->words[i])
-                              : tarn__input_stream(&in, "tokenize", stdin, "standard input");
+                               : tarn__input_stream(&in, "tokenize", stdin, "standard input");
         if (status == TARN__DONE)
             status = one(o, t, o->word_count ? o->words[i] : NULL, in.text ? in.text : "", in.length);
         free(in.text);
@@ -181,7 +184,7 @@ static int convert(const tarn__options *o, const tarn_tokenizer *t)
     return status;
 }
 
-/* ---- preparing ------------------------------------------------------------------------------------------------------------- */
+/* ---- preparing --------------------------------------------------------------------------------------------------- */
 
 static bool show_progress(int64_t done, int64_t all, void *ctx)
 {
@@ -206,8 +209,9 @@ static void print_summary(const tarn__options *o, const tarn_tokenizer *t, const
         tarn__json_whole(&json, "files", s->train_files + s->valid_files);
         tarn__json_end(&json);
     } else if (!o->quiet) {
-        printf("%s: %lld documents, %s: %lld tokens to train on, %lld to judge by, in %d files\n", tarn__shown(o->prepare), (long long)s->documents,
-               tarn__bytes_text(s->bytes), (long long)s->train_tokens, (long long)s->valid_tokens, s->train_files + s->valid_files);
+        printf("%s: %lld documents, %s: %lld tokens to train on, %lld to judge by, in %d files\n",
+               tarn__shown(o->prepare), (long long)s->documents, tarn__bytes_text(s->bytes), (long long)s->train_tokens,
+               (long long)s->valid_tokens, s->train_files + s->valid_files);
     }
 }
 
@@ -228,7 +232,7 @@ static int prepare(const tarn__options *o, const tarn_tokenizer *t)
     return TARN__DONE;
 }
 
-/* ---- the command ----------------------------------------------------------------------------------------------------------- */
+/* ---- the command ------------------------------------------------------------------------------------------------- */
 
 static int misuse(const char *sentence)
 {
@@ -249,7 +253,8 @@ static int check(const tarn__options *o)
     if ((learns || prepares) && o->word_count == 0)
         return misuse("files are missing");
     if (makes && (o->decode || o->pieces || o->special_as_text || o->add_special))
-        return misuse("--decode, --pieces, --special-as-text and --add-special have no place with --train, --out or --prepare");
+        return misuse(
+            "--decode, --pieces, --special-as-text and --add-special have no place with --train, --out or --prepare");
     if ((learns || prepares) && o->text)
         return misuse("--text has no place with --train or --prepare");
     if (o->out && !prepares && o->json)
@@ -257,7 +262,8 @@ static int check(const tarn__options *o)
     if (o->out && !prepares && !learns && (o->text || o->word_count) && strcmp(o->tokenizer, "characters") != 0)
         return misuse("--out writes the tokenizer alone, so --text and files have no place unless it is characters");
     if (!prepares && (o->validation != 0 || o->shard_tokens || o->separator || o->no_separator || o->parse_special))
-        return misuse("--validation, --shard-tokens, --separator, --no-separator and --parse-special belong to --prepare");
+        return misuse(
+            "--validation, --shard-tokens, --separator, --no-separator and --parse-special belong to --prepare");
     if (!(makes && o->word_count) && (o->field || o->json_lines))
         return misuse("--json-lines and --field say how --train, --prepare, and --out of characters read files");
     if (o->decode && (o->pieces || o->special_as_text || o->add_special))
@@ -274,7 +280,8 @@ int tarn__tokenize(const tarn__options *options)
     if (!tokenizer)
         return TARN__FAILED;
     if (options->vocabulary && tarn_tokenizer_count(tokenizer) < options->vocabulary && !options->quiet)
-        fprintf(stderr, "tarn tokenize: the files have no more than %lld tokens to learn\n", (long long)tarn_tokenizer_count(tokenizer));
+        fprintf(stderr, "tarn tokenize: the files have no more than %lld tokens to learn\n",
+                (long long)tarn_tokenizer_count(tokenizer));
     if (options->out && !tarn_tokenizer_save(tokenizer, options->out))
         status = tarn__complain("tokenize");
     if (status == TARN__DONE && options->prepare)

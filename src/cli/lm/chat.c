@@ -1,7 +1,7 @@
 /* chat.c: `tarn chat`: a conversation with a language model, line by line, from a terminal or a pipe.
  *
- * The whole conversation is put together by the model's own template for each answer; the writer finds what it knows of it already, so only what is new is
- * computed. Ctrl-C ends an answer, not the program: what was said so far stays. */
+ * The whole conversation is put together by the model's own template for each answer; the writer finds what it knows of
+ * it already, so only what is new is computed. Ctrl-C ends an answer, not the program: what was said so far stays. */
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -45,7 +45,7 @@ static void interrupt(int number)
     interrupted = 1;
 }
 
-/* ---- what was said --------------------------------------------------------------------------------------------------------- */
+/* ---- what was said ----------------------------------------------------------------------------------------------- */
 
 static int no_memory(chat *c)
 {
@@ -77,7 +77,8 @@ static void unsay(history *h, int first, int count)
     for (int i = first; i < first + count; i++)
         free((void *)(uintptr_t)h->messages[i].content);
     if (count > 0)
-        memmove(h->messages + first, h->messages + first + count, sizeof(*h->messages) * (size_t)(h->count - first - count));
+        memmove(h->messages + first, h->messages + first + count,
+                sizeof(*h->messages) * (size_t)(h->count - first - count));
     h->count -= count;
 }
 
@@ -87,7 +88,7 @@ static int heading_of(const history *h)
     return h->count > 0 && strcmp(h->messages[0].role, "system") == 0;
 }
 
-/* ---- an answer ------------------------------------------------------------------------------------------------------------- */
+/* ---- an answer --------------------------------------------------------------------------------------------------- */
 
 /* The tokens of the conversation up to where the answer begins. NULL with an error. */
 static int32_t *encode(const chat *c, int64_t *count)
@@ -101,7 +102,8 @@ static int complain(chat *c)
     return tarn__complain("chat");
 }
 
-/* Makes room by forgetting the oldest turns, a question and its answer each. NULL: there is none left to forget, or with an error. */
+/* Makes room by forgetting the oldest turns, a question and its answer each. NULL: there is none left to forget, or
+ * with an error. */
 static int32_t *forget(chat *c, int32_t *tokens, int64_t *count)
 {
     int turns = 0, first = heading_of(&c->history);
@@ -113,22 +115,27 @@ static int32_t *forget(chat *c, int32_t *tokens, int64_t *count)
         tokens = encode(c, count);
     }
     if (tokens && turns > 0)
-        fprintf(stderr, "(the context of %lld tokens was full: the oldest %d turn%s forgotten)\n", (long long)c->context, turns,
-                turns > 1 ? "s are" : " is");
+        fprintf(stderr, "(the context of %lld tokens was full: the oldest %d turn%s forgotten)\n",
+                (long long)c->context, turns, turns > 1 ? "s are" : " is");
     return tokens;
 }
 
-/* The conversation does not fit: the last question is taken back. Where turns are forgotten, there is none left but the question. */
+/* The conversation does not fit: the last question is taken back. Where turns are forgotten, there is none left but the
+ * question. */
 static void refuse(chat *c, int64_t count)
 {
-    fprintf(stderr, "tarn chat: the %s %lld tokens, and the context is %lld: there is no room for an answer; the question was left out. %s\n",
+    fprintf(stderr,
+            "tarn chat: the %s %lld tokens, and the context is %lld: there is no room for an answer; the question was "
+            "left out. %s\n",
             c->forgets ? "question alone takes" : "conversation has", (long long)count, (long long)c->context,
-            c->forgets ? "Ask a shorter one, or take a larger --context" : "/reset begins anew; without --no-slide (--on-full refuse) the oldest turns are forgotten");
+            c->forgets ? "Ask a shorter one, or take a larger --context"
+                       : "/reset begins anew; without --no-slide (--on-full refuse) the oldest turns are forgotten");
     unsay(&c->history, c->history.count - 1, 1);
     c->status = c->is_asked ? c->status : TARN__FAILED;
 }
 
-/* How many tokens of the conversation are the system's words, which stay when the window slides; 0: none that could be told apart, or too many. */
+/* How many tokens of the conversation are the system's words, which stay when the window slides; 0: none that could be
+ * told apart, or too many. */
 static int64_t heading_tokens(const chat *c, const int32_t *tokens, int64_t count)
 {
     int64_t length = 0, same = 0;
@@ -146,7 +153,9 @@ static bool begin(chat *c, const int32_t *tokens, int64_t count)
 {
     const tarn__options *o = c->options;
     int64_t left = c->context - count;
-    const tarn_generate_options how = {.tokens = c->forgets ? (o->tokens ? o->tokens : c->context) : o->tokens < left ? o->tokens : 0,
+    const tarn_generate_options how = {.tokens = c->forgets         ? (o->tokens ? o->tokens : c->context)
+                                                 : o->tokens < left ? o->tokens
+                                                                    : 0,
                                        .slide = c->forgets,
                                        .keep = c->forgets ? heading_tokens(c, tokens, count) : 0,
                                        .temperature = o->temperature,
@@ -182,8 +191,9 @@ static char *print_answer(const chat *c, tarn_piece *piece)
     }
     printf("\n");
     if (has_slid)
-        fprintf(stderr, "(the context of %lld tokens was full: the answer went on from its last %lld%s)\n", (long long)c->context,
-                (long long)(c->context / 2), heading_of(&c->history) ? " and the system's words" : "");
+        fprintf(stderr, "(the context of %lld tokens was full: the answer went on from its last %lld%s)\n",
+                (long long)c->context, (long long)(c->context / 2),
+                heading_of(&c->history) ? " and the system's words" : "");
     return text;
 }
 
@@ -194,7 +204,8 @@ static bool listen(chat *c)
     int64_t length = 0;
     char *text = print_answer(c, &piece);
     tarn_writer_stop(c->writer, 0);
-    bool is_full = piece.end == TARN_END_LENGTH && tarn_writer_tokens(c->writer, 0, &length) && !c->forgets && length == c->context;
+    bool is_full = piece.end == TARN_END_LENGTH && tarn_writer_tokens(c->writer, 0, &length) && !c->forgets &&
+                   length == c->context;
     if (is_full)
         fprintf(stderr, "(the context of %lld tokens is full: the answer ends here)\n", (long long)c->context);
     else if (piece.end == TARN_END_LENGTH && c->forgets && !c->options->tokens)
@@ -222,7 +233,7 @@ static void answer(chat *c, const char *question)
     tarn_tokenizer_release(tokens);
 }
 
-/* ---- lines ----------------------------------------------------------------------------------------------------------------- */
+/* ---- lines ------------------------------------------------------------------------------------------------------- */
 
 /* Begins anew, with the same words of the system, or with others. */
 static void reset(chat *c, const char *system)
@@ -243,7 +254,10 @@ static bool command(chat *c, const char *line)
     else if (strncmp(line, "/system", 7) == 0 && (line[7] == ' ' || !line[7]))
         reset(c, line[7] ? line + 8 : "");
     else
-        fprintf(stderr, "%s: there is /reset (begin anew), /system TEXT (begin anew, and tell the model that first) and /exit\n", tarn__shown(line));
+        fprintf(
+            stderr,
+            "%s: there is /reset (begin anew), /system TEXT (begin anew, and tell the model that first) and /exit\n",
+            tarn__shown(line));
     return true;
 }
 
@@ -295,7 +309,7 @@ static void talk(chat *c)
     free(memory.text);
 }
 
-/* ---- all of it ------------------------------------------------------------------------------------------------------------- */
+/* ---- all of it --------------------------------------------------------------------------------------------------- */
 
 static bool open_writer(chat *c)
 {
@@ -309,7 +323,8 @@ static bool open_writer(chat *c)
         return false;
     c->context = o->context ? o->context : facts.context < USUAL_CONTEXT ? facts.context : USUAL_CONTEXT;
     c->stop = tarn_chat_end(c->tokenizer);
-    c->writer = tarn_writer_new(c->model, c->tokenizer, &(tarn_writer_options){.context = c->context, .kv = c->kv, .chunk = o->chunk});
+    c->writer = tarn_writer_new(c->model, c->tokenizer,
+                                &(tarn_writer_options){.context = c->context, .kv = c->kv, .chunk = o->chunk});
     return c->writer != NULL;
 }
 
@@ -332,15 +347,16 @@ static int run(chat *c)
         return no_memory(c);
     catch_interrupts();
     if (c->is_asked)
-        fprintf(stderr, "%s, room for %lld tokens; /reset, /system TEXT, /exit; Ctrl-C ends an answer\n", tarn_chat_name(c->tokenizer),
-                (long long)c->context);
+        fprintf(stderr, "%s, room for %lld tokens; /reset, /system TEXT, /exit; Ctrl-C ends an answer\n",
+                tarn_chat_name(c->tokenizer), (long long)c->context);
     talk(c);
     return c->status;
 }
 
 int tarn__chat(const tarn__options *options)
 {
-    chat c = {.options = options, .is_asked = isatty(STDIN_FILENO), .seed = (uint64_t)options->seed, .status = TARN__DONE};
+    chat c = {
+        .options = options, .is_asked = isatty(STDIN_FILENO), .seed = (uint64_t)options->seed, .status = TARN__DONE};
     const char *on_full = options->on_full ? options->on_full : options->no_slide ? "refuse" : "forget";
     c.forgets = strcmp(on_full, "forget") == 0;
     if (options->no_slide && c.forgets) {

@@ -1,5 +1,6 @@
-/* generate.c: `tarn generate`: a language model goes on with a prompt; what it writes is printed as it comes. The tokenizer lies with the model; with --ids there is
- * none, and numbers take the place of text. Several texts, and JSON, are printed when all are written. */
+/* generate.c: `tarn generate`: a language model goes on with a prompt; what it writes is printed as it comes. The
+ * tokenizer lies with the model; with --ids there is none, and numbers take the place of text. Several texts, and JSON,
+ * are printed when all are written. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -68,7 +69,7 @@ static double seconds(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* ---- remembering ----------------------------------------------------------------------------------------------------------- */
+/* ---- remembering ------------------------------------------------------------------------------------------------- */
 
 static bool remember_token(text *t, const tarn_piece *piece)
 {
@@ -108,7 +109,7 @@ static bool remember(text *t, const tarn_piece *piece)
     return piece->token < 0 || remember_token(t, piece);
 }
 
-/* ---- printing -------------------------------------------------------------------------------------------------------------- */
+/* ---- printing ---------------------------------------------------------------------------------------------------- */
 
 static void print_piece(const writing *w, const tarn_piece *piece)
 {
@@ -168,7 +169,8 @@ static void print_speed(tarn__json *json, const writing *w)
         all += w->texts[i].count;
     double wrote = w->ended - w->first;
     tarn__json_real(json, "first_token_ms", 1e3 * (w->first - w->began), 3);
-    tarn__json_real(json, "tokens_per_second", wrote > 0 && all > w->options->sequences ? (double)(all - w->options->sequences) / wrote : 0, 2);
+    tarn__json_real(json, "tokens_per_second",
+                    wrote > 0 && all > w->options->sequences ? (double)(all - w->options->sequences) / wrote : 0, 2);
 }
 
 static void print_json(const writing *w, int64_t i)
@@ -199,9 +201,10 @@ static void print_json(const writing *w, int64_t i)
     tarn__json_end(&json);
 }
 
-/* ---- writing --------------------------------------------------------------------------------------------------------------- */
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
 
-/* How many tokens to make, at most, and what there must be room for. False with an error: the prompt is too long, or too much is asked for. */
+/* How many tokens to make, at most, and what there must be room for. False with an error: the prompt is too long, or
+ * too much is asked for. */
 static bool plan(const writing *w, int64_t *tokens, int64_t *context)
 {
     const tarn__options *o = w->options;
@@ -214,11 +217,13 @@ static bool plan(const writing *w, int64_t *tokens, int64_t *context)
     *tokens = o->tokens ? o->tokens : left < USUAL ? left : USUAL;
     *context = o->context ? o->context : w->prompt.count + *tokens;
     if (left < 1)
-        return tarn_set_error(TARN_ERROR_SHAPE, "a prompt of %lld tokens leaves no room in the context of %lld", (long long)w->prompt.count,
-                              (long long)most);
+        return tarn_set_error(TARN_ERROR_SHAPE, "a prompt of %lld tokens leaves no room in the context of %lld",
+                              (long long)w->prompt.count, (long long)most);
     if (*tokens > left)
-        return tarn_set_error(TARN_ERROR_SHAPE, "a prompt of %lld tokens and %lld more do not fit into the context of %lld; ask for %lld at most",
-                              (long long)w->prompt.count, (long long)*tokens, (long long)most, (long long)left);
+        return tarn_set_error(
+            TARN_ERROR_SHAPE,
+            "a prompt of %lld tokens and %lld more do not fit into the context of %lld; ask for %lld at most",
+            (long long)w->prompt.count, (long long)*tokens, (long long)most, (long long)left);
     return true;
 }
 
@@ -230,7 +235,8 @@ static bool begin(writing *w)
         return false;
     w->context = context;
     w->writer = tarn_writer_new(
-        w->model, w->tokenizer, &(tarn_writer_options){.sequences = o->sequences, .context = context, .kv = w->kv, .chunk = o->chunk});
+        w->model, w->tokenizer,
+        &(tarn_writer_options){.sequences = o->sequences, .context = context, .kv = w->kv, .chunk = o->chunk});
     for (int64_t i = 0; w->writer && i < o->sequences; i++) {
         const tarn_generate_options how = {.tokens = tokens,
                                            .temperature = o->temperature,
@@ -255,17 +261,21 @@ static bool begin(writing *w)
 /* Says once what happened to a text that is longer than the context. */
 static void tell_context(writing *w, const tarn_piece *piece)
 {
-    bool is_full = w->options->no_slide && piece->end == TARN_END_LENGTH && w->prompt.count + w->texts[piece->sequence].count == w->context;
+    bool is_full = w->options->no_slide && piece->end == TARN_END_LENGTH &&
+                   w->prompt.count + w->texts[piece->sequence].count == w->context;
     if (w->has_slid || !(piece->slid || (is_full && !w->options->tokens)))
         return;
     w->has_slid = true;
     if (is_full)
         fprintf(stderr, "(the context of %lld tokens is full: the text ends here)\n", (long long)w->context);
     else if (w->prompt.count >= w->context)
-        fprintf(stderr, "(the prompt has %lld tokens, and the context %lld: its last %lld count; --no-slide refuses such a prompt)\n",
+        fprintf(stderr,
+                "(the prompt has %lld tokens, and the context %lld: its last %lld count; --no-slide refuses such a "
+                "prompt)\n",
                 (long long)w->prompt.count, (long long)w->context, (long long)(w->context / 2));
     else
-        fprintf(stderr, "%s(the context of %lld tokens is full: the text goes on from its last %lld; --no-slide stops there)\n",
+        fprintf(stderr,
+                "%s(the context of %lld tokens is full: the text goes on from its last %lld; --no-slide stops there)\n",
                 w->streams && isatty(STDERR_FILENO) ? "\n" : "", (long long)w->context, (long long)(w->context / 2));
 }
 

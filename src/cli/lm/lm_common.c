@@ -12,7 +12,8 @@ int tarn__language_options(const char *command, const tarn__options *o, tarn_kv 
         return TARN__MISUSED;
     }
     if (o->gpu_layers && tarn_device_equal(o->device, tarn_device_cpu())) {
-        fprintf(stderr, "tarn %s: --gpu-layers: the model runs on the CPU; name another device with --device\n", command);
+        fprintf(stderr, "tarn %s: --gpu-layers: the model runs on the CPU; name another device with --device\n",
+                command);
         return TARN__MISUSED;
     }
     return TARN__DONE;
@@ -28,7 +29,9 @@ tarn_tokenizer *tarn__language_tokenizer(const tarn__options *o)
 
 tarn_module *tarn__language_model(const tarn__options *o, const tarn_run_weights *weights)
 {
-    tarn_model_open_options how = {.as_stored = o->dtype_count == 0 && !weights->blocks, .device_layers = o->gpu_layers, .blocks = weights->blocks};
+    tarn_model_open_options how = {.as_stored = o->dtype_count == 0 && !weights->blocks,
+                                   .device_layers = o->gpu_layers,
+                                   .blocks = weights->blocks};
     how.dtype = o->dtype_count > 0 ? o->dtypes[0].dtype : TARN_F32;
     tarn_module *model = tarn_model_open(weights->path, o->device, &how);
     if (!model && how.as_stored && tarn_error_code() == TARN_ERROR_DTYPE) {

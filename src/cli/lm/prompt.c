@@ -14,7 +14,8 @@
 
 static int misuse(const char *sentence, const char *text)
 {
-    fprintf(stderr, "tarn generate: %s%s%s%s\n", text ? "--ids: '" : "", text ? tarn__shown(text) : "", text ? "' " : "", sentence);
+    fprintf(stderr, "tarn generate: %s%s%s%s\n", text ? "--ids: '" : "", text ? tarn__shown(text) : "",
+            text ? "' " : "", sentence);
     return TARN__MISUSED;
 }
 
@@ -24,7 +25,7 @@ static int no_memory(void)
     return TARN__FAILED;
 }
 
-/* ---- tokens ---------------------------------------------------------------------------------------------------------------- */
+/* ---- tokens ------------------------------------------------------------------------------------------------------ */
 
 /* "1,2,3" */
 static int read_ids(tarn__prompt *p, const char *text)
@@ -50,11 +51,13 @@ static int read_ids(tarn__prompt *p, const char *text)
     }
 }
 
-/* The tokens of the text; where there are none it begins with the model's own token for that, or after the one that ends texts. */
+/* The tokens of the text; where there are none it begins with the model's own token for that, or after the one that
+ * ends texts. */
 static int encode(tarn__prompt *p, const tarn_tokenizer *tokenizer, const tarn_model_facts *facts)
 {
     int64_t count = 0;
-    int32_t *tokens = tarn_tokenizer_encode(tokenizer, p->text, p->length, &(tarn_encode_options){.add_special = true}, &count);
+    int32_t *tokens =
+        tarn_tokenizer_encode(tokenizer, p->text, p->length, &(tarn_encode_options){.add_special = true}, &count);
     if (!tokens)
         return tarn__complain("generate");
     p->tokens = malloc((size_t)(count + 1) * sizeof(*p->tokens));
@@ -72,7 +75,7 @@ static int encode(tarn__prompt *p, const tarn_tokenizer *tokenizer, const tarn_m
     return TARN__DONE;
 }
 
-/* ---- text ------------------------------------------------------------------------------------------------------------------ */
+/* ---- text -------------------------------------------------------------------------------------------------------- */
 
 static bool append(tarn__prompt *p, size_t *room, const char *bytes, size_t count)
 {
@@ -97,7 +100,8 @@ static int read_stream(tarn__prompt *p, FILE *from, const char *name)
         return no_memory();
     for (size_t count; (count = fread(bytes, 1, sizeof(bytes), from)) > 0;) {
         if (p->length + count > MOST_BYTES) {
-            fprintf(stderr, "tarn generate: '%s' is longer than %d MiB, which a prompt may have at most\n", tarn__shown(name), MOST_BYTES >> 20);
+            fprintf(stderr, "tarn generate: '%s' is longer than %d MiB, which a prompt may have at most\n",
+                    tarn__shown(name), MOST_BYTES >> 20);
             return TARN__FAILED;
         }
         if (!append(p, &room, bytes, count))
@@ -123,11 +127,13 @@ static int read_file(tarn__prompt *p, const char *path)
     return status;
 }
 
-/* True when standard input is a pipe, a socket or a file: somebody put something there. A terminal, /dev/null and a closed one are not. */
+/* True when standard input is a pipe, a socket or a file: somebody put something there. A terminal, /dev/null and a
+ * closed one are not. */
 static bool is_piped(void)
 {
     struct stat about;
-    return fstat(STDIN_FILENO, &about) == 0 && (S_ISFIFO(about.st_mode) || S_ISSOCK(about.st_mode) || S_ISREG(about.st_mode));
+    return fstat(STDIN_FILENO, &about) == 0 &&
+           (S_ISFIFO(about.st_mode) || S_ISSOCK(about.st_mode) || S_ISREG(about.st_mode));
 }
 
 /* True when there is something to read within so many milliseconds; the end counts for nothing. */
@@ -140,17 +146,21 @@ static bool has_input(int wait)
     return poll(&input, 1, wait) > 0 && (input.revents & POLLIN);
 }
 
-/* Where the prompt comes from: a path, "-", or NULL: from words, or from nowhere. A prompt that was given goes before a pipe. */
+/* Where the prompt comes from: a path, "-", or NULL: from words, or from nowhere. A prompt that was given goes before a
+ * pipe. */
 static const char *find_source(const tarn__options *o)
 {
     bool is_given = o->word_count > 1 || o->prompt_file || o->ids;
-    const char *source = o->prompt_file ? o->prompt_file : o->word_count > 1 && strcmp(o->words[1], "-") == 0 ? "-" : NULL;
+    const char *source = o->prompt_file                                       ? o->prompt_file
+                         : o->word_count > 1 && strcmp(o->words[1], "-") == 0 ? "-"
+                                                                              : NULL;
     bool is_read = source && strcmp(source, "-") == 0;
     if (!is_piped() || is_read)
         return source;
     if (is_given) {
         if (has_input(0))
-            fprintf(stderr, "(standard input is ignored: a prompt is given; - in its place, or --prompt-file -, reads it)\n");
+            fprintf(stderr,
+                    "(standard input is ignored: a prompt is given; - in its place, or --prompt-file -, reads it)\n");
         return source;
     }
     if (!has_input(1000) && isatty(STDERR_FILENO))
@@ -158,7 +168,8 @@ static const char *find_source(const tarn__options *o)
     return "-";
 }
 
-int tarn__prompt_read(tarn__prompt *p, const tarn__options *o, const tarn_tokenizer *tokenizer, const tarn_model_facts *facts)
+int tarn__prompt_read(tarn__prompt *p, const tarn__options *o, const tarn_tokenizer *tokenizer,
+                      const tarn_model_facts *facts)
 {
     const char *words = o->word_count > 1 ? o->words[1] : "";
     size_t room = 0;

@@ -1,4 +1,5 @@
-/* demo.c: `tarn demo`: a small GPT learns to write like tarn's own source, which the build put into the program, and then writes some. */
+/* demo.c: `tarn demo`: a small GPT learns to write like tarn's own source, which the build put into the program, and
+ * then writes some. */
 #include "cli/train/demo_text.h"
 
 #include <errno.h>
@@ -29,7 +30,7 @@ static const tarn_train_options recipe = {.model = "gpt2",
                                           .eval_batches = 10,
                                           .log_every = 20};
 
-/* ---- files ----------------------------------------------------------------------------------------------------------------- */
+/* ---- files ------------------------------------------------------------------------------------------------------- */
 
 static int cannot(const char *path)
 {
@@ -67,7 +68,7 @@ static int write_source(const char *path)
     return fclose(file) == 0 && good ? TARN__DONE : cannot(path);
 }
 
-/* ---- writing --------------------------------------------------------------------------------------------------------------- */
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
 
 static bool print_tokens(const tarn_tokenizer *tokenizer, const int32_t *ids, int64_t count)
 {
@@ -85,8 +86,9 @@ static bool go_on(tarn_module *model, const tarn_tokenizer *tokenizer, uint64_t 
 {
     while (count < WRITTEN) {
         int64_t seen = count < CONTEXT / 2 ? count : CONTEXT / 2;
-        int64_t made = tarn_generate(model, ids + count - seen, seen, ids + count,
-                                     &(tarn_generate_options){.tokens = CONTEXT / 2, .temperature = 0.7, .seed = seed + (uint64_t)count});
+        int64_t made = tarn_generate(
+            model, ids + count - seen, seen, ids + count,
+            &(tarn_generate_options){.tokens = CONTEXT / 2, .temperature = 0.7, .seed = seed + (uint64_t)count});
         if (made < 1 || !print_tokens(tokenizer, ids + count, made))
             return false;
         count += made;
@@ -106,7 +108,8 @@ static int write_some(const char *folder, const tarn__options *o)
         memcpy(ids, begin, sizeof(*ids) * (size_t)count);
     tarn_tokenizer_release(begin);
     tarn__heading("what it writes");
-    bool good = begin && print_tokens(tokenizer, ids, count) && go_on(tarn_run_model(run), tokenizer, (uint64_t)o->seed, ids, count);
+    bool good = begin && print_tokens(tokenizer, ids, count) &&
+                go_on(tarn_run_model(run), tokenizer, (uint64_t)o->seed, ids, count);
     printf("\n");
     tarn_run_close(run);
     return good ? TARN__DONE : tarn__complain("demo");
@@ -138,6 +141,7 @@ int tarn__demo(const tarn__options *options)
         return status;
     status = write_some(folder, options);
     if (status == TARN__DONE)
-        printf("\nthe model is in %s: tarn generate %s \"int \"; its curves are in %s/report.html\n", folder, folder, folder);
+        printf("\nthe model is in %s: tarn generate %s \"int \"; its curves are in %s/report.html\n", folder, folder,
+               folder);
     return status;
 }

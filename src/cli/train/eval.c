@@ -37,8 +37,8 @@ static void print_table(const tarn_run *run, const char *data, const findings *f
     printf("  %-16s %8s %8s %9s\n", "class", "samples", "right", "share");
     for (int64_t i = 0; i < tarn_run_classes(run); i++)
         if (f->samples[i])
-            printf("  %-16s %8lld %8lld %7.2f %%\n", tarn__shown(tarn_run_class_name(run, i)), (long long)f->samples[i], (long long)f->right[i],
-                   100.0 * (double)f->right[i] / (double)f->samples[i]);
+            printf("  %-16s %8lld %8lld %7.2f %%\n", tarn__shown(tarn_run_class_name(run, i)), (long long)f->samples[i],
+                   (long long)f->right[i], 100.0 * (double)f->right[i] / (double)f->samples[i]);
     printf("loss %.4f, %.2f %% of %lld right\n", f->all.loss, 100 * f->all.accuracy, (long long)f->all.samples);
 }
 
@@ -53,7 +53,8 @@ static int complain(void)
 static int evaluate(const tarn__options *options, tarn_run *run)
 {
     int64_t classes = tarn_run_classes(run);
-    findings f = {.samples = calloc((size_t)classes, sizeof(int64_t)), .right = calloc((size_t)classes, sizeof(int64_t))};
+    findings f = {.samples = calloc((size_t)classes, sizeof(int64_t)),
+                  .right = calloc((size_t)classes, sizeof(int64_t))};
     int status = TARN__DONE;
     if (!f.samples || !f.right) {
         fprintf(stderr, "tarn eval: out of memory\n");
@@ -72,7 +73,7 @@ static int evaluate(const tarn__options *options, tarn_run *run)
     return status;
 }
 
-/* ---- text ------------------------------------------------------------------------------------------------------------------ */
+/* ---- text -------------------------------------------------------------------------------------------------------- */
 
 enum { TOKENS_AT_ONCE = 16384 };
 
@@ -103,7 +104,8 @@ static int evaluate_text(const tarn__options *options, tarn_run *run)
     if (!tarn_model_facts_of(tarn_run_model(run), &facts))
         return tarn__complain("eval");
     int64_t most = TOKENS_AT_ONCE / facts.context > 0 ? TOKENS_AT_ONCE / facts.context : 1;
-    if (!tarn_run_evaluate_text(run, options->data, options->batch_size < most ? options->batch_size : most, &evaluation))
+    if (!tarn_run_evaluate_text(run, options->data, options->batch_size < most ? options->batch_size : most,
+                                &evaluation))
         return complain();
     print_text(options, run, &evaluation);
     return TARN__DONE;
@@ -118,8 +120,9 @@ int tarn__eval(const tarn__options *options)
     int found = tarn__checkpoint_use("eval", options, &weights);
     if (found != TARN__DONE)
         return found;
-    const tarn_run_open_options how = {
-        .device_layers = options->gpu_layers, .chat_template = options->template_name, .checkpoint = weights.checkpoint};
+    const tarn_run_open_options how = {.device_layers = options->gpu_layers,
+                                       .chat_template = options->template_name,
+                                       .checkpoint = weights.checkpoint};
     tarn_run *run = tarn_run_open_with(options->words[0], options->device, &how);
     if (!run)
         return complain();

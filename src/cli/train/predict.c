@@ -62,7 +62,8 @@ static int predict(const tarn__options *options, tarn_run *run, const char *path
     if (!tarn_run_input(run, &input))
         return tarn__complain("predict");
     if (input.rank != 3 || (input.size[0] != 1 && input.size[0] != 3)) {
-        fprintf(stderr, "tarn predict: the model of '%s' takes no images in grey or colour\n", tarn__shown(options->words[0]));
+        fprintf(stderr, "tarn predict: the model of '%s' takes no images in grey or colour\n",
+                tarn__shown(options->words[0]));
         return TARN__FAILED;
     }
     bool good = load(path, input, &sample) && tarn_run_predict(run, &sample, probability);
@@ -78,11 +79,13 @@ int tarn__predict(const tarn__options *options)
     int status = tarn__checkpoint_use("predict", options, &weights);
     if (status != TARN__DONE)
         return status;
-    tarn_run *run = tarn_run_open_with(options->words[0], options->device, &(tarn_run_open_options){.checkpoint = weights.checkpoint});
+    tarn_run *run = tarn_run_open_with(options->words[0], options->device,
+                                       &(tarn_run_open_options){.checkpoint = weights.checkpoint});
     if (!run)
         return tarn__complain("predict");
     if (tarn_run_is_text(run)) {
-        fprintf(stderr, "tarn predict: '%s' holds a language model, which has no classes; let it write with tarn generate\n",
+        fprintf(stderr,
+                "tarn predict: '%s' holds a language model, which has no classes; let it write with tarn generate\n",
                 tarn__shown(options->words[0]));
         tarn_run_close(run);
         return TARN__FAILED;

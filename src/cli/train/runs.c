@@ -5,7 +5,7 @@
 
 #include "cli/cli.h"
 
-/* ---- as JSON --------------------------------------------------------------------------------------------------------------- */
+/* ---- as JSON ----------------------------------------------------------------------------------------------------- */
 
 static void print_json(const tarn_logged_run *r, void *ctx)
 {
@@ -38,7 +38,7 @@ static void print_json(const tarn_logged_run *r, void *ctx)
     tarn__json_end(&json);
 }
 
-/* ---- as a table ------------------------------------------------------------------------------------------------------------ */
+/* ---- as a table -------------------------------------------------------------------------------------------------- */
 
 enum { COLUMNS = 12, LONGEST = 64 };
 
@@ -58,12 +58,14 @@ typedef struct sheet {
 static void short_data(const char *data, char *text)
 {
     const char *colon = strchr(data, ':'), *slash = strrchr(data, '/');
-    snprintf(text, LONGEST, "%.*s%s", (int)(colon && slash ? colon + 1 - data : 0), data, colon && slash ? slash + 1 : data);
+    snprintf(text, LONGEST, "%.*s%s", (int)(colon && slash ? colon + 1 - data : 0), data,
+             colon && slash ? slash + 1 : data);
 }
 
 static void number(double value, int digits, char *text)
 {
-    snprintf(text, LONGEST, fabs(value) < 1e7 ? "%.*f" : "%.*g", digits, value); /* a run that went astray makes no column wide */
+    /* a run that went astray makes no column wide */
+    snprintf(text, LONGEST, fabs(value) < 1e7 ? "%.*f" : "%.*g", digits, value);
     if (value != value)
         strcpy(text, "-");
 }
@@ -115,7 +117,11 @@ static void print_sheet(const sheet *s)
             width[k] = most(width[k], (int)strlen(tarn__shown(s->row[i][k])));
     for (int i = 0; i < s->rows; i++)
         for (int k = 0; k < COLUMNS; k++)
-            printf("%*s%s", to_the_right[k] ? width[k] : k + 1 < COLUMNS ? -width[k] : 0, tarn__shown(s->row[i][k]), k + 1 < COLUMNS ? "  " : "\n");
+            printf("%*s%s",
+                   to_the_right[k]   ? width[k]
+                   : k + 1 < COLUMNS ? -width[k]
+                                     : 0,
+                   tarn__shown(s->row[i][k]), k + 1 < COLUMNS ? "  " : "\n");
 }
 
 int tarn__runs(const tarn__options *options)

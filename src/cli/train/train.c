@@ -19,7 +19,8 @@
 static tarn_trainer *running;
 static volatile sig_atomic_t is_drawn;
 
-/* What follows the run on a terminal begins a line. A terminal that takes no more does not keep the program: the next signal ends it. */
+/* What follows the run on a terminal begins a line. A terminal that takes no more does not keep the program: the next
+ * signal ends it. */
 static void end_now(int number)
 {
     sigset_t all;
@@ -33,7 +34,8 @@ static void end_now(int number)
     raise(number);
 }
 
-/* The first signal saves and stops; a second one ends the program as ever, but for one that comes with the first: programs that end others tell them, and their group. */
+/* The first signal saves and stops; a second one ends the program as ever, but for one that comes with the first:
+ * programs that end others tell them, and their group. */
 static void stop(int number)
 {
     static volatile sig_atomic_t is_stopping;
@@ -45,7 +47,8 @@ static void stop(int number)
         is_stopping = 1;
         tarn_trainer_stop(running);
         tarn__progress_stopping();
-    } else if ((double)(now.tv_sec - first.tv_sec) + (double)(now.tv_nsec - first.tv_nsec) * 1e-9 > (number == SIGINT ? ONE_KEY : ONE_REQUEST)) {
+    } else if ((double)(now.tv_sec - first.tv_sec) + (double)(now.tv_nsec - first.tv_nsec) * 1e-9 >
+               (number == SIGINT ? ONE_KEY : ONE_REQUEST)) {
         end_now(number);
     }
 }
@@ -58,7 +61,7 @@ static void catch_signals(void)
     sigaction(SIGTERM, &action, NULL);
 }
 
-/* ---- the end --------------------------------------------------------------------------------------------------------------- */
+/* ---- the end ----------------------------------------------------------------------------------------------------- */
 
 /* A run that reached its end has written what --merge asks for. */
 static bool is_merged(const tarn_train_plan *p, const tarn_train_result *r)
@@ -99,15 +102,17 @@ static void print_end(const tarn_train_plan *p, const tarn_train_result *r, cons
         printf("stopped after step %lld; everything is saved; go on with: tarn train --resume %s\n", (long long)r->step,
                tarn__shown(p->folder));
     else if (r->end == TARN_TRAIN_PATIENCE)
-        printf("ended early after step %lld: no better evaluation for %lld times\n", (long long)r->step, (long long)p->options.patience);
+        printf("ended early after step %lld: no better evaluation for %lld times\n", (long long)r->step,
+               (long long)p->options.patience);
     if (r->best_step && p->is_text)
-        printf("best: validation loss %.4f, after step %lld; %.1f s in all\n", r->best_loss, (long long)r->best_step, r->seconds);
+        printf("best: validation loss %.4f, after step %lld; %.1f s in all\n", r->best_loss, (long long)r->best_step,
+               r->seconds);
     else if (r->best_step)
-        printf("best: %.2f %% right, validation loss %.4f, after step %lld; %.1f s in all\n", 100 * r->best_accuracy, r->best_loss,
-               (long long)r->best_step, r->seconds);
+        printf("best: %.2f %% right, validation loss %.4f, after step %lld; %.1f s in all\n", 100 * r->best_accuracy,
+               r->best_loss, (long long)r->best_step, r->seconds);
     if (is_merged(p, r))
-        printf("merged: %s/%s, from the best weights, step %lld\n", p->folder, strcmp(p->options.merge, "gguf") == 0 ? "merged.gguf" : "merged",
-               (long long)r->best_step);
+        printf("merged: %s/%s, from the best weights, step %lld\n", p->folder,
+               strcmp(p->options.merge, "gguf") == 0 ? "merged.gguf" : "merged", (long long)r->best_step);
 }
 
 /* Options that do not fit together or name nothing are misuse; a disk or a device that fails is not. */
@@ -137,7 +142,8 @@ static void show_plan(const tarn__options *options, const tarn_train_plan *plan)
     if (options->json)
         tarn__train_plan_print_json(plan);
     else
-        tarn__train_plan_print(plan, strcmp(options->train.device, "auto") == 0 || (!options->resume && !options->train.device[0]));
+        tarn__train_plan_print(plan, strcmp(options->train.device, "auto") == 0 ||
+                                         (!options->resume && !options->train.device[0]));
     tarn__progress_resume();
 }
 
@@ -183,11 +189,15 @@ static int run(const tarn__options *options, tarn_trainer *trainer)
 int tarn__train(const tarn__options *options)
 {
     if (options->resume && options->word_count) {
-        fprintf(stderr, "tarn train: --resume takes its configuration from the run; leave out '%s'\n", tarn__shown(options->words[0]));
+        fprintf(stderr, "tarn train: --resume takes its configuration from the run; leave out '%s'\n",
+                tarn__shown(options->words[0]));
         return TARN__MISUSED;
     }
     if (options->resume && options->zero) {
-        fprintf(stderr, "tarn train: %s: 0 is no change: with --resume a run keeps what it has; give another value, or begin a new run\n", options->zero);
+        fprintf(stderr,
+                "tarn train: %s: 0 is no change: with --resume a run keeps what it has; give another value, or begin a "
+                "new run\n",
+                options->zero);
         return TARN__MISUSED;
     }
     if (options->profile_steps && !options->profile) {

@@ -1,4 +1,5 @@
-/* train_memory.c: memory in `tarn train`: the plan's lines, the refusal of a run that does not fit, and what helps one that ran out of it. */
+/* train_memory.c: memory in `tarn train`: the plan's lines, the refusal of a run that does not fit, and what helps one
+ * that ran out of it. */
 #include "cli/train/train_memory.h"
 
 #include <stdio.h>
@@ -26,7 +27,8 @@ static void print_fits(FILE *to, const tarn_train_plan *p, const char *indent)
 {
     char text[128];
     for (int i = 0; i < p->fit_count; i++)
-        fprintf(to, "%s  %-34s %10s\n", indent, flags_of(p->fits[i].settings, text), tarn__bytes_text(p->fits[i].memory_needed));
+        fprintf(to, "%s  %-34s %10s\n", indent, flags_of(p->fits[i].settings, text),
+                tarn__bytes_text(p->fits[i].memory_needed));
 }
 
 void tarn__print_memory(FILE *to, const tarn_train_plan *p)
@@ -39,8 +41,9 @@ void tarn__print_memory(FILE *to, const tarn_train_plan *p)
     fprintf(to, "%s of activations\n", tarn__bytes_text(p->activation_bytes));
     if (!p->memory_free || p->memory_needed <= p->memory_free)
         return;
-    fprintf(to, "              %s fit: %s more than is free%s\n", p->memory_min > p->memory_free ? "does not" : "may not",
-           tarn__bytes_text(p->memory_needed - p->memory_free), p->fit_count ? "; would fit:" : "");
+    fprintf(to, "              %s fit: %s more than is free%s\n",
+            p->memory_min > p->memory_free ? "does not" : "may not",
+            tarn__bytes_text(p->memory_needed - p->memory_free), p->fit_count ? "; would fit:" : "");
     print_fits(to, p, "              ");
 }
 

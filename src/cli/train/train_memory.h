@@ -8,10 +8,12 @@
 /* The lines of a plan: what is needed and free, what it is for, and where that is too much, settings that would fit. */
 void tarn__print_memory(FILE *to, const tarn_train_plan *plan);
 
-/* Prints the pending error of a run that did not start for want of memory, with its options as flags, and clears it. Returns the status to exit with. */
+/* Prints the pending error of a run that did not start for want of memory, with its options as flags, and clears it.
+ * Returns the status to exit with. */
 int tarn__refuse_memory(void);
 
-/* Adds to the pending error of a run that ran out of memory what would help, prints both and clears it. Returns the status to exit with. */
+/* Adds to the pending error of a run that ran out of memory what would help, prints both and clears it. Returns the
+ * status to exit with. */
 int tarn__out_of_memory(const tarn_train_plan *plan);
 
 #endif

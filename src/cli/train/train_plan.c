@@ -21,11 +21,14 @@ static const char *shape_text(tarn_shape shape, char *text, size_t size)
 
 static void print_chats(FILE *to, const tarn_train_plan *p)
 {
-    fprintf(to, "  data        %s: %lld documents to train on (%lld tokens, %lld of them learnt, in %lld rows), %lld to judge by\n", tarn__shown(p->options.data),
-           (long long)p->training_documents, (long long)p->training_tokens, (long long)p->answer_tokens, (long long)p->training_samples,
-           (long long)p->validation_documents);
+    fprintf(to,
+            "  data        %s: %lld documents to train on (%lld tokens, %lld of them learnt, in %lld rows), %lld to "
+            "judge by\n",
+            tarn__shown(p->options.data), (long long)p->training_documents, (long long)p->training_tokens,
+            (long long)p->answer_tokens, (long long)p->training_samples, (long long)p->validation_documents);
     if (p->documents_cut)
-        fprintf(to, "              %lld documents were longer than the context, and cut\n", (long long)p->documents_cut);
+        fprintf(to, "              %lld documents were longer than the context, and cut\n",
+                (long long)p->documents_cut);
 }
 
 static void print_data(FILE *to, const tarn_train_plan *p)
@@ -33,21 +36,21 @@ static void print_data(FILE *to, const tarn_train_plan *p)
     char shape[80];
     const tarn_train_options *o = &p->options;
     if (!p->is_text) {
-        fprintf(to, "  data        %s: %lld samples of %s to train on, %lld to judge by, %lld classes\n", tarn__shown(o->data),
-               (long long)p->training_samples, shape_text(p->input, shape, sizeof(shape)), (long long)p->validation_samples,
-               (long long)p->classes);
+        fprintf(to, "  data        %s: %lld samples of %s to train on, %lld to judge by, %lld classes\n",
+                tarn__shown(o->data), (long long)p->training_samples, shape_text(p->input, shape, sizeof(shape)),
+                (long long)p->validation_samples, (long long)p->classes);
         return;
     }
     if (p->is_chats)
         print_chats(to, p);
     else
-        fprintf(to, "  data        %s: %lld tokens to train on, %lld to judge by\n", tarn__shown(o->data), (long long)p->training_tokens,
-               (long long)p->validation_tokens);
+        fprintf(to, "  data        %s: %lld tokens to train on, %lld to judge by\n", tarn__shown(o->data),
+                (long long)p->training_tokens, (long long)p->validation_tokens);
     fprintf(to, "  model       %lld layers, %lld heads", (long long)o->layers, (long long)o->heads);
     if (o->kv_heads != o->heads)
         fprintf(to, " (of keys %lld)", (long long)o->kv_heads);
-    fprintf(to, ", width %lld, context %lld, vocabulary %lld, inner %lld, dropout %g\n", (long long)o->width, (long long)o->context,
-           (long long)p->classes, (long long)o->inner, o->dropout);
+    fprintf(to, ", width %lld, context %lld, vocabulary %lld, inner %lld, dropout %g\n", (long long)o->width,
+            (long long)o->context, (long long)p->classes, (long long)o->inner, o->dropout);
     if (p->chosen[0])
         fprintf(to, "              chosen %s\n", p->chosen);
 }
@@ -56,8 +59,8 @@ static void print_steps(FILE *to, const tarn_train_plan *p)
 {
     const tarn_train_options *o = &p->options;
     int64_t batch = p->is_text || o->batch_size < p->training_samples ? o->batch_size : p->training_samples;
-    fprintf(to, "  steps       %lld to %lld, %lld %s in each, %lld in an epoch\n", (long long)p->first_step, (long long)p->steps,
-           (long long)batch, p->is_text ? "windows" : "samples", (long long)p->steps_in_epoch);
+    fprintf(to, "  steps       %lld to %lld, %lld %s in each, %lld in an epoch\n", (long long)p->first_step,
+            (long long)p->steps, (long long)batch, p->is_text ? "windows" : "samples", (long long)p->steps_in_epoch);
     if (p->is_text && o->micro_batch < batch)
         fprintf(to, "              %lld at a time, gradients added up\n", (long long)o->micro_batch);
     if (p->captures)
@@ -71,28 +74,30 @@ static void print_rate(FILE *to, const tarn_train_options *o)
     if (strcmp(o->schedule, "step") != 0)
         fprintf(to, "%s\n", o->schedule);
     else
-        fprintf(to, "times %g every %lld %s\n", o->drop_factor, (long long)(o->drop_every ? o->drop_every : o->drop_epochs),
-               o->drop_every ? "steps" : "epochs");
+        fprintf(to, "times %g every %lld %s\n", o->drop_factor,
+                (long long)(o->drop_every ? o->drop_every : o->drop_epochs), o->drop_every ? "steps" : "epochs");
 }
 
 /* Where the weights come from, and what becomes of them. */
 static void print_base(FILE *to, const tarn_train_options *o)
 {
     if (o->base[0])
-        fprintf(to, "  weights     %s%s%s\n", tarn__shown(o->base), o->quantize[0] ? ", linear layers as " : "", o->quantize);
+        fprintf(to, "  weights     %s%s%s\n", tarn__shown(o->base), o->quantize[0] ? ", linear layers as " : "",
+                o->quantize);
     if (o->lora)
-        fprintf(to, "  adapters    rank %lld, alpha %g, dropout %g, in %s\n", (long long)o->lora, o->lora_alpha, o->lora_dropout,
-               o->lora_targets[0] ? o->lora_targets : "all linear layers but the head");
+        fprintf(to, "  adapters    rank %lld, alpha %g, dropout %g, in %s\n", (long long)o->lora, o->lora_alpha,
+                o->lora_dropout, o->lora_targets[0] ? o->lora_targets : "all linear layers but the head");
 }
 
-/* "; taken by auto (cuda, opencl missing)": backends that auto would have preferred. `tarn info` has the reasons. Without CUDA a GPU of another maker
- * lacks nothing. */
+/* "; taken by auto (cuda, opencl missing)": backends that auto would have preferred. `tarn info` has the reasons.
+ * Without CUDA a GPU of another maker lacks nothing. */
 static void print_choice(FILE *to, const tarn_device_info *info)
 {
     bool on_cpu = strcmp(info->name, "cpu") == 0, is_nvidia = strstr(info->vendor, "NVIDIA") != NULL;
-    bool no_cuda = (on_cpu || is_nvidia) && tarn_backend_missing("cuda")[0], no_opencl = on_cpu && tarn_backend_missing("opencl")[0];
-    fprintf(to, "; taken by auto%s%s%s%s%s", no_cuda || no_opencl ? " (" : "", no_cuda ? "cuda" : "", no_cuda && no_opencl ? ", " : "",
-           no_opencl ? "opencl" : "", no_cuda || no_opencl ? " missing)" : "");
+    bool no_cuda = (on_cpu || is_nvidia) && tarn_backend_missing("cuda")[0],
+         no_opencl = on_cpu && tarn_backend_missing("opencl")[0];
+    fprintf(to, "; taken by auto%s%s%s%s%s", no_cuda || no_opencl ? " (" : "", no_cuda ? "cuda" : "",
+            no_cuda && no_opencl ? ", " : "", no_opencl ? "opencl" : "", no_cuda || no_opencl ? " missing)" : "");
 }
 
 static void print_lines(FILE *to, const tarn_train_plan *p, bool is_auto)
@@ -119,7 +124,11 @@ void tarn__train_plan_print(const tarn_train_plan *p, bool is_auto)
     char *text = NULL;
     size_t length;
     FILE *lines = open_memstream(&text, &length);
-    tarn__heading("%s %s", p->first_step ? "going on with" : p->options.base[0] ? "fine-tuning" : "training", p->options.model);
+    tarn__heading("%s %s",
+                  p->first_step        ? "going on with"
+                  : p->options.base[0] ? "fine-tuning"
+                                       : "training",
+                  p->options.model);
     if (lines) {
         print_lines(lines, p, is_auto);
         fclose(lines);

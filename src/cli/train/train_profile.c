@@ -3,8 +3,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "cli/messages.h"
 #include "cli/bench/yardstick.h"
+#include "cli/messages.h"
 
 enum { MOST_ROWS = 512, PRINTED = 24 };
 
@@ -41,22 +41,25 @@ static const char *function_of(const tarn_profile_row *row)
     return row->function ? row->function : "";
 }
 
-/* ---- the table ------------------------------------------------------------------------------------------------------------- */
+/* ---- the table --------------------------------------------------------------------------------------------------- */
 
 static void print_row(const report *r, const tarn_profile_row *row)
 {
     double seconds = row->device_microseconds / 1e6;
     bool is_known = seconds > 0;
-    printf("  %-20.20s %-20.20s %-8s %7.0f %10.3f %6.1f %% %9s %9s %9s\n", function_of(row), row->name, direction_of(row),
-           (double)row->calls / r->steps, ms_of(r, row->device_microseconds), 100 * row->device_microseconds / r->sum.microseconds,
+    printf("  %-20.20s %-20.20s %-8s %7.0f %10.3f %6.1f %% %9s %9s %9s\n", function_of(row), row->name,
+           direction_of(row), (double)row->calls / r->steps, ms_of(r, row->device_microseconds),
+           100 * row->device_microseconds / r->sum.microseconds,
            tarn__cell(is_known ? row->bytes / seconds / 1e9 : (double)NAN, 0),
-           tarn__cell(is_known && row->operations > 0 ? row->operations / seconds / 1e12 : (double)NAN, 2), tarn__cell(of_roofline(r, row), 2));
+           tarn__cell(is_known && row->operations > 0 ? row->operations / seconds / 1e12 : (double)NAN, 2),
+           tarn__cell(of_roofline(r, row), 2));
 }
 
 static void print_rows(const report *r)
 {
     tarn_profile_row others = {.name = "", .function = "others"};
-    tarn__heading("  %-20s %-20s %-8s %7s %10s %8s %9s %9s %9s", "operation", "kernel", "", "calls", "ms", "share", "GB/s", "TFLOP/s", "roofline");
+    tarn__heading("  %-20s %-20s %-8s %7s %10s %8s %9s %9s %9s", "operation", "kernel", "", "calls", "ms", "share",
+                  "GB/s", "TFLOP/s", "roofline");
     for (int64_t i = 0; i < r->rows; i++) {
         const tarn_profile_row *row = &r->row[i];
         if (row->kind == TARN_PROFILE_WAIT || !(row->device_microseconds > 0))
@@ -69,32 +72,34 @@ static void print_rows(const report *r)
         others.device_microseconds += row->device_microseconds;
     }
     if (others.calls)
-        printf("  %-50s %7.0f %10.3f %6.1f %%\n", "others", (double)others.calls / r->steps, ms_of(r, others.device_microseconds),
-               100 * others.device_microseconds / r->sum.microseconds);
+        printf("  %-50s %7.0f %10.3f %6.1f %%\n", "others", (double)others.calls / r->steps,
+               ms_of(r, others.device_microseconds), 100 * others.device_microseconds / r->sum.microseconds);
 }
 
 static void print_table(const report *r, const tarn_train_plan *plan)
 {
-    tarn__heading("profile of %.0f steps: %.3f ms each, the device busy for %.1f %%", r->steps, ms_of(r, r->sum.microseconds), 100 * r->sum.busy);
+    tarn__heading("profile of %.0f steps: %.3f ms each, the device busy for %.1f %%", r->steps,
+                  ms_of(r, r->sum.microseconds), 100 * r->sum.busy);
     for (int i = 0; i < TARN_PARTS; i++)
         if (r->sum.part[i] > 0)
-            printf("  %-20s %10.3f ms %6.1f %%\n", tarn_profile_part_name((tarn_profile_part)i), ms_of(r, r->sum.part[i] * r->sum.microseconds),
-                   100 * r->sum.part[i]);
+            printf("  %-20s %10.3f ms %6.1f %%\n", tarn_profile_part_name((tarn_profile_part)i),
+                   ms_of(r, r->sum.part[i] * r->sum.microseconds), 100 * r->sum.part[i]);
     print_rows(r);
-    printf("  %-10s a copy moves %s GB/s, a product of %lld rows reaches %s TFLOP/s\n", "roofline", tarn__cell(r->yardstick.copy / 1e9, 0),
-           (long long)r->yardstick.rows, tarn__cell(r->yardstick.product / 1e12, 2));
+    printf("  %-10s a copy moves %s GB/s, a product of %lld rows reaches %s TFLOP/s\n", "roofline",
+           tarn__cell(r->yardstick.copy / 1e9, 0), (long long)r->yardstick.rows,
+           tarn__cell(r->yardstick.product / 1e12, 2));
     tarn__print_memory_kinds(&r->memory);
     if (r->sum.lost)
         printf("  %lld records were lost: look at fewer steps\n", (long long)r->sum.lost);
     printf("  %-10s %s/trace.json, for chrome://tracing or ui.perfetto.dev\n", "trace", tarn__shown(plan->folder));
 }
 
-/* ---- profile.json ---------------------------------------------------------------------------------------------------------- */
+/* ---- profile.json ------------------------------------------------------------------------------------------------ */
 
 static void write_row(tarn__json *json, const report *r, const tarn_profile_row *row)
 {
-    static const char *const kinds[TARN_PROFILE_KINDS] = {"matmul", "convolution", "attention", "kernel", "captured step",
-                                                          "copy",   "loader copy", "wait",      "span"};
+    static const char *const kinds[TARN_PROFILE_KINDS] = {
+        "matmul", "convolution", "attention", "kernel", "captured step", "copy", "loader copy", "wait", "span"};
     tarn__json_open(json, NULL, '{');
     tarn__json_text(json, "operation", row->function);
     tarn__json_text(json, "name", row->name);
@@ -163,7 +168,8 @@ static void measure_beside(report *r, const tarn_train_plan *plan)
     if (tarn__yardstick_measure(tarn_device_parse(plan->device), plan->options.precision, &r->yardstick))
         return;
     char why[TARN__SENTENCE_ROOM];
-    fprintf(stderr, "tarn train: the device's speed could not be measured: %s\n", tarn__error_sentence("train", why, sizeof(why)));
+    fprintf(stderr, "tarn train: the device's speed could not be measured: %s\n",
+            tarn__error_sentence("train", why, sizeof(why)));
 }
 
 int tarn__train_profile(const tarn_train_plan *plan, int64_t steps, bool prints)
@@ -173,7 +179,8 @@ int tarn__train_profile(const tarn_train_plan *plan, int64_t steps, bool prints)
         fprintf(stderr, "tarn train: the run ended before a profile could be taken\n");
         return TARN__FAILED;
     }
-    r = (report){.steps = (double)steps, .yardstick = {.product = (double)NAN, .copy = (double)NAN, .peak = (double)NAN}};
+    r = (report){.steps = (double)steps,
+                 .yardstick = {.product = (double)NAN, .copy = (double)NAN, .peak = (double)NAN}};
     r.memory = tarn_memory_kinds_of(tarn_device_parse(plan->device)); /* before the yardstick takes its own */
     if (!tarn_profile_summarize(&r.sum, r.row, MOST_ROWS))
         return tarn__complain("train");

@@ -1,4 +1,5 @@
-/* train_progress.c: how a training run goes, as it is shown: a line that is written over on a terminal, lines in a pipe, or objects. */
+/* train_progress.c: how a training run goes, as it is shown: a line that is written over on a terminal, lines in a
+ * pipe, or objects. */
 #include "cli/train_show.h"
 
 #include <math.h>
@@ -93,16 +94,17 @@ static void print_report(const tarn_train_report *r)
     if (!r->is_text)
         snprintf(right, sizeof(right), "  %.2f %% right", 100 * r->accuracy);
     if (r->kind == TARN_REPORT_EVALUATION) {
-        printf("step %lld  epoch %lld of %lld  validation loss %.4f%s%s\n", (long long)r->step, (long long)r->epoch, (long long)r->epochs, r->loss,
-               right, r->is_best ? "  (best)" : "");
+        printf("step %lld  epoch %lld of %lld  validation loss %.4f%s%s\n", (long long)r->step, (long long)r->epoch,
+               (long long)r->epochs, r->loss, right, r->is_best ? "  (best)" : "");
         return;
     }
     if (r->is_text)
         add(&known, "  norm %.3f", r->gradient_norm);
     add(&known, "  %.0f %s/s", speed_of(r), r->unit);
     add_known(&known, r);
-    printf("step %lld of %lld  epoch %lld of %lld  loss %.4f%s  lr %.3g%s  %s left\n", (long long)r->step, (long long)r->steps, (long long)r->epoch,
-           (long long)r->epochs, r->loss, right, r->lr, known.at, tarn__time_text(r->seconds_left, left));
+    printf("step %lld of %lld  epoch %lld of %lld  loss %.4f%s  lr %.3g%s  %s left\n", (long long)r->step,
+           (long long)r->steps, (long long)r->epoch, (long long)r->epochs, r->loss, right, r->lr, known.at,
+           tarn__time_text(r->seconds_left, left));
 }
 
 void tarn__train_show(const tarn_train_report *r, void *ctx)

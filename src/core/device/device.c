@@ -1,5 +1,5 @@
-/* device.c: the registry of backends: the CPU's is linked in, others are looked for when their name is first used. A slot, once filled,
- * never changes, so reading a loaded slot needs no lock. */
+/* device.c: the registry of backends: the CPU's is linked in, others are looked for when their name is first used. A
+ * slot, once filled, never changes, so reading a loaded slot needs no lock. */
 #include "core/device/device.h"
 
 #include <pthread.h>
@@ -31,7 +31,8 @@ static _Atomic int fallback_mode = -1; /* -1: the environment has not been asked
 bool tarn_set_backend_path(const char *folders)
 {
     if (!folders || strlen(folders) >= sizeof(search_path))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "set_backend_path: %s", folders ? "the list is too long" : "the list is NULL");
+        return tarn__raise(TARN_ERROR_ARGUMENT, "set_backend_path: %s",
+                           folders ? "the list is too long" : "the list is NULL");
     pthread_mutex_lock(&lock);
     snprintf(search_path, sizeof(search_path), "%s", folders);
     search_path_set = true;
@@ -75,8 +76,9 @@ static bool open_backend(struct slot *slot, const char *path)
         return false;
     }
     if (backend->kernels_hash != host.kernels_hash) {
-        snprintf(slot->why, sizeof(slot->why), "%s is of version %s with another kernel list than this library's %s; install both together",
-                 path, backend->version, tarn_version());
+        snprintf(slot->why, sizeof(slot->why),
+                 "%s is of version %s with another kernel list than this library's %s; install both together", path,
+                 backend->version, tarn_version());
         return false;
     }
     atomic_store_explicit(&slot->table, backend, memory_order_release);
@@ -86,8 +88,8 @@ static bool open_backend(struct slot *slot, const char *path)
     }
     slot->state = PRESENT;
     atomic_store_explicit(&slot->backend, backend, memory_order_release);
-    tarn__log(TARN_LOG_INFO, "backend %s %s: %d device%s, from %s", backend->name, backend->version, backend->device_count(),
-              backend->device_count() == 1 ? "" : "s", path);
+    tarn__log(TARN_LOG_INFO, "backend %s %s: %d device%s, from %s", backend->name, backend->version,
+              backend->device_count(), backend->device_count() == 1 ? "" : "s", path);
     return true;
 }
 
@@ -119,7 +121,8 @@ static void find_backend(struct slot *slot)
 static bool valid_name(const char *name)
 {
     size_t length = strlen(name);
-    return length > 0 && length < sizeof(slots[0].name) && strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789") == length;
+    return length > 0 && length < sizeof(slots[0].name) &&
+           strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789") == length;
 }
 
 /* The slot of a name, tried and filled; -1 for a name that can be no backend's. */
@@ -155,7 +158,8 @@ const tarn__backend *tarn__backend_at(int slot)
 {
     if (slot < 0 || slot >= TARN__MAX_BACKENDS)
         return NULL;
-    return slot < TARN__BACKENDS ? atomic_load_explicit(&slots[slot].backend, memory_order_acquire) : tarn__shadow_at(slot - TARN__BACKENDS);
+    return slot < TARN__BACKENDS ? atomic_load_explicit(&slots[slot].backend, memory_order_acquire)
+                                 : tarn__shadow_at(slot - TARN__BACKENDS);
 }
 
 const tarn__backend *tarn__backend_named(const char *name)
@@ -185,7 +189,8 @@ static void list_devices(const tarn__backend *backend, char *text, size_t size)
     for (int i = 0; i < backend->device_count() && used < size; i++) {
         tarn_device_info info = {0};
         backend->device_query(i, &info);
-        used += (size_t)snprintf(text + used, size - used, "%s%s:%d (%s)", i ? ", " : "", backend->name, i, info.description);
+        used += (size_t)snprintf(text + used, size - used, "%s%s:%d (%s)", i ? ", " : "", backend->name, i,
+                                 info.description);
     }
 }
 
@@ -195,14 +200,15 @@ const tarn__backend *tarn__backend_of(tarn_device device, const char *function)
     if (!backend && device.backend >= 0 && device.backend < TARN__BACKENDS && slots[device.backend].name[0])
         backend = tarn__backend_named(slots[device.backend].name);
     if (!backend) {
-        tarn__raise(TARN_ERROR_DEVICE, "%s: there is no device {%d, %d}; make devices with tarn_device_parse()", function,
-                    device.backend, device.index);
+        tarn__raise(TARN_ERROR_DEVICE, "%s: there is no device {%d, %d}; make devices with tarn_device_parse()",
+                    function, device.backend, device.index);
         return NULL;
     }
     if (device.index < 0 || device.index >= backend->device_count()) {
         char list[512];
         list_devices(backend, list, sizeof(list));
-        tarn__raise(TARN_ERROR_DEVICE, "%s: there is no %s:%d; there is %s", function, backend->name, device.index, list);
+        tarn__raise(TARN_ERROR_DEVICE, "%s: there is no %s:%d; there is %s", function, backend->name, device.index,
+                    list);
         return NULL;
     }
     return backend;
@@ -254,14 +260,20 @@ tarn_device tarn_device_parse(const char *text)
     char name[16];
     int index = 0;
     if (!text || !split_name(text, name, sizeof(name), &index)) {
-        tarn__raise(TARN_ERROR_DEVICE, "device_parse: '%s' is no device; there are cpu, cuda, opencl and auto, and cuda:1 is the second of CUDA", text ? text : "NULL");
+        tarn__raise(
+            TARN_ERROR_DEVICE,
+            "device_parse: '%s' is no device; there are cpu, cuda, opencl and auto, and cuda:1 is the second of CUDA",
+            text ? text : "NULL");
         return tarn_device_cpu();
     }
     if (strcmp(name, "auto") == 0 && !strchr(text, ':'))
         return tarn_device_auto();
     int slot = slot_named(name);
     if (slot < 0) {
-        tarn__raise(TARN_ERROR_DEVICE, "device_parse: there is no backend '%s'; there are cpu, cuda, opencl and auto, and cuda:1 is the second of CUDA", name);
+        tarn__raise(TARN_ERROR_DEVICE,
+                    "device_parse: there is no backend '%s'; there are cpu, cuda, opencl and auto, and cuda:1 is the "
+                    "second of CUDA",
+                    name);
         return tarn_device_cpu();
     }
     if (!tarn__backend_at(slot)) {
@@ -335,8 +347,9 @@ void *tarn_native_stream(tarn_device device)
 
 bool tarn__fault_check(const tarn__fault *fault)
 {
-    return !fault->raised || tarn__raise(TARN_ERROR_ARGUMENT, "%s: index %lld is outside the axis, which has %lld elements", fault->function,
-                                         (long long)fault->value, (long long)fault->limit);
+    return !fault->raised ||
+           tarn__raise(TARN_ERROR_ARGUMENT, "%s: index %lld is outside the axis, which has %lld elements",
+                       fault->function, (long long)fault->value, (long long)fault->limit);
 }
 
 bool tarn__device_poll(tarn_device device, const char *function)
@@ -345,7 +358,8 @@ bool tarn__device_poll(tarn_device device, const char *function)
     tarn__fault fault = {0};
     char name[32];
     if (!backend->poll(device.index, &fault))
-        return tarn__raise(TARN_ERROR_DEVICE, "%s: %s failed: %s", function, tarn_device_name(device, name, sizeof(name)), backend->failure());
+        return tarn__raise(TARN_ERROR_DEVICE, "%s: %s failed: %s", function,
+                           tarn_device_name(device, name, sizeof(name)), backend->failure());
     return tarn__fault_check(&fault);
 }
 
@@ -361,6 +375,7 @@ bool tarn_synchronize(tarn_device device)
     bool good = backend->synchronize(device.index);
     tarn__timing_end(&timing);
     if (!good)
-        return tarn__raise(TARN_ERROR_DEVICE, "synchronize: %s failed: %s", tarn_device_name(device, name, sizeof(name)), backend->failure());
+        return tarn__raise(TARN_ERROR_DEVICE, "synchronize: %s failed: %s",
+                           tarn_device_name(device, name, sizeof(name)), backend->failure());
     return !backend->poll || tarn__device_poll(device, "synchronize");
 }

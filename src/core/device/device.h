@@ -43,7 +43,8 @@ static inline bool tarn__same_device(tarn_device a, tarn_device b)
 /* Raises the fault that a kernel found, if it found one. True when there was none. */
 bool tarn__fault_check(const tarn__fault *fault);
 
-/* Raises what has come up on a device that works asynchronously: a kernel's fault, or a failure, with the last function asked for. */
+/* Raises what has come up on a device that works asynchronously: a kernel's fault, or a failure, with the last function
+ * asked for. */
 bool tarn__device_poll(tarn_device device, const char *function);
 
 /* What to do when a backend lacks a kernel: true if that is an error. */

@@ -1,4 +1,5 @@
-/* event.c: points in a device's stream, to wait for and to measure between. Where work is synchronous, the host's clock is read. */
+/* event.c: points in a device's stream, to wait for and to measure between. Where work is synchronous, the host's clock
+ * is read. */
 #include <math.h>
 #include <time.h>
 
@@ -24,7 +25,8 @@ static double clock_now(void)
 tarn_event *tarn_event_record(tarn_device device)
 {
     const tarn__backend *backend = tarn_failed() ? NULL : tarn__backend_of(device, "event_record");
-    tarn_event *event = backend && tarn__not_captured("event_record", device, "an event") ? tarn__alloc(sizeof(*event)) : NULL;
+    tarn_event *event =
+        backend && tarn__not_captured("event_record", device, "an event") ? tarn__alloc(sizeof(*event)) : NULL;
     if (!event)
         return NULL;
     *event = (tarn_event){.device = device, .backend = backend, .time = clock_now()};
@@ -60,7 +62,8 @@ double tarn_event_elapsed(tarn_event *from, tarn_event *to)
 {
     double microseconds = (double)NAN;
     if (!from || !to || !tarn__same_device(from->device, to->device)) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "event_elapsed: %s", from && to ? "the events are of two devices" : "an event is NULL");
+        tarn__raise(TARN_ERROR_ARGUMENT, "event_elapsed: %s",
+                    from && to ? "the events are of two devices" : "an event is NULL");
         return microseconds;
     }
     if (!tarn_event_wait(from) || !tarn_event_wait(to))

@@ -35,9 +35,11 @@ static bool download(int index, const void *memory, int64_t offset, void *host, 
     return true;
 }
 
-static bool peer(int to_index, void *to, int64_t to_offset, int from_index, const void *from, int64_t from_offset, size_t bytes, void *stream)
+static bool peer(int to_index, void *to, int64_t to_offset, int from_index, const void *from, int64_t from_offset,
+                 size_t bytes, void *stream)
 {
-    (void)to_index, (void)to, (void)to_offset, (void)from_index, (void)from, (void)from_offset, (void)bytes, (void)stream;
+    (void)to_index, (void)to, (void)to_offset, (void)from_index, (void)from, (void)from_offset, (void)bytes,
+        (void)stream;
     return true;
 }
 
@@ -47,15 +49,31 @@ static bool synchronize(int index)
     return true;
 }
 
-/* Devices, kernels and whether steps can be recorded are the original's; all that moves bytes, or waits for work, is gone. */
+/* Devices, kernels and whether steps can be recorded are the original's; all that moves bytes, or waits for work, is
+ * gone. */
 static tarn__backend shadow_like(const tarn__backend *original)
 {
-    return (tarn__backend){.kernels_hash = original->kernels_hash, .name = original->name, .version = original->version, .plain_addresses = true, .has_tf32 = original->has_tf32,
+    return (tarn__backend){.kernels_hash = original->kernels_hash,
+                           .name = original->name,
+                           .version = original->version,
+                           .plain_addresses = true,
+                           .has_tf32 = original->has_tf32,
                            .scratch_by_shape = original->scratch_by_shape,
-                           .device_count = original->device_count, .device_query = original->device_query, .alloc = alloc, .release = release,
-                           .upload = upload, .download = download, .peer = peer, .synchronize = synchronize, .capture_begin = original->capture_begin,
-                           .capture_end = original->capture_end, .graph_launch = original->graph_launch, .graph_free = original->graph_free,
-                           .poke = original->poke, .failure = original->failure, .kernels = original->kernels};
+                           .device_count = original->device_count,
+                           .device_query = original->device_query,
+                           .alloc = alloc,
+                           .release = release,
+                           .upload = upload,
+                           .download = download,
+                           .peer = peer,
+                           .synchronize = synchronize,
+                           .capture_begin = original->capture_begin,
+                           .capture_end = original->capture_end,
+                           .graph_launch = original->graph_launch,
+                           .graph_free = original->graph_free,
+                           .poke = original->poke,
+                           .failure = original->failure,
+                           .kernels = original->kernels};
 }
 
 const tarn__backend *tarn__shadow_at(int slot)

@@ -9,9 +9,9 @@ static const struct {
     const char *name;
     double bf16, tf32, f32;
 } peaks[] = {
-    {"B200", 2250, 1125, 80},    {"H200", 989.4, 494.7, 66.9},    {"H100 PCIe", 756, 378, 51.2}, {"H100 NVL", 835, 417.5, 60},
-    {"H100", 989.4, 494.7, 66.9}, {"A100", 312, 156, 19.5},        {"L40S", 362, 183, 91.6},      {"RTX 4090", 165.2, 82.6, 82.6},
-    {"RTX 3090", 71, 35.6, 35.6},
+    {"B200", 2250, 1125, 80},     {"H200", 989.4, 494.7, 66.9},    {"H100 PCIe", 756, 378, 51.2},
+    {"H100 NVL", 835, 417.5, 60}, {"H100", 989.4, 494.7, 66.9},    {"A100", 312, 156, 19.5},
+    {"L40S", 362, 183, 91.6},     {"RTX 4090", 165.2, 82.6, 82.6}, {"RTX 3090", 71, 35.6, 35.6},
 };
 
 double tarn_peak_of(tarn_device device, const char *precision)
@@ -19,13 +19,14 @@ double tarn_peak_of(tarn_device device, const char *precision)
     tarn_device_info info;
     if (tarn_failed())
         return 0;
-    int kind = !precision                         ? -1
+    int kind = !precision                       ? -1
                : strcmp(precision, "bf16") == 0 ? 0
                : strcmp(precision, "tf32") == 0 ? 1
                : strcmp(precision, "f32") == 0  ? 2
                                                 : -1;
     if (kind < 0) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "peak_of: the precision '%.20s' is none of f32, tf32 and bf16", precision ? precision : "NULL");
+        tarn__raise(TARN_ERROR_ARGUMENT, "peak_of: the precision '%.20s' is none of f32, tf32 and bf16",
+                    precision ? precision : "NULL");
         return 0;
     }
     if (!tarn_device_query(device, &info)) {

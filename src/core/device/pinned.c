@@ -8,7 +8,8 @@
 static bool raise_failure(const char *function, const tarn__lane *lane)
 {
     char name[32];
-    return tarn__raise(TARN_ERROR_DEVICE, "%s: a copy to %s failed: %s", function, tarn_device_name(lane->device, name, sizeof(name)),
+    return tarn__raise(TARN_ERROR_DEVICE, "%s: a copy to %s failed: %s", function,
+                       tarn_device_name(lane->device, name, sizeof(name)),
                        tarn__backend_at(lane->device.backend)->failure());
 }
 
@@ -20,11 +21,12 @@ bool tarn__lane_new(const char *function, tarn__lane *lane, tarn_device device, 
         return false;
     if (backend->lane_new) {
         lane->handle = backend->lane_new(device.index, lane->bytes, &lane->memory);
-        return lane->handle ||
-               tarn__raise(TARN_ERROR_MEMORY, "%s: %zu bytes of host memory for copies: %s", function, lane->bytes, backend->failure());
+        return lane->handle || tarn__raise(TARN_ERROR_MEMORY, "%s: %zu bytes of host memory for copies: %s", function,
+                                           lane->bytes, backend->failure());
     }
     lane->memory = tarn__alloc_aligned(lane->bytes);
-    return lane->memory || tarn__raise(TARN_ERROR_MEMORY, "%s: out of host memory: %zu bytes for batches", function, lane->bytes);
+    return lane->memory ||
+           tarn__raise(TARN_ERROR_MEMORY, "%s: out of host memory: %zu bytes for batches", function, lane->bytes);
 }
 
 /* By the backend, or a plain copy. */

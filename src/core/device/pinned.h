@@ -1,6 +1,8 @@
-/* pinned.h: host memory from which tensors are filled, on devices that can do so beside their other work; elsewhere by a plain copy.
+/* pinned.h: host memory from which tensors are filled, on devices that can do so beside their other work; elsewhere by
+ * a plain copy.
  *
- * The order of use: write the memory, send parts of it to tensors, join before the tensors are used, wait before the memory is written again. */
+ * The order of use: write the memory, send parts of it to tensors, join before the tensors are used, wait before the
+ * memory is written again. */
 #ifndef TARN__LANE_H
 #define TARN__LANE_H
 
@@ -10,7 +12,7 @@ typedef struct tarn__lane {
     tarn_device device;
     void *memory; /* for the caller to fill; aligned as storages are */
     size_t bytes;
-    void *handle; /* the backend's; NULL: plain memory */
+    void *handle;           /* the backend's; NULL: plain memory */
     tarn__timing under_way; /* what was sent and not joined, where a profile is taken and the device has no clock */
 } tarn__lane;
 

@@ -1,8 +1,9 @@
 /* graph.c: captured steps.
  *
- * While a step is recorded, the device's pool hands out blocks of an arena that the graph owns, and holds back blocks given to it, because the
- * recorded kernels will use both again. The device's random offset counts from 0; each run adds where the generator stands. Live values lie in
- * one small block of the arena and are written by one command before the recorded ones. */
+ * While a step is recorded, the device's pool hands out blocks of an arena that the graph owns, and holds back blocks
+ * given to it, because the recorded kernels will use both again. The device's random offset counts from 0; each run
+ * adds where the generator stands. Live values lie in one small block of the arena and are written by one command
+ * before the recorded ones. */
 #include "core/launch/graph.h"
 
 #include <string.h>
@@ -51,18 +52,22 @@ bool tarn__is_capturing(tarn_device device)
 
 bool tarn__not_captured(const char *function, tarn_device device, const char *what)
 {
-    return !tarn__is_capturing(device) || tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: %s inside a captured step", function, what);
+    return !tarn__is_capturing(device) ||
+           tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: %s inside a captured step", function, what);
 }
 
-/* ---- live values ----------------------------------------------------------------------------------------------------------- */
+/* ---- live values ------------------------------------------------------------------------------------------------- */
 
 const void *tarn__graph_live(size_t bytes, tarn__refresh_fn refresh, const void *ctx, size_t ctx_bytes)
 {
     tarn_graph *graph = capturing;
     size_t rounded = (bytes + 15) / 16 * 16;
     if (graph->live_count == MAX_LIVE || graph->values_used + rounded > TARN__POKE_BYTES) {
-        tarn__raise(TARN_ERROR_UNSUPPORTED, "graph_capture: the step has more values that change than the %d that fit (one for each run of parameters that an optimizer "
-                    "updates, one for random numbers)", graph->live_count);
+        tarn__raise(TARN_ERROR_UNSUPPORTED,
+                    "graph_capture: the step has more values that change than the %d that fit (one for each run of "
+                    "parameters that an optimizer "
+                    "updates, one for random numbers)",
+                    graph->live_count);
         return NULL;
     }
     live *l = &graph->live[graph->live_count++];
@@ -87,7 +92,7 @@ const uint64_t *tarn__graph_random(void)
     return capturing->random;
 }
 
-/* ---- capturing ------------------------------------------------------------------------------------------------------------- */
+/* ---- capturing --------------------------------------------------------------------------------------------------- */
 
 /* Runs the step with the device recording; the generator stands at 0 meanwhile. */
 static bool record(tarn_graph *graph)
@@ -131,7 +136,8 @@ tarn_graph *tarn_graph_capture(tarn_device device, tarn_step_fn step, void *ctx)
     if (!backend)
         return NULL;
     if (!step || capturing) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "graph_capture: %s", step ? "a capture is going on already" : "the step is NULL");
+        tarn__raise(TARN_ERROR_ARGUMENT, "graph_capture: %s",
+                    step ? "a capture is going on already" : "the step is NULL");
         return NULL;
     }
     tarn_graph *graph = tarn__alloc(sizeof(*graph));
@@ -148,15 +154,16 @@ tarn_graph *tarn_graph_capture(tarn_device device, tarn_step_fn step, void *ctx)
     return graph;
 }
 
-/* ---- running --------------------------------------------------------------------------------------------------------------- */
+/* ---- running ----------------------------------------------------------------------------------------------------- */
 
 static bool write_values(tarn_graph *graph, void *stream)
 {
     _Alignas(16) char values[TARN__POKE_BYTES] = {0};
     for (int i = 0; i < graph->live_count; i++)
         graph->live[i].refresh(graph->live[i].ctx, values + graph->live[i].offset);
-    return graph->live_count == 0 || graph->backend->poke(graph->device.index, tarn__block_memory(graph->values), tarn__block_offset(graph->values),
-                                                          values, graph->values_used, stream);
+    return graph->live_count == 0 ||
+           graph->backend->poke(graph->device.index, tarn__block_memory(graph->values),
+                                tarn__block_offset(graph->values), values, graph->values_used, stream);
 }
 
 bool tarn_graph_run(tarn_graph *graph)
@@ -166,14 +173,16 @@ bool tarn_graph_run(tarn_graph *graph)
     if (!graph)
         return tarn__raise(TARN_ERROR_ARGUMENT, "graph_run: the graph is NULL");
     if (!graph->backend->capture_begin)
-        return graph->step(graph->ctx) || tarn_failed() || tarn__raise(TARN_ERROR_ARGUMENT, "graph_run: the step returned false");
+        return graph->step(graph->ctx) || tarn_failed() ||
+               tarn__raise(TARN_ERROR_ARGUMENT, "graph_run: the step returned false");
     if (!tarn__not_captured("graph_run", graph->device, "a graph cannot run"))
         return false;
     void *stream = graph->backend->stream ? graph->backend->stream(graph->device.index) : NULL;
     tarn__timing timing = {0};
     if (tarn__is_profiling())
         tarn__timing_begin(&timing, TARN_PROFILE_GRAPH, "captured step", "graph_run", graph->device);
-    bool good = write_values(graph, stream) && graph->backend->graph_launch(graph->device.index, graph->recorded, stream);
+    bool good =
+        write_values(graph, stream) && graph->backend->graph_launch(graph->device.index, graph->recorded, stream);
     tarn__timing_end(&timing);
     if (!good)
         return tarn__raise(TARN_ERROR_DEVICE, "graph_run: %s", graph->backend->failure());

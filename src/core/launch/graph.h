@@ -15,8 +15,8 @@ bool tarn__is_capturing(tarn_device device);
 /* True when nothing is being captured on the device; else an error: "item: ... inside a captured step". */
 bool tarn__not_captured(const char *function, tarn_device device, const char *what);
 
-/* Values that change from run to run: `bytes` bytes of device memory that each run fills from refresh(ctx, values) before the step. A copy of ctx
- * is kept. The device address, or NULL with an error raised. Only while capturing. */
+/* Values that change from run to run: `bytes` bytes of device memory that each run fills from refresh(ctx, values)
+ * before the step. A copy of ctx is kept. The device address, or NULL with an error raised. Only while capturing. */
 typedef void (*tarn__refresh_fn)(void *ctx, void *values);
 #define TARN__LIVE_CTX 64
 const void *tarn__graph_live(size_t bytes, tarn__refresh_fn refresh, const void *ctx, size_t ctx_bytes);

@@ -5,10 +5,10 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "core/tensor/blocks.h"
 #include "core/launch/graph.h"
-#include "core/profile/profiler.h"
 #include "core/launch/stats.h"
+#include "core/profile/profiler.h"
+#include "core/tensor/blocks.h"
 
 static bool row_fits(const tarn__kernel_row *row, const tarn__launch *launch)
 {
@@ -17,7 +17,8 @@ static bool row_fits(const tarn__kernel_row *row, const tarn__launch *launch)
     const tarn_tensor *first = launch->inputs > 0 && launch->in[0] ? launch->in[0] : launch->out[0];
     for (int i = 1; !first && i < launch->inputs; i++)
         first = launch->in[i];
-    uint32_t used = first ? TARN__BIT(first->view.dtype) : 0; /* and all kinds of blocks: whoever does not name them would take them for elements */
+    /* and all kinds of blocks: whoever does not name them would take them for elements */
+    uint32_t used = first ? TARN__BIT(first->view.dtype) : 0;
     for (int i = 0; i < launch->inputs; i++)
         used |= launch->in[i] ? TARN__BIT(launch->in[i]->view.dtype) & TARN__BLOCKS : 0;
     for (int i = 0; i < launch->outputs; i++)
@@ -25,17 +26,23 @@ static bool row_fits(const tarn__kernel_row *row, const tarn__launch *launch)
     return (used & ~row->dtypes) == 0;
 }
 
-static tarn__call make_call(const tarn__launch *launch, tarn_device device, const tarn__view *const *in, const tarn__view *const *out)
+static tarn__call make_call(const tarn__launch *launch, tarn_device device, const tarn__view *const *in,
+                            const tarn__view *const *out)
 {
-    tarn__call call = {.inputs = launch->inputs, .outputs = launch->outputs, .reads_output = launch->reads_output, .device = device.index,
-                       .function = launch->function, .params = launch->params, .params_bytes = launch->params_bytes};
+    tarn__call call = {.inputs = launch->inputs,
+                       .outputs = launch->outputs,
+                       .reads_output = launch->reads_output,
+                       .device = device.index,
+                       .function = launch->function,
+                       .params = launch->params,
+                       .params_bytes = launch->params_bytes};
     memcpy(call.in, in, sizeof(call.in[0]) * (size_t)launch->inputs);
     memcpy(call.out, out, sizeof(call.out[0]) * (size_t)launch->outputs);
     return call;
 }
 
-static bool run_row(const tarn__backend *backend, const tarn__launch *launch, tarn_device device, const tarn__view *const *in,
-                    const tarn__view *const *out)
+static bool run_row(const tarn__backend *backend, const tarn__launch *launch, tarn_device device,
+                    const tarn__view *const *in, const tarn__view *const *out)
 {
     const tarn__kernel_row *row = &backend->kernels[launch->kernel];
     tarn__fault fault = {.function = launch->function};
@@ -56,8 +63,8 @@ static bool run_row(const tarn__backend *backend, const tarn__launch *launch, ta
 }
 
 /* On a meta device no kernel runs. Its scratch is taken and released, so that the pool's peak has it. */
-static bool count_scratch(const tarn__backend *backend, const tarn__launch *launch, tarn_device device, const tarn__view *const *in,
-                          const tarn__view *const *out)
+static bool count_scratch(const tarn__backend *backend, const tarn__launch *launch, tarn_device device,
+                          const tarn__view *const *in, const tarn__view *const *out)
 {
     const tarn__kernel_row *row = &backend->kernels[launch->kernel];
     if (!backend->scratch_by_shape || !row->scratch || !row_fits(row, launch))
@@ -70,11 +77,12 @@ static bool count_scratch(const tarn__backend *backend, const tarn__launch *laun
 }
 
 /* The same with its record; `device` is where it runs. */
-static bool run_profiled(const tarn__backend *backend, const tarn__launch *launch, tarn_device device, const tarn__view *const *in,
-                         const tarn__view *const *out, bool is_fallback)
+static bool run_profiled(const tarn__backend *backend, const tarn__launch *launch, tarn_device device,
+                         const tarn__view *const *in, const tarn__view *const *out, bool is_fallback)
 {
     tarn__timing timing;
-    tarn__timing_begin(&timing, tarn__kernel_kind(launch->kernel), tarn__kernel_names[launch->kernel], launch->function, device);
+    tarn__timing_begin(&timing, tarn__kernel_kind(launch->kernel), tarn__kernel_names[launch->kernel], launch->function,
+                       device);
     timing.record.is_fallback = is_fallback;
     tarn__timing_describe(&timing, launch);
     bool good = run_row(backend, launch, device, in, out);
@@ -82,7 +90,7 @@ static bool run_profiled(const tarn__backend *backend, const tarn__launch *launc
     return good;
 }
 
-/* ---- the fallback ---------------------------------------------------------------------------------------------------------- */
+/* ---- the fallback ------------------------------------------------------------------------------------------------ */
 
 static void warn_once(tarn__kernel kernel, tarn_device device)
 {
@@ -122,7 +130,8 @@ static void take_in(host_copy *copy, const tarn_tensor *tensor)
     if (tarn__view_count(&tensor->view) == 0)
         return;
     span_of(&tensor->view, &low, &high);
-    int64_t first = tarn__bytes_of(dtype, tensor->start + low), end = tarn__bytes_of(dtype, tensor->start + high + block);
+    int64_t first = tarn__bytes_of(dtype, tensor->start + low),
+            end = tarn__bytes_of(dtype, tensor->start + high + block);
     first = block == 1 ? first / 8 * 8 : first;
     bool is_empty = copy->first == copy->end;
     copy->first = is_empty || first < copy->first ? first : copy->first;
@@ -201,7 +210,8 @@ static bool give_back_outputs(const host_call *call, const tarn__launch *launch)
     const host_copy *copies = call->copies + TARN__MAX_INPUTS;
     for (int i = 0; i < launch->outputs; i++)
         if (launch->out[i] && holder_of(launch, i) == i &&
-            !tarn__storage_upload(launch->out[i]->storage, copies[i].first, copies[i].memory, (size_t)(copies[i].end - copies[i].first)))
+            !tarn__storage_upload(launch->out[i]->storage, copies[i].first, copies[i].memory,
+                                  (size_t)(copies[i].end - copies[i].first)))
             return false;
     return true;
 }
@@ -209,8 +219,10 @@ static bool give_back_outputs(const host_call *call, const tarn__launch *launch)
 /* What blocks meet behind the doors that let them in. */
 static bool raise_blocks(const tarn__launch *launch, const tarn_tensor *tensor)
 {
-    return tarn__raise(TARN_ERROR_DTYPE, "%s: %s holds blocks, which kernel '%s' does not take; tarn_cast() makes blocks of floats and floats of blocks",
-                       launch->function, tarn_dtype_name(tensor->view.dtype), tarn__kernel_names[launch->kernel]);
+    return tarn__raise(
+        TARN_ERROR_DTYPE,
+        "%s: %s holds blocks, which kernel '%s' does not take; tarn_cast() makes blocks of floats and floats of blocks",
+        launch->function, tarn_dtype_name(tensor->view.dtype), tarn__kernel_names[launch->kernel]);
 }
 
 static bool run_on_cpu(const tarn__launch *launch, tarn_device device)
@@ -221,19 +233,21 @@ static bool run_on_cpu(const tarn__launch *launch, tarn_device device)
     if (!row_fits(row, launch) && first && tarn__is_blocks(first->view.dtype))
         return raise_blocks(launch, first);
     if (!row_fits(row, launch))
-        return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: no backend here has kernel '%s' for this dtype", launch->function,
-                           tarn__kernel_names[launch->kernel]);
+        return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: no backend here has kernel '%s' for this dtype",
+                           launch->function, tarn__kernel_names[launch->kernel]);
     if (tarn__fallback_is_error())
-        return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: %s has no kernel '%s', and fallbacks are errors (TARN_FALLBACK=error)",
-                           launch->function, tarn_device_name(device, name, sizeof(name)), tarn__kernel_names[launch->kernel]);
+        return tarn__raise(
+            TARN_ERROR_UNSUPPORTED, "%s: %s has no kernel '%s', and fallbacks are errors (TARN_FALLBACK=error)",
+            launch->function, tarn_device_name(device, name, sizeof(name)), tarn__kernel_names[launch->kernel]);
     if (!tarn__not_captured(launch->function, device, "a kernel that only the CPU has"))
         return false;
     warn_once(launch->kernel, device);
     tarn__count(TARN__FALLBACKS, 1);
     host_call call = {0};
-    bool good = bring_inputs(&call, launch) && bring_outputs(&call, launch) &&
-                (tarn__is_profiling() ? run_profiled(tarn__cpu_backend(), launch, tarn_device_cpu(), call.in, call.out, true)
-                                      : run_row(tarn__cpu_backend(), launch, tarn_device_cpu(), call.in, call.out));
+    bool good =
+        bring_inputs(&call, launch) && bring_outputs(&call, launch) &&
+        (tarn__is_profiling() ? run_profiled(tarn__cpu_backend(), launch, tarn_device_cpu(), call.in, call.out, true)
+                              : run_row(tarn__cpu_backend(), launch, tarn_device_cpu(), call.in, call.out));
     tarn__count_kernel(TARN__CPU_SLOT, launch->kernel);
     good = good && give_back_outputs(&call, launch);
     for (int i = 0; i < TARN__MAX_INPUTS + TARN__MAX_OUTPUTS; i++)
@@ -266,20 +280,27 @@ bool tarn__run(const tarn__launch *launch)
     if (tarn__is_shadow(device))
         return count_scratch(backend, launch, device, in, out);
     tarn__count_kernel(device.backend, launch->kernel);
-    bool good = tarn__is_profiling() ? run_profiled(backend, launch, device, in, out, false) : run_row(backend, launch, device, in, out);
+    bool good = tarn__is_profiling() ? run_profiled(backend, launch, device, in, out, false)
+                                     : run_row(backend, launch, device, in, out);
     bool declined = backend->declined && backend->declined(device.index);
     return good && declined ? run_on_cpu(launch, device) : good;
 }
 
-/* ---- the two calls that the core itself needs ------------------------------------------------------------------------------ */
+/* ---- the two calls that the core itself needs -------------------------------------------------------------------- */
 
 static bool copy_on_device(const char *function, tarn_tensor *to, tarn_tensor *from)
 {
     tarn__fill none = {0};
     if (tarn__is_blocks(from->view.dtype) || tarn__is_blocks(to->view.dtype))
         return tarn__blocks_copy(function, to, from);
-    return tarn__run(&(tarn__launch){.kernel = TARN__K_copy, .function = function, .inputs = 1, .outputs = 1, .in = {from}, .out = {to},
-                                     .params = &none, .params_bytes = sizeof(none)});
+    return tarn__run(&(tarn__launch){.kernel = TARN__K_copy,
+                                     .function = function,
+                                     .inputs = 1,
+                                     .outputs = 1,
+                                     .in = {from},
+                                     .out = {to},
+                                     .params = &none,
+                                     .params_bytes = sizeof(none)});
 }
 
 tarn_tensor *tarn__dense(const char *function, tarn_tensor *x)
@@ -291,7 +312,8 @@ tarn_tensor *tarn__dense(const char *function, tarn_tensor *x)
     return copy && copy_on_device(function, copy, x) ? copy : NULL;
 }
 
-/* Across devices: a dense source of the target's bytes travels; what the target's layout or dtype needs is done on the target. */
+/* Across devices: a dense source of the target's bytes travels; what the target's layout or dtype needs is done on the
+ * target. */
 static bool copy_across(const char *function, tarn_tensor *to, tarn_tensor *from)
 {
     if (!tarn__not_captured(function, tarn__device(to), "a copy between devices") ||
@@ -301,11 +323,13 @@ static bool copy_across(const char *function, tarn_tensor *to, tarn_tensor *from
     if (!source)
         return false;
     bool direct = tarn__view_dense(&to->view) && to->view.dtype == source->view.dtype;
-    tarn_tensor *landing = direct ? to : tarn__tensor_new(function, tarn__shape_of(source), source->view.dtype, tarn__device(to));
+    tarn_tensor *landing =
+        direct ? to : tarn__tensor_new(function, tarn__shape_of(source), source->view.dtype, tarn__device(to));
     if (!landing)
         return false;
     tarn_dtype dtype = source->view.dtype;
-    return tarn__storage_transfer(landing->storage, tarn__bytes_of(dtype, landing->start), source->storage, tarn__bytes_of(dtype, source->start),
+    return tarn__storage_transfer(landing->storage, tarn__bytes_of(dtype, landing->start), source->storage,
+                                  tarn__bytes_of(dtype, source->start),
                                   (size_t)tarn__bytes_of(dtype, tarn__view_count(&source->view))) &&
            (direct || copy_on_device(function, to, landing));
 }
@@ -322,12 +346,19 @@ bool tarn__copy_elements(const char *function, tarn_tensor *to, tarn_tensor *fro
 
 tarn__number tarn__number_of(double value)
 {
-    return (tarn__number){value, value >= 0x1p63 ? INT64_MAX : value <= -0x1p63 ? INT64_MIN : value == value ? (int64_t)value : 0};
+    return (tarn__number){value, value >= 0x1p63    ? INT64_MAX
+                                 : value <= -0x1p63 ? INT64_MIN
+                                 : value == value   ? (int64_t)value
+                                                    : 0};
 }
 
 bool tarn__fill_with(const char *function, tarn_tensor *x, double value)
 {
     tarn__fill fill = {.value = tarn__number_of(value)};
-    return tarn__run(&(tarn__launch){.kernel = TARN__K_fill, .function = function, .outputs = 1, .out = {x}, .params = &fill,
+    return tarn__run(&(tarn__launch){.kernel = TARN__K_fill,
+                                     .function = function,
+                                     .outputs = 1,
+                                     .out = {x},
+                                     .params = &fill,
                                      .params_bytes = sizeof(fill)});
 }

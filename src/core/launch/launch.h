@@ -4,7 +4,8 @@
 
 #include "core/tensor/tensor.h"
 
-/* One kernel call in terms of tensors. NULL entries are operands left out. All tensors lie on one device (the caller has checked). */
+/* One kernel call in terms of tensors. NULL entries are operands left out. All tensors lie on one device (the caller
+ * has checked). */
 typedef struct tarn__launch {
     tarn__kernel kernel;
     const char *function; /* for errors */
@@ -16,7 +17,8 @@ typedef struct tarn__launch {
     size_t params_bytes;
 } tarn__launch;
 
-/* Picks the device's kernel, or the CPU's where the device has none (counted, warned about once), and runs it. False with an error. */
+/* Picks the device's kernel, or the CPU's where the device has none (counted, warned about once), and runs it. False
+ * with an error. */
 bool tarn__run(const tarn__launch *launch);
 
 /* True where the device itself has a kernel for this dtype: for operations that can also be made of others. */
@@ -28,7 +30,8 @@ bool tarn__copy_elements(const char *function, tarn_tensor *to, tarn_tensor *fro
 /* x itself when it is dense (row-major), else a dense copy, counted as a layout copy. In the open scope. */
 tarn_tensor *tarn__dense(const char *function, tarn_tensor *x);
 
-/* A number as kernels take it. A double beyond i64 becomes the last integer: conversion out of range is undefined in C. */
+/* A number as kernels take it. A double beyond i64 becomes the last integer: conversion out of range is undefined in C.
+ */
 tarn__number tarn__number_of(double value);
 
 /* Sets every element to a number. */

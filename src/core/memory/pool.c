@@ -1,8 +1,9 @@
 /* pool.c: a caching memory pool for each device.
  *
- * Memory comes from the backend in segments. A segment is cut into blocks; free blocks lie in bins by size, are split when taken and merged
- * with free neighbours when given back. Blocks of up to QUICK_MAX bytes skip the merging and go to quick lists of exactly their size, which
- * makes the temporaries of small operations cheap. Invariants, under the pool's lock:
+ * Memory comes from the backend in segments. A segment is cut into blocks; free blocks lie in bins by size, are split
+ * when taken and merged with free neighbours when given back. Blocks of up to QUICK_MAX bytes skip the merging and go
+ * to quick lists of exactly their size, which makes the temporaries of small operations cheap. Invariants, under the
+ * pool's lock:
  *   1. the blocks of a segment, in order of `before`/`after`, cover it without gaps;
  *   2. a block is in exactly one place: held by a storage, in a quick list, or in a bin;
  *   3. no two neighbours are both in bins. */
@@ -80,7 +81,7 @@ tarn__pool *tarn__pool_of(tarn_device device, const char *function)
     return pool;
 }
 
-/* ---- lists ----------------------------------------------------------------------------------------------------------------- */
+/* ---- lists ------------------------------------------------------------------------------------------------------- */
 
 static void push(tarn__block **list, tarn__block *block)
 {
@@ -115,14 +116,15 @@ static void put_in_bin(tarn__block *block)
     push(&block->pool->bin[bin_of(block->bytes)], block);
 }
 
-/* ---- splitting and merging ------------------------------------------------------------------------------------------------- */
+/* ---- splitting and merging --------------------------------------------------------------------------------------- */
 
 static void forget(tarn__block *block)
 {
     tarn__release(block, sizeof(*block));
 }
 
-/* Cuts what is beyond `bytes` off a block and puts it into a bin. Where no record can be had for the rest, the block stays whole. */
+/* Cuts what is beyond `bytes` off a block and puts it into a bin. Where no record can be had for the rest, the block
+ * stays whole. */
 static void split(tarn__block *block, size_t bytes)
 {
     if (block->bytes - bytes < UNIT)
@@ -134,8 +136,13 @@ static void split(tarn__block *block, size_t bytes)
     tarn__error_restore(&saved);
     if (!rest)
         return;
-    *rest = (tarn__block){.before = block, .after = block->after, .pool = block->pool, .segment = block->segment,
-                          .segment_bytes = block->segment_bytes, .offset = block->offset + bytes, .bytes = block->bytes - bytes};
+    *rest = (tarn__block){.before = block,
+                          .after = block->after,
+                          .pool = block->pool,
+                          .segment = block->segment,
+                          .segment_bytes = block->segment_bytes,
+                          .offset = block->offset + bytes,
+                          .bytes = block->bytes - bytes};
     if (rest->after)
         rest->after->before = rest;
     block->after = rest;
@@ -167,7 +174,7 @@ static tarn__block *merge(tarn__block *block)
     return block;
 }
 
-/* ---- taking ---------------------------------------------------------------------------------------------------------------- */
+/* ---- taking ------------------------------------------------------------------------------------------------------ */
 
 static tarn__block *take_from_bins(tarn__pool *pool, size_t bytes)
 {
@@ -190,7 +197,9 @@ static tarn__block *take_from_bins(tarn__pool *pool, size_t bytes)
 
 static tarn__block *take_segment(tarn__pool *pool, size_t bytes)
 {
-    size_t wanted = !is_caching() ? bytes : bytes < SEGMENT_MIN ? SEGMENT_MIN : (bytes + SEGMENT_MIN - 1) / SEGMENT_MIN * SEGMENT_MIN;
+    size_t wanted = !is_caching()         ? bytes
+                    : bytes < SEGMENT_MIN ? SEGMENT_MIN
+                                          : (bytes + SEGMENT_MIN - 1) / SEGMENT_MIN * SEGMENT_MIN;
     tarn__block *block = tarn__alloc(sizeof(*block));
     if (!block)
         return NULL;
@@ -262,14 +271,16 @@ static void raise_out_of_memory(tarn__pool *pool, size_t bytes)
     char name[32], table[700];
     tarn_device_info info = {0};
     if (!pool->backend->device_query(pool->device.index, &info)) { /* it is gone, and its memory with it */
-        tarn__raise(TARN_ERROR_DEVICE, "%s does not answer: %s", tarn_device_name(pool->device, name, sizeof(name)), pool->backend->failure());
+        tarn__raise(TARN_ERROR_DEVICE, "%s does not answer: %s", tarn_device_name(pool->device, name, sizeof(name)),
+                    pool->backend->failure());
         return;
     }
     tarn__memory_table(pool->device, MAX_ROWS, table, sizeof(table));
     int64_t used = tarn_memory_of(pool->device).used;
-    tarn__raise(TARN_ERROR_MEMORY, "out of memory on %s: %zu bytes asked for, %lld of %lld free; tensors hold %lld:\n%s",
-                tarn_device_name(pool->device, name, sizeof(name)), bytes, (long long)info.memory_free, (long long)info.memory_total,
-                (long long)used, table);
+    tarn__raise(TARN_ERROR_MEMORY,
+                "out of memory on %s: %zu bytes asked for, %lld of %lld free; tensors hold %lld:\n%s",
+                tarn_device_name(pool->device, name, sizeof(name)), bytes, (long long)info.memory_free,
+                (long long)info.memory_total, (long long)used, table);
 }
 
 /* Under the pool's lock. The peak of a device counts its arenas as full as they ever were. */
@@ -381,7 +392,7 @@ void tarn__pool_give(tarn__block *block)
         destroy_arena(pool->is_of);
 }
 
-/* ---- arenas ---------------------------------------------------------------------------------------------------------------- */
+/* ---- arenas ------------------------------------------------------------------------------------------------------ */
 
 tarn__arena *tarn__arena_new(tarn_device device)
 {

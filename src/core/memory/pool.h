@@ -7,8 +7,9 @@
 typedef struct tarn__block tarn__block;
 struct tarn__storage;
 
-/* Takes a block of at least `bytes` bytes, aligned to 256. NULL with an error raised, holding a table of who holds what, when there is no
- * memory even after the cache was given back. The block belongs to `owner`, whose name the table uses. */
+/* Takes a block of at least `bytes` bytes, aligned to 256. NULL with an error raised, holding a table of who holds
+ * what, when there is no memory even after the cache was given back. The block belongs to `owner`, whose name the table
+ * uses. */
 tarn__block *tarn__pool_take(tarn_device device, size_t bytes, const struct tarn__storage *owner);
 
 /* Gives a block back to its pool. NULL is allowed. */
@@ -30,14 +31,16 @@ bool tarn__pool_reset_peaks_of(tarn_device device);
 
 #define TARN__POOL_SEGMENT ((size_t)2 << 20) /* bytes that a pool takes from its backend at least */
 
-/* The most bytes at once since the peaks were reset: of tensors, without the scratch of kernels; with it; and of the pool, with what it keeps for later. */
+/* The most bytes at once since the peaks were reset: of tensors, without the scratch of kernels; with it; and of the
+ * pool, with what it keeps for later. */
 typedef struct tarn__pool_peaks {
     int64_t tensors, used, reserved;
 } tarn__pool_peaks;
 tarn__pool_peaks tarn__pool_peaks_of(tarn_device device);
 
-/* An arena: a pool of its own that stands in for the device's while a step is captured. Entered, it hands out all blocks of the device, and the
- * device's own blocks that are given back stay with it. Freed, it gives those back; what tensors still hold of it lives on until they are gone. */
+/* An arena: a pool of its own that stands in for the device's while a step is captured. Entered, it hands out all
+ * blocks of the device, and the device's own blocks that are given back stay with it. Freed, it gives those back; what
+ * tensors still hold of it lives on until they are gone. */
 typedef struct tarn__arena tarn__arena;
 tarn__arena *tarn__arena_new(tarn_device device);
 void tarn__arena_enter(tarn__arena *arena);

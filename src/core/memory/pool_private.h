@@ -1,4 +1,5 @@
-/* pool_private.h: what a pool is made of, for pool.c, which hands blocks out, and pool_stats.c, which says who holds them. */
+/* pool_private.h: what a pool is made of, for pool.c, which hands blocks out, and pool_stats.c, which says who holds
+ * them. */
 #ifndef TARN__POOL_INSIDE_H
 #define TARN__POOL_INSIDE_H
 
@@ -19,7 +20,7 @@ typedef struct tarn__pool tarn__pool;
 enum { HELD, QUICK, BINNED }; /* a block's place */
 
 struct tarn__block {
-    tarn__block *before, *after; /* neighbours in the segment */
+    tarn__block *before, *after;  /* neighbours in the segment */
     tarn__block *previous, *next; /* in the bin, quick list, or list of held blocks */
     tarn__pool *pool;
     void *segment; /* the backend's memory */
@@ -42,7 +43,8 @@ struct tarn__pool {
     int64_t workspace, peak_workspace; /* bytes held without an owner: now, and when `peak` was reached */
     int64_t peak_tensors;              /* the most bytes held with one */
     int64_t peak_reserved;             /* the most bytes taken from the backend, in use or kept for later */
-    int64_t lent;                   /* a device's pool: what its arenas have needed at most, which nobody else can use while they live */
+    /* a device's pool: what its arenas have needed at most, which nobody else can use while they live */
+    int64_t lent;
     _Atomic(tarn__arena *) entered; /* a device's pool: the arena that stands in for it now */
     tarn__arena *arenas;            /* a device's pool: all of its arenas */
     tarn__arena *is_of;             /* an arena's pool: that arena */

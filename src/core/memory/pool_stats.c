@@ -109,14 +109,19 @@ static table_row *largest_of(table_row *rows, int count)
 static size_t print_row(const table_row *row, char *buffer, size_t size, size_t used)
 {
     bool fits = buffer && used < size;
-    return used + (size_t)snprintf(fits ? buffer + used : NULL, fits ? size - used : 0, "  %14lld bytes in %6lld blocks  %s\n", (long long)row->bytes,
+    return used + (size_t)snprintf(fits ? buffer + used : NULL, fits ? size - used : 0,
+                                   "  %14lld bytes in %6lld blocks  %s\n", (long long)row->bytes,
                                    (long long)row->blocks, row->name);
 }
 
-/* One row a name, the largest first, at most so many; the last one is all the rest, so that rows add up to what is held. */
+/* One row a name, the largest first, at most so many; the last one is all the rest, so that rows add up to what is
+ * held. */
 size_t tarn__memory_table(tarn_device device, int most, char *buffer, size_t size)
 {
-    table_row rows[TABLE_ROWS] = {[UNNAMED] = {.name = "(no name)"}, [SCRATCH] = {.name = "(scratch of kernels)"}, [OTHERS] = {.name = "(all others)"}}, *row;
+    table_row rows[TABLE_ROWS] = {[UNNAMED] = {.name = "(no name)"},
+                                  [SCRATCH] = {.name = "(scratch of kernels)"},
+                                  [OTHERS] = {.name = "(all others)"}},
+              *row;
     int count = NAMED;
     if (buffer && size)
         buffer[0] = 0;

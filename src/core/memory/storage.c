@@ -5,8 +5,8 @@
 
 #include "base/error.h"
 #include "base/memory.h"
-#include "core/profile/profiler.h"
 #include "core/launch/stats.h"
+#include "core/profile/profiler.h"
 
 tarn__storage *tarn__storage_new(tarn_device device, size_t bytes)
 {
@@ -42,7 +42,8 @@ tarn__storage *tarn__storage_part(tarn__storage *parent, int64_t offset, size_t 
     return storage;
 }
 
-tarn__storage *tarn__storage_borrow(tarn_device device, void *memory, size_t bytes, void (*release)(void *owner), void *owner)
+tarn__storage *tarn__storage_borrow(tarn_device device, void *memory, size_t bytes, void (*release)(void *owner),
+                                    void *owner)
 {
     tarn__storage *storage = tarn__alloc(sizeof(*storage));
     if (!storage)
@@ -98,7 +99,8 @@ void tarn__storage_set_name(tarn__storage *storage, const char *name)
 static bool raise_transfer(const tarn__backend *backend, tarn_device device, const char *what)
 {
     char name[32];
-    return tarn__raise(TARN_ERROR_DEVICE, "%s %s failed: %s", what, tarn_device_name(device, name, sizeof(name)), backend->failure());
+    return tarn__raise(TARN_ERROR_DEVICE, "%s %s failed: %s", what, tarn_device_name(device, name, sizeof(name)),
+                       backend->failure());
 }
 
 /* Around a copy, where a profile is taken. */
@@ -155,7 +157,8 @@ bool tarn__storage_download(const tarn__storage *from, int64_t offset, void *hos
 }
 
 /* Through host memory, in pieces, where two backends know nothing of each other. */
-static bool transfer_staged(tarn__storage *to, int64_t to_offset, const tarn__storage *from, int64_t from_offset, size_t bytes)
+static bool transfer_staged(tarn__storage *to, int64_t to_offset, const tarn__storage *from, int64_t from_offset,
+                            size_t bytes)
 {
     size_t piece = bytes < ((size_t)16 << 20) ? bytes : (size_t)16 << 20;
     void *staging = tarn__alloc(piece);
@@ -169,9 +172,11 @@ static bool transfer_staged(tarn__storage *to, int64_t to_offset, const tarn__st
     return good;
 }
 
-bool tarn__storage_transfer(tarn__storage *to, int64_t to_offset, const tarn__storage *from, int64_t from_offset, size_t bytes)
+bool tarn__storage_transfer(tarn__storage *to, int64_t to_offset, const tarn__storage *from, int64_t from_offset,
+                            size_t bytes)
 {
-    const tarn__backend *source = tarn__backend_at(from->device.backend), *target = tarn__backend_at(to->device.backend);
+    const tarn__backend *source = tarn__backend_at(from->device.backend),
+                        *target = tarn__backend_at(to->device.backend);
     if (source->on_host)
         return tarn__storage_upload(to, to_offset, (const char *)from->memory + from->offset + from_offset, bytes);
     if (target->on_host)

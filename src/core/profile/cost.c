@@ -12,7 +12,9 @@ static double elements_of(const tarn__view *view)
 
 static double bytes_of(const tarn_tensor *tensor)
 {
-    return tensor ? elements_of(&tensor->view) * (double)tarn__dtype_bytes(tensor->view.dtype) / tarn__dtypes[tensor->view.dtype].block_elements : 0;
+    return tensor ? elements_of(&tensor->view) * (double)tarn__dtype_bytes(tensor->view.dtype) /
+                        tarn__dtypes[tensor->view.dtype].block_elements
+                  : 0;
 }
 
 static double count_of(const tarn_tensor *tensor)

@@ -1,7 +1,8 @@
 /* profiler.c: what happened when: one list of records for all threads.
  *
- * A device with a clock of its own is asked by two events around each piece of work, which are read when everything is over. What it does as part of a
- * captured step cannot be told apart then; the run of the step is one record. Elsewhere work is done when the call returns, and the host's clock serves.
+ * A device with a clock of its own is asked by two events around each piece of work, which are read when everything is
+ * over. What it does as part of a captured step cannot be told apart then; the run of the step is one record. Elsewhere
+ * work is done when the call returns, and the host's clock serves.
  *
  * A record that could not be kept is counted, never an error: whoever is measured must not fail for it. */
 #include "core/profile/profiler.h"
@@ -15,7 +16,9 @@
 #include "core/launch/graph.h"
 
 enum { MOST_RECORDS = 1 << 18, MOST_DEEP = 16 };
-#define LONG 2e5 /* microseconds; events further apart than this are not compared: their distance is a 32-bit number of milliseconds */
+#define LONG \
+    2e5 /* microseconds; events further apart than this are not compared: their distance is a 32-bit number of \
+           milliseconds */
 
 _Atomic bool tarn__profiling;
 
@@ -30,8 +33,8 @@ static struct profiler {
     int64_t count, room, lost;
     double microseconds;
     int threads;
-    bool is_there;         /* a profile was taken, or is being */
-    tarn__profile aside;   /* what a sample has put aside */
+    bool is_there;       /* a profile was taken, or is being */
+    tarn__profile aside; /* what a sample has put aside */
     int64_t aside_room;
     bool aside_is_there;
 } profiler = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -51,7 +54,7 @@ static double now(void)
     return 1e6 * tarn__platform_seconds();
 }
 
-/* ---- the list -------------------------------------------------------------------------------------------------------------- */
+/* ---- the list ---------------------------------------------------------------------------------------------------- */
 
 static bool has_room(void)
 {
@@ -104,7 +107,7 @@ static void append(tarn__timing *timing)
     pthread_mutex_unlock(&profiler.lock);
 }
 
-/* ---- timing ---------------------------------------------------------------------------------------------------------------- */
+/* ---- timing ------------------------------------------------------------------------------------------------------ */
 
 /* True when the device's own clock is asked: that of the device whose profile is taken. */
 static bool uses_events(tarn_device device)
@@ -126,11 +129,13 @@ static void *new_mark(tarn_device device)
     return NULL;
 }
 
-void tarn__timing_begin(tarn__timing *timing, tarn_profile_kind kind, const char *name, const char *function, tarn_device device)
+void tarn__timing_begin(tarn__timing *timing, tarn_profile_kind kind, const char *name, const char *function,
+                        tarn_device device)
 {
     *timing = (tarn__timing){.generation = atomic_load(&profiler.generation)};
     tarn_profile_record *r = &timing->record;
-    *r = (tarn_profile_record){.kind = kind, .name = name, .function = function, .device = device, .is_backward = here.is_backward};
+    *r = (tarn_profile_record){
+        .kind = kind, .name = name, .function = function, .device = device, .is_backward = here.is_backward};
     r->device_start = r->device_end = (double)NAN;
     r->host_start = now();
     if (kind < TARN_PROFILE_WAIT && kind != TARN_PROFILE_LOADER_COPY && uses_events(device))
@@ -145,7 +150,8 @@ void tarn__timing_end(tarn__timing *timing)
     if (timing->from && !timing->to)
         timing->to = new_mark(r->device);
     r->host_end = now();
-    const tarn__backend *backend = tarn__backend_at(r->device.backend); /* NULL: the CPU, of which only the clock was used so far */
+    /* NULL: the CPU, of which only the clock was used so far */
+    const tarn__backend *backend = tarn__backend_at(r->device.backend);
     bool is_synchronous = !backend || !backend->event_new;
     if (r->kind < TARN_PROFILE_WAIT && is_synchronous && !tarn__is_capturing(r->device)) {
         r->device_start = r->host_start;
@@ -177,7 +183,7 @@ bool tarn__profile_backward(bool is_backward)
     return before;
 }
 
-/* ---- spans ----------------------------------------------------------------------------------------------------------------- */
+/* ---- spans ------------------------------------------------------------------------------------------------------- */
 
 void tarn_profile_span_open(const char *name)
 {
@@ -197,7 +203,7 @@ void tarn_profile_span_close(void)
         tarn__timing_end(&here.span[here.depth]);
 }
 
-/* ---- from start to stop ---------------------------------------------------------------------------------------------------- */
+/* ---- from start to stop ------------------------------------------------------------------------------------------ */
 
 bool tarn_profile_is_on(void)
 {
@@ -242,7 +248,8 @@ static bool read_events(void)
         tarn__timing *t = &profiler.entry[i];
         if (!t->from || !t->to)
             continue;
-        if (!profiler.backend->event_elapsed(index, base, t->from, &from) || !profiler.backend->event_elapsed(index, base, t->to, &to)) {
+        if (!profiler.backend->event_elapsed(index, base, t->from, &from) ||
+            !profiler.backend->event_elapsed(index, base, t->to, &to)) {
             good = false;
             continue;
         }
@@ -307,13 +314,14 @@ void tarn_profile_clear(void)
     pthread_mutex_unlock(&profiler.lock);
 }
 
-/* ---- samples --------------------------------------------------------------------------------------------------------------- */
+/* ---- samples ----------------------------------------------------------------------------------------------------- */
 
 bool tarn__sample_start(tarn_device device)
 {
     if (tarn_failed() || tarn__is_profiling())
         return false;
-    profiler.aside = (tarn__profile){profiler.entry, profiler.count, profiler.lost, profiler.microseconds, profiler.device, profiler.threads};
+    profiler.aside = (tarn__profile){profiler.entry,        profiler.count,  profiler.lost,
+                                     profiler.microseconds, profiler.device, profiler.threads};
     profiler.aside_room = profiler.room;
     profiler.aside_is_there = profiler.is_there;
     profiler.entry = NULL;
@@ -326,7 +334,8 @@ bool tarn__sample_stop(double *busy_microseconds)
     tarn__profile sample;
     tarn_profile_summary summary = {0};
     const tarn__profile *aside = &profiler.aside;
-    bool good = tarn_profile_stop() && tarn__profile_open("profile", &sample) && tarn__profile_shares(&sample, &summary);
+    bool good =
+        tarn_profile_stop() && tarn__profile_open("profile", &sample) && tarn__profile_shares(&sample, &summary);
     *busy_microseconds = good ? summary.busy * sample.microseconds : 0;
     pthread_mutex_lock(&profiler.lock);
     tarn__release(profiler.entry, sizeof(tarn__timing) * (size_t)profiler.room);
@@ -342,7 +351,7 @@ bool tarn__sample_stop(double *busy_microseconds)
     return good;
 }
 
-/* ---- reading --------------------------------------------------------------------------------------------------------------- */
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 bool tarn__profile_open(const char *function, tarn__profile *profile)
 {
@@ -350,8 +359,10 @@ bool tarn__profile_open(const char *function, tarn__profile *profile)
         return false;
     if (tarn__is_profiling() || !profiler.is_there)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s", function,
-                           tarn__is_profiling() ? "a profile is being taken; stop it first" : "no profile was taken yet");
-    *profile = (tarn__profile){profiler.entry, profiler.count, profiler.lost, profiler.microseconds, profiler.device, profiler.threads};
+                           tarn__is_profiling() ? "a profile is being taken; stop it first"
+                                                : "no profile was taken yet");
+    *profile = (tarn__profile){profiler.entry,        profiler.count,  profiler.lost,
+                               profiler.microseconds, profiler.device, profiler.threads};
     return true;
 }
 
@@ -368,7 +379,8 @@ bool tarn_profile_get(int64_t index, tarn_profile_record *record)
         return false;
     if (index < 0 || index >= profile.count || !record)
         return tarn__raise(TARN_ERROR_ARGUMENT, "profile_get: %s %lld; there are %lld records",
-                           record ? "there is no record" : "the result is NULL for record", (long long)index, (long long)profile.count);
+                           record ? "there is no record" : "the result is NULL for record", (long long)index,
+                           (long long)profile.count);
     *record = profile.entry[index].record;
     return true;
 }

@@ -23,15 +23,18 @@ typedef struct tarn__timing {
     bool is_under_way;   /* the times are those between which a device may have done it, no more is known */
 } tarn__timing;
 
-/* Around the work. `begin` fills in kind, name, function and device; what else is known goes into the record between the two. */
-void tarn__timing_begin(tarn__timing *timing, tarn_profile_kind kind, const char *name, const char *function, tarn_device device);
+/* Around the work. `begin` fills in kind, name, function and device; what else is known goes into the record between
+ * the two. */
+void tarn__timing_begin(tarn__timing *timing, tarn_profile_kind kind, const char *name, const char *function,
+                        tarn_device device);
 void tarn__timing_end(tarn__timing *timing);
 
 /* What a launch computes and moves. */
 void tarn__timing_describe(tarn__timing *timing, const tarn__launch *launch);
 tarn_profile_kind tarn__kernel_kind(tarn__kernel kernel);
 
-/* A copy through a lane: begun before it is sent; ended behind, where the device's clock can be asked, else when the lane is joined. */
+/* A copy through a lane: begun before it is sent; ended behind, where the device's clock can be asked, else when the
+ * lane is joined. */
 void tarn__timing_lane(tarn__timing *timing, void *lane, tarn_device device, double bytes);
 
 /* Whether this thread is inside backward; returns what was before. */
@@ -46,8 +49,8 @@ typedef struct tarn__profile {
     int threads;
 } tarn__profile;
 
-/* A profile in between, of which one number counts: for how many microseconds the device worked. What was recorded before stays. False from `start`
- * without an error: a profile is being taken already. */
+/* A profile in between, of which one number counts: for how many microseconds the device worked. What was recorded
+ * before stays. False from `start` without an error: a profile is being taken already. */
 bool tarn__sample_start(tarn_device device);
 bool tarn__sample_stop(double *busy_microseconds);
 

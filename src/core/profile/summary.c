@@ -7,20 +7,22 @@
 #include "core/profile/profiler.h"
 
 static const char *const part_names[TARN_PARTS] = {
-    [TARN_PART_MATMUL] = "matmul",       [TARN_PART_CONVOLUTION] = "convolution", [TARN_PART_ATTENTION] = "attention",
-    [TARN_PART_KERNELS] = "other kernels", [TARN_PART_GRAPHS] = "captured steps",   [TARN_PART_TRANSFERS] = "transfers",
-    [TARN_PART_WAITING] = "waiting",     [TARN_PART_HOST] = "host",
+    [TARN_PART_MATMUL] = "matmul",         [TARN_PART_CONVOLUTION] = "convolution",
+    [TARN_PART_ATTENTION] = "attention",   [TARN_PART_KERNELS] = "other kernels",
+    [TARN_PART_GRAPHS] = "captured steps", [TARN_PART_TRANSFERS] = "transfers",
+    [TARN_PART_WAITING] = "waiting",       [TARN_PART_HOST] = "host",
 };
 
 const char *tarn_profile_part_name(tarn_profile_part part)
 {
     if ((int)part >= 0 && part < TARN_PARTS)
         return part_names[part];
-    tarn__raise(TARN_ERROR_ARGUMENT, "profile_part_name: there is no part %d; there are 0 to %d", (int)part, TARN_PARTS - 1);
+    tarn__raise(TARN_ERROR_ARGUMENT, "profile_part_name: there is no part %d; there are 0 to %d", (int)part,
+                TARN_PARTS - 1);
     return NULL;
 }
 
-/* ---- shares ---------------------------------------------------------------------------------------------------------------- */
+/* ---- shares ------------------------------------------------------------------------------------------------------ */
 
 /* A part's work begins or ends. */
 typedef struct edge {
@@ -37,10 +39,11 @@ static int earlier(const void *a, const void *b)
 /* When a record stood for a part of the time, and for which; false: for none. */
 static bool part_of(const tarn__profile *p, const tarn__timing *t, int *part, double *from, double *to)
 {
-    static const int parts[] = {[TARN_PROFILE_MATMUL] = TARN_PART_MATMUL,   [TARN_PROFILE_CONVOLUTION] = TARN_PART_CONVOLUTION,
-                                [TARN_PROFILE_ATTENTION] = TARN_PART_ATTENTION, [TARN_PROFILE_KERNEL] = TARN_PART_KERNELS,
-                                [TARN_PROFILE_GRAPH] = TARN_PART_GRAPHS,    [TARN_PROFILE_COPY] = TARN_PART_TRANSFERS,
-                                [TARN_PROFILE_LOADER_COPY] = TARN_PART_TRANSFERS, [TARN_PROFILE_WAIT] = TARN_PART_WAITING};
+    static const int parts[] = {
+        [TARN_PROFILE_MATMUL] = TARN_PART_MATMUL,         [TARN_PROFILE_CONVOLUTION] = TARN_PART_CONVOLUTION,
+        [TARN_PROFILE_ATTENTION] = TARN_PART_ATTENTION,   [TARN_PROFILE_KERNEL] = TARN_PART_KERNELS,
+        [TARN_PROFILE_GRAPH] = TARN_PART_GRAPHS,          [TARN_PROFILE_COPY] = TARN_PART_TRANSFERS,
+        [TARN_PROFILE_LOADER_COPY] = TARN_PART_TRANSFERS, [TARN_PROFILE_WAIT] = TARN_PART_WAITING};
     const tarn_profile_record *r = &t->record;
     bool waits = r->kind == TARN_PROFILE_WAIT;
     if (r->kind == TARN_PROFILE_SPAN || t->is_under_way || (waits && r->thread != 0) ||
@@ -94,7 +97,7 @@ bool tarn__profile_shares(const tarn__profile *p, tarn_profile_summary *summary)
     return true;
 }
 
-/* ---- rows ------------------------------------------------------------------------------------------------------------------ */
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
 
 enum { MOST_ROWS = 512 };
 
@@ -105,7 +108,8 @@ static bool same_text(const char *a, const char *b)
 
 static bool belongs(const tarn_profile_row *row, const tarn_profile_record *r)
 {
-    return row->kind == r->kind && row->is_backward == r->is_backward && same_text(row->name, r->name) && same_text(row->function, r->function);
+    return row->kind == r->kind && row->is_backward == r->is_backward && same_text(row->name, r->name) &&
+           same_text(row->function, r->function);
 }
 
 static void add_to_row(tarn_profile_row *row, const tarn__timing *t)
@@ -132,7 +136,8 @@ static int64_t collect(const tarn__profile *p, tarn_profile_row *rows)
         if (k == MOST_ROWS)
             continue;
         if (k == count)
-            rows[count++] = (tarn_profile_row){.kind = r->kind, .name = r->name, .function = r->function, .is_backward = r->is_backward};
+            rows[count++] = (tarn_profile_row){
+                .kind = r->kind, .name = r->name, .function = r->function, .is_backward = r->is_backward};
         add_to_row(&rows[k], &p->entry[i]);
     }
     return count;
@@ -152,7 +157,8 @@ bool tarn_profile_summarize(tarn_profile_summary *summary, tarn_profile_row *row
     if (!tarn__profile_open("profile_summarize", &p))
         return false;
     if (!summary || room < 0 || (room > 0 && !rows))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "profile_summarize: %s", summary ? "there is no room for the rows" : "the result is NULL");
+        return tarn__raise(TARN_ERROR_ARGUMENT, "profile_summarize: %s",
+                           summary ? "there is no room for the rows" : "the result is NULL");
     tarn_profile_summary found = {.microseconds = p.microseconds, .records = p.count, .lost = p.lost};
     size_t bytes = sizeof(tarn_profile_row) * MOST_ROWS;
     tarn_profile_row *all = tarn__alloc(bytes);

@@ -1,13 +1,14 @@
-/* trace.c: a profile in the trace event format of Chrome: complete events ("ph": "X") with begin and duration in microseconds.
+/* trace.c: a profile in the trace event format of Chrome: complete events ("ph": "X") with begin and duration in
+ * microseconds.
  *
- * Process 1 is the host, a row for each thread: spans, and inside them what was handed over. Process 2 is the device: row 0 its work, row 1 the copies of
- * batches, which may run beside it. */
+ * Process 1 is the host, a row for each thread: spans, and inside them what was handed over. Process 2 is the device:
+ * row 0 its work, row 1 the copies of batches, which may run beside it. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "base/os/files.h"
 #include "base/memory.h"
+#include "base/os/files.h"
 #include "core/profile/profiler.h"
 
 enum { HOST = 1, DEVICE = 2, WORK = 0, COPIES = 1 };
@@ -42,7 +43,8 @@ static void put_name(writer *w, const char *name)
 {
     char one[2] = {0};
     for (; *name; name++) {
-        one[0] = (unsigned char)*name < ' ' || (unsigned char)*name > '~' || *name == '"' || *name == '\\' ? '?' : *name;
+        one[0] =
+            (unsigned char)*name < ' ' || (unsigned char)*name > '~' || *name == '"' || *name == '\\' ? '?' : *name;
         put(w, one);
     }
 }
@@ -78,8 +80,9 @@ static void put_arguments(writer *w, const tarn_profile_record *r)
 {
     char text[160];
     double seconds = (r->device_end - r->device_start) / 1e6;
-    snprintf(text, sizeof(text), ", \"args\": {\"backward\": %s, \"fallback\": %s, \"bytes\": %.0f, \"operations\": %.0f", r->is_backward ? "true" : "false",
-             r->is_fallback ? "true" : "false", r->bytes, r->operations);
+    snprintf(text, sizeof(text),
+             ", \"args\": {\"backward\": %s, \"fallback\": %s, \"bytes\": %.0f, \"operations\": %.0f",
+             r->is_backward ? "true" : "false", r->is_fallback ? "true" : "false", r->bytes, r->operations);
     put(w, text);
     if (r->function) {
         put(w, ", \"for\": \"");
@@ -95,13 +98,15 @@ static void put_arguments(writer *w, const tarn_profile_record *r)
         put(w, "\"");
     }
     if (seconds > 0) {
-        snprintf(text, sizeof(text), ", \"GB/s\": %.2f, \"TFLOP/s\": %.3f", r->bytes / seconds / 1e9, r->operations / seconds / 1e12);
+        snprintf(text, sizeof(text), ", \"GB/s\": %.2f, \"TFLOP/s\": %.3f", r->bytes / seconds / 1e9,
+                 r->operations / seconds / 1e12);
         put(w, text);
     }
     put(w, "}");
 }
 
-/* What the host had to do with it, and what the device did. A copy that was sent ahead is on the device's side alone. */
+/* What the host had to do with it, and what the device did. A copy that was sent ahead is on the device's side alone.
+ */
 static void put_record(writer *w, const tarn__profile *p, const tarn_profile_record *r)
 {
     bool is_ahead = r->kind == TARN_PROFILE_LOADER_COPY;

@@ -33,13 +33,14 @@ tarn__random tarn__random_reserve(tarn_device device, int64_t count)
 {
     uint64_t *offset = tarn__random_offset(device);
     tarn__random random = {.seed = generator.seed, .offset = *offset};
-    if (tarn__is_capturing(device)) /* what a run draws follows what was drawn before it: seed and offset are read there */
+    /* what a run draws follows what was drawn before it: seed and offset are read there */
+    if (tarn__is_capturing(device))
         random.live = tarn__graph_random();
     *offset += (uint64_t)(count + 3) / 4;
     return random;
 }
 
-/* ---- filled with one value ------------------------------------------------------------------------------------------------- */
+/* ---- filled with one value --------------------------------------------------------------------------------------- */
 
 tarn_tensor *tarn_empty(tarn_shape shape, tarn_dtype dtype, tarn_device device)
 {
@@ -69,23 +70,30 @@ tarn_tensor *tarn_full(tarn_shape shape, double value, tarn_dtype dtype, tarn_de
 
 tarn_tensor *tarn_empty_like(const tarn_tensor *like)
 {
-    return tarn__check_any("empty_like", like, "like") ? tarn__tensor_new("empty_like", tarn__shape_of(like), like->view.dtype, tarn__device(like))
-                                                   : NULL;
+    return tarn__check_any("empty_like", like, "like")
+               ? tarn__tensor_new("empty_like", tarn__shape_of(like), like->view.dtype, tarn__device(like))
+               : NULL;
 }
 
 tarn_tensor *tarn_zeros_like(const tarn_tensor *like)
 {
-    return tarn__check("zeros_like", like, "like") ? full("zeros_like", tarn__shape_of(like), 0, like->view.dtype, tarn__device(like)) : NULL;
+    return tarn__check("zeros_like", like, "like")
+               ? full("zeros_like", tarn__shape_of(like), 0, like->view.dtype, tarn__device(like))
+               : NULL;
 }
 
 tarn_tensor *tarn_ones_like(const tarn_tensor *like)
 {
-    return tarn__check("ones_like", like, "like") ? full("ones_like", tarn__shape_of(like), 1, like->view.dtype, tarn__device(like)) : NULL;
+    return tarn__check("ones_like", like, "like")
+               ? full("ones_like", tarn__shape_of(like), 1, like->view.dtype, tarn__device(like))
+               : NULL;
 }
 
 tarn_tensor *tarn_full_like(const tarn_tensor *like, double value)
 {
-    return tarn__check("full_like", like, "like") ? full("full_like", tarn__shape_of(like), value, like->view.dtype, tarn__device(like)) : NULL;
+    return tarn__check("full_like", like, "like")
+               ? full("full_like", tarn__shape_of(like), value, like->view.dtype, tarn__device(like))
+               : NULL;
 }
 
 tarn_tensor *tarn_scalar(double value)
@@ -99,7 +107,7 @@ tarn_tensor *tarn_scalar(double value)
     return tensor;
 }
 
-/* ---- patterns -------------------------------------------------------------------------------------------------------------- */
+/* ---- patterns ---------------------------------------------------------------------------------------------------- */
 
 tarn_tensor *tarn_arange(double begin, double end, double step, tarn_dtype dtype, tarn_device device)
 {
@@ -116,8 +124,12 @@ tarn_tensor *tarn_arange(double begin, double end, double step, tarn_dtype dtype
     }
     tarn_tensor *tensor = tarn__tensor_new("arange", TARN_SHAPE(count > 0 ? (int64_t)count : 0), dtype, device);
     tarn__fill fill = {{begin, (int64_t)begin}, {step, (int64_t)step}};
-    bool good = tensor && tarn__run(&(tarn__launch){.kernel = TARN__K_arange, .function = "arange", .outputs = 1, .out = {tensor},
-                                                    .params = &fill, .params_bytes = sizeof(fill)});
+    bool good = tensor && tarn__run(&(tarn__launch){.kernel = TARN__K_arange,
+                                                    .function = "arange",
+                                                    .outputs = 1,
+                                                    .out = {tensor},
+                                                    .params = &fill,
+                                                    .params_bytes = sizeof(fill)});
     return good ? tensor : NULL;
 }
 
@@ -138,9 +150,10 @@ tarn_tensor *tarn_eye(int64_t rows, int64_t columns, tarn_dtype dtype, tarn_devi
     return good ? tensor : NULL;
 }
 
-/* ---- random ---------------------------------------------------------------------------------------------------------------- */
+/* ---- random ------------------------------------------------------------------------------------------------------ */
 
-static tarn_tensor *draw(const char *function, tarn__kernel kernel, tarn_shape shape, double a, double b, tarn_dtype dtype, tarn_device device)
+static tarn_tensor *draw(const char *function, tarn__kernel kernel, tarn_shape shape, double a, double b,
+                         tarn_dtype dtype, tarn_device device)
 {
     tarn_tensor *tensor = tarn__tensor_new(function, shape, dtype, device);
     if (!tensor || !tarn__check_dtype(function, tensor, TARN__FLOATS, "the result"))
@@ -150,7 +163,8 @@ static tarn_tensor *draw(const char *function, tarn__kernel kernel, tarn_shape s
         return NULL;
     }
     if (kernel == TARN__K_uniform ? a > b : b < 0) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "%s: %g and %g: %s", function, a, b, kernel == TARN__K_uniform ? "low is above high" : "the deviation is negative");
+        tarn__raise(TARN_ERROR_ARGUMENT, "%s: %g and %g: %s", function, a, b,
+                    kernel == TARN__K_uniform ? "low is above high" : "the deviation is negative");
         return NULL;
     }
     tarn__random random = tarn__random_reserve(device, tarn__view_count(&tensor->view));
@@ -158,7 +172,11 @@ static tarn_tensor *draw(const char *function, tarn__kernel kernel, tarn_shape s
         return NULL;
     random.a = a;
     random.b = b;
-    bool good = tarn__run(&(tarn__launch){.kernel = kernel, .function = function, .outputs = 1, .out = {tensor}, .params = &random,
+    bool good = tarn__run(&(tarn__launch){.kernel = kernel,
+                                          .function = function,
+                                          .outputs = 1,
+                                          .out = {tensor},
+                                          .params = &random,
                                           .params_bytes = sizeof(random)});
     return good ? tensor : NULL;
 }
@@ -175,19 +193,19 @@ tarn_tensor *tarn_normal(tarn_shape shape, double mean, double deviation, tarn_d
 
 tarn_tensor *tarn_uniform_like(const tarn_tensor *like, double low, double high)
 {
-    return tarn__check("uniform_like", like, "like")
-               ? draw("uniform_like", TARN__K_uniform, tarn__shape_of(like), low, high, like->view.dtype, tarn__device(like))
-               : NULL;
+    return tarn__check("uniform_like", like, "like") ? draw("uniform_like", TARN__K_uniform, tarn__shape_of(like), low,
+                                                            high, like->view.dtype, tarn__device(like))
+                                                     : NULL;
 }
 
 tarn_tensor *tarn_normal_like(const tarn_tensor *like, double mean, double deviation)
 {
-    return tarn__check("normal_like", like, "like")
-               ? draw("normal_like", TARN__K_normal, tarn__shape_of(like), mean, deviation, like->view.dtype, tarn__device(like))
-               : NULL;
+    return tarn__check("normal_like", like, "like") ? draw("normal_like", TARN__K_normal, tarn__shape_of(like), mean,
+                                                           deviation, like->view.dtype, tarn__device(like))
+                                                    : NULL;
 }
 
-/* ---- from the host --------------------------------------------------------------------------------------------------------- */
+/* ---- from the host ----------------------------------------------------------------------------------------------- */
 
 tarn_tensor *tarn_from(const void *values, tarn_shape shape, tarn_dtype dtype, tarn_device device)
 {
@@ -199,7 +217,10 @@ tarn_tensor *tarn_from(const void *values, tarn_shape shape, tarn_dtype dtype, t
         tarn__raise(TARN_ERROR_ARGUMENT, "from: the values are NULL");
         return NULL;
     }
-    return tarn__not_captured("from", device, "a copy from the host") && tarn__storage_upload(tensor->storage, 0, values, bytes) ? tensor : NULL;
+    return tarn__not_captured("from", device, "a copy from the host") &&
+                   tarn__storage_upload(tensor->storage, 0, values, bytes)
+               ? tensor
+               : NULL;
 }
 
 tarn_tensor *tarn_from_f32(const float *values, tarn_shape shape, tarn_device device)

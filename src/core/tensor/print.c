@@ -1,5 +1,6 @@
-/* print.c: tensors as text, letter by letter as NumPy prints arrays: the fewest digits that tell a value from its neighbours in its dtype, at
- * most PRECISION after the point, columns aligned, lines broken at LINE characters, the middle of large tensors left out. */
+/* print.c: tensors as text, letter by letter as NumPy prints arrays: the fewest digits that tell a value from its
+ * neighbours in its dtype, at most PRECISION after the point, columns aligned, lines broken at LINE characters, the
+ * middle of large tensors left out. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -14,7 +15,7 @@
 #define LINE 75
 #define PRECISION 8
 
-/* ---- the values that are shown --------------------------------------------------------------------------------------------- */
+/* ---- the values that are shown ----------------------------------------------------------------------------------- */
 
 typedef struct printed {
     tarn_tensor *tensor;
@@ -23,7 +24,8 @@ typedef struct printed {
     tarn_tensor *values; /* the shown part on the host, dense, f64 or i64 */
 } printed;
 
-/* A view of one corner: the first or (bit set) the last EDGE elements of every cut axis. `sizes` are the axes' sizes in x. */
+/* A view of one corner: the first or (bit set) the last EDGE elements of every cut axis. `sizes` are the axes' sizes in
+ * x. */
 static tarn_tensor *corner_of(tarn_tensor *x, const printed *p, unsigned corner)
 {
     tarn_tensor *view = tarn__tensor_view(x);
@@ -66,7 +68,7 @@ static bool read_shown(printed *p)
     return tarn_synchronize(tarn__device(p->values));
 }
 
-/* ---- one number ------------------------------------------------------------------------------------------------------------ */
+/* ---- one number -------------------------------------------------------------------------------------------------- */
 
 /* True when `text_value` lies so near to `value` that it is read back as it in that dtype. */
 static bool reads_back(tarn_dtype dtype, double text_value, double value)
@@ -83,7 +85,8 @@ static bool reads_back(tarn_dtype dtype, double text_value, double value)
     return apart == 0 || apart < half || (apart == half && fmod(value / unit, 2) == 0);
 }
 
-/* A number as its digits: text "-d.ddde+xx" with as few digits as read back, at most `most` of them. Returns how many after the point. */
+/* A number as its digits: text "-d.ddde+xx" with as few digits as read back, at most `most` of them. Returns how many
+ * after the point. */
 static int shortest(tarn_dtype dtype, double value, int most, char *text, size_t size)
 {
     int decimals = 0;
@@ -116,7 +119,8 @@ static void positional_text(const style *how, double value, char *text, size_t s
     char digits[64];
     int decimals = shortest(how->dtype, value, 17, digits, sizeof(digits));
     int needed = value == 0 ? 0 : decimals - (int)strtol(strchr(digits, 'e') + 1, NULL, 10);
-    double shown = needed <= how->precision ? strtod(digits, NULL) : value; /* digits beyond those that count are zeros */
+    /* digits beyond those that count are zeros */
+    double shown = needed <= how->precision ? strtod(digits, NULL) : value;
     needed = needed < how->least ? how->least : needed > how->precision ? how->precision : needed;
     snprintf(text, size, "%.*f", needed, shown);
     size_t length = strlen(text);
@@ -139,7 +143,8 @@ static void scientific_text(const style *how, double value, char *text, size_t s
     while (decimals > how->least && mark[-1] == '0') /* rounding at the limit may leave zeros */
         mark--, decimals--;
     *mark = 0;
-    snprintf(text, size, "%s%se%c%0*d", digits, strchr(digits, '.') || how->scalar ? "" : ".", sign, how->exponent, exponent);
+    snprintf(text, size, "%s%se%c%0*d", digits, strchr(digits, '.') || how->scalar ? "" : ".", sign, how->exponent,
+             exponent);
 }
 
 static void element_text(const style *how, const void *element, char *text, size_t size)
@@ -164,7 +169,7 @@ static void element_text(const style *how, const void *element, char *text, size
     snprintf(text, size, "%*s%-*s", how->left - before, "", width - (how->left - before), plain);
 }
 
-/* ---- choosing the style ---------------------------------------------------------------------------------------------------- */
+/* ---- choosing the style ------------------------------------------------------------------------------------------ */
 
 static bool is_scientific(tarn_dtype dtype, const double *value, int64_t count, bool scalar)
 {
@@ -178,7 +183,8 @@ static bool is_scientific(tarn_dtype dtype, const double *value, int64_t count, 
         low = size < low ? size : low;
     }
     double lowest = dtype == TARN_F32 && !scalar ? 1e-4f : 1e-4;
-    return high > 0 && (high >= (scalar && dtype == TARN_F64 ? 1e16 : highest[dtype]) || low < lowest || high / low > 1000);
+    return high > 0 &&
+           (high >= (scalar && dtype == TARN_F64 ? 1e16 : highest[dtype]) || low < lowest || high / low > 1000);
 }
 
 /* Widens the columns so that this element fits. */
@@ -233,7 +239,7 @@ static style choose_style(const printed *p)
     return how;
 }
 
-/* ---- the layout ------------------------------------------------------------------------------------------------------------ */
+/* ---- the layout -------------------------------------------------------------------------------------------------- */
 
 typedef struct writer {
     char *buffer;

@@ -1,6 +1,7 @@
 /* quant_tensor.c: tensors whose elements lie in blocks: moved as the bytes they are, or turned into elements.
  *
- * Blocks are never cut: a view of them begins at one and has whole ones (tarn__check_layout()), so that plain kernels can do all moving. */
+ * Blocks are never cut: a view of them begins at one and has whole ones (tarn__check_layout()), so that plain kernels
+ * can do all moving. */
 #include "core/tensor/blocks.h"
 
 tarn_tensor *tarn__blocks_bytes(tarn_tensor *x)
@@ -23,7 +24,13 @@ static bool run(tarn__kernel kernel, const char *function, tarn_tensor *to, tarn
 {
     tarn__fill none = {0};
     return to && from &&
-           tarn__run(&(tarn__launch){.kernel = kernel, .function = function, .inputs = 1, .outputs = 1, .in = {from}, .out = {to}, .params = &none,
+           tarn__run(&(tarn__launch){.kernel = kernel,
+                                     .function = function,
+                                     .inputs = 1,
+                                     .outputs = 1,
+                                     .in = {from},
+                                     .out = {to},
+                                     .params = &none,
                                      .params_bytes = sizeof(none)});
 }
 
@@ -39,13 +46,16 @@ bool tarn__blocks_copy(const char *function, tarn_tensor *to, tarn_tensor *from)
 {
     tarn_dtype source = from->view.dtype, target = to->view.dtype;
     if (source != target && tarn__is_blocks(target))
-        return tarn__raise(TARN_ERROR_DTYPE, "%s: elements of %s cannot be copied into blocks of %s; make those with tarn_cast()", function,
-                           tarn_dtype_name(source), tarn_dtype_name(target));
+        return tarn__raise(TARN_ERROR_DTYPE,
+                           "%s: elements of %s cannot be copied into blocks of %s; make those with tarn_cast()",
+                           function, tarn_dtype_name(source), tarn_dtype_name(target));
     if (source != target && !tarn__is_float(target))
-        return tarn__raise(TARN_ERROR_DTYPE, "%s: blocks of %s become floats, not %s; cast them twice", function, tarn_dtype_name(source),
-                           tarn_dtype_name(target));
+        return tarn__raise(TARN_ERROR_DTYPE, "%s: blocks of %s become floats, not %s; cast them twice", function,
+                           tarn_dtype_name(source), tarn_dtype_name(target));
     tarn_scope *scope = tarn_scope_open();
-    bool good = scope && (source == target ? run(TARN__K_copy, function, tarn__blocks_bytes(to), tarn__blocks_bytes(from)) : decode(function, to, from));
+    bool good =
+        scope && (source == target ? run(TARN__K_copy, function, tarn__blocks_bytes(to), tarn__blocks_bytes(from))
+                                   : decode(function, to, from));
     tarn_scope_close(scope);
     return good;
 }

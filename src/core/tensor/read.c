@@ -9,7 +9,8 @@
 /* Copies the elements in `dtype`, row-major, to the host; whatever is needed on the way lives in a scope of its own. */
 static bool read_as(const char *function, const tarn_tensor *tensor, tarn_dtype dtype, void *values)
 {
-    tarn_scope *scope = tarn__not_captured(function, tarn__device(tensor), "a value read by the host") ? tarn_scope_open() : NULL;
+    tarn_scope *scope =
+        tarn__not_captured(function, tarn__device(tensor), "a value read by the host") ? tarn_scope_open() : NULL;
     if (!scope)
         return false;
     tarn_tensor *source = (tarn_tensor *)tensor; /* only read */
@@ -20,7 +21,8 @@ static bool read_as(const char *function, const tarn_tensor *tensor, tarn_dtype 
     } else if (!tarn__view_dense(&tensor->view)) {
         source = tarn__dense(function, source);
     }
-    /* The copy waits for what comes before it; a profile tells waiting and copying apart. What went wrong on the way is known afterwards. */
+    /* The copy waits for what comes before it; a profile tells waiting and copying apart. What went wrong on the way is
+     * known afterwards. */
     bool good = source && (!tarn__is_profiling() || tarn_synchronize(tarn__device(source))) &&
                 tarn__storage_download(source->storage, tarn__bytes_of(dtype, source->start), values,
                                        (size_t)tarn__bytes_of(dtype, tarn__view_count(&source->view))) &&
@@ -29,15 +31,17 @@ static bool read_as(const char *function, const tarn_tensor *tensor, tarn_dtype 
     return good;
 }
 
-static bool check_target(const char *function, const tarn_tensor *tensor, const void *values, uint64_t given, uint64_t needed)
+static bool check_target(const char *function, const tarn_tensor *tensor, const void *values, uint64_t given,
+                         uint64_t needed)
 {
     if (!tarn__check_any(function, tensor, "the tensor"))
         return false;
     if (!values && needed > 0)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the values are NULL", function);
-    return given == needed || tarn__raise(TARN_ERROR_SHAPE, "%s: a tensor %s of %s needs %llu, but room for %llu was given", function,
-                                          TARN__SHAPE_TEXT(tensor), tarn_dtype_name(tensor->view.dtype), (unsigned long long)needed,
-                                          (unsigned long long)given);
+    return given == needed ||
+           tarn__raise(TARN_ERROR_SHAPE, "%s: a tensor %s of %s needs %llu, but room for %llu was given", function,
+                       TARN__SHAPE_TEXT(tensor), tarn_dtype_name(tensor->view.dtype), (unsigned long long)needed,
+                       (unsigned long long)given);
 }
 
 bool tarn_read(const tarn_tensor *tensor, void *values, size_t bytes)
@@ -49,13 +53,15 @@ bool tarn_read(const tarn_tensor *tensor, void *values, size_t bytes)
 bool tarn_read_f32(const tarn_tensor *tensor, float *values, int64_t count)
 {
     uint64_t needed = tensor ? (uint64_t)tarn__view_count(&tensor->view) : 0;
-    return check_target("read_f32", tensor, values, (uint64_t)count, needed) && read_as("read_f32", tensor, TARN_F32, values);
+    return check_target("read_f32", tensor, values, (uint64_t)count, needed) &&
+           read_as("read_f32", tensor, TARN_F32, values);
 }
 
 bool tarn_read_f64(const tarn_tensor *tensor, double *values, int64_t count)
 {
     uint64_t needed = tensor ? (uint64_t)tarn__view_count(&tensor->view) : 0;
-    return check_target("read_f64", tensor, values, (uint64_t)count, needed) && read_as("read_f64", tensor, TARN_F64, values);
+    return check_target("read_f64", tensor, values, (uint64_t)count, needed) &&
+           read_as("read_f64", tensor, TARN_F64, values);
 }
 
 double tarn_item(const tarn_tensor *tensor)
@@ -83,8 +89,8 @@ double tarn_item_at(const tarn_tensor *tensor, tarn_shape index)
     for (int i = 0; i < index.rank; i++) {
         int64_t at = index.size[i] < 0 ? index.size[i] + tensor->view.shape[i] : index.size[i];
         if (at < 0 || at >= tensor->view.shape[i]) {
-            tarn__raise(TARN_ERROR_ARGUMENT, "item_at: index %lld is outside axis %d, which has %lld elements", (long long)index.size[i], i,
-                        (long long)tensor->view.shape[i]);
+            tarn__raise(TARN_ERROR_ARGUMENT, "item_at: index %lld is outside axis %d, which has %lld elements",
+                        (long long)index.size[i], i, (long long)tensor->view.shape[i]);
             return NAN;
         }
         start += at * tensor->view.stride[i];
@@ -104,12 +110,14 @@ double tarn_item_at(const tarn_tensor *tensor, tarn_shape index)
 static bool check_writable(const char *function, const tarn_tensor *tensor)
 {
     if (tensor->history)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the tensor was made by a recorded operation; write into a detached one", function);
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "%s: the tensor was made by a recorded operation; write into a detached one", function);
     if (tensor->is_constant)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a tarn_scalar() cannot be written", function);
     for (int i = 0; i < tensor->view.rank; i++)
         if (tensor->view.stride[i] == 0 && tensor->view.shape[i] > 1)
-            return tarn__raise(TARN_ERROR_SHAPE, "%s: axis %d is expanded, its elements share one place; clone it first", function, i);
+            return tarn__raise(TARN_ERROR_SHAPE,
+                               "%s: axis %d is expanded, its elements share one place; clone it first", function, i);
     return true;
 }
 
@@ -123,7 +131,8 @@ bool tarn_write(tarn_tensor *tensor, const void *values, size_t bytes)
     if (tarn__view_dense(&tensor->view))
         return tarn__storage_upload(tensor->storage, tarn__bytes_of(tensor->view.dtype, tensor->start), values, bytes);
     tarn_scope *scope = tarn_scope_open();
-    tarn_tensor *landing = scope ? tarn_from(values, tarn__shape_of(tensor), tensor->view.dtype, tarn__device(tensor)) : NULL;
+    tarn_tensor *landing =
+        scope ? tarn_from(values, tarn__shape_of(tensor), tensor->view.dtype, tarn__device(tensor)) : NULL;
     bool good = landing && tarn__copy_elements("write", tensor, landing);
     tarn_scope_close(scope);
     return good;
@@ -131,16 +140,20 @@ bool tarn_write(tarn_tensor *tensor, const void *values, size_t bytes)
 
 bool tarn_copy(tarn_tensor *to, const tarn_tensor *from)
 {
-    if (!tarn__check_any("copy", to, "the target") || !tarn__check_any("copy", from, "the source") || !check_writable("copy", to))
+    if (!tarn__check_any("copy", to, "the target") || !tarn__check_any("copy", from, "the source") ||
+        !check_writable("copy", to))
         return false;
     if (!tarn__same_shape(&to->view, &from->view))
-        return tarn__raise(TARN_ERROR_SHAPE, "copy: %s cannot take the elements of %s", TARN__SHAPE_TEXT(to), TARN__SHAPE_TEXT(from));
+        return tarn__raise(TARN_ERROR_SHAPE, "copy: %s cannot take the elements of %s", TARN__SHAPE_TEXT(to),
+                           TARN__SHAPE_TEXT(from));
     tarn__touch(to);
     if (to->storage != from->storage)
         return tarn__copy_elements("copy", to, (tarn_tensor *)from);
     tarn_scope *scope = tarn_scope_open(); /* the elements may overlap: they go through a copy */
-    tarn_tensor *between = scope ? tarn__tensor_new("copy", tarn__shape_of(from), from->view.dtype, tarn__device(from)) : NULL;
-    bool good = between && tarn__copy_elements("copy", between, (tarn_tensor *)from) && tarn__copy_elements("copy", to, between);
+    tarn_tensor *between =
+        scope ? tarn__tensor_new("copy", tarn__shape_of(from), from->view.dtype, tarn__device(from)) : NULL;
+    bool good = between && tarn__copy_elements("copy", between, (tarn_tensor *)from) &&
+                tarn__copy_elements("copy", to, between);
     tarn_scope_close(scope);
     return good;
 }

@@ -132,7 +132,8 @@ void tarn_scope_close(tarn_scope *scope)
 static bool of_this_thread(const char *function, const tarn_tensor *tensor)
 {
     return !tensor->scope || tensor->scope->thread == &root ||
-           tarn__raise(TARN_ERROR_ARGUMENT, "%s: the tensor belongs to a scope of another thread; keep it there first", function);
+           tarn__raise(TARN_ERROR_ARGUMENT, "%s: the tensor belongs to a scope of another thread; keep it there first",
+                       function);
 }
 
 /* True when `scope` is `outer`, or an open scope inside it, which the close of `outer` closes too. */
@@ -208,7 +209,8 @@ void tarn_free(tarn_tensor *tensor)
         take_from(tensor);
     else if (atomic_fetch_sub_explicit(&tensor->kept, 1, memory_order_relaxed) <= 0) {
         atomic_fetch_add_explicit(&tensor->kept, 1, memory_order_relaxed);
-        tarn__raise(TARN_ERROR_ARGUMENT, "free: the tensor belongs to the library (a parameter or a gradient), not to the caller");
+        tarn__raise(TARN_ERROR_ARGUMENT,
+                    "free: the tensor belongs to the library (a parameter or a gradient), not to the caller");
         return;
     }
     tarn__drop(tensor);

@@ -7,7 +7,7 @@
 
 #include "base/memory.h"
 
-/* ---- life ------------------------------------------------------------------------------------------------------------------ */
+/* ---- life -------------------------------------------------------------------------------------------------------- */
 
 static tarn_tensor *new_header(void)
 {
@@ -52,7 +52,8 @@ static void place_view(tarn_tensor *tensor)
     tensor->view.base = is_plain ? 0 : tensor->storage->offset;
 }
 
-tarn_tensor *tarn__tensor_new_ordered(const char *function, tarn_shape shape, tarn_dtype dtype, tarn_device device, const int *order)
+tarn_tensor *tarn__tensor_new_ordered(const char *function, tarn_shape shape, tarn_dtype dtype, tarn_device device,
+                                      const int *order)
 {
     if (tarn_failed() || !tarn__check_shape(function, shape, dtype) || !tarn__backend_of(device, function))
         return NULL;
@@ -134,7 +135,7 @@ void tarn__tensor_restart(tarn_tensor *view, int64_t start)
     place_view(view);
 }
 
-/* ---- kept handles ---------------------------------------------------------------------------------------------------------- */
+/* ---- kept handles ------------------------------------------------------------------------------------------------ */
 
 static pthread_mutex_t handles_lock = PTHREAD_MUTEX_INITIALIZER; /* of every origin's list */
 
@@ -185,7 +186,7 @@ void tarn__tensor_rehouse(tarn_tensor *tensor, tarn__storage *storage)
     pthread_mutex_unlock(&handles_lock);
 }
 
-/* ---- references ------------------------------------------------------------------------------------------------------------ */
+/* ---- references -------------------------------------------------------------------------------------------------- */
 
 void tarn__hold(tarn_tensor *tensor)
 {
@@ -215,19 +216,20 @@ void tarn__history_drop(tarn__history *history)
         history->release(history);
 }
 
-/* ---- checks ---------------------------------------------------------------------------------------------------------------- */
+/* ---- checks ------------------------------------------------------------------------------------------------------ */
 
 bool tarn__raise_not_live(const char *function, const tarn_tensor *tensor, const char *role)
 {
     if (tensor->state != TARN__TENSOR_FREED)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s is not a tensor: a wrong pointer, or one freed long ago", function,
-                           role);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s is not a tensor: a wrong pointer, or one freed long ago",
+                           function, role);
     const char *name = (const char *)tensor->view.stride;
     const char *quote = name[0] ? "'" : "", *end = name[0] ? "' " : "";
-    return tarn__raise(TARN_ERROR_ARGUMENT,
-                       "%s: %s was freed: %s%s%s%s %s; use it before tarn_free() or its scope's close, or a handle from "
-                       "tarn_keep()",
-                       function, role, quote, name, end, tarn_dtype_name(tensor->view.dtype), TARN__SHAPE_TEXT(tensor));
+    return tarn__raise(
+        TARN_ERROR_ARGUMENT,
+        "%s: %s was freed: %s%s%s%s %s; use it before tarn_free() or its scope's close, or a handle from "
+        "tarn_keep()",
+        function, role, quote, name, end, tarn_dtype_name(tensor->view.dtype), TARN__SHAPE_TEXT(tensor));
 }
 
 bool tarn__check_any(const char *function, const tarn_tensor *tensor, const char *role)
@@ -243,8 +245,8 @@ bool tarn__check(const char *function, const tarn_tensor *tensor, const char *ro
     if (!tarn__check_any(function, tensor, role))
         return false;
     return !tarn__is_blocks(tensor->view.dtype) ||
-           tarn__raise(TARN_ERROR_DTYPE, "%s: %s is %s, which holds blocks: convert it with tarn_cast() first", function, role,
-                       tarn_dtype_name(tensor->view.dtype));
+           tarn__raise(TARN_ERROR_DTYPE, "%s: %s is %s, which holds blocks: convert it with tarn_cast() first",
+                       function, role, tarn_dtype_name(tensor->view.dtype));
 }
 
 bool tarn__check_dtype(const char *function, const tarn_tensor *tensor, uint32_t mask, const char *role)
@@ -255,8 +257,8 @@ bool tarn__check_dtype(const char *function, const tarn_tensor *tensor, uint32_t
     for (int i = 0; i < TARN_DTYPE_COUNT; i++)
         if ((mask >> i) & 1)
             snprintf(names + strlen(names), sizeof(names) - strlen(names), " %s", tarn__dtypes[i].name);
-    return tarn__raise(TARN_ERROR_DTYPE, "%s: %s is %s, but must be one of%s; convert it with tarn_cast()", function, role,
-                       tarn_dtype_name(tensor->view.dtype), names);
+    return tarn__raise(TARN_ERROR_DTYPE, "%s: %s is %s, but must be one of%s; convert it with tarn_cast()", function,
+                       role, tarn_dtype_name(tensor->view.dtype), names);
 }
 
 bool tarn__check_shape(const char *function, tarn_shape shape, tarn_dtype dtype)
@@ -265,10 +267,14 @@ bool tarn__check_shape(const char *function, tarn_shape shape, tarn_dtype dtype)
         return tarn__raise(TARN_ERROR_DTYPE, "%s: %d is no element type", function, (int)dtype);
     if (shape.rank < 0 || shape.rank > TARN_MAX_RANK)
         return tarn__raise(TARN_ERROR_SHAPE, "%s: rank %d is outside 0 to %d", function, shape.rank, TARN_MAX_RANK);
-    int64_t limit = INT64_MAX / 2 / (int64_t)tarn__dtype_bytes(dtype), count = 1, block = tarn__dtypes[dtype].block_elements;
+    int64_t limit = INT64_MAX / 2 / (int64_t)tarn__dtype_bytes(dtype), count = 1,
+            block = tarn__dtypes[dtype].block_elements;
     if (block > 1 && (shape.rank == 0 || shape.size[shape.rank - 1] % block != 0))
-        return tarn__raise(TARN_ERROR_SHAPE, "%s: the last axis of %s cannot hold %s: its size must be a multiple of %lld, the elements of a block", function,
-                           tarn__shape_text(shape.size, shape.rank, &(tarn__text){{0}}), tarn_dtype_name(dtype), (long long)block);
+        return tarn__raise(
+            TARN_ERROR_SHAPE,
+            "%s: the last axis of %s cannot hold %s: its size must be a multiple of %lld, the elements of a block",
+            function, tarn__shape_text(shape.size, shape.rank, &(tarn__text){{0}}), tarn_dtype_name(dtype),
+            (long long)block);
     for (int i = 0; i < shape.rank; i++) {
         int64_t size = shape.size[i];
         if (size < 0)
@@ -291,7 +297,9 @@ bool tarn__check_layout(const char *function, const tarn__view *layout)
     whole = whole && (empty || (layout->stride[last] == 1 && layout->offset % block == 0));
     for (int i = 0; whole && !empty && i < last; i++)
         whole = layout->shape[i] == 1 || layout->stride[i] % block == 0;
-    return whole || tarn__raise(TARN_ERROR_SHAPE, "%s: x is %s, whose last axis holds blocks of %lld elements: it must stay the last, and be cut between them",
+    return whole || tarn__raise(TARN_ERROR_SHAPE,
+                                "%s: x is %s, whose last axis holds blocks of %lld elements: it must stay the last, "
+                                "and be cut between them",
                                 function, tarn_dtype_name(layout->dtype), (long long)block);
 }
 
@@ -300,17 +308,19 @@ int tarn__check_axis(const char *function, int axis, int rank)
     int room = rank > 0 ? rank : 1; /* rank 0 takes axes 0 and -1, as torch does */
     if (axis >= -room && axis < room)
         return axis < 0 ? axis + room : axis;
-    tarn__raise(TARN_ERROR_SHAPE, "%s: axis %d is outside %d to %d of a tensor of rank %d", function, axis, -room, room - 1, rank);
+    tarn__raise(TARN_ERROR_SHAPE, "%s: axis %d is outside %d to %d of a tensor of rank %d", function, axis, -room,
+                room - 1, rank);
     return -1;
 }
 
-/* ---- asking ---------------------------------------------------------------------------------------------------------------- */
+/* ---- asking ------------------------------------------------------------------------------------------------------ */
 
 const char *tarn__shape_text(const int64_t *size, int rank, tarn__text *text)
 {
     size_t used = (size_t)snprintf(text->text, sizeof(text->text), "[");
     for (int i = 0; i < rank && i < TARN_MAX_RANK; i++)
-        used += (size_t)snprintf(text->text + used, sizeof(text->text) - used, "%s%lld", i ? ", " : "", (long long)size[i]);
+        used +=
+            (size_t)snprintf(text->text + used, sizeof(text->text) - used, "%s%lld", i ? ", " : "", (long long)size[i]);
     snprintf(text->text + used, sizeof(text->text) - used, "]");
     return text->text;
 }
@@ -412,7 +422,8 @@ void *tarn_data(const tarn_tensor *tensor)
     if (!tarn__check_any("data", tensor, "the tensor"))
         return NULL;
     if (!tensor->storage || !tarn__backend_at(tarn__device(tensor).backend)->plain_addresses) {
-        tarn__raise(TARN_ERROR_UNSUPPORTED, "data: %s", tensor->storage ? "memory of this device has no plain address" : "a tarn_scalar() has no memory");
+        tarn__raise(TARN_ERROR_UNSUPPORTED, "data: %s",
+                    tensor->storage ? "memory of this device has no plain address" : "a tarn_scalar() has no memory");
         return NULL;
     }
     return tarn__view_at(&tensor->view);

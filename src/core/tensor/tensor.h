@@ -8,7 +8,8 @@
 #include "base/error.h"
 #include "core/memory/storage.h"
 
-/* What made a tensor, as far as the core needs to know: a counted record that releases itself. The tape's nodes begin with one. */
+/* What made a tensor, as far as the core needs to know: a counted record that releases itself. The tape's nodes begin
+ * with one. */
 typedef struct tarn__history {
     _Atomic int references;
     void (*release)(struct tarn__history *history); /* called when the last reference is gone */
@@ -29,10 +30,10 @@ struct tarn_tensor {
     uint32_t state;         /* TARN__TENSOR_LIVE or _FREED; else no tensor; not where free() writes */
     tarn__view view;        /* memory and offset are the storage's, copied */
     tarn__storage *storage;
-    int64_t start;          /* first element, in elements from the storage's start */
-    tarn_scope *scope;      /* NULL when kept */
+    int64_t start;                /* first element, in elements from the storage's start */
+    tarn_scope *scope;            /* NULL when kept */
     tarn_tensor *previous, *next; /* in the scope; of a kept handle: among its origin's handles */
-    tarn_tensor *handles;   /* kept handles of this origin, which follow it to another storage */
+    tarn_tensor *handles;         /* kept handles of this origin, which follow it to another storage */
     char *name;
     double constant; /* of a tarn_scalar() */
     bool is_constant;
@@ -44,22 +45,26 @@ struct tarn_tensor {
     void *trainer;          /* the optimizer that owns its memory, NULL: none */
 };
 
-/* ---- life ------------------------------------------------------------------------------------------------------------------ */
+/* ---- life -------------------------------------------------------------------------------------------------------- */
 
 /* A tensor on a new storage, dense, uninitialised, in the open scope. NULL with an error naming `function`. */
 tarn_tensor *tarn__tensor_new(const char *function, tarn_shape shape, tarn_dtype dtype, tarn_device device);
 
 /* The same with a given layout of a dense tensor: axis order[0] has the largest stride. */
-tarn_tensor *tarn__tensor_new_ordered(const char *function, tarn_shape shape, tarn_dtype dtype, tarn_device device, const int *order);
+tarn_tensor *tarn__tensor_new_ordered(const char *function, tarn_shape shape, tarn_dtype dtype, tarn_device device,
+                                      const int *order);
 
-/* A dense tensor on a storage that is there, in the open scope: takes the reference to it, on failure too. NULL with an error naming `function`. */
+/* A dense tensor on a storage that is there, in the open scope: takes the reference to it, on failure too. NULL with an
+ * error naming `function`. */
 tarn_tensor *tarn__tensor_on(const char *function, tarn_shape shape, tarn_dtype dtype, tarn__storage *storage);
 
-/* A view of x's storage in the open scope; the caller sets shape and strides in result->view, and `start` with tarn__tensor_restart(). */
+/* A view of x's storage in the open scope; the caller sets shape and strides in result->view, and `start` with
+ * tarn__tensor_restart(). */
 tarn_tensor *tarn__tensor_view(tarn_tensor *x);
 void tarn__tensor_restart(tarn_tensor *view, int64_t start);
 
-/* Puts a tensor onto another storage, keeping the handle: takes the reference to `storage`. The tensor becomes dense. */
+/* Puts a tensor onto another storage, keeping the handle: takes the reference to `storage`. The tensor becomes dense.
+ */
 void tarn__tensor_rehouse(tarn_tensor *tensor, tarn__storage *storage);
 
 /* A handle of its own on the same storage, in no scope, with one reference. NULL with an error. */
@@ -72,7 +77,7 @@ void tarn__drop(tarn_tensor *tensor); /* NULL is allowed */
 void tarn__history_hold(tarn__history *history);
 void tarn__history_drop(tarn__history *history);
 
-/* ---- scopes ---------------------------------------------------------------------------------------------------------------- */
+/* ---- scopes ------------------------------------------------------------------------------------------------------ */
 
 /* Puts a new tensor, with its one reference, into the open scope. */
 void tarn__scope_add(tarn_tensor *tensor);
@@ -89,7 +94,7 @@ tarn_scope *tarn__scope_top(void);
  * belonged to one of these scopes. */
 tarn_tensor *tarn__scope_pass_out(tarn_scope *scope, tarn_tensor *tensor, bool *made_inside);
 
-/* ---- checks at the door ---------------------------------------------------------------------------------------------------- */
+/* ---- checks at the door ------------------------------------------------------------------------------------------ */
 
 /* Raises when the tensor, not NULL, was freed or is none. Every public function that takes a tensor comes by here. */
 bool tarn__raise_not_live(const char *function, const tarn_tensor *tensor, const char *role);
@@ -104,7 +109,8 @@ bool tarn__check_any(const char *function, const tarn_tensor *tensor, const char
 /* The same, and raises one when the tensor holds blocks: what computes with elements takes none. */
 bool tarn__check(const char *function, const tarn_tensor *tensor, const char *role);
 
-/* Raises unless blocks stay whole and along the last axis in a view of them that has this layout; other dtypes may have any. */
+/* Raises unless blocks stay whole and along the last axis in a view of them that has this layout; other dtypes may have
+ * any. */
 bool tarn__check_layout(const char *function, const tarn__view *layout);
 
 /* Raises unless the dtype is in the mask. */
@@ -116,7 +122,7 @@ bool tarn__check_shape(const char *function, tarn_shape shape, tarn_dtype dtype)
 /* Turns a negative axis into a positive one; -1 with an error when it is outside the rank. */
 int tarn__check_axis(const char *function, int axis, int rank);
 
-/* ---- small conveniences ---------------------------------------------------------------------------------------------------- */
+/* ---- small conveniences ------------------------------------------------------------------------------------------ */
 
 static inline tarn_device tarn__device(const tarn_tensor *tensor)
 {

@@ -48,10 +48,12 @@ static bool read_records(tarn__source *source, records *r)
         if (got <= 0)
             return got == 0;
         if (got < (int64_t)RECORD_BYTES)
-            return tarn__source_bad(source, source->at, "the file ends inside record %lld: a CIFAR-10 record has %zu bytes",
+            return tarn__source_bad(source, source->at,
+                                    "the file ends inside record %lld: a CIFAR-10 record has %zu bytes",
                                     (long long)(start / (int64_t)RECORD_BYTES), RECORD_BYTES);
         if ((unsigned char)record[0] >= CLASSES)
-            return tarn__source_bad(source, start, "label %d; CIFAR-10 has %d classes", (unsigned char)record[0], CLASSES);
+            return tarn__source_bad(source, start, "label %d; CIFAR-10 has %d classes", (unsigned char)record[0],
+                                    CLASSES);
         r->count++;
     }
 }
@@ -101,7 +103,8 @@ tarn_dataset *tarn_dataset_cifar10(const char *const *paths, int count)
     if (tarn_failed())
         return NULL;
     if (!paths || count < 1) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "dataset_cifar10: %s", paths ? "there must be at least one file" : "the paths are NULL");
+        tarn__raise(TARN_ERROR_ARGUMENT, "dataset_cifar10: %s",
+                    paths ? "there must be at least one file" : "the paths are NULL");
         return NULL;
     }
     return open_files("dataset_cifar10", paths, count);
@@ -115,7 +118,8 @@ tarn_dataset *tarn_dataset_cifar10_folder(const char *folder, bool training)
     if (tarn_failed())
         return NULL;
     if (!folder || strlen(folder) > sizeof(text[0]) - 32) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "dataset_cifar10_folder: the folder is %s", folder ? "too long a name" : "NULL");
+        tarn__raise(TARN_ERROR_ARGUMENT, "dataset_cifar10_folder: the folder is %s",
+                    folder ? "too long a name" : "NULL");
         return NULL;
     }
     for (int i = 0; i < count; i++) {

@@ -1,12 +1,12 @@
-/* csv.c: a dataset of the numbers in a CSV file. The first line settles how many columns there are and which one is the label; every other line
- * must follow it. */
+/* csv.c: a dataset of the numbers in a CSV file. The first line settles how many columns there are and which one is the
+ * label; every other line must follow it. */
 #include <locale.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/readers/csv_text.h"
 #include "data/dataset.h"
+#include "data/readers/csv_text.h"
 
 typedef struct table {
     tarn__csv csv;
@@ -30,7 +30,7 @@ static tarn_dtype label_dtype(const table *t)
     return t->options.label_is_real ? t->options.dtype : TARN_I64;
 }
 
-/* ---- numbers --------------------------------------------------------------------------------------------------------------- */
+/* ---- numbers ----------------------------------------------------------------------------------------------------- */
 
 static const char *digits(const char *text)
 {
@@ -40,7 +40,8 @@ static const char *digits(const char *text)
 /* Where a decimal number ends; `text` itself when there is none. No NaN, no infinity, no hexadecimals. */
 static const char *number_end(const char *text)
 {
-    const char *p = text + (*text == '+' || *text == '-'), *whole = digits(p), *end = *whole == '.' ? digits(whole + 1) : whole;
+    const char *p = text + (*text == '+' || *text == '-'), *whole = digits(p),
+               *end = *whole == '.' ? digits(whole + 1) : whole;
     if (whole == p && end <= whole + 1)
         return text;
     if (*end == 'e' || *end == 'E') {
@@ -80,7 +81,7 @@ static bool read_number(tarn__csv *csv, tarn_dtype dtype, void *place)
     return true;
 }
 
-/* ---- the first line -------------------------------------------------------------------------------------------------------- */
+/* ---- the first line ---------------------------------------------------------------------------------------------- */
 
 static bool keep_field(table *t)
 {
@@ -112,7 +113,8 @@ static bool find_label(table *t, bool has_names)
     for (int64_t i = 0; has_names && i < t->columns; i++, name += strlen(name) + 1)
         if (strcmp(name, wanted) == 0) {
             if (t->label >= 0)
-                return tarn__raise(TARN_ERROR_FORMAT, "dataset_csv: %s: two columns are called '%s'", t->csv.source->path, wanted);
+                return tarn__raise(TARN_ERROR_FORMAT, "dataset_csv: %s: two columns are called '%s'",
+                                   t->csv.source->path, wanted);
             t->label = i;
         }
     if (t->label >= 0)
@@ -123,8 +125,8 @@ static bool find_label(table *t, bool has_names)
         t->label = number < 0 ? number + t->columns : number;
         return true;
     }
-    return tarn__raise(TARN_ERROR_ARGUMENT, "dataset_csv: %s: there is no column '%s'; the file has %lld columns%s", t->csv.source->path,
-                       wanted, (long long)t->columns, has_names ? "" : " and no line of names");
+    return tarn__raise(TARN_ERROR_ARGUMENT, "dataset_csv: %s: there is no column '%s'; the file has %lld columns%s",
+                       t->csv.source->path, wanted, (long long)t->columns, has_names ? "" : " and no line of names");
 }
 
 /* Reads it, settles the columns, and says whether it holds names. */
@@ -145,7 +147,7 @@ static bool read_first(table *t, bool *has_names)
            tarn__raise(TARN_ERROR_FORMAT, "dataset_csv: %s: the label is the only column", t->csv.source->path);
 }
 
-/* ---- rows ------------------------------------------------------------------------------------------------------------------ */
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
 
 static bool enlarge(char **memory, size_t used, size_t before, size_t bytes)
 {
@@ -191,7 +193,8 @@ static bool store(table *t, int64_t column)
     if (column == t->label)
         return read_number(csv, label_dtype(t), t->labels + (size_t)t->rows * tarn__dtype_bytes(label_dtype(t)));
     size_t place = (size_t)(column - (t->label >= 0 && column > t->label));
-    return read_number(csv, t->options.dtype, t->x + (size_t)t->rows * row_bytes(t) + place * tarn__dtype_bytes(t->options.dtype));
+    return read_number(csv, t->options.dtype,
+                       t->x + (size_t)t->rows * row_bytes(t) + place * tarn__dtype_bytes(t->options.dtype));
 }
 
 /* The values of a first line without names were kept as texts. */
@@ -227,7 +230,8 @@ static bool read_row(table *t)
             continue;
         }
         if (empty_line)
-            return tarn__raise(TARN_ERROR_FORMAT, "dataset_csv: %s: line %lld is empty", t->csv.source->path, (long long)empty_line);
+            return tarn__raise(TARN_ERROR_FORMAT, "dataset_csv: %s: line %lld is empty", t->csv.source->path,
+                               (long long)empty_line);
         if (!store(t, column))
             return false;
         if (ends)
@@ -253,7 +257,7 @@ static bool read_table(table *t)
     return !tarn_failed();
 }
 
-/* ---- the dataset ----------------------------------------------------------------------------------------------------------- */
+/* ---- the dataset ------------------------------------------------------------------------------------------------- */
 
 static bool copy_rows(tarn_array *array, const char *from, tarn_shape shape, tarn_dtype dtype)
 {
@@ -282,7 +286,8 @@ static bool check_options(const tarn_csv_options *o)
     if (tarn_failed())
         return false;
     if ((unsigned)o->header > TARN_HEADER_NO)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "dataset_csv: .header is %d; it is TARN_HEADER_AUTO, _YES or _NO", (int)o->header);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "dataset_csv: .header is %d; it is TARN_HEADER_AUTO, _YES or _NO",
+                           (int)o->header);
     if (o->dtype != TARN_F32 && o->dtype != TARN_F64)
         return tarn__raise(TARN_ERROR_DTYPE, "dataset_csv: .dtype is %s; it is f32 or f64", tarn_dtype_name(o->dtype));
     return (o->delimiter && !strchr("\"\r\n+-.0123456789eE", o->delimiter)) ||
@@ -300,7 +305,8 @@ tarn_dataset *tarn_dataset_csv_sized(const char *path, const tarn_csv_options *o
         return NULL;
     tarn__source source;
     t->options = chosen;
-    bool good = tarn__source_open(&source, "dataset_csv", path) && tarn__csv_begin(&t->csv, &source, chosen.delimiter) && read_table(t);
+    bool good = tarn__source_open(&source, "dataset_csv", path) &&
+                tarn__csv_begin(&t->csv, &source, chosen.delimiter) && read_table(t);
     tarn_dataset *dataset = good ? make(t) : NULL;
     tarn__source_close(&source);
     tarn__release(t->first, t->first_bytes);

@@ -1,4 +1,5 @@
-/* csv_text.c: fields of a CSV file: plain up to the delimiter, or in quotes, where a doubled quote stands for one and a line may end. */
+/* csv_text.c: fields of a CSV file: plain up to the delimiter, or in quotes, where a doubled quote stands for one and a
+ * line may end. */
 #include "data/readers/csv_text.h"
 
 #include <stdarg.h>
@@ -13,8 +14,8 @@ bool tarn__csv_raise(const tarn__csv *csv, const char *format, ...)
     va_start(list, format);
     vsnprintf(text, sizeof(text), format, list);
     va_end(list);
-    return tarn__raise(TARN_ERROR_FORMAT, "%s: %s: line %lld, column %lld: %s", csv->source->function, csv->source->path,
-                       (long long)csv->line, (long long)csv->column, text);
+    return tarn__raise(TARN_ERROR_FORMAT, "%s: %s: line %lld, column %lld: %s", csv->source->function,
+                       csv->source->path, (long long)csv->line, (long long)csv->column, text);
 }
 
 /* The next byte, which stays; END or FAILED. */
@@ -118,8 +119,9 @@ bool tarn__csv_field(tarn__csv *csv)
         if (c == '\r' && (look(csv) == '\n' || look(csv) == END)) /* the line ends in both */
             continue;
         if (csv->was_quoted || c == '"')
-            return tarn__csv_bad(
-                csv, "%s", csv->was_quoted ? "text follows the closing quote" : "a quote inside a field that does not begin with one");
+            return tarn__csv_bad(csv, "%s",
+                                 csv->was_quoted ? "text follows the closing quote"
+                                                 : "a quote inside a field that does not begin with one");
         if (!add(csv, c))
             return false;
     }

@@ -1,6 +1,7 @@
-/* digits.c: drawn digits, for training without a download. A digit is a list of strokes in a box of size 1, y pointing down; a sample chooses one
- * of its shapes, bends it, maps it by a random affine map, and draws it with a pen of random width: a pixel's ink is what its distance to the
- * nearest stroke leaves of it. Everything random in sample i is drawn from the key of (seed, i), in one order, so that threads change nothing. */
+/* digits.c: drawn digits, for training without a download. A digit is a list of strokes in a box of size 1, y pointing
+ * down; a sample chooses one of its shapes, bends it, maps it by a random affine map, and draws it with a pen of random
+ * width: a pixel's ink is what its distance to the nearest stroke leaves of it. Everything random in sample i is drawn
+ * from the key of (seed, i), in one order, so that threads change nothing. */
 #include <math.h>
 #include <string.h>
 
@@ -13,7 +14,7 @@
 #define PI 3.14159265358979323846
 #define SQRT3 1.73205080756887729353
 
-/* ---- the shapes ------------------------------------------------------------------------------------------------------------ */
+/* ---- the shapes -------------------------------------------------------------------------------------------------- */
 
 typedef struct stroke {
     enum { NONE, LINE, ARC } kind;
@@ -56,7 +57,7 @@ static const digit digits[10] = {
 };
 /* clang-format on */
 
-/* ---- a drawing ------------------------------------------------------------------------------------------------------------- */
+/* ---- a drawing --------------------------------------------------------------------------------------------------- */
 
 /* Where a point of the box comes to lie, in pixels. */
 typedef struct mapping {
@@ -148,9 +149,10 @@ static void draw_stroke(pen *p, const stroke *s, const mapping *m)
     }
 }
 
-/* ---- a sample -------------------------------------------------------------------------------------------------------------- */
+/* ---- a sample ---------------------------------------------------------------------------------------------------- */
 
-/* Ink where the pen was, with an edge one pixel wide, then noise: for each pixel the sum of four even numbers, nearly normal. */
+/* Ink where the pen was, with an edge one pixel wide, then noise: for each pixel the sum of four even numbers, nearly
+ * normal. */
 static void fill_pixels(const pen *p, tarn_random_state *random, uint8_t *pixel)
 {
     double ink = between(random, 165, 255), noise = between(random, 0, 22);
@@ -158,7 +160,8 @@ static void fill_pixels(const pen *p, tarn_random_state *random, uint8_t *pixel)
         double cover = p->radius + .5 - sqrt(p->distance2[i]);
         uint64_t bits = (uint64_t)(tarn_random_unit(random) * 0x1p48);
         double sum = (double)((bits & 0xFFF) + (bits >> 12 & 0xFFF) + (bits >> 24 & 0xFFF) + (bits >> 36)) / 4095;
-        double value = ink * (cover < 0 ? 0 : cover > 1 ? 1 : cover) + noise * (sum - 2) * SQRT3 + .5; /* the sum's deviation is 1/√3 */
+        /* the sum's deviation is 1/√3 */
+        double value = ink * (cover < 0 ? 0 : cover > 1 ? 1 : cover) + noise * (sum - 2) * SQRT3 + .5;
         pixel[i] = (uint8_t)(value < 0 ? 0 : value > 255 ? 255 : value);
     }
 }

@@ -1,4 +1,5 @@
-/* gzip.c: compressed files, through zlib. A file is one or several gzip members and nothing else: what follows them must be another one. */
+/* gzip.c: compressed files, through zlib. A file is one or several gzip members and nothing else: what follows them
+ * must be another one. */
 #include "data/readers/input.h"
 #include "tarn_features.h"
 
@@ -55,8 +56,8 @@ static bool step(struct tarn__gzip *gzip, const tarn__source *source)
 {
     if (!refill(gzip, source)) {
         if (!gzip->is_between && !tarn_failed())
-            tarn__raise(TARN_ERROR_FORMAT, "%s: %s: byte %lld: the file ends inside compressed data; is it complete?", source->function,
-                        source->path, (long long)position(gzip, source));
+            tarn__raise(TARN_ERROR_FORMAT, "%s: %s: byte %lld: the file ends inside compressed data; is it complete?",
+                        source->function, source->path, (long long)position(gzip, source));
         return false;
     }
     if (gzip->is_between)
@@ -90,10 +91,11 @@ int64_t tarn__gzip_some(struct tarn__gzip *gzip, const tarn__source *source, voi
 
 struct tarn__gzip *tarn__gzip_open(const tarn__source *source)
 {
-    tarn__raise(TARN_ERROR_UNSUPPORTED,
-                "%s: %s is compressed, and tarn was built without zlib; install zlib1g-dev and build again, or unpack the file "
-                "with gunzip",
-                source->function, source->path);
+    tarn__raise(
+        TARN_ERROR_UNSUPPORTED,
+        "%s: %s is compressed, and tarn was built without zlib; install zlib1g-dev and build again, or unpack the file "
+        "with gunzip",
+        source->function, source->path);
     return NULL;
 }
 

@@ -1,4 +1,5 @@
-/* idx.c: the format of MNIST: two zero bytes, a type, a rank, the sizes as big-endian 32-bit numbers, then the elements, big-endian. */
+/* idx.c: the format of MNIST: two zero bytes, a type, a rank, the sizes as big-endian 32-bit numbers, then the
+ * elements, big-endian. */
 #include <string.h>
 
 #include "base/os/files.h"
@@ -34,8 +35,8 @@ static const idx_type *read_head(tarn__source *source, tarn_shape *shape)
         return NULL;
     const idx_type *type = type_of(head[2]);
     if (head[0] || head[1] || !type || head[3] < 1 || head[3] > MAX_IDX_RANK) {
-        tarn__source_bad(source, 0, "%02x %02x %02x %02x does not begin an idx file of 1 to %d axes", head[0], head[1], head[2], head[3],
-                         MAX_IDX_RANK);
+        tarn__source_bad(source, 0, "%02x %02x %02x %02x does not begin an idx file of 1 to %d axes", head[0], head[1],
+                         head[2], head[3], MAX_IDX_RANK);
         return NULL;
     }
     *shape = (tarn_shape){.rank = head[3]};
@@ -59,7 +60,8 @@ static uint64_t big_endian(const unsigned char *bytes, int count)
     return value;
 }
 
-/* Element `i` of those that were read into the end of the array's memory goes to its place: never behind one that is still to come. */
+/* Element `i` of those that were read into the end of the array's memory goes to its place: never behind one that is
+ * still to come. */
 static void settle(const idx_type *type, char *memory, size_t count)
 {
     size_t size = tarn__dtype_bytes(type->dtype), first = count * (size - type->bytes);
@@ -79,7 +81,8 @@ static bool read_elements(tarn__source *source, const idx_type *type, tarn_array
 {
     size_t size = tarn__dtype_bytes(type->dtype), bytes = tarn__array_bytes(array), count = bytes / size;
     char *memory = array->data = tarn__alloc(bytes);
-    if (!memory || !tarn__source_read(source, memory + count * (size - type->bytes), count * type->bytes, "the elements") ||
+    if (!memory ||
+        !tarn__source_read(source, memory + count * (size - type->bytes), count * type->bytes, "the elements") ||
         !tarn__source_end(source, "the elements"))
         return false;
     settle(type, memory, count);
@@ -105,12 +108,12 @@ static bool check_classes(const char *function, const char *path, const tarn_arr
 {
     const uint8_t *label = labels->data;
     if (labels->dtype != TARN_U8 || labels->shape.rank != 1)
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: %s holds %s on %d axes; the labels of MNIST are u8 on one", function, path,
-                           tarn_dtype_name(labels->dtype), labels->shape.rank);
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: %s holds %s on %d axes; the labels of MNIST are u8 on one", function,
+                           path, tarn_dtype_name(labels->dtype), labels->shape.rank);
     for (int64_t i = 0; i < labels->shape.size[0]; i++)
         if (label[i] >= CLASSES)
-            return tarn__raise(TARN_ERROR_FORMAT, "%s: %s: byte %lld: label %d; MNIST has %d classes", function, path, (long long)(8 + i), label[i],
-                               CLASSES);
+            return tarn__raise(TARN_ERROR_FORMAT, "%s: %s: byte %lld: label %d; MNIST has %d classes", function, path,
+                               (long long)(8 + i), label[i], CLASSES);
     return true;
 }
 
@@ -118,31 +121,35 @@ static bool check_classes(const char *function, const char *path, const tarn_arr
 static bool widen(const char *function, const char *path, tarn_array *labels)
 {
     if (labels->shape.rank != 1 || tarn__is_float(labels->dtype))
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: %s holds %s on %d axes; labels are whole numbers on one axis", function, path,
-                           tarn_dtype_name(labels->dtype), labels->shape.rank);
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: %s holds %s on %d axes; labels are whole numbers on one axis",
+                           function, path, tarn_dtype_name(labels->dtype), labels->shape.rank);
     tarn_array wide = {tarn__alloc(sizeof(int64_t) * (size_t)labels->shape.size[0]), labels->shape, TARN_I64};
     if (!wide.data)
         return false;
     for (int64_t i = 0; i < wide.shape.size[0]; i++)
-        ((int64_t *)wide.data)[i] = labels->dtype == TARN_U8 ? ((const uint8_t *)labels->data)[i] : ((const int32_t *)labels->data)[i];
+        ((int64_t *)wide.data)[i] =
+            labels->dtype == TARN_U8 ? ((const uint8_t *)labels->data)[i] : ((const int32_t *)labels->data)[i];
     tarn_array_free(labels);
     *labels = wide;
     return true;
 }
 
-static bool check_counts(const char *function, const char *images, const tarn_array *image, const char *labels, const tarn_array *label)
+static bool check_counts(const char *function, const char *images, const tarn_array *image, const char *labels,
+                         const tarn_array *label)
 {
     return image->shape.size[0] == label->shape.size[0] ||
-           tarn__raise(TARN_ERROR_FORMAT, "%s: %s has %lld images, but %s has %lld labels; do they belong together?", function, images,
-                       (long long)image->shape.size[0], labels, (long long)label->shape.size[0]);
+           tarn__raise(TARN_ERROR_FORMAT, "%s: %s has %lld images, but %s has %lld labels; do they belong together?",
+                       function, images, (long long)image->shape.size[0], labels, (long long)label->shape.size[0]);
 }
 
 static tarn_dataset *open_pair(const char *function, const char *images, const char *labels, bool is_mnist)
 {
     tarn_array arrays[2] = {{0}};
-    bool good = read_file(function, images, &arrays[0]) &&
-                (!labels || (read_file(function, labels, &arrays[1]) && (!is_mnist || check_classes(function, labels, &arrays[1])) && widen(function, labels, &arrays[1]) &&
-                             check_counts(function, images, &arrays[0], labels, &arrays[1])));
+    bool good =
+        read_file(function, images, &arrays[0]) &&
+        (!labels ||
+         (read_file(function, labels, &arrays[1]) && (!is_mnist || check_classes(function, labels, &arrays[1])) &&
+          widen(function, labels, &arrays[1]) && check_counts(function, images, &arrays[0], labels, &arrays[1])));
     if (!good) {
         tarn_array_free(&arrays[0]);
         tarn_array_free(&arrays[1]);
@@ -159,7 +166,7 @@ tarn_dataset *tarn_dataset_idx(const char *images, const char *labels)
     return open_pair("dataset_idx", images, labels, false);
 }
 
-/* ---- MNIST in a folder ----------------------------------------------------------------------------------------------------- */
+/* ---- MNIST in a folder ------------------------------------------------------------------------------------------- */
 
 /* The first of name and name.gz that can be read; an error that says what was looked for if there is none. */
 static bool find_file(const char *folder, const char *name, char *path, size_t size)

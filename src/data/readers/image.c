@@ -6,12 +6,14 @@
 bool tarn__image_check_size(const tarn__source *source, int64_t byte, uint64_t height, uint64_t width)
 {
     if (height < 1 || width < 1)
-        return tarn__source_bad(source, byte, "the image has %llu x %llu pixels (width x height); it needs one at least",
+        return tarn__source_bad(source, byte,
+                                "the image has %llu x %llu pixels (width x height); it needs one at least",
                                 (unsigned long long)width, (unsigned long long)height);
     if (height > TARN__MOST_SIDE || width > TARN__MOST_SIDE || height * width > (uint64_t)TARN__MOST_PIXELS)
-        return tarn__source_bad(source, byte,
-                                "the image has %llu x %llu pixels (width x height); at most %d a side and %lld in all are read",
-                                (unsigned long long)width, (unsigned long long)height, TARN__MOST_SIDE, (long long)TARN__MOST_PIXELS);
+        return tarn__source_bad(
+            source, byte,
+            "the image has %llu x %llu pixels (width x height); at most %d a side and %lld in all are read",
+            (unsigned long long)width, (unsigned long long)height, TARN__MOST_SIDE, (long long)TARN__MOST_PIXELS);
     return true;
 }
 
@@ -31,12 +33,14 @@ static bool read_npy(const char *path, tarn_array *image)
         return tarn__raise_within("image_load");
     const tarn_shape *shape = &image->shape;
     if (image->dtype != TARN_U8)
-        return tarn__raise(TARN_ERROR_DTYPE, "image_load: %s holds %s; an image is u8, 0 to 255", path, tarn_dtype_name(image->dtype));
+        return tarn__raise(TARN_ERROR_DTYPE, "image_load: %s holds %s; an image is u8, 0 to 255", path,
+                           tarn_dtype_name(image->dtype));
     if (shape->rank == 2)
         image->shape = TARN_SHAPE(1, shape->size[0], shape->size[1]);
     if (shape->rank != 3 || shape->size[0] < 1 || shape->size[0] > 4 || shape->size[1] < 1 || shape->size[2] < 1)
         return tarn__raise(TARN_ERROR_SHAPE,
-                           "image_load: %s holds no image [C, H, W] of 1 to 4 channels, or [H, W]; for [H, W, C] save x.transpose(2, 0, 1)",
+                           "image_load: %s holds no image [C, H, W] of 1 to 4 channels, or [H, W]; for [H, W, C] save "
+                           "x.transpose(2, 0, 1)",
                            path);
     return true;
 }
@@ -52,7 +56,8 @@ static bool refuse_kind(const tarn__source *source, const unsigned char *magic)
     for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
         if (memcmp(magic, kinds[i].magic, 2) == 0)
             name = kinds[i].name;
-    return tarn__raise(TARN_ERROR_FORMAT, "image_load: %s: byte 0: %02x %02x begins %s; PNG, PGM, PPM and .npy files are read",
+    return tarn__raise(TARN_ERROR_FORMAT,
+                       "image_load: %s: byte 0: %02x %02x begins %s; PNG, PGM, PPM and .npy files are read",
                        source->path, magic[0], magic[1], name);
 }
 
@@ -60,7 +65,8 @@ static bool load(const char *path, tarn_array *image)
 {
     tarn__source source;
     unsigned char magic[2] = {0};
-    bool good = tarn__source_open(&source, "image_load", path) && tarn__source_read(&source, magic, 2, "the beginning of an image");
+    bool good = tarn__source_open(&source, "image_load", path) &&
+                tarn__source_read(&source, magic, 2, "the beginning of an image");
     bool is_npy = magic[0] == 0x93 && magic[1] == 'N';
     if (good && magic[0] == 0x89 && magic[1] == 'P')
         good = tarn__image_read_png(&source, image);

@@ -1,5 +1,5 @@
-/* image.h: what the readers of image files share. A file is not to be trusted: its sizes are checked against the limits and against what can
- * still follow in the file before memory is asked for. */
+/* image.h: what the readers of image files share. A file is not to be trusted: its sizes are checked against the limits
+ * and against what can still follow in the file before memory is asked for. */
 #ifndef TARN__DATA_IMAGE_H
 #define TARN__DATA_IMAGE_H
 

@@ -18,19 +18,20 @@ static bool check_image(const char *function, const tarn_array *image, const tar
     if (image->dtype != TARN_U8)
         return tarn__raise(TARN_ERROR_DTYPE, "%s: the image must be u8", function);
     if (shape->rank != 3 || shape->size[0] < 1 || shape->size[0] > 4)
-        return tarn__raise(TARN_ERROR_SHAPE, "%s: the image must be [C, H, W] with 1 to 4 channels, but has %d axes%s", function,
-                           shape->rank, shape->rank == 3 ? " and another number of channels" : "");
+        return tarn__raise(TARN_ERROR_SHAPE, "%s: the image must be [C, H, W] with 1 to 4 channels, but has %d axes%s",
+                           function, shape->rank, shape->rank == 3 ? " and another number of channels" : "");
     for (int i = 1; i < 3; i++)
         if (shape->size[i] < 1 || shape->size[i] > TARN__MOST_SIDE)
-            return tarn__raise(TARN_ERROR_SHAPE, "%s: the image has %lld pixels on axis %d; 1 to %d are allowed", function,
-                               (long long)shape->size[i], i, TARN__MOST_SIDE);
+            return tarn__raise(TARN_ERROR_SHAPE, "%s: the image has %lld pixels on axis %d; 1 to %d are allowed",
+                               function, (long long)shape->size[i], i, TARN__MOST_SIDE);
     return true;
 }
 
-/* ---- size ------------------------------------------------------------------------------------------------------------------ */
+/* ---- size -------------------------------------------------------------------------------------------------------- */
 
-/* The pixels that one pixel of the result is made of, weighted by a triangle about its middle: as wide as two pixels of whichever image has the
- * larger ones. So an image that grows is interpolated, and in one that shrinks every pixel counts. */
+/* The pixels that one pixel of the result is made of, weighted by a triangle about its middle: as wide as two pixels of
+ * whichever image has the larger ones. So an image that grows is interpolated, and in one that shrinks every pixel
+ * counts. */
 typedef struct taps {
     int64_t first, count;
     double *weight; /* adding up to 1 */
@@ -43,7 +44,8 @@ static int64_t most_taps(int64_t from, int64_t to)
 
 static void weigh(taps *t, int64_t index, int64_t from, int64_t to)
 {
-    double scale = (double)from / (double)to, reach = scale > 1 ? scale : 1, middle = ((double)index + .5) * scale, sum = 0;
+    double scale = (double)from / (double)to, reach = scale > 1 ? scale : 1, middle = ((double)index + .5) * scale,
+           sum = 0;
     int64_t low = (int64_t)ceil(middle - reach - .5), high = (int64_t)floor(middle + reach - .5);
     t->first = low < 0 ? 0 : low;
     high = high > from - 1 ? from - 1 : high;
@@ -91,12 +93,14 @@ bool tarn_image_resize(const tarn_array *image, int64_t height, int64_t width, t
     if (!check_image("image_resize", image, resized))
         return false;
     if (height < 1 || width < 1 || height > TARN__MOST_SIDE || width > TARN__MOST_SIDE)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "image_resize: %lld x %lld pixels (height x width) cannot be made; 1 to %d a side can",
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "image_resize: %lld x %lld pixels (height x width) cannot be made; 1 to %d a side can",
                            (long long)height, (long long)width, TARN__MOST_SIDE);
     *resized = (tarn_array){0};
     int64_t channels = image->shape.size[0], rows = image->shape.size[1], columns = image->shape.size[2];
     int64_t across = most_taps(columns, width), down = most_taps(rows, height);
-    size_t weights = sizeof(double) * (size_t)(across > down ? across : down), middle = sizeof(double) * (size_t)(rows * width);
+    size_t weights = sizeof(double) * (size_t)(across > down ? across : down),
+           middle = sizeof(double) * (size_t)(rows * width);
     taps t = {.weight = tarn__alloc(weights)};
     double *between = t.weight ? tarn__alloc(middle) : NULL; /* [rows, width] */
     bool good = between && tarn__image_make(resized, channels, height, width);
@@ -109,7 +113,7 @@ bool tarn_image_resize(const tarn_array *image, int64_t height, int64_t width, t
     return good;
 }
 
-/* ---- channels -------------------------------------------------------------------------------------------------------------- */
+/* ---- channels ---------------------------------------------------------------------------------------------------- */
 
 /* A pixel's red, green and blue as they look on white paper. */
 static void on_white(const uint8_t *pixel, int64_t plane, int64_t channels, unsigned *colour)
@@ -127,7 +131,8 @@ bool tarn_image_convert(const tarn_array *image, int64_t channels, tarn_array *c
     if (!check_image("image_convert", image, converted))
         return false;
     if (channels != 1 && channels != 3)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "image_convert: an image is made grey (1 channel) or coloured (3), not %lld",
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "image_convert: an image is made grey (1 channel) or coloured (3), not %lld",
                            (long long)channels);
     int64_t from = image->shape.size[0], plane = image->shape.size[1] * image->shape.size[2];
     const uint8_t *pixel = image->data;

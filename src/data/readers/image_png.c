@@ -1,6 +1,7 @@
-/* image_png.c: the chunks of a PNG file: a length, a name, that many bytes, and a checksum of name and bytes. IHDR is first, then PLTE and tRNS where
- * there are some, one or several IDAT that hold the packed rows, and IEND is last; the rest may be left out where the name begins with a small
- * letter. Every checksum is looked at, of chunks that are left out too. */
+/* image_png.c: the chunks of a PNG file: a length, a name, that many bytes, and a checksum of name and bytes. IHDR is
+ * first, then PLTE and tRNS where there are some, one or several IDAT that hold the packed rows, and IEND is last; the
+ * rest may be left out where the name begins with a small letter. Every checksum is looked at, of chunks that are left
+ * out too. */
 #include "data/readers/image_png.h"
 
 #include "tarn_features.h"
@@ -35,7 +36,7 @@ static bool is_named(const png *p, const char *name)
     return memcmp(p->name, name, 4) == 0;
 }
 
-/* ---- chunks ---------------------------------------------------------------------------------------------------------------- */
+/* ---- chunks ------------------------------------------------------------------------------------------------------ */
 
 static bool begin_chunk(png *p)
 {
@@ -47,10 +48,11 @@ static bool begin_chunk(png *p)
     memcpy(p->name, head + 4, 4);
     for (int i = 4; i < 8; i++)
         if (!((head[i] | 32) >= 'a' && (head[i] | 32) <= 'z'))
-            return tarn__source_bad(p->source, p->begin + 4, "%02x %02x %02x %02x is no name of a chunk", head[4], head[5], head[6],
-                                    head[7]);
+            return tarn__source_bad(p->source, p->begin + 4, "%02x %02x %02x %02x is no name of a chunk", head[4],
+                                    head[5], head[6], head[7]);
     if ((int64_t)p->left + 4 > tarn__source_left(p->source))
-        return tarn__source_bad(p->source, p->begin, "chunk %s has %u bytes, more than the file still can; is it complete?", p->name,
+        return tarn__source_bad(p->source, p->begin,
+                                "chunk %s has %u bytes, more than the file still can; is it complete?", p->name,
                                 p->left);
     p->crc = crc32(0, head + 4, 4);
     return true;
@@ -76,23 +78,27 @@ static bool end_chunk(png *p)
     if (!tarn__source_read(p->source, memory, 4, "a chunk's checksum"))
         return false;
     return big32(memory) == p->crc ||
-           tarn__source_bad(p->source, p->begin, "chunk %s is damaged: its checksum is %08x, not %08lx", p->name, big32(memory), p->crc);
+           tarn__source_bad(p->source, p->begin, "chunk %s is damaged: its checksum is %08x, not %08lx", p->name,
+                            big32(memory), p->crc);
 }
 
 /* A whole chunk of a length that must be within bounds. */
 static bool whole_chunk(png *p, unsigned char *memory, uint32_t least, uint32_t most)
 {
     if (p->left < least || p->left > most)
-        return tarn__source_bad(p->source, p->begin, "chunk %s has %u bytes; it must have %u to %u", p->name, p->left, least, most);
+        return tarn__source_bad(p->source, p->begin, "chunk %s has %u bytes; it must have %u to %u", p->name, p->left,
+                                least, most);
     return read_chunk(p, memory, p->left) && end_chunk(p);
 }
 
-/* ---- what comes before the rows -------------------------------------------------------------------------------------------- */
+/* ---- what comes before the rows ---------------------------------------------------------------------------------- */
 
 static bool is_good_kind(int depth, int colour)
 {
     bool small = depth == 1 || depth == 2 || depth == 4, large = depth == 8 || depth == 16;
-    return colour == 0 ? small || large : colour == 3 ? small || depth == 8 : (colour == 2 || colour == 4 || colour == 6) && large;
+    return colour == 0   ? small || large
+           : colour == 3 ? small || depth == 8
+                         : (colour == 2 || colour == 4 || colour == 6) && large;
 }
 
 static bool read_head(png *p)
@@ -109,12 +115,17 @@ static bool read_head(png *p)
     if (!whole_chunk(p, head, 13, 13) || !tarn__image_check_size(p->source, 16, big32(head + 4), big32(head)))
         return false;
     if (!is_good_kind(head[8], head[9]))
-        return tarn__source_bad(p->source, 24, "there are no PNG files of depth %d and colour type %d", head[8], head[9]);
+        return tarn__source_bad(p->source, 24, "there are no PNG files of depth %d and colour type %d", head[8],
+                                head[9]);
     if (head[10] || head[11] || head[12] > 1)
-        return tarn__source_bad(p->source, 26, "compression %d, filter method %d and interlacing %d are not 0, 0 and 0 or 1", head[10],
+        return tarn__source_bad(p->source, 26,
+                                "compression %d, filter method %d and interlacing %d are not 0, 0 and 0 or 1", head[10],
                                 head[11], head[12]);
-    p->form = (tarn__png_form){
-        .width = big32(head), .height = big32(head + 4), .depth = head[8], .colour = head[9], .is_interlaced = head[12] == 1};
+    p->form = (tarn__png_form){.width = big32(head),
+                               .height = big32(head + 4),
+                               .depth = head[8],
+                               .colour = head[9],
+                               .is_interlaced = head[12] == 1};
     return true;
 }
 
@@ -124,7 +135,8 @@ static bool read_palette(png *p)
     tarn__png_form *form = &p->form;
     uint32_t most = form->colour & TARN__PNG_PALETTE ? 3u << form->depth : sizeof(colours), bytes = p->left;
     if (!(form->colour & TARN__PNG_COLOUR) || form->palette_count > 0 || form->has_transparency || bytes % 3 != 0)
-        return tarn__source_bad(p->source, p->begin, "chunk PLTE has no place here, or %u bytes, which are no colours", bytes);
+        return tarn__source_bad(p->source, p->begin, "chunk PLTE has no place here, or %u bytes, which are no colours",
+                                bytes);
     if (!whole_chunk(p, colours, 3, most))
         return false;
     form->palette_count = (int)(bytes / 3);
@@ -151,8 +163,8 @@ static bool read_transparency(png *p)
     for (uint32_t i = 0; !is_palette && i < exact / 2; i++) {
         form->transparent[i] = (unsigned)values[2 * i] << 8 | values[2 * i + 1];
         if (form->transparent[i] >> form->depth != 0)
-            return tarn__source_bad(p->source, p->begin, "chunk tRNS has the sample %u, too large for %d bits", form->transparent[i],
-                                    form->depth);
+            return tarn__source_bad(p->source, p->begin, "chunk tRNS has the sample %u, too large for %d bits",
+                                    form->transparent[i], form->depth);
     }
     return true;
 }
@@ -166,16 +178,20 @@ static bool read_up_to_rows(png *p)
         if (is_named(p, "IDAT"))
             break;
         bool may_go = (p->name[0] & 32) != 0;
-        bool good = is_named(p, "PLTE") ? read_palette(p) : is_named(p, "tRNS") ? read_transparency(p) : may_go && end_chunk(p);
+        bool good = is_named(p, "PLTE")   ? read_palette(p)
+                    : is_named(p, "tRNS") ? read_transparency(p)
+                                          : may_go && end_chunk(p);
         if (!good)
-            return tarn_failed() ? false : tarn__source_bad(p->source, p->begin, "chunk %s has no place before the image", p->name);
+            return tarn_failed()
+                       ? false
+                       : tarn__source_bad(p->source, p->begin, "chunk %s has no place before the image", p->name);
     }
     if (p->form.colour & TARN__PNG_PALETTE && p->form.palette_count == 0)
         return tarn__source_bad(p->source, p->begin, "the image has colours of a palette, but there is no chunk PLTE");
     return true;
 }
 
-/* ---- the rows -------------------------------------------------------------------------------------------------------------- */
+/* ---- the rows ---------------------------------------------------------------------------------------------------- */
 
 /* Makes sure that there is input, from this chunk or the next. */
 static bool refill(png *p)
@@ -225,11 +241,13 @@ static bool end_rows(png *p)
         int result = inflate(&p->stream, Z_NO_FLUSH);
         p->has_ended = result == Z_STREAM_END;
         if (result != Z_OK && result != Z_STREAM_END)
-            return tarn__source_bad(p->source, p->source->at - p->stream.avail_in, "the packed image is damaged at its end: %s",
+            return tarn__source_bad(p->source, p->source->at - p->stream.avail_in,
+                                    "the packed image is damaged at its end: %s",
                                     p->stream.msg ? p->stream.msg : "no reason given");
     }
     if (p->stream.avail_out == 0 || p->stream.avail_in > 0 || p->left > 0)
-        return tarn__source_bad(p->source, p->source->at - p->stream.avail_in, "the packed image goes on after its last row");
+        return tarn__source_bad(p->source, p->source->at - p->stream.avail_in,
+                                "the packed image goes on after its last row");
     return end_chunk(p);
 }
 
@@ -264,8 +282,9 @@ bool tarn__image_read_png(tarn__source *source, tarn_array *image)
     if (!p)
         return false;
     p->source = source;
-    bool good = inflateInit(&p->stream) == Z_OK ||
-                tarn__raise(TARN_ERROR_MEMORY, "%s: %s: no memory for the decompressor", source->function, source->path);
+    bool good =
+        inflateInit(&p->stream) == Z_OK ||
+        tarn__raise(TARN_ERROR_MEMORY, "%s: %s: no memory for the decompressor", source->function, source->path);
     good = good && read_head(p) && read_up_to_rows(p) && read_rows(p, image) && read_to_the_end(p);
     inflateEnd(&p->stream);
     tarn__release(p, sizeof(*p));
@@ -277,10 +296,11 @@ bool tarn__image_read_png(tarn__source *source, tarn_array *image)
 bool tarn__image_read_png(tarn__source *source, tarn_array *image)
 {
     (void)image;
-    return tarn__raise(TARN_ERROR_UNSUPPORTED,
-                       "%s: %s is a PNG image, and tarn was built without zlib; install zlib1g-dev and build again, or save "
-                       "it as PGM or PPM",
-                       source->function, source->path);
+    return tarn__raise(
+        TARN_ERROR_UNSUPPORTED,
+        "%s: %s is a PNG image, and tarn was built without zlib; install zlib1g-dev and build again, or save "
+        "it as PGM or PPM",
+        source->function, source->path);
 }
 
 #endif

@@ -1,4 +1,5 @@
-/* image_png.h: a PNG file between its two halves: image_png.c reads chunks and unpacks them, image_png_filter.c makes pixels of the bytes. */
+/* image_png.h: a PNG file between its two halves: image_png.c reads chunks and unpacks them, image_png_filter.c makes
+ * pixels of the bytes. */
 #ifndef TARN__DATA_IMAGE_PNG_H
 #define TARN__DATA_IMAGE_PNG_H
 
@@ -32,6 +33,7 @@ uint64_t tarn__png_bytes(const tarn__png_form *form);
 typedef bool (*tarn__png_next_fn)(void *memory, size_t count, void *ctx);
 
 /* Makes the pixels of all rows. */
-bool tarn__png_read_rows(const tarn__png_form *form, const tarn__source *source, tarn__png_next_fn next, void *ctx, tarn_array *image);
+bool tarn__png_read_rows(const tarn__png_form *form, const tarn__source *source, tarn__png_next_fn next, void *ctx,
+                         tarn_array *image);
 
 #endif

@@ -1,5 +1,6 @@
-/* image_png_filter.c: a PNG's rows. Each begins with the number of its filter, which says what was taken from its bytes: nothing, or what the bytes to
- * the left and above would predict. An interlaced file holds seven small images, each a grid of pixels of the whole one. */
+/* image_png_filter.c: a PNG's rows. Each begins with the number of its filter, which says what was taken from its
+ * bytes: nothing, or what the bytes to the left and above would predict. An interlaced file holds seven small images,
+ * each a grid of pixels of the whole one. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,7 +11,8 @@ typedef struct grid {
     int left, top, across, down;
 } grid;
 
-static const grid passes[7] = {{0, 0, 8, 8}, {4, 0, 8, 8}, {0, 4, 4, 8}, {2, 0, 4, 4}, {0, 2, 2, 4}, {1, 0, 2, 2}, {0, 1, 1, 2}};
+static const grid passes[7] = {{0, 0, 8, 8}, {4, 0, 8, 8}, {0, 4, 4, 8}, {2, 0, 4, 4},
+                               {0, 2, 2, 4}, {1, 0, 2, 2}, {0, 1, 1, 2}};
 static const grid whole = {0, 0, 1, 1};
 
 /* How many of `size` are on a grid. */
@@ -26,12 +28,15 @@ static size_t row_bytes(const tarn__png_form *form, int64_t width)
 
 int tarn__png_samples(const tarn__png_form *form)
 {
-    return form->colour & TARN__PNG_PALETTE ? 1 : (form->colour & TARN__PNG_COLOUR ? 3 : 1) + (form->colour & TARN__PNG_ALPHA ? 1 : 0);
+    return form->colour & TARN__PNG_PALETTE
+               ? 1
+               : (form->colour & TARN__PNG_COLOUR ? 3 : 1) + (form->colour & TARN__PNG_ALPHA ? 1 : 0);
 }
 
 int tarn__png_channels(const tarn__png_form *form)
 {
-    return (form->colour & TARN__PNG_COLOUR ? 3 : 1) + (form->colour & TARN__PNG_ALPHA || form->has_transparency ? 1 : 0);
+    return (form->colour & TARN__PNG_COLOUR ? 3 : 1) +
+           (form->colour & TARN__PNG_ALPHA || form->has_transparency ? 1 : 0);
 }
 
 uint64_t tarn__png_bytes(const tarn__png_form *form)
@@ -45,7 +50,7 @@ uint64_t tarn__png_bytes(const tarn__png_form *form)
     return bytes;
 }
 
-/* ---- filters --------------------------------------------------------------------------------------------------------------- */
+/* ---- filters ----------------------------------------------------------------------------------------------------- */
 
 /* The neighbour, left, above or above left, that is nearest to left + above - above left. */
 static int nearest(int left, int above, int corner)
@@ -68,7 +73,7 @@ static void unfilter(int filter, unsigned char *row, const unsigned char *above,
     }
 }
 
-/* ---- pixels ---------------------------------------------------------------------------------------------------------------- */
+/* ---- pixels ------------------------------------------------------------------------------------------------------ */
 
 /* Sample `i` of a row, as the file has it. */
 static unsigned sample_at(const unsigned char *row, int depth, int64_t i)
@@ -83,7 +88,8 @@ static unsigned sample_at(const unsigned char *row, int depth, int64_t i)
 
 static unsigned char to_byte(unsigned sample, int depth)
 {
-    return (unsigned char)(depth == 16 ? sample >> 8 : sample * 255 / ((1u << depth) - 1)); /* 255 is a multiple of 1, 3, 15 and itself */
+    /* 255 is a multiple of 1, 3, 15 and itself */
+    return (unsigned char)(depth == 16 ? sample >> 8 : sample * 255 / ((1u << depth) - 1));
 }
 
 /* The channels of pixel `i`. False when its colour is not in the palette. */
@@ -124,28 +130,31 @@ static bool place_row(const tarn__png_form *form, const unsigned char *row, cons
     return true;
 }
 
-/* ---- rows ------------------------------------------------------------------------------------------------------------------ */
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
 
-/* Two rows, of `bytes` and one for the filter, take turns: the one being read and the one above, which is zeros at first. */
+/* Two rows, of `bytes` and one for the filter, take turns: the one being read and the one above, which is zeros at
+ * first. */
 typedef struct pair {
     unsigned char *row, *above;
     size_t bytes;
 } pair;
 
-static bool read_grid(const tarn__png_form *form, const tarn__source *source, const grid *g, pair *rows, tarn__png_next_fn next, void *ctx,
-                      tarn_array *image)
+static bool read_grid(const tarn__png_form *form, const tarn__source *source, const grid *g, pair *rows,
+                      tarn__png_next_fn next, void *ctx, tarn_array *image)
 {
-    size_t bits = (size_t)(tarn__png_samples(form) * form->depth), count = row_bytes(form, count_on(form->width, g->left, g->across));
+    size_t bits = (size_t)(tarn__png_samples(form) * form->depth),
+           count = row_bytes(form, count_on(form->width, g->left, g->across));
     memset(rows->above, 0, rows->bytes);
     for (int64_t y = g->top; count > 0 && y < form->height; y += g->down) {
         if (!next(rows->row, 1 + count, ctx))
             return false;
         if (rows->row[0] > 4)
-            return tarn__source_bad(source, source->at, "row %lld has filter %d; there are 0 to 4", (long long)y, rows->row[0]);
+            return tarn__source_bad(source, source->at, "row %lld has filter %d; there are 0 to 4", (long long)y,
+                                    rows->row[0]);
         unfilter(rows->row[0], rows->row + 1, rows->above + 1, count, bits < 8 ? 1 : bits / 8);
         if (!place_row(form, rows->row + 1, g, y, image))
-            return tarn__source_bad(source, source->at, "row %lld has a colour that is not among the palette's %d", (long long)y,
-                                    form->palette_count);
+            return tarn__source_bad(source, source->at, "row %lld has a colour that is not among the palette's %d",
+                                    (long long)y, form->palette_count);
         unsigned char *held = rows->above;
         rows->above = rows->row;
         rows->row = held;
@@ -153,7 +162,8 @@ static bool read_grid(const tarn__png_form *form, const tarn__source *source, co
     return true;
 }
 
-bool tarn__png_read_rows(const tarn__png_form *form, const tarn__source *source, tarn__png_next_fn next, void *ctx, tarn_array *image)
+bool tarn__png_read_rows(const tarn__png_form *form, const tarn__source *source, tarn__png_next_fn next, void *ctx,
+                         tarn_array *image)
 {
     size_t bytes = 1 + row_bytes(form, form->width);
     unsigned char *memory = tarn__alloc(2 * bytes);

@@ -1,5 +1,5 @@
-/* image_pnm.c: PGM and PPM images: "P5", width, height, the largest value, then the samples: as numbers in words (P2, P3), or as one byte each, two
- * where the largest value is above 255 (P5, P6). Samples are brought to 0 ... 255. */
+/* image_pnm.c: PGM and PPM images: "P5", width, height, the largest value, then the samples: as numbers in words (P2,
+ * P3), or as one byte each, two where the largest value is above 255 (P5, P6). Samples are brought to 0 ... 255. */
 #include <string.h>
 
 #include "data/readers/image.h"
@@ -66,7 +66,8 @@ static bool read_number(reader *r, int64_t most, const char *what, int64_t *numb
     if (tarn_failed())
         return false;
     if (position(r) == begin)
-        return tarn__source_bad(r->source, begin, "%s%s", what, peek(r) < 0 ? " is missing: the file ends here" : " is no whole number");
+        return tarn__source_bad(r->source, begin, "%s%s", what,
+                                peek(r) < 0 ? " is missing: the file ends here" : " is no whole number");
     *number = value;
     return true;
 }
@@ -79,8 +80,9 @@ static bool check_length(const reader *r, const header *h)
     uint64_t left = (uint64_t)tarn__source_left(r->source) + (r->count - r->at);
     return needed <= left ||
            tarn__source_bad(r->source, position(r),
-                            "%lld x %lld pixels need %llu more bytes, but at most %llu follow; is the file complete?", (long long)h->width,
-                            (long long)h->height, (unsigned long long)needed, (unsigned long long)left);
+                            "%lld x %lld pixels need %llu more bytes, but at most %llu follow; is the file complete?",
+                            (long long)h->width, (long long)h->height, (unsigned long long)needed,
+                            (unsigned long long)left);
 }
 
 static bool read_header(reader *r, char kind, header *h)
@@ -94,7 +96,9 @@ static bool read_header(reader *r, char kind, header *h)
         return tarn__source_bad(r->source, position(r) - 1, "the largest value is 0");
     if (!h->is_text) { /* one byte of white space, and no comment: the samples may look like one */
         if (!is_space(peek(r)))
-            return tarn_failed() ? false : tarn__source_bad(r->source, position(r), "white space is missing after the largest value");
+            return tarn_failed()
+                       ? false
+                       : tarn__source_bad(r->source, position(r), "white space is missing after the largest value");
         r->at++;
     }
     return check_length(r, h);
@@ -109,11 +113,12 @@ static bool read_sample(reader *r, const header *h, int64_t *sample)
     *sample = 0;
     for (int i = 0; i < (h->largest > 255 ? 2 : 1); i++, r->at++) {
         if (peek(r) < 0)
-            return tarn_failed() ? false : tarn__source_bad(r->source, position(r), "the file ends here, inside the samples");
+            return tarn_failed() ? false
+                                 : tarn__source_bad(r->source, position(r), "the file ends here, inside the samples");
         *sample = *sample << 8 | peek(r);
     }
-    return *sample <= h->largest ||
-           tarn__source_bad(r->source, begin, "a sample is %lld, above the largest value %lld", (long long)*sample, (long long)h->largest);
+    return *sample <= h->largest || tarn__source_bad(r->source, begin, "a sample is %lld, above the largest value %lld",
+                                                     (long long)*sample, (long long)h->largest);
 }
 
 /* [H, W, C] in the file becomes [C, H, W]. */
@@ -140,5 +145,6 @@ bool tarn__image_read_pnm(tarn__source *source, char kind, tarn_array *image)
     if (kind == '1' || kind == '4' || kind == '7')
         return tarn__source_bad(source, 0, "a file of kind P%c (%s) is not read; P2, P3, P5 and P6 are", kind,
                                 kind == '7' ? "PAM" : "a bitmap");
-    return read_header(&r, kind, &h) && tarn__image_make(image, h.channels, h.height, h.width) && read_samples(&r, &h, image->data);
+    return read_header(&r, kind, &h) && tarn__image_make(image, h.channels, h.height, h.width) &&
+           read_samples(&r, &h, image->data);
 }

@@ -88,7 +88,8 @@ bool tarn__source_read(tarn__source *source, void *memory, size_t bytes, const c
     if (got < 0)
         return false;
     return got == (int64_t)bytes ||
-           tarn__source_bad(source, source->at, "the file ends here, inside %s (%lld of %zu bytes)", what, (long long)got, bytes);
+           tarn__source_bad(source, source->at, "the file ends here, inside %s (%lld of %zu bytes)", what,
+                            (long long)got, bytes);
 }
 
 bool tarn__source_holds(const tarn__source *source, tarn_shape shape, size_t element_bytes)

@@ -56,8 +56,8 @@ static bool read_elements(tarn__source *source, const tarn__npy_head *head, tarn
     size_t size = tarn__dtype_bytes(head->dtype), bytes = tarn__array_bytes(array);
     int64_t first = source->at;
     array->data = tarn__alloc(bytes);
-    if (!array->data || !tarn__source_read(source, array->data, bytes, "the elements") || !tarn__source_end(source, "the elements") ||
-        !check_bools(source, array, first))
+    if (!array->data || !tarn__source_read(source, array->data, bytes, "the elements") ||
+        !tarn__source_end(source, "the elements") || !check_bools(source, array, first))
         return false;
     if (head->is_big_endian)
         swap_bytes(array->data, size, bytes);
@@ -69,7 +69,8 @@ static bool load(const char *function, const char *path, tarn_array *array)
 {
     tarn__source source;
     tarn__npy_head head = {0};
-    bool good = tarn__source_open(&source, function, path) && tarn__npy_head_read(&source, &head) && read_elements(&source, &head, array);
+    bool good = tarn__source_open(&source, function, path) && tarn__npy_head_read(&source, &head) &&
+                read_elements(&source, &head, array);
     tarn__source_close(&source);
     if (!good)
         tarn_array_free(array);

@@ -1,4 +1,5 @@
-/* npy_head.c: magic bytes, a version, a length, and a Python dictionary: {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }. */
+/* npy_head.c: magic bytes, a version, a length, and a Python dictionary: {'descr': '<f4', 'fortran_order': False,
+ * 'shape': (3, 4), }. */
 #include "data/readers/npy_head.h"
 
 #include <ctype.h>
@@ -135,7 +136,9 @@ static bool parse(cursor *c, tarn__npy_head *head)
         if (k == 3 || (seen >> k & 1) || !take(c, ':'))
             return bad(c, "a key that is unknown, stands there twice or has no value");
         seen |= 1 << k;
-        if (!(k == DESCR ? take_dtype(c, head) : k == ORDER ? take_bool(c, &head->is_fortran) : take_shape(c, &head->shape)))
+        if (!(k == DESCR   ? take_dtype(c, head)
+              : k == ORDER ? take_bool(c, &head->is_fortran)
+                           : take_shape(c, &head->shape)))
             return false;
         skip_spaces(c);
         if (!take(c, ',') && *c->at != '}')
@@ -165,15 +168,16 @@ bool tarn__npy_head_read(tarn__source *source, tarn__npy_head *head)
     int width = start[6] == 1 ? 2 : 4;
     if (!tarn__source_read(source, start + 8, (size_t)width, "the head of a .npy file"))
         return false;
-    uint32_t length = start[8] | (uint32_t)start[9] << 8 | (width == 4 ? (uint32_t)start[10] << 16 | (uint32_t)start[11] << 24 : 0);
+    uint32_t length =
+        start[8] | (uint32_t)start[9] << 8 | (width == 4 ? (uint32_t)start[10] << 16 | (uint32_t)start[11] << 24 : 0);
     if (length > MAX_TEXT || length > tarn__source_left(source))
-        return tarn__source_bad(source, 8, "a head of %lu bytes; the file can hold %lld, and %d are enough", (unsigned long)length,
-                                (long long)tarn__source_left(source), MAX_TEXT);
+        return tarn__source_bad(source, 8, "a head of %lu bytes; the file can hold %lld, and %d are enough",
+                                (unsigned long)length, (long long)tarn__source_left(source), MAX_TEXT);
     char *text = tarn__alloc((size_t)length + 1);
     cursor c = {source, text, text, source->at};
     bool good = text && tarn__source_read(source, text, length, "the head of a .npy file") &&
-                (strlen(text) == length || tarn__source_bad(source, c.first, "a zero byte in the head")) && parse(&c, head) &&
-                check_size(source, head);
+                (strlen(text) == length || tarn__source_bad(source, c.first, "a zero byte in the head")) &&
+                parse(&c, head) && check_size(source, head);
     tarn__release(text, (size_t)length + 1);
     return good;
 }

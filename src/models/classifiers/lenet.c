@@ -21,15 +21,16 @@ tarn_module *tarn_model_lenet(int64_t channels, int64_t height, int64_t width, i
         return NULL;
     if (channels < 1 || classes < 1 || height < 4 || width < 4 || height > 65536 || width > 65536) {
         tarn__raise(TARN_ERROR_SHAPE,
-                    "model_lenet: images of %lld channels, %lld rows and %lld columns, and %lld classes; sides go from 4 to 65536, the "
+                    "model_lenet: images of %lld channels, %lld rows and %lld columns, and %lld classes; sides go from "
+                    "4 to 65536, the "
                     "others from 1",
                     (long long)channels, (long long)height, (long long)width, (long long)classes);
         return NULL;
     }
     int64_t left = SECOND * (height / 4) * (width / 4); /* pooling drops an odd last row or column */
-    tarn_module *model =
-        tarn_sequential(convolution(channels, FIRST, device), tarn_activation(TARN_RELU), halve(), convolution(FIRST, SECOND, device),
-                        tarn_activation(TARN_RELU), halve(), tarn_flatten(1), tarn_linear(left, classes, device), NULL);
+    tarn_module *model = tarn_sequential(convolution(channels, FIRST, device), tarn_activation(TARN_RELU), halve(),
+                                         convolution(FIRST, SECOND, device), tarn_activation(TARN_RELU), halve(),
+                                         tarn_flatten(1), tarn_linear(left, classes, device), NULL);
     if (!model)
         tarn__raise_within("model_lenet");
     return model;

@@ -10,20 +10,24 @@ static bool check(int64_t inputs, const int64_t *hidden, int hidden_count, int64
     if (tarn_failed())
         return false;
     if (inputs < 1 || classes < 1)
-        return tarn__raise(TARN_ERROR_SHAPE, "model_mlp: %lld inputs and %lld classes; there must be at least 1 of each", (long long)inputs,
-                           (long long)classes);
+        return tarn__raise(TARN_ERROR_SHAPE,
+                           "model_mlp: %lld inputs and %lld classes; there must be at least 1 of each",
+                           (long long)inputs, (long long)classes);
     if (hidden_count < 0 || hidden_count > MOST_HIDDEN)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "model_mlp: %d hidden layers; there may be 0 to %d", hidden_count, MOST_HIDDEN);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "model_mlp: %d hidden layers; there may be 0 to %d", hidden_count,
+                           MOST_HIDDEN);
     if (hidden_count > 0 && !hidden)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "model_mlp: there are %d hidden layers, but the list of their sizes is NULL", hidden_count);
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "model_mlp: there are %d hidden layers, but the list of their sizes is NULL", hidden_count);
     for (int i = 0; i < hidden_count; i++)
         if (hidden[i] < 1)
-            return tarn__raise(TARN_ERROR_SHAPE, "model_mlp: hidden layer %d has %lld numbers; it must have at least 1", i,
-                               (long long)hidden[i]);
+            return tarn__raise(TARN_ERROR_SHAPE, "model_mlp: hidden layer %d has %lld numbers; it must have at least 1",
+                               i, (long long)hidden[i]);
     return true;
 }
 
-tarn_module *tarn_model_mlp(int64_t inputs, const int64_t *hidden, int hidden_count, int64_t classes, tarn_device device)
+tarn_module *tarn_model_mlp(int64_t inputs, const int64_t *hidden, int hidden_count, int64_t classes,
+                            tarn_device device)
 {
     tarn_module *layer[2 * MOST_HIDDEN + 2];
     int count = 0;

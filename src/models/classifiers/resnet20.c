@@ -1,7 +1,8 @@
-/* resnet20.c: ResNet-20 for images of 32 × 32: one convolution, nine blocks of two, the mean over each channel, a linear layer.
+/* resnet20.c: ResNet-20 for images of 32 × 32: one convolution, nine blocks of two, the mean over each channel, a
+ * linear layer.
  *
- * A block is relu(bn2(conv2(relu(bn1(conv1(x))))) + shortcut(x)). Where it halves the image and doubles the channels, the shortcut takes
- * every second row and column and puts zeros around the channels: it has no parameters. */
+ * A block is relu(bn2(conv2(relu(bn1(conv1(x))))) + shortcut(x)). Where it halves the image and doubles the channels,
+ * the shortcut takes every second row and column and puts zeros around the channels: it has no parameters. */
 #include <stdio.h>
 #include <string.h>
 #include <tarn/model.h>
@@ -17,7 +18,8 @@ enum { STEM_CONV, STEM_BN, FIRST_GROUP, HEAD = 5 }; /* the network's */
 static tarn_module *convolution(int64_t in, int64_t out, int64_t stride, tarn_device device)
 {
     return tarn_conv2d_layer_with(
-        in, out, device, &(tarn_conv2d_layer_options){.kernel = {3, 3}, .stride = {stride, stride}, .padding = {1, 1}, .no_bias = true});
+        in, out, device,
+        &(tarn_conv2d_layer_options){.kernel = {3, 3}, .stride = {stride, stride}, .padding = {1, 1}, .no_bias = true});
 }
 
 /* x [N, in, H, W] → [N, out, (H + 1) / 2, (W + 1) / 2]; x itself where the channels stay as they are. */
@@ -26,7 +28,8 @@ static tarn_tensor *shortcut(tarn_tensor *x, int64_t out)
     int64_t in = tarn_size(x, 1), before = (out - in) / 2;
     if (in == out)
         return x;
-    return tarn_pad(tarn_stride(x, TARN_SHAPE(1, 1, 2, 2)), TARN_SHAPE(0, before, 0, 0), TARN_SHAPE(0, out - in - before, 0, 0), 0);
+    return tarn_pad(tarn_stride(x, TARN_SHAPE(1, 1, 2, 2)), TARN_SHAPE(0, before, 0, 0),
+                    TARN_SHAPE(0, out - in - before, 0, 0), 0);
 }
 
 static tarn_tensor *block_forward(tarn_module *block, tarn_tensor *x, void *ctx)
@@ -56,7 +59,8 @@ static tarn_module *make_block(int64_t in, int64_t out, tarn_device device)
         [CONV2] = convolution(out, out, 1, device),
         [BN2] = tarn_batchnorm2d(out, device),
     };
-    return tarn__with_children(tarn__module_new("model_resnet20", "residual block", block_forward, NULL, NULL), names, children, 4);
+    return tarn__with_children(tarn__module_new("model_resnet20", "residual block", block_forward, NULL, NULL), names,
+                               children, 4);
 }
 
 /* A group of blocks; the first one takes `in` channels. */
@@ -72,13 +76,16 @@ static tarn_module *make(int64_t classes, int64_t channels, tarn_device device)
 {
     static const char *const names[] = {"conv1", "bn1", "layer1", "layer2", "layer3", "linear"};
     tarn_module *const children[] = {
-        convolution(channels, WIDTH, 1, device), tarn_batchnorm2d(WIDTH, device),          make_group(WIDTH, WIDTH, device),
-        make_group(WIDTH, 2 * WIDTH, device),    make_group(2 * WIDTH, 4 * WIDTH, device), tarn_linear(4 * WIDTH, classes, device),
+        convolution(channels, WIDTH, 1, device),  tarn_batchnorm2d(WIDTH, device),
+        make_group(WIDTH, WIDTH, device),         make_group(WIDTH, 2 * WIDTH, device),
+        make_group(2 * WIDTH, 4 * WIDTH, device), tarn_linear(4 * WIDTH, classes, device),
     };
-    return tarn__with_children(tarn__module_new("model_resnet20", "resnet20", resnet_forward, NULL, NULL), names, children, 6);
+    return tarn__with_children(tarn__module_new("model_resnet20", "resnet20", resnet_forward, NULL, NULL), names,
+                               children, 6);
 }
 
-tarn_module *tarn_model_resnet20_with_sized(int64_t classes, tarn_device device, const tarn_resnet20_options *options, size_t options_size)
+tarn_module *tarn_model_resnet20_with_sized(int64_t classes, tarn_device device, const tarn_resnet20_options *options,
+                                            size_t options_size)
 {
     tarn_resnet20_options chosen = {0};
     if (options)
@@ -86,7 +93,8 @@ tarn_module *tarn_model_resnet20_with_sized(int64_t classes, tarn_device device,
     if (tarn_failed())
         return NULL;
     if (classes < 1 || chosen.channels < 0) {
-        tarn__raise(TARN_ERROR_SHAPE, "model_resnet20: %lld classes and images of %lld channels; there must be at least 1 of each",
+        tarn__raise(TARN_ERROR_SHAPE,
+                    "model_resnet20: %lld classes and images of %lld channels; there must be at least 1 of each",
                     (long long)classes, (long long)chosen.channels);
         return NULL;
     }

@@ -5,17 +5,17 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
-#include "base/os/files.h"
 #include "base/list.h"
 #include "base/memory.h"
+#include "base/os/files.h"
 #include "formats/gguf.h"
-#include "models/lora/lora.h"
 #include "models/hf/weights.h"
+#include "models/lora/lora.h"
 
 #define FILE_TYPE "general.file_type"
 #define PACKING "general.quantization_version" /* of the blocks' layout, which is at its second */
 
-/* ---- the type of each tensor ----------------------------------------------------------------------------------------------- */
+/* ---- the type of each tensor ------------------------------------------------------------------------------------- */
 
 static const tarn_dtype types[] = {TARN_F32, TARN_F16, TARN_BF16, TARN_Q8_0, TARN_Q4_0, TARN_Q4_K, TARN_Q6_K};
 
@@ -33,7 +33,8 @@ static bool fits(const tarn__rows *rows, tarn_dtype dtype)
     return rows->shape.size[rows->shape.rank - 1] % tarn__dtypes[dtype].block_elements == 0;
 }
 
-/* What a tensor becomes in a GGUF file, and why, which is counted. Norms, biases and the table of positions stay numbers, as llama.cpp has it. */
+/* What a tensor becomes in a GGUF file, and why, which is counted. Norms, biases and the table of positions stay
+ * numbers, as llama.cpp has it. */
 static tarn_dtype choose(tarn__conversion *c, const char *name, const tarn__rows *rows, bool is_head)
 {
     tarn_dtype wanted = c->options.quantize ? c->options.type : rows->from;
@@ -85,7 +86,7 @@ bool tarn__convert_add(tarn__conversion *c, const char *name, const tarn__rows *
     return tarn__convert_add_as(c, name, &chosen);
 }
 
-/* ---- writing GGUF files ---------------------------------------------------------------------------------------------------- */
+/* ---- writing GGUF files ------------------------------------------------------------------------------------------ */
 
 bool tarn__convert_write(tarn__output *output, void *ctx)
 {
@@ -136,7 +137,7 @@ bool tarn__convert_put(tarn__conversion *c, tarn_gguf_writer *writer)
     return good;
 }
 
-/* ---- GGUF to GGUF ---------------------------------------------------------------------------------------------------------- */
+/* ---- GGUF to GGUF ------------------------------------------------------------------------------------------------ */
 
 /* The head's name; where a model has none, tokens and head share their weight. */
 static const char *head_of(const tarn_gguf *file)
@@ -146,8 +147,10 @@ static const char *head_of(const tarn_gguf *file)
 
 bool tarn__convert_unknown(const tarn__conversion *c, const char *name, const char *type)
 {
-    return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': tensor '%.200s' is %s, which tarn cannot read; it reads F32 F16 BF16 Q8_0 Q4_0 Q4_K Q6_K",
-                       c->function, c->from, name, type);
+    return tarn__raise(
+        TARN_ERROR_UNSUPPORTED,
+        "%s: '%s': tensor '%.200s' is %s, which tarn cannot read; it reads F32 F16 BF16 Q8_0 Q4_0 Q4_K Q6_K",
+        c->function, c->from, name, type);
 }
 
 bool tarn__convert_is_head(const tarn__gguf_traits *traits, const char *name)
@@ -163,8 +166,11 @@ static bool add_all(tarn__conversion *c, const tarn_gguf *file)
             return false;
         if (e.dtype == TARN_DTYPE_COUNT)
             return tarn__convert_unknown(c, e.name, e.dtype_name);
-        const tarn__rows rows = {
-            .function = c->function, .path = c->from, .elements = file->memory + e.position, .shape = e.shape, .from = e.dtype};
+        const tarn__rows rows = {.function = c->function,
+                                 .path = c->from,
+                                 .elements = file->memory + e.position,
+                                 .shape = e.shape,
+                                 .from = e.dtype};
         if (!tarn__convert_add(c, e.name, &rows, strcmp(e.name, head_of(file)) == 0))
             return false;
     }
@@ -177,20 +183,22 @@ bool tarn__convert_copy_metadata(const tarn_gguf *file, const char *but, tarn_gg
     bool good = true;
     for (int i = 0; good && i < tarn_gguf_metadata_count(file); i++)
         good = tarn_gguf_metadata_at(file, i, &value) &&
-               (strcmp(value.key, FILE_TYPE) == 0 || strcmp(value.key, PACKING) == 0 || (but && strcmp(value.key, but) == 0) ||
-                tarn_gguf_add_from(writer, file, i));
+               (strcmp(value.key, FILE_TYPE) == 0 || strcmp(value.key, PACKING) == 0 ||
+                (but && strcmp(value.key, but) == 0) || tarn_gguf_add_from(writer, file, i));
     return good;
 }
 
 static bool gguf_to_gguf(tarn__conversion *c)
 {
     if (!c->options.quantize)
-        return tarn__raise(TARN_ERROR_ARGUMENT,
-                           "%s: '%s' and '%s' are both GGUF files: there is nothing to convert but the type of the weights", c->function,
-                           c->from, c->to);
+        return tarn__raise(
+            TARN_ERROR_ARGUMENT,
+            "%s: '%s' and '%s' are both GGUF files: there is nothing to convert but the type of the weights",
+            c->function, c->from, c->to);
     tarn_gguf *file = tarn_gguf_open(c->from);
     tarn_gguf_writer *writer = file ? tarn_gguf_create(c->to) : NULL;
-    bool good = writer && tarn__convert_copy_metadata(file, NULL, writer) && add_all(c, file) && tarn__convert_put(c, writer);
+    bool good =
+        writer && tarn__convert_copy_metadata(file, NULL, writer) && add_all(c, file) && tarn__convert_put(c, writer);
     if (good)
         good = tarn_gguf_finish(writer);
     else
@@ -199,7 +207,7 @@ static bool gguf_to_gguf(tarn__conversion *c)
     return good;
 }
 
-/* ---- the door -------------------------------------------------------------------------------------------------------------- */
+/* ---- the door ---------------------------------------------------------------------------------------------------- */
 
 static bool check(const tarn__conversion *c)
 {
@@ -207,18 +215,22 @@ static bool check(const tarn__conversion *c)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the path %s is missing", c->function,
                            c->from && c->from[0] ? "to write to" : "of the model");
     if (c->options.quantize && !is_type(c->options.type))
-        return tarn__raise(TARN_ERROR_DTYPE, "%s: weights cannot become %s; f32 f16 bf16 q8_0 q4_0 q4_k q6_k are possible", c->function,
+        return tarn__raise(TARN_ERROR_DTYPE,
+                           "%s: weights cannot become %s; f32 f16 bf16 q8_0 q4_0 q4_k q6_k are possible", c->function,
                            tarn_dtype_name(c->options.type));
     if (c->options.quantize && !tarn__ends_with(c->to, ".gguf"))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' must end in \".gguf\": weights get another type in GGUF files only", c->function,
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "%s: '%s' must end in \".gguf\": weights get another type in GGUF files only", c->function,
                            c->to);
     if (c->options.adapter && !c->options.adapter[0])
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the folder of the adapter is empty", c->function);
     if (!c->options.adapter && !tarn__ends_with(c->from, ".gguf") && !tarn__ends_with(c->to, ".gguf"))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: neither '%s' nor '%s' is a GGUF file, whose name ends in \".gguf\"", c->function,
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "%s: neither '%s' nor '%s' is a GGUF file, whose name ends in \".gguf\"", c->function,
                            c->from, c->to);
     if (tarn__ends_with(c->to, ".gguf") && !c->options.replace && tarn__path_exists(c->to))
-        return tarn__raise(TARN_ERROR_IO, "%s: '%s' is there already; it is replaced only with .replace (--force)", c->function, c->to);
+        return tarn__raise(TARN_ERROR_IO, "%s: '%s' is there already; it is replaced only with .replace (--force)",
+                           c->function, c->to);
     return true;
 }
 
@@ -230,7 +242,8 @@ static bool check_place(const tarn__conversion *c)
         !tarn__model_path_in(c->function, c->to, "model.safetensors", &weights))
         return false;
     return c->options.replace || !(tarn__path_exists(config.text) || tarn__path_exists(weights.text)) ||
-           tarn__raise(TARN_ERROR_IO, "%s: there is a model in '%s' already; it is replaced only with .replace (--force)", c->function,
+           tarn__raise(TARN_ERROR_IO,
+                       "%s: there is a model in '%s' already; it is replaced only with .replace (--force)", c->function,
                        c->to);
 }
 
@@ -286,8 +299,8 @@ static bool convert_staged(tarn__conversion *c)
     return false;
 }
 
-bool tarn_model_convert_sized(const char *from, const char *to, tarn_convert_summary *summary, const tarn_convert_options *options,
-                              size_t options_size)
+bool tarn_model_convert_sized(const char *from, const char *to, tarn_convert_summary *summary,
+                              const tarn_convert_options *options, size_t options_size)
 {
     tarn__conversion c = {.function = "model_convert", .from = from, .to = to};
     if (options)

@@ -17,10 +17,11 @@ typedef struct tarn__convert_job {
 
 typedef struct tarn__conversion {
     const char *function, *from, *to;
-    const char *text; /* the folder of tokenizer and chat template: that of the adapters where it has them, else `from` */
+    /* the folder of tokenizer and chat template: that of the adapters where it has them, else `from` */
+    const char *text;
     tarn_convert_options options;
     tarn_convert_summary summary;
-    tarn__fallback fallback; /* weights whose rows are no whole blocks of .type */
+    tarn__fallback fallback;     /* weights whose rows are no whole blocks of .type */
     const tarn__gguf_kind *kind; /* of the model, and what it is, once its configuration was read */
     tarn__gguf_traits traits;
     tarn__convert_job *job;
@@ -28,7 +29,8 @@ typedef struct tarn__conversion {
     int64_t done, all; /* bytes of what is written */
 } tarn__conversion;
 
-/* Adds a tensor. `rows` has all but the new type, which is chosen here by the options and the name in GGUF files; that is copied. False with an error. */
+/* Adds a tensor. `rows` has all but the new type, which is chosen here by the options and the name in GGUF files; that
+ * is copied. False with an error. */
 bool tarn__convert_add(tarn__conversion *conversion, const char *name, const tarn__rows *rows, bool is_head);
 
 /* The same with the new type chosen: rows->to. */
@@ -43,8 +45,9 @@ bool tarn__convert_unknown(const tarn__conversion *conversion, const char *name,
 /* Writes the tensor of a job, `ctx`, when it is its turn. */
 bool tarn__convert_write(tarn__output *output, void *ctx);
 
-/* Raises unless the tensors that were added are those of the model: the first that is missing, or that it does not have, is named, as it is
- * where they come from. `in_folder`: they go to a folder, and have its names; else those of GGUF files (convert_check.c). */
+/* Raises unless the tensors that were added are those of the model: the first that is missing, or that it does not
+ * have, is named, as it is where they come from. `in_folder`: they go to a folder, and have its names; else those of
+ * GGUF files (convert_check.c). */
 bool tarn__convert_check_names(const tarn__conversion *conversion, bool in_folder);
 
 /* Adds all tensors to a GGUF file that is being written, and says in its metadata what they are. */
@@ -61,7 +64,8 @@ bool tarn__convert_put_chat(const tarn__conversion *conversion, tarn_gguf_writer
 /* All that a GGUF file says, but for the type of its weights and a key (NULL: none), into one that is being written. */
 bool tarn__convert_copy_metadata(const tarn_gguf *file, const char *but, tarn_gguf_writer *writer);
 
-/* Folders (convert_hf.c). The last writes a GGUF file of a configuration and the tensors that were added, with the tokenizer of the folder it comes from. */
+/* Folders (convert_hf.c). The last writes a GGUF file of a configuration and the tensors that were added, with the
+ * tokenizer of the folder it comes from. */
 bool tarn__convert_from_folder(tarn__conversion *conversion);
 bool tarn__convert_to_folder(tarn__conversion *conversion);
 bool tarn__convert_write_gguf(tarn__conversion *conversion, const void *config, tarn_gguf_writer *writer);

@@ -1,5 +1,5 @@
-/* convert_hf.c: Hugging Face folders to GGUF files, and back. The norms, biases and positions that a GGUF file has in f32 are named in its metadata
- * by the type they had, so that they get it back. */
+/* convert_hf.c: Hugging Face folders to GGUF files, and back. The norms, biases and positions that a GGUF file has in
+ * f32 are named in its metadata by the type they had, so that they get it back. */
 #include <stdio.h>
 #include <string.h>
 #include <tarn/safetensors.h>
@@ -7,17 +7,17 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/memory.h"
-#include "formats/json_file.h"
 #include "formats/gguf.h"
+#include "formats/json_file.h"
 #include "formats/safetensors.h"
 #include "models/convert/convert.h"
-#include "models/hf/folder_blocks.h"
 #include "models/gguf/gguf_keys.h"
+#include "models/hf/folder_blocks.h"
 #include "models/hf/weights.h"
 
 #define WIDENED "tarn.widened." /* and the type that the tensors named there had */
 
-/* ---- folder to GGUF -------------------------------------------------------------------------------------------------------- */
+/* ---- folder to GGUF ---------------------------------------------------------------------------------------------- */
 
 /* Reads what the model is. */
 static bool read_config(tarn__conversion *c, const tarn__model_kind **kind, tarn__any_config *config)
@@ -42,22 +42,25 @@ static tarn_safetensors *open_weights(const tarn__conversion *c)
     for (int i = 0; i < 2; i++)
         if (tarn__model_path_in(c->function, c->from, names[i], &where) && tarn__path_exists(where.text))
             return tarn_safetensors_open(where.text);
-    tarn__raise(TARN_ERROR_IO, "%s: '%s' has no model.safetensors and no model.safetensors.index.json", c->function, c->from);
+    tarn__raise(TARN_ERROR_IO, "%s: '%s' has no model.safetensors and no model.safetensors.index.json", c->function,
+                c->from);
     return NULL;
 }
 
-static bool add_from_folder(tarn__conversion *c, const tarn__model_kind *kind, const tarn_safetensors *weights, int index)
+static bool add_from_folder(tarn__conversion *c, const tarn__model_kind *kind, const tarn_safetensors *weights,
+                            int index)
 {
     char name[TARN__GGUF_NAME_ROOM];
     tarn_safetensors_entry e;
     if (!tarn_safetensors_info(weights, index, &e) || kind->ignores(e.name))
         return !tarn_failed();
     if (!tarn__gguf_name_of(c->kind, e.name, name))
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' holds '%.200s', which a %s does not have", c->function, c->from, e.name,
-                           c->traits.family);
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' holds '%.200s', which a %s does not have", c->function, c->from,
+                           e.name, c->traits.family);
     if (e.dtype != TARN_F32 && e.dtype != TARN_F16 && e.dtype != TARN_BF16)
-        return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': tensor '%.200s' is %s; weights of F32, F16 and BF16 are converted",
-                           c->function, c->from, e.name, e.dtype_name);
+        return tarn__raise(TARN_ERROR_UNSUPPORTED,
+                           "%s: '%s': tensor '%.200s' is %s; weights of F32, F16 and BF16 are converted", c->function,
+                           c->from, e.name, e.dtype_name);
     if (c->traits.tied && strcmp(name, "output.weight") == 0)
         return tarn__folder_check_head(c->function, c->kind, weights, c->from, index);
     tarn__rows one = {.function = c->function,
@@ -90,8 +93,8 @@ bool tarn__convert_write_gguf(tarn__conversion *c, const void *config, tarn_gguf
 {
     bool has_text = tarn__convert_has_text(c);
     return c->kind->put(config, writer) && tarn__gguf_put_tokens(&c->traits.tokens, has_text, writer) &&
-           (!has_text || tarn__convert_put_text(c, writer)) && put_widened(c, TARN_BF16, writer) && put_widened(c, TARN_F16, writer) &&
-           tarn__convert_put(c, writer);
+           (!has_text || tarn__convert_put_text(c, writer)) && put_widened(c, TARN_BF16, writer) &&
+           put_widened(c, TARN_F16, writer) && tarn__convert_put(c, writer);
 }
 
 bool tarn__convert_from_folder(tarn__conversion *c)
@@ -113,7 +116,7 @@ bool tarn__convert_from_folder(tarn__conversion *c)
     return good;
 }
 
-/* ---- GGUF to folder -------------------------------------------------------------------------------------------------------- */
+/* ---- GGUF to folder ---------------------------------------------------------------------------------------------- */
 
 /* The type that a tensor had before it was made f32 for the file; f32: it was that. */
 static bool narrowed(const tarn_gguf *file, const char *name, tarn_dtype *dtype)
@@ -142,8 +145,8 @@ static bool add_to_folder(tarn__conversion *c, const tarn_gguf *file, int index)
     if (!tarn_gguf_info(file, index, &e) || tarn__gguf_is_derived(c->kind, e.name))
         return !tarn_failed();
     if (!tarn__gguf_folder_name_of(c->kind, e.name, name))
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' holds '%.200s', which a %s does not have", c->function, c->from, e.name,
-                           c->traits.family);
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' holds '%.200s', which a %s does not have", c->function, c->from,
+                           e.name, c->traits.family);
     if (e.dtype == TARN_DTYPE_COUNT)
         return tarn__convert_unknown(c, e.name, e.dtype_name);
     tarn__rows one = {.function = c->function,
@@ -161,7 +164,8 @@ static bool add_to_folder(tarn__conversion *c, const tarn_gguf *file, int index)
 static bool write_weights(tarn__conversion *c, const tarn_gguf *file, const char *where)
 {
     tarn_safetensors_writer *writer = tarn_safetensors_create(where);
-    bool good = writer && tarn_safetensors_add_metadata(writer, "format", "pt") && tarn_safetensors_add_checksums(writer);
+    bool good =
+        writer && tarn_safetensors_add_metadata(writer, "format", "pt") && tarn_safetensors_add_checksums(writer);
     for (int i = 0; good && i < tarn_gguf_count(file); i++)
         good = add_to_folder(c, file, i);
     good = good && tarn__convert_check_names(c, true);
@@ -195,10 +199,13 @@ static bool write_folder(tarn__conversion *c, const tarn_gguf *file)
         (tokens >= 0 && !tarn_gguf_info(file, tokens, &table)))
         return false;
     c->kind = tarn__gguf_kind_of(c->function, file);
-    if (!c->kind || !c->kind->get(c->function, file, table.dtype == TARN_F16 || table.dtype == TARN_BF16 ? table.dtype : TARN_F32, &config))
+    if (!c->kind ||
+        !c->kind->get(c->function, file, table.dtype == TARN_F16 || table.dtype == TARN_BF16 ? table.dtype : TARN_F32,
+                      &config))
         return false;
     c->kind->traits(&config, &c->traits);
-    return write_weights(c, file, weights.text) && tarn__convert_get_text(c, file) && write_config(c, &config, where.text);
+    return write_weights(c, file, weights.text) && tarn__convert_get_text(c, file) &&
+           write_config(c, &config, where.text);
 }
 
 bool tarn__convert_to_folder(tarn__conversion *c)

@@ -1,6 +1,8 @@
-/* convert_merged.c: models whose adapters become part of their weights on the way to another file: to a folder, or to a GGUF file.
+/* convert_merged.c: models whose adapters become part of their weights on the way to another file: to a folder, or to a
+ * GGUF file.
  *
- * The whole model is in memory. What no adapter changed comes from where it was, with its bits: from a GGUF file into another one in its own type, blocks included. */
+ * The whole model is in memory. What no adapter changed comes from where it was, with its bits: from a GGUF file into
+ * another one in its own type, blocks included. */
 #include <stdio.h>
 #include <string.h>
 #include <tarn/safetensors.h>
@@ -10,8 +12,8 @@
 #include "base/memory.h"
 #include "formats/gguf.h"
 #include "models/convert/convert.h"
-#include "models/lora/lora.h"
 #include "models/hf/weights.h"
+#include "models/lora/lora.h"
 
 typedef struct merging {
     tarn__conversion *c;
@@ -20,7 +22,7 @@ typedef struct merging {
     tarn__lora_layers list; /* those that had adapters are chosen */
 } merging;
 
-/* ---- opening --------------------------------------------------------------------------------------------------------------- */
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
 
 static bool has_blocks(const tarn_gguf *file)
 {
@@ -69,7 +71,7 @@ static bool is_changed(const merging *m, const char *name)
     return false;
 }
 
-/* ---- to a GGUF file -------------------------------------------------------------------------------------------------------- */
+/* ---- to a GGUF file ---------------------------------------------------------------------------------------------- */
 
 /* Adds a tensor of the model, whose memory is on the CPU and dense. */
 static bool add_tensor(const merging *m, const char *stored, const tarn_tensor *tensor, bool is_head)
@@ -80,7 +82,8 @@ static bool add_tensor(const merging *m, const char *stored, const tarn_tensor *
                        .shape = tarn__shape_of(tensor),
                        .from = tensor->view.dtype};
     if (tensor->view.dtype == TARN_F64)
-        return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': tensor '%.200s' is F64; weights of F32, F16 and BF16 are converted",
+        return tarn__raise(TARN_ERROR_UNSUPPORTED,
+                           "%s: '%s': tensor '%.200s' is F64; weights of F32, F16 and BF16 are converted",
                            m->c->function, m->c->from, stored);
     return rows.elements && tarn__gguf_arrange(m->c->kind, &m->c->traits, stored, stored, true, &rows) &&
            tarn__convert_add(m->c, stored, &rows, is_head);
@@ -96,7 +99,8 @@ static bool add_from_model(const tarn__parameter *parameter, void *ctx)
     return add_tensor(m, stored, parameter->tensor, tarn__convert_is_head(&m->c->traits, stored));
 }
 
-/* A weight that adapters changed, counted as the entry of the file that it was: blocks, which became elements when the model was opened. */
+/* A weight that adapters changed, counted as the entry of the file that it was: blocks, which became elements when the
+ * model was opened. */
 static bool add_merged(const merging *m, const tarn_gguf_entry *e, const tarn_tensor *tensor)
 {
     tarn_convert_summary *s = &m->c->summary;
@@ -108,7 +112,8 @@ static bool add_merged(const merging *m, const tarn_gguf_entry *e, const tarn_te
     return true;
 }
 
-/* An entry of the file that the model comes from: what adapters changed as it is in the model, the others as they are. */
+/* An entry of the file that the model comes from: what adapters changed as it is in the model, the others as they are.
+ */
 static bool add_from_file(const merging *m, int index)
 {
     char name[TARN__GGUF_NAME_ROOM];
@@ -117,8 +122,11 @@ static bool add_from_file(const merging *m, int index)
         return false;
     if (tarn__gguf_folder_name_of(m->c->kind, e.name, name) && is_changed(m, name))
         return add_merged(m, &e, tarn_module_find(m->model, name));
-    const tarn__rows rows = {
-        .function = m->c->function, .path = m->c->from, .elements = m->file->memory + e.position, .shape = e.shape, .from = e.dtype};
+    const tarn__rows rows = {.function = m->c->function,
+                             .path = m->c->from,
+                             .elements = m->file->memory + e.position,
+                             .shape = e.shape,
+                             .from = e.dtype};
     return tarn__convert_add(m->c, e.name, &rows, tarn__convert_is_head(&m->c->traits, e.name));
 }
 
@@ -145,7 +153,7 @@ static bool write_gguf(merging *m)
     return false;
 }
 
-/* ---- to a folder ----------------------------------------------------------------------------------------------------------- */
+/* ---- to a folder ------------------------------------------------------------------------------------------------- */
 
 static bool copy_file(const char *function, const char *from, const char *to)
 {

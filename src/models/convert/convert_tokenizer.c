@@ -1,14 +1,15 @@
 /* convert_tokenizer.c: the tokenizer and the chat template of a folder as GGUF's metadata, and back.
  *
- * text/files/to_gguf.c writes the vocabulary, merges or scores, and the name of the pattern that cuts text into words. A folder's tokenizer.json is kept beside them under the key that the
- * format has for it, so that it comes back as it was; a file without it gets one that is made from the rest. */
+ * text/files/to_gguf.c writes the vocabulary, merges or scores, and the name of the pattern that cuts text into words.
+ * A folder's tokenizer.json is kept beside them under the key that the format has for it, so that it comes back as it
+ * was; a file without it gets one that is made from the rest. */
 #include <stdio.h>
 #include <string.h>
 #include <tarn/text.h>
 
 #include "base/error.h"
-#include "formats/json_file.h"
 #include "formats/gguf.h"
+#include "formats/json_file.h"
 #include "models/convert/convert.h"
 #include "models/hf/weights.h"
 #include "text/files/gguf_tokenizer.h"
@@ -24,7 +25,7 @@ static bool exists(const tarn__conversion *c, const char *folder, const char *na
     return tarn__model_path_in(c->function, folder, name, &where) && tarn__path_exists(where.text);
 }
 
-/* ---- folder to metadata ---------------------------------------------------------------------------------------------------- */
+/* ---- folder to metadata ------------------------------------------------------------------------------------------ */
 
 bool tarn__convert_put_chat(const tarn__conversion *c, tarn_gguf_writer *writer, const char **key)
 {
@@ -55,13 +56,15 @@ static bool put_whole_file(const tarn__conversion *c, tarn_gguf_writer *writer)
 
 bool tarn__convert_has_text(const tarn__conversion *c)
 {
-    return exists(c, c->text, "tokenizer.json") || exists(c, c->text, "tokenizer.model") || exists(c, c->text, "vocab.json");
+    return exists(c, c->text, "tokenizer.json") || exists(c, c->text, "tokenizer.model") ||
+           exists(c, c->text, "vocab.json");
 }
 
 bool tarn__convert_put_text(tarn__conversion *c, tarn_gguf_writer *writer)
 {
     const tarn__gguf_tokens *own = &c->traits.tokens;
-    const tarn__gguf_model model = {c->traits.vocab, own->has_begin ? (int32_t)own->begin : -1, own->ends ? (int32_t)own->end[0] : -1};
+    const tarn__gguf_model model = {c->traits.vocab, own->has_begin ? (int32_t)own->begin : -1,
+                                    own->ends ? (int32_t)own->end[0] : -1};
     tarn_tokenizer *t = tarn_tokenizer_open(c->text);
     bool good = t && tarn__tokenizer_to_gguf(c->function, t, &model, writer) && put_whole_file(c, writer);
     c->summary.has_tokenizer = good;
@@ -69,7 +72,7 @@ bool tarn__convert_put_text(tarn__conversion *c, tarn_gguf_writer *writer)
     return good;
 }
 
-/* ---- metadata to folder ---------------------------------------------------------------------------------------------------- */
+/* ---- metadata to folder ------------------------------------------------------------------------------------------ */
 
 /* tokenizer.json as it was. */
 static bool get_whole_file(const tarn__conversion *c, const tarn_gguf *file)
@@ -78,7 +81,8 @@ static bool get_whole_file(const tarn__conversion *c, const tarn_gguf *file)
     tarn__output output;
     size_t length;
     const char *text = tarn_gguf_text(file, WHOLE_FILE, &length);
-    if (!text || !tarn__model_path_in(c->function, c->to, "tokenizer.json", &where) || !tarn__output_open(&output, c->function, where.text))
+    if (!text || !tarn__model_path_in(c->function, c->to, "tokenizer.json", &where) ||
+        !tarn__output_open(&output, c->function, where.text))
         return false;
     if (tarn__output_write(&output, text, length))
         return tarn__output_commit(&output);
@@ -103,7 +107,8 @@ static bool set_token(tarn__document *config, const char *member, const tarn_ggu
     tarn_gguf_value tokens;
     if (!tarn_gguf_has(file, key, NULL) || !tarn_gguf_has(file, G "tokens", &tokens))
         return !tarn_failed();
-    const char *piece = tarn_gguf_whole(file, key, 0, tokens.count - 1, &id) ? tarn_gguf_texts(file, G "tokens", id, &length) : NULL;
+    const char *piece =
+        tarn_gguf_whole(file, key, 0, tokens.count - 1, &id) ? tarn_gguf_texts(file, G "tokens", id, &length) : NULL;
     if (!piece)
         return false;
     snprintf(text, sizeof(text), "%.*s", (int)(length < sizeof(text) ? length : sizeof(text) - 1), piece);
@@ -127,10 +132,12 @@ static bool get_config(const tarn__conversion *c, const tarn_gguf *file)
     tarn__document *config = is_named ? tarn__document_new(c->function) : NULL;
     bool good = config && tarn__document_set_text(config, "tokenizer_class", "PreTrainedTokenizerFast") &&
                 tarn__document_set_bool(config, "clean_up_tokenization_spaces", false) &&
-                set_token(config, "bos_token", file, G "bos_token_id") && set_token(config, "eos_token", file, G "eos_token_id") &&
+                set_token(config, "bos_token", file, G "bos_token_id") &&
+                set_token(config, "eos_token", file, G "eos_token_id") &&
                 set_switch(config, "add_bos_token", file, G "add_bos_token") &&
                 set_switch(config, "add_eos_token", file, G "add_eos_token") &&
-                (!chat[0] || tarn__document_set_text(config, "chat_template", chat)) && tarn__document_save(config, where.text);
+                (!chat[0] || tarn__document_set_text(config, "chat_template", chat)) &&
+                tarn__document_save(config, where.text);
     tarn__document_free(config);
     return good;
 }

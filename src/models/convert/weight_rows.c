@@ -1,16 +1,17 @@
-/* weight_rows.c: a weight on its way from one file to another: rows in another order or become columns, elements of another type. Some rows at a time, so that no weight need be in memory
- * as a whole; rows are shared out among threads, and each depends on its own elements alone. */
+/* weight_rows.c: a weight on its way from one file to another: rows in another order or become columns, elements of
+ * another type. Some rows at a time, so that no weight need be in memory as a whole; rows are shared out among threads,
+ * and each depends on its own elements alone. */
 #include "models/convert/weight_rows.h"
 
 #include <math.h>
 #include <stdatomic.h>
 #include <string.h>
 
-#include "base/quant/quant.h"
 #include "base/error.h"
 #include "base/half.h"
 #include "base/memory.h"
 #include "base/os/thread.h"
+#include "base/quant/quant.h"
 #include "core/device/device.h"
 
 #define PIECE ((int64_t)1 << 20) /* elements that are converted at a time, or one row */
@@ -26,7 +27,7 @@ typedef struct piece {
     _Atomic int64_t wrong; /* the first element that cannot be converted; -1: none */
 } piece;
 
-/* ---- one row --------------------------------------------------------------------------------------------------------------- */
+/* ---- one row ----------------------------------------------------------------------------------------------------- */
 
 /* The row of the source that becomes row number `row`. */
 static int64_t source_of(const tarn__rows *rows, int64_t row)
@@ -141,14 +142,15 @@ static void make_rows(int64_t begin, int64_t end, void *ctx)
     }
 }
 
-/* ---- columns that become rows ---------------------------------------------------------------------------------------------- */
+/* ---- columns that become rows ------------------------------------------------------------------------------------ */
 
 /* Rows `first` to `last` of a piece, elements as they are. */
 static void move_columns(const piece *p, int64_t first, int64_t last)
 {
     size_t size = p->to_bytes / (size_t)p->columns;
     for (int64_t column = 0; column < p->columns; column++) {
-        const char *from = (const char *)p->rows->elements + (size_t)column * p->from_bytes + (size_t)(p->begin + first) * size;
+        const char *from =
+            (const char *)p->rows->elements + (size_t)column * p->from_bytes + (size_t)(p->begin + first) * size;
         for (int64_t i = first; i < last; i++, from += size)
             memcpy(p->out + (size_t)i * p->to_bytes + (size_t)column * size, from, size);
     }
@@ -167,7 +169,8 @@ static void make_columns(int64_t begin, int64_t end, void *ctx)
         }
         size_t skipped = (size_t)tarn__bytes_of(rows->from, p->begin + first);
         for (int64_t column = 0; column < p->columns; column++) {
-            to_f32(rows->from, (const char *)rows->elements + (size_t)column * p->from_bytes + skipped, last - first, part);
+            to_f32(rows->from, (const char *)rows->elements + (size_t)column * p->from_bytes + skipped, last - first,
+                   part);
             for (int64_t i = first; i < last; i++)
                 p->values[i * p->columns + column] = part[i - first];
         }
@@ -176,7 +179,7 @@ static void make_columns(int64_t begin, int64_t end, void *ctx)
     }
 }
 
-/* ---- all of them ----------------------------------------------------------------------------------------------------------- */
+/* ---- all of them ------------------------------------------------------------------------------------------------- */
 
 static bool make_piece(piece *p)
 {
@@ -190,23 +193,26 @@ static bool make_piece(piece *p)
     if (wrong < 0)
         return true;
     double value = (double)p->values[wrong - p->begin * p->columns];
-    return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': tensor '%.200s', element %lld is %g, which %s has no place for", p->rows->function,
-                       p->rows->path, p->rows->name, (long long)wrong, value, tarn_dtype_name(p->rows->to));
+    return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': tensor '%.200s', element %lld is %g, which %s has no place for",
+                       p->rows->function, p->rows->path, p->rows->name, (long long)wrong, value,
+                       tarn_dtype_name(p->rows->to));
 }
 
 /* Makes all rows, some at a time; each piece goes to the file, or lies where it belongs in `whole`. */
 static bool make_all(const tarn__rows *rows, tarn__output *output, char *whole)
 {
-    bool is_one = rows->shape.rank < 2 && rows->order == TARN__ROWS_KEPT; /* blocks lie along the last axis: a vector is one row */
+    /* blocks lie along the last axis: a vector is one row */
+    bool is_one = rows->shape.rank < 2 && rows->order == TARN__ROWS_KEPT;
     int64_t count = is_one ? 1 : rows->shape.size[0], columns = 1;
     for (int i = is_one ? 0 : 1; i < rows->shape.rank; i++)
         columns *= rows->shape.size[i];
     bool is_turned = rows->order == TARN__ROWS_TRANSPOSED;
     int64_t before = is_turned ? count : columns; /* elements of a row of the source */
     if (before % tarn__dtypes[rows->from].block_elements || columns % tarn__dtypes[rows->to].block_elements)
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': tensor '%.200s' of %s cannot become %s: its rows of %lld are no whole blocks",
-                           rows->function, rows->path, rows->name, tarn_dtype_name(rows->from), tarn_dtype_name(rows->to),
-                           (long long)(before % tarn__dtypes[rows->from].block_elements ? before : columns));
+        return tarn__raise(
+            TARN_ERROR_FORMAT, "%s: '%s': tensor '%.200s' of %s cannot become %s: its rows of %lld are no whole blocks",
+            rows->function, rows->path, rows->name, tarn_dtype_name(rows->from), tarn_dtype_name(rows->to),
+            (long long)(before % tarn__dtypes[rows->from].block_elements ? before : columns));
     if (columns == 0) /* however many rows of nothing there are: a file may name 2⁶⁰ */
         return true;
     int64_t least = is_turned ? TILE : 1, step = PIECE / (columns + 1) / least * least;
@@ -243,7 +249,8 @@ tarn_tensor *tarn__rows_tensor(const tarn__rows *rows, tarn_device device)
     tarn_scope *scope = tarn_scope_open(); /* what came from it to another device goes */
     tarn_tensor *host = scope ? tarn_empty(rows->shape, rows->to, tarn_device_cpu()) : NULL, *made = NULL;
     if (host && (tarn_bytes(host) == 0 || make_all(rows, NULL, tarn_data(host))))
-        made = tarn_device_equal(device, tarn_device_cpu()) ? host : tarn_from(tarn_data(host), rows->shape, rows->to, device);
+        made = tarn_device_equal(device, tarn_device_cpu()) ? host
+                                                            : tarn_from(tarn_data(host), rows->shape, rows->to, device);
     made = made ? tarn_scope_return(scope, made) : NULL;
     tarn_scope_close(scope);
     return made;

@@ -1,4 +1,5 @@
-/* weight_rows.h: a weight on its way from one file to another: rows in another order or become columns, elements of another type. */
+/* weight_rows.h: a weight on its way from one file to another: rows in another order or become columns, elements of
+ * another type. */
 #ifndef TARN__ROWS_H
 #define TARN__ROWS_H
 
@@ -6,8 +7,8 @@
 
 #include "base/os/files.h"
 
-/* The pairs that rotary positions turn: (i, i + half), as transformers has them, or neighbours, as GGUF's llama has them. GPT-2's matrices have a row for each input in
- * transformers, and one for each output in GGUF files. */
+/* The pairs that rotary positions turn: (i, i + half), as transformers has them, or neighbours, as GGUF's llama has
+ * them. GPT-2's matrices have a row for each input in transformers, and one for each output in GGUF files. */
 typedef enum tarn__rows_order {
     TARN__ROWS_KEPT,
     TARN__ROWS_TO_NEIGHBOURS, /* from halves to neighbours */
@@ -24,7 +25,8 @@ typedef struct tarn__rows {
     int64_t heads; /* that the rows belong to, where their order changes; they divide into pairs */
 } tarn__rows;
 
-/* Appends the rows to a file. What cannot become a number of the new type (NaN, infinity, too large) is an error that names the tensor and the element. */
+/* Appends the rows to a file. What cannot become a number of the new type (NaN, infinity, too large) is an error that
+ * names the tensor and the element. */
 bool tarn__rows_write(tarn__output *output, const tarn__rows *rows);
 
 /* The same as a tensor on a device, in the open scope. NULL with an error. */

@@ -1,14 +1,15 @@
-/* gguf_arch.h: kinds of language models in GGUF files: what their tensors are called there and how they lie, and what becomes of their configuration.
+/* gguf_arch.h: kinds of language models in GGUF files: what their tensors are called there and how they lie, and what
+ * becomes of their configuration.
  *
- * What the kinds have in common is done once (gguf_names.c, gguf_keys.c, gguf_open.c and convert_*.c); each has a row with the rest. A configuration is the kind's own struct,
- * with defaults replaced by what they stand for. */
+ * What the kinds have in common is done once (gguf_names.c, gguf_keys.c, gguf_open.c and convert_*.c); each has a row
+ * with the rest. A configuration is the kind's own struct, with defaults replaced by what they stand for. */
 #ifndef TARN__GGUF_KINDS_H
 #define TARN__GGUF_KINDS_H
 
 #include <tarn/gguf.h>
 
-#include "models/lm/arch.h"
 #include "models/convert/weight_rows.h"
+#include "models/lm/arch.h"
 
 /* Room for the longest name of a tensor, in either world. */
 #define TARN__GGUF_NAME_ROOM 128
@@ -61,11 +62,13 @@ typedef union tarn__any_config {
 } tarn__any_config;
 
 typedef struct tarn__gguf_kind {
-    const char *const *architectures;     /* NULL ends them */
-    const char *body;                     /* what names in folders may lack at their beginning; NULL: nothing */
-    const char *block;                    /* before the number of a block in folders, "model.layers." */
-    const char *derived;                  /* a tensor that follows from the metadata, and is for other programs; NULL: none */
-    const tarn__gguf_place *tops, *parts; /* outside of layers, the tokens' table first, and inside; a folder of NULL ends them */
+    const char *const *architectures; /* NULL ends them */
+    const char *body;                 /* what names in folders may lack at their beginning; NULL: nothing */
+    const char *block;                /* before the number of a block in folders, "model.layers." */
+    /* a tensor that follows from the metadata, and is for other programs; NULL: none */
+    const char *derived;
+    /* outside of layers, the tokens' table first, and inside; a folder of NULL ends them */
+    const tarn__gguf_place *tops, *parts;
 
     void (*traits)(const void *config, tarn__gguf_traits *traits);
 
@@ -73,12 +76,14 @@ typedef struct tarn__gguf_kind {
     bool (*read)(const char *function, const tarn__document *document, tarn_dtype dtype, void *config);
     bool (*write)(const void *config, tarn__document *document);
 
-    /* The same from the metadata of a file, and into it, but for the tokens. What tarn does not compute is refused by its name. */
+    /* The same from the metadata of a file, and into it, but for the tokens. What tarn does not compute is refused by
+     * its name. */
     bool (*get)(const char *function, const tarn_gguf *file, tarn_dtype dtype, void *config);
     bool (*put)(const void *config, tarn_gguf_writer *writer);
 
     /* A model whose parameters come from a source. The caller owns it. NULL with an error. */
-    tarn_module *(*make)(const char *function, const void *config, const tarn__placement *where, const tarn__model_source *source);
+    tarn_module *(*make)(const char *function, const void *config, const tarn__placement *where,
+                         const tarn__model_source *source);
 } tarn__gguf_kind;
 
 extern const tarn__gguf_kind tarn__llama_gguf, tarn__gpt2_gguf;
@@ -86,9 +91,10 @@ extern const tarn__gguf_kind tarn__llama_gguf, tarn__gpt2_gguf;
 /* The kind of an open file, by its architecture. NULL with an error. */
 const tarn__gguf_kind *tarn__gguf_kind_of(const char *function, const tarn_gguf *file);
 
-/* ---- names (gguf_names.c) -------------------------------------------------------------------------------------------------- */
+/* ---- names (gguf_names.c) ---------------------------------------------------------------------------------------- */
 
-/* What the other world calls a tensor: "model.layers.0.mlp.up_proj.weight" is "blk.0.ffn_up.weight". False, which is no error: nothing. */
+/* What the other world calls a tensor: "model.layers.0.mlp.up_proj.weight" is "blk.0.ffn_up.weight". False, which is no
+ * error: nothing. */
 bool tarn__gguf_name_of(const tarn__gguf_kind *kind, const char *folder_name, char *to);
 bool tarn__gguf_folder_name_of(const tarn__gguf_kind *kind, const char *gguf_name, char *to);
 
@@ -100,18 +106,19 @@ tarn__gguf_layout tarn__gguf_folder_layout_of(const tarn__gguf_kind *kind, const
 bool tarn__gguf_is_derived(const tarn__gguf_kind *kind, const char *gguf_name);
 
 /* Shows the names, as folders have them, of all tensors that a model has. False as soon as `visit` is. */
-bool tarn__gguf_each_name(const tarn__gguf_kind *kind, const tarn__gguf_traits *traits, bool (*visit)(void *ctx, const char *name),
-                          void *ctx);
+bool tarn__gguf_each_name(const tarn__gguf_kind *kind, const tarn__gguf_traits *traits,
+                          bool (*visit)(void *ctx, const char *name), void *ctx);
 
-/* Completes rows that come from the one world for the other: their order, and the shape that they get. `gguf_name` is the tensor's there, `name` where it comes from. False with
- * an error: they are no pairs of heads. */
-bool tarn__gguf_arrange(const tarn__gguf_kind *kind, const tarn__gguf_traits *traits, const char *gguf_name, const char *name, bool to_gguf,
-                        tarn__rows *rows);
+/* Completes rows that come from the one world for the other: their order, and the shape that they get. `gguf_name` is
+ * the tensor's there, `name` where it comes from. False with an error: they are no pairs of heads. */
+bool tarn__gguf_arrange(const tarn__gguf_kind *kind, const tarn__gguf_traits *traits, const char *gguf_name,
+                        const char *name, bool to_gguf, tarn__rows *rows);
 
-/* ---- opening (gguf_open.c) ------------------------------------------------------------------------------------------------- */
+/* ---- opening (gguf_open.c) --------------------------------------------------------------------------------------- */
 
-/* The model of an open file, its weights as they are stored: blocks stay blocks, other types become `dtype`. On the CPU they lie in the mapped file where
- * nothing must change. The caller owns it. NULL with an error. */
-tarn_module *tarn__model_from_gguf(const char *function, const tarn_gguf *file, tarn_dtype dtype, const tarn__placement *where);
+/* The model of an open file, its weights as they are stored: blocks stay blocks, other types become `dtype`. On the CPU
+ * they lie in the mapped file where nothing must change. The caller owns it. NULL with an error. */
+tarn_module *tarn__model_from_gguf(const char *function, const tarn_gguf *file, tarn_dtype dtype,
+                                   const tarn__placement *where);
 
 #endif

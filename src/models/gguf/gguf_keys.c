@@ -1,6 +1,7 @@
 /* gguf_keys.c: the metadata that GGUF files have of every kind of model.
  *
- * Keys are those that llama.cpp reads. What they cannot say of tokens stands under keys of our own, which begin with "tarn.": all those that end a text. */
+ * Keys are those that llama.cpp reads. What they cannot say of tokens stands under keys of our own, which begin with
+ * "tarn.": all those that end a text. */
 #include "models/gguf/gguf_keys.h"
 
 #include <math.h>
@@ -23,7 +24,7 @@ const char *tarn__gguf_key_of(const char *architecture, const char *rest, tarn__
     return to->text;
 }
 
-/* ---- writing --------------------------------------------------------------------------------------------------------------- */
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
 
 static bool put_token(tarn_gguf_writer *writer, const char *key, int64_t value)
 {
@@ -33,13 +34,15 @@ static bool put_token(tarn_gguf_writer *writer, const char *key, int64_t value)
 bool tarn__gguf_put_whole(tarn_gguf_writer *writer, const char *architecture, const char *rest, int64_t value)
 {
     tarn__gguf_path to;
-    return tarn_gguf_add_value(writer, tarn__gguf_key_of(architecture, rest, &to), TARN_GGUF_U32, &(uint32_t){(uint32_t)value});
+    return tarn_gguf_add_value(writer, tarn__gguf_key_of(architecture, rest, &to), TARN_GGUF_U32,
+                               &(uint32_t){(uint32_t)value});
 }
 
 bool tarn__gguf_put_real(tarn_gguf_writer *writer, const char *architecture, const char *rest, double value)
 {
     tarn__gguf_path to;
-    return tarn_gguf_add_value(writer, tarn__gguf_key_of(architecture, rest, &to), TARN_GGUF_F32, &(float){(float)value});
+    return tarn_gguf_add_value(writer, tarn__gguf_key_of(architecture, rest, &to), TARN_GGUF_F32,
+                               &(float){(float)value});
 }
 
 bool tarn__gguf_put_text(tarn_gguf_writer *writer, const char *key, const char *text)
@@ -47,8 +50,8 @@ bool tarn__gguf_put_text(tarn_gguf_writer *writer, const char *key, const char *
     return tarn_gguf_add_text(writer, key, text, strlen(text));
 }
 
-/* The keys for tokens are the tokenizer's, where there is one, and it may know of others than the configuration, which stand under keys of our own then. That there is none must
- * be said: llama.cpp refuses files that do not. */
+/* The keys for tokens are the tokenizer's, where there is one, and it may know of others than the configuration, which
+ * stand under keys of our own then. That there is none must be said: llama.cpp refuses files that do not. */
 bool tarn__gguf_put_tokens(const tarn__gguf_tokens *t, bool has_tokenizer, tarn_gguf_writer *writer)
 {
     uint32_t begin = (uint32_t)t->begin, ends[TARN_MODEL_ENDS] = {0};
@@ -58,11 +61,12 @@ bool tarn__gguf_put_tokens(const tarn__gguf_tokens *t, bool has_tokenizer, tarn_
         return tarn_gguf_add_list(writer, BEGINS, TARN_GGUF_U32, &begin, t->has_begin) &&
                tarn_gguf_add_list(writer, ENDS, TARN_GGUF_U32, ends, t->ends);
     return tarn__gguf_put_text(writer, TARN__GGUF_TOKENIZER, TARN__GGUF_NO_TOKENIZER) &&
-           (!t->has_begin || put_token(writer, BEGIN_ID, t->begin)) && (!t->ends || put_token(writer, END_ID, t->end[0])) &&
+           (!t->has_begin || put_token(writer, BEGIN_ID, t->begin)) &&
+           (!t->ends || put_token(writer, END_ID, t->end[0])) &&
            (t->ends < 2 || tarn_gguf_add_list(writer, ENDS, TARN_GGUF_U32, ends, t->ends));
 }
 
-/* ---- reading --------------------------------------------------------------------------------------------------------------- */
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 bool tarn__gguf_refuse(const tarn__gguf_reading *r, const char *what)
 {
@@ -108,7 +112,8 @@ bool tarn__gguf_get_real(const tarn__gguf_reading *r, const char *rest, double o
         return tarn__raise_within(r->function);
     *value = shortest(*value);
     return (*value > 0 && isfinite(*value)) ||
-           tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': '%s' is %g; it must be a number above 0", r->function, r->file->path, to.text, *value);
+           tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': '%s' is %g; it must be a number above 0", r->function,
+                       r->file->path, to.text, *value);
 }
 
 bool tarn__gguf_get_vocab(const tarn__gguf_reading *r, int64_t *vocab)
@@ -116,24 +121,26 @@ bool tarn__gguf_get_vocab(const tarn__gguf_reading *r, int64_t *vocab)
     tarn_gguf_entry table;
     int tokens = tarn_gguf_find(r->file, "token_embd.weight");
     if (tokens < 0 || !tarn_gguf_info(r->file, tokens, &table) || table.shape.rank != 2)
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has no tensor 'token_embd.weight' of two axes: it holds no weights", r->function,
+        return tarn__raise(TARN_ERROR_FORMAT,
+                           "%s: '%s' has no tensor 'token_embd.weight' of two axes: it holds no weights", r->function,
                            r->file->path);
     return tarn__gguf_get_whole(r, "vocab_size", table.shape.size[0], vocab) &&
            (*vocab == table.shape.size[0] ||
-            tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': vocab_size is %lld, but 'token_embd.weight' has %lld rows", r->function,
-                        r->file->path, (long long)*vocab, (long long)table.shape.size[0]));
+            tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': vocab_size is %lld, but 'token_embd.weight' has %lld rows",
+                        r->function, r->file->path, (long long)*vocab, (long long)table.shape.size[0]));
 }
 
 /* Tokens under a key of our own, or those under keys of others; 0 of them where there are none. */
-static bool get_list(const tarn__gguf_reading *r, int64_t vocab, const char *ours, const char *const *others, int64_t *list, int *count)
+static bool get_list(const tarn__gguf_reading *r, int64_t vocab, const char *ours, const char *const *others,
+                     int64_t *list, int *count)
 {
     tarn_gguf_value value;
     *count = 0;
     if (tarn_gguf_has(r->file, ours, &value)) {
         bool good = value.count <= TARN_MODEL_ENDS && tarn_gguf_wholes(r->file, ours, list, value.count);
         *count = good ? (int)value.count : 0;
-        return good || tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': '%s' is no list of at most %d tokens", r->function, r->file->path, ours,
-                                   TARN_MODEL_ENDS);
+        return good || tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': '%s' is no list of at most %d tokens", r->function,
+                                   r->file->path, ours, TARN_MODEL_ENDS);
     }
     for (; *others; others++) {
         if (!tarn_gguf_has(r->file, *others, NULL))

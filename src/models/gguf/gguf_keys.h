@@ -1,4 +1,5 @@
-/* gguf_keys.h: the metadata that GGUF files have of every kind of model: keys that begin with the architecture, and the tokens that begin and end texts. */
+/* gguf_keys.h: the metadata that GGUF files have of every kind of model: keys that begin with the architecture, and the
+ * tokens that begin and end texts. */
 #ifndef TARN__GGUF_KEYS_H
 #define TARN__GGUF_KEYS_H
 
@@ -14,7 +15,7 @@ typedef struct tarn__gguf_path {
 /* "llama.block_count" */
 const char *tarn__gguf_key_of(const char *architecture, const char *rest, tarn__gguf_path *to);
 
-/* ---- writing --------------------------------------------------------------------------------------------------------------- */
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
 
 bool tarn__gguf_put_whole(tarn_gguf_writer *writer, const char *architecture, const char *rest, int64_t value);
 bool tarn__gguf_put_real(tarn_gguf_writer *writer, const char *architecture, const char *rest, double value);
@@ -23,7 +24,7 @@ bool tarn__gguf_put_text(tarn_gguf_writer *writer, const char *key, const char *
 /* `has_tokenizer`: one is added, too, which has the keys for what begins and ends a text. */
 bool tarn__gguf_put_tokens(const tarn__gguf_tokens *tokens, bool has_tokenizer, tarn_gguf_writer *writer);
 
-/* ---- reading --------------------------------------------------------------------------------------------------------------- */
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 typedef struct tarn__gguf_reading {
     const char *function, *architecture;

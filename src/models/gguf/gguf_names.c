@@ -24,7 +24,7 @@ static const char *layer_of(const char *text, int *layer)
     return number < 100000 && *end == '.' ? end + 1 : NULL;
 }
 
-/* ---- where a name belongs -------------------------------------------------------------------------------------------------- */
+/* ---- where a name belongs ---------------------------------------------------------------------------------------- */
 
 typedef struct found {
     const tarn__gguf_place *place; /* NULL: nowhere */
@@ -49,7 +49,8 @@ static found find_whole(const tarn__gguf_kind *kind, const char *name, bool in_f
     found f = {.layer = -1};
     if (find_in(kind->tops, name, in_folder, &f))
         return f;
-    const char *inside = behind(name, in_folder ? kind->block : "blk."), *rest = inside ? layer_of(inside, &f.layer) : NULL;
+    const char *inside = behind(name, in_folder ? kind->block : "blk."),
+               *rest = inside ? layer_of(inside, &f.layer) : NULL;
     if (rest)
         find_in(kind->parts, rest, in_folder, &f);
     return f;
@@ -60,7 +61,8 @@ static found find(const tarn__gguf_kind *kind, const char *name, bool in_folder)
 {
     char whole[TARN__GGUF_NAME_ROOM];
     found f = find_whole(kind, name, in_folder);
-    if (f.place || !in_folder || !kind->body || snprintf(whole, sizeof(whole), "%s%s", kind->body, name) >= (int)sizeof(whole))
+    if (f.place || !in_folder || !kind->body ||
+        snprintf(whole, sizeof(whole), "%s%s", kind->body, name) >= (int)sizeof(whole))
         return f;
     f = find_whole(kind, whole, true);
     if (f.place)
@@ -68,7 +70,7 @@ static found find(const tarn__gguf_kind *kind, const char *name, bool in_folder)
     return f;
 }
 
-/* ---- what can be asked ----------------------------------------------------------------------------------------------------- */
+/* ---- what can be asked ------------------------------------------------------------------------------------------- */
 
 static bool write_name(const tarn__gguf_kind *kind, const found *f, bool to_gguf, char *to)
 {
@@ -77,7 +79,8 @@ static bool write_name(const tarn__gguf_kind *kind, const found *f, bool to_gguf
     const char *beginning = to_gguf ? f->place->gguf : f->place->folder;
     if (f->layer < 0)
         return snprintf(to, TARN__GGUF_NAME_ROOM, "%s%s", beginning, f->last) > 0;
-    return snprintf(to, TARN__GGUF_NAME_ROOM, "%s%d.%s%s", to_gguf ? "blk." : kind->block, f->layer, beginning, f->last) > 0;
+    return snprintf(to, TARN__GGUF_NAME_ROOM, "%s%d.%s%s", to_gguf ? "blk." : kind->block, f->layer, beginning,
+                    f->last) > 0;
 }
 
 bool tarn__gguf_name_of(const tarn__gguf_kind *kind, const char *folder_name, char *to)
@@ -139,8 +142,8 @@ static bool visit_all(const tarn__gguf_place *places, const tarn__gguf_traits *t
     return true;
 }
 
-bool tarn__gguf_each_name(const tarn__gguf_kind *kind, const tarn__gguf_traits *traits, bool (*visit)(void *ctx, const char *name),
-                          void *ctx)
+bool tarn__gguf_each_name(const tarn__gguf_kind *kind, const tarn__gguf_traits *traits,
+                          bool (*visit)(void *ctx, const char *name), void *ctx)
 {
     char beginning[64];
     bool good = visit_all(kind->tops, traits, "", visit, ctx);
@@ -151,7 +154,7 @@ bool tarn__gguf_each_name(const tarn__gguf_kind *kind, const tarn__gguf_traits *
     return good;
 }
 
-/* ---- how rows lie ---------------------------------------------------------------------------------------------------------- */
+/* ---- how rows lie ------------------------------------------------------------------------------------------------ */
 
 static void transpose(tarn__rows *rows)
 {
@@ -163,8 +166,8 @@ static void transpose(tarn__rows *rows)
     rows->order = TARN__ROWS_TRANSPOSED;
 }
 
-bool tarn__gguf_arrange(const tarn__gguf_kind *kind, const tarn__gguf_traits *traits, const char *gguf_name, const char *name, bool to_gguf,
-                        tarn__rows *rows)
+bool tarn__gguf_arrange(const tarn__gguf_kind *kind, const tarn__gguf_traits *traits, const char *gguf_name,
+                        const char *name, bool to_gguf, tarn__rows *rows)
 {
     tarn__gguf_layout layout = tarn__gguf_layout_of(kind, gguf_name);
     int64_t heads = layout == TARN__GGUF_QUERIES ? traits->heads : layout == TARN__GGUF_KEYS ? traits->kv_heads : 0;
@@ -175,8 +178,8 @@ bool tarn__gguf_arrange(const tarn__gguf_kind *kind, const tarn__gguf_traits *tr
     if (!heads || !traits->has_neighbours)
         return true;
     if (count % (2 * heads))
-        return tarn__raise(TARN_ERROR_SHAPE, "%s: '%s': the %lld rows of '%.200s' are no pairs of %lld heads", rows->function, rows->path,
-                           (long long)count, name, (long long)heads);
+        return tarn__raise(TARN_ERROR_SHAPE, "%s: '%s': the %lld rows of '%.200s' are no pairs of %lld heads",
+                           rows->function, rows->path, (long long)count, name, (long long)heads);
     rows->order = to_gguf ? TARN__ROWS_TO_NEIGHBOURS : TARN__ROWS_TO_HALVES;
     rows->heads = heads;
     return true;

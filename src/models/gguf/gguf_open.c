@@ -41,8 +41,9 @@ static int find(const opening *o, const char *name, tarn_shape shape, char *stor
     if (index < 0 || !tarn_gguf_info(o->file, index, e))
         tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has no tensor '%s' (%s)", o->function, o->file->path, stored, name);
     else if (!same_shape(&e->shape, &wanted))
-        tarn__raise(TARN_ERROR_SHAPE, "%s: '%s': tensor '%s' is %s, but a model of this configuration has %s", o->function, o->file->path,
-                    stored, tarn__shape_text(e->shape.size, e->shape.rank, &(tarn__text){{0}}),
+        tarn__raise(TARN_ERROR_SHAPE, "%s: '%s': tensor '%s' is %s, but a model of this configuration has %s",
+                    o->function, o->file->path, stored,
+                    tarn__shape_text(e->shape.size, e->shape.rank, &(tarn__text){{0}}),
                     tarn__shape_text(wanted.size, wanted.rank, &(tarn__text){{0}}));
     return tarn_failed() ? -1 : index;
 }
@@ -60,7 +61,8 @@ static tarn_tensor *give(void *ctx, const char *name, tarn_shape shape, tarn_dev
     bool is_known = e.dtype != TARN_DTYPE_COUNT, is_table = shape.rank > 1 && layout != TARN__GGUF_NUMBERS;
     bool is_blocks = is_known && is_table && tarn__is_blocks(e.dtype); /* norms, biases and positions are numbers */
     if (is_blocks && o->dtype == TARN_F64) {
-        tarn__raise(TARN_ERROR_DTYPE, "%s: '%s': tensor '%s' is %s, and nothing is computed in f64 beside blocks; take f32, bf16 or f16",
+        tarn__raise(TARN_ERROR_DTYPE,
+                    "%s: '%s': tensor '%s' is %s, and nothing is computed in f64 beside blocks; take f32, bf16 or f16",
                     o->function, o->file->path, stored, e.dtype_name);
         return NULL;
     }
@@ -74,7 +76,8 @@ static tarn_tensor *give(void *ctx, const char *name, tarn_shape shape, tarn_dev
     bool stays = is_blocks && layout == TARN__GGUF_TRANSPOSED; /* rows of blocks are outputs, here as there */
     if (!stays && !tarn__gguf_arrange(o->kind, &o->traits, stored, stored, false, &rows))
         return NULL;
-    if (!is_known || (rows.to == e.dtype && rows.order == TARN__ROWS_KEPT)) /* the reader refuses what it cannot load, with a sentence */
+    /* the reader refuses what it cannot load, with a sentence */
+    if (!is_known || (rows.to == e.dtype && rows.order == TARN__ROWS_KEPT))
         return tarn_gguf_tensor(o->file, index, device);
     return tarn__rows_tensor(&rows, device);
 }
@@ -83,18 +86,22 @@ static tarn_tensor *give(void *ctx, const char *name, tarn_shape shape, tarn_dev
 static bool check_all_given(const opening *o)
 {
     char name[TARN__GGUF_NAME_ROOM];
-    int known = o->given + (o->kind->derived && tarn_gguf_find(o->file, o->kind->derived) >= 0), count = tarn_gguf_count(o->file);
+    int known = o->given + (o->kind->derived && tarn_gguf_find(o->file, o->kind->derived) >= 0),
+        count = tarn_gguf_count(o->file);
     for (int i = 0; i < count && known < count; i++) {
         const char *stored = tarn_gguf_name(o->file, i);
         if (!tarn__gguf_is_derived(o->kind, stored) && !tarn__gguf_folder_name_of(o->kind, stored, name))
-            return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' holds '%.200s', which a %s of this configuration does not have", o->function,
+            return tarn__raise(TARN_ERROR_FORMAT,
+                               "%s: '%s' holds '%.200s', which a %s of this configuration does not have", o->function,
                                o->file->path, stored, o->traits.family);
     }
-    return known == count || tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' holds %d tensors, but a %s of this configuration has %d", o->function,
-                                         o->file->path, count, o->traits.family, known);
+    return known == count ||
+           tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' holds %d tensors, but a %s of this configuration has %d",
+                       o->function, o->file->path, count, o->traits.family, known);
 }
 
-tarn_module *tarn__model_from_gguf(const char *function, const tarn_gguf *file, tarn_dtype dtype, const tarn__placement *where)
+tarn_module *tarn__model_from_gguf(const char *function, const tarn_gguf *file, tarn_dtype dtype,
+                                   const tarn__placement *where)
 {
     tarn__any_config config = {0};
     opening o = {.function = function, .file = file, .kind = tarn__gguf_kind_of(function, file), .dtype = dtype};

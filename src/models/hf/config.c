@@ -1,4 +1,5 @@
-/* config.c: what a folder says of its model: config.json, and of generation_config.json the tokens that end a text, which are often more than config.json has. */
+/* config.c: what a folder says of its model: config.json, and of generation_config.json the tokens that end a text,
+ * which are often more than config.json has. */
 #include "base/os/files.h"
 #include "formats/file_type.h"
 #include "models/lm/arch.h"

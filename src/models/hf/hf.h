@@ -13,12 +13,14 @@ typedef struct tarn__weight_bytes {
     int64_t blocks, block; /* how many there are, and what one takes on average */
 } tarn__weight_bytes;
 
-/* The bytes of the files' tensors, where those that are no blocks of packed numbers become `dtype`. The first one passes over names for which `ignores` is true. */
-tarn__weight_bytes tarn__weigh_safetensors(const tarn_safetensors *file, tarn_dtype dtype, bool (*ignores)(const char *name));
+/* The bytes of the files' tensors, where those that are no blocks of packed numbers become `dtype`. The first one
+ * passes over names for which `ignores` is true. */
+tarn__weight_bytes tarn__weigh_safetensors(const tarn_safetensors *file, tarn_dtype dtype,
+                                           bool (*ignores)(const char *name));
 tarn__weight_bytes tarn__weigh_gguf(const tarn_gguf *file, tarn_dtype dtype);
 
-/* Raises that a device had no room for these weights: how much is missing, and how many layers would fit. Replaces the pending error, which says where memory
- * ran out, unless that is all that is known. */
+/* Raises that a device had no room for these weights: how much is missing, and how many layers would fit. Replaces the
+ * pending error, which says where memory ran out, unless that is all that is known. */
 void tarn__model_no_room(const char *function, const tarn__weight_bytes *bytes, const tarn__placement *where);
 
 #endif

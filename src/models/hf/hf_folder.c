@@ -1,17 +1,18 @@
-/* hf_folder.c: models in Hugging Face folders: config.json says what it is, model.safetensors has the weights, or an index names the files that have them. */
+/* hf_folder.c: models in Hugging Face folders: config.json says what it is, model.safetensors has the weights, or an
+ * index names the files that have them. */
 #include <stdio.h>
 #include <string.h>
 #include <tarn/lora.h>
 
 #include "base/dtype.h"
 #include "base/os/files.h"
-#include "models/hf/hf.h"
-#include "models/hf/folder_blocks.h"
 #include "models/gguf/gguf_arch.h"
-#include "models/lora/lora.h"
+#include "models/hf/folder_blocks.h"
+#include "models/hf/hf.h"
 #include "models/hf/weights.h"
+#include "models/lora/lora.h"
 
-/* ---- folders --------------------------------------------------------------------------------------------------------------- */
+/* ---- folders ----------------------------------------------------------------------------------------------------- */
 
 static bool exists(const char *function, const char *folder, const char *name)
 {
@@ -35,7 +36,8 @@ static const char *weights_in(const char *function, const char *folder, tarn__mo
 }
 
 /* Says what would fit, where the model of a folder did not. */
-static void explain_folder(const char *function, const char *weights, tarn_dtype dtype, const tarn__model_kind *kind, const tarn__placement *where)
+static void explain_folder(const char *function, const char *weights, tarn_dtype dtype, const tarn__model_kind *kind,
+                           const tarn__placement *where)
 {
     tarn__error_record why;
     if (tarn_error_code() != TARN_ERROR_MEMORY)
@@ -50,8 +52,9 @@ static void explain_folder(const char *function, const char *weights, tarn_dtype
     tarn__model_no_room(function, &bytes, where);
 }
 
-static tarn_module *open_with(const char *function, const char *folder, const tarn__document *config, const char *config_path,
-                              const tarn_model_open_options *options, const tarn__placement *where)
+static tarn_module *open_with(const char *function, const char *folder, const tarn__document *config,
+                              const char *config_path, const tarn_model_open_options *options,
+                              const tarn__placement *where)
 {
     tarn__model_path weights;
     tarn_dtype dtype = options->dtype;
@@ -80,7 +83,8 @@ static tarn__weight_bytes weigh_gguf(const tarn_gguf *file, tarn_dtype dtype)
 }
 
 /* The model of a GGUF file. As it is stored, what is no block keeps the type of the tokens' embedding. */
-static tarn_module *open_gguf(const char *function, const char *name, const tarn_model_open_options *options, const tarn__placement *where)
+static tarn_module *open_gguf(const char *function, const char *name, const tarn_model_open_options *options,
+                              const tarn__placement *where)
 {
     tarn_gguf *file = tarn_gguf_open(name);
     tarn_gguf_entry table = {.dtype = options->dtype};
@@ -111,24 +115,29 @@ static bool check_blocks(const char *function, const char *folder, const tarn_mo
         return tarn__raise(TARN_ERROR_DTYPE, "%s: .blocks is %s; q8_0, q4_0, q4_k and q6_k are blocks", function,
                            (unsigned)o->blocks < TARN_DTYPE_COUNT ? tarn_dtype_name(o->blocks) : "no dtype");
     if (o->dtype == TARN_F64)
-        return tarn__raise(TARN_ERROR_DTYPE, "%s: .dtype is f64, and nothing is computed in f64 beside .blocks; take f32, bf16 or f16", function);
+        return tarn__raise(TARN_ERROR_DTYPE,
+                           "%s: .dtype is f64, and nothing is computed in f64 beside .blocks; take f32, bf16 or f16",
+                           function);
     if (tarn__ends_with(folder, ".gguf") || o->as_stored)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .blocks is for folders whose weights are converted; %s", function,
                            o->as_stored ? ".as_stored keeps them" : "weights of a GGUF file stay as they are stored");
     return true;
 }
 
-tarn_module *tarn_model_open_sized(const char *folder, tarn_device device, const tarn_model_open_options *options, size_t options_size)
+tarn_module *tarn_model_open_sized(const char *folder, tarn_device device, const tarn_model_open_options *options,
+                                   size_t options_size)
 {
     const char *function = "model_open";
     tarn_model_open_options chosen = {0};
     tarn__model_path where;
     if (options)
         memcpy(&chosen, options, options_size < sizeof(chosen) ? options_size : sizeof(chosen));
-    if (tarn_failed() || !tarn__check_parameter_dtype(function, chosen.dtype) || !tarn__model_path_in(function, folder, "config.json", &where))
+    if (tarn_failed() || !tarn__check_parameter_dtype(function, chosen.dtype) ||
+        !tarn__model_path_in(function, folder, "config.json", &where))
         return NULL;
     if (chosen.as_stored && chosen.dtype != TARN_F32) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "%s: .dtype is %s, but .as_stored keeps that of the file; give one of them", function, tarn_dtype_name(chosen.dtype));
+        tarn__raise(TARN_ERROR_ARGUMENT, "%s: .dtype is %s, but .as_stored keeps that of the file; give one of them",
+                    function, tarn_dtype_name(chosen.dtype));
         return NULL;
     }
     const tarn__placement placement = {.device = device, .layers = chosen.device_layers};
@@ -151,12 +160,14 @@ typedef struct model_files {
 
 static bool name_files(const char *function, const char *folder, model_files *files)
 {
-    return tarn__model_path_in(function, folder, "config.json", &files->config) && tarn__model_path_in(function, folder, "model.safetensors", &files->weights) &&
+    return tarn__model_path_in(function, folder, "config.json", &files->config) &&
+           tarn__model_path_in(function, folder, "model.safetensors", &files->weights) &&
            tarn__model_path_in(function, folder, "config.json.new", &files->new_config) &&
            tarn__model_path_in(function, folder, "model.safetensors.new", &files->new_weights);
 }
 
-/* A tensor on its way to a file: safetensors knows no blocks, which become numbers of the model's dtype, and lie as the kind's do. */
+/* A tensor on its way to a file: safetensors knows no blocks, which become numbers of the model's dtype, and lie as the
+ * kind's do. */
 typedef struct writing {
     const tarn__model_kind *kind;
     const tarn_module *model;
@@ -195,7 +206,8 @@ static bool write_weights(const tarn__model_kind *kind, const tarn_module *model
     return good;
 }
 
-static bool write_new(const char *function, const tarn__model_kind *kind, const tarn_module *model, const model_files *files)
+static bool write_new(const char *function, const tarn__model_kind *kind, const tarn_module *model,
+                      const model_files *files)
 {
     if (!write_weights(kind, model, files->new_weights.text))
         return tarn__raise_within(function);
@@ -205,8 +217,8 @@ static bool write_new(const char *function, const tarn__model_kind *kind, const 
     return good;
 }
 
-/* Puts the new files in the place of the old ones. While the weights change there is no config.json: nobody opens one model's weights as
- * another's. */
+/* Puts the new files in the place of the old ones. While the weights change there is no config.json: nobody opens one
+ * model's weights as another's. */
 static bool replace_files(const char *function, const model_files *files)
 {
     tarn__file_remove(files->config.text);
@@ -221,8 +233,11 @@ bool tarn_model_write(const tarn_module *model, const char *folder)
     const tarn__model_kind *kind = tarn__model_kind_of(function, model);
     if (kind && tarn_lora_has(model))
         return tarn__raise(TARN_ERROR_ARGUMENT,
-                           "%s: the model has adapters; tarn_lora_save() writes these, and after tarn_lora_merge() they are part of its weights", function);
-    if (!kind || !name_files(function, folder, &files) || !(tarn__path_exists(folder) || tarn__folder_make(function, folder)))
+                           "%s: the model has adapters; tarn_lora_save() writes these, and after tarn_lora_merge() "
+                           "they are part of its weights",
+                           function);
+    if (!kind || !name_files(function, folder, &files) ||
+        !(tarn__path_exists(folder) || tarn__folder_make(function, folder)))
         return false;
     if (write_new(function, kind, model, &files) && replace_files(function, &files))
         return true;

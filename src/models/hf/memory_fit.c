@@ -51,7 +51,8 @@ static int64_t elements(const tarn_shape *shape)
     return count;
 }
 
-tarn__weight_bytes tarn__weigh_safetensors(const tarn_safetensors *file, tarn_dtype dtype, bool (*ignores)(const char *name))
+tarn__weight_bytes tarn__weigh_safetensors(const tarn_safetensors *file, tarn_dtype dtype,
+                                           bool (*ignores)(const char *name))
 {
     weighing w = {{0}, 0};
     tarn_safetensors_entry e;
@@ -92,12 +93,17 @@ void tarn__model_no_room(const char *function, const tarn__weight_bytes *b, cons
         return; /* the sentence that is there says all that is known */
     int64_t fits = info.memory_free > b->rest ? (info.memory_free - b->rest) / b->block : 0;
     if (fits > 0)
-        snprintf(advice, sizeof(advice), "%lld of %lld layers would fit (.device_layers, --gpu-layers) and leave %.1f MiB for keys and values; fewer leave more",
+        snprintf(advice, sizeof(advice),
+                 "%lld of %lld layers would fit (.device_layers, --gpu-layers) and leave %.1f MiB for keys and values; "
+                 "fewer leave more",
                  (long long)fits, (long long)b->blocks, mebibytes(info.memory_free - b->rest - fits * b->block));
     else
-        snprintf(advice, sizeof(advice), "not one of its %lld layers would fit beside the %.1f MiB of all else; run it on the CPU", (long long)b->blocks,
-                 mebibytes(b->rest));
+        snprintf(advice, sizeof(advice),
+                 "not one of its %lld layers would fit beside the %.1f MiB of all else; run it on the CPU",
+                 (long long)b->blocks, mebibytes(b->rest));
     tarn_clear_error();
-    tarn__raise(TARN_ERROR_MEMORY, "%s: the weights of %lld layers and all else take %.1f MiB, %.1f more than %s has free; %s", function, (long long)layers,
-                mebibytes(needed), mebibytes(needed - info.memory_free), tarn_device_name(where->device, device, sizeof(device)), advice);
+    tarn__raise(TARN_ERROR_MEMORY,
+                "%s: the weights of %lld layers and all else take %.1f MiB, %.1f more than %s has free; %s", function,
+                (long long)layers, mebibytes(needed), mebibytes(needed - info.memory_free),
+                tarn_device_name(where->device, device, sizeof(device)), advice);
 }

@@ -1,7 +1,8 @@
-/* quantize_on_load.c: a folder whose linear layers become blocks while they are read, for training adapters beside them (QLoRA) in little memory.
+/* quantize_on_load.c: a folder whose linear layers become blocks while they are read, for training adapters beside them
+ * (QLoRA) in little memory.
  *
- * One tensor at a time is made from the mapped file, so that the whole model never lies in memory as elements. Head, embedding, norms and biases stay elements: they
- * are few, and the head decides between tokens. */
+ * One tensor at a time is made from the mapped file, so that the whole model never lies in memory as elements. Head,
+ * embedding, norms and biases stay elements: they are few, and the head decides between tokens. */
 #include "models/hf/folder_blocks.h"
 
 #include <stdio.h>
@@ -11,7 +12,7 @@
 #include "base/error.h"
 #include "formats/safetensors.h"
 
-/* ---- what readers of folders share ------------------------------------------------------------------------------------------ */
+/* ---- what readers of folders share ------------------------------------------------------------------------------- */
 
 int tarn__folder_find(const tarn__gguf_kind *kind, const tarn_safetensors *file, const char *name)
 {
@@ -22,20 +23,24 @@ int tarn__folder_find(const tarn__gguf_kind *kind, const tarn_safetensors *file,
     return index;
 }
 
-bool tarn__folder_check_head(const char *function, const tarn__gguf_kind *kind, const tarn_safetensors *file, const char *path, int head)
+bool tarn__folder_check_head(const char *function, const tarn__gguf_kind *kind, const tarn_safetensors *file,
+                             const char *path, int head)
 {
     tarn_safetensors_entry of_head, of_table;
     char table[TARN__GGUF_NAME_ROOM];
     snprintf(table, sizeof(table), "%sweight", kind->tops[0].folder);
     int index = tarn__folder_find(kind, file, table);
-    bool is_copy = index >= 0 && tarn_safetensors_info(file, head, &of_head) && tarn_safetensors_info(file, index, &of_table) &&
-                   of_head.dtype == of_table.dtype && of_head.bytes == of_table.bytes &&
-                   memcmp(tarn__safetensors_elements(file, head), tarn__safetensors_elements(file, index), (size_t)of_head.bytes) == 0;
-    return is_copy || tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': '%s' and '%.200s' differ, but tie_word_embeddings is true", function, path,
-                                  table, tarn_safetensors_name(file, head));
+    bool is_copy = index >= 0 && tarn_safetensors_info(file, head, &of_head) &&
+                   tarn_safetensors_info(file, index, &of_table) && of_head.dtype == of_table.dtype &&
+                   of_head.bytes == of_table.bytes &&
+                   memcmp(tarn__safetensors_elements(file, head), tarn__safetensors_elements(file, index),
+                          (size_t)of_head.bytes) == 0;
+    return is_copy ||
+           tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': '%s' and '%.200s' differ, but tie_word_embeddings is true",
+                       function, path, table, tarn_safetensors_name(file, head));
 }
 
-/* ---- blocks ---------------------------------------------------------------------------------------------------------------- */
+/* ---- blocks ------------------------------------------------------------------------------------------------------ */
 
 typedef struct reading {
     const char *function, *path;
@@ -54,22 +59,26 @@ static bool becomes_blocks(const reading *r, const char *name, tarn_shape shape)
 }
 
 /* `made` is the shape of what is made: rows of blocks are outputs. */
-static bool check_entry(const reading *r, const tarn_safetensors_entry *e, tarn_shape shape, tarn_shape made, tarn_dtype to)
+static bool check_entry(const reading *r, const tarn_safetensors_entry *e, tarn_shape shape, tarn_shape made,
+                        tarn_dtype to)
 {
     bool same = e->shape.rank == shape.rank;
     for (int i = 0; same && i < shape.rank; i++)
         same = e->shape.size[i] == shape.size[i];
     if (!same)
-        return tarn__raise(TARN_ERROR_SHAPE,
-                           "%s: '%s': tensor '%.200s' has %d axes, the first of %lld, but config.json asks for %d, the first of %lld",
-                           r->function, r->path, e->name, e->shape.rank, (long long)(e->shape.rank ? e->shape.size[0] : 1), shape.rank,
-                           (long long)shape.size[0]);
+        return tarn__raise(
+            TARN_ERROR_SHAPE,
+            "%s: '%s': tensor '%.200s' has %d axes, the first of %lld, but config.json asks for %d, the first of %lld",
+            r->function, r->path, e->name, e->shape.rank, (long long)(e->shape.rank ? e->shape.size[0] : 1), shape.rank,
+            (long long)shape.size[0]);
     if (e->dtype != TARN_F32 && e->dtype != TARN_F16 && e->dtype != TARN_BF16)
-        return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': tensor '%.200s' is %s; weights of F32, F16 and BF16 become blocks",
-                           r->function, r->path, e->name, e->dtype_name);
+        return tarn__raise(TARN_ERROR_UNSUPPORTED,
+                           "%s: '%s': tensor '%.200s' is %s; weights of F32, F16 and BF16 become blocks", r->function,
+                           r->path, e->name, e->dtype_name);
     int64_t row = made.size[made.rank - 1], whole = (int64_t)tarn__dtypes[to].block_elements;
     return row % whole == 0 ||
-           tarn__raise(TARN_ERROR_SHAPE, "%s: '%s': the rows of '%.200s' have %lld elements, which are no whole blocks of %s (%lld)%s",
+           tarn__raise(TARN_ERROR_SHAPE,
+                       "%s: '%s': the rows of '%.200s' have %lld elements, which are no whole blocks of %s (%lld)%s",
                        r->function, r->path, e->name, (long long)row, tarn_dtype_name(to), (long long)whole,
                        row % 32 == 0 ? "; q8_0 has blocks of 32" : "");
 }
@@ -111,16 +120,23 @@ static bool check_all_given(const reading *r)
             return false;
     }
     return known == tarn_safetensors_count(r->file) ||
-           tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' holds %d tensors, but a %s of this config.json has %d", r->function, r->path,
-                       tarn_safetensors_count(r->file), r->traits.family, known);
+           tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' holds %d tensors, but a %s of this config.json has %d", r->function,
+                       r->path, tarn_safetensors_count(r->file), r->traits.family, known);
 }
 
-tarn_module *tarn__folder_in_blocks(const char *function, const tarn__model_kind *kind, const tarn__document *config, const char *path,
-                                    const tarn_model_open_options *options, const tarn__placement *where)
+tarn_module *tarn__folder_in_blocks(const char *function, const tarn__model_kind *kind, const tarn__document *config,
+                                    const char *path, const tarn_model_open_options *options,
+                                    const tarn__placement *where)
 {
     tarn__any_config c = {0};
-    tarn_safetensors *file = kind->gguf->read(function, config, options->dtype, &c) ? tarn_safetensors_open(path) : NULL;
-    reading r = {.function = function, .path = path, .file = file, .kind = kind, .dtype = options->dtype, .blocks = options->blocks};
+    tarn_safetensors *file =
+        kind->gguf->read(function, config, options->dtype, &c) ? tarn_safetensors_open(path) : NULL;
+    reading r = {.function = function,
+                 .path = path,
+                 .file = file,
+                 .kind = kind,
+                 .dtype = options->dtype,
+                 .blocks = options->blocks};
     if (file)
         kind->gguf->traits(&c, &r.traits);
     bool is_whole = file && tarn__safetensors_verify(function, file);

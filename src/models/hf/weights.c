@@ -20,7 +20,8 @@ const char *tarn__model_path_in(const char *function, const char *folder, const 
     else if ((size_t)snprintf(to->text, sizeof(to->text), "%s/%s", folder, name) < sizeof(to->text))
         return to->text;
     else
-        tarn__raise(TARN_ERROR_ARGUMENT, "%s: the name of the folder has %zu bytes, which is too long", function, strlen(folder));
+        tarn__raise(TARN_ERROR_ARGUMENT, "%s: the name of the folder has %zu bytes, which is too long", function,
+                    strlen(folder));
     return NULL;
 }
 
@@ -37,21 +38,23 @@ static bool has_parameter(const tarn_module *module, const char *name)
     return false;
 }
 
-bool tarn__weights_load(const char *function, tarn_module *module, const tarn_safetensors *file, const char *path, const char *what,
-                        bool (*ignores)(const char *name))
+bool tarn__weights_load(const char *function, tarn_module *module, const tarn_safetensors *file, const char *path,
+                        const char *what, bool (*ignores)(const char *name))
 {
     for (int i = 0; i < tarn_safetensors_count(file); i++) {
         const char *name = tarn_safetensors_name(file, i);
         if (!ignores(name) && !has_parameter(module, name))
-            return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' holds '%.200s', which a %s of this config.json does not have", function, path,
+            return tarn__raise(TARN_ERROR_FORMAT,
+                               "%s: '%s' holds '%.200s', which a %s of this config.json does not have", function, path,
                                name, what);
     }
-    return (!tarn_failed() && tarn__module_load_file(module, file, path, &(tarn_module_load_options){.allow_unexpected = true})) ||
+    return (!tarn_failed() &&
+            tarn__module_load_file(module, file, path, &(tarn_module_load_options){.allow_unexpected = true})) ||
            tarn__raise_within(function);
 }
 
-static bool dtype_in(const char *function, const tarn_safetensors *file, const char *path, bool (*ignores)(const char *name),
-                     tarn_dtype *dtype)
+static bool dtype_in(const char *function, const tarn_safetensors *file, const char *path,
+                     bool (*ignores)(const char *name), tarn_dtype *dtype)
 {
     tarn_safetensors_entry entry;
     *dtype = TARN_DTYPE_COUNT;
@@ -64,7 +67,8 @@ static bool dtype_in(const char *function, const tarn_safetensors *file, const c
             return false;
         if (*dtype != TARN_DTYPE_COUNT && entry.dtype != *dtype)
             return tarn__raise(TARN_ERROR_DTYPE,
-                               "%s: '%s' holds weights of several dtypes ('%.200s' is %s, others are %s); name the one to convert them to",
+                               "%s: '%s' holds weights of several dtypes ('%.200s' is %s, others are %s); name the one "
+                               "to convert them to",
                                function, path, entry.name, entry.dtype_name, tarn_dtype_name(*dtype));
         *dtype = entry.dtype;
     }
@@ -111,6 +115,9 @@ void tarn__fallback_add(tarn__fallback *f, int64_t row, tarn_dtype wanted, tarn_
 void tarn__fallback_tell(const tarn__fallback *f, tarn_dtype wanted)
 {
     if (f->count > 0)
-        tarn__log(TARN_LOG_NOTICE, "%d of %d matrices cannot be %s: their rows (%lld elements) are no multiple of %d; they are %s instead", f->count,
-                  f->all, tarn_dtype_name(wanted), (long long)f->row, (int)tarn__dtypes[wanted].block_elements, tarn_dtype_name(f->instead));
+        tarn__log(
+            TARN_LOG_NOTICE,
+            "%d of %d matrices cannot be %s: their rows (%lld elements) are no multiple of %d; they are %s instead",
+            f->count, f->all, tarn_dtype_name(wanted), (long long)f->row, (int)tarn__dtypes[wanted].block_elements,
+            tarn_dtype_name(f->instead));
 }

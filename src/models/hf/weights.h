@@ -17,19 +17,20 @@ typedef struct tarn__model_path {
 /* "FOLDER/name", in `to`; NULL with an error. */
 const char *tarn__model_path_in(const char *function, const char *folder, const char *name, tarn__model_path *to);
 
-/* Loads all of an open file into a module. Names for which `ignores` is true are passed over; any other that the module lacks is an error: it is
- * something that `what` of this config.json does not have. */
-bool tarn__weights_load(const char *function, tarn_module *module, const tarn_safetensors *file, const char *path, const char *what,
-                        bool (*ignores)(const char *name));
+/* Loads all of an open file into a module. Names for which `ignores` is true are passed over; any other that the module
+ * lacks is an error: it is something that `what` of this config.json does not have. */
+bool tarn__weights_load(const char *function, tarn_module *module, const tarn_safetensors *file, const char *path,
+                        const char *what, bool (*ignores)(const char *name));
 
-/* The one dtype of all tensors of a file but those that are passed over. False with an error, also where they are of several. */
+/* The one dtype of all tensors of a file but those that are passed over. False with an error, also where they are of
+ * several. */
 bool tarn__weights_dtype(const char *function, const char *path, bool (*ignores)(const char *name), tarn_dtype *dtype);
 
 /* The blocks of a name, "q8_0", "q4_0", "q4_k" or "q6_k"; f32 stands for none. */
 tarn_dtype tarn__blocks_named(const char *name);
 
-/* What weights of type `from` with rows of so many elements become where `wanted` is asked for: that, where rows are whole blocks of it; else q8_0, where they are whole blocks of
- * that and `from` is none; else they stay. */
+/* What weights of type `from` with rows of so many elements become where `wanted` is asked for: that, where rows are
+ * whole blocks of it; else q8_0, where they are whole blocks of that and `from` is none; else they stay. */
 tarn_dtype tarn__blocks_that_fit(int64_t row, tarn_dtype wanted, tarn_dtype from);
 
 /* Weights that do not become what was asked for: how many, of how many, and what became of the first. */

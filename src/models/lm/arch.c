@@ -18,7 +18,7 @@ static bool is_among(const char *const *list, const char *word)
     return false;
 }
 
-/* ---- rows ------------------------------------------------------------------------------------------------------------------ */
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
 
 const tarn__model_kind *tarn__model_kind_of(const char *function, const tarn_module *module)
 {
@@ -27,7 +27,8 @@ const tarn__model_kind *tarn__model_kind_of(const char *function, const tarn_mod
     for (int i = 0; i < KINDS; i++)
         if (module->forward == kinds[i]->forward)
             return kinds[i];
-    tarn__raise(TARN_ERROR_ARGUMENT, "%s: the %s module is no language model, such as tarn_model_gpt2() and tarn_model_llama() make",
+    tarn__raise(TARN_ERROR_ARGUMENT,
+                "%s: the %s module is no language model, such as tarn_model_gpt2() and tarn_model_llama() make",
                 function, module->kind);
     return NULL;
 }
@@ -63,7 +64,8 @@ const tarn__model_kind *tarn__model_kind_named(const char *function, const char 
         return kind;
     for (int i = 0; i < KINDS; i++)
         add_words(known, sizeof(known), kinds[i]->types);
-    tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': the model_type '%.64s' is none that tarn knows: %s", function, path, type, known);
+    tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': the model_type '%.64s' is none that tarn knows: %s", function, path,
+                type, known);
     return NULL;
 }
 
@@ -75,11 +77,12 @@ const tarn__model_kind *tarn__model_kind_in_gguf(const char *function, const cha
             return kinds[i];
         add_words(known, sizeof(known), kinds[i]->gguf->architectures);
     }
-    tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': the architecture '%.64s' is none that tarn knows: %s", function, path, architecture, known);
+    tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': the architecture '%.64s' is none that tarn knows: %s", function,
+                path, architecture, known);
     return NULL;
 }
 
-/* ---- what can be asked ----------------------------------------------------------------------------------------------------- */
+/* ---- what can be asked ------------------------------------------------------------------------------------------- */
 
 const char *tarn__torch_name(tarn_dtype dtype)
 {
@@ -105,19 +108,22 @@ static bool check_documents(const char *function, const tarn_tensor *tokens, con
 {
     if (!tarn__check(function, d->positions, "positions") || !tarn__check(function, d->starts, "starts"))
         return false;
-    return (tarn__same_shape(&tokens->view, &d->positions->view) && tarn__same_shape(&tokens->view, &d->starts->view)) ||
-           tarn__raise(TARN_ERROR_SHAPE, "%s: positions %s and starts %s must have the shape of the tokens, %s", function, TARN__SHAPE_TEXT(d->positions),
-                       TARN__SHAPE_TEXT(d->starts), TARN__SHAPE_TEXT(tokens));
+    return (tarn__same_shape(&tokens->view, &d->positions->view) &&
+            tarn__same_shape(&tokens->view, &d->starts->view)) ||
+           tarn__raise(TARN_ERROR_SHAPE, "%s: positions %s and starts %s must have the shape of the tokens, %s",
+                       function, TARN__SHAPE_TEXT(d->positions), TARN__SHAPE_TEXT(d->starts), TARN__SHAPE_TEXT(tokens));
 }
 
 /* [B, T, width] of all tokens. */
-static tarn_tensor *hidden_of(const tarn__model_kind *kind, tarn_module *model, tarn_tensor *tokens, const tarn__documents *documents)
+static tarn_tensor *hidden_of(const tarn__model_kind *kind, tarn_module *model, tarn_tensor *tokens,
+                              const tarn__documents *documents)
 {
     tarn_module *body = model->child[TARN__MODEL_BODY];
     return documents ? kind->hidden(body, tokens, documents) : tarn_forward(body, tokens);
 }
 
-tarn_tensor *tarn__model_loss_of(const char *function, tarn_module *model, tarn_tensor *tokens, tarn_tensor *targets, const tarn__documents *documents)
+tarn_tensor *tarn__model_loss_of(const char *function, tarn_module *model, tarn_tensor *tokens, tarn_tensor *targets,
+                                 const tarn__documents *documents)
 {
     const int64_t ignored = -100;
     const tarn__model_kind *kind = tarn__model_kind_of(function, model);
@@ -128,7 +134,8 @@ tarn_tensor *tarn__model_loss_of(const char *function, tarn_module *model, tarn_
     tarn_tensor *weight = tarn__module_own(model->child[TARN__MODEL_HEAD], "weight");
     tarn_tensor *x = hidden_of(kind, model, tokens, documents);
     const tarn_cross_entropy_options options = {.ignore_index = &ignored};
-    /* A head in blocks makes its logits by itself. Where a gradient passes, for adapters below it, all logits at once would be too many: then it is unpacked. */
+    /* A head in blocks makes its logits by itself. Where a gradient passes, for adapters below it, all logits at once
+     * would be too many: then it is unpacked. */
     bool is_packed = x && !tarn__is_float(weight->view.dtype);
     if (is_packed && tarn_needs_grad(x)) {
         weight = tarn_cast(weight, x->view.dtype);

@@ -8,8 +8,9 @@
 bool tarn__check_placement(const char *function, const tarn__placement *where, int64_t layers)
 {
     if (where->layers < 0 || where->layers > layers)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %lld layers on the device, but the model has %lld; from 1 to all of them can lie there", function,
-                           (long long)where->layers, (long long)layers);
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "%s: %lld layers on the device, but the model has %lld; from 1 to all of them can lie there",
+                           function, (long long)where->layers, (long long)layers);
     return true;
 }
 
@@ -56,7 +57,7 @@ tarn_tensor *tarn__bring_to(tarn_tensor *x, const tarn_module *module)
     return tarn__lies_with(x, module) ? x : tarn_to(x, tarn__device(tarn__module_own(module, "weight")));
 }
 
-/* ---- moving ---------------------------------------------------------------------------------------------------------------- */
+/* ---- moving ------------------------------------------------------------------------------------------------------ */
 
 /* First what leaves the device, so that there is room for what comes. */
 static bool place_blocks(const tarn_module *blocks, const tarn__placement *where, bool on_device)

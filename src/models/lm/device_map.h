@@ -1,7 +1,8 @@
 /* device_map.h: where the parts of a language model lie: all on one device, or its last blocks on the CPU.
  *
- * The first blocks, the tables of tokens and positions, the last norm and the head lie on the device. So what passes between the blocks leaves the device
- * once for each step and comes back once, logits and the choice of a token stay there, and a head that shares the tokens' table needs no second one. */
+ * The first blocks, the tables of tokens and positions, the last norm and the head lie on the device. So what passes
+ * between the blocks leaves the device once for each step and comes back once, logits and the choice of a token stay
+ * there, and a head that shares the tokens' table needs no second one. */
 #ifndef TARN__PLACEMENT_H
 #define TARN__PLACEMENT_H
 

@@ -8,12 +8,12 @@
 #include "base/dtype.h"
 #include "base/memory.h"
 #include "core/tensor/random.h"
-#include "nn/children.h"
 #include "models/gguf/gguf_arch.h"
+#include "nn/children.h"
 
 #define DEVIATION 0.02 /* of the weights at the beginning */
 
-/* ---- modules --------------------------------------------------------------------------------------------------------------- */
+/* ---- modules ----------------------------------------------------------------------------------------------------- */
 
 typedef struct making {
     const char *function;
@@ -48,7 +48,8 @@ static tarn_tensor *given(const making *m, const char *path, const char *part, t
 }
 
 /* Gives a module the parameter "weight", and frees the module where that fails. */
-static tarn_module *with_weight(const making *m, tarn_module *module, const char *path, int64_t rows, int64_t columns, double deviation)
+static tarn_module *with_weight(const making *m, tarn_module *module, const char *path, int64_t rows, int64_t columns,
+                                double deviation)
 {
     tarn_shape shape = TARN_SHAPE(rows, columns);
     tarn_tensor *values = !module     ? NULL
@@ -96,18 +97,21 @@ static bool add_bias(const making *m, tarn_module *module, const char *path, int
 /* A linear layer whose weight is [in, out], which transformers calls Conv1D; in blocks it is [out, in]. */
 static tarn_module *make_projection(const making *m, const char *path, int64_t in, int64_t out, double deviation)
 {
-    tarn_module *module = with_weight(m, new_module(m, "projection", tarn__gpt2_projection_forward), path, in, out, deviation);
+    tarn_module *module =
+        with_weight(m, new_module(m, "projection", tarn__gpt2_projection_forward), path, in, out, deviation);
     if (module && add_bias(m, module, path, out)) {
-        module->linear = tarn__is_float(tarn__module_own(module, "weight")->view.dtype) ? TARN__LINEAR_IN_OUT : TARN__LINEAR_OUT_IN;
+        module->linear =
+            tarn__is_float(tarn__module_own(module, "weight")->view.dtype) ? TARN__LINEAR_IN_OUT : TARN__LINEAR_OUT_IN;
         return module;
     }
     tarn_module_free(module);
     return NULL;
 }
 
-/* The two parts of a block: a projection in, one out. Drawn one after the other, so that a seed means the same with every compiler. */
-static tarn_module *make_part(const making *m, const char *path, const char *kind, tarn_forward_fn forward, const char *first_name,
-                              int64_t out, int64_t back)
+/* The two parts of a block: a projection in, one out. Drawn one after the other, so that a seed means the same with
+ * every compiler. */
+static tarn_module *make_part(const making *m, const char *path, const char *kind, tarn_forward_fn forward,
+                              const char *first_name, int64_t out, int64_t back)
 {
     const char *const names[] = {first_name, "c_proj"};
     name to;
@@ -125,9 +129,10 @@ static tarn_module *make_block(const making *m, int64_t layer)
     char path[48];
     name to;
     snprintf(path, sizeof(path), "transformer.h.%lld", (long long)layer);
-    tarn_module *attention =
-        make_part(m, join(&to, path, names[1]), "attention", tarn__gpt2_attention_forward, "c_attn", 3 * c->width, c->width);
-    tarn_module *mlp = make_part(m, join(&to, path, names[3]), "mlp", tarn__gpt2_mlp_forward, "c_fc", c->inner, c->inner);
+    tarn_module *attention = make_part(m, join(&to, path, names[1]), "attention", tarn__gpt2_attention_forward,
+                                       "c_attn", 3 * c->width, c->width);
+    tarn_module *mlp =
+        make_part(m, join(&to, path, names[3]), "mlp", tarn__gpt2_mlp_forward, "c_fc", c->inner, c->inner);
     tarn_module *first = make_norm(m, join(&to, path, names[0]));
     tarn_module *const parts[] = {first, attention, make_norm(m, join(&to, path, names[2])), mlp};
     return tarn__with_children(new_module(m, "block", tarn__gpt2_block_forward), names, parts, 4);
@@ -158,7 +163,8 @@ static tarn_module *make_body(const making *m)
     return tarn__with_children(new_module(m, "gpt2 body", tarn__gpt2_body_forward), names, parts, 4);
 }
 
-/* A head that shares the tokens' table gets it when it has its place in the tree: the name of a shared parameter is that of its first place. */
+/* A head that shares the tokens' table gets it when it has its place in the tree: the name of a shared parameter is
+ * that of its first place. */
 static bool share_table(tarn_module *model)
 {
     tarn_tensor *table = tarn__module_own(model->child[TARN__MODEL_BODY]->child[TARN__GPT2_TOKENS], "weight");
@@ -174,18 +180,20 @@ static tarn_module *make_model(const making *m)
     tarn_module *body = make_body(m), *head = new_module(m, "head", tarn__gpt2_head_forward);
     if (c->untied)
         head = with_weight(m, head, "lm_head", c->vocab, c->width, DEVIATION);
-    tarn_module *model = tarn__with_children(new_module(m, "gpt2", tarn__gpt2_model_forward), names, (tarn_module *const[]){body, head}, 2);
+    tarn_module *model = tarn__with_children(new_module(m, "gpt2", tarn__gpt2_model_forward), names,
+                                             (tarn_module *const[]){body, head}, 2);
     if (!model || c->untied || share_table(model))
         return model;
     tarn_module_free(model);
     return NULL;
 }
 
-tarn_module *tarn__gpt2_make(const char *function, const tarn_gpt2_config *config, const tarn__placement *where, bool draw,
-                             const tarn__model_source *source)
+tarn_module *tarn__gpt2_make(const char *function, const tarn_gpt2_config *config, const tarn__placement *where,
+                             bool draw, const tarn__model_source *source)
 {
     making m = {function, *config, *where, where->device, draw, source};
-    if (tarn_failed() || !tarn__gpt2_complete(function, &m.config) || !tarn__check_placement(function, where, m.config.layers))
+    if (tarn_failed() || !tarn__gpt2_complete(function, &m.config) ||
+        !tarn__check_placement(function, where, m.config.layers))
         return NULL;
     tarn_module *model = make_model(&m);
     if (!model)
@@ -193,7 +201,8 @@ tarn_module *tarn__gpt2_make(const char *function, const tarn_gpt2_config *confi
     return model;
 }
 
-tarn_module *tarn_model_gpt2_sized(const tarn_gpt2_config *config, size_t config_size, tarn_device device, uint64_t seed)
+tarn_module *tarn_model_gpt2_sized(const tarn_gpt2_config *config, size_t config_size, tarn_device device,
+                                   uint64_t seed)
 {
     tarn_gpt2_config own = {0};
     if (tarn_failed())
@@ -210,7 +219,7 @@ tarn_module *tarn_model_gpt2_sized(const tarn_gpt2_config *config, size_t config
     return model;
 }
 
-/* ---- asking ---------------------------------------------------------------------------------------------------------------- */
+/* ---- asking ------------------------------------------------------------------------------------------------------ */
 
 bool tarn_gpt2_config_of_sized(const tarn_module *model, tarn_gpt2_config *config, size_t config_size)
 {
@@ -218,7 +227,8 @@ bool tarn_gpt2_config_of_sized(const tarn_module *model, tarn_gpt2_config *confi
     if (!kind)
         return false;
     if (kind != &tarn__gpt2_kind || !config)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "gpt2_config_of: %s", config ? "the model is no GPT-2" : "the configuration is NULL");
+        return tarn__raise(TARN_ERROR_ARGUMENT, "gpt2_config_of: %s",
+                           config ? "the model is no GPT-2" : "the configuration is NULL");
     memset(config, 0, config_size);
     memcpy(config, model->ctx, config_size < sizeof(*config) ? config_size : sizeof(*config));
     return true;
@@ -245,7 +255,7 @@ static void facts(const tarn_module *model, tarn__model_facts *f)
                              .end = c->end};
 }
 
-/* ---- for training ---------------------------------------------------------------------------------------------------------- */
+/* ---- for training ------------------------------------------------------------------------------------------------ */
 
 /* Every module but the norms, whose settings are of another size, has the configuration. */
 static void tune(tarn_module *module, double dropout, tarn_recompute recompute)

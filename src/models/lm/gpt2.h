@@ -1,16 +1,19 @@
 /* gpt2.h: what the files of GPT-2 share: the tree of its modules.
  *
- * Names and order are those of transformers' GPT2LMHeadModel. The ctx of every module but the norms is a copy of the model's configuration, with
- * defaults replaced by what they stand for. */
+ * Names and order are those of transformers' GPT2LMHeadModel. The ctx of every module but the norms is a copy of the
+ * model's configuration, with defaults replaced by what they stand for. */
 #ifndef TARN__GPT2_H
 #define TARN__GPT2_H
 
 #include "models/lm/arch.h"
 
 /* Children, by place; those of the model are transformer and lm_head. */
-enum { TARN__GPT2_TOKENS, TARN__GPT2_POSITIONS, TARN__GPT2_BLOCKS, TARN__GPT2_NORM }; /* of the body: wte, wpe, h, ln_f */
-enum { TARN__GPT2_NORM_1, TARN__GPT2_ATTENTION, TARN__GPT2_NORM_2, TARN__GPT2_MLP };  /* of a block: ln_1, attn, ln_2, mlp */
-enum { TARN__GPT2_IN, TARN__GPT2_OUT };                                               /* of attn: c_attn, c_proj; of mlp: c_fc, c_proj */
+/* of the body: wte, wpe, h, ln_f */
+enum { TARN__GPT2_TOKENS, TARN__GPT2_POSITIONS, TARN__GPT2_BLOCKS, TARN__GPT2_NORM };
+/* of a block: ln_1, attn, ln_2, mlp */
+enum { TARN__GPT2_NORM_1, TARN__GPT2_ATTENTION, TARN__GPT2_NORM_2, TARN__GPT2_MLP };
+/* of attn: c_attn, c_proj; of mlp: c_fc, c_proj */
+enum { TARN__GPT2_IN, TARN__GPT2_OUT };
 
 /* What the modules compute (gpt2_forward.c). */
 tarn_tensor *tarn__gpt2_model_forward(tarn_module *model, tarn_tensor *tokens, void *ctx);
@@ -33,18 +36,22 @@ double tarn__gpt2_dropout(double own, double common);
 /* Of the row in arch.h: what training makes of names and sizes. */
 bool tarn__gpt2_complete_sizes(const char *function, const char *name, tarn__model_sizes *sizes);
 double tarn__gpt2_numbers(const char *name, const tarn__model_sizes *sizes);
-tarn_module *tarn__gpt2_fresh(const char *function, const char *name, const tarn__model_sizes *sizes, tarn_device device, uint64_t seed);
+tarn_module *tarn__gpt2_fresh(const char *function, const char *name, const tarn__model_sizes *sizes,
+                              tarn_device device, uint64_t seed);
 
-/* config.json and names in files (gpt2_hf.c). The first two are configurations alone: a config.json of that model_type; and a complete one. */
+/* config.json and names in files (gpt2_hf.c). The first two are configurations alone: a config.json of that model_type;
+ * and a complete one. */
 bool tarn__gpt2_read_config(const char *function, const tarn__document *config, tarn_dtype dtype, tarn_gpt2_config *to);
 bool tarn__gpt2_write_config(const tarn_gpt2_config *c, tarn__document *config);
-tarn_module *tarn__gpt2_from_document(const char *function, const tarn__document *config, tarn_dtype dtype, const tarn__placement *where);
+tarn_module *tarn__gpt2_from_document(const char *function, const tarn__document *config, tarn_dtype dtype,
+                                      const tarn__placement *where);
 bool tarn__gpt2_describe(const tarn_module *model, tarn__document *config);
 bool tarn__gpt2_load(const char *function, tarn_module *model, const char *path);
 bool tarn__gpt2_ignores(const char *name);
 
-/* A model from a configuration, checked and completed here (gpt2.c). Its parameters come from the source; NULL: they are drawn from the thread's generator, or
- * have no values. */
-tarn_module *tarn__gpt2_make(const char *function, const tarn_gpt2_config *config, const tarn__placement *where, bool draw, const tarn__model_source *source);
+/* A model from a configuration, checked and completed here (gpt2.c). Its parameters come from the source; NULL: they
+ * are drawn from the thread's generator, or have no values. */
+tarn_module *tarn__gpt2_make(const char *function, const tarn_gpt2_config *config, const tarn__placement *where,
+                             bool draw, const tarn__model_source *source);
 
 #endif

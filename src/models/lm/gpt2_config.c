@@ -7,19 +7,21 @@
 #define LARGEST INT32_MAX /* of the sizes: products of two stay within 64 bits */
 #define MOST_LAYERS 1024
 
-/* ---- checks ---------------------------------------------------------------------------------------------------------------- */
+/* ---- checks ------------------------------------------------------------------------------------------------------ */
 
 static bool check_sizes(const char *function, const tarn_gpt2_config *c)
 {
     const struct {
         const char *name;
         int64_t value, low, high;
-    } sizes[] = {{"vocab", c->vocab, 1, LARGEST}, {"context", c->context, 1, LARGEST}, {"layers", c->layers, 1, MOST_LAYERS},
-                 {"heads", c->heads, 1, LARGEST}, {"width", c->width, 1, LARGEST},     {"inner", c->inner, 0, LARGEST}};
+    } sizes[] = {{"vocab", c->vocab, 1, LARGEST},       {"context", c->context, 1, LARGEST},
+                 {"layers", c->layers, 1, MOST_LAYERS}, {"heads", c->heads, 1, LARGEST},
+                 {"width", c->width, 1, LARGEST},       {"inner", c->inner, 0, LARGEST}};
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
         if (sizes[i].value < sizes[i].low || sizes[i].value > sizes[i].high)
-            return tarn__raise(TARN_ERROR_SHAPE, "%s: .%s is %lld; it must be from %lld to %lld", function, sizes[i].name,
-                               (long long)sizes[i].value, (long long)sizes[i].low, (long long)sizes[i].high);
+            return tarn__raise(TARN_ERROR_SHAPE, "%s: .%s is %lld; it must be from %lld to %lld", function,
+                               sizes[i].name, (long long)sizes[i].value, (long long)sizes[i].low,
+                               (long long)sizes[i].high);
     if (c->width % c->heads)
         return tarn__raise(TARN_ERROR_SHAPE, "%s: .heads %lld do not divide .width %lld", function, (long long)c->heads,
                            (long long)c->width);
@@ -32,16 +34,18 @@ static bool check_config(const char *function, const tarn_gpt2_config *c)
         return false;
     if (!(c->dropout >= 0 && c->dropout < 1) || !(c->attention_dropout < 1) || !(c->embedding_dropout < 1))
         return tarn__raise(TARN_ERROR_ARGUMENT,
-                           "%s: .dropout %g, .attention_dropout %g and .embedding_dropout %g are probabilities below 1, the first from 0",
+                           "%s: .dropout %g, .attention_dropout %g and .embedding_dropout %g are probabilities below "
+                           "1, the first from 0",
                            function, c->dropout, c->attention_dropout, c->embedding_dropout);
     if (!(c->epsilon >= 0) || !isfinite(c->epsilon))
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .epsilon is %g; it must be a number from 0", function, c->epsilon);
     if ((int)c->recompute < TARN_RECOMPUTE_NONE || (int)c->recompute > TARN_RECOMPUTE_BLOCK)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .recompute is %d; it must be one of TARN_RECOMPUTE_NONE, _CHEAP and _BLOCK", function,
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "%s: .recompute is %d; it must be one of TARN_RECOMPUTE_NONE, _CHEAP and _BLOCK", function,
                            (int)c->recompute);
     if (c->has_end && (c->end < 0 || c->end >= c->vocab))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .end is token %lld of a vocabulary of %lld", function, (long long)c->end,
-                           (long long)c->vocab);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .end is token %lld of a vocabulary of %lld", function,
+                           (long long)c->end, (long long)c->vocab);
     return tarn__check_parameter_dtype(function, c->dtype);
 }
 
@@ -89,11 +93,12 @@ bool tarn_gpt2_config_named_sized(const char *name, tarn_gpt2_config *config, si
                 memcpy(config, &c, config_size < sizeof(c) ? config_size : sizeof(c));
                 return true;
             }
-    return tarn__raise(TARN_ERROR_ARGUMENT, "gpt2_config_named: there is no '%.64s'; there are gpt2, gpt2-medium, gpt2-large and gpt2-xl",
+    return tarn__raise(TARN_ERROR_ARGUMENT,
+                       "gpt2_config_named: there is no '%.64s'; there are gpt2, gpt2-medium, gpt2-large and gpt2-xl",
                        name);
 }
 
-/* ---- for training ---------------------------------------------------------------------------------------------------------- */
+/* ---- for training ------------------------------------------------------------------------------------------------ */
 
 bool tarn__gpt2_complete_sizes(const char *function, const char *name, tarn__model_sizes *s)
 {
@@ -107,7 +112,8 @@ bool tarn__gpt2_complete_sizes(const char *function, const char *name, tarn__mod
     s->width = s->width ? s->width : named.width;
     s->inner = s->inner ? s->inner : 4 * s->width;
     if (s->kv_heads && s->kv_heads != s->heads)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: kv_heads is for Llama models; a %s has as many heads of keys as of queries", function,
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "%s: kv_heads is for Llama models; a %s has as many heads of keys as of queries", function,
                            name);
     s->kv_heads = s->heads;
     return true;
@@ -117,10 +123,12 @@ double tarn__gpt2_numbers(const char *name, const tarn__model_sizes *s)
 {
     (void)name;
     double width = (double)s->width;
-    return width * (double)(s->vocab + s->context) + (double)s->layers * (4 * width * width + 2 * width * (double)s->inner);
+    return width * (double)(s->vocab + s->context) +
+           (double)s->layers * (4 * width * width + 2 * width * (double)s->inner);
 }
 
-tarn_module *tarn__gpt2_fresh(const char *function, const char *name, const tarn__model_sizes *s, tarn_device device, uint64_t seed)
+tarn_module *tarn__gpt2_fresh(const char *function, const char *name, const tarn__model_sizes *s, tarn_device device,
+                              uint64_t seed)
 {
     (void)name;
     tarn_gpt2_config config = {.vocab = s->vocab,

@@ -1,9 +1,10 @@
 /* gpt2_forward.c: what GPT-2 computes.
  *
- * x is what passes by all blocks, [B, T, width]; each block adds twice to it: attention of a norm of x, and an mlp of a norm of what that made.
- * The norm that follows an addition belongs to the next part, and what is dropped out of what is added belongs to the addition: one pass makes them all. With
- * a cache the tokens follow those it holds, and nothing is dropped out. Documents that share a row look at themselves alone. Each block has a scope of its own: when it is done, only what passes on and what
- * backward needs is left. */
+ * x is what passes by all blocks, [B, T, width]; each block adds twice to it: attention of a norm of x, and an mlp of a
+ * norm of what that made. The norm that follows an addition belongs to the next part, and what is dropped out of what
+ * is added belongs to the addition: one pass makes them all. With a cache the tokens follow those it holds, and nothing
+ * is dropped out. Documents that share a row look at themselves alone. Each block has a scope of its own: when it is
+ * done, only what passes on and what backward needs is left. */
 #include "autograd/tape.h"
 #include "models/lm/gpt2.h"
 #include "nn/lora.h"
@@ -11,7 +12,7 @@
 #include "ops/index.h"
 #include "ops/matmul.h"
 
-/* ---- parts ----------------------------------------------------------------------------------------------------------------- */
+/* ---- parts ------------------------------------------------------------------------------------------------------- */
 
 static tarn_tensor *own(const tarn_module *module, const char *name)
 {
@@ -24,7 +25,8 @@ static tarn_tensor *dropped(const tarn_module *module, tarn_tensor *x, double p,
 }
 
 /* *x = *x + delta, which `part` made; the result is the norm of that. */
-static tarn_tensor *add_and_normalise(const tarn_module *part, tarn_tensor **x, tarn_tensor *delta, const tarn_module *norm, const tarn__cache *cache)
+static tarn_tensor *add_and_normalise(const tarn_module *part, tarn_tensor **x, tarn_tensor *delta,
+                                      const tarn_module *norm, const tarn__cache *cache)
 {
     const tarn_gpt2_config *c = part->ctx;
     double p = part->training && !cache ? c->dropout : 0;
@@ -53,7 +55,8 @@ tarn_tensor *tarn__gpt2_mlp_forward(tarn_module *mlp, tarn_tensor *x, void *ctx)
 {
     (void)ctx;
     tarn_module *up = mlp->child[TARN__GPT2_IN], *down = mlp->child[TARN__GPT2_OUT];
-    bool is_plain = up->linear == TARN__LINEAR_IN_OUT && down->linear == TARN__LINEAR_IN_OUT && !up->adapter && !down->adapter;
+    bool is_plain =
+        up->linear == TARN__LINEAR_IN_OUT && down->linear == TARN__LINEAR_IN_OUT && !up->adapter && !down->adapter;
     if (!is_plain) { /* what one operation makes of both has no place for adapters, and none for blocks */
         tarn_tensor *y = tarn_forward(up, x);
         return y ? tarn_forward(down, tarn_gelu(y)) : NULL;
@@ -61,7 +64,7 @@ tarn_tensor *tarn__gpt2_mlp_forward(tarn_module *mlp, tarn_tensor *x, void *ctx)
     return tarn__mlp_in_out(x, own(up, "weight"), own(down, "weight"), own(up, "bias"), own(down, "bias"));
 }
 
-/* ---- attention ------------------------------------------------------------------------------------------------------------- */
+/* ---- attention --------------------------------------------------------------------------------------------------- */
 
 /* [B, T, 3 · width] → [B, T, width]; what is packed follows the tokens in the cache, and joins them there. */
 static tarn_tensor *attend_with_cache(const tarn_gpt2_config *c, tarn_tensor *packed, tarn__cache *cache, int64_t layer)
@@ -71,22 +74,26 @@ static tarn_tensor *attend_with_cache(const tarn_gpt2_config *c, tarn_tensor *pa
     if (!tarn_split(packed, 2, (const int64_t[]){c->width, c->width, c->width}, 3, part))
         return NULL;
     for (int i = 0; i < 3; i++)
-        part[i] = tarn_permute(tarn_reshape(part[i], TARN_SHAPE(B, T, c->heads, c->width / c->heads)), TARN_AXES(0, 2, 1, 3));
+        part[i] =
+            tarn_permute(tarn_reshape(part[i], TARN_SHAPE(B, T, c->heads, c->width / c->heads)), TARN_AXES(0, 2, 1, 3));
     tarn_tensor *y = tarn__cache_attend(cache, layer, part[0], part[1], part[2], 0);
     return tarn_reshape(tarn_permute(y, TARN_AXES(0, 2, 1, 3)), TARN_SHAPE(B, T, c->width));
 }
 
 /* `starts` says where the documents of a row begin; NULL: there is one. */
-static tarn_tensor *attention_with(tarn_module *attention, tarn_tensor *x, tarn_tensor *starts, tarn__cache *cache, int64_t layer)
+static tarn_tensor *attention_with(tarn_module *attention, tarn_tensor *x, tarn_tensor *starts, tarn__cache *cache,
+                                   int64_t layer)
 {
     const tarn_gpt2_config *c = attention->ctx;
-    const tarn_attention_options options = {.causal = true,
-                                            .dropout = c->attention_dropout > 0 && attention->training ? c->attention_dropout : 0,
-                                            .starts = starts};
+    const tarn_attention_options options = {
+        .causal = true,
+        .dropout = c->attention_dropout > 0 && attention->training ? c->attention_dropout : 0,
+        .starts = starts};
     tarn_tensor *packed = tarn_forward(attention->child[TARN__GPT2_IN], x);
     if (!packed)
         return NULL;
-    tarn_tensor *y = cache ? attend_with_cache(c, packed, cache, layer) : tarn_attention_packed(packed, c->heads, c->heads, &options);
+    tarn_tensor *y = cache ? attend_with_cache(c, packed, cache, layer)
+                           : tarn_attention_packed(packed, c->heads, c->heads, &options);
     return y ? tarn_forward(attention->child[TARN__GPT2_OUT], y) : NULL;
 }
 
@@ -96,7 +103,7 @@ tarn_tensor *tarn__gpt2_attention_forward(tarn_module *attention, tarn_tensor *x
     return attention_with(attention, x, NULL, NULL, 0);
 }
 
-/* ---- the whole ------------------------------------------------------------------------------------------------------------- */
+/* ---- the whole --------------------------------------------------------------------------------------------------- */
 
 static tarn_tensor *block_with(tarn_module *block, tarn_tensor *x, tarn_tensor *starts)
 {
@@ -127,8 +134,8 @@ static bool check_tokens(const tarn_module *body, const tarn_tensor *tokens)
         return tarn__raise(TARN_ERROR_SHAPE, "gpt2: the tokens are %s; they must be [B, T], at least one of each",
                            TARN__SHAPE_TEXT(tokens));
     if (tokens->view.shape[1] > c->context)
-        return tarn__raise(TARN_ERROR_SHAPE, "gpt2: %lld tokens are more than the context of %lld", (long long)tokens->view.shape[1],
-                           (long long)c->context);
+        return tarn__raise(TARN_ERROR_SHAPE, "gpt2: %lld tokens are more than the context of %lld",
+                           (long long)tokens->view.shape[1], (long long)c->context);
     return true;
 }
 
@@ -139,9 +146,12 @@ static tarn_tensor *embed(tarn_module *body, tarn_tensor *tokens, const place *p
     if (!check_tokens(body, tokens))
         return NULL;
     tarn_tensor *table = own(body->child[TARN__GPT2_POSITIONS], "weight");
-    tarn_tensor *positions = p->cache ? tarn__cache_positions(p->cache, 0) : p->documents ? p->documents->positions : NULL;
+    tarn_tensor *positions = p->cache       ? tarn__cache_positions(p->cache, 0)
+                             : p->documents ? p->documents->positions
+                                            : NULL;
     tarn_tensor *places = positions ? tarn_embedding(table, positions) : tarn_slice(table, 0, 0, tokens->view.shape[1]);
-    return dropped(body, tarn_add(tarn_forward(body->child[TARN__GPT2_TOKENS], tokens), places), c->embedding_dropout, p->cache);
+    return dropped(body, tarn_add(tarn_forward(body->child[TARN__GPT2_TOKENS], tokens), places), c->embedding_dropout,
+                   p->cache);
 }
 
 static tarn_tensor *run_block(tarn_tensor *const *inputs, int count, void *block)
@@ -149,19 +159,22 @@ static tarn_tensor *run_block(tarn_tensor *const *inputs, int count, void *block
     return count > 1 ? block_with(block, inputs[0], inputs[1]) : tarn_forward(block, inputs[0]);
 }
 
-/* The same with blocks that backward runs a second time: what passes between them is one tensor, so additions and norms stay apart. */
+/* The same with blocks that backward runs a second time: what passes between them is one tensor, so additions and norms
+ * stay apart. */
 static tarn_tensor *hidden_recomputed(tarn_module *body, tarn_tensor *x, const tarn__documents *documents)
 {
     const tarn_module *blocks = body->child[TARN__GPT2_BLOCKS];
     for (int i = 0; x && i < blocks->children; i++)
         if ((x = tarn__bring_to(x, blocks->child[i]->child[TARN__GPT2_NORM_1])) != NULL)
-            x = tarn_checkpoint(run_block, blocks->child[i], (tarn_tensor *[]){x, documents ? documents->starts : NULL}, documents ? 2 : 1);
+            x = tarn_checkpoint(run_block, blocks->child[i], (tarn_tensor *[]){x, documents ? documents->starts : NULL},
+                                documents ? 2 : 1);
     x = tarn__bring_to(x, body->child[TARN__GPT2_NORM]);
     return x ? tarn_forward(body->child[TARN__GPT2_NORM], x) : NULL;
 }
 
 /* *x = *x + delta, which is brought to where the norm lies: one tensor crosses, not two. The result is its norm. */
-static tarn_tensor *cross_and_normalise(const tarn_module *part, tarn_tensor **x, tarn_tensor *delta, tarn_module *norm, const tarn__cache *cache)
+static tarn_tensor *cross_and_normalise(const tarn_module *part, tarn_tensor **x, tarn_tensor *delta, tarn_module *norm,
+                                        const tarn__cache *cache)
 {
     const tarn_gpt2_config *c = part->ctx;
     *x = tarn__bring_to(tarn_add(*x, dropped(part, delta, c->dropout, cache)), norm);
@@ -173,15 +186,18 @@ static bool pass_block(tarn_module *body, int i, const place *p, tarn_tensor **x
 {
     const tarn_module *blocks = body->child[TARN__GPT2_BLOCKS], *block = blocks->child[i];
     tarn_module *attention = block->child[TARN__GPT2_ATTENTION], *mlp = block->child[TARN__GPT2_MLP];
-    tarn_module *next = i + 1 < blocks->children ? blocks->child[i + 1]->child[TARN__GPT2_NORM_1] : body->child[TARN__GPT2_NORM];
+    tarn_module *next =
+        i + 1 < blocks->children ? blocks->child[i + 1]->child[TARN__GPT2_NORM_1] : body->child[TARN__GPT2_NORM];
     tarn_tensor *sum = *x, *normed = NULL;
     tarn_scope *scope = tarn_scope_open();
     if (scope) {
         bool is_alone = !p->cache && !p->documents;
-        normed = is_alone ? tarn_forward(attention, *y) : attention_with(attention, *y, p->documents ? p->documents->starts : NULL, p->cache, i);
+        normed = is_alone ? tarn_forward(attention, *y)
+                          : attention_with(attention, *y, p->documents ? p->documents->starts : NULL, p->cache, i);
         normed = add_and_normalise(attention, &sum, normed, block->child[TARN__GPT2_NORM_2], p->cache);
         tarn_tensor *delta = tarn_forward(mlp, normed);
-        normed = tarn__lies_with(delta, next) ? add_and_normalise(mlp, &sum, delta, next, p->cache) : cross_and_normalise(mlp, &sum, delta, next, p->cache);
+        normed = tarn__lies_with(delta, next) ? add_and_normalise(mlp, &sum, delta, next, p->cache)
+                                              : cross_and_normalise(mlp, &sum, delta, next, p->cache);
     }
     bool good = normed && tarn_scope_return(scope, sum) && tarn_scope_return(scope, normed);
     tarn_scope_close(scope);

@@ -1,6 +1,7 @@
 /* gpt2_gguf.c: GPT-2 in GGUF files: what its tensors are called there, and its configuration as metadata.
  *
- * Keys are those that llama.cpp reads. The probabilities of dropout, which it has no use for, stand under a key of our own. */
+ * Keys are those that llama.cpp reads. The probabilities of dropout, which it has no use for, stand under a key of our
+ * own. */
 #include <math.h>
 
 #include "formats/gguf.h"
@@ -10,21 +11,23 @@
 #define NAME "gpt2"
 #define DROPOUT "tarn.gpt2.dropout" /* of what is added, of attention's weights, of what enters */
 
-/* ---- names ----------------------------------------------------------------------------------------------------------------- */
+/* ---- names ------------------------------------------------------------------------------------------------------- */
 
-static const tarn__gguf_place tops[] = {{"transformer.wte.", "token_embd.", TARN__GGUF_ALWAYS, TARN__GGUF_NEVER, TARN__GGUF_SAME},
-                                        {"transformer.wpe.", "position_embd.", TARN__GGUF_ALWAYS, TARN__GGUF_NEVER, TARN__GGUF_NUMBERS},
-                                        {"transformer.ln_f.", "output_norm.", TARN__GGUF_ALWAYS, TARN__GGUF_ALWAYS, TARN__GGUF_SAME},
-                                        {"lm_head.", "output.", TARN__GGUF_UNTIED, TARN__GGUF_NEVER, TARN__GGUF_SAME},
-                                        {0}};
+static const tarn__gguf_place tops[] = {
+    {"transformer.wte.", "token_embd.", TARN__GGUF_ALWAYS, TARN__GGUF_NEVER, TARN__GGUF_SAME},
+    {"transformer.wpe.", "position_embd.", TARN__GGUF_ALWAYS, TARN__GGUF_NEVER, TARN__GGUF_NUMBERS},
+    {"transformer.ln_f.", "output_norm.", TARN__GGUF_ALWAYS, TARN__GGUF_ALWAYS, TARN__GGUF_SAME},
+    {"lm_head.", "output.", TARN__GGUF_UNTIED, TARN__GGUF_NEVER, TARN__GGUF_SAME},
+    {0}};
 
-static const tarn__gguf_place parts[] = {{"ln_1.", "attn_norm.", TARN__GGUF_ALWAYS, TARN__GGUF_ALWAYS, TARN__GGUF_SAME},
-                                         {"attn.c_attn.", "attn_qkv.", TARN__GGUF_ALWAYS, TARN__GGUF_ALWAYS, TARN__GGUF_TRANSPOSED},
-                                         {"attn.c_proj.", "attn_output.", TARN__GGUF_ALWAYS, TARN__GGUF_ALWAYS, TARN__GGUF_TRANSPOSED},
-                                         {"ln_2.", "ffn_norm.", TARN__GGUF_ALWAYS, TARN__GGUF_ALWAYS, TARN__GGUF_SAME},
-                                         {"mlp.c_fc.", "ffn_up.", TARN__GGUF_ALWAYS, TARN__GGUF_ALWAYS, TARN__GGUF_TRANSPOSED},
-                                         {"mlp.c_proj.", "ffn_down.", TARN__GGUF_ALWAYS, TARN__GGUF_ALWAYS, TARN__GGUF_TRANSPOSED},
-                                         {0}};
+static const tarn__gguf_place parts[] = {
+    {"ln_1.", "attn_norm.", TARN__GGUF_ALWAYS, TARN__GGUF_ALWAYS, TARN__GGUF_SAME},
+    {"attn.c_attn.", "attn_qkv.", TARN__GGUF_ALWAYS, TARN__GGUF_ALWAYS, TARN__GGUF_TRANSPOSED},
+    {"attn.c_proj.", "attn_output.", TARN__GGUF_ALWAYS, TARN__GGUF_ALWAYS, TARN__GGUF_TRANSPOSED},
+    {"ln_2.", "ffn_norm.", TARN__GGUF_ALWAYS, TARN__GGUF_ALWAYS, TARN__GGUF_SAME},
+    {"mlp.c_fc.", "ffn_up.", TARN__GGUF_ALWAYS, TARN__GGUF_ALWAYS, TARN__GGUF_TRANSPOSED},
+    {"mlp.c_proj.", "ffn_down.", TARN__GGUF_ALWAYS, TARN__GGUF_ALWAYS, TARN__GGUF_TRANSPOSED},
+    {0}};
 
 static void traits(const void *config, tarn__gguf_traits *t)
 {
@@ -39,7 +42,7 @@ static void traits(const void *config, tarn__gguf_traits *t)
                              .tokens = {.has_begin = c->has_end, .begin = c->end, .end = {c->end}, .ends = c->has_end}};
 }
 
-/* ---- metadata -------------------------------------------------------------------------------------------------------------- */
+/* ---- metadata ---------------------------------------------------------------------------------------------------- */
 
 static bool put(const void *config, tarn_gguf_writer *writer)
 {
@@ -64,8 +67,8 @@ static bool get_dropouts(const tarn__gguf_reading *r, tarn_gpt2_config *c)
         return tarn__raise_within(r->function);
     for (int i = 0; i < 3; i++)
         if (!(dropouts[i] >= 0 && dropouts[i] < 1))
-            return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': '" DROPOUT "' has %g; they must be from 0 to below 1", r->function,
-                               r->file->path, dropouts[i]);
+            return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': '" DROPOUT "' has %g; they must be from 0 to below 1",
+                               r->function, r->file->path, dropouts[i]);
     c->dropout = dropouts[0];
     c->attention_dropout = dropouts[1] > 0 ? dropouts[1] : -1;
     c->embedding_dropout = dropouts[2] > 0 ? dropouts[2] : -1;
@@ -78,12 +81,14 @@ static bool get(const char *function, const tarn_gguf *file, tarn_dtype dtype, v
     tarn_gpt2_config *c = config;
     tarn__gguf_tokens tokens;
     int64_t kv_heads = 0;
-    if (!tarn__gguf_get_whole(&r, "context_length", 0, &c->context) || !tarn__gguf_get_whole(&r, "embedding_length", 0, &c->width) ||
-        !tarn__gguf_get_whole(&r, "block_count", 0, &c->layers) || !tarn__gguf_get_whole(&r, "feed_forward_length", 0, &c->inner) ||
+    if (!tarn__gguf_get_whole(&r, "context_length", 0, &c->context) ||
+        !tarn__gguf_get_whole(&r, "embedding_length", 0, &c->width) ||
+        !tarn__gguf_get_whole(&r, "block_count", 0, &c->layers) ||
+        !tarn__gguf_get_whole(&r, "feed_forward_length", 0, &c->inner) ||
         !tarn__gguf_get_whole(&r, "attention.head_count", 0, &c->heads) ||
         !tarn__gguf_get_whole(&r, "attention.head_count_kv", c->heads, &kv_heads) ||
-        !tarn__gguf_get_real(&r, "attention.layer_norm_epsilon", 0, &c->epsilon) || !tarn__gguf_get_vocab(&r, &c->vocab) ||
-        !tarn__gguf_get_tokens(&r, c->vocab, &tokens) || !get_dropouts(&r, c))
+        !tarn__gguf_get_real(&r, "attention.layer_norm_epsilon", 0, &c->epsilon) ||
+        !tarn__gguf_get_vocab(&r, &c->vocab) || !tarn__gguf_get_tokens(&r, c->vocab, &tokens) || !get_dropouts(&r, c))
         return false;
     if (kv_heads != c->heads)
         return tarn__gguf_refuse(&r, "a GPT-2 whose heads share keys and values");
@@ -94,7 +99,7 @@ static bool get(const char *function, const tarn_gguf *file, tarn_dtype dtype, v
     return !tarn_failed() && tarn__gpt2_complete(function, c);
 }
 
-/* ---- the row --------------------------------------------------------------------------------------------------------------- */
+/* ---- the row ----------------------------------------------------------------------------------------------------- */
 
 static bool read_config(const char *function, const tarn__document *document, tarn_dtype dtype, void *config)
 {
@@ -106,7 +111,8 @@ static bool write_config(const void *config, tarn__document *document)
     return tarn__gpt2_write_config(config, document);
 }
 
-static tarn_module *make(const char *function, const void *config, const tarn__placement *where, const tarn__model_source *source)
+static tarn_module *make(const char *function, const void *config, const tarn__placement *where,
+                         const tarn__model_source *source)
 {
     return tarn__gpt2_make(function, config, where, false, source);
 }

@@ -2,12 +2,12 @@
 #include <math.h>
 #include <string.h>
 
-#include "models/lm/gpt2.h"
 #include "models/hf/weights.h"
+#include "models/lm/gpt2.h"
 
 #define LARGEST INT32_MAX
 
-/* ---- config.json ----------------------------------------------------------------------------------------------------------- */
+/* ---- config.json ------------------------------------------------------------------------------------------------- */
 
 /* A number where the file has one; `otherwise`, as transformers has it, where the member is missing. */
 static bool real_or(const tarn__document *config, const char *key, double otherwise, double *value)
@@ -33,8 +33,9 @@ static bool check_switch(const char *function, const tarn__document *config, con
     bool value = wanted;
     if (tarn__document_has(config, key) && !tarn__document_bool(config, key, &value))
         return false;
-    return value == wanted || tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: config.json: a GPT-2 with \"%s\": %s is not supported", function,
-                                          key, value ? "true" : "false");
+    return value == wanted ||
+           tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: config.json: a GPT-2 with \"%s\": %s is not supported", function,
+                       key, value ? "true" : "false");
 }
 
 /* The tanh form of GELU has several names. */
@@ -43,7 +44,8 @@ static bool check_activation(const char *function, const tarn__document *config)
     static const char *const key = "activation_function";
     const char *name = tarn__document_has(config, key) ? tarn__document_text(config, key) : "gelu_new";
     return name && (strcmp(name, "gelu_new") == 0 || strcmp(name, "gelu_pytorch_tanh") == 0 ||
-                    tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: config.json: the activation_function '%.64s' is not supported; gelu_new is",
+                    tarn__raise(TARN_ERROR_UNSUPPORTED,
+                                "%s: config.json: the activation_function '%.64s' is not supported; gelu_new is",
                                 function, name));
 }
 
@@ -53,7 +55,8 @@ static bool read_sizes(const tarn__document *config, tarn_gpt2_config *c)
     if (!tarn__document_whole(config, "vocab_size", 1, LARGEST, &c->vocab) ||
         !tarn__document_whole(config, "n_positions", 1, LARGEST, &c->context) ||
         !tarn__document_whole(config, "n_layer", 1, LARGEST, &c->layers) ||
-        !tarn__document_whole(config, "n_head", 1, LARGEST, &c->heads) || !tarn__document_whole(config, "n_embd", 1, LARGEST, &c->width) ||
+        !tarn__document_whole(config, "n_head", 1, LARGEST, &c->heads) ||
+        !tarn__document_whole(config, "n_embd", 1, LARGEST, &c->width) ||
         !whole_or_none(config, "n_inner", &c->inner, &has_inner))
         return false;
     return !has_inner || tarn__document_whole(config, "n_inner", 1, LARGEST, &c->inner);
@@ -65,7 +68,8 @@ static bool read_dropout(const char *function, const tarn__document *config, con
     if (!real_or(config, key, 0.1, p))
         return false;
     if (!(*p >= 0 && *p < 1))
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: config.json: \"%s\" is %g; it must be from 0 to below 1", function, key, *p);
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: config.json: \"%s\" is %g; it must be from 0 to below 1", function,
+                           key, *p);
     return true;
 }
 
@@ -73,11 +77,13 @@ static bool read_rest(const char *function, const tarn__document *config, tarn_g
 {
     if (!read_dropout(function, config, "resid_pdrop", &c->dropout) ||
         !read_dropout(function, config, "attn_pdrop", &c->attention_dropout) ||
-        !read_dropout(function, config, "embd_pdrop", &c->embedding_dropout) || !real_or(config, "layer_norm_epsilon", 1e-5, &c->epsilon) ||
+        !read_dropout(function, config, "embd_pdrop", &c->embedding_dropout) ||
+        !real_or(config, "layer_norm_epsilon", 1e-5, &c->epsilon) ||
         !whole_or_none(config, "eos_token_id", &c->end, &c->has_end))
         return false;
     if (!(c->epsilon > 0) || !isfinite(c->epsilon))
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: config.json: \"layer_norm_epsilon\" is %g; it must be a number above 0", function,
+        return tarn__raise(TARN_ERROR_FORMAT,
+                           "%s: config.json: \"layer_norm_epsilon\" is %g; it must be a number above 0", function,
                            c->epsilon);
     c->attention_dropout = c->attention_dropout > 0 ? c->attention_dropout : -1;
     c->embedding_dropout = c->embedding_dropout > 0 ? c->embedding_dropout : -1;
@@ -101,10 +107,12 @@ bool tarn__gpt2_read_config(const char *function, const tarn__document *config, 
     return good;
 }
 
-tarn_module *tarn__gpt2_from_document(const char *function, const tarn__document *config, tarn_dtype dtype, const tarn__placement *where)
+tarn_module *tarn__gpt2_from_document(const char *function, const tarn__document *config, tarn_dtype dtype,
+                                      const tarn__placement *where)
 {
     tarn_gpt2_config c;
-    return tarn__gpt2_read_config(function, config, dtype, &c) ? tarn__gpt2_make(function, &c, where, false, NULL) : NULL;
+    return tarn__gpt2_read_config(function, config, dtype, &c) ? tarn__gpt2_make(function, &c, where, false, NULL)
+                                                               : NULL;
 }
 
 bool tarn__gpt2_write_config(const tarn_gpt2_config *c, tarn__document *config)
@@ -122,7 +130,8 @@ bool tarn__gpt2_write_config(const tarn_gpt2_config *c, tarn__document *config)
                  {"embd_pdrop", fmax(c->embedding_dropout, 0)},
                  {"layer_norm_epsilon", c->epsilon},
                  {"initializer_range", 0.02}};
-    bool good = tarn__document_set_text(config, "model_type", "gpt2") && tarn__document_add_text(config, "architectures", "GPT2LMHeadModel") &&
+    bool good = tarn__document_set_text(config, "model_type", "gpt2") &&
+                tarn__document_add_text(config, "architectures", "GPT2LMHeadModel") &&
                 tarn__document_set_text(config, "activation_function", "gelu_new") &&
                 tarn__document_set_text(config, "torch_dtype", tarn__torch_name(c->dtype)) &&
                 tarn__document_set_bool(config, "tie_word_embeddings", !c->untied);
@@ -142,7 +151,7 @@ bool tarn__gpt2_describe(const tarn_module *model, tarn__document *config)
     return tarn__gpt2_write_config(model->ctx, config);
 }
 
-/* ---- names in files -------------------------------------------------------------------------------------------------------- */
+/* ---- names in files ---------------------------------------------------------------------------------------------- */
 
 /* Files of older versions of transformers hold the mask of attention. */
 bool tarn__gpt2_ignores(const char *name)
@@ -158,8 +167,11 @@ bool tarn__gpt2_load(const char *function, tarn_module *model, const char *path)
     /* Files of GPT2Model, the first one among them, have the body alone. */
     bool is_body = tarn_safetensors_find(file, "wte.weight") >= 0;
     const tarn_gpt2_config *c = model->ctx;
-    bool good = !(is_body && c->untied) || tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has no 'lm_head.weight', but tie_word_embeddings is false", function, path);
-    good = good && tarn__weights_load(function, is_body ? model->child[TARN__MODEL_BODY] : model, file, path, "GPT-2", tarn__gpt2_ignores);
+    bool good = !(is_body && c->untied) ||
+                tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has no 'lm_head.weight', but tie_word_embeddings is false",
+                            function, path);
+    good = good && tarn__weights_load(function, is_body ? model->child[TARN__MODEL_BODY] : model, file, path, "GPT-2",
+                                      tarn__gpt2_ignores);
     tarn_safetensors_close(file);
     return good;
 }

@@ -8,13 +8,14 @@
 #include "ops/index.h"
 #include "ops/internal.h"
 
-/* ---- room ------------------------------------------------------------------------------------------------------------------ */
+/* ---- room -------------------------------------------------------------------------------------------------------- */
 
 static bool open_part(tarn__cache_part *part, const tarn__cache_shape *s, tarn_device device)
 {
     part->rows = tarn__scope_take(tarn_empty(TARN_SHAPE(s->batch, s->heads, s->room, s->width), s->dtype, device));
     if (part->rows && s->dtype == TARN_U8)
-        part->scale = tarn__scope_take(tarn_empty(TARN_SHAPE(s->batch, s->heads, s->room, tarn__codes_scales(s->width)), TARN_F16, device));
+        part->scale = tarn__scope_take(
+            tarn_empty(TARN_SHAPE(s->batch, s->heads, s->room, tarn__codes_scales(s->width)), TARN_F16, device));
     return !tarn_failed();
 }
 
@@ -70,7 +71,7 @@ int64_t tarn__cache_token_bytes(const tarn__cache_shape *s, int64_t layers)
     return 2 * layers * s->heads * (s->width * (int64_t)tarn_dtype_size(s->dtype) + scales);
 }
 
-/* ---- steps ----------------------------------------------------------------------------------------------------------------- */
+/* ---- steps ------------------------------------------------------------------------------------------------------- */
 
 static bool are_even(const tarn__cache *cache, int64_t first, int64_t count)
 {
@@ -94,7 +95,8 @@ static void forget_lengths(tarn__cache_side *side)
     side->lengths = NULL;
 }
 
-/* Lengths with the step's tokens, for all layers of a side once one has asked; none where they are even, and the host has them. False with an error. */
+/* Lengths with the step's tokens, for all layers of a side once one has asked; none where they are even, and the host
+ * has them. False with an error. */
 static bool ask_for_lengths(const tarn__cache *cache, tarn__cache_side *side)
 {
     if (cache->step.is_even || side->lengths)
@@ -182,7 +184,7 @@ bool tarn__cache_share(tarn__cache *cache, int64_t from, int64_t to, int64_t len
     return good && tarn__cache_rewind(cache, to, length);
 }
 
-/* ---- keys and values ------------------------------------------------------------------------------------------------------- */
+/* ---- keys and values --------------------------------------------------------------------------------------------- */
 
 /* Lays x [B, heads, T, …] behind what the step's sequences have of a part. */
 static bool lay(const tarn__cache *cache, int64_t layer, tarn_tensor *whole, tarn_tensor *x)
@@ -223,7 +225,8 @@ static tarn_tensor *expanded(const tarn__cache *cache, const tarn__cache_part *p
     return scale ? tarn__codes_decode(rows, scale, dtype) : tarn_cast(rows, dtype);
 }
 
-tarn_tensor *tarn__cache_attend(tarn__cache *cache, int64_t layer, tarn_tensor *queries, tarn_tensor *keys, tarn_tensor *values, double scale)
+tarn_tensor *tarn__cache_attend(tarn__cache *cache, int64_t layer, tarn_tensor *queries, tarn_tensor *keys,
+                                tarn_tensor *values, double scale)
 {
     if (tarn_failed() || !queries || !keys || !values)
         return NULL;
@@ -234,7 +237,8 @@ tarn_tensor *tarn__cache_attend(tarn__cache *cache, int64_t layer, tarn_tensor *
     const tarn_attention_options options = {.causal = true, .scale = scale, .lengths = side->lengths};
     tarn_dtype dtype = tarn_dtype_of(queries);
     if (dtype != cache->shape.dtype && tarn__attends_stored(queries, key->rows)) {
-        tarn_tensor *k = seen(cache, key->rows), *v = seen(cache, value->rows), *of_k = seen(cache, key->scale), *of_v = seen(cache, value->scale);
+        tarn_tensor *k = seen(cache, key->rows), *v = seen(cache, value->rows), *of_k = seen(cache, key->scale),
+                    *of_v = seen(cache, value->scale);
         return tarn_failed() ? NULL : tarn__attention_stored(queries, k, v, of_k, of_v, &options);
     }
     tarn_tensor *k = expanded(cache, key, dtype), *v = k ? expanded(cache, value, dtype) : NULL;
@@ -242,25 +246,30 @@ tarn_tensor *tarn__cache_attend(tarn__cache *cache, int64_t layer, tarn_tensor *
 }
 
 /* One token of each sequence, where the device does all in one; NULL where it does not. */
-static tarn_tensor *attend_next(const tarn__cache *cache, int64_t layer, tarn_tensor *queries, tarn_tensor *keys, tarn_tensor *values, const tarn_rope_options *rope,
-                                bool *is_done)
+static tarn_tensor *attend_next(const tarn__cache *cache, int64_t layer, tarn_tensor *queries, tarn_tensor *keys,
+                                tarn_tensor *values, const tarn_rope_options *rope, bool *is_done)
 {
     const tarn__cache_part *key = &cache->key[layer], *value = key + cache->shape.layers;
-    const tarn__step_past past[] = {{seen(cache, key->rows), seen(cache, key->scale)}, {seen(cache, value->rows), seen(cache, value->scale)}};
+    const tarn__step_past past[] = {{seen(cache, key->rows), seen(cache, key->scale)},
+                                    {seen(cache, value->rows), seen(cache, value->scale)}};
     *is_done = tarn_failed() || tarn__attends_next(queries, &past[0], rope);
-    return *is_done ? tarn__attend_next(queries, keys, values, side_of(cache, layer)->begin, rope, 0, &past[0], &past[1]) : NULL;
+    return *is_done
+               ? tarn__attend_next(queries, keys, values, side_of(cache, layer)->begin, rope, 0, &past[0], &past[1])
+               : NULL;
 }
 
-tarn_tensor *tarn__cache_turn_and_attend(tarn__cache *cache, int64_t layer, tarn_tensor *queries, tarn_tensor *keys, tarn_tensor *values,
-                                         const tarn_rope_options *rope)
+tarn_tensor *tarn__cache_turn_and_attend(tarn__cache *cache, int64_t layer, tarn_tensor *queries, tarn_tensor *keys,
+                                         tarn_tensor *values, const tarn_rope_options *rope)
 {
     bool is_done = false;
     if (tarn_failed() || !queries || !keys || !values)
         return NULL;
-    tarn_shape whole = TARN_SHAPE(tarn_size(queries, 0), tarn_size(queries, 1), tarn_size(queries, 2) * tarn_size(queries, 3));
+    tarn_shape whole =
+        TARN_SHAPE(tarn_size(queries, 0), tarn_size(queries, 1), tarn_size(queries, 2) * tarn_size(queries, 3));
     tarn_tensor *y = cache->step.tokens == 1 ? attend_next(cache, layer, queries, keys, values, rope, &is_done) : NULL;
     if (!is_done) {
-        tarn_tensor *positions = tarn__cache_positions(cache, layer), *part[] = {tarn_rope(queries, positions, rope), tarn_rope(keys, positions, rope), values};
+        tarn_tensor *positions = tarn__cache_positions(cache, layer),
+                    *part[] = {tarn_rope(queries, positions, rope), tarn_rope(keys, positions, rope), values};
         for (int i = 0; i < 3; i++)
             part[i] = part[i] ? tarn_permute(part[i], TARN_AXES(0, 2, 1, 3)) : NULL;
         y = tarn__cache_attend(cache, layer, part[0], part[1], part[2], 0);

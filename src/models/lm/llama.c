@@ -7,9 +7,9 @@
 #include "base/dtype.h"
 #include "base/memory.h"
 #include "core/tensor/random.h"
-#include "nn/children.h"
 #include "models/gguf/gguf_arch.h"
 #include "models/hf/weights.h"
+#include "nn/children.h"
 
 #define DEVIATION 0.02 /* of the weights at the beginning */
 
@@ -21,7 +21,7 @@ typedef struct making {
     const tarn__model_source *source;
 } making;
 
-/* ---- values ---------------------------------------------------------------------------------------------------------------- */
+/* ---- values ------------------------------------------------------------------------------------------------------ */
 
 /* First values: normal, but for norms (1) and biases (0). The source of a new model. */
 static tarn_tensor *draw(void *ctx, const char *name, tarn_shape shape, tarn_device device)
@@ -39,7 +39,7 @@ static tarn_tensor *leave_empty(void *ctx, const char *name, tarn_shape shape, t
     return tarn_empty(shape, ((const making *)ctx)->config.dtype, device);
 }
 
-/* ---- modules --------------------------------------------------------------------------------------------------------------- */
+/* ---- modules ----------------------------------------------------------------------------------------------------- */
 
 typedef struct name {
     char text[96];
@@ -58,7 +58,8 @@ static tarn_module *new_module(const making *m, const char *kind, tarn_forward_f
 }
 
 /* Gives a module the parameter PATH.PART, and frees the module where that fails. */
-static tarn_module *with_parameter(const making *m, tarn_module *module, const char *path, const char *part, tarn_shape shape)
+static tarn_module *with_parameter(const making *m, tarn_module *module, const char *path, const char *part,
+                                   tarn_shape shape)
 {
     name full;
     tarn_tensor *values = module ? m->source->give(m->source->ctx, join(&full, path, part), shape, m->device) : NULL;
@@ -76,7 +77,8 @@ static tarn_module *make_norm(const making *m, const char *path, int64_t size)
 
 static tarn_module *make_linear(const making *m, const char *path, int64_t in, int64_t out, bool has_bias)
 {
-    tarn_module *module = with_parameter(m, new_module(m, "linear", tarn__llama_linear_forward), path, "weight", TARN_SHAPE(out, in));
+    tarn_module *module =
+        with_parameter(m, new_module(m, "linear", tarn__llama_linear_forward), path, "weight", TARN_SHAPE(out, in));
     if (module)
         module->linear = TARN__LINEAR_OUT_IN;
     return has_bias ? with_parameter(m, module, path, "bias", TARN_SHAPE(out)) : module;
@@ -93,8 +95,9 @@ static tarn_module *make_attention(const making *m, const char *path)
     for (int i = 0; i < count; i++) { /* one after the other, so that a seed means the same with every compiler */
         const char *part = join(&to, path, names[i]);
         parts[i] = i >= TARN__LLAMA_Q_NORM ? make_norm(m, part, c->head_width)
-                   : i == TARN__LLAMA_O    ? make_linear(m, part, queries, c->width, false)
-                                           : make_linear(m, part, c->width, i == TARN__LLAMA_Q ? queries : keys, c->qkv_bias);
+                   : i == TARN__LLAMA_O
+                       ? make_linear(m, part, queries, c->width, false)
+                       : make_linear(m, part, c->width, i == TARN__LLAMA_Q ? queries : keys, c->qkv_bias);
     }
     return tarn__with_children(new_module(m, "attention", tarn__llama_attention_forward), names, parts, count);
 }
@@ -107,7 +110,8 @@ static tarn_module *make_mlp(const making *m, const char *path)
     name to;
     for (int i = 0; i < 3; i++) {
         bool is_down = i == TARN__LLAMA_DOWN;
-        parts[i] = make_linear(m, join(&to, path, names[i]), is_down ? c->inner : c->width, is_down ? c->width : c->inner, false);
+        parts[i] = make_linear(m, join(&to, path, names[i]), is_down ? c->inner : c->width,
+                               is_down ? c->width : c->inner, false);
     }
     return tarn__with_children(new_module(m, "mlp", tarn__llama_mlp_forward), names, parts, 3);
 }
@@ -151,7 +155,8 @@ static tarn_module *make_body(const making *m)
     return tarn__with_children(new_module(m, "llama body", tarn__llama_body_forward), names, parts, 3);
 }
 
-/* A head that shares the tokens' table gets it when it has its place in the tree: the name of a shared tensor is that of its first place. */
+/* A head that shares the tokens' table gets it when it has its place in the tree: the name of a shared tensor is that
+ * of its first place. */
 static bool share_table(tarn_module *model)
 {
     tarn_tensor *table = tarn__module_own(model->child[TARN__MODEL_BODY]->child[TARN__LLAMA_TOKENS], "weight");
@@ -165,8 +170,8 @@ static tarn_module *make_model(const making *m)
     static const char *const names[] = {"model", "lm_head"};
     const tarn_llama_config *c = &m->config;
     tarn_module *body = make_body(m);
-    tarn_module *head =
-        c->tied ? new_module(m, "linear", tarn__llama_linear_forward) : make_linear(m, "lm_head", c->width, c->vocab, false);
+    tarn_module *head = c->tied ? new_module(m, "linear", tarn__llama_linear_forward)
+                                : make_linear(m, "lm_head", c->width, c->vocab, false);
     tarn_module *const parts[] = {body, head};
     tarn_module *model = tarn__with_children(new_module(m, "llama", tarn__llama_model_forward), names, parts, 2);
     if (!model || !c->tied || share_table(model))
@@ -175,11 +180,13 @@ static tarn_module *make_model(const making *m)
     return NULL;
 }
 
-tarn_module *tarn__llama_make(const char *function, const tarn_llama_config *config, const tarn__placement *where, const tarn__model_source *source)
+tarn_module *tarn__llama_make(const char *function, const tarn_llama_config *config, const tarn__placement *where,
+                              const tarn__model_source *source)
 {
     making m = {.function = function, .config = *config, .where = *where, .device = where->device};
     tarn__model_source empty = {leave_empty, &m};
-    if (tarn_failed() || !tarn__llama_complete(function, &m.config) || !tarn__check_placement(function, where, m.config.layers))
+    if (tarn_failed() || !tarn__llama_complete(function, &m.config) ||
+        !tarn__check_placement(function, where, m.config.layers))
         return NULL;
     m.source = source ? source : &empty;
     tarn_module *model = make_model(&m);
@@ -188,7 +195,8 @@ tarn_module *tarn__llama_make(const char *function, const tarn_llama_config *con
     return model;
 }
 
-tarn_module *tarn_model_llama_sized(const tarn_llama_config *config, size_t config_size, tarn_device device, uint64_t seed)
+tarn_module *tarn_model_llama_sized(const tarn_llama_config *config, size_t config_size, tarn_device device,
+                                    uint64_t seed)
 {
     const char *function = "model_llama";
     tarn_llama_config own = {0};
@@ -202,12 +210,13 @@ tarn_module *tarn_model_llama_sized(const tarn_llama_config *config, size_t conf
     making m = {.function = function, .config = own};
     tarn__generator callers = tarn__random_save();
     tarn_seed(seed);
-    tarn_module *model = tarn__llama_make(function, &own, &(tarn__placement){.device = device}, &(tarn__model_source){draw, &m});
+    tarn_module *model =
+        tarn__llama_make(function, &own, &(tarn__placement){.device = device}, &(tarn__model_source){draw, &m});
     tarn__random_restore(&callers);
     return model;
 }
 
-/* ---- asking ---------------------------------------------------------------------------------------------------------------- */
+/* ---- asking ------------------------------------------------------------------------------------------------------ */
 
 bool tarn_llama_config_of_sized(const tarn_module *model, tarn_llama_config *config, size_t config_size)
 {

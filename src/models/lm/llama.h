@@ -1,16 +1,18 @@
 /* llama.h: what the files of the Llama family share: the tree of its modules.
  *
- * One model stands for Llama, Mistral, Qwen2 and Qwen3: they differ in a few switches of the configuration, and in what config.json calls them. Names
- * and order are those of transformers' LlamaForCausalLM. The ctx of every module is a copy of the model's configuration, with defaults replaced by
- * what they stand for. */
+ * One model stands for Llama, Mistral, Qwen2 and Qwen3: they differ in a few switches of the configuration, and in what
+ * config.json calls them. Names and order are those of transformers' LlamaForCausalLM. The ctx of every module is a
+ * copy of the model's configuration, with defaults replaced by what they stand for. */
 #ifndef TARN__LLAMA_H
 #define TARN__LLAMA_H
 
 #include "models/lm/arch.h"
 
 /* Children, by place; those of the model are model and lm_head. */
-enum { TARN__LLAMA_TOKENS, TARN__LLAMA_BLOCKS, TARN__LLAMA_NORM };                       /* of the body: embed_tokens, layers, norm */
-enum { TARN__LLAMA_ATTENTION, TARN__LLAMA_MLP, TARN__LLAMA_NORM_1, TARN__LLAMA_NORM_2 }; /* of a block: self_attn, mlp, and their norms */
+/* of the body: embed_tokens, layers, norm */
+enum { TARN__LLAMA_TOKENS, TARN__LLAMA_BLOCKS, TARN__LLAMA_NORM };
+/* of a block: self_attn, mlp, and their norms */
+enum { TARN__LLAMA_ATTENTION, TARN__LLAMA_MLP, TARN__LLAMA_NORM_1, TARN__LLAMA_NORM_2 };
 enum {
     TARN__LLAMA_Q,
     TARN__LLAMA_K,
@@ -21,7 +23,8 @@ enum {
 };                                                           /* of self_attn; norms only with qk_norm */
 enum { TARN__LLAMA_GATE, TARN__LLAMA_UP, TARN__LLAMA_DOWN }; /* of mlp */
 
-/* A family: what it is called, what it always has, and what transformers takes for members that its config.json lacks. */
+/* A family: what it is called, what it always has, and what transformers takes for members that its config.json lacks.
+ */
 typedef struct tarn__llama_family {
     const char *type, *architecture;
     bool qkv_bias, qk_norm;
@@ -40,7 +43,8 @@ bool tarn__llama_complete(const char *function, tarn_llama_config *config);
 extern const char *const tarn__llama_types[], *const tarn__llama_names[];
 bool tarn__llama_complete_sizes(const char *function, const char *name, tarn__model_sizes *sizes);
 double tarn__llama_numbers(const char *name, const tarn__model_sizes *sizes);
-tarn_module *tarn__llama_fresh(const char *function, const char *name, const tarn__model_sizes *sizes, tarn_device device, uint64_t seed);
+tarn_module *tarn__llama_fresh(const char *function, const char *name, const tarn__model_sizes *sizes,
+                               tarn_device device, uint64_t seed);
 
 /* What the modules compute (llama_forward.c). */
 tarn_tensor *tarn__llama_model_forward(tarn_module *model, tarn_tensor *tokens, void *ctx);
@@ -54,23 +58,30 @@ tarn_tensor *tarn__llama_table_forward(tarn_module *table, tarn_tensor *index, v
 tarn_tensor *tarn__llama_documents_forward(tarn_module *body, tarn_tensor *tokens, const tarn__documents *documents);
 tarn_tensor *tarn__llama_step(tarn_module *model, tarn_tensor *tokens, tarn__cache *cache);
 
-/* Queries, keys or values [B, T, heads, head width], by their place among the children of self_attn: normalised where the model does so. And how they are turned. */
+/* Queries, keys or values [B, T, heads, head width], by their place among the children of self_attn: normalised where
+ * the model does so. And how they are turned. */
 tarn_tensor *tarn__llama_norm_heads(const tarn_module *attention, int part, tarn_tensor *heads);
 tarn_rope_options tarn__llama_rope(const tarn_llama_config *config);
 
-/* Steps of one token of a few sequences (llama_decode.c): true when tokens are so, all layers lie on one device, and none has an adapter; and the step. */
+/* Steps of one token of a few sequences (llama_decode.c): true when tokens are so, all layers lie on one device, and
+ * none has an adapter; and the step. */
 bool tarn__llama_is_next(const tarn_module *model, const tarn_tensor *tokens, const tarn__cache *cache);
 tarn_tensor *tarn__llama_next(tarn_module *model, tarn_tensor *tokens, tarn__cache *cache);
 
-/* config.json and model.safetensors (llama_hf.c). The first two are configurations alone: a config.json of a model_type that is known; and a complete one. */
-bool tarn__llama_read_config(const char *function, const tarn__document *config, tarn_dtype dtype, tarn_llama_config *to);
+/* config.json and model.safetensors (llama_hf.c). The first two are configurations alone: a config.json of a model_type
+ * that is known; and a complete one. */
+bool tarn__llama_read_config(const char *function, const tarn__document *config, tarn_dtype dtype,
+                             tarn_llama_config *to);
 bool tarn__llama_write_config(const tarn_llama_config *c, tarn__document *config);
-tarn_module *tarn__llama_from_document(const char *function, const tarn__document *config, tarn_dtype dtype, const tarn__placement *where);
+tarn_module *tarn__llama_from_document(const char *function, const tarn__document *config, tarn_dtype dtype,
+                                       const tarn__placement *where);
 bool tarn__llama_describe(const tarn_module *model, tarn__document *config);
 bool tarn__llama_load(const char *function, tarn_module *model, const char *path);
 bool tarn__llama_ignores(const char *name);
 
-/* A model from a configuration, checked and completed here (llama.c). Its parameters come from the source; NULL: they have no values. The caller owns it. */
-tarn_module *tarn__llama_make(const char *function, const tarn_llama_config *config, const tarn__placement *where, const tarn__model_source *source);
+/* A model from a configuration, checked and completed here (llama.c). Its parameters come from the source; NULL: they
+ * have no values. The caller owns it. */
+tarn_module *tarn__llama_make(const char *function, const tarn_llama_config *config, const tarn__placement *where,
+                              const tarn__model_source *source);
 
 #endif

@@ -1,4 +1,5 @@
-/* llama_config.c: what a model of the Llama family can be: families, published sizes, checks, and the sizes of new ones. */
+/* llama_config.c: what a model of the Llama family can be: families, published sizes, checks, and the sizes of new
+ * ones. */
 #include <math.h>
 #include <string.h>
 
@@ -8,7 +9,7 @@
 #define MOST_LAYERS 1024
 #define WIDEST_HEAD 512 /* that can be turned */
 
-/* ---- families -------------------------------------------------------------------------------------------------------------- */
+/* ---- families ---------------------------------------------------------------------------------------------------- */
 
 static const tarn__llama_family families[] = {
     {.type = "llama", .architecture = "LlamaForCausalLM"},
@@ -28,7 +29,7 @@ const tarn__llama_family *tarn__llama_family_of(const char *type)
     return NULL;
 }
 
-/* ---- published sizes ------------------------------------------------------------------------------------------------------- */
+/* ---- published sizes --------------------------------------------------------------------------------------------- */
 
 typedef struct published {
     const char *name;
@@ -37,9 +38,9 @@ typedef struct published {
 
 /* Llama 3.2's. */
 #define LLAMA_3 \
-    .vocab = 128256, .context = 131072, .kv_heads = 8, .epsilon = 1e-5, .rope_theta = 500000, .rope_scaling = TARN_ROPE_LLAMA3, \
-    .rope_factor = 32, .rope_low = 1, .rope_high = 4, .rope_context = 8192, .tied = true, .has_begin = true, .begin = 128000, \
-    .has_end = true, .end = 128001
+    .vocab = 128256, .context = 131072, .kv_heads = 8, .epsilon = 1e-5, .rope_theta = 500000, \
+    .rope_scaling = TARN_ROPE_LLAMA3, .rope_factor = 32, .rope_low = 1, .rope_high = 4, .rope_context = 8192, \
+    .tied = true, .has_begin = true, .begin = 128000, .has_end = true, .end = 128001
 
 static const published sizes[] = {
     {"llama-1b", {LLAMA_3, .layers = 16, .heads = 32, .width = 2048, .inner = 8192, .head_width = 64}},
@@ -76,13 +77,14 @@ bool tarn_llama_config_named_sized(const char *name, tarn_llama_config *config, 
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the %s is NULL", function, name ? "configuration" : "name");
     const published *found = find_published(name);
     if (!found)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is no '%.64s'; there are llama-1b, llama-3b and smollm-135m", function, name);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is no '%.64s'; there are llama-1b, llama-3b and smollm-135m",
+                           function, name);
     memset(config, 0, config_size); /* a newer header's struct has fields that are not known here */
     memcpy(config, &found->config, config_size < sizeof(*config) ? config_size : sizeof(*config));
     return true;
 }
 
-/* ---- checks ---------------------------------------------------------------------------------------------------------------- */
+/* ---- checks ------------------------------------------------------------------------------------------------------ */
 
 static bool check_sizes(const char *function, const tarn_llama_config *c)
 {
@@ -100,14 +102,14 @@ static bool check_sizes(const char *function, const tarn_llama_config *c)
                 {"rope_context", c->rope_context, 0, INT64_MAX}};
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
         if (rows[i].value < rows[i].low || rows[i].value > rows[i].high)
-            return tarn__raise(TARN_ERROR_SHAPE, "%s: .%s is %lld; it must be from %lld to %lld", function, rows[i].name,
-                               (long long)rows[i].value, (long long)rows[i].low, (long long)rows[i].high);
+            return tarn__raise(TARN_ERROR_SHAPE, "%s: .%s is %lld; it must be from %lld to %lld", function,
+                               rows[i].name, (long long)rows[i].value, (long long)rows[i].low, (long long)rows[i].high);
     if (!c->head_width && c->width % c->heads)
-        return tarn__raise(TARN_ERROR_SHAPE, "%s: .heads %lld do not divide .width %lld; give .head_width", function, (long long)c->heads,
-                           (long long)c->width);
+        return tarn__raise(TARN_ERROR_SHAPE, "%s: .heads %lld do not divide .width %lld; give .head_width", function,
+                           (long long)c->heads, (long long)c->width);
     if (c->kv_heads && c->heads % c->kv_heads)
-        return tarn__raise(TARN_ERROR_SHAPE, "%s: .kv_heads %lld do not divide .heads %lld", function, (long long)c->kv_heads,
-                           (long long)c->heads);
+        return tarn__raise(TARN_ERROR_SHAPE, "%s: .kv_heads %lld do not divide .heads %lld", function,
+                           (long long)c->kv_heads, (long long)c->heads);
     return true;
 }
 
@@ -119,11 +121,13 @@ static bool check_number(const char *function, const char *name, double value)
 
 static bool check_rope(const char *function, const tarn_llama_config *c)
 {
-    if (!check_number(function, "rope_theta", c->rope_theta) || !check_number(function, "rope_factor", c->rope_factor) ||
-        !check_number(function, "rope_low", c->rope_low) || !check_number(function, "rope_high", c->rope_high))
+    if (!check_number(function, "rope_theta", c->rope_theta) ||
+        !check_number(function, "rope_factor", c->rope_factor) || !check_number(function, "rope_low", c->rope_low) ||
+        !check_number(function, "rope_high", c->rope_high))
         return false;
     if ((unsigned)c->rope_scaling > TARN_ROPE_LLAMA3)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .rope_scaling is %d; it must be one of TARN_ROPE_PLAIN, _LINEAR and _LLAMA3", function,
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "%s: .rope_scaling is %d; it must be one of TARN_ROPE_PLAIN, _LINEAR and _LLAMA3", function,
                            (int)c->rope_scaling);
     double low = c->rope_low > 0 ? c->rope_low : 1, high = c->rope_high > 0 ? c->rope_high : 4;
     return c->rope_scaling != TARN_ROPE_LLAMA3 || low < high ||
@@ -135,26 +139,31 @@ static bool check_family(const char *function, const tarn_llama_config *c)
 {
     const tarn__llama_family *family = tarn__llama_family_of(c->family ? c->family : "llama");
     if (!family)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .family is '%.64s'; it must be llama, mistral, qwen2 or qwen3", function, c->family);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .family is '%.64s'; it must be llama, mistral, qwen2 or qwen3",
+                           function, c->family);
     if (c->qkv_bias != family->qkv_bias)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .qkv_bias is %s, but the .family is %s; qwen2 has such biases, the others have none",
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "%s: .qkv_bias is %s, but the .family is %s; qwen2 has such biases, the others have none",
                            function, c->qkv_bias ? "true" : "false", family->type);
     if (c->qk_norm != family->qk_norm)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .qk_norm is %s, but the .family is %s; qwen3 has such norms, the others have none",
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "%s: .qk_norm is %s, but the .family is %s; qwen3 has such norms, the others have none",
                            function, c->qk_norm ? "true" : "false", family->type);
     return true;
 }
 
 static bool check_token(const char *function, const char *name, int64_t token, int64_t vocab)
 {
-    return (token >= 0 && token < vocab) || tarn__raise(TARN_ERROR_ARGUMENT, "%s: .%s is token %lld of a vocabulary of %lld", function,
-                                                        name, (long long)token, (long long)vocab);
+    return (token >= 0 && token < vocab) ||
+           tarn__raise(TARN_ERROR_ARGUMENT, "%s: .%s is token %lld of a vocabulary of %lld", function, name,
+                       (long long)token, (long long)vocab);
 }
 
 static bool check_tokens(const char *function, const tarn_llama_config *c)
 {
     if (c->also_end_count < 0 || c->also_end_count > TARN_MODEL_ENDS - 1 || (c->also_end_count > 0 && !c->has_end))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .also_end_count is %d; it must be from 0 to %d, and 0 where .has_end is not set",
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "%s: .also_end_count is %d; it must be from 0 to %d, and 0 where .has_end is not set",
                            function, c->also_end_count, TARN_MODEL_ENDS - 1);
     bool good = (!c->has_begin || check_token(function, "begin", c->begin, c->vocab)) &&
                 (!c->has_end || check_token(function, "end", c->end, c->vocab));
@@ -169,11 +178,13 @@ static bool check(const char *function, const tarn_llama_config *c)
         !check_family(function, c) || !check_tokens(function, c))
         return false;
     if ((unsigned)c->recompute > TARN_RECOMPUTE_BLOCK)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .recompute is %d; it must be one of TARN_RECOMPUTE_NONE, _CHEAP and _BLOCK", function,
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "%s: .recompute is %d; it must be one of TARN_RECOMPUTE_NONE, _CHEAP and _BLOCK", function,
                            (int)c->recompute);
     int64_t head = c->head_width ? c->head_width : c->width / c->heads;
     if (head % 2 || head < 2 || head > WIDEST_HEAD)
-        return tarn__raise(TARN_ERROR_SHAPE, "%s: a head of %lld numbers cannot be turned; it must be an even number from 2 to %d",
+        return tarn__raise(TARN_ERROR_SHAPE,
+                           "%s: a head of %lld numbers cannot be turned; it must be an even number from 2 to %d",
                            function, (long long)head, WIDEST_HEAD);
     return tarn__check_parameter_dtype(function, c->dtype);
 }
@@ -199,20 +210,23 @@ bool tarn__llama_complete(const char *function, tarn_llama_config *c)
     return true;
 }
 
-/* ---- for training ---------------------------------------------------------------------------------------------------------- */
+/* ---- for training ------------------------------------------------------------------------------------------------ */
 
 #define WINDOW 2048 /* tokens: few train on windows as long as the published models can look back */
 
-const char *const tarn__llama_names[] = {"llama", "mistral", "qwen2", "qwen3", "llama-1b", "llama-3b", "smollm-135m", NULL};
+const char *const tarn__llama_names[] = {"llama",    "mistral",  "qwen2",       "qwen3",
+                                         "llama-1b", "llama-3b", "smollm-135m", NULL};
 
-/* A published model, or a family, which has no size of its own; its head shares the tokens' table as in all small ones. */
+/* A published model, or a family, which has no size of its own; its head shares the tokens' table as in all small ones.
+ */
 static tarn_llama_config begin_with(const char *name)
 {
     const published *found = find_published(name);
     const tarn__llama_family *family = found ? NULL : tarn__llama_family_of(name);
     if (found)
         return found->config;
-    return (tarn_llama_config){.tied = true, .family = family->type, .qkv_bias = family->qkv_bias, .qk_norm = family->qk_norm};
+    return (tarn_llama_config){
+        .tied = true, .family = family->type, .qkv_bias = family->qkv_bias, .qk_norm = family->qk_norm};
 }
 
 static int64_t first_of(int64_t given, int64_t otherwise)
@@ -240,13 +254,16 @@ bool tarn__llama_complete_sizes(const char *function, const char *name, tarn__mo
     s->inner = first_of(s->inner, changed || !c.inner ? usual_inner(s->width) : c.inner);
     if (s->dropout > 0)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: dropout is %g, but a %s has none", function, s->dropout, name);
-    const char *missing = !s->layers ? "layers" : !s->heads ? "heads" : !s->width ? "width" : !s->context ? "context" : NULL;
-    return !missing ||
-           tarn__raise(
-               TARN_ERROR_ARGUMENT,
-               "%s: %s is missing: a %s has no size of its own; give layers, heads, width and context, or a model with a size, such as "
-               "smollm-135m",
-               function, missing, name);
+    const char *missing = !s->layers    ? "layers"
+                          : !s->heads   ? "heads"
+                          : !s->width   ? "width"
+                          : !s->context ? "context"
+                                        : NULL;
+    return !missing || tarn__raise(TARN_ERROR_ARGUMENT,
+                                   "%s: %s is missing: a %s has no size of its own; give layers, heads, width and "
+                                   "context, or a model with a size, such as "
+                                   "smollm-135m",
+                                   function, missing, name);
 }
 
 static tarn_llama_config config_of(const char *name, const tarn__model_sizes *s)
@@ -276,7 +293,8 @@ double tarn__llama_numbers(const char *name, const tarn__model_sizes *s)
     return width * (double)c.vocab * (c.tied ? 1 : 2) + (double)c.layers * block;
 }
 
-tarn_module *tarn__llama_fresh(const char *function, const char *name, const tarn__model_sizes *s, tarn_device device, uint64_t seed)
+tarn_module *tarn__llama_fresh(const char *function, const char *name, const tarn__model_sizes *s, tarn_device device,
+                               uint64_t seed)
 {
     tarn_llama_config c = config_of(name, s);
     tarn_module *model = tarn_model_llama(&c, device, seed);

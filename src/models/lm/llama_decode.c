@@ -1,5 +1,6 @@
-/* llama_decode.c: a step of one token of a few sequences, where time goes by the bytes of the weights and by the number of kernels: five a block, on a device that has them. A
- * norm belongs to the products that follow it, an addition to the product before it. */
+/* llama_decode.c: a step of one token of a few sequences, where time goes by the bytes of the weights and by the number
+ * of kernels: five a block, on a device that has them. A norm belongs to the products that follow it, an addition to
+ * the product before it. */
 #include "models/lm/llama.h"
 #include "nn/lora.h"
 #include "ops/internal.h"
@@ -23,8 +24,8 @@ static bool is_plain(const tarn_module *block)
 bool tarn__llama_is_next(const tarn_module *model, const tarn_tensor *tokens, const tarn__cache *cache)
 {
     const tarn_module *blocks = model->child[TARN__MODEL_BODY]->child[TARN__LLAMA_BLOCKS];
-    bool good = tokens->view.rank == 2 && tokens->view.shape[1] == 1 && tokens->view.shape[0] <= TARN__STEP_ROWS && cache->sides == 1 &&
-                !model->child[TARN__MODEL_HEAD]->adapter;
+    bool good = tokens->view.rank == 2 && tokens->view.shape[1] == 1 && tokens->view.shape[0] <= TARN__STEP_ROWS &&
+                cache->sides == 1 && !model->child[TARN__MODEL_HEAD]->adapter;
     for (int i = 0; good && i < blocks->children; i++)
         good = is_plain(blocks->child[i]);
     return good;
@@ -62,7 +63,8 @@ static tarn_tensor *pass_mlp(const tarn_module *block, tarn_tensor *x)
 {
     const tarn_module *mlp = block->child[TARN__LLAMA_MLP];
     const tarn__step_norm norm = norm_of(block->child[TARN__LLAMA_NORM_2]);
-    tarn_tensor *h = tarn__norm_gated(x, &norm, own(mlp->child[TARN__LLAMA_GATE], "weight"), own(mlp->child[TARN__LLAMA_UP], "weight"));
+    tarn_tensor *h = tarn__norm_gated(x, &norm, own(mlp->child[TARN__LLAMA_GATE], "weight"),
+                                      own(mlp->child[TARN__LLAMA_UP], "weight"));
     return h ? tarn__linear_sum(h, own(mlp->child[TARN__LLAMA_DOWN], "weight"), NULL, x) : NULL;
 }
 
@@ -81,8 +83,10 @@ static tarn_tensor *pass_block(const tarn_module *block, tarn_tensor *x, tarn__c
 
 tarn_tensor *tarn__llama_next(tarn_module *model, tarn_tensor *tokens, tarn__cache *cache)
 {
-    const tarn_module *body = model->child[TARN__MODEL_BODY], *blocks = body->child[TARN__LLAMA_BLOCKS], *head = model->child[TARN__MODEL_HEAD];
-    tarn_tensor *x = tarn_forward(body->child[TARN__LLAMA_TOKENS], tokens), *weight = own(head, "weight"), *bias = own(head, "bias"), *y = NULL;
+    const tarn_module *body = model->child[TARN__MODEL_BODY], *blocks = body->child[TARN__LLAMA_BLOCKS],
+                      *head = model->child[TARN__MODEL_HEAD];
+    tarn_tensor *x = tarn_forward(body->child[TARN__LLAMA_TOKENS], tokens), *weight = own(head, "weight"),
+                *bias = own(head, "bias"), *y = NULL;
     for (int i = 0; x && i < blocks->children; i++)
         x = pass_block(blocks->child[i], x, cache, i);
     const tarn__step_norm norm = norm_of(body->child[TARN__LLAMA_NORM]);

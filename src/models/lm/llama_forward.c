@@ -1,8 +1,10 @@
 /* llama_forward.c: what models of the Llama family compute.
  *
- * x is what passes by all blocks, [B, T, width]; each block adds twice to it: attention of a norm of x, and a gated mlp of a norm of what that made.
- * The norm that follows an addition belongs to the next part: one pass makes both. With a cache the tokens follow those it holds: keys lie there
- * turned by their positions. Documents that share a row look at themselves alone. Each block has a scope of its own: when it is done, only what passes on and what backward needs is left. */
+ * x is what passes by all blocks, [B, T, width]; each block adds twice to it: attention of a norm of x, and a gated mlp
+ * of a norm of what that made. The norm that follows an addition belongs to the next part: one pass makes both. With a
+ * cache the tokens follow those it holds: keys lie there turned by their positions. Documents that share a row look at
+ * themselves alone. Each block has a scope of its own: when it is done, only what passes on and what backward needs is
+ * left. */
 #include "autograd/tape.h"
 #include "models/lm/llama.h"
 #include "nn/lora.h"
@@ -10,9 +12,11 @@
 #include "ops/swiglu.h"
 
 #define MANY_ROWS 64
-#define PART_ROWS 2048 /* of a weight: few enough that a prompt needs no more room for up than for down, and what keeps a GPU busy with some hundred tokens */
+#define PART_ROWS \
+    2048 /* of a weight: few enough that a prompt needs no more room for up than for down, and what keeps a GPU busy \
+            with some hundred tokens */
 
-/* ---- parts ----------------------------------------------------------------------------------------------------------------- */
+/* ---- parts ------------------------------------------------------------------------------------------------------- */
 
 static tarn_tensor *own(const tarn_module *module, const char *name)
 {
@@ -55,20 +59,25 @@ static bool pass_together(const tarn_module *module, int first, int count, tarn_
 /* Many rows of x, of which nothing is recorded, and a weight of blocks, which devices open by parts. */
 static bool comes_in_parts(const tarn_module *up, const tarn_tensor *x)
 {
-    return !tarn_grad_enabled() && tarn_dtype_block(own(up, "weight")->view.dtype) > 1 && !up->adapter && tarn_count(x) / x->view.shape[x->view.rank - 1] >= MANY_ROWS;
+    return !tarn_grad_enabled() && tarn_dtype_block(own(up, "weight")->view.dtype) > 1 && !up->adapter &&
+           tarn_count(x) / x->view.shape[x->view.rank - 1] >= MANY_ROWS;
 }
 
-/* silu(gate) · up in gate's place, and of up one part at a time: the widest that a prompt needs, so room for one and a half of them is enough, not for three. */
+/* silu(gate) · up in gate's place, and of up one part at a time: the widest that a prompt needs, so room for one and a
+ * half of them is enough, not for three. */
 static tarn_tensor *gated_in_parts(const tarn_module *mlp, tarn_tensor *x)
 {
     tarn_module *up = mlp->child[TARN__LLAMA_UP];
-    tarn_tensor *weight = own(up, "weight"), *bias = own(up, "bias"), *gate = tarn_forward(mlp->child[TARN__LLAMA_GATE], x);
+    tarn_tensor *weight = own(up, "weight"), *bias = own(up, "bias"),
+                *gate = tarn_forward(mlp->child[TARN__LLAMA_GATE], x);
     bool good = gate != NULL;
     tarn__seen(up, gate); /* what up makes is as large */
     for (int64_t first = 0, inner = weight->view.shape[0]; good && first < inner; first += PART_ROWS) {
         int64_t end = inner - first < PART_ROWS ? inner : first + PART_ROWS;
         tarn_scope *scope = tarn_scope_open();
-        tarn_tensor *part = scope ? tarn_linear_apply(x, tarn_slice(weight, 0, first, end), bias ? tarn_slice(bias, 0, first, end) : NULL) : NULL;
+        tarn_tensor *part = scope ? tarn_linear_apply(x, tarn_slice(weight, 0, first, end),
+                                                      bias ? tarn_slice(bias, 0, first, end) : NULL)
+                                  : NULL;
         good = part && tarn__swiglu_inplace(tarn_slice(gate, -1, first, end), part);
         tarn_scope_close(scope);
     }
@@ -79,7 +88,8 @@ tarn_tensor *tarn__llama_mlp_forward(tarn_module *mlp, tarn_tensor *x, void *ctx
 {
     (void)ctx;
     if (comes_in_parts(mlp->child[TARN__LLAMA_UP], x)) {
-        tarn_tensor *gated = gated_in_parts(mlp, x), *y = gated ? tarn_forward(mlp->child[TARN__LLAMA_DOWN], gated) : NULL;
+        tarn_tensor *gated = gated_in_parts(mlp, x),
+                    *y = gated ? tarn_forward(mlp->child[TARN__LLAMA_DOWN], gated) : NULL;
         tarn_free(gated);
         return y;
     }
@@ -94,12 +104,13 @@ tarn_tensor *tarn__llama_mlp_forward(tarn_module *mlp, tarn_tensor *x, void *ctx
     return y;
 }
 
-/* ---- attention ------------------------------------------------------------------------------------------------------------- */
+/* ---- attention --------------------------------------------------------------------------------------------------- */
 
 /* Queries, keys or values y [B, T, heads · head width] as [B, T, heads, head width]. */
 static tarn_tensor *heads_of(const tarn_llama_config *c, tarn_tensor *y)
 {
-    return tarn_reshape(y, TARN_SHAPE(tarn_size(y, 0), tarn_size(y, 1), tarn_size(y, 2) / c->head_width, c->head_width));
+    return tarn_reshape(y,
+                        TARN_SHAPE(tarn_size(y, 0), tarn_size(y, 1), tarn_size(y, 2) / c->head_width, c->head_width));
 }
 
 /* The same, normalised where the model does so with queries and keys. */
@@ -112,7 +123,9 @@ static tarn_tensor *normed_heads_of(const tarn_module *attention, int part, tarn
 tarn_tensor *tarn__llama_norm_heads(const tarn_module *attention, int part, tarn_tensor *heads)
 {
     const tarn_llama_config *c = attention->ctx;
-    return c->qk_norm && part != TARN__LLAMA_V ? tarn_forward(attention->child[part == TARN__LLAMA_Q ? TARN__LLAMA_Q_NORM : TARN__LLAMA_K_NORM], heads) : heads;
+    return c->qk_norm && part != TARN__LLAMA_V
+               ? tarn_forward(attention->child[part == TARN__LLAMA_Q ? TARN__LLAMA_Q_NORM : TARN__LLAMA_K_NORM], heads)
+               : heads;
 }
 
 tarn_rope_options tarn__llama_rope(const tarn_llama_config *c)
@@ -136,13 +149,15 @@ typedef struct place {
 /* Without a cache: all tokens are here. */
 static tarn_tensor *attend_here(tarn_tensor **part, const tarn_rope_options *rope, const place *p)
 {
-    tarn_shape whole = TARN_SHAPE(tarn_size(part[0], 0), tarn_size(part[0], 1), tarn_size(part[0], 2) * tarn_size(part[0], 3));
+    tarn_shape whole =
+        TARN_SHAPE(tarn_size(part[0], 0), tarn_size(part[0], 1), tarn_size(part[0], 2) * tarn_size(part[0], 3));
     for (int i = 0; i < 3; i++) {
         part[i] = i < 2 ? tarn_rope(part[i], p->positions, rope) : part[i];
         if (!part[i] || !(part[i] = tarn_permute(part[i], TARN_AXES(0, 2, 1, 3))))
             return NULL;
     }
-    tarn_tensor *y = tarn_attention(part[0], part[1], part[2], &(tarn_attention_options){.causal = true, .starts = p->starts});
+    tarn_tensor *y =
+        tarn_attention(part[0], part[1], part[2], &(tarn_attention_options){.causal = true, .starts = p->starts});
     y = y ? tarn_permute(y, TARN_AXES(0, 2, 1, 3)) : NULL;
     return y ? tarn_reshape(y, whole) : NULL;
 }
@@ -157,7 +172,8 @@ static tarn_tensor *attention_with(tarn_module *attention, tarn_tensor *x, const
     for (int i = 0; i < 3; i++)
         if (!(part[i] = normed_heads_of(attention, TARN__LLAMA_Q + i, part[i])))
             return NULL;
-    tarn_tensor *y = p->cache ? tarn__cache_turn_and_attend(p->cache, layer, part[0], part[1], part[2], &rope) : attend_here(part, &rope, p);
+    tarn_tensor *y = p->cache ? tarn__cache_turn_and_attend(p->cache, layer, part[0], part[1], part[2], &rope)
+                              : attend_here(part, &rope, p);
     return y ? tarn_forward(attention->child[TARN__LLAMA_O], y) : NULL;
 }
 
@@ -167,7 +183,7 @@ tarn_tensor *tarn__llama_attention_forward(tarn_module *attention, tarn_tensor *
     return attention_with(attention, x, &(place){0}, 0);
 }
 
-/* ---- the whole ------------------------------------------------------------------------------------------------------------- */
+/* ---- the whole --------------------------------------------------------------------------------------------------- */
 
 static tarn_tensor *block_with(tarn_module *block, tarn_tensor *x, const place *p)
 {
@@ -192,23 +208,26 @@ static bool check_tokens(const tarn_llama_config *c, const tarn_tensor *tokens)
         return tarn__raise(TARN_ERROR_SHAPE, "llama: the tokens are %s; they must be [B, T], at least one of each",
                            TARN__SHAPE_TEXT(tokens));
     if (tokens->view.shape[1] > c->context)
-        return tarn__raise(TARN_ERROR_SHAPE, "llama: %lld tokens are more than the context of %lld", (long long)tokens->view.shape[1],
-                           (long long)c->context);
+        return tarn__raise(TARN_ERROR_SHAPE, "llama: %lld tokens are more than the context of %lld",
+                           (long long)tokens->view.shape[1], (long long)c->context);
     return true;
 }
 
 static tarn_tensor *run_block(tarn_tensor *const *inputs, int count, void *block)
 {
-    return count > 1 ? block_with(block, inputs[0], &(place){.positions = inputs[1], .starts = inputs[2]}) : tarn_forward(block, inputs[0]);
+    return count > 1 ? block_with(block, inputs[0], &(place){.positions = inputs[1], .starts = inputs[2]})
+                     : tarn_forward(block, inputs[0]);
 }
 
-/* Blocks that backward runs a second time: what passes between them is one tensor, so additions and norms stay apart. */
+/* Blocks that backward runs a second time: what passes between them is one tensor, so additions and norms stay apart.
+ */
 static tarn_tensor *hidden_recomputed(tarn_module *body, const place *p, tarn_tensor *x)
 {
     const tarn_module *blocks = body->child[TARN__LLAMA_BLOCKS];
     for (int i = 0; x && i < blocks->children; i++)
         if ((x = tarn__bring_to(x, blocks->child[i]->child[TARN__LLAMA_NORM_1])) != NULL)
-            x = tarn_checkpoint(run_block, blocks->child[i], (tarn_tensor *[]){x, p->positions, p->starts}, p->starts ? 3 : 1);
+            x = tarn_checkpoint(run_block, blocks->child[i], (tarn_tensor *[]){x, p->positions, p->starts},
+                                p->starts ? 3 : 1);
     x = tarn__bring_to(x, body->child[TARN__LLAMA_NORM]);
     return x ? tarn_forward(body->child[TARN__LLAMA_NORM], x) : NULL;
 }
@@ -238,11 +257,13 @@ static void free_and_forget(tarn_tensor **x)
     *x = NULL;
 }
 
-/* Block i: *x is what passes by and *y its norm, before and after. Those from before are freed as soon as nothing needs them; on failure they may be gone. */
+/* Block i: *x is what passes by and *y its norm, before and after. Those from before are freed as soon as nothing needs
+ * them; on failure they may be gone. */
 static bool pass_block(tarn_module *body, int i, const place *p, tarn_tensor **x, tarn_tensor **y)
 {
     const tarn_module *blocks = body->child[TARN__LLAMA_BLOCKS], *block = blocks->child[i];
-    tarn_module *next = i + 1 < blocks->children ? blocks->child[i + 1]->child[TARN__LLAMA_NORM_1] : body->child[TARN__LLAMA_NORM];
+    tarn_module *next =
+        i + 1 < blocks->children ? blocks->child[i + 1]->child[TARN__LLAMA_NORM_1] : body->child[TARN__LLAMA_NORM];
     tarn_scope *scope = tarn_scope_open();
     tarn_tensor *sum = *x, *delta = scope ? attended_to(block->child[TARN__LLAMA_ATTENTION], *y, p, i) : NULL;
     tarn_tensor *normed = add_and_normalise(&sum, delta, block->child[TARN__LLAMA_NORM_2]);
@@ -253,7 +274,8 @@ static bool pass_block(tarn_module *body, int i, const place *p, tarn_tensor **x
         delta = tarn_forward(block->child[TARN__LLAMA_MLP], normed);
     }
     if (normed && delta)
-        normed = tarn__lies_with(delta, next) ? add_and_normalise(&sum, delta, next) : cross_and_normalise(&sum, delta, next);
+        normed = tarn__lies_with(delta, next) ? add_and_normalise(&sum, delta, next)
+                                              : cross_and_normalise(&sum, delta, next);
     bool good = normed && delta && tarn_scope_return(scope, sum) && tarn_scope_return(scope, normed);
     tarn_scope_close(scope);
     if (good) {

@@ -1,7 +1,8 @@
 /* llama_gguf.c: the Llama family in GGUF files: what its tensors are called there, and its configuration as metadata.
  *
- * Keys are those that llama.cpp reads. What they cannot say stands under keys of our own, which begin with "tarn.": the family where it is Mistral, and the numbers of
- * llama3's scaling, of which others see only the factors that follow from them. */
+ * Keys are those that llama.cpp reads. What they cannot say stands under keys of our own, which begin with "tarn.": the
+ * family where it is Mistral, and the numbers of llama3's scaling, of which others see only the factors that follow
+ * from them. */
 #include <math.h>
 #include <string.h>
 
@@ -13,25 +14,27 @@
 #define SCALING "tarn.rope.llama3"      /* factor, low, high, original context */
 #define FREQUENCIES "rope_freqs.weight" /* a tensor: what llama3's scaling divides each frequency by */
 
-/* ---- names ----------------------------------------------------------------------------------------------------------------- */
+/* ---- names ------------------------------------------------------------------------------------------------------- */
 
-static const tarn__gguf_place tops[] = {{"model.embed_tokens.", "token_embd.", TARN__GGUF_ALWAYS, TARN__GGUF_NEVER, TARN__GGUF_SAME},
-                                        {"model.norm.", "output_norm.", TARN__GGUF_ALWAYS, TARN__GGUF_NEVER, TARN__GGUF_SAME},
-                                        {"lm_head.", "output.", TARN__GGUF_UNTIED, TARN__GGUF_NEVER, TARN__GGUF_SAME},
-                                        {0}};
+static const tarn__gguf_place tops[] = {
+    {"model.embed_tokens.", "token_embd.", TARN__GGUF_ALWAYS, TARN__GGUF_NEVER, TARN__GGUF_SAME},
+    {"model.norm.", "output_norm.", TARN__GGUF_ALWAYS, TARN__GGUF_NEVER, TARN__GGUF_SAME},
+    {"lm_head.", "output.", TARN__GGUF_UNTIED, TARN__GGUF_NEVER, TARN__GGUF_SAME},
+    {0}};
 
-static const tarn__gguf_place parts[] = {{"input_layernorm.", "attn_norm.", TARN__GGUF_ALWAYS, TARN__GGUF_NEVER, TARN__GGUF_SAME},
-                                         {"self_attn.q_proj.", "attn_q.", TARN__GGUF_ALWAYS, TARN__GGUF_QKV_BIAS, TARN__GGUF_QUERIES},
-                                         {"self_attn.k_proj.", "attn_k.", TARN__GGUF_ALWAYS, TARN__GGUF_QKV_BIAS, TARN__GGUF_KEYS},
-                                         {"self_attn.v_proj.", "attn_v.", TARN__GGUF_ALWAYS, TARN__GGUF_QKV_BIAS, TARN__GGUF_SAME},
-                                         {"self_attn.o_proj.", "attn_output.", TARN__GGUF_ALWAYS, TARN__GGUF_NEVER, TARN__GGUF_SAME},
-                                         {"self_attn.q_norm.", "attn_q_norm.", TARN__GGUF_QK_NORM, TARN__GGUF_NEVER, TARN__GGUF_SAME},
-                                         {"self_attn.k_norm.", "attn_k_norm.", TARN__GGUF_QK_NORM, TARN__GGUF_NEVER, TARN__GGUF_SAME},
-                                         {"post_attention_layernorm.", "ffn_norm.", TARN__GGUF_ALWAYS, TARN__GGUF_NEVER, TARN__GGUF_SAME},
-                                         {"mlp.gate_proj.", "ffn_gate.", TARN__GGUF_ALWAYS, TARN__GGUF_NEVER, TARN__GGUF_SAME},
-                                         {"mlp.up_proj.", "ffn_up.", TARN__GGUF_ALWAYS, TARN__GGUF_NEVER, TARN__GGUF_SAME},
-                                         {"mlp.down_proj.", "ffn_down.", TARN__GGUF_ALWAYS, TARN__GGUF_NEVER, TARN__GGUF_SAME},
-                                         {0}};
+static const tarn__gguf_place parts[] = {
+    {"input_layernorm.", "attn_norm.", TARN__GGUF_ALWAYS, TARN__GGUF_NEVER, TARN__GGUF_SAME},
+    {"self_attn.q_proj.", "attn_q.", TARN__GGUF_ALWAYS, TARN__GGUF_QKV_BIAS, TARN__GGUF_QUERIES},
+    {"self_attn.k_proj.", "attn_k.", TARN__GGUF_ALWAYS, TARN__GGUF_QKV_BIAS, TARN__GGUF_KEYS},
+    {"self_attn.v_proj.", "attn_v.", TARN__GGUF_ALWAYS, TARN__GGUF_QKV_BIAS, TARN__GGUF_SAME},
+    {"self_attn.o_proj.", "attn_output.", TARN__GGUF_ALWAYS, TARN__GGUF_NEVER, TARN__GGUF_SAME},
+    {"self_attn.q_norm.", "attn_q_norm.", TARN__GGUF_QK_NORM, TARN__GGUF_NEVER, TARN__GGUF_SAME},
+    {"self_attn.k_norm.", "attn_k_norm.", TARN__GGUF_QK_NORM, TARN__GGUF_NEVER, TARN__GGUF_SAME},
+    {"post_attention_layernorm.", "ffn_norm.", TARN__GGUF_ALWAYS, TARN__GGUF_NEVER, TARN__GGUF_SAME},
+    {"mlp.gate_proj.", "ffn_gate.", TARN__GGUF_ALWAYS, TARN__GGUF_NEVER, TARN__GGUF_SAME},
+    {"mlp.up_proj.", "ffn_up.", TARN__GGUF_ALWAYS, TARN__GGUF_NEVER, TARN__GGUF_SAME},
+    {"mlp.down_proj.", "ffn_down.", TARN__GGUF_ALWAYS, TARN__GGUF_NEVER, TARN__GGUF_SAME},
+    {0}};
 
 /* What general.architecture calls a family. */
 static const char *architecture_of(const char *family)
@@ -42,21 +45,23 @@ static const char *architecture_of(const char *family)
 static void traits(const void *config, tarn__gguf_traits *t)
 {
     const tarn_llama_config *c = config;
-    *t = (tarn__gguf_traits){
-        .family = c->family,
-        .vocab = c->vocab,
-        .layers = c->layers,
-        .heads = c->heads,
-        .kv_heads = c->kv_heads,
-        .tied = c->tied,
-        .qkv_bias = c->qkv_bias,
-        .qk_norm = c->qk_norm,
-        .has_neighbours = strcmp(architecture_of(c->family), "llama") == 0,
-        .tokens = {.has_begin = c->has_begin, .begin = c->begin, .end = {c->end}, .ends = c->has_end ? 1 + c->also_end_count : 0}};
+    *t = (tarn__gguf_traits){.family = c->family,
+                             .vocab = c->vocab,
+                             .layers = c->layers,
+                             .heads = c->heads,
+                             .kv_heads = c->kv_heads,
+                             .tied = c->tied,
+                             .qkv_bias = c->qkv_bias,
+                             .qk_norm = c->qk_norm,
+                             .has_neighbours = strcmp(architecture_of(c->family), "llama") == 0,
+                             .tokens = {.has_begin = c->has_begin,
+                                        .begin = c->begin,
+                                        .end = {c->end},
+                                        .ends = c->has_end ? 1 + c->also_end_count : 0}};
     memcpy(t->tokens.end + 1, c->also_end, sizeof(c->also_end));
 }
 
-/* ---- writing metadata ------------------------------------------------------------------------------------------------------ */
+/* ---- writing metadata -------------------------------------------------------------------------------------------- */
 
 /* What llama3's scaling divides the frequency of a pair by. */
 static double factor_at(const tarn_llama_config *c, int64_t pair)
@@ -75,7 +80,8 @@ static bool put_llama3(const tarn_llama_config *c, tarn_gguf_writer *writer)
     for (int64_t i = 0; i < pairs; i++)
         factors[i] = (float)factor_at(c, i);
     tarn_tensor *tensor = tarn_from_f32(factors, TARN_SHAPE(pairs), tarn_device_cpu());
-    return tarn_gguf_add_list(writer, SCALING, TARN_GGUF_F64, numbers, 4) && tensor && tarn_gguf_add(writer, FREQUENCIES, tensor);
+    return tarn_gguf_add_list(writer, SCALING, TARN_GGUF_F64, numbers, 4) && tensor &&
+           tarn_gguf_add(writer, FREQUENCIES, tensor);
 }
 
 static bool put_rope(const tarn_llama_config *c, const char *a, tarn_gguf_writer *writer)
@@ -110,10 +116,11 @@ static bool put(const void *config, tarn_gguf_writer *writer)
                 (strcmp(a, c->family) == 0 || tarn__gguf_put_text(writer, FAMILY, c->family));
     for (size_t i = 0; good && i < sizeof(wholes) / sizeof(wholes[0]); i++)
         good = tarn__gguf_put_whole(writer, a, wholes[i].rest, wholes[i].value);
-    return good && tarn__gguf_put_real(writer, a, "attention.layer_norm_rms_epsilon", c->epsilon) && put_rope(c, a, writer);
+    return good && tarn__gguf_put_real(writer, a, "attention.layer_norm_rms_epsilon", c->epsilon) &&
+           put_rope(c, a, writer);
 }
 
-/* ---- reading metadata ------------------------------------------------------------------------------------------------------ */
+/* ---- reading metadata -------------------------------------------------------------------------------------------- */
 
 typedef struct reading {
     tarn__gguf_reading of;
@@ -125,7 +132,8 @@ static bool get_sizes(const reading *r)
     tarn_llama_config *c = r->c;
     int64_t values = 0, turned = 0;
     if (!tarn__gguf_get_whole(&r->of, "context_length", 0, &c->context) ||
-        !tarn__gguf_get_whole(&r->of, "embedding_length", 0, &c->width) || !tarn__gguf_get_whole(&r->of, "block_count", 0, &c->layers) ||
+        !tarn__gguf_get_whole(&r->of, "embedding_length", 0, &c->width) ||
+        !tarn__gguf_get_whole(&r->of, "block_count", 0, &c->layers) ||
         !tarn__gguf_get_whole(&r->of, "feed_forward_length", 0, &c->inner) ||
         !tarn__gguf_get_whole(&r->of, "attention.head_count", 0, &c->heads) ||
         !tarn__gguf_get_whole(&r->of, "attention.head_count_kv", c->heads, &c->kv_heads) ||
@@ -135,8 +143,9 @@ static bool get_sizes(const reading *r)
         !tarn__gguf_get_real(&r->of, "attention.layer_norm_rms_epsilon", 0, &c->epsilon))
         return false;
     if (values != c->head_width || turned != c->head_width)
-        return tarn__gguf_refuse(&r->of, values != c->head_width ? "a head whose values are of another width than its keys"
-                                                                 : "a part of the head that is not turned");
+        return tarn__gguf_refuse(&r->of, values != c->head_width
+                                             ? "a head whose values are of another width than its keys"
+                                             : "a part of the head that is not turned");
     return tarn__gguf_get_vocab(&r->of, &c->vocab);
 }
 
@@ -160,7 +169,8 @@ static bool get_llama3(const reading *r, int index)
         return false;
     int64_t pairs = entry.shape.size[0];
     if (entry.dtype != TARN_F32 || entry.shape.rank != 1 || pairs * 2 != c->head_width || pairs > 256)
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': tensor '" FREQUENCIES "' is not one f32 for each pair of a head", r->of.function,
+        return tarn__raise(TARN_ERROR_FORMAT,
+                           "%s: '%s': tensor '" FREQUENCIES "' is not one f32 for each pair of a head", r->of.function,
                            r->of.file->path);
     memcpy(factors, r->of.file->memory + entry.position, (size_t)entry.bytes);
     numbers[0] = (double)factors[pairs - 1];
@@ -171,7 +181,8 @@ static bool get_llama3(const reading *r, int index)
     c->rope_low = numbers[1];
     c->rope_high = numbers[2];
     c->rope_context = numbers[3] >= 1 && numbers[3] <= TARN__GGUF_LARGEST ? (int64_t)numbers[3] : 0;
-    bool good = c->rope_context && c->rope_factor >= 1 && c->rope_low > 0 && c->rope_high > c->rope_low && are_factors(c, factors, pairs);
+    bool good = c->rope_context && c->rope_factor >= 1 && c->rope_low > 0 && c->rope_high > c->rope_low &&
+                are_factors(c, factors, pairs);
     return good || tarn__gguf_refuse(&r->of, "a '" FREQUENCIES "' other than of Llama 3's scaling");
 }
 
@@ -183,10 +194,11 @@ static bool get_rope(const reading *r)
     if (!tarn__gguf_get_real(&r->of, "rope.freq_base", 10000, &c->rope_theta))
         return false;
     double linear = 1; /* what files had before they named a type */
-    const char *type = tarn__gguf_has_key(&r->of, "rope.scaling.type")
-                           ? tarn_gguf_text(r->of.file, tarn__gguf_key_of(r->of.architecture, "rope.scaling.type", &to), NULL)
-                       : tarn__gguf_has_key(&r->of, "rope.scaling.factor") ? "linear" /* as llama.cpp takes it */
-                                                                           : "none";
+    const char *type =
+        tarn__gguf_has_key(&r->of, "rope.scaling.type")
+            ? tarn_gguf_text(r->of.file, tarn__gguf_key_of(r->of.architecture, "rope.scaling.type", &to), NULL)
+        : tarn__gguf_has_key(&r->of, "rope.scaling.factor") ? "linear" /* as llama.cpp takes it */
+                                                            : "none";
     if (!type)
         return tarn__raise_within(r->of.function);
     if (!tarn__gguf_get_real(&r->of, "rope.scale_linear", 1, &linear))
@@ -195,8 +207,8 @@ static bool get_rope(const reading *r)
         return tarn__gguf_refuse(&r->of, "'rope.scale_linear', which newer files write as rope.scaling,");
     if (strcmp(type, "none") != 0 && strcmp(type, "linear") != 0)
         return tarn__raise(TARN_ERROR_UNSUPPORTED,
-                           "%s: '%s': rotary positions of the type '%.64s' are not supported; linear and llama3 are", r->of.function,
-                           r->of.file->path, type);
+                           "%s: '%s': rotary positions of the type '%.64s' are not supported; linear and llama3 are",
+                           r->of.function, r->of.file->path, type);
     if (strcmp(type, "linear") == 0) {
         c->rope_scaling = TARN_ROPE_LINEAR;
         return (frequencies < 0 || tarn__gguf_refuse(&r->of, "linear scaling together with '" FREQUENCIES "'")) &&
@@ -228,26 +240,31 @@ static bool get_family(const reading *r)
         return tarn__raise_within(r->of.function);
     const tarn__llama_family *row = tarn__llama_family_of(family);
     if (!row || strcmp(architecture_of(row->type), r->of.architecture) != 0)
-        return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': the family '%.64s' is none of the architecture %s that tarn knows",
+        return tarn__raise(TARN_ERROR_UNSUPPORTED,
+                           "%s: '%s': the family '%.64s' is none of the architecture %s that tarn knows",
                            r->of.function, r->of.file->path, family, r->of.architecture);
     r->c->family = row->type;
     return true;
 }
 
-/* Biases of attention that the family does not have, and longrope's factors: by name, since what they are called in the file says little. */
+/* Biases of attention that the family does not have, and longrope's factors: by name, since what they are called in the
+ * file says little. */
 static bool check_tensors(const reading *r)
 {
-    static const char *const biases[] = {"blk.0.attn_q.bias", "blk.0.attn_k.bias", "blk.0.attn_v.bias", "blk.0.attn_output.bias"};
+    static const char *const biases[] = {"blk.0.attn_q.bias", "blk.0.attn_k.bias", "blk.0.attn_v.bias",
+                                         "blk.0.attn_output.bias"};
     static const char *const factors[] = {"rope_factors_long.weight", "rope_factors_short.weight"};
     const tarn__llama_family *family = tarn__llama_family_of(r->c->family);
     for (int i = family->qkv_bias ? 3 : 0; i < 4; i++)
         if (tarn_gguf_find(r->of.file, biases[i]) >= 0)
-            return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': attention biases ('%s') of the architecture %s are not supported", r->of.function,
-                               r->of.file->path, biases[i], r->of.architecture);
+            return tarn__raise(TARN_ERROR_UNSUPPORTED,
+                               "%s: '%s': attention biases ('%s') of the architecture %s are not supported",
+                               r->of.function, r->of.file->path, biases[i], r->of.architecture);
     for (int i = 0; i < 2; i++)
         if (tarn_gguf_find(r->of.file, factors[i]) >= 0)
-            return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': rotary positions of the type 'longrope' ('%s') are not supported", r->of.function,
-                               r->of.file->path, factors[i]);
+            return tarn__raise(TARN_ERROR_UNSUPPORTED,
+                               "%s: '%s': rotary positions of the type 'longrope' ('%s') are not supported",
+                               r->of.function, r->of.file->path, factors[i]);
     return !tarn_failed();
 }
 
@@ -276,7 +293,7 @@ static bool get(const char *function, const tarn_gguf *file, tarn_dtype dtype, v
     return !tarn_failed() && tarn__llama_complete(function, c);
 }
 
-/* ---- the row --------------------------------------------------------------------------------------------------------------- */
+/* ---- the row ----------------------------------------------------------------------------------------------------- */
 
 static bool read_config(const char *function, const tarn__document *document, tarn_dtype dtype, void *config)
 {
@@ -288,7 +305,8 @@ static bool write_config(const void *config, tarn__document *document)
     return tarn__llama_write_config(config, document);
 }
 
-static tarn_module *make(const char *function, const void *config, const tarn__placement *where, const tarn__model_source *source)
+static tarn_module *make(const char *function, const void *config, const tarn__placement *where,
+                         const tarn__model_source *source)
 {
     return tarn__llama_make(function, config, where, source);
 }

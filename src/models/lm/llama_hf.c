@@ -1,11 +1,13 @@
-/* llama_hf.c: models of the Llama family as transformers keeps them: the members of config.json, and the names in the weights' files.
+/* llama_hf.c: models of the Llama family as transformers keeps them: the members of config.json, and the names in the
+ * weights' files.
  *
- * What config.json asks for and tarn does not compute is refused by its name. Members that are missing stand for what transformers takes then. */
+ * What config.json asks for and tarn does not compute is refused by its name. Members that are missing stand for what
+ * transformers takes then. */
 #include <math.h>
 #include <string.h>
 
-#include "models/lm/llama.h"
 #include "models/hf/weights.h"
+#include "models/lm/llama.h"
 
 #define LARGEST INT32_MAX
 
@@ -28,7 +30,7 @@ static bool refuse(const reading *r, const char *key, const char *what)
     return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: config.json: \"%s\": %s is not supported", r->function, key, what);
 }
 
-/* ---- sizes ----------------------------------------------------------------------------------------------------------------- */
+/* ---- sizes ------------------------------------------------------------------------------------------------------- */
 
 static bool whole_or(const reading *r, const char *key, int64_t otherwise, int64_t *value)
 {
@@ -43,7 +45,8 @@ static bool real_or(const reading *r, const char *key, double otherwise, double 
     if (is_there(r, key) && !tarn__document_real(r->config, key, value))
         return false;
     return (*value > 0 && isfinite(*value)) ||
-           tarn__raise(TARN_ERROR_FORMAT, "%s: config.json: \"%s\" is %g; it must be a number above 0", r->function, key, *value);
+           tarn__raise(TARN_ERROR_FORMAT, "%s: config.json: \"%s\" is %g; it must be a number above 0", r->function,
+                       key, *value);
 }
 
 static bool read_sizes(reading *r)
@@ -58,10 +61,11 @@ static bool read_sizes(reading *r)
         !tarn__document_whole(d, "intermediate_size", 1, LARGEST, &c->inner))
         return false;
     return whole_or(r, "num_key_value_heads", r->family->kv_heads ? r->family->kv_heads : c->heads, &c->kv_heads) &&
-           whole_or(r, "head_dim", r->family->head_width, &c->head_width) && real_or(r, "rms_norm_eps", 1e-6, &c->epsilon);
+           whole_or(r, "head_dim", r->family->head_width, &c->head_width) &&
+           real_or(r, "rms_norm_eps", 1e-6, &c->epsilon);
 }
 
-/* ---- rotary positions ------------------------------------------------------------------------------------------------------ */
+/* ---- rotary positions -------------------------------------------------------------------------------------------- */
 
 /* The member of an object: "rope_scaling.factor". */
 typedef struct key {
@@ -80,16 +84,22 @@ static const char *inside(key *to, const char *object, const char *member)
 /* What nobody reads would change the model in silence. */
 static bool check_rope_member(const char *name, const char *text, void *ctx)
 {
-    static const char *const known[] = {
-        "rope_type", "type", "rope_theta", "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"};
+    static const char *const known[] = {"rope_type",
+                                        "type",
+                                        "rope_theta",
+                                        "factor",
+                                        "low_freq_factor",
+                                        "high_freq_factor",
+                                        "original_max_position_embeddings"};
     const reading *r = ctx;
     for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
         if (strcmp(name, known[i]) == 0)
             return true;
     if (strcmp(name, "partial_rotary_factor") == 0 && (strcmp(text, "1") == 0 || strcmp(text, "1.0") == 0))
         return true;
-    return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: config.json: rotary positions with \"%.64s\": %.64s are not supported", r->function,
-                       name, text);
+    return tarn__raise(TARN_ERROR_UNSUPPORTED,
+                       "%s: config.json: rotary positions with \"%.64s\": %.64s are not supported", r->function, name,
+                       text);
 }
 
 static bool read_llama3(reading *r, const char *object)
@@ -99,11 +109,13 @@ static bool read_llama3(reading *r, const char *object)
     c->rope_scaling = TARN_ROPE_LLAMA3;
     if (!tarn__document_real(r->config, inside(&to, object, "low_freq_factor"), &c->rope_low) ||
         !tarn__document_real(r->config, inside(&to, object, "high_freq_factor"), &c->rope_high) ||
-        !tarn__document_whole(r->config, inside(&to, object, "original_max_position_embeddings"), 1, INT64_MAX, &c->rope_context))
+        !tarn__document_whole(r->config, inside(&to, object, "original_max_position_embeddings"), 1, INT64_MAX,
+                              &c->rope_context))
         return false;
     return (c->rope_low > 0 && c->rope_high > c->rope_low && isfinite(c->rope_high)) ||
            tarn__raise(TARN_ERROR_FORMAT,
-                       "%s: config.json: \"%s\": low_freq_factor %g and high_freq_factor %g must be above 0, the first below the second",
+                       "%s: config.json: \"%s\": low_freq_factor %g and high_freq_factor %g must be above 0, the first "
+                       "below the second",
                        r->function, object, c->rope_low, c->rope_high);
 }
 
@@ -113,17 +125,19 @@ static bool read_scaling(reading *r, const char *object)
     key to;
     if (tarn__document_kind(r->config, object) != TARN__MEMBER_OBJECT)
         return tarn__raise(TARN_ERROR_FORMAT, "%s: config.json: \"%s\" is no object", r->function, object);
-    bool is_old =
-        !tarn__document_has(r->config, inside(&to, object, "rope_type")) && tarn__document_has(r->config, inside(&to, object, "type"));
+    bool is_old = !tarn__document_has(r->config, inside(&to, object, "rope_type")) &&
+                  tarn__document_has(r->config, inside(&to, object, "type"));
     inside(&to, object, is_old ? "type" : "rope_type");
     const char *type = is_there(r, to.text) ? tarn__document_text(r->config, to.text) : "default";
     if (!type)
         return false;
     bool is_default = strcmp(type, "default") == 0;
-    if (!is_default && strcmp(type, "linear") != 0 && strcmp(type, "llama3") != 0) /* before its members, which belong to it */
-        return tarn__raise(TARN_ERROR_UNSUPPORTED,
-                           "%s: config.json: rotary positions of the type '%.64s' are not supported; default, linear and llama3 are",
-                           r->function, type);
+    /* before its members, which belong to it */
+    if (!is_default && strcmp(type, "linear") != 0 && strcmp(type, "llama3") != 0)
+        return tarn__raise(
+            TARN_ERROR_UNSUPPORTED,
+            "%s: config.json: rotary positions of the type '%.64s' are not supported; default, linear and llama3 are",
+            r->function, type);
     if (!tarn__document_each(r->config, object, check_rope_member, r))
         return false;
     if (is_default)
@@ -139,19 +153,22 @@ static bool read_rope(reading *r)
     bool has_new = is_there(r, "rope_parameters"), has_old = is_there(r, "rope_scaling");
     double theta;
     if (has_new && has_old)
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: config.json has both \"rope_parameters\" and \"rope_scaling\"; which of them holds?",
+        return tarn__raise(TARN_ERROR_FORMAT,
+                           "%s: config.json has both \"rope_parameters\" and \"rope_scaling\"; which of them holds?",
                            r->function);
-    if (!real_or(r, "rope_theta", 10000, &theta) || !real_or(r, has_old ? "rope_scaling.rope_theta" : "rope_parameters.rope_theta", theta, &r->c.rope_theta))
+    if (!real_or(r, "rope_theta", 10000, &theta) ||
+        !real_or(r, has_old ? "rope_scaling.rope_theta" : "rope_parameters.rope_theta", theta, &r->c.rope_theta))
         return false;
     if (is_there(r, "rope_theta") && r->c.rope_theta != theta)
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: config.json: \"rope_theta\" is %g, but that of \"%s\" %g", r->function, theta,
-                           has_old ? "rope_scaling" : "rope_parameters", r->c.rope_theta);
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: config.json: \"rope_theta\" is %g, but that of \"%s\" %g",
+                           r->function, theta, has_old ? "rope_scaling" : "rope_parameters", r->c.rope_theta);
     return !(has_new || has_old) || read_scaling(r, has_new ? "rope_parameters" : "rope_scaling");
 }
 
-/* ---- tokens ---------------------------------------------------------------------------------------------------------------- */
+/* ---- tokens ------------------------------------------------------------------------------------------------------ */
 
-/* Tokens that can never come are none: transformers writes its own defaults into the configuration of models that lack them. */
+/* Tokens that can never come are none: transformers writes its own defaults into the configuration of models that lack
+ * them. */
 static bool can_come(const tarn_llama_config *c, int64_t token)
 {
     return token >= 0 && token < c->vocab;
@@ -166,7 +183,8 @@ static bool add_end(reading *r, int64_t token)
     if (is_known || !can_come(c, token))
         return true;
     if (c->also_end_count == TARN_MODEL_ENDS - 1)
-        return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: config.json and generation_config.json have more than %d tokens that end a text",
+        return tarn__raise(TARN_ERROR_UNSUPPORTED,
+                           "%s: config.json and generation_config.json have more than %d tokens that end a text",
                            r->function, TARN_MODEL_ENDS);
     *(c->has_end ? &c->also_end[c->also_end_count++] : &c->end) = token;
     c->has_end = true;
@@ -192,13 +210,14 @@ static bool read_ends(reading *r, const char *member)
 static bool read_tokens(reading *r)
 {
     tarn_llama_config *c = &r->c;
-    if (is_there(r, "bos_token_id") && !tarn__document_whole(r->config, "bos_token_id", INT64_MIN, INT64_MAX, &c->begin))
+    if (is_there(r, "bos_token_id") &&
+        !tarn__document_whole(r->config, "bos_token_id", INT64_MIN, INT64_MAX, &c->begin))
         return false;
     c->has_begin = is_there(r, "bos_token_id") && can_come(c, c->begin);
     return read_ends(r, "eos_token_id") && read_ends(r, TARN__GENERATION_ENDS);
 }
 
-/* ---- what is not supported ------------------------------------------------------------------------------------------------- */
+/* ---- what is not supported --------------------------------------------------------------------------------------- */
 
 /* A switch that must be off. */
 static bool check_off(const reading *r, const char *member)
@@ -214,7 +233,8 @@ static bool check_activation(const reading *r)
     const char *name = is_there(r, "hidden_act") ? tarn__document_text(r->config, "hidden_act") : "silu";
     return name &&
            (strcmp(name, "silu") == 0 || strcmp(name, "swish") == 0 ||
-            tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: config.json: the hidden_act '%.64s' is not supported; silu is", r->function, name));
+            tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: config.json: the hidden_act '%.64s' is not supported; silu is",
+                        r->function, name));
 }
 
 /* Windows of attention that are narrower than the context. */
@@ -229,9 +249,10 @@ static bool check_window(const reading *r)
         if (!whole_or(r, "sliding_window", usual, &window))
             return false;
         if (window < r->c.context)
-            return tarn__raise(TARN_ERROR_UNSUPPORTED,
-                               "%s: config.json: a \"sliding_window\" of %lld tokens is not supported in a context of %lld", r->function,
-                               (long long)window, (long long)r->c.context);
+            return tarn__raise(
+                TARN_ERROR_UNSUPPORTED,
+                "%s: config.json: a \"sliding_window\" of %lld tokens is not supported in a context of %lld",
+                r->function, (long long)window, (long long)r->c.context);
     }
     if (!is_there(r, "layer_types"))
         return true;
@@ -260,10 +281,14 @@ static bool check_rest(const reading *r)
     return check_off(r, "attention_bias") && check_off(r, "mlp_bias") && check_activation(r) && check_window(r);
 }
 
-bool tarn__llama_read_config(const char *function, const tarn__document *config, tarn_dtype dtype, tarn_llama_config *to)
+bool tarn__llama_read_config(const char *function, const tarn__document *config, tarn_dtype dtype,
+                             tarn_llama_config *to)
 {
     const char *type = tarn__document_text(config, "model_type");
-    reading r = {.function = function, .config = config, .family = type ? tarn__llama_family_of(type) : NULL, .c = {.dtype = dtype}};
+    reading r = {.function = function,
+                 .config = config,
+                 .family = type ? tarn__llama_family_of(type) : NULL,
+                 .c = {.dtype = dtype}};
     if (!r.family)
         return false;
     r.c.family = r.family->type;
@@ -275,13 +300,14 @@ bool tarn__llama_read_config(const char *function, const tarn__document *config,
     return good;
 }
 
-tarn_module *tarn__llama_from_document(const char *function, const tarn__document *config, tarn_dtype dtype, const tarn__placement *where)
+tarn_module *tarn__llama_from_document(const char *function, const tarn__document *config, tarn_dtype dtype,
+                                       const tarn__placement *where)
 {
     tarn_llama_config c;
     return tarn__llama_read_config(function, config, dtype, &c) ? tarn__llama_make(function, &c, where, NULL) : NULL;
 }
 
-/* ---- writing --------------------------------------------------------------------------------------------------------------- */
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
 
 /* As transformers 4 names them, which 5 reads too. */
 static bool describe_rope(const tarn_llama_config *c, tarn__document *config)
@@ -295,7 +321,8 @@ static bool describe_rope(const tarn_llama_config *c, tarn__document *config)
                 tarn__document_set_real(config, "rope_scaling.factor", c->rope_factor);
     return good && (!is_llama3 || (tarn__document_set_real(config, "rope_scaling.low_freq_factor", c->rope_low) &&
                                    tarn__document_set_real(config, "rope_scaling.high_freq_factor", c->rope_high) &&
-                                   tarn__document_set_whole(config, "rope_scaling.original_max_position_embeddings", c->rope_context)));
+                                   tarn__document_set_whole(config, "rope_scaling.original_max_position_embeddings",
+                                                            c->rope_context)));
 }
 
 static bool describe_token(tarn__document *config, const char *member, bool is_one, int64_t token)
@@ -321,15 +348,18 @@ bool tarn__llama_write_config(const tarn_llama_config *c, tarn__document *config
     const struct {
         const char *key;
         int64_t value;
-    } wholes[] = {{"vocab_size", c->vocab},          {"max_position_embeddings", c->context}, {"num_hidden_layers", c->layers},
-                  {"num_attention_heads", c->heads}, {"num_key_value_heads", c->kv_heads},    {"head_dim", c->head_width},
-                  {"hidden_size", c->width},         {"intermediate_size", c->inner}};
-    bool good =
-        tarn__document_set_text(config, "model_type", c->family) &&
-        tarn__document_add_text(config, "architectures", family->architecture) && tarn__document_set_text(config, "hidden_act", "silu") &&
-        tarn__document_set_text(config, "torch_dtype", tarn__torch_name(c->dtype)) &&
-        tarn__document_set_bool(config, "tie_word_embeddings", c->tied) && tarn__document_set_real(config, "rms_norm_eps", c->epsilon) &&
-        tarn__document_set_real(config, "initializer_range", 0.02) && tarn__document_set_real(config, "attention_dropout", 0);
+    } wholes[] = {
+        {"vocab_size", c->vocab},          {"max_position_embeddings", c->context}, {"num_hidden_layers", c->layers},
+        {"num_attention_heads", c->heads}, {"num_key_value_heads", c->kv_heads},    {"head_dim", c->head_width},
+        {"hidden_size", c->width},         {"intermediate_size", c->inner}};
+    bool good = tarn__document_set_text(config, "model_type", c->family) &&
+                tarn__document_add_text(config, "architectures", family->architecture) &&
+                tarn__document_set_text(config, "hidden_act", "silu") &&
+                tarn__document_set_text(config, "torch_dtype", tarn__torch_name(c->dtype)) &&
+                tarn__document_set_bool(config, "tie_word_embeddings", c->tied) &&
+                tarn__document_set_real(config, "rms_norm_eps", c->epsilon) &&
+                tarn__document_set_real(config, "initializer_range", 0.02) &&
+                tarn__document_set_real(config, "attention_dropout", 0);
     for (size_t i = 0; good && i < sizeof(wholes) / sizeof(wholes[0]); i++)
         good = tarn__document_set_whole(config, wholes[i].key, wholes[i].value);
     if (good && family->window)
@@ -342,9 +372,10 @@ bool tarn__llama_describe(const tarn_module *model, tarn__document *config)
     return tarn__llama_write_config(model->ctx, config);
 }
 
-/* ---- weights --------------------------------------------------------------------------------------------------------------- */
+/* ---- weights ----------------------------------------------------------------------------------------------------- */
 
-/* Files of older versions of transformers hold the frequencies of the rotary positions, which follow from the configuration. */
+/* Files of older versions of transformers hold the frequencies of the rotary positions, which follow from the
+ * configuration. */
 bool tarn__llama_ignores(const char *name)
 {
     return tarn__ends_with(name, ".rotary_emb.inv_freq");

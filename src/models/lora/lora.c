@@ -1,4 +1,5 @@
-/* lora.c: adapters in a language model: which layers get them, their first values, and how they become part of the weights. */
+/* lora.c: adapters in a language model: which layers get them, their first values, and how they become part of the
+ * weights. */
 #include "models/lora/lora.h"
 
 #include <math.h>
@@ -11,7 +12,7 @@
 
 #define MOST_RANK 65536
 
-/* ---- layers ---------------------------------------------------------------------------------------------------------------- */
+/* ---- layers ------------------------------------------------------------------------------------------------------ */
 
 static bool make_room(tarn__lora_layers *list)
 {
@@ -54,7 +55,8 @@ bool tarn__lora_list(const char *function, const tarn_module *model, tarn__lora_
         return false;
     list->form = kind->linear;
     listing l = {list, model->child[TARN__MODEL_HEAD]};
-    return tarn_module_visit((tarn_module *)model, list_one, &l) || tarn__raise_within(function); /* a visit that changes nothing */
+    /* a visit that changes nothing */
+    return tarn_module_visit((tarn_module *)model, list_one, &l) || tarn__raise_within(function);
 }
 
 void tarn__lora_release(tarn__lora_layers *list)
@@ -94,15 +96,17 @@ bool tarn_lora_has(const tarn_module *model)
     return has;
 }
 
-/* ---- targets --------------------------------------------------------------------------------------------------------------- */
+/* ---- targets ----------------------------------------------------------------------------------------------------- */
 
 /* Raises that no layer is called so, with the names that there are. Is false. */
-static bool raise_unknown(const char *function, const tarn_module *model, const tarn__lora_layers *list, const char *name, size_t length)
+static bool raise_unknown(const char *function, const tarn_module *model, const tarn__lora_layers *list,
+                          const char *name, size_t length)
 {
     char known[200] = "";
     const char *head = model->child[TARN__MODEL_HEAD]->name;
     if (strlen(head) == length && memcmp(head, name, length) == 0)
-        return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: .targets: '%s' is the head, which cannot have an adapter", function, head);
+        return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: .targets: '%s' is the head, which cannot have an adapter",
+                           function, head);
     for (int i = 0; i < list->count; i++) {
         const char *dot = strrchr(list->layer[i].path, '.'), *last = dot ? dot + 1 : list->layer[i].path;
         bool is_new = true;
@@ -128,9 +132,10 @@ static bool choose_targets(const char *function, const tarn_module *model, tarn_
         while (length && at[length - 1] == ' ')
             length--;
         if (length == 0)
-            return tarn__raise(TARN_ERROR_ARGUMENT,
-                               "%s: .targets: '%.100s' has an empty name; it must be names of layers and commas, \"q_proj,v_proj\"",
-                               function, targets);
+            return tarn__raise(
+                TARN_ERROR_ARGUMENT,
+                "%s: .targets: '%.100s' has an empty name; it must be names of layers and commas, \"q_proj,v_proj\"",
+                function, targets);
         if (tarn__lora_choose(list, at, length) == 0)
             return raise_unknown(function, model, list, at, length);
         at = *end ? end + 1 : NULL;
@@ -138,7 +143,7 @@ static bool choose_targets(const char *function, const tarn_module *model, tarn_
     return true;
 }
 
-/* ---- adding ---------------------------------------------------------------------------------------------------------------- */
+/* ---- adding ------------------------------------------------------------------------------------------------------ */
 
 double tarn__lora_scale(const tarn__adapter *settings)
 {
@@ -148,11 +153,14 @@ double tarn__lora_scale(const tarn__adapter *settings)
 static bool check_options(const char *function, const tarn_lora_options *o)
 {
     if (o->rank < 1 || o->rank > MOST_RANK)
-        return tarn__raise(TARN_ERROR_SHAPE, "%s: .rank is %lld; it must be from 1 to %d", function, (long long)o->rank, MOST_RANK);
+        return tarn__raise(TARN_ERROR_SHAPE, "%s: .rank is %lld; it must be from 1 to %d", function, (long long)o->rank,
+                           MOST_RANK);
     if (!(o->alpha >= 0) || !isfinite(o->alpha))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .alpha is %g; it must be a number above 0, or 0 for 8", function, o->alpha);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .alpha is %g; it must be a number above 0, or 0 for 8", function,
+                           o->alpha);
     if (!(o->dropout >= 0 && o->dropout < 1))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .dropout is %g; it must be from 0 to below 1", function, o->dropout);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .dropout is %g; it must be from 0 to below 1", function,
+                           o->dropout);
     return tarn__check_parameter_dtype(function, o->dtype);
 }
 
@@ -161,7 +169,8 @@ bool tarn__lora_check_bare(const char *function, const tarn_module *model)
     if (!tarn__model_kind_of(function, model))
         return false;
     return !tarn_lora_has(model) ||
-           tarn__raise(TARN_ERROR_ARGUMENT, "%s: the model has adapters already; tarn_lora_merge() makes them part of its weights",
+           tarn__raise(TARN_ERROR_ARGUMENT,
+                       "%s: the model has adapters already; tarn_lora_merge() makes them part of its weights",
                        function);
 }
 
@@ -190,7 +199,8 @@ static bool add_drawn(tarn_module *layer, const tarn__adapter *settings, tarn_dt
 
 static bool add_all(const char *function, tarn_module *model, const tarn__lora_layers *list, const tarn_lora_options *o)
 {
-    tarn__adapter settings = {.rank = o->rank, .alpha = o->alpha > 0 ? o->alpha : 8, .dropout = o->dropout, .rslora = o->rslora};
+    tarn__adapter settings = {
+        .rank = o->rank, .alpha = o->alpha > 0 ? o->alpha : 8, .dropout = o->dropout, .rslora = o->rslora};
     settings.scale = tarn__lora_scale(&settings);
     tarn__generator callers = tarn__random_save();
     tarn_seed(o->seed);
@@ -221,10 +231,10 @@ bool tarn_lora_add_sized(tarn_module *model, const tarn_lora_options *options, s
     return good;
 }
 
-/* ---- merging --------------------------------------------------------------------------------------------------------------- */
+/* ---- merging ----------------------------------------------------------------------------------------------------- */
 
-/* Numbers in place of a weight in blocks: a buffer becomes a parameter, which is frozen and lies as `form` says. Takes the tensor, which is [out, in] and belongs to the open
- * scope. */
+/* Numbers in place of a weight in blocks: a buffer becomes a parameter, which is frozen and lies as `form` says. Takes
+ * the tensor, which is [out, in] and belongs to the open scope. */
 static bool replace_weight(tarn_module *layer, tarn_tensor *weight, tarn__linear_form form)
 {
     tarn__parameter *place = layer->parameter;
@@ -250,10 +260,12 @@ static bool merge_layer(tarn_module *layer, tarn_dtype dtype, tarn__linear_form 
                 *b = tarn__adapter_weight(layer, TARN__ADAPTER_B);
     tarn_dtype wide = weight->view.dtype == TARN_F64 || a->view.dtype == TARN_F64 ? TARN_F64 : TARN_F32;
     bool is_blocks = tarn__is_blocks(weight->view.dtype);
-    tarn_tensor *delta = tarn_mul(tarn_matmul(tarn_cast(b, wide), tarn_cast(a, wide)), tarn_scalar(layer->adapter->scale));
+    tarn_tensor *delta =
+        tarn_mul(tarn_matmul(tarn_cast(b, wide), tarn_cast(a, wide)), tarn_scalar(layer->adapter->scale));
     if (layer->linear == TARN__LINEAR_IN_OUT)
         delta = tarn_transpose(delta, 0, 1);
-    tarn_tensor *sum = tarn_add(is_blocks ? tarn_cast(tarn_cast(weight, TARN_F32), wide) : tarn_cast(weight, wide), delta);
+    tarn_tensor *sum =
+        tarn_add(is_blocks ? tarn_cast(tarn_cast(weight, TARN_F32), wide) : tarn_cast(weight, wide), delta);
     if (!sum)
         return false;
     if (!(is_blocks ? replace_weight(layer, tarn_cast(sum, dtype), form) : tarn_copy(weight, sum)))
@@ -267,7 +279,8 @@ static bool check_untrained(const char *function, const tarn__lora_layers *list)
     for (int i = 0; i < list->count; i++)
         for (int k = 0; list->layer[i].is_chosen && k < 2; k++)
             if (tarn__adapter_weight(list->layer[i].module, k)->trainer)
-                return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the adapter of '%s' is trained by an optimizer; free that first", function,
+                return tarn__raise(TARN_ERROR_ARGUMENT,
+                                   "%s: the adapter of '%s' is trained by an optimizer; free that first", function,
                                    list->layer[i].path);
     return true;
 }

@@ -5,8 +5,8 @@
 #include <tarn/lora.h>
 
 #include "formats/json_file.h"
-#include "models/lm/arch.h"
 #include "models/hf/weights.h"
+#include "models/lm/arch.h"
 #include "nn/lora.h"
 
 /* A linear layer of a model, but for the head. */
@@ -22,8 +22,8 @@ typedef struct tarn__lora_layers {
     tarn__linear_form form; /* of the model's kind, blocks or not */
 } tarn__lora_layers;
 
-/* All linear layers of a language model, in the tree's order, but for the head; those that have adapters are chosen. The caller releases the list, on failure too.
- * False with an error. */
+/* All linear layers of a language model, in the tree's order, but for the head; those that have adapters are chosen.
+ * The caller releases the list, on failure too. False with an error. */
 bool tarn__lora_list(const char *function, const tarn_module *model, tarn__lora_layers *list);
 void tarn__lora_release(tarn__lora_layers *list);
 
@@ -43,14 +43,16 @@ bool tarn__lora_check_bare(const char *function, const tarn_module *model);
 double tarn__lora_scale(const tarn__adapter *settings);
 
 /* adapter_config.json (lora_config.c). Reading chooses the layers that it names. `path` is for errors. */
-bool tarn__lora_read_config(const char *function, const tarn__document *document, const char *path, tarn__adapter *settings,
-                            tarn__lora_layers *list);
+bool tarn__lora_read_config(const char *function, const tarn__document *document, const char *path,
+                            tarn__adapter *settings, tarn__lora_layers *list);
 bool tarn__lora_write_config(const tarn__lora_layers *list, const char *base_model, tarn__document *document);
 
-/* Folders that hold adapters without a model (lora_open.c): whether one is such; where the model lies that adapter_config.json names; and that model with them, out of
- * training mode, which the caller owns. Errors begin with `function`. */
+/* Folders that hold adapters without a model (lora_open.c): whether one is such; where the model lies that
+ * adapter_config.json names; and that model with them, out of training mode, which the caller owns. Errors begin with
+ * `function`. */
 bool tarn__lora_is_folder(const char *function, const char *folder);
 bool tarn__lora_base_of(const char *function, const char *folder, tarn__model_path *base);
-tarn_module *tarn__lora_open_folder(const char *function, const char *folder, tarn_device device, const tarn_model_open_options *options);
+tarn_module *tarn__lora_open_folder(const char *function, const char *folder, tarn_device device,
+                                    const tarn_model_open_options *options);
 
 #endif

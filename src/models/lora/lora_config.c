@@ -1,7 +1,7 @@
 /* lora_config.c: adapter_config.json, as PEFT writes and reads it.
  *
- * It has some forty members, and gets new ones with every version. Those that change what is computed and are not known here are refused by name, unless they are
- * off; a few say how adapters were made, or for whom, and are passed over. */
+ * It has some forty members, and gets new ones with every version. Those that change what is computed and are not known
+ * here are refused by name, unless they are off; a few say how adapters were made, or for whom, and are passed over. */
 #include <math.h>
 #include <string.h>
 
@@ -24,13 +24,15 @@ static bool is_among(const char *const *list, const char *word)
     return false;
 }
 
-/* ---- reading --------------------------------------------------------------------------------------------------------------- */
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 static bool check_member(const char *name, bool is_off, void *ctx)
 {
-    static const char *const read[] = {
-        "peft_type",         "r", "lora_alpha", "lora_dropout", "use_rslora", "target_modules", "fan_in_fan_out", "bias",
-        "init_lora_weights", NULL};
+    static const char *const read[] = {"peft_type",         "r",
+                                       "lora_alpha",        "lora_dropout",
+                                       "use_rslora",        "target_modules",
+                                       "fan_in_fan_out",    "bias",
+                                       "init_lora_weights", NULL};
     /* Of no consequence for what a finished adapter computes. */
     static const char *const passed_over[] = {
         "task_type",      "auto_mapping",  "peft_version",      "base_model_name_or_path", "revision",
@@ -38,7 +40,8 @@ static bool check_member(const char *name, bool is_off, void *ctx)
         "eva_config",     "corda_config",  "lora_ga_config",    "runtime_config",          NULL};
     const reading *r = ctx;
     return is_off || is_among(read, name) || is_among(passed_over, name) ||
-           tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': \"%.64s\" is not supported, unless it is off", r->function, r->path, name);
+           tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': \"%.64s\" is not supported, unless it is off", r->function,
+                       r->path, name);
 }
 
 static bool is_there(const reading *r, const char *key)
@@ -57,7 +60,8 @@ static bool check_beginning(const reading *r)
     const char *how = tarn__document_text(r->document, key);
     return how &&
            (is_among(harmless, how) ||
-            tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': \"%s\": '%.64s' is not supported: it may change the weights below the adapters",
+            tarn__raise(TARN_ERROR_UNSUPPORTED,
+                        "%s: '%s': \"%s\": '%.64s' is not supported: it may change the weights below the adapters",
                         r->function, r->path, key, how));
 }
 
@@ -67,11 +71,13 @@ static bool check_texts(const reading *r)
     if (!type)
         return false;
     if (strcmp(type, "LORA") != 0)
-        return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': adapters of the \"peft_type\" '%.64s' are not supported; LORA is",
-                           r->function, r->path, type);
+        return tarn__raise(TARN_ERROR_UNSUPPORTED,
+                           "%s: '%s': adapters of the \"peft_type\" '%.64s' are not supported; LORA is", r->function,
+                           r->path, type);
     const char *bias = is_there(r, "bias") ? tarn__document_text(r->document, "bias") : "none";
     if (bias && strcmp(bias, "none") != 0)
-        return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': \"bias\": '%.64s' is not supported; none is", r->function, r->path, bias);
+        return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': \"bias\": '%.64s' is not supported; none is", r->function,
+                           r->path, bias);
     return bias && check_beginning(r);
 }
 
@@ -84,7 +90,8 @@ static bool read_numbers(const reading *r, tarn__adapter *s)
         (is_there(r, "use_rslora") && !tarn__document_bool(r->document, "use_rslora", &s->rslora)))
         return false;
     if (!isfinite(s->alpha) || !(s->dropout >= 0 && s->dropout < 1))
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': \"lora_alpha\" %g must be a number, and \"lora_dropout\" %g from 0 to below 1",
+        return tarn__raise(TARN_ERROR_FORMAT,
+                           "%s: '%s': \"lora_alpha\" %g must be a number, and \"lora_dropout\" %g from 0 to below 1",
                            r->function, r->path, s->alpha, s->dropout);
     s->scale = tarn__lora_scale(s);
     return true;
@@ -99,15 +106,17 @@ static bool choose_layers(const reading *r, tarn__lora_layers *list)
     if (kind == TARN__MEMBER_TEXT) {
         const char *text = tarn__document_text(r->document, key);
         if (text && strcmp(text, "all-linear") != 0)
-            return tarn__raise(TARN_ERROR_UNSUPPORTED,
-                               "%s: '%s': \"%s\" is the pattern '%.100s'; a list of names and \"all-linear\" are supported", r->function,
-                               r->path, key, text);
+            return tarn__raise(
+                TARN_ERROR_UNSUPPORTED,
+                "%s: '%s': \"%s\" is the pattern '%.100s'; a list of names and \"all-linear\" are supported",
+                r->function, r->path, key, text);
         for (int i = 0; text && i < list->count; i++)
             list->layer[i].is_chosen = true;
         return text != NULL;
     }
     if (kind != TARN__MEMBER_LIST)
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': \"%s\" must be a list of names of layers", r->function, r->path, key);
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': \"%s\" must be a list of names of layers", r->function,
+                           r->path, key);
     if (!tarn__document_count(r->document, key, MOST_NAMES, &count))
         return false;
     for (size_t i = 0; i < count; i++) {
@@ -116,18 +125,19 @@ static bool choose_layers(const reading *r, tarn__lora_layers *list)
             return false;
         chosen += tarn__lora_choose(list, name, strlen(name));
     }
-    return chosen || tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': \"%s\" names no linear layer of this model", r->function, r->path, key);
+    return chosen || tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': \"%s\" names no linear layer of this model", r->function,
+                                 r->path, key);
 }
 
-bool tarn__lora_read_config(const char *function, const tarn__document *document, const char *path, tarn__adapter *settings,
-                            tarn__lora_layers *list)
+bool tarn__lora_read_config(const char *function, const tarn__document *document, const char *path,
+                            tarn__adapter *settings, tarn__lora_layers *list)
 {
     reading r = {function, path, document};
     return check_texts(&r) && tarn__document_each_name(document, "", check_member, &r) && read_numbers(&r, settings) &&
            choose_layers(&r, list);
 }
 
-/* ---- writing --------------------------------------------------------------------------------------------------------------- */
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
 
 static const char *last_part(const char *path)
 {
@@ -172,8 +182,10 @@ bool tarn__lora_write_config(const tarn__lora_layers *list, const char *base_mod
     for (int i = list->count - 1; i >= 0; i--)
         first = list->layer[i].is_chosen ? list->layer[i].module : first;
     const tarn__adapter *s = first->adapter;
-    static const char *const nothing[] = {"auto_mapping", "revision", "modules_to_save", "layers_to_transform", "layers_pattern", NULL};
-    bool good = tarn__document_set_text(document, "peft_type", "LORA") && tarn__document_set_text(document, "task_type", "CAUSAL_LM") &&
+    static const char *const nothing[] = {"auto_mapping",        "revision",       "modules_to_save",
+                                          "layers_to_transform", "layers_pattern", NULL};
+    bool good = tarn__document_set_text(document, "peft_type", "LORA") &&
+                tarn__document_set_text(document, "task_type", "CAUSAL_LM") &&
                 (base_model ? tarn__document_set_text(document, "base_model_name_or_path", base_model)
                             : tarn__document_set_real(document, "base_model_name_or_path", NAN)) && /* null */
                 tarn__document_set_whole(document, "r", s->rank) &&
@@ -181,7 +193,8 @@ bool tarn__lora_write_config(const tarn__lora_layers *list, const char *base_mod
                 write_targets(list, document) && tarn__document_set_bool(document, "use_rslora", s->rslora) &&
                 tarn__document_set_bool(document, "use_dora", false) &&
                 tarn__document_set_bool(document, "fan_in_fan_out", list->form == TARN__LINEAR_IN_OUT) &&
-                tarn__document_set_text(document, "bias", "none") && tarn__document_set_bool(document, "init_lora_weights", true) &&
+                tarn__document_set_text(document, "bias", "none") &&
+                tarn__document_set_bool(document, "init_lora_weights", true) &&
                 tarn__document_set_bool(document, "inference_mode", true);
     for (const char *const *key = nothing; good && *key; key++)
         good = tarn__document_set_real(document, *key, NAN);

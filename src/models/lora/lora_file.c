@@ -1,4 +1,5 @@
-/* lora_file.c: folders of adapters, as PEFT keeps them: adapter_config.json says what they are, adapter_model.safetensors has their numbers. */
+/* lora_file.c: folders of adapters, as PEFT keeps them: adapter_config.json says what they are,
+ * adapter_model.safetensors has their numbers. */
 #include <stdio.h>
 #include <string.h>
 
@@ -6,8 +7,8 @@
 #include "base/error.h"
 #include "base/os/files.h"
 #include "formats/safetensors.h"
-#include "models/lora/lora.h"
 #include "models/hf/weights.h"
+#include "models/lora/lora.h"
 
 #define CONFIG "adapter_config.json"
 #define WEIGHTS "adapter_model.safetensors"
@@ -19,20 +20,23 @@ typedef struct matrix_name {
 
 static const char *name_of(const tarn__lora_layer *layer, int which, matrix_name *to)
 {
-    snprintf(to->text, sizeof(to->text), "base_model.model.%s.lora_%s.weight", layer->path, which == TARN__ADAPTER_A ? "A" : "B");
+    snprintf(to->text, sizeof(to->text), "base_model.model.%s.lora_%s.weight", layer->path,
+             which == TARN__ADAPTER_A ? "A" : "B");
     return to->text;
 }
 
-/* ---- saving ---------------------------------------------------------------------------------------------------------------- */
+/* ---- saving ------------------------------------------------------------------------------------------------------ */
 
 static bool save_weights(const tarn__lora_layers *list, const char *path)
 {
     matrix_name name;
     tarn_safetensors_writer *writer = tarn_safetensors_create(path);
-    bool good = writer && tarn_safetensors_add_metadata(writer, "format", "pt") && tarn_safetensors_add_checksums(writer);
+    bool good =
+        writer && tarn_safetensors_add_metadata(writer, "format", "pt") && tarn_safetensors_add_checksums(writer);
     for (int i = 0; i < list->count; i++)
         for (int k = 0; good && list->layer[i].is_chosen && k < 2; k++)
-            good = tarn_safetensors_add(writer, name_of(&list->layer[i], k, &name), tarn__adapter_weight(list->layer[i].module, k));
+            good = tarn_safetensors_add(writer, name_of(&list->layer[i], k, &name),
+                                        tarn__adapter_weight(list->layer[i].module, k));
     if (good)
         return tarn_safetensors_finish(writer);
     tarn_safetensors_cancel(writer);
@@ -52,17 +56,20 @@ static bool name_files(const char *function, const char *folder, adapter_files *
            tarn__model_path_in(function, folder, WEIGHTS ".new", &files->new_weights);
 }
 
-static bool write_new(const char *function, const tarn__lora_layers *list, const char *base_model, const adapter_files *files)
+static bool write_new(const char *function, const tarn__lora_layers *list, const char *base_model,
+                      const adapter_files *files)
 {
     if (!save_weights(list, files->new_weights.text))
         return tarn__raise_within(function);
     tarn__document *config = tarn__document_new(function);
-    bool good = config && tarn__lora_write_config(list, base_model, config) && tarn__document_save(config, files->new_config.text);
+    bool good = config && tarn__lora_write_config(list, base_model, config) &&
+                tarn__document_save(config, files->new_config.text);
     tarn__document_free(config);
     return good;
 }
 
-/* While the matrices change there is no adapter_config.json: nobody reads one adapter's matrices with the scale of another. */
+/* While the matrices change there is no adapter_config.json: nobody reads one adapter's matrices with the scale of
+ * another. */
 static bool save_folder(const char *function, const tarn__lora_layers *list, const char *folder, const char *base_model)
 {
     adapter_files files;
@@ -88,13 +95,14 @@ bool tarn_lora_save(const tarn_module *model, const char *folder, const char *ba
     for (int i = 0; good && i < list.count; i++)
         chosen += list.layer[i].is_chosen;
     if (good && chosen == 0)
-        good = tarn__raise(TARN_ERROR_ARGUMENT, "%s: the model has no adapters; tarn_model_write() saves all of it", function);
+        good = tarn__raise(TARN_ERROR_ARGUMENT, "%s: the model has no adapters; tarn_model_write() saves all of it",
+                           function);
     good = good && save_folder(function, &list, folder, base_model);
     tarn__lora_release(&list);
     return good;
 }
 
-/* ---- loading --------------------------------------------------------------------------------------------------------------- */
+/* ---- loading ----------------------------------------------------------------------------------------------------- */
 
 typedef struct loading {
     const char *function, *path;
@@ -109,19 +117,21 @@ static bool check_matrix(const loading *l, const tarn__lora_layer *layer, int wh
     matrix_name name;
     int index = tarn_safetensors_find(l->file, name_of(layer, which, &name));
     if (index < 0)
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has no '%s', which " CONFIG " asks for", l->function, l->path, name.text);
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has no '%s', which " CONFIG " asks for", l->function, l->path,
+                           name.text);
     if (!tarn_safetensors_info(l->file, index, entry))
         return tarn__raise_within(l->function);
     bool is_a = which == TARN__ADAPTER_A;
     int64_t rows = is_a ? l->settings.rank : tarn__linear_out(layer->module),
             columns = is_a ? tarn__linear_in(layer->module) : l->settings.rank;
     if (entry->shape.rank != 2 || entry->shape.size[0] != rows || entry->shape.size[1] != columns)
-        return tarn__raise(TARN_ERROR_SHAPE, "%s: '%s': '%s' is %s, but must be [%lld, %lld] in this model", l->function, l->path,
-                           name.text, tarn__shape_text(entry->shape.size, entry->shape.rank, &(tarn__text){{0}}), (long long)rows,
+        return tarn__raise(TARN_ERROR_SHAPE, "%s: '%s': '%s' is %s, but must be [%lld, %lld] in this model",
+                           l->function, l->path, name.text,
+                           tarn__shape_text(entry->shape.size, entry->shape.rank, &(tarn__text){{0}}), (long long)rows,
                            (long long)columns);
     return (entry->dtype != TARN_DTYPE_COUNT && tarn__is_float(entry->dtype)) ||
-           tarn__raise(TARN_ERROR_DTYPE, "%s: '%s': '%s' is %s; adapters are of a float dtype", l->function, l->path, name.text,
-                       entry->dtype_name);
+           tarn__raise(TARN_ERROR_DTYPE, "%s: '%s': '%s' is %s; adapters are of a float dtype", l->function, l->path,
+                       name.text, entry->dtype_name);
 }
 
 /* True when a name in the file is that of a chosen layer's matrix. */
@@ -147,8 +157,8 @@ static bool check_file(const loading *l)
         if (!check_matrix(l, layer, TARN__ADAPTER_A, &a) || !check_matrix(l, layer, TARN__ADAPTER_B, &b))
             return false;
         if (a.dtype != b.dtype)
-            return tarn__raise(TARN_ERROR_DTYPE, "%s: '%s': '%.200s' is %s and '%.200s' %s; both must be of one dtype", l->function,
-                               l->path, a.name, a.dtype_name, b.name, b.dtype_name);
+            return tarn__raise(TARN_ERROR_DTYPE, "%s: '%s': '%.200s' is %s and '%.200s' %s; both must be of one dtype",
+                               l->function, l->path, a.name, a.dtype_name, b.name, b.dtype_name);
         expected += 2;
     }
     for (int i = 0; tarn_safetensors_count(l->file) != expected && i < tarn_safetensors_count(l->file); i++)

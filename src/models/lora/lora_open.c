@@ -1,9 +1,10 @@
-/* lora_open.c: a folder that holds adapters alone, opened as the model that they were trained with, together with them. */
+/* lora_open.c: a folder that holds adapters alone, opened as the model that they were trained with, together with them.
+ */
 #include <string.h>
 
 #include "base/os/files.h"
-#include "models/lora/lora.h"
 #include "models/hf/weights.h"
+#include "models/lora/lora.h"
 
 static bool holds(const char *function, const char *folder, const char *name)
 {
@@ -21,20 +22,23 @@ bool tarn__lora_base_of(const char *function, const char *folder, tarn__model_pa
 {
     static const char *const key = "base_model_name_or_path";
     tarn__model_path path;
-    tarn__document *config =
-        tarn__model_path_in(function, folder, "adapter_config.json", &path) ? tarn__document_open(function, path.text) : NULL;
+    tarn__document *config = tarn__model_path_in(function, folder, "adapter_config.json", &path)
+                                 ? tarn__document_open(function, path.text)
+                                 : NULL;
     bool is_there = config && tarn__document_kind(config, key) == TARN__MEMBER_TEXT;
     const char *name = is_there ? tarn__document_text(config, key) : NULL;
     bool good = name && name[0] && strlen(name) < sizeof(base->text);
     if (good)
         memcpy(base->text, name, strlen(name) + 1);
     else if (config)
-        tarn__raise(
-            TARN_ERROR_FORMAT,
-            "%s: '%s' does not name the model that the adapters belong to; open that, and load them with tarn_lora_load() (--adapter)",
-            function, path.text);
+        tarn__raise(TARN_ERROR_FORMAT,
+                    "%s: '%s' does not name the model that the adapters belong to; open that, and load them with "
+                    "tarn_lora_load() (--adapter)",
+                    function, path.text);
     if (good && !tarn__path_exists(base->text))
-        good = tarn__raise(TARN_ERROR_IO, "%s: the adapters in '%s' belong to '%s', which is not there; open the model where it is, and load them with tarn_lora_load() (--adapter)",
+        good = tarn__raise(TARN_ERROR_IO,
+                           "%s: the adapters in '%s' belong to '%s', which is not there; open the model where it is, "
+                           "and load them with tarn_lora_load() (--adapter)",
                            function, folder, base->text);
     tarn__document_free(config);
     return good;
@@ -46,18 +50,22 @@ static bool read_blocks(const char *function, const char *folder, tarn_dtype *bl
     tarn__model_path path;
     if (*blocks || !holds(function, folder, "config.json"))
         return !tarn_failed();
-    tarn__document *config = tarn__model_path_in(function, folder, "config.json", &path) ? tarn__document_open(function, path.text) : NULL;
-    const char *name =
-        config && tarn__document_kind(config, "train.quantize") == TARN__MEMBER_TEXT ? tarn__document_text(config, "train.quantize") : "";
+    tarn__document *config =
+        tarn__model_path_in(function, folder, "config.json", &path) ? tarn__document_open(function, path.text) : NULL;
+    const char *name = config && tarn__document_kind(config, "train.quantize") == TARN__MEMBER_TEXT
+                           ? tarn__document_text(config, "train.quantize")
+                           : "";
     *blocks = tarn__blocks_named(name);
     bool known = !name[0] || *blocks ||
-                 tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': the weights were quantized to '%.32s', which are no blocks that tarn knows",
+                 tarn__raise(TARN_ERROR_FORMAT,
+                             "%s: '%s': the weights were quantized to '%.32s', which are no blocks that tarn knows",
                              function, path.text, name);
     tarn__document_free(config);
     return config && known;
 }
 
-tarn_module *tarn__lora_open_folder(const char *function, const char *folder, tarn_device device, const tarn_model_open_options *options)
+tarn_module *tarn__lora_open_folder(const char *function, const char *folder, tarn_device device,
+                                    const tarn_model_open_options *options)
 {
     tarn_model_open_options chosen = *options;
     tarn__model_path base;

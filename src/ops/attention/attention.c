@@ -1,6 +1,7 @@
-/* attention.c: attention in one kernel, forward and backward. Of the weights only the logarithm of each row's sum is kept, from which backward makes them
- * again. Strides carry the layout: heads of a packed tensor are views into it, and so are their gradients. Rows that begin at starts have kernels of their
- * own; a device without these gets attention made of other operations. */
+/* attention.c: attention in one kernel, forward and backward. Of the weights only the logarithm of each row's sum is
+ * kept, from which backward makes them again. Strides carry the layout: heads of a packed tensor are views into it, and
+ * so are their gradients. Rows that begin at starts have kernels of their own; a device without these gets attention
+ * made of other operations. */
 #include "ops/attention.h"
 
 #include <math.h>
@@ -13,19 +14,22 @@ static const char *const roles[] = {"q", "k", "v"};
 /* In memory [B, T, heads, D]: what comes after attention merges the heads. */
 static const int by_rows[] = {0, 2, 1, 3};
 
-/* ---- checks ---------------------------------------------------------------------------------------------------------------- */
+/* ---- checks ------------------------------------------------------------------------------------------------------ */
 
 static bool check_operands(const tarn_tensor *q, const tarn_tensor *k, const tarn_tensor *v)
 {
     const tarn__view *a = &q->view, *b = &k->view;
-    bool fits = a->rank == 4 && b->rank == 4 && tarn__same_shape(b, &v->view) && a->shape[0] == b->shape[0] && a->shape[3] == b->shape[3];
+    bool fits = a->rank == 4 && b->rank == 4 && tarn__same_shape(b, &v->view) && a->shape[0] == b->shape[0] &&
+                a->shape[3] == b->shape[3];
     if (!fits)
-        return tarn__raise(TARN_ERROR_SHAPE, "attention: q %s, k %s and v %s do not fit: q is [B, H, T, D], k and v are [B, KV, S, D]",
+        return tarn__raise(TARN_ERROR_SHAPE,
+                           "attention: q %s, k %s and v %s do not fit: q is [B, H, T, D], k and v are [B, KV, S, D]",
                            TARN__SHAPE_TEXT(q), TARN__SHAPE_TEXT(k), TARN__SHAPE_TEXT(v));
     if (b->shape[1] < 1 || a->shape[1] < 1 || a->shape[1] % b->shape[1] != 0)
-        return tarn__raise(TARN_ERROR_SHAPE, "attention: q %s has %lld heads, which is no multiple of the %lld of k %s", TARN__SHAPE_TEXT(q),
-                           (long long)a->shape[1], (long long)b->shape[1], TARN__SHAPE_TEXT(k));
-    return a->shape[3] > 0 || tarn__raise(TARN_ERROR_SHAPE, "attention: q %s has no elements along its last axis", TARN__SHAPE_TEXT(q));
+        return tarn__raise(TARN_ERROR_SHAPE, "attention: q %s has %lld heads, which is no multiple of the %lld of k %s",
+                           TARN__SHAPE_TEXT(q), (long long)a->shape[1], (long long)b->shape[1], TARN__SHAPE_TEXT(k));
+    return a->shape[3] > 0 ||
+           tarn__raise(TARN_ERROR_SHAPE, "attention: q %s has no elements along its last axis", TARN__SHAPE_TEXT(q));
 }
 
 static bool check_starts(const char *function, const tarn_tensor *starts, int64_t batches, int64_t rows)
@@ -36,8 +40,9 @@ static bool check_starts(const char *function, const tarn_tensor *starts, int64_
         return false;
     const tarn__view *view = &starts->view;
     return (view->rank == 2 && view->shape[0] == batches && view->shape[1] == rows) ||
-           tarn__raise(TARN_ERROR_SHAPE, "%s: starts %s do not fit: there is one for each row of each batch, [%lld, %lld]", function, TARN__SHAPE_TEXT(starts),
-                       (long long)batches, (long long)rows);
+           tarn__raise(TARN_ERROR_SHAPE,
+                       "%s: starts %s do not fit: there is one for each row of each batch, [%lld, %lld]", function,
+                       TARN__SHAPE_TEXT(starts), (long long)batches, (long long)rows);
 }
 
 /* The options against x, whose first axis is B; there are so many rows. */
@@ -53,12 +58,15 @@ static bool check_options(const char *function, const tarn_tensor *x, int64_t ro
     if (!tarn__check_dtype(function, lengths, TARN__INDEXES, "lengths"))
         return false;
     const tarn__view *view = &lengths->view;
-    bool fits = !lengths->is_constant && (view->rank == 0 || (view->rank == 1 && (view->shape[0] == 1 || view->shape[0] == x->view.shape[0])));
-    return fits || tarn__raise(TARN_ERROR_SHAPE, "%s: lengths %s do not fit: there is one number, or one for each of the %lld batches", function,
-                               TARN__SHAPE_TEXT(lengths), (long long)x->view.shape[0]);
+    bool fits = !lengths->is_constant &&
+                (view->rank == 0 || (view->rank == 1 && (view->shape[0] == 1 || view->shape[0] == x->view.shape[0])));
+    return fits || tarn__raise(TARN_ERROR_SHAPE,
+                               "%s: lengths %s do not fit: there is one number, or one for each of the %lld batches",
+                               function, TARN__SHAPE_TEXT(lengths), (long long)x->view.shape[0]);
 }
 
-/* Options as kernels take them. Dropout's counters, of four numbers each, are reserved for whole rows of S keys: one for each 8 of them, rounded up. */
+/* Options as kernels take them. Dropout's counters, of four numbers each, are reserved for whole rows of S keys: one
+ * for each 8 of them, rounded up. */
 static tarn__attention tail_of(const tarn_attention_options *o, const tarn_tensor *q, const tarn_tensor *k)
 {
     const int64_t *a = q->view.shape;
@@ -83,11 +91,11 @@ static bool place_logarithms(const char *function, const tarn_tensor *q, bool wa
 {
     const int64_t *size = q->view.shape;
     *to = NULL;
-    return !wanted ||
-           (*to = tarn__tensor_new(function, TARN_SHAPE(size[0], size[1], size[2]), tarn__wide_dtype(q->view.dtype), tarn__device(q))) != NULL;
+    return !wanted || (*to = tarn__tensor_new(function, TARN_SHAPE(size[0], size[1], size[2]),
+                                              tarn__wide_dtype(q->view.dtype), tarn__device(q))) != NULL;
 }
 
-/* ---- kernels ----------------------------------------------------------------------------------------------------------------- */
+/* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
 static bool needs_steps(const tarn_tensor *q, const tarn_attention_options *o)
 {
@@ -95,12 +103,14 @@ static bool needs_steps(const tarn_tensor *q, const tarn_attention_options *o)
 }
 
 /* From q, k and v to y and the logarithms. */
-static bool attend(const char *function, const tarn__attention *tail, tarn_tensor *const *part, const tarn_attention_options *o, tarn_tensor *y,
-                   tarn_tensor *log_sums)
+static bool attend(const char *function, const tarn__attention *tail, tarn_tensor *const *part,
+                   const tarn_attention_options *o, tarn_tensor *y, tarn_tensor *log_sums)
 {
-    return o->starts ? tarn__kernel_call(TARN__K_attention_starts, function, *tail, TARN__IN(part[0], part[1], part[2], o->lengths, o->starts),
-                                         TARN__OUT(y, log_sums))
-                     : tarn__kernel_call(TARN__K_attention, function, *tail, TARN__IN(part[0], part[1], part[2], o->lengths), TARN__OUT(y, log_sums));
+    return o->starts
+               ? tarn__kernel_call(TARN__K_attention_starts, function, *tail,
+                                   TARN__IN(part[0], part[1], part[2], o->lengths, o->starts), TARN__OUT(y, log_sums))
+               : tarn__kernel_call(TARN__K_attention, function, *tail, TARN__IN(part[0], part[1], part[2], o->lengths),
+                                   TARN__OUT(y, log_sums));
 }
 
 /* What a gradient is made from. */
@@ -108,16 +118,19 @@ typedef struct traces {
     tarn_tensor *lengths, *starts, *y, *log_sums, *g;
 } traces;
 
-static bool attend_back(const char *function, const tarn__attention *tail, tarn_tensor *const *part, const traces *t, tarn_tensor *const *to)
+static bool attend_back(const char *function, const tarn__attention *tail, tarn_tensor *const *part, const traces *t,
+                        tarn_tensor *const *to)
 {
-    return t->starts ? tarn__kernel_call(TARN__K_attention_starts_grad, function, *tail,
-                                         TARN__IN(part[0], part[1], part[2], t->lengths, t->y, t->log_sums, t->g, t->starts),
-                                         TARN__OUT(to[0], to[1], to[2]))
-                     : tarn__kernel_call(TARN__K_attention_grad, function, *tail,
-                                         TARN__IN(part[0], part[1], part[2], t->lengths, t->y, t->log_sums, t->g), TARN__OUT(to[0], to[1], to[2]));
+    return t->starts
+               ? tarn__kernel_call(TARN__K_attention_starts_grad, function, *tail,
+                                   TARN__IN(part[0], part[1], part[2], t->lengths, t->y, t->log_sums, t->g, t->starts),
+                                   TARN__OUT(to[0], to[1], to[2]))
+               : tarn__kernel_call(TARN__K_attention_grad, function, *tail,
+                                   TARN__IN(part[0], part[1], part[2], t->lengths, t->y, t->log_sums, t->g),
+                                   TARN__OUT(to[0], to[1], to[2]));
 }
 
-/* ---- queries, keys and values apart ---------------------------------------------------------------------------------------- */
+/* ---- queries, keys and values apart ------------------------------------------------------------------------------ */
 
 enum { Q, K, V, LENGTHS, STARTS, RESULT, LOGARITHMS };
 
@@ -126,10 +139,12 @@ static bool attention_backward(const tarn__backward *b)
     tarn_tensor *const *s = b->saved, *to[3] = {0};
     for (int i = 0; i < 3; i++) {
         const tarn__meta *meta = tarn__input_meta(b, i);
-        if (tarn__wants(b, i) && !(to[i] = tarn__tensor_new_ordered(b->function, meta->shape, tarn__grad_dtype(b, i), meta->device, by_rows)))
+        if (tarn__wants(b, i) && !(to[i] = tarn__tensor_new_ordered(b->function, meta->shape, tarn__grad_dtype(b, i),
+                                                                    meta->device, by_rows)))
             return false;
     }
-    if (!attend_back(b->function, b->params, s, &(traces){s[LENGTHS], s[STARTS], s[RESULT], s[LOGARITHMS], b->grads[0]}, to))
+    if (!attend_back(b->function, b->params, s, &(traces){s[LENGTHS], s[STARTS], s[RESULT], s[LOGARITHMS], b->grads[0]},
+                     to))
         return false;
     for (int i = 0; i < 3; i++)
         if (to[i] && !tarn__put(b, i, to[i]))
@@ -137,7 +152,8 @@ static bool attention_backward(const tarn__backward *b)
     return true;
 }
 
-tarn_tensor *tarn_attention_sized(tarn_tensor *q, tarn_tensor *k, tarn_tensor *v, const tarn_attention_options *options, size_t options_size)
+tarn_tensor *tarn_attention_sized(tarn_tensor *q, tarn_tensor *k, tarn_tensor *v, const tarn_attention_options *options,
+                                  size_t options_size)
 {
     tarn_attention_options o = options_of(options, options_size);
     tarn_tensor *in[] = {q, k, v, o.lengths, o.starts}, *log_sums;
@@ -149,7 +165,8 @@ tarn_tensor *tarn_attention_sized(tarn_tensor *q, tarn_tensor *k, tarn_tensor *v
         return NULL;
     if (needs_steps(in[Q], &o))
         return tarn__attention_composed(in[Q], in[K], in[V], &o);
-    tarn_tensor *y = tarn__tensor_new_ordered("attention", tarn__shape_of(in[Q]), in[Q]->view.dtype, tarn__device(in[Q]), by_rows);
+    tarn_tensor *y =
+        tarn__tensor_new_ordered("attention", tarn__shape_of(in[Q]), in[Q]->view.dtype, tarn__device(in[Q]), by_rows);
     if (!y || !place_logarithms("attention", in[Q], tarn__recording_needed(in, 3), &log_sums))
         return NULL;
     tarn__attention tail = tail_of(&o, in[Q], in[K]);
@@ -160,33 +177,39 @@ tarn_tensor *tarn_attention_sized(tarn_tensor *q, tarn_tensor *k, tarn_tensor *v
     return good ? y : NULL;
 }
 
-/* ---- as a cache stores them ------------------------------------------------------------------------------------------------ */
+/* ---- as a cache stores them -------------------------------------------------------------------------------------- */
 
 bool tarn__attends_stored(tarn_tensor *q, const tarn_tensor *k)
 {
     tarn_device device = tarn__device(q);
-    return tarn__has_kernel(device, TARN__K_attention_stored, q->view.dtype) && tarn__has_kernel(device, TARN__K_attention_stored, k->view.dtype);
+    return tarn__has_kernel(device, TARN__K_attention_stored, q->view.dtype) &&
+           tarn__has_kernel(device, TARN__K_attention_stored, k->view.dtype);
 }
 
-tarn_tensor *tarn__attention_stored(tarn_tensor *q, tarn_tensor *k, tarn_tensor *v, tarn_tensor *k_scale, tarn_tensor *v_scale,
-                                    const tarn_attention_options *options)
+tarn_tensor *tarn__attention_stored(tarn_tensor *q, tarn_tensor *k, tarn_tensor *v, tarn_tensor *k_scale,
+                                    tarn_tensor *v_scale, const tarn_attention_options *options)
 {
     if (!check_operands(q, k, v) || !check_options("attention", q, q->view.shape[2], options))
         return NULL;
     if (options->starts) {
-        tarn__raise(TARN_ERROR_UNSUPPORTED, "attention: starts have no place where keys are attended to as a cache stores them");
+        tarn__raise(TARN_ERROR_UNSUPPORTED,
+                    "attention: starts have no place where keys are attended to as a cache stores them");
         return NULL;
     }
     tarn_tensor *y = tarn__tensor_new_ordered("attention", tarn__shape_of(q), q->view.dtype, tarn__device(q), by_rows);
     tarn__attention tail = tail_of(options, q, k);
-    bool good = y && tarn__kernel_call(TARN__K_attention_stored, "attention", tail, TARN__IN(q, k, v, options->lengths, k_scale, v_scale), TARN__OUT(y));
+    bool good = y && tarn__kernel_call(TARN__K_attention_stored, "attention", tail,
+                                       TARN__IN(q, k, v, options->lengths, k_scale, v_scale), TARN__OUT(y));
     return good ? y : NULL;
 }
 
 static tarn_attention_options named_options(const tarn__invocation *v, tarn_tensor *lengths, tarn_tensor *starts)
 {
-    return (tarn_attention_options){.causal = tarn__attribute_int(v, "causal", 0) != 0, .scale = tarn__attribute_real(v, "scale", 0),
-                                    .dropout = tarn__attribute_real(v, "dropout", 0), .lengths = lengths, .starts = starts};
+    return (tarn_attention_options){.causal = tarn__attribute_int(v, "causal", 0) != 0,
+                                    .scale = tarn__attribute_real(v, "scale", 0),
+                                    .dropout = tarn__attribute_real(v, "dropout", 0),
+                                    .lengths = lengths,
+                                    .starts = starts};
 }
 
 bool tarn__apply_attention(const tarn__invocation *v, tarn_tensor **out)
@@ -195,7 +218,7 @@ bool tarn__apply_attention(const tarn__invocation *v, tarn_tensor **out)
     return (out[0] = tarn_attention(v->in[0], v->in[1], v->in[2], &o)) != NULL;
 }
 
-/* ---- side by side ---------------------------------------------------------------------------------------------------------- */
+/* ---- side by side ------------------------------------------------------------------------------------------------ */
 
 typedef struct packed_record {
     tarn__attention tail;
@@ -234,7 +257,8 @@ static bool packed_backward(const tarn__backward *b)
     tarn_tensor *whole = tarn__tensor_new(b->function, tarn__shape_of(qkv), tarn__grad_dtype(b, 0), tarn__device(qkv));
     tarn_tensor *y = heads_of(b->saved[3], 0, r->heads, r->depth), *g = heads_of(b->grads[0], 0, r->heads, r->depth);
     return whole && y && g && unpack(qkv, r, part) && unpack(whole, r, to) &&
-           attend_back(b->function, &r->tail, part, &(traces){b->saved[1], b->saved[2], y, b->saved[4], g}, to) && tarn__put(b, 0, whole);
+           attend_back(b->function, &r->tail, part, &(traces){b->saved[1], b->saved[2], y, b->saved[4], g}, to) &&
+           tarn__put(b, 0, whole);
 }
 
 /* The same in steps, whose gradients find their way through views that are recorded. */
@@ -245,7 +269,8 @@ static tarn_tensor *packed_composed(tarn_tensor *qkv, const packed_record *r, co
     if (!tarn_split(qkv, 2, (const int64_t[]){heads[Q] * r->depth, heads[K] * r->depth, heads[V] * r->depth}, 3, part))
         return NULL;
     for (int i = 0; i < 3; i++)
-        if (!(part[i] = tarn_permute(tarn_reshape(part[i], TARN_SHAPE(B, T, heads[i], r->depth)), TARN_AXES(0, 2, 1, 3))))
+        if (!(part[i] =
+                  tarn_permute(tarn_reshape(part[i], TARN_SHAPE(B, T, heads[i], r->depth)), TARN_AXES(0, 2, 1, 3))))
             return NULL;
     tarn_tensor *y = tarn__attention_composed(part[Q], part[K], part[V], o);
     return tarn_reshape(tarn_permute(y, TARN_AXES(0, 2, 1, 3)), TARN_SHAPE(B, T, r->heads * r->depth));
@@ -253,17 +278,21 @@ static tarn_tensor *packed_composed(tarn_tensor *qkv, const packed_record *r, co
 
 static bool check_packed(tarn_tensor *qkv, int64_t heads, int64_t kv_heads)
 {
-    if (!tarn__check("attention_packed", qkv, "qkv") || !tarn__check_dtype("attention_packed", qkv, TARN__FLOATS, "qkv"))
+    if (!tarn__check("attention_packed", qkv, "qkv") ||
+        !tarn__check_dtype("attention_packed", qkv, TARN__FLOATS, "qkv"))
         return false;
     if (heads < 1 || kv_heads < 1 || heads % kv_heads != 0)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "attention_packed: %lld heads are no multiple of %lld kv_heads", (long long)heads, (long long)kv_heads);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "attention_packed: %lld heads are no multiple of %lld kv_heads",
+                           (long long)heads, (long long)kv_heads);
     const tarn__view *view = &qkv->view;
-    bool fits = view->rank == 3 && view->shape[2] > 0 && heads <= view->shape[2] && view->shape[2] % (heads + 2 * kv_heads) == 0;
-    return fits || tarn__raise(TARN_ERROR_SHAPE, "attention_packed: qkv %s is not [B, T, (%lld + 2 * %lld) * D]", TARN__SHAPE_TEXT(qkv), (long long)heads,
-                               (long long)kv_heads);
+    bool fits = view->rank == 3 && view->shape[2] > 0 && heads <= view->shape[2] &&
+                view->shape[2] % (heads + 2 * kv_heads) == 0;
+    return fits || tarn__raise(TARN_ERROR_SHAPE, "attention_packed: qkv %s is not [B, T, (%lld + 2 * %lld) * D]",
+                               TARN__SHAPE_TEXT(qkv), (long long)heads, (long long)kv_heads);
 }
 
-tarn_tensor *tarn_attention_packed_sized(tarn_tensor *qkv, int64_t heads, int64_t kv_heads, const tarn_attention_options *options, size_t options_size)
+tarn_tensor *tarn_attention_packed_sized(tarn_tensor *qkv, int64_t heads, int64_t kv_heads,
+                                         const tarn_attention_options *options, size_t options_size)
 {
     tarn_attention_options o = options_of(options, options_size);
     packed_record r = {.heads = heads, .kv_heads = kv_heads == 0 ? heads : kv_heads};
@@ -277,14 +306,17 @@ tarn_tensor *tarn_attention_packed_sized(tarn_tensor *qkv, int64_t heads, int64_
     r.depth = size[2] / (r.heads + 2 * r.kv_heads);
     if (needs_steps(qkv, &o))
         return packed_composed(qkv, &r, &o);
-    tarn_tensor *y = tarn__tensor_new("attention_packed", TARN_SHAPE(size[0], size[1], r.heads * r.depth), qkv->view.dtype, tarn__device(qkv));
+    tarn_tensor *y = tarn__tensor_new("attention_packed", TARN_SHAPE(size[0], size[1], r.heads * r.depth),
+                                      qkv->view.dtype, tarn__device(qkv));
     tarn_tensor *to = heads_of(y, 0, r.heads, r.depth);
-    if (!to || !unpack(qkv, &r, part) || !place_logarithms("attention_packed", part[Q], tarn__recording_needed(&qkv, 1), &log_sums))
+    if (!to || !unpack(qkv, &r, part) ||
+        !place_logarithms("attention_packed", part[Q], tarn__recording_needed(&qkv, 1), &log_sums))
         return NULL;
     r.tail = tail_of(&o, part[Q], part[K]);
     if (!attend("attention_packed", &r.tail, part, &o, to, log_sums))
         return NULL;
-    return tarn__finish("attention_packed", packed_backward, r, TARN__INPUTS(qkv), TARN__OUTPUTS(y), TARN__SAVED(qkv, o.lengths, o.starts, y, log_sums))
+    return tarn__finish("attention_packed", packed_backward, r, TARN__INPUTS(qkv), TARN__OUTPUTS(y),
+                        TARN__SAVED(qkv, o.lengths, o.starts, y, log_sums))
                ? y
                : NULL;
 }
@@ -292,5 +324,6 @@ tarn_tensor *tarn_attention_packed_sized(tarn_tensor *qkv, int64_t heads, int64_
 bool tarn__apply_attention_packed(const tarn__invocation *v, tarn_tensor **out)
 {
     tarn_attention_options o = named_options(v, v->in[1], v->in[2]);
-    return (out[0] = tarn_attention_packed(v->in[0], tarn__attribute_int(v, "heads", 1), tarn__attribute_int(v, "kv_heads", 0), &o)) != NULL;
+    return (out[0] = tarn_attention_packed(v->in[0], tarn__attribute_int(v, "heads", 1),
+                                           tarn__attribute_int(v, "kv_heads", 0), &o)) != NULL;
 }

@@ -1,7 +1,8 @@
 /* decode.c: products, attention and the token of a decoding step.
  *
- * The forms made of other operations say what the kernels compute; but for what these do not round in between, results are the same. A kernel takes few rows of x and
- * weights of one dtype whose rows lie aligned; where a group of weights has several dtypes, each gets a call of its own. */
+ * The forms made of other operations say what the kernels compute; but for what these do not round in between, results
+ * are the same. A kernel takes few rows of x and weights of one dtype whose rows lie aligned; where a group of weights
+ * has several dtypes, each gets a call of its own. */
 #include "ops/internal.h"
 
 #include <math.h>
@@ -10,13 +11,15 @@
 #include "ops/matmul.h"
 #include "ops/rope.h"
 
-#define LONGEST_ROW 8192         /* elements of x that a kernel holds as f32: in 99 KiB of shared memory, the least of the devices that have it */
-#define LONGEST_BYTE_ROW 16384   /* and as bytes, for weights of blocks */
-#define MOST_HEADS 4096          /* of all sequences */
+#define LONGEST_ROW \
+    8192 /* elements of x that a kernel holds as f32: in 99 KiB of shared memory, the least of the devices that have \
+            it */
+#define LONGEST_BYTE_ROW 16384 /* and as bytes, for weights of blocks */
+#define MOST_HEADS 4096        /* of all sequences */
 #define WIDEST_HEAD 256
 #define PACK 16 /* bytes */
 
-/* ---- what kernels take ----------------------------------------------------------------------------------------------------- */
+/* ---- what kernels take ------------------------------------------------------------------------------------------- */
 
 /* Elements lie beside each other along the last axis, and every row begins at 16 bytes' alignment. */
 static bool has_packs(const tarn_tensor *x)
@@ -25,7 +28,8 @@ static bool has_packs(const tarn_tensor *x)
     int last = view->rank - 1;
     bool good = view->stride[last] == 1 && (uintptr_t)tarn__view_at(view) % PACK == 0;
     for (int i = 0; good && i < last; i++)
-        good = view->shape[i] == 1 || tarn__bytes_of(view->dtype, view->stride[i] < 0 ? -view->stride[i] : view->stride[i]) % PACK == 0;
+        good = view->shape[i] == 1 ||
+               tarn__bytes_of(view->dtype, view->stride[i] < 0 ? -view->stride[i] : view->stride[i]) % PACK == 0;
     return good;
 }
 
@@ -36,7 +40,8 @@ static bool takes_x(tarn__kernel kernel, const tarn_tensor *x, const tarn_tensor
         return false;
     int64_t in = view->shape[view->rank - 1];
     bool is_few = in > 0 && in % 8 == 0 && tarn__view_count(view) <= TARN__STEP_ROWS * in;
-    return is_few && (!norm || (norm->view.dtype == view->dtype && norm->view.rank == 1 && norm->view.shape[0] == in && has_packs(norm)));
+    return is_few && (!norm || (norm->view.dtype == view->dtype && norm->view.rank == 1 && norm->view.shape[0] == in &&
+                                has_packs(norm)));
 }
 
 static bool takes_weight(tarn__kernel kernel, const tarn_tensor *x, const tarn_tensor *weight)
@@ -44,14 +49,18 @@ static bool takes_weight(tarn__kernel kernel, const tarn_tensor *x, const tarn_t
     const tarn__view *view = &weight->view;
     int64_t in = x->view.shape[x->view.rank - 1];
     bool is_blocks = tarn__is_blocks(view->dtype);
-    return (view->dtype == x->view.dtype || tarn__is_narrow(x, weight)) && !weight->is_constant && view->rank == 2 && view->shape[1] == in && tarn__has_kernel(tarn__device(x), kernel, view->dtype) &&
-           tarn__same_device(tarn__device(x), tarn__device(weight)) && in <= (is_blocks ? LONGEST_BYTE_ROW : LONGEST_ROW) && (is_blocks || has_packs(weight));
+    return (view->dtype == x->view.dtype || tarn__is_narrow(x, weight)) && !weight->is_constant && view->rank == 2 &&
+           view->shape[1] == in && tarn__has_kernel(tarn__device(x), kernel, view->dtype) &&
+           tarn__same_device(tarn__device(x), tarn__device(weight)) &&
+           in <= (is_blocks ? LONGEST_BYTE_ROW : LONGEST_ROW) && (is_blocks || has_packs(weight));
 }
 
 static bool takes_bias(const tarn_tensor *x, const tarn_tensor *weight, const tarn_tensor *bias)
 {
-    return !bias || ((bias->view.dtype == x->view.dtype || tarn__is_narrow(x, weight)) && !bias->is_constant && bias->view.rank == 1 && bias->view.shape[0] == weight->view.shape[0] && tarn__is_float(bias->view.dtype) &&
-                     bias->view.dtype != TARN_F64 && tarn__same_device(tarn__device(weight), tarn__device(bias)));
+    return !bias ||
+           ((bias->view.dtype == x->view.dtype || tarn__is_narrow(x, weight)) && !bias->is_constant &&
+            bias->view.rank == 1 && bias->view.shape[0] == weight->view.shape[0] && tarn__is_float(bias->view.dtype) &&
+            bias->view.dtype != TARN_F64 && tarn__same_device(tarn__device(weight), tarn__device(bias)));
 }
 
 /* x as (rows, in) that a kernel reads in packs; NULL, which is no error: it cannot. */
@@ -69,27 +78,28 @@ static tarn_tensor *result_for(const char *function, const tarn_tensor *x, const
     return tarn__tensor_new(function, shape, x->view.dtype, tarn__device(x));
 }
 
-/* ---- norm and products ----------------------------------------------------------------------------------------------------- */
+/* ---- norm and products ------------------------------------------------------------------------------------------- */
 
 static tarn_tensor *normed(tarn_tensor *x, const tarn__step_norm *norm)
 {
     return norm->weight ? tarn_rmsnorm(x, norm->weight, norm->epsilon) : x;
 }
 
-static bool takes_all(tarn__kernel kernel, tarn_tensor *x, const tarn__step_norm *norm, tarn_tensor *const *weights, tarn_tensor *const *biases, int count)
+static bool takes_all(tarn__kernel kernel, tarn_tensor *x, const tarn__step_norm *norm, tarn_tensor *const *weights,
+                      tarn_tensor *const *biases, int count)
 {
     if (!x || tarn__recording_needed((tarn_tensor *[]){x, norm->weight}, 2) || !takes_x(kernel, x, norm->weight))
         return false;
     bool good = true;
     for (int i = 0; good && i < count; i++)
-        good = weights[i] && !tarn__recording_needed((tarn_tensor *[]){weights[i], biases ? biases[i] : NULL}, 2) && takes_weight(kernel, x, weights[i]) &&
-               takes_bias(x, weights[i], biases ? biases[i] : NULL);
+        good = weights[i] && !tarn__recording_needed((tarn_tensor *[]){weights[i], biases ? biases[i] : NULL}, 2) &&
+               takes_weight(kernel, x, weights[i]) && takes_bias(x, weights[i], biases ? biases[i] : NULL);
     return good;
 }
 
 /* Weights of one dtype, `count` of them, in one call. */
-static bool call_norm_linear(tarn_tensor *rows, tarn_tensor *x, const tarn__step_norm *norm, tarn_tensor *const *weights, tarn_tensor *const *biases, int count,
-                             tarn_tensor **y)
+static bool call_norm_linear(tarn_tensor *rows, tarn_tensor *x, const tarn__step_norm *norm,
+                             tarn_tensor *const *weights, tarn_tensor *const *biases, int count, tarn_tensor **y)
 {
     tarn_tensor *w[3] = {0}, *b[3] = {0}, *to[3] = {0};
     tarn__norm tail = {.epsilon = norm->epsilon};
@@ -98,13 +108,16 @@ static bool call_norm_linear(tarn_tensor *rows, tarn_tensor *x, const tarn__step
         if (!(y[i] = result_for("norm_linear", x, weights[i])) || !(to[i] = tarn__rows_of("norm_linear", y[i])))
             return false;
     }
-    return tarn__kernel_call(TARN__K_norm_linear, "norm_linear", tail, TARN__IN(rows, norm->weight, w[0], w[1], w[2], b[0], b[1], b[2]),
+    return tarn__kernel_call(TARN__K_norm_linear, "norm_linear", tail,
+                             TARN__IN(rows, norm->weight, w[0], w[1], w[2], b[0], b[1], b[2]),
                              TARN__OUT(to[0], to[1], to[2]));
 }
 
-bool tarn__norm_linear(tarn_tensor *x, const tarn__step_norm *norm, tarn_tensor *const *weights, tarn_tensor *const *biases, int count, tarn_tensor **y)
+bool tarn__norm_linear(tarn_tensor *x, const tarn__step_norm *norm, tarn_tensor *const *weights,
+                       tarn_tensor *const *biases, int count, tarn_tensor **y)
 {
-    tarn_tensor *rows = takes_all(TARN__K_norm_linear, x, norm, weights, biases, count) ? packed_rows("norm_linear", x) : NULL;
+    tarn_tensor *rows =
+        takes_all(TARN__K_norm_linear, x, norm, weights, biases, count) ? packed_rows("norm_linear", x) : NULL;
     bool good = !tarn_failed();
     if (!rows) {
         tarn_tensor *h = normed(x, norm);
@@ -123,23 +136,29 @@ bool tarn__norm_linear(tarn_tensor *x, const tarn__step_norm *norm, tarn_tensor 
 tarn_tensor *tarn__norm_gated(tarn_tensor *x, const tarn__step_norm *norm, tarn_tensor *gate, tarn_tensor *up)
 {
     tarn_tensor *weights[] = {gate, up};
-    bool is_taken = takes_all(TARN__K_norm_gated, x, norm, weights, NULL, 2) && tarn__same_shape(&gate->view, &up->view) && gate->view.dtype == up->view.dtype;
+    bool is_taken = takes_all(TARN__K_norm_gated, x, norm, weights, NULL, 2) &&
+                    tarn__same_shape(&gate->view, &up->view) && gate->view.dtype == up->view.dtype;
     tarn_tensor *rows = is_taken ? packed_rows("norm_gated", x) : NULL;
     if (!rows) {
-        tarn_tensor *h = normed(x, norm), *opened = h ? tarn_linear_apply(h, gate, NULL) : NULL, *y = opened ? tarn_linear_apply(h, up, NULL) : NULL;
+        tarn_tensor *h = normed(x, norm), *opened = h ? tarn_linear_apply(h, gate, NULL) : NULL,
+                    *y = opened ? tarn_linear_apply(h, up, NULL) : NULL;
         return y ? tarn_mul(tarn_silu(opened), y) : NULL;
     }
     tarn__norm tail = {.epsilon = norm->epsilon};
     tarn_tensor *y = result_for("norm_gated", x, gate), *to = y ? tarn__rows_of("norm_gated", y) : NULL;
-    return to && tarn__kernel_call(TARN__K_norm_gated, "norm_gated", tail, TARN__IN(rows, norm->weight, gate, up), TARN__OUT(to)) ? y : NULL;
+    return to && tarn__kernel_call(TARN__K_norm_gated, "norm_gated", tail, TARN__IN(rows, norm->weight, gate, up),
+                                   TARN__OUT(to))
+               ? y
+               : NULL;
 }
 
 tarn_tensor *tarn__linear_sum(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias, tarn_tensor *sum)
 {
     const tarn__step_norm none = {0};
     tarn_tensor *rows = NULL, *from = NULL;
-    if (sum && !sum->is_constant && takes_all(TARN__K_linear_sum, x, &none, &weight, &bias, 1) && !tarn__recording_needed(&sum, 1) &&
-        sum->view.dtype == x->view.dtype && tarn__same_device(tarn__device(x), tarn__device(sum)) && sum->view.rank == x->view.rank &&
+    if (sum && !sum->is_constant && takes_all(TARN__K_linear_sum, x, &none, &weight, &bias, 1) &&
+        !tarn__recording_needed(&sum, 1) && sum->view.dtype == x->view.dtype &&
+        tarn__same_device(tarn__device(x), tarn__device(sum)) && sum->view.rank == x->view.rank &&
         tarn__view_count(&sum->view) / weight->view.shape[0] * weight->view.shape[1] == tarn__view_count(&x->view) &&
         sum->view.shape[sum->view.rank - 1] == weight->view.shape[0]) {
         rows = packed_rows("linear_sum", x);
@@ -152,38 +171,47 @@ tarn_tensor *tarn__linear_sum(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *
     }
     tarn__norm tail = {0};
     tarn_tensor *y = result_for("linear_sum", x, weight), *to = y ? tarn__rows_of("linear_sum", y) : NULL;
-    return to && tarn__kernel_call(TARN__K_linear_sum, "linear_sum", tail, TARN__IN(rows, weight, bias, from), TARN__OUT(to)) ? y : NULL;
+    return to && tarn__kernel_call(TARN__K_linear_sum, "linear_sum", tail, TARN__IN(rows, weight, bias, from),
+                                   TARN__OUT(to))
+               ? y
+               : NULL;
 }
 
-/* ---- attention ------------------------------------------------------------------------------------------------------------- */
+/* ---- attention --------------------------------------------------------------------------------------------------- */
 
 bool tarn__attends_next(tarn_tensor *q, const tarn__step_past *keys, const tarn_rope_options *rope)
 {
     const tarn__view *a = &q->view, *k = &keys->rows->view;
     tarn_device device = tarn__device(q);
-    return tarn__has_kernel(device, TARN__K_attention_next, a->dtype) && tarn__has_kernel(device, TARN__K_attention_next, k->dtype) && a->dtype != TARN_U8 &&
-           a->rank == 4 && a->shape[1] == 1 && a->stride[3] == 1 && a->shape[3] % 8 == 0 && a->shape[3] <= WIDEST_HEAD && a->shape[0] * a->shape[2] <= MOST_HEADS &&
-           rope->dims % 2 == 0 && rope->dims <= a->shape[3] && k->rank == 4 && k->shape[2] > 0 && k->stride[3] == 1 &&
-           (uintptr_t)tarn__view_at(k) % PACK == 0 && !tarn__recording_needed(&q, 1);
+    return tarn__has_kernel(device, TARN__K_attention_next, a->dtype) &&
+           tarn__has_kernel(device, TARN__K_attention_next, k->dtype) && a->dtype != TARN_U8 && a->rank == 4 &&
+           a->shape[1] == 1 && a->stride[3] == 1 && a->shape[3] % 8 == 0 && a->shape[3] <= WIDEST_HEAD &&
+           a->shape[0] * a->shape[2] <= MOST_HEADS && rope->dims % 2 == 0 && rope->dims <= a->shape[3] &&
+           k->rank == 4 && k->shape[2] > 0 && k->stride[3] == 1 && (uintptr_t)tarn__view_at(k) % PACK == 0 &&
+           !tarn__recording_needed(&q, 1);
 }
 
-tarn_tensor *tarn__attend_next(tarn_tensor *q, tarn_tensor *k, tarn_tensor *v, tarn_tensor *position, const tarn_rope_options *rope, double scale,
-                                  const tarn__step_past *keys, const tarn__step_past *values)
+tarn_tensor *tarn__attend_next(tarn_tensor *q, tarn_tensor *k, tarn_tensor *v, tarn_tensor *position,
+                               const tarn_rope_options *rope, double scale, const tarn__step_past *keys,
+                               const tarn__step_past *values)
 {
-    tarn__attention_next tail = {.scale = scale != 0 ? scale : 1 / sqrt((double)q->view.shape[3]), .rope = tarn__rope_tail(rope, q->view.shape[3])};
+    tarn__attention_next tail = {.scale = scale != 0 ? scale : 1 / sqrt((double)q->view.shape[3]),
+                                 .rope = tarn__rope_tail(rope, q->view.shape[3])};
     tarn_tensor *y = tarn__tensor_new("attention", tarn__shape_of(q), q->view.dtype, tarn__device(q));
     bool good = y && tarn__kernel_call(TARN__K_attention_next, "attention", tail, TARN__IN(q, k, v, position),
-                                       TARN__OUT(y, keys->rows, values->rows, keys->scale, values->scale), .reads_output = 0x1e);
+                                       TARN__OUT(y, keys->rows, values->rows, keys->scale, values->scale),
+                                       .reads_output = 0x1e);
     return good ? y : NULL;
 }
 
-/* ---- a token --------------------------------------------------------------------------------------------------------------- */
+/* ---- a token ----------------------------------------------------------------------------------------------------- */
 
 tarn_tensor *tarn__likeliest(tarn_tensor *x)
 {
     const tarn__view *view = &x->view;
     tarn__along along = {.axis = 1};
-    if (tarn__has_kernel(tarn__device(x), TARN__K_likeliest, view->dtype) && view->rank == 2 && view->shape[0] <= MOST_HEADS && view->shape[1] < INT32_MAX / 2) {
+    if (tarn__has_kernel(tarn__device(x), TARN__K_likeliest, view->dtype) && view->rank == 2 &&
+        view->shape[0] <= MOST_HEADS && view->shape[1] < INT32_MAX / 2) {
         tarn_tensor *y = tarn__tensor_new("likeliest", TARN_SHAPE(view->shape[0], 1), TARN_I64, tarn__device(x));
         return y && tarn__kernel_call(TARN__K_likeliest, "likeliest", along, TARN__IN(x), TARN__OUT(y)) ? y : NULL;
     }

@@ -31,8 +31,9 @@ static bool check_numbers(const tarn_rope_options *o)
     if (o->scaling != TARN_ROPE_PLAIN && !(o->factor > 0 && isfinite(o->factor)))
         return tarn__raise(TARN_ERROR_ARGUMENT, "rope: factor %g is not positive and finite", o->factor);
     if (o->scaling == TARN_ROPE_LLAMA3 && !(o->low > 0 && o->high > o->low && isfinite(o->high) && o->original > 0))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "rope: low %g, high %g and original %lld must be positive, and low below high", o->low, o->high,
-                           (long long)o->original);
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "rope: low %g, high %g and original %lld must be positive, and low below high", o->low,
+                           o->high, (long long)o->original);
     return true;
 }
 
@@ -40,18 +41,23 @@ static bool check_shapes(const tarn_tensor *x, const tarn_tensor *positions, con
 {
     const tarn__view *view = &x->view;
     if (view->rank != 4)
-        return tarn__raise(TARN_ERROR_SHAPE, "rope: x %s must have rank 4: [B, T, H, D], or [B, H, T, D] with axis 2", TARN__SHAPE_TEXT(x));
+        return tarn__raise(TARN_ERROR_SHAPE, "rope: x %s must have rank 4: [B, T, H, D], or [B, H, T, D] with axis 2",
+                           TARN__SHAPE_TEXT(x));
     if (o->axis != 1 && o->axis != 2)
         return tarn__raise(TARN_ERROR_ARGUMENT, "rope: positions go along axis 1 or 2, not %d", o->axis);
     if (o->dims < 2 || o->dims % 2 != 0 || o->dims > view->shape[3] || o->dims > 2 * TARN__ROPE_PAIRS)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "rope: %lld elements cannot be turned: it must be an even number from 2 up to %d, and x %s has %lld",
-                           (long long)o->dims, 2 * TARN__ROPE_PAIRS, TARN__SHAPE_TEXT(x), (long long)view->shape[3]);
+        return tarn__raise(
+            TARN_ERROR_ARGUMENT,
+            "rope: %lld elements cannot be turned: it must be an even number from 2 up to %d, and x %s has %lld",
+            (long long)o->dims, 2 * TARN__ROPE_PAIRS, TARN__SHAPE_TEXT(x), (long long)view->shape[3]);
     const tarn__view *p = positions ? &positions->view : NULL;
     int64_t length = view->shape[o->axis];
-    bool fits = !p || (!positions->is_constant && ((p->rank == 1 && p->shape[0] == length) ||
-                                                   (p->rank == 2 && p->shape[0] == view->shape[0] && p->shape[1] == length)));
-    return fits || tarn__raise(TARN_ERROR_SHAPE, "rope: positions %s do not fit x %s: they are [%lld] or [%lld, %lld]", TARN__SHAPE_TEXT(positions),
-                               TARN__SHAPE_TEXT(x), (long long)length, (long long)view->shape[0], (long long)length);
+    bool fits =
+        !p || (!positions->is_constant && ((p->rank == 1 && p->shape[0] == length) ||
+                                           (p->rank == 2 && p->shape[0] == view->shape[0] && p->shape[1] == length)));
+    return fits || tarn__raise(TARN_ERROR_SHAPE, "rope: positions %s do not fit x %s: they are [%lld] or [%lld, %lld]",
+                               TARN__SHAPE_TEXT(positions), TARN__SHAPE_TEXT(x), (long long)length,
+                               (long long)view->shape[0], (long long)length);
 }
 
 /* Long wavelengths are scaled, short ones are not, with a blend in between. */
@@ -97,11 +103,13 @@ static bool rope_backward(const tarn__backward *b)
     return tarn__put(b, 0, turn(b->grads[0], b->saved[0], &tail, tarn__grad_dtype(b, 0)));
 }
 
-tarn_tensor *tarn_rope_sized(tarn_tensor *x, tarn_tensor *positions, const tarn_rope_options *options, size_t options_size)
+tarn_tensor *tarn_rope_sized(tarn_tensor *x, tarn_tensor *positions, const tarn_rope_options *options,
+                             size_t options_size)
 {
     tarn_tensor *pair[] = {x, positions};
     if (!tarn__check("rope", x, "x") || !tarn__check_dtype("rope", x, TARN__FLOATS, "x") ||
-        (positions && !tarn__check_dtype("rope", positions, TARN__INDEXES, "positions")) || !tarn__same_place("rope", pair, 2))
+        (positions && !tarn__check_dtype("rope", positions, TARN__INDEXES, "positions")) ||
+        !tarn__same_place("rope", pair, 2))
         return NULL;
     x = pair[0], positions = pair[1];
     tarn_rope_options o = with_defaults(options, options_size, x->view.rank == 4 ? x->view.shape[3] : 0);
@@ -109,14 +117,21 @@ tarn_tensor *tarn_rope_sized(tarn_tensor *x, tarn_tensor *positions, const tarn_
         return NULL;
     tarn__rope tail = tail_of(&o);
     tarn_tensor *y = turn(x, positions, &tail, x->view.dtype);
-    return y && tarn__finish("rope", rope_backward, tail, TARN__INPUTS(x), TARN__OUTPUTS(y), TARN__SAVED(positions)) ? y : NULL;
+    return y && tarn__finish("rope", rope_backward, tail, TARN__INPUTS(x), TARN__OUTPUTS(y), TARN__SAVED(positions))
+               ? y
+               : NULL;
 }
 
 bool tarn__apply_rope(const tarn__invocation *v, tarn_tensor **out)
 {
-    tarn_rope_options o = {.axis = tarn__attribute_small(v, "axis", 0), .base = tarn__attribute_real(v, "base", 0), .dims = tarn__attribute_int(v, "dims", 0),
-                           .interleaved = tarn__attribute_int(v, "interleaved", 0) != 0, .scaling = (tarn_rope_scaling)tarn__attribute_small(v, "scaling", 0),
-                           .factor = tarn__attribute_real(v, "factor", 0), .low = tarn__attribute_real(v, "low", 0),
-                           .high = tarn__attribute_real(v, "high", 0), .original = tarn__attribute_int(v, "original", 0)};
+    tarn_rope_options o = {.axis = tarn__attribute_small(v, "axis", 0),
+                           .base = tarn__attribute_real(v, "base", 0),
+                           .dims = tarn__attribute_int(v, "dims", 0),
+                           .interleaved = tarn__attribute_int(v, "interleaved", 0) != 0,
+                           .scaling = (tarn_rope_scaling)tarn__attribute_small(v, "scaling", 0),
+                           .factor = tarn__attribute_real(v, "factor", 0),
+                           .low = tarn__attribute_real(v, "low", 0),
+                           .high = tarn__attribute_real(v, "high", 0),
+                           .original = tarn__attribute_int(v, "original", 0)};
     return (out[0] = tarn_rope(v->in[0], v->in[1], &o)) != NULL;
 }

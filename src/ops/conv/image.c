@@ -7,10 +7,12 @@ bool tarn__check_image(const char *function, const tarn_tensor *x, const char *r
         return false;
     const int64_t *size = x->view.shape;
     if (x->view.rank != 4)
-        return tarn__raise(TARN_ERROR_SHAPE, "%s: %s %s has rank %d, but must be [N, C, H, W]", function, role, TARN__SHAPE_TEXT(x), x->view.rank);
+        return tarn__raise(TARN_ERROR_SHAPE, "%s: %s %s has rank %d, but must be [N, C, H, W]", function, role,
+                           TARN__SHAPE_TEXT(x), x->view.rank);
     if (size[1] < 1 || size[2] < 1 || size[3] < 1 || size[2] > TARN__IMAGE_LIMIT || size[3] > TARN__IMAGE_LIMIT)
-        return tarn__raise(TARN_ERROR_SHAPE, "%s: %s %s: only the first axis may be empty, and rows and columns are at most %lld", function, role,
-                           TARN__SHAPE_TEXT(x), (long long)TARN__IMAGE_LIMIT);
+        return tarn__raise(TARN_ERROR_SHAPE,
+                           "%s: %s %s: only the first axis may be empty, and rows and columns are at most %lld",
+                           function, role, TARN__SHAPE_TEXT(x), (long long)TARN__IMAGE_LIMIT);
     return true;
 }
 
@@ -18,8 +20,9 @@ bool tarn__check_pair(const char *function, const char *word, const int64_t *val
 {
     for (int i = 0; i < 2; i++)
         if (value[i] < low || value[i] > TARN__IMAGE_LIMIT)
-            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s %lld of the %s is outside %lld to %lld", function, word, (long long)value[i],
-                               i == 0 ? "rows" : "columns", (long long)low, (long long)TARN__IMAGE_LIMIT);
+            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s %lld of the %s is outside %lld to %lld", function, word,
+                               (long long)value[i], i == 0 ? "rows" : "columns", (long long)low,
+                               (long long)TARN__IMAGE_LIMIT);
     return true;
 }
 
@@ -27,7 +30,9 @@ bool tarn__attribute_pair(const tarn__invocation *v, const char *name, int64_t o
 {
     tarn_shape list = tarn__attribute_shape(v, name);
     if (list.rank > 2)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s has %d numbers, but is one for rows and columns, or one for each", v->name, name, list.rank);
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "%s: %s has %d numbers, but is one for rows and columns, or one for each", v->name, name,
+                           list.rank);
     pair[0] = list.rank > 0 ? list.size[0] : otherwise;
     pair[1] = list.rank > 0 ? list.size[list.rank - 1] : otherwise;
     return true;
@@ -36,10 +41,12 @@ bool tarn__attribute_pair(const tarn__invocation *v, const char *name, int64_t o
 bool tarn__channels_last(const tarn_tensor *x)
 {
     const tarn__view *view = &x->view;
-    return view->shape[1] > 1 && view->stride[1] == 1 && (view->shape[3] == 1 ? view->shape[2] > 1 && view->stride[2] != 1 : view->stride[3] != 1);
+    return view->shape[1] > 1 && view->stride[1] == 1 &&
+           (view->shape[3] == 1 ? view->shape[2] > 1 && view->stride[2] != 1 : view->stride[3] != 1);
 }
 
-tarn_tensor *tarn__image_like(const char *function, const tarn_tensor *like, tarn_shape shape, tarn_dtype dtype, tarn_device device)
+tarn_tensor *tarn__image_like(const char *function, const tarn_tensor *like, tarn_shape shape, tarn_dtype dtype,
+                              tarn_device device)
 {
     static const int channels_last[] = {0, 2, 3, 1};
     return tarn__channels_last(like) ? tarn__tensor_new_ordered(function, shape, dtype, device, channels_last)

@@ -1,7 +1,7 @@
 /* cast.c: the same values in another dtype, on another device, or in memory of their own. */
 #include "ops/blocks.h"
 
-/* ---- cast ------------------------------------------------------------------------------------------------------------------ */
+/* ---- cast -------------------------------------------------------------------------------------------------------- */
 
 static bool cast_backward(const tarn__backward *b)
 {
@@ -33,7 +33,7 @@ bool tarn__apply_cast(const tarn__invocation *v, tarn_tensor **out)
     return (out[0] = tarn_cast(v->in[0], (tarn_dtype)tarn__attribute_int(v, "dtype", TARN_F32))) != NULL;
 }
 
-/* ---- to -------------------------------------------------------------------------------------------------------------------- */
+/* ---- to ---------------------------------------------------------------------------------------------------------- */
 
 /* The gradient travels the other way. */
 static bool to_backward(const tarn__backward *b)
@@ -54,7 +54,7 @@ tarn_tensor *tarn_to(tarn_tensor *x, tarn_device device)
     return tarn__finish("to", to_backward, none, TARN__INPUTS(x), TARN__OUTPUTS(y)) ? y : NULL;
 }
 
-/* ---- clone, contiguous ----------------------------------------------------------------------------------------------------- */
+/* ---- clone, contiguous ------------------------------------------------------------------------------------------- */
 
 static bool clone_backward(const tarn__backward *b)
 {

@@ -5,7 +5,7 @@
 #include "base/memory.h"
 #include "ops/op.h"
 
-/* ---- pad --------------------------------------------------------------------------------------------------------------------- */
+/* ---- pad --------------------------------------------------------------------------------------------------------- */
 
 /* Where x lies in the result. */
 typedef struct inner_part {
@@ -22,17 +22,19 @@ static bool check_pad(const tarn_tensor *x, const tarn_shape *before, const tarn
 {
     int rank = x->view.rank;
     if (before->rank != rank || after->rank != rank)
-        return tarn__raise(TARN_ERROR_SHAPE, "pad: %d and %d numbers before and after given for x %s of rank %d", before->rank, after->rank,
-                           TARN__SHAPE_TEXT(x), rank);
+        return tarn__raise(TARN_ERROR_SHAPE, "pad: %d and %d numbers before and after given for x %s of rank %d",
+                           before->rank, after->rank, TARN__SHAPE_TEXT(x), rank);
     for (int i = 0; i < rank; i++) {
         int64_t room = INT64_MAX - x->view.shape[i];
-        if (before->size[i] < 0 || after->size[i] < 0 || before->size[i] > room || after->size[i] > room - before->size[i])
-            return tarn__raise(TARN_ERROR_SHAPE, "pad: %lld before and %lld after axis %d of x %s are negative or too many",
+        if (before->size[i] < 0 || after->size[i] < 0 || before->size[i] > room ||
+            after->size[i] > room - before->size[i])
+            return tarn__raise(TARN_ERROR_SHAPE,
+                               "pad: %lld before and %lld after axis %d of x %s are negative or too many",
                                (long long)before->size[i], (long long)after->size[i], i, TARN__SHAPE_TEXT(x));
     }
     return tarn__is_float(x->view.dtype) || value == floor(value) ||
-           tarn__raise(TARN_ERROR_DTYPE, "pad: the number %g does not fit %s; convert the tensor with tarn_cast()", value,
-                       tarn_dtype_name(x->view.dtype));
+           tarn__raise(TARN_ERROR_DTYPE, "pad: the number %g does not fit %s; convert the tensor with tarn_cast()",
+                       value, tarn_dtype_name(x->view.dtype));
 }
 
 tarn_tensor *tarn_pad(tarn_tensor *x, tarn_shape before, tarn_shape after, double value)
@@ -59,7 +61,7 @@ bool tarn__apply_pad(const tarn__invocation *v, tarn_tensor **out)
     return (out[0] = tarn_pad(v->in[0], before, after, tarn__attribute_real(v, "value", 0))) != NULL;
 }
 
-/* ---- concat, stack ------------------------------------------------------------------------------------------------------------ */
+/* ---- concat, stack ----------------------------------------------------------------------------------------------- */
 
 /* The part of a joined tensor that came from one operand, as a view of the operand's shape. */
 static tarn_tensor *part_of(tarn_tensor *whole, int axis, bool stacked, int64_t begin, int64_t size)
@@ -94,7 +96,8 @@ static bool gather_operands(const char *function, tarn_tensor **operand, const c
         if (!tarn__check_live(function, operand[i], "a tensor"))
             return false;
         if (operand[i]->is_constant)
-            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: tensor %d of %d is a tarn_scalar(); make it with tarn_full()", function, i, count);
+            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: tensor %d of %d is a tarn_scalar(); make it with tarn_full()",
+                               function, i, count);
         roles[i] = "a tensor";
     }
     return tarn__bring_together(function, operand, roles, count);
@@ -111,11 +114,13 @@ static bool joined_shape(const char *function, tarn_tensor *const *operand, int 
         for (int k = 0; same && k < first->rank; k++)
             same = view->shape[k] == first->shape[k] || (k == p.axis && !p.stacked);
         if (!same)
-            return tarn__raise(TARN_ERROR_SHAPE, "%s: tensor %d is %s and tensor 0 is %s; sizes may differ %s", function, i,
-                               TARN__SHAPE_TEXT(operand[i]), TARN__SHAPE_TEXT(operand[0]), p.stacked ? "nowhere" : "only along the axis");
+            return tarn__raise(TARN_ERROR_SHAPE, "%s: tensor %d is %s and tensor 0 is %s; sizes may differ %s",
+                               function, i, TARN__SHAPE_TEXT(operand[i]), TARN__SHAPE_TEXT(operand[0]),
+                               p.stacked ? "nowhere" : "only along the axis");
         int64_t size = p.stacked ? 1 : view->shape[p.axis];
         if (size > INT64_MAX - total)
-            return tarn__raise(TARN_ERROR_SHAPE, "%s: sizes along axis %d add up to more than can be counted", function, p.axis);
+            return tarn__raise(TARN_ERROR_SHAPE, "%s: sizes along axis %d add up to more than can be counted", function,
+                               p.axis);
         total += size;
     }
     *shape = tarn__shape_of(operand[0]);
@@ -127,7 +132,8 @@ static bool joined_shape(const char *function, tarn_tensor *const *operand, int 
     return true;
 }
 
-static tarn_tensor *join(const char *function, tarn_tensor **operand, const char **roles, int count, int axis, bool stacked)
+static tarn_tensor *join(const char *function, tarn_tensor **operand, const char **roles, int count, int axis,
+                         bool stacked)
 {
     tarn_shape shape;
     if (!gather_operands(function, operand, roles, count))
@@ -150,7 +156,9 @@ static tarn_tensor *join(const char *function, tarn_tensor **operand, const char
             return NULL;
         begin += size;
     }
-    return y && tarn__finish(function, join_backward, p, .inputs = operand, .input_count = count, TARN__OUTPUTS(y)) ? y : NULL;
+    return y && tarn__finish(function, join_backward, p, .inputs = operand, .input_count = count, TARN__OUTPUTS(y))
+               ? y
+               : NULL;
 }
 
 /* The list of operands is copied, because those on another device may be replaced. */

@@ -1,8 +1,8 @@
-/* movement.c: the same elements seen differently: reshape, unsqueeze, squeeze, permute, transpose, expand, flip. (Parts of a tensor are in
- * slice.c, tensors put together in concat.c.)
+/* movement.c: the same elements seen differently: reshape, unsqueeze, squeeze, permute, transpose, expand, flip. (Parts
+ * of a tensor are in slice.c, tensors put together in concat.c.)
  *
- * All of them make a view that shares its storage, and so its version, with the operand; only a reshape may have to copy. Backward is the
- * inverse movement of the gradient. */
+ * All of them make a view that shares its storage, and so its version, with the operand; only a reshape may have to
+ * copy. Backward is the inverse movement of the gradient. */
 #include <string.h>
 
 #include "ops/op.h"
@@ -18,7 +18,7 @@ static tarn_tensor *view_of(const char *function, tarn_tensor *x, const tarn__vi
     return view;
 }
 
-/* ---- reshape ---------------------------------------------------------------------------------------------------------------- */
+/* ---- reshape ----------------------------------------------------------------------------------------------------- */
 
 /* Axes that lie evenly behind each other in memory act as one. */
 typedef struct run {
@@ -41,7 +41,8 @@ static int find_runs(const tarn__view *view, run *runs)
     return count;
 }
 
-/* Strides for to's shape over from's elements, of which there are as many. False when a new axis would cross from one run into the next. */
+/* Strides for to's shape over from's elements, of which there are as many. False when a new axis would cross from one
+ * run into the next. */
 static bool restride(tarn__view *to, const tarn__view *from)
 {
     run runs[TARN_MAX_RANK];
@@ -73,7 +74,8 @@ static bool resolve_shape(const tarn_tensor *x, tarn_shape *shape)
     for (int i = 0; i < shape->rank && i < TARN_MAX_RANK; i++)
         if (shape->size[i] == -1) {
             if (open >= 0)
-                return tarn__raise(TARN_ERROR_SHAPE, "reshape: sizes of axes %d and %d are both -1; only one can be worked out", open, i);
+                return tarn__raise(TARN_ERROR_SHAPE,
+                                   "reshape: sizes of axes %d and %d are both -1; only one can be worked out", open, i);
             open = i;
             known.size[i] = unit = i == shape->rank - 1 ? tarn__dtypes[x->view.dtype].block_elements : 1;
         }
@@ -83,12 +85,13 @@ static bool resolve_shape(const tarn_tensor *x, tarn_shape *shape)
     for (int i = 0; i < known.rank; i++)
         product *= known.size[i];
     if (open >= 0 && product == 0)
-        return tarn__raise(TARN_ERROR_SHAPE, "reshape: the size -1 of axis %d can be anything, as another size is 0", open);
+        return tarn__raise(TARN_ERROR_SHAPE, "reshape: the size -1 of axis %d can be anything, as another size is 0",
+                           open);
     if (open >= 0 && have % product == 0)
         known.size[open] = have / product * unit;
     else if (have != product)
-        return tarn__raise(TARN_ERROR_SHAPE, "reshape: %s has %lld elements, which %s%lld do not fill", TARN__SHAPE_TEXT(x),
-                           (long long)have, open >= 0 ? "multiples of " : "", (long long)product);
+        return tarn__raise(TARN_ERROR_SHAPE, "reshape: %s has %lld elements, which %s%lld do not fill",
+                           TARN__SHAPE_TEXT(x), (long long)have, open >= 0 ? "multiples of " : "", (long long)product);
     *shape = known;
     return true;
 }
@@ -126,7 +129,7 @@ bool tarn__apply_reshape(const tarn__invocation *v, tarn_tensor **out)
     return (out[0] = tarn_reshape(v->in[0], tarn__attribute_shape(v, "shape"))) != NULL;
 }
 
-/* ---- unsqueeze, squeeze ------------------------------------------------------------------------------------------------------ */
+/* ---- unsqueeze, squeeze ------------------------------------------------------------------------------------------ */
 
 tarn_tensor *tarn_unsqueeze(tarn_tensor *x, int axis)
 {
@@ -134,7 +137,8 @@ tarn_tensor *tarn_unsqueeze(tarn_tensor *x, int axis)
         return NULL;
     int rank = x->view.rank;
     if (rank == TARN_MAX_RANK) {
-        tarn__raise(TARN_ERROR_SHAPE, "unsqueeze: x %s has %d axes already, the most there can be", TARN__SHAPE_TEXT(x), rank);
+        tarn__raise(TARN_ERROR_SHAPE, "unsqueeze: x %s has %d axes already, the most there can be", TARN__SHAPE_TEXT(x),
+                    rank);
         return NULL;
     }
     if ((axis = tarn__check_axis("unsqueeze", axis, rank + 1)) < 0)
@@ -180,7 +184,7 @@ bool tarn__apply_squeeze(const tarn__invocation *v, tarn_tensor **out)
     return (out[0] = tarn_squeeze(v->in[0], tarn__attribute_small(v, "axis", 0))) != NULL;
 }
 
-/* ---- permute, transpose ------------------------------------------------------------------------------------------------------ */
+/* ---- permute, transpose ------------------------------------------------------------------------------------------ */
 
 static bool permute_backward(const tarn__backward *b)
 {
@@ -207,7 +211,8 @@ tarn_tensor *tarn_permute(tarn_tensor *x, tarn_axes axes)
     if (!(x = tarn__take_any("permute", x)))
         return NULL;
     if (axes.count != x->view.rank) {
-        tarn__raise(TARN_ERROR_SHAPE, "permute: %d axes given for x %s of rank %d", axes.count, TARN__SHAPE_TEXT(x), x->view.rank);
+        tarn__raise(TARN_ERROR_SHAPE, "permute: %d axes given for x %s of rank %d", axes.count, TARN__SHAPE_TEXT(x),
+                    x->view.rank);
         return NULL;
     }
     if (!tarn__axes_mask("permute", axes, x->view.rank, &mask))
@@ -239,7 +244,7 @@ bool tarn__apply_transpose(const tarn__invocation *v, tarn_tensor **out)
     return (out[0] = tarn_transpose(v->in[0], a, b)) != NULL;
 }
 
-/* ---- expand ------------------------------------------------------------------------------------------------------------------ */
+/* ---- expand ------------------------------------------------------------------------------------------------------ */
 
 static bool expand_backward(const tarn__backward *b)
 {
@@ -253,8 +258,8 @@ static bool expand_axis(const tarn_tensor *x, tarn_shape *shape, int axis, tarn_
     if (own >= 0 && *size == -1)
         *size = have;
     if (own >= 0 && have != 1 && *size != have)
-        return tarn__raise(TARN_ERROR_SHAPE, "expand: axis %d of x %s has size %lld, which cannot become %lld", own, TARN__SHAPE_TEXT(x),
-                           (long long)have, (long long)*size);
+        return tarn__raise(TARN_ERROR_SHAPE, "expand: axis %d of x %s has size %lld, which cannot become %lld", own,
+                           TARN__SHAPE_TEXT(x), (long long)have, (long long)*size);
     layout->shape[axis] = *size;
     layout->stride[axis] = own >= 0 && have == *size ? x->view.stride[own] : 0;
     return true;
@@ -265,8 +270,8 @@ tarn_tensor *tarn_expand(tarn_tensor *x, tarn_shape shape)
     if (!(x = tarn__take_any("expand", x)))
         return NULL;
     if (shape.rank < x->view.rank || shape.rank > TARN_MAX_RANK) {
-        tarn__raise(TARN_ERROR_SHAPE, "expand: x %s cannot have %d axes, only %d to %d", TARN__SHAPE_TEXT(x), shape.rank, x->view.rank,
-                    TARN_MAX_RANK);
+        tarn__raise(TARN_ERROR_SHAPE, "expand: x %s cannot have %d axes, only %d to %d", TARN__SHAPE_TEXT(x),
+                    shape.rank, x->view.rank, TARN_MAX_RANK);
         return NULL;
     }
     tarn__view layout = x->view;
@@ -286,7 +291,7 @@ bool tarn__apply_expand(const tarn__invocation *v, tarn_tensor **out)
     return (out[0] = tarn_expand(v->in[0], tarn__attribute_shape(v, "shape"))) != NULL;
 }
 
-/* ---- flip -------------------------------------------------------------------------------------------------------------------- */
+/* ---- flip -------------------------------------------------------------------------------------------------------- */
 
 static tarn_tensor *flipped(tarn_tensor *x, uint32_t mask)
 {

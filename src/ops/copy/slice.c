@@ -1,7 +1,7 @@
 /* slice.c: parts of a tensor: shrink, slice, stride, split. All are views that share their storage with the operand.
  *
- * In backward the rule writes into a window of the operand's sink, so that the parts taken of one tensor gather in one gradient, without a
- * temporary of the whole for each. */
+ * In backward the rule writes into a window of the operand's sink, so that the parts taken of one tensor gather in one
+ * gradient, without a temporary of the whole for each. */
 #include <string.h>
 
 #include "ops/op.h"
@@ -36,7 +36,7 @@ static tarn_tensor *window_of(const char *function, tarn_tensor *x, const window
     return view;
 }
 
-/* ---- backward ---------------------------------------------------------------------------------------------------------------- */
+/* ---- backward ---------------------------------------------------------------------------------------------------- */
 
 /* Puts a gradient into a window of a sink: over zeros, or added to what is there. */
 static bool put_in_window(const char *function, const tarn__sink *sink, tarn_tensor *to, tarn_tensor *grad)
@@ -59,20 +59,22 @@ static bool window_backward(const tarn__backward *b)
         return false;
     if (sink.beta != 0 || !tarn__view_dense(&sink.to->view))
         return (sink.beta != 0 || tarn__fill_with(b->function, sink.to, 0)) &&
-               put_in_window(b->function, &sink, window_of(b->function, sink.to, w), b->grads[0]) && tarn__sink_close(b, 0, &sink);
+               put_in_window(b->function, &sink, window_of(b->function, sink.to, w), b->grads[0]) &&
+               tarn__sink_close(b, 0, &sink);
     tarn__spread spread = {0};
     memcpy(spread.begin, w->begin, sizeof(spread.begin));
     memcpy(spread.step, w->step, sizeof(spread.step));
-    return tarn__kernel_call(TARN__K_spread, b->function, spread, TARN__IN(b->grads[0]), TARN__OUT(sink.to)) && tarn__sink_close(b, 0, &sink);
+    return tarn__kernel_call(TARN__K_spread, b->function, spread, TARN__IN(b->grads[0]), TARN__OUT(sink.to)) &&
+           tarn__sink_close(b, 0, &sink);
 }
 
-/* ---- shrink, slice, stride ---------------------------------------------------------------------------------------------------- */
+/* ---- shrink, slice, stride --------------------------------------------------------------------------------------- */
 
 /* A list of numbers, one for each axis. */
 static bool check_list(const char *function, const tarn_tensor *x, tarn_shape list, const char *what)
 {
-    return list.rank == x->view.rank || tarn__raise(TARN_ERROR_SHAPE, "%s: %d %s given for x %s of rank %d", function, list.rank, what,
-                                                    TARN__SHAPE_TEXT(x), x->view.rank);
+    return list.rank == x->view.rank || tarn__raise(TARN_ERROR_SHAPE, "%s: %d %s given for x %s of rank %d", function,
+                                                    list.rank, what, TARN__SHAPE_TEXT(x), x->view.rank);
 }
 
 static tarn_tensor *take_window(const char *function, tarn_tensor *x, const window *w)
@@ -84,8 +86,8 @@ static tarn_tensor *take_window(const char *function, tarn_tensor *x, const wind
 static bool cut(const char *function, const tarn_tensor *x, window *w, int axis, int64_t begin, int64_t end)
 {
     if (begin < 0 || begin > end || end > x->view.shape[axis])
-        return tarn__raise(TARN_ERROR_SHAPE, "%s: %lld to %lld is outside 0 to %lld of axis %d of x %s", function, (long long)begin,
-                           (long long)end, (long long)x->view.shape[axis], axis, TARN__SHAPE_TEXT(x));
+        return tarn__raise(TARN_ERROR_SHAPE, "%s: %lld to %lld is outside 0 to %lld of axis %d of x %s", function,
+                           (long long)begin, (long long)end, (long long)x->view.shape[axis], axis, TARN__SHAPE_TEXT(x));
     w->begin[axis] = begin;
     w->size[axis] = end - begin;
     return true;
@@ -93,7 +95,8 @@ static bool cut(const char *function, const tarn_tensor *x, window *w, int axis,
 
 tarn_tensor *tarn_shrink(tarn_tensor *x, tarn_shape begin, tarn_shape end)
 {
-    if (!(x = tarn__take_any("shrink", x)) || !check_list("shrink", x, begin, "beginnings") || !check_list("shrink", x, end, "ends"))
+    if (!(x = tarn__take_any("shrink", x)) || !check_list("shrink", x, begin, "beginnings") ||
+        !check_list("shrink", x, end, "ends"))
         return NULL;
     window w = whole(x);
     for (int i = 0; i < x->view.rank; i++)
@@ -155,7 +158,7 @@ bool tarn__apply_stride(const tarn__invocation *v, tarn_tensor **out)
     return (out[0] = tarn_stride(v->in[0], tarn__attribute_shape(v, "steps"))) != NULL;
 }
 
-/* ---- split ------------------------------------------------------------------------------------------------------------------- */
+/* ---- split ------------------------------------------------------------------------------------------------------- */
 
 /* One node for all parts: those that no gradient reached count as zero. */
 static bool split_backward(const tarn__backward *b)
@@ -181,12 +184,15 @@ static bool check_split(const tarn_tensor *x, int axis, const int64_t *sizes, in
     int64_t left = x->view.shape[axis];
     for (int i = 0; i < count; i++) {
         if (sizes[i] < 0 || sizes[i] > left)
-            return tarn__raise(TARN_ERROR_SHAPE, "split: part %d of size %lld does not fit: axis %d of x %s has %lld elements left", i,
+            return tarn__raise(TARN_ERROR_SHAPE,
+                               "split: part %d of size %lld does not fit: axis %d of x %s has %lld elements left", i,
                                (long long)sizes[i], axis, TARN__SHAPE_TEXT(x), (long long)left);
         left -= sizes[i];
     }
-    return left == 0 || tarn__raise(TARN_ERROR_SHAPE, "split: the %d sizes add up to %lld, but axis %d of x %s has %lld elements", count,
-                                    (long long)(x->view.shape[axis] - left), axis, TARN__SHAPE_TEXT(x), (long long)x->view.shape[axis]);
+    return left == 0 ||
+           tarn__raise(TARN_ERROR_SHAPE, "split: the %d sizes add up to %lld, but axis %d of x %s has %lld elements",
+                       count, (long long)(x->view.shape[axis] - left), axis, TARN__SHAPE_TEXT(x),
+                       (long long)x->view.shape[axis]);
 }
 
 bool tarn_split(tarn_tensor *x, int axis, const int64_t *sizes, int count, tarn_tensor **parts)
@@ -205,7 +211,8 @@ bool tarn_split(tarn_tensor *x, int axis, const int64_t *sizes, int count, tarn_
         good = (parts[i] = window_of("split", x, &w)) != NULL;
         w.begin[axis] += sizes[i];
     }
-    return good && tarn__finish("split", split_backward, axis, TARN__INPUTS(x), .outputs = parts, .output_count = count);
+    return good &&
+           tarn__finish("split", split_backward, axis, TARN__INPUTS(x), .outputs = parts, .output_count = count);
 }
 
 bool tarn__apply_split(const tarn__invocation *v, tarn_tensor **out)

@@ -1,11 +1,13 @@
-/* dropout.c: elements zeroed at random. The mask is never stored: element i draws its number by its position, so backward draws it again. */
+/* dropout.c: elements zeroed at random. The mask is never stored: element i draws its number by its position, so
+ * backward draws it again. */
 #include "ops/dropout.h"
 
 #include "core/tensor/random.h"
 
 tarn_tensor *tarn__drop_out(tarn_tensor *x, const tarn__random *random)
 {
-    tarn_tensor *y = tarn__result_like("dropout", (tarn_tensor *[]){x}, 1, tarn__shape_of(x), x->view.dtype, tarn__device(x));
+    tarn_tensor *y =
+        tarn__result_like("dropout", (tarn_tensor *[]){x}, 1, tarn__shape_of(x), x->view.dtype, tarn__device(x));
     return y && tarn__kernel_call(TARN__K_dropout, "dropout", *random, TARN__IN(x), TARN__OUT(y)) ? y : NULL;
 }
 

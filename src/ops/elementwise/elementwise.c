@@ -1,4 +1,5 @@
-/* elementwise.c: the faces of all element-wise operations, made from elementwise.def: checks, shape, forward, backward, in-place form. */
+/* elementwise.c: the faces of all element-wise operations, made from elementwise.def: checks, shape, forward, backward,
+ * in-place form. */
 #include <math.h>
 #include <string.h>
 
@@ -11,7 +12,7 @@ static const char *const binary_roles[] = {"a", "b"};
 #define FLOAT TARN__FLOATS
 #define NUMBER (TARN__NUMBERS | TARN__BIT(TARN_BOOL))
 
-/* ---- one operand ----------------------------------------------------------------------------------------------------------- */
+/* ---- one operand ------------------------------------------------------------------------------------------------- */
 
 typedef struct unary_row {
     const char *name, *inplace_name;
@@ -24,10 +25,15 @@ typedef struct unary_row {
 static bool unary_backward(const tarn__backward *b, tarn__kernel kernel)
 {
     tarn_tensor *x = b->saved[0], *g = b->grads[0];
-    tarn_tensor *gx = tarn__result_like(b->function, (tarn_tensor *[]){x}, 1, tarn__shape_of(x), tarn__grad_dtype(b, 0), tarn__device(x));
+    tarn_tensor *gx = tarn__result_like(b->function, (tarn_tensor *[]){x}, 1, tarn__shape_of(x), tarn__grad_dtype(b, 0),
+                                        tarn__device(x));
     return gx &&
-           tarn__run(&(tarn__launch){.kernel = kernel, .function = b->function, .params = b->params, .params_bytes = sizeof(tarn__elementwise),
-                                     TARN__IN(x, g), TARN__OUT(gx)}) &&
+           tarn__run(&(tarn__launch){.kernel = kernel,
+                                     .function = b->function,
+                                     .params = b->params,
+                                     .params_bytes = sizeof(tarn__elementwise),
+                                     TARN__IN(x, g),
+                                     TARN__OUT(gx)}) &&
            tarn__put(b, 0, gx);
 }
 
@@ -35,7 +41,8 @@ static bool check_unary(const char *function, tarn_tensor *x, uint32_t dtypes)
 {
     if (!tarn__check(function, x, unary_role[0]) || !tarn__check_dtype(function, x, dtypes, "x"))
         return false;
-    return x->view.dtype != TARN_BOOL || tarn__raise(TARN_ERROR_DTYPE, "%s: x is bool; convert it with tarn_cast()", function);
+    return x->view.dtype != TARN_BOOL ||
+           tarn__raise(TARN_ERROR_DTYPE, "%s: x is bool; convert it with tarn_cast()", function);
 }
 
 static tarn_tensor *unary(const unary_row *row, tarn_tensor *x, double p0, double p1)
@@ -43,24 +50,29 @@ static tarn_tensor *unary(const unary_row *row, tarn_tensor *x, double p0, doubl
     if (!check_unary(row->name, x, row->dtypes))
         return NULL;
     tarn__elementwise tail = {.p0 = p0, .p1 = p1};
-    tarn_tensor *y = tarn__result_like(row->name, (tarn_tensor *[]){x}, 1, tarn__shape_of(x), x->view.dtype, tarn__device(x));
+    tarn_tensor *y =
+        tarn__result_like(row->name, (tarn_tensor *[]){x}, 1, tarn__shape_of(x), x->view.dtype, tarn__device(x));
     if (!y || !tarn__kernel_call(row->value, row->name, tail, TARN__IN(x), TARN__OUT(y)))
         return NULL;
     return tarn__finish(row->name, row->rule, tail, TARN__INPUTS(x), TARN__OUTPUTS(y), TARN__SAVED(x)) ? y : NULL;
 }
 
-/* ---- in place -------------------------------------------------------------------------------------------------------------- */
+/* ---- in place ---------------------------------------------------------------------------------------------------- */
 
 static bool check_inplace(const char *function, const tarn_tensor *x)
 {
     if (x->is_constant)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a tarn_scalar() cannot be overwritten", function);
     if (x->origin->history || (x->origin->requires_grad && tarn_grad_enabled()))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: x takes part in a gradient; overwrite a detached tensor, or a leaf between "
-                           "tarn_no_grad_open() and tarn_no_grad_close()", function);
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "%s: x takes part in a gradient; overwrite a detached tensor, or a leaf between "
+                           "tarn_no_grad_open() and tarn_no_grad_close()",
+                           function);
     for (int i = 0; i < x->view.rank; i++)
         if (x->view.stride[i] == 0 && x->view.shape[i] > 1)
-            return tarn__raise(TARN_ERROR_SHAPE, "%s: axis %d of x is expanded, its elements share one place; clone it first", function, i);
+            return tarn__raise(TARN_ERROR_SHAPE,
+                               "%s: axis %d of x is expanded, its elements share one place; clone it first", function,
+                               i);
     return true;
 }
 
@@ -70,7 +82,8 @@ static tarn_tensor *unary_inplace(const unary_row *row, tarn_tensor *x, double p
         return NULL;
     tarn__elementwise tail = {.p0 = p0, .p1 = p1};
     tarn__touch(x);
-    return tarn__kernel_call(row->value, row->inplace_name, tail, TARN__IN(x), TARN__OUT(x), .reads_output = 1) ? x : NULL;
+    return tarn__kernel_call(row->value, row->inplace_name, tail, TARN__IN(x), TARN__OUT(x), .reads_output = 1) ? x
+                                                                                                                : NULL;
 }
 
 tarn_tensor *tarn_fill_inplace(tarn_tensor *x, double value)
@@ -81,7 +94,7 @@ tarn_tensor *tarn_fill_inplace(tarn_tensor *x, double value)
     return tarn__fill_with("fill_inplace", x, value) ? x : NULL;
 }
 
-/* ---- two operands ---------------------------------------------------------------------------------------------------------- */
+/* ---- two operands ------------------------------------------------------------------------------------------------ */
 
 typedef struct binary_row {
     const char *name, *inplace_name;
@@ -103,7 +116,10 @@ static void take_constants(tarn__elementwise *tail, tarn_tensor *const *operand,
         double value = operand[i]->constant;
         tail->constants |= 1u << i;
         tail->constant[i].real = value;
-        tail->constant[i].integer = value >= 0x1p63 ? INT64_MAX : value <= -0x1p63 ? INT64_MIN : value == value ? (int64_t)value : 0;
+        tail->constant[i].integer = value >= 0x1p63    ? INT64_MAX
+                                    : value <= -0x1p63 ? INT64_MIN
+                                    : value == value   ? (int64_t)value
+                                                       : 0;
         in[i] = NULL;
     }
 }
@@ -112,8 +128,10 @@ static void take_constants(tarn__elementwise *tail, tarn_tensor *const *operand,
 static bool check_constants(const char *function, const tarn__elementwise *tail, const tarn_tensor *typed, int count)
 {
     for (int i = 0; i < count; i++)
-        if (((tail->constants >> i) & 1) && !tarn__is_float(typed->view.dtype) && tail->constant[i].real != (double)tail->constant[i].integer)
-            return tarn__raise(TARN_ERROR_DTYPE, "%s: the number %g does not fit %s; convert the tensor with tarn_cast()", function,
+        if (((tail->constants >> i) & 1) && !tarn__is_float(typed->view.dtype) &&
+            tail->constant[i].real != (double)tail->constant[i].integer)
+            return tarn__raise(TARN_ERROR_DTYPE,
+                               "%s: the number %g does not fit %s; convert the tensor with tarn_cast()", function,
                                tail->constant[i].real, tarn_dtype_name(typed->view.dtype));
     return true;
 }
@@ -133,7 +151,8 @@ static bool prepare(const char *function, const binary_row *row, tarn_tensor *a,
         return false;
     take_constants(&c->tail, c->operand, c->in, 2);
     c->typed = c->in[0] ? c->in[0] : c->in[1];
-    if (!((row->dtypes >> c->typed->view.dtype) & 1) && !tarn__check_dtype(function, c->typed, row->dtypes & TARN__ALL, "a"))
+    if (!((row->dtypes >> c->typed->view.dtype) & 1) &&
+        !tarn__check_dtype(function, c->typed, row->dtypes & TARN__ALL, "a"))
         return false;
     if (c->typed->view.dtype == TARN_BOOL && row->rule)
         return tarn__raise(TARN_ERROR_DTYPE, "%s: operands are bool; convert them with tarn_cast()", function);
@@ -160,14 +179,19 @@ static tarn_tensor *binary(const binary_row *row, tarn_tensor *a, tarn_tensor *b
 static tarn_tensor *grad_place(const tarn__backward *b, int i)
 {
     tarn_tensor *g = b->grads[0];
-    return tarn__result_like(b->function, (tarn_tensor *[]){g}, 1, tarn__shape_of(g), tarn__grad_dtype(b, i), tarn__device(g));
+    return tarn__result_like(b->function, (tarn_tensor *[]){g}, 1, tarn__shape_of(g), tarn__grad_dtype(b, i),
+                             tarn__device(g));
 }
 
 static tarn_tensor *binary_grad(const tarn__backward *b, int i, tarn__kernel kernel)
 {
     tarn_tensor *g = b->grads[0], *to = grad_place(b, i);
-    bool good = to && tarn__run(&(tarn__launch){.kernel = kernel, .function = b->function, .params = b->params,
-                                                .params_bytes = sizeof(tarn__elementwise), TARN__IN(b->saved[0], b->saved[1], g), TARN__OUT(to)});
+    bool good = to && tarn__run(&(tarn__launch){.kernel = kernel,
+                                                .function = b->function,
+                                                .params = b->params,
+                                                .params_bytes = sizeof(tarn__elementwise),
+                                                TARN__IN(b->saved[0], b->saved[1], g),
+                                                TARN__OUT(to)});
     return good ? to : NULL;
 }
 
@@ -178,8 +202,12 @@ static bool binary_backward(const tarn__backward *b, tarn__kernel both, tarn__ke
     if (tarn__wants(b, 0) && tarn__wants(b, 1)) {
         tarn_tensor *ga = grad_place(b, 0), *gb = grad_place(b, 1);
         return ga && gb &&
-               tarn__run(&(tarn__launch){.kernel = both, .function = b->function, .params = b->params, .params_bytes = sizeof(tarn__elementwise),
-                                         TARN__IN(b->saved[0], b->saved[1], g), TARN__OUT(ga, gb)}) &&
+               tarn__run(&(tarn__launch){.kernel = both,
+                                         .function = b->function,
+                                         .params = b->params,
+                                         .params_bytes = sizeof(tarn__elementwise),
+                                         TARN__IN(b->saved[0], b->saved[1], g),
+                                         TARN__OUT(ga, gb)}) &&
                tarn__put(b, 0, ga) && tarn__put(b, 1, gb);
     }
     int wanted = tarn__wants(b, 0) ? 0 : 1;
@@ -217,39 +245,69 @@ static tarn_tensor *binary_inplace(const binary_row *row, tarn_tensor *a, tarn_t
         return NULL;
     if (!prepare(function, row, a, b, &c))
         return NULL;
-    if (c.operand[0] != a || c.shape.rank != a->view.rank || memcmp(c.shape.size, a->view.shape, sizeof(int64_t) * (size_t)c.shape.rank) != 0) {
-        tarn__raise(TARN_ERROR_SHAPE, "%s: the result of %s and %s does not fit into the first", function, TARN__SHAPE_TEXT(a),
-                    TARN__SHAPE_TEXT(b));
+    if (c.operand[0] != a || c.shape.rank != a->view.rank ||
+        memcmp(c.shape.size, a->view.shape, sizeof(int64_t) * (size_t)c.shape.rank) != 0) {
+        tarn__raise(TARN_ERROR_SHAPE, "%s: the result of %s and %s does not fit into the first", function,
+                    TARN__SHAPE_TEXT(a), TARN__SHAPE_TEXT(b));
         return NULL;
     }
     tarn_tensor *other = without_overlap(a, c.in[1]);
     if (tarn_failed())
         return NULL;
     tarn__touch(a);
-    return tarn__kernel_call(row->value, function, c.tail, TARN__IN(a, other), TARN__OUT(a), .reads_output = 1) ? a : NULL;
+    return tarn__kernel_call(row->value, function, c.tail, TARN__IN(a, other), TARN__OUT(a), .reads_output = 1) ? a
+                                                                                                                : NULL;
 }
 
-/* ---- the rows, and a function for each -------------------------------------------------------------------------------------- */
+/* ---- the rows, and a function for each --------------------------------------------------------------------------- */
 
 #define backward_add add_backward
 #define backward_sub sub_backward
 
-#define UNARY(op, kinds, pv, pg, v, g)                                                                                                    \
-    static bool backward_##op(const tarn__backward *b) { return unary_backward(b, TARN__K_##op##_grad); }                                \
-    static const unary_row row_##op = {#op, #op "_inplace", TARN__K_##op, TARN__K_##op##_grad, kinds, backward_##op};                     \
-    tarn_tensor *tarn_##op(tarn_tensor *x) { return unary(&row_##op, x, 0, 0); }                                                         \
-    tarn_tensor *tarn_##op##_inplace(tarn_tensor *x) { return unary_inplace(&row_##op, x, 0, 0); }                                       \
-    bool tarn__apply_##op(const tarn__invocation *c, tarn_tensor **out) { return (out[0] = tarn_##op(c->in[0])) != NULL; }
-#define UNARY_P(op, parameters, kinds, ...)                                                                                               \
-    static bool backward_##op(const tarn__backward *b) { return unary_backward(b, TARN__K_##op##_grad); }                                \
+#define UNARY(op, kinds, pv, pg, v, g) \
+    static bool backward_##op(const tarn__backward *b) \
+    { \
+        return unary_backward(b, TARN__K_##op##_grad); \
+    } \
+    static const unary_row row_##op = {#op, #op "_inplace", TARN__K_##op, TARN__K_##op##_grad, kinds, backward_##op}; \
+    tarn_tensor *tarn_##op(tarn_tensor *x) \
+    { \
+        return unary(&row_##op, x, 0, 0); \
+    } \
+    tarn_tensor *tarn_##op##_inplace(tarn_tensor *x) \
+    { \
+        return unary_inplace(&row_##op, x, 0, 0); \
+    } \
+    bool tarn__apply_##op(const tarn__invocation *c, tarn_tensor **out) \
+    { \
+        return (out[0] = tarn_##op(c->in[0])) != NULL; \
+    }
+#define UNARY_P(op, parameters, kinds, ...) \
+    static bool backward_##op(const tarn__backward *b) \
+    { \
+        return unary_backward(b, TARN__K_##op##_grad); \
+    } \
     static const unary_row row_##op = {#op, #op "_inplace", TARN__K_##op, TARN__K_##op##_grad, kinds, backward_##op};
-#define BINARY(op, kinds, pv, pg, v, ga, gb)                                                                                              \
-    static bool rule_##op(const tarn__backward *b) { return RULE_##op(op); }                                                             \
-    static const binary_row row_##op = {#op, #op "_inplace", TARN__K_##op, TARN__K_##op##_grad, TARN__K_##op##_grad_a,                    \
-                                        TARN__K_##op##_grad_b, kinds, rule_##op};                                                        \
-    tarn_tensor *tarn_##op(tarn_tensor *x, tarn_tensor *y) { return binary(&row_##op, x, y); }                                           \
-    tarn_tensor *tarn_##op##_inplace(tarn_tensor *x, tarn_tensor *y) { return binary_inplace(&row_##op, x, y); }                         \
-    bool tarn__apply_##op(const tarn__invocation *c, tarn_tensor **out) { return (out[0] = tarn_##op(c->in[0], c->in[1])) != NULL; }
+#define BINARY(op, kinds, pv, pg, v, ga, gb) \
+    static bool rule_##op(const tarn__backward *b) \
+    { \
+        return RULE_##op(op); \
+    } \
+    static const binary_row row_##op = { \
+        #op,   #op "_inplace", TARN__K_##op, TARN__K_##op##_grad, TARN__K_##op##_grad_a, TARN__K_##op##_grad_b, \
+        kinds, rule_##op}; \
+    tarn_tensor *tarn_##op(tarn_tensor *x, tarn_tensor *y) \
+    { \
+        return binary(&row_##op, x, y); \
+    } \
+    tarn_tensor *tarn_##op##_inplace(tarn_tensor *x, tarn_tensor *y) \
+    { \
+        return binary_inplace(&row_##op, x, y); \
+    } \
+    bool tarn__apply_##op(const tarn__invocation *c, tarn_tensor **out) \
+    { \
+        return (out[0] = tarn_##op(c->in[0], c->in[1])) != NULL; \
+    }
 #define PASS_ON(op) backward_##op(b)
 #define BY_KERNEL(op) binary_backward(b, TARN__K_##op##_grad, TARN__K_##op##_grad_a, TARN__K_##op##_grad_b)
 #define SCALE_OR_KERNEL(op) (tarn__scale_fits(b) ? tarn__scale_backward(b) : BY_KERNEL(op))
@@ -261,13 +319,19 @@ static tarn_tensor *binary_inplace(const binary_row *row, tarn_tensor *a, tarn_t
 #define RULE_minimum BY_KERNEL
 #define RULE_mod BY_KERNEL
 #define RULE_pow BY_KERNEL
-#define COMPARE(op, v)                                                                                                                    \
-    static const binary_row row_##op = {.name = #op, .value = TARN__K_##op, .dtypes = TARN__ALL};                                        \
-    tarn_tensor *tarn_##op(tarn_tensor *x, tarn_tensor *y) { return binary(&row_##op, x, y); }                                           \
-    bool tarn__apply_##op(const tarn__invocation *c, tarn_tensor **out) { return (out[0] = tarn_##op(c->in[0], c->in[1])) != NULL; }
+#define COMPARE(op, v) \
+    static const binary_row row_##op = {.name = #op, .value = TARN__K_##op, .dtypes = TARN__ALL}; \
+    tarn_tensor *tarn_##op(tarn_tensor *x, tarn_tensor *y) \
+    { \
+        return binary(&row_##op, x, y); \
+    } \
+    bool tarn__apply_##op(const tarn__invocation *c, tarn_tensor **out) \
+    { \
+        return (out[0] = tarn_##op(c->in[0], c->in[1])) != NULL; \
+    }
 #include "base/kernel/elementwise.def"
 
-/* ---- rows with parameters -------------------------------------------------------------------------------------------------- */
+/* ---- rows with parameters ---------------------------------------------------------------------------------------- */
 
 tarn_tensor *tarn_leaky_relu(tarn_tensor *x, double slope)
 {
@@ -290,8 +354,8 @@ static bool check_bounds(const char *function, const tarn_tensor *x, double low,
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: low %g is not below high %g", function, low, high);
     bool whole = (isinf(low) || low == floor(low)) && (isinf(high) || high == floor(high));
     return !x || whole || tarn__is_float(x->view.dtype) ||
-           tarn__raise(TARN_ERROR_DTYPE, "%s: bounds %g and %g are not whole, but x is %s; convert it with tarn_cast()", function, low, high,
-                       tarn_dtype_name(x->view.dtype));
+           tarn__raise(TARN_ERROR_DTYPE, "%s: bounds %g and %g are not whole, but x is %s; convert it with tarn_cast()",
+                       function, low, high, tarn_dtype_name(x->view.dtype));
 }
 
 tarn_tensor *tarn_clamp(tarn_tensor *x, double low, double high)
@@ -301,7 +365,8 @@ tarn_tensor *tarn_clamp(tarn_tensor *x, double low, double high)
 
 tarn_tensor *tarn_clamp_inplace(tarn_tensor *x, double low, double high)
 {
-    return tarn_failed() || !check_bounds("clamp_inplace", x, low, high) ? NULL : unary_inplace(&row_clamp, x, low, high);
+    return tarn_failed() || !check_bounds("clamp_inplace", x, low, high) ? NULL
+                                                                         : unary_inplace(&row_clamp, x, low, high);
 }
 
 bool tarn__apply_clamp(const tarn__invocation *v, tarn_tensor **out)
@@ -310,7 +375,7 @@ bool tarn__apply_clamp(const tarn__invocation *v, tarn_tensor **out)
     return (out[0] = tarn_clamp(v->in[0], low, high)) != NULL;
 }
 
-/* ---- where ----------------------------------------------------------------------------------------------------------------- */
+/* ---- where ------------------------------------------------------------------------------------------------------- */
 
 /* The gradient goes to a where the condition holds, to b elsewhere. */
 static bool where_backward(const tarn__backward *b)
@@ -319,7 +384,8 @@ static bool where_backward(const tarn__backward *b)
     if (tarn__wants(b, 1) && tarn__wants(b, 2)) {
         tarn__elementwise none = {0};
         tarn_tensor *ga = grad_place(b, 1), *gb = grad_place(b, 2);
-        return ga && gb && tarn__kernel_call(TARN__K_where_grad, b->function, none, TARN__IN(condition, g), TARN__OUT(ga, gb)) &&
+        return ga && gb &&
+               tarn__kernel_call(TARN__K_where_grad, b->function, none, TARN__IN(condition, g), TARN__OUT(ga, gb)) &&
                tarn__put(b, 1, ga) && tarn__put(b, 2, gb);
     }
     for (int i = 1; i <= 2; i++) {
@@ -327,7 +393,9 @@ static bool where_backward(const tarn__backward *b)
             continue;
         tarn__elementwise tail = {.constants = i == 1 ? 4u : 2u};
         tarn_tensor *to = grad_place(b, i);
-        if (!to || !tarn__kernel_call(TARN__K_where, b->function, tail, TARN__IN(condition, i == 1 ? g : NULL, i == 1 ? NULL : g), TARN__OUT(to)) ||
+        if (!to ||
+            !tarn__kernel_call(TARN__K_where, b->function, tail,
+                               TARN__IN(condition, i == 1 ? g : NULL, i == 1 ? NULL : g), TARN__OUT(to)) ||
             !tarn__put(b, i, to))
             return false;
     }
@@ -337,14 +405,16 @@ static bool where_backward(const tarn__backward *b)
 tarn_tensor *tarn_where(tarn_tensor *condition, tarn_tensor *a, tarn_tensor *b)
 {
     tarn_tensor *operand[] = {condition, a, b}, *in[3];
-    if (!tarn__check("where", condition, "the condition") || !tarn__check_dtype("where", condition, TARN__BIT(TARN_BOOL), "the condition") ||
+    if (!tarn__check("where", condition, "the condition") ||
+        !tarn__check_dtype("where", condition, TARN__BIT(TARN_BOOL), "the condition") ||
         !tarn__bring_together("where", operand + 1, binary_roles, 2) || !tarn__same_place("where", operand, 3))
         return NULL;
     if (condition->is_constant) {
         tarn__raise(TARN_ERROR_DTYPE, "where: the condition is a tarn_scalar(), but must be a bool tensor");
         return NULL;
     }
-    if (a->is_constant && b->is_constant && !(operand[1] = tarn__materialize("where", a, TARN_F32, tarn__device(operand[0]))))
+    if (a->is_constant && b->is_constant &&
+        !(operand[1] = tarn__materialize("where", a, TARN_F32, tarn__device(operand[0]))))
         return NULL;
     tarn__elementwise pair = {0}, tail = {0};
     tarn_shape shape;
@@ -361,8 +431,8 @@ tarn_tensor *tarn_where(tarn_tensor *condition, tarn_tensor *a, tarn_tensor *b)
     tarn_tensor *y = tarn__result_like("where", operand + 1, 2, shape, typed->view.dtype, tarn__device(operand[0]));
     if (!y || !tarn__kernel_call(TARN__K_where, "where", tail, TARN__IN(in[0], in[1], in[2]), TARN__OUT(y)))
         return NULL;
-    return tarn__finish("where", where_backward, tail, TARN__INPUTS(operand[0], operand[1], operand[2]), TARN__OUTPUTS(y),
-                        TARN__SAVED(operand[0]))
+    return tarn__finish("where", where_backward, tail, TARN__INPUTS(operand[0], operand[1], operand[2]),
+                        TARN__OUTPUTS(y), TARN__SAVED(operand[0]))
                ? y
                : NULL;
 }

@@ -1,6 +1,7 @@
 /* index.c: reading and adding at indices: gather, scatter_add, index_select, one_hot, embedding.
  *
- * What backward adds to at an index goes straight into the operand's sink: into zeros, or on top of what arrived before. */
+ * What backward adds to at an index goes straight into the operand's sink: into zeros, or on top of what arrived
+ * before. */
 #include <string.h>
 
 #include "ops/blocks.h"
@@ -12,7 +13,8 @@ static bool check_index(const char *function, const tarn_tensor *index)
     if (!tarn__check(function, index, "the index"))
         return false;
     if (index->is_constant)
-        return tarn__raise(TARN_ERROR_DTYPE, "%s: the index is a tarn_scalar(), but must be an i32 or i64 tensor", function);
+        return tarn__raise(TARN_ERROR_DTYPE, "%s: the index is a tarn_scalar(), but must be an i32 or i64 tensor",
+                           function);
     return tarn__check_dtype(function, index, TARN__INDEXES, "the index");
 }
 
@@ -22,19 +24,20 @@ static bool open_sum(const tarn__backward *b, tarn__sink *sink)
     return tarn__sink_open(b, 0, sink) && (sink->beta != 0 || tarn__fill_with(b->function, sink->to, 0));
 }
 
-/* ---- gather ---------------------------------------------------------------------------------------------------------------- */
+/* ---- gather ------------------------------------------------------------------------------------------------------ */
 
 /* Outside the axis an index has no more elements than what it indexes. */
-static bool check_gather(const char *function, const tarn_tensor *x, const tarn_tensor *index, int axis, const char *role)
+static bool check_gather(const char *function, const tarn_tensor *x, const tarn_tensor *index, int axis,
+                         const char *role)
 {
     if (x->view.rank != index->view.rank)
-        return tarn__raise(TARN_ERROR_SHAPE, "%s: %s %s has rank %d, the index %s has rank %d", function, role, TARN__SHAPE_TEXT(x),
-                           x->view.rank, TARN__SHAPE_TEXT(index), index->view.rank);
+        return tarn__raise(TARN_ERROR_SHAPE, "%s: %s %s has rank %d, the index %s has rank %d", function, role,
+                           TARN__SHAPE_TEXT(x), x->view.rank, TARN__SHAPE_TEXT(index), index->view.rank);
     for (int i = 0; i < x->view.rank; i++)
         if (i != axis && index->view.shape[i] > x->view.shape[i])
-            return tarn__raise(TARN_ERROR_SHAPE, "%s: the index %s reaches beyond %s %s: axis %d has %lld against %lld", function,
-                               TARN__SHAPE_TEXT(index), role, TARN__SHAPE_TEXT(x), i, (long long)index->view.shape[i],
-                               (long long)x->view.shape[i]);
+            return tarn__raise(TARN_ERROR_SHAPE, "%s: the index %s reaches beyond %s %s: axis %d has %lld against %lld",
+                               function, TARN__SHAPE_TEXT(index), role, TARN__SHAPE_TEXT(x), i,
+                               (long long)index->view.shape[i], (long long)x->view.shape[i]);
     return true;
 }
 
@@ -43,8 +46,8 @@ static bool gather_backward(const tarn__backward *b)
     const tarn__along *along = b->params;
     tarn__sink sink;
     return open_sum(b, &sink) &&
-           tarn__kernel_call(TARN__K_scatter_add, b->function, *along, TARN__IN(b->saved[0], b->grads[0]), TARN__OUT(sink.to),
-                             .reads_output = 1) &&
+           tarn__kernel_call(TARN__K_scatter_add, b->function, *along, TARN__IN(b->saved[0], b->grads[0]),
+                             TARN__OUT(sink.to), .reads_output = 1) &&
            tarn__sink_close(b, 0, &sink);
 }
 
@@ -58,10 +61,12 @@ tarn_tensor *tarn_gather(tarn_tensor *x, int axis, tarn_tensor *index)
     tarn__along along = {.axis = tarn__check_axis("gather", axis, operand[0]->view.rank)};
     if (along.axis < 0 || !check_gather("gather", operand[0], operand[1], along.axis, "x"))
         return NULL;
-    tarn_tensor *y = tarn__tensor_new("gather", tarn__shape_of(index), operand[0]->view.dtype, tarn__device(operand[0]));
+    tarn_tensor *y =
+        tarn__tensor_new("gather", tarn__shape_of(index), operand[0]->view.dtype, tarn__device(operand[0]));
     if (!y || !tarn__kernel_call(TARN__K_gather, "gather", along, TARN__IN(operand[0], operand[1]), TARN__OUT(y)))
         return NULL;
-    return tarn__finish("gather", gather_backward, along, TARN__INPUTS(operand[0], operand[1]), TARN__OUTPUTS(y), TARN__SAVED(operand[1]))
+    return tarn__finish("gather", gather_backward, along, TARN__INPUTS(operand[0], operand[1]), TARN__OUTPUTS(y),
+                        TARN__SAVED(operand[1]))
                ? y
                : NULL;
 }
@@ -71,7 +76,7 @@ bool tarn__apply_gather(const tarn__invocation *v, tarn_tensor **out)
     return (out[0] = tarn_gather(v->in[0], tarn__attribute_small(v, "axis", 0), v->in[1])) != NULL;
 }
 
-/* ---- scatter_add ----------------------------------------------------------------------------------------------------------- */
+/* ---- scatter_add ------------------------------------------------------------------------------------------------- */
 
 /* The gradient of a source that is larger than the index: nothing arrives at what lies beyond. */
 static tarn_tensor *widened(const tarn__backward *b, tarn_tensor *grad, tarn_shape shape)
@@ -114,12 +119,14 @@ static bool check_scatter(tarn_tensor *const *operand, int axis)
 
 tarn_tensor *tarn_scatter_add(tarn_tensor *x, int axis, tarn_tensor *index, tarn_tensor *source)
 {
-    if (!tarn__check("scatter_add", x, "x") || !check_index("scatter_add", index) || !tarn__check("scatter_add", source, "the source"))
+    if (!tarn__check("scatter_add", x, "x") || !check_index("scatter_add", index) ||
+        !tarn__check("scatter_add", source, "the source"))
         return NULL;
     tarn_dtype dtype = !x->is_constant ? x->view.dtype : !source->is_constant ? source->view.dtype : TARN_F32;
     tarn_tensor *typed[] = {tarn__materialize("scatter_add", x, dtype, tarn__device(index)),
                             tarn__materialize("scatter_add", source, dtype, tarn__device(index))};
-    if (!typed[0] || !typed[1] || !tarn__bring_together("scatter_add", typed, (const char *const[]){"x", "the source"}, 2))
+    if (!typed[0] || !typed[1] ||
+        !tarn__bring_together("scatter_add", typed, (const char *const[]){"x", "the source"}, 2))
         return NULL;
     tarn_tensor *operand[] = {typed[0], index, typed[1]};
     tarn__along along = {.axis = tarn__check_axis("scatter_add", axis, operand[0]->view.rank)};
@@ -127,10 +134,11 @@ tarn_tensor *tarn_scatter_add(tarn_tensor *x, int axis, tarn_tensor *index, tarn
         return NULL;
     tarn_tensor *y = tarn__tensor_new("scatter_add", tarn__shape_of(operand[0]), dtype, tarn__device(operand[0]));
     if (!y || !tarn__copy_elements("scatter_add", y, operand[0]) ||
-        !tarn__kernel_call(TARN__K_scatter_add, "scatter_add", along, TARN__IN(operand[1], operand[2]), TARN__OUT(y), .reads_output = 1))
+        !tarn__kernel_call(TARN__K_scatter_add, "scatter_add", along, TARN__IN(operand[1], operand[2]), TARN__OUT(y),
+                           .reads_output = 1))
         return NULL;
-    return tarn__finish("scatter_add", scatter_add_backward, along, TARN__INPUTS(operand[0], operand[1], operand[2]), TARN__OUTPUTS(y),
-                        TARN__SAVED(operand[1]))
+    return tarn__finish("scatter_add", scatter_add_backward, along, TARN__INPUTS(operand[0], operand[1], operand[2]),
+                        TARN__OUTPUTS(y), TARN__SAVED(operand[1]))
                ? y
                : NULL;
 }
@@ -140,9 +148,10 @@ bool tarn__apply_scatter_add(const tarn__invocation *v, tarn_tensor **out)
     return (out[0] = tarn_scatter_add(v->in[0], tarn__attribute_small(v, "axis", 0), v->in[1], v->in[2])) != NULL;
 }
 
-/* ---- index_select, embedding ----------------------------------------------------------------------------------------------- */
+/* ---- index_select, embedding ------------------------------------------------------------------------------------- */
 
-/* The gradient of the slices, added where they came from. An embedding's has the axes of its index; the slices are rows then. */
+/* The gradient of the slices, added where they came from. An embedding's has the axes of its index; the slices are rows
+ * then. */
 static bool select_backward(const tarn__backward *b)
 {
     const tarn__along *along = b->params;
@@ -169,7 +178,8 @@ tarn_tensor *tarn_index_select(tarn_tensor *x, int axis, tarn_tensor *index)
     if (along.axis < 0)
         return NULL;
     if (index->view.rank != 1) {
-        tarn__raise(TARN_ERROR_SHAPE, "index_select: the index %s has rank %d, not 1", TARN__SHAPE_TEXT(index), index->view.rank);
+        tarn__raise(TARN_ERROR_SHAPE, "index_select: the index %s has rank %d, not 1", TARN__SHAPE_TEXT(index),
+                    index->view.rank);
         return NULL;
     }
     if (operand[0]->view.rank == 0) /* one element, as if along an axis that is gone again */
@@ -177,7 +187,8 @@ tarn_tensor *tarn_index_select(tarn_tensor *x, int axis, tarn_tensor *index)
     tarn_shape shape = tarn__shape_of(operand[0]);
     shape.size[along.axis] = index->view.shape[0];
     tarn_tensor *y = tarn__tensor_new("index_select", shape, operand[0]->view.dtype, tarn__device(operand[0]));
-    if (!y || !tarn__kernel_call(TARN__K_index_select, "index_select", along, TARN__IN(operand[0], operand[1]), TARN__OUT(y)))
+    if (!y ||
+        !tarn__kernel_call(TARN__K_index_select, "index_select", along, TARN__IN(operand[0], operand[1]), TARN__OUT(y)))
         return NULL;
     return tarn__finish("index_select", select_backward, along, TARN__INPUTS(operand[0], operand[1]), TARN__OUTPUTS(y),
                         TARN__SAVED(operand[1]))
@@ -193,15 +204,18 @@ bool tarn__apply_index_select(const tarn__invocation *v, tarn_tensor **out)
 static bool check_embedding(const tarn_tensor *weight, const tarn_tensor *index)
 {
     if (weight->is_constant || weight->view.rank != 2)
-        return tarn__raise(TARN_ERROR_SHAPE, "embedding: the weight %s has rank %d, not 2", TARN__SHAPE_TEXT(weight), weight->view.rank);
+        return tarn__raise(TARN_ERROR_SHAPE, "embedding: the weight %s has rank %d, not 2", TARN__SHAPE_TEXT(weight),
+                           weight->view.rank);
     return index->view.rank < TARN_MAX_RANK ||
-           tarn__raise(TARN_ERROR_SHAPE, "embedding: the index %s has %d axes; with one more the result would have more than %d",
+           tarn__raise(TARN_ERROR_SHAPE,
+                       "embedding: the index %s has %d axes; with one more the result would have more than %d",
                        TARN__SHAPE_TEXT(index), index->view.rank, TARN_MAX_RANK);
 }
 
 tarn_tensor *tarn_embedding(tarn_tensor *weight, tarn_tensor *index)
 {
-    if (!tarn__check_any("embedding", weight, "the weight") || !check_index("embedding", index) || !check_embedding(weight, index))
+    if (!tarn__check_any("embedding", weight, "the weight") || !check_index("embedding", index) ||
+        !check_embedding(weight, index))
         return NULL;
     if (tarn__is_blocks(weight->view.dtype))
         return tarn__embedding_blocks(weight, index, TARN_F32);
@@ -215,9 +229,11 @@ tarn_tensor *tarn_embedding(tarn_tensor *weight, tarn_tensor *index)
     tarn_tensor *y = tarn__tensor_new("embedding", shape, weight->view.dtype, tarn__device(operand[0]));
     tarn_tensor *list = y ? tarn_reshape(operand[1], TARN_SHAPE(rows)) : NULL; /* both as a list of rows */
     tarn_tensor *matrix = list ? tarn_reshape(y, TARN_SHAPE(rows, columns)) : NULL;
-    if (!matrix || !tarn__kernel_call(TARN__K_index_select, "embedding", along, TARN__IN(operand[0], list), TARN__OUT(matrix)))
+    if (!matrix ||
+        !tarn__kernel_call(TARN__K_index_select, "embedding", along, TARN__IN(operand[0], list), TARN__OUT(matrix)))
         return NULL;
-    return tarn__finish("embedding", select_backward, along, TARN__INPUTS(operand[0], operand[1]), TARN__OUTPUTS(y), TARN__SAVED(list))
+    return tarn__finish("embedding", select_backward, along, TARN__INPUTS(operand[0], operand[1]), TARN__OUTPUTS(y),
+                        TARN__SAVED(list))
                ? y
                : NULL;
 }
@@ -225,7 +241,9 @@ tarn_tensor *tarn_embedding(tarn_tensor *weight, tarn_tensor *index)
 tarn_tensor *tarn__embedding_as(tarn_tensor *weight, tarn_tensor *index, tarn_dtype dtype)
 {
     if (tarn__check_any("embedding", weight, "the weight") && tarn__is_blocks(weight->view.dtype))
-        return check_index("embedding", index) && check_embedding(weight, index) ? tarn__embedding_blocks(weight, index, dtype) : NULL;
+        return check_index("embedding", index) && check_embedding(weight, index)
+                   ? tarn__embedding_blocks(weight, index, dtype)
+                   : NULL;
     return tarn_embedding(weight, index);
 }
 
@@ -234,15 +252,17 @@ bool tarn__apply_embedding(const tarn__invocation *v, tarn_tensor **out)
     return (out[0] = tarn_embedding(v->in[0], v->in[1])) != NULL;
 }
 
-/* ---- one_hot --------------------------------------------------------------------------------------------------------------- */
+/* ---- one_hot ----------------------------------------------------------------------------------------------------- */
 
 tarn_tensor *tarn_one_hot(tarn_tensor *index, int64_t classes, tarn_dtype dtype)
 {
     if (!check_index("one_hot", index))
         return NULL;
     if (classes < 1 || index->view.rank == TARN_MAX_RANK) {
-        tarn__raise(TARN_ERROR_SHAPE, "one_hot: %lld classes for an index %s: there must be 1 or more, and room for one more axis than %d",
-                    (long long)classes, TARN__SHAPE_TEXT(index), index->view.rank);
+        tarn__raise(
+            TARN_ERROR_SHAPE,
+            "one_hot: %lld classes for an index %s: there must be 1 or more, and room for one more axis than %d",
+            (long long)classes, TARN__SHAPE_TEXT(index), index->view.rank);
         return NULL;
     }
     tarn_shape shape = tarn__shape_of(index);
@@ -260,7 +280,7 @@ bool tarn__apply_one_hot(const tarn__invocation *v, tarn_tensor **out)
     return (out[0] = tarn_one_hot(v->in[0], tarn__attribute_int(v, "classes", 0), dtype)) != NULL;
 }
 
-/* ---- put_rows -------------------------------------------------------------------------------------------------------------- */
+/* ---- put_rows ---------------------------------------------------------------------------------------------------- */
 
 bool tarn__put_rows(const char *function, tarn_tensor *y, int axis, tarn_tensor *index, tarn_tensor *x)
 {

@@ -6,8 +6,8 @@ static bool sorted_backward(const tarn__backward *b)
     const tarn__along *along = b->params;
     tarn__sink sink;
     return tarn__sink_open(b, 0, &sink) && (sink.beta != 0 || tarn__fill_with(b->function, sink.to, 0)) &&
-           tarn__kernel_call(TARN__K_scatter_add, b->function, *along, TARN__IN(b->saved[0], b->grads[0]), TARN__OUT(sink.to),
-                             .reads_output = 1) &&
+           tarn__kernel_call(TARN__K_scatter_add, b->function, *along, TARN__IN(b->saved[0], b->grads[0]),
+                             TARN__OUT(sink.to), .reads_output = 1) &&
            tarn__sink_close(b, 0, &sink);
 }
 
@@ -25,8 +25,8 @@ static tarn_tensor *take(const char *function, tarn_tensor *x, int *axis, tarn_t
 }
 
 /* Only the values have a history; the indices are made where the caller or the gradient of the values needs them. */
-static bool run(tarn__kernel kernel, const char *function, tarn_tensor *x, tarn_shape shape, tarn__along along, tarn_tensor **values,
-                tarn_tensor **indices)
+static bool run(tarn__kernel kernel, const char *function, tarn_tensor *x, tarn_shape shape, tarn__along along,
+                tarn_tensor **values, tarn_tensor **indices)
 {
     tarn_tensor *v = NULL, *i = NULL;
     bool recorded = values && tarn__recording_needed(&x, 1);
@@ -36,7 +36,8 @@ static bool run(tarn__kernel kernel, const char *function, tarn_tensor *x, tarn_
         return false;
     if (!tarn__kernel_call(kernel, function, along, TARN__IN(x), TARN__OUT(v, i)))
         return false;
-    if (!tarn__finish(function, values ? sorted_backward : NULL, along, TARN__INPUTS(x), TARN__OUTPUTS(v), TARN__SAVED(i)))
+    if (!tarn__finish(function, values ? sorted_backward : NULL, along, TARN__INPUTS(x), TARN__OUTPUTS(v),
+                      TARN__SAVED(i)))
         return false;
     if (values)
         *values = v;
@@ -60,8 +61,8 @@ bool tarn_topk(tarn_tensor *x, int64_t k, int axis, bool largest, tarn_tensor **
     tarn_shape shape = tarn__shape_of(x);
     int64_t most = x->view.rank ? shape.size[axis] : 1, fewest = x->view.rank ? 0 : 1;
     if (k < fewest || k > most)
-        return tarn__raise(TARN_ERROR_SHAPE, "topk: k is %lld, but axis %d of x %s has %lld elements", (long long)k, axis,
-                           TARN__SHAPE_TEXT(x), (long long)most);
+        return tarn__raise(TARN_ERROR_SHAPE, "topk: k is %lld, but axis %d of x %s has %lld elements", (long long)k,
+                           axis, TARN__SHAPE_TEXT(x), (long long)most);
     if (x->view.rank)
         shape.size[axis] = k;
     tarn__along along = {.axis = axis, .reverse = largest};
@@ -70,7 +71,8 @@ bool tarn_topk(tarn_tensor *x, int64_t k, int axis, bool largest, tarn_tensor **
 
 bool tarn__apply_sort(const tarn__invocation *v, tarn_tensor **out)
 {
-    return tarn_sort(v->in[0], tarn__attribute_small(v, "axis", -1), tarn__attribute_int(v, "descending", 0) != 0, &out[0], &out[1]);
+    return tarn_sort(v->in[0], tarn__attribute_small(v, "axis", -1), tarn__attribute_int(v, "descending", 0) != 0,
+                     &out[0], &out[1]);
 }
 
 bool tarn__apply_topk(const tarn__invocation *v, tarn_tensor **out)

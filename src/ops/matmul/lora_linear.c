@@ -1,7 +1,9 @@
-/* lora_linear.c: linear layers that share x, with frozen weights and adapters of low rank: yᵢ = x · Wᵢᵀ + biasᵢ + scaleᵢ · (x · Aᵢᵀ) · Bᵢᵀ.
+/* lora_linear.c: linear layers that share x, with frozen weights and adapters of low rank: yᵢ = x · Wᵢᵀ + biasᵢ +
+ * scaleᵢ · (x · Aᵢᵀ) · Bᵢᵀ.
  *
- * An adapter's products are narrow: what they take is the way through memory. So all Aᵢ lie in one matrix for a while, and x is read once for all; the
- * adapter's part is written to yᵢ first, with the bias, and the layer's own product is added to it, which costs no pass of its own. Backward does the same:
+ * An adapter's products are narrow: what they take is the way through memory. So all Aᵢ lie in one matrix for a while,
+ * and x is read once for all; the adapter's part is written to yᵢ first, with the bias, and the layer's own product is
+ * added to it, which costs no pass of its own. Backward does the same:
  *
  *   slopes of h = x · Aᵀ:  dhᵢ = scaleᵢ · gᵢ · Bᵢ       dBᵢ = scaleᵢ · gᵢᵀ · hᵢ
  *   dx = dh · A + Σ gᵢ · Wᵢ                             dA = dhᵀ · x */
@@ -30,7 +32,9 @@ enum { SAVED_X, SAVED_H, SAVED_A, FIRST_SAVED };
 static bool multiply(double alpha, tarn_tensor *a, tarn_tensor *b, tarn_tensor *bias, double beta, tarn_tensor *to)
 {
     tarn__matmul tail = {.alpha = alpha, .beta = beta, .tf32 = tarn__tf32()};
-    return a && b && to && tarn__kernel_call(TARN__K_matmul, function, tail, TARN__IN(a, b, bias), TARN__OUT(to), .reads_output = beta != 0);
+    return a && b && to &&
+           tarn__kernel_call(TARN__K_matmul, function, tail, TARN__IN(a, b, bias), TARN__OUT(to),
+                             .reads_output = beta != 0);
 }
 
 /* `count` rows or columns of a matrix from `first`. A view in the open scope. */
@@ -52,7 +56,7 @@ static int64_t all_ranks(const adapted_record *r)
     return all;
 }
 
-/* ---- backward -------------------------------------------------------------------------------------------------------------- */
+/* ---- backward ---------------------------------------------------------------------------------------------------- */
 
 /* A layer's dhᵢ, and dBᵢ where it is wanted. */
 static bool put_b(const tarn__backward *b, int layer, tarn_tensor *g, tarn_tensor *h, tarn_tensor *slopes)
@@ -62,15 +66,17 @@ static bool put_b(const tarn__backward *b, int layer, tarn_tensor *g, tarn_tenso
     tarn__sink sink;
     if (!multiply(scale, g, b->saved[FIRST_SAVED + 2 * layer + 1], NULL, 0, slopes))
         return false;
-    return !tarn__wants(b, input) || (tarn__sink_open(b, input, &sink) && multiply(scale, tarn__transposed(g), h, NULL, sink.beta, sink.to) &&
-                                      tarn__sink_close(b, input, &sink));
+    return !tarn__wants(b, input) ||
+           (tarn__sink_open(b, input, &sink) && multiply(scale, tarn__transposed(g), h, NULL, sink.beta, sink.to) &&
+            tarn__sink_close(b, input, &sink));
 }
 
 /* dh (rows, all ranks): 0 for a layer whose result nobody used. dB on the way. */
 static tarn_tensor *inner_slopes(const tarn__backward *b, tarn_tensor *const *g)
 {
     const adapted_record *r = b->params;
-    tarn_tensor *h = b->saved[SAVED_H], *slopes = tarn__tensor_new(b->function, tarn__shape_of(h), h->view.dtype, tarn__device(h));
+    tarn_tensor *h = b->saved[SAVED_H],
+                *slopes = tarn__tensor_new(b->function, tarn__shape_of(h), h->view.dtype, tarn__device(h));
     bool good = slopes != NULL;
     for (int64_t i = 0, first = 0; good && i < r->count; first += r->rank[i++]) {
         if (!r->rank[i])
@@ -109,8 +115,11 @@ static bool put_a(const tarn__backward *b, tarn_tensor *const *g, tarn_tensor *s
         if (!r->rank[i] || !g[i] || !tarn__wants(b, a))
             continue;
         if (r->rank[i] == all)
-            return tarn__sink_open(b, a, &sink) && multiply(1, tarn__transposed(slopes), x, NULL, sink.beta, sink.to) && tarn__sink_close(b, a, &sink);
-        if (!sums && !(x && (sums = tarn__tensor_new(b->function, TARN_SHAPE(all, x->view.shape[1]), tarn__grad_dtype(b, a), tarn__device(x))) &&
+            return tarn__sink_open(b, a, &sink) && multiply(1, tarn__transposed(slopes), x, NULL, sink.beta, sink.to) &&
+                   tarn__sink_close(b, a, &sink);
+        if (!sums && !(x &&
+                       (sums = tarn__tensor_new(b->function, TARN_SHAPE(all, x->view.shape[1]), tarn__grad_dtype(b, a),
+                                                tarn__device(x))) &&
                        multiply(1, tarn__transposed(slopes), x, NULL, 0, sums)))
             return false;
         if (!tarn__put(b, a, part_of(sums, 0, first, r->rank[i])))
@@ -129,7 +138,7 @@ static bool adapted_backward(const tarn__backward *b)
     return (slopes = inner_slopes(b, g)) && put_a(b, g, slopes) && put_x(b, g, slopes);
 }
 
-/* ---- forward --------------------------------------------------------------------------------------------------------------- */
+/* ---- forward ----------------------------------------------------------------------------------------------------- */
 
 /* All A, one below the other: the only one itself, or a copy. */
 static tarn_tensor *gather_a(const tarn__adapted_layer *layers, const adapted_record *r)
@@ -141,7 +150,8 @@ static tarn_tensor *gather_a(const tarn__adapted_layer *layers, const adapted_re
             continue;
         if (r->rank[i] == all_ranks(r))
             return a;
-        if (!all && !(all = tarn__tensor_new(function, TARN_SHAPE(all_ranks(r), a->view.shape[1]), a->view.dtype, tarn__device(a))))
+        if (!all && !(all = tarn__tensor_new(function, TARN_SHAPE(all_ranks(r), a->view.shape[1]), a->view.dtype,
+                                             tarn__device(a))))
             return NULL;
         tarn_tensor *to = part_of(all, 0, first, r->rank[i]);
         if (!to || !tarn__copy_elements(function, to, a))
@@ -151,23 +161,28 @@ static tarn_tensor *gather_a(const tarn__adapted_layer *layers, const adapted_re
 }
 
 /* h = x · Aᵀ of all layers, (rows, all ranks). `all` may be NULL: each by itself. */
-static tarn_tensor *narrow(tarn_tensor *rows, const tarn__adapted_layer *layers, const adapted_record *r, tarn_tensor *all)
+static tarn_tensor *narrow(tarn_tensor *rows, const tarn__adapted_layer *layers, const adapted_record *r,
+                           tarn_tensor *all)
 {
-    tarn_tensor *h = tarn__tensor_new(function, TARN_SHAPE(rows->view.shape[0], all_ranks(r)), rows->view.dtype, tarn__device(rows));
+    tarn_tensor *h =
+        tarn__tensor_new(function, TARN_SHAPE(rows->view.shape[0], all_ranks(r)), rows->view.dtype, tarn__device(rows));
     if (h && all)
         return multiply(1, rows, tarn__transposed(all), NULL, 0, h) ? h : NULL;
     bool good = h != NULL;
     for (int64_t i = 0, first = 0; good && i < r->count; first += r->rank[i++])
-        good = !layers[i].a || multiply(1, rows, tarn__transposed(layers[i].a), NULL, 0, part_of(h, 1, first, r->rank[i]));
+        good =
+            !layers[i].a || multiply(1, rows, tarn__transposed(layers[i].a), NULL, 0, part_of(h, 1, first, r->rank[i]));
     return good ? h : NULL;
 }
 
-static bool widen(tarn_tensor *rows, tarn_tensor *h, const tarn__adapted_layer *layers, const adapted_record *r, tarn_tensor **y)
+static bool widen(tarn_tensor *rows, tarn_tensor *h, const tarn__adapted_layer *layers, const adapted_record *r,
+                  tarn_tensor **y)
 {
     for (int64_t i = 0, first = 0; i < r->count; first += r->rank[i++]) {
         const tarn__adapted_layer *layer = &layers[i];
         tarn_tensor *to = tarn__rows_of(function, y[i]), *bias = layer->bias;
-        if (layer->a && !multiply(layer->scale, part_of(h, 1, first, r->rank[i]), tarn__transposed(layer->b), bias, 0, to))
+        if (layer->a &&
+            !multiply(layer->scale, part_of(h, 1, first, r->rank[i]), tarn__transposed(layer->b), bias, 0, to))
             return false;
         if (!multiply(1, rows, tarn__turned(layer->weight, !r->in_out), layer->a ? NULL : bias, layer->a != NULL, to))
             return false;
@@ -206,7 +221,14 @@ bool tarn__linears_adapted(tarn_tensor *x, const tarn__adapted_layer *layers, in
     if (!h || !place_results(x, layers, &r, y) || !widen(rows, h, layers, &r, y))
         return false;
     saved[SAVED_X] = of_a ? x : NULL, saved[SAVED_H] = h, saved[SAVED_A] = all;
-    return tarn__record(&(tarn__recording){.function = function, .rule = adapted_backward, .params = &r, .params_bytes = sizeof(r), .inputs = input,
-                                           .input_count = FIRST_A + 2 * count, .outputs = y, .output_count = count, .saved = saved,
+    return tarn__record(&(tarn__recording){.function = function,
+                                           .rule = adapted_backward,
+                                           .params = &r,
+                                           .params_bytes = sizeof(r),
+                                           .inputs = input,
+                                           .input_count = FIRST_A + 2 * count,
+                                           .outputs = y,
+                                           .output_count = count,
+                                           .saved = saved,
                                            .saved_count = FIRST_SAVED + 2 * count});
 }

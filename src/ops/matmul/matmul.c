@@ -1,8 +1,8 @@
 /* matmul.c: matrix products, forward and backward.
  *
- * Every operand is seen as [batch…, rows, columns]: a vector gets the axis it lacks, a batch axis that is broadcast gets stride 0. Where
- * the second operand has no batches and the first one's rows lie evenly, batches and rows are one long axis and the product is one. A
- * gradient that needs no un-broadcasting is accumulated straight into its sink. */
+ * Every operand is seen as [batch…, rows, columns]: a vector gets the axis it lacks, a batch axis that is broadcast
+ * gets stride 0. Where the second operand has no batches and the first one's rows lie evenly, batches and rows are one
+ * long axis and the product is one. A gradient that needs no un-broadcasting is accumulated straight into its sink. */
 #include <stdatomic.h>
 #include <string.h>
 
@@ -29,7 +29,7 @@ typedef struct layout {
     bool a_vector, b_vector; /* of rank 1 */
 } layout;
 
-/* ---- views ----------------------------------------------------------------------------------------------------------------- */
+/* ---- views ------------------------------------------------------------------------------------------------------- */
 
 static void insert_axis(tarn__view *view, int at, int64_t size)
 {
@@ -40,7 +40,8 @@ static void insert_axis(tarn__view *view, int at, int64_t size)
     view->rank++;
 }
 
-/* x as [batch…, rows, columns], broadcast to `batch`; the axes that vectors lack are put in. A new view in the open scope. */
+/* x as [batch…, rows, columns], broadcast to `batch`; the axes that vectors lack are put in. A new view in the open
+ * scope. */
 static tarn_tensor *as_matrices(tarn_tensor *x, const layout *l, bool no_rows, bool no_columns)
 {
     tarn_tensor *matrices = tarn__tensor_view(x);
@@ -110,14 +111,16 @@ static void drop_batches(tarn_tensor *matrices)
     view->rank = 2;
 }
 
-bool tarn__multiply(const char *function, tarn_tensor *a, tarn_tensor *b, tarn_tensor *bias, double beta, tarn_tensor *to)
+bool tarn__multiply(const char *function, tarn_tensor *a, tarn_tensor *b, tarn_tensor *bias, double beta,
+                    tarn_tensor *to)
 {
     tarn__matmul tail = {.alpha = 1, .beta = beta, .tf32 = tarn__tf32()};
     return a && b && to &&
-           tarn__kernel_call(TARN__K_matmul, function, tail, TARN__IN(a, b, bias), TARN__OUT(to), .reads_output = beta != 0);
+           tarn__kernel_call(TARN__K_matmul, function, tail, TARN__IN(a, b, bias), TARN__OUT(to),
+                             .reads_output = beta != 0);
 }
 
-/* ---- matmul: shapes -------------------------------------------------------------------------------------------------------- */
+/* ---- matmul: shapes ---------------------------------------------------------------------------------------------- */
 
 static bool raise_inner(const tarn_tensor *a, const tarn_tensor *b, int64_t k, int64_t inner)
 {
@@ -127,8 +130,8 @@ static bool raise_inner(const tarn_tensor *a, const tarn_tensor *b, int64_t k, i
         advice = "; did you mean to transpose the second operand?";
     else if (va->rank > 1 && va->shape[va->rank - 2] == inner)
         advice = "; did you mean to transpose the first operand?";
-    return tarn__raise(TARN_ERROR_SHAPE, "matmul: inner sizes differ: %s @ %s (%lld vs %lld)%s", TARN__SHAPE_TEXT(a), TARN__SHAPE_TEXT(b),
-                       (long long)k, (long long)inner, advice);
+    return tarn__raise(TARN_ERROR_SHAPE, "matmul: inner sizes differ: %s @ %s (%lld vs %lld)%s", TARN__SHAPE_TEXT(a),
+                       TARN__SHAPE_TEXT(b), (long long)k, (long long)inner, advice);
 }
 
 static int batch_axes(const tarn_tensor *x)
@@ -149,7 +152,8 @@ static bool plan(const tarn_tensor *a, const tarn_tensor *b, layout *l, tarn_sha
     *l = (layout){.a_vector = a->view.rank == 1, .b_vector = b->view.rank == 1};
     *shape = (tarn_shape){0};
     if (a->view.rank == 0 || b->view.rank == 0)
-        return tarn__raise(TARN_ERROR_SHAPE, "matmul: %s @ %s: operands have one axis at least; scale a tensor with tarn_mul()",
+        return tarn__raise(TARN_ERROR_SHAPE,
+                           "matmul: %s @ %s: operands have one axis at least; scale a tensor with tarn_mul()",
                            TARN__SHAPE_TEXT(a), TARN__SHAPE_TEXT(b));
     int64_t k = a->view.shape[a->view.rank - 1], inner = b->view.shape[l->b_vector ? 0 : b->view.rank - 2];
     if (k != inner)
@@ -158,8 +162,9 @@ static bool plan(const tarn_tensor *a, const tarn_tensor *b, layout *l, tarn_sha
     for (int i = 0; i < l->batch_rank; i++) {
         int64_t in_a = batch_size(a, l, i), in_b = batch_size(b, l, i);
         if (in_a != in_b && in_a != 1 && in_b != 1)
-            return tarn__raise(TARN_ERROR_SHAPE, "matmul: batches do not broadcast: %s @ %s (axis %d has %lld vs %lld)", TARN__SHAPE_TEXT(a),
-                               TARN__SHAPE_TEXT(b), i - l->batch_rank - 2, (long long)in_a, (long long)in_b);
+            return tarn__raise(TARN_ERROR_SHAPE, "matmul: batches do not broadcast: %s @ %s (axis %d has %lld vs %lld)",
+                               TARN__SHAPE_TEXT(a), TARN__SHAPE_TEXT(b), i - l->batch_rank - 2, (long long)in_a,
+                               (long long)in_b);
         shape->size[shape->rank++] = l->batch[i] = in_a == 1 ? in_b : in_a;
     }
     if (!l->a_vector)
@@ -169,7 +174,7 @@ static bool plan(const tarn_tensor *a, const tarn_tensor *b, layout *l, tarn_sha
     return true;
 }
 
-/* ---- matmul: backward ------------------------------------------------------------------------------------------------------ */
+/* ---- matmul: backward -------------------------------------------------------------------------------------------- */
 
 /* True when no batch axis of x was repeated: its gradient is a product of the result's own batches. */
 static bool has_all_batches(const tarn_shape *x, const layout *l)
@@ -193,7 +198,8 @@ static bool put_product(const tarn__backward *b, int i, const layout *l, tarn_te
     if (has_all_batches(&meta->shape, l)) {
         tarn__sink sink;
         return tarn__sink_open(b, i, &sink) &&
-               tarn__multiply(b->function, left, right, NULL, sink.beta, as_matrices(sink.to, l, no_rows, no_columns)) &&
+               tarn__multiply(b->function, left, right, NULL, sink.beta,
+                              as_matrices(sink.to, l, no_rows, no_columns)) &&
                tarn__sink_close(b, i, &sink);
     }
     tarn_shape shape = {.rank = l->batch_rank};
@@ -203,10 +209,12 @@ static bool put_product(const tarn__backward *b, int i, const layout *l, tarn_te
     if (!no_columns)
         shape.size[shape.rank++] = right->view.shape[right->view.rank - 1];
     tarn_tensor *whole = tarn__tensor_new(b->function, shape, tarn__wide_dtype(meta->dtype), meta->device);
-    return whole && tarn__multiply(b->function, left, right, NULL, 0, as_matrices(whole, l, no_rows, no_columns)) && tarn__put(b, i, whole);
+    return whole && tarn__multiply(b->function, left, right, NULL, 0, as_matrices(whole, l, no_rows, no_columns)) &&
+           tarn__put(b, i, whole);
 }
 
-/* The second operand had no batches: batches and rows of the first are one axis, and both gradients one product each. */
+/* The second operand had no batches: batches and rows of the first are one axis, and both gradients one product each.
+ */
 static bool flat_backward(const tarn__backward *b, const layout *l, tarn_tensor *g)
 {
     static const layout none = {0};
@@ -219,7 +227,8 @@ static bool flat_backward(const tarn__backward *b, const layout *l, tarn_tensor 
             return false;
         tarn_tensor *to = as_matrices(sink.to, l, l->a_vector, false);
         tarn_tensor *right = tarn__transposed(as_matrices(b->saved[1], &none, false, l->b_vector));
-        if (!to || !flatten(to) || !tarn__multiply(b->function, rows, right, NULL, sink.beta, to) || !tarn__sink_close(b, 0, &sink))
+        if (!to || !flatten(to) || !tarn__multiply(b->function, rows, right, NULL, sink.beta, to) ||
+            !tarn__sink_close(b, 0, &sink))
             return false;
     }
     if (!tarn__wants(b, 1))
@@ -239,11 +248,13 @@ static bool matmul_backward(const tarn__backward *b)
         return false;
     if (l->batch_rank > 0 && tarn__input_meta(b, 1)->shape.rank <= 2)
         return flat_backward(b, l, g);
-    return (!tarn__wants(b, 0) || put_product(b, 0, l, g, tarn__transposed(as_matrices(b->saved[1], l, false, l->b_vector)))) &&
-           (!tarn__wants(b, 1) || put_product(b, 1, l, tarn__transposed(as_matrices(b->saved[0], l, l->a_vector, false)), g));
+    return (!tarn__wants(b, 0) ||
+            put_product(b, 0, l, g, tarn__transposed(as_matrices(b->saved[1], l, false, l->b_vector)))) &&
+           (!tarn__wants(b, 1) ||
+            put_product(b, 1, l, tarn__transposed(as_matrices(b->saved[0], l, l->a_vector, false)), g));
 }
 
-/* ---- matmul ---------------------------------------------------------------------------------------------------------------- */
+/* ---- matmul ------------------------------------------------------------------------------------------------------ */
 
 static bool matmul_into(tarn_tensor *a, tarn_tensor *b, const layout *l, tarn_tensor *y)
 {
@@ -273,7 +284,10 @@ tarn_tensor *tarn_matmul(tarn_tensor *a, tarn_tensor *b)
     if (!y || !matmul_into(a, b, &l, y))
         return NULL;
     tarn_tensor *saved[] = {tarn_needs_grad(b) ? a : NULL, tarn_needs_grad(a) ? b : NULL};
-    return tarn__finish("matmul", matmul_backward, l, TARN__INPUTS(a, b), TARN__OUTPUTS(y), TARN__SAVED(saved[0], saved[1])) ? y : NULL;
+    return tarn__finish("matmul", matmul_backward, l, TARN__INPUTS(a, b), TARN__OUTPUTS(y),
+                        TARN__SAVED(saved[0], saved[1]))
+               ? y
+               : NULL;
 }
 
 bool tarn__apply_matmul(const tarn__invocation *v, tarn_tensor **out)
@@ -281,7 +295,7 @@ bool tarn__apply_matmul(const tarn__invocation *v, tarn_tensor **out)
     return (out[0] = tarn_matmul(v->in[0], v->in[1])) != NULL;
 }
 
-/* ---- linear ---------------------------------------------------------------------------------------------------------------- */
+/* ---- linear ------------------------------------------------------------------------------------------------------ */
 
 tarn_tensor *tarn__rows_of(const char *function, tarn_tensor *x)
 {
@@ -296,7 +310,8 @@ static bool both_backward(const tarn__backward *b, int bias, tarn_tensor *g, tar
     tarn_tensor *sums = tarn__grad_place(b, bias, tarn__grad_dtype(b, bias)), *left = tarn__transposed(g);
     tarn__matmul tail = {.alpha = 1, .beta = sink->beta, .tf32 = tarn__tf32()};
     return sums && left &&
-           tarn__kernel_call(TARN__K_matmul_sums, b->function, tail, TARN__IN(left, x), TARN__OUT(sink->to, sums), .reads_output = sink->beta != 0) &&
+           tarn__kernel_call(TARN__K_matmul_sums, b->function, tail, TARN__IN(left, x), TARN__OUT(sink->to, sums),
+                             .reads_output = sink->beta != 0) &&
            tarn__put(b, bias, sums);
 }
 
@@ -310,9 +325,9 @@ bool tarn__weight_backward(const tarn__backward *b, int weight, int bias, tarn_t
         return true;
     if (!x || !tarn__sink_open(b, weight, &sink))
         return false;
-    bool good = in_out                 ? tarn__multiply(b->function, tarn__transposed(x), g, NULL, sink.beta, sink.to)
+    bool good = in_out                ? tarn__multiply(b->function, tarn__transposed(x), g, NULL, sink.beta, sink.to)
                 : with_bias && !apart ? both_backward(b, bias, g, x, &sink)
-                                       : tarn__multiply(b->function, tarn__transposed(g), x, NULL, sink.beta, sink.to);
+                                      : tarn__multiply(b->function, tarn__transposed(g), x, NULL, sink.beta, sink.to);
     return good && tarn__sink_close(b, weight, &sink);
 }
 
@@ -336,7 +351,8 @@ static bool linear_backward(const tarn__backward *b)
     if (!g)
         return false;
     if (tarn__wants(b, 0) && !(tarn__sink_open(b, 0, &sink) &&
-                               tarn__multiply("linear_apply", g, tarn__turned(weight, in_out), NULL, sink.beta, tarn__rows_of("linear_apply", sink.to)) &&
+                               tarn__multiply("linear_apply", g, tarn__turned(weight, in_out), NULL, sink.beta,
+                                              tarn__rows_of("linear_apply", sink.to)) &&
                                tarn__sink_close(b, 0, &sink)))
         return false;
     return tarn__weight_backward(b, 1, 2, g, tarn__wants(b, 1) ? tarn__rows_of("linear_apply", x) : NULL, in_out);
@@ -345,16 +361,18 @@ static bool linear_backward(const tarn__backward *b)
 static bool check_linear(tarn_tensor **operand, bool has_bias, bool in_out)
 {
     static const char *const linear_roles[] = {"x", "weight", "bias"};
-    if (!tarn__bring_together("linear_apply", operand, linear_roles, has_bias ? 3 : 2) || !tarn__check_dtype("linear_apply", operand[0], TARN__NUMBERS, "x"))
+    if (!tarn__bring_together("linear_apply", operand, linear_roles, has_bias ? 3 : 2) ||
+        !tarn__check_dtype("linear_apply", operand[0], TARN__NUMBERS, "x"))
         return false;
     const tarn_tensor *x = operand[0], *weight = operand[1], *bias = operand[2];
     int out = in_out, in = !in_out; /* axes of the weight */
     if (x->view.rank < 1 || weight->view.rank != 2 || x->view.shape[x->view.rank - 1] != weight->view.shape[in])
-        return tarn__raise(TARN_ERROR_SHAPE, "linear_apply: x %s and weight %s do not fit: weight is %s, and x ends in `in`", TARN__SHAPE_TEXT(x),
-                           TARN__SHAPE_TEXT(weight), in_out ? "[in, out]" : "[out, in]");
+        return tarn__raise(TARN_ERROR_SHAPE,
+                           "linear_apply: x %s and weight %s do not fit: weight is %s, and x ends in `in`",
+                           TARN__SHAPE_TEXT(x), TARN__SHAPE_TEXT(weight), in_out ? "[in, out]" : "[out, in]");
     if (has_bias && (bias->view.rank != 1 || bias->view.shape[0] != weight->view.shape[out]))
-        return tarn__raise(TARN_ERROR_SHAPE, "linear_apply: bias %s and weight %s do not fit: bias is [%lld]", TARN__SHAPE_TEXT(bias),
-                           TARN__SHAPE_TEXT(weight), (long long)weight->view.shape[out]);
+        return tarn__raise(TARN_ERROR_SHAPE, "linear_apply: bias %s and weight %s do not fit: bias is [%lld]",
+                           TARN__SHAPE_TEXT(bias), TARN__SHAPE_TEXT(weight), (long long)weight->view.shape[out]);
     return true;
 }
 
@@ -369,13 +387,15 @@ static tarn_tensor *apply_linear(tarn_tensor *x, tarn_tensor *weight, tarn_tenso
     tarn_shape shape = tarn__shape_of(x);
     shape.size[shape.rank - 1] = weight->view.shape[in_out];
     tarn_tensor *y = tarn__tensor_new("linear_apply", shape, x->view.dtype, tarn__device(x));
-    if (!y ||
-        !tarn__multiply("linear_apply", tarn__rows_of("linear_apply", x), tarn__turned(weight, !in_out), bias, 0, tarn__rows_of("linear_apply", y)))
+    if (!y || !tarn__multiply("linear_apply", tarn__rows_of("linear_apply", x), tarn__turned(weight, !in_out), bias, 0,
+                              tarn__rows_of("linear_apply", y)))
         return NULL;
     linear_tail tail = {in_out};
     tarn_tensor *saved[] = {tarn_needs_grad(weight) ? x : NULL, tarn_needs_grad(x) ? weight : NULL};
-    return tarn__finish("linear_apply", linear_backward, tail, TARN__INPUTS(x, weight, bias), TARN__OUTPUTS(y), TARN__SAVED(saved[0], saved[1])) ? y
-                                                                                                                                         : NULL;
+    return tarn__finish("linear_apply", linear_backward, tail, TARN__INPUTS(x, weight, bias), TARN__OUTPUTS(y),
+                        TARN__SAVED(saved[0], saved[1]))
+               ? y
+               : NULL;
 }
 
 tarn_tensor *tarn_linear_apply(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias)

@@ -1,6 +1,7 @@
-/* mlp.c: two linear layers with a GELU between them, as one operation: bias and GELU are part of the first product, GELU's slope part of the
- * gradient's product, and the sums of the biases' gradients part of those of the weights. In a thrifty section
- * GELU's result is not stored: backward makes it again from its argument. What only the gradients of weights need is not stored for frozen ones. */
+/* mlp.c: two linear layers with a GELU between them, as one operation: bias and GELU are part of the first product,
+ * GELU's slope part of the gradient's product, and the sums of the biases' gradients part of those of the weights. In a
+ * thrifty section GELU's result is not stored: backward makes it again from its argument. What only the gradients of
+ * weights need is not stored for frozen ones. */
 #include "ops/matmul.h"
 
 /* Inputs. */
@@ -11,11 +12,13 @@ typedef struct mlp_tail {
     bool in_out; /* up is [in, hidden], down [hidden, out] */
 } mlp_tail;
 
-/* With h = gelu(z): ddown = gᵀ @ h, dz = (g @ down) · gelu'(z), dup = dzᵀ @ x, dx = dz @ up, and each bias the sum over rows. */
+/* With h = gelu(z): ddown = gᵀ @ h, dz = (g @ down) · gelu'(z), dup = dzᵀ @ x, dx = dz @ up, and each bias the sum over
+ * rows. */
 static bool mlp_backward(const tarn__backward *b)
 {
     bool in_out = ((const mlp_tail *)b->params)->in_out;
-    tarn_tensor *x = b->saved[0], *up = tarn__turned(b->saved[1], in_out), *down = tarn__turned(b->saved[2], in_out), *z = b->saved[3], *h = b->saved[4];
+    tarn_tensor *x = b->saved[0], *up = tarn__turned(b->saved[1], in_out), *down = tarn__turned(b->saved[2], in_out),
+                *z = b->saved[3], *h = b->saved[4];
     tarn_tensor *g = tarn__rows_of("mlp", b->grads[0]), *again = NULL; /* (rows, out) */
     if (!h && tarn__wants(b, DOWN))
         h = again = tarn_gelu(z);
@@ -30,13 +33,16 @@ static bool mlp_backward(const tarn__backward *b)
         !tarn__weight_backward(b, UP, UP_BIAS, dz, x ? tarn__rows_of("mlp", x) : NULL, in_out))
         return false;
     tarn__sink sink;
-    return !tarn__wants(b, X) || (tarn__sink_open(b, X, &sink) && tarn__multiply("mlp", dz, up, NULL, sink.beta, tarn__rows_of("mlp", sink.to)) &&
+    return !tarn__wants(b, X) || (tarn__sink_open(b, X, &sink) &&
+                                  tarn__multiply("mlp", dz, up, NULL, sink.beta, tarn__rows_of("mlp", sink.to)) &&
                                   tarn__sink_close(b, X, &sink));
 }
 
 static bool raise_misfit(const tarn_tensor *a, const char *a_role, const tarn_tensor *b, const char *b_role)
 {
-    return tarn__raise(TARN_ERROR_SHAPE, "mlp: %s %s and %s %s do not fit: up is [hidden, in], down [out, hidden], x ends in `in`, biases are [hidden] and [out]",
+    return tarn__raise(TARN_ERROR_SHAPE,
+                       "mlp: %s %s and %s %s do not fit: up is [hidden, in], down [out, hidden], x ends in `in`, "
+                       "biases are [hidden] and [out]",
                        a_role, TARN__SHAPE_TEXT(a), b_role, TARN__SHAPE_TEXT(b));
 }
 
@@ -49,7 +55,8 @@ static bool check_mlp(tarn_tensor **operand, bool in_out)
     for (int i = 0; i < 5; i++)
         if (i < UP_BIAS || operand[i])
             given_roles[count] = roles[i], given[count++] = operand[i];
-    if (!tarn__bring_together("mlp", given, given_roles, count) || !tarn__check_dtype("mlp", given[0], TARN__FLOATS, "x"))
+    if (!tarn__bring_together("mlp", given, given_roles, count) ||
+        !tarn__check_dtype("mlp", given[0], TARN__FLOATS, "x"))
         return false;
     for (int i = 0, k = 0; i < 5; i++)
         operand[i] = i < UP_BIAS || operand[i] ? given[k++] : NULL;
@@ -74,19 +81,24 @@ static tarn_tensor *apply_mlp(tarn_tensor **o, bool in_out)
         return NULL;
     tarn_shape shape = tarn__shape_of(o[X]);
     shape.size[shape.rank - 1] = o[DOWN]->view.shape[in_out];
-    tarn_tensor *rows = tarn__rows_of("mlp", o[X]), *y = tarn__tensor_new("mlp", shape, o[X]->view.dtype, tarn__device(o[X]));
+    tarn_tensor *rows = tarn__rows_of("mlp", o[X]),
+                *y = tarn__tensor_new("mlp", shape, o[X]->view.dtype, tarn__device(o[X]));
     if (!rows || !y)
         return NULL;
     tarn_shape hidden = TARN_SHAPE(rows->view.shape[0], o[UP]->view.shape[in_out]);
     tarn_tensor *z = tarn__tensor_new("mlp", hidden, o[X]->view.dtype, tarn__device(o[X]));
-    tarn_tensor *h = tarn__tensor_new("mlp", hidden, o[X]->view.dtype, tarn__device(o[X])), *right = tarn__turned(o[UP], !in_out);
+    tarn_tensor *h = tarn__tensor_new("mlp", hidden, o[X]->view.dtype, tarn__device(o[X])),
+                *right = tarn__turned(o[UP], !in_out);
     tarn__matmul tail = {.alpha = 1, .tf32 = tarn__tf32()};
-    if (!z || !h || !right || !tarn__kernel_call(TARN__K_matmul_gelu, "mlp", tail, TARN__IN(rows, right, o[UP_BIAS]), TARN__OUT(h, z)) ||
+    if (!z || !h || !right ||
+        !tarn__kernel_call(TARN__K_matmul_gelu, "mlp", tail, TARN__IN(rows, right, o[UP_BIAS]), TARN__OUT(h, z)) ||
         !tarn__multiply("mlp", h, tarn__turned(o[DOWN], !in_out), o[DOWN_BIAS], 0, tarn__rows_of("mlp", y)))
         return NULL;
     mlp_tail how = {in_out};
-    bool of_up = tarn_needs_grad(o[UP]), of_down = tarn_needs_grad(o[DOWN]); /* of frozen weights nothing is stored for their gradients */
-    return tarn__finish("mlp", mlp_backward, how, TARN__INPUTS(o[X], o[UP], o[DOWN], o[UP_BIAS], o[DOWN_BIAS]), TARN__OUTPUTS(y),
+    /* of frozen weights nothing is stored for their gradients */
+    bool of_up = tarn_needs_grad(o[UP]), of_down = tarn_needs_grad(o[DOWN]);
+    return tarn__finish("mlp", mlp_backward, how, TARN__INPUTS(o[X], o[UP], o[DOWN], o[UP_BIAS], o[DOWN_BIAS]),
+                        TARN__OUTPUTS(y),
                         TARN__SAVED(of_up ? o[X] : NULL, o[UP], o[DOWN], z, of_down && !tarn__thrift() ? h : NULL))
                ? y
                : NULL;
@@ -97,7 +109,8 @@ tarn_tensor *tarn_mlp(tarn_tensor *x, tarn_tensor *up, tarn_tensor *down, tarn_t
     return apply_mlp((tarn_tensor *[]){x, up, down, up_bias, down_bias}, false);
 }
 
-tarn_tensor *tarn__mlp_in_out(tarn_tensor *x, tarn_tensor *up, tarn_tensor *down, tarn_tensor *up_bias, tarn_tensor *down_bias)
+tarn_tensor *tarn__mlp_in_out(tarn_tensor *x, tarn_tensor *up, tarn_tensor *down, tarn_tensor *up_bias,
+                              tarn_tensor *down_bias)
 {
     return apply_mlp((tarn_tensor *[]){x, up, down, up_bias, down_bias}, true);
 }

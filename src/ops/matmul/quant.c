@@ -1,7 +1,7 @@
 /* quant.c: weights that hold blocks: made of floats, multiplied, gathered by rows; and those of 16 bits that meet f32.
  *
- * Such a weight has no gradient: it stays as it is. Where a device has no product for blocks, and in backward, some rows of the weight at a time are turned into
- * elements, so that the whole never exists. */
+ * Such a weight has no gradient: it stays as it is. Where a device has no product for blocks, and in backward, some
+ * rows of the weight at a time are turned into elements, so that the whole never exists. */
 #include "ops/blocks.h"
 
 #include "core/tensor/blocks.h"
@@ -10,9 +10,10 @@
 /* Elements of a weight that are there at a time. */
 #define TILE ((int64_t)4 << 20)
 
-/* ---- cast ------------------------------------------------------------------------------------------------------------------ */
+/* ---- cast -------------------------------------------------------------------------------------------------------- */
 
-/* Blocks have scales of 16 bits: elements of 2^18 and more would not all fit. Scaled so that these overflow, they are counted with those that are not finite. */
+/* Blocks have scales of 16 bits: elements of 2^18 and more would not all fit. Scaled so that these overflow, they are
+ * counted with those that are not finite. */
 #define TOO_LARGE 0x1p18
 static bool check_range(tarn_tensor *x, tarn_dtype dtype)
 {
@@ -22,23 +23,25 @@ static bool check_range(tarn_tensor *x, tarn_dtype dtype)
     if (!count || !tarn__kernel_call(TARN__K_nonfinite, "cast", none, TARN__IN(scaled), TARN__OUT(count)))
         return false;
     double bad = tarn_item(count);
-    return bad == 0 || tarn__raise(TARN_ERROR_ARGUMENT, "cast: %.0f elements of x are not finite, or %.0f and beyond, which %s cannot hold", bad, TOO_LARGE,
-                                   tarn_dtype_name(dtype));
+    return bad == 0 || tarn__raise(TARN_ERROR_ARGUMENT,
+                                   "cast: %.0f elements of x are not finite, or %.0f and beyond, which %s cannot hold",
+                                   bad, TOO_LARGE, tarn_dtype_name(dtype));
 }
 
 static tarn_tensor *encode(tarn_tensor *x, tarn_dtype dtype)
 {
     tarn__fill none = {0};
     tarn_tensor *plain = tarn__dense("cast", tarn_cast(tarn_detach(x), TARN_F32));
-    tarn_tensor *y = plain && check_range(plain, dtype) ? tarn__tensor_new("cast", tarn__shape_of(x), dtype, tarn__device(x)) : NULL;
+    tarn_tensor *y =
+        plain && check_range(plain, dtype) ? tarn__tensor_new("cast", tarn__shape_of(x), dtype, tarn__device(x)) : NULL;
     return y && tarn__kernel_call(TARN__K_blocks_encode, "cast", none, TARN__IN(plain), TARN__OUT(y)) ? y : NULL;
 }
 
 tarn_tensor *tarn__cast_to_blocks(tarn_tensor *x, tarn_dtype dtype)
 {
     if (x->is_constant || (!tarn__is_float(x->view.dtype) && !tarn__is_blocks(x->view.dtype))) {
-        tarn__raise(TARN_ERROR_DTYPE, "cast: x is %s; blocks of %s are made of float tensors", x->is_constant ? "a tarn_scalar()" : tarn_dtype_name(x->view.dtype),
-                    tarn_dtype_name(dtype));
+        tarn__raise(TARN_ERROR_DTYPE, "cast: x is %s; blocks of %s are made of float tensors",
+                    x->is_constant ? "a tarn_scalar()" : tarn_dtype_name(x->view.dtype), tarn_dtype_name(dtype));
         return NULL;
     }
     if (!tarn__check_shape("cast", tarn__shape_of(x), dtype))
@@ -51,19 +54,22 @@ tarn_tensor *tarn__cast_to_blocks(tarn_tensor *x, tarn_dtype dtype)
     return y;
 }
 
-/* ---- gathering rows -------------------------------------------------------------------------------------------------------- */
+/* ---- gathering rows ---------------------------------------------------------------------------------------------- */
 
 tarn_tensor *tarn__select_blocks(const char *function, tarn_tensor *x, int axis, tarn_tensor *index)
 {
     if ((axis = tarn__check_axis(function, axis, x->view.rank)) < 0)
         return NULL;
     if (axis == x->view.rank - 1) {
-        tarn__raise(TARN_ERROR_SHAPE, "%s: the last axis of x holds blocks of %s, which cannot be taken apart; convert it with tarn_cast() first",
-                    function, tarn_dtype_name(x->view.dtype));
+        tarn__raise(
+            TARN_ERROR_SHAPE,
+            "%s: the last axis of x holds blocks of %s, which cannot be taken apart; convert it with tarn_cast() first",
+            function, tarn_dtype_name(x->view.dtype));
         return NULL;
     }
     if (index->view.rank != 1) {
-        tarn__raise(TARN_ERROR_SHAPE, "%s: the index %s has rank %d, not 1", function, TARN__SHAPE_TEXT(index), index->view.rank);
+        tarn__raise(TARN_ERROR_SHAPE, "%s: the index %s has rank %d, not 1", function, TARN__SHAPE_TEXT(index),
+                    index->view.rank);
         return NULL;
     }
     tarn_tensor *operand[] = {x, index};
@@ -74,7 +80,9 @@ tarn_tensor *tarn__select_blocks(const char *function, tarn_tensor *x, int axis,
     tarn__along along = {.axis = axis};
     tarn_tensor *y = tarn__tensor_new(function, shape, x->view.dtype, tarn__device(operand[0]));
     tarn_tensor *from = y ? tarn__blocks_bytes(operand[0]) : NULL, *to = from ? tarn__blocks_bytes(y) : NULL;
-    return to && tarn__kernel_call(TARN__K_index_select, function, along, TARN__IN(from, operand[1]), TARN__OUT(to)) ? y : NULL;
+    return to && tarn__kernel_call(TARN__K_index_select, function, along, TARN__IN(from, operand[1]), TARN__OUT(to))
+               ? y
+               : NULL;
 }
 
 /* All in one, where the device can. */
@@ -85,11 +93,16 @@ static tarn_tensor *take_rows(tarn_tensor *weight, tarn_tensor *list, tarn_dtype
     if (!tarn__same_place("embedding", operand, 2))
         return NULL;
     if (dtype == TARN_F64 || !tarn__has_kernel(tarn__device(operand[0]), TARN__K_blocks_rows, weight->view.dtype)) {
-        tarn_tensor *rows = tarn__select_blocks("embedding", operand[0], 0, operand[1]), *y = rows ? tarn_cast(rows, TARN_F32) : NULL;
+        tarn_tensor *rows = tarn__select_blocks("embedding", operand[0], 0, operand[1]),
+                    *y = rows ? tarn_cast(rows, TARN_F32) : NULL;
         return y && dtype != TARN_F32 ? tarn_cast(y, dtype) : y;
     }
-    tarn_tensor *y = tarn__tensor_new("embedding", TARN_SHAPE(list->view.shape[0], weight->view.shape[1]), dtype, tarn__device(operand[0]));
-    return y && tarn__kernel_call(TARN__K_blocks_rows, "embedding", none, TARN__IN(operand[0], operand[1]), TARN__OUT(y)) ? y : NULL;
+    tarn_tensor *y = tarn__tensor_new("embedding", TARN_SHAPE(list->view.shape[0], weight->view.shape[1]), dtype,
+                                      tarn__device(operand[0]));
+    return y && tarn__kernel_call(TARN__K_blocks_rows, "embedding", none, TARN__IN(operand[0], operand[1]),
+                                  TARN__OUT(y))
+               ? y
+               : NULL;
 }
 
 tarn_tensor *tarn__embedding_blocks(tarn_tensor *weight, tarn_tensor *index, tarn_dtype dtype)
@@ -101,7 +114,7 @@ tarn_tensor *tarn__embedding_blocks(tarn_tensor *weight, tarn_tensor *index, tar
     return rows ? tarn_reshape(rows, shape) : NULL;
 }
 
-/* ---- linear: one tile of the weight after the other ------------------------------------------------------------------------ */
+/* ---- linear: one tile of the weight after the other -------------------------------------------------------------- */
 
 /* Rows `begin` to `end` of the weight, in elements of `dtype`. */
 static tarn_tensor *opened(tarn_tensor *weight, int64_t begin, int64_t end, tarn_dtype dtype)
@@ -136,12 +149,15 @@ static tarn_tensor *gradient_of_x(tarn_tensor *g, tarn_tensor *weight)
 {
     int64_t out = weight->view.shape[0], step = tile_rows(weight);
     tarn_tensor *wide = tarn_cast(g, TARN_F32);
-    tarn_tensor *to = wide ? tarn__tensor_new("linear_apply", TARN_SHAPE(g->view.shape[0], weight->view.shape[1]), TARN_F32, tarn__device(g)) : NULL;
+    tarn_tensor *to = wide ? tarn__tensor_new("linear_apply", TARN_SHAPE(g->view.shape[0], weight->view.shape[1]),
+                                              TARN_F32, tarn__device(g))
+                           : NULL;
     bool good = to && (out > 0 || tarn__fill_with("linear_apply", to, 0));
     for (int64_t begin = 0; good && begin < out; begin += step) {
         int64_t end = begin + step < out ? begin + step : out;
         tarn_scope *scope = tarn_scope_open();
-        good = scope && tarn__multiply("linear_apply", tarn_slice(wide, 1, begin, end), opened(weight, begin, end, TARN_F32), NULL, begin > 0, to);
+        good = scope && tarn__multiply("linear_apply", tarn_slice(wide, 1, begin, end),
+                                       opened(weight, begin, end, TARN_F32), NULL, begin > 0, to);
         tarn_scope_close(scope);
     }
     return good ? to : NULL;
@@ -160,14 +176,15 @@ static bool linear_backward(const tarn__backward *b)
     return b->node->inputs < 3 || !tarn__wants(b, 2) || tarn__put(b, 2, g);
 }
 
-/* ---- linear ---------------------------------------------------------------------------------------------------------------- */
+/* ---- linear ------------------------------------------------------------------------------------------------------ */
 
 bool tarn__is_narrow(const tarn_tensor *x, const tarn_tensor *weight)
 {
     if (!weight || weight->is_constant)
         return false;
     bool is_short = weight->view.dtype == TARN_BF16 || weight->view.dtype == TARN_F16;
-    return tarn__is_blocks(weight->view.dtype) || (is_short && x && !x->is_constant && x->view.dtype == TARN_F32 && !tarn_needs_grad(weight));
+    return tarn__is_blocks(weight->view.dtype) ||
+           (is_short && x && !x->is_constant && x->view.dtype == TARN_F32 && !tarn_needs_grad(weight));
 }
 
 static bool check_linear(tarn_tensor **operand)
@@ -176,16 +193,18 @@ static bool check_linear(tarn_tensor **operand)
     tarn_tensor *x = operand[0], *weight = operand[1], *bias = operand[2];
     if (!tarn__check("linear_apply", x, "x") || !tarn__check_dtype("linear_apply", x, takes, "x"))
         return false;
-    if (x->is_constant || x->view.rank < 1 || weight->view.rank != 2 || x->view.shape[x->view.rank - 1] != weight->view.shape[1])
-        return tarn__raise(TARN_ERROR_SHAPE, "linear_apply: x %s and weight %s do not fit: weight is [out, in], and x ends in `in`", TARN__SHAPE_TEXT(x),
-                           TARN__SHAPE_TEXT(weight));
+    if (x->is_constant || x->view.rank < 1 || weight->view.rank != 2 ||
+        x->view.shape[x->view.rank - 1] != weight->view.shape[1])
+        return tarn__raise(TARN_ERROR_SHAPE,
+                           "linear_apply: x %s and weight %s do not fit: weight is [out, in], and x ends in `in`",
+                           TARN__SHAPE_TEXT(x), TARN__SHAPE_TEXT(weight));
     if (!bias)
         return tarn__same_place("linear_apply", operand, 2);
     if (!tarn__check("linear_apply", bias, "bias") || !tarn__check_dtype("linear_apply", bias, takes, "bias"))
         return false;
     if (bias->is_constant || bias->view.rank != 1 || bias->view.shape[0] != weight->view.shape[0])
-        return tarn__raise(TARN_ERROR_SHAPE, "linear_apply: bias %s and weight %s do not fit: bias is [%lld]", TARN__SHAPE_TEXT(bias),
-                           TARN__SHAPE_TEXT(weight), (long long)weight->view.shape[0]);
+        return tarn__raise(TARN_ERROR_SHAPE, "linear_apply: bias %s and weight %s do not fit: bias is [%lld]",
+                           TARN__SHAPE_TEXT(bias), TARN__SHAPE_TEXT(weight), (long long)weight->view.shape[0]);
     return tarn__same_place("linear_apply", operand, 3);
 }
 
@@ -193,7 +212,8 @@ static bool check_linear(tarn_tensor **operand)
 static bool has_product(const tarn_tensor *x, const tarn_tensor *weight)
 {
     tarn_device device = tarn__device(x);
-    return tarn__has_kernel(device, TARN__K_matmul_blocks, x->view.dtype) && tarn__has_kernel(device, TARN__K_matmul_blocks, weight->view.dtype);
+    return tarn__has_kernel(device, TARN__K_matmul_blocks, x->view.dtype) &&
+           tarn__has_kernel(device, TARN__K_matmul_blocks, weight->view.dtype);
 }
 
 static bool multiply(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias, tarn_tensor *y)
@@ -203,8 +223,10 @@ static bool multiply(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias, tar
     if (!to)
         return false;
     if (tarn__is_blocks(weight->view.dtype) && has_product(x, weight))
-        return tarn__kernel_call(TARN__K_matmul_blocks, "linear_apply", none, TARN__IN(rows, weight, bias), TARN__OUT(to));
-    if (!tarn__is_blocks(weight->view.dtype) && tarn__is_cpu(tarn__device(x))) /* its product takes operands of two dtypes, and widens b as it packs */
+        return tarn__kernel_call(TARN__K_matmul_blocks, "linear_apply", none, TARN__IN(rows, weight, bias),
+                                 TARN__OUT(to));
+    /* its product takes operands of two dtypes, and widens b as it packs */
+    if (!tarn__is_blocks(weight->view.dtype) && tarn__is_cpu(tarn__device(x)))
         return tarn__multiply("linear_apply", rows, tarn__transposed(weight), bias, 0, to);
     return multiply_tiles(rows, weight, bias, to);
 }
@@ -223,5 +245,8 @@ tarn_tensor *tarn__linear_narrow(tarn_tensor *x, tarn_tensor *weight, tarn_tenso
     tarn_scope_close(scope);
     int none = 0;
     tarn_tensor *saved = tarn_needs_grad(x) ? weight : NULL;
-    return good && tarn__finish("linear_apply", linear_backward, none, TARN__INPUTS(x, weight, bias), TARN__OUTPUTS(y), TARN__SAVED(saved)) ? y : NULL;
+    return good && tarn__finish("linear_apply", linear_backward, none, TARN__INPUTS(x, weight, bias), TARN__OUTPUTS(y),
+                                TARN__SAVED(saved))
+               ? y
+               : NULL;
 }

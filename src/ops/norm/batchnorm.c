@@ -1,30 +1,32 @@
-/* batchnorm.c: batchnorm over all axes but the second, alone and with the sum and relu that stand behind it in a network. What backward needs
- * of each channel, its mean and 1 / deviation, is kept in f64, and only where something will be recorded: a mean much larger than the deviation
- * leaves few digits in f32. */
+/* batchnorm.c: batchnorm over all axes but the second, alone and with the sum and relu that stand behind it in a
+ * network. What backward needs of each channel, its mean and 1 / deviation, is kept in f64, and only where something
+ * will be recorded: a mean much larger than the deviation leaves few digits in f32. */
 #include <string.h>
 
 #include "ops/channels.h"
 
-/* ---- what groupnorm uses too ------------------------------------------------------------------------------------------------ */
+/* ---- what groupnorm uses too ------------------------------------------------------------------------------------- */
 
 static bool check_vector(const char *function, const tarn_tensor *x, const tarn_tensor *vector, const char *name)
 {
     tarn_dtype dtype = x->view.dtype, given = vector->view.dtype;
     if (given != dtype && given != tarn__wide_dtype(dtype))
-        return tarn__raise(TARN_ERROR_DTYPE, "%s: x is %s and %s is %s; convert one with tarn_cast()", function, tarn_dtype_name(dtype),
-                           name, tarn_dtype_name(given));
+        return tarn__raise(TARN_ERROR_DTYPE, "%s: x is %s and %s is %s; convert one with tarn_cast()", function,
+                           tarn_dtype_name(dtype), name, tarn_dtype_name(given));
     return (vector->view.rank == 1 && vector->view.shape[0] == x->view.shape[1]) ||
-           tarn__raise(TARN_ERROR_SHAPE, "%s: %s %s does not fit x %s: it must be [%lld]", function, name, TARN__SHAPE_TEXT(vector),
-                       TARN__SHAPE_TEXT(x), (long long)x->view.shape[1]);
+           tarn__raise(TARN_ERROR_SHAPE, "%s: %s %s does not fit x %s: it must be [%lld]", function, name,
+                       TARN__SHAPE_TEXT(vector), TARN__SHAPE_TEXT(x), (long long)x->view.shape[1]);
 }
 
-bool tarn__check_channels(const char *function, tarn_tensor **operand, const char *const *names, int vectors, double epsilon)
+bool tarn__check_channels(const char *function, tarn_tensor **operand, const char *const *names, int vectors,
+                          double epsilon)
 {
     tarn_tensor *x = operand[0];
     if (!tarn__check(function, x, "x") || !tarn__check_dtype(function, x, TARN__FLOATS, "x"))
         return false;
     if (x->view.rank < 2)
-        return tarn__raise(TARN_ERROR_SHAPE, "%s: x %s has no channels: it must be [N, C, ...]", function, TARN__SHAPE_TEXT(x));
+        return tarn__raise(TARN_ERROR_SHAPE, "%s: x %s has no channels: it must be [N, C, ...]", function,
+                           TARN__SHAPE_TEXT(x));
     if (!(epsilon >= 0))
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: epsilon %g is negative", function, epsilon);
     for (int i = 1; i <= vectors; i++)
@@ -44,8 +46,8 @@ static bool place_for(const tarn__backward *b, int i, tarn_tensor **to)
 static bool place_like(const tarn__backward *b, int i, tarn_tensor *x, tarn_tensor **to)
 {
     *to = NULL;
-    return !tarn__wants(b, i) || (*to = tarn__result_like(b->function, (tarn_tensor *[]){x}, 1, tarn__shape_of(x), tarn__grad_dtype(b, i),
-                                                          tarn__device(x))) != NULL;
+    return !tarn__wants(b, i) || (*to = tarn__result_like(b->function, (tarn_tensor *[]){x}, 1, tarn__shape_of(x),
+                                                          tarn__grad_dtype(b, i), tarn__device(x))) != NULL;
 }
 
 bool tarn__channels_backward(const tarn__backward *b, tarn__kernel kernel, size_t params_bytes)
@@ -63,12 +65,13 @@ bool tarn__channels_backward(const tarn__backward *b, tarn__kernel kernel, size_
            tarn__put(b, 0, gx) && tarn__put(b, 1, gweight) && tarn__put(b, 2, gbias);
 }
 
-/* ---- contract --------------------------------------------------------------------------------------------------------------- */
+/* ---- contract ---------------------------------------------------------------------------------------------------- */
 
 enum { X, WEIGHT, BIAS, RUNNING_MEAN, RUNNING_VAR, RESIDUAL, OPERANDS };
 static const char *const names[] = {"x", "weight", "bias", "running_mean", "running_var", "residual"};
 
-/* Statistics that are written in place: no gradient flows into them, no element shares its place, and they are not moved copies. */
+/* Statistics that are written in place: no gradient flows into them, no element shares its place, and they are not
+ * moved copies. */
 static bool check_running(const char *function, tarn_tensor *const *operand, bool training)
 {
     for (int i = RUNNING_MEAN; i <= RUNNING_VAR; i++) {
@@ -76,11 +79,14 @@ static bool check_running(const char *function, tarn_tensor *const *operand, boo
         if (!running)
             continue;
         if (running->origin->requires_grad || running->origin->history)
-            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s needs a gradient, but none flows into it", function, names[i]);
+            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s needs a gradient, but none flows into it", function,
+                               names[i]);
         if (training && running->view.shape[0] > 1 && running->view.stride[0] == 0)
-            return tarn__raise(TARN_ERROR_SHAPE, "%s: %s is expanded, its elements share one place; clone it first", function, names[i]);
+            return tarn__raise(TARN_ERROR_SHAPE, "%s: %s is expanded, its elements share one place; clone it first",
+                               function, names[i]);
         if (training && !tarn__same_device(tarn__device(running), tarn__device(operand[X])))
-            return tarn__raise(TARN_ERROR_DEVICE, "%s: %s lies on another device than x; move it with tarn_to()", function, names[i]);
+            return tarn__raise(TARN_ERROR_DEVICE, "%s: %s lies on another device than x; move it with tarn_to()",
+                               function, names[i]);
     }
     return true;
 }
@@ -95,8 +101,8 @@ static bool check_residual(const char *function, tarn_tensor **operand)
         return tarn__raise(TARN_ERROR_DTYPE, "%s: x is %s and residual is %s; convert one with tarn_cast()", function,
                            tarn_dtype_name(x->view.dtype), tarn_dtype_name(residual->view.dtype));
     if (residual->is_constant || !tarn__same_shape(&x->view, &residual->view))
-        return tarn__raise(TARN_ERROR_SHAPE, "%s: x %s and residual %s must have one shape", function, TARN__SHAPE_TEXT(x),
-                           TARN__SHAPE_TEXT(residual));
+        return tarn__raise(TARN_ERROR_SHAPE, "%s: x %s and residual %s must have one shape", function,
+                           TARN__SHAPE_TEXT(x), TARN__SHAPE_TEXT(residual));
     return tarn__same_place(function, operand, OPERANDS);
 }
 
@@ -112,9 +118,10 @@ static bool check_batchnorm(const char *function, tarn_tensor **operand, const t
                            names[operand[RUNNING_MEAN] ? RUNNING_VAR : RUNNING_MEAN],
                            names[operand[RUNNING_MEAN] ? RUNNING_MEAN : RUNNING_VAR]);
     if (!o->training && !operand[RUNNING_MEAN])
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: without .training it needs running_mean and running_var", function);
-    if (!check_running(function, operand, o->training) || !tarn__check_channels(function, operand, names + 1, 4, o->epsilon) ||
-        !check_residual(function, operand))
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: without .training it needs running_mean and running_var",
+                           function);
+    if (!check_running(function, operand, o->training) ||
+        !tarn__check_channels(function, operand, names + 1, 4, o->epsilon) || !check_residual(function, operand))
         return false;
     const tarn__view *x = &operand[X]->view;
     int64_t values = x->shape[1] > 0 ? tarn__view_count(x) / x->shape[1] : 2;
@@ -133,7 +140,7 @@ static tarn_batchnorm_options options_from(const tarn_batchnorm_options *options
     return o;
 }
 
-/* ---- forward ---------------------------------------------------------------------------------------------------------------- */
+/* ---- forward ----------------------------------------------------------------------------------------------------- */
 
 /* What both forms have: the operands, moved where they must be, the result and what is kept of each channel. */
 typedef struct normalised {
@@ -162,13 +169,14 @@ static bool normalise(const char *function, tarn__kernel kernel, const tarn_batc
     tarn_tensor *x = in[X], *mean = in[RUNNING_MEAN], *var = in[RUNNING_VAR];
     n->tail = (tarn__batchnorm){.epsilon = o->epsilon, .momentum = o->momentum, .training = o->training};
     n->y = tarn__result_like(function, (tarn_tensor *[]){x}, 1, tarn__shape_of(x), x->view.dtype, tarn__device(x));
-    tarn__launch launch = {.kernel = kernel,
-                           .function = function,
-                           .params = &n->tail,
-                           .params_bytes = sizeof(n->tail),
-                           TARN__IN(x, in[WEIGHT], in[BIAS], o->training ? NULL : mean, o->training ? NULL : var, in[RESIDUAL]),
-                           TARN__OUT(n->y, n->mean, n->rstd, o->training ? mean : NULL, o->training ? var : NULL),
-                           .reads_output = 8 | 16};
+    tarn__launch launch = {
+        .kernel = kernel,
+        .function = function,
+        .params = &n->tail,
+        .params_bytes = sizeof(n->tail),
+        TARN__IN(x, in[WEIGHT], in[BIAS], o->training ? NULL : mean, o->training ? NULL : var, in[RESIDUAL]),
+        TARN__OUT(n->y, n->mean, n->rstd, o->training ? mean : NULL, o->training ? var : NULL),
+        .reads_output = 8 | 16};
     launch.inputs = kernel == TARN__K_batchnorm ? RESIDUAL : OPERANDS;
     if (!n->y || !tarn__run(&launch))
         return false;
@@ -190,8 +198,8 @@ tarn_tensor *tarn_batchnorm_sized(tarn_tensor *x, tarn_tensor *weight, tarn_tens
     if (!normalise("batchnorm", TARN__K_batchnorm, &o, &n))
         return NULL;
     tarn_tensor **in = n.operand;
-    bool good = tarn__finish("batchnorm", batchnorm_backward, n.tail, TARN__INPUTS(in[X], in[WEIGHT], in[BIAS]), TARN__OUTPUTS(n.y),
-                             TARN__SAVED(in[X], in[WEIGHT], n.mean, n.rstd));
+    bool good = tarn__finish("batchnorm", batchnorm_backward, n.tail, TARN__INPUTS(in[X], in[WEIGHT], in[BIAS]),
+                             TARN__OUTPUTS(n.y), TARN__SAVED(in[X], in[WEIGHT], n.mean, n.rstd));
     return good ? n.y : NULL;
 }
 
@@ -203,12 +211,13 @@ bool tarn__apply_batchnorm(const tarn__invocation *v, tarn_tensor **out)
     return (out[0] = tarn_batchnorm(v->in[0], v->in[1], v->in[2], v->in[3], v->in[4], &o)) != NULL;
 }
 
-/* ---- with relu -------------------------------------------------------------------------------------------------------------- */
+/* ---- with relu --------------------------------------------------------------------------------------------------- */
 
 /* x, weight, mean, rstd, bias and, where something was added, y are saved: else y is made again from x. */
 static bool batchnorm_relu_backward(const tarn__backward *b)
 {
-    tarn_tensor *x = b->saved[0], *weight = b->saved[1], *mean = b->saved[2], *rstd = b->saved[3], *bias = b->saved[4], *y = b->saved[5];
+    tarn_tensor *x = b->saved[0], *weight = b->saved[1], *mean = b->saved[2], *rstd = b->saved[3], *bias = b->saved[4],
+                *y = b->saved[5];
     tarn_tensor *g = b->grads[0], *gx, *gweight, *gbias, *gresidual;
     if (!place_for(b, 1, &gweight) || !place_for(b, 2, &gbias) || !place_like(b, 0, x, &gx) ||
         !place_like(b, 3, x, &gresidual))
@@ -223,16 +232,17 @@ static bool batchnorm_relu_backward(const tarn__backward *b)
 }
 
 tarn_tensor *tarn_batchnorm_relu_sized(tarn_tensor *x, tarn_tensor *residual, tarn_tensor *weight, tarn_tensor *bias,
-                                       tarn_tensor *running_mean, tarn_tensor *running_var, const tarn_batchnorm_options *options,
-                                       size_t options_size)
+                                       tarn_tensor *running_mean, tarn_tensor *running_var,
+                                       const tarn_batchnorm_options *options, size_t options_size)
 {
     tarn_batchnorm_options o = options_from(options, options_size);
     normalised n = {.operand = {x, weight, bias, running_mean, running_var, residual}};
     if (!normalise("batchnorm_relu", TARN__K_batchnorm_relu, &o, &n))
         return NULL;
     tarn_tensor **in = n.operand;
-    bool good = tarn__finish("batchnorm_relu", batchnorm_relu_backward, n.tail, TARN__INPUTS(in[X], in[WEIGHT], in[BIAS], in[RESIDUAL]),
-                             TARN__OUTPUTS(n.y), TARN__SAVED(in[X], in[WEIGHT], n.mean, n.rstd, in[BIAS], in[RESIDUAL] ? n.y : NULL));
+    bool good = tarn__finish("batchnorm_relu", batchnorm_relu_backward, n.tail,
+                             TARN__INPUTS(in[X], in[WEIGHT], in[BIAS], in[RESIDUAL]), TARN__OUTPUTS(n.y),
+                             TARN__SAVED(in[X], in[WEIGHT], n.mean, n.rstd, in[BIAS], in[RESIDUAL] ? n.y : NULL));
     return good ? n.y : NULL;
 }
 
@@ -245,12 +255,14 @@ bool tarn__apply_batchnorm_relu(const tarn__invocation *v, tarn_tensor **out)
         residual = v->in[--count];
     if (count > RESIDUAL || (!residual && tarn__attribute_int(v, "residual", 0) != 0))
         return tarn__raise(TARN_ERROR_ARGUMENT,
-                           "batchnorm_relu: it takes x, weight, bias, running_mean, running_var and, with the attribute residual, that "
+                           "batchnorm_relu: it takes x, weight, bias, running_mean, running_var and, with the "
+                           "attribute residual, that "
                            "behind them; there are %d inputs",
                            v->inputs);
     memcpy(in, v->in, sizeof(in[0]) * (size_t)count);
     tarn_batchnorm_options o = {.training = tarn__attribute_int(v, "training", 0) != 0,
                                 .momentum = tarn__attribute_real(v, "momentum", 0),
                                 .epsilon = tarn__attribute_real(v, "epsilon", 0)};
-    return (out[0] = tarn_batchnorm_relu(in[X], residual, in[WEIGHT], in[BIAS], in[RUNNING_MEAN], in[RUNNING_VAR], &o)) != NULL;
+    return (out[0] = tarn_batchnorm_relu(in[X], residual, in[WEIGHT], in[BIAS], in[RUNNING_MEAN], in[RUNNING_VAR],
+                                         &o)) != NULL;
 }

@@ -1,5 +1,5 @@
-/* groupnorm.c: groupnorm: the channels of a group, with all that lies behind them, are normalised together, in each part of the batch. What
- * backward needs of each group is kept in f64, as batchnorm's. */
+/* groupnorm.c: groupnorm: the channels of a group, with all that lies behind them, are normalised together, in each
+ * part of the batch. What backward needs of each group is kept in f64, as batchnorm's. */
 #include "ops/channels.h"
 
 static bool groupnorm_backward(const tarn__backward *b)
@@ -14,8 +14,8 @@ static bool check_groupnorm(tarn_tensor **operand, int64_t groups, double epsilo
         return false;
     int64_t channels = operand[0]->view.shape[1];
     return (groups > 0 && channels % groups == 0) ||
-           tarn__raise(TARN_ERROR_ARGUMENT, "groupnorm: %lld groups do not divide the %lld channels of x %s", (long long)groups,
-                       (long long)channels, TARN__SHAPE_TEXT(operand[0]));
+           tarn__raise(TARN_ERROR_ARGUMENT, "groupnorm: %lld groups do not divide the %lld channels of x %s",
+                       (long long)groups, (long long)channels, TARN__SHAPE_TEXT(operand[0]));
 }
 
 tarn_tensor *tarn_groupnorm(tarn_tensor *x, int64_t groups, tarn_tensor *weight, tarn_tensor *bias, double epsilon)
@@ -26,11 +26,14 @@ tarn_tensor *tarn_groupnorm(tarn_tensor *x, int64_t groups, tarn_tensor *weight,
     x = operand[0], weight = operand[1], bias = operand[2];
     tarn__groupnorm tail = {.epsilon = epsilon, .groups = groups};
     tarn_shape shape = TARN_SHAPE(x->view.shape[0], groups);
-    if (tarn__recording_needed(operand, 3) && (!(mean = tarn__tensor_new("groupnorm", shape, TARN_F64, tarn__device(x))) ||
-                                               !(rstd = tarn__tensor_new("groupnorm", shape, TARN_F64, tarn__device(x)))))
+    if (tarn__recording_needed(operand, 3) &&
+        (!(mean = tarn__tensor_new("groupnorm", shape, TARN_F64, tarn__device(x))) ||
+         !(rstd = tarn__tensor_new("groupnorm", shape, TARN_F64, tarn__device(x)))))
         return NULL;
-    tarn_tensor *y = tarn__result_like("groupnorm", (tarn_tensor *[]){x}, 1, tarn__shape_of(x), x->view.dtype, tarn__device(x));
-    if (!y || !tarn__kernel_call(TARN__K_groupnorm, "groupnorm", tail, TARN__IN(x, weight, bias), TARN__OUT(y, mean, rstd)))
+    tarn_tensor *y =
+        tarn__result_like("groupnorm", (tarn_tensor *[]){x}, 1, tarn__shape_of(x), x->view.dtype, tarn__device(x));
+    if (!y ||
+        !tarn__kernel_call(TARN__K_groupnorm, "groupnorm", tail, TARN__IN(x, weight, bias), TARN__OUT(y, mean, rstd)))
         return NULL;
     bool good = tarn__finish("groupnorm", groupnorm_backward, tail, TARN__INPUTS(x, weight, bias), TARN__OUTPUTS(y),
                              TARN__SAVED(x, weight, mean, rstd));

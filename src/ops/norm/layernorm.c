@@ -1,6 +1,7 @@
-/* layernorm.c: layernorm and rmsnorm over the last axis, alone and after a sum. What backward needs of each row, its mean and 1 / deviation, is kept in f32 (f64 for
- * f64), and only where something will be recorded. In a thrifty section whoever needs the result in backward has it made again: the norm of a sum is that
- * of the sum as it was rounded, so both have the same bits. */
+/* layernorm.c: layernorm and rmsnorm over the last axis, alone and after a sum. What backward needs of each row, its
+ * mean and 1 / deviation, is kept in f32 (f64 for f64), and only where something will be recorded. In a thrifty section
+ * whoever needs the result in backward has it made again: the norm of a sum is that of the sum as it was rounded, so
+ * both have the same bits. */
 #include "core/tensor/random.h"
 #include "ops/dropout.h"
 
@@ -9,7 +10,8 @@ static bool check_norm(const char *function, tarn_tensor **operand, double epsil
 {
     static const char *const names[] = {"x", "weight", "bias"};
     for (int i = 0; i < 3; i++)
-        if ((i == 0 || operand[i]) && (!tarn__check(function, operand[i], names[i]) || !tarn__check_dtype(function, operand[i], TARN__FLOATS, names[i])))
+        if ((i == 0 || operand[i]) && (!tarn__check(function, operand[i], names[i]) ||
+                                       !tarn__check_dtype(function, operand[i], TARN__FLOATS, names[i])))
             return false;
     const tarn_tensor *x = operand[0];
     if (x->view.rank == 0)
@@ -45,16 +47,21 @@ static bool place_for(const tarn__backward *b, int i, tarn_dtype dtype, tarn_ten
     return !tarn__wants(b, i) || (*to = tarn__grad_place(b, i, dtype)) != NULL;
 }
 
-/* ---- layernorm ------------------------------------------------------------------------------------------------------------- */
+/* ---- layernorm --------------------------------------------------------------------------------------------------- */
 
 static bool layernorm_backward(const tarn__backward *b)
 {
     tarn_tensor *x = b->saved[0], *weight = b->saved[1], *mean = b->saved[2], *rstd = b->saved[3], *g = b->grads[0];
     tarn_tensor *gx, *gweight, *gbias;
-    if (!place_for(b, 0, x->view.dtype, &gx) || !place_for(b, 1, rstd->view.dtype, &gweight) || !place_for(b, 2, rstd->view.dtype, &gbias))
+    if (!place_for(b, 0, x->view.dtype, &gx) || !place_for(b, 1, rstd->view.dtype, &gweight) ||
+        !place_for(b, 2, rstd->view.dtype, &gbias))
         return false;
-    return tarn__run(&(tarn__launch){.kernel = TARN__K_layernorm_grad, .function = b->function, .params = b->params,
-                                     .params_bytes = sizeof(tarn__norm), TARN__IN(x, weight, mean, rstd, g), TARN__OUT(gx, gweight, gbias)}) &&
+    return tarn__run(&(tarn__launch){.kernel = TARN__K_layernorm_grad,
+                                     .function = b->function,
+                                     .params = b->params,
+                                     .params_bytes = sizeof(tarn__norm),
+                                     TARN__IN(x, weight, mean, rstd, g),
+                                     TARN__OUT(gx, gweight, gbias)}) &&
            tarn__put(b, 0, gx) && tarn__put(b, 1, gweight) && tarn__put(b, 2, gbias);
 }
 
@@ -70,13 +77,17 @@ tarn_tensor *tarn_layernorm(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bi
         return NULL;
     x = operand[0], weight = operand[1], bias = operand[2];
     tarn__norm tail = {.epsilon = epsilon};
-    if (tarn__recording_needed(operand, 3) && (!(mean = one_a_row("layernorm", x)) || !(rstd = one_a_row("layernorm", x))))
+    if (tarn__recording_needed(operand, 3) &&
+        (!(mean = one_a_row("layernorm", x)) || !(rstd = one_a_row("layernorm", x))))
         return NULL;
-    tarn_tensor *y = tarn__result_like("layernorm", (tarn_tensor *[]){x}, 1, tarn__shape_of(x), x->view.dtype, tarn__device(x));
-    if (!y || !tarn__kernel_call(TARN__K_layernorm, "layernorm", tail, TARN__IN(x, weight, bias), TARN__OUT(y, mean, rstd)))
+    tarn_tensor *y =
+        tarn__result_like("layernorm", (tarn_tensor *[]){x}, 1, tarn__shape_of(x), x->view.dtype, tarn__device(x));
+    if (!y ||
+        !tarn__kernel_call(TARN__K_layernorm, "layernorm", tail, TARN__IN(x, weight, bias), TARN__OUT(y, mean, rstd)))
         return NULL;
-    bool good = tarn__finish("layernorm", layernorm_backward, tail, TARN__INPUTS(x, weight, bias), TARN__OUTPUTS(y),
-                             TARN__SAVED(x, weight, mean, rstd, tarn__thrift() ? bias : NULL), .remake = layernorm_again);
+    bool good =
+        tarn__finish("layernorm", layernorm_backward, tail, TARN__INPUTS(x, weight, bias), TARN__OUTPUTS(y),
+                     TARN__SAVED(x, weight, mean, rstd, tarn__thrift() ? bias : NULL), .remake = layernorm_again);
     return good ? y : NULL;
 }
 
@@ -85,7 +96,7 @@ bool tarn__apply_layernorm(const tarn__invocation *v, tarn_tensor **out)
     return (out[0] = tarn_layernorm(v->in[0], v->in[1], v->in[2], tarn__attribute_real(v, "epsilon", 1e-5))) != NULL;
 }
 
-/* ---- rmsnorm --------------------------------------------------------------------------------------------------------------- */
+/* ---- rmsnorm ----------------------------------------------------------------------------------------------------- */
 
 static bool rmsnorm_backward(const tarn__backward *b)
 {
@@ -93,8 +104,12 @@ static bool rmsnorm_backward(const tarn__backward *b)
     tarn_tensor *gx, *gweight;
     if (!place_for(b, 0, x->view.dtype, &gx) || !place_for(b, 1, rstd->view.dtype, &gweight))
         return false;
-    return tarn__run(&(tarn__launch){.kernel = TARN__K_rmsnorm_grad, .function = b->function, .params = b->params,
-                                     .params_bytes = sizeof(tarn__norm), TARN__IN(x, weight, rstd, g), TARN__OUT(gx, gweight)}) &&
+    return tarn__run(&(tarn__launch){.kernel = TARN__K_rmsnorm_grad,
+                                     .function = b->function,
+                                     .params = b->params,
+                                     .params_bytes = sizeof(tarn__norm),
+                                     TARN__IN(x, weight, rstd, g),
+                                     TARN__OUT(gx, gweight)}) &&
            tarn__put(b, 0, gx) && tarn__put(b, 1, gweight);
 }
 
@@ -112,11 +127,12 @@ tarn_tensor *tarn_rmsnorm(tarn_tensor *x, tarn_tensor *weight, double epsilon)
     tarn__norm tail = {.epsilon = epsilon};
     if (tarn__recording_needed(operand, 2) && !(rstd = one_a_row("rmsnorm", x)))
         return NULL;
-    tarn_tensor *y = tarn__result_like("rmsnorm", (tarn_tensor *[]){x}, 1, tarn__shape_of(x), x->view.dtype, tarn__device(x));
+    tarn_tensor *y =
+        tarn__result_like("rmsnorm", (tarn_tensor *[]){x}, 1, tarn__shape_of(x), x->view.dtype, tarn__device(x));
     if (!y || !tarn__kernel_call(TARN__K_rmsnorm, "rmsnorm", tail, TARN__IN(x, weight), TARN__OUT(y, rstd)))
         return NULL;
-    bool good = tarn__finish("rmsnorm", rmsnorm_backward, tail, TARN__INPUTS(x, weight), TARN__OUTPUTS(y), TARN__SAVED(x, weight, rstd),
-                             .remake = rmsnorm_again);
+    bool good = tarn__finish("rmsnorm", rmsnorm_backward, tail, TARN__INPUTS(x, weight), TARN__OUTPUTS(y),
+                             TARN__SAVED(x, weight, rstd), .remake = rmsnorm_again);
     return good ? y : NULL;
 }
 
@@ -125,7 +141,7 @@ bool tarn__apply_rmsnorm(const tarn__invocation *v, tarn_tensor **out)
     return (out[0] = tarn_rmsnorm(v->in[0], v->in[1], tarn__attribute_real(v, "epsilon", 1e-5))) != NULL;
 }
 
-/* ---- the norm of a sum ----------------------------------------------------------------------------------------------------- */
+/* ---- the norm of a sum ------------------------------------------------------------------------------------------- */
 
 /* Places for the gradients: gx, which is made for delta, too; weight's, bias'; and delta's where it is not gx. */
 static bool place_slopes(const tarn__backward *b, tarn_tensor *sum, bool drops, tarn_tensor **to)
@@ -133,7 +149,8 @@ static bool place_slopes(const tarn__backward *b, tarn_tensor *sum, bool drops, 
     tarn_shape shape = tarn__shape_of(sum);
     tarn_dtype dtype = sum->view.dtype, wide = tarn__wide_dtype(dtype);
     to[0] = to[3] = NULL;
-    if ((tarn__wants(b, 0) || tarn__wants(b, 1)) && !(to[0] = tarn__tensor_new(b->function, shape, dtype, tarn__device(sum))))
+    if ((tarn__wants(b, 0) || tarn__wants(b, 1)) &&
+        !(to[0] = tarn__tensor_new(b->function, shape, dtype, tarn__device(sum))))
         return false;
     if (drops && tarn__wants(b, 1) && !(to[3] = tarn__tensor_new(b->function, shape, dtype, tarn__device(sum))))
         return false;
@@ -144,23 +161,32 @@ static bool place_slopes(const tarn__backward *b, tarn_tensor *sum, bool drops, 
 static bool residual_norm_backward(const tarn__backward *b)
 {
     const tarn__residual_norm *tail = b->params;
-    tarn_tensor *sum = b->saved[0], *weight = b->saved[1], *mean = b->saved[2], *rstd = b->saved[3], *g = b->grads[0], *through = b->grads[1], *to[4];
+    tarn_tensor *sum = b->saved[0], *weight = b->saved[1], *mean = b->saved[2], *rstd = b->saved[3], *g = b->grads[0],
+                *through = b->grads[1], *to[4];
     bool drops = tail->random.a > 0;
-    if (drops && ((g && !(g = tarn__dense(b->function, g))) || (through && !(through = tarn__dense(b->function, through)))))
+    if (drops &&
+        ((g && !(g = tarn__dense(b->function, g))) || (through && !(through = tarn__dense(b->function, through)))))
         return false;
     if (!g)
-        return tarn__put(b, 0, through) && (!tarn__wants(b, 1) || tarn__put(b, 1, drops ? tarn__drop_out(through, &tail->random) : through));
+        return tarn__put(b, 0, through) &&
+               (!tarn__wants(b, 1) || tarn__put(b, 1, drops ? tarn__drop_out(through, &tail->random) : through));
     return place_slopes(b, sum, drops, to) &&
-           tarn__run(&(tarn__launch){.kernel = drops ? TARN__K_residual_norm_dropped_grad : TARN__K_residual_norm_grad, .function = b->function, .params = tail,
-                                     .params_bytes = sizeof(*tail), TARN__IN(sum, weight, mean, rstd, g, through), TARN__OUT(to[0], to[1], to[2], to[3])}) &&
-           tarn__put(b, 0, to[0]) && tarn__put(b, 1, to[3] ? to[3] : to[0]) && tarn__put(b, 2, to[1]) && tarn__put(b, 3, to[2]);
+           tarn__run(&(tarn__launch){.kernel = drops ? TARN__K_residual_norm_dropped_grad : TARN__K_residual_norm_grad,
+                                     .function = b->function,
+                                     .params = tail,
+                                     .params_bytes = sizeof(*tail),
+                                     TARN__IN(sum, weight, mean, rstd, g, through),
+                                     TARN__OUT(to[0], to[1], to[2], to[3])}) &&
+           tarn__put(b, 0, to[0]) && tarn__put(b, 1, to[3] ? to[3] : to[0]) && tarn__put(b, 2, to[1]) &&
+           tarn__put(b, 3, to[2]);
 }
 
 static tarn_tensor *residual_norm_again(const tarn__backward *b)
 {
     const tarn__residual_norm *params = b->params;
     tarn_tensor *sum = b->saved[0], *weight = b->saved[1], *bias = b->saved[4];
-    return params->rms ? tarn_rmsnorm(sum, weight, params->epsilon) : tarn_layernorm(sum, weight, bias, params->epsilon);
+    return params->rms ? tarn_rmsnorm(sum, weight, params->epsilon)
+                       : tarn_layernorm(sum, weight, bias, params->epsilon);
 }
 
 /* Operands x, delta, weight, bias. */
@@ -175,36 +201,44 @@ static bool check_residual_norm(tarn_tensor **operand, bool rms, double epsilon,
     if (rms && operand[3])
         return tarn__raise(TARN_ERROR_ARGUMENT, "residual_norm: rmsnorm has no bias");
     if (!tarn__same_shape(&operand[0]->view, &operand[1]->view) || operand[0]->is_constant || operand[1]->is_constant)
-        return tarn__raise(TARN_ERROR_SHAPE, "residual_norm: x %s and delta %s must have one shape", TARN__SHAPE_TEXT(operand[0]),
-                           TARN__SHAPE_TEXT(operand[1]));
+        return tarn__raise(TARN_ERROR_SHAPE, "residual_norm: x %s and delta %s must have one shape",
+                           TARN__SHAPE_TEXT(operand[0]), TARN__SHAPE_TEXT(operand[1]));
     return check_norm("residual_norm", normed, epsilon) && tarn__same_place("residual_norm", operand, 4);
 }
 
 /* True when a kernel drops delta out by itself; else dropout does, with the same numbers. */
 static bool drops_inside(const tarn_tensor *x, const tarn_tensor *delta)
 {
-    return tarn__has_kernel(tarn__device(x), TARN__K_residual_norm_dropped, x->view.dtype) && tarn__view_dense(&x->view) && tarn__view_dense(&delta->view);
+    return tarn__has_kernel(tarn__device(x), TARN__K_residual_norm_dropped, x->view.dtype) &&
+           tarn__view_dense(&x->view) && tarn__view_dense(&delta->view);
 }
 
 /* Operands x, delta, weight, bias, which fit. */
 static tarn_tensor *residual_norm(tarn_tensor **o, const tarn__residual_norm *tail, tarn_tensor **sum)
 {
     tarn_tensor *mean = NULL, *rstd = NULL;
-    if (tarn__recording_needed(o, 4) && ((!tail->rms && !(mean = one_a_row("residual_norm", o[0]))) || !(rstd = one_a_row("residual_norm", o[0]))))
+    if (tarn__recording_needed(o, 4) &&
+        ((!tail->rms && !(mean = one_a_row("residual_norm", o[0]))) || !(rstd = one_a_row("residual_norm", o[0]))))
         return NULL;
-    tarn_tensor *total = tarn__result_like("residual_norm", o, 2, tarn__shape_of(o[0]), o[0]->view.dtype, tarn__device(o[0]));
-    tarn_tensor *y = total ? tarn__result_like("residual_norm", &total, 1, tarn__shape_of(total), total->view.dtype, tarn__device(total)) : NULL;
+    tarn_tensor *total =
+        tarn__result_like("residual_norm", o, 2, tarn__shape_of(o[0]), o[0]->view.dtype, tarn__device(o[0]));
+    tarn_tensor *y = total ? tarn__result_like("residual_norm", &total, 1, tarn__shape_of(total), total->view.dtype,
+                                               tarn__device(total))
+                           : NULL;
     tarn__kernel kernel = tail->random.a > 0 ? TARN__K_residual_norm_dropped : TARN__K_residual_norm;
-    if (!y || !tarn__kernel_call(kernel, "residual_norm", *tail, TARN__IN(o[0], o[1], o[2], o[3]), TARN__OUT(total, y, mean, rstd)) ||
-        !tarn__finish("residual_norm", residual_norm_backward, *tail, TARN__INPUTS(o[0], o[1], o[2], o[3]), TARN__OUTPUTS(y, total),
-                      TARN__SAVED(total, o[2], mean, rstd, tarn__thrift() ? o[3] : NULL), .remake = residual_norm_again))
+    if (!y ||
+        !tarn__kernel_call(kernel, "residual_norm", *tail, TARN__IN(o[0], o[1], o[2], o[3]),
+                           TARN__OUT(total, y, mean, rstd)) ||
+        !tarn__finish("residual_norm", residual_norm_backward, *tail, TARN__INPUTS(o[0], o[1], o[2], o[3]),
+                      TARN__OUTPUTS(y, total), TARN__SAVED(total, o[2], mean, rstd, tarn__thrift() ? o[3] : NULL),
+                      .remake = residual_norm_again))
         return NULL;
     *sum = total;
     return y;
 }
 
-tarn_tensor *tarn__residual_norm_dropped(tarn_tensor *x, tarn_tensor *delta, double p, tarn_tensor *weight, tarn_tensor *bias, bool rms, double epsilon,
-                                         tarn_tensor **sum)
+tarn_tensor *tarn__residual_norm_dropped(tarn_tensor *x, tarn_tensor *delta, double p, tarn_tensor *weight,
+                                         tarn_tensor *bias, bool rms, double epsilon, tarn_tensor **sum)
 {
     tarn_tensor *o[] = {x, delta, weight, bias};
     tarn__residual_norm tail = {.epsilon = epsilon, .rms = rms};
@@ -219,14 +253,15 @@ tarn_tensor *tarn__residual_norm_dropped(tarn_tensor *x, tarn_tensor *delta, dou
     return residual_norm(o, &tail, sum);
 }
 
-tarn_tensor *tarn_residual_norm(tarn_tensor *x, tarn_tensor *delta, tarn_tensor *weight, tarn_tensor *bias, bool rms, double epsilon, tarn_tensor **sum)
+tarn_tensor *tarn_residual_norm(tarn_tensor *x, tarn_tensor *delta, tarn_tensor *weight, tarn_tensor *bias, bool rms,
+                                double epsilon, tarn_tensor **sum)
 {
     return tarn__residual_norm_dropped(x, delta, 0, weight, bias, rms, epsilon, sum);
 }
 
 bool tarn__apply_residual_norm(const tarn__invocation *v, tarn_tensor **out)
 {
-    out[0] = tarn_residual_norm(v->in[0], v->in[1], v->in[2], v->in[3], tarn__attribute_int(v, "rms", 0) != 0, tarn__attribute_real(v, "epsilon", 1e-5),
-                                &out[1]);
+    out[0] = tarn_residual_norm(v->in[0], v->in[1], v->in[2], v->in[3], tarn__attribute_int(v, "rms", 0) != 0,
+                                tarn__attribute_real(v, "epsilon", 1e-5), &out[1]);
     return out[0] != NULL;
 }

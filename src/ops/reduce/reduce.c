@@ -1,7 +1,7 @@
 /* reduce.c: reductions: sum, mean, prod, max, min, argmax, argmin, var; and running sums.
  *
- * Kernels reduce to x's rank with size 1 on the reduced axes; without `keep` those axes are taken out of the result afterwards, and put
- * back on its gradient. */
+ * Kernels reduce to x's rank with size 1 on the reduced axes; without `keep` those axes are taken out of the result
+ * afterwards, and put back on its gradient. */
 #include "ops/op.h"
 
 /* What a reduction's backward needs to know. */
@@ -11,7 +11,7 @@ typedef struct reduce_record {
     int64_t count; /* elements behind one result */
 } reduce_record;
 
-/* ---- shapes ---------------------------------------------------------------------------------------------------------------- */
+/* ---- shapes ------------------------------------------------------------------------------------------------------ */
 
 /* Takes the axes of the mask, of size 1 each, out of a tensor that nobody else has seen yet. */
 static void drop_axes(tarn_tensor *y, uint32_t mask)
@@ -42,7 +42,7 @@ static tarn_tensor *with_axes(tarn_tensor *y, const tarn_shape *x, uint32_t mask
     return view;
 }
 
-/* ---- forward ------------------------------------------------------------------------------------------------------------- */
+/* ---- forward ----------------------------------------------------------------------------------------------------- */
 
 static int64_t count_reduced(const tarn_tensor *x, uint32_t mask)
 {
@@ -53,7 +53,8 @@ static int64_t count_reduced(const tarn_tensor *x, uint32_t mask)
 }
 
 /* The result of a kernel, with the reduced axes still in place. */
-static tarn_tensor *reduce(tarn__kernel kernel, const char *function, tarn_tensor *x, tarn_dtype dtype, const reduce_record *r)
+static tarn_tensor *reduce(tarn__kernel kernel, const char *function, tarn_tensor *x, tarn_dtype dtype,
+                           const reduce_record *r)
 {
     tarn_shape shape = tarn__shape_of(x);
     for (int i = 0; i < shape.rank; i++)
@@ -62,7 +63,8 @@ static tarn_tensor *reduce(tarn__kernel kernel, const char *function, tarn_tenso
     return y && tarn__kernel_call(kernel, function, r->tail, TARN__IN(x), TARN__OUT(y)) ? y : NULL;
 }
 
-static bool check_reduction(const char *function, const tarn_tensor *x, tarn_axes axes, uint32_t dtypes, reduce_record *r)
+static bool check_reduction(const char *function, const tarn_tensor *x, tarn_axes axes, uint32_t dtypes,
+                            reduce_record *r)
 {
     if (!tarn__check(function, x, "x") || !tarn__check_dtype(function, x, dtypes, "x") ||
         !tarn__axes_mask(function, axes, x->view.rank, &r->mask))
@@ -76,8 +78,8 @@ static bool check_not_empty(const char *function, const tarn_tensor *x, uint32_t
 {
     for (int i = 0; i < x->view.rank; i++)
         if (((mask >> i) & 1) && x->view.shape[i] == 0)
-            return tarn__raise(TARN_ERROR_SHAPE, "%s: axis %d of x, which is %s, has no elements to choose from", function, i,
-                               TARN__SHAPE_TEXT(x));
+            return tarn__raise(TARN_ERROR_SHAPE, "%s: axis %d of x, which is %s, has no elements to choose from",
+                               function, i, TARN__SHAPE_TEXT(x));
     return true;
 }
 
@@ -86,7 +88,7 @@ static tarn_dtype sum_dtype(const tarn_tensor *x)
     return tarn__is_float(x->view.dtype) ? x->view.dtype : TARN_I64;
 }
 
-/* ---- sum, mean ------------------------------------------------------------------------------------------------------------- */
+/* ---- sum, mean --------------------------------------------------------------------------------------------------- */
 
 /* Every element gets the gradient of its sum: a view, nothing is copied. */
 static bool sum_backward(const tarn__backward *b)
@@ -127,7 +129,7 @@ tarn_tensor *tarn_mean(tarn_tensor *x, tarn_axes axes, bool keep)
     return sum_or_mean("mean", x, axes, keep, true);
 }
 
-/* ---- prod ------------------------------------------------------------------------------------------------------------------ */
+/* ---- prod -------------------------------------------------------------------------------------------------------- */
 
 /* A gradient of x's shape, made by a kernel. */
 static tarn_tensor *new_gradient(const tarn__backward *b, tarn_tensor *x)
@@ -141,7 +143,8 @@ static bool prod_backward(const tarn__backward *b)
     const reduce_record *r = b->params;
     tarn_tensor *x = b->saved[0], *gx = new_gradient(b, x);
     tarn_tensor *g = gx ? with_axes(b->grads[0], &tarn__input_meta(b, 0)->shape, r->mask, false) : NULL;
-    return g && tarn__kernel_call(TARN__K_prod_grad, b->function, r->tail, TARN__IN(x, g), TARN__OUT(gx)) && tarn__put(b, 0, gx);
+    return g && tarn__kernel_call(TARN__K_prod_grad, b->function, r->tail, TARN__IN(x, g), TARN__OUT(gx)) &&
+           tarn__put(b, 0, gx);
 }
 
 tarn_tensor *tarn_prod(tarn_tensor *x, tarn_axes axes, bool keep)
@@ -157,7 +160,7 @@ tarn_tensor *tarn_prod(tarn_tensor *x, tarn_axes axes, bool keep)
     return tarn__finish("prod", prod_backward, r, TARN__INPUTS(x), TARN__OUTPUTS(y), TARN__SAVED(x)) ? y : NULL;
 }
 
-/* ---- max, min -------------------------------------------------------------------------------------------------------------- */
+/* ---- max, min ---------------------------------------------------------------------------------------------------- */
 
 /* The elements that equal the result share its gradient. */
 static bool extremum_backward(const tarn__backward *b)
@@ -167,7 +170,8 @@ static bool extremum_backward(const tarn__backward *b)
     tarn_tensor *x = b->saved[0], *gx = new_gradient(b, x);
     tarn_tensor *y = gx ? with_axes(b->saved[1], shape, r->mask, false) : NULL;
     tarn_tensor *g = y ? with_axes(b->grads[0], shape, r->mask, false) : NULL;
-    return g && tarn__kernel_call(TARN__K_extremum_grad, b->function, r->tail, TARN__IN(x, y, g), TARN__OUT(gx)) && tarn__put(b, 0, gx);
+    return g && tarn__kernel_call(TARN__K_extremum_grad, b->function, r->tail, TARN__IN(x, y, g), TARN__OUT(gx)) &&
+           tarn__put(b, 0, gx);
 }
 
 static tarn_tensor *extremum(tarn__kernel kernel, const char *function, tarn_tensor *x, tarn_axes axes, bool keep)
@@ -180,7 +184,8 @@ static tarn_tensor *extremum(tarn__kernel kernel, const char *function, tarn_ten
         return NULL;
     if (!keep)
         drop_axes(y, r.mask);
-    return tarn__finish(function, extremum_backward, r, TARN__INPUTS(x), TARN__OUTPUTS(y), TARN__SAVED(x, y)) ? y : NULL;
+    return tarn__finish(function, extremum_backward, r, TARN__INPUTS(x), TARN__OUTPUTS(y), TARN__SAVED(x, y)) ? y
+                                                                                                              : NULL;
 }
 
 tarn_tensor *tarn_max(tarn_tensor *x, tarn_axes axes, bool keep)
@@ -193,7 +198,7 @@ tarn_tensor *tarn_min(tarn_tensor *x, tarn_axes axes, bool keep)
     return extremum(TARN__K_min, "min", x, axes, keep);
 }
 
-/* ---- argmax, argmin -------------------------------------------------------------------------------------------------------- */
+/* ---- argmax, argmin ---------------------------------------------------------------------------------------------- */
 
 static tarn_tensor *place_of(tarn__kernel kernel, const char *function, tarn_tensor *x, int axis, bool keep)
 {
@@ -219,9 +224,10 @@ tarn_tensor *tarn_argmin(tarn_tensor *x, int axis, bool keep)
     return place_of(TARN__K_argmin, "argmin", x, axis, keep);
 }
 
-/* ---- var ------------------------------------------------------------------------------------------------------------------- */
+/* ---- var --------------------------------------------------------------------------------------------------------- */
 
-/* dx = 2 / (count - correction) · g · (x - mean). The factor and g are multiplied in f32 for the 16-bit floats, so that they are rounded once. */
+/* dx = 2 / (count - correction) · g · (x - mean). The factor and g are multiplied in f32 for the 16-bit floats, so that
+ * they are rounded once. */
 static bool var_backward(const tarn__backward *b)
 {
     const reduce_record *r = b->params;
@@ -229,7 +235,8 @@ static bool var_backward(const tarn__backward *b)
     tarn_tensor *g = gx ? tarn_cast(b->grads[0], tarn__wide_dtype(x->view.dtype)) : NULL;
     g = g ? tarn_mul(g, tarn_scalar(2 / ((double)r->count - r->tail.correction))) : NULL;
     g = g ? with_axes(g, &tarn__input_meta(b, 0)->shape, r->mask, false) : NULL;
-    return g && tarn__kernel_call(TARN__K_var_grad, b->function, r->tail, TARN__IN(x, g), TARN__OUT(gx)) && tarn__put(b, 0, gx);
+    return g && tarn__kernel_call(TARN__K_var_grad, b->function, r->tail, TARN__IN(x, g), TARN__OUT(gx)) &&
+           tarn__put(b, 0, gx);
 }
 
 tarn_tensor *tarn_var(tarn_tensor *x, tarn_axes axes, double correction, bool keep)
@@ -245,7 +252,7 @@ tarn_tensor *tarn_var(tarn_tensor *x, tarn_axes axes, double correction, bool ke
     return tarn__finish("var", var_backward, r, TARN__INPUTS(x), TARN__OUTPUTS(y), TARN__SAVED(x)) ? y : NULL;
 }
 
-/* ---- cumsum ---------------------------------------------------------------------------------------------------------------- */
+/* ---- cumsum ------------------------------------------------------------------------------------------------------ */
 
 /* Element i reaches every sum from i on: a running sum from the end. */
 static bool cumsum_backward(const tarn__backward *b)
@@ -253,7 +260,8 @@ static bool cumsum_backward(const tarn__backward *b)
     tarn__along along = *(const tarn__along *)b->params;
     along.reverse = 1;
     tarn_tensor *g = b->grads[0], *gx = new_gradient(b, g);
-    return gx && tarn__kernel_call(TARN__K_cumsum, b->function, along, TARN__IN(g), TARN__OUT(gx)) && tarn__put(b, 0, gx);
+    return gx && tarn__kernel_call(TARN__K_cumsum, b->function, along, TARN__IN(g), TARN__OUT(gx)) &&
+           tarn__put(b, 0, gx);
 }
 
 tarn_tensor *tarn_cumsum(tarn_tensor *x, int axis)
@@ -263,18 +271,20 @@ tarn_tensor *tarn_cumsum(tarn_tensor *x, int axis)
     tarn__along along = {.axis = tarn__check_axis("cumsum", axis, x->view.rank)};
     if (along.axis < 0)
         return NULL;
-    tarn_tensor *y = tarn__result_like("cumsum", (tarn_tensor *[]){x}, 1, tarn__shape_of(x), sum_dtype(x), tarn__device(x));
+    tarn_tensor *y =
+        tarn__result_like("cumsum", (tarn_tensor *[]){x}, 1, tarn__shape_of(x), sum_dtype(x), tarn__device(x));
     if (!y || !tarn__kernel_call(TARN__K_cumsum, "cumsum", along, TARN__IN(x), TARN__OUT(y)))
         return NULL;
     return tarn__finish("cumsum", cumsum_backward, along, TARN__INPUTS(x), TARN__OUTPUTS(y)) ? y : NULL;
 }
 
-/* ---- by name --------------------------------------------------------------------------------------------------------------- */
+/* ---- by name ----------------------------------------------------------------------------------------------------- */
 
-#define APPLY_OVER_AXES(name)                                                                                                             \
-    bool tarn__apply_##name(const tarn__invocation *v, tarn_tensor **out)                                                                 \
-    {                                                                                                                                     \
-        return (out[0] = tarn_##name(v->in[0], tarn__attribute_axes(v, "axes"), tarn__attribute_int(v, "keep", 0) != 0)) != NULL;         \
+#define APPLY_OVER_AXES(name) \
+    bool tarn__apply_##name(const tarn__invocation *v, tarn_tensor **out) \
+    { \
+        return (out[0] = tarn_##name(v->in[0], tarn__attribute_axes(v, "axes"), \
+                                     tarn__attribute_int(v, "keep", 0) != 0)) != NULL; \
     }
 APPLY_OVER_AXES(sum)
 APPLY_OVER_AXES(mean)
@@ -282,11 +292,11 @@ APPLY_OVER_AXES(prod)
 APPLY_OVER_AXES(max)
 APPLY_OVER_AXES(min)
 
-#define APPLY_OVER_AXIS(name)                                                                                                             \
-    bool tarn__apply_##name(const tarn__invocation *v, tarn_tensor **out)                                                                 \
-    {                                                                                                                                     \
-        int axis = tarn__attribute_small(v, "axis", -1);                                                                               \
-        return (out[0] = tarn_##name(v->in[0], axis, tarn__attribute_int(v, "keep", 0) != 0)) != NULL;                                    \
+#define APPLY_OVER_AXIS(name) \
+    bool tarn__apply_##name(const tarn__invocation *v, tarn_tensor **out) \
+    { \
+        int axis = tarn__attribute_small(v, "axis", -1); \
+        return (out[0] = tarn_##name(v->in[0], axis, tarn__attribute_int(v, "keep", 0) != 0)) != NULL; \
     }
 APPLY_OVER_AXIS(argmax)
 APPLY_OVER_AXIS(argmin)

@@ -1,5 +1,5 @@
-/* scale_grad.c: the gradients of x · w where w is repeated along axes of x. The composed form writes all products g · x and sums them afterwards;
- * here they are summed as they are made. */
+/* scale_grad.c: the gradients of x · w where w is repeated along axes of x. The composed form writes all products g · x
+ * and sums them afterwards; here they are summed as they are made. */
 #include "ops/scale.h"
 
 #include <string.h>
@@ -60,9 +60,11 @@ bool tarn__scale_backward(const tarn__backward *b)
 {
     int small = repeated(b), large = 1 - small;
     tarn_tensor *x = b->saved[large], *g = b->grads[0], *w = tarn__tensor_view(b->saved[small]), *gx = NULL;
-    tarn_tensor *gw = tarn__tensor_new(b->function, tarn__shape_of(b->saved[small]), tarn__grad_dtype(b, small), tarn__device(x));
+    tarn_tensor *gw =
+        tarn__tensor_new(b->function, tarn__shape_of(b->saved[small]), tarn__grad_dtype(b, small), tarn__device(x));
     if (tarn__wants(b, large))
-        gx = tarn__result_like(b->function, (tarn_tensor *[]){g}, 1, tarn__shape_of(g), tarn__grad_dtype(b, large), tarn__device(g));
+        gx = tarn__result_like(b->function, (tarn_tensor *[]){g}, 1, tarn__shape_of(g), tarn__grad_dtype(b, large),
+                               tarn__device(g));
     if (!w || !gw || tarn_failed())
         return false;
     tarn__view whole = gw->view; /* a second tensor on its memory would keep a leaf from taking it over */

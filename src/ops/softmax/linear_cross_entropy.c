@@ -1,9 +1,9 @@
-/* linear_cross_entropy.c: a language model's last layer and its loss as one operation over chunks of rows: logits, losses, the gradient of the logits in their place, and
- * what that gives to x and weight. So all logits never exist.
+/* linear_cross_entropy.c: a language model's last layer and its loss as one operation over chunks of rows: logits,
+ * losses, the gradient of the logits in their place, and what that gives to x and weight. So all logits never exist.
  *
- * A gradient that is the same for all rows (mean, sum) is a factor of what backward gives, so the products are made in the forward pass, while
- * the logits are there, with a gradient of 1 for each row: 16-bit logits keep their digits then. With one for each row (none), backward makes the logits
- * again. */
+ * A gradient that is the same for all rows (mean, sum) is a factor of what backward gives, so the products are made in
+ * the forward pass, while the logits are there, with a gradient of 1 for each row: 16-bit logits keep their digits
+ * then. With one for each row (none), backward makes the logits again. */
 #include <string.h>
 
 #include "ops/loss.h"
@@ -11,7 +11,8 @@
 
 #define HOST_CHUNK (INT64_C(64) << 20)    /* bytes of logits at a time: on the CPU, */
 #define DEVICE_CHUNK (INT64_C(512) << 20) /* and where larger products are faster */
-#define WHOLE_TILES 256                   /* rows of a chunk are a multiple of it, so that products on tensor cores have no tile that is nearly empty */
+#define WHOLE_TILES \
+    256 /* rows of a chunk are a multiple of it, so that products on tensor cores have no tile that is nearly empty */
 
 static const char function[] = "linear_cross_entropy";
 
@@ -24,7 +25,7 @@ typedef struct pass {
     tarn__cross_entropy tail;
 } pass;
 
-/* ---- chunks ---------------------------------------------------------------------------------------------------------------- */
+/* ---- chunks ------------------------------------------------------------------------------------------------------ */
 
 /* Rows `begin` to `begin + count`. A view in the open scope; NULL for NULL. */
 static tarn_tensor *rows_from(tarn_tensor *x, int64_t begin, int64_t count)
@@ -41,24 +42,32 @@ static tarn_tensor *rows_from(tarn_tensor *x, int64_t begin, int64_t count)
 static bool add_gradients(const pass *p, int64_t begin, int64_t count, tarn_tensor *glogits)
 {
     return (!p->gx || tarn__multiply(function, glogits, p->weight, NULL, 0, rows_from(p->gx, begin, count))) &&
-           (!p->gweight || tarn__multiply(function, tarn__transposed(glogits), rows_from(p->x, begin, count), NULL, begin > 0, p->gweight));
+           (!p->gweight || tarn__multiply(function, tarn__transposed(glogits), rows_from(p->x, begin, count), NULL,
+                                          begin > 0, p->gweight));
 }
 
 static bool run_chunk(const pass *p, int64_t begin, int64_t count)
 {
-    tarn_tensor *logits = tarn__tensor_new(function, TARN_SHAPE(count, p->weight->view.shape[0]), p->x->view.dtype, tarn__device(p->x));
-    tarn_tensor *target = rows_from(p->target, begin, count), *losses = rows_from(p->losses, begin, count), *g = rows_from(p->g, begin, count);
-    if (!logits || !target || !losses || !tarn__multiply(function, rows_from(p->x, begin, count), tarn__transposed(p->weight), NULL, 0, logits))
+    tarn_tensor *logits =
+        tarn__tensor_new(function, TARN_SHAPE(count, p->weight->view.shape[0]), p->x->view.dtype, tarn__device(p->x));
+    tarn_tensor *target = rows_from(p->target, begin, count), *losses = rows_from(p->losses, begin, count),
+                *g = rows_from(p->g, begin, count);
+    if (!logits || !target || !losses ||
+        !tarn__multiply(function, rows_from(p->x, begin, count), tarn__transposed(p->weight), NULL, 0, logits))
         return false;
     if (!p->g)
-        return tarn__kernel_call(TARN__K_cross_entropy, function, p->tail, TARN__IN(logits, target), TARN__OUT(losses, NULL));
-    return g && tarn__kernel_call(TARN__K_cross_entropy_slopes, function, p->tail, TARN__IN(logits, target, g), TARN__OUT(losses, logits)) &&
+        return tarn__kernel_call(TARN__K_cross_entropy, function, p->tail, TARN__IN(logits, target),
+                                 TARN__OUT(losses, NULL));
+    return g &&
+           tarn__kernel_call(TARN__K_cross_entropy_slopes, function, p->tail, TARN__IN(logits, target, g),
+                             TARN__OUT(losses, logits)) &&
            add_gradients(p, begin, count, logits);
 }
 
 static bool run_pass(const pass *p)
 {
-    int64_t rows = p->x->view.shape[0], row_bytes = p->weight->view.shape[0] * (int64_t)tarn__dtype_bytes(p->x->view.dtype);
+    int64_t rows = p->x->view.shape[0],
+            row_bytes = p->weight->view.shape[0] * (int64_t)tarn__dtype_bytes(p->x->view.dtype);
     int64_t chunk = (tarn__is_cpu(tarn__device(p->x)) ? HOST_CHUNK : DEVICE_CHUNK) / (row_bytes > 0 ? row_bytes : 1);
     bool good = rows > 0 || !p->gweight || tarn__fill_with(function, p->gweight, 0);
     chunk = chunk > WHOLE_TILES ? chunk / WHOLE_TILES * WHOLE_TILES : chunk > 0 ? chunk : 1;
@@ -79,7 +88,7 @@ static bool place_gradients(pass *p, bool of_x, bool of_weight)
            (!of_weight || (p->gweight = tarn__tensor_new(function, tarn__shape_of(p->weight), wide, device)));
 }
 
-/* ---- backward -------------------------------------------------------------------------------------------------------------- */
+/* ---- backward ---------------------------------------------------------------------------------------------------- */
 
 typedef struct linear_loss_record {
     tarn__cross_entropy tail; /* its scale is 1 / rows of a mean over all */
@@ -106,36 +115,46 @@ static bool scaled_backward(const tarn__backward *b)
 {
     const linear_loss_record *r = b->params;
     tarn_tensor *gx = b->saved[0], *gweight = b->saved[1], *counted = b->saved[2], *g = b->grads[0];
-    g = counted ? tarn_div(g, tarn_maximum(counted, tarn_scalar(1))) : tarn_mul(g, tarn_scalar(r->tail.scale)); /* none count: 0, though the mean is NaN */
-    return g && put_gradients(b, gx ? tarn_mul(gx, g) : NULL, gweight ? scaled_weight(b, gweight, g) : NULL) && !tarn_failed();
+    /* none count: 0, though the mean is NaN */
+    g = counted ? tarn_div(g, tarn_maximum(counted, tarn_scalar(1))) : tarn_mul(g, tarn_scalar(r->tail.scale));
+    return g && put_gradients(b, gx ? tarn_mul(gx, g) : NULL, gweight ? scaled_weight(b, gweight, g) : NULL) &&
+           !tarn_failed();
 }
 
 static bool each_backward(const tarn__backward *b)
 {
     const linear_loss_record *r = b->params;
-    pass p = {.x = tarn__rows_of(function, b->saved[0]), .weight = b->saved[1], .target = b->saved[2], .g = b->grads[0], .tail = r->tail};
-    p.losses = tarn__tensor_new(function, tarn__shape_of(p.target), tarn__wide_dtype(p.weight->view.dtype), tarn__device(p.weight));
-    return p.x && p.losses && place_gradients(&p, tarn__wants(b, 0), tarn__wants(b, 1)) && run_pass(&p) && put_gradients(b, p.gx, p.gweight);
+    pass p = {.x = tarn__rows_of(function, b->saved[0]),
+              .weight = b->saved[1],
+              .target = b->saved[2],
+              .g = b->grads[0],
+              .tail = r->tail};
+    p.losses = tarn__tensor_new(function, tarn__shape_of(p.target), tarn__wide_dtype(p.weight->view.dtype),
+                                tarn__device(p.weight));
+    return p.x && p.losses && place_gradients(&p, tarn__wants(b, 0), tarn__wants(b, 1)) && run_pass(&p) &&
+           put_gradients(b, p.gx, p.gweight);
 }
 
-/* ---- forward --------------------------------------------------------------------------------------------------------------- */
+/* ---- forward ----------------------------------------------------------------------------------------------------- */
 
 static bool check(tarn_tensor **o, const tarn_cross_entropy_options *options)
 {
     static const char *const roles[] = {"x", "weight"};
     tarn_tensor *products[] = {o[0], o[1]}, *pair[] = {o[0], o[2]};
-    if (!tarn__bring_together(function, products, roles, 2) || !tarn__check_losses(function, "x", pair, options) || !tarn__same_place(function, o, 3))
+    if (!tarn__bring_together(function, products, roles, 2) || !tarn__check_losses(function, "x", pair, options) ||
+        !tarn__same_place(function, o, 3))
         return false;
     const tarn__view *x = &o[0]->view, *weight = &o[1]->view;
     return (weight->rank == 2 && x->shape[x->rank - 1] == weight->shape[1]) ||
-           tarn__raise(TARN_ERROR_SHAPE, "%s: x %s and weight %s do not fit: weight is [V, C], and x ends in C", function, TARN__SHAPE_TEXT(o[0]),
-                       TARN__SHAPE_TEXT(o[1]));
+           tarn__raise(TARN_ERROR_SHAPE, "%s: x %s and weight %s do not fit: weight is [V, C], and x ends in C",
+                       function, TARN__SHAPE_TEXT(o[0]), TARN__SHAPE_TEXT(o[1]));
 }
 
 /* A gradient of 1 for each row, as a view of one number. */
 static tarn_tensor *ones(int64_t rows, tarn_dtype dtype, tarn_device device)
 {
-    tarn_tensor *one = tarn__tensor_new(function, TARN_SHAPE(1), dtype, device), *all = one ? tarn__tensor_view(one) : NULL;
+    tarn_tensor *one = tarn__tensor_new(function, TARN_SHAPE(1), dtype, device),
+                *all = one ? tarn__tensor_view(one) : NULL;
     if (!all || !tarn__fill_with(function, one, 1))
         return NULL;
     all->view.shape[0] = rows;
@@ -150,7 +169,8 @@ static tarn_tensor *losses_of(tarn_tensor *x, pass *p, const tarn_cross_entropy_
     int64_t rows = p->x->view.shape[0];
     bool each = o->reduction == TARN_REDUCE_NONE, records = tarn__recording_needed((tarn_tensor *[]){x, p->weight}, 2);
     if (records && !each &&
-        (!(p->g = ones(rows, wide, tarn__device(x))) || !place_gradients(p, tarn_needs_grad(x), tarn_needs_grad(p->weight))))
+        (!(p->g = ones(rows, wide, tarn__device(x))) ||
+         !place_gradients(p, tarn_needs_grad(x), tarn_needs_grad(p->weight))))
         return NULL;
     if (!(p->losses = tarn__tensor_new(function, TARN_SHAPE(rows), wide, tarn__device(x))) || !run_pass(p))
         return NULL;
@@ -160,14 +180,14 @@ static tarn_tensor *losses_of(tarn_tensor *x, pass *p, const tarn_cross_entropy_
     if (o->reduction == TARN_REDUCE_MEAN && rows > 0)
         r.tail.scale = 1 / (double)rows;
     tarn_tensor *saved[] = {each ? x : p->gx, each ? p->weight : p->gweight, each ? p->target : counted};
-    return y && tarn__finish(function, each ? each_backward : scaled_backward, r, TARN__INPUTS(x, p->weight), TARN__OUTPUTS(y),
-                             TARN__SAVED(saved[0], saved[1], saved[2]))
+    return y && tarn__finish(function, each ? each_backward : scaled_backward, r, TARN__INPUTS(x, p->weight),
+                             TARN__OUTPUTS(y), TARN__SAVED(saved[0], saved[1], saved[2]))
                ? y
                : NULL;
 }
 
-tarn_tensor *tarn_linear_cross_entropy_sized(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *target, const tarn_cross_entropy_options *options,
-                                             size_t options_size)
+tarn_tensor *tarn_linear_cross_entropy_sized(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *target,
+                                             const tarn_cross_entropy_options *options, size_t options_size)
 {
     tarn_cross_entropy_options o = {0};
     tarn_tensor *operand[] = {x, weight, target};
@@ -176,8 +196,13 @@ tarn_tensor *tarn_linear_cross_entropy_sized(tarn_tensor *x, tarn_tensor *weight
     if (!check(operand, &o))
         return NULL;
     tarn_shape shape = tarn__shape_of(operand[2]);
-    pass p = {.x = tarn__rows_of(function, operand[0]), .weight = operand[1], .target = operand[2],
-              .tail = {.smoothing = o.label_smoothing, .scale = 1, .has_ignore = o.ignore_index != NULL, .ignore = o.ignore_index ? *o.ignore_index : 0}};
+    pass p = {.x = tarn__rows_of(function, operand[0]),
+              .weight = operand[1],
+              .target = operand[2],
+              .tail = {.smoothing = o.label_smoothing,
+                       .scale = 1,
+                       .has_ignore = o.ignore_index != NULL,
+                       .ignore = o.ignore_index ? *o.ignore_index : 0}};
     if (shape.rank != 1)
         p.target = tarn_reshape(p.target, TARN_SHAPE(tarn__view_count(&p.target->view)));
     tarn_tensor *y = p.x && p.target ? losses_of(operand[0], &p, &o) : NULL;

@@ -3,7 +3,7 @@
 
 #include "ops/loss.h"
 
-/* ---- cross entropy --------------------------------------------------------------------------------------------------------- */
+/* ---- cross entropy ----------------------------------------------------------------------------------------------- */
 
 typedef struct cross_entropy_record {
     tarn__cross_entropy tail;
@@ -14,34 +14,38 @@ typedef struct cross_entropy_record {
 static bool cross_entropy_backward(const tarn__backward *b)
 {
     const cross_entropy_record *record = b->params;
-    tarn_tensor *logits = b->saved[0], *target = b->saved[1], *log_sums = b->saved[2], *counted = b->saved[3], *g = b->grads[0];
+    tarn_tensor *logits = b->saved[0], *target = b->saved[1], *log_sums = b->saved[2], *counted = b->saved[3],
+                *g = b->grads[0];
     if (counted)
         g = tarn_div(g, tarn_maximum(counted, tarn_scalar(1))); /* none: the gradient is 0, though the mean is NaN */
     if (g && record->reduction != TARN_REDUCE_NONE)
         g = tarn_expand(g, tarn__shape_of(target));
-    tarn_tensor *glogits = g ? tarn__result_like(b->function, (tarn_tensor *[]){logits}, 1, tarn__shape_of(logits), tarn__grad_dtype(b, 0),
-                                                 tarn__device(logits))
+    tarn_tensor *glogits = g ? tarn__result_like(b->function, (tarn_tensor *[]){logits}, 1, tarn__shape_of(logits),
+                                                 tarn__grad_dtype(b, 0), tarn__device(logits))
                              : NULL;
     return glogits &&
-           tarn__kernel_call(TARN__K_cross_entropy_grad, b->function, record->tail, TARN__IN(logits, target, log_sums, g), TARN__OUT(glogits)) &&
+           tarn__kernel_call(TARN__K_cross_entropy_grad, b->function, record->tail,
+                             TARN__IN(logits, target, log_sums, g), TARN__OUT(glogits)) &&
            tarn__put(b, 0, glogits);
 }
 
-bool tarn__check_losses(const char *function, const char *role, tarn_tensor **operand, const tarn_cross_entropy_options *o)
+bool tarn__check_losses(const char *function, const char *role, tarn_tensor **operand,
+                        const tarn_cross_entropy_options *o)
 {
     if (!tarn__check(function, operand[0], role) || !tarn__check(function, operand[1], "target") ||
-        !tarn__check_dtype(function, operand[0], TARN__FLOATS, role) || !tarn__check_dtype(function, operand[1], TARN__INDEXES, "target") ||
-        !tarn__same_place(function, operand, 2))
+        !tarn__check_dtype(function, operand[0], TARN__FLOATS, role) ||
+        !tarn__check_dtype(function, operand[1], TARN__INDEXES, "target") || !tarn__same_place(function, operand, 2))
         return false;
     const tarn__view *x = &operand[0]->view, *target = &operand[1]->view;
     bool fits = x->rank == target->rank + 1 && !operand[1]->is_constant;
     for (int i = 0; fits && i < target->rank; i++)
         fits = x->shape[i] == target->shape[i];
     if (!fits)
-        return tarn__raise(TARN_ERROR_SHAPE, "%s: %s %s and target %s do not fit: %s is [..., C], targets [...]", function, role,
-                           TARN__SHAPE_TEXT(operand[0]), TARN__SHAPE_TEXT(operand[1]), role);
+        return tarn__raise(TARN_ERROR_SHAPE, "%s: %s %s and target %s do not fit: %s is [..., C], targets [...]",
+                           function, role, TARN__SHAPE_TEXT(operand[0]), TARN__SHAPE_TEXT(operand[1]), role);
     if (!(o->label_smoothing >= 0 && o->label_smoothing <= 1))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: label_smoothing %g is outside 0 to 1", function, o->label_smoothing);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: label_smoothing %g is outside 0 to 1", function,
+                           o->label_smoothing);
     return (unsigned)o->reduction <= TARN_REDUCE_NONE ||
            tarn__raise(TARN_ERROR_ARGUMENT, "%s: %d is no reduction", function, (int)o->reduction);
 }
@@ -61,22 +65,28 @@ tarn_tensor *tarn__reduce_losses(tarn_tensor *losses, tarn_tensor *counted, tarn
         return losses;
     if (reduction == TARN_REDUCE_SUM)
         return tarn_sum(losses, TARN_ALL_AXES, false);
-    return counted ? tarn_div(tarn_sum(losses, TARN_ALL_AXES, false), counted) : tarn_mean(losses, TARN_ALL_AXES, false);
+    return counted ? tarn_div(tarn_sum(losses, TARN_ALL_AXES, false), counted)
+                   : tarn_mean(losses, TARN_ALL_AXES, false);
 }
 
-/* Logits [rows, C], target [rows]. What backward needs of each row is the log of its sum of exponentials, kept where something will be recorded:
- * in f64, because large logits leave few digits of f32 behind the point. */
+/* Logits [rows, C], target [rows]. What backward needs of each row is the log of its sum of exponentials, kept where
+ * something will be recorded: in f64, because large logits leave few digits of f32 behind the point. */
 static tarn_tensor *cross_entropy_rows(tarn_tensor *logits, tarn_tensor *target, const tarn_cross_entropy_options *o)
 {
     tarn_dtype wide = tarn__wide_dtype(logits->view.dtype);
     int64_t rows = logits->view.shape[0];
-    cross_entropy_record record = {.tail = {.smoothing = o->label_smoothing, .scale = 1, .has_ignore = o->ignore_index != NULL,
-                                            .ignore = o->ignore_index ? *o->ignore_index : 0}, .reduction = o->reduction};
-    tarn_tensor *losses = tarn__tensor_new("cross_entropy", TARN_SHAPE(rows), wide, tarn__device(logits)), *log_sums = NULL;
+    cross_entropy_record record = {.tail = {.smoothing = o->label_smoothing,
+                                            .scale = 1,
+                                            .has_ignore = o->ignore_index != NULL,
+                                            .ignore = o->ignore_index ? *o->ignore_index : 0},
+                                   .reduction = o->reduction};
+    tarn_tensor *losses = tarn__tensor_new("cross_entropy", TARN_SHAPE(rows), wide, tarn__device(logits)),
+                *log_sums = NULL;
     if (!losses || (tarn__recording_needed(&logits, 1) &&
                     !(log_sums = tarn__tensor_new("cross_entropy", TARN_SHAPE(rows), TARN_F64, tarn__device(logits)))))
         return NULL;
-    if (!tarn__kernel_call(TARN__K_cross_entropy, "cross_entropy", record.tail, TARN__IN(logits, target), TARN__OUT(losses, log_sums)))
+    if (!tarn__kernel_call(TARN__K_cross_entropy, "cross_entropy", record.tail, TARN__IN(logits, target),
+                           TARN__OUT(losses, log_sums)))
         return NULL;
     tarn_tensor *counted = o->reduction == TARN_REDUCE_MEAN ? tarn__count_targets(target, o, wide) : NULL;
     if (tarn_failed())
@@ -90,8 +100,8 @@ static tarn_tensor *cross_entropy_rows(tarn_tensor *logits, tarn_tensor *target,
                : NULL;
 }
 
-tarn_tensor *tarn_cross_entropy_sized(tarn_tensor *logits, tarn_tensor *target, const tarn_cross_entropy_options *options,
-                                      size_t options_size)
+tarn_tensor *tarn_cross_entropy_sized(tarn_tensor *logits, tarn_tensor *target,
+                                      const tarn_cross_entropy_options *options, size_t options_size)
 {
     tarn_cross_entropy_options o = {0};
     tarn_tensor *operand[] = {logits, target};
@@ -119,7 +129,7 @@ bool tarn__apply_cross_entropy(const tarn__invocation *v, tarn_tensor **out)
     return (out[0] = tarn_cross_entropy(v->in[0], v->in[1], &o)) != NULL;
 }
 
-/* ---- composed losses ------------------------------------------------------------------------------------------------------- */
+/* ---- composed losses --------------------------------------------------------------------------------------------- */
 
 static const char *const roles[] = {"the prediction", "the target"};
 
@@ -127,21 +137,26 @@ static const char *const roles[] = {"the prediction", "the target"};
 static bool check_pair(const char *function, tarn_tensor **operand)
 {
     tarn_shape shape;
-    return tarn__bring_together(function, operand, roles, 2) && tarn__check_dtype(function, operand[0], TARN__FLOATS, roles[0]) &&
-           tarn__check_dtype(function, operand[1], TARN__FLOATS, roles[1]) && tarn__broadcast(function, operand, 2, &shape);
+    return tarn__bring_together(function, operand, roles, 2) &&
+           tarn__check_dtype(function, operand[0], TARN__FLOATS, roles[0]) &&
+           tarn__check_dtype(function, operand[1], TARN__FLOATS, roles[1]) &&
+           tarn__broadcast(function, operand, 2, &shape);
 }
 
-/* Runs a composed loss in a scope of its own, so that what nobody recorded goes at once. 16-bit operands are computed in f32: every step
- * rounded to 16 bits, differences above all, would leave few digits. Where gradients cancel (`cancels`), f32 is computed in f64 for the same reason. */
+/* Runs a composed loss in a scope of its own, so that what nobody recorded goes at once. 16-bit operands are computed
+ * in f32: every step rounded to 16 bits, differences above all, would leave few digits. Where gradients cancel
+ * (`cancels`), f32 is computed in f64 for the same reason. */
 typedef tarn_tensor *(*loss_fn)(tarn_tensor *prediction, tarn_tensor *target, double parameter);
 
-static tarn_tensor *mean_loss(const char *function, loss_fn loss, bool cancels, tarn_tensor *prediction, tarn_tensor *target, double parameter)
+static tarn_tensor *mean_loss(const char *function, loss_fn loss, bool cancels, tarn_tensor *prediction,
+                              tarn_tensor *target, double parameter)
 {
     tarn_tensor *operand[] = {prediction, target};
     if (!check_pair(function, operand))
         return NULL;
     tarn_scope *scope = tarn_scope_open();
-    tarn_dtype dtype = operand[operand[0]->is_constant]->view.dtype, wide = cancels ? TARN_F64 : tarn__wide_dtype(dtype);
+    tarn_dtype dtype = operand[operand[0]->is_constant]->view.dtype,
+               wide = cancels ? TARN_F64 : tarn__wide_dtype(dtype);
     for (int i = 0; scope && i < 2; i++)
         if (!operand[i]->is_constant)
             operand[i] = tarn_cast(operand[i], wide);
@@ -197,8 +212,8 @@ tarn_tensor *tarn_huber_loss(tarn_tensor *prediction, tarn_tensor *target, doubl
     return mean_loss("huber_loss", huber, false, prediction, target, delta);
 }
 
-/* -t log σ(x) - (1 - t) log(1 - σ(x)) = t · softplus(-x) + (1 - t) · softplus(x): no term is negative, and the gradient of a logit,
- * (1 - t) · σ(x) - t · σ(-x), keeps the digits of a prediction that is all but certain and right. */
+/* -t log σ(x) - (1 - t) log(1 - σ(x)) = t · softplus(-x) + (1 - t) · softplus(x): no term is negative, and the gradient
+ * of a logit, (1 - t) · σ(x) - t · σ(-x), keeps the digits of a prediction that is all but certain and right. */
 static tarn_tensor *binary_cross_entropy(tarn_tensor *logits, tarn_tensor *target, double parameter)
 {
     (void)parameter;

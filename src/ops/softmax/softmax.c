@@ -4,10 +4,15 @@
 static bool along_backward(const tarn__backward *b, tarn__kernel kernel)
 {
     tarn_tensor *kept = b->saved[0], *g = b->grads[0];
-    tarn_tensor *gx = tarn__result_like(b->function, (tarn_tensor *[]){kept}, 1, tarn__shape_of(kept), tarn__grad_dtype(b, 0), tarn__device(kept));
+    tarn_tensor *gx = tarn__result_like(b->function, (tarn_tensor *[]){kept}, 1, tarn__shape_of(kept),
+                                        tarn__grad_dtype(b, 0), tarn__device(kept));
     return gx &&
-           tarn__run(&(tarn__launch){.kernel = kernel, .function = b->function, .params = b->params, .params_bytes = sizeof(tarn__along),
-                                     TARN__IN(kept, g), TARN__OUT(gx)}) &&
+           tarn__run(&(tarn__launch){.kernel = kernel,
+                                     .function = b->function,
+                                     .params = b->params,
+                                     .params_bytes = sizeof(tarn__along),
+                                     TARN__IN(kept, g),
+                                     TARN__OUT(gx)}) &&
            tarn__put(b, 0, gx);
 }
 
@@ -23,18 +28,23 @@ static bool log_softmax_backward(const tarn__backward *b)
     return along_backward(b, TARN__K_log_softmax_grad);
 }
 
-/* Backward works from the result, but not from one rounded to 16 bits: that would cost the gradient its digits. Then it is made again from x. */
+/* Backward works from the result, but not from one rounded to 16 bits: that would cost the gradient its digits. Then it
+ * is made again from x. */
 static tarn_tensor *along_axis(const char *function, tarn__kernel kernel, tarn__rule rule, tarn_tensor *x, int axis)
 {
     if (!tarn__check(function, x, "x") || !tarn__check_dtype(function, x, TARN__FLOATS, "x"))
         return NULL;
-    tarn__along tail = {.axis = tarn__check_axis(function, axis, x->view.rank), .from_x = tarn__wide_dtype(x->view.dtype) != x->view.dtype};
+    tarn__along tail = {.axis = tarn__check_axis(function, axis, x->view.rank),
+                        .from_x = tarn__wide_dtype(x->view.dtype) != x->view.dtype};
     if (tail.axis < 0 || !(x = tarn__materialize(function, x, x->view.dtype, tarn__device(x))))
         return NULL;
-    tarn_tensor *y = tarn__result_like(function, (tarn_tensor *[]){x}, 1, tarn__shape_of(x), x->view.dtype, tarn__device(x));
+    tarn_tensor *y =
+        tarn__result_like(function, (tarn_tensor *[]){x}, 1, tarn__shape_of(x), x->view.dtype, tarn__device(x));
     if (!y || !tarn__kernel_call(kernel, function, tail, TARN__IN(x), TARN__OUT(y)))
         return NULL;
-    return tarn__finish(function, rule, tail, TARN__INPUTS(x), TARN__OUTPUTS(y), TARN__SAVED(tail.from_x ? x : y)) ? y : NULL;
+    return tarn__finish(function, rule, tail, TARN__INPUTS(x), TARN__OUTPUTS(y), TARN__SAVED(tail.from_x ? x : y))
+               ? y
+               : NULL;
 }
 
 tarn_tensor *tarn_softmax(tarn_tensor *x, int axis)

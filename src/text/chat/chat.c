@@ -1,5 +1,5 @@
-/* chat.c: messages as the text, and the ids, that a model was trained on. The template's own tokens become ids where the vocabulary has
- * them; what people write stays text, whatever it looks like. */
+/* chat.c: messages as the text, and the ids, that a model was trained on. The template's own tokens become ids where
+ * the vocabulary has them; what people write stays text, whatever it looks like. */
 #include "text/chat/chat.h"
 
 #include <stdio.h>
@@ -13,7 +13,7 @@
 
 #define MOST_MESSAGES 1000000
 
-/* ---- writing --------------------------------------------------------------------------------------------------------------- */
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
 
 /* What is being written: only text, or text up to the next token and the ids before it. */
 typedef struct writer {
@@ -22,7 +22,7 @@ typedef struct writer {
     bool to_ids;
     tarn__buffer text, ids;
     tarn__coder coder;
-    bool skips_spaces; /* the token before takes the spaces behind it */
+    bool skips_spaces;  /* the token before takes the spaces behind it */
     tarn__marks *marks; /* NULL: nobody asks which ids belong to answers */
 } writer;
 
@@ -78,14 +78,16 @@ static bool flush(writer *w)
     const char *text = w->text.data ? w->text.data : "";
     size_t length = w->text.count, from = 0;
     uint32_t code;
-    for (size_t size; w->skips_spaces && (size = tarn__utf8_get(text + from, length - from, &code)) != 0 && tarn__is_space(code);)
+    for (size_t size;
+         w->skips_spaces && (size = tarn__utf8_get(text + from, length - from, &code)) != 0 && tarn__is_space(code);)
         from += size;
     w->text.count = 0;
     w->skips_spaces = false;
     size_t first = w->ids.count;
-    bool good = from == length ||
-                tarn__tokenizer_append_section(w->tokenizer, &w->coder, text + from, length - from, false, first > 0, &w->ids);
-    return good && (!w->marks || tarn__marks_section(w->marks, w->tokenizer, &w->coder, &(tarn__section){text, from, length, first}, &w->ids));
+    bool good = from == length || tarn__tokenizer_append_section(w->tokenizer, &w->coder, text + from, length - from,
+                                                                 false, first > 0, &w->ids);
+    return good && (!w->marks || tarn__marks_section(w->marks, w->tokenizer, &w->coder,
+                                                     &(tarn__section){text, from, length, first}, &w->ids));
 }
 
 /* Here an answer begins or ends. */
@@ -121,8 +123,8 @@ static bool put_token(writer *w, const char *text)
 static bool put_id(writer *w, int32_t id, const char *what)
 {
     if (!tarn__pieces_has(&w->tokenizer->pieces, id))
-        return tarn__raise(TARN_ERROR_UNSUPPORTED, "the template has the token that %s a text, and the tokenizer's files name none",
-                           what);
+        return tarn__raise(TARN_ERROR_UNSUPPORTED,
+                           "the template has the token that %s a text, and the tokenizer's files name none", what);
     size_t length;
     return put_token(w, tarn__pieces_bytes(&w->tokenizer->pieces, id, &length));
 }
@@ -144,7 +146,7 @@ static bool put_around(writer *w, const char *text, const char *token)
     return put_part(w, text, (size_t)(at - text)) && put_token(w, token) && put(w, at + strlen(token));
 }
 
-/* ---- messages -------------------------------------------------------------------------------------------------------------- */
+/* ---- messages ---------------------------------------------------------------------------------------------------- */
 
 static bool is_role(const tarn_chat_message *message, const char *role)
 {
@@ -155,24 +157,25 @@ static bool is_role(const tarn_chat_message *message, const char *role)
 static bool check_turns(const tarn_chat_message *messages, int count)
 {
     if (count > 0 && is_role(&messages[0], "system"))
-        return tarn__raise(TARN_ERROR_ARGUMENT,
-                           "a message of 'system' stands where this model's template has no place for one: user and assistant take turns");
+        return tarn__raise(TARN_ERROR_ARGUMENT, "a message of 'system' stands where this model's template has no place "
+                                                "for one: user and assistant take turns");
     for (int i = 0; i < count; i++)
         if (!is_role(&messages[i], i % 2 ? "assistant" : "user"))
-            return tarn__raise(
-                TARN_ERROR_ARGUMENT,
-                "message %d of those behind the system's is of '%.40s'; in this model's template user and assistant take turns", i,
-                messages[i].role);
+            return tarn__raise(TARN_ERROR_ARGUMENT,
+                               "message %d of those behind the system's is of '%.40s'; in this model's template user "
+                               "and assistant take turns",
+                               i, messages[i].role);
     return true;
 }
 
-/* ---- ChatML ---------------------------------------------------------------------------------------------------------------- */
+/* ---- ChatML ------------------------------------------------------------------------------------------------------ */
 
 static bool put_turn(writer *w, const char *role, const char *content, bool trims)
 {
     bool is_answer = strcmp(role, "assistant") == 0;
-    return put_token(w, "<|im_start|>") && put(w, role) && put(w, "\n") && (!is_answer || turn_marks(w)) && put_trimmed(w, content, trims) &&
-           put_token(w, "<|im_end|>") && (!is_answer || turn_marks(w)) && put(w, "\n");
+    return put_token(w, "<|im_start|>") && put(w, role) && put(w, "\n") && (!is_answer || turn_marks(w)) &&
+           put_trimmed(w, content, trims) && put_token(w, "<|im_end|>") && (!is_answer || turn_marks(w)) &&
+           put(w, "\n");
 }
 
 static const char *skip_lines(const char *text)
@@ -228,12 +231,13 @@ static bool put_chatml(writer *w, const tarn_chat_message *messages, int count)
     bool good = (!form->begins || put_begin(w)) &&
                 (!form->has_default || is_role(&messages[0], "system") || put_turn(w, "system", form->system, false));
     for (int i = 0; good && i < count; i++)
-        good = form->thinks && is_role(&messages[i], "assistant") ? put_thinking(w, messages[i].content, i > question, i == count - 1)
-                                                                  : put_turn(w, messages[i].role, messages[i].content, form->trims);
+        good = form->thinks && is_role(&messages[i], "assistant")
+                   ? put_thinking(w, messages[i].content, i > question, i == count - 1)
+                   : put_turn(w, messages[i].role, messages[i].content, form->trims);
     return good;
 }
 
-/* ---- Llama 2 and Mistral --------------------------------------------------------------------------------------------------- */
+/* ---- Llama 2 and Mistral ----------------------------------------------------------------------------------------- */
 
 static bool put_llama2(writer *w, const tarn_chat_message *messages, int count)
 {
@@ -243,7 +247,8 @@ static bool put_llama2(writer *w, const tarn_chat_message *messages, int count)
     bool good = check_turns(messages, count);
     for (int i = 0; good && i < count; i++) {
         if (i % 2)
-            good = turn_marks(w) && put(w, " ") && put_trimmed(w, messages[i].content, true) && put(w, " ") && put_end(w) && turn_marks(w);
+            good = turn_marks(w) && put(w, " ") && put_trimmed(w, messages[i].content, true) && put(w, " ") &&
+                   put_end(w) && turn_marks(w);
         else {
             char *both = NULL;
             size_t size = (i == 0 && system ? strlen(system) : 0) + strlen(messages[i].content) + 32;
@@ -262,34 +267,36 @@ static bool put_llama2(writer *w, const tarn_chat_message *messages, int count)
 static bool put_mistral(writer *w, const tarn_chat_message *messages, int count)
 {
     const tarn__chat_form *form = w->form;
-    const char *system = is_role(&messages[0], "system") && form->place != TARN__SYSTEM_REFUSED ? messages[0].content : NULL;
+    const char *system =
+        is_role(&messages[0], "system") && form->place != TARN__SYSTEM_REFUSED ? messages[0].content : NULL;
     messages += system != NULL;
     count -= system != NULL;
     bool good = check_turns(messages, count) && put_begin(w);
     for (int i = 0; good && i < count; i++) {
         bool is_here = system && i == (form->place == TARN__SYSTEM_FIRST ? 0 : count - 1);
         if (i % 2)
-            good = turn_marks(w) && put(w, form->answer) && put_trimmed(w, messages[i].content, form->trims) && put_end(w) && turn_marks(w) &&
-                   put(w, form->behind);
+            good = turn_marks(w) && put(w, form->answer) && put_trimmed(w, messages[i].content, form->trims) &&
+                   put_end(w) && turn_marks(w) && put(w, form->behind);
         else
-            good = put_around(w, form->open, "[INST]") && (!is_here || (put(w, system) && put(w, "\n\n"))) && put(w, messages[i].content) &&
-                   put_around(w, form->close, "[/INST]");
+            good = put_around(w, form->open, "[INST]") && (!is_here || (put(w, system) && put(w, "\n\n"))) &&
+                   put(w, messages[i].content) && put_around(w, form->close, "[/INST]");
     }
     return good;
 }
 
-/* ---- Llama 3 --------------------------------------------------------------------------------------------------------------- */
+/* ---- Llama 3 ----------------------------------------------------------------------------------------------------- */
 
 static bool put_header(writer *w, const char *role)
 {
     return put_token(w, "<|start_header_id|>") && put(w, role) && put_token(w, "<|end_header_id|>") && put(w, "\n\n");
 }
 
-/* The dates that Llama 3.1 has before a system's text. What is learnt from does not change from one day to the next: it has the date that Llama's own template has
- * where nobody gives one. */
+/* The dates that Llama 3.1 has before a system's text. What is learnt from does not change from one day to the next: it
+ * has the date that Llama's own template has where nobody gives one. */
 static bool put_dates(writer *w)
 {
-    static const char *const months[] = {"Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"};
+    static const char *const months[] = {"Jan", "Feb", "Mar", "Apr", "May", "Jun",
+                                         "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"};
     char today[32];
     time_t seconds = time(NULL);
     struct tm now = {.tm_mday = 1};
@@ -297,31 +304,33 @@ static bool put_dates(writer *w)
     snprintf(today, sizeof(today), "%02d %s %d", now.tm_mday, months[now.tm_mon], now.tm_year + 1900);
     if (w->marks)
         snprintf(today, sizeof(today), "26 Jul 2024");
-    return put(w, "Cutting Knowledge Date: December 2023\nToday Date: ") && put(w, w->form->date[0] ? w->form->date : today) &&
-           put(w, "\n\n");
+    return put(w, "Cutting Knowledge Date: December 2023\nToday Date: ") &&
+           put(w, w->form->date[0] ? w->form->date : today) && put(w, "\n\n");
 }
 
 static bool put_llama3(writer *w, const tarn_chat_message *messages, int count)
 {
     bool has_system = w->form->has_dates && is_role(&messages[0], "system"), good = put_begin(w);
     if (w->form->has_dates)
-        good = good && put_header(w, "system") && put_dates(w) && (!has_system || put_trimmed(w, messages[0].content, true)) &&
-               put_token(w, "<|eot_id|>");
+        good = good && put_header(w, "system") && put_dates(w) &&
+               (!has_system || put_trimmed(w, messages[0].content, true)) && put_token(w, "<|eot_id|>");
     for (int i = has_system; good && i < count; i++) {
         bool is_answer = is_role(&messages[i], "assistant");
-        good = put_header(w, messages[i].role) && (!is_answer || turn_marks(w)) && put_trimmed(w, messages[i].content, true) &&
-               put_token(w, "<|eot_id|>") && (!is_answer || turn_marks(w));
+        good = put_header(w, messages[i].role) && (!is_answer || turn_marks(w)) &&
+               put_trimmed(w, messages[i].content, true) && put_token(w, "<|eot_id|>") && (!is_answer || turn_marks(w));
     }
     return good;
 }
 
-/* ---- the whole ------------------------------------------------------------------------------------------------------------- */
+/* ---- the whole --------------------------------------------------------------------------------------------------- */
 
 static bool put_all(writer *w, const tarn_chat_message *messages, int count, bool add_generation_prompt)
 {
-    bool prompts = add_generation_prompt || (w->form->always_prompts && !w->marks); /* nothing follows that could be learnt */
+    /* nothing follows that could be learnt */
+    bool prompts = add_generation_prompt || (w->form->always_prompts && !w->marks);
     switch (w->form->kind) {
-    case TARN__CHATML: return put_chatml(w, messages, count) && (!prompts || (put_token(w, "<|im_start|>") && put(w, "assistant\n")));
+    case TARN__CHATML:
+        return put_chatml(w, messages, count) && (!prompts || (put_token(w, "<|im_start|>") && put(w, "assistant\n")));
     case TARN__CHAT_LLAMA3: return put_llama3(w, messages, count) && (!prompts || put_header(w, "assistant"));
     case TARN__CHAT_LLAMA2: return put_llama2(w, messages, count);
     case TARN__CHAT_MISTRAL: break;
@@ -337,7 +346,8 @@ static bool read_form(const char *function, const tarn_tokenizer *tokenizer, tar
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a tokenizer is required, not NULL", function);
     if (!tokenizer->chat)
         return tarn__raise(TARN_ERROR_UNSUPPORTED,
-                           "%s: the model has no chat template (in tokenizer_config.json, chat_template.jinja or its GGUF file): it is not "
+                           "%s: the model has no chat template (in tokenizer_config.json, chat_template.jinja or its "
+                           "GGUF file): it is not "
                            "made for conversations; tarn_tokenizer_set_chat() (--template) gives it one",
                            function);
     return tarn__chat_form_of(function, tokenizer->chat, form);
@@ -353,13 +363,15 @@ static bool check(const char *function, const tarn_chat_message *messages, int c
     return true;
 }
 
-static bool write(writer *w, const char *function, const tarn_chat_message *messages, int count, bool add_generation_prompt, void *length)
+static bool write(writer *w, const char *function, const tarn_chat_message *messages, int count,
+                  bool add_generation_prompt, void *length)
 {
     if (!length)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a place for the length is required, not NULL", function);
     if (!check(function, messages, count))
         return false;
-    return (put_all(w, messages, count, add_generation_prompt) && (!w->to_ids || flush(w))) || tarn__raise_within(function);
+    return (put_all(w, messages, count, add_generation_prompt) && (!w->to_ids || flush(w))) ||
+           tarn__raise_within(function);
 }
 
 static void free_writer(writer *w)
@@ -369,15 +381,16 @@ static void free_writer(writer *w)
     tarn__coder_free(&w->coder);
 }
 
-char *tarn_chat_render(const tarn_tokenizer *tokenizer, const tarn_chat_message *messages, int count, bool add_generation_prompt,
-                       size_t *length)
+char *tarn_chat_render(const tarn_tokenizer *tokenizer, const tarn_chat_message *messages, int count,
+                       bool add_generation_prompt, size_t *length)
 {
     tarn__chat_form form;
     writer w = {tokenizer, &form, false, {0}, {0}, {0}, false, NULL};
     char *result = NULL;
     if (length)
         *length = 0;
-    if (read_form("chat_render", tokenizer, &form) && write(&w, "chat_render", messages, count, add_generation_prompt, length) &&
+    if (read_form("chat_render", tokenizer, &form) &&
+        write(&w, "chat_render", messages, count, add_generation_prompt, length) &&
         (result = tarn__result_new(w.text.count + 1)) != NULL) {
         if (w.text.count)
             memcpy(result, w.text.data, w.text.count);
@@ -388,15 +401,16 @@ char *tarn_chat_render(const tarn_tokenizer *tokenizer, const tarn_chat_message 
     return result;
 }
 
-int32_t *tarn_chat_encode(const tarn_tokenizer *tokenizer, const tarn_chat_message *messages, int count, bool add_generation_prompt,
-                          int64_t *id_count)
+int32_t *tarn_chat_encode(const tarn_tokenizer *tokenizer, const tarn_chat_message *messages, int count,
+                          bool add_generation_prompt, int64_t *id_count)
 {
     tarn__chat_form form;
     writer w = {tokenizer, &form, true, {0}, {0}, {0}, false, NULL};
     int32_t *result = NULL;
     if (id_count)
         *id_count = 0;
-    if (read_form("chat_encode", tokenizer, &form) && write(&w, "chat_encode", messages, count, add_generation_prompt, id_count) &&
+    if (read_form("chat_encode", tokenizer, &form) &&
+        write(&w, "chat_encode", messages, count, add_generation_prompt, id_count) &&
         (result = tarn__result_new(w.ids.count * sizeof(int32_t))) != NULL) {
         if (w.ids.count)
             memcpy(result, w.ids.data, w.ids.count * sizeof(int32_t));
@@ -406,7 +420,7 @@ int32_t *tarn_chat_encode(const tarn_tokenizer *tokenizer, const tarn_chat_messa
     return result;
 }
 
-/* ---- what is learnt from --------------------------------------------------------------------------------------------------- */
+/* ---- what is learnt from ----------------------------------------------------------------------------------------- */
 
 /* Hands the ids over, and keeps what the next document can use again. */
 static bool put_marked(tarn__marker *m, writer *w, bool good)
@@ -434,9 +448,12 @@ bool tarn__marker_text(tarn__marker *m, const char *prompt, const char *answer)
 {
     writer w = marking_writer(m);
     int32_t end = tarn_tokenizer_end(m->tokenizer);
-    bool good = end >= 0 || tarn__raise(TARN_ERROR_UNSUPPORTED, "the tokenizer has no token that ends a text, so that nothing would teach the model to stop");
-    good = good && put(&w, prompt) && turn_marks(&w) && put(&w, answer) && flush(&w) && tarn__ids_add(&w.ids, end) && tarn__marks_token(&m->marks) &&
-           tarn__marks_begin(&m->marks, &w.ids, &m->tokenizer->before);
+    bool good =
+        end >= 0 ||
+        tarn__raise(TARN_ERROR_UNSUPPORTED,
+                    "the tokenizer has no token that ends a text, so that nothing would teach the model to stop");
+    good = good && put(&w, prompt) && turn_marks(&w) && put(&w, answer) && flush(&w) && tarn__ids_add(&w.ids, end) &&
+           tarn__marks_token(&m->marks) && tarn__marks_begin(&m->marks, &w.ids, &m->tokenizer->before);
     return put_marked(m, &w, good);
 }
 

@@ -27,17 +27,20 @@ typedef struct tarn__chat_form {
     tarn__chat_system place; /* Mistral */
 } tarn__chat_form;
 
-/* A tag {{ }}, {% %} or {# #} of a template; and how transformers has spaces beside it left out (trim_blocks and lstrip_blocks). */
+/* A tag {{ }}, {% %} or {# #} of a template; and how transformers has spaces beside it left out (trim_blocks and
+ * lstrip_blocks). */
 typedef struct tarn__chat_tag {
     const char *begin, *end;         /* NULL and NULL: none */
     bool takes_before, takes_behind; /* all spaces there: {%- and -%} */
-    bool is_block;                   /* takes the line's end behind it, and spaces before it from a line's beginning on */
+    /* takes the line's end behind it, and spaces before it from a line's beginning on */
+    bool is_block;
 } tarn__chat_tag;
 
 /* The next tag from a place on. */
 tarn__chat_tag tarn__chat_next_tag(const char *at);
 
-/* Whether a template, brought into template_match.c's one form, prints what its kind prints and nothing else (template_check.c). */
+/* Whether a template, brought into template_match.c's one form, prints what its kind prints and nothing else
+ * (template_check.c). */
 bool tarn__chat_prints_known(const tarn__chat_form *form, const char *text);
 
 /* What a template is. False with an error, which begins with `function`, where it is none that tarn knows. */

@@ -1,5 +1,6 @@
-/* loss_mask.c: see loss_mask.h. Tokenizers do not say where in a text an id begins. But pieces add up: as many bytes as the pieces of a text's
- * beginning have, encoded by itself, lie before the place where that beginning ends, and normalisation does to both the same. */
+/* loss_mask.c: see loss_mask.h. Tokenizers do not say where in a text an id begins. But pieces add up: as many bytes as
+ * the pieces of a text's beginning have, encoded by itself, lie before the place where that beginning ends, and
+ * normalisation does to both the same. */
 #include "text/chat/loss_mask.h"
 
 #include <string.h>
@@ -57,20 +58,22 @@ static size_t bytes_of(const tarn_tokenizer *tokenizer, const tarn__buffer *ids,
 }
 
 /* How many bytes of pieces lie before a place of the section. */
-static bool find_place(tarn__marks *m, const tarn_tokenizer *tokenizer, tarn__coder *coder, const tarn__section *s, size_t at,
-                       size_t *place)
+static bool find_place(tarn__marks *m, const tarn_tokenizer *tokenizer, tarn__coder *coder, const tarn__section *s,
+                       size_t at, size_t *place)
 {
     m->trial.count = 0;
     *place = 0;
     if (at <= s->from)
         return true;
-    bool good = tarn__tokenizer_append_section(tokenizer, coder, s->text + s->from, at - s->from, false, s->first > 0, &m->trial);
+    bool good = tarn__tokenizer_append_section(tokenizer, coder, s->text + s->from, at - s->from, false, s->first > 0,
+                                               &m->trial);
     *place = good ? bytes_of(tokenizer, &m->trial, 0, m->trial.count) : 0;
     return good;
 }
 
 /* Marks what holds bytes of pieces from `begin` up to `end`. */
-static void mark(tarn__marks *m, const tarn_tokenizer *tokenizer, const tarn__section *s, const tarn__buffer *ids, size_t begin, size_t end)
+static void mark(tarn__marks *m, const tarn_tokenizer *tokenizer, const tarn__section *s, const tarn__buffer *ids,
+                 size_t begin, size_t end)
 {
     for (size_t i = s->first, at = 0; i < ids->count; i++) {
         size_t next = at + bytes_of(tokenizer, ids, i, i + 1);

@@ -1,6 +1,7 @@
-/* template_check.c: whether a template prints what its family prints, and nothing else. template_match.c finds the expressions of a family in it; a template may have these and more, and what
- * it does with them would be lost in silence. So every {{ }} is looked at where it stands: in a branch that is taken without tools and without settings of its own, and in a loop over
- * the messages in their order. */
+/* template_check.c: whether a template prints what its family prints, and nothing else. template_match.c finds the
+ * expressions of a family in it; a template may have these and more, and what it does with them would be lost in
+ * silence. So every {{ }} is looked at where it stands: in a branch that is taken without tools and without settings of
+ * its own, and in a loop over the messages in their order. */
 #include <string.h>
 
 #include "text/chat/chat.h"
@@ -39,7 +40,7 @@ static bool contains(const char *at, size_t length, const char *text)
     return false;
 }
 
-/* ---- branches and loops ---------------------------------------------------------------------------------------------------- */
+/* ---- branches and loops ------------------------------------------------------------------------------------------ */
 
 /* A branch for what is without tools: of a condition that names them. */
 static bool is_without_tools(const char *condition, size_t length)
@@ -118,7 +119,7 @@ static bool keeps_messages(const char *tag, size_t length, const block *around)
     return is_text(value, length, "messages[1:]") && around && contains(around->condition, around->length, "'system'");
 }
 
-/* ---- what is printed ------------------------------------------------------------------------------------------------------- */
+/* ---- what is printed --------------------------------------------------------------------------------------------- */
 
 #define ROLE "'<|im_start|>'+message['role']+"
 #define PROMPT "'<|im_start|>assistant\\n'"
@@ -130,23 +131,26 @@ static const char *const of_chatml[] = {PROMPT,
                                         ROLE "'\\n'+message['content']|trim+'<|im_end|>'+'\\n'",
                                         ROLE "'\\n'+message['content']|trim+'<|im_end|>\\n'",
                                         NULL};
-static const char *const of_thoughts[] = {ROLE "'\\n'+content+'<|im_end|>'+'\\n'",
-                                          ROLE "'\\n'+content+'<|im_end|>\\n'",
-                                          ROLE "'\\n<think>\\n'+reasoning_content.strip('\\n')+'\\n</think>\\n\\n'+content.lstrip('\\n')",
-                                          ROLE "'\\n'+content",
-                                          "'<|im_end|>\\n'",
-                                          NULL};
-static const char *const of_llama2[] = {"bos_token+'[INST] '+content.strip()+' [/INST]'", "' '+content.strip()+' '+eos_token",
+static const char *const of_thoughts[] = {
+    ROLE "'\\n'+content+'<|im_end|>'+'\\n'",
+    ROLE "'\\n'+content+'<|im_end|>\\n'",
+    ROLE "'\\n<think>\\n'+reasoning_content.strip('\\n')+'\\n</think>\\n\\n'+content.lstrip('\\n')",
+    ROLE "'\\n'+content",
+    "'<|im_end|>\\n'",
+    NULL};
+static const char *const of_llama2[] = {"bos_token+'[INST] '+content.strip()+' [/INST]'",
+                                        "' '+content.strip()+' '+eos_token",
                                         "'<<SYS>>\\n'+content.strip()+'\\n<</SYS>>\\n\\n'", NULL};
-static const char *const of_llama3[] = {"content",
-                                        "system_message",
-                                        "'<|eot_id|>'",
-                                        HEAD("system"),
-                                        HEAD("assistant"),
-                                        "'<|start_header_id|>'+message['role']+'<|end_header_id|>\\n\\n'+message['content']|trim+'<|eot_id|>'",
-                                        "'Cutting Knowledge Date: December 2023\\n'",
-                                        "'Today Date: '+date_string+'\\n\\n'",
-                                        NULL};
+static const char *const of_llama3[] = {
+    "content",
+    "system_message",
+    "'<|eot_id|>'",
+    HEAD("system"),
+    HEAD("assistant"),
+    "'<|start_header_id|>'+message['role']+'<|end_header_id|>\\n\\n'+message['content']|trim+'<|eot_id|>'",
+    "'Cutting Knowledge Date: December 2023\\n'",
+    "'Today Date: '+date_string+'\\n\\n'",
+    NULL};
 
 static bool is_among(const char *const *texts, const char *print, size_t length)
 {
@@ -160,7 +164,8 @@ static bool is_among(const char *const *texts, const char *print, size_t length)
 static bool is_system(const char *print, size_t length, const block *around)
 {
     static const char begin[] = "'<|im_start|>system\\n";
-    if (!begins(print, length, begin) || !(ends(print, length, "<|im_end|>\\n'") || ends(print, length, "'<|im_end|>'+'\\n'")))
+    if (!begins(print, length, begin) ||
+        !(ends(print, length, "<|im_end|>\\n'") || ends(print, length, "'<|im_end|>'+'\\n'")))
         return false;
     return around && contains(around->condition, around->length, "'system'");
 }
@@ -181,17 +186,20 @@ static bool is_known(const tarn__chat_form *form, const char *print, size_t leng
         return form->kind != TARN__CHAT_LLAMA2;
     switch (form->kind) {
     case TARN__CHATML:
-        return is_among(of_chatml, print, length) || (form->thinks && is_among(of_thoughts, print, length)) || is_system(print, length, around);
+        return is_among(of_chatml, print, length) || (form->thinks && is_among(of_thoughts, print, length)) ||
+               is_system(print, length, around);
     case TARN__CHAT_LLAMA2: return is_among(of_llama2, print, length);
     case TARN__CHAT_LLAMA3: return is_among(of_llama3, print, length);
     default: return is_mistral(print, length);
     }
 }
 
-/* The token that begins a text is printed once, before the messages; the beginning of an answer always, or where it is asked for. */
+/* The token that begins a text is printed once, before the messages; the beginning of an answer always, or where it is
+ * asked for. */
 static bool is_in_place(const char *print, size_t length, const block *open, int count)
 {
-    bool is_begin = is_text(print, length, "bos_token"), is_prompt = is_text(print, length, PROMPT) || is_text(print, length, HEAD("assistant"));
+    bool is_begin = is_text(print, length, "bos_token"),
+         is_prompt = is_text(print, length, PROMPT) || is_text(print, length, HEAD("assistant"));
     if (is_prompt && count > 0 && !contains(open[count - 1].condition, open[count - 1].length, "add_generation_prompt"))
         return false;
     for (int i = 0; i < count; i++)
@@ -216,7 +224,8 @@ bool tarn__chat_prints_known(const tarn__chat_form *form, const char *text)
             continue;
         if (tag.begin[1] == '%' && !keeps_messages(inside, length, around))
             return false;
-        if (tag.begin[1] == '{' && !(is_known(form, inside, length, around) && is_in_place(inside, length, open, count)))
+        if (tag.begin[1] == '{' &&
+            !(is_known(form, inside, length, around) && is_in_place(inside, length, open, count)))
             return false;
     }
     return count == 0;

@@ -1,9 +1,10 @@
-/* template_match.c: which of the common chat templates a template is. Templates are programs (Jinja); tarn does not run them, but knows the
- * expressions that the published ones of each family consist of, and takes only a template that has these. Texts in them that differ from
- * model to model are read out of it.
+/* template_match.c: which of the common chat templates a template is. Templates are programs (Jinja); tarn does not run
+ * them, but knows the expressions that the published ones of each family consist of, and takes only a template that has
+ * these. Texts in them that differ from model to model are read out of it.
  *
- * Templates differ in their spacing and quotes, so they are brought into one form first: no spaces between the parts of an expression,
- * single quotes, with \' inside, line ends in texts as \n, and message['content'] for message.content. */
+ * Templates differ in their spacing and quotes, so they are brought into one form first: no spaces between the parts of
+ * an expression, single quotes, with \' inside, line ends in texts as \n, and message['content'] for message.content.
+ */
 #include <stdio.h>
 #include <string.h>
 
@@ -11,7 +12,7 @@
 #include "base/memory.h"
 #include "text/chat/chat.h"
 
-/* ---- one form -------------------------------------------------------------------------------------------------------------- */
+/* ---- one form ---------------------------------------------------------------------------------------------------- */
 
 static bool add(tarn__buffer *out, const char *text)
 {
@@ -51,7 +52,8 @@ static bool add_form(tarn__buffer *out, const char *text)
 {
     bool inside = false, good = true;
     for (const char *at = text; good && *at;) {
-        bool opens = at[0] == '{' && (at[1] == '{' || at[1] == '%'), closes = (at[0] == '}' || at[0] == '%') && at[1] == '}';
+        bool opens = at[0] == '{' && (at[1] == '{' || at[1] == '%'),
+             closes = (at[0] == '}' || at[0] == '%') && at[1] == '}';
         inside = (inside || opens) && !closes;
         if (inside && (*at == '\'' || *at == '"'))
             good = add_quoted(out, &at);
@@ -63,7 +65,7 @@ static bool add_form(tarn__buffer *out, const char *text)
     return good && tarn__buffer_add(out, "", 1, 1);
 }
 
-/* ---- what is printed as it stands ------------------------------------------------------------------------------------------ */
+/* ---- what is printed as it stands -------------------------------------------------------------------------------- */
 
 static const char *skip_quoted(const char *at)
 {
@@ -124,7 +126,7 @@ static bool prints_by_tags_only(const char *text)
     }
 }
 
-/* ---- reading texts out of it ----------------------------------------------------------------------------------------------- */
+/* ---- reading texts out of it ------------------------------------------------------------------------------------- */
 
 static bool has(const char *form, const char *part)
 {
@@ -159,7 +161,7 @@ static bool take_behind(char *to, size_t room, const char *quote)
     return end && take_text(to, room, quote + 1, end);
 }
 
-/* ---- the families ---------------------------------------------------------------------------------------------------------- */
+/* ---- the families ------------------------------------------------------------------------------------------------ */
 
 #define TURN "'<|im_start|>'+message['role']+'\\n'+"
 
@@ -168,15 +170,18 @@ static bool begins_with(const char *text, const char *part)
     return strncmp(text, part, strlen(part)) == 0;
 }
 
-/* A system's text that stands in the template itself. One that is put together otherwise would be lost in silence: then it is false. */
+/* A system's text that stands in the template itself. One that is put together otherwise would be lost in silence: then
+ * it is false. */
 static bool read_default(const char *form, tarn__chat_form *found)
 {
     static const char begin[] = "'<|im_start|>system\\n";
     for (const char *at = form; (at = strstr(at, begin)) != NULL;) {
         at += strlen(begin);
         const char *end = strstr(at, "<|im_end|>"), *quote = strchr(at, '\'');
-        if (!end || !quote || quote < end) { /* of the messages; or a part alone, as where Qwen's templates list tools */
-            if (quote != at || (at[1] == '+' && !begins_with(at, "'+messages[0]['content']") && !begins_with(at, "'+message['content']")))
+        /* of the messages; or a part alone, as where Qwen's templates list tools */
+        if (!end || !quote || quote < end) {
+            if (quote != at || (at[1] == '+' && !begins_with(at, "'+messages[0]['content']") &&
+                                !begins_with(at, "'+message['content']")))
                 return false;
             continue;
         }
@@ -188,18 +193,22 @@ static bool read_default(const char *form, tarn__chat_form *found)
 
 static bool read_chatml(const char *form, tarn__chat_form *found)
 {
-    bool plain = has(form, TURN "message['content']+'<|im_end|>"), trims = has(form, TURN "message['content']|trim+'<|im_end|>");
+    bool plain = has(form, TURN "message['content']+'<|im_end|>"),
+         trims = has(form, TURN "message['content']|trim+'<|im_end|>");
     found->kind = TARN__CHATML;
     found->thinks = has(form, "content.split('</think>')") && has(form, "last_query_index");
     found->trims = trims;
     found->always_prompts = !has(form, "add_generation_prompt");
     found->begins = begins_with(form, "{{bos_token}}");
-    if (has(form, "message['role']!='system'") && !has(form, "'<|im_start|>system\\n")) /* a system's text is left out */
+    /* a system's text is left out */
+    if (has(form, "message['role']!='system'") && !has(form, "'<|im_start|>system\\n"))
         return false;
     if (has(form + (found->begins ? strlen("{{bos_token}}") : 0), "bos_token") || has(form, "eos_token"))
         return false;
-    bool thinks = found->thinks && (plain || has(form, TURN "content+'<|im_end|>")); /* Qwen3's first form has message.content there */
-    return (found->thinks ? thinks && !trims : plain != trims) && has(form, "'<|im_start|>assistant\\n'") && read_default(form, found);
+    /* Qwen3's first form has message.content there */
+    bool thinks = found->thinks && (plain || has(form, TURN "content+'<|im_end|>"));
+    return (found->thinks ? thinks && !trims : plain != trims) && has(form, "'<|im_start|>assistant\\n'") &&
+           read_default(form, found);
 }
 
 /* Whether a template has a system's text of its own: these families have none. */
@@ -214,7 +223,8 @@ static bool read_llama2(const char *form, tarn__chat_form *found)
 {
     found->kind = TARN__CHAT_LLAMA2;
     found->trims = true;
-    return !has_own_system(form) && has(form, "bos_token+'[INST] '+content.strip()+' [/INST]'") && has(form, "' '+content.strip()+' '+eos_token") &&
+    return !has_own_system(form) && has(form, "bos_token+'[INST] '+content.strip()+' [/INST]'") &&
+           has(form, "' '+content.strip()+' '+eos_token") &&
            has(form, "'<<SYS>>\\n'+system_message+'\\n<</SYS>>\\n\\n'+message['content']");
 }
 
@@ -236,8 +246,10 @@ static bool read_llama3(const char *form, tarn__chat_form *found)
     found->kind = TARN__CHAT_LLAMA3;
     found->trims = true;
     found->always_prompts = !has(form, "add_generation_prompt");
-    return has(form, "'<|start_header_id|>'+message['role']+'<|end_header_id|>\\n\\n'+message['content']|trim+'<|eot_id|>'") &&
-           has(form, "'<|start_header_id|>assistant<|end_header_id|>\\n\\n'") && has(form, "bos_token") && read_dates(form, found);
+    return has(form, "'<|start_header_id|>'+message['role']+'<|end_header_id|>\\n\\n'+message['content']|trim+'<|eot_"
+                     "id|>'") &&
+           has(form, "'<|start_header_id|>assistant<|end_header_id|>\\n\\n'") && has(form, "bos_token") &&
+           read_dates(form, found);
 }
 
 /* What stands before and behind a user's text. */
@@ -256,26 +268,30 @@ static bool read_user(const char *form, tarn__chat_form *found)
 /* What stands before and behind an answer. */
 static bool read_answer(const char *form, tarn__chat_form *found)
 {
-    const char *plain = strstr(form, "message['content']+eos_token"), *trimmed = strstr(form, "message['content']|trim+eos_token");
+    const char *plain = strstr(form, "message['content']+eos_token"),
+               *trimmed = strstr(form, "message['content']|trim+eos_token");
     const char *at = trimmed ? trimmed : plain, *behind = at ? strstr(at, "eos_token") + strlen("eos_token") : NULL;
     if (!at || (plain && trimmed))
         return false;
     found->trims = trimmed != NULL;
-    if (at > form && at[-1] == '+' && !(at - form > 2 && at[-2] == '\'' && take_before(found->answer, sizeof(found->answer), form, at - 2)))
+    if (at > form && at[-1] == '+' &&
+        !(at - form > 2 && at[-2] == '\'' && take_before(found->answer, sizeof(found->answer), form, at - 2)))
         return false;
     return behind[0] != '+' || (behind[1] == '\'' && take_behind(found->behind, sizeof(found->behind), behind + 1));
 }
 
 static bool read_mistral(const char *form, tarn__chat_form *found)
 {
-    bool first = has(form, "loop.firstandsystem_messageisdefined"), last = has(form, "loop.lastandsystem_messageisdefined");
+    bool first = has(form, "loop.firstandsystem_messageisdefined"),
+         last = has(form, "loop.lastandsystem_messageisdefined");
     found->kind = TARN__CHAT_MISTRAL;
     found->place = first ? TARN__SYSTEM_FIRST : last ? TARN__SYSTEM_LAST : TARN__SYSTEM_REFUSED;
-    return !has_own_system(form) && !(first && last) && (has(form, "system_message") == (first || last)) && has(form, "bos_token") && read_user(form, found) &&
-           read_answer(form, found) && (!(first || last) || has(form, "+system_message+'\\n\\n'+message['content']+"));
+    return !has_own_system(form) && !(first && last) && (has(form, "system_message") == (first || last)) &&
+           has(form, "bos_token") && read_user(form, found) && read_answer(form, found) &&
+           (!(first || last) || has(form, "+system_message+'\\n\\n'+message['content']+"));
 }
 
-/* ---- the whole ------------------------------------------------------------------------------------------------------------- */
+/* ---- the whole --------------------------------------------------------------------------------------------------- */
 
 static bool read_any(const char *form, tarn__chat_form *found)
 {
@@ -293,12 +309,14 @@ bool tarn__chat_form_of(const char *function, const char *text, tarn__chat_form 
     tarn__buffer form = {0};
     *found = (tarn__chat_form){0};
     bool good = add_form(&form, text);
-    if (good && (!prints_by_tags_only(text) || !read_any(form.data, found) || !tarn__chat_prints_known(found, form.data)))
-        good = tarn__raise(
-            TARN_ERROR_UNSUPPORTED,
-            "%s: the chat template that begins '%.60s' is none that tarn knows: ChatML (with Qwen's forms), Llama 2, Llama 3 and Mistral "
-            "as they are published; tarn_tokenizer_set_chat() (--template) puts one of these in its place",
-            function, text);
+    if (good &&
+        (!prints_by_tags_only(text) || !read_any(form.data, found) || !tarn__chat_prints_known(found, form.data)))
+        good =
+            tarn__raise(TARN_ERROR_UNSUPPORTED,
+                        "%s: the chat template that begins '%.60s' is none that tarn knows: ChatML (with Qwen's "
+                        "forms), Llama 2, Llama 3 and Mistral "
+                        "as they are published; tarn_tokenizer_set_chat() (--template) puts one of these in its place",
+                        function, text);
     tarn__buffer_free(&form, 1);
     return good;
 }

@@ -1,5 +1,5 @@
-/* template_named.c: chat templates by name, for models that have none of their own: the plain forms of the families that template_match.c knows, as
- * transformers runs them. */
+/* template_named.c: chat templates by name, for models that have none of their own: the plain forms of the families
+ * that template_match.c knows, as transformers runs them. */
 #include <string.h>
 
 #include "base/error.h"
@@ -35,7 +35,8 @@ static const struct {
                "{% endfor %}"},
     {"llama3", "{{ bos_token }}"
                "{% for message in messages %}"
-               "{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' + message['content'] | trim + '<|eot_id|>' }}"
+               "{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' + message['content'] | trim + "
+               "'<|eot_id|>' }}"
                "{% endfor %}"
                "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}"},
     {"mistral", "{% if messages[0]['role'] == 'system' %}"
@@ -77,12 +78,14 @@ static bool check_tokens(const char *function, const tarn_tokenizer *tokenizer, 
         for (int k = 1; k < 4 && strcmp(name, needed[i][0]) == 0; k++)
             if (needed[i][k] && tarn_tokenizer_find(tokenizer, needed[i][k], strlen(needed[i][k])) < 0)
                 return tarn__raise(TARN_ERROR_ARGUMENT,
-                                   "%s: the template %s has the token '%s', which the tokenizer lacks; llama2 and mistral have none but "
+                                   "%s: the template %s has the token '%s', which the tokenizer lacks; llama2 and "
+                                   "mistral have none but "
                                    "those that begin and end a text",
                                    function, name, needed[i][k]);
     if (strcmp(name, "chatml") == 0 || tarn_tokenizer_begin(tokenizer) >= 0)
         return true;
-    return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the template %s has the token that begins a text, and the tokenizer's files name none",
+    return tarn__raise(TARN_ERROR_ARGUMENT,
+                       "%s: the template %s has the token that begins a text, and the tokenizer's files name none",
                        function, name);
 }
 
@@ -90,7 +93,8 @@ const char *tarn__chat_named(const char *function, const tarn_tokenizer *tokeniz
 {
     const char *text = find(name);
     if (!text)
-        tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is no template '%.60s'; there are chatml, llama2, llama3 and mistral", function, name);
+        tarn__raise(TARN_ERROR_ARGUMENT,
+                    "%s: there is no template '%.60s'; there are chatml, llama2, llama3 and mistral", function, name);
     return text && check_tokens(function, tokenizer, name) ? text : NULL;
 }
 
@@ -100,7 +104,8 @@ bool tarn_tokenizer_set_chat(tarn_tokenizer *tokenizer, const char *name)
     if (tarn_failed())
         return false;
     if (!tokenizer || !name)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a tokenizer and the name of a template are required, not NULL", function);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a tokenizer and the name of a template are required, not NULL",
+                           function);
     const char *text = tarn__chat_named(function, tokenizer, name);
     char *copy = text ? tarn__text_copy(text) : NULL;
     if (!copy)

@@ -25,7 +25,7 @@ typedef struct source {
     int32_t *types;
 } source;
 
-/* ---- keys ------------------------------------------------------------------------------------------------------------------ */
+/* ---- keys -------------------------------------------------------------------------------------------------------- */
 
 static bool wrong(const source *s, tarn_code code, const char *problem, const char *name)
 {
@@ -45,7 +45,7 @@ static bool read_flag(const source *s, const char *key, bool otherwise, bool *va
     return !tarn_gguf_has(s->file, key, NULL) || tarn_gguf_bool(s->file, key, value);
 }
 
-/* ---- lists ----------------------------------------------------------------------------------------------------------------- */
+/* ---- lists ------------------------------------------------------------------------------------------------------- */
 
 static void release_lists(source *s)
 {
@@ -91,7 +91,7 @@ static bool read_scores(source *s)
     return good;
 }
 
-/* ---- SentencePiece --------------------------------------------------------------------------------------------------------- */
+/* ---- SentencePiece ----------------------------------------------------------------------------------------------- */
 
 /* What tarn writes where a file of the format could not say it: spaces as the pre-tokenizer Metaspace puts them. */
 static bool read_spaces(const source *s, tarn__spm *spm)
@@ -109,9 +109,12 @@ static bool read_spaces(const source *s, tarn__spm *spm)
         return false;
     bool is_first = strcmp(scheme, "first") == 0;
     if (!is_first && strcmp(scheme, "always") != 0 && strcmp(scheme, "never") != 0)
-        return wrong(s, TARN_ERROR_FORMAT, "the key " TARN__GGUF_METASPACE " is neither first, always nor never:", scheme);
+        return wrong(s, TARN_ERROR_FORMAT,
+                     "the key " TARN__GGUF_METASPACE " is neither first, always nor never:", scheme);
     spm->is_late = spm->prefix_if_missing = true;
-    spm->prefix = is_first ? TARN__PREFIX_FIRST : strcmp(scheme, "always") == 0 ? TARN__PREFIX_ALWAYS : TARN__PREFIX_NONE;
+    spm->prefix = is_first                        ? TARN__PREFIX_FIRST
+                  : strcmp(scheme, "always") == 0 ? TARN__PREFIX_ALWAYS
+                                                  : TARN__PREFIX_NONE;
     return true;
 }
 
@@ -119,8 +122,8 @@ static tarn_tokenizer *make_spm(source *s)
 {
     tarn__spm_parts parts = {.function = s->function, .name = s->path, .count = s->count, .user_is_added = true};
     if (!read_scores(s) || !read_id(s, "tokenizer.ggml.bos_token_id", 1, &parts.begin) ||
-        !read_id(s, "tokenizer.ggml.eos_token_id", 2, &parts.end) || !read_id(s, "tokenizer.ggml.unknown_token_id", 0, &parts.unknown) ||
-        !read_spaces(s, &parts.settings))
+        !read_id(s, "tokenizer.ggml.eos_token_id", 2, &parts.end) ||
+        !read_id(s, "tokenizer.ggml.unknown_token_id", 0, &parts.unknown) || !read_spaces(s, &parts.settings))
         return NULL;
     parts.pieces = s->pieces;
     parts.lengths = s->lengths;
@@ -131,11 +134,13 @@ static tarn_tokenizer *make_spm(source *s)
     return tarn__spm_from_parts(&parts);
 }
 
-/* ---- BPE on bytes ---------------------------------------------------------------------------------------------------------- */
+/* ---- BPE on bytes ------------------------------------------------------------------------------------------------ */
 
 static const tarn__gguf_words *find_words(const source *s)
 {
-    const char *name = tarn_gguf_has(s->file, "tokenizer.ggml.pre", NULL) ? tarn_gguf_text(s->file, "tokenizer.ggml.pre", NULL) : "(none)";
+    const char *name = tarn_gguf_has(s->file, "tokenizer.ggml.pre", NULL)
+                           ? tarn_gguf_text(s->file, "tokenizer.ggml.pre", NULL)
+                           : "(none)";
     char known[128] = "";
     for (const tarn__gguf_words *words = tarn__gguf_words_known; name && words->name; words++) {
         bool is_it = strcmp(words->name, name) == 0;
@@ -146,10 +151,11 @@ static const tarn__gguf_words *find_words(const source *s)
         snprintf(known + strlen(known), sizeof(known) - strlen(known), "%s%s", known[0] ? ", " : "", words->name);
     }
     if (name)
-        tarn__raise(TARN_ERROR_UNSUPPORTED,
-                    "%s: '%s': how text falls into words is not known: tokenizer.ggml.pre is '%.60s', and tarn has %s; use the "
-                    "tokenizer.json of the model",
-                    s->function, s->path, name, known);
+        tarn__raise(
+            TARN_ERROR_UNSUPPORTED,
+            "%s: '%s': how text falls into words is not known: tokenizer.ggml.pre is '%.60s', and tarn has %s; use the "
+            "tokenizer.json of the model",
+            s->function, s->path, name, known);
     return NULL;
 }
 
@@ -157,10 +163,12 @@ static bool add_token(tarn_tokenizer *t, const source *s, int32_t id)
 {
     size_t length = s->lengths[id], count;
     const char *text = s->pieces[id];
-    bool is_found = s->types[id] == TARN__TOKEN_CONTROL || s->types[id] == TARN__TOKEN_UNKNOWN || s->types[id] == TARN__TOKEN_USER;
+    bool is_found =
+        s->types[id] == TARN__TOKEN_CONTROL || s->types[id] == TARN__TOKEN_UNKNOWN || s->types[id] == TARN__TOKEN_USER;
     bool is_text = tarn__utf8_prefix(text, length) == length && !memchr(text, 0, length);
     if (length == 0 || length > TARN__LONGEST_PIECE || s->types[id] < TARN__TOKEN_NORMAL || !is_text)
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': token %d is empty, too long, no valid UTF-8, or of a type that is none",
+        return tarn__raise(TARN_ERROR_FORMAT,
+                           "%s: '%s': token %d is empty, too long, no valid UTF-8, or of a type that is none",
                            s->function, s->path, (int)id);
     if (is_found) {
         const tarn__added_token token = {
@@ -189,8 +197,8 @@ static bool add_merges(tarn_tokenizer *t, const source *s)
         if (!text)
             return false;
         if (!space)
-            return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': merge %lld is not two pieces with a space between them", s->function, s->path,
-                               (long long)i + 1);
+            return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': merge %lld is not two pieces with a space between them",
+                               s->function, s->path, (long long)i + 1);
         size_t left = (size_t)(space - text);
         if (!tarn__bpe_add_written(t, s->function, s->path, (size_t)i + 1, text, left, space + 1, length - left - 1))
             return false;
@@ -228,7 +236,7 @@ static tarn_tokenizer *make_bpe(source *s, const tarn__gguf_words *words)
     return NULL;
 }
 
-/* ---- the whole ------------------------------------------------------------------------------------------------------------- */
+/* ---- the whole --------------------------------------------------------------------------------------------------- */
 
 static bool add_rest(tarn_tokenizer *t, const source *s, bool usually_begins)
 {
@@ -256,8 +264,10 @@ tarn_tokenizer *tarn__tokenizer_from_gguf(const char *function, const char *path
     if (model && strcmp(model, TARN__GGUF_NO_TOKENIZER) == 0)
         tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' holds a model without a tokenizer", function, path);
     else if (model && !is_spm && !is_bpe)
-        wrong(&s, TARN_ERROR_UNSUPPORTED, "tarn has the tokenizers 'llama' (SentencePiece's BPE) and 'gpt2' (BPE on bytes), not", model);
-    else if (model && (!tarn_gguf_has(file, TOKENS, &list) || list.element != TARN_GGUF_TEXT || list.count < 1 || list.count > MOST_TOKENS))
+        wrong(&s, TARN_ERROR_UNSUPPORTED,
+              "tarn has the tokenizers 'llama' (SentencePiece's BPE) and 'gpt2' (BPE on bytes), not", model);
+    else if (model && (!tarn_gguf_has(file, TOKENS, &list) || list.element != TARN_GGUF_TEXT || list.count < 1 ||
+                       list.count > MOST_TOKENS))
         wrong(&s, TARN_ERROR_FORMAT, "there is no list of texts, of a number that can be,", TOKENS);
     if (tarn_failed())
         return NULL;

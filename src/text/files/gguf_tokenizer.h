@@ -22,7 +22,8 @@ extern const tarn__gguf_words tarn__gguf_words_known[];
 #define TARN__GGUF_TOKENIZER "tokenizer.ggml.model"
 #define TARN__GGUF_NO_TOKENIZER "none"
 
-/* A key of tarn's own: how the pre-tokenizer Metaspace puts spaces ("first", "always", "never"), which the format's own keys cannot say. */
+/* A key of tarn's own: how the pre-tokenizer Metaspace puts spaces ("first", "always", "never"), which the format's own
+ * keys cannot say. */
 #define TARN__GGUF_METASPACE "tarn.tokenizer.metaspace"
 
 /* Makes a tokenizer of a file's metadata; `path` is its name, for errors. The caller owns it. NULL with an error. */
@@ -34,8 +35,10 @@ typedef struct tarn__gguf_model {
     int32_t begin, end; /* a text; -1: none */
 } tarn__gguf_model;
 
-/* Adds a tokenizer's metadata to a file that is being written. Rows without a token become unused ones; the model's tokens that begin and end a text are those of a tokenizer
- * that has none. What the format cannot say of it is an error. */
-bool tarn__tokenizer_to_gguf(const char *function, const tarn_tokenizer *tokenizer, const tarn__gguf_model *model, tarn_gguf_writer *writer);
+/* Adds a tokenizer's metadata to a file that is being written. Rows without a token become unused ones; the model's
+ * tokens that begin and end a text are those of a tokenizer that has none. What the format cannot say of it is an
+ * error. */
+bool tarn__tokenizer_to_gguf(const char *function, const tarn_tokenizer *tokenizer, const tarn__gguf_model *model,
+                             tarn_gguf_writer *writer);
 
 #endif

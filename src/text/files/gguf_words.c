@@ -1,5 +1,5 @@
-/* gguf_words.c: the names that GGUF files have for the ways in which text falls into words. A name that is not here is refused, never
- * guessed. */
+/* gguf_words.c: the names that GGUF files have for the ways in which text falls into words. A name that is not here is
+ * refused, never guessed. */
 #include "text/files/gguf_tokenizer.h"
 
 const tarn__gguf_words tarn__gguf_words_known[] = {

@@ -1,4 +1,5 @@
-/* hf_read.c: tokenizer.json, the file of Hugging Face's tokenizers. What tarn would do differently from the file is refused. */
+/* hf_read.c: tokenizer.json, the file of Hugging Face's tokenizers. What tarn would do differently from the file is
+ * refused. */
 #include <string.h>
 
 #include "base/error.h"
@@ -12,7 +13,7 @@ static bool is_empty(const json_t *value)
     return !value || json_is_null(value) || (json_is_string(value) && json_string_length(value) == 0);
 }
 
-/* ---- the model ------------------------------------------------------------------------------------------------------------- */
+/* ---- the model --------------------------------------------------------------------------------------------------- */
 
 bool tarn__read_merges(const tarn__reading *reading, json_t *merges)
 {
@@ -27,10 +28,12 @@ bool tarn__read_merges(const tarn__reading *reading, json_t *merges)
         size_t length = json_string_length(merge);
         bool is_pair = json_array_size(merge) == 2 && json_is_string(left) && json_is_string(right);
         if (!is_pair && (!space || strchr(space + 1, ' ')))
-            return tarn__read_wrong(reading, TARN_ERROR_FORMAT, "merge %zu is neither two texts nor a text with one space", index + 1);
-        if (is_pair ? !tarn__read_merge(reading, index + 1, json_string_value(left), json_string_length(left), json_string_value(right),
-                                        json_string_length(right))
-                    : !tarn__read_merge(reading, index + 1, text, (size_t)(space - text), space + 1, length - (size_t)(space - text) - 1))
+            return tarn__read_wrong(reading, TARN_ERROR_FORMAT,
+                                    "merge %zu is neither two texts nor a text with one space", index + 1);
+        if (is_pair ? !tarn__read_merge(reading, index + 1, json_string_value(left), json_string_length(left),
+                                        json_string_value(right), json_string_length(right))
+                    : !tarn__read_merge(reading, index + 1, text, (size_t)(space - text), space + 1,
+                                        length - (size_t)(space - text) - 1))
             return false;
     }
     return true;
@@ -41,12 +44,13 @@ static bool read_unknown(const tarn__reading *reading, json_t *model, int32_t *u
     json_t *name = json_object_get(model, "unk_token");
     if (!is_empty(name) && !json_is_string(name))
         return tarn__read_wrong(reading, TARN_ERROR_FORMAT, "\"unk_token\" is no text");
-    *unknown =
-        is_empty(name) ? -1 : tarn__pieces_find_written(&reading->tokenizer->pieces, json_string_value(name), json_string_length(name));
+    *unknown = is_empty(name) ? -1
+                              : tarn__pieces_find_written(&reading->tokenizer->pieces, json_string_value(name),
+                                                          json_string_length(name));
     return !tarn_failed();
 }
 
-/* ---- what stands around it ------------------------------------------------------------------------------------------------------ */
+/* ---- what stands around it --------------------------------------------------------------------------------------- */
 
 static bool read_normalizer(const tarn__reading *reading, json_t *normalizer)
 {
@@ -69,7 +73,8 @@ static bool check_decoder(const tarn__reading *reading, json_t *decoder, const c
     if (!type)
         return false;
     return strcmp(type, wanted) == 0 ||
-           tarn__read_wrong(reading, TARN_ERROR_UNSUPPORTED, "the decoder '%.60s' is not '%s', which belongs to this model", type, wanted);
+           tarn__read_wrong(reading, TARN_ERROR_UNSUPPORTED,
+                            "the decoder '%.60s' is not '%s', which belongs to this model", type, wanted);
 }
 
 /* BPE on bytes, or SentencePiece's: it falls back to bytes for what it lacks. */
@@ -82,8 +87,10 @@ static bool read_bpe(const tarn__reading *reading, json_t *root, json_t *model)
         !tarn__read_flag(reading, model, "byte_fallback", false, &fall_back) ||
         !tarn__read_flag(reading, model, "ignore_merges", false, &bpe->ignore_merges))
         return false;
-    if (!is_empty(json_object_get(model, "continuing_subword_prefix")) || !is_empty(json_object_get(model, "end_of_word_suffix")))
-        return tarn__read_wrong(reading, TARN_ERROR_UNSUPPORTED, "a BPE with continuing_subword_prefix or end_of_word_suffix");
+    if (!is_empty(json_object_get(model, "continuing_subword_prefix")) ||
+        !is_empty(json_object_get(model, "end_of_word_suffix")))
+        return tarn__read_wrong(reading, TARN_ERROR_UNSUPPORTED,
+                                "a BPE with continuing_subword_prefix or end_of_word_suffix");
     if (!is_empty(dropout) && json_number_value(dropout) != 0)
         return tarn__read_wrong(reading, TARN_ERROR_UNSUPPORTED, "a BPE with dropout gives other ids every time");
     if (fall_back)
@@ -98,15 +105,17 @@ static bool read_bpe(const tarn__reading *reading, json_t *root, json_t *model)
            read_normalizer(reading, json_object_get(root, "normalizer"));
 }
 
-/* ---- characters and bytes -------------------------------------------------------------------------------------------------- */
+/* ---- characters and bytes ---------------------------------------------------------------------------------------- */
 
 static bool read_characters(const tarn__reading *reading, json_t *root, json_t *model)
 {
     tarn_tokenizer *t = reading->tokenizer;
-    json_t *split = json_object_get(root, "pre_tokenizer"), *pattern = json_object_get(json_object_get(split, "pattern"), "Regex");
+    json_t *split = json_object_get(root, "pre_tokenizer"),
+           *pattern = json_object_get(json_object_get(split, "pattern"), "Regex");
     t->kind = &tarn__kind_characters;
     if (!json_is_string(pattern) || strcmp(json_string_value(pattern), ANY_CHARACTER) != 0)
-        return tarn__read_wrong(reading, TARN_ERROR_UNSUPPORTED, "a WordLevel model whose words are not single characters");
+        return tarn__read_wrong(reading, TARN_ERROR_UNSUPPORTED,
+                                "a WordLevel model whose words are not single characters");
     if (!tarn__read_vocabulary(reading, json_object_get(model, "vocab"), false))
         return false;
     return read_unknown(reading, model, &t->unknown);
@@ -116,10 +125,12 @@ static bool read_characters(const tarn__reading *reading, json_t *root, json_t *
 static bool is_bytes(const tarn_tokenizer *t)
 {
     const tarn__bpe *bpe = &t->bpe;
-    if (t->kind != &tarn__kind_bpe || bpe->merges.count || bpe->ignore_merges || bpe->pattern_count || bpe->prefix_space || t->nfc)
+    if (t->kind != &tarn__kind_bpe || bpe->merges.count || bpe->ignore_merges || bpe->pattern_count ||
+        bpe->prefix_space || t->nfc)
         return false;
     for (int i = 0; i < 256; i++)
-        if (!tarn__pieces_has(&t->pieces, i) || t->pieces.piece[i].literal || tarn__pieces_find(&t->pieces, &(char){(char)i}, 1) != i)
+        if (!tarn__pieces_has(&t->pieces, i) || t->pieces.piece[i].literal ||
+            tarn__pieces_find(&t->pieces, &(char){(char)i}, 1) != i)
             return false;
     for (int32_t id = 256; id < t->pieces.count; id++)
         if (tarn__pieces_has(&t->pieces, id) && !t->pieces.piece[id].outside)
@@ -127,13 +138,13 @@ static bool is_bytes(const tarn_tokenizer *t)
     return true;
 }
 
-/* ---- the whole ------------------------------------------------------------------------------------------------------------- */
+/* ---- the whole --------------------------------------------------------------------------------------------------- */
 
 /* Pieces of users stand among the added tokens for other readers; here they are pieces. */
 static bool is_user_piece(const tarn_tokenizer *t, json_t *id)
 {
-    return t->spm.types && json_is_integer(id) && json_integer_value(id) >= 0 && (uint64_t)json_integer_value(id) < t->spm.count &&
-           t->spm.types[json_integer_value(id)] == TARN__TOKEN_USER;
+    return t->spm.types && json_is_integer(id) && json_integer_value(id) >= 0 &&
+           (uint64_t)json_integer_value(id) < t->spm.count && t->spm.types[json_integer_value(id)] == TARN__TOKEN_USER;
 }
 
 static bool read_added_tokens(const tarn__reading *reading, json_t *list)
@@ -160,11 +171,13 @@ static bool read_model(const tarn__reading *reading, json_t *root, json_t *model
     if (strcmp(type, "BPE") == 0)
         return read_bpe(reading, root, model);
     if (strcmp(type, "WordLevel") == 0)
-        return read_characters(reading, root, model) && check_decoder(reading, json_object_get(root, "decoder"), "Fuse") &&
+        return read_characters(reading, root, model) &&
+               check_decoder(reading, json_object_get(root, "decoder"), "Fuse") &&
                read_normalizer(reading, json_object_get(root, "normalizer"));
-    return tarn__read_wrong(reading, TARN_ERROR_UNSUPPORTED,
-                            "the model '%.60s' is none that tarn has: BPE on bytes or with byte_fallback, or WordLevel on characters",
-                            type);
+    return tarn__read_wrong(
+        reading, TARN_ERROR_UNSUPPORTED,
+        "the model '%.60s' is none that tarn has: BPE on bytes or with byte_fallback, or WordLevel on characters",
+        type);
 }
 
 /* Of the format; without one it is the first. */
@@ -173,14 +186,17 @@ static bool check_version(const tarn__reading *reading, json_t *version)
     const char *text = json_string_value(version);
     if (!version || (text && strcmp(text, "1.0") == 0))
         return true;
-    return text ? tarn__read_wrong(reading, TARN_ERROR_UNSUPPORTED, "version '%.60s' of the format is none that tarn has: 1.0", text)
+    return text ? tarn__read_wrong(reading, TARN_ERROR_UNSUPPORTED,
+                                   "version '%.60s' of the format is none that tarn has: 1.0", text)
                 : tarn__read_wrong(reading, TARN_ERROR_FORMAT, "\"version\" is no text");
 }
 
 static bool read_root(tarn__reading *reading, json_t *root)
 {
     tarn_tokenizer *t = reading->tokenizer;
-    if (!check_version(reading, json_object_get(root, "version")) || !read_model(reading, root, json_object_get(root, "model")) || !read_added_tokens(reading, json_object_get(root, "added_tokens")) ||
+    if (!check_version(reading, json_object_get(root, "version")) ||
+        !read_model(reading, root, json_object_get(root, "model")) ||
+        !read_added_tokens(reading, json_object_get(root, "added_tokens")) ||
         !tarn__read_around(reading, json_object_get(root, "post_processor")))
         return false;
     if (is_bytes(t))
@@ -192,7 +208,8 @@ static bool read_root(tarn__reading *reading, json_t *root)
 static tarn_tokenizer *read_beside(const char *path)
 {
     tarn__raise(TARN_ERROR_FORMAT,
-                "tokenizer_open: '%s' is no tokenizer.json: it has no \"model\"; a vocabulary alone needs its merges: name the folder",
+                "tokenizer_open: '%s' is no tokenizer.json: it has no \"model\"; a vocabulary alone needs its merges: "
+                "name the folder",
                 path);
     return NULL;
 }

@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/os/files.h"
 #include "base/memory.h"
+#include "base/os/files.h"
 #include "formats/file_type.h"
 
 #define LONGEST ((size_t)1 << 30) /* bytes of a file */
@@ -33,8 +33,10 @@ json_t *tarn__read_json(const char *path)
         return NULL;
     json_t *root = NULL;
     if (map.bytes > LONGEST)
-        tarn__read_wrong(&reading, TARN_ERROR_FORMAT, "%zu bytes are too many for a tokenizer; %zu are possible", map.bytes, LONGEST);
-    else if (!(root = json_loadb(map.bytes ? map.memory : "", map.bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error)) &&
+        tarn__read_wrong(&reading, TARN_ERROR_FORMAT, "%zu bytes are too many for a tokenizer; %zu are possible",
+                         map.bytes, LONGEST);
+    else if (!(root = json_loadb(map.bytes ? map.memory : "", map.bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL,
+                                 &error)) &&
              tarn__not_recognized("tokenizer_open", path, map.memory, map.bytes, "JSON file"))
         tarn__read_wrong(&reading, TARN_ERROR_FORMAT, "line %d, column %d: %s", error.line, error.column, error.text);
     else if (root && !json_is_object(root))
@@ -67,24 +69,27 @@ const char *tarn__read_text(const tarn__reading *reading, json_t *object, const 
     return text;
 }
 
-/* ---- vocabulary ------------------------------------------------------------------------------------------------------------ */
+/* ---- vocabulary -------------------------------------------------------------------------------------------------- */
 
-static bool read_piece(const tarn__reading *reading, const char *text, json_t *value, size_t entries, bool byte_level, char *scratch)
+static bool read_piece(const tarn__reading *reading, const char *text, json_t *value, size_t entries, bool byte_level,
+                       char *scratch)
 {
     tarn__pieces *pieces = &reading->tokenizer->pieces;
     size_t length = strlen(text), count = 0;
     if (!json_is_integer(value) || json_integer_value(value) < 0)
-        return tarn__read_wrong(reading, TARN_ERROR_FORMAT, "the token '%.100s' has no id that is a whole number from 0 on", text);
+        return tarn__read_wrong(reading, TARN_ERROR_FORMAT,
+                                "the token '%.100s' has no id that is a whole number from 0 on", text);
     json_int_t id = json_integer_value(value);
     if (id >= (json_int_t)(entries + TARN__MOST_HOLES) || id >= INT32_MAX)
-        return tarn__read_wrong(reading, TARN_ERROR_FORMAT, "the token '%.100s' has the id %lld in a vocabulary of %zu", text,
-                                (long long)id, entries);
+        return tarn__read_wrong(reading, TARN_ERROR_FORMAT, "the token '%.100s' has the id %lld in a vocabulary of %zu",
+                                text, (long long)id, entries);
     if (length == 0 || length > TARN__LONGEST_PIECE)
-        return tarn__read_wrong(reading, TARN_ERROR_FORMAT, "the token with the id %lld has %zu bytes; 1 to %zu are possible",
-                                (long long)id, length, TARN__LONGEST_PIECE);
+        return tarn__read_wrong(reading, TARN_ERROR_FORMAT,
+                                "the token with the id %lld has %zu bytes; 1 to %zu are possible", (long long)id,
+                                length, TARN__LONGEST_PIECE);
     if (tarn__pieces_has(pieces, id))
-        return tarn__read_wrong(reading, TARN_ERROR_FORMAT, "the id %lld is there twice; the second time for '%.100s'", (long long)id,
-                                text);
+        return tarn__read_wrong(reading, TARN_ERROR_FORMAT, "the id %lld is there twice; the second time for '%.100s'",
+                                (long long)id, text);
     if (pieces->spaced && tarn__byte_of_name(text, length) >= 0)
         return tarn__pieces_add_byte(pieces, (int32_t)id, (unsigned char)tarn__byte_of_name(text, length));
     if (pieces->spaced)
@@ -104,27 +109,30 @@ bool tarn__read_vocabulary(const tarn__reading *reading, json_t *vocabulary, boo
     char *scratch = tarn__alloc(longest + 1);
     if (!scratch)
         return false;
-    json_object_foreach(vocabulary, text, value) if (!read_piece(reading, text, value, entries, byte_level, scratch)) break;
+    json_object_foreach(vocabulary, text,
+                        value) if (!read_piece(reading, text, value, entries, byte_level, scratch)) break;
     tarn__release(scratch, longest + 1);
     return !tarn_failed();
 }
 
-/* ---- merges ---------------------------------------------------------------------------------------------------------------- */
+/* ---- merges ------------------------------------------------------------------------------------------------------ */
 
-bool tarn__read_merge(const tarn__reading *reading, size_t number, const char *left, size_t left_length, const char *right,
-                      size_t right_length)
+bool tarn__read_merge(const tarn__reading *reading, size_t number, const char *left, size_t left_length,
+                      const char *right, size_t right_length)
 {
-    return tarn__bpe_add_written(reading->tokenizer, "tokenizer_open", reading->name, number, left, left_length, right, right_length);
+    return tarn__bpe_add_written(reading->tokenizer, "tokenizer_open", reading->name, number, left, left_length, right,
+                                 right_length);
 }
 
-/* ---- added tokens ---------------------------------------------------------------------------------------------------------- */
+/* ---- added tokens ------------------------------------------------------------------------------------------------ */
 
 bool tarn__read_added(const tarn__reading *reading, json_t *about, int64_t id)
 {
     json_t *content = json_object_get(about, "content");
     bool single_word;
-    tarn__added_token token = {
-        .text = (char *)(uintptr_t)json_string_value(content), .length = json_string_length(content), .id = (int32_t)id};
+    tarn__added_token token = {.text = (char *)(uintptr_t)json_string_value(content),
+                               .length = json_string_length(content),
+                               .id = (int32_t)id};
     if (!token.text || id < 0 || id > INT32_MAX)
         return tarn__read_wrong(reading, TARN_ERROR_FORMAT, "an added token has no \"content\" or no \"id\"");
     if (!tarn__read_flag(reading, about, "special", false, &token.special) ||
@@ -134,9 +142,10 @@ bool tarn__read_added(const tarn__reading *reading, json_t *about, int64_t id)
         !tarn__read_flag(reading, about, "single_word", false, &single_word))
         return false;
     if (single_word)
-        return tarn__read_wrong(reading, TARN_ERROR_UNSUPPORTED,
-                                "the added token '%.100s' is found only as a word of its own (single_word), which tarn cannot do",
-                                token.text);
+        return tarn__read_wrong(
+            reading, TARN_ERROR_UNSUPPORTED,
+            "the added token '%.100s' is found only as a word of its own (single_word), which tarn cannot do",
+            token.text);
     return tarn__added_add(reading->tokenizer, "tokenizer_open", reading->name, &token);
 }
 
@@ -160,7 +169,8 @@ bool tarn__read_pattern(const tarn__reading *reading, const char *pattern)
 {
     tarn__bpe *bpe = &reading->tokenizer->bpe;
     if (bpe->pattern_count == TARN__MOST_PATTERNS)
-        return tarn__read_wrong(reading, TARN_ERROR_UNSUPPORTED, "text is cut by more than %d patterns", TARN__MOST_PATTERNS);
+        return tarn__read_wrong(reading, TARN_ERROR_UNSUPPORTED, "text is cut by more than %d patterns",
+                                TARN__MOST_PATTERNS);
     bpe->pattern[bpe->pattern_count] = tarn__pattern_new("tokenizer_open", reading->name, pattern);
     bpe->pattern_count += bpe->pattern[bpe->pattern_count] != NULL;
     return !tarn_failed();

@@ -1,25 +1,28 @@
-/* hf_read_config.c: tokenizer_config.json, which lies beside a tokenizer: the tokens that begin and end a text, whether they are added to
- * one, tokens that a tokenizer.model lacks, and the chat template (also in a file of its own). */
+/* hf_read_config.c: tokenizer_config.json, which lies beside a tokenizer: the tokens that begin and end a text, whether
+ * they are added to one, tokens that a tokenizer.model lacks, and the chat template (also in a file of its own). */
 #include <string.h>
 
 #include "base/error.h"
-#include "base/os/files.h"
 #include "base/memory.h"
+#include "base/os/files.h"
 #include "text/files/hf_read_common.h"
 #include "text/tokenizer/utf8.h"
 
 #define LONGEST_TEMPLATE ((size_t)1 << 20) /* bytes */
 
-/* ---- tokens ---------------------------------------------------------------------------------------------------------------- */
+/* ---- tokens ------------------------------------------------------------------------------------------------------ */
 
-/* "bos_token": "<s>", or an object with the text under "content". An empty one, or one that no token is, changes nothing. */
+/* "bos_token": "<s>", or an object with the text under "content". An empty one, or one that no token is, changes
+ * nothing. */
 static bool read_named(const tarn__reading *reading, json_t *config, const char *key, int32_t *id)
 {
-    json_t *value = json_object_get(config, key), *content = json_is_object(value) ? json_object_get(value, "content") : value;
+    json_t *value = json_object_get(config, key),
+           *content = json_is_object(value) ? json_object_get(value, "content") : value;
     if (!content || json_is_null(content))
         return true;
     if (!json_is_string(content))
-        return tarn__read_wrong(reading, TARN_ERROR_FORMAT, "\"%s\" is neither a text nor an object with \"content\"", key);
+        return tarn__read_wrong(reading, TARN_ERROR_FORMAT, "\"%s\" is neither a text nor an object with \"content\"",
+                                key);
     int32_t found = tarn_tokenizer_find(reading->tokenizer, json_string_value(content), json_string_length(content));
     *id = found >= 0 ? found : *id;
     return true;
@@ -34,7 +37,8 @@ static tarn__added_token *find_added(const tarn_tokenizer *t, int64_t id)
     return NULL;
 }
 
-/* A token of added_tokens_decoder. SentencePiece's control tokens are added already; the file may say that they take spaces. */
+/* A token of added_tokens_decoder. SentencePiece's control tokens are added already; the file may say that they take
+ * spaces. */
 static bool read_token(const tarn__reading *reading, json_t *about, int64_t id)
 {
     tarn__added_token *known = find_added(reading->tokenizer, id);
@@ -45,7 +49,7 @@ static bool read_token(const tarn__reading *reading, json_t *about, int64_t id)
            tarn__read_flag(reading, about, "rstrip", false, &known->strip_right);
 }
 
-/* ---- a tokenizer.model ----------------------------------------------------------------------------------------------------- */
+/* ---- a tokenizer.model ------------------------------------------------------------------------------------------- */
 
 static bool is_llama(json_t *config)
 {
@@ -58,10 +62,10 @@ static bool read_model_settings(const tarn__reading *reading, json_t *config)
     tarn__spm *spm = &reading->tokenizer->spm;
     bool is_legacy, has_prefix;
     if (!is_llama(config))
-        return tarn__read_wrong(
-            reading, TARN_ERROR_UNSUPPORTED,
-            "the class '%.60s' is none for which tarn knows what it does beside SentencePiece (LlamaTokenizer); use a tokenizer.json",
-            json_string_value(json_object_get(config, "tokenizer_class")));
+        return tarn__read_wrong(reading, TARN_ERROR_UNSUPPORTED,
+                                "the class '%.60s' is none for which tarn knows what it does beside SentencePiece "
+                                "(LlamaTokenizer); use a tokenizer.json",
+                                json_string_value(json_object_get(config, "tokenizer_class")));
     if (!tarn__read_flag(reading, config, "legacy", true, &is_legacy) ||
         !tarn__read_flag(reading, config, "add_prefix_space", spm->prefix != TARN__PREFIX_NONE, &has_prefix) ||
         !tarn__read_decoder(reading, json_object_get(config, "added_tokens_decoder"), read_token))
@@ -77,16 +81,18 @@ static bool read_around(const tarn__reading *reading, json_t *config, bool other
 {
     bool begins, ends;
     return tarn__read_flag(reading, config, "add_bos_token", otherwise, &begins) &&
-           tarn__read_flag(reading, config, "add_eos_token", false, &ends) && tarn__tokenizer_surround(reading->tokenizer, begins, ends);
+           tarn__read_flag(reading, config, "add_eos_token", false, &ends) &&
+           tarn__tokenizer_surround(reading->tokenizer, begins, ends);
 }
 
-/* ---- chat templates -------------------------------------------------------------------------------------------------------- */
+/* ---- chat templates ---------------------------------------------------------------------------------------------- */
 
 static bool keep_template(const tarn__reading *reading, const char *text, size_t length)
 {
     tarn_tokenizer *t = reading->tokenizer;
     if (length > LONGEST_TEMPLATE || memchr(text, 0, length) || tarn__utf8_prefix(text, length) != length)
-        return tarn__read_wrong(reading, TARN_ERROR_FORMAT, "the chat template is no valid UTF-8, has a NUL in it, or more than %zu bytes",
+        return tarn__read_wrong(reading, TARN_ERROR_FORMAT,
+                                "the chat template is no valid UTF-8, has a NUL in it, or more than %zu bytes",
                                 LONGEST_TEMPLATE);
     char *copy = tarn__alloc(length + 1);
     if (!copy)
@@ -126,7 +132,7 @@ static bool read_template_file(tarn_tokenizer *t, const char *path)
     return good;
 }
 
-/* ---- the whole ------------------------------------------------------------------------------------------------------------- */
+/* ---- the whole --------------------------------------------------------------------------------------------------- */
 
 static bool read_config(tarn_tokenizer *t, const char *path, bool is_model)
 {
@@ -134,8 +140,10 @@ static bool read_config(tarn_tokenizer *t, const char *path, bool is_model)
     json_t *config = tarn__read_json(path);
     bool says_around = json_object_get(config, "tokenizer_class") && is_llama(config) &&
                        (json_object_get(config, "add_bos_token") || json_object_get(config, "add_eos_token"));
-    bool good = config && (!is_model || read_model_settings(&reading, config)) && read_named(&reading, config, "bos_token", &t->begin) &&
-                read_named(&reading, config, "eos_token", &t->end) && read_template(&reading, json_object_get(config, "chat_template")) &&
+    bool good = config && (!is_model || read_model_settings(&reading, config)) &&
+                read_named(&reading, config, "bos_token", &t->begin) &&
+                read_named(&reading, config, "eos_token", &t->end) &&
+                read_template(&reading, json_object_get(config, "chat_template")) &&
                 ((!is_model && !says_around) || read_around(&reading, config, is_model || t->before.count > 0));
     json_decref(config);
     return good && tarn__tokenizer_finish(t, "tokenizer_open", path);

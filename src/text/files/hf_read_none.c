@@ -7,10 +7,11 @@
 /* Is false. */
 static bool missing(const char *function)
 {
-    return tarn__raise(TARN_ERROR_UNSUPPORTED,
-                       "%s: this build of tarn cannot read files of tokenizers: it was built without jansson; install libjansson-dev "
-                       "(Debian, Ubuntu) or jansson-devel (Fedora) and build again",
-                       function);
+    return tarn__raise(
+        TARN_ERROR_UNSUPPORTED,
+        "%s: this build of tarn cannot read files of tokenizers: it was built without jansson; install libjansson-dev "
+        "(Debian, Ubuntu) or jansson-devel (Fedora) and build again",
+        function);
 }
 
 tarn_tokenizer *tarn__tokenizer_read_file(const char *path)
@@ -44,7 +45,8 @@ void tarn__chat_line_free(tarn__chat_line *line)
     (void)line;
 }
 
-bool tarn__line_text(const char *function, tarn__buffer *text, const char *line, size_t length, const char *field, const char *path, int64_t number)
+bool tarn__line_text(const char *function, tarn__buffer *text, const char *line, size_t length, const char *field,
+                     const char *path, int64_t number)
 {
     (void)text, (void)line, (void)length, (void)field, (void)path, (void)number;
     return missing(function);

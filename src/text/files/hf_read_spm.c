@@ -1,6 +1,6 @@
-/* hf_read_spm.c: SentencePiece's BPE as tokenizer.json has it: a BPE with byte_fallback, and spaces that a normalizer or a pre-tokenizer
- * writes as U+2581. Files that tarn writes from scores have these too, under "tarn": then they count, and not the merges that were made of
- * them. */
+/* hf_read_spm.c: SentencePiece's BPE as tokenizer.json has it: a BPE with byte_fallback, and spaces that a normalizer
+ * or a pre-tokenizer writes as U+2581. Files that tarn writes from scores have these too, under "tarn": then they
+ * count, and not the merges that were made of them. */
 #include <math.h>
 #include <string.h>
 
@@ -24,7 +24,8 @@ static bool is_text(json_t *value, const char *text)
 /* A step {"type": "Replace"} of a text or a pattern by a text. */
 static bool replaces(json_t *step, const char *kind, const char *from, const char *to)
 {
-    return is_text(json_object_get(step, "type"), "Replace") && is_text(json_object_get(json_object_get(step, "pattern"), kind), from) &&
+    return is_text(json_object_get(step, "type"), "Replace") &&
+           is_text(json_object_get(json_object_get(step, "pattern"), kind), from) &&
            is_text(json_object_get(step, "content"), to);
 }
 
@@ -53,7 +54,7 @@ static bool refuse_step(const tarn__reading *reading, const char *what, json_t *
                             json_is_string(type) ? json_string_value(type) : "(without a type)");
 }
 
-/* ---- spaces ---------------------------------------------------------------------------------------------------------------- */
+/* ---- spaces ------------------------------------------------------------------------------------------------------ */
 
 static bool read_normalizer(const tarn__reading *reading, json_t *normalizer, bool *marks)
 {
@@ -61,7 +62,8 @@ static bool read_normalizer(const tarn__reading *reading, json_t *normalizer, bo
     tarn__spm *spm = &reading->tokenizer->spm;
     int count = list_steps(normalizer, "normalizers", steps), squeezes = 0;
     for (int i = 0; i < count; i++) {
-        if (is_text(json_object_get(steps[i], "type"), "Prepend") && is_text(json_object_get(steps[i], "prepend"), TARN__MARK))
+        if (is_text(json_object_get(steps[i], "type"), "Prepend") &&
+            is_text(json_object_get(steps[i], "prepend"), TARN__MARK))
             spm->prefix = TARN__PREFIX_ALWAYS;
         else if (replaces(steps[i], "String", " ", TARN__MARK))
             *marks = true;
@@ -88,7 +90,9 @@ static bool read_metaspace(const tarn__reading *reading, json_t *step)
     if (!is_text(scheme, "first") && !is_text(scheme, "always") && !is_text(scheme, "never"))
         return refuse(reading, "and a Metaspace whose \"prepend_scheme\" is neither first, always nor never");
     spm->is_late = spm->prefix_if_missing = true;
-    spm->prefix = is_text(scheme, "first") ? TARN__PREFIX_FIRST : is_text(scheme, "always") ? TARN__PREFIX_ALWAYS : TARN__PREFIX_NONE;
+    spm->prefix = is_text(scheme, "first")    ? TARN__PREFIX_FIRST
+                  : is_text(scheme, "always") ? TARN__PREFIX_ALWAYS
+                                              : TARN__PREFIX_NONE;
     return true;
 }
 
@@ -102,18 +106,20 @@ static bool read_spaces(const tarn__reading *reading, json_t *root)
     if (count < 0 || count > 1 || (count == 1 && marks))
         return refuse(reading, "and several steps that cut text into words or change its spaces");
     if (count == 1)
-        return is_text(json_object_get(steps[0], "type"), "Metaspace") ? read_metaspace(reading, steps[0])
-                                                                       : refuse_step(reading, "pre-tokenizer", steps[0]);
+        return is_text(json_object_get(steps[0], "type"), "Metaspace")
+                   ? read_metaspace(reading, steps[0])
+                   : refuse_step(reading, "pre-tokenizer", steps[0]);
     return marks || refuse(reading, "and neither a normalizer nor a pre-tokenizer that writes spaces as U+2581");
 }
 
-/* ---- decoding -------------------------------------------------------------------------------------------------------------- */
+/* ---- decoding ---------------------------------------------------------------------------------------------------- */
 
 static bool is_strip(json_t *step)
 {
     json_t *start = json_object_get(step, "start"), *stop = json_object_get(step, "stop");
-    return is_text(json_object_get(step, "type"), "Strip") && is_text(json_object_get(step, "content"), " ") && json_is_integer(start) &&
-           json_integer_value(start) == 1 && json_is_integer(stop) && json_integer_value(stop) == 0;
+    return is_text(json_object_get(step, "type"), "Strip") && is_text(json_object_get(step, "content"), " ") &&
+           json_is_integer(start) && json_integer_value(start) == 1 && json_is_integer(stop) &&
+           json_integer_value(stop) == 0;
 }
 
 static bool read_decoder(const tarn__reading *reading, json_t *decoder)
@@ -128,7 +134,8 @@ static bool read_decoder(const tarn__reading *reading, json_t *decoder)
         bool is_metaspace = is_text(type, "Metaspace");
         bytes = bytes || is_text(type, "ByteFallback");
         marks = marks || is_metaspace || replaces(steps[i], "String", TARN__MARK, " ");
-        spm->strips = spm->strips || is_strip(steps[i]) || (is_metaspace && !is_text(json_object_get(steps[i], "prepend_scheme"), "never"));
+        spm->strips = spm->strips || is_strip(steps[i]) ||
+                      (is_metaspace && !is_text(json_object_get(steps[i], "prepend_scheme"), "never"));
         if (!is_metaspace && !is_strip(steps[i]) && !is_text(type, "ByteFallback") && !is_text(type, "Fuse") &&
             !replaces(steps[i], "String", TARN__MARK, " "))
             return refuse_step(reading, "decoder", steps[i]);
@@ -136,14 +143,16 @@ static bool read_decoder(const tarn__reading *reading, json_t *decoder)
     return count == 0 || (bytes && marks) || refuse(reading, "and a decoder that does not bring back bytes and spaces");
 }
 
-/* ---- scores ---------------------------------------------------------------------------------------------------------------- */
+/* ---- scores ------------------------------------------------------------------------------------------------------ */
 
 static bool read_scores(const tarn__reading *reading, json_t *scores, json_t *types)
 {
     tarn__spm *spm = &reading->tokenizer->spm;
     size_t count = (size_t)reading->tokenizer->pieces.count;
-    if (!json_is_array(scores) || !json_is_array(types) || json_array_size(scores) != count || json_array_size(types) != count)
-        return tarn__read_wrong(reading, TARN_ERROR_FORMAT, "\"tarn\" has no \"scores\" and \"types\" for each of %zu tokens", count);
+    if (!json_is_array(scores) || !json_is_array(types) || json_array_size(scores) != count ||
+        json_array_size(types) != count)
+        return tarn__read_wrong(reading, TARN_ERROR_FORMAT,
+                                "\"tarn\" has no \"scores\" and \"types\" for each of %zu tokens", count);
     spm->count = count;
     spm->scores = tarn__alloc(count * sizeof(*spm->scores));
     spm->types = spm->scores ? tarn__alloc(count * sizeof(*spm->types)) : NULL;
@@ -152,8 +161,10 @@ static bool read_scores(const tarn__reading *reading, json_t *scores, json_t *ty
         json_int_t number = json_is_integer(type) ? json_integer_value(type) : 0;
         spm->scores[i] = (float)json_number_value(score);
         spm->types[i] = (uint8_t)number;
-        if (!json_is_number(score) || !isfinite(spm->scores[i]) || number < TARN__TOKEN_NORMAL || number > TARN__TOKEN_BYTE)
-            return tarn__read_wrong(reading, TARN_ERROR_FORMAT, "\"tarn\": token %zu has no score, or a type that is none", i);
+        if (!json_is_number(score) || !isfinite(spm->scores[i]) || number < TARN__TOKEN_NORMAL ||
+            number > TARN__TOKEN_BYTE)
+            return tarn__read_wrong(reading, TARN_ERROR_FORMAT,
+                                    "\"tarn\": token %zu has no score, or a type that is none", i);
     }
     return spm->types != NULL;
 }
@@ -167,7 +178,8 @@ static bool set_types(const tarn__reading *reading)
         tarn__piece *piece = &pieces->piece[id];
         bool is_normal = types[id] == TARN__TOKEN_NORMAL || types[id] == TARN__TOKEN_USER;
         if (piece->used && (piece->byte != (types[id] == TARN__TOKEN_BYTE) || (is_normal && piece->literal)))
-            return tarn__read_wrong(reading, TARN_ERROR_FORMAT, "\"tarn\": token %d is not what its type says", (int)id);
+            return tarn__read_wrong(reading, TARN_ERROR_FORMAT, "\"tarn\": token %d is not what its type says",
+                                    (int)id);
         if (piece->used && !is_normal && !piece->byte && !piece->literal)
             piece->literal = 1;
     }
@@ -184,6 +196,7 @@ bool tarn__read_spm(const tarn__reading *reading, json_t *root, json_t *model)
     if (!tarn__read_vocabulary(reading, json_object_get(model, "vocab"), false) || !read_spaces(reading, root) ||
         !read_decoder(reading, json_object_get(root, "decoder")))
         return false;
-    return own ? read_scores(reading, json_object_get(own, "scores"), json_object_get(own, "types")) && set_types(reading)
+    return own ? read_scores(reading, json_object_get(own, "scores"), json_object_get(own, "types")) &&
+                     set_types(reading)
                : tarn__read_merges(reading, json_object_get(model, "merges"));
 }

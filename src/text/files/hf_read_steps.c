@@ -1,5 +1,5 @@
-/* hf_read_steps.c: what tokenizer.json says comes before and after the model: how text is cut into words, and which ids add_special adds.
- * Steps that tarn does not have are refused by name. */
+/* hf_read_steps.c: what tokenizer.json says comes before and after the model: how text is cut into words, and which ids
+ * add_special adds. Steps that tarn does not have are refused by name. */
 #include <string.h>
 
 #include "base/error.h"
@@ -12,7 +12,7 @@ static bool unknown_step(const tarn__reading *reading, const char *what, const c
     return tarn__read_wrong(reading, TARN_ERROR_UNSUPPORTED, "the %s '%.60s' is none that tarn has", what, type);
 }
 
-/* ---- words ----------------------------------------------------------------------------------------------------------------- */
+/* ---- words ------------------------------------------------------------------------------------------------------- */
 
 /* A text that a pattern matches literally. */
 static bool read_literal(const tarn__reading *reading, const char *text)
@@ -37,7 +37,8 @@ static bool read_split(const tarn__reading *reading, json_t *step)
     if (!behaviour)
         return false;
     if (strcmp(behaviour, "Isolated") != 0)
-        return tarn__read_wrong(reading, TARN_ERROR_UNSUPPORTED, "a split with the behavior '%.60s'; tarn has 'Isolated'", behaviour);
+        return tarn__read_wrong(reading, TARN_ERROR_UNSUPPORTED,
+                                "a split with the behavior '%.60s'; tarn has 'Isolated'", behaviour);
     bool is_literal = json_object_get(pattern, "String") != NULL;
     const char *text = tarn__read_text(reading, pattern, is_literal ? "String" : "Regex");
     return text && (is_literal ? read_literal(reading, text) : tarn__read_pattern(reading, text));
@@ -52,7 +53,8 @@ static bool read_byte_level(const tarn__reading *reading, json_t *step, bool *fo
         return false;
     *found = true;
     if (bpe->prefix_space && !first)
-        return tarn__read_wrong(reading, TARN_ERROR_UNSUPPORTED, "a space before each word (add_prefix_space behind a split)");
+        return tarn__read_wrong(reading, TARN_ERROR_UNSUPPORTED,
+                                "a space before each word (add_prefix_space behind a split)");
     return !bpe->uses_regex || tarn__read_pattern(reading, TARN__PATTERN_GPT2);
 }
 
@@ -89,10 +91,11 @@ bool tarn__read_splits(const tarn__reading *reading, json_t *pre_tokenizer)
     bool found = false;
     if (json_is_object(pre_tokenizer) && !read_words(reading, pre_tokenizer, 0, &found))
         return false;
-    return found || tarn__read_wrong(reading, TARN_ERROR_UNSUPPORTED, "this BPE does not work on bytes: no pre-tokenizer 'ByteLevel'");
+    return found || tarn__read_wrong(reading, TARN_ERROR_UNSUPPORTED,
+                                     "this BPE does not work on bytes: no pre-tokenizer 'ByteLevel'");
 }
 
-/* ---- around a text --------------------------------------------------------------------------------------------------------- */
+/* ---- around a text ----------------------------------------------------------------------------------------------- */
 
 static bool add_id(const tarn__reading *reading, tarn__buffer *ids, json_t *value)
 {
@@ -130,7 +133,8 @@ static bool read_template(const tarn__reading *reading, json_t *step)
         if (sequence && text_seen)
             return tarn__read_wrong(reading, TARN_ERROR_UNSUPPORTED, "a post-processor that repeats the text");
         if (!sequence && !token)
-            return tarn__read_wrong(reading, TARN_ERROR_FORMAT, "the post-processor's \"single\" has neither a token nor a text");
+            return tarn__read_wrong(reading, TARN_ERROR_FORMAT,
+                                    "the post-processor's \"single\" has neither a token nor a text");
         if (token && !add_named(reading, text_seen ? &t->after : &t->before, step, token))
             return false;
         text_seen = text_seen || sequence;

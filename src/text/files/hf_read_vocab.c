@@ -1,4 +1,5 @@
-/* hf_read_vocab.c: a vocabulary in JSON, a text with one merge a line, and a tokenizer_config.json that says whose tokenizer it is. */
+/* hf_read_vocab.c: a vocabulary in JSON, a text with one merge a line, and a tokenizer_config.json that says whose
+ * tokenizer it is. */
 #include <string.h>
 
 #include "base/error.h"
@@ -7,7 +8,7 @@
 
 #define END_OF_TEXT "<|endoftext|>"
 
-/* ---- merges ---------------------------------------------------------------------------------------------------------------- */
+/* ---- merges ------------------------------------------------------------------------------------------------------ */
 
 static bool read_line(const tarn__reading *reading, size_t number, const char *line, size_t length)
 {
@@ -17,8 +18,10 @@ static bool read_line(const tarn__reading *reading, size_t number, const char *l
     if (length > 0 && line[length - 1] == '\r')
         length--;
     if (!space || memchr(space + 1, ' ', length - (size_t)(space + 1 - line)))
-        return tarn__read_wrong(reading, TARN_ERROR_FORMAT, "line %zu is not two pieces with one space between them", number);
-    return tarn__read_merge(reading, number, line, (size_t)(space - line), space + 1, length - (size_t)(space + 1 - line));
+        return tarn__read_wrong(reading, TARN_ERROR_FORMAT, "line %zu is not two pieces with one space between them",
+                                number);
+    return tarn__read_merge(reading, number, line, (size_t)(space - line), space + 1,
+                            length - (size_t)(space + 1 - line));
 }
 
 static bool read_merges(tarn_tokenizer *tokenizer, const char *path)
@@ -37,7 +40,7 @@ static bool read_merges(tarn_tokenizer *tokenizer, const char *path)
     return !tarn_failed();
 }
 
-/* ---- configuration --------------------------------------------------------------------------------------------------------- */
+/* ---- configuration ----------------------------------------------------------------------------------------------- */
 
 typedef struct family {
     const char *class_name, *pattern;
@@ -59,9 +62,10 @@ static const family *find_family(const tarn__reading *reading, json_t *config)
     for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++)
         if (strcmp(families[i].class_name, json_string_value(name)) == 0)
             return &families[i];
-    tarn__read_wrong(reading, TARN_ERROR_UNSUPPORTED,
-                     "the class '%.60s' is none whose pattern tarn knows (GPT2Tokenizer, Qwen2Tokenizer); use a tokenizer.json",
-                     json_string_value(name));
+    tarn__read_wrong(
+        reading, TARN_ERROR_UNSUPPORTED,
+        "the class '%.60s' is none whose pattern tarn knows (GPT2Tokenizer, Qwen2Tokenizer); use a tokenizer.json",
+        json_string_value(name));
     return NULL;
 }
 
@@ -89,14 +93,14 @@ static bool configure(tarn_tokenizer *tokenizer, const char *name, json_t *confi
     return tarn__read_pattern(&reading, of->pattern) && read_special(&reading, config);
 }
 
-/* ---- the whole ------------------------------------------------------------------------------------------------------------- */
+/* ---- the whole --------------------------------------------------------------------------------------------------- */
 
 static bool read_all(tarn_tokenizer *tokenizer, const char *vocabulary, const char *merges, const char *config)
 {
     json_t *pieces = tarn__read_json(vocabulary), *settings = pieces && config ? tarn__read_json(config) : NULL;
     const tarn__reading reading = {tokenizer, vocabulary};
-    bool good = pieces && (settings || !config) && tarn__read_vocabulary(&reading, pieces, true) && read_merges(tokenizer, merges) &&
-                configure(tokenizer, config ? config : vocabulary, settings) &&
+    bool good = pieces && (settings || !config) && tarn__read_vocabulary(&reading, pieces, true) &&
+                read_merges(tokenizer, merges) && configure(tokenizer, config ? config : vocabulary, settings) &&
                 tarn__tokenizer_finish(tokenizer, "tokenizer_open", vocabulary);
     json_decref(pieces);
     json_decref(settings);

@@ -1,19 +1,20 @@
 /* hf_write.c: tokenizer.json, as Hugging Face's tokenizers reads it.
  *
- * Bytes are written as a byte-level BPE without merges; characters as a WordLevel model whose words are single characters. */
+ * Bytes are written as a byte-level BPE without merges; characters as a WordLevel model whose words are single
+ * characters. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
-#include "base/os/files.h"
 #include "base/memory.h"
+#include "base/os/files.h"
 #include "text/files/hf_write.h"
 
 #define LONGEST_PATH 4096
 
-/* ---- JSON ------------------------------------------------------------------------------------------------------------------ */
+/* ---- JSON -------------------------------------------------------------------------------------------------------- */
 
 bool tarn__json_put(tarn__buffer *out, const char *format, ...)
 {
@@ -30,7 +31,8 @@ bool tarn__json_text(tarn__buffer *out, const char *text, size_t length)
     bool good = tarn__json_put(out, "\"");
     for (size_t i = 0, plain; good && i < length; i += plain) {
         unsigned char c = (unsigned char)text[i];
-        for (plain = 0; i + plain < length && (unsigned char)text[i + plain] >= 0x20 && text[i + plain] != '"' && text[i + plain] != '\\';)
+        for (plain = 0; i + plain < length && (unsigned char)text[i + plain] >= 0x20 && text[i + plain] != '"' &&
+                        text[i + plain] != '\\';)
             plain++;
         good = plain      ? tarn__buffer_add(out, text + i, plain, 1)
                : c < 0x20 ? tarn__json_put(out, "\\u%04x", c)
@@ -48,7 +50,7 @@ bool tarn__json_piece(tarn__buffer *out, const tarn_tokenizer *t, int32_t id)
     return good;
 }
 
-/* ---- parts ----------------------------------------------------------------------------------------------------------------- */
+/* ---- parts ------------------------------------------------------------------------------------------------------- */
 
 static const char *yes_or_no(bool value)
 {
@@ -63,9 +65,11 @@ static int by_id(const void *a, const void *b)
 
 static bool put_added_token(tarn__buffer *out, const tarn__added_token *a)
 {
-    return tarn__json_put(out, "\n    {\"id\": %d, \"content\": ", (int)a->id) && tarn__json_text(out, a->text, a->length) &&
-           tarn__json_put(out, ", \"single_word\": false, \"lstrip\": %s, \"rstrip\": %s, \"normalized\": %s, \"special\": %s}",
-                          yes_or_no(a->strip_left), yes_or_no(a->strip_right), yes_or_no(a->normalized), yes_or_no(a->special));
+    return tarn__json_put(out, "\n    {\"id\": %d, \"content\": ", (int)a->id) &&
+           tarn__json_text(out, a->text, a->length) &&
+           tarn__json_put(
+               out, ", \"single_word\": false, \"lstrip\": %s, \"rstrip\": %s, \"normalized\": %s, \"special\": %s}",
+               yes_or_no(a->strip_left), yes_or_no(a->strip_right), yes_or_no(a->normalized), yes_or_no(a->special));
 }
 
 /* Pieces of users: other readers have no such, but tokens that they find first. */
@@ -75,8 +79,9 @@ static bool put_user_pieces(tarn__buffer *out, const tarn_tokenizer *t, bool fol
     for (size_t id = 0; good && t->spm.types && id < t->spm.count; id++)
         if (t->spm.types[id] == TARN__TOKEN_USER && !t->pieces.piece[id].literal) {
             tarn__buffer text = {0};
-            good = tarn__pieces_write(&t->pieces, (int32_t)id, &text) && tarn__json_put(out, follows ? "," : "") &&
-                   put_added_token(out, &(tarn__added_token){.text = text.data, .length = text.count, .id = (int32_t)id});
+            good =
+                tarn__pieces_write(&t->pieces, (int32_t)id, &text) && tarn__json_put(out, follows ? "," : "") &&
+                put_added_token(out, &(tarn__added_token){.text = text.data, .length = text.count, .id = (int32_t)id});
             tarn__buffer_free(&text, 1);
             follows = true;
         }
@@ -103,7 +108,8 @@ static bool put_added(tarn__buffer *out, const tarn_tokenizer *t)
 
 static bool put_split(tarn__buffer *out, const char *pattern)
 {
-    return tarn__json_put(out, "{\"type\": \"Split\", \"pattern\": {\"Regex\": ") && tarn__json_text(out, pattern, strlen(pattern)) &&
+    return tarn__json_put(out, "{\"type\": \"Split\", \"pattern\": {\"Regex\": ") &&
+           tarn__json_text(out, pattern, strlen(pattern)) &&
            tarn__json_put(out, "}, \"behavior\": \"Isolated\", \"invert\": false}");
 }
 
@@ -118,8 +124,10 @@ static bool put_words(tarn__buffer *out, const tarn_tokenizer *t)
     for (int i = 0; i < splits; i++)
         good = good && put_split(out, tarn__pattern_text(t->bpe.pattern[i])) && tarn__json_put(out, ", ");
     return good &&
-           tarn__json_put(out, "{\"type\": \"ByteLevel\", \"add_prefix_space\": %s, \"trim_offsets\": true, \"use_regex\": %s}%s,\n",
-                          yes_or_no(t->bpe.prefix_space), yes_or_no(t->bpe.uses_regex), splits > 0 ? "]}" : "");
+           tarn__json_put(
+               out,
+               "{\"type\": \"ByteLevel\", \"add_prefix_space\": %s, \"trim_offsets\": true, \"use_regex\": %s}%s,\n",
+               yes_or_no(t->bpe.prefix_space), yes_or_no(t->bpe.uses_regex), splits > 0 ? "]}" : "");
 }
 
 static bool put_tokens(tarn__buffer *out, const tarn_tokenizer *t, const tarn__buffer *ids, const char *separator)
@@ -127,15 +135,16 @@ static bool put_tokens(tarn__buffer *out, const tarn_tokenizer *t, const tarn__b
     const int32_t *id = (const int32_t *)(const void *)ids->data;
     bool good = true;
     for (size_t i = 0; good && i < ids->count; i++)
-        good = tarn__json_put(out, "%s{\"SpecialToken\": {\"id\": ", i ? ", " : separator) && tarn__json_piece(out, t, id[i]) &&
-               tarn__json_put(out, ", \"type_id\": 0}}");
+        good = tarn__json_put(out, "%s{\"SpecialToken\": {\"id\": ", i ? ", " : separator) &&
+               tarn__json_piece(out, t, id[i]) && tarn__json_put(out, ", \"type_id\": 0}}");
     return good;
 }
 
 /* The ids of the tokens around a text, each once. */
 static bool put_token_ids(tarn__buffer *out, const tarn_tokenizer *t)
 {
-    const int32_t *before = (const int32_t *)(const void *)t->before.data, *after = (const int32_t *)(const void *)t->after.data;
+    const int32_t *before = (const int32_t *)(const void *)t->before.data,
+                  *after = (const int32_t *)(const void *)t->after.data;
     size_t first = t->before.count, count = first + t->after.count;
     bool good = true, follows = false;
     for (size_t i = 0; good && i < count; i++) {
@@ -145,9 +154,10 @@ static bool put_token_ids(tarn__buffer *out, const tarn_tokenizer *t)
             seen = seen || (k < first ? before[k] : after[k - first]) == id;
         if (seen)
             continue;
-        good = tarn__json_put(out, follows ? ", " : "") && tarn__json_piece(out, t, id) && tarn__json_put(out, ": {\"id\": ") &&
-               tarn__json_piece(out, t, id) && tarn__json_put(out, ", \"ids\": [%d], \"tokens\": [", (int)id) &&
-               tarn__json_piece(out, t, id) && tarn__json_put(out, "]}");
+        good = tarn__json_put(out, follows ? ", " : "") && tarn__json_piece(out, t, id) &&
+               tarn__json_put(out, ": {\"id\": ") && tarn__json_piece(out, t, id) &&
+               tarn__json_put(out, ", \"ids\": [%d], \"tokens\": [", (int)id) && tarn__json_piece(out, t, id) &&
+               tarn__json_put(out, "]}");
         follows = true;
     }
     return good;
@@ -163,10 +173,11 @@ static bool put_around(tarn__buffer *out, const tarn_tokenizer *t)
                tarn__json_put(out, "%s{\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}%s", t->before.count ? ", " : "",
                               pair ? ", {\"Sequence\": {\"id\": \"B\", \"type_id\": 1}}" : "") &&
                put_tokens(out, t, &t->after, ", ") && tarn__json_put(out, "], ");
-    return good && tarn__json_put(out, "\"special_tokens\": {") && put_token_ids(out, t) && tarn__json_put(out, "}},\n");
+    return good && tarn__json_put(out, "\"special_tokens\": {") && put_token_ids(out, t) &&
+           tarn__json_put(out, "}},\n");
 }
 
-/* ---- the model ------------------------------------------------------------------------------------------------------------- */
+/* ---- the model --------------------------------------------------------------------------------------------------- */
 
 static bool put_vocabulary(tarn__buffer *out, const tarn_tokenizer *t)
 {
@@ -197,14 +208,18 @@ static bool put_model(tarn__buffer *out, const tarn_tokenizer *t)
     bool good = tarn__json_put(out, "  \"model\": {\n    \"type\": \"%s\",\n", characters ? "WordLevel" : "BPE");
     if (!characters)
         good =
-            good && tarn__json_put(out,
-                                   "    \"dropout\": null,\n    \"continuing_subword_prefix\": null,\n    \"end_of_word_suffix\": null,\n"
-                                   "    \"fuse_unk\": %s,\n    \"byte_fallback\": %s,\n    \"ignore_merges\": %s,\n",
-                                   yes_or_no(spm), yes_or_no(spm), yes_or_no(t->bpe.ignore_merges));
-    good = good && tarn__json_put(out, "    \"unk_token\": ") &&
-           (unknown >= 0 ? tarn__json_piece(out, t, unknown) : tarn__json_put(out, characters ? "\"<unk>\"" : "null")) &&
-           tarn__json_put(out, ",\n");
-    return good && put_vocabulary(out, t) && (characters || (t->spm.scores ? tarn__json_spm_merges(out, t) : put_merges(out, t))) &&
+            good &&
+            tarn__json_put(
+                out,
+                "    \"dropout\": null,\n    \"continuing_subword_prefix\": null,\n    \"end_of_word_suffix\": null,\n"
+                "    \"fuse_unk\": %s,\n    \"byte_fallback\": %s,\n    \"ignore_merges\": %s,\n",
+                yes_or_no(spm), yes_or_no(spm), yes_or_no(t->bpe.ignore_merges));
+    good =
+        good && tarn__json_put(out, "    \"unk_token\": ") &&
+        (unknown >= 0 ? tarn__json_piece(out, t, unknown) : tarn__json_put(out, characters ? "\"<unk>\"" : "null")) &&
+        tarn__json_put(out, ",\n");
+    return good && put_vocabulary(out, t) &&
+           (characters || (t->spm.scores ? tarn__json_spm_merges(out, t) : put_merges(out, t))) &&
            tarn__json_put(out, "\n  }\n}\n");
 }
 
@@ -220,19 +235,20 @@ static bool put_decoder(tarn__buffer *out, const tarn_tokenizer *t)
 {
     if (t->kind == &tarn__kind_spm)
         return tarn__json_spm_decoder(out, t);
-    return tarn__json_put(out, "  \"decoder\": %s,\n",
-                          t->kind == &tarn__kind_characters
-                              ? "{\"type\": \"Fuse\"}"
-                              : "{\"type\": \"ByteLevel\", \"add_prefix_space\": true, \"trim_offsets\": true, \"use_regex\": true}");
+    return tarn__json_put(
+        out, "  \"decoder\": %s,\n",
+        t->kind == &tarn__kind_characters
+            ? "{\"type\": \"Fuse\"}"
+            : "{\"type\": \"ByteLevel\", \"add_prefix_space\": true, \"trim_offsets\": true, \"use_regex\": true}");
 }
 
 static bool put_all(tarn__buffer *out, const tarn_tokenizer *t)
 {
-    return tarn__json_put(out, "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n") && put_added(out, t) &&
-           put_steps(out, t) && put_around(out, t) && put_decoder(out, t) && put_model(out, t);
+    return tarn__json_put(out, "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n") &&
+           put_added(out, t) && put_steps(out, t) && put_around(out, t) && put_decoder(out, t) && put_model(out, t);
 }
 
-/* ---- the file -------------------------------------------------------------------------------------------------------------- */
+/* ---- the file ---------------------------------------------------------------------------------------------------- */
 
 static bool write_file(const tarn__buffer *text, const char *path)
 {
@@ -245,7 +261,8 @@ static bool write_file(const tarn__buffer *text, const char *path)
     return false;
 }
 
-static bool save(const tarn_tokenizer *t, const char *folder, const char *name, bool (*put_file)(tarn__buffer *, const tarn_tokenizer *))
+static bool save(const tarn_tokenizer *t, const char *folder, const char *name,
+                 bool (*put_file)(tarn__buffer *, const tarn_tokenizer *))
 {
     char path[LONGEST_PATH];
     tarn__buffer text = {0};
@@ -262,12 +279,15 @@ bool tarn_tokenizer_save(const tarn_tokenizer *tokenizer, const char *folder)
     if (!tokenizer || !folder || !folder[0] || strlen(folder) > LONGEST_PATH - 32)
         return tarn__raise(TARN_ERROR_ARGUMENT, "tokenizer_save: a tokenizer and the name of a folder are required");
     if (tokenizer->kind == &tarn__kind_characters && tarn__pieces_find(&tokenizer->pieces, "", 1) >= 0)
-        return tarn__raise(TARN_ERROR_UNSUPPORTED, "tokenizer_save: one of the characters is NUL, which no tokenizer.json can hold");
-    if (tokenizer->kind == &tarn__kind_spm && !tokenizer->spm.has_bytes)
         return tarn__raise(TARN_ERROR_UNSUPPORTED,
-                           "tokenizer_save: a SentencePiece model without pieces for bytes; tokenizer.json has no form for it");
+                           "tokenizer_save: one of the characters is NUL, which no tokenizer.json can hold");
+    if (tokenizer->kind == &tarn__kind_spm && !tokenizer->spm.has_bytes)
+        return tarn__raise(
+            TARN_ERROR_UNSUPPORTED,
+            "tokenizer_save: a SentencePiece model without pieces for bytes; tokenizer.json has no form for it");
     if (!tarn__path_exists(folder) && !tarn__folder_make("tokenizer_save", folder))
         return false;
-    return save(tokenizer, folder, "tokenizer.json", put_all) && ((!tokenizer->chat && tokenizer->begin < 0 && tokenizer->end < 0) ||
-                                                                  save(tokenizer, folder, "tokenizer_config.json", tarn__json_config));
+    return save(tokenizer, folder, "tokenizer.json", put_all) &&
+           ((!tokenizer->chat && tokenizer->begin < 0 && tokenizer->end < 0) ||
+            save(tokenizer, folder, "tokenizer_config.json", tarn__json_config));
 }

@@ -1,20 +1,22 @@
-/* hf_write_spm.c: SentencePiece's BPE as tokenizer.json has it. Other readers know merges only, so these are made of the scores, in the order
- * of Hugging Face's own conversion: the best score first, and of the ways to make one piece that with the longest left part. */
+/* hf_write_spm.c: SentencePiece's BPE as tokenizer.json has it. Other readers know merges only, so these are made of
+ * the scores, in the order of Hugging Face's own conversion: the best score first, and of the ways to make one piece
+ * that with the longest left part. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/memory.h"
 #include "base/number_format.h"
+#include "text/files/hf_write.h"
 #include "text/files/spm_steps.h"
 #include "text/tokenizer/utf8.h"
-#include "text/files/hf_write.h"
 
-/* ---- spaces ---------------------------------------------------------------------------------------------------------------- */
+/* ---- spaces ------------------------------------------------------------------------------------------------------ */
 
 static bool put_replace(tarn__buffer *out, const char *kind, const char *from, const char *to)
 {
-    return tarn__json_put(out, "{\"type\": \"Replace\", \"pattern\": {\"%s\": ", kind) && tarn__json_text(out, from, strlen(from)) &&
-           tarn__json_put(out, "}, \"content\": ") && tarn__json_text(out, to, strlen(to)) && tarn__json_put(out, "}");
+    return tarn__json_put(out, "{\"type\": \"Replace\", \"pattern\": {\"%s\": ", kind) &&
+           tarn__json_text(out, from, strlen(from)) && tarn__json_put(out, "}, \"content\": ") &&
+           tarn__json_text(out, to, strlen(to)) && tarn__json_put(out, "}");
 }
 
 static bool put_squeeze(tarn__buffer *out)
@@ -27,8 +29,8 @@ static bool put_late(tarn__buffer *out, const tarn__spm *spm)
 {
     static const char *const schemes[] = {"never", "first", "always"};
     return tarn__json_put(out, "  \"normalizer\": ") &&
-           (!spm->squeezes ||
-            (tarn__json_put(out, "{\"type\": \"Sequence\", \"normalizers\": [") && put_squeeze(out) && tarn__json_put(out, "]}"))) &&
+           (!spm->squeezes || (tarn__json_put(out, "{\"type\": \"Sequence\", \"normalizers\": [") && put_squeeze(out) &&
+                               tarn__json_put(out, "]}"))) &&
            tarn__json_put(out,
                           "%s,\n  \"pre_tokenizer\": {\"type\": \"Metaspace\", \"replacement\": \"" TARN__MARK
                           "\", \"prepend_scheme\": \"%s\", \"split\": false},\n",
@@ -42,18 +44,21 @@ bool tarn__json_spm_spaces(tarn__buffer *out, const tarn_tokenizer *t)
         return put_late(out, spm);
     return tarn__json_put(out, "  \"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [") &&
            (!spm->squeezes || (put_squeeze(out) && tarn__json_put(out, ", "))) &&
-           (spm->prefix == TARN__PREFIX_NONE || tarn__json_put(out, "{\"type\": \"Prepend\", \"prepend\": \"" TARN__MARK "\"}, ")) &&
+           (spm->prefix == TARN__PREFIX_NONE ||
+            tarn__json_put(out, "{\"type\": \"Prepend\", \"prepend\": \"" TARN__MARK "\"}, ")) &&
            put_replace(out, "String", " ", TARN__MARK) && tarn__json_put(out, "]},\n  \"pre_tokenizer\": null,\n");
 }
 
 bool tarn__json_spm_decoder(tarn__buffer *out, const tarn_tokenizer *t)
 {
-    return tarn__json_put(out, "  \"decoder\": {\"type\": \"Sequence\", \"decoders\": [") && put_replace(out, "String", TARN__MARK, " ") &&
+    return tarn__json_put(out, "  \"decoder\": {\"type\": \"Sequence\", \"decoders\": [") &&
+           put_replace(out, "String", TARN__MARK, " ") &&
            tarn__json_put(out, ", {\"type\": \"ByteFallback\"}, {\"type\": \"Fuse\"}%s]},\n",
-                          t->spm.strips ? ", {\"type\": \"Strip\", \"content\": \" \", \"start\": 1, \"stop\": 0}" : "");
+                          t->spm.strips ? ", {\"type\": \"Strip\", \"content\": \" \", \"start\": 1, \"stop\": 0}"
+                                        : "");
 }
 
-/* ---- merges ---------------------------------------------------------------------------------------------------------------- */
+/* ---- merges ------------------------------------------------------------------------------------------------------ */
 
 typedef struct made {
     int32_t rank, left_length, left, right;
@@ -82,7 +87,8 @@ static bool split_piece(const tarn_tokenizer *t, int32_t id, tarn__buffer *merge
     size_t length, count = 0;
     uint32_t code;
     const char *bytes = tarn__pieces_bytes(&t->pieces, id, &length);
-    for (size_t at = tarn__utf8_get(bytes, length, &code); at > 0 && at < length; at += tarn__utf8_get(bytes + at, length - at, &code)) {
+    for (size_t at = tarn__utf8_get(bytes, length, &code); at > 0 && at < length;
+         at += tarn__utf8_get(bytes + at, length - at, &code)) {
         const made merge = {t->spm.rank[id], (int32_t)++count, find_normal(&t->pieces, bytes, at),
                             find_normal(&t->pieces, bytes + at, length - at)};
         if (merge.left >= 0 && merge.right >= 0 && !tarn__buffer_add(merges, &merge, 1, sizeof(merge)))
@@ -103,8 +109,8 @@ static bool put_made(tarn__buffer *out, const tarn_tokenizer *t, tarn__buffer *m
         qsort(all, merges->count, sizeof(*all), by_rank);
     bool good = tarn__json_put(out, ",\n    \"merges\": [");
     for (size_t i = 0; good && i < merges->count; i++)
-        good = tarn__json_put(out, i ? ",\n      [" : "\n      [") && tarn__json_piece(out, t, all[i].left) && tarn__json_put(out, ", ") &&
-               tarn__json_piece(out, t, all[i].right) && tarn__json_put(out, "]");
+        good = tarn__json_put(out, i ? ",\n      [" : "\n      [") && tarn__json_piece(out, t, all[i].left) &&
+               tarn__json_put(out, ", ") && tarn__json_piece(out, t, all[i].right) && tarn__json_put(out, "]");
     return good && tarn__json_put(out, "]");
 }
 

@@ -1,4 +1,5 @@
-/* jsonl.h: a line of JSON to learn from: {"messages": [{"role", "content"} …]}, {"prompt", "completion"} or {"text"}. */
+/* jsonl.h: a line of JSON to learn from: {"messages": [{"role", "content"} …]}, {"prompt", "completion"} or {"text"}.
+ */
 #ifndef TARN__CHAT_LINE_H
 #define TARN__CHAT_LINE_H
 
@@ -13,7 +14,8 @@ typedef struct tarn__chat_line {
     const char *text;
 } tarn__chat_line;
 
-/* Reads a line in place of the last one. False with an error that begins with `where`, the file and the line, and says what is wrong. */
+/* Reads a line in place of the last one. False with an error that begins with `where`, the file and the line, and says
+ * what is wrong. */
 bool tarn__chat_line_read(tarn__chat_line *line, const char *where, const char *bytes, size_t length);
 void tarn__chat_line_free(tarn__chat_line *line);
 

@@ -1,5 +1,5 @@
-/* jsonl_read.c: see jsonl.h. What would change the text that is learnt and is not known here (tools, weights, parts of other kinds) is
- * refused, not passed over. */
+/* jsonl_read.c: see jsonl.h. What would change the text that is learnt and is not known here (tools, weights, parts of
+ * other kinds) is refused, not passed over. */
 #include <jansson.h>
 #include <string.h>
 
@@ -8,7 +8,7 @@
 #include "text/files/jsonl.h"
 #include "text/tokenizer/utf8.h"
 
-/* ---- texts ------------------------------------------------------------------------------------------------------------------- */
+/* ---- texts ------------------------------------------------------------------------------------------------------- */
 
 static bool check_utf8(const char *where, const char *bytes, size_t length)
 {
@@ -45,31 +45,33 @@ static bool says_something(const json_t *value)
 {
     if (!value || json_is_null(value) || json_is_false(value))
         return false;
-    return json_is_string(value)
-               ? json_string_length(value) > 0
-               : !(json_is_array(value) && json_array_size(value) == 0) && !(json_is_object(value) && json_object_size(value) == 0);
+    return json_is_string(value) ? json_string_length(value) > 0
+                                 : !(json_is_array(value) && json_array_size(value) == 0) &&
+                                       !(json_is_object(value) && json_object_size(value) == 0);
 }
 
-/* ---- messages ---------------------------------------------------------------------------------------------------------------- */
+/* ---- messages ---------------------------------------------------------------------------------------------------- */
 
 static bool check_members(const char *where, json_t *message, size_t number)
 {
     const char *key;
     json_t *value;
-    json_object_foreach(message, key,
-                        value) if (strcmp(key, "role") != 0 && strcmp(key, "content") != 0 &&
-                                   says_something(value)) return tarn__raise(TARN_ERROR_FORMAT,
-                                                                             "%s: message %zu has \"%.60s\"; messages have a \"role\" and "
-                                                                             "a \"content\", and others would be lost",
-                                                                             where, number, key);
+    json_object_foreach(
+        message, key,
+        value) if (strcmp(key, "role") != 0 && strcmp(key, "content") != 0 &&
+                   says_something(
+                       value)) return tarn__raise(TARN_ERROR_FORMAT,
+                                                  "%s: message %zu has \"%.60s\"; messages have a \"role\" and "
+                                                  "a \"content\", and others would be lost",
+                                                  where, number, key);
     return true;
 }
 
 static bool check_role(const char *where, const char *role, size_t number)
 {
     return strcmp(role, "system") == 0 || strcmp(role, "user") == 0 || strcmp(role, "assistant") == 0 ||
-           tarn__raise(TARN_ERROR_FORMAT, "%s: message %zu has the role '%.60s'; there are system, user and assistant", where, number,
-                       role);
+           tarn__raise(TARN_ERROR_FORMAT, "%s: message %zu has the role '%.60s'; there are system, user and assistant",
+                       where, number, role);
 }
 
 static bool read_message(const char *where, json_t *value, size_t number, tarn_chat_message *to)
@@ -80,7 +82,8 @@ static bool read_message(const char *where, json_t *value, size_t number, tarn_c
     if (!json_is_string(role))
         return tarn__raise(TARN_ERROR_FORMAT, "%s: message %zu has no role: a text under \"role\"", where, number);
     if (!json_is_string(content))
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: message %zu has no content: a text under \"content\"", where, number);
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: message %zu has no content: a text under \"content\"", where,
+                           number);
     *to = (tarn_chat_message){json_string_value(role), json_string_value(content)};
     if (!check_role(where, to->role, number) || !check_members(where, value, number))
         return false;
@@ -112,17 +115,18 @@ static bool read_messages(tarn__chat_line *line, const char *where, const json_t
     }
     line->count = (int)count;
     return answers > 0 ||
-           tarn__raise(TARN_ERROR_FORMAT, "%s: none of the messages is of the assistant, so there is nothing to learn", where);
+           tarn__raise(TARN_ERROR_FORMAT, "%s: none of the messages is of the assistant, so there is nothing to learn",
+                       where);
 }
 
-/* ---- the line ---------------------------------------------------------------------------------------------------------------- */
+/* ---- the line ---------------------------------------------------------------------------------------------------- */
 
 static bool read_prompt(tarn__chat_line *line, const char *where, const json_t *root)
 {
     line->prompt = text_of(where, root, "prompt");
     line->completion = line->prompt ? text_of(where, root, "completion") : NULL;
-    return line->completion &&
-           (!is_blank(line->completion) || tarn__raise(TARN_ERROR_FORMAT, "%s: \"completion\" is an empty answer", where));
+    return line->completion && (!is_blank(line->completion) ||
+                                tarn__raise(TARN_ERROR_FORMAT, "%s: \"completion\" is an empty answer", where));
 }
 
 static bool read_text(tarn__chat_line *line, const char *where, const json_t *root)
@@ -134,11 +138,13 @@ static bool read_text(tarn__chat_line *line, const char *where, const json_t *ro
 static bool read_object(tarn__chat_line *line, const char *where, const json_t *root)
 {
     const json_t *messages = json_object_get(root, "messages");
-    bool prompts = json_object_get(root, "prompt") || json_object_get(root, "completion"), texts = json_object_get(root, "text") != NULL;
+    bool prompts = json_object_get(root, "prompt") || json_object_get(root, "completion"),
+         texts = json_object_get(root, "text") != NULL;
     if (!json_is_object(root))
         return tarn__raise(TARN_ERROR_FORMAT, "%s: the line is no object: {…}", where);
     if ((messages != NULL) + prompts + texts != 1)
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: a line has %s of \"messages\", \"prompt\" with \"completion\", and \"text\"", where,
+        return tarn__raise(TARN_ERROR_FORMAT,
+                           "%s: a line has %s of \"messages\", \"prompt\" with \"completion\", and \"text\"", where,
                            messages || prompts || texts ? "more than one" : "none");
     if (says_something(json_object_get(root, "tools")) || says_something(json_object_get(root, "functions")))
         return tarn__raise(TARN_ERROR_FORMAT, "%s: the line has tools, which tarn's templates do not write", where);

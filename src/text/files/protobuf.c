@@ -7,8 +7,8 @@
 
 static int wrong(const tarn__message *m, const char *place, const char *problem)
 {
-    tarn__raise(TARN_ERROR_FORMAT, "%s: '%s', byte %zu: %s; the file is damaged, cut, or no tokenizer.model", m->function, m->name,
-                (size_t)(place - m->file), problem);
+    tarn__raise(TARN_ERROR_FORMAT, "%s: '%s', byte %zu: %s; the file is damaged, cut, or no tokenizer.model",
+                m->function, m->name, (size_t)(place - m->file), problem);
     return -1;
 }
 

@@ -1,4 +1,5 @@
-/* protobuf.h: walking through the fields of a protobuf message. Nothing is trusted: every length is checked before it is used. */
+/* protobuf.h: walking through the fields of a protobuf message. Nothing is trusted: every length is checked before it
+ * is used. */
 #ifndef TARN__PROTOBUF_H
 #define TARN__PROTOBUF_H
 
@@ -13,7 +14,12 @@ typedef struct tarn__message {
     const char *at, *end;
 } tarn__message;
 
-typedef enum tarn__wire { TARN__WIRE_NUMBER = 0, TARN__WIRE_EIGHT = 1, TARN__WIRE_BYTES = 2, TARN__WIRE_FOUR = 5 } tarn__wire;
+typedef enum tarn__wire {
+    TARN__WIRE_NUMBER = 0,
+    TARN__WIRE_EIGHT = 1,
+    TARN__WIRE_BYTES = 2,
+    TARN__WIRE_FOUR = 5
+} tarn__wire;
 
 typedef struct tarn__field {
     uint32_t number;

@@ -1,11 +1,12 @@
-/* spm_model.c: tokenizer.model, the file of SentencePiece: a protobuf message with the pieces, how they were trained, and how text is
- * prepared. Only what tarn does as SentencePiece does is taken: BPE on text that is not changed but for its spaces. */
+/* spm_model.c: tokenizer.model, the file of SentencePiece: a protobuf message with the pieces, how they were trained,
+ * and how text is prepared. Only what tarn does as SentencePiece does is taken: BPE on text that is not changed but for
+ * its spaces. */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"
-#include "base/os/files.h"
 #include "base/memory.h"
+#include "base/os/files.h"
 #include "formats/file_type.h"
 #include "text/files/protobuf.h"
 #include "text/tokenizer/tokenizer.h"
@@ -33,7 +34,7 @@ static bool refuse(const model *m, const char *problem)
     return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': %s", m->file.function, m->file.name, problem);
 }
 
-/* ---- the messages ---------------------------------------------------------------------------------------------------------- */
+/* ---- the messages ------------------------------------------------------------------------------------------------ */
 
 static bool read_piece(model *m, tarn__message *piece)
 {
@@ -56,7 +57,8 @@ static bool read_piece(model *m, tarn__message *piece)
         else if (good && f.number == PIECE_TYPE)
             good = tarn__field_whole(piece, &f, &type);
     }
-    return good && tarn__buffer_add(&m->pieces, &text, 1, sizeof(text)) && tarn__buffer_add(&m->lengths, &length, 1, sizeof(length)) &&
+    return good && tarn__buffer_add(&m->pieces, &text, 1, sizeof(text)) &&
+           tarn__buffer_add(&m->lengths, &length, 1, sizeof(length)) &&
            tarn__buffer_add(&m->scores, &score, 1, sizeof(score)) &&
            tarn__buffer_add(&m->types, &(int32_t){(int32_t)type}, 1, sizeof(int32_t));
 }
@@ -74,7 +76,8 @@ static bool read_trainer(model *m, tarn__message *trainer)
                          : f.number == END_ID     ? &m->end
                                                   : NULL;
         bool *flag = f.number == SPACE_AS_SUFFIX ? &m->is_suffix : f.number == BYTE_FALLBACK ? &m->has_bytes : NULL;
-        good = more > 0 && (!whole || tarn__field_whole(trainer, &f, whole)) && (!flag || tarn__field_flag(trainer, &f, flag));
+        good = more > 0 && (!whole || tarn__field_whole(trainer, &f, whole)) &&
+               (!flag || tarn__field_flag(trainer, &f, flag));
     }
     return good;
 }
@@ -92,7 +95,8 @@ static bool read_normalizer(model *m, tarn__message *normalizer)
                                                  : NULL;
         tarn__message inside;
         bool is_text = f.number == RULES_NAME || f.number == RULES;
-        good = more > 0 && (!is_text || tarn__message_inside(normalizer, &f, &inside)) && (!flag || tarn__field_flag(normalizer, &f, flag));
+        good = more > 0 && (!is_text || tarn__message_inside(normalizer, &f, &inside)) &&
+               (!flag || tarn__field_flag(normalizer, &f, flag));
         if (good && f.number == RULES)
             m->has_rules = f.length > 0;
         if (good && f.number == RULES_NAME) {
@@ -130,14 +134,15 @@ static bool read_message(model *m)
     return good;
 }
 
-/* ---- what tarn has --------------------------------------------------------------------------------------------------------- */
+/* ---- what tarn has ----------------------------------------------------------------------------------------------- */
 
 static bool check_kind(const model *m)
 {
     static const char *const names[] = {"", "Unigram", "BPE", "Word", "Char"};
     if (m->type == 2)
         return true;
-    return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': the SentencePiece model is %s, and tarn has BPE", m->file.function, m->file.name,
+    return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': the SentencePiece model is %s, and tarn has BPE",
+                       m->file.function, m->file.name,
                        m->type >= 1 && m->type <= 4 ? names[m->type] : "of no kind that is known");
 }
 
@@ -145,18 +150,20 @@ static bool check(const model *m)
 {
     const int32_t *types = (const int32_t *)(const void *)m->types.data;
     if (m->pieces.count == 0 || !m->has_trainer || !m->has_normalizer)
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': %s missing; the file is cut, or no tokenizer.model", m->file.function,
-                           m->file.name,
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': %s missing; the file is cut, or no tokenizer.model",
+                           m->file.function, m->file.name,
                            m->pieces.count == 0 ? "the pieces are"
                            : m->has_trainer     ? "the normalizer is"
                                                 : "the trainer's settings are");
     if (!check_kind(m))
         return false;
     if (m->has_rules || m->has_reverse_rules)
-        return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': text is normalised by the rules '%.*s', and tarn has 'identity'",
-                           m->file.function, m->file.name, (int)(m->rules_length < 60 ? m->rules_length : 60), m->rules);
+        return tarn__raise(
+            TARN_ERROR_UNSUPPORTED, "%s: '%s': text is normalised by the rules '%.*s', and tarn has 'identity'",
+            m->file.function, m->file.name, (int)(m->rules_length < 60 ? m->rules_length : 60), m->rules);
     if (m->is_suffix || !m->escapes)
-        return refuse(m, "spaces stand behind words (treat_whitespace_as_suffix), or stay as they are (escape_whitespaces is false)");
+        return refuse(m, "spaces stand behind words (treat_whitespace_as_suffix), or stay as they are "
+                         "(escape_whitespaces is false)");
     for (size_t i = 0; i < m->types.count; i++)
         if (types[i] == TARN__TOKEN_UNUSED)
             return refuse(m, "some pieces are not used (type 5), as after a restriction of the vocabulary");
@@ -184,7 +191,9 @@ static tarn_tokenizer *make(const model *m)
         .end = control(m, m->end),
         .unknown = m->unknown,
         .has_bytes = m->has_bytes,
-        .settings = {.prefix = m->has_prefix ? TARN__PREFIX_ALWAYS : TARN__PREFIX_NONE, .squeezes = m->squeezes, .strips = m->has_prefix},
+        .settings = {.prefix = m->has_prefix ? TARN__PREFIX_ALWAYS : TARN__PREFIX_NONE,
+                     .squeezes = m->squeezes,
+                     .strips = m->has_prefix},
     };
     return tarn__spm_from_parts(&parts);
 }
@@ -205,9 +214,10 @@ tarn_tokenizer *tarn__tokenizer_read_model(const char *path)
                .rules = ""};
     tarn_tokenizer *t = NULL;
     if (map.bytes > LONGEST)
-        tarn__raise(TARN_ERROR_FORMAT, "tokenizer_open: '%s': %zu bytes are too many for a tokenizer; %zu are possible", path, map.bytes,
-                    LONGEST);
-    else if (tarn__not_recognized("tokenizer_open", path, bytes, map.bytes, "SentencePiece model") && read_message(&m) && check(&m))
+        tarn__raise(TARN_ERROR_FORMAT, "tokenizer_open: '%s': %zu bytes are too many for a tokenizer; %zu are possible",
+                    path, map.bytes, LONGEST);
+    else if (tarn__not_recognized("tokenizer_open", path, bytes, map.bytes, "SentencePiece model") &&
+             read_message(&m) && check(&m))
         t = make(&m);
     tarn__buffer_free(&m.pieces, sizeof(const char *));
     tarn__buffer_free(&m.lengths, sizeof(size_t));

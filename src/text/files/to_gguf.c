@@ -1,5 +1,5 @@
-/* to_gguf.c: a tokenizer as the metadata of a GGUF file. What the format cannot say is refused, so that the tokenizer that is read back
- * gives the same ids. */
+/* to_gguf.c: a tokenizer as the metadata of a GGUF file. What the format cannot say is refused, so that the tokenizer
+ * that is read back gives the same ids. */
 #include <stdio.h>
 #include <string.h>
 
@@ -25,7 +25,7 @@ static bool refuse(const target *g, const char *problem)
     return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: GGUF has no form for a tokenizer %s", g->function, problem);
 }
 
-/* ---- tokens ---------------------------------------------------------------------------------------------------------------- */
+/* ---- tokens ------------------------------------------------------------------------------------------------------ */
 
 static const tarn__added_token *find_added(const tarn_tokenizer *t, int32_t id)
 {
@@ -56,9 +56,10 @@ static bool list_token(target *g, int32_t id)
     char filler[32];
     g->begins[id] = g->bytes.count;
     g->types[id] = type_of(g->tokenizer, id);
-    bool good = tarn__pieces_has(&g->tokenizer->pieces, id)
-                    ? tarn__pieces_write(&g->tokenizer->pieces, id, &g->bytes)
-                    : tarn__buffer_add(&g->bytes, filler, (size_t)snprintf(filler, sizeof(filler), "[PAD%d]", (int)id), 1);
+    bool good =
+        tarn__pieces_has(&g->tokenizer->pieces, id)
+            ? tarn__pieces_write(&g->tokenizer->pieces, id, &g->bytes)
+            : tarn__buffer_add(&g->bytes, filler, (size_t)snprintf(filler, sizeof(filler), "[PAD%d]", (int)id), 1);
     g->lengths[id] = g->bytes.count - g->begins[id];
     return good;
 }
@@ -107,7 +108,7 @@ static bool put_flag(const target *g, const char *key, bool value)
     return tarn_gguf_add_value(g->writer, key, TARN_GGUF_BOOL, &(uint8_t){value});
 }
 
-/* ---- SentencePiece --------------------------------------------------------------------------------------------------------- */
+/* ---- SentencePiece ----------------------------------------------------------------------------------------------- */
 
 /* Whether every pair of pieces that makes another is a merge, as it is where scores decide. */
 static bool has_every_pair(const target *g, int32_t id)
@@ -116,9 +117,12 @@ static bool has_every_pair(const target *g, int32_t id)
     size_t length;
     uint32_t code;
     const char *bytes = tarn__pieces_bytes(&t->pieces, id, &length);
-    for (size_t at = tarn__utf8_get(bytes, length, &code); at > 0 && at < length; at += tarn__utf8_get(bytes + at, length - at, &code)) {
-        int32_t left = tarn__pieces_find(&t->pieces, bytes, at), right = tarn__pieces_find(&t->pieces, bytes + at, length - at);
-        bool is_pair = left >= 0 && right >= 0 && g->types[left] == TARN__TOKEN_NORMAL && g->types[right] == TARN__TOKEN_NORMAL;
+    for (size_t at = tarn__utf8_get(bytes, length, &code); at > 0 && at < length;
+         at += tarn__utf8_get(bytes + at, length - at, &code)) {
+        int32_t left = tarn__pieces_find(&t->pieces, bytes, at),
+                right = tarn__pieces_find(&t->pieces, bytes + at, length - at);
+        bool is_pair =
+            left >= 0 && right >= 0 && g->types[left] == TARN__TOKEN_NORMAL && g->types[right] == TARN__TOKEN_NORMAL;
         const tarn__merge_slot *merge = is_pair ? tarn__bpe_find(&t->bpe, left, right) : NULL;
         if (is_pair && (!merge || merge->made != id))
             return false;
@@ -157,14 +161,15 @@ static bool put_spm(target *g)
         return false;
     for (size_t i = 0; t->spm.scores && i < t->spm.count; i++)
         g->scores[i] = t->spm.scores[i];
-    return put_text(g, TARN__GGUF_TOKENIZER, "llama") && put_text(g, "tokenizer.ggml.pre", "default") && put_tokens(g) &&
+    return put_text(g, TARN__GGUF_TOKENIZER, "llama") && put_text(g, "tokenizer.ggml.pre", "default") &&
+           put_tokens(g) &&
            tarn_gguf_add_list(g->writer, "tokenizer.ggml.scores", TARN_GGUF_F32, g->scores, (int64_t)g->count) &&
            put_flag(g, "tokenizer.ggml.add_space_prefix", t->spm.prefix != TARN__PREFIX_NONE) &&
            put_flag(g, "tokenizer.ggml.remove_extra_whitespaces", t->spm.squeezes) &&
            (!t->spm.is_late || put_text(g, TARN__GGUF_METASPACE, schemes[t->spm.prefix]));
 }
 
-/* ---- BPE on bytes ---------------------------------------------------------------------------------------------------------- */
+/* ---- BPE on bytes ------------------------------------------------------------------------------------------------ */
 
 /* The name for how a text falls into words, NULL: the format has none. */
 static const char *words_of(const tarn_tokenizer *t)
@@ -173,7 +178,8 @@ static const char *words_of(const tarn_tokenizer *t)
         bool is_it = words->nfc == t->nfc && words->ignore_merges == t->bpe.ignore_merges && !t->bpe.prefix_space;
         int count = 0;
         for (; count < 2 && words->pattern[count] && is_it; count++)
-            is_it = count < t->bpe.pattern_count && strcmp(words->pattern[count], tarn__pattern_text(t->bpe.pattern[count])) == 0;
+            is_it = count < t->bpe.pattern_count &&
+                    strcmp(words->pattern[count], tarn__pattern_text(t->bpe.pattern[count])) == 0;
         if (is_it && count == t->bpe.pattern_count)
             return words->name;
     }
@@ -207,23 +213,25 @@ static bool put_bpe(target *g)
 {
     const char *words = words_of(g->tokenizer);
     if (!words)
-        return refuse(
-            g, "that cuts text into words by these patterns, or with these settings (it has GPT-2's, Llama 3's, Qwen2's and SmolLM's)");
+        return refuse(g, "that cuts text into words by these patterns, or with these settings (it has GPT-2's, Llama "
+                         "3's, Qwen2's and SmolLM's)");
     if (g->tokenizer->bpe.unknown >= 0)
         return refuse(g, "of bytes with a token for unknown ones");
-    return put_text(g, TARN__GGUF_TOKENIZER, "gpt2") && put_text(g, "tokenizer.ggml.pre", words) && put_tokens(g) && put_merges(g);
+    return put_text(g, TARN__GGUF_TOKENIZER, "gpt2") && put_text(g, "tokenizer.ggml.pre", words) && put_tokens(g) &&
+           put_merges(g);
 }
 
-/* ---- the whole ------------------------------------------------------------------------------------------------------------- */
+/* ---- the whole --------------------------------------------------------------------------------------------------- */
 
 static bool put_id(const target *g, const char *key, int32_t id)
 {
     return id < 0 || tarn_gguf_add_value(g->writer, key, TARN_GGUF_U32, &(uint32_t){(uint32_t)id});
 }
 
-/* What stands before or behind a text: nothing, or the one token of that kind, which may be known from there only, or to the model only.
- * Without the key llama.cpp takes token 11 for it. */
-static bool put_side(const target *g, const tarn__buffer *ids, int32_t known, int32_t of_model, const char *key, const char *flag)
+/* What stands before or behind a text: nothing, or the one token of that kind, which may be known from there only, or
+ * to the model only. Without the key llama.cpp takes token 11 for it. */
+static bool put_side(const target *g, const tarn__buffer *ids, int32_t known, int32_t of_model, const char *key,
+                     const char *flag)
 {
     const int32_t *id = (const int32_t *)(const void *)ids->data;
     if (ids->count > 1 || (ids->count == 1 && known >= 0 && id[0] != known))
@@ -236,27 +244,33 @@ static bool check(const target *g)
     const tarn_tokenizer *t = g->tokenizer;
     const tarn__added_token *added = (const tarn__added_token *)(const void *)t->added.tokens.data;
     if (t->kind != &tarn__kind_spm && t->kind != &tarn__kind_bpe)
-        return refuse(g, "of bytes or characters: use the model's folder, which all commands open; for a GGUF file train with a BPE (tarn tokenize "
+        return refuse(g, "of bytes or characters: use the model's folder, which all commands open; for a GGUF file "
+                         "train with a BPE (tarn tokenize "
                          "FILES --train 1024 --out FOLDER, then tarn train --tokenizer FOLDER)");
     if (g->count < (size_t)t->pieces.count)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a model of %zu rows is too small for a tokenizer of %d tokens", g->function, g->count,
-                           (int)t->pieces.count);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a model of %zu rows is too small for a tokenizer of %d tokens",
+                           g->function, g->count, (int)t->pieces.count);
     for (size_t i = 0; i < t->added.tokens.count; i++)
         if (added[i].strip_left || added[i].strip_right)
             return refuse(g, "with tokens that take the spaces beside them (lstrip, rstrip)");
     return true;
 }
 
-bool tarn__tokenizer_to_gguf(const char *function, const tarn_tokenizer *tokenizer, const tarn__gguf_model *model, tarn_gguf_writer *writer)
+bool tarn__tokenizer_to_gguf(const char *function, const tarn_tokenizer *tokenizer, const tarn__gguf_model *model,
+                             tarn_gguf_writer *writer)
 {
     const tarn_tokenizer *t = tokenizer;
-    target g = {
-        .function = function, .tokenizer = t, .writer = writer, .count = model->rows > 0 ? (size_t)model->rows : (size_t)t->pieces.count};
-    bool good = check(&g) && list_tokens(&g) && (t->kind == &tarn__kind_spm ? put_spm(&g) : put_bpe(&g)) &&
-                put_side(&g, &t->before, t->begin, model->begin, "tokenizer.ggml.bos_token_id", "tokenizer.ggml.add_bos_token") &&
-                put_side(&g, &t->after, t->end, model->end, "tokenizer.ggml.eos_token_id", "tokenizer.ggml.add_eos_token") &&
-                put_id(&g, "tokenizer.ggml.unknown_token_id", t->bpe.unknown) &&
-                (!t->chat || put_text(&g, "tokenizer.chat_template", t->chat));
+    target g = {.function = function,
+                .tokenizer = t,
+                .writer = writer,
+                .count = model->rows > 0 ? (size_t)model->rows : (size_t)t->pieces.count};
+    bool good =
+        check(&g) && list_tokens(&g) && (t->kind == &tarn__kind_spm ? put_spm(&g) : put_bpe(&g)) &&
+        put_side(&g, &t->before, t->begin, model->begin, "tokenizer.ggml.bos_token_id",
+                 "tokenizer.ggml.add_bos_token") &&
+        put_side(&g, &t->after, t->end, model->end, "tokenizer.ggml.eos_token_id", "tokenizer.ggml.add_eos_token") &&
+        put_id(&g, "tokenizer.ggml.unknown_token_id", t->bpe.unknown) &&
+        (!t->chat || put_text(&g, "tokenizer.chat_template", t->chat));
     release(&g);
     return good;
 }

@@ -1,5 +1,5 @@
-/* write_config.c: tokenizer_config.json, as Hugging Face's transformers reads it beside a tokenizer.json: the tokens that begin and end a
- * text, and the chat template. */
+/* write_config.c: tokenizer_config.json, as Hugging Face's transformers reads it beside a tokenizer.json: the tokens
+ * that begin and end a text, and the chat template. */
 #include <string.h>
 
 #include "text/files/hf_write.h"
@@ -12,8 +12,11 @@ static bool put_token(tarn__buffer *out, const tarn_tokenizer *t, const char *ke
 
 bool tarn__json_config(tarn__buffer *out, const tarn_tokenizer *t)
 {
-    return tarn__json_put(out, "{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n  \"clean_up_tokenization_spaces\": false") &&
+    return tarn__json_put(
+               out,
+               "{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n  \"clean_up_tokenization_spaces\": false") &&
            put_token(out, t, "bos_token", t->begin) && put_token(out, t, "eos_token", t->end) &&
-           (!t->chat || (tarn__json_put(out, ",\n  \"chat_template\": ") && tarn__json_text(out, t->chat, strlen(t->chat)))) &&
+           (!t->chat ||
+            (tarn__json_put(out, ",\n  \"chat_template\": ") && tarn__json_text(out, t->chat, strlen(t->chat)))) &&
            tarn__json_put(out, "\n}\n");
 }

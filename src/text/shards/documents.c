@@ -24,7 +24,8 @@ bool tarn__is_blank(const char *line, size_t length)
     return length == 0;
 }
 
-static bool each_line(const char *function, const char *path, const char *field, const tarn__map *map, tarn__take_document_fn take, void *ctx)
+static bool each_line(const char *function, const char *path, const char *field, const tarn__map *map,
+                      tarn__take_document_fn take, void *ctx)
 {
     tarn__buffer text = {0};
     const char *lines = map->memory;
@@ -35,13 +36,15 @@ static bool each_line(const char *function, const char *path, const char *field,
         if (tarn__is_blank(lines + at, length))
             continue;
         text.count = 0;
-        good = tarn__line_text(function, &text, lines + at, length, field, path, number) && take(ctx, text.data ? text.data : "", text.count);
+        good = tarn__line_text(function, &text, lines + at, length, field, path, number) &&
+               take(ctx, text.data ? text.data : "", text.count);
     }
     tarn__buffer_free(&text, 1);
     return good;
 }
 
-bool tarn__documents_each(const char *function, const char *path, const char *field, bool all_lines, tarn__take_document_fn take, void *ctx)
+bool tarn__documents_each(const char *function, const char *path, const char *field, bool all_lines,
+                          tarn__take_document_fn take, void *ctx)
 {
     tarn__map map;
     if (!tarn__map_open(&map, function, path))

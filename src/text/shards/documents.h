@@ -1,4 +1,5 @@
-/* documents.h: the documents of files: a text file is one; in JSON lines each line is one, by the text under a field. */
+/* documents.h: the documents of files: a text file is one; in JSON lines each line is one, by the text under a field.
+ */
 #ifndef TARN__DOCUMENTS_H
 #define TARN__DOCUMENTS_H
 
@@ -11,11 +12,14 @@ bool tarn__is_lines(const char *path, bool all);
 size_t tarn__line_length(const char *text, size_t length);
 bool tarn__is_blank(const char *line, size_t length);
 
-/* The text in a line of JSON, under a field. False with an error that names the file and the line. Without jansson an error says so. */
-bool tarn__line_text(const char *function, tarn__buffer *text, const char *line, size_t length, const char *field, const char *path, int64_t number);
+/* The text in a line of JSON, under a field. False with an error that names the file and the line. Without jansson an
+ * error says so. */
+bool tarn__line_text(const char *function, tarn__buffer *text, const char *line, size_t length, const char *field,
+                     const char *path, int64_t number);
 
 /* Hands every document of a file to `take`, until that is false. `field` may be NULL: "text". */
 typedef bool (*tarn__take_document_fn)(void *ctx, const char *text, size_t length);
-bool tarn__documents_each(const char *function, const char *path, const char *field, bool all_lines, tarn__take_document_fn take, void *ctx);
+bool tarn__documents_each(const char *function, const char *path, const char *field, bool all_lines,
+                          tarn__take_document_fn take, void *ctx);
 
 #endif

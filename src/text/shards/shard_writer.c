@@ -33,8 +33,8 @@ void tarn__shard_head_put(unsigned char *bytes, const tarn__shard_head *head)
 
 bool tarn__shard_head_get(const unsigned char *bytes, tarn__shard_head *head)
 {
-    *head = (tarn__shard_head){(uint32_t)get_number(bytes + 8, 4), (uint32_t)get_number(bytes + 12, 4), get_number(bytes + 16, 8),
-                               get_number(bytes + 24, 8), get_number(bytes + 32, 8)};
+    *head = (tarn__shard_head){(uint32_t)get_number(bytes + 8, 4), (uint32_t)get_number(bytes + 12, 4),
+                               get_number(bytes + 16, 8), get_number(bytes + 24, 8), get_number(bytes + 32, 8)};
     return memcmp(bytes, TARN__SHARD_MAGIC, 8) == 0;
 }
 
@@ -43,7 +43,7 @@ void tarn__shard_name(char *path, size_t size, const char *folder, const char *s
     snprintf(path, size, "%s%s%s-%05d.bin", folder ? folder : "", folder ? "/" : "", split, number);
 }
 
-/* ---- writing --------------------------------------------------------------------------------------------------------------- */
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
 
 static bool open_next(tarn__shard_writer *writer)
 {
@@ -63,7 +63,8 @@ bool tarn__shard_finish(tarn__shard_writer *writer)
     if (!writer->is_open)
         return true;
     tarn__shard_head_put(head, &writer->head);
-    if (!tarn__output_write_at(&writer->output, 0, head, sizeof(head)) || !tarn__buffer_reserve(&writer->counts, 1, sizeof(count)))
+    if (!tarn__output_write_at(&writer->output, 0, head, sizeof(head)) ||
+        !tarn__buffer_reserve(&writer->counts, 1, sizeof(count)))
         return false;
     writer->is_open = false; /* a commit that fails discards */
     if (!tarn__output_commit(&writer->output))

@@ -1,7 +1,7 @@
 /* shards.c: texts into files of tokens, in parallel.
  *
- * Inputs are mapped and cut into blocks by size alone. A batch of blocks is encoded by all threads, each with a coder of its own, and
- * written in order: the files do not depend on how many threads there are. */
+ * Inputs are mapped and cut into blocks by size alone. A batch of blocks is encoded by all threads, each with a coder
+ * of its own, and written in order: the files do not depend on how many threads there are. */
 #include "text/shards/shards.h"
 
 #include <pthread.h>
@@ -48,7 +48,7 @@ typedef struct job {
     tarn__buffer idle;    /* tarn__coder *: not in use */
 } job;
 
-/* ---- one block ------------------------------------------------------------------------------------------------------------- */
+/* ---- one block --------------------------------------------------------------------------------------------------- */
 
 static tarn__coder *take_coder(job *j)
 {
@@ -105,7 +105,8 @@ static bool encode_lines(const job *j, tarn__coder *coder, block *b)
             continue;
         text.count = 0;
         good = tarn__line_text("shards_prepare", &text, b->text + at, length, j->field, b->path, line) &&
-               encode_text(j, coder, text.data ? text.data : "", text.count, true, &b->ids[is_valid_document(j, document)]);
+               encode_text(j, coder, text.data ? text.data : "", text.count, true,
+                           &b->ids[is_valid_document(j, document)]);
         document++;
     }
     tarn__buffer_free(&text, 1);
@@ -128,7 +129,7 @@ static void encode_blocks(int64_t begin, int64_t end, void *ctx)
     }
 }
 
-/* ---- batches --------------------------------------------------------------------------------------------------------------- */
+/* ---- batches ----------------------------------------------------------------------------------------------------- */
 
 static void clear_batch(job *j)
 {
@@ -171,21 +172,23 @@ static bool add_block(job *j, const block *b)
     return j->count < BATCH || flush(j);
 }
 
-/* ---- inputs ---------------------------------------------------------------------------------------------------------------- */
+/* ---- inputs ------------------------------------------------------------------------------------------------------ */
 
-/* Whether SentencePiece could make a token of the end of a line and what is beside it, or looks at the ends of a text. */
+/* Whether SentencePiece could make a token of the end of a line and what is beside it, or looks at the ends of a text.
+ */
 static bool joins_lines(const tarn_tokenizer *t)
 {
     bool joins = t->spm.squeezes || !t->spm.has_bytes;
     for (int32_t id = 0; id < t->pieces.count && !joins; id++) {
         const tarn__piece *piece = &t->pieces.piece[id];
-        joins = piece->used && !piece->literal && piece->length > 1 && memchr(t->pieces.bytes.data + piece->begin, '\n', piece->length);
+        joins = piece->used && !piece->literal && piece->length > 1 &&
+                memchr(t->pieces.bytes.data + piece->begin, '\n', piece->length);
     }
     return joins;
 }
 
-/* Whether something reaches across every place where a text could be cut: words without a pattern, which are the whole text, and tokens
- * with a line's end in them or that take the spaces beside them. */
+/* Whether something reaches across every place where a text could be cut: words without a pattern, which are the whole
+ * text, and tokens with a line's end in them or that take the spaces beside them. */
 static bool needs_whole_texts(const job *j)
 {
     const tarn_tokenizer *t = j->tokenizer;
@@ -210,9 +213,10 @@ static bool is_space_before(const char *text, size_t at)
     return tarn__utf8_get(text + begin, at - begin, &code) == at - begin && tarn__is_space(code);
 }
 
-/* Where a text may be cut, from a place on: at the end of a line that neither a space follows nor a slash (which some patterns take to the
- * sign before the line's end). GPT-2's pattern makes the last of several spaces a word, here the line's end: the cut is before it. Others take
- * it to what is before it: the cut is behind it, and it is a single space, as at the end of a text several would be one word in some. */
+/* Where a text may be cut, from a place on: at the end of a line that neither a space follows nor a slash (which some
+ * patterns take to the sign before the line's end). GPT-2's pattern makes the last of several spaces a word, here the
+ * line's end: the cut is before it. Others take it to what is before it: the cut is behind it, and it is a single
+ * space, as at the end of a text several would be one word in some. */
 static size_t next_cut(const tarn_tokenizer *t, const char *text, size_t length, size_t from)
 {
     bool is_before = t->kind != &tarn__kind_bpe || (t->bpe.uses_regex && t->bpe.pattern_count == 1);
@@ -235,8 +239,12 @@ static bool add_text(job *j, const char *path, const char *text, size_t length, 
 {
     for (size_t at = 0; at < length;) {
         size_t end = length - at <= BLOCK || j->whole_texts ? length : next_cut(j->tokenizer, text, length, at + BLOCK);
-        const block b = {
-            .text = text + at, .length = end - at, .path = path, .is_valid = is_valid, .continues = at > 0, .ends_document = end == length};
+        const block b = {.text = text + at,
+                         .length = end - at,
+                         .path = path,
+                         .is_valid = is_valid,
+                         .continues = at > 0,
+                         .ends_document = end == length};
         if (!add_block(j, &b))
             return false;
         at = end;
@@ -259,7 +267,8 @@ static bool add_lines(job *j, const char *path, const char *text, size_t length)
 {
     int64_t line = 1;
     for (size_t at = 0; at < length;) {
-        block b = {.text = text + at, .path = path, .is_lines = true, .first_line = line, .first_document = j->documents};
+        block b = {
+            .text = text + at, .path = path, .is_lines = true, .first_line = line, .first_document = j->documents};
         while (at < length && b.length < BLOCK) {
             size_t one = tarn__line_length(text + at, length - at), step = one + (at + one < length);
             j->documents += !tarn__is_blank(text + at, one);
@@ -279,14 +288,17 @@ static bool add_input(job *j, const char *path)
     tarn__map map;
     if (!tarn__map_open(&map, "shards_prepare", path))
         return false;
-    bool good = map.bytes == 0 || ((tarn__is_lines(path, j->options.json_lines) ? add_lines : add_text_file)(j, path, map.memory, map.bytes) && flush(j));
+    bool good =
+        map.bytes == 0 ||
+        ((tarn__is_lines(path, j->options.json_lines) ? add_lines : add_text_file)(j, path, map.memory, map.bytes) &&
+         flush(j));
     if (!good)
         clear_batch(j);
     tarn__map_close(&map);
     return good;
 }
 
-/* ---- the folder ------------------------------------------------------------------------------------------------------------ */
+/* ---- the folder -------------------------------------------------------------------------------------------------- */
 
 static bool list_files(tarn__document *index, const tarn__shard_writer *writer)
 {
@@ -315,8 +327,9 @@ static bool write_index(const job *j)
                 tarn__document_set_text(index, "dtype", j->writer[0].head.width == 2 ? "u16" : "u32") &&
                 tarn__document_set_whole(index, "vocabulary", j->tokenizer->pieces.count) &&
                 tarn__document_set_text(index, "tokenizer", j->tokenizer->kind->name) &&
-                tarn__document_set_text(index, "tokenizer_hash", hash) && tarn__document_set_whole(index, "documents", j->documents) &&
-                list_files(index, &j->writer[0]) && list_files(index, &j->writer[1]) && tarn__document_save(index, path);
+                tarn__document_set_text(index, "tokenizer_hash", hash) &&
+                tarn__document_set_whole(index, "documents", j->documents) && list_files(index, &j->writer[0]) &&
+                list_files(index, &j->writer[1]) && tarn__document_save(index, path);
     tarn__document_free(index);
     return good;
 }
@@ -332,10 +345,11 @@ static bool open_folder(job *j)
         return false;
     snprintf(path, sizeof(path), "%s/" TARN__SHARD_INDEX, j->folder);
     return !tarn__path_exists(path) ||
-           tarn__raise(TARN_ERROR_ARGUMENT, "shards_prepare: '%s' is there already; remove the folder or choose another", path);
+           tarn__raise(TARN_ERROR_ARGUMENT,
+                       "shards_prepare: '%s' is there already; remove the folder or choose another", path);
 }
 
-/* ---- the whole ------------------------------------------------------------------------------------------------------------- */
+/* ---- the whole --------------------------------------------------------------------------------------------------- */
 
 static bool find_separator(job *j)
 {
@@ -346,16 +360,19 @@ static bool find_separator(job *j)
     if (o->separator && o->no_separator)
         return tarn__raise(TARN_ERROR_ARGUMENT, "shards_prepare: a separator and no_separator exclude each other");
     return !o->separator || j->separator >= 0 ||
-           tarn__raise(TARN_ERROR_ARGUMENT, "shards_prepare: the separator '%.100s' is no token of this tokenizer", o->separator);
+           tarn__raise(TARN_ERROR_ARGUMENT, "shards_prepare: the separator '%.100s' is no token of this tokenizer",
+                       o->separator);
 }
 
 static bool check(job *j, const char *const *inputs, int count)
 {
     const tarn_shards_options *o = &j->options;
     if (!inputs || count < 1 || !j->tokenizer || !j->folder || !j->folder[0] || strlen(j->folder) > 4000)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "shards_prepare: inputs, a tokenizer and the name of a folder are required");
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "shards_prepare: inputs, a tokenizer and the name of a folder are required");
     if (!(o->validation >= 0 && o->validation < 1))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "shards_prepare: a share of %g for validation is not from 0 to below 1", o->validation);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "shards_prepare: a share of %g for validation is not from 0 to below 1",
+                           o->validation);
     if (o->shard_tokens < 0 || (o->shard_tokens > 0 && o->shard_tokens < 1024))
         return tarn__raise(TARN_ERROR_ARGUMENT, "shards_prepare: files of %lld tokens; at least 1024 are required",
                            (long long)o->shard_tokens);
@@ -377,8 +394,8 @@ static bool prepare(job *j, const char *const *inputs, int count)
         j->writer[k] = (tarn__shard_writer){.folder = j->folder,
                                             .split = k ? "valid" : "train",
                                             .most = j->options.shard_tokens ? j->options.shard_tokens : USUAL_SHARD,
-                                            .head = {TARN__SHARD_VERSION, j->tokenizer->pieces.count <= 65536 ? 2 : 4, 0,
-                                                     (uint64_t)j->tokenizer->pieces.count, j->tokenizer->hash}};
+                                            .head = {TARN__SHARD_VERSION, j->tokenizer->pieces.count <= 65536 ? 2 : 4,
+                                                     0, (uint64_t)j->tokenizer->pieces.count, j->tokenizer->hash}};
     j->whole_texts = needs_whole_texts(j);
     j->batch = tarn__alloc(BATCH * sizeof(*j->batch));
     bool good = j->batch != NULL;
@@ -404,8 +421,9 @@ static void clean_up(job *j, bool good)
     pthread_mutex_destroy(&j->lock);
 }
 
-bool tarn_shards_prepare_sized(const char *const *inputs, int count, const tarn_tokenizer *tokenizer, const char *folder,
-                               tarn_shards_summary *summary, const tarn_shards_options *options, size_t options_size)
+bool tarn_shards_prepare_sized(const char *const *inputs, int count, const tarn_tokenizer *tokenizer,
+                               const char *folder, tarn_shards_summary *summary, const tarn_shards_options *options,
+                               size_t options_size)
 {
     if (tarn_failed())
         return false;
@@ -415,8 +433,12 @@ bool tarn_shards_prepare_sized(const char *const *inputs, int count, const tarn_
     j.field = j.options.field ? j.options.field : "text";
     bool good = check(&j, inputs, count) && prepare(&j, inputs, count);
     if (good && summary)
-        *summary = (tarn_shards_summary){
-            j.documents, j.bytes, j.writer[0].total, j.writer[1].total, (int)j.writer[0].counts.count, (int)j.writer[1].counts.count};
+        *summary = (tarn_shards_summary){j.documents,
+                                         j.bytes,
+                                         j.writer[0].total,
+                                         j.writer[1].total,
+                                         (int)j.writer[0].counts.count,
+                                         (int)j.writer[1].counts.count};
     clean_up(&j, good);
     return good;
 }

@@ -1,7 +1,7 @@
 /* shards.h: files of tokens. One is a head of 64 bytes, then ids of 2 or 4 bytes, all little-endian:
  *
- *   0  "TARNTOKS"    8  version, 4 bytes    12  bytes of an id, 4    16  how many ids, 8    24  the vocabulary's size, 8
- *   32  the tokenizer's hash, 8    40  zeros
+ *   0  "TARNTOKS"    8  version, 4 bytes    12  bytes of an id, 4    16  how many ids, 8    24  the vocabulary's size,
+ * 8 32  the tokenizer's hash, 8    40  zeros
  *
  * A folder has train-00000.bin …, valid-00000.bin … and index.json, which names them. */
 #ifndef TARN__SHARDS_H

@@ -17,7 +17,7 @@ struct tarn_tokens {
     uint32_t width;
 };
 
-/* ---- opening --------------------------------------------------------------------------------------------------------------- */
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
 
 static bool wrong(const char *path, const char *problem)
 {
@@ -27,15 +27,18 @@ static bool wrong(const char *path, const char *problem)
 static bool check_head(const tarn_tokens *tokens, const char *path, const tarn__map *map, const tarn__shard_head *head)
 {
     if (head->version != TARN__SHARD_VERSION)
-        return tarn__raise(TARN_ERROR_UNSUPPORTED, "tokens_open: '%s': version %u of the format; this tarn reads version %d", path,
+        return tarn__raise(TARN_ERROR_UNSUPPORTED,
+                           "tokens_open: '%s': version %u of the format; this tarn reads version %d", path,
                            head->version, TARN__SHARD_VERSION);
     if ((head->width != 2 && head->width != 4) || head->vocabulary == 0 || head->vocabulary > INT32_MAX)
         return wrong(path, "ids of neither 2 nor 4 bytes, or no size of the vocabulary");
     if (head->count > (uint64_t)INT64_MAX / 8 || map->bytes - TARN__SHARD_HEAD != head->count * head->width)
-        return tarn__raise(TARN_ERROR_FORMAT,
-                           "tokens_open: '%s': the head says %llu ids of %u bytes, but %zu bytes follow; is the file cut short?", path,
-                           (unsigned long long)head->count, head->width, map->bytes - TARN__SHARD_HEAD);
-    if (tokens->count > 0 && (head->hash != tokens->hash || head->vocabulary != tokens->vocabulary || head->width != tokens->width))
+        return tarn__raise(
+            TARN_ERROR_FORMAT,
+            "tokens_open: '%s': the head says %llu ids of %u bytes, but %zu bytes follow; is the file cut short?", path,
+            (unsigned long long)head->count, head->width, map->bytes - TARN__SHARD_HEAD);
+    if (tokens->count > 0 &&
+        (head->hash != tokens->hash || head->vocabulary != tokens->vocabulary || head->width != tokens->width))
         return wrong(path, "made by another tokenizer than the files before it");
     return true;
 }
@@ -48,7 +51,8 @@ static bool add_file(tarn_tokens *tokens, const char *path)
     if (!tarn__map_open(map, "tokens_open", path))
         return false;
     bool good = map->bytes >= TARN__SHARD_HEAD && tarn__shard_head_get((const unsigned char *)map->memory, &head);
-    good = good ? check_head(tokens, path, map, &head) : wrong(path, "no file of tokens: it does not begin with " TARN__SHARD_MAGIC);
+    good = good ? check_head(tokens, path, map, &head)
+                : wrong(path, "no file of tokens: it does not begin with " TARN__SHARD_MAGIC);
     if (!good) {
         tarn__map_close(map);
         return false;
@@ -141,9 +145,11 @@ tarn_tokens *tarn_tokens_open(const char *path, const char *split)
         return NULL;
     }
     bool exists = tarn__path_exists(path), is_folder = exists && tarn__platform_file_bytes(path) == -2;
-    if (exists && (is_folder ? !split || (strcmp(split, "train") != 0 && strcmp(split, "valid") != 0) : split != NULL)) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "tokens_open: '%s' is %s: the split is %s, not '%s'", path, is_folder ? "a folder" : "no folder",
-                    is_folder ? "train or valid" : "NULL", split ? split : "NULL");
+    if (exists &&
+        (is_folder ? !split || (strcmp(split, "train") != 0 && strcmp(split, "valid") != 0) : split != NULL)) {
+        tarn__raise(TARN_ERROR_ARGUMENT, "tokens_open: '%s' is %s: the split is %s, not '%s'", path,
+                    is_folder ? "a folder" : "no folder", is_folder ? "train or valid" : "NULL",
+                    split ? split : "NULL");
         return NULL;
     }
     return is_folder ? open_folder(path, split) : open_file(path);
@@ -160,7 +166,7 @@ void tarn_tokens_close(tarn_tokens *tokens)
     tarn__release(tokens, sizeof(*tokens));
 }
 
-/* ---- reading --------------------------------------------------------------------------------------------------------------- */
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 static bool is_there(const tarn_tokens *tokens, const char *function)
 {
@@ -208,7 +214,8 @@ static bool copy(const tarn_tokens *tokens, int file, int64_t from, int64_t coun
         ids[i] = (int32_t)id;
     }
     return largest < tokens->vocabulary ||
-           tarn__raise(TARN_ERROR_FORMAT, "tokens_read: file %d has the id %u, outside its vocabulary of %llu; is it damaged?", file,
+           tarn__raise(TARN_ERROR_FORMAT,
+                       "tokens_read: file %d has the id %u, outside its vocabulary of %llu; is it damaged?", file,
                        largest, (unsigned long long)tokens->vocabulary);
 }
 
@@ -218,9 +225,10 @@ bool tarn_tokens_read(const tarn_tokens *tokens, int64_t position, int64_t count
         return false;
     int64_t all = tokens->begin[tokens->count];
     if (position < 0 || count < 0 || position > all || count > all - position || (!ids && count))
-        return tarn__raise(TARN_ERROR_ARGUMENT,
-                           "tokens_read: %lld tokens from %lld on are outside the %lld there are, or there is no place for them",
-                           (long long)count, (long long)position, (long long)all);
+        return tarn__raise(
+            TARN_ERROR_ARGUMENT,
+            "tokens_read: %lld tokens from %lld on are outside the %lld there are, or there is no place for them",
+            (long long)count, (long long)position, (long long)all);
     while (count > 0) {
         int file = file_of(tokens, position);
         int64_t here = tokens->begin[file + 1] - position, now = here < count ? here : count;

@@ -1,5 +1,5 @@
-/* added_tokens.c: tokens that are found in a text before anything else is done to it: <|endoftext|> and its like. The leftmost counts, of several
- * at one place the longest, as in Hugging Face's tokenizers. */
+/* added_tokens.c: tokens that are found in a text before anything else is done to it: <|endoftext|> and its like. The
+ * leftmost counts, of several at one place the longest, as in Hugging Face's tokenizers. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,31 +15,36 @@ static tarn__added_token *tokens_of(const tarn__added *added)
 }
 
 /* A token has an id of its own, or the id that the vocabulary has for the same text. */
-static bool check_id(const tarn_tokenizer *tokenizer, const char *function, const char *name, const tarn__added_token *token)
+static bool check_id(const tarn_tokenizer *tokenizer, const char *function, const char *name,
+                     const tarn__added_token *token)
 {
     const tarn__pieces *pieces = &tokenizer->pieces;
-    bool same = tarn__pieces_has(pieces, token->id) && tarn__pieces_is_written(pieces, token->id, token->text, token->length);
+    bool same =
+        tarn__pieces_has(pieces, token->id) && tarn__pieces_is_written(pieces, token->id, token->text, token->length);
     if (!same && tarn__pieces_has(pieces, token->id))
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': the added token '%.100s' has the id %d, which is another token's", function, name,
+        return tarn__raise(TARN_ERROR_FORMAT,
+                           "%s: '%s': the added token '%.100s' has the id %d, which is another token's", function, name,
                            token->text, (int)token->id);
     int32_t known = same ? token->id : tarn__pieces_find_written(pieces, token->text, token->length);
     if (known < 0 || known == token->id)
         return true;
-    return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': the added token '%.100s' has the id %d, but %d in the vocabulary", function, name,
-                       token->text, (int)token->id, (int)known);
+    return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': the added token '%.100s' has the id %d, but %d in the vocabulary",
+                       function, name, token->text, (int)token->id, (int)known);
 }
 
 bool tarn__added_add(tarn_tokenizer *tokenizer, const char *function, const char *name, const tarn__added_token *token)
 {
     tarn__buffer *tokens = &tokenizer->added.tokens;
     if (token->length == 0 || token->length > TARN__LONGEST_PIECE)
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': an added token has %zu bytes; 1 to %zu are possible", function, name,
-                           token->length, TARN__LONGEST_PIECE);
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': an added token has %zu bytes; 1 to %zu are possible", function,
+                           name, token->length, TARN__LONGEST_PIECE);
     if (tokens->count >= MOST_TOKENS)
         return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': more than %d added tokens", function, name, MOST_TOKENS);
-    /* Counted from the tokens that are there, not from the largest id: else each could lie as far behind the one before. */
+    /* Counted from the tokens that are there, not from the largest id: else each could lie as far behind the one
+     * before. */
     if (token->id < 0 || token->id >= (int64_t)tokenizer->pieces.used + TARN__MOST_HOLES || token->id >= INT32_MAX)
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': the added token '%.100s' has the id %d, far from the %zu tokens that are there",
+        return tarn__raise(TARN_ERROR_FORMAT,
+                           "%s: '%s': the added token '%.100s' has the id %d, far from the %zu tokens that are there",
                            function, name, token->text, (int)token->id, tokenizer->pieces.used);
     if (!check_id(tokenizer, function, name, token))
         return false;
@@ -93,8 +98,8 @@ void tarn__added_free(tarn__added *added)
     tarn__buffer_free(&added->tokens, sizeof(tarn__added_token));
 }
 
-const tarn__added_token *tarn__added_next(const tarn__added *added, bool normalized, bool with_special, const char *text, size_t length,
-                                          size_t from, size_t *at)
+const tarn__added_token *tarn__added_next(const tarn__added *added, bool normalized, bool with_special,
+                                          const char *text, size_t length, size_t from, size_t *at)
 {
     const tarn__added_token *tokens = tokens_of(added);
     if (added->tokens.count == 0)
@@ -103,7 +108,8 @@ const tarn__added_token *tarn__added_next(const tarn__added *added, bool normali
         unsigned char byte = (unsigned char)text[*at];
         for (size_t i = added->first[byte]; i < added->first[byte + 1]; i++) {
             const tarn__added_token *t = &tokens[i];
-            if (t->length <= length - *at && t->normalized == normalized && memcmp(text + *at, t->text, t->length) == 0) {
+            if (t->length <= length - *at && t->normalized == normalized &&
+                memcmp(text + *at, t->text, t->length) == 0) {
                 if (with_special || !t->special)
                     return t;
                 *at += t->length - 1; /* left as text, all of it */

@@ -1,7 +1,8 @@
-/* bpe.c: byte-level BPE. A text falls into words by patterns; a word begins as the tokens of its bytes, and the pair of neighbours whose
- * merge has the lowest rank becomes one token, the leftmost of equals first, until no pair merges.
+/* bpe.c: byte-level BPE. A text falls into words by patterns; a word begins as the tokens of its bytes, and the pair of
+ * neighbours whose merge has the lowest rank becomes one token, the leftmost of equals first, until no pair merges.
  *
- * Short words are merged by looking for the lowest rank again and again; long ones with a list and a heap (bpe_merge.c). */
+ * Short words are merged by looking for the lowest rank again and again; long ones with a list and a heap
+ * (bpe_merge.c). */
 #include <string.h>
 
 #include "base/error.h"
@@ -12,7 +13,7 @@
 
 #define SHORT_WORD 48 /* bytes: beyond these a heap pays */
 
-/* ---- merges ---------------------------------------------------------------------------------------------------------------- */
+/* ---- merges ------------------------------------------------------------------------------------------------------ */
 
 static uint64_t key_of(int32_t left, int32_t right)
 {
@@ -50,12 +51,13 @@ bool tarn__bpe_add(tarn__bpe *bpe, tarn__merge merge)
     if (!grow(bpe) || !tarn__buffer_add(&bpe->merges, &merge, 1, sizeof(merge)))
         return false;
     uint64_t key = key_of(merge.left, merge.right);
-    bpe->slot[place_of(bpe->slot, bpe->slots, key)] = (tarn__merge_slot){key, (int32_t)bpe->merges.count - 1, merge.made};
+    bpe->slot[place_of(bpe->slot, bpe->slots, key)] =
+        (tarn__merge_slot){key, (int32_t)bpe->merges.count - 1, merge.made};
     return true;
 }
 
-bool tarn__bpe_add_written(tarn_tokenizer *tokenizer, const char *function, const char *name, size_t number, const char *left,
-                           size_t left_length, const char *right, size_t right_length)
+bool tarn__bpe_add_written(tarn_tokenizer *tokenizer, const char *function, const char *name, size_t number,
+                           const char *left, size_t left_length, const char *right, size_t right_length)
 {
     const tarn__pieces *pieces = &tokenizer->pieces;
     size_t length = left_length + right_length;
@@ -64,11 +66,13 @@ bool tarn__bpe_add_written(tarn_tokenizer *tokenizer, const char *function, cons
         return false;
     memcpy(both, left, left_length);
     memcpy(both + left_length, right, right_length);
-    tarn__merge merge = {tarn__pieces_find_written(pieces, left, left_length), tarn__pieces_find_written(pieces, right, right_length),
+    tarn__merge merge = {tarn__pieces_find_written(pieces, left, left_length),
+                         tarn__pieces_find_written(pieces, right, right_length),
                          tarn__pieces_find_written(pieces, both, length)};
     if (!tarn_failed() && (merge.left < 0 || merge.right < 0 || merge.made < 0))
-        tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': merge %zu, '%.*s' and '%.*s': %s is not in the vocabulary", function, name, number,
-                    (int)(left_length < 60 ? left_length : 60), left, (int)(right_length < 60 ? right_length : 60), right,
+        tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': merge %zu, '%.*s' and '%.*s': %s is not in the vocabulary", function,
+                    name, number, (int)(left_length < 60 ? left_length : 60), left,
+                    (int)(right_length < 60 ? right_length : 60), right,
                     merge.left < 0    ? "the first"
                     : merge.right < 0 ? "the second"
                                       : "what they make");
@@ -94,7 +98,7 @@ void tarn__bpe_free(tarn__bpe *bpe)
     *bpe = (tarn__bpe){0};
 }
 
-/* ---- short words ----------------------------------------------------------------------------------------------------------- */
+/* ---- short words ------------------------------------------------------------------------------------------------- */
 
 /* Merges symbols where they lie; returns how many are left. */
 static size_t merge_short(const tarn__bpe *bpe, int32_t *symbol, size_t count)
@@ -122,9 +126,10 @@ static size_t merge_short(const tarn__bpe *bpe, int32_t *symbol, size_t count)
     }
 }
 
-/* ---- long words ------------------------------------------------------------------------------------------------------------ */
+/* ---- long words -------------------------------------------------------------------------------------------------- */
 
-static bool find_pair(const void *ctx, const tarn__symbol *left, const tarn__symbol *right, int32_t *rank, int32_t *made)
+static bool find_pair(const void *ctx, const tarn__symbol *left, const tarn__symbol *right, int32_t *rank,
+                      int32_t *made)
 {
     const tarn__merge_slot *merge = tarn__bpe_find(ctx, left->id, right->id);
     *rank = merge ? merge->rank : 0;
@@ -132,11 +137,12 @@ static bool find_pair(const void *ctx, const tarn__symbol *left, const tarn__sym
     return merge != NULL;
 }
 
-/* ---- words ----------------------------------------------------------------------------------------------------------------- */
+/* ---- words ------------------------------------------------------------------------------------------------------- */
 
 static bool no_token(unsigned char byte)
 {
-    return tarn__raise(TARN_ERROR_ARGUMENT, "tokenizer_encode: the text has the byte 0x%02X, and the vocabulary has no token for it", byte);
+    return tarn__raise(TARN_ERROR_ARGUMENT,
+                       "tokenizer_encode: the text has the byte 0x%02X, and the vocabulary has no token for it", byte);
 }
 
 static bool encode_short(const tarn__bpe *bpe, const char *word, size_t length, tarn__buffer *ids)
@@ -151,13 +157,15 @@ static bool encode_short(const tarn__bpe *bpe, const char *word, size_t length, 
 static bool encode_long(const tarn__bpe *bpe, tarn__coder *coder, const char *word, size_t length, tarn__buffer *ids)
 {
     if (length > INT32_MAX)
-        return tarn__raise(TARN_ERROR_UNSUPPORTED, "tokenizer_encode: a word of %zu bytes is longer than %d", length, INT32_MAX);
+        return tarn__raise(TARN_ERROR_UNSUPPORTED, "tokenizer_encode: a word of %zu bytes is longer than %d", length,
+                           INT32_MAX);
     coder->symbols.count = 0;
     if (!tarn__buffer_reserve(&coder->symbols, length, sizeof(tarn__symbol)))
         return false;
     tarn__symbol *symbols = (tarn__symbol *)(void *)coder->symbols.data;
     for (int32_t i = 0; i < (int32_t)length; i++) {
-        symbols[i] = (tarn__symbol){bpe->byte_id[(unsigned char)word[i]], i - 1, i + 1 < (int32_t)length ? i + 1 : -1, i, 1, false};
+        symbols[i] = (tarn__symbol){
+            bpe->byte_id[(unsigned char)word[i]], i - 1, i + 1 < (int32_t)length ? i + 1 : -1, i, 1, false};
         if (symbols[i].id < 0)
             return no_token((unsigned char)word[i]);
     }
@@ -169,14 +177,16 @@ static bool encode_long(const tarn__bpe *bpe, tarn__coder *coder, const char *wo
     return true;
 }
 
-/* The token of the model's own vocabulary that is a whole word, -1: none. An added token is found before words are, or is to be text. */
+/* The token of the model's own vocabulary that is a whole word, -1: none. An added token is found before words are, or
+ * is to be text. */
 static int32_t find_whole(const tarn__pieces *pieces, const char *word, size_t length)
 {
     int32_t id = tarn__pieces_find(pieces, word, length);
     return id >= 0 && !pieces->piece[id].literal && !pieces->piece[id].outside ? id : -1;
 }
 
-static bool encode_new(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *word, size_t length, tarn__buffer *ids)
+static bool encode_new(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *word, size_t length,
+                       tarn__buffer *ids)
 {
     const tarn__bpe *bpe = &tokenizer->bpe;
     int32_t whole = bpe->ignore_merges ? find_whole(&tokenizer->pieces, word, length) : -1;
@@ -185,7 +195,7 @@ static bool encode_new(const tarn_tokenizer *tokenizer, tarn__coder *coder, cons
     return length <= SHORT_WORD ? encode_short(bpe, word, length, ids) : encode_long(bpe, coder, word, length, ids);
 }
 
-/* ---- texts ----------------------------------------------------------------------------------------------------------------- */
+/* ---- texts ------------------------------------------------------------------------------------------------------- */
 
 typedef struct encoding {
     const tarn_tokenizer *tokenizer;
@@ -206,7 +216,8 @@ typedef struct walk {
     void *ctx;
 } walk;
 
-/* What pattern number `level` matches, and what lies between, goes on to the next one; what has passed them all is a word. */
+/* What pattern number `level` matches, and what lies between, goes on to the next one; what has passed them all is a
+ * word. */
 static bool split(const walk *w, int level, const char *text, size_t length)
 {
     if (length == 0)
@@ -215,7 +226,8 @@ static bool split(const walk *w, int level, const char *text, size_t length)
         return w->see(text, length, w->ctx);
     size_t at = 0, begin, end;
     int found = 1;
-    while (at < length && (found = tarn__pattern_next(w->bpe->pattern[level], w->matcher, text, length, at, &begin, &end)) == 1) {
+    while (at < length &&
+           (found = tarn__pattern_next(w->bpe->pattern[level], w->matcher, text, length, at, &begin, &end)) == 1) {
         if (!split(w, level + 1, text + at, begin - at) || !split(w, level + 1, text + begin, end - begin))
             return false;
         at = end;
@@ -223,7 +235,8 @@ static bool split(const walk *w, int level, const char *text, size_t length)
     return found >= 0 && split(w, level + 1, text + at, length - at);
 }
 
-bool tarn__bpe_words(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *text, size_t length, tarn__word_fn see, void *ctx)
+bool tarn__bpe_words(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *text, size_t length,
+                     tarn__word_fn see, void *ctx)
 {
     const tarn__bpe *bpe = &tokenizer->bpe;
     if (bpe->prefix_space && !coder->continues && length > 0 && text[0] != ' ') {
@@ -249,7 +262,8 @@ bool tarn__bpe_words(const tarn_tokenizer *tokenizer, tarn__coder *coder, const 
     return true;
 }
 
-static bool encode_bpe(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *text, size_t length, tarn__buffer *ids)
+static bool encode_bpe(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *text, size_t length,
+                       tarn__buffer *ids)
 {
     return tarn__bpe_words(tokenizer, coder, text, length, encode_word, &(encoding){tokenizer, coder, ids});
 }

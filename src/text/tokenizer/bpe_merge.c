@@ -49,7 +49,8 @@ static bool find_pair(const merging *m, int32_t place, candidate *found)
 {
     const tarn__symbol *left = &m->symbols[place];
     *found = (candidate){.place = place};
-    return left->length > 0 && left->after >= 0 && m->find(m->ctx, left, &m->symbols[left->after], &found->rank, &found->made);
+    return left->length > 0 && left->after >= 0 &&
+           m->find(m->ctx, left, &m->symbols[left->after], &found->rank, &found->made);
 }
 
 static bool propose(const merging *m, int32_t place)

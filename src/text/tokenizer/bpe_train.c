@@ -1,8 +1,9 @@
 /* bpe_train.c: learning a byte-level BPE.
  *
- * Only distinct words matter, with how often they occur. A pair of neighbours knows how frequent it is and in which words it may be; a
- * heap finds the most frequent. Merging it changes the words it is in, and the counts of the pairs beside it. Entries of the heap go stale
- * when a count changes: one that comes out with an old count goes back with the new one. */
+ * Only distinct words matter, with how often they occur. A pair of neighbours knows how frequent it is and in which
+ * words it may be; a heap finds the most frequent. Merging it changes the words it is in, and the counts of the pairs
+ * beside it. Entries of the heap go stale when a count changes: one that comes out with an old count goes back with the
+ * new one. */
 #include <limits.h>
 #include <string.h>
 
@@ -49,7 +50,7 @@ typedef struct trainer {
     tarn__buffer touched; /* size_t: pairs that the current merge made more frequent */
 } trainer;
 
-/* ---- words ----------------------------------------------------------------------------------------------------------------- */
+/* ---- words ------------------------------------------------------------------------------------------------------- */
 
 static bool count_word(const char *text, size_t length, void *ctx)
 {
@@ -96,7 +97,7 @@ static bool spell_words(trainer *t)
     return true;
 }
 
-/* ---- pairs ----------------------------------------------------------------------------------------------------------------- */
+/* ---- pairs ------------------------------------------------------------------------------------------------------- */
 
 static pair *pair_at(const trainer *t, size_t index)
 {
@@ -127,7 +128,8 @@ static bool grow_slots(trainer *t)
     return true;
 }
 
-/* Changes how frequent a pair is; where it becomes more so, notes the word and that it was touched by merge number `merge`. */
+/* Changes how frequent a pair is; where it becomes more so, notes the word and that it was touched by merge number
+ * `merge`. */
 static bool change(trainer *t, int32_t left, int32_t right, int64_t by, uint32_t in, uint32_t merge)
 {
     if (!grow_slots(t))
@@ -151,12 +153,13 @@ static bool change(trainer *t, int32_t left, int32_t right, int64_t by, uint32_t
     return (p->words.count > 0 && words[p->words.count - 1] == in) || tarn__buffer_add(&p->words, &in, 1, sizeof(in));
 }
 
-/* ---- the heap -------------------------------------------------------------------------------------------------------------- */
+/* ---- the heap ---------------------------------------------------------------------------------------------------- */
 
 static int compare_bytes(const trainer *t, int32_t a, int32_t b)
 {
     size_t first, second;
-    const char *one = tarn__pieces_bytes(&t->tokenizer->pieces, a, &first), *other = tarn__pieces_bytes(&t->tokenizer->pieces, b, &second);
+    const char *one = tarn__pieces_bytes(&t->tokenizer->pieces, a, &first),
+               *other = tarn__pieces_bytes(&t->tokenizer->pieces, b, &second);
     int order = memcmp(one, other, first < second ? first : second);
     return order ? order : (first > second) - (first < second);
 }
@@ -225,7 +228,7 @@ static bool take_best(trainer *t, size_t *best)
     return false;
 }
 
-/* ---- merging --------------------------------------------------------------------------------------------------------------- */
+/* ---- merging ----------------------------------------------------------------------------------------------------- */
 
 static bool merge_in_word(trainer *t, uint32_t number, int32_t left, int32_t right, int32_t made, uint32_t merge)
 {
@@ -236,8 +239,8 @@ static bool merge_in_word(trainer *t, uint32_t number, int32_t left, int32_t rig
     for (; good && at < w->length; kept++) {
         bool here = at + 1 < w->length && symbol[at] == left && symbol[at + 1] == right;
         if (here && kept > 0)
-            good =
-                change(t, symbol[kept - 1], left, -w->count, number, merge) && change(t, symbol[kept - 1], made, w->count, number, merge);
+            good = change(t, symbol[kept - 1], left, -w->count, number, merge) &&
+                   change(t, symbol[kept - 1], made, w->count, number, merge);
         if (here && at + 2 < w->length)
             good = good && change(t, right, symbol[at + 2], -w->count, number, merge) &&
                    change(t, made, symbol[at + 2], w->count, number, merge);
@@ -270,7 +273,8 @@ static int32_t make_token(trainer *t, const pair *p)
 {
     tarn__pieces *pieces = &t->tokenizer->pieces;
     size_t left, right;
-    const char *first = tarn__pieces_bytes(pieces, p->left, &left), *second = tarn__pieces_bytes(pieces, p->right, &right);
+    const char *first = tarn__pieces_bytes(pieces, p->left, &left),
+               *second = tarn__pieces_bytes(pieces, p->right, &right);
     char *both = tarn__alloc(left + right);
     if (!both)
         return -1;
@@ -291,7 +295,8 @@ static bool learn(trainer *t, int64_t vocabulary)
     const int32_t *symbols = (const int32_t *)(const void *)t->symbols.data;
     for (size_t i = 0; i < t->words.count; i++)
         for (uint32_t k = 0; k + 1 < words[i].length; k++)
-            if (!change(t, symbols[words[i].begin + k], symbols[words[i].begin + k + 1], words[i].count, (uint32_t)i, 1))
+            if (!change(t, symbols[words[i].begin + k], symbols[words[i].begin + k + 1], words[i].count, (uint32_t)i,
+                        1))
                 return false;
     if (!push_touched(t))
         return false;
@@ -307,7 +312,7 @@ static bool learn(trainer *t, int64_t vocabulary)
     return !tarn_failed();
 }
 
-/* ---- the whole ------------------------------------------------------------------------------------------------------------- */
+/* ---- the whole --------------------------------------------------------------------------------------------------- */
 
 /* True when a file writes a text as it is, whether it means letters for bytes or the text itself. */
 static bool is_visible(const char *text)
@@ -317,8 +322,8 @@ static bool is_visible(const char *text)
     return *text == 0;
 }
 
-/* Refuses a special token that a file would write as it writes ordinary bytes: a single byte, or others by their letters. The two could not
- * be told apart. */
+/* Refuses a special token that a file would write as it writes ordinary bytes: a single byte, or others by their
+ * letters. The two could not be told apart. */
 static bool check_special(const trainer *t, int number, const char *text, size_t length)
 {
     size_t count = 0;
@@ -331,7 +336,8 @@ static bool check_special(const trainer *t, int number, const char *text, size_t
     tarn__release(bytes, length);
     return !letters || (count > 1 && count == length) ||
            tarn__raise(TARN_ERROR_ARGUMENT,
-                       "%s: special token %d, '%.100s', is how a tokenizer's file writes %s; choose another, such as <|%.100s|>",
+                       "%s: special token %d, '%.100s', is how a tokenizer's file writes %s; choose another, such as "
+                       "<|%.100s|>",
                        t->function, number, text, count == 1 ? "a single byte" : "ordinary bytes", text);
 }
 
@@ -363,7 +369,8 @@ static bool begin(trainer *t)
         if (!tarn__pieces_add(pieces, pieces->count, &(char){(char)tarn__byte_of_rank(rank)}, 1, false))
             return false;
     tarn__bpe *bpe = &t->tokenizer->bpe;
-    bpe->pattern[0] = tarn__pattern_new(t->function, "options", t->options.pattern ? t->options.pattern : TARN__PATTERN_GPT2);
+    bpe->pattern[0] =
+        tarn__pattern_new(t->function, "options", t->options.pattern ? t->options.pattern : TARN__PATTERN_GPT2);
     bpe->pattern_count = bpe->pattern[0] != NULL;
     bpe->uses_regex = bpe->pattern[0] && strcmp(tarn__pattern_text(bpe->pattern[0]), TARN__PATTERN_GPT2) == 0;
     return bpe->pattern[0] && tarn__tokenizer_finish(t->tokenizer, t->function, "special");
@@ -398,13 +405,15 @@ static bool check(trainer *t, int count, int64_t vocabulary, const tarn_bpe_opti
     if (count < 1)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %d texts; at least one is required", t->function, count);
     if (o->special_count < 0 || o->special_count > 65535 || (!o->special && o->special_count) || o->min_frequency < 0)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: special_count and min_frequency are 0 or more, and special tokens are not NULL",
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "%s: special_count and min_frequency are 0 or more, and special tokens are not NULL",
                            t->function);
     if (o->ties != TARN_BPE_LOWER_IDS && o->ties != TARN_BPE_GREATER_BYTES)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %d is no rule for ties", t->function, (int)o->ties);
     int64_t least = 256 + (o->no_special ? 0 : o->special ? o->special_count : 1);
     if (vocabulary < least || vocabulary > MOST_TOKENS)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a vocabulary of %lld tokens is outside %lld (the bytes and special tokens) to %d",
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "%s: a vocabulary of %lld tokens is outside %lld (the bytes and special tokens) to %d",
                            t->function, (long long)vocabulary, (long long)least, MOST_TOKENS);
     return true;
 }
@@ -426,8 +435,8 @@ tarn_tokenizer *tarn_bpe_train_sized(const char *const *texts, const size_t *len
     return end(&t, good && spell_words(&t) && learn(&t, vocabulary));
 }
 
-tarn_tokenizer *tarn_bpe_train_files_sized(const char *const *paths, int count, int64_t vocabulary, const tarn_bpe_options *options,
-                                           size_t options_size)
+tarn_tokenizer *tarn_bpe_train_files_sized(const char *const *paths, int count, int64_t vocabulary,
+                                           const tarn_bpe_options *options, size_t options_size)
 {
     trainer t = {.function = "bpe_train_files"};
     if (!check(&t, count, vocabulary, options, options_size))
@@ -438,7 +447,8 @@ tarn_tokenizer *tarn_bpe_train_files_sized(const char *const *paths, int count, 
     }
     bool good = begin(&t);
     for (int i = 0; good && i < count; i++)
-        good = paths[i] && paths[i][0] ? tarn__documents_each(t.function, paths[i], t.options.field, t.options.json_lines, count_text, &t)
-                                       : tarn__raise(TARN_ERROR_ARGUMENT, "bpe_train_files: path %d is NULL or empty", i);
+        good = paths[i] && paths[i][0]
+                   ? tarn__documents_each(t.function, paths[i], t.options.field, t.options.json_lines, count_text, &t)
+                   : tarn__raise(TARN_ERROR_ARGUMENT, "bpe_train_files: path %d is NULL or empty", i);
     return end(&t, good && spell_words(&t) && learn(&t, vocabulary));
 }

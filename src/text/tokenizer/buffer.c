@@ -43,7 +43,7 @@ void tarn__buffer_free(tarn__buffer *buffer, size_t element)
     *buffer = (tarn__buffer){0};
 }
 
-/* ---- results --------------------------------------------------------------------------------------------------------------- */
+/* ---- results ----------------------------------------------------------------------------------------------------- */
 
 #define HEAD (sizeof(max_align_t) > sizeof(size_t) ? sizeof(max_align_t) : sizeof(size_t))
 
@@ -66,7 +66,7 @@ void tarn_tokenizer_release(void *result)
     tarn__release(memory, HEAD + bytes);
 }
 
-/* ---- hash ------------------------------------------------------------------------------------------------------------------ */
+/* ---- hash -------------------------------------------------------------------------------------------------------- */
 
 /* Eight bytes at a time, multiplied and folded; the bytes are read as a little-endian machine has them. */
 static uint64_t mix(uint64_t hash, uint64_t word)

@@ -28,7 +28,8 @@ static inline bool tarn__ids_add(tarn__buffer *ids, int32_t id)
     return true;
 }
 
-/* Memory for a caller, who gives it back with tarn_tokenizer_release(): its size stands before it. NULL with an error. */
+/* Memory for a caller, who gives it back with tarn_tokenizer_release(): its size stands before it. NULL with an error.
+ */
 void *tarn__result_new(size_t bytes);
 
 /* A number for a piece of memory: the same on every machine. */

@@ -7,9 +7,10 @@
 #include "text/tokenizer/tokenizer.h"
 #include "text/tokenizer/utf8.h"
 
-/* ---- bytes ----------------------------------------------------------------------------------------------------------------- */
+/* ---- bytes ------------------------------------------------------------------------------------------------------- */
 
-static bool encode_bytes(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *text, size_t length, tarn__buffer *ids)
+static bool encode_bytes(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *text, size_t length,
+                         tarn__buffer *ids)
 {
     (void)tokenizer, (void)coder;
     if (!tarn__buffer_reserve(ids, length, sizeof(int32_t)))
@@ -35,17 +36,20 @@ tarn_tokenizer *tarn_tokenizer_bytes(void)
     return NULL;
 }
 
-/* ---- characters ------------------------------------------------------------------------------------------------------------ */
+/* ---- characters -------------------------------------------------------------------------------------------------- */
 
 /* `path` is the text's file; NULL: it has none. */
 static bool not_utf8(const char *function, const char *path, const char *text, size_t at)
 {
     const char *quote = path ? "'" : "";
-    return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s%s%s%sbyte %zu, 0x%02X, is no valid UTF-8, which has no characters; the tokenizer bytes, tarn_tokenizer_bytes(), takes any",
+    return tarn__raise(TARN_ERROR_ARGUMENT,
+                       "%s: %s%s%s%sbyte %zu, 0x%02X, is no valid UTF-8, which has no characters; the tokenizer bytes, "
+                       "tarn_tokenizer_bytes(), takes any",
                        function, quote, path ? path : "", quote, path ? ": " : "", at, (unsigned char)text[at]);
 }
 
-static bool encode_characters(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *text, size_t length, tarn__buffer *ids)
+static bool encode_characters(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *text, size_t length,
+                              tarn__buffer *ids)
 {
     (void)coder;
     for (size_t at = 0, bytes; at < length; at += bytes) {
@@ -56,7 +60,8 @@ static bool encode_characters(const tarn_tokenizer *tokenizer, tarn__coder *code
         id = id < 0 ? tokenizer->unknown : id;
         if (id < 0)
             return tarn__raise(TARN_ERROR_ARGUMENT,
-                               "tokenizer_encode: byte %zu of a text: the character U+%04X '%.*s' is not among the %d of this tokenizer",
+                               "tokenizer_encode: byte %zu of a text: the character U+%04X '%.*s' is not among the %d "
+                               "of this tokenizer",
                                at, (unsigned)code, (int)bytes, text + at, (int)tokenizer->pieces.count);
         if (!tarn__ids_add(ids, id))
             return false;
@@ -109,7 +114,8 @@ static tarn_tokenizer *end(alphabet *a, bool good)
 {
     tarn_tokenizer *tokenizer = good ? tarn__tokenizer_new(&tarn__kind_characters) : NULL;
     good = tokenizer && add_marked(tokenizer, a->seen) &&
-           (tokenizer->pieces.count > 0 || tarn__raise(TARN_ERROR_ARGUMENT, "%s: a text with at least one character is required", a->function)) &&
+           (tokenizer->pieces.count > 0 ||
+            tarn__raise(TARN_ERROR_ARGUMENT, "%s: a text with at least one character is required", a->function)) &&
            tarn__tokenizer_finish(tokenizer, a->function, "");
     tarn__release(a->seen, CODES / 8);
     if (good)
@@ -142,8 +148,9 @@ tarn_tokenizer *tarn_tokenizer_characters_files(const char *const *paths, int co
     bool good = begin(&a);
     for (int i = 0; good && i < count; i++) {
         a.path = paths[i];
-        good = paths[i] && paths[i][0] ? tarn__documents_each(a.function, paths[i], field, json_lines, mark, &a)
-                                       : tarn__raise(TARN_ERROR_ARGUMENT, "tokenizer_characters_files: path %d is NULL or empty", i);
+        good = paths[i] && paths[i][0]
+                   ? tarn__documents_each(a.function, paths[i], field, json_lines, mark, &a)
+                   : tarn__raise(TARN_ERROR_ARGUMENT, "tokenizer_characters_files: path %d is NULL or empty", i);
     }
     return end(&a, good);
 }

@@ -1,7 +1,8 @@
-/* nfc.c: Unicode's normalisation form C: characters are taken apart, what follows one is put in order, and put together again.
+/* nfc.c: Unicode's normalisation form C: characters are taken apart, what follows one is put in order, and put together
+ * again.
  *
- * Nothing below U+0300 follows another character. So a text is cut before each of those, and a part that is one character of them is right
- * already: most text costs one look at its bytes. */
+ * Nothing below U+0300 follows another character. So a text is cut before each of those, and a part that is one
+ * character of them is right already: most text costs one look at its bytes. */
 #include <string.h>
 
 #include "base/memory.h"
@@ -26,7 +27,7 @@ enum {
     SYLLABLES = LEADS * VOWELS * TAILS
 };
 
-/* ---- the tables ------------------------------------------------------------------------------------------------------------ */
+/* ---- the tables -------------------------------------------------------------------------------------------------- */
 
 static const struct decomposition *find_decomposition(uint32_t code)
 {
@@ -71,7 +72,7 @@ static uint32_t composed(uint32_t first, uint32_t second)
     return 0;
 }
 
-/* ---- one part of a text ---------------------------------------------------------------------------------------------------- */
+/* ---- one part of a text ------------------------------------------------------------------------------------------ */
 
 static bool take_apart(tarn__buffer *codes, uint32_t code)
 {
@@ -87,7 +88,8 @@ static bool take_apart(tarn__buffer *codes, uint32_t code)
     return take_apart(codes, found->first) && (!found->second || take_apart(codes, found->second));
 }
 
-/* Sorts what follows a character by its order, equals as they came. Counted, so that a thousand of them do not cost a million steps. */
+/* Sorts what follows a character by its order, equals as they came. Counted, so that a thousand of them do not cost a
+ * million steps. */
 static bool sort_run(uint32_t *code, size_t count)
 {
     size_t begin[ORDERS + 1] = {0};
@@ -151,7 +153,7 @@ static bool put_part(tarn__buffer *out, tarn__buffer *codes)
     return true;
 }
 
-/* ---- texts ----------------------------------------------------------------------------------------------------------------- */
+/* ---- texts ------------------------------------------------------------------------------------------------------- */
 
 /* Where the part that begins here ends: before the next character below SIMPLE, or where UTF-8 ends. */
 static size_t part_length(const char *text, size_t length)
@@ -175,7 +177,8 @@ static bool normalise_part(tarn__buffer *out, tarn__buffer *codes, const char *t
     return put_part(out, codes);
 }
 
-/* Bytes from here on whose characters are all below SIMPLE (or no UTF-8), up to the last of them: that one may be followed. */
+/* Bytes from here on whose characters are all below SIMPLE (or no UTF-8), up to the last of them: that one may be
+ * followed. */
 static size_t simple_length(const char *text, size_t length)
 {
     size_t at = 0;
@@ -183,7 +186,8 @@ static size_t simple_length(const char *text, size_t length)
         at++;
     if (at == length)
         return at;
-    /* A character continues for three bytes at most; more are no UTF-8, and going back over all of them again and again would take forever. */
+    /* A character continues for three bytes at most; more are no UTF-8, and going back over all of them again and again
+     * would take forever. */
     for (int back = 0; back < 3 && at > 0 && ((unsigned char)text[at - 1] & 0xC0) == 0x80; back++)
         at--;
     return at > 0 ? at - 1 : 0;

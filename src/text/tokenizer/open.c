@@ -26,7 +26,8 @@ static const char *below(char *text, const char *folder, size_t length, const ch
     return text;
 }
 
-/* The two files in a folder (its first `length` letters; "" is the current one), with the configuration where there is one. */
+/* The two files in a folder (its first `length` letters; "" is the current one), with the configuration where there is
+ * one. */
 static tarn_tokenizer *read_parts(const char *folder, size_t length, const char *vocabulary, const char *merges)
 {
     char first[LONGEST_PATH], second[LONGEST_PATH], config[LONGEST_PATH];
@@ -62,7 +63,8 @@ static tarn_tokenizer *open_parts(const char *folder)
     if (tarn__path_exists(below(path, folder, length, "tokenizer.model")))
         return with_config(tarn__tokenizer_read_model(path), folder, length, true);
     tarn__raise(TARN_ERROR_IO,
-                "tokenizer_open: '%s' has neither tokenizer.json, nor vocab.json and merges.txt, nor encoder.json and vocab.bpe, nor "
+                "tokenizer_open: '%s' has neither tokenizer.json, nor vocab.json and merges.txt, nor encoder.json and "
+                "vocab.bpe, nor "
                 "tokenizer.model",
                 folder);
     return NULL;
@@ -88,8 +90,8 @@ static tarn_tokenizer *read_gguf(const char *path)
     return tokenizer;
 }
 
-/* A file: a vocabulary or its merges by their usual names, when the other lies beside it; a model of SentencePiece; a GGUF file; else a
- * tokenizer.json. */
+/* A file: a vocabulary or its merges by their usual names, when the other lies beside it; a model of SentencePiece; a
+ * GGUF file; else a tokenizer.json. */
 static tarn_tokenizer *open_file(const char *path)
 {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
@@ -112,11 +114,14 @@ tarn_tokenizer *tarn_tokenizer_open(const char *path)
     if (tarn_failed())
         return NULL;
     if (!path || !path[0] || strlen(path) > LONGEST_PATH - 64) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "tokenizer_open: the path of a file or folder is required, of at most %d bytes",
-                    LONGEST_PATH - 64);
+        tarn__raise(TARN_ERROR_ARGUMENT,
+                    "tokenizer_open: the path of a file or folder is required, of at most %d bytes", LONGEST_PATH - 64);
         return NULL;
     }
     if (is_folder(path))
         return open_folder(path);
-    return tarn__path_exists(path) || tarn__check_model_path("tokenizer_open", path, "a model's folder or a tokenizer's file") ? open_file(path) : NULL;
+    return tarn__path_exists(path) ||
+                   tarn__check_model_path("tokenizer_open", path, "a model's folder or a tokenizer's file")
+               ? open_file(path)
+               : NULL;
 }

@@ -1,8 +1,8 @@
 /* regex.c: regular expressions by PCRE2, compiled to machine code where the system allows it.
  *
- * Hugging Face's files are written for Oniguruma. What both write alike but mean differently is translated: \s and \w are Unicode's
- * White_Space and word characters there, and slightly more or less in PCRE2. What has no translation here is refused rather than read
- * differently. */
+ * Hugging Face's files are written for Oniguruma. What both write alike but mean differently is translated: \s and \w
+ * are Unicode's White_Space and word characters there, and slightly more or less in PCRE2. What has no translation here
+ * is refused rather than read differently. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "text/tokenizer/pattern.h"
 
@@ -29,7 +29,7 @@ struct tarn__matcher {
     pcre2_jit_stack *stack;
 };
 
-/* ---- translation ----------------------------------------------------------------------------------------------------------- */
+/* ---- translation ------------------------------------------------------------------------------------------------- */
 
 typedef struct class_escape {
     const char *outside, *inside; /* NULL: has no place there */
@@ -49,8 +49,8 @@ static const class_escape *translation(char letter)
 
 static bool refuse(const char *function, const char *name, const char *text, const char *part)
 {
-    return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': the pattern '%.200s' uses %s, which tarn cannot read", function, name, text,
-                       part);
+    return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': the pattern '%.200s' uses %s, which tarn cannot read",
+                       function, name, text, part);
 }
 
 /* What stands at the beginning of a class and means itself: ^, and a ] right behind. */
@@ -82,7 +82,7 @@ static bool translate(const char *function, const char *name, const char *text, 
     return true;
 }
 
-/* ---- patterns -------------------------------------------------------------------------------------------------------------- */
+/* ---- patterns ---------------------------------------------------------------------------------------------------- */
 
 static bool compile(tarn__pattern *pattern, const char *function, const char *name, const tarn__buffer *text)
 {
@@ -100,7 +100,8 @@ static bool compile(tarn__pattern *pattern, const char *function, const char *na
     if (!pattern->code) {
         char reason[160] = "";
         pcre2_get_error_message(error, (PCRE2_UCHAR *)reason, sizeof(reason));
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': the pattern '%.200s' is wrong: %s", function, name, pattern->text, reason);
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': the pattern '%.200s' is wrong: %s", function, name,
+                           pattern->text, reason);
     }
     pattern->is_fast = pcre2_jit_compile(pattern->code, PCRE2_JIT_COMPLETE) == 0;
     return true;
@@ -110,12 +111,14 @@ tarn__pattern *tarn__pattern_new(const char *function, const char *name, const c
 {
     tarn__buffer translated = {0};
     if (strlen(text) > LONGEST) {
-        tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': a pattern of %zu bytes is longer than %d", function, name, strlen(text), LONGEST);
+        tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': a pattern of %zu bytes is longer than %d", function, name,
+                    strlen(text), LONGEST);
         return NULL;
     }
     tarn__pattern *pattern = tarn__alloc(sizeof(*pattern));
-    bool good = pattern && (pattern->text = tarn__text_copy(text)) != NULL && translate(function, name, text, &translated) &&
-                tarn__buffer_add(&translated, "", 1, 1) && (translated.count--, compile(pattern, function, name, &translated));
+    bool good = pattern && (pattern->text = tarn__text_copy(text)) != NULL &&
+                translate(function, name, text, &translated) && tarn__buffer_add(&translated, "", 1, 1) &&
+                (translated.count--, compile(pattern, function, name, &translated));
     tarn__buffer_free(&translated, 1);
     if (good)
         return pattern;
@@ -137,7 +140,7 @@ void tarn__pattern_free(tarn__pattern *pattern)
     tarn__release(pattern, sizeof(*pattern));
 }
 
-/* ---- matching -------------------------------------------------------------------------------------------------------------- */
+/* ---- matching ---------------------------------------------------------------------------------------------------- */
 
 tarn__matcher *tarn__matcher_new(void)
 {
@@ -146,7 +149,8 @@ tarn__matcher *tarn__matcher_new(void)
         return NULL;
     matcher->data = pcre2_match_data_create(1, NULL);
     matcher->context = pcre2_match_context_create(NULL);
-    matcher->stack = pcre2_jit_stack_create(32 << 10, 8 << 20, NULL); /* NULL where PCRE2 has no JIT: then it is not asked for */
+    /* NULL where PCRE2 has no JIT: then it is not asked for */
+    matcher->stack = pcre2_jit_stack_create(32 << 10, 8 << 20, NULL);
     if (!matcher->data || !matcher->context) {
         tarn__raise(TARN_ERROR_MEMORY, "out of host memory for matching a pattern");
         tarn__matcher_free(matcher);
@@ -167,21 +171,22 @@ void tarn__matcher_free(tarn__matcher *matcher)
     tarn__release(matcher, sizeof(*matcher));
 }
 
-int tarn__pattern_next(const tarn__pattern *pattern, tarn__matcher *matcher, const char *text, size_t length, size_t from, size_t *begin,
-                       size_t *end)
+int tarn__pattern_next(const tarn__pattern *pattern, tarn__matcher *matcher, const char *text, size_t length,
+                       size_t from, size_t *begin, size_t *end)
 {
     const uint32_t options = PCRE2_NOTEMPTY;
     PCRE2_SPTR subject = (PCRE2_SPTR)text;
     int found = pattern->is_fast
                     ? pcre2_jit_match(pattern->code, subject, length, from, options, matcher->data, matcher->context)
-                    : pcre2_match(pattern->code, subject, length, from, options | PCRE2_NO_UTF_CHECK, matcher->data, matcher->context);
+                    : pcre2_match(pattern->code, subject, length, from, options | PCRE2_NO_UTF_CHECK, matcher->data,
+                                  matcher->context);
     if (found == PCRE2_ERROR_NOMATCH)
         return 0;
     if (found < 0) {
         char reason[160] = "";
         pcre2_get_error_message(found, (PCRE2_UCHAR *)reason, sizeof(reason));
-        tarn__raise(TARN_ERROR_UNSUPPORTED, "tokenizer_encode: the pattern '%.200s' gave up at byte %zu of %zu: %s", pattern->text, from,
-                    length, reason);
+        tarn__raise(TARN_ERROR_UNSUPPORTED, "tokenizer_encode: the pattern '%.200s' gave up at byte %zu of %zu: %s",
+                    pattern->text, from, length, reason);
         return -1;
     }
     const size_t *place = pcre2_get_ovector_pointer(matcher->data);

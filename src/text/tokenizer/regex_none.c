@@ -1,4 +1,5 @@
-/* regex_none.c: what stands in for patterns in a build without PCRE2. None can be made, so nothing else is ever called. */
+/* regex_none.c: what stands in for patterns in a build without PCRE2. None can be made, so nothing else is ever called.
+ */
 #include "base/error.h"
 #include "text/tokenizer/pattern.h"
 
@@ -6,7 +7,8 @@ tarn__pattern *tarn__pattern_new(const char *function, const char *name, const c
 {
     (void)text;
     tarn__raise(TARN_ERROR_UNSUPPORTED,
-                "%s: '%s': this tokenizer splits text by a pattern, and this build of tarn has none: it was built without PCRE2; install "
+                "%s: '%s': this tokenizer splits text by a pattern, and this build of tarn has none: it was built "
+                "without PCRE2; install "
                 "libpcre2-dev (Debian, Ubuntu) or pcre2-devel (Fedora) and build again",
                 function, name);
     return NULL;
@@ -34,8 +36,8 @@ void tarn__matcher_free(tarn__matcher *matcher)
     (void)matcher;
 }
 
-int tarn__pattern_next(const tarn__pattern *pattern, tarn__matcher *matcher, const char *text, size_t length, size_t from, size_t *begin,
-                       size_t *end)
+int tarn__pattern_next(const tarn__pattern *pattern, tarn__matcher *matcher, const char *text, size_t length,
+                       size_t from, size_t *begin, size_t *end)
 {
     (void)pattern, (void)matcher, (void)text, (void)length, (void)from, (void)begin, (void)end;
     tarn__raise(TARN_ERROR_INTERNAL, "pattern: there can be none in this build");

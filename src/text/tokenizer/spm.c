@@ -1,6 +1,7 @@
-/* spm.c: SentencePiece's BPE, as Llama 2 and Mistral have it. A text gets a space before it and is one row of characters; the two
- * neighbours that make the piece with the best score (or the merge with the lowest rank, where a file has merges) become one, the leftmost
- * of equals first, until none do. A character that is no piece becomes the pieces of its bytes.
+/* spm.c: SentencePiece's BPE, as Llama 2 and Mistral have it. A text gets a space before it and is one row of
+ * characters; the two neighbours that make the piece with the best score (or the merge with the lowest rank, where a
+ * file has merges) become one, the leftmost of equals first, until none do. A character that is no piece becomes the
+ * pieces of its bytes.
  *
  * Inside, a space is a space: files write it as U+2581, and a text that has that character means a space with it. */
 #include <stdlib.h>
@@ -12,7 +13,7 @@
 #include "text/tokenizer/tokenizer.h"
 #include "text/tokenizer/utf8.h"
 
-/* ---- spaces ---------------------------------------------------------------------------------------------------------------- */
+/* ---- spaces ------------------------------------------------------------------------------------------------------ */
 
 /* Appends a text with a space for each mark. */
 static bool add_unmarked(tarn__buffer *out, const char *text, size_t length)
@@ -31,7 +32,8 @@ static bool ends_in_mark(const char *text, size_t length)
     return length >= TARN__MARK_BYTES && memcmp(text + length - TARN__MARK_BYTES, TARN__MARK, TARN__MARK_BYTES) == 0;
 }
 
-/* The text without spaces at its ends: SentencePiece takes marks for spaces at the end of a text, but not at its beginning. */
+/* The text without spaces at its ends: SentencePiece takes marks for spaces at the end of a text, but not at its
+ * beginning. */
 static void trim(const char **text, size_t *length)
 {
     for (; *length > 0 && (*text)[0] == ' '; ++*text)
@@ -54,20 +56,22 @@ static bool add_squeezed(tarn__buffer *out, const char *text, size_t length)
     return true;
 }
 
-bool tarn__spm_respace(const tarn__spm *spm, const tarn__coder *coder, const char *text, size_t length, tarn__buffer *out)
+bool tarn__spm_respace(const tarn__spm *spm, const tarn__coder *coder, const char *text, size_t length,
+                       tarn__buffer *out)
 {
     if (spm->squeezes)
         trim(&text, &length);
     if (length == 0)
         return true;
     bool has_space = text[0] == ' ' || (length >= TARN__MARK_BYTES && memcmp(text, TARN__MARK, TARN__MARK_BYTES) == 0);
-    bool is_first = spm->prefix == TARN__PREFIX_ALWAYS ? !coder->continues : spm->prefix == TARN__PREFIX_FIRST && !coder->is_inside;
+    bool is_first =
+        spm->prefix == TARN__PREFIX_ALWAYS ? !coder->continues : spm->prefix == TARN__PREFIX_FIRST && !coder->is_inside;
     if (is_first && !(has_space && spm->prefix_if_missing) && !tarn__buffer_add(out, " ", 1, 1))
         return false;
     return spm->squeezes ? add_squeezed(out, text, length) : add_unmarked(out, text, length);
 }
 
-/* ---- merging --------------------------------------------------------------------------------------------------------------- */
+/* ---- merging ----------------------------------------------------------------------------------------------------- */
 
 /* A row of characters that is being merged. */
 typedef struct row {
@@ -82,7 +86,8 @@ static int32_t find_piece(const tarn__pieces *pieces, const char *text, size_t l
     return id >= 0 && !pieces->piece[id].literal && !pieces->piece[id].outside ? id : -1;
 }
 
-static bool find_by_score(const void *ctx, const tarn__symbol *left, const tarn__symbol *right, int32_t *rank, int32_t *made)
+static bool find_by_score(const void *ctx, const tarn__symbol *left, const tarn__symbol *right, int32_t *rank,
+                          int32_t *made)
 {
     const row *r = ctx;
     const tarn__spm *spm = &r->tokenizer->spm;
@@ -94,10 +99,12 @@ static bool find_by_score(const void *ctx, const tarn__symbol *left, const tarn_
     return *made >= 0;
 }
 
-static bool find_by_rank(const void *ctx, const tarn__symbol *left, const tarn__symbol *right, int32_t *rank, int32_t *made)
+static bool find_by_rank(const void *ctx, const tarn__symbol *left, const tarn__symbol *right, int32_t *rank,
+                         int32_t *made)
 {
     const row *r = ctx;
-    const tarn__merge_slot *merge = left->id < 0 || right->id < 0 ? NULL : tarn__bpe_find(&r->tokenizer->bpe, left->id, right->id);
+    const tarn__merge_slot *merge =
+        left->id < 0 || right->id < 0 ? NULL : tarn__bpe_find(&r->tokenizer->bpe, left->id, right->id);
     *rank = merge ? merge->rank : 0;
     *made = merge ? merge->made : -1;
     return merge != NULL;
@@ -124,13 +131,14 @@ static int32_t cut(const row *r, size_t length, tarn__symbol *symbols)
         size_t size = user ? user : tarn__utf8_get(r->text + at, length - at, &code);
         int32_t id = size ? find_piece(&r->tokenizer->pieces, r->text + at, size) : -1;
         size = size ? size : 1;
-        symbols[count] = (tarn__symbol){id, count - 1, at + size < length ? count + 1 : -1, (int32_t)at, (int32_t)size, user > 0};
+        symbols[count] =
+            (tarn__symbol){id, count - 1, at + size < length ? count + 1 : -1, (int32_t)at, (int32_t)size, user > 0};
         at += size;
     }
     return count;
 }
 
-/* ---- texts ----------------------------------------------------------------------------------------------------------------- */
+/* ---- texts ------------------------------------------------------------------------------------------------------- */
 
 /* Appends what stands for a text without a token: its bytes; or the unknown token, one for several. */
 static bool add_unknown(const row *r, const tarn__symbol *symbol, bool is_again, tarn__buffer *ids)
@@ -140,7 +148,8 @@ static bool add_unknown(const row *r, const tarn__symbol *symbol, bool is_again,
     if (!t->spm.has_bytes && t->bpe.unknown >= 0)
         return is_again || tarn__ids_add(ids, t->bpe.unknown);
     if (!t->spm.has_bytes)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "tokenizer_encode: the vocabulary has no token for '%.*s', nor one for what it lacks",
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "tokenizer_encode: the vocabulary has no token for '%.*s', nor one for what it lacks",
                            (int)symbol->length, (const char *)byte);
     for (int32_t i = 0; i < symbol->length; i++)
         if (!tarn__ids_add(ids, t->spm.byte_id[byte[i]]))
@@ -152,7 +161,8 @@ static bool encode_row(const tarn_tokenizer *t, tarn__coder *coder, const char *
 {
     const row r = {t, text};
     if (length > INT32_MAX)
-        return tarn__raise(TARN_ERROR_UNSUPPORTED, "tokenizer_encode: a text of %zu bytes is longer than %d", length, INT32_MAX);
+        return tarn__raise(TARN_ERROR_UNSUPPORTED, "tokenizer_encode: a text of %zu bytes is longer than %d", length,
+                           INT32_MAX);
     coder->symbols.count = 0;
     if (!tarn__buffer_reserve(&coder->symbols, length, sizeof(tarn__symbol)))
         return false;
@@ -162,7 +172,8 @@ static bool encode_row(const tarn_tokenizer *t, tarn__coder *coder, const char *
         return false;
     bool is_again = false;
     for (int32_t i = 0; i >= 0; i = symbols[i].after) {
-        bool good = symbols[i].id >= 0 ? tarn__ids_add(ids, symbols[i].id) : add_unknown(&r, &symbols[i], is_again, ids);
+        bool good =
+            symbols[i].id >= 0 ? tarn__ids_add(ids, symbols[i].id) : add_unknown(&r, &symbols[i], is_again, ids);
         is_again = symbols[i].id < 0;
         if (!good)
             return false;
@@ -171,7 +182,8 @@ static bool encode_row(const tarn_tokenizer *t, tarn__coder *coder, const char *
 }
 
 /* Words: spaces, and what follows up to the next ones. */
-static bool encode_words(const tarn_tokenizer *t, tarn__coder *coder, const char *text, size_t length, tarn__buffer *ids)
+static bool encode_words(const tarn_tokenizer *t, tarn__coder *coder, const char *text, size_t length,
+                         tarn__buffer *ids)
 {
     for (size_t at = 0, end; at < length; at = end) {
         for (end = at; end < length && text[end] == ' ';)
@@ -203,7 +215,7 @@ static bool encode_spm(const tarn_tokenizer *t, tarn__coder *coder, const char *
 
 const tarn__tokenizer_kind tarn__kind_spm = {"spm", encode_spm};
 
-/* ---- coming and going ------------------------------------------------------------------------------------------------------ */
+/* ---- coming and going -------------------------------------------------------------------------------------------- */
 
 static bool has_inner_space(const char *bytes, size_t length)
 {
@@ -268,7 +280,8 @@ bool tarn__spm_finish(tarn_tokenizer *tokenizer, const char *function, const cha
             spm->byte_id[(unsigned char)tokenizer->pieces.bytes.data[tokenizer->pieces.piece[id].begin]] = id;
     for (int i = 0; i < 256 && spm->has_bytes; i++)
         if (spm->byte_id[i] < 0)
-            return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': what has no token is to become bytes, but there is no piece <0x%02X>",
+            return tarn__raise(TARN_ERROR_FORMAT,
+                               "%s: '%s': what has no token is to become bytes, but there is no piece <0x%02X>",
                                function, name, i);
     look_at_pieces(tokenizer);
     return !spm->scores || spm->rank || rank_scores(spm);

@@ -1,4 +1,5 @@
-/* spm_build.c: a tokenizer of SentencePiece from its pieces, their scores and their types: what tokenizer.model and GGUF hold. */
+/* spm_build.c: a tokenizer of SentencePiece from its pieces, their scores and their types: what tokenizer.model and
+ * GGUF hold. */
 #include <math.h>
 #include <string.h>
 
@@ -10,8 +11,8 @@
 static bool wrong(const tarn__spm_parts *parts, int64_t id, const char *problem)
 {
     int shown = parts->lengths[id] < 60 ? (int)parts->lengths[id] : 60;
-    return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': the piece %lld, '%.*s', %s", parts->function, parts->name, (long long)id, shown,
-                       parts->pieces[id], problem);
+    return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': the piece %lld, '%.*s', %s", parts->function, parts->name,
+                       (long long)id, shown, parts->pieces[id], problem);
 }
 
 static bool check_piece(const tarn__spm_parts *parts, int64_t id)
@@ -50,7 +51,8 @@ static bool add_found(tarn_tokenizer *t, const tarn__spm_parts *parts, int32_t i
 {
     const tarn__added_token token = {
         .text = (char *)(uintptr_t)parts->pieces[id], .length = parts->lengths[id], .id = id, .special = is_special};
-    return tarn__pieces_add(&t->pieces, id, token.text, token.length, true) && tarn__added_add(t, parts->function, parts->name, &token);
+    return tarn__pieces_add(&t->pieces, id, token.text, token.length, true) &&
+           tarn__added_add(t, parts->function, parts->name, &token);
 }
 
 static bool add_piece(tarn_tokenizer *t, const tarn__spm_parts *parts, int32_t id)
@@ -86,8 +88,8 @@ static bool copy_scores(tarn__spm *spm, const tarn__spm_parts *parts)
 static bool check_id(const tarn__spm_parts *parts, int64_t id, const char *what)
 {
     return (id >= -1 && id < parts->count) ||
-           tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': the token that %s has the id %lld in a vocabulary of %lld", parts->function,
-                       parts->name, what, (long long)id, (long long)parts->count);
+           tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': the token that %s has the id %lld in a vocabulary of %lld",
+                       parts->function, parts->name, what, (long long)id, (long long)parts->count);
 }
 
 static bool fill(tarn_tokenizer *t, const tarn__spm_parts *parts)
@@ -109,7 +111,8 @@ static bool fill(tarn_tokenizer *t, const tarn__spm_parts *parts)
 tarn_tokenizer *tarn__spm_from_parts(const tarn__spm_parts *parts)
 {
     if (parts->count < 1 || parts->count > INT32_MAX) {
-        tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': a vocabulary of %lld pieces", parts->function, parts->name, (long long)parts->count);
+        tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': a vocabulary of %lld pieces", parts->function, parts->name,
+                    (long long)parts->count);
         return NULL;
     }
     tarn_tokenizer *t = tarn__tokenizer_new(&tarn__kind_spm);

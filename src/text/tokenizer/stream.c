@@ -1,5 +1,6 @@
-/* stream.c: text from ids as they come. A token may hold a part of a character: it waits for the rest, so that what goes out is whole
- * characters, and valid UTF-8. What cannot become a character goes out as U+FFFD, once for as many bytes as could have begun one. */
+/* stream.c: text from ids as they come. A token may hold a part of a character: it waits for the rest, so that what
+ * goes out is whole characters, and valid UTF-8. What cannot become a character goes out as U+FFFD, once for as many
+ * bytes as could have begun one. */
 #include <string.h>
 
 #include "base/error.h"
@@ -17,7 +18,8 @@ struct tarn_text_stream {
     bool is_begun; /* a byte has come */
 };
 
-tarn_text_stream *tarn_text_stream_new_sized(const tarn_tokenizer *tokenizer, const tarn_stream_options *options, size_t options_size)
+tarn_text_stream *tarn_text_stream_new_sized(const tarn_tokenizer *tokenizer, const tarn_stream_options *options,
+                                             size_t options_size)
 {
     if (tarn_failed())
         return NULL;
@@ -43,7 +45,7 @@ void tarn_text_stream_free(tarn_text_stream *stream)
     tarn__release(stream, sizeof(*stream));
 }
 
-/* ---- characters ------------------------------------------------------------------------------------------------------------ */
+/* ---- characters -------------------------------------------------------------------------------------------------- */
 
 typedef enum reach { WHOLE, CUT, WRONG } reach;
 
@@ -81,7 +83,8 @@ static bool take(tarn_text_stream *s, char byte)
         reach found = look(s->waiting, s->waits, &size);
         if (found == CUT)
             return true;
-        if (!tarn__buffer_add(&s->out, found == WHOLE ? s->waiting : REPLACEMENT, found == WHOLE ? size : strlen(REPLACEMENT), 1))
+        if (!tarn__buffer_add(&s->out, found == WHOLE ? s->waiting : REPLACEMENT,
+                              found == WHOLE ? size : strlen(REPLACEMENT), 1))
             return false;
         s->waits -= size;
         memmove(s->waiting, s->waiting + size, s->waits);
@@ -89,7 +92,7 @@ static bool take(tarn_text_stream *s, char byte)
     return true;
 }
 
-/* ---- ids ------------------------------------------------------------------------------------------------------------------- */
+/* ---- ids --------------------------------------------------------------------------------------------------------- */
 
 /* What is ready, with a 0 behind it. */
 static const char *ready(tarn_text_stream *stream, size_t *length)
@@ -107,7 +110,8 @@ static bool begin(tarn_text_stream *stream, const char *function, size_t *length
     if (tarn_failed())
         return false;
     if (!stream || !length)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a stream and a place for the length are required, not NULL", function);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a stream and a place for the length are required, not NULL",
+                           function);
     stream->out.count = 0;
     return true;
 }

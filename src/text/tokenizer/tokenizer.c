@@ -7,7 +7,7 @@
 #include "base/memory.h"
 #include "text/tokenizer/utf8.h"
 
-/* ---- coming and going ------------------------------------------------------------------------------------------------------ */
+/* ---- coming and going -------------------------------------------------------------------------------------------- */
 
 tarn_tokenizer *tarn__tokenizer_new(const tarn__tokenizer_kind *kind)
 {
@@ -60,7 +60,8 @@ static uint64_t hash_numbers(const tarn__buffer *numbers, size_t each, uint64_t 
 static uint64_t hash_spm(const tarn_tokenizer *t, uint64_t hash)
 {
     const tarn__spm *spm = &t->spm;
-    const unsigned char flags[] = {(unsigned char)spm->prefix, spm->prefix_if_missing, spm->squeezes, spm->is_late, spm->has_bytes};
+    const unsigned char flags[] = {(unsigned char)spm->prefix, spm->prefix_if_missing, spm->squeezes, spm->is_late,
+                                   spm->has_bytes};
     if (t->kind != &tarn__kind_spm)
         return hash;
     hash = tarn__hash(flags, sizeof(flags), hash);
@@ -76,7 +77,8 @@ static uint64_t hash_spm(const tarn_tokenizer *t, uint64_t hash)
 static uint64_t hash_all(const tarn_tokenizer *t)
 {
     const unsigned char flags[] = {t->bpe.ignore_merges, t->bpe.prefix_space, t->nfc};
-    const uint64_t unknown = (uint64_t)(t->kind == &tarn__kind_bpe || t->kind == &tarn__kind_spm ? t->bpe.unknown : t->unknown) + 1;
+    const uint64_t unknown =
+        (uint64_t)(t->kind == &tarn__kind_bpe || t->kind == &tarn__kind_spm ? t->bpe.unknown : t->unknown) + 1;
     uint64_t hash = hash_pieces(&t->pieces, tarn__hash(t->kind->name, strlen(t->kind->name), unknown));
     hash = hash_spm(t, hash_numbers(&t->bpe.merges, 3, tarn__hash(flags, sizeof(flags), hash)));
     for (int i = 0; i < t->bpe.pattern_count; i++)
@@ -90,9 +92,11 @@ static uint64_t hash_all(const tarn_tokenizer *t)
 }
 
 /* A text as it is where tokens are looked for in normalised text. Appends to `form`. False with an error. */
-static bool normalise(const tarn_tokenizer *tokenizer, const tarn__coder *coder, const char *text, size_t length, tarn__buffer *form)
+static bool normalise(const tarn_tokenizer *tokenizer, const tarn__coder *coder, const char *text, size_t length,
+                      tarn__buffer *form)
 {
-    return tokenizer->nfc ? tarn__normal_form(form, text, length) : tarn__spm_respace(&tokenizer->spm, coder, text, length, form);
+    return tokenizer->nfc ? tarn__normal_form(form, text, length)
+                          : tarn__spm_respace(&tokenizer->spm, coder, text, length, form);
 }
 
 static bool normalises(const tarn_tokenizer *tokenizer)
@@ -110,10 +114,11 @@ static bool check_normal(const tarn_tokenizer *tokenizer, const char *function, 
         form.count = 0;
         if (added[i].normalized && normalise(tokenizer, &coder, added[i].text, added[i].length, &form) &&
             (form.count != added[i].length || memcmp(form.data, added[i].text, form.count) != 0))
-            tarn__raise(
-                TARN_ERROR_UNSUPPORTED,
-                "%s: '%s': the added token '%.100s' is looked for in normalised text (\"normalized\"), where it would be another: %s",
-                function, name, added[i].text, tokenizer->nfc ? "it is not in Unicode's form C" : "spaces are changed there");
+            tarn__raise(TARN_ERROR_UNSUPPORTED,
+                        "%s: '%s': the added token '%.100s' is looked for in normalised text (\"normalized\"), where "
+                        "it would be another: %s",
+                        function, name, added[i].text,
+                        tokenizer->nfc ? "it is not in Unicode's form C" : "spaces are changed there");
     }
     tarn__buffer_free(&form, 1);
     return !tarn_failed();
@@ -129,8 +134,10 @@ static bool find_bytes(tarn_tokenizer *tokenizer, const char *function, const ch
         tokenizer->bpe.byte_id[i] = is_byte ? id : tokenizer->bpe.unknown;
         missing += !is_byte;
     }
-    return missing < 256 || tarn__raise(TARN_ERROR_FORMAT,
-                                        "%s: '%s': the vocabulary has a token for no single byte; is it a byte-level one?", function, name);
+    return missing < 256 ||
+           tarn__raise(TARN_ERROR_FORMAT,
+                       "%s: '%s': the vocabulary has a token for no single byte; is it a byte-level one?", function,
+                       name);
 }
 
 bool tarn__tokenizer_finish(tarn_tokenizer *tokenizer, const char *function, const char *name)
@@ -139,7 +146,8 @@ bool tarn__tokenizer_finish(tarn_tokenizer *tokenizer, const char *function, con
         return false;
     if (!tarn__added_sort(&tokenizer->added))
         return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': an added token is there twice", function, name);
-    if (!check_normal(tokenizer, function, name) || (tokenizer->kind == &tarn__kind_bpe && !find_bytes(tokenizer, function, name)) ||
+    if (!check_normal(tokenizer, function, name) ||
+        (tokenizer->kind == &tarn__kind_bpe && !find_bytes(tokenizer, function, name)) ||
         (tokenizer->kind == &tarn__kind_spm && !tarn__spm_finish(tokenizer, function, name)))
         return false;
     tokenizer->hash = hash_all(tokenizer);
@@ -155,7 +163,7 @@ bool tarn__tokenizer_surround(tarn_tokenizer *tokenizer, bool begins, bool ends)
     return good;
 }
 
-/* ---- what it is ------------------------------------------------------------------------------------------------------------ */
+/* ---- what it is -------------------------------------------------------------------------------------------------- */
 
 /* Raises when there is no tokenizer, or an error is pending. */
 static bool is_there(const tarn_tokenizer *tokenizer, const char *function)
@@ -169,8 +177,8 @@ static bool has_id(const tarn_tokenizer *tokenizer, const char *function, int64_
 {
     if (id >= 0 && id < tokenizer->pieces.count)
         return true;
-    return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the id %lld is outside the vocabulary, 0 to %d", function, (long long)id,
-                       (int)tokenizer->pieces.count - 1);
+    return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the id %lld is outside the vocabulary, 0 to %d", function,
+                       (long long)id, (int)tokenizer->pieces.count - 1);
 }
 
 const char *tarn_tokenizer_kind(const tarn_tokenizer *tokenizer)
@@ -191,7 +199,8 @@ uint64_t tarn_tokenizer_hash(const tarn_tokenizer *tokenizer)
 const char *tarn_tokenizer_piece(const tarn_tokenizer *tokenizer, int32_t id, size_t *length)
 {
     size_t bytes;
-    if (!is_there(tokenizer, "tokenizer_piece") || !has_id(tokenizer, "tokenizer_piece", id) || !tarn__pieces_has(&tokenizer->pieces, id))
+    if (!is_there(tokenizer, "tokenizer_piece") || !has_id(tokenizer, "tokenizer_piece", id) ||
+        !tarn__pieces_has(&tokenizer->pieces, id))
         return NULL;
     return tarn__pieces_bytes(&tokenizer->pieces, id, length ? length : &bytes);
 }
@@ -249,7 +258,8 @@ static int32_t find_any(const tarn_tokenizer *tokenizer, const char *const *name
 int32_t tarn_tokenizer_end_of_text(const tarn_tokenizer *tokenizer)
 {
     static const char *const names[] = {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>"};
-    return is_there(tokenizer, "tokenizer_end_of_text") ? find_any(tokenizer, names, sizeof(names) / sizeof(names[0])) : -1;
+    return is_there(tokenizer, "tokenizer_end_of_text") ? find_any(tokenizer, names, sizeof(names) / sizeof(names[0]))
+                                                        : -1;
 }
 
 int32_t tarn_tokenizer_begin(const tarn_tokenizer *tokenizer)
@@ -271,7 +281,7 @@ int32_t tarn_tokenizer_end(const tarn_tokenizer *tokenizer)
     return tokenizer->end >= 0 ? tokenizer->end : tarn_tokenizer_end_of_text(tokenizer);
 }
 
-/* ---- text to ids ----------------------------------------------------------------------------------------------------------- */
+/* ---- text to ids ------------------------------------------------------------------------------------------------- */
 
 typedef struct job {
     const tarn_tokenizer *tokenizer;
@@ -304,11 +314,13 @@ static size_t spaces_after(const char *text, size_t length, size_t at)
 }
 
 /* Tokens that stand in the text go in as they are; what lies between them goes to `between`. */
-static bool cut(const job *j, bool normalized, const char *text, size_t length, bool (*between)(const job *, const char *, size_t))
+static bool cut(const job *j, bool normalized, const char *text, size_t length,
+                bool (*between)(const job *, const char *, size_t))
 {
     size_t done = 0, from = 0, at;
     const tarn__added_token *token;
-    while ((token = tarn__added_next(&j->tokenizer->added, normalized, j->with_special, text, length, from, &at)) != NULL) {
+    while ((token = tarn__added_next(&j->tokenizer->added, normalized, j->with_special, text, length, from, &at)) !=
+           NULL) {
         size_t begin = token->strip_left ? spaces_before(text, done, at) : at;
         from = at + token->length;
         size_t end = token->strip_right ? spaces_after(text, length, from) : from;
@@ -338,8 +350,8 @@ static bool encode_normal(const job *j, const char *text, size_t length)
     return cut(j, true, text, length, encode_plain);
 }
 
-bool tarn__tokenizer_append_section(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *text, size_t length, bool with_special,
-                                    bool is_inside, tarn__buffer *ids)
+bool tarn__tokenizer_append_section(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *text,
+                                    size_t length, bool with_special, bool is_inside, tarn__buffer *ids)
 {
     const job j = {tokenizer, coder, with_special, ids};
     coder->is_inside = is_inside;
@@ -351,12 +363,13 @@ bool tarn__tokenizer_append(const tarn_tokenizer *tokenizer, tarn__coder *coder,
 {
     bool around = options->add_special;
     return (!around || tarn__buffer_add(ids, tokenizer->before.data, tokenizer->before.count, sizeof(int32_t))) &&
-           tarn__tokenizer_append_section(tokenizer, coder, text, length, !options->special_as_text, coder->continues, ids) &&
+           tarn__tokenizer_append_section(tokenizer, coder, text, length, !options->special_as_text, coder->continues,
+                                          ids) &&
            (!around || tarn__buffer_add(ids, tokenizer->after.data, tokenizer->after.count, sizeof(int32_t)));
 }
 
-int32_t *tarn_tokenizer_encode_sized(const tarn_tokenizer *tokenizer, const char *text, size_t length, const tarn_encode_options *options,
-                                     size_t options_size, int64_t *count)
+int32_t *tarn_tokenizer_encode_sized(const tarn_tokenizer *tokenizer, const char *text, size_t length,
+                                     const tarn_encode_options *options, size_t options_size, int64_t *count)
 {
     tarn_encode_options chosen = {0};
     if (count)
@@ -364,7 +377,8 @@ int32_t *tarn_tokenizer_encode_sized(const tarn_tokenizer *tokenizer, const char
     if (!is_there(tokenizer, "tokenizer_encode"))
         return NULL;
     if ((!text && length) || !count) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "tokenizer_encode: %s is required, not NULL", count ? "a text" : "a place for the count");
+        tarn__raise(TARN_ERROR_ARGUMENT, "tokenizer_encode: %s is required, not NULL",
+                    count ? "a text" : "a place for the count");
         return NULL;
     }
     if (options)
@@ -383,7 +397,7 @@ int32_t *tarn_tokenizer_encode_sized(const tarn_tokenizer *tokenizer, const char
     return result;
 }
 
-/* ---- ids to text ----------------------------------------------------------------------------------------------------------- */
+/* ---- ids to text ------------------------------------------------------------------------------------------------- */
 
 /* The bytes that many tokens have together; false with an error. */
 static bool measure(const tarn_tokenizer *tokenizer, const int32_t *ids, int64_t count, size_t *bytes)
@@ -393,7 +407,8 @@ static bool measure(const tarn_tokenizer *tokenizer, const int32_t *ids, int64_t
         if (!has_id(tokenizer, "tokenizer_decode", ids[i]))
             return false;
         if (!tarn__pieces_has(&tokenizer->pieces, ids[i]))
-            return tarn__raise(TARN_ERROR_ARGUMENT, "tokenizer_decode: the vocabulary has no token for the id %d", (int)ids[i]);
+            return tarn__raise(TARN_ERROR_ARGUMENT, "tokenizer_decode: the vocabulary has no token for the id %d",
+                               (int)ids[i]);
         *bytes += tokenizer->pieces.piece[ids[i]].length;
     }
     return true;
@@ -407,7 +422,8 @@ char *tarn_tokenizer_decode(const tarn_tokenizer *tokenizer, const int32_t *ids,
     if (!is_there(tokenizer, "tokenizer_decode"))
         return NULL;
     if (count < 0 || (!ids && count) || !length) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "tokenizer_decode: ids, a count that is not negative and a place for the length are required");
+        tarn__raise(TARN_ERROR_ARGUMENT,
+                    "tokenizer_decode: ids, a count that is not negative and a place for the length are required");
         return NULL;
     }
     char *text = measure(tokenizer, ids, count, &bytes) ? tarn__result_new(bytes + 1) : NULL;

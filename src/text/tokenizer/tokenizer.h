@@ -1,8 +1,8 @@
 /* tokenizer.h: what a tokenizer is made of, for the files that make, use and write one.
  *
- * A text goes through three steps, each a file: special tokens are cut out of it (added_tokens.c), what is between them is normalised (nfc.c),
- * and the kind of the tokenizer (bpe.c, spm.c, bytes_chars.c) turns it into ids. Only a coder changes while that happens, and every thread has
- * its own. */
+ * A text goes through three steps, each a file: special tokens are cut out of it (added_tokens.c), what is between them
+ * is normalised (nfc.c), and the kind of the tokenizer (bpe.c, spm.c, bytes_chars.c) turns it into ids. Only a coder
+ * changes while that happens, and every thread has its own. */
 #ifndef TARN__TOKENIZER_H
 #define TARN__TOKENIZER_H
 
@@ -42,12 +42,13 @@ typedef struct tarn__merge_slot {
 typedef struct tarn__bpe {
     tarn__buffer merges; /* tarn__merge; by rank */
     tarn__merge_slot *slot;
-    size_t slots;                                /* a power of two */
-    int32_t byte_id[256];                        /* -1: the vocabulary lacks it */
-    int32_t unknown;                             /* for those; -1: none */
-    bool ignore_merges;                          /* a word that is a token is that token */
-    bool prefix_space;                           /* a text gets a space before it */
-    bool uses_regex;                             /* the pattern is GPT-2's, inside the byte-level step: how the file is written */
+    size_t slots;         /* a power of two */
+    int32_t byte_id[256]; /* -1: the vocabulary lacks it */
+    int32_t unknown;      /* for those; -1: none */
+    bool ignore_merges;   /* a word that is a token is that token */
+    bool prefix_space;    /* a text gets a space before it */
+    /* the pattern is GPT-2's, inside the byte-level step: how the file is written */
+    bool uses_regex;
     tarn__pattern *pattern[TARN__MOST_PATTERNS]; /* applied one after the other; none: a text is one word */
     int pattern_count;
 } tarn__bpe;
@@ -77,9 +78,10 @@ typedef struct tarn__spm {
     tarn__prefix prefix;
     bool prefix_if_missing; /* only before texts that do not begin with a space */
     bool squeezes;          /* several spaces are one, and those at the ends none */
-    bool is_late;           /* spaces are changed behind the search for tokens in normalised text: a pre-tokenizer, not a normalizer */
-    bool strips;            /* decoding leaves out a space at the beginning */
-    bool has_words;         /* no piece has a space behind something else: words are encoded one by one */
+    /* spaces are changed behind the search for tokens in normalised text: a pre-tokenizer, not a normalizer */
+    bool is_late;
+    bool strips;    /* decoding leaves out a space at the beginning */
+    bool has_words; /* no piece has a space behind something else: words are encoded one by one */
 } tarn__spm;
 
 typedef struct tarn__coder tarn__coder;
@@ -88,7 +90,8 @@ typedef struct tarn__coder tarn__coder;
 typedef struct tarn__tokenizer_kind {
     const char *name;
     /* Appends the ids of a text without special tokens. False with an error. */
-    bool (*encode)(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *text, size_t length, tarn__buffer *ids);
+    bool (*encode)(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *text, size_t length,
+                   tarn__buffer *ids);
 } tarn__tokenizer_kind;
 
 extern const tarn__tokenizer_kind tarn__kind_bpe, tarn__kind_spm, tarn__kind_bytes, tarn__kind_characters;
@@ -124,43 +127,49 @@ void tarn__coder_free(tarn__coder *coder);
 tarn_tokenizer *tarn__tokenizer_new(const tarn__tokenizer_kind *kind);
 bool tarn__tokenizer_finish(tarn_tokenizer *tokenizer, const char *function, const char *name);
 
-/* Appends the ids of a text with what stands around it; of a text alone, which may be a part of a whole. False with an error. */
-bool tarn__tokenizer_append_section(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *text, size_t length, bool with_special,
-                                    bool is_inside, tarn__buffer *ids);
+/* Appends the ids of a text with what stands around it; of a text alone, which may be a part of a whole. False with an
+ * error. */
+bool tarn__tokenizer_append_section(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *text,
+                                    size_t length, bool with_special, bool is_inside, tarn__buffer *ids);
 bool tarn__tokenizer_append(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *text, size_t length,
                             const tarn_encode_options *options, tarn__buffer *ids);
 
-/* Adds a token to be found in texts, and to the vocabulary where that lacks it. `name` is the file's, for errors. The text is copied. */
+/* Adds a token to be found in texts, and to the vocabulary where that lacks it. `name` is the file's, for errors. The
+ * text is copied. */
 bool tarn__added_add(tarn_tokenizer *tokenizer, const char *function, const char *name, const tarn__added_token *token);
 bool tarn__added_sort(tarn__added *added);
 void tarn__added_free(tarn__added *added);
 
-/* The first token in a text from a place on, of those looked for in the normalised text or of the others; NULL: none. *at is where it
- * lies. */
-const tarn__added_token *tarn__added_next(const tarn__added *added, bool normalized, bool with_special, const char *text, size_t length,
-                                          size_t from, size_t *at);
+/* The first token in a text from a place on, of those looked for in the normalised text or of the others; NULL: none.
+ * *at is where it lies. */
+const tarn__added_token *tarn__added_next(const tarn__added *added, bool normalized, bool with_special,
+                                          const char *text, size_t length, size_t from, size_t *at);
 
-/* Adds a merge at the end; all pieces are in the vocabulary. A pair that is there already gets the new rank. False with an error. */
+/* Adds a merge at the end; all pieces are in the vocabulary. A pair that is there already gets the new rank. False with
+ * an error. */
 bool tarn__bpe_add(tarn__bpe *bpe, tarn__merge merge);
 
 /* The same for pieces as files write them; `number` is the merge's, `name` the file's, for errors. */
-bool tarn__bpe_add_written(tarn_tokenizer *tokenizer, const char *function, const char *name, size_t number, const char *left,
-                           size_t left_length, const char *right, size_t right_length);
+bool tarn__bpe_add_written(tarn_tokenizer *tokenizer, const char *function, const char *name, size_t number,
+                           const char *left, size_t left_length, const char *right, size_t right_length);
 const tarn__merge_slot *tarn__bpe_find(const tarn__bpe *bpe, int32_t left, int32_t right); /* NULL: no merge */
 void tarn__bpe_free(tarn__bpe *bpe);
 
 /* Calls `see` for every word of a text, in order; false ends. */
 typedef bool (*tarn__word_fn)(const char *word, size_t length, void *ctx);
-bool tarn__bpe_words(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *text, size_t length, tarn__word_fn see, void *ctx);
+bool tarn__bpe_words(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *text, size_t length,
+                     tarn__word_fn see, void *ctx);
 
 /* Appends the ids of a word: those that are remembered, or what `encode` gives. False with an error. */
-typedef bool (*tarn__word_encode_fn)(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *word, size_t length,
-                                     tarn__buffer *ids);
-bool tarn__word_encode(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *word, size_t length, tarn__word_encode_fn encode,
-                       tarn__buffer *ids);
+typedef bool (*tarn__word_encode_fn)(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *word,
+                                     size_t length, tarn__buffer *ids);
+bool tarn__word_encode(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *word, size_t length,
+                       tarn__word_encode_fn encode, tarn__buffer *ids);
 
-/* A text with its spaces as SentencePiece has them: one before it, U+2581 as a space. Appends to `out`. False with an error. */
-bool tarn__spm_respace(const tarn__spm *spm, const tarn__coder *coder, const char *text, size_t length, tarn__buffer *out);
+/* A text with its spaces as SentencePiece has them: one before it, U+2581 as a space. Appends to `out`. False with an
+ * error. */
+bool tarn__spm_respace(const tarn__spm *spm, const tarn__coder *coder, const char *text, size_t length,
+                       tarn__buffer *out);
 
 /* What is known once all pieces are there. False with an error. */
 bool tarn__spm_finish(tarn_tokenizer *tokenizer, const char *function, const char *name);
@@ -183,8 +192,8 @@ typedef struct tarn__spm_parts {
     tarn__spm settings;          /* of these `prefix`, `prefix_if_missing`, `squeezes` and `strips` */
 } tarn__spm_parts;
 
-/* A tokenizer without what comes before and after a text. It is finished: but tokens may be added, and tarn__tokenizer_finish() called
- * again. The caller owns it. NULL with an error. */
+/* A tokenizer without what comes before and after a text. It is finished: but tokens may be added, and
+ * tarn__tokenizer_finish() called again. The caller owns it. NULL with an error. */
 tarn_tokenizer *tarn__spm_from_parts(const tarn__spm_parts *parts);
 
 /* Puts what a file gave into a tokenizer. NULL with an error. */
@@ -193,11 +202,12 @@ tarn_tokenizer *tarn__tokenizer_read_file(const char *path);
 tarn_tokenizer *tarn__tokenizer_read_parts(const char *vocabulary, const char *merges,
                                            const char *config); /* config: NULL where there is none */
 
-/* Takes what lies beside a tokenizer: its tokenizer_config.json and its chat_template.jinja (NULL: there is none). `is_model`: beside a
- * tokenizer.model, which leaves more to it. False with an error. */
+/* Takes what lies beside a tokenizer: its tokenizer_config.json and its chat_template.jinja (NULL: there is none).
+ * `is_model`: beside a tokenizer.model, which leaves more to it. False with an error. */
 bool tarn__tokenizer_read_config(tarn_tokenizer *tokenizer, const char *config, const char *chat, bool is_model);
 
-/* add_special adds the token that begins a text, where there is one, and the one that ends it; nothing else. False with an error. */
+/* add_special adds the token that begins a text, where there is one, and the one that ends it; nothing else. False with
+ * an error. */
 bool tarn__tokenizer_surround(tarn_tokenizer *tokenizer, bool begins, bool ends);
 
 #endif

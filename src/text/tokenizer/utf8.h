@@ -6,8 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Bytes of the character that a text begins with, 1 to 4, and its code; 0 where the text ends or is no valid UTF-8 (overlong, surrogate,
- * beyond U+10FFFF, cut). */
+/* Bytes of the character that a text begins with, 1 to 4, and its code; 0 where the text ends or is no valid UTF-8
+ * (overlong, surrogate, beyond U+10FFFF, cut). */
 size_t tarn__utf8_get(const char *text, size_t length, uint32_t *code);
 
 /* Writes a character's bytes, at most 4; returns how many. */

@@ -7,7 +7,7 @@
 #include "base/memory.h"
 #include "text/tokenizer/utf8.h"
 
-/* ---- ids and bytes --------------------------------------------------------------------------------------------------------- */
+/* ---- ids and bytes ----------------------------------------------------------------------------------------------- */
 
 static size_t slot_of(const tarn__pieces *pieces, const char *bytes, size_t length)
 {
@@ -132,7 +132,8 @@ int32_t tarn__pieces_find_written(const tarn__pieces *pieces, const char *text, 
     size_t count;
     if (!bytes)
         return -1;
-    bool is_read = pieces->spaced ? unmark(bytes, &count, text, length) : tarn__bytes_of_letters(bytes, &count, text, length);
+    bool is_read =
+        pieces->spaced ? unmark(bytes, &count, text, length) : tarn__bytes_of_letters(bytes, &count, text, length);
     int32_t id = is_read ? tarn__pieces_find(pieces, bytes, count) : -1;
     if (bytes != few)
         tarn__release(bytes, length);
@@ -147,14 +148,16 @@ bool tarn__pieces_write(const tarn__pieces *pieces, int32_t id, tarn__buffer *te
     const char *bytes = tarn__pieces_bytes(pieces, id, &length);
     char name[8];
     if (pieces->piece[id].byte)
-        return tarn__buffer_add(text, name, (size_t)snprintf(name, sizeof(name), "<0x%02X>", (unsigned char)bytes[0]), 1);
+        return tarn__buffer_add(text, name, (size_t)snprintf(name, sizeof(name), "<0x%02X>", (unsigned char)bytes[0]),
+                                1);
     if (pieces->piece[id].literal)
         return tarn__buffer_add(text, bytes, length, 1);
     if (!pieces->spaced)
         return tarn__letters_of_bytes(text, bytes, length);
     bool good = true;
     for (size_t i = 0; good && i < length; i++)
-        good = tarn__buffer_add(text, bytes[i] == ' ' ? TARN__MARK : bytes + i, bytes[i] == ' ' ? TARN__MARK_BYTES : 1, 1);
+        good =
+            tarn__buffer_add(text, bytes[i] == ' ' ? TARN__MARK : bytes + i, bytes[i] == ' ' ? TARN__MARK_BYTES : 1, 1);
     return good;
 }
 
@@ -198,7 +201,7 @@ void tarn__pieces_free(tarn__pieces *pieces)
     *pieces = (tarn__pieces){0};
 }
 
-/* ---- spaces and bytes of SentencePiece -------------------------------------------------------------------------------------- */
+/* ---- spaces and bytes of SentencePiece --------------------------------------------------------------------------- */
 
 static int digit_of(char c)
 {
@@ -214,13 +217,14 @@ int tarn__byte_of_name(const char *text, size_t length)
 
 const char *tarn__find_mark(const char *text, size_t length)
 {
-    for (const char *at = text, *end = text + length; (at = memchr(at, TARN__MARK[0], (size_t)(end - at))) != NULL; at++)
+    for (const char *at = text, *end = text + length; (at = memchr(at, TARN__MARK[0], (size_t)(end - at))) != NULL;
+         at++)
         if (end - at >= TARN__MARK_BYTES && memcmp(at, TARN__MARK, TARN__MARK_BYTES) == 0)
             return at;
     return NULL;
 }
 
-/* ---- letters for bytes ----------------------------------------------------------------------------------------------------- */
+/* ---- letters for bytes ------------------------------------------------------------------------------------------- */
 
 /* Bytes that are letters one can see in Latin-1: all but controls, spaces and the soft hyphen. */
 static bool is_visible(int byte)

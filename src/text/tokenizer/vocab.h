@@ -1,4 +1,5 @@
-/* vocab.h: a vocabulary: the bytes of every id, and the id of every text. Also the letters by which byte-level files write bytes. */
+/* vocab.h: a vocabulary: the bytes of every id, and the id of every text. Also the letters by which byte-level files
+ * write bytes. */
 #ifndef TARN__PIECES_H
 #define TARN__PIECES_H
 
@@ -28,15 +29,15 @@ typedef struct tarn__pieces {
     bool spaced; /* files write a space as U+2581 and some bytes as <0x0A>; else every byte as a letter */
 } tarn__pieces;
 
-/* Adds a piece under an id that is free. Of two with the same bytes the first is found, but a literal one last. False with an error of no
- * memory. */
+/* Adds a piece under an id that is free. Of two with the same bytes the first is found, but a literal one last. False
+ * with an error of no memory. */
 bool tarn__pieces_add(tarn__pieces *pieces, int32_t id, const char *bytes, size_t length, bool literal);
 
 /* The id of a text, -1: none. */
 int32_t tarn__pieces_find(const tarn__pieces *pieces, const char *bytes, size_t length);
 
-/* The same for a text as a file writes it: the letters of its bytes, or a literal text. Whether an id's piece is written so; and how it is
- * written, appended to a text: false with an error. */
+/* The same for a text as a file writes it: the letters of its bytes, or a literal text. Whether an id's piece is
+ * written so; and how it is written, appended to a text: false with an error. */
 int32_t tarn__pieces_find_written(const tarn__pieces *pieces, const char *text, size_t length);
 bool tarn__pieces_is_written(const tarn__pieces *pieces, int32_t id, const char *text, size_t length);
 
@@ -54,7 +55,7 @@ bool tarn__pieces_has(const tarn__pieces *pieces, int64_t id);
 const char *tarn__pieces_bytes(const tarn__pieces *pieces, int32_t id, size_t *length);
 void tarn__pieces_free(tarn__pieces *pieces);
 
-/* ---- spaces -----------------------------------------------------------------------------------------------------------------*/
+/* ---- spaces ---------------------------------------------------------------------------------------------------- */
 
 /* U+2581, for which files of SentencePiece have a space. */
 #define TARN__MARK "\xE2\x96\x81"
@@ -63,16 +64,17 @@ void tarn__pieces_free(tarn__pieces *pieces);
 /* Where a mark stands in a text, from a place on; NULL: nowhere. */
 const char *tarn__find_mark(const char *text, size_t length);
 
-/* ---- letters for bytes ----------------------------------------------------------------------------------------------------- */
+/* ---- letters for bytes ------------------------------------------------------------------------------------------- */
 
-/* Files of byte-level tokenizers write each byte as a letter that can be seen: itself where it is one, and U+0100, U+0101 … for the others
- * in their order: a space is Ġ. The code of a byte's letter: */
+/* Files of byte-level tokenizers write each byte as a letter that can be seen: itself where it is one, and U+0100,
+ * U+0101 … for the others in their order: a space is Ġ. The code of a byte's letter: */
 uint32_t tarn__byte_letter(unsigned char byte);
 
 /* Appends the letters of bytes, in UTF-8. False with an error. */
 bool tarn__letters_of_bytes(tarn__buffer *letters, const char *bytes, size_t length);
 
-/* The bytes of letters, at most as many as there are bytes of letters; false, which is no error, where a letter stands for none. */
+/* The bytes of letters, at most as many as there are bytes of letters; false, which is no error, where a letter stands
+ * for none. */
 bool tarn__bytes_of_letters(char *bytes, size_t *count, const char *letters, size_t length);
 
 /* The byte that is number `rank` when bytes are sorted by their letters: '!' is 0. Vocabularies begin in this order. */

@@ -44,7 +44,8 @@ static bool grow_words(tarn__coder *coder)
     return true;
 }
 
-static bool remember(tarn__coder *coder, uint64_t hash, const char *word, size_t length, const int32_t *ids, size_t count)
+static bool remember(tarn__coder *coder, uint64_t hash, const char *word, size_t length, const int32_t *ids,
+                     size_t count)
 {
     if (coder->words >= REMEMBERED_WORDS)
         return true;
@@ -57,15 +58,16 @@ static bool remember(tarn__coder *coder, uint64_t hash, const char *word, size_t
     return true;
 }
 
-bool tarn__word_encode(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *word, size_t length, tarn__word_encode_fn encode,
-                       tarn__buffer *ids)
+bool tarn__word_encode(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *word, size_t length,
+                       tarn__word_encode_fn encode, tarn__buffer *ids)
 {
     if (length > REMEMBERED_BYTES)
         return encode(tokenizer, coder, word, length, ids);
     uint64_t hash = tarn__hash(word, length, 0);
     const tarn__word *known = coder->word_slots ? &coder->word[word_place(coder, hash, word, length)] : NULL;
     if (known && known->length)
-        return tarn__buffer_add(ids, coder->word_ids.data + known->ids * sizeof(int32_t), known->count, sizeof(int32_t));
+        return tarn__buffer_add(ids, coder->word_ids.data + known->ids * sizeof(int32_t), known->count,
+                                sizeof(int32_t));
     size_t before = ids->count;
     return encode(tokenizer, coder, word, length, ids) &&
            remember(coder, hash, word, length, (const int32_t *)(const void *)ids->data + before, ids->count - before);

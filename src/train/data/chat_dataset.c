@@ -1,5 +1,5 @@
-/* chat_dataset.c: documents to fine-tune on, and batches of their rows. A batch is a function of its number: training's epochs follow each other
- * without a gap, each with an order of rows of its own. */
+/* chat_dataset.c: documents to fine-tune on, and batches of their rows. A batch is a function of its number: training's
+ * epochs follow each other without a gap, each with an order of rows of its own. */
 #include "train/data/chat_dataset.h"
 
 #include <inttypes.h>
@@ -31,7 +31,7 @@ bool tarn__data_is_chats(const char *name)
     return path_of(name) != name || (length > size && strcmp(name + length - size, ending) == 0);
 }
 
-/* ---- opening ----------------------------------------------------------------------------------------------------------------- */
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
 
 static bool check_options(const tarn__chats_options *o)
 {
@@ -40,12 +40,14 @@ static bool check_options(const tarn__chats_options *o)
     if (!o->tokenizer)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a tokenizer is required, not NULL", o->function);
     if (o->context < 2 || o->context > INT32_MAX)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a context of %" PRId64 " tokens is outside 2 to %d", o->function, o->context,
-                           INT32_MAX);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a context of %" PRId64 " tokens is outside 2 to %d", o->function,
+                           o->context, INT32_MAX);
     if (!(o->val_share >= 0 && o->val_share < 1))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a share for validation of %g is outside 0 to 1, or 1", o->function, o->val_share);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a share for validation of %g is outside 0 to 1, or 1", o->function,
+                           o->val_share);
     return o->val_share == 0 || !o->val_path || !o->val_path[0] ||
-           tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is a file for validation, so a share of the other has no place", o->function);
+           tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is a file for validation, so a share of the other has no place",
+                       o->function);
 }
 
 /* The template to use; *chat is NULL where there is none. */
@@ -74,7 +76,8 @@ tarn__chats *tarn__chats_open(const tarn__chats_options *o)
     tarn__chats *c = tarn__alloc(sizeof(*c));
     if (!c)
         return NULL;
-    *c = (tarn__chats){.function = o->function, .tokenizer = o->tokenizer, .context = o->context, .seed = o->seed, .epoch = -1};
+    *c = (tarn__chats){
+        .function = o->function, .tokenizer = o->tokenizer, .context = o->context, .seed = o->seed, .epoch = -1};
     bool good = read_files(c, o) && tarn__chats_deal(c, o->val_share);
     c->order = good ? tarn__alloc(sizeof(int64_t) * (size_t)c->split[TARN__CHATS_TRAINING].rows) : NULL;
     if (!c->order) {
@@ -83,7 +86,8 @@ tarn__chats *tarn__chats_open(const tarn__chats_options *o)
     }
     if (c->cut > 0)
         tarn__log(TARN_LOG_WARNING,
-                  "%s: %" PRId64 " of %zu documents are longer than the context of %" PRId64 " tokens: what is beyond it is left out",
+                  "%s: %" PRId64 " of %zu documents are longer than the context of %" PRId64
+                  " tokens: what is beyond it is left out",
                   o->function, c->cut, c->documents.count, c->context);
     return c;
 }
@@ -103,7 +107,7 @@ void tarn__chats_close(tarn__chats *c)
     tarn__release(c, sizeof(*c));
 }
 
-/* ---- what is there ----------------------------------------------------------------------------------------------------------- */
+/* ---- what is there ----------------------------------------------------------------------------------------------- */
 
 void tarn__chats_counts(const tarn__chats *c, tarn__chats_summary *summary)
 {
@@ -126,10 +130,11 @@ void tarn__chats_counts(const tarn__chats *c, tarn__chats_summary *summary)
     }
 }
 
-/* ---- rows -------------------------------------------------------------------------------------------------------------------- */
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
 
 /* `count` tokens from a place of a row on, which are a document; d is NULL for what is behind the last. */
-static void write_document(const tarn__chats *c, const tarn__chat_document *d, int64_t begin, int64_t count, const tarn__chats_rows *row)
+static void write_document(const tarn__chats *c, const tarn__chat_document *d, int64_t begin, int64_t count,
+                           const tarn__chats_rows *row)
 {
     const int32_t *ids = (const int32_t *)(const void *)c->ids.data + (d ? d->begin : 0);
     const uint8_t *learnt = (const uint8_t *)c->learnt.data + (d ? d->begin : 0);
@@ -171,17 +176,19 @@ bool tarn__chats_batch(tarn__chats *c, int split, int64_t batch_number, int64_t 
 {
     const tarn__chats_split *s = &c->split[split];
     if (s->rows == 0)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: there are no documents for validation: neither a share of them nor a file was named",
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "%s: there are no documents for validation: neither a share of them nor a file was named",
                            c->function);
     for (int64_t i = 0; i < rows; i++) {
         int64_t first = i * c->context;
-        write_row(c, s, row_number(c, split, batch_number * rows + i),
-                  &(tarn__chats_rows){out->ids + first, out->targets + first, out->positions + first, out->starts + first});
+        write_row(
+            c, s, row_number(c, split, batch_number * rows + i),
+            &(tarn__chats_rows){out->ids + first, out->targets + first, out->positions + first, out->starts + first});
     }
     return true;
 }
 
-/* ---- for everybody ----------------------------------------------------------------------------------------------------------- */
+/* ---- for everybody ----------------------------------------------------------------------------------------------- */
 
 tarn_chats *tarn_chats_open_sized(const tarn_chats_options *options, size_t options_size)
 {
@@ -189,7 +196,8 @@ tarn_chats *tarn_chats_open_sized(const tarn_chats_options *options, size_t opti
     if (tarn_failed())
         return NULL;
     if (!options) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "chats_open: the options are NULL: at least a file and a tokenizer are required");
+        tarn__raise(TARN_ERROR_ARGUMENT,
+                    "chats_open: the options are NULL: at least a file and a tokenizer are required");
         return NULL;
     }
     memcpy(&o, options, options_size < sizeof(o) ? options_size : sizeof(o));
@@ -208,7 +216,8 @@ bool tarn_chats_counts_of(const tarn_chats *chats, tarn_chats_counts *counts)
     if (tarn_failed())
         return false;
     if (!chats || !counts)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "chats_counts_of: %s is NULL", chats ? "the place for the answer" : "the chats");
+        return tarn__raise(TARN_ERROR_ARGUMENT, "chats_counts_of: %s is NULL",
+                           chats ? "the place for the answer" : "the chats");
     tarn__chats_counts(chats, counts);
     return true;
 }
@@ -220,10 +229,12 @@ bool tarn_chats_batch(tarn_chats *chats, int split, int64_t batch_number, int64_
     if (!chats || !out || !out->ids || !out->targets || !out->positions || !out->starts)
         return tarn__raise(TARN_ERROR_ARGUMENT, "chats_batch: chats and four arrays are required, not NULL");
     if (split != TARN_CHATS_TRAINING && split != TARN_CHATS_VALIDATION)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "chats_batch: split %d is neither training (0) nor validation (1)", split);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "chats_batch: split %d is neither training (0) nor validation (1)",
+                           split);
     if (batch_number < 0 || rows < 1 || rows > INT64_MAX / chats->context || batch_number > INT64_MAX / rows - 1)
         return tarn__raise(TARN_ERROR_ARGUMENT,
-                           "chats_batch: batch %" PRId64 " of %" PRId64 " rows is none: numbers begin at 0, and there is at least 1 row",
+                           "chats_batch: batch %" PRId64 " of %" PRId64
+                           " rows is none: numbers begin at 0, and there is at least 1 row",
                            batch_number, rows);
     return tarn__chats_batch(chats, split, batch_number, rows, out);
 }

@@ -1,4 +1,5 @@
-/* chat_dataset.h: documents to fine-tune on, as <tarn/train.h> has them, for the trainer: the same under the names of functions that ask. */
+/* chat_dataset.h: documents to fine-tune on, as <tarn/train.h> has them, for the trainer: the same under the names of
+ * functions that ask. */
 #ifndef TARN__CHATS_H
 #define TARN__CHATS_H
 
@@ -15,9 +16,11 @@ typedef struct tarn__chats_options {
     const char *function; /* begins errors; a text that lives as long as the chats */
     const char *path;     /* the JSON lines; "chats:" before it is allowed */
     const char *val_path; /* JSON lines for validation alone; NULL or "": none */
-    double val_share;     /* the share of the first file's documents that is for validation, from 0 to below 1; 0 with val_path */
+    /* the share of the first file's documents that is for validation, from 0 to below 1; 0 with val_path */
+    double val_share;
     const tarn_tokenizer *tokenizer;
-    const char *template_name; /* chatml, llama2, llama3 or mistral instead of the tokenizer's own; NULL or "": its own, if any */
+    const char *template_name; /* chatml, llama2, llama3 or mistral instead of the tokenizer's own; NULL or "": its own,
+                                  if any */
     int64_t context;           /* tokens of a row, at least 2 */
     uint64_t seed;             /* of the split and of the order */
 } tarn__chats_options;

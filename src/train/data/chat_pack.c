@@ -1,7 +1,7 @@
 /* chat_pack.c: which documents are for validation, and which share a row.
  *
- * The longest come first, each to the row in which it leaves the least room, or to a new one. Documents of one length come in the order of
- * the split, so that rows depend on nothing but lengths and seed. */
+ * The longest come first, each to the row in which it leaves the least room, or to a new one. Documents of one length
+ * come in the order of the split, so that rows depend on nothing but lengths and seed. */
 #include "base/error.h"
 #include "base/memory.h"
 #include "data/random.h"
@@ -9,7 +9,7 @@
 
 #define SPLIT_EPOCH (-1) /* whose order deals the documents out; those of rows begin with 0 */
 
-/* ---- packing ----------------------------------------------------------------------------------------------------------------- */
+/* ---- packing ----------------------------------------------------------------------------------------------------- */
 
 /* Rows and documents in lists of numbers; -1 ends one. */
 typedef struct packing {
@@ -118,7 +118,8 @@ static bool pack(const tarn__chats *c, const int64_t *list, int64_t count, tarn_
     s->count = count;
     s->documents = tarn__alloc(bytes);
     s->row_first = tarn__alloc(bytes + sizeof(int64_t));
-    bool good = sorted && s->documents && s->row_first && sort_by_length(c, list, sorted, count) && packing_open(&p, c->context, count);
+    bool good = sorted && s->documents && s->row_first && sort_by_length(c, list, sorted, count) &&
+                packing_open(&p, c->context, count);
     for (int64_t at = 0; good && at < count; at++)
         place(&p, at, tarn__chat_document_at(c, sorted[at])->length);
     if (good)
@@ -128,7 +129,7 @@ static bool pack(const tarn__chats *c, const int64_t *list, int64_t count, tarn_
     return good;
 }
 
-/* ---- the split --------------------------------------------------------------------------------------------------------------- */
+/* ---- the split --------------------------------------------------------------------------------------------------- */
 
 /* How many of so many documents a share is: at least one, and one is left. */
 static int64_t share_of(int64_t count, double share)
@@ -144,7 +145,8 @@ bool tarn__chats_deal(tarn__chats *c, double val_share)
     int64_t all = (int64_t)c->documents.count, count = c->first_of_second, held = share_of(count, val_share);
     size_t bytes = sizeof(int64_t) * (size_t)all;
     if (val_share > 0 && count < 2)
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: there is one document; a share for validation needs at least 2", c->function);
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: there is one document; a share for validation needs at least 2",
+                           c->function);
     int64_t *order = tarn__alloc(bytes);
     if (!order)
         return false;
@@ -152,7 +154,8 @@ bool tarn__chats_deal(tarn__chats *c, double val_share)
     for (int64_t i = count; i < all; i++)
         order[i] = i;
     bool good = pack(c, order + held, count - held, &c->split[TARN__CHATS_TRAINING]);
-    int64_t first = all > count ? count : 0; /* of those for validation: in a file of their own, or the first of the order */
+    /* of those for validation: in a file of their own, or the first of the order */
+    int64_t first = all > count ? count : 0;
     if (good && (held > 0 || all > count))
         good = pack(c, order + first, all > count ? all - count : held, &c->split[TARN__CHATS_VALIDATION]);
     tarn__release(order, bytes);

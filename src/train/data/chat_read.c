@@ -5,8 +5,8 @@
 
 #include "base/error.h"
 #include "base/os/files.h"
-#include "text/files/jsonl.h"
 #include "text/chat/loss_mask.h"
+#include "text/files/jsonl.h"
 #include "train/data/chats_parts.h"
 
 /* What is needed to read one line after the other. */
@@ -19,7 +19,7 @@ typedef struct reader {
     char where[700]; /* "chats_open: 'FILE', line 3" */
 } reader;
 
-/* ---- a document -------------------------------------------------------------------------------------------------------------- */
+/* ---- a document -------------------------------------------------------------------------------------------------- */
 
 static bool has_form(reader *r)
 {
@@ -35,12 +35,13 @@ static bool encode(reader *r)
     if (l->prompt && !r->marker.has_form)
         return tarn__marker_text(&r->marker, l->prompt, l->completion);
     if (l->prompt)
-        return tarn__marker_chat(&r->marker, (tarn_chat_message[]){{"user", l->prompt}, {"assistant", l->completion}}, 2);
+        return tarn__marker_chat(&r->marker, (tarn_chat_message[]){{"user", l->prompt}, {"assistant", l->completion}},
+                                 2);
     return r->marker.has_form
                ? tarn__marker_chat(&r->marker, l->messages, l->count)
-               : tarn__raise(TARN_ERROR_UNSUPPORTED,
-                             "\"messages\" need a chat template, and the model has none; name one with --template (template_name): "
-                             "chatml, llama2, llama3 or mistral");
+               : tarn__raise(TARN_ERROR_UNSUPPORTED, "\"messages\" need a chat template, and the model has none; name "
+                                                     "one with --template (template_name): "
+                                                     "chatml, llama2, llama3 or mistral");
 }
 
 static int64_t count_answers(const tarn__marker *m, int64_t length)
@@ -65,7 +66,8 @@ static bool add_document(reader *r)
                            r->where, c->context, whole);
     c->cut += length < whole;
     return tarn__buffer_add(&c->ids, m->ids.data, (size_t)length, sizeof(int32_t)) &&
-           tarn__buffer_add(&c->learnt, m->marks.learnt.data, (size_t)length, 1) && tarn__buffer_add(&c->documents, &d, 1, sizeof(d));
+           tarn__buffer_add(&c->learnt, m->marks.learnt.data, (size_t)length, 1) &&
+           tarn__buffer_add(&c->documents, &d, 1, sizeof(d));
 }
 
 static bool add_line(reader *r, int64_t number, const char *text, size_t length)
@@ -76,7 +78,7 @@ static bool add_line(reader *r, int64_t number, const char *text, size_t length)
     return encode(r) ? add_document(r) : tarn__raise_within(r->where);
 }
 
-/* ---- the file ---------------------------------------------------------------------------------------------------------------- */
+/* ---- the file ---------------------------------------------------------------------------------------------------- */
 
 static bool is_blank(const char *line, size_t length)
 {
@@ -106,7 +108,8 @@ bool tarn__chats_read(tarn__chats *chats, const char *path, const char *chat)
         return false;
     bool good = add_lines(&r, &file);
     if (good && chats->documents.count == before)
-        good = tarn__raise(TARN_ERROR_FORMAT, "%s: '%.500s' has no documents: no line but blank ones", chats->function, path);
+        good = tarn__raise(TARN_ERROR_FORMAT, "%s: '%.500s' has no documents: no line but blank ones", chats->function,
+                           path);
     tarn__map_close(&file);
     tarn__marker_free(&r.marker);
     tarn__chat_line_free(&r.line);

@@ -1,4 +1,5 @@
-/* chat_rows.c: rows of documents as the samples of a dataset, so that the loader draws, sends and resumes them as any others. */
+/* chat_rows.c: rows of documents as the samples of a dataset, so that the loader draws, sends and resumes them as any
+ * others. */
 #include <pthread.h>
 
 #include "base/error.h"
@@ -14,7 +15,8 @@ typedef struct chat_rows {
     pthread_mutex_t lock; /* one thread asks at a time */
 } chat_rows;
 
-/* Row `index`; where fewer are samples than there are, they are spread evenly. Beyond the last training row comes the first of the next round. */
+/* Row `index`; where fewer are samples than there are, they are spread evenly. Beyond the last training row comes the
+ * first of the next round. */
 static bool get(int64_t index, void *const *memory, void *ctx)
 {
     chat_rows *r = ctx;
@@ -43,7 +45,8 @@ tarn_dataset *tarn__chat_rows(const char *function, tarn__chats *chats, int spli
         return NULL;
     if (summary.rows[split] < 1) {
         tarn__raise(TARN_ERROR_FORMAT, "%s: there are no documents %s", function,
-                    split == TARN__CHATS_TRAINING ? "to train on" : "to judge by; give a larger val_share, or a file of them as val");
+                    split == TARN__CHATS_TRAINING ? "to train on"
+                                                  : "to judge by; give a larger val_share, or a file of them as val");
         return NULL;
     }
     for (int i = 0; i < 4; i++)

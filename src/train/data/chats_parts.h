@@ -1,4 +1,5 @@
-/* chats_parts.h: what chats are made of: documents one behind the other in memory, and for each split the documents of each row. */
+/* chats_parts.h: what chats are made of: documents one behind the other in memory, and for each split the documents of
+ * each row. */
 #ifndef TARN__CHATS_PARTS_H
 #define TARN__CHATS_PARTS_H
 

@@ -39,13 +39,15 @@ bool tarn__data_is_text(const char *name)
 static bool read_name(const char *function, const char *name, place *where)
 {
     if (!find_place(name, where))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%.200s' is no text; a language model takes text:FILE or shards:FOLDER", function,
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "%s: '%.200s' is no text; a language model takes text:FILE or shards:FOLDER", function,
                            name);
-    return where->path[0] || tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' does not say where the text is; write %s%s", function, name,
-                                         where->is_shards ? "shards:" : "text:", where->is_shards ? "FOLDER" : "FILE");
+    return where->path[0] ||
+           tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' does not say where the text is; write %s%s", function, name,
+                       where->is_shards ? "shards:" : "text:", where->is_shards ? "FOLDER" : "FILE");
 }
 
-/* ---- a text file ------------------------------------------------------------------------------------------------------------- */
+/* ---- a text file ------------------------------------------------------------------------------------------------- */
 
 /* Raises what is wrong with a file, by its name. Is false. */
 static bool raise_of(const char *function, const char *path)
@@ -64,7 +66,10 @@ static bool is_of_characters(const char *tokenizer)
 static bool can_be_saved(const tarn__map *text)
 {
     const char *nul = text->bytes ? memchr(text->memory, 0, text->bytes) : NULL;
-    return !nul || tarn__raise(TARN_ERROR_FORMAT, "byte %zu is NUL, a character that no tokenizer.json can hold; the tokenizer bytes takes any", (size_t)(nul - text->memory));
+    return !nul ||
+           tarn__raise(TARN_ERROR_FORMAT,
+                       "byte %zu is NUL, a character that no tokenizer.json can hold; the tokenizer bytes takes any",
+                       (size_t)(nul - text->memory));
 }
 
 static tarn_tokenizer *tokenizer_for(const char *name, const tarn__map *text)
@@ -85,7 +90,8 @@ static uint64_t hash_of(const int32_t *ids, int64_t count)
 }
 
 /* The tokens of a file, by the corpus' tokenizer or by the one that is named. */
-static bool encode_file(const char *function, const char *path, const char *tokenizer, tarn__corpus *corpus, int64_t *count)
+static bool encode_file(const char *function, const char *path, const char *tokenizer, tarn__corpus *corpus,
+                        int64_t *count)
 {
     tarn__map text;
     if (!tarn__map_open(&text, function, path))
@@ -98,7 +104,8 @@ static bool encode_file(const char *function, const char *path, const char *toke
                                             &(tarn_encode_options){.special_as_text = true}, count);
     tarn__map_close(&text);
     if (!corpus->ids)
-        return corpus->tokenizer || is_of_characters(tokenizer) ? raise_of(function, path) : tarn__raise_within(function);
+        return corpus->tokenizer || is_of_characters(tokenizer) ? raise_of(function, path)
+                                                                : tarn__raise_within(function);
     corpus->hash = hash_of(corpus->ids, *count);
     return true;
 }
@@ -114,16 +121,17 @@ static bool open_text(const char *function, const char *path, const char *tokeni
     return true;
 }
 
-/* ---- shards -------------------------------------------------------------------------------------------------------------------- */
+/* ---- shards ------------------------------------------------------------------------------------------------------ */
 
-static bool open_split(const char *function, const char *folder, const char *split, tarn__corpus *corpus, tarn_tokens **mapped,
-                       tarn__stretch *stretch)
+static bool open_split(const char *function, const char *folder, const char *split, tarn__corpus *corpus,
+                       tarn_tokens **mapped, tarn__stretch *stretch)
 {
     *mapped = tarn_tokens_open(folder, split);
     if (!*mapped)
         return tarn__raise_within(function);
     if (tarn_tokens_hash(*mapped) != tarn_tokenizer_hash(corpus->tokenizer))
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: the tokens in '%s' were made by another tokenizer than the model's", function, folder);
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: the tokens in '%s' were made by another tokenizer than the model's",
+                           function, folder);
     *stretch = (tarn__stretch){.mapped = *mapped, .count = tarn_tokens_count(*mapped)};
     corpus->hash = (corpus->hash ^ tarn_tokens_hash(*mapped) ^ (uint64_t)stretch->count) * 0x100000001b3u;
     return !tarn_failed();
@@ -132,7 +140,8 @@ static bool open_split(const char *function, const char *folder, const char *spl
 static bool open_shards(const char *function, const char *folder, const char *tokenizer, tarn__corpus *corpus)
 {
     if (tokenizer[0])
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: tokenizer: shards have their own, in '%s'; leave it out", function, folder);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: tokenizer: shards have their own, in '%s'; leave it out", function,
+                           folder);
     corpus->tokenizer = tarn_tokenizer_open(folder);
     if (!corpus->tokenizer)
         return tarn__raise_within(function);
@@ -140,7 +149,7 @@ static bool open_shards(const char *function, const char *folder, const char *to
            open_split(function, folder, "valid", corpus, &corpus->mapped[1], &corpus->validation);
 }
 
-/* ---- both ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- both -------------------------------------------------------------------------------------------------------- */
 
 bool tarn__corpus_open(const char *function, const char *name, const char *tokenizer, tarn__corpus *corpus)
 {
@@ -150,7 +159,8 @@ bool tarn__corpus_open(const char *function, const char *name, const char *token
            (where.is_shards ? open_shards : open_text)(function, where.path, tokenizer, corpus);
 }
 
-bool tarn__corpus_open_for_evaluation(const char *function, const char *name, tarn_tokenizer *tokenizer, tarn__corpus *corpus)
+bool tarn__corpus_open_for_evaluation(const char *function, const char *name, tarn_tokenizer *tokenizer,
+                                      tarn__corpus *corpus)
 {
     place where;
     int64_t count;

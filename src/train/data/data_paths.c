@@ -1,5 +1,5 @@
-/* data_paths.c: the files that a run reads, found again from another folder: paths stay as they were typed, and config.json has the folder in which
- * they were typed. */
+/* data_paths.c: the files that a run reads, found again from another folder: paths stay as they were typed, and
+ * config.json has the folder in which they were typed. */
 #include "train/data/data_paths.h"
 
 #include <stdio.h>
@@ -79,8 +79,9 @@ bool tarn__places_advise(const char *function, const char *data)
     if (strncmp(text, function, strlen(function)) == 0)
         text += strlen(function) + strlen(": ");
     if (why.code == TARN_ERROR_IO)
-        return tarn__raise(TARN_ERROR_IO, "%s: the data of the run, '%.300s', was not found: name its new place with .data (%.300s)", function, data,
-                           text);
+        return tarn__raise(TARN_ERROR_IO,
+                           "%s: the data of the run, '%.300s', was not found: name its new place with .data (%.300s)",
+                           function, data, text);
     tarn__error_restore(&why);
     return false;
 }

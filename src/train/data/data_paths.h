@@ -9,7 +9,8 @@
 /* Notes in config.json where relative paths begin: the folder that the program runs in. */
 bool tarn__places_write(tarn__document *document);
 
-/* Relative paths in the options that lead nowhere from here, but did from the folder that config.json notes, begin there from now on. */
+/* Relative paths in the options that lead nowhere from here, but did from the folder that config.json notes, begin
+ * there from now on. */
 bool tarn__places_read(const tarn__document *document, tarn_train_options *options);
 
 /* Says of data that a resumed run does not find how to name its new place; other errors stay as they are. Is false. */

@@ -12,7 +12,8 @@
 #include "base/os/platform.h"
 #include "train/data/corpus.h"
 
-enum { DIGITS = 10000, MOST_DIGITS = 10000000 };               /* drawn digits to train on; a fifth as many again to judge by */
+/* drawn digits to train on; a fifth as many again to judge by */
+enum { DIGITS = 10000, MOST_DIGITS = 10000000 };
 enum { DIGITS_SEED = 1, VALIDATION_SEED = 2, SPLIT_SEED = 3 }; /* the same data for every run, whatever its own seed */
 
 typedef enum part { TRAINING, TESTING, ALL } part;
@@ -28,7 +29,8 @@ static bool cut_pair(const char *function, const char *kind, const char *where, 
     snprintf(paths->first, sizeof(paths->first), "%s", where);
     char *comma = strchr(paths->first, ',');
     if (!comma || comma == paths->first || !comma[1])
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s:%s' needs two files: %s:INPUTS,LABELS", function, kind, where, kind);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s:%s' needs two files: %s:INPUTS,LABELS", function, kind, where,
+                           kind);
     *comma = 0;
     paths->second = comma + 1;
     return true;
@@ -39,10 +41,12 @@ static tarn_dataset *open_digits(const char *function, const char *where, part w
     char *end = NULL;
     long long count = where[0] ? strtoll(where, &end, 10) : DIGITS;
     if ((end && *end) || count < 10 || count > MOST_DIGITS) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "%s: 'digits:%s': the number of digits to draw is from 10 to %d", function, where, MOST_DIGITS);
+        tarn__raise(TARN_ERROR_ARGUMENT, "%s: 'digits:%s': the number of digits to draw is from 10 to %d", function,
+                    where, MOST_DIGITS);
         return NULL;
     }
-    return which == TRAINING ? tarn_dataset_digits(count, DIGITS_SEED) : tarn_dataset_digits(count / 5, VALIDATION_SEED);
+    return which == TRAINING ? tarn_dataset_digits(count, DIGITS_SEED)
+                             : tarn_dataset_digits(count / 5, VALIDATION_SEED);
 }
 
 /* A folder as the makers packed it, or one file of their format. */
@@ -53,7 +57,7 @@ static tarn_dataset *open_cifar10(const char *where, part which)
     return tarn_dataset_cifar10_folder(where, which == TRAINING);
 }
 
-/* ---- images without an axis for channels ------------------------------------------------------------------------------------- */
+/* ---- images without an axis for channels ------------------------------------------------------------------------- */
 
 static bool read_inner(int64_t index, void *const *memory, void *ctx)
 {
@@ -78,7 +82,7 @@ static tarn_dataset *with_channel(tarn_dataset *dataset)
     return tarn_dataset_new(field, count, tarn_dataset_count(dataset), read_inner, dataset, free_inner);
 }
 
-/* ---- numbers that are none ----------------------------------------------------------------------------------------------------- */
+/* ---- numbers that are none --------------------------------------------------------------------------------------- */
 
 /* The first element of an input that is not finite; -1: all are. */
 static int64_t first_not_finite(const void *memory, tarn_dtype dtype, int64_t count)
@@ -89,7 +93,8 @@ static int64_t first_not_finite(const void *memory, tarn_dtype dtype, int64_t co
     return -1;
 }
 
-static bool check_samples(const char *function, const char *path, tarn_dataset *dataset, const tarn_field *input, void *const *memory)
+static bool check_samples(const char *function, const char *path, tarn_dataset *dataset, const tarn_field *input,
+                          void *const *memory)
 {
     int64_t elements = 1;
     for (int i = 0; i < input->shape.rank; i++)
@@ -99,7 +104,9 @@ static bool check_samples(const char *function, const char *path, tarn_dataset *
             return false;
         int64_t at = first_not_finite(memory[0], input->dtype, elements);
         if (at >= 0)
-            return tarn__raise(TARN_ERROR_FORMAT, "%s: %s: sample %lld, element %lld is not finite; nothing can be learnt from nan or inf: clean such files first",
+            return tarn__raise(TARN_ERROR_FORMAT,
+                               "%s: %s: sample %lld, element %lld is not finite; nothing can be learnt from nan or "
+                               "inf: clean such files first",
                                function, path, (long long)i, (long long)at);
     }
     return true;
@@ -130,7 +137,7 @@ static tarn_dataset *only_finite(const char *function, const char *path, tarn_da
     return good ? dataset : NULL;
 }
 
-/* ---- by name --------------------------------------------------------------------------------------------------------------- */
+/* ---- by name ----------------------------------------------------------------------------------------------------- */
 
 static tarn_dataset *open_part(const char *function, const char *kind, const char *where, part which)
 {
@@ -147,7 +154,8 @@ static tarn_dataset *open_part(const char *function, const char *kind, const cha
         return NULL;
     if (strcmp(kind, "idx") == 0)
         return only_finite(function, paths.first, tarn_dataset_idx(paths.first, paths.second));
-    tarn_dataset *arrays = tarn_dataset_npy((const char *const[]){"x", "label"}, (const char *const[]){paths.first, paths.second}, 2);
+    tarn_dataset *arrays =
+        tarn_dataset_npy((const char *const[]){"x", "label"}, (const char *const[]){paths.first, paths.second}, 2);
     return with_channel(only_finite(function, paths.first, arrays));
 }
 
@@ -155,10 +163,11 @@ static bool refuse_kind(const char *function, const char *name, const char *kind
 {
     static const char *const all[] = {"digits", "mnist", "cifar10", "idx", "csv", "npy", "text", "shards", "chats"};
     const char *near = tarn_suggest(kind, all, (int)(sizeof(all) / sizeof(all[0])));
-    return tarn__raise(TARN_ERROR_ARGUMENT,
-                       "%s: '%.200s' is no data; there are digits, mnist:FOLDER, cifar10:FOLDER, idx:IMAGES,LABELS, csv:FILE, "
-                       "npy:INPUTS,LABELS, text:FILE, shards:FOLDER and FILE.jsonl%s%s%s",
-                       function, name, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+    return tarn__raise(
+        TARN_ERROR_ARGUMENT,
+        "%s: '%.200s' is no data; there are digits, mnist:FOLDER, cifar10:FOLDER, idx:IMAGES,LABELS, csv:FILE, "
+        "npy:INPUTS,LABELS, text:FILE, shards:FOLDER and FILE.jsonl%s%s%s",
+        function, name, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
 }
 
 /* The kind and the rest of a name; false with an error for a kind that is none. */
@@ -171,9 +180,12 @@ static bool read_name(const char *function, const char *name, char *kind, size_t
     for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
         if (strcmp(kind, kinds[i]) == 0)
             return i == 0 || (*where)[0] ||
-                   tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' does not say where the data is; write %s:PATH", function, name, kind);
+                   tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' does not say where the data is; write %s:PATH", function,
+                               name, kind);
     if (tarn__data_is_text(name))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%.200s' is text, but the model is a classifier, which takes samples with labels", function, name);
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "%s: '%.200s' is text, but the model is a classifier, which takes samples with labels",
+                           function, name);
     return refuse_kind(function, name, kind);
 }
 
@@ -184,11 +196,13 @@ static bool has_parts(const char *kind, const char *where)
            (strcmp(kind, "cifar10") == 0 && tarn__platform_file_bytes(where) < 0);
 }
 
-static bool split(const char *function, const char *name, tarn_dataset *all, tarn_dataset **training, tarn_dataset **validation)
+static bool split(const char *function, const char *name, tarn_dataset *all, tarn_dataset **training,
+                  tarn_dataset **validation)
 {
     int64_t count = tarn_dataset_count(all), held_back = count / 10 > 0 ? count / 10 : 1;
     if (count < 2)
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%.200s' has %lld samples; training needs at least 2", function, name, (long long)count);
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%.200s' has %lld samples; training needs at least 2", function,
+                           name, (long long)count);
     return tarn_dataset_split(all, count - held_back, SPLIT_SEED, training, validation);
 }
 

@@ -6,20 +6,22 @@
 
 #include "formats/json_file.h"
 
-/* Opens the parts for training and for validation. Data without parts of its own (csv, npy, idx, single files) is cut at random, the same
- * way every time: a tenth is for validation. The caller frees both. False with an error, and both NULL. */
+/* Opens the parts for training and for validation. Data without parts of its own (csv, npy, idx, single files) is cut
+ * at random, the same way every time: a tenth is for validation. The caller frees both. False with an error, and both
+ * NULL. */
 bool tarn__data_open(const char *function, const char *name, tarn_dataset **training, tarn_dataset **validation);
 
 /* Opens what an evaluation is to use: the part for testing where there is one, else everything. NULL with an error. */
 tarn_dataset *tarn__data_open_for_evaluation(const char *function, const char *name);
 
-/* What a model must know of its data, in training and ever after: it stands in config.json. Of text, only the first four. */
+/* What a model must know of its data, in training and ever after: it stands in config.json. Of text, only the first
+ * four. */
 typedef struct tarn__description {
     bool is_text;
     int64_t training_tokens, validation_tokens;
     uint64_t hash; /* of the tokens, or of some of the samples: a run goes on with the same */
     int64_t training_samples, validation_samples; /* 0: not noted */
-    tarn_shape input; /* of one sample: a row of numbers, or an image [C, H, W] */
+    tarn_shape input;                             /* of one sample: a row of numbers, or an image [C, H, W] */
     int64_t classes;
     char **class_name;    /* [classes], owned */
     bool can_be_mirrored; /* a mirrored image is of the same class */
@@ -46,17 +48,20 @@ bool tarn__description_read(tarn__description *description, const tarn__document
 /* Raises unless samples of a dataset are of the described shape, mean the same by their numbers and have labels. */
 bool tarn__description_fits(const char *function, const tarn__description *description, const tarn_dataset *dataset);
 
-/* Raises unless the data of that name is what was described: as many samples, and those that were looked at hold the same. */
-bool tarn__description_holds(const char *function, const char *name, const tarn__description *description, tarn_dataset *training,
-                             tarn_dataset *validation);
+/* Raises unless the data of that name is what was described: as many samples, and those that were looked at hold the
+ * same. */
+bool tarn__description_holds(const char *function, const char *name, const tarn__description *description,
+                             tarn_dataset *training, tarn_dataset *validation);
 
 /* Raises unless all labels of a dataset are classes that were described. */
 bool tarn__description_labels(const char *function, const tarn__description *description, tarn_dataset *dataset);
 
 /* The options of a loader that are the description's: how inputs are normalised. Arrays are borrowed from it. */
-tarn_loader_options tarn__description_loading(const tarn__description *description, int64_t batch_size, tarn_device device);
+tarn_loader_options tarn__description_loading(const tarn__description *description, int64_t batch_size,
+                                              tarn_device device);
 
-/* What a sample is called where speed is told, in the plural: "tokens" for text, "images", or "rows" of a table. Lives as long as the program. */
+/* What a sample is called where speed is told, in the plural: "tokens" for text, "images", or "rows" of a table. Lives
+ * as long as the program. */
 const char *tarn__description_unit(const tarn__description *description);
 
 /* A batch's inputs in the dtype of the model's parameters. Belongs to the open scope. */

@@ -1,7 +1,7 @@
 /* data_spec.c: what a model must know of its data: shape, classes and their names, and how inputs are normalised.
  *
- * Mean and deviation are those of the training samples, along the first axis: of each colour, or of each column of a table. They are found
- * once, when a run begins, and kept with the model. */
+ * Mean and deviation are those of the training samples, along the first axis: of each colour, or of each column of a
+ * table. They are found once, when a run begins, and kept with the model. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 
 enum { LOOKED_AT = 2000 }; /* samples that mean and deviation are found from */
 
-/* ---- what the samples say -------------------------------------------------------------------------------------------------- */
+/* ---- what the samples say ---------------------------------------------------------------------------------------- */
 
 typedef struct survey {
     const char *function;
@@ -61,11 +61,14 @@ static bool check_fields(survey *s)
     if (!tarn_dataset_field(s->dataset, 0, &s->field[0]) || !tarn_dataset_field(s->dataset, 1, &s->field[1]))
         return false;
     int rank = s->field[0].shape.rank;
-    if ((rank != 1 && rank != 3) || s->field[0].dtype == TARN_BF16 || s->field[0].dtype == TARN_F16 || s->field[0].dtype == TARN_BOOL)
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: inputs are %s on %d axes a sample; they must be u8, i32, i64, f32 or f64 on 1 or 3",
+    if ((rank != 1 && rank != 3) || s->field[0].dtype == TARN_BF16 || s->field[0].dtype == TARN_F16 ||
+        s->field[0].dtype == TARN_BOOL)
+        return tarn__raise(TARN_ERROR_FORMAT,
+                           "%s: inputs are %s on %d axes a sample; they must be u8, i32, i64, f32 or f64 on 1 or 3",
                            s->function, tarn_dtype_name(s->field[0].dtype), rank);
     if (s->field[1].shape.rank != 0 || !is_whole(s->field[1].dtype))
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: labels are %s on %d axes a sample; a label is one whole number: i64, i32 or u8",
+        return tarn__raise(TARN_ERROR_FORMAT,
+                           "%s: labels are %s on %d axes a sample; a label is one whole number: i64, i32 or u8",
                            s->function, tarn_dtype_name(s->field[1].dtype), s->field[1].shape.rank);
     s->elements = elements_of(s->field[0].shape);
     return s->elements > 0 || tarn__raise(TARN_ERROR_FORMAT, "%s: inputs have no elements", s->function);
@@ -99,8 +102,8 @@ static bool look_at_label(survey *s)
 {
     double label = element(s->memory[1], s->field[1].dtype, 0);
     if (label < 0 || label >= TARN__MOST_CLASSES)
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: a sample has the label %.0f; labels are classes, from 0 to %d", s->function, label,
-                           TARN__MOST_CLASSES - 1);
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: a sample has the label %.0f; labels are classes, from 0 to %d",
+                           s->function, label, TARN__MOST_CLASSES - 1);
     s->largest = (int64_t)label > s->largest ? (int64_t)label : s->largest;
     return true;
 }
@@ -166,7 +169,7 @@ static void find_deviation(tarn__description *d, const survey *s, int64_t looked
     }
 }
 
-/* ---- describing ------------------------------------------------------------------------------------------------------------ */
+/* ---- describing -------------------------------------------------------------------------------------------------- */
 
 bool tarn__description_make_room(tarn__description *d)
 {
@@ -178,7 +181,8 @@ bool tarn__description_make_room(tarn__description *d)
 
 static bool name_classes(tarn__description *d, bool is_cifar10)
 {
-    static const char *const cifar10[] = {"airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"};
+    static const char *const cifar10[] = {"airplane", "automobile", "bird",  "cat",  "deer",
+                                          "dog",      "frog",       "horse", "ship", "truck"};
     for (int64_t i = 0; i < d->classes; i++) {
         char number[24];
         snprintf(number, sizeof(number), "%lld", (long long)i);
@@ -215,7 +219,8 @@ static bool describe(survey *s, const char *name, tarn__description *d)
         return tarn__raise(TARN_ERROR_FORMAT, "%s: inputs have %lld columns or channels; there may be %d", s->function,
                            (long long)s->field[0].shape.size[0], TARN__MOST_CHANNELS);
     find_input(d, &s->field[0]);
-    bool good = get_memory(s, d->channels) && look(s, d->channels, (double)d->scale, &looked_at) && (is_drawn(name) || look_at_validation(s)) &&
+    bool good = get_memory(s, d->channels) && look(s, d->channels, (double)d->scale, &looked_at) &&
+                (is_drawn(name) || look_at_validation(s)) &&
                 (is_known || (look_at_labels(s, s->dataset) && look_at_labels(s, s->validation)));
     d->classes = is_known ? 10 : s->largest + 1;
     d->can_be_mirrored = is_cifar10;
@@ -223,7 +228,8 @@ static bool describe(survey *s, const char *name, tarn__description *d)
     d->validation_samples = tarn_dataset_count(s->validation);
     d->hash = s->hash;
     if (good && d->classes < 2)
-        good = tarn__raise(TARN_ERROR_FORMAT, "%s: all labels are 0; there must be at least two classes to tell apart", s->function);
+        good = tarn__raise(TARN_ERROR_FORMAT, "%s: all labels are 0; there must be at least two classes to tell apart",
+                           s->function);
     good = good && tarn__description_make_room(d) && name_classes(d, is_cifar10);
     if (good)
         find_deviation(d, s, looked_at);
@@ -249,7 +255,7 @@ void tarn__description_free(tarn__description *description)
     *description = (tarn__description){0};
 }
 
-/* ---- batches --------------------------------------------------------------------------------------------------------------- */
+/* ---- batches ----------------------------------------------------------------------------------------------------- */
 
 bool tarn__description_fits(const char *function, const tarn__description *d, const tarn_dataset *dataset)
 {
@@ -261,10 +267,13 @@ bool tarn__description_fits(const char *function, const tarn__description *d, co
     bool same = other.input.rank == d->input.rank;
     for (int i = 0; same && i < d->input.rank; i++)
         same = other.input.size[i] == d->input.size[i];
-    bool was_bytes = d->scale < 1, is_bytes = other.scale < 1; /* bytes stand for 0 to 1, other numbers for themselves */
+    /* bytes stand for 0 to 1, other numbers for themselves */
+    bool was_bytes = d->scale < 1, is_bytes = other.scale < 1;
     if (same && was_bytes != is_bytes && (was_bytes ? other.is_real : d->is_real))
-        return tarn__raise(TARN_ERROR_DTYPE, "%s: samples of the data are %s, but the model was trained on %s; bytes from 0 to 255 are other numbers", function,
-                           tarn_dtype_name(s.field[0].dtype), was_bytes ? "u8" : "f32 or f64");
+        return tarn__raise(
+            TARN_ERROR_DTYPE,
+            "%s: samples of the data are %s, but the model was trained on %s; bytes from 0 to 255 are other numbers",
+            function, tarn_dtype_name(s.field[0].dtype), was_bytes ? "u8" : "f32 or f64");
     if (same)
         return true;
     return tarn__raise(TARN_ERROR_SHAPE, "%s: samples of the data are %s, but the model was trained on %s", function,
@@ -277,18 +286,23 @@ bool tarn__description_holds(const char *function, const char *name, const tarn_
 {
     survey s = {.function = function, .dataset = training, .validation = validation};
     int64_t looked_at, samples = tarn_dataset_count(training);
-    if (!tarn__description_fits(function, d, training) || !tarn__description_fits(function, d, validation) || !check_fields(&s))
+    if (!tarn__description_fits(function, d, training) || !tarn__description_fits(function, d, validation) ||
+        !check_fields(&s))
         return false;
     if (!d->training_samples)
         return true;
     int channels = (int)s.field[0].shape.size[0];
-    bool good = get_memory(&s, channels) && look(&s, channels, 1, &looked_at) && (is_drawn(name) || look_at_validation(&s));
+    bool good =
+        get_memory(&s, channels) && look(&s, channels, 1, &looked_at) && (is_drawn(name) || look_at_validation(&s));
     give_memory_back(&s, channels);
     if (!good)
         return false;
-    return (samples == d->training_samples && tarn_dataset_count(validation) == d->validation_samples && s.hash == d->hash) ||
-           tarn__raise(TARN_ERROR_FORMAT, "%s: '%.200s' is other data than the run began with; it had %lld samples to train on, and has %lld", function, name,
-                       (long long)d->training_samples, (long long)samples);
+    return (samples == d->training_samples && tarn_dataset_count(validation) == d->validation_samples &&
+            s.hash == d->hash) ||
+           tarn__raise(
+               TARN_ERROR_FORMAT,
+               "%s: '%.200s' is other data than the run began with; it had %lld samples to train on, and has %lld",
+               function, name, (long long)d->training_samples, (long long)samples);
 }
 
 bool tarn__description_labels(const char *function, const tarn__description *d, tarn_dataset *dataset)
@@ -296,8 +310,10 @@ bool tarn__description_labels(const char *function, const tarn__description *d, 
     survey s = {.function = function, .dataset = dataset};
     bool good = check_fields(&s) && get_memory(&s, 1) && look_at_labels(&s, dataset);
     give_memory_back(&s, 1);
-    return good && (s.largest < d->classes || tarn__raise(TARN_ERROR_FORMAT, "%s: a sample has the label %lld, but the model knows %lld classes, from 0", function,
-                                                          (long long)s.largest, (long long)d->classes));
+    return good &&
+           (s.largest < d->classes ||
+            tarn__raise(TARN_ERROR_FORMAT, "%s: a sample has the label %lld, but the model knows %lld classes, from 0",
+                        function, (long long)s.largest, (long long)d->classes));
 }
 
 const char *tarn__description_unit(const tarn__description *d)

@@ -28,17 +28,19 @@ static bool read_text(tarn__description *d, const tarn__document *document)
 /* Of a run that is older than these, nothing. */
 static bool write_samples(const tarn__description *d, tarn__document *document)
 {
-    return !d->training_samples || (tarn__document_set_whole(document, "data.training_samples", d->training_samples) &&
-                                    tarn__document_set_whole(document, "data.validation_samples", d->validation_samples) &&
-                                    tarn__document_set_whole(document, "data.hash", (int64_t)d->hash) &&
-                                    tarn__document_set_bool(document, "data.is_real", d->is_real));
+    return !d->training_samples ||
+           (tarn__document_set_whole(document, "data.training_samples", d->training_samples) &&
+            tarn__document_set_whole(document, "data.validation_samples", d->validation_samples) &&
+            tarn__document_set_whole(document, "data.hash", (int64_t)d->hash) &&
+            tarn__document_set_bool(document, "data.is_real", d->is_real));
 }
 
 bool tarn__description_write(const tarn__description *d, tarn__document *document)
 {
     if (d->is_text)
         return write_text(d, document);
-    bool good = write_samples(d, document) && tarn__document_set_bool(document, "data.can_be_mirrored", d->can_be_mirrored) &&
+    bool good = write_samples(d, document) &&
+                tarn__document_set_bool(document, "data.can_be_mirrored", d->can_be_mirrored) &&
                 tarn__document_set_real(document, "data.scale", tarn__number_of_f32(d->scale));
     for (int i = 0; good && i < d->input.rank; i++)
         good = tarn__document_add_whole(document, "data.input", d->input.size[i]);
@@ -57,7 +59,8 @@ static bool read_real(const tarn__document *document, const char *key, size_t in
     if (!tarn__document_real_at(document, key, index, &number))
         return false;
     *value = (float)number;
-    return isfinite(*value) || tarn__raise(TARN_ERROR_FORMAT, "config.json: \"%s\" holds a number that is not finite", key);
+    return isfinite(*value) ||
+           tarn__raise(TARN_ERROR_FORMAT, "config.json: \"%s\" holds a number that is not finite", key);
 }
 
 /* What a run goes on with, and how its numbers were meant. */
@@ -85,13 +88,15 @@ bool tarn__description_read(tarn__description *d, const tarn__document *document
         !tarn__document_count(document, "data.class_names", TARN__MOST_CLASSES, &classes) ||
         !tarn__document_count(document, "data.mean", TARN__MOST_CHANNELS, &channels) ||
         !tarn__document_count(document, "data.deviation", TARN__MOST_CHANNELS, &deviations) ||
-        !tarn__document_real(document, "data.scale", &scale) || !tarn__document_bool(document, "data.can_be_mirrored", &d->can_be_mirrored) ||
-        !read_samples(d, document))
+        !tarn__document_real(document, "data.scale", &scale) ||
+        !tarn__document_bool(document, "data.can_be_mirrored", &d->can_be_mirrored) || !read_samples(d, document))
         return false;
-    if (rank < 1 || rank == 2 || classes < 2 || channels < 1 || channels != deviations || !isfinite(scale) || !(scale > 0))
-        return tarn__raise(TARN_ERROR_FORMAT,
-                           "config.json: \"data\" describes no data: input of %zu axes, %zu classes, %zu means, %zu deviations", rank,
-                           classes, channels, deviations);
+    if (rank < 1 || rank == 2 || classes < 2 || channels < 1 || channels != deviations || !isfinite(scale) ||
+        !(scale > 0))
+        return tarn__raise(
+            TARN_ERROR_FORMAT,
+            "config.json: \"data\" describes no data: input of %zu axes, %zu classes, %zu means, %zu deviations", rank,
+            classes, channels, deviations);
     d->input.rank = (int)rank;
     d->classes = (int64_t)classes;
     d->channels = (int)channels;
@@ -104,6 +109,7 @@ bool tarn__description_read(tarn__description *d, const tarn__document *document
         good = name && (d->class_name[i] = tarn__text_copy(name)) != NULL;
     }
     for (size_t c = 0; good && c < channels; c++)
-        good = read_real(document, "data.mean", c, &d->mean[c]) && read_real(document, "data.deviation", c, &d->deviation[c]);
+        good = read_real(document, "data.mean", c, &d->mean[c]) &&
+               read_real(document, "data.deviation", c, &d->deviation[c]);
     return good;
 }

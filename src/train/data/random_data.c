@@ -1,4 +1,5 @@
-/* random_data.c: random numbers to train on, where only the time counts: tokens of a language model, or images with labels. */
+/* random_data.c: random numbers to train on, where only the time counts: tokens of a language model, or images with
+ * labels. */
 #include <stdio.h>
 #include <string.h>
 #include <tarn/model.h>
@@ -12,12 +13,14 @@
 #include "train/trainer.h"
 
 enum { CHANNELS = 3, SIDE = 32, CLASSES = 10 }; /* of an image: CIFAR-10's */
-enum { WHOLE_TILES = 128 };                     /* of a vocabulary: GPT-2's 50,257 tokens get room for 50,304, as whoever trains it gives them */
-enum { BATCHES = 4 };                           /* that there are different images for */
+/* of a vocabulary: GPT-2's 50,257 tokens get room for 50,304, as whoever trains it gives them */
+enum { WHOLE_TILES = 128 };
+enum { BATCHES = 4 }; /* that there are different images for */
 
-/* ---- tokens ------------------------------------------------------------------------------------------------------------------ */
+/* ---- tokens ------------------------------------------------------------------------------------------------------ */
 
-/* Tokens from the seed, each as likely as any other, so that the rows of the embedding are as far apart as they can be. */
+/* Tokens from the seed, each as likely as any other, so that the rows of the embedding are as far apart as they can be.
+ */
 static bool draw_tokens(tarn_trainer *t, int64_t vocab, int64_t count)
 {
     int32_t *ids = tarn__result_new(sizeof(*ids) * (size_t)count);
@@ -36,17 +39,19 @@ static bool draw_tokens(tarn_trainer *t, int64_t vocab, int64_t count)
 static bool open_tokens(const char *function, tarn_trainer *t)
 {
     tarn_train_options *o = &t->options;
-    tarn__model_sizes named = {.vocab = o->vocab, .context = o->context, .layers = o->layers, .heads = o->heads, .width = o->width};
+    tarn__model_sizes named = {
+        .vocab = o->vocab, .context = o->context, .layers = o->layers, .heads = o->heads, .width = o->width};
     if (!tarn__model_kind_trained(o->model)->complete(function, o->model, &named))
         return false;
     if (!named.vocab)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a %s has no vocabulary of its own; give vocab", function, o->model);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a %s has no vocabulary of its own; give vocab", function,
+                           o->model);
     if (!o->vocab)
         o->vocab = (named.vocab + WHOLE_TILES - 1) / WHOLE_TILES * WHOLE_TILES;
     return draw_tokens(t, o->vocab, BATCHES * o->batch_size * named.context + 1) && tarn__language_take(function, t);
 }
 
-/* ---- images ------------------------------------------------------------------------------------------------------------------ */
+/* ---- images ------------------------------------------------------------------------------------------------------ */
 
 static void draw_images(uint64_t seed, int64_t count, uint8_t *pixels, int64_t *labels)
 {
@@ -74,7 +79,8 @@ static bool open_images(const char *function, tarn_trainer *t)
     }
     tarn__release(labels, label_bytes);
     tarn__release(pixels, pixel_bytes);
-    return t->training && t->validation && tarn__describe(function, "random", t->training, t->validation, &t->description);
+    return t->training && t->validation &&
+           tarn__describe(function, "random", t->training, t->validation, &t->description);
 }
 
 bool tarn__random_open(const char *function, tarn_trainer *t)
@@ -83,5 +89,6 @@ bool tarn__random_open(const char *function, tarn_trainer *t)
     bool is_text = tarn__model_kind_trained(o->model) != NULL;
     tarn__precision_resolve(o, t->device, is_text);
     snprintf(o->data, sizeof(o->data), "random %s", is_text ? "tokens" : "images");
-    return tarn__language_check(function, o, is_text) && (is_text ? open_tokens(function, t) : open_images(function, t));
+    return tarn__language_check(function, o, is_text) &&
+           (is_text ? open_tokens(function, t) : open_images(function, t));
 }

@@ -67,7 +67,8 @@ static void release(void *ctx)
 
 static tarn_dataset *make(const char *function, const windows *values, int64_t count, tarn_get_fn get)
 {
-    tarn_field fields[] = {{"tokens", TARN_I32, TARN_SHAPE(values->context)}, {"targets", TARN_I32, TARN_SHAPE(values->context)}};
+    tarn_field fields[] = {{"tokens", TARN_I32, TARN_SHAPE(values->context)},
+                           {"targets", TARN_I32, TARN_SHAPE(values->context)}};
     windows *w = tarn__alloc(sizeof(*w));
     if (!w)
         return NULL;
@@ -78,8 +79,10 @@ static tarn_dataset *make(const char *function, const windows *values, int64_t c
 static bool check_count(const char *function, const tarn__stretch *stretch, int64_t least, const char *purpose)
 {
     return stretch->count >= least ||
-           tarn__raise(TARN_ERROR_FORMAT, "%s: there are %lld tokens %s, and at least %lld are needed; give more text or a smaller context",
-                       function, (long long)stretch->count, purpose, (long long)least);
+           tarn__raise(
+               TARN_ERROR_FORMAT,
+               "%s: there are %lld tokens %s, and at least %lld are needed; give more text or a smaller context",
+               function, (long long)stretch->count, purpose, (long long)least);
 }
 
 tarn_dataset *tarn__windows_in_order(const char *function, const tarn__stretch *stretch, int64_t context, int64_t most)
@@ -91,7 +94,8 @@ tarn_dataset *tarn__windows_in_order(const char *function, const tarn__stretch *
     return make(function, &w, w.given, get_in_order);
 }
 
-tarn_dataset *tarn__windows_at_random(const char *function, const tarn__stretch *stretch, int64_t context, int64_t count)
+tarn_dataset *tarn__windows_at_random(const char *function, const tarn__stretch *stretch, int64_t context,
+                                      int64_t count)
 {
     if (tarn_failed() || !check_count(function, stretch, context + 1, "to train on"))
         return NULL;

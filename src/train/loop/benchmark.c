@@ -1,7 +1,8 @@
 /* benchmark.c: how long a step of training takes.
  *
- * Whole steps are measured free of anything else, one behind the other as in a run, between two points of the device's stream. What the host takes for a
- * step, and where its parts begin, is asked of further steps, so that the question does not change the answer. */
+ * Whole steps are measured free of anything else, one behind the other as in a run, between two points of the device's
+ * stream. What the host takes for a step, and where its parts begin, is asked of further steps, so that the question
+ * does not change the answer. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,9 +15,10 @@
 #include "train/options.h"
 #include "train/trainer.h"
 
-enum { MOST_STEPS = 100000, ASIDE = 5 }; /* steps that are measured; at most that many for each of the other questions */
+/* steps that are measured; at most that many for each of the other questions */
+enum { MOST_STEPS = 100000, ASIDE = 5 };
 
-/* ---- figures --------------------------------------------------------------------------------------------------------------- */
+/* ---- figures ----------------------------------------------------------------------------------------------------- */
 
 static int rising(const void *a, const void *b)
 {
@@ -31,7 +33,7 @@ static double median(double *figures, int64_t count)
     return (figures[(count - 1) / 2] + figures[count / 2]) / 2;
 }
 
-/* ---- steps ----------------------------------------------------------------------------------------------------------------- */
+/* ---- steps ------------------------------------------------------------------------------------------------------- */
 
 static bool step_once(tarn_trainer *t)
 {
@@ -86,7 +88,8 @@ static bool time_busy(tarn_trainer *t, int64_t steps, double *figures)
 {
     for (int64_t i = 0; i < steps; i++) {
         if (!tarn__sample_start(t->device))
-            return !tarn_failed() && tarn__raise(TARN_ERROR_ARGUMENT, "train_measure: a profile is being taken; stop it first");
+            return !tarn_failed() &&
+                   tarn__raise(TARN_ERROR_ARGUMENT, "train_measure: a profile is being taken; stop it first");
         bool good = step_once(t);
         good = tarn__sample_stop(&figures[i]) && good;
         if (!good)
@@ -106,7 +109,8 @@ static bool time_all(tarn_trainer *t, int64_t warmup, int64_t steps, double *fig
     tarn_stats_reset(); /* the peak of memory is that of steady steps */
     if (!time_steps(t, steps, figures))
         return false;
-    timing->memory = tarn_memory_kinds_of(t->device); /* a recorded step keeps its own beside that of the steps that follow */
+    /* a recorded step keeps its own beside that of the steps that follow */
+    timing->memory = tarn_memory_kinds_of(t->device);
     timing->is_captured = t->captured.graph != NULL;
     if (!time_host(t, aside, host) || !time_busy(t, aside, busy) || !time_phases(t, aside, phases))
         return false;
@@ -121,7 +125,7 @@ static bool time_all(tarn_trainer *t, int64_t warmup, int64_t steps, double *fig
     return !tarn_failed();
 }
 
-/* ---- the whole ------------------------------------------------------------------------------------------------------------- */
+/* ---- the whole --------------------------------------------------------------------------------------------------- */
 
 double tarn__step_operations(const tarn_trainer *t)
 {
@@ -133,7 +137,8 @@ double tarn__step_operations(const tarn_trainer *t)
         return 0;
     tarn__counts counts = tarn__count_weights(t->model); /* what is frozen hands gradients on, and has none */
     double attended = (double)(facts.layers * facts.heads * facts.head_width * o->context);
-    return (double)(t->batch_size * o->context) * (6 * (double)counts.trained + 4 * (double)counts.frozen + 12 * attended);
+    return (double)(t->batch_size * o->context) *
+           (6 * (double)counts.trained + 4 * (double)counts.frozen + 12 * attended);
 }
 
 static void describe(const tarn_trainer *t, tarn_train_timing *timing)
@@ -172,11 +177,21 @@ static const char *of_a_run(const tarn_train_options *o)
     const struct {
         const char *name;
         bool given;
-    } rows[] = {{"data", o->data[0] != 0},         {"epochs", o->epochs > 0},       {"steps", o->steps > 0},
-                {"schedule", o->schedule[0] != 0}, {"warmup", o->warmup > 0},       {"out", o->out[0] != 0},
-                {"patience", o->patience > 0},     {"eval_every", o->eval_every > 0}, {"log_every", o->log_every > 0},
-                {"min_lr", o->min_lr > 0},         {"tokenizer", o->tokenizer[0] != 0}, {"eval_batches", o->eval_batches > 0},
-                {"sample", o->sample > 0},         {"keep", o->keep > 0},           {"base", o->base[0] != 0},
+    } rows[] = {{"data", o->data[0] != 0},
+                {"epochs", o->epochs > 0},
+                {"steps", o->steps > 0},
+                {"schedule", o->schedule[0] != 0},
+                {"warmup", o->warmup > 0},
+                {"out", o->out[0] != 0},
+                {"patience", o->patience > 0},
+                {"eval_every", o->eval_every > 0},
+                {"log_every", o->log_every > 0},
+                {"min_lr", o->min_lr > 0},
+                {"tokenizer", o->tokenizer[0] != 0},
+                {"eval_batches", o->eval_batches > 0},
+                {"sample", o->sample > 0},
+                {"keep", o->keep > 0},
+                {"base", o->base[0] != 0},
                 {"merge", o->merge[0] != 0}};
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
         if (rows[i].given)
@@ -184,8 +199,8 @@ static const char *of_a_run(const tarn_train_options *o)
     return NULL;
 }
 
-bool tarn_train_measure_sized(int64_t warmup, int64_t steps, tarn_train_timing *timing, size_t timing_size, const tarn_train_options *options,
-                              size_t options_size)
+bool tarn_train_measure_sized(int64_t warmup, int64_t steps, tarn_train_timing *timing, size_t timing_size,
+                              const tarn_train_options *options, size_t options_size)
 {
     const char *function = "train_measure";
     tarn_train_options own = {0};
@@ -197,11 +212,13 @@ bool tarn_train_measure_sized(int64_t warmup, int64_t steps, tarn_train_timing *
     if (!timing)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the result is NULL", function);
     if (warmup < 0 || warmup > MOST_STEPS || steps < 1 || steps > MOST_STEPS)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %lld steps after %lld to warm up; there may be 1 to %d after 0 to %d", function,
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "%s: %lld steps after %lld to warm up; there may be 1 to %d after 0 to %d", function,
                            (long long)steps, (long long)warmup, MOST_STEPS, MOST_STEPS);
     const char *name = of_a_run(&own);
     if (name)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s is about a whole run; here a step on random data is measured", function, name);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s is about a whole run; here a step on random data is measured",
+                           function, name);
     if (!own.model[0])
         memcpy(own.model, "gpt2-124m", sizeof("gpt2-124m"));
     own.batch_size = own.batch_size ? own.batch_size : tarn__model_kind_trained(own.model) ? 32 : 128;

@@ -1,21 +1,21 @@
 /* loop.c: the training loop.
  *
- * In a steady step nothing crosses to or from the device but the batch: losses and right answers are left in a tensor, one place for each
- * step, and read when a line of metrics is due. */
+ * In a steady step nothing crosses to or from the device but the batch: losses and right answers are left in a tensor,
+ * one place for each step, and read when a line of metrics is due. */
 #include <math.h>
 #include <string.h>
 #include <tarn/profile.h>
 
 #include "base/error.h"
-#include "base/os/files.h"
 #include "base/memory.h"
+#include "base/os/files.h"
 #include "base/os/platform.h"
 #include "core/profile/profiler.h"
 #include "ops/op.h"
-#include "train/tasks/finetune.h"
+#include "train/options.h"
 #include "train/output/async_checkpoint.h"
 #include "train/run_folder.h"
-#include "train/options.h"
+#include "train/tasks/finetune.h"
 #include "train/trainer.h"
 
 typedef struct telling {
@@ -23,9 +23,10 @@ typedef struct telling {
     void *ctx;
 } telling;
 
-/* ---- a step ---------------------------------------------------------------------------------------------------------------- */
+/* ---- a step ------------------------------------------------------------------------------------------------------ */
 
-/* An epoch of chats is whole steps: what is left of its rows, in another order every time, would make one of fewer. Micro-batches end it where the batch would. */
+/* An epoch of chats is whole steps: what is left of its rows, in another order every time, would make one of fewer.
+ * Micro-batches end it where the batch would. */
 static bool end_epoch(tarn_trainer *t)
 {
     tarn_loader_place place;
@@ -48,8 +49,10 @@ bool tarn__next_batch(tarn_trainer *t, tarn_tensor **fields)
 static bool classifier_gradients_of(tarn_trainer *t, tarn_tensor *const *fields, tarn__figures *figures)
 {
     tarn__mark(t, TARN__PHASE_FORWARD);
-    tarn_tensor *label = tarn__batch_label(fields[1]), *logits = tarn_forward(t->model, tarn__batch_input(t->model, fields[0]));
-    figures->loss = tarn_cross_entropy(logits, label, &(tarn_cross_entropy_options){.label_smoothing = t->options.label_smoothing});
+    tarn_tensor *label = tarn__batch_label(fields[1]),
+                *logits = tarn_forward(t->model, tarn__batch_input(t->model, fields[0]));
+    figures->loss =
+        tarn_cross_entropy(logits, label, &(tarn_cross_entropy_options){.label_smoothing = t->options.label_smoothing});
     figures->right = tarn_sum(tarn_eq(tarn_argmax(logits, 1, false), label), TARN_ALL_AXES, false);
     tarn__mark(t, TARN__PHASE_BACKWARD);
     if (!tarn_backward(figures->loss))
@@ -69,7 +72,8 @@ static bool classifier_gradients(tarn_trainer *t, tarn__figures *figures)
 bool tarn__train_gradients_of(tarn_trainer *t, tarn_tensor *const *fields, tarn__figures *figures)
 {
     *figures = (tarn__figures){0};
-    return t->description.is_text ? tarn__language_gradients_of(t, fields, figures) : classifier_gradients_of(t, fields, figures);
+    return t->description.is_text ? tarn__language_gradients_of(t, fields, figures)
+                                  : classifier_gradients_of(t, fields, figures);
 }
 
 bool tarn__train_gradients(tarn_trainer *t, tarn__figures *figures)
@@ -101,14 +105,15 @@ bool tarn__take_step(tarn_trainer *t)
     tarn_profile_span_open("step");
     tarn_scope *scope = tarn_scope_open();
     bool good = scope && (tarn__captured_is_due(t) ? tarn__captured_step : tarn__train_step)(t, &figures) &&
-                put_aside(t->losses, t->waiting, figures.loss) && put_aside(t->hits, t->waiting, figures.right) && put_aside(t->norms, t->waiting, figures.norm);
+                put_aside(t->losses, t->waiting, figures.loss) && put_aside(t->hits, t->waiting, figures.right) &&
+                put_aside(t->norms, t->waiting, figures.norm);
     tarn_scope_close(scope);
     tarn_profile_span_close();
     t->waiting++;
     return good;
 }
 
-/* ---- what is told ---------------------------------------------------------------------------------------------------------- */
+/* ---- what is told ------------------------------------------------------------------------------------------------ */
 
 static tarn_train_report report_of(const tarn_trainer *t, tarn_report_kind kind)
 {
@@ -200,12 +205,13 @@ static bool log_steps(tarn_trainer *t, const telling *to)
     return good;
 }
 
-/* ---- evaluations and checkpoints ------------------------------------------------------------------------------------------- */
+/* ---- evaluations and checkpoints --------------------------------------------------------------------------------- */
 
 static bool evaluate_text(tarn_trainer *t, tarn_evaluation *result)
 {
     tarn_text_evaluation of_text;
-    bool good = tarn__language_evaluate("trainer_run", t->model, t->validation, t->micro_batch, (int)t->options.workers, &of_text);
+    bool good = tarn__language_evaluate("trainer_run", t->model, t->validation, t->micro_batch, (int)t->options.workers,
+                                        &of_text);
     *result = (tarn_evaluation){.samples = of_text.tokens, .loss = of_text.loss};
     return good;
 }
@@ -229,14 +235,16 @@ static bool is_better(const tarn__place *place, const tarn_evaluation *now)
            (now->accuracy >= place->best_accuracy && now->loss < place->best_loss);
 }
 
-/* A checkpoint on its way comes first: best weights without any checkpoint are those of a run that has lost it, which is not resumed. */
+/* A checkpoint on its way comes first: best weights without any checkpoint are those of a run that has lost it, which
+ * is not resumed. */
 static bool save_best(const tarn_trainer *t)
 {
     tarn__path path;
     if (!tarn__behind_wait(t->behind))
         return false;
-    return t->description.is_text ? tarn__language_save_best(t)
-                                  : tarn_module_save(t->model, tarn__path_in(t->options.out, "best.safetensors", &path));
+    return t->description.is_text
+               ? tarn__language_save_best(t)
+               : tarn_module_save(t->model, tarn__path_in(t->options.out, "best.safetensors", &path));
 }
 
 /* Lets a language model write something, where that is wanted. */
@@ -289,7 +297,7 @@ static bool save(tarn_trainer *t)
     return good;
 }
 
-/* ---- the run --------------------------------------------------------------------------------------------------------------- */
+/* ---- the run ----------------------------------------------------------------------------------------------------- */
 
 static bool out_of_patience(const tarn_trainer *t)
 {
@@ -344,7 +352,8 @@ static bool fill_folder(tarn_trainer *t)
     return t->metrics && (t->place.step > 0 || tarn__behind_save(t));
 }
 
-/* The same; a run that it replaces is removed when the new checkpoint is on the disk, and put back if none gets there. */
+/* The same; a run that it replaces is removed when the new checkpoint is on the disk, and put back if none gets there.
+ */
 static bool open_folder(tarn_trainer *t)
 {
     if (!tarn__folder_set_aside("trainer_run", t))
@@ -401,13 +410,15 @@ bool tarn_trainer_run(tarn_trainer *trainer, tarn_report_fn report, void *ctx, t
     if (!trainer || trainer->metrics)
         return tarn__raise(TARN_ERROR_ARGUMENT, "trainer_run: the trainer is %s", trainer ? "running already" : "NULL");
     if (trainer->is_imagined)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "trainer_run: the trainer is imagined; tarn_trainer_new() makes one that runs");
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "trainer_run: the trainer is imagined; tarn_trainer_new() makes one that runs");
     tarn__surroundings callers;
     tarn__trainer_enter(trainer, &callers);
     trainer->last_loss = trainer->last_judged = NAN;
     tarn__progress_enter(trainer, TARN_TRAIN_PREPARING);
     tarn__part part = {trainer->place.step, trainer->place.seconds};
-    bool began = open_folder(trainer), good = began && run_steps(trainer, &(telling){report, ctx}) && tarn__frozen_end("trainer_run", trainer) && merge(trainer);
+    bool began = open_folder(trainer), good = began && run_steps(trainer, &(telling){report, ctx}) &&
+                                              tarn__frozen_end("trainer_run", trainer) && merge(trainer);
     good = tarn__behind_wait(trainer->behind) && good; /* also after a failure */
     end_profile(trainer);
     tarn__captured_end(trainer);

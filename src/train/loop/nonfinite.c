@@ -1,8 +1,9 @@
 /* nonfinite.c: which step and which layer first gave a number that is not finite.
  *
- * Losses are read late, some steps after the fact, and by then every weight may be lost. But a run is a function of its checkpoint: from
- * there the steps are taken again, now with every gradient looked at, up to the bad one. They are taken a second time up to the step before
- * it, which gives a state worth saving, and then the bad one layer by layer. */
+ * Losses are read late, some steps after the fact, and by then every weight may be lost. But a run is a function of its
+ * checkpoint: from there the steps are taken again, now with every gradient looked at, up to the bad one. They are
+ * taken a second time up to the step before it, which gives a state worth saving, and then the bad one layer by layer.
+ */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -26,8 +27,8 @@ static bool is_bad(tarn_trainer *t)
 {
     tarn__figures figures;
     tarn_scope *scope = tarn_scope_open();
-    bool bad =
-        scope && tarn__train_gradients(t, &figures) && (!isfinite(tarn_item(figures.loss)) || tarn_optimizer_nonfinite(t->optimizer));
+    bool bad = scope && tarn__train_gradients(t, &figures) &&
+               (!isfinite(tarn_item(figures.loss)) || tarn_optimizer_nonfinite(t->optimizer));
     tarn_scope_close(scope);
     return bad;
 }
@@ -53,7 +54,7 @@ static bool repeat(tarn_trainer *t, int64_t steps)
     return !tarn_failed();
 }
 
-/* ---- the layer ------------------------------------------------------------------------------------------------------------- */
+/* ---- the layer --------------------------------------------------------------------------------------------------- */
 
 typedef struct watch {
     tarn__observer observer; /* first: what the observer's function is given */
@@ -112,8 +113,8 @@ bool tarn__find_nonfinite_judged(tarn_trainer *t, bool (*evaluate)(tarn_trainer 
     if (tarn_failed())
         return false;
     return tarn__raise(TARN_ERROR_ARGUMENT,
-                       "trainer_run: step %" PRId64
-                       ": the validation loss is not finite%s%s; the last checkpoint is in '%s'; a smaller learning rate, a warm-up or clip_norm may help",
+                       "trainer_run: step %" PRId64 ": the validation loss is not finite%s%s; the last checkpoint is "
+                       "in '%s'; a smaller learning rate, a warm-up or clip_norm may help",
                        t->place.step, w.found[0] ? ": first " : "", w.found, t->options.out);
 }
 
@@ -128,9 +129,10 @@ bool tarn__find_nonfinite(tarn_trainer *t, int64_t last)
     find_layer(t, &w);
     if (tarn_failed())
         return false;
-    return tarn__raise(TARN_ERROR_ARGUMENT,
-                       "trainer_run: step %" PRId64
-                       ": %s is not finite; the state before that step is in '%s'; a smaller learning rate, a warm-up or "
-                       "clip_norm may help",
-                       good + 1, w.found, t->options.out);
+    return tarn__raise(
+        TARN_ERROR_ARGUMENT,
+        "trainer_run: step %" PRId64
+        ": %s is not finite; the state before that step is in '%s'; a smaller learning rate, a warm-up or "
+        "clip_norm may help",
+        good + 1, w.found, t->options.out);
 }

@@ -1,4 +1,5 @@
-/* phase_timer.c: where the parts of a step begin on the device: points in its stream, which cost a step next to nothing. */
+/* phase_timer.c: where the parts of a step begin on the device: points in its stream, which cost a step next to
+ * nothing. */
 #include "base/memory.h"
 #include "train/trainer.h"
 
@@ -51,7 +52,8 @@ bool tarn__marks_read(tarn_trainer *t, double *milliseconds)
         milliseconds[i] = 0;
     for (int i = 0; i + 1 < marks->count; i++)
         if (marks->mark[i].phase != TARN__PHASES)
-            milliseconds[marks->mark[i].phase] += tarn_event_elapsed(marks->mark[i].event, marks->mark[i + 1].event) / 1e3;
+            milliseconds[marks->mark[i].phase] +=
+                tarn_event_elapsed(marks->mark[i].event, marks->mark[i + 1].event) / 1e3;
     for (int i = 0; i < marks->count; i++)
         tarn_event_free(marks->mark[i].event);
     marks->count = 0;

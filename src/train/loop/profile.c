@@ -5,16 +5,18 @@
 #include "train/trainer.h"
 
 enum { STEADY = 5, BEFORE = 10, MOST_PROFILED = 10000 }; /* steps before a look; before a profile; of a profile */
-#define SAMPLE_EVERY 10.0                      /* seconds: a look costs a step the time of its events, and a wait */
+#define SAMPLE_EVERY 10.0 /* seconds: a look costs a step the time of its events, and a wait */
 
 bool tarn_trainer_profile(tarn_trainer *trainer, int64_t steps)
 {
     if (tarn_failed())
         return false;
     if (!trainer || trainer->metrics)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "trainer_profile: the trainer is %s", trainer ? "running already" : "NULL");
+        return tarn__raise(TARN_ERROR_ARGUMENT, "trainer_profile: the trainer is %s",
+                           trainer ? "running already" : "NULL");
     if (steps < 0 || steps > MOST_PROFILED)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "trainer_profile: a profile of %lld steps; there may be 0 to %d", (long long)steps, MOST_PROFILED);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "trainer_profile: a profile of %lld steps; there may be 0 to %d",
+                           (long long)steps, MOST_PROFILED);
     trainer->profile_wanted = steps;
     trainer->profile_taken = 0;
     return true;
@@ -27,7 +29,8 @@ static int64_t steps_ahead(const tarn_trainer *t)
     return to_evaluation < to_end ? to_evaluation : to_end;
 }
 
-/* The first steps choose algorithms and fill the pool. Where there is no stretch of enough steps behind them, what there is must do. */
+/* The first steps choose algorithms and fill the pool. Where there is no stretch of enough steps behind them, what
+ * there is must do. */
 static bool profile_is_due(const tarn_trainer *t)
 {
     int64_t ahead = steps_ahead(t), left = t->steps - t->place.step;
@@ -64,7 +67,8 @@ bool tarn__profile_after_step(tarn_trainer *t)
         if (!tarn__sample_stop(&busy))
             return false;
         t->busy_seconds = busy / 1e6;
-        /* The first line's time holds the beginning of the run, when algorithms are chosen: the next line asks again. */
+        /* The first line's time holds the beginning of the run, when algorithms are chosen: the next line asks again.
+         */
         t->sampled_at = t->steps_in_run > t->options.log_every ? tarn__platform_seconds() : -SAMPLE_EVERY;
     }
     if (!t->is_profiled)

@@ -1,9 +1,10 @@
 /* step_graph.c: a step that is recorded once and then repeated as a whole, where the device can do that.
  *
- * The step that is recorded is the one that would be taken anyway: tarn__next_batch() gives it tensors that stay where they are instead of the
- * loader's, and its figures are copied to places that stay. Before each run the loader's batches are copied into those tensors, on the device.
- * Learning rate, step count and random numbers are brought up to date by the run itself (core/launch/graph.c), so the bits are those of steps taken one
- * by one. All micro-batches of a step are recorded together: they follow one another in the same memory.
+ * The step that is recorded is the one that would be taken anyway: tarn__next_batch() gives it tensors that stay where
+ * they are instead of the loader's, and its figures are copied to places that stay. Before each run the loader's
+ * batches are copied into those tensors, on the device. Learning rate, step count and random numbers are brought up to
+ * date by the run itself (core/launch/graph.c), so the bits are those of steps taken one by one. All micro-batches of a
+ * step are recorded together: they follow one another in the same memory.
  *
  * A recorded step keeps its memory until the end of the run, beside what evaluations take. */
 #include "train/loop/step_graph.h"
@@ -12,29 +13,34 @@
 
 #include "base/error.h"
 #include "base/memory.h"
-#include "core/tensor/tensor.h"
 #include "core/device/device.h"
 #include "core/launch/graph.h"
+#include "core/tensor/tensor.h"
 #include "train/trainer.h"
 
-enum { WARM_UP = 3 };             /* steps taken one by one first: algorithms are chosen in them, buffers made */
-enum { SMALL_SHARE = 16 };        /* of the free memory, that a step recorded unasked may take: one that takes more is not bound by launches, and
-                                   * recorded it needs up to twice as much */
-enum { MOST_MICRO_BATCHES = 16 }; /* of a step that is recorded unasked: with more, launches are no longer what takes the time */
+enum { WARM_UP = 3 }; /* steps taken one by one first: algorithms are chosen in them, buffers made */
+enum {
+    SMALL_SHARE = 16
+}; /* of the free memory, that a step recorded unasked may take: one that takes more is not bound by launches, and
+    * recorded it needs up to twice as much */
+/* of a step that is recorded unasked: with more, launches are no longer what takes the time */
+enum { MOST_MICRO_BATCHES = 16 };
 
-/* ---- whether ------------------------------------------------------------------------------------------------------------- */
+/* ---- whether ----------------------------------------------------------------------------------------------------- */
 
 bool tarn__captured_plan(const char *function, tarn_trainer *t)
 {
     const char *wish = t->options.capture;
     bool can = tarn__can_capture(t->device), is_on = strcmp(wish, "on") == 0;
     if (is_on && !can)
-        return tarn__raise(TARN_ERROR_ARGUMENT,
-                           "%s: capture is on, but %s cannot record a step; leave capture out, or choose a device that can", function,
-                           t->options.device);
+        return tarn__raise(
+            TARN_ERROR_ARGUMENT,
+            "%s: capture is on, but %s cannot record a step; leave capture out, or choose a device that can", function,
+            t->options.device);
     bool has_room = t->memory_free == 0 || t->memory_needed <= t->memory_free / SMALL_SHARE;
     t->captured.is_wanted =
-        can && (is_on || (strcmp(wish, "off") != 0 && has_room && t->batch_size / t->micro_batch <= MOST_MICRO_BATCHES));
+        can &&
+        (is_on || (strcmp(wish, "off") != 0 && has_room && t->batch_size / t->micro_batch <= MOST_MICRO_BATCHES));
     t->captured.is_required = is_on;
     return true;
 }
@@ -46,7 +52,7 @@ bool tarn__captured_is_due(tarn_trainer *t)
     return t->captured.is_wanted && !t->captured.is_over && t->captured.eager_steps++ >= WARM_UP;
 }
 
-/* ---- what stays ---------------------------------------------------------------------------------------------------------- */
+/* ---- what stays -------------------------------------------------------------------------------------------------- */
 
 static size_t batch_bytes(const tarn__captured *c)
 {
@@ -99,7 +105,7 @@ bool tarn__captured_batch(tarn_trainer *t, tarn_tensor **fields)
     return true;
 }
 
-/* ---- a step -------------------------------------------------------------------------------------------------------------- */
+/* ---- a step ------------------------------------------------------------------------------------------------------ */
 
 /* Leaves a figure, where there is one, in its place. */
 static bool leave(tarn_tensor *place, tarn_tensor *figure)
@@ -115,8 +121,9 @@ static bool step(void *ctx)
     c->given = 0;
     c->is_feeding = true;
     tarn_scope *scope = tarn_scope_open();
-    bool good = scope && tarn__train_gradients(t, &now) && tarn_optimizer_step(t->optimizer) && leave(c->figures.loss, now.loss) &&
-                leave(c->figures.right, now.right) && leave(c->figures.norm, now.norm);
+    bool good = scope && tarn__train_gradients(t, &now) && tarn_optimizer_step(t->optimizer) &&
+                leave(c->figures.loss, now.loss) && leave(c->figures.right, now.right) &&
+                leave(c->figures.norm, now.norm);
     tarn__mark_end(t);
     tarn_scope_close(scope);
     c->is_feeding = false;
@@ -155,7 +162,7 @@ bool tarn__captured_step(tarn_trainer *t, tarn__figures *figures)
     return true;
 }
 
-/* ---- the end ------------------------------------------------------------------------------------------------------------- */
+/* ---- the end ----------------------------------------------------------------------------------------------------- */
 
 void tarn__captured_end(tarn_trainer *t)
 {

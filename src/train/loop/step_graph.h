@@ -25,13 +25,15 @@ typedef struct tarn__captured {
     tarn__figures figures; /* what it leaves, [1] each, kept */
 } tarn__captured;
 
-/* Decides by options, device and memory whether the steps of a run are to be recorded. False with an error where that is wanted and cannot be. */
+/* Decides by options, device and memory whether the steps of a run are to be recorded. False with an error where that
+ * is wanted and cannot be. */
 bool tarn__captured_plan(const char *function, tarn_trainer *trainer);
 
 /* True when the next step is to be a recorded one; counts those before. */
 bool tarn__captured_is_due(tarn_trainer *trainer);
 
-/* Takes the next step as a recorded one; the first one records it. The figures belong to the recorded step, and hold until the next one. */
+/* Takes the next step as a recorded one; the first one records it. The figures belong to the recorded step, and hold
+ * until the next one. */
 bool tarn__captured_step(tarn_trainer *trainer, tarn__figures *figures);
 
 /* For tarn__next_batch(): the next micro-batch of the step that is being called. Borrowed from the recorded step. */

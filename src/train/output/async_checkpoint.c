@@ -1,8 +1,9 @@
 /* async_checkpoint.c: checkpoints that are written while the run goes on.
  *
- * Reading a model and its moments from a device takes a fraction of the time that a disk takes to have them. So they are read into memory,
- * which the next checkpoint uses again, and a thread of its own does what tarn__checkpoint_save() would have done: the same files in the same order. Whoever
- * stops the program meanwhile leaves the checkpoint before. */
+ * Reading a model and its moments from a device takes a fraction of the time that a disk takes to have them. So they
+ * are read into memory, which the next checkpoint uses again, and a thread of its own does what tarn__checkpoint_save()
+ * would have done: the same files in the same order. Whoever stops the program meanwhile leaves the checkpoint before.
+ */
 #include "train/output/async_checkpoint.h"
 
 #include <pthread.h>
@@ -98,5 +99,6 @@ bool tarn__behind_save(tarn_trainer *t)
         return tarn__checkpoint_save(t);
     if (!t->behind && !(t->behind = tarn__alloc(sizeof(*t->behind))))
         return false;
-    return tarn__checkpoint_keep(t, &t->behind->kept, &t->behind->renaming) && (start(t->behind) || write_all(t->behind));
+    return tarn__checkpoint_keep(t, &t->behind->kept, &t->behind->renaming) &&
+           (start(t->behind) || write_all(t->behind));
 }

@@ -15,8 +15,9 @@ typedef struct tarn__renaming {
 /* checkpoint.c: all of a checkpoint in memory, and the names that its files get. False with an error. */
 bool tarn__checkpoint_keep(tarn_trainer *trainer, tarn__kept *kept, tarn__renaming *renaming);
 
-/* tarn__checkpoint_save(), but returns as soon as all is in memory; a thread writes it. Waits for the one before. Where a checkpoint would take too much
- * of the host's memory, it is written at once. False with an error, which may be the last one's. */
+/* tarn__checkpoint_save(), but returns as soon as all is in memory; a thread writes it. Waits for the one before. Where
+ * a checkpoint would take too much of the host's memory, it is written at once. False with an error, which may be the
+ * last one's. */
 bool tarn__behind_save(tarn_trainer *trainer);
 
 /* False, with its error, where writing the last one has failed; does not wait. */

@@ -1,9 +1,9 @@
 /* checkpoint.c: all that the next step depends on, to the run's folder and back.
  *
- * A checkpoint is three files, and they must change together. New ones are written beside the old under the names "….next",
- * trainer.json.next last and after the others have reached the disk: from that instant the new checkpoint is whole and counts. Then
- * they get their names. Whoever stops the program before that instant leaves the old checkpoint; after it, the next start finishes the
- * renaming. */
+ * A checkpoint is three files, and they must change together. New ones are written beside the old under the names
+ * "….next", trainer.json.next last and after the others have reached the disk: from that instant the new checkpoint is
+ * whole and counts. Then they get their names. Whoever stops the program before that instant leaves the old checkpoint;
+ * after it, the next start finishes the renaming. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -12,8 +12,8 @@
 #include "base/error.h"
 #include "base/os/files.h"
 #include "core/device/device.h"
-#include "train/tasks/finetune.h"
 #include "train/output/async_checkpoint.h"
+#include "train/tasks/finetune.h"
 
 #define FORMAT 2        /* of trainer.json: it has a checksum */
 #define OLDEST_FORMAT 1 /* without one */
@@ -21,7 +21,8 @@
 
 enum { MODEL, OPTIMIZER, PLACE, FILES = TARN__CHECKPOINT_FILES };
 
-/* Of a run with adapters the model is where it was; only they are in the checkpoint, under the name that PEFT gives them. */
+/* Of a run with adapters the model is where it was; only they are in the checkpoint, under the name that PEFT gives
+ * them. */
 static const char *name_of(const tarn_trainer *t, int which)
 {
     static const char *const names[] = {"model.safetensors", "optimizer.safetensors", "trainer.json"};
@@ -60,14 +61,15 @@ static bool recover(const char *function, const tarn_trainer *t)
     return true;
 }
 
-/* ---- trainer.json ---------------------------------------------------------------------------------------------------------- */
+/* ---- trainer.json ------------------------------------------------------------------------------------------------ */
 
 /* Random numbers depend on the seed and on how many were drawn, on the CPU and on the run's device. */
 static bool write_random(const tarn_trainer *t, const tarn__generator *random, tarn__document *document)
 {
     return tarn__document_set_whole(document, "random.seed", (int64_t)random->seed) &&
            tarn__document_set_whole(document, "random.cpu", (int64_t)random->offset[0][0]) &&
-           tarn__document_set_whole(document, "random.device", (int64_t)random->offset[t->device.backend][t->device.index]);
+           tarn__document_set_whole(document, "random.device",
+                                    (int64_t)random->offset[t->device.backend][t->device.index]);
 }
 
 /* What is frozen goes by one number here; frozen.json has it tensor by tensor. */
@@ -84,8 +86,9 @@ static bool read_frozen(const char *function, const tarn_trainer *t, const tarn_
     snprintf(text, sizeof(text), "%016" PRIx64, t->frozen.all);
     const char *noted = t->frozen.count ? tarn__document_text(document, "frozen") : text;
     return noted && (strcmp(noted, text) == 0 ||
-                     tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' belongs to frozen weights with the hash %.32s, but those of '%s' have %s", function, path, noted,
-                                 t->options.base, text));
+                     tarn__raise(TARN_ERROR_FORMAT,
+                                 "%s: '%s' belongs to frozen weights with the hash %.32s, but those of '%s' have %s",
+                                 function, path, noted, t->options.base, text));
 }
 
 /* What the device has chosen by measuring: other choices would give other bits. */
@@ -113,7 +116,8 @@ static bool read_choices(const char *function, const tarn_trainer *t, const tarn
 {
     const tarn__backend *backend = tarn__backend_of(t->device, function);
     size_t count = 0;
-    if (!backend || (tarn__document_has(document, "choices") && !tarn__document_count(document, "choices", MOST_CHOICES, &count)))
+    if (!backend ||
+        (tarn__document_has(document, "choices") && !tarn__document_count(document, "choices", MOST_CHOICES, &count)))
         return false;
     for (size_t i = 0; i < count; i++) {
         const char *line = tarn__document_text_at(document, "choices", i);
@@ -125,7 +129,8 @@ static bool read_choices(const char *function, const tarn_trainer *t, const tarn
     return true;
 }
 
-/* "x86-64 avx512": the instructions that a run on the CPU is computed with. Other ones round otherwise. False: not on the CPU. */
+/* "x86-64 avx512": the instructions that a run on the CPU is computed with. Other ones round otherwise. False: not on
+ * the CPU. */
 static bool instructions_of(const tarn_trainer *t, char *text, size_t size)
 {
     tarn_device_info info;
@@ -145,7 +150,8 @@ static bool instructions_of(const tarn_trainer *t, char *text, size_t size)
 static bool write_instructions(const tarn_trainer *t, tarn__document *document)
 {
     char text[160];
-    return instructions_of(t, text, sizeof(text)) ? tarn__document_set_text(document, "instructions", text) : !tarn_failed();
+    return instructions_of(t, text, sizeof(text)) ? tarn__document_set_text(document, "instructions", text)
+                                                  : !tarn_failed();
 }
 
 static bool read_instructions(const tarn_trainer *t, const tarn__document *document)
@@ -156,7 +162,8 @@ static bool read_instructions(const tarn_trainer *t, const tarn__document *docum
     const char *noted = tarn__document_text(document, "instructions");
     if (noted && strcmp(noted, text) != 0)
         tarn__log(TARN_LOG_WARNING,
-                  "the run in '%s' was computed with the instruction level %.64s, and is resumed with %s: its bits will differ from those of a run "
+                  "the run in '%s' was computed with the instruction level %.64s, and is resumed with %s: its bits "
+                  "will differ from those of a run "
                   "that was not stopped",
                   t->options.out, noted, text);
     return noted != NULL;
@@ -166,8 +173,8 @@ static bool write_place(const tarn_trainer *t, const tarn__generator *random, co
 {
     const tarn__place *p = &t->place;
     tarn__document *document = tarn__document_new("trainer_run");
-    bool good = document && tarn__document_set_whole(document, "format", FORMAT) && tarn__document_add_checksum(document) &&
-                tarn__document_set_whole(document, "step", p->step) &&
+    bool good = document && tarn__document_set_whole(document, "format", FORMAT) &&
+                tarn__document_add_checksum(document) && tarn__document_set_whole(document, "step", p->step) &&
                 tarn__document_set_whole(document, "epoch", p->loader.epoch) &&
                 tarn__document_set_whole(document, "batch", p->loader.batch) && write_random(t, random, document) &&
                 tarn__document_set_whole(document, "best.step", p->best_step) &&
@@ -175,9 +182,9 @@ static bool write_place(const tarn_trainer *t, const tarn__generator *random, co
                 tarn__document_set_real(document, "best.accuracy", p->best_accuracy) &&
                 tarn__document_set_whole(document, "evaluations_since_best", p->stale) &&
                 tarn__document_set_real(document, "learning_rate", tarn_optimizer_lr(t->optimizer)) &&
-                write_frozen(t, document) && write_choices(t, document) && write_instructions(t, document) && tarn__document_set_real(document, "seconds", p->seconds) &&
-                tarn__document_set_bool(document, "finished", p->finished) &&
-                tarn__document_save(document, path);
+                write_frozen(t, document) && write_choices(t, document) && write_instructions(t, document) &&
+                tarn__document_set_real(document, "seconds", p->seconds) &&
+                tarn__document_set_bool(document, "finished", p->finished) && tarn__document_save(document, path);
     tarn__document_free(document);
     return good;
 }
@@ -200,24 +207,28 @@ static bool read_place(const char *function, tarn_trainer *t, const char *path)
     int64_t format;
     tarn__place p = {0};
     tarn__document *document = tarn__document_open(function, path);
-    bool good = document && tarn__document_whole(document, "format", OLDEST_FORMAT, FORMAT, &format) &&
-                tarn__document_whole(document, "step", 0, INT64_MAX, &p.step) &&
-                tarn__document_whole(document, "epoch", 0, INT64_MAX, &p.loader.epoch) &&
-                tarn__document_whole(document, "batch", 0, tarn_loader_batches(t->loader), &p.loader.batch) && read_random(t, document) &&
-                tarn__document_whole(document, "best.step", 0, p.step, &p.best_step) &&
-                tarn__document_real(document, "best.loss", &p.best_loss) &&
-                tarn__document_real(document, "best.accuracy", &p.best_accuracy) &&
-                tarn__document_whole(document, "evaluations_since_best", 0, INT64_MAX, &p.stale) &&
-                tarn__document_real(document, "seconds", &p.seconds) && tarn__document_bool(document, "finished", &p.finished) &&
-                (format == OLDEST_FORMAT || tarn__document_verify(document, "restore the file from a copy, or take an older checkpoint (step-N/)")) &&
-                read_frozen(function, t, document, path) && read_choices(function, t, document) && read_instructions(t, document);
+    bool good =
+        document && tarn__document_whole(document, "format", OLDEST_FORMAT, FORMAT, &format) &&
+        tarn__document_whole(document, "step", 0, INT64_MAX, &p.step) &&
+        tarn__document_whole(document, "epoch", 0, INT64_MAX, &p.loader.epoch) &&
+        tarn__document_whole(document, "batch", 0, tarn_loader_batches(t->loader), &p.loader.batch) &&
+        read_random(t, document) && tarn__document_whole(document, "best.step", 0, p.step, &p.best_step) &&
+        tarn__document_real(document, "best.loss", &p.best_loss) &&
+        tarn__document_real(document, "best.accuracy", &p.best_accuracy) &&
+        tarn__document_whole(document, "evaluations_since_best", 0, INT64_MAX, &p.stale) &&
+        tarn__document_real(document, "seconds", &p.seconds) &&
+        tarn__document_bool(document, "finished", &p.finished) &&
+        (format == OLDEST_FORMAT ||
+         tarn__document_verify(document, "restore the file from a copy, or take an older checkpoint (step-N/)")) &&
+        read_frozen(function, t, document, path) && read_choices(function, t, document) &&
+        read_instructions(t, document);
     tarn__document_free(document);
     if (good)
         t->place = p;
     return good;
 }
 
-/* ---- all of it ------------------------------------------------------------------------------------------------------------- */
+/* ---- all of it --------------------------------------------------------------------------------------------------- */
 
 /* The three files under the names that they have until all of them are there. */
 static bool write_next(tarn_trainer *t)
@@ -228,7 +239,8 @@ static bool write_next(tarn_trainer *t)
         return false;
     next_of(t, MODEL, &path);
     return (t->options.lora ? tarn__adapters_save(t, path.text) : tarn_module_save(t->model, path.text)) &&
-           tarn_optimizer_save(t->optimizer, next_of(t, OPTIMIZER, &path)) && write_place(t, &random, next_of(t, PLACE, &path));
+           tarn_optimizer_save(t->optimizer, next_of(t, OPTIMIZER, &path)) &&
+           write_place(t, &random, next_of(t, PLACE, &path));
 }
 
 bool tarn__checkpoint_save(tarn_trainer *t)
@@ -252,22 +264,24 @@ bool tarn__checkpoint_keep(tarn_trainer *t, tarn__kept *kept, tarn__renaming *re
 static bool belongs_together(const char *function, const tarn_trainer *t)
 {
     int64_t steps = tarn_optimizer_steps(t->optimizer);
-    return steps == t->place.step ||
-           tarn__raise(TARN_ERROR_FORMAT,
-                       "%s: '%s' is no whole checkpoint: trainer.json is at step %" PRId64 ", optimizer.safetensors at step %" PRId64,
-                       function, t->options.out, t->place.step, steps);
+    return steps == t->place.step || tarn__raise(TARN_ERROR_FORMAT,
+                                                 "%s: '%s' is no whole checkpoint: trainer.json is at step %" PRId64
+                                                 ", optimizer.safetensors at step %" PRId64,
+                                                 function, t->options.out, t->place.step, steps);
 }
 
-/* Without trainer.json a run has not begun, or has lost it: then there are weights, which the first step would overwrite. Adapters are saved before
- * the first checkpoint. */
+/* Without trainer.json a run has not begun, or has lost it: then there are weights, which the first step would
+ * overwrite. Adapters are saved before the first checkpoint. */
 static bool check_not_begun(const char *function, const tarn_trainer *t)
 {
-    const char *const names[] = {"optimizer.safetensors", "best.safetensors", "best", t->options.lora ? "optimizer.safetensors" : "model.safetensors"};
+    const char *const names[] = {"optimizer.safetensors", "best.safetensors", "best",
+                                 t->options.lora ? "optimizer.safetensors" : "model.safetensors"};
     tarn__path path;
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         if (tarn__path_exists(tarn__path_in(t->options.out, names[i], &path)))
             return tarn__raise(TARN_ERROR_IO,
-                               "%s: '%s' has no trainer.json, which says at which step its weights are; restore the file from a copy, resume a kept "
+                               "%s: '%s' has no trainer.json, which says at which step its weights are; restore the "
+                               "file from a copy, resume a kept "
                                "checkpoint (%s/step-N), or begin a new run in another folder",
                                function, t->options.out, t->options.out);
     return true;
@@ -283,8 +297,8 @@ bool tarn__checkpoint_load(const char *function, tarn_trainer *t)
     if (!read_place(function, t, path.text))
         return false;
     path_of(t, MODEL, &path);
-    bool good = (t->options.lora ? tarn__adapters_load(function, t, path.text) : tarn_module_load(t->model, path.text, NULL)) &&
-                tarn_optimizer_load(t->optimizer, path_of(t, OPTIMIZER, &path)) &&
-                tarn_loader_seek(t->loader, t->place.loader);
+    bool good =
+        (t->options.lora ? tarn__adapters_load(function, t, path.text) : tarn_module_load(t->model, path.text, NULL)) &&
+        tarn_optimizer_load(t->optimizer, path_of(t, OPTIMIZER, &path)) && tarn_loader_seek(t->loader, t->place.loader);
     return good ? belongs_together(function, t) : tarn__raise_within(function);
 }

@@ -1,7 +1,7 @@
 /* metrics.c: the records of a run: metrics.jsonl, one JSON object a line, events for TensorBoard, and report.html.
  *
- * Lines are added as they come. What a stopped program wrote after its last checkpoint did not last: when the run goes on from there, those
- * lines are dropped and written anew. */
+ * Lines are added as they come. What a stopped program wrote after its last checkpoint did not last: when the run goes
+ * on from there, those lines are dropped and written anew. */
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -9,11 +9,11 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/os/files.h"
 #include "base/memory.h"
-#include "train/report/report.h"
+#include "base/os/files.h"
 #include "train/output/tensorboard.h"
 #include "train/report/facts.h"
+#include "train/report/report.h"
 #include "train/trainer.h"
 
 struct tarn__metrics {
@@ -24,7 +24,7 @@ struct tarn__metrics {
     tarn__facts facts; /* for the page */
 };
 
-/* ---- going on -------------------------------------------------------------------------------------------------------------- */
+/* ---- going on ---------------------------------------------------------------------------------------------------- */
 
 /* True when a line is whole and tells of a step up to `last`. */
 static bool lasted(const char *line, size_t length, int64_t last)
@@ -72,7 +72,7 @@ static bool drop_what_did_not_last(const char *path, int64_t last)
     return good;
 }
 
-/* ---- lines ----------------------------------------------------------------------------------------------------------------- */
+/* ---- lines ------------------------------------------------------------------------------------------------------- */
 
 tarn__metrics *tarn__metrics_open(const tarn_trainer *t)
 {
@@ -82,7 +82,8 @@ tarn__metrics *tarn__metrics_open(const tarn_trainer *t)
     tarn__path_in(t->options.out, "metrics.jsonl", &metrics->path);
     tarn__path_in(t->options.out, "report.html", &metrics->curves);
     snprintf(metrics->title, sizeof(metrics->title), "%s on %.40s", t->options.model, t->options.data);
-    bool goes_on = tarn__path_exists(metrics->path.text); /* a program was here before, though it may not have come to a checkpoint */
+    /* a program was here before, though it may not have come to a checkpoint */
+    bool goes_on = tarn__path_exists(metrics->path.text);
     if (tarn__facts_of(t, &metrics->facts) && drop_what_did_not_last(metrics->path.text, t->place.step)) {
         metrics->lines = fopen(metrics->path.text, "a");
         if (!metrics->lines)
@@ -106,13 +107,13 @@ static void write_text_line(FILE *to, const tarn_train_report *r)
 {
     char loss[32], norm[32];
     bool evaluation = r->kind == TARN_REPORT_EVALUATION;
-    fprintf(to, "{\"step\": %" PRId64 ", \"epoch\": %" PRId64 ", \"%s\": %s, ", r->step, r->epoch, evaluation ? "val_loss" : "loss",
-            number_text(r->loss, loss));
+    fprintf(to, "{\"step\": %" PRId64 ", \"epoch\": %" PRId64 ", \"%s\": %s, ", r->step, r->epoch,
+            evaluation ? "val_loss" : "loss", number_text(r->loss, loss));
     if (evaluation)
         fprintf(to, "\"best\": %s, ", r->is_best ? "true" : "false");
     else
-        fprintf(to, "\"lr\": %.9g, \"gradient_norm\": %s, \"tokens_per_second\": %.6g, \"memory\": %" PRId64 ", ", r->lr,
-                number_text(r->gradient_norm, norm), r->tokens_per_second, r->memory);
+        fprintf(to, "\"lr\": %.9g, \"gradient_norm\": %s, \"tokens_per_second\": %.6g, \"memory\": %" PRId64 ", ",
+                r->lr, number_text(r->gradient_norm, norm), r->tokens_per_second, r->memory);
     fprintf(to, "\"seconds\": %.3f}\n", r->seconds);
 }
 
@@ -125,7 +126,8 @@ static void write_line(FILE *to, const tarn_train_report *r)
     char loss[32];
     bool evaluation = r->kind == TARN_REPORT_EVALUATION;
     fprintf(to, "{\"step\": %" PRId64 ", \"epoch\": %" PRId64 ", \"%s\": %s, \"%s\": %.9g, ", r->step, r->epoch,
-            evaluation ? "val_loss" : "loss", number_text(r->loss, loss), evaluation ? "val_accuracy" : "accuracy", r->accuracy);
+            evaluation ? "val_loss" : "loss", number_text(r->loss, loss), evaluation ? "val_accuracy" : "accuracy",
+            r->accuracy);
     if (evaluation)
         fprintf(to, "\"best\": %s, ", r->is_best ? "true" : "false");
     else
@@ -137,9 +139,11 @@ static bool add_text_events(tarn__events *events, const tarn_train_report *r)
 {
     if (r->kind == TARN_REPORT_EVALUATION)
         return tarn__events_scalar(events, "loss/validation", r->step, r->loss) && tarn__events_flush(events);
-    return tarn__events_scalar(events, "loss/training", r->step, r->loss) && tarn__events_scalar(events, "learning rate", r->step, r->lr) &&
+    return tarn__events_scalar(events, "loss/training", r->step, r->loss) &&
+           tarn__events_scalar(events, "learning rate", r->step, r->lr) &&
            tarn__events_scalar(events, "gradient norm", r->step, r->gradient_norm) &&
-           tarn__events_scalar(events, "tokens per second", r->step, r->tokens_per_second) && tarn__events_flush(events);
+           tarn__events_scalar(events, "tokens per second", r->step, r->tokens_per_second) &&
+           tarn__events_flush(events);
 }
 
 static bool add_events(tarn__events *events, const tarn_train_report *r)
@@ -163,14 +167,16 @@ bool tarn__metrics_add(tarn__metrics *metrics, const tarn_train_report *report)
         return false;
     write_line(metrics->lines, report);
     if (fflush(metrics->lines) != 0)
-        return tarn__raise(TARN_ERROR_IO, "trainer_run: '%s' could not be written; is the disk full?", metrics->path.text);
+        return tarn__raise(TARN_ERROR_IO, "trainer_run: '%s' could not be written; is the disk full?",
+                           metrics->path.text);
     return add_events(metrics->events, report);
 }
 
 bool tarn__metrics_flush(tarn__metrics *metrics)
 {
     return !tarn_failed() && tarn__events_flush(metrics->events) &&
-           tarn__curves_write_metrics(metrics->curves.text, metrics->title, metrics->facts.fact, metrics->facts.count, metrics->path.text);
+           tarn__curves_write_metrics(metrics->curves.text, metrics->title, metrics->facts.fact, metrics->facts.count,
+                                      metrics->path.text);
 }
 
 void tarn__metrics_close(tarn__metrics *metrics)

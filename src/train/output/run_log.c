@@ -1,5 +1,6 @@
-/* run_log.c: the log of runs: log.jsonl in the folder that the runs' folders lie in, one JSON object a line for each time that a run ended, by itself, by a
- * signal or by an error. It outlives the runs, so that those on one device can be held against those on another. */
+/* run_log.c: the log of runs: log.jsonl in the folder that the runs' folders lie in, one JSON object a line for each
+ * time that a run ended, by itself, by a signal or by an error. It outlives the runs, so that those on one device can
+ * be held against those on another. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +12,7 @@
 
 #define NAME "log.jsonl"
 
-/* ---- writing --------------------------------------------------------------------------------------------------------------- */
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
 
 /* "runs/mnist" and "runs/mnist/" → "runs/log.jsonl" */
 static const char *log_beside(const char *folder, tarn__path *path)
@@ -32,15 +33,18 @@ static bool write_what(const tarn_trainer *t, tarn__document *d)
     tarn_device_query(t->device, &info);
     return tarn__document_set_text(d, "folder", o->out) && tarn__document_set_text(d, "model", o->model) &&
            tarn__document_set_text(d, "data", o->data) && tarn__document_set_text(d, "device", o->device) &&
-           tarn__document_set_text(d, "processor", info.description) && tarn__document_set_text(d, "precision", o->precision) &&
+           tarn__document_set_text(d, "processor", info.description) &&
+           tarn__document_set_text(d, "precision", o->precision) &&
            tarn__document_set_whole(d, "parameters", tarn_module_element_count(t->model)) &&
-           tarn__document_set_whole(d, "batch_size", t->batch_size) && tarn__document_set_whole(d, "steps_in_epoch", t->steps_in_epoch);
+           tarn__document_set_whole(d, "batch_size", t->batch_size) &&
+           tarn__document_set_whole(d, "steps_in_epoch", t->steps_in_epoch);
 }
 
 static bool write_how(const tarn_trainer *t, const tarn__part *part, tarn__document *d)
 {
     const tarn__place *p = &t->place;
-    double seconds = p->seconds - part->seconds, a_step = p->step > part->step ? seconds / (double)(p->step - part->step) : NAN;
+    double seconds = p->seconds - part->seconds,
+           a_step = p->step > part->step ? seconds / (double)(p->step - part->step) : NAN;
     return tarn__document_set_whole(d, "first_step", part->step) && tarn__document_set_whole(d, "step", p->step) &&
            tarn__document_set_whole(d, "steps", t->steps) && tarn__document_set_real(d, "seconds", seconds) &&
            tarn__document_set_real(d, "seconds_per_1000_steps", 1000 * a_step) &&
@@ -48,7 +52,8 @@ static bool write_how(const tarn_trainer *t, const tarn__part *part, tarn__docum
            tarn__document_set_real(d, "loss", t->last_loss) && tarn__document_set_real(d, "val_loss", t->last_judged) &&
            tarn__document_set_whole(d, "best_step", p->best_step) &&
            tarn__document_set_real(d, "best_loss", p->best_step ? p->best_loss : NAN) &&
-           tarn__document_set_real(d, "best_accuracy", p->best_step && !t->description.is_text ? p->best_accuracy : NAN);
+           tarn__document_set_real(d, "best_accuracy",
+                                   p->best_step && !t->description.is_text ? p->best_accuracy : NAN);
 }
 
 void tarn__log_run(const tarn_trainer *t, const tarn__part *part, const char *end)
@@ -64,20 +69,21 @@ void tarn__log_run(const tarn_trainer *t, const tarn__part *part, const char *en
                 tarn__document_append(d, log_beside(t->options.out, &path));
     tarn__document_free(d);
     if (!good) /* the run itself has all that it needs */
-        tarn__log(TARN_LOG_WARNING, "the run in '%s' could not be added to the log of runs: %s", t->options.out, tarn_error());
+        tarn__log(TARN_LOG_WARNING, "the run in '%s' could not be added to the log of runs: %s", t->options.out,
+                  tarn_error());
     tarn__error_save(&none);
     tarn__error_restore(&ended_with);
 }
 
-/* ---- reading --------------------------------------------------------------------------------------------------------------- */
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 static bool read_texts(const tarn__document *d, tarn_logged_run *r)
 {
     return (r->date = tarn__document_text(d, "date")) && (r->end = tarn__document_text(d, "end")) &&
            (r->folder = tarn__document_text(d, "folder")) && (r->model = tarn__document_text(d, "model")) &&
            (r->data = tarn__document_text(d, "data")) && (r->device = tarn__document_text(d, "device")) &&
-           (r->processor = tarn__document_text(d, "processor")) && (r->precision = tarn__document_text(d, "precision")) &&
-           (r->version = tarn__document_text(d, "version"));
+           (r->processor = tarn__document_text(d, "processor")) &&
+           (r->precision = tarn__document_text(d, "precision")) && (r->version = tarn__document_text(d, "version"));
 }
 
 static bool read_numbers(const tarn__document *d, tarn_logged_run *r)
@@ -86,15 +92,19 @@ static bool read_numbers(const tarn__document *d, tarn_logged_run *r)
            tarn__document_whole(d, "batch_size", 1, INT64_MAX, &r->batch_size) &&
            tarn__document_whole(d, "steps_in_epoch", 1, INT64_MAX, &r->steps_in_epoch) &&
            tarn__document_whole(d, "first_step", 0, INT64_MAX, &r->first_step) &&
-           tarn__document_whole(d, "step", 0, INT64_MAX, &r->step) && tarn__document_whole(d, "steps", 0, INT64_MAX, &r->steps) &&
-           tarn__document_whole(d, "best_step", 0, INT64_MAX, &r->best_step) && tarn__document_real(d, "seconds", &r->seconds) &&
+           tarn__document_whole(d, "step", 0, INT64_MAX, &r->step) &&
+           tarn__document_whole(d, "steps", 0, INT64_MAX, &r->steps) &&
+           tarn__document_whole(d, "best_step", 0, INT64_MAX, &r->best_step) &&
+           tarn__document_real(d, "seconds", &r->seconds) &&
            tarn__document_real(d, "seconds_per_1000_steps", &r->seconds_per_1000_steps) &&
-           tarn__document_real(d, "seconds_per_epoch", &r->seconds_per_epoch) && tarn__document_real(d, "loss", &r->loss) &&
-           tarn__document_real(d, "val_loss", &r->validation_loss) && tarn__document_real(d, "best_loss", &r->best_loss) &&
+           tarn__document_real(d, "seconds_per_epoch", &r->seconds_per_epoch) &&
+           tarn__document_real(d, "loss", &r->loss) && tarn__document_real(d, "val_loss", &r->validation_loss) &&
+           tarn__document_real(d, "best_loss", &r->best_loss) &&
            tarn__document_real(d, "best_accuracy", &r->best_accuracy);
 }
 
-static bool read_line(const char *path, int64_t number, const char *line, size_t length, tarn_logged_run_fn visit, void *ctx)
+static bool read_line(const char *path, int64_t number, const char *line, size_t length, tarn_logged_run_fn visit,
+                      void *ctx)
 {
     tarn_logged_run run = {0};
     char name[sizeof(tarn__path) + 32];

@@ -1,11 +1,13 @@
-/* tensorboard.c: TensorBoard's event files. A file is a row of records, each a length (64 bits), its checksum, that many bytes and their checksum, all
- * little-endian. A record's bytes are one protobuf message:
+/* tensorboard.c: TensorBoard's event files. A file is a row of records, each a length (64 bits), its checksum, that
+ * many bytes and their checksum, all little-endian. A record's bytes are one protobuf message:
  *
- *     Event   { 1: wall_time double; 2: step int64; 3: file_version string; 5: summary Summary; 7: session_log SessionLog }
- *     Summary { 1: value Value }     Value { 1: tag string; 2: simple_value float }     SessionLog { 1: status (1: the run starts at `step`) }
+ *     Event   { 1: wall_time double; 2: step int64; 3: file_version string; 5: summary Summary; 7: session_log
+ * SessionLog } Summary { 1: value Value }     Value { 1: tag string; 2: simple_value float }     SessionLog { 1: status
+ * (1: the run starts at `step`) }
  *
- * The first record holds the version and nothing else. Checksums are CRC-32C, turned by 15 bits and moved by a constant ("masked"), so that a
- * checksum of data that hold checksums stays a good one. Who is stopped in the middle leaves half a record at the end, which readers leave out. */
+ * The first record holds the version and nothing else. Checksums are CRC-32C, turned by 15 bits and moved by a constant
+ * ("masked"), so that a checksum of data that hold checksums stays a good one. Who is stopped in the middle leaves half
+ * a record at the end, which readers leave out. */
 #include "train/output/tensorboard.h"
 
 #include <errno.h>
@@ -28,7 +30,7 @@ struct tarn__events {
     uint32_t crc[256]; /* the checksum's table */
 };
 
-/* ---- a message ------------------------------------------------------------------------------------------------------------- */
+/* ---- a message --------------------------------------------------------------------------------------------------- */
 
 /* Bytes as they grow; what is put in is known to fit. */
 typedef struct message {
@@ -87,7 +89,7 @@ static message event_at(int64_t step)
     return event;
 }
 
-/* ---- a record -------------------------------------------------------------------------------------------------------------- */
+/* ---- a record ---------------------------------------------------------------------------------------------------- */
 
 static void make_table(uint32_t *table)
 {
@@ -118,14 +120,16 @@ static bool write_record(const char *function, tarn__events *events, const messa
     put_little(&head, event->count, 8);
     put_little(&head, masked_crc(events->crc, head.data, 8), 4);
     put_little(&tail, masked_crc(events->crc, event->data, event->count), 4);
-    bool good = fwrite(head.data, head.count, 1, events->file) == 1 && fwrite(event->data, event->count, 1, events->file) == 1 &&
+    bool good = fwrite(head.data, head.count, 1, events->file) == 1 &&
+                fwrite(event->data, event->count, 1, events->file) == 1 &&
                 fwrite(tail.data, tail.count, 1, events->file) == 1;
     return good || refused(function, events, errno);
 }
 
-/* ---- the file -------------------------------------------------------------------------------------------------------------- */
+/* ---- the file ---------------------------------------------------------------------------------------------------- */
 
-/* Makes the file under the first name that is free: a second run in the same second gets ".001", which viewers read after the first. */
+/* Makes the file under the first name that is free: a second run in the same second gets ".001", which viewers read
+ * after the first. */
 static bool make_file(tarn__events *events, const char *folder)
 {
     char host[256], path[4096];
@@ -134,17 +138,19 @@ static bool make_file(tarn__events *events, const char *folder)
         char ending[16] = "";
         if (number > 0)
             snprintf(ending, sizeof(ending), ".%03d", number);
-        int length = snprintf(path, sizeof(path), "%s/events.out.tfevents.%010lld.%s%s", folder, (long long)tarn__platform_wall_clock(),
-                              host, ending);
+        int length = snprintf(path, sizeof(path), "%s/events.out.tfevents.%010lld.%s%s", folder,
+                              (long long)tarn__platform_wall_clock(), host, ending);
         if (length < 0 || (size_t)length >= sizeof(path))
-            return tarn__raise(TARN_ERROR_ARGUMENT, "events_open: the folder's name is longer than %zu bytes", sizeof(path) - sizeof(host));
+            return tarn__raise(TARN_ERROR_ARGUMENT, "events_open: the folder's name is longer than %zu bytes",
+                               sizeof(path) - sizeof(host));
         events->file = fopen(path, "wbx");
         if (events->file)
             return (events->path = tarn__text_copy(path)) != NULL;
         if (errno != EEXIST)
             return tarn__raise(TARN_ERROR_IO, "events_open: '%s' cannot be made: %s", path, strerror(errno));
     }
-    return tarn__raise(TARN_ERROR_IO, "events_open: there are %d files like '%s' already; wait a second", MOST_NAMES, path);
+    return tarn__raise(TARN_ERROR_IO, "events_open: there are %d files like '%s' already; wait a second", MOST_NAMES,
+                       path);
 }
 
 static bool begin_file(tarn__events *events, const char *folder)

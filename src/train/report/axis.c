@@ -64,14 +64,16 @@ tarn__scale tarn__scale_log(double low, double high)
 
 double tarn__scale_place(const tarn__scale *scale, double value)
 {
-    return scale->is_log ? log(value / scale->low) / log(scale->high / scale->low) : (value - scale->low) / (scale->high - scale->low);
+    return scale->is_log ? log(value / scale->low) / log(scale->high / scale->low)
+                         : (value - scale->low) / (scale->high - scale->low);
 }
 
-/* ---- texts ----------------------------------------------------------------------------------------------------------------- */
+/* ---- texts ------------------------------------------------------------------------------------------------------- */
 
 void tarn__tick_text(const tarn__scale *scale, double tick, char *text, size_t size)
 {
-    double factor = scale->is_share ? 100 : 1, step = factor * (scale->is_log ? tick : scale->step), value = factor * tick;
+    double factor = scale->is_share ? 100 : 1, step = factor * (scale->is_log ? tick : scale->step),
+           value = factor * tick;
     const char *unit = scale->is_share ? " %" : "";
     int digits = (int)fmax(0, -floor(log10(step) + 1e-9));
     if (value == 0)

@@ -1,5 +1,5 @@
-/* chart.c: one chart in SVG: a grid, the ticks' texts, and the lines. A noisy line of many points is drawn thin, with a smoothed
- * one over it; a line of few points has dots. */
+/* chart.c: one chart in SVG: a grid, the ticks' texts, and the lines. A noisy line of many points is drawn thin, with a
+ * smoothed one over it; a line of few points has dots. */
 #include <math.h>
 #include <stdio.h>
 
@@ -16,7 +16,7 @@
 #define FEW_POINTS 40    /* up to so many, points are dots and nothing is smoothed */
 #define SMOOTHED_PART 30 /* the smoothed line looks at this part of all points on either side */
 
-/* ---- extents --------------------------------------------------------------------------------------------------------------- */
+/* ---- extents ----------------------------------------------------------------------------------------------------- */
 
 #define TOO_LARGE 1e300 /* differences would overflow */
 
@@ -66,7 +66,7 @@ tarn__extent tarn__chart_extent(const tarn__curves_chart *chart)
     return all;
 }
 
-/* ---- lines ----------------------------------------------------------------------------------------------------------------- */
+/* ---- lines ------------------------------------------------------------------------------------------------------- */
 
 typedef struct plot {
     tarn__page *page;
@@ -76,12 +76,14 @@ typedef struct plot {
 
 static void draw_to(plot *p, double step, double value)
 {
-    double x = LEFT + (RIGHT - LEFT) * tarn__scale_place(p->x, step), y = BOTTOM - (BOTTOM - TOP) * tarn__scale_place(p->y, value);
+    double x = LEFT + (RIGHT - LEFT) * tarn__scale_place(p->x, step),
+           y = BOTTOM - (BOTTOM - TOP) * tarn__scale_place(p->y, value);
     tarn__page_format(p->page, "%c%.2f %.2f", p->is_open ? 'L' : 'M', x, y);
     p->is_open = true;
 }
 
-/* All points, or the lowest and the highest of each bucket, in their order. A value that is not finite lifts the pen. */
+/* All points, or the lowest and the highest of each bucket, in their order. A value that is not finite lifts the pen.
+ */
 static void draw_points(plot *p, const tarn__curves_series *s)
 {
     int64_t size = s->count > 2 * MOST_BUCKETS ? (s->count + MOST_BUCKETS - 1) / MOST_BUCKETS : 1;
@@ -106,8 +108,8 @@ static void draw_points(plot *p, const tarn__curves_series *s)
     }
 }
 
-/* True when the values jump up and down: then their second differences are about as large as the first, or larger. What follows a formula, as a
- * learning rate does, is exact, and would only be bent by smoothing. */
+/* True when the values jump up and down: then their second differences are about as large as the first, or larger. What
+ * follows a formula, as a learning rate does, is exact, and would only be bent by smoothing. */
 static bool is_noisy(const tarn__curves_series *s)
 {
     double value[2] = {0}, first = 0, second = 0;
@@ -124,8 +126,8 @@ static bool is_noisy(const tarn__curves_series *s)
     return seen > FEW_POINTS && second > first / 2;
 }
 
-/* The mean of the points around i, the nearest weighing most. As many on either side, so that the line lags behind nothing; fewer towards the ends,
- * but a third of them at least, so that it does not end in a single noisy point. */
+/* The mean of the points around i, the nearest weighing most. As many on either side, so that the line lags behind
+ * nothing; fewer towards the ends, but a third of them at least, so that it does not end in a single noisy point. */
 static double mean_around(const tarn__curves_series *s, int64_t i, int64_t reach)
 {
     int64_t before = i, after = s->count - 1 - i, near_end = before < after ? before : after;
@@ -190,7 +192,7 @@ static void draw_series(plot *p, const tarn__curves_series *s, int colour)
     tarn__page_html(p->page, "\"/>\n");
 }
 
-/* ---- the frame ------------------------------------------------------------------------------------------------------------- */
+/* ---- the frame --------------------------------------------------------------------------------------------------- */
 
 static void draw_axes(tarn__page *page, const tarn__scale *x, const tarn__scale *y)
 {
@@ -198,26 +200,33 @@ static void draw_axes(tarn__page *page, const tarn__scale *x, const tarn__scale 
     for (int i = 0; i < y->tick_count; i++) {
         double at = BOTTOM - (BOTTOM - TOP) * tarn__scale_place(y, y->tick[i]);
         tarn__tick_text(y, y->tick[i], text, sizeof(text));
-        tarn__page_format(page, "<path class=\"grid\" d=\"M%.1f %.2fH%.1f\"/><text class=\"y\" x=\"%.1f\" y=\"%.2f\">%s</text>\n", LEFT, at,
-                          RIGHT, LEFT - 8, at + 4, text);
+        tarn__page_format(
+            page, "<path class=\"grid\" d=\"M%.1f %.2fH%.1f\"/><text class=\"y\" x=\"%.1f\" y=\"%.2f\">%s</text>\n",
+            LEFT, at, RIGHT, LEFT - 8, at + 4, text);
     }
     for (int i = 0; i < x->tick_count; i++) {
         double at = LEFT + (RIGHT - LEFT) * tarn__scale_place(x, x->tick[i]);
         tarn__tick_text(x, x->tick[i], text, sizeof(text));
-        tarn__page_format(page, "<path class=\"axis\" d=\"M%.2f %.1fv5\"/><text class=\"x\" x=\"%.2f\" y=\"%.1f\">%s</text>\n", at, BOTTOM,
-                          at, BOTTOM + 19, text);
+        tarn__page_format(
+            page, "<path class=\"axis\" d=\"M%.2f %.1fv5\"/><text class=\"x\" x=\"%.2f\" y=\"%.1f\">%s</text>\n", at,
+            BOTTOM, at, BOTTOM + 19, text);
     }
-    tarn__page_format(page, "<path class=\"axis\" d=\"M%.1f %.1fH%.1f\"/><text class=\"x\" x=\"%.1f\" y=\"%d\">step</text>\n", LEFT, BOTTOM,
-                      RIGHT, (LEFT + RIGHT) / 2, HEIGHT - 2);
+    tarn__page_format(page,
+                      "<path class=\"axis\" d=\"M%.1f %.1fH%.1f\"/><text class=\"x\" x=\"%.1f\" y=\"%d\">step</text>\n",
+                      LEFT, BOTTOM, RIGHT, (LEFT + RIGHT) / 2, HEIGHT - 2);
 }
 
-void tarn__chart_draw(tarn__page *page, const tarn__curves_chart *chart, const tarn__scale *x, const tarn__scale *y, const char *class_name)
+void tarn__chart_draw(tarn__page *page, const tarn__curves_chart *chart, const tarn__scale *x, const tarn__scale *y,
+                      const char *class_name)
 {
     plot p = {.page = page, .x = x, .y = y};
-    tarn__page_format(page, "<svg class=\"%s\" viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"", class_name, WIDTH, HEIGHT);
+    tarn__page_format(page, "<svg class=\"%s\" viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"", class_name, WIDTH,
+                      HEIGHT);
     tarn__page_text(page, chart->title);
-    tarn__page_format(page, "\" data-x=\"%.1f %.1f %.17g %.17g\" data-y=\"%.1f %.1f %.17g %.17g\" data-log=\"%d\" data-share=\"%d\">\n",
-                      LEFT, RIGHT, x->low, x->high, BOTTOM, TOP, y->low, y->high, y->is_log, y->is_share);
+    tarn__page_format(
+        page,
+        "\" data-x=\"%.1f %.1f %.17g %.17g\" data-y=\"%.1f %.1f %.17g %.17g\" data-log=\"%d\" data-share=\"%d\">\n",
+        LEFT, RIGHT, x->low, x->high, BOTTOM, TOP, y->low, y->high, y->is_log, y->is_share);
     draw_axes(page, x, y);
     for (int i = 0; i < chart->series_count; i++)
         draw_series(&p, &chart->series[i], i % 6);

@@ -1,4 +1,5 @@
-/* curves_parts.h: what the files that make report.html share: the page as it is written, the scale of an axis, and a chart. */
+/* curves_parts.h: what the files that make report.html share: the page as it is written, the scale of an axis, and a
+ * chart. */
 #ifndef TARN__CURVES_PARTS_H
 #define TARN__CURVES_PARTS_H
 
@@ -8,7 +9,7 @@
 #include "base/os/files.h"
 #include "train/report/report.h"
 
-/* ---- the page -------------------------------------------------------------------------------------------------------------- */
+/* ---- the page ---------------------------------------------------------------------------------------------------- */
 
 typedef struct tarn__page {
     tarn__output output;
@@ -17,7 +18,8 @@ typedef struct tarn__page {
     char buffer[8192];
 } tarn__page;
 
-/* HTML as it stands; made by a format, which must not be given texts from outside; and such texts, escaped, with U+FFFD for what is no letter. */
+/* HTML as it stands; made by a format, which must not be given texts from outside; and such texts, escaped, with U+FFFD
+ * for what is no letter. */
 void tarn__page_html(tarn__page *page, const char *html);
 void tarn__page_format(tarn__page *page, const char *format, ...) TARN_PRINTF(2, 3);
 void tarn__page_text(tarn__page *page, const char *text);
@@ -27,7 +29,7 @@ void tarn__page_flush(tarn__page *page);
 
 extern const char tarn__page_style[], tarn__page_script[];
 
-/* ---- scales ---------------------------------------------------------------------------------------------------------------- */
+/* ---- scales ------------------------------------------------------------------------------------------------------ */
 
 #define TARN__MOST_TICKS 16
 
@@ -40,7 +42,8 @@ typedef struct tarn__scale {
     double tick[TARN__MOST_TICKS];
 } tarn__scale;
 
-/* Scales that hold low to high, with round ticks. A logarithmic one wants 0 < low; a tight one ends where the values do. */
+/* Scales that hold low to high, with round ticks. A logarithmic one wants 0 < low; a tight one ends where the values
+ * do. */
 tarn__scale tarn__scale_linear(double low, double high, bool is_tight);
 tarn__scale tarn__scale_log(double low, double high);
 
@@ -54,7 +57,7 @@ void tarn__value_text(double value, bool is_share, char *text, size_t size);
 /* A step with its thousands apart: "12,500". */
 void tarn__step_text(double step, char *text, size_t size);
 
-/* ---- charts ---------------------------------------------------------------------------------------------------------------- */
+/* ---- charts ------------------------------------------------------------------------------------------------------ */
 
 /* What is worth knowing of a series or of several. */
 typedef struct tarn__extent {

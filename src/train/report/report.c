@@ -1,5 +1,6 @@
-/* report.c: the page: its title, the last and best values, the settings, and a card for each chart. What can lie over more than a few powers of two is
- * drawn twice, on a linear and on a logarithmic scale; two buttons that need no script choose. */
+/* report.c: the page: its title, the last and best values, the settings, and a card for each chart. What can lie over
+ * more than a few powers of two is drawn twice, on a linear and on a logarithmic scale; two buttons that need no script
+ * choose. */
 #include "train/report/report.h"
 
 #include <math.h>
@@ -11,21 +12,23 @@
 #define LOG_OFFERED 5 /* highest / lowest from which on a logarithmic scale is offered */
 #define LOG_FIRST 20  /* and from which on it comes first */
 
-/* ---- checks ---------------------------------------------------------------------------------------------------------------- */
+/* ---- checks ------------------------------------------------------------------------------------------------------ */
 
 static bool check_series(const tarn__curves_series *series)
 {
     return series->name && series->count >= 0 && (series->count == 0 || (series->step && series->value));
 }
 
-static bool check(const char *path, const char *title, const tarn__curves_fact *facts, int fact_count, const tarn__curves_chart *charts,
-                  int chart_count)
+static bool check(const char *path, const char *title, const tarn__curves_fact *facts, int fact_count,
+                  const tarn__curves_chart *charts, int chart_count)
 {
     const char *function = "curves_write";
     if (tarn_failed())
         return false;
-    if (!path || !path[0] || !title || (!facts && fact_count) || (!charts && chart_count) || fact_count < 0 || chart_count < 0)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the path, the title, the facts or the charts are missing", function);
+    if (!path || !path[0] || !title || (!facts && fact_count) || (!charts && chart_count) || fact_count < 0 ||
+        chart_count < 0)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the path, the title, the facts or the charts are missing",
+                           function);
     for (int i = 0; i < fact_count; i++)
         if (!facts[i].name || !facts[i].value)
             return tarn__raise(TARN_ERROR_ARGUMENT, "%s: fact %d has no name or no value", function, i);
@@ -34,13 +37,13 @@ static bool check(const char *path, const char *title, const tarn__curves_fact *
             return tarn__raise(TARN_ERROR_ARGUMENT, "%s: chart %d has no title or no series", function, i);
         for (int k = 0; k < charts[i].series_count; k++)
             if (!check_series(&charts[i].series[k]))
-                return tarn__raise(TARN_ERROR_ARGUMENT, "%s: series %d of chart '%s' has no name or no values", function, k,
-                                   charts[i].title);
+                return tarn__raise(TARN_ERROR_ARGUMENT, "%s: series %d of chart '%s' has no name or no values",
+                                   function, k, charts[i].title);
     }
     return true;
 }
 
-/* ---- the top --------------------------------------------------------------------------------------------------------------- */
+/* ---- the top ----------------------------------------------------------------------------------------------------- */
 
 /* The chart's last line that has points: validation comes after training. NULL: there is none. */
 static const tarn__curves_series *main_series(const tarn__curves_chart *chart)
@@ -99,7 +102,7 @@ static void write_facts(tarn__page *page, const tarn__curves_fact *facts, int co
     tarn__page_html(page, count ? "</dl>\n" : "");
 }
 
-/* ---- a card ---------------------------------------------------------------------------------------------------------------- */
+/* ---- a card ------------------------------------------------------------------------------------------------------ */
 
 static void write_legend(tarn__page *page, const tarn__curves_chart *chart)
 {
@@ -127,11 +130,11 @@ static void write_buttons(tarn__page *page, int number, bool log_first)
 {
     static const char *const kinds[] = {"log", "linear"};
     for (int i = 0; i < 2; i++)
-        tarn__page_format(
-            page,
-            "<input type=\"radio\" class=\"as%s\" name=\"scale%d\" id=\"scale%d%s\"%s><label class=\"%s\" for=\"scale%d%s\">%s</label>\n",
-            kinds[i], number, number, kinds[i], (i == 0) == log_first ? " checked" : "", i == 0 ? "first" : "second", number, kinds[i],
-            kinds[i]);
+        tarn__page_format(page,
+                          "<input type=\"radio\" class=\"as%s\" name=\"scale%d\" id=\"scale%d%s\"%s><label "
+                          "class=\"%s\" for=\"scale%d%s\">%s</label>\n",
+                          kinds[i], number, number, kinds[i], (i == 0) == log_first ? " checked" : "",
+                          i == 0 ? "first" : "second", number, kinds[i], kinds[i]);
 }
 
 static void write_chart(tarn__page *page, const tarn__curves_chart *chart, int number, const tarn__scale *x)
@@ -159,7 +162,7 @@ static void write_chart(tarn__page *page, const tarn__curves_chart *chart, int n
     tarn__page_html(page, "</section>\n");
 }
 
-/* ---- the page -------------------------------------------------------------------------------------------------------------- */
+/* ---- the page ---------------------------------------------------------------------------------------------------- */
 
 /* One scale of steps for all charts, so that they can be compared. */
 static tarn__scale steps_of(const tarn__curves_chart *charts, int count)
@@ -191,9 +194,9 @@ static void write_page(tarn__page *page, const char *title, const tarn__curves_f
                        const tarn__curves_chart *charts, int chart_count)
 {
     tarn__scale x = steps_of(charts, chart_count);
-    tarn__page_html(page,
-                    "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width,"
-                    "initial-scale=1\">\n<title>");
+    tarn__page_html(page, "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
+                          "content=\"width=device-width,"
+                          "initial-scale=1\">\n<title>");
     tarn__page_text(page, title);
     tarn__page_html(page, "</title>\n<style>\n");
     tarn__page_html(page, tarn__page_style);
@@ -205,8 +208,10 @@ static void write_page(tarn__page *page, const char *title, const tarn__curves_f
     tarn__page_html(page, "<div class=\"charts\">\n");
     for (int i = 0; i < chart_count; i++)
         write_chart(page, &charts[i], i, &x);
-    tarn__page_format(page, "</div>\n<footer>tarn %s. Thin lines are the values, strong ones are smoothed.</footer>\n</main>\n<script>\n",
-                      tarn_version());
+    tarn__page_format(
+        page,
+        "</div>\n<footer>tarn %s. Thin lines are the values, strong ones are smoothed.</footer>\n</main>\n<script>\n",
+        tarn_version());
     tarn__page_html(page, tarn__page_script);
     tarn__page_html(page, "</script>\n</body></html>\n");
     tarn__page_flush(page);

@@ -1,5 +1,5 @@
-/* report.h: a run as one page for a browser: report.html, with its settings and a chart for each thing that was measured. It needs no other file, no
- * network and no script; a small script adds a read-out under the pointer. */
+/* report.h: a run as one page for a browser: report.html, with its settings and a chart for each thing that was
+ * measured. It needs no other file, no network and no script; a small script adds a read-out under the pointer. */
 #ifndef TARN__CURVES_H
 #define TARN__CURVES_H
 
@@ -11,7 +11,8 @@ typedef struct tarn__curves_fact {
     const char *name, *value;
 } tarn__curves_fact;
 
-/* A line of a chart: value[i] at step[i]. Values that are not finite leave a gap and are counted; long lines are thinned out for the page. */
+/* A line of a chart: value[i] at step[i]. Values that are not finite leave a gap and are counted; long lines are
+ * thinned out for the page. */
 typedef struct tarn__curves_series {
     const char *name; /* "training" */
     const double *step, *value;
@@ -34,9 +35,11 @@ bool tarn__curves_write(const char *path, const char *title, const tarn__curves_
                         const tarn__curves_chart *charts, int chart_count);
 
 /* The same from a file of metrics: one JSON object a line with "step" and numbers. loss and val_loss share a chart,
- * as do accuracy and val_accuracy; "epoch", "seconds" and "time" have none; every other number gets one of its own, under its name in words. Lines may lack any of them; null is a
- * number that JSON cannot hold. A step below the one before begins a run that was resumed there: later points of the earlier run are dropped. A last
- * line that was cut is left out; any other line that is no such object is an error with its number. Needs jansson. */
-bool tarn__curves_write_metrics(const char *path, const char *title, const tarn__curves_fact *facts, int fact_count, const char *metrics);
+ * as do accuracy and val_accuracy; "epoch", "seconds" and "time" have none; every other number gets one of its own,
+ * under its name in words. Lines may lack any of them; null is a number that JSON cannot hold. A step below the one
+ * before begins a run that was resumed there: later points of the earlier run are dropped. A last line that was cut is
+ * left out; any other line that is no such object is an error with its number. Needs jansson. */
+bool tarn__curves_write_metrics(const char *path, const char *title, const tarn__curves_fact *facts, int fact_count,
+                                const char *metrics);
 
 #endif

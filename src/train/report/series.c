@@ -13,7 +13,8 @@
 
 #define MOST_KEYS 32
 
-/* Keys that share a chart, and what it is called; keys that are not here get one of their own, and those without a title none. */
+/* Keys that share a chart, and what it is called; keys that are not here get one of their own, and those without a
+ * title none. */
 static const struct {
     const char *key, *title, *series;
     tarn__curves_aim aim;
@@ -59,7 +60,7 @@ static int known_row(const char *key)
     return row;
 }
 
-/* ---- points ---------------------------------------------------------------------------------------------------------------- */
+/* ---- points ------------------------------------------------------------------------------------------------------ */
 
 static void release_table(table *t)
 {
@@ -88,7 +89,8 @@ static column *find_column(table *t, const char *key)
         if (strcmp(t->column[i].key, key) == 0)
             return &t->column[i];
     if (t->count == MOST_KEYS) {
-        tarn__raise(TARN_ERROR_UNSUPPORTED, "curves_write_metrics: %s has more than %d different numbers; '%.100s' is too many", t->path,
+        tarn__raise(TARN_ERROR_UNSUPPORTED,
+                    "curves_write_metrics: %s has more than %d different numbers; '%.100s' is too many", t->path,
                     MOST_KEYS, key);
         return NULL;
     }
@@ -147,21 +149,22 @@ static bool add_point(table *t, const char *key, double step, const json_t *valu
     return true;
 }
 
-/* ---- lines ----------------------------------------------------------------------------------------------------------------- */
+/* ---- lines ------------------------------------------------------------------------------------------------------- */
 
 static bool add_object(table *t, json_t *object, int64_t line)
 {
     const json_t *number = json_object_get(object, "step");
     if (!json_is_number(number))
-        return tarn__raise(TARN_ERROR_FORMAT, "curves_write_metrics: %s: line %lld has no number \"step\"", t->path, (long long)line);
+        return tarn__raise(TARN_ERROR_FORMAT, "curves_write_metrics: %s: line %lld has no number \"step\"", t->path,
+                           (long long)line);
     double step = json_number_value(number);
     for (int i = 0; step < t->last_step && i < t->count; i++) /* the run was resumed there */
         cut(&t->column[i], step);
     t->last_step = step;
     const char *key;
     json_t *value;
-    json_object_foreach(object, key,
-                        value) if ((json_is_number(value) || json_is_null(value)) && !add_point(t, key, step, value)) return false;
+    json_object_foreach(object, key, value) if ((json_is_number(value) || json_is_null(value)) &&
+                                                !add_point(t, key, step, value)) return false;
     return true;
 }
 
@@ -177,9 +180,10 @@ static bool read_line(table *t, const char *text, size_t length, int64_t line, b
     json_t *object = json_loadb(text, length, JSON_REJECT_DUPLICATES, &why);
     if (!object && is_cut)
         return true;
-    bool good = json_is_object(object) ? add_object(t, object, line)
-                                       : tarn__raise(TARN_ERROR_FORMAT, "curves_write_metrics: %s: line %lld is no JSON object: %s",
-                                                     t->path, (long long)line, object ? "it is something else" : why.text);
+    bool good = json_is_object(object)
+                    ? add_object(t, object, line)
+                    : tarn__raise(TARN_ERROR_FORMAT, "curves_write_metrics: %s: line %lld is no JSON object: %s",
+                                  t->path, (long long)line, object ? "it is something else" : why.text);
     json_decref(object);
     return good;
 }
@@ -197,7 +201,7 @@ static bool read_lines(table *t, const tarn__map *map)
     return true;
 }
 
-/* ---- charts ---------------------------------------------------------------------------------------------------------------- */
+/* ---- charts ------------------------------------------------------------------------------------------------------ */
 
 typedef struct chart_list {
     int count;
@@ -231,7 +235,8 @@ static void make_charts(chart_list *list, const table *t)
                 add_series(list, &t->column[i]);
 }
 
-static bool write_from(const char *path, const char *title, const tarn__curves_fact *facts, int fact_count, const table *t)
+static bool write_from(const char *path, const char *title, const tarn__curves_fact *facts, int fact_count,
+                       const table *t)
 {
     chart_list *list = tarn__alloc(sizeof(*list));
     if (!list)
@@ -242,7 +247,8 @@ static bool write_from(const char *path, const char *title, const tarn__curves_f
     return good;
 }
 
-bool tarn__curves_write_metrics(const char *path, const char *title, const tarn__curves_fact *facts, int fact_count, const char *metrics)
+bool tarn__curves_write_metrics(const char *path, const char *title, const tarn__curves_fact *facts, int fact_count,
+                                const char *metrics)
 {
     tarn__map map;
     table t = {.path = metrics, .last_step = -INFINITY};
@@ -260,12 +266,14 @@ bool tarn__curves_write_metrics(const char *path, const char *title, const tarn_
 
 #else
 
-bool tarn__curves_write_metrics(const char *path, const char *title, const tarn__curves_fact *facts, int fact_count, const char *metrics)
+bool tarn__curves_write_metrics(const char *path, const char *title, const tarn__curves_fact *facts, int fact_count,
+                                const char *metrics)
 {
     (void)path, (void)title, (void)facts, (void)fact_count, (void)metrics;
-    return tarn__raise(TARN_ERROR_UNSUPPORTED,
-                       "curves_write_metrics: tarn was built without jansson, which reads JSON; install libjansson-dev and build "
-                       "again");
+    return tarn__raise(
+        TARN_ERROR_UNSUPPORTED,
+        "curves_write_metrics: tarn was built without jansson, which reads JSON; install libjansson-dev and build "
+        "again");
 }
 
 #endif

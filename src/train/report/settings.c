@@ -41,7 +41,7 @@ static void add_count(tarn__facts *facts, const char *name, int64_t count, const
     add(facts, name, "%s%s%s%s", number, word[0] ? " " : "", word, word[0] && count != 1 ? "s" : "");
 }
 
-/* ---- model and data ---------------------------------------------------------------------------------------------------------- */
+/* ---- model and data ---------------------------------------------------------------------------------------------- */
 
 static void add_model(tarn__facts *facts, const tarn_train_plan *p)
 {
@@ -49,13 +49,14 @@ static void add_model(tarn__facts *facts, const tarn_train_plan *p)
     char hidden[200] = "";
     size_t used = 0;
     for (int i = 0; i < o->hidden_count && used < sizeof(hidden) - 24; i++)
-        used += (size_t)snprintf(hidden + used, sizeof(hidden) - used, "%s%" PRId64, i ? ", " : " with hidden layers of ", o->hidden[i]);
+        used += (size_t)snprintf(hidden + used, sizeof(hidden) - used, "%s%" PRId64,
+                                 i ? ", " : " with hidden layers of ", o->hidden[i]);
     add(facts, "Model", "%s%s", o->model, hidden);
     if (o->base[0])
         add(facts, "Weights from", "%s%s%s", o->base, o->quantize[0] ? ", linear layers as " : "", o->quantize);
     if (o->lora)
-        add(facts, "Adapters", "rank %" PRId64 ", alpha %.6g, dropout %.6g, in %s", o->lora, o->lora_alpha, o->lora_dropout,
-            o->lora_targets[0] ? o->lora_targets : "all linear layers but the head");
+        add(facts, "Adapters", "rank %" PRId64 ", alpha %.6g, dropout %.6g, in %s", o->lora, o->lora_alpha,
+            o->lora_dropout, o->lora_targets[0] ? o->lora_targets : "all linear layers but the head");
     add_count(facts, "Parameters", p->trained, "");
     if (p->frozen)
         add_count(facts, "Frozen parameters", p->frozen, "");
@@ -64,8 +65,8 @@ static void add_model(tarn__facts *facts, const tarn_train_plan *p)
     char kv_heads[40] = "";
     if (o->kv_heads != o->heads)
         snprintf(kv_heads, sizeof(kv_heads), " (of keys %" PRId64 ")", o->kv_heads);
-    add(facts, "Size", "%" PRId64 " layer%s, %" PRId64 " head%s%s, width %" PRId64 ", inner %" PRId64, o->layers, o->layers == 1 ? "" : "s", o->heads,
-        o->heads == 1 ? "" : "s", kv_heads, o->width, o->inner);
+    add(facts, "Size", "%" PRId64 " layer%s, %" PRId64 " head%s%s, width %" PRId64 ", inner %" PRId64, o->layers,
+        o->layers == 1 ? "" : "s", o->heads, o->heads == 1 ? "" : "s", kv_heads, o->width, o->inner);
     add_count(facts, "Context", o->context, "token");
     add_count(facts, "Vocabulary", o->vocab, "token");
     if (o->dropout > 0)
@@ -79,7 +80,11 @@ static void add_data(tarn__facts *facts, const tarn_train_plan *p)
     if (p->is_text) {
         add_count(facts, "Training data", p->training_tokens, "token");
         add_count(facts, "Validation data", p->validation_tokens, "token");
-        add(facts, "Tokenizer", "%s", o->base[0] ? "the model's" : o->tokenizer[0] ? o->tokenizer : strncmp(o->data, "shards:", 7) == 0 ? "the shards'" : "characters");
+        add(facts, "Tokenizer", "%s",
+            o->base[0]                            ? "the model's"
+            : o->tokenizer[0]                     ? o->tokenizer
+            : strncmp(o->data, "shards:", 7) == 0 ? "the shards'"
+                                                  : "characters");
     } else {
         add_count(facts, "Training data", p->training_samples, "sample");
         add_count(facts, "Validation data", p->validation_samples, "sample");
@@ -91,7 +96,7 @@ static void add_data(tarn__facts *facts, const tarn_train_plan *p)
         add(facts, "Label smoothing", "%.6g", o->label_smoothing);
 }
 
-/* ---- training ---------------------------------------------------------------------------------------------------------------- */
+/* ---- training ---------------------------------------------------------------------------------------------------- */
 
 static void add_optimizer(tarn__facts *facts, const tarn_train_options *o)
 {
@@ -101,7 +106,8 @@ static void add_optimizer(tarn__facts *facts, const tarn_train_options *o)
         is_sgd                              ? "SGD"
         : strcmp(o->optimizer, "adam") == 0 ? "Adam"
                                             : "AdamW",
-        part(momentum, "momentum", o->momentum), part(beta2, "beta2", is_sgd ? 0 : o->beta2), part(decay, "weight decay", o->weight_decay));
+        part(momentum, "momentum", o->momentum), part(beta2, "beta2", is_sgd ? 0 : o->beta2),
+        part(decay, "weight decay", o->weight_decay));
     if (o->clip_norm > 0)
         add(facts, "Gradient norm", "at most %.6g", o->clip_norm);
 }

@@ -13,11 +13,13 @@ typedef struct sums {
 
 static bool add_batch(tarn_module *model, int64_t classes, tarn_tensor *const *fields, sums *s)
 {
-    tarn_tensor *label = tarn__batch_label(fields[1]), *logits = tarn_forward(model, tarn__batch_input(model, fields[0]));
+    tarn_tensor *label = tarn__batch_label(fields[1]),
+                *logits = tarn_forward(model, tarn__batch_input(model, fields[0]));
     tarn_tensor *loss = tarn_cross_entropy(logits, label, &(tarn_cross_entropy_options){.reduction = TARN_REDUCE_SUM});
     tarn_tensor *of_class = tarn_one_hot(label, classes, TARN_I64);
     tarn_tensor *right = tarn_cast(tarn_eq(tarn_argmax(logits, 1, true), tarn_unsqueeze(label, 1)), TARN_I64);
-    return tarn_add_inplace(s->loss, tarn_cast(loss, TARN_F64)) && tarn_add_inplace(s->samples, tarn_sum(of_class, TARN_AXES(0), false)) &&
+    return tarn_add_inplace(s->loss, tarn_cast(loss, TARN_F64)) &&
+           tarn_add_inplace(s->samples, tarn_sum(of_class, TARN_AXES(0), false)) &&
            tarn_add_inplace(s->right, tarn_sum(tarn_mul(of_class, right), TARN_AXES(0), false));
 }
 
@@ -36,7 +38,8 @@ static bool add_batches(tarn_module *model, tarn_loader *loader, int64_t classes
     return !tarn_failed();
 }
 
-static bool read_sums(const sums *s, int64_t classes, tarn_evaluation *evaluation, int64_t *class_samples, int64_t *class_right)
+static bool read_sums(const sums *s, int64_t classes, tarn_evaluation *evaluation, int64_t *class_samples,
+                      int64_t *class_right)
 {
     size_t bytes = sizeof(int64_t) * (size_t)classes;
     int64_t *samples = tarn__alloc(bytes), *right = tarn__alloc(bytes), all = 0, all_right = 0;
@@ -56,8 +59,8 @@ static bool read_sums(const sums *s, int64_t classes, tarn_evaluation *evaluatio
     return good && !tarn_failed();
 }
 
-static bool evaluate(tarn_module *model, tarn_loader *loader, int64_t classes, tarn_evaluation *evaluation, int64_t *class_samples,
-                     int64_t *class_right)
+static bool evaluate(tarn_module *model, tarn_loader *loader, int64_t classes, tarn_evaluation *evaluation,
+                     int64_t *class_samples, int64_t *class_right)
 {
     tarn_device device = tarn_device_of(tarn_module_parameter(model, 0));
     bool was_training = tarn_module_is_training(model);
@@ -66,7 +69,8 @@ static bool evaluate(tarn_module *model, tarn_loader *loader, int64_t classes, t
               tarn_zeros(TARN_SHAPE(classes), TARN_I64, device)};
     tarn_module_train(model, false);
     tarn_no_grad_open();
-    bool good = !tarn_failed() && add_batches(model, loader, classes, &s) && read_sums(&s, classes, evaluation, class_samples, class_right);
+    bool good = !tarn_failed() && add_batches(model, loader, classes, &s) &&
+                read_sums(&s, classes, evaluation, class_samples, class_right);
     tarn_no_grad_close();
     tarn_scope_close(scope);
     tarn__error_record error; /* the mode comes back after a failure too */
@@ -76,8 +80,8 @@ static bool evaluate(tarn_module *model, tarn_loader *loader, int64_t classes, t
     return good || tarn__raise_within("evaluate");
 }
 
-bool tarn_evaluate(tarn_module *model, tarn_loader *loader, int64_t classes, tarn_evaluation *evaluation, int64_t *class_samples,
-                   int64_t *class_right)
+bool tarn_evaluate(tarn_module *model, tarn_loader *loader, int64_t classes, tarn_evaluation *evaluation,
+                   int64_t *class_samples, int64_t *class_right)
 {
     const char *missing = !model ? "the model" : !loader ? "the loader" : !evaluation ? "the result" : NULL;
     tarn_loader_place place;
@@ -91,8 +95,9 @@ bool tarn_evaluate(tarn_module *model, tarn_loader *loader, int64_t classes, tar
     if (!tarn_loader_tell(loader, &place))
         return tarn__raise_within("evaluate");
     if (place.batch != 0)
-        return tarn__raise(TARN_ERROR_ARGUMENT,
-                           "evaluate: the loader has given %lld batches of its epoch already; begin with a new one, or seek",
-                           (long long)place.batch);
+        return tarn__raise(
+            TARN_ERROR_ARGUMENT,
+            "evaluate: the loader has given %lld batches of its epoch already; begin with a new one, or seek",
+            (long long)place.batch);
     return evaluate(model, loader, classes, evaluation, class_samples, class_right);
 }

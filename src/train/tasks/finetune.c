@@ -15,7 +15,7 @@
 
 enum { WINDOW = 2048 }; /* tokens: few documents are as long as the published models can look back */
 
-/* ---- options --------------------------------------------------------------------------------------------------------------- */
+/* ---- options ----------------------------------------------------------------------------------------------------- */
 
 /* The first name of a list whose option was given; NULL: none was. */
 typedef struct given {
@@ -39,25 +39,32 @@ bool tarn__base_check(const char *function, const tarn_train_options *o, bool is
                                  {"quantize", o->quantize[0] != 0},
                                  {"merge", o->merge[0] != 0}};
     const given of_a_base[] = {{"lora", o->lora > 0 && !is_measured}, {"quantize", o->quantize[0] != 0}};
-    const given of_chats[] = {{"template", o->chat_template[0] != 0}, {"val", o->val[0] != 0}, {"val_share", o->val_share > 0}};
+    const given of_chats[] = {
+        {"template", o->chat_template[0] != 0}, {"val", o->val[0] != 0}, {"val_share", o->val_share > 0}};
     const char *name = first_given(of_adapters, 5);
     if (!o->lora && name)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s is about adapters, which a run has that is given lora", function, name);
-    if (o->base[0] && o->tokenizer[0])
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: tokenizer: the model has its own, in '%s'; leave it out", function, o->base);
-    if (!o->base[0] && (name = first_given(of_a_base, 2)))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s is about a model that is there; give its folder or GGUF file as the model",
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s is about adapters, which a run has that is given lora",
                            function, name);
+    if (o->base[0] && o->tokenizer[0])
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: tokenizer: the model has its own, in '%s'; leave it out", function,
+                           o->base);
+    if (!o->base[0] && (name = first_given(of_a_base, 2)))
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "%s: %s is about a model that is there; give its folder or GGUF file as the model", function,
+                           name);
     if (!is_chats && (name = first_given(of_chats, 3)))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s is for chats (FILE.jsonl), but the data is '%.200s'", function, name, o->data);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s is for chats (FILE.jsonl), but the data is '%.200s'", function,
+                           name, o->data);
     if (o->val[0] && o->val_share > 0)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: val is a file to judge by, and val_share a share of the data; give one of them",
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "%s: val is a file to judge by, and val_share a share of the data; give one of them",
                            function);
     return !o->quantize[0] || !tarn__ends_with(o->base, ".gguf") ||
-           tarn__raise(TARN_ERROR_ARGUMENT, "%s: quantize is for folders; the weights of '%s' stay as they are stored", function, o->base);
+           tarn__raise(TARN_ERROR_ARGUMENT, "%s: quantize is for folders; the weights of '%s' stay as they are stored",
+                       function, o->base);
 }
 
-/* ---- opening --------------------------------------------------------------------------------------------------------------- */
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
 
 static bool holds(const char *folder, const char *name)
 {
@@ -77,7 +84,8 @@ static bool resolve(const char *function, tarn_train_options *o)
         memcpy(o->base, best, sizeof(best));
     }
     if (holds(o->base, "adapter_config.json") && !holds(o->base, "model.safetensors"))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' holds adapters; merge them into a model first: tarn convert %s FOLDER", function,
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "%s: '%s' holds adapters; merge them into a model first: tarn convert %s FOLDER", function,
                            o->base, o->base);
     return true;
 }
@@ -101,7 +109,8 @@ static bool check_trained(const char *function, const tarn_trainer *t)
     tarn__module_walk_over(t->model, TARN__MODULE_BUFFERS, find_blocks, &found);
     return !found || t->options.lora ||
            tarn__raise(TARN_ERROR_ARGUMENT,
-                       "%s: '%s' holds blocks ('%.200s' is %s), which cannot be trained; train adapters beside them (lora), or take a "
+                       "%s: '%s' holds blocks ('%.200s' is %s), which cannot be trained; train adapters beside them "
+                       "(lora), or take a "
                        "model of elements",
                        function, t->options.base, found->path, tarn_dtype_name(found->tensor->view.dtype));
 }
@@ -113,7 +122,8 @@ static tarn_module *make_again(const char *function, const tarn_trainer *t, tarn
     tarn__document *config = tarn__document_open(function, tarn__path_in(t->options.out, "config.json", &path));
     const char *type = config ? tarn__document_text(config, "model_type") : NULL;
     const tarn__model_kind *kind = type ? tarn__model_kind_named(function, path.text, type) : NULL;
-    tarn_module *model = kind ? kind->make(function, config, dtype_of(&t->options), &(tarn__placement){.device = device}) : NULL;
+    tarn_module *model =
+        kind ? kind->make(function, config, dtype_of(&t->options), &(tarn__placement){.device = device}) : NULL;
     tarn__document_free(config);
     return model;
 }
@@ -123,31 +133,37 @@ bool tarn__base_open(const char *function, tarn_trainer *t, tarn_device device)
     tarn_train_options *o = &t->options;
     if (!t->is_resumed && !resolve(function, o))
         return false;
-    bool has_own = t->is_resumed && !o->lora && (holds(o->out, "model.safetensors") || holds(o->out, "model.safetensors.next"));
+    bool has_own =
+        t->is_resumed && !o->lora && (holds(o->out, "model.safetensors") || holds(o->out, "model.safetensors.next"));
     t->model = has_own ? make_again(function, t, device)
                        : tarn_model_open(o->base, device,
-                                         &(tarn_model_open_options){.dtype = dtype_of(o), .blocks = tarn__blocks_named(o->quantize)});
+                                         &(tarn_model_open_options){.dtype = dtype_of(o),
+                                                                    .blocks = tarn__blocks_named(o->quantize)});
     if (t->model)
         return check_trained(function, t);
     return tarn__raise_within(function);
 }
 
-/* Sizes are the model's. Those that were given, by the config.json of another run as likely as not, must be the same. */
+/* Sizes are the model's. Those that were given, by the config.json of another run as likely as not, must be the same.
+ */
 static bool take_sizes(const char *function, tarn_train_options *o, const tarn__model_sizes *own)
 {
     const struct {
         const char *name;
         int64_t *given, own;
-    } sizes[] = {{"layers", &o->layers, own->layers}, {"heads", &o->heads, own->heads}, {"kv_heads", &o->kv_heads, own->kv_heads},
-                 {"width", &o->width, own->width},    {"inner", &o->inner, own->inner}, {"vocab", &o->vocab, own->vocab}};
+    } sizes[] = {{"layers", &o->layers, own->layers},       {"heads", &o->heads, own->heads},
+                 {"kv_heads", &o->kv_heads, own->kv_heads}, {"width", &o->width, own->width},
+                 {"inner", &o->inner, own->inner},          {"vocab", &o->vocab, own->vocab}};
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
         if (*sizes[i].given && *sizes[i].given != sizes[i].own)
-            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s is %" PRId64 ", but that of the model in '%s' is %" PRId64 "; leave it out",
+            return tarn__raise(TARN_ERROR_ARGUMENT,
+                               "%s: %s is %" PRId64 ", but that of the model in '%s' is %" PRId64 "; leave it out",
                                function, sizes[i].name, *sizes[i].given, o->base, sizes[i].own);
         *sizes[i].given = sizes[i].own;
     }
     if (o->context > own->context)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: context is %" PRId64 ", but the model in '%s' looks at %" PRId64 " tokens at most",
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "%s: context is %" PRId64 ", but the model in '%s' looks at %" PRId64 " tokens at most",
                            function, o->context, o->base, own->context);
     o->context = o->context ? o->context : own->context < WINDOW ? own->context : WINDOW;
     return true;
@@ -163,11 +179,11 @@ bool tarn__base_complete(const char *function, tarn_trainer *t, const tarn__mode
         return false;
     kind->sizes(t->model, &own);
     if (o->model[0] && strcmp(o->model, facts.type) != 0)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the model is to be a %s, but '%s' holds a %s", function, o->model, o->base,
-                           facts.type);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the model is to be a %s, but '%s' holds a %s", function, o->model,
+                           o->base, facts.type);
     if (o->dropout > 0 && !kind->has_dropout)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: dropout is %g, but a %s has none; lora_dropout is for adapters", function, o->dropout,
-                           facts.type);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: dropout is %g, but a %s has none; lora_dropout is for adapters",
+                           function, o->dropout, facts.type);
     if (!take_sizes(function, o, &own))
         return false;
     snprintf(o->model, sizeof(o->model), "%s", facts.type);
@@ -175,7 +191,7 @@ bool tarn__base_complete(const char *function, tarn_trainer *t, const tarn__mode
     return !o->merge[0] || tarn__adapters_check_merge(function, t);
 }
 
-/* ---- adapters -------------------------------------------------------------------------------------------------------------- */
+/* ---- adapters ---------------------------------------------------------------------------------------------------- */
 
 bool tarn__adapters_add(const char *function, tarn_trainer *t)
 {

@@ -1,16 +1,18 @@
-/* finetune.h: fine-tuning: the model that a run begins with, and the adapters that are trained beside its frozen weights. */
+/* finetune.h: fine-tuning: the model that a run begins with, and the adapters that are trained beside its frozen
+ * weights. */
 #ifndef TARN__BASE_H
 #define TARN__BASE_H
 
 #include "models/lm/arch.h"
 #include "train/trainer.h"
 
-/* What options of fine-tuning do not go together, with each other or with data that is chats or not. `is_measured`: only steps are measured, on a model that is
- * drawn; then adapters need no model that is there. False with an error. */
+/* What options of fine-tuning do not go together, with each other or with data that is chats or not. `is_measured`:
+ * only steps are measured, on a model that is drawn; then adapters need no model that is there. False with an error. */
 bool tarn__base_check(const char *function, const tarn_train_options *options, bool is_chats, bool is_measured);
 
-/* Opens the model of a run that has a base: from there, or, where all its weights are trained and a checkpoint has them, as the run's config.json describes it,
- * without values. A run's folder stands for its best weights. False with an error. */
+/* Opens the model of a run that has a base: from there, or, where all its weights are trained and a checkpoint has
+ * them, as the run's config.json describes it, without values. A run's folder stands for its best weights. False with
+ * an error. */
 bool tarn__base_open(const char *function, tarn_trainer *trainer, tarn_device device);
 
 /* Completes the sizes of the options by the model that was opened, and sets how it is trained. */
@@ -25,7 +27,8 @@ bool tarn__frozen_begin(const char *function, tarn_trainer *trainer);
 /* Raises where something that is frozen has changed since. */
 bool tarn__frozen_end(const char *function, const tarn_trainer *trainer);
 
-/* What the folder of a run with adapters holds beside its checkpoints: frozen.json, and adapter_config.json with the adapters as they are now. Nothing for others. */
+/* What the folder of a run with adapters holds beside its checkpoints: frozen.json, and adapter_config.json with the
+ * adapters as they are now. Nothing for others. */
 bool tarn__adapters_begin(const tarn_trainer *trainer);
 
 /* Adapters to a file as PEFT names them, and back from one into a model that has them. */
@@ -35,7 +38,8 @@ bool tarn__adapters_load(const char *function, tarn_trainer *trainer, const char
 /* Raises where what is wanted at the end cannot be made. */
 bool tarn__adapters_check_merge(const char *function, const tarn_trainer *trainer);
 
-/* Writes the best adapters added to the weights to "merged" or "merged.gguf" in the run's folder, where the options want that. */
+/* Writes the best adapters added to the weights to "merged" or "merged.gguf" in the run's folder, where the options
+ * want that. */
 bool tarn__adapters_merge(const tarn_trainer *trainer);
 
 #endif

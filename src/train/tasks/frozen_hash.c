@@ -1,7 +1,8 @@
 /* frozen_hash.c: numbers for all that is frozen in a model.
  *
- * Elements are read some rows at a time, so that a table of a billion numbers on a GPU needs little memory here; where a part ends depends on the shape
- * alone. Four sums run beside each other, so that memory is what limits it. It guards against mistakes and damage, not against malice. */
+ * Elements are read some rows at a time, so that a table of a billion numbers on a GPU needs little memory here; where
+ * a part ends depends on the shape alone. Four sums run beside each other, so that memory is what limits it. It guards
+ * against mistakes and damage, not against malice. */
 #include "train/tasks/frozen_hash.h"
 
 #include <inttypes.h>
@@ -19,7 +20,7 @@ enum { PART = 8 << 20 }; /* bytes that are read at once, where a row is no longe
 #define FORMAT 1         /* of frozen.json */
 #define PRIME UINT64_C(0x9e3779b97f4a7c15)
 
-/* ---- numbers --------------------------------------------------------------------------------------------------------------- */
+/* ---- numbers ----------------------------------------------------------------------------------------------------- */
 
 static uint64_t mixed(uint64_t x)
 {
@@ -49,7 +50,8 @@ static uint64_t hash_of(uint64_t seed, const unsigned char *bytes, size_t count)
 /* Rows that are read at once. */
 static int64_t rows_in_part(const tarn_tensor *tensor, int64_t rows)
 {
-    int64_t row_bytes = (int64_t)tarn_bytes(tensor) / (rows > 0 ? rows : 1), part = row_bytes > 0 ? PART / row_bytes : rows;
+    int64_t row_bytes = (int64_t)tarn_bytes(tensor) / (rows > 0 ? rows : 1),
+            part = row_bytes > 0 ? PART / row_bytes : rows;
     return part < 1 ? 1 : part < rows ? part : rows;
 }
 
@@ -59,7 +61,8 @@ static bool hash_tensor(tarn_tensor *tensor, uint64_t *hash)
     size_t room = rows > 0 ? (size_t)((int64_t)tarn_bytes(tensor) / rows * step) : 0;
     unsigned char *bytes = tarn__alloc(room ? room : 1);
     bool good = bytes != NULL;
-    *hash = hash_of(tensor->view.dtype, (const unsigned char *)tensor->view.shape, sizeof(*tensor->view.shape) * (size_t)tensor->view.rank);
+    *hash = hash_of(tensor->view.dtype, (const unsigned char *)tensor->view.shape,
+                    sizeof(*tensor->view.shape) * (size_t)tensor->view.rank);
     for (int64_t at = 0; good && room && at < rows; at += step) {
         tarn_scope *scope = tarn_scope_open();
         tarn_tensor *part = tensor->view.rank ? tarn_slice(tensor, 0, at, at + step < rows ? at + step : rows) : tensor;
@@ -72,7 +75,7 @@ static bool hash_tensor(tarn_tensor *tensor, uint64_t *hash)
     return good;
 }
 
-/* ---- all of a model -------------------------------------------------------------------------------------------------------- */
+/* ---- all of a model ---------------------------------------------------------------------------------------------- */
 
 /* Makes room for one more, whose name is copied. */
 static bool add(tarn__frozen *f, const char *name, uint64_t hash)
@@ -136,22 +139,25 @@ void tarn__frozen_free(tarn__frozen *f)
     *f = (tarn__frozen){0};
 }
 
-bool tarn__frozen_same(const char *function, const tarn__frozen *now, const tarn__frozen *before, const char *where, const char *against)
+bool tarn__frozen_same(const char *function, const tarn__frozen *now, const tarn__frozen *before, const char *where,
+                       const char *against)
 {
     for (int i = 0; i < now->count && i < before->count; i++) {
         if (strcmp(now->name[i], before->name[i]) != 0)
-            return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has the frozen tensor '%.200s' where %s has '%.200s'", function, where,
-                               now->name[i], against, before->name[i]);
+            return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has the frozen tensor '%.200s' where %s has '%.200s'",
+                               function, where, now->name[i], against, before->name[i]);
         if (now->hash[i] != before->hash[i])
             return tarn__raise(TARN_ERROR_FORMAT,
-                               "%s: the frozen tensor '%.200s' of '%s' has changed: its hash is %016" PRIx64 ", but %s has %016" PRIx64,
+                               "%s: the frozen tensor '%.200s' of '%s' has changed: its hash is %016" PRIx64
+                               ", but %s has %016" PRIx64,
                                function, now->name[i], where, now->hash[i], against, before->hash[i]);
     }
-    return now->count == before->count || tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has %d frozen tensors, but %s has %d", function, where,
-                                                      now->count, against, before->count);
+    return now->count == before->count ||
+           tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has %d frozen tensors, but %s has %d", function, where, now->count,
+                       against, before->count);
 }
 
-/* ---- frozen.json ----------------------------------------------------------------------------------------------------------- */
+/* ---- frozen.json ------------------------------------------------------------------------------------------------- */
 
 bool tarn__frozen_write(const char *function, const tarn__frozen *f, const char *path)
 {
@@ -160,14 +166,16 @@ bool tarn__frozen_write(const char *function, const tarn__frozen *f, const char 
     bool good = document && tarn__document_set_whole(document, "format", FORMAT);
     for (int i = 0; good && i < f->count; i++) {
         snprintf(text, sizeof(text), "%016" PRIx64, f->hash[i]);
-        good = tarn__document_add_text(document, "tensors", f->name[i]) && tarn__document_add_text(document, "hashes", text);
+        good = tarn__document_add_text(document, "tensors", f->name[i]) &&
+               tarn__document_add_text(document, "hashes", text);
     }
     good = good && tarn__document_save(document, path);
     tarn__document_free(document);
     return good;
 }
 
-static bool read_one(const char *function, const char *path, const tarn__document *document, size_t index, tarn__frozen *f)
+static bool read_one(const char *function, const char *path, const tarn__document *document, size_t index,
+                     tarn__frozen *f)
 {
     const char *name = tarn__document_text_at(document, "tensors", index),
                *text = name ? tarn__document_text_at(document, "hashes", index) : NULL;
@@ -176,7 +184,8 @@ static bool read_one(const char *function, const char *path, const tarn__documen
         return false;
     uint64_t hash = strtoull(text, &end, 16);
     if (strlen(text) != 16 || *end || !((text[0] >= '0' && text[0] <= '9') || (text[0] >= 'a' && text[0] <= 'f')))
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': '%.32s' is no hash of 16 hexadecimal digits", function, path, text);
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': '%.32s' is no hash of 16 hexadecimal digits", function, path,
+                           text);
     return add(f, name, hash);
 }
 
@@ -186,10 +195,11 @@ bool tarn__frozen_read(const char *function, const char *path, tarn__frozen *f)
     int64_t format;
     *f = (tarn__frozen){0};
     tarn__document *document = tarn__document_open(function, path);
-    bool good =
-        document && tarn__document_whole(document, "format", FORMAT, FORMAT, &format) &&
-        tarn__document_count(document, "tensors", 1 << 20, &names) && tarn__document_count(document, "hashes", 1 << 20, &hashes) &&
-        (names == hashes || tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has %zu tensors and %zu hashes", function, path, names, hashes));
+    bool good = document && tarn__document_whole(document, "format", FORMAT, FORMAT, &format) &&
+                tarn__document_count(document, "tensors", 1 << 20, &names) &&
+                tarn__document_count(document, "hashes", 1 << 20, &hashes) &&
+                (names == hashes || tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has %zu tensors and %zu hashes", function,
+                                                path, names, hashes));
     for (size_t i = 0; good && i < names; i++)
         good = read_one(function, path, document, i, f);
     tarn__document_free(document);

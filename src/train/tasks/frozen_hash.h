@@ -1,5 +1,5 @@
-/* frozen_hash.h: proof that what is frozen stays as it is: a number for each tensor that is not trained, taken when a run begins, kept with its checkpoints, and held
- * against the tensors when it goes on and when it ends. */
+/* frozen_hash.h: proof that what is frozen stays as it is: a number for each tensor that is not trained, taken when a
+ * run begins, kept with its checkpoints, and held against the tensors when it goes on and when it ends. */
 #ifndef TARN__FROZEN_H
 #define TARN__FROZEN_H
 
@@ -14,12 +14,15 @@ typedef struct tarn__frozen {
     uint64_t all; /* of names and hashes together; 0: nothing is frozen */
 } tarn__frozen;
 
-/* Looks at every parameter and buffer of a model that is not trained. The same bits give the same numbers on any device. False with an error; free it then too. */
+/* Looks at every parameter and buffer of a model that is not trained. The same bits give the same numbers on any
+ * device. False with an error; free it then too. */
 bool tarn__frozen_take(const char *function, const tarn_module *model, tarn__frozen *frozen);
 void tarn__frozen_free(tarn__frozen *frozen); /* all zero is allowed */
 
-/* Raises unless both are the same; the error names the first tensor that differs, `where` the model was read from, and what it was held against. */
-bool tarn__frozen_same(const char *function, const tarn__frozen *now, const tarn__frozen *before, const char *where, const char *against);
+/* Raises unless both are the same; the error names the first tensor that differs, `where` the model was read from, and
+ * what it was held against. */
+bool tarn__frozen_same(const char *function, const tarn__frozen *now, const tarn__frozen *before, const char *where,
+                       const char *against);
 
 /* To frozen.json of a folder, whole or not at all, and back. Errors as with any file of ours. */
 bool tarn__frozen_write(const char *function, const tarn__frozen *frozen, const char *path);

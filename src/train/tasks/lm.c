@@ -1,7 +1,7 @@
 /* lm.c: language models in a run: what options make of one, and a step of its training.
  *
- * An epoch is as many windows as the text has room for side by side, at random places that a loader draws: where a run stands is a place of its loader,
- * as for any other data, and with micro-batches the samples of a step are the same. */
+ * An epoch is as many windows as the text has room for side by side, at random places that a loader draws: where a run
+ * stands is a place of its loader, as for any other data, and with micro-batches the samples of a step are the same. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -9,18 +9,18 @@
 #include <tarn/model.h>
 
 #include "base/error.h"
-#include "base/os/files.h"
 #include "base/memory.h"
+#include "base/os/files.h"
 #include "base/os/platform.h"
 #include "models/lm/arch.h"
-#include "train/tasks/finetune.h"
-#include "train/options.h"
 #include "train/default_sizes.h"
+#include "train/options.h"
+#include "train/tasks/finetune.h"
 #include "train/trainer.h"
 
 #define VALIDATION_SHARE 0.1 /* of the documents of chats */
 
-/* ---- options ----------------------------------------------------------------------------------------------------------------- */
+/* ---- options ----------------------------------------------------------------------------------------------------- */
 
 /* The name of an option that was given though it means nothing here; NULL: none was. */
 static const char *out_of_place(const tarn_train_options *o, bool is_text)
@@ -62,21 +62,25 @@ bool tarn__language_check(const char *function, const tarn_train_options *o, boo
                            is_text ? "classifiers" : "language models", o->data);
     if (o->model[0] && is_language != is_text)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a %s learns from %s, but the data is '%.200s'", function, o->model,
-                           is_language ? "text (text:FILE, shards:FOLDER or FILE.jsonl)" : "samples with labels", o->data);
+                           is_language ? "text (text:FILE, shards:FOLDER or FILE.jsonl)" : "samples with labels",
+                           o->data);
     return true;
 }
 
-/* A run that goes on has all sizes in its config.json, and weights for them: a damaged one must not make another model, or a huge one. False with an
- * error. */
-static bool check_sizes_again(const char *function, const tarn_trainer *t, const tarn__model_kind *kind, const tarn__model_sizes *sizes)
+/* A run that goes on has all sizes in its config.json, and weights for them: a damaged one must not make another model,
+ * or a huge one. False with an error. */
+static bool check_sizes_again(const char *function, const tarn_trainer *t, const tarn__model_kind *kind,
+                              const tarn__model_sizes *sizes)
 {
     const tarn_train_options *o = &t->options;
     tarn__path path;
     double wanted = kind->numbers(o->model, sizes) * (strcmp(o->precision, "bf16") == 0 ? 2 : 4);
     int64_t found = tarn__platform_file_bytes(tarn__path_in(o->out, "model.safetensors", &path));
     return found < 0 || wanted <= (double)found ||
-           tarn__raise(TARN_ERROR_FORMAT, "%s: '%s/config.json' tells of a model whose weights take %.0f bytes, but '%s' has only %" PRId64, function, o->out,
-                       wanted, path.text, found);
+           tarn__raise(
+               TARN_ERROR_FORMAT,
+               "%s: '%s/config.json' tells of a model whose weights take %.0f bytes, but '%s' has only %" PRId64,
+               function, o->out, wanted, path.text, found);
 }
 
 static tarn__model_sizes sizes_of(const tarn_train_options *o)
@@ -122,35 +126,42 @@ static bool complete(const char *function, tarn_trainer *t)
 {
     tarn_train_options *o = &t->options;
     int64_t tokens = t->corpus.tokenizer ? tarn_tokenizer_count(t->corpus.tokenizer) : 0;
-    if (t->is_resumed && (o->layers < 1 || o->heads < 1 || o->width < 1 || o->context < 1 || o->vocab < 1 || o->micro_batch < 1))
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s/config.json' does not say all of layers, heads, width, context, vocab and micro_batch", function,
-                           o->out);
+    if (t->is_resumed &&
+        (o->layers < 1 || o->heads < 1 || o->width < 1 || o->context < 1 || o->vocab < 1 || o->micro_batch < 1))
+        return tarn__raise(
+            TARN_ERROR_FORMAT,
+            "%s: '%s/config.json' does not say all of layers, heads, width, context, vocab and micro_batch", function,
+            o->out);
     if (!o->model[0] && !o->base[0])
         snprintf(o->model, sizeof(o->model), "gpt2");
     o->vocab = o->vocab || o->base[0] ? o->vocab : tokens;
-    bool is_new = !t->is_resumed && t->corpus.tokenizer; /* random tokens, which have none, are for measuring a named model */
+    /* random tokens, which have none, are for measuring a named model */
+    bool is_new = !t->is_resumed && t->corpus.tokenizer;
     if (is_new && tarn__sizes_are_open(o) && !tarn__sizes_choose(function, t))
         return false;
     o->micro_batch = o->micro_batch ? o->micro_batch : o->batch_size;
     if (!tarn__language_sizes(function, t))
         return false;
     if (o->vocab < tokens)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: vocab is %" PRId64 ", but the tokenizer has %" PRId64 " tokens", function, o->vocab,
-                           tokens);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: vocab is %" PRId64 ", but the tokenizer has %" PRId64 " tokens",
+                           function, o->vocab, tokens);
     if (o->batch_size % o->micro_batch != 0)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a micro_batch of %" PRId64 " does not divide the batch_size of %" PRId64, function,
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "%s: a micro_batch of %" PRId64 " does not divide the batch_size of %" PRId64, function,
                            o->micro_batch, o->batch_size);
     return true;
 }
 
-/* ---- data and model ------------------------------------------------------------------------------------------------------------ */
+/* ---- data and model ---------------------------------------------------------------------------------------------- */
 
 static bool is_described(const char *function, const tarn_trainer *t, const tarn__description *found)
 {
     const tarn__description *d = &t->description;
-    return (d->training_tokens == found->training_tokens && d->validation_tokens == found->validation_tokens && d->hash == found->hash) ||
+    return (d->training_tokens == found->training_tokens && d->validation_tokens == found->validation_tokens &&
+            d->hash == found->hash) ||
            tarn__raise(TARN_ERROR_FORMAT,
-                       "%s: '%.200s' is other text than the run began with; it had %" PRId64 " tokens to train on, and has %" PRId64,
+                       "%s: '%.200s' is other text than the run began with; it had %" PRId64
+                       " tokens to train on, and has %" PRId64,
                        function, t->options.data, d->training_tokens, found->training_tokens);
 }
 
@@ -162,18 +173,22 @@ static bool check_shards(const char *function, const tarn_trainer *t)
         return tarn__raise_within(function);
     bool same = tarn_tokenizer_hash(tokenizer) == tarn_tokenizer_hash(t->corpus.tokenizer);
     tarn_tokenizer_free(tokenizer);
-    return same || tarn__raise(TARN_ERROR_FORMAT, "%s: the tokens of '%.200s' were made by another tokenizer than that of '%s'", function, t->options.data,
-                               t->options.base);
+    return same ||
+           tarn__raise(TARN_ERROR_FORMAT, "%s: the tokens of '%.200s' were made by another tokenizer than that of '%s'",
+                       function, t->options.data, t->options.base);
 }
 
 /* The documents themselves are read when the context is known. */
 static bool open_tokenizer(const char *function, tarn_trainer *t, const char *tokenizer)
 {
     if (!tokenizer[0] || strcmp(tokenizer, "characters") == 0)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: chats need a model that is there, or a tokenizer; characters are no tokenizer for them", function);
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "%s: chats need a model that is there, or a tokenizer; characters are no tokenizer for them",
+                           function);
     const char *template = t->options.chat_template;
     t->corpus.tokenizer = strcmp(tokenizer, "bytes") == 0 ? tarn_tokenizer_bytes() : tarn_tokenizer_open(tokenizer);
-    bool good = t->corpus.tokenizer && (!template[0] || tarn_tokenizer_set_chat(t->corpus.tokenizer, template)); /* it is saved with the run's */
+    /* it is saved with the run's */
+    bool good = t->corpus.tokenizer && (!template[0] || tarn_tokenizer_set_chat(t->corpus.tokenizer, template));
     return good || tarn__raise_within(function);
 }
 
@@ -192,10 +207,15 @@ static bool take_windows(const char *function, tarn_trainer *t, tarn__descriptio
     const tarn_train_options *o = &t->options;
     const tarn__corpus *c = &t->corpus;
     int64_t windows = (c->training.count - 1) / o->context;
-    *found = (tarn__description){.is_text = true, .training_tokens = c->training.count, .validation_tokens = c->validation.count, .hash = c->hash};
+    *found = (tarn__description){.is_text = true,
+                                 .training_tokens = c->training.count,
+                                 .validation_tokens = c->validation.count,
+                                 .hash = c->hash};
     t->steps_in_epoch = windows > o->batch_size ? windows / o->batch_size : 1;
     t->training = tarn__windows_at_random(function, &c->training, o->context, t->steps_in_epoch * o->batch_size);
-    t->validation = t->training ? tarn__windows_in_order(function, &c->validation, o->context, o->eval_batches * o->micro_batch) : NULL;
+    t->validation = t->training
+                        ? tarn__windows_in_order(function, &c->validation, o->context, o->eval_batches * o->micro_batch)
+                        : NULL;
     return t->validation != NULL;
 }
 
@@ -219,12 +239,16 @@ static bool take_chats(const char *function, tarn_trainer *t, tarn__description 
     if (!t->chats)
         return false;
     tarn__chats_counts(t->chats, &s);
-    *found = (tarn__description){.is_text = true, .training_tokens = s.tokens[0], .validation_tokens = s.tokens[1], .hash = s.hash};
-    int64_t most = o->eval_batches * o->micro_batch, judged = s.rows[TARN__CHATS_VALIDATION], rows = s.rows[TARN__CHATS_TRAINING];
+    *found = (tarn__description){
+        .is_text = true, .training_tokens = s.tokens[0], .validation_tokens = s.tokens[1], .hash = s.hash};
+    int64_t most = o->eval_batches * o->micro_batch, judged = s.rows[TARN__CHATS_VALIDATION],
+            rows = s.rows[TARN__CHATS_TRAINING];
     t->steps_in_epoch = rows > o->batch_size ? rows / o->batch_size : 1;
-    t->training = tarn__chat_rows(function, t->chats, TARN__CHATS_TRAINING, o->context, rows > o->batch_size ? rows : o->batch_size);
-    t->validation =
-        t->training ? tarn__chat_rows(function, t->chats, TARN__CHATS_VALIDATION, o->context, most > 0 && most < judged ? most : judged) : NULL;
+    t->training = tarn__chat_rows(function, t->chats, TARN__CHATS_TRAINING, o->context,
+                                  rows > o->batch_size ? rows : o->batch_size);
+    t->validation = t->training ? tarn__chat_rows(function, t->chats, TARN__CHATS_VALIDATION, o->context,
+                                                  most > 0 && most < judged ? most : judged)
+                                : NULL;
     return t->validation != NULL;
 }
 
@@ -254,7 +278,7 @@ tarn_module *tarn__language_model(const char *function, const tarn_trainer *t)
     return kind->fresh(function, o->model, &sizes, t->device, (uint64_t)o->seed);
 }
 
-/* ---- a step -------------------------------------------------------------------------------------------------------------------- */
+/* ---- a step ------------------------------------------------------------------------------------------------------ */
 
 tarn_tensor *tarn__language_loss(const char *function, tarn_module *model, tarn_tensor *const *fields, int field_count)
 {
@@ -272,7 +296,8 @@ tarn_tensor *tarn__language_counted(tarn_tensor *targets, tarn_dtype dtype)
 static bool add_micro_batch(tarn_trainer *t, tarn_tensor *const *fields, tarn_tensor *share, tarn_tensor *loss)
 {
     tarn__mark(t, TARN__PHASE_FORWARD);
-    tarn_tensor *part = tarn_mul(tarn__language_loss("trainer_run", t->model, fields, tarn_dataset_field_count(t->training)), share);
+    tarn_tensor *part =
+        tarn_mul(tarn__language_loss("trainer_run", t->model, fields, tarn_dataset_field_count(t->training)), share);
     tarn__mark(t, TARN__PHASE_BACKWARD);
     return tarn_backward(part) && tarn_add_inplace(loss, tarn_detach(part));
 }
@@ -285,7 +310,8 @@ static bool add_windows(tarn_trainer *t, tarn_tensor *loss)
     return tarn__next_batch(t, fields) && add_micro_batch(t, fields, share, loss);
 }
 
-/* Answers are of different lengths: a micro-batch weighs as much as it has targets that count, as if the batch were one. So all are read before the first. */
+/* Answers are of different lengths: a micro-batch weighs as much as it has targets that count, as if the batch were
+ * one. So all are read before the first. */
 static bool add_chats(tarn_trainer *t, tarn_tensor *loss)
 {
     int64_t parts = t->batch_size / t->micro_batch;
@@ -297,7 +323,8 @@ static bool add_chats(tarn_trainer *t, tarn_tensor *loss)
         good = tarn__next_batch(t, fields[i]) && tarn_add_inplace(all, tarn__language_counted(fields[i][1], TARN_F32));
     for (int64_t i = 0; good && i < parts; i++) {
         tarn_scope *scope = tarn_scope_open();
-        good = scope && add_micro_batch(t, fields[i], tarn_div(tarn__language_counted(fields[i][1], TARN_F32), all), loss);
+        good =
+            scope && add_micro_batch(t, fields[i], tarn_div(tarn__language_counted(fields[i][1], TARN_F32), all), loss);
         tarn_scope_close(scope);
         tarn__progress_in_step(t, (i + 1) * t->micro_batch);
     }

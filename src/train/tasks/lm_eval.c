@@ -1,4 +1,5 @@
-/* lm_eval.c: a language model of a run in use: judged, writing a sample, and kept in folders that transformers, or of adapters PEFT, opens. */
+/* lm_eval.c: a language model of a run in use: judged, writing a sample, and kept in folders that transformers, or of
+ * adapters PEFT, opens. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -8,22 +9,24 @@
 #include <tarn/model.h>
 
 #include "base/error.h"
-#include "base/os/files.h"
 #include "base/memory.h"
-#include "train/tasks/finetune.h"
+#include "base/os/files.h"
 #include "train/run_folder.h"
+#include "train/tasks/finetune.h"
 
-/* ---- evaluation ---------------------------------------------------------------------------------------------------------------- */
+/* ---- evaluation -------------------------------------------------------------------------------------------------- */
 
 /* Sums on the device, f64 []: of the losses, and of the targets that count. */
-static bool add_batch(tarn_module *model, tarn_tensor *const *fields, int field_count, tarn_tensor *losses, tarn_tensor *counts)
+static bool add_batch(tarn_module *model, tarn_tensor *const *fields, int field_count, tarn_tensor *losses,
+                      tarn_tensor *counts)
 {
     tarn_tensor *count = tarn__language_counted(fields[1], TARN_F64);
     tarn_tensor *loss = tarn_cast(tarn__language_loss("trainer_run", model, fields, field_count), TARN_F64);
     return tarn_add_inplace(losses, tarn_mul(loss, count)) && tarn_add_inplace(counts, count);
 }
 
-static bool add_batches(tarn_module *model, tarn_loader *loader, int field_count, tarn_tensor *losses, tarn_tensor *counts)
+static bool add_batches(tarn_module *model, tarn_loader *loader, int field_count, tarn_tensor *losses,
+                        tarn_tensor *counts)
 {
     for (bool more = true; more;) {
         tarn_tensor *fields[TARN_MAX_FIELDS];
@@ -34,19 +37,22 @@ static bool add_batches(tarn_module *model, tarn_loader *loader, int field_count
     return !tarn_failed();
 }
 
-bool tarn__language_evaluate(const char *function, tarn_module *model, tarn_dataset *windows, int64_t batch_size, int workers,
-                             tarn_text_evaluation *evaluation)
+bool tarn__language_evaluate(const char *function, tarn_module *model, tarn_dataset *windows, int64_t batch_size,
+                             int workers, tarn_text_evaluation *evaluation)
 {
     if (tarn_failed())
         return false;
     tarn_device device = tarn_device_of(tarn_module_parameter(model, 0));
     bool was_training = tarn_module_is_training(model);
-    tarn_loader *loader = tarn_loader_new(windows, &(tarn_loader_options){.batch_size = batch_size, .workers = workers, .device = device});
+    tarn_loader *loader = tarn_loader_new(
+        windows, &(tarn_loader_options){.batch_size = batch_size, .workers = workers, .device = device});
     tarn_scope *scope = tarn_scope_open();
-    tarn_tensor *losses = tarn_zeros(TARN_SCALAR, TARN_F64, device), *counts = tarn_zeros(TARN_SCALAR, TARN_F64, device);
+    tarn_tensor *losses = tarn_zeros(TARN_SCALAR, TARN_F64, device),
+                *counts = tarn_zeros(TARN_SCALAR, TARN_F64, device);
     tarn_module_train(model, false);
     tarn_no_grad_open();
-    bool good = loader && !tarn_failed() && add_batches(model, loader, tarn_dataset_field_count(windows), losses, counts);
+    bool good =
+        loader && !tarn_failed() && add_batches(model, loader, tarn_dataset_field_count(windows), losses, counts);
     tarn_no_grad_close();
     double tokens = good ? tarn_item(counts) : 0, loss = good ? tarn_item(losses) / tokens : NAN;
     tarn_scope_close(scope);
@@ -59,9 +65,10 @@ bool tarn__language_evaluate(const char *function, tarn_module *model, tarn_data
     return !tarn_failed() || tarn__raise_within(function);
 }
 
-/* ---- what it writes, and where it is kept ---------------------------------------------------------------------------------------- */
+/* ---- what it writes, and where it is kept ------------------------------------------------------------------------ */
 
-/* The first document to judge by, up to its first answer. Returns how many tokens that is, at most `most`; -1 with an error. */
+/* The first document to judge by, up to its first answer. Returns how many tokens that is, at most `most`; -1 with an
+ * error. */
 static int64_t first_prompt(const tarn_trainer *t, int32_t *ids, int64_t most)
 {
     size_t bytes = sizeof(int32_t) * (size_t)t->options.context;
@@ -112,8 +119,10 @@ char *tarn__language_sample(tarn_trainer *t, size_t *length)
     int64_t given = ids && t->chats ? first_prompt(t, prompt, o->context) : 1;
     if (ids && !t->chats)
         prompt[0] = first_token(t);
-    tarn_generate_options options = {
-        .tokens = o->sample, .temperature = t->chats ? 0 : 0.8, .seed = (uint64_t)(o->seed + t->place.step), .slide = true};
+    tarn_generate_options options = {.tokens = o->sample,
+                                     .temperature = t->chats ? 0 : 0.8,
+                                     .seed = (uint64_t)(o->seed + t->place.step),
+                                     .slide = true};
     int64_t count = !ids || given < 0 ? -1 : o->context < 2 ? 0 : tarn_generate(t->model, prompt, given, ids, &options);
     if (count > 0)
         count = drop_unknown(t->corpus.tokenizer, ids, count);
@@ -122,15 +131,17 @@ char *tarn__language_sample(tarn_trainer *t, size_t *length)
     return text;
 }
 
-/* transformers takes the tokenizer of a GPT-2's folder for GPT-2's own, unless it is told to go by tokenizer.json. That comes first: a tokenizer with a chat template, or
- * tokens that begin and end a text, says all of it in a file of its own in that place. */
+/* transformers takes the tokenizer of a GPT-2's folder for GPT-2's own, unless it is told to go by tokenizer.json. That
+ * comes first: a tokenizer with a chat template, or tokens that begin and end a text, says all of it in a file of its
+ * own in that place. */
 bool tarn__language_save_tokenizer(const char *function, const tarn_trainer *t, const char *folder)
 {
     tarn__path path;
     tarn__document *document = tarn__document_new(function);
     bool good = document && tarn__document_set_text(document, "tokenizer_class", "PreTrainedTokenizerFast") &&
                 (tarn__path_exists(folder) || tarn__folder_make(function, folder)) &&
-                tarn__document_save(document, tarn__path_in(folder, "tokenizer_config.json", &path)) && tarn_tokenizer_save(t->corpus.tokenizer, folder);
+                tarn__document_save(document, tarn__path_in(folder, "tokenizer_config.json", &path)) &&
+                tarn_tokenizer_save(t->corpus.tokenizer, folder);
     tarn__document_free(document);
     return good;
 }
@@ -139,7 +150,8 @@ static bool save_as(const tarn_trainer *t, const char *name)
 {
     tarn__path path;
     return tarn__language_save_tokenizer("trainer_run", t, tarn__path_in(t->options.out, name, &path)) &&
-           (t->options.lora ? tarn_lora_save(t->model, path.text, t->options.base) : tarn_model_write(t->model, path.text));
+           (t->options.lora ? tarn_lora_save(t->model, path.text, t->options.base)
+                            : tarn_model_write(t->model, path.text));
 }
 
 bool tarn__language_save_best(const tarn_trainer *t)
@@ -156,8 +168,9 @@ static bool write_kept(tarn_trainer *t, const char *name)
         return tarn__raise(TARN_ERROR_ARGUMENT, "trainer_run: the name of the folder '%s/%s' is too long", out, name);
     memcpy(own, out, sizeof(own));
     snprintf(out, sizeof(own), "%s", tarn__path_in(own, name, &path));
-    bool good = (tarn__path_exists(out) || tarn__folder_make("trainer_run", out)) && tarn__language_save_tokenizer("trainer_run", t, out) &&
-                tarn__config_write("trainer_run", t) && tarn__adapters_begin(t) && tarn__checkpoint_save(t);
+    bool good = (tarn__path_exists(out) || tarn__folder_make("trainer_run", out)) &&
+                tarn__language_save_tokenizer("trainer_run", t, out) && tarn__config_write("trainer_run", t) &&
+                tarn__adapters_begin(t) && tarn__checkpoint_save(t);
     memcpy(out, own, sizeof(own));
     return good;
 }
@@ -180,13 +193,15 @@ static bool keep_as(tarn_trainer *t, const char *name)
     if (!write_kept(t, new_name))
         return false;
     tarn__folder_drop(t->options.out, name);
-    return tarn__file_rename("trainer_run", tarn__path_in(t->options.out, new_name, &from), tarn__path_in(t->options.out, name, &to));
+    return tarn__file_rename("trainer_run", tarn__path_in(t->options.out, new_name, &from),
+                             tarn__path_in(t->options.out, name, &to));
 }
 
 bool tarn__language_keep(tarn_trainer *t)
 {
     char name[40];
-    int64_t number = (t->place.step + t->eval_every - 1) / t->eval_every, too_old = (number - t->options.keep) * t->eval_every;
+    int64_t number = (t->place.step + t->eval_every - 1) / t->eval_every,
+            too_old = (number - t->options.keep) * t->eval_every;
     if (!t->options.keep)
         return true;
     snprintf(name, sizeof(name), "step-%" PRId64, t->place.step);

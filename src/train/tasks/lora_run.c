@@ -1,4 +1,5 @@
-/* lora_run.c: adapters in a run's folder, which is one that PEFT opens, and the proof that what they stand beside has not changed. */
+/* lora_run.c: adapters in a run's folder, which is one that PEFT opens, and the proof that what they stand beside has
+ * not changed. */
 #include <stdio.h>
 #include <string.h>
 #include <tarn/convert.h>
@@ -13,7 +14,7 @@
 #define PREFIX "base_model.model." /* before every name in PEFT's files */
 #define NOTED "frozen.json"
 
-/* ---- files ----------------------------------------------------------------------------------------------------------------- */
+/* ---- files ------------------------------------------------------------------------------------------------------- */
 
 typedef struct filing {
     const tarn_module *model;
@@ -42,7 +43,8 @@ static bool save_one(const tarn__parameter *parameter, void *ctx)
 bool tarn__adapters_save(const tarn_trainer *t, const char *path)
 {
     filing f = {.model = t->model, .writer = tarn_safetensors_create(path)};
-    f.good = f.writer && tarn_safetensors_add_metadata(f.writer, "format", "pt") && tarn_safetensors_add_checksums(f.writer);
+    f.good =
+        f.writer && tarn_safetensors_add_metadata(f.writer, "format", "pt") && tarn_safetensors_add_checksums(f.writer);
     if (f.good)
         tarn__module_walk(t->model, save_one, &f);
     if (f.good)
@@ -77,7 +79,7 @@ bool tarn__adapters_load(const char *function, tarn_trainer *t, const char *path
     return f.good || tarn__raise_within(function);
 }
 
-/* ---- what is frozen -------------------------------------------------------------------------------------------------------- */
+/* ---- what is frozen ---------------------------------------------------------------------------------------------- */
 
 bool tarn__frozen_begin(const char *function, tarn_trainer *t)
 {
@@ -90,11 +92,12 @@ bool tarn__frozen_begin(const char *function, tarn_trainer *t)
         return false;
     if (!t->is_resumed)
         return true;
-    if (!tarn__path_exists(tarn__path_in(folder, NOTED, &path)) && !tarn__path_exists(tarn__path_in(folder, "trainer.json", &place)) &&
+    if (!tarn__path_exists(tarn__path_in(folder, NOTED, &path)) &&
+        !tarn__path_exists(tarn__path_in(folder, "trainer.json", &place)) &&
         !tarn__path_exists(tarn__path_in(folder, "trainer.json.next", &place)))
         return true; /* it was stopped before it began */
-    bool good =
-        tarn__frozen_read(function, path.text, &before) && tarn__frozen_same(function, &t->frozen, &before, t->options.base, path.text);
+    bool good = tarn__frozen_read(function, path.text, &before) &&
+                tarn__frozen_same(function, &t->frozen, &before, t->options.base, path.text);
     tarn__frozen_free(&before);
     return good;
 }
@@ -102,8 +105,9 @@ bool tarn__frozen_begin(const char *function, tarn_trainer *t)
 bool tarn__adapters_begin(const tarn_trainer *t)
 {
     tarn__path path;
-    return !t->options.lora || (tarn__frozen_write("trainer_run", &t->frozen, tarn__path_in(t->options.out, NOTED, &path)) &&
-                                (tarn_lora_save(t->model, t->options.out, t->options.base) || tarn__raise_within("trainer_run")));
+    return !t->options.lora ||
+           (tarn__frozen_write("trainer_run", &t->frozen, tarn__path_in(t->options.out, NOTED, &path)) &&
+            (tarn_lora_save(t->model, t->options.out, t->options.base) || tarn__raise_within("trainer_run")));
 }
 
 bool tarn__frozen_end(const char *function, const tarn_trainer *t)
@@ -117,7 +121,7 @@ bool tarn__frozen_end(const char *function, const tarn_trainer *t)
     return good;
 }
 
-/* ---- merged ---------------------------------------------------------------------------------------------------------------- */
+/* ---- merged ------------------------------------------------------------------------------------------------------ */
 
 bool tarn__adapters_check_merge(const char *function, const tarn_trainer *t)
 {
@@ -125,7 +129,8 @@ bool tarn__adapters_check_merge(const char *function, const tarn_trainer *t)
     bool is_gguf = strcmp(o->merge, "gguf") == 0;
     const char *tokenizer = tarn_tokenizer_kind(t->corpus.tokenizer);
     return !is_gguf || strcmp(tokenizer, "bpe") == 0 || strcmp(tokenizer, "spm") == 0 ||
-           tarn__raise(TARN_ERROR_ARGUMENT, "%s: merge is gguf, but GGUF has no form for a tokenizer of %s; merge to a folder", function,
+           tarn__raise(TARN_ERROR_ARGUMENT,
+                       "%s: merge is gguf, but GGUF has no form for a tokenizer of %s; merge to a folder", function,
                        tokenizer);
 }
 
@@ -136,7 +141,8 @@ bool tarn__adapters_merge(const tarn_trainer *t)
     if (!o->merge[0])
         return true;
     tarn__path_in(o->out, strcmp(o->merge, "gguf") == 0 ? "merged.gguf" : "merged", &to);
-    return tarn_model_convert(o->base, to.text, NULL,
-                              &(tarn_convert_options){.replace = true, .adapter = tarn__path_in(o->out, "best", &best)}) ||
+    return tarn_model_convert(
+               o->base, to.text, NULL,
+               &(tarn_convert_options){.replace = true, .adapter = tarn__path_in(o->out, "best", &best)}) ||
            tarn__raise_within("trainer_run");
 }

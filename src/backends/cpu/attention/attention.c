@@ -1,27 +1,29 @@
 /* attention.c: softmax(q · kᵀ · scale) · v and its gradients, without the weights of all rows ever being in memory.
  *
- * A unit is one head of k and v of one batch, with all the heads of q that look at it. A piece of work is a unit, or, where there are few units, a
- * part of its blocks of rows: how many parts depends on the shape alone. A piece packs its keys and values once, in f32 (f64 for f64), as products
- * want them, and goes through its blocks in order; where only a few rows look at a key, nothing is packed. A block of rows has all its weights at
- * once, in chunks of at most KEY_CHUNK keys, in memory that stays in the second-level cache: forward scales its sums down whenever a later chunk
- * has a larger weight; backward, where there are several chunks, makes the weights twice, first for the sum over a row that each of them needs.
- * Gradients of k and v are summed in the order of the blocks, then in the order of the parts: the bits do not depend on threads.
+ * A unit is one head of k and v of one batch, with all the heads of q that look at it. A piece of work is a unit, or,
+ * where there are few units, a part of its blocks of rows: how many parts depends on the shape alone. A piece packs its
+ * keys and values once, in f32 (f64 for f64), as products want them, and goes through its blocks in order; where only a
+ * few rows look at a key, nothing is packed. A block of rows has all its weights at once, in chunks of at most
+ * KEY_CHUNK keys, in memory that stays in the second-level cache: forward scales its sums down whenever a later chunk
+ * has a larger weight; backward, where there are several chunks, makes the weights twice, first for the sum over a row
+ * that each of them needs. Gradients of k and v are summed in the order of the blocks, then in the order of the parts:
+ * the bits do not depend on threads.
  *
- * Backward takes nothing from the rounded result: it makes the weights again, from the logarithms that forward kept, and divides by their sum, so that
- * the rounding of the logarithm does not count. */
+ * Backward takes nothing from the rounded result: it makes the weights again, from the logarithms that forward kept,
+ * and divides by their sum, so that the rounding of the logarithm does not count. */
 #include "backends/cpu/common/rows.h"
 #include "backends/cpu/common/scratch.h"
 #include "backends/cpu/common/transpose4.h"
-#include "base/quant/quant.h"
 #include "base/philox.h"
+#include "base/quant/quant.h"
 
 #define STRIP 64
 #define MAX_PANEL 32
 #define ROW_BLOCK 64
-#define SHORT_BLOCK 32   /* of a short triangle, half of which a longer one would waste */
+#define SHORT_BLOCK 32 /* of a short triangle, half of which a longer one would waste */
 #define SHORT_ROWS 256
-#define KEY_CHUNK 1920   /* a multiple of 48: chunks of keys end where tiles end */
-#define DEPTH_BLOCK 256  /* terms of a product that are taken at a time */
+#define KEY_CHUNK 1920  /* a multiple of 48: chunks of keys end where tiles end */
+#define DEPTH_BLOCK 256 /* terms of a product that are taken at a time */
 #define THIN_ROWS 3
 #define ENOUGH_PIECES 16
 #define PIECE_WORK (INT64_C(1) << 17) /* multiplications that are worth a thread */
@@ -29,7 +31,8 @@
 /* Rows of a tile of a product: with two vectors each they keep the processor busy, and most sizes are multiples. */
 #if defined(__AVX512F__) || defined(__aarch64__)
 #define TILE_ROWS 8
-#define EACH_ROW(X) X(0, a, 0) X(1, a, row) X(2, a, twice) X(3, a3, 0) X(4, a3, row) X(5, a3, twice) X(6, a6, 0) X(7, a6, row)
+#define EACH_ROW(X) \
+    X(0, a, 0) X(1, a, row) X(2, a, twice) X(3, a3, 0) X(4, a3, row) X(5, a3, twice) X(6, a6, 0) X(7, a6, row)
 #elif defined(__AVX__)
 #define TILE_ROWS 6
 #define EACH_ROW(X) X(0, a, 0) X(1, a, row) X(2, a, twice) X(3, a3, 0) X(4, a3, row) X(5, a3, twice)
@@ -48,7 +51,7 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* ---- what there is to do --------------------------------------------------------------------------------------------------- */
+/* ---- what there is to do ----------------------------------------------------------------------------------------- */
 
 /* A tensor (B, heads, rows, D), or without D. */
 typedef struct cube {
@@ -84,7 +87,8 @@ static cube coded_cube_of(const tarn__view *view, const tarn__view *scale)
 /* Where the scales of a row begin. */
 static const char *scales_of(const cube *c, int64_t batch, int64_t head, int64_t row)
 {
-    return c->scale + (batch * c->scale_stride[0] + head * c->scale_stride[1] + row * c->scale_stride[2]) * (int64_t)sizeof(uint16_t);
+    return c->scale + (batch * c->scale_stride[0] + head * c->scale_stride[1] + row * c->scale_stride[2]) *
+                          (int64_t)sizeof(uint16_t);
 }
 
 /* The scale of a group of the row. */
@@ -124,7 +128,8 @@ static int64_t valid_keys(const job *j, int64_t batch)
     if (j->lengths) {
         const tarn__view *l = j->lengths;
         int64_t at = l->rank > 0 && l->shape[0] > 1 ? batch * l->stride[0] : 0;
-        tarn__load[l->dtype][COMPUTE_I64]((char *)tarn__view_at(l) + at * (int64_t)tarn__dtype_bytes(l->dtype), 1, &length, 1);
+        tarn__load[l->dtype][COMPUTE_I64]((char *)tarn__view_at(l) + at * (int64_t)tarn__dtype_bytes(l->dtype), 1,
+                                          &length, 1);
     }
     return length < 0 ? 0 : least(length, j->keys);
 }
@@ -135,7 +140,8 @@ static void check_lengths(const job *j, tarn__fault *fault)
     int64_t count = j->lengths ? tarn__view_count(j->lengths) : 0;
     for (int64_t i = 0; i < count && !fault->raised; i++) {
         int64_t length, stride = j->lengths->rank > 0 ? j->lengths->stride[0] : 0;
-        const char *from = (char *)tarn__view_at(j->lengths) + i * stride * (int64_t)tarn__dtype_bytes(j->lengths->dtype);
+        const char *from =
+            (char *)tarn__view_at(j->lengths) + i * stride * (int64_t)tarn__dtype_bytes(j->lengths->dtype);
         tarn__load[j->lengths->dtype][COMPUTE_I64](from, 1, &length, 1);
         if (length < 0 || length > j->keys)
             *fault = (tarn__fault){1, fault->function, length, j->keys};
@@ -146,7 +152,8 @@ static int64_t start_at(const job *j, int64_t batch, int64_t row)
 {
     int64_t start;
     const tarn__view *s = j->starts;
-    const char *from = (char *)tarn__view_at(s) + (batch * s->stride[0] + row * s->stride[1]) * (int64_t)tarn__dtype_bytes(s->dtype);
+    const char *from =
+        (char *)tarn__view_at(s) + (batch * s->stride[0] + row * s->stride[1]) * (int64_t)tarn__dtype_bytes(s->dtype);
     tarn__load[s->dtype][COMPUTE_I64](from, 1, &start, 1);
     return start;
 }
@@ -176,14 +183,16 @@ static int64_t keys_of(const job *j, const block *b, int64_t i)
     return keys < 0 ? 0 : least(keys, b->valid);
 }
 
-/* The first key that row i of a block attends to; those before it count for nothing. A start outside the keys was reported. */
+/* The first key that row i of a block attends to; those before it count for nothing. A start outside the keys was
+ * reported. */
 static int64_t start_of(const job *j, const block *b, int64_t i)
 {
     int64_t start = j->starts ? start_at(j, b->batch, b->first + i) : 0;
     return start < 0 ? 0 : least(start, j->keys);
 }
 
-/* The keys of a chunk from `begin` that row i attends to: from `first` up to `end`, counted from the chunk's first; none: both are 0. */
+/* The keys of a chunk from `begin` that row i attends to: from `first` up to `end`, counted from the chunk's first;
+ * none: both are 0. */
 typedef struct reach {
     int64_t first, end;
 } reach;
@@ -212,7 +221,9 @@ static int64_t first_start(const job *j, const block *b)
 /* Block number `at` of a unit: all blocks of one head, then those of the next. */
 static block block_of(const job *j, int64_t unit, int64_t at)
 {
-    block b = {.batch = unit / j->kv_heads, .head = unit % j->kv_heads * j->group + at / j->blocks, .first = at % j->blocks * j->row_block};
+    block b = {.batch = unit / j->kv_heads,
+               .head = unit % j->kv_heads * j->group + at / j->blocks,
+               .first = at % j->blocks * j->row_block};
     b.rows = least(j->row_block, j->rows - b.first);
     b.valid = valid_keys(j, b.batch);
     b.keys = keys_of(j, &b, b.rows - 1);
@@ -270,7 +281,7 @@ static const uint8_t *codes_of(const char *from, int64_t stride, uint8_t *held, 
 #define NAMED(x) x##_f64
 #include "backends/cpu/attention/attention_tile.inc"
 
-/* ---- kernels --------------------------------------------------------------------------------------------------------------- */
+/* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
 static bool is_wide(const job *j)
 {
@@ -300,11 +311,23 @@ static void describe(const tarn__call *call, bool backward, job *j)
 {
     const tarn__attention *params = call->params;
     const tarn__view *q = call->in[0], *k = call->in[1];
-    *j = (job){.batches = q->shape[0], .heads = q->shape[1], .kv_heads = k->shape[1], .rows = q->shape[2], .keys = k->shape[2], .depth = q->shape[3],
-               .scale = params->scale, .causal = params->causal, .random = params->random.a > 0 ? &params->random : NULL, .lengths = call->in[3],
-               .backward = backward, .q = cube_of(q), .k = cube_of(k), .v = cube_of(call->in[2])};
+    *j = (job){.batches = q->shape[0],
+               .heads = q->shape[1],
+               .kv_heads = k->shape[1],
+               .rows = q->shape[2],
+               .keys = k->shape[2],
+               .depth = q->shape[3],
+               .scale = params->scale,
+               .causal = params->causal,
+               .random = params->random.a > 0 ? &params->random : NULL,
+               .lengths = call->in[3],
+               .backward = backward,
+               .q = cube_of(q),
+               .k = cube_of(k),
+               .v = cube_of(call->in[2])};
     j->group = j->kv_heads > 0 ? j->heads / j->kv_heads : 0;
-    j->starts = call->inputs == (backward ? 8 : 5) ? call->in[call->inputs - 1] : NULL; /* attention_stored has 6, of which none are */
+    /* attention_stored has 6, of which none are */
+    j->starts = call->inputs == (backward ? 8 : 5) ? call->in[call->inputs - 1] : NULL;
     if (backward) {
         j->log_sum = cube_of(call->in[5]), j->g = cube_of(call->in[6]);
         j->gq = cube_of(call->out[0]), j->gk = cube_of(call->out[1]), j->gv = cube_of(call->out[2]);
@@ -393,13 +416,15 @@ static void kernel_attention_grad(const tarn__call *call)
     int64_t units = j.batches * j.kv_heads;
     tarn__parallel_for(units * j.parts, grain_of(&j), is_wide(&j) ? backward_pieces_f64 : backward_pieces_f32, &j);
     if (j.parts > 1)
-        tarn__parallel_for(units * j.keys, (ROWS_GRAIN + j.wide * j.parts) / (j.wide * j.parts + 1), is_wide(&j) ? combine_f64 : combine_f32, &j);
+        tarn__parallel_for(units * j.keys, (ROWS_GRAIN + j.wide * j.parts) / (j.wide * j.parts + 1),
+                           is_wide(&j) ? combine_f64 : combine_f32, &j);
 }
 
 void TARN__AT_LEVEL(tarn__cpu_attention)(tarn__kernel_row *rows)
 {
     rows[TARN__K_attention] = (tarn__kernel_row){kernel_attention, TARN__FLOATS, forward_scratch};
-    rows[TARN__K_attention_stored] = (tarn__kernel_row){kernel_attention_stored, TARN__FLOATS | TARN__BIT(TARN_U8), stored_scratch};
+    rows[TARN__K_attention_stored] =
+        (tarn__kernel_row){kernel_attention_stored, TARN__FLOATS | TARN__BIT(TARN_U8), stored_scratch};
     rows[TARN__K_attention_grad] = (tarn__kernel_row){kernel_attention_grad, TARN__FLOATS, backward_scratch};
     rows[TARN__K_attention_starts] = rows[TARN__K_attention];
     rows[TARN__K_attention_starts_grad] = rows[TARN__K_attention_grad];

@@ -1,8 +1,8 @@
 /* rope.c: rotary positions. Sines and cosines are made once for each position, in f64, and then serve all heads. */
 #include "backends/cpu/common/convert.h"
-#include "backends/cpu/runtime/level.h"
 #include "backends/cpu/common/scratch.h"
 #include "backends/cpu/common/vmath.h"
+#include "backends/cpu/runtime/level.h"
 
 #define GRAIN 16384 /* elements a thread takes at a time */
 
@@ -16,15 +16,18 @@ typedef struct job {
     char *cos, *sin; /* (batches or 1, length, pairs), in the type computed in */
 } job;
 
-/* ---- the table ------------------------------------------------------------------------------------------------------------- */
+/* ---- the table --------------------------------------------------------------------------------------------------- */
 
 static double position_of(const job *j, int64_t row)
 {
     const tarn__view *p = j->positions;
-    int64_t position, at = p && p->rank == 2 ? row / j->length * p->stride[0] + row % j->length * p->stride[1] : p ? row * p->stride[0] : 0;
+    int64_t position, at = p && p->rank == 2 ? row / j->length * p->stride[0] + row % j->length * p->stride[1]
+                           : p               ? row * p->stride[0]
+                                             : 0;
     if (!p)
         return (double)row;
-    tarn__load[p->dtype][COMPUTE_I64]((char *)tarn__view_at(p) + at * (int64_t)tarn__dtype_bytes(p->dtype), 1, &position, 1);
+    tarn__load[p->dtype][COMPUTE_I64]((char *)tarn__view_at(p) + at * (int64_t)tarn__dtype_bytes(p->dtype), 1,
+                                      &position, 1);
     return (double)position;
 }
 
@@ -47,18 +50,18 @@ static void fill_rows(int64_t row, int64_t end, void *ctx)
     }
 }
 
-/* ---- turning --------------------------------------------------------------------------------------------------------------- */
+/* ---- turning ----------------------------------------------------------------------------------------------------- */
 
-#define TURN(T, type)                                                                                                                     \
-    static void turn_##type(const T *x, T *y, const T *c, const T *s, int64_t pairs, bool interleaved)                                    \
-    {                                                                                                                                     \
-        int64_t step = interleaved ? 2 : 1, other = interleaved ? 1 : pairs;                                                              \
-        TARN__INDEPENDENT for (int64_t i = 0; i < pairs; i++)                                                                             \
-        {                                                                                                                                 \
-            T a = x[i * step], b = x[i * step + other];                                                                                   \
-            y[i * step] = a * c[i] - b * s[i];                                                                                            \
-            y[i * step + other] = b * c[i] + a * s[i];                                                                                    \
-        }                                                                                                                                 \
+#define TURN(T, type) \
+    static void turn_##type(const T *x, T *y, const T *c, const T *s, int64_t pairs, bool interleaved) \
+    { \
+        int64_t step = interleaved ? 2 : 1, other = interleaved ? 1 : pairs; \
+        TARN__INDEPENDENT for (int64_t i = 0; i < pairs; i++) \
+        { \
+            T a = x[i * step], b = x[i * step + other]; \
+            y[i * step] = a * c[i] - b * s[i]; \
+            y[i * step + other] = b * c[i] + a * s[i]; \
+        } \
     }
 TURN(float, f32)
 TURN(double, f64)
@@ -88,32 +91,42 @@ static void turn_rows(int64_t at, int64_t end, void *ctx)
     _Alignas(64) char held[2 * TARN__ROPE_PAIRS * 8];
     for (; at < end; at++) {
         int64_t h = at % j->heads, t = at / j->heads % j->length, b = at / j->heads / j->length;
-        int64_t size = j->compute == COMPUTE_F64 ? 8 : 4, table = ((j->shared ? 0 : b * j->length) + t) * j->pairs * size;
+        int64_t size = j->compute == COMPUTE_F64 ? 8 : 4,
+                table = ((j->shared ? 0 : b * j->length) + t) * j->pairs * size;
         const char *from = row_at(j, j->x, b, t, h), *cos = j->cos + table, *sin = j->sin + table;
         char *to = row_at(j, j->y, b, t, h);
         tarn__load[j->x->dtype][j->compute](from, j->x->stride[3], held, 2 * j->pairs);
         if (j->compute == COMPUTE_F64)
-            turn_f64((const double *)(const void *)held, (double *)(void *)held, (const double *)(const void *)cos, (const double *)(const void *)sin,
-                     j->pairs, j->params->interleaved);
+            turn_f64((const double *)(const void *)held, (double *)(void *)held, (const double *)(const void *)cos,
+                     (const double *)(const void *)sin, j->pairs, j->params->interleaved);
         else
-            turn_f32((const float *)(const void *)held, (float *)(void *)held, (const float *)(const void *)cos, (const float *)(const void *)sin,
-                     j->pairs, j->params->interleaved);
+            turn_f32((const float *)(const void *)held, (float *)(void *)held, (const float *)(const void *)cos,
+                     (const float *)(const void *)sin, j->pairs, j->params->interleaved);
         tarn__store[j->y->dtype][j->compute](held, to, j->y->stride[3], 2 * j->pairs);
         copy_rest(j, from, to);
     }
 }
 
-/* ---- the kernel ------------------------------------------------------------------------------------------------------------ */
+/* ---- the kernel -------------------------------------------------------------------------------------------------- */
 
 static size_t describe(const tarn__call *call, job *j)
 {
     const tarn__rope *params = call->params;
     const tarn__view *x = call->in[0];
-    *j = (job){.params = params, .x = x, .positions = call->in[1], .y = call->out[0], .compute = tarn__compute_of(x->dtype), .batches = x->shape[0],
-               .length = x->shape[params->axis], .heads_axis = 3 - params->axis, .depth = x->shape[3], .pairs = params->dims / 2};
+    *j = (job){.params = params,
+               .x = x,
+               .positions = call->in[1],
+               .y = call->out[0],
+               .compute = tarn__compute_of(x->dtype),
+               .batches = x->shape[0],
+               .length = x->shape[params->axis],
+               .heads_axis = 3 - params->axis,
+               .depth = x->shape[3],
+               .pairs = params->dims / 2};
     j->heads = x->shape[j->heads_axis];
     j->shared = !j->positions || j->positions->rank == 1;
-    size_t bytes = aligned_bytes((size_t)((j->shared ? 1 : j->batches) * j->length * j->pairs) * (j->compute == COMPUTE_F64 ? 8 : 4));
+    size_t bytes = aligned_bytes((size_t)((j->shared ? 1 : j->batches) * j->length * j->pairs) *
+                                 (j->compute == COMPUTE_F64 ? 8 : 4));
     j->cos = call->scratch;
     j->sin = call->scratch ? j->cos + bytes : NULL;
     return 2 * bytes;

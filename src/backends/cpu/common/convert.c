@@ -1,4 +1,5 @@
-/* convert.c: loaders into f32 tiles and storers from them, dense and strided; and the tables of these and of those in convert_f64.c. */
+/* convert.c: loaders into f32 tiles and storers from them, dense and strided; and the tables of these and of those in
+ * convert_f64.c. */
 #define LOADER(storage, compute) static void load_##storage##_##compute
 #define STORER(compute, storage) static void store_##compute##_##storage
 #include "backends/cpu/common/convert.inc"
@@ -13,14 +14,20 @@ TARN__LOAD(i64, int64_t, f32, float, (float)x)
 TARN__LOAD(u8, uint8_t, f32, float, (float)x)
 TARN__LOAD(truth, uint8_t, f32, float, x != 0 ? 1.0f : 0.0f)
 
-static void load_bf16_f32(const void *src, int64_t stride, void *dst, int64_t n) {
-    if (stride == 1) tarn__bf16_to_f32_dense(src, dst, n);
-    else load_bf16_strided_f32(src, stride, dst, n);
+static void load_bf16_f32(const void *src, int64_t stride, void *dst, int64_t n)
+{
+    if (stride == 1)
+        tarn__bf16_to_f32_dense(src, dst, n);
+    else
+        load_bf16_strided_f32(src, stride, dst, n);
 }
 
-static void load_f16_f32(const void *src, int64_t stride, void *dst, int64_t n) {
-    if (stride == 1) tarn__f16_to_f32_dense(src, dst, n);
-    else load_f16_strided_f32(src, stride, dst, n);
+static void load_f16_f32(const void *src, int64_t stride, void *dst, int64_t n)
+{
+    if (stride == 1)
+        tarn__f16_to_f32_dense(src, dst, n);
+    else
+        load_f16_strided_f32(src, stride, dst, n);
 }
 
 TARN__STORE(f32, float, f32, float, x)
@@ -32,20 +39,32 @@ TARN__STORE(f32, float, i64, int64_t, tarn__f32_to_i64(x))
 TARN__STORE(f32, float, u8, uint8_t, (uint8_t)(tarn__f32_to_i32(x) & 0xff))
 TARN__STORE(f32, float, truth, uint8_t, x != 0.0f)
 
-static void store_f32_bf16(const void *src, void *dst, int64_t stride, int64_t n) {
-    if (stride == 1) tarn__f32_to_bf16_dense(src, dst, n);
-    else store_f32_strided_bf16(src, dst, stride, n);
+static void store_f32_bf16(const void *src, void *dst, int64_t stride, int64_t n)
+{
+    if (stride == 1)
+        tarn__f32_to_bf16_dense(src, dst, n);
+    else
+        store_f32_strided_bf16(src, dst, stride, n);
 }
 
-static void store_f32_f16(const void *src, void *dst, int64_t stride, int64_t n) {
-    if (stride == 1) tarn__f32_to_f16_dense(src, dst, n);
-    else store_f32_strided_f16(src, dst, stride, n);
+static void store_f32_f16(const void *src, void *dst, int64_t stride, int64_t n)
+{
+    if (stride == 1)
+        tarn__f32_to_f16_dense(src, dst, n);
+    else
+        store_f32_strided_f16(src, dst, stride, n);
 }
 
-/* ---- the tables: [dtype][compute], dtypes in the order of tarn_dtype, compute f32, f64, i64 ---- */
+/* ---- the tables: [dtype][compute], dtypes in the order of tarn_dtype, compute f32, f64, i64 ---------------------- */
 
-#define LOADS(storage) {load_##storage##_f32, TARN__WIDE_LOAD(storage, f64), TARN__WIDE_LOAD(storage, i64)}
-#define STORES(storage) {store_f32_##storage, TARN__WIDE_STORE(f64, storage), TARN__WIDE_STORE(i64, storage)}
+#define LOADS(storage) \
+    { \
+        load_##storage##_f32, TARN__WIDE_LOAD(storage, f64), TARN__WIDE_LOAD(storage, i64) \
+    }
+#define STORES(storage) \
+    { \
+        store_f32_##storage, TARN__WIDE_STORE(f64, storage), TARN__WIDE_STORE(i64, storage) \
+    }
 
 const tarn__load_fn tarn__load[8][3] = {
     LOADS(f32), LOADS(f64), LOADS(bf16), LOADS(f16), LOADS(i32), LOADS(i64), LOADS(u8), LOADS(truth),

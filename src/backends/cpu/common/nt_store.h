@@ -1,5 +1,6 @@
-/* nt_store.h: writing past the caches: the processor need not read what it is about to overwrite, which saves a third of the traffic of an
- * addition and half of that of a fill. Whoever has streamed calls tarn__stream_end() before others may read. */
+/* nt_store.h: writing past the caches: the processor need not read what it is about to overwrite, which saves a third
+ * of the traffic of an addition and half of that of a fill. Whoever has streamed calls tarn__stream_end() before others
+ * may read. */
 #ifndef TARN__STREAM_H
 #define TARN__STREAM_H
 
@@ -14,7 +15,8 @@
 #include <emmintrin.h>
 #endif
 
-/* Results of at least this many bytes stream: the caches could not hold them anyway. AArch64 sees by itself that whole lines are written. */
+/* Results of at least this many bytes stream: the caches could not hold them anyway. AArch64 sees by itself that whole
+ * lines are written. */
 #if defined(__aarch64__)
 #define TARN__STREAM_MIN INT64_MAX
 #else

@@ -1,13 +1,14 @@
 /* rows.h: kernels that work along one axis: where the rows lie, and sums over one. Softmax, norms and losses share it.
  *
- * A row is worked on in blocks of BLOCK elements of the type computed in: used where they lie, or brought into a buffer. Sums run in vector
- * lanes over a block and in f64 from block to block: the order depends on the length alone. */
+ * A row is worked on in blocks of BLOCK elements of the type computed in: used where they lie, or brought into a
+ * buffer. Sums run in vector lanes over a block and in f64 from block to block: the order depends on the length alone.
+ */
 #ifndef TARN__ROWS_H
 #define TARN__ROWS_H
 
 #include "backends/cpu/common/convert.h"
-#include "backends/cpu/runtime/level.h"
 #include "backends/cpu/common/vmath.h"
+#include "backends/cpu/runtime/level.h"
 
 #define BLOCK 1024
 #define ROWS_GRAIN 16384 /* elements a thread takes at a time, in whole rows */
@@ -31,8 +32,8 @@
 #define UNROLLED TARN__INDEPENDENT
 #endif
 
-/* The first pass over a row asks for the next row, into the second cache: it comes while this one is worked on. A line of 64 bytes, and what
- * ROW_STRANDS vectors take. */
+/* The first pass over a row asks for the next row, into the second cache: it comes while this one is worked on. A line
+ * of 64 bytes, and what ROW_STRANDS vectors take. */
 #if defined(__aarch64__)
 #define LINE_AHEAD(at) __builtin_prefetch((const char *)(at) + 4096, 0, 2)
 #define ROW_AHEAD(at) (LINE_AHEAD(at), LINE_AHEAD((const char *)(at) + 64))
@@ -41,23 +42,25 @@
 #define ROW_AHEAD(at) ((void)(at))
 #endif
 
-/* Whether the next row is read while one is written. Memory then works all the time; without it norms take half as long again on AArch64. */
+/* Whether the next row is read while one is written. Memory then works all the time; without it norms take half as long
+ * again on AArch64. */
 #if defined(__aarch64__)
 #define GOES_AHEAD 1
 #else
 #define GOES_AHEAD 0
 #endif
 
-/* ---- where rows lie -------------------------------------------------------------------------------------------------------- */
+/* ---- where rows lie ---------------------------------------------------------------------------------------------- */
 
 typedef struct operand {
     char *base;
     tarn_dtype dtype;
-    int64_t size;   /* bytes of an element */
-    int64_t along;  /* stride along the axis */
+    int64_t size;  /* bytes of an element */
+    int64_t along; /* stride along the axis */
 } operand;
 
-/* Several operands whose shapes are the same but on the axis. Row number r is element r of the nest over all other axes. */
+/* Several operands whose shapes are the same but on the axis. Row number r is element r of the nest over all other
+ * axes. */
 typedef struct row_set {
     tarn__nest nest;
     int64_t count, length;
@@ -69,13 +72,15 @@ TARN__UNUSED static void rows_make(row_set *r, int axis, int count, const tarn__
 {
     tarn__view held[TARN__MAX_OPERANDS];
     const tarn__view *without[TARN__MAX_OPERANDS];
-    *r = (row_set){.length = views[0]->rank > 0 ? views[0]->shape[axis] : 1, .compute = tarn__compute_of(views[0]->dtype)};
+    *r = (row_set){.length = views[0]->rank > 0 ? views[0]->shape[axis] : 1,
+                   .compute = tarn__compute_of(views[0]->dtype)};
     for (int k = 0; k < count; k++) {
         without[k] = NULL;
         if (!views[k])
             continue;
         held[k] = *views[k];
-        r->operand[k] = (operand){tarn__view_at(views[k]), views[k]->dtype, (int64_t)tarn__dtype_bytes(views[k]->dtype), 1};
+        r->operand[k] =
+            (operand){tarn__view_at(views[k]), views[k]->dtype, (int64_t)tarn__dtype_bytes(views[k]->dtype), 1};
         if (held[k].rank > 0) {
             r->operand[k].along = held[k].stride[axis];
             held[k].shape[axis] = 1;

@@ -1,4 +1,5 @@
-/* scratch.h: scratch memory cut into pieces: tables and buffers of a call, and a slot for each piece of work that may run at once. */
+/* scratch.h: scratch memory cut into pieces: tables and buffers of a call, and a slot for each piece of work that may
+ * run at once. */
 #ifndef TARN__SLOTS_H
 #define TARN__SLOTS_H
 
@@ -21,7 +22,8 @@ typedef struct slots {
 static inline char *slot_take(const slots *s, int *which, bool *used)
 {
     for (int i = 0;; i = (i + 1) % s->count)
-        if (!atomic_load_explicit(&s->taken[i], memory_order_relaxed) && !atomic_exchange_explicit(&s->taken[i], 1, memory_order_acquire)) {
+        if (!atomic_load_explicit(&s->taken[i], memory_order_relaxed) &&
+            !atomic_exchange_explicit(&s->taken[i], 1, memory_order_acquire)) {
             *which = i;
             if (used)
                 *used = s->used[i];

@@ -1,5 +1,5 @@
-/* transpose4.h: squares of numbers, rows and columns exchanged: to[p · ld + i] = line[i][at + p], four lines of f32 or two of f64. What lies
- * along one axis in memory and is needed along another is turned in these. */
+/* transpose4.h: squares of numbers, rows and columns exchanged: to[p · ld + i] = line[i][at + p], four lines of f32 or
+ * two of f64. What lies along one axis in memory and is needed along another is turned in these. */
 #ifndef TARN__SQUARES_H
 #define TARN__SQUARES_H
 
@@ -25,7 +25,8 @@ static inline void turn_square_f32(const float *const *line, int64_t at, float *
         memcpy(&r[i], line[i] + at, sizeof(four));
     four low = FOUR(r[0], r[1], 0, 4, 1, 5), low2 = FOUR(r[2], r[3], 0, 4, 1, 5);
     four high = FOUR(r[0], r[1], 2, 6, 3, 7), high2 = FOUR(r[2], r[3], 2, 6, 3, 7);
-    four turned[4] = {FOUR(low, low2, 0, 1, 4, 5), FOUR(low, low2, 2, 3, 6, 7), FOUR(high, high2, 0, 1, 4, 5), FOUR(high, high2, 2, 3, 6, 7)};
+    four turned[4] = {FOUR(low, low2, 0, 1, 4, 5), FOUR(low, low2, 2, 3, 6, 7), FOUR(high, high2, 0, 1, 4, 5),
+                      FOUR(high, high2, 2, 3, 6, 7)};
     for (int i = 0; i < 4; i++)
         memcpy(to + i * ld, &turned[i], sizeof(four));
 }

@@ -1,5 +1,6 @@
-/* vec_ext.h: vectors as wide as the instruction level's, in the compilers' common extension. Reductions need them: a compiler must not
- * reorder a sum of floats, so the lanes are written down. They are never passed to functions: that would depend on the level. */
+/* vec_ext.h: vectors as wide as the instruction level's, in the compilers' common extension. Reductions need them: a
+ * compiler must not reorder a sum of floats, so the lanes are written down. They are never passed to functions: that
+ * would depend on the level. */
 #ifndef TARN__LANES_H
 #define TARN__LANES_H
 
@@ -31,7 +32,8 @@ typedef float tarn__f32half __attribute__((vector_size(VECTOR_BYTES / 2)));
 typedef uint16_t tarn__u16half __attribute__((vector_size(VECTOR_BYTES / 2)));
 
 /* a where the mask's bits are set, b elsewhere. */
-#define TARN__SELECT(vector, mask_vector, mask, a, b) ((vector)(((mask_vector)(a) & (mask)) | ((mask_vector)(b) & ~(mask))))
+#define TARN__SELECT(vector, mask_vector, mask, a, b) \
+    ((vector)(((mask_vector)(a) & (mask)) | ((mask_vector)(b) & ~(mask))))
 
 /* a, or x where that is larger (smaller) or NaN. AArch64 has it in one instruction, for which -0 is below 0. */
 #define TARN__SELECT_LARGER(V, M, a, x) TARN__SELECT(V, M, (M)((x) > (a)) | (M)((x) != (x)), x, a)
@@ -50,69 +52,71 @@ typedef uint16_t tarn__u16half __attribute__((vector_size(VECTOR_BYTES / 2)));
 #define TARN__LARGER_tarn__i64v(M, a, x) TARN__SELECT_LARGER(tarn__i64v, M, a, x)
 #define TARN__SMALLER_tarn__i64v(M, a, x) TARN__SELECT_SMALLER(tarn__i64v, M, a, x)
 
-/* A vector from memory, aligned or not: as it lies there, f32 from bf16, f64 from f32. Where the compiler would widen in halves, the one
- * instruction is named. */
+/* A vector from memory, aligned or not: as it lies there, f32 from bf16, f64 from f32. Where the compiler would widen
+ * in halves, the one instruction is named. */
 #define TARN__LANES_LOAD(vector, to, from) memcpy(&(to), (from), sizeof(vector))
 #if defined(__AVX512F__)
-#define TARN__LANES_LOAD_BF16(vector, to, from)                                                                                           \
-    ((to) = (vector)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)(from))), 16))
+#define TARN__LANES_LOAD_BF16(vector, to, from) \
+    ((to) = (vector)_mm512_slli_epi32( \
+         _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)(from))), 16))
 #define TARN__LANES_LOAD_F32(vector, to, from) ((to) = (vector)_mm512_cvtps_pd(_mm256_loadu_ps(from)))
 #elif defined(__AVX2__)
-#define TARN__LANES_LOAD_BF16(vector, to, from)                                                                                           \
-    ((to) = (vector)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)(from))), 16))
+#define TARN__LANES_LOAD_BF16(vector, to, from) \
+    ((to) = \
+         (vector)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)(from))), 16))
 #define TARN__LANES_LOAD_F32(vector, to, from) ((to) = (vector)_mm256_cvtps_pd(_mm_loadu_ps(from)))
 #elif defined(__aarch64__)
 #define TARN__LANES_LOAD_BF16(vector, to, from) ((to) = (vector)vshll_n_u16(vld1_u16(from), 16))
 #define TARN__LANES_LOAD_F32(vector, to, from) ((to) = (vector)vcvt_f64_f32(vld1_f32(from)))
 #else
-#define TARN__LANES_LOAD_BF16(vector, to, from)                                                                                           \
-    do {                                                                                                                                  \
-        tarn__u16half half_;                                                                                                              \
-        memcpy(&half_, (from), sizeof(half_));                                                                                            \
-        (to) = (vector)(__builtin_convertvector(half_, tarn__u32v) << 16);                                                                \
+#define TARN__LANES_LOAD_BF16(vector, to, from) \
+    do { \
+        tarn__u16half half_; \
+        memcpy(&half_, (from), sizeof(half_)); \
+        (to) = (vector)(__builtin_convertvector(half_, tarn__u32v) << 16); \
     } while (0)
-#define TARN__LANES_LOAD_F32(vector, to, from)                                                                                            \
-    do {                                                                                                                                  \
-        tarn__f32half half_;                                                                                                              \
-        memcpy(&half_, (from), sizeof(half_));                                                                                            \
-        (to) = __builtin_convertvector(half_, vector);                                                                                    \
+#define TARN__LANES_LOAD_F32(vector, to, from) \
+    do { \
+        tarn__f32half half_; \
+        memcpy(&half_, (from), sizeof(half_)); \
+        (to) = __builtin_convertvector(half_, vector); \
     } while (0)
 #endif
 
 /* TARN__STRANDS vectors into the first by step(V, M, a, x), neighbours first. */
 #if TARN__STRANDS == 8
-#define TARN__STRANDS_JOIN_HIGH(V, M, v, step)                                                                                            \
-    step(V, M, (v)[4], (v)[5]);                                                                                                           \
-    step(V, M, (v)[6], (v)[7]);                                                                                                           \
-    step(V, M, (v)[4], (v)[6]);                                                                                                           \
+#define TARN__STRANDS_JOIN_HIGH(V, M, v, step) \
+    step(V, M, (v)[4], (v)[5]); \
+    step(V, M, (v)[6], (v)[7]); \
+    step(V, M, (v)[4], (v)[6]); \
     step(V, M, (v)[0], (v)[4]);
 #else
 #define TARN__STRANDS_JOIN_HIGH(V, M, v, step)
 #endif
-#define TARN__STRANDS_JOIN(V, M, v, step)                                                                                                 \
-    do {                                                                                                                                  \
-        step(V, M, (v)[0], (v)[1]);                                                                                                       \
-        step(V, M, (v)[2], (v)[3]);                                                                                                       \
-        step(V, M, (v)[0], (v)[2]);                                                                                                       \
-        TARN__STRANDS_JOIN_HIGH(V, M, v, step)                                                                                            \
+#define TARN__STRANDS_JOIN(V, M, v, step) \
+    do { \
+        step(V, M, (v)[0], (v)[1]); \
+        step(V, M, (v)[2], (v)[3]); \
+        step(V, M, (v)[0], (v)[2]); \
+        TARN__STRANDS_JOIN_HIGH(V, M, v, step) \
     } while (0)
 
 /* One bf16 element; the step that follows makes a NaN quiet, or keeps it as it is. */
 #define TARN__FROM_BF16(x) tarn__float_from((uint32_t)(x) << 16)
 
 /* All lanes into one by step(a, b), in halves. Loops of known length, which become narrower vectors. */
-#define TARN__LANES_FOLD(type, vector, to, v, step)                                                                                       \
-    do {                                                                                                                                  \
-        enum { LANES_ = sizeof(vector) / sizeof(type) };                                                                                  \
-        type lane_[16];                                                                                                                   \
-        memcpy(lane_, &(v), sizeof(v));                                                                                                   \
-        for (int j_ = 0; LANES_ == 16 && j_ < 8; j_++)                                                                                    \
-            lane_[j_] = step(lane_[j_], lane_[j_ + 8]);                                                                                   \
-        for (int j_ = 0; LANES_ >= 8 && j_ < 4; j_++)                                                                                     \
-            lane_[j_] = step(lane_[j_], lane_[j_ + 4]);                                                                                   \
-        for (int j_ = 0; LANES_ >= 4 && j_ < 2; j_++)                                                                                     \
-            lane_[j_] = step(lane_[j_], lane_[j_ + 2]);                                                                                   \
-        (to) = step(lane_[0], lane_[1]);                                                                                                  \
+#define TARN__LANES_FOLD(type, vector, to, v, step) \
+    do { \
+        enum { LANES_ = sizeof(vector) / sizeof(type) }; \
+        type lane_[16]; \
+        memcpy(lane_, &(v), sizeof(v)); \
+        for (int j_ = 0; LANES_ == 16 && j_ < 8; j_++) \
+            lane_[j_] = step(lane_[j_], lane_[j_ + 8]); \
+        for (int j_ = 0; LANES_ >= 8 && j_ < 4; j_++) \
+            lane_[j_] = step(lane_[j_], lane_[j_ + 4]); \
+        for (int j_ = 0; LANES_ >= 4 && j_ < 2; j_++) \
+            lane_[j_] = step(lane_[j_], lane_[j_ + 2]); \
+        (to) = step(lane_[0], lane_[1]); \
     } while (0)
 
 #endif

@@ -22,9 +22,10 @@ static int64_t units_of(const plan *s)
     return s->images * s->bands * ceiling(s->groups, s->together);
 }
 
-/* ---- the plan ---------------------------------------------------------------------------------------------------------------- */
+/* ---- the plan ---------------------------------------------------------------------------------------------------- */
 
-/* Where output 0 of remainder `at` reads the source at tap `k` of a gradient, in rows or columns of g; false when it does not. */
+/* Where output 0 of remainder `at` reads the source at tap `k` of a gradient, in rows or columns of g; false when it
+ * does not. */
 static bool gradient_tap(const plan *s, int axis, int64_t at, int64_t k, int64_t *place)
 {
     int64_t distance = at + s->padding[axis] - k * s->dilation[axis];
@@ -60,8 +61,8 @@ static void plan_gradient_axis(plan *s, int axis, int64_t *reach)
     *reach = high - low;
 }
 
-/* The zeros behind a row may be those in front of the next, as far as both have some: the rows are that much shorter, and fewer outputs are
- * computed in vain. Outputs themselves never reach into the next row. */
+/* The zeros behind a row may be those in front of the next, as far as both have some: the rows are that much shorter,
+ * and fewer outputs are computed in vain. Outputs themselves never reach into the next row. */
 static void share_zeros(plan *s, int64_t reach)
 {
     int64_t shared = reach, low, high;
@@ -86,11 +87,18 @@ static void choose_bands(plan *s, int64_t size)
     s->channel = s->remainders[0] * s->remainders[1] * s->plane;
 }
 
-/* A plan for `to` = the convolution of `from`, or for the gradient `to` of what was convolved with the result's gradient `from`. */
-static plan plan_of(const tarn__call *call, const tarn__view *from, const tarn__view *weight, const tarn__view *to, bool gradient)
+/* A plan for `to` = the convolution of `from`, or for the gradient `to` of what was convolved with the result's
+ * gradient `from`. */
+static plan plan_of(const tarn__call *call, const tarn__view *from, const tarn__view *weight, const tarn__view *to,
+                    bool gradient)
 {
     const tarn__conv2d *params = call->params;
-    plan s = {.from = from, .to = to, .weight = weight, .gradient = gradient, .images = to->shape[0], .groups = params->groups};
+    plan s = {.from = from,
+              .to = to,
+              .weight = weight,
+              .gradient = gradient,
+              .images = to->shape[0],
+              .groups = params->groups};
     int64_t reach[2], size = from->dtype == TARN_F64 ? 8 : 4;
     s.in = from->shape[1] / s.groups;
     s.out = to->shape[1] / s.groups;
@@ -110,7 +118,7 @@ static plan plan_of(const tarn__call *call, const tarn__view *from, const tarn__
     return s;
 }
 
-/* ---- tables of phases and taps --------------------------------------------------------------------------------------------------- */
+/* ---- tables of phases and taps ----------------------------------------------------------------------------------- */
 
 static void lay_out_tables(plan *s, carver *c)
 {
@@ -160,7 +168,8 @@ static void fill_tables(plan *s)
         s->tap_phase[tap] = -1;
     for (int64_t k = 0; k < s->phase_count[0] * s->phase_count[1]; k++) {
         phase *f = &s->phases[k];
-        *f = (phase){.at = {k / s->phase_count[1], k % s->phase_count[1]}, .offset = s->offsets + used, .earlier = used};
+        *f =
+            (phase){.at = {k / s->phase_count[1], k % s->phase_count[1]}, .offset = s->offsets + used, .earlier = used};
         for (int axis = 0; axis < 2; axis++)
             f->size[axis] = ceiling(s->to->shape[2 + axis] - f->at[axis], s->spread[axis]);
         for (int64_t tap = 0; tap < tap_count(s); tap++)
@@ -173,16 +182,16 @@ static void fill_tables(plan *s)
     }
 }
 
-/* ---- the gradient of the weights ------------------------------------------------------------------------------------------------- */
+/* ---- the gradient of the weights --------------------------------------------------------------------------------- */
 
 typedef struct weight_plan {
     plan s; /* of the forward: the planes of x */
     const tarn__view *g, *to;
     double beta;
-    bool direct;                        /* few output channels */
-    int64_t ld;                         /* output channels of a group, filled up to whole vectors */
-    int64_t shares, per_share;          /* of the bands of all images */
-    int64_t blocks, block;              /* of a group's channels */
+    bool direct;               /* few output channels */
+    int64_t ld;                /* output channels of a group, filled up to whole vectors */
+    int64_t shares, per_share; /* of the bands of all images */
+    int64_t blocks, block;     /* of a group's channels */
     void *sums;
     slots places;
 } weight_plan;
@@ -195,7 +204,10 @@ static int64_t shares_of(const weight_plan *w)
 static weight_plan weight_plan_of(const tarn__call *call)
 {
     const tarn__conv2d *params = call->params;
-    weight_plan w = {.s = plan_of(call, call->in[0], call->out[0], call->in[1], false), .g = call->in[1], .to = call->out[0], .beta = params->beta};
+    weight_plan w = {.s = plan_of(call, call->in[0], call->out[0], call->in[1], false),
+                     .g = call->in[1],
+                     .to = call->out[0],
+                     .beta = params->beta};
     int64_t size = call->in[0]->dtype == TARN_F64 ? 8 : 4, lanes = VECTOR_BYTES / size, bands = w.s.images * w.s.bands;
     w.direct = w.s.out < FEW_OUTPUTS;
     w.ld = w.direct ? w.s.out : ceiling(w.s.out, lanes) * lanes;
@@ -214,22 +226,28 @@ static weight_plan weight_plan_of(const tarn__call *call)
 #define NATIVE TARN_F32
 #define SQUARE 4
 #define NAMED(x) x##_f32
+/* Each stands on the ones before. */
+/* clang-format off */
 #include "backends/cpu/conv/conv_planes.inc"
 #include "backends/cpu/conv/conv_tile.inc"
 #include "backends/cpu/conv/conv_wgrad.inc"
 #include "backends/cpu/conv/conv_end.h"
+/* clang-format on */
 
 #define T double
 #define COMPUTE COMPUTE_F64
 #define NATIVE TARN_F64
 #define SQUARE 2
 #define NAMED(x) x##_f64
+/* Each stands on the ones before. */
+/* clang-format off */
 #include "backends/cpu/conv/conv_planes.inc"
 #include "backends/cpu/conv/conv_tile.inc"
 #include "backends/cpu/conv/conv_wgrad.inc"
 #include "backends/cpu/conv/conv_end.h"
+/* clang-format on */
 
-/* ---- kernels --------------------------------------------------------------------------------------------------------------------- */
+/* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
 static plan plan_of_call(const tarn__call *call, bool gradient)
 {
@@ -299,5 +317,6 @@ void TARN__AT_LEVEL(tarn__cpu_conv)(tarn__kernel_row *rows)
 {
     rows[TARN__K_conv2d] = (tarn__kernel_row){kernel_conv2d, TARN__FLOATS, conv2d_scratch};
     rows[TARN__K_conv2d_grad_x] = (tarn__kernel_row){kernel_conv2d_grad_x, TARN__FLOATS, conv2d_grad_x_scratch};
-    rows[TARN__K_conv2d_grad_weight] = (tarn__kernel_row){kernel_conv2d_grad_weight, TARN__FLOATS, conv2d_grad_weight_scratch};
+    rows[TARN__K_conv2d_grad_weight] =
+        (tarn__kernel_row){kernel_conv2d_grad_weight, TARN__FLOATS, conv2d_grad_weight_scratch};
 }

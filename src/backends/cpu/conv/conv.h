@@ -1,22 +1,25 @@
 /* conv.h: the geometry of a two-dimensional convolution, of its forward and of the gradient of x alike.
  *
- * Both read a source (x, or the gradient g of the result) at a few places around each output, and sum what they read under weights. The source
- * of one band of output rows is first loaded into planes: converted, with zeros around it, every row `width` long. Then element p of the
- * output lies beside p of the planes: whatever the padding and dilation, a tap is one offset, and whole vectors of outputs, which run on from
- * row to row, read whole vectors. The few outputs beyond a row's end are computed and thrown away.
+ * Both read a source (x, or the gradient g of the result) at a few places around each output, and sum what they read
+ * under weights. The source of one band of output rows is first loaded into planes: converted, with zeros around it,
+ * every row `width` long. Then element p of the output lies beside p of the planes: whatever the padding and dilation,
+ * a tap is one offset, and whole vectors of outputs, which run on from row to row, read whole vectors. The few outputs
+ * beyond a row's end are computed and thrown away.
  *
- *   forward      a stride is undone by the load: rows and columns are dealt out to one plane for each remainder, and a tap reads one of them
- *   gradient     outputs of the same remainder see the same taps and are a phase: each phase is a convolution of stride 1 with some of the taps
+ *   forward      a stride is undone by the load: rows and columns are dealt out to one plane for each remainder, and a
+ * tap reads one of them gradient     outputs of the same remainder see the same taps and are a phase: each phase is a
+ * convolution of stride 1 with some of the taps
  *
- * Nothing is cut by the number of threads, and every sum runs over channels and taps in order: the bits depend on the shape alone. */
+ * Nothing is cut by the number of threads, and every sum runs over channels and taps in order: the bits depend on the
+ * shape alone. */
 #ifndef TARN__CONV_H
 #define TARN__CONV_H
 
-#include "backends/cpu/common/fma_lane.h"
 #include "backends/cpu/common/convert.h"
-#include "backends/cpu/runtime/level.h"
+#include "backends/cpu/common/fma_lane.h"
 #include "backends/cpu/common/scratch.h"
 #include "backends/cpu/common/transpose4.h"
+#include "backends/cpu/runtime/level.h"
 
 /* Rows of the register tile: with three vectors each they fill the registers, less what they are multiplied with. */
 #if defined(__AVX512F__) || defined(__aarch64__)
@@ -42,21 +45,23 @@
 #endif
 #endif
 
-#define TILE_ROWS 64                       /* output channels that are summed at once */
-#define K_BLOCK 192                        /* channels and taps together after which the next channels of the output take over */
-#define FEW_ROWS 2                         /* rows beyond whole panels that are computed one by one */
-#define PLANES_BYTES (INT64_C(384) << 10)  /* of the source of one band: what stays in a core's cache beside the weights */
-#define ENOUGH_UNITS 16                    /* where there is work enough, so many pieces that several threads find some */
-#define UNIT_WORK (INT64_C(1) << 18)       /* multiplications below which a piece is not worth a hand-over */
+#define TILE_ROWS 64 /* output channels that are summed at once */
+#define K_BLOCK 192  /* channels and taps together after which the next channels of the output take over */
+#define FEW_ROWS 2   /* rows beyond whole panels that are computed one by one */
+#define PLANES_BYTES \
+    (INT64_C(384) << 10)             /* of the source of one band: what stays in a core's cache beside the weights */
+#define ENOUGH_UNITS 16              /* where there is work enough, so many pieces that several threads find some */
+#define UNIT_WORK (INT64_C(1) << 18) /* multiplications below which a piece is not worth a hand-over */
 
 /* Outputs that see the same taps. */
 typedef struct phase {
-    int64_t at[2];         /* output (i, j) of it lies at row at[0] + i · spread[0], column at[1] + j · spread[1] */
-    int64_t size[2];       /* rows and columns */
+    int64_t at[2];   /* output (i, j) of it lies at row at[0] + i · spread[0], column at[1] + j · spread[1] */
+    int64_t size[2]; /* rows and columns */
     int64_t taps;
     const int64_t *offset; /* of each tap, in a channel's planes */
-    const int64_t *place;  /* of each tap of the channels that are summed at once, in the planes of all; two more behind them */
-    int64_t earlier;       /* taps of the phases before it */
+    /* of each tap of the channels that are summed at once, in the planes of all; two more behind them */
+    const int64_t *place;
+    int64_t earlier; /* taps of the phases before it */
 } phase;
 
 typedef struct plan {
@@ -65,18 +70,19 @@ typedef struct plan {
     int64_t images, groups, in, out; /* channels of source and output, of one group */
     int64_t kernel[2], stride[2], padding[2], dilation[2];
 
-    int64_t together;                /* groups whose planes are loaded at once */
-    int64_t step[2], remainders[2];  /* one plane for each remainder of rows and columns by the step */
-    int64_t before[2];               /* zeros in front; negative: rows and columns left out */
-    int64_t reach, width;            /* rows of a plane beyond those of its band; the length of its rows */
-    int64_t rows, band, bands;       /* output rows: all, those done at a time, and how often */
-    int64_t plane, channel;          /* elements of a plane, and of a channel's planes */
+    int64_t together;               /* groups whose planes are loaded at once */
+    int64_t step[2], remainders[2]; /* one plane for each remainder of rows and columns by the step */
+    int64_t before[2];              /* zeros in front; negative: rows and columns left out */
+    int64_t reach, width;           /* rows of a plane beyond those of its band; the length of its rows */
+    int64_t rows, band, bands;      /* output rows: all, those done at a time, and how often */
+    int64_t plane, channel;         /* elements of a plane, and of a channel's planes */
 
     int64_t spread[2], phase_count[2];
     phase *phases;
-    int64_t *offsets, *tap_phase, *tap_place; /* (taps): offsets phase by phase; the phase of each tap, -1: none, and its place in it */
-    int64_t *places;                          /* of all phases */
-    void *weights, *biases;                   /* packed; of all outputs, zeros where there is no bias */
+    /* (taps): offsets phase by phase; the phase of each tap, -1: none, and its place in it */
+    int64_t *offsets, *tap_phase, *tap_place;
+    int64_t *places;        /* of all phases */
+    void *weights, *biases; /* packed; of all outputs, zeros where there is no bias */
 } plan;
 
 static inline int64_t ceiling(int64_t a, int64_t b)

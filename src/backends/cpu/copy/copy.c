@@ -1,19 +1,19 @@
 /* copy.c: copying with any strides and dtypes, filling, counting up.
  *
- * Copies within one dtype move bytes. Three cases, by the innermost axis of the target: both sides dense (memcpy of rows); the source dense
- * along another axis (a transposition, done in blocks that fit the cache so that both sides use whole lines); anything else (element by
- * element). Copies that convert go through the element-wise engine. */
+ * Copies within one dtype move bytes. Three cases, by the innermost axis of the target: both sides dense (memcpy of
+ * rows); the source dense along another axis (a transposition, done in blocks that fit the cache so that both sides use
+ * whole lines); anything else (element by element). Copies that convert go through the element-wise engine. */
 #include <string.h>
 
 #include "backends/cpu/common/convert.h"
-#include "backends/cpu/copy/copy_rows.h"
 #include "backends/cpu/common/nt_store.h"
-#include "backends/cpu/elementwise/elementwise_loops.h"
+#include "backends/cpu/copy/copy_rows.h"
 #include "backends/cpu/copy/transpose8.h"
+#include "backends/cpu/elementwise/elementwise_loops.h"
 
 #define GRAIN_BYTES (256 * 1024)
 #define ROW_GRAIN_BYTES (64 * 1024) /* of rows, which cost more a byte than a plain copy */
-#define BLOCK 32 /* a block of 32 × 32 elements of 8 bytes fits the first-level cache twice */
+#define BLOCK 32                    /* a block of 32 × 32 elements of 8 bytes fits the first-level cache twice */
 
 typedef struct copy_plan {
     tarn__nest nest; /* operand 0 is the target, 1 the source */
@@ -25,18 +25,20 @@ typedef struct copy_plan {
 } copy_plan;
 
 /* rows × columns elements; the target is dense along columns, the source along rows. */
-static void transpose_block(char *to, int64_t to_row, const char *from, int64_t from_column, int64_t rows, int64_t columns, int64_t size)
+static void transpose_block(char *to, int64_t to_row, const char *from, int64_t from_column, int64_t rows,
+                            int64_t columns, int64_t size)
 {
-#define MOVE(type)                                                                                                                        \
-    for (int64_t r = 0; r < rows; r++)                                                                                                   \
-        for (int64_t c = 0; c < columns; c++)                                                                                            \
+#define MOVE(type) \
+    for (int64_t r = 0; r < rows; r++) \
+        for (int64_t c = 0; c < columns; c++) \
             ((type *)to)[r * to_row + c] = ((const type *)from)[c * from_column + r];
     BY_SIZE(size, MOVE)
 #undef MOVE
 }
 
 /* The same of a whole number of tiles. */
-static void turn_tiles(char *to, int64_t to_row, const char *from, int64_t from_column, int64_t rows, int64_t columns, int64_t size)
+static void turn_tiles(char *to, int64_t to_row, const char *from, int64_t from_column, int64_t rows, int64_t columns,
+                       int64_t size)
 {
 #if TARN__TURNS_TILES
     for (int64_t r = 0; r < rows; r += TILE_SIDE)
@@ -53,17 +55,21 @@ static void turn_tiles(char *to, int64_t to_row, const char *from, int64_t from_
 #endif
 }
 
-/* A block as whole tiles, where there are any for its elements; then the rows below them, and the columns beside them. */
-static void transpose_in_tiles(char *to, int64_t to_row, const char *from, int64_t from_column, int64_t rows, int64_t columns, int64_t size)
+/* A block as whole tiles, where there are any for its elements; then the rows below them, and the columns beside them.
+ */
+static void transpose_in_tiles(char *to, int64_t to_row, const char *from, int64_t from_column, int64_t rows,
+                               int64_t columns, int64_t size)
 {
     bool has_tiles = TARN__TURNS_TILES && (size == 4 || size == 2);
-    int64_t down = has_tiles ? rows / TILE_SIDE * TILE_SIDE : 0, across = has_tiles ? columns / TILE_SIDE * TILE_SIDE : 0;
+    int64_t down = has_tiles ? rows / TILE_SIDE * TILE_SIDE : 0,
+            across = has_tiles ? columns / TILE_SIDE * TILE_SIDE : 0;
     if (down > 0 && across > 0)
         turn_tiles(to, to_row, from, from_column, down, across, size);
     else
         down = across = 0;
     if (across < columns && down > 0)
-        transpose_block(to + across * size, to_row, from + across * from_column * size, from_column, down, columns - across, size);
+        transpose_block(to + across * size, to_row, from + across * from_column * size, from_column, down,
+                        columns - across, size);
     if (down < rows)
         transpose_block(to + down * to_row * size, to_row, from + down * size, from_column, rows - down, columns, size);
 }
@@ -71,11 +77,13 @@ static void transpose_in_tiles(char *to, int64_t to_row, const char *from, int64
 static void transpose_slab(const copy_plan *p, char *to, const char *from)
 {
     int r = p->nest.rank - 2, c = p->nest.rank - 1;
-    int64_t rows = p->nest.shape[r], columns = p->nest.shape[c], to_row = p->nest.stride[0][r], from_column = p->nest.stride[1][c];
+    int64_t rows = p->nest.shape[r], columns = p->nest.shape[c], to_row = p->nest.stride[0][r],
+            from_column = p->nest.stride[1][c];
     for (int64_t i = 0; i < rows; i += BLOCK)
         for (int64_t j = 0; j < columns; j += BLOCK) {
             int64_t h = rows - i < BLOCK ? rows - i : BLOCK, w = columns - j < BLOCK ? columns - j : BLOCK;
-            transpose_in_tiles(to + (i * to_row + j) * p->size, to_row, from + (j * from_column + i) * p->size, from_column, h, w, p->size);
+            transpose_in_tiles(to + (i * to_row + j) * p->size, to_row, from + (j * from_column + i) * p->size,
+                               from_column, h, w, p->size);
         }
 }
 
@@ -123,7 +131,10 @@ static void transpose_range(const copy_plan *p, int64_t begin, int64_t end)
 static void copy_row_range(const copy_plan *p, int64_t begin, int64_t end)
 {
     int last = p->nest.rank - 1, before = last - 1;
-    row_moves m = {.n = p->nest.shape[last], .size = p->size, .to_stride = p->nest.stride[0][last], .from_stride = p->nest.stride[1][last],
+    row_moves m = {.n = p->nest.shape[last],
+                   .size = p->size,
+                   .to_stride = p->nest.stride[0][last],
+                   .from_stride = p->nest.stride[1][last],
                    .stream = p->stream};
     if (before >= 0)
         m.to_row = p->nest.stride[0][before] * p->size, m.from_row = p->nest.stride[1][before] * p->size;
@@ -152,7 +163,8 @@ static void copy_bytes(int64_t begin, int64_t end, void *ctx)
     memcpy(p->to + begin, p->from + begin, (size_t)(end - begin));
 }
 
-/* Cuts the axis before a slab so that one job is about ROW_GRAIN_BYTES: splits long rows into pieces as an axis of their own. */
+/* Cuts the axis before a slab so that one job is about ROW_GRAIN_BYTES: splits long rows into pieces as an axis of
+ * their own. */
 static void split_axis(tarn__nest *nest, int axis, int64_t pieces)
 {
     int64_t piece = nest->shape[axis] / pieces;
@@ -219,7 +231,10 @@ static void choose_transposition(copy_plan *p)
 
 static void copy_same_dtype(const tarn__view *to, const tarn__view *from)
 {
-    copy_plan p = {.to = tarn__view_at(to), .from = tarn__view_at(from), .size = (int64_t)tarn__dtype_bytes(to->dtype), .inner = 1};
+    copy_plan p = {.to = tarn__view_at(to),
+                   .from = tarn__view_at(from),
+                   .size = (int64_t)tarn__dtype_bytes(to->dtype),
+                   .inner = 1};
     const tarn__view *views[] = {to, from};
     tarn__nest_make(&p.nest, 2, views);
     if (p.nest.count == 0)
@@ -246,7 +261,7 @@ static void copy_same_dtype(const tarn__view *to, const tarn__view *from)
     tarn__parallel_for(jobs, grain > 0 ? grain : 1, copy_range, &p);
 }
 
-/* ---- converting ------------------------------------------------------------------------------------------------------------ */
+/* ---- converting -------------------------------------------------------------------------------------------------- */
 
 static void identity_4(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)
 {
@@ -267,7 +282,7 @@ typedef struct conversion {
     char *to;
     const char *from;
     int64_t to_size, from_size;
-    tarn__load_fn load;   /* NULL where `from` is in that type, which is stored then */
+    tarn__load_fn load; /* NULL where `from` is in that type, which is stored then */
     tarn__store_fn store;
 } conversion;
 
@@ -285,15 +300,19 @@ static void convert_range(int64_t begin, int64_t end, void *ctx)
 static bool convert_dense(const tarn__view *to, const tarn__view *from, int compute)
 {
     static const tarn_dtype native[] = {[COMPUTE_F32] = TARN_F32, [COMPUTE_F64] = TARN_F64, [COMPUTE_I64] = TARN_I64};
-    conversion c = {.to = tarn__view_at(to), .from = tarn__view_at(from), .to_size = (int64_t)tarn__dtype_bytes(to->dtype),
-                    .from_size = (int64_t)tarn__dtype_bytes(from->dtype), .store = tarn__store[to->dtype][compute]};
+    conversion c = {.to = tarn__view_at(to),
+                    .from = tarn__view_at(from),
+                    .to_size = (int64_t)tarn__dtype_bytes(to->dtype),
+                    .from_size = (int64_t)tarn__dtype_bytes(from->dtype),
+                    .store = tarn__store[to->dtype][compute]};
     tarn__nest nest;
     tarn__nest_make(&nest, 2, (const tarn__view *[]){to, from});
     if (to->dtype == native[compute])
         c.load = tarn__load[from->dtype][compute];
     else if (from->dtype != native[compute])
         return false;
-    if (nest.rank != 1 || nest.stride[0][0] != 1 || nest.stride[1][0] != 1 || nest.count * c.to_size >= TARN__STREAM_MIN)
+    if (nest.rank != 1 || nest.stride[0][0] != 1 || nest.stride[1][0] != 1 ||
+        nest.count * c.to_size >= TARN__STREAM_MIN)
         return false;
     tarn__parallel_for(nest.count, GRAIN_BYTES / 8, convert_range, &c);
     return true;
@@ -314,7 +333,7 @@ static void kernel_copy(const tarn__call *call)
     TARN__AT_LEVEL(tarn__run_tiles)(call, &job);
 }
 
-/* ---- filling --------------------------------------------------------------------------------------------------------------- */
+/* ---- filling ----------------------------------------------------------------------------------------------------- */
 
 static void kernel_fill(const tarn__call *call)
 {

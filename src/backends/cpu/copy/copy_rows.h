@@ -1,64 +1,66 @@
-/* copy_rows.h: moving rows of elements of one size, many at a time. Rows of images are short: a call for each, or a loop that is made ready for
- * any length, costs more than its bytes do. So the kind of row is decided once, and what a row needs is written out. */
+/* copy_rows.h: moving rows of elements of one size, many at a time. Rows of images are short: a call for each, or a
+ * loop that is made ready for any length, costs more than its bytes do. So the kind of row is decided once, and what a
+ * row needs is written out. */
 #ifndef TARN__COPY_ROWS_H
 #define TARN__COPY_ROWS_H
 
 #include <string.h>
 
+#include "backends/cpu/common/nt_store.h"
 #include "backends/cpu/common/vec_ext.h"
 #include "backends/cpu/runtime/level.h"
-#include "backends/cpu/common/nt_store.h"
 
 #define INLINED_BYTES 512 /* longer rows are worth a call of memcpy() */
 
 typedef struct row_moves {
     char *to;
     const char *from;
-    int64_t rows, n, size;             /* elements of a row, bytes of an element */
-    int64_t to_stride, from_stride;    /* within a row, in elements */
-    int64_t to_row, from_row;          /* from row to row, in bytes */
-    bool stream;                       /* write past the caches where rows are aligned */
+    int64_t rows, n, size;          /* elements of a row, bytes of an element */
+    int64_t to_stride, from_stride; /* within a row, in elements */
+    int64_t to_row, from_row;       /* from row to row, in bytes */
+    bool stream;                    /* write past the caches where rows are aligned */
 } row_moves;
 
-/* Functions for a kind of row stay functions: together in one, their loops would run out of registers. They take a copy of their own, which
- * no store into a row can change. */
+/* Functions for a kind of row stay functions: together in one, their loops would run out of registers. They take a copy
+ * of their own, which no store into a row can change. */
 #define ONE_KIND __attribute__((noinline)) static void
 
 /* `run` on elements as the type of their size. */
-#define BY_SIZE(size, run)                                                                                                                \
-    if ((size) == 4) {                                                                                                                   \
-        run(uint32_t)                                                                                                                    \
-    } else if ((size) == 2) {                                                                                                            \
-        run(uint16_t)                                                                                                                    \
-    } else if ((size) == 8) {                                                                                                            \
-        run(uint64_t)                                                                                                                    \
-    } else {                                                                                                                             \
-        run(uint8_t)                                                                                                                     \
+#define BY_SIZE(size, run) \
+    if ((size) == 4) { \
+        run(uint32_t) \
+    } else if ((size) == 2) { \
+        run(uint16_t) \
+    } else if ((size) == 8) { \
+        run(uint64_t) \
+    } else { \
+        run(uint8_t) \
     }
 
-/* ---- dense rows ------------------------------------------------------------------------------------------------------------ */
+/* ---- dense rows -------------------------------------------------------------------------------------------------- */
 
-#define MOVE_BYTES(vector, to, from)                                                                                                     \
-    do {                                                                                                                                 \
-        vector held_;                                                                                                                    \
-        memcpy(&held_, from, sizeof(held_));                                                                                             \
-        memcpy(to, &held_, sizeof(held_));                                                                                               \
+#define MOVE_BYTES(vector, to, from) \
+    do { \
+        vector held_; \
+        memcpy(&held_, from, sizeof(held_)); \
+        memcpy(to, &held_, sizeof(held_)); \
     } while (0)
 
-/* At least as many bytes as the vector has: whole ones from the beginning, and the last from the end, over what is there already. */
-#define COPY_BY(vector)                                                                                                                  \
-    for (int64_t r = 0; r < m.rows; r++) {                                                                                               \
-        char *to = m.to + r * m.to_row;                                                                                                  \
-        const char *from = m.from + r * m.from_row;                                                                                      \
-        const int64_t last = bytes - (int64_t)sizeof(vector);                                                                            \
-        for (int64_t i = 0; i < last; i += (int64_t)sizeof(vector))                                                                      \
-            MOVE_BYTES(vector, to + i, from + i);                                                                                        \
-        MOVE_BYTES(vector, to + last, from + last);                                                                                      \
+/* At least as many bytes as the vector has: whole ones from the beginning, and the last from the end, over what is
+ * there already. */
+#define COPY_BY(vector) \
+    for (int64_t r = 0; r < m.rows; r++) { \
+        char *to = m.to + r * m.to_row; \
+        const char *from = m.from + r * m.from_row; \
+        const int64_t last = bytes - (int64_t)sizeof(vector); \
+        for (int64_t i = 0; i < last; i += (int64_t)sizeof(vector)) \
+            MOVE_BYTES(vector, to + i, from + i); \
+        MOVE_BYTES(vector, to + last, from + last); \
     }
 
 #if defined(__aarch64__)
-/* Whole vectors, and the rest in parts of 8, 4, 2 and 1 bytes: what is written twice keeps an AArch64 processor from writing whole lines without reading them, and
- * rows that do not fit the caches take three times as long. */
+/* Whole vectors, and the rest in parts of 8, 4, 2 and 1 bytes: what is written twice keeps an AArch64 processor from
+ * writing whole lines without reading them, and rows that do not fit the caches take three times as long. */
 ONE_KIND copy_vector_rows(row_moves m)
 {
     const int64_t bytes = m.n * m.size, whole = bytes & ~INT64_C(15);
@@ -68,10 +70,10 @@ ONE_KIND copy_vector_rows(row_moves m)
         int64_t i = 0;
         for (; i < whole; i += 16)
             MOVE_BYTES(tarn__u32v, to + i, from + i);
-#define PART(type)                                                                                                                       \
-    if (bytes & (int64_t)sizeof(type)) {                                                                                                 \
-        MOVE_BYTES(type, to + i, from + i);                                                                                              \
-        i += (int64_t)sizeof(type);                                                                                                      \
+#define PART(type) \
+    if (bytes & (int64_t)sizeof(type)) { \
+        MOVE_BYTES(type, to + i, from + i); \
+        i += (int64_t)sizeof(type); \
     }
         PART(uint64_t) PART(uint32_t) PART(uint16_t) PART(uint8_t)
 #undef PART
@@ -107,16 +109,16 @@ ONE_KIND copy_dense_rows(row_moves m)
     }
 }
 
-/* ---- one element again and again ------------------------------------------------------------------------------------------- */
+/* ---- one element again and again --------------------------------------------------------------------------------- */
 
 static void repeat_element(char *to, const char *from, int64_t n, int64_t size, bool stream)
 {
     _Alignas(64) char line[64];
-#define REPEAT(type)                                                                                                                     \
-    for (size_t i = 0; i < 64 / sizeof(type); i++)                                                                                       \
-        ((type *)(void *)line)[i] = *(const type *)(const void *)from;                                                                   \
-    if (!stream)                                                                                                                         \
-        for (int64_t i = 0; i < n; i++)                                                                                                  \
+#define REPEAT(type) \
+    for (size_t i = 0; i < 64 / sizeof(type); i++) \
+        ((type *)(void *)line)[i] = *(const type *)(const void *)from; \
+    if (!stream) \
+        for (int64_t i = 0; i < n; i++) \
             ((type *)(void *)to)[i] = ((type *)(void *)line)[0];
     BY_SIZE(size, REPEAT)
 #undef REPEAT
@@ -128,7 +130,7 @@ static void repeat_element(char *to, const char *from, int64_t n, int64_t size, 
     tarn__stream_repeated(to + head, line, bytes - head);
 }
 
-/* ---- elements of 4 bytes in another order: every second one, and from the last to the first --------------------------------- */
+/* ---- elements of 4 bytes in another order: every second one, and from the last to the first ---------------------- */
 
 #if defined(__clang__)
 #define CHOOSE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
@@ -169,47 +171,48 @@ static inline void pick_back(uint32_t *to, const uint32_t *from, int64_t i)
 }
 
 /* Vectors from the beginning, and the last from the end, over what is there already. */
-#define PICK_ROWS(name, from_by)                                                                                                         \
-    ONE_KIND name##_rows(row_moves m)                                                                                                    \
-    {                                                                                                                                    \
-        for (int64_t r = 0; r < m.rows; r++) {                                                                                           \
-            uint32_t *to = (uint32_t *)(void *)(m.to + r * m.to_row);                                                                    \
-            const uint32_t *from = (const uint32_t *)(const void *)(m.from + r * m.from_row);                                            \
-            int64_t i = 0;                                                                                                               \
-            for (; i + WORDS <= m.n; i += WORDS)                                                                                         \
-                name(to, from, i);                                                                                                       \
-            if (i < m.n && m.n >= WORDS)                                                                                                 \
-                name(to, from, m.n - WORDS);                                                                                             \
-            else                                                                                                                         \
-                for (; i < m.n; i++)                                                                                                     \
-                    to[i] = from[i * (from_by)];                                                                                         \
-        }                                                                                                                                \
+#define PICK_ROWS(name, from_by) \
+    ONE_KIND name##_rows(row_moves m) \
+    { \
+        for (int64_t r = 0; r < m.rows; r++) { \
+            uint32_t *to = (uint32_t *)(void *)(m.to + r * m.to_row); \
+            const uint32_t *from = (const uint32_t *)(const void *)(m.from + r * m.from_row); \
+            int64_t i = 0; \
+            for (; i + WORDS <= m.n; i += WORDS) \
+                name(to, from, i); \
+            if (i < m.n && m.n >= WORDS) \
+                name(to, from, m.n - WORDS); \
+            else \
+                for (; i < m.n; i++) \
+                    to[i] = from[i * (from_by)]; \
+        } \
     }
 PICK_ROWS(pick_2, 2)
 PICK_ROWS(pick_back, -1)
 
-/* ---- any rows -------------------------------------------------------------------------------------------------------------- */
+/* ---- any rows ---------------------------------------------------------------------------------------------------- */
 
-/* Strides that are numbers in the code become vector instructions. Others stay a plain loop: gathers and scatters are slower. */
+/* Strides that are numbers in the code become vector instructions. Others stay a plain loop: gathers and scatters are
+ * slower. */
 ONE_KIND move_strided_rows(row_moves m)
 {
-#define MOVE_BY(type, from_by)                                                                                                           \
-    for (int64_t r = 0; r < m.rows; r++) {                                                                                               \
-        type *restrict to = (type *)(void *)(m.to + r * m.to_row);                                                                       \
-        const type *restrict from = (const type *)(const void *)(m.from + r * m.from_row);                                               \
-        for (int64_t i = 0; i < m.n; i++)                                                                                                \
-            to[i] = from[i * (from_by)];                                                                                                 \
+#define MOVE_BY(type, from_by) \
+    for (int64_t r = 0; r < m.rows; r++) { \
+        type *restrict to = (type *)(void *)(m.to + r * m.to_row); \
+        const type *restrict from = (const type *)(const void *)(m.from + r * m.from_row); \
+        for (int64_t i = 0; i < m.n; i++) \
+            to[i] = from[i * (from_by)]; \
     }
-#define MOVE(type)                                                                                                                       \
-    if (m.to_stride == 1 && m.from_stride == 2) {                                                                                        \
-        MOVE_BY(type, 2)                                                                                                                 \
-    } else if (m.to_stride == 1 && m.from_stride == -1) {                                                                                \
-        MOVE_BY(type, -1)                                                                                                                \
-    } else {                                                                                                                             \
-        for (int64_t r = 0; r < m.rows; r++)                                                                                             \
-            for (int64_t i = 0; i < m.n; i++)                                                                                            \
-                ((type *)(void *)(m.to + r * m.to_row))[i * m.to_stride] =                                                               \
-                    ((const type *)(const void *)(m.from + r * m.from_row))[i * m.from_stride];                                          \
+#define MOVE(type) \
+    if (m.to_stride == 1 && m.from_stride == 2) { \
+        MOVE_BY(type, 2) \
+    } else if (m.to_stride == 1 && m.from_stride == -1) { \
+        MOVE_BY(type, -1) \
+    } else { \
+        for (int64_t r = 0; r < m.rows; r++) \
+            for (int64_t i = 0; i < m.n; i++) \
+                ((type *)(void *)(m.to + r * m.to_row))[i * m.to_stride] = \
+                    ((const type *)(const void *)(m.from + r * m.from_row))[i * m.from_stride]; \
     }
     BY_SIZE(m.size, MOVE)
 #undef MOVE

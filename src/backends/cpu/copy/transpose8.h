@@ -1,4 +1,5 @@
-/* transpose8.h: tiles of 8 × 8 elements turned over their diagonal in vectors: a load and a store for 8 elements each, where element by element takes
+/* transpose8.h: tiles of 8 × 8 elements turned over their diagonal in vectors: a load and a store for 8 elements each,
+ * where element by element takes
  * 16. For elements of 4 and 2 bytes; on levels without AVX2 there are no tiles. Included by copy.c. */
 #ifndef TARN__TRANSPOSE_TILES_H
 #define TARN__TRANSPOSE_TILES_H
@@ -15,7 +16,8 @@
 #define LOW_HALVES(a, b) _mm256_permute2f128_ps(a, b, 0x20)
 #define HIGH_HALVES(a, b) _mm256_permute2f128_ps(a, b, 0x31)
 
-/* Pairs of lines are interleaved, then pairs of pairs, then halves exchanged: 24 instructions beside loads and stores for 64 elements. Strides in elements. */
+/* Pairs of lines are interleaved, then pairs of pairs, then halves exchanged: 24 instructions beside loads and stores
+ * for 64 elements. Strides in elements. */
 static inline void turn_tile_4(uint32_t *to, int64_t to_row, const uint32_t *from, int64_t from_column)
 {
     __m256 line[TILE_SIDE], pair[TILE_SIDE], four[TILE_SIDE];

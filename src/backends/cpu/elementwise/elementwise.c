@@ -1,48 +1,50 @@
-/* elementwise.c: the element-wise kernels: every expression of elementwise.def compiled for f32 tiles; those for f64 and i64 come
- * from elementwise_f64.c. */
+/* elementwise.c: the element-wise kernels: every expression of elementwise.def compiled for f32 tiles; those for f64
+ * and i64 come from elementwise_f64.c. */
 #include <math.h>
 
 #include "backends/cpu/common/convert.h"
+#include "backends/cpu/common/vec.h"
+#include "backends/cpu/common/vmath.h"
 #include "backends/cpu/elementwise/elementwise_wide.h"
 #include "backends/cpu/elementwise/fast_f64.h"
-#include "backends/cpu/common/vec.h"
 #include "backends/cpu/elementwise/tiles.inc"
-#include "backends/cpu/common/vmath.h"
 
 #include "backends/cpu/elementwise/math.inc"
 
-/* ---- tiles ----------------------------------------------------------------------------------------------------------------- */
+/* ---- tiles ------------------------------------------------------------------------------------------------------- */
 
-/* WIDE rows between f32 tiles: everything in between is f64. Their gradients are written without y, which no WIDE row needs. */
-#define NEAR_VALUE_TILE(name, value)                                                                                                      \
-    TILE_HEAD(tile_##name)                                                                                                               \
-    {                                                                                                                                    \
-        SCALARS;                                                                                                                         \
-        const float *X = in[0];                                                                                                          \
-        float *Y = out[0];                                                                                                               \
-        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)                                                                                \
-        {                                                                                                                                \
-            const real x = (real)X[i];                                                                                                   \
-            Y[i] = (float)(value);                                                                                                       \
-        }                                                                                                                                \
+/* WIDE rows between f32 tiles: everything in between is f64. Their gradients are written without y, which no WIDE row
+ * needs. */
+#define NEAR_VALUE_TILE(name, value) \
+    TILE_HEAD(tile_##name) \
+    { \
+        SCALARS; \
+        const float *X = in[0]; \
+        float *Y = out[0]; \
+        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++) \
+        { \
+            const real x = (real)X[i]; \
+            Y[i] = (float)(value); \
+        } \
     }
-#define NEAR_GRAD_TILE(name, gradient)                                                                                                    \
-    TILE_HEAD(tile_##name##_grad)                                                                                                        \
-    {                                                                                                                                    \
-        SCALARS;                                                                                                                         \
-        const float *X = in[0], *G = in[1];                                                                                              \
-        float *Y = out[0];                                                                                                               \
-        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)                                                                                \
-        {                                                                                                                                \
-            const real x = (real)X[i], g = (real)G[i];                                                                                   \
-            Y[i] = (float)(gradient);                                                                                                    \
-        }                                                                                                                                \
+#define NEAR_GRAD_TILE(name, gradient) \
+    TILE_HEAD(tile_##name##_grad) \
+    { \
+        SCALARS; \
+        const float *X = in[0], *G = in[1]; \
+        float *Y = out[0]; \
+        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++) \
+        { \
+            const real x = (real)X[i], g = (real)G[i]; \
+            Y[i] = (float)(gradient); \
+        } \
     }
 
 /* f32: every row, with gradients; WIDE rows apart. */
 #define COMPARE(name, value) COMPARE_TILE(name, value)
-#define BINARY(name, dtypes, pv, pg, value, ga, gb)                                                                                       \
-    PAIR_TILE(name, value) REPEATED_TILE(name, value)                                                                                     \
+#define BINARY(name, dtypes, pv, pg, value, ga, gb) \
+    PAIR_TILE(name, value) \
+    REPEATED_TILE(name, value) \
     PAIR_GRAD_TILE(_grad_a, name, ga) PAIR_GRAD_TILE(_grad_b, name, gb) PAIR_BOTH_TILE(name, ga, gb)
 #define UNARY(name, dtypes, pv, pg, value, gradient) VALUE_##pv(name, value) GRAD_##pg(name, value, gradient)
 #define VALUE_PLAIN(name, value) VALUE_TILE(name, value)
@@ -88,6 +90,8 @@ WHERE_TILE
 #undef UNARY
 #undef BINARY
 #undef COMPARE
+/* Each stands on the ones before. */
+/* clang-format off */
 #include "backends/cpu/elementwise/fast_paths.inc"
 #include "backends/cpu/elementwise/vec_kernels.inc"
 #include "backends/cpu/elementwise/sqrt_avx512.inc"
@@ -95,12 +99,14 @@ WHERE_TILE
 #include "backends/cpu/elementwise/arm_select.inc"
 #include "backends/cpu/elementwise/arm_div.inc"
 #include "backends/cpu/elementwise/arm_pow.inc"
+/* clang-format on */
 
-/* ---- kernels --------------------------------------------------------------------------------------------------------------- */
+/* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
 enum { PLAIN = 0, WIDE = 1, BYTES = 2, PASSES = 3 };
 
-/* The first operand that is a tensor says what to compute in; `typed` is the first that may (the condition of where may not). */
+/* The first operand that is a tensor says what to compute in; `typed` is the first that may (the condition of where may
+ * not). */
 static int compute_of(const tarn__call *call, int typed)
 {
     tarn_dtype dtype = call->out[0] ? call->out[0]->dtype : call->out[1]->dtype;
@@ -110,17 +116,37 @@ static int compute_of(const tarn__call *call, int typed)
     return tarn__compute_of(dtype);
 }
 
-/* Rows whose bits do not depend on the instructions: choices, copies and one operation. What is left after whole vectors
- * need not be computed as one more (elementwise_loops.c). Of two NaN a sum or a product has the first; compilers may exchange them: in
- * f32 they do not, and in f64 they do. tests/ops/test_special_values.c holds it. */
+/* Rows whose bits do not depend on the instructions: choices, copies and one operation. What is left after whole
+ * vectors need not be computed as one more (elementwise_loops.c). Of two NaN a sum or a product has the first;
+ * compilers may exchange them: in f32 they do not, and in f64 they do. tests/ops/test_special_values.c holds it. */
 enum { SIMPLE = 1, SIMPLE_F32 = 2 };
 static const unsigned char simple[TARN__KERNEL_COUNT] = {
 #define ROW(name) [TARN__K_##name] = SIMPLE
-    ROW(neg), ROW(neg_grad), ROW(abs), ROW(sign), ROW(sign_grad), ROW(relu), ROW(relu_grad), ROW(clamp), ROW(clamp_grad),
-    ROW(leaky_relu), ROW(leaky_relu_grad), ROW(add_grad), ROW(add_grad_a), ROW(add_grad_b), ROW(sub), ROW(sub_grad),
-    ROW(sub_grad_a), ROW(sub_grad_b), ROW(maximum), ROW(minimum), ROW(where), ROW(where_grad),
+    ROW(neg),
+    ROW(neg_grad),
+    ROW(abs),
+    ROW(sign),
+    ROW(sign_grad),
+    ROW(relu),
+    ROW(relu_grad),
+    ROW(clamp),
+    ROW(clamp_grad),
+    ROW(leaky_relu),
+    ROW(leaky_relu_grad),
+    ROW(add_grad),
+    ROW(add_grad_a),
+    ROW(add_grad_b),
+    ROW(sub),
+    ROW(sub_grad),
+    ROW(sub_grad_a),
+    ROW(sub_grad_b),
+    ROW(maximum),
+    ROW(minimum),
+    ROW(where),
+    ROW(where_grad),
 #undef ROW
-    [TARN__K_add] = SIMPLE_F32, [TARN__K_mul] = SIMPLE_F32,
+    [TARN__K_add] = SIMPLE_F32,
+    [TARN__K_mul] = SIMPLE_F32,
 };
 
 static bool is_simple(tarn__kernel kernel, int compute)
@@ -128,12 +154,18 @@ static bool is_simple(tarn__kernel kernel, int compute)
     return simple[kernel] == SIMPLE || (simple[kernel] == SIMPLE_F32 && compute == COMPUTE_F32);
 }
 
-static void run(const tarn__call *call, tarn__kernel kernel, tarn__tile_fn f32, tarn__tile_fn repeated, int mode, int typed)
+static void run(const tarn__call *call, tarn__kernel kernel, tarn__tile_fn f32, tarn__tile_fn repeated, int mode,
+                int typed)
 {
     const tarn__wide_tile *wide = &tarn__wide_tiles[kernel];
     int compute = compute_of(call, typed);
-    tarn__tile_job job = {.tile = compute == COMPUTE_F32 ? f32 : compute == COMPUTE_F64 ? wide->f64 : wide->i64, .compute = compute,
-                          .bool_output = mode == BYTES, .simple = is_simple(kernel, compute), .passes = mode == PASSES,
+    tarn__tile_job job = {.tile = compute == COMPUTE_F32   ? f32
+                                  : compute == COMPUTE_F64 ? wide->f64
+                                                           : wide->i64,
+                          .compute = compute,
+                          .bool_output = mode == BYTES,
+                          .simple = is_simple(kernel, compute),
+                          .passes = mode == PASSES,
                           .repeated = compute == COMPUTE_F32 ? repeated : NULL};
     TARN__AT_LEVEL(tarn__run_tiles)(call, &job);
 }
@@ -141,12 +173,16 @@ static void run(const tarn__call *call, tarn__kernel kernel, tarn__tile_fn f32, 
 #define F32_PLAIN(name) tile_##name##_f32
 #define F32_BYTES(name) tile_##name##_f32
 #define F32_WIDE(name) tile_##name##_near
-#define KERNEL(name, repeated, mode)                                                                                                      \
-    static void kernel_##name(const tarn__call *call) { run(call, TARN__K_##name, F32_##mode(name), repeated, mode, 0); }
+#define KERNEL(name, repeated, mode) \
+    static void kernel_##name(const tarn__call *call) \
+    { \
+        run(call, TARN__K_##name, F32_##mode(name), repeated, mode, 0); \
+    }
 
 #define UNARY(name, dtypes, pv, pg, value, gradient) KERNEL(name, NULL, pv) KERNEL(name##_grad, NULL, pg)
-#define BINARY(name, dtypes, pv, pg, value, ga, gb)                                                                                       \
-    KERNEL(name, repeated_##name##_f32, PLAIN) KERNEL(name##_grad, NULL, pg) KERNEL(name##_grad_a, NULL, pg) KERNEL(name##_grad_b, NULL, pg)
+#define BINARY(name, dtypes, pv, pg, value, ga, gb) \
+    KERNEL(name, repeated_##name##_f32, PLAIN) \
+    KERNEL(name##_grad, NULL, pg) KERNEL(name##_grad_a, NULL, pg) KERNEL(name##_grad_b, NULL, pg)
 #define COMPARE(name, value) KERNEL(name, NULL, BYTES)
 #if TARN__PACK
 #define tile_exp_f32 packed_exp
@@ -254,7 +290,8 @@ static void kernel_gelu_erf_any(const tarn__call *call)
 
 static void kernel_gelu_erf_grad_any(const tarn__call *call)
 {
-    run(call, TARN__K_gelu_erf_grad, is_half(call->in[0]) ? half_gelu_erf_grad : tile_gelu_erf_grad_near, NULL, WIDE, 0);
+    run(call, TARN__K_gelu_erf_grad, is_half(call->in[0]) ? half_gelu_erf_grad : tile_gelu_erf_grad_near, NULL, WIDE,
+        0);
 }
 #endif
 
@@ -265,8 +302,9 @@ void TARN__AT_LEVEL(tarn__cpu_elementwise)(tarn__kernel_row *rows)
 {
 #define ROW(name, mask) rows[TARN__K_##name] = (tarn__kernel_row){kernel_##name, mask, NULL};
 #define UNARY(name, dtypes, ...) ROW(name, DTYPES_##dtypes) ROW(name##_grad, TARN__FLOATS)
-#define BINARY(name, dtypes, ...)                                                                                                         \
-    ROW(name, DTYPES_##dtypes) ROW(name##_grad, TARN__FLOATS) ROW(name##_grad_a, TARN__FLOATS) ROW(name##_grad_b, TARN__FLOATS)
+#define BINARY(name, dtypes, ...) \
+    ROW(name, DTYPES_##dtypes) \
+    ROW(name##_grad, TARN__FLOATS) ROW(name##_grad_a, TARN__FLOATS) ROW(name##_grad_b, TARN__FLOATS)
 #define COMPARE(name, ...) ROW(name, TARN__ALL)
 #include "base/kernel/elementwise.def"
     ROW(where, TARN__ALL)

@@ -1,20 +1,21 @@
-/* elementwise_f64.c: the expressions of elementwise.def in f64 and i64, which only checks and counts need: compiled for fewer levels than f32
- * (level.h), and held by kernel, so that elementwise.c finds them. */
+/* elementwise_f64.c: the expressions of elementwise.def in f64 and i64, which only checks and counts need: compiled for
+ * fewer levels than f32 (level.h), and held by kernel, so that elementwise.c finds them. */
 #include <math.h>
 
 #include "backends/cpu/common/convert.h"
+#include "backends/cpu/common/vec.h"
+#include "backends/cpu/common/vmath.h"
 #include "backends/cpu/elementwise/elementwise_wide.h"
 #include "backends/cpu/elementwise/fast_f64.h"
-#include "backends/cpu/common/vec.h"
 #include "backends/cpu/elementwise/tiles.inc"
-#include "backends/cpu/common/vmath.h"
 
 #include "backends/cpu/elementwise/math.inc"
 
 /* f64: every row, with gradients. */
 #define COMPARE(name, value) COMPARE_TILE(name, value)
-#define BINARY(name, dtypes, pv, pg, value, ga, gb)                                                                                       \
-    PAIR_TILE(name, value) PAIR_GRAD_TILE(_grad_a, name, ga) PAIR_GRAD_TILE(_grad_b, name, gb) PAIR_BOTH_TILE(name, ga, gb)
+#define BINARY(name, dtypes, pv, pg, value, ga, gb) \
+    PAIR_TILE(name, value) \
+    PAIR_GRAD_TILE(_grad_a, name, ga) PAIR_GRAD_TILE(_grad_b, name, gb) PAIR_BOTH_TILE(name, ga, gb)
 #define UNARY(name, dtypes, pv, pg, value, gradient) VALUE_TILE(name, value) GRAD_TILE(name, value, gradient)
 
 #define T f64
@@ -22,7 +23,7 @@
 #include "base/kernel/elementwise.def"
 WHERE_TILE
 PAIR_TILE(swiglu, SILU(a) * b)
-PAIR_BOTH_TILE(swiglu, g * SILU_GRAD(a) * b, g * SILU(a))
+PAIR_BOTH_TILE(swiglu, g *SILU_GRAD(a) * b, g *SILU(a))
 #undef T
 #undef real
 
@@ -55,7 +56,7 @@ WHERE_TILE
 #undef BINARY
 #undef COMPARE
 
-/* ---- the table ------------------------------------------------------------------------------------------------------------- */
+/* ---- the table --------------------------------------------------------------------------------------------------- */
 
 #define tile_sin_f64 guarded_sin_f64
 #define tile_cos_f64 guarded_cos_f64
@@ -68,13 +69,10 @@ WHERE_TILE
 #define INTEGER_NUMBER(name) tile_##name##_i64
 #define ROW(name, i64) [TARN__K_##name] = {tile_##name##_f64, i64},
 #define UNARY(name, dtypes, ...) ROW(name, INTEGER_##dtypes(name)) ROW(name##_grad, NULL)
-#define BINARY(name, dtypes, ...) ROW(name, INTEGER_##dtypes(name)) ROW(name##_grad, NULL) ROW(name##_grad_a, NULL) ROW(name##_grad_b, NULL)
+#define BINARY(name, dtypes, ...) \
+    ROW(name, INTEGER_##dtypes(name)) ROW(name##_grad, NULL) ROW(name##_grad_a, NULL) ROW(name##_grad_b, NULL)
 #define COMPARE(name, value) ROW(name, tile_##name##_i64)
 
 const tarn__wide_tile tarn__wide_tiles[TARN__KERNEL_COUNT] = {
 #include "base/kernel/elementwise.def"
-    ROW(where, tile_where_i64)
-    ROW(where_grad, tile_where_grad_i64)
-    ROW(swiglu, NULL)
-    ROW(swiglu_grad, NULL)
-};
+    ROW(where, tile_where_i64) ROW(where_grad, tile_where_grad_i64) ROW(swiglu, NULL) ROW(swiglu_grad, NULL)};

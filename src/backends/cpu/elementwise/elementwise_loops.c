@@ -4,18 +4,19 @@
 #include <string.h>
 
 #include "backends/cpu/common/convert.h"
-#include "backends/cpu/elementwise/two_forms.h"
 #include "backends/cpu/common/nt_store.h"
+#include "backends/cpu/elementwise/two_forms.h"
 
 #define TILE 1024
-#define GRAIN (32 * TILE)   /* elements a thread takes at a time */
-#define CHUNKS 64           /* of a large call, if its tiles may be long: then a thread takes up to 8 grains at a time */
-#if defined(__aarch64__)    /* its f32 rows look at packs and not at tiles (vec_kernels.inc, arm_select.inc), and results do not stream */
+#define GRAIN (32 * TILE) /* elements a thread takes at a time */
+#define CHUNKS 64         /* of a large call, if its tiles may be long: then a thread takes up to 8 grains at a time */
+#if defined(__aarch64__) /* its f32 rows look at packs and not at tiles (vec_kernels.inc, arm_select.inc), and results \
+                            do not stream */
 #define LONG_TILES 1
 #else
 #define LONG_TILES 0
 #endif
-#define ROW_MIN 128         /* rows at least this long are tiled one by one, so that their elements can be used in place */
+#define ROW_MIN 128 /* rows at least this long are tiled one by one, so that their elements can be used in place */
 
 typedef struct operand {
     char *base;
@@ -37,9 +38,9 @@ typedef struct plan {
     int64_t tile, grain; /* elements of a tile, and of what a thread takes at a time */
     bool by_row;
     bool plain_rows; /* by row, in two axes, and every operand in place */
-    bool stream; /* write linear results past the caches */
-    bool is_exact; /* simple, integers, or comparisons: the same bits whatever the instructions are */
-    bool repeated; /* input 1 is one element for all of a tile, and the job has a form for that */
+    bool stream;     /* write linear results past the caches */
+    bool is_exact;   /* simple, integers, or comparisons: the same bits whatever the instructions are */
+    bool repeated;   /* input 1 is one element for all of a tile, and the job has a form for that */
     operand in[TARN__MAX_OPERANDS], out[TARN__MAX_OUTPUTS];
 } plan;
 
@@ -55,9 +56,13 @@ static const tarn_dtype native_dtype[] = {TARN_F32, TARN_F64, TARN_I64};
 
 static operand describe(const plan *p, const tarn__view *view, int k)
 {
-    operand o = {.base = tarn__view_at(view), .size = (int64_t)tarn__dtype_bytes(view->dtype), .stride = p->nest.stride[k],
-                 .linear = tarn__nest_is_dense(&p->nest, k), .native = view->dtype == native_dtype[p->job->compute],
-                 .load = tarn__load[view->dtype][p->job->compute], .store = tarn__store[view->dtype][p->job->compute]};
+    operand o = {.base = tarn__view_at(view),
+                 .size = (int64_t)tarn__dtype_bytes(view->dtype),
+                 .stride = p->nest.stride[k],
+                 .linear = tarn__nest_is_dense(&p->nest, k),
+                 .native = view->dtype == native_dtype[p->job->compute],
+                 .load = tarn__load[view->dtype][p->job->compute],
+                 .store = tarn__store[view->dtype][p->job->compute]};
     return o;
 }
 
@@ -88,7 +93,8 @@ static void advance(const tarn__nest *nest, int64_t *index, int64_t by)
 }
 
 /* Moves n elements from the position `at` between an operand and a tile, row by row. */
-static void move_rows(const plan *p, const operand *o, const int64_t *at, char *tile, int64_t tile_size, int64_t n, bool storing)
+static void move_rows(const plan *p, const operand *o, const int64_t *at, char *tile, int64_t tile_size, int64_t n,
+                      bool storing)
 {
     int64_t index[TARN_MAX_RANK], inner = p->nest.shape[p->nest.rank - 1], stride = o->stride[p->nest.rank - 1];
     memcpy(index, at, sizeof(index));
@@ -133,11 +139,13 @@ typedef struct buffers {
     _Alignas(64) char narrow[TILE * 8];
     const void *in[TARN__MAX_OPERANDS];
     void *out[TARN__MAX_OUTPUTS];
-    const char *held[TARN__MAX_OPERANDS]; /* where the elements in an input's tile come from, when they are the beginning of one row */
+    /* where the elements in an input's tile come from, when they are the beginning of one row */
+    const char *held[TARN__MAX_OPERANDS];
     int64_t held_count[TARN__MAX_OPERANDS];
 } buffers;
 
-/* Brings n elements of an input that lies in rows into its tile. A row that is repeated is still there from the last time. */
+/* Brings n elements of an input that lies in rows into its tile. A row that is repeated is still there from the last
+ * time. */
 static void load_rows(const plan *p, buffers *b, int k, int64_t size, int64_t n, const int64_t *index)
 {
     const operand *o = &p->in[k];
@@ -176,7 +184,7 @@ static bool streams(const plan *p, const operand *o, int64_t begin)
     return p->stream && o->linear && ((uintptr_t)(o->base + begin * o->size) & 63) == 0;
 }
 
-/* ---- tiles of any length by whole vectors ---- */
+/* ---- tiles of any length by whole vectors ------------------------------------------------------------------------ */
 
 #define WHOLE TARN__WHOLE_TILE
 
@@ -186,61 +194,62 @@ typedef struct rest {
 } rest;
 
 /* The sizes of what is copied are known where these are inlined: a copy is one or two vectors then. */
-#define RESTS(real, t, rare)                                                                                           \
-    /* n elements, fewer than a whole vector, followed by copies of the first */                                       \
-    static inline void hold_few_##t(real *to, const real *from, int64_t n)                                             \
-    {                                                                                                                  \
-        for (int i = 0; i < WHOLE; i++)                                                                                \
-            to[i] = from[0];                                                                                           \
-        for (int64_t i = 1; i < n; i++)                                                                                \
-            to[i] = from[i];                                                                                           \
-    }                                                                                                                  \
-    /* fewer elements than a whole vector */                                                                           \
-    rare static void run_few_##t(const plan *p, tarn__tile_fn tile, int64_t n, const void *const *in, void *const *out)\
-    {                                                                                                                  \
-        rest r;                                                                                                        \
-        const void *from[TARN__MAX_OPERANDS];                                                                          \
-        void *to[TARN__MAX_OUTPUTS];                                                                                   \
-        for (int k = 0; k < p->inputs; k++) {                                                                          \
-            from[k] = r.in[k];                                                                                         \
-            hold_few_##t((real *)r.in[k], in[k], k == 1 && p->repeated ? 1 : n);                                       \
-        }                                                                                                              \
-        for (int k = 0; k < p->outputs; k++)                                                                           \
-            to[k] = r.out[k];                                                                                          \
-        tile(WHOLE, from, to, p->params);                                                                              \
-        for (int k = 0; k < p->outputs; k++)                                                                           \
-            for (int64_t i = 0; i < n; i++)                                                                            \
-                ((real *)out[k])[i] = ((const real *)r.out[k])[i];                                                     \
-    }                                                                                                                  \
-    /* more: those left over are computed with the ones before them, whose results are the same again. Operands are    \
-     * held first, since an output may be the same memory */                                                           \
-    rare static void run_with_rest_##t(const plan *p, tarn__tile_fn tile, int64_t n, const void *const *in,            \
-                                  void *const *out)                                                                    \
-    {                                                                                                                  \
-        rest r;                                                                                                        \
-        const void *from[TARN__MAX_OPERANDS];                                                                          \
-        void *to[TARN__MAX_OUTPUTS];                                                                                   \
-        for (int k = 0; k < p->inputs; k++) {                                                                          \
-            from[k] = r.in[k];                                                                                         \
-            if (k == 1 && p->repeated)                                                                                 \
-                memcpy(r.in[k], in[k], sizeof(real));                                                                  \
-            else                                                                                                       \
-                memcpy(r.in[k], (const real *)in[k] + n - WHOLE, sizeof(real) * WHOLE);                                \
-        }                                                                                                              \
-        for (int k = 0; k < p->outputs; k++)                                                                           \
-            to[k] = r.out[k];                                                                                          \
-        tile(n - n % WHOLE, in, out, p->params);                                                                       \
-        tile(WHOLE, from, to, p->params);                                                                              \
-        for (int k = 0; k < p->outputs; k++)                                                                           \
-            memcpy((real *)out[k] + n - WHOLE, r.out[k], sizeof(real) * WHOLE);                                        \
-    }                                                                                                                  \
-    static inline void run_any_##t(const plan *p, tarn__tile_fn tile, int64_t n, const void *const *in,                \
-                                   void *const *out)                                                                   \
-    {                                                                                                                  \
-        if (n < WHOLE)                                                                                                 \
-            run_few_##t(p, tile, n, in, out);                                                                          \
-        else                                                                                                           \
-            run_with_rest_##t(p, tile, n, in, out);                                                                    \
+#define RESTS(real, t, rare) \
+    /* n elements, fewer than a whole vector, followed by copies of the first */ \
+    static inline void hold_few_##t(real *to, const real *from, int64_t n) \
+    { \
+        for (int i = 0; i < WHOLE; i++) \
+            to[i] = from[0]; \
+        for (int64_t i = 1; i < n; i++) \
+            to[i] = from[i]; \
+    } \
+    /* fewer elements than a whole vector */ \
+    rare static void run_few_##t(const plan *p, tarn__tile_fn tile, int64_t n, const void *const *in, \
+                                 void *const *out) \
+    { \
+        rest r; \
+        const void *from[TARN__MAX_OPERANDS]; \
+        void *to[TARN__MAX_OUTPUTS]; \
+        for (int k = 0; k < p->inputs; k++) { \
+            from[k] = r.in[k]; \
+            hold_few_##t((real *)r.in[k], in[k], k == 1 && p->repeated ? 1 : n); \
+        } \
+        for (int k = 0; k < p->outputs; k++) \
+            to[k] = r.out[k]; \
+        tile(WHOLE, from, to, p->params); \
+        for (int k = 0; k < p->outputs; k++) \
+            for (int64_t i = 0; i < n; i++) \
+                ((real *)out[k])[i] = ((const real *)r.out[k])[i]; \
+    } \
+    /* more: those left over are computed with the ones before them, whose results are the same again. Operands are \
+     * held first, since an output may be the same memory */ \
+    rare static void run_with_rest_##t(const plan *p, tarn__tile_fn tile, int64_t n, const void *const *in, \
+                                       void *const *out) \
+    { \
+        rest r; \
+        const void *from[TARN__MAX_OPERANDS]; \
+        void *to[TARN__MAX_OUTPUTS]; \
+        for (int k = 0; k < p->inputs; k++) { \
+            from[k] = r.in[k]; \
+            if (k == 1 && p->repeated) \
+                memcpy(r.in[k], in[k], sizeof(real)); \
+            else \
+                memcpy(r.in[k], (const real *)in[k] + n - WHOLE, sizeof(real) * WHOLE); \
+        } \
+        for (int k = 0; k < p->outputs; k++) \
+            to[k] = r.out[k]; \
+        tile(n - n % WHOLE, in, out, p->params); \
+        tile(WHOLE, from, to, p->params); \
+        for (int k = 0; k < p->outputs; k++) \
+            memcpy((real *)out[k] + n - WHOLE, r.out[k], sizeof(real) * WHOLE); \
+    } \
+    static inline void run_any_##t(const plan *p, tarn__tile_fn tile, int64_t n, const void *const *in, \
+                                   void *const *out) \
+    { \
+        if (n < WHOLE) \
+            run_few_##t(p, tile, n, in, out); \
+        else \
+            run_with_rest_##t(p, tile, n, in, out); \
     }
 RESTS(float, f32, )
 RESTS(double, f64, TARN__RARE)
@@ -420,7 +429,8 @@ void TARN__AT_LEVEL(tarn__run_tiles)(const tarn__call *call, const tarn__tile_jo
     p.by_row = p.nest.rank > 1 && p.nest.shape[p.nest.rank - 1] >= ROW_MIN;
     p.is_exact = job->simple || job->compute == COMPUTE_I64 || job->bool_output;
     p.stream = p.nest.count * p.out[0].size >= TARN__STREAM_MIN;
-    p.repeated = job->repeated && (p.in[1].constant || ((p.by_row || p.nest.rank == 1) && p.in[1].stride[p.nest.rank - 1] == 0));
+    p.repeated =
+        job->repeated && (p.in[1].constant || ((p.by_row || p.nest.rank == 1) && p.in[1].stride[p.nest.rank - 1] == 0));
     p.plain_rows = rows_in_place(&p);
     choose_lengths(&p);
     tarn__parallel_for(p.nest.count, p.grain, run_range, &p);

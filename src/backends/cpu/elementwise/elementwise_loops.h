@@ -1,7 +1,8 @@
-/* elementwise_loops.h: the element-wise engine. A loop nest over several operands is cut into tiles that fit the first-level cache (on AArch64 into longer ones
- * where no operand needs a buffer); each operand of a tile is either used where it lies (its dtype is the one computed in, and its elements
- * are neighbours) or brought into a buffer by a loader of convert.h. So an expression is compiled once for each type it computes in, and
- * dtypes and strides do not multiply it. */
+/* elementwise_loops.h: the element-wise engine. A loop nest over several operands is cut into tiles that fit the
+ * first-level cache (on AArch64 into longer ones where no operand needs a buffer); each operand of a tile is either
+ * used where it lies (its dtype is the one computed in, and its elements are neighbours) or brought into a buffer by a
+ * loader of convert.h. So an expression is compiled once for each type it computes in, and dtypes and strides do not
+ * multiply it. */
 #ifndef TARN__TILE_H
 #define TARN__TILE_H
 
@@ -21,11 +22,12 @@ typedef void (*tarn__tile_fn)(int64_t n, const void *const *in, void *const *out
 
 typedef struct tarn__tile_job {
     tarn__tile_fn tile;
-    int compute;     /* COMPUTE_F32 … */
+    int compute;      /* COMPUTE_F32 … */
     bool bool_output; /* the tile writes bytes of 0 and 1 instead of the type it computes in */
     bool simple;      /* the same bits in any instructions: elements after whole vectors may have their own */
     bool passes;      /* the tile goes over its elements several times: they should stay in the first cache */
-    tarn__tile_fn repeated; /* of two inputs: the same, but in[1] is one element, for all n; NULL: there is no such form */
+    /* of two inputs: the same, but in[1] is one element, for all n; NULL: there is no such form */
+    tarn__tile_fn repeated;
 } tarn__tile_job;
 
 /* Runs a tile function over all elements of a call whose outputs have one shape, to which the inputs broadcast. */

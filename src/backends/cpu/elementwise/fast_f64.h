@@ -1,16 +1,18 @@
-/* fast_f64.h: what the WIDE rows of elementwise.def need when their results are f32: f64 for its range and its digits, but functions that are
- * only as good as one rounding to f32 asks for. Errors of the functions are below 2^-36 of the result, 1/4000 of a unit in f32's last place,
- * at less than half the price; those of a slope beside its root below 1/4 of a unit.
+/* fast_f64.h: what the WIDE rows of elementwise.def need when their results are f32: f64 for its range and its digits,
+ * but functions that are only as good as one rounding to f32 asks for. Errors of the functions are below 2^-36 of the
+ * result, 1/4000 of a unit in f32's last place, at less than half the price; those of a slope beside its root below 1/4
+ * of a unit.
  *
- * Infinities, zeros and NaN come out where f64's own functions have them; what lies beyond the range of f32, even after a factor of f32's range,
- * need only be there. The rules of vmath.h hold. */
+ * Infinities, zeros and NaN come out where f64's own functions have them; what lies beyond the range of f32, even after
+ * a factor of f32's range, need only be there. The rules of vmath.h hold. */
 #ifndef TARN__NEAR_H
 #define TARN__NEAR_H
 
 #include "backends/cpu/common/vmath.h"
 
 /* 2^x, 0 below f64's subnormals and infinite beyond its range; between -1074 and -1022 not 0, and no more. */
-TARN__VECTOR static inline double tarn__exp2_near(double x) {
+TARN__VECTOR static inline double tarn__exp2_near(double x)
+{
     double held = x > 1023.0 ? 1023.0 : x;
     held = held < -1022.0 ? -1022.0 : held;
     double k = (held + TARN__ROUND_F64) - TARN__ROUND_F64;
@@ -29,12 +31,14 @@ TARN__VECTOR static inline double tarn__exp2_near(double x) {
 }
 
 /* e^x for x <= 0. */
-TARN__VECTOR static inline double tarn__exp_near(double x) {
+TARN__VECTOR static inline double tarn__exp_near(double x)
+{
     return tarn__exp2_near(x * 0x1.71547652b82fep+0);
 }
 
 /* log(1 + x) for 0 <= x <= 1, as 2 atanh(x / (2 + x)). */
-TARN__VECTOR static inline double tarn__log1p_near(double x) {
+TARN__VECTOR static inline double tarn__log1p_near(double x)
+{
     double s = x / (2.0 + x);
     double z = s * s;
     double p = 0x1.c013427bdfd7ep-3;
@@ -47,9 +51,10 @@ TARN__VECTOR static inline double tarn__log1p_near(double x) {
     return s * p;
 }
 
-/* e^(a^2) erfc a for a >= 0: a polynomial in t = (a - 4) / (a + 4). Beyond 14 it stays where it is: times e^(-a^2) that is below f32's range
- * by more than that range. */
-TARN__VECTOR static inline double tarn__erfcx_near(double a) {
+/* e^(a^2) erfc a for a >= 0: a polynomial in t = (a - 4) / (a + 4). Beyond 14 it stays where it is: times e^(-a^2) that
+ * is below f32's range by more than that range. */
+TARN__VECTOR static inline double tarn__erfcx_near(double a)
+{
     a = a > 14.0 ? 14.0 : a;
     double t = (a - 4.0) / (a + 4.0);
     double p = 0x1.f0684e8413bbep-20;
@@ -69,14 +74,17 @@ TARN__VECTOR static inline double tarn__erfcx_near(double a) {
     return tarn__fma_f64(p, t, 0x1.18932bf08d9f4p-3);
 }
 
-TARN__VECTOR static inline double tarn__erfc_near(double x) {
+TARN__VECTOR static inline double tarn__erfc_near(double x)
+{
     double tail = tarn__erfcx_near(fabs(x)) * tarn__exp_near(-(x * x));
     return x < 0.0 ? 2.0 - tail : tail;
 }
 
-/* `slope` at x; close to the slope's root, where it is a difference of two nearly equal numbers, the Taylor series there. */
-TARN__VECTOR static inline double tarn__beside_root_near(double x, double slope, double root, double c1, double c2, double c3, double c4,
-                                                         double c5) {
+/* `slope` at x; close to the slope's root, where it is a difference of two nearly equal numbers, the Taylor series
+ * there. */
+TARN__VECTOR static inline double tarn__beside_root_near(double x, double slope, double root, double c1, double c2,
+                                                         double c3, double c4, double c5)
+{
     double d = x - root;
     double p = tarn__fma_f64(c5, d, c4);
     p = tarn__fma_f64(p, d, c3);
@@ -85,14 +93,14 @@ TARN__VECTOR static inline double tarn__beside_root_near(double x, double slope,
     return fabs(d) < 0x1p-7 ? p : slope;
 }
 
-#define TARN__GELU_ROOT_NEAR(x, slope)                                                                                                    \
-    tarn__beside_root_near(x, slope, -0x1.81429f9e97e4cp-1, 0x1.b8bacd2c96b92p-2, 0x1.8cd1a2b2fff33p-2, -0x1.029615edb0777p-6,             \
-                           -0x1.d2b77346470adp-4, -0x1.104a83edc0de0p-6)
-#define TARN__GELU_ERF_ROOT_NEAR(x, slope)                                                                                                \
-    tarn__beside_root_near(x, slope, -0x1.80ead197f00b4p-1, 0x1.b9d98fa5a3215p-2, 0x1.8d9a941de3ac5p-2, -0x1.2a2ef9bb865aep-6,             \
-                           -0x1.d2fa4c17c7e84p-4, -0x1.e4088244f901dp-7)
-#define TARN__SILU_ROOT_NEAR(x, slope)                                                                                                    \
-    tarn__beside_root_near(x, slope, -0x1.474973c84120bp+0, 0x1.be1410460527fp-3, 0x1.2c563458cc0adp-3, 0x1.353eb573ca457p-6,              \
-                           -0x1.f2d0e32bc2994p-7, -0x1.b0f82c498fd2fp-8)
+#define TARN__GELU_ROOT_NEAR(x, slope) \
+    tarn__beside_root_near(x, slope, -0x1.81429f9e97e4cp-1, 0x1.b8bacd2c96b92p-2, 0x1.8cd1a2b2fff33p-2, \
+                           -0x1.029615edb0777p-6, -0x1.d2b77346470adp-4, -0x1.104a83edc0de0p-6)
+#define TARN__GELU_ERF_ROOT_NEAR(x, slope) \
+    tarn__beside_root_near(x, slope, -0x1.80ead197f00b4p-1, 0x1.b9d98fa5a3215p-2, 0x1.8d9a941de3ac5p-2, \
+                           -0x1.2a2ef9bb865aep-6, -0x1.d2fa4c17c7e84p-4, -0x1.e4088244f901dp-7)
+#define TARN__SILU_ROOT_NEAR(x, slope) \
+    tarn__beside_root_near(x, slope, -0x1.474973c84120bp+0, 0x1.be1410460527fp-3, 0x1.2c563458cc0adp-3, \
+                           0x1.353eb573ca457p-6, -0x1.f2d0e32bc2994p-7, -0x1.b0f82c498fd2fp-8)
 
 #endif

@@ -27,9 +27,9 @@ typedef struct tarn__forms {
 /* A tile with far elements. Results are written when both forms have read their operands, which may be the same
  * memory. */
 #define CHOOSE_FORMS(real, t) \
-    TARN__RARE TARN__UNUSED static void choose_part_##t(const tarn__forms *f, int64_t n,                               \
-                                                        const void *const *in, void *const *out,                       \
-                                             const unsigned char *is_far, const tarn__elementwise *params) \
+    TARN__RARE TARN__UNUSED static void choose_part_##t(const tarn__forms *f, int64_t n, const void *const *in, \
+                                                        void *const *out, const unsigned char *is_far, \
+                                                        const tarn__elementwise *params) \
     { \
         _Alignas(64) real near[2][FORMS_AT_ONCE], far[2][FORMS_AT_ONCE]; \
         f->near(n, in, (void *[]){near[0], near[1]}, params); \
@@ -40,9 +40,8 @@ typedef struct tarn__forms {
                 to[i] = is_far[i] ? far[k][i] : near[k][i]; \
         } \
     } \
-    TARN__RARE TARN__UNUSED static void choose_##t(const tarn__forms *f, int64_t n, const void *const *in,             \
-                                                   void *const *out,                                                   \
-                                        const tarn__elementwise *params) \
+    TARN__RARE TARN__UNUSED static void choose_##t(const tarn__forms *f, int64_t n, const void *const *in, \
+                                                   void *const *out, const tarn__elementwise *params) \
     { \
         for (int64_t first = 0; first < n; first += FORMS_AT_ONCE) { \
             const int64_t count = n - first < FORMS_AT_ONCE ? n - first : FORMS_AT_ONCE; \
@@ -61,7 +60,7 @@ typedef struct tarn__forms {
 /* A row in the forms near_tile and far_tile. `is_far` says it of element i of X, the first operand, and Z, the
  * second. */
 #define TWO_FORMS(name, real, t, inputs, outputs, near_tile, far_tile, is_far) \
-    TARN__RARE static void mark_##name(int64_t n, const void *const *in, unsigned char *far)                           \
+    TARN__RARE static void mark_##name(int64_t n, const void *const *in, unsigned char *far) \
     { \
         const real *X = in[0], *Z = in[(inputs) > 1]; \
         (void)Z; \
@@ -93,13 +92,14 @@ typedef struct tarn__forms {
     }
 
 /* The same where it calls the C library, or runs in long double. */
-#define RARE_FORM_TILE(name, real, inputs, value)                                                                      \
-    TARN__RARE static void name(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)   \
+#define RARE_FORM_TILE(name, real, inputs, value) \
+    TARN__RARE static void name(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params) \
     { \
         const real *X = in[0], *Z = in[(inputs) > 1], *G = in[(inputs)-1]; \
         real *Y = out[0]; \
         (void)Z, (void)G, (void)params; \
-        for (int64_t i = 0; i < n; i++) Y[i] = (value); \
+        for (int64_t i = 0; i < n; i++) \
+            Y[i] = (value); \
     }
 
 #endif

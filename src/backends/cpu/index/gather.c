@@ -1,10 +1,12 @@
 /* gather.c: reading, adding and writing at indices: gather, index_select, scatter_add, index_add, one_hot, put_rows.
  *
- * Where whole rows move (an index of slices, the rows dense) there are fast forms for index_select and index_add; everything else goes
- * element by element through gather and scatter_add, an index of slices as one that is repeated along the other axes.
+ * Where whole rows move (an index of slices, the rows dense) there are fast forms for index_select and index_add;
+ * everything else goes element by element through gather and scatter_add, an index of slices as one that is repeated
+ * along the other axes.
  *
- * Sums have the same bits with any number of threads: what is added at one place is added by one thread in the order of the source.
- * scatter_add cuts the work across the lines along the axis, which never meet; index_add sorts the slices by where they go.
+ * Sums have the same bits with any number of threads: what is added at one place is added by one thread in the order of
+ * the source. scatter_add cuts the work across the lines along the axis, which never meet; index_add sorts the slices
+ * by where they go.
  *
  * An index outside the axis is skipped and noted; the first one, row-major, is looked up afterwards. */
 #include <stdatomic.h>
@@ -20,7 +22,7 @@
 #define ROW_BLOCK 256     /* elements of a row that one job of index_add covers: 1 KiB of f32 */
 #define MOST_BUCKETS 1024 /* ranges of slices that index_add sorts its source by */
 
-/* ---- shared ---------------------------------------------------------------------------------------------------------------- */
+/* ---- shared ------------------------------------------------------------------------------------------------------ */
 
 /* Rank 0 counts as one axis of size 1. */
 static void make_nest(tarn__nest *nest, int operands, const tarn__view *const *views)
@@ -79,7 +81,7 @@ static void find_fault(const tarn__call *call, const tarn__view *index, int64_t 
     }
 }
 
-/* ---- gather ---------------------------------------------------------------------------------------------------------------- */
+/* ---- gather ------------------------------------------------------------------------------------------------------ */
 
 typedef struct gather_job {
     tarn__nest nest; /* y, index, x with stride 0 along the axis */
@@ -90,15 +92,16 @@ typedef struct gather_job {
     _Atomic int bad;
 } gather_job;
 
-static bool move_at(const gather_job *job, char *to, int64_t to_stride, const char *from, int64_t from_stride, const int64_t *at, int64_t n)
+static bool move_at(const gather_job *job, char *to, int64_t to_stride, const char *from, int64_t from_stride,
+                    const int64_t *at, int64_t n)
 {
     bool bad = false;
     uint64_t limit = (uint64_t)job->limit;
-#define MOVE(type)                                                                                                                        \
-    for (int64_t k = 0; k < n; k++)                                                                                                      \
-        if ((uint64_t)at[k] < limit)                                                                                                     \
-            ((type *)to)[k * to_stride] = ((const type *)from)[k * from_stride + at[k] * job->step];                                     \
-        else                                                                                                                             \
+#define MOVE(type) \
+    for (int64_t k = 0; k < n; k++) \
+        if ((uint64_t)at[k] < limit) \
+            ((type *)to)[k * to_stride] = ((const type *)from)[k * from_stride + at[k] * job->step]; \
+        else \
             bad = true;
     if (job->size == 4) {
         MOVE(uint32_t)
@@ -135,9 +138,14 @@ static bool gather(const tarn__view *x, const tarn__view *index, const tarn__vie
         lines.shape[i] = y->shape[i];
         lines.stride[i] = i == axis ? 0 : x->stride[i];
     }
-    gather_job job = {.to = tarn__view_at(y), .index = tarn__view_at(index), .from = tarn__view_at(x),
-                      .size = (int64_t)tarn__dtype_bytes(x->dtype), .index_size = (int64_t)tarn__dtype_bytes(index->dtype),
-                      .limit = tarn__axis_size(x, axis), .step = tarn__axis_stride(x, axis), .load_index = tarn__load[index->dtype][COMPUTE_I64]};
+    gather_job job = {.to = tarn__view_at(y),
+                      .index = tarn__view_at(index),
+                      .from = tarn__view_at(x),
+                      .size = (int64_t)tarn__dtype_bytes(x->dtype),
+                      .index_size = (int64_t)tarn__dtype_bytes(index->dtype),
+                      .limit = tarn__axis_size(x, axis),
+                      .step = tarn__axis_stride(x, axis),
+                      .load_index = tarn__load[index->dtype][COMPUTE_I64]};
     make_nest(&job.nest, 3, (const tarn__view *[]){y, index, &lines});
     tarn__parallel_for(job.nest.count, GRAIN, gather_range, &job);
     return !atomic_load(&job.bad);
@@ -150,7 +158,7 @@ static void kernel_gather(const tarn__call *call)
         find_fault(call, call->in[1], tarn__axis_size(call->in[0], along->axis));
 }
 
-/* ---- index_select ---------------------------------------------------------------------------------------------------------- */
+/* ---- index_select ------------------------------------------------------------------------------------------------ */
 
 typedef struct select_job {
     tarn__nest nest; /* y and x across the axis */
@@ -161,7 +169,8 @@ typedef struct select_job {
     _Atomic int bad;
 } select_job;
 
-/* Job k is row k / count of the nest in slice k % count, so that y is written in order. Rows may be short: nothing is divided for each. */
+/* Job k is row k / count of the nest in slice k % count, so that y is written in order. Rows may be short: nothing is
+ * divided for each. */
 static void select_range(int64_t begin, int64_t end, void *ctx)
 {
     select_job *job = ctx;
@@ -172,8 +181,8 @@ static void select_range(int64_t begin, int64_t end, void *ctx)
         if (at < 0 || at >= job->limit)
             atomic_store_explicit(&job->bad, 1, memory_order_relaxed);
         else
-            memcpy(job->to + (offset[0] + slice * job->to_step) * job->size, job->from + (offset[1] + at * job->from_step) * job->size,
-                   (size_t)(job->row * job->size));
+            memcpy(job->to + (offset[0] + slice * job->to_step) * job->size,
+                   job->from + (offset[1] + at * job->from_step) * job->size, (size_t)(job->row * job->size));
         if (++slice == job->count) {
             slice = 0;
             locate(&job->nest, ++row * job->row, offset);
@@ -186,8 +195,14 @@ static void kernel_index_select(const tarn__call *call)
     const tarn__view *x = call->in[0], *index = call->in[1], *y = call->out[0];
     int axis = ((const tarn__along *)call->params)->axis;
     tarn__view y_rest = tarn__view_across(y, axis, y), x_rest = tarn__view_across(x, axis, y);
-    select_job job = {.index = index, .to = tarn__view_at(y), .from = tarn__view_at(x), .size = (int64_t)tarn__dtype_bytes(x->dtype),
-                      .count = y->shape[axis], .limit = x->shape[axis], .to_step = y->stride[axis], .from_step = x->stride[axis]};
+    select_job job = {.index = index,
+                      .to = tarn__view_at(y),
+                      .from = tarn__view_at(x),
+                      .size = (int64_t)tarn__dtype_bytes(x->dtype),
+                      .count = y->shape[axis],
+                      .limit = x->shape[axis],
+                      .to_step = y->stride[axis],
+                      .from_step = x->stride[axis]};
     make_nest(&job.nest, 2, (const tarn__view *[]){&y_rest, &x_rest});
     int last = job.nest.rank - 1;
     job.row = job.nest.shape[last];
@@ -204,7 +219,7 @@ static void kernel_index_select(const tarn__call *call)
         find_fault(call, index, x->shape[axis]);
 }
 
-/* ---- adding: y[i] += source[i] --------------------------------------------------------------------------------------------- */
+/* ---- adding: y[i] += source[i] ----------------------------------------------------------------------------------- */
 
 /* 16-bit floats are summed in f32, in scratch, and rounded once. */
 static bool is_short(tarn_dtype dtype)
@@ -250,44 +265,47 @@ static void close_sum(const tarn__call *call, const tarn__view *sum)
         convert(sum, call->out[0]);
 }
 
-/* A tile of the source in the type that y's dtype is computed in: the tile itself where it lies so, else in the buffer. */
-static const void *load_source(const tarn__view *y, const tarn__view *source, const void *from, int64_t stride, int64_t n, void *buffer)
+/* A tile of the source in the type that y's dtype is computed in: the tile itself where it lies so, else in the buffer.
+ */
+static const void *load_source(const tarn__view *y, const tarn__view *source, const void *from, int64_t stride,
+                               int64_t n, void *buffer)
 {
-    if (source->dtype == y->dtype && stride == 1 && (y->dtype == TARN_F32 || y->dtype == TARN_F64 || y->dtype == TARN_I64))
+    if (source->dtype == y->dtype && stride == 1 &&
+        (y->dtype == TARN_F32 || y->dtype == TARN_F64 || y->dtype == TARN_I64))
         return from;
     tarn__load[source->dtype][tarn__compute_of(y->dtype)](from, stride, buffer, n);
     return buffer;
 }
 
-/* ---- scatter_add ----------------------------------------------------------------------------------------------------------- */
+/* ---- scatter_add ------------------------------------------------------------------------------------------------- */
 
 typedef struct scatter_job {
     tarn__nest nest; /* y, index, source across the axis */
     const tarn__view *y, *index, *source;
-    int64_t length;                            /* of the index along the axis */
-    int64_t y_step, index_step, source_step;   /* strides along the axis */
+    int64_t length;                          /* of the index along the axis */
+    int64_t y_step, index_step, source_step; /* strides along the axis */
     int64_t limit, y_size, index_size, source_size;
     bool along; /* lines are walked one after the other, as y's elements are neighbours along the axis */
     _Atomic int bad;
 } scatter_job;
 
 /* Adds n elements of the source in order; element k goes to to[k · to_stride + index[k] · y_step]. */
-static void add_at(scatter_job *job, char *to, int64_t to_stride, const char *index, int64_t index_stride, const char *source,
-                   int64_t source_stride, int64_t n)
+static void add_at(scatter_job *job, char *to, int64_t to_stride, const char *index, int64_t index_stride,
+                   const char *source, int64_t source_stride, int64_t n)
 {
     int64_t at[TILE], buffer[TILE], step = job->y_step;
     const void *values = load_source(job->y, job->source, source, source_stride, n, buffer);
     uint64_t limit = (uint64_t)job->limit;
     bool bad = false;
     tarn__load[job->index->dtype][COMPUTE_I64](index, index_stride, at, n);
-#define ADD(type, compute)                                                                                                                \
-    for (int64_t k = 0; k < n; k++) {                                                                                                    \
-        if ((uint64_t)at[k] >= limit) {                                                                                                  \
-            bad = true;                                                                                                                  \
-            continue;                                                                                                                    \
-        }                                                                                                                                \
-        type *place = (type *)to + k * to_stride + at[k] * step;                                                                         \
-        *place = (type)(*place + (type)((const compute *)values)[k]);                                                                    \
+#define ADD(type, compute) \
+    for (int64_t k = 0; k < n; k++) { \
+        if ((uint64_t)at[k] >= limit) { \
+            bad = true; \
+            continue; \
+        } \
+        type *place = (type *)to + k * to_stride + at[k] * step; \
+        *place = (type)(*place + (type)((const compute *)values)[k]); \
     }
     if (job->y->dtype == TARN_F32) {
         ADD(float, float)
@@ -319,8 +337,9 @@ static void scatter_range(int64_t begin, int64_t end, void *ctx)
         if (job->along) {
             for (int64_t line = 0; line < n; line++)
                 for (int64_t k = 0; k < job->length; k += TILE)
-                    add_at(job, y + line * y_stride * job->y_size, 0, index + (line * index_stride + k * job->index_step) * job->index_size,
-                           job->index_step, source + (line * source_stride + k * job->source_step) * job->source_size, job->source_step,
+                    add_at(job, y + line * y_stride * job->y_size, 0,
+                           index + (line * index_stride + k * job->index_step) * job->index_size, job->index_step,
+                           source + (line * source_stride + k * job->source_step) * job->source_size, job->source_step,
                            least(TILE, job->length - k));
         } else {
             for (int64_t k = 0; k < job->length; k++)
@@ -335,14 +354,22 @@ static bool scatter_add(const tarn__view *index, const tarn__view *source, const
 {
     tarn__view y_rest = tarn__view_across(y, axis, index), index_rest = tarn__view_across(index, axis, index);
     tarn__view source_rest = tarn__view_across(source, axis, index);
-    scatter_job job = {.y = y, .index = index, .source = source, .length = tarn__axis_size(index, axis), .limit = tarn__axis_size(y, axis),
-                       .y_step = tarn__axis_stride(y, axis), .index_step = tarn__axis_stride(index, axis), .source_step = tarn__axis_stride(source, axis),
-                       .y_size = (int64_t)tarn__dtype_bytes(y->dtype), .index_size = (int64_t)tarn__dtype_bytes(index->dtype),
+    scatter_job job = {.y = y,
+                       .index = index,
+                       .source = source,
+                       .length = tarn__axis_size(index, axis),
+                       .limit = tarn__axis_size(y, axis),
+                       .y_step = tarn__axis_stride(y, axis),
+                       .index_step = tarn__axis_stride(index, axis),
+                       .source_step = tarn__axis_stride(source, axis),
+                       .y_size = (int64_t)tarn__dtype_bytes(y->dtype),
+                       .index_size = (int64_t)tarn__dtype_bytes(index->dtype),
                        .source_size = (int64_t)tarn__dtype_bytes(source->dtype)};
     make_nest(&job.nest, 3, (const tarn__view *[]){&y_rest, &index_rest, &source_rest});
     if (job.length == 0)
         return true;
-    int64_t row = job.nest.shape[job.nest.rank - 1], stride = job.nest.stride[0][job.nest.rank - 1], grain = GRAIN / job.length;
+    int64_t row = job.nest.shape[job.nest.rank - 1], stride = job.nest.stride[0][job.nest.rank - 1],
+            grain = GRAIN / job.length;
     job.along = row == 1 || (job.y_step < 0 ? -job.y_step : job.y_step) < (stride < 0 ? -stride : stride);
     int64_t fewest = job.along ? 1 : 64; /* neighbours that share cache lines stay together */
     tarn__parallel_for(job.nest.count, grain > fewest ? grain : fewest, scatter_range, &job);
@@ -363,7 +390,7 @@ static void kernel_scatter_add(const tarn__call *call)
     close_sum(call, &sum);
 }
 
-/* ---- index_add ------------------------------------------------------------------------------------------------------------- */
+/* ---- index_add --------------------------------------------------------------------------------------------------- */
 
 /* Slice `from` of the source goes to slice `to` of y. */
 typedef struct entry {
@@ -373,16 +400,16 @@ typedef struct entry {
 typedef struct rows_job {
     tarn__nest nest; /* y and source across the axis */
     const tarn__view *y, *source;
-    const int64_t *begin; /* of each bucket's entries, and of what would follow the last */
-    const entry *entries; /* in each bucket in the order of the source */
+    const int64_t *begin;   /* of each bucket's entries, and of what would follow the last */
+    const entry *entries;   /* in each bucket in the order of the source */
     int64_t blocks, pieces; /* blocks of a row; of all rows */
     int64_t y_step, source_step, y_size, source_size;
 } rows_job;
 
 static void add_row(const tarn__view *y, char *to, const void *values, int64_t n)
 {
-#define ADD(type, compute)                                                                                                                \
-    for (int64_t i = 0; i < n; i++)                                                                                                      \
+#define ADD(type, compute) \
+    for (int64_t i = 0; i < n; i++) \
         ((type *)to)[i] = (type)(((type *)to)[i] + (type)((const compute *)values)[i]);
     if (y->dtype == TARN_F32) {
         TARN__INDEPENDENT
@@ -405,7 +432,8 @@ static void rows_range(int64_t begin, int64_t end, void *ctx)
 {
     const rows_job *job = ctx;
     int last = job->nest.rank - 1;
-    int64_t row = job->nest.shape[last], stride = job->nest.stride[1][last], buffer[ROW_BLOCK], offset[TARN__MAX_OPERANDS];
+    int64_t row = job->nest.shape[last], stride = job->nest.stride[1][last], buffer[ROW_BLOCK],
+            offset[TARN__MAX_OPERANDS];
     for (int64_t k = begin; k < end; k++) {
         int64_t bucket = k / job->pieces, piece = k % job->pieces;
         if (job->begin[bucket] == job->begin[bucket + 1])
@@ -427,8 +455,8 @@ static int64_t bucket_count(int64_t limit)
     return least(limit, MOST_BUCKETS);
 }
 
-/* Sorts the slices by the range of y they go to, keeping their order. `begin` has room for two more than there are buckets. False when
- * an index was bad. */
+/* Sorts the slices by the range of y they go to, keeping their order. `begin` has room for two more than there are
+ * buckets. False when an index was bad. */
 static bool sort_into_buckets(const tarn__view *index, int64_t limit, int64_t *begin, entry *entries)
 {
     int64_t count = index->shape[0], width = (limit + MOST_BUCKETS - 1) / MOST_BUCKETS, buckets = bucket_count(limit);
@@ -453,7 +481,8 @@ static bool sort_into_buckets(const tarn__view *index, int64_t limit, int64_t *b
 
 static size_t scratch_index_add(const tarn__call *call)
 {
-    return wide_bytes(call->out[0]) + sizeof(int64_t) * (MOST_BUCKETS + 2) + sizeof(entry) * (size_t)call->in[0]->shape[0];
+    return wide_bytes(call->out[0]) + sizeof(int64_t) * (MOST_BUCKETS + 2) +
+           sizeof(entry) * (size_t)call->in[0]->shape[0];
 }
 
 /* False when an index was bad. */
@@ -463,8 +492,13 @@ static bool index_add(const tarn__call *call, const tarn__view *y, int axis)
     tarn__view y_rest = tarn__view_across(y, axis, y), source_rest = tarn__view_across(source, axis, y);
     int64_t *begin = (int64_t *)((char *)call->scratch + wide_bytes(call->out[0])), limit = y->shape[axis];
     entry *entries = (entry *)(begin + MOST_BUCKETS + 2);
-    rows_job job = {.y = y, .source = source, .begin = begin, .entries = entries, .y_step = y->stride[axis],
-                    .source_step = source->stride[axis], .y_size = (int64_t)tarn__dtype_bytes(y->dtype),
+    rows_job job = {.y = y,
+                    .source = source,
+                    .begin = begin,
+                    .entries = entries,
+                    .y_step = y->stride[axis],
+                    .source_step = source->stride[axis],
+                    .y_size = (int64_t)tarn__dtype_bytes(y->dtype),
                     .source_size = (int64_t)tarn__dtype_bytes(source->dtype)};
     make_nest(&job.nest, 2, (const tarn__view *[]){&y_rest, &source_rest});
     int64_t row = job.nest.shape[job.nest.rank - 1];
@@ -475,7 +509,8 @@ static bool index_add(const tarn__call *call, const tarn__view *y, int axis)
     bool good = sort_into_buckets(index, limit, begin, entries);
     job.blocks = (row + ROW_BLOCK - 1) / ROW_BLOCK;
     job.pieces = job.nest.count / row * job.blocks;
-    int64_t jobs = bucket_count(limit) * job.pieces, each = index->shape[0] * job.nest.count / (jobs > 0 ? jobs : 1) + 1;
+    int64_t jobs = bucket_count(limit) * job.pieces,
+            each = index->shape[0] * job.nest.count / (jobs > 0 ? jobs : 1) + 1;
     tarn__parallel_for(jobs, GRAIN / each + 1, rows_range, &job);
     return good;
 }
@@ -499,7 +534,7 @@ static void kernel_index_add(const tarn__call *call)
     close_sum(call, &sum);
 }
 
-/* ---- one_hot --------------------------------------------------------------------------------------------------------------- */
+/* ---- one_hot ----------------------------------------------------------------------------------------------------- */
 
 typedef struct hot_job {
     tarn__nest nest; /* y without its last axis, index */
@@ -541,7 +576,7 @@ static void kernel_one_hot(const tarn__call *call)
         find_fault(call, index, y->shape[y->rank - 1]);
 }
 
-/* ---- put_rows -------------------------------------------------------------------------------------------------------------- */
+/* ---- put_rows ---------------------------------------------------------------------------------------------------- */
 
 typedef struct put_job {
     tarn__nest nest; /* y as large as x, x, index */

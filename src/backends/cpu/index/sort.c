@@ -1,20 +1,21 @@
 /* sort.c: sort and topk along an axis.
  *
- * Elements become unsigned keys whose order is the one asked for: NaN the largest, -0 and 0 equal, all bits turned round when descending.
- * Pairs of key and index are then sorted by key, stably; values are fetched by index, so that their bits stay as they are.
+ * Elements become unsigned keys whose order is the one asked for: NaN the largest, -0 and 0 equal, all bits turned
+ * round when descending. Pairs of key and index are then sorted by key, stably; values are fetched by index, so that
+ * their bits stay as they are.
  *
- * Long lines are sorted digit by digit (least significant first), short ones by insertion. A small topk keeps the k best of a line in a
- * heap with the worst on top; a large one sorts the line. Lines are shared out among threads; each chunk takes one of as many pieces of
- * scratch as there are threads. */
+ * Long lines are sorted digit by digit (least significant first), short ones by insertion. A small topk keeps the k
+ * best of a line in a heap with the worst on top; a large one sorts the line. Lines are shared out among threads; each
+ * chunk takes one of as many pieces of scratch as there are threads. */
 #include <stdatomic.h>
 #include <string.h>
 
 #include "backends/cpu/runtime/level.h"
 
-#define GRAIN 8192      /* elements a thread takes at a time */
-#define TILE 256        /* keys made at a time */
-#define INSERTION 40    /* lines up to this length are sorted by insertion */
-#define HEAP_SHARE 16   /* the heap is used when k is at most this part of the line */
+#define GRAIN 8192    /* elements a thread takes at a time */
+#define TILE 256      /* keys made at a time */
+#define INSERTION 40  /* lines up to this length are sorted by insertion */
+#define HEAP_SHARE 16 /* the heap is used when k is at most this part of the line */
 #define MOST_SLOTS 256
 
 typedef struct pair {
@@ -35,7 +36,7 @@ typedef struct line_job {
     order order;
     char *x, *values; /* values and indices may be NULL */
     int64_t *indices;
-    int64_t length, taken;                      /* of x and of the results along the axis */
+    int64_t length, taken; /* of x and of the results along the axis */
     int64_t x_step, values_step, indices_step;
     bool heap;
     char *scratch;
@@ -43,7 +44,7 @@ typedef struct line_job {
     atomic_flag taken_slot[MOST_SLOTS];
 } line_job;
 
-/* ---- keys ------------------------------------------------------------------------------------------------------------------ */
+/* ---- keys -------------------------------------------------------------------------------------------------------- */
 
 static order order_of(tarn_dtype dtype, bool descending)
 {
@@ -77,8 +78,8 @@ static uint64_t key_of(const order *o, uint64_t bits)
 static void load_keys(const order *o, const char *from, int64_t step, int64_t n, uint64_t *keys)
 {
     const order local = *o;
-#define LOAD(type)                                                                                                                        \
-    for (int64_t i = 0; i < n; i++)                                                                                                      \
+#define LOAD(type) \
+    for (int64_t i = 0; i < n; i++) \
         keys[i] = key_of(&local, ((const type *)from)[i * step]);
     if (o->size == 4) {
         LOAD(uint32_t)
@@ -92,7 +93,7 @@ static void load_keys(const order *o, const char *from, int64_t step, int64_t n,
 #undef LOAD
 }
 
-/* ---- sorting a line -------------------------------------------------------------------------------------------------------- */
+/* ---- sorting a line ---------------------------------------------------------------------------------------------- */
 
 static void insertion_sort(pair *line, int64_t n)
 {
@@ -105,8 +106,8 @@ static void insertion_sort(pair *line, int64_t n)
     }
 }
 
-/* One pass: `from` to `to`, stably by the digit at `shift`; `at` counts each digit's pairs and is used up. False, and nothing is moved,
- * when all have the same digit. */
+/* One pass: `from` to `to`, stably by the digit at `shift`; `at` counts each digit's pairs and is used up. False, and
+ * nothing is moved, when all have the same digit. */
 static bool move_by_digit(const pair *from, pair *to, int64_t n, int shift, int64_t *at)
 {
     if (at[(from[0].key >> shift) & 255] == n)
@@ -155,7 +156,7 @@ static const pair *sorted_line(const line_job *job, const char *x, pair *room)
     return sort_pairs(room, room + job->length, job->length, job->order.size);
 }
 
-/* ---- the k best of a line -------------------------------------------------------------------------------------------------- */
+/* ---- the k best of a line ---------------------------------------------------------------------------------------- */
 
 static bool comes_after(pair a, pair b)
 {
@@ -205,7 +206,7 @@ static const pair *best_of_line(const line_job *job, const char *x, pair *heap)
     return heap;
 }
 
-/* ---- lines ----------------------------------------------------------------------------------------------------------------- */
+/* ---- lines ------------------------------------------------------------------------------------------------------- */
 
 static void write_line(const line_job *job, const pair *sorted, const char *x, char *values, int64_t *indices)
 {
@@ -214,8 +215,8 @@ static void write_line(const line_job *job, const pair *sorted, const char *x, c
             indices[i * job->indices_step] = sorted[i].index;
     if (!job->values)
         return;
-#define MOVE(type)                                                                                                                        \
-    for (int64_t i = 0; i < job->taken; i++)                                                                                             \
+#define MOVE(type) \
+    for (int64_t i = 0; i < job->taken; i++) \
         ((type *)values)[i * job->values_step] = ((const type *)x)[sorted[i].index * job->x_step];
     if (job->order.size == 4) {
         MOVE(uint32_t)
@@ -250,12 +251,13 @@ static void line_range(int64_t begin, int64_t end, void *ctx)
         }
         const char *x = job->x + offset[0] * job->order.size;
         write_line(job, job->heap ? best_of_line(job, x, room) : sorted_line(job, x, room), x,
-                   job->values ? job->values + offset[1] * job->order.size : NULL, job->indices ? job->indices + offset[2] : NULL);
+                   job->values ? job->values + offset[1] * job->order.size : NULL,
+                   job->indices ? job->indices + offset[2] : NULL);
     }
     atomic_flag_clear_explicit(&job->taken_slot[slot], memory_order_release);
 }
 
-/* ---- kernels --------------------------------------------------------------------------------------------------------------- */
+/* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
 static int64_t taken_of(const tarn__call *call)
 {
@@ -292,10 +294,17 @@ static void run(const tarn__call *call)
     const tarn__along *along = call->params;
     const tarn__view *x = call->in[0], *values = call->out[0], *indices = call->outputs > 1 ? call->out[1] : NULL;
     int axis = along->axis;
-    line_job job = {.order = order_of(x->dtype, along->reverse != 0), .x = tarn__view_at(x),
-                    .values = values ? tarn__view_at(values) : NULL, .indices = indices ? tarn__view_at(indices) : NULL,
-                    .length = tarn__axis_size(x, axis), .taken = taken_of(call), .x_step = tarn__axis_stride(x, axis),
-                    .values_step = tarn__axis_stride(values, axis), .indices_step = tarn__axis_stride(indices, axis), .scratch = call->scratch, .slot_bytes = slot_bytes(call)};
+    line_job job = {.order = order_of(x->dtype, along->reverse != 0),
+                    .x = tarn__view_at(x),
+                    .values = values ? tarn__view_at(values) : NULL,
+                    .indices = indices ? tarn__view_at(indices) : NULL,
+                    .length = tarn__axis_size(x, axis),
+                    .taken = taken_of(call),
+                    .x_step = tarn__axis_stride(x, axis),
+                    .values_step = tarn__axis_stride(values, axis),
+                    .indices_step = tarn__axis_stride(indices, axis),
+                    .scratch = call->scratch,
+                    .slot_bytes = slot_bytes(call)};
     if (job.length == 0 || job.taken == 0)
         return;
     job.heap = by_heap(job.length, job.taken);
@@ -304,7 +313,8 @@ static void run(const tarn__call *call)
         atomic_flag_clear_explicit(&job.taken_slot[i], memory_order_relaxed);
     tarn__view rests[] = {tarn__view_across(x, axis, x), values ? tarn__view_across(values, axis, values) : *x,
                           indices ? tarn__view_across(indices, axis, indices) : *x};
-    tarn__nest_make(&job.nest, 3, (const tarn__view *[]){&rests[0], values ? &rests[1] : NULL, indices ? &rests[2] : NULL});
+    tarn__nest_make(&job.nest, 3,
+                    (const tarn__view *[]){&rests[0], values ? &rests[1] : NULL, indices ? &rests[2] : NULL});
     int64_t grain = GRAIN / job.length;
     tarn__parallel_for(job.nest.count, grain > 0 ? grain : 1, line_range, &job);
 }

@@ -1,8 +1,10 @@
-/* blas.c: OpenBLAS behind a small interface. Threads are tarn's business: every call here runs on the thread that makes it.
+/* blas.c: OpenBLAS behind a small interface. Threads are tarn's business: every call here runs on the thread that makes
+ * it.
  *
- * OpenBLAS maps a work buffer for each call that runs at the same time as others, keeps it for later calls, and repeats a mapping that fails
- * forever. So calls take turns at buffers that are known to exist: they are mapped here, a few at a time, after a trial that the memory can be
- * had, and while no call runs. Where one more cannot be had, calls wait for those before them; the results are bitwise identical. */
+ * OpenBLAS maps a work buffer for each call that runs at the same time as others, keeps it for later calls, and repeats
+ * a mapping that fails forever. So calls take turns at buffers that are known to exist: they are mapped here, a few at
+ * a time, after a trial that the memory can be had, and while no call runs. Where one more cannot be had, calls wait
+ * for those before them; the results are bitwise identical. */
 #include "backends/cpu/matmul/blas.h"
 
 #include "backends/cpu/matmul/blas_library.h"
@@ -36,7 +38,7 @@ static struct {
     bool is_growing;     /* one thread collects all of them; under lock */
 } buffers = {.lock = PTHREAD_MUTEX_INITIALIZER, .freed = PTHREAD_COND_INITIALIZER};
 
-/* ---- the library ----------------------------------------------------------------------------------------------------------- */
+/* ---- the library ------------------------------------------------------------------------------------------------- */
 
 /* Only kernel sets with vectors wider than 16 bytes are named; names of ARM and others' cores fall under the rest. */
 static int width_of(const char *core)
@@ -65,7 +67,8 @@ static void forget_calls(void)
 static void load_library(void)
 {
     is_loaded = tarn__blas_library_load(&library);
-    if (!library.sgemm || !library.dgemm || !library.corename || !library.parallel || !library.threads || !library.set_threads)
+    if (!library.sgemm || !library.dgemm || !library.corename || !library.parallel || !library.threads ||
+        !library.set_threads)
         return;
     pthread_atfork(NULL, NULL, forget_calls);
     widest = width_of(library.corename());
@@ -85,15 +88,16 @@ bool tarn__blas_suits(int vector_bytes)
     return true;
 }
 
-/* ---- buffers --------------------------------------------------------------------------------------------------------------- */
+/* ---- buffers ----------------------------------------------------------------------------------------------------- */
 
-/* Has `want` buffers mapped, of which `have` exist; no call runs. How many exist then. Beyond the first they take no more than a quarter of the
- * address space that is left: tensors need some, too. */
+/* Has `want` buffers mapped, of which `have` exist; no call runs. How many exist then. Beyond the first they take no
+ * more than a quarter of the address space that is left: tensors need some, too. */
 static int map_buffers(int have, int want)
 {
     void *held[MAX_BUFFERS];
     int count = 0;
-    while (count < want && (count < have || tarn__platform_can_map(count == 0 ? TARN__BLAS_BUFFER + MARGIN : 4 * TARN__BLAS_BUFFER))) {
+    while (count < want &&
+           (count < have || tarn__platform_can_map(count == 0 ? TARN__BLAS_BUFFER + MARGIN : 4 * TARN__BLAS_BUFFER))) {
         held[count] = library.memory_alloc ? library.memory_alloc(0) : NULL;
         count++;
     }
@@ -106,7 +110,8 @@ static bool take_idle(void)
 {
     int idle = atomic_load_explicit(&buffers.idle, memory_order_relaxed);
     while (idle > 0)
-        if (atomic_compare_exchange_weak_explicit(&buffers.idle, &idle, idle - 1, memory_order_acquire, memory_order_relaxed))
+        if (atomic_compare_exchange_weak_explicit(&buffers.idle, &idle, idle - 1, memory_order_acquire,
+                                                  memory_order_relaxed))
             return true;
     return false;
 }
@@ -138,14 +143,19 @@ static void grow(int want, int kept)
 bool tarn__blas_prepare(const char *function)
 {
     if (!is_loaded)
-        return tarn__raise(TARN_ERROR_MEMORY, "%s: out of host memory: OpenBLAS, which computes matrix products, cannot be loaded", function);
+        return tarn__raise(TARN_ERROR_MEMORY,
+                           "%s: out of host memory: OpenBLAS, which computes matrix products, cannot be loaded",
+                           function);
     pthread_mutex_lock(&buffers.lock);
     if (buffers.count == 0)
         grow(tarn_threads(), 0);
     bool good = buffers.count > 0;
     pthread_mutex_unlock(&buffers.lock);
-    return good || tarn__raise(TARN_ERROR_MEMORY, "%s: out of host memory: OpenBLAS, which computes matrix products, needs %zu MiB of address space",
-                               function, (TARN__BLAS_BUFFER + MARGIN) >> 20);
+    return good ||
+           tarn__raise(
+               TARN_ERROR_MEMORY,
+               "%s: out of host memory: OpenBLAS, which computes matrix products, needs %zu MiB of address space",
+               function, (TARN__BLAS_BUFFER + MARGIN) >> 20);
 }
 
 /* Takes a buffer, once tarn__blas_prepare() has succeeded. */
@@ -171,10 +181,10 @@ static void free_buffer(void)
     pthread_mutex_unlock(&buffers.lock);
 }
 
-/* ---- calls ----------------------------------------------------------------------------------------------------------------- */
+/* ---- calls ------------------------------------------------------------------------------------------------------- */
 
-/* An OpenMP build of the library takes its thread count from each calling thread's OpenMP setting, which is the host program's. It is
- * set aside for one call and put back. */
+/* An OpenMP build of the library takes its thread count from each calling thread's OpenMP setting, which is the host
+ * program's. It is set aside for one call and put back. */
 static int enter(void)
 {
     take_buffer();
@@ -195,17 +205,18 @@ static void leave(int threads)
 void tarn__blas_sgemm(const tarn__blas_call *c)
 {
     int threads = enter();
-    library.sgemm(CblasRowMajor, c->transpose_a ? CblasTrans : CblasNoTrans, c->transpose_b ? CblasTrans : CblasNoTrans, (blasint)c->m,
-                  (blasint)c->n, (blasint)c->k, (float)c->alpha, c->a, (blasint)c->lda, c->b, (blasint)c->ldb, (float)c->beta, c->c,
-                  (blasint)c->ldc);
+    library.sgemm(CblasRowMajor, c->transpose_a ? CblasTrans : CblasNoTrans, c->transpose_b ? CblasTrans : CblasNoTrans,
+                  (blasint)c->m, (blasint)c->n, (blasint)c->k, (float)c->alpha, c->a, (blasint)c->lda, c->b,
+                  (blasint)c->ldb, (float)c->beta, c->c, (blasint)c->ldc);
     leave(threads);
 }
 
 void tarn__blas_dgemm(const tarn__blas_call *c)
 {
     int threads = enter();
-    library.dgemm(CblasRowMajor, c->transpose_a ? CblasTrans : CblasNoTrans, c->transpose_b ? CblasTrans : CblasNoTrans, (blasint)c->m,
-                  (blasint)c->n, (blasint)c->k, c->alpha, c->a, (blasint)c->lda, c->b, (blasint)c->ldb, c->beta, c->c, (blasint)c->ldc);
+    library.dgemm(CblasRowMajor, c->transpose_a ? CblasTrans : CblasNoTrans, c->transpose_b ? CblasTrans : CblasNoTrans,
+                  (blasint)c->m, (blasint)c->n, (blasint)c->k, c->alpha, c->a, (blasint)c->lda, c->b, (blasint)c->ldb,
+                  c->beta, c->c, (blasint)c->ldc);
     leave(threads);
 }
 

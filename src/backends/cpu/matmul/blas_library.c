@@ -1,5 +1,6 @@
-/* blas_library.c: OpenBLAS is loaded when the first product wants it, not when the program starts: it then starts a thread per core, whose
- * work buffers it maps in a loop that never gives up. A program without that much address space left does not load it. */
+/* blas_library.c: OpenBLAS is loaded when the first product wants it, not when the program starts: it then starts a
+ * thread per core, whose work buffers it maps in a loop that never gives up. A program without that much address space
+ * left does not load it. */
 #define _GNU_SOURCE
 #include "backends/cpu/matmul/blas_library.h"
 
@@ -24,10 +25,15 @@ void blas_memory_free(void *buffer) __attribute__((weak));
 
 bool tarn__blas_library_load(tarn__blas_library *library)
 {
-    *library = (tarn__blas_library){.sgemm = cblas_sgemm, .dgemm = cblas_dgemm, .corename = openblas_get_corename,
-                                    .parallel = openblas_get_parallel, .threads = openblas_get_num_threads,
-                                    .set_threads = openblas_set_num_threads, .memory_alloc = blas_memory_alloc,
-                                    .memory_free = blas_memory_free, .omp_max_threads = omp_get_max_threads,
+    *library = (tarn__blas_library){.sgemm = cblas_sgemm,
+                                    .dgemm = cblas_dgemm,
+                                    .corename = openblas_get_corename,
+                                    .parallel = openblas_get_parallel,
+                                    .threads = openblas_get_num_threads,
+                                    .set_threads = openblas_set_num_threads,
+                                    .memory_alloc = blas_memory_alloc,
+                                    .memory_free = blas_memory_free,
+                                    .omp_max_threads = omp_get_max_threads,
                                     .omp_set_threads = omp_set_num_threads};
     return true;
 }

@@ -12,10 +12,10 @@
 
 /* All zero: the library is not here. */
 typedef struct tarn__blas_library {
-    void (*sgemm)(enum CBLAS_ORDER, enum CBLAS_TRANSPOSE, enum CBLAS_TRANSPOSE, blasint, blasint, blasint, float, const float *, blasint,
-                  const float *, blasint, float, float *, blasint);
-    void (*dgemm)(enum CBLAS_ORDER, enum CBLAS_TRANSPOSE, enum CBLAS_TRANSPOSE, blasint, blasint, blasint, double, const double *, blasint,
-                  const double *, blasint, double, double *, blasint);
+    void (*sgemm)(enum CBLAS_ORDER, enum CBLAS_TRANSPOSE, enum CBLAS_TRANSPOSE, blasint, blasint, blasint, float,
+                  const float *, blasint, const float *, blasint, float, float *, blasint);
+    void (*dgemm)(enum CBLAS_ORDER, enum CBLAS_TRANSPOSE, enum CBLAS_TRANSPOSE, blasint, blasint, blasint, double,
+                  const double *, blasint, const double *, blasint, double, double *, blasint);
     char *(*corename)(void);
     int (*parallel)(void), (*threads)(void);
     void (*set_threads)(int);
@@ -25,11 +25,13 @@ typedef struct tarn__blas_library {
     void (*omp_set_threads)(int);
 } tarn__blas_library;
 
-/* Bytes of one call's work buffer, which a call maps and keeps for later calls; the largest that OpenBLAS is built with. */
+/* Bytes of one call's work buffer, which a call maps and keeps for later calls; the largest that OpenBLAS is built
+ * with. */
 #define TARN__BLAS_BUFFER ((size_t)128 << 20)
 
-/* Loads it, once in a process. False when the memory that loading takes cannot be had: OpenBLAS, which starts threads as it is loaded, would wait
- * for memory forever. Where it is not installed, true, with an all-zero `library` and a warning to the log. */
+/* Loads it, once in a process. False when the memory that loading takes cannot be had: OpenBLAS, which starts threads
+ * as it is loaded, would wait for memory forever. Where it is not installed, true, with an all-zero `library` and a
+ * warning to the log. */
 bool tarn__blas_library_load(tarn__blas_library *library);
 
 #endif

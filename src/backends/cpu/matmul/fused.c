@@ -1,5 +1,5 @@
-/* fused.c: products with what goes before or after them. Here they are made of their parts: a processor's caches hold what a device would have to
- * write and read again. */
+/* fused.c: products with what goes before or after them. Here they are made of their parts: a processor's caches hold
+ * what a device would have to write and read again. */
 #include <pthread.h>
 
 #include "backends/cpu/runtime/level.h"
@@ -32,7 +32,7 @@ static void run(tarn__kernel kernel, tarn__call *call, size_t scratch)
     row_of(kernel)->run(call);
 }
 
-/* ---- kernels --------------------------------------------------------------------------------------------------------------- */
+/* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
 static size_t gelu_scratch(const tarn__call *call)
 {
@@ -43,7 +43,8 @@ static size_t gelu_scratch(const tarn__call *call)
 static void kernel_matmul_gelu(const tarn__call *call)
 {
     tarn__elementwise none = {0};
-    tarn__call product = tarn__product_part(call, 3, call->out[1]), gelu = tarn__elementwise_part(call, &none, call->out[1], NULL, call->out[0]);
+    tarn__call product = tarn__product_part(call, 3, call->out[1]),
+               gelu = tarn__elementwise_part(call, &none, call->out[1], NULL, call->out[0]);
     run(TARN__K_matmul, &product, call->scratch_bytes);
     run(TARN__K_gelu, &gelu, 0);
 }
@@ -57,7 +58,8 @@ static size_t gelu_grad_scratch(const tarn__call *call)
 static void kernel_matmul_gelu_grad(const tarn__call *call)
 {
     tarn__elementwise none = {0};
-    tarn__call product = tarn__product_part(call, 2, call->out[0]), slope = tarn__elementwise_part(call, &none, call->in[2], call->out[0], call->out[0]);
+    tarn__call product = tarn__product_part(call, 2, call->out[0]),
+               slope = tarn__elementwise_part(call, &none, call->in[2], call->out[0], call->out[0]);
     run(TARN__K_matmul, &product, call->scratch_bytes);
     run(TARN__K_gelu_grad, &slope, 0);
 }

@@ -1,18 +1,17 @@
 /* matmul.c: matrix products.
  *
- * One product is a list of batches of c = alpha · a @ b + beta · c + bias. It is run in one of six ways, chosen by shape, dtype and layout
- * alone, never by the number of threads:
+ * One product is a list of batches of c = alpha · a @ b + beta · c + bias. It is run in one of six ways, chosen by
+ * shape, dtype and layout alone, never by the number of threads:
  *
  *   parts     a long k with little output: parts of k are products of their own, added up in order
  *   thin      few rows or few columns: bound by reading the large operand once
- *   blas      f32 or f64 that OpenBLAS can read as it lies and is faster with: tiles of the output, each one call on one thread
- *   small     many batches of small matrices, or one: each by one thread
- *   blocked   everything else of floating type: gemm.inc; 16-bit types are converted as they are packed and rounded once at the end
- *   integers  summed in i64 */
-#include "backends/cpu/matmul/blas.h"
+ *   blas      f32 or f64 that OpenBLAS can read as it lies and is faster with: tiles of the output, each one call on
+ * one thread small     many batches of small matrices, or one: each by one thread blocked   everything else of floating
+ * type: gemm.inc; 16-bit types are converted as they are packed and rounded once at the end integers  summed in i64 */
 #include "backends/cpu/common/convert.h"
-#include "backends/cpu/runtime/level.h"
 #include "backends/cpu/common/transpose4.h"
+#include "backends/cpu/matmul/blas.h"
+#include "backends/cpu/runtime/level.h"
 
 #if defined(__aarch64__)
 #include <arm_neon.h>
@@ -23,10 +22,10 @@
 #define THIN_ROWS 4
 #define THIN_AHEAD 4 /* dot products, after which a line that is asked for now is needed */
 #define PACKED_BYTES (INT64_C(64) << 20)
-#define PACK_GRAIN 16384               /* elements packed at a time */
-#define SMALL_TILE (INT64_C(2) << 20)  /* multiplications below which a tile is not cut further */
+#define PACK_GRAIN 16384              /* elements packed at a time */
+#define SMALL_TILE (INT64_C(2) << 20) /* multiplications below which a tile is not cut further */
 #define ENOUGH_TILES 16
-#define BLAS_WORK 32768                /* multiplications from which on a call to BLAS pays */
+#define BLAS_WORK 32768 /* multiplications from which on a call to BLAS pays */
 
 #if defined(__aarch64__)
 #define PANELS_TOGETHER 32 /* packed by a thread, where there are enough of them */
@@ -35,16 +34,20 @@
 #endif
 #define DEALT_ROWS 8 /* that are packed for all panels before the next ones */
 
-/* Rows of the register tile: with two vectors each they fill the registers, less three. Of a matrix as it lies, row i begins at a pointer and none, one or two
- * rows behind it: few registers for many rows. */
+/* Rows of the register tile: with two vectors each they fill the registers, less three. Of a matrix as it lies, row i
+ * begins at a pointer and none, one or two rows behind it: few registers for many rows. */
 #if defined(__aarch64__)
 #define MR 8 /* as many as fma_lane.h loads */
-#define EACH_ROW(X) X(0, a, 0) X(1, a, row) X(2, a, twice) X(3, a3, 0) X(4, a3, row) X(5, a3, twice) X(6, a6, 0) X(7, a6, row)
+#define EACH_ROW(X) \
+    X(0, a, 0) X(1, a, row) X(2, a, twice) X(3, a3, 0) X(4, a3, row) X(5, a3, twice) X(6, a6, 0) X(7, a6, row)
 #elif defined(__AVX512F__)
 #define MR 12
 #define EACH_ROW(X) \
-    X(0, a, 0) X(1, a, row) X(2, a, twice) X(3, a3, 0) X(4, a3, row) X(5, a3, twice) X(6, a6, 0) X(7, a6, row) X(8, a6, twice) X(9, a9, 0) \
-        X(10, a9, row) X(11, a9, twice)
+    X(0, a, 0) \
+    X(1, a, row) \
+    X(2, a, twice) \
+    X(3, a3, 0) \
+    X(4, a3, row) X(5, a3, twice) X(6, a6, 0) X(7, a6, row) X(8, a6, twice) X(9, a9, 0) X(10, a9, row) X(11, a9, twice)
 #elif defined(__AVX__)
 #define MR 6
 #define EACH_ROW(X) X(0, a, 0) X(1, a, row) X(2, a, twice) X(3, a3, 0) X(4, a3, row) X(5, a3, twice)
@@ -105,10 +108,12 @@ static char *element(const product *p, const matrix *x, int64_t batch, int64_t r
 #define SQUARE 4
 #define NAMED(x) x##_f32
 #if defined(__AVX512F__)
-#define WIDEN_BF16(from) (vector_f32) _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)(from))), 16)
+#define WIDEN_BF16(from) \
+    (vector_f32) _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)(from))), 16)
 #define WIDEN_F16(from) (vector_f32) _mm512_cvtph_ps(_mm256_loadu_si256((const void *)(from)))
 #elif defined(__AVX2__)
-#define WIDEN_BF16(from) (vector_f32) _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)(from))), 16)
+#define WIDEN_BF16(from) \
+    (vector_f32) _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)(from))), 16)
 #define WIDEN_F16(from) (vector_f32) _mm256_cvtph_ps(_mm_loadu_si128((const void *)(from)))
 #elif defined(__aarch64__)
 #define WIDEN_BF16(from) (vector_f32) vshll_n_u16(vld1_u16(from), 16)
@@ -125,7 +130,7 @@ static char *element(const product *p, const matrix *x, int64_t batch, int64_t r
 #define NAMED(x) x##_f64
 #include "backends/cpu/matmul/gemm.inc"
 
-/* ---- what there is to do --------------------------------------------------------------------------------------------------- */
+/* ---- what there is to do ----------------------------------------------------------------------------------------- */
 
 static matrix describe_matrix(const tarn__view *view, int rank)
 {
@@ -166,8 +171,16 @@ static product describe(const tarn__call *call)
     const tarn__matmul *params = call->params;
     const tarn__view *c = call->out[0], *a = call->in[0];
     int rank = c->rank;
-    product p = {.m = c->shape[rank - 2], .n = c->shape[rank - 1], .k = a->shape[a->rank - 1], .batches = 1, .batch_rank = rank - 2,
-                 .alpha = params->alpha, .beta = params->beta, .splits = 1, .scratch = call->scratch, .function = call->function};
+    product p = {.m = c->shape[rank - 2],
+                 .n = c->shape[rank - 1],
+                 .k = a->shape[a->rank - 1],
+                 .batches = 1,
+                 .batch_rank = rank - 2,
+                 .alpha = params->alpha,
+                 .beta = params->beta,
+                 .splits = 1,
+                 .scratch = call->scratch,
+                 .function = call->function};
     for (int i = 0; i < rank - 2; i++) {
         p.batch_shape[i] = c->shape[i];
         p.batches *= c->shape[i];
@@ -177,12 +190,13 @@ static product describe(const tarn__call *call)
     p.c = describe_matrix(c, rank);
     if (call->inputs > 2 && call->in[2]) {
         const tarn__view *bias = call->in[2];
-        p.bias = (matrix){.base = tarn__view_at(bias), .dtype = bias->dtype, .across = p.n > 1 ? bias->stride[bias->rank - 1] : 0};
+        p.bias = (matrix){
+            .base = tarn__view_at(bias), .dtype = bias->dtype, .across = p.n > 1 ? bias->stride[bias->rank - 1] : 0};
     }
     return p;
 }
 
-/* ---- BLAS ------------------------------------------------------------------------------------------------------------------ */
+/* ---- BLAS -------------------------------------------------------------------------------------------------------- */
 
 /* True when rows, or columns, lie one after the other without overlapping. */
 static bool is_plain(const matrix *x, tarn_dtype native, int64_t rows, int64_t columns, bool *transposed, int64_t *ld)
@@ -210,7 +224,8 @@ static bool describe_blas(const product *p, tarn__blas_call *call)
 {
     tarn_dtype native = p->a.dtype;
     bool transposed;
-    return (native == TARN_F64 || (native == TARN_F32 && blas_pays_in_f32(p))) && is_plain(&p->a, native, p->m, p->k, &call->transpose_a, &call->lda) &&
+    return (native == TARN_F64 || (native == TARN_F32 && blas_pays_in_f32(p))) &&
+           is_plain(&p->a, native, p->m, p->k, &call->transpose_a, &call->lda) &&
            is_plain(&p->b, native, p->k, p->n, &call->transpose_b, &call->ldb) &&
            is_plain(&p->c, native, p->m, p->n, &transposed, &call->ldc) && !transposed && p->k < INT32_MAX &&
            tarn__blas_suits(VECTOR_BYTES);
@@ -238,7 +253,8 @@ static void run_blas_tiles(int64_t begin, int64_t end, void *ctx)
     describe_blas(p, &call);
     call.k = p->k, call.alpha = p->alpha, call.beta = p->beta;
     for (int64_t down = ceiling(p->m, p->tile_rows), across = ceiling(p->n, p->tile_columns); begin < end; begin++) {
-        int64_t batch = begin / (down * across), row = begin / across % down * p->tile_rows, column = begin % across * p->tile_columns;
+        int64_t batch = begin / (down * across), row = begin / across % down * p->tile_rows,
+                column = begin % across * p->tile_columns;
         call.m = least(p->m - row, p->tile_rows);
         call.n = least(p->n - column, p->tile_columns);
         call.a = element(p, &p->a, batch, row, 0);
@@ -267,7 +283,7 @@ static void run_blas(product *p)
     tarn__parallel_for(tiles, ceiling(SMALL_TILE / 2, p->tile_rows * p->tile_columns * p->k + 1), run_blas_tiles, p);
 }
 
-/* ---- integers -------------------------------------------------------------------------------------------------------------- */
+/* ---- integers ---------------------------------------------------------------------------------------------------- */
 
 #define INTEGER_ROWS 8
 
@@ -275,9 +291,11 @@ static void run_integer_rows(int64_t begin, int64_t end, void *ctx)
 {
     const product *p = ctx;
     int64_t sum[INTEGER_ROWS][LONGEST_LINE], line[LONGEST_LINE], left;
-    int64_t down = ceiling(p->m, INTEGER_ROWS), across = ceiling(p->n, LONGEST_LINE), alpha = (int64_t)p->alpha, beta = (int64_t)p->beta;
+    int64_t down = ceiling(p->m, INTEGER_ROWS), across = ceiling(p->n, LONGEST_LINE), alpha = (int64_t)p->alpha,
+            beta = (int64_t)p->beta;
     for (; begin < end; begin++) {
-        int64_t batch = begin / (down * across), row = begin / across % down * INTEGER_ROWS, column = begin % across * LONGEST_LINE;
+        int64_t batch = begin / (down * across), row = begin / across % down * INTEGER_ROWS,
+                column = begin % across * LONGEST_LINE;
         int64_t rows = least(p->m - row, INTEGER_ROWS), n = least(p->n - column, LONGEST_LINE);
         memset(sum, 0, sizeof(sum));
         for (int64_t k = 0; k < p->k; k++) {
@@ -296,7 +314,8 @@ static void run_integer_rows(int64_t begin, int64_t end, void *ctx)
             for (int64_t j = 0; j < n; j++)
                 sum[i][j] = alpha * sum[i][j] + beta * line[j];
             if (p->bias.base)
-                tarn__load[p->bias.dtype][COMPUTE_I64](element(p, &p->bias, batch, row + i, column), p->bias.across, line, n);
+                tarn__load[p->bias.dtype][COMPUTE_I64](element(p, &p->bias, batch, row + i, column), p->bias.across,
+                                                       line, n);
             for (int64_t j = 0; p->bias.base && j < n; j++)
                 sum[i][j] += line[j];
             tarn__store[p->c.dtype][COMPUTE_I64](sum[i], to, p->c.across, n);
@@ -307,10 +326,11 @@ static void run_integer_rows(int64_t begin, int64_t end, void *ctx)
 static void run_integers(product *p)
 {
     int64_t work = INTEGER_ROWS * least(p->n, LONGEST_LINE) * p->k + 1;
-    tarn__parallel_for(p->batches * ceiling(p->m, INTEGER_ROWS) * ceiling(p->n, LONGEST_LINE), ceiling(PACK_GRAIN, work), run_integer_rows, p);
+    tarn__parallel_for(p->batches * ceiling(p->m, INTEGER_ROWS) * ceiling(p->n, LONGEST_LINE),
+                       ceiling(PACK_GRAIN, work), run_integer_rows, p);
 }
 
-/* ---- choosing -------------------------------------------------------------------------------------------------------------- */
+/* ---- choosing ---------------------------------------------------------------------------------------------------- */
 
 #define LONG_K 4096
 #define LITTLE_OUTPUT 16384
@@ -338,7 +358,10 @@ static product part_of(const product *p, int64_t first, int64_t count, int64_t l
     part.b.base = element(p, &p->b, 0, begin, 0);
     part.a.batch[0] = p->split_length * p->a.across;
     part.b.batch[0] = p->split_length * p->b.down;
-    part.c = (matrix){.base = p->scratch + first * p->m * p->n * size, .dtype = size == 8 ? TARN_F64 : TARN_F32, .down = p->n, .across = 1};
+    part.c = (matrix){.base = p->scratch + first * p->m * p->n * size,
+                      .dtype = size == 8 ? TARN_F64 : TARN_F32,
+                      .down = p->n,
+                      .across = 1};
     part.c.batch[0] = p->m * p->n;
     part.bias.base = NULL;
     part.alpha = 1, part.beta = 0, part.splits = 1;
@@ -346,7 +369,8 @@ static product part_of(const product *p, int64_t first, int64_t count, int64_t l
     return part;
 }
 
-/* One thread's work: rows and columns are few, and there are other batches for the other threads, or it is too little to share. */
+/* One thread's work: rows and columns are few, and there are other batches for the other threads, or it is too little
+ * to share. */
 static bool is_small(const product *p)
 {
     return p->m <= 128 && p->n <= 128 && (p->batches >= 4 || p->m * p->n * p->k < SMALL_TILE);
@@ -392,18 +416,13 @@ static void run_whole(product *p)
 {
     bool wide = p->a.dtype == TARN_F64;
     switch (way_of(p)) {
-    case THIN:
-        run_thin(p);
-        break;
-    case BLAS:
-        run_blas(p);
-        break;
+    case THIN: run_thin(p); break;
+    case BLAS: run_blas(p); break;
     case SMALL:
-        tarn__parallel_for(p->batches, ceiling(SMALL_TILE / 4, p->m * p->n * p->k + 1), wide ? run_small_f64 : run_small_f32, p);
+        tarn__parallel_for(p->batches, ceiling(SMALL_TILE / 4, p->m * p->n * p->k + 1),
+                           wide ? run_small_f64 : run_small_f32, p);
         break;
-    case BLOCKED:
-        (wide ? gemm_f64 : gemm_f32)(p);
-        break;
+    case BLOCKED: (wide ? gemm_f64 : gemm_f32)(p); break;
     }
 }
 
@@ -416,7 +435,8 @@ static void run_parts(product *p)
         part = part_of(p, whole, 1, left);
         run_whole(&part);
     }
-    tarn__parallel_for(p->m, ceiling(PACK_GRAIN, p->n * p->splits), p->a.dtype == TARN_F64 ? combine_f64 : combine_f32, p);
+    tarn__parallel_for(p->m, ceiling(PACK_GRAIN, p->n * p->splits), p->a.dtype == TARN_F64 ? combine_f64 : combine_f32,
+                       p);
 }
 
 static size_t matmul_scratch(const tarn__call *call)

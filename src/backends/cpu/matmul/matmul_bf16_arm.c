@@ -1,9 +1,12 @@
-/* matmul_bf16_arm.c: products of bf16 on AArch64 processors that multiply bf16, where both operands lie along k, as x and the weight of a layer do: c = a @ b + bias, a (m, k)
- * by rows, b (k, n) by columns. Every other product is left to the kernel that was there before.
+/* matmul_bf16_arm.c: products of bf16 on AArch64 processors that multiply bf16, where both operands lie along k, as x
+ * and the weight of a layer do: c = a @ b + bias, a (m, k) by rows, b (k, n) by columns. Every other product is left to
+ * the kernel that was there before.
  *
- * The instructions add two products, which are exact, then the sum so far, in f32; what does not fit is rounded to odd, not to the nearest, and numbers below 2^-126 count as 0.
- * Few rows of a are bound by reading b once, and multiplied as it lies. For more, a is laid out once, and b some columns and a stretch of k at a time, so that a vector
- * holds four elements of two lines, and one instruction makes 2 × 2 results of two vectors. What a result is made of, and in which order, depends on shapes alone. */
+ * The instructions add two products, which are exact, then the sum so far, in f32; what does not fit is rounded to odd,
+ * not to the nearest, and numbers below 2^-126 count as 0. Few rows of a are bound by reading b once, and multiplied as
+ * it lies. For more, a is laid out once, and b some columns and a stretch of k at a time, so that a vector holds four
+ * elements of two lines, and one instruction makes 2 × 2 results of two vectors. What a result is made of, and in which
+ * order, depends on shapes alone. */
 #include <arm_neon.h>
 
 #include "backends/cpu/quant/quant_matmul.h"
@@ -18,7 +21,8 @@
 #define AHEAD 40960           /* bytes of b after which it is asked for, into the second-level cache */
 #define BUNCHES(k) (((k) + EIGHT - 1) / EIGHT)
 
-typedef float sums[LINES / 2][LINES / 2][4]; /* [pair of b's lines][pair of a's]{b 0 · a 0, b 0 · a 1, b 1 · a 0, b 1 · a 1} */
+/* [pair of b's lines][pair of a's]{b 0 · a 0, b 0 · a 1, b 1 · a 0, b 1 · a 1} */
+typedef float sums[LINES / 2][LINES / 2][4];
 
 typedef struct job {
     product p;
@@ -44,7 +48,7 @@ static inline bfloat16x8_t load_8(const uint16_t *from)
     return vreinterpretq_bf16_u16(vld1q_u16(from));
 }
 
-/* ---- few rows -------------------------------------------------------------------------------------------------------------- */
+/* ---- few rows ---------------------------------------------------------------------------------------------------- */
 
 /* One line of a by four of b. */
 static void multiply_lines(const uint16_t *a, const uint16_t *const *b, int64_t k, float *to)
@@ -82,7 +86,8 @@ static void multiply_few(int64_t begin, int64_t end, void *ctx)
     for (int64_t piece = begin; piece < end; piece++) {
         int64_t column = piece * COLUMNS, n = least(j->p.out - column, COLUMNS);
         for (int64_t i = 0; i < n; i += 4) {
-            const uint16_t *b[] = {b_line(j, column + i), b_line(j, column + i + 1), b_line(j, column + i + 2), b_line(j, column + i + 3)};
+            const uint16_t *b[] = {b_line(j, column + i), b_line(j, column + i + 1), b_line(j, column + i + 2),
+                                   b_line(j, column + i + 3)};
             for (int64_t r = 0; r < j->p.rows; r++)
                 multiply_lines(a_line(j, r), b, j->k, values[r] + i);
         }
@@ -91,7 +96,7 @@ static void multiply_few(int64_t begin, int64_t end, void *ctx)
     }
 }
 
-/* ---- many rows ------------------------------------------------------------------------------------------------------------- */
+/* ---- many rows --------------------------------------------------------------------------------------------------- */
 
 /* n elements of two lines, of pair `pair`; what is missing of the last eight is 0. */
 static void lay_pair(const uint16_t *first, const uint16_t *second, int64_t n, int pair, uint16_t *to)
@@ -122,8 +127,8 @@ static void lay_rows(int64_t begin, int64_t end, void *ctx)
 }
 
 /* Eight columns by `pairs` pairs of rows, from `first` on. */
-static inline __attribute__((always_inline)) void add_tile(const uint16_t *b, const uint16_t *a, int64_t bunches, int first, int pairs,
-                                                           sums to)
+static inline __attribute__((always_inline)) void add_tile(const uint16_t *b, const uint16_t *a, int64_t bunches,
+                                                           int first, int pairs, sums to)
 {
     float32x4_t sum[LINES / 2][LINES / 2];
     for (int v = 0; v < LINES / 2; v++)
@@ -154,7 +159,8 @@ static void multiply_tile(const uint16_t *b, const uint16_t *a, int64_t bunches,
 /* Bunches `at` to `at` + `count` of n columns. The next ones, or those of the next columns, are asked for. */
 static void lay_columns(const job *j, int64_t column, int64_t n, int64_t at, int64_t count, uint16_t *panel)
 {
-    int64_t k = least(j->k - at * EIGHT, count * EIGHT), ahead = at + count < j->bunches ? k : COLUMNS * j->b_step - at * EIGHT;
+    int64_t k = least(j->k - at * EIGHT, count * EIGHT),
+            ahead = at + count < j->bunches ? k : COLUMNS * j->b_step - at * EIGHT;
     for (int64_t i = 0; i < n; i += 2) {
         const uint16_t *first = b_line(j, column + i) + at * EIGHT, *second = b_line(j, column + i + 1) + at * EIGHT;
         for (int64_t line = 0; line < k; line += 32) {
@@ -180,8 +186,8 @@ static void multiply_many(int64_t begin, int64_t end, void *ctx)
             lay_columns(j, column, laid, at, count, panel);
             for (int64_t r = 0; r < j->p.count; r += LINES)
                 for (int64_t i = 0; i < n; i += LINES)
-                    multiply_tile(panel + i / LINES * STRETCH * BUNCH, j->laid + (r / LINES * j->bunches + at) * BUNCH, count,
-                                  least(j->p.count - r, LINES), each[r / LINES][i / LINES]);
+                    multiply_tile(panel + i / LINES * STRETCH * BUNCH, j->laid + (r / LINES * j->bunches + at) * BUNCH,
+                                  count, least(j->p.count - r, LINES), each[r / LINES][i / LINES]);
         }
         for (int64_t r = 0; r < j->p.count; r++) {
             for (int64_t i = 0; i < n; i++)
@@ -192,34 +198,40 @@ static void multiply_many(int64_t begin, int64_t end, void *ctx)
     slot_give(&j->panels, slot);
 }
 
-/* ---- the kernel ------------------------------------------------------------------------------------------------------------ */
+/* ---- the kernel -------------------------------------------------------------------------------------------------- */
 
 static tarn__kernel_row other; /* as it was before */
 
 static bool suits(const tarn__call *call)
 {
     const tarn__matmul *params = call->params;
-    const tarn__view *a = call->in[0], *b = call->in[1], *c = call->out[0], *bias = call->inputs > 2 ? call->in[2] : NULL;
-    return params->alpha == 1 && params->beta == 0 && a->rank == 2 && b->rank == 2 && c->rank == 2 && (!bias || bias->rank == 1) &&
-           a->dtype == TARN_BF16 && b->dtype == TARN_BF16 && tarn__is_float(c->dtype) && c->dtype != TARN_F64 &&
-           (!bias || (tarn__is_float(bias->dtype) && bias->dtype != TARN_F64)) && a->stride[1] == 1 && b->stride[0] == 1 &&
-           a->shape[0] > 0 && a->shape[1] > 0 && b->shape[1] >= FEW_COLUMNS;
+    const tarn__view *a = call->in[0], *b = call->in[1], *c = call->out[0],
+                     *bias = call->inputs > 2 ? call->in[2] : NULL;
+    return params->alpha == 1 && params->beta == 0 && a->rank == 2 && b->rank == 2 && c->rank == 2 &&
+           (!bias || bias->rank == 1) && a->dtype == TARN_BF16 && b->dtype == TARN_BF16 && tarn__is_float(c->dtype) &&
+           c->dtype != TARN_F64 && (!bias || (tarn__is_float(bias->dtype) && bias->dtype != TARN_F64)) &&
+           a->stride[1] == 1 && b->stride[0] == 1 && a->shape[0] > 0 && a->shape[1] > 0 && b->shape[1] >= FEW_COLUMNS;
 }
 
 static job describe(const tarn__call *call, carver *c)
 {
     const tarn__view *a = call->in[0], *b = call->in[1];
-    job j = {
-        .p = {.bias = call->inputs > 2 ? call->in[2] : NULL, .y = call->out[0], .rows = a->shape[0], .in = a->shape[1], .out = b->shape[1]},
-        .k = a->shape[1],
-        .bunches = BUNCHES(a->shape[1]),
-        .a_step = a->stride[0],
-        .b_step = b->stride[1],
-        .a = tarn__view_at(a),
-        .b = tarn__view_at(b)};
+    job j = {.p = {.bias = call->inputs > 2 ? call->in[2] : NULL,
+                   .y = call->out[0],
+                   .rows = a->shape[0],
+                   .in = a->shape[1],
+                   .out = b->shape[1]},
+             .k = a->shape[1],
+             .bunches = BUNCHES(a->shape[1]),
+             .a_step = a->stride[0],
+             .b_step = b->stride[1],
+             .a = tarn__view_at(a),
+             .b = tarn__view_at(b)};
     if (j.p.rows > FEW_ROWS) {
-        j.laid = carve(c, sizeof(uint16_t) * (size_t)(BUNCH * j.bunches * ((least(j.p.rows, ROW_TILE) + LINES - 1) / LINES)));
-        j.panels = carve_slots(c, sizeof(uint16_t) * STRETCH * BUNCH * COLUMNS / LINES, slot_count((j.p.out + COLUMNS - 1) / COLUMNS));
+        j.laid = carve(c, sizeof(uint16_t) *
+                              (size_t)(BUNCH * j.bunches * ((least(j.p.rows, ROW_TILE) + LINES - 1) / LINES)));
+        j.panels = carve_slots(c, sizeof(uint16_t) * STRETCH * BUNCH * COLUMNS / LINES,
+                               slot_count((j.p.out + COLUMNS - 1) / COLUMNS));
     }
     return j;
 }

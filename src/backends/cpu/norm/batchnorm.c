@@ -1,4 +1,5 @@
-/* batchnorm.c: batchnorm over all axes but the second, alone and with relu, and its gradient, on the engine of channel_stats.h. */
+/* batchnorm.c: batchnorm over all axes but the second, alone and with relu, and its gradient, on the engine of
+ * channel_stats.h. */
 #include <math.h>
 
 #include "backends/cpu/norm/channel_stats.h"
@@ -7,21 +8,25 @@ static void describe(const tarn__call *call, const tarn__view *const *views, tar
 {
     const tarn__view *x = call->in[0];
     int64_t values = x->shape[1] > 0 ? tarn__view_count(x) / x->shape[1] : 0;
-    TARN__AT_LEVEL(tarn__channels_make)(c, false, values <= TARN__FEW_VALUES ? COMPUTE_F64 : tarn__compute_of(x->dtype), views);
+    TARN__AT_LEVEL(tarn__channels_make)
+    (c, false, values <= TARN__FEW_VALUES ? COMPUTE_F64 : tarn__compute_of(x->dtype), views);
     c->has_relu = call->inputs > 5;
 }
 
 static void describe_forward(const tarn__call *call, tarn__channels *c)
 {
-    const tarn__view *views[TARN__CHANNEL_OPERANDS] = {[TARN__CHANNEL_X] = call->in[0], [TARN__CHANNEL_TO] = call->out[0]};
+    const tarn__view *views[TARN__CHANNEL_OPERANDS] = {
+        [TARN__CHANNEL_X] = call->in[0], [TARN__CHANNEL_TO] = call->out[0]};
     views[TARN__CHANNEL_BESIDE] = call->inputs > 5 ? call->in[5] : NULL;
     describe(call, views, c);
 }
 
-/* Where relu's result is not given it is made again from x, before rounding: `least` is half of the smallest number above 0. */
+/* Where relu's result is not given it is made again from x, before rounding: `least` is half of the smallest number
+ * above 0. */
 static void describe_backward(const tarn__call *call, tarn__channels *c)
 {
-    static const double half_of_the_least[] = {[TARN_F32] = 0x1p-150, [TARN_F64] = 0, [TARN_BF16] = 0x1p-134, [TARN_F16] = 0x1p-25};
+    static const double half_of_the_least[] = {
+        [TARN_F32] = 0x1p-150, [TARN_F64] = 0, [TARN_BF16] = 0x1p-134, [TARN_F16] = 0x1p-25};
     const bool has_relu = call->inputs > 5;
     const tarn__view *views[TARN__CHANNEL_OPERANDS] = {
         [TARN__CHANNEL_X] = call->in[0], [TARN__CHANNEL_TO] = call->out[0], [TARN__CHANNEL_G] = call->in[4]};
@@ -31,7 +36,7 @@ static void describe_backward(const tarn__call *call, tarn__channels *c)
     c->least = has_relu && !call->in[6] ? half_of_the_least[call->in[0]->dtype] : 0;
 }
 
-/* ---- forward --------------------------------------------------------------------------------------------------------------- */
+/* ---- forward ----------------------------------------------------------------------------------------------------- */
 
 /* Scratch: the engine's, and for each channel mean, sum of squared distances (which becomes the factor), bias. */
 static size_t scratch_batchnorm(const tarn__call *call)
@@ -46,7 +51,8 @@ static void take_in(const tarn__call *call, int64_t channel, double mean, double
 {
     double momentum = ((const tarn__batchnorm *)call->params)->momentum;
     put_number(call->out[3], channel, (1 - momentum) * number_at(call->out[3], channel, 0) + momentum * mean);
-    put_number(call->out[4], channel, (1 - momentum) * number_at(call->out[4], channel, 0) + momentum * squares / (count - 1));
+    put_number(call->out[4], channel,
+               (1 - momentum) * number_at(call->out[4], channel, 0) + momentum * squares / (count - 1));
 }
 
 static void kernel_batchnorm(const tarn__call *call)
@@ -72,7 +78,7 @@ static void kernel_batchnorm(const tarn__call *call)
     TARN__AT_LEVEL(tarn__channels_normalise)(&c, &(tarn__channel_numbers){.mean = mean, .scale = scale, .bias = bias});
 }
 
-/* ---- backward -------------------------------------------------------------------------------------------------------------- */
+/* ---- backward ---------------------------------------------------------------------------------------------------- */
 
 /* Scratch: the engine's, and for each channel mean, 1 / deviation, factor, bias, and two sums. */
 static size_t scratch_batchnorm_grad(const tarn__call *call)
@@ -82,8 +88,8 @@ static size_t scratch_batchnorm_grad(const tarn__call *call)
     return sizeof(double) * (size_t)(TARN__AT_LEVEL(tarn__channels_scratch)(&c) + 6 * c.channels);
 }
 
-/* gx = scale · (g - mean(g) - x̂ · mean(g · x̂)) with x̂ = (x - mean) · rstd and scale = weight · rstd; without the means where the statistics were
- * not the batch's own. */
+/* gx = scale · (g - mean(g) - x̂ · mean(g · x̂)) with x̂ = (x - mean) · rstd and scale = weight · rstd; without the means
+ * where the statistics were not the batch's own. */
 static void kernel_batchnorm_grad(const tarn__call *call)
 {
     bool training = ((const tarn__batchnorm *)call->params)->training;

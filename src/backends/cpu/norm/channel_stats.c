@@ -8,7 +8,13 @@
 #define CHUNK (16 * BLOCK) /* elements of a chunk, at least */
 #define MOST_CHUNKS 256    /* by columns */
 
-enum { X = TARN__CHANNEL_X, TO = TARN__CHANNEL_TO, G = TARN__CHANNEL_G, BESIDE = TARN__CHANNEL_BESIDE, PASSED = TARN__CHANNEL_PASSED };
+enum {
+    X = TARN__CHANNEL_X,
+    TO = TARN__CHANNEL_TO,
+    G = TARN__CHANNEL_G,
+    BESIDE = TARN__CHANNEL_BESIDE,
+    PASSED = TARN__CHANNEL_PASSED
+};
 
 /* Blocks of one type; see channel_stats.inc. */
 typedef struct blocks {
@@ -20,12 +26,14 @@ typedef struct blocks {
     void (*fetch_tile)(void *tile, const tarn__channel_numbers *numbers, int64_t at, int64_t n, int64_t fold);
     void (*column_moments)(const void *const *row, int rows, int64_t n, double *mean, double *squares);
     void (*column_normalise)(const void *x, void *y, int64_t n, const void *tile);
-    void (*column_sums)(const void *const *x, const void *const *g, int rows, int64_t n, const void *tile, double *sum, double *product);
+    void (*column_sums)(const void *const *x, const void *const *g, int rows, int64_t n, const void *tile, double *sum,
+                        double *product);
     void (*column_grad)(const void *x, const void *g, void *gx, int64_t n, const void *tile);
     void (*column_scale)(const void *g, void *gx, int64_t n, const void *tile);
     void (*add_and_cut)(void *y, const void *beside, int64_t n);
     void (*let_through)(const void *y, const void *g, void *up, int64_t n, double least);
-    void (*row_let_through)(const void *x, const void *g, void *up, int64_t n, double mean, double scale, double bias, double least);
+    void (*row_let_through)(const void *x, const void *g, void *up, int64_t n, double mean, double scale, double bias,
+                            double least);
 } blocks;
 
 #define EACH TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)
@@ -38,7 +46,7 @@ typedef struct blocks {
 #define NAMED(x) x##_f64
 #include "backends/cpu/norm/channel_stats.inc"
 
-/* ---- where elements lie ---------------------------------------------------------------------------------------------------- */
+/* ---- where elements lie ------------------------------------------------------------------------------------------ */
 
 static int64_t distance(int64_t stride)
 {
@@ -103,7 +111,8 @@ static int64_t choose_fold(const tarn__channels *c)
     return TILE / c->channels;
 }
 
-/* Elements of a chunk by rows of `length`. Rows as chunks lie one behind the other in memory, channel after channel; AArch64 gains by that. */
+/* Elements of a chunk by rows of `length`. Rows as chunks lie one behind the other in memory, channel after channel;
+ * AArch64 gains by that. */
 static int64_t rows_chunk(int64_t length)
 {
 #if defined(__aarch64__)
@@ -115,7 +124,8 @@ static int64_t rows_chunk(int64_t length)
     return CHUNK;
 }
 
-void TARN__AT_LEVEL(tarn__channels_make)(tarn__channels *c, bool with_batches, int compute, const tarn__view *const *views)
+void TARN__AT_LEVEL(tarn__channels_make)(tarn__channels *c, bool with_batches, int compute,
+                                         const tarn__view *const *views)
 {
     tarn__view held[TARN__CHANNEL_OPERANDS];
     const tarn__view *x = views[X], *rest[TARN__CHANNEL_OPERANDS] = {0};
@@ -136,7 +146,8 @@ void TARN__AT_LEVEL(tarn__channels_make)(tarn__channels *c, bool with_batches, i
     if (c->by_rows) {
         c->chunk = rows_chunk(c->nest.shape[c->nest.rank - 1]);
     } else {
-        int64_t least = 4 * CHUNK / (c->channels > 0 ? c->channels : 1), even = (c->count + MOST_CHUNKS - 1) / MOST_CHUNKS;
+        int64_t least = 4 * CHUNK / (c->channels > 0 ? c->channels : 1),
+                even = (c->count + MOST_CHUNKS - 1) / MOST_CHUNKS;
         c->chunk = ((least > even ? least : even) + GROUP) / GROUP * GROUP;
     }
     c->chunks = (c->count + c->chunk - 1) / c->chunk;
@@ -148,7 +159,7 @@ int64_t TARN__AT_LEVEL(tarn__channels_scratch)(const tarn__channels *c)
     return 2 * c->batches * c->chunks * c->channels;
 }
 
-/* ---- a pass ---------------------------------------------------------------------------------------------------------------- */
+/* ---- a pass ------------------------------------------------------------------------------------------------------ */
 
 typedef struct pass {
     const tarn__channels *c;
@@ -160,8 +171,9 @@ typedef struct pass {
 
 /* One chunk: of a channel by rows, of a tile of channels by columns. */
 typedef struct piece {
-    int64_t batch, channel, begin, end, part; /* `end` is after the last element or position; `part` is where its numbers go */
-    int64_t width;                            /* channels */
+    /* `end` is after the last element or position; `part` is where its numbers go */
+    int64_t batch, channel, begin, end, part;
+    int64_t width; /* channels */
 } piece;
 
 static int64_t tiles_of(const tarn__channels *c)
@@ -172,7 +184,9 @@ static int64_t tiles_of(const tarn__channels *c)
 static piece piece_at(const tarn__channels *c, int64_t task)
 {
     int64_t inner = c->by_rows ? c->channels : tiles_of(c), chunk = task / inner % c->chunks;
-    piece p = {.batch = task / inner / c->chunks, .channel = task % inner * (c->by_rows ? 1 : TILE), .begin = chunk * c->chunk};
+    piece p = {.batch = task / inner / c->chunks,
+               .channel = task % inner * (c->by_rows ? 1 : TILE),
+               .begin = chunk * c->chunk};
     p.end = p.begin + c->chunk < c->count ? p.begin + c->chunk : c->count;
     p.part = (p.batch * c->chunks + chunk) * c->channels + p.channel;
     p.width = c->channels - p.channel < TILE ? c->channels - p.channel : TILE;
@@ -188,8 +202,10 @@ static void for_pieces(const pass *job, void (*function)(int64_t begin, int64_t 
     tarn__parallel_for(tasks, c->by_rows ? each : 1, function, &kept);
 }
 
-/* Block by block of a piece by rows: `at` runs over elements, `n` is how many lie in one row from there. For results. */
-#define EACH_BLOCK_OF_ROWS(c, p, at, n) for (int64_t at = (p).begin, n; at < (p).end && (n = block_at(c, at, (p).end), true); at += n)
+/* Block by block of a piece by rows: `at` runs over elements, `n` is how many lie in one row from there. For results.
+ */
+#define EACH_BLOCK_OF_ROWS(c, p, at, n) \
+    for (int64_t at = (p).begin, n; at < (p).end && (n = block_at(c, at, (p).end), true); at += n)
 
 static int64_t block_at(const tarn__channels *c, int64_t at, int64_t end)
 {
@@ -209,7 +225,8 @@ static const void *gather(const tarn__channels *c, int k, const piece *p, int64_
         return bring(c, k, address(c, k, p->batch, p->channel, at), *n, buffer);
     for (int64_t done = 0, here; done < room; done += here) {
         here = block_at(c, at + done, at + room);
-        tarn__load[c->view[k]->dtype][c->compute](address(c, k, p->batch, p->channel, at + done), along(c, k), buffer + done * size, here);
+        tarn__load[c->view[k]->dtype][c->compute](address(c, k, p->batch, p->channel, at + done), along(c, k),
+                                                  buffer + done * size, here);
     }
     *n = room;
     return buffer;
@@ -239,12 +256,13 @@ static void combine_moments(int64_t begin, int64_t end, void *ctx)
         j->one[begin] = j->two[begin] = 0;
         for (int64_t k = 0; k < c->chunks; k++, at += c->channels) {
             int64_t first = k * c->chunk, n = c->count - first < c->chunk ? c->count - first : c->chunk;
-            tarn__merge_moments(&j->one[begin], &j->two[begin], (double)first, j->part_one[at], j->part_two[at], (double)n);
+            tarn__merge_moments(&j->one[begin], &j->two[begin], (double)first, j->part_one[at], j->part_two[at],
+                                (double)n);
         }
     }
 }
 
-/* ---- mean and deviation ---------------------------------------------------------------------------------------------------- */
+/* ---- mean and deviation ------------------------------------------------------------------------------------------ */
 
 static void measure_rows(int64_t begin, int64_t end, void *ctx)
 {
@@ -271,7 +289,8 @@ typedef struct rows_buffer {
 } rows_buffer;
 
 /* Up to GROUP of `left` rows of n elements, from position `at` on; returns how many. */
-static int bring_rows(const tarn__channels *c, int k, const piece *p, int64_t at, int64_t left, int64_t n, rows_buffer *buffer)
+static int bring_rows(const tarn__channels *c, int k, const piece *p, int64_t at, int64_t left, int64_t n,
+                      rows_buffer *buffer)
 {
     int rows = left < GROUP ? (int)left : GROUP;
     for (int r = 0; r < rows; r++)
@@ -290,11 +309,12 @@ static extent extent_of(const tarn__channels *c, const piece *p)
     return (extent){p->width * c->fold, positions / c->fold, positions % c->fold * p->width};
 }
 
-static void merge_row(double *mean, double *squares, int64_t n, int64_t count, const double *mean_b, const double *squares_b,
-                      int64_t count_b)
+static void merge_row(double *mean, double *squares, int64_t n, int64_t count, const double *mean_b,
+                      const double *squares_b, int64_t count_b)
 {
     double share = (double)count_b / (double)(count + count_b), weight = (double)count * share;
-    EACH {
+    EACH
+    {
         double delta = mean_b[i] - mean[i];
         mean[i] += delta * share;
         squares[i] += squares_b[i] + delta * delta * weight;
@@ -342,7 +362,7 @@ void TARN__AT_LEVEL(tarn__channels_measure)(const tarn__channels *c, double *mea
     tarn__parallel_for(c->batches * c->channels, 64, combine_moments, &job);
 }
 
-/* ---- sums of gradients ----------------------------------------------------------------------------------------------------- */
+/* ---- sums of gradients ------------------------------------------------------------------------------------------- */
 
 /* What goes through relu of a block of g by rows, where its result is made again from x. */
 static void let_row_through(const pass *j, const void *x, const void *g, void *up, int64_t n, int64_t channel)
@@ -386,14 +406,15 @@ static const void *remake_columns(const pass *j, const void *x, int64_t n, const
 }
 
 /* Rows of g, from position `at` on, become what goes through relu. */
-static void let_rows_through(const pass *j, const piece *p, int64_t at, int rows, int64_t n, const void *tile, const rows_buffer *x,
-                             rows_buffer *g)
+static void let_rows_through(const pass *j, const piece *p, int64_t at, int rows, int64_t n, const void *tile,
+                             const rows_buffer *x, rows_buffer *g)
 {
     const tarn__channels *c = j->c;
     _Alignas(64) char y[TILE * 8];
     for (int r = 0; c->has_relu && r < rows; r++) {
-        const void *made = c->view[BESIDE] ? bring(c, BESIDE, address(c, BESIDE, p->batch, p->channel, at + r * c->fold), n, y)
-                                           : remake_columns(j, x->row[r], n, tile, y);
+        const void *made = c->view[BESIDE]
+                               ? bring(c, BESIDE, address(c, BESIDE, p->batch, p->channel, at + r * c->fold), n, y)
+                               : remake_columns(j, x->row[r], n, tile, y);
         j->blocks->let_through(made, g->row[r], g->at[r], n, c->least);
         g->row[r] = g->at[r];
     }
@@ -432,8 +453,8 @@ static void sum_columns(int64_t begin, int64_t end, void *ctx)
     }
 }
 
-void TARN__AT_LEVEL(tarn__channels_sums)(const tarn__channels *c, const tarn__channel_numbers *numbers, double *sum, double *product,
-                                         double *scratch)
+void TARN__AT_LEVEL(tarn__channels_sums)(const tarn__channels *c, const tarn__channel_numbers *numbers, double *sum,
+                                         double *product, double *scratch)
 {
     pass job = {.c = c,
                 .blocks = blocks_of(c),
@@ -446,7 +467,7 @@ void TARN__AT_LEVEL(tarn__channels_sums)(const tarn__channels *c, const tarn__ch
     tarn__parallel_for(c->batches * c->channels, 64, combine_sums, &job);
 }
 
-/* ---- element by element ---------------------------------------------------------------------------------------------------- */
+/* ---- element by element ------------------------------------------------------------------------------------------ */
 
 /* n results: what is added to them, and relu, where there is one. */
 static void finish(const pass *j, const piece *p, int64_t at, void *made, int64_t n)
@@ -455,7 +476,8 @@ static void finish(const pass *j, const piece *p, int64_t at, void *made, int64_
     _Alignas(64) char buffer[BLOCK * 8];
     if (!c->has_relu)
         return;
-    const void *beside = c->view[BESIDE] ? bring(c, BESIDE, address(c, BESIDE, p->batch, p->channel, at), n, buffer) : NULL;
+    const void *beside =
+        c->view[BESIDE] ? bring(c, BESIDE, address(c, BESIDE, p->batch, p->channel, at), n, buffer) : NULL;
     j->blocks->add_and_cut(made, beside, n);
 }
 
@@ -467,11 +489,12 @@ static void normalise_rows(int64_t begin, int64_t end, void *ctx)
     for (; begin < end; begin++) {
         piece p = piece_at(c, begin);
         int64_t channel = p.batch * c->channels + p.channel;
-        EACH_BLOCK_OF_ROWS(c, p, at, n) {
+        EACH_BLOCK_OF_ROWS(c, p, at, n)
+        {
             char *to = address(c, TO, p.batch, p.channel, at);
             void *made = lies_ready(c, TO) ? (void *)to : buffer;
-            j->blocks->row_normalise(bring(c, X, address(c, X, p.batch, p.channel, at), n, buffer), made, n, j->numbers->mean[channel],
-                                     j->numbers->scale[channel], j->numbers->bias[channel]);
+            j->blocks->row_normalise(bring(c, X, address(c, X, p.batch, p.channel, at), n, buffer), made, n,
+                                     j->numbers->mean[channel], j->numbers->scale[channel], j->numbers->bias[channel]);
             finish(j, &p, at, made, n);
             take_away(c, TO, made, to, n);
         }
@@ -500,20 +523,22 @@ static void normalise_columns(int64_t begin, int64_t end, void *ctx)
 
 void TARN__AT_LEVEL(tarn__channels_normalise)(const tarn__channels *c, const tarn__channel_numbers *numbers)
 {
-    for_pieces(&(pass){.c = c, .blocks = blocks_of(c), .numbers = numbers}, c->by_rows ? normalise_rows : normalise_columns);
+    for_pieces(&(pass){.c = c, .blocks = blocks_of(c), .numbers = numbers},
+               c->by_rows ? normalise_rows : normalise_columns);
 }
 
-/* n elements of g become, in `buffer`, what goes through relu, and are put where that is wanted. x is in the type computed in, or NULL where BESIDE is
- * given; `tile` is NULL by rows. */
-static const void *let_block_through(const pass *j, const piece *p, int64_t at, int64_t n, const void *x, const void *tile, const void *g,
-                                     void *buffer)
+/* n elements of g become, in `buffer`, what goes through relu, and are put where that is wanted. x is in the type
+ * computed in, or NULL where BESIDE is given; `tile` is NULL by rows. */
+static const void *let_block_through(const pass *j, const piece *p, int64_t at, int64_t n, const void *x,
+                                     const void *tile, const void *g, void *buffer)
 {
     const tarn__channels *c = j->c;
     _Alignas(64) char room[BLOCK * 8];
     if (!c->has_relu)
         return g;
     if (c->view[BESIDE])
-        j->blocks->let_through(bring(c, BESIDE, address(c, BESIDE, p->batch, p->channel, at), n, room), g, buffer, n, c->least);
+        j->blocks->let_through(bring(c, BESIDE, address(c, BESIDE, p->batch, p->channel, at), n, room), g, buffer, n,
+                               c->least);
     else if (tile)
         j->blocks->let_through(remake_columns(j, x, n, tile, room), g, buffer, n, c->least);
     else
@@ -539,9 +564,10 @@ static void grad_rows(int64_t begin, int64_t end, void *ctx)
     for (; begin < end; begin++) {
         piece p = piece_at(c, begin);
         int64_t at_channel = p.batch * c->channels + p.channel;
-        double numbers[] = {m->mean[at_channel], m->rstd[at_channel], m->scale[at_channel], m->first ? m->first[at_channel] : 0,
-                            m->first ? m->second[at_channel] : 0};
-        EACH_BLOCK_OF_ROWS(c, p, at, n) {
+        double numbers[] = {m->mean[at_channel], m->rstd[at_channel], m->scale[at_channel],
+                            m->first ? m->first[at_channel] : 0, m->first ? m->second[at_channel] : 0};
+        EACH_BLOCK_OF_ROWS(c, p, at, n)
+        {
             const void *these = needs_x(j) ? bring(c, X, address(c, X, p.batch, p.channel, at), n, x) : NULL;
             const void *up = bring(c, G, address(c, G, p.batch, p.channel, at), n, g);
             up = let_block_through(j, &p, at, n, these, NULL, up, g);

@@ -1,5 +1,5 @@
-/* groupnorm.c: groupnorm, over the channels of a group and all that lies behind them, and its gradient. The engine of channel_stats.h measures every
- * channel of every part of the batch; the channels of a group are put together here. */
+/* groupnorm.c: groupnorm, over the channels of a group and all that lies behind them, and its gradient. The engine of
+ * channel_stats.h measures every channel of every part of the batch; the channels of a group are put together here. */
 #include <math.h>
 
 #include "backends/cpu/norm/channel_stats.h"
@@ -17,13 +17,15 @@ static void describe(const tarn__call *call, const tarn__view *to, const tarn__v
     j->members = x->shape[1] / j->groups;
     int64_t sets = x->shape[0] * j->groups, values = sets > 0 ? tarn__view_count(x) / sets : 0;
     j->values = (double)values;
-    TARN__AT_LEVEL(tarn__channels_make)(&j->c, true, values <= TARN__FEW_VALUES ? COMPUTE_F64 : tarn__compute_of(x->dtype),
-                                        (const tarn__view *[TARN__CHANNEL_OPERANDS]){x, to, g});
+    TARN__AT_LEVEL(tarn__channels_make)
+    (&j->c, true, values <= TARN__FEW_VALUES ? COMPUTE_F64 : tarn__compute_of(x->dtype),
+     (const tarn__view *[TARN__CHANNEL_OPERANDS]){x, to, g});
 }
 
-/* ---- forward --------------------------------------------------------------------------------------------------------------- */
+/* ---- forward ----------------------------------------------------------------------------------------------------- */
 
-/* Scratch: the engine's, and for each channel of each part mean, sum of squared distances (which becomes the factor), bias. */
+/* Scratch: the engine's, and for each channel of each part mean, sum of squared distances (which becomes the factor),
+ * bias. */
 static size_t scratch_groupnorm(const tarn__call *call)
 {
     job j;
@@ -61,10 +63,11 @@ static void kernel_groupnorm(const tarn__call *call)
     TARN__AT_LEVEL(tarn__channels_measure)(&j.c, mean, scale, bias + all);
     for (int64_t set = 0; set < j.c.batches * j.groups; set++)
         settle_group(call, &j, set, mean + set * j.members, scale + set * j.members, bias + set * j.members);
-    TARN__AT_LEVEL(tarn__channels_normalise)(&j.c, &(tarn__channel_numbers){.mean = mean, .scale = scale, .bias = bias});
+    TARN__AT_LEVEL(tarn__channels_normalise)
+    (&j.c, &(tarn__channel_numbers){.mean = mean, .scale = scale, .bias = bias});
 }
 
-/* ---- backward -------------------------------------------------------------------------------------------------------------- */
+/* ---- backward ---------------------------------------------------------------------------------------------------- */
 
 /* Scratch: the engine's, and for each channel of each part mean, 1 / deviation, factor, and two sums. */
 static size_t scratch_groupnorm_grad(const tarn__call *call)
@@ -87,7 +90,8 @@ static void put_sums(const tarn__call *call, const job *j, const double *sum, co
     }
 }
 
-/* gx = rstd · (gw - mean(gw) - x̂ · mean(gw · x̂)) with gw = g · weight: the means, times rstd, in place of the sums of a group's channels. */
+/* gx = rstd · (gw - mean(gw) - x̂ · mean(gw · x̂)) with gw = g · weight: the means, times rstd, in place of the sums of a
+ * group's channels. */
 static void average_group(const job *j, const double *scale, double *sum, double *product)
 {
     double all = 0, products = 0;

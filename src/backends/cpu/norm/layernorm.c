@@ -1,16 +1,17 @@
 /* layernorm.c: layernorm and rmsnorm over the last axis, alone and of a sum of two tensors, and their gradients.
  *
- * A row is read once from memory: mean, spread and result are found while it is in the cache. The gradients of weight and bias are sums over
- * rows: rows are cut into chunks by their number alone, each chunk adds up its own rows in order, and the chunks are added in order. */
+ * A row is read once from memory: mean, spread and result are found while it is in the cache. The gradients of weight
+ * and bias are sums over rows: rows are cut into chunks by their number alone, each chunk adds up its own rows in
+ * order, and the chunks are added in order. */
+#include "backends/cpu/norm/layernorm.h"
 #include "backends/cpu/norm/channel_stats.h"
 #include "backends/cpu/random/dropout.h"
-#include "backends/cpu/norm/layernorm.h"
 
 #define MOST_CHUNKS 256
-#define LEAST_ROWS 16 /* in a chunk */
+#define LEAST_ROWS 16                       /* in a chunk */
 #define PARTIAL_ELEMENTS (INT64_C(4) << 20) /* of all chunks' sums together */
 
-/* ---- forward --------------------------------------------------------------------------------------------------------------- */
+/* ---- forward ----------------------------------------------------------------------------------------------------- */
 
 static scaling scaling_from(const job *j, double mean, double squares)
 {
@@ -21,7 +22,8 @@ static scaling measure(const job *j, const char *x, char *buffer)
 {
     const row_set *r = &j->r;
     double mean = 0, squares = 0, sums[2];
-    EACH_BLOCK(begin, n, r->length) {
+    EACH_BLOCK(begin, n, r->length)
+    {
         const void *block = fetch(r, 1, x, begin, n, buffer);
         j->maths->powers(block, j->centred, n, sums);
         if (j->centred)
@@ -51,7 +53,8 @@ static void sum_row(const job *j, int64_t row, char *sum, char *buffer, char *ot
 {
     const row_set *r = &j->r;
     const char *first = row_at(r, 4, row), *second = row_at(r, 5, row);
-    EACH_BLOCK(begin, n, r->length) {
+    EACH_BLOCK(begin, n, r->length)
+    {
         void *to = place(r, 1, sum, begin, buffer);
         j->maths->plus(fetch(r, 4, first, begin, n, buffer), fetch_term(j, row, second, begin, n, other), to, n);
         put_back(r, 1, sum, begin, n, to);
@@ -66,7 +69,8 @@ static void norm_row(const job *j, int64_t row, vectors *v, char *buffer)
     if (r->operand[4].base)
         sum_row(j, row, x, buffer, buffer + BLOCK * 8);
     scaling c = measure(j, x, buffer);
-    EACH_BLOCK(begin, n, r->length) {
+    EACH_BLOCK(begin, n, r->length)
+    {
         char *to = place(r, 0, y, begin, buffer);
         if (r->length > BLOCK)
             fetch_vectors(j, begin, n, v);
@@ -123,8 +127,11 @@ static void run_forward(job *j, int count, const tarn__view *const *views)
 static void forward(const tarn__call *call, bool centred)
 {
     const tarn__norm *params = call->params;
-    job j = {.centred = centred, .epsilon = params->epsilon, .weight = call->in[1], .bias = centred ? call->in[2] : NULL};
-    run_forward(&j, 4, (const tarn__view *[]){call->out[0], call->in[0], centred ? call->out[1] : NULL, call->out[centred ? 2 : 1]});
+    job j = {
+        .centred = centred, .epsilon = params->epsilon, .weight = call->in[1], .bias = centred ? call->in[2] : NULL};
+    run_forward(
+        &j, 4,
+        (const tarn__view *[]){call->out[0], call->in[0], centred ? call->out[1] : NULL, call->out[centred ? 2 : 1]});
 }
 
 static void kernel_residual_norm(const tarn__call *call)
@@ -132,10 +139,12 @@ static void kernel_residual_norm(const tarn__call *call)
     const tarn__residual_norm *params = call->params;
     job j = {.centred = !params->rms, .epsilon = params->epsilon, .weight = call->in[2], .bias = call->in[3]};
     j.random = params->random.a > 0 ? &params->random : NULL;
-    run_forward(&j, 6, (const tarn__view *[]){call->out[1], call->out[0], call->out[2], call->out[3], call->in[0], call->in[1]});
+    run_forward(
+        &j, 6,
+        (const tarn__view *[]){call->out[1], call->out[0], call->out[2], call->out[3], call->in[0], call->in[1]});
 }
 
-/* ---- backward -------------------------------------------------------------------------------------------------------------- */
+/* ---- backward ---------------------------------------------------------------------------------------------------- */
 
 typedef struct grad_buffers {
     vectors v;
@@ -158,25 +167,29 @@ static void turn_to_means(const job *j, slope *s)
     s->sums[1] /= (double)j->r.length;
 }
 
-/* gx = rstd · (gw - mean(gw) - x̂ · mean(gw · x̂)) with gw = g · weight and x̂ = (x - mean) · rstd; rmsnorm lacks the first mean. */
+/* gx = rstd · (gw - mean(gw) - x̂ · mean(gw · x̂)) with gw = g · weight and x̂ = (x - mean) · rstd; rmsnorm lacks the
+ * first mean. */
 static void grad_row(const job *j, int64_t row, grad_buffers *b, char *gweight, char *gbias)
 {
     const row_set *r = &j->r;
     const maths *m = j->maths;
     slope s = slope_of(j, row, b->x);
     const char *x = s.x, *g = s.g;
-    EACH_BLOCK(begin, n, r->length) {
+    EACH_BLOCK(begin, n, r->length)
+    {
         if (r->length > BLOCK)
             fetch_vectors(j, begin, n, &b->v);
         s.x = fetch(r, 1, x, begin, n, b->x), s.g = fetch(r, 4, g, begin, n, b->g);
-        m->sums(&s, b->v.weight, gweight ? gweight + begin * m->size : NULL, gbias ? gbias + begin * m->size : NULL, j->centred, n);
+        m->sums(&s, b->v.weight, gweight ? gweight + begin * m->size : NULL, gbias ? gbias + begin * m->size : NULL,
+                j->centred, n);
     }
     if (!j->wants_gx)
         return;
     char *gx = row_at(r, 0, row);
     const char *own = row_at(r, 5, row);
     turn_to_means(j, &s);
-    EACH_BLOCK(begin, n, r->length) {
+    EACH_BLOCK(begin, n, r->length)
+    {
         void *to = place(r, 0, gx, begin, b->x);
         if (r->length > BLOCK)
             fetch_vectors(j, begin, n, &b->v);
@@ -219,11 +232,13 @@ static void grad_chunks(int64_t begin, int64_t end, void *ctx)
     const job *j = ctx;
     grad_buffers b;
     int64_t bytes = j->r.length * j->maths->size;
-    bool ahead = goes_ahead(j) && is_native(&j->r, 4) && j->wants_gx && j->gweight && !j->r.operand[5].base && !j->dropped;
+    bool ahead =
+        goes_ahead(j) && is_native(&j->r, 4) && j->wants_gx && j->gweight && !j->r.operand[5].base && !j->dropped;
     if (j->r.length <= BLOCK)
         fetch_vectors(j, 0, j->r.length, &b.v);
     for (; begin < end; begin++) {
-        char *partial = j->partial + 2 * begin * bytes, *gweight = j->gweight ? partial : NULL, *gbias = j->gbias ? partial + bytes : NULL;
+        char *partial = j->partial + 2 * begin * bytes, *gweight = j->gweight ? partial : NULL,
+             *gbias = j->gbias ? partial + bytes : NULL;
         int64_t row = begin * j->chunk_rows, last = row + j->chunk_rows < j->r.count ? row + j->chunk_rows : j->r.count;
         if (j->gweight || j->gbias)
             memset(partial, 0, (size_t)(2 * bytes));
@@ -246,7 +261,8 @@ static void combine(int64_t begin, int64_t end, void *ctx)
             memset(sum, 0, sizeof(sum));
             for (int64_t chunk = 0; chunk < j->chunks; chunk++)
                 j->maths->add(j->partial + ((2 * chunk + which) * j->r.length + at) * j->maths->size, sum, n);
-            char *place_of = (char *)tarn__view_at(to[which]) + at * stride * (int64_t)tarn__dtype_bytes(to[which]->dtype);
+            char *place_of =
+                (char *)tarn__view_at(to[which]) + at * stride * (int64_t)tarn__dtype_bytes(to[which]->dtype);
             tarn__store[to[which]->dtype][COMPUTE_F64](sum, place_of, stride, n);
         }
 }
@@ -274,18 +290,30 @@ static void plan_backward(job *j, const tarn__view *const *views, char *scratch)
 static void describe_backward(const tarn__call *call, bool centred, job *j)
 {
     const tarn__norm *params = call->params;
-    *j = (job){.centred = centred, .epsilon = params->epsilon, .weight = call->in[1], .gweight = call->out[1], .gbias = centred ? call->out[2] : NULL};
-    plan_backward(j, (const tarn__view *[]){call->out[0], call->in[0], centred ? call->in[2] : NULL, call->in[centred ? 3 : 2], call->in[centred ? 4 : 3], NULL},
+    *j = (job){.centred = centred,
+               .epsilon = params->epsilon,
+               .weight = call->in[1],
+               .gweight = call->out[1],
+               .gbias = centred ? call->out[2] : NULL};
+    plan_backward(j,
+                  (const tarn__view *[]){call->out[0], call->in[0], centred ? call->in[2] : NULL,
+                                         call->in[centred ? 3 : 2], call->in[centred ? 4 : 3], NULL},
                   call->scratch);
 }
 
 static void describe_residual(const tarn__call *call, job *j)
 {
     const tarn__residual_norm *params = call->params;
-    *j = (job){.centred = !params->rms, .epsilon = params->epsilon, .weight = call->in[1], .gweight = call->out[1], .gbias = call->out[2]};
+    *j = (job){.centred = !params->rms,
+               .epsilon = params->epsilon,
+               .weight = call->in[1],
+               .gweight = call->out[1],
+               .gbias = call->out[2]};
     j->random = &params->random;
     j->dropped = call->out[3] ? tarn__view_at(call->out[3]) : NULL;
-    plan_backward(j, (const tarn__view *[]){call->out[0], call->in[0], call->in[2], call->in[3], call->in[4], call->in[5]}, call->scratch);
+    plan_backward(j,
+                  (const tarn__view *[]){call->out[0], call->in[0], call->in[2], call->in[3], call->in[4], call->in[5]},
+                  call->scratch);
 }
 
 static size_t partial_bytes(const job *j)
@@ -314,7 +342,7 @@ static void backward(const tarn__call *call, bool centred)
     run_backward(&j);
 }
 
-/* ---- kernels --------------------------------------------------------------------------------------------------------------- */
+/* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
 static void kernel_layernorm(const tarn__call *call)
 {
@@ -363,9 +391,12 @@ static void kernel_residual_norm_grad(const tarn__call *call)
 void TARN__AT_LEVEL(tarn__cpu_norm)(tarn__kernel_row *rows)
 {
     rows[TARN__K_residual_norm] = (tarn__kernel_row){kernel_residual_norm, TARN__FLOATS, NULL};
-    rows[TARN__K_residual_norm_grad] = (tarn__kernel_row){kernel_residual_norm_grad, TARN__FLOATS, residual_norm_grad_scratch};
-    rows[TARN__K_residual_norm_dropped] = (tarn__kernel_row){kernel_residual_norm, TARN__FLOATS & ~TARN__BIT(TARN_F64), NULL};
-    rows[TARN__K_residual_norm_dropped_grad] = (tarn__kernel_row){kernel_residual_norm_grad, TARN__FLOATS & ~TARN__BIT(TARN_F64), residual_norm_grad_scratch};
+    rows[TARN__K_residual_norm_grad] =
+        (tarn__kernel_row){kernel_residual_norm_grad, TARN__FLOATS, residual_norm_grad_scratch};
+    rows[TARN__K_residual_norm_dropped] =
+        (tarn__kernel_row){kernel_residual_norm, TARN__FLOATS & ~TARN__BIT(TARN_F64), NULL};
+    rows[TARN__K_residual_norm_dropped_grad] =
+        (tarn__kernel_row){kernel_residual_norm_grad, TARN__FLOATS & ~TARN__BIT(TARN_F64), residual_norm_grad_scratch};
     rows[TARN__K_layernorm] = (tarn__kernel_row){kernel_layernorm, TARN__FLOATS, NULL};
     rows[TARN__K_layernorm_grad] = (tarn__kernel_row){kernel_layernorm_grad, TARN__FLOATS, layernorm_grad_scratch};
     rows[TARN__K_rmsnorm] = (tarn__kernel_row){kernel_rmsnorm, TARN__FLOATS, NULL};

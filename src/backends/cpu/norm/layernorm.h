@@ -1,4 +1,5 @@
-/* layernorm.h: what a norm works on: where its rows lie, its weight and bias, and the numbers that are kept of a row. */
+/* layernorm.h: what a norm works on: where its rows lie, its weight and bias, and the numbers that are kept of a row.
+ */
 #ifndef TARN__NORM_JOB_H
 #define TARN__NORM_JOB_H
 
@@ -6,11 +7,14 @@
 
 #define SHORT_ROW 32 /* rows this short are computed in f64: their gradient is what little normalising leaves */
 
-#define EACH_BLOCK(begin, n, length)                                                                                                      \
-    for (int64_t begin = 0, n; begin < (length) && (n = (length)-begin < BLOCK ? (length)-begin : BLOCK, true); begin += BLOCK)
+#define EACH_BLOCK(begin, n, length) \
+    for (int64_t begin = 0, n; begin < (length) && (n = (length)-begin < BLOCK ? (length)-begin : BLOCK, true); \
+         begin += BLOCK)
 
 typedef struct job {
-    row_set r; /* forward: y, x, mean, rstd; backward: gx (or x), x, mean, rstd, g. Of a sum, x is that; then its terms, or the gradient that it has itself */
+    /* forward: y, x, mean, rstd; backward: gx (or x), x, mean, rstd, g. Of a sum, x is that; then its terms, or the
+     * gradient that it has itself */
+    row_set r;
     const maths *maths;
     bool centred; /* layernorm */
     double epsilon;
@@ -19,7 +23,7 @@ typedef struct job {
     const tarn__view *weight, *bias;
     bool wants_gx;
     int64_t chunk_rows, chunks;
-    char *partial;                /* (chunks, 2, length) */
+    char *partial; /* (chunks, 2, length) */
     const tarn__view *gweight, *gbias;
 } job;
 
@@ -31,7 +35,8 @@ static void choose_maths(job *j)
 }
 
 /* n elements of a vector in the type computed in; `stand_in` where there is none. */
-static const void *fetch_vector(const job *j, const tarn__view *vector, int64_t begin, int64_t n, void *buffer, double stand_in)
+static const void *fetch_vector(const job *j, const tarn__view *vector, int64_t begin, int64_t n, void *buffer,
+                                double stand_in)
 {
     if (!vector) {
         tarn__load[TARN_F64][j->r.compute](&stand_in, 0, buffer, n);

@@ -4,8 +4,9 @@
 
 #include "backends/cpu/common/rows.h"
 
-/* Of a row: mean (0 for rmsnorm) and 1 / deviation. Where the mean is no more than a deviation away from 0, x̂ is x · rstd - mean · rstd, one
- * operation, which loses no more than the rounding of the mean does; else the difference comes first. */
+/* Of a row: mean (0 for rmsnorm) and 1 / deviation. Where the mean is no more than a deviation away from 0, x̂ is x ·
+ * rstd - mean · rstd, one operation, which loses no more than the rounding of the mean does; else the difference comes
+ * first. */
 typedef struct scaling {
     double mean, rstd;
     bool is_far;
@@ -16,7 +17,8 @@ static inline scaling scaling_of(double mean, double rstd)
     return (scaling){mean, rstd, !(fabs(mean) * rstd <= 1)};
 }
 
-/* A block in backward. The sums of g · weight (layernorm's alone) and of g · weight · x̂ become means over the row before grad() takes them. */
+/* A block in backward. The sums of g · weight (layernorm's alone) and of g · weight · x̂ become means over the row
+ * before grad() takes them. */
 typedef struct slope {
     const void *x, *g;
     scaling c;
@@ -26,18 +28,22 @@ typedef struct slope {
 /* Blocks of one type. Weight and bias are never NULL: ones and zeros stand in; gweight and gbias may be. */
 typedef struct maths {
     int64_t size;
-    void (*powers)(const void *x, bool centred, int64_t n, double *sums); /* the sums of elements (0 if not centred) and of their squares */
-    void (*moments)(const void *x, int64_t n, double *sums);              /* those become the mean and the sum of squared distances from it */
+    /* the sums of elements (0 if not centred) and of their squares */
+    void (*powers)(const void *x, bool centred, int64_t n, double *sums);
+    /* those become the mean and the sum of squared distances from it */
+    void (*moments)(const void *x, int64_t n, double *sums);
     void (*normalise)(const void *x, const void *weight, const void *bias, void *y, const scaling *c, int64_t n);
-    void (*sums)(slope *r, const void *weight, void *gweight, void *gbias, bool centred, int64_t n); /* adds g · x̂ and g to the last two */
+    /* adds g · x̂ and g to the last two */
+    void (*sums)(slope *r, const void *weight, void *gweight, void *gbias, bool centred, int64_t n);
     void (*grad)(const slope *r, const void *weight, void *gx, int64_t n);
     void (*plus)(const void *x, const void *y, void *sum, int64_t n);
     void (*add)(const void *x, double *sum, int64_t n);
-    /* normalise() and powers() of the next row; grad() and sums() of the next row, where neither mean is far and gweight is wanted. The same bits; NULL where
-     * rows do not go ahead. */
-    void (*normalise_ahead)(const void *x, const void *weight, const void *bias, void *y, const scaling *c, const void *next, bool centred, int64_t n,
-                            double *sums);
-    void (*grad_ahead)(const slope *r, const void *weight, void *gx, slope *next, void *gweight, void *gbias, bool centred, int64_t n);
+    /* normalise() and powers() of the next row; grad() and sums() of the next row, where neither mean is far and
+     * gweight is wanted. The same bits; NULL where rows do not go ahead. */
+    void (*normalise_ahead)(const void *x, const void *weight, const void *bias, void *y, const scaling *c,
+                            const void *next, bool centred, int64_t n, double *sums);
+    void (*grad_ahead)(const slope *r, const void *weight, void *gx, slope *next, void *gweight, void *gbias,
+                       bool centred, int64_t n);
 } maths;
 
 #define EACH UNROLLED for (int64_t i = 0; i < n; i++)

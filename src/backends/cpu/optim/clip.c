@@ -1,7 +1,8 @@
-/* clip.c: sums of squares over the segments of a flat gradient, and the factor that brings the norm of all of it down to a bound.
+/* clip.c: sums of squares over the segments of a flat gradient, and the factor that brings the norm of all of it down
+ * to a bound.
  *
- * f32 gradients are squared and summed in f64: no square leaves its range, and the sums keep their digits. Each chunk is summed in an order
- * fixed by its size, and the chunks of a segment are added in order. */
+ * f32 gradients are squared and summed in f64: no square leaves its range, and the sums keep their digits. Each chunk
+ * is summed in an order fixed by its size, and the chunks of a segment are added in order. */
 #include <math.h>
 
 #include "backends/cpu/common/convert.h"
@@ -10,26 +11,26 @@
 
 #define PLAIN_LOAD(vector, to, from) TARN__LANES_LOAD(vector, to, from)
 
-#define SUM(name, type, LOAD)                                                                                                             \
-    static double squares_of_##name(const type *x, int64_t n)                                                                             \
-    {                                                                                                                                     \
-        enum { LANES = sizeof(tarn__f64v) / sizeof(double) };                                                                             \
-        tarn__f64v a = {0}, b = {0}, c = {0}, d = {0}, p, q, r, s;                                                                        \
-        double sum = 0;                                                                                                                   \
-        int64_t i = 0;                                                                                                                    \
-        for (; i + 4 * LANES <= n; i += 4 * LANES) {                                                                                      \
-            LOAD(tarn__f64v, p, x + i);                                                                                                   \
-            LOAD(tarn__f64v, q, x + i + LANES);                                                                                           \
-            LOAD(tarn__f64v, r, x + i + 2 * LANES);                                                                                       \
-            LOAD(tarn__f64v, s, x + i + 3 * LANES);                                                                                       \
-            a += p * p, b += q * q, c += r * r, d += s * s;                                                                               \
-        }                                                                                                                                 \
-        a = (a + b) + (c + d);                                                                                                            \
-        for (int k = 0; k < LANES; k++)                                                                                                   \
-            sum += a[k];                                                                                                                  \
-        for (; i < n; i++)                                                                                                                \
-            sum += (double)x[i] * (double)x[i];                                                                                           \
-        return sum;                                                                                                                       \
+#define SUM(name, type, LOAD) \
+    static double squares_of_##name(const type *x, int64_t n) \
+    { \
+        enum { LANES = sizeof(tarn__f64v) / sizeof(double) }; \
+        tarn__f64v a = {0}, b = {0}, c = {0}, d = {0}, p, q, r, s; \
+        double sum = 0; \
+        int64_t i = 0; \
+        for (; i + 4 * LANES <= n; i += 4 * LANES) { \
+            LOAD(tarn__f64v, p, x + i); \
+            LOAD(tarn__f64v, q, x + i + LANES); \
+            LOAD(tarn__f64v, r, x + i + 2 * LANES); \
+            LOAD(tarn__f64v, s, x + i + 3 * LANES); \
+            a += p * p, b += q * q, c += r * r, d += s * s; \
+        } \
+        a = (a + b) + (c + d); \
+        for (int k = 0; k < LANES; k++) \
+            sum += a[k]; \
+        for (; i < n; i++) \
+            sum += (double)x[i] * (double)x[i]; \
+        return sum; \
     }
 SUM(f32, float, TARN__LANES_LOAD_F32)
 SUM(f64, double, PLAIN_LOAD)
@@ -47,8 +48,9 @@ static void sum_chunks(int64_t begin, int64_t end, void *ctx)
     const char *base = tarn__view_at(j->gradient);
     for (; begin < end; begin++) {
         int64_t from = j->chunk[2 * begin], n = j->chunk[2 * begin + 1] - from;
-        j->partial[begin] = j->gradient->dtype == TARN_F64 ? squares_of_f64((const double *)(const void *)base + from, n)
-                                                           : squares_of_f32((const float *)(const void *)base + from, n);
+        j->partial[begin] = j->gradient->dtype == TARN_F64
+                                ? squares_of_f64((const double *)(const void *)base + from, n)
+                                : squares_of_f32((const float *)(const void *)base + from, n);
     }
 }
 
@@ -64,7 +66,8 @@ static void sum_segments(int64_t begin, int64_t end, void *ctx)
 
 static void kernel_square_sums(const tarn__call *call)
 {
-    job j = {call->in[0], tarn__view_at(call->in[1]), tarn__view_at(call->in[2]), call->scratch, tarn__view_at(call->out[0])};
+    job j = {call->in[0], tarn__view_at(call->in[1]), tarn__view_at(call->in[2]), call->scratch,
+             tarn__view_at(call->out[0])};
     tarn__parallel_for(call->in[1]->shape[0], 1, sum_chunks, &j);
     tarn__parallel_for(call->out[0]->shape[0], 256, sum_segments, &j);
 }
@@ -89,6 +92,7 @@ static void kernel_clip_factor(const tarn__call *call)
 
 void TARN__AT_LEVEL(tarn__cpu_clip)(tarn__kernel_row *rows)
 {
-    rows[TARN__K_square_sums] = (tarn__kernel_row){kernel_square_sums, TARN__BIT(TARN_F32) | TARN__BIT(TARN_F64), scratch_square_sums};
+    rows[TARN__K_square_sums] =
+        (tarn__kernel_row){kernel_square_sums, TARN__BIT(TARN_F32) | TARN__BIT(TARN_F64), scratch_square_sums};
     rows[TARN__K_clip_factor] = (tarn__kernel_row){kernel_clip_factor, TARN__BIT(TARN_F64), NULL};
 }

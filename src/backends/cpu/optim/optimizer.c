@@ -1,6 +1,8 @@
-/* optimizer.c: the updates of parameters. Each element is read and written once; the formulas are those of optim/sgd.c and optim/adam.c.
+/* optimizer.c: the updates of parameters. Each element is read and written once; the formulas are those of optim/sgd.c
+ * and optim/adam.c.
  *
- * The optimizer hands over flat, dense buffers, which are updated where they lie; any other layout goes through tiles. */
+ * The optimizer hands over flat, dense buffers, which are updated where they lie; any other layout goes through tiles.
+ */
 #include <math.h>
 #include <string.h>
 
@@ -13,42 +15,46 @@
 /* In the order of the nest: what is written first. */
 enum { PARAMETER, FIRST, SECOND, GRADIENT, OPERANDS };
 
-/* One tile of n elements; tile[k] is dense, in the type computed in, NULL where there is no such operand. The gradient counts `factor` times. */
+/* One tile of n elements; tile[k] is dense, in the type computed in, NULL where there is no such operand. The gradient
+ * counts `factor` times. */
 typedef void (*tile_fn)(int64_t n, void *const *tile, const tarn__optimizer_step *s, double factor);
 
-#define TILES(type, root)                                                                                                                \
-    static void sgd_##type(int64_t n, void *const *tile, const tarn__optimizer_step *s, double factor)                                   \
-    {                                                                                                                                    \
-        type *restrict p = tile[PARAMETER];                                                                                              \
-        const type *restrict gradient = tile[GRADIENT];                                                                                  \
-        type lr = (type)s->now.lr, decay = (type)s->decay, by = (type)factor;                                                            \
-        for (int64_t i = 0; i < n; i++)                                                                                                  \
-            p[i] -= lr * (decay != 0 ? by * gradient[i] + decay * p[i] : by * gradient[i]);                                              \
-    }                                                                                                                                    \
-    static void momentum_##type(int64_t n, void *const *tile, const tarn__optimizer_step *s, double factor)                              \
-    {                                                                                                                                    \
-        type *restrict p = tile[PARAMETER], *restrict m = tile[FIRST];                                                                   \
-        const type *restrict gradient = tile[GRADIENT];                                                                                  \
-        bool first = s->now.step == 1, nesterov = s->nesterov;                                                                           \
-        type lr = (type)s->now.lr, decay = (type)s->decay, momentum = (type)s->beta1, take = (type)(1 - s->dampening), by = (type)factor;\
-        for (int64_t i = 0; i < n; i++) {                                                                                                \
-            type g = decay != 0 ? by * gradient[i] + decay * p[i] : by * gradient[i];                                                    \
-            m[i] = first ? g : momentum * m[i] + take * g;                                                                               \
-            p[i] -= lr * (nesterov ? g + momentum * m[i] : m[i]);                                                                        \
-        }                                                                                                                                \
-    }                                                                                                                                    \
-    static void adamw_##type(int64_t n, void *const *tile, const tarn__optimizer_step *s, double factor)                                 \
-    {                                                                                                                                    \
-        type *restrict p = tile[PARAMETER], *restrict m = tile[FIRST], *restrict v = tile[SECOND];                                       \
-        const type *restrict gradient = tile[GRADIENT];                                                                                  \
-        type take1 = (type)(1 - s->beta1), beta2 = (type)s->beta2, take2 = (type)(1 - s->beta2), epsilon = (type)s->epsilon;             \
-        type keep = (type)s->now.keep, size = (type)s->now.size, scale = (type)s->now.scale, decay = (type)s->decay, by = (type)factor;  \
-        for (int64_t i = 0; i < n; i++) {                                                                                                \
-            type g = decay != 0 ? by * gradient[i] + decay * p[i] : by * gradient[i];                                                    \
-            m[i] += (g - m[i]) * take1;                                                                                                  \
-            v[i] = beta2 * v[i] + take2 * g * g;                                                                                         \
-            p[i] = keep * p[i] - size * m[i] / (root(v[i]) * scale + epsilon);                                                           \
-        }                                                                                                                                \
+#define TILES(type, root) \
+    static void sgd_##type(int64_t n, void *const *tile, const tarn__optimizer_step *s, double factor) \
+    { \
+        type *restrict p = tile[PARAMETER]; \
+        const type *restrict gradient = tile[GRADIENT]; \
+        type lr = (type)s->now.lr, decay = (type)s->decay, by = (type)factor; \
+        for (int64_t i = 0; i < n; i++) \
+            p[i] -= lr * (decay != 0 ? by * gradient[i] + decay * p[i] : by * gradient[i]); \
+    } \
+    static void momentum_##type(int64_t n, void *const *tile, const tarn__optimizer_step *s, double factor) \
+    { \
+        type *restrict p = tile[PARAMETER], *restrict m = tile[FIRST]; \
+        const type *restrict gradient = tile[GRADIENT]; \
+        bool first = s->now.step == 1, nesterov = s->nesterov; \
+        type lr = (type)s->now.lr, decay = (type)s->decay, momentum = (type)s->beta1, take = (type)(1 - s->dampening), \
+             by = (type)factor; \
+        for (int64_t i = 0; i < n; i++) { \
+            type g = decay != 0 ? by * gradient[i] + decay * p[i] : by * gradient[i]; \
+            m[i] = first ? g : momentum * m[i] + take * g; \
+            p[i] -= lr * (nesterov ? g + momentum * m[i] : m[i]); \
+        } \
+    } \
+    static void adamw_##type(int64_t n, void *const *tile, const tarn__optimizer_step *s, double factor) \
+    { \
+        type *restrict p = tile[PARAMETER], *restrict m = tile[FIRST], *restrict v = tile[SECOND]; \
+        const type *restrict gradient = tile[GRADIENT]; \
+        type take1 = (type)(1 - s->beta1), beta2 = (type)s->beta2, take2 = (type)(1 - s->beta2), \
+             epsilon = (type)s->epsilon; \
+        type keep = (type)s->now.keep, size = (type)s->now.size, scale = (type)s->now.scale, decay = (type)s->decay, \
+             by = (type)factor; \
+        for (int64_t i = 0; i < n; i++) { \
+            type g = decay != 0 ? by * gradient[i] + decay * p[i] : by * gradient[i]; \
+            m[i] += (g - m[i]) * take1; \
+            v[i] = beta2 * v[i] + take2 * g * g; \
+            p[i] = keep * p[i] - size * m[i] / (root(v[i]) * scale + epsilon); \
+        } \
     }
 TILES(float, sqrtf)
 TILES(double, sqrt)
@@ -87,7 +93,8 @@ static void update_range(int64_t begin, int64_t end, void *ctx)
             if (!view)
                 continue;
             int64_t room, inner = w->nest.rank ? w->nest.stride[k][w->nest.rank - 1] : 1;
-            place[k] = (char *)tarn__view_at(view) + locate(w, k, begin, &room) * (int64_t)tarn__dtype_bytes(view->dtype);
+            place[k] =
+                (char *)tarn__view_at(view) + locate(w, k, begin, &room) * (int64_t)tarn__dtype_bytes(view->dtype);
             n = room < n ? room : n;
             bool in_place = inner == 1 && view->dtype == (w->compute == COMPUTE_F64 ? TARN_F64 : TARN_F32);
             tile[k] = in_place ? place[k] : buffer[k];
@@ -97,7 +104,8 @@ static void update_range(int64_t begin, int64_t end, void *ctx)
         w->tile(n, tile, w->step, w->factor);
         for (int k = 0; k < GRADIENT; k++)
             if (tile[k] == buffer[k])
-                tarn__store[w->view[k]->dtype][w->compute](tile[k], place[k], w->nest.rank ? w->nest.stride[k][w->nest.rank - 1] : 1, n);
+                tarn__store[w->view[k]->dtype][w->compute](tile[k], place[k],
+                                                           w->nest.rank ? w->nest.stride[k][w->nest.rank - 1] : 1, n);
     }
 }
 

@@ -1,30 +1,33 @@
 /* pool.c: pooling of images: the largest element or the average of each window.
  *
- * Results are made in lines: of columns, or of channels where these lie next to each other. The largest element of a window is the first of equal
- * ones; NaN is larger than everything; what lies outside the image does not count. Its number in the window, row by row, is kept for backward. The
- * gradient is summed up band by band of the image in wide numbers, window after window in order, and rounded once. */
+ * Results are made in lines: of columns, or of channels where these lie next to each other. The largest element of a
+ * window is the first of equal ones; NaN is larger than everything; what lies outside the image does not count. Its
+ * number in the window, row by row, is kept for backward. The gradient is summed up band by band of the image in wide
+ * numbers, window after window in order, and rounded once. */
 #include <math.h>
 
 #include "backends/cpu/common/convert.h"
 #include "backends/cpu/common/scratch.h"
 
 #define LINE 256
-#define GRAIN 4096                        /* elements read before a piece is worth a hand-over */
-#define CHANNELS_AT_ONCE 64               /* of a patch of channels-last images */
+#define GRAIN 4096          /* elements read before a piece is worth a hand-over */
+#define CHANNELS_AT_ONCE 64 /* of a patch of channels-last images */
 #define PATCH_BYTES (INT64_C(256) << 10)
-#define NONE 255                          /* a place of one byte where a window is empty */
-#define SMALL (INT64_C(1) << 29)          /* a few such numbers can be added up in 32 bits */
+#define NONE 255                 /* a place of one byte where a window is empty */
+#define SMALL (INT64_C(1) << 29) /* a few such numbers can be added up in 32 bits */
 
 typedef struct pool {
-    const tarn__view *image, *result, *places; /* x and y, or their gradients; the largest elements' numbers, u8 or i32, or NULL */
+    /* x and y, or their gradients; the largest elements' numbers, u8 or i32, or NULL */
+    const tarn__view *image, *result, *places;
     int64_t kernel[2], stride[2], padding[2], dilation[2];
     bool largest, exclude_padding;
     bool by_channel;            /* lines run along channels */
     int64_t pieces;             /* of a row of columns, or of the channels, each a line */
     int64_t rows, sets_of_rows; /* of short columns: those that a line takes, and how often */
     int64_t band, bands, sets;  /* backward: rows of a patch, patches of an image, sets of channels */
-    bool is_half;               /* backward: windows of 2 x 2 side by side, which are all of the image, in lines of columns */
-    bool is_small;              /* backward: places are bytes, and those in a plane can be counted in 32 bits */
+    /* backward: windows of 2 x 2 side by side, which are all of the image, in lines of columns */
+    bool is_half;
+    bool is_small; /* backward: places are bytes, and those in a plane can be counted in 32 bits */
     slots slots;
 } pool;
 
@@ -52,7 +55,7 @@ static int64_t most(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-/* ---- windows ------------------------------------------------------------------------------------------------------------------- */
+/* ---- windows ----------------------------------------------------------------------------------------------------- */
 
 /* Of `count` neighbours, `stride` apart and the first at `column`, those inside the image. */
 static void columns_inside(const pool *p, int64_t column, int64_t count, int64_t *low, int64_t *high)
@@ -82,7 +85,7 @@ static int64_t last_window(const pool *p, int64_t row)
     return least(p->result->shape[2], ceiling(row + p->padding[0], p->stride[0]));
 }
 
-/* ---- lines --------------------------------------------------------------------------------------------------------------------- */
+/* ---- lines ------------------------------------------------------------------------------------------------------- */
 
 static line line_at(const pool *p, int64_t number)
 {
@@ -90,16 +93,23 @@ static line line_at(const pool *p, int64_t number)
     int64_t piece = number % p->pieces * LINE, outer = number / p->pieces;
     if (p->by_channel) {
         int64_t row = outer / y->shape[3];
-        return (line){row / y->shape[2], piece, row % y->shape[2], outer % y->shape[3], 1, least(y->shape[1] - piece, LINE)};
+        return (line){row / y->shape[2],   piece, row % y->shape[2],
+                      outer % y->shape[3], 1,     least(y->shape[1] - piece, LINE)};
     }
     int64_t plane = outer / p->sets_of_rows, row = outer % p->sets_of_rows * p->rows;
-    return (line){plane / y->shape[1], plane % y->shape[1], row, piece, least(y->shape[2] - row, p->rows), least(y->shape[3] - piece, LINE)};
+    return (line){plane / y->shape[1],
+                  plane % y->shape[1],
+                  row,
+                  piece,
+                  least(y->shape[2] - row, p->rows),
+                  least(y->shape[3] - piece, LINE)};
 }
 
 static void *line_place(const tarn__view *view, const line *l)
 {
-    return (char *)tarn__view_at(view) + (l->image * view->stride[0] + l->channel * view->stride[1] + l->row * view->stride[2] +
-                                          l->column * view->stride[3]) * (int64_t)tarn__dtype_bytes(view->dtype);
+    return (char *)tarn__view_at(view) + (l->image * view->stride[0] + l->channel * view->stride[1] +
+                                          l->row * view->stride[2] + l->column * view->stride[3]) *
+                                             (int64_t)tarn__dtype_bytes(view->dtype);
 }
 
 static int64_t line_stride(const pool *p, const tarn__view *view)
@@ -131,7 +141,8 @@ static void store_places(const pool *p, const line *l, const int32_t *at)
 /* The first row or column of a window that lies inside the image; -1: none does. */
 static int64_t first_inside(const pool *p, int axis, int64_t at)
 {
-    int64_t begin = at * p->stride[axis] - p->padding[axis], skipped = begin < 0 ? ceiling(-begin, p->dilation[axis]) : 0;
+    int64_t begin = at * p->stride[axis] - p->padding[axis],
+            skipped = begin < 0 ? ceiling(-begin, p->dilation[axis]) : 0;
     return skipped < p->kernel[axis] && begin + skipped * p->dilation[axis] < p->image->shape[2 + axis] ? skipped : -1;
 }
 
@@ -159,14 +170,18 @@ static int64_t window_begin(const pool *p, int64_t row, int64_t column)
     return (row * p->stride[0] - p->padding[0]) * p->image->shape[3] + column * p->stride[1] - p->padding[1];
 }
 
-/* Places of a line's windows in a patch, from bytes, the first window beginning at `begin` of it. Vectors divide by products. */
+/* Places of a line's windows in a patch, from bytes, the first window beginning at `begin` of it. Vectors divide by
+ * products. */
 static void find_places(const pool *p, const line *l, const uint8_t *at, int64_t begin, int32_t *restrict place)
 {
-    const uint32_t columns = (uint32_t)p->kernel[1], across = (uint32_t)p->dilation[1], inverse = 65536 / columns + 1; /* exact below 256 */
-    const uint32_t down = (uint32_t)(p->dilation[0] * p->image->shape[3]) - columns * across, step = p->by_channel ? 0 : (uint32_t)p->stride[1];
+    /* exact below 256 */
+    const uint32_t columns = (uint32_t)p->kernel[1], across = (uint32_t)p->dilation[1], inverse = 65536 / columns + 1;
+    const uint32_t down = (uint32_t)(p->dilation[0] * p->image->shape[3]) - columns * across,
+                   step = p->by_channel ? 0 : (uint32_t)p->stride[1];
     const int64_t stride = line_stride(p, p->places), n = l->count;
     uint8_t dense[LINE];
-    for (int64_t r = 0; r < l->rows; r++, at += p->places->stride[2], place += n, begin += p->stride[0] * p->image->shape[3]) {
+    for (int64_t r = 0; r < l->rows;
+         r++, at += p->places->stride[2], place += n, begin += p->stride[0] * p->image->shape[3]) {
         const uint8_t *restrict numbers = stride == 1 ? at : dense;
         for (int64_t i = 0; stride != 1 && i < n; i++)
             dense[i] = at[i * stride];
@@ -180,8 +195,8 @@ static void find_places(const pool *p, const line *l, const uint8_t *at, int64_t
 static patch_at patch_number(const pool *p, int64_t number)
 {
     int64_t band = number % p->bands, set = number / p->bands % p->sets, wide = p->by_channel ? CHANNELS_AT_ONCE : 1;
-    return (patch_at){number / p->bands / p->sets, set * wide, least(p->image->shape[1] - set * wide, wide), band * p->band,
-                      least(p->image->shape[2] - band * p->band, p->band)};
+    return (patch_at){number / p->bands / p->sets, set * wide, least(p->image->shape[1] - set * wide, wide),
+                      band * p->band, least(p->image->shape[2] - band * p->band, p->band)};
 }
 
 #define T float
@@ -203,7 +218,7 @@ static patch_at patch_number(const pool *p, int64_t number)
 #define NAMED(x) x##_f64
 #include "backends/cpu/pool/pool_lines.inc"
 
-/* ---- kernels ------------------------------------------------------------------------------------------------------------------- */
+/* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
 /* Channels lie next to each other and columns do not. */
 static bool lies_by_channel(const tarn__view *x)
@@ -211,10 +226,15 @@ static bool lies_by_channel(const tarn__view *x)
     return x->shape[1] > 1 && x->stride[1] == 1 && (x->shape[3] == 1 || x->stride[3] != 1);
 }
 
-static pool describe(const tarn__call *call, const tarn__view *image, const tarn__view *result, const tarn__view *places, bool largest)
+static pool describe(const tarn__call *call, const tarn__view *image, const tarn__view *result,
+                     const tarn__view *places, bool largest)
 {
     const tarn__pool2d *params = call->params;
-    pool p = {.image = image, .result = result, .places = places, .largest = largest, .exclude_padding = params->exclude_padding,
+    pool p = {.image = image,
+              .result = result,
+              .places = places,
+              .largest = largest,
+              .exclude_padding = params->exclude_padding,
               .by_channel = lies_by_channel(image)};
     for (int axis = 0; axis < 2; axis++) {
         p.kernel[axis] = params->kernel[axis];
@@ -235,8 +255,10 @@ static void run_forward(const tarn__call *call, const tarn__view *places, bool l
         return;
     pool p = describe(call, call->in[0], y, places, largest);
     int64_t lines = y->shape[0] * p.pieces * (p.by_channel ? y->shape[2] * y->shape[3] : y->shape[1] * p.sets_of_rows);
-    int64_t work = p.kernel[0] * p.kernel[1] * (8 + (p.by_channel ? least(LINE, y->shape[1]) : p.rows * least(LINE, y->shape[3])));
-    tarn__parallel_for(lines, ceiling(GRAIN, work), call->in[0]->dtype == TARN_F64 ? pool_lines_f64 : pool_lines_f32, &p);
+    int64_t work =
+        p.kernel[0] * p.kernel[1] * (8 + (p.by_channel ? least(LINE, y->shape[1]) : p.rows * least(LINE, y->shape[3])));
+    tarn__parallel_for(lines, ceiling(GRAIN, work), call->in[0]->dtype == TARN_F64 ? pool_lines_f64 : pool_lines_f32,
+                       &p);
 }
 
 static void choose_patches(pool *p, int64_t size)
@@ -254,15 +276,16 @@ static bool halves(const pool *p)
 {
     bool is_good = !p->by_channel && p->places->stride[3] == 1 && p->places->stride[2] == p->places->shape[3];
     for (int axis = 0; axis < 2; axis++)
-        is_good = is_good && p->kernel[axis] == 2 && p->stride[axis] == 2 && p->padding[axis] == 0 && p->dilation[axis] == 1 &&
-                  2 * p->result->shape[2 + axis] == p->image->shape[2 + axis];
+        is_good = is_good && p->kernel[axis] == 2 && p->stride[axis] == 2 && p->padding[axis] == 0 &&
+                  p->dilation[axis] == 1 && 2 * p->result->shape[2 + axis] == p->image->shape[2 + axis];
     return is_good;
 }
 
 static bool is_small(const pool *p)
 {
     int64_t width = p->image->shape[3], rows = p->image->shape[2] + p->kernel[0] * p->dilation[0];
-    return p->places->dtype == TARN_U8 && rows < SMALL / width && p->kernel[1] * p->dilation[1] < SMALL && p->stride[1] < SMALL / LINE;
+    return p->places->dtype == TARN_U8 && rows < SMALL / width && p->kernel[1] * p->dilation[1] < SMALL &&
+           p->stride[1] < SMALL / LINE;
 }
 
 /* The image's gradient is the output; places come before the result's gradient. */
@@ -275,7 +298,8 @@ static pool describe_backward(const tarn__call *call, bool largest, carver *c)
     p.is_small = largest && is_small(&p);
     choose_patches(&p, size);
     int64_t wide = p.by_channel ? CHANNELS_AT_ONCE : 1;
-    p.slots = carve_slots(c, (size_t)(size * wide * p.band * gx->shape[3]), slot_count(gx->shape[0] * p.sets * p.bands));
+    p.slots =
+        carve_slots(c, (size_t)(size * wide * p.band * gx->shape[3]), slot_count(gx->shape[0] * p.sets * p.bands));
     return p;
 }
 
@@ -293,8 +317,10 @@ static void run_backward(const tarn__call *call, bool largest)
         return;
     carver scratch = {.memory = call->scratch, .size = call->scratch_bytes};
     pool p = describe_backward(call, largest, &scratch);
-    int64_t patches = p.image->shape[0] * p.sets * p.bands, work = p.band * p.image->shape[3] * (p.by_channel ? CHANNELS_AT_ONCE : 1);
-    tarn__parallel_for(patches, ceiling(GRAIN, work), call->in[0]->dtype == TARN_F64 ? spread_patches_f64 : spread_patches_f32, &p);
+    int64_t patches = p.image->shape[0] * p.sets * p.bands,
+            work = p.band * p.image->shape[3] * (p.by_channel ? CHANNELS_AT_ONCE : 1);
+    tarn__parallel_for(patches, ceiling(GRAIN, work),
+                       call->in[0]->dtype == TARN_F64 ? spread_patches_f64 : spread_patches_f32, &p);
 }
 
 static void kernel_max_pool2d(const tarn__call *call)

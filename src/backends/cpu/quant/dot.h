@@ -1,10 +1,12 @@
 /* dot.h: products with a weight whose rows are blocks (base/quant/quant.h), in integers.
  *
- * x is rounded to 8 bits, with a scale for each 32 elements. Both sides are cut into chunks of 256 elements, that is 16 groups of 16, and laid
- * so that a vector of 16 lanes holds four elements of each group: four products of bytes added up in each lane, four times, are the products of all groups, and what
- * is left to do with a scale is one step for all of them. The weight's bytes are signed, or not negative, or both.
+ * x is rounded to 8 bits, with a scale for each 32 elements. Both sides are cut into chunks of 256 elements, that is 16
+ * groups of 16, and laid so that a vector of 16 lanes holds four elements of each group: four products of bytes added
+ * up in each lane, four times, are the products of all groups, and what is left to do with a scale is one step for all
+ * of them. The weight's bytes are signed, or not negative, or both.
  *
- * Each engine (dot_generic.inc, dot_avx2.inc, dot_vnni.inc) says how a chunk is unpacked and multiplied; dot_rows.inc makes rows of it. */
+ * Each engine (dot_generic.inc, dot_avx2.inc, dot_vnni.inc) says how a chunk is unpacked and multiplied; dot_rows.inc
+ * makes rows of it. */
 #ifndef TARN__CPU_BLOCKS_H
 #define TARN__CPU_BLOCKS_H
 
@@ -17,12 +19,14 @@
 #define GROUPS 16
 #define BLOCKS_OF_32 (CHUNK / 32)
 
-/* A row's last chunk may be cut short: what is missing has scale 0. Byte (4 t + i) of group g lies at q[64 t + 4 lane + i]. */
+/* A row's last chunk may be cut short: what is missing has scale 0. Byte (4 t + i) of group g lies at q[64 t + 4 lane +
+ * i]. */
 typedef struct x_chunk {
     _Alignas(64) int8_t q[CHUNK];
-    float scale[GROUPS];   /* of each lane's group */
-    float sum[GROUPS];     /* of the group's q, times the scale; 0 where the weight has no leasts */
-    int32_t start[GROUPS]; /* what the group's sum of products begins with: less the sum of q times what the weight's bytes are too large by */
+    float scale[GROUPS]; /* of each lane's group */
+    float sum[GROUPS];   /* of the group's q, times the scale; 0 where the weight has no leasts */
+    /* what the group's sum of products begins with: less the sum of q times what the weight's bytes are too large by */
+    int32_t start[GROUPS];
 } x_chunk;
 
 /* Element e of group g of the weight is scale · (q - shift of its dtype) - least. */
@@ -37,7 +41,8 @@ static inline int turned(int lane)
     return lane % 4 * 4 + lane / 4;
 }
 
-/* How much larger the unpacked bytes are than the elements they stand for; those of Q8_0 are signed, unless an engine wants them otherwise. */
+/* How much larger the unpacked bytes are than the elements they stand for; those of Q8_0 are signed, unless an engine
+ * wants them otherwise. */
 static inline int shift_of(tarn_dtype dtype, bool unsigned_only)
 {
     return dtype == TARN_Q4_0 ? 8 : dtype == TARN_Q6_K ? 32 : dtype == TARN_Q8_0 && unsigned_only ? 128 : 0;
@@ -48,7 +53,8 @@ static inline int64_t chunks_of(int64_t elements)
     return (elements + CHUNK - 1) / CHUNK;
 }
 
-/* 32 elements to 8 bits; returns the scale. Elements that are not finite make it NaN, and so the result; those all below 2^-118 count as 0. */
+/* 32 elements to 8 bits; returns the scale. Elements that are not finite make it NaN, and so the result; those all
+ * below 2^-118 count as 0. */
 static float round_32(const float *x, int8_t *q)
 {
     uint32_t most = 0;

@@ -1,4 +1,5 @@
-/* kv_q8.c: rows of numbers in 8 bits, with a scale for each group of a row, and back. A group is what a block of Q8_0 is, bit for bit, but for a group that is not finite. */
+/* kv_q8.c: rows of numbers in 8 bits, with a scale for each group of a row, and back. A group is what a block of Q8_0
+ * is, bit for bit, but for a group that is not finite. */
 #include "backends/cpu/common/rows.h"
 #include "base/quant/quant.h"
 
@@ -11,7 +12,8 @@ typedef struct job {
 /* Where group `at` of row (b, h, t) begins, of a view whose last axis has `each` elements a group. */
 static char *group_of(const tarn__view *view, int64_t row, int64_t group, int64_t each)
 {
-    int64_t t = row % view->shape[2], h = row / view->shape[2] % view->shape[1], b = row / view->shape[2] / view->shape[1];
+    int64_t t = row % view->shape[2], h = row / view->shape[2] % view->shape[1],
+            b = row / view->shape[2] / view->shape[1];
     int64_t offset = b * view->stride[0] + h * view->stride[1] + t * view->stride[2] + group * each * view->stride[3];
     return (char *)tarn__view_at(view) + offset * (int64_t)tarn__dtype_bytes(view->dtype);
 }
@@ -53,7 +55,8 @@ static void encode_groups(int64_t at, int64_t end, void *ctx)
     float held[GROUP];
     uint8_t code[GROUP];
     for (; at < end; at++) {
-        int64_t row = at / groups, group = at % groups, n = depth - group * GROUP < GROUP ? depth - group * GROUP : GROUP;
+        int64_t row = at / groups, group = at % groups,
+                n = depth - group * GROUP < GROUP ? depth - group * GROUP : GROUP;
         tarn__load[j->x->dtype][COMPUTE_F32](group_of(j->x, row, group, GROUP), j->x->stride[3], held, n);
         float scale = largest_of(held, n) / 127;
         uint16_t half = tarn__f32_to_f16(scale);
@@ -74,12 +77,14 @@ static void decode_groups(int64_t at, int64_t end, void *ctx)
     int64_t depth = j->x->shape[3], groups = j->scales->shape[3];
     float held[GROUP];
     for (; at < end; at++) {
-        int64_t row = at / groups, group = at % groups, n = depth - group * GROUP < GROUP ? depth - group * GROUP : GROUP, step = j->codes->stride[3];
+        int64_t row = at / groups, group = at % groups,
+                n = depth - group * GROUP < GROUP ? depth - group * GROUP : GROUP, step = j->codes->stride[3];
         const uint8_t *code = (const uint8_t *)group_of(j->codes, row, group, GROUP);
         uint16_t half;
         memcpy(&half, group_of(j->scales, row, group, 1), sizeof(half));
         float scale = tarn__f16_to_f32(half);
-        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++) held[i] = (float)((int32_t)code[i * step] - TARN__CODES_ZERO) * scale;
+        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++) held[i] =
+            (float)((int32_t)code[i * step] - TARN__CODES_ZERO) * scale;
         tarn__store[j->x->dtype][COMPUTE_F32](held, group_of(j->x, row, group, GROUP), j->x->stride[3], n);
     }
 }

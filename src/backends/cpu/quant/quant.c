@@ -1,9 +1,10 @@
 /* quant.c: weights that hold blocks: taken apart, made, and multiplied as they are.
  *
- * matmul_blocks rounds x to 8 bits, so its result is within sum |w| · s / 2 of the product with the weight that the blocks stand for, s being the largest of 32
- * neighbours of x divided by 127, and the sum going over them all. One row of x is multiplied by the blocks as they are read: the memory's speed is what counts. For more rows
- * some rows of the weight are unpacked into a panel, which all rows of x (ROW_TILE of them at a time) are multiplied by. What a result is made of, and in which order,
- * depends on its row and column alone. */
+ * matmul_blocks rounds x to 8 bits, so its result is within sum |w| · s / 2 of the product with the weight that the
+ * blocks stand for, s being the largest of 32 neighbours of x divided by 127, and the sum going over them all. One row
+ * of x is multiplied by the blocks as they are read: the memory's speed is what counts. For more rows some rows of the
+ * weight are unpacked into a panel, which all rows of x (ROW_TILE of them at a time) are multiplied by. What a result
+ * is made of, and in which order, depends on its row and column alone. */
 #include "backends/cpu/quant/dot.h"
 
 #include "backends/cpu/quant/quant_matmul.h"
@@ -13,9 +14,11 @@
 #endif
 
 #define ROWS_AT_ONCE 4
-#define PANEL 16      /* rows of the weight in a piece of work */
-#define STRETCH 8     /* chunks whose sums are made at a time: four rows of x lie in the first-level cache so long */
-#define AHEAD 4096    /* bytes of the weight that are asked for before they are needed: left alone, the processor reads half as fast */
+#define PANEL 16  /* rows of the weight in a piece of work */
+#define STRETCH 8 /* chunks whose sums are made at a time: four rows of x lie in the first-level cache so long */
+#define AHEAD \
+    4096 /* bytes of the weight that are asked for before they are needed: left alone, the processor reads half as \
+            fast */
 
 /* [dtype - TARN_Q8_0] */
 typedef struct engine {
@@ -25,7 +28,7 @@ typedef struct engine {
     bool unsigned_only;
 } engine;
 
-/* ---- engines --------------------------------------------------------------------------------------------------------------- */
+/* ---- engines ----------------------------------------------------------------------------------------------------- */
 
 #if defined(__AVX2__)
 #define NAMED(x) x##_avx2
@@ -51,8 +54,11 @@ typedef struct engine {
 #define NAMED(x) x##_vnni
 #define ENGINE __attribute__((target("avx512vnni")))
 #define UNSIGNED_ONLY true
+/* Each stands on the ones before. */
+/* clang-format off */
 #include "backends/cpu/quant/dot_vnni.inc"
 #include "backends/cpu/quant/dot_rows.inc"
+/* clang-format on */
 #undef NAMED
 #undef ENGINE
 #undef UNSIGNED_ONLY
@@ -71,7 +77,7 @@ static const engine *best_engine(void)
 #endif
 }
 
-/* ---- matmul_blocks --------------------------------------------------------------------------------------------------------- */
+/* ---- matmul_blocks ----------------------------------------------------------------------------------------------- */
 
 typedef struct job {
     product p;
@@ -112,8 +118,9 @@ static void multiply_panel(const job *j, const w_chunk *panel, int64_t column, i
     for (int64_t k = 0; k < j->chunks; k += STRETCH)
         for (int64_t r = 0; r < j->p.count; r += ROWS_AT_ONCE)
             for (int64_t i = 0; i < n; i++)
-                j->how->multiply_opened(panel + i * j->chunks + k, least(j->chunks - k, STRETCH), j->rounded + r * j->chunks + k, j->chunks,
-                                        least(j->p.count - r, ROWS_AT_ONCE), sums[r / ROWS_AT_ONCE][i]);
+                j->how->multiply_opened(panel + i * j->chunks + k, least(j->chunks - k, STRETCH),
+                                        j->rounded + r * j->chunks + k, j->chunks, least(j->p.count - r, ROWS_AT_ONCE),
+                                        sums[r / ROWS_AT_ONCE][i]);
     for (int64_t r = 0; r < j->p.count; r++) {
         for (int64_t i = 0; i < n; i++)
             line[i] = sums[r / ROWS_AT_ONCE][i][r % ROWS_AT_ONCE];
@@ -141,7 +148,8 @@ static job describe(const tarn__call *call, carver *c)
     j.chunks = chunks_of(j.p.in);
     j.rounded = carve(c, sizeof(x_chunk) * (size_t)(least(j.p.rows, ROW_TILE) * j.chunks));
     if (j.p.rows > 1)
-        j.panels = carve_slots(c, sizeof(w_chunk) * (size_t)(PANEL * j.chunks), slot_count((j.p.out + PANEL - 1) / PANEL));
+        j.panels =
+            carve_slots(c, sizeof(w_chunk) * (size_t)(PANEL * j.chunks), slot_count((j.p.out + PANEL - 1) / PANEL));
     return j;
 }
 
@@ -169,7 +177,7 @@ static void kernel_matmul_blocks(const tarn__call *call)
     }
 }
 
-/* ---- decode, encode -------------------------------------------------------------------------------------------------------- */
+/* ---- decode, encode ---------------------------------------------------------------------------------------------- */
 
 typedef struct walk {
     const tarn__view *blocks;
@@ -220,7 +228,8 @@ static void kernel_blocks_encode(const tarn__call *call)
 
 void TARN__AT_LEVEL(tarn__cpu_blocks)(tarn__kernel_row *rows)
 {
-    rows[TARN__K_matmul_blocks] = (tarn__kernel_row){kernel_matmul_blocks, TARN__FLOATS | TARN__BLOCKS, matmul_blocks_scratch};
+    rows[TARN__K_matmul_blocks] =
+        (tarn__kernel_row){kernel_matmul_blocks, TARN__FLOATS | TARN__BLOCKS, matmul_blocks_scratch};
     rows[TARN__K_blocks_decode] = (tarn__kernel_row){kernel_blocks_decode, TARN__BLOCKS, NULL};
     rows[TARN__K_blocks_encode] = (tarn__kernel_row){kernel_blocks_encode, TARN__BIT(TARN_F32) | TARN__BLOCKS, NULL};
 }

@@ -1,10 +1,11 @@
-/* quant_matmul.h: what products with a weight of blocks have in common: what there is to do, and how results are stored. */
+/* quant_matmul.h: what products with a weight of blocks have in common: what there is to do, and how results are
+ * stored. */
 #ifndef TARN__CPU_BLOCKS_PRODUCT_H
 #define TARN__CPU_BLOCKS_PRODUCT_H
 
 #include "backends/cpu/common/convert.h"
-#include "backends/cpu/runtime/level.h"
 #include "backends/cpu/common/scratch.h"
+#include "backends/cpu/runtime/level.h"
 #include "base/quant/quant.h"
 
 #define ROW_TILE 128                    /* rows of x that are rounded at a time: they stay in the second-level cache */

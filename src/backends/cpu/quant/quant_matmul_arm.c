@@ -1,22 +1,28 @@
-/* quant_matmul_arm.c: products with weights of blocks on AArch64 processors that multiply bytes: compiled for dotprod and for i8mm, and taken where the processor has them.
+/* quant_matmul_arm.c: products with weights of blocks on AArch64 processors that multiply bytes: compiled for dotprod
+ * and for i8mm, and taken where the processor has them.
  *
- * x is rounded to 8 bits, 32 elements with one scale; quant.c says how far the result may be off. For four rows of the weight at a time, and each group of 32 elements,
- * the sums of products are exact, also times the codes of the group (unpack_arm.h), and the blocks follow one after the other:
+ * x is rounded to 8 bits, 32 elements with one scale; quant.c says how far the result may be off. For four rows of the
+ * weight at a time, and each group of 32 elements, the sums of products are exact, also times the codes of the group
+ * (unpack_arm.h), and the blocks follow one after the other:
  *
  *   q8_0, q4_0   result += sum · (scale of x · scale of the block)
- *   q4_k, q6_k   result += (Σ sum · code · scale of x) · scale of the block - (Σ least · (scale of x · sum of x)) · scale of the leasts
+ *   q4_k, q6_k   result += (Σ sum · code · scale of x) · scale of the block - (Σ least · (scale of x · sum of x)) ·
+ * scale of the leasts
  *
- * One row of x is multiplied by the blocks as they are read: the memory's speed is what counts. For more rows, stretches of some rows of the weight are laid out in a
- * panel (tile_arm.h), which all rows of x are multiplied by. What a result is made of, and in which order, depends on its row and column alone. */
+ * One row of x is multiplied by the blocks as they are read: the memory's speed is what counts. For more rows,
+ * stretches of some rows of the weight are laid out in a panel (tile_arm.h), which all rows of x are multiplied by.
+ * What a result is made of, and in which order, depends on its row and column alone. */
 #include <math.h>
 
-#include "backends/cpu/quant/tile_arm.h"
 #include "backends/cpu/quant/quant_matmul.h"
+#include "backends/cpu/quant/tile_arm.h"
 
-#define STRETCH 32           /* groups that are laid out at a time: they lie in the first-level cache with eight rows of x */
+#define STRETCH 32 /* groups that are laid out at a time: they lie in the first-level cache with eight rows of x */
 #define COLUMNS MOST_COLUMNS /* rows of the weight in a panel, and in a piece of work */
 #define QUADS (COLUMNS / W_ROWS)
-#define AHEAD 40960          /* bytes of the weight after which it is asked for, into the second-level cache: four rows of 8192 elements, and some more */
+#define AHEAD \
+    40960 /* bytes of the weight after which it is asked for, into the second-level cache: four rows of 8192 elements, \
+             and some more */
 
 typedef struct job {
     product p;
@@ -27,14 +33,15 @@ typedef struct job {
     slots panels;
 } job;
 
-/* ---- x --------------------------------------------------------------------------------------------------------------------- */
+/* ---- x ----------------------------------------------------------------------------------------------------------- */
 
 typedef struct rounded {
     int8x16_t q[2];
     float scale, sum;
 } rounded;
 
-/* 32 elements to 8 bits. Elements that are not finite make the scale NaN, and so the result; those all below 2^-118 count as 0. */
+/* 32 elements to 8 bits. Elements that are not finite make the scale NaN, and so the result; those all below 2^-118
+ * count as 0. */
 static inline rounded round_group(const float *x, bool has_least)
 {
     rounded to;
@@ -48,10 +55,12 @@ static inline rounded round_group(const float *x, bool has_least)
         int32x4_t q[4];
         for (int i = 0; i < 4; i++)
             q[i] = finite ? vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + 16 * h + 4 * i), inverse)) : nothing();
-        to.q[h] = vcombine_s8(vmovn_s16(vcombine_s16(vmovn_s32(q[0]), vmovn_s32(q[1]))), vmovn_s16(vcombine_s16(vmovn_s32(q[2]), vmovn_s32(q[3]))));
+        to.q[h] = vcombine_s8(vmovn_s16(vcombine_s16(vmovn_s32(q[0]), vmovn_s32(q[1]))),
+                              vmovn_s16(vcombine_s16(vmovn_s32(q[2]), vmovn_s32(q[3]))));
     }
     to.scale = !finite ? NAN : tiny ? 0 : largest / 127.0f;
-    to.sum = has_least ? to.scale * (float)(vaddlvq_s8(to.q[0]) + vaddlvq_s8(to.q[1])) : 0; /* may be infinite, and 0 times that would be NaN */
+    /* may be infinite, and 0 times that would be NaN */
+    to.sum = has_least ? to.scale * (float)(vaddlvq_s8(to.q[0]) + vaddlvq_s8(to.q[1])) : 0;
     return to;
 }
 
@@ -102,7 +111,7 @@ static void round_row(const job *j)
     }
 }
 
-/* ---- rows of the weight ---------------------------------------------------------------------------------------------------- */
+/* ---- rows of the weight ------------------------------------------------------------------------------------------ */
 
 /* Four rows' sums, a lane each, of vectors whose lanes are parts of them. */
 static inline int32x4_t four_dots(int32x4_t *part)
@@ -115,7 +124,8 @@ typedef struct parts {
     float32x4_t sum, least;
 } parts;
 
-static inline void add_group(parts *p, int8x16_t w[W_ROWS][2], const numbers *n, int g, const job *j, int64_t at, enum kind kind)
+static inline void add_group(parts *p, int8x16_t w[W_ROWS][2], const numbers *n, int g, const job *j, int64_t at,
+                             enum kind kind)
 {
     int8x16_t x[2] = {vld1q_s8(j->q + at * GROUP), vld1q_s8(j->q + at * GROUP + 16)};
     int32x4_t first[W_ROWS], both[W_ROWS], dots;
@@ -129,63 +139,69 @@ static inline void add_group(parts *p, int8x16_t w[W_ROWS][2], const numbers *n,
     if (kind == LEASTS)
         dots = vmulq_s32(dots, code_of(n, g));
     float32x4_t wide = vcvtq_f32_s32(dots);
-    p->sum = kind == PLAIN ? vfmaq_f32(p->sum, wide, vmulq_n_f32(n->scale, j->scale[at])) : vfmaq_n_f32(p->sum, wide, j->scale[at]);
+    p->sum = kind == PLAIN ? vfmaq_f32(p->sum, wide, vmulq_n_f32(n->scale, j->scale[at]))
+                           : vfmaq_n_f32(p->sum, wide, j->scale[at]);
     if (kind == LEASTS)
         p->least = vfmaq_n_f32(p->least, least_of(n, g), j->sum[at]);
 }
 
 #define ONE(X, type, kind) X(type, 0, kind)
 #define EIGHT(X, type, kind) \
-    X(type, 0, kind) X(type, 1, kind) X(type, 2, kind) X(type, 3, kind) X(type, 4, kind) X(type, 5, kind) X(type, 6, kind) X(type, 7, kind)
+    X(type, 0, kind) \
+    X(type, 1, kind) \
+    X(type, 2, kind) X(type, 3, kind) X(type, 4, kind) X(type, 5, kind) X(type, 6, kind) X(type, 7, kind)
 
-#define UNPACK(type, g)                                                                                                                   \
-    int8x16_t w[W_ROWS][2];                                                                                                               \
-    for (int r = 0; r < W_ROWS; r++)                                                                                                      \
+#define UNPACK(type, g) \
+    int8x16_t w[W_ROWS][2]; \
+    for (int r = 0; r < W_ROWS; r++) \
         group_##type(b[r], g, w[r]);
-#define MULTIPLY(type, g, kind)                                                                                                           \
-    {                                                                                                                                     \
-        UNPACK(type, g)                                                                                                                   \
-        add_group(&p, w, &n, g, j, at + (g), kind);                                                                                       \
+#define MULTIPLY(type, g, kind) \
+    { \
+        UNPACK(type, g) \
+        add_group(&p, w, &n, g, j, at + (g), kind); \
     }
-#define LAY(type, g, kind)                                                                                                                \
-    {                                                                                                                                     \
-        UNPACK(type, g)                                                                                                                   \
-        lay_group(w, &n, g, kind, &to[at + (g)]);                                                                                         \
+#define LAY(type, g, kind) \
+    { \
+        UNPACK(type, g) \
+        lay_group(w, &n, g, kind, &to[at + (g)]); \
     }
 
-/* Four rows: by the single row of x, and `groups` groups of them into a panel, where `ahead` bytes on lies what is laid out next. */
-#define ROWS_OF(type, per_block, EACH, kind)                                                                                              \
-    static void multiply_##type(const char *const *row, const job *j, float *to)                                                          \
-    {                                                                                                                                     \
-        const tarn__##type *b[] = {(const void *)row[0], (const void *)row[1], (const void *)row[2], (const void *)row[3]};               \
-        float32x4_t sum = vdupq_n_f32(0);                                                                                                 \
-        for (int64_t at = 0; at < j->groups; at += (per_block)) {                                                                         \
-            numbers n;                                                                                                                    \
-            parts p = {(kind) == PLAIN ? sum : vdupq_n_f32(0), vdupq_n_f32(0)};                                                           \
-            for (int line = 0; line < W_ROWS * (int)sizeof(*b[0]); line += 64)                                                            \
-                __builtin_prefetch(row[0] + AHEAD + at / (per_block) * W_ROWS * (int64_t)sizeof(*b[0]) + line, 0, 2);                     \
-            numbers_##type(b, &n);                                                                                                        \
-            EACH(MULTIPLY, type, kind)                                                                                                    \
-            sum = (kind) == PLAIN ? p.sum : vfmaq_f32(sum, p.sum, n.scale);                                                               \
-            if ((kind) == LEASTS)                                                                                                         \
-                sum = vfmsq_f32(sum, p.least, n.least_scale);                                                                             \
-            b[0]++, b[1]++, b[2]++, b[3]++;                                                                                               \
-        }                                                                                                                                 \
-        vst1q_f32(to, sum);                                                                                                               \
-    }                                                                                                                                     \
-                                                                                                                                          \
-    static void open_##type(const char *const *row, int64_t ahead, int64_t groups, w_group *to)                                           \
-    {                                                                                                                                     \
-        const tarn__##type *b[] = {(const void *)row[0], (const void *)row[1], (const void *)row[2], (const void *)row[3]};               \
-        for (int64_t at = 0; at < groups; at += (per_block)) {                                                                            \
-            numbers n;                                                                                                                    \
-            for (int r = 0; r < W_ROWS; r++)                                                                                              \
-                for (int line = 0; line < (int)sizeof(*b[r]); line += 64)                                                                 \
-                    __builtin_prefetch((const char *)b[r] + ahead + line, 0, 2);                                                          \
-            numbers_##type(b, &n);                                                                                                        \
-            EACH(LAY, type, kind)                                                                                                         \
-            b[0]++, b[1]++, b[2]++, b[3]++;                                                                                               \
-        }                                                                                                                                 \
+/* Four rows: by the single row of x, and `groups` groups of them into a panel, where `ahead` bytes on lies what is laid
+ * out next. */
+#define ROWS_OF(type, per_block, EACH, kind) \
+    static void multiply_##type(const char *const *row, const job *j, float *to) \
+    { \
+        const tarn__##type *b[] = {(const void *)row[0], (const void *)row[1], (const void *)row[2], \
+                                   (const void *)row[3]}; \
+        float32x4_t sum = vdupq_n_f32(0); \
+        for (int64_t at = 0; at < j->groups; at += (per_block)) { \
+            numbers n; \
+            parts p = {(kind) == PLAIN ? sum : vdupq_n_f32(0), vdupq_n_f32(0)}; \
+            for (int line = 0; line < W_ROWS * (int)sizeof(*b[0]); line += 64) \
+                __builtin_prefetch(row[0] + AHEAD + at / (per_block)*W_ROWS * (int64_t)sizeof(*b[0]) + line, 0, 2); \
+            numbers_##type(b, &n); \
+            EACH(MULTIPLY, type, kind) \
+            sum = (kind) == PLAIN ? p.sum : vfmaq_f32(sum, p.sum, n.scale); \
+            if ((kind) == LEASTS) \
+                sum = vfmsq_f32(sum, p.least, n.least_scale); \
+            b[0]++, b[1]++, b[2]++, b[3]++; \
+        } \
+        vst1q_f32(to, sum); \
+    } \
+\
+    static void open_##type(const char *const *row, int64_t ahead, int64_t groups, w_group *to) \
+    { \
+        const tarn__##type *b[] = {(const void *)row[0], (const void *)row[1], (const void *)row[2], \
+                                   (const void *)row[3]}; \
+        for (int64_t at = 0; at < groups; at += (per_block)) { \
+            numbers n; \
+            for (int r = 0; r < W_ROWS; r++) \
+                for (int line = 0; line < (int)sizeof(*b[r]); line += 64) \
+                    __builtin_prefetch((const char *)b[r] + ahead + line, 0, 2); \
+            numbers_##type(b, &n); \
+            EACH(LAY, type, kind) \
+            b[0]++, b[1]++, b[2]++, b[3]++; \
+        } \
     }
 
 ROWS_OF(q8_0, 1, ONE, PLAIN)
@@ -203,7 +219,7 @@ static const struct {
             {multiply_q4_k, open_q4_k, tile_leasts},
             {multiply_q6_k, open_q6_k, tile_halves}};
 
-/* ---- products -------------------------------------------------------------------------------------------------------------- */
+/* ---- products ---------------------------------------------------------------------------------------------------- */
 
 static int64_t row_bytes(const job *j)
 {
@@ -233,10 +249,12 @@ static void multiply_row(int64_t begin, int64_t end, void *ctx)
     }
 }
 
-/* Groups `at` to `at` + `count` of n rows from `column` on. What follows is asked for: the next groups of these rows, or the first ones of the next rows. */
+/* Groups `at` to `at` + `count` of n rows from `column` on. What follows is asked for: the next groups of these rows,
+ * or the first ones of the next rows. */
 static void open_panel(const job *j, int64_t column, int64_t n, int64_t at, int64_t count, w_group *panel)
 {
-    int64_t from = tarn__bytes_of(j->p.w->dtype, at * GROUP), length = tarn__bytes_of(j->p.w->dtype, count * GROUP), bytes = row_bytes(j);
+    int64_t from = tarn__bytes_of(j->p.w->dtype, at * GROUP), length = tarn__bytes_of(j->p.w->dtype, count * GROUP),
+            bytes = row_bytes(j);
     int64_t ahead = at + count < j->groups ? length : COLUMNS * bytes - from;
     const char *rows = row_of(j->p.w, 0) + from, *row[W_ROWS];
     for (int64_t i = 0; i < n; i += W_ROWS) {
@@ -259,8 +277,8 @@ static void multiply_rows(int64_t begin, int64_t end, void *ctx)
             open_panel(j, column, n, at, count, panel);
             for (int64_t r = 0; r < j->p.count; r += X_ROWS)
                 for (int64_t i = 0; i < n; i += W_ROWS)
-                    ways[j->p.type].tile(panel + i / W_ROWS * STRETCH, j->rounded + r / X_ROWS * j->groups + at, count, least(j->p.count - r, X_ROWS),
-                                         sums[r / X_ROWS][i / W_ROWS]);
+                    ways[j->p.type].tile(panel + i / W_ROWS * STRETCH, j->rounded + r / X_ROWS * j->groups + at, count,
+                                         least(j->p.count - r, X_ROWS), sums[r / X_ROWS][i / W_ROWS]);
         }
         for (int64_t r = 0; r < j->p.count; r++) {
             for (int64_t i = 0; i < n; i++)

@@ -1,12 +1,14 @@
-/* tile_arm.h: four rows of a weight by eight rows of x, 32 elements at a time, with AArch64's products of bytes: of matrices of 2 by 8 where the level has
- * them (i8mm), else of four bytes and a lane.
+/* tile_arm.h: four rows of a weight by eight rows of x, 32 elements at a time, with AArch64's products of bytes: of
+ * matrices of 2 by 8 where the level has them (i8mm), else of four bytes and a lane.
  *
- * Four results share a vector, a unit; both sides are laid so that one vector of each gives a unit's products, and their scales are written out lane by lane:
+ * Four results share a vector, a unit; both sides are laid so that one vector of each gives a unit's products, and
+ * their scales are written out lane by lane:
  *
- *   i8mm      w {row 2 v, row 2 v + 1} of 8 bytes, x {row 2 u, row 2 u + 1} of 8 bytes: lanes {w 0 · x 0, w 0 · x 1, w 1 · x 0, w 1 · x 1}
- *   dotprod   w {row 0, 1, 2, 3} of 4 bytes, x a row of 4 bytes: lanes {w 0, w 1, w 2, w 3} · x u
+ *   i8mm      w {row 2 v, row 2 v + 1} of 8 bytes, x {row 2 u, row 2 u + 1} of 8 bytes: lanes {w 0 · x 0, w 0 · x 1, w
+ * 1 · x 0, w 1 · x 1} dotprod   w {row 0, 1, 2, 3} of 4 bytes, x a row of 4 bytes: lanes {w 0, w 1, w 2, w 3} · x u
  *
- * Sums of bytes are exact, and what follows is the same in both and in quant_matmul_arm.c for one row: so are the bits. */
+ * Sums of bytes are exact, and what follows is the same in both and in quant_matmul_arm.c for one row: so are the bits.
+ */
 #ifndef TARN__CPU_BLOCKS_ARM_TILES_H
 #define TARN__CPU_BLOCKS_ARM_TILES_H
 
@@ -130,8 +132,8 @@ static inline float result_of(float units[W_UNITS][X_UNITS][4], int i, int r)
 static inline void lay_rows(int8x16_t row[W_ROWS][2], int8_t *to)
 {
     for (int h = 0; h < 2; h++) {
-        int32x4_t a = vreinterpretq_s32_s8(row[0][h]), b = vreinterpretq_s32_s8(row[1][h]), c = vreinterpretq_s32_s8(row[2][h]),
-                  d = vreinterpretq_s32_s8(row[3][h]);
+        int32x4_t a = vreinterpretq_s32_s8(row[0][h]), b = vreinterpretq_s32_s8(row[1][h]),
+                  c = vreinterpretq_s32_s8(row[2][h]), d = vreinterpretq_s32_s8(row[3][h]);
         int64x2_t ab_even = vreinterpretq_s64_s32(vtrn1q_s32(a, b)), ab_odd = vreinterpretq_s64_s32(vtrn2q_s32(a, b));
         int64x2_t cd_even = vreinterpretq_s64_s32(vtrn1q_s32(c, d)), cd_odd = vreinterpretq_s64_s32(vtrn2q_s32(c, d));
         vst1q_s8(to + h * 64, vreinterpretq_s8_s64(vtrn1q_s64(ab_even, cd_even)));
@@ -153,7 +155,8 @@ static inline void lay_ints(int32x4_t of_rows, int32_t to[W_UNITS][4])
 
 static inline void add_half(int32x4_t dots[W_UNITS][X_UNITS], const int8_t *w, const int8_t *x, int h, int units)
 {
-    int8x16_t w0 = vld1q_s8(w + 64 * h), w1 = vld1q_s8(w + 64 * h + 16), w2 = vld1q_s8(w + 64 * h + 32), w3 = vld1q_s8(w + 64 * h + 48);
+    int8x16_t w0 = vld1q_s8(w + 64 * h), w1 = vld1q_s8(w + 64 * h + 16), w2 = vld1q_s8(w + 64 * h + 32),
+              w3 = vld1q_s8(w + 64 * h + 48);
     for (int u = 0; u < units; u++) {
         int8x16_t of_x = vld1q_s8(x + GROUP * u + 16 * h);
         dots[0][u] = vdotq_laneq_s32(dots[0][u], w0, of_x, 0);
@@ -179,12 +182,13 @@ static inline void lay_group(int8x16_t row[W_ROWS][2], const numbers *n, int g, 
         lay_ints(half_code_of(n, g, 0), to->half[0]), lay_ints(half_code_of(n, g, 1), to->half[1]);
 }
 
-#define EACH_UNIT                     \
+#define EACH_UNIT \
     for (int v = 0; v < W_UNITS; v++) \
         for (int u = 0; u < units; u++)
 
 /* The sums of a group, times its codes. x begins at the first unit. */
-static inline void group_dots(int32x4_t dots[W_UNITS][X_UNITS], const w_group *w, const int8_t *x, int units, enum kind kind)
+static inline void group_dots(int32x4_t dots[W_UNITS][X_UNITS], const w_group *w, const int8_t *x, int units,
+                              enum kind kind)
 {
     int32x4_t half[W_UNITS][X_UNITS];
     EACH_UNIT dots[v][u] = nothing();
@@ -199,21 +203,23 @@ static inline void group_dots(int32x4_t dots[W_UNITS][X_UNITS], const w_group *w
 }
 
 /* Units `first` to `first` + `units` of x, `count` groups, are added to the sums. */
-static inline __attribute__((always_inline)) void add_plain(const w_group *w, const x_group *x, int64_t count, int first, int units,
-                                                            float to[W_UNITS][X_UNITS][4])
+static inline __attribute__((always_inline)) void add_plain(const w_group *w, const x_group *x, int64_t count,
+                                                            int first, int units, float to[W_UNITS][X_UNITS][4])
 {
     float32x4_t sum[W_UNITS][X_UNITS];
     int32x4_t dots[W_UNITS][X_UNITS];
     EACH_UNIT sum[v][u] = vld1q_f32(to[v][first + u]);
     for (int64_t g = 0; g < count; g++) {
         group_dots(dots, &w[g], x[g].q + first * (X_ROWS / X_UNITS) * GROUP, units, PLAIN);
-        EACH_UNIT sum[v][u] = vfmaq_f32(sum[v][u], vcvtq_f32_s32(dots[v][u]), vmulq_f32(vld1q_f32(w[g].scale[v]), vld1q_f32(x[g].scale[first + u])));
+        EACH_UNIT sum[v][u] = vfmaq_f32(sum[v][u], vcvtq_f32_s32(dots[v][u]),
+                                        vmulq_f32(vld1q_f32(w[g].scale[v]), vld1q_f32(x[g].scale[first + u])));
     }
     EACH_UNIT vst1q_f32(to[v][first + u], sum[v][u]);
 }
 
 /* The same of blocks of eight groups. */
-static inline __attribute__((always_inline)) void add_blocks(const w_group *w, const x_group *x, int64_t count, int first, int units, enum kind kind,
+static inline __attribute__((always_inline)) void add_blocks(const w_group *w, const x_group *x, int64_t count,
+                                                             int first, int units, enum kind kind,
                                                              float to[W_UNITS][X_UNITS][4])
 {
     float32x4_t part[W_UNITS][X_UNITS], least[W_UNITS][X_UNITS];
@@ -224,17 +230,20 @@ static inline __attribute__((always_inline)) void add_blocks(const w_group *w, c
             group_dots(dots, &w[g], x[g].q + first * (X_ROWS / X_UNITS) * GROUP, units, kind);
             EACH_UNIT part[v][u] = vfmaq_f32(part[v][u], vcvtq_f32_s32(dots[v][u]), vld1q_f32(x[g].scale[first + u]));
             if (kind == LEASTS)
-                EACH_UNIT least[v][u] = vfmaq_f32(least[v][u], vld1q_f32(w[g].least[v]), vld1q_f32(x[g].sum[first + u]));
+                EACH_UNIT least[v][u] =
+                    vfmaq_f32(least[v][u], vld1q_f32(w[g].least[v]), vld1q_f32(x[g].sum[first + u]));
         }
-        EACH_UNIT {
+        EACH_UNIT
+        {
             float32x4_t sum = vfmaq_f32(vld1q_f32(to[v][first + u]), part[v][u], vld1q_f32(w->scale[v]));
-            vst1q_f32(to[v][first + u], kind == LEASTS ? vfmsq_f32(sum, least[v][u], vld1q_f32(w->least_scale[v])) : sum);
+            vst1q_f32(to[v][first + u],
+                      kind == LEASTS ? vfmsq_f32(sum, least[v][u], vld1q_f32(w->least_scale[v])) : sum);
         }
     }
 }
 
-static inline __attribute__((always_inline)) void add_tile(const w_group *w, const x_group *x, int64_t count, int first, int units, enum kind kind,
-                                                           float to[W_UNITS][X_UNITS][4])
+static inline __attribute__((always_inline)) void add_tile(const w_group *w, const x_group *x, int64_t count, int first,
+                                                           int units, enum kind kind, float to[W_UNITS][X_UNITS][4])
 {
     if (kind == PLAIN)
         add_plain(w, x, count, first, units, to);
@@ -244,15 +253,15 @@ static inline __attribute__((always_inline)) void add_tile(const w_group *w, con
 #undef EACH_UNIT
 
 /* The same for the units that `rows` rows of x need. */
-#define TILE_OF(name, kind)                                                                                                               \
-    static void name(const w_group *w, const x_group *x, int64_t count, int64_t rows, float to[W_UNITS][X_UNITS][4])                      \
-    {                                                                                                                                     \
-        int units = x_unit((int)rows - 1) + 1;                                                                                            \
-        if (units == X_UNITS)                                                                                                             \
-            add_tile(w, x, count, 0, X_UNITS, kind, to);                                                                                  \
-        else                                                                                                                              \
-            for (int u = 0; u < units; u++)                                                                                               \
-                add_tile(w, x, count, u, 1, kind, to);                                                                                    \
+#define TILE_OF(name, kind) \
+    static void name(const w_group *w, const x_group *x, int64_t count, int64_t rows, float to[W_UNITS][X_UNITS][4]) \
+    { \
+        int units = x_unit((int)rows - 1) + 1; \
+        if (units == X_UNITS) \
+            add_tile(w, x, count, 0, X_UNITS, kind, to); \
+        else \
+            for (int u = 0; u < units; u++) \
+                add_tile(w, x, count, u, 1, kind, to); \
     }
 
 TILE_OF(tile_plain, PLAIN)

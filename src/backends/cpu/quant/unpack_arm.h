@@ -1,20 +1,21 @@
 /* unpack_arm.h: blocks on AArch64, four rows side by side, 32 elements of each at a time.
  *
- * group_TYPE() gives a group's bytes, signed; numbers_TYPE() what a block's sums are multiplied by, of four rows in four lanes. Bytes may be larger than the elements
- * by a power of two, which the scale is smaller by: the upper half of a byte is as good a number as the lower one, and has a sign. */
+ * group_TYPE() gives a group's bytes, signed; numbers_TYPE() what a block's sums are multiplied by, of four rows in
+ * four lanes. Bytes may be larger than the elements by a power of two, which the scale is smaller by: the upper half of
+ * a byte is as good a number as the lower one, and has a sign. */
 #ifndef TARN__CPU_BLOCKS_ARM_GROUPS_H
 #define TARN__CPU_BLOCKS_ARM_GROUPS_H
 
 #include <arm_neon.h>
 
-#include "base/quant/quant.h"
 #include "base/half.h"
+#include "base/quant/quant.h"
 
 #define GROUP 32
 #define GROUPS 8 /* in a block of 256 elements; the others have one */
 
-/* What a dtype has beside a scale for each block: codes, whole numbers, for each group, or each half of it, that its sum is multiplied by; and leasts, with a scale of
- * their own, that are subtracted times the sum of x. */
+/* What a dtype has beside a scale for each block: codes, whole numbers, for each group, or each half of it, that its
+ * sum is multiplied by; and leasts, with a scale of their own, that are subtracted times the sum of x. */
 enum kind { PLAIN, LEASTS, HALVES };
 
 typedef struct numbers {
@@ -52,7 +53,8 @@ static inline void turn_bytes(const uint8x16_t *row, uint8x16_t *to)
 static inline uint32x4_t four_bytes(uint8x16_t bytes, int i)
 {
     uint32x4_t where = {0xffffff00u, 0xffffff01u, 0xffffff02u, 0xffffff03u}; /* beyond the last: 0 */
-    return vreinterpretq_u32_u8(vqtbl1q_u8(bytes, vreinterpretq_u8_u32(vaddq_u32(where, vdupq_n_u32((uint32_t)i * 4)))));
+    return vreinterpretq_u32_u8(
+        vqtbl1q_u8(bytes, vreinterpretq_u8_u32(vaddq_u32(where, vdupq_n_u32((uint32_t)i * 4)))));
 }
 
 /* LEASTS: the code, and the least, of group g. */
@@ -74,7 +76,7 @@ static inline int32x4_t half_code_of(const numbers *n, int g, int h)
     return h ? vmovl_high_s16(both) : vmovl_s16(vget_low_s16(both));
 }
 
-/* ---- q8_0 ------------------------------------------------------------------------------------------------------------------ */
+/* ---- q8_0 -------------------------------------------------------------------------------------------------------- */
 
 static inline void numbers_q8_0(const tarn__q8_0 *const *b, numbers *to)
 {
@@ -87,7 +89,7 @@ static inline void group_q8_0(const tarn__q8_0 *b, int g, int8x16_t *to)
     to[0] = vld1q_s8(b->q), to[1] = vld1q_s8(b->q + 16);
 }
 
-/* ---- q4_0 ------------------------------------------------------------------------------------------------------------------ */
+/* ---- q4_0 -------------------------------------------------------------------------------------------------------- */
 
 static inline void numbers_q4_0(const tarn__q4_0 *const *b, numbers *to)
 {
@@ -103,7 +105,7 @@ static inline void group_q4_0(const tarn__q4_0 *b, int g, int8x16_t *to)
     to[1] = vreinterpretq_s8_u8(vandq_u8(q, vdupq_n_u8(0xf0)));
 }
 
-/* ---- q4_k ------------------------------------------------------------------------------------------------------------------ */
+/* ---- q4_k -------------------------------------------------------------------------------------------------------- */
 
 /* The scales of groups 0 to 3, then 4 to 7, and the leasts in the same way: four of them of four rows each. */
 static inline void codes_of(const tarn__q4_k *const *b, uint8x16_t *codes)
@@ -131,7 +133,7 @@ static inline void group_q4_k(const tarn__q4_k *b, int g, int8x16_t *to)
     }
 }
 
-/* ---- q6_k ------------------------------------------------------------------------------------------------------------------ */
+/* ---- q6_k -------------------------------------------------------------------------------------------------------- */
 
 static inline void numbers_q6_k(const tarn__q6_k *const *b, numbers *to)
 {
@@ -142,12 +144,14 @@ static inline void numbers_q6_k(const tarn__q6_k *const *b, numbers *to)
     to->scale = vmulq_n_f32(SCALES_OF(b, scale), 0.25f);
 }
 
-/* Four times the element: the low nibble at bit 2, the upper two bits above it, and 128 less by turning the uppermost. */
+/* Four times the element: the low nibble at bit 2, the upper two bits above it, and 128 less by turning the uppermost.
+ */
 static inline void group_q6_k(const tarn__q6_k *b, int g, int8x16_t *to)
 {
     int half = g / 4, part = g % 4;
     for (int i = 0; i < 2; i++) {
-        uint8x16_t low = vld1q_u8(b->low + half * 64 + part % 2 * 32 + i * 16), high = vld1q_u8(b->high + half * 32 + i * 16);
+        uint8x16_t low = vld1q_u8(b->low + half * 64 + part % 2 * 32 + i * 16),
+                   high = vld1q_u8(b->high + half * 32 + i * 16);
         low = part / 2 ? vandq_u8(vshrq_n_u8(low, 2), vdupq_n_u8(0x3c)) : vshlq_n_u8(low, 2);
         high = vshlq_u8(high, vdupq_n_s8((int8_t)(-2 * part)));
         to[i] = vreinterpretq_s8_u8(veorq_u8(vsliq_n_u8(low, high, 6), vdupq_n_u8(0x80)));

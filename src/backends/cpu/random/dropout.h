@@ -1,4 +1,5 @@
-/* dropout.h: elements kept or zeroed at random, for dropout's own kernel and for those that have it inside: all draw the same masks. */
+/* dropout.h: elements kept or zeroed at random, for dropout's own kernel and for those that have it inside: all draw
+ * the same masks. */
 #ifndef TARN__DROP_H
 #define TARN__DROP_H
 
@@ -27,7 +28,8 @@ TARN__UNUSED static void drop_tile(tarn_dtype dtype, const char *from, char *to,
 }
 
 /* n neighbours, the first of which has number `first` in its tensor, counted row-major. */
-TARN__UNUSED static void drop_elements(const tarn__random *random, int64_t first, tarn_dtype dtype, const char *from, char *to, int64_t n)
+TARN__UNUSED static void drop_elements(const tarn__random *random, int64_t first, tarn_dtype dtype, const char *from,
+                                       char *to, int64_t n)
 {
     uint32_t word[DROP_TILE + 8];
     float factor[DROP_TILE];

@@ -1,10 +1,10 @@
-/* random.c: numbers drawn by element: element i, counted row-major, takes word i % 4 of counter offset + i / 4, whatever the layout, the
- * number of threads, or the order in which elements are visited. */
+/* random.c: numbers drawn by element: element i, counted row-major, takes word i % 4 of counter offset + i / 4,
+ * whatever the layout, the number of threads, or the order in which elements are visited. */
 #include <math.h>
 
+#include "backends/cpu/common/vmath.h"
 #include "backends/cpu/random/dropout.h"
 #include "backends/cpu/runtime/level.h"
-#include "backends/cpu/common/vmath.h"
 
 #define GRAIN 16384 /* a multiple of four: chunks begin at a whole counter */
 
@@ -70,7 +70,8 @@ static void draw_range(int64_t begin, int64_t end, void *ctx)
         if (from && dense)
             drop_tile(dtype, from + begin * size, to + begin * size, value, n);
         for (int i = 0; from && !dense && i < n; i++)
-            drop_tile(dtype, from + place(d->from, begin + i) * size, to + place(d->to, begin + i) * size, value + i, 1);
+            drop_tile(dtype, from + place(d->from, begin + i) * size, to + place(d->to, begin + i) * size, value + i,
+                      1);
         if (!from && dense)
             tarn__store[dtype][COMPUTE_F32](value, to + begin * size, 1, n);
         for (int i = 0; !from && !dense && i < n; i++)

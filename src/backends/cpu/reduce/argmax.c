@@ -1,15 +1,15 @@
 /* argmax.c: where the largest and smallest elements are, and the gradient of max and min.
  *
- * A state of argmax is a value and its index, counted from the state's first element; the first of equal values wins, because a later one
- * replaces it only when it is better. NaN is better than anything but NaN. */
+ * A state of argmax is a value and its index, counted from the state's first element; the first of equal values wins,
+ * because a later one replaces it only when it is better. NaN is better than anything but NaN. */
 #include <math.h>
 
 #include "backends/cpu/common/convert.h"
+#include "backends/cpu/common/nt_store.h"
+#include "backends/cpu/common/vec_ext.h"
+#include "backends/cpu/elementwise/elementwise_loops.h"
 #include "backends/cpu/reduce/reduce_grad_rows.h"
 #include "backends/cpu/reduce/reduce_loops.h"
-#include "backends/cpu/common/vec_ext.h"
-#include "backends/cpu/common/nt_store.h"
-#include "backends/cpu/elementwise/elementwise_loops.h"
 
 #define BETTER_max(x, a) ((x) > (a) || ((x) != (x) && (a) == (a)))
 #define BETTER_min(x, a) ((x) < (a) || ((x) != (x) && (a) == (a)))
@@ -18,225 +18,240 @@
 #define ABOVE_max(x, a) ((x) > (a))
 #define ABOVE_min(x, a) ((x) < (a))
 
-/* ---- by rows: the best value of a short stretch, which is vector work; then, only where it beats the state, its place ------ */
+/* ---- by rows: the best value of a short stretch, which is vector work; then, only where it beats the state, its place
+ */
 
 #define STRETCH 512
 #define PLAIN(x) (x)
 
-#define RUN(op, name, S, T, V, M, LOAD, GET, START, part)                                                                                 \
-    static T best_##op##_##name(const S *x, int64_t n)                                                                                    \
-    {                                                                                                                                     \
-        enum { LANES = sizeof(V) / sizeof(T) };                                                                                           \
-        V v0 = (V){0} + (T)(START), v1 = v0, y0, y1;                                                                                      \
-        T best;                                                                                                                           \
-        int64_t i = 0;                                                                                                                    \
-        for (; i + 2 * LANES <= n; i += 2 * LANES) {                                                                                      \
-            LOAD(V, y0, x + i);                                                                                                           \
-            LOAD(V, y1, x + i + LANES);                                                                                                   \
-            v0 = TARN__SELECT(V, M, (M)ABOVE_##op(y0, v0) | (M)(y0 != y0), y0, v0);                                                       \
-            v1 = TARN__SELECT(V, M, (M)ABOVE_##op(y1, v1) | (M)(y1 != y1), y1, v1);                                                       \
-        }                                                                                                                                 \
-        v0 = TARN__SELECT(V, M, (M)ABOVE_##op(v1, v0) | (M)(v1 != v1), v1, v0);                                                           \
-        TARN__LANES_FOLD(T, V, best, v0, BEST_##op);                                                                                      \
-        for (; i < n; i++)                                                                                                                \
-            best = BEST_##op(best, GET(x[i]));                                                                                            \
-        return best;                                                                                                                      \
-    }                                                                                                                                     \
-    static void run_##op##_##name(tarn__wide *a, tarn__wide *b, const void *from, int64_t n, int64_t at, const void *aux)                 \
-    {                                                                                                                                     \
-        (void)aux;                                                                                                                        \
-        for (int64_t begin = 0; begin < n; begin += STRETCH) {                                                                            \
-            const S *x = (const S *)from + begin;                                                                                         \
-            int64_t length = n - begin < STRETCH ? n - begin : STRETCH, i = 0;                                                            \
-            T best = best_##op##_##name(x, length), held = (T)a->part;                                                                    \
-            if (!BETTER_##op(best, held))                                                                                                 \
-                continue;                                                                                                                 \
-            while (best == best ? GET(x[i]) != best : GET(x[i]) == GET(x[i]))                                                             \
-                i++;                                                                                                                      \
-            a->part = best;                                                                                                               \
-            b->integer = at + begin + i;                                                                                                  \
-        }                                                                                                                                 \
+#define RUN(op, name, S, T, V, M, LOAD, GET, START, part) \
+    static T best_##op##_##name(const S *x, int64_t n) \
+    { \
+        enum { LANES = sizeof(V) / sizeof(T) }; \
+        V v0 = (V){0} + (T)(START), v1 = v0, y0, y1; \
+        T best; \
+        int64_t i = 0; \
+        for (; i + 2 * LANES <= n; i += 2 * LANES) { \
+            LOAD(V, y0, x + i); \
+            LOAD(V, y1, x + i + LANES); \
+            v0 = TARN__SELECT(V, M, (M)ABOVE_##op(y0, v0) | (M)(y0 != y0), y0, v0); \
+            v1 = TARN__SELECT(V, M, (M)ABOVE_##op(y1, v1) | (M)(y1 != y1), y1, v1); \
+        } \
+        v0 = TARN__SELECT(V, M, (M)ABOVE_##op(v1, v0) | (M)(v1 != v1), v1, v0); \
+        TARN__LANES_FOLD(T, V, best, v0, BEST_##op); \
+        for (; i < n; i++) \
+            best = BEST_##op(best, GET(x[i])); \
+        return best; \
+    } \
+    static void run_##op##_##name(tarn__wide *a, tarn__wide *b, const void *from, int64_t n, int64_t at, \
+                                  const void *aux) \
+    { \
+        (void)aux; \
+        for (int64_t begin = 0; begin < n; begin += STRETCH) { \
+            const S *x = (const S *)from + begin; \
+            int64_t length = n - begin < STRETCH ? n - begin : STRETCH, i = 0; \
+            T best = best_##op##_##name(x, length), held = (T)a->part; \
+            if (!BETTER_##op(best, held)) \
+                continue; \
+            while (best == best ? GET(x[i]) != best : GET(x[i]) == GET(x[i])) \
+                i++; \
+            a->part = best; \
+            b->integer = at + begin + i; \
+        } \
     }
 
-/* ---- by columns ------------------------------------------------------------------------------------------------------------ */
+/* ---- by columns -------------------------------------------------------------------------------------------------- */
 
-#define FOLD(op, name, S, T, V, M, INT, LOAD, GET)                                                                                        \
-    static void fold_##op##_##name(tarn__columns *columns, const void *const *row, int rows, int64_t width, int64_t at, const void *aux)  \
-    {                                                                                                                                     \
-        enum { LANES = sizeof(V) / sizeof(T) };                                                                                           \
-        T *restrict a = (T *)(void *)columns->first;                                                                                      \
-        INT *restrict place = (INT *)(void *)columns->second;                                                                             \
-        int64_t c = 0;                                                                                                                    \
-        (void)aux;                                                                                                                        \
-        for (; c + LANES <= width; c += LANES) {                                                                                          \
-            V v, y;                                                                                                                       \
-            M index;                                                                                                                      \
-            TARN__LANES_LOAD(V, v, a + c);                                                                                                \
-            TARN__LANES_LOAD(M, index, place + c);                                                                                        \
-            for (int r = 0; r < rows; r++) {                                                                                              \
-                LOAD(V, y, (const S *)row[r] + c);                                                                                        \
-                M better = (M)ABOVE_##op(y, v) | ((M)(y != y) & (M)(v == v));                                                             \
-                v = TARN__SELECT(V, M, better, y, v);                                                                                     \
-                index = TARN__SELECT(M, M, better, (M){0} + (INT)(at + r), index);                                                        \
-            }                                                                                                                             \
-            memcpy(a + c, &v, sizeof(v));                                                                                                 \
-            memcpy(place + c, &index, sizeof(index));                                                                                     \
-        }                                                                                                                                 \
-        for (; c < width; c++)                                                                                                            \
-            for (int r = 0; r < rows; r++) {                                                                                              \
-                T y = GET(((const S *)row[r])[c]);                                                                                        \
-                if (BETTER_##op(y, a[c])) {                                                                                               \
-                    a[c] = y;                                                                                                             \
-                    place[c] = (INT)(at + r);                                                                                             \
-                }                                                                                                                         \
-            }                                                                                                                             \
+#define FOLD(op, name, S, T, V, M, INT, LOAD, GET) \
+    static void fold_##op##_##name(tarn__columns *columns, const void *const *row, int rows, int64_t width, \
+                                   int64_t at, const void *aux) \
+    { \
+        enum { LANES = sizeof(V) / sizeof(T) }; \
+        T *restrict a = (T *)(void *)columns->first; \
+        INT *restrict place = (INT *)(void *)columns->second; \
+        int64_t c = 0; \
+        (void)aux; \
+        for (; c + LANES <= width; c += LANES) { \
+            V v, y; \
+            M index; \
+            TARN__LANES_LOAD(V, v, a + c); \
+            TARN__LANES_LOAD(M, index, place + c); \
+            for (int r = 0; r < rows; r++) { \
+                LOAD(V, y, (const S *)row[r] + c); \
+                M better = (M)ABOVE_##op(y, v) | ((M)(y != y) & (M)(v == v)); \
+                v = TARN__SELECT(V, M, better, y, v); \
+                index = TARN__SELECT(M, M, better, (M){0} + (INT)(at + r), index); \
+            } \
+            memcpy(a + c, &v, sizeof(v)); \
+            memcpy(place + c, &index, sizeof(index)); \
+        } \
+        for (; c < width; c++) \
+            for (int r = 0; r < rows; r++) { \
+                T y = GET(((const S *)row[r])[c]); \
+                if (BETTER_##op(y, a[c])) { \
+                    a[c] = y; \
+                    place[c] = (INT)(at + r); \
+                } \
+            } \
     }
 
-#define TYPED(op, name, T, INT, START, part)                                                                                              \
-    static void open_##op##_##name(tarn__columns *columns, int64_t width)                                                                 \
-    {                                                                                                                                     \
-        T *a = (T *)(void *)columns->first;                                                                                               \
-        INT *place = (INT *)(void *)columns->second;                                                                                      \
-        for (int64_t c = 0; c < width; c++) {                                                                                             \
-            a[c] = (T)(START);                                                                                                            \
-            place[c] = 0;                                                                                                                 \
-        }                                                                                                                                 \
-    }                                                                                                                                     \
-    static void close_##op##_##name(const tarn__columns *columns, int64_t width, tarn__wide *const *state)                                \
-    {                                                                                                                                     \
-        const T *a = (const T *)(const void *)columns->first;                                                                             \
-        const INT *place = (const INT *)(const void *)columns->second;                                                                    \
-        for (int64_t c = 0; c < width; c++) {                                                                                             \
-            state[0][c].part = a[c];                                                                                                      \
-            state[1][c].integer = place[c];                                                                                               \
-        }                                                                                                                                 \
+#define TYPED(op, name, T, INT, START, part) \
+    static void open_##op##_##name(tarn__columns *columns, int64_t width) \
+    { \
+        T *a = (T *)(void *)columns->first; \
+        INT *place = (INT *)(void *)columns->second; \
+        for (int64_t c = 0; c < width; c++) { \
+            a[c] = (T)(START); \
+            place[c] = 0; \
+        } \
+    } \
+    static void close_##op##_##name(const tarn__columns *columns, int64_t width, tarn__wide *const *state) \
+    { \
+        const T *a = (const T *)(const void *)columns->first; \
+        const INT *place = (const INT *)(const void *)columns->second; \
+        for (int64_t c = 0; c < width; c++) { \
+            state[0][c].part = a[c]; \
+            state[1][c].integer = place[c]; \
+        } \
     }
 
-#define MERGE(op, part)                                                                                                                   \
-    static void merge_##op##_##part(tarn__wide *const *a, const tarn__wide *const *b, int64_t width, int64_t count_a, int64_t count_b)    \
-    {                                                                                                                                     \
-        (void)count_b;                                                                                                                    \
-        for (int64_t c = 0; c < width; c++)                                                                                               \
-            if (BETTER_##op(b[0][c].part, a[0][c].part)) {                                                                                \
-                a[0][c] = b[0][c];                                                                                                        \
-                a[1][c].integer = count_a + b[1][c].integer;                                                                              \
-            }                                                                                                                             \
+#define MERGE(op, part) \
+    static void merge_##op##_##part(tarn__wide *const *a, const tarn__wide *const *b, int64_t width, int64_t count_a, \
+                                    int64_t count_b) \
+    { \
+        (void)count_b; \
+        for (int64_t c = 0; c < width; c++) \
+            if (BETTER_##op(b[0][c].part, a[0][c].part)) { \
+                a[0][c] = b[0][c]; \
+                a[1][c].integer = count_a + b[1][c].integer; \
+            } \
     }
 
-#define REDUCER(op, name, COMPUTE, START, part)                                                                                           \
-    .compute = COMPUTE, .parts = 2, .start = {{.part = START}}, .run = run_##op##_##name, .open = open_##op##_##name,                     \
-    .fold = fold_##op##_##name, .close = close_##op##_##name, .merge = merge_##op##_##part, .result = 1, .integer_result = true
+#define REDUCER(op, name, COMPUTE, START, part) \
+    .compute = COMPUTE, .parts = 2, .start = {{.part = START}}, .run = run_##op##_##name, .open = open_##op##_##name, \
+    .fold = fold_##op##_##name, .close = close_##op##_##name, .merge = merge_##op##_##part, .result = 1, \
+    .integer_result = true
 
-#define KERNEL(op, START, START_I64)                                                                                                      \
-    RUN(op, f32, float, float, tarn__f32v, tarn__i32v, TARN__LANES_LOAD, PLAIN, START, real)                                              \
-    RUN(op, bf16, uint16_t, float, tarn__f32v, tarn__i32v, TARN__LANES_LOAD_BF16, TARN__FROM_BF16, START, real)                           \
-    RUN(op, f64, double, double, tarn__f64v, tarn__i64v, TARN__LANES_LOAD, PLAIN, START, real)                                            \
-    RUN(op, i64, int64_t, int64_t, tarn__i64v, tarn__i64v, TARN__LANES_LOAD, PLAIN, START_I64, integer)                                   \
-    FOLD(op, f32, float, float, tarn__f32v, tarn__i32v, int32_t, TARN__LANES_LOAD, PLAIN)                                                 \
-    FOLD(op, bf16, uint16_t, float, tarn__f32v, tarn__i32v, int32_t, TARN__LANES_LOAD_BF16, TARN__FROM_BF16)                              \
-    FOLD(op, f64, double, double, tarn__f64v, tarn__i64v, int64_t, TARN__LANES_LOAD, PLAIN)                                               \
-    FOLD(op, i64, int64_t, int64_t, tarn__i64v, tarn__i64v, int64_t, TARN__LANES_LOAD, PLAIN)                                             \
-    TYPED(op, f32, float, int32_t, START, real)                                                                                           \
-    TYPED(op, f64, double, int64_t, START, real)                                                                                          \
-    TYPED(op, i64, int64_t, int64_t, START_I64, integer)                                                                                  \
-    MERGE(op, real)                                                                                                                       \
-    MERGE(op, integer)                                                                                                                    \
-    static const tarn__reducer arg##op##_reducers[] = {                                                                                   \
-        {REDUCER(op, f32, COMPUTE_F32, START, real), .other = TARN_BF16, .run_other = run_##op##_bf16, .fold_other = fold_##op##_bf16},   \
-        {REDUCER(op, f64, COMPUTE_F64, START, real)},                                                                                     \
-        {REDUCER(op, i64, COMPUTE_I64, START_I64, integer)},                                                                              \
-    };                                                                                                                                    \
-    static tarn__reduction describe_arg##op(const tarn__call *call)                                                                       \
-    {                                                                                                                                     \
-        return (tarn__reduction){.reducer = &arg##op##_reducers[tarn__compute_of(call->in[0]->dtype)], .x = call->in[0],                  \
-                                 .y = call->out[0], .params = call->params, .scratch = call->scratch};                                    \
-    }                                                                                                                                     \
-    static void kernel_arg##op(const tarn__call *call)                                                                                    \
-    {                                                                                                                                     \
-        tarn__reduction r = describe_arg##op(call);                                                                                       \
-        TARN__AT_LEVEL(tarn__fold)(&r);                                                                                                   \
-    }                                                                                                                                     \
-    static size_t scratch_arg##op(const tarn__call *call)                                                                                 \
-    {                                                                                                                                     \
-        tarn__reduction r = describe_arg##op(call);                                                                                       \
-        return TARN__AT_LEVEL(tarn__fold_scratch)(&r);                                                                                    \
+#define KERNEL(op, START, START_I64) \
+    RUN(op, f32, float, float, tarn__f32v, tarn__i32v, TARN__LANES_LOAD, PLAIN, START, real) \
+    RUN(op, bf16, uint16_t, float, tarn__f32v, tarn__i32v, TARN__LANES_LOAD_BF16, TARN__FROM_BF16, START, real) \
+    RUN(op, f64, double, double, tarn__f64v, tarn__i64v, TARN__LANES_LOAD, PLAIN, START, real) \
+    RUN(op, i64, int64_t, int64_t, tarn__i64v, tarn__i64v, TARN__LANES_LOAD, PLAIN, START_I64, integer) \
+    FOLD(op, f32, float, float, tarn__f32v, tarn__i32v, int32_t, TARN__LANES_LOAD, PLAIN) \
+    FOLD(op, bf16, uint16_t, float, tarn__f32v, tarn__i32v, int32_t, TARN__LANES_LOAD_BF16, TARN__FROM_BF16) \
+    FOLD(op, f64, double, double, tarn__f64v, tarn__i64v, int64_t, TARN__LANES_LOAD, PLAIN) \
+    FOLD(op, i64, int64_t, int64_t, tarn__i64v, tarn__i64v, int64_t, TARN__LANES_LOAD, PLAIN) \
+    TYPED(op, f32, float, int32_t, START, real) \
+    TYPED(op, f64, double, int64_t, START, real) \
+    TYPED(op, i64, int64_t, int64_t, START_I64, integer) \
+    MERGE(op, real) \
+    MERGE(op, integer) \
+    static const tarn__reducer arg##op##_reducers[] = { \
+        {REDUCER(op, f32, COMPUTE_F32, START, real), .other = TARN_BF16, .run_other = run_##op##_bf16, \
+         .fold_other = fold_##op##_bf16}, \
+        {REDUCER(op, f64, COMPUTE_F64, START, real)}, \
+        {REDUCER(op, i64, COMPUTE_I64, START_I64, integer)}, \
+    }; \
+    static tarn__reduction describe_arg##op(const tarn__call *call) \
+    { \
+        return (tarn__reduction){.reducer = &arg##op##_reducers[tarn__compute_of(call->in[0]->dtype)], \
+                                 .x = call->in[0], \
+                                 .y = call->out[0], \
+                                 .params = call->params, \
+                                 .scratch = call->scratch}; \
+    } \
+    static void kernel_arg##op(const tarn__call *call) \
+    { \
+        tarn__reduction r = describe_arg##op(call); \
+        TARN__AT_LEVEL(tarn__fold)(&r); \
+    } \
+    static size_t scratch_arg##op(const tarn__call *call) \
+    { \
+        tarn__reduction r = describe_arg##op(call); \
+        return TARN__AT_LEVEL(tarn__fold_scratch)(&r); \
     }
 
 KERNEL(max, -INFINITY, INT64_MIN)
 KERNEL(min, INFINITY, INT64_MAX)
 
-/* ---- the gradient of max and min: elements equal to the result share it ---------------------------------------------------- */
+/* ---- the gradient of max and min: elements equal to the result share it ------------------------------------------ */
 
 /* How many elements equal the result, which is the auxiliary operand. */
-#define EQUAL(name, T, INT)                                                                                                               \
-    static void run_equal_##name(tarn__wide *a, tarn__wide *b, const void *from, int64_t n, int64_t at, const void *aux)                  \
-    {                                                                                                                                     \
-        const T *x = from, y = *(const T *)aux;                                                                                           \
-        INT found = 0;                                                                                                                    \
-        (void)b, (void)at;                                                                                                                \
-        for (int64_t i = 0; i < n; i++)                                                                                                   \
-            found += x[i] == y;                                                                                                           \
-        a->real += (double)found;                                                                                                         \
-    }                                                                                                                                     \
-    static void open_equal_##name(tarn__columns *columns, int64_t width)                                                                  \
-    {                                                                                                                                     \
-        INT *found = (INT *)(void *)columns->first;                                                                                       \
-        for (int64_t c = 0; c < width; c++)                                                                                               \
-            found[c] = 0;                                                                                                                 \
-    }                                                                                                                                     \
-    static void fold_equal_##name(tarn__columns *columns, const void *const *row, int rows, int64_t width, int64_t at, const void *aux)   \
-    {                                                                                                                                     \
-        INT *restrict found = (INT *)(void *)columns->first;                                                                              \
-        const T *y = aux;                                                                                                                 \
-        (void)at;                                                                                                                         \
-        for (int r = 0; r < rows; r++) {                                                                                                  \
-            const T *x = row[r];                                                                                                          \
-            for (int64_t c = 0; c < width; c++)                                                                                           \
-                found[c] += x[c] == y[c];                                                                                                 \
-        }                                                                                                                                 \
-    }                                                                                                                                     \
-    static void close_equal_##name(const tarn__columns *columns, int64_t width, tarn__wide *const *state)                                 \
-    {                                                                                                                                     \
-        const INT *found = (const INT *)(const void *)columns->first;                                                                     \
-        for (int64_t c = 0; c < width; c++)                                                                                               \
-            state[0][c].real = (double)found[c];                                                                                          \
-    }                                                                                                                                     \
-    /* A NaN equals nothing: where it won, the count is 0 and all gradients of its slice are NaN, as torch.amax's. */                     \
-    static void tile_share_##name(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)                    \
-    {                                                                                                                                     \
-        const T *x = in[0], *y = in[1], *g = in[2], *count = in[3];                                                                       \
-        T *to = out[0];                                                                                                                   \
-        (void)params;                                                                                                                     \
-        TARN__INDEPENDENT                                                                                                                 \
-        for (int64_t i = 0; i < n; i++)                                                                                                   \
-            to[i] = (x[i] == y[i] ? g[i] : g[i] * 0) / count[i];                                                                          \
-    }                                                                                                                                     \
-    static void share_##name(T *to, const T *x, T y, T equal, T other, int64_t n)                                                         \
-    {                                                                                                                                     \
-        TARN__INDEPENDENT                                                                                                                 \
-        for (int64_t i = 0; i < n; i++)                                                                                                   \
-            to[i] = x[i] == y ? equal : other;                                                                                            \
-    }                                                                                                                                     \
-    static void dense_share_##name(char *const *at, int64_t n)                                                                            \
-    {                                                                                                                                     \
-        const T *x = (const T *)(const void *)at[1], y = *(const T *)(const void *)at[2], g = *(const T *)(const void *)at[3];            \
-        T count = (T) * (const double *)(const void *)at[4];                                                                              \
-        share_##name((T *)(void *)at[0], x, y, g / count, g * 0 / count, n);                                                              \
+#define EQUAL(name, T, INT) \
+    static void run_equal_##name(tarn__wide *a, tarn__wide *b, const void *from, int64_t n, int64_t at, \
+                                 const void *aux) \
+    { \
+        const T *x = from, y = *(const T *)aux; \
+        INT found = 0; \
+        (void)b, (void)at; \
+        for (int64_t i = 0; i < n; i++) \
+            found += x[i] == y; \
+        a->real += (double)found; \
+    } \
+    static void open_equal_##name(tarn__columns *columns, int64_t width) \
+    { \
+        INT *found = (INT *)(void *)columns->first; \
+        for (int64_t c = 0; c < width; c++) \
+            found[c] = 0; \
+    } \
+    static void fold_equal_##name(tarn__columns *columns, const void *const *row, int rows, int64_t width, int64_t at, \
+                                  const void *aux) \
+    { \
+        INT *restrict found = (INT *)(void *)columns->first; \
+        const T *y = aux; \
+        (void)at; \
+        for (int r = 0; r < rows; r++) { \
+            const T *x = row[r]; \
+            for (int64_t c = 0; c < width; c++) \
+                found[c] += x[c] == y[c]; \
+        } \
+    } \
+    static void close_equal_##name(const tarn__columns *columns, int64_t width, tarn__wide *const *state) \
+    { \
+        const INT *found = (const INT *)(const void *)columns->first; \
+        for (int64_t c = 0; c < width; c++) \
+            state[0][c].real = (double)found[c]; \
+    } \
+    /* A NaN equals nothing: where it won, the count is 0 and all gradients of its slice are NaN, as torch.amax's. */ \
+    static void tile_share_##name(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params) \
+    { \
+        const T *x = in[0], *y = in[1], *g = in[2], *count = in[3]; \
+        T *to = out[0]; \
+        (void)params; \
+        TARN__INDEPENDENT \
+        for (int64_t i = 0; i < n; i++) \
+            to[i] = (x[i] == y[i] ? g[i] : g[i] * 0) / count[i]; \
+    } \
+    static void share_##name(T *to, const T *x, T y, T equal, T other, int64_t n) \
+    { \
+        TARN__INDEPENDENT \
+        for (int64_t i = 0; i < n; i++) \
+            to[i] = x[i] == y ? equal : other; \
+    } \
+    static void dense_share_##name(char *const *at, int64_t n) \
+    { \
+        const T *x = (const T *)(const void *)at[1], y = *(const T *)(const void *)at[2], \
+                g = *(const T *)(const void *)at[3]; \
+        T count = (T) * (const double *)(const void *)at[4]; \
+        share_##name((T *)(void *)at[0], x, y, g / count, g * 0 / count, n); \
     }
 
 EQUAL(f32, float, int32_t)
 EQUAL(f64, double, int64_t)
 
-static void merge_equal(tarn__wide *const *a, const tarn__wide *const *b, int64_t width, int64_t count_a, int64_t count_b)
+static void merge_equal(tarn__wide *const *a, const tarn__wide *const *b, int64_t width, int64_t count_a,
+                        int64_t count_b)
 {
     (void)count_a, (void)count_b;
     for (int64_t c = 0; c < width; c++)
         a[0][c].real += b[0][c].real;
 }
 
-#define EQUAL_REDUCER(name, COMPUTE)                                                                                                      \
-    {.compute = COMPUTE, .parts = 1, .run = run_equal_##name, .open = open_equal_##name, .fold = fold_equal_##name,                       \
-     .close = close_equal_##name, .merge = merge_equal}
+#define EQUAL_REDUCER(name, COMPUTE) \
+    { \
+        .compute = COMPUTE, .parts = 1, .run = run_equal_##name, .open = open_equal_##name, .fold = fold_equal_##name, \
+        .close = close_equal_##name, .merge = merge_equal \
+    }
 static const tarn__reducer equal_reducers[] = {EQUAL_REDUCER(f32, COMPUTE_F32), EQUAL_REDUCER(f64, COMPUTE_F64)};
 
 /* The counts lie at the start of scratch, f64, in the result's shape. */
@@ -247,8 +262,11 @@ static tarn__reduction describe_counts(const tarn__call *call, tarn__view *count
     counts->offset = 0;
     counts->dtype = TARN_F64;
     tarn__view_pack(counts);
-    return (tarn__reduction){.reducer = &equal_reducers[tarn__compute_of(call->in[0]->dtype)], .x = call->in[0], .y = counts,
-                             .aux = call->in[1], .scratch = call->scratch ? (double *)call->scratch + tarn__view_count(counts) : NULL};
+    return (tarn__reduction){.reducer = &equal_reducers[tarn__compute_of(call->in[0]->dtype)],
+                             .x = call->in[0],
+                             .y = counts,
+                             .aux = call->in[1],
+                             .scratch = call->scratch ? (double *)call->scratch + tarn__view_count(counts) : NULL};
 }
 
 static size_t scratch_extremum_grad(const tarn__call *call)
@@ -258,12 +276,12 @@ static size_t scratch_extremum_grad(const tarn__call *call)
     return sizeof(double) * (size_t)tarn__view_count(&counts) + TARN__AT_LEVEL(tarn__fold_scratch)(&r);
 }
 
-/* ---- the same where one dense row after the other is reduced: counted and written while it is in a cache -------------------- */
+/* ---- the same where one dense row after the other is reduced: counted and written while it is in a cache --------- */
 
-#define SHORT_SHARE 16           /* shorter rows, and longer ones, are left to the general form */
+#define SHORT_SHARE 16 /* shorter rows, and longer ones, are left to the general form */
 #define LONG_SHARE (32 * 1024)
-#define SHARE_GRAIN (32 * 1024)  /* elements a thread takes at a time */
-#define SHARED_AT_ONCE 4096      /* bytes of a result that streams */
+#define SHARE_GRAIN (32 * 1024) /* elements a thread takes at a time */
+#define SHARED_AT_ONCE 4096     /* bytes of a result that streams */
 
 typedef struct share_plan {
     tarn__nest nest; /* gradient, x, y, g; the last axis is the row */
@@ -271,28 +289,28 @@ typedef struct share_plan {
     bool stream;
 } share_plan;
 
-#define SHARE_ROW(name, T)                                                                                                                \
-    static int64_t count_##name(const T *x, T y, int64_t n)                                                                               \
-    {                                                                                                                                     \
-        int32_t found = 0;                                                                                                                \
-        for (int64_t i = 0; i < n; i++)                                                                                                   \
-            found += x[i] == y;                                                                                                           \
-        return found;                                                                                                                     \
-    }                                                                                                                                     \
-    static void share_row_##name(T *to, const T *x, const T *y, const T *g, int64_t n, bool stream)                                       \
-    {                                                                                                                                     \
-        T count = (T)count_##name(x, *y, n), equal = *g / count, other = *g * 0 / count;                                                  \
-        if (!stream || ((uintptr_t)to & 63) != 0) {                                                                                       \
-            share_##name(to, x, *y, equal, other, n);                                                                                     \
-            return;                                                                                                                       \
-        }                                                                                                                                 \
-        enum { MOST = SHARED_AT_ONCE / sizeof(T) };                                                                                       \
-        _Alignas(64) T held[MOST];                                                                                                        \
-        for (int64_t i = 0, here; i < n; i += here) {                                                                                     \
-            here = n - i < MOST ? n - i : MOST;                                                                                           \
-            share_##name(held, x + i, *y, equal, other, here);                                                                            \
-            tarn__stream((char *)(to + i), (const char *)held, here * (int64_t)sizeof(T));                                                \
-        }                                                                                                                                 \
+#define SHARE_ROW(name, T) \
+    static int64_t count_##name(const T *x, T y, int64_t n) \
+    { \
+        int32_t found = 0; \
+        for (int64_t i = 0; i < n; i++) \
+            found += x[i] == y; \
+        return found; \
+    } \
+    static void share_row_##name(T *to, const T *x, const T *y, const T *g, int64_t n, bool stream) \
+    { \
+        T count = (T)count_##name(x, *y, n), equal = *g / count, other = *g * 0 / count; \
+        if (!stream || ((uintptr_t)to & 63) != 0) { \
+            share_##name(to, x, *y, equal, other, n); \
+            return; \
+        } \
+        enum { MOST = SHARED_AT_ONCE / sizeof(T) }; \
+        _Alignas(64) T held[MOST]; \
+        for (int64_t i = 0, here; i < n; i += here) { \
+            here = n - i < MOST ? n - i : MOST; \
+            share_##name(held, x + i, *y, equal, other, here); \
+            tarn__stream((char *)(to + i), (const char *)held, here *(int64_t)sizeof(T)); \
+        } \
     }
 SHARE_ROW(f32, float)
 SHARE_ROW(f64, double)
@@ -352,14 +370,19 @@ static void kernel_extremum_grad(const tarn__call *call)
     dense_rows rows;
     tarn_dtype dtype = compute == COMPUTE_F32 ? TARN_F32 : TARN_F64;
     if (call->in[0]->dtype == dtype && call->in[2]->dtype == dtype &&
-        dense_rows_make(&rows, 5, (const tarn__view *[]){call->out[0], call->in[0], call->in[1], call->in[2], &counts})) {
+        dense_rows_make(&rows, 5,
+                        (const tarn__view *[]){call->out[0], call->in[0], call->in[1], call->in[2], &counts})) {
         dense_rows_run(&rows, compute == COMPUTE_F32 ? dense_share_f32 : dense_share_f64);
         return;
     }
     tarn__elementwise none = {0};
-    tarn__call tiles = {.inputs = 4, .outputs = 1, .in = {call->in[0], call->in[1], call->in[2], &counts}, .out = {call->out[0]},
+    tarn__call tiles = {.inputs = 4,
+                        .outputs = 1,
+                        .in = {call->in[0], call->in[1], call->in[2], &counts},
+                        .out = {call->out[0]},
                         .params = &none};
-    TARN__AT_LEVEL(tarn__run_tiles)(&tiles, &(tarn__tile_job){.tile = compute == COMPUTE_F32 ? tile_share_f32 : tile_share_f64, .compute = compute});
+    TARN__AT_LEVEL(tarn__run_tiles)
+    (&tiles, &(tarn__tile_job){.tile = compute == COMPUTE_F32 ? tile_share_f32 : tile_share_f64, .compute = compute});
 }
 
 void TARN__AT_LEVEL(tarn__cpu_extremum)(tarn__kernel_row *rows)

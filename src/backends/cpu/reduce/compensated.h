@@ -1,14 +1,15 @@
 /* compensated.h: products of f32 as exact as in f64, at less than its cost, where the level has packs (vec.h).
  *
- * A product is kept as p + e: p rounded to f32, e what rounding has taken from it so far. A fused operation gives the error of p · x exactly,
- * so p + e is off by about 2^-46 for each factor. That holds while p stays within f32 and far enough above its smallest numbers:
- * infinity and NaN stay in p to the end, and the smallest size of p on the way is kept. Where it fails, f64 does the work again.
- * Converting every element to f64 instead takes more instructions than the four here, of which each takes twice as many elements. */
+ * A product is kept as p + e: p rounded to f32, e what rounding has taken from it so far. A fused operation gives the
+ * error of p · x exactly, so p + e is off by about 2^-46 for each factor. That holds while p stays within f32 and far
+ * enough above its smallest numbers: infinity and NaN stay in p to the end, and the smallest size of p on the way is
+ * kept. Where it fails, f64 does the work again. Converting every element to f64 instead takes more instructions than
+ * the four here, of which each takes twice as many elements. */
 #ifndef TARN__PRODUCTS_H
 #define TARN__PRODUCTS_H
 
-#include "backends/cpu/common/vec_ext.h"
 #include "backends/cpu/common/vec.h"
+#include "backends/cpu/common/vec_ext.h"
 
 #if TARN__PACK == 16
 
@@ -42,7 +43,8 @@ PACK_INLINE void product_join(near_product *a, const near_product *b)
 
 PACK_INLINE int product_holds(const near_product *a)
 {
-    pack_mask small = pack_not_within(pack_all(PRODUCT_LEAST), a->least), wild = pack_not_within(pack_size(a->p), pack_all(FLT_MAX));
+    pack_mask small = pack_not_within(pack_all(PRODUCT_LEAST), a->least),
+              wild = pack_not_within(pack_size(a->p), pack_all(FLT_MAX));
     return !pack_any(small) && !pack_any(wild);
 }
 
@@ -62,8 +64,8 @@ PACK_INLINE tarn__f64v product_half(const near_product *a, int half)
 /* The product of n elements, at least four packs; false where f64 has to do it. */
 static bool product_of_row(const float *x, int64_t n, double *result)
 {
-    near_product a = product_of(pack_load(x)), b = product_of(pack_load(x + TARN__PACK)), c = product_of(pack_load(x + 2 * TARN__PACK)),
-            d = product_of(pack_load(x + 3 * TARN__PACK));
+    near_product a = product_of(pack_load(x)), b = product_of(pack_load(x + TARN__PACK)),
+                 c = product_of(pack_load(x + 2 * TARN__PACK)), d = product_of(pack_load(x + 3 * TARN__PACK));
     int64_t i = 4 * TARN__PACK;
     for (; i + 4 * TARN__PACK <= n; i += 4 * TARN__PACK) {
         for (int k = 0; k < TARN__PACK / 4; k++)

@@ -1,14 +1,14 @@
-/* prod_grad.c: the gradient of a product: g times the product of the other elements, from the product of all that are not 0 and the number of zeros.
- * Two passes: those two numbers in f64, then one over x. */
-#include "backends/cpu/reduce/reduce_grad_rows.h"
-#include "backends/cpu/reduce/reduce_loops.h"
+/* prod_grad.c: the gradient of a product: g times the product of the other elements, from the product of all that are
+ * not 0 and the number of zeros. Two passes: those two numbers in f64, then one over x. */
 #include "backends/cpu/common/vec_ext.h"
 #include "backends/cpu/elementwise/elementwise_loops.h"
+#include "backends/cpu/reduce/reduce_grad_rows.h"
+#include "backends/cpu/reduce/reduce_loops.h"
 
 #define TIMES(V, M, a, x) (a) *= (x)
 #define PRODUCT(a, b) ((a) * (b))
 
-/* ---- the product of what is not 0, and the number of zeros ------------------------------------------------------------------- */
+/* ---- the product of what is not 0, and the number of zeros ------------------------------------------------------- */
 
 static void run_nonzero(tarn__wide *a, tarn__wide *b, const void *from, int64_t n, int64_t at, const void *aux)
 {
@@ -79,19 +79,21 @@ static void open_nonzero(tarn__columns *columns, int64_t width)
     }
 }
 
-#define FOLD_NONZERO(name, T)                                                                                                             \
-    static void fold_##name(tarn__columns *columns, const void *const *row, int rows, int64_t width, int64_t at, const void *aux)         \
-    {                                                                                                                                     \
-        double *restrict product = (double *)(void *)columns->first, *restrict zeros = (double *)(void *)columns->second;                 \
-        (void)at, (void)aux;                                                                                                              \
-        for (int r = 0; r < rows; r++) {                                                                                                  \
-            const T *x = row[r];                                                                                                          \
-            for (int64_t c = 0; c < width; c++) {                                                                                         \
-                double value = (double)x[c];                                                                                              \
-                product[c] *= value == 0 ? 1 : value;                                                                                     \
-                zeros[c] += value == 0 ? 1 : 0;                                                                                           \
-            }                                                                                                                             \
-        }                                                                                                                                 \
+#define FOLD_NONZERO(name, T) \
+    static void fold_##name(tarn__columns *columns, const void *const *row, int rows, int64_t width, int64_t at, \
+                            const void *aux) \
+    { \
+        double *restrict product = (double *)(void *)columns->first, *restrict zeros = \
+                                                                         (double *)(void *)columns->second; \
+        (void)at, (void)aux; \
+        for (int r = 0; r < rows; r++) { \
+            const T *x = row[r]; \
+            for (int64_t c = 0; c < width; c++) { \
+                double value = (double)x[c]; \
+                product[c] *= value == 0 ? 1 : value; \
+                zeros[c] += value == 0 ? 1 : 0; \
+            } \
+        } \
     }
 FOLD_NONZERO(nonzero, double)
 #if defined(__aarch64__)
@@ -107,7 +109,8 @@ static void close_nonzero(const tarn__columns *columns, int64_t width, tarn__wid
     memcpy(state[1], columns->second, sizeof(tarn__wide) * (size_t)width);
 }
 
-static void merge_nonzero(tarn__wide *const *a, const tarn__wide *const *b, int64_t width, int64_t count_a, int64_t count_b)
+static void merge_nonzero(tarn__wide *const *a, const tarn__wide *const *b, int64_t width, int64_t count_a,
+                          int64_t count_b)
 {
     (void)count_a, (void)count_b;
     for (int64_t c = 0; c < width; c++) {
@@ -116,11 +119,18 @@ static void merge_nonzero(tarn__wide *const *a, const tarn__wide *const *b, int6
     }
 }
 
-static const tarn__reducer nonzero_reducer = {.compute = COMPUTE_F64, .parts = 2, .widens = true, .start = {{.real = 1}, {.real = 0}},
-                                              .run = run_nonzero, .open = open_nonzero, .fold = fold_nonzero, .close = close_nonzero,
-                                              .merge = merge_nonzero, FROM_F32};
+static const tarn__reducer nonzero_reducer = {.compute = COMPUTE_F64,
+                                              .parts = 2,
+                                              .widens = true,
+                                              .start = {{.real = 1}, {.real = 0}},
+                                              .run = run_nonzero,
+                                              .open = open_nonzero,
+                                              .fold = fold_nonzero,
+                                              .close = close_nonzero,
+                                              .merge = merge_nonzero,
+                                              FROM_F32};
 
-/* ---- the pass over x --------------------------------------------------------------------------------------------------------- */
+/* ---- the pass over x --------------------------------------------------------------------------------------------- */
 
 /* in: x, g, product of what is not 0, number of zeros. */
 static void tile_prod_grad(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)
@@ -194,7 +204,10 @@ static void kernel_prod_grad(const tarn__call *call)
 {
     tarn__view products = view_in_scratch(call, call->in[1]), zeros = products;
     zeros.offset = tarn__view_count(&products);
-    tarn__reduction r = {.reducer = &nonzero_reducer, .x = call->in[0], .y = &products, .second = tarn__view_at(&zeros),
+    tarn__reduction r = {.reducer = &nonzero_reducer,
+                         .x = call->in[0],
+                         .y = &products,
+                         .second = tarn__view_at(&zeros),
                          .scratch = (double *)call->scratch + 2 * zeros.offset};
     TARN__AT_LEVEL(tarn__fold)(&r);
     dense_rows rows;
@@ -204,7 +217,10 @@ static void kernel_prod_grad(const tarn__call *call)
         return;
     }
     tarn__elementwise none = {0};
-    tarn__call tiles = {.inputs = 4, .outputs = 1, .in = {call->in[0], call->in[1], &products, &zeros}, .out = {call->out[0]},
+    tarn__call tiles = {.inputs = 4,
+                        .outputs = 1,
+                        .in = {call->in[0], call->in[1], &products, &zeros},
+                        .out = {call->out[0]},
                         .params = &none};
     TARN__AT_LEVEL(tarn__run_tiles)(&tiles, &(tarn__tile_job){.tile = tile_prod_grad, .compute = COMPUTE_F64});
 }

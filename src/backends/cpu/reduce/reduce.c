@@ -1,7 +1,8 @@
 /* reduce.c: sum, product, largest, smallest, and the count of values that are not finite.
  *
- * Every step below is written twice: on vectors, and on single elements for what is left over. Sums of f32 and bf16 run in f32 for a
- * piece, then in f64. Products overflow and lose digits sooner: they run in f64, or in a form that loses as little (compensated.h). */
+ * Every step below is written twice: on vectors, and on single elements for what is left over. Sums of f32 and bf16 run
+ * in f32 for a piece, then in f64. Products overflow and lose digits sooner: they run in f64, or in a form that loses
+ * as little (compensated.h). */
 #include "backends/cpu/reduce/reduce_loops.h"
 
 #include <math.h>
@@ -10,7 +11,7 @@
 #include "backends/cpu/common/vec_ext.h"
 #include "backends/cpu/reduce/compensated.h"
 
-/* ---- steps ----------------------------------------------------------------------------------------------------------------- */
+/* ---- steps ------------------------------------------------------------------------------------------------------- */
 
 #define ONE_sum(a, x) ((a) + (x))
 #define ONE_prod(a, x) ((a) * (x))
@@ -24,7 +25,8 @@
 
 #define PLAIN(x) (x)
 
-/* By columns: rows that pass at once by some vectors of accumulators. AArch64 reads from memory fastest along many rows, a line of each. */
+/* By columns: rows that pass at once by some vectors of accumulators. AArch64 reads from memory fastest along many
+ * rows, a line of each. */
 #if defined(__aarch64__)
 #define PASSING TARN__ROWS
 #define BESIDE 4
@@ -33,133 +35,137 @@
 #define BESIDE 1
 #endif
 
-/* RUN: n neighbours into one state, by several vectors of accumulators, then one, then single elements, in this fixed order.
- * FOLD: rows into a tile of accumulators, four rows a step. */
-#define RUN(op, name, S, T, V, M, LOAD, GET, START, part)                                                                                 \
-    static void run_##op##_##name(tarn__wide *a, tarn__wide *b, const void *from, int64_t n, int64_t at, const void *aux)                 \
-    {                                                                                                                                     \
-        enum { LANES = sizeof(V) / sizeof(T), WIDTH = TARN__STRANDS * LANES };                                                            \
-        const S *x = from;                                                                                                                \
-        V v[TARN__STRANDS], y[TARN__STRANDS];                                                                                             \
-        int64_t i = 0;                                                                                                                    \
-        (void)b, (void)at, (void)aux;                                                                                                     \
-        for (int k = 0; k < TARN__STRANDS; k++)                                                                                           \
-            v[k] = (V){0} + (T)(START);                                                                                                   \
-        for (; i + WIDTH <= n; i += WIDTH) {                                                                                              \
-            for (int k = 0; k < (int)(WIDTH * sizeof(S) / 64); k++)                                                                       \
-                TARN__FETCH_AHEAD((const char *)(x + i) + 64 * k);                                                                        \
-            for (int k = 0; k < TARN__STRANDS; k++)                                                                                       \
-                LOAD(V, y[k], x + i + k * LANES);                                                                                         \
-            for (int k = 0; k < TARN__STRANDS; k++)                                                                                       \
-                STEP_##op(V, M, v[k], y[k]);                                                                                              \
-        }                                                                                                                                 \
-        for (; i + LANES <= n; i += LANES) {                                                                                              \
-            LOAD(V, y[0], x + i);                                                                                                         \
-            STEP_##op(V, M, v[0], y[0]);                                                                                                  \
-        }                                                                                                                                 \
-        TARN__STRANDS_JOIN(V, M, v, STEP_##op);                                                                                           \
-        T total;                                                                                                                          \
-        TARN__LANES_FOLD(T, V, total, v[0], ONE_##op);                                                                                    \
-        for (; i < n; i++)                                                                                                                \
-            total = ONE_##op(total, GET(x[i]));                                                                                           \
-        a->part = ONE_##op(a->part, total);                                                                                               \
+/* RUN: n neighbours into one state, by several vectors of accumulators, then one, then single elements, in this fixed
+ * order. FOLD: rows into a tile of accumulators, four rows a step. */
+#define RUN(op, name, S, T, V, M, LOAD, GET, START, part) \
+    static void run_##op##_##name(tarn__wide *a, tarn__wide *b, const void *from, int64_t n, int64_t at, \
+                                  const void *aux) \
+    { \
+        enum { LANES = sizeof(V) / sizeof(T), WIDTH = TARN__STRANDS * LANES }; \
+        const S *x = from; \
+        V v[TARN__STRANDS], y[TARN__STRANDS]; \
+        int64_t i = 0; \
+        (void)b, (void)at, (void)aux; \
+        for (int k = 0; k < TARN__STRANDS; k++) \
+            v[k] = (V){0} + (T)(START); \
+        for (; i + WIDTH <= n; i += WIDTH) { \
+            for (int k = 0; k < (int)(WIDTH * sizeof(S) / 64); k++) \
+                TARN__FETCH_AHEAD((const char *)(x + i) + 64 * k); \
+            for (int k = 0; k < TARN__STRANDS; k++) \
+                LOAD(V, y[k], x + i + k * LANES); \
+            for (int k = 0; k < TARN__STRANDS; k++) \
+                STEP_##op(V, M, v[k], y[k]); \
+        } \
+        for (; i + LANES <= n; i += LANES) { \
+            LOAD(V, y[0], x + i); \
+            STEP_##op(V, M, v[0], y[0]); \
+        } \
+        TARN__STRANDS_JOIN(V, M, v, STEP_##op); \
+        T total; \
+        TARN__LANES_FOLD(T, V, total, v[0], ONE_##op); \
+        for (; i < n; i++) \
+            total = ONE_##op(total, GET(x[i])); \
+        a->part = ONE_##op(a->part, total); \
     }
 
-#define FOLD(op, name, S, T, V, M, LOAD, GET)                                                                                             \
-    static inline __attribute__((always_inline)) void pass_##op##_##name(T *a, const S *const *x, int rows, int64_t c, int vectors)       \
-    {                                                                                                                                     \
-        enum { LANES = sizeof(V) / sizeof(T) };                                                                                           \
-        V v[BESIDE], y0, y1, y2, y3;                                                                                                      \
-        int r = 0;                                                                                                                        \
-        for (int k = 0; k < vectors; k++)                                                                                                 \
-            TARN__LANES_LOAD(V, v[k], a + c + k * LANES);                                                                                 \
-        for (; r + 4 <= rows; r += 4)                                                                                                     \
-            for (int k = 0; k < vectors; k++) {                                                                                           \
-                int64_t at = c + k * LANES;                                                                                               \
-                LOAD(V, y0, x[r] + at);                                                                                                   \
-                LOAD(V, y1, x[r + 1] + at);                                                                                               \
-                LOAD(V, y2, x[r + 2] + at);                                                                                               \
-                LOAD(V, y3, x[r + 3] + at);                                                                                               \
-                STEP_##op(V, M, y0, y1);                                                                                                  \
-                STEP_##op(V, M, y2, y3);                                                                                                  \
-                STEP_##op(V, M, y0, y2);                                                                                                  \
-                STEP_##op(V, M, v[k], y0);                                                                                                \
-            }                                                                                                                             \
-        for (; r < rows; r++)                                                                                                             \
-            for (int k = 0; k < vectors; k++) {                                                                                           \
-                LOAD(V, y0, x[r] + c + k * LANES);                                                                                        \
-                STEP_##op(V, M, v[k], y0);                                                                                                \
-            }                                                                                                                             \
-        for (int k = 0; k < vectors; k++)                                                                                                 \
-            memcpy(a + c + k * LANES, &v[k], sizeof(V));                                                                                  \
-    }                                                                                                                                     \
-    static void fold_##op##_##name(tarn__columns *columns, const void *const *row, int rows, int64_t width, int64_t at, const void *aux)  \
-    {                                                                                                                                     \
-        enum { LANES = sizeof(V) / sizeof(T) };                                                                                           \
-        T *restrict a = (T *)(void *)columns->first;                                                                                      \
-        (void)at, (void)aux;                                                                                                              \
-        for (; rows > 0; rows -= PASSING, row += PASSING) {                                                                               \
-            int64_t c = 0;                                                                                                                \
-            int here = rows < PASSING ? rows : PASSING;                                                                                   \
-            const S *x[PASSING];                                                                                                          \
-            for (int r = 0; r < PASSING; r++)                                                                                             \
-                x[r] = row[r < here ? r : 0];                                                                                             \
-            for (; here == PASSING && c + BESIDE * LANES <= width; c += BESIDE * LANES)                                                   \
-                pass_##op##_##name(a, x, PASSING, c, BESIDE);                                                                             \
-            for (; c + LANES <= width; c += LANES)                                                                                        \
-                pass_##op##_##name(a, x, here, c, 1);                                                                                     \
-            for (; c < width; c++) {                                                                                                      \
-                int r = 0;                                                                                                                \
-                for (; r + 4 <= here; r += 4) {                                                                                           \
-                    T y0 = ONE_##op((T)GET(x[r][c]), (T)GET(x[r + 1][c]));                                                                \
-                    T y2 = ONE_##op((T)GET(x[r + 2][c]), (T)GET(x[r + 3][c]));                                                            \
-                    y0 = ONE_##op(y0, y2);                                                                                                \
-                    a[c] = ONE_##op(a[c], y0);                                                                                            \
-                }                                                                                                                         \
-                for (; r < here; r++)                                                                                                     \
-                    a[c] = ONE_##op(a[c], GET(x[r][c]));                                                                                  \
-            }                                                                                                                             \
-        }                                                                                                                                 \
+#define FOLD(op, name, S, T, V, M, LOAD, GET) \
+    static inline __attribute__((always_inline)) void pass_##op##_##name(T *a, const S *const *x, int rows, int64_t c, \
+                                                                         int vectors) \
+    { \
+        enum { LANES = sizeof(V) / sizeof(T) }; \
+        V v[BESIDE], y0, y1, y2, y3; \
+        int r = 0; \
+        for (int k = 0; k < vectors; k++) \
+            TARN__LANES_LOAD(V, v[k], a + c + k * LANES); \
+        for (; r + 4 <= rows; r += 4) \
+            for (int k = 0; k < vectors; k++) { \
+                int64_t at = c + k * LANES; \
+                LOAD(V, y0, x[r] + at); \
+                LOAD(V, y1, x[r + 1] + at); \
+                LOAD(V, y2, x[r + 2] + at); \
+                LOAD(V, y3, x[r + 3] + at); \
+                STEP_##op(V, M, y0, y1); \
+                STEP_##op(V, M, y2, y3); \
+                STEP_##op(V, M, y0, y2); \
+                STEP_##op(V, M, v[k], y0); \
+            } \
+        for (; r < rows; r++) \
+            for (int k = 0; k < vectors; k++) { \
+                LOAD(V, y0, x[r] + c + k * LANES); \
+                STEP_##op(V, M, v[k], y0); \
+            } \
+        for (int k = 0; k < vectors; k++) \
+            memcpy(a + c + k * LANES, &v[k], sizeof(V)); \
+    } \
+    static void fold_##op##_##name(tarn__columns *columns, const void *const *row, int rows, int64_t width, \
+                                   int64_t at, const void *aux) \
+    { \
+        enum { LANES = sizeof(V) / sizeof(T) }; \
+        T *restrict a = (T *)(void *)columns->first; \
+        (void)at, (void)aux; \
+        for (; rows > 0; rows -= PASSING, row += PASSING) { \
+            int64_t c = 0; \
+            int here = rows < PASSING ? rows : PASSING; \
+            const S *x[PASSING]; \
+            for (int r = 0; r < PASSING; r++) \
+                x[r] = row[r < here ? r : 0]; \
+            for (; here == PASSING && c + BESIDE * LANES <= width; c += BESIDE * LANES) \
+                pass_##op##_##name(a, x, PASSING, c, BESIDE); \
+            for (; c + LANES <= width; c += LANES) \
+                pass_##op##_##name(a, x, here, c, 1); \
+            for (; c < width; c++) { \
+                int r = 0; \
+                for (; r + 4 <= here; r += 4) { \
+                    T y0 = ONE_##op((T)GET(x[r][c]), (T)GET(x[r + 1][c])); \
+                    T y2 = ONE_##op((T)GET(x[r + 2][c]), (T)GET(x[r + 3][c])); \
+                    y0 = ONE_##op(y0, y2); \
+                    a[c] = ONE_##op(a[c], y0); \
+                } \
+                for (; r < here; r++) \
+                    a[c] = ONE_##op(a[c], GET(x[r][c])); \
+            } \
+        } \
     }
 
 /* What a computed type needs beside them. */
-#define TYPED(op, name, T, START, part)                                                                                                   \
-    static void open_##op##_##name(tarn__columns *columns, int64_t width)                                                                 \
-    {                                                                                                                                     \
-        T *a = (T *)(void *)columns->first;                                                                                               \
-        for (int64_t c = 0; c < width; c++)                                                                                               \
-            a[c] = (T)(START);                                                                                                            \
-    }                                                                                                                                     \
-    static void close_##op##_##name(const tarn__columns *columns, int64_t width, tarn__wide *const *state)                                \
-    {                                                                                                                                     \
-        const T *a = (const T *)(const void *)columns->first;                                                                             \
-        for (int64_t c = 0; c < width; c++)                                                                                               \
-            state[0][c].part = a[c];                                                                                                      \
+#define TYPED(op, name, T, START, part) \
+    static void open_##op##_##name(tarn__columns *columns, int64_t width) \
+    { \
+        T *a = (T *)(void *)columns->first; \
+        for (int64_t c = 0; c < width; c++) \
+            a[c] = (T)(START); \
+    } \
+    static void close_##op##_##name(const tarn__columns *columns, int64_t width, tarn__wide *const *state) \
+    { \
+        const T *a = (const T *)(const void *)columns->first; \
+        for (int64_t c = 0; c < width; c++) \
+            state[0][c].part = a[c]; \
     }
 
-#define MERGE(op, name, part)                                                                                                             \
-    static void merge_##op##_##name(tarn__wide *const *a, const tarn__wide *const *b, int64_t width, int64_t count_a, int64_t count_b)    \
-    {                                                                                                                                     \
-        (void)count_a, (void)count_b;                                                                                                     \
-        for (int64_t c = 0; c < width; c++)                                                                                               \
-            a[0][c].part = ONE_##op(a[0][c].part, b[0][c].part);                                                                          \
+#define MERGE(op, name, part) \
+    static void merge_##op##_##name(tarn__wide *const *a, const tarn__wide *const *b, int64_t width, int64_t count_a, \
+                                    int64_t count_b) \
+    { \
+        (void)count_a, (void)count_b; \
+        for (int64_t c = 0; c < width; c++) \
+            a[0][c].part = ONE_##op(a[0][c].part, b[0][c].part); \
     }
 
-#define OP_F32(op, START)                                                                                                                 \
-    RUN(op, f32, float, float, tarn__f32v, tarn__i32v, TARN__LANES_LOAD, PLAIN, START, real)                                              \
-    RUN(op, bf16, uint16_t, float, tarn__f32v, tarn__i32v, TARN__LANES_LOAD_BF16, TARN__FROM_BF16, START, real)                           \
-    FOLD(op, f32, float, float, tarn__f32v, tarn__i32v, TARN__LANES_LOAD, PLAIN)                                                          \
-    FOLD(op, bf16, uint16_t, float, tarn__f32v, tarn__i32v, TARN__LANES_LOAD_BF16, TARN__FROM_BF16)                                       \
+#define OP_F32(op, START) \
+    RUN(op, f32, float, float, tarn__f32v, tarn__i32v, TARN__LANES_LOAD, PLAIN, START, real) \
+    RUN(op, bf16, uint16_t, float, tarn__f32v, tarn__i32v, TARN__LANES_LOAD_BF16, TARN__FROM_BF16, START, real) \
+    FOLD(op, f32, float, float, tarn__f32v, tarn__i32v, TARN__LANES_LOAD, PLAIN) \
+    FOLD(op, bf16, uint16_t, float, tarn__f32v, tarn__i32v, TARN__LANES_LOAD_BF16, TARN__FROM_BF16) \
     TYPED(op, f32, float, START, real)
 
-#define OP_F64_I64(op, START, START_I64)                                                                                                  \
-    RUN(op, f64, double, double, tarn__f64v, tarn__i64v, TARN__LANES_LOAD, PLAIN, START, real)                                            \
-    RUN(op, i64, int64_t, int64_t, tarn__i64v, tarn__i64v, TARN__LANES_LOAD, PLAIN, START_I64, integer)                                   \
-    FOLD(op, f64, double, double, tarn__f64v, tarn__i64v, TARN__LANES_LOAD, PLAIN)                                                        \
-    FOLD(op, i64, int64_t, int64_t, tarn__i64v, tarn__i64v, TARN__LANES_LOAD, PLAIN)                                                      \
-    TYPED(op, f64, double, START, real)                                                                                                   \
-    TYPED(op, i64, int64_t, START_I64, integer)                                                                                           \
-    MERGE(op, real, real)                                                                                                                 \
+#define OP_F64_I64(op, START, START_I64) \
+    RUN(op, f64, double, double, tarn__f64v, tarn__i64v, TARN__LANES_LOAD, PLAIN, START, real) \
+    RUN(op, i64, int64_t, int64_t, tarn__i64v, tarn__i64v, TARN__LANES_LOAD, PLAIN, START_I64, integer) \
+    FOLD(op, f64, double, double, tarn__f64v, tarn__i64v, TARN__LANES_LOAD, PLAIN) \
+    FOLD(op, i64, int64_t, int64_t, tarn__i64v, tarn__i64v, TARN__LANES_LOAD, PLAIN) \
+    TYPED(op, f64, double, START, real) \
+    TYPED(op, i64, int64_t, START_I64, integer) \
+    MERGE(op, real, real) \
     MERGE(op, integer, integer)
 
 OP_F32(sum, 0)
@@ -172,7 +178,7 @@ FOLD(prod, f32, float, double, tarn__f64v, tarn__i64v, TARN__LANES_LOAD_F32, PLA
 OP_F64_I64(max, -INFINITY, INT64_MIN)
 OP_F64_I64(min, INFINITY, INT64_MAX)
 
-/* ---- sum, prod, max, min --------------------------------------------------------------------------------------------------- */
+/* ---- sum, prod, max, min ----------------------------------------------------------------------------------------- */
 
 static void finish_sum(tarn__wide *const *state, int64_t width, int64_t count, const tarn__reduce *params)
 {
@@ -181,16 +187,17 @@ static void finish_sum(tarn__wide *const *state, int64_t width, int64_t count, c
         state[0][c].real *= params->scale;
 }
 
-#define REDUCER(op, name, COMPUTE, START, part, finisher)                                                                                 \
-    .compute = COMPUTE, .parts = 1, .widens = true, .start = {{.part = START}}, .run = run_##op##_##name, .open = open_##op##_##name,     \
-    .fold = fold_##op##_##name, .close = close_##op##_##name, .merge = merge_##op##_##part, .finish = finisher
+#define REDUCER(op, name, COMPUTE, START, part, finisher) \
+    .compute = COMPUTE, .parts = 1, .widens = true, .start = {{.part = START}}, .run = run_##op##_##name, \
+    .open = open_##op##_##name, .fold = fold_##op##_##name, .close = close_##op##_##name, \
+    .merge = merge_##op##_##part, .finish = finisher
 
-#define REDUCERS(op, START, START_I64, finisher)                                                                                          \
-    static const tarn__reducer op##_reducers[] = {                                                                                        \
-        {REDUCER(op, f32, COMPUTE_F32, START, real, finisher), .other = TARN_BF16, .run_other = run_##op##_bf16,                          \
-         .fold_other = fold_##op##_bf16},                                                                                                 \
-        {REDUCER(op, f64, COMPUTE_F64, START, real, finisher)},                                                                           \
-        {REDUCER(op, i64, COMPUTE_I64, START_I64, integer, NULL), .integer_result = true},                                                \
+#define REDUCERS(op, START, START_I64, finisher) \
+    static const tarn__reducer op##_reducers[] = { \
+        {REDUCER(op, f32, COMPUTE_F32, START, real, finisher), .other = TARN_BF16, .run_other = run_##op##_bf16, \
+         .fold_other = fold_##op##_bf16}, \
+        {REDUCER(op, f64, COMPUTE_F64, START, real, finisher)}, \
+        {REDUCER(op, i64, COMPUTE_I64, START_I64, integer, NULL), .integer_result = true}, \
     };
 REDUCERS(sum, 0, 0, finish_sum)
 REDUCERS(max, -INFINITY, INT64_MIN, NULL)
@@ -212,27 +219,31 @@ static void run_product(tarn__wide *a, tarn__wide *b, const void *from, int64_t 
 #endif
 
 static const tarn__reducer prod_reducers[] = {
-    {REDUCER(prod, f64, COMPUTE_F64, 1, real, NULL), .other = TARN_F32, .run_other = run_product, .fold_other = fold_prod_f32},
+    {REDUCER(prod, f64, COMPUTE_F64, 1, real, NULL), .other = TARN_F32, .run_other = run_product,
+     .fold_other = fold_prod_f32},
     {REDUCER(prod, f64, COMPUTE_F64, 1, real, NULL)},
     {REDUCER(prod, i64, COMPUTE_I64, 1, integer, NULL), .integer_result = true},
 };
 
 static tarn__reduction describe(const tarn__call *call, const tarn__reducer *reducers)
 {
-    return (tarn__reduction){.reducer = &reducers[tarn__compute_of(call->in[0]->dtype)], .x = call->in[0], .y = call->out[0],
-                             .params = call->params, .scratch = call->scratch};
+    return (tarn__reduction){.reducer = &reducers[tarn__compute_of(call->in[0]->dtype)],
+                             .x = call->in[0],
+                             .y = call->out[0],
+                             .params = call->params,
+                             .scratch = call->scratch};
 }
 
-#define FACE(op)                                                                                                                          \
-    static void kernel_##op(const tarn__call *call)                                                                                       \
-    {                                                                                                                                     \
-        tarn__reduction r = describe(call, op##_reducers);                                                                                \
-        TARN__AT_LEVEL(tarn__fold)(&r);                                                                                                   \
-    }                                                                                                                                     \
-    static size_t scratch_##op(const tarn__call *call)                                                                                    \
-    {                                                                                                                                     \
-        tarn__reduction r = describe(call, op##_reducers);                                                                                \
-        return TARN__AT_LEVEL(tarn__fold_scratch)(&r);                                                                                    \
+#define FACE(op) \
+    static void kernel_##op(const tarn__call *call) \
+    { \
+        tarn__reduction r = describe(call, op##_reducers); \
+        TARN__AT_LEVEL(tarn__fold)(&r); \
+    } \
+    static size_t scratch_##op(const tarn__call *call) \
+    { \
+        tarn__reduction r = describe(call, op##_reducers); \
+        return TARN__AT_LEVEL(tarn__fold_scratch)(&r); \
     }
 
 FACE(sum)
@@ -240,18 +251,19 @@ FACE(prod)
 FACE(max)
 FACE(min)
 
-/* ---- nonfinite ------------------------------------------------------------------------------------------------------------- */
+/* ---- nonfinite --------------------------------------------------------------------------------------------------- */
 
 /* x - x is 0 for finite values and NaN for the others. All axes are reduced, so there are no columns. */
-#define COUNT_NONFINITE(name, T, INT)                                                                                                     \
-    static void run_nonfinite_##name(tarn__wide *a, tarn__wide *b, const void *from, int64_t n, int64_t at, const void *aux)              \
-    {                                                                                                                                     \
-        const T *x = from;                                                                                                                \
-        INT found = 0;                                                                                                                    \
-        (void)b, (void)at, (void)aux;                                                                                                     \
-        for (int64_t i = 0; i < n; i++)                                                                                                   \
-            found += !(x[i] - x[i] == 0);                                                                                                 \
-        a->integer += found;                                                                                                              \
+#define COUNT_NONFINITE(name, T, INT) \
+    static void run_nonfinite_##name(tarn__wide *a, tarn__wide *b, const void *from, int64_t n, int64_t at, \
+                                     const void *aux) \
+    { \
+        const T *x = from; \
+        INT found = 0; \
+        (void)b, (void)at, (void)aux; \
+        for (int64_t i = 0; i < n; i++) \
+            found += !(x[i] - x[i] == 0); \
+        a->integer += found; \
     }
 COUNT_NONFINITE(f32, float, int32_t)
 COUNT_NONFINITE(f64, double, int64_t)

@@ -1,10 +1,11 @@
-/* reduce_grad_rows.h: passes over results that lie in dense rows, beside an operand that does too and others that have one number a row: what a gradient
- * of a reduction writes where the last axes are reduced. Rows are cut into pieces by size alone. */
+/* reduce_grad_rows.h: passes over results that lie in dense rows, beside an operand that does too and others that have
+ * one number a row: what a gradient of a reduction writes where the last axes are reduced. Rows are cut into pieces by
+ * size alone. */
 #ifndef TARN__DENSE_ROWS_H
 #define TARN__DENSE_ROWS_H
 
-#include "backends/cpu/runtime/level.h"
 #include "backends/cpu/common/nt_store.h"
+#include "backends/cpu/runtime/level.h"
 
 #define DENSE_SHORTEST 64 /* shorter rows are left to tiles */
 #define DENSE_PIECE 16384 /* elements */
@@ -19,7 +20,8 @@ typedef struct dense_rows {
     void (*work)(char *const *at, int64_t n);
 } dense_rows;
 
-/* False where rows do not lie like that, where the first three differ in dtype, or where results stream past the caches, which is left to tiles too. */
+/* False where rows do not lie like that, where the first three differ in dtype, or where results stream past the
+ * caches, which is left to tiles too. */
 TARN__UNUSED static bool dense_rows_make(dense_rows *d, int operands, const tarn__view *const *views)
 {
     tarn__nest_make(&d->nest, operands, views);
@@ -67,7 +69,8 @@ TARN__UNUSED static void dense_rows_run(dense_rows *d, void (*work)(char *const 
 {
     int64_t length = d->nest.shape[d->nest.rank - 1];
     d->work = work;
-    tarn__parallel_for(d->nest.count / length * d->pieces, length < DENSE_PIECE ? (DENSE_PIECE + length - 1) / length : 1, dense_rows_range, d);
+    tarn__parallel_for(d->nest.count / length * d->pieces,
+                       length < DENSE_PIECE ? (DENSE_PIECE + length - 1) / length : 1, dense_rows_range, d);
 }
 
 #endif

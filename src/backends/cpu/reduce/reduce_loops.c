@@ -1,26 +1,27 @@
 /* reduce_loops.c: the loops of all reductions.
  *
- * After collapsing there are kept axes and reduced axes. One kept axis is the column axis, the others are outer. A task is one outer
- * position, one tile of columns and one chunk of the reduced elements; all three are cut by size alone. Where there is more than one chunk,
- * the states of each go to scratch and are merged in order by a second pass. There are chunks only where outer positions and tiles are too
- * few to occupy many threads, so the scratch stays small. Tasks are counted as x lies in memory, so that a thread's share of them is what it
- * had of x before. */
+ * After collapsing there are kept axes and reduced axes. One kept axis is the column axis, the others are outer. A task
+ * is one outer position, one tile of columns and one chunk of the reduced elements; all three are cut by size alone.
+ * Where there is more than one chunk, the states of each go to scratch and are merged in order by a second pass. There
+ * are chunks only where outer positions and tiles are too few to occupy many threads, so the scratch stays small. Tasks
+ * are counted as x lies in memory, so that a thread's share of them is what it had of x before. */
 #include "backends/cpu/reduce/reduce_loops.h"
 
 #include <string.h>
 
 #include "backends/cpu/common/convert.h"
 
-#define TASKS 64             /* with this many tasks there is no need for chunks */
-#define CHUNK (32 * 1024)    /* elements of a chunk, at least */
-#define GRAIN (32 * 1024)    /* elements a thread takes at a time, at least */
-#define SHORT_ROW 16         /* shorter rows are taken by columns, though these lie apart */
-#define SHORT_RUN 64         /* shorter runs are gathered before they are taken */
-#define CACHED (4 << 20)     /* bytes of x that are likely to be in a cache */
-#define CACHED_COLUMNS 256   /* columns of a tile then: fewer states to write, and to merge */
-#define NARROW 8             /* narrower tiles are taken by rows, though these lie apart */
-#define BUFFER (64 * 1024)   /* bytes for converted elements */
-#define LOADED_COLUMNS 1024  /* columns of a tile whose rows must be converted: TARN__ROWS of them in f32 fit the buffer */
+#define TASKS 64           /* with this many tasks there is no need for chunks */
+#define CHUNK (32 * 1024)  /* elements of a chunk, at least */
+#define GRAIN (32 * 1024)  /* elements a thread takes at a time, at least */
+#define SHORT_ROW 16       /* shorter rows are taken by columns, though these lie apart */
+#define SHORT_RUN 64       /* shorter runs are gathered before they are taken */
+#define CACHED (4 << 20)   /* bytes of x that are likely to be in a cache */
+#define CACHED_COLUMNS 256 /* columns of a tile then: fewer states to write, and to merge */
+#define NARROW 8           /* narrower tiles are taken by rows, though these lie apart */
+#define BUFFER (64 * 1024) /* bytes for converted elements */
+#define LOADED_COLUMNS \
+    1024 /* columns of a tile whose rows must be converted: TARN__ROWS of them in f32 fit the buffer */
 
 typedef struct plan {
     const tarn__reduction *r;
@@ -33,14 +34,15 @@ typedef struct plan {
     int64_t outer_shape[TARN_MAX_RANK], outer_x[TARN_MAX_RANK], outer_y[TARN_MAX_RANK], outer_aux[TARN_MAX_RANK];
     int64_t reduced_shape[TARN_MAX_RANK], reduced_x[TARN_MAX_RANK]; /* at least one axis, the innermost last */
     int64_t columns, column_x, column_y, column_aux;
-    int64_t rows;          /* reduced elements of an output; by columns in a widened plan: rows of `widening` elements */
+    /* reduced elements of an output; by columns in a widened plan: rows of `widening` elements */
+    int64_t rows;
     int64_t count;         /* reduced elements of an output */
     int64_t widening;      /* by columns: so many rows lie next to each other and are taken as one; 1: not */
     int64_t last_widening; /* of the last row on the innermost reduced axis */
     int64_t outer, tile, tiles, chunk, chunks;
 } plan;
 
-/* ---- planning -------------------------------------------------------------------------------------------------------------- */
+/* ---- planning ---------------------------------------------------------------------------------------------------- */
 
 static int64_t smaller(int64_t a, int64_t b)
 {
@@ -65,7 +67,8 @@ static bool is_reduced(const tarn__nest *nest, int axis)
 static bool can_widen(const tarn__nest *nest, const tarn__reducer *op, int kept, int reduced)
 {
     return op->widens && reduced >= 0 && kept == nest->rank - 1 && reduced == kept - 1 && nest->stride[0][kept] == 1 &&
-           nest->stride[0][reduced] == nest->shape[kept] && nest->shape[kept] <= LOADED_COLUMNS / 4 && nest->shape[reduced] >= 8;
+           nest->stride[0][reduced] == nest->shape[kept] && nest->shape[kept] <= LOADED_COLUMNS / 4 &&
+           nest->shape[reduced] >= 8;
 }
 
 /* Takes several rows as one where rows are narrow and lie next to each other. */
@@ -86,7 +89,8 @@ static bool choose_columns(const tarn__nest *nest, const tarn__reducer *op, int 
         return false;
     if (kept < nest->rank - 1)
         return nest->shape[reduced] < SHORT_ROW;
-    return nest->shape[kept] >= NARROW || reduced < 0 || nest->shape[reduced] < SHORT_ROW || can_widen(nest, op, kept, reduced);
+    return nest->shape[kept] >= NARROW || reduced < 0 || nest->shape[reduced] < SHORT_ROW ||
+           can_widen(nest, op, kept, reduced);
 }
 
 /* Columns of a tile, at most. From memory, long stretches of a row come faster. */
@@ -161,7 +165,8 @@ static bool make_plan(plan *p, const tarn__reduction *r)
     const tarn__view *views[] = {r->x, r->y, r->aux};
     tarn__nest nest;
     tarn__nest_make(&nest, 3, views);
-    *p = (plan){.r = r, .x = tarn__view_at(r->x), .y = tarn__view_at(r->y), .columns = 1, .rows = 1, .widening = 1, .outer = 1};
+    *p = (plan){
+        .r = r, .x = tarn__view_at(r->x), .y = tarn__view_at(r->y), .columns = 1, .rows = 1, .widening = 1, .outer = 1};
     p->x_size = (int64_t)tarn__dtype_bytes(r->x->dtype);
     p->y_size = (int64_t)tarn__dtype_bytes(r->y->dtype);
     if (r->aux) {
@@ -184,7 +189,7 @@ static bool make_plan(plan *p, const tarn__reduction *r)
     return true;
 }
 
-/* ---- a walk over the reduced elements -------------------------------------------------------------------------------------- */
+/* ---- a walk over the reduced elements ---------------------------------------------------------------------------- */
 
 typedef struct walk {
     int64_t index[TARN_MAX_RANK];
@@ -214,7 +219,7 @@ static void walk_on(const plan *p, walk *w, int64_t by)
     }
 }
 
-/* ---- one task -------------------------------------------------------------------------------------------------------------- */
+/* ---- one task ---------------------------------------------------------------------------------------------------- */
 
 typedef struct states {
     _Alignas(64) tarn__wide first[TARN__COLUMNS];
@@ -234,7 +239,8 @@ static int64_t compute_size(const plan *p)
 }
 
 /* The reduced elements begin … end - 1 of one output, whose element 0 is at x, into a state. */
-static void run_row(const plan *p, workspace *w, const char *x, const void *aux, int64_t begin, int64_t end, tarn__wide *a, tarn__wide *b)
+static void run_row(const plan *p, workspace *w, const char *x, const void *aux, int64_t begin, int64_t end,
+                    tarn__wide *a, tarn__wide *b)
 {
     const tarn__reducer *op = p->r->reducer;
     int last = p->reduced_rank - 1;

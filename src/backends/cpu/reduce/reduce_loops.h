@@ -1,11 +1,12 @@
-/* reduce_loops.h: the engine under all reductions. A reduction keeps one or two numbers for each output, its state, and says how elements are taken
- * into it; which elements, in which order and on which thread is the engine's affair.
+/* reduce_loops.h: the engine under all reductions. A reduction keeps one or two numbers for each output, its state, and
+ * says how elements are taken into it; which elements, in which order and on which thread is the engine's affair.
  *
- * Two forms, chosen by layout. By rows: the reduced elements of one output lie next to each other, and are taken in pieces of up to
- * TARN__PIECE. By columns: neighbours belong to different outputs, and whole rows are taken into a tile of columns.
+ * Two forms, chosen by layout. By rows: the reduced elements of one output lie next to each other, and are taken in
+ * pieces of up to TARN__PIECE. By columns: neighbours belong to different outputs, and whole rows are taken into a tile
+ * of columns.
  *
- * Accumulators have the narrow type that elements are computed in for a piece (or TARN__BLOCK rows) only; then they are added to the state,
- * which is f64 or i64. So the error of a long sum is that of a short one. */
+ * Accumulators have the narrow type that elements are computed in for a piece (or TARN__BLOCK rows) only; then they are
+ * added to the state, which is f64 or i64. So the error of a long sum is that of a short one. */
 #ifndef TARN__FOLD_H
 #define TARN__FOLD_H
 
@@ -18,7 +19,8 @@
 #define TARN__ROWS 16                                   /* rows taken at once by columns */
 #define TARN__COLUMNS 2048                              /* columns of a tile, at most */
 
-/* A run along memory asks for a line ahead of time: arithmetic keeps the processor from looking as far ahead itself. AArch64 into the second cache. */
+/* A run along memory asks for a line ahead of time: arithmetic keeps the processor from looking as far ahead itself.
+ * AArch64 into the second cache. */
 #if defined(__aarch64__)
 #define TARN__FETCH_AHEAD(line) __builtin_prefetch((line) + 8192, 0, 2)
 #else
@@ -36,7 +38,8 @@ typedef struct tarn__columns {
     _Alignas(64) char second[TARN__COLUMNS * 8];
 } tarn__columns;
 
-/* How a kind of reduction works. `aux` is one number of the computed type for each column (NULL without an auxiliary operand). */
+/* How a kind of reduction works. `aux` is one number of the computed type for each column (NULL without an auxiliary
+ * operand). */
 typedef struct tarn__reducer {
     int compute;         /* what elements are loaded as: COMPUTE_F32 … */
     int parts;           /* numbers in a state: 1 or 2 */
@@ -51,7 +54,8 @@ typedef struct tarn__reducer {
     /* The same two straight from dense elements of another dtype, which are converted first otherwise; NULL: none. */
     tarn_dtype other;
     void (*run_other)(tarn__wide *a, tarn__wide *b, const void *x, int64_t n, int64_t at, const void *aux);
-    void (*fold_other)(tarn__columns *columns, const void *const *row, int rows, int64_t width, int64_t at, const void *aux);
+    void (*fold_other)(tarn__columns *columns, const void *const *row, int rows, int64_t width, int64_t at,
+                       const void *aux);
     /* Adds the states b, of elements that come after those of a. */
     void (*merge)(tarn__wide *const *a, const tarn__wide *const *b, int64_t width, int64_t count_a, int64_t count_b);
     /* Turns states of `count` elements into results, in the part `result`; NULL: they are. */

@@ -1,9 +1,11 @@
-/* scale_grad.c: the gradients of x · w where w is repeated along axes of x: gx = g · w and gw, the sums of g · x, in one pass over x and g.
+/* scale_grad.c: the gradients of x · w where w is repeated along axes of x: gx = g · w and gw, the sums of g · x, in
+ * one pass over x and g.
  *
- * Two forms have loops of their own: w has one number for each row (the sums run along the innermost axis), and w is one row (the sums run
- * over all rows; these are cut into chunks by their number alone, and the chunks' sums are added in order). ops/reduce/scale_grad.c asks for no other. */
-#include "backends/cpu/common/rows.h"
+ * Two forms have loops of their own: w has one number for each row (the sums run along the innermost axis), and w is
+ * one row (the sums run over all rows; these are cut into chunks by their number alone, and the chunks' sums are added
+ * in order). ops/reduce/scale_grad.c asks for no other. */
 #include "backends/cpu/common/nt_store.h"
+#include "backends/cpu/common/rows.h"
 
 #define CHUNKS 64     /* of rows, at most */
 #define LEAST_ROWS 16 /* in a chunk */
@@ -20,34 +22,34 @@ typedef struct job {
     double *partial; /* (chunks, length) */
 } job;
 
-/* ---- blocks ---------------------------------------------------------------------------------------------------------------- */
+/* ---- blocks ------------------------------------------------------------------------------------------------------ */
 
-#define DEFINE_BLOCKS(T, NAME)                                                                                                            \
-    static void scale_##NAME(const void *from, const void *by, bool one, void *to, int64_t n)                                            \
-    {                                                                                                                                     \
-        const T *g = from, *w = by;                                                                                                       \
-        T *gx = to;                                                                                                                       \
-        if (one) {                                                                                                                        \
-            T factor = w[0];                                                                                                              \
-            TARN__INDEPENDENT for (int64_t i = 0; i < n; i++) gx[i] = g[i] * factor;                                                      \
-        } else {                                                                                                                          \
-            TARN__INDEPENDENT for (int64_t i = 0; i < n; i++) gx[i] = g[i] * w[i];                                                        \
-        }                                                                                                                                 \
-    }                                                                                                                                     \
-    static void add_products_##NAME(const void *from, const void *with, void *to, int64_t n)                                             \
-    {                                                                                                                                     \
-        const T *g = from, *x = with;                                                                                                     \
-        T *sum = to;                                                                                                                      \
-        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++) sum[i] += g[i] * x[i];                                                          \
-    }                                                                                                                                     \
-    static void move_sums_##NAME(void *from, double *to, int64_t n)                                                                      \
-    {                                                                                                                                     \
-        T *sum = from;                                                                                                                    \
-        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)                                                                                 \
-        {                                                                                                                                 \
-            to[i] += (double)sum[i];                                                                                                      \
-            sum[i] = 0;                                                                                                                   \
-        }                                                                                                                                 \
+#define DEFINE_BLOCKS(T, NAME) \
+    static void scale_##NAME(const void *from, const void *by, bool one, void *to, int64_t n) \
+    { \
+        const T *g = from, *w = by; \
+        T *gx = to; \
+        if (one) { \
+            T factor = w[0]; \
+            TARN__INDEPENDENT for (int64_t i = 0; i < n; i++) gx[i] = g[i] * factor; \
+        } else { \
+            TARN__INDEPENDENT for (int64_t i = 0; i < n; i++) gx[i] = g[i] * w[i]; \
+        } \
+    } \
+    static void add_products_##NAME(const void *from, const void *with, void *to, int64_t n) \
+    { \
+        const T *g = from, *x = with; \
+        T *sum = to; \
+        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++) sum[i] += g[i] * x[i]; \
+    } \
+    static void move_sums_##NAME(void *from, double *to, int64_t n) \
+    { \
+        T *sum = from; \
+        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++) \
+        { \
+            to[i] += (double)sum[i]; \
+            sum[i] = 0; \
+        } \
     }
 
 DEFINE_BLOCKS(float, f32)
@@ -64,7 +66,8 @@ typedef struct buffers {
 } buffers;
 
 /* n elements of a row of gx from the gradient and w, past the caches where the whole is too large for them. */
-static void write_gx(const job *j, buffers *b, char *row, int64_t begin, int64_t n, const void *g, const void *w, bool one)
+static void write_gx(const job *j, buffers *b, char *row, int64_t begin, int64_t n, const void *g, const void *w,
+                     bool one)
 {
     const operand *o = &j->r.operand[GX];
     char *to = row + begin * o->size;
@@ -80,7 +83,7 @@ static void write_gx(const job *j, buffers *b, char *row, int64_t begin, int64_t
     tarn__stream(to, native ? b->gx : b->narrow, n * o->size);
 }
 
-/* ---- one number of w a row --------------------------------------------------------------------------------------------------- */
+/* ---- one number of w a row --------------------------------------------------------------------------------------- */
 
 static void run_rows(int64_t first, int64_t end, void *ctx)
 {
@@ -105,7 +108,7 @@ static void run_rows(int64_t first, int64_t end, void *ctx)
         tarn__stream_end();
 }
 
-/* ---- w is one row ---------------------------------------------------------------------------------------------------------- */
+/* ---- w is one row ------------------------------------------------------------------------------------------------ */
 
 /* A task is a chunk of rows and a block of columns. */
 static void run_chunks(int64_t first, int64_t end, void *ctx)
@@ -114,15 +117,18 @@ static void run_chunks(int64_t first, int64_t end, void *ctx)
     const row_set *r = &j->r;
     buffers b;
     for (int64_t task = first; task < end; task++) {
-        int64_t chunk = task / j->tiles, begin = task % j->tiles * BLOCK, n = r->length - begin < BLOCK ? r->length - begin : BLOCK;
+        int64_t chunk = task / j->tiles, begin = task % j->tiles * BLOCK,
+                n = r->length - begin < BLOCK ? r->length - begin : BLOCK;
         int64_t row = chunk * j->chunk, stop = row + j->chunk < r->count ? row + j->chunk : r->count;
-        tarn__load[j->w->dtype][r->compute]((char *)tarn__view_at(j->w) + begin * j->w_along * (int64_t)tarn__dtype_bytes(j->w->dtype),
+        tarn__load[j->w->dtype][r->compute]((char *)tarn__view_at(j->w) +
+                                                begin * j->w_along * (int64_t)tarn__dtype_bytes(j->w->dtype),
                                             j->w_along, b.w, n);
         memset(b.sum, 0, sizeof(b.sum));
         memset(b.wide, 0, sizeof(b.wide));
         for (int64_t done = 1; row < stop; row++, done++) {
             char *gx = row_at(r, GX, row);
-            const void *from = fetch(r, G, row_at(r, G, row), begin, n, b.g), *with = fetch(r, X, row_at(r, X, row), begin, n, b.x);
+            const void *from = fetch(r, G, row_at(r, G, row), begin, n, b.g),
+                       *with = fetch(r, X, row_at(r, X, row), begin, n, b.x);
             (r->compute == COMPUTE_F32 ? add_products_f32 : add_products_f64)(from, with, b.sum, n);
             if (gx)
                 write_gx(j, &b, gx, begin, n, from, b.w, false);
@@ -148,16 +154,18 @@ static void add_chunks(int64_t first, int64_t end, void *ctx)
     }
 }
 
-/* ---- the kernel ------------------------------------------------------------------------------------------------------------ */
+/* ---- the kernel -------------------------------------------------------------------------------------------------- */
 
 static void make_job(job *j, const tarn__call *call)
 {
     const tarn__view *x = call->in[0], *w = call->in[1], *g = call->in[2], *gx = call->out[0], *gw = call->out[1];
     int axis = tarn__view_innermost(x);
-    *j = (job){.by_row = gw->shape[axis] == 1, .w = w, .gw = gw, .w_along = w->stride[axis], .gw_along = gw->stride[axis]};
+    *j = (job){
+        .by_row = gw->shape[axis] == 1, .w = w, .gw = gw, .w_along = w->stride[axis], .gw_along = gw->stride[axis]};
     const tarn__view *views[] = {x, g, gx, j->by_row ? w : NULL, j->by_row ? gw : NULL};
     rows_make(&j->r, axis, 5, views);
-    j->stream = gx && gx->stride[axis] == 1 && tarn__view_count(gx) * (int64_t)tarn__dtype_bytes(gx->dtype) >= TARN__STREAM_MIN;
+    j->stream =
+        gx && gx->stride[axis] == 1 && tarn__view_count(gx) * (int64_t)tarn__dtype_bytes(gx->dtype) >= TARN__STREAM_MIN;
     j->chunk = (j->r.count + CHUNKS - 1) / CHUNKS;
     j->chunk = j->chunk > LEAST_ROWS ? j->chunk : LEAST_ROWS;
     j->chunks = (j->r.count + j->chunk - 1) / j->chunk;

@@ -1,13 +1,14 @@
 /* scan.c: running sums along an axis, in f64 (i64 for integers) whatever the dtype.
  *
- * By columns where another axis lies denser: a tile of running sums goes along the axis. By lines otherwise; where lines are few and long
- * they are cut into chunks by size: first the sum of each chunk, then the sums before each, then all chunks. */
+ * By columns where another axis lies denser: a tile of running sums goes along the axis. By lines otherwise; where
+ * lines are few and long they are cut into chunks by size: first the sum of each chunk, then the sums before each, then
+ * all chunks. */
 #include "backends/cpu/common/convert.h"
 #include "backends/cpu/reduce/reduce_loops.h"
 
-#define TILE 1024          /* columns that run side by side, and elements of a line that are loaded at once */
-#define NARROW 16          /* fewer columns are taken as lines */
-#define CHUNK (32 * 1024)  /* elements of a line's chunk, and of a thread's share */
+#define TILE 1024         /* columns that run side by side, and elements of a line that are loaded at once */
+#define NARROW 16         /* fewer columns are taken as lines */
+#define CHUNK (32 * 1024) /* elements of a line's chunk, and of a thread's share */
 #define FEW_LINES 64
 
 typedef union number {
@@ -41,11 +42,17 @@ static void make_plan(plan *p, const tarn__call *call)
     const tarn__view *x = call->in[0], *y = call->out[0];
     const tarn__along *along = call->params;
     bool real = tarn__is_float(x->dtype);
-    *p = (plan){.x = tarn__view_at(x), .y = tarn__view_at(y), .x_size = (int64_t)tarn__dtype_bytes(x->dtype),
-                .y_size = (int64_t)tarn__dtype_bytes(y->dtype), .real = real,
+    *p = (plan){.x = tarn__view_at(x),
+                .y = tarn__view_at(y),
+                .x_size = (int64_t)tarn__dtype_bytes(x->dtype),
+                .y_size = (int64_t)tarn__dtype_bytes(y->dtype),
+                .real = real,
                 .load = tarn__load[x->dtype][real ? COMPUTE_F64 : COMPUTE_I64],
                 .store = tarn__store[y->dtype][real ? COMPUTE_F64 : COMPUTE_I64],
-                .length = 1, .columns = 1, .outer = 1, .before = call->scratch};
+                .length = 1,
+                .columns = 1,
+                .outer = 1,
+                .before = call->scratch};
     int axis = x->rank > 0 ? along->axis : -1, column = -1;
     if (axis >= 0)
         p->length = x->shape[axis], p->along_x = x->stride[axis], p->along_y = y->stride[axis];
@@ -87,7 +94,7 @@ static void locate(const plan *p, int64_t outer, const char **x, char **y)
     *y = p->y + at_y * p->y_size;
 }
 
-/* ---- by columns ------------------------------------------------------------------------------------------------------------ */
+/* ---- by columns -------------------------------------------------------------------------------------------------- */
 
 static void add_row(double *restrict sum, const float *restrict x, float *restrict y, int64_t width)
 {
@@ -133,27 +140,27 @@ static void scan_columns(int64_t begin, int64_t end, void *ctx)
     }
 }
 
-/* ---- by lines -------------------------------------------------------------------------------------------------------------- */
+/* ---- by lines ---------------------------------------------------------------------------------------------------- */
 
-/* Running sums of n numbers in place, after `before`, from the first or from the last; the chain of additions has one link for four elements.
- * Returns the last sum. */
+/* Running sums of n numbers in place, after `before`, from the first or from the last; the chain of additions has one
+ * link for four elements. Returns the last sum. */
 #define FIRST(i) (i)
 #define LAST(i) (n - 1 - (i))
-#define SCAN(name, T, part, AT)                                                                                                           \
-    static number scan_##name(number *x, int64_t n, number before)                                                                        \
-    {                                                                                                                                     \
-        T sum = before.part;                                                                                                              \
-        int64_t i = 0;                                                                                                                    \
-        for (; i + 4 <= n; i += 4) {                                                                                                      \
-            T a = x[AT(i)].part, b = a + x[AT(i + 1)].part, c = b + x[AT(i + 2)].part, d = c + x[AT(i + 3)].part;                         \
-            x[AT(i)].part = sum + a;                                                                                                      \
-            x[AT(i + 1)].part = sum + b;                                                                                                  \
-            x[AT(i + 2)].part = sum + c;                                                                                                  \
-            x[AT(i + 3)].part = sum += d;                                                                                                 \
-        }                                                                                                                                 \
-        for (; i < n; i++)                                                                                                                \
-            x[AT(i)].part = sum += x[AT(i)].part;                                                                                         \
-        return (number){.part = sum};                                                                                                     \
+#define SCAN(name, T, part, AT) \
+    static number scan_##name(number *x, int64_t n, number before) \
+    { \
+        T sum = before.part; \
+        int64_t i = 0; \
+        for (; i + 4 <= n; i += 4) { \
+            T a = x[AT(i)].part, b = a + x[AT(i + 1)].part, c = b + x[AT(i + 2)].part, d = c + x[AT(i + 3)].part; \
+            x[AT(i)].part = sum + a; \
+            x[AT(i + 1)].part = sum + b; \
+            x[AT(i + 2)].part = sum + c; \
+            x[AT(i + 3)].part = sum += d; \
+        } \
+        for (; i < n; i++) \
+            x[AT(i)].part = sum += x[AT(i)].part; \
+        return (number){.part = sum}; \
     }
 SCAN(real, double, real, FIRST)
 SCAN(integer, int64_t, integer, FIRST)
@@ -169,7 +176,9 @@ static number scan_chunk(const plan *p, int64_t task, number before, bool storin
     int64_t i = task % p->chunks * p->chunk, end = i + p->chunk < p->length ? i + p->chunk : p->length;
     locate(p, task / p->chunks, &x, &y);
     bool back = p->along_x == -1 && p->along_y == -1; /* loaded and stored as it lies */
-    number (*scan)(number *, int64_t, number) = p->real ? back ? scan_real_back : scan_real : back ? scan_integer_back : scan_integer;
+    number (*scan)(number *, int64_t, number) = p->real ? back ? scan_real_back : scan_real
+                                                : back  ? scan_integer_back
+                                                        : scan_integer;
     for (; i < end; i += TILE) {
         int64_t n = end - i < TILE ? end - i : TILE, first = back ? i + n - 1 : i;
         p->load(x + first * p->along_x * p->x_size, back ? 1 : p->along_x, tile, n);

@@ -1,12 +1,13 @@
 /* var.c: the variance. A state is a mean and the sum of squared distances from it.
  *
- * What is summed are the distances d = x - m from a centre m, and their squares; the sum of d corrects both numbers, since m is not the mean
- * exactly. By rows m is the mean of the first vector, and one pass is enough; where that is farther from the mean than the elements are on
- * average, digits would cancel, and a second pass has the mean for its centre. By columns a group of rows, small enough for the first or
- * second cache, is read twice. Pieces are merged in f64 by the formula of Chan, Golub and LeVeque. */
-#include "backends/cpu/reduce/reduce_loops.h"
-#include "backends/cpu/elementwise/two_forms.h"
+ * What is summed are the distances d = x - m from a centre m, and their squares; the sum of d corrects both numbers,
+ * since m is not the mean exactly. By rows m is the mean of the first vector, and one pass is enough; where that is
+ * farther from the mean than the elements are on average, digits would cancel, and a second pass has the mean for its
+ * centre. By columns a group of rows, small enough for the first or second cache, is read twice. Pieces are merged in
+ * f64 by the formula of Chan, Golub and LeVeque. */
 #include "backends/cpu/common/vec_ext.h"
+#include "backends/cpu/elementwise/two_forms.h"
+#include "backends/cpu/reduce/reduce_loops.h"
 
 /* Merges count_b elements into count ones; `share` is count_b / (count + count_b). */
 static inline void merge_one(double *mean, double *squares, double count, double mean_b, double squares_b, double share)
@@ -20,139 +21,137 @@ static inline void merge_one(double *mean, double *squares, double count, double
 #define PLUS(V, M, a, x) (a) += (x)
 #define PLAIN(x) (x)
 
-/* ---- by rows --------------------------------------------------------------------------------------------------------------- */
+/* ---- by rows ----------------------------------------------------------------------------------------------------- */
 
 typedef struct distances {
     double rest, squares;
 } distances;
 
-#define RUN(name, S, T, V, LOAD, GET)                                                                                                     \
-    static T mean_##name(const S *x, int64_t n)                                                                                           \
-    {                                                                                                                                     \
-        enum { LANES = sizeof(V) / sizeof(T), WIDTH = TARN__STRANDS * LANES };                                                            \
-        V v[TARN__STRANDS], y;                                                                                                            \
-        T sum;                                                                                                                            \
-        int64_t i = 0;                                                                                                                    \
-        for (int k = 0; k < TARN__STRANDS; k++)                                                                                           \
-            v[k] = (V){0};                                                                                                                \
-        for (; i + WIDTH <= n; i += WIDTH)                                                                                                \
-            for (int k = 0; k < TARN__STRANDS; k++) {                                                                                     \
-                LOAD(V, y, x + i + k * LANES);                                                                                            \
-                v[k] += y;                                                                                                                \
-            }                                                                                                                             \
-        for (; i + LANES <= n; i += LANES) {                                                                                              \
-            LOAD(V, y, x + i);                                                                                                            \
-            v[0] += y;                                                                                                                    \
-        }                                                                                                                                 \
-        TARN__STRANDS_JOIN(V, V, v, PLUS);                                                                                                \
-        TARN__LANES_FOLD(T, V, sum, v[0], ADD);                                                                                           \
-        for (; i < n; i++)                                                                                                                \
-            sum += GET(x[i]);                                                                                                             \
-        return sum / (T)n;                                                                                                                \
-    }                                                                                                                                     \
-    /* Sums of the distances from the centre, and of their squares. */                                                                    \
-    static distances around_##name(const S *x, int64_t n, T centre)                                                                       \
-    {                                                                                                                                     \
-        enum { LANES = sizeof(V) / sizeof(T), WIDTH = TARN__STRANDS * LANES };                                                            \
-        V d[TARN__STRANDS], s[TARN__STRANDS], y[TARN__STRANDS];                                                                           \
-        T sum_d, sum_s;                                                                                                                   \
-        int64_t i = 0;                                                                                                                    \
-        for (int k = 0; k < TARN__STRANDS; k++)                                                                                           \
-            d[k] = s[k] = (V){0};                                                                                                         \
-        for (; i + WIDTH <= n; i += WIDTH) {                                                                                              \
-            for (int k = 0; k < (int)(WIDTH * sizeof(S) / 64); k++)                                                                       \
-                TARN__FETCH_AHEAD((const char *)(x + i) + 64 * k);                                                                        \
-            for (int k = 0; k < TARN__STRANDS; k++) {                                                                                     \
-                LOAD(V, y[k], x + i + k * LANES);                                                                                         \
-                y[k] -= centre;                                                                                                           \
-            }                                                                                                                             \
-            for (int k = 0; k < TARN__STRANDS; k++) {                                                                                     \
-                d[k] += y[k];                                                                                                             \
-                s[k] += y[k] * y[k];                                                                                                      \
-            }                                                                                                                             \
-        }                                                                                                                                 \
-        TARN__STRANDS_JOIN(V, V, d, PLUS);                                                                                                \
-        TARN__STRANDS_JOIN(V, V, s, PLUS);                                                                                                \
-        TARN__LANES_FOLD(T, V, sum_d, d[0], ADD);                                                                                         \
-        TARN__LANES_FOLD(T, V, sum_s, s[0], ADD);                                                                                         \
-        distances sums = {sum_d, sum_s};                                                                                                  \
-        for (; i < n; i++) {                                                                                                              \
-            T away = GET(x[i]) - centre;                                                                                                  \
-            sums.rest += away;                                                                                                            \
-            sums.squares += away * away;                                                                                                  \
-        }                                                                                                                                 \
-        return sums;                                                                                                                      \
-    }                                                                                                                                     \
-    static void run_##name(tarn__wide *a, tarn__wide *b, const void *from, int64_t n, int64_t at, const void *aux)                        \
-    {                                                                                                                                     \
-        enum { LANES = sizeof(V) / sizeof(T) };                                                                                           \
-        T centre = mean_##name(from, n < LANES ? n : LANES);                                                                              \
-        distances sums = around_##name(from, n, centre);                                                                                  \
-        (void)aux;                                                                                                                        \
-        if (!(sums.rest * sums.rest <= 0.5 * sums.squares * (double)n)) { /* NaN as well */                                               \
-            centre = mean_##name(from, n);                                                                                                \
-            sums = around_##name(from, n, centre);                                                                                        \
-        }                                                                                                                                 \
-        double rest = sums.rest / (double)n, squares = sums.squares - rest * sums.rest;                                                   \
-        merge_one(&a->real, &b->real, (double)at, (double)centre + rest, squares, (double)n / (double)(at + n));                          \
+#define RUN(name, S, T, V, LOAD, GET) \
+    static T mean_##name(const S *x, int64_t n) \
+    { \
+        enum { LANES = sizeof(V) / sizeof(T), WIDTH = TARN__STRANDS * LANES }; \
+        V v[TARN__STRANDS], y; \
+        T sum; \
+        int64_t i = 0; \
+        for (int k = 0; k < TARN__STRANDS; k++) \
+            v[k] = (V){0}; \
+        for (; i + WIDTH <= n; i += WIDTH) \
+            for (int k = 0; k < TARN__STRANDS; k++) { \
+                LOAD(V, y, x + i + k * LANES); \
+                v[k] += y; \
+            } \
+        for (; i + LANES <= n; i += LANES) { \
+            LOAD(V, y, x + i); \
+            v[0] += y; \
+        } \
+        TARN__STRANDS_JOIN(V, V, v, PLUS); \
+        TARN__LANES_FOLD(T, V, sum, v[0], ADD); \
+        for (; i < n; i++) \
+            sum += GET(x[i]); \
+        return sum / (T)n; \
+    } \
+    /* Sums of the distances from the centre, and of their squares. */ \
+    static distances around_##name(const S *x, int64_t n, T centre) \
+    { \
+        enum { LANES = sizeof(V) / sizeof(T), WIDTH = TARN__STRANDS * LANES }; \
+        V d[TARN__STRANDS], s[TARN__STRANDS], y[TARN__STRANDS]; \
+        T sum_d, sum_s; \
+        int64_t i = 0; \
+        for (int k = 0; k < TARN__STRANDS; k++) \
+            d[k] = s[k] = (V){0}; \
+        for (; i + WIDTH <= n; i += WIDTH) { \
+            for (int k = 0; k < (int)(WIDTH * sizeof(S) / 64); k++) \
+                TARN__FETCH_AHEAD((const char *)(x + i) + 64 * k); \
+            for (int k = 0; k < TARN__STRANDS; k++) { \
+                LOAD(V, y[k], x + i + k * LANES); \
+                y[k] -= centre; \
+            } \
+            for (int k = 0; k < TARN__STRANDS; k++) { \
+                d[k] += y[k]; \
+                s[k] += y[k] * y[k]; \
+            } \
+        } \
+        TARN__STRANDS_JOIN(V, V, d, PLUS); \
+        TARN__STRANDS_JOIN(V, V, s, PLUS); \
+        TARN__LANES_FOLD(T, V, sum_d, d[0], ADD); \
+        TARN__LANES_FOLD(T, V, sum_s, s[0], ADD); \
+        distances sums = {sum_d, sum_s}; \
+        for (; i < n; i++) { \
+            T away = GET(x[i]) - centre; \
+            sums.rest += away; \
+            sums.squares += away * away; \
+        } \
+        return sums; \
+    } \
+    static void run_##name(tarn__wide *a, tarn__wide *b, const void *from, int64_t n, int64_t at, const void *aux) \
+    { \
+        enum { LANES = sizeof(V) / sizeof(T) }; \
+        T centre = mean_##name(from, n < LANES ? n : LANES); \
+        distances sums = around_##name(from, n, centre); \
+        (void)aux; \
+        if (!(sums.rest * sums.rest <= 0.5 * sums.squares * (double)n)) { /* NaN as well */ \
+            centre = mean_##name(from, n); \
+            sums = around_##name(from, n, centre); \
+        } \
+        double rest = sums.rest / (double)n, squares = sums.squares - rest * sums.rest; \
+        merge_one(&a->real, &b->real, (double)at, (double)centre + rest, squares, (double)n / (double)(at + n)); \
     }
 
-/* ---- by columns ------------------------------------------------------------------------------------------------------------ */
+/* ---- by columns -------------------------------------------------------------------------------------------------- */
 
-/* A few columns at a time, so that what is summed stays in registers while the rows pass by. Those left over are computed as
- * a vector, too, so that a column has the same bits wherever it stands. */
-#define FOLD(name, S, T, V, LOAD)                                                                                      \
-    static inline void fold_few_##name(double *restrict a, double *restrict b,                                         \
-                                            const void *const *row, int rows, int64_t c, int lanes,                    \
-                                       double at)                                                                      \
-    {                                                                                                                  \
-        enum { LANES = sizeof(V) / sizeof(T) };                                                                        \
-        double count = rows, part = 1.0 / count, share = count / (at + count);                                         \
-        V sum = {0}, rest = {0}, squares = {0}, y;                                                                     \
-        S few[LANES] = {0};                                                                                            \
-        for (int r = 0; r < rows; r++) {                                                                               \
-            const S *from = (const S *)row[r] + c;                                                                     \
-            if (lanes < LANES)                                                                                         \
-                from = memcpy(few, from, sizeof(S) * (size_t)lanes);                                                   \
-            LOAD(V, y, from);                                                                                          \
-            sum += y;                                                                                                  \
-        }                                                                                                              \
-        sum *= (T)part;                                                                                                \
-        for (int r = 0; r < rows; r++) {                                                                               \
-            const S *from = (const S *)row[r] + c;                                                                     \
-            if (lanes < LANES)                                                                                         \
-                from = memcpy(few, from, sizeof(S) * (size_t)lanes);                                                   \
-            LOAD(V, y, from);                                                                                          \
-            y -= sum;                                                                                                  \
-            rest += y;                                                                                                 \
-            squares += y * y;                                                                                          \
-        }                                                                                                              \
-        T mean[LANES], d[LANES], s[LANES];                                                                             \
-        memcpy(mean, &sum, sizeof(sum));                                                                               \
-        memcpy(d, &rest, sizeof(rest));                                                                                \
-        memcpy(s, &squares, sizeof(squares));                                                                          \
-        for (int j = 0; j < lanes; j++) {                                                                              \
-            double e = (double)d[j] * part;                                                                            \
-            merge_one(&a[c + j], &b[c + j], at, (double)mean[j] + e, (double)s[j] - e * e * count, share);             \
-        }                                                                                                              \
-    }                                                                                                                  \
-    TARN__RARE static void fold_rest_##name(double *a, double *b, const void *const *row, int rows,                    \
-                                            int64_t c, int lanes,                                                      \
-                                            double at)                                                                 \
-    {                                                                                                                  \
-        fold_few_##name(a, b, row, rows, c, lanes, at);                                                                \
-    }                                                                                                                  \
-    static void fold_##name(tarn__columns *columns, const void *const *row, int rows,                                  \
-                                            int64_t width, int64_t at, const void *aux)                                \
-    {                                                                                                                  \
-        enum { LANES = sizeof(V) / sizeof(T) };                                                                        \
-        double *a = (double *)(void *)columns->first, *b = (double *)(void *)columns->second;                          \
-        int64_t c = 0;                                                                                                 \
-        (void)aux;                                                                                                     \
-        for (; c + LANES <= width; c += LANES)                                                                         \
-            fold_few_##name(a, b, row, rows, c, LANES, (double)at);                                                    \
-        if (c < width)                                                                                                 \
-            fold_rest_##name(a, b, row, rows, c, (int)(width - c), (double)at);                                         \
+/* A few columns at a time, so that what is summed stays in registers while the rows pass by. Those left over are
+ * computed as a vector, too, so that a column has the same bits wherever it stands. */
+#define FOLD(name, S, T, V, LOAD) \
+    static inline void fold_few_##name(double *restrict a, double *restrict b, const void *const *row, int rows, \
+                                       int64_t c, int lanes, double at) \
+    { \
+        enum { LANES = sizeof(V) / sizeof(T) }; \
+        double count = rows, part = 1.0 / count, share = count / (at + count); \
+        V sum = {0}, rest = {0}, squares = {0}, y; \
+        S few[LANES] = {0}; \
+        for (int r = 0; r < rows; r++) { \
+            const S *from = (const S *)row[r] + c; \
+            if (lanes < LANES) \
+                from = memcpy(few, from, sizeof(S) * (size_t)lanes); \
+            LOAD(V, y, from); \
+            sum += y; \
+        } \
+        sum *= (T)part; \
+        for (int r = 0; r < rows; r++) { \
+            const S *from = (const S *)row[r] + c; \
+            if (lanes < LANES) \
+                from = memcpy(few, from, sizeof(S) * (size_t)lanes); \
+            LOAD(V, y, from); \
+            y -= sum; \
+            rest += y; \
+            squares += y * y; \
+        } \
+        T mean[LANES], d[LANES], s[LANES]; \
+        memcpy(mean, &sum, sizeof(sum)); \
+        memcpy(d, &rest, sizeof(rest)); \
+        memcpy(s, &squares, sizeof(squares)); \
+        for (int j = 0; j < lanes; j++) { \
+            double e = (double)d[j] * part; \
+            merge_one(&a[c + j], &b[c + j], at, (double)mean[j] + e, (double)s[j] - e * e * count, share); \
+        } \
+    } \
+    TARN__RARE static void fold_rest_##name(double *a, double *b, const void *const *row, int rows, int64_t c, \
+                                            int lanes, double at) \
+    { \
+        fold_few_##name(a, b, row, rows, c, lanes, at); \
+    } \
+    static void fold_##name(tarn__columns *columns, const void *const *row, int rows, int64_t width, int64_t at, \
+                            const void *aux) \
+    { \
+        enum { LANES = sizeof(V) / sizeof(T) }; \
+        double *a = (double *)(void *)columns->first, *b = (double *)(void *)columns->second; \
+        int64_t c = 0; \
+        (void)aux; \
+        for (; c + LANES <= width; c += LANES) \
+            fold_few_##name(a, b, row, rows, c, LANES, (double)at); \
+        if (c < width) \
+            fold_rest_##name(a, b, row, rows, c, (int)(width - c), (double)at); \
     }
 
 RUN(f32, float, float, tarn__f32v, TARN__LANES_LOAD, PLAIN)
@@ -190,9 +189,9 @@ static void finish(tarn__wide *const *state, int64_t width, int64_t count, const
         state[1][c].real /= divisor;
 }
 
-#define REDUCER(name, COMPUTE)                                                                                                            \
-    .compute = COMPUTE, .parts = 2, .run = run_##name, .open = open_columns, .fold = fold_##name, .close = close_columns, .merge = merge, \
-    .finish = finish, .result = 1
+#define REDUCER(name, COMPUTE) \
+    .compute = COMPUTE, .parts = 2, .run = run_##name, .open = open_columns, .fold = fold_##name, \
+    .close = close_columns, .merge = merge, .finish = finish, .result = 1
 static const tarn__reducer reducers[] = {
     {REDUCER(f32, COMPUTE_F32), .other = TARN_BF16, .run_other = run_bf16, .fold_other = fold_bf16},
     {REDUCER(f64, COMPUTE_F64)},
@@ -200,8 +199,11 @@ static const tarn__reducer reducers[] = {
 
 static tarn__reduction describe(const tarn__call *call)
 {
-    return (tarn__reduction){.reducer = &reducers[tarn__compute_of(call->in[0]->dtype)], .x = call->in[0], .y = call->out[0],
-                             .params = call->params, .scratch = call->scratch};
+    return (tarn__reduction){.reducer = &reducers[tarn__compute_of(call->in[0]->dtype)],
+                             .x = call->in[0],
+                             .y = call->out[0],
+                             .params = call->params,
+                             .scratch = call->scratch};
 }
 
 static void kernel_var(const tarn__call *call)

@@ -1,10 +1,10 @@
-/* var_grad.c: the gradient of a variance: the distance of every element from the mean, times g, which has the factor 2 / (count - correction) already.
- * Two passes: the means in f64, by the kernel of sums, then one over x. */
+/* var_grad.c: the gradient of a variance: the distance of every element from the mean, times g, which has the factor 2
+ * / (count - correction) already. Two passes: the means in f64, by the kernel of sums, then one over x. */
 #include <pthread.h>
 
+#include "backends/cpu/elementwise/elementwise_loops.h"
 #include "backends/cpu/reduce/reduce_grad_rows.h"
 #include "backends/cpu/runtime/level.h"
-#include "backends/cpu/elementwise/elementwise_loops.h"
 
 static tarn__kernel_row rows[TARN__KERNEL_COUNT];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -54,23 +54,24 @@ static size_t scratch_var_grad(const tarn__call *call)
 }
 
 /* in: x, g, mean. The same of a dense row. */
-#define TILE(name, T)                                                                                                                     \
-    static void tile_##name(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)                          \
-    {                                                                                                                                     \
-        const T *x = in[0], *g = in[1], *mean = in[2];                                                                                    \
-        T *y = out[0];                                                                                                                    \
-        (void)params;                                                                                                                     \
-        TARN__INDEPENDENT                                                                                                                 \
-        for (int64_t i = 0; i < n; i++)                                                                                                   \
-            y[i] = (x[i] - mean[i]) * g[i];                                                                                               \
-    }                                                                                                                                     \
-    static void dense_##name(char *const *at, int64_t n)                                                                                  \
-    {                                                                                                                                     \
-        const T *x = (const T *)(const void *)at[1], g = *(const T *)(const void *)at[2], mean = (T) * (const double *)(const void *)at[3];\
-        T *y = (T *)(void *)at[0];                                                                                                        \
-        TARN__INDEPENDENT                                                                                                                 \
-        for (int64_t i = 0; i < n; i++)                                                                                                   \
-            y[i] = (x[i] - mean) * g;                                                                                                     \
+#define TILE(name, T) \
+    static void tile_##name(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params) \
+    { \
+        const T *x = in[0], *g = in[1], *mean = in[2]; \
+        T *y = out[0]; \
+        (void)params; \
+        TARN__INDEPENDENT \
+        for (int64_t i = 0; i < n; i++) \
+            y[i] = (x[i] - mean[i]) * g[i]; \
+    } \
+    static void dense_##name(char *const *at, int64_t n) \
+    { \
+        const T *x = (const T *)(const void *)at[1], g = *(const T *)(const void *)at[2], \
+                mean = (T) * (const double *)(const void *)at[3]; \
+        T *y = (T *)(void *)at[0]; \
+        TARN__INDEPENDENT \
+        for (int64_t i = 0; i < n; i++) \
+            y[i] = (x[i] - mean) * g; \
     }
 
 TILE(f32, float)
@@ -93,8 +94,10 @@ static void kernel_var_grad(const tarn__call *call)
         return;
     }
     tarn__elementwise none = {0};
-    tarn__call tiles = {.inputs = 3, .outputs = 1, .in = {call->in[0], call->in[1], &m.view}, .out = {call->out[0]}, .params = &none};
-    TARN__AT_LEVEL(tarn__run_tiles)(&tiles, &(tarn__tile_job){.tile = compute == COMPUTE_F32 ? tile_f32 : tile_f64, .compute = compute});
+    tarn__call tiles = {
+        .inputs = 3, .outputs = 1, .in = {call->in[0], call->in[1], &m.view}, .out = {call->out[0]}, .params = &none};
+    TARN__AT_LEVEL(tarn__run_tiles)
+    (&tiles, &(tarn__tile_job){.tile = compute == COMPUTE_F32 ? tile_f32 : tile_f64, .compute = compute});
 }
 
 void TARN__AT_LEVEL(tarn__cpu_var_grad)(tarn__kernel_row *table)

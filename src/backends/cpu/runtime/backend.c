@@ -18,7 +18,8 @@
 void tarn__cpu_table_base(tarn__kernel_row *rows);
 void tarn__cpu_table_avx2(tarn__kernel_row *rows);
 void tarn__cpu_table_avx512(tarn__kernel_row *rows);
-void tarn__cpu_blocks_dotprod(tarn__kernel_row *rows); /* these three: one kernel each, in the place of the one that is there */
+/* these three: one kernel each, in the place of the one that is there */
+void tarn__cpu_blocks_dotprod(tarn__kernel_row *rows);
 void tarn__cpu_blocks_i8mm(tarn__kernel_row *rows);
 void tarn__cpu_matmul_bf16(tarn__kernel_row *rows);
 
@@ -59,9 +60,11 @@ static void warn_of_level(void)
     if (!limit || !limit[0] || strcmp(limit, level) == 0)
         return;
     if (level_index(limit) == LEVELS)
-        tarn__log(TARN_LOG_WARNING, "TARN_CPU_LEVEL names no instruction level: '%s'; expected " LEVEL_TEXT ". %s is used", limit, level);
+        tarn__log(TARN_LOG_WARNING,
+                  "TARN_CPU_LEVEL names no instruction level: '%s'; expected " LEVEL_TEXT ". %s is used", limit, level);
     else
-        tarn__log(TARN_LOG_WARNING, "TARN_CPU_LEVEL is a level that this processor or build lacks: %s; %s is used", limit, level);
+        tarn__log(TARN_LOG_WARNING, "TARN_CPU_LEVEL is a level that this processor or build lacks: %s; %s is used",
+                  limit, level);
 }
 
 static void fill_table(void)
@@ -89,7 +92,8 @@ static void fill_table(void)
 #if defined(__x86_64__)
     __builtin_cpu_init();
 #if TARN__HAVE_AVX2
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2") && level_allowed("avx2")) {
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2") &&
+        level_allowed("avx2")) {
         level = "avx2";
         tarn__cpu_table_avx2(rows);
     }

@@ -1,4 +1,5 @@
-/* level.h: kernel files are compiled once for each instruction level; what they share with other files carries the level in its name. */
+/* level.h: kernel files are compiled once for each instruction level; what they share with other files carries the
+ * level in its name. */
 #ifndef TARN__LEVEL_H
 #define TARN__LEVEL_H
 
@@ -13,8 +14,8 @@
 #define TARN__PASTE(a, b) TARN__PASTE_(a, b)
 #define TARN__AT_LEVEL(name) TARN__PASTE(name, TARN__LEVEL)
 
-/* Files named *_wide.c compute in f64 and i64, which serve checks and counts: levels share them, where the narrower one gives the same bits. The build
- * names the level they come from. */
+/* Files named *_wide.c compute in f64 and i64, which serve checks and counts: levels share them, where the narrower one
+ * gives the same bits. The build names the level they come from. */
 #ifndef TARN__WIDE_LEVEL
 #define TARN__WIDE_LEVEL TARN__LEVEL
 #endif
@@ -35,7 +36,8 @@ void TARN__AT_LEVEL(tarn__cpu_copy)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_random)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_reduce)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_var_grad)(tarn__kernel_row *rows);
-void TARN__AT_WIDE_LEVEL(tarn__cpu_index)(tarn__kernel_row *rows); /* these two move and compare elements: shared by levels in the same way */
+/* these two move and compare elements: shared by levels in the same way */
+void TARN__AT_WIDE_LEVEL(tarn__cpu_index)(tarn__kernel_row *rows);
 void TARN__AT_WIDE_LEVEL(tarn__cpu_sort)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_matmul)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_blocks)(tarn__kernel_row *rows);

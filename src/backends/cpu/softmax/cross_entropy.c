@@ -1,27 +1,34 @@
-/* cross_entropy.c: the cross entropy of rows of logits, and its gradient with respect to them. The gradient makes softmax again from the logits and the
- * log of their sum of exponentials. */
-#include "backends/cpu/softmax/exp_sum.h"
+/* cross_entropy.c: the cross entropy of rows of logits, and its gradient with respect to them. The gradient makes
+ * softmax again from the logits and the log of their sum of exponentials. */
 #include "backends/cpu/common/rows.h"
+#include "backends/cpu/softmax/exp_sum.h"
 
 #define EACH TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)
-#define EACH_BLOCK(begin, n, length)                                                                                                      \
-    for (int64_t begin = 0, n; begin < (length) && (n = (length)-begin < BLOCK ? (length)-begin : BLOCK, true); begin += BLOCK)
+#define EACH_BLOCK(begin, n, length) \
+    for (int64_t begin = 0, n; begin < (length) && (n = (length)-begin < BLOCK ? (length)-begin : BLOCK, true); \
+         begin += BLOCK)
 
 typedef struct maths {
     double (*most)(const void *x, int64_t n);
     double (*sum)(const void *x, int64_t n);
-    double (*exps)(const void *x, void *y, int64_t n, double most); /* y = exp(x - most); gives the sum */
+    double (*exps)(const void *x, void *y, int64_t n, double most);           /* y = exp(x - most); gives the sum */
     void (*slopes)(void *y, int64_t n, double factor, double less, double g); /* y = (y · factor - less) · g */
 } maths;
 
-#define BLOCKS(T, type)                                                                                                                   \
-    static double most_##type(const void *x, int64_t n) { return (double)block_max_##type(x, n); }                                        \
-    static double sum_##type(const void *x, int64_t n) { return block_sum_##type(x, n); }                                                 \
-    static void slopes_##type(void *in_place, int64_t n, double factor, double less, double scale)                                        \
-    {                                                                                                                                     \
-        T *y = in_place, f = (T)factor, l = (T)less, g = (T)scale;                                                                        \
-        EACH y[i] = (y[i] * f - l) * g;                                                                                                   \
-    }                                                                                                                                     \
+#define BLOCKS(T, type) \
+    static double most_##type(const void *x, int64_t n) \
+    { \
+        return (double)block_max_##type(x, n); \
+    } \
+    static double sum_##type(const void *x, int64_t n) \
+    { \
+        return block_sum_##type(x, n); \
+    } \
+    static void slopes_##type(void *in_place, int64_t n, double factor, double less, double scale) \
+    { \
+        T *y = in_place, f = (T)factor, l = (T)less, g = (T)scale; \
+        EACH y[i] = (y[i] * f - l) * g; \
+    } \
     static const maths maths_##type = {most_##type, sum_##type, block_exps_##type, slopes_##type};
 
 BLOCKS(float, f32)
@@ -66,21 +73,22 @@ static char *element_of(const job *j, int k, char *row, int64_t at)
     return row + at * j->r.operand[k].along * j->r.operand[k].size;
 }
 
-/* ---- loss ------------------------------------------------------------------------------------------------------------------ */
+/* ---- loss -------------------------------------------------------------------------------------------------------- */
 
 /* The logarithm of the sum of exponentials of a row whose target counts, and the loss. */
 static double measure_row(const job *j, char *in, int64_t target, char *buffer, double *loss)
 {
     const row_set *r = &j->r;
     double most = -(double)INFINITY, sum = 0, all = 0, smoothing = j->params->smoothing;
-    EACH_BLOCK(begin, n, r->length) {
+    EACH_BLOCK(begin, n, r->length)
+    {
         const void *x = fetch(r, LOGITS, in, begin, n, buffer);
         double here = j->maths->most(x, n);
         most = here > most ? here : most;
         all += smoothing > 0 ? j->maths->sum(x, n) : 0;
     }
     EACH_BLOCK(begin, n, r->length)
-        sum += j->maths->exps(fetch(r, LOGITS, in, begin, n, buffer), buffer, n, most);
+    sum += j->maths->exps(fetch(r, LOGITS, in, begin, n, buffer), buffer, n, most);
     double log_sum = log(sum);
     *loss = log_sum - (number_at(j, LOGITS, element_of(j, LOGITS, in, target)) - most);
     if (smoothing > 0)
@@ -115,26 +123,31 @@ static void check_targets(const job *j, tarn__fault *fault)
     }
 }
 
-/* ---- gradient -------------------------------------------------------------------------------------------------------------- */
+/* ---- gradient ---------------------------------------------------------------------------------------------------- */
 
 static void clear_row(const job *j, char *to, char *buffer)
 {
-    EACH_BLOCK(begin, n, j->r.length) {
+    EACH_BLOCK(begin, n, j->r.length)
+    {
         void *zeros = place(&j->r, SLOPES, to, begin, buffer);
         memset(zeros, 0, (size_t)n * (j->r.compute == COMPUTE_F64 ? 8 : 4));
         put_back(&j->r, SLOPES, to, begin, n, zeros);
     }
 }
 
-/* g · (softmax - smoothing / C), and at the target 1 - smoothing less. The logarithm is subtracted in two parts, as f32 holds only one. */
+/* g · (softmax - smoothing / C), and at the target 1 - smoothing less. The logarithm is subtracted in two parts, as f32
+ * holds only one. */
 static void slope_row(const job *j, int64_t row, int64_t target, double log_sum, char *buffer)
 {
     const row_set *r = &j->r;
     char *in = row_at(r, LOGITS, row), *to = row_at(r, SLOPES, row);
     double g = number_at(j, GRADIENT, row_at(r, GRADIENT, row)) * j->params->scale;
-    double share = exp(number_at(j, LOGITS, element_of(j, LOGITS, in, target)) - log_sum); /* before slopes that take the logits' place */
-    double shift = r->compute == COMPUTE_F64 ? log_sum : (double)(float)log_sum, even = j->params->smoothing / (double)r->length;
-    EACH_BLOCK(begin, n, r->length) {
+    /* before slopes that take the logits' place */
+    double share = exp(number_at(j, LOGITS, element_of(j, LOGITS, in, target)) - log_sum);
+    double shift = r->compute == COMPUTE_F64 ? log_sum : (double)(float)log_sum,
+           even = j->params->smoothing / (double)r->length;
+    EACH_BLOCK(begin, n, r->length)
+    {
         void *y = place(r, SLOPES, to, begin, buffer);
         j->maths->exps(fetch(r, LOGITS, in, begin, n, buffer), y, n, shift);
         j->maths->slopes(y, n, exp(shift - log_sum), even, g);
@@ -159,7 +172,7 @@ static void grad_rows(int64_t begin, int64_t end, void *ctx)
         grad_row(ctx, begin, buffer);
 }
 
-/* ---- both --------------------------------------------------------------------------------------------------------------------- */
+/* ---- both -------------------------------------------------------------------------------------------------------- */
 
 /* While the row is in a cache. */
 static void both_row(const job *j, int64_t row, char *buffer)
@@ -180,7 +193,7 @@ static void both_rows(int64_t begin, int64_t end, void *ctx)
         both_row(ctx, begin, buffer);
 }
 
-/* ---- kernels --------------------------------------------------------------------------------------------------------------- */
+/* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
 /* A view of one number a row as (rows, 1). */
 static tarn__view as_column(const tarn__view *view)
@@ -208,7 +221,9 @@ static void kernel_cross_entropy(const tarn__call *call)
     tarn__view target = as_column(call->in[1]), loss = as_column(call->out[0]), log_sum;
     if (call->out[1])
         log_sum = as_column(call->out[1]);
-    run(call, (const tarn__view *[OPERANDS]){[LOGITS] = call->in[0], [TARGET] = &target, [LOSS] = &loss, [LOG_SUM] = call->out[1] ? &log_sum : NULL},
+    run(call,
+        (const tarn__view *[OPERANDS]){
+            [LOGITS] = call->in[0], [TARGET] = &target, [LOSS] = &loss, [LOG_SUM] = call->out[1] ? &log_sum : NULL},
         loss_rows);
 }
 
@@ -216,14 +231,17 @@ static void kernel_cross_entropy_grad(const tarn__call *call)
 {
     tarn__view target = as_column(call->in[1]), log_sum = as_column(call->in[2]), g = as_column(call->in[3]);
     run(call,
-        (const tarn__view *[OPERANDS]){[LOGITS] = call->in[0], [TARGET] = &target, [LOG_SUM] = &log_sum, [GRADIENT] = &g, [SLOPES] = call->out[0]},
+        (const tarn__view *[OPERANDS]){
+            [LOGITS] = call->in[0], [TARGET] = &target, [LOG_SUM] = &log_sum, [GRADIENT] = &g, [SLOPES] = call->out[0]},
         grad_rows);
 }
 
 static void kernel_cross_entropy_slopes(const tarn__call *call)
 {
     tarn__view target = as_column(call->in[1]), g = as_column(call->in[2]), loss = as_column(call->out[0]);
-    run(call, (const tarn__view *[OPERANDS]){[LOGITS] = call->in[0], [TARGET] = &target, [LOSS] = &loss, [GRADIENT] = &g, [SLOPES] = call->out[1]},
+    run(call,
+        (const tarn__view *[OPERANDS]){
+            [LOGITS] = call->in[0], [TARGET] = &target, [LOSS] = &loss, [GRADIENT] = &g, [SLOPES] = call->out[1]},
         both_rows);
 }
 

@@ -1,11 +1,11 @@
-/* exp_sum.h: the exponentials of a block of a row beside its largest element, and their sum: what softmax and cross entropy spend their time on.
- * f32 runs on packs where the level has them (vec.h). No x - most is above 0 by more than rounding; masks make many of them -infinity,
- * which must cost little. */
+/* exp_sum.h: the exponentials of a block of a row beside its largest element, and their sum: what softmax and cross
+ * entropy spend their time on. f32 runs on packs where the level has them (vec.h). No x - most is above 0 by more than
+ * rounding; masks make many of them -infinity, which must cost little. */
 #ifndef TARN__BLOCK_EXPS_H
 #define TARN__BLOCK_EXPS_H
 
-#include "backends/cpu/common/vec_math.h"
 #include "backends/cpu/common/rows.h"
+#include "backends/cpu/common/vec_math.h"
 
 /* y = exp(x - most); gives their sum. y may be x. */
 TARN__UNUSED static double block_exps_f64(const void *from, void *to, int64_t n, double most)
@@ -39,7 +39,8 @@ PACK_INLINE pack exp_below_one(pack x)
     if (__builtin_expect(!pack_any(small), 1))
         return y;
     const float middle = 0.5f * (LEAST_PACKED + LEAST_EXP);
-    if (pack_any(pack_below(pack_size(x - pack_all(middle)), pack_all(LEAST_PACKED - middle)))) /* the difference is exact */
+    /* the difference is exact */
+    if (pack_any(pack_below(pack_size(x - pack_all(middle)), pack_all(LEAST_PACKED - middle))))
         return mend_small_exps(x, y);
     return pack_choose(small, pack_all(0.0f), y);
 }
@@ -50,7 +51,8 @@ PACK_INLINE pack exp_below_one(pack x)
 PACK_INLINE void exps_below_one(const pack *x, pack *y)
 {
 #if TARN__PACK == 4
-    if (__builtin_expect(!(vminnmvq_f32(vminnmq_f32(vminnmq_f32(x[0], x[1]), vminnmq_f32(x[2], x[3]))) < LEAST_PACKED), 1)) {
+    if (__builtin_expect(!(vminnmvq_f32(vminnmq_f32(vminnmq_f32(x[0], x[1]), vminnmq_f32(x[2], x[3]))) < LEAST_PACKED),
+                         1)) {
         for (int k = 0; k < TOGETHER; k++)
             y[k] = pack_exp(x[k]);
         return;

@@ -1,16 +1,16 @@
 /* softmax.c: softmax and log_softmax along one axis, and their gradients.
  *
- * Where the axis lies along memory, or nothing else does, a row is read, its largest element and its sum of exponentials are found, and the
- * result written, all while it is in the cache. Where another axis lies along memory, a tile of neighbouring columns is taken down the
- * axis together, with a maximum and a sum for each; a tile may be larger than the cache, so both are found in one pass over it, the sum
- * scaled down whenever the maximum rises. A row with an infinity of the wrong sign, or with nothing but -infinity, becomes NaN by
- * arithmetic.
+ * Where the axis lies along memory, or nothing else does, a row is read, its largest element and its sum of
+ * exponentials are found, and the result written, all while it is in the cache. Where another axis lies along memory, a
+ * tile of neighbouring columns is taken down the axis together, with a maximum and a sum for each; a tile may be larger
+ * than the cache, so both are found in one pass over it, the sum scaled down whenever the maximum rises. A row with an
+ * infinity of the wrong sign, or with nothing but -infinity, becomes NaN by arithmetic.
  *
  * Gradients work from the result y, or from x, where y was rounded to 16 bits: then they make it again. */
-#include "backends/cpu/softmax/exp_sum.h"
 #include "backends/cpu/common/rows.h"
+#include "backends/cpu/softmax/exp_sum.h"
 
-#define HELD 8192       /* exponentials of a 16-bit row that are kept rather than computed twice */
+#define HELD 8192 /* exponentials of a 16-bit row that are kept rather than computed twice */
 #define MAX_COLUMNS 256
 #define COLUMN_LINES 16 /* lines of a tile of columns that stay in the first-level cache between maximum and sum */
 #define ENOUGH_TILES 6
@@ -26,13 +26,15 @@ typedef struct maths {
     double (*dot)(const void *x, const void *y, int64_t n);
     void (*grad)(const void *y, const void *g, void *gx, int64_t n, double dot);
     /* grad(), and dot() of the next row with the same bits, where is_exact(dot); NULL where rows do not go ahead. */
-    double (*grad_ahead)(const void *y, const void *g, void *gx, double dot, const void *next_y, const void *next_g, int64_t n);
+    double (*grad_ahead)(const void *y, const void *g, void *gx, double dot, const void *next_y, const void *next_g,
+                         int64_t n);
     bool (*is_exact)(double dot);
     void (*log_grad)(const void *y, const void *g, void *gx, int64_t n, double sum);
     /* The same for columns: a maximum and a sum for each. */
     void (*column_most)(const void *x, void *most, int64_t n);
-    void (*column_shift)(double *sum, void *most, void *risen, void *shift, int64_t n); /* most becomes risen; sum is for the new one */
-    void (*column_exps)(const void *x, void *part, const void *shift, int64_t n);       /* part += exp(x - shift) */
+    /* most becomes risen; sum is for the new one */
+    void (*column_shift)(double *sum, void *most, void *risen, void *shift, int64_t n);
+    void (*column_exps)(const void *x, void *part, const void *shift, int64_t n); /* part += exp(x - shift) */
     void (*column_add)(double *sum, const void *part, int64_t n);
     void (*column_softmax)(const void *x, void *y, const void *most, const double *factor, int64_t n);
     void (*column_logs)(const void *x, void *y, const void *most, const double *log_sum, int64_t n);
@@ -44,7 +46,8 @@ typedef struct maths {
 
 #define EACH TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)
 
-/* A sum of gradients so large, infinite or NaN that its product with an exponential below the range of f32 still counts. */
+/* A sum of gradients so large, infinite or NaN that its product with an exponential below the range of f32 still
+ * counts. */
 static inline int is_extreme(double sum)
 {
     return !(fabs(sum) < 0x1p64);
@@ -101,7 +104,7 @@ static void less_exps_f32(const float *y, const float *g, float *gx, int64_t n, 
 #define NAMED(x) x##_f64
 #include "backends/cpu/softmax/softmax_row.inc"
 
-/* ---- rows: operand 0 is the output ----------------------------------------------------------------------------------------- */
+/* ---- rows: operand 0 is the output ------------------------------------------------------------------------------- */
 
 typedef struct job {
     row_set r;
@@ -110,22 +113,25 @@ typedef struct job {
     bool log, from_x;
 } job;
 
-#define EACH_BLOCK(begin, n, length)                                                                                                      \
-    for (int64_t begin = 0, n; begin < (length) && (n = (length)-begin < BLOCK ? (length)-begin : BLOCK, true); begin += BLOCK)
+#define EACH_BLOCK(begin, n, length) \
+    for (int64_t begin = 0, n; begin < (length) && (n = (length)-begin < BLOCK ? (length)-begin : BLOCK, true); \
+         begin += BLOCK)
 
-/* The largest element of a row of operand 1, and the sum of exponentials relative to it. They are put to `exps` where that is not NULL, at
- * their places in a row of operand 0 where it can hold them. */
+/* The largest element of a row of operand 1, and the sum of exponentials relative to it. They are put to `exps` where
+ * that is not NULL, at their places in a row of operand 0 where it can hold them. */
 static double sum_row(const job *j, const char *in, char *out, char *exps, char *buffer, double *sum)
 {
     const row_set *r = &j->r;
     const maths *m = j->maths;
     double most = -(double)INFINITY;
-    EACH_BLOCK(begin, n, r->length) {
+    EACH_BLOCK(begin, n, r->length)
+    {
         double here = m->most(fetch(r, 1, in, begin, n, buffer), n);
         most = here > most ? here : most;
     }
     *sum = 0;
-    EACH_BLOCK(begin, n, r->length) {
+    EACH_BLOCK(begin, n, r->length)
+    {
         void *to = !exps ? buffer : out ? place(r, 0, out, begin, exps + begin * m->size) : exps + begin * m->size;
         *sum += m->exps(fetch(r, 1, in, begin, n, buffer), to, n, most);
     }
@@ -140,7 +146,8 @@ static void softmax_row(const job *j, int64_t row, char *buffer, char *held)
     char *out = row_at(r, 0, row);
     bool keep = !j->log && (is_native(r, 0) || r->length <= HELD);
     double sum, most = sum_row(j, in, out, keep ? held : NULL, buffer, &sum), log_sum = j->log ? log(sum) : 0;
-    EACH_BLOCK(begin, n, r->length) {
+    EACH_BLOCK(begin, n, r->length)
+    {
         char *to = place(r, 0, out, begin, keep ? held + begin * m->size : buffer);
         if (j->log) {
             m->logs(fetch(r, 1, in, begin, n, buffer), to, n, most, log_sum);
@@ -208,11 +215,13 @@ static void grad_row(const job *j, int64_t row, char *y_buffer, char *g_buffer, 
     char *gx = row_at(r, 0, row);
     kept_row y = keep_row(j, row, y_buffer, held);
     double sum = 0;
-    EACH_BLOCK(begin, n, r->length) {
+    EACH_BLOCK(begin, n, r->length)
+    {
         const void *there = fetch(r, 2, g, begin, n, g_buffer);
         sum += j->log ? m->sum(there, n) : m->dot(result_at(j, &y, begin, n, y_buffer), there, n);
     }
-    EACH_BLOCK(begin, n, r->length) {
+    EACH_BLOCK(begin, n, r->length)
+    {
         const void *from = result_at(j, &y, begin, n, y_buffer);
         void *to = place(r, 0, gx, begin, y_buffer);
         (j->log ? m->log_grad : m->grad)(from, fetch(r, 2, g, begin, n, g_buffer), to, n, sum);
@@ -246,7 +255,8 @@ static void grad_rows(int64_t begin, int64_t end, void *ctx)
 {
     const job *j = ctx;
     _Alignas(64) char y_buffer[BLOCK * 8], g_buffer[BLOCK * 8], held[HELD * 8];
-    if (GOES_AHEAD && !j->log && !j->from_x && j->r.length <= BLOCK && is_native(&j->r, 0) && is_native(&j->r, 1) && is_native(&j->r, 2)) {
+    if (GOES_AHEAD && !j->log && !j->from_x && j->r.length <= BLOCK && is_native(&j->r, 0) && is_native(&j->r, 1) &&
+        is_native(&j->r, 2)) {
         grad_rows_ahead(j, begin, end);
         return;
     }
@@ -256,7 +266,7 @@ static void grad_rows(int64_t begin, int64_t end, void *ctx)
 
 #include "backends/cpu/softmax/softmax_columns.inc"
 
-/* ---- kernels --------------------------------------------------------------------------------------------------------------- */
+/* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
 static void run(const tarn__call *call, bool log, int operands, tarn__range_fn by_rows, tarn__range_fn by_columns)
 {

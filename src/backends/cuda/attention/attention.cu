@@ -1,21 +1,24 @@
-/* attention.cu: attention forward for every dtype, layout and size of D, and the choice between it, tensor cores and cuDNN. See attention_simt.cuh for the
- * tiles.
+/* attention.cu: attention forward for every dtype, layout and size of D, and the choice between it, tensor cores and
+ * cuDNN. See attention_simt.cuh for the tiles.
  *
- * A block has SIDE rows of one head. For each tile of keys it makes the products, raises each row's largest, scales down what it has when that
- * changes, and adds the tile's weighted values, summed by themselves first: a row of thousands of keys keeps its digits. */
+ * A block has SIDE rows of one head. For each tile of keys it makes the products, raises each row's largest, scales
+ * down what it has when that changes, and adds the tile's weighted values, summed by themselves first: a row of
+ * thousands of keys keeps its digits. */
 #include "backends/cuda/attention/attention_simt.cuh"
 #include "backends/cuda/attention/cudnn_attention.h"
 
-/* Weights of a tile: exponentials relative to each row's largest so far; `fading` is what the row's earlier sums are to be multiplied by. */
+/* Weights of a tile: exponentials relative to each row's largest so far; `fading` is what the row's earlier sums are to
+ * be multiplied by. */
 template <typename C>
-__device__ __forceinline__ void weigh(const attention_args &a, C (*score)[tile_of<C>::M], int64_t batch, int64_t valid, int64_t row, int64_t key,
-                                      C *most, C *sum, C *fading)
+__device__ __forceinline__ void weigh(const attention_args &a, C (*score)[tile_of<C>::M], int64_t batch, int64_t valid,
+                                      int64_t row, int64_t key, C *most, C *sum, C *fading)
 {
     constexpr int M = tile_of<C>::M;
     const C scale = (C)(a.scale * LOG2_E), nothing = (C)-CUDART_INF_F;
 #pragma unroll
     for (int m = 0; m < M; m++) {
-        int64_t keys = row + m < a.rows ? keys_of(a, valid, row + m) : 0, start = row + m < a.rows ? start_of(a, batch, row + m) : 0;
+        int64_t keys = row + m < a.rows ? keys_of(a, valid, row + m) : 0,
+                start = row + m < a.rows ? start_of(a, batch, row + m) : 0;
         C here = most[m], part = 0;
 #pragma unroll
         for (int n = 0; n < M; n++) {
@@ -40,7 +43,8 @@ __device__ __forceinline__ void weigh(const attention_args &a, C (*score)[tile_o
     }
 }
 
-template <typename C, int W> static __global__ void __launch_bounds__(THREADS) forward_kernel(const __grid_constant__ attention_args a)
+template <typename C, int W>
+static __global__ void __launch_bounds__(THREADS) forward_kernel(const __grid_constant__ attention_args a)
 {
     typedef tile_of<C> tile;
     constexpr int M = tile::M, SIDE = tile::SIDE;
@@ -49,8 +53,10 @@ template <typename C, int W> static __global__ void __launch_bounds__(THREADS) f
     __shared__ int64_t space[WARP];
     const int tx = threadIdx.x % ACROSS, ty = threadIdx.x / ACROSS;
     const block_place at = place_of(a, a.heads, true);
-    const slab q = slab_of(a.q, at.batch, at.head), k = slab_of(a.k, at.batch, at.head / a.group), v = slab_of(a.v, at.batch, at.head / a.group);
-    const int64_t first = at.block * SIDE, last = (first + SIDE < a.rows ? first + SIDE : a.rows) - 1, row = first + ty * M, column = at.window * W;
+    const slab q = slab_of(a.q, at.batch, at.head), k = slab_of(a.k, at.batch, at.head / a.group),
+               v = slab_of(a.v, at.batch, at.head / a.group);
+    const int64_t first = at.block * SIDE, last = (first + SIDE < a.rows ? first + SIDE : a.rows) - 1,
+                  row = first + ty * M, column = at.window * W;
     const int64_t valid = valid_keys(a, at.batch), keys = keys_of(a, valid, last), head = at.batch * a.heads + at.head;
     if (at.block == 0 && at.head == 0 && threadIdx.x == 0)
         check_length(a, at.batch);
@@ -85,18 +91,21 @@ template <typename C, int W> static __global__ void __launch_bounds__(THREADS) f
     C factor[M];
 #pragma unroll
     for (int m = 0; m < M; m++)
-        factor[m] = row + m < a.rows && sum[m] != 0 ? 1 / sum[m] : (C)0; /* no keys, or scores that are all -infinity: 0 */
+        factor[m] =
+            row + m < a.rows && sum[m] != 0 ? 1 / sum[m] : (C)0; /* no keys, or scores that are all -infinity: 0 */
     write_rows<C, W>(slab_of(a.y, at.batch, at.head), result, factor, first, a.rows, column, a.depth);
     const slab logs = slab_of(a.log_sum, at.batch, at.head);
 #pragma unroll
     for (int m = 0; a.log_sum.base && tx == 0 && at.window == 0 && m < M; m++)
         if (row + m < a.rows)
-            store_any(logs.base, logs.dtype, (row + m) * logs.row, sum[m] == 0 ? (C)-CUDART_INF_F : (C)((most[m] + logarithm2(sum[m])) * (C)LN_2));
+            store_any(logs.base, logs.dtype, (row + m) * logs.row,
+                      sum[m] == 0 ? (C)-CUDART_INF_F : (C)((most[m] + logarithm2(sum[m])) * (C)LN_2));
 }
 
-/* ---- starting it ------------------------------------------------------------------------------------------------------------ */
+/* ---- starting it ------------------------------------------------------------------------------------------------- */
 
-/* Grid: a block for SIDE rows of a head and a window of D. Multiplications: rows · keys · D · 2, once more of the first half for each window. */
+/* Grid: a block for SIDE rows of a head and a window of D. Multiplications: rows · keys · D · 2, once more of the first
+ * half for each window. */
 template <typename C, int W> static void launch(const tarn__call *call, attention_args &a)
 {
     a.blocks = (a.rows + tile_of<C>::SIDE - 1) / tile_of<C>::SIDE;
@@ -144,5 +153,6 @@ void tarn__cuda_attention(tarn__kernel_row *rows)
     rows[TARN__K_attention] = tarn__kernel_row{run, TARN__FLOATS, scratch};
     rows[TARN__K_attention_grad] = tarn__kernel_row{run_grad, TARN__FLOATS, grad_scratch};
     rows[TARN__K_attention_starts] = tarn__kernel_row{tarn__cuda_attention_own, TARN__FLOATS, NULL};
-    rows[TARN__K_attention_starts_grad] = tarn__kernel_row{tarn__cuda_attention_grad_own, TARN__FLOATS, tarn__cuda_attention_grad_own_scratch};
+    rows[TARN__K_attention_starts_grad] =
+        tarn__kernel_row{tarn__cuda_attention_grad_own, TARN__FLOATS, tarn__cuda_attention_grad_own_scratch};
 }

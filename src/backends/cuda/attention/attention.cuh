@@ -1,7 +1,9 @@
-/* attention.cuh: what the kernels of attention share: their operands, what a row attends to, dropout, and which block does what.
+/* attention.cuh: what the kernels of attention share: their operands, what a row attends to, dropout, and which block
+ * does what.
  *
- * All of them work on tiles: a block has some rows of queries (or keys) and goes through tiles of keys (or queries), so that memory is linear in
- * the number of rows. Tiles that no row attends to are left out. Everything is summed in an order given by shape alone. */
+ * All of them work on tiles: a block has some rows of queries (or keys) and goes through tiles of keys (or queries), so
+ * that memory is linear in the number of rows. Tiles that no row attends to are left out. Everything is summed in an
+ * order given by shape alone. */
 #ifndef TARN__ATTENTION_CUH
 #define TARN__ATTENTION_CUH
 
@@ -41,11 +43,12 @@ struct attention_args {
     fault_place fault;
     cube q, k, v, y, log_sum, g, gq, gk, gv;
     void *rows_sums; /* backward: (B, H, T, 2) of f32 or f64: the logarithm to base 2 of a row's sum, and Σ g · y */
-    float *factors;  /* backward of f32: (B, H, T): what weights made with that logarithm are multiplied by, so that they add up to 1 */
+    /* backward of f32: (B, H, T): what weights made with that logarithm are multiplied by, so that they add up to 1 */
+    float *factors;
     int64_t blocks, windows; /* blocks of rows (or keys) of a head; parts of D */
 };
 
-/* ---- on the host ------------------------------------------------------------------------------------------------------------ */
+/* ---- on the host ------------------------------------------------------------------------------------------------- */
 
 static inline cube cube_of(const tarn__view *view)
 {
@@ -73,7 +76,8 @@ static inline attention_args attention_of(const tarn__call *call, bool is_backwa
     const tarn__attention *params = (const tarn__attention *)call->params;
     const tarn__view *q = call->in[0], *k = call->in[1], *lengths = call->in[3];
     attention_args a = {};
-    a.batches = q->shape[0], a.heads = q->shape[1], a.kv_heads = k->shape[1], a.rows = q->shape[2], a.keys = k->shape[2], a.depth = q->shape[3];
+    a.batches = q->shape[0], a.heads = q->shape[1], a.kv_heads = k->shape[1], a.rows = q->shape[2],
+    a.keys = k->shape[2], a.depth = q->shape[3];
     a.group = a.heads / a.kv_heads;
     a.scale = params->scale;
     a.is_causal = params->causal != 0;
@@ -103,10 +107,11 @@ static inline attention_args attention_of(const tarn__call *call, bool is_backwa
 bool tarn__cuda_attention_mma(const tarn__call *call, attention_args *a);
 bool tarn__cuda_attention_mma_grad(const tarn__call *call, attention_args *a);
 
-/* attention_mma_grad128_q.cu: the same for operands that attention_mma_grad.cu takes. False: not for this D, or not on this device. */
+/* attention_mma_grad128_q.cu: the same for operands that attention_mma_grad.cu takes. False: not for this D, or not on
+ * this device. */
 bool tarn__cuda_attention_wide_grad(const tarn__call *call, attention_args *a);
 
-/* ---- on the device ---------------------------------------------------------------------------------------------------------- */
+/* ---- on the device ----------------------------------------------------------------------------------------------- */
 
 __device__ __forceinline__ slab slab_of(const cube &c, int64_t batch, int64_t head)
 {
@@ -144,8 +149,10 @@ __device__ __forceinline__ int64_t first_row_of(const attention_args &a, int64_t
     return key >= valid ? a.rows : row < 0 ? 0 : row;
 }
 
-/* Which of the 8 keys from `key`, a multiple of 8, are kept in a row: bit i for key i. `number` is the row's among those of all heads and batches. */
-__device__ __forceinline__ uint32_t kept_keys(const attention_args &a, const source &random, int64_t number, int64_t key)
+/* Which of the 8 keys from `key`, a multiple of 8, are kept in a row: bit i for key i. `number` is the row's among
+ * those of all heads and batches. */
+__device__ __forceinline__ uint32_t kept_keys(const attention_args &a, const source &random, int64_t number,
+                                              int64_t key)
 {
     uint32_t word[4], kept = 0;
     philox(random, (uint64_t)number * (uint64_t)((a.keys + 7) / 8) + (uint64_t)key / 8, word);
@@ -166,14 +173,33 @@ __device__ __forceinline__ float drop_factor(const attention_args &a, uint32_t k
     return kept >> i & 1 ? a.kept : 0.0f;
 }
 
-__device__ __forceinline__ float exponential2(float x) { return exp2f(x); }
-__device__ __forceinline__ double exponential2(double x) { return exp2(x); }
-__device__ __forceinline__ float logarithm2(float x) { return log2f(x); }
-__device__ __forceinline__ double logarithm2(double x) { return log2(x); }
-__device__ __forceinline__ float larger(float x, float y) { return fmaxf(x, y); }
-__device__ __forceinline__ double larger(double x, double y) { return fmax(x, y); }
+__device__ __forceinline__ float exponential2(float x)
+{
+    return exp2f(x);
+}
+__device__ __forceinline__ double exponential2(double x)
+{
+    return exp2(x);
+}
+__device__ __forceinline__ float logarithm2(float x)
+{
+    return log2f(x);
+}
+__device__ __forceinline__ double logarithm2(double x)
+{
+    return log2(x);
+}
+__device__ __forceinline__ float larger(float x, float y)
+{
+    return fmaxf(x, y);
+}
+__device__ __forceinline__ double larger(double x, double y)
+{
+    return fmax(x, y);
+}
 
-/* What a block does: a window of D of one block of rows of one head. Of causal rows the last are the longest, and come first. */
+/* What a block does: a window of D of one block of rows of one head. Of causal rows the last are the longest, and come
+ * first. */
 struct block_place {
     int64_t batch, head, block, window;
 };

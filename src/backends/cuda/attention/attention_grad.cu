@@ -1,17 +1,19 @@
-/* attention_grad.cu: the gradients of attention for every dtype, layout and size of D, and the choice between them and tensor cores. See
- * attention_simt.cuh for the tiles.
+/* attention_grad.cu: the gradients of attention for every dtype, layout and size of D, and the choice between them and
+ * tensor cores. See attention_simt.cuh for the tiles.
  *
  *   weights P = exp(q · kᵀ · scale - logarithm), as they are dropped: P'
  *   gv = P'ᵀ · g,  dP = g · vᵀ, dropped like P,  dS = P · (dP - Σ g · y),  gq = scale · dS · k,  gk = scale · dSᵀ · q
  *
- * First each row's Σ g · y. Then a kernel whose blocks have keys and go through the rows of all heads that look at them, for gk and gv, and
- * one whose blocks have rows and go through keys, for gq: each sum has one owner, so nothing is added across blocks. */
+ * First each row's Σ g · y. Then a kernel whose blocks have keys and go through the rows of all heads that look at
+ * them, for gk and gv, and one whose blocks have rows and go through keys, for gq: each sum has one owner, so nothing
+ * is added across blocks. */
 #include "backends/cuda/attention/attention_simt.cuh"
 #include "backends/cuda/attention/cudnn_attention.h"
 
-/* ---- the sums of rows -------------------------------------------------------------------------------------------------------- */
+/* ---- the sums of rows -------------------------------------------------------------------------------------------- */
 
-/* The logarithm of a row to base 2. Of scores that are all -infinity it is that, too; 0 makes weights of 0 of them, not NaN. */
+/* The logarithm of a row to base 2. Of scores that are all -infinity it is that, too; 0 makes weights of 0 of them, not
+ * NaN. */
 __device__ __forceinline__ double log2_of(const slab &logs, int64_t t)
 {
     double log_sum = load_any<double>(logs.base, logs.dtype, t * logs.row);
@@ -19,7 +21,8 @@ __device__ __forceinline__ double log2_of(const slab &logs, int64_t t)
 }
 
 /* A warp a row: its logarithm, to base 2, and Σ g · y, side by side. */
-template <typename C> static __global__ void __launch_bounds__(THREADS) sums_kernel(const __grid_constant__ attention_args a)
+template <typename C>
+static __global__ void __launch_bounds__(THREADS) sums_kernel(const __grid_constant__ attention_args a)
 {
     const int64_t row = (int64_t)blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP;
     if (row >= a.batches * a.heads * a.rows)
@@ -28,7 +31,8 @@ template <typename C> static __global__ void __launch_bounds__(THREADS) sums_ker
     const slab g = slab_of(a.g, batch, head), y = slab_of(a.y, batch, head), logs = slab_of(a.log_sum, batch, head);
     C sum = 0;
     for (int64_t d = threadIdx.x % WARP; d < a.depth; d += WARP)
-        sum += load_any<C>(g.base, g.dtype, t * g.row + d * g.along) * load_any<C>(y.base, y.dtype, t * y.row + d * y.along);
+        sum += load_any<C>(g.base, g.dtype, t * g.row + d * g.along) *
+               load_any<C>(y.base, y.dtype, t * y.row + d * y.along);
     sum = over_warp<add_up>(sum);
     if (threadIdx.x % WARP == 0) {
         ((C *)a.rows_sums)[2 * row] = (C)log2_of(logs, t);
@@ -36,9 +40,10 @@ template <typename C> static __global__ void __launch_bounds__(THREADS) sums_ker
     }
 }
 
-/* The same for rows of whole, aligned packs of 16-bit numbers: LANES lanes a row, a pack each. blockIdx.y counts heads of all batches, as often as
- * the grid is high. */
-template <typename T, int LANES> static __global__ void __launch_bounds__(THREADS) packed_sums_kernel(const __grid_constant__ attention_args a)
+/* The same for rows of whole, aligned packs of 16-bit numbers: LANES lanes a row, a pack each. blockIdx.y counts heads
+ * of all batches, as often as the grid is high. */
+template <typename T, int LANES>
+static __global__ void __launch_bounds__(THREADS) packed_sums_kernel(const __grid_constant__ attention_args a)
 {
     constexpr int N = 8;
     const int lane = threadIdx.x % LANES;
@@ -62,8 +67,9 @@ template <typename T, int LANES> static __global__ void __launch_bounds__(THREAD
     }
 }
 
-/* Σ g · y once more, as Σ P' · dP: nothing of y's rounding is in it. Nor is the logarithm's: it is one number for the row, as far off as numbers
- * of its size are apart, so the weights made with it are off by one factor, which is what they add up to. */
+/* Σ g · y once more, as Σ P' · dP: nothing of y's rounding is in it. Nor is the logarithm's: it is one number for the
+ * row, as far off as numbers of its size are apart, so the weights made with it are off by one factor, which is what
+ * they add up to. */
 static __global__ void __launch_bounds__(THREADS) exact_sums_kernel(const __grid_constant__ attention_args a)
 {
     typedef tile_of<float> tile;
@@ -83,7 +89,8 @@ static __global__ void __launch_bounds__(THREADS) exact_sums_kernel(const __grid
         multiply_tiles(pull, stage, g, first, a.rows, v, key, keys, a.depth);
 #pragma unroll
         for (int m = 0; m < M; m++) {
-            int64_t t = first + ty * M + m, seen = t < a.rows ? keys_of(a, valid, t) : 0, start = t < a.rows ? start_of(a, at.batch, t) : 0;
+            int64_t t = first + ty * M + m, seen = t < a.rows ? keys_of(a, valid, t) : 0,
+                    start = t < a.rows ? start_of(a, at.batch, t) : 0;
             float log_sum = t < a.rows ? sums[2 * t] : 0;
             const uint32_t kept = a.is_dropping ? kept_from(a, head, t, key + tx * M) : 0;
 #pragma unroll
@@ -112,7 +119,7 @@ static __global__ void __launch_bounds__(THREADS) exact_sums_kernel(const __grid
     }
 }
 
-/* ---- from scores to slopes --------------------------------------------------------------------------------------------------- */
+/* ---- from scores to slopes --------------------------------------------------------------------------------------- */
 
 /* What the gradient knows of a row; beyond the last, no key is seen. */
 template <typename C> struct row_facts {
@@ -120,7 +127,9 @@ template <typename C> struct row_facts {
     C log_sum, factor, gy;
 };
 
-template <typename C> __device__ __forceinline__ row_facts<C> facts_of(const attention_args &a, int64_t batch, int64_t head, int64_t valid, int64_t t)
+template <typename C>
+__device__ __forceinline__ row_facts<C> facts_of(const attention_args &a, int64_t batch, int64_t head, int64_t valid,
+                                                 int64_t t)
 {
     if (t >= a.rows)
         return {0, 0, 0, 0, 0};
@@ -129,24 +138,27 @@ template <typename C> __device__ __forceinline__ row_facts<C> facts_of(const att
     return {start_of(a, batch, t), keys_of(a, valid, t), sums[0], a.factors ? (C)a.factors[row] : (C)1, sums[1]};
 }
 
-/* A score, times the scale to base 2, becomes its weight, and the pull on it (g · v) its slope; `drop` is dropout's factor. */
+/* A score, times the scale to base 2, becomes its weight, and the pull on it (g · v) its slope; `drop` is dropout's
+ * factor. */
 template <typename C> struct weight_and_slope {
     C weight, slope;
 };
 
 template <typename C>
-__device__ __forceinline__ weight_and_slope<C> slope_of(const row_facts<C> &row, int64_t key, C score, C scale, C pull, C drop)
+__device__ __forceinline__ weight_and_slope<C> slope_of(const row_facts<C> &row, int64_t key, C score, C scale, C pull,
+                                                        C drop)
 {
     C p = key >= row.start && key < row.keys ? exponential2(score * scale - row.log_sum) * row.factor : (C)0;
     return {drop * p, p == 0 ? (C)0 : p * (drop * pull - row.gy)};
 }
 
-/* ---- gk and gv --------------------------------------------------------------------------------------------------------------- */
+/* ---- gk and gv --------------------------------------------------------------------------------------------------- */
 
 /* One tile (keys, rows) of products and of g · vᵀ becomes weights and slopes in shared memory, both (rows, keys). */
 template <typename C>
-__device__ __forceinline__ void key_slopes(const attention_args &a, const C (*score)[tile_of<C>::M], const C (*pull)[tile_of<C>::M], int64_t batch,
-                                           int64_t head, int64_t valid, int64_t key, int64_t row, C *weights, C *slopes)
+__device__ __forceinline__ void key_slopes(const attention_args &a, const C (*score)[tile_of<C>::M],
+                                           const C (*pull)[tile_of<C>::M], int64_t batch, int64_t head, int64_t valid,
+                                           int64_t key, int64_t row, C *weights, C *slopes)
 {
     typedef tile_of<C> tile;
     constexpr int M = tile::M;
@@ -168,7 +180,8 @@ __device__ __forceinline__ void key_slopes(const attention_args &a, const C (*sc
     }
 }
 
-template <typename C, int W> static __global__ void __launch_bounds__(THREADS) keys_kernel(const __grid_constant__ attention_args a)
+template <typename C, int W>
+static __global__ void __launch_bounds__(THREADS) keys_kernel(const __grid_constant__ attention_args a)
 {
     typedef tile_of<C> tile;
     constexpr int M = tile::M, SIDE = tile::SIDE;
@@ -177,7 +190,8 @@ template <typename C, int W> static __global__ void __launch_bounds__(THREADS) k
     __shared__ int64_t space[WARP];
     const block_place at = place_of(a, a.kv_heads, false);
     const slab k = slab_of(a.k, at.batch, at.head), v = slab_of(a.v, at.batch, at.head);
-    const int64_t key = at.block * SIDE, column = at.window * W, valid = valid_keys(a, at.batch), begin = first_row_of(a, valid, key) / SIDE * SIDE;
+    const int64_t key = at.block * SIDE, column = at.window * W, valid = valid_keys(a, at.batch),
+                  begin = first_row_of(a, valid, key) / SIDE * SIDE;
     const int64_t end = end_of_rows(a, at.batch, begin, key + SIDE - 1, space);
     C score[M][M], pull[M][M], gk[M][W / ACROSS] = {}, gv[M][W / ACROSS] = {};
     for (int64_t head = at.head * a.group; head < (at.head + 1) * a.group; head++) {
@@ -200,9 +214,10 @@ template <typename C, int W> static __global__ void __launch_bounds__(THREADS) k
         write_rows<C, W>(slab_of(a.gk, at.batch, at.head), gk, scale, key, a.keys, column, a.depth);
 }
 
-/* ---- gq ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- gq ---------------------------------------------------------------------------------------------------------- */
 
-template <typename C, int W> static __global__ void __launch_bounds__(THREADS) rows_kernel(const __grid_constant__ attention_args a)
+template <typename C, int W>
+static __global__ void __launch_bounds__(THREADS) rows_kernel(const __grid_constant__ attention_args a)
 {
     typedef tile_of<C> tile;
     constexpr int M = tile::M, SIDE = tile::SIDE;
@@ -213,7 +228,8 @@ template <typename C, int W> static __global__ void __launch_bounds__(THREADS) r
     const block_place at = place_of(a, a.heads, true);
     const slab q = slab_of(a.q, at.batch, at.head), g = slab_of(a.g, at.batch, at.head);
     const slab k = slab_of(a.k, at.batch, at.head / a.group), v = slab_of(a.v, at.batch, at.head / a.group);
-    const int64_t first = at.block * SIDE, last = (first + SIDE < a.rows ? first + SIDE : a.rows) - 1, column = at.window * W;
+    const int64_t first = at.block * SIDE, last = (first + SIDE < a.rows ? first + SIDE : a.rows) - 1,
+                  column = at.window * W;
     const int64_t valid = valid_keys(a, at.batch), keys = keys_of(a, valid, last), head = at.batch * a.heads + at.head;
     const C scale = (C)(a.scale * LOG2_E);
     C score[M][M], pull[M][M], gq[M][W / ACROSS] = {}, factors[M];
@@ -228,7 +244,8 @@ template <typename C, int W> static __global__ void __launch_bounds__(THREADS) r
 #pragma unroll
             for (int n = 0; n < M; n++) {
                 C drop = a.is_dropping ? (C)drop_factor(a, kept, n) : (C)1;
-                slopes[(tx * M + n) * tile::LINE + ty * M + m] = slope_of(facts, key + tx * M + n, score[m][n], scale, pull[m][n], drop).slope;
+                slopes[(tx * M + n) * tile::LINE + ty * M + m] =
+                    slope_of(facts, key + tx * M + n, score[m][n], scale, pull[m][n], drop).slope;
             }
         }
         multiply_rows<C, W>(gq, slopes, stage, k, key, keys, column, a.depth);
@@ -239,11 +256,12 @@ template <typename C, int W> static __global__ void __launch_bounds__(THREADS) r
     write_rows<C, W>(slab_of(a.gq, at.batch, at.head), gq, factors, first, a.rows, column, a.depth);
 }
 
-/* ---- starting them ---------------------------------------------------------------------------------------------------------- */
+/* ---- starting them ----------------------------------------------------------------------------------------------- */
 
 static bool has_packs(const cube &x, tarn_dtype dtype)
 {
-    return x.dtype == dtype && x.stride[3] == 1 && x.stride[0] % 8 == 0 && x.stride[1] % 8 == 0 && x.stride[2] % 8 == 0 && is_aligned(x.base, 16);
+    return x.dtype == dtype && x.stride[3] == 1 && x.stride[0] % 8 == 0 && x.stride[1] % 8 == 0 &&
+           x.stride[2] % 8 == 0 && is_aligned(x.base, 16);
 }
 
 template <typename T, int LANES> static void launch_packed(const tarn__call *call, const attention_args &a)
@@ -269,7 +287,8 @@ template <typename T> static bool launch_packed_sums(const tarn__call *call, con
 
 template <typename C> static void launch_sums(const tarn__call *call, const attention_args &a)
 {
-    if (sizeof(C) == sizeof(float) && ((a.g.dtype == TARN_BF16 && launch_packed_sums<bf16>(call, a)) || (a.g.dtype == TARN_F16 && launch_packed_sums<f16>(call, a))))
+    if (sizeof(C) == sizeof(float) && ((a.g.dtype == TARN_BF16 && launch_packed_sums<bf16>(call, a)) ||
+                                       (a.g.dtype == TARN_F16 && launch_packed_sums<f16>(call, a))))
         return;
     sums_kernel<C><<<blocks_for(a.batches * a.heads * a.rows, THREADS / WARP), THREADS, 0, stream_of(call)>>>(a);
 }
@@ -281,10 +300,12 @@ template <typename C, int W> static void launch(const tarn__call *call, attentio
     a.windows = (a.depth + W - 1) / W;
     a.blocks = (a.keys + SIDE - 1) / SIDE;
     if ((a.gk.base || a.gv.base) && a.blocks > 0)
-        keys_kernel<C, W><<<blocks_for(a.batches * a.kv_heads * a.blocks * a.windows, 1), THREADS, 0, stream_of(call)>>>(a);
+        keys_kernel<C, W>
+            <<<blocks_for(a.batches * a.kv_heads * a.blocks * a.windows, 1), THREADS, 0, stream_of(call)>>>(a);
     a.blocks = (a.rows + SIDE - 1) / SIDE;
     if (a.gq.base && a.blocks > 0)
-        rows_kernel<C, W><<<blocks_for(a.batches * a.heads * a.blocks * a.windows, 1), THREADS, 0, stream_of(call)>>>(a);
+        rows_kernel<C, W>
+            <<<blocks_for(a.batches * a.heads * a.blocks * a.windows, 1), THREADS, 0, stream_of(call)>>>(a);
 }
 
 size_t tarn__cuda_attention_grad_own_scratch(const tarn__call *call)

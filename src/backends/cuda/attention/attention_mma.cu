@@ -1,7 +1,8 @@
 /* attention_mma.cu: attention forward in bf16 and f16 on tensor cores; attention_mma.cuh has the tiles.
  *
- * A block has 64 rows of one head and goes through keys 64 at a time. Rows of q stay in registers up to D = 128; beyond they stay in shared
- * memory, and keys come 32 at a time, so that two blocks fit on a multiprocessor. Exponentials are powers of 2, with log2(e) in the scale. */
+ * A block has 64 rows of one head and goes through keys 64 at a time. Rows of q stay in registers up to D = 128; beyond
+ * they stay in shared memory, and keys come 32 at a time, so that two blocks fit on a multiprocessor. Exponentials are
+ * powers of 2, with log2(e) in the scale. */
 #include "backends/cuda/attention/attention_mma.cuh"
 
 template <int DEPTH> constexpr bool is_held = DEPTH <= 128;
@@ -15,7 +16,8 @@ struct two_rows {
 };
 
 /* Products that do not count become -infinity, the others are multiplied by the scale. */
-template <int KEYS, bool has_starts> __device__ __forceinline__ void mask(float (*score)[4], float scale, const two_spans &spans)
+template <int KEYS, bool has_starts>
+__device__ __forceinline__ void mask(float (*score)[4], float scale, const two_spans &spans)
 {
 #pragma unroll
     for (int n = 0; n < KEYS / 8; n++)
@@ -46,13 +48,15 @@ template <int KEYS> __device__ __forceinline__ void weigh(float (*score)[4], flo
                 score[n][i] = power_of_2(score[n][i] * scale - shift);
                 part += score[n][i];
             }
-        r.sum[half] = r.sum[half] * fading[half] + part; /* this lane's keys; the row's four lanes are added at the end */
+        /* this lane's keys; the row's four lanes are added at the end */
+        r.sum[half] = r.sum[half] * fading[half] + part;
     }
 }
 
 /* What is kept is multiplied by its factor at the end. */
 template <int KEYS>
-__device__ __forceinline__ void drop_weights(const attention_args &a, const source &random, float (*weight)[4], int64_t head, int64_t row, int64_t key)
+__device__ __forceinline__ void drop_weights(const attention_args &a, const source &random, float (*weight)[4],
+                                             int64_t head, int64_t row, int64_t key)
 {
 #pragma unroll
     for (int n = 0; n < KEYS / 16; n++) {
@@ -65,7 +69,8 @@ __device__ __forceinline__ void drop_weights(const attention_args &a, const sour
 
 /* Row l / 4 of the warp and the one 8 further: divided by their sums, and their logarithms. */
 template <typename T, int DEPTH>
-__device__ __forceinline__ void write_result(const attention_args &a, const block_place &at, const float (*result)[4], two_rows &r, int64_t row)
+__device__ __forceinline__ void write_result(const attention_args &a, const block_place &at, const float (*result)[4],
+                                             two_rows &r, int64_t row)
 {
     const int lane = threadIdx.x % WARP;
     const slab logs = slab_of(a.log_sum, at.batch, at.head);
@@ -75,23 +80,29 @@ __device__ __forceinline__ void write_result(const attention_args &a, const bloc
         r.sum[half] += __shfl_xor_sync(FULL_WARP, r.sum[half], 1);
         r.sum[half] += __shfl_xor_sync(FULL_WARP, r.sum[half], 2);
         int64_t t = row + lane / 4 + half * 8;
-        factor[half] = t < a.rows && r.sum[half] != 0 ? (a.is_dropping ? a.kept : 1) / r.sum[half] : 0; /* no keys, or scores that are all -infinity: 0 */
+        /* no keys, or scores that are all -infinity: 0 */
+        factor[half] = t < a.rows && r.sum[half] != 0 ? (a.is_dropping ? a.kept : 1) / r.sum[half] : 0;
         if (a.log_sum.base && lane % 4 == 0 && t < a.rows)
-            store_any(logs.base, logs.dtype, t * logs.row, r.sum[half] == 0 ? -CUDART_INF_F : (r.most[half] + log2f(r.sum[half])) * (float)LN_2);
+            store_any(logs.base, logs.dtype, t * logs.row,
+                      r.sum[half] == 0 ? -CUDART_INF_F : (r.most[half] + log2f(r.sum[half])) * (float)LN_2);
     }
     write_tile<T, DEPTH>(slab_of(a.y, at.batch, at.head), result, factor, row, a.rows, 0, a.depth);
 }
 
 template <typename T, int DEPTH, bool has_starts>
-static __global__ void __launch_bounds__(MMA_THREADS, DEPTH <= 64 ? 3 : 1) mma_kernel(const __grid_constant__ attention_args a)
+static __global__ void __launch_bounds__(MMA_THREADS, DEPTH <= 64 ? 3 : 1)
+    mma_kernel(const __grid_constant__ attention_args a)
 {
     extern __shared__ uint4 shared[];
     constexpr int KEYS = keys_at_once<DEPTH>, TILE = KEYS * line_of<DEPTH>;
-    T *const keys_at = (T *)shared, *const values_at = keys_at + 2 * TILE, *const q_at = values_at + (is_held<DEPTH> ? 1 : 2) * TILE;
+    T *const keys_at = (T *)shared, *const values_at = keys_at + 2 * TILE,
+             *const q_at = values_at + (is_held<DEPTH> ? 1 : 2) * TILE;
     const int warp = threadIdx.x / WARP;
     const block_place at = place_of(a, a.heads, true);
-    const slab q = slab_of(a.q, at.batch, at.head), k = slab_of(a.k, at.batch, at.head / a.group), v = slab_of(a.v, at.batch, at.head / a.group);
-    const int64_t first = at.block * MMA_ROWS, last = (first + MMA_ROWS < a.rows ? first + MMA_ROWS : a.rows) - 1, row = first + warp * 16;
+    const slab q = slab_of(a.q, at.batch, at.head), k = slab_of(a.k, at.batch, at.head / a.group),
+               v = slab_of(a.v, at.batch, at.head / a.group);
+    const int64_t first = at.block * MMA_ROWS, last = (first + MMA_ROWS < a.rows ? first + MMA_ROWS : a.rows) - 1,
+                  row = first + warp * 16;
     const int64_t valid = valid_keys(a, at.batch), keys = keys_of(a, valid, last);
     if (at.block == 0 && at.head == 0 && threadIdx.x == 0)
         check_length(a, at.batch);
@@ -103,7 +114,8 @@ static __global__ void __launch_bounds__(MMA_THREADS, DEPTH <= 64 ? 3 : 1) mma_k
             check_starts(a, at.batch, first, last);
     }
     const two_reaches reaches = reaches_of<has_starts>(a, at.batch, valid, row);
-    const int64_t least_end = over_warp<the_least>(the_least::of(reaches.end[0], reaches.end[1])); /* of the warp's rows: keys below it all look at */
+    /* of the warp's rows: keys below it all look at */
+    const int64_t least_end = over_warp<the_least>(the_least::of(reaches.end[0], reaches.end[1]));
     const int64_t most_start = has_starts ? over_warp<the_most>(the_most::of(reaches.start[0], reaches.start[1])) : 0;
     const float scale = (float)(a.scale * LOG2_E);
     const source random = settled(a.random);
@@ -144,10 +156,12 @@ static __global__ void __launch_bounds__(MMA_THREADS, DEPTH <= 64 ? 3 : 1) mma_k
         weigh<KEYS>(score, is_whole ? scale : 1, r, fading);
         if (a.is_dropping)
             drop_weights<KEYS>(a, random, score, at.batch * a.heads + at.head, row, key);
-        if (__any_sync(FULL_WARP, fading[0] != 1 || fading[1] != 1)) { /* seldom: when the largest product of a row is a new one */
+        /* seldom: when the largest product of a row is a new one */
+        if (__any_sync(FULL_WARP, fading[0] != 1 || fading[1] != 1)) {
 #pragma unroll
             for (int n = 0; n < DEPTH / 8; n++)
-                result[n][0] *= fading[0], result[n][1] *= fading[0], result[n][2] *= fading[1], result[n][3] *= fading[1];
+                result[n][0] *= fading[0], result[n][1] *= fading[0], result[n][2] *= fading[1],
+                    result[n][3] *= fading[1];
         }
         multiply_along<T, DEPTH, KEYS, DEPTH>(result, score, values_at + now);
     }
@@ -158,15 +172,17 @@ static __global__ void __launch_bounds__(MMA_THREADS, DEPTH <= 64 ? 3 : 1) mma_k
 /* Grid: a block for 64 rows of a head. */
 template <typename T, int DEPTH> static bool launch(const tarn__call *call, const attention_args &a)
 {
-    constexpr size_t bytes = (size_t)(shared_rows<DEPTH> * line_of<DEPTH>) * sizeof(T);
+    constexpr size_t bytes = (size_t)(shared_rows<DEPTH> * line_of<DEPTH>)*sizeof(T);
     const int64_t blocks = a.batches * a.heads * a.blocks;
-    return a.starts ? start<mma_kernel<T, DEPTH, true>>(call, a, blocks, bytes) : start<mma_kernel<T, DEPTH, false>>(call, a, blocks, bytes);
+    return a.starts ? start<mma_kernel<T, DEPTH, true>>(call, a, blocks, bytes)
+                    : start<mma_kernel<T, DEPTH, false>>(call, a, blocks, bytes);
 }
 
 bool tarn__cuda_attention_mma(const tarn__call *call, attention_args *a)
 {
     tarn_dtype dtype = a->q.dtype;
-    bool fits = (dtype == TARN_BF16 || dtype == TARN_F16) && a->depth % 8 == 0 && a->depth <= 256 && is_writable(call->out[0], dtype);
+    bool fits = (dtype == TARN_BF16 || dtype == TARN_F16) && a->depth % 8 == 0 && a->depth <= 256 &&
+                is_writable(call->out[0], dtype);
     for (int i = 0; i < 3; i++)
         fits = fits && has_rows_of_packs(call->in[i], dtype);
     if (!fits)

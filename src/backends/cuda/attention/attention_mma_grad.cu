@@ -1,9 +1,9 @@
-/* attention_mma_grad.cu: the gradients of attention in bf16 and f16 on tensor cores; attention_grad.cu has the formulas, attention_mma.cuh the tiles.
- * Most heads without dropout are attention_wide_*.cu's.
+/* attention_mma_grad.cu: the gradients of attention in bf16 and f16 on tensor cores; attention_grad.cu has the
+ * formulas, attention_mma.cuh the tiles. Most heads without dropout are attention_wide_*.cu's.
  *
- * Both kernels keep 64 rows of two operands in shared memory and go through two others 32 rows at a time; products and weights stay in
- * registers. Keys are on the left where the gradients are theirs, so that weights (keys, rows) are left operands as they lie. Beyond D = 128 a
- * block makes a window of 128 columns, and the weights again. */
+ * Both kernels keep 64 rows of two operands in shared memory and go through two others 32 rows at a time; products and
+ * weights stay in registers. Keys are on the left where the gradients are theirs, so that weights (keys, rows) are left
+ * operands as they lie. Beyond D = 128 a block makes a window of 128 columns, and the weights again. */
 #include "backends/cuda/attention/attention_mma.cuh"
 
 #define NEXT 32 /* rows of a tile that comes and goes */
@@ -29,12 +29,14 @@ __device__ __forceinline__ void stage_starts(int *to, const attention_args &a, i
 
 /* Products and g · vᵀ (16 keys, NEXT rows) from `key` and `row` become weights, as they are dropped, and slopes. */
 template <bool is_dropping, bool has_starts>
-__device__ __forceinline__ void key_slopes(const attention_args &a, const source &random, float (*score)[4], float (*pull)[4], const float2 *sums,
-                                           const int *starts, int64_t head, int64_t valid, int64_t key, int64_t row)
+__device__ __forceinline__ void key_slopes(const attention_args &a, const source &random, float (*score)[4],
+                                           float (*pull)[4], const float2 *sums, const int *starts, int64_t head,
+                                           int64_t valid, int64_t key, int64_t row)
 {
     const int lane = threadIdx.x % WARP, column = lane % 4 * 2;
     const float scale = (float)(a.scale * LOG2_E);
-    const int end = (int)(a.rows - row < NEXT ? a.rows - row : NEXT), own = threadIdx.x / WARP * 16 + lane / 4; /* the first of the lane's keys, in the block */
+    /* the first of the lane's keys, in the block */
+    const int end = (int)(a.rows - row < NEXT ? a.rows - row : NEXT), own = threadIdx.x / WARP * 16 + lane / 4;
     int begin[2]; /* of the columns that see each of the lane's two keys, from the lane's own, and how many there are */
     uint32_t span[2], kept[2];
 #pragma unroll
@@ -52,7 +54,8 @@ __device__ __forceinline__ void key_slopes(const attention_args &a, const source
         for (int i = 0; i < 4; i++) {
             const float2 sum = sums[n * 8 + column + i % 2];
             const bool is_begun = !has_starts || starts[n * 8 + column + i % 2] <= own + i / 2 * 8;
-            const float e = power_of_2(score[n][i] * scale - sum.x), p = is_begun && (uint32_t)(n * 8 + i % 2 - begin[i / 2]) < span[i / 2] ? e : 0;
+            const float e = power_of_2(score[n][i] * scale - sum.x),
+                        p = is_begun && (uint32_t)(n * 8 + i % 2 - begin[i / 2]) < span[i / 2] ? e : 0;
             const float factor = is_dropping ? drop_factor(a, kept[n % 2], bit_by_keys(i)) : 1;
             score[n][i] = factor * p;
             pull[n][i] = p == 0 ? 0 : p * (factor * pull[n][i] - sum.y);
@@ -61,13 +64,15 @@ __device__ __forceinline__ void key_slopes(const attention_args &a, const source
 }
 
 /* gk and gv of 64 keys, over the rows of all heads that look at them, in order. */
-template <typename T, int DEPTH, bool has_starts> static __global__ void __launch_bounds__(MMA_THREADS) keys_kernel(const __grid_constant__ attention_args a)
+template <typename T, int DEPTH, bool has_starts>
+static __global__ void __launch_bounds__(MMA_THREADS) keys_kernel(const __grid_constant__ attention_args a)
 {
     extern __shared__ uint4 shared[];
     __shared__ float2 sums[2][NEXT];
     __shared__ int starts[2][has_starts ? NEXT : 1];
     constexpr int LINE = line_of<DEPTH>, W = window_of<DEPTH>;
-    T *const k_at = (T *)shared, *const v_at = k_at + MMA_ROWS * LINE, *const q_at = v_at + MMA_ROWS * LINE, *const g_at = q_at + 2 * NEXT * LINE;
+    T *const k_at = (T *)shared, *const v_at = k_at + MMA_ROWS * LINE, *const q_at = v_at + MMA_ROWS * LINE,
+             *const g_at = q_at + 2 * NEXT * LINE;
     const int warp = threadIdx.x / WARP, mine = warp * 16 * LINE;
     const block_place at = place_of(a, a.kv_heads, false);
     const int64_t key = at.block * MMA_ROWS, column = at.window * W, valid = valid_keys(a, at.batch);
@@ -78,7 +83,8 @@ template <typename T, int DEPTH, bool has_starts> static __global__ void __launc
         end = end_of_rows(a, at.batch, begin, key + MMA_ROWS - 1, space);
     }
     const int64_t tiles = begin < end ? (end - begin + NEXT - 1) / NEXT : 0;
-    const int64_t seen_from = first_row_of(a, valid, key + warp * 16); /* the first row that looks at any of the warp's keys */
+    /* the first row that looks at any of the warp's keys */
+    const int64_t seen_from = first_row_of(a, valid, key + warp * 16);
     const source random = settled(a.random);
     float score[NEXT / 8][4], pull[NEXT / 8][4], gk[W / 8][4] = {}, gv[W / 8][4] = {};
     auto stage = [&](int half, int64_t head, int64_t row) {
@@ -103,13 +109,16 @@ template <typename T, int DEPTH, bool has_starts> static __global__ void __launc
         const int64_t next_head = is_last ? head + 1 : head, next_row = is_last ? begin : row + NEXT;
         if (tile + 1 < a.group * tiles)
             stage(1 - half, next_head, next_row);
-        if (seen_from < row + NEXT && (!has_starts || __any_sync(FULL_WARP, starts[half][threadIdx.x % NEXT] < warp * 16 + 16))) {
+        if (seen_from < row + NEXT &&
+            (!has_starts || __any_sync(FULL_WARP, starts[half][threadIdx.x % NEXT] < warp * 16 + 16))) {
             multiply_across<T, DEPTH, NEXT>(score, k_at + mine, q);
             multiply_across<T, DEPTH, NEXT>(pull, v_at + mine, g);
             if (a.is_dropping)
-                key_slopes<true, has_starts>(a, random, score, pull, sums[half], starts[half], at.batch * a.heads + head, valid, key + warp * 16, row);
+                key_slopes<true, has_starts>(a, random, score, pull, sums[half], starts[half],
+                                             at.batch * a.heads + head, valid, key + warp * 16, row);
             else
-                key_slopes<false, has_starts>(a, random, score, pull, sums[half], starts[half], at.batch * a.heads + head, valid, key + warp * 16, row);
+                key_slopes<false, has_starts>(a, random, score, pull, sums[half], starts[half],
+                                              at.batch * a.heads + head, valid, key + warp * 16, row);
             multiply_along<T, DEPTH, NEXT, W>(gv, score, g + column);
             multiply_along<T, DEPTH, NEXT, W>(gk, pull, q + column);
         }
@@ -124,8 +133,9 @@ template <typename T, int DEPTH, bool has_starts> static __global__ void __launc
 
 /* Products and g · vᵀ (16 rows, NEXT keys) become slopes. */
 template <bool is_dropping, bool has_starts>
-__device__ __forceinline__ void row_slopes(const attention_args &a, const source &random, const float (*score)[4], float (*pull)[4], const float2 *sums,
-                                           const two_spans &spans, int64_t head, int64_t row, int64_t key)
+__device__ __forceinline__ void row_slopes(const attention_args &a, const source &random, const float (*score)[4],
+                                           float (*pull)[4], const float2 *sums, const two_spans &spans, int64_t head,
+                                           int64_t row, int64_t key)
 {
     const float scale = (float)(a.scale * LOG2_E);
     uint32_t kept = 0;
@@ -135,7 +145,8 @@ __device__ __forceinline__ void row_slopes(const attention_args &a, const source
             kept = kept_by_rows(a, random, head, row, key + n * 8);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const float e = power_of_2(score[n][i] * scale - sums[i / 2].x), p = counts<has_starts>(spans, n, i) ? e : 0;
+            const float e = power_of_2(score[n][i] * scale - sums[i / 2].x),
+                        p = counts<has_starts>(spans, n, i) ? e : 0;
             const float factor = is_dropping ? drop_factor(a, kept, bit_by_rows(n % 2, i)) : 1;
             pull[n][i] = p == 0 ? 0 : p * (factor * pull[n][i] - sums[i / 2].y);
         }
@@ -144,18 +155,23 @@ __device__ __forceinline__ void row_slopes(const attention_args &a, const source
 
 /* gq of 64 rows. */
 template <typename T, int DEPTH, bool has_starts>
-static __global__ void __launch_bounds__(MMA_THREADS, DEPTH <= 32 ? 4 : 1) rows_kernel(const __grid_constant__ attention_args a)
+static __global__ void __launch_bounds__(MMA_THREADS, DEPTH <= 32 ? 4 : 1)
+    rows_kernel(const __grid_constant__ attention_args a)
 {
     extern __shared__ uint4 shared[];
     constexpr int LINE = line_of<DEPTH>, W = window_of<DEPTH>;
-    T *const q_at = (T *)shared, *const g_at = q_at + MMA_ROWS * LINE, *const k_at = g_at + MMA_ROWS * LINE, *const v_at = k_at + 2 * NEXT * LINE;
+    T *const q_at = (T *)shared, *const g_at = q_at + MMA_ROWS * LINE, *const k_at = g_at + MMA_ROWS * LINE,
+             *const v_at = k_at + 2 * NEXT * LINE;
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, mine = warp * 16 * LINE;
     const block_place at = place_of(a, a.heads, true);
     const slab k = slab_of(a.k, at.batch, at.head / a.group), v = slab_of(a.v, at.batch, at.head / a.group);
-    const int64_t first = at.block * MMA_ROWS, last = (first + MMA_ROWS < a.rows ? first + MMA_ROWS : a.rows) - 1, row = first + warp * 16;
-    const int64_t valid = valid_keys(a, at.batch), keys = keys_of(a, valid, last), head = at.batch * a.heads + at.head, column = at.window * W;
+    const int64_t first = at.block * MMA_ROWS, last = (first + MMA_ROWS < a.rows ? first + MMA_ROWS : a.rows) - 1,
+                  row = first + warp * 16;
+    const int64_t valid = valid_keys(a, at.batch), keys = keys_of(a, valid, last), head = at.batch * a.heads + at.head,
+                  column = at.window * W;
     const int64_t most_seen = keys_of(a, valid, row + 15); /* by any row of the warp */
-    int64_t from = 0, least_start = 0;                     /* of any row of the block, in whole tiles, and of the warp */
+    /* of any row of the block, in whole tiles, and of the warp */
+    int64_t from = 0, least_start = 0;
     const two_reaches reaches = reaches_of<has_starts>(a, at.batch, valid, row);
     if constexpr (has_starts) {
         __shared__ int64_t space[WARP];
@@ -186,9 +202,11 @@ static __global__ void __launch_bounds__(MMA_THREADS, DEPTH <= 32 ? 4 : 1) rows_
             multiply_across<T, DEPTH, NEXT>(score, q_at + mine, k_at + now);
             multiply_across<T, DEPTH, NEXT>(pull, g_at + mine, v_at + now);
             if (a.is_dropping)
-                row_slopes<true, has_starts>(a, random, score, pull, sums, spans_of<NEXT>(reaches, key), head, row, key);
+                row_slopes<true, has_starts>(a, random, score, pull, sums, spans_of<NEXT>(reaches, key), head, row,
+                                             key);
             else
-                row_slopes<false, has_starts>(a, random, score, pull, sums, spans_of<NEXT>(reaches, key), head, row, key);
+                row_slopes<false, has_starts>(a, random, score, pull, sums, spans_of<NEXT>(reaches, key), head, row,
+                                              key);
             multiply_along<T, DEPTH, NEXT, W>(gq, pull, k_at + now + column);
         }
     }
@@ -197,7 +215,8 @@ static __global__ void __launch_bounds__(MMA_THREADS, DEPTH <= 32 ? 4 : 1) rows_
     write_tile<T, W>(slab_of(a.gq, at.batch, at.head), gq, scale, row, a.rows, column, a.depth);
 }
 
-/* Grid: a block for 64 keys (or rows) of a head and a window of D. Multiplications: rows · keys · D · 4 and · 3; of forward 2. */
+/* Grid: a block for 64 keys (or rows) of a head and a window of D. Multiplications: rows · keys · D · 4 and · 3; of
+ * forward 2. */
 template <typename T, int DEPTH, bool has_starts> static bool launch_all(const tarn__call *call, attention_args &a)
 {
     constexpr size_t bytes = elements_of<DEPTH> * sizeof(T);
@@ -229,7 +248,8 @@ template <typename T> static bool launch_any(const tarn__call *call, attention_a
     return a.depth <= 128 ? launch<T, 128>(call, a) : launch<T, 256>(call, a);
 }
 
-#define LEAST_WEIGHTS (64 * 64) /* of a head: fewer leave most of a tile empty, and have the digits of f32 without tensor cores */
+#define LEAST_WEIGHTS \
+    (64 * 64) /* of a head: fewer leave most of a tile empty, and have the digits of f32 without tensor cores */
 
 bool tarn__cuda_attention_mma_grad(const tarn__call *call, attention_args *a)
 {

@@ -1,21 +1,24 @@
-/* attention_mma_grad128.cuh: what the gradients of attention in bf16 and f16 for heads of 33 to 64 and 97 to 128 columns have in common.
+/* attention_mma_grad128.cuh: what the gradients of attention in bf16 and f16 for heads of 33 to 64 and 97 to 128
+ * columns have in common.
  *
- * A block has 128 keys or rows and goes through the others 32 at a time. A warp has 32 of them, so that what it loads from shared memory as a right
- * operand serves two products of 16: that traffic is what limits kernels whose warps have 16. */
+ * A block has 128 keys or rows and goes through the others 32 at a time. A warp has 32 of them, so that what it loads
+ * from shared memory as a right operand serves two products of 16: that traffic is what limits kernels whose warps
+ * have 16. */
 #ifndef TARN__ATTENTION_WIDE_CUH
 #define TARN__ATTENTION_WIDE_CUH
 
 #include "backends/cuda/attention/attention_mma.cuh"
 
-#define SIDE 128 /* keys or rows of a block */
-#define OWN 32   /* of a warp */
-#define NEXT 32  /* rows of a tile that comes and goes */
+#define SIDE 128              /* keys or rows of a block */
+#define OWN 32                /* of a warp */
+#define NEXT 32               /* rows of a tile that comes and goes */
 #define PACKS (2 * NEXT / 16) /* of 16 bytes, that a lane has of a tile as a left operand */
 
-/* Whether weights are dropped here. For D = 64 the draws spill registers, and fall to one of the two warps that share keys: attention_mma_grad.cu is faster. */
+/* Whether weights are dropped here. For D = 64 the draws spill registers, and fall to one of the two warps that share
+ * keys: attention_mma_grad.cu is faster. */
 template <int DEPTH> constexpr bool drops_wide = DEPTH > 64;
 
-/* ---- tiles that come and go --------------------------------------------------------------------------------------------------- */
+/* ---- tiles that come and go -------------------------------------------------------------------------------------- */
 
 /* This thread's pack of each row of a head. */
 template <typename T> struct pack_column {
@@ -24,7 +27,8 @@ template <typename T> struct pack_column {
     bool is_there; /* not behind D */
 };
 
-template <typename T, int DEPTH> __device__ __forceinline__ pack_column<T> column_of(const cube &x, int64_t batch, int64_t head, int64_t depth)
+template <typename T, int DEPTH>
+__device__ __forceinline__ pack_column<T> column_of(const cube &x, int64_t batch, int64_t head, int64_t depth)
 {
     const int column = threadIdx.x % (DEPTH / 8) * 8;
     const slab s = slab_of(x, batch, head);
@@ -40,17 +44,19 @@ __device__ __forceinline__ void stage_next(T *to, const pack_column<T> &x, int r
 #pragma unroll
     for (int i = 0; i < NEXT; i += AT_ONCE) {
         const bool is_there = x.is_there && row + first + i < rows;
-        copy_pack(to + (first + i) * line_of<DEPTH> + column, x.from + (uint64_t)(uint32_t)(is_there ? row + first + i : 0) * x.line, is_there);
+        copy_pack(to + (first + i) * line_of<DEPTH> + column,
+                  x.from + (uint64_t)(uint32_t)(is_there ? row + first + i : 0) * x.line, is_there);
     }
 }
 
-/* ---- products of a warp's 32 rows -------------------------------------------------------------------------------------------- */
+/* ---- products of a warp's 32 rows -------------------------------------------------------------------------------- */
 
-typedef float tile_sums[2][NEXT / 8][4];       /* (32, NEXT): two times 16 rows, 8 columns a product */
+typedef float tile_sums[2][NEXT / 8][4];         /* (32, NEXT): two times 16 rows, 8 columns a product */
 typedef uint32_t left_operands[2][NEXT / 16][4]; /* the same as a left operand */
 
 /* sum (32, NEXT) = rows · rightᵀ over all of D. */
-template <typename T, int DEPTH> __device__ __forceinline__ void multiply_both_across(tile_sums &sum, const T *rows, const T *right)
+template <typename T, int DEPTH>
+__device__ __forceinline__ void multiply_both_across(tile_sums &sum, const T *rows, const T *right)
 {
     const int lane = threadIdx.x % WARP;
 #pragma unroll
@@ -66,7 +72,8 @@ template <typename T, int DEPTH> __device__ __forceinline__ void multiply_both_a
 #pragma unroll
         for (int n = 0; n < NEXT / 16; n++) {
             uint32_t b[4];
-            load_matrices(b, right + (n * 16 + lane % 8 + lane / 16 * 8) * line_of<DEPTH> + step * 16 + lane / 8 % 2 * 8);
+            load_matrices(b,
+                          right + (n * 16 + lane % 8 + lane / 16 * 8) * line_of<DEPTH> + step * 16 + lane / 8 % 2 * 8);
 #pragma unroll
             for (int m = 0; m < 2; m++) {
                 multiply<T>(sum[m][2 * n], left[m], b[0], b[1]);
@@ -78,7 +85,8 @@ template <typename T, int DEPTH> __device__ __forceinline__ void multiply_both_a
 
 /* sum (32, D) += left (32, NEXT) · right. */
 template <typename T, int DEPTH>
-__device__ __forceinline__ void multiply_both_along(float (&sum)[2][DEPTH / 8][4], const left_operands &left, const T *right)
+__device__ __forceinline__ void multiply_both_along(float (&sum)[2][DEPTH / 8][4], const left_operands &left,
+                                                    const T *right)
 {
     const int lane = threadIdx.x % WARP;
 #pragma unroll
@@ -95,18 +103,28 @@ __device__ __forceinline__ void multiply_both_along(float (&sum)[2][DEPTH / 8][4
         }
 }
 
-/* ---- starting ---------------------------------------------------------------------------------------------------------------- */
+/* ---- starting ---------------------------------------------------------------------------------------------------- */
 
 /* Runs `...` with D filled up, and whether there are starts or dropout. */
-#define FOR_WIDE(a, ...)                                                                                                                 \
-    if ((a).depth <= 64) {                                                                                                               \
-        constexpr int DEPTH = 64;                                                                                                        \
-        if ((a).starts || (a).is_dropping) { constexpr bool is_general = true; __VA_ARGS__; }                                            \
-        else { constexpr bool is_general = false; __VA_ARGS__; }                                                                         \
-    } else {                                                                                                                             \
-        constexpr int DEPTH = 128;                                                                                                       \
-        if ((a).starts || (a).is_dropping) { constexpr bool is_general = true; __VA_ARGS__; }                                            \
-        else { constexpr bool is_general = false; __VA_ARGS__; }                                                                         \
+#define FOR_WIDE(a, ...) \
+    if ((a).depth <= 64) { \
+        constexpr int DEPTH = 64; \
+        if ((a).starts || (a).is_dropping) { \
+            constexpr bool is_general = true; \
+            __VA_ARGS__; \
+        } else { \
+            constexpr bool is_general = false; \
+            __VA_ARGS__; \
+        } \
+    } else { \
+        constexpr int DEPTH = 128; \
+        if ((a).starts || (a).is_dropping) { \
+            constexpr bool is_general = true; \
+            __VA_ARGS__; \
+        } else { \
+            constexpr bool is_general = false; \
+            __VA_ARGS__; \
+        } \
     }
 
 /* attention_mma_grad128_kv.cu: gk and gv. False: not on this device. */

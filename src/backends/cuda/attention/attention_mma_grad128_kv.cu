@@ -1,18 +1,20 @@
 /* attention_mma_grad128_kv.cu: gk and gv; attention_mma_grad128.cuh has the tiles, attention_grad.cu the formulas.
  *
- * Both sums of 32 keys do not fit into a warp's registers. So two warps share them: one makes weights (k · qᵀ) and gv, the other slopes (v · gᵀ) and gk.
- * Weights are handed over in shared memory, as the packed pairs that they are as left operands, a tile later: in each round the first four warps work
- * on one tile and the last four on the one before. Slopes are made of these rounded weights. */
+ * Both sums of 32 keys do not fit into a warp's registers. So two warps share them: one makes weights (k · qᵀ) and gv,
+ * the other slopes (v · gᵀ) and gk. Weights are handed over in shared memory, as the packed pairs that they are as left
+ * operands, a tile later: in each round the first four warps work on one tile and the last four on the one before.
+ * Slopes are made of these rounded weights. */
 #include "backends/cuda/attention/attention_mma_grad128.cuh"
 
 #define STAGES 3 /* tiles of rows: one for weights, one for slopes, one on its way */
 #define KEYS_THREADS (2 * MMA_THREADS)
 
 /* Of shared memory: two operands that stay and tiles of two others, and two tiles of weights for each pair of warps. */
-template <typename T, int DEPTH> constexpr size_t keys_bytes =
-    (size_t)((2 * SIDE + 2 * STAGES * NEXT) * line_of<DEPTH>) * sizeof(T) + 2 * MMA_THREADS * PACKS * sizeof(uint4);
+template <typename T, int DEPTH>
+constexpr size_t keys_bytes = (size_t)((2 * SIDE + 2 * STAGES * NEXT) * line_of<DEPTH>)*sizeof(T) +
+                              2 * MMA_THREADS *PACKS * sizeof(uint4);
 
-/* ---- weights and slopes ------------------------------------------------------------------------------------------------------ */
+/* ---- weights and slopes ------------------------------------------------------------------------------------------ */
 
 /* A tile of rows as a warp of keys sees it. */
 struct row_tile {
@@ -54,14 +56,16 @@ __device__ __forceinline__ void weigh(const attention_args &a, tile_sums &produc
                 const float p = power_of_2(product[m][n][i] * scale - (i % 2 ? logarithms.y : logarithms.x));
                 bool counts = true;
                 if constexpr (is_masked)
-                    counts = t.row + at >= first_row_of(a, t.valid, key) && t.row + at < a.rows && (!is_general || t.starts[at] <= key % SIDE);
+                    counts = t.row + at >= first_row_of(a, t.valid, key) && t.row + at < a.rows &&
+                             (!is_general || t.starts[at] <= key % SIDE);
                 product[m][n][i] = counts ? p : 0;
             }
         }
 }
 
 /* Weights as left operands, and the same handed over. */
-template <typename T> __device__ __forceinline__ void hand_over(const tile_sums &weight, left_operands &left, uint4 *handed)
+template <typename T>
+__device__ __forceinline__ void hand_over(const tile_sums &weight, left_operands &left, uint4 *handed)
 {
 #pragma unroll
     for (int at = 0; at < PACKS; at++) {
@@ -76,7 +80,8 @@ template <typename T> __device__ __forceinline__ void hand_over(const tile_sums 
 
 /* Weights that were handed over are dropped: their signs are set, and they are 0 on the left. */
 template <typename T>
-__device__ __forceinline__ void drop_handed(const attention_args &a, tile_sums &weight, const row_tile &t, left_operands &left, uint4 *handed)
+__device__ __forceinline__ void drop_handed(const attention_args &a, tile_sums &weight, const row_tile &t,
+                                            left_operands &left, uint4 *handed)
 {
     const source random = settled(a.random);
     left_operands dropped;
@@ -100,9 +105,11 @@ __device__ __forceinline__ void drop_handed(const attention_args &a, tile_sums &
         }
 }
 
-/* Products v · gᵀ (32 keys, NEXT rows) and handed weights become slopes, as left operands. Those of masked weights are 0 whatever v is. */
+/* Products v · gᵀ (32 keys, NEXT rows) and handed weights become slopes, as left operands. Those of masked weights are
+ * 0 whatever v is. */
 template <typename T, bool is_masked, bool is_dropping>
-__device__ __forceinline__ void make_slopes(const attention_args &a, const tile_sums &product, const row_tile &t, left_operands &left, const uint4 *handed)
+__device__ __forceinline__ void make_slopes(const attention_args &a, const tile_sums &product, const row_tile &t,
+                                            left_operands &left, const uint4 *handed)
 {
     const int lane = threadIdx.x % WARP, column = lane % 4 * 2;
 #pragma unroll
@@ -132,10 +139,11 @@ __device__ __forceinline__ void make_slopes(const attention_args &a, const tile_
 
 /* The left operands of one of the two warps that share keys. */
 template <typename T, bool is_general, bool can_drop>
-__device__ __forceinline__ void make_left(const attention_args &a, bool is_of_slopes, tile_sums &product, const row_tile &t, left_operands &left,
-                                          uint4 *handed)
+__device__ __forceinline__ void make_left(const attention_args &a, bool is_of_slopes, tile_sums &product,
+                                          const row_tile &t, left_operands &left, uint4 *handed)
 {
-    const bool is_dropping = is_general && can_drop && a.is_dropping, is_plain = !is_dropping && is_whole<is_general>(a, t);
+    const bool is_dropping = is_general && can_drop && a.is_dropping,
+               is_plain = !is_dropping && is_whole<is_general>(a, t);
     if (is_of_slopes) {
         if (is_plain)
             make_slopes<T, false, false>(a, product, t, left, handed);
@@ -155,35 +163,42 @@ __device__ __forceinline__ void make_left(const attention_args &a, bool is_of_sl
         hand_over<T>(product, left, handed);
 }
 
-/* ---- the kernel -------------------------------------------------------------------------------------------------------------- */
+/* ---- the kernel -------------------------------------------------------------------------------------------------- */
 
 /* gk and gv of 128 keys, over the rows of all heads that look at them, in order. */
 template <typename T, int DEPTH, bool is_general>
-static __global__ void __launch_bounds__(KEYS_THREADS, DEPTH <= 64 ? 2 : 1) keys_kernel(const __grid_constant__ attention_args a)
+static __global__ void __launch_bounds__(KEYS_THREADS, DEPTH <= 64 ? 2 : 1)
+    keys_kernel(const __grid_constant__ attention_args a)
 {
     extern __shared__ uint4 shared[];
     __shared__ alignas(8) float sums[STAGES][2][NEXT]; /* logarithms, and Σ g · y */
     __shared__ int starts[STAGES][is_general ? NEXT : 1];
     constexpr int LINE = line_of<DEPTH>, TILE = NEXT * LINE;
-    T *const k_at = (T *)shared, *const v_at = k_at + SIDE * LINE, *const q_at = v_at + SIDE * LINE, *const g_at = q_at + STAGES * TILE;
+    T *const k_at = (T *)shared, *const v_at = k_at + SIDE * LINE, *const q_at = v_at + SIDE * LINE,
+             *const g_at = q_at + STAGES * TILE;
     const int warp = threadIdx.x / WARP % MMA_WARPS;
     const bool is_of_slopes = threadIdx.x >= MMA_THREADS;
     uint4 *const handed_at = (uint4 *)(g_at + STAGES * TILE) + warp * 2 * PACKS * WARP;
     const block_place at = place_of(a, a.kv_heads, false);
-    const int rows = (int)a.rows, valid = (int)valid_keys(a, at.batch), key = (int)at.block * SIDE, begin = (int)first_row_of(a, valid, key) / NEXT * NEXT;
+    const int rows = (int)a.rows, valid = (int)valid_keys(a, at.batch), key = (int)at.block * SIDE,
+              begin = (int)first_row_of(a, valid, key) / NEXT * NEXT;
     int end = rows;
     if constexpr (is_general) {
         __shared__ int64_t space[WARP];
         end = (int)end_of_rows(a, at.batch, begin, key + SIDE - 1, space);
     }
     const int tiles = begin < end ? (end - begin + NEXT - 1) / NEXT : 0, count = tiles * (int)a.group;
-    const int own = key + warp * OWN; /* the warp's first key; and the first rows that look at any and at all of its keys */
+    /* the warp's first key; and the first rows that look at any and at all of its keys */
+    const int own = key + warp * OWN;
     const int seen_from = (int)first_row_of(a, valid, own), all_from = (int)first_row_of(a, valid, own + OWN - 1);
-    const pack_column<T> q_column = column_of<T, DEPTH>(a.q, at.batch, 0, a.depth), g_column = column_of<T, DEPTH>(a.g, at.batch, 0, a.depth);
+    const pack_column<T> q_column = column_of<T, DEPTH>(a.q, at.batch, 0, a.depth),
+                         g_column = column_of<T, DEPTH>(a.g, at.batch, 0, a.depth);
     const float2 *const sums_at = (const float2 *)a.rows_sums + at.batch * a.heads * a.rows;
     auto stage = [&](int slot, int head, int row) {
-        const pack_column<T> q = {q_column.from + (uint64_t)(uint32_t)head * (uint32_t)a.q.stride[1], q_column.line, q_column.is_there};
-        const pack_column<T> g = {g_column.from + (uint64_t)(uint32_t)head * (uint32_t)a.g.stride[1], g_column.line, g_column.is_there};
+        const pack_column<T> q = {q_column.from + (uint64_t)(uint32_t)head * (uint32_t)a.q.stride[1], q_column.line,
+                                  q_column.is_there};
+        const pack_column<T> g = {g_column.from + (uint64_t)(uint32_t)head * (uint32_t)a.g.stride[1], g_column.line,
+                                  g_column.is_there};
         stage_next<T, DEPTH, KEYS_THREADS>(q_at + slot * TILE, q, row, rows);
         stage_next<T, DEPTH, KEYS_THREADS>(g_at + slot * TILE, g, row, rows);
         const int which = threadIdx.x / NEXT, t = row + threadIdx.x % NEXT;
@@ -191,7 +206,8 @@ static __global__ void __launch_bounds__(KEYS_THREADS, DEPTH <= 64 ? 2 : 1) keys
         if (which < 2)
             copy_word(&sums[slot][which][threadIdx.x % NEXT], (const float *)(sums_at + number) + which, t < rows);
     };
-    int head = (int)(at.head * a.group), row = begin, own_head = head, own_row = begin; /* of the next tile, and of the one that the warp works on */
+    /* of the next tile, and of the one that the warp works on */
+    int head = (int)(at.head * a.group), row = begin, own_head = head, own_row = begin;
     if (count > 0) {
         stage_tile<T, SIDE, DEPTH, KEYS_THREADS>(k_at, slab_of(a.k, at.batch, at.head), key, valid, a.depth);
         stage_tile<T, SIDE, DEPTH, KEYS_THREADS>(v_at, slab_of(a.v, at.batch, at.head), key, valid, a.depth);
@@ -214,13 +230,17 @@ static __global__ void __launch_bounds__(KEYS_THREADS, DEPTH <= 64 ? 2 : 1) keys
         }
         const int mine = tile - is_of_slopes, slot = (mine + STAGES) % STAGES;
         if (mine >= 0 && mine < count) {
-            const row_tile t = {sums[slot][0], sums[slot][1], starts[slot], at.batch * a.heads + own_head, own_row, own, valid, all_from};
-            if (seen_from < own_row + NEXT && (!is_general || __any_sync(FULL_WARP, t.starts[threadIdx.x % NEXT] < warp * OWN + OWN))) {
+            const row_tile t = {sums[slot][0], sums[slot][1], starts[slot], at.batch * a.heads + own_head,
+                                own_row,       own,           valid,        all_from};
+            if (seen_from < own_row + NEXT &&
+                (!is_general || __any_sync(FULL_WARP, t.starts[threadIdx.x % NEXT] < warp * OWN + OWN))) {
                 const T *q = q_at + slot * TILE, *g = g_at + slot * TILE;
                 tile_sums product;
                 left_operands left;
-                multiply_both_across<T, DEPTH>(product, (is_of_slopes ? v_at : k_at) + warp * OWN * LINE, is_of_slopes ? g : q);
-                make_left<T, is_general, drops_wide<DEPTH>>(a, is_of_slopes, product, t, left, handed_at + mine % 2 * PACKS * WARP);
+                multiply_both_across<T, DEPTH>(product, (is_of_slopes ? v_at : k_at) + warp * OWN * LINE,
+                                               is_of_slopes ? g : q);
+                make_left<T, is_general, drops_wide<DEPTH>>(a, is_of_slopes, product, t, left,
+                                                            handed_at + mine % 2 * PACKS * WARP);
                 multiply_both_along<T, DEPTH>(sum, left, is_of_slopes ? q : g);
             }
             own_head += own_row + NEXT >= end, own_row = own_row + NEXT >= end ? begin : own_row + NEXT;
@@ -236,8 +256,8 @@ static __global__ void __launch_bounds__(KEYS_THREADS, DEPTH <= 64 ? 2 : 1) keys
             write_tile<T, DEPTH>(slab_of(to, at.batch, at.head), sum[m], factors, own + m * 16, a.keys, 0, a.depth);
 }
 
-/* Grid: a block for 128 keys of a head. Multiplications: rows · keys · D · 4. Of shared memory 81 KB for D = 64, so that two blocks fit on a
- * multiprocessor of 228 KB, and 139 KB for D = 128. */
+/* Grid: a block for 128 keys of a head. Multiplications: rows · keys · D · 4. Of shared memory 81 KB for D = 64, so
+ * that two blocks fit on a multiprocessor of 228 KB, and 139 KB for D = 128. */
 template <typename T> static bool launch(const tarn__call *call, const attention_args &a)
 {
     const int64_t blocks = a.batches * a.kv_heads * a.blocks;

@@ -1,8 +1,10 @@
-/* attention_mma_grad128_q.cu: gq, and the choice of these kernels; attention_mma_grad128.cuh has the tiles, attention_grad.cu the formulas. */
+/* attention_mma_grad128_q.cu: gq, and the choice of these kernels; attention_mma_grad128.cuh has the tiles,
+ * attention_grad.cu the formulas. */
 #include "backends/cuda/attention/attention_mma_grad128.cuh"
 
 /* Of shared memory: two operands that stay, and tiles of two others. */
-template <typename T, int DEPTH> constexpr size_t rows_bytes = (size_t)((2 * SIDE + 4 * NEXT) * line_of<DEPTH>) * sizeof(T);
+template <typename T, int DEPTH>
+constexpr size_t rows_bytes = (size_t)((2 * SIDE + 4 * NEXT) * line_of<DEPTH>)*sizeof(T);
 
 /* A lane's four rows: l / 4, and 8, 16 and 24 further. */
 struct four_rows {
@@ -28,7 +30,8 @@ __device__ __forceinline__ four_rows rows_of(const attention_args &a, int64_t ba
 
 /* Products (32 rows, NEXT keys) become weights. */
 template <bool is_general, bool is_masked>
-__device__ __forceinline__ void weigh_rows(const attention_args &a, tile_sums &product, const four_rows &r, int row, int valid, int key)
+__device__ __forceinline__ void weigh_rows(const attention_args &a, tile_sums &product, const four_rows &r, int row,
+                                           int valid, int key)
 {
     const int column = threadIdx.x % 4 * 2;
     const float scale = (float)(a.scale * LOG2_E);
@@ -42,25 +45,28 @@ __device__ __forceinline__ void weigh_rows(const attention_args &a, tile_sums &p
                 const float p = power_of_2(product[m][n][i] * scale - r.sums[of].x);
                 bool counts = true;
                 if constexpr (is_masked)
-                    counts = at < keys_of(a, valid, row + threadIdx.x % WARP / 4 + of * 8) && (!is_general || at >= r.start[of]);
+                    counts = at < keys_of(a, valid, row + threadIdx.x % WARP / 4 + of * 8) &&
+                             (!is_general || at >= r.start[of]);
                 product[m][n][i] = counts ? p : 0;
             }
 }
 
 /* Weights and g · vᵀ become slopes, as left operands. */
 template <typename T, bool is_masked, bool is_dropping>
-__device__ __forceinline__ void make_row_slopes(const attention_args &a, const tile_sums &weight, const tile_sums &pull, const four_rows &r,
-                                                int64_t head, int row, int key, left_operands &left)
+__device__ __forceinline__ void make_row_slopes(const attention_args &a, const tile_sums &weight, const tile_sums &pull,
+                                                const four_rows &r, int64_t head, int row, int key, left_operands &left)
 {
 #pragma unroll
     for (int at = 0; at < PACKS; at++) {
         const int m = at / 2;
-        const uint32_t kept = is_dropping ? kept_by_rows(a, settled(a.random), head, row + m * 16, key + at % 2 * 16) : 0;
+        const uint32_t kept =
+            is_dropping ? kept_by_rows(a, settled(a.random), head, row + m * 16, key + at % 2 * 16) : 0;
         float slope[8];
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             const int n = at % 2 * 2 + i / 4;
-            const float p = weight[m][n][i % 4], factor = is_dropping ? drop_factor(a, kept, bit_by_rows(i / 4, i % 4)) : 1;
+            const float p = weight[m][n][i % 4],
+                        factor = is_dropping ? drop_factor(a, kept, bit_by_rows(i / 4, i % 4)) : 1;
             slope[i] = p * (factor * pull[m][n][i % 4] - r.sums[2 * m + i % 4 / 2].y);
             if constexpr (is_masked)
                 slope[i] = p == 0 ? 0 : slope[i];
@@ -73,17 +79,23 @@ __device__ __forceinline__ void make_row_slopes(const attention_args &a, const t
 
 /* gq of 128 rows. */
 template <typename T, int DEPTH, bool is_general>
-static __global__ void __launch_bounds__(MMA_THREADS, DEPTH <= 64 ? 3 : 2) rows_kernel(const __grid_constant__ attention_args a)
+static __global__ void __launch_bounds__(MMA_THREADS, DEPTH <= 64 ? 3 : 2)
+    rows_kernel(const __grid_constant__ attention_args a)
 {
     extern __shared__ uint4 shared[];
     constexpr int LINE = line_of<DEPTH>, TILE = NEXT * LINE;
-    T *const q_at = (T *)shared, *const g_at = q_at + SIDE * LINE, *const k_at = g_at + SIDE * LINE, *const v_at = k_at + 2 * TILE;
+    T *const q_at = (T *)shared, *const g_at = q_at + SIDE * LINE, *const k_at = g_at + SIDE * LINE,
+             *const v_at = k_at + 2 * TILE;
     const int warp = threadIdx.x / WARP;
     const block_place at = place_of(a, a.heads, true);
-    const pack_column<T> k = column_of<T, DEPTH>(a.k, at.batch, at.head / a.group, a.depth), v = column_of<T, DEPTH>(a.v, at.batch, at.head / a.group, a.depth);
-    const int rows = (int)a.rows, first = (int)at.block * SIDE, last = (first + SIDE < rows ? first + SIDE : rows) - 1, row = first + warp * OWN;
+    const pack_column<T> k = column_of<T, DEPTH>(a.k, at.batch, at.head / a.group, a.depth),
+                         v = column_of<T, DEPTH>(a.v, at.batch, at.head / a.group, a.depth);
+    const int rows = (int)a.rows, first = (int)at.block * SIDE, last = (first + SIDE < rows ? first + SIDE : rows) - 1,
+              row = first + warp * OWN;
     const int valid = (int)valid_keys(a, at.batch), keys = (int)keys_of(a, valid, last);
-    const int most_seen = row < rows ? (int)keys_of(a, valid, row + OWN - 1) : 0, least_seen = (int)keys_of(a, valid, row); /* by any row of the warp, by all */
+    /* by any row of the warp, by all */
+    const int most_seen = row < rows ? (int)keys_of(a, valid, row + OWN - 1) : 0,
+              least_seen = (int)keys_of(a, valid, row);
     const int64_t head = at.batch * a.heads + at.head;
     const four_rows r = rows_of<is_general>(a, at.batch, head, row);
     int from = 0, least_start = 0, most_start = 0; /* of any row of the block, in whole tiles, and of the warp */
@@ -133,8 +145,8 @@ static __global__ void __launch_bounds__(MMA_THREADS, DEPTH <= 64 ? 3 : 2) rows_
         write_tile<T, DEPTH>(slab_of(a.gq, at.batch, at.head), gq[m], scale, row + m * 16, rows, 0, a.depth);
 }
 
-/* Grid: a block for 128 rows of a head. Multiplications: rows · keys · D · 3. Of shared memory 55 KB for D = 64, so that three blocks fit on a
- * multiprocessor of 228 KB, and 104 KB for D = 128, two. */
+/* Grid: a block for 128 rows of a head. Multiplications: rows · keys · D · 3. Of shared memory 55 KB for D = 64, so
+ * that three blocks fit on a multiprocessor of 228 KB, and 104 KB for D = 128, two. */
 template <typename T> static bool launch(const tarn__call *call, attention_args &a)
 {
     a.blocks = (a.rows + SIDE - 1) / SIDE;
@@ -144,7 +156,10 @@ template <typename T> static bool launch(const tarn__call *call, attention_args 
     FOR_WIDE(a, return start<rows_kernel<T, DEPTH, is_general>>(call, a, blocks, rows_bytes<T, DEPTH>))
 }
 
-static bool is_near(const cube &x) { return x.stride[1] >= 0 && x.stride[1] <= INT32_MAX && x.stride[2] >= 0 && x.stride[2] <= INT32_MAX; }
+static bool is_near(const cube &x)
+{
+    return x.stride[1] >= 0 && x.stride[1] <= INT32_MAX && x.stride[2] >= 0 && x.stride[2] <= INT32_MAX;
+}
 
 #define MOST_ROWS (1 << 30) /* so that places of rows and keys, and of what is behind them, are of 32 bits */
 
@@ -153,7 +168,9 @@ bool tarn__cuda_attention_wide_grad(const tarn__call *call, attention_args *a)
     const bool is_wide = (a->depth > 32 && a->depth <= 64) || (a->depth > 96 && a->depth <= 128);
     const bool is_too_dear = a->is_dropping && a->depth <= 64 && !drops_wide<64>;
     const bool are_near = is_near(a->q) && is_near(a->k) && is_near(a->v) && is_near(a->g);
-    if (!is_wide || is_too_dear || !are_near || a->rows > MOST_ROWS || a->keys > MOST_ROWS || a->rows / NEXT * a->group >= MOST_ROWS)
+    if (!is_wide || is_too_dear || !are_near || a->rows > MOST_ROWS || a->keys > MOST_ROWS ||
+        a->rows / NEXT * a->group >= MOST_ROWS)
         return false;
-    return tarn__cuda_attention_wide_keys(call, a) && (a->q.dtype == TARN_BF16 ? launch<bf16>(call, *a) : launch<f16>(call, *a));
+    return tarn__cuda_attention_wide_keys(call, a) &&
+           (a->q.dtype == TARN_BF16 ? launch<bf16>(call, *a) : launch<f16>(call, *a));
 }

@@ -1,7 +1,8 @@
 /* attention_simt.cuh: tiles of attention for every dtype, layout and size of D, without tensor cores.
  *
- * 256 threads, 16 x 16, have a tile of SIDE x SIDE weights; each M x M of them, neighbours. Products over D go through shared memory 16 columns at
- * a time. Results (SIDE, D) are made in windows of W columns, one a block; each makes the weights again. */
+ * 256 threads, 16 x 16, have a tile of SIDE x SIDE weights; each M x M of them, neighbours. Products over D go through
+ * shared memory 16 columns at a time. Results (SIDE, D) are made in windows of W columns, one a block; each makes the
+ * weights again. */
 #ifndef TARN__ATTENTION_PLAIN_CUH
 #define TARN__ATTENTION_PLAIN_CUH
 
@@ -13,25 +14,30 @@
 template <typename C> struct tile_of {
     static constexpr int M = sizeof(C) == 8 ? 2 : 4;
     static constexpr int SIDE = ACROSS * M;
-    static constexpr int LINE = SIDE + 4; /* elements from row to row in shared memory: whole packs, and not all on one bank */
+    /* elements from row to row in shared memory: whole packs, and not all on one bank */
+    static constexpr int LINE = SIDE + 4;
     static constexpr int STAGE = 2 * STEP * LINE;
 };
 
 /* (STEP columns, SIDE rows) of x; 0 outside `rows` and `depth`. */
-template <typename C> __device__ __forceinline__ void stage_columns(C *to, const slab &x, int64_t row, int64_t rows, int64_t column, int64_t depth)
+template <typename C>
+__device__ __forceinline__ void stage_columns(C *to, const slab &x, int64_t row, int64_t rows, int64_t column,
+                                              int64_t depth)
 {
     typedef tile_of<C> tile;
     const int j = threadIdx.x % STEP;
 #pragma unroll
     for (int i = threadIdx.x / STEP; i < tile::SIDE; i += THREADS / STEP) {
         bool is_there = row + i < rows && column + j < depth;
-        to[j * tile::LINE + i] = is_there ? load_any<C>(x.base, x.dtype, (row + i) * x.row + (column + j) * x.along) : (C)0;
+        to[j * tile::LINE + i] =
+            is_there ? load_any<C>(x.base, x.dtype, (row + i) * x.row + (column + j) * x.along) : (C)0;
     }
 }
 
 /* (STEP rows, W columns) of x. */
 template <typename C, int W>
-__device__ __forceinline__ void stage_rows(C *to, const slab &x, int64_t row, int64_t rows, int64_t column, int64_t depth)
+__device__ __forceinline__ void stage_rows(C *to, const slab &x, int64_t row, int64_t rows, int64_t column,
+                                           int64_t depth)
 {
 #pragma unroll
     for (int at = threadIdx.x; at < STEP * W; at += THREADS) {
@@ -43,8 +49,9 @@ __device__ __forceinline__ void stage_rows(C *to, const slab &x, int64_t row, in
 
 /* sum = x · yᵀ over all of D, for SIDE rows of each. */
 template <typename C>
-__device__ __forceinline__ void multiply_tiles(C (*sum)[tile_of<C>::M], C *stage, const slab &x, int64_t x_row, int64_t x_rows, const slab &y,
-                                               int64_t y_row, int64_t y_rows, int64_t depth)
+__device__ __forceinline__ void multiply_tiles(C (*sum)[tile_of<C>::M], C *stage, const slab &x, int64_t x_row,
+                                               int64_t x_rows, const slab &y, int64_t y_row, int64_t y_rows,
+                                               int64_t depth)
 {
     typedef tile_of<C> tile;
     constexpr int M = tile::M;
@@ -74,8 +81,8 @@ __device__ __forceinline__ void multiply_tiles(C (*sum)[tile_of<C>::M], C *stage
 
 /* sum += wᵀ · x for a tile of weights w (SIDE, SIDE), in shared memory, and W columns of SIDE rows of x. */
 template <typename C, int W>
-__device__ __forceinline__ void multiply_rows(C (*sum)[W / ACROSS], const C *weights, C *stage, const slab &x, int64_t row, int64_t rows,
-                                              int64_t column, int64_t depth)
+__device__ __forceinline__ void multiply_rows(C (*sum)[W / ACROSS], const C *weights, C *stage, const slab &x,
+                                              int64_t row, int64_t rows, int64_t column, int64_t depth)
 {
     typedef tile_of<C> tile;
     constexpr int M = tile::M;
@@ -100,8 +107,8 @@ __device__ __forceinline__ void multiply_rows(C (*sum)[W / ACROSS], const C *wei
 
 /* The thread's part of W columns of SIDE rows, each times its factor. */
 template <typename C, int W>
-__device__ __forceinline__ void write_rows(const slab &to, C (*sum)[W / ACROSS], const C *factor, int64_t row, int64_t rows, int64_t column,
-                                           int64_t depth)
+__device__ __forceinline__ void write_rows(const slab &to, C (*sum)[W / ACROSS], const C *factor, int64_t row,
+                                           int64_t rows, int64_t column, int64_t depth)
 {
     constexpr int M = tile_of<C>::M;
     const int tx = threadIdx.x % ACROSS, ty = threadIdx.x / ACROSS;
@@ -115,10 +122,21 @@ __device__ __forceinline__ void write_rows(const slab &to, C (*sum)[W / ACROSS],
         }
 }
 
-/* Runs `...` with C and W for the call's dtype and D: windows of 64 columns, or of 128 where D has more and is not f64. */
-#define FOR_PLAIN(a, ...)                                                                                                                \
-    if ((a).q.dtype == TARN_F64) { typedef double C; constexpr int W = 64; __VA_ARGS__; }                                                \
-    else if ((a).depth <= 64) { typedef float C; constexpr int W = 64; __VA_ARGS__; }                                                    \
-    else { typedef float C; constexpr int W = 128; __VA_ARGS__; }
+/* Runs `...` with C and W for the call's dtype and D: windows of 64 columns, or of 128 where D has more and is not f64.
+ */
+#define FOR_PLAIN(a, ...) \
+    if ((a).q.dtype == TARN_F64) { \
+        typedef double C; \
+        constexpr int W = 64; \
+        __VA_ARGS__; \
+    } else if ((a).depth <= 64) { \
+        typedef float C; \
+        constexpr int W = 64; \
+        __VA_ARGS__; \
+    } else { \
+        typedef float C; \
+        constexpr int W = 128; \
+        __VA_ARGS__; \
+    }
 
 #endif

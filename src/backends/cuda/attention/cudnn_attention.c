@@ -1,32 +1,34 @@
 /* cudnn_attention.c: attention by cuDNN: which calls it takes, in which pieces, and the scratch they need.
  *
- * Tensors are used where they lie: heads of one packed tensor are no more than strides, and nothing is copied. Dropout, lengths, f32, gradients of
- * leaves (which are f32) and rows that are not 16 bytes aligned are our own kernels'.
+ * Tensors are used where they lie: heads of one packed tensor are no more than strides, and nothing is copied. Dropout,
+ * lengths, f32, gradients of leaves (which are f32) and rows that are not 16 bytes aligned are our own kernels'.
  *
- * A backward that is the same in every run needs (B, H, T, S) of workspace (cudnn_attention_graph.c). So it is done for as many batches at a time,
- * or heads of one batch, as have room in a small share of the device's memory: what a call takes stays linear in T. */
+ * A backward that is the same in every run needs (B, H, T, S) of workspace (cudnn_attention_graph.c). So it is done for
+ * as many batches at a time, or heads of one batch, as have room in a small share of the device's memory: what a call
+ * takes stays linear in T. */
 #include <string.h>
 
-#include "backends/cuda/runtime/autotune.h"
 #include "backends/cuda/attention/cudnn_attention.h"
+#include "backends/cuda/runtime/autotune.h"
 
 #define MAX_DEVICES 64
 #define SHARE 128 /* of the device's memory that a workspace may have */
 #define MOST_ELEMENTS (INT64_C(1) << 31)
 
-/* What is known of cuDNN's releases: attention of those before 9.10.2 is not to be trusted; up to 9.15.0 a backward is wrong where the last tile of
- * keys is not full; and only on devices of compute capability 9 is the graph that is used here known to have a fixed order of sums. */
+/* What is known of cuDNN's releases: attention of those before 9.10.2 is not to be trusted; up to 9.15.0 a backward is
+ * wrong where the last tile of keys is not full; and only on devices of compute capability 9 is the graph that is used
+ * here known to have a fixed order of sums. */
 #define LEAST_VERSION 91002
 #define LAST_OF_FULL_TILES 91500
 #define TILE 128
 #define BACKWARD_MAJOR 9
 #define LEAST_ROWS 64 /* of a backward: fewer leave most of a tile empty */
 
-/* Multiplications of a forward that no backward follows, from which a plan is worth making: compiling the candidates for one size takes seconds, and an
- * evaluation has two sizes. */
+/* Multiplications of a forward that no backward follows, from which a plan is worth making: compiling the candidates
+ * for one size takes seconds, and an evaluation has two sizes. */
 #define WORTH_PLANNING ((double)(INT64_C(1) << 33))
 
-/* ---- what it takes ------------------------------------------------------------------------------------------------------------- */
+/* ---- what it takes ----------------------------------------------------------------------------------------------- */
 
 /* Rows of 16-byte packs, one behind the other in memory without an element in two places. */
 static bool lies_well(const tarn__view *v, tarn_dtype dtype)
@@ -51,7 +53,8 @@ static bool is_dense(const tarn__view *logarithms)
     return fits;
 }
 
-/* Head sizes that cuDNN is fast with; enough work that a plan is worth making. Causal rows must stand at the first keys. */
+/* Head sizes that cuDNN is fast with; enough work that a plan is worth making. Causal rows must stand at the first
+ * keys. */
 static bool is_for_library(const tarn__call *call, bool is_backward)
 {
     const tarn__attention *params = call->params;
@@ -59,8 +62,9 @@ static bool is_for_library(const tarn__call *call, bool is_backward)
     int64_t rows = q->shape[2], keys = k->shape[2], depth = q->shape[3];
     double products = (double)q->shape[0] * (double)q->shape[1] * (double)rows * (double)keys * (double)depth;
     double least = is_backward || call->out[1] ? TARN__CUDA_WORTH_MEASURING : WORTH_PLANNING;
-    return (q->dtype == TARN_BF16 || q->dtype == TARN_F16) && !call->in[3] && params->random.a == 0 && products >= least &&
-           depth % 8 == 0 && depth >= 32 && depth <= 128 && (!params->causal || rows == keys || rows == 1);
+    return (q->dtype == TARN_BF16 || q->dtype == TARN_F16) && !call->in[3] && params->random.a == 0 &&
+           products >= least && depth % 8 == 0 && depth >= 32 && depth <= 128 &&
+           (!params->causal || rows == keys || rows == 1);
 }
 
 /* Asked for once on each device. */
@@ -90,7 +94,8 @@ static bool is_sound(const tarn__call *call, bool is_backward)
     int64_t rows = call->in[0]->shape[2], keys = call->in[1]->shape[2];
     if (version < LEAST_VERSION || !is_backward)
         return version >= LEAST_VERSION;
-    return facts_of(call->device)->major == BACKWARD_MAJOR && rows >= LEAST_ROWS && (version > LAST_OF_FULL_TILES || keys % TILE == 0);
+    return facts_of(call->device)->major == BACKWARD_MAJOR && rows >= LEAST_ROWS &&
+           (version > LAST_OF_FULL_TILES || keys % TILE == 0);
 }
 
 /* The tensors of a call, in the order of their enumeration. False when one is not there or does not lie as it must. */
@@ -111,7 +116,7 @@ static bool find_tensors(const tarn__call *call, bool is_backward, const tarn__v
     return fits && ((!is_backward && !logarithms) || is_dense(logarithms));
 }
 
-/* ---- describing ------------------------------------------------------------------------------------------------------------ */
+/* ---- describing -------------------------------------------------------------------------------------------------- */
 
 /* The strides of a tensor; an axis of one element gets one that a tensor of this order could have. */
 static void note_strides(const tarn__view *v, int64_t *stride)
@@ -123,7 +128,8 @@ static void note_strides(const tarn__view *v, int64_t *stride)
     }
 }
 
-/* The size of the fewest pieces of one size that have at most `most` and cover all; the last may overlap the one before it. */
+/* The size of the fewest pieces of one size that have at most `most` and cover all; the last may overlap the one before
+ * it. */
 static int64_t even_piece(int64_t all, int64_t most)
 {
     int64_t pieces = most < 1 ? all : (all + most - 1) / most;
@@ -149,7 +155,8 @@ static tarn__cudnn_attention describe(const tarn__call *call, bool is_backward, 
     tarn__cudnn_attention a;
     memset(&a, 0, sizeof(a));
     a.is_backward = is_backward;
-    a.batches = q->shape[0], a.heads = q->shape[1], a.kv_heads = k->shape[1], a.rows = q->shape[2], a.keys = k->shape[2], a.depth = q->shape[3];
+    a.batches = q->shape[0], a.heads = q->shape[1], a.kv_heads = k->shape[1], a.rows = q->shape[2],
+    a.keys = k->shape[2], a.depth = q->shape[3];
     a.causal = params->causal && a.rows > 1;
     a.dtype = q->dtype;
     a.scale = params->scale;
@@ -159,7 +166,7 @@ static tarn__cudnn_attention describe(const tarn__call *call, bool is_backward, 
     return a;
 }
 
-/* ---- the way --------------------------------------------------------------------------------------------------------------- */
+/* ---- the way ----------------------------------------------------------------------------------------------------- */
 
 static size_t rounded(size_t bytes)
 {
@@ -172,7 +179,8 @@ static bool run(const tarn__call *call, tarn__cudnn_attention_plan *plan, const 
     const tarn__cudnn_attention *a = &plan->attention;
     const tarn__view *logarithms = a->is_backward ? call->in[5] : call->out[1];
     float *behind = (float *)((uintptr_t)call->scratch + rounded(plan->plan.workspace));
-    tarn__cudnn_attention_operands operands = {.logarithms = logarithms ? tarn__view_at(logarithms) : behind, .sums = behind,
+    tarn__cudnn_attention_operands operands = {.logarithms = logarithms ? tarn__view_at(logarithms) : behind,
+                                               .sums = behind,
                                                .workspace = plan->plan.workspace ? call->scratch : NULL};
     for (int i = 0; i <= (a->is_backward ? TARN__ATTENTION_GV : TARN__ATTENTION_Y); i++)
         operands.tensor[i] = tarn__view_at(t[i]);
@@ -183,16 +191,19 @@ bool tarn__cudnn_attention_call(const tarn__call *call, bool is_backward, bool r
 {
     const tarn__view *t[TARN__ATTENTION_TENSORS];
     *bytes = 0;
-    if (!is_for_library(call, is_backward) || !find_tensors(call, is_backward, t) || (!tarn__cudnn_open() && !tarn__cudnn_is_refused()))
+    if (!is_for_library(call, is_backward) || !find_tensors(call, is_backward, t) ||
+        (!tarn__cudnn_open() && !tarn__cudnn_is_refused()))
         return false;
     if (tarn__cudnn_open() && !is_sound(call, is_backward))
         return false;
     tarn__cudnn_attention a = describe(call, is_backward, t);
-    tarn__cudnn_attention_plan *plan = tarn__cudnn_is_refused() ? NULL : tarn__cudnn_attention_plan_of(call->device, &a);
+    tarn__cudnn_attention_plan *plan =
+        tarn__cudnn_is_refused() ? NULL : tarn__cudnn_attention_plan_of(call->device, &a);
     if (plan && plan->is_none)
         return false;
     if (plan)
-        *bytes = rounded(plan->plan.workspace) + (is_backward || !call->out[1] ? (size_t)(a.batches * a.heads * a.rows) * sizeof(float) : 0);
+        *bytes = rounded(plan->plan.workspace) +
+                 (is_backward || !call->out[1] ? (size_t)(a.batches * a.heads * a.rows) * sizeof(float) : 0);
     if (runs && (!plan || !run(call, plan, t)))
         tarn__cuda_set_failed(call->device);
     return true;

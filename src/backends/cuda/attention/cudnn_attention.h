@@ -7,7 +7,8 @@ extern "C" {
 #endif
 #include "backends/cuda/cudnn/cudnn.h"
 
-/* The tensors of 16 bits: (B, H, T, D), those of keys and values (B, KV, S, D). Backward has all, forward the first four. */
+/* The tensors of 16 bits: (B, H, T, D), those of keys and values (B, KV, S, D). Backward has all, forward the first
+ * four. */
 enum {
     TARN__ATTENTION_Q,
     TARN__ATTENTION_K,
@@ -20,8 +21,8 @@ enum {
     TARN__ATTENTION_TENSORS
 };
 
-/* Everything a choice of engine depends on. A call is done in pieces of some batches, or of some heads of one batch. Compared and written as
- * bytes: no padding. */
+/* Everything a choice of engine depends on. A call is done in pieces of some batches, or of some heads of one batch.
+ * Compared and written as bytes: no padding. */
 typedef struct tarn__cudnn_attention {
     int64_t is_backward, causal, dtype;
     int64_t batches, heads, kv_heads, rows, keys, depth; /* B, H, KV, T, S, D */
@@ -61,18 +62,23 @@ enum {
 /* cudnn_attention_graph.c: the graph of one piece. */
 bool tarn__cudnn_attention_describe(tarn__cudnn_graph *graph, void *handle, const tarn__cudnn_attention *a);
 
-/* cudnn_attention_plan.c: the plan of a call on a device, made at first need, kept for good; NULL: see tarn__cuda_failure(). */
+/* cudnn_attention_plan.c: the plan of a call on a device, made at first need, kept for good; NULL: see
+ * tarn__cuda_failure(). */
 tarn__cudnn_attention_plan *tarn__cudnn_attention_plan_of(int index, const tarn__cudnn_attention *a);
-bool tarn__cudnn_attention_run(int index, tarn__cudnn_attention_plan *plan, const tarn__cudnn_attention_operands *operands, cudaStream_t stream);
+bool tarn__cudnn_attention_run(int index, tarn__cudnn_attention_plan *plan,
+                               const tarn__cudnn_attention_operands *operands, cudaStream_t stream);
 
 /* Runs all pieces by a plan of this attention. The handle is the caller's alone. */
-bool tarn__cudnn_attention_try(void *handle, tarn__cudnn_attention_plan *of, tarn__cudnn_plan *plan, const tarn__cudnn_attention_operands *operands);
+bool tarn__cudnn_attention_try(void *handle, tarn__cudnn_attention_plan *of, tarn__cudnn_plan *plan,
+                               const tarn__cudnn_attention_operands *operands);
 
-/* cudnn_attention_tune.c: chooses one of the engines and makes its plan; false when none can, or none is as fast as our own kernels. */
-bool tarn__cudnn_attention_choose(int index, void *handle, tarn__cudnn_attention_plan *plan, tarn__cudnn_engine *engines, int count);
+/* cudnn_attention_tune.c: chooses one of the engines and makes its plan; false when none can, or none is as fast as our
+ * own kernels. */
+bool tarn__cudnn_attention_choose(int index, void *handle, tarn__cudnn_attention_plan *plan,
+                                  tarn__cudnn_engine *engines, int count);
 
-/* cudnn_attention.c: a call by cuDNN. False when it is not there or does not do this one; else the scratch it takes is told, and where `runs` is
- * true it is done, or the device has failed. */
+/* cudnn_attention.c: a call by cuDNN. False when it is not there or does not do this one; else the scratch it takes is
+ * told, and where `runs` is true it is done, or the device has failed. */
 bool tarn__cudnn_attention_call(const tarn__call *call, bool is_backward, bool runs, size_t *bytes);
 
 /* Bytes of slopes that a piece of a backward may have on this device. */

@@ -1,12 +1,12 @@
 /* cudnn_attention_graph.c: attention and its gradient as graphs that cuDNN knows and makes one kernel of, or a few.
  *
- *   forward   S = q · kᵀ · scale, masked;  M = max S;  E = exp(S - M);  L = sum E;  logarithm = M + log L;  y = (E / L) · v
- *   backward  sums = Σ g · y;  P = exp(S - logarithm), masked;  gv = Pᵀ · g
- *             dS = P · (g · vᵀ - sums) · scale;  gk = dSᵀ · q;  gq = dS · k
+ *   forward   S = q · kᵀ · scale, masked;  M = max S;  E = exp(S - M);  L = sum E;  logarithm = M + log L;  y = (E / L)
+ * · v backward  sums = Σ g · y;  P = exp(S - logarithm), masked;  gv = Pᵀ · g dS = P · (g · vᵀ - sums) · scale;  gk =
+ * dSᵀ · q;  gq = dS · k
  *
- * Of all these only what the caller names is in memory; but gq = dS · k is a product of its own, whose order of sums is fixed, and dS lies in the
- * workspace between: (B, H, T, S) of a piece. (The graph that adds to gq while it goes through the keys needs no such place, and adds in whatever
- * order its blocks come.) */
+ * Of all these only what the caller names is in memory; but gq = dS · k is a product of its own, whose order of sums is
+ * fixed, and dS lies in the workspace between: (B, H, T, S) of a piece. (The graph that adds to gq while it goes
+ * through the keys needs no such place, and adds in whatever order its blocks come.) */
 #include <string.h>
 
 #include "backends/cuda/attention/cudnn_attention.h"
@@ -17,17 +17,18 @@
 typedef struct builder {
     tarn__cudnn_graph *graph;
     const tarn__cudnn_attention *a;
-    int64_t heads;                /* of q in a piece */
-    void *tensor[FIRST_BETWEEN];  /* by their ids */
+    int64_t heads;               /* of q in a piece */
+    void *tensor[FIRST_BETWEEN]; /* by their ids */
     void *operations[MOST_OPERATIONS];
     int count, between;
 } builder;
 
-/* ---- tensors --------------------------------------------------------------------------------------------------------------- */
+/* ---- tensors ----------------------------------------------------------------------------------------------------- */
 
 static bool is_of_keys(int which)
 {
-    return which == TARN__ATTENTION_K || which == TARN__ATTENTION_V || which == TARN__ATTENTION_GK || which == TARN__ATTENTION_GV;
+    return which == TARN__ATTENTION_K || which == TARN__ATTENTION_V || which == TARN__ATTENTION_GK ||
+           which == TARN__ATTENTION_GV;
 }
 
 /* One of the tensors of 16 bits, with its last two axes exchanged where it is the right side of a product over D. */
@@ -52,7 +53,9 @@ static void add_whole(builder *b, int which, bool is_turned)
 /* A dense tensor (B, H, rows, columns). */
 static tarn__cudnn_tensor dense(const builder *b, tarn_dtype dtype, int64_t rows, int64_t columns)
 {
-    return (tarn__cudnn_tensor){.dtype = dtype, .rank = 4, .shape = {b->a->piece_batches, b->heads, rows, columns},
+    return (tarn__cudnn_tensor){.dtype = dtype,
+                                .rank = 4,
+                                .shape = {b->a->piece_batches, b->heads, rows, columns},
                                 .stride = {b->heads * rows * columns, rows * columns, columns, 1}};
 }
 
@@ -67,7 +70,12 @@ static void add_rows(builder *b, int which)
 
 static void add_number(builder *b, int which)
 {
-    tarn__cudnn_tensor t = {.id = TARN__ATTENTION_ID(which), .dtype = TARN_F32, .rank = 4, .shape = {1, 1, 1, 1}, .stride = {1, 1, 1, 1}, .is_by_value = true};
+    tarn__cudnn_tensor t = {.id = TARN__ATTENTION_ID(which),
+                            .dtype = TARN_F32,
+                            .rank = 4,
+                            .shape = {1, 1, 1, 1},
+                            .stride = {1, 1, 1, 1},
+                            .is_by_value = true};
     b->tensor[which] = tarn__cudnn_add_tensor(b->graph, &t);
 }
 
@@ -89,7 +97,7 @@ static void *numbers_of_rows(builder *b)
     return add_between(b, dense(b, TARN_F32, b->a->rows, 1));
 }
 
-/* ---- operations, each giving its result ---------------------------------------------------------------------------------------- */
+/* ---- operations, each giving its result -------------------------------------------------------------------------- */
 
 static void *done(builder *b, void *operation, void *result)
 {
@@ -100,7 +108,8 @@ static void *done(builder *b, void *operation, void *result)
 
 static void *pointwise(builder *b, int mode, void *x, void *with, void *y)
 {
-    return done(b, tarn__cudnn_add_pointwise(b->graph, &(tarn__cudnn_pointwise){.mode = mode, .a = x, .b = with, .y = y}), y);
+    return done(
+        b, tarn__cudnn_add_pointwise(b->graph, &(tarn__cudnn_pointwise){.mode = mode, .a = x, .b = with, .y = y}), y);
 }
 
 static void *multiply(builder *b, void *x, void *with, void *y)
@@ -126,7 +135,10 @@ static void *mask(builder *b, void *scores)
         return scores;
     void *row = index_along(b, scores, 2), *key = index_along(b, scores, 3);
     void *is_seen = pointwise(b, TARN__CUDNN_POINTWISE_AT_LEAST, row, key, weights(b, TARN_BOOL));
-    tarn__cudnn_pointwise p = {.mode = TARN__CUDNN_POINTWISE_SELECT, .a = scores, .b = b->tensor[TARN__ATTENTION_NOTHING], .which = is_seen,
+    tarn__cudnn_pointwise p = {.mode = TARN__CUDNN_POINTWISE_SELECT,
+                               .a = scores,
+                               .b = b->tensor[TARN__ATTENTION_NOTHING],
+                               .which = is_seen,
                                .y = weights(b, TARN_F32)};
     return done(b, tarn__cudnn_add_pointwise(b->graph, &p), p.y);
 }
@@ -147,7 +159,7 @@ static void *scores(builder *b)
     return pointwise(b, TARN__CUDNN_POINTWISE_MUL, products, b->tensor[TARN__ATTENTION_SCALE], weights(b, TARN_F32));
 }
 
-/* ---- graphs ------------------------------------------------------------------------------------------------------------------ */
+/* ---- graphs ------------------------------------------------------------------------------------------------------ */
 
 static void describe_forward(builder *b)
 {
@@ -162,8 +174,8 @@ static void describe_forward(builder *b)
     multiply(b, shares, t[TARN__ATTENTION_V], t[TARN__ATTENTION_Y]);
 }
 
-/* A product that belongs to keys. Where heads of q share them, each makes its own, rounded to 16 bits as cuDNN's kernels write it; then these are
- * summed. */
+/* A product that belongs to keys. Where heads of q share them, each makes its own, rounded to 16 bits as cuDNN's
+ * kernels write it; then these are summed. */
 static void multiply_for_keys(builder *b, void *x, void *with, void *to)
 {
     const tarn__cudnn_attention *a = b->a;
@@ -183,7 +195,8 @@ static void describe_backward(builder *b)
                          add_between(b, dense(b, TARN_F32, a->rows, a->depth)));
     void *sums = reduce(b, TARN__CUDNN_REDUCTION_SUM, gy, numbers_of_rows(b));
     sums = pointwise(b, TARN__CUDNN_POINTWISE_MUL, sums, t[TARN__ATTENTION_ONE], t[TARN__ATTENTION_SUMS]);
-    void *below = pointwise(b, TARN__CUDNN_POINTWISE_SUB, scores(b), t[TARN__ATTENTION_LOGARITHMS], weights(b, TARN_F32));
+    void *below =
+        pointwise(b, TARN__CUDNN_POINTWISE_SUB, scores(b), t[TARN__ATTENTION_LOGARITHMS], weights(b, TARN_F32));
     void *p = pointwise(b, TARN__CUDNN_POINTWISE_EXP, mask(b, below), NULL, weights(b, TARN_F32));
     multiply_for_keys(b, turn(b, p), t[TARN__ATTENTION_G], t[TARN__ATTENTION_GV]);
     void *pull = multiply(b, t[TARN__ATTENTION_G], t[TARN__ATTENTION_V], weights(b, TARN_F32));

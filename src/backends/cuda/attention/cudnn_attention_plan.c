@@ -1,7 +1,8 @@
-/* cudnn_attention_plan.c: plans of attention, made once and kept in a list for each device, and their runs, piece by piece.
+/* cudnn_attention_plan.c: plans of attention, made once and kept in a list for each device, and their runs, piece by
+ * piece.
  *
- * Engines are asked for by what their numbers are like, as for convolutions: never one whose results differ from run to run, or that cuts operands
- * or sums to fewer bits. */
+ * Engines are asked for by what their numbers are like, as for convolutions: never one whose results differ from run to
+ * run, or that cuts operands or sums to fewer bits. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,8 +14,8 @@
 
 static tarn__cudnn_attention_plan *lists[MAX_DEVICES];
 
-/* A plan, or the knowledge that there is none; NULL when cuDNN itself does not work. Nothing is chosen inside a capture: engines are run, and
- * loaded, to choose one. */
+/* A plan, or the knowledge that there is none; NULL when cuDNN itself does not work. Nothing is chosen inside a
+ * capture: engines are run, and loaded, to choose one. */
 static tarn__cudnn_attention_plan *make_plan(int index, const tarn__cudnn_attention *a)
 {
     tarn__cudnn_engine engines[MOST_ENGINES];
@@ -32,7 +33,9 @@ static tarn__cudnn_attention_plan *make_plan(int index, const tarn__cudnn_attent
     plan->attention = *a;
     plan->scale = (float)a->scale, plan->nothing = -INFINITY, plan->one = 1;
     uint32_t refused = TARN__CUDNN_NOT_DETERMINISTIC | TARN__CUDNN_CUT_INPUTS | TARN__CUDNN_CUT_SUMS;
-    int count = tarn__cudnn_attention_describe(&plan->graph, handle, a) ? tarn__cudnn_find_engines(&plan->graph, refused, engines, MOST_ENGINES) : 0;
+    int count = tarn__cudnn_attention_describe(&plan->graph, handle, a)
+                    ? tarn__cudnn_find_engines(&plan->graph, refused, engines, MOST_ENGINES)
+                    : 0;
     plan->is_none = !tarn__cudnn_attention_choose(index, handle, plan, engines, count);
     tarn__cudnn_free_engines(engines, count);
     if (plan->is_none)
@@ -42,7 +45,8 @@ static tarn__cudnn_attention_plan *make_plan(int index, const tarn__cudnn_attent
 
 tarn__cudnn_attention_plan *tarn__cudnn_attention_plan_of(int index, const tarn__cudnn_attention *a)
 {
-    static _Thread_local tarn__cudnn_attention_plan *last; /* scratch and run ask for the same one, and so does the next layer */
+    /* scratch and run ask for the same one, and so does the next layer */
+    static _Thread_local tarn__cudnn_attention_plan *last;
     static _Thread_local int last_index;
     if (last && last_index == index && memcmp(&last->attention, a, sizeof(*a)) == 0)
         return last;
@@ -60,19 +64,20 @@ tarn__cudnn_attention_plan *tarn__cudnn_attention_plan_of(int index, const tarn_
     return plan;
 }
 
-/* ---- running ----------------------------------------------------------------------------------------------------------------- */
+/* ---- running ----------------------------------------------------------------------------------------------------- */
 
 /* One of the tensors of 16 bits from a batch and a head of k and v on. */
 static void *piece_of(const tarn__cudnn_attention *a, void *whole, int which, int64_t batch, int64_t kv_head)
 {
-    bool is_of_keys = which == TARN__ATTENTION_K || which == TARN__ATTENTION_V || which == TARN__ATTENTION_GK || which == TARN__ATTENTION_GV;
+    bool is_of_keys = which == TARN__ATTENTION_K || which == TARN__ATTENTION_V || which == TARN__ATTENTION_GK ||
+                      which == TARN__ATTENTION_GV;
     int64_t head = is_of_keys ? kv_head : kv_head * (a->heads / a->kv_heads);
     return (uint16_t *)whole + batch * a->stride[which][0] + head * a->stride[which][1];
 }
 
 /* The tensors that a graph has, in the order of their ids. */
-static bool run_piece(void *handle, tarn__cudnn_attention_plan *of, tarn__cudnn_plan *plan, const tarn__cudnn_attention_operands *operands,
-                      int64_t batch, int64_t kv_head)
+static bool run_piece(void *handle, tarn__cudnn_attention_plan *of, tarn__cudnn_plan *plan,
+                      const tarn__cudnn_attention_operands *operands, int64_t batch, int64_t kv_head)
 {
     const tarn__cudnn_attention *a = &of->attention;
     int64_t ids[TARN__ATTENTION_OPERANDS];
@@ -81,7 +86,8 @@ static bool run_piece(void *handle, tarn__cudnn_attention_plan *of, tarn__cudnn_
     for (int i = 0; i <= last; i++, count++)
         ids[count] = TARN__ATTENTION_ID(i), addresses[count] = piece_of(a, operands->tensor[i], i, batch, kv_head);
     int64_t head = batch * a->heads + kv_head * (a->heads / a->kv_heads);
-    ids[count] = TARN__ATTENTION_ID(TARN__ATTENTION_LOGARITHMS), addresses[count++] = operands->logarithms + head * a->rows;
+    ids[count] = TARN__ATTENTION_ID(TARN__ATTENTION_LOGARITHMS),
+    addresses[count++] = operands->logarithms + head * a->rows;
     ids[count] = TARN__ATTENTION_ID(TARN__ATTENTION_SCALE), addresses[count++] = &of->scale;
     if (a->causal)
         ids[count] = TARN__ATTENTION_ID(TARN__ATTENTION_NOTHING), addresses[count++] = &of->nothing;
@@ -98,7 +104,8 @@ static int64_t begin_of(int64_t at, int64_t piece, int64_t all)
     return at + piece > all ? all - piece : at;
 }
 
-bool tarn__cudnn_attention_try(void *handle, tarn__cudnn_attention_plan *of, tarn__cudnn_plan *plan, const tarn__cudnn_attention_operands *operands)
+bool tarn__cudnn_attention_try(void *handle, tarn__cudnn_attention_plan *of, tarn__cudnn_plan *plan,
+                               const tarn__cudnn_attention_operands *operands)
 {
     const tarn__cudnn_attention *a = &of->attention;
     for (int64_t batch = 0; batch < a->batches; batch += a->piece_batches)
@@ -109,7 +116,8 @@ bool tarn__cudnn_attention_try(void *handle, tarn__cudnn_attention_plan *of, tar
     return true;
 }
 
-bool tarn__cudnn_attention_run(int index, tarn__cudnn_attention_plan *plan, const tarn__cudnn_attention_operands *operands, cudaStream_t stream)
+bool tarn__cudnn_attention_run(int index, tarn__cudnn_attention_plan *plan,
+                               const tarn__cudnn_attention_operands *operands, cudaStream_t stream)
 {
     tarn__cudnn_lock(); /* of the handle, and of the plan's pack */
     void *handle = tarn__cudnn_handle(index, stream);

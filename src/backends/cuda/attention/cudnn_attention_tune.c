@@ -1,11 +1,12 @@
-/* cudnn_attention_tune.c: the engine of an attention, chosen by running the candidates, and remembered on disk (autotune.h).
+/* cudnn_attention_tune.c: the engine of an attention, chosen by running the candidates, and remembered on disk
+ * (autotune.h).
  *
- * The whole call is timed once with each of the engines that cuDNN's heuristics put first, piece by piece as it will run, and with our own kernels.
- * The fastest that gives the same bits twice is taken. */
+ * The whole call is timed once with each of the engines that cuDNN's heuristics put first, piece by piece as it will
+ * run, and with our own kernels. The fastest that gives the same bits twice is taken. */
 #include <string.h>
 
-#include "backends/cuda/runtime/autotune.h"
 #include "backends/cuda/attention/cudnn_attention.h"
+#include "backends/cuda/runtime/autotune.h"
 
 #define MOST_TIMED 12 /* plans: all are compiled when they are made */
 #define BY_OWN 0      /* stands for an engine's identity */
@@ -13,7 +14,8 @@
 
 static tarn__cuda_choices *choices(void)
 {
-    static tarn__cuda_choices all = {.family = "attention", .key_bytes = sizeof(tarn__cudnn_attention), .value_bytes = sizeof(uint64_t)};
+    static tarn__cuda_choices all = {
+        .family = "attention", .key_bytes = sizeof(tarn__cudnn_attention), .value_bytes = sizeof(uint64_t)};
     all.version = tarn__cudnn_open()->version() * 100 + OWN_VERSION;
     return &all;
 }
@@ -30,7 +32,7 @@ static bool make_fitting_plan(int index, void *handle, tarn__cudnn_engine *engin
     return false;
 }
 
-/* ---- measuring ------------------------------------------------------------------------------------------------------------- */
+/* ---- measuring --------------------------------------------------------------------------------------------------- */
 
 typedef struct bench {
     int index;
@@ -40,7 +42,7 @@ typedef struct bench {
     uint64_t identity[MOST_TIMED + 1]; /* the last candidate is our own */
     int count;                         /* of plans */
     char *memory;
-    size_t taken;                                /* bytes of it */
+    size_t taken;                               /* bytes of it */
     tarn__cudnn_attention_operands operands[2]; /* the second one's results are others */
     void *own_scratch;
     void *results[2];
@@ -60,17 +62,24 @@ static void *take(bench *t, size_t bytes)
 static tarn__view view_of(const bench *t, int which, void *memory)
 {
     const tarn__cudnn_attention *a = &t->of->attention;
-    bool is_of_keys = which == TARN__ATTENTION_K || which == TARN__ATTENTION_V || which == TARN__ATTENTION_GK || which == TARN__ATTENTION_GV;
+    bool is_of_keys = which == TARN__ATTENTION_K || which == TARN__ATTENTION_V || which == TARN__ATTENTION_GK ||
+                      which == TARN__ATTENTION_GV;
     const int64_t *stride = a->stride[which];
-    return (tarn__view){.memory = memory, .dtype = (tarn_dtype)a->dtype, .rank = 4,
-                        .shape = {a->batches, is_of_keys ? a->kv_heads : a->heads, is_of_keys ? a->keys : a->rows, a->depth},
-                        .stride = {stride[0], stride[1], stride[2], 1}};
+    return (tarn__view){
+        .memory = memory,
+        .dtype = (tarn_dtype)a->dtype,
+        .rank = 4,
+        .shape = {a->batches, is_of_keys ? a->kv_heads : a->heads, is_of_keys ? a->keys : a->rows, a->depth},
+        .stride = {stride[0], stride[1], stride[2], 1}};
 }
 
 static tarn__view logarithms_of(const bench *t, void *memory)
 {
     const tarn__cudnn_attention *a = &t->of->attention;
-    return (tarn__view){.memory = memory, .dtype = TARN_F32, .rank = 3, .shape = {a->batches, a->heads, a->rows},
+    return (tarn__view){.memory = memory,
+                        .dtype = TARN_F32,
+                        .rank = 3,
+                        .shape = {a->batches, a->heads, a->rows},
                         .stride = {a->heads * a->rows, a->rows, 1}};
 }
 
@@ -96,7 +105,8 @@ static size_t lay_out(bench *t)
 {
     const tarn__cudnn_attention *a = &t->of->attention;
     size_t rows = (size_t)(a->batches * a->heads * a->rows), workspace = 0;
-    int first = a->is_backward ? TARN__ATTENTION_GQ : TARN__ATTENTION_Y, last = a->is_backward ? TARN__ATTENTION_GV : TARN__ATTENTION_Y;
+    int first = a->is_backward ? TARN__ATTENTION_GQ : TARN__ATTENTION_Y,
+        last = a->is_backward ? TARN__ATTENTION_GV : TARN__ATTENTION_Y;
     t->taken = 0;
     take_tensors(t, 0, 0, first - 1);
     size_t inputs = t->taken;
@@ -150,10 +160,16 @@ static bool run_own(const bench *t, int result)
     tarn__view v[TARN__ATTENTION_TENSORS], logarithms = logarithms_of(t, at->logarithms);
     for (int i = 0; i < TARN__ATTENTION_TENSORS; i++)
         v[i] = view_of(t, i, at->tensor[i]);
-    tarn__call call = {.in = {&v[0], &v[1], &v[2]}, .device = t->index, .stream = t->stream, .scratch = t->own_scratch, .function = "attention",
-                       .params = &params, .params_bytes = sizeof(params)};
+    tarn__call call = {.in = {&v[0], &v[1], &v[2]},
+                       .device = t->index,
+                       .stream = t->stream,
+                       .scratch = t->own_scratch,
+                       .function = "attention",
+                       .params = &params,
+                       .params_bytes = sizeof(params)};
     if (a->is_backward) {
-        call.inputs = 7, call.in[4] = &v[TARN__ATTENTION_Y], call.in[5] = &logarithms, call.in[6] = &v[TARN__ATTENTION_G];
+        call.inputs = 7, call.in[4] = &v[TARN__ATTENTION_Y], call.in[5] = &logarithms,
+        call.in[6] = &v[TARN__ATTENTION_G];
         call.outputs = 3;
         for (int i = 0; i < 3; i++)
             call.out[i] = &v[TARN__ATTENTION_GQ + i];
@@ -174,24 +190,29 @@ static bool run_candidate(void *context, int candidate, int result)
     return tarn__cudnn_attention_try(t->handle, t->of, &t->plans[candidate], &t->operands[result]);
 }
 
-/* The fastest candidate, or the first where there is no memory to time them in; remembered, so that later runs choose the same. -1 when none
- * gives the same bits twice. */
+/* The fastest candidate, or the first where there is no memory to time them in; remembered, so that later runs choose
+ * the same. -1 when none gives the same bits twice. */
 static int fastest(bench *t)
 {
     int best = 0;
     if (open_bench(t))
-        best = tarn__cuda_race_run(&(tarn__cuda_race){.count = t->count + 1, .context = t, .run = run_candidate,
-                                                      .results = {t->results[0], t->results[1]}, .result_bytes = t->result_bytes,
-                                                      .differ = t->differ, .stream = t->stream});
+        best = tarn__cuda_race_run(&(tarn__cuda_race){.count = t->count + 1,
+                                                      .context = t,
+                                                      .run = run_candidate,
+                                                      .results = {t->results[0], t->results[1]},
+                                                      .result_bytes = t->result_bytes,
+                                                      .differ = t->differ,
+                                                      .stream = t->stream});
     if (best >= 0)
         tarn__cuda_choice_keep(choices(), t->index, &t->of->attention, &t->identity[best]);
     close_bench(t);
     return best;
 }
 
-/* ---- choosing -------------------------------------------------------------------------------------------------------------- */
+/* ---- choosing ---------------------------------------------------------------------------------------------------- */
 
-static bool take_first(int index, void *handle, tarn__cudnn_attention_plan *plan, tarn__cudnn_engine *engines, int count)
+static bool take_first(int index, void *handle, tarn__cudnn_attention_plan *plan, tarn__cudnn_engine *engines,
+                       int count)
 {
     for (int i = 0; i < count; i++)
         if (make_fitting_plan(index, handle, &engines[i], &plan->plan))
@@ -199,7 +220,8 @@ static bool take_first(int index, void *handle, tarn__cudnn_attention_plan *plan
     return false;
 }
 
-static bool take_known(int index, void *handle, tarn__cudnn_attention_plan *plan, tarn__cudnn_engine *engines, int count, uint64_t identity)
+static bool take_known(int index, void *handle, tarn__cudnn_attention_plan *plan, tarn__cudnn_engine *engines,
+                       int count, uint64_t identity)
 {
     for (int i = 0; i < count; i++)
         if (engines[i].identity == identity)
@@ -207,7 +229,8 @@ static bool take_known(int index, void *handle, tarn__cudnn_attention_plan *plan
     return false;
 }
 
-static bool take_fastest(int index, void *handle, tarn__cudnn_attention_plan *plan, tarn__cudnn_engine *engines, int count)
+static bool take_fastest(int index, void *handle, tarn__cudnn_attention_plan *plan, tarn__cudnn_engine *engines,
+                         int count)
 {
     bench t = {.index = index, .of = plan, .handle = handle, .stream = tarn__cuda_at(index)->stream};
     for (int i = 0; i < count && t.count < MOST_TIMED; i++)
@@ -223,7 +246,8 @@ static bool take_fastest(int index, void *handle, tarn__cudnn_attention_plan *pl
     return best >= 0 && best < t.count;
 }
 
-bool tarn__cudnn_attention_choose(int index, void *handle, tarn__cudnn_attention_plan *plan, tarn__cudnn_engine *engines, int count)
+bool tarn__cudnn_attention_choose(int index, void *handle, tarn__cudnn_attention_plan *plan,
+                                  tarn__cudnn_engine *engines, int count)
 {
     uint64_t identity;
     if (!tarn__cuda_may_measure())

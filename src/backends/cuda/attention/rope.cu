@@ -1,6 +1,7 @@
-/* rope.cu: rotary positions. A block has a few positions: it makes the sines and cosines of their angles once, in f64, keeps them in shared memory and turns
- * all heads with them. Where the batches share positions it does so for several of them: a thread then has the same place in each, with its angles
- * in registers, and several batches' loads under way. Bytes: a read and a write of each element. */
+/* rope.cu: rotary positions. A block has a few positions: it makes the sines and cosines of their angles once, in f64,
+ * keeps them in shared memory and turns all heads with them. Where the batches share positions it does so for several
+ * of them: a thread then has the same place in each, with its angles in registers, and several batches' loads under
+ * way. Bytes: a read and a write of each element. */
 #include "backends/cuda/common/rows.cuh"
 
 #define MOST_ANGLES TARN__ROPE_PAIRS /* of a block */
@@ -11,20 +12,25 @@
 struct rope_args {
     row_operand x, y;
     int64_t x_stride[3], y_stride[3]; /* along batch, position, head */
-    const void *positions; /* NULL: 0, 1, 2 ... */
+    const void *positions;            /* NULL: 0, 1, 2 ... */
     bool are_long;
-    int64_t position_stride[2]; /* along batch, position */
+    int64_t position_stride[2];             /* along batch, position */
     int64_t length, heads, batches, blocks; /* blocks of each group of batches */
-    int pairs, held, group, back; /* held: positions of a block; group: its batches */
-    int turned, units; /* units of a head that are turned, and all of them */
+    int pairs, held, group, back;           /* held: positions of a block; group: its batches */
+    int turned, units;                      /* units of a head that are turned, and all of them */
     divider by_heads, by_units;
     double frequency[TARN__ROPE_PAIRS];
 };
 
-/* What a thread turns in one batch: a pack and its partner `pairs` further on, a pack of neighbouring pairs, or what lies behind the turned ones. */
+/* What a thread turns in one batch: a pack and its partner `pairs` further on, a pack of neighbouring pairs, or what
+ * lies behind the turned ones. */
 template <typename R, bool is_interleaved> struct rope_unit {
     typedef typename R::real C;
-    enum { width = R::width, has_pairs_within = is_interleaved && R::width > 1, angles = has_pairs_within ? R::width / 2 : R::width };
+    enum {
+        width = R::width,
+        has_pairs_within = is_interleaved && R::width > 1,
+        angles = has_pairs_within ? R::width / 2 : R::width
+    };
     int first, second; /* packs of the head; second is -1 where there is one only */
     bool is_turned;
     C cosine[angles], sine[angles];
@@ -73,11 +79,15 @@ template <typename R, bool is_interleaved> struct rope_unit {
 };
 
 /* The angles of the block's positions. Sines and cosines lie apart, so that a thread's are packs. */
-template <typename C> __device__ __forceinline__ void make_angles(const rope_args &a, int64_t batch, int64_t begin, int count, C *cosines, C *sines)
+template <typename C>
+__device__ __forceinline__ void make_angles(const rope_args &a, int64_t batch, int64_t begin, int count, C *cosines,
+                                            C *sines)
 {
     for (int i = threadIdx.x; i < count * a.pairs; i += blockDim.x) {
         int64_t at = begin + i / a.pairs;
-        int64_t position = a.positions ? index_at(a.positions, a.are_long, batch * a.position_stride[0] + at * a.position_stride[1]) : at;
+        int64_t position =
+            a.positions ? index_at(a.positions, a.are_long, batch * a.position_stride[0] + at * a.position_stride[1])
+                        : at;
         double sine, cosine;
         sincos((double)position * a.frequency[i % a.pairs], &sine, &cosine);
         cosines[i] = (C)cosine;
@@ -99,12 +109,14 @@ template <int N, typename C> __device__ __forceinline__ void copy_packs(const C 
     }
 }
 
-template <typename R, bool is_interleaved> static __global__ void __launch_bounds__(THREADS) rope_kernel(const __grid_constant__ rope_args a)
+template <typename R, bool is_interleaved>
+static __global__ void __launch_bounds__(THREADS) rope_kernel(const __grid_constant__ rope_args a)
 {
     typedef typename R::real C;
     typedef rope_unit<R, is_interleaved> held_unit;
     __shared__ __align__(16) C cosines[MOST_ANGLES], sines[MOST_ANGLES];
-    const int64_t group = blockIdx.x / a.blocks, begin = (blockIdx.x - group * a.blocks) * a.held, first = group * a.group;
+    const int64_t group = blockIdx.x / a.blocks, begin = (blockIdx.x - group * a.blocks) * a.held,
+                  first = group * a.group;
     const int64_t last = first + a.group < a.batches ? first + a.group : a.batches;
     const int count = (int)(a.length - begin < a.held ? a.length - begin : a.held);
     make_angles(a, first, begin, count, cosines, sines);
@@ -138,7 +150,7 @@ template <typename R, bool is_interleaved> static __global__ void __launch_bound
     }
 }
 
-/* ---- starting it ------------------------------------------------------------------------------------------------------------ */
+/* ---- starting it ------------------------------------------------------------------------------------------------- */
 
 static row_operand operand_of(const tarn__view *view, int axis, int64_t *stride)
 {
@@ -150,12 +162,12 @@ static row_operand operand_of(const tarn__view *view, int axis, int64_t *stride)
 
 static bool has_packs_of(const row_operand &o, const int64_t *stride, int width)
 {
-    return o.along == 1 && is_aligned(o.base, tarn__dtype_bytes(o.dtype) * (size_t)width) && stride[0] % width == 0 && stride[1] % width == 0 &&
-           stride[2] % width == 0;
+    return o.along == 1 && is_aligned(o.base, tarn__dtype_bytes(o.dtype) * (size_t)width) && stride[0] % width == 0 &&
+           stride[1] % width == 0 && stride[2] % width == 0;
 }
 
-/* Grid: a block for `held` positions of a group of batches: as many as it has room for the angles of, or fewer where blocks would be few. Its threads
- * are as many as it has work for. */
+/* Grid: a block for `held` positions of a group of batches: as many as it has room for the angles of, or fewer where
+ * blocks would be few. Its threads are as many as it has work for. */
 template <typename R> static void launch(const tarn__call *call, rope_args &a, int64_t depth, bool is_interleaved)
 {
     a.turned = is_interleaved && R::width > 1 ? 2 * a.pairs / R::width : a.pairs / R::width;
@@ -169,7 +181,8 @@ template <typename R> static void launch(const tarn__call *call, rope_args &a, i
     a.group = a.position_stride[0] == 0 ? ROPE_BATCHES : 1;
     while (a.group > 1 && (a.batches + a.group - 1) / a.group * a.blocks < 2 * ENOUGH_BLOCKS)
         a.group /= 2;
-    unsigned blocks = blocks_for((a.batches + a.group - 1) / a.group * a.blocks, 1), threads = warps_for(a.held * a.heads * a.units, 1, THREADS);
+    unsigned blocks = blocks_for((a.batches + a.group - 1) / a.group * a.blocks, 1),
+             threads = warps_for(a.held * a.heads * a.units, 1, THREADS);
     if (is_interleaved)
         rope_kernel<R, true><<<blocks, threads, 0, stream_of(call)>>>(a);
     else

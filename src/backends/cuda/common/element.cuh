@@ -1,4 +1,5 @@
-/* element.cuh: one element of any dtype, chosen while the kernel runs: for layouts and mixtures of dtypes too rare to be compiled one by one. */
+/* element.cuh: one element of any dtype, chosen while the kernel runs: for layouts and mixtures of dtypes too rare to
+ * be compiled one by one. */
 #ifndef TARN__ELEMENT_CUH
 #define TARN__ELEMENT_CUH
 
@@ -7,7 +8,8 @@
 /* fill.cu: 16 bytes of an element's bits; 16-bit floats by way of f32. */
 uint4 tarn__cuda_bits_of(tarn_dtype dtype, const tarn__number *value);
 
-/* ---- conversions as on the CPU: NaN becomes 0, what is out of range the nearest integer, and an i64 is cut to its low bits ------------------ */
+/* ---- conversions as on the CPU: NaN becomes 0, what is out of range the nearest integer, and an i64 is cut to its low
+ * bits  */
 
 __device__ __forceinline__ int64_t to_integer(double x)
 {
@@ -35,7 +37,8 @@ __device__ __forceinline__ int32_t to_int32(int64_t x)
     return (int32_t)(uint32_t)(uint64_t)x;
 }
 
-/* A large i64 rounded once on its way to 16 bits: its low bits, which f64 could not hold, are gathered in the last one. */
+/* A large i64 rounded once on its way to 16 bits: its low bits, which f64 could not hold, are gathered in the last one.
+ */
 __device__ __forceinline__ double to_double_odd(int64_t x)
 {
     uint64_t size = x < 0 ? (uint64_t)0 - (uint64_t)x : (uint64_t)x;
@@ -71,12 +74,30 @@ template <> __device__ __forceinline__ int64_t load_any<int64_t>(const void *bas
     }
 }
 
-__device__ __forceinline__ bf16 to_bf16(float x) { return __float2bfloat16_rn(x); }
-__device__ __forceinline__ bf16 to_bf16(double x) { return __double2bfloat16(x); }
-__device__ __forceinline__ bf16 to_bf16(int64_t x) { return __double2bfloat16(to_double_odd(x)); }
-__device__ __forceinline__ f16 to_f16(float x) { return __float2half_rn(x); }
-__device__ __forceinline__ f16 to_f16(double x) { return __double2half(x); }
-__device__ __forceinline__ f16 to_f16(int64_t x) { return __double2half(to_double_odd(x)); }
+__device__ __forceinline__ bf16 to_bf16(float x)
+{
+    return __float2bfloat16_rn(x);
+}
+__device__ __forceinline__ bf16 to_bf16(double x)
+{
+    return __double2bfloat16(x);
+}
+__device__ __forceinline__ bf16 to_bf16(int64_t x)
+{
+    return __double2bfloat16(to_double_odd(x));
+}
+__device__ __forceinline__ f16 to_f16(float x)
+{
+    return __float2half_rn(x);
+}
+__device__ __forceinline__ f16 to_f16(double x)
+{
+    return __double2half(x);
+}
+__device__ __forceinline__ f16 to_f16(int64_t x)
+{
+    return __double2half(to_double_odd(x));
+}
 
 template <typename C> __device__ __forceinline__ void store_any(void *base, tarn_dtype dtype, int64_t at, C x)
 {

@@ -1,13 +1,14 @@
 /* images.cuh: what kernels over images (N, C, H, W) share: which element a thread takes.
  *
- * Threads count along columns where these lie next to each other, along channels where those do, so that neighbouring threads read and write
- * neighbours in either layout; the kernels themselves only know strides. */
+ * Threads count along columns where these lie next to each other, along channels where those do, so that neighbouring
+ * threads read and write neighbours in either layout; the kernels themselves only know strides. */
 #ifndef TARN__IMAGES_CUH
 #define TARN__IMAGES_CUH
 
 #include "backends/cuda/common/kernel.cuh"
 
-/* Sizes that a thread's number is made of: images, then channels, rows, columns; or images, then rows, columns, channels. */
+/* Sizes that a thread's number is made of: images, then channels, rows, columns; or images, then rows, columns,
+ * channels. */
 struct image_order {
     int64_t count;
     bool is_small; /* the count is below 2^31 */
@@ -39,7 +40,8 @@ static inline image_order order_of(bool by_channel, int64_t images, int64_t chan
 /* Takes the last digit off a number. */
 __device__ __forceinline__ int64_t last_digit(uint64_t &rest, const divider &size, bool is_small)
 {
-    uint64_t next = is_small ? divide_small((uint32_t)rest, size) : divide_large(rest, size.by), digit = rest - next * size.by;
+    uint64_t next = is_small ? divide_small((uint32_t)rest, size) : divide_large(rest, size.by),
+             digit = rest - next * size.by;
     rest = next;
     return (int64_t)digit;
 }

@@ -1,6 +1,8 @@
-/* kernel.cuh: what kernels share: element types, packs of 16 bytes, indexing, faults, sums over a warp and a block, and starting a kernel.
+/* kernel.cuh: what kernels share: element types, packs of 16 bytes, indexing, faults, sums over a warp and a block, and
+ * starting a kernel.
  *
- * Sums are made in an order fixed by shape alone, never with atomics on floats, so that a result has the same bits in every run. */
+ * Sums are made in an order fixed by shape alone, never with atomics on floats, so that a result has the same bits in
+ * every run. */
 #ifndef TARN__KERNEL_CUH
 #define TARN__KERNEL_CUH
 
@@ -13,7 +15,7 @@
 typedef __nv_bfloat16 bf16;
 typedef __half f16;
 
-/* ---- element types --------------------------------------------------------------------------------------------------------- */
+/* ---- element types ----------------------------------------------------------------------------------------------- */
 
 /* What elements of type T are computed in: f32 for f32, bf16 and f16; f64 for f64; i64 for integers and bool. */
 template <typename T> struct wide_of {
@@ -73,13 +75,25 @@ template <> __device__ __forceinline__ bool narrow<bool, int64_t>(int64_t x)
 }
 
 /* Runs `...` with T as the element type of a dtype of the group; the table's dtype masks keep others away. */
-#define FOR_FLOAT(dtype, ...)                                                                                                            \
-    switch (dtype) {                                                                                                                     \
-    case TARN_F32: { typedef float T; __VA_ARGS__; } break;                                                                              \
-    case TARN_F64: { typedef double T; __VA_ARGS__; } break;                                                                             \
-    case TARN_BF16: { typedef bf16 T; __VA_ARGS__; } break;                                                                              \
-    case TARN_F16: { typedef f16 T; __VA_ARGS__; } break;                                                                                \
-    default: break;                                                                                                                      \
+#define FOR_FLOAT(dtype, ...) \
+    switch (dtype) { \
+    case TARN_F32: { \
+        typedef float T; \
+        __VA_ARGS__; \
+    } break; \
+    case TARN_F64: { \
+        typedef double T; \
+        __VA_ARGS__; \
+    } break; \
+    case TARN_BF16: { \
+        typedef bf16 T; \
+        __VA_ARGS__; \
+    } break; \
+    case TARN_F16: { \
+        typedef f16 T; \
+        __VA_ARGS__; \
+    } break; \
+    default: break; \
     }
 
 /* An index element of either index dtype. */
@@ -88,7 +102,7 @@ __device__ __forceinline__ int64_t index_at(const void *indices, int is_long, in
     return is_long ? ((const int64_t *)indices)[at] : (int64_t)((const int32_t *)indices)[at];
 }
 
-/* ---- packs ----------------------------------------------------------------------------------------------------------------- */
+/* ---- packs ------------------------------------------------------------------------------------------------------- */
 
 /* N neighbours, moved in one instruction when they make 2, 4, 8 or 16 bytes and lie aligned. */
 template <typename T, int N> struct alignas(sizeof(T) * N) pack {
@@ -100,7 +114,8 @@ template <typename T> struct pack_size {
     static constexpr int value = 16 / (int)sizeof(T);
 };
 
-/* All of a pack's elements as numbers to compute with, and back. 16-bit floats go in pairs: one instruction to widen each, one to narrow two. */
+/* All of a pack's elements as numbers to compute with, and back. 16-bit floats go in pairs: one instruction to widen
+ * each, one to narrow two. */
 template <typename T, int N> __device__ __forceinline__ void widen_pack(const pack<T, N> &x, wide<T> *y)
 {
 #pragma unroll
@@ -145,7 +160,8 @@ template <int N> __device__ __forceinline__ void narrow_pack(const float *y, pac
         ((__half2 *)&x)[i] = __floats2half2_rn(y[2 * i], y[2 * i + 1]);
 }
 
-/* Stores a pack. Said outright where it has 16 bytes: nvcc may cut the assignment of a pack into as many stores as it has words. */
+/* Stores a pack. Said outright where it has 16 bytes: nvcc may cut the assignment of a pack into as many stores as it
+ * has words. */
 template <typename T, int N> __device__ __forceinline__ void store_pack(T *to, const pack<T, N> &x)
 {
     if constexpr (sizeof(x) == sizeof(uint4)) {
@@ -175,13 +191,16 @@ static inline bool is_aligned(const void *address, size_t bytes)
     return (uintptr_t)address % bytes == 0;
 }
 
-/* ---- sums ------------------------------------------------------------------------------------------------------------------ */
+/* ---- sums -------------------------------------------------------------------------------------------------------- */
 
 #define WARP 32
 #define FULL_WARP 0xffffffffu
 
 struct add_up {
-    template <typename C> static __device__ __forceinline__ C of(C a, C b) { return a + b; }
+    template <typename C> static __device__ __forceinline__ C of(C a, C b)
+    {
+        return a + b;
+    }
 };
 
 /* Every lane gets the result over the warp. */
@@ -193,8 +212,8 @@ template <typename How, typename C> __device__ __forceinline__ C over_warp(C x)
     return x;
 }
 
-/* Every thread of the block gets the result; blockDim.x is a multiple of 32. `space` has room for 32 values, and may be used again after the
- * next __syncthreads(). `nothing` is what threads that have no part in it would bring. */
+/* Every thread of the block gets the result; blockDim.x is a multiple of 32. `space` has room for 32 values, and may be
+ * used again after the next __syncthreads(). `nothing` is what threads that have no part in it would bring. */
 template <typename How, typename C> __device__ __forceinline__ C over_block(C x, C *space, C nothing)
 {
     x = over_warp<How>(x);
@@ -207,9 +226,10 @@ template <typename How, typename C> __device__ __forceinline__ C over_block(C x,
     return x;
 }
 
-/* ---- places in a strided nest ---------------------------------------------------------------------------------------------- */
+/* ---- places in a strided nest ------------------------------------------------------------------------------------ */
 
-/* Division by a number known before the kernel starts: 32-bit where both fit, by multiplication; else the ordinary one. */
+/* Division by a number known before the kernel starts: 32-bit where both fit, by multiplication; else the ordinary one.
+ */
 struct divider {
     uint64_t by;
     uint32_t multiplier, shift;
@@ -285,7 +305,7 @@ template <int N> __device__ __forceinline__ void locate(const places<N> &p, int6
     }
 }
 
-/* ---- faults ---------------------------------------------------------------------------------------------------------------- */
+/* ---- faults ------------------------------------------------------------------------------------------------------ */
 
 /* What a kernel needs to report an index outside its axis. */
 struct fault_place {
@@ -311,7 +331,7 @@ static __device__ __noinline__ void report_fault(const fault_place &to, int64_t 
     *(volatile int32_t *)&to.record->raised = 1;
 }
 
-/* ---- starting -------------------------------------------------------------------------------------------------------------- */
+/* ---- starting ---------------------------------------------------------------------------------------------------- */
 
 #define THREADS 256
 

@@ -17,8 +17,14 @@ struct mixed {
 /* N neighbours as they lie in memory, to be computed in C. */
 template <typename T, int N, typename C> struct raw {
     pack<T, N> held;
-    __device__ __forceinline__ void load(const void *base, tarn_dtype, int64_t at) { held = *(const pack<T, N> *)((const T *)base + at); }
-    __device__ __forceinline__ C get(int i) const { return (C)widen(held.at[i]); }
+    __device__ __forceinline__ void load(const void *base, tarn_dtype, int64_t at)
+    {
+        held = *(const pack<T, N> *)((const T *)base + at);
+    }
+    __device__ __forceinline__ C get(int i) const
+    {
+        return (C)widen(held.at[i]);
+    }
 };
 /* 16-bit floats stay words of two: one by one each would have a register of its own. */
 template <typename T, typename C> struct raw_words {
@@ -43,8 +49,14 @@ template <typename C> struct raw<f16, 8, C> : raw_words<f16, C> {
 };
 template <int N, typename C> struct raw<mixed, N, C> {
     C held;
-    __device__ __forceinline__ void load(const void *base, tarn_dtype dtype, int64_t at) { held = load_any<C>(base, dtype, at); }
-    __device__ __forceinline__ C get(int) const { return held; }
+    __device__ __forceinline__ void load(const void *base, tarn_dtype dtype, int64_t at)
+    {
+        held = load_any<C>(base, dtype, at);
+    }
+    __device__ __forceinline__ C get(int) const
+    {
+        return held;
+    }
 };
 
 template <typename T, int N, typename C> struct put {
@@ -58,7 +70,10 @@ template <typename T, int N, typename C> struct put {
     }
 };
 template <int N, typename C> struct put<mixed, N, C> {
-    static __device__ __forceinline__ void at(void *base, tarn_dtype dtype, int64_t at, const C *x) { store_any(base, dtype, at, x[0]); }
+    static __device__ __forceinline__ void at(void *base, tarn_dtype dtype, int64_t at, const C *x)
+    {
+        store_any(base, dtype, at, x[0]);
+    }
 };
 
 /* True when operand k of the nest can be moved in packs of n along the last axis; `size` is an element's bytes. */

@@ -1,9 +1,10 @@
 /* mma.cuh: tiles on tensor cores in bf16 and f16, with sums in f32.
  *
- * A block has 4 warps and tiles of 64 rows, 16 a warp. A warp's products are made of mma.m16n8k16: of a product (16, 8), lane l has, as numbers 0 and 1,
- * columns 2 (l % 4) and the next of row l / 4, and as 2 and 3 those of row l / 4 + 8. Tiles lie in shared memory row by row, filled up with zeros to
- * DEPTH columns; rows are DEPTH + 8 elements apart, an odd number of 16-byte packs, so that 8 rows of a matrix are on different banks. The next tile is
- * copied while this one is worked on. */
+ * A block has 4 warps and tiles of 64 rows, 16 a warp. A warp's products are made of mma.m16n8k16: of a product (16,
+ * 8), lane l has, as numbers 0 and 1, columns 2 (l % 4) and the next of row l / 4, and as 2 and 3 those of row l / 4
+ * + 8. Tiles lie in shared memory row by row, filled up with zeros to DEPTH columns; rows are DEPTH + 8 elements apart,
+ * an odd number of 16-byte packs, so that 8 rows of a matrix are on different banks. The next tile is copied while this
+ * one is worked on. */
 #ifndef TARN__MMA_CUH
 #define TARN__MMA_CUH
 
@@ -19,21 +20,25 @@ template <int DEPTH> constexpr int line_of = DEPTH + 8;
 template <typename T> constexpr bool is_bf16 = false;
 template <> constexpr bool is_bf16<bf16> = true;
 
-/* ---- instructions ------------------------------------------------------------------------------------------------------------ */
+/* ---- instructions ------------------------------------------------------------------------------------------------ */
 
-template <typename T> __device__ __forceinline__ void multiply(float *sum, const uint32_t *left, uint32_t right0, uint32_t right1)
+template <typename T>
+__device__ __forceinline__ void multiply(float *sum, const uint32_t *left, uint32_t right0, uint32_t right1)
 {
     if constexpr (is_bf16<T>)
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, "
+                     "%9}, {%0, %1, %2, %3};"
                      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
                      : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(right0), "r"(right1));
     else
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                     "{%0, %1, %2, %3};"
                      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
                      : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(right0), "r"(right1));
 }
 
-/* Four matrices (8, 8): lane l gives the address of row l % 8 of matrix l / 8, and gets elements 2 (l % 4) and the next of row l / 4 of each. */
+/* Four matrices (8, 8): lane l gives the address of row l % 8 of matrix l / 8, and gets elements 2 (l % 4) and the next
+ * of row l / 4 of each. */
 __device__ __forceinline__ void load_matrices(uint32_t *to, const void *from)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -51,20 +56,26 @@ __device__ __forceinline__ void load_turned(uint32_t *to, const void *from)
 /* 16 bytes to shared memory, or zeros; they are there after the next wait_copies() and __syncthreads(). */
 __device__ __forceinline__ void copy_pack(void *to, const void *from, bool is_there)
 {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from), "r"(is_there ? 16 : 0)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
+                 "l"(from), "r"(is_there ? 16 : 0)
                  : "memory");
 }
 /* The same for 4 bytes. */
 __device__ __forceinline__ void copy_word(void *to, const void *from, bool is_there)
 {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from), "r"(is_there ? 4 : 0)
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
+                 "l"(from), "r"(is_there ? 4 : 0)
                  : "memory");
 }
-__device__ __forceinline__ void wait_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+__device__ __forceinline__ void wait_copies()
+{
+    asm volatile("cp.async.wait_all;" ::: "memory");
+}
 
-/* ---- tiles ------------------------------------------------------------------------------------------------------------------- */
+/* ---- tiles ------------------------------------------------------------------------------------------------------- */
 
-/* ROWS rows from `row` of x, whose rows are `line` elements apart; what is not below `rows`, or in a column below `depth`, is 0. */
+/* ROWS rows from `row` of x, whose rows are `line` elements apart; what is not below `rows`, or in a column below
+ * `depth`, is 0. */
 template <typename T, int ROWS, int DEPTH, int THREADS_OF_BLOCK = MMA_THREADS>
 __device__ __forceinline__ void stage_lines(T *to, const T *x, int64_t line, int64_t row, int64_t rows, int64_t depth)
 {
@@ -100,7 +111,8 @@ __device__ __forceinline__ void multiply_step(float (*sum)[4], const uint32_t *l
 }
 
 /* sum (16, N) = rows · rightᵀ over all of D. */
-template <typename T, int DEPTH, int N> __device__ __forceinline__ void multiply_across(float (*sum)[4], const T *rows, const T *right)
+template <typename T, int DEPTH, int N>
+__device__ __forceinline__ void multiply_across(float (*sum)[4], const T *rows, const T *right)
 {
 #pragma unroll
     for (int n = 0; n < N / 8; n++)
@@ -129,7 +141,8 @@ __device__ __forceinline__ void multiply_along(float (*sum)[4], const float (*we
 #pragma unroll
     for (int n = 0; n < N / 16; n++) {
         const float *one = weights[2 * n], *next = weights[2 * n + 1];
-        const uint32_t left[4] = {two_of<T>(one[0], one[1]), two_of<T>(one[2], one[3]), two_of<T>(next[0], next[1]), two_of<T>(next[2], next[3])};
+        const uint32_t left[4] = {two_of<T>(one[0], one[1]), two_of<T>(one[2], one[3]), two_of<T>(next[0], next[1]),
+                                  two_of<T>(next[2], next[3])};
 #pragma unroll
         for (int w = 0; w < W / 16; w++) {
             uint32_t b[4];
@@ -140,15 +153,18 @@ __device__ __forceinline__ void multiply_along(float (*sum)[4], const float (*we
     }
 }
 
-/* ---- starting ---------------------------------------------------------------------------------------------------------------- */
+/* ---- starting ---------------------------------------------------------------------------------------------------- */
 
-/* With more shared memory than a kernel has without asking, which is asked for once on each device. False where a device has not as much. */
-template <auto kernel, int THREADS_OF_BLOCK = MMA_THREADS, typename A> static bool start(const tarn__call *call, const A &a, int64_t blocks, size_t bytes)
+/* With more shared memory than a kernel has without asking, which is asked for once on each device. False where a
+ * device has not as much. */
+template <auto kernel, int THREADS_OF_BLOCK = MMA_THREADS, typename A>
+static bool start(const tarn__call *call, const A &a, int64_t blocks, size_t bytes)
 {
     static std::atomic<int8_t> answers[64]; /* 1: yes, -1: no; threads that ask at once get the same */
     std::atomic<int8_t> &answer = answers[call->device];
     if (answer.load(std::memory_order_relaxed) == 0) {
-        bool is_allowed = cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes) == cudaSuccess;
+        bool is_allowed = cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                               (int)bytes) == cudaSuccess;
         answer.store(is_allowed ? 1 : -1, std::memory_order_relaxed);
         if (!is_allowed)
             cudaGetLastError(); /* not kept for the next poll to find */

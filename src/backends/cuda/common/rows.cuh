@@ -1,16 +1,17 @@
-/* rows.cuh: kernels along one axis: where rows lie, and how elements of a row come into registers. Softmax, norms and losses share it.
+/* rows.cuh: kernels along one axis: where rows lie, and how elements of a row come into registers. Softmax, norms and
+ * losses share it.
  *
- * A row belongs to a warp or to a block, and thread t of it owns packs t, t + threads, t + 2 · threads ... of the row: all of an
- * order that sums depend on is fixed by the row's length. */
+ * A row belongs to a warp or to a block, and thread t of it owns packs t, t + threads, t + 2 · threads ... of the row:
+ * all of an order that sums depend on is fixed by the row's length. */
 #ifndef TARN__ROWS_CUH
 #define TARN__ROWS_CUH
 
 #include "backends/cuda/common/element.cuh"
 
-/* ---- where rows lie -------------------------------------------------------------------------------------------------------- */
+/* ---- where rows lie ---------------------------------------------------------------------------------------------- */
 
 struct row_operand {
-    void *base; /* NULL where there is no such operand */
+    void *base;    /* NULL where there is no such operand */
     int64_t along; /* stride along the axis */
     tarn_dtype dtype;
 };
@@ -71,7 +72,7 @@ template <int N> __device__ __forceinline__ void locate_row(const row_set<N> &r,
     }
 }
 
-/* ---- elements of a row: two ways to move them, with one face ------------------------------------------------------------------ */
+/* ---- elements of a row: two ways to move them, with one face ----------------------------------------------------- */
 
 /* N numbers as elements: 16-bit ones are made two at a time, in one instruction. */
 template <typename T, int N, typename C> __device__ __forceinline__ void narrow_pack(pack<T, N> &to, const C *x)
@@ -111,7 +112,10 @@ template <typename T, int N> struct typed {
         const T *from = (const T *)o.base + row;
         return N > 1 ? *(const raw *)(from + at * N) : *(const raw *)(from + at * o.along);
     }
-    static __device__ __forceinline__ real element(const raw &x, int i) { return widen(x.at[i]); }
+    static __device__ __forceinline__ real element(const raw &x, int i)
+    {
+        return widen(x.at[i]);
+    }
     static __device__ __forceinline__ void store(const row_operand &o, int64_t row, int64_t at, const real *x)
     {
         T *to = (T *)o.base + row;
@@ -133,14 +137,17 @@ template <typename C> struct untyped {
     {
         return raw{{load_any<C>(o.base, o.dtype, row + at * o.along)}};
     }
-    static __device__ __forceinline__ real element(const raw &x, int i) { return x.at[i]; }
+    static __device__ __forceinline__ real element(const raw &x, int i)
+    {
+        return x.at[i];
+    }
     static __device__ __forceinline__ void store(const row_operand &o, int64_t row, int64_t at, const real *x)
     {
         store_any(o.base, o.dtype, row + at * o.along, x[0]);
     }
 };
 
-/* ---- the threads of a row --------------------------------------------------------------------------------------------------- */
+/* ---- the threads of a row ---------------------------------------------------------------------------------------- */
 
 /* A row has a warp of a block of WARPS_A_BLOCK, or a block of any number of whole warps. */
 #define WARPS_A_BLOCK 4
@@ -171,26 +178,46 @@ template <bool is_warp, typename How, typename C> __device__ __forceinline__ C o
 
 /* The larger number; NaN is passed over, and finds its way into results by sums. */
 struct take_larger {
-    static __device__ __forceinline__ float of(float a, float b) { return fmaxf(a, b); }
-    static __device__ __forceinline__ double of(double a, double b) { return fmax(a, b); }
+    static __device__ __forceinline__ float of(float a, float b)
+    {
+        return fmaxf(a, b);
+    }
+    static __device__ __forceinline__ double of(double a, double b)
+    {
+        return fmax(a, b);
+    }
 };
 
-__device__ __forceinline__ float exponential(float x) { return expf(x); }
-__device__ __forceinline__ double exponential(double x) { return exp(x); }
+__device__ __forceinline__ float exponential(float x)
+{
+    return expf(x);
+}
+__device__ __forceinline__ double exponential(double x)
+{
+    return exp(x);
+}
 
-/* For sums: three instructions instead of eight, an error of at most |x| · 2^-24 beside the last two bits, and 0 below f32's normal numbers. */
+/* For sums: three instructions instead of eight, an error of at most |x| · 2^-24 beside the last two bits, and 0 below
+ * f32's normal numbers. */
 __device__ __forceinline__ float exponential_in_sum(float x)
 {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
     return y;
 }
-__device__ __forceinline__ double exponential_in_sum(double x) { return exp(x); }
+__device__ __forceinline__ double exponential_in_sum(double x)
+{
+    return exp(x);
+}
 
-template <typename C> __device__ __forceinline__ C minus_infinity() { return (C)-CUDART_INF_F; }
+template <typename C> __device__ __forceinline__ C minus_infinity()
+{
+    return (C)-CUDART_INF_F;
+}
 
-/* A largest element and the sum of exponentials relative to it, found in one pass: the sum is scaled down whenever the largest rises. The
- * exponentials are added in C a few at a time and in f64 from there. While all is -infinity, the shift is 0 and so is the sum. */
+/* A largest element and the sum of exponentials relative to it, found in one pass: the sum is scaled down whenever the
+ * largest rises. The exponentials are added in C a few at a time and in f64 from there. While all is -infinity, the
+ * shift is 0 and so is the sum. */
 template <typename C> struct running {
     C most;
     double sum;
@@ -220,7 +247,7 @@ template <typename C> struct running {
     }
 };
 
-/* ---- starting --------------------------------------------------------------------------------------------------------------- */
+/* ---- starting ---------------------------------------------------------------------------------------------------- */
 
 /* Whole warps for `work` items, `each` a thread. */
 static inline unsigned warps_for(int64_t work, int each, int most)

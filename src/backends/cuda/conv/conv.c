@@ -1,5 +1,5 @@
-/* conv.c: the kernels of convolutions: by cuDNN, or our own kernel of gradients of weights, where these do one best (cudnn_conv.c), else as matrix products
- * (conv_im2col.c). */
+/* conv.c: the kernels of convolutions: by cuDNN, or our own kernel of gradients of weights, where these do one best
+ * (cudnn_conv.c), else as matrix products (conv_im2col.c). */
 #include "backends/cuda/conv/cudnn_conv.h"
 
 static size_t walk(const tarn__call *call, int what, bool runs)
@@ -25,5 +25,6 @@ void tarn__cuda_conv(tarn__kernel_row *rows)
 {
     rows[TARN__K_conv2d] = (tarn__kernel_row){kernel_conv2d, TARN__FLOATS, scratch_conv2d};
     rows[TARN__K_conv2d_grad_x] = (tarn__kernel_row){kernel_conv2d_grad_x, TARN__FLOATS, scratch_conv2d_grad_x};
-    rows[TARN__K_conv2d_grad_weight] = (tarn__kernel_row){kernel_conv2d_grad_weight, TARN__FLOATS, scratch_conv2d_grad_weight};
+    rows[TARN__K_conv2d_grad_weight] =
+        (tarn__kernel_row){kernel_conv2d_grad_weight, TARN__FLOATS, scratch_conv2d_grad_weight};
 }

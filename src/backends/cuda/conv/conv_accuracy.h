@@ -1,4 +1,5 @@
-/* conv_accuracy.h: how near to the truth a convolution in f32 must be. Of numbers on the host, so that it is tested where there is no device. */
+/* conv_accuracy.h: how near to the truth a convolution in f32 must be. Of numbers on the host, so that it is tested
+ * where there is no device. */
 #ifndef TARN__CUDA_CONV_TRUTH_H
 #define TARN__CUDA_CONV_TRUTH_H
 
@@ -6,7 +7,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define TARN__TRUTH_ROUNDING (4 * 0x1p-24) /* distance that is allowed for each root of a term: twice that of terms added one after another */
+#define TARN__TRUTH_ROUNDING \
+    (4 * 0x1p-24) /* distance that is allowed for each root of a term: twice that of terms added one after another */
 #define TARN__TRUTH_LEAST 1e-6
 #define TARN__TRUTH_MOST 1e-5
 #define TARN__TRUTH_MOST_OF_LONG_SUMS 1e-4
@@ -21,7 +23,8 @@ typedef struct tarn__conv_truth {
 
 static inline double tarn__conv_truth_allowed(int64_t terms)
 {
-    double most = terms > TARN__TRUTH_LONG_SUM ? TARN__TRUTH_MOST_OF_LONG_SUMS : TARN__TRUTH_MOST, allowed = TARN__TRUTH_ROUNDING * sqrt((double)terms);
+    double most = terms > TARN__TRUTH_LONG_SUM ? TARN__TRUTH_MOST_OF_LONG_SUMS : TARN__TRUTH_MOST,
+           allowed = TARN__TRUTH_ROUNDING * sqrt((double)terms);
     return allowed < TARN__TRUTH_LEAST ? TARN__TRUTH_LEAST : allowed < most ? allowed : most;
 }
 

@@ -1,12 +1,13 @@
-/* conv_im2col.c: convolutions as matrix products: 2 · N · O · OH · OW · C / groups · KH · KW operations, by the device's own matmul, in whichever of
- * two ways the result lies.
+/* conv_im2col.c: convolutions as matrix products: 2 · N · O · OH · OW · C / groups · KH · KW operations, by the
+ * device's own matmul, in whichever of two ways the result lies.
  *
- * The gradient of x is a product whose columns are added up again, that of the weight a product along all pixels, accumulated from piece to piece in
- * order. Columns of gradients and sums of 16-bit operands are f32, so that results are rounded once. */
+ * The gradient of x is a product whose columns are added up again, that of the weight a product along all pixels,
+ * accumulated from piece to piece in order. Columns of gradients and sums of 16-bit operands are f32, so that results
+ * are rounded once. */
 #include "backends/cuda/conv/conv_views.h"
 #include "backends/cuda/conv/cudnn_conv.h"
 
-/* ---- conv2d ------------------------------------------------------------------------------------------------------------------- */
+/* ---- conv2d ------------------------------------------------------------------------------------------------------ */
 
 static void spread_bias(const tarn__conv_job *j, const tarn__view *bias)
 {
@@ -40,7 +41,8 @@ static size_t walk_forward(const tarn__call *call, bool runs)
     tarn__conv_choose_pieces(&j, false);
     tarn__conv_hold_columns(&j, false);
     tarn__view weight = tarn__conv_weight_of(&j, call->in[1]);
-    bool spreads = bias && !(j.columns.by_pixels && j.params->groups == 1), stands_in = tarn__conv_stand_in_for_result(&j, spreads);
+    bool spreads = bias && !(j.columns.by_pixels && j.params->groups == 1),
+         stands_in = tarn__conv_stand_in_for_result(&j, spreads);
     if (spreads)
         spread_bias(&j, bias);
     for (j.columns.image = 0; j.columns.image < j.image.shape[0]; j.columns.image += j.images)
@@ -54,13 +56,15 @@ static size_t walk_forward(const tarn__call *call, bool runs)
     return j.held + j.product;
 }
 
-/* ---- the gradient of x ---------------------------------------------------------------------------------------------------------- */
+/* ---- the gradient of x ------------------------------------------------------------------------------------------- */
 
-/* Of the results, the rows whose windows see the piece's rows of the image; all of them where these are whole images. */
+/* Of the results, the rows whose windows see the piece's rows of the image; all of them where these are whole images.
+ */
 static void choose_result_rows(tarn__conv_job *j)
 {
     tarn__cuda_columns *c = &j->columns;
-    int64_t step = j->params->stride[0], padding = j->params->padding[0], reach = (c->kernel[0] - 1) * j->params->dilation[0];
+    int64_t step = j->params->stride[0], padding = j->params->padding[0],
+            reach = (c->kernel[0] - 1) * j->params->dilation[0];
     int64_t first = tarn__ceiling(tarn__most(0, c->image_row + padding - reach), step);
     int64_t end = tarn__least(c->size[0], (c->image_row + c->image_rows - 1 + padding) / step + 1);
     bool is_whole = j->rows == j->image.shape[2];
@@ -104,7 +108,7 @@ static size_t walk_grad_x(const tarn__call *call, bool runs)
     return j.held + j.product;
 }
 
-/* ---- the gradient of the weight --------------------------------------------------------------------------------------------------- */
+/* ---- the gradient of the weight ---------------------------------------------------------------------------------- */
 
 /* By rows the piece's gradients are a matrix (O, pixels of all images) only after a copy, unless there is one image. */
 static tarn__view result_rows(const tarn__conv_job *j, void *place)
@@ -126,7 +130,8 @@ static tarn__view result_rows(const tarn__conv_job *j, void *place)
         from = dense;
         pixel = 1;
     }
-    return tarn__conv_matrices(j, &from, 0, &(tarn__conv_matrix){j->out * from.stride[0], 0, j->out, windows, from.stride[0], pixel});
+    return tarn__conv_matrices(
+        j, &from, 0, &(tarn__conv_matrix){j->out * from.stride[0], 0, j->out, windows, from.stride[0], pixel});
 }
 
 static void grad_weight_piece(tarn__conv_job *j, const tarn__view *sums, double beta, void *place)
@@ -144,8 +149,8 @@ static void grad_weight_piece(tarn__conv_job *j, const tarn__view *sums, double 
     tarn__conv_multiply(j, &g, &columns, NULL, &to, beta);
 }
 
-/* The sums go straight into the gradient where it lies as the product makes it and is rounded once; else into scratch first. An empty batch
- * is a product along an axis of size 0. */
+/* The sums go straight into the gradient where it lies as the product makes it and is rounded once; else into scratch
+ * first. An empty batch is a product along an axis of size 0. */
 static size_t walk_grad_weight(const tarn__call *call, bool runs)
 {
     tarn__conv_job j = tarn__conv_job_of(call, call->in[0], call->in[1], call->out[0], runs);
@@ -176,7 +181,7 @@ static size_t walk_grad_weight(const tarn__call *call, bool runs)
     return j.held + j.product;
 }
 
-/* ---- all three -------------------------------------------------------------------------------------------------------------------- */
+/* ---- all three --------------------------------------------------------------------------------------------------- */
 
 size_t tarn__cuda_conv_columns(const tarn__call *call, int what, bool runs)
 {

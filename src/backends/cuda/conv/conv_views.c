@@ -1,7 +1,7 @@
 /* conv_views.c: views of images, weights and columns as matrices, and the size of the pieces.
  *
- * The windows of as many images as fit into a bounded piece of scratch are laid out as columns; an image larger than that goes in bands of rows. A
- * kernel of 1 by 1 needs no columns: the images are the matrix. */
+ * The windows of as many images as fit into a bounded piece of scratch are laid out as columns; an image larger than
+ * that goes in bands of rows. A kernel of 1 by 1 needs no columns: the images are the matrix. */
 #include "backends/cuda/conv/conv_views.h"
 
 #include <string.h>
@@ -10,7 +10,7 @@
 #define MOST_IMAGES INT64_C(32768) /* batches of one product */
 #define MOST_PIXELS (INT64_C(1) << 30)
 
-/* ---- views ------------------------------------------------------------------------------------------------------------------- */
+/* ---- views ------------------------------------------------------------------------------------------------------- */
 
 bool tarn__conv_merges(const tarn__view *v, int first, int last, int64_t *stride)
 {
@@ -42,7 +42,8 @@ tarn__view tarn__conv_channels_behind(const tarn__view *v)
     return turned;
 }
 
-tarn__view tarn__conv_matrices(const tarn__conv_job *j, const tarn__view *base, int64_t offset, const tarn__conv_matrix *m)
+tarn__view tarn__conv_matrices(const tarn__conv_job *j, const tarn__view *base, int64_t offset,
+                               const tarn__conv_matrix *m)
 {
     tarn__view v = *base;
     int64_t groups = j->params->groups, images = j->by_image ? j->columns.images : 1;
@@ -64,7 +65,7 @@ tarn__view tarn__conv_turned(const tarn__view *v)
     return t;
 }
 
-/* ---- steps ------------------------------------------------------------------------------------------------------------------- */
+/* ---- steps ------------------------------------------------------------------------------------------------------- */
 
 void *tarn__conv_hold(tarn__conv_job *j, size_t bytes)
 {
@@ -100,8 +101,8 @@ void tarn__conv_copy(const tarn__conv_job *j, const tarn__view *from, const tarn
         tarn__cuda_rows()[TARN__K_copy].run(&part);
 }
 
-void tarn__conv_multiply(tarn__conv_job *j, const tarn__view *a, const tarn__view *b, const tarn__view *bias, const tarn__view *c,
-                         double beta)
+void tarn__conv_multiply(tarn__conv_job *j, const tarn__view *a, const tarn__view *b, const tarn__view *bias,
+                         const tarn__view *c, double beta)
 {
     const tarn__kernel_row *row = &tarn__cuda_rows()[TARN__K_matmul];
     tarn__matmul params = {.alpha = 1, .beta = beta, .tf32 = j->params->tf32};
@@ -124,7 +125,7 @@ void tarn__conv_multiply(tarn__conv_job *j, const tarn__view *a, const tarn__vie
         row->run(&part);
 }
 
-/* ---- the way ----------------------------------------------------------------------------------------------------------------- */
+/* ---- the way ----------------------------------------------------------------------------------------------------- */
 
 static bool lies_by_pixels(const tarn__view *v)
 {
@@ -144,16 +145,18 @@ static bool is_channels_last(const tarn__view *v)
 void tarn__conv_choose_way(tarn__conv_job *j, bool may_be_plain)
 {
     const tarn__conv2d *p = j->params;
-    bool is_pixel = j->result.shape[2] * j->result.shape[3] == 1; /* one window: a batch of vectors by rows, one product by pixels */
+    /* one window: a batch of vectors by rows, one product by pixels */
+    bool is_pixel = j->result.shape[2] * j->result.shape[3] == 1;
     j->columns.by_pixels = lies_by_pixels(&j->result) && (is_channels_last(&j->image) || is_pixel);
     j->by_image = !j->columns.by_pixels;
     int64_t stride;
     bool is_matrix = j->columns.by_pixels ? lies_by_pixels(&j->image) : tarn__conv_merges(&j->image, 2, 3, &stride);
-    j->is_plain =
-        may_be_plain && is_matrix && j->taps == 1 && p->stride[0] == 1 && p->stride[1] == 1 && p->padding[0] == 0 && p->padding[1] == 0;
+    j->is_plain = may_be_plain && is_matrix && j->taps == 1 && p->stride[0] == 1 && p->stride[1] == 1 &&
+                  p->padding[0] == 0 && p->padding[1] == 0;
 }
 
-/* Rows of the image whose gradient needs at most `rows` rows of columns; a few more where the kernel itself reaches further than that. */
+/* Rows of the image whose gradient needs at most `rows` rows of columns; a few more where the kernel itself reaches
+ * further than that. */
 static int64_t image_rows_for(const tarn__conv_job *j, int64_t rows)
 {
     int64_t reach = (j->columns.kernel[0] - 1) * j->params->dilation[0];
@@ -164,7 +167,8 @@ static int64_t image_rows_for(const tarn__conv_job *j, int64_t rows)
 void tarn__conv_choose_pieces(tarn__conv_job *j, bool is_gradient)
 {
     int64_t pixels = j->columns.size[0] * j->columns.size[1], batch = j->image.shape[0];
-    int64_t bytes = j->is_plain ? 0 : j->image.shape[1] * j->taps * pixels * (int64_t)tarn__dtype_bytes(j->columns.dtype);
+    int64_t bytes =
+        j->is_plain ? 0 : j->image.shape[1] * j->taps * pixels * (int64_t)tarn__dtype_bytes(j->columns.dtype);
     int64_t limit = tarn__most(1, tarn__least(bytes > 0 ? COLUMNS_BYTES / bytes : batch, MOST_PIXELS / pixels));
     if (!j->columns.by_pixels)
         limit = tarn__least(limit, MOST_IMAGES);
@@ -173,11 +177,12 @@ void tarn__conv_choose_pieces(tarn__conv_job *j, bool is_gradient)
     if (bytes <= COLUMNS_BYTES)
         return;
     int64_t fit = tarn__most(1, COLUMNS_BYTES / (bytes / j->columns.size[0]));
-    j->rows = is_gradient ? image_rows_for(j, fit) : tarn__ceiling(j->columns.size[0], tarn__ceiling(j->columns.size[0], fit));
+    j->rows = is_gradient ? image_rows_for(j, fit)
+                          : tarn__ceiling(j->columns.size[0], tarn__ceiling(j->columns.size[0], fit));
 }
 
-tarn__conv_job tarn__conv_job_of(const tarn__call *call, const tarn__view *image, const tarn__view *result, const tarn__view *weight,
-                                 bool runs)
+tarn__conv_job tarn__conv_job_of(const tarn__call *call, const tarn__view *image, const tarn__view *result,
+                                 const tarn__view *weight, bool runs)
 {
     const tarn__conv2d *params = call->params;
     tarn__conv_job j = {.call = call, .params = params, .runs = runs, .image = *image, .result = *result};
@@ -197,14 +202,16 @@ void tarn__conv_hold_columns(tarn__conv_job *j, bool is_gradient)
 {
     int64_t reach = (j->columns.kernel[0] - 1) * j->params->dilation[0], rows = j->rows;
     if (is_gradient)
-        rows =
-            rows == j->image.shape[2] ? j->columns.size[0] : tarn__least(j->columns.size[0], (rows - 1 + reach) / j->params->stride[0] + 1);
+        rows = rows == j->image.shape[2]
+                   ? j->columns.size[0]
+                   : tarn__least(j->columns.size[0], (rows - 1 + reach) / j->params->stride[0] + 1);
     int64_t count = j->is_plain ? 0 : j->images * rows * j->columns.size[1] * j->image.shape[1] * j->taps;
     j->columns.at = tarn__conv_hold(j, (size_t)count * tarn__dtype_bytes(j->columns.dtype));
 }
 
-/* A result that no product can write or read where it lies: a dense one in scratch stands for it. So does one of f32 for a 16-bit result that is
- * added to: the library's kernels round a product before they add what lies in the result. */
+/* A result that no product can write or read where it lies: a dense one in scratch stands for it. So does one of f32
+ * for a 16-bit result that is added to: the library's kernels round a product before they add what lies in the result.
+ */
 bool tarn__conv_stand_in_for_result(tarn__conv_job *j, bool is_added_to)
 {
     int64_t stride;
@@ -220,7 +227,7 @@ bool tarn__conv_stand_in_for_result(tarn__conv_job *j, bool is_added_to)
     return true;
 }
 
-/* ---- operands of the products ------------------------------------------------------------------------------------------------- */
+/* ---- operands of the products ------------------------------------------------------------------------------------ */
 
 int64_t tarn__conv_windows_of(const tarn__conv_job *j)
 {
@@ -242,8 +249,8 @@ tarn__view tarn__conv_weight_matrix(const tarn__conv_job *j, const tarn__view *w
 {
     int64_t stride;
     tarn__conv_merges(weight, 1, 3, &stride);
-    return tarn__conv_matrices(j, weight, 0,
-                               &(tarn__conv_matrix){j->out * weight->stride[0], 0, j->out, j->depth, weight->stride[0], stride});
+    return tarn__conv_matrices(
+        j, weight, 0, &(tarn__conv_matrix){j->out * weight->stride[0], 0, j->out, j->depth, weight->stride[0], stride});
 }
 
 tarn__view tarn__conv_pixel_matrix(const tarn__conv_job *j, const tarn__view *v, int64_t channels)
@@ -254,9 +261,11 @@ tarn__view tarn__conv_pixel_matrix(const tarn__conv_job *j, const tarn__view *v,
     tarn__conv_merges(&behind, c->by_pixels ? 0 : 1, 2, &pixel);
     if (c->by_pixels)
         return tarn__conv_matrices(
-            j, v, offset, &(tarn__conv_matrix){channels * v->stride[1], 0, tarn__conv_windows_of(j), channels, pixel, v->stride[1]});
-    return tarn__conv_matrices(
-        j, v, offset, &(tarn__conv_matrix){channels * v->stride[1], v->stride[0], channels, c->rows * c->size[1], v->stride[1], pixel});
+            j, v, offset,
+            &(tarn__conv_matrix){channels * v->stride[1], 0, tarn__conv_windows_of(j), channels, pixel, v->stride[1]});
+    return tarn__conv_matrices(j, v, offset,
+                               &(tarn__conv_matrix){channels * v->stride[1], v->stride[0], channels,
+                                                    c->rows * c->size[1], v->stride[1], pixel});
 }
 
 tarn__view tarn__conv_column_matrix(const tarn__conv_job *j)
@@ -267,6 +276,8 @@ tarn__view tarn__conv_column_matrix(const tarn__conv_job *j)
     if (j->is_plain)
         return tarn__conv_pixel_matrix(j, &j->image, j->in);
     if (c->by_pixels)
-        return tarn__conv_matrices(j, &base, 0, &(tarn__conv_matrix){j->depth, 0, windows, j->depth, j->params->groups * j->depth, 1});
-    return tarn__conv_matrices(j, &base, 0, &(tarn__conv_matrix){j->depth * windows, pixels, j->depth, pixels, windows, 1});
+        return tarn__conv_matrices(
+            j, &base, 0, &(tarn__conv_matrix){j->depth, 0, windows, j->depth, j->params->groups * j->depth, 1});
+    return tarn__conv_matrices(j, &base, 0,
+                               &(tarn__conv_matrix){j->depth * windows, pixels, j->depth, pixels, windows, 1});
 }

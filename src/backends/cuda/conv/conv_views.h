@@ -1,4 +1,5 @@
-/* conv_views.h: a convolution as matrix products on columns (im2col.h): what its three walks (conv_im2col.c) are made of.
+/* conv_views.h: a convolution as matrix products on columns (im2col.h): what its three walks (conv_im2col.c) are made
+ * of.
  *
  * A walk goes over the steps of a kernel and is taken twice: to measure the scratch, and to run. */
 #ifndef TARN__CUDA_CONV_MATRIX_H
@@ -34,10 +35,10 @@ static inline int64_t tarn__most(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-/* ---- views ------------------------------------------------------------------------------------------------------------------- */
+/* ---- views ------------------------------------------------------------------------------------------------------- */
 
-/* Axes first to last seen as one; false where no single stride walks them, or where one of the view runs backwards: products take no such
- * batches. */
+/* Axes first to last seen as one; false where no single stride walks them, or where one of the view runs backwards:
+ * products take no such batches. */
 bool tarn__conv_merges(const tarn__view *v, int first, int last, int64_t *stride);
 
 /* The axes in another order: (N, C, H, W) becomes (N, H, W, C). */
@@ -48,12 +49,13 @@ typedef struct tarn__conv_matrix {
     int64_t by_group, by_image; /* strides */
     int64_t rows, columns, down, across;
 } tarn__conv_matrix;
-tarn__view tarn__conv_matrices(const tarn__conv_job *j, const tarn__view *base, int64_t offset, const tarn__conv_matrix *m);
+tarn__view tarn__conv_matrices(const tarn__conv_job *j, const tarn__view *base, int64_t offset,
+                               const tarn__conv_matrix *m);
 
 /* Rows become columns. */
 tarn__view tarn__conv_turned(const tarn__view *v);
 
-/* ---- steps ------------------------------------------------------------------------------------------------------------------- */
+/* ---- steps ------------------------------------------------------------------------------------------------------- */
 
 /* A place in scratch, 256 bytes aligned; and a dense stand-in for a view there. */
 void *tarn__conv_hold(tarn__conv_job *j, size_t bytes);
@@ -61,14 +63,15 @@ tarn__view tarn__conv_hold_like(tarn__conv_job *j, const tarn__view *v, tarn_dty
 
 void tarn__conv_copy(const tarn__conv_job *j, const tarn__view *from, const tarn__view *to);
 
-/* c = a @ b + beta · c (+ bias). Its own scratch lies behind what is held, so nothing may be held after the first product. */
-void tarn__conv_multiply(tarn__conv_job *j, const tarn__view *a, const tarn__view *b, const tarn__view *bias, const tarn__view *c,
-                         double beta);
+/* c = a @ b + beta · c (+ bias). Its own scratch lies behind what is held, so nothing may be held after the first
+ * product. */
+void tarn__conv_multiply(tarn__conv_job *j, const tarn__view *a, const tarn__view *b, const tarn__view *bias,
+                         const tarn__view *c, double beta);
 
-/* ---- the way ----------------------------------------------------------------------------------------------------------------- */
+/* ---- the way ----------------------------------------------------------------------------------------------------- */
 
-tarn__conv_job tarn__conv_job_of(const tarn__call *call, const tarn__view *image, const tarn__view *result, const tarn__view *weight,
-                                 bool runs);
+tarn__conv_job tarn__conv_job_of(const tarn__call *call, const tarn__view *image, const tarn__view *result,
+                                 const tarn__view *weight, bool runs);
 
 /* Which way the product goes: by pixels or by rows, with or without columns. */
 void tarn__conv_choose_way(tarn__conv_job *j, bool may_be_plain);
@@ -80,17 +83,18 @@ void tarn__conv_hold_columns(tarn__conv_job *j, bool is_gradient);
 /* True when a dense result in scratch now stands for one that no product can write, read or add to where it lies. */
 bool tarn__conv_stand_in_for_result(tarn__conv_job *j, bool is_added_to);
 
-/* ---- operands of the products ------------------------------------------------------------------------------------------------- */
+/* ---- operands of the products ------------------------------------------------------------------------------------ */
 
 /* Pixels of the piece. */
 int64_t tarn__conv_windows_of(const tarn__conv_job *j);
 
-/* The weight, (O, C, KH, KW) by rows and (O, KH, KW, C) by pixels, as a matrix (O, depth); a copy where it does not lie so. And (out, depth) of it
- * for each group. */
+/* The weight, (O, C, KH, KW) by rows and (O, KH, KW, C) by pixels, as a matrix (O, depth); a copy where it does not lie
+ * so. And (out, depth) of it for each group. */
 tarn__view tarn__conv_weight_of(tarn__conv_job *j, const tarn__view *weight);
 tarn__view tarn__conv_weight_matrix(const tarn__conv_job *j, const tarn__view *weight);
 
-/* Channels and pixels of the piece of an image or a result: (channels, pixels) by rows, (pixels, channels) by pixels. */
+/* Channels and pixels of the piece of an image or a result: (channels, pixels) by rows, (pixels, channels) by pixels.
+ */
 tarn__view tarn__conv_pixel_matrix(const tarn__conv_job *j, const tarn__view *v, int64_t channels);
 
 /* The columns of the piece: (depth, pixels of an image, or of all) by rows, (all pixels, depth) by pixels. */

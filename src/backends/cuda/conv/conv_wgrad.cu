@@ -1,13 +1,16 @@
-/* conv_wgrad.cu: the gradient of a convolution's weight on tensor cores; conv_wgrad.h has the formula, conv_wgrad_plan.c the sizes.
+/* conv_wgrad.cu: the gradient of a convolution's weight on tensor cores; conv_wgrad.h has the formula,
+ * conv_wgrad_plan.c the sizes.
  *
- * A tile is some results (pixels of g) and all pixels of x that their windows see, each loaded once and used for all taps: a tap is an offset in shared memory.
- * Both lie pixel by pixel, so that the sum's axis is the outer one of both operands, which are turned as they are loaded. A warp has UNITS units of 16 columns
- * of dW, a tap's 16 channels each, and all rows of the block; warps that have the same units take products of other pixels, and are added up at the end.
+ * A tile is some results (pixels of g) and all pixels of x that their windows see, each loaded once and used for all
+ * taps: a tap is an offset in shared memory. Both lie pixel by pixel, so that the sum's axis is the outer one of both
+ * operands, which are turned as they are loaded. A warp has UNITS units of 16 columns of dW, a tap's 16 channels each,
+ * and all rows of the block; warps that have the same units take products of other pixels, and are added up at the end.
  *
- * Windows' pixels outside the image are zeros. A result outside the image, which fills up a tile, has zeros on both sides: an infinity in x must not meet them. */
-#include "backends/cuda/conv/conv_wgrad.h"
+ * Windows' pixels outside the image are zeros. A result outside the image, which fills up a tile, has zeros on both
+ * sides: an infinity in x must not meet them. */
 #include "backends/cuda/common/element.cuh"
 #include "backends/cuda/common/mma.cuh"
+#include "backends/cuda/conv/conv_wgrad.h"
 
 #define UNIT 16
 #define UNITS TARN__WEIGHT_UNITS
@@ -21,9 +24,10 @@ struct weight_args {
     float *parts; /* (parts, O, taps, C) */
 };
 
-/* ---- instructions ------------------------------------------------------------------------------------------------------------ */
+/* ---- instructions ------------------------------------------------------------------------------------------------ */
 
-/* Copies since the last call are one group; and all groups but the newest STAGES - 2 are here after the next __syncthreads(). */
+/* Copies since the last call are one group; and all groups but the newest STAGES - 2 are here after the next
+ * __syncthreads(). */
 __device__ __forceinline__ void close_group()
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -40,15 +44,17 @@ __device__ __forceinline__ uint32_t to_tf32(float x)
     return bits;
 }
 
-/* m16n8k8: of the left operand, lane l has columns l % 4 and + 4 of rows l / 4 and + 8; of the right one rows l % 4 and + 4 of column l / 4. */
+/* m16n8k8: of the left operand, lane l has columns l % 4 and + 4 of rows l / 4 and + 8; of the right one rows l % 4 and
+ * + 4 of column l / 4. */
 __device__ __forceinline__ void multiply_tf32(float *sum, const uint32_t *left, uint32_t right0, uint32_t right1)
 {
-    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};"
                  : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
                  : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(right0), "r"(right1));
 }
 
-/* ---- places ------------------------------------------------------------------------------------------------------------------ */
+/* ---- places ------------------------------------------------------------------------------------------------------ */
 
 /* A number as three digits. */
 struct spot {
@@ -74,17 +80,19 @@ __device__ __forceinline__ void advance(spot &s, int rows, int columns)
 struct source_image {
     const void *base;
     int pixel_bytes, rows, columns;
-    spot at;     /* the tile's first pixel */
-    int images;  /* of the tile that there are */
+    spot at;    /* the tile's first pixel */
+    int images; /* of the tile that there are */
     int step[2];
 };
 
-/* Of each pixel of a tile (·, rows, columns), where it is in memory from the tile's first on, and its row and column in the tile. */
+/* Of each pixel of a tile (·, rows, columns), where it is in memory from the tile's first on, and its row and column in
+ * the tile. */
 __device__ __forceinline__ void write_table(uint2 *table, int count, int rows, int columns, const source_image &from)
 {
     for (int i = threadIdx.x; i < count; i += BLOCK) {
         const spot s = spot_of(i, rows, columns);
-        const uint32_t place = ((uint32_t)s.image * from.rows + s.row * from.step[0]) * from.columns + s.column * from.step[1];
+        const uint32_t place =
+            ((uint32_t)s.image * from.rows + s.row * from.step[0]) * from.columns + s.column * from.step[1];
         table[i] = make_uint2(place, (uint32_t)s.row << 16 | (uint32_t)s.column);
     }
 }
@@ -104,8 +112,10 @@ __device__ __forceinline__ mover mover_of(const tarn__weight_moves &moves, int f
     return m;
 }
 
-/* A tile of `count` pixels an image, from its table to shared memory, where pixels are `line` bytes apart; what is outside the image is zeros. */
-__device__ __forceinline__ void copy_pixels(const mover &m, const tarn__weight_moves &moves, const uint2 *table, char *to, const source_image &from, int count, int line, int first)
+/* A tile of `count` pixels an image, from its table to shared memory, where pixels are `line` bytes apart; what is
+ * outside the image is zeros. */
+__device__ __forceinline__ void copy_pixels(const mover &m, const tarn__weight_moves &moves, const uint2 *table,
+                                            char *to, const source_image &from, int count, int line, int first)
 {
     const int limit = m.is_there ? from.images * count * line : 0;
     const uint32_t begin = ((uint32_t)from.at.image * from.rows + from.at.row) * from.columns + from.at.column;
@@ -114,13 +124,14 @@ __device__ __forceinline__ void copy_pixels(const mover &m, const tarn__weight_m
     table += m.pixel;
     for (int at = m.pixel * line; at < moves.bytes; at += moves.apart, table += moves.pixels) {
         const uint2 entry = *table;
-        const uint32_t row = from.at.row + (entry.y >> 16) * from.step[0], column = from.at.column + (entry.y & 0xffff) * from.step[1];
+        const uint32_t row = from.at.row + (entry.y >> 16) * from.step[0],
+                       column = from.at.column + (entry.y & 0xffff) * from.step[1];
         const bool is_there = at < limit && row < (uint32_t)from.rows && column < (uint32_t)from.columns;
         copy_pack(to + at, base + (uint64_t)(is_there ? begin + entry.x : 0) * (uint32_t)from.pixel_bytes, is_there);
     }
 }
 
-/* ---- products ------------------------------------------------------------------------------------------------------------------ */
+/* ---- products ---------------------------------------------------------------------------------------------------- */
 
 /* Of each result of a tile, its column, and the pixel of x that its window begins with. */
 __device__ __forceinline__ uint32_t *windows_of(const char *shared)
@@ -144,7 +155,9 @@ __device__ __forceinline__ int window_of(const char *shared, const seen_tile &t,
 }
 
 /* sums (MT · 16 rows, UNITS units) += gᵀ · x over the 16 pixels from `pixel`. */
-template <int MT> __device__ __forceinline__ void multiply_pixels(float (*sum)[UNITS][2][4], const char *shared, const seen_tile &t, int pixel, int line, const int *offset)
+template <int MT>
+__device__ __forceinline__ void multiply_pixels(float (*sum)[UNITS][2][4], const char *shared, const seen_tile &t,
+                                                int pixel, int line, const int *offset)
 {
     const int lane = threadIdx.x % WARP;
     uint32_t left[MT][4], right[UNITS][4];
@@ -168,7 +181,8 @@ template <int MT> __device__ __forceinline__ void multiply_pixels(float (*sum)[U
 
 /* The same in TF32, over 8 pixels. */
 template <int MT>
-__device__ __forceinline__ void multiply_wide_pixels(float (*sum)[UNITS][2][4], const char *shared, const seen_tile &t, int pixel, int line, const int *offset)
+__device__ __forceinline__ void multiply_wide_pixels(float (*sum)[UNITS][2][4], const char *shared, const seen_tile &t,
+                                                     int pixel, int line, const int *offset)
 {
     const int lane = threadIdx.x % WARP;
     constexpr int LINE = MT * 16 + GAP;
@@ -188,7 +202,8 @@ __device__ __forceinline__ void multiply_wide_pixels(float (*sum)[UNITS][2][4], 
         uint32_t right[2][2]; /* of 8 channels each, 4 pixels and 4 more */
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            right[i / 2][i % 2] = to_tf32(((const float *)(shared + (window[i % 2] + scale[i % 2] * offset[u])))[i / 2 * 8]);
+            right[i / 2][i % 2] =
+                to_tf32(((const float *)(shared + (window[i % 2] + scale[i % 2] * offset[u])))[i / 2 * 8]);
 #pragma unroll
         for (int m = 0; m < MT; m++) {
             multiply_tf32(sum[m][u][0], left[m], right[0][0], right[0][1]);
@@ -197,7 +212,7 @@ __device__ __forceinline__ void multiply_wide_pixels(float (*sum)[UNITS][2][4], 
     }
 }
 
-/* ---- a block ------------------------------------------------------------------------------------------------------------------- */
+/* ---- a block ----------------------------------------------------------------------------------------------------- */
 
 /* Which tile of dW a block has. */
 struct weight_place {
@@ -215,16 +230,19 @@ __device__ __forceinline__ weight_place place_of(const tarn__conv_weight_plan &p
 }
 
 /* Bytes from a window's first pixel to a unit's. */
-__device__ __forceinline__ int offset_of(const tarn__conv_weight_plan &p, const weight_place &w, int unit, int line, int bytes)
+__device__ __forceinline__ int offset_of(const tarn__conv_weight_plan &p, const weight_place &w, int unit, int line,
+                                         int bytes)
 {
     const int parts = p.slice / UNIT, of_tap = unit >> parts / 2; /* parts: 1, 2 or 4 */
-    const int tap = w.tap + of_tap, row = (int)((uint32_t)tap / (uint32_t)p.kernel[1]), column = tap - row * p.kernel[1];
+    const int tap = w.tap + of_tap, row = (int)((uint32_t)tap / (uint32_t)p.kernel[1]),
+              column = tap - row * p.kernel[1];
     return (row * p.dilation[0] * p.halo[1] + column * p.dilation[1]) * line + (unit - of_tap * parts) * UNIT * bytes;
 }
 
 /* What warps with the same units have, added up in their order, row by row in shared memory. */
 template <int MT>
-__device__ __forceinline__ void gather_sums(float *space, int width, const float (*sum)[UNITS][2][4], int first, int turn, int turns)
+__device__ __forceinline__ void gather_sums(float *space, int width, const float (*sum)[UNITS][2][4], int first,
+                                            int turn, int turns)
 {
     const int lane = threadIdx.x % WARP;
     for (int i = 0; i < turns; i++) {
@@ -235,7 +253,8 @@ __device__ __forceinline__ void gather_sums(float *space, int width, const float
                 for (int u = 0; u < UNITS; u++)
 #pragma unroll
                     for (int k = 0; k < 4; k++) { /* 8 columns, and 8 rows */
-                        float2 *to = (float2 *)(space + (m * 16 + lane / 4 + k / 2 * 8) * width + (first + u) * UNIT + k % 2 * 8 + lane % 4 * 2);
+                        float2 *to = (float2 *)(space + (m * 16 + lane / 4 + k / 2 * 8) * width + (first + u) * UNIT +
+                                                k % 2 * 8 + lane % 4 * 2);
                         const float x = sum[m][u][k % 2][k / 2 * 2], y = sum[m][u][k % 2][k / 2 * 2 + 1];
                         *to = i == 0 ? make_float2(x, y) : make_float2(to->x + x, to->y + y);
                     }
@@ -252,7 +271,8 @@ __device__ __forceinline__ void write_part(const weight_args &a, const weight_pl
         for (int at = threadIdx.x % WARP; at < columns; at += WARP) {
             const int unit = at / UNIT, channel = w.channel + (unit & (parts - 1)) * UNIT + at % UNIT;
             if (channel < p.in)
-                to[((int64_t)(w.out + row) * taps + w.tap + (unit >> parts / 2)) * p.in + channel] = space[row * width + at];
+                to[((int64_t)(w.out + row) * taps + w.tap + (unit >> parts / 2)) * p.in + channel] =
+                    space[row * width + at];
         }
 }
 
@@ -269,23 +289,28 @@ __device__ __forceinline__ void write_windows(const tarn__conv_weight_plan &p, c
     }
 }
 
-template <typename T, int MT> static __global__ void __launch_bounds__(BLOCK, MT == 1 ? 2 : 1) weight_kernel(const __grid_constant__ weight_args a)
+template <typename T, int MT>
+static __global__ void __launch_bounds__(BLOCK, MT == 1 ? 2 : 1) weight_kernel(const __grid_constant__ weight_args a)
 {
     extern __shared__ uint4 memory[];
     char *const shared = (char *)memory;
     const tarn__conv_weight_plan &p = a.p;
     constexpr int bytes = (int)sizeof(T), each = is_bf16<T> ? 16 : 8;
-    const int warp = threadIdx.x / WARP, mine = warp % p.across, turn = warp / p.across, turns = TARN__WEIGHT_WARPS / p.across;
-    const int tiles_at = TARN__WEIGHT_TILES(p), tile_bytes = p.x.bytes + p.g.bytes, line = (p.slice + GAP) * bytes, line_g = (MT * 16 + GAP) * bytes;
+    const int warp = threadIdx.x / WARP, mine = warp % p.across, turn = warp / p.across,
+              turns = TARN__WEIGHT_WARPS / p.across;
+    const int tiles_at = TARN__WEIGHT_TILES(p), tile_bytes = p.x.bytes + p.g.bytes, line = (p.slice + GAP) * bytes,
+              line_g = (MT * 16 + GAP) * bytes;
     const weight_place w = place_of(p);
-    const int units = w.taps * (p.slice / UNIT) - mine * UNITS; /* of the warp; what it has beyond these is the first again, and not written */
+    /* of the warp; what it has beyond these is the first again, and not written */
+    const int units = w.taps * (p.slice / UNIT) - mine * UNITS;
     int offset[UNITS];
     float sum[MT][UNITS][2][4] = {};
 #pragma unroll
     for (int u = 0; u < UNITS; u++)
         offset[u] = offset_of(p, w, mine * UNITS + (u < units ? u : 0), line, bytes);
 
-    source_image x = {a.x, p.in * bytes, p.size[0], p.size[1], {}, 0, {p.load[0], p.load[1]}}, g = {a.g, p.out * bytes, p.result[0], p.result[1], {}, 0, {1, 1}};
+    source_image x = {a.x, p.in * bytes, p.size[0], p.size[1], {}, 0, {p.load[0], p.load[1]}},
+                 g = {a.g, p.out * bytes, p.result[0], p.result[1], {}, 0, {1, 1}};
     uint2 *const g_table = (uint2 *)(windows_of(shared) + p.g.count), *const x_table = g_table + p.g.count;
     write_table(x_table, p.x.count, p.halo[0], p.halo[1], x);
     write_table(g_table, p.g.count, p.tile[1], p.tile[2], g);
@@ -314,12 +339,16 @@ template <typename T, int MT> static __global__ void __launch_bounds__(BLOCK, MT
         stage();
     for (int tile = 0; tile < count; tile++, advance(now, p.tiles[1], p.tiles[2])) {
         wait_group();
-        __syncthreads(); /* this tile is here, and all are done with the one before, whose place the next to come takes */
-        const int images = min(p.tile[0], p.images - now.image * p.tile[0]), rows = min(p.tile[1], p.result[0] - now.row * p.tile[1]);
+        /* this tile is here, and all are done with the one before, whose place the next to come takes */
+        __syncthreads();
+        const int images = min(p.tile[0], p.images - now.image * p.tile[0]),
+                  rows = min(p.tile[1], p.result[0] - now.row * p.tile[1]);
         const int at = tiles_at + tile % STAGES * tile_bytes;
-        const seen_tile t = {at, at + p.x.bytes, ((images - 1) * p.tile[1] + rows) * p.tile[2], p.result[1] - now.column * p.tile[2]};
+        const seen_tile t = {at, at + p.x.bytes, ((images - 1) * p.tile[1] + rows) * p.tile[2],
+                             p.result[1] - now.column * p.tile[2]};
 #pragma unroll 1
-        for (int half = 0; half < 2; half++) { /* of the warps copy before their products, half behind them: tensor cores have work all the time */
+        /* of the warps copy before their products, half behind them: tensor cores have work all the time */
+        for (int half = 0; half < 2; half++) {
             if (half == warp / (TARN__WEIGHT_WARPS / 2))
                 stage();
             else if (units > 0)
@@ -339,7 +368,7 @@ template <typename T, int MT> static __global__ void __launch_bounds__(BLOCK, MT
     write_part(a, w, space, width);
 }
 
-/* ---- the sum of the parts ------------------------------------------------------------------------------------------------------ */
+/* ---- the sum of the parts ---------------------------------------------------------------------------------------- */
 
 #define SUM_THREADS 512
 
@@ -379,7 +408,7 @@ static __global__ void __launch_bounds__(SUM_THREADS) weight_sum_kernel(const __
     store_any(a.to, a.dtype, to, sum);
 }
 
-/* ---- starting them ------------------------------------------------------------------------------------------------------------- */
+/* ---- starting them ----------------------------------------------------------------------------------------------- */
 
 /* 384 threads a block, 1 or 2 blocks a multiprocessor. As much shared memory as a device has is asked for once. */
 template <auto kernel> static bool start_weight(const tarn__call *call, const weight_args &a)
@@ -387,12 +416,14 @@ template <auto kernel> static bool start_weight(const tarn__call *call, const we
     static std::atomic<bool> is_set[64];
     const tarn__conv_weight_plan &p = a.p;
     if (!is_set[call->device].load(std::memory_order_relaxed)) {
-        if (!tarn__cuda_good(cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, tarn__cuda_at(call->device)->shared_bytes),
+        if (!tarn__cuda_good(cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                  tarn__cuda_at(call->device)->shared_bytes),
                              "shared memory for the gradient of a weight"))
             return false;
         is_set[call->device].store(true, std::memory_order_relaxed);
     }
-    kernel<<<dim3((unsigned)(p.slices * p.groups * p.blocks), (unsigned)p.parts), BLOCK, (size_t)p.shared_bytes, stream_of(call)>>>(a);
+    kernel<<<dim3((unsigned)(p.slices * p.groups * p.blocks), (unsigned)p.parts), BLOCK, (size_t)p.shared_bytes,
+             stream_of(call)>>>(a);
     return true;
 }
 
@@ -403,14 +434,16 @@ template <typename T> static bool start_weight_of(const tarn__call *call, const 
                             : start_weight<weight_kernel<T, 4>>(call, a);
 }
 
-bool tarn__cuda_conv_weight(const tarn__call *call, const tarn__conv_weight_plan *plan, const void *x, const void *g, void *scratch)
+bool tarn__cuda_conv_weight(const tarn__call *call, const tarn__conv_weight_plan *plan, const void *x, const void *g,
+                            void *scratch)
 {
     const tarn__view *to = call->out[0];
     weight_args a = {*plan, x, g, (float *)scratch};
     if (!(plan->is_wide ? start_weight_of<float>(call, a) : start_weight_of<bf16>(call, a)))
         return false;
     sum_args s = {a.parts, tarn__view_count(to), plan->parts};
-    s.in = divider_of(plan->in), s.columns = divider_of(plan->kernel[1]), s.taps = divider_of((int64_t)plan->kernel[0] * plan->kernel[1]);
+    s.in = divider_of(plan->in), s.columns = divider_of(plan->kernel[1]),
+    s.taps = divider_of((int64_t)plan->kernel[0] * plan->kernel[1]);
     s.to = tarn__view_at(to), s.dtype = to->dtype, s.beta = (float)((const tarn__conv2d *)call->params)->beta;
     for (int i = 0; i < 4; i++)
         s.stride[i] = to->stride[i];

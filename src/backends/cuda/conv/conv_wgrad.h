@@ -1,7 +1,9 @@
-/* conv_wgrad.h: the gradient of a convolution's weight on tensor cores, without columns: how the work is cut, and the kernels that do it.
+/* conv_wgrad.h: the gradient of a convolution's weight on tensor cores, without columns: how the work is cut, and the
+ * kernels that do it.
  *
- * dW (O, taps, C) = Σ over pixels of results of g (pixel, O) · x (the pixel's window, C). A block has one tile (outs, taps of a group, a slice of channels) of dW,
- * and adds up what a run of tiles of pixels brings; a second kernel adds the blocks' parts up, in order. */
+ * dW (O, taps, C) = Σ over pixels of results of g (pixel, O) · x (the pixel's window, C). A block has one tile (outs,
+ * taps of a group, a slice of channels) of dW, and adds up what a run of tiles of pixels brings; a second kernel adds
+ * the blocks' parts up, in order. */
 #ifndef TARN__CUDA_CONV_WEIGHT_H
 #define TARN__CUDA_CONV_WEIGHT_H
 
@@ -14,8 +16,10 @@ extern "C" {
 #define TARN__WEIGHT_WARPS 12
 #define TARN__WEIGHT_UNITS 3  /* of a warp, each one tap of 16 channels */
 #define TARN__WEIGHT_STAGES 3 /* tiles of pixels in shared memory: one is worked on while the next two come */
-#define TARN__WEIGHT_GAP 8    /* elements behind each pixel's: pixels are an odd number of 16-byte packs apart, on different banks */
-#define TARN__WEIGHT_ZEROS 64 /* bytes of shared memory before all else; then tables: for each result 4 and 8, for each pixel of x 8 */
+#define TARN__WEIGHT_GAP \
+    8 /* elements behind each pixel's: pixels are an odd number of 16-byte packs apart, on different banks */
+#define TARN__WEIGHT_ZEROS \
+    64 /* bytes of shared memory before all else; then tables: for each result 4 and 8, for each pixel of x 8 */
 
 /* How pixels of a tile are copied: a thread has the same 16 bytes of some of them. */
 typedef struct tarn__weight_moves {
@@ -29,15 +33,19 @@ typedef struct tarn__conv_weight_plan {
     bool is_wide; /* f32, multiplied in TF32; else bf16 */
     int images, in, out;
     int size[2], result[2], kernel[2], padding[2], dilation[2];
-    int stride[2];              /* of windows, in pixels of x */
-    int load[2];                /* every how manieth row and column of x is in a tile: the stride's of kernels of size 1, else 1 */
-    int outs, slice, taps;      /* of a block: rows of dW, channels of x, taps */
-    int across;                 /* warps beside each other, with different units; the others of a block take other pixels */
-    int tile[3], halo[2];       /* images, rows and columns of results in a tile; rows and columns of x that their windows see */
+    int stride[2]; /* of windows, in pixels of x */
+    /* every how manieth row and column of x is in a tile: the stride's of kernels of size 1, else 1 */
+    int load[2];
+    int outs, slice, taps; /* of a block: rows of dW, channels of x, taps */
+    /* warps beside each other, with different units; the others of a block take other pixels */
+    int across;
+    /* images, rows and columns of results in a tile; rows and columns of x that their windows see */
+    int tile[3], halo[2];
     int tiles[3];               /* of all pixels: over images, rows and columns */
     int slices, groups, blocks; /* over channels of x, taps, and rows of dW */
-    int parts, each, more;      /* blocks that share the tiles of pixels, how many each of them has, and how many have one more */
-    tarn__weight_moves x, g;    /* results of a tile are rounded up to whole products */
+    /* blocks that share the tiles of pixels, how many each of them has, and how many have one more */
+    int parts, each, more;
+    tarn__weight_moves x, g; /* results of a tile are rounded up to whole products */
     int shared_bytes;
 } tarn__conv_weight_plan;
 
@@ -50,9 +58,10 @@ static inline size_t tarn__weight_scratch(const tarn__conv_weight_plan *p)
     return sizeof(float) * (size_t)p->parts * (size_t)p->out * (size_t)p->in * (size_t)(p->kernel[0] * p->kernel[1]);
 }
 
-/* conv_wgrad.cu: from x and g, 16-byte aligned, to dW, a view (O, C, rows, columns) of any strides; what lies there is added where beta is not 0. False where the
- * device refuses the kernel: see tarn__cuda_failure(). */
-bool tarn__cuda_conv_weight(const tarn__call *call, const tarn__conv_weight_plan *plan, const void *x, const void *g, void *scratch);
+/* conv_wgrad.cu: from x and g, 16-byte aligned, to dW, a view (O, C, rows, columns) of any strides; what lies there is
+ * added where beta is not 0. False where the device refuses the kernel: see tarn__cuda_failure(). */
+bool tarn__cuda_conv_weight(const tarn__call *call, const tarn__conv_weight_plan *plan, const void *x, const void *g,
+                            void *scratch);
 
 #ifdef __cplusplus
 }

@@ -1,7 +1,9 @@
-/* conv_wgrad_plan.c: how the gradient of a weight is cut into blocks and tiles (conv_wgrad.h), and whether it is done so at all.
+/* conv_wgrad_plan.c: how the gradient of a weight is cut into blocks and tiles (conv_wgrad.h), and whether it is done
+ * so at all.
  *
- * A tile is large enough that what its windows see around it costs little, and small enough that two of them on the way and one in use fit in shared memory; of
- * all that fit, the one is taken with which the slowest block has the least to do. The numbers below are of one multiprocessor of an H200. */
+ * A tile is large enough that what its windows see around it costs little, and small enough that two of them on the way
+ * and one in use fit in shared memory; of all that fit, the one is taken with which the slowest block has the least to
+ * do. The numbers below are of one multiprocessor of an H200. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,7 +19,8 @@
 #define SHARED_BYTES 128.0 /* a cycle */
 #define PRODUCT 1.67       /* cycles of one product of 16 rows and 8 columns */
 #define BETWEEN 250.0      /* cycles from tile to tile in which nothing is done */
-#define ALONE 1.25         /* as much longer where few products follow each load, and there is no second block to fill the gaps */
+#define ALONE \
+    1.25 /* as much longer where few products follow each load, and there is no second block to fill the gaps */
 
 static int least(int a, int b)
 {
@@ -29,7 +32,7 @@ static int ceiling(int a, int b)
     return (a + b - 1) / b;
 }
 
-/* ---- what a block has -------------------------------------------------------------------------------------------------------- */
+/* ---- what a block has -------------------------------------------------------------------------------------------- */
 
 /* The number of warps beside each other: one that divides all. */
 static int warps_for(int units)
@@ -55,15 +58,18 @@ static void cut_weight(tarn__conv_weight_plan *p)
     p->across = warps_for(p->taps * (p->slice / 16));
 }
 
-/* ---- tiles ------------------------------------------------------------------------------------------------------------------- */
+/* ---- tiles ------------------------------------------------------------------------------------------------------- */
 
 static tarn__weight_moves moves_of(int channels, int count, int element)
 {
-    int packs = channels * element / 16, pixels = TARN__WEIGHT_WARPS * 32 / packs, line = (channels + TARN__WEIGHT_GAP) * element;
-    return (tarn__weight_moves){.packs = packs, .pixels = pixels, .apart = pixels * line, .count = count, .bytes = count * line};
+    int packs = channels * element / 16, pixels = TARN__WEIGHT_WARPS * 32 / packs,
+        line = (channels + TARN__WEIGHT_GAP) * element;
+    return (tarn__weight_moves){
+        .packs = packs, .pixels = pixels, .apart = pixels * line, .count = count, .bytes = count * line};
 }
 
-/* Everything that follows from the size of a tile. False where it has too many pixels, or does not fit in shared memory. */
+/* Everything that follows from the size of a tile. False where it has too many pixels, or does not fit in shared
+ * memory. */
 static bool cut_pixels(tarn__conv_weight_plan *p, int images, int rows, int columns, int shared_bytes)
 {
     int each = p->is_wide ? 8 : 16, element = p->is_wide ? 4 : 2;
@@ -74,7 +80,8 @@ static bool cut_pixels(tarn__conv_weight_plan *p, int images, int rows, int colu
         p->tiles[i] = ceiling(whole[i], tile[i]);
     }
     for (int i = 0; i < 2; i++) {
-        int64_t side = (int64_t)(p->tile[1 + i] - 1) * (p->stride[i] / p->load[i]) + (int64_t)(p->kernel[i] - 1) * p->dilation[i] + 1;
+        int64_t side = (int64_t)(p->tile[1 + i] - 1) * (p->stride[i] / p->load[i]) +
+                       (int64_t)(p->kernel[i] - 1) * p->dilation[i] + 1;
         if (side >= MOST_SEEN)
             return false;
         p->halo[i] = (int)side;
@@ -110,9 +117,11 @@ static int blocks_at_once(const tarn__conv_weight_plan *p, int shared_bytes)
 /* Shares the tiles among as many blocks as make the least of the whole, whose cycles are given. */
 static double share(tarn__conv_weight_plan *p, int multiprocessors, int shared_bytes)
 {
-    int at_once = blocks_at_once(p, shared_bytes), room = multiprocessors * at_once, others = p->slices * p->groups * p->blocks, best = 1;
+    int at_once = blocks_at_once(p, shared_bytes), room = multiprocessors * at_once,
+        others = p->slices * p->groups * p->blocks, best = 1;
     int64_t tiles = (int64_t)p->tiles[0] * p->tiles[1] * p->tiles[2];
-    double work = cycles_of(p) * at_once, cycles = (p->outs == 16 && at_once == 1 ? ALONE * work : work) + BETWEEN, fastest = 0;
+    double work = cycles_of(p) * at_once, cycles = (p->outs == 16 && at_once == 1 ? ALONE * work : work) + BETWEEN,
+           fastest = 0;
     for (int waves = 1; waves <= 4; waves++) {
         int64_t parts = (int64_t)room * waves / others;
         parts = parts < 1 ? 1 : parts > tiles ? tiles : parts > MOST_PARTS ? MOST_PARTS : parts;
@@ -147,7 +156,7 @@ static void try_columns(const tarn__conv_weight_plan *like, int columns, int mul
     }
 }
 
-/* ---- all ----------------------------------------------------------------------------------------------------------------------- */
+/* ---- all --------------------------------------------------------------------------------------------------------- */
 
 /* -1: forbidden, 1: wanted, 0: as it is measured. */
 static int wish(void)
@@ -172,11 +181,13 @@ bool tarn__conv_weight_is_off(void)
 
 bool tarn__conv_weight_may(const tarn__cudnn_conv *v)
 {
-    bool may = (v->in_dtype == TARN_BF16 || (v->in_dtype == TARN_F32 && v->tf32)) && v->in < 1 << 24 && v->out < 1 << 24;
+    bool may =
+        (v->in_dtype == TARN_BF16 || (v->in_dtype == TARN_F32 && v->tf32)) && v->in < 1 << 24 && v->out < 1 << 24;
     for (int i = 0; i < 2; i++) /* sums of a few of these stay below 2^31 */
-        may = may && v->size[i] < 1 << 24 && v->padding[i] < 1 << 24 && v->dilation[i] < 1 << 24 && v->stride[i] < 1 << 12 &&
-              v->kernel[i] < 1 << 12;
-    return may && v->what == TARN__CONV_GRAD_WEIGHT && v->groups == 1 && v->in % 8 == 0 && v->out % 8 == 0 && wish() >= 0;
+        may = may && v->size[i] < 1 << 24 && v->padding[i] < 1 << 24 && v->dilation[i] < 1 << 24 &&
+              v->stride[i] < 1 << 12 && v->kernel[i] < 1 << 12;
+    return may && v->what == TARN__CONV_GRAD_WEIGHT && v->groups == 1 && v->in % 8 == 0 && v->out % 8 == 0 &&
+           wish() >= 0;
 }
 
 bool tarn__conv_weight_plan_of(int index, const tarn__cudnn_conv *v, tarn__conv_weight_plan *plan)
@@ -189,12 +200,14 @@ bool tarn__conv_weight_plan_of(int index, const tarn__cudnn_conv *v, tarn__conv_
     like.images = (int)v->images, like.in = (int)v->in, like.out = (int)v->out;
     for (int i = 0; i < 2; i++) {
         like.size[i] = (int)v->size[i], like.result[i] = (int)v->result[i], like.kernel[i] = (int)v->kernel[i];
-        like.stride[i] = (int)v->stride[i], like.padding[i] = (int)v->padding[i], like.dilation[i] = (int)v->dilation[i];
+        like.stride[i] = (int)v->stride[i], like.padding[i] = (int)v->padding[i],
+        like.dilation[i] = (int)v->dilation[i];
         like.load[i] = like.kernel[i] == 1 ? like.stride[i] : 1;
     }
     cut_weight(&like);
     for (int pieces = 1; pieces <= like.result[1] && pieces <= MOST_PIXELS; pieces++)
         if (pieces == 1 || ceiling(like.result[1], pieces) < ceiling(like.result[1], pieces - 1))
-            try_columns(&like, ceiling(like.result[1], pieces), device->multiprocessors, device->shared_bytes, plan, &fastest);
+            try_columns(&like, ceiling(like.result[1], pieces), device->multiprocessors, device->shared_bytes, plan,
+                        &fastest);
     return fastest > 0 && tarn__weight_scratch(plan) <= MOST_SCRATCH;
 }

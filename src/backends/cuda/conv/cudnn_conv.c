@@ -1,11 +1,13 @@
-/* cudnn_conv.c: convolutions by cuDNN: operands brought into the order of the chosen form (cudnn_conv_form.c), and what is left to do afterwards.
+/* cudnn_conv.c: convolutions by cuDNN: operands brought into the order of the chosen form (cudnn_conv_form.c), and what
+ * is left to do afterwards.
  *
- * Images are used where they lie, as rows or with channels last, if the form has that order; anything else (slices, flips) is copied into scratch
- * first. With channels last the weight goes into that order too, and its gradient back: both are small. A result that must be added to, or that
- * lies otherwise, is made in scratch.
+ * Images are used where they lie, as rows or with channels last, if the form has that order; anything else (slices,
+ * flips) is copied into scratch first. With channels last the weight goes into that order too, and its gradient back:
+ * both are small. A result that must be added to, or that lies otherwise, is made in scratch.
  *
- * cuDNN has no engine that takes 16-bit operands to sums of f32, which the gradients of leaves are. Their numbers are exact in TF32, so operands
- * are widened in scratch and the products made in TF32: sums of f32 of the same products. The same serves whatever else of 16 bits it lacks. */
+ * cuDNN has no engine that takes 16-bit operands to sums of f32, which the gradients of leaves are. Their numbers are
+ * exact in TF32, so operands are widened in scratch and the products made in TF32: sums of f32 of the same products.
+ * The same serves whatever else of 16 bits it lacks. */
 #include <string.h>
 
 #include "backends/cuda/conv/cudnn_conv.h"
@@ -18,7 +20,7 @@ typedef struct job {
     size_t held; /* bytes of scratch */
 } job;
 
-/* ---- describing ------------------------------------------------------------------------------------------------------------ */
+/* ---- describing -------------------------------------------------------------------------------------------------- */
 
 /* Channels lie next to each other and columns do not. */
 static bool is_channels_last(const tarn__view *v)
@@ -26,7 +28,8 @@ static bool is_channels_last(const tarn__view *v)
     return v->shape[1] > 1 && v->stride[1] == 1 && (v->shape[3] == 1 || v->stride[3] != 1);
 }
 
-static tarn__cudnn_conv describe(const tarn__call *call, int what, const tarn__view *x, const tarn__view *w, const tarn__view *y)
+static tarn__cudnn_conv describe(const tarn__call *call, int what, const tarn__view *x, const tarn__view *w,
+                                 const tarn__view *y)
 {
     const tarn__conv2d *params = call->params;
     tarn__cudnn_conv v;
@@ -43,12 +46,14 @@ static tarn__cudnn_conv describe(const tarn__call *call, int what, const tarn__v
     return v;
 }
 
-/* What cuDNN, or our own kernel, may be asked for: f32 and 16 bits, not empty, sizes that its kernels count in 32 bits. */
+/* What cuDNN, or our own kernel, may be asked for: f32 and 16 bits, not empty, sizes that its kernels count in 32 bits.
+ */
 static bool is_for_library(const tarn__call *call)
 {
     const tarn__conv2d *params = call->params;
     tarn_dtype in = call->in[0]->dtype, out = call->out[0]->dtype;
-    if ((in != TARN_F32 && in != TARN_BF16 && in != TARN_F16) || call->in[1]->dtype != in || (out != in && out != TARN_F32))
+    if ((in != TARN_F32 && in != TARN_BF16 && in != TARN_F16) || call->in[1]->dtype != in ||
+        (out != in && out != TARN_F32))
         return false;
     const tarn__view *views[] = {call->in[0], call->in[1], call->out[0]};
     for (int i = 0; i < 3; i++)
@@ -57,7 +62,7 @@ static bool is_for_library(const tarn__call *call)
     return params->beta == 0 || params->beta == 1;
 }
 
-/* ---- steps ------------------------------------------------------------------------------------------------------------------- */
+/* ---- steps ------------------------------------------------------------------------------------------------------- */
 
 /* A place in scratch, 256 bytes aligned. */
 static void *hold(job *j, size_t bytes)
@@ -89,8 +94,15 @@ static void put(const job *j, const tarn__view *a, const tarn__view *b, const ta
 {
     tarn__fill fill = {0};
     tarn__elementwise none = {0};
-    tarn__call part = {.inputs = b ? 2 : 1, .outputs = 1, .in = {a, b}, .out = {to}, .device = j->call->device, .stream = j->call->stream,
-                       .function = j->call->function, .fault = j->call->fault, .params = b ? (const void *)&none : (const void *)&fill,
+    tarn__call part = {.inputs = b ? 2 : 1,
+                       .outputs = 1,
+                       .in = {a, b},
+                       .out = {to},
+                       .device = j->call->device,
+                       .stream = j->call->stream,
+                       .function = j->call->function,
+                       .fault = j->call->fault,
+                       .params = b ? (const void *)&none : (const void *)&fill,
                        .params_bytes = b ? sizeof(none) : sizeof(fill)};
     if (j->runs)
         tarn__cuda_rows()[b ? TARN__K_add : TARN__K_copy].run(&part);
@@ -104,17 +116,21 @@ static tarn__view operand_of(job *j, const tarn__view *v, const tarn__cudnn_tens
     return place;
 }
 
-static bool run(const job *j, tarn__cudnn_conv_plan *plan, const tarn__view *x, const tarn__view *w, const tarn__view *y, const tarn__view *bias)
+static bool run(const job *j, tarn__cudnn_conv_plan *plan, const tarn__view *x, const tarn__view *w,
+                const tarn__view *y, const tarn__view *bias)
 {
-    tarn__cudnn_conv_operands operands = {.x = tarn__view_at(x), .w = tarn__view_at(w), .y = tarn__view_at(y),
-                                          .bias = bias ? tarn__view_at(bias) : NULL, .workspace = plan->plan.workspace ? j->call->scratch : NULL};
+    tarn__cudnn_conv_operands operands = {.x = tarn__view_at(x),
+                                          .w = tarn__view_at(w),
+                                          .y = tarn__view_at(y),
+                                          .bias = bias ? tarn__view_at(bias) : NULL,
+                                          .workspace = plan->plan.workspace ? j->call->scratch : NULL};
     bool is_good = !j->runs || tarn__cudnn_conv_run(j->call->device, plan, &operands, j->call->stream);
     if (!is_good)
         tarn__cuda_set_failed(j->call->device);
     return is_good;
 }
 
-/* ---- the three kernels --------------------------------------------------------------------------------------------------------- */
+/* ---- the three kernels ------------------------------------------------------------------------------------------- */
 
 /* The bias as the graph takes it. */
 static tarn__view bias_of(job *j, const tarn__view *bias, int64_t dtype)
@@ -138,8 +154,10 @@ static void forward(job *j, const tarn__conv_form *form)
     tarn__cudnn_conv_plan *plan = form->plan;
     const tarn__call *call = j->call;
     const tarn__view *bias = call->inputs > 2 ? call->in[2] : NULL, *to = call->out[0];
-    tarn__cudnn_tensor t[] = {tarn__cudnn_conv_x(&plan->conv), tarn__cudnn_conv_w(&plan->conv), tarn__cudnn_conv_y(&plan->conv)};
-    tarn__view x = operand_of(j, call->in[0], &t[0]), w = operand_of(j, call->in[1], &t[1]), y = place_of(j, to, &t[2]), inside = {0};
+    tarn__cudnn_tensor t[] = {tarn__cudnn_conv_x(&plan->conv), tarn__cudnn_conv_w(&plan->conv),
+                              tarn__cudnn_conv_y(&plan->conv)};
+    tarn__view x = operand_of(j, call->in[0], &t[0]), w = operand_of(j, call->in[1], &t[1]), y = place_of(j, to, &t[2]),
+               inside = {0};
     if (plan->conv.adds_bias)
         inside = bias_of(j, bias, plan->conv.in_dtype);
     if (!run(j, plan, &x, &w, &y, plan->conv.adds_bias ? &inside : NULL))
@@ -168,7 +186,8 @@ static void grad_x(job *j, const tarn__conv_form *form)
 {
     const tarn__call *call = j->call;
     tarn__cudnn_conv_plan *plan = form->plan;
-    tarn__cudnn_tensor t[] = {tarn__cudnn_conv_x(&plan->conv), tarn__cudnn_conv_w(&plan->conv), tarn__cudnn_conv_y(&plan->conv)};
+    tarn__cudnn_tensor t[] = {tarn__cudnn_conv_x(&plan->conv), tarn__cudnn_conv_w(&plan->conv),
+                              tarn__cudnn_conv_y(&plan->conv)};
     tarn__view weight = form->is_turned ? turned(call->in[1]) : *call->in[1];
     tarn__view g = operand_of(j, call->in[0], &t[form->is_turned ? 0 : 2]), w = operand_of(j, &weight, &t[1]);
     tarn__view gx = place_of(j, call->out[0], &t[form->is_turned ? 2 : 0]);
@@ -183,7 +202,8 @@ static void grad_weight(job *j, const tarn__conv_form *form)
     const tarn__call *call = j->call;
     const tarn__view *to = call->out[0];
     bool adds = ((const tarn__conv2d *)call->params)->beta != 0;
-    tarn__cudnn_tensor t[] = {tarn__cudnn_conv_x(&plan->conv), tarn__cudnn_conv_w(&plan->conv), tarn__cudnn_conv_y(&plan->conv)};
+    tarn__cudnn_tensor t[] = {tarn__cudnn_conv_x(&plan->conv), tarn__cudnn_conv_w(&plan->conv),
+                              tarn__cudnn_conv_y(&plan->conv)};
     tarn__view x = operand_of(j, call->in[0], &t[0]), g = operand_of(j, call->in[1], &t[2]), gw;
     if (adds)
         gw = tarn__cudnn_view(&t[1], hold(j, (size_t)tarn__view_count(to) * tarn__dtype_bytes(t[1].dtype)));
@@ -206,11 +226,11 @@ static void grad_weight_directly(job *j, const tarn__conv_form *form)
         tarn__cuda_set_failed(call->device);
 }
 
-/* ---- calls ------------------------------------------------------------------------------------------------------------------- */
+/* ---- calls ------------------------------------------------------------------------------------------------------- */
 
 size_t tarn__conv_form_walk(const tarn__call *call, const tarn__conv_form *form, bool runs)
 {
-    static void (*const walks[])(job *j, const tarn__conv_form *form) = {forward, grad_x, grad_weight};
+    static void (*const walks[])(job * j, const tarn__conv_form *form) = {forward, grad_x, grad_weight};
     job j = {.call = call, .runs = runs};
     if (form->is_direct) {
         grad_weight_directly(&j, form);

@@ -8,8 +8,8 @@
 
 enum { TARN__CONV_FORWARD, TARN__CONV_GRAD_X, TARN__CONV_GRAD_WEIGHT };
 
-/* Everything a choice of engine depends on. All tensors lie dense, in one of two orders: (N, C, H, W), or (N, H, W, C), the weight likewise.
- * Compared and written as bytes: no padding. */
+/* Everything a choice of engine depends on. All tensors lie dense, in one of two orders: (N, C, H, W), or (N, H, W, C),
+ * the weight likewise. Compared and written as bytes: no padding. */
 typedef struct tarn__cudnn_conv {
     int64_t what; /* TARN__CONV_… */
     int64_t images, in, out, groups;
@@ -60,41 +60,49 @@ typedef struct tarn__conv_as_call {
 } tarn__conv_as_call;
 void tarn__conv_describe_call(tarn__conv_as_call *as, const tarn__cudnn_conv *conv, int index, cudaStream_t stream);
 
-/* cudnn_conv_plan.c: the plan of a convolution on a device, made at first need, kept for good; NULL: see tarn__cuda_failure(). */
+/* cudnn_conv_plan.c: the plan of a convolution on a device, made at first need, kept for good; NULL: see
+ * tarn__cuda_failure(). */
 tarn__cudnn_conv_plan *tarn__cudnn_conv_plan_of(int index, const tarn__cudnn_conv *conv);
-bool tarn__cudnn_conv_run(int index, tarn__cudnn_conv_plan *plan, const tarn__cudnn_conv_operands *operands, cudaStream_t stream);
+bool tarn__cudnn_conv_run(int index, tarn__cudnn_conv_plan *plan, const tarn__cudnn_conv_operands *operands,
+                          cudaStream_t stream);
 
 uint64_t tarn__cudnn_conv_hash(const tarn__cudnn_conv *conv);
 
-/* cudnn_conv_tune.c: chooses one of the engines and makes its plan: the one that was chosen before, the fastest, or the first that can. False when
- * none can. */
-bool tarn__cudnn_conv_choose(int index, void *handle, tarn__cudnn_conv_plan *plan, tarn__cudnn_engine *engines, int count);
+/* cudnn_conv_tune.c: chooses one of the engines and makes its plan: the one that was chosen before, the fastest, or the
+ * first that can. False when none can. */
+bool tarn__cudnn_conv_choose(int index, void *handle, tarn__cudnn_conv_plan *plan, tarn__cudnn_engine *engines,
+                             int count);
 
-/* cudnn_conv_accuracy.c: what a convolution in f32 is, by columns: computed into the operands' result, of `count` elements, which is overwritten. False where that cannot
- * be done. Waits for the device. */
-bool tarn__cudnn_conv_know_truth(tarn__conv_truth *truth, const tarn__cudnn_conv *conv, int index, const tarn__cudnn_conv_operands *operands,
-                                 const void *result, int64_t count, cudaStream_t stream);
+/* cudnn_conv_accuracy.c: what a convolution in f32 is, by columns: computed into the operands' result, of `count`
+ * elements, which is overwritten. False where that cannot be done. Waits for the device. */
+bool tarn__cudnn_conv_know_truth(tarn__conv_truth *truth, const tarn__cudnn_conv *conv, int index,
+                                 const tarn__cudnn_conv_operands *operands, const void *result, int64_t count,
+                                 cudaStream_t stream);
 bool tarn__cudnn_conv_is_true(const tarn__conv_truth *truth, const void *result, cudaStream_t stream);
 void tarn__cudnn_conv_forget_truth(tarn__conv_truth *truth);
 
 /* True where a choice is worth measuring. */
 bool tarn__cudnn_conv_must_measure(const tarn__cudnn_conv *conv);
 
-/* cudnn_conv_form.c: how a convolution is done on a device, chosen at first need, kept for good; NULL: see tarn__cuda_failure(). */
+/* cudnn_conv_form.c: how a convolution is done on a device, chosen at first need, kept for good; NULL: see
+ * tarn__cuda_failure(). */
 tarn__conv_form *tarn__conv_form_of(int index, const tarn__cudnn_conv *asked);
 
 /* Runs a plan of this convolution. The handle is the caller's alone. */
-bool tarn__cudnn_conv_try(void *handle, const tarn__cudnn_conv *conv, tarn__cudnn_plan *plan, const tarn__cudnn_conv_operands *operands);
+bool tarn__cudnn_conv_try(void *handle, const tarn__cudnn_conv *conv, tarn__cudnn_plan *plan,
+                          const tarn__cudnn_conv_operands *operands);
 
-/* cudnn_conv.c: a call in this form; gives the bytes of scratch it takes. Where it is run and fails, the device has failed. */
+/* cudnn_conv.c: a call in this form; gives the bytes of scratch it takes. Where it is run and fails, the device has
+ * failed. */
 size_t tarn__conv_form_walk(const tarn__call *call, const tarn__conv_form *form, bool runs);
 
-/* A call by cuDNN. False when it is not there or does not do this one; else the scratch it takes is told, and where `runs` is true it is done,
- * or the device has failed. */
+/* A call by cuDNN. False when it is not there or does not do this one; else the scratch it takes is told, and where
+ * `runs` is true it is done, or the device has failed. */
 bool tarn__cudnn_conv_call(const tarn__call *call, int what, bool runs, size_t *bytes);
 
-/* conv_wgrad_plan.c: whether the gradient of a weight may be made without columns: bf16, or f32 in TF32, channels in multiples of 8, one group; and how, where images
- * lie with channels last. False where no tile fits. What TARN_CUDA_CONV_WEIGHT says counts in the first. */
+/* conv_wgrad_plan.c: whether the gradient of a weight may be made without columns: bf16, or f32 in TF32, channels in
+ * multiples of 8, one group; and how, where images lie with channels last. False where no tile fits. What
+ * TARN_CUDA_CONV_WEIGHT says counts in the first. */
 bool tarn__conv_weight_may(const tarn__cudnn_conv *conv);
 bool tarn__conv_weight_plan_of(int index, const tarn__cudnn_conv *conv, tarn__conv_weight_plan *plan);
 bool tarn__conv_weight_is_forced(void);

@@ -1,7 +1,8 @@
 /* cudnn_conv_accuracy.c: whether an engine that is asked for f32 gives it.
  *
- * An engine's notes do not tell all: without one of a tensor core or a transform, gradients of weights came out 5e-5 off where sums of two thousand terms in f32 are
- * 5e-6 off. So what a candidate makes of random numbers is held against what columns make of them (conv_im2col.c). */
+ * An engine's notes do not tell all: without one of a tensor core or a transform, gradients of weights came out 5e-5
+ * off where sums of two thousand terms in f32 are 5e-6 off. So what a candidate makes of random numbers is held against
+ * what columns make of them (conv_im2col.c). */
 #include <stdlib.h>
 
 #include "backends/cuda/conv/cudnn_conv.h"
@@ -48,12 +49,14 @@ static bool read_back(float *to, const void *from, int64_t count, cudaStream_t s
            cudaStreamSynchronize(stream) == cudaSuccess;
 }
 
-bool tarn__cudnn_conv_know_truth(tarn__conv_truth *truth, const tarn__cudnn_conv *v, int index, const tarn__cudnn_conv_operands *at, const void *result,
-                                 int64_t count, cudaStream_t stream)
+bool tarn__cudnn_conv_know_truth(tarn__conv_truth *truth, const tarn__cudnn_conv *v, int index,
+                                 const tarn__cudnn_conv_operands *at, const void *result, int64_t count,
+                                 cudaStream_t stream)
 {
     *truth = (tarn__conv_truth){.count = count < MOST_COMPARED ? count : MOST_COMPARED};
     truth->values = malloc(sizeof(float) * 2 * (size_t)truth->count);
-    if (!truth->values || !run_plainly(v, index, at, stream) || !read_back(truth->values, result, truth->count, stream)) {
+    if (!truth->values || !run_plainly(v, index, at, stream) ||
+        !read_back(truth->values, result, truth->count, stream)) {
         tarn__cudnn_conv_forget_truth(truth);
         return false;
     }

@@ -1,15 +1,17 @@
-/* cudnn_conv_form.c: which form of a convolution is run: as it was asked for, in the other order of channels, with the weight turned, in wider numbers,
- * by columns (conv_im2col.c), or, the gradient of a weight, by our own kernel (conv_wgrad.h). Chosen by running them, copies included, and remembered on disk (autotune.h).
+/* cudnn_conv_form.c: which form of a convolution is run: as it was asked for, in the other order of channels, with the
+ * weight turned, in wider numbers, by columns (conv_im2col.c), or, the gradient of a weight, by our own kernel
+ * (conv_wgrad.h). Chosen by running them, copies included, and remembered on disk (autotune.h).
  *
- * cuDNN's kernels are written for one order of channels and bring operands of the other into it by themselves, not always in the fastest way; and the gradient
- * of x with a stride of 1 is a convolution of the result's gradient with the turned weight, for which there are more kernels. Each form has an engine of
- * its own, the fastest of those that its graph offers (cudnn_conv_tune.c). */
+ * cuDNN's kernels are written for one order of channels and bring operands of the other into it by themselves, not
+ * always in the fastest way; and the gradient of x with a stride of 1 is a convolution of the result's gradient with
+ * the turned weight, for which there are more kernels. Each form has an engine of its own, the fastest of those that
+ * its graph offers (cudnn_conv_tune.c). */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "backends/cuda/runtime/autotune.h"
 #include "backends/cuda/conv/cudnn_conv.h"
+#include "backends/cuda/runtime/autotune.h"
 
 #define BUCKETS 256
 #define MOST_FORMS 12
@@ -31,16 +33,19 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 /* Choices that were made without our own kernel among the candidates are kept apart. */
 static tarn__cuda_choices *choices(void)
 {
-    static tarn__cuda_choices all = {.family = "conv-form-3", .key_bytes = sizeof(tarn__cudnn_conv), .value_bytes = sizeof(uint64_t)};
-    static tarn__cuda_choices fewer = {.family = "conv-form-2", .key_bytes = sizeof(tarn__cudnn_conv), .value_bytes = sizeof(uint64_t)};
+    static tarn__cuda_choices all = {
+        .family = "conv-form-3", .key_bytes = sizeof(tarn__cudnn_conv), .value_bytes = sizeof(uint64_t)};
+    static tarn__cuda_choices fewer = {
+        .family = "conv-form-2", .key_bytes = sizeof(tarn__cudnn_conv), .value_bytes = sizeof(uint64_t)};
     tarn__cuda_choices *kept = tarn__conv_weight_is_off() ? &fewer : &all;
     kept->version = tarn__cudnn_open() ? tarn__cudnn_open()->version() : 0;
     return kept;
 }
 
-/* ---- forms ----------------------------------------------------------------------------------------------------------------- */
+/* ---- forms ------------------------------------------------------------------------------------------------------- */
 
-/* True when the gradient of x is a convolution of the same kind: one result for each pixel, and nothing that lies outside it is read. */
+/* True when the gradient of x is a convolution of the same kind: one result for each pixel, and nothing that lies
+ * outside it is read. */
 static bool can_be_turned(const tarn__cudnn_conv *v)
 {
     bool can = v->what == TARN__CONV_GRAD_X && v->groups == 1;
@@ -49,13 +54,16 @@ static bool can_be_turned(const tarn__cudnn_conv *v)
     return can;
 }
 
-/* True where the engines that pass sums on may be asked: they are made for channels last, and gave wrong gradients for a kernel of 3 by 1 with a stride of 3 and
- * a dilation of 3. What is allowed here is what networks have and the tests measure. */
+/* True where the engines that pass sums on may be asked: they are made for channels last, and gave wrong gradients for
+ * a kernel of 3 by 1 with a stride of 3 and a dilation of 3. What is allowed here is what networks have and the tests
+ * measure. */
 static bool can_be_passed_on(const tarn__cudnn_conv *v)
 {
-    bool can = v->what == TARN__CONV_GRAD_WEIGHT && v->groups == 1 && v->in % 8 == 0 && v->out % 8 == 0 && v->kernel[0] == v->kernel[1];
+    bool can = v->what == TARN__CONV_GRAD_WEIGHT && v->groups == 1 && v->in % 8 == 0 && v->out % 8 == 0 &&
+               v->kernel[0] == v->kernel[1];
     for (int i = 0; i < 2; i++)
-        can = can && (v->kernel[i] == 1 || v->kernel[i] == 3) && v->padding[i] == v->kernel[i] / 2 && v->dilation[i] == 1 && v->stride[i] <= 2;
+        can = can && (v->kernel[i] == 1 || v->kernel[i] == 3) && v->padding[i] == v->kernel[i] / 2 &&
+              v->dilation[i] == 1 && v->stride[i] <= 2;
     return can && v->stride[0] == v->stride[1];
 }
 
@@ -87,7 +95,8 @@ static tarn__cudnn_conv formed(const tarn__cudnn_conv *asked, uint64_t form)
     return v;
 }
 
-/* Fills in the form and its plan. False when cuDNN has no engine for it, or is not there; `has_failed`: or does not work at all. */
+/* Fills in the form and its plan. False when cuDNN has no engine for it, or is not there; `has_failed`: or does not
+ * work at all. */
 static bool find_plan(int index, const tarn__cudnn_conv *asked, uint64_t code, tarn__conv_form *form, bool *has_failed)
 {
     tarn__cudnn_conv v = formed(asked, code);
@@ -102,8 +111,10 @@ static bool find_plan(int index, const tarn__cudnn_conv *asked, uint64_t code, t
     return is_own || (form->plan && !form->plan->is_none);
 }
 
-/* The first of these that there is an engine for: as asked, then what loses no digits. Sums of 16 bits must not be rounded before a bias is added. */
-static bool find_nearest(int index, const tarn__cudnn_conv *asked, uint64_t code, tarn__conv_form *form, bool *has_failed)
+/* The first of these that there is an engine for: as asked, then what loses no digits. Sums of 16 bits must not be
+ * rounded before a bias is added. */
+static bool find_nearest(int index, const tarn__cudnn_conv *asked, uint64_t code, tarn__conv_form *form,
+                         bool *has_failed)
 {
     static const uint64_t more[] = {0, WIDENED, BIAS_AFTER, WIDENED | BIAS_AFTER};
     for (size_t i = 0; i < sizeof(more) / sizeof(more[0]); i++) {
@@ -129,7 +140,8 @@ static bool has_code(const tarn__conv_form *forms, int count, uint64_t code)
 /* Adds the ways from 16 bits to f32 that are not in the list yet. */
 static int find_widening(int index, const tarn__cudnn_conv *asked, tarn__conv_form *forms, int count, bool *has_failed)
 {
-    const uint64_t codes[] = {asked->channels_last ? PASSED_ON : PASSED_ON | OTHER_ORDER, WIDENED, WIDENED | OTHER_ORDER};
+    const uint64_t codes[] = {asked->channels_last ? PASSED_ON : PASSED_ON | OTHER_ORDER, WIDENED,
+                              WIDENED | OTHER_ORDER};
     bool has_sums = can_be_passed_on(asked);
     for (size_t i = 0; i < sizeof(codes) / sizeof(codes[0]) && asked->in_dtype != asked->out_dtype && !*has_failed; i++)
         if ((has_sums || !(codes[i] & PASSED_ON)) && !has_code(forms, count, codes[i]))
@@ -158,7 +170,7 @@ static int find_all(int index, const tarn__cudnn_conv *asked, tarn__conv_form *f
     return count;
 }
 
-/* ---- measuring ------------------------------------------------------------------------------------------------------------- */
+/* ---- measuring --------------------------------------------------------------------------------------------------- */
 
 typedef struct bench {
     const tarn__cudnn_conv *asked;
@@ -176,7 +188,8 @@ static size_t bytes_of(const tarn__view *v)
     return ((size_t)tarn__view_count(v) * tarn__dtype_bytes(v->dtype) + 255) / 256 * 256;
 }
 
-/* Memory of its own, given back by the caller: x, w, y and a bias full of random numbers, a second result, and the scratch that any form needs. */
+/* Memory of its own, given back by the caller: x, w, y and a bias full of random numbers, a second result, and the
+ * scratch that any form needs. */
 static bool take_memory(bench *t, cudaStream_t stream)
 {
     tarn__view *views[] = {&t->as.x, &t->as.w, &t->as.y, &t->as.bias};
@@ -221,7 +234,8 @@ static bool run_candidate(void *context, int candidate, int result)
     return is_good;
 }
 
-/* The fastest form that gives the same bits twice; columns where none does, and the first where there is no memory to time them in. */
+/* The fastest form that gives the same bits twice; columns where none does, and the first where there is no memory to
+ * time them in. */
 static int fastest(int index, const tarn__cudnn_conv *asked, const tarn__conv_form *forms, int count)
 {
     cudaStream_t stream = tarn__cuda_at(index)->stream;
@@ -230,8 +244,13 @@ static int fastest(int index, const tarn__cudnn_conv *asked, const tarn__conv_fo
     tarn__conv_describe_call(&t.as, asked, index, stream);
     tarn__view_pack(&t.as.w);
     if (take_memory(&t, stream)) {
-        best = tarn__cuda_race_run(&(tarn__cuda_race){.count = count, .context = &t, .run = run_candidate, .results = {t.results[0], t.results[1]},
-                                                      .result_bytes = t.result_bytes, .differ = t.differ, .stream = stream});
+        best = tarn__cuda_race_run(&(tarn__cuda_race){.count = count,
+                                                      .context = &t,
+                                                      .run = run_candidate,
+                                                      .results = {t.results[0], t.results[1]},
+                                                      .result_bytes = t.result_bytes,
+                                                      .differ = t.differ,
+                                                      .stream = stream});
         best = best < 0 ? count - 1 : best;
     }
     if (t.memory)
@@ -240,9 +259,10 @@ static int fastest(int index, const tarn__cudnn_conv *asked, const tarn__conv_fo
     return best;
 }
 
-/* ---- choosing -------------------------------------------------------------------------------------------------------------- */
+/* ---- choosing ---------------------------------------------------------------------------------------------------- */
 
-/* The form that was chosen before, the fastest, or the nearest to what was asked for. False when cuDNN does not work. */
+/* The form that was chosen before, the fastest, or the nearest to what was asked for. False when cuDNN does not work.
+ */
 static bool choose(int index, const tarn__cudnn_conv *asked, tarn__conv_form *chosen)
 {
     tarn__conv_form forms[MOST_FORMS];
@@ -257,7 +277,8 @@ static bool choose(int index, const tarn__cudnn_conv *asked, tarn__conv_form *ch
     }
     if (tarn__cuda_choice_find(choices(), index, asked, &code) && find_plan(index, asked, code, chosen, &has_failed))
         return true;
-    int count = has_failed ? 0 : find_all(index, asked, forms, &has_failed), best = count > 1 ? fastest(index, asked, forms, count) : 0;
+    int count = has_failed ? 0 : find_all(index, asked, forms, &has_failed),
+        best = count > 1 ? fastest(index, asked, forms, count) : 0;
     if (has_failed)
         return false;
     if (count == 0)

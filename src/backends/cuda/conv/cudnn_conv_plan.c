@@ -1,8 +1,8 @@
 /* cudnn_conv_plan.c: the graph of a convolution, made once and kept in a table for each device.
  *
- * Engines are asked for by what their numbers are like: never one whose results differ from run to run, that cuts operands or sums to fewer bits,
- * or that multiplies transforms (Fourier's, Winograd's) instead of the numbers: these lose digits, and spread an infinity over its neighbours. True
- * f32 does without tensor cores. */
+ * Engines are asked for by what their numbers are like: never one whose results differ from run to run, that cuts
+ * operands or sums to fewer bits, or that multiplies transforms (Fourier's, Winograd's) instead of the numbers: these
+ * lose digits, and spread an infinity over its neighbours. True f32 does without tensor cores. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,9 +16,10 @@ enum { ID_X = 1, ID_W, ID_Y, ID_BIAS, ID_SUMS };
 
 static tarn__cudnn_conv_plan *tables[MAX_DEVICES][BUCKETS];
 
-/* ---- tensors --------------------------------------------------------------------------------------------------------------- */
+/* ---- tensors ----------------------------------------------------------------------------------------------------- */
 
-static tarn__cudnn_tensor tensor_of(int64_t id, int64_t dtype, bool channels_last, int64_t n, int64_t c, int64_t h, int64_t w)
+static tarn__cudnn_tensor tensor_of(int64_t id, int64_t dtype, bool channels_last, int64_t n, int64_t c, int64_t h,
+                                    int64_t w)
 {
     tarn__cudnn_tensor t = {.id = id, .dtype = (tarn_dtype)dtype, .rank = 4, .shape = {n, c, h, w}};
     t.stride[0] = c * h * w;
@@ -40,30 +41,40 @@ tarn__cudnn_tensor tarn__cudnn_conv_x(const tarn__cudnn_conv *v)
 
 tarn__cudnn_tensor tarn__cudnn_conv_w(const tarn__cudnn_conv *v)
 {
-    return tensor_of(ID_W, dtype_if(v, TARN__CONV_GRAD_WEIGHT), v->channels_last, v->out, v->in / v->groups, v->kernel[0], v->kernel[1]);
+    return tensor_of(ID_W, dtype_if(v, TARN__CONV_GRAD_WEIGHT), v->channels_last, v->out, v->in / v->groups,
+                     v->kernel[0], v->kernel[1]);
 }
 
 tarn__cudnn_tensor tarn__cudnn_conv_y(const tarn__cudnn_conv *v)
 {
-    return tensor_of(ID_Y, dtype_if(v, TARN__CONV_FORWARD), v->channels_last, v->images, v->out, v->result[0], v->result[1]);
+    return tensor_of(ID_Y, dtype_if(v, TARN__CONV_FORWARD), v->channels_last, v->images, v->out, v->result[0],
+                     v->result[1]);
 }
 
 void tarn__conv_describe_call(tarn__conv_as_call *as, const tarn__cudnn_conv *v, int index, cudaStream_t stream)
 {
     tarn__cudnn_tensor x = tarn__cudnn_conv_x(v), w = tarn__cudnn_conv_w(v), y = tarn__cudnn_conv_y(v);
-    as->params = (tarn__conv2d){.stride = {v->stride[0], v->stride[1]}, .padding = {v->padding[0], v->padding[1]},
-                                .dilation = {v->dilation[0], v->dilation[1]}, .groups = v->groups, .tf32 = (int32_t)v->tf32};
+    as->params = (tarn__conv2d){.stride = {v->stride[0], v->stride[1]},
+                                .padding = {v->padding[0], v->padding[1]},
+                                .dilation = {v->dilation[0], v->dilation[1]},
+                                .groups = v->groups,
+                                .tf32 = (int32_t)v->tf32};
     as->x = tarn__cudnn_view(&x, NULL), as->w = tarn__cudnn_view(&w, NULL), as->y = tarn__cudnn_view(&y, NULL);
     as->bias = (tarn__view){.dtype = (tarn_dtype)v->in_dtype, .rank = 1, .shape = {v->out}, .stride = {1}};
-    as->call = (tarn__call){.inputs = v->adds_bias ? 3 : 2, .outputs = 1, .device = index, .stream = stream, .function = "conv2d",
-                            .params = &as->params, .params_bytes = sizeof(as->params)};
+    as->call = (tarn__call){.inputs = v->adds_bias ? 3 : 2,
+                            .outputs = 1,
+                            .device = index,
+                            .stream = stream,
+                            .function = "conv2d",
+                            .params = &as->params,
+                            .params_bytes = sizeof(as->params)};
     as->call.in[0] = v->what == TARN__CONV_GRAD_X ? &as->y : &as->x;
     as->call.in[1] = v->what == TARN__CONV_GRAD_WEIGHT ? &as->y : &as->w;
     as->call.in[2] = v->adds_bias ? &as->bias : NULL;
     as->call.out[0] = v->what == TARN__CONV_FORWARD ? &as->y : v->what == TARN__CONV_GRAD_X ? &as->x : &as->w;
 }
 
-/* ---- the graph ------------------------------------------------------------------------------------------------------------- */
+/* ---- the graph --------------------------------------------------------------------------------------------------- */
 
 static void *describe_windows(tarn__cudnn_graph *graph, const tarn__cudnn_conv *v)
 {
@@ -84,7 +95,8 @@ static void *describe_windows(tarn__cudnn_graph *graph, const tarn__cudnn_conv *
 static void *describe_convolution(tarn__cudnn_graph *graph, const tarn__cudnn_conv *v, void *x, void *w, void *y)
 {
     static const int kinds[] = {TARN__CUDNN_CONVOLVE, TARN__CUDNN_CONVOLVE_GRAD_X, TARN__CUDNN_CONVOLVE_GRAD_W};
-    static const int firsts[] = {TARN__CUDNN_CONVOLVE_FIRST, TARN__CUDNN_CONVOLVE_GRAD_X_FIRST, TARN__CUDNN_CONVOLVE_GRAD_W_FIRST};
+    static const int firsts[] = {TARN__CUDNN_CONVOLVE_FIRST, TARN__CUDNN_CONVOLVE_GRAD_X_FIRST,
+                                 TARN__CUDNN_CONVOLVE_GRAD_W_FIRST};
     void *windows = describe_windows(graph, v), *operation = tarn__cudnn_make(graph, kinds[v->what]);
     const float scale[] = {1, 0};
     void *const parts[] = {windows, w, x, y};
@@ -105,12 +117,13 @@ static void *add_sums(tarn__cudnn_graph *graph, const tarn__cudnn_tensor *like)
     return tarn__cudnn_add_tensor(graph, &sums);
 }
 
-/* One operation; two where a bias is added to the sums, or where they are passed on: the fast engines that make sums of f32 from 16 bits are those that do something
- * with them afterwards, be it nothing. */
+/* One operation; two where a bias is added to the sums, or where they are passed on: the fast engines that make sums of
+ * f32 from 16 bits are those that do something with them afterwards, be it nothing. */
 static bool describe_graph(tarn__cudnn_graph *graph, void *handle, const tarn__cudnn_conv *v)
 {
     tarn__cudnn_tensor x = tarn__cudnn_conv_x(v), w = tarn__cudnn_conv_w(v), y = tarn__cudnn_conv_y(v);
-    void *at_x = tarn__cudnn_add_tensor(graph, &x), *at_w = tarn__cudnn_add_tensor(graph, &w), *at_y = tarn__cudnn_add_tensor(graph, &y);
+    void *at_x = tarn__cudnn_add_tensor(graph, &x), *at_w = tarn__cudnn_add_tensor(graph, &w),
+         *at_y = tarn__cudnn_add_tensor(graph, &y);
     void *at_sums = v->adds_bias || v->passes_on ? add_sums(graph, v->passes_on ? &w : &y) : NULL, *operations[2];
     if (v->adds_bias) {
         tarn__cudnn_tensor bias = tensor_of(ID_BIAS, v->in_dtype, v->channels_last, 1, v->out, 1, 1);
@@ -122,16 +135,18 @@ static bool describe_graph(tarn__cudnn_graph *graph, void *handle, const tarn__c
         operations[0] = describe_convolution(graph, v, at_x, v->passes_on ? at_sums : at_w, at_y);
         operations[1] = NULL;
         if (v->passes_on)
-            operations[1] = tarn__cudnn_add_pointwise(graph, &(tarn__cudnn_pointwise){.mode = TARN__CUDNN_POINTWISE_IDENTITY, .a = at_sums, .y = at_w});
+            operations[1] = tarn__cudnn_add_pointwise(
+                graph, &(tarn__cudnn_pointwise){.mode = TARN__CUDNN_POINTWISE_IDENTITY, .a = at_sums, .y = at_w});
     }
     return tarn__cudnn_close_graph(graph, handle, operations, operations[1] ? 2 : 1);
 }
 
-/* ---- plans ----------------------------------------------------------------------------------------------------------------- */
+/* ---- plans ------------------------------------------------------------------------------------------------------- */
 
 static uint32_t refused_notes(const tarn__cudnn_conv *v)
 {
-    uint32_t notes = TARN__CUDNN_NOT_DETERMINISTIC | TARN__CUDNN_CUT_INPUTS | TARN__CUDNN_CUT_SUMS | TARN__CUDNN_FFT | TARN__CUDNN_WINOGRAD;
+    uint32_t notes = TARN__CUDNN_NOT_DETERMINISTIC | TARN__CUDNN_CUT_INPUTS | TARN__CUDNN_CUT_SUMS | TARN__CUDNN_FFT |
+                     TARN__CUDNN_WINOGRAD;
     return v->in_dtype == TARN_F32 && !v->tf32 ? notes | TARN__CUDNN_TENSOR_CORE : notes;
 }
 
@@ -144,8 +159,8 @@ uint64_t tarn__cudnn_conv_hash(const tarn__cudnn_conv *conv)
     return hash;
 }
 
-/* A plan, or the knowledge that there is none; NULL when cuDNN itself does not work. Nothing is chosen inside a capture: engines are run, and
- * loaded, to choose one. */
+/* A plan, or the knowledge that there is none; NULL when cuDNN itself does not work. Nothing is chosen inside a
+ * capture: engines are run, and loaded, to choose one. */
 static tarn__cudnn_conv_plan *make_plan(int index, const tarn__cudnn_conv *conv)
 {
     tarn__cudnn_engine engines[MOST_ENGINES];
@@ -161,7 +176,9 @@ static tarn__cudnn_conv_plan *make_plan(int index, const tarn__cudnn_conv *conv)
     if (!plan)
         return NULL;
     plan->conv = *conv;
-    int count = describe_graph(&plan->graph, handle, conv) ? tarn__cudnn_find_engines(&plan->graph, refused_notes(conv), engines, MOST_ENGINES) : 0;
+    int count = describe_graph(&plan->graph, handle, conv)
+                    ? tarn__cudnn_find_engines(&plan->graph, refused_notes(conv), engines, MOST_ENGINES)
+                    : 0;
     plan->is_none = !tarn__cudnn_conv_choose(index, handle, plan, engines, count);
     tarn__cudnn_free_engines(engines, count);
     if (plan->is_none)
@@ -190,14 +207,16 @@ tarn__cudnn_conv_plan *tarn__cudnn_conv_plan_of(int index, const tarn__cudnn_con
     return plan;
 }
 
-bool tarn__cudnn_conv_try(void *handle, const tarn__cudnn_conv *conv, tarn__cudnn_plan *plan, const tarn__cudnn_conv_operands *operands)
+bool tarn__cudnn_conv_try(void *handle, const tarn__cudnn_conv *conv, tarn__cudnn_plan *plan,
+                          const tarn__cudnn_conv_operands *operands)
 {
     static const int64_t ids[] = {ID_X, ID_W, ID_Y, ID_BIAS};
     void *const addresses[] = {operands->x, operands->w, operands->y, operands->bias};
     return tarn__cudnn_run_plan(handle, plan, conv->adds_bias ? 4 : 3, ids, addresses, operands->workspace);
 }
 
-bool tarn__cudnn_conv_run(int index, tarn__cudnn_conv_plan *plan, const tarn__cudnn_conv_operands *operands, cudaStream_t stream)
+bool tarn__cudnn_conv_run(int index, tarn__cudnn_conv_plan *plan, const tarn__cudnn_conv_operands *operands,
+                          cudaStream_t stream)
 {
     tarn__cudnn_lock(); /* of the handle, and of the plan's pack */
     void *handle = tarn__cudnn_handle(index, stream);

@@ -1,18 +1,21 @@
-/* cudnn_conv_tune.c: the engine of a convolution, chosen by running the candidates, and remembered on disk (autotune.h).
+/* cudnn_conv_tune.c: the engine of a convolution, chosen by running the candidates, and remembered on disk
+ * (autotune.h).
  *
- * cuDNN's heuristics guess; a convolution of some size is timed once with each of the engines they put first, on tensors of its sizes. The fastest
- * that gives the same bits twice is taken. In f32 only those count that give what sums in f32 are (cudnn_conv_accuracy.c). */
+ * cuDNN's heuristics guess; a convolution of some size is timed once with each of the engines they put first, on
+ * tensors of its sizes. The fastest that gives the same bits twice is taken. In f32 only those count that give what
+ * sums in f32 are (cudnn_conv_accuracy.c). */
 #include <string.h>
 
-#include "backends/cuda/runtime/autotune.h"
 #include "backends/cuda/conv/cudnn_conv.h"
+#include "backends/cuda/runtime/autotune.h"
 
 #define MOST_WORKSPACE ((size_t)256 << 20)
 #define MOST_TIMED 12 /* plans: some are compiled when they are made */
 
 static tarn__cuda_choices *choices(void)
 {
-    static tarn__cuda_choices all = {.family = "conv-exact-engine", .key_bytes = sizeof(tarn__cudnn_conv), .value_bytes = sizeof(uint64_t)};
+    static tarn__cuda_choices all = {
+        .family = "conv-exact-engine", .key_bytes = sizeof(tarn__cudnn_conv), .value_bytes = sizeof(uint64_t)};
     all.version = tarn__cudnn_open()->version();
     return &all;
 }
@@ -35,7 +38,7 @@ static bool make_fitting_plan(void *handle, tarn__cudnn_engine *engine, tarn__cu
     return false;
 }
 
-/* ---- measuring ------------------------------------------------------------------------------------------------------------- */
+/* ---- measuring --------------------------------------------------------------------------------------------------- */
 
 typedef struct bench {
     int index;
@@ -68,23 +71,29 @@ static bool take_memory(char **memory, size_t bytes)
     return false;
 }
 
-/* Memory of its own, taken and given back here: the workspace, x, w, y and a bias full of random numbers, a second result. */
+/* Memory of its own, taken and given back here: the workspace, x, w, y and a bias full of random numbers, a second
+ * result. */
 static bool open_bench(bench *t)
 {
     const tarn__cudnn_conv *v = t->conv;
     tarn__cudnn_tensor tensors[] = {tarn__cudnn_conv_x(v), tarn__cudnn_conv_w(v), tarn__cudnn_conv_y(v)};
-    size_t x = bytes_of(&tensors[0]), w = bytes_of(&tensors[1]), y = bytes_of(&tensors[2]), bias = ((size_t)v->out * 4 + 255) / 256 * 256;
+    size_t x = bytes_of(&tensors[0]), w = bytes_of(&tensors[1]), y = bytes_of(&tensors[2]),
+           bias = ((size_t)v->out * 4 + 255) / 256 * 256;
     size_t workspace = 0;
     int result = v->what == TARN__CONV_FORWARD ? 2 : v->what == TARN__CONV_GRAD_X ? 0 : 1;
     for (int i = 0; i < t->count; i++)
         workspace = t->plans[i].workspace > workspace ? t->plans[i].workspace : workspace;
     t->result_bytes = bytes_of(&tensors[result]);
-    t->result_count = tensors[result].shape[0] * tensors[result].shape[1] * tensors[result].shape[2] * tensors[result].shape[3];
+    t->result_count =
+        tensors[result].shape[0] * tensors[result].shape[1] * tensors[result].shape[2] * tensors[result].shape[3];
     size_t all = x + w + y + bias + t->result_bytes + 256 + workspace;
     if (!take_memory(&t->memory, all))
         return false;
     char *at = t->memory, *behind = at + x + w + y + bias;
-    t->operands[0] = (tarn__cudnn_conv_operands){.x = at, .w = at + x, .y = at + x + w, .bias = at + x + w + y,
+    t->operands[0] = (tarn__cudnn_conv_operands){.x = at,
+                                                 .w = at + x,
+                                                 .y = at + x + w,
+                                                 .bias = at + x + w + y,
                                                  .workspace = workspace ? behind + t->result_bytes + 256 : NULL};
     t->operands[1] = t->operands[0];
     void **seconds[] = {&t->operands[1].x, &t->operands[1].w, &t->operands[1].y};
@@ -118,7 +127,8 @@ static bool leave_out_inexact(bench *t)
 {
     tarn__conv_truth truth;
     int left = 0;
-    if (!tarn__cudnn_conv_know_truth(&truth, t->conv, t->index, &t->operands[1], t->results[1], t->result_count, t->stream))
+    if (!tarn__cudnn_conv_know_truth(&truth, t->conv, t->index, &t->operands[1], t->results[1], t->result_count,
+                                     t->stream))
         return false;
     for (int i = 0; i < t->count; i++) {
         bool is_true = run_candidate(t, i, 0) && tarn__cudnn_conv_is_true(&truth, t->results[0], t->stream);
@@ -133,17 +143,21 @@ static bool leave_out_inexact(bench *t)
     return true;
 }
 
-/* The fastest candidate, or the first where there is no memory to time them in; remembered, so that later runs choose the same. -1 when none gives the
- * same bits twice. */
+/* The fastest candidate, or the first where there is no memory to time them in; remembered, so that later runs choose
+ * the same. -1 when none gives the same bits twice. */
 static int fastest(bench *t)
 {
     int best = 0;
     bool is_known = !must_be_exact(t->conv); /* an engine whose digits nobody has seen is not kept */
     if (open_bench(t)) {
         is_known = is_known || leave_out_inexact(t);
-        best = tarn__cuda_race_run(&(tarn__cuda_race){.count = t->count, .context = t, .run = run_candidate,
-                                                      .results = {t->results[0], t->results[1]}, .result_bytes = t->result_bytes,
-                                                      .differ = t->differ, .stream = t->stream});
+        best = tarn__cuda_race_run(&(tarn__cuda_race){.count = t->count,
+                                                      .context = t,
+                                                      .run = run_candidate,
+                                                      .results = {t->results[0], t->results[1]},
+                                                      .result_bytes = t->result_bytes,
+                                                      .differ = t->differ,
+                                                      .stream = t->stream});
     }
     if (best >= 0 && is_known)
         tarn__cuda_choice_keep(choices(), t->index, t->conv, &t->identity[best]);
@@ -151,7 +165,7 @@ static int fastest(bench *t)
     return best;
 }
 
-/* ---- choosing -------------------------------------------------------------------------------------------------------------- */
+/* ---- choosing ---------------------------------------------------------------------------------------------------- */
 
 static bool take_first(int index, void *handle, tarn__cudnn_conv_plan *plan, tarn__cudnn_engine *engines, int count)
 {
@@ -169,7 +183,8 @@ static bool take_first(int index, void *handle, tarn__cudnn_conv_plan *plan, tar
     return false;
 }
 
-static bool take_known(void *handle, tarn__cudnn_conv_plan *plan, tarn__cudnn_engine *engines, int count, uint64_t identity)
+static bool take_known(void *handle, tarn__cudnn_conv_plan *plan, tarn__cudnn_engine *engines, int count,
+                       uint64_t identity)
 {
     for (int i = 0; i < count; i++)
         if (engines[i].identity == identity)
@@ -192,12 +207,14 @@ static bool take_fastest(int index, void *handle, tarn__cudnn_conv_plan *plan, t
     return best >= 0;
 }
 
-bool tarn__cudnn_conv_choose(int index, void *handle, tarn__cudnn_conv_plan *plan, tarn__cudnn_engine *engines, int count)
+bool tarn__cudnn_conv_choose(int index, void *handle, tarn__cudnn_conv_plan *plan, tarn__cudnn_engine *engines,
+                             int count)
 {
     uint64_t identity;
     if (!tarn__cudnn_conv_must_measure(&plan->conv))
         return take_first(index, handle, plan, engines, count);
-    if (tarn__cuda_choice_find(choices(), index, &plan->conv, &identity) && take_known(handle, plan, engines, count, identity))
+    if (tarn__cuda_choice_find(choices(), index, &plan->conv, &identity) &&
+        take_known(handle, plan, engines, count, identity))
         return true;
     return take_fastest(index, handle, plan, engines, count);
 }

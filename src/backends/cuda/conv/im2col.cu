@@ -1,10 +1,12 @@
-/* im2col.cu: images to columns and columns to images: what turns a convolution into a matrix product, and its gradient back.
+/* im2col.cu: images to columns and columns to images: what turns a convolution into a matrix product, and its gradient
+ * back.
  *
- * Both kernels have one thread for each element of a channel (a window's, or the image's), which visits the taps in order; only strides tell
- * the two layouts of columns apart. Gradients are gathered, never scattered: the order of a sum depends on nothing but the kernel's size. */
-#include "backends/cuda/conv/im2col.h"
+ * Both kernels have one thread for each element of a channel (a window's, or the image's), which visits the taps in
+ * order; only strides tell the two layouts of columns apart. Gradients are gathered, never scattered: the order of a
+ * sum depends on nothing but the kernel's size. */
 #include "backends/cuda/common/element.cuh"
 #include "backends/cuda/common/images.cuh"
+#include "backends/cuda/conv/im2col.h"
 
 struct columns_args {
     void *image, *columns; /* the image's first element; the other side's is written */
@@ -12,8 +14,8 @@ struct columns_args {
     image_order order;
     int64_t image_stride[4];
     int64_t along_image, along_row, along_column, along_group, along_channel, along_tap; /* strides of the columns */
-    divider channels; /* of a group */
-    int64_t size[2];  /* of the image */
+    divider channels;                                                                    /* of a group */
+    int64_t size[2];                                                                     /* of the image */
     int64_t step[2], padding[2], dilation[2], kernel[2];
     divider by_step[2];
     int64_t row, rows, result_columns, image_row; /* as im2col.h has them */
@@ -21,14 +23,17 @@ struct columns_args {
 
 __device__ __forceinline__ int64_t columns_place(const columns_args &a, const image_place &p)
 {
-    int64_t group = a.order.is_small ? divide_small((uint32_t)p.channel, a.channels) : divide_large((uint64_t)p.channel, a.channels.by);
-    return p.image * a.along_image + group * a.along_group + (p.channel - group * (int64_t)a.channels.by) * a.along_channel;
+    int64_t group = a.order.is_small ? divide_small((uint32_t)p.channel, a.channels)
+                                     : divide_large((uint64_t)p.channel, a.channels.by);
+    return p.image * a.along_image + group * a.along_group +
+           (p.channel - group * (int64_t)a.channels.by) * a.along_channel;
 }
 
-/* ---- images to columns ----------------------------------------------------------------------------------------------------- */
+/* ---- images to columns ------------------------------------------------------------------------------------------- */
 
 /* B is as many bits as are moved at once; K the kernel's size where it is compiled in, or 0. */
-template <typename B, int K> static __global__ void __launch_bounds__(THREADS) im2col_kernel(const __grid_constant__ columns_args a)
+template <typename B, int K>
+static __global__ void __launch_bounds__(THREADS) im2col_kernel(const __grid_constant__ columns_args a)
 {
     int64_t at = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (at >= a.order.count)
@@ -52,18 +57,21 @@ template <typename B, int K> static __global__ void __launch_bounds__(THREADS) i
     }
 }
 
-/* ---- columns to images ----------------------------------------------------------------------------------------------------- */
+/* ---- columns to images ------------------------------------------------------------------------------------------- */
 
-/* The result whose window has an image's row or column `far`, counted from its padding and less a tap's distance; -1: none. */
+/* The result whose window has an image's row or column `far`, counted from its padding and less a tap's distance; -1:
+ * none. */
 __device__ __forceinline__ int64_t result_at(int64_t far, const divider &step)
 {
     if (far < 0)
         return -1;
-    uint64_t x = (uint64_t)far, result = (x | step.by) >> 31 ? divide_large(x, step.by) : divide_small((uint32_t)x, step);
+    uint64_t x = (uint64_t)far,
+             result = (x | step.by) >> 31 ? divide_large(x, step.by) : divide_small((uint32_t)x, step);
     return result * step.by == x ? (int64_t)result : -1;
 }
 
-template <typename C> static __global__ void __launch_bounds__(THREADS) col2im_kernel(const __grid_constant__ columns_args a)
+template <typename C>
+static __global__ void __launch_bounds__(THREADS) col2im_kernel(const __grid_constant__ columns_args a)
 {
     int64_t at = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (at >= a.order.count)
@@ -84,18 +92,21 @@ template <typename C> static __global__ void __launch_bounds__(THREADS) col2im_k
         }
         sum += line;
     }
-    int64_t to = p.image * a.image_stride[0] + p.channel * a.image_stride[1] + p.row * a.image_stride[2] + p.column * a.image_stride[3];
+    int64_t to = p.image * a.image_stride[0] + p.channel * a.image_stride[1] + p.row * a.image_stride[2] +
+                 p.column * a.image_stride[3];
     store_any(a.image, a.image_dtype, to, sum);
 }
 
-/* ---- starting them --------------------------------------------------------------------------------------------------------- */
+/* ---- starting them ----------------------------------------------------------------------------------------------- */
 
 static columns_args describe(const tarn__cuda_columns *c, const tarn__view *image, int64_t image_row)
 {
     columns_args a = {};
-    int64_t channels = image->shape[1] / c->params->groups, taps = c->kernel[0] * c->kernel[1], windows = c->images * c->rows * c->size[1];
+    int64_t channels = image->shape[1] / c->params->groups, taps = c->kernel[0] * c->kernel[1],
+            windows = c->images * c->rows * c->size[1];
     int64_t pixel = c->by_pixels ? image->shape[1] * taps : 1;
-    a.image = (char *)tarn__view_at(image) + (c->image * image->stride[0] + image_row * image->stride[2]) * (int64_t)tarn__dtype_bytes(image->dtype);
+    a.image = (char *)tarn__view_at(image) +
+              (c->image * image->stride[0] + image_row * image->stride[2]) * (int64_t)tarn__dtype_bytes(image->dtype);
     a.columns = c->at;
     a.image_dtype = image->dtype;
     a.channels = divider_of(channels);
@@ -120,8 +131,9 @@ static columns_args describe(const tarn__cuda_columns *c, const tarn__view *imag
 static int channels_at_once(const columns_args *a, int bytes)
 {
     int n = 16 / bytes;
-    bool fits = a->order.by_channel && a->image_stride[1] == 1 && (int64_t)a->channels.by % n == 0 && is_aligned(a->image, 16) &&
-                a->image_stride[0] % n == 0 && a->image_stride[2] % n == 0 && a->image_stride[3] % n == 0;
+    bool fits = a->order.by_channel && a->image_stride[1] == 1 && (int64_t)a->channels.by % n == 0 &&
+                is_aligned(a->image, 16) && a->image_stride[0] % n == 0 && a->image_stride[2] % n == 0 &&
+                a->image_stride[3] % n == 0;
     return fits ? n : 1;
 }
 
@@ -143,8 +155,8 @@ template <typename B> static void launch_im2col(const tarn__call *call, const co
         im2col_kernel<B, 0><<<blocks, THREADS, 0, stream_of(call)>>>(a);
 }
 
-/* 256 threads a block; a thread takes all taps of one channel of a window, or of 16 bytes of channels. Writes the columns, reads the image once from
- * memory and otherwise from the cache. */
+/* 256 threads a block; a thread takes all taps of one channel of a window, or of 16 bytes of channels. Writes the
+ * columns, reads the image once from memory and otherwise from the cache. */
 void tarn__cuda_im2col(const tarn__call *call, const tarn__view *x, const tarn__cuda_columns *to)
 {
     columns_args a = describe(to, x, 0);

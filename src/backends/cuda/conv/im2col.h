@@ -1,7 +1,9 @@
-/* im2col.h: the column matrix of a convolution: every window of some images laid out, so that the convolution is a matrix product.
+/* im2col.h: the column matrix of a convolution: every window of some images laid out, so that the convolution is a
+ * matrix product.
  *
- *   by rows      (C · KH · KW, L): the windows are columns, L = images · rows · OW of them; a product with the weight has rows of pixels
- *   by pixels    (L, groups · KH · KW · C / groups): the windows are rows; a product has rows of channels, as channels-last images have
+ *   by rows      (C · KH · KW, L): the windows are columns, L = images · rows · OW of them; a product with the weight
+ * has rows of pixels by pixels    (L, groups · KH · KW · C / groups): the windows are rows; a product has rows of
+ * channels, as channels-last images have
  *
  * Elements of windows outside the image are 0. */
 #ifndef TARN__CUDA_COLUMNS_H

@@ -1,10 +1,9 @@
 /* copy.cu: copies with any strides and dtypes.
  *
- * Copies within one dtype move bits, by the first of these that fits the collapsed nest (operand 0 the target, 1 the source):
- *   flat        both lie in one piece: the driver's copy;
- *   units       rows that are dense on both sides and lie alike: in units of 16 or 8 bytes;
- *   transposed  each side is dense along another axis: tiles through shared memory (transpose.cu);
- *   window      anything else: rows that do not lie alike, are repeated, or are strided (window.cu);
+ * Copies within one dtype move bits, by the first of these that fits the collapsed nest (operand 0 the target, 1 the
+ * source): flat        both lie in one piece: the driver's copy; units       rows that are dense on both sides and lie
+ * alike: in units of 16 or 8 bytes; transposed  each side is dense along another axis: tiles through shared memory
+ * (transpose.cu); window      anything else: rows that do not lie alike, are repeated, or are strided (window.cu);
  *   single      what is too large for that.
  * All move 2 · bytes an element. Copies that convert are packed where both sides are flat floats, else one by one. */
 #include "backends/cuda/common/element.cuh"
@@ -28,7 +27,7 @@ template <> struct bits_of<16> {
 };
 template <int BYTES> using bits = typename bits_of<BYTES>::type;
 
-/* ---- units ----------------------------------------------------------------------------------------------------------------- */
+/* ---- units ------------------------------------------------------------------------------------------------------- */
 
 #define UNITS 4 /* a thread: all loaded before the first is stored */
 
@@ -39,7 +38,8 @@ struct copy_args {
     places<2> places;
 };
 
-template <typename B> static __global__ void __launch_bounds__(THREADS) units_kernel(const __grid_constant__ copy_args a)
+template <typename B>
+static __global__ void __launch_bounds__(THREADS) units_kernel(const __grid_constant__ copy_args a)
 {
     int64_t first = (int64_t)blockIdx.x * (THREADS * UNITS) + threadIdx.x, to[UNITS];
     B x[UNITS];
@@ -64,7 +64,8 @@ static int widest_unit(const tarn__nest *nest, const void *to, const void *from,
     int last = nest->rank - 1;
     int unit = 16;
     for (; unit > size; unit /= 2) {
-        bool fits = nest->shape[last] * size % unit == 0 && is_aligned(to, (size_t)unit) && is_aligned(from, (size_t)unit);
+        bool fits =
+            nest->shape[last] * size % unit == 0 && is_aligned(to, (size_t)unit) && is_aligned(from, (size_t)unit);
         for (int i = 0; fits && i < last; i++)
             fits = nest->stride[0][i] * size % unit == 0 && nest->stride[1][i] * size % unit == 0;
         if (fits)
@@ -98,7 +99,7 @@ static void launch_units(const tarn__call *call, const tarn__nest *nest, int uni
     }
 }
 
-/* ---- which way ------------------------------------------------------------------------------------------------------------- */
+/* ---- which way --------------------------------------------------------------------------------------------------- */
 
 /* A copy is a window that is the whole target. */
 static bool move_window(const tarn__call *call, const tarn__nest *nest, int unit)
@@ -129,7 +130,7 @@ static void move_bits(const tarn__call *call, const tarn__nest *nest, int size)
     }
 }
 
-/* ---- conversions ----------------------------------------------------------------------------------------------------------- */
+/* ---- conversions ------------------------------------------------------------------------------------------------- */
 
 template <typename C> struct convert_args {
     void *to;
@@ -139,7 +140,8 @@ template <typename C> struct convert_args {
     places<2> places;
 };
 
-template <typename C> static __global__ void __launch_bounds__(THREADS) convert_kernel(const __grid_constant__ convert_args<C> a)
+template <typename C>
+static __global__ void __launch_bounds__(THREADS) convert_kernel(const __grid_constant__ convert_args<C> a)
 {
     int64_t at = (int64_t)blockIdx.x * THREADS + threadIdx.x, offset[2];
     if (at >= a.count)
@@ -149,11 +151,13 @@ template <typename C> static __global__ void __launch_bounds__(THREADS) convert_
 }
 
 /* Eight elements a thread: 16 bytes on the 16-bit side. */
-template <typename T, typename O> static __global__ void __launch_bounds__(THREADS) convert_packed_kernel(const T *from, O *to, int64_t count)
+template <typename T, typename O>
+static __global__ void __launch_bounds__(THREADS) convert_packed_kernel(const T *from, O *to, int64_t count)
 {
     int64_t at = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * 8;
     if (at + 8 <= count) {
-        constexpr int N = pack_size<T>::value < 8 ? pack_size<T>::value : 8, M = pack_size<O>::value < 8 ? pack_size<O>::value : 8;
+        constexpr int N = pack_size<T>::value < 8 ? pack_size<T>::value : 8,
+                      M = pack_size<O>::value < 8 ? pack_size<O>::value : 8;
         pack<T, N> x[8 / N];
         pack<O, M> y[8 / M];
 #pragma unroll
@@ -174,7 +178,8 @@ template <typename T, typename O> static __global__ void __launch_bounds__(THREA
 #define WIDENED 4 /* packs a thread */
 
 /* 16-bit floats to f32: four elements at a time, so that neighbouring threads fill whole sectors of what is written. */
-template <typename T> static __global__ void __launch_bounds__(THREADS) widen_kernel(const T *from, float *to, int64_t count)
+template <typename T>
+static __global__ void __launch_bounds__(THREADS) widen_kernel(const T *from, float *to, int64_t count)
 {
     const int64_t first = (int64_t)blockIdx.x * (THREADS * WIDENED) + threadIdx.x, packs = count / 4;
     pack<T, 4> x[WIDENED];
@@ -227,7 +232,9 @@ static bool convert_flat(const tarn__call *call, int64_t count)
 
 template <typename C> static void convert_single(const tarn__call *call, const tarn__nest *nest)
 {
-    convert_args<C> a = {tarn__view_at(call->out[0]), tarn__view_at(call->in[0]), call->out[0]->dtype, call->in[0]->dtype, nest->count, places_of<2>(nest)};
+    convert_args<C> a = {
+        tarn__view_at(call->out[0]), tarn__view_at(call->in[0]), call->out[0]->dtype, call->in[0]->dtype, nest->count,
+        places_of<2>(nest)};
     convert_kernel<C><<<blocks_for(nest->count, THREADS), THREADS, 0, stream_of(call)>>>(a);
 }
 

@@ -1,7 +1,7 @@
 /* fill.cu: one number everywhere, and numbers counting up. */
 #include "backends/cuda/common/element.cuh"
 
-/* ---- fill ------------------------------------------------------------------------------------------------------------------ */
+/* ---- fill -------------------------------------------------------------------------------------------------------- */
 
 template <typename C> struct fill_args {
     void *to;
@@ -11,7 +11,8 @@ template <typename C> struct fill_args {
     places<1> places;
 };
 
-template <typename C> static __global__ void __launch_bounds__(THREADS) fill_kernel(const __grid_constant__ fill_args<C> a)
+template <typename C>
+static __global__ void __launch_bounds__(THREADS) fill_kernel(const __grid_constant__ fill_args<C> a)
 {
     int64_t at = (int64_t)blockIdx.x * THREADS + threadIdx.x, offset[1];
     if (at >= a.count)
@@ -75,8 +76,8 @@ static void kernel_fill(const tarn__call *call)
     void *memory = tarn__view_at(to);
     if ((nest.rank == 0 || (nest.rank == 1 && nest.stride[0][0] == 1)) && is_aligned(memory, 16)) {
         int64_t bytes = nest.count * (int64_t)tarn__dtype_bytes(to->dtype);
-        fill_flat_kernel<<<blocks_for(bytes / 16, THREADS), THREADS, 0, stream_of(call)>>>((uint4 *)memory, bytes / 16, tarn__cuda_bits_of(to->dtype, &fill->value),
-                                                                                          (int)(bytes % 16));
+        fill_flat_kernel<<<blocks_for(bytes / 16, THREADS), THREADS, 0, stream_of(call)>>>(
+            (uint4 *)memory, bytes / 16, tarn__cuda_bits_of(to->dtype, &fill->value), (int)(bytes % 16));
     } else if (tarn__is_float(to->dtype) || to->dtype == TARN_BOOL) {
         fill_single<double>(call, &nest, to->dtype == TARN_F64 ? fill->value.real : (double)(float)fill->value.real);
     } else {
@@ -84,7 +85,7 @@ static void kernel_fill(const tarn__call *call)
     }
 }
 
-/* ---- arange ---------------------------------------------------------------------------------------------------------------- */
+/* ---- arange ------------------------------------------------------------------------------------------------------ */
 
 struct arange_args {
     void *to;
@@ -110,7 +111,13 @@ static void kernel_arange(const tarn__call *call)
 {
     const tarn__fill *fill = (const tarn__fill *)call->params;
     const tarn__view *to = call->out[0];
-    arange_args a = {tarn__view_at(to), to->dtype, to->shape[0], to->stride[0], fill->value, fill->step, tarn__is_float(to->dtype),
+    arange_args a = {tarn__view_at(to),
+                     to->dtype,
+                     to->shape[0],
+                     to->stride[0],
+                     fill->value,
+                     fill->step,
+                     tarn__is_float(to->dtype),
                      fill->step.real == (double)fill->step.integer};
     if (a.count > 0)
         arange_kernel<<<blocks_for(a.count, THREADS), THREADS, 0, stream_of(call)>>>(a);

@@ -1,7 +1,7 @@
 /* pad.cu: a tensor laid into a window of another, a number everywhere else: padding, and the gradients of parts.
  *
- * One pass over the result, which is written once and whole; what lies in the window is read. Within one dtype window.cu moves bits; with a
- * conversion it is one element a thread. */
+ * One pass over the result, which is written once and whole; what lies in the window is read. Within one dtype
+ * window.cu moves bits; with a conversion it is one element a thread. */
 #include "backends/cuda/common/element.cuh"
 #include "backends/cuda/copy/copy.cuh"
 
@@ -35,7 +35,8 @@ __device__ __forceinline__ int64_t in_window(const tarn__cuda_axis &axis, int64_
     return i < axis.count ? i : -1;
 }
 
-template <typename C> static __global__ void __launch_bounds__(THREADS) spread_kernel(const __grid_constant__ spread_args a)
+template <typename C>
+static __global__ void __launch_bounds__(THREADS) spread_kernel(const __grid_constant__ spread_args a)
 {
     int64_t at = (int64_t)blockIdx.x * THREADS + threadIdx.x, offset = 0, rest = at;
     if (at >= a.count)
@@ -43,7 +44,8 @@ template <typename C> static __global__ void __launch_bounds__(THREADS) spread_k
     bool inside = true;
     for (int i = a.rank - 1; i >= 0; i--) {
         const spread_axis &axis = a.axis[i];
-        int64_t next = a.is_small ? (int64_t)divide_small((uint32_t)rest, axis.size) : (int64_t)divide_large((uint64_t)rest, axis.size.by);
+        int64_t next = a.is_small ? (int64_t)divide_small((uint32_t)rest, axis.size)
+                                  : (int64_t)divide_large((uint64_t)rest, axis.size.by);
         int64_t source = in_window(axis.in, rest - next * axis.in.size);
         inside = inside && source >= 0;
         offset += source * axis.in.from;
@@ -52,7 +54,8 @@ template <typename C> static __global__ void __launch_bounds__(THREADS) spread_k
     store_any(a.to, a.to_dtype, at, inside ? load_any<C>(a.from, a.from_dtype, offset) : (C)a.value);
 }
 
-/* The axes, size-1 ones of the result left out; a whole axis is joined with the one before it where both sides allow it. Gives how many. */
+/* The axes, size-1 ones of the result left out; a whole axis is joined with the one before it where both sides allow
+ * it. Gives how many. */
 static int describe(const tarn__call *call, tarn__cuda_axis *axis)
 {
     const tarn__spread *spread = (const tarn__spread *)call->params;

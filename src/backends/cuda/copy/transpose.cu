@@ -1,9 +1,10 @@
 /* transpose.cu: copies between layouts that are dense along different axes, in tiles through shared memory.
  *
- * Both sides are moved in 16 bytes where they are aligned. A tile lies in shared memory as the target does: rows of 16 groups of 16 bytes.
- * Elements narrower than 4 bytes are first joined in registers to words of neighbours in the target's direction, so that shared memory is
- * written in whole banks and read back in whole groups. Group g of row r lies at g ^ (r / N) % 8, N elements being 16 bytes: the 8 lanes that
- * write N rows each, and the 8 that read one row, then meet 32 different banks. */
+ * Both sides are moved in 16 bytes where they are aligned. A tile lies in shared memory as the target does: rows of 16
+ * groups of 16 bytes. Elements narrower than 4 bytes are first joined in registers to words of neighbours in the
+ * target's direction, so that shared memory is written in whole banks and read back in whole groups. Group g of row r
+ * lies at g ^ (r / N) % 8, N elements being 16 bytes: the 8 lanes that write N rows each, and the 8 that read one row,
+ * then meet 32 different banks. */
 #include "backends/cuda/copy/copy.cuh"
 
 struct transpose_args {
@@ -32,11 +33,12 @@ template <> struct element_of<8> {
 /* A tile: target rows are 256 bytes of columns; source columns 128 bytes of rows, or 256 where elements are large. */
 template <int BYTES> struct tile_of {
     typedef typename element_of<BYTES>::type B;
-    static constexpr int N = 16 / BYTES;                                       /* elements of a pack */
-    static constexpr int JOINED = BYTES < 4 ? 4 / BYTES : 1;                   /* elements of a word */
-    static constexpr int HALVES = BYTES < 4 ? 1 : 2;                           /* of 8 packs, along a source column */
-    static constexpr int ROWS = HALVES * 8 * N, COLUMNS = 16 * N;              /* of the tile */
-    static constexpr int PASSES = HALVES * (COLUMNS / JOINED) / (THREADS / 8); /* to load it: JOINED packs a thread in each */
+    static constexpr int N = 16 / BYTES;                          /* elements of a pack */
+    static constexpr int JOINED = BYTES < 4 ? 4 / BYTES : 1;      /* elements of a word */
+    static constexpr int HALVES = BYTES < 4 ? 1 : 2;              /* of 8 packs, along a source column */
+    static constexpr int ROWS = HALVES * 8 * N, COLUMNS = 16 * N; /* of the tile */
+    /* to load it: JOINED packs a thread in each */
+    static constexpr int PASSES = HALVES * (COLUMNS / JOINED) / (THREADS / 8);
 };
 
 /* Element i of each of the packs, as one word. */
@@ -59,7 +61,8 @@ template <int BYTES> __device__ __forceinline__ auto join(const uint4 *x, int i)
 }
 
 /* `left` of the pack's elements exist. */
-template <int BYTES> __device__ __forceinline__ uint4 load_pack(const typename tile_of<BYTES>::B *from, int left, bool is_aligned)
+template <int BYTES>
+__device__ __forceinline__ uint4 load_pack(const typename tile_of<BYTES>::B *from, int left, bool is_aligned)
 {
     typedef typename tile_of<BYTES>::B B;
     constexpr int N = tile_of<BYTES>::N;
@@ -73,7 +76,8 @@ template <int BYTES> __device__ __forceinline__ uint4 load_pack(const typename t
 }
 
 /* From shared memory. */
-template <int BYTES> __device__ __forceinline__ void store_pack(typename tile_of<BYTES>::B *to, const uint4 *from, int left, bool is_aligned)
+template <int BYTES>
+__device__ __forceinline__ void store_pack(typename tile_of<BYTES>::B *to, const uint4 *from, int left, bool is_aligned)
 {
     constexpr int N = tile_of<BYTES>::N;
     if (is_aligned && left >= N) {
@@ -86,14 +90,16 @@ template <int BYTES> __device__ __forceinline__ void store_pack(typename tile_of
             to[i] = ((const typename tile_of<BYTES>::B *)from)[i];
 }
 
-template <int BYTES> static __global__ void __launch_bounds__(THREADS) transpose_kernel(const __grid_constant__ transpose_args a)
+template <int BYTES>
+static __global__ void __launch_bounds__(THREADS) transpose_kernel(const __grid_constant__ transpose_args a)
 {
     typedef tile_of<BYTES> shape;
     typedef typename shape::B B;
     constexpr int N = shape::N, JOINED = shape::JOINED;
     __shared__ uint4 tile[shape::ROWS][16];
     uint32_t within = blockIdx.x % (a.row_tiles * a.column_tiles), batch = blockIdx.x / (a.row_tiles * a.column_tiles);
-    int64_t row = (int64_t)(within % a.row_tiles) * shape::ROWS, column = (int64_t)(within / a.row_tiles) * shape::COLUMNS, offset[2];
+    int64_t row = (int64_t)(within % a.row_tiles) * shape::ROWS,
+            column = (int64_t)(within / a.row_tiles) * shape::COLUMNS, offset[2];
     locate(a.outer, batch, offset);
     const B *from = (const B *)a.from + offset[1] + column * a.from_column + row;
     B *to = (B *)a.to + offset[0] + row * a.to_row + column;
@@ -105,8 +111,10 @@ template <int BYTES> static __global__ void __launch_bounds__(THREADS) transpose
     for (int pass = 0; pass < shape::PASSES; pass++)
 #pragma unroll
         for (int k = 0; k < JOINED; k++) {
-            int first = (pass % shape::HALVES * 8 + lane) * N, c = (pass / shape::HALVES * (THREADS / 8) + thread / 8) * JOINED + k;
-            x[pass][k] = load_pack<BYTES>(from + c * a.from_column + first, c < columns ? rows - first : 0, a.is_aligned);
+            int first = (pass % shape::HALVES * 8 + lane) * N,
+                c = (pass / shape::HALVES * (THREADS / 8) + thread / 8) * JOINED + k;
+            x[pass][k] =
+                load_pack<BYTES>(from + c * a.from_column + first, c < columns ? rows - first : 0, a.is_aligned);
         }
 #pragma unroll
     for (int pass = 0; pass < shape::PASSES; pass++) {
@@ -123,10 +131,11 @@ template <int BYTES> static __global__ void __launch_bounds__(THREADS) transpose
 #pragma unroll
     for (int r = thread / 16; r < shape::ROWS; r += THREADS / 16)
         if (r < rows)
-            store_pack<BYTES>(to + r * a.to_row + group * N, &tile[r][group ^ (r / N % 8)], columns - group * N, a.is_aligned);
+            store_pack<BYTES>(to + r * a.to_row + group * N, &tile[r][group ^ (r / N % 8)], columns - group * N,
+                              a.is_aligned);
 }
 
-/* ---- starting it ----------------------------------------------------------------------------------------------------------- */
+/* ---- starting it ------------------------------------------------------------------------------------------------- */
 
 /* The axis, other than the last, along which the source is dense; -1 when there is none worth a tile. */
 static int dense_axis(const tarn__nest *nest)
@@ -144,7 +153,8 @@ static int dense_axis(const tarn__nest *nest)
 template <int BYTES> static bool launch(const tarn__call *call, transpose_args a, int64_t batches)
 {
     typedef tile_of<BYTES> shape;
-    int64_t row_tiles = (a.rows + shape::ROWS - 1) / shape::ROWS, column_tiles = (a.columns + shape::COLUMNS - 1) / shape::COLUMNS;
+    int64_t row_tiles = (a.rows + shape::ROWS - 1) / shape::ROWS,
+            column_tiles = (a.columns + shape::COLUMNS - 1) / shape::COLUMNS;
     if (row_tiles * column_tiles * batches >= ((int64_t)1 << 31))
         return false;
     a.row_tiles = (uint32_t)row_tiles;
@@ -158,12 +168,13 @@ bool tarn__cuda_transpose(const tarn__call *call, const tarn__nest *nest, int by
     int row = dense_axis(nest), last = nest->rank - 1;
     if (row < 0)
         return false;
-    transpose_args a = {tarn__view_at(call->out[0]), tarn__view_at(call->in[0]), nest->shape[row], nest->shape[last], nest->stride[0][row],
-                        nest->stride[1][last]};
+    transpose_args a = {tarn__view_at(call->out[0]), tarn__view_at(call->in[0]), nest->shape[row],
+                        nest->shape[last],           nest->stride[0][row],       nest->stride[1][last]};
     tarn__nest outer = *nest;
     outer.rank = 0;
     outer.count = 1;
-    a.is_aligned = is_aligned(a.to, 16) && is_aligned(a.from, 16) && a.to_row * bytes % 16 == 0 && a.from_column * bytes % 16 == 0;
+    a.is_aligned =
+        is_aligned(a.to, 16) && is_aligned(a.from, 16) && a.to_row * bytes % 16 == 0 && a.from_column * bytes % 16 == 0;
     for (int i = 0; i < last; i++) {
         if (i == row)
             continue;

@@ -1,10 +1,11 @@
-/* window.cu: elements of any strides laid into a window of a target, which is written once and whole: copies whose rows do not lie alike,
- * padding, and the gradients of parts.
+/* window.cu: elements of any strides laid into a window of a target, which is written once and whole: copies whose rows
+ * do not lie alike, padding, and the gradients of parts.
  *
- * Rows that are not aligned with each other cannot be moved in 16 bytes, so what counts is that a warp's accesses are neighbours and that an
- * element costs few instructions. A thread writes a unit of up to 8 bytes, loading its elements one by one: the loads of a warp cover one
- * piece of a row, and those after the first find it in the cache. Its place is worked out once for several units, which lie apart on the
- * longest of the outer axes: the units of neighbouring threads are neighbours in every turn. */
+ * Rows that are not aligned with each other cannot be moved in 16 bytes, so what counts is that a warp's accesses are
+ * neighbours and that an element costs few instructions. A thread writes a unit of up to 8 bytes, loading its elements
+ * one by one: the loads of a warp cover one piece of a row, and those after the first find it in the cache. Its place
+ * is worked out once for several units, which lie apart on the longest of the outer axes: the units of neighbouring
+ * threads are neighbours in every turn. */
 #include "backends/cuda/copy/copy.cuh"
 
 #define TURNS 8
@@ -93,14 +94,15 @@ static __global__ void __launch_bounds__(THREADS) window_kernel(const __grid_con
     }
 }
 
-/* ---- starting it ----------------------------------------------------------------------------------------------------------- */
+/* ---- starting it ------------------------------------------------------------------------------------------------- */
 
 #define SMALL ((int64_t)1 << 31)
 
 static window_axis axis_for(const tarn__cuda_axis *axis)
 {
     int64_t span = axis->count > 0 ? (axis->count - 1) * axis->step + 1 : 0;
-    return window_axis{divider_of(axis->size), divider_of(axis->step), (uint32_t)axis->begin, (uint32_t)span, axis->to, axis->from};
+    return window_axis{
+        divider_of(axis->size), divider_of(axis->step), (uint32_t)axis->begin, (uint32_t)span, axis->to, axis->from};
 }
 
 /* How many elements make a unit: the most, up to 8 bytes, that target rows are made of and aligned to. */
@@ -116,8 +118,8 @@ static int unit_of(const void *to, const tarn__cuda_axis *axis, int rank, int by
     return 1;
 }
 
-/* 256 threads a block, a unit of each turn a thread: up to 64 bytes a thread, all loaded before the first is stored. Moves the target's bytes, and those
- * of the source. */
+/* 256 threads a block, a unit of each turn a thread: up to 64 bytes a thread, all loaded before the first is stored.
+ * Moves the target's bytes, and those of the source. */
 template <typename B, int N> static bool launch(const tarn__call *call, window_args a)
 {
     window_axis *turning = &a.axis[a.turning];
@@ -170,7 +172,10 @@ bool tarn__cuda_window(const tarn__call *call, const tarn__cuda_axis *axis, int 
     int n = unit_of(a.to, axis, rank, bytes);
     switch (bytes) {
     case 1: return n >= 4 ? launch<uint8_t, 4>(call, a) : launch<uint8_t, 1>(call, a);
-    case 2: return n >= 4 ? launch<uint16_t, 4>(call, a) : n == 2 ? launch<uint16_t, 2>(call, a) : launch<uint16_t, 1>(call, a);
+    case 2:
+        return n >= 4   ? launch<uint16_t, 4>(call, a)
+               : n == 2 ? launch<uint16_t, 2>(call, a)
+                        : launch<uint16_t, 1>(call, a);
     case 4: return n >= 2 ? launch<uint32_t, 2>(call, a) : launch<uint32_t, 1>(call, a);
     default: return launch<uint64_t, 1>(call, a);
     }

@@ -23,7 +23,7 @@ static struct state {
 } states[MAX_DEVICES];
 static pthread_mutex_t use = PTHREAD_MUTEX_INITIALIZER;
 
-/* ---- opening --------------------------------------------------------------------------------------------------------------- */
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
 
 typedef struct symbol {
     const char *name;
@@ -59,7 +59,8 @@ static bool is_our_version(size_t version)
         snprintf(library.about, sizeof(library.about), "cuDNN %zu.%zu.%zu", major, version % unit / 100, version % 100);
         return true;
     }
-    snprintf(library.about, sizeof(library.about), "no cuDNN: version %zu.%zu found, %d needed", major, version % unit / 100, TARN__CUDNN_MAJOR);
+    snprintf(library.about, sizeof(library.about), "no cuDNN: version %zu.%zu found, %d needed", major,
+             version % unit / 100, TARN__CUDNN_MAJOR);
     return false;
 }
 
@@ -88,8 +89,8 @@ static void open_named(const char *name)
         return;
     const char *why = dlerror();
     library.is_refused = true;
-    snprintf(library.refusal, sizeof(library.refusal), "TARN_CUDNN must be off or the path of a libcudnn.so.%d: %.120s", TARN__CUDNN_MAJOR,
-             why ? why : library.about);
+    snprintf(library.refusal, sizeof(library.refusal), "TARN_CUDNN must be off or the path of a libcudnn.so.%d: %.120s",
+             TARN__CUDNN_MAJOR, why ? why : library.about);
     if (why)
         snprintf(library.about, sizeof(library.about), "no cuDNN: TARN_CUDNN cannot be opened");
 }
@@ -125,7 +126,7 @@ bool tarn__cudnn_is_refused(void)
     return library.is_refused;
 }
 
-/* ---- use ------------------------------------------------------------------------------------------------------------------- */
+/* ---- use --------------------------------------------------------------------------------------------------------- */
 
 bool tarn__cudnn_good(int status, const char *what)
 {
@@ -150,8 +151,9 @@ void *tarn__cudnn_handle(int index, cudaStream_t stream)
     struct state *state = &states[index];
     bool is_good = tarn__cuda_at(index) != NULL;
     if (is_good && !state->handle)
-        is_good = tarn__cudnn_good(library.functions.create(&state->handle),
-                                   "it cannot be set up on this device (TARN_CUDNN=off does convolutions and attention without it)");
+        is_good = tarn__cudnn_good(
+            library.functions.create(&state->handle),
+            "it cannot be set up on this device (TARN_CUDNN=off does convolutions and attention without it)");
     if (is_good && state->stream != stream) {
         is_good = tarn__cudnn_good(library.functions.set_stream(state->handle, stream), "choosing the stream");
         state->stream = is_good ? stream : NULL;

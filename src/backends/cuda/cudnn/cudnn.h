@@ -1,16 +1,18 @@
 /* cudnn.h: what tarn uses of cuDNN's graph interface.
  *
- * Neither a header of cuDNN is needed to build nor the library to load the backend: it is opened when something first asks for it. The numbers
- * below are facts of the binary interface of version 9; a library of another major version is refused by name.
+ * Neither a header of cuDNN is needed to build nor the library to load the backend: it is opened when something first
+ * asks for it. The numbers below are facts of the binary interface of version 9; a library of another major version is
+ * refused by name.
  *
- * Everything is a descriptor there: made for a kind, filled with named attributes, finished, and read-only from then on. Tensors and operations
- * make a graph; heuristics name engines for a graph; an engine's configuration becomes a plan; a plan runs on a pack of addresses. */
+ * Everything is a descriptor there: made for a kind, filled with named attributes, finished, and read-only from then
+ * on. Tensors and operations make a graph; heuristics name engines for a graph; an engine's configuration becomes a
+ * plan; a plan runs on a pack of addresses. */
 #ifndef TARN__CUDNN_H
 #define TARN__CUDNN_H
 
 #include "backends/cuda/runtime/cuda.h"
 
-/* ---- numbers --------------------------------------------------------------------------------------------------------------- */
+/* ---- numbers ----------------------------------------------------------------------------------------------------- */
 
 #define TARN__CUDNN_MAJOR 9
 
@@ -146,7 +148,7 @@ enum {
     TARN__CUDNN_WINOGRAD = 15 << 5, /* and with tiles of three sizes */
 };
 
-/* ---- the library ----------------------------------------------------------------------------------------------------------- */
+/* ---- the library ------------------------------------------------------------------------------------------------- */
 
 /* Its functions, all but two giving a status that is 0 where all went well. */
 typedef struct tarn__cudnn {
@@ -171,8 +173,8 @@ const char *tarn__cudnn_about(void);
 /* True when TARN_CUDNN names a library that cannot be used: what needs it fails, with tarn__cuda_failure(). */
 bool tarn__cudnn_is_refused(void);
 
-/* The library's state for a device, for work on this stream; NULL: see tarn__cuda_failure(). Used between lock and unlock, by one thread at a time;
- * so are the plans that are kept. */
+/* The library's state for a device, for work on this stream; NULL: see tarn__cuda_failure(). Used between lock and
+ * unlock, by one thread at a time; so are the plans that are kept. */
 void *tarn__cudnn_handle(int index, cudaStream_t stream);
 void tarn__cudnn_lock(void);
 void tarn__cudnn_unlock(void);
@@ -180,7 +182,7 @@ void tarn__cudnn_unlock(void);
 /* True for 0; else remembers what failed, for this thread. */
 bool tarn__cudnn_good(int status, const char *what);
 
-/* ---- graphs ---------------------------------------------------------------------------------------------------------------- */
+/* ---- graphs ------------------------------------------------------------------------------------------------------ */
 
 /* The descriptors of one graph. After the first failure nothing more is done, and `status` tells. */
 #define TARN__CUDNN_MOST_DESCRIPTORS 96
@@ -195,8 +197,8 @@ typedef struct tarn__cudnn_tensor {
     tarn_dtype dtype; /* f32, bf16 or f16; between operations also i32 or bool */
     int64_t rank;
     int64_t shape[TARN_MAX_RANK], stride[TARN_MAX_RANK];
-    bool is_virtual; /* between two operations: in no memory */
-    bool is_by_value; /* one number, whose address is the host's */
+    bool is_virtual;   /* between two operations: in no memory */
+    bool is_by_value;  /* one number, whose address is the host's */
     int64_t alignment; /* bytes; 0: TARN__CUDNN_ALIGNMENT */
 } tarn__cudnn_tensor;
 
@@ -219,13 +221,14 @@ typedef struct tarn__cudnn_pointwise {
     int64_t axis;            /* of TARN__CUDNN_POINTWISE_INDEX */
 } tarn__cudnn_pointwise;
 
-/* cudnn_operations.c: operations on tensors of the graph. They belong to it; NULL after a failure. A product is over the last two axes. */
+/* cudnn_operations.c: operations on tensors of the graph. They belong to it; NULL after a failure. A product is over
+ * the last two axes. */
 void *tarn__cudnn_add_pointwise(tarn__cudnn_graph *graph, const tarn__cudnn_pointwise *p);
 void *tarn__cudnn_add_matmul(tarn__cudnn_graph *graph, void *a, void *b, void *c);
 void *tarn__cudnn_add_reduction(tarn__cudnn_graph *graph, int mode, void *x, void *y);
 void *tarn__cudnn_add_reshape(tarn__cudnn_graph *graph, void *x, void *y);
 
-/* ---- engines and plans ----------------------------------------------------------------------------------------------------- */
+/* ---- engines and plans ------------------------------------------------------------------------------------------- */
 
 typedef struct tarn__cudnn_engine {
     void *config;      /* owned; NULL once a plan has taken it */
@@ -238,13 +241,14 @@ typedef struct tarn__cudnn_engine {
 typedef struct tarn__cudnn_plan {
     void *plan, *config;
     size_t workspace;
-    void *pack; /* of the addresses that were used last */
+    void *pack;                                      /* of the addresses that were used last */
     void *addresses[TARN__CUDNN_MOST_ADDRESSES + 1]; /* the last is the workspace's */
 } tarn__cudnn_plan;
 
-/* cudnn_engine.c: engines for a graph, those first that the library thinks fastest, without any that has one of the notes. The caller owns what
- * is found, and gives back what it does not use. */
-int tarn__cudnn_find_engines(const tarn__cudnn_graph *graph, uint32_t refused_notes, tarn__cudnn_engine *found, int room);
+/* cudnn_engine.c: engines for a graph, those first that the library thinks fastest, without any that has one of the
+ * notes. The caller owns what is found, and gives back what it does not use. */
+int tarn__cudnn_find_engines(const tarn__cudnn_graph *graph, uint32_t refused_notes, tarn__cudnn_engine *found,
+                             int room);
 void tarn__cudnn_free_engines(tarn__cudnn_engine *engines, int count);
 
 /* A plan of an engine, which it takes over; false when the engine cannot, and nothing has changed then. */
@@ -252,6 +256,7 @@ bool tarn__cudnn_make_plan(void *handle, tarn__cudnn_engine *engine, tarn__cudnn
 void tarn__cudnn_free_plan(tarn__cudnn_plan *plan);
 
 /* Enqueues it. The addresses of the tensors with these ids, and of as much workspace as the plan says. */
-bool tarn__cudnn_run_plan(void *handle, tarn__cudnn_plan *plan, int count, const int64_t *ids, void *const *addresses, void *workspace);
+bool tarn__cudnn_run_plan(void *handle, tarn__cudnn_plan *plan, int count, const int64_t *ids, void *const *addresses,
+                          void *workspace);
 
 #endif

@@ -1,4 +1,5 @@
-/* cudnn_operations.c: operations of a graph, each with the descriptor that says how it computes: in f32, whatever its tensors are. */
+/* cudnn_operations.c: operations of a graph, each with the descriptor that says how it computes: in f32, whatever its
+ * tensors are. */
 #include "backends/cuda/cudnn/cudnn.h"
 
 static void set_part(tarn__cudnn_graph *graph, void *operation, int name, void *part)

@@ -1,15 +1,18 @@
-/* decode.cuh: what kernels of a decoding step share: copies into shared memory that pass by the registers, and kernels that begin before the one in front has ended.
+/* decode.cuh: what kernels of a decoding step share: copies into shared memory that pass by the registers, and kernels
+ * that begin before the one in front has ended.
  *
- * A step is a chain of short kernels. On devices of compute capability 9 and above a recorded one is launched so that a kernel's blocks come as soon as
- * there is room for them: they ask for weights, then wait for the kernel in front (wait_for_front), and only then read what it wrote, or write anything. As each waits so, a
- * kernel that has ended means that all before it have. What is read before waiting is written by no kernel of the recording: weights, and keys and values of earlier
- * tokens; but for the token's position, which the last one, an ordinary launch, writes for the next step. */
+ * A step is a chain of short kernels. On devices of compute capability 9 and above a recorded one is launched so that a
+ * kernel's blocks come as soon as there is room for them: they ask for weights, then wait for the kernel in front
+ * (wait_for_front), and only then read what it wrote, or write anything. As each waits so, a kernel that has ended
+ * means that all before it have. What is read before waiting is written by no kernel of the recording: weights, and
+ * keys and values of earlier tokens; but for the token's position, which the last one, an ordinary launch, writes for
+ * the next step. */
 #ifndef TARN__CUDA_STEP_CUH
 #define TARN__CUDA_STEP_CUH
 
 #include "backends/cuda/quant/dot.cuh"
 
-/* ---- beginning early ------------------------------------------------------------------------------------------------------- */
+/* ---- beginning early --------------------------------------------------------------------------------------------- */
 
 /* Lets the blocks of the next kernel come. */
 __device__ __forceinline__ void call_next(void)
@@ -26,9 +29,12 @@ __device__ __forceinline__ void wait_for_front(void)
 #endif
 }
 
-/* Starts a kernel with one struct of arguments. It may begin early only where its code waits: where it was compiled for 9.0 or above. All have memory shared out between cache and blocks
- * in the same way: kernels that want it otherwise do not run beside each other on a multiprocessor. */
-template <typename A> static void launch_step(const tarn__call *call, void (*kernel)(A), dim3 blocks, unsigned threads, size_t shared, const A &args)
+/* Starts a kernel with one struct of arguments. It may begin early only where its code waits: where it was compiled
+ * for 9.0 or above. All have memory shared out between cache and blocks in the same way: kernels that want it otherwise
+ * do not run beside each other on a multiprocessor. */
+template <typename A>
+static void launch_step(const tarn__call *call, void (*kernel)(A), dim3 blocks, unsigned threads, size_t shared,
+                        const A &args)
 {
     cudaFuncAttributes about;
     cudaLaunchAttribute early = {};
@@ -38,7 +44,8 @@ template <typename A> static void launch_step(const tarn__call *call, void (*ker
     early.val.programmaticStreamSerializationAllowed = 1;
     how.attrs = &early;
     cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
-    if (tarn__cuda_overlaps(call->device) && cudaFuncGetAttributes(&about, (const void *)kernel) == cudaSuccess && about.ptxVersion >= 90)
+    if (tarn__cuda_overlaps(call->device) && cudaFuncGetAttributes(&about, (const void *)kernel) == cudaSuccess &&
+        about.ptxVersion >= 90)
         how.numAttrs = 1;
     cudaLaunchKernelEx(&how, kernel, args);
 }
@@ -49,7 +56,7 @@ __device__ __forceinline__ void expect(const void *from)
     asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
 }
 
-/* ---- the last block ------------------------------------------------------------------------------------------------------ */
+/* ---- the last block ---------------------------------------------------------------------------------------------- */
 
 /* Adds 1; what the block has written before is seen by whoever adds after it. */
 __device__ __forceinline__ int count_up(int *counter)
@@ -59,7 +66,8 @@ __device__ __forceinline__ int count_up(int *counter)
     return before;
 }
 
-/* True in the block that is the last of `count` to come here; whatever the others have written is seen by it. The counter is 0 again then. */
+/* True in the block that is the last of `count` to come here; whatever the others have written is seen by it. The
+ * counter is 0 again then. */
 __device__ __forceinline__ bool is_last_of(int *counter, int count)
 {
     __shared__ bool is_last;
@@ -73,12 +81,14 @@ __device__ __forceinline__ bool is_last_of(int *counter, int count)
     return is_last;
 }
 
-/* ---- copies into shared memory --------------------------------------------------------------------------------------------- */
+/* ---- copies into shared memory ----------------------------------------------------------------------------------- */
 
 /* The first `count` of 16 bytes; the others become 0. Both sides lie aligned. */
 __device__ __forceinline__ void copy_pack(void *to, const void *from, int count)
 {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from), "r"(count) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
+                 "l"(from), "r"(count)
+                 : "memory");
 }
 
 /* All of 16 bytes. */
@@ -98,9 +108,10 @@ template <int N> __device__ __forceinline__ void wait_for_copies(void)
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
-/* ---- eight elements -------------------------------------------------------------------------------------------------------- */
+/* ---- eight elements ---------------------------------------------------------------------------------------------- */
 
-/* As they lie in memory that other kernels may have written just before, at 16 bytes' alignment: loaded, and opened when they are needed. Codes of a byte have a scale. */
+/* As they lie in memory that other kernels may have written just before, at 16 bytes' alignment: loaded, and opened
+ * when they are needed. Codes of a byte have a scale. */
 template <typename S> struct eight {
     uint4 words[sizeof(S) == 4 ? 2 : 1];
     __device__ __forceinline__ void load(const char *from)
@@ -122,7 +133,10 @@ template <typename S> struct eight {
 };
 template <> struct eight<uint8_t> {
     uint2 words;
-    __device__ __forceinline__ void load(const char *from) { words = *(const uint2 *)from; }
+    __device__ __forceinline__ void load(const char *from)
+    {
+        words = *(const uint2 *)from;
+    }
     __device__ __forceinline__ void open(float scale, float *to) const
     {
 #pragma unroll
@@ -131,7 +145,7 @@ template <> struct eight<uint8_t> {
     }
 };
 
-/* ---- single elements ------------------------------------------------------------------------------------------------------- */
+/* ---- single elements --------------------------------------------------------------------------------------------- */
 
 /* One as it lies in memory: loaded, and opened when it is needed. */
 __device__ __forceinline__ uint32_t bits_at(const void *x, tarn_dtype dtype, int64_t at)
@@ -141,7 +155,9 @@ __device__ __forceinline__ uint32_t bits_at(const void *x, tarn_dtype dtype, int
 
 __device__ __forceinline__ float opened(uint32_t bits, tarn_dtype dtype)
 {
-    return dtype == TARN_F32 ? __uint_as_float(bits) : dtype == TARN_BF16 ? __uint_as_float(bits << 16) : scale_of((uint16_t)bits);
+    return dtype == TARN_F32    ? __uint_as_float(bits)
+           : dtype == TARN_BF16 ? __uint_as_float(bits << 16)
+                                : scale_of((uint16_t)bits);
 }
 
 /* A number as a tensor of that dtype holds it. */

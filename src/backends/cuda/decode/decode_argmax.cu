@@ -1,5 +1,5 @@
-/* decode_argmax.cu: the token with the largest logit. Each of a row's blocks finds the best of its share; the one that comes to its end last takes the best of all. Bytes: the
- * logits', once. */
+/* decode_argmax.cu: the token with the largest logit. Each of a row's blocks finds the best of its share; the one that
+ * comes to its end last takes the best of all. Bytes: the logits', once. */
 #include "backends/cuda/decode/decode.cuh"
 
 #define MOST_SHARES 64 /* blocks of a row */
@@ -25,7 +25,8 @@ struct likeliest_args {
 /* NaN is better than anything but NaN; of equal ones the first is. */
 __device__ __forceinline__ candidate better(const candidate &a, const candidate &b)
 {
-    bool a_wins = a.value > b.value || (a.value != a.value && b.value == b.value), b_wins = b.value > a.value || (b.value != b.value && a.value == a.value);
+    bool a_wins = a.value > b.value || (a.value != a.value && b.value == b.value),
+         b_wins = b.value > a.value || (b.value != b.value && a.value == a.value);
     return a_wins ? a : b_wins ? b : a.at < b.at ? a : b;
 }
 
@@ -111,7 +112,8 @@ static void kernel_likeliest(const tarn__call *call)
 {
     const tarn__view *x = call->in[0], *y = call->out[0];
     likeliest_args a = {};
-    a.x = tarn__view_at(x), a.dtype = x->dtype, a.down = x->stride[0], a.across = x->stride[1], a.length = (int)x->shape[1];
+    a.x = tarn__view_at(x), a.dtype = x->dtype, a.down = x->stride[0], a.across = x->stride[1],
+    a.length = (int)x->shape[1];
     a.y = (int64_t *)tarn__view_at(y), a.y_down = y->stride[0];
     a.best = (candidate *)call->scratch, a.counters = tarn__cuda_at(call->device)->counters;
     unsigned shares = blocks_for(a.length, LEAST_SHARE);
@@ -123,5 +125,6 @@ static void kernel_likeliest(const tarn__call *call)
 
 void tarn__cuda_step_likeliest(tarn__kernel_row *rows)
 {
-    rows[TARN__K_likeliest] = tarn__kernel_row{kernel_likeliest, TARN__BIT(TARN_F32) | TARN__BIT(TARN_BF16) | TARN__BIT(TARN_F16), scratch};
+    rows[TARN__K_likeliest] =
+        tarn__kernel_row{kernel_likeliest, TARN__BIT(TARN_F32) | TARN__BIT(TARN_BF16) | TARN__BIT(TARN_F16), scratch};
 }

@@ -1,15 +1,17 @@
-/* decode_attention.cu: the token of a decoding step attends to a cache: its query and key are turned by its position, key and value join the cache, and the query looks at all
- * that is there, in the cache's own dtype.
+/* decode_attention.cu: the token of a decoding step attends to a cache: its query and key are turned by its position,
+ * key and value join the cache, and the query looks at all that is there, in the cache's own dtype.
  *
- * A block has some keys of one head, and up to HEADS queries that look at it. 8 elements of a key have a lane, a key some neighbouring lanes, which keep largest,
- * sum and values of their own keys; lanes, warps and blocks are put together in order. The block that comes to its end last adds up those of all blocks. How keys are
- * shared out depends on their number alone, not on the room that there is. */
+ * A block has some keys of one head, and up to HEADS queries that look at it. 8 elements of a key have a lane, a key
+ * some neighbouring lanes, which keep largest, sum and values of their own keys; lanes, warps and blocks are put
+ * together in order. The block that comes to its end last adds up those of all blocks. How keys are shared out depends
+ * on their number alone, not on the room that there is. */
 #include "backends/cuda/decode/decode_attention.cuh"
 
-#define AHEAD 2       /* keys of a lane whose loads are under way */
-#define SHORT_HEAD 64 /* elements: up to here a block has 64 keys at least, which its lanes ask for at once; beyond, 32 */
+#define AHEAD 2 /* keys of a lane whose loads are under way */
+#define SHORT_HEAD \
+    64 /* elements: up to here a block has 64 keys at least, which its lanes ask for at once; beyond, 32 */
 
-/* ---- keys ------------------------------------------------------------------------------------------------------------------ */
+/* ---- keys -------------------------------------------------------------------------------------------------------- */
 
 /* What some lanes have seen. */
 struct seen {
@@ -29,7 +31,9 @@ template <typename S> struct lane_of_past {
     __device__ __forceinline__ lane_of_past(const next_args &a, int64_t batch, int64_t head, int64_t first, int d)
     {
         rows = batch * a.key.stride[0] + head * a.key.stride[1] + first * a.key.stride[2] + d;
-        scales = sizeof(S) == 1 ? batch * a.key.scale_stride[0] + head * a.key.scale_stride[1] + first * a.key.scale_stride[2] + d / TARN__CODES_GROUP : 0;
+        scales = sizeof(S) == 1 ? batch * a.key.scale_stride[0] + head * a.key.scale_stride[1] +
+                                      first * a.key.scale_stride[2] + d / TARN__CODES_GROUP
+                                : 0;
     }
 };
 
@@ -48,7 +52,8 @@ template <typename S> struct under_way {
             key_scale[i] = value_scale[i] = 0;
             if (at >= end)
                 continue;
-            const int64_t row = (past.rows + at * a.key.stride[2]) * (int64_t)sizeof(S), scale = past.scales + at * a.key.scale_stride[2];
+            const int64_t row = (past.rows + at * a.key.stride[2]) * (int64_t)sizeof(S),
+                          scale = past.scales + at * a.key.scale_stride[2];
             key[i].load(a.key.base + row);
             value[i].load(a.value.base + row);
             if (sizeof(S) == 1) {
@@ -61,8 +66,8 @@ template <typename S> struct under_way {
 
 /* Adds the keys under way that come before `end`, of which number `own` is the token's; `lanes` have one key. */
 template <typename S, int ROOM>
-__device__ __forceinline__ void look_at(const under_way<S> &u, const token_space<ROOM> &t, const float (*query)[8], int first, int step, int end, int own, int d, int depth, int lanes,
-                                        seen *s)
+__device__ __forceinline__ void look_at(const under_way<S> &u, const token_space<ROOM> &t, const float (*query)[8],
+                                        int first, int step, int end, int own, int d, int depth, int lanes, seen *s)
 {
     float score[AHEAD][HEADS], values[AHEAD][8];
 #pragma unroll
@@ -138,7 +143,7 @@ __device__ __forceinline__ void join_lanes(seen *s, int lanes)
     }
 }
 
-/* ---- putting together ------------------------------------------------------------------------------------------------------ */
+/* ---- putting together -------------------------------------------------------------------------------------------- */
 
 /* From memory that other blocks have written, past the first-level cache; or from shared memory. */
 template <bool is_shared> __device__ __forceinline__ float read(const float *from)
@@ -146,9 +151,11 @@ template <bool is_shared> __device__ __forceinline__ float read(const float *fro
     return is_shared ? *from : __ldcg(from);
 }
 
-/* Element d of `count` rows of values, largest and sum, which lie `step` apart, in order; some of them are asked for at a time. */
+/* Element d of `count` rows of values, largest and sum, which lie `step` apart, in order; some of them are asked for at
+ * a time. */
 template <bool is_shared>
-__device__ __forceinline__ float join_rows(const float *rows, int count, int64_t step, int d, int depth, float *most_of_all, float *sum_of_all)
+__device__ __forceinline__ float join_rows(const float *rows, int count, int64_t step, int d, int depth,
+                                           float *most_of_all, float *sum_of_all)
 {
     enum { at_once = is_shared ? NEXT_WARPS : 16 };
     float most = -CUDART_INF_F, sum = 0, value = 0;
@@ -182,17 +189,20 @@ __device__ __forceinline__ float join_rows(const float *rows, int count, int64_t
 
 __device__ __forceinline__ void write_value(const next_args &a, int64_t batch, int head, int d, float value, float sum)
 {
-    store_float(a.y, a.dtype, batch * a.y_stride[0] + head * a.y_stride[1] + d, sum == 0 ? 0 : value / sum); /* scores that are all -infinity: 0 */
+    /* scores that are all -infinity: 0 */
+    store_float(a.y, a.dtype, batch * a.y_stride[0] + head * a.y_stride[1] + d, sum == 0 ? 0 : value / sum);
 }
 
 /* Heads of DEPTH elements, or of any number if that is 0. */
-template <typename S, int DEPTH> static __global__ void __launch_bounds__(NEXT_WARPS *WARP, 2) next_kernel(const __grid_constant__ next_args a)
+template <typename S, int DEPTH>
+static __global__ void __launch_bounds__(NEXT_WARPS *WARP, 2) next_kernel(const __grid_constant__ next_args a)
 {
     enum { room = DEPTH ? DEPTH : MOST_DEPTH };
     __shared__ token_space<room> token;
     __shared__ float joined[NEXT_WARPS][HEADS][room + 2];
     const int depth = DEPTH ? DEPTH : a.depth;
-    const int64_t batch = blockIdx.z, head = blockIdx.y / a.parts, at = index_at(a.begin, a.are_long, batch * a.begin_stride);
+    const int64_t batch = blockIdx.z, head = blockIdx.y / a.parts,
+                  at = index_at(a.begin, a.are_long, batch * a.begin_stride);
     const int part = blockIdx.y % a.parts, warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     int lanes = 1, shift = depth <= SHORT_HEAD ? 6 : 5;
     call_next();
@@ -212,7 +222,10 @@ template <typename S, int DEPTH> static __global__ void __launch_bounds__(NEXT_W
         return;
     const bool is_last = (int)blockIdx.x == splits - 1;
     const int64_t first = (int64_t)blockIdx.x << shift;
-    const int end = (int)min((int64_t)1 << shift, at + 1 - first), own = is_last ? end - 1 : -1, stored = d >= depth ? 0 : is_last ? end - 1 : end;
+    const int end = (int)min((int64_t)1 << shift, at + 1 - first), own = is_last ? end - 1 : -1,
+              stored = d >= depth ? 0
+                       : is_last  ? end - 1
+                                  : end;
     const lane_of_past<S> past(a, batch, head, first, d);
     int key = warp * (WARP / lanes) + lane / lanes; /* the lane's next */
     under_way<S> ahead;
@@ -273,7 +286,7 @@ template <typename S, int DEPTH> static __global__ void __launch_bounds__(NEXT_W
     }
 }
 
-/* ---- starting it ----------------------------------------------------------------------------------------------------------- */
+/* ---- starting it ------------------------------------------------------------------------------------------------- */
 
 static fresh fresh_of(const tarn__view *view)
 {
@@ -302,7 +315,8 @@ static next_args next_of(const tarn__call *call)
     a.y = tarn__view_at(y), a.y_stride[0] = y->stride[0], a.y_stride[1] = y->stride[2], a.dtype = q->dtype;
     a.begin = tarn__view_at(begin), a.are_long = begin->dtype == TARN_I64, a.begin_stride = begin->stride[0];
     a.reach = key->shape[2];
-    a.heads = (int)q->shape[2], a.group = (int)(q->shape[2] / key->shape[1]), a.parts = (a.group + HEADS - 1) / HEADS, a.depth = (int)q->shape[3];
+    a.heads = (int)q->shape[2], a.group = (int)(q->shape[2] / key->shape[1]), a.parts = (a.group + HEADS - 1) / HEADS,
+    a.depth = (int)q->shape[3];
     a.pairs = (int)(params->rope.dims / 2), a.is_interleaved = params->rope.interleaved != 0;
     a.scale = (float)(params->scale * LOG2_E);
     a.partial = (float *)call->scratch;
@@ -319,12 +333,18 @@ static size_t scratch(const tarn__call *call)
     return (size_t)(q[0] * q[2] * MOST_SPLITS * (q[3] + 2)) * sizeof(float);
 }
 
-/* Grid: blocks of keys, heads of the cache or parts of the queries that look at them, sequences. Bytes: keys and values, once for each part. */
+/* Grid: blocks of keys, heads of the cache or parts of the queries that look at them, sequences. Bytes: keys and
+ * values, once for each part. */
 template <typename S> static void launch(const tarn__call *call, const next_args &a)
 {
     unsigned splits = blocks_for(a.reach, a.depth <= SHORT_HEAD ? 64 : 32);
-    void (*kernel)(next_args) = a.depth == 64 ? next_kernel<S, 64> : a.depth == 128 ? next_kernel<S, 128> : next_kernel<S, 0>;
-    launch_step(call, kernel, dim3(splits < MOST_SPLITS ? splits : MOST_SPLITS, (unsigned)(a.heads / a.group * a.parts), (unsigned)call->in[0]->shape[0]), NEXT_WARPS * WARP, 0, a);
+    void (*kernel)(next_args) = a.depth == 64    ? next_kernel<S, 64>
+                                : a.depth == 128 ? next_kernel<S, 128>
+                                                 : next_kernel<S, 0>;
+    launch_step(call, kernel,
+                dim3(splits < MOST_SPLITS ? splits : MOST_SPLITS, (unsigned)(a.heads / a.group * a.parts),
+                     (unsigned)call->in[0]->shape[0]),
+                NEXT_WARPS * WARP, 0, a);
 }
 
 static void kernel_attention_next(const tarn__call *call)
@@ -342,5 +362,7 @@ static void kernel_attention_next(const tarn__call *call)
 
 void tarn__cuda_step_attention(tarn__kernel_row *rows)
 {
-    rows[TARN__K_attention_next] = tarn__kernel_row{kernel_attention_next, TARN__BIT(TARN_F32) | TARN__BIT(TARN_BF16) | TARN__BIT(TARN_F16) | TARN__BIT(TARN_U8), scratch};
+    rows[TARN__K_attention_next] = tarn__kernel_row{
+        kernel_attention_next, TARN__BIT(TARN_F32) | TARN__BIT(TARN_BF16) | TARN__BIT(TARN_F16) | TARN__BIT(TARN_U8),
+        scratch};
 }

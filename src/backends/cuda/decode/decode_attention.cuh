@@ -1,10 +1,11 @@
-/* decode_attention.cuh: operands of decode_attention.cu, and the token itself: its queries and key turned by its position, key and value as they are stored. */
+/* decode_attention.cuh: operands of decode_attention.cu, and the token itself: its queries and key turned by its
+ * position, key and value as they are stored. */
 #ifndef TARN__CUDA_STEP_TOKEN_CUH
 #define TARN__CUDA_STEP_TOKEN_CUH
 
 #include "backends/cuda/attention/attention.cuh"
-#include "backends/cuda/quant/kv_q8.cuh"
 #include "backends/cuda/decode/decode.cuh"
+#include "backends/cuda/quant/kv_q8.cuh"
 
 #define NEXT_WARPS 8
 #define HEADS 4        /* queries of a block */
@@ -35,14 +36,14 @@ struct next_args {
     bool are_long, is_interleaved;
     int64_t begin_stride, reach;
     int heads, group, parts, depth, pairs; /* H, H / KV, blocks that share the group, D, pairs of it that are turned */
-    float scale; /* with the logarithm of e to base 2 */
-    float *partial; /* (B, H, MOST_SPLITS, D + 2): values, largest, sum */
-    int *counters;  /* (B, KV, parts): blocks that have come to their end */
+    float scale;                           /* with the logarithm of e to base 2 */
+    float *partial;                        /* (B, H, MOST_SPLITS, D + 2): values, largest, sum */
+    int *counters;                         /* (B, KV, parts): blocks that have come to their end */
     fault_place fault;
     double frequency[MOST_DEPTH / 2]; /* in turns a position: what is left of whole ones is small enough for f32 */
 };
 
-/* ---- the token itself ------------------------------------------------------------------------------------------------------ */
+/* ---- the token itself -------------------------------------------------------------------------------------------- */
 
 /* Room for heads of that many elements. */
 template <int ROOM> struct token_space {
@@ -50,7 +51,8 @@ template <int ROOM> struct token_space {
     float cosine[ROOM / 2], sine[ROOM / 2];
 };
 
-/* Each warp reads 64 bytes of frequencies: what a kernel is called with comes slowly at first, and so it comes for all at once. */
+/* Each warp reads 64 bytes of frequencies: what a kernel is called with comes slowly at first, and so it comes for all
+ * at once. */
 template <int ROOM> __device__ __forceinline__ void make_angles(const next_args &a, token_space<ROOM> &t, int64_t at)
 {
     const int lane = threadIdx.x % WARP;
@@ -60,8 +62,10 @@ template <int ROOM> __device__ __forceinline__ void make_angles(const next_args 
     }
 }
 
-/* A row of floats as codes, whose numbers `row` holds from then on; written where `is_writer`. One warp does that, a group at a time. */
-__device__ __forceinline__ void store_codes(const stored &to, int64_t batch, int64_t head, int64_t at, float *row, int depth, bool is_writer)
+/* A row of floats as codes, whose numbers `row` holds from then on; written where `is_writer`. One warp does that, a
+ * group at a time. */
+__device__ __forceinline__ void store_codes(const stored &to, int64_t batch, int64_t head, int64_t at, float *row,
+                                            int depth, bool is_writer)
 {
     uint8_t *place = (uint8_t *)to.base + batch * to.stride[0] + head * to.stride[1] + at * to.stride[2];
     f16 *scales = to.scale + batch * to.scale_stride[0] + head * to.scale_stride[1] + at * to.scale_stride[2];
@@ -79,8 +83,9 @@ __device__ __forceinline__ void store_codes(const stored &to, int64_t batch, int
     }
 }
 
-/* The token's part in a block: queries, and where the block has the token's own key, key and value, which join the cache. Rows of them are HEADS queries, key and value. A thread has
- * some elements, which are all asked for before the first is used. */
+/* The token's part in a block: queries, and where the block has the token's own key, key and value, which join the
+ * cache. Rows of them are HEADS queries, key and value. A thread has some elements, which are all asked for before the
+ * first is used. */
 template <typename S, int ROOM> struct token_part {
     enum { threads = NEXT_WARPS * WARP, each = ((HEADS + 2) * ROOM + threads - 1) / threads };
     uint32_t own[each], other[each];
@@ -91,7 +96,8 @@ template <typename S, int ROOM> struct token_part {
         *pair = a.is_interleaved ? d / 2 : d < a.pairs ? d : d - a.pairs;
         return a.is_interleaved ? d ^ 1 : d < a.pairs ? d + a.pairs : d - a.pairs;
     }
-    __device__ __forceinline__ void ask(const next_args &a, int depth, int64_t batch, int64_t head, int part, bool is_last)
+    __device__ __forceinline__ void ask(const next_args &a, int depth, int64_t batch, int64_t head, int part,
+                                        bool is_last)
     {
         const int first = (int)head * a.group + part * HEADS, count = min(HEADS, a.group - part * HEADS);
 #pragma unroll
@@ -109,7 +115,8 @@ template <typename S, int ROOM> struct token_part {
         }
     }
     /* Turned by the angles, as a tensor holds it, and as it is stored. __syncthreads() comes after it. */
-    __device__ __forceinline__ void take(const next_args &a, token_space<ROOM> &t, int depth, int64_t batch, int64_t head, int64_t at, bool is_last, bool is_writer) const
+    __device__ __forceinline__ void take(const next_args &a, token_space<ROOM> &t, int depth, int64_t batch,
+                                         int64_t head, int64_t at, bool is_last, bool is_writer) const
     {
 #pragma unroll
         for (int k = 0; k < each; k++) {
@@ -140,7 +147,8 @@ template <typename S, int ROOM> struct token_part {
                 return;
             __syncthreads();
             if (threadIdx.x < 2 * WARP)
-                store_codes(threadIdx.x < WARP ? a.key : a.value, batch, head, at, threadIdx.x < WARP ? t.key : t.value, depth, is_writer);
+                store_codes(threadIdx.x < WARP ? a.key : a.value, batch, head, at, threadIdx.x < WARP ? t.key : t.value,
+                            depth, is_writer);
         }
     }
 };

@@ -1,16 +1,20 @@
-/* decode_gemv.cu: products of a few rows of x, as decoding has them: bound by the weights' bytes. A norm of x before, and a sum or a gate after them, are part of the kernel.
+/* decode_gemv.cu: products of a few rows of x, as decoding has them: bound by the weights' bytes. A norm of x before,
+ * and a sum or a gate after them, are part of the kernel.
  *
- * A warp makes an element of y, or after another some of them. Pieces of the weight's row go to a ring in the warp's own shared memory, as many ahead as it has
- * places for; all blocks together have megabytes under way, and go on asking while they compute. x stands in the block's shared memory, as f32 for weights of
- * floats, else rounded to bytes: see decode_x.cuh. Sums are added in an order given by the shape. */
+ * A warp makes an element of y, or after another some of them. Pieces of the weight's row go to a ring in the warp's
+ * own shared memory, as many ahead as it has places for; all blocks together have megabytes under way, and go on asking
+ * while they compute. x stands in the block's shared memory, as f32 for weights of floats, else rounded to bytes: see
+ * decode_x.cuh. Sums are added in an order given by the shape. */
 #include "backends/cuda/decode/decode_gemv.cuh"
 
-#define OWN_SHARED 1024 /* bytes, at most, of what the kernel has beside rings and rows: the limit is that of all together */
+#define OWN_SHARED \
+    1024 /* bytes, at most, of what the kernel has beside rings and rows: the limit is that of all together */
 #define ROWS_AT_ONCE 4 /* of x, where there are several */
 
-/* ---- pieces of weights ----------------------------------------------------------------------------------------------------- */
+/* ---- pieces of weights ------------------------------------------------------------------------------------------- */
 
-/* Elements of a piece, its bytes, and places of the ring. A place has room for a row that begins anywhere within 16 bytes, and for reading behind it. */
+/* Elements of a piece, its bytes, and places of the ring. A place has room for a row that begins anywhere within 16
+ * bytes, and for reading behind it. */
 template <tarn_dtype Q> struct piece_of;
 template <> struct piece_of<TARN_F32> {
     enum { elements = 512, bytes = 2048, place = 2048, places = 2, is_bytes = 0 };
@@ -74,12 +78,14 @@ struct asking {
         if (c.job < a.jobs)
             from = a.weight[which].base + row * a.weight[which].pitch;
     }
-    /* Asks for a piece, if there is one, and goes on; bytes before its begin that share its first 16 come along. The group of copies ends in any case. */
+    /* Asks for a piece, if there is one, and goes on; bytes before its begin that share its first 16 come along. The
+     * group of copies ends in any case. */
     template <tarn_dtype Q> __device__ __forceinline__ void ask(const step_args &a, char *place)
     {
         if (c.job < a.jobs) {
             const int shift = piece_of<Q>::is_bytes ? (int)((uintptr_t)from & 15) : 0, at = threadIdx.x % WARP * 16;
-            const int left = min((int)a.row_bytes - c.piece * (int)piece_of<Q>::bytes, (int)piece_of<Q>::bytes) + shift - at;
+            const int left =
+                min((int)a.row_bytes - c.piece * (int)piece_of<Q>::bytes, (int)piece_of<Q>::bytes) + shift - at;
             const char *first = from - shift + at;
 #pragma unroll
             for (int i = 0; i < piece_of<Q>::place; i += WARP * 16)
@@ -94,7 +100,7 @@ struct asking {
     }
 };
 
-/* ---- products -------------------------------------------------------------------------------------------------------------- */
+/* ---- products ---------------------------------------------------------------------------------------------------- */
 
 template <typename T> __device__ __forceinline__ void open_pack(const char *from, float *w);
 template <> __device__ __forceinline__ void open_pack<bf16>(const char *from, float *w)
@@ -107,7 +113,8 @@ template <> __device__ __forceinline__ void open_pack<f16>(const char *from, flo
 }
 
 /* Adds the products of a piece of 16-bit floats, from group `first` of x on. */
-template <typename T, int R> __device__ __forceinline__ void add_short(const char *piece, int bytes, const held_x &x, int first, float *sums)
+template <typename T, int R>
+__device__ __forceinline__ void add_short(const char *piece, int bytes, const held_x &x, int first, float *sums)
 {
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -119,12 +126,14 @@ template <typename T, int R> __device__ __forceinline__ void add_short(const cha
 #pragma unroll
         for (int r = 0; r < R; r++) {
             float4 low = x.floats(r, first + pack, 0), high = x.floats(r, first + pack, 1);
-            sums[r] += w[0] * low.x + w[1] * low.y + w[2] * low.z + w[3] * low.w + (w[4] * high.x + w[5] * high.y + w[6] * high.z + w[7] * high.w);
+            sums[r] += w[0] * low.x + w[1] * low.y + w[2] * low.z + w[3] * low.w +
+                       (w[4] * high.x + w[5] * high.y + w[6] * high.z + w[7] * high.w);
         }
     }
 }
 
-template <int R> __device__ __forceinline__ void add_f32(const char *piece, int bytes, const held_x &x, int first, float *sums)
+template <int R>
+__device__ __forceinline__ void add_f32(const char *piece, int bytes, const held_x &x, int first, float *sums)
 {
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -146,7 +155,8 @@ __device__ __forceinline__ int dot_16(const int *q, const int4 &x)
 }
 
 /* Two groups of 32 share their bytes: a lane has both. Pieces of Q4_K lie at 16 bytes' alignment. */
-template <int R> __device__ __forceinline__ void add_q4_k(const char *piece, int units, const held_x &x, int first, float *sums)
+template <int R>
+__device__ __forceinline__ void add_q4_k(const char *piece, int units, const held_x &x, int first, float *sums)
 {
     int pair = threadIdx.x % WARP;
     if (pair * 2 >= units)
@@ -173,7 +183,8 @@ template <int R> __device__ __forceinline__ void add_q4_k(const char *piece, int
 }
 
 /* A unit of 32 elements a lane. The two groups of a unit have scales of their own in Q6_K alone. */
-template <tarn_dtype Q, int R> __device__ __forceinline__ void add_units(const char *piece, int units, const held_x &x, int first, float *sums)
+template <tarn_dtype Q, int R>
+__device__ __forceinline__ void add_units(const char *piece, int units, const held_x &x, int first, float *sums)
 {
 #pragma unroll
     for (int i = 0; i < 2; i++) {
@@ -196,7 +207,9 @@ template <tarn_dtype Q, int R> __device__ __forceinline__ void add_units(const c
 }
 
 /* Adds the products of a piece with R rows of x. */
-template <tarn_dtype Q, int R> __device__ __forceinline__ void add_piece(const step_args &a, const cursor &c, const char *place, const held_x &x, float *sums)
+template <tarn_dtype Q, int R>
+__device__ __forceinline__ void add_piece(const step_args &a, const cursor &c, const char *place, const held_x &x,
+                                          float *sums)
 {
     int64_t row, skip = (int64_t)c.piece * piece_of<Q>::bytes;
     int which = weight_of_job(a, c, &row), bytes = (int)min(a.row_bytes - skip, (int64_t)piece_of<Q>::bytes);
@@ -210,11 +223,11 @@ template <tarn_dtype Q, int R> __device__ __forceinline__ void add_piece(const s
     else if (Q == TARN_Q4_K)
         add_q4_k<R>(place, left / UNIT, x, c.piece * (piece_of<Q>::elements / UNIT), sums);
     else if constexpr (piece_of<Q>::is_bytes)
-        add_units<Q, R>(place + ((uintptr_t)(a.weight[which].base + row * a.weight[which].pitch + skip) & 15), left / UNIT, x,
-                        c.piece * (piece_of<Q>::elements / UNIT), sums);
+        add_units<Q, R>(place + ((uintptr_t)(a.weight[which].base + row * a.weight[which].pitch + skip) & 15),
+                        left / UNIT, x, c.piece * (piece_of<Q>::elements / UNIT), sums);
 }
 
-/* ---- results --------------------------------------------------------------------------------------------------------------- */
+/* ---- results ----------------------------------------------------------------------------------------------------- */
 
 /* A lane has one of the rows of x. */
 __device__ __forceinline__ void ask_more(const step_args &a, const cursor &c, int64_t first, int rows, addition &more)
@@ -227,7 +240,8 @@ __device__ __forceinline__ void ask_more(const step_args &a, const cursor &c, in
 
 /* y of a job in all rows of x. */
 template <int R>
-__device__ __forceinline__ void write_job(const step_args &a, const cursor &c, int64_t first, int rows, const float *sums, const float *gates, const addition &more)
+__device__ __forceinline__ void write_job(const step_args &a, const cursor &c, int64_t first, int rows,
+                                          const float *sums, const float *gates, const addition &more)
 {
     int64_t row = c.job;
     const step_weight &w = a.weight[a.is_gated ? 0 : weight_of_job(a, c, &row)];
@@ -252,7 +266,9 @@ template <tarn_dtype Q> static __host__ __device__ __forceinline__ constexpr lay
     return piece_of<Q>::is_bytes ? OF_UNITS : OF_FLOATS;
 }
 
-template <tarn_dtype Q, int R> static __global__ void __launch_bounds__(STEP_WARPS *WARP, R == 1 ? BLOCKS_AT_ONCE : 1) step_kernel(const __grid_constant__ step_args a)
+template <tarn_dtype Q, int R>
+static __global__ void __launch_bounds__(STEP_WARPS *WARP, R == 1 ? BLOCKS_AT_ONCE : 1)
+    step_kernel(const __grid_constant__ step_args a)
 {
     extern __shared__ __align__(16) char space[];
     enum { places = piece_of<Q>::places };
@@ -296,19 +312,22 @@ template <tarn_dtype Q, int R> static __global__ void __launch_bounds__(STEP_WAR
     }
 }
 
-/* ---- starting it ----------------------------------------------------------------------------------------------------------- */
+/* ---- starting it ------------------------------------------------------------------------------------------------- */
 
-/* Grid: as many blocks as there is room for at once, or fewer, with the same number of jobs each; y: groups of rows of x, for each of which the weights are read. Bytes:
- * the weights'. */
+/* Grid: as many blocks as there is room for at once, or fewer, with the same number of jobs each; y: groups of rows of
+ * x, for each of which the weights are read. Bytes: the weights'. */
 template <tarn_dtype Q, int R> static void launch(const tarn__call *call, const step_args &a)
 {
-    size_t shared = (size_t)(STEP_WARPS * piece_of<Q>::places * piece_of<Q>::place + R * held_pitch(a.x.in, layout_of<Q>()));
+    size_t shared =
+        (size_t)(STEP_WARPS * piece_of<Q>::places * piece_of<Q>::place + R * held_pitch(a.x.in, layout_of<Q>()));
     int at_once = 0;
     cudaFuncSetAttribute(step_kernel<Q, R>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
     cudaOccupancyMaxActiveBlocksPerMultiprocessor(&at_once, step_kernel<Q, R>, STEP_WARPS * WARP, shared);
-    int64_t needed = (a.jobs + STEP_WARPS - 1) / STEP_WARPS, room = (int64_t)(at_once > 0 ? at_once : 1) * tarn__cuda_at(call->device)->multiprocessors;
+    int64_t needed = (a.jobs + STEP_WARPS - 1) / STEP_WARPS,
+            room = (int64_t)(at_once > 0 ? at_once : 1) * tarn__cuda_at(call->device)->multiprocessors;
     int64_t rounds = (needed + room - 1) / room;
-    launch_step(call, step_kernel<Q, R>, dim3(blocks_for(needed, rounds), blocks_for(a.x.rows, R)), STEP_WARPS * WARP, shared, a);
+    launch_step(call, step_kernel<Q, R>, dim3(blocks_for(needed, rounds), blocks_for(a.x.rows, R)), STEP_WARPS * WARP,
+                shared, a);
 }
 
 /* Several rows of x share what is read of the weights, where their shared memory is enough. */
@@ -316,7 +335,8 @@ template <tarn_dtype Q> static void launch_rows(const tarn__call *call, step_arg
 {
     a.row_bytes = tarn__bytes_of(Q, a.x.in);
     a.pieces = (a.x.in + piece_of<Q>::elements - 1) / piece_of<Q>::elements;
-    int64_t shared = STEP_WARPS * piece_of<Q>::places * piece_of<Q>::place + (int64_t)ROWS_AT_ONCE * held_pitch(a.x.in, layout_of<Q>());
+    int64_t shared = STEP_WARPS * piece_of<Q>::places * piece_of<Q>::place +
+                     (int64_t)ROWS_AT_ONCE * held_pitch(a.x.in, layout_of<Q>());
     if (a.x.rows > 1 && shared + OWN_SHARED <= tarn__cuda_at(call->device)->shared_bytes)
         launch<Q, ROWS_AT_ONCE>(call, a);
     else
@@ -341,7 +361,12 @@ static void launch_dtype(const tarn__call *call, step_args &a, tarn_dtype dtype)
 static step_x x_of(const tarn__call *call, const tarn__view *norm)
 {
     const tarn__view *x = call->in[0];
-    return step_x{tarn__view_at(x), x->dtype, x->stride[0], data_of<void>(norm), (float)((const tarn__norm *)call->params)->epsilon, (int)x->shape[1],
+    return step_x{tarn__view_at(x),
+                  x->dtype,
+                  x->stride[0],
+                  data_of<void>(norm),
+                  (float)((const tarn__norm *)call->params)->epsilon,
+                  (int)x->shape[1],
                   (int)x->shape[0]};
 }
 

@@ -1,9 +1,11 @@
-/* decode_gemv_quant.cu: the products of decode_gemv.cu for one row of x and weights in Q4_K or Q8_0, whose rows begin at 16 bytes' alignment: there instructions cost more than bytes.
+/* decode_gemv_quant.cu: the products of decode_gemv.cu for one row of x and weights in Q4_K or Q8_0, whose rows begin
+ * at 16 bytes' alignment: there instructions cost more than bytes.
  *
- * A warp makes two rows at a time, neighbours or those of gate and up, one in each half of it: what is done around a row is done once for both. A piece has 1,024 elements of
- * each, a lane 64 of them: two groups of Q4_K that share their bytes, or two blocks of Q8_0, of which the second begins at a whole word. Pieces go to a ring in the warp's own
- * shared memory. Where there are fewer rows than warps, several warps share the pieces of a row. Sums are added in an order given by the shape and the number of
- * multiprocessors. */
+ * A warp makes two rows at a time, neighbours or those of gate and up, one in each half of it: what is done around a
+ * row is done once for both. A piece has 1,024 elements of each, a lane 64 of them: two groups of Q4_K that share their
+ * bytes, or two blocks of Q8_0, of which the second begins at a whole word. Pieces go to a ring in the warp's own
+ * shared memory. Where there are fewer rows than warps, several warps share the pieces of a row. Sums are added in an
+ * order given by the shape and the number of multiprocessors. */
 #include "backends/cuda/decode/decode_gemv.cuh"
 
 #define HALF 16 /* lanes that have a row */
@@ -22,14 +24,15 @@ template <> struct ring_of<TARN_Q4_K> {
 
 struct pair_args {
     step_args s;
-    int end[2];       /* number of the job behind the last of the first weight, and of the second */
-    int jobs, bytes;  /* two rows each; bytes of a row */
-    int pieces;       /* of a row */
-    int split, shift; /* warps that share the pieces of a job, 1 << shift; where they are several, a warp has one job at most */
-    int step;         /* from a warp's job to its next */
+    int end[2];      /* number of the job behind the last of the first weight, and of the second */
+    int jobs, bytes; /* two rows each; bytes of a row */
+    int pieces;      /* of a row */
+    /* warps that share the pieces of a job, 1 << shift; where they are several, a warp has one job at most */
+    int split, shift;
+    int step; /* from a warp's job to its next */
 };
 
-/* ---- jobs ------------------------------------------------------------------------------------------------------------------ */
+/* ---- jobs -------------------------------------------------------------------------------------------------------- */
 
 /* The row that a lane has of a job, which may be one behind the last. */
 struct row_of_job {
@@ -59,13 +62,15 @@ template <tarn_dtype Q, bool is_gated> struct asking {
             return;
         const row_of_job r = row_of<is_gated>(a, job);
         const step_weight &w = a.s.weight[r.which];
-        from = w.base + min(r.row, (int)w.out - 1) * w.pitch + (part * ring_of<Q>::bytes + (int)(threadIdx.x % HALF) * 16);
+        from =
+            w.base + min(r.row, (int)w.out - 1) * w.pitch + (part * ring_of<Q>::bytes + (int)(threadIdx.x % HALF) * 16);
     }
     /* Asks for a piece of both rows, if there is one, and goes on. The group of copies ends in any case. */
     __device__ __forceinline__ void ask(const pair_args &a, uint32_t place, int part)
     {
         if (job < a.jobs) {
-            const int left = min(a.bytes - piece * ring_of<Q>::bytes, (int)ring_of<Q>::bytes) - (int)(threadIdx.x % HALF) * 16;
+            const int left =
+                min(a.bytes - piece * ring_of<Q>::bytes, (int)ring_of<Q>::bytes) - (int)(threadIdx.x % HALF) * 16;
 #pragma unroll
             for (int at = 0; at < ring_of<Q>::bytes; at += HALF * 16)
                 if (at < left)
@@ -79,7 +84,7 @@ template <tarn_dtype Q, bool is_gated> struct asking {
     }
 };
 
-/* ---- products -------------------------------------------------------------------------------------------------------------- */
+/* ---- products ---------------------------------------------------------------------------------------------------- */
 
 /* Four bytes from 0 to 255 by four from -128 to 127. */
 __device__ __forceinline__ int dot_unsigned(uint32_t q, int x, int sum)
@@ -111,21 +116,27 @@ template <typename F> __device__ __forceinline__ void each_word(const held_x &x,
 __device__ __forceinline__ float q4_k_pair(const char *piece, int lane, const held_x &x, int pair)
 {
     const char *block = piece + lane / 4 * (int)sizeof(tarn__q4_k);
-    const uint4 head = *(const uint4 *)block, low = *(const uint4 *)(block + 16 + lane % 4 * 32), high = *(const uint4 *)(block + 32 + lane % 4 * 32);
+    const uint4 head = *(const uint4 *)block, low = *(const uint4 *)(block + 16 + lane % 4 * 32),
+                high = *(const uint4 *)(block + 32 + lane % 4 * 32);
     const uint32_t words[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
     int sums[2] = {MAGIC, MAGIC};
     each_word(x, pair, [&](int i, int a, int b) {
         sums[0] = dot_unsigned(words[i] & 0x0f0f0f0fu, a, sums[0]);
         sums[1] = dot_unsigned(words[i] & 0xf0f0f0f0u, b, sums[1]);
     });
-    /* six bits of scales and leasts: the first four groups' lie together, of the others two bits above those and four in the last word */
+    /* six bits of scales and leasts: the first four groups' lie together, of the others two bits above those and four
+     * in the last word */
     const bool is_late = lane % 4 >= 2;
-    const uint32_t shift = lane % 2 * 16, above = is_late ? shift + 2 : shift, mask = is_late ? 0x3030u : 0x3f3fu, rest = is_late ? 0x0f0fu : 0;
-    const uint32_t scales = (head.y >> above & mask) | (head.w >> shift & rest), leasts = (head.z >> above & mask) | (head.w >> (shift + 4) & rest);
+    const uint32_t shift = lane % 2 * 16, above = is_late ? shift + 2 : shift, mask = is_late ? 0x3030u : 0x3f3fu,
+                   rest = is_late ? 0x0f0fu : 0;
+    const uint32_t scales = (head.y >> above & mask) | (head.w >> shift & rest),
+                   leasts = (head.z >> above & mask) | (head.w >> (shift + 4) & rest);
     const float scale = scale_of((uint16_t)head.x), least = scale_of((uint16_t)(head.x >> 16));
     const float4 of_x = *(const float4 *)x.scales(pair);
-    const float first = scale * (float)(scales & 0xffu) * of_x.x, second = scale * (float)(scales >> 8) * (of_x.y * 0.0625f);
-    return first * from_magic(sums[0]) + second * from_magic(sums[1]) - least * ((float)(leasts & 0xffu) * of_x.z + (float)(leasts >> 8) * of_x.w);
+    const float first = scale * (float)(scales & 0xffu) * of_x.x,
+                second = scale * (float)(scales >> 8) * (of_x.y * 0.0625f);
+    return first * from_magic(sums[0]) + second * from_magic(sums[1]) -
+           least * ((float)(leasts & 0xffu) * of_x.z + (float)(leasts >> 8) * of_x.w);
 }
 
 __device__ __forceinline__ float q8_0_pair(const char *piece, int lane, const held_x &x, int pair)
@@ -141,7 +152,8 @@ __device__ __forceinline__ float q8_0_pair(const char *piece, int lane, const he
         sums[1] = __dp4a((int)words[9 + i], b, sums[1]);
     });
     const float2 of_x = *(const float2 *)x.scales(pair);
-    return scale_of((uint16_t)words[0]) * of_x.x * from_magic(sums[0]) + scale_of((uint16_t)(words[8] >> 16)) * of_x.y * from_magic(sums[1]);
+    return scale_of((uint16_t)words[0]) * of_x.x * from_magic(sums[0]) +
+           scale_of((uint16_t)(words[8] >> 16)) * of_x.y * from_magic(sums[1]);
 }
 
 /* x · what a lane has of piece `number` of its row. */
@@ -153,7 +165,7 @@ template <tarn_dtype Q> __device__ __forceinline__ float pair_of(const char *pie
     return Q == TARN_Q4_K ? q4_k_pair(piece, lane, x, pair) : q8_0_pair(piece, lane, x, pair);
 }
 
-/* ---- results --------------------------------------------------------------------------------------------------------------- */
+/* ---- results ----------------------------------------------------------------------------------------------------- */
 
 /* A job of a warp: the row that a lane writes, the first of a half or the first of all, and what is added to it. */
 template <bool is_gated> struct making {
@@ -199,11 +211,14 @@ template <bool is_gated> struct making {
     }
 };
 
-template <tarn_dtype Q, bool is_gated> static __global__ void __launch_bounds__(STEP_WARPS *WARP, BLOCKS_AT_ONCE) pairs_kernel(const __grid_constant__ pair_args a)
+template <tarn_dtype Q, bool is_gated>
+static __global__ void __launch_bounds__(STEP_WARPS *WARP, BLOCKS_AT_ONCE)
+    pairs_kernel(const __grid_constant__ pair_args a)
 {
     extern __shared__ __align__(16) char space[];
     enum { places = ring_of<Q>::places, room = 2 * ring_of<Q>::bytes };
-    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, part = warp & (a.split - 1), first_job = (int)(blockIdx.x * STEP_WARPS + warp) >> a.shift;
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, part = warp & (a.split - 1),
+              first_job = (int)(blockIdx.x * STEP_WARPS + warp) >> a.shift;
     const held_x x = held_at(space + STEP_WARPS * places * room, a.s.x.in, OF_PAIRS);
     const char *ring = space + warp * places * room + lane / HALF * ring_of<Q>::bytes;
     const uint32_t asked = (uint32_t)__cvta_generic_to_shared(ring) + lane % HALF * 16;
@@ -243,7 +258,7 @@ template <tarn_dtype Q, bool is_gated> static __global__ void __launch_bounds__(
         now.write_shared(a, sum);
 }
 
-/* ---- starting it ----------------------------------------------------------------------------------------------------------- */
+/* ---- starting it ------------------------------------------------------------------------------------------------- */
 
 /* As many warps share a job as let all jobs be under way at once. */
 static int shift_for(const pair_args &a, int64_t room)
@@ -254,7 +269,8 @@ static int shift_for(const pair_args &a, int64_t room)
     return shift;
 }
 
-/* Grid: as many blocks as there is room for at once, or fewer, with the same number of jobs each. Bytes: the weights'. */
+/* Grid: as many blocks as there is room for at once, or fewer, with the same number of jobs each. Bytes: the weights'.
+ */
 template <tarn_dtype Q, bool is_gated> static void launch(const tarn__call *call, pair_args &a)
 {
     void (*kernel)(pair_args) = pairs_kernel<Q, is_gated>;
@@ -280,7 +296,8 @@ static bool is_aligned(const step_weight &w)
 bool tarn__cuda_step_pairs(const tarn__call *call, const step_args &args, tarn_dtype dtype)
 {
     pair_args a = {};
-    bool is_good = (dtype == TARN_Q4_K || dtype == TARN_Q8_0) && args.x.rows == 1 && args.x.in % 256 == 0 && args.jobs < INT32_MAX / 4;
+    bool is_good = (dtype == TARN_Q4_K || dtype == TARN_Q8_0) && args.x.rows == 1 && args.x.in % 256 == 0 &&
+                   args.jobs < INT32_MAX / 4;
     a.s = args;
     for (int i = 0; i < 3; i++) {
         is_good = is_good && is_aligned(args.weight[i]);

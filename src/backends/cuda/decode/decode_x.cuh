@@ -1,13 +1,15 @@
-/* decode_x.cuh: the rows of x that a block multiplies by, in shared memory: normalised where that is asked for, as f32 or rounded to bytes.
+/* decode_x.cuh: the rows of x that a block multiplies by, in shared memory: normalised where that is asked for, as f32
+ * or rounded to bytes.
  *
- * Lanes of a warp read neighbouring packs of 16 bytes, so that no two meet in a bank: of eight elements in f32, of 32 bytes, and of 64 bytes where a lane takes two units,
- * first packs lie together, and so do second ones and those after them. */
+ * Lanes of a warp read neighbouring packs of 16 bytes, so that no two meet in a bank: of eight elements in f32, of 32
+ * bytes, and of 64 bytes where a lane takes two units, first packs lie together, and so do second ones and those after
+ * them. */
 #ifndef TARN__CUDA_STEP_X_CUH
 #define TARN__CUDA_STEP_X_CUH
 
 #include "backends/cuda/decode/decode.cuh"
 
-#define STEP_WARPS 16 /* of a block: many, since each block holds x for itself */
+#define STEP_WARPS 16    /* of a block: many, since each block holds x for itself */
 #define BLOCKS_AT_ONCE 2 /* of a multiprocessor */
 
 struct step_x {
@@ -28,16 +30,29 @@ static __host__ __device__ __forceinline__ int held_pitch(int in, layout how)
     return how == OF_FLOATS ? in * 4 : how == OF_UNITS ? in / UNIT * 48 : in / (2 * UNIT) * 80;
 }
 
-/* Rows in shared memory, each `pitch` bytes after the one before. Of units: two halves of each, scale and scale times sum, sums of the halves. Of pairs: both halves of the one
- * and of the other, both scales, and both scales times sums. */
+/* Rows in shared memory, each `pitch` bytes after the one before. Of units: two halves of each, scale and scale times
+ * sum, sums of the halves. Of pairs: both halves of the one and of the other, both scales, and both scales times sums.
+ */
 struct held_x {
     char *base;
     int pitch, count; /* groups of eight, units or pairs */
 
-    __device__ __forceinline__ int4 bytes(int row, int at, int part) const { return *(const int4 *)(base + row * pitch + (part * count + at) * 16); }
-    __device__ __forceinline__ float2 scale(int row, int unit) const { return *(const float2 *)(base + row * pitch + count * 32 + unit * 8); }
-    __device__ __forceinline__ int2 sums(int row, int unit) const { return *(const int2 *)(base + row * pitch + count * 40 + unit * 8); }
-    __device__ __forceinline__ const char *scales(int pair) const { return base + (count * 4 + pair) * 16; }
+    __device__ __forceinline__ int4 bytes(int row, int at, int part) const
+    {
+        return *(const int4 *)(base + row * pitch + (part * count + at) * 16);
+    }
+    __device__ __forceinline__ float2 scale(int row, int unit) const
+    {
+        return *(const float2 *)(base + row * pitch + count * 32 + unit * 8);
+    }
+    __device__ __forceinline__ int2 sums(int row, int unit) const
+    {
+        return *(const int2 *)(base + row * pitch + count * 40 + unit * 8);
+    }
+    __device__ __forceinline__ const char *scales(int pair) const
+    {
+        return base + (count * 4 + pair) * 16;
+    }
     __device__ __forceinline__ float4 floats(int row, int group, int half) const
     {
         return *(const float4 *)(base + row * pitch + (half * count + group) * 16);
@@ -49,7 +64,7 @@ __device__ __forceinline__ held_x held_at(char *base, int in, layout how)
     return held_x{base, held_pitch(in, how), how == OF_FLOATS ? in / 8 : how == OF_UNITS ? in / UNIT : in / (2 * UNIT)};
 }
 
-/* ---- putting elements there -------------------------------------------------------------------------------------------------- */
+/* ---- putting elements there -------------------------------------------------------------------------------------- */
 
 __device__ __forceinline__ void hold_floats(const held_x &to, int row, int group, const float *v)
 {
@@ -88,7 +103,8 @@ __device__ __forceinline__ byte_group round_eight(const float *v)
     return g;
 }
 
-template <layout how> __device__ __forceinline__ void hold_bytes(const held_x &to, int row, int group, const byte_group &g)
+template <layout how>
+__device__ __forceinline__ void hold_bytes(const held_x &to, int row, int group, const byte_group &g)
 {
     const int unit = group / 4, part = group % 4;
     char *base = to.base + row * to.pitch;
@@ -101,16 +117,18 @@ template <layout how> __device__ __forceinline__ void hold_bytes(const held_x &t
         }
         return;
     }
-    *(uint2 *)(base + ((unit % 2 * 2 + part / 2) * to.count + unit / 2) * 16 + part % 2 * 8) = make_uint2(g.word[0], g.word[1]);
+    *(uint2 *)(base + ((unit % 2 * 2 + part / 2) * to.count + unit / 2) * 16 + part % 2 * 8) =
+        make_uint2(g.word[0], g.word[1]);
     if (part == 0) {
         float *scales = (float *)(base + (to.count * 4 + unit / 2) * 16) + unit % 2;
         scales[0] = g.scale, scales[2] = scaled_sum;
     }
 }
 
-/* ---- rows ------------------------------------------------------------------------------------------------------------------ */
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
 
-/* 1 / the root of the mean of squares, in all threads, from each one's part. `turn` goes from 0 to 1 and back: a place is used again when all have read it. */
+/* 1 / the root of the mean of squares, in all threads, from each one's part. `turn` goes from 0 to 1 and back: a place
+ * is used again when all have read it. */
 __device__ __forceinline__ float inverse_rms(const step_x &x, float part, int turn)
 {
     __shared__ __align__(16) float space[2][STEP_WARPS];
@@ -155,7 +173,8 @@ template <typename T> struct some_groups {
     }
     /* Normalised if that is asked for. All of the block come here. */
     template <layout how>
-    __device__ __forceinline__ void hold(bool is_normed, const some_groups &weight, float factor, int begin, int count, const held_x &to, int row) const
+    __device__ __forceinline__ void hold(bool is_normed, const some_groups &weight, float factor, int begin, int count,
+                                         const held_x &to, int row) const
     {
 #pragma unroll
         for (int k = 0; k < each; k++) {
@@ -183,7 +202,8 @@ template <typename T> struct some_groups {
     }
 };
 
-template <typename T, layout how> __device__ __forceinline__ void hold_rows_of(const step_x &x, int64_t first, int rows, const held_x &to)
+template <typename T, layout how>
+__device__ __forceinline__ void hold_rows_of(const step_x &x, int64_t first, int rows, const held_x &to)
 {
     typedef some_groups<T> groups;
     const int count = x.in / 8;
@@ -215,7 +235,8 @@ template <typename T, layout how> __device__ __forceinline__ void hold_rows_of(c
 }
 
 /* Rows `first` and after, by all threads of the block; __syncthreads() comes after it. */
-template <layout how> __device__ __forceinline__ void hold_rows(const step_x &x, int64_t first, int rows, const held_x &to)
+template <layout how>
+__device__ __forceinline__ void hold_rows(const step_x &x, int64_t first, int rows, const held_x &to)
 {
     if (x.dtype == TARN_BF16)
         hold_rows_of<bf16, how>(x, first, rows, to);

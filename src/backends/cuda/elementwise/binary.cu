@@ -1,9 +1,10 @@
-/* binary.cu: element-wise operations of two operands. Their gradients are in binary_grad.cu, so that the two compile side by side. */
+/* binary.cu: element-wise operations of two operands. Their gradients are in binary_grad.cu, so that the two compile
+ * side by side. */
 #include "backends/cuda/elementwise/elementwise_loops.cuh"
 
 #define UNARY(name, ...)
 #define COMPARE(name, ...)
-#define BINARY(name, dtypes, precision, slope_precision, value, gradient_a, gradient_b)                                                  \
+#define BINARY(name, dtypes, precision, slope_precision, value, gradient_a, gradient_b) \
     EXPRESSION(name##_value, 2, 1, precision, const real a = in[0], b = in[1]; out[0] = (value);)
 #include "base/kernel/elementwise.def"
 #undef BINARY
@@ -15,6 +16,7 @@
 
 void tarn__cuda_binary(tarn__kernel_row *rows)
 {
-#define BINARY(name, dtypes, ...) rows[TARN__K_##name] = tarn__kernel_row{RUN_##dtypes<name##_value>, MASK_##dtypes, NULL};
+#define BINARY(name, dtypes, ...) \
+    rows[TARN__K_##name] = tarn__kernel_row{RUN_##dtypes<name##_value>, MASK_##dtypes, NULL};
 #include "base/kernel/elementwise.def"
 }

@@ -1,21 +1,24 @@
 /* binary_grad.cu: the gradients of element-wise operations of two operands: both in one pass, or one of them. */
 #include "backends/cuda/elementwise/elementwise_loops.cuh"
 
-#define OPERANDS const real a = in[0], b = in[1], g = in[2]; (void)a; (void)b;
+#define OPERANDS \
+    const real a = in[0], b = in[1], g = in[2]; \
+    (void)a; \
+    (void)b;
 #define UNARY(name, ...)
 #define COMPARE(name, ...)
-#define BINARY(name, dtypes, precision, slope_precision, value, gradient_a, gradient_b)                                                  \
-    EXPRESSION(name##_slopes, 3, 2, slope_precision, OPERANDS out[0] = (gradient_a); out[1] = (gradient_b);)                             \
-    EXPRESSION(name##_slope_a, 3, 1, slope_precision, OPERANDS out[0] = (gradient_a);)                                                   \
+#define BINARY(name, dtypes, precision, slope_precision, value, gradient_a, gradient_b) \
+    EXPRESSION(name##_slopes, 3, 2, slope_precision, OPERANDS out[0] = (gradient_a); out[1] = (gradient_b);) \
+    EXPRESSION(name##_slope_a, 3, 1, slope_precision, OPERANDS out[0] = (gradient_a);) \
     EXPRESSION(name##_slope_b, 3, 1, slope_precision, OPERANDS out[0] = (gradient_b);)
 #include "base/kernel/elementwise.def"
 #undef BINARY
 
 void tarn__cuda_binary_grad(tarn__kernel_row *rows)
 {
-#define BINARY(name, ...)                                                                                                                \
-    rows[TARN__K_##name##_grad] = tarn__kernel_row{run_floats<name##_slopes>, TARN__FLOATS, NULL};                                       \
-    rows[TARN__K_##name##_grad_a] = tarn__kernel_row{run_floats<name##_slope_a>, TARN__FLOATS, NULL};                                    \
+#define BINARY(name, ...) \
+    rows[TARN__K_##name##_grad] = tarn__kernel_row{run_floats<name##_slopes>, TARN__FLOATS, NULL}; \
+    rows[TARN__K_##name##_grad_a] = tarn__kernel_row{run_floats<name##_slope_a>, TARN__FLOATS, NULL}; \
     rows[TARN__K_##name##_grad_b] = tarn__kernel_row{run_floats<name##_slope_b>, TARN__FLOATS, NULL};
 #include "base/kernel/elementwise.def"
 }

@@ -3,7 +3,8 @@
 
 #define UNARY(name, ...)
 #define BINARY(name, ...)
-#define COMPARE(name, value) EXPRESSION(name##_value, 2, 1, PLAIN, const real a = in[0], b = in[1]; out[0] = (real)(value);)
+#define COMPARE(name, value) \
+    EXPRESSION(name##_value, 2, 1, PLAIN, const real a = in[0], b = in[1]; out[0] = (real)(value);)
 #include "base/kernel/elementwise.def"
 #undef COMPARE
 
@@ -25,14 +26,14 @@ template <typename Op> static void run_compare(const tarn__call *call)
         launch_single<Op, whole>(call);
 }
 
-/* ---- where ----------------------------------------------------------------------------------------------------------------- */
+/* ---- where ------------------------------------------------------------------------------------------------------- */
 
 EXPRESSION(where_value, 3, 1, PLAIN, out[0] = in[0] != K(0) ? in[1] : in[2];)
 
 #define CHOICES 2 /* packs a thread */
 
-/* How operands are read: bit k of `dense`: operand k lies dense along the last axis; of `present` alone: it has one value there; else it is
- * a constant. Outputs come first, then the condition, then what is chosen from. */
+/* How operands are read: bit k of `dense`: operand k lies dense along the last axis; of `present` alone: it has one
+ * value there; else it is a constant. Outputs come first, then the condition, then what is chosen from. */
 struct choice_places {
     uint32_t dense, present;
     int64_t count; /* packs */
@@ -66,7 +67,8 @@ __device__ __forceinline__ void locate_choice(const choice_places &p, int64_t at
 
 /* N elements of operand k. */
 template <typename B, int N>
-__device__ __forceinline__ pack<B, N> load_choice(const choice_places &p, int k, const void *base, int64_t offset, const uint4 &constant)
+__device__ __forceinline__ pack<B, N> load_choice(const choice_places &p, int k, const void *base, int64_t offset,
+                                                  const uint4 &constant)
 {
     const B *from = (const B *)base + offset;
     if ((p.dense >> k) & 1)
@@ -100,7 +102,8 @@ template <typename B> struct choice_mask {
 };
 
 /* The bits of elements of type B are chosen, 16 bytes at a time; the condition is one byte an element. */
-template <typename B> static __global__ void __launch_bounds__(THREADS) choose_kernel(const __grid_constant__ choice_args a)
+template <typename B>
+static __global__ void __launch_bounds__(THREADS) choose_kernel(const __grid_constant__ choice_args a)
 {
     constexpr int N = 16 / (int)sizeof(B);
     const uint4 none = make_uint4(0, 0, 0, 0);
@@ -133,7 +136,8 @@ template <typename B> static __global__ void __launch_bounds__(THREADS) choose_k
     }
     if (blockIdx.x == 0 && (int)threadIdx.x < a.places.tail) {
         int64_t at = a.places.count * N + threadIdx.x;
-        int k = load_choice<uint8_t, 1>(a.places, 1, a.condition, (a.places.dense >> 1) & 1 ? at : 0, none).at[0] ? 0 : 1;
+        int k =
+            load_choice<uint8_t, 1>(a.places, 1, a.condition, (a.places.dense >> 1) & 1 ? at : 0, none).at[0] ? 0 : 1;
         int64_t offset = (a.places.dense >> (2 + k)) & 1 ? at : 0;
         ((B *)a.to)[at] = load_choice<B, 1>(a.places, 2 + k, a.from[k], offset, a.constant[k]).at[0];
     }
@@ -162,8 +166,10 @@ template <typename B> static __global__ void __launch_bounds__(THREADS) part_ker
         uint32_t mask[4], up[4];
         choice_mask<B>::of(condition[u], mask);
         memcpy(up, &g[u], sizeof(up));
-        *(uint4 *)((B *)a.to[0] + offset[u][0]) = make_uint4(up[0] & mask[0], up[1] & mask[1], up[2] & mask[2], up[3] & mask[3]);
-        *(uint4 *)((B *)a.to[1] + offset[u][1]) = make_uint4(up[0] & ~mask[0], up[1] & ~mask[1], up[2] & ~mask[2], up[3] & ~mask[3]);
+        *(uint4 *)((B *)a.to[0] + offset[u][0]) =
+            make_uint4(up[0] & mask[0], up[1] & mask[1], up[2] & mask[2], up[3] & mask[3]);
+        *(uint4 *)((B *)a.to[1] + offset[u][1]) =
+            make_uint4(up[0] & ~mask[0], up[1] & ~mask[1], up[2] & ~mask[2], up[3] & ~mask[3]);
     }
     if (blockIdx.x == 0 && (int)threadIdx.x < a.places.tail) {
         int64_t at = a.places.count * N + threadIdx.x;
@@ -174,7 +180,8 @@ template <typename B> static __global__ void __launch_bounds__(THREADS) part_ker
     }
 }
 
-/* Fills in how four operands are read, and turns their nest into one of packs of n; false where a layout or an address is in the way. */
+/* Fills in how four operands are read, and turns their nest into one of packs of n; false where a layout or an address
+ * is in the way. */
 static bool pack_choice(const tarn__view *const *views, int outputs, int n, choice_places *p)
 {
     tarn__nest nest;
@@ -205,15 +212,16 @@ static bool pack_choice(const tarn__view *const *views, int outputs, int n, choi
     return true;
 }
 
-#define START_CHOICE(kernel, bytes, blocks, a, stream)                                                                                   \
-    switch (bytes) {                                                                                                                     \
-    case 1: kernel<uint8_t><<<blocks, THREADS, 0, stream>>>(a); break;                                                                   \
-    case 2: kernel<uint16_t><<<blocks, THREADS, 0, stream>>>(a); break;                                                                  \
-    case 4: kernel<uint32_t><<<blocks, THREADS, 0, stream>>>(a); break;                                                                  \
-    default: kernel<uint64_t><<<blocks, THREADS, 0, stream>>>(a); break;                                                                 \
+#define START_CHOICE(kernel, bytes, blocks, a, stream) \
+    switch (bytes) { \
+    case 1: kernel<uint8_t><<<blocks, THREADS, 0, stream>>>(a); break; \
+    case 2: kernel<uint16_t><<<blocks, THREADS, 0, stream>>>(a); break; \
+    case 4: kernel<uint32_t><<<blocks, THREADS, 0, stream>>>(a); break; \
+    default: kernel<uint64_t><<<blocks, THREADS, 0, stream>>>(a); break; \
     }
 
-/* Two packs of 16 bytes a thread, 256 threads a block. Moves a byte an element for the condition, and up to three elements. */
+/* Two packs of 16 bytes a thread, 256 threads a block. Moves a byte an element for the condition, and up to three
+ * elements. */
 static bool launch_choice(const tarn__call *call)
 {
     const tarn__elementwise *params = (const tarn__elementwise *)call->params;

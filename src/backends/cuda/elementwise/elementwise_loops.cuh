@@ -1,8 +1,9 @@
 /* elementwise_loops.cuh: the engine of the element-wise kernels.
  *
- * A row of elementwise.def becomes a struct with inputs, outputs and an expression. Two kernels run it: `packed_kernel`, for operands of one
- * dtype whose last axis lies dense or is repeated, moves 16 bytes at a time; `single_kernel`, for whatever layout and mixture of dtypes, moves
- * one element. Both are bound by memory: (inputs + outputs) · bytes an element, each read or written once. */
+ * A row of elementwise.def becomes a struct with inputs, outputs and an expression. Two kernels run it:
+ * `packed_kernel`, for operands of one dtype whose last axis lies dense or is repeated, moves 16 bytes at a time;
+ * `single_kernel`, for whatever layout and mixture of dtypes, moves one element. Both are bound by memory: (inputs +
+ * outputs) · bytes an element, each read or written once. */
 #ifndef TARN__ELEMENTWISE_CUH
 #define TARN__ELEMENTWISE_CUH
 
@@ -11,7 +12,7 @@
 
 enum { PLAIN = 0, WIDE = 1 };
 
-/* ---- expressions ----------------------------------------------------------------------------------------------------------- */
+/* ---- expressions ------------------------------------------------------------------------------------------------- */
 
 #define K(c) ((real)(c))
 #define ISNAN(x) ((x) != (x))
@@ -47,15 +48,16 @@ enum { PLAIN = 0, WIDE = 1 };
 #define POW_GRAD_B(a, b, g) M::power_slope_b(a, b, g)
 #define DIV_GRAD_B(a, b, g) M::quotient_slope_b(a, b, g)
 
-#define EXPRESSION(name, in_count, out_count, precision, ...)                                                                            \
-    struct name {                                                                                                                        \
-        enum { inputs = in_count, outputs = out_count, is_wide = precision };                                                            \
-        template <typename M> static __device__ __forceinline__ void run(const typename M::real *in, typename M::real *out,              \
-                                                                         typename M::real P0, typename M::real P1)                       \
-        {                                                                                                                                \
-            typedef typename M::real real;                                                                                               \
-            __VA_ARGS__                                                                                                                  \
-        }                                                                                                                                \
+#define EXPRESSION(name, in_count, out_count, precision, ...) \
+    struct name { \
+        enum { inputs = in_count, outputs = out_count, is_wide = precision }; \
+        template <typename M> \
+        static __device__ __forceinline__ void run(const typename M::real *in, typename M::real *out, \
+                                                   typename M::real P0, typename M::real P1) \
+        { \
+            typedef typename M::real real; \
+            __VA_ARGS__ \
+        } \
     };
 
 /* The same in f64, for what left f32's range. Not inlined: it is rare, and its registers would cost every thread. */
@@ -68,16 +70,18 @@ template <typename Op> static __device__ __noinline__ float run_twice(float a, f
 }
 
 template <typename Op, typename M>
-__device__ __forceinline__ void run_checked(const typename M::real *in, typename M::real *out, typename M::real p0, typename M::real p1)
+__device__ __forceinline__ void run_checked(const typename M::real *in, typename M::real *out, typename M::real p0,
+                                            typename M::real p1)
 {
     Op::template run<M>(in, out, p0, p1);
     if constexpr (Op::is_wide && sizeof(typename M::real) == sizeof(float)) {
-        if (needs_care(out[0], in[Op::inputs - 1])) /* the last operand scales the result: x, or the gradient that arrives */
+        /* the last operand scales the result: x, or the gradient that arrives */
+        if (needs_care(out[0], in[Op::inputs - 1]))
             out[0] = run_twice<Op>(in[0], in[Op::inputs - 1], (double)p0, (double)p1);
     }
 }
 
-/* ---- kernels --------------------------------------------------------------------------------------------------------------- */
+/* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
 template <typename Op, typename C> struct elementwise_args {
     const void *in[Op::inputs];
@@ -109,9 +113,11 @@ static __device__ __noinline__ void run_tail(const elementwise_args<Op, wide<T>>
         ((O *)a.out[k])[at] = narrow<O>(y[k]);
 }
 
-/* Operand k of a pack: its elements, one value for all of them, or a constant. The same for all threads, so that branches cost nothing. */
+/* Operand k of a pack: its elements, one value for all of them, or a constant. The same for all threads, so that
+ * branches cost nothing. */
 template <typename Op, typename T, int N>
-__device__ __forceinline__ void widen_operand(const elementwise_args<Op, wide<T>> &a, int k, const pack<T, N> &x, wide<T> *y)
+__device__ __forceinline__ void widen_operand(const elementwise_args<Op, wide<T>> &a, int k, const pack<T, N> &x,
+                                              wide<T> *y)
 {
     if ((a.dense >> k) & 1) {
         widen_pack(x, y);
@@ -123,8 +129,8 @@ __device__ __forceinline__ void widen_operand(const elementwise_args<Op, wide<T>
         y[i] = one;
 }
 
-/* The places of a pack. One row, and rows that repeat or skip something, are what nearly all calls are: those need no loop over axes, whose steps
- * wait for each other. */
+/* The places of a pack. One row, and rows that repeat or skip something, are what nearly all calls are: those need no
+ * loop over axes, whose steps wait for each other. */
 template <int N> __device__ __forceinline__ void locate_pack(const places<N> &p, int64_t at, int64_t *offset)
 {
     if (p.rank <= 1) {
@@ -199,7 +205,8 @@ static __global__ void __launch_bounds__(THREADS) packed_kernel(const __grid_con
 }
 
 template <typename Op, typename M>
-static __global__ void __launch_bounds__(THREADS) single_kernel(const __grid_constant__ elementwise_args<Op, typename M::real> a)
+static __global__ void __launch_bounds__(THREADS)
+    single_kernel(const __grid_constant__ elementwise_args<Op, typename M::real> a)
 {
     typedef typename M::real C;
     int64_t at = (int64_t)blockIdx.x * THREADS + threadIdx.x, offset[Op::outputs + Op::inputs];
@@ -216,15 +223,33 @@ static __global__ void __launch_bounds__(THREADS) single_kernel(const __grid_con
         store_any(a.out[k], a.out_dtype[k], offset[k], y[k]);
 }
 
-/* ---- starting them --------------------------------------------------------------------------------------------------------- */
+/* ---- starting them ----------------------------------------------------------------------------------------------- */
 
-static inline void number_as(const tarn__number *number, float *x) { *x = (float)number->real; }
-static inline void number_as(const tarn__number *number, double *x) { *x = number->real; }
-static inline void number_as(const tarn__number *number, int64_t *x) { *x = number->integer; }
+static inline void number_as(const tarn__number *number, float *x)
+{
+    *x = (float)number->real;
+}
+static inline void number_as(const tarn__number *number, double *x)
+{
+    *x = number->real;
+}
+static inline void number_as(const tarn__number *number, int64_t *x)
+{
+    *x = number->integer;
+}
 
-static inline void parameter_as(double p, float *x) { *x = (float)p; }
-static inline void parameter_as(double p, double *x) { *x = p; }
-static inline void parameter_as(double p, int64_t *x) { *x = p >= 0x1p63 ? INT64_MAX : p <= -0x1p63 ? INT64_MIN : (int64_t)p; }
+static inline void parameter_as(double p, float *x)
+{
+    *x = (float)p;
+}
+static inline void parameter_as(double p, double *x)
+{
+    *x = p;
+}
+static inline void parameter_as(double p, int64_t *x)
+{
+    *x = p >= 0x1p63 ? INT64_MAX : p <= -0x1p63 ? INT64_MIN : (int64_t)p;
+}
 
 template <typename Op> static void nest_of(const tarn__call *call, tarn__nest *nest)
 {
@@ -259,7 +284,8 @@ template <typename Op, typename C> static elementwise_args<Op, C> args_of(const 
 }
 
 /* Turns the nest into one of packs, where every operand's layout and address allow it. */
-template <typename Op, typename T, typename O, int N> static bool pack_nest(const tarn__call *call, tarn__nest *nest, elementwise_args<Op, wide<T>> *a)
+template <typename Op, typename T, typename O, int N>
+static bool pack_nest(const tarn__call *call, tarn__nest *nest, elementwise_args<Op, wide<T>> *a)
 {
     constexpr int operands = Op::outputs + Op::inputs;
     int last = nest->rank - 1;
@@ -291,7 +317,8 @@ template <typename Op, typename T, typename O, int N> static bool pack_nest(cons
 
 template <typename Op, typename T, typename O> static bool launch_packed(const tarn__call *call)
 {
-    constexpr int N = 16 / (int)(sizeof(T) > sizeof(O) ? sizeof(T) : sizeof(O)), U = Op::inputs + Op::outputs > 3 ? 1 : 2;
+    constexpr int N = 16 / (int)(sizeof(T) > sizeof(O) ? sizeof(T) : sizeof(O)),
+                  U = Op::inputs + Op::outputs > 3 ? 1 : 2;
     for (int k = 0; k < Op::inputs; k++)
         if (call->in[k] && call->in[k]->dtype != (call->in[0] ? call->in[0] : call->in[1])->dtype)
             return false;

@@ -1,8 +1,9 @@
 /* math.cuh: what the expressions of elementwise.def are made of, on the device.
  *
- * Three sets of functions: `fine` for f32 and f16 elements, `coarse` for bf16, whose 8 bits let the hardware's approximations through, and
- * `twice` for f64. A row's WIDE asks for f64 because f32 loses digits or its range somewhere. A GPU's f64 is slow or very slow, so here the
- * formulas of `fine` are written to keep their digits in f32, and what leaves f32's range on the way is recomputed in f64 (is_strange). */
+ * Three sets of functions: `fine` for f32 and f16 elements, `coarse` for bf16, whose 8 bits let the hardware's
+ * approximations through, and `twice` for f64. A row's WIDE asks for f64 because f32 loses digits or its range
+ * somewhere. A GPU's f64 is slow or very slow, so here the formulas of `fine` are written to keep their digits in f32,
+ * and what leaves f32's range on the way is recomputed in f64 (is_strange). */
 #ifndef TARN__MATH_CUH
 #define TARN__MATH_CUH
 
@@ -22,17 +23,50 @@ template <int N> __device__ __forceinline__ float polynomial(float t, const floa
 
 struct twice {
     typedef double real;
-    DEVICE real exp(real x) { return ::exp(x); }
-    DEVICE real exp_slope(real x, real g) { return g * exp(x * 0.5) * exp(x * 0.5); }
-    DEVICE real exp2(real x) { return ::exp2(x); }
-    DEVICE real log(real x) { return ::log(x); }
-    DEVICE real log2(real x) { return ::log2(x); }
-    DEVICE real sin(real x) { return ::sin(x); }
-    DEVICE real cos(real x) { return ::cos(x); }
-    DEVICE real tanh(real x) { return ::tanh(x); }
-    DEVICE real erf(real x) { return ::erf(x); }
-    DEVICE real sqrt(real x) { return ::sqrt(x); }
-    DEVICE real inverse_sqrt(real x) { return 1 / ::sqrt(x); }
+    DEVICE real exp(real x)
+    {
+        return ::exp(x);
+    }
+    DEVICE real exp_slope(real x, real g)
+    {
+        return g * exp(x * 0.5) * exp(x * 0.5);
+    }
+    DEVICE real exp2(real x)
+    {
+        return ::exp2(x);
+    }
+    DEVICE real log(real x)
+    {
+        return ::log(x);
+    }
+    DEVICE real log2(real x)
+    {
+        return ::log2(x);
+    }
+    DEVICE real sin(real x)
+    {
+        return ::sin(x);
+    }
+    DEVICE real cos(real x)
+    {
+        return ::cos(x);
+    }
+    DEVICE real tanh(real x)
+    {
+        return ::tanh(x);
+    }
+    DEVICE real erf(real x)
+    {
+        return ::erf(x);
+    }
+    DEVICE real sqrt(real x)
+    {
+        return ::sqrt(x);
+    }
+    DEVICE real inverse_sqrt(real x)
+    {
+        return 1 / ::sqrt(x);
+    }
     DEVICE real sigmoid(real x)
     {
         real e = exp(x < 0 ? x : -x);
@@ -48,25 +82,49 @@ struct twice {
         real e = exp(-2 * fabs(x)), r = 1 / (1 + e);
         return 4 * e * r * r;
     }
-    DEVICE real exp2_slope(real x, real g) { return g * 0.6931471805599453 * exp2(x * 0.5) * exp2(x * 0.5); }
-    DEVICE real erf_slope(real x) { return 1.1283791670955126 * exp(-x * x); }
-    DEVICE real gelu(real x) { return x * sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x)); }
+    DEVICE real exp2_slope(real x, real g)
+    {
+        return g * 0.6931471805599453 * exp2(x * 0.5) * exp2(x * 0.5);
+    }
+    DEVICE real erf_slope(real x)
+    {
+        return 1.1283791670955126 * exp(-x * x);
+    }
+    DEVICE real gelu(real x)
+    {
+        return x * sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x));
+    }
     DEVICE real gelu_slope(real x)
     {
         real u = 1.5957691216057308 * (x + 0.044715 * x * x * x), rise = 1.5957691216057308 * (1 + 0.134145 * x * x);
         real e = exp(u < 0 ? u : -u), r = 1 / (1 + e), bend = e * r * r;
         return (u < 0 ? e : 1) * r + (bend == 0 && fabs(x) < CUDART_INF ? 0 : x * bend * rise);
     }
-    DEVICE real gelu_erf(real x) { return 0.5 * x * erfc(x * -0.7071067811865476); }
-    DEVICE real gelu_erf_slope(real x) { return 0.5 * erfc(x * -0.7071067811865476) + x * 0.3989422804014327 * exp(-0.5 * x * x); }
-    DEVICE real silu(real x) { return x * sigmoid(x); }
+    DEVICE real gelu_erf(real x)
+    {
+        return 0.5 * x * erfc(x * -0.7071067811865476);
+    }
+    DEVICE real gelu_erf_slope(real x)
+    {
+        return 0.5 * erfc(x * -0.7071067811865476) + x * 0.3989422804014327 * exp(-0.5 * x * x);
+    }
+    DEVICE real silu(real x)
+    {
+        return x * sigmoid(x);
+    }
     DEVICE real silu_slope(real x)
     {
         real e = exp(x < 0 ? x : -x), r = 1 / (1 + e);
         return (x < 0 ? e : 1) * r + x * (e * r * r);
     }
-    DEVICE real softplus(real x) { return (x < 0 ? 0 : x) + log1p(exp(-fabs(x))); }
-    DEVICE real softplus_slope(real x, real g) { return g * sigmoid(x); }
+    DEVICE real softplus(real x)
+    {
+        return (x < 0 ? 0 : x) + log1p(exp(-fabs(x)));
+    }
+    DEVICE real softplus_slope(real x, real g)
+    {
+        return g * sigmoid(x);
+    }
     DEVICE real mod(real a, real b)
     {
         real r = fmod(a, b);
@@ -80,9 +138,18 @@ struct twice {
             whole = remainder == a ? 0 : -1;
         return -g * whole;
     }
-    DEVICE real power(real a, real b) { return ::pow(a, b); }
-    DEVICE real power_slope_a(real a, real b, real g) { return b == 0 ? 0 : g * (b * ::pow(a, b - 1)); }
-    DEVICE real power_slope_b(real a, real b, real g) { return a == 0 && b >= 0 ? 0 * g : g * (::pow(a, b) * ::log(a)); }
+    DEVICE real power(real a, real b)
+    {
+        return ::pow(a, b);
+    }
+    DEVICE real power_slope_a(real a, real b, real g)
+    {
+        return b == 0 ? 0 : g * (b * ::pow(a, b - 1));
+    }
+    DEVICE real power_slope_b(real a, real b, real g)
+    {
+        return a == 0 && b >= 0 ? 0 * g : g * (::pow(a, b) * ::log(a));
+    }
     /* where a / b or what follows leaves the range that the result may still have, exponents are kept apart */
     DEVICE real quotient_slope_b(real a, real b, real g)
     {
@@ -103,8 +170,8 @@ DEVICE bool is_strange(float x)
     return !(fabsf(x) >= 1e-30f && fabsf(x) <= 1e36f);
 }
 
-/* The same of a result that `scale` has multiplied: 0 times a number is 0, but not where it came out as NaN; and a large one may have brought back what
- * had left the range before. */
+/* The same of a result that `scale` has multiplied: 0 times a number is 0, but not where it came out as NaN; and a
+ * large one may have brought back what had left the range before. */
 DEVICE bool needs_care(float y, float scale)
 {
     return (is_strange(y) && (scale != 0 || y != y)) || fabsf(scale) > 1e6f;
@@ -112,16 +179,44 @@ DEVICE bool needs_care(float y, float scale)
 
 struct fine {
     typedef float real;
-    DEVICE real exp(real x) { return expf(x); }
-    DEVICE real exp2(real x) { return exp2f(x); }
-    DEVICE real log(real x) { return logf(x); }
-    DEVICE real log2(real x) { return log2f(x); }
-    DEVICE real sin(real x) { return turn(x, 0); }
-    DEVICE real cos(real x) { return turn(x, 1); }
-    DEVICE real tanh(real x) { return tanhf(x); }
-    DEVICE real erf(real x) { return erff(x); }
-    DEVICE real sqrt(real x) { return sqrtf(x); }
-    /* sin(x + quarter π/2): quarters of the circle are taken off in three parts of π/2; arguments too large for that go to the library */
+    DEVICE real exp(real x)
+    {
+        return expf(x);
+    }
+    DEVICE real exp2(real x)
+    {
+        return exp2f(x);
+    }
+    DEVICE real log(real x)
+    {
+        return logf(x);
+    }
+    DEVICE real log2(real x)
+    {
+        return log2f(x);
+    }
+    DEVICE real sin(real x)
+    {
+        return turn(x, 0);
+    }
+    DEVICE real cos(real x)
+    {
+        return turn(x, 1);
+    }
+    DEVICE real tanh(real x)
+    {
+        return tanhf(x);
+    }
+    DEVICE real erf(real x)
+    {
+        return erff(x);
+    }
+    DEVICE real sqrt(real x)
+    {
+        return sqrtf(x);
+    }
+    /* sin(x + quarter π/2): quarters of the circle are taken off in three parts of π/2; arguments too large for that go
+     * to the library */
     DEVICE real turn(real x, int quarter)
     {
         if (!(fabsf(x) < 1e5f))
@@ -133,10 +228,14 @@ struct fine {
         const real sines[] = {-1.6666654611e-1f, 8.3321608736e-3f, -1.9515295891e-4f};
         const real cosines[] = {4.166664568298827e-2f, -1.388731625493765e-3f, 2.443315711809948e-5f};
         real square = r * r;
-        real y = at & 1 ? fmaf(square * square, polynomial(square, cosines), fmaf(-0.5f, square, 1.0f)) : fmaf(r * square, polynomial(square, sines), r);
+        real y = at & 1 ? fmaf(square * square, polynomial(square, cosines), fmaf(-0.5f, square, 1.0f))
+                        : fmaf(r * square, polynomial(square, sines), r);
         return at & 2 ? -y : y;
     }
-    static __device__ __noinline__ real turn_far(real x, int quarter) { return quarter ? cosf(x) : sinf(x); }
+    static __device__ __noinline__ real turn_far(real x, int quarter)
+    {
+        return quarter ? cosf(x) : sinf(x);
+    }
     /* a / b for b between 1 and 4: no case needs care */
     DEVICE real divide(real a, real b)
     {
@@ -153,13 +252,18 @@ struct fine {
         real q = a * r;
         return fmaf(fmaf(-q, rest, fmaf(-b, q, a)), r, q);
     }
-    DEVICE real inverse_sqrt(real x) { return rsqrtf(x); }
-    /* e^x for x below 88, to 1 ulp: 2^k times a polynomial of what is left. Where it leaves the normal numbers it is 0. */
+    DEVICE real inverse_sqrt(real x)
+    {
+        return rsqrtf(x);
+    }
+    /* e^x for x below 88, to 1 ulp: 2^k times a polynomial of what is left. Where it leaves the normal numbers it is 0.
+     */
     DEVICE real exp_close(real x)
     {
         const real c[] = {0.5f, 1.6666667e-1f, 4.1666667e-2f, 8.3333333e-3f, 1.3888889e-3f, 1.9841270e-4f};
-        real low = x < -88 ? -88.1f : x;                                /* 2^-127, whose bits are 0 */
-        real shifted = fmaf(low, 1.4426950408889634f, 12583039.0f);      /* 1.5 · 2^23 + 127: the integer lies in the low bits */
+        real low = x < -88 ? -88.1f : x; /* 2^-127, whose bits are 0 */
+        /* 1.5 · 2^23 + 127: the integer lies in the low bits */
+        real shifted = fmaf(low, 1.4426950408889634f, 12583039.0f);
         real k = shifted - 12583039.0f, r = fmaf(-k, 0.693359375f, low);
         r = fmaf(-k, -2.12194440e-4f, r);
         real y = fmaf(r * r, polynomial(r, c), r) + 1;
@@ -171,7 +275,10 @@ struct fine {
         real y = g * exp(x);
         return needs_care(y, g) ? exp_slope_far(x, g) : y;
     }
-    static __device__ __noinline__ real exp_slope_far(real x, real g) { return (real)twice::exp_slope((double)x, (double)g); }
+    static __device__ __noinline__ real exp_slope_far(real x, real g)
+    {
+        return (real)twice::exp_slope((double)x, (double)g);
+    }
     DEVICE real sigmoid(real x)
     {
         real e = exp(-fabsf(x));
@@ -192,7 +299,10 @@ struct fine {
         real y = g * (0.6931471805599453f * exp2(x));
         return needs_care(y, g) ? exp2_slope_far(x, g) : y;
     }
-    static __device__ __noinline__ real exp2_slope_far(real x, real g) { return (real)twice::exp2_slope((double)x, (double)g); }
+    static __device__ __noinline__ real exp2_slope_far(real x, real g)
+    {
+        return (real)twice::exp2_slope((double)x, (double)g);
+    }
     /* exp of a number given in two parts: the small one is what rounding took from the large one */
     DEVICE real exp_of_parts(real large, real small)
     {
@@ -222,8 +332,9 @@ struct fine {
     }
     DEVICE real gelu_slope(real x)
     {
-        const real near_root[] = {0.4304000906f,  0.3875184426f,   -0.01578278782f,  -0.1139443204f,  -0.01662069932f, 0.01967961487f,
-                                  0.005270146002f, -0.002403179749f, -0.0009447582101f, 0.0002088382591f, 0.0001117335618f};
+        const real near_root[] = {0.4304000906f,     0.3875184426f,    -0.01578278782f, -0.1139443204f,
+                                  -0.01662069932f,   0.01967961487f,   0.005270146002f, -0.002403179749f,
+                                  -0.0009447582101f, 0.0002088382591f, 0.0001117335618f};
         real t = (x + 0.7524614334106445f) - 1.1339628e-8f;
         if (x > -1.2f && x < -0.35f)
             return t * polynomial(t, near_root);
@@ -239,12 +350,15 @@ struct fine {
         double wide_e = (double)e, s = 1 + wide_e;
         return (real)(wide_e * (s + term) / (s * s));
     }
-    /* e^(x²/2) erfc(x / sqrt 2) / 2 for x not below 0. In f64, of which its few additions and products cost little: in f32 they are off by 6 ulp. */
+    /* e^(x²/2) erfc(x / sqrt 2) / 2 for x not below 0. In f64, of which its few additions and products cost little: in
+     * f32 they are off by 6 ulp. */
     DEVICE double erfc_scaled(real x)
     {
-        const double c[] = {0.19950034747767179,  0.19890285634509325, 0.19167219410091016, 0.1411794535431942,  0.18104600310393035,
-                            0.011696291358286679, 0.07267383827224368, 0.09191184343300139, -0.1209083476557982, 0.032325527585099274};
-        double b = ::fma(0.25, (double)x, 1.0), r = (double)divide(1, (real)b), t = ::fma(r, ::fma(-b, r, 1.0), r), sum = c[9];
+        const double c[] = {0.19950034747767179, 0.19890285634509325,  0.19167219410091016, 0.1411794535431942,
+                            0.18104600310393035, 0.011696291358286679, 0.07267383827224368, 0.09191184343300139,
+                            -0.1209083476557982, 0.032325527585099274};
+        double b = ::fma(0.25, (double)x, 1.0), r = (double)divide(1, (real)b), t = ::fma(r, ::fma(-b, r, 1.0), r),
+               sum = c[9];
 #pragma unroll
         for (int i = 8; i >= 0; i--)
             sum = ::fma(sum, t, c[i]);
@@ -263,8 +377,10 @@ struct fine {
     }
     DEVICE real gelu_erf_slope(real x)
     {
-        const real near_root[] = {0.43149399757385254f,  0.38828498125076294f,   -0.018199676647782326f,  -0.11400823295116425f,  -0.014771527610719204f, 0.019421618431806564f,
-                                  0.004539312794804573f, -0.0022387036588042974f, -0.000745161494705826f, 0.00018130135140381753f, 8.496972441207618e-05f};
+        const real near_root[] = {0.43149399757385254f,    0.38828498125076294f,    -0.018199676647782326f,
+                                  -0.11400823295116425f,   -0.014771527610719204f,  0.019421618431806564f,
+                                  0.004539312794804573f,   -0.0022387036588042974f, -0.000745161494705826f,
+                                  0.00018130135140381753f, 8.496972441207618e-05f};
         real t = (x + 0.7517915368080139f) - 1.211444945855772e-8f;
         if (x > -1.2f && x < -0.35f)
             return t * polynomial(t, near_root);
@@ -272,8 +388,9 @@ struct fine {
         double half = erfc_scaled(fabsf(x)), term = 0.3989422804014327 * (double)x;
         return x < 0 ? e * (real)(term + half) : fmaf(e, (real)(term - half), 1.0f);
     }
-    /* Below -64, e^x is taken in two factors: itself it would be subnormal while x e^x is not yet. Elsewhere what 1 + e loses is carried along: with that the
-     * result is within 2.3 ulp, and swiglu's product, which rounds again, within 3.1. */
+    /* Below -64, e^x is taken in two factors: itself it would be subnormal while x e^x is not yet. Elsewhere what 1 + e
+     * loses is carried along: with that the result is within 2.3 ulp, and swiglu's product, which rounds again,
+     * within 3.1. */
     DEVICE real silu(real x)
     {
         if (x < -64)
@@ -283,8 +400,9 @@ struct fine {
     }
     DEVICE real silu_slope(real x)
     {
-        const real near_root[] = {0.2178117059f,   0.14664879f,     0.01887479303f,  -0.01522253469f, -0.006606252266f, 0.0001261739398f,
-                                  0.0007968195747f, 0.0001856731623f, -3.772115157e-5f, -2.753282417e-5f, -4.440869658e-6f};
+        const real near_root[] = {0.2178117059f,    0.14664879f,      0.01887479303f,   -0.01522253469f,
+                                  -0.006606252266f, 0.0001261739398f, 0.0007968195747f, 0.0001856731623f,
+                                  -3.772115157e-5f, -2.753282417e-5f, -4.440869658e-6f};
         real t = (x + 1.2784645557403564f) - 1.2979283e-8f;
         if (x > -2.0f && x < -0.6f)
             return t * polynomial(t, near_root);
@@ -293,13 +411,19 @@ struct fine {
             return far_slope(e, (double)x);
         return (x < 0 ? e : 1.0f) * r + x * (e * r * r);
     }
-    DEVICE real softplus(real x) { return (x < 0 ? 0.0f : x) + log1pf(exp(-fabsf(x))); }
+    DEVICE real softplus(real x)
+    {
+        return (x < 0 ? 0.0f : x) + log1pf(exp(-fabsf(x)));
+    }
     DEVICE real softplus_slope(real x, real g)
     {
         real y = g * sigmoid(x);
         return needs_care(y, g) ? softplus_slope_far(x, g) : y;
     }
-    static __device__ __noinline__ real softplus_slope_far(real x, real g) { return (real)((double)g * twice::sigmoid((double)x)); }
+    static __device__ __noinline__ real softplus_slope_far(real x, real g)
+    {
+        return (real)((double)g * twice::sigmoid((double)x));
+    }
     /* The integer nearest to a / b, or one off where it lies between two: a - q b is exact while q is small. */
     DEVICE real nearest_quotient(real a, real b)
     {
@@ -307,7 +431,10 @@ struct fine {
         asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(b));
         return rintf(a * r);
     }
-    DEVICE bool has_small_quotient(real q, real b) { return fabsf(q) < 4194304.0f && fabsf(b) > 1e-30f && fabsf(b) < 1e30f; }
+    DEVICE bool has_small_quotient(real q, real b)
+    {
+        return fabsf(q) < 4194304.0f && fabsf(b) > 1e-30f && fabsf(b) < 1e30f;
+    }
     DEVICE real mod(real a, real b)
     {
         real q = nearest_quotient(a, b), r = fmaf(-q, b, a);
@@ -327,13 +454,22 @@ struct fine {
             return mod_slope_far(a, b, g);
         return -g * (r != 0 && (r < 0) != (b < 0) ? q - 1 : q);
     }
-    static __device__ __noinline__ real mod_slope_far(real a, real b, real g) { return (real)twice::mod_slope_b((double)a, (double)b, (double)g); }
-    DEVICE real power(real a, real b) { return powf(a, b); }
-    /* both slopes from the power itself, which a compiler computes once for the two; in f64 where it is no ordinary number */
+    static __device__ __noinline__ real mod_slope_far(real a, real b, real g)
+    {
+        return (real)twice::mod_slope_b((double)a, (double)b, (double)g);
+    }
+    DEVICE real power(real a, real b)
+    {
+        return powf(a, b);
+    }
+    /* both slopes from the power itself, which a compiler computes once for the two; in f64 where it is no ordinary
+     * number */
     DEVICE real power_slope_a(real a, real b, real g)
     {
         real p = powf(a, b), slope = b * (p / a), y = g * slope;
-        return !(a > 0) || is_strange(p) || is_strange(p / a) || is_strange(slope) || is_strange(y) ? power_slope_a_far(a, b, g) : y;
+        return !(a > 0) || is_strange(p) || is_strange(p / a) || is_strange(slope) || is_strange(y)
+                   ? power_slope_a_far(a, b, g)
+                   : y;
     }
     DEVICE real power_slope_b(real a, real b, real g)
     {
@@ -355,23 +491,44 @@ struct fine {
             return y;
         return quotient_slope_far(a, b, g);
     }
-    static __device__ __noinline__ real quotient_slope_far(real a, real b, real g) { return (real)(-(double)g * (((double)a / (double)b) / (double)b)); }
+    static __device__ __noinline__ real quotient_slope_far(real a, real b, real g)
+    {
+        return (real)(-(double)g * (((double)a / (double)b) / (double)b));
+    }
 };
 
 /* The hardware's approximations, good to about 20 bits. */
 struct coarse {
     typedef float real;
-    DEVICE real exp(real x) { return __expf(x); }
+    DEVICE real exp(real x)
+    {
+        return __expf(x);
+    }
     DEVICE real exp_slope(real x, real g)
     {
         real y = g * exp(x);
         return needs_care(y, g) ? fine::exp_slope_far(x, g) : y;
     }
-    DEVICE real exp2(real x) { return exp2f(x); }
-    DEVICE real log(real x) { return __logf(x); }
-    DEVICE real log2(real x) { return __log2f(x); }
-    DEVICE real sin(real x) { return fine::turn(x, 0); }
-    DEVICE real cos(real x) { return fine::turn(x, 1); }
+    DEVICE real exp2(real x)
+    {
+        return exp2f(x);
+    }
+    DEVICE real log(real x)
+    {
+        return __logf(x);
+    }
+    DEVICE real log2(real x)
+    {
+        return __log2f(x);
+    }
+    DEVICE real sin(real x)
+    {
+        return fine::turn(x, 0);
+    }
+    DEVICE real cos(real x)
+    {
+        return fine::turn(x, 1);
+    }
     DEVICE real tanh(real x)
     {
         real y;
@@ -391,7 +548,10 @@ struct coarse {
         asm("sqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
         return y;
     }
-    DEVICE real inverse_sqrt(real x) { return rsqrtf(x); }
+    DEVICE real inverse_sqrt(real x)
+    {
+        return rsqrtf(x);
+    }
     DEVICE real inverse(real x) /* of a number between 1 and 4 */
     {
         real y;
@@ -418,7 +578,10 @@ struct coarse {
         real y = g * (0.6931471805599453f * exp2(x));
         return needs_care(y, g) ? fine::exp2_slope_far(x, g) : y;
     }
-    DEVICE real erf_slope(real x) { return 1.1283791670955126f * exp(-x * x); }
+    DEVICE real erf_slope(real x)
+    {
+        return 1.1283791670955126f * exp(-x * x);
+    }
     DEVICE real gelu(real x)
     {
         real e = exp(-1.5957691216057308f * fabsf(fmaf(0.044715f * x * x, x, x)));
@@ -432,7 +595,7 @@ struct coarse {
     }
     DEVICE real erfc_scaled(real x) /* as fine's, to 2^-22 */
     {
-        const real c[] = {0.23925156172790824f, 0.24161517962225543f, 0.1991608488425933f,   0.2593120814204732f,
+        const real c[] = {0.23925156172790824f,  0.24161517962225543f, 0.1991608488425933f,   0.2593120814204732f,
                           -0.11148941581554139f, 0.41717152375000316f, -0.31699014405484943f, 0.07196823932003008f};
         real t = inverse(fmaf(0.3f, x, 1.0f));
         return t * polynomial(t, c);
@@ -447,7 +610,10 @@ struct coarse {
         real e = exp(-0.5f * x * x), half = 0.5f * erfc_scaled(fabsf(x));
         return x < 0 ? e * fmaf(0.39894228f, x, half) : fmaf(e, fmaf(0.39894228f, x, -half), 1.0f);
     }
-    DEVICE real silu(real x) { return x < -64 ? fine::silu(x) : x * sigmoid(x); }
+    DEVICE real silu(real x)
+    {
+        return x < -64 ? fine::silu(x) : x * sigmoid(x);
+    }
     DEVICE real silu_slope(real x)
     {
         real e = exp(-fabsf(x)), r = inverse(1 + e);
@@ -464,9 +630,16 @@ struct coarse {
         real y = g * sigmoid(x);
         return needs_care(y, g) ? fine::softplus_slope_far(x, g) : y;
     }
-    DEVICE real mod(real a, real b) { return fine::mod(a, b); }
-    DEVICE real mod_slope_b(real a, real b, real g) { return fine::mod_slope_b(a, b, g); }
-    /* 2^(b log2 |a|) is off by |b log2 a| 2^-22, at most 2^-15 for results in range; what is not an ordinary number goes the long way */
+    DEVICE real mod(real a, real b)
+    {
+        return fine::mod(a, b);
+    }
+    DEVICE real mod_slope_b(real a, real b, real g)
+    {
+        return fine::mod_slope_b(a, b, g);
+    }
+    /* 2^(b log2 |a|) is off by |b log2 a| 2^-22, at most 2^-15 for results in range; what is not an ordinary number
+     * goes the long way */
     DEVICE real power(real a, real b)
     {
         real y = exp2f(b * __log2f(a));
@@ -475,15 +648,23 @@ struct coarse {
     DEVICE real power_slope_a(real a, real b, real g)
     {
         real slope = b * exp2f((b - 1) * __log2f(a)), y = g * slope;
-        return a > 0 && a <= 1e36f && fabsf(b) > 1e-3f && !is_strange(slope) && !is_strange(y) ? y : fine::power_slope_a_far(a, b, g);
+        return a > 0 && a <= 1e36f && fabsf(b) > 1e-3f && !is_strange(slope) && !is_strange(y)
+                   ? y
+                   : fine::power_slope_a_far(a, b, g);
     }
     DEVICE real power_slope_b(real a, real b, real g)
     {
         real l = __log2f(a), slope = exp2f(b * l) * (l * 0.6931471805599453f), y = g * slope;
         return a > 0 && a <= 1e36f && !is_strange(slope) && !is_strange(y) ? y : fine::power_slope_b_far(a, b, g);
     }
-    static __device__ __noinline__ real power_far(real a, real b) { return powf(a, b); }
-    DEVICE real quotient_slope_b(real a, real b, real g) { return fine::quotient_slope_b(a, b, g); }
+    static __device__ __noinline__ real power_far(real a, real b)
+    {
+        return powf(a, b);
+    }
+    DEVICE real quotient_slope_b(real a, real b, real g)
+    {
+        return fine::quotient_slope_b(a, b, g);
+    }
 };
 
 /* The set for an element type. */

@@ -1,15 +1,17 @@
 /* unary.cu: element-wise operations of one operand, and their gradients. */
 #include "backends/cuda/elementwise/elementwise_loops.cuh"
 
-#define UNARY(name, dtypes, precision, slope_precision, value, gradient)                                                                 \
-    EXPRESSION(name##_value, 1, 1, precision, const real x = in[0]; out[0] = (value);)                                                   \
-    EXPRESSION(name##_slope, 2, 1, slope_precision, const real x = in[0], g = in[1], y = (value); (void)x; (void)y; out[0] = (gradient);)
+#define UNARY(name, dtypes, precision, slope_precision, value, gradient) \
+    EXPRESSION(name##_value, 1, 1, precision, const real x = in[0]; out[0] = (value);) \
+    EXPRESSION(name##_slope, 2, 1, slope_precision, const real x = in[0], g = in[1], y = (value); (void)x; (void)y; \
+               out[0] = (gradient);)
 #define BINARY(name, ...)
 #define COMPARE(name, ...)
 #include "base/kernel/elementwise.def"
 #undef UNARY
 
-/* In bf16 without divisions: every factor moves the product the same way, so it leaves the range only where the result does. */
+/* In bf16 without divisions: every factor moves the product the same way, so it leaves the range only where the result
+ * does. */
 template <> __device__ __forceinline__ void rsqrt_slope::run<coarse>(const float *in, float *out, float, float)
 {
     const float y = coarse::inverse_sqrt(in[0]);
@@ -23,8 +25,8 @@ template <> __device__ __forceinline__ void rsqrt_slope::run<coarse>(const float
 
 void tarn__cuda_unary(tarn__kernel_row *rows)
 {
-#define UNARY(name, dtypes, ...)                                                                                                         \
-    rows[TARN__K_##name] = tarn__kernel_row{RUN_##dtypes<name##_value>, MASK_##dtypes, NULL};                                            \
+#define UNARY(name, dtypes, ...) \
+    rows[TARN__K_##name] = tarn__kernel_row{RUN_##dtypes<name##_value>, MASK_##dtypes, NULL}; \
     rows[TARN__K_##name##_grad] = tarn__kernel_row{run_floats<name##_slope>, TARN__FLOATS, NULL};
 #include "base/kernel/elementwise.def"
 }

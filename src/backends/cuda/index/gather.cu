@@ -1,10 +1,11 @@
-/* gather.cu: reading and writing at indices: gather, index_select, one_hot, put_rows. Adding at indices is in scatter.cu.
+/* gather.cu: reading and writing at indices: gather, index_select, one_hot, put_rows. Adding at indices is in
+ * scatter.cu.
  *
- * index_select is a gather whose index is repeated along the other axes; where whole rows move, its elements are packs of up to 16 bytes.
- * An index outside the axis is reported and reads as 0. */
+ * index_select is a gather whose index is repeated along the other axes; where whole rows move, its elements are packs
+ * of up to 16 bytes. An index outside the axis is reported and reads as 0. */
 #include "backends/cuda/index/index.cuh"
 
-/* ---- gather, index_select -------------------------------------------------------------------------------------------------- */
+/* ---- gather, index_select ---------------------------------------------------------------------------------------- */
 
 #define TAKEN 4 /* elements a thread moves, all of them loaded before the first is stored */
 
@@ -18,7 +19,8 @@ template <typename U> struct take_args {
     places<3> places; /* y, index, x with stride 0 along the axis */
 };
 
-template <typename U> static __global__ void __launch_bounds__(THREADS) take_kernel(const __grid_constant__ take_args<U> a)
+template <typename U>
+static __global__ void __launch_bounds__(THREADS) take_kernel(const __grid_constant__ take_args<U> a)
 {
     int64_t first = (int64_t)blockIdx.x * (THREADS * TAKEN) + threadIdx.x;
     int64_t to[TAKEN], from[TAKEN], at[TAKEN];
@@ -53,7 +55,9 @@ template <typename U> static __global__ void __launch_bounds__(THREADS) take_ker
 }
 
 /* Reads and writes each element once; grid: THREADS × TAKEN elements a block. */
-template <typename U> static void start_take(const tarn__call *call, const tarn__nest *nest, const tarn__view *index, int64_t limit, int64_t step)
+template <typename U>
+static void start_take(const tarn__call *call, const tarn__nest *nest, const tarn__view *index, int64_t limit,
+                       int64_t step)
 {
     take_args<U> a = {};
     a.to = data_of<U>(call->out[0]);
@@ -72,8 +76,8 @@ template <typename U> static void start_take(const tarn__call *call, const tarn_
 static bool pack_rows(tarn__nest *nest, const void *to, const void *from, int64_t *step, size_t size, int n)
 {
     int last = nest->rank - 1;
-    if (!is_packable(nest, 0, to, size, n) || !is_packable(nest, 2, from, size, n) ||
-        nest->stride[1][last] != 0 || *step % n != 0)
+    if (!is_packable(nest, 0, to, size, n) || !is_packable(nest, 2, from, size, n) || nest->stride[1][last] != 0 ||
+        *step % n != 0)
         return false;
     for (int i = 0; i < last; i++) {
         nest->stride[0][i] /= n;
@@ -124,7 +128,7 @@ static void run_index_select(const tarn__call *call)
     take(call, &wide);
 }
 
-/* ---- one_hot --------------------------------------------------------------------------------------------------------------- */
+/* ---- one_hot ----------------------------------------------------------------------------------------------------- */
 
 template <typename U> struct hot_args {
     U *y;
@@ -136,7 +140,8 @@ template <typename U> struct hot_args {
     places<3> places; /* y, index, and the number of the class */
 };
 
-template <typename U> static __global__ void __launch_bounds__(THREADS) hot_kernel(const __grid_constant__ hot_args<U> a)
+template <typename U>
+static __global__ void __launch_bounds__(THREADS) hot_kernel(const __grid_constant__ hot_args<U> a)
 {
     int64_t at = (int64_t)blockIdx.x * THREADS + threadIdx.x, offset[3];
     if (at >= a.count)
@@ -190,7 +195,7 @@ static void run_one_hot(const tarn__call *call)
     }
 }
 
-/* ---- put_rows -------------------------------------------------------------------------------------------------------------- */
+/* ---- put_rows ---------------------------------------------------------------------------------------------------- */
 
 template <typename U> struct put_args {
     U *to;
@@ -202,7 +207,8 @@ template <typename U> struct put_args {
     places<3> places; /* y as large as x, index, x */
 };
 
-template <typename U> static __global__ void __launch_bounds__(THREADS) put_kernel(const __grid_constant__ put_args<U> a)
+template <typename U>
+static __global__ void __launch_bounds__(THREADS) put_kernel(const __grid_constant__ put_args<U> a)
 {
     int64_t at = (int64_t)blockIdx.x * THREADS + threadIdx.x, offset[3];
     if (at >= a.count)
@@ -215,7 +221,8 @@ template <typename U> static __global__ void __launch_bounds__(THREADS) put_kern
         report_fault(a.faults, first, a.room);
 }
 
-/* Reads and writes each element of x once; grid: THREADS elements or packs a block. A token's rows are few: one each keeps most of the device busy. */
+/* Reads and writes each element of x once; grid: THREADS elements or packs a block. A token's rows are few: one each
+ * keeps most of the device busy. */
 template <typename U> static void start_put(const tarn__call *call, const tarn__nest *nest, int64_t room, int64_t step)
 {
     put_args<U> a = {};
@@ -260,7 +267,8 @@ static void run_put_rows(const tarn__call *call)
 void tarn__cuda_index(tarn__kernel_row *rows)
 {
     rows[TARN__K_gather] = tarn__kernel_row{run_gather, TARN__ALL, NULL};
-    rows[TARN__K_scatter_add] = tarn__kernel_row{tarn__cuda_run_scatter_add, TARN__INDEXES, tarn__cuda_scratch_scatter_add};
+    rows[TARN__K_scatter_add] =
+        tarn__kernel_row{tarn__cuda_run_scatter_add, TARN__INDEXES, tarn__cuda_scratch_scatter_add};
     rows[TARN__K_index_select] = tarn__kernel_row{run_index_select, TARN__ALL, NULL};
     rows[TARN__K_index_add] = tarn__kernel_row{tarn__cuda_run_index_add, TARN__INDEXES, tarn__cuda_scratch_index_add};
     rows[TARN__K_one_hot] = tarn__kernel_row{run_one_hot, TARN__INDEXES, NULL};

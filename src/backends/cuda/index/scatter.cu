@@ -1,23 +1,24 @@
 /* scatter.cu: adding at indices: scatter_add and index_add.
  *
- * Sums have the same bits in every run: what goes to one element is added in the order of the source, or in an order that the indices and the
- * shape fix. 16-bit floats are summed in f32 and rounded once. No atomics.
+ * Sums have the same bits in every run: what goes to one element is added in the order of the source, or in an order
+ * that the indices and the shape fix. 16-bit floats are summed in f32 and rounded once. No atomics.
  *
- * index_add of few slices: a block for each looks for others of the same target (one launch). scatter_add along a short axis: a thread, or
- * a block, for each line. Everything else is sorted by target first: see scatter_sorted.cuh, and scatter_fresh.cuh for a y that has no old values. */
+ * index_add of few slices: a block for each looks for others of the same target (one launch). scatter_add along a short
+ * axis: a thread, or a block, for each line. Everything else is sorted by target first: see scatter_sorted.cuh, and
+ * scatter_fresh.cuh for a y that has no old values. */
 #include <cub/device/device_radix_sort.cuh>
 
 #include "backends/cuda/index/scatter_fresh.cuh"
 
-#define FEW_SLICES 1024  /* up to here index_add compares indices instead of sorting them */
-#define FEW_ELEMENTS 8   /* up to here a thread takes a line of scatter_add */
-#define LINE_MOST 2048   /* up to here a block can */
-#define LINE_GOOD 512    /* and up to here it is quick enough for any number of lines */
+#define FEW_SLICES 1024 /* up to here index_add compares indices instead of sorting them */
+#define FEW_ELEMENTS 8  /* up to here a thread takes a line of scatter_add */
+#define LINE_MOST 2048  /* up to here a block can */
+#define LINE_GOOD 512   /* and up to here it is quick enough for any number of lines */
 #define LINES_FEW 256
 #define CHUNK_LEAST 32
 #define CHUNKS_MOST 8192
 
-/* ---- few slices ------------------------------------------------------------------------------------------------------------ */
+/* ---- few slices -------------------------------------------------------------------------------------------------- */
 
 /* The block of the first slice that goes to a target adds all of them, in order; the blocks of the others end. */
 template <typename T, typename Y, typename C, int N>
@@ -80,10 +81,11 @@ static __global__ void __launch_bounds__(THREADS) few_kernel(const __grid_consta
         put<Y, N, C>::at(a.y, a.y_dtype, key * a.y_step + place[0], sum);
 }
 
-/* ---- lines of scatter_add --------------------------------------------------------------------------------------------------- */
+/* ---- lines of scatter_add ---------------------------------------------------------------------------------------- */
 
 /* A thread a line. Elements of the same target are found by comparing. */
-template <typename C> static __global__ void __launch_bounds__(THREADS) thread_line_kernel(const __grid_constant__ add_args a, int64_t lines)
+template <typename C>
+static __global__ void __launch_bounds__(THREADS) thread_line_kernel(const __grid_constant__ add_args a, int64_t lines)
 {
     int64_t line = (int64_t)blockIdx.x * THREADS + threadIdx.x, offset[3];
     if (line >= lines)
@@ -110,7 +112,8 @@ template <typename C> static __global__ void __launch_bounds__(THREADS) thread_l
 }
 
 /* A block a line, which lies in shared memory: indices that are good are below 2^31. */
-template <typename C> static __global__ void __launch_bounds__(THREADS) block_line_kernel(const __grid_constant__ add_args a)
+template <typename C>
+static __global__ void __launch_bounds__(THREADS) block_line_kernel(const __grid_constant__ add_args a)
 {
     __shared__ uint32_t target[LINE_MOST];
     __shared__ C value[LINE_MOST];
@@ -143,7 +146,7 @@ template <typename C> static __global__ void __launch_bounds__(THREADS) block_li
     }
 }
 
-/* ---- the plan -------------------------------------------------------------------------------------------------------------- */
+/* ---- the plan ---------------------------------------------------------------------------------------------------- */
 
 typedef enum way { NOTHING, FEW, THREAD_LINES, BLOCK_LINES, SORTED } way;
 
@@ -153,7 +156,7 @@ typedef struct add_plan {
     tarn__nest columns; /* index_add: y and source across the axis */
     tarn__nest lines;   /* scatter_add: y, index and source across the axis */
     int64_t length, limit;
-    int64_t group;      /* lines that are sorted together: as many as 31 bits can tell apart */
+    int64_t group; /* lines that are sorted together: as many as 31 bits can tell apart */
     int64_t entries, chunk;
     size_t keys_bytes, partial_bytes, begin_bytes; /* begin: of targets' entries, see scatter_fresh.cuh */
 } add_plan;
@@ -182,7 +185,8 @@ static void plan_sorted(add_plan *p, int64_t entries, int64_t columns, tarn_dtyp
 
 static void plan_lines(add_plan *p, const tarn__view *index, const tarn__view *source, const tarn__view *y, int axis)
 {
-    tarn__view rest[] = {tarn__view_across(y, axis, index), tarn__view_across(index, axis, index), tarn__view_across(source, axis, index)};
+    tarn__view rest[] = {tarn__view_across(y, axis, index), tarn__view_across(index, axis, index),
+                         tarn__view_across(source, axis, index)};
     const tarn__view *views[] = {&rest[0], &rest[1], &rest[2]};
     tarn__nest_make(&p->lines, 3, views);
     p->length = tarn__axis_size(index, axis);
@@ -234,7 +238,7 @@ static add_plan plan_slices(const tarn__call *call)
     return p;
 }
 
-/* ---- carrying it out ------------------------------------------------------------------------------------------------------- */
+/* ---- carrying it out --------------------------------------------------------------------------------------------- */
 
 /* Keys and positions, twice; partial sums; beginnings; and the room that sorting itself needs, at the end. */
 static size_t scratch_of(const tarn__call *call, const add_plan *p)
@@ -305,12 +309,14 @@ static add_args args_of(const tarn__call *call, const add_plan *p)
 }
 
 /* Slices, in packs of N where that fits. `is_fresh`: y has no old values, and they are sorted. */
-template <typename T, typename Y, typename C, int N> static bool add_slices(const tarn__call *call, const add_plan *p, add_args a, bool is_fresh)
+template <typename T, typename Y, typename C, int N>
+static bool add_slices(const tarn__call *call, const add_plan *p, add_args a, bool is_fresh)
 {
     tarn__nest nest = p->columns;
     int last = nest.rank - 1;
     if (N > 1) {
-        if (!is_packable(&nest, 0, a.y, sizeof(Y), N) || !is_packable(&nest, 1, a.source, sizeof(T), N) || a.y_step % N || a.source_step % N)
+        if (!is_packable(&nest, 0, a.y, sizeof(Y), N) || !is_packable(&nest, 1, a.source, sizeof(T), N) ||
+            a.y_step % N || a.source_step % N)
             return false;
         nest.shape[last] /= N;
         nest.count /= N;

@@ -1,20 +1,23 @@
-/* scatter_fresh.cuh: many additions at indices where y's old values do not count: y[target] becomes the sum of its entries' slices, 0 where it has none.
+/* scatter_fresh.cuh: many additions at indices where y's old values do not count: y[target] becomes the sum of its
+ * entries' slices, 0 where it has none.
  *
- * Entries are sorted by target, as for scatter_sorted.cuh. Here a thread has one column of a few neighbouring targets: it looks up where their entries begin,
- * loads the first slice of each at once, and then what further ones there are; so every element of y is written once and none is read. Where a
- * target has very many, the chunks that lie within its entries are summed before, side by side, and the thread adds those sums. */
+ * Entries are sorted by target, as for scatter_sorted.cuh. Here a thread has one column of a few neighbouring targets:
+ * it looks up where their entries begin, loads the first slice of each at once, and then what further ones there are;
+ * so every element of y is written once and none is read. Where a target has very many, the chunks that lie within its
+ * entries are summed before, side by side, and the thread adds those sums. */
 #ifndef TARN__FRESH_ADD_CUH
 #define TARN__FRESH_ADD_CUH
 
 #include "backends/cuda/index/scatter_sorted.cuh"
 
-#define TARGETS 4     /* of a thread, neighbours */
-#define FRESH_BATCH 4 /* entries whose loads are under way at the same time */
+#define TARGETS 4      /* of a thread, neighbours */
+#define FRESH_BATCH 4  /* entries whose loads are under way at the same time */
 #define FRESH_CHUNK 64 /* entries of a chunk, at least */
-#define SHORT_GAP 4   /* targets without entries that one thread passes over alone */
+#define SHORT_GAP 4    /* targets without entries that one thread passes over alone */
 
-/* begin[t] is the number of entries before those of target t; begin[limit] that of all whose index is good. Thread `entry`, 0 … count, knows it for
- * the targets from behind the entry before up to its own: long gaps are filled by the whole warp. */
+/* begin[t] is the number of entries before those of target t; begin[limit] that of all whose index is good. Thread
+ * `entry`, 0 … count, knows it for the targets from behind the entry before up to its own: long gaps are filled by the
+ * whole warp. */
 __device__ __forceinline__ void find_begins(const add_args &a, uint32_t *begin, int64_t entry)
 {
     const int lane = (int)(threadIdx.y * blockDim.x + threadIdx.x) % WARP;
@@ -34,14 +37,17 @@ __device__ __forceinline__ void find_begins(const add_args &a, uint32_t *begin, 
 
 /* Blocks before `walks` sum chunks that belong to one target, those from there on find where targets begin. */
 template <typename T, typename C, int N>
-static __global__ void __launch_bounds__(THREADS) prepare_kernel(const __grid_constant__ add_args a, uint32_t *begin, unsigned walks)
+static __global__ void __launch_bounds__(THREADS)
+    prepare_kernel(const __grid_constant__ add_args a, uint32_t *begin, unsigned walks)
 {
     if (blockIdx.x >= walks) {
-        find_begins(a, begin, (int64_t)(blockIdx.x - walks) * (blockDim.x * blockDim.y) + threadIdx.y * blockDim.x + threadIdx.x);
+        find_begins(a, begin,
+                    (int64_t)(blockIdx.x - walks) * (blockDim.x * blockDim.y) + threadIdx.y * blockDim.x + threadIdx.x);
         return;
     }
     walk_place w;
-    if (!place_walk(a, &w) || w.end - w.begin < a.chunk || a.keys[w.begin] == a.none || a.keys[w.begin] != a.keys[w.end - 1])
+    if (!place_walk(a, &w) || w.end - w.begin < a.chunk || a.keys[w.begin] == a.none ||
+        a.keys[w.begin] != a.keys[w.end - 1])
         return;
     int64_t column[2];
     locate(a.column_at, w.column, column);
@@ -84,16 +90,22 @@ __device__ __forceinline__ void add_entries(const add_args &a, uint32_t at, uint
     }
 }
 
-/* The sum of all entries of a target, `at` … `end`. Where there are whole chunks among them, these are added up apart, in what sums of sums are kept in. */
+/* The sum of all entries of a target, `at` … `end`. Where there are whole chunks among them, these are added up apart,
+ * in what sums of sums are kept in. */
 template <typename T, typename C, int N>
-__device__ __forceinline__ void sum_entries(const add_args &a, uint32_t at, uint32_t end, int64_t own, int64_t column_offset, C *sum)
+__device__ __forceinline__ void sum_entries(const add_args &a, uint32_t at, uint32_t end, int64_t own,
+                                            int64_t column_offset, C *sum)
 {
     typedef typename total_of<C>::type D;
     const uint32_t chunk = (uint32_t)a.chunk, first = (at + chunk - 1) / chunk, last = end / chunk;
     const bool has_chunks = first < last;
 #pragma unroll 1
     for (int side = 0; side < 2; side++) /* what lies before the chunks, and behind */
-        add_entries<T, C, N>(a, side == 0 ? at : has_chunks ? last * chunk : end, side == 0 && has_chunks ? first * chunk : end, column_offset, sum);
+        add_entries<T, C, N>(a,
+                             side == 0    ? at
+                             : has_chunks ? last * chunk
+                                          : end,
+                             side == 0 && has_chunks ? first * chunk : end, column_offset, sum);
     if (!has_chunks)
         return;
     D far[N] = {};
@@ -116,9 +128,11 @@ __device__ __forceinline__ void sum_entries(const add_args &a, uint32_t at, uint
         sum[i] = (C)(far[i] + (D)sum[i]);
 }
 
-/* Reads the source once, and writes all of y. First what has one entry or none, as most targets, with all loads under way; then the others. */
+/* Reads the source once, and writes all of y. First what has one entry or none, as most targets, with all loads under
+ * way; then the others. */
 template <typename T, typename Y, typename C, int N>
-static __global__ void __launch_bounds__(THREADS, N > 4 ? 3 : 4) fresh_kernel(const __grid_constant__ add_args a, const uint32_t *begin)
+static __global__ void __launch_bounds__(THREADS, N > 4 ? 3 : 4)
+    fresh_kernel(const __grid_constant__ add_args a, const uint32_t *begin)
 {
     const int64_t first = ((int64_t)(blockIdx.x / a.tiles) * blockDim.y + threadIdx.y) * TARGETS;
     const int64_t own = (int64_t)(blockIdx.x % a.tiles) * blockDim.x + threadIdx.x;
@@ -155,14 +169,18 @@ static __global__ void __launch_bounds__(THREADS, N > 4 ? 3 : 4) fresh_kernel(co
     }
 }
 
-/* Grid: blocks of about 256 threads; a group of targets, or a chunk, for each row of a block. Bytes: the source once, y once. */
-template <typename T, typename Y, typename C, int N> static void start_fresh(const tarn__call *call, add_args *a, uint32_t *begin)
+/* Grid: blocks of about 256 threads; a group of targets, or a chunk, for each row of a block. Bytes: the source once, y
+ * once. */
+template <typename T, typename Y, typename C, int N>
+static void start_fresh(const tarn__call *call, add_args *a, uint32_t *begin)
 {
     dim3 block = walk_block(a);
     int64_t chunks = (a->count + a->chunk - 1) / a->chunk, groups = (a->limit + TARGETS - 1) / TARGETS;
-    unsigned walks = blocks_for(chunks, block.y) * (unsigned)a->tiles, entries = blocks_for(a->count + 1, block.x * block.y);
+    unsigned walks = blocks_for(chunks, block.y) * (unsigned)a->tiles,
+             entries = blocks_for(a->count + 1, block.x * block.y);
     prepare_kernel<T, C, N><<<walks + entries, block, 0, stream_of(call)>>>(*a, begin, walks);
-    fresh_kernel<T, Y, C, N><<<blocks_for(groups, block.y) * (unsigned)a->tiles, block, 0, stream_of(call)>>>(*a, begin);
+    fresh_kernel<T, Y, C, N>
+        <<<blocks_for(groups, block.y) * (unsigned)a->tiles, block, 0, stream_of(call)>>>(*a, begin);
 }
 
 #endif

@@ -1,16 +1,17 @@
 /* scatter_sorted.cuh: many additions at indices: y[target] += source[entry], sorted by target first.
  *
- * An entry is what one index element moves: a slice of `columns` packs (index_add), or one element of one of many lines (scatter_add).
- * Entries are sorted by where they go, stably, and cut into chunks of a fixed length. A thread walks one column of one chunk. What goes to
- * one target within the chunk is added to y at once, in order; a run that reaches beyond its chunk leaves its sums in `partials`, and
- * the thread of the chunk it began in adds those up, in order. So a target named a hundred thousand times takes no longer than as many
- * different ones, and the order of sums depends on the indices alone. */
+ * An entry is what one index element moves: a slice of `columns` packs (index_add), or one element of one of many lines
+ * (scatter_add). Entries are sorted by where they go, stably, and cut into chunks of a fixed length. A thread walks one
+ * column of one chunk. What goes to one target within the chunk is added to y at once, in order; a run that reaches
+ * beyond its chunk leaves its sums in `partials`, and the thread of the chunk it began in adds those up, in order. So a
+ * target named a hundred thousand times takes no longer than as many different ones, and the order of sums depends on
+ * the indices alone. */
 #ifndef TARN__SORTED_ADD_CUH
 #define TARN__SORTED_ADD_CUH
 
 #include "backends/cuda/index/index.cuh"
 
-#define BATCH 4         /* entries whose loads are under way at the same time */
+#define BATCH 4 /* entries whose loads are under way at the same time */
 #define MOST_SMALL ((int64_t)1 << 31)
 
 struct add_args {
@@ -18,20 +19,21 @@ struct add_args {
     const void *source, *index;
     tarn_dtype y_dtype, source_dtype;
     int is_long;
-    int64_t count;                           /* entries */
-    int64_t limit, y_step, source_step;      /* along the axis */
-    int64_t index_step, length;              /* of the index along the axis */
-    int64_t columns;                         /* packs of a slice */
-    int tiles;                               /* blocks that the columns take */
-    places<2> column_at;                     /* y, source */
-    bool is_lined;                           /* there are lines: entry e is element e % length of line e / length */
+    int64_t count;                      /* entries */
+    int64_t limit, y_step, source_step; /* along the axis */
+    int64_t index_step, length;         /* of the index along the axis */
+    int64_t columns;                    /* packs of a slice */
+    int tiles;                          /* blocks that the columns take */
+    places<2> column_at;                /* y, source */
+    bool is_lined;                      /* there are lines: entry e is element e % length of line e / length */
     int64_t first_line;
     divider by_limit, by_length;
-    places<3> line_at;                       /* y, index, source */
-    uint32_t none;                           /* key of an index outside the axis, larger than any other: line · limit + index */
+    places<3> line_at; /* y, index, source */
+    /* key of an index outside the axis, larger than any other: line · limit + index */
+    uint32_t none;
     uint32_t *keys, *positions;
     void *partials; /* (chunks, 2, columns · N): of the run that came into the chunk, of the one that leaves it */
-    int64_t chunk; /* a power of 2 */
+    int64_t chunk;  /* a power of 2 */
     fault_place faults;
 };
 
@@ -93,14 +95,16 @@ __device__ __forceinline__ bool place_walk(const add_args &a, walk_place *w)
     return true;
 }
 
-template <typename C, int N> __device__ __forceinline__ C *partial_at(const add_args &a, int64_t chunk, int side, int64_t column)
+template <typename C, int N>
+__device__ __forceinline__ C *partial_at(const add_args &a, int64_t chunk, int side, int64_t column)
 {
     return (C *)a.partials + ((chunk * 2 + side) * a.columns + column) * N;
 }
 
 /* Puts away the sum of a run: into y when it is whole, else into its place among the partial sums. */
 template <typename Y, typename C, int N>
-__device__ __forceinline__ void end_run(const add_args &a, const walk_place &w, uint32_t key, int64_t column_offset, const C *sum)
+__device__ __forceinline__ void end_run(const add_args &a, const walk_place &w, uint32_t key, int64_t column_offset,
+                                        const C *sum)
 {
     if (key == a.none)
         return;
@@ -114,7 +118,8 @@ __device__ __forceinline__ void end_run(const add_args &a, const walk_place &w, 
     put<Y, N, C>::at(a.y, a.y_dtype, target_offset(a, key) + column_offset, sum);
 }
 
-__device__ __forceinline__ void load_entries(const add_args &a, const walk_place &w, int64_t base, uint32_t *key, uint32_t *position)
+__device__ __forceinline__ void load_entries(const add_args &a, const walk_place &w, int64_t base, uint32_t *key,
+                                             uint32_t *position)
 {
 #pragma unroll
     for (int u = 0; u < BATCH; u++) {
@@ -186,7 +191,8 @@ template <> struct total_of<float> {
 };
 
 /* Adds up the partial sums of the run that leaves this chunk, if it began here. */
-template <typename Y, typename C, int N> static __global__ void __launch_bounds__(THREADS) join_kernel(const __grid_constant__ add_args a)
+template <typename Y, typename C, int N>
+static __global__ void __launch_bounds__(THREADS) join_kernel(const __grid_constant__ add_args a)
 {
     typedef typename total_of<C>::type D;
     walk_place w;

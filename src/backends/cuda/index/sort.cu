@@ -1,19 +1,19 @@
 /* sort.cu: sort and topk along an axis.
  *
- * Elements become unsigned keys whose order is the one asked for: NaN the largest, -0 and 0 equal, all bits turned round when descending. A
- * key and the element's place in its line make an entry; no two are equal, so any correct sort is stable. Values are fetched by place, so
- * that their bits stay as they are.
+ * Elements become unsigned keys whose order is the one asked for: NaN the largest, -0 and 0 equal, all bits turned
+ * round when descending. A key and the element's place in its line make an entry; no two are equal, so any correct sort
+ * is stable. Values are fetched by place, so that their bits stay as they are.
  *
- * A tile of a line is sorted in shared memory (bitonic); a line that is one tile is done. Longer ones are merged: two runs become one in each
- * launch, where an entry's place in the new run is its own plus the number of the other run's entries before it. Of each run only
- * the first k are kept, so topk does little after the first step. */
+ * A tile of a line is sorted in shared memory (bitonic); a line that is one tile is done. Longer ones are merged: two
+ * runs become one in each launch, where an entry's place in the new run is its own plus the number of the other run's
+ * entries before it. Of each run only the first k are kept, so topk does little after the first step. */
 #include "backends/cuda/common/lines.cuh"
 
-#define SORTERS 512     /* threads */
+#define SORTERS 512 /* threads */
 #define TILE_BYTES 32768
 #define LEAST_TILE 1024 /* entries a block sorts: several lines where they are short */
 
-/* ---- keys ------------------------------------------------------------------------------------------------------------------ */
+/* ---- keys -------------------------------------------------------------------------------------------------------- */
 
 /* How a dtype's bits become a key. */
 struct order {
@@ -63,7 +63,7 @@ __device__ __forceinline__ uint64_t key_of(const order &o, uint64_t bits)
     return (bits ^ o.sign) ^ o.flip;
 }
 
-/* ---- entries: key and place, in 8 bytes where the key has at most 4, else in 16 -------------------------------------------------- */
+/* ---- entries: key and place, in 8 bytes where the key has at most 4, else in 16 ---------------------------------- */
 
 typedef uint64_t short_entry;
 struct alignas(16) long_entry {
@@ -98,26 +98,27 @@ __device__ __forceinline__ int64_t place_of(const long_entry &a)
     return (int64_t)a.place;
 }
 
-/* ---- kernels --------------------------------------------------------------------------------------------------------------- */
+/* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
 struct sort_args {
     const void *x;
     void *values;     /* NULL where not wanted */
     int64_t *indices; /* the same */
     order order;
-    int64_t lines, length, kept;       /* elements of a line, and of its result */
+    int64_t lines, length, kept; /* elements of a line, and of its result */
     int64_t x_step, values_step, indices_step;
-    int64_t span, tiles;               /* elements that a run stands for, runs of a line */
-    int64_t room;                      /* entries of a line in the buffers */
-    int padded, together;              /* a tile's size as a power of two, and how many of them a block sorts */
-    bool is_last;                      /* results are written instead of a run */
-    const void *from;                  /* runs; of a line they lie min(kept, span) apart */
+    int64_t span, tiles;  /* elements that a run stands for, runs of a line */
+    int64_t room;         /* entries of a line in the buffers */
+    int padded, together; /* a tile's size as a power of two, and how many of them a block sorts */
+    bool is_last;         /* results are written instead of a run */
+    const void *from;     /* runs; of a line they lie min(kept, span) apart */
     void *to;
     places<3> places; /* x, values, indices across the axis */
 };
 
 /* Entry number `rank` of a line's result. */
-template <typename E> __device__ __forceinline__ void write_result(const sort_args &a, int64_t line, int64_t rank, const E &entry)
+template <typename E>
+__device__ __forceinline__ void write_result(const sort_args &a, int64_t line, int64_t rank, const E &entry)
 {
     int64_t offset[3], place = place_of(entry);
     locate(a.places, line, offset);
@@ -158,15 +159,18 @@ template <typename E> static __global__ void __launch_bounds__(SORTERS) tile_ker
 {
     __shared__ E held[TILE_BYTES / sizeof(E)];
     int count = a.padded * a.together;
-    int64_t first = (int64_t)blockIdx.x * a.together, all = a.lines * a.tiles; /* tiles of all lines, one line's after the other's */
+    /* tiles of all lines, one line's after the other's */
+    int64_t first = (int64_t)blockIdx.x * a.together, all = a.lines * a.tiles;
     int64_t apart = a.kept < a.span ? a.kept : a.span;
     for (int i = threadIdx.x; i < count; i += SORTERS) {
-        int64_t tile = first + i / a.padded, line = tile / a.tiles, at = tile % a.tiles * a.span + i % a.padded, offset[3];
+        int64_t tile = first + i / a.padded, line = tile / a.tiles, at = tile % a.tiles * a.span + i % a.padded,
+                offset[3];
         bool is_there = tile < all && i % a.padded < a.span && at < a.length;
         if (is_there)
             locate(a.places, line, offset);
-        held[i] = is_there ? entry_of<E>(key_of(a.order, bits_at(a.x, a.order.size, offset[0] + at * a.x_step)), (uint32_t)at)
-                           : entry_of<E>(UINT64_MAX, UINT32_MAX);
+        held[i] =
+            is_there ? entry_of<E>(key_of(a.order, bits_at(a.x, a.order.size, offset[0] + at * a.x_step)), (uint32_t)at)
+                     : entry_of<E>(UINT64_MAX, UINT32_MAX);
     }
     sort_tiles(held, count, a.padded);
     for (int i = threadIdx.x; i < count; i += SORTERS) {
@@ -188,8 +192,10 @@ __device__ __forceinline__ int64_t run_size(const sort_args &a, int64_t run, int
     return left < 0 ? 0 : left < apart ? left : apart;
 }
 
-/* Merges runs in pairs; grid: an entry of the runs a thread. Each reads and writes one, after a search in the other run. */
-template <typename E> static __global__ void __launch_bounds__(THREADS) merge_kernel(const __grid_constant__ sort_args a)
+/* Merges runs in pairs; grid: an entry of the runs a thread. Each reads and writes one, after a search in the other
+ * run. */
+template <typename E>
+static __global__ void __launch_bounds__(THREADS) merge_kernel(const __grid_constant__ sort_args a)
 {
     int64_t at = (int64_t)blockIdx.x * THREADS + threadIdx.x, apart = a.kept < a.span ? a.kept : a.span;
     int64_t line = at / (a.tiles * apart), run = at / apart % a.tiles, rank = at % apart, other = run ^ 1;
@@ -214,7 +220,7 @@ template <typename E> static __global__ void __launch_bounds__(THREADS) merge_ke
         ((E *)a.to)[line * a.room + run / 2 * wide + rank] = own;
 }
 
-/* ---- starting them --------------------------------------------------------------------------------------------------------- */
+/* ---- starting them ----------------------------------------------------------------------------------------------- */
 
 static int64_t kept_of(const tarn__call *call)
 {

@@ -1,7 +1,8 @@
 /* matmul.c: matrix products on cuBLASLt: 2·M·N·K operations, (M·K + K·N + M·N) elements moved at least.
  *
- * Operands whose rows or columns lie dense are used where they are, transposed or not; others, and batches of a flipped view, are copied into scratch
- * first. Batches that one stride describes are one call; others are a call for each step of their outer axes. */
+ * Operands whose rows or columns lie dense are used where they are, transposed or not; others, and batches of a flipped
+ * view, are copied into scratch first. Batches that one stride describes are one call; others are a call for each step
+ * of their outer axes. */
 #include "backends/cuda/matmul/matmul.h"
 
 #include <stdlib.h>
@@ -12,7 +13,7 @@
 /* One operand as a matrix: rows or columns dense. */
 typedef struct matrix {
     char *base;
-    int64_t line;        /* elements from one row (or column) to the next */
+    int64_t line; /* elements from one row (or column) to the next */
     bool by_columns;
     bool is_packed;      /* a copy in scratch stands for it */
     tarn__view view;     /* of the copy: dense, the operand's shape */
@@ -29,11 +30,11 @@ typedef struct job {
     int64_t m, n, k;
     matrix a, b, c;
     batch_nest batches;
-    tarn__kernel kernel;      /* matmul, or one with something around it */
+    tarn__kernel kernel; /* matmul, or one with something around it */
     const tarn__view *bias;
-    const tarn__view *extra;  /* gelu's argument */
-    const tarn__view *sums;   /* of a along k */
-    bool spreads_bias;        /* into the result first, to be added to as beta · result */
+    const tarn__view *extra; /* gelu's argument */
+    const tarn__view *sums;  /* of a along k */
+    bool spreads_bias;       /* into the result first, to be added to as beta · result */
     const tarn__matmul *params;
 } job;
 
@@ -42,11 +43,12 @@ static size_t round_up(size_t bytes)
     return (bytes + 255) / 256 * 256;
 }
 
-/* ---- describing ------------------------------------------------------------------------------------------------------------ */
+/* ---- describing -------------------------------------------------------------------------------------------------- */
 
 static bool lies_by_rows(const tarn__view *v, int64_t *line)
 {
-    int64_t rows = v->shape[v->rank - 2], columns = v->shape[v->rank - 1], down = v->stride[v->rank - 2], across = v->stride[v->rank - 1];
+    int64_t rows = v->shape[v->rank - 2], columns = v->shape[v->rank - 1], down = v->stride[v->rank - 2],
+            across = v->stride[v->rank - 1];
     if ((columns > 1 && across != 1) || (rows > 1 && down < (columns > 1 ? columns : 1)))
         return false;
     *line = rows > 1 ? down : columns > 1 ? columns : 1;
@@ -61,8 +63,8 @@ static tarn__view transposed(const tarn__view *v)
     return t;
 }
 
-/* Batches of a flipped view. cuBLASLt says nothing of a stride below 0 from one matrix to the next, and kernels that describe their operands to the
- * hardware's copy engine have no way to write one down. */
+/* Batches of a flipped view. cuBLASLt says nothing of a stride below 0 from one matrix to the next, and kernels that
+ * describe their operands to the hardware's copy engine have no way to write one down. */
 static bool goes_backwards(const tarn__view *v)
 {
     for (int i = 0; i < v->rank - 2; i++)
@@ -125,7 +127,8 @@ static void collapse_batches(job *j, const tarn__call *call)
 static job describe(const tarn__call *call, tarn__kernel kernel)
 {
     const tarn__view *a = call->in[0], *b = call->in[1], *c = call->out[0];
-    job j = {.m = a->shape[a->rank - 2], .n = b->shape[b->rank - 1], .k = a->shape[a->rank - 1], .params = call->params};
+    job j = {
+        .m = a->shape[a->rank - 2], .n = b->shape[b->rank - 1], .k = a->shape[a->rank - 1], .params = call->params};
     j.kernel = kernel;
     j.bias = (kernel == TARN__K_matmul || kernel == TARN__K_matmul_gelu) && call->inputs > 2 ? call->in[2] : NULL;
     j.extra = kernel == TARN__K_matmul_gelu ? call->out[1] : kernel == TARN__K_matmul_gelu_grad ? call->in[2] : NULL;
@@ -158,10 +161,12 @@ static bool is_for_library(const tarn__call *call, const job *j)
     return !j->bias || j->bias->dtype == out;
 }
 
-/* The library adds a bias before it rounds only where all is aligned; elsewhere a second pass would, to the rounded product. */
+/* The library adds a bias before it rounds only where all is aligned; elsewhere a second pass would, to the rounded
+ * product. */
 static bool fuses_bias(const job *j, const tarn__cuda_product *p)
 {
-    return p->align_a >= 16 && p->align_b >= 16 && p->align_c >= 16 && j->bias->stride[0] == 1 && (uintptr_t)tarn__view_at(j->bias) % 16 == 0;
+    return p->align_a >= 16 && p->align_b >= 16 && p->align_c >= 16 && j->bias->stride[0] == 1 &&
+           (uintptr_t)tarn__view_at(j->bias) % 16 == 0;
 }
 
 static int32_t alignment_of(const void *address, int64_t line, int64_t batch, size_t size)
@@ -173,14 +178,10 @@ static int32_t alignment_of(const void *address, int64_t line, int64_t batch, si
 static cublasLtEpilogue_t epilogue_of(const job *j)
 {
     switch (j->kernel) {
-    case TARN__K_matmul_gelu:
-        return j->bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
-    case TARN__K_matmul_gelu_grad:
-        return CUBLASLT_EPILOGUE_DGELU;
-    case TARN__K_matmul_sums:
-        return CUBLASLT_EPILOGUE_BGRADB;
-    default:
-        return j->bias && !j->spreads_bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    case TARN__K_matmul_gelu: return j->bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+    case TARN__K_matmul_gelu_grad: return CUBLASLT_EPILOGUE_DGELU;
+    case TARN__K_matmul_sums: return CUBLASLT_EPILOGUE_BGRADB;
+    default: return j->bias && !j->spreads_bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
     }
 }
 
@@ -194,39 +195,52 @@ static tarn__cuda_product product_of(const tarn__call *call, job *j)
     p.batches = last >= 0 ? j->batches.shape[last] : 1;
     p.lda = j->a.line, p.ldb = j->b.line, p.ldc = j->c.line;
     if (last >= 0)
-        p.batch_a = j->batches.stride[0][last], p.batch_b = j->batches.stride[1][last], p.batch_c = j->batches.stride[2][last];
+        p.batch_a = j->batches.stride[0][last], p.batch_b = j->batches.stride[1][last],
+        p.batch_c = j->batches.stride[2][last];
     p.ldx = j->extra ? j->extra->stride[j->extra->rank - 2] : 0;
     p.a_by_columns = j->a.by_columns, p.b_by_columns = j->b.by_columns;
     p.in_dtype = (int32_t)call->in[0]->dtype, p.out_dtype = (int32_t)call->out[0]->dtype;
     p.tf32 = j->params->tf32 && call->in[0]->dtype == TARN_F32;
     p.accumulates = j->params->beta != 0;
     p.room = (int64_t)(j->params->saves_room ? TARN__CUDA_LITTLE_WORKSPACE : TARN__CUDA_WORKSPACE);
-    p.align_a = j->a.is_packed ? alignment_of(NULL, p.lda, p.batch_a, in) : alignment_of(j->a.base, p.lda, p.batch_a, in);
-    p.align_b = j->b.is_packed ? alignment_of(NULL, p.ldb, p.batch_b, in) : alignment_of(j->b.base, p.ldb, p.batch_b, in);
-    p.align_c = j->c.is_packed ? alignment_of(NULL, p.ldc, p.batch_c, out) : alignment_of(j->c.base, p.ldc, p.batch_c, out);
+    p.align_a =
+        j->a.is_packed ? alignment_of(NULL, p.lda, p.batch_a, in) : alignment_of(j->a.base, p.lda, p.batch_a, in);
+    p.align_b =
+        j->b.is_packed ? alignment_of(NULL, p.ldb, p.batch_b, in) : alignment_of(j->b.base, p.ldb, p.batch_b, in);
+    p.align_c =
+        j->c.is_packed ? alignment_of(NULL, p.ldc, p.batch_c, out) : alignment_of(j->c.base, p.ldc, p.batch_c, out);
     for (int i = 0; i < last; i++) /* batches looped over must keep the alignment */
-        if ((uint64_t)j->batches.stride[0][i] * in % 256 || (uint64_t)j->batches.stride[1][i] * in % 256 || (uint64_t)j->batches.stride[2][i] * out % 256) {
+        if ((uint64_t)j->batches.stride[0][i] * in % 256 || (uint64_t)j->batches.stride[1][i] * in % 256 ||
+            (uint64_t)j->batches.stride[2][i] * out % 256) {
             p.align_a = p.align_b = (int32_t)in;
             p.align_c = (int32_t)out;
         }
     if (j->bias && j->kernel == TARN__K_matmul && !fuses_bias(j, &p)) {
         j->spreads_bias = true;
         p.accumulates = 1;
-        p.align_a = p.align_b = (int32_t)in; /* the library's kernels for aligned operands round a 16-bit product before they add to it */
+        /* the library's kernels for aligned operands round a 16-bit product before they add to it */
+        p.align_a = p.align_b = (int32_t)in;
         p.align_c = (int32_t)out;
     }
     p.epilogue = (int32_t)epilogue_of(j);
     return p;
 }
 
-/* ---- running --------------------------------------------------------------------------------------------------------------- */
+/* ---- running ----------------------------------------------------------------------------------------------------- */
 
 static void copy_view(const tarn__call *call, const tarn__view *from, const tarn__view *to)
 {
     const tarn__kernel_row *rows = tarn__cuda_rows();
     tarn__fill none = {0};
-    tarn__call copy = {.inputs = 1, .outputs = 1, .in = {from}, .out = {to}, .device = call->device, .stream = call->stream,
-                       .function = call->function, .params = &none, .params_bytes = sizeof(none)};
+    tarn__call copy = {.inputs = 1,
+                       .outputs = 1,
+                       .in = {from},
+                       .out = {to},
+                       .device = call->device,
+                       .stream = call->stream,
+                       .function = call->function,
+                       .params = &none,
+                       .params_bytes = sizeof(none)};
     rows[TARN__K_copy].run(&copy);
 }
 
@@ -265,7 +279,8 @@ static void spread_bias(const tarn__call *call, const job *j)
 static void run_batches(const tarn__call *call, const job *j, tarn__cuda_plan *plan, const tarn__cuda_operands *first)
 {
     const batch_nest *nest = &j->batches;
-    int64_t in = (int64_t)tarn__dtype_bytes(call->in[0]->dtype), out = (int64_t)tarn__dtype_bytes(call->out[0]->dtype), steps = 1;
+    int64_t in = (int64_t)tarn__dtype_bytes(call->in[0]->dtype), out = (int64_t)tarn__dtype_bytes(call->out[0]->dtype),
+            steps = 1;
     for (int i = 0; i < nest->rank - 1; i++)
         steps *= nest->shape[i];
     for (int64_t step = 0; step < steps; step++) {
@@ -279,7 +294,8 @@ static void run_batches(const tarn__call *call, const job *j, tarn__cuda_plan *p
         operands.a = (const char *)first->a + offset[0] * in;
         operands.b = (const char *)first->b + offset[1] * in;
         operands.c = (char *)first->c + offset[2] * out;
-        if (!tarn__cuda_plan_run(call->device, plan, &operands, j->params->alpha, j->spreads_bias ? 1 : j->params->beta, call->stream)) {
+        if (!tarn__cuda_plan_run(call->device, plan, &operands, j->params->alpha, j->spreads_bias ? 1 : j->params->beta,
+                                 call->stream)) {
             tarn__cuda_set_failed(call->device);
             return;
         }
@@ -296,8 +312,12 @@ static void run_plan(const tarn__call *call, job *j, tarn__cuda_plan *plan)
     if (j->spreads_bias)
         spread_bias(call, j);
     const tarn__view *bias = j->sums ? j->sums : j->spreads_bias ? NULL : j->bias;
-    tarn__cuda_operands operands = {.a = j->a.base, .b = j->b.base, .c = j->c.base, .bias = bias ? tarn__view_at(bias) : NULL,
-                                    .extra = j->extra ? tarn__view_at(j->extra) : NULL, .workspace = call->scratch};
+    tarn__cuda_operands operands = {.a = j->a.base,
+                                    .b = j->b.base,
+                                    .c = j->c.base,
+                                    .bias = bias ? tarn__view_at(bias) : NULL,
+                                    .extra = j->extra ? tarn__view_at(j->extra) : NULL,
+                                    .workspace = call->scratch};
     run_batches(call, j, plan, &operands);
     if (j->c.is_packed)
         copy_view(call, &j->c.view, call->out[0]);
@@ -330,21 +350,25 @@ static void kernel_matmul(const tarn__call *call)
         run_plan(call, &j, plan);
 }
 
-/* ---- with something around it ------------------------------------------------------------------------------------------------ */
+/* ---- with something around it ------------------------------------------------------------------------------------ */
 
-/* The library does these for 16-bit operands that lie in rows and are aligned; others are made of their parts. NULL: of the parts. */
+/* The library does these for 16-bit operands that lie in rows and are aligned; others are made of their parts. NULL: of
+ * the parts. */
 static tarn__cuda_plan *fused_plan(const tarn__call *call, job *j)
 {
     const tarn__view *beside = j->extra ? j->extra : j->sums;
     tarn_dtype in = call->in[0]->dtype;
-    if ((in != TARN_BF16 && in != TARN_F16) || !is_for_library(call, j) || call->out[0]->rank != 2 || j->c.is_packed || j->n < 8 || j->m < 8)
+    if ((in != TARN_BF16 && in != TARN_F16) || !is_for_library(call, j) || call->out[0]->rank != 2 || j->c.is_packed ||
+        j->n < 8 || j->m < 8)
         return NULL;
-    if (j->sums ? j->sums->stride[0] != 1 : (beside->stride[1] != 1 || beside->dtype != call->out[0]->dtype || beside->stride[0] % 8 != 0))
+    if (j->sums ? j->sums->stride[0] != 1
+                : (beside->stride[1] != 1 || beside->dtype != call->out[0]->dtype || beside->stride[0] % 8 != 0))
         return NULL;
-    if ((uintptr_t)tarn__view_at(beside) % 16 != 0 || (j->bias && (j->bias->stride[0] != 1 || (uintptr_t)tarn__view_at(j->bias) % 16 != 0)))
+    if ((uintptr_t)tarn__view_at(beside) % 16 != 0 ||
+        (j->bias && (j->bias->stride[0] != 1 || (uintptr_t)tarn__view_at(j->bias) % 16 != 0)))
         return NULL;
-    /* Measured: the sums come free where the weight is wider than high (768 × 3072: 7 % less for both), and slow the product where it is not (50304 × 768:
-     * 19 % more than a pass of their own). */
+    /* Measured: the sums come free where the weight is wider than high (768 × 3072: 7 % less for both), and slow the
+     * product where it is not (50304 × 768: 19 % more than a pass of their own). */
     if (j->sums && (j->sums->dtype != call->out[0]->dtype || j->n <= j->m))
         return NULL;
     tarn__cuda_product product = product_of(call, j);
@@ -379,7 +403,8 @@ static void run_product(const tarn__call *call, int inputs, const tarn__view *to
     kernel_matmul(&product);
 }
 
-static void run_elementwise(const tarn__call *call, tarn__kernel kernel, const tarn__view *first, const tarn__view *second, const tarn__view *to)
+static void run_elementwise(const tarn__call *call, tarn__kernel kernel, const tarn__view *first,
+                            const tarn__view *second, const tarn__view *to)
 {
     tarn__elementwise none = {0};
     tarn__call part = tarn__elementwise_part(call, &none, first, second, to);
@@ -407,9 +432,15 @@ static void run_fused(const tarn__call *call, tarn__kernel kernel)
     }
 }
 
-#define FUSED(name)                                                                                                                       \
-    static size_t scratch_##name(const tarn__call *call) { return fused_scratch(call, TARN__K_##name); }                                 \
-    static void kernel_##name(const tarn__call *call) { run_fused(call, TARN__K_##name); }
+#define FUSED(name) \
+    static size_t scratch_##name(const tarn__call *call) \
+    { \
+        return fused_scratch(call, TARN__K_##name); \
+    } \
+    static void kernel_##name(const tarn__call *call) \
+    { \
+        run_fused(call, TARN__K_##name); \
+    }
 FUSED(matmul_gelu)
 FUSED(matmul_gelu_grad)
 FUSED(matmul_sums)
@@ -418,6 +449,7 @@ void tarn__cuda_matmul(tarn__kernel_row *rows)
 {
     rows[TARN__K_matmul] = (tarn__kernel_row){kernel_matmul, TARN__NUMBERS, matmul_scratch};
     rows[TARN__K_matmul_gelu] = (tarn__kernel_row){kernel_matmul_gelu, TARN__FLOATS, scratch_matmul_gelu};
-    rows[TARN__K_matmul_gelu_grad] = (tarn__kernel_row){kernel_matmul_gelu_grad, TARN__FLOATS, scratch_matmul_gelu_grad};
+    rows[TARN__K_matmul_gelu_grad] =
+        (tarn__kernel_row){kernel_matmul_gelu_grad, TARN__FLOATS, scratch_matmul_gelu_grad};
     rows[TARN__K_matmul_sums] = (tarn__kernel_row){kernel_matmul_sums, TARN__NUMBERS, scratch_matmul_sums};
 }

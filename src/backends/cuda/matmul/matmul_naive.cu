@@ -1,8 +1,8 @@
-/* matmul_naive.cu: products that cuBLASLt does not do: integers, mixtures of dtypes, a k of 0, and all of them with TARN_CUBLASLT=off. One thread an element of the result, the
- * elements of k in order. */
-#include "backends/cuda/runtime/autotune.h"
+/* matmul_naive.cu: products that cuBLASLt does not do: integers, mixtures of dtypes, a k of 0, and all of them with
+ * TARN_CUBLASLT=off. One thread an element of the result, the elements of k in order. */
 #include "backends/cuda/common/element.cuh"
 #include "backends/cuda/matmul/matmul.h"
+#include "backends/cuda/runtime/autotune.h"
 
 template <typename C> struct plain_args {
     const void *a, *b, *bias;
@@ -14,7 +14,8 @@ template <typename C> struct plain_args {
     places<3> batches; /* a, b, c */
 };
 
-template <typename C, typename S> static __global__ void __launch_bounds__(THREADS) plain_kernel(const __grid_constant__ plain_args<C> p)
+template <typename C, typename S>
+static __global__ void __launch_bounds__(THREADS) plain_kernel(const __grid_constant__ plain_args<C> p)
 {
     int64_t at = (int64_t)blockIdx.x * THREADS + threadIdx.x, offset[3];
     if (at >= p.count)
@@ -60,7 +61,8 @@ static tarn__nest batches_of(const tarn__call *call)
 
 template <typename C, typename S> static void launch_plain(const tarn__call *call)
 {
-    const tarn__view *a = call->in[0], *b = call->in[1], *c = call->out[0], *bias = call->inputs > 2 ? call->in[2] : NULL;
+    const tarn__view *a = call->in[0], *b = call->in[1], *c = call->out[0],
+                     *bias = call->inputs > 2 ? call->in[2] : NULL;
     const tarn__matmul *params = (const tarn__matmul *)call->params;
     int last = c->rank - 1;
     tarn__nest nest = batches_of(call);
@@ -101,8 +103,14 @@ static __global__ void noise_kernel(uint32_t *to, int64_t count, uint32_t keep, 
 
 bool tarn__cuda_noise(void *memory, size_t bytes, tarn_dtype dtype, cudaStream_t stream)
 {
-    uint32_t keep = dtype == TARN_BF16 ? 0x80ff80ffu : dtype == TARN_F16 ? 0x87ff87ffu : dtype == TARN_F64 ? 0x800fffffu : 0x80ffffffu;
-    uint32_t add = dtype == TARN_BF16 ? 0x3f003f00u : dtype == TARN_F16 ? 0x38003800u : dtype == TARN_F64 ? 0x3fe00000u : 0x3f000000u;
+    uint32_t keep = dtype == TARN_BF16  ? 0x80ff80ffu
+                    : dtype == TARN_F16 ? 0x87ff87ffu
+                    : dtype == TARN_F64 ? 0x800fffffu
+                                        : 0x80ffffffu;
+    uint32_t add = dtype == TARN_BF16  ? 0x3f003f00u
+                   : dtype == TARN_F16 ? 0x38003800u
+                   : dtype == TARN_F64 ? 0x3fe00000u
+                                       : 0x3f000000u;
     noise_kernel<<<1024, THREADS, 0, stream>>>((uint32_t *)memory, (int64_t)(bytes / 4), keep, add);
     return cudaGetLastError() == cudaSuccess;
 }

@@ -1,28 +1,32 @@
 /* batchnorm.cu: batchnorm, batchnorm with relu, and groupnorm. Their gradients are in batchnorm_grad.cu.
  *
- * Three kernels: mean and squared distances of chunks of channels; the sets' means and 1 / deviations from them, and the running statistics;
- * the result. Bytes: x read twice, y written. One read is enough for mean and squares, and nothing cancels that matters: a few elements are
- * measured from the first of them in the type computed in, and these groups are put together in f64, as distances from the chunk's first element.
- * With fixed statistics the first kernel is left out. What is added to the result before relu is read once, beside x. Where a device can hold much of x,
+ * Three kernels: mean and squared distances of chunks of channels; the sets' means and 1 / deviations from them, and
+ * the running statistics; the result. Bytes: x read twice, y written. One read is enough for mean and squares, and
+ * nothing cancels that matters: a few elements are measured from the first of them in the type computed in, and these
+ * groups are put together in f64, as distances from the chunk's first element. With fixed statistics the first kernel
+ * is left out. What is added to the result before relu is read once, beside x. Where a device can hold much of x,
  * batchnorm is one kernel instead (batchnorm_persistent.cu). */
-#include "backends/cuda/norm/batchnorm_nhwc.cuh"
 #include "backends/cuda/norm/batchnorm_nchw.cuh"
+#include "backends/cuda/norm/batchnorm_nhwc.cuh"
 
-/* ---- sets ------------------------------------------------------------------------------------------------------------------- */
+/* ---- sets -------------------------------------------------------------------------------------------------------- */
 
 /* Sums of distances from one number, and of their squares. */
 struct moments {
     double sum, squares;
 };
 
-/* By a warp, or by a block that has a set to itself: the distances of chunks' means from the first one, and the chunks' own squares. What cancels
- * afterwards is no larger than the first chunk's part in the variance, times the number of chunks: f64 has digits enough for that. */
-template <int LANES> __device__ __forceinline__ moments moments_of_set(const channel_args &a, int64_t batch, int64_t group, double *from)
+/* By a warp, or by a block that has a set to itself: the distances of chunks' means from the first one, and the chunks'
+ * own squares. What cancels afterwards is no larger than the first chunk's part in the variance, times the number of
+ * chunks: f64 has digits enough for that. */
+template <int LANES>
+__device__ __forceinline__ moments moments_of_set(const channel_args &a, int64_t batch, int64_t group, double *from)
 {
     moments m = {0, 0};
     *from = a.part_one[batch * a.chunks * a.channels + group * a.members];
     for (int64_t item = threadIdx.x % LANES; item < a.members * a.chunks; item += LANES) {
-        int64_t chunk = a.members > 1 ? item / a.members : item, channel = group * a.members + item - chunk * a.members, begin, end;
+        int64_t chunk = a.members > 1 ? item / a.members : item, channel = group * a.members + item - chunk * a.members,
+                begin, end;
         int64_t at = (batch * a.chunks + chunk) * a.channels + channel;
         chunk_bounds(a, (uint32_t)chunk, &begin, &end);
         double apart = a.part_one[at] - *from, step = (double)(end - begin) * apart;
@@ -44,7 +48,9 @@ template <int LANES> __device__ __forceinline__ moments moments_of_set(const cha
 }
 
 /* A warp or a block a set: whoever has few parts to put together needs no more than a warp. */
-template <int LANES> static __global__ void __launch_bounds__(THREADS) settle(const __grid_constant__ channel_args a, const __grid_constant__ set_args s)
+template <int LANES>
+static __global__ void __launch_bounds__(THREADS)
+    settle(const __grid_constant__ channel_args a, const __grid_constant__ set_args s)
 {
     int64_t set = (int64_t)blockIdx.x * (blockDim.x / LANES) + threadIdx.x / LANES;
     if (set >= a.batches * a.groups)
@@ -76,7 +82,7 @@ template <int LANES> static __global__ void __launch_bounds__(THREADS) settle(co
     }
 }
 
-/* ---- starting them ---------------------------------------------------------------------------------------------------------- */
+/* ---- starting them ----------------------------------------------------------------------------------------------- */
 
 /* Scratch: mean and 1 / deviation of each set, then what chunks give. */
 static channel_args describe(const tarn__call *call, bool with_batches, int64_t groups)
@@ -124,8 +130,9 @@ static void forward(const tarn__call *call, channel_args a, const set_args &s, b
 static void run_normalised(const tarn__call *call, bool has_relu)
 {
     const tarn__batchnorm *params = (const tarn__batchnorm *)call->params;
-    set_args s = {params->epsilon,         params->momentum,        vector_of(call->in[3]),        vector_of(call->in[4]),
-                  vector_of(call->out[3]), vector_of(call->out[4]), data_of<double>(call->out[1]), data_of<double>(call->out[2])};
+    set_args s = {
+        params->epsilon,         params->momentum,        vector_of(call->in[3]),        vector_of(call->in[4]),
+        vector_of(call->out[3]), vector_of(call->out[4]), data_of<double>(call->out[1]), data_of<double>(call->out[2])};
     const channel_args a = describe(call, false, 0);
     if (s.fixed_mean.base || !tarn__cuda_held(call, a, s, has_relu))
         forward(call, a, s, has_relu);
@@ -144,7 +151,8 @@ static void run_batchnorm_relu(const tarn__call *call)
 static size_t scratch_batchnorm(const tarn__call *call)
 {
     const channel_args a = describe(call, false, 0);
-    const size_t held = sizeof(double) * (size_t)(2 * a.channels) + tarn__cuda_held_bytes(call, a), passes = scratch_bytes(a);
+    const size_t held = sizeof(double) * (size_t)(2 * a.channels) + tarn__cuda_held_bytes(call, a),
+                 passes = scratch_bytes(a);
     return held > passes ? held : passes;
 }
 

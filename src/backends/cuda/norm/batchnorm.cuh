@@ -1,4 +1,5 @@
-/* batchnorm.cuh: what the forms of batchnorm and groupnorm share: moments of a few elements, what is known of sets, and relu. */
+/* batchnorm.cuh: what the forms of batchnorm and groupnorm share: moments of a few elements, what is known of sets, and
+ * relu. */
 #ifndef TARN__BATCHNORM_CUH
 #define TARN__BATCHNORM_CUH
 
@@ -52,7 +53,8 @@ __device__ __forceinline__ double number_at(const row_operand &vector, int64_t a
     return vector.base ? load_any<double>(vector.base, vector.dtype, at * vector.along) : 0;
 }
 
-__device__ __forceinline__ void take_in(const row_operand &running, int64_t at, double old, double momentum, double value)
+__device__ __forceinline__ void take_in(const row_operand &running, int64_t at, double old, double momentum,
+                                        double value)
 {
     if (running.base)
         store_any(running.base, running.dtype, at * running.along, (1 - momentum) * old + momentum * value);
@@ -61,7 +63,8 @@ __device__ __forceinline__ void take_in(const row_operand &running, int64_t at, 
 enum { NO_RELU, RELU, RELU_OF_SUM };
 
 /* What is added to a pack of results, if anything, and relu. */
-template <typename R, int HOW> __device__ __forceinline__ void add_and_cut(const typename R::raw &beside, typename R::real *y)
+template <typename R, int HOW>
+__device__ __forceinline__ void add_and_cut(const typename R::raw &beside, typename R::real *y)
 {
 #pragma unroll
     for (int i = 0; i < R::width; i++) {
@@ -72,8 +75,8 @@ template <typename R, int HOW> __device__ __forceinline__ void add_and_cut(const
     }
 }
 
-/* In batchnorm_persistent.cu: batchnorm with its own statistics in one kernel, where that is the way to take; else false, and nothing is started. What it needs
- * behind the scratch of sets. */
+/* In batchnorm_persistent.cu: batchnorm with its own statistics in one kernel, where that is the way to take; else
+ * false, and nothing is started. What it needs behind the scratch of sets. */
 bool tarn__cuda_held(const tarn__call *call, const channel_args &a, const set_args &s, bool has_relu);
 size_t tarn__cuda_held_bytes(const tarn__call *call, const channel_args &a);
 

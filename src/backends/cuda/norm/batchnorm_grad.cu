@@ -2,21 +2,25 @@
  *
  *   gx = rstd · (gw - mean(gw) - x̂ · mean(gw · x̂)) with gw = g · weight and x̂ = (x - mean) · rstd, means over a set
  *
- * with fixed statistics without the means. The sums of g and g · x̂ over each channel are the gradients of bias and weight, and from them come
- * the means: one kernel sums chunks, one adds them up, one makes the sets' means (for batchnorm that before it does), and one writes gx. Bytes: x and g read twice, gx written.
- * With fixed statistics gx needs no sums: the first kernel writes it on its way, or where no sums are wanted the last one, from g alone. Then x and
- * g are read once. Where the device can hold much of x and g, the gradients of batchnorm are one kernel instead (batchnorm_persistent_grad.cu).
+ * with fixed statistics without the means. The sums of g and g · x̂ over each channel are the gradients of bias and
+ * weight, and from them come the means: one kernel sums chunks, one adds them up, one makes the sets' means (for
+ * batchnorm that before it does), and one writes gx. Bytes: x and g read twice, gx written. With fixed statistics gx
+ * needs no sums: the first kernel writes it on its way, or where no sums are wanted the last one, from g alone. Then x
+ * and g are read once. Where the device can hold much of x and g, the gradients of batchnorm are one kernel instead
+ * (batchnorm_persistent_grad.cu).
  *
- * relu lets g through where its result is above 0. Where nothing was added before it that result is made again from x: no byte more is moved. Else
- * it is read: the kernel of sums then writes what goes through, the gradient of what was added, and gx is made from that. Bytes: x, y and g read, that
- * written; it and x read, gx written. */
-#include "backends/cuda/norm/batchnorm_grad_nhwc.cuh"
+ * relu lets g through where its result is above 0. Where nothing was added before it that result is made again from x:
+ * no byte more is moved. Else it is read: the kernel of sums then writes what goes through, the gradient of what was
+ * added, and gx is made from that. Bytes: x, y and g read, that written; it and x read, gx written. */
 #include "backends/cuda/norm/batchnorm_grad_nchw.cuh"
+#include "backends/cuda/norm/batchnorm_grad_nhwc.cuh"
 
-/* ---- channels and sets ------------------------------------------------------------------------------------------------------ */
+/* ---- channels and sets ------------------------------------------------------------------------------------------- */
 
-/* A warp or a block a channel of a batch: adds up its chunks. Where there is one batch these are the gradients of weight and bias. */
-template <int LANES> static __global__ void __launch_bounds__(THREADS)
+/* A warp or a block a channel of a batch: adds up its chunks. Where there is one batch these are the gradients of
+ * weight and bias. */
+template <int LANES>
+static __global__ void __launch_bounds__(THREADS)
     add_chunks(const __grid_constant__ channel_args a, const __grid_constant__ channel_sums s)
 {
     int64_t number = (int64_t)blockIdx.x * (blockDim.x / LANES) + threadIdx.x / LANES;
@@ -71,7 +75,7 @@ static __global__ void __launch_bounds__(THREADS)
 }
 
 /* A warp a set: rstd times the means of gw and gw · x̂. */
-static __global__ void __launch_bounds__(WARP * WARPS_A_BLOCK)
+static __global__ void __launch_bounds__(WARP *WARPS_A_BLOCK)
     average(const __grid_constant__ channel_args a, const __grid_constant__ channel_sums s)
 {
     int64_t set = (int64_t)blockIdx.x * WARPS_A_BLOCK + threadIdx.x / WARP;
@@ -93,7 +97,7 @@ static __global__ void __launch_bounds__(WARP * WARPS_A_BLOCK)
     }
 }
 
-/* ---- starting them ---------------------------------------------------------------------------------------------------------- */
+/* ---- starting them ----------------------------------------------------------------------------------------------- */
 
 /* What is not above this is 0 when it is rounded to the dtype. */
 static double half_of_the_least(tarn_dtype dtype)
@@ -118,8 +122,12 @@ static channel_args describe(const tarn__call *call, bool with_batches, int64_t 
     a.bias = vector_of(has_relu ? call->in[5] : NULL);
     a.mean = data_of<double>(call->in[2]);
     a.rstd = data_of<double>(call->in[3]);
-    *s = channel_sums{(double *)call->scratch, (double *)call->scratch + a.batches * a.channels, vector_of(call->out[1]),
-                      vector_of(call->out[2]), NULL, NULL};
+    *s = channel_sums{(double *)call->scratch,
+                      (double *)call->scratch + a.batches * a.channels,
+                      vector_of(call->out[1]),
+                      vector_of(call->out[2]),
+                      NULL,
+                      NULL};
     a.part_one = s->product + a.batches * a.channels + 2 * a.batches * a.groups;
     a.part_two = a.part_one + partial_count(a);
     return a;
@@ -206,7 +214,8 @@ static size_t scratch_batchnorm_grad(const tarn__call *call)
 {
     channel_sums s;
     const channel_args a = describe(call, false, 0, &s);
-    const size_t held = sizeof(double) * (size_t)(4 * a.channels) + tarn__cuda_held_grad_bytes(call, a), passes = scratch_bytes(a);
+    const size_t held = sizeof(double) * (size_t)(4 * a.channels) + tarn__cuda_held_grad_bytes(call, a),
+                 passes = scratch_bytes(a);
     return held > passes ? held : passes;
 }
 

@@ -1,4 +1,5 @@
-/* batchnorm_grad.cuh: what the forms of the gradients of batchnorm and groupnorm share: what relu lets through, where sums go, and packs of results. */
+/* batchnorm_grad.cuh: what the forms of the gradients of batchnorm and groupnorm share: what relu lets through, where
+ * sums go, and packs of results. */
 #ifndef TARN__BATCHNORM_GRAD_CUH
 #define TARN__BATCHNORM_GRAD_CUH
 
@@ -15,8 +16,9 @@ template <typename C> struct relu_gate {
 
 /* A pack of g, as far as relu lets it through; `numbers` are those of element i of the pack, or the same for all. */
 template <typename R, bool HAS_RELU, bool IS_BY_ROWS>
-__device__ __forceinline__ void let_through(const channel_numbers<typename R::real> *numbers, const relu_gate<typename R::real> &gate,
-                                            const typename R::raw &x, const typename R::raw &y, const typename R::raw &g, typename R::real *up)
+__device__ __forceinline__ void let_through(const channel_numbers<typename R::real> *numbers,
+                                            const relu_gate<typename R::real> &gate, const typename R::raw &x,
+                                            const typename R::raw &y, const typename R::raw &g, typename R::real *up)
 {
     typedef typename R::real C;
 #pragma unroll
@@ -43,7 +45,8 @@ __device__ __forceinline__ void store_scaled(const channel_args &a, int64_t offs
 struct channel_sums {
     double *sum, *product;      /* (batches, channels) */
     row_operand gweight, gbias; /* base NULL: not wanted */
-    double *first, *second;     /* where a set is a channel: its means times rstd, made from its sums at once; else NULL */
+    /* where a set is a channel: its means times rstd, made from its sums at once; else NULL */
+    double *first, *second;
 };
 
 __device__ __forceinline__ double weight_of(const channel_args &a, int64_t channel)
@@ -57,11 +60,12 @@ __device__ __forceinline__ void put(const row_operand &to, int64_t channel, doub
         store_any(to.base, to.dtype, channel * to.along, value);
 }
 
-/* A pack of gx and of what goes through relu, as far as they are wanted. `numbers` are those of element i of the pack, or the same for all. */
+/* A pack of gx and of what goes through relu, as far as they are wanted. `numbers` are those of element i of the pack,
+ * or the same for all. */
 template <typename R, bool HAS_RELU, bool IS_BY_ROWS>
-__device__ __forceinline__ void store_grads(const channel_args &a, const relu_gate<typename R::real> &gate, int64_t to, int64_t to_passed,
-                                            const typename R::raw &x, const typename R::raw &y, const typename R::raw &g,
-                                            const channel_numbers<typename R::real> *numbers)
+__device__ __forceinline__ void store_grads(const channel_args &a, const relu_gate<typename R::real> &gate, int64_t to,
+                                            int64_t to_passed, const typename R::raw &x, const typename R::raw &y,
+                                            const typename R::raw &g, const channel_numbers<typename R::real> *numbers)
 {
     typedef typename R::real C;
     C up[R::width], gx[R::width];
@@ -79,8 +83,8 @@ __device__ __forceinline__ void store_grads(const channel_args &a, const relu_ga
         R::store(a.operand[PASSED], to_passed, 0, up);
 }
 
-/* In batchnorm_persistent_grad.cu: the gradients of batchnorm with its own statistics in one kernel, where that is the way to take; else false, and nothing is
- * started. What it needs behind the scratch of channels and sets. */
+/* In batchnorm_persistent_grad.cu: the gradients of batchnorm with its own statistics in one kernel, where that is the
+ * way to take; else false, and nothing is started. What it needs behind the scratch of channels and sets. */
 bool tarn__cuda_held_grad(const tarn__call *call, const channel_args &a, const channel_sums &s);
 size_t tarn__cuda_held_grad_bytes(const tarn__call *call, const channel_args &a);
 

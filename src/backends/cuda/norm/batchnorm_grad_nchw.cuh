@@ -6,7 +6,8 @@
 
 #define BOTH_AT_ONCE 2 /* packs of x and of g that a thread loads before it computes, by rows */
 
-template <typename R, int RELU> static __global__ void __launch_bounds__(THREADS) sum_rows(const __grid_constant__ channel_args a)
+template <typename R, int RELU>
+static __global__ void __launch_bounds__(THREADS) sum_rows(const __grid_constant__ channel_args a)
 {
     typedef typename R::real C;
     constexpr int N = R::width;
@@ -58,7 +59,8 @@ template <typename R, int RELU> static __global__ void __launch_bounds__(THREADS
 }
 
 /* All is loaded before the first result is stored: the compiler cannot know that they lie apart. */
-template <typename R, int RELU> static __global__ void __launch_bounds__(THREADS) grad_rows(const __grid_constant__ channel_args a)
+template <typename R, int RELU>
+static __global__ void __launch_bounds__(THREADS) grad_rows(const __grid_constant__ channel_args a)
 {
     constexpr int N = R::width;
     const channel_piece p = piece_by_rows(a);
@@ -83,7 +85,8 @@ template <typename R, int RELU> static __global__ void __launch_bounds__(THREADS
 #pragma unroll
         for (int u = 0; u < BOTH_AT_ONCE; u++)
             if (at + u * step < p.end)
-                store_grads<R, RELU != NO_RELU, true>(a, gate, offset[u][TO], offset[u][PASSED], x[u], y[u], g[u], &numbers);
+                store_grads<R, RELU != NO_RELU, true>(a, gate, offset[u][TO], offset[u][PASSED], x[u], y[u], g[u],
+                                                      &numbers);
     }
 }
 

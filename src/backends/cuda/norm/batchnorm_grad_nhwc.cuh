@@ -18,7 +18,8 @@ template <typename R, int RELU> struct packs_at_once {
     typename R::raw x[DEPTH], g[DEPTH], y[DEPTH];
 
     /* From number `begin` of the thread's positions on; x only where it is wanted. */
-    __device__ __forceinline__ void fetch(const channel_args &a, const channel_piece &p, const column_walk<R> &walk, int begin, bool wants_x)
+    __device__ __forceinline__ void fetch(const channel_args &a, const channel_piece &p, const column_walk<R> &walk,
+                                          int begin, bool wants_x)
     {
 #pragma unroll
         for (int u = 0; u < DEPTH; u++)
@@ -116,7 +117,8 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS_BY(R)) grad_columns(con
             if (begin + u >= walk.count)
                 break;
             const position<R> at = walk.at(a, p, begin + u);
-            store_grads<R, RELU != NO_RELU, false>(a, gate, at.in(TO), at.in(PASSED), packs.x[u], packs.y[u], packs.g[u], numbers);
+            store_grads<R, RELU != NO_RELU, false>(a, gate, at.in(TO), at.in(PASSED), packs.x[u], packs.y[u],
+                                                   packs.g[u], numbers);
         }
     }
 }

@@ -4,7 +4,8 @@
 
 #include "backends/cuda/norm/batchnorm.cuh"
 
-template <typename R, int> static __global__ void __launch_bounds__(THREADS) measure_rows(const __grid_constant__ channel_args a)
+template <typename R, int>
+static __global__ void __launch_bounds__(THREADS) measure_rows(const __grid_constant__ channel_args a)
 {
     constexpr int N = R::width;
     __shared__ double space[WARP];
@@ -53,7 +54,8 @@ template <typename R, int> static __global__ void __launch_bounds__(THREADS) mea
 }
 
 /* All is loaded before the first result is stored: the compiler cannot know that they lie apart. */
-template <typename R, int HOW> static __global__ void __launch_bounds__(THREADS) normalise_rows(const __grid_constant__ channel_args a)
+template <typename R, int HOW>
+static __global__ void __launch_bounds__(THREADS) normalise_rows(const __grid_constant__ channel_args a)
 {
     typedef typename R::real C;
     constexpr int N = R::width;

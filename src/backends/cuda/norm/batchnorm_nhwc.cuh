@@ -9,8 +9,9 @@
 
 /* GROUP of a thread's positions at most, from number `begin` on, of its N channels, added to its numbers in `space`. */
 template <typename R>
-__device__ __forceinline__ void measure_group(const channel_args &a, const channel_piece &p, const column_walk<R> &walk, int begin,
-                                              const typename R::real (*from)[THREADS], double (*space)[THREADS])
+__device__ __forceinline__ void measure_group(const channel_args &a, const channel_piece &p, const column_walk<R> &walk,
+                                              int begin, const typename R::real (*from)[THREADS],
+                                              double (*space)[THREADS])
 {
     constexpr int N = R::width, DEPTH = at_once<R>(1);
     group_sums<typename R::real> group[N];
@@ -40,7 +41,8 @@ __device__ __forceinline__ void measure_group(const channel_args &a, const chann
     if (is_exact) {
 #pragma unroll
         for (int i = 0; i < N; i++)
-            group[i].add_to((double)from[i][threadIdx.x], (double)count, &space[i][threadIdx.x], &space[N + i][threadIdx.x]);
+            group[i].add_to((double)from[i][threadIdx.x], (double)count, &space[i][threadIdx.x],
+                            &space[N + i][threadIdx.x]);
         return;
     }
 #pragma unroll 1
@@ -48,11 +50,13 @@ __device__ __forceinline__ void measure_group(const channel_args &a, const chann
         typename R::raw x = R::fetch(a.operand[X], walk.at(a, p, begin + u).in(X), 0);
 #pragma unroll
         for (int i = 0; i < N; i++)
-            take_exactly((double)R::element(x, i), (double)from[i][threadIdx.x], &space[i][threadIdx.x], &space[N + i][threadIdx.x]);
+            take_exactly((double)R::element(x, i), (double)from[i][threadIdx.x], &space[i][threadIdx.x],
+                         &space[N + i][threadIdx.x]);
     }
 }
 
-template <typename R, int> static __global__ void __launch_bounds__(THREADS, BLOCKS_BY(R)) measure_columns(const __grid_constant__ channel_args a)
+template <typename R, int>
+static __global__ void __launch_bounds__(THREADS, BLOCKS_BY(R)) measure_columns(const __grid_constant__ channel_args a)
 {
     constexpr int N = R::width;
     const channel_piece p = piece_by_columns<N>(a);
@@ -75,14 +79,16 @@ template <typename R, int> static __global__ void __launch_bounds__(THREADS, BLO
     over_warps<2 * N>(a, space);
     if (me >= a.across * N || p.tile + me >= a.channels)
         return;
-    const double count = (double)(p.end - p.begin), sum = over_tile(space[me % N], me / N), squares = over_tile(space[N + me % N], me / N);
+    const double count = (double)(p.end - p.begin), sum = over_tile(space[me % N], me / N),
+                 squares = over_tile(space[N + me % N], me / N);
     a.part_one[p.part + me] = (double)from[me % N][me / N] + sum / count;
     a.part_two[p.part + me] = squares - sum * sum / count;
 }
 
 /* The first packs are on their way while the channels' numbers are made. */
 template <typename R, int HOW>
-static __global__ void __launch_bounds__(THREADS, BLOCKS_BY(R)) normalise_columns(const __grid_constant__ channel_args a)
+static __global__ void __launch_bounds__(THREADS, BLOCKS_BY(R))
+    normalise_columns(const __grid_constant__ channel_args a)
 {
     typedef typename R::real C;
     constexpr int N = R::width, DEPTH = at_once<R>(HOW == RELU_OF_SUM ? 2 : 1);

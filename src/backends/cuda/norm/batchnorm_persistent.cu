@@ -1,4 +1,5 @@
-/* batchnorm_persistent.cu: batchnorm with its own statistics, and with relu, in one kernel (see channel_persistent.cuh).
+/* batchnorm_persistent.cu: batchnorm with its own statistics, and with relu, in one kernel (see
+ * channel_persistent.cuh).
  *
  * Bytes: x read once as far as it is held, y written; what is added before relu is read beside x. */
 #include "backends/cuda/norm/batchnorm.cuh"
@@ -28,7 +29,8 @@ struct channel_vectors {
     }
 };
 
-/* Sums of distances of the thread's elements from the block's first of the channel, and of their squares: by columns of N channels. */
+/* Sums of distances of the thread's elements from the block's first of the channel, and of their squares: by columns of
+ * N channels. */
 template <typename T, bool IS_BY_ROWS> struct held_moments {
     typedef typed<T, pack_size<T>::value> R;
     static constexpr int N = R::width, CHANNELS = IS_BY_ROWS ? 1 : N;
@@ -49,7 +51,8 @@ template <typename T, bool IS_BY_ROWS> struct held_moments {
     }
 
     template <typename Ring>
-    static __device__ __forceinline__ typename R::raw next(const held_args &h, const held_piece<T, IS_BY_ROWS> &p, Ring &ring)
+    static __device__ __forceinline__ typename R::raw next(const held_args &h, const held_piece<T, IS_BY_ROWS> &p,
+                                                           Ring &ring)
     {
         ring.take(h);
         const typename R::raw x = pack_at<T>(ring.at(ring.taken_at, 0));
@@ -57,7 +60,8 @@ template <typename T, bool IS_BY_ROWS> struct held_moments {
         return x;
     }
     template <typename Ring>
-    __device__ __forceinline__ void measure(const channel_args &a, const held_args &h, const held_piece<T, IS_BY_ROWS> &p, Ring &ring)
+    __device__ __forceinline__ void measure(const channel_args &a, const held_args &h,
+                                            const held_piece<T, IS_BY_ROWS> &p, Ring &ring)
     {
 #pragma unroll
         for (int k = 0; k < 2 * CHANNELS; k++)
@@ -68,8 +72,8 @@ template <typename T, bool IS_BY_ROWS> struct held_moments {
             measure_group(a, h, p, ring, begin, p.turns - begin < HELD_GROUP ? p.turns - begin : HELD_GROUP);
     }
     template <typename Ring>
-    __device__ __forceinline__ void measure_group(const channel_args &a, const held_args &h, const held_piece<T, IS_BY_ROWS> &p, Ring &ring,
-                                                  int begin, int count)
+    __device__ __forceinline__ void measure_group(const channel_args &a, const held_args &h,
+                                                  const held_piece<T, IS_BY_ROWS> &p, Ring &ring, int begin, int count)
     {
         group_sums<float> group[N];
         bool is_exact = true;
@@ -103,8 +107,8 @@ template <typename T, bool IS_BY_ROWS> struct held_moments {
     }
 };
 
-/* The block's part, mean and squared distances from it: by rows by thread 0, by columns by thread c that of channel c. `from` is what the sums are
- * measured from. */
+/* The block's part, mean and squared distances from it: by rows by thread 0, by columns by thread c that of channel c.
+ * `from` is what the sums are measured from. */
 template <typename T, bool IS_BY_ROWS>
 __device__ __forceinline__ void put_part(const channel_args &a, const held_args &h, const held_piece<T, IS_BY_ROWS> &p,
                                          held_moments<T, IS_BY_ROWS> &m, double from, double *space)
@@ -121,11 +125,12 @@ __device__ __forceinline__ void put_part(const channel_args &a, const held_args 
     }
     const double apart = sums.x * inverse;
     if (me < (IS_BY_ROWS ? 1 : a.channels))
-        h.parts[IS_BY_ROWS ? blockIdx.x : blockIdx.x * a.channels + me] = double2{from + apart, sums.y - sums.x * apart};
+        h.parts[IS_BY_ROWS ? blockIdx.x : blockIdx.x * a.channels + me] =
+            double2{from + apart, sums.y - sums.x * apart};
 }
 
-/* The sums of a channel over all blocks that share it, and the number that they are measured from: by rows in every lane of a warp, by columns in
- * thread c of channel c. */
+/* The sums of a channel over all blocks that share it, and the number that they are measured from: by rows in every
+ * lane of a warp, by columns in thread c of channel c. */
 template <bool IS_BY_ROWS>
 __device__ __forceinline__ double2 over_sharers(const channel_args &a, const held_args &h, double *space, double *from)
 {
@@ -148,9 +153,11 @@ __device__ __forceinline__ double2 over_sharers(const channel_args &a, const hel
     }
 }
 
-/* A channel's numbers from its sums; by the thread that has them. `is_first` in one of the blocks that share it, which writes them down. */
-__device__ __forceinline__ void settle_channel(const channel_args &a, const held_args &h, const set_args &s, int channel, bool is_first,
-                                               const channel_vectors &of, double from, double2 sums, channel_numbers<float> *numbers)
+/* A channel's numbers from its sums; by the thread that has them. `is_first` in one of the blocks that share it, which
+ * writes them down. */
+__device__ __forceinline__ void settle_channel(const channel_args &a, const held_args &h, const set_args &s,
+                                               int channel, bool is_first, const channel_vectors &of, double from,
+                                               double2 sums, channel_numbers<float> *numbers)
 {
     const double apart = sums.x * h.inverse_of_all, squares = sums.y - sums.x * apart, mean = from + apart;
     const double rstd = rsqrt(squares * h.inverse_of_all + s.epsilon);
@@ -167,7 +174,8 @@ __device__ __forceinline__ void settle_channel(const channel_args &a, const held
 
 template <typename T, int HOW, bool IS_BY_ROWS>
 __device__ __forceinline__ void write_pack(const channel_args &a, const channel_numbers<float> *numbers, int64_t offset,
-                                           const pack<T, pack_size<T>::value> &x, const pack<T, pack_size<T>::value> &beside)
+                                           const pack<T, pack_size<T>::value> &x,
+                                           const pack<T, pack_size<T>::value> &beside)
 {
     typedef typed<T, pack_size<T>::value> R;
     float y[R::width];
@@ -178,9 +186,11 @@ __device__ __forceinline__ void write_pack(const channel_args &a, const channel_
     R::store(a.operand[TO], offset, 0, y);
 }
 
-/* The result, from the last pack to the first: those that are read again are on their way while others are written from shared memory. */
+/* The result, from the last pack to the first: those that are read again are on their way while others are written from
+ * shared memory. */
 template <typename T, int HOW, bool IS_BY_ROWS, typename Ring>
-__device__ __forceinline__ void write_piece(const channel_args &a, const held_args &h, const held_piece<T, IS_BY_ROWS> &p, Ring &ring,
+__device__ __forceinline__ void write_piece(const channel_args &a, const held_args &h,
+                                            const held_piece<T, IS_BY_ROWS> &p, Ring &ring,
                                             const channel_numbers<float> *numbers)
 {
     typedef typed<T, pack_size<T>::value> R;
@@ -204,7 +214,8 @@ __device__ __forceinline__ void write_piece(const channel_args &a, const held_ar
             if (held - u >= left) {
                 if (HOW == RELU_OF_HELD)
                     beside_held[u] = pack_at<T>(ring.at(ring.taken_at, operands_held<HOW>() - 1));
-                write_pack<T, HOW, IS_BY_ROWS>(a, numbers, p.offset(h, held - u), pack_at<T>(ring.at(ring.taken_at, 0)), beside_held[u]);
+                write_pack<T, HOW, IS_BY_ROWS>(a, numbers, p.offset(h, held - u), pack_at<T>(ring.at(ring.taken_at, 0)),
+                                               beside_held[u]);
                 ring.back(h);
             }
 #pragma unroll
@@ -216,13 +227,15 @@ __device__ __forceinline__ void write_piece(const channel_args &a, const held_ar
 
 template <typename T, int HOW, bool IS_BY_ROWS>
 static __global__ void __launch_bounds__(COLUMN_THREADS, 1)
-    hold(const __grid_constant__ channel_args a, const __grid_constant__ set_args s, const __grid_constant__ held_args h)
+    hold(const __grid_constant__ channel_args a, const __grid_constant__ set_args s,
+         const __grid_constant__ held_args h)
 {
     constexpr int N = pack_size<T>::value;
     __shared__ channel_numbers<float> table[IS_BY_ROWS ? 1 : HELD_CHANNELS];
     const held_piece<T, IS_BY_ROWS> p(a, h);
     const int me = (int)threadIdx.x, own = IS_BY_ROWS ? p.channel : me;
-    const bool is_settler = IS_BY_ROWS ? me == 0 : me < a.channels, is_first = IS_BY_ROWS ? blockIdx.x % h.sharers == 0 : blockIdx.x == 0;
+    const bool is_settler = IS_BY_ROWS ? me == 0 : me < a.channels,
+               is_first = IS_BY_ROWS ? blockIdx.x % h.sharers == 0 : blockIdx.x == 0;
     int *counters = h.counters + (IS_BY_ROWS ? 2 * p.channel : 0);
     double *space = (double *)(held_memory + operands_held<HOW>() * h.places * blockDim.x), from;
     held_ring<T, operands_held<HOW>(), false, AHEAD, IS_BY_ROWS> ring = {{(const T *)a.operand[X].base}};
@@ -250,16 +263,17 @@ static __global__ void __launch_bounds__(COLUMN_THREADS, 1)
     write_piece<T, HOW, IS_BY_ROWS>(a, h, p, ring, numbers);
 }
 
-/* ---- starting it ------------------------------------------------------------------------------------------------------------ */
+/* ---- starting it ------------------------------------------------------------------------------------------------- */
 
-template <typename T, int HOW> static void launch_how(const tarn__call *call, const channel_args &a, const set_args &s, const held_args &h)
+template <typename T, int HOW>
+static void launch_how(const tarn__call *call, const channel_args &a, const set_args &s, const held_args &h)
 {
     launch_held(call, a.by_rows ? hold<T, HOW, true> : hold<T, HOW, false>, a, s, h);
 }
 
 template <typename T>
-static void launch_hold(const tarn__call *call, const channel_args &a, const set_args &s, const held_args &h, bool has_relu,
-                        bool holds_both)
+static void launch_hold(const tarn__call *call, const channel_args &a, const set_args &s, const held_args &h,
+                        bool has_relu, bool holds_both)
 {
     if (has_relu && holds_both)
         launch_how<T, RELU_OF_HELD>(call, a, s, h);
@@ -271,12 +285,14 @@ static void launch_hold(const tarn__call *call, const channel_args &a, const set
         launch_how<T, NO_RELU>(call, a, s, h);
 }
 
-/* What is added is held beside x where there is room for all of both; where there is little room even for x, passes are as fast. */
+/* What is added is held beside x where there is room for all of both; where there is little room even for x, passes are
+ * as fast. */
 static bool plan_forward(const tarn__call *call, const channel_args &a, held_args *h, bool *holds_both)
 {
-    *holds_both = a.operand[BESIDE].base && plan_held(call, a, 2, 0, AHEAD, h) && h->places * (int64_t)h->threads >= h->piece;
-    return *holds_both ||
-           (plan_held(call, a, 1, 0, AHEAD, h) && (!a.operand[BESIDE].base || 4 * h->places * (int64_t)h->threads >= h->piece));
+    *holds_both =
+        a.operand[BESIDE].base && plan_held(call, a, 2, 0, AHEAD, h) && h->places * (int64_t)h->threads >= h->piece;
+    return *holds_both || (plan_held(call, a, 1, 0, AHEAD, h) &&
+                           (!a.operand[BESIDE].base || 4 * h->places * (int64_t)h->threads >= h->piece));
 }
 
 size_t tarn__cuda_held_bytes(const tarn__call *call, const channel_args &a)

@@ -1,7 +1,8 @@
-/* batchnorm_persistent_grad.cu: the gradients of batchnorm with its own statistics, and with relu, in one kernel (see channel_persistent.cuh).
+/* batchnorm_persistent_grad.cu: the gradients of batchnorm with its own statistics, and with relu, in one kernel (see
+ * channel_persistent.cuh).
  *
- * Bytes: x and g read once as far as they are held, gx written. Where relu's result is read, that is, too, and what goes through is written: it then takes the
- * place of g. */
+ * Bytes: x and g read once as far as they are held, gx written. Where relu's result is read, that is, too, and what
+ * goes through is written: it then takes the place of g. */
 #include "backends/cuda/norm/batchnorm_grad.cuh"
 #include "backends/cuda/norm/channel_persistent.cuh"
 
@@ -15,8 +16,8 @@ template <typename T, int RELU, bool IS_BY_ROWS> struct held_sums {
     double v[2 * CHANNELS];
 
     template <typename Ring>
-    __device__ __forceinline__ void add(const channel_args &a, const held_args &h, const held_piece<T, IS_BY_ROWS> &p, Ring &ring,
-                                        const channel_numbers<float> *numbers, const relu_gate<float> &gate)
+    __device__ __forceinline__ void add(const channel_args &a, const held_args &h, const held_piece<T, IS_BY_ROWS> &p,
+                                        Ring &ring, const channel_numbers<float> *numbers, const relu_gate<float> &gate)
     {
 #pragma unroll
         for (int k = 0; k < 2 * CHANNELS; k++)
@@ -36,9 +37,9 @@ template <typename T, int RELU, bool IS_BY_ROWS> struct held_sums {
         }
     }
     template <typename Ring>
-    __device__ __forceinline__ void add_pack(const channel_args &a, const held_args &h, const held_piece<T, IS_BY_ROWS> &p, Ring &ring,
-                                             const channel_numbers<float> *numbers, const relu_gate<float> &gate, int turn, float *ups,
-                                             float *products)
+    __device__ __forceinline__ void
+    add_pack(const channel_args &a, const held_args &h, const held_piece<T, IS_BY_ROWS> &p, Ring &ring,
+             const channel_numbers<float> *numbers, const relu_gate<float> &gate, int turn, float *ups, float *products)
     {
         float up[N];
         ring.take(h);
@@ -81,8 +82,10 @@ __device__ __forceinline__ void put_part(const channel_args &a, const held_args 
     }
 }
 
-/* The sums of a channel over all blocks that share it: by rows in every lane of a warp, by columns in thread c of channel c. */
-template <bool IS_BY_ROWS> __device__ __forceinline__ double2 over_sharers(const channel_args &a, const held_args &h, double *space)
+/* The sums of a channel over all blocks that share it: by rows in every lane of a warp, by columns in thread c of
+ * channel c. */
+template <bool IS_BY_ROWS>
+__device__ __forceinline__ double2 over_sharers(const channel_args &a, const held_args &h, double *space)
 {
     const int me = (int)threadIdx.x, channels = (int)a.channels;
     double2 sums = {0, 0};
@@ -99,10 +102,10 @@ template <bool IS_BY_ROWS> __device__ __forceinline__ double2 over_sharers(const
     }
 }
 
-/* A channel's means from its sums, by the thread that has them; `share` is rstd · weight / elements. `is_first` in one of the blocks that share it, which
- * writes the gradients of weight and bias. */
-__device__ __forceinline__ void settle_channel(const channel_sums &s, int channel, bool is_first, double rstd, double share, double2 sums,
-                                               channel_numbers<float> *numbers)
+/* A channel's means from its sums, by the thread that has them; `share` is rstd · weight / elements. `is_first` in one
+ * of the blocks that share it, which writes the gradients of weight and bias. */
+__device__ __forceinline__ void settle_channel(const channel_sums &s, int channel, bool is_first, double rstd,
+                                               double share, double2 sums, channel_numbers<float> *numbers)
 {
     numbers->first = (float)(share * sums.x);
     numbers->second = (float)(rstd * (share * sums.y));
@@ -113,8 +116,9 @@ __device__ __forceinline__ void settle_channel(const channel_sums &s, int channe
 }
 
 template <typename T, int RELU, bool IS_BY_ROWS>
-__device__ __forceinline__ void write_pack(const channel_args &a, const channel_numbers<float> *numbers, const relu_gate<float> &gate,
-                                           int64_t offset, const pack<T, pack_size<T>::value> &x, const pack<T, pack_size<T>::value> &g)
+__device__ __forceinline__ void write_pack(const channel_args &a, const channel_numbers<float> *numbers,
+                                           const relu_gate<float> &gate, int64_t offset,
+                                           const pack<T, pack_size<T>::value> &x, const pack<T, pack_size<T>::value> &g)
 {
     typedef typed<T, pack_size<T>::value> R;
     float up[R::width];
@@ -127,9 +131,11 @@ __device__ __forceinline__ void write_pack(const channel_args &a, const channel_
     R::store(a.operand[TO], offset, 0, up);
 }
 
-/* The gradient of x, from the last pack to the first: those that are read again are on their way while others are written from shared memory. */
+/* The gradient of x, from the last pack to the first: those that are read again are on their way while others are
+ * written from shared memory. */
 template <typename T, int RELU, bool IS_BY_ROWS, typename Ring>
-__device__ __forceinline__ void write_piece(const channel_args &a, const held_args &h, const held_piece<T, IS_BY_ROWS> &p, Ring &ring,
+__device__ __forceinline__ void write_piece(const channel_args &a, const held_args &h,
+                                            const held_piece<T, IS_BY_ROWS> &p, Ring &ring,
                                             const channel_numbers<float> *numbers, const relu_gate<float> &gate)
 {
     typedef typed<T, pack_size<T>::value> R;
@@ -147,7 +153,8 @@ __device__ __forceinline__ void write_piece(const channel_args &a, const held_ar
 #pragma unroll
         for (int u = 0; u < AGAIN; u++)
             if (held - u >= left) {
-                write_pack<T, RELU, IS_BY_ROWS>(a, numbers, gate, p.offset(h, held - u), pack_at<T>(ring.at(ring.taken_at, 0)),
+                write_pack<T, RELU, IS_BY_ROWS>(a, numbers, gate, p.offset(h, held - u),
+                                                pack_at<T>(ring.at(ring.taken_at, 0)),
                                                 pack_at<T>(ring.at(ring.taken_at, 1)));
                 ring.back(h);
             }
@@ -160,17 +167,20 @@ __device__ __forceinline__ void write_piece(const channel_args &a, const held_ar
 
 template <typename T, int RELU, bool IS_BY_ROWS>
 static __global__ void __launch_bounds__(COLUMN_THREADS, 1)
-    hold_grad(const __grid_constant__ channel_args a, const __grid_constant__ channel_sums s, const __grid_constant__ held_args h)
+    hold_grad(const __grid_constant__ channel_args a, const __grid_constant__ channel_sums s,
+              const __grid_constant__ held_args h)
 {
     constexpr int N = pack_size<T>::value, CHANNELS = IS_BY_ROWS ? 1 : N;
     __shared__ channel_numbers<float> table[IS_BY_ROWS ? 1 : HELD_CHANNELS];
     const held_piece<T, IS_BY_ROWS> p(a, h);
     const int me = (int)threadIdx.x, own = IS_BY_ROWS ? p.channel : me;
-    const bool is_settler = IS_BY_ROWS ? me == 0 : me < a.channels, is_first = IS_BY_ROWS ? blockIdx.x % h.sharers == 0 : blockIdx.x == 0;
+    const bool is_settler = IS_BY_ROWS ? me == 0 : me < a.channels,
+               is_first = IS_BY_ROWS ? blockIdx.x % h.sharers == 0 : blockIdx.x == 0;
     const relu_gate<float> gate = {RELU == RELU_REMADE, (float)a.least};
     int *counters = h.counters + (IS_BY_ROWS ? 2 * p.channel : 0);
     double *space = (double *)(held_memory + (2 * h.places + (RELU == RELU_READ ? AHEAD : 0)) * blockDim.x);
-    held_ring<T, 2, RELU == RELU_READ, AHEAD, IS_BY_ROWS> ring = {{(const T *)a.operand[X].base, (const T *)a.operand[G].base}};
+    held_ring<T, 2, RELU == RELU_READ, AHEAD, IS_BY_ROWS> ring = {
+        {(const T *)a.operand[X].base, (const T *)a.operand[G].base}};
     held_sums<T, RELU, IS_BY_ROWS> sums;
     channel_numbers<float> numbers[CHANNELS];
     if constexpr (RELU == RELU_READ)
@@ -200,7 +210,7 @@ static __global__ void __launch_bounds__(COLUMN_THREADS, 1)
     write_piece<T, RELU, IS_BY_ROWS>(a, h, p, ring, numbers, gate);
 }
 
-/* ---- starting it ------------------------------------------------------------------------------------------------------------ */
+/* ---- starting it ------------------------------------------------------------------------------------------------- */
 
 template <typename T, int RELU>
 static void launch_relu(const tarn__call *call, const channel_args &a, const channel_sums &s, const held_args &h)
@@ -208,7 +218,8 @@ static void launch_relu(const tarn__call *call, const channel_args &a, const cha
     launch_held(call, a.by_rows ? hold_grad<T, RELU, true> : hold_grad<T, RELU, false>, a, s, h);
 }
 
-template <typename T> static void launch_hold(const tarn__call *call, const channel_args &a, const channel_sums &s, const held_args &h)
+template <typename T>
+static void launch_hold(const tarn__call *call, const channel_args &a, const channel_sums &s, const held_args &h)
 {
     if (a.operand[BESIDE].base)
         launch_relu<T, RELU_READ>(call, a, s, h);
@@ -222,7 +233,8 @@ template <typename T> static void launch_hold(const tarn__call *call, const chan
 static bool plan_grad(const tarn__call *call, const channel_args &a, held_args *h)
 {
     const bool is_read = a.operand[BESIDE].base;
-    return a.operand[TO].base && is_read == (a.operand[PASSED].base != NULL) && plan_held(call, a, 2, is_read ? 1 : 0, AHEAD, h);
+    return a.operand[TO].base && is_read == (a.operand[PASSED].base != NULL) &&
+           plan_held(call, a, 2, is_read ? 1 : 0, AHEAD, h);
 }
 
 size_t tarn__cuda_held_grad_bytes(const tarn__call *call, const channel_args &a)

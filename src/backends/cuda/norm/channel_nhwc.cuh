@@ -1,16 +1,19 @@
-/* channel_nhwc.cuh: passes by columns: which positions a thread takes, where they lie, the numbers of a tile's channels, and sums over a block.
+/* channel_nhwc.cuh: passes by columns: which positions a thread takes, where they lie, the numbers of a tile's
+ * channels, and sums over a block.
  *
- * Four blocks of a multiprocessor keep enough loads under way, so a thread has 64 registers, and owns no more channels than these hold the
- * numbers of: four, packs of 8 bytes where elements have 16 bits. The numbers are made by one thread a channel and lie in shared memory: each takes
- * several loads one after the other, which a thread that made all of its own would wait for as long as for the block's elements. What a thread
- * adds up in f64 lies in shared memory, too. */
+ * Four blocks of a multiprocessor keep enough loads under way, so a thread has 64 registers, and owns no more channels
+ * than these hold the numbers of: four, packs of 8 bytes where elements have 16 bits. The numbers are made by one
+ * thread a channel and lie in shared memory: each takes several loads one after the other, which a thread that made all
+ * of its own would wait for as long as for the block's elements. What a thread adds up in f64 lies in shared memory,
+ * too. */
 #ifndef TARN__CHANNELS_LAST_CUH
 #define TARN__CHANNELS_LAST_CUH
 
 #include "backends/cuda/norm/channel_stats.cuh"
 
 /* Packs whose positions all lie a step apart, at the same offsets of 32 bits in all operands. */
-template <typename T> struct straight : typed<T, COLUMN_PACK> {};
+template <typename T> struct straight : typed<T, COLUMN_PACK> {
+};
 
 template <typename R> struct is_straight {
     static constexpr bool value = false;
@@ -44,7 +47,7 @@ template <int N> __device__ __forceinline__ channel_piece piece_by_columns(const
     return p;
 }
 
-/* ---- positions -------------------------------------------------------------------------------------------------------------- */
+/* ---- positions --------------------------------------------------------------------------------------------------- */
 
 /* A number that is kept in a register: without this the compiler makes it again wherever it is needed. */
 __device__ __forceinline__ int32_t kept(int32_t x)
@@ -66,7 +69,10 @@ __device__ __forceinline__ double kept(double x)
 template <typename R, bool = is_straight<R>::value> struct position {
     int64_t offset[CHANNEL_OPERANDS];
 
-    __device__ __forceinline__ int64_t in(int k) const { return offset[k]; }
+    __device__ __forceinline__ int64_t in(int k) const
+    {
+        return offset[k];
+    }
     static __device__ __forceinline__ position of(const channel_args &a, const channel_piece &p, int64_t at)
     {
         position here;
@@ -77,10 +83,14 @@ template <typename R, bool = is_straight<R>::value> struct position {
 template <typename R> struct position<R, true> {
     int32_t offset;
 
-    __device__ __forceinline__ int64_t in(int) const { return offset; }
+    __device__ __forceinline__ int64_t in(int) const
+    {
+        return offset;
+    }
     static __device__ __forceinline__ position of(const channel_args &a, const channel_piece &p, int64_t at)
     {
-        return position{(int32_t)p.batch * (int32_t)a.batch_stride[X] + (int32_t)p.channel + (int32_t)at * (int32_t)a.at.stride[X][0]};
+        return position{(int32_t)p.batch * (int32_t)a.batch_stride[X] + (int32_t)p.channel +
+                        (int32_t)at * (int32_t)a.at.stride[X][0]};
     }
 };
 
@@ -91,7 +101,8 @@ struct column_turns {
 
     __device__ __forceinline__ column_turns(const channel_args &a, const channel_piece &p)
     {
-        const int row = (int)threadIdx.x >> a.across_bits, rows = THREADS >> a.across_bits, length = (int)(p.end - p.begin);
+        const int row = (int)threadIdx.x >> a.across_bits, rows = THREADS >> a.across_bits,
+                  length = (int)(p.end - p.begin);
         first = a.from_end ? p.end - 1 - row : p.begin + row;
         step = a.from_end ? -rows : rows;
         count = p.channel < a.channels && row < length ? ((length - 1 - row) >> (THREAD_BITS - a.across_bits)) + 1 : 0;
@@ -101,7 +112,10 @@ template <typename R, bool = is_straight<R>::value> struct column_walk {
     column_turns turns;
     int count;
 
-    __device__ __forceinline__ column_walk(const channel_args &a, const channel_piece &p) : turns(a, p), count(turns.count) {}
+    __device__ __forceinline__ column_walk(const channel_args &a, const channel_piece &p)
+        : turns(a, p), count(turns.count)
+    {
+    }
     __device__ __forceinline__ position<R> at(const channel_args &a, const channel_piece &p, int number) const
     {
         return position<R>::of(a, p, turns.first + (int64_t)number * turns.step);
@@ -124,11 +138,12 @@ template <typename R> struct column_walk<R, true> {
     }
 };
 
-/* ---- channels --------------------------------------------------------------------------------------------------------------- */
+/* ---- channels ---------------------------------------------------------------------------------------------------- */
 
 /* The numbers of the thread's channels. All threads of the block come here; `table` has room for WARP packs. */
 template <typename R>
-__device__ __forceinline__ void fetch_numbers(const channel_args &a, const channel_piece &p, channel_numbers<typename R::real> *table,
+__device__ __forceinline__ void fetch_numbers(const channel_args &a, const channel_piece &p,
+                                              channel_numbers<typename R::real> *table,
                                               channel_numbers<typename R::real> *own)
 {
     const int me = (int)threadIdx.x;
@@ -140,13 +155,15 @@ __device__ __forceinline__ void fetch_numbers(const channel_args &a, const chann
         own[i] = table[(me & (a.across - 1)) * R::width + i];
 }
 
-/* What lies in shared memory is not kept in registers beyond here, as the compiler would: they are for what is loaded. */
+/* What lies in shared memory is not kept in registers beyond here, as the compiler would: they are for what is loaded.
+ */
 __device__ __forceinline__ void leave_in_memory()
 {
     asm volatile("" ::: "memory");
 }
 
-/* Adds K numbers of each thread, which it has written to space[k], over the threads of its warp that own the same channels. */
+/* Adds K numbers of each thread, which it has written to space[k], over the threads of its warp that own the same
+ * channels. */
 template <int K> __device__ __forceinline__ void over_warps(const channel_args &a, double (*space)[THREADS])
 {
 #pragma unroll

@@ -1,15 +1,18 @@
-/* channel_persistent.cuh: batchnorm in one kernel: blocks hold in shared memory what they read of x, and in backward of g, until they write the result from it.
+/* channel_persistent.cuh: batchnorm in one kernel: blocks hold in shared memory what they read of x, and in backward of
+ * g, until they write the result from it.
  *
- * A block reads its piece, adds up, writes down its part of the channels' sums, and waits until the blocks with the rest of its channels have done
- * so. Then it puts all parts together itself, in the order in which the others do, too. What found no room in shared memory is read again, the last of it
- * first: that is what the cache still holds. Two forms:
+ * A block reads its piece, adds up, writes down its part of the channels' sums, and waits until the blocks with the
+ * rest of its channels have done so. Then it puts all parts together itself, in the order in which the others do, too.
+ * What found no room in shared memory is read again, the last of it first: that is what the cache still holds. Two
+ * forms:
  *
- *   rows      a block has a piece of one channel, and waits for the others of that channel; four blocks a multiprocessor.
- *   columns   a block has positions with all their channels, thread t the packs t, t + threads ... of them, which belong to the same channels; one
- *             block a multiprocessor, and each waits for all.
+ *   rows      a block has a piece of one channel, and waits for the others of that channel; four blocks a
+ * multiprocessor. columns   a block has positions with all their channels, thread t the packs t, t + threads ... of
+ * them, which belong to the same channels; one block a multiprocessor, and each waits for all.
  *
- * Blocks that wait for each other must all be running: the launch is a cooperative one. Pieces depend on shapes and on the device's number of
- * multiprocessors. A thread reads what it has asked for itself and nothing else, so what is held needs no barrier. */
+ * Blocks that wait for each other must all be running: the launch is a cooperative one. Pieces depend on shapes and on
+ * the device's number of multiprocessors. A thread reads what it has asked for itself and nothing else, so what is held
+ * needs no barrier. */
 #ifndef TARN__CHANNELS_HELD_CUH
 #define TARN__CHANNELS_HELD_CUH
 
@@ -39,12 +42,13 @@ struct held_args {
     double inverse, inverse_of_last;   /* 1 / these */
     double inverse_of_all;             /* 1 / elements of a channel */
     double2 *parts;                    /* by rows (blocks), by columns (blocks, channels) */
-    int *counters;                     /* two for each set of sharers, 0 between kernels: blocks that have come, and that have gone */
+    /* two for each set of sharers, 0 between kernels: blocks that have come, and that have gone */
+    int *counters;
     unsigned blocks, threads;
     size_t bytes; /* of shared memory */
 };
 
-/* ---- whether, and how ------------------------------------------------------------------------------------------------------- */
+/* ---- whether, and how -------------------------------------------------------------------------------------------- */
 
 /* True where an element has the same offset in every operand. */
 static bool is_alike(const channel_args &a)
@@ -84,7 +88,8 @@ static bool cut_rows(const channel_args &a, int width, int slots, held_args *h)
 /* Even numbers of positions. */
 static bool cut_columns(const channel_args &a, int width, int slots, held_args *h)
 {
-    int64_t across = a.channels / width, turns = (a.count * across + FEW_TURNS * COLUMN_THREADS - 1) / (FEW_TURNS * COLUMN_THREADS);
+    int64_t across = a.channels / width,
+            turns = (a.count * across + FEW_TURNS * COLUMN_THREADS - 1) / (FEW_TURNS * COLUMN_THREADS);
     if (a.at.rank != 1 || a.at.stride[X][0] != a.channels || a.channels > HELD_CHANNELS || (across & (across - 1)) != 0)
         return false;
     h->threads = COLUMN_THREADS;
@@ -115,8 +120,8 @@ static void count_elements(const channel_args &a, int width, held_args *h)
     h->inverse_of_all = 1 / a.values;
 }
 
-/* How a call of batchnorm that holds `operands` is cut; false where the passes are better, or the only way. `beside` operands come through a ring of `ahead` packs a
- * thread. Known before scratch is. */
+/* How a call of batchnorm that holds `operands` is cut; false where the passes are better, or the only way. `beside`
+ * operands come through a ring of `ahead` packs a thread. Known before scratch is. */
 static bool plan_held(const tarn__call *call, const channel_args &a, int operands, int beside, int ahead, held_args *h)
 {
     const tarn__cuda_device *d = tarn__cuda_at(call->device);
@@ -124,14 +129,16 @@ static bool plan_held(const tarn__call *call, const channel_args &a, int operand
     const tarn_dtype dtype = a.operand[X].dtype;
     const int width = (int)(16 / tarn__dtype_bytes(dtype));
     *h = {};
-    if (!d || (text && strcmp(text, "passes") == 0) || a.is_double || a.count * a.channels == 0 || a.count * a.channels > INT32_MAX ||
-        !has_one_dtype(a) || !has_packs(a, dtype, width) || !is_alike(a))
+    if (!d || (text && strcmp(text, "passes") == 0) || a.is_double || a.count * a.channels == 0 ||
+        a.count * a.channels > INT32_MAX || !has_one_dtype(a) || !has_packs(a, dtype, width) || !is_alike(a))
         return false;
-    if (!(a.by_rows ? cut_rows(a, width, ROW_BLOCKS * d->multiprocessors, h) : cut_columns(a, width, d->multiprocessors, h)))
+    if (!(a.by_rows ? cut_rows(a, width, ROW_BLOCKS * d->multiprocessors, h)
+                    : cut_columns(a, width, d->multiprocessors, h)))
         return false;
     const int64_t turns = (h->piece + h->threads - 1) / h->threads, row = 16 * (int64_t)h->threads;
     const int64_t rest = (int64_t)space_bytes(a, width) + row * beside * ahead;
-    int64_t bytes = a.by_rows ? d->shared_bytes / ROW_BLOCKS - 1024 : d->shared_bytes; /* of each block a KiB is the system's */
+    /* of each block a KiB is the system's */
+    int64_t bytes = a.by_rows ? d->shared_bytes / ROW_BLOCKS - 1024 : d->shared_bytes;
     int64_t most = (bytes - (a.by_rows ? ROW_STATIC : COLUMN_STATIC) - rest) / (row * operands);
     h->places = (int)(most < turns ? most : turns > ahead ? turns : ahead);
     h->counters = d->counters;
@@ -147,12 +154,13 @@ static size_t part_bytes(const channel_args &a, const held_args &h)
 
 /* Starts a kernel of all blocks at once. */
 template <typename S>
-static void launch_held(const tarn__call *call, void (*kernel)(channel_args, S, held_args), const channel_args &a, const S &s,
-                        const held_args &h)
+static void launch_held(const tarn__call *call, void (*kernel)(channel_args, S, held_args), const channel_args &a,
+                        const S &s, const held_args &h)
 {
     cudaLaunchAttribute all = {};
     cudaLaunchConfig_t how = {};
-    how.gridDim = dim3(h.blocks), how.blockDim = dim3(h.threads), how.dynamicSmemBytes = h.bytes, how.stream = stream_of(call);
+    how.gridDim = dim3(h.blocks), how.blockDim = dim3(h.threads), how.dynamicSmemBytes = h.bytes,
+    how.stream = stream_of(call);
     all.id = cudaLaunchAttributeCooperative;
     all.val.cooperative = 1;
     how.attrs = &all;
@@ -162,7 +170,7 @@ static void launch_held(const tarn__call *call, void (*kernel)(channel_args, S, 
     cudaLaunchKernelEx(&how, kernel, a, s, h);
 }
 
-/* ---- pieces ----------------------------------------------------------------------------------------------------------------- */
+/* ---- pieces ------------------------------------------------------------------------------------------------------ */
 
 extern __shared__ uint4 held_memory[];
 
@@ -203,8 +211,8 @@ template <typename T, bool IS_BY_ROWS> struct held_piece {
     }
 };
 
-/* A thread's packs of HELD operands on their way into its places, AHEAD of them at a time; one more operand, if there is one, has AHEAD places
- * only. Pack number i lies at place i % places, so that the last ones stay. */
+/* A thread's packs of HELD operands on their way into its places, AHEAD of them at a time; one more operand, if there
+ * is one, has AHEAD places only. Pack number i lies at place i % places, so that the last ones stay. */
 template <typename T, int HELD, bool HAS_MORE, int AHEAD, bool IS_BY_ROWS> struct held_ring {
     static_assert((AHEAD & (AHEAD - 1)) == 0, "the place of one more operand is found by a mask");
     const T *from[HELD + (HAS_MORE ? 1 : 0)];
@@ -262,10 +270,12 @@ template <typename T> __device__ __forceinline__ pack<T, pack_size<T>::value> pa
     return x;
 }
 
-/* ---- sums of a block, by columns -------------------------------------------------------------------------------------------- */
+/* ---- sums of a block, by columns --------------------------------------------------------------------------------- */
 
-/* V numbers of each thread over the lanes of its warp that own the same channels. At each step two lanes share out what both have: each adds up half of it. */
-template <int V, int STEP> __device__ __forceinline__ void fold_lanes(double *v, int across, int first, bool is_writer, double *to)
+/* V numbers of each thread over the lanes of its warp that own the same channels. At each step two lanes share out what
+ * both have: each adds up half of it. */
+template <int V, int STEP>
+__device__ __forceinline__ void fold_lanes(double *v, int across, int first, bool is_writer, double *to)
 {
     if constexpr (STEP > 0) {
         if (STEP >= across) {
@@ -290,7 +300,8 @@ template <int V, int STEP> __device__ __forceinline__ void fold_lanes(double *v,
             to[first + i] = v[i];
 }
 
-/* Two sums of each of the thread's N channels over the block: thread c gets those of channel c. All threads come here. */
+/* Two sums of each of the thread's N channels over the block: thread c gets those of channel c. All threads come here.
+ */
 template <int N> __device__ __forceinline__ double2 over_columns(const held_args &h, double *v, double *space)
 {
     constexpr int OWN = 2 * N + 1; /* one more than there are: neighbours then write to different banks */
@@ -322,9 +333,11 @@ __device__ __forceinline__ double2 over_rows_of_threads(const double2 &own, int 
     return sums;
 }
 
-/* Parts `first`, `first` + `step` ... of the sharers, in batches whose loads are all under way at once, each given to take(part, its number). */
+/* Parts `first`, `first` + `step` ... of the sharers, in batches whose loads are all under way at once, each given to
+ * take(part, its number). */
 template <typename Take>
-__device__ __forceinline__ void for_parts(const held_args &h, const double2 *parts, int apart, int first, int step, const Take &take)
+__device__ __forceinline__ void for_parts(const held_args &h, const double2 *parts, int apart, int first, int step,
+                                          const Take &take)
 {
 #pragma unroll 1
     for (int begin = first; begin < h.sharers; begin += PARTS_AT_ONCE * step) {
@@ -340,7 +353,7 @@ __device__ __forceinline__ void for_parts(const held_args &h, const double2 *par
     }
 }
 
-/* ---- waiting for each other ------------------------------------------------------------------------------------------------- */
+/* ---- waiting for each other -------------------------------------------------------------------------------------- */
 
 __device__ __forceinline__ int count_one(int *counter)
 {
@@ -365,7 +378,8 @@ __device__ __forceinline__ void wait_for_sharers(int *counters, int sharers)
     __syncthreads();
 }
 
-/* Said once wait_for_sharers() is over; the last one to go leaves the counters at 0. By a thread that has nothing else to do while channels are settled. */
+/* Said once wait_for_sharers() is over; the last one to go leaves the counters at 0. By a thread that has nothing else
+ * to do while channels are settled. */
 __device__ __forceinline__ void leave_sharers(int *counters, int sharers)
 {
     if (sharers > 1 && threadIdx.x == blockDim.x - 1 && count_one(counters + 1) == sharers - 1)

@@ -1,32 +1,36 @@
-/* channel_stats.cuh: numbers for each channel of a tensor [N, C, ...], for batchnorm and groupnorm: where elements lie, and what threads of a block own.
+/* channel_stats.cuh: numbers for each channel of a tensor [N, C, ...], for batchnorm and groupnorm: where elements lie,
+ * and what threads of a block own.
  *
- * A set is what shares a mean: a channel (batchnorm: one batch, groups of one channel), or the channels of a group in one of the N parts.
- * Passes work on channels of batches; a set's numbers are f64 and lie in scratch. Two forms, chosen by layout:
+ * A set is what shares a mean: a channel (batchnorm: one batch, groups of one channel), or the channels of a group in
+ * one of the N parts. Passes work on channels of batches; a set's numbers are f64 and lie in scratch. Two forms, chosen
+ * by layout:
  *
- *   rows      neighbours in memory belong to one channel. A block has a chunk of one channel. Where the last axis is long, chunks end with it, so
- *             that a chunk lies on one line and offsets are plain sums.
- *   columns   neighbours belong to different channels ("channels last"). A block has a chunk of positions of a tile of channels: `across` threads
- *             side by side own a pack of channels each, and the block's rows of threads take positions in turn (channel_nhwc.cuh).
+ *   rows      neighbours in memory belong to one channel. A block has a chunk of one channel. Where the last axis is
+ * long, chunks end with it, so that a chunk lies on one line and offsets are plain sums. columns   neighbours belong to
+ * different channels ("channels last"). A block has a chunk of positions of a tile of channels: `across` threads side
+ * by side own a pack of channels each, and the block's rows of threads take positions in turn (channel_nhwc.cuh).
  *
- * Chunks and tiles depend on shapes and dtypes alone, and their sums are put together in a fixed order. A pass that reads again what another has
- * read begins at its end: that is what the cache still holds. */
+ * Chunks and tiles depend on shapes and dtypes alone, and their sums are put together in a fixed order. A pass that
+ * reads again what another has read begins at its end: that is what the cache still holds. */
 #ifndef TARN__CHANNELS_CUH
 #define TARN__CHANNELS_CUH
 
 #include "backends/cuda/norm/layernorm.cuh"
 
-/* x; y or gx; the gradient of y; with relu what is added before it, or in backward its result; and the gradient that it lets through. */
+/* x; y or gx; the gradient of y; with relu what is added before it, or in backward its result; and the gradient that it
+ * lets through. */
 enum { X, TO, G, BESIDE, PASSED, CHANNEL_OPERANDS };
 
 #define CHUNK_BYTES ((int64_t)32768) /* of a channel by rows, at least */
 #define FOR_A_WARP ((int64_t)128)    /* parts of chunks that a warp puts together; a block does more of them */
 #define LONG_LINE ((int64_t)2048)    /* elements that are worth a chunk of their own */
 #define MOST_CHUNKS ((int64_t)1024)
-#define COLUMN_PACK 4                /* channels that a thread owns by columns, where they make packs */
-#define FULL_GRID ((int64_t)528)     /* blocks by columns: four for each of 132 multiprocessors, all at once */
-#define FEW_POSITIONS ((int64_t)8)   /* of a thread by columns, at least */
-#define MANY_POSITIONS ((int64_t)64) /* of a thread by columns: four times as many blocks then, so that none is waited for long */
-#define AT_ONCE 4 /* packs that a thread loads before it computes, where it reads one operand */
+#define COLUMN_PACK 4              /* channels that a thread owns by columns, where they make packs */
+#define FULL_GRID ((int64_t)528)   /* blocks by columns: four for each of 132 multiprocessors, all at once */
+#define FEW_POSITIONS ((int64_t)8) /* of a thread by columns, at least */
+#define MANY_POSITIONS \
+    ((int64_t)64)     /* of a thread by columns: four times as many blocks then, so that none is waited for long */
+#define AT_ONCE 4     /* packs that a thread loads before it computes, where it reads one operand */
 #define FEW_VALUES 32 /* of a set are computed in f64: their gradient is what little normalising leaves */
 
 struct channel_args {
@@ -34,25 +38,26 @@ struct channel_args {
     int64_t groups, members;          /* channels of a group */
     double values;                    /* of a set */
     bool by_rows, is_double;
-    row_operand operand[CHANNEL_OPERANDS];                                     /* base NULL where there is none */
+    row_operand operand[CHANNEL_OPERANDS]; /* base NULL where there is none */
     int64_t channel_stride[CHANNEL_OPERANDS], batch_stride[CHANNEL_OPERANDS];
     places<CHANNEL_OPERANDS> at; /* over all axes but the channel's and, with batches, the first */
     int64_t chunk, chunks;       /* elements, or positions */
     int64_t line;                /* elements that chunks do not go beyond: of the last axis, or all */
-    bool is_straight;            /* a chunk's elements lie a step apart; by columns all positions do, in all operands alike */
-    bool from_end;               /* the last chunks first */
-    bool writes_scaled;          /* the kernel of sums writes g · scale to TO */
-    bool is_remade;              /* backward of relu: its result comes from x, as forward made it, not from BESIDE */
-    double least;                /* what is not above this is 0 as relu's result */
+    /* a chunk's elements lie a step apart; by columns all positions do, in all operands alike */
+    bool is_straight;
+    bool from_end;      /* the last chunks first */
+    bool writes_scaled; /* the kernel of sums writes g · scale to TO */
+    bool is_remade;     /* backward of relu: its result comes from x, as forward made it, not from BESIDE */
+    double least;       /* what is not above this is 0 as relu's result */
     divider by_chunks, by_channels, by_tiles, by_pieces, by_members; /* pieces: chunks of a line */
-    int across, across_bits;     /* by columns: threads side by side, a power of two */
+    int across, across_bits; /* by columns: threads side by side, a power of two */
     int64_t tiles;
     row_operand weight, bias;
     double *mean, *rstd, *first, *second; /* (batches, groups) */
     double *part_one, *part_two;          /* (batches, chunks, channels) */
 };
 
-/* ---- describing a call ------------------------------------------------------------------------------------------------------ */
+/* ---- describing a call ------------------------------------------------------------------------------------------- */
 
 static inline int64_t distance(int64_t stride)
 {
@@ -101,7 +106,8 @@ static bool has_packs(const channel_args &a, tarn_dtype dtype, int width)
         const row_operand &o = a.operand[k];
         if (!o.base)
             continue;
-        if (o.dtype != dtype || !is_aligned(o.base, tarn__dtype_bytes(dtype) * (size_t)width) || a.batch_stride[k] % width != 0)
+        if (o.dtype != dtype || !is_aligned(o.base, tarn__dtype_bytes(dtype) * (size_t)width) ||
+            a.batch_stride[k] % width != 0)
             return false;
         if (a.by_rows ? a.at.stride[k][last] != 1 || a.channel_stride[k] % width != 0 : a.channel_stride[k] != 1)
             return false;
@@ -132,7 +138,8 @@ static int width_of(const channel_args &a)
 /* Even chunks of a channel's lines; of all its elements where lines are short or many. */
 static void choose_row_chunks(channel_args *a)
 {
-    int64_t inner = (int64_t)a->at.size[a->at.rank - 1].by, least = CHUNK_BYTES / (int64_t)tarn__dtype_bytes(a->operand[X].dtype);
+    int64_t inner = (int64_t)a->at.size[a->at.rank - 1].by,
+            least = CHUNK_BYTES / (int64_t)tarn__dtype_bytes(a->operand[X].dtype);
     int64_t lines = a->count / inner, pieces = (inner + least - 1) / least;
     a->is_straight = lines == 1 || (inner >= LONG_LINE && lines * pieces <= MOST_CHUNKS);
     if (!a->is_straight || lines == 1) {
@@ -154,7 +161,8 @@ static bool is_line(const channel_args &a)
     for (int k = 0; k < CHANNEL_OPERANDS; k++)
         if (a.operand[k].base)
             is_alike = is_alike && a.at.stride[k][0] == step && a.batch_stride[k] == batch_step;
-    return is_alike && distance(batch_step) * (a.batches - 1) + distance(step) * (a.count - 1) + a.channels <= INT32_MAX;
+    return is_alike &&
+           distance(batch_step) * (a.batches - 1) + distance(step) * (a.count - 1) + a.channels <= INT32_MAX;
 }
 
 /* Even chunks for a grid that fills the device once, or some four times, whole rows of threads. */
@@ -166,7 +174,8 @@ static void choose_column_chunks(channel_args *a)
     a->across = 1 << a->across_bits;
     a->tiles = (packs + a->across - 1) / a->across;
     int64_t rows = THREADS / a->across, turns = (a->count * a->tiles * a->batches + rows - 1) / rows;
-    int64_t blocks = turns > MANY_POSITIONS * FULL_GRID ? 4 * FULL_GRID : FULL_GRID, even = (turns + blocks - 1) / blocks;
+    int64_t blocks = turns > MANY_POSITIONS * FULL_GRID ? 4 * FULL_GRID : FULL_GRID,
+            even = (turns + blocks - 1) / blocks;
     a->line = a->count;
     a->chunk = rows * (even < FEW_POSITIONS ? FEW_POSITIONS : even);
     a->is_straight = is_line(*a);
@@ -206,54 +215,55 @@ static inline unsigned threads_of(const channel_args &a, int width)
     return a.by_rows ? warps_for(a.count < a.chunk ? a.count : a.chunk, 4 * width, THREADS) : THREADS;
 }
 
-/* LAUNCH(kernels by rows and by columns, relu, call, args): kernel<R, relu> for the way that elements of this call are moved. */
-#define LAUNCH_AS(kernel, R, relu, call, a)                                                                                              \
+/* LAUNCH(kernels by rows and by columns, relu, call, args): kernel<R, relu> for the way that elements of this call are
+ * moved. */
+#define LAUNCH_AS(kernel, R, relu, call, a) \
     kernel<R, relu><<<blocks_for(blocks_of(a), 1), threads_of(a, R::width), 0, stream_of(call)>>>(a)
-#define LAUNCH_ROWS(kernel, T, relu, call, a)                                                                                            \
-    do {                                                                                                                                 \
-        typedef typed<T, pack_size<T>::value> packs;                                                                                     \
-        typedef typed<T, 1> singles;                                                                                                     \
-        if (width_of(a) > 1)                                                                                                             \
-            LAUNCH_AS(kernel, packs, relu, call, a);                                                                                     \
-        else                                                                                                                             \
-            LAUNCH_AS(kernel, singles, relu, call, a);                                                                                   \
+#define LAUNCH_ROWS(kernel, T, relu, call, a) \
+    do { \
+        typedef typed<T, pack_size<T>::value> packs; \
+        typedef typed<T, 1> singles; \
+        if (width_of(a) > 1) \
+            LAUNCH_AS(kernel, packs, relu, call, a); \
+        else \
+            LAUNCH_AS(kernel, singles, relu, call, a); \
     } while (0)
-#define LAUNCH_COLUMNS(kernel, T, relu, call, a)                                                                                         \
-    do {                                                                                                                                 \
-        typedef typed<T, COLUMN_PACK> packs;                                                                                             \
-        typedef typed<T, 1> singles;                                                                                                     \
-        if (width_of(a) > 1 && (a).is_straight)                                                                                          \
-            LAUNCH_AS(kernel, straight<T>, relu, call, a);                                                                               \
-        else if (width_of(a) > 1)                                                                                                        \
-            LAUNCH_AS(kernel, packs, relu, call, a);                                                                                     \
-        else                                                                                                                             \
-            LAUNCH_AS(kernel, singles, relu, call, a);                                                                                   \
+#define LAUNCH_COLUMNS(kernel, T, relu, call, a) \
+    do { \
+        typedef typed<T, COLUMN_PACK> packs; \
+        typedef typed<T, 1> singles; \
+        if (width_of(a) > 1 && (a).is_straight) \
+            LAUNCH_AS(kernel, straight<T>, relu, call, a); \
+        else if (width_of(a) > 1) \
+            LAUNCH_AS(kernel, packs, relu, call, a); \
+        else \
+            LAUNCH_AS(kernel, singles, relu, call, a); \
     } while (0)
-#define LAUNCH(rows_kernel, columns_kernel, relu, call, a)                                                                               \
-    do {                                                                                                                                 \
-        if (blocks_of(a) == 0)                                                                                                           \
-            break;                                                                                                                       \
-        if ((a).by_rows)                                                                                                                 \
-            LAUNCH_FORM(LAUNCH_ROWS, rows_kernel, relu, call, a);                                                                        \
-        else                                                                                                                             \
-            LAUNCH_FORM(LAUNCH_COLUMNS, columns_kernel, relu, call, a);                                                                  \
+#define LAUNCH(rows_kernel, columns_kernel, relu, call, a) \
+    do { \
+        if (blocks_of(a) == 0) \
+            break; \
+        if ((a).by_rows) \
+            LAUNCH_FORM(LAUNCH_ROWS, rows_kernel, relu, call, a); \
+        else \
+            LAUNCH_FORM(LAUNCH_COLUMNS, columns_kernel, relu, call, a); \
     } while (0)
-#define LAUNCH_FORM(LAUNCH_TYPED, kernel, relu, call, a)                                                                                 \
-    do {                                                                                                                                 \
-        tarn_dtype dtype_ = (a).is_double || !has_one_dtype(a) ? TARN_I64 : (a).operand[X].dtype;                                        \
-        if (dtype_ == TARN_F32)                                                                                                          \
-            LAUNCH_TYPED(kernel, float, relu, call, a);                                                                                  \
-        else if (dtype_ == TARN_BF16)                                                                                                    \
-            LAUNCH_TYPED(kernel, bf16, relu, call, a);                                                                                   \
-        else if (dtype_ == TARN_F16)                                                                                                     \
-            LAUNCH_TYPED(kernel, f16, relu, call, a);                                                                                    \
-        else if ((a).is_double)                                                                                                          \
-            LAUNCH_AS(kernel, untyped<double>, relu, call, a);                                                                           \
-        else                                                                                                                             \
-            LAUNCH_AS(kernel, untyped<float>, relu, call, a);                                                                            \
+#define LAUNCH_FORM(LAUNCH_TYPED, kernel, relu, call, a) \
+    do { \
+        tarn_dtype dtype_ = (a).is_double || !has_one_dtype(a) ? TARN_I64 : (a).operand[X].dtype; \
+        if (dtype_ == TARN_F32) \
+            LAUNCH_TYPED(kernel, float, relu, call, a); \
+        else if (dtype_ == TARN_BF16) \
+            LAUNCH_TYPED(kernel, bf16, relu, call, a); \
+        else if (dtype_ == TARN_F16) \
+            LAUNCH_TYPED(kernel, f16, relu, call, a); \
+        else if ((a).is_double) \
+            LAUNCH_AS(kernel, untyped<double>, relu, call, a); \
+        else \
+            LAUNCH_AS(kernel, untyped<float>, relu, call, a); \
     } while (0)
 
-/* ---- inside a kernel -------------------------------------------------------------------------------------------------------- */
+/* ---- inside a kernel --------------------------------------------------------------------------------------------- */
 
 /* What a block works on. By columns `channel` is the thread's first one, and may lie beyond the last. */
 struct channel_piece {
@@ -270,7 +280,8 @@ __device__ __forceinline__ uint32_t block_digit(uint32_t &rest, const divider &s
     return digit;
 }
 
-/* Number `rest` of (batches, each): its batch, and in `rest` what it is there. Most calls have one, and a division of 64 bits takes long. */
+/* Number `rest` of (batches, each): its batch, and in `rest` what it is there. Most calls have one, and a division of
+ * 64 bits takes long. */
 __device__ __forceinline__ int64_t batch_digit(const channel_args &a, int64_t &rest, int64_t each)
 {
     int64_t batch = a.batches > 1 ? rest / each : 0;
@@ -306,7 +317,8 @@ __device__ __forceinline__ void place(const channel_args &a, const channel_piece
         for (int k = 0; k < CHANNEL_OPERANDS; k++)
             offset[k] = at * a.at.stride[k][0];
     } else if (a.at.rank == 2 && a.at.is_small) { /* images: one division */
-        uint32_t line = divide_small((uint32_t)at, a.at.size[1]), inside = (uint32_t)at - line * (uint32_t)a.at.size[1].by;
+        uint32_t line = divide_small((uint32_t)at, a.at.size[1]),
+                 inside = (uint32_t)at - line * (uint32_t)a.at.size[1].by;
 #pragma unroll
         for (int k = 0; k < CHANNEL_OPERANDS; k++)
             offset[k] = line * a.at.stride[k][0] + inside * a.at.stride[k][1];
@@ -318,11 +330,15 @@ __device__ __forceinline__ void place(const channel_args &a, const channel_piece
         offset[k] += p.batch * a.batch_stride[k] + p.channel * a.channel_stride[k];
 }
 
-/* The offsets of a piece's positions by rows: worked out once where they lie on a line, whose elements are neighbours where packs are. */
+/* The offsets of a piece's positions by rows: worked out once where they lie on a line, whose elements are neighbours
+ * where packs are. */
 template <typename R> struct row_walk {
     int64_t base[CHANNEL_OPERANDS];
 
-    __device__ __forceinline__ row_walk(const channel_args &a, const channel_piece &p) { place(a, p, p.begin, base); }
+    __device__ __forceinline__ row_walk(const channel_args &a, const channel_piece &p)
+    {
+        place(a, p, p.begin, base);
+    }
     __device__ __forceinline__ void to(const channel_args &a, const channel_piece &p, int64_t at, int64_t *offset) const
     {
         if (!a.is_straight) {
@@ -335,17 +351,19 @@ template <typename R> struct row_walk {
     }
 };
 
-/* One channel's numbers in the type computed in. The mean is two of them: what is left of an element after it is then exact to that type
- * even where the mean is much larger than the deviation. */
+/* One channel's numbers in the type computed in. The mean is two of them: what is left of an element after it is then
+ * exact to that type even where the mean is much larger than the deviation. */
 template <typename C> struct channel_numbers {
     C high, low, rstd, scale, bias, first, second;
 
     __device__ __forceinline__ void fetch(const channel_args &a, int64_t batch, int64_t channel)
     {
-        int64_t group = a.channels >> 31 ? channel / a.members : divide_small((uint32_t)channel, a.by_members), set = batch * a.groups + group;
+        int64_t group = a.channels >> 31 ? channel / a.members : divide_small((uint32_t)channel, a.by_members),
+                set = batch * a.groups + group;
         double one = a.first ? a.first[set] : 0, two = a.first ? a.second[set] : 0;
         double weight = a.weight.base ? load_any<double>(a.weight.base, a.weight.dtype, channel * a.weight.along) : 1.0;
-        make(a.mean[set], a.rstd[set], weight, a.bias.base ? load_any<C>(a.bias.base, a.bias.dtype, channel * a.bias.along) : (C)0, one, two);
+        make(a.mean[set], a.rstd[set], weight,
+             a.bias.base ? load_any<C>(a.bias.base, a.bias.dtype, channel * a.bias.along) : (C)0, one, two);
     }
     __device__ __forceinline__ void make(double mean, double deviation, double weight, C shift, double one, double two)
     {
@@ -357,9 +375,15 @@ template <typename C> struct channel_numbers {
         first = (C)one;
         second = (C)(deviation * two); /* times the distance from the mean */
     }
-    __device__ __forceinline__ C distance(C x) const { return (x - high) - low; }
+    __device__ __forceinline__ C distance(C x) const
+    {
+        return (x - high) - low;
+    }
     /* Written so that every kernel rounds it in the same way: relu's gradient must see what relu saw. */
-    __device__ __forceinline__ C normal(C x) const { return fma(distance(x), scale, bias); }
+    __device__ __forceinline__ C normal(C x) const
+    {
+        return fma(distance(x), scale, bias);
+    }
 };
 
 /* relu's gradient: one that is not a number goes through, as its value does. */

@@ -1,10 +1,13 @@
-/* layernorm.cu: layernorm and rmsnorm over the last axis, alone and of a sum that is made in the same pass. Their gradients are in layernorm_grad.cu.
+/* layernorm.cu: layernorm and rmsnorm over the last axis, alone and of a sum that is made in the same pass. Their
+ * gradients are in layernorm_grad.cu.
  *
- * A row of up to 1024 elements has a warp, one of up to 32768 a block, and stays in registers while mean, spread and result are found: a read
- * and a write of memory; weight and bias come from the first-level cache. Longer rows are read three times, mostly from the second level. */
+ * A row of up to 1024 elements has a warp, one of up to 32768 a block, and stays in registers while mean, spread and
+ * result are found: a read and a write of memory; weight and bias come from the first-level cache. Longer rows are read
+ * three times, mostly from the second level. */
 #include "backends/cuda/norm/layernorm.cuh"
 
-enum { OUT, IN, MEAN, RSTD, FIRST, SECOND, OPERANDS }; /* of a sum, IN is where it goes, and the last two are its terms */
+/* of a sum, IN is where it goes, and the last two are its terms */
+enum { OUT, IN, MEAN, RSTD, FIRST, SECOND, OPERANDS };
 
 struct norm_args {
     row_set<OPERANDS> rows;
@@ -15,8 +18,8 @@ struct norm_args {
 
 /* (x - mean) · rstd · weight + bias for one pack. */
 template <typename R>
-__device__ __forceinline__ void normalise(const norm_args &a, const typename R::raw &x, int64_t to, int64_t at, typename R::real mean,
-                                          typename R::real rstd)
+__device__ __forceinline__ void normalise(const norm_args &a, const typename R::raw &x, int64_t to, int64_t at,
+                                          typename R::real mean, typename R::real rstd)
 {
     typedef typename R::real C;
     typename R::raw weight, bias;
@@ -27,7 +30,8 @@ __device__ __forceinline__ void normalise(const norm_args &a, const typename R::
         bias = R::fetch(a.bias, 0, at);
 #pragma unroll
     for (int i = 0; i < R::width; i++)
-        y[i] = (R::element(x, i) - mean) * rstd * (a.weight.base ? R::element(weight, i) : (C)1) + (a.bias.base ? R::element(bias, i) : (C)0);
+        y[i] = (R::element(x, i) - mean) * rstd * (a.weight.base ? R::element(weight, i) : (C)1) +
+               (a.bias.base ? R::element(bias, i) : (C)0);
     R::store(a.rows.operand[OUT], to, at, y);
 }
 
@@ -39,8 +43,8 @@ template <typename C> __device__ __forceinline__ void write_number(const norm_ar
 
 /* A pack of the sum: written, and as it was rounded. */
 template <typename T, int N>
-__device__ __forceinline__ pack<T, N> add_pack(const typed<T, N> *, const norm_args &a, const int64_t *offset, int64_t at, pack<T, N> x,
-                                               const pack<T, N> &y)
+__device__ __forceinline__ pack<T, N> add_pack(const typed<T, N> *, const norm_args &a, const int64_t *offset,
+                                               int64_t at, pack<T, N> x, const pack<T, N> &y)
 {
     typedef typed<T, N> R;
     typename R::real sum[N];
@@ -52,8 +56,8 @@ __device__ __forceinline__ pack<T, N> add_pack(const typed<T, N> *, const norm_a
     return x;
 }
 template <typename C>
-__device__ __forceinline__ pack<C, 1> add_pack(const untyped<C> *, const norm_args &a, const int64_t *offset, int64_t at, const pack<C, 1> &x,
-                                               const pack<C, 1> &y)
+__device__ __forceinline__ pack<C, 1> add_pack(const untyped<C> *, const norm_args &a, const int64_t *offset,
+                                               int64_t at, const pack<C, 1> &x, const pack<C, 1> &y)
 {
     typedef untyped<C> R;
     C sum = x.at[0] + y.at[0];
@@ -63,7 +67,8 @@ __device__ __forceinline__ pack<C, 1> add_pack(const untyped<C> *, const norm_ar
 
 /* P packs a thread in registers. */
 template <typename R, int P, bool is_warp, bool is_sum>
-static __global__ void __launch_bounds__(is_warp ? WARP * WARPS_A_BLOCK : 1024) held_kernel(const __grid_constant__ norm_args a)
+static __global__ void __launch_bounds__(is_warp ? WARP *WARPS_A_BLOCK : 1024)
+    held_kernel(const __grid_constant__ norm_args a)
 {
     typedef typename R::real C;
     int64_t row = row_number<is_warp>(), offset[OPERANDS];
@@ -96,7 +101,8 @@ static __global__ void __launch_bounds__(is_warp ? WARP * WARPS_A_BLOCK : 1024) 
 }
 
 /* A block a row of any length. A thread reads no element of a sum but those it has written. */
-template <typename R, bool is_sum> static __global__ void __launch_bounds__(1024) stream_kernel(const __grid_constant__ norm_args a)
+template <typename R, bool is_sum>
+static __global__ void __launch_bounds__(1024) stream_kernel(const __grid_constant__ norm_args a)
 {
     typedef typename R::real C;
     int64_t packs = a.rows.length / R::width, offset[OPERANDS];
@@ -134,17 +140,18 @@ template <typename R, bool is_sum> static __global__ void __launch_bounds__(1024
     }
 }
 
-/* ---- starting them ---------------------------------------------------------------------------------------------------------- */
+/* ---- starting them ----------------------------------------------------------------------------------------------- */
 
-/* Grid: a warp or a block a row. Bytes: a read and a write of each element, and of each of a sum's one of both more. E elements a thread of a
- * warp, HELD of a block. */
+/* Grid: a warp or a block a row. Bytes: a read and a write of each element, and of each of a sum's one of both more. E
+ * elements a thread of a warp, HELD of a block. */
 template <typename R, int E, int HELD, bool is_sum> static void launch_as(const tarn__call *call, const norm_args &a)
 {
     int64_t length = a.rows.length, count = a.rows.count;
     if (length <= WARP * E)
         held_kernel<R, E / R::width, true, is_sum><<<warp_blocks(count), WARP * WARPS_A_BLOCK, 0, stream_of(call)>>>(a);
     else if (length <= 1024 * HELD)
-        held_kernel<R, HELD / R::width, false, is_sum><<<blocks_for(count, 1), warps_for(length, HELD, 1024), 0, stream_of(call)>>>(a);
+        held_kernel<R, HELD / R::width, false, is_sum>
+            <<<blocks_for(count, 1), warps_for(length, HELD, 1024), 0, stream_of(call)>>>(a);
     else
         stream_kernel<R, is_sum><<<blocks_for(count, 1), 1024, 0, stream_of(call)>>>(a);
 }
@@ -161,7 +168,8 @@ template <typename T, bool is_sum> static void launch(const tarn__call *call, co
         launch_as<typed<T, 1>, 32, is_sum ? 8 : 16, is_sum>(call, a);
 }
 
-/* The operands as `views` has them, of one dtype but for the numbers of each row and, rarely, the result and the vectors. */
+/* The operands as `views` has them, of one dtype but for the numbers of each row and, rarely, the result and the
+ * vectors. */
 template <bool is_sum> static void run(const tarn__call *call, const tarn__view *const *views, norm_args &a)
 {
     tarn__nest nest;
@@ -171,7 +179,8 @@ template <bool is_sum> static void run(const tarn__call *call, const tarn__view 
     if (a.rows.count == 0 || a.rows.length == 0)
         return;
     tarn_dtype dtype = views[IN]->dtype;
-    bool is_same = views[OUT]->dtype == dtype && (!a.weight.base || a.weight.dtype == dtype) && (!a.bias.base || a.bias.dtype == dtype) &&
+    bool is_same = views[OUT]->dtype == dtype && (!a.weight.base || a.weight.dtype == dtype) &&
+                   (!a.bias.base || a.bias.dtype == dtype) &&
                    (!is_sum || (views[FIRST]->dtype == dtype && views[SECOND]->dtype == dtype));
     if (a.rows.length <= SHORT_ROW)
         launch_as<untyped<double>, 1, 8, is_sum>(call, a);
@@ -189,7 +198,8 @@ template <bool is_sum> static void run(const tarn__call *call, const tarn__view 
 
 static void run_norm(const tarn__call *call, bool is_centred)
 {
-    const tarn__view *views[OPERANDS] = {call->out[0], call->in[0], is_centred ? call->out[1] : NULL, call->out[is_centred ? 2 : 1]};
+    const tarn__view *views[OPERANDS] = {call->out[0], call->in[0], is_centred ? call->out[1] : NULL,
+                                         call->out[is_centred ? 2 : 1]};
     norm_args a = {};
     a.weight = vector_of(call->in[1]);
     a.bias = vector_of(is_centred ? call->in[2] : NULL);
@@ -201,7 +211,8 @@ static void run_norm(const tarn__call *call, bool is_centred)
 static void run_residual_norm(const tarn__call *call)
 {
     const tarn__residual_norm *params = (const tarn__residual_norm *)call->params;
-    const tarn__view *views[OPERANDS] = {call->out[1], call->out[0], call->out[2], call->out[3], call->in[0], call->in[1]};
+    const tarn__view *views[OPERANDS] = {call->out[1], call->out[0], call->out[2],
+                                         call->out[3], call->in[0],  call->in[1]};
     norm_args a = {};
     a.weight = vector_of(call->in[2]);
     a.bias = vector_of(call->in[3]);
@@ -214,28 +225,67 @@ static void run_residual_norm(const tarn__call *call)
 static norm_grad grad_of(const tarn__call *call, bool is_centred)
 {
     int after = is_centred ? 3 : 2;
-    return norm_grad{call->in[0], call->in[1], is_centred ? call->in[2] : NULL, call->in[after], call->in[after + 1], NULL, call->out[0],
-                     call->out[1], is_centred ? call->out[2] : NULL, is_centred, ((const tarn__norm *)call->params)->epsilon};
+    return norm_grad{call->in[0],
+                     call->in[1],
+                     is_centred ? call->in[2] : NULL,
+                     call->in[after],
+                     call->in[after + 1],
+                     NULL,
+                     call->out[0],
+                     call->out[1],
+                     is_centred ? call->out[2] : NULL,
+                     is_centred,
+                     ((const tarn__norm *)call->params)->epsilon};
 }
 
 static norm_grad residual_grad_of(const tarn__call *call)
 {
     const tarn__residual_norm *params = (const tarn__residual_norm *)call->params;
-    return norm_grad{call->in[0], call->in[1], call->in[2], call->in[3], call->in[4], call->in[5], call->out[0], call->out[1], call->out[2],
-                     !params->rms, params->epsilon};
+    return norm_grad{call->in[0],  call->in[1],  call->in[2],  call->in[3],  call->in[4],    call->in[5],
+                     call->out[0], call->out[1], call->out[2], !params->rms, params->epsilon};
 }
 
-static void run_grad(const tarn__call *call, const norm_grad &of) { tarn__cuda_run_norm_grad(call, &of); }
-static size_t grad_scratch(const norm_grad &of) { return tarn__cuda_norm_grad_scratch(&of); }
+static void run_grad(const tarn__call *call, const norm_grad &of)
+{
+    tarn__cuda_run_norm_grad(call, &of);
+}
+static size_t grad_scratch(const norm_grad &of)
+{
+    return tarn__cuda_norm_grad_scratch(&of);
+}
 
-static void run_layernorm(const tarn__call *call) { run_norm(call, true); }
-static void run_rmsnorm(const tarn__call *call) { run_norm(call, false); }
-static void run_layernorm_grad(const tarn__call *call) { run_grad(call, grad_of(call, true)); }
-static void run_rmsnorm_grad(const tarn__call *call) { run_grad(call, grad_of(call, false)); }
-static void run_residual_norm_grad(const tarn__call *call) { run_grad(call, residual_grad_of(call)); }
-static size_t layernorm_grad_scratch(const tarn__call *call) { return grad_scratch(grad_of(call, true)); }
-static size_t rmsnorm_grad_scratch(const tarn__call *call) { return grad_scratch(grad_of(call, false)); }
-static size_t residual_norm_grad_scratch(const tarn__call *call) { return grad_scratch(residual_grad_of(call)); }
+static void run_layernorm(const tarn__call *call)
+{
+    run_norm(call, true);
+}
+static void run_rmsnorm(const tarn__call *call)
+{
+    run_norm(call, false);
+}
+static void run_layernorm_grad(const tarn__call *call)
+{
+    run_grad(call, grad_of(call, true));
+}
+static void run_rmsnorm_grad(const tarn__call *call)
+{
+    run_grad(call, grad_of(call, false));
+}
+static void run_residual_norm_grad(const tarn__call *call)
+{
+    run_grad(call, residual_grad_of(call));
+}
+static size_t layernorm_grad_scratch(const tarn__call *call)
+{
+    return grad_scratch(grad_of(call, true));
+}
+static size_t rmsnorm_grad_scratch(const tarn__call *call)
+{
+    return grad_scratch(grad_of(call, false));
+}
+static size_t residual_norm_grad_scratch(const tarn__call *call)
+{
+    return grad_scratch(residual_grad_of(call));
+}
 
 void tarn__cuda_norm(tarn__kernel_row *rows)
 {
@@ -244,5 +294,6 @@ void tarn__cuda_norm(tarn__kernel_row *rows)
     rows[TARN__K_rmsnorm] = tarn__kernel_row{run_rmsnorm, TARN__FLOATS, NULL};
     rows[TARN__K_rmsnorm_grad] = tarn__kernel_row{run_rmsnorm_grad, TARN__FLOATS, rmsnorm_grad_scratch};
     rows[TARN__K_residual_norm] = tarn__kernel_row{run_residual_norm, TARN__FLOATS, NULL};
-    rows[TARN__K_residual_norm_grad] = tarn__kernel_row{run_residual_norm_grad, TARN__FLOATS, residual_norm_grad_scratch};
+    rows[TARN__K_residual_norm_grad] =
+        tarn__kernel_row{run_residual_norm_grad, TARN__FLOATS, residual_norm_grad_scratch};
 }

@@ -11,7 +11,8 @@ static inline row_operand vector_of(const tarn__view *view)
 {
     if (!view)
         return row_operand{NULL, 1, TARN_F32};
-    return row_operand{tarn__view_at(view), view->shape[view->rank - 1] > 1 ? view->stride[view->rank - 1] : 1, view->dtype};
+    return row_operand{tarn__view_at(view), view->shape[view->rank - 1] > 1 ? view->stride[view->rank - 1] : 1,
+                       view->dtype};
 }
 
 static inline bool vector_has_packs(const row_operand &o, int width)
@@ -20,14 +21,26 @@ static inline bool vector_has_packs(const row_operand &o, int width)
 }
 
 /* A sum over a row, divided by its length. An exact quotient in f64: the mean of equal numbers is that number. */
-__device__ __forceinline__ float mean_of(double sum, double length, double inverse, float) { return (float)(sum * inverse); }
-__device__ __forceinline__ double mean_of(double sum, double length, double inverse, double) { return sum / length; }
+__device__ __forceinline__ float mean_of(double sum, double length, double inverse, float)
+{
+    return (float)(sum * inverse);
+}
+__device__ __forceinline__ double mean_of(double sum, double length, double inverse, double)
+{
+    return sum / length;
+}
 
-__device__ __forceinline__ float inverse_root(double x, float) { return 1.0f / sqrtf((float)x); }
-__device__ __forceinline__ double inverse_root(double x, double) { return 1 / sqrt(x); }
+__device__ __forceinline__ float inverse_root(double x, float)
+{
+    return 1.0f / sqrtf((float)x);
+}
+__device__ __forceinline__ double inverse_root(double x, double)
+{
+    return 1 / sqrt(x);
+}
 
-/* The sum of a pack, as its first element and the distances from it: exact where all are equal. Else the mean of equal elements far from 0
- * could be off by a rounding, which 1 / deviation makes large. */
+/* The sum of a pack, as its first element and the distances from it: exact where all are equal. Else the mean of equal
+ * elements far from 0 could be off by a rounding, which 1 / deviation makes large. */
 template <typename R> __device__ __forceinline__ double pack_sum(const typename R::raw &x)
 {
     typename R::real first = R::element(x, 0), rest = 0;
@@ -37,8 +50,8 @@ template <typename R> __device__ __forceinline__ double pack_sum(const typename 
     return R::width > 1 ? (double)first * R::width + (double)rest : (double)first;
 }
 
-/* What a row's sums are made in. 16-bit elements of a row that a warp holds, at most 1024, are summed in f32: where all are equal the sum needs
- * no more than 21 bits, so it is exact, and the mean is that element. */
+/* What a row's sums are made in. 16-bit elements of a row that a warp holds, at most 1024, are summed in f32: where all
+ * are equal the sum needs no more than 21 bits, so it is exact, and the mean is that element. */
 template <typename R, bool is_warp> struct row_sum {
     typedef double type;
 };
@@ -49,8 +62,10 @@ template <int N> struct row_sum<typed<f16, N>, true> {
     typedef float type;
 };
 
-/* The sum of the packs that the row's threads hold. What leaves f32's range on the way is summed again in f64, by all of them. */
-template <typename R, int P, bool is_warp> __device__ __forceinline__ double sum_row(const typename R::raw *x, int packs)
+/* The sum of the packs that the row's threads hold. What leaves f32's range on the way is summed again in f64, by all
+ * of them. */
+template <typename R, int P, bool is_warp>
+__device__ __forceinline__ double sum_row(const typename R::raw *x, int packs)
 {
     const int me = row_thread<is_warp>(), threads = row_threads<is_warp>();
     if constexpr (sizeof(typename row_sum<R, is_warp>::type) == sizeof(float)) {
@@ -85,10 +100,11 @@ template <typename R, bool is_warp, typename C> __device__ __forceinline__ doubl
     return over_row<is_warp, add_up>((double)part, 0.0);
 }
 
-/* Mean and 1 / deviation of a row whose elements the row's threads hold, two passes, so that nothing cancels. rmsnorm's mean is 0. */
+/* Mean and 1 / deviation of a row whose elements the row's threads hold, two passes, so that nothing cancels. rmsnorm's
+ * mean is 0. */
 template <typename R, int P, bool is_warp>
-__device__ __forceinline__ void measure(const typename R::raw *x, int packs, bool is_centred, double length, double inverse, double epsilon,
-                                        typename R::real *mean, typename R::real *rstd)
+__device__ __forceinline__ void measure(const typename R::raw *x, int packs, bool is_centred, double length,
+                                        double inverse, double epsilon, typename R::real *mean, typename R::real *rstd)
 {
     typedef typename R::real C;
     const int me = row_thread<is_warp>(), threads = row_threads<is_warp>();

@@ -1,25 +1,29 @@
-/* layernorm_grad.cu: the gradients of layernorm and rmsnorm, alone and after a sum, where gx takes in the gradient that the sum has besides.
+/* layernorm_grad.cu: the gradients of layernorm and rmsnorm, alone and after a sum, where gx takes in the gradient that
+ * the sum has besides.
  *
- *   gx = rstd · (gw - mean(gw) - x̂ · mean(gw · x̂)) with gw = g · weight and x̂ = (x - mean) · rstd; rmsnorm lacks the first mean
+ *   gx = rstd · (gw - mean(gw) - x̂ · mean(gw · x̂)) with gw = g · weight and x̂ = (x - mean) · rstd; rmsnorm lacks the
+ * first mean
  *
- * The gradients of weight and bias are sums over rows, Σ g · x̂ and Σ g. Rows are cut into chunks by their number and length alone. A block has a
- * chunk; its threads own columns and add them up over the chunk's rows in registers; the chunks' sums (chunks, 2, length) go to scratch
- * and a second kernel adds them in order, in f64. Bytes: x and g read, gx written, once each; the chunks' sums are a few per cent more.
+ * The gradients of weight and bias are sums over rows, Σ g · x̂ and Σ g. Rows are cut into chunks by their number and
+ * length alone. A block has a chunk; its threads own columns and add them up over the chunk's rows in registers; the
+ * chunks' sums (chunks, 2, length) go to scratch and a second kernel adds them in order, in f64. Bytes: x and g read,
+ * gx written, once each; the chunks' sums are a few per cent more.
  *
- *   held     rows of up to 1024 elements: the block's warps take rows in turn, and their sums are added when the chunk is done;
- *            rows of up to 8192: the block takes row after row
- *   ring     the same for 16-bit rows of up to 1024 elements in packs, with the next rows on their way: see layernorm_grad_async.cuh
- *   stream   anything else: rows are read twice, and the columns' sums are kept in scratch */
+ *   held     rows of up to 1024 elements: the block's warps take rows in turn, and their sums are added when the chunk
+ * is done; rows of up to 8192: the block takes row after row ring     the same for 16-bit rows of up to 1024 elements
+ * in packs, with the next rows on their way: see layernorm_grad_async.cuh stream   anything else: rows are read twice,
+ * and the columns' sums are kept in scratch */
 #include "backends/cuda/norm/layernorm_grad_async.cuh"
 
-#define HELD_WARP 32   /* elements of a row that a thread holds */
-#define HELD_LESS 24   /* where that is enough, and leaves more registers */
+#define HELD_WARP 32 /* elements of a row that a thread holds */
+#define HELD_LESS 24 /* where that is enough, and leaves more registers */
 #define HELD_BLOCK 16
-#define MOST_BLOCK 512 /* threads */
-#define SLICES 32      /* of the chunks, in the second kernel */
+#define MOST_BLOCK 512                      /* threads */
+#define SLICES 32                           /* of the chunks, in the second kernel */
 #define PARTIAL_ELEMENTS ((int64_t)8 << 20) /* of long rows' sums in scratch, roughly */
 
-template <typename R> __device__ __forceinline__ void fetch_weight(const grad_args &a, int64_t at, typename R::real *weight)
+template <typename R>
+__device__ __forceinline__ void fetch_weight(const grad_args &a, int64_t at, typename R::real *weight)
 {
     typedef typename R::real C;
     if (a.weight.base) {
@@ -36,8 +40,9 @@ template <typename R> __device__ __forceinline__ void fetch_weight(const grad_ar
 
 /* One pack's part in the row's two sums; adds to its columns' sums. */
 template <typename R>
-__device__ __forceinline__ void add_terms(const grad_args &a, const typename R::raw &x, const typename R::raw &g, int64_t at, typename R::real mean,
-                                          typename R::real rstd, typename R::real *sums, typename R::real *gweight, typename R::real *gbias)
+__device__ __forceinline__ void add_terms(const grad_args &a, const typename R::raw &x, const typename R::raw &g,
+                                          int64_t at, typename R::real mean, typename R::real rstd,
+                                          typename R::real *sums, typename R::real *gweight, typename R::real *gbias)
 {
     typedef typename R::real C;
     C weight[R::width];
@@ -53,8 +58,9 @@ __device__ __forceinline__ void add_terms(const grad_args &a, const typename R::
 }
 
 template <typename R, bool has_own>
-__device__ __forceinline__ void write_slopes(const grad_args &a, const typename R::raw &x, const typename R::raw &g, int64_t to, int64_t own_row,
-                                             int64_t at, typename R::real mean, typename R::real rstd, const typename R::real *means)
+__device__ __forceinline__ void write_slopes(const grad_args &a, const typename R::raw &x, const typename R::raw &g,
+                                             int64_t to, int64_t own_row, int64_t at, typename R::real mean,
+                                             typename R::real rstd, const typename R::real *means)
 {
     typedef typename R::real C;
     C weight[R::width], gx[R::width];
@@ -70,7 +76,8 @@ __device__ __forceinline__ void write_slopes(const grad_args &a, const typename 
 }
 
 /* The means of gw and gw · x̂ over the row from a thread's parts of the sums. */
-template <bool is_warp, typename C> __device__ __forceinline__ void share_means(const grad_args &a, const double *sums, C *means)
+template <bool is_warp, typename C>
+__device__ __forceinline__ void share_means(const grad_args &a, const double *sums, C *means)
 {
     means[0] = a.is_centred ? mean_of(over_row<is_warp, add_up>(sums[0], 0.0), a.length, a.inverse, (C)0) : (C)0;
     means[1] = mean_of(over_row<is_warp, add_up>(sums[1], 0.0), a.length, a.inverse, (C)0);
@@ -78,7 +85,8 @@ template <bool is_warp, typename C> __device__ __forceinline__ void share_means(
 
 /* One row, P packs of x and of g a thread in registers. */
 template <typename R, int P, bool is_warp, bool has_own>
-__device__ __forceinline__ void grad_row(const grad_args &a, int64_t row, typename R::real (*gweight)[R::width], typename R::real (*gbias)[R::width])
+__device__ __forceinline__ void grad_row(const grad_args &a, int64_t row, typename R::real (*gweight)[R::width],
+                                         typename R::real (*gbias)[R::width])
 {
     typedef typename R::real C;
     const int packs = (int)(a.rows.length / R::width), me = row_thread<is_warp>(), threads = row_threads<is_warp>();
@@ -91,7 +99,8 @@ __device__ __forceinline__ void grad_row(const grad_args &a, int64_t row, typena
             x[p] = R::fetch(a.rows.operand[IN], offset[IN], me + p * threads);
             g[p] = R::fetch(a.rows.operand[GRADIENT], offset[GRADIENT], me + p * threads);
         }
-    C mean = read_number<C>(a, MEAN, offset[MEAN]), rstd = read_number<C>(a, RSTD, offset[RSTD]), sums[2] = {0, 0}, means[2];
+    C mean = read_number<C>(a, MEAN, offset[MEAN]), rstd = read_number<C>(a, RSTD, offset[RSTD]), sums[2] = {0, 0},
+      means[2];
     if constexpr (P == 1 && sizeof(C) == 8)
         if (a.is_short) /* the saved ones were rounded */
             measure<R, P, is_warp>(x, packs, a.is_centred, a.length, a.inverse, a.epsilon, &mean, &rstd);
@@ -109,7 +118,8 @@ __device__ __forceinline__ void grad_row(const grad_args &a, int64_t row, typena
             write_slopes<R, has_own>(a, x[p], g[p], offset[OUT], offset[OWN], me + p * threads, mean, rstd, means);
 }
 
-/* A chunk's sums of the columns: as they are where a block's threads own them, added over the warps in order where each warp has its own. */
+/* A chunk's sums of the columns: as they are where a block's threads own them, added over the warps in order where each
+ * warp has its own. */
 template <typename R, int P, bool is_warp>
 __device__ __forceinline__ void write_partial(const grad_args &a, int which, const typename R::real (*sums)[R::width])
 {
@@ -143,12 +153,13 @@ __device__ __forceinline__ void write_partial(const grad_args &a, int which, con
 }
 
 template <typename R, int P, bool is_warp, bool has_own>
-static __global__ void __launch_bounds__(is_warp ? WARP * WARPS_A_BLOCK : MOST_BLOCK, is_warp ? 3 : 1)
+static __global__ void __launch_bounds__(is_warp ? WARP *WARPS_A_BLOCK : MOST_BLOCK, is_warp ? 3 : 1)
     held_kernel(const __grid_constant__ grad_args a)
 {
     typedef typename R::real C;
     C gweight[P][R::width] = {}, gbias[P][R::width] = {};
-    int64_t row = blockIdx.x * a.chunk_rows, end = row + a.chunk_rows < a.rows.count ? row + a.chunk_rows : a.rows.count;
+    int64_t row = blockIdx.x * a.chunk_rows,
+            end = row + a.chunk_rows < a.rows.count ? row + a.chunk_rows : a.rows.count;
     for (row += is_warp ? threadIdx.x / WARP : 0; row < end; row += is_warp ? WARPS_A_BLOCK : 1)
         grad_row<R, P, is_warp, has_own>(a, row, gweight, gbias);
     if (a.wants_weight)
@@ -158,7 +169,8 @@ static __global__ void __launch_bounds__(is_warp ? WARP * WARPS_A_BLOCK : MOST_B
 }
 
 /* A thread's columns are its own from row to row, so it may add to them in scratch. */
-template <typename C, bool has_own> static __global__ void __launch_bounds__(THREADS) stream_kernel(const __grid_constant__ grad_args a)
+template <typename C, bool has_own>
+static __global__ void __launch_bounds__(THREADS) stream_kernel(const __grid_constant__ grad_args a)
 {
     typedef untyped<C> R;
     const int64_t length = a.rows.length;
@@ -169,15 +181,17 @@ template <typename C, bool has_own> static __global__ void __launch_bounds__(THR
         if (a.wants_bias)
             partial[length + at] = 0;
     }
-    int64_t row = blockIdx.x * a.chunk_rows, end = row + a.chunk_rows < a.rows.count ? row + a.chunk_rows : a.rows.count, offset[OPERANDS];
+    int64_t row = blockIdx.x * a.chunk_rows,
+            end = row + a.chunk_rows < a.rows.count ? row + a.chunk_rows : a.rows.count, offset[OPERANDS];
     for (; row < end; row++) {
         locate_row(a.rows, row, offset);
         C mean = read_number<C>(a, MEAN, offset[MEAN]), rstd = read_number<C>(a, RSTD, offset[RSTD]), means[2];
         double sums[2] = {0, 0};
         for (int64_t at = threadIdx.x; at < length; at += blockDim.x) {
             C terms[2] = {0, 0}, gweight = 0, gbias = 0;
-            add_terms<R>(a, R::fetch(a.rows.operand[IN], offset[IN], at), R::fetch(a.rows.operand[GRADIENT], offset[GRADIENT], at), at, mean, rstd,
-                         terms, &gweight, &gbias);
+            add_terms<R>(a, R::fetch(a.rows.operand[IN], offset[IN], at),
+                         R::fetch(a.rows.operand[GRADIENT], offset[GRADIENT], at), at, mean, rstd, terms, &gweight,
+                         &gbias);
             sums[0] += (double)terms[0];
             sums[1] += (double)terms[1];
             if (a.wants_weight)
@@ -189,8 +203,9 @@ template <typename C, bool has_own> static __global__ void __launch_bounds__(THR
             continue;
         share_means<false>(a, sums, means);
         for (int64_t at = threadIdx.x; at < length; at += blockDim.x)
-            write_slopes<R, has_own>(a, R::fetch(a.rows.operand[IN], offset[IN], at), R::fetch(a.rows.operand[GRADIENT], offset[GRADIENT], at),
-                                     offset[OUT], offset[OWN], at, mean, rstd, means);
+            write_slopes<R, has_own>(a, R::fetch(a.rows.operand[IN], offset[IN], at),
+                                     R::fetch(a.rows.operand[GRADIENT], offset[GRADIENT], at), offset[OUT], offset[OWN],
+                                     at, mean, rstd, means);
     }
 }
 
@@ -200,8 +215,10 @@ struct combine_args {
     int64_t chunks, length;
 };
 
-/* 32 columns a block; warp s adds chunks s, s + 32, ..., and the first warp adds the warps. Grid: columns / 32, and 2 for weight and bias. */
-template <typename C> static __global__ void __launch_bounds__(WARP * SLICES) combine_kernel(const __grid_constant__ combine_args a)
+/* 32 columns a block; warp s adds chunks s, s + 32, ..., and the first warp adds the warps. Grid: columns / 32, and 2
+ * for weight and bias. */
+template <typename C>
+static __global__ void __launch_bounds__(WARP *SLICES) combine_kernel(const __grid_constant__ combine_args a)
 {
     __shared__ double space[SLICES][WARP];
     const row_operand &to = a.to[blockIdx.y];
@@ -224,7 +241,7 @@ template <typename C> static __global__ void __launch_bounds__(WARP * SLICES) co
     store_any(to.base, to.dtype, column * to.along, sum);
 }
 
-/* ---- starting them ---------------------------------------------------------------------------------------------------------- */
+/* ---- starting them ----------------------------------------------------------------------------------------------- */
 
 /* Which kernel, by dtype and shape alone. */
 enum grad_kind { SHORT, BY_WARP, BY_BLOCK, STREAM };
@@ -235,23 +252,29 @@ struct grad_plan {
     int64_t rows, length, chunk_rows, chunks;
 };
 
-/* The number of chunks fills 132 multiprocessors evenly with as many blocks as their registers hold, once; rows of a chunk are bounded because
- * they are added up in f32. */
+/* The number of chunks fills 132 multiprocessors evenly with as many blocks as their registers hold, once; rows of a
+ * chunk are bounded because they are added up in f32. */
 static grad_plan plan_of(const norm_grad *of)
 {
     const tarn__view *x = of->x;
     grad_plan p = {};
     p.length = x->shape[x->rank - 1];
     p.rows = p.length > 0 ? tarn__view_count(x) / p.length : 0;
-    bool is_same = of->g->dtype == x->dtype && (!of->weight || of->weight->dtype == x->dtype) && (!of->gx || of->gx->dtype == x->dtype) &&
-                   (!of->own || of->own->dtype == x->dtype);
+    bool is_same = of->g->dtype == x->dtype && (!of->weight || of->weight->dtype == x->dtype) &&
+                   (!of->gx || of->gx->dtype == x->dtype) && (!of->own || of->own->dtype == x->dtype);
     p.in_double = x->dtype == TARN_F64 || p.length <= SHORT_ROW;
-    p.kind = p.length <= SHORT_ROW                                          ? SHORT
+    p.kind = p.length <= SHORT_ROW                                           ? SHORT
              : p.in_double || !is_same || p.length > MOST_BLOCK * HELD_BLOCK ? STREAM
              : p.length <= WARP * HELD_WARP                                  ? BY_WARP
                                                                              : BY_BLOCK;
-    int64_t room = PARTIAL_ELEMENTS / (p.length > 0 ? p.length : 1), least = p.kind == SHORT ? 32 : p.kind == BY_WARP ? 8 : 2;
-    int64_t most = p.kind == SHORT ? 132 * 16 : p.kind != STREAM ? 132 * 3 : room < 132 ? 132 : room < 132 * 4 ? room : 132 * 4;
+    int64_t room = PARTIAL_ELEMENTS / (p.length > 0 ? p.length : 1), least = p.kind == SHORT     ? 32
+                                                                             : p.kind == BY_WARP ? 8
+                                                                                                 : 2;
+    int64_t most = p.kind == SHORT    ? 132 * 16
+                   : p.kind != STREAM ? 132 * 3
+                   : room < 132       ? 132
+                   : room < 132 * 4   ? room
+                                      : 132 * 4;
     p.chunk_rows = (p.rows + most - 1) / most;
     p.chunk_rows = p.chunk_rows < least ? least : p.chunk_rows > 512 && p.kind != STREAM ? 512 : p.chunk_rows;
     p.chunks = (p.rows + p.chunk_rows - 1) / p.chunk_rows;
@@ -261,15 +284,16 @@ static grad_plan plan_of(const norm_grad *of)
 size_t tarn__cuda_norm_grad_scratch(const norm_grad *of)
 {
     grad_plan p = plan_of(of);
-    return of->gweight || of->gbias ? (size_t)(2 * p.chunks * p.length) * (p.in_double ? sizeof(double) : sizeof(float)) : 0;
+    return of->gweight || of->gbias ? (size_t)(2 * p.chunks * p.length) * (p.in_double ? sizeof(double) : sizeof(float))
+                                    : 0;
 }
 
 /* Grid: a block a chunk. */
 template <typename T, bool has_own> static void launch(const tarn__call *call, const grad_plan &p, const grad_args &a)
 {
     constexpr int N = pack_size<T>::value;
-    bool packed = has_packs(a.rows, OUT, N) && has_packs(a.rows, IN, N) && has_packs(a.rows, GRADIENT, N) && has_packs(a.rows, OWN, N) &&
-                  vector_has_packs(a.weight, N);
+    bool packed = has_packs(a.rows, OUT, N) && has_packs(a.rows, IN, N) && has_packs(a.rows, GRADIENT, N) &&
+                  has_packs(a.rows, OWN, N) && vector_has_packs(a.weight, N);
     unsigned blocks = (unsigned)p.chunks, threads = warps_for(p.length, HELD_BLOCK, MOST_BLOCK);
     cudaStream_t stream = stream_of(call);
     if (p.kind == BY_WARP && packed) {

@@ -1,8 +1,10 @@
-/* layernorm_grad_async.cuh: the gradient of a norm whose 16-bit rows a warp holds, with rows on their way while others are worked on.
+/* layernorm_grad_async.cuh: the gradient of a norm whose 16-bit rows a warp holds, with rows on their way while others
+ * are worked on.
  *
- * A row of 768 elements is 1.5 KiB of x and of g: what a warp loads at once is too little to fill the memory's latency with as few warps as the columns'
- * sums in registers leave room for. So a warp has a ring of rows in shared memory and asks for one some rows ahead, without holding registers for
- * it. A thread reads what it has asked for itself and nothing else: the ring needs no barrier. */
+ * A row of 768 elements is 1.5 KiB of x and of g: what a warp loads at once is too little to fill the memory's latency
+ * with as few warps as the columns' sums in registers leave room for. So a warp has a ring of rows in shared memory and
+ * asks for one some rows ahead, without holding registers for it. A thread reads what it has asked for itself and
+ * nothing else: the ring needs no barrier. */
 #ifndef TARN__NORM_RING_CUH
 #define TARN__NORM_RING_CUH
 
@@ -14,7 +16,11 @@
 
 /* P packs of 8 elements a thread. A place of the ring has a row of x, of g, and of the gradient that x has besides. */
 template <int P, bool has_own> struct ring_shape {
-    enum { operands = has_own ? 3 : 2, place_packs = operands * P * WARP, fits = RING_BYTES / (WARPS_A_BLOCK * place_packs * 16) };
+    enum {
+        operands = has_own ? 3 : 2,
+        place_packs = operands * P * WARP,
+        fits = RING_BYTES / (WARPS_A_BLOCK * place_packs * 16)
+    };
     enum { places = fits < 4 ? fits : 4 };
     static_assert(fits >= 2, "one row is worked on while the next one comes");
 };
@@ -39,7 +45,8 @@ template <typename T, int P, bool has_own> struct row_ring {
 #pragma unroll
                 for (int p = 0; p < P; p++)
                     if (lane + p * WARP < packs)
-                        __pipeline_memcpy_async(at + place * shape::place_packs + (k * P + p) * WARP, from + (lane + p * WARP) * 8, 16);
+                        __pipeline_memcpy_async(at + place * shape::place_packs + (k * P + p) * WARP,
+                                                from + (lane + p * WARP) * 8, 16);
             }
         }
         __pipeline_commit();
@@ -85,8 +92,8 @@ template <int P> struct column_sums {
 
 /* A row's part in the columns' sums, and its own two sums over the thread's columns. */
 template <typename T, int P, bool has_own>
-__device__ __forceinline__ void take_row(const row_ring<T, P, has_own> &ring, int place, const pack<T, 8> *weight, float mean, float rstd,
-                                         column_sums<P> *columns, float *sums)
+__device__ __forceinline__ void take_row(const row_ring<T, P, has_own> &ring, int place, const pack<T, 8> *weight,
+                                         float mean, float rstd, column_sums<P> *columns, float *sums)
 {
 #pragma unroll
     for (int p = 0; p < P; p++)
@@ -107,8 +114,8 @@ __device__ __forceinline__ void take_row(const row_ring<T, P, has_own> &ring, in
 }
 
 template <typename T, int P, bool has_own>
-__device__ __forceinline__ void write_row(const row_ring<T, P, has_own> &ring, int place, const pack<T, 8> *weight, float mean, float rstd,
-                                          const float *means, T *to)
+__device__ __forceinline__ void write_row(const row_ring<T, P, has_own> &ring, int place, const pack<T, 8> *weight,
+                                          float mean, float rstd, const float *means, T *to)
 {
     const float slope = -rstd * means[1]; /* x̂ · means[1] = (x - mean) · (rstd · means[1]) */
 #pragma unroll
@@ -130,7 +137,8 @@ __device__ __forceinline__ void write_row(const row_ring<T, P, has_own> &ring, i
 }
 
 /* A chunk's sums of the columns, added over the warps in order. `space` is the ring's, which is done with. */
-template <int P> __device__ __forceinline__ void put_columns(const grad_args &a, int which, const float (*sums)[8], float *space)
+template <int P>
+__device__ __forceinline__ void put_columns(const grad_args &a, int which, const float (*sums)[8], float *space)
 {
     const int lane = (int)threadIdx.x % WARP, length = (int)a.rows.length;
     float *to = (float *)a.partial + ((int64_t)blockIdx.x * 2 + which) * length;
@@ -158,7 +166,8 @@ static __global__ void __launch_bounds__(WARP *WARPS_A_BLOCK, 3) ring_kernel(con
     enum { places = rows::shape::places };
     __shared__ uint4 space[WARPS_A_BLOCK * places * rows::shape::place_packs];
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
-    rows ring = {(pack<T, 8> *)space + warp * (places * rows::shape::place_packs) + lane, (int)(a.rows.length / 8), lane};
+    rows ring = {(pack<T, 8> *)space + warp * (places * rows::shape::place_packs) + lane, (int)(a.rows.length / 8),
+                 lane};
     column_sums<P> columns = {};
     pack<T, 8> weight[P];
 #pragma unroll
@@ -169,7 +178,8 @@ static __global__ void __launch_bounds__(WARP *WARPS_A_BLOCK, 3) ring_kernel(con
             else
                 fill_pack(weight[p], narrow<T>(1.0f));
         }
-    const int64_t begin = blockIdx.x * a.chunk_rows, end = begin + a.chunk_rows < a.rows.count ? begin + a.chunk_rows : a.rows.count;
+    const int64_t begin = blockIdx.x * a.chunk_rows,
+                  end = begin + a.chunk_rows < a.rows.count ? begin + a.chunk_rows : a.rows.count;
     const int64_t first = begin + warp;
 #pragma unroll
     for (int i = 0; i < places - 1; i++)

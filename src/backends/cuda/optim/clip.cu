@@ -1,12 +1,15 @@
-/* clip.cu: sums of squares over the segments of a flat gradient, and the factor that brings the norm of all of it down to a bound.
+/* clip.cu: sums of squares over the segments of a flat gradient, and the factor that brings the norm of all of it down
+ * to a bound.
  *
- * Squares are summed in f64. A block has a chunk, whose sum goes to scratch; a warp has a segment and adds its chunks; one block makes the
- * factor. Bytes: the gradient, read once. Nothing depends on the device: the chunks are the optimizer's. */
+ * Squares are summed in f64. A block has a chunk, whose sum goes to scratch; a warp has a segment and adds its chunks;
+ * one block makes the factor. Bytes: the gradient, read once. Nothing depends on the device: the chunks are the
+ * optimizer's. */
 #include "backends/cuda/common/element.cuh"
 
 #define WARPS 4
 
-template <typename T> static __global__ void __launch_bounds__(THREADS) sum_chunks(const T *gradient, const int64_t *chunk, double *partial)
+template <typename T>
+static __global__ void __launch_bounds__(THREADS) sum_chunks(const T *gradient, const int64_t *chunk, double *partial)
 {
     constexpr int N = pack_size<T>::value;
     __shared__ double space[WARP];
@@ -28,7 +31,7 @@ template <typename T> static __global__ void __launch_bounds__(THREADS) sum_chun
         partial[blockIdx.x] = sum;
 }
 
-static __global__ void __launch_bounds__(WARP * WARPS)
+static __global__ void __launch_bounds__(WARP *WARPS)
     sum_segments(const int64_t *first, const double *partial, double *sums, int64_t segments)
 {
     int64_t segment = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
@@ -51,11 +54,13 @@ static void run_square_sums(const tarn__call *call)
     if (segments == 0)
         return;
     if (chunks > 0 && call->in[0]->dtype == TARN_F64)
-        sum_chunks<double><<<(unsigned)chunks, THREADS, 0, stream_of(call)>>>(data_of<const double>(call->in[0]), chunk, partial);
+        sum_chunks<double>
+            <<<(unsigned)chunks, THREADS, 0, stream_of(call)>>>(data_of<const double>(call->in[0]), chunk, partial);
     else if (chunks > 0)
-        sum_chunks<float><<<(unsigned)chunks, THREADS, 0, stream_of(call)>>>(data_of<const float>(call->in[0]), chunk, partial);
-    sum_segments<<<blocks_for(segments, WARPS), WARP * WARPS, 0, stream_of(call)>>>(first, partial, data_of<double>(call->out[0]),
-                                                                                    segments);
+        sum_chunks<float>
+            <<<(unsigned)chunks, THREADS, 0, stream_of(call)>>>(data_of<const float>(call->in[0]), chunk, partial);
+    sum_segments<<<blocks_for(segments, WARPS), WARP * WARPS, 0, stream_of(call)>>>(
+        first, partial, data_of<double>(call->out[0]), segments);
 }
 
 static size_t scratch_square_sums(const tarn__call *call)
@@ -64,8 +69,9 @@ static size_t scratch_square_sums(const tarn__call *call)
 }
 
 /* One block. As torch.nn.utils.clip_grad_norm_: NaN stays NaN, and an infinite norm gives a factor of 0. */
-static __global__ void __launch_bounds__(THREADS) find_factor(const double *sums, int64_t count, const __grid_constant__ tarn__clip clip,
-                                                              void *norm, tarn_dtype norm_dtype, double *factor)
+static __global__ void __launch_bounds__(THREADS)
+    find_factor(const double *sums, int64_t count, const __grid_constant__ tarn__clip clip, void *norm,
+                tarn_dtype norm_dtype, double *factor)
 {
     __shared__ double space[WARP];
     double squares = 0;
@@ -82,12 +88,13 @@ static __global__ void __launch_bounds__(THREADS) find_factor(const double *sums
 static void run_clip_factor(const tarn__call *call)
 {
     find_factor<<<1, THREADS, 0, stream_of(call)>>>(data_of<const double>(call->in[0]), call->in[0]->shape[0],
-                                                    *(const tarn__clip *)call->params, tarn__view_at(call->out[0]), call->out[0]->dtype,
-                                                    data_of<double>(call->out[1]));
+                                                    *(const tarn__clip *)call->params, tarn__view_at(call->out[0]),
+                                                    call->out[0]->dtype, data_of<double>(call->out[1]));
 }
 
 void tarn__cuda_clip(tarn__kernel_row *rows)
 {
-    rows[TARN__K_square_sums] = tarn__kernel_row{run_square_sums, TARN__BIT(TARN_F32) | TARN__BIT(TARN_F64), scratch_square_sums};
+    rows[TARN__K_square_sums] =
+        tarn__kernel_row{run_square_sums, TARN__BIT(TARN_F32) | TARN__BIT(TARN_F64), scratch_square_sums};
     rows[TARN__K_clip_factor] = tarn__kernel_row{run_clip_factor, TARN__BIT(TARN_F64), NULL};
 }

@@ -1,21 +1,28 @@
 /* optimizer.cu: the updates of parameters; the formulas are those of optim/sgd.c and optim/adam.c.
  *
- * Each element is read and written once: AdamW moves 7 · 4 bytes of an f32 element, SGD 3 or 5 · 4. The optimizer hands over flat, dense
- * buffers, which go 16 bytes at a time; other layouts and mixtures of dtypes go one by one. In a captured step the numbers that change are
- * read from device memory; they are the same f64 numbers that the host hands over otherwise. The factor of a clipped gradient lies there always. */
+ * Each element is read and written once: AdamW moves 7 · 4 bytes of an f32 element, SGD 3 or 5 · 4. The optimizer hands
+ * over flat, dense buffers, which go 16 bytes at a time; other layouts and mixtures of dtypes go one by one. In a
+ * captured step the numbers that change are read from device memory; they are the same f64 numbers that the host hands
+ * over otherwise. The factor of a clipped gradient lies there always. */
 #include "backends/cuda/common/element.cuh"
 
 /* In the order of the nest: what is written first. */
 enum { PARAMETER, FIRST, SECOND, GRADIENT, OPERANDS };
 
-/* ---- formulas --------------------------------------------------------------------------------------------------------------- */
+/* ---- formulas ---------------------------------------------------------------------------------------------------- */
 
 template <typename C> struct sgd {
     enum { states = 0 };
     C lr, decay;
 
-    static __host__ __device__ sgd of(const tarn__optimizer_step &s, const tarn__step_now &now) { return sgd{(C)now.lr, (C)s.decay}; }
-    __device__ __forceinline__ bool reads_states() const { return false; }
+    static __host__ __device__ sgd of(const tarn__optimizer_step &s, const tarn__step_now &now)
+    {
+        return sgd{(C)now.lr, (C)s.decay};
+    }
+    __device__ __forceinline__ bool reads_states() const
+    {
+        return false;
+    }
     __device__ __forceinline__ void update(C *x) const
     {
         x[PARAMETER] -= lr * (decay != 0 ? x[GRADIENT] + decay * x[PARAMETER] : x[GRADIENT]);
@@ -31,7 +38,10 @@ template <typename C> struct momentum {
     {
         return momentum{(C)now.lr, (C)s.decay, (C)s.beta1, (C)(1 - s.dampening), now.step == 1, s.nesterov != 0};
     }
-    __device__ __forceinline__ bool reads_states() const { return !is_first; }
+    __device__ __forceinline__ bool reads_states() const
+    {
+        return !is_first;
+    }
     __device__ __forceinline__ void update(C *x) const
     {
         C g = decay != 0 ? x[GRADIENT] + decay * x[PARAMETER] : x[GRADIENT];
@@ -40,8 +50,14 @@ template <typename C> struct momentum {
     }
 };
 
-__device__ __forceinline__ float root(float x) { return sqrtf(x); }
-__device__ __forceinline__ double root(double x) { return sqrt(x); }
+__device__ __forceinline__ float root(float x)
+{
+    return sqrtf(x);
+}
+__device__ __forceinline__ double root(double x)
+{
+    return sqrt(x);
+}
 
 template <typename C> struct adamw {
     enum { states = 2 };
@@ -49,10 +65,13 @@ template <typename C> struct adamw {
 
     static __host__ __device__ adamw of(const tarn__optimizer_step &s, const tarn__step_now &now)
     {
-        return adamw{(C)(1 - s.beta1), (C)s.beta2, (C)(1 - s.beta2), (C)s.epsilon, (C)now.keep, (C)now.size, (C)now.scale,
-                     (C)s.decay};
+        return adamw{(C)(1 - s.beta1), (C)s.beta2,  (C)(1 - s.beta2), (C)s.epsilon,
+                     (C)now.keep,      (C)now.size, (C)now.scale,     (C)s.decay};
     }
-    __device__ __forceinline__ bool reads_states() const { return true; }
+    __device__ __forceinline__ bool reads_states() const
+    {
+        return true;
+    }
     __device__ __forceinline__ void update(C *x) const
     {
         C g = decay != 0 ? x[GRADIENT] + decay * x[PARAMETER] : x[GRADIENT];
@@ -62,7 +81,7 @@ template <typename C> struct adamw {
     }
 };
 
-/* ---- kernels ---------------------------------------------------------------------------------------------------------------- */
+/* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
 template <typename C> struct flat_args {
     C *at[OPERANDS];
@@ -82,7 +101,8 @@ template <typename C> __device__ __forceinline__ C factor_of(const double *facto
 }
 
 /* Elements outside the packs, at most 6: one each for the first threads. */
-template <typename Rule, typename C> static __device__ __noinline__ void update_edges(const flat_args<C> &a, const Rule &rule)
+template <typename Rule, typename C>
+static __device__ __noinline__ void update_edges(const flat_args<C> &a, const Rule &rule)
 {
     constexpr int N = pack_size<C>::value;
     int i = (int)threadIdx.x;
@@ -105,7 +125,8 @@ template <typename Rule, typename C> static __device__ __noinline__ void update_
 #define PACKS 2 /* a thread: all loaded before the first is updated */
 
 template <typename Rule, typename C>
-__device__ __forceinline__ void load_packs(const flat_args<C> &a, const Rule &rule, int64_t at, pack<C, pack_size<C>::value> *x)
+__device__ __forceinline__ void load_packs(const flat_args<C> &a, const Rule &rule, int64_t at,
+                                           pack<C, pack_size<C>::value> *x)
 {
 #pragma unroll
     for (int k = 0; k < OPERANDS; k++)
@@ -114,7 +135,8 @@ __device__ __forceinline__ void load_packs(const flat_args<C> &a, const Rule &ru
 }
 
 /* A block for THREADS · PACKS packs: up to eight loads of 16 bytes in flight in a thread. */
-template <typename Rule, typename C> static __global__ void __launch_bounds__(THREADS)
+template <typename Rule, typename C>
+static __global__ void __launch_bounds__(THREADS)
     flat_kernel(const __grid_constant__ flat_args<C> a, const __grid_constant__ tarn__optimizer_step step)
 {
     constexpr int N = pack_size<C>::value;
@@ -132,7 +154,8 @@ template <typename Rule, typename C> static __global__ void __launch_bounds__(TH
             continue;
 #pragma unroll
         for (int i = 0; i < N; i++) {
-            C one[OPERANDS] = {x[u][PARAMETER].at[i], x[u][FIRST].at[i], x[u][SECOND].at[i], factor * x[u][GRADIENT].at[i]};
+            C one[OPERANDS] = {x[u][PARAMETER].at[i], x[u][FIRST].at[i], x[u][SECOND].at[i],
+                               factor * x[u][GRADIENT].at[i]};
             rule.update(one);
 #pragma unroll
             for (int k = 0; k < GRADIENT; k++)
@@ -156,7 +179,8 @@ struct strided_args {
 };
 
 template <typename Rule, typename C>
-static __global__ void __launch_bounds__(THREADS) strided_kernel(const __grid_constant__ strided_args a, const __grid_constant__ tarn__optimizer_step step)
+static __global__ void __launch_bounds__(THREADS)
+    strided_kernel(const __grid_constant__ strided_args a, const __grid_constant__ tarn__optimizer_step step)
 {
     const Rule rule = Rule::of(step, step.live ? *step.live : step.now);
     int64_t at = (int64_t)blockIdx.x * THREADS + threadIdx.x, offset[OPERANDS];
@@ -176,10 +200,11 @@ static __global__ void __launch_bounds__(THREADS) strided_kernel(const __grid_co
             store_any(a.base[k], a.dtype[k], offset[k], x[k]);
 }
 
-/* ---- starting them ---------------------------------------------------------------------------------------------------------- */
+/* ---- starting them ----------------------------------------------------------------------------------------------- */
 
 /* True where all operands are dense, of the type computed in, and as far from the next 16 bytes as each other. */
-template <typename C> static bool lie_flat(const tarn__view *const *views, const tarn__nest *nest, tarn_dtype dtype, flat_args<C> *a)
+template <typename C>
+static bool lie_flat(const tarn__view *const *views, const tarn__nest *nest, tarn_dtype dtype, flat_args<C> *a)
 {
     constexpr int N = pack_size<C>::value;
     size_t beyond = (uintptr_t)tarn__view_at(views[PARAMETER]) % 16;
@@ -188,7 +213,8 @@ template <typename C> static bool lie_flat(const tarn__view *const *views, const
     for (int k = 0; k < OPERANDS; k++) {
         if (!views[k])
             continue;
-        if (views[k]->dtype != dtype || (nest->rank == 1 && nest->stride[k][0] != 1) || (uintptr_t)tarn__view_at(views[k]) % 16 != beyond)
+        if (views[k]->dtype != dtype || (nest->rank == 1 && nest->stride[k][0] != 1) ||
+            (uintptr_t)tarn__view_at(views[k]) % 16 != beyond)
             return false;
         a->at[k] = data_of<C>(views[k]);
     }
@@ -202,7 +228,8 @@ template <typename C> static bool lie_flat(const tarn__view *const *views, const
 
 template <typename Rule, typename C> static void run_in(const tarn__call *call, tarn_dtype dtype)
 {
-    const tarn__view *views[OPERANDS] = {call->out[0], Rule::states > 0 ? call->out[1] : NULL, Rule::states > 1 ? call->out[2] : NULL, call->in[0]};
+    const tarn__view *views[OPERANDS] = {call->out[0], Rule::states > 0 ? call->out[1] : NULL,
+                                         Rule::states > 1 ? call->out[2] : NULL, call->in[0]};
     const tarn__optimizer_step &step = *(const tarn__optimizer_step *)call->params;
     tarn__nest nest;
     tarn__nest_make(&nest, OPERANDS, views);

@@ -1,16 +1,18 @@
 /* pool.cu: pooling of images: the largest element or the average of each window, and their gradients.
  *
- * The largest element of a window is the first of equal ones; NaN is larger than everything, and the last NaN counts; what lies outside the image
- * does not. Gradients are gathered: an element of the image visits the windows that can have seen it, in order, so that nothing is added
- * with atomics. A thread takes a few rows of one column of a channel: its place is worked out once for all of them. These kernels
- * take every window and layout; the usual ones go to pool_stride2.cu and pool_nhwc.cu, which say in pool.cuh whether they fit. */
+ * The largest element of a window is the first of equal ones; NaN is larger than everything, and the last NaN counts;
+ * what lies outside the image does not. Gradients are gathered: an element of the image visits the windows that can
+ * have seen it, in order, so that nothing is added with atomics. A thread takes a few rows of one column of a channel:
+ * its place is worked out once for all of them. These kernels take every window and layout; the usual ones go to
+ * pool_stride2.cu and pool_nhwc.cu, which say in pool.cuh whether they fit. */
 #include "backends/cuda/pool/pool.cuh"
 
 #define TURNS 4 /* rows a thread */
 
-/* ---- forward --------------------------------------------------------------------------------------------------------------- */
+/* ---- forward ----------------------------------------------------------------------------------------------------- */
 
-/* I counts inside a plane; K is the kernel's size where it is compiled in, so that all of a window is loaded at once, or 0. */
+/* I counts inside a plane; K is the kernel's size where it is compiled in, so that all of a window is loaded at once,
+ * or 0. */
 template <typename T, typename I, int K>
 __device__ __forceinline__ wide<T> largest_of(const pool_args &a, const T *plane, I row, I column, int32_t *at)
 {
@@ -77,7 +79,8 @@ static __global__ void __launch_bounds__(THREADS) pool_kernel(const __grid_const
         if (IS_LARGEST)
             value[u] = largest_of<T, I, K>(a, plane, begin, left, &at[u]);
         else
-            value[u] = sum_of<T, I, K>(a, plane, begin, left) / (wide<T>)((int64_t)window_length<I>(a, 0, row) * window_length<I>(a, 1, column));
+            value[u] = sum_of<T, I, K>(a, plane, begin, left) /
+                       (wide<T>)((int64_t)window_length<I>(a, 0, row) * window_length<I>(a, 1, column));
     }
 #pragma unroll
     for (int u = 0; u < TURNS; u++) {
@@ -90,12 +93,13 @@ static __global__ void __launch_bounds__(THREADS) pool_kernel(const __grid_const
     }
 }
 
-/* ---- backward -------------------------------------------------------------------------------------------------------------- */
+/* ---- backward ---------------------------------------------------------------------------------------------------- */
 
-/* What element (row, column) is given by the windows top to bottom, left to right. W is how many there are at most on an axis where that is
- * compiled in, so that all are loaded at once, or 0. */
+/* What element (row, column) is given by the windows top to bottom, left to right. W is how many there are at most on
+ * an axis where that is compiled in, so that all are loaded at once, or 0. */
 template <typename T, typename I, int W, bool IS_LARGEST>
-__device__ __forceinline__ wide<T> given_to(const pool_args &a, const T *g, int64_t places, I row, I column, I left, I right)
+__device__ __forceinline__ wide<T> given_to(const pool_args &a, const T *g, int64_t places, I row, I column, I left,
+                                            I right)
 {
     I top, bottom;
     windows_over<I>(a, 0, row, &top, &bottom);
@@ -146,15 +150,18 @@ static __global__ void __launch_bounds__(THREADS) pool_grad_kernel(const __grid_
             store_any(a.to, a.to_dtype, to + (first + u) * a.to_stride[2], sum[u]);
 }
 
-/* ---- starting them --------------------------------------------------------------------------------------------------------- */
+/* ---- starting them ----------------------------------------------------------------------------------------------- */
 
-static pool_args describe(const tarn__call *call, const tarn__view *image, const tarn__view *result, const tarn__view *places)
+static pool_args describe(const tarn__call *call, const tarn__view *image, const tarn__view *result,
+                          const tarn__view *places)
 {
     const tarn__pool2d *params = (const tarn__pool2d *)call->params;
     const tarn__view *to = call->out[0], *from = call->in[0];
-    pool_args a = {tarn__view_at(from), tarn__view_at(to), places ? tarn__view_at(places) : NULL, from->dtype, to->dtype};
+    pool_args a = {tarn__view_at(from), tarn__view_at(to), places ? tarn__view_at(places) : NULL, from->dtype,
+                   to->dtype};
     a.images = to->shape[0], a.channels = to->shape[1];
-    a.order = order_of(lies_by_channel(image), to->shape[0], to->shape[1], (to->shape[2] + TURNS - 1) / TURNS, to->shape[3]);
+    a.order =
+        order_of(lies_by_channel(image), to->shape[0], to->shape[1], (to->shape[2] + TURNS - 1) / TURNS, to->shape[3]);
     for (int i = 0; i < 4; i++) {
         a.from_stride[i] = from->stride[i];
         a.to_stride[i] = to->stride[i];
@@ -184,7 +191,8 @@ static bool is_small(const pool_args *a)
     const int64_t *strides[] = {a->from_stride, a->to_stride, a->place_stride};
     int64_t longest[2];
     for (int i = 0; i < 2; i++) {
-        if (a->size[i] >= SMALL || a->results[i] >= SMALL || a->step[i] >= SMALL || a->padding[i] >= SMALL || a->kernel[i] * a->dilation[i] >= SMALL)
+        if (a->size[i] >= SMALL || a->results[i] >= SMALL || a->step[i] >= SMALL || a->padding[i] >= SMALL ||
+            a->kernel[i] * a->dilation[i] >= SMALL)
             return false;
         longest[i] = a->size[i] > a->results[i] ? a->size[i] : a->results[i];
     }
@@ -195,8 +203,8 @@ static bool is_small(const pool_args *a)
     return a->size[0] * a->size[1] < 4 * SMALL;
 }
 
-/* 256 threads a block, TURNS rows of one column each. Reads the image once from memory, writes the result, and places where they are
- * wanted, of one byte each but for windows of more than 255 elements. */
+/* 256 threads a block, TURNS rows of one column each. Reads the image once from memory, writes the result, and places
+ * where they are wanted, of one byte each but for windows of more than 255 elements. */
 template <typename T, bool IS_LARGEST> static void launch_forward(const tarn__call *call, const pool_args &a)
 {
     unsigned blocks = blocks_for(a.order.count, THREADS);
@@ -214,7 +222,8 @@ template <typename T, bool IS_LARGEST> static void launch_forward(const tarn__ca
 /* Windows that an element can lie in, on the axis with more of them. */
 static int64_t windows_at_once(const pool_args *a)
 {
-    int64_t rows = (a->kernel[0] - 1) * a->dilation[0] / a->step[0] + 1, columns = (a->kernel[1] - 1) * a->dilation[1] / a->step[1] + 1;
+    int64_t rows = (a->kernel[0] - 1) * a->dilation[0] / a->step[0] + 1,
+            columns = (a->kernel[1] - 1) * a->dilation[1] / a->step[1] + 1;
     return rows > columns ? rows : columns;
 }
 
@@ -238,7 +247,8 @@ template <bool IS_LARGEST, bool IS_BACKWARD> static void start(const tarn__call 
 {
     if (a.order.count == 0)
         return;
-    if (is_small(&a) && (tarn__cuda_pool_halves(call, a, IS_LARGEST, IS_BACKWARD) || tarn__cuda_pool_packs(call, a, IS_LARGEST, IS_BACKWARD)))
+    if (is_small(&a) && (tarn__cuda_pool_halves(call, a, IS_LARGEST, IS_BACKWARD) ||
+                         tarn__cuda_pool_packs(call, a, IS_LARGEST, IS_BACKWARD)))
         return;
     if (IS_BACKWARD)
         FOR_FLOAT(call->in[0]->dtype, launch_backward<T, IS_LARGEST>(call, a))

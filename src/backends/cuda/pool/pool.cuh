@@ -1,7 +1,8 @@
-/* pool.cuh: what the kernels of pooling share: what a call asks for, how long windows are, and the places of their largest elements.
+/* pool.cuh: what the kernels of pooling share: what a call asks for, how long windows are, and the places of their
+ * largest elements.
  *
- * pool.cu has kernels for every window and layout; before it, pool_stride2.cu takes windows that halve images whose columns lie next to each other,
- * and pool_nhwc.cu those whose channels do. */
+ * pool.cu has kernels for every window and layout; before it, pool_stride2.cu takes windows that halve images whose
+ * columns lie next to each other, and pool_nhwc.cu those whose channels do. */
 #ifndef TARN__POOL_CUH
 #define TARN__POOL_CUH
 
@@ -43,15 +44,18 @@ __device__ __forceinline__ int64_t divide_by(int64_t x, const divider &by)
 }
 
 /* The windows that reach from the first to the last place an element can have in one. */
-template <typename I> __device__ __forceinline__ void windows_over(const pool_args &a, int axis, I at, I *first, I *last)
+template <typename I>
+__device__ __forceinline__ void windows_over(const pool_args &a, int axis, I at, I *first, I *last)
 {
-    I far = at + (I)a.padding[axis], near = far - (I)((a.kernel[axis] - 1) * a.dilation[axis]), most = (I)a.results[axis] - 1;
+    I far = at + (I)a.padding[axis], near = far - (I)((a.kernel[axis] - 1) * a.dilation[axis]),
+      most = (I)a.results[axis] - 1;
     *first = near <= 0 ? 0 : divide_by(near - 1, a.by_step[axis]) + 1;
     *last = divide_by(far, a.by_step[axis]);
     *last = *last < most ? *last : most;
 }
 
-/* ---- places: an element's number in its window, row by row. A window that saw nothing of the image has 255 in u8, -1 in i32, which no element has. ---- */
+/* ---- places: an element's number in its window, row by row. A window that saw nothing of the image has 255 in u8, -1
+ * in i32, which no element has.  */
 
 #define UNSEEN (-2) /* the number of an element that a window steps over: no place at all */
 
@@ -59,7 +63,8 @@ template <typename I> __device__ __forceinline__ void windows_over(const pool_ar
 template <typename I> __device__ __forceinline__ I number_along(const pool_args &a, int axis, I at, I window)
 {
     I distance = at + (I)a.padding[axis] - window * (I)a.step[axis];
-    if (sizeof(I) > sizeof(int32_t) && a.dilation[axis] == 1) /* small divisions take less than a branch between loads */
+    /* small divisions take less than a branch between loads */
+    if (sizeof(I) > sizeof(int32_t) && a.dilation[axis] == 1)
         return distance;
     I number = divide_by(distance, a.by_dilation[axis]);
     return number * (I)a.dilation[axis] == distance ? number : (I)UNSEEN;
@@ -114,9 +119,11 @@ template <int N> __device__ __forceinline__ void store_bytes(uint8_t *to, const 
     *(word *)to = all;
 }
 
-/* ------------------------------------------------------------------------------------------------------------------------------- */
+/* -------------------------------------------------------------------------------------------------------------------------------
+ */
 
-/* What decides between a window's largest element so far and the next one: the first of equal ones stays, the last NaN counts. */
+/* What decides between a window's largest element so far and the next one: the first of equal ones stays, the last NaN
+ * counts. */
 template <typename C> __device__ __forceinline__ bool takes_over(C value, C best)
 {
     return (value > best) | (value != value);

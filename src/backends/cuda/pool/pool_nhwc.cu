@@ -1,8 +1,9 @@
 /* pool_nhwc.cu: pooling of images whose channels lie next to each other ("channels last"), for any window.
  *
- * A thread owns 16 bytes of channels: windows and places are worked out once for all of them, and everything moves in whole packs. Forward it
- * takes one window; backward it takes the same column of ROWS rows of the image, whose windows are mostly the same ones, or, where windows of 2 by 2
- * or 3 by 3 lie side by side over all of the image, one window again. */
+ * A thread owns 16 bytes of channels: windows and places are worked out once for all of them, and everything moves in
+ * whole packs. Forward it takes one window; backward it takes the same column of ROWS rows of the image, whose windows
+ * are mostly the same ones, or, where windows of 2 by 2 or 3 by 3 lie side by side over all of the image, one window
+ * again. */
 #include "backends/cuda/pool/pool.cuh"
 
 #define ROWS 2 /* of the image a thread, backward */
@@ -33,8 +34,10 @@ __device__ __forceinline__ int64_t place_in(const pack_place &p, const int64_t *
     return plane_of(p, stride) + p.row * (int32_t)stride[2] + p.column * (int32_t)stride[3];
 }
 
-/* Places of all channels of a pack. Those of 4 bytes move in packs of 4; kernels made for small windows (IS_SMALL) have none. */
-template <int P, bool IS_SMALL> __device__ __forceinline__ void store_places(const pool_args &a, int64_t to, const int32_t *at)
+/* Places of all channels of a pack. Those of 4 bytes move in packs of 4; kernels made for small windows (IS_SMALL) have
+ * none. */
+template <int P, bool IS_SMALL>
+__device__ __forceinline__ void store_places(const pool_args &a, int64_t to, const int32_t *at)
 {
     if (IS_SMALL || a.has_bytes) {
         store_bytes<P>((uint8_t *)a.places + to, at);
@@ -45,7 +48,8 @@ template <int P, bool IS_SMALL> __device__ __forceinline__ void store_places(con
     }
 }
 
-template <int P, bool IS_SMALL> __device__ __forceinline__ void fetch_places(const pool_args &a, int64_t from, int32_t *at)
+template <int P, bool IS_SMALL>
+__device__ __forceinline__ void fetch_places(const pool_args &a, int64_t from, int32_t *at)
 {
     if (IS_SMALL || a.has_bytes) {
         fetch_bytes<P>((const uint8_t *)a.places + from, at);
@@ -58,7 +62,7 @@ template <int P, bool IS_SMALL> __device__ __forceinline__ void fetch_places(con
     }
 }
 
-/* ---- forward --------------------------------------------------------------------------------------------------------------- */
+/* ---- forward ----------------------------------------------------------------------------------------------------- */
 
 /* Element (i, j) of a window that begins at (top, left): where it lies in the image. */
 struct window_at {
@@ -73,15 +77,17 @@ __device__ __forceinline__ window_at in_window(const pool_args &a, int32_t top, 
     return window_at{y, x, inside};
 }
 
-template <typename T, int P> __device__ __forceinline__ pack<T, P> fetch_at(const pool_args &a, const T *from, const window_at &w)
+template <typename T, int P>
+__device__ __forceinline__ pack<T, P> fetch_at(const pool_args &a, const T *from, const window_at &w)
 {
     return load_pack<T, P>(from + (w.y * (int32_t)a.from_stride[2] + w.x * (int32_t)a.from_stride[3]));
 }
 
-/* The largest of each channel, or the sum, made row by row of the window. K is the kernel's size where it is compiled in, so that all of a window
- * is loaded at once, or 0. */
+/* The largest of each channel, or the sum, made row by row of the window. K is the kernel's size where it is compiled
+ * in, so that all of a window is loaded at once, or 0. */
 template <typename T, int K, bool IS_LARGEST, int P>
-__device__ __forceinline__ void over_window(const pool_args &a, const T *from, int32_t top, int32_t left, wide<T> *value, int32_t *at)
+__device__ __forceinline__ void over_window(const pool_args &a, const T *from, int32_t top, int32_t left,
+                                            wide<T> *value, int32_t *at)
 {
     const int32_t high = K ? K : (int32_t)a.kernel[0], broad = K ? K : (int32_t)a.kernel[1];
     pack<T, P> held[K ? K * K : 1];
@@ -133,10 +139,12 @@ static __global__ void __launch_bounds__(THREADS) pool_packs(const __grid_consta
         value[k] = IS_LARGEST ? -(wide<T>)CUDART_INF : (wide<T>)0;
         at[k] = -1;
     }
-    over_window<T, K, IS_LARGEST, P>(a, (const T *)a.from + plane_of(p, a.from_stride), p.row * (int32_t)a.step[0] - (int32_t)a.padding[0],
+    over_window<T, K, IS_LARGEST, P>(a, (const T *)a.from + plane_of(p, a.from_stride),
+                                     p.row * (int32_t)a.step[0] - (int32_t)a.padding[0],
                                      p.column * (int32_t)a.step[1] - (int32_t)a.padding[1], value, at);
     if (!IS_LARGEST) {
-        wide<T> count = (wide<T>)((int64_t)window_length<int32_t>(a, 0, p.row) * window_length<int32_t>(a, 1, p.column));
+        wide<T> count =
+            (wide<T>)((int64_t)window_length<int32_t>(a, 0, p.row) * window_length<int32_t>(a, 1, p.column));
 #pragma unroll
         for (int k = 0; k < P; k++)
             value[k] /= count;
@@ -148,12 +156,13 @@ static __global__ void __launch_bounds__(THREADS) pool_packs(const __grid_consta
         store_places<P, K != 0>(a, place_in(p, a.place_stride), at);
 }
 
-/* ---- backward -------------------------------------------------------------------------------------------------------------- */
+/* ---- backward ---------------------------------------------------------------------------------------------------- */
 
-/* What element (row, column) of each channel is given by the windows top to bottom, left to right. W is how many there are at most on an axis
- * where that is compiled in and places are bytes, or 0. */
+/* What element (row, column) of each channel is given by the windows top to bottom, left to right. W is how many there
+ * are at most on an axis where that is compiled in and places are bytes, or 0. */
 template <typename T, int W, bool IS_LARGEST, int P>
-__device__ __forceinline__ void given_to_packs(const pool_args &a, const T *g, int64_t places, int32_t row, int32_t column, wide<T> *sum)
+__device__ __forceinline__ void given_to_packs(const pool_args &a, const T *g, int64_t places, int32_t row,
+                                               int32_t column, wide<T> *sum)
 {
     int32_t top, bottom, left, right;
     windows_over<int32_t>(a, 0, row, &top, &bottom);
@@ -169,8 +178,10 @@ __device__ __forceinline__ void given_to_packs(const pool_args &a, const T *g, i
             wide<T> value[P], count = 1;
             widen_pack(load_pack<T, P>(g + (y * (int32_t)a.from_stride[2] + x * (int32_t)a.from_stride[3])), value);
             if (IS_LARGEST) {
-                fetch_places<P, W != 0>(a, places + (y * (int32_t)a.place_stride[2] + x * (int32_t)a.place_stride[3]), at);
-                number = number_in<int32_t>(a, number_along<int32_t>(a, 0, row, y), number_along<int32_t>(a, 1, column, x));
+                fetch_places<P, W != 0>(a, places + (y * (int32_t)a.place_stride[2] + x * (int32_t)a.place_stride[3]),
+                                        at);
+                number =
+                    number_in<int32_t>(a, number_along<int32_t>(a, 0, row, y), number_along<int32_t>(a, 1, column, x));
             } else
                 count = (wide<T>)((int64_t)window_length<int32_t>(a, 0, y) * window_length<int32_t>(a, 1, x));
 #pragma unroll
@@ -208,7 +219,8 @@ static __global__ void __launch_bounds__(THREADS) pool_packs_grad(const __grid_c
     }
 }
 
-/* Every element of the image lies in one window of K by K: its gradient and places are read once, and all of its elements are written. */
+/* Every element of the image lies in one window of K by K: its gradient and places are read once, and all of its
+ * elements are written. */
 template <typename T, int K, bool IS_LARGEST>
 static __global__ void __launch_bounds__(THREADS) pool_packs_spread(const __grid_constant__ pool_args a)
 {
@@ -229,7 +241,8 @@ static __global__ void __launch_bounds__(THREADS) pool_packs_spread(const __grid
             value[k] /= (wide<T>)(K * K);
         narrow_pack(value, g);
     }
-    T *to = (T *)a.to + plane_of(p, a.to_stride) + p.row * K * (int32_t)a.to_stride[2] + p.column * K * (int32_t)a.to_stride[3];
+    T *to = (T *)a.to + plane_of(p, a.to_stride) + p.row * K * (int32_t)a.to_stride[2] +
+            p.column * K * (int32_t)a.to_stride[3];
 #pragma unroll
     for (int n = 0; n < K * K; n++) {
         pack<T, P> result = g;
@@ -241,7 +254,7 @@ static __global__ void __launch_bounds__(THREADS) pool_packs_spread(const __grid
     }
 }
 
-/* ---- starting them --------------------------------------------------------------------------------------------------------- */
+/* ---- starting them ----------------------------------------------------------------------------------------------- */
 
 static bool moves_in_packs(const pool_args *a)
 {
@@ -251,7 +264,8 @@ static bool moves_in_packs(const pool_args *a)
     const int width = (int)(16 / bytes);
     return a->channels % width == 0 && lies_in_packs(a->from, bytes, a->from_stride, 1, width) &&
            lies_in_packs(a->to, bytes, a->to_stride, 1, width) &&
-           (!a->places || (a->has_bytes ? lies_in_packs(a->places, 1, a->place_stride, 1, width) : lies_in_packs(a->places, 4, a->place_stride, 1, 4)));
+           (!a->places || (a->has_bytes ? lies_in_packs(a->places, 1, a->place_stride, 1, width)
+                                        : lies_in_packs(a->places, 4, a->place_stride, 1, 4)));
 }
 
 /* True where windows of 2 by 2 or 3 by 3 take all of the image, each element once. */
@@ -259,12 +273,14 @@ static bool lies_side_by_side(const pool_args *a)
 {
     const int64_t side = a->kernel[0];
     for (int i = 0; i < 2; i++)
-        if (a->kernel[i] != side || a->step[i] != side || a->dilation[i] != 1 || a->padding[i] != 0 || a->results[i] * side != a->size[i])
+        if (a->kernel[i] != side || a->step[i] != side || a->dilation[i] != 1 || a->padding[i] != 0 ||
+            a->results[i] * side != a->size[i])
             return false;
     return side == 2 || side == 3;
 }
 
-/* 256 threads a block, a pack of channels of one window each. Bytes: the image read, the result and its places written. */
+/* 256 threads a block, a pack of channels of one window each. Bytes: the image read, the result and its places written.
+ */
 template <typename T, bool IS_LARGEST> static void launch_forward(const tarn__call *call, const pool_args &a)
 {
     unsigned blocks = blocks_for(a.order.count, THREADS);
@@ -277,8 +293,8 @@ template <typename T, bool IS_LARGEST> static void launch_forward(const tarn__ca
         pool_packs<T, 0, IS_LARGEST><<<blocks, THREADS, 0, stream_of(call)>>>(a);
 }
 
-/* The same over the image, ROWS rows a thread, or over windows. Bytes: gradients and places read, the image's gradient written; what neighbours read again comes from
- * the caches. */
+/* The same over the image, ROWS rows a thread, or over windows. Bytes: gradients and places read, the image's gradient
+ * written; what neighbours read again comes from the caches. */
 template <typename T, bool IS_LARGEST> static void launch_backward(const tarn__call *call, const pool_args &a)
 {
     unsigned blocks = blocks_for(a.order.count, THREADS);
@@ -289,7 +305,8 @@ template <typename T, bool IS_LARGEST> static void launch_backward(const tarn__c
             pool_packs_spread<T, 3, IS_LARGEST><<<blocks, THREADS, 0, stream_of(call)>>>(a);
         return;
     }
-    int64_t rows = (a.kernel[0] - 1) * a.dilation[0] / a.step[0] + 1, columns = (a.kernel[1] - 1) * a.dilation[1] / a.step[1] + 1;
+    int64_t rows = (a.kernel[0] - 1) * a.dilation[0] / a.step[0] + 1,
+            columns = (a.kernel[1] - 1) * a.dilation[1] / a.step[1] + 1;
     int64_t windows = rows > columns ? rows : columns;
     bool has_words = IS_LARGEST && !a.has_bytes;
     if (windows == 1 && !has_words)
@@ -300,7 +317,8 @@ template <typename T, bool IS_LARGEST> static void launch_backward(const tarn__c
         pool_packs_grad<T, 0, IS_LARGEST><<<blocks, THREADS, 0, stream_of(call)>>>(a);
 }
 
-template <typename T> static void launch_typed(const tarn__call *call, const pool_args &a, bool is_largest, bool is_backward)
+template <typename T>
+static void launch_typed(const tarn__call *call, const pool_args &a, bool is_largest, bool is_backward)
 {
     if (is_backward)
         is_largest ? launch_backward<T, true>(call, a) : launch_backward<T, false>(call, a);

@@ -1,8 +1,10 @@
-/* pool_stride2.cu: pooling that halves an image whose columns lie next to each other: windows of 2 x 2, and of 3 x 3 with padding 1, 2 apart.
+/* pool_stride2.cu: pooling that halves an image whose columns lie next to each other: windows of 2 x 2, and of 3 x 3
+ * with padding 1, 2 apart.
  *
- * A thread owns 16 bytes of columns in 2 · WINDOW_ROWS rows of the image and the windows that begin there: the image is read or written in whole
- * packs, the result in half ones. All offsets inside a plane are 32-bit, and a thread's place is worked out once. Windows of 3 see one more row and
- * column above and to the left; an element's gradient then comes from one more row and column of windows below and to the right. */
+ * A thread owns 16 bytes of columns in 2 · WINDOW_ROWS rows of the image and the windows that begin there: the image is
+ * read or written in whole packs, the result in half ones. All offsets inside a plane are 32-bit, and a thread's place
+ * is worked out once. Windows of 3 see one more row and column above and to the left; an element's gradient then comes
+ * from one more row and column of windows below and to the right. */
 #include "backends/cuda/pool/pool.cuh"
 
 #define WINDOW_ROWS 2
@@ -28,9 +30,10 @@ __device__ __forceinline__ int64_t plane_of(const half_place &p, const int64_t *
     return p.image * stride[0] + p.channel * stride[1];
 }
 
-/* ---- forward --------------------------------------------------------------------------------------------------------------- */
+/* ---- forward ----------------------------------------------------------------------------------------------------- */
 
-/* Takes line `i` of windows into them. line[0] is the element to the left where windows see it (`has_left`: there is one). */
+/* Takes line `i` of windows into them. line[0] is the element to the left where windows see it (`has_left`: there is
+ * one). */
 template <int K, int Q, typename C>
 __device__ __forceinline__ void take_largest(const C *line, bool has_left, int i, C *best, int32_t *at)
 {
@@ -60,7 +63,8 @@ template <int K, int Q, typename C> __device__ __forceinline__ void take_sums(co
 }
 
 /* Averages from the sums of row `row` of windows. */
-template <int K, int Q, typename C> __device__ __forceinline__ void divide_sums(const pool_args &a, int32_t row, int32_t column, C *sum)
+template <int K, int Q, typename C>
+__device__ __forceinline__ void divide_sums(const pool_args &a, int32_t row, int32_t column, C *sum)
 {
     int32_t high = K == 2 ? 2 : window_length<int32_t>(a, 0, row);
 #pragma unroll
@@ -76,7 +80,8 @@ static __global__ void __launch_bounds__(THREADS) halve(const __grid_constant__ 
     if (number >= (uint32_t)a.order.count)
         return;
     const half_place p = half_place_of(a.order, number);
-    const int32_t top = 2 * p.row - EDGE, left = P * p.pack, from_line = (int32_t)a.from_stride[2], height = (int32_t)a.size[0];
+    const int32_t top = 2 * p.row - EDGE, left = P * p.pack, from_line = (int32_t)a.from_stride[2],
+                  height = (int32_t)a.size[0];
     const T *from = (const T *)a.from + plane_of(p, a.from_stride) + left;
     pack<T, P> held[LINES];
     T edge[LINES];
@@ -122,7 +127,7 @@ static __global__ void __launch_bounds__(THREADS) halve(const __grid_constant__ 
     }
 }
 
-/* ---- backward -------------------------------------------------------------------------------------------------------------- */
+/* ---- backward ---------------------------------------------------------------------------------------------------- */
 
 /* A row of windows: what each gives, and to which of its elements. Windows that are not there give 0 to none. */
 template <typename C, int W> struct window_line {
@@ -131,8 +136,8 @@ template <typename C, int W> struct window_line {
 };
 
 template <typename T, int K, bool IS_LARGEST, int W>
-__device__ __forceinline__ void fetch_windows(const pool_args &a, const T *g, const uint8_t *places, int32_t row, int32_t column,
-                                              window_line<wide<T>, W> *to)
+__device__ __forceinline__ void fetch_windows(const pool_args &a, const T *g, const uint8_t *places, int32_t row,
+                                              int32_t column, window_line<wide<T>, W> *to)
 {
     constexpr int Q = pack_size<T>::value / 2, EDGE = K - 2;
     g += row * (int32_t)a.from_stride[2] + column;
@@ -161,11 +166,12 @@ __device__ __forceinline__ void share_out(const pool_args &a, int32_t row, int32
             line->given[q] /= (C)(high * (K == 2 ? 2 : window_length<int32_t>(a, 1, column + q)));
 }
 
-/* The gradients of a line of the image, the `second` of its windows' two: from the windows of `upper`, and for a second line where windows overlap
- * from those of `lower`, whose first line it is. Columns likewise: element b of window q's two lies in window q, and where b is odd and windows
- * overlap in window q + 1. */
+/* The gradients of a line of the image, the `second` of its windows' two: from the windows of `upper`, and for a second
+ * line where windows overlap from those of `lower`, whose first line it is. Columns likewise: element b of window q's
+ * two lies in window q, and where b is odd and windows overlap in window q + 1. */
 template <int K, int P, bool IS_LARGEST, typename C, int W>
-__device__ __forceinline__ void gather_line(const window_line<C, W> *upper, const window_line<C, W> *lower, int second, C *gx)
+__device__ __forceinline__ void gather_line(const window_line<C, W> *upper, const window_line<C, W> *lower, int second,
+                                            C *gx)
 {
 #pragma unroll
     for (int x = 0; x < P; x++) {
@@ -222,7 +228,7 @@ static __global__ void __launch_bounds__(THREADS) halve_grad(const __grid_consta
     }
 }
 
-/* ---- starting them --------------------------------------------------------------------------------------------------------- */
+/* ---- starting them ----------------------------------------------------------------------------------------------- */
 
 /* The kernel's size, 2 or 3, where this call halves an image in packs; else 0. */
 static int halving(const pool_args *a, bool is_backward)
@@ -232,8 +238,8 @@ static int halving(const pool_args *a, bool is_backward)
     const size_t bytes = tarn__dtype_bytes(a->from_dtype);
     const int width = (int)(16 / bytes);
     for (int i = 0; i < 2; i++)
-        if (a->kernel[i] != a->kernel[0] || a->step[i] != 2 || a->dilation[i] != 1 || a->padding[i] != a->kernel[0] - 2 ||
-            a->size[i] != 2 * a->results[i])
+        if (a->kernel[i] != a->kernel[0] || a->step[i] != 2 || a->dilation[i] != 1 ||
+            a->padding[i] != a->kernel[0] - 2 || a->size[i] != 2 * a->results[i])
             return 0;
     if ((a->kernel[0] != 2 && a->kernel[0] != 3) || a->size[1] % width != 0)
         return 0;
@@ -243,10 +249,12 @@ static int halving(const pool_args *a, bool is_backward)
     return in_packs ? (int)a->kernel[0] : 0;
 }
 
-/* 256 threads a block, a pack of columns in 2 · WINDOW_ROWS rows of the image each: 64 bytes read at once by a thread. Bytes: forward the image
- * read, the result and its places written; backward gradients and places read, the image's gradient written, each once. Places of one byte add
- * 1/16 of the image's bytes in f32 and 1/8 in 16 bits to the 1.25 that must move: at most 0.95 and 0.91 of a copy of those. */
-template <typename T, int K, bool IS_LARGEST> static void launch(const tarn__call *call, const pool_args &a, bool is_backward)
+/* 256 threads a block, a pack of columns in 2 · WINDOW_ROWS rows of the image each: 64 bytes read at once by a thread.
+ * Bytes: forward the image read, the result and its places written; backward gradients and places read, the image's
+ * gradient written, each once. Places of one byte add 1/16 of the image's bytes in f32 and 1/8 in 16 bits to the 1.25
+ * that must move: at most 0.95 and 0.91 of a copy of those. */
+template <typename T, int K, bool IS_LARGEST>
+static void launch(const tarn__call *call, const pool_args &a, bool is_backward)
 {
     unsigned blocks = blocks_for(a.order.count, THREADS);
     if (is_backward)
@@ -255,7 +263,8 @@ template <typename T, int K, bool IS_LARGEST> static void launch(const tarn__cal
         halve<T, K, IS_LARGEST><<<blocks, THREADS, 0, stream_of(call)>>>(a);
 }
 
-template <typename T> static void launch_typed(const tarn__call *call, const pool_args &a, bool is_largest, bool is_backward, int kernel)
+template <typename T>
+static void launch_typed(const tarn__call *call, const pool_args &a, bool is_largest, bool is_backward, int kernel)
 {
     if (kernel == 2)
         is_largest ? launch<T, 2, true>(call, a, is_backward) : launch<T, 2, false>(call, a, is_backward);

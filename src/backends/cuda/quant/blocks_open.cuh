@@ -1,4 +1,5 @@
-/* blocks_open.cuh: eight neighbouring elements of a row of blocks, of which the first is a multiple of eight: they share a group. The bits are those of dequantize.cuh. */
+/* blocks_open.cuh: eight neighbouring elements of a row of blocks, of which the first is a multiple of eight: they
+ * share a group. The bits are those of dequantize.cuh. */
 #ifndef TARN__CUDA_BLOCKS_OPEN_CUH
 #define TARN__CUDA_BLOCKS_OPEN_CUH
 
@@ -48,7 +49,8 @@ template <> __device__ __forceinline__ void open_eight<TARN_Q4_K>(const char *ro
     const uint32_t turn = group % 4 * 8, first = head.y >> turn, second = head.z >> turn, third = head.w >> turn;
     const int scale_of_group = (int)(group < 4 ? first & 63 : (third & 15) | (first >> 2 & 48));
     const int least_of_group = (int)(group < 4 ? second & 63 : (third >> 4 & 15) | (second >> 2 & 48));
-    const float scale = __fmul_rn(scale_of((uint16_t)head.x), (float)scale_of_group), least = __fmul_rn(scale_of((uint16_t)(head.x >> 16)), (float)least_of_group);
+    const float scale = __fmul_rn(scale_of((uint16_t)head.x), (float)scale_of_group),
+                least = __fmul_rn(scale_of((uint16_t)(head.x >> 16)), (float)least_of_group);
 #pragma unroll
     for (int i = 0; i < 8; i++)
         to[i] = __fsub_rn(__fmul_rn(scale, (float)(byte_of(q, i) >> group % 2 * 4 & 15)), least);
@@ -58,11 +60,14 @@ template <> __device__ __forceinline__ void open_eight<TARN_Q6_K>(const char *ro
 {
     const char *block = row + (int64_t)(at / 256) * (int)sizeof(tarn__q6_k);
     const int inside = at % 256, half = inside / 128, part = inside % 128 / 32;
-    const uint2 low = load_even(block + half * 64 + part % 2 * 32 + at % 32), high = load_even(block + 128 + half * 32 + at % 32);
-    const float scale = __fmul_rn(scale_of(*(const uint16_t *)(block + 208)), (float)((const int8_t *)block)[192 + inside / 16]);
+    const uint2 low = load_even(block + half * 64 + part % 2 * 32 + at % 32),
+                high = load_even(block + 128 + half * 32 + at % 32);
+    const float scale =
+        __fmul_rn(scale_of(*(const uint16_t *)(block + 208)), (float)((const int8_t *)block)[192 + inside / 16]);
 #pragma unroll
     for (int i = 0; i < 8; i++)
-        to[i] = __fmul_rn(scale, (float)(((byte_of(low, i) >> part / 2 * 4 & 15) | (byte_of(high, i) >> part * 2 & 3) << 4) - 32));
+        to[i] = __fmul_rn(
+            scale, (float)(((byte_of(low, i) >> part / 2 * 4 & 15) | (byte_of(high, i) >> part * 2 & 3) << 4) - 32));
 }
 
 #endif

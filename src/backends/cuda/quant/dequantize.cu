@@ -24,8 +24,9 @@ static __global__ void __launch_bounds__(THREADS) decode_kernel(const __grid_con
     }
 }
 
-/* Four elements a thread, 1,024 a block of threads; a block's bytes come once from memory, and 4 bytes an element go there. A flipped axis would count elements
- * down from the first: the base is moved to the lowest row, so that they all lie behind it. */
+/* Four elements a thread, 1,024 a block of threads; a block's bytes come once from memory, and 4 bytes an element go
+ * there. A flipped axis would count elements down from the first: the base is moved to the lowest row, so that they all
+ * lie behind it. */
 static void kernel_blocks_decode(const tarn__call *call)
 {
     tarn__view blocks = *call->in[0];
@@ -38,8 +39,12 @@ static void kernel_blocks_decode(const tarn__call *call)
     tarn__nest_make(&nest, 2, views);
     if (nest.count == 0)
         return;
-    decode_args a = {(const char *)tarn__view_at(&blocks) - tarn__bytes_of(blocks.dtype, below), data_of<float>(call->out[0]), blocks.dtype, nest.count,
-                     below, places_of<2>(&nest)};
+    decode_args a = {(const char *)tarn__view_at(&blocks) - tarn__bytes_of(blocks.dtype, below),
+                     data_of<float>(call->out[0]),
+                     blocks.dtype,
+                     nest.count,
+                     below,
+                     places_of<2>(&nest)};
     decode_kernel<<<blocks_for(nest.count, THREADS * ELEMENTS), THREADS, 0, stream_of(call)>>>(a);
 }
 
@@ -72,8 +77,18 @@ static void kernel_blocks_rows(const tarn__call *call)
 {
     const tarn__view *x = call->in[0], *index = call->in[1], *y = call->out[0];
     int64_t down = x->stride[0];
-    take_args a = {(const char *)tarn__view_at(x), down < 0 ? -tarn__bytes_of(x->dtype, -down) : tarn__bytes_of(x->dtype, down), x->shape[0], x->shape[1],
-                   tarn__view_count(y), x->dtype, y->dtype, tarn__view_at(index), index->stride[0], index->dtype == TARN_I64, tarn__view_at(y), faults_of(call)};
+    take_args a = {(const char *)tarn__view_at(x),
+                   down < 0 ? -tarn__bytes_of(x->dtype, -down) : tarn__bytes_of(x->dtype, down),
+                   x->shape[0],
+                   x->shape[1],
+                   tarn__view_count(y),
+                   x->dtype,
+                   y->dtype,
+                   tarn__view_at(index),
+                   index->stride[0],
+                   index->dtype == TARN_I64,
+                   tarn__view_at(y),
+                   faults_of(call)};
     if (a.count > 0)
         take_kernel<<<blocks_for(a.count, THREADS), THREADS, 0, stream_of(call)>>>(a);
 }

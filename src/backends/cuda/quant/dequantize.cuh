@@ -1,4 +1,5 @@
-/* dequantize.cuh: elements of rows of blocks, bit for bit as base/quant/quant.c has them: no product is fused with what follows it. */
+/* dequantize.cuh: elements of rows of blocks, bit for bit as base/quant/quant.c has them: no product is fused with what
+ * follows it. */
 #ifndef TARN__CUDA_BLOCKS_CUH
 #define TARN__CUDA_BLOCKS_CUH
 
@@ -26,20 +27,23 @@ __device__ __forceinline__ float q4_k_at(const tarn__q4_k *block, int at)
     int group = at / 32, scale, least;
     q4_k_scales(block->scales, group, &scale, &least);
     int q = block->q[group / 2 * 32 + at % 32] >> group % 2 * 4 & 15;
-    return __fsub_rn(__fmul_rn(__fmul_rn(scale_of(block->scale), (float)scale), (float)q), __fmul_rn(scale_of(block->least), (float)least));
+    return __fsub_rn(__fmul_rn(__fmul_rn(scale_of(block->scale), (float)scale), (float)q),
+                     __fmul_rn(scale_of(block->least), (float)least));
 }
 
 __device__ __forceinline__ float q6_k_at(const tarn__q6_k *block, int at)
 {
     int half = at / 128, part = at % 128 / 32, i = at % 32;
-    int low = block->low[half * 64 + part % 2 * 32 + i] >> part / 2 * 4 & 15, high = block->high[half * 32 + i] >> part * 2 & 3;
+    int low = block->low[half * 64 + part % 2 * 32 + i] >> part / 2 * 4 & 15,
+        high = block->high[half * 32 + i] >> part * 2 & 3;
     return __fmul_rn(__fmul_rn(scale_of(block->scale), (float)block->scales[at / 16]), (float)((low | high << 4) - 32));
 }
 
 /* Element `at` of a row of blocks, counted from `from`. */
 __device__ __forceinline__ float element_at(const char *from, tarn_dtype dtype, int64_t at)
 {
-    int64_t small = at / 32, large = at / 256; /* numbers of blocks; at may not be negative: views of blocks begin at one */
+    /* numbers of blocks; at may not be negative: views of blocks begin at one */
+    int64_t small = at / 32, large = at / 256;
     switch (dtype) {
     case TARN_Q8_0: {
         const tarn__q8_0 *block = (const tarn__q8_0 *)from + small;

@@ -1,4 +1,5 @@
-/* dot.cuh: blocks taken apart for products in integers: 32 elements at a time, from shared memory. And single floats of any short dtype. */
+/* dot.cuh: blocks taken apart for products in integers: 32 elements at a time, from shared memory. And single floats of
+ * any short dtype. */
 #ifndef TARN__CUDA_BLOCKS_UNITS_CUH
 #define TARN__CUDA_BLOCKS_UNITS_CUH
 
@@ -8,7 +9,9 @@
 
 __device__ __forceinline__ float load_float(const void *x, tarn_dtype dtype, int64_t at)
 {
-    return dtype == TARN_F32 ? ((const float *)x)[at] : dtype == TARN_BF16 ? widen(((const bf16 *)x)[at]) : widen(((const f16 *)x)[at]);
+    return dtype == TARN_F32    ? ((const float *)x)[at]
+           : dtype == TARN_BF16 ? widen(((const bf16 *)x)[at])
+                                : widen(((const f16 *)x)[at]);
 }
 
 __device__ __forceinline__ void store_float(void *y, tarn_dtype dtype, int64_t at, float value)
@@ -21,13 +24,15 @@ __device__ __forceinline__ void store_float(void *y, tarn_dtype dtype, int64_t a
         ((f16 *)y)[at] = narrow<f16>(value);
 }
 
-/* 32 elements of a weight: bytes, four a word, and for each half the scale of their product; what to add for each of x's sums. */
+/* 32 elements of a weight: bytes, four a word, and for each half the scale of their product; what to add for each of
+ * x's sums. */
 struct unit_of_weight {
     int q[8];
     float scale[2], least[2];
 };
 
-/* `N` words from an even address in shared memory, whose first word need not be whole. Reads up to 2 bytes behind them. */
+/* `N` words from an even address in shared memory, whose first word need not be whole. Reads up to 2 bytes behind them.
+ */
 template <int N> __device__ __forceinline__ void load_words(const char *from, uint32_t *to)
 {
     const uint32_t *words = (const uint32_t *)((uintptr_t)from & ~(uintptr_t)3);

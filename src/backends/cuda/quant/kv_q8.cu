@@ -19,9 +19,11 @@ static __device__ __forceinline__ int64_t row_at(const codes_args &a, const int6
     return batch * stride[0] + (plane - batch * a.heads) * stride[1] + (row - plane * a.tokens) * stride[2];
 }
 
-template <typename T> static __global__ void __launch_bounds__(THREADS) encode_kernel(const __grid_constant__ codes_args a)
+template <typename T>
+static __global__ void __launch_bounds__(THREADS) encode_kernel(const __grid_constant__ codes_args a)
 {
-    const int64_t at = (int64_t)blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP, row = at / a.groups, group = at - row * a.groups;
+    const int64_t at = (int64_t)blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP, row = at / a.groups,
+                  group = at - row * a.groups;
     const int lane = threadIdx.x % WARP;
     if (at >= a.count)
         return;
@@ -37,13 +39,16 @@ template <typename T> static __global__ void __launch_bounds__(THREADS) encode_k
 }
 
 /* W neighbours a thread: EIGHT, which lie densely and aligned, or one. */
-template <typename T, int W> static __global__ void __launch_bounds__(THREADS) decode_kernel(const __grid_constant__ codes_args a)
+template <typename T, int W>
+static __global__ void __launch_bounds__(THREADS) decode_kernel(const __grid_constant__ codes_args a)
 {
     constexpr int P = pack_size<T>::value < W ? pack_size<T>::value : W;
-    const int64_t at = (int64_t)blockIdx.x * THREADS + threadIdx.x, pieces = a.depth / W, row = at / pieces, d = (at - row * pieces) * W;
+    const int64_t at = (int64_t)blockIdx.x * THREADS + threadIdx.x, pieces = a.depth / W, row = at / pieces,
+                  d = (at - row * pieces) * W;
     if (at >= a.count)
         return;
-    const pack<uint8_t, W> codes = *(const pack<uint8_t, W> *)(a.codes + row_at(a, a.code_stride, row) + d * a.code_stride[3]);
+    const pack<uint8_t, W> codes =
+        *(const pack<uint8_t, W> *)(a.codes + row_at(a, a.code_stride, row) + d * a.code_stride[3]);
     const float scale = widen(a.scales[row_at(a, a.scale_stride, row) + d / TARN__CODES_GROUP * a.scale_stride[3]]);
     T *to = (T *)a.x + row_at(a, a.x_stride, row) + d * a.x_stride[3];
 #pragma unroll
@@ -56,7 +61,7 @@ template <typename T, int W> static __global__ void __launch_bounds__(THREADS) d
     }
 }
 
-/* ---- starting them ---------------------------------------------------------------------------------------------------------- */
+/* ---- starting them ----------------------------------------------------------------------------------------------- */
 
 static codes_args args_of(const tarn__view *x, const tarn__view *codes, const tarn__view *scales)
 {
@@ -75,15 +80,16 @@ static void kernel_codes_encode(const tarn__call *call)
     a.count = tarn__view_count(call->out[1]);
     if (a.count == 0)
         return;
-    FOR_FLOAT(call->in[0]->dtype, encode_kernel<T><<<blocks_for(a.count, THREADS / WARP), THREADS, 0, stream_of(call)>>>(a))
+    FOR_FLOAT(call->in[0]->dtype,
+              encode_kernel<T><<<blocks_for(a.count, THREADS / WARP), THREADS, 0, stream_of(call)>>>(a))
 }
 
 /* Rows of whole EIGHTs, each of which begins where one may. */
 static bool has_eights(const tarn__view *view)
 {
     const int64_t *stride = view->stride;
-    return view->shape[3] % EIGHT == 0 && stride[3] == 1 && stride[0] % EIGHT == 0 && stride[1] % EIGHT == 0 && stride[2] % EIGHT == 0 &&
-           (uintptr_t)tarn__view_at(view) % (EIGHT * tarn__dtype_bytes(view->dtype)) == 0;
+    return view->shape[3] % EIGHT == 0 && stride[3] == 1 && stride[0] % EIGHT == 0 && stride[1] % EIGHT == 0 &&
+           stride[2] % EIGHT == 0 && (uintptr_t)tarn__view_at(view) % (EIGHT * tarn__dtype_bytes(view->dtype)) == 0;
 }
 
 /* A thread for each EIGHT, or for each element. Bytes: codes and scales read, x written. */

@@ -1,4 +1,5 @@
-/* kv_q8.cuh: a group of a row in 8 bits, as a block of Q8_0 has it, but for a group that is not finite: its scale is not, either. */
+/* kv_q8.cuh: a group of a row in 8 bits, as a block of Q8_0 has it, but for a group that is not finite: its scale is
+ * not, either. */
 #ifndef TARN__CUDA_CODES_CUH
 #define TARN__CUDA_CODES_CUH
 
@@ -7,8 +8,8 @@
 
 static_assert(TARN__CODES_GROUP == WARP, "a lane has an element of a group");
 
-/* The code of a lane's element, and the scale of the warp's group; a lane behind the group's end has none. The whole warp calls it. The largest is found among the bits of magnitudes, where
- * NaN is the largest of all. */
+/* The code of a lane's element, and the scale of the warp's group; a lane behind the group's end has none. The whole
+ * warp calls it. The largest is found among the bits of magnitudes, where NaN is the largest of all. */
 __device__ __forceinline__ uint8_t code_of(float x, bool is_there, f16 *scale)
 {
     uint32_t most = is_there ? __float_as_uint(x) & 0x7fffffffu : 0;

@@ -1,23 +1,29 @@
 /* quant_matmul.cu: y = x · weightᵀ + bias with a weight of blocks.
  *
- * Few rows of x, as in decoding: bound by the weight's bytes, which are read once. x is rounded to 8 bits with a scale for each 32 elements, as on the CPU; then one
- * warp makes one element of y: it brings a piece of the weight's row into shared memory, 16 bytes at a time, and each lane multiplies 32 elements of it in integers,
- * four at once. What a block adds is scaled in f32.
+ * Few rows of x, as in decoding: bound by the weight's bytes, which are read once. x is rounded to 8 bits with a scale
+ * for each 32 elements, as on the CPU; then one warp makes one element of y: it brings a piece of the weight's row into
+ * shared memory, 16 bytes at a time, and each lane multiplies 32 elements of it in integers, four at once. What a block
+ * adds is scaled in f32.
  *
- * Many rows, as in a prompt: bound by arithmetic. Some rows of the weight at a time are turned into elements of x's dtype, for the device's matmul. */
+ * Many rows, as in a prompt: bound by arithmetic. Some rows of the weight at a time are turned into elements of x's
+ * dtype, for the device's matmul. */
 #include "backends/cuda/quant/blocks_open.cuh"
 #include "backends/cuda/quant/dot.cuh"
 
-#define MOST_ROWS 16                   /* of x that are multiplied as bytes */
-#define PIECE 2048                     /* elements of a row that a warp has in shared memory: whole packs of 16 bytes of every dtype */
-#define PIECE_BYTES (64 * 34)          /* of the largest: Q8_0 */
-#define WARPS 8                        /* of a block */
-#define TILE ((int64_t)8 << 20)        /* elements of the weight that stand in scratch at a time: 16 MiB of 16 bits, which the second cache has room for */
-#define TILE_ROWS 4096                 /* but no fewer rows than these: with less of y the product leaves multiprocessors idle */
-#define TILE_WHOLE ((int64_t)12 << 20) /* elements of a weight that may be opened whole: of a larger one at most half at a time, so that a small model needs little room beside itself */
-#define EVEN 128                       /* elements of y, of 16 bits or more, that are a multiple of any alignment that is asked for */
+#define MOST_ROWS 16 /* of x that are multiplied as bytes */
+#define PIECE 2048   /* elements of a row that a warp has in shared memory: whole packs of 16 bytes of every dtype */
+#define PIECE_BYTES (64 * 34) /* of the largest: Q8_0 */
+#define WARPS 8               /* of a block */
+#define TILE \
+    ((int64_t)8 << 20) /* elements of the weight that stand in scratch at a time: 16 MiB of 16 bits, which the second \
+                          cache has room for */
+#define TILE_ROWS 4096 /* but no fewer rows than these: with less of y the product leaves multiprocessors idle */
+#define TILE_WHOLE \
+    ((int64_t)12 << 20) /* elements of a weight that may be opened whole: of a larger one at most half at a time, so \
+                           that a small model needs little room beside itself */
+#define EVEN 128        /* elements of y, of 16 bits or more, that are a multiple of any alignment that is asked for */
 
-/* ---- x to bytes ------------------------------------------------------------------------------------------------------------ */
+/* ---- x to bytes -------------------------------------------------------------------------------------------------- */
 
 /* Rows of x: `units` bytes of 32 elements each, their scales, and the sums of their halves. */
 struct bytes_of_x {
@@ -35,10 +41,14 @@ struct round_args {
 };
 
 struct larger {
-    template <typename C> static __device__ __forceinline__ C of(C a, C b) { return a > b ? a : b; }
+    template <typename C> static __device__ __forceinline__ C of(C a, C b)
+    {
+        return a > b ? a : b;
+    }
 };
 
-/* A warp for each unit. Elements that are not finite make the scale NaN, and so the result; those all below 2^-118 count as 0. */
+/* A warp for each unit. Elements that are not finite make the scale NaN, and so the result; those all below 2^-118
+ * count as 0. */
 static __global__ void __launch_bounds__(THREADS) round_kernel(const __grid_constant__ round_args a)
 {
     int64_t unit = (int64_t)blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP;
@@ -63,7 +73,7 @@ static __global__ void __launch_bounds__(THREADS) round_kernel(const __grid_cons
     }
 }
 
-/* ---- products with few rows ------------------------------------------------------------------------------------------------ */
+/* ---- products with few rows -------------------------------------------------------------------------------------- */
 
 struct product_args {
     const char *weight;
@@ -77,7 +87,8 @@ struct product_args {
     bytes_of_x x;
 };
 
-/* Brings a piece of a row into the warp's own shared memory; the bytes are even, and whole packs where both sides are aligned. */
+/* Brings a piece of a row into the warp's own shared memory; the bytes are even, and whole packs where both sides are
+ * aligned. */
 __device__ __forceinline__ void bring(const char *from, char *to, int bytes, bool in_packs)
 {
     int lane = threadIdx.x % WARP;
@@ -91,7 +102,9 @@ __device__ __forceinline__ void bring(const char *from, char *to, int bytes, boo
 }
 
 /* Adds the products of a unit with `R` rows of x. */
-template <int R> __device__ __forceinline__ void add_unit(const unit_of_weight &w, const bytes_of_x &x, int64_t first, int64_t unit, int rows, float *sums)
+template <int R>
+__device__ __forceinline__ void add_unit(const unit_of_weight &w, const bytes_of_x &x, int64_t first, int64_t unit,
+                                         int rows, float *sums)
 {
 #pragma unroll
     for (int r = 0; r < R; r++) {
@@ -103,13 +116,15 @@ template <int R> __device__ __forceinline__ void add_unit(const unit_of_weight &
         int2 sum = __ldg(&x.sum[at]);
         int one = __dp4a(w.q[0], a.x, __dp4a(w.q[1], a.y, __dp4a(w.q[2], a.z, __dp4a(w.q[3], a.w, 0))));
         int two = __dp4a(w.q[4], b.x, __dp4a(w.q[5], b.y, __dp4a(w.q[6], b.z, __dp4a(w.q[7], b.w, 0))));
-        float part = w.scale[0] * (float)one - w.least[0] * (float)sum.x + (w.scale[1] * (float)two - w.least[1] * (float)sum.y);
+        float part =
+            w.scale[0] * (float)one - w.least[0] * (float)sum.x + (w.scale[1] * (float)two - w.least[1] * (float)sum.y);
         sums[r] += __ldg(&x.scale[at]) * part;
     }
 }
 
 /* One warp an element of y in each of `R` rows of x. */
-template <tarn_dtype Q, int R> static __global__ void __launch_bounds__(WARPS *WARP) product_kernel(const __grid_constant__ product_args a)
+template <tarn_dtype Q, int R>
+static __global__ void __launch_bounds__(WARPS *WARP) product_kernel(const __grid_constant__ product_args a)
 {
     __shared__ alignas(16) char space[WARPS][PIECE_BYTES + 16];
     char *piece = space[threadIdx.x / WARP];
@@ -120,7 +135,8 @@ template <tarn_dtype Q, int R> static __global__ void __launch_bounds__(WARPS *W
     const char *from = a.weight + row * a.pitch;
     float sums[R] = {};
     for (int64_t at = 0, skip = 0; at < a.in; at += PIECE, skip += a.piece_bytes) {
-        int count = (int)(a.in - at < PIECE ? a.in - at : PIECE), bytes = (int)(a.row_bytes - skip < a.piece_bytes ? a.row_bytes - skip : a.piece_bytes);
+        int count = (int)(a.in - at < PIECE ? a.in - at : PIECE),
+            bytes = (int)(a.row_bytes - skip < a.piece_bytes ? a.row_bytes - skip : a.piece_bytes);
         bring(from + skip, piece, bytes, ((uintptr_t)(from + skip) | (uintptr_t)bytes) % 16 == 0);
         for (int unit = lane; unit < count / UNIT; unit += WARP)
             add_unit<R>(open_unit<Q>(piece, unit), a.x, first, at / UNIT + unit, rows, sums);
@@ -163,15 +179,18 @@ static int64_t pitch_of(const tarn__view *weight)
     return down < 0 ? -tarn__bytes_of(weight->dtype, -down) : tarn__bytes_of(weight->dtype, down);
 }
 
-/* Reads the weight once for each four rows of x, and 1.3 bytes for each element of x as often as there are rows of the weight, out of the caches. */
+/* Reads the weight once for each four rows of x, and 1.3 bytes for each element of x as often as there are rows of the
+ * weight, out of the caches. */
 static void multiply_bytes(const tarn__call *call)
 {
-    const tarn__view *x = call->in[0], *weight = call->in[1], *bias = call->inputs > 2 ? call->in[2] : NULL, *y = call->out[0];
+    const tarn__view *x = call->in[0], *weight = call->in[1], *bias = call->inputs > 2 ? call->in[2] : NULL,
+                     *y = call->out[0];
     product_args a = {};
     a.weight = (const char *)tarn__view_at(weight), a.pitch = pitch_of(weight);
     a.in = x->shape[1], a.out = weight->shape[0], a.row_bytes = tarn__bytes_of(weight->dtype, a.in);
     a.piece_bytes = tarn__bytes_of(weight->dtype, PIECE), a.rows = (int)x->shape[0];
-    a.bias = bias ? tarn__view_at(bias) : NULL, a.bias_dtype = bias ? bias->dtype : TARN_F32, a.bias_across = bias ? bias->stride[0] : 0;
+    a.bias = bias ? tarn__view_at(bias) : NULL, a.bias_dtype = bias ? bias->dtype : TARN_F32,
+    a.bias_across = bias ? bias->stride[0] : 0;
     a.y = tarn__view_at(y), a.y_dtype = y->dtype, a.y_down = y->stride[0], a.y_across = y->stride[1];
     lay_bytes((char *)call->scratch, a.rows, a.in, &a.x);
     round_args r = {tarn__view_at(x), x->dtype, x->stride[0], x->stride[1], a.rows * a.x.units, a.x};
@@ -185,7 +204,7 @@ static void multiply_bytes(const tarn__call *call)
     }
 }
 
-/* ---- products with many rows ----------------------------------------------------------------------------------------------- */
+/* ---- products with many rows ------------------------------------------------------------------------------------- */
 
 struct open_args {
     const char *from;
@@ -195,7 +214,8 @@ struct open_args {
 };
 
 /* Eight elements a thread. */
-template <typename T, tarn_dtype Q> static __global__ void __launch_bounds__(THREADS) open_kernel(const __grid_constant__ open_args a)
+template <typename T, tarn_dtype Q>
+static __global__ void __launch_bounds__(THREADS) open_kernel(const __grid_constant__ open_args a)
 {
     const uint32_t at = blockIdx.x * THREADS + threadIdx.x;
     if (at >= a.groups)
@@ -227,7 +247,8 @@ template <tarn_dtype Q> static void open_as(tarn_dtype dtype, const open_args &a
 }
 
 /* `rows` of them, of `in` elements, to floats of a dtype. Bytes: the blocks' and the floats'. */
-static void open_rows(tarn_dtype from, tarn_dtype to, const char *blocks, int64_t pitch, int64_t rows, int64_t in, void *place, cudaStream_t stream)
+static void open_rows(tarn_dtype from, tarn_dtype to, const char *blocks, int64_t pitch, int64_t rows, int64_t in,
+                      void *place, cudaStream_t stream)
 {
     const open_args a = {blocks, pitch, rows * in / 8, divider_of(in / 8), place};
     switch (from) {
@@ -243,7 +264,8 @@ static int64_t parts_of(int64_t count, int64_t each)
     return (count + each - 1) / each;
 }
 
-/* Tiles of about one size, a multiple of EVEN: then y's part of every tile is aligned as that of the first, and the product of all tiles but the last is the one whose scratch is known. */
+/* Tiles of about one size, a multiple of EVEN: then y's part of every tile is aligned as that of the first, and the
+ * product of all tiles but the last is the one whose scratch is known. */
 static int64_t tile_rows(const tarn__view *weight)
 {
     int64_t rows = TILE / weight->shape[1], all = weight->shape[0], half = parts_of(all, 2);
@@ -294,7 +316,8 @@ static void multiply_tiles(const tarn__call *call)
     char *place = (char *)call->scratch;
     for (int64_t begin = 0; begin < weight->shape[0]; begin += step) {
         int64_t end = begin + step < weight->shape[0] ? begin + step : weight->shape[0];
-        open_rows(weight->dtype, call->in[0]->dtype, (const char *)tarn__view_at(weight) + begin * pitch, pitch, end - begin, in, place, stream_of(call));
+        open_rows(weight->dtype, call->in[0]->dtype, (const char *)tarn__view_at(weight) + begin * pitch, pitch,
+                  end - begin, in, place, stream_of(call));
         tile_call t;
         describe_tile(&t, call, begin, end, place);
         t.call.scratch = place + tile_bytes(call), t.call.scratch_bytes = call->scratch_bytes - tile_bytes(call);
@@ -302,7 +325,7 @@ static void multiply_tiles(const tarn__call *call)
     }
 }
 
-/* ---- both ------------------------------------------------------------------------------------------------------------------ */
+/* ---- both -------------------------------------------------------------------------------------------------------- */
 
 static bool is_few(const tarn__call *call)
 {
@@ -340,5 +363,7 @@ static size_t scratch_matmul_blocks(const tarn__call *call)
 
 void tarn__cuda_blocks_product(tarn__kernel_row *rows)
 {
-    rows[TARN__K_matmul_blocks] = {kernel_matmul_blocks, TARN__BIT(TARN_F32) | TARN__BIT(TARN_BF16) | TARN__BIT(TARN_F16) | TARN__BLOCKS, scratch_matmul_blocks};
+    rows[TARN__K_matmul_blocks] = {kernel_matmul_blocks,
+                                   TARN__BIT(TARN_F32) | TARN__BIT(TARN_BF16) | TARN__BIT(TARN_F16) | TARN__BLOCKS,
+                                   scratch_matmul_blocks};
 }

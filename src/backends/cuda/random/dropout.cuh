@@ -22,9 +22,10 @@ struct dropout {
     }
 };
 
-/* n elements times their factors as f32 that round to T as the products would; a factor of 0 gives 0 whatever the element is. Products are never part of a fused
- * multiply-add. Of 16-bit elements the product is cut to 24 bits, and its last one set where something was cut off, so that rounding again cannot go
- * wrong; f64, whose conversions are slow, is left for what is outside the range where that holds. */
+/* n elements times their factors as f32 that round to T as the products would; a factor of 0 gives 0 whatever the
+ * element is. Products are never part of a fused multiply-add. Of 16-bit elements the product is cut to 24 bits, and
+ * its last one set where something was cut off, so that rounding again cannot go wrong; f64, whose conversions are
+ * slow, is left for what is outside the range where that holds. */
 template <typename T, int N> __device__ __forceinline__ void drop_wide(const float *x, const float *factor, float *y)
 {
     bool is_rare = false;

@@ -1,12 +1,14 @@
-/* random.cu: numbers drawn by element: element i, counted row-major, takes word i % 4 of counter offset + i / 4, whatever the layout, so
- * the same seed gives the same numbers on every backend. A thread makes the four numbers of one counter, or of two where they fill a pack of 16 bytes.
+/* random.cu: numbers drawn by element: element i, counted row-major, takes word i % 4 of counter offset + i / 4,
+ * whatever the layout, so the same seed gives the same numbers on every backend. A thread makes the four numbers of one
+ * counter, or of two where they fill a pack of 16 bytes.
  *
- * Uniform numbers and dropout's masks have the CPU's bits. So have normals where the CPU has fused multiply-add: the same polynomials are
- * evaluated in the same order. (f64 inside sine and cosine: 24 operations a pair, less than the memory takes on a data-centre device.) */
-#include "backends/cuda/random/dropout.cuh"
+ * Uniform numbers and dropout's masks have the CPU's bits. So have normals where the CPU has fused multiply-add: the
+ * same polynomials are evaluated in the same order. (f64 inside sine and cosine: 24 operations a pair, less than the
+ * memory takes on a data-centre device.) */
 #include "backends/cuda/common/element.cuh"
+#include "backends/cuda/random/dropout.cuh"
 
-/* ---- functions of backends/cpu/common/vmath.h, for the numbers that occur here ------------------------------------------------------------ */
+/* ---- functions of backends/cpu/common/vmath.h, for the numbers that occur here ----------------------------------- */
 
 /* log u for 2^-25 <= u < 1. */
 __device__ __forceinline__ float log_of_unit(float u)
@@ -39,7 +41,8 @@ __device__ __forceinline__ float sin_reduced(double x, double n, double rounded)
     p = fma(p, z, 0x1.11110cc14f569p-7);
     p = fma(p, z, -0x1.5555554958bp-3);
     r = __dmul_rn(r, fma(z, p, 1.0));
-    return (float)__longlong_as_double(__double_as_longlong(r) ^ (long long)((uint64_t)__double_as_longlong(rounded) << 63));
+    return (float)__longlong_as_double(__double_as_longlong(r) ^
+                                       (long long)((uint64_t)__double_as_longlong(rounded) << 63));
 }
 
 __device__ __forceinline__ float sin_of_angle(float x)
@@ -54,12 +57,15 @@ __device__ __forceinline__ float cos_of_angle(float x)
     return sin_reduced((double)x, __dadd_rn(__dadd_rn(rounded, -0x1.8p52), -0.5), rounded);
 }
 
-/* ---- four words into four numbers --------------------------------------------------------------------------------------------- */
+/* ---- four words into four numbers -------------------------------------------------------------------------------- */
 
 struct uniform {
     float low, span, high;
 
-    static uniform of(const tarn__random *r) { return uniform{(float)r->a, (float)(r->b - r->a), (float)r->b}; }
+    static uniform of(const tarn__random *r)
+    {
+        return uniform{(float)r->a, (float)(r->b - r->a), (float)r->b};
+    }
     __device__ __forceinline__ void make(const uint32_t *word, float *value) const
     {
 #pragma unroll
@@ -74,12 +80,16 @@ struct uniform {
 struct normal {
     float mean, deviation;
 
-    static normal of(const tarn__random *r) { return normal{(float)r->a, (float)r->b}; }
+    static normal of(const tarn__random *r)
+    {
+        return normal{(float)r->a, (float)r->b};
+    }
     __device__ __forceinline__ void make(const uint32_t *word, float *value) const
     {
 #pragma unroll
         for (int i = 0; i < 4; i += 2) {
-            float u = __fmul_rn(__fadd_rn((float)(word[i] >> 8), 0.5f), 0x1p-24f), angle = __fmul_rn(tarn__unit_f32(word[i + 1]), 6.283185307179586f);
+            float u = __fmul_rn(__fadd_rn((float)(word[i] >> 8), 0.5f), 0x1p-24f),
+                  angle = __fmul_rn(tarn__unit_f32(word[i + 1]), 6.283185307179586f);
             float radius = sqrtf(__fmul_rn(-2.0f, log_of_unit(u)));
             value[i] = fmaf(deviation, __fmul_rn(radius, cos_of_angle(angle)), mean);
             value[i + 1] = fmaf(deviation, __fmul_rn(radius, sin_of_angle(angle)), mean);
@@ -87,7 +97,7 @@ struct normal {
     }
 };
 
-/* ---- kernels ---------------------------------------------------------------------------------------------------------------- */
+/* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
 template <typename Draw> struct draw_args {
     void *to;
@@ -164,7 +174,7 @@ static __global__ void __launch_bounds__(THREADS) strided_kernel(const __grid_co
     }
 }
 
-/* ---- starting them ---------------------------------------------------------------------------------------------------------- */
+/* ---- starting them ----------------------------------------------------------------------------------------------- */
 
 /* Axes in their own order, because elements are counted row-major. */
 static places<2> row_major(const tarn__view *to, const tarn__view *from)
@@ -194,13 +204,16 @@ template <typename Draw, bool has_operand> static void run(const tarn__call *cal
     if (a.count == 0)
         return;
     size_t size = tarn__dtype_bytes(to->dtype), bytes = size == 2 ? 16 : 4 * size;
-    bool is_packed = tarn__view_dense(to) && is_aligned(a.to, bytes) && (!from || (tarn__view_dense(from) && is_aligned(a.from, bytes)));
+    bool is_packed = tarn__view_dense(to) && is_aligned(a.to, bytes) &&
+                     (!from || (tarn__view_dense(from) && is_aligned(a.from, bytes)));
     if (is_packed) {
-        FOR_FLOAT(to->dtype, packed_kernel<Draw, T, has_operand>
-                  <<<blocks_for((a.count + neighbours<T> - 1) / neighbours<T>, THREADS), THREADS, 0, stream_of(call)>>>(a))
+        FOR_FLOAT(
+            to->dtype, packed_kernel<Draw, T, has_operand>
+            <<<blocks_for((a.count + neighbours<T> - 1) / neighbours<T>, THREADS), THREADS, 0, stream_of(call)>>>(a))
     } else {
         a.places = row_major(to, from);
-        FOR_FLOAT(to->dtype, strided_kernel<Draw, T, has_operand><<<blocks_for((a.count + 3) / 4, THREADS), THREADS, 0, stream_of(call)>>>(a))
+        FOR_FLOAT(to->dtype, strided_kernel<Draw, T, has_operand>
+                  <<<blocks_for((a.count + 3) / 4, THREADS), THREADS, 0, stream_of(call)>>>(a))
     }
 }
 

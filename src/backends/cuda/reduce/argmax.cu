@@ -1,7 +1,7 @@
 /* argmax.cu: where the largest and smallest elements are.
  *
- * A state is a value and its index; the first of equal values wins, and NaN is better than anything but NaN. argmin is the argmax of
- * elements turned round. Bytes moved: x once; 16 bytes a chunk and output twice. */
+ * A state is a value and its index; the first of equal values wins, and NaN is better than anything but NaN. argmin is
+ * the argmax of elements turned round. Bytes moved: x once; 16 bytes a chunk and output twice. */
 #include "backends/cuda/reduce/reduce_loops.cuh"
 
 template <typename C> struct place_state {
@@ -13,10 +13,19 @@ template <typename C> struct argmax_op {
     typedef place_state<C> state;
     typedef place_state<C> batch;
     static constexpr bool has_columns = true;
-    static __device__ __forceinline__ bool is_better(C x, C a) { return x > a || (x != x && a == a); }
+    static __device__ __forceinline__ bool is_better(C x, C a)
+    {
+        return x > a || (x != x && a == a);
+    }
     /* Index 0 is right even where no element is better than this: then they are all the same. */
-    static __device__ __forceinline__ state start(void) { return state{least<C>(), 0}; }
-    static __device__ __forceinline__ C aux(const fold_args &a, int64_t) { return flip_of<C>(a); }
+    static __device__ __forceinline__ state start(void)
+    {
+        return state{least<C>(), 0};
+    }
+    static __device__ __forceinline__ C aux(const fold_args &a, int64_t)
+    {
+        return flip_of<C>(a);
+    }
     /* A thread's elements come in the order of their indices. */
     static __device__ __forceinline__ void take(batch &b, C x, C flip, int64_t at)
     {
@@ -29,8 +38,14 @@ template <typename C> struct argmax_op {
         if (is_better(other.value, s.value) || (!is_better(s.value, other.value) && other.at < s.at))
             s = other;
     }
-    static __device__ __forceinline__ int64_t result(const state &s, const fold_args &) { return s.at; }
-    static __device__ __forceinline__ double second(const state &) { return 0; }
+    static __device__ __forceinline__ int64_t result(const state &s, const fold_args &)
+    {
+        return s.at;
+    }
+    static __device__ __forceinline__ double second(const state &)
+    {
+        return 0;
+    }
 };
 
 static void run_argmax_of(const tarn__call *call, double flip)

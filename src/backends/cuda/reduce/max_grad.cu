@@ -1,38 +1,70 @@
 /* max_grad.cu: the gradients of max and min, where equal elements share, and of prod.
  *
  * Three ways, from the quickest:
- *   in registers   rows that a block can hold: x is read once, whatever the state (ties, see max_grad_rows.cuh; or product and zeros) turns out
- *                  to be.
- *   hopefully      max and min over columns and long rows: x is read once unless there are many ties; see max_grad_speculative.cuh.
- *   in two steps   any layout and dtype: states by a fold, then every element from x and its output's state. Columns of products are walked
- *                  down again, with the states in registers. */
+ *   in registers   rows that a block can hold: x is read once, whatever the state (ties, see max_grad_rows.cuh; or
+ * product and zeros) turns out to be. hopefully      max and min over columns and long rows: x is read once unless
+ * there are many ties; see max_grad_speculative.cuh. in two steps   any layout and dtype: states by a fold, then every
+ * element from x and its output's state. Columns of products are walked down again, with the states in registers. */
 #include "backends/cuda/reduce/prod_grad.cuh"
 
-/* ---- what is shared, and how ----------------------------------------------------------------------------------------------- */
+/* ---- what is shared, and how ------------------------------------------------------------------------------------- */
 
 /* The count of elements that equal the result. */
 template <typename C> struct ties_op {
     typedef int64_t state;
     typedef int batch;
     static constexpr bool has_columns = true;
-    static __device__ __forceinline__ state start(void) { return 0; }
-    static __device__ __forceinline__ batch open(void) { return 0; }
-    static __device__ __forceinline__ C aux(const fold_args &a, int64_t offset) { return load_any<C>(a.aux, a.aux_dtype, offset); }
-    static __device__ __forceinline__ void take(batch &b, C x, C y, int64_t) { b += x == y; }
-    static __device__ __forceinline__ void absorb(state &s, const batch &b) { s += b; }
-    static __device__ __forceinline__ void merge(state &s, const state &other) { s += other; }
-    static __device__ __forceinline__ double result(const state &s, const fold_args &) { return (double)s; }
-    static __device__ __forceinline__ double second(const state &) { return 0; }
+    static __device__ __forceinline__ state start(void)
+    {
+        return 0;
+    }
+    static __device__ __forceinline__ batch open(void)
+    {
+        return 0;
+    }
+    static __device__ __forceinline__ C aux(const fold_args &a, int64_t offset)
+    {
+        return load_any<C>(a.aux, a.aux_dtype, offset);
+    }
+    static __device__ __forceinline__ void take(batch &b, C x, C y, int64_t)
+    {
+        b += x == y;
+    }
+    static __device__ __forceinline__ void absorb(state &s, const batch &b)
+    {
+        s += b;
+    }
+    static __device__ __forceinline__ void merge(state &s, const state &other)
+    {
+        s += other;
+    }
+    static __device__ __forceinline__ double result(const state &s, const fold_args &)
+    {
+        return (double)s;
+    }
+    static __device__ __forceinline__ double second(const state &)
+    {
+        return 0;
+    }
     /* A NaN equals nothing: where it won, the count is 0 and all gradients of its slice are NaN, as torch.amax's. */
     struct shares {
         C tied, other;
     };
-    static __device__ __forceinline__ shares shares_of(C g, const state &s) { return shares{g / (C)s, g * 0 / (C)s}; }
-    static __device__ __forceinline__ C share(C x, C y, const shares &by) { return x == y ? by.tied : by.other; }
-    static __device__ __forceinline__ state state_of(double count, double) { return (state)count; }
+    static __device__ __forceinline__ shares shares_of(C g, const state &s)
+    {
+        return shares{g / (C)s, g * 0 / (C)s};
+    }
+    static __device__ __forceinline__ C share(C x, C y, const shares &by)
+    {
+        return x == y ? by.tied : by.other;
+    }
+    static __device__ __forceinline__ state state_of(double count, double)
+    {
+        return (state)count;
+    }
 };
 
-/* ---- carrying it out --------------------------------------------------------------------------------------------------------- */
+/* ---- carrying it out --------------------------------------------------------------------------------------------- */
 
 template <typename T> static void launch_held(const fold_args &a, void *gx, cudaStream_t stream)
 {
@@ -58,7 +90,7 @@ template <template <typename> class Op> static void two_steps(const tarn__call *
     share_states<Op>(call, d, a, &first, &second);
 }
 
-/* ---- choosing -------------------------------------------------------------------------------------------------------------- */
+/* ---- choosing ---------------------------------------------------------------------------------------------------- */
 
 enum way { IN_REGISTERS, HOPEFULLY, IN_TWO_STEPS };
 

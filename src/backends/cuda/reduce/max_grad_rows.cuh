@@ -1,10 +1,11 @@
 /* max_grad_rows.cuh: the gradient of max and min along rows that a block can hold: x is read once and gx written once.
  *
- * Where there are many long rows, a warp has one and writes the gradient as it goes, as if the tie it meets were the only one; a row for
- * which that was wrong, which is then in the second-level cache, is done again. Else x stays in registers until the ties are counted.
+ * Where there are many long rows, a warp has one and writes the gradient as it goes, as if the tie it meets were the
+ * only one; a row for which that was wrong, which is then in the second-level cache, is done again. Else x stays in
+ * registers until the ties are counted.
  *
- * Elements are compared and chosen as they lie, in words of 32 bits, one f32 or two 16-bit floats: a word of x becomes a mask of its ties, and
- * the mask chooses between two words made once for the row. */
+ * Elements are compared and chosen as they lie, in words of 32 bits, one f32 or two 16-bit floats: a word of x becomes
+ * a mask of its ties, and the mask chooses between two words made once for the row. */
 #ifndef TARN__CUDA_TIE_ROWS_CUH
 #define TARN__CUDA_TIE_ROWS_CUH
 
@@ -14,13 +15,23 @@
 #define TIE_THREADS 512 /* of a block, at most */
 #define TIE_MANY 4096   /* rows, from which on a warp is enough for a long one */
 
-/* `equal` has all bits of an element set where it equals that of the other word; `ones` has 1 in each element's place. */
+/* `equal` has all bits of an element set where it equals that of the other word; `ones` has 1 in each element's place.
+ */
 template <typename T> struct word_of;
 template <> struct word_of<float> {
     static constexpr uint32_t ones = 1;
-    static __device__ __forceinline__ uint32_t equal(uint32_t a, uint32_t b) { return __uint_as_float(a) == __uint_as_float(b) ? 0xffffffffu : 0; }
-    static __device__ __forceinline__ uint32_t repeat(float x) { return __float_as_uint(x); }
-    static __device__ __forceinline__ int count(uint32_t sums) { return (int)sums; }
+    static __device__ __forceinline__ uint32_t equal(uint32_t a, uint32_t b)
+    {
+        return __uint_as_float(a) == __uint_as_float(b) ? 0xffffffffu : 0;
+    }
+    static __device__ __forceinline__ uint32_t repeat(float x)
+    {
+        return __float_as_uint(x);
+    }
+    static __device__ __forceinline__ int count(uint32_t sums)
+    {
+        return (int)sums;
+    }
 };
 template <typename T, typename Pair> struct word_of_pair {
     static constexpr uint32_t ones = 0x00010001;
@@ -37,10 +48,15 @@ template <typename T, typename Pair> struct word_of_pair {
         memcpy(&bits, &x, sizeof(bits));
         return bits * ones;
     }
-    static __device__ __forceinline__ int count(uint32_t sums) { return (int)(sums & 0xffff) + (int)(sums >> 16); }
+    static __device__ __forceinline__ int count(uint32_t sums)
+    {
+        return (int)(sums & 0xffff) + (int)(sums >> 16);
+    }
 };
-template <> struct word_of<bf16> : word_of_pair<bf16, __nv_bfloat162> {};
-template <> struct word_of<f16> : word_of_pair<f16, __half2> {};
+template <> struct word_of<bf16> : word_of_pair<bf16, __nv_bfloat162> {
+};
+template <> struct word_of<f16> : word_of_pair<f16, __half2> {
+};
 
 /* Every thread of the group gets the sum: up to 32 neighbours, or the whole block. */
 __device__ __forceinline__ int count_over(int count, int group)
@@ -61,7 +77,8 @@ __device__ __forceinline__ int count_over(int count, int group)
 }
 
 /* A group of threads for each row. x, the result (aux) and g (a.y) are of type T. */
-template <typename T> static __global__ void __launch_bounds__(TIE_THREADS, 3) tie_rows(const __grid_constant__ fold_args a, T *gx, int group)
+template <typename T>
+static __global__ void __launch_bounds__(TIE_THREADS, 3) tie_rows(const __grid_constant__ fold_args a, T *gx, int group)
 {
     typedef word_of<T> word;
     const int lane = (int)threadIdx.x % group, length = (int)a.length;
@@ -73,7 +90,8 @@ template <typename T> static __global__ void __launch_bounds__(TIE_THREADS, 3) t
     float g = 0;
     if (is_here) {
         if (a.kept.rank <= 1)
-            offset[0] = unit * a.kept.stride[0][0], offset[1] = unit * a.kept.stride[1][0], offset[2] = unit * a.kept.stride[2][0];
+            offset[0] = unit * a.kept.stride[0][0], offset[1] = unit * a.kept.stride[1][0],
+            offset[2] = unit * a.kept.stride[2][0];
         else
             locate(a.kept, unit, offset);
         const uint4 *from = (const uint4 *)((const T *)a.x + offset[0]);
@@ -114,7 +132,8 @@ template <typename T> static __global__ void __launch_bounds__(TIE_THREADS, 3) t
 }
 
 /* A word of x into a word of its gradient. */
-template <typename T> __device__ __forceinline__ uint32_t share_word(uint32_t x, uint32_t y, uint32_t tied, uint32_t other, uint32_t *sums)
+template <typename T>
+__device__ __forceinline__ uint32_t share_word(uint32_t x, uint32_t y, uint32_t tied, uint32_t other, uint32_t *sums)
 {
     uint32_t mask = word_of<T>::equal(x, y);
     *sums += mask & word_of<T>::ones;
@@ -122,7 +141,8 @@ template <typename T> __device__ __forceinline__ uint32_t share_word(uint32_t x,
 }
 
 /* The row's ties; its gradient is written as if there were `ties` of them. */
-template <typename T> __device__ __forceinline__ int share_row(const uint4 *from, uint4 *to, int length, uint32_t y, float g, int ties)
+template <typename T>
+__device__ __forceinline__ int share_row(const uint4 *from, uint4 *to, int length, uint32_t y, float g, int ties)
 {
     typedef word_of<T> word;
     float tied = g, other = g * 0;
@@ -141,16 +161,18 @@ template <typename T> __device__ __forceinline__ int share_row(const uint4 *from
 #pragma unroll
         for (int u = 0; u < TIE_PACKS; u++)
             if (at + u * WARP < length)
-                to[at + u * WARP] = make_uint4(
-                    share_word<T>(x[u].x, y, tied_word, other_word, &sums), share_word<T>(x[u].y, y, tied_word, other_word, &sums),
-                    share_word<T>(x[u].z, y, tied_word, other_word, &sums), share_word<T>(x[u].w, y, tied_word, other_word, &sums));
+                to[at + u * WARP] = make_uint4(share_word<T>(x[u].x, y, tied_word, other_word, &sums),
+                                               share_word<T>(x[u].y, y, tied_word, other_word, &sums),
+                                               share_word<T>(x[u].z, y, tied_word, other_word, &sums),
+                                               share_word<T>(x[u].w, y, tied_word, other_word, &sums));
         count += word::count(sums);
     }
     return __reduce_add_sync(FULL_WARP, count);
 }
 
 /* A warp a row. */
-template <typename T> static __global__ void __launch_bounds__(THREADS, 4) tie_long_rows(const __grid_constant__ fold_args a, T *gx)
+template <typename T>
+static __global__ void __launch_bounds__(THREADS, 4) tie_long_rows(const __grid_constant__ fold_args a, T *gx)
 {
     const int64_t unit = (int64_t)blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP;
     int64_t offset[3];
@@ -176,7 +198,8 @@ template <typename T> static void launch_ties(const fold_args &a, void *gx, cuda
         tie_long_rows<T><<<blocks_for(a.units, THREADS / WARP), THREADS, 0, stream>>>(a, (T *)gx);
         return;
     }
-    int group = is_short ? 1 << bits_for(needed) : (int)divide_up(needed, WARP) * WARP, block = is_short ? THREADS : group;
+    int group = is_short ? 1 << bits_for(needed) : (int)divide_up(needed, WARP) * WARP,
+        block = is_short ? THREADS : group;
     tie_rows<T><<<blocks_for(a.units, block / group), block, 0, stream>>>(a, (T *)gx, group);
 }
 

@@ -1,18 +1,19 @@
 /* max_grad_speculative.cuh: the gradient of max and min in the hope that there are no ties.
  *
- * A first pass writes the gradient as if every tie were the only one, counts them, and keeps the place of one in each chunk. A second pass
- * looks at the counts only, and mends what was hoped wrongly: one element, or a chunk that has several ties. So x is read once and gx written
- * once, unless there are many ties or a NaN won.
+ * A first pass writes the gradient as if every tie were the only one, counts them, and keeps the place of one in each
+ * chunk. A second pass looks at the counts only, and mends what was hoped wrongly: one element, or a chunk that has
+ * several ties. So x is read once and gx written once, unless there are many ties or a NaN won.
  *
- * The plan is a fold's, with g in the place of its result: a.y, at the offsets of kept[1]. The result of max or min is aux; and gx has x's
- * strides, so that one offset serves both. */
+ * The plan is a fold's, with g in the place of its result: a.y, at the offsets of kept[1]. The result of max or min is
+ * aux; and gx has x's strides, so that one offset serves both. */
 #ifndef TARN__CUDA_HOPE_CUH
 #define TARN__CUDA_HOPE_CUH
 
-#include "backends/cuda/reduce/reduce_grad.cuh"
 #include "backends/cuda/reduce/max_grad_rows.cuh"
+#include "backends/cuda/reduce/reduce_grad.cuh"
 
-/* What a chunk found: how many ties, and the step (by columns) or element (by rows) of one, counted from the chunk's first. */
+/* What a chunk found: how many ties, and the step (by columns) or element (by rows) of one, counted from the chunk's
+ * first. */
 struct tie {
     int count, at;
 };
@@ -32,18 +33,21 @@ static inline size_t totals_bytes(const fold_args &a)
     return (size_t)divide_up(a.outputs * (int64_t)sizeof(unsigned long long), 256) * 256;
 }
 
-__device__ __forceinline__ void put_tie(const fold_args &a, unsigned long long *totals, const tie &found, int64_t output)
+__device__ __forceinline__ void put_tie(const fold_args &a, unsigned long long *totals, const tie &found,
+                                        int64_t output)
 {
     ((tie *)a.partial)[(int64_t)blockIdx.y * a.outputs + output] = found;
     if (found.count > 0)
         atomicAdd(&totals[output], (unsigned long long)found.count); /* integers: any order gives the same */
 }
 
-/* A row's or a column's numbers as elements lie in memory: what x is compared with, and what becomes of ties and of all others if each tie is
- * the only one. Words hold one f32 or two 16-bit floats; see max_grad_rows.cuh. */
+/* A row's or a column's numbers as elements lie in memory: what x is compared with, and what becomes of ties and of all
+ * others if each tie is the only one. Words hold one f32 or two 16-bit floats; see max_grad_rows.cuh. */
 template <typename T> struct hoped {
     T y, tied, other;
-    __device__ __forceinline__ hoped(T result, wide<T> g) : y(result), tied(narrow<T>(g)), other(narrow<T>(g * 0)) {}
+    __device__ __forceinline__ hoped(T result, wide<T> g) : y(result), tied(narrow<T>(g)), other(narrow<T>(g * 0))
+    {
+    }
     __device__ __forceinline__ hoped(const fold_args &a, int64_t y_at, int64_t g_at)
         : hoped(narrow<T>(load_any<wide<T>>(a.aux, a.aux_dtype, y_at)), load_any<wide<T>>(a.y, a.y_dtype, g_at))
     {
@@ -78,10 +82,11 @@ template <typename T> __device__ __forceinline__ bool is_tie(const uint4 &x, int
     return (word_of<T>::equal(word, y) >> (k % E * 16)) & 1;
 }
 
-/* Ties are rare: they are looked for again, and counted, only where a thread's packs have one; what is done for every element is to compare and to
- * choose. */
+/* Ties are rare: they are looked for again, and counted, only where a thread's packs have one; what is done for every
+ * element is to compare and to choose. */
 template <typename T, int N>
-static __global__ void __launch_bounds__(THREADS, 4) hope_rows(const __grid_constant__ fold_args a, T *gx, unsigned long long *totals)
+static __global__ void __launch_bounds__(THREADS, 4)
+    hope_rows(const __grid_constant__ fold_args a, T *gx, unsigned long long *totals)
 {
     typedef word_of<T> word;
     int64_t unit = blockIdx.x, offset[3];
@@ -102,7 +107,8 @@ static __global__ void __launch_bounds__(THREADS, 4) hope_rows(const __grid_cons
         for (int u = 0; u < HELD; u++)
             if (i + u * THREADS < end)
                 *(uint4 *)(gx + offset[0] + step_offset<N>(a, i + u * THREADS)) =
-                    make_uint4(hope<T>(x[u].x, by, &any), hope<T>(x[u].y, by, &any), hope<T>(x[u].z, by, &any), hope<T>(x[u].w, by, &any));
+                    make_uint4(hope<T>(x[u].x, by, &any), hope<T>(x[u].y, by, &any), hope<T>(x[u].z, by, &any),
+                               hope<T>(x[u].w, by, &any));
         if (!any)
             continue;
 #pragma unroll
@@ -127,7 +133,8 @@ template <typename T, int E> __device__ __forceinline__ void set_hope(hoped_word
 }
 
 /* The words of a pack of columns. Where g and the result have x's dtype, all loads are under way at once. */
-template <typename T, int N> __device__ __forceinline__ void hopes_of(const fold_args &a, const int64_t *offset, hoped_word *by)
+template <typename T, int N>
+__device__ __forceinline__ void hopes_of(const fold_args &a, const int64_t *offset, hoped_word *by)
 {
     constexpr int E = N / 4; /* elements of a word */
     if (a.y_dtype != a.x_dtype || a.aux_dtype != a.x_dtype) {
@@ -148,7 +155,8 @@ template <typename T, int N> __device__ __forceinline__ void hopes_of(const fold
 }
 
 template <typename T, int N>
-static __global__ void __launch_bounds__(THREADS, 3) hope_columns(const __grid_constant__ fold_args a, T *gx, unsigned long long *totals)
+static __global__ void __launch_bounds__(THREADS, 3)
+    hope_columns(const __grid_constant__ fold_args a, T *gx, unsigned long long *totals)
 {
     int width = 1 << a.width_bits, rows = THREADS >> a.width_bits, row = (int)(threadIdx.x >> a.width_bits);
     int64_t unit = (int64_t)blockIdx.x * width + (threadIdx.x & (width - 1)), offset[3];
@@ -172,8 +180,9 @@ static __global__ void __launch_bounds__(THREADS, 3) hope_columns(const __grid_c
 #pragma unroll
             for (int u = 0; u < HELD; u++)
                 if (i + u * rows < end)
-                    *(uint4 *)(gx + offset[0] + step_offset<N>(a, i + u * rows)) = make_uint4(
-                        hope<T>(x[u].x, by[0], &any), hope<T>(x[u].y, by[1], &any), hope<T>(x[u].z, by[2], &any), hope<T>(x[u].w, by[3], &any));
+                    *(uint4 *)(gx + offset[0] + step_offset<N>(a, i + u * rows)) =
+                        make_uint4(hope<T>(x[u].x, by[0], &any), hope<T>(x[u].y, by[1], &any),
+                                   hope<T>(x[u].z, by[2], &any), hope<T>(x[u].w, by[3], &any));
             if (!any)
                 continue;
 #pragma unroll
@@ -200,7 +209,8 @@ template <typename T> struct mending {
     T tied, other;
 };
 
-template <typename T> __device__ __forceinline__ mending<T> mending_of(const fold_args &a, int64_t output, int64_t chunk, int64_t total)
+template <typename T>
+__device__ __forceinline__ mending<T> mending_of(const fold_args &a, int64_t output, int64_t chunk, int64_t total)
 {
     typedef wide<T> C;
     mending<T> m;
@@ -217,7 +227,8 @@ template <typename T> __device__ __forceinline__ mending<T> mending_of(const fol
 }
 
 /* Elements `first`, `first` + `apart`, ... of a chunk once more; loads go ahead of what is stored. */
-template <typename T, int N> __device__ __forceinline__ void mend_chunk(const fold_args &a, T *gx, const mending<T> &m, int first, int apart)
+template <typename T, int N>
+__device__ __forceinline__ void mend_chunk(const fold_args &a, T *gx, const mending<T> &m, int first, int apart)
 {
     const int each = a.by_columns ? 1 : N;
 #pragma unroll 1
@@ -239,10 +250,12 @@ template <typename T, int N> __device__ __forceinline__ void mend_chunk(const fo
 
 #define FEW_MENDED 8 /* columns of a warp that are mended one after the other by all of it */
 
-/* By columns: a thread looks after one (output, chunk). Chunks with several ties are few as a rule, and then the whole warp walks down each; where
- * they are many, every thread walks down its own, beside its neighbours. By rows: a warp for each. Grid: chunks · outputs threads or warps. */
+/* By columns: a thread looks after one (output, chunk). Chunks with several ties are few as a rule, and then the whole
+ * warp walks down each; where they are many, every thread walks down its own, beside its neighbours. By rows: a warp
+ * for each. Grid: chunks · outputs threads or warps. */
 template <typename T, int N>
-static __global__ void __launch_bounds__(THREADS) mend(const __grid_constant__ fold_args a, T *gx, const unsigned long long *totals)
+static __global__ void __launch_bounds__(THREADS)
+    mend(const __grid_constant__ fold_args a, T *gx, const unsigned long long *totals)
 {
     const int lane = (int)threadIdx.x % WARP;
     const int64_t thread = (int64_t)blockIdx.x * THREADS + threadIdx.x, tasks = a.outputs * a.chunks;
@@ -265,11 +278,13 @@ static __global__ void __launch_bounds__(THREADS) mend(const __grid_constant__ f
         walks &= 1; /* all lanes have the same */
     for (; walks; walks &= walks - 1) {
         int64_t other = task - (a.by_columns ? lane - (__ffs(walks) - 1) : 0), its_output = other % a.outputs;
-        mend_chunk<T, N>(a, gx, mending_of<T>(a, its_output, other / a.outputs, (int64_t)totals[its_output]), lane, WARP);
+        mend_chunk<T, N>(a, gx, mending_of<T>(a, its_output, other / a.outputs, (int64_t)totals[its_output]), lane,
+                         WARP);
     }
 }
 
-template <typename T> static void launch_hope(const fold_args &a, void *gx, unsigned long long *totals, cudaStream_t stream)
+template <typename T>
+static void launch_hope(const fold_args &a, void *gx, unsigned long long *totals, cudaStream_t stream)
 {
     constexpr int N = pack_size<T>::value;
     int64_t units = a.by_columns ? (int64_t)1 << a.width_bits : 1, tasks = a.outputs * a.chunks;

@@ -1,4 +1,5 @@
-/* prod_grad.cuh: the gradient of a product: from an output's product of what is not 0 and its number of zeros, the product of all elements but one. */
+/* prod_grad.cuh: the gradient of a product: from an output's product of what is not 0 and its number of zeros, the
+ * product of all elements but one. */
 #ifndef TARN__CUDA_OTHERS_CUH
 #define TARN__CUDA_OTHERS_CUH
 
@@ -32,8 +33,14 @@ template <typename C> struct others_op {
     typedef nonzero state;
     typedef nonzero batch;
     static constexpr bool has_columns = true;
-    static __device__ __forceinline__ nonzero start(void) { return nonzero{1, 0, 0}; }
-    static __device__ __forceinline__ C aux(const fold_args &, int64_t) { return 0; }
+    static __device__ __forceinline__ nonzero start(void)
+    {
+        return nonzero{1, 0, 0};
+    }
+    static __device__ __forceinline__ C aux(const fold_args &, int64_t)
+    {
+        return 0;
+    }
     static __device__ __forceinline__ void take(nonzero &b, C x, C, int64_t)
     {
         b.product *= (double)(x == 0 ? (C)1 : x);
@@ -44,9 +51,16 @@ template <typename C> struct others_op {
         s.product *= other.product;
         s.zeros = min(s.zeros + other.zeros, 1 << 29); /* whether there are none, one or more is all that counts */
     }
-    static __device__ __forceinline__ double result(const nonzero &s, const fold_args &) { return s.product; }
-    static __device__ __forceinline__ double second(const nonzero &s) { return (double)s.zeros; }
-    /* What every element needs: g times the product; what it gets where there are zeros and it is none, or one of several. */
+    static __device__ __forceinline__ double result(const nonzero &s, const fold_args &)
+    {
+        return s.product;
+    }
+    static __device__ __forceinline__ double second(const nonzero &s)
+    {
+        return (double)s.zeros;
+    }
+    /* What every element needs: g times the product; what it gets where there are zeros and it is none, or one of
+     * several. */
     struct shares {
         double scaled;
         C nothing;
@@ -62,13 +76,17 @@ template <typename C> struct others_op {
             return quotient(by.scaled, x);
         return by.zeros == 1 && x == 0 ? (C)by.scaled : by.nothing;
     }
-    static __device__ __forceinline__ nonzero state_of(double product, double zeros) { return nonzero{product, (int)zeros, 0}; }
+    static __device__ __forceinline__ nonzero state_of(double product, double zeros)
+    {
+        return nonzero{product, (int)zeros, 0};
+    }
 };
 
-/* Down columns that were folded before, with the same plan: a.y and `second` are the states, aux is g, and gx has x's strides.
- * Grid as the fold's; x read, gx written. */
+/* Down columns that were folded before, with the same plan: a.y and `second` are the states, aux is g, and gx has x's
+ * strides. Grid as the fold's; x read, gx written. */
 template <typename T, int N>
-static __global__ void __launch_bounds__(THREADS, 2) others_columns(const __grid_constant__ fold_args a, T *gx, const double *second)
+static __global__ void __launch_bounds__(THREADS, 2)
+    others_columns(const __grid_constant__ fold_args a, T *gx, const double *second)
 {
     typedef wide<T> C;
     typedef others_op<C> op;

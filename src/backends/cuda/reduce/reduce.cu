@@ -1,22 +1,40 @@
-/* reduce.cu: sum, largest, smallest, and the count of values that are not finite. The engine is in reduce_loops.cuh; products and variances, which
- * run in f64 throughout, are in var.cu.
+/* reduce.cu: sum, largest, smallest, and the count of values that are not finite. The engine is in reduce_loops.cuh;
+ * products and variances, which run in f64 throughout, are in var.cu.
  *
  * Bytes moved: x once; 8 bytes a chunk and output twice, at least 128 elements for each. */
 #include "backends/cuda/reduce/reduce_loops.cuh"
 
-/* ---- sum ------------------------------------------------------------------------------------------------------------------- */
+/* ---- sum --------------------------------------------------------------------------------------------------------- */
 
 /* A batch in the type that elements are computed in, a state in f64 or i64. */
 template <typename C> struct sum_op {
     typedef typename total_of<C>::type state;
     typedef C batch;
     static constexpr bool has_columns = true;
-    static __device__ __forceinline__ state start(void) { return 0; }
-    static __device__ __forceinline__ batch open(void) { return 0; }
-    static __device__ __forceinline__ C aux(const fold_args &, int64_t) { return 0; }
-    static __device__ __forceinline__ void take(batch &b, C x, C, int64_t) { b += x; }
-    static __device__ __forceinline__ void absorb(state &s, const batch &b) { s += (state)b; }
-    static __device__ __forceinline__ void merge(state &s, const state &other) { s += other; }
+    static __device__ __forceinline__ state start(void)
+    {
+        return 0;
+    }
+    static __device__ __forceinline__ batch open(void)
+    {
+        return 0;
+    }
+    static __device__ __forceinline__ C aux(const fold_args &, int64_t)
+    {
+        return 0;
+    }
+    static __device__ __forceinline__ void take(batch &b, C x, C, int64_t)
+    {
+        b += x;
+    }
+    static __device__ __forceinline__ void absorb(state &s, const batch &b)
+    {
+        s += (state)b;
+    }
+    static __device__ __forceinline__ void merge(state &s, const state &other)
+    {
+        s += other;
+    }
     static __device__ __forceinline__ state result(const state &s, const fold_args &a)
     {
         if constexpr (std::is_same<C, int64_t>::value)
@@ -24,7 +42,10 @@ template <typename C> struct sum_op {
         else
             return s * a.scale;
     }
-    static __device__ __forceinline__ double second(const state &) { return 0; }
+    static __device__ __forceinline__ double second(const state &)
+    {
+        return 0;
+    }
 };
 
 static void run_sum(const tarn__call *call)
@@ -36,7 +57,7 @@ static void run_sum(const tarn__call *call)
     fold_any<sum_op>(a, stream_of(call));
 }
 
-/* ---- max, min -------------------------------------------------------------------------------------------------------------- */
+/* ---- max, min ---------------------------------------------------------------------------------------------------- */
 
 /* A NaN wins, and stays. */
 template <typename C> __device__ __forceinline__ C larger_of(C a, C x)
@@ -54,12 +75,30 @@ template <typename C> struct max_op {
     typedef C state;
     typedef C batch;
     static constexpr bool has_columns = true;
-    static __device__ __forceinline__ C start(void) { return least<C>(); }
-    static __device__ __forceinline__ C aux(const fold_args &a, int64_t) { return flip_of<C>(a); }
-    static __device__ __forceinline__ void take(C &b, C x, C flip, int64_t) { b = larger_of(b, flipped(x, flip)); }
-    static __device__ __forceinline__ void merge(C &s, const C &other) { s = larger_of(s, other); }
-    static __device__ __forceinline__ C result(const C &s, const fold_args &a) { return flipped(s, flip_of<C>(a)); }
-    static __device__ __forceinline__ double second(const C &) { return 0; }
+    static __device__ __forceinline__ C start(void)
+    {
+        return least<C>();
+    }
+    static __device__ __forceinline__ C aux(const fold_args &a, int64_t)
+    {
+        return flip_of<C>(a);
+    }
+    static __device__ __forceinline__ void take(C &b, C x, C flip, int64_t)
+    {
+        b = larger_of(b, flipped(x, flip));
+    }
+    static __device__ __forceinline__ void merge(C &s, const C &other)
+    {
+        s = larger_of(s, other);
+    }
+    static __device__ __forceinline__ C result(const C &s, const fold_args &a)
+    {
+        return flipped(s, flip_of<C>(a));
+    }
+    static __device__ __forceinline__ double second(const C &)
+    {
+        return 0;
+    }
 };
 
 static void run_max_of(const tarn__call *call, double flip)
@@ -81,21 +120,45 @@ static void run_min(const tarn__call *call)
     run_max_of(call, -1);
 }
 
-/* ---- nonfinite ------------------------------------------------------------------------------------------------------------- */
+/* ---- nonfinite --------------------------------------------------------------------------------------------------- */
 
 /* x - x is 0 for finite values and NaN for the others. All axes are reduced, so there are no columns. */
 template <typename C> struct nonfinite_op {
     typedef int64_t state;
     typedef int batch;
     static constexpr bool has_columns = false;
-    static __device__ __forceinline__ state start(void) { return 0; }
-    static __device__ __forceinline__ batch open(void) { return 0; }
-    static __device__ __forceinline__ C aux(const fold_args &, int64_t) { return 0; }
-    static __device__ __forceinline__ void take(batch &b, C x, C, int64_t) { b += !(x - x == 0); }
-    static __device__ __forceinline__ void absorb(state &s, const batch &b) { s += b; }
-    static __device__ __forceinline__ void merge(state &s, const state &other) { s += other; }
-    static __device__ __forceinline__ int64_t result(const state &s, const fold_args &) { return s; }
-    static __device__ __forceinline__ double second(const state &) { return 0; }
+    static __device__ __forceinline__ state start(void)
+    {
+        return 0;
+    }
+    static __device__ __forceinline__ batch open(void)
+    {
+        return 0;
+    }
+    static __device__ __forceinline__ C aux(const fold_args &, int64_t)
+    {
+        return 0;
+    }
+    static __device__ __forceinline__ void take(batch &b, C x, C, int64_t)
+    {
+        b += !(x - x == 0);
+    }
+    static __device__ __forceinline__ void absorb(state &s, const batch &b)
+    {
+        s += b;
+    }
+    static __device__ __forceinline__ void merge(state &s, const state &other)
+    {
+        s += other;
+    }
+    static __device__ __forceinline__ int64_t result(const state &s, const fold_args &)
+    {
+        return s;
+    }
+    static __device__ __forceinline__ double second(const state &)
+    {
+        return 0;
+    }
 };
 
 static void run_nonfinite(const tarn__call *call)

@@ -1,12 +1,13 @@
-/* reduce_grad.cuh: gradients of reductions where an element's share follows from x, the upstream gradient of its output and a state of that output.
+/* reduce_grad.cuh: gradients of reductions where an element's share follows from x, the upstream gradient of its output
+ * and a state of that output.
  *
  * An operation is a reduction (see reduce_loops.cuh) that says besides what every element gets:
  *     shares, shares_of(g, state)   what is made once for each output
  *     share(x, result, shares)      the gradient of one element
  *     state_of(first, second)       a state from the two numbers that result() and second() made of it
  *
- * Two ways: in registers, for rows that a block can hold: x is read once. In two steps, for any layout and dtype: states by a fold, then every element from
- * x and its output's state. */
+ * Two ways: in registers, for rows that a block can hold: x is read once. In two steps, for any layout and dtype:
+ * states by a fold, then every element from x and its output's state. */
 #ifndef TARN__CUDA_SHARES_CUH
 #define TARN__CUDA_SHARES_CUH
 
@@ -14,7 +15,7 @@
 
 #define HELD 4 /* packs a thread holds at a time */
 
-/* ---- in registers ---------------------------------------------------------------------------------------------------------- */
+/* ---- in registers ------------------------------------------------------------------------------------------------ */
 
 #define HELD_THREADS 512 /* of a block, at most */
 
@@ -36,7 +37,8 @@ template <typename Op> __device__ __forceinline__ void share_state(typename Op::
 
 /* A group of threads for each row; x read and gx written once. */
 template <typename Op, typename T, int N>
-static __global__ void __launch_bounds__(HELD_THREADS, 2) share_rows(const __grid_constant__ fold_args a, T *gx, int group)
+static __global__ void __launch_bounds__(HELD_THREADS, 2)
+    share_rows(const __grid_constant__ fold_args a, T *gx, int group)
 {
     typedef wide<T> C;
     int groups = (int)blockDim.x / group, lane = (int)threadIdx.x % group;
@@ -77,15 +79,18 @@ static __global__ void __launch_bounds__(HELD_THREADS, 2) share_rows(const __gri
 }
 
 /* Short rows: 256 threads with a group of 1 … 32 each; longer ones: a block of as many threads as hold them. */
-template <template <typename> class Op, typename T> static void launch_shared_rows(const fold_args &a, void *gx, cudaStream_t stream)
+template <template <typename> class Op, typename T>
+static void launch_shared_rows(const fold_args &a, void *gx, cudaStream_t stream)
 {
     int needed = (int)divide_up(a.length, HELD);
     bool is_short = needed <= WARP;
-    int group = is_short ? 1 << bits_for(needed) : (int)divide_up(needed, WARP) * WARP, block = is_short ? THREADS : group;
-    share_rows<Op<wide<T>>, T, pack_size<T>::value><<<blocks_for(a.units, block / group), block, 0, stream>>>(a, (T *)gx, group);
+    int group = is_short ? 1 << bits_for(needed) : (int)divide_up(needed, WARP) * WARP,
+        block = is_short ? THREADS : group;
+    share_rows<Op<wide<T>>, T, pack_size<T>::value>
+        <<<blocks_for(a.units, block / group), block, 0, stream>>>(a, (T *)gx, group);
 }
 
-/* ---- in two steps ---------------------------------------------------------------------------------------------------------- */
+/* ---- in two steps ------------------------------------------------------------------------------------------------ */
 
 struct share_args {
     const void *in[5]; /* x, g, result or NULL, first and second part of the state (f64) */
@@ -97,7 +102,8 @@ struct share_args {
     places<6> operands; /* x, gx, g, result, parts of the state */
 };
 
-/* A pack of 16 bytes of x and of gx a thread; `inner` are the strides of g, result and parts inside a pack, 0 where it has one output. */
+/* A pack of 16 bytes of x and of gx a thread; `inner` are the strides of g, result and parts inside a pack, 0 where it
+ * has one output. */
 template <typename Op, typename T, int N>
 static __global__ void __launch_bounds__(THREADS) share_packed(const __grid_constant__ share_args a)
 {
@@ -123,7 +129,8 @@ static __global__ void __launch_bounds__(THREADS) share_packed(const __grid_cons
 }
 
 /* One element a thread. */
-template <typename Op, typename C> static __global__ void __launch_bounds__(THREADS) share_any(const __grid_constant__ share_args a)
+template <typename Op, typename C>
+static __global__ void __launch_bounds__(THREADS) share_any(const __grid_constant__ share_args a)
 {
     int64_t at = (int64_t)blockIdx.x * THREADS + threadIdx.x, offset[6];
     if (at >= a.count)
@@ -168,7 +175,8 @@ static size_t two_steps_scratch(const gradient *d)
 static bool pack_shares(share_args *s, tarn__nest *nest)
 {
     int last = nest->rank - 1, n = pack_of(s->dtype[0]);
-    if (n == 1 || last < 0 || nest->shape[last] % n != 0 || s->gx_dtype != s->dtype[0] || !is_aligned(s->in[0], 16) || !is_aligned(s->gx, 16))
+    if (n == 1 || last < 0 || nest->shape[last] % n != 0 || s->gx_dtype != s->dtype[0] || !is_aligned(s->in[0], 16) ||
+        !is_aligned(s->gx, 16))
         return false;
     for (int k = 0; k < 2; k++)
         for (int i = 0; i <= last; i++)
@@ -230,7 +238,8 @@ static bool fold_states(const tarn__call *call, const gradient *d, fold_args *a,
 
 /* Every element from the states. */
 template <template <typename> class Op>
-static void share_states(const tarn__call *call, const gradient *d, const fold_args &a, const tarn__view *first, const tarn__view *second)
+static void share_states(const tarn__call *call, const gradient *d, const fold_args &a, const tarn__view *first,
+                         const tarn__view *second)
 {
     share_args s = {};
     const tarn__view *views[] = {d->x, d->gx, d->g, d->result, first, second};
@@ -243,7 +252,7 @@ static void share_states(const tarn__call *call, const gradient *d, const fold_a
     launch_shares<Op>(s, &nest, stream_of(call));
 }
 
-/* ---- choosing -------------------------------------------------------------------------------------------------------------- */
+/* ---- choosing ---------------------------------------------------------------------------------------------------- */
 
 /* Whether x and gx can be moved in packs, at the same offsets. The plan is that of a fold with g as its result. */
 static bool plan_packs(const gradient *d, fold_args *a)
@@ -254,7 +263,8 @@ static bool plan_packs(const gradient *d, fold_args *a)
 /* Whether a block holds a row, and there are rows enough. */
 static bool holds_rows(const fold_args &a)
 {
-    return !a.by_columns && a.reduced.rank == 1 && a.length <= HELD * HELD_THREADS && (a.units >= 64 || a.length <= THREADS);
+    return !a.by_columns && a.reduced.rank == 1 && a.length <= HELD * HELD_THREADS &&
+           (a.units >= 64 || a.length <= THREADS);
 }
 
 #endif

@@ -1,13 +1,15 @@
-/* reduce_loops.cuh: the engine under all reductions. A reduction keeps a small state for each output and says how elements are taken into it; which
- * elements, in which order and by which thread is the engine's affair.
+/* reduce_loops.cuh: the engine under all reductions. A reduction keeps a small state for each output and says how
+ * elements are taken into it; which elements, in which order and by which thread is the engine's affair.
  *
- * Two forms, chosen by layout. By rows: the innermost axis is reduced, and a group of neighbouring threads walks along the elements of one
- * output. By columns: the innermost axis is kept, neighbouring threads have neighbouring outputs and walk down together. A unit is what a
- * group or a column of threads makes: one output, or a pack of them by columns. Where units are too few to fill a device, the walk is cut into
- * chunks; their states go to scratch and a second kernel merges them.
+ * Two forms, chosen by layout. By rows: the innermost axis is reduced, and a group of neighbouring threads walks along
+ * the elements of one output. By columns: the innermost axis is kept, neighbouring threads have neighbouring outputs
+ * and walk down together. A unit is what a group or a column of threads makes: one output, or a pack of them by
+ * columns. Where units are too few to fill a device, the walk is cut into chunks; their states go to scratch and a
+ * second kernel merges them.
  *
- * Everything is cut by shape alone, and merged in a fixed order. A thread takes BATCH packs into a batch of the type that elements are
- * computed in, and then the batch into its state, which is f64 for sums: so the error of a long sum is that of a short one. */
+ * Everything is cut by shape alone, and merged in a fixed order. A thread takes BATCH packs into a batch of the type
+ * that elements are computed in, and then the batch into its state, which is f64 for sums: so the error of a long sum
+ * is that of a short one. */
 #ifndef TARN__CUDA_FOLD_CUH
 #define TARN__CUDA_FOLD_CUH
 
@@ -16,22 +18,41 @@
 #include "backends/cuda/common/element.cuh"
 #include "backends/cuda/reduce/reduce_plan.cuh"
 
-/* ---- elements -------------------------------------------------------------------------------------------------------------- */
+/* ---- elements ---------------------------------------------------------------------------------------------------- */
 
 /* Stands for every dtype that is computed in i64. */
-struct any_integer {};
+struct any_integer {
+};
 
 template <typename T, int N> struct source {
     typedef pack<T, N> packed;
-    static __device__ __forceinline__ packed load(const void *x, tarn_dtype, int64_t at) { return *(const packed *)((const T *)x + at); }
-    static __device__ __forceinline__ wide<T> get(const packed &p, int k) { return widen(p.at[k]); }
-    static __device__ __forceinline__ wide<T> one(const void *x, tarn_dtype, int64_t at) { return widen(((const T *)x)[at]); }
+    static __device__ __forceinline__ packed load(const void *x, tarn_dtype, int64_t at)
+    {
+        return *(const packed *)((const T *)x + at);
+    }
+    static __device__ __forceinline__ wide<T> get(const packed &p, int k)
+    {
+        return widen(p.at[k]);
+    }
+    static __device__ __forceinline__ wide<T> one(const void *x, tarn_dtype, int64_t at)
+    {
+        return widen(((const T *)x)[at]);
+    }
 };
 template <> struct source<any_integer, 1> {
     typedef int64_t packed;
-    static __device__ __forceinline__ packed load(const void *x, tarn_dtype dtype, int64_t at) { return load_any<int64_t>(x, dtype, at); }
-    static __device__ __forceinline__ int64_t get(const packed &p, int) { return p; }
-    static __device__ __forceinline__ int64_t one(const void *x, tarn_dtype dtype, int64_t at) { return load_any<int64_t>(x, dtype, at); }
+    static __device__ __forceinline__ packed load(const void *x, tarn_dtype dtype, int64_t at)
+    {
+        return load_any<int64_t>(x, dtype, at);
+    }
+    static __device__ __forceinline__ int64_t get(const packed &p, int)
+    {
+        return p;
+    }
+    static __device__ __forceinline__ int64_t one(const void *x, tarn_dtype dtype, int64_t at)
+    {
+        return load_any<int64_t>(x, dtype, at);
+    }
 };
 
 /* Not inlined: it is rare, and would be there once for every load of a batch. */
@@ -54,16 +75,14 @@ template <int N> __device__ __forceinline__ int64_t step_offset(const fold_args 
     return (int64_t)row * p.stride[0][0] + (int64_t)rest * p.stride[0][1];
 }
 
-/* ---- states ---------------------------------------------------------------------------------------------------------------- */
+/* ---- states ------------------------------------------------------------------------------------------------------ */
 
 /* A reduction is a struct Op<C> of elements computed in C:
- *     state, batch            what is kept; what elements are taken into, BATCH packs at a time: the state itself where the types are the same
- *     start(), open()         before the first element
- *     aux(args, offset)       the number that `take` gets with each element of an output
- *     take(batch, x, aux, at) one element; `at` is its number among those of the output
- *     absorb(state, batch), merge(state, state)
- *     result(state, args)     what is stored; second(state) for `args.second`
- *     has_columns             false: there is only one output ever */
+ *     state, batch            what is kept; what elements are taken into, BATCH packs at a time: the state itself where
+ * the types are the same start(), open()         before the first element aux(args, offset)       the number that
+ * `take` gets with each element of an output take(batch, x, aux, at) one element; `at` is its number among those of the
+ * output absorb(state, batch), merge(state, state) result(state, args)     what is stored; second(state) for
+ * `args.second` has_columns             false: there is only one output ever */
 
 template <typename Op> constexpr bool has_batch = !std::is_same<typename Op::state, typename Op::batch>::value;
 
@@ -131,7 +150,8 @@ template <typename Op, int N> __device__ __forceinline__ void merge_rows(typenam
 }
 
 template <typename Op>
-__device__ __forceinline__ void put_state(const fold_args &a, const typename Op::state &s, int64_t output, int64_t y_offset)
+__device__ __forceinline__ void put_state(const fold_args &a, const typename Op::state &s, int64_t output,
+                                          int64_t y_offset)
 {
     if (gridDim.y > 1) {
         ((typename Op::state *)a.partial)[(int64_t)blockIdx.y * a.outputs + output] = s;
@@ -142,10 +162,11 @@ __device__ __forceinline__ void put_state(const fold_args &a, const typename Op:
         a.second[y_offset] = Op::second(s);
 }
 
-/* ---- kernels --------------------------------------------------------------------------------------------------------------- */
+/* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
 /* grid (units / groups of a block, chunks). Every thread has BATCH loads of 16 bytes in flight. */
-template <typename Op, typename T, int N> static __global__ void __launch_bounds__(THREADS, 4) fold_rows(const __grid_constant__ fold_args a)
+template <typename Op, typename T, int N>
+static __global__ void __launch_bounds__(THREADS, 4) fold_rows(const __grid_constant__ fold_args a)
 {
     typedef source<T, N> from;
     int group = 1 << a.width_bits, lane = (int)threadIdx.x & (group - 1);
@@ -184,11 +205,13 @@ template <typename Op, typename T, int N> static __global__ void __launch_bounds
 }
 
 /* grid (units / width of a block, chunks). */
-template <typename Op, typename T, int N> static __global__ void __launch_bounds__(THREADS, 3) fold_columns(const __grid_constant__ fold_args a)
+template <typename Op, typename T, int N>
+static __global__ void __launch_bounds__(THREADS, 3) fold_columns(const __grid_constant__ fold_args a)
 {
     typedef source<T, N> from;
     typedef decltype(Op::aux(a, 0)) number;
-    constexpr int U = N * (int)sizeof(typename Op::state) > 64 ? BATCH / 2 : BATCH; /* loads in flight, as registers allow */
+    /* loads in flight, as registers allow */
+    constexpr int U = N * (int)sizeof(typename Op::state) > 64 ? BATCH / 2 : BATCH;
     int width = 1 << a.width_bits, rows = THREADS >> a.width_bits, row = (int)(threadIdx.x >> a.width_bits);
     int64_t unit = (int64_t)blockIdx.x * width + (threadIdx.x & (width - 1)), offset[3];
     int64_t begin = (int64_t)blockIdx.y * a.chunk, end = begin + a.chunk < a.length ? begin + a.chunk : a.length;
@@ -232,7 +255,8 @@ template <typename Op, typename T, int N> static __global__ void __launch_bounds
 }
 
 /* The states of chunks, in order: grid (outputs / 2^bits); neighbours read neighbouring outputs. */
-template <typename Op> static __global__ void __launch_bounds__(THREADS) fold_chunks(const __grid_constant__ fold_args a, int bits)
+template <typename Op>
+static __global__ void __launch_bounds__(THREADS) fold_chunks(const __grid_constant__ fold_args a, int bits)
 {
     int width = 1 << bits;
     int64_t output = (int64_t)blockIdx.x * width + (threadIdx.x & (width - 1)), offset[3];
@@ -249,9 +273,10 @@ template <typename Op> static __global__ void __launch_bounds__(THREADS) fold_ch
     put_state<Op>(a, s, output, offset[1] + output % a.lanes * a.column_y);
 }
 
-/* ---- starting them --------------------------------------------------------------------------------------------------------- */
+/* ---- starting them ----------------------------------------------------------------------------------------------- */
 
-template <template <typename> class Op, typename T, int N> static void launch_fold(const fold_args &a, cudaStream_t stream)
+template <template <typename> class Op, typename T, int N>
+static void launch_fold(const fold_args &a, cudaStream_t stream)
 {
     typedef Op<wide<T>> op;
     static_assert(sizeof(typename op::state) <= STATE_BYTES, "scratch has room for the largest state");

@@ -5,7 +5,7 @@
 #include "backends/cuda/common/kernel.cuh"
 
 #define BATCH 8
-#define STATE_BYTES 16 /* of the largest state */
+#define STATE_BYTES 16    /* of the largest state */
 #define MANY_UNITS 131072 /* columns' units that fill a device with a thread each */
 
 struct fold_args {
@@ -29,7 +29,7 @@ struct fold_args {
     places<1> reduced;              /* of steps */
 };
 
-/* ---- planning -------------------------------------------------------------------------------------------------------------- */
+/* ---- planning ---------------------------------------------------------------------------------------------------- */
 
 static inline int64_t divide_up(int64_t a, int64_t b)
 {
@@ -45,7 +45,8 @@ static inline int bits_for(int64_t n)
     return bits;
 }
 
-/* Chunks, where `blocks` blocks with `threads` threads along a walk are too few: `most` steps a thread, and fewer where there is little. */
+/* Chunks, where `blocks` blocks with `threads` threads along a walk are too few: `most` steps a thread, and fewer where
+ * there is little. */
 static inline void cut_walk(fold_args *a, int64_t blocks, int64_t threads, int64_t most)
 {
     a->chunk = a->length > 0 ? a->length : 1;
@@ -69,12 +70,14 @@ static inline void shape_rows(fold_args *a)
     cut_walk(a, divide_up(a->units << a->width_bits, THREADS), (int64_t)1 << a->width_bits, 16);
 }
 
-/* By columns: a warp side by side, more where the walk is too short for the others, or where there are enough units without them. */
+/* By columns: a warp side by side, more where the walk is too short for the others, or where there are enough units
+ * without them. */
 static inline void shape_columns(fold_args *a)
 {
     int bits = bits_for(a->units);
     a->width_bits = bits < 5 ? bits : 5;
-    while (a->width_bits < 8 && ((int64_t)1 << a->width_bits) < a->units && (THREADS >> a->width_bits) * BATCH > a->length)
+    while (a->width_bits < 8 && ((int64_t)1 << a->width_bits) < a->units &&
+           (THREADS >> a->width_bits) * BATCH > a->length)
         a->width_bits++;
     if (a->units >= MANY_UNITS) {
         a->width_bits = 8;
@@ -85,8 +88,8 @@ static inline void shape_columns(fold_args *a)
     cut_walk(a, divide_up(a->units, (int64_t)1 << a->width_bits), THREADS >> a->width_bits, 32);
 }
 
-/* Whether the innermost axis can be moved in packs of n: it lies dense, and every other step keeps the alignment. Not where the kernels'
- * quick way of finding a step's place does not serve. */
+/* Whether the innermost axis can be moved in packs of n: it lies dense, and every other step keeps the alignment. Not
+ * where the kernels' quick way of finding a step's place does not serve. */
 static inline bool can_pack(const tarn__nest *nest, const void *x, int n, bool may_have_tail)
 {
     int last = nest->rank - 1, reduced = 0;

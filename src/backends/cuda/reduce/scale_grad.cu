@@ -1,9 +1,10 @@
 /* scale_grad.cu: the gradients of x · w where w is repeated along axes of x: gx = g · w, and gw, the sums of g · x.
  *
- * Two forms, those that ops/reduce/scale_grad.c asks for: w has one number for each row (the sums run along the innermost axis), or w is one row (the sums
- * run over all rows). x and g are read and gx is written once in either. Rows and columns are cut into chunks by shape alone, where uncut
- * there would be too little to do at a time; the chunks' sums go to scratch in f64 and a second kernel adds them in order. Products are added
- * in the type computed in a few at a time, and in f64 from there. */
+ * Two forms, those that ops/reduce/scale_grad.c asks for: w has one number for each row (the sums run along the
+ * innermost axis), or w is one row (the sums run over all rows). x and g are read and gx is written once in either.
+ * Rows and columns are cut into chunks by shape alone, where uncut there would be too little to do at a time; the
+ * chunks' sums go to scratch in f64 and a second kernel adds them in order. Products are added in the type computed in
+ * a few at a time, and in f64 from there. */
 #include "backends/cuda/common/rows.cuh"
 
 enum { X, G, GX, FACTOR, SUM, OPERANDS }; /* FACTOR is w, SUM its gradient */
@@ -14,7 +15,7 @@ enum { X, G, GX, FACTOR, SUM, OPERANDS }; /* FACTOR is w, SUM its gradient */
 #define GOOD_ROWS 128     /* in a chunk, by columns */
 #define ENOUGH_BLOCKS 1024
 #define MOST_CHUNKS 1024
-#define SLICES 32         /* of the chunks, in the second kernel */
+#define SLICES 32 /* of the chunks, in the second kernel */
 
 struct scale_args {
     row_set<OPERANDS> rows; /* GX has no base where it is not wanted */
@@ -24,10 +25,11 @@ struct scale_args {
     double *partial;        /* (rows, chunks) or (chunks, length) */
 };
 
-/* ---- one number of w a row --------------------------------------------------------------------------------------------------- */
+/* ---- one number of w a row --------------------------------------------------------------------------------------- */
 
 /* A warp a row, or a chunk of one. R reads x and g, W writes gx. */
-template <typename R, typename W> static __global__ void __launch_bounds__(THREADS) row_kernel(const __grid_constant__ scale_args a)
+template <typename R, typename W>
+static __global__ void __launch_bounds__(THREADS) row_kernel(const __grid_constant__ scale_args a)
 {
     typedef typename R::real C;
     constexpr int N = R::width;
@@ -88,7 +90,7 @@ static __global__ void __launch_bounds__(THREADS) combine_rows(const __grid_cons
         store_any(a.rows.operand[SUM].base, a.rows.operand[SUM].dtype, offset[SUM], sum);
 }
 
-/* ---- w is one row ---------------------------------------------------------------------------------------------------------- */
+/* ---- w is one row ------------------------------------------------------------------------------------------------ */
 
 /* Adds up the sums of a block's walkers, in order, for each of its columns. */
 template <typename C, int N> __device__ __forceinline__ void write_columns(const scale_args &a, const double *sum)
@@ -114,7 +116,8 @@ template <typename C, int N> __device__ __forceinline__ void write_columns(const
 }
 
 /* A block has 2^width_bits packs side by side and a chunk of rows; the walkers that share a pack take rows in turn. */
-template <typename R, typename W> static __global__ void __launch_bounds__(THREADS, 2) column_kernel(const __grid_constant__ scale_args a)
+template <typename R, typename W>
+static __global__ void __launch_bounds__(THREADS, 2) column_kernel(const __grid_constant__ scale_args a)
 {
     typedef typename R::real C;
     constexpr int N = R::width;
@@ -163,7 +166,7 @@ template <typename R, typename W> static __global__ void __launch_bounds__(THREA
 }
 
 /* 32 columns a block; warp s adds chunks s, s + 32, ..., and the first warp adds the warps. */
-static __global__ void __launch_bounds__(WARP * SLICES) combine_columns(const __grid_constant__ scale_args a)
+static __global__ void __launch_bounds__(WARP *SLICES) combine_columns(const __grid_constant__ scale_args a)
 {
     __shared__ double space[SLICES][WARP];
     const int64_t column = (int64_t)blockIdx.x * WARP + threadIdx.x;
@@ -182,7 +185,7 @@ static __global__ void __launch_bounds__(WARP * SLICES) combine_columns(const __
     store_any(a.rows.operand[SUM].base, a.rows.operand[SUM].dtype, column * a.rows.operand[SUM].along, sum);
 }
 
-/* ---- starting them ---------------------------------------------------------------------------------------------------------- */
+/* ---- starting them ----------------------------------------------------------------------------------------------- */
 
 /* How many elements the kernels move at once: 16 bytes of them, or 1. gx may be f32 where the others have 16 bits. */
 static int pack_width(const scale_args &a)
@@ -195,7 +198,8 @@ static int pack_width(const scale_args &a)
 
 static void cut_rows(scale_args *a)
 {
-    int64_t wanted = a->rows.count > 0 ? (ENOUGH_WARPS + a->rows.count - 1) / a->rows.count : 1, most = a->packs / LEAST_PACKS;
+    int64_t wanted = a->rows.count > 0 ? (ENOUGH_WARPS + a->rows.count - 1) / a->rows.count : 1,
+            most = a->packs / LEAST_PACKS;
     wanted = wanted < most ? wanted : most;
     wanted = wanted < 1 ? 1 : wanted;
     a->chunk = (a->packs + wanted - 1) / wanted;
@@ -241,7 +245,8 @@ static size_t scratch_scale_grad(const tarn__call *call)
     return a.chunks > 1 ? sizeof(double) * (size_t)(a.chunks * (by_row ? a.rows.count : a.rows.length)) : 0;
 }
 
-/* Grid: a warp a row or chunk of one; or a block a tile of columns and chunk of rows. Bytes: two reads and a write of each element. */
+/* Grid: a warp a row or chunk of one; or a block a tile of columns and chunk of rows. Bytes: two reads and a write of
+ * each element. */
 template <typename R, typename W> static void launch_as(const tarn__call *call, const scale_args &a, bool by_row)
 {
     cudaStream_t stream = stream_of(call);

@@ -1,8 +1,10 @@
-/* scan.cu: running sums along an axis, in f64 (i64 for integers) whatever the dtype; the eight elements of a 16-bit pack among themselves in f32.
+/* scan.cu: running sums along an axis, in f64 (i64 for integers) whatever the dtype; the eight elements of a 16-bit
+ * pack among themselves in f32.
  *
- * Lines along the densest axis: a warp a line where there are many, else a block a line or a chunk of one. Other axes: a thread a column, or a
- * chunk of one. Chunks are cut by shape alone; where there are several, a first launch sums each, and the second begins every
- * chunk with what the sums before it make. A sum from the end is one from the beginning with the strides turned round. */
+ * Lines along the densest axis: a warp a line where there are many, else a block a line or a chunk of one. Other axes:
+ * a thread a column, or a chunk of one. Chunks are cut by shape alone; where there are several, a first launch sums
+ * each, and the second begins every chunk with what the sums before it make. A sum from the end is one from the
+ * beginning with the strides turned round. */
 #include "backends/cuda/common/lines.cuh"
 
 #define MANY_LINES 1024   /* from here on a warp takes a line */
@@ -10,10 +12,10 @@
 #define MOST_CHUNKS 2048  /* of a line */
 #define FEWEST_COLUMNS 16 /* fewer columns are taken as lines */
 #define ENOUGH_THREADS 131072
-#define COLUMN_CHUNKS 32  /* of a column at most */
-#define COLUMN_LEAST 64   /* elements of a column's chunk */
-#define AHEAD 8           /* elements of a column that are loaded together */
-#define PACKS 4           /* packs of a line that a lane loads together */
+#define COLUMN_CHUNKS 32 /* of a column at most */
+#define COLUMN_LEAST 64  /* elements of a column's chunk */
+#define AHEAD 8          /* elements of a column that are loaded together */
+#define PACKS 4          /* packs of a line that a lane loads together */
 
 struct scan_args {
     const void *x;
@@ -35,7 +37,8 @@ template <typename C> struct stored_as<mixed, C> {
     typedef C type;
 };
 
-/* What sums within a pack are made in: conversions to and from f64 are slow, and 16-bit results need none for each element. */
+/* What sums within a pack are made in: conversions to and from f64 are slow, and 16-bit results need none for each
+ * element. */
 template <typename T, int N, typename C> struct packed_as {
     typedef C type;
 };
@@ -80,7 +83,8 @@ template <int N, typename C, typename L> __device__ __forceinline__ bool is_lost
         return false;
 }
 
-template <typename T, int N, typename L, typename C> __device__ __forceinline__ C whole_of(const raw<T, N, L> &x, const L *sum)
+template <typename T, int N, typename L, typename C>
+__device__ __forceinline__ C whole_of(const raw<T, N, L> &x, const L *sum)
 {
     C whole = (C)sum[N - 1];
     if (is_lost<N, C>(sum)) {
@@ -91,9 +95,11 @@ template <typename T, int N, typename L, typename C> __device__ __forceinline__ 
     return whole;
 }
 
-/* `before` plus the sums within the pack; where those are f32 it comes in two parts, the second what rounding took from the first. */
+/* `before` plus the sums within the pack; where those are f32 it comes in two parts, the second what rounding took from
+ * the first. */
 template <typename T, int N, typename L, typename C>
-__device__ __forceinline__ void store_pack(const scan_args &a, int64_t at, const raw<T, N, L> &x, const L *sum, C before)
+__device__ __forceinline__ void store_pack(const scan_args &a, int64_t at, const raw<T, N, L> &x, const L *sum,
+                                           C before)
 {
     typedef typename stored_as<T, C>::type O;
     O out[N];
@@ -121,7 +127,8 @@ __device__ __forceinline__ void store_pack(const scan_args &a, int64_t at, const
 }
 
 /* A warp a line: reads and writes each element once, PACKS · 512 bytes of a line under way. */
-template <typename T, int N, typename C> static __global__ void __launch_bounds__(THREADS) warp_kernel(const __grid_constant__ scan_args a)
+template <typename T, int N, typename C>
+static __global__ void __launch_bounds__(THREADS) warp_kernel(const __grid_constant__ scan_args a)
 {
     typedef typename packed_as<T, N, C>::type L;
     int64_t line = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / WARP, offset[2];
@@ -150,7 +157,8 @@ template <typename T, int N, typename C> static __global__ void __launch_bounds_
 }
 
 /* The sum of each chunk of a line, a block each. */
-template <typename T, int N, typename C> static __global__ void __launch_bounds__(THREADS) chunk_sum_kernel(const __grid_constant__ scan_args a)
+template <typename T, int N, typename C>
+static __global__ void __launch_bounds__(THREADS) chunk_sum_kernel(const __grid_constant__ scan_args a)
 {
     __shared__ C space[WARP];
     int64_t line = blockIdx.x / a.chunks, begin = blockIdx.x % a.chunks * a.chunk, offset[2];
@@ -171,7 +179,8 @@ template <typename T, int N, typename C> static __global__ void __launch_bounds_
 }
 
 /* A chunk of a line a block, or a line. */
-template <typename T, int N, typename C> static __global__ void __launch_bounds__(THREADS) chunk_kernel(const __grid_constant__ scan_args a)
+template <typename T, int N, typename C>
+static __global__ void __launch_bounds__(THREADS) chunk_kernel(const __grid_constant__ scan_args a)
 {
     typedef typename packed_as<T, N, C>::type L;
     __shared__ C space[WARP];
@@ -209,10 +218,12 @@ template <typename T, int N, typename C> static __global__ void __launch_bounds_
 }
 
 /* The sum of each chunk of a column, a thread each. */
-template <typename T, typename C> static __global__ void __launch_bounds__(THREADS) column_sum_kernel(const __grid_constant__ scan_args a)
+template <typename T, typename C>
+static __global__ void __launch_bounds__(THREADS) column_sum_kernel(const __grid_constant__ scan_args a)
 {
     int64_t task = (int64_t)blockIdx.x * THREADS + threadIdx.x, offset[2];
-    int64_t column = task % a.lines, begin = task / a.lines * a.chunk, end = begin + a.chunk < a.items ? begin + a.chunk : a.items;
+    int64_t column = task % a.lines, begin = task / a.lines * a.chunk,
+            end = begin + a.chunk < a.items ? begin + a.chunk : a.items;
     if (task >= a.lines * a.chunks)
         return;
     locate(a.places, column, offset);
@@ -227,7 +238,8 @@ template <typename T, typename C> static __global__ void __launch_bounds__(THREA
 }
 
 /* A column a thread, or a chunk of one. */
-template <typename T, typename C> static __global__ void __launch_bounds__(THREADS) column_kernel(const __grid_constant__ scan_args a)
+template <typename T, typename C>
+static __global__ void __launch_bounds__(THREADS) column_kernel(const __grid_constant__ scan_args a)
 {
     int64_t task = (int64_t)blockIdx.x * THREADS + threadIdx.x, offset[2];
     int64_t column = task % a.lines, chunk = task / a.lines, begin = chunk * a.chunk;
@@ -255,7 +267,7 @@ template <typename T, typename C> static __global__ void __launch_bounds__(THREA
     }
 }
 
-/* ---- the plan -------------------------------------------------------------------------------------------------------------- */
+/* ---- the plan ---------------------------------------------------------------------------------------------------- */
 
 struct scan_plan {
     tarn__nest nest; /* y, x across the axis */
@@ -269,8 +281,8 @@ static bool has_packs(const scan_plan *p, const tarn__view *x, const tarn__view 
 {
     size_t size = tarn__dtype_bytes(x->dtype);
     int n = 16 / (int)size;
-    if (x->dtype != y->dtype || !tarn__is_float(x->dtype) || size == 8 || p->length % n || p->x_step != 1 || p->y_step != 1 ||
-        !is_aligned(tarn__view_at(x), 16) || !is_aligned(tarn__view_at(y), 16))
+    if (x->dtype != y->dtype || !tarn__is_float(x->dtype) || size == 8 || p->length % n || p->x_step != 1 ||
+        p->y_step != 1 || !is_aligned(tarn__view_at(x), 16) || !is_aligned(tarn__view_at(y), 16))
         return false;
     for (int i = 0; i < p->nest.rank; i++)
         if (p->nest.stride[0][i] % n || p->nest.stride[1][i] % n)
@@ -310,7 +322,8 @@ static bool make_plan(const tarn__call *call, scan_plan *p)
     p->x_step = p->length > 1 ? tarn__axis_stride(x, along->axis) : 1;
     p->y_step = p->length > 1 ? tarn__axis_stride(y, along->axis) : 1;
     int last = p->nest.rank - 1;
-    p->by_columns = last >= 0 && p->nest.shape[last] >= FEWEST_COLUMNS && magnitude(p->nest.stride[0][last]) < magnitude(p->y_step);
+    p->by_columns =
+        last >= 0 && p->nest.shape[last] >= FEWEST_COLUMNS && magnitude(p->nest.stride[0][last]) < magnitude(p->y_step);
     p->is_packed = !p->by_columns && has_packs(p, x, y);
     int64_t n = p->is_packed ? 16 / (int64_t)tarn__dtype_bytes(x->dtype) : 1;
     scan_args *a = &p->args;
@@ -336,7 +349,7 @@ static size_t scratch_cumsum(const tarn__call *call)
     return make_plan(call, &p) && p.args.chunks > 1 ? 8 * (size_t)(p.args.lines * p.args.chunks) : 0;
 }
 
-/* ---- starting -------------------------------------------------------------------------------------------------------------- */
+/* ---- starting ---------------------------------------------------------------------------------------------------- */
 
 template <typename T, typename C> static void start_columns(const tarn__call *call, const scan_args *a)
 {
@@ -364,7 +377,8 @@ static void run_cumsum(const tarn__call *call)
     if (!make_plan(call, &p))
         return;
     const scan_args *a = &p.args;
-    tarn_dtype same = a->x_dtype == a->y_dtype ? a->x_dtype : TARN_F64; /* F64 and what is not listed below: one by one */
+    /* F64 and what is not listed below: one by one */
+    tarn_dtype same = a->x_dtype == a->y_dtype ? a->x_dtype : TARN_F64;
     bool is_real = tarn__is_float(a->x_dtype);
     if (p.by_columns) {
         switch (same) {

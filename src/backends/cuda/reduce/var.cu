@@ -1,10 +1,12 @@
-/* var.cu: the reductions that run in f64 throughout: variance, and product, which would overflow and lose digits sooner.
+/* var.cu: the reductions that run in f64 throughout: variance, and product, which would overflow and lose digits
+ * sooner.
  *
- * A variance is made from the distances d of all elements from the output's first one: Σd² - (Σd)² / n. The first element is no further from
- * the mean than √n standard deviations, since it is one of those that make it; so of f64's 16 digits no more than those of n can be lost. */
+ * A variance is made from the distances d of all elements from the output's first one: Σd² - (Σd)² / n. The first
+ * element is no further from the mean than √n standard deviations, since it is one of those that make it; so of f64's
+ * 16 digits no more than those of n can be lost. */
 #include "backends/cuda/reduce/reduce_loops.cuh"
 
-/* ---- var ------------------------------------------------------------------------------------------------------------------- */
+/* ---- var --------------------------------------------------------------------------------------------------------- */
 
 struct distances {
     double sum, squares;
@@ -14,7 +16,10 @@ template <typename C> struct var_op {
     typedef distances state;
     typedef distances batch;
     static constexpr bool has_columns = true;
-    static __device__ __forceinline__ distances start(void) { return distances{0, 0}; }
+    static __device__ __forceinline__ distances start(void)
+    {
+        return distances{0, 0};
+    }
     static __device__ __forceinline__ double aux(const fold_args &a, int64_t offset)
     {
         return a.count > 0 ? load_any<double>(a.aux, a.aux_dtype, offset) : 0;
@@ -37,7 +42,10 @@ template <typename C> struct var_op {
         double squares = a.count > 0 ? s.squares - s.sum * s.sum / n : 0;
         return (squares < 0 ? 0 : squares) / (divisor < 0 ? 0 : divisor);
     }
-    static __device__ __forceinline__ double second(const distances &) { return 0; }
+    static __device__ __forceinline__ double second(const distances &)
+    {
+        return 0;
+    }
 };
 
 /* The first element of every output, as an operand of y's shape. */
@@ -67,18 +75,36 @@ static size_t scratch_var(const tarn__call *call)
     return fold_scratch(call->in[0], call->out[0], &first);
 }
 
-/* ---- prod ------------------------------------------------------------------------------------------------------------------ */
+/* ---- prod -------------------------------------------------------------------------------------------------------- */
 
 template <typename C> struct prod_op {
     typedef typename total_of<C>::type state;
     typedef state batch;
     static constexpr bool has_columns = true;
-    static __device__ __forceinline__ state start(void) { return 1; }
-    static __device__ __forceinline__ C aux(const fold_args &, int64_t) { return 0; }
-    static __device__ __forceinline__ void take(state &b, C x, C, int64_t) { b *= (state)x; }
-    static __device__ __forceinline__ void merge(state &s, const state &other) { s *= other; }
-    static __device__ __forceinline__ state result(const state &s, const fold_args &) { return s; }
-    static __device__ __forceinline__ double second(const state &) { return 0; }
+    static __device__ __forceinline__ state start(void)
+    {
+        return 1;
+    }
+    static __device__ __forceinline__ C aux(const fold_args &, int64_t)
+    {
+        return 0;
+    }
+    static __device__ __forceinline__ void take(state &b, C x, C, int64_t)
+    {
+        b *= (state)x;
+    }
+    static __device__ __forceinline__ void merge(state &s, const state &other)
+    {
+        s *= other;
+    }
+    static __device__ __forceinline__ state result(const state &s, const fold_args &)
+    {
+        return s;
+    }
+    static __device__ __forceinline__ double second(const state &)
+    {
+        return 0;
+    }
 };
 
 static void run_prod(const tarn__call *call)

@@ -1,5 +1,6 @@
-/* var_grad.cu: the gradient of a variance: the distance of every element from the mean, times g, which has the factor 2 / (count - correction) already.
- * Along rows that a block can hold x is read once and gx written once; elsewhere x is read twice. */
+/* var_grad.cu: the gradient of a variance: the distance of every element from the mean, times g, which has the factor 2
+ * / (count - correction) already. Along rows that a block can hold x is read once and gx written once; elsewhere x is
+ * read twice. */
 #include "backends/cuda/reduce/reduce_grad.cuh"
 
 /* Elements are added up in their own type a few at a time, and in f64 from there. */
@@ -12,9 +13,18 @@ template <typename C> struct centre_op {
         int count;
     };
     static constexpr bool has_columns = true;
-    static __device__ __forceinline__ state start(void) { return state{0, 0}; }
-    static __device__ __forceinline__ batch open(void) { return batch{0, 0}; }
-    static __device__ __forceinline__ C aux(const fold_args &, int64_t) { return 0; }
+    static __device__ __forceinline__ state start(void)
+    {
+        return state{0, 0};
+    }
+    static __device__ __forceinline__ batch open(void)
+    {
+        return batch{0, 0};
+    }
+    static __device__ __forceinline__ C aux(const fold_args &, int64_t)
+    {
+        return 0;
+    }
     static __device__ __forceinline__ void take(batch &b, C x, C, int64_t)
     {
         b.sum += x;
@@ -30,9 +40,18 @@ template <typename C> struct centre_op {
         s.sum += other.sum;
         s.count += other.count;
     }
-    static __device__ __forceinline__ double result(const state &s, const fold_args &) { return s.sum; }
-    static __device__ __forceinline__ double second(const state &s) { return s.count; }
-    static __device__ __forceinline__ state state_of(double sum, double count) { return state{sum, count}; }
+    static __device__ __forceinline__ double result(const state &s, const fold_args &)
+    {
+        return s.sum;
+    }
+    static __device__ __forceinline__ double second(const state &s)
+    {
+        return s.count;
+    }
+    static __device__ __forceinline__ state state_of(double sum, double count)
+    {
+        return state{sum, count};
+    }
     /* The mean in two parts: rounded to C alone it would cost the digits of a small distance. */
     struct shares {
         C mean, rest, g;
@@ -43,7 +62,10 @@ template <typename C> struct centre_op {
         C high = (C)mean;
         return shares{high, isfinite(high) ? (C)(mean - (double)high) : (C)0, g};
     }
-    static __device__ __forceinline__ C share(C x, C, const shares &by) { return ((x - by.mean) - by.rest) * by.g; }
+    static __device__ __forceinline__ C share(C x, C, const shares &by)
+    {
+        return ((x - by.mean) - by.rest) * by.g;
+    }
 };
 
 static gradient operands_of(const tarn__call *call)

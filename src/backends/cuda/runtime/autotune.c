@@ -1,5 +1,5 @@
-/* autotune.c: candidates timed on the device, and choices kept on disk, so that later runs choose the same and get the same bits. Those that a run has used
- * are kept with its checkpoints, too, and count before the ones on disk. */
+/* autotune.c: candidates timed on the device, and choices kept on disk, so that later runs choose the same and get the
+ * same bits. Those that a run has used are kept with its checkpoints, too, and count before the ones on disk. */
 #include "backends/cuda/runtime/autotune.h"
 
 #include <fcntl.h>
@@ -20,7 +20,7 @@ bool tarn__cuda_may_measure(void)
     return !text || strcmp(text, "off") != 0;
 }
 
-/* ---- the file -------------------------------------------------------------------------------------------------------------- */
+/* ---- the file ---------------------------------------------------------------------------------------------------- */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows, and the files of all families */
 static tarn__cuda_choices *families[MOST_FAMILIES];      /* that have read a file */
@@ -28,7 +28,7 @@ static int family_count;
 static struct given {
     int index;
     char *line;
-} *given; /* by tarn__cuda_choices_take() */
+} * given; /* by tarn__cuda_choices_take() */
 static int given_count;
 
 static void name_file(const tarn__cuda_choices *choices, int index, struct tarn__cuda_choice_file *file)
@@ -77,7 +77,8 @@ static char *record_at(const tarn__cuda_choices *choices, const struct tarn__cud
     return file->records + (bytes_of(choices) + 1) * (size_t)i;
 }
 
-/* The last record with a key, NULL where there is none: one that could not be used any more has been made again behind it. */
+/* The last record with a key, NULL where there is none: one that could not be used any more has been made again behind
+ * it. */
 static char *find_record(const tarn__cuda_choices *choices, const struct tarn__cuda_choice_file *file, const void *key)
 {
     for (int i = file->count - 1; i >= 0; i--)
@@ -87,7 +88,8 @@ static char *find_record(const tarn__cuda_choices *choices, const struct tarn__c
 }
 
 /* One that there is no memory for is chosen again by the next program. */
-static void add_record(const tarn__cuda_choices *choices, struct tarn__cuda_choice_file *file, const void *record, bool is_used)
+static void add_record(const tarn__cuda_choices *choices, struct tarn__cuda_choice_file *file, const void *record,
+                       bool is_used)
 {
     size_t bytes = bytes_of(choices);
     char *more = realloc(file->records, (bytes + 1) * (size_t)(file->count + 1));
@@ -116,7 +118,8 @@ static void take_given(const tarn__cuda_choices *choices, struct tarn__cuda_choi
 {
     char record[MOST_BYTES];
     size_t length = strlen(file->name);
-    if (length == 0 || strncmp(line, file->name, length) != 0 || line[length] != ' ' || !read_hex(line + length + 1, record, bytes_of(choices)))
+    if (length == 0 || strncmp(line, file->name, length) != 0 || line[length] != ' ' ||
+        !read_hex(line + length + 1, record, bytes_of(choices)))
         return;
     const char *known = find_record(choices, file, record);
     if (!known || memcmp(known, record, bytes_of(choices)) != 0)
@@ -179,7 +182,7 @@ void tarn__cuda_choice_keep(tarn__cuda_choices *choices, int index, const void *
     pthread_mutex_unlock(&lock);
 }
 
-/* ---- with a run ------------------------------------------------------------------------------------------------------------ */
+/* ---- with a run -------------------------------------------------------------------------------------------------- */
 
 void tarn__cuda_choices_tell(int index, void (*take)(void *ctx, const char *line), void *ctx)
 {
@@ -213,7 +216,7 @@ void tarn__cuda_choices_take(int index, const char *line)
     pthread_mutex_unlock(&lock);
 }
 
-/* ---- measuring ------------------------------------------------------------------------------------------------------------- */
+/* ---- measuring --------------------------------------------------------------------------------------------------- */
 
 #define NEVER 1e30f
 
@@ -235,8 +238,9 @@ static float time_runs(const tarn__cuda_race *race, const watch *w, int candidat
     return took / (float)count;
 }
 
-/* The better of two measurements of about a millisecond; a candidate far behind the best one is left at a first, short one. Before that one run that
- * does not count: kernels are loaded when they are first run, which takes longer than most of them do. */
+/* The better of two measurements of about a millisecond; a candidate far behind the best one is left at a first, short
+ * one. Before that one run that does not count: kernels are loaded when they are first run, which takes longer than
+ * most of them do. */
 static float time_candidate(const tarn__cuda_race *race, const watch *w, int candidate, float best)
 {
     if (time_runs(race, w, candidate, 1) >= NEVER)
@@ -259,7 +263,8 @@ static bool repeats_itself(const tarn__cuda_race *race, int candidate)
             return false;
     }
     return tarn__cuda_differs(race->results[0], race->results[1], race->result_bytes, race->differ, race->stream) &&
-           cudaMemcpyAsync(&differ, race->differ, sizeof(differ), cudaMemcpyDeviceToHost, race->stream) == cudaSuccess &&
+           cudaMemcpyAsync(&differ, race->differ, sizeof(differ), cudaMemcpyDeviceToHost, race->stream) ==
+               cudaSuccess &&
            cudaStreamSynchronize(race->stream) == cudaSuccess && differ == 0;
 }
 

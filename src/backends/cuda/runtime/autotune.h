@@ -1,4 +1,5 @@
-/* autotune.h: what is chosen by measuring: the fastest of several ways to the same result, and the file that remembers which one it was. */
+/* autotune.h: what is chosen by measuring: the fastest of several ways to the same result, and the file that remembers
+ * which one it was. */
 #ifndef TARN__CUDA_CHOICE_H
 #define TARN__CUDA_CHOICE_H
 
@@ -17,10 +18,11 @@ bool tarn__cuda_may_measure(void);
 /* Multiplications from which a choice is worth measuring: what has fewer is over before it matters. */
 #define TARN__CUDA_WORTH_MEASURING ((double)(1 << 24))
 
-/* ---- remembering ----------------------------------------------------------------------------------------------------------- */
+/* ---- remembering ------------------------------------------------------------------------------------------------- */
 
-/* The choices of one family of kernels, one file a device: $XDG_CACHE_HOME/tarn/FAMILY-DEVICE-VERSION. A line is a key and a value, bytes as
- * hexadecimal digits, so both must be without padding. All zero but the first four fields; lives as long as the program. */
+/* The choices of one family of kernels, one file a device: $XDG_CACHE_HOME/tarn/FAMILY-DEVICE-VERSION. A line is a key
+ * and a value, bytes as hexadecimal digits, so both must be without padding. All zero but the first four fields; lives
+ * as long as the program. */
 typedef struct tarn__cuda_choices {
     const char *family;
     size_t version; /* of the library that the candidates come from */
@@ -41,7 +43,7 @@ void tarn__cuda_choice_keep(tarn__cuda_choices *choices, int index, const void *
 void tarn__cuda_choices_tell(int index, void (*take)(void *ctx, const char *line), void *ctx);
 void tarn__cuda_choices_take(int index, const char *line);
 
-/* ---- measuring ------------------------------------------------------------------------------------------------------------- */
+/* ---- measuring --------------------------------------------------------------------------------------------------- */
 
 typedef struct tarn__cuda_race {
     int count; /* of candidates, the library's favourite first */
@@ -56,7 +58,8 @@ typedef struct tarn__cuda_race {
 /* The fastest candidate that gives the same bits twice; -1 when there is none. Waits for the device. */
 int tarn__cuda_race_run(const tarn__cuda_race *race);
 
-/* matmul_naive.cu: random numbers of either sign from 0.5 to 2; and whether two pieces of memory differ, told in *flag on the device. */
+/* matmul_naive.cu: random numbers of either sign from 0.5 to 2; and whether two pieces of memory differ, told in *flag
+ * on the device. */
 bool tarn__cuda_noise(void *memory, size_t bytes, tarn_dtype dtype, cudaStream_t stream);
 bool tarn__cuda_differs(const void *x, const void *y, size_t bytes, int *flag, cudaStream_t stream);
 

@@ -1,6 +1,6 @@
 /* backend.c: NVIDIA GPUs as a backend: the devices, their memory, streams and events, and the kernel table. */
-#include "backends/cuda/runtime/autotune.h"
 #include "backends/cuda/cudnn/cudnn.h"
+#include "backends/cuda/runtime/autotune.h"
 
 #include <pthread.h>
 #include <stdarg.h>
@@ -17,7 +17,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static tarn__kernel_row rows[TARN__KERNEL_COUNT];
 static _Thread_local char failure[256];
 
-/* ---- failures -------------------------------------------------------------------------------------------------------------- */
+/* ---- failures ---------------------------------------------------------------------------------------------------- */
 
 void tarn__cuda_fail(const char *format, ...)
 {
@@ -46,7 +46,7 @@ const char *tarn__cuda_failure(void)
     return failure;
 }
 
-/* ---- devices --------------------------------------------------------------------------------------------------------------- */
+/* ---- devices ----------------------------------------------------------------------------------------------------- */
 
 int tarn__cuda_count(void)
 {
@@ -59,14 +59,19 @@ static bool set_up(tarn__cuda_device *d, int index)
     void *record = NULL;
     if (!tarn__cuda_good(cudaSetDevice(index), "choosing the device") ||
         !tarn__cuda_good(cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking), "making a stream") ||
-        !tarn__cuda_good(cudaHostAlloc(&record, sizeof(tarn__fault), cudaHostAllocMapped | cudaHostAllocPortable), "host memory") ||
+        !tarn__cuda_good(cudaHostAlloc(&record, sizeof(tarn__fault), cudaHostAllocMapped | cudaHostAllocPortable),
+                         "host memory") ||
         !tarn__cuda_good(cudaMalloc((void **)&d->fault_lock, sizeof(int)), "device memory") ||
         !tarn__cuda_good(cudaMemsetAsync(d->fault_lock, 0, sizeof(int), d->stream), "clearing memory") ||
         !tarn__cuda_good(cudaMalloc((void **)&d->counters, sizeof(int) * TARN__CUDA_COUNTERS), "device memory") ||
-        !tarn__cuda_good(cudaMemsetAsync(d->counters, 0, sizeof(int) * TARN__CUDA_COUNTERS, d->stream), "clearing memory") ||
-        !tarn__cuda_good(cudaDeviceGetAttribute(&d->multiprocessors, cudaDevAttrMultiProcessorCount, index), "asking the device") ||
-        !tarn__cuda_good(cudaDeviceGetAttribute(&d->shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, index), "asking the device") ||
-        !tarn__cuda_good(cudaDeviceGetAttribute(&d->major, cudaDevAttrComputeCapabilityMajor, index), "asking the device"))
+        !tarn__cuda_good(cudaMemsetAsync(d->counters, 0, sizeof(int) * TARN__CUDA_COUNTERS, d->stream),
+                         "clearing memory") ||
+        !tarn__cuda_good(cudaDeviceGetAttribute(&d->multiprocessors, cudaDevAttrMultiProcessorCount, index),
+                         "asking the device") ||
+        !tarn__cuda_good(cudaDeviceGetAttribute(&d->shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, index),
+                         "asking the device") ||
+        !tarn__cuda_good(cudaDeviceGetAttribute(&d->major, cudaDevAttrComputeCapabilityMajor, index),
+                         "asking the device"))
         return false;
     memset(record, 0, sizeof(tarn__fault));
     d->fault = record;
@@ -75,7 +80,8 @@ static bool set_up(tarn__cuda_device *d, int index)
 
 tarn__cuda_device *tarn__cuda_at(int index)
 {
-    static _Thread_local int current = -1; /* this thread's, as we left it: asking each time costs more than the launch's own checks */
+    /* this thread's, as we left it: asking each time costs more than the launch's own checks */
+    static _Thread_local int current = -1;
     if (!__atomic_load_n(&ready[index], __ATOMIC_ACQUIRE)) {
         pthread_mutex_lock(&lock);
         bool good = ready[index] || set_up(&devices[index], index);
@@ -105,14 +111,16 @@ static bool device_query(int index, tarn_device_info *info)
     snprintf(info->type, sizeof(info->type), "gpu");
     snprintf(info->vendor, sizeof(info->vendor), "NVIDIA");
     snprintf(info->description, sizeof(info->description), "%s", properties.name);
-    snprintf(info->detail, sizeof(info->detail), "compute capability %d.%d, %d multiprocessors, driver for CUDA %d.%d, %s", properties.major,
+    snprintf(info->detail, sizeof(info->detail),
+             "compute capability %d.%d, %d multiprocessors, driver for CUDA %d.%d, %s", properties.major,
              properties.minor, properties.multiProcessorCount, driver / 1000, driver % 1000 / 10, tarn__cudnn_about());
     info->memory_total = (int64_t)total_bytes;
     info->memory_free = (int64_t)free_bytes;
     return true;
 }
 
-/* Kernels are assembled for 8.0 and 9.0, and kept as PTX for later devices (CMakeLists.txt): earlier ones have no code. */
+/* Kernels are assembled for 8.0 and 9.0, and kept as PTX for later devices (CMakeLists.txt): earlier ones have no code.
+ */
 static const char *unusable(int index)
 {
     static _Thread_local char why[128];
@@ -122,11 +130,12 @@ static const char *unusable(int index)
         cudaGetLastError(); /* whoever uses it finds out */
         return NULL;
     }
-    snprintf(why, sizeof(why), "its compute capability is %d.%d, and this build has code for %d.0 and later", major, minor, LEAST_MAJOR);
+    snprintf(why, sizeof(why), "its compute capability is %d.%d, and this build has code for %d.0 and later", major,
+             minor, LEAST_MAJOR);
     return major < LEAST_MAJOR ? why : NULL;
 }
 
-/* ---- memory, stream, events ------------------------------------------------------------------------------------------------ */
+/* ---- memory, stream, events -------------------------------------------------------------------------------------- */
 
 static void *alloc(int index, size_t bytes)
 {
@@ -199,13 +208,14 @@ static bool event_wait(int index, void *event)
 static bool event_elapsed(int index, void *from, void *to, double *microseconds)
 {
     float milliseconds = 0;
-    if (!tarn__cuda_at(index) || !tarn__cuda_good(cudaEventElapsedTime(&milliseconds, from, to), "the time between two events"))
+    if (!tarn__cuda_at(index) ||
+        !tarn__cuda_good(cudaEventElapsedTime(&milliseconds, from, to), "the time between two events"))
         return false;
     *microseconds = (double)milliseconds * 1e3;
     return true;
 }
 
-/* ---- the table ------------------------------------------------------------------------------------------------------------- */
+/* ---- the table --------------------------------------------------------------------------------------------------- */
 
 static void fill_table(void)
 {
@@ -293,8 +303,8 @@ static void tell_driver(char *why, size_t why_size)
     int needed = 0, driver = 0;
     cudaRuntimeGetVersion(&needed);
     if (cudaDriverGetVersion(&driver) == cudaSuccess && driver > 0)
-        snprintf(why, why_size, "NVIDIA's driver is for CUDA %d.%d, and this build needs %d.%d: install a newer driver", driver / 1000, driver % 1000 / 10,
-                 needed / 1000, needed % 1000 / 10);
+        snprintf(why, why_size, "NVIDIA's driver is for CUDA %d.%d, and this build needs %d.%d: install a newer driver",
+                 driver / 1000, driver % 1000 / 10, needed / 1000, needed % 1000 / 10);
     else
         snprintf(why, why_size, "NVIDIA's driver, libcuda.so.1, is not installed");
 }

@@ -11,15 +11,16 @@ extern "C" {
 
 #define TARN__CUDA_COUNTERS 4096
 
-/* One GPU, set up when it is first used. All work of a device goes through its one stream: the pool's blocks may then be used again as soon
- * as they are given back, because whatever still reads them was enqueued before. */
+/* One GPU, set up when it is first used. All work of a device goes through its one stream: the pool's blocks may then
+ * be used again as soon as they are given back, because whatever still reads them was enqueued before. */
 typedef struct tarn__cuda_device {
     cudaStream_t stream;
-    int *fault_lock;    /* on the device: the first kernel that finds a fault takes it */
-    tarn__fault *fault; /* host memory that the device writes */
-    void *staging;      /* see transfer.c */
+    int *fault_lock;     /* on the device: the first kernel that finds a fault takes it */
+    tarn__fault *fault;  /* host memory that the device writes */
+    void *staging;       /* see transfer.c */
     cudaStream_t copies; /* see pinned.c; NULL until the first lane is made */
-    int *counters;       /* on the device, TARN__CUDA_COUNTERS of them: 0 between kernels, each of which leaves them so */
+    /* on the device, TARN__CUDA_COUNTERS of them: 0 between kernels, each of which leaves them so */
+    int *counters;
     int multiprocessors;
     int shared_bytes; /* that a block may have */
     int major;        /* of the compute capability */
@@ -27,7 +28,8 @@ typedef struct tarn__cuda_device {
     bool has_failed; /* since the last poll */
 } tarn__cuda_device;
 
-/* The device at `index`, made current for the calling thread; NULL when it cannot be set up (see tarn__cuda_failure). */
+/* The device at `index`, made current for the calling thread; NULL when it cannot be set up (see tarn__cuda_failure).
+ */
 tarn__cuda_device *tarn__cuda_at(int index);
 int tarn__cuda_count(void);
 
@@ -42,7 +44,8 @@ const char *tarn__cuda_failure(void);
 /* transfer.c */
 bool tarn__cuda_upload(int index, void *memory, int64_t offset, const void *host, size_t bytes, void *stream);
 bool tarn__cuda_download(int index, const void *memory, int64_t offset, void *host, size_t bytes, void *stream);
-bool tarn__cuda_peer(int to_index, void *to, int64_t to_offset, int from_index, const void *from, int64_t from_offset, size_t bytes, void *stream);
+bool tarn__cuda_peer(int to_index, void *to, int64_t to_offset, int from_index, const void *from, int64_t from_offset,
+                     size_t bytes, void *stream);
 
 /* pinned.c */
 void *tarn__cuda_lane_new(int index, size_t bytes, void **host);
@@ -58,7 +61,8 @@ void *tarn__cuda_capture_end(int index);
 bool tarn__cuda_graph_launch(int index, void *graph, void *stream);
 void tarn__cuda_graph_free(int index, void *graph);
 
-/* True when kernels of a step may begin before the one in front of them has ended: in a recording, on a device that can, unless TARN_CUDA_OVERLAP is off. */
+/* True when kernels of a step may begin before the one in front of them has ended: in a recording, on a device that
+ * can, unless TARN_CUDA_OVERLAP is off. */
 bool tarn__cuda_overlaps(int index);
 
 /* write_inline.cu */

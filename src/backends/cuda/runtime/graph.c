@@ -13,7 +13,8 @@ bool tarn__cuda_capture_begin(int index)
         tarn__cuda_fail("this device is capturing already");
         return false;
     }
-    d->is_capturing = tarn__cuda_good(cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeRelaxed), "beginning a capture");
+    d->is_capturing =
+        tarn__cuda_good(cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeRelaxed), "beginning a capture");
     return d->is_capturing;
 }
 
@@ -35,7 +36,8 @@ void *tarn__cuda_capture_end(int index)
 
 bool tarn__cuda_graph_launch(int index, void *graph, void *stream)
 {
-    return tarn__cuda_at(index) && tarn__cuda_good(cudaGraphLaunch((cudaGraphExec_t)graph, stream), "running the graph");
+    return tarn__cuda_at(index) &&
+           tarn__cuda_good(cudaGraphLaunch((cudaGraphExec_t)graph, stream), "running the graph");
 }
 
 void tarn__cuda_graph_free(int index, void *graph)

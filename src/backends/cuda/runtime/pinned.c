@@ -1,16 +1,17 @@
 /* pinned.c: copies to the device that run beside its kernels: from pinned memory, on a second stream.
  *
- * Two events order the streams. Before a copy the second stream waits for what the device's stream has been given so far, because the target may
- * be a block that those kernels still use. `join` makes the device's stream wait for the copies; the host waits for nothing but the memory. */
+ * Two events order the streams. Before a copy the second stream waits for what the device's stream has been given so
+ * far, because the target may be a block that those kernels still use. `join` makes the device's stream wait for the
+ * copies; the host waits for nothing but the memory. */
 #include "backends/cuda/runtime/cuda.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 
 typedef struct lane {
-    char *host;         /* pinned */
-    cudaEvent_t before; /* on the device's stream, when a copy was sent */
-    cudaEvent_t done;   /* behind the copies */
+    char *host;           /* pinned */
+    cudaEvent_t before;   /* on the device's stream, when a copy was sent */
+    cudaEvent_t done;     /* behind the copies */
     cudaEvent_t from, to; /* around the next copy, where somebody measures it; the caller's */
 } lane;
 
@@ -19,7 +20,8 @@ static bool has_stream(tarn__cuda_device *d)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     pthread_mutex_lock(&lock);
-    bool good = d->copies || tarn__cuda_good(cudaStreamCreateWithFlags(&d->copies, cudaStreamNonBlocking), "making a stream");
+    bool good =
+        d->copies || tarn__cuda_good(cudaStreamCreateWithFlags(&d->copies, cudaStreamNonBlocking), "making a stream");
     pthread_mutex_unlock(&lock);
     return good;
 }
@@ -33,7 +35,8 @@ void *tarn__cuda_lane_new(int index, size_t bytes, void **host)
     /* Blocking: whoever waits for a copy sleeps, because it is a loader's thread and the cores have work. */
     if (tarn__cuda_good(cudaHostAlloc((void **)&l->host, bytes, cudaHostAllocPortable), "pinned host memory") &&
         tarn__cuda_good(cudaEventCreateWithFlags(&l->before, cudaEventDisableTiming), "making an event") &&
-        tarn__cuda_good(cudaEventCreateWithFlags(&l->done, cudaEventDisableTiming | cudaEventBlockingSync), "making an event")) {
+        tarn__cuda_good(cudaEventCreateWithFlags(&l->done, cudaEventDisableTiming | cudaEventBlockingSync),
+                        "making an event")) {
         *host = l->host;
         return l;
     }
@@ -87,10 +90,10 @@ bool tarn__cuda_lane_send(int index, void *memory, size_t from, void *to, int64_
     return d && tarn__cuda_good(cudaEventRecord(l->before, d->stream), "recording an event") &&
            tarn__cuda_good(cudaStreamWaitEvent(d->copies, l->before, 0), "ordering streams") &&
            mark(&l->from, d->copies) &&
-           tarn__cuda_good(cudaMemcpyAsync((char *)to + offset, l->host + from, bytes, cudaMemcpyHostToDevice, d->copies),
-                           "a copy to the device") &&
-           mark(&l->to, d->copies) &&
-           tarn__cuda_good(cudaEventRecord(l->done, d->copies), "recording an event");
+           tarn__cuda_good(
+               cudaMemcpyAsync((char *)to + offset, l->host + from, bytes, cudaMemcpyHostToDevice, d->copies),
+               "a copy to the device") &&
+           mark(&l->to, d->copies) && tarn__cuda_good(cudaEventRecord(l->done, d->copies), "recording an event");
 }
 
 bool tarn__cuda_lane_join(int index, void *memory)

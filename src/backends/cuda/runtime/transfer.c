@@ -1,8 +1,9 @@
 /* transfer.c: copies between host and device.
  *
- * Host memory that a program hands over is pageable: the driver would copy it piece by piece and hold the caller until it is done. Here it goes
- * through pinned pieces of our own. An upload returns when its last piece is in pinned memory; the device takes it from there in the stream's
- * order. A piece is used again when the event recorded behind its copy has passed. */
+ * Host memory that a program hands over is pageable: the driver would copy it piece by piece and hold the caller until
+ * it is done. Here it goes through pinned pieces of our own. An upload returns when its last piece is in pinned memory;
+ * the device takes it from there in the stream's order. A piece is used again when the event recorded behind its copy
+ * has passed. */
 #include "backends/cuda/runtime/cuda.h"
 
 #include <pthread.h>
@@ -27,7 +28,8 @@ static staging *staging_of(tarn__cuda_device *d)
     staging *s = d->staging ? d->staging : calloc(1, sizeof(*s));
     bool good = s != NULL;
     for (int i = 0; good && !d->staging && i < PIECES; i++)
-        good = tarn__cuda_good(cudaHostAlloc((void **)&s->piece[i], PIECE_BYTES, cudaHostAllocPortable), "pinned host memory") &&
+        good = tarn__cuda_good(cudaHostAlloc((void **)&s->piece[i], PIECE_BYTES, cudaHostAllocPortable),
+                               "pinned host memory") &&
                tarn__cuda_good(cudaEventCreateWithFlags(&s->done[i], cudaEventDisableTiming), "making an event");
     if (good && !d->staging) {
         pthread_mutex_init(&s->lock, NULL);
@@ -62,7 +64,9 @@ bool tarn__cuda_upload(int index, void *memory, int64_t offset, const void *host
         if (good)
             memcpy(s->piece[i], (const char *)host + done, now);
         good = good &&
-               tarn__cuda_good(cudaMemcpyAsync((char *)memory + offset + done, s->piece[i], now, cudaMemcpyHostToDevice, stream), "a copy to the device") &&
+               tarn__cuda_good(
+                   cudaMemcpyAsync((char *)memory + offset + done, s->piece[i], now, cudaMemcpyHostToDevice, stream),
+                   "a copy to the device") &&
                tarn__cuda_good(cudaEventRecord(s->done[i], stream), "recording an event");
     }
     pthread_mutex_unlock(&s->lock);
@@ -86,7 +90,8 @@ bool tarn__cuda_download(int index, const void *memory, int64_t offset, void *ho
         while (good && asked < bytes && ahead < PIECES) {
             size_t now = bytes - asked < PIECE_BYTES ? bytes - asked : PIECE_BYTES;
             int i = (at + ahead++) % PIECES;
-            good = tarn__cuda_good(cudaMemcpyAsync(s->piece[i], (const char *)memory + offset + asked, now, cudaMemcpyDeviceToHost, stream),
+            good = tarn__cuda_good(cudaMemcpyAsync(s->piece[i], (const char *)memory + offset + asked, now,
+                                                   cudaMemcpyDeviceToHost, stream),
                                    "a copy from the device") &&
                    tarn__cuda_good(cudaEventRecord(s->done[i], stream), "recording an event");
             asked += now;
@@ -103,7 +108,8 @@ bool tarn__cuda_download(int index, const void *memory, int64_t offset, void *ho
     return good;
 }
 
-bool tarn__cuda_peer(int to_index, void *to, int64_t to_offset, int from_index, const void *from, int64_t from_offset, size_t bytes, void *stream)
+bool tarn__cuda_peer(int to_index, void *to, int64_t to_offset, int from_index, const void *from, int64_t from_offset,
+                     size_t bytes, void *stream)
 {
     tarn__cuda_device *source = open_device(from_index, "a copy between devices");
     cudaEvent_t event;
@@ -111,8 +117,10 @@ bool tarn__cuda_peer(int to_index, void *to, int64_t to_offset, int from_index, 
         return false;
     /* What makes the source comes first; what uses the source's memory next, comes after. */
     bool good = tarn__cuda_good(cudaEventRecord(event, source->stream), "recording an event") &&
-                open_device(to_index, "a copy between devices") && tarn__cuda_good(cudaStreamWaitEvent(stream, event, 0), "ordering streams") &&
-                tarn__cuda_good(cudaMemcpyPeerAsync((char *)to + to_offset, to_index, (const char *)from + from_offset, from_index, bytes, stream),
+                open_device(to_index, "a copy between devices") &&
+                tarn__cuda_good(cudaStreamWaitEvent(stream, event, 0), "ordering streams") &&
+                tarn__cuda_good(cudaMemcpyPeerAsync((char *)to + to_offset, to_index, (const char *)from + from_offset,
+                                                    from_index, bytes, stream),
                                 "a copy between devices");
     cudaEventDestroy(event);
     cudaEvent_t after;

@@ -1,5 +1,5 @@
-/* cross_entropy.cu: the cross entropy of rows of logits. A block has a row, and finds the largest logit and the sum of exponentials in one pass. Its
- * gradient is in cross_entropy_grad.cu, both at once in cross_entropy_fused.cu. */
+/* cross_entropy.cu: the cross entropy of rows of logits. A block has a row, and finds the largest logit and the sum of
+ * exponentials in one pass. Its gradient is in cross_entropy_grad.cu, both at once in cross_entropy_fused.cu. */
 #include "backends/cuda/softmax/cross_entropy.cuh"
 
 enum { LOSS = ROW_OPERANDS, OPERANDS };
@@ -36,7 +36,8 @@ __device__ __forceinline__ void take_packs(const loss_args &a, int64_t row, I at
         for (int u = 0; u < G; u++)
 #pragma unroll
             for (int i = 0; i < N; i++)
-                x[u * N + i] = is_whole || at + (first + u) * threads < packs ? R::element(raw[first + u], i) : minus_infinity<C>();
+                x[u * N + i] = is_whole || at + (first + u) * threads < packs ? R::element(raw[first + u], i)
+                                                                              : minus_infinity<C>();
         s.exponentials.template take<G * N>(x);
         if (a.smoothing > 0) {
             C part = 0;
@@ -55,7 +56,8 @@ __device__ __forceinline__ void write_number(const loss_args &a, int k, const in
 }
 
 /* R reads logits, counted in type I. */
-template <typename R, typename I> static __global__ void __launch_bounds__(MOST_THREADS, 4) loss_kernel(const __grid_constant__ loss_args a)
+template <typename R, typename I>
+static __global__ void __launch_bounds__(MOST_THREADS, 4) loss_kernel(const __grid_constant__ loss_args a)
 {
     typedef typename R::real C;
     const I packs = (I)(a.rows.length / R::width), step = (I)(packs_in_flight<R> * blockDim.x);
@@ -91,13 +93,14 @@ template <typename R, typename I> static __global__ void __launch_bounds__(MOST_
     write_number(a, LOG_SUM, offset, (double)most + log_sum);
 }
 
-/* ---- starting it ------------------------------------------------------------------------------------------------------------ */
+/* ---- starting it ------------------------------------------------------------------------------------------------- */
 
 /* Grid: a block a row, of a size that depends on the row alone, so that the order of sums is the same on every device.
  * Bytes: logits read. */
 template <typename R, typename I> static void launch(const tarn__call *call, const loss_args &a)
 {
-    loss_kernel<R, I><<<blocks_for(a.rows.count, 1), warps_for(a.rows.length, 16, MOST_THREADS), 0, stream_of(call)>>>(a);
+    loss_kernel<R, I>
+        <<<blocks_for(a.rows.count, 1), warps_for(a.rows.length, 16, MOST_THREADS), 0, stream_of(call)>>>(a);
 }
 
 template <typename T> static void launch_typed(const tarn__call *call, const loss_args &a)
@@ -110,7 +113,8 @@ template <typename T> static void launch_typed(const tarn__call *call, const los
 
 void tarn__cuda_run_cross_entropy(const tarn__call *call)
 {
-    tarn__view target = as_column(call->in[1]), loss = as_column(call->out[0]), log_sum = as_column(call->out[1] ? call->out[1] : call->out[0]);
+    tarn__view target = as_column(call->in[1]), loss = as_column(call->out[0]),
+               log_sum = as_column(call->out[1] ? call->out[1] : call->out[0]);
     const tarn__view *views[OPERANDS] = {call->in[0], &target, call->out[1] ? &log_sum : NULL, &loss};
     tarn__nest nest;
     loss_args a = {};

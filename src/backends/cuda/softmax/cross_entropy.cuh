@@ -6,7 +6,7 @@
 
 enum { LOGITS, TARGET, LOG_SUM, ROW_OPERANDS };
 
-#define MOST_THREADS 256             /* of a row's block */
+#define MOST_THREADS 256            /* of a row's block */
 #define LONG_ROW ((int64_t)1 << 30) /* from here on, 32 bits are too few to count in */
 
 struct target_rule {
@@ -30,7 +30,8 @@ __device__ __forceinline__ bool counts(const target_rule &rule, int64_t target, 
     return !is_ignored(rule, target) && target >= 0 && target < classes;
 }
 
-template <int N> __device__ __forceinline__ int64_t target_of(const row_set<N> &rows, const target_rule &rule, const int64_t *offset)
+template <int N>
+__device__ __forceinline__ int64_t target_of(const row_set<N> &rows, const target_rule &rule, const int64_t *offset)
 {
     return index_at(rows.operand[TARGET].base, rule.is_long, offset[TARGET]);
 }
@@ -43,7 +44,9 @@ template <int N> __device__ __forceinline__ double logit_at(const row_set<N> &ro
 
 /* 64 bytes a thread, or 8 elements. */
 template <typename R>
-constexpr int packs_in_flight = sizeof(typename R::real) == 8 ? 4 : sizeof(typename R::raw) < 8 ? 8 : 64 / (int)sizeof(typename R::raw);
+constexpr int packs_in_flight = sizeof(typename R::real) == 8 ? 4
+                                : sizeof(typename R::raw) < 8 ? 8
+                                                              : 64 / (int)sizeof(typename R::raw);
 
 /* A view of one number a row as (rows, 1). */
 static inline tarn__view as_column(const tarn__view *view)

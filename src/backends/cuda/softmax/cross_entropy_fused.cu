@@ -1,8 +1,10 @@
-/* cross_entropy_fused.cu: cross entropy and its gradient at once: a row of logits is read from memory once, and kept in shared memory while its largest
- * element and sum of exponentials are found, so that two thirds of the bytes of the two kernels are moved. Two blocks, with a row each, share a
- * multiprocessor: while one waits for its row, the other computes.
+/* cross_entropy_fused.cu: cross entropy and its gradient at once: a row of logits is read from memory once, and kept in
+ * shared memory while its largest element and sum of exponentials are found, so that two thirds of the bytes of the two
+ * kernels are moved. Two blocks, with a row each, share a multiprocessor: while one waits for its row, the other
+ * computes.
  *
- * Rows that shared memory does not hold, or that are not made of packs, go through the two kernels one after the other. */
+ * Rows that shared memory does not hold, or that are not made of packs, go through the two kernels one after the other.
+ */
 #include <atomic>
 
 #include "backends/cuda/softmax/cross_entropy.cuh"
@@ -32,10 +34,11 @@ __device__ __forceinline__ void write_loss(const both_args &a, const int64_t *of
     store_any(a.rows.operand[LOSS].base, a.rows.operand[LOSS].dtype, offset[LOSS], loss);
 }
 
-/* The row from memory to `held`: its largest element, the sum of exponentials, and where labels are smoothed the sum of all, as far as this thread
- * has seen them. */
+/* The row from memory to `held`: its largest element, the sum of exponentials, and where labels are smoothed the sum of
+ * all, as far as this thread has seen them. */
 template <typename R>
-__device__ __forceinline__ void take_row(const both_args &a, int64_t row, typename R::raw *held, running<typename R::real> &seen, double &all)
+__device__ __forceinline__ void take_row(const both_args &a, int64_t row, typename R::raw *held,
+                                         running<typename R::real> &seen, double &all)
 {
     typedef typename R::real C;
     const int packs = (int)(a.rows.length / R::width), threads = (int)blockDim.x;
@@ -60,14 +63,16 @@ __device__ __forceinline__ void take_row(const both_args &a, int64_t row, typena
     }
 }
 
-/* Each thread writes the packs that it has taken; the target's element is made in f64 by the thread that wrote its pack. */
+/* Each thread writes the packs that it has taken; the target's element is made in f64 by the thread that wrote its
+ * pack. */
 template <typename R>
-__device__ __forceinline__ void write_slopes(const both_args &a, const int64_t *offset, const typename R::raw *held, double log_sum, int64_t target,
-                                             double logit)
+__device__ __forceinline__ void write_slopes(const both_args &a, const int64_t *offset, const typename R::raw *held,
+                                             double log_sum, int64_t target, double logit)
 {
     typedef typename R::real C;
     const double even = a.smoothing / (double)a.rows.length;
-    const double g = load_any<double>(a.rows.operand[GRADIENT].base, a.rows.operand[GRADIENT].dtype, offset[GRADIENT]) * a.scale;
+    const double g =
+        load_any<double>(a.rows.operand[GRADIENT].base, a.rows.operand[GRADIENT].dtype, offset[GRADIENT]) * a.scale;
     const C shift = (C)log_sum, factor = exponential((C)((double)shift - log_sum)), less = (C)even, by = (C)g;
     const int packs = (int)(a.rows.length / R::width);
     for (int at = threadIdx.x; at < packs; at += blockDim.x) {
@@ -80,10 +85,12 @@ __device__ __forceinline__ void write_slopes(const both_args &a, const int64_t *
     }
     const row_operand &to = a.rows.operand[SLOPES];
     if (target / R::width % blockDim.x == threadIdx.x)
-        store_any(to.base, to.dtype, offset[SLOPES] + target * to.along, (exp(logit - log_sum) - even - (1 - a.smoothing)) * g);
+        store_any(to.base, to.dtype, offset[SLOPES] + target * to.along,
+                  (exp(logit - log_sum) - even - (1 - a.smoothing)) * g);
 }
 
-template <typename R> static __global__ void __launch_bounds__(ROW_THREADS, 2) both_kernel(const __grid_constant__ both_args a)
+template <typename R>
+static __global__ void __launch_bounds__(ROW_THREADS, 2) both_kernel(const __grid_constant__ both_args a)
 {
     typedef typename R::real C;
     extern __shared__ uint4 shared[];
@@ -103,7 +110,8 @@ template <typename R> static __global__ void __launch_bounds__(ROW_THREADS, 2) b
     running<C> seen = {minus_infinity<C>(), 0};
     double all = 0;
     take_row<R>(a, offset[LOGITS], held, seen, all);
-    const C most = over_row<false, take_larger>(seen.most, minus_infinity<C>()); /* all of the row is in `held` from here on */
+    /* all of the row is in `held` from here on */
+    const C most = over_row<false, take_larger>(seen.most, minus_infinity<C>());
     seen.raise_to(most);
     const double log_sum = log(over_row<false, add_up>(seen.sum, 0.0));
     const double logit = (double)R::element(held[target / R::width], (int)(target % R::width));
@@ -118,7 +126,7 @@ template <typename R> static __global__ void __launch_bounds__(ROW_THREADS, 2) b
     write_slopes<R>(a, offset, held, (double)most + log_sum, target, logit);
 }
 
-/* ---- starting it ------------------------------------------------------------------------------------------------------------ */
+/* ---- starting it ------------------------------------------------------------------------------------------------- */
 
 /* More shared memory than a kernel has without asking is asked for once on each device. */
 template <typename R> static bool may_hold(int device)
@@ -126,7 +134,9 @@ template <typename R> static bool may_hold(int device)
     static std::atomic<int8_t> answers[64]; /* 1: yes, -1: no; threads that ask at once get the same */
     std::atomic<int8_t> &answer = answers[device];
     if (answer.load(std::memory_order_relaxed) == 0) {
-        bool is_allowed = cudaFuncSetAttribute((const void *)both_kernel<R>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)MOST_BYTES) == cudaSuccess;
+        bool is_allowed =
+            cudaFuncSetAttribute((const void *)both_kernel<R>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 (int)MOST_BYTES) == cudaSuccess;
         answer.store(is_allowed ? 1 : -1, std::memory_order_relaxed);
         if (!is_allowed)
             cudaGetLastError(); /* not kept for the next poll to find */
@@ -134,15 +144,17 @@ template <typename R> static bool may_hold(int device)
     return answer.load(std::memory_order_relaxed) > 0;
 }
 
-/* Grid: a block a row, of a size that depends on the row alone. Bytes: logits read, gradient written. False: not for this kernel. */
+/* Grid: a block a row, of a size that depends on the row alone. Bytes: logits read, gradient written. False: not for
+ * this kernel. */
 template <typename T> static bool launch(const tarn__call *call, const both_args &a)
 {
     typedef typed<T, pack_size<T>::value> R;
     size_t bytes = (size_t)a.rows.length * sizeof(T);
-    if (bytes > MOST_BYTES || call->out[1]->dtype != call->in[0]->dtype || !has_packs(a.rows, LOGITS, R::width) || !has_packs(a.rows, SLOPES, R::width) ||
-        !may_hold<R>(call->device))
+    if (bytes > MOST_BYTES || call->out[1]->dtype != call->in[0]->dtype || !has_packs(a.rows, LOGITS, R::width) ||
+        !has_packs(a.rows, SLOPES, R::width) || !may_hold<R>(call->device))
         return false;
-    both_kernel<R><<<blocks_for(a.rows.count, 1), warps_for(a.rows.length, 16, ROW_THREADS), bytes, stream_of(call)>>>(a);
+    both_kernel<R>
+        <<<blocks_for(a.rows.count, 1), warps_for(a.rows.length, 16, ROW_THREADS), bytes, stream_of(call)>>>(a);
     return true;
 }
 

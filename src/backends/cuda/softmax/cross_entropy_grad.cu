@@ -1,7 +1,8 @@
-/* cross_entropy_grad.cu: the gradient of cross entropy with respect to the logits, g · (softmax - smoothing / C), and 1 - smoothing less at the target.
+/* cross_entropy_grad.cu: the gradient of cross entropy with respect to the logits, g · (softmax - smoothing / C), and 1
+ * - smoothing less at the target.
  *
- * Softmax is made again from the logits and the log of their sum of exponentials. That is subtracted in two parts, as f32 holds only one: the
- * rest is a factor. Logits are read once, the gradient is written once. */
+ * Softmax is made again from the logits and the log of their sum of exponentials. That is subtracted in two parts, as
+ * f32 holds only one: the rest is a factor. Logits are read once, the gradient is written once. */
 #include "backends/cuda/softmax/cross_entropy.cuh"
 
 enum { GRADIENT = ROW_OPERANDS, SLOPES, OPERANDS };
@@ -17,7 +18,8 @@ template <typename C> struct slope_numbers {
 };
 
 template <typename R, typename W, typename I, bool is_whole>
-__device__ __forceinline__ void write_packs(const slope_args &a, const int64_t *offset, I at, I packs, const slope_numbers<typename R::real> &by)
+__device__ __forceinline__ void write_packs(const slope_args &a, const int64_t *offset, I at, I packs,
+                                            const slope_numbers<typename R::real> &by)
 {
     typedef typename R::real C;
     constexpr int U = packs_in_flight<R>;
@@ -46,8 +48,8 @@ template <typename W> __device__ __forceinline__ void clear_row(const slope_args
         W::store(a.rows.operand[SLOPES], offset[SLOPES], at, none);
 }
 
-/* R reads logits, W writes their gradient, as many elements at a time, counted in type I. The target's element is made in f64 by the thread
- * that wrote its pack. */
+/* R reads logits, W writes their gradient, as many elements at a time, counted in type I. The target's element is made
+ * in f64 by the thread that wrote its pack. */
 template <typename R, typename W, typename I>
 static __global__ void __launch_bounds__(MOST_THREADS, 5) slope_kernel(const __grid_constant__ slope_args a)
 {
@@ -60,12 +62,15 @@ static __global__ void __launch_bounds__(MOST_THREADS, 5) slope_kernel(const __g
         clear_row<W>(a, offset);
         return;
     }
-    const double log_sum = ((const double *)a.rows.operand[LOG_SUM].base)[offset[LOG_SUM]], even = a.smoothing / (double)a.rows.length;
-    const double g = load_any<double>(a.rows.operand[GRADIENT].base, a.rows.operand[GRADIENT].dtype, offset[GRADIENT]) * a.scale;
+    const double log_sum = ((const double *)a.rows.operand[LOG_SUM].base)[offset[LOG_SUM]],
+                 even = a.smoothing / (double)a.rows.length;
+    const double g =
+        load_any<double>(a.rows.operand[GRADIENT].base, a.rows.operand[GRADIENT].dtype, offset[GRADIENT]) * a.scale;
     const C shift = (C)log_sum;
     const slope_numbers<C> by = {shift, exponential((C)((double)shift - log_sum)), (C)even, (C)g};
     const bool has_target = target / R::width % blockDim.x == threadIdx.x;
-    const double logit = has_target ? logit_at(a.rows, offset, target) : 0; /* before slopes that take the logits' place */
+    /* before slopes that take the logits' place */
+    const double logit = has_target ? logit_at(a.rows, offset, target) : 0;
     I at = (I)threadIdx.x;
     for (; at + (step - (I)blockDim.x) < packs; at += step)
         write_packs<R, W, I, true>(a, offset, at, packs, by);
@@ -78,12 +83,13 @@ static __global__ void __launch_bounds__(MOST_THREADS, 5) slope_kernel(const __g
     store_any(to.base, to.dtype, offset[SLOPES] + target * to.along, (share - even - (1 - a.smoothing)) * g);
 }
 
-/* ---- starting it ------------------------------------------------------------------------------------------------------------ */
+/* ---- starting it ------------------------------------------------------------------------------------------------- */
 
 /* Grid: a block a row. Bytes: logits read, gradient written. */
 template <typename R, typename W, typename I> static void launch(const tarn__call *call, const slope_args &a)
 {
-    slope_kernel<R, W, I><<<blocks_for(a.rows.count, 1), warps_for(a.rows.length, 16, MOST_THREADS), 0, stream_of(call)>>>(a);
+    slope_kernel<R, W, I>
+        <<<blocks_for(a.rows.count, 1), warps_for(a.rows.length, 16, MOST_THREADS), 0, stream_of(call)>>>(a);
 }
 
 /* The gradient of 16-bit logits is f32 where they are a leaf: 4 elements are 16 bytes of it. */

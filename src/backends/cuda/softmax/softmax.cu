@@ -1,11 +1,13 @@
-/* softmax.cu: softmax and log_softmax along one axis. Read x once, write y once, but for very long rows and columns (see softmax.cuh).
+/* softmax.cu: softmax and log_softmax along one axis. Read x once, write y once, but for very long rows and columns
+ * (see softmax.cuh).
  *
  * A row with an infinity of the wrong sign, or with nothing but -infinity, becomes NaN by arithmetic. */
 #include "backends/cuda/softmax/softmax.cuh"
 
 /* P packs a thread in registers, loaded before the first is used. */
 template <typename R, int P, bool is_warp>
-static __global__ void __launch_bounds__(is_warp ? WARP * WARPS_A_BLOCK : 1024) held_kernel(const __grid_constant__ softmax_args a)
+static __global__ void __launch_bounds__(is_warp ? WARP *WARPS_A_BLOCK : 1024)
+    held_kernel(const __grid_constant__ softmax_args a)
 {
     typedef typename R::real C;
     constexpr int N = R::width;
@@ -58,7 +60,8 @@ template <typename C> __device__ __forceinline__ C finish(C x, C most, C factor,
 }
 
 /* A block a row of any length; U packs are loaded at a time. */
-template <typename R> static __global__ void __launch_bounds__(1024) stream_kernel(const __grid_constant__ softmax_args a)
+template <typename R>
+static __global__ void __launch_bounds__(1024) stream_kernel(const __grid_constant__ softmax_args a)
 {
     typedef typename R::real C;
     constexpr int N = R::width, U = 4;
@@ -96,13 +99,15 @@ template <typename R> static __global__ void __launch_bounds__(1024) stream_kern
 }
 
 /* 32 neighbouring columns a block; warp s takes elements s, s + slices, ... of each. */
-template <typename R> static __global__ void __launch_bounds__(COLUMNS * MOST_SLICES) columns_kernel(const __grid_constant__ softmax_args a)
+template <typename R>
+static __global__ void __launch_bounds__(COLUMNS *MOST_SLICES) columns_kernel(const __grid_constant__ softmax_args a)
 {
     typedef typename R::real C;
     __shared__ C mosts[MOST_SLICES][COLUMNS];
     __shared__ double sums[MOST_SLICES][COLUMNS];
     const int column = threadIdx.x, slice = threadIdx.y, slices = blockDim.y;
-    int64_t row = (int64_t)blockIdx.x * COLUMNS + column, offset[OPERANDS], length = row < a.rows.count ? a.rows.length : 0;
+    int64_t row = (int64_t)blockIdx.x * COLUMNS + column, offset[OPERANDS],
+            length = row < a.rows.count ? a.rows.length : 0;
     if (row < a.rows.count)
         locate_row(a.rows, row, offset);
     running<C> run = {minus_infinity<C>(), 0};
@@ -110,7 +115,8 @@ template <typename R> static __global__ void __launch_bounds__(COLUMNS * MOST_SL
         C x[4];
 #pragma unroll
         for (int u = 0; u < 4; u++)
-            x[u] = at + u * slices < length ? R::element(R::fetch(a.rows.operand[IN], offset[IN], at + u * slices), 0) : minus_infinity<C>();
+            x[u] = at + u * slices < length ? R::element(R::fetch(a.rows.operand[IN], offset[IN], at + u * slices), 0)
+                                            : minus_infinity<C>();
         run.template take<4>(x);
     }
     mosts[slice][column] = run.most;
@@ -135,7 +141,8 @@ template <typename R> static __global__ void __launch_bounds__(COLUMNS * MOST_SL
 struct forward {
     enum { rows_held = 1 };
     /* Grid: a warp or a block a row. Bytes: a read and a write of each element. */
-    template <typename R, int P, bool is_warp> static void held(const tarn__call *call, const softmax_args &a, unsigned blocks, unsigned threads)
+    template <typename R, int P, bool is_warp>
+    static void held(const tarn__call *call, const softmax_args &a, unsigned blocks, unsigned threads)
     {
         held_kernel<R, P, is_warp><<<blocks, threads, 0, stream_of(call)>>>(a);
     }

@@ -1,7 +1,8 @@
-/* softmax_grad.cu: the gradients of softmax, y · (g - Σ g y), and of log_softmax, g - exp(y) · Σ g. Read y and g once, write gx once, but for
- * very long rows and columns (see softmax.cuh).
+/* softmax_grad.cu: the gradients of softmax, y · (g - Σ g y), and of log_softmax, g - exp(y) · Σ g. Read y and g once,
+ * write gx once, but for very long rows and columns (see softmax.cuh).
  *
- * Σ g y is summed in f64 and subtracted in two parts, because a row with one large element leaves little of g - Σ g y. */
+ * Σ g y is summed in f64 and subtracted in two parts, because a row with one large element leaves little of g - Σ g y.
+ */
 #include "backends/cuda/softmax/softmax.cuh"
 
 /* What each element adds to the row's sum. */
@@ -30,7 +31,8 @@ template <typename C> __device__ __forceinline__ C slope(C y, C g, const split_s
 
 /* P packs of y and of g a thread in registers. */
 template <typename R, int P, bool is_warp>
-static __global__ void __launch_bounds__(is_warp ? WARP * WARPS_A_BLOCK : 1024) held_kernel(const __grid_constant__ softmax_args a)
+static __global__ void __launch_bounds__(is_warp ? WARP *WARPS_A_BLOCK : 1024)
+    held_kernel(const __grid_constant__ softmax_args a)
 {
     typedef typename R::real C;
     constexpr int N = R::width;
@@ -67,7 +69,8 @@ static __global__ void __launch_bounds__(is_warp ? WARP * WARPS_A_BLOCK : 1024) 
 }
 
 /* A block a row of any length. */
-template <typename R> static __global__ void __launch_bounds__(1024) stream_kernel(const __grid_constant__ softmax_args a)
+template <typename R>
+static __global__ void __launch_bounds__(1024) stream_kernel(const __grid_constant__ softmax_args a)
 {
     typedef typename R::real C;
     constexpr int N = R::width;
@@ -76,7 +79,8 @@ template <typename R> static __global__ void __launch_bounds__(1024) stream_kern
     double own = 0;
 #pragma unroll 2
     for (int64_t at = threadIdx.x; at < packs; at += blockDim.x) {
-        typename R::raw y = R::fetch(a.rows.operand[IN], offset[IN], at), g = R::fetch(a.rows.operand[GRADIENT], offset[GRADIENT], at);
+        typename R::raw y = R::fetch(a.rows.operand[IN], offset[IN], at),
+                        g = R::fetch(a.rows.operand[GRADIENT], offset[GRADIENT], at);
 #pragma unroll
         for (int i = 0; i < N; i++)
             own += term(R::element(y, i), R::element(g, i), a.is_log);
@@ -84,7 +88,8 @@ template <typename R> static __global__ void __launch_bounds__(1024) stream_kern
     split_sum<C> sum(over_row<false, add_up>(own, 0.0));
 #pragma unroll 2
     for (int64_t at = threadIdx.x; at < packs; at += blockDim.x) {
-        typename R::raw y = R::fetch(a.rows.operand[IN], offset[IN], at), g = R::fetch(a.rows.operand[GRADIENT], offset[GRADIENT], at);
+        typename R::raw y = R::fetch(a.rows.operand[IN], offset[IN], at),
+                        g = R::fetch(a.rows.operand[GRADIENT], offset[GRADIENT], at);
         C gx[N];
 #pragma unroll
         for (int i = 0; i < N; i++)
@@ -94,12 +99,14 @@ template <typename R> static __global__ void __launch_bounds__(1024) stream_kern
 }
 
 /* 32 neighbouring columns a block; warp s takes elements s, s + slices, ... of each. */
-template <typename R> static __global__ void __launch_bounds__(COLUMNS * MOST_SLICES) columns_kernel(const __grid_constant__ softmax_args a)
+template <typename R>
+static __global__ void __launch_bounds__(COLUMNS *MOST_SLICES) columns_kernel(const __grid_constant__ softmax_args a)
 {
     typedef typename R::real C;
     __shared__ double sums[MOST_SLICES][COLUMNS];
     const int column = threadIdx.x, slice = threadIdx.y, slices = blockDim.y;
-    int64_t row = (int64_t)blockIdx.x * COLUMNS + column, offset[OPERANDS], length = row < a.rows.count ? a.rows.length : 0;
+    int64_t row = (int64_t)blockIdx.x * COLUMNS + column, offset[OPERANDS],
+            length = row < a.rows.count ? a.rows.length : 0;
     if (row < a.rows.count)
         locate_row(a.rows, row, offset);
     double own = 0, all = 0;
@@ -124,7 +131,8 @@ template <typename R> static __global__ void __launch_bounds__(COLUMNS * MOST_SL
 struct backward {
     enum { rows_held = 2 };
     /* Grid: a warp or a block a row. Bytes: two reads and a write of each element. */
-    template <typename R, int P, bool is_warp> static void held(const tarn__call *call, const softmax_args &a, unsigned blocks, unsigned threads)
+    template <typename R, int P, bool is_warp>
+    static void held(const tarn__call *call, const softmax_args &a, unsigned blocks, unsigned threads)
     {
         held_kernel<R, P, is_warp><<<blocks, threads, 0, stream_of(call)>>>(a);
     }

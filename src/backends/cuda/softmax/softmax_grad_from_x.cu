@@ -1,18 +1,23 @@
-/* softmax_grad_from_x.cu: the gradients of softmax and log_softmax of 16-bit operands. Their result was rounded, so it is made again from x, with
- * e = exp(x - largest): gx = e / Σe · (g - Σ g e / Σe), and g - e / Σe · Σ g. Read x and g once, write gx once, but for very long rows and
- * columns, and for rows that are not made of packs (see softmax.cuh). The gradient of a leaf is f32. */
+/* softmax_grad_from_x.cu: the gradients of softmax and log_softmax of 16-bit operands. Their result was rounded, so it
+ * is made again from x, with e = exp(x - largest): gx = e / Σe · (g - Σ g e / Σe), and g - e / Σe · Σ g. Read x and g
+ * once, write gx once, but for very long rows and columns, and for rows that are not made of packs (see softmax.cuh).
+ * The gradient of a leaf is f32. */
 #include "backends/cuda/softmax/softmax.cuh"
 
-/* ---- what a row comes to ----------------------------------------------------------------------------------------------------- */
+/* ---- what a row comes to ----------------------------------------------------------------------------------------- */
 
-/* e^x for x up to 0: of what is made of it 11 bits are kept. Off by |x| · 2^-24 and the last two bits; subnormal where f32 is. */
+/* e^x for x up to 0: of what is made of it 11 bits are kept. Off by |x| · 2^-24 and the last two bits; subnormal where
+ * f32 is. */
 __device__ __forceinline__ float exponential_below(float x)
 {
     float y;
     asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
     return y;
 }
-__device__ __forceinline__ double exponential_below(double x) { return exp(x); }
+__device__ __forceinline__ double exponential_below(double x)
+{
+    return exp(x);
+}
 
 /* What every element needs: 1 / Σe, and Σ g e / Σe or Σ g. */
 template <typename C> struct row_numbers {
@@ -74,12 +79,13 @@ template <typename C> struct weighted {
     }
 };
 
-/* ---- kernels ---------------------------------------------------------------------------------------------------------------- */
+/* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
-/* P packs of x and of g a thread in registers; exponentials are made twice, since to keep them would leave room for half as many rows.
- * R reads, W writes as many elements. */
+/* P packs of x and of g a thread in registers; exponentials are made twice, since to keep them would leave room for
+ * half as many rows. R reads, W writes as many elements. */
 template <typename R, typename W, int P, bool is_warp>
-static __global__ void __launch_bounds__(is_warp ? WARP * WARPS_A_BLOCK : 1024, is_warp ? 8 : 1) held_kernel(const __grid_constant__ softmax_args a)
+static __global__ void __launch_bounds__(is_warp ? WARP *WARPS_A_BLOCK : 1024, is_warp ? 8 : 1)
+    held_kernel(const __grid_constant__ softmax_args a)
 {
     typedef typename R::real C;
     constexpr int N = R::width;
@@ -129,7 +135,8 @@ static __global__ void __launch_bounds__(is_warp ? WARP * WARPS_A_BLOCK : 1024, 
 }
 
 template <typename R>
-__device__ __forceinline__ void elements_of(const softmax_args &a, int k, const int64_t *offset, int64_t at, typename R::real *x)
+__device__ __forceinline__ void elements_of(const softmax_args &a, int k, const int64_t *offset, int64_t at,
+                                            typename R::real *x)
 {
     typename R::raw raw = R::fetch(a.rows.operand[k], offset[k], at);
 #pragma unroll
@@ -138,7 +145,8 @@ __device__ __forceinline__ void elements_of(const softmax_args &a, int k, const 
 }
 
 template <typename R, typename W>
-__device__ __forceinline__ void write_slopes(const softmax_args &a, const int64_t *offset, int64_t at, const row_numbers<typename R::real> &by)
+__device__ __forceinline__ void write_slopes(const softmax_args &a, const int64_t *offset, int64_t at,
+                                             const row_numbers<typename R::real> &by)
 {
     typename R::real x[R::width], g[R::width];
     elements_of<R>(a, IN, offset, at, x);
@@ -150,7 +158,8 @@ __device__ __forceinline__ void write_slopes(const softmax_args &a, const int64_
 }
 
 /* A block a row of any length. */
-template <typename R, typename W> static __global__ void __launch_bounds__(1024) stream_kernel(const __grid_constant__ softmax_args a)
+template <typename R, typename W>
+static __global__ void __launch_bounds__(1024) stream_kernel(const __grid_constant__ softmax_args a)
 {
     typedef typename R::real C;
     int64_t packs = a.rows.length / R::width, offset[OPERANDS];
@@ -174,12 +183,13 @@ template <typename R, typename W> static __global__ void __launch_bounds__(1024)
 
 /* 32 neighbouring columns a block; warp s takes elements s, s + slices, ... of each. */
 template <typename R, typename W>
-static __global__ void __launch_bounds__(COLUMNS * MOST_SLICES) columns_kernel(const __grid_constant__ softmax_args a)
+static __global__ void __launch_bounds__(COLUMNS *MOST_SLICES) columns_kernel(const __grid_constant__ softmax_args a)
 {
     typedef typename R::real C;
     __shared__ weighted<C> all[MOST_SLICES][COLUMNS];
     const int column = threadIdx.x, slice = threadIdx.y, slices = blockDim.y;
-    int64_t row = (int64_t)blockIdx.x * COLUMNS + column, offset[OPERANDS], length = row < a.rows.count ? a.rows.length : 0;
+    int64_t row = (int64_t)blockIdx.x * COLUMNS + column, offset[OPERANDS],
+            length = row < a.rows.count ? a.rows.length : 0;
     if (row < a.rows.count)
         locate_row(a.rows, row, offset);
     weighted<C> run = {minus_infinity<C>(), 0, 0};
@@ -188,8 +198,10 @@ static __global__ void __launch_bounds__(COLUMNS * MOST_SLICES) columns_kernel(c
 #pragma unroll
         for (int u = 0; u < 4; u++) {
             bool is_there = at + u * slices < length;
-            x[u] = is_there ? R::element(R::fetch(a.rows.operand[IN], offset[IN], at + u * slices), 0) : minus_infinity<C>();
-            g[u] = is_there ? R::element(R::fetch(a.rows.operand[GRADIENT], offset[GRADIENT], at + u * slices), 0) : (C)0;
+            x[u] = is_there ? R::element(R::fetch(a.rows.operand[IN], offset[IN], at + u * slices), 0)
+                            : minus_infinity<C>();
+            g[u] =
+                is_there ? R::element(R::fetch(a.rows.operand[GRADIENT], offset[GRADIENT], at + u * slices), 0) : (C)0;
         }
         run.template take<4>(x, g, a.is_log);
     }
@@ -210,7 +222,7 @@ static __global__ void __launch_bounds__(COLUMNS * MOST_SLICES) columns_kernel(c
         write_slopes<R, W>(a, offset, at, by);
 }
 
-/* ---- starting them ---------------------------------------------------------------------------------------------------------- */
+/* ---- starting them ----------------------------------------------------------------------------------------------- */
 
 template <typename R, typename W> static void launch_stream(const tarn__call *call, const softmax_args &a)
 {
@@ -222,7 +234,8 @@ template <typename R, typename W> static void launch_columns(const tarn__call *c
     columns_kernel<R, W><<<blocks_for(a.rows.count, COLUMNS), column_block(a.rows.length), 0, stream_of(call)>>>(a);
 }
 
-/* Rows of whole packs of 16-bit x and g, gx of type O. Grid: a warp or a block a row. Bytes: two reads and a write of each element. */
+/* Rows of whole packs of 16-bit x and g, gx of type O. Grid: a warp or a block a row. Bytes: two reads and a write of
+ * each element. */
 template <typename T, typename O> static void launch_packs(const tarn__call *call, const softmax_args &a)
 {
     constexpr int N = pack_size<T>::value, EACH = 32, HELD = 16; /* elements of a thread of a warp, and of a block */
@@ -231,7 +244,8 @@ template <typename T, typename O> static void launch_packs(const tarn__call *cal
     if (a.rows.length <= WARP * EACH)
         held_kernel<R, W, EACH / N, true><<<warp_blocks(a.rows.count), WARP * WARPS_A_BLOCK, 0, stream_of(call)>>>(a);
     else if (a.rows.length <= 1024 * HELD)
-        held_kernel<R, W, HELD / N, false><<<blocks_for(a.rows.count, 1), warps_for(a.rows.length, HELD, 1024), 0, stream_of(call)>>>(a);
+        held_kernel<R, W, HELD / N, false>
+            <<<blocks_for(a.rows.count, 1), warps_for(a.rows.length, HELD, 1024), 0, stream_of(call)>>>(a);
     else
         launch_stream<R, W>(call, a);
 }
@@ -241,7 +255,8 @@ template <typename T> static bool launch_typed(const tarn__call *call, const sof
 {
     constexpr int N = pack_size<T>::value;
     tarn_dtype dtype = call->in[0]->dtype, out = call->out[0]->dtype;
-    bool is_packed = !by_columns && has_packs(a.rows, OUT, N) && has_packs(a.rows, IN, N) && has_packs(a.rows, GRADIENT, N);
+    bool is_packed =
+        !by_columns && has_packs(a.rows, OUT, N) && has_packs(a.rows, IN, N) && has_packs(a.rows, GRADIENT, N);
     if (call->in[1]->dtype != dtype || (out != dtype && !(out == TARN_F32 && is_packed)))
         return false;
     if (by_columns)
@@ -251,7 +266,8 @@ template <typename T> static bool launch_typed(const tarn__call *call, const sof
     else if (is_packed)
         launch_packs<T, float>(call, a);
     else if (a.rows.length <= 512)
-        held_kernel<typed<T, 1>, typed<T, 1>, 16, true><<<warp_blocks(a.rows.count), WARP * WARPS_A_BLOCK, 0, stream_of(call)>>>(a);
+        held_kernel<typed<T, 1>, typed<T, 1>, 16, true>
+            <<<warp_blocks(a.rows.count), WARP * WARPS_A_BLOCK, 0, stream_of(call)>>>(a);
     else
         launch_stream<typed<T, 1>, typed<T, 1>>(call, a);
     return true;
@@ -276,7 +292,8 @@ void tarn__cuda_run_softmax_again(const tarn__call *call, bool is_log)
         return;
     tarn_dtype dtype = call->in[0]->dtype;
     bool by_columns = has_columns(nest, a.rows);
-    if ((dtype == TARN_BF16 && launch_typed<bf16>(call, a, by_columns)) || (dtype == TARN_F16 && launch_typed<f16>(call, a, by_columns)))
+    if ((dtype == TARN_BF16 && launch_typed<bf16>(call, a, by_columns)) ||
+        (dtype == TARN_F16 && launch_typed<f16>(call, a, by_columns)))
         return;
     if (dtype == TARN_F64 || call->out[0]->dtype == TARN_F64)
         launch_any<double>(call, a, by_columns);

@@ -46,8 +46,15 @@ static attention describe(const tarn__call *call, bool backward)
 {
     const tarn__attention *params = call->params;
     const tarn__view *q = call->in[0], *k = call->in[1], *lengths = call->in[3], *starts = starts_of(call, backward);
-    attention a = {.heads = q->shape[1], .kv_heads = k->shape[1], .group = q->shape[1] / k->shape[1], .rows = q->shape[2], .keys = k->shape[2],
-                   .depth = q->shape[3], .causal = params->causal, .seed = params->random.seed, .offset = params->random.offset};
+    attention a = {.heads = q->shape[1],
+                   .kv_heads = k->shape[1],
+                   .group = q->shape[1] / k->shape[1],
+                   .rows = q->shape[2],
+                   .keys = k->shape[2],
+                   .depth = q->shape[3],
+                   .causal = params->causal,
+                   .seed = params->random.seed,
+                   .offset = params->random.offset};
     a.length_stride = lengths && lengths->rank > 0 && lengths->shape[0] > 1 ? lengths->stride[0] : 0;
     if (starts)
         a.start_stride[0] = starts->stride[0], a.start_stride[1] = starts->stride[1];
@@ -66,21 +73,23 @@ static attention describe(const tarn__call *call, bool backward)
     return a;
 }
 
-/* ---- tiles ----------------------------------------------------------------------------------------------------------------- */
+/* ---- tiles ------------------------------------------------------------------------------------------------------- */
 
 #define MOST_ACROSS 16
 #define FEW_ROWS 8
 #define WIDE_BYTES (48 << 10) /* of a group's memory, for one of 256 items */
 
-/* A GPU's group has 64 by 64 weights, or 32 by 32 where it may have few items or little memory; an item of a processor, and of a GPU whose groups may not have
- * so many, 32 by 32 alone, or 8 rows of them where there are no more, or no memory for more. `most` is what a group may have across; 0: the least. */
+/* A GPU's group has 64 by 64 weights, or 32 by 32 where it may have few items or little memory; an item of a processor,
+ * and of a GPU whose groups may not have so many, 32 by 32 alone, or 8 rows of them where there are no more, or no
+ * memory for more. `most` is what a group may have across; 0: the least. */
 static tile tile_of(const tarn__cl_device *device, tarn_dtype dtype, const attention *a, int most)
 {
     int window = a->depth <= 64 ? 64 : 128;
     bool wide = dtype == TARN_F64;
     if (!device->local_is_real || most < 8)
         return (tile){1, a->rows <= FEW_ROWS || most == 0 ? FEW_ROWS : 32, wide ? 8 : 16, wide ? 4 : 2, 32, window, 8};
-    if (most >= MOST_ACROSS && !wide && !device->is_cpu && device->max_group >= 256 && device->local_bytes >= WIDE_BYTES)
+    if (most >= MOST_ACROSS && !wide && !device->is_cpu && device->max_group >= 256 &&
+        device->local_bytes >= WIDE_BYTES)
         return (tile){16, 4, 4, 1, 16, window, 4};
     return (tile){8, 4, 4, 1, 16, window, 4};
 }
@@ -101,23 +110,28 @@ static bool is_in_fours(const tarn__view *x)
 
 static bool are_in_fours(const tarn__call *call, bool backward)
 {
-    return is_in_fours(call->in[0]) && is_in_fours(call->in[1]) && is_in_fours(call->in[2]) && (!backward || is_in_fours(call->in[6]));
+    return is_in_fours(call->in[0]) && is_in_fours(call->in[1]) && is_in_fours(call->in[2]) &&
+           (!backward || is_in_fours(call->in[6]));
 }
 
 /* What all of them are given; `own` is the kernel's. */
-static void write_options(const tarn__call *call, const tile *t, bool backward, const char *own, char *options, size_t size)
+static void write_options(const tarn__call *call, const tile *t, bool backward, const char *own, char *options,
+                          size_t size)
 {
     tarn_dtype dtype = call->in[0]->dtype, g = backward ? call->in[6]->dtype : dtype;
     const tarn__view *starts = starts_of(call, backward);
     snprintf(options, size,
-             "-DREAL=%s -DT=%s -DT_G=%s -DLENGTH=%s%s%s -DACROSS=%d -DM=%d -DLANES=%d -DVECTORS=%d -DSTEP=%d -DWINDOW=%d -DREGISTERS=%d%s %s",
-             dtype == TARN_F64 ? "double" : "float", tarn__cl_type(dtype), tarn__cl_type(g), call->in[3] ? tarn__cl_type(call->in[3]->dtype) : "i64",
-             starts ? " -DSTART=" : "", starts ? tarn__cl_type(starts->dtype) : "", t->across, t->rows_each, t->lanes, t->vectors, t->step, t->window, t->registers,
-             t->across > 1 && are_in_fours(call, backward) ? " -DIN_FOURS" : "", own);
+             "-DREAL=%s -DT=%s -DT_G=%s -DLENGTH=%s%s%s -DACROSS=%d -DM=%d -DLANES=%d -DVECTORS=%d -DSTEP=%d "
+             "-DWINDOW=%d -DREGISTERS=%d%s %s",
+             dtype == TARN_F64 ? "double" : "float", tarn__cl_type(dtype), tarn__cl_type(g),
+             call->in[3] ? tarn__cl_type(call->in[3]->dtype) : "i64", starts ? " -DSTART=" : "",
+             starts ? tarn__cl_type(starts->dtype) : "", t->across, t->rows_each, t->lanes, t->vectors, t->step,
+             t->window, t->registers, t->across > 1 && are_in_fours(call, backward) ? " -DIN_FOURS" : "", own);
 }
 
 /* The kernel with the largest tile that the device has room for. */
-static tarn__cl_launch begin(const tarn__call *call, const attention *a, tile *t, const char *kernel, bool backward, const char *own)
+static tarn__cl_launch begin(const tarn__call *call, const attention *a, tile *t, const char *kernel, bool backward,
+                             const char *own)
 {
     const char *source = backward ? "attention_grad" : "attention";
     char options[320];
@@ -133,8 +147,10 @@ static tarn__cl_launch begin(const tarn__call *call, const attention *a, tile *t
     return tarn__cl_begin(call, source, kernel, options);
 }
 
-/* The last arguments of all of them: heads have `lines` rows or keys in blocks, each with one group, or one for each window of D. */
-static void give_shape(tarn__cl_launch *l, const tarn__call *call, attention *a, const tile *t, int64_t lines, bool has_windows, bool last_first)
+/* The last arguments of all of them: heads have `lines` rows or keys in blocks, each with one group, or one for each
+ * window of D. */
+static void give_shape(tarn__cl_launch *l, const tarn__call *call, attention *a, const tile *t, int64_t lines,
+                       bool has_windows, bool last_first)
 {
     const tarn__attention *params = call->params;
     a->blocks = ceiling(lines, side_of(t));
@@ -151,7 +167,7 @@ static void launch(tarn__cl_launch *l, const tarn__call *call, const attention *
     tarn__cl_go(l, 2, (size_t[]){groups * across, across}, (size_t[]){across, across});
 }
 
-/* ---- forward --------------------------------------------------------------------------------------------------------------- */
+/* ---- forward ----------------------------------------------------------------------------------------------------- */
 
 static void kernel_attention(const tarn__call *call)
 {
@@ -160,7 +176,8 @@ static void kernel_attention(const tarn__call *call)
         return;
     tile t;
     char own[32];
-    snprintf(own, sizeof(own), "-DT_L=%s", tarn__cl_type(call->out[1] ? call->out[1]->dtype : tarn__wide_dtype(call->in[0]->dtype)));
+    snprintf(own, sizeof(own), "-DT_L=%s",
+             tarn__cl_type(call->out[1] ? call->out[1]->dtype : tarn__wide_dtype(call->in[0]->dtype)));
     tarn__cl_launch l = begin(call, &a, &t, "forward", false, own);
     for (int i = 0; i < 4; i++)
         tarn__cl_view(&l, call->in[i]);
@@ -173,7 +190,7 @@ static void kernel_attention(const tarn__call *call)
     launch(&l, call, &a, &t, a.heads);
 }
 
-/* ---- backward -------------------------------------------------------------------------------------------------------------- */
+/* ---- backward ---------------------------------------------------------------------------------------------------- */
 
 /* (B, H, T, 3) of what is computed in. */
 static size_t grad_scratch(const tarn__call *call)
@@ -188,7 +205,8 @@ static const char *type_of(const tarn__view *view)
 }
 
 /* A launch with the operands that all have: q, k, v, g, lengths, starts. */
-static tarn__cl_launch begin_grad(const tarn__call *call, const attention *a, tile *t, const char *kernel, const char *own)
+static tarn__cl_launch begin_grad(const tarn__call *call, const attention *a, tile *t, const char *kernel,
+                                  const char *own)
 {
     tarn__cl_launch l = begin(call, a, t, kernel, true, own);
     for (int i = 0; i < 3; i++)

@@ -1,24 +1,28 @@
-/* attention.cl: softmax(q · kᵀ · scale) · v, a group some rows of a head. Weights are relative to the largest so far; whenever a later tile has a larger one, what
- * was summed before is scaled down.
+/* attention.cl: softmax(q · kᵀ · scale) · v, a group some rows of a head. Weights are relative to the largest so far;
+ * whenever a later tile has a larger one, what was summed before is scaled down.
  *
  * Options: those of attention_tiles.cl, T_L, the dtype of the logarithms. */
 #include "backends/opencl/attention/attention_tiles.cl"
 
-__attribute__((reqd_work_group_size(ACROSS, ACROSS, 1))) __kernel void forward(const __global void *q, long q_place, const __global void *k, long k_place,
-                                                                               const __global void *v, long v_place, const __global void *lengths,
-                                                                               long lengths_place, const __global void *starts, long starts_place,
-                                                                               __global void *y, long y_place, __global void *logs, long logs_place,
-                                                                               attention a, real scale_, FAULT_PARAMETERS)
+__attribute__((reqd_work_group_size(ACROSS, ACROSS, 1))) __kernel void
+forward(const __global void *q, long q_place, const __global void *k, long k_place, const __global void *v,
+        long v_place, const __global void *lengths, long lengths_place, const __global void *starts, long starts_place,
+        __global void *y, long y_place, __global void *logs, long logs_place, attention a, real scale_,
+        FAULT_PARAMETERS)
 {
     A_STAGE(stage, STAGE);
     A_STAGE(weights, SIDE_N * LINE); /* (keys, rows) */
     AN_EDGE(edge);
     ITEM_PLACE;
     const place at = place_of(&a, a.heads);
-    const slab rows = slab_of(q, q_place, &a, Q, at.batch, at.head), keys = slab_of(k, k_place, &a, K, at.batch, at.head / a.group),
-               values = slab_of(v, v_place, &a, V, at.batch, at.head / a.group), begins = starts_of(starts, starts_place, &a, at.batch);
-    const long first = at.block * SIDE_M, column = at.window * WINDOW, valid = valid_keys(&a, lengths, lengths_place, at.batch);
-    const long end = keys_of(&a, valid, min(first + SIDE_M, a.rows) - 1), number = (at.batch * a.heads + at.head) * a.rows;
+    const slab rows = slab_of(q, q_place, &a, Q, at.batch, at.head),
+               keys = slab_of(k, k_place, &a, K, at.batch, at.head / a.group),
+               values = slab_of(v, v_place, &a, V, at.batch, at.head / a.group),
+               begins = starts_of(starts, starts_place, &a, at.batch);
+    const long first = at.block * SIDE_M, column = at.window * WINDOW,
+               valid = valid_keys(&a, lengths, lengths_place, at.batch);
+    const long end = keys_of(&a, valid, min(first + SIDE_M, a.rows) - 1),
+               number = (at.batch * a.heads + at.head) * a.rows;
     const REAL scale = (REAL)scale_;
     REAL most[M], total[M];
     VECTOR score[M][VECTORS], sum[M][WIDE];
@@ -54,7 +58,10 @@ __attribute__((reqd_work_group_size(ACROSS, ACROSS, 1))) __kernel void forward(c
         {
             const long t = first + ty * M + i;
             const span seen = span_of(&a, &begins, valid, t);
-            const REAL factor = most[i] == own[i] ? 1 : most[i] == -INFINITE ? 0 : exp(most[i] - own[i]), shift = own[i] == -INFINITE ? 0 : own[i];
+            const REAL factor = most[i] == own[i]      ? 1
+                                : most[i] == -INFINITE ? 0
+                                                       : exp(most[i] - own[i]),
+                       shift = own[i] == -INFINITE ? 0 : own[i];
             most[i] = own[i];
             total[i] *= factor;
             EACH(j, WIDE) sum[i][j] *= factor;
@@ -82,7 +89,8 @@ __attribute__((reqd_work_group_size(ACROSS, ACROSS, 1))) __kernel void forward(c
         const long t = first + ty * M + i;
         const REAL all = total[i];
         if (logs && at.window == 0 && tx == 0 && t < a.rows)
-            STORE(T_L, logs, logs_place + at.batch * a.stride[LOGS][0] + at.head * a.stride[LOGS][1] + t * a.stride[LOGS][2],
+            STORE(T_L, logs,
+                  logs_place + at.batch * a.stride[LOGS][0] + at.head * a.stride[LOGS][1] + t * a.stride[LOGS][2],
                   all == 0 ? -INFINITE : most[i] + log(all));
         most[i] = all == 0 ? 0 : 1 / all;
         EACH(j, WIDE) sum[i][j] = all == 0 ? (VECTOR)0 : sum[i][j];

@@ -1,12 +1,15 @@
 /* attention_grad.cl: the gradients of attention. See attention_tiles.cl for the tiles.
  *
- *   weights P = exp(q · kᵀ · scale - logarithm), divided by their sum, so that the logarithm's rounding does not count; as they are dropped: P'
- *   gv = P'ᵀ · g,  dP = g · vᵀ, dropped like P,  dS = P · (dP - Σ P dP),  gq = scale · dS · k,  gk = scale · dSᵀ · q
+ *   weights P = exp(q · kᵀ · scale - logarithm), divided by their sum, so that the logarithm's rounding does not count;
+ * as they are dropped: P' gv = P'ᵀ · g,  dP = g · vᵀ, dropped like P,  dS = P · (dP - Σ P dP),  gq = scale · dS · k, gk
+ * = scale · dSᵀ · q
  *
- * First each row's logarithm, factor and Σ P dP. Then a kernel whose groups have keys and go through the rows of all heads that look at them, for gk and gv, and one
- * whose groups have rows and go through keys, for gq: each sum has one owner, so nothing is added across groups.
+ * First each row's logarithm, factor and Σ P dP. Then a kernel whose groups have keys and go through the rows of all
+ * heads that look at them, for gk and gv, and one whose groups have rows and go through keys, for gq: each sum has one
+ * owner, so nothing is added across groups.
  *
- * Options: those of attention_tiles.cl; SUMS with T_L, the logarithms' dtype; ROWS with T_GQ, KEYS with T_GK and T_GV, the gradients'. */
+ * Options: those of attention_tiles.cl; SUMS with T_L, the logarithms' dtype; ROWS with T_GQ, KEYS with T_GK and T_GV,
+ * the gradients'. */
 #include "backends/opencl/attention/attention_tiles.cl"
 
 /* What the gradient knows of a row; beyond the last, no key is seen. */
@@ -35,25 +38,30 @@ REAL slope_of(const facts *row, REAL weight, REAL pull, REAL drop)
     return weight == 0 ? 0 : weight * (drop * pull - row->mean);
 }
 
-#define COMMON_PARAMETERS                                                                                                                       \
-    const __global void *q, long q_place, const __global void *k, long k_place, const __global void *v, long v_place, const __global void *g,   \
-        long g_place, const __global void *lengths, long lengths_place, const __global void *starts, long starts_place
+#define COMMON_PARAMETERS \
+    const __global void *q, long q_place, const __global void *k, long k_place, const __global void *v, long v_place, \
+        const __global void *g, long g_place, const __global void *lengths, long lengths_place, \
+        const __global void *starts, long starts_place
 #define A_GROUP __attribute__((reqd_work_group_size(ACROSS, ACROSS, 1)))
 
 #ifdef SUMS
 
-/* (B, H, T, 3): the logarithm, 1 / Σ P and Σ P dP / Σ P of each row. Of scores that are all -infinity the logarithm is that, too; 0 makes weights of 0 of them,
- * not NaN. */
-A_GROUP __kernel void row_sums(COMMON_PARAMETERS, const __global void *logs, long logs_place, __global void *to, long to_place, attention a, real scale_)
+/* (B, H, T, 3): the logarithm, 1 / Σ P and Σ P dP / Σ P of each row. Of scores that are all -infinity the logarithm is
+ * that, too; 0 makes weights of 0 of them, not NaN. */
+A_GROUP __kernel void row_sums(COMMON_PARAMETERS, const __global void *logs, long logs_place, __global void *to,
+                               long to_place, attention a, real scale_)
 {
     A_STAGE(stage, STAGE);
     AN_EDGE(edge);
     ITEM_PLACE;
     const place at = place_of(&a, a.heads);
-    const slab rows = slab_of(q, q_place, &a, Q, at.batch, at.head), slopes = slab_of(g, g_place, &a, G, at.batch, at.head),
-               keys = slab_of(k, k_place, &a, K, at.batch, at.head / a.group), values = slab_of(v, v_place, &a, V, at.batch, at.head / a.group),
+    const slab rows = slab_of(q, q_place, &a, Q, at.batch, at.head),
+               slopes = slab_of(g, g_place, &a, G, at.batch, at.head),
+               keys = slab_of(k, k_place, &a, K, at.batch, at.head / a.group),
+               values = slab_of(v, v_place, &a, V, at.batch, at.head / a.group),
                begins = starts_of(starts, starts_place, &a, at.batch);
-    const long first = at.block * SIDE_M, valid = valid_keys(&a, lengths, lengths_place, at.batch), head = at.batch * a.heads + at.head;
+    const long first = at.block * SIDE_M, valid = valid_keys(&a, lengths, lengths_place, at.batch),
+               head = at.batch * a.heads + at.head;
     const long end = keys_of(&a, valid, min(first + SIDE_M, a.rows) - 1);
     const REAL scale = (REAL)scale_;
     REAL log_sum[M], total[M], dot_sum[M];
@@ -61,7 +69,8 @@ A_GROUP __kernel void row_sums(COMMON_PARAMETERS, const __global void *logs, lon
     EACH_ROW(i)
     {
         const long t = min(first + ty * M + i, a.rows - 1);
-        log_sum[i] = LOAD(T_L, logs, logs_place + at.batch * a.stride[LOGS][0] + at.head * a.stride[LOGS][1] + t * a.stride[LOGS][2]);
+        log_sum[i] = LOAD(
+            T_L, logs, logs_place + at.batch * a.stride[LOGS][0] + at.head * a.stride[LOGS][1] + t * a.stride[LOGS][2]);
         log_sum[i] = log_sum[i] == -INFINITE ? 0 : log_sum[i];
         total[i] = dot_sum[i] = 0;
     }
@@ -81,7 +90,8 @@ A_GROUP __kernel void row_sums(COMMON_PARAMETERS, const __global void *logs, lon
                 EACH_LANE(e)
                 {
                     const long s = key + (j * ACROSS + tx) * LANES + e;
-                    const REAL p = SEES(seen, s) ? weight[e] : 0, drop = drop_factor(&a, head * a.rows + t, s, e == 0, &words);
+                    const REAL p = SEES(seen, s) ? weight[e] : 0,
+                               drop = drop_factor(&a, head * a.rows + t, s, e == 0, &words);
                     total[i] += p;
                     dot_sum[i] += p == 0 ? 0 : p * drop * pulled[e];
                 }
@@ -105,17 +115,21 @@ A_GROUP __kernel void row_sums(COMMON_PARAMETERS, const __global void *logs, lon
 #ifdef ROWS
 
 /* A window of D of gq of some rows. */
-A_GROUP __kernel void row_slopes(COMMON_PARAMETERS, const __global void *sums, long sums_place, __global void *gq, long gq_place, attention a, real scale_)
+A_GROUP __kernel void row_slopes(COMMON_PARAMETERS, const __global void *sums, long sums_place, __global void *gq,
+                                 long gq_place, attention a, real scale_)
 {
     A_STAGE(stage, STAGE);
     A_STAGE(slopes, SIDE_N * LINE); /* (keys, rows) */
     AN_EDGE(edge);
     ITEM_PLACE;
     const place at = place_of(&a, a.heads);
-    const slab rows = slab_of(q, q_place, &a, Q, at.batch, at.head), pulls = slab_of(g, g_place, &a, G, at.batch, at.head),
-               keys = slab_of(k, k_place, &a, K, at.batch, at.head / a.group), values = slab_of(v, v_place, &a, V, at.batch, at.head / a.group),
+    const slab rows = slab_of(q, q_place, &a, Q, at.batch, at.head),
+               pulls = slab_of(g, g_place, &a, G, at.batch, at.head),
+               keys = slab_of(k, k_place, &a, K, at.batch, at.head / a.group),
+               values = slab_of(v, v_place, &a, V, at.batch, at.head / a.group),
                begins = starts_of(starts, starts_place, &a, at.batch);
-    const long first = at.block * SIDE_M, column = at.window * WINDOW, valid = valid_keys(&a, lengths, lengths_place, at.batch);
+    const long first = at.block * SIDE_M, column = at.window * WINDOW,
+               valid = valid_keys(&a, lengths, lengths_place, at.batch);
     const long end = keys_of(&a, valid, min(first + SIDE_M, a.rows) - 1), head = at.batch * a.heads + at.head;
     const REAL scale = (REAL)scale_;
     REAL scales[M];
@@ -130,7 +144,8 @@ A_GROUP __kernel void row_slopes(COMMON_PARAMETERS, const __global void *sums, l
         MULTIPLY_TILES(pull, T_G, pulls, first, a.rows, T, values, key, end);
         EACH_ROW(i)
         {
-            const facts row = facts_of(&a, &begins, (const __global REAL *)sums + sums_place, head, valid, first + ty * M + i);
+            const facts row =
+                facts_of(&a, &begins, (const __global REAL *)sums + sums_place, head, valid, first + ty * M + i);
             uint4 words = 0;
             EACH(j, VECTORS)
             {
@@ -156,8 +171,8 @@ A_GROUP __kernel void row_slopes(COMMON_PARAMETERS, const __global void *sums, l
 #ifdef KEYS
 
 /* A window of D of gk and gv of some keys: tiles are (keys, rows). */
-A_GROUP __kernel void key_slopes(COMMON_PARAMETERS, const __global void *sums, long sums_place, __global void *gk, long gk_place, __global void *gv,
-                                 long gv_place, attention a, real scale_)
+A_GROUP __kernel void key_slopes(COMMON_PARAMETERS, const __global void *sums, long sums_place, __global void *gk,
+                                 long gk_place, __global void *gv, long gv_place, attention a, real scale_)
 {
     A_STAGE(stage, STAGE);
     A_STAGE(weights, SIDE_N * LINE); /* (rows, keys) */
@@ -165,10 +180,13 @@ A_GROUP __kernel void key_slopes(COMMON_PARAMETERS, const __global void *sums, l
     AN_EDGE(edge);
     ITEM_PLACE;
     const place at = place_of(&a, a.kv_heads);
-    const slab keys = slab_of(k, k_place, &a, K, at.batch, at.head), values = slab_of(v, v_place, &a, V, at.batch, at.head),
+    const slab keys = slab_of(k, k_place, &a, K, at.batch, at.head),
+               values = slab_of(v, v_place, &a, V, at.batch, at.head),
                begins = starts_of(starts, starts_place, &a, at.batch);
-    const long key = at.block * SIDE_M, column = at.window * WINDOW, valid = valid_keys(&a, lengths, lengths_place, at.batch);
-    const long begin = first_row_of(&a, valid, key) / SIDE_N * SIDE_N, last = end_of_rows(&a, &begins, begin, key + SIDE_M - 1, item, &edge);
+    const long key = at.block * SIDE_M, column = at.window * WINDOW,
+               valid = valid_keys(&a, lengths, lengths_place, at.batch);
+    const long begin = first_row_of(&a, valid, key) / SIDE_N * SIDE_N,
+               last = end_of_rows(&a, &begins, begin, key + SIDE_M - 1, item, &edge);
     const REAL scale = (REAL)scale_;
     REAL ones[M], scales[M];
     VECTOR score[M][VECTORS], pull[M][VECTORS], sum_k[M][WIDE], sum_v[M][WIDE];
@@ -178,7 +196,8 @@ A_GROUP __kernel void key_slopes(COMMON_PARAMETERS, const __global void *sums, l
         EACH(j, WIDE) sum_k[i][j] = sum_v[i][j] = 0;
     }
     for (long head = at.head * a.group; head < (at.head + 1) * a.group; head++) {
-        const slab rows = slab_of(q, q_place, &a, Q, at.batch, head), pulls = slab_of(g, g_place, &a, G, at.batch, head);
+        const slab rows = slab_of(q, q_place, &a, Q, at.batch, head),
+                   pulls = slab_of(g, g_place, &a, G, at.batch, head);
         const long of_all = at.batch * a.heads + head;
         for (long first = begin; first < last; first += SIDE_N) {
             MULTIPLY_TILES(score, T, keys, key, valid, T, rows, first, a.rows);
@@ -187,7 +206,8 @@ A_GROUP __kernel void key_slopes(COMMON_PARAMETERS, const __global void *sums, l
             EACH_LANE(e)
             {
                 const int r = (j * ACROSS + tx) * LANES + e;
-                const facts row = facts_of(&a, &begins, (const __global REAL *)sums + sums_place, of_all, valid, first + r);
+                const facts row =
+                    facts_of(&a, &begins, (const __global REAL *)sums + sums_place, of_all, valid, first + r);
                 REAL weight[M], slope[M];
                 uint4 words = 0;
                 EACH_ROW(i)

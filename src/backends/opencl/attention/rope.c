@@ -27,7 +27,10 @@ static shape shape_of(const tarn__call *call)
     const tarn__rope *params = call->params;
     const tarn__view *x = call->in[0], *y = call->out[0];
     const int order[4] = {0, params->axis, 3 - params->axis, 3};
-    shape s = {.batches = x->shape[0], .length = x->shape[params->axis], .heads = x->shape[3 - params->axis], .depth = x->shape[3],
+    shape s = {.batches = x->shape[0],
+               .length = x->shape[params->axis],
+               .heads = x->shape[3 - params->axis],
+               .depth = x->shape[3],
                .pairs = params->dims / 2};
     for (int i = 0; i < 4; i++) {
         s.x[i] = x->stride[order[i]];
@@ -58,8 +61,8 @@ static void make_angles(const tarn__call *call, const shape *s, int64_t first, i
         float high = (float)whole;
         given[i] = is_wide ? (frequency){.whole = whole} : (frequency){.part = {high, (float)(whole - (double)high)}};
     }
-    snprintf(options, sizeof(options), "-DANGLES -DT_X=%s -DT_POSITION=%s", call->in[0]->dtype == TARN_F64 ? "f64" : "f32",
-             tarn__cl_type(positions ? positions->dtype : TARN_I64));
+    snprintf(options, sizeof(options), "-DANGLES -DT_X=%s -DT_POSITION=%s",
+             call->in[0]->dtype == TARN_F64 ? "f64" : "f32", tarn__cl_type(positions ? positions->dtype : TARN_I64));
     tarn__cl_launch launch = tarn__cl_begin(call, "rope", "angles", options);
     tarn__cl_value(&launch, given, sizeof(given));
     const int64_t numbers[] = {first, count, rows, s->length, s->pairs};
@@ -79,8 +82,8 @@ static void turn(const tarn__call *call, const shape *s)
     const tarn__rope *params = call->params;
     const int64_t items = s->batches * s->length * s->heads * (s->depth - s->pairs);
     char options[96];
-    snprintf(options, sizeof(options), "-DTURN -DT_X=%s -DT_Y=%s -DINDEX=%s", tarn__cl_type(call->in[0]->dtype), tarn__cl_type(call->out[0]->dtype),
-             items < (INT64_C(1) << 30) ? "int" : "long");
+    snprintf(options, sizeof(options), "-DTURN -DT_X=%s -DT_Y=%s -DINDEX=%s", tarn__cl_type(call->in[0]->dtype),
+             tarn__cl_type(call->out[0]->dtype), items < (INT64_C(1) << 30) ? "int" : "long");
     tarn__cl_launch launch = tarn__cl_begin(call, "rope", "rope", options);
     tarn__cl_value(&launch, s, sizeof(*s));
     tarn__cl_view(&launch, call->in[0]);

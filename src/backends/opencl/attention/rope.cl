@@ -37,14 +37,16 @@ void turn_of(long position, float2 frequency, C *cosine, C *sine)
 }
 #endif
 
-/* One pair of one position for each work-item; `table` is (rows, pairs, 2). Rows are positions 0, 1, 2 … where none are given. */
-__kernel void angles(frequencies given, long first, long count, long rows, long length, long pairs, OPERAND(positions), long batch_step, long step,
-                     int is_back, OPERAND(table))
+/* One pair of one position for each work-item; `table` is (rows, pairs, 2). Rows are positions 0, 1, 2 … where none are
+ * given. */
+__kernel void angles(frequencies given, long first, long count, long rows, long length, long pairs, OPERAND(positions),
+                     long batch_step, long step, int is_back, OPERAND(table))
 {
     const long row = get_global_id(0) / count, i = get_global_id(0) % count;
     if (row >= rows)
         return;
-    const long position = positions ? LOAD(T_POSITION, positions, positions_at + row / length * batch_step + row % length * step) : row;
+    const long position =
+        positions ? LOAD(T_POSITION, positions, positions_at + row / length * batch_step + row % length * step) : row;
     C cosine, sine;
     turn_of(position, given.at[i], &cosine, &sine);
     __global C *to = (__global C *)((__global char *)table + table_at) + 2 * (row * pairs + first + i);
@@ -67,15 +69,18 @@ __kernel void rope(shape s, OPERAND(x), OPERAND(y), OPERAND(table), int is_share
     const INDEX place = row / heads, head = row - place * heads, batch = place / length, t = place - batch * length;
     if (batch >= s.batches)
         return;
-    const long from = x_at + batch * s.x[0] + t * s.x[1] + head * s.x[2], to = y_at + batch * s.y[0] + t * s.y[1] + head * s.y[2];
+    const long from = x_at + batch * s.x[0] + t * s.x[1] + head * s.x[2],
+               to = y_at + batch * s.y[0] + t * s.y[1] + head * s.y[2];
     if (unit >= s.pairs) {
         const long at = s.pairs + unit;
         STORE(T_Y, y, to + at * s.y[3], LOAD(T_X, x, from + at * s.x[3]));
         return;
     }
-    const __global C *turn = (const __global C *)((const __global char *)table + table_at) + 2 * ((is_shared ? t : place) * s.pairs + unit);
+    const __global C *turn =
+        (const __global C *)((const __global char *)table + table_at) + 2 * ((is_shared ? t : place) * s.pairs + unit);
     const long one = is_interleaved ? 2 * unit : unit, other = is_interleaved ? one + 1 : one + s.pairs;
-    const C a = LOAD(T_X, x, from + one * s.x[3]), b = LOAD(T_X, x, from + other * s.x[3]), cosine = turn[0], sine = turn[1];
+    const C a = LOAD(T_X, x, from + one * s.x[3]), b = LOAD(T_X, x, from + other * s.x[3]), cosine = turn[0],
+            sine = turn[1];
     STORE(T_Y, y, to + one * s.y[3], a * cosine - b * sine);
     STORE(T_Y, y, to + other * s.y[3], b * cosine + a * sine);
 }

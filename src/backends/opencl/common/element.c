@@ -22,7 +22,8 @@ tarn__cl_compute tarn__cl_compute_of(tarn_dtype dtype)
 
 void tarn__cl_option_compute(tarn__cl_options *options, tarn__cl_compute compute)
 {
-    static const char *const text[] = {"-DC=float -DCOMPUTES_F32", "-DC=double -DCOMPUTES_F64", "-DC=long -DCOMPUTES_I64"};
+    static const char *const text[] = {"-DC=float -DCOMPUTES_F32", "-DC=double -DCOMPUTES_F64",
+                                       "-DC=long -DCOMPUTES_I64"};
     tarn__cl_option(options, "%s", text[compute]);
 }
 
@@ -88,8 +89,8 @@ typedef struct places {
     int32_t stride[TARN__MAX_OPERANDS][TARN_MAX_RANK];
 } places;
 
-/* With 2^s the first power of two that is not below the size the factor is floor(2^(31 + s) / size) + 1, which is below 2^32, and n times what it is too large by is
- * below 2^31 <= 2^(31 + s) / size. */
+/* With 2^s the first power of two that is not below the size the factor is floor(2^(31 + s) / size) + 1, which is below
+ * 2^32, and n times what it is too large by is below 2^31 <= 2^(31 + s) / size. */
 void tarn__cl_invert(int64_t size, uint32_t *factor, int32_t *shift)
 {
     int s = 1;
@@ -115,7 +116,7 @@ void tarn__cl_places(tarn__cl_launch *launch, bool is_small, const tarn__nest *n
     tarn__cl_value(launch, &p, sizeof(p));
 }
 
-/* ---- neighbours that are moved as one ------------------------------------------------------------------------------------------ */
+/* ---- neighbours that are moved as one ---------------------------------------------------------------------------- */
 
 static bool is_unit(const tarn__nest *nest, unsigned moved, const tarn__view *const *views, int64_t unit)
 {
@@ -131,7 +132,8 @@ static bool is_unit(const tarn__nest *nest, unsigned moved, const tarn__view *co
     return nest->shape[last] % unit == 0;
 }
 
-int64_t tarn__cl_unit(const tarn__nest *nest, unsigned moved, const tarn__view *const *views, int64_t step, size_t bytes)
+int64_t tarn__cl_unit(const tarn__nest *nest, unsigned moved, const tarn__view *const *views, int64_t step,
+                      size_t bytes)
 {
     int64_t unit = nest->rank > 0 ? 16 / (int64_t)bytes : 1;
     while (unit > 1 && (step % unit != 0 || !is_unit(nest, moved, views, unit)))

@@ -1,7 +1,9 @@
-/* prelude.cl: put before every program by the host: types, loads and stores by the name of a dtype, places of elements in nests, faults.
+/* prelude.cl: put before every program by the host: types, loads and stores by the name of a dtype, places of elements
+ * in nests, faults.
  *
- * A dtype is a word: f32, f64, bf16, f16, i32, i64, u8, boolean. A program gets it by an option, -DT=bf16, and pastes it: LOAD(T, pointer, index).
- * HAS_F16 is defined where the device has halves as numbers, and HAS_F64 where it has f64; then `real` is double. A program that names f64 elsewhere does not compile, and the CPU runs the call. */
+ * A dtype is a word: f32, f64, bf16, f16, i32, i64, u8, boolean. A program gets it by an option, -DT=bf16, and pastes
+ * it: LOAD(T, pointer, index). HAS_F16 is defined where the device has halves as numbers, and HAS_F64 where it has f64;
+ * then `real` is double. A program that names f64 elsewhere does not compile, and the CPU runs the call. */
 #ifdef cl_khr_fp64
 #pragma OPENCL EXTENSION cl_khr_fp64 : enable
 #endif
@@ -53,7 +55,7 @@ typedef double compute_f64;
 #define NAN_F as_float(0x7fc00000u)
 #define INF_F as_float(0x7f800000u)
 
-/* ---- loads: COMPUTE(T) of element `index` of a __global pointer of any type ---------------------------------------------------- */
+/* ---- loads: COMPUTE(T) of element `index` of a __global pointer of any type -------------------------------------- */
 
 #define LOAD(T, pointer, index) LOAD_(T, pointer, index)
 #define LOAD_(T, pointer, index) load_##T((const __global T *)(pointer), index)
@@ -63,49 +65,104 @@ float bf16_to_f32(bf16 x)
     return as_float((uint)x << 16);
 }
 
-float load_f32(const __global f32 *p, long i) { return p[i]; }
-float load_bf16(const __global bf16 *p, long i) { return bf16_to_f32(p[i]); }
+float load_f32(const __global f32 *p, long i)
+{
+    return p[i];
+}
+float load_bf16(const __global bf16 *p, long i)
+{
+    return bf16_to_f32(p[i]);
+}
 #ifdef HAS_F16
-float load_f16(const __global f16 *p, long i) { return convert_float(((const __global half *)p)[i]); }
+float load_f16(const __global f16 *p, long i)
+{
+    return convert_float(((const __global half *)p)[i]);
+}
 #else
-float load_f16(const __global f16 *p, long i) { return vload_half(i, (const __global half *)p); }
+float load_f16(const __global f16 *p, long i)
+{
+    return vload_half(i, (const __global half *)p);
+}
 #endif
-long load_i32(const __global i32 *p, long i) { return p[i]; }
-long load_i64(const __global i64 *p, long i) { return p[i]; }
-long load_u8(const __global u8 *p, long i) { return p[i]; }
-long load_boolean(const __global boolean *p, long i) { return p[i] != 0; }
+long load_i32(const __global i32 *p, long i)
+{
+    return p[i];
+}
+long load_i64(const __global i64 *p, long i)
+{
+    return p[i];
+}
+long load_u8(const __global u8 *p, long i)
+{
+    return p[i];
+}
+long load_boolean(const __global boolean *p, long i)
+{
+    return p[i] != 0;
+}
 #ifdef HAS_F64
-double load_f64(const __global f64 *p, long i) { return p[i]; }
+double load_f64(const __global f64 *p, long i)
+{
+    return p[i];
+}
 #endif
 
-/* ---- stores of a COMPUTE(T), rounded to nearest even; integers keep their low bits -------------------------------------------- */
+/* ---- stores of a COMPUTE(T), rounded to nearest even; integers keep their low bits ------------------------------- */
 
 #define STORE(T, pointer, index, value) STORE_(T, pointer, index, value)
 #define STORE_(T, pointer, index, value) store_##T((__global T *)(pointer), index, value)
 
-/* Half of the last kept bit, less one if that bit is even, carries into it exactly when rounding goes up. NaN stays NaN. */
+/* Half of the last kept bit, less one if that bit is even, carries into it exactly when rounding goes up. NaN stays
+ * NaN. */
 bf16 f32_to_bf16(float x)
 {
     uint u = as_uint(x);
     return (bf16)((x != x ? u | 0x00400000u : u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
 }
 
-void store_f32(__global f32 *p, long i, float x) { p[i] = x; }
-void store_bf16(__global bf16 *p, long i, float x) { p[i] = f32_to_bf16(x); }
+void store_f32(__global f32 *p, long i, float x)
+{
+    p[i] = x;
+}
+void store_bf16(__global bf16 *p, long i, float x)
+{
+    p[i] = f32_to_bf16(x);
+}
 #ifdef HAS_F16
-void store_f16(__global f16 *p, long i, float x) { ((__global half *)p)[i] = convert_half_rte(x); }
+void store_f16(__global f16 *p, long i, float x)
+{
+    ((__global half *)p)[i] = convert_half_rte(x);
+}
 #else
-void store_f16(__global f16 *p, long i, float x) { vstore_half_rte(x, i, (__global half *)p); }
+void store_f16(__global f16 *p, long i, float x)
+{
+    vstore_half_rte(x, i, (__global half *)p);
+}
 #endif
-void store_i32(__global i32 *p, long i, long x) { p[i] = (i32)x; }
-void store_i64(__global i64 *p, long i, long x) { p[i] = x; }
-void store_u8(__global u8 *p, long i, long x) { p[i] = (u8)x; }
-void store_boolean(__global boolean *p, long i, long x) { p[i] = x != 0; }
+void store_i32(__global i32 *p, long i, long x)
+{
+    p[i] = (i32)x;
+}
+void store_i64(__global i64 *p, long i, long x)
+{
+    p[i] = x;
+}
+void store_u8(__global u8 *p, long i, long x)
+{
+    p[i] = (u8)x;
+}
+void store_boolean(__global boolean *p, long i, long x)
+{
+    p[i] = x != 0;
+}
 #ifdef HAS_F64
-void store_f64(__global f64 *p, long i, double x) { p[i] = x; }
+void store_f64(__global f64 *p, long i, double x)
+{
+    p[i] = x;
+}
 #endif
 
-/* ---- stores of a real into floats, rounded once --------------------------------------------------------------------------------- */
+/* ---- stores of a real into floats, rounded once ------------------------------------------------------------------ */
 
 #define STORE_REAL(T, pointer, index, value) STORE_REAL_(T, pointer, index, value)
 #define STORE_REAL_(T, pointer, index, value) store_real_##T((__global T *)(pointer), index, value)
@@ -122,17 +179,39 @@ float to_odd(double x)
     return as_float((fabs(back) > fabs(x) ? u - 1u : u) | 1u);
 }
 
-void store_real_f32(__global f32 *p, long i, double x) { p[i] = (float)x; }
-void store_real_f64(__global f64 *p, long i, double x) { p[i] = x; }
-void store_real_bf16(__global bf16 *p, long i, double x) { p[i] = f32_to_bf16(to_odd(x)); }
-void store_real_f16(__global f16 *p, long i, double x) { store_f16(p, i, to_odd(x)); }
+void store_real_f32(__global f32 *p, long i, double x)
+{
+    p[i] = (float)x;
+}
+void store_real_f64(__global f64 *p, long i, double x)
+{
+    p[i] = x;
+}
+void store_real_bf16(__global bf16 *p, long i, double x)
+{
+    p[i] = f32_to_bf16(to_odd(x));
+}
+void store_real_f16(__global f16 *p, long i, double x)
+{
+    store_f16(p, i, to_odd(x));
+}
 #else
-void store_real_f32(__global f32 *p, long i, float x) { p[i] = x; }
-void store_real_bf16(__global bf16 *p, long i, float x) { store_bf16(p, i, x); }
-void store_real_f16(__global f16 *p, long i, float x) { store_f16(p, i, x); }
+void store_real_f32(__global f32 *p, long i, float x)
+{
+    p[i] = x;
+}
+void store_real_bf16(__global bf16 *p, long i, float x)
+{
+    store_bf16(p, i, x);
+}
+void store_real_f16(__global f16 *p, long i, float x)
+{
+    store_f16(p, i, x);
+}
 #endif
 
-/* ---- conversions as on the CPU: NaN becomes 0, what is out of range the nearest integer, and an i64 is cut to its low bits ---------- */
+/* ---- conversions as on the CPU: NaN becomes 0, what is out of range the nearest integer, and an i64 is cut to its low
+ * bits  */
 
 long integer_of_float(float x)
 {
@@ -166,11 +245,17 @@ float odd_of_integer(long x)
     return x < 0 ? -(float)size : (float)size;
 }
 
-/* ---- statistics that lie in memory as f64, with or without f64 in the device ---------------------------------------------------- */
+/* ---- statistics that lie in memory as f64, with or without f64 in the device ------------------------------------- */
 
 #ifdef HAS_F64
-real load_stat(const __global void *p, long i) { return ((const __global double *)p)[i]; }
-void store_stat(__global void *p, long i, real x) { ((__global double *)p)[i] = x; }
+real load_stat(const __global void *p, long i)
+{
+    return ((const __global double *)p)[i];
+}
+void store_stat(__global void *p, long i, real x)
+{
+    ((__global double *)p)[i] = x;
+}
 #else
 /* The bits of a double, rounded to nearest even; subnormals of f32 too. */
 real load_stat(const __global void *p, long i)
@@ -186,7 +271,8 @@ real load_stat(const __global void *p, long i)
     digits |= 1UL << 52;
     ulong kept = digits >> drop, rest = digits & ((1UL << drop) - 1), half_way = 1UL << (drop - 1);
     kept += rest > half_way || (rest == half_way && (kept & 1));
-    uint bits = power < -126 ? (uint)kept : ((uint)(power + 126) << 23) + (uint)kept; /* a carry runs on into the exponent, and to infinity */
+    /* a carry runs on into the exponent, and to infinity */
+    uint bits = power < -126 ? (uint)kept : ((uint)(power + 126) << 23) + (uint)kept;
     return as_float(sign | (power > 127 ? 0x7f800000u : bits));
 }
 
@@ -208,7 +294,7 @@ void store_stat(__global void *p, long i, real x)
 }
 #endif
 
-/* ---- nests: tarn__nest, passed by value ---------------------------------------------------------------------------------------- */
+/* ---- nests: tarn__nest, passed by value -------------------------------------------------------------------------- */
 
 #define MAX_RANK 8
 #define MAX_OPERANDS 6
@@ -221,10 +307,11 @@ typedef struct nest {
     long stride[MAX_OPERANDS][MAX_RANK];
 } nest;
 
-/* The axes of a nest from the last to the first. On GPUs the loop is unrolled: what is indexed by a number that the compiler knows stays out of slow memory. PoCL would take hours over the
- * ways through it before a barrier. */
+/* The axes of a nest from the last to the first. On GPUs the loop is unrolled: what is indexed by a number that the
+ * compiler knows stays out of slow memory. PoCL would take hours over the ways through it before a barrier. */
 #ifndef IS_CPU
-#define EACH_AXIS(axis, first, rank) _Pragma("unroll") for (int axis = MAX_RANK - 1; axis >= (first); axis--) if (axis < (rank))
+#define EACH_AXIS(axis, first, rank) \
+    _Pragma("unroll") for (int axis = MAX_RANK - 1; axis >= (first); axis--) if (axis < (rank))
 #else
 #define EACH_AXIS(axis, first, rank) for (int axis = (rank)-1; axis >= (first); axis--)
 #endif
@@ -243,7 +330,8 @@ long nest_at(const nest *n, long i, int operand)
     return n->rank > 0 ? at + (long)rest * n->stride[operand][0] : at;
 }
 
-/* Where kernels go element by element places are divided out in 32 bits, if those are enough (IS_SMALL), by a factor and a shift: see tarn__cl_places. */
+/* Where kernels go element by element places are divided out in 32 bits, if those are enough (IS_SMALL), by a factor
+ * and a shift: see tarn__cl_places. */
 #ifdef IS_SMALL
 typedef struct places {
     int rank;
@@ -258,7 +346,8 @@ typedef nest places;
 #define QUOTIENT(n, axis, i) ((i) / (INDEX)(n)->shape[axis])
 #endif
 
-/* Where element i, counted row-major, lies in each of the first `operands` operands, a number that the compiler knows. */
+/* Where element i, counted row-major, lies in each of the first `operands` operands, a number that the compiler knows.
+ */
 void locate(const places *n, INDEX i, int operands, INDEX *at)
 {
     for (int k = 0; k < operands; k++)
@@ -274,10 +363,10 @@ void locate(const places *n, INDEX i, int operands, INDEX *at)
         at[k] += i * (INDEX)n->stride[k][0];
 }
 
-/* ---- faults ---------------------------------------------------------------------------------------------------------------- */
+/* ---- faults ------------------------------------------------------------------------------------------------------ */
 
-/* The last two parameters of a kernel whose launcher calls tarn__cl_fault; report_fault() is used where these names are known. The kernel goes on as if
- * the element were not there. */
+/* The last two parameters of a kernel whose launcher calls tarn__cl_fault; report_fault() is used where these names are
+ * known. The kernel goes on as if the element were not there. */
 #define FAULT_PARAMETERS __global long *fault, long fault_function
 #define report_fault(fault, value, limit) record_fault(fault, fault_function, value, limit)
 

@@ -4,10 +4,10 @@
 #include <stdio.h>
 
 #define MANY_LANES 16
-#define SIDE_BY_SIDE 64  /* work-items of a group that have a row each */
-#define LONG_ROW 1024    /* rows longer than this have large groups */
-#define FEW_HELD 4       /* fours of a row that a work-item keeps, if a larger group could have it, */
-#define MOST_HELD 8      /* and at most */
+#define SIDE_BY_SIDE 64 /* work-items of a group that have a row each */
+#define LONG_ROW 1024   /* rows longer than this have large groups */
+#define FEW_HELD 4      /* fours of a row that a work-item keeps, if a larger group could have it, */
+#define MOST_HELD 8     /* and at most */
 #define SMALL (INT64_C(1) << 30)
 
 void tarn__cl_rows_of(tarn__cl_row_set *rows, int axis, int count, const tarn__view *const *views)
@@ -70,14 +70,16 @@ tarn__cl_row_form tarn__cl_group_form(const tarn__cl_device *device, size_t most
 static void choose_sharing(const tarn__cl_device *device, const tarn__cl_row_set *rows, tarn__cl_row_form *form)
 {
     const tarn__nest *nest = &rows->nest;
-    bool side_by_side = nest->rank > 0 && nest->stride[0][nest->rank - 1] == 1 && nest->shape[nest->rank - 1] >= 8 && !form->is_dense;
+    bool side_by_side =
+        nest->rank > 0 && nest->stride[0][nest->rank - 1] == 1 && nest->shape[nest->rank - 1] >= 8 && !form->is_dense;
     form->group = form->lanes = 1;
     form->local = tarn__cl_group_of(device, SIDE_BY_SIDE);
     if (!side_by_side && rows->length > TARN__CL_SHORT_ROW)
         share(form, device, rows->length > LONG_ROW ? 256 : 64);
 }
 
-tarn__cl_row_form tarn__cl_row_form_of(const tarn__cl_device *device, const tarn__cl_row_set *rows, int axis, int count, const tarn__view *const *views)
+tarn__cl_row_form tarn__cl_row_form_of(const tarn__cl_device *device, const tarn__cl_row_set *rows, int axis, int count,
+                                       const tarn__view *const *views)
 {
     tarn__cl_row_form form = {.is_small = rows->count < SMALL, .is_dense = true};
     for (int k = 0; k < count; k++) {
@@ -98,7 +100,8 @@ static bool is_in_fours(const tarn__view *view)
 
 static bool are_in_fours(const tarn__cl_row_set *rows, int axis, int count, const tarn__view *const *views)
 {
-    bool is_good = rows->length > TARN__CL_SHORT_ROW && rows->length % 4 == 0 && rows->length < SMALL && rows->count < SMALL;
+    bool is_good =
+        rows->length > TARN__CL_SHORT_ROW && rows->length % 4 == 0 && rows->length < SMALL && rows->count < SMALL;
     for (int k = 0; k < count && is_good; k++) {
         if (!has_elements(views[k], axis, rows->length))
             continue;
@@ -109,20 +112,24 @@ static bool are_in_fours(const tarn__cl_row_set *rows, int axis, int count, cons
     return is_good;
 }
 
-int tarn__cl_row_held(const tarn__cl_device *device, const tarn__cl_row_set *rows, tarn__cl_row_form *form, int axis, int count, const tarn__view *const *views)
+int tarn__cl_row_held(const tarn__cl_device *device, const tarn__cl_row_set *rows, tarn__cl_row_form *form, int axis,
+                      int count, const tarn__view *const *views)
 {
     const int64_t fours = rows->length / 4;
     size_t group = 32;
-    while (group < 256 && (fours / (int64_t)group > FEW_HELD || fours % (int64_t)group != 0) && fours % (2 * (int64_t)group) == 0)
+    while (group < 256 && (fours / (int64_t)group > FEW_HELD || fours % (int64_t)group != 0) &&
+           fours % (2 * (int64_t)group) == 0)
         group *= 2;
     const int64_t held = fours / (int64_t)group;
-    if (form->group == 1 || group > device->max_group || fours % (int64_t)group != 0 || held > MOST_HELD || !are_in_fours(rows, axis, count, views))
+    if (form->group == 1 || group > device->max_group || fours % (int64_t)group != 0 || held > MOST_HELD ||
+        !are_in_fours(rows, axis, count, views))
         return 0;
     form->group = form->local = group;
     return (int)held;
 }
 
-void tarn__cl_row_quads(const tarn__cl_row_set *rows, tarn__cl_row_form *form, int axis, int count, const tarn__view *const *views)
+void tarn__cl_row_quads(const tarn__cl_row_set *rows, tarn__cl_row_form *form, int axis, int count,
+                        const tarn__view *const *views)
 {
     if (form->group == 1 || !are_in_fours(rows, axis, count, views))
         return;
@@ -137,11 +144,12 @@ bool tarn__cl_vector_in_fours(const tarn__view *vector)
 
 void tarn__cl_row_options(const tarn__cl_row_form *form, const char *own, char *options, size_t size)
 {
-    snprintf(options, size, "-DGROUP=%zu -DLANES=%zu -DINDEX=%s%s%s%s", form->group, form->lanes, form->is_small ? "int" : "long",
-             form->is_dense ? " -DDENSE" : "", form->has_quads ? " -DQUADS" : "", own);
+    snprintf(options, size, "-DGROUP=%zu -DLANES=%zu -DINDEX=%s%s%s%s", form->group, form->lanes,
+             form->is_small ? "int" : "long", form->is_dense ? " -DDENSE" : "", form->has_quads ? " -DQUADS" : "", own);
 }
 
-tarn__cl_launch tarn__cl_begin_rows(const tarn__call *call, const char *source, const char *kernel, tarn__cl_row_form *form, const char *own)
+tarn__cl_launch tarn__cl_begin_rows(const tarn__call *call, const char *source, const char *kernel,
+                                    tarn__cl_row_form *form, const char *own)
 {
     char options[384];
     while (form->group > 1) {

@@ -1,14 +1,18 @@
-/* subgroups.cl: numbers of work-items that run in step, handed over without a group's memory. With HAS_SUBGROUPS alone, by Intel's extension (SUBGROUPS_INTEL) or OpenCL's own
- * (SUBGROUPS_KHR); SUBGROUPS_ONE makes every work-item a subgroup, which tests the rest on devices that have none.
+/* subgroups.cl: numbers of work-items that run in step, handed over without a group's memory. With HAS_SUBGROUPS alone,
+ * by Intel's extension (SUBGROUPS_INTEL) or OpenCL's own (SUBGROUPS_KHR); SUBGROUPS_ONE makes every work-item a
+ * subgroup, which tests the rest on devices that have none.
  *
- * Sums go through `across` and never by sub_group_reduce_add, whose order a standard leaves to the driver. Subgroups have a power of two of work-items, and groups are whole ones: features.c tries
- * it when a device is first used. */
+ * Sums go through `across` and never by sub_group_reduce_add, whose order a standard leaves to the driver. Subgroups
+ * have a power of two of work-items, and groups are whole ones: features.c tries it when a device is first used. */
 #ifdef SUBGROUPS_ONE
 #define SUBGROUP_SIZE 1u
 #define SUBGROUPS ((int)get_local_size(0))
 #define MY_SUBGROUP ((int)get_local_id(0))
 #define MY_LANE 0
-uint across_uint(uint x, uint lanes) { return x; }
+uint across_uint(uint x, uint lanes)
+{
+    return x;
+}
 #else
 #define SUBGROUP_SIZE get_sub_group_size()
 #define SUBGROUPS ((int)get_num_sub_groups())
@@ -16,15 +20,24 @@ uint across_uint(uint x, uint lanes) { return x; }
 #define MY_LANE ((int)get_sub_group_local_id())
 #ifdef SUBGROUPS_INTEL
 #pragma OPENCL EXTENSION cl_intel_subgroups : enable
-uint across_uint(uint x, uint lanes) { return intel_sub_group_shuffle_xor(x, lanes); }
+uint across_uint(uint x, uint lanes)
+{
+    return intel_sub_group_shuffle_xor(x, lanes);
+}
 #else
 #pragma OPENCL EXTENSION cl_khr_subgroup_shuffle : enable
-uint across_uint(uint x, uint lanes) { return sub_group_shuffle_xor(x, lanes); }
+uint across_uint(uint x, uint lanes)
+{
+    return sub_group_shuffle_xor(x, lanes);
+}
 #endif
 #endif
 
 /* What the work-item has whose number in the subgroup differs in the bit `lanes`. */
-float across_float(float x, uint lanes) { return as_float(across_uint(as_uint(x), lanes)); }
+float across_float(float x, uint lanes)
+{
+    return as_float(across_uint(as_uint(x), lanes));
+}
 
 long across_long(long x, uint lanes)
 {
@@ -33,7 +46,10 @@ long across_long(long x, uint lanes)
 }
 
 #ifdef HAS_F64
-double across_double(double x, uint lanes) { return as_double(across_long(as_long(x), lanes)); }
+double across_double(double x, uint lanes)
+{
+    return as_double(across_long(as_long(x), lanes));
+}
 #define across_real across_double
 #else
 #define across_real across_float

@@ -1,7 +1,9 @@
-/* conv.c: convolutions of images as matrix products: what windows see is laid in scratch (im2col.cl), some images at a time, and multiplied (gemm.h).
+/* conv.c: convolutions of images as matrix products: what windows see is laid in scratch (im2col.cl), some images at a
+ * time, and multiplied (gemm.h).
  *
- * The gradient of x is such a product, too: of what sees a pixel. That of the weight goes along all pixels, accumulated from piece to piece in order. Columns and
- * sums of 16-bit operands are f32, so that results are rounded once. A walk goes over the steps of a kernel and is taken twice: to measure the scratch, and to run. */
+ * The gradient of x is such a product, too: of what sees a pixel. That of the weight goes along all pixels, accumulated
+ * from piece to piece in order. Columns and sums of 16-bit operands are f32, so that results are rounded once. A walk
+ * goes over the steps of a kernel and is taken twice: to measure the scratch, and to run. */
 #include <stdio.h>
 
 #include "backends/opencl/common/element.h"
@@ -27,12 +29,12 @@ typedef struct job {
     const tarn__conv2d *params;
     tarn__cl_device *device;
     enum form form;
-    bool runs;        /* else only the scratch is measured */
-    tarn_dtype sums;  /* f32 or f64 */
-    tarn__view from;  /* what is unfolded */
+    bool runs;       /* else only the scratch is measured */
+    tarn_dtype sums; /* f32 or f64 */
+    tarn__view from; /* what is unfolded */
     unfolding u;
     tarn__cl_product product;
-    int64_t images;   /* of a piece */
+    int64_t images;             /* of a piece */
     int64_t held, most_product; /* bytes of scratch: what is kept, and behind it what one product needs */
 } job;
 
@@ -46,7 +48,7 @@ static int64_t most(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-/* ---- steps ----------------------------------------------------------------------------------------------------------------- */
+/* ---- steps ------------------------------------------------------------------------------------------------------- */
 
 /* A place in scratch for a dense view of that shape. */
 static tarn__view hold(job *j, const tarn__view *shape, tarn_dtype dtype)
@@ -105,8 +107,8 @@ static bool is_small(const unfolding *u, int64_t batches)
 static void unfold_options(const job *j, int64_t batches, char *options, size_t size)
 {
     static const char *const forms[] = {"", " -DGRADIENT", " -DWEIGHT"};
-    snprintf(options, size, "-DREAL=%s -DT_X=%s%s%s", j->sums == TARN_F64 ? "double" : "float", tarn__cl_type(j->from.dtype), forms[j->form],
-             is_small(&j->u, batches) ? " -DINDEX=int" : "");
+    snprintf(options, size, "-DREAL=%s -DT_X=%s%s%s", j->sums == TARN_F64 ? "double" : "float",
+             tarn__cl_type(j->from.dtype), forms[j->form], is_small(&j->u, batches) ? " -DINDEX=int" : "");
 }
 
 static void unfold(const job *j, const tarn__view *to, int64_t batches)
@@ -137,13 +139,20 @@ static void multiply(job *j)
         tarn__cl_product_run(j->call, &j->product, j->held);
 }
 
-/* ---- what there is to do --------------------------------------------------------------------------------------------------- */
+/* ---- what there is to do ----------------------------------------------------------------------------------------- */
 
 /* `from` is unfolded for windows like the rows and columns of `to`. */
-static job job_of(const tarn__call *call, enum form form, const tarn__view *from, const tarn__view *weight, const tarn__view *to, bool runs)
+static job job_of(const tarn__call *call, enum form form, const tarn__view *from, const tarn__view *weight,
+                  const tarn__view *to, bool runs)
 {
     const tarn__conv2d *params = call->params;
-    job j = {.call = call, .params = params, .device = tarn__cl_at(call->device), .form = form, .runs = runs, .sums = tarn__cl_sums_of(from->dtype), .from = *from};
+    job j = {.call = call,
+             .params = params,
+             .device = tarn__cl_at(call->device),
+             .form = form,
+             .runs = runs,
+             .sums = tarn__cl_sums_of(from->dtype),
+             .from = *from};
     j.u = (unfolding){.groups = params->groups, .channels = from->shape[1] / params->groups};
     for (int i = 0; i < 2; i++) {
         j.u.size[i] = weight->shape[2 + i];
@@ -183,7 +192,8 @@ static int64_t pieces_of(const job *j, int64_t images, int64_t elements)
     return most(1, least(images, PIECE_BYTES / bytes));
 }
 
-/* A dense copy of the weight, or itself where it lies so: (O, C, KH, KW), or turned, (groups · C, O of the group, KH, KW) for the gradient of x. */
+/* A dense copy of the weight, or itself where it lies so: (O, C, KH, KW), or turned, (groups · C, O of the group, KH,
+ * KW) for the gradient of x. */
 static tarn__view weight_of(job *j, const tarn__view *weight, bool turned)
 {
     int64_t groups = j->params->groups, out = weight->shape[0] / groups;
@@ -193,7 +203,8 @@ static tarn__view weight_of(job *j, const tarn__view *weight, bool turned)
     if (turned) { /* (groups, C, O, KH, KW) */
         from.rank = 5;
         int64_t shape[] = {groups, weight->shape[1], out, weight->shape[2], weight->shape[3]};
-        int64_t stride[] = {out * weight->stride[0], weight->stride[1], weight->stride[0], weight->stride[2], weight->stride[3]};
+        int64_t stride[] = {out * weight->stride[0], weight->stride[1], weight->stride[0], weight->stride[2],
+                            weight->stride[3]};
         for (int i = 0; i < 5; i++)
             from.shape[i] = shape[i], from.stride[i] = stride[i];
     }
@@ -202,7 +213,7 @@ static tarn__view weight_of(job *j, const tarn__view *weight, bool turned)
     return held;
 }
 
-/* ---- the result, and the gradient of x ------------------------------------------------------------------------------------- */
+/* ---- the result, and the gradient of x --------------------------------------------------------------------------- */
 
 /* Images `first` on of the product (rows, taps) · (taps, pixels) of each image and group. */
 static void choose_batches(job *j, const tarn__view *to, int64_t first, int64_t images)
@@ -210,7 +221,9 @@ static void choose_batches(job *j, const tarn__view *to, int64_t first, int64_t 
     tarn__cl_product *p = &j->product;
     int64_t groups = j->params->groups, rows = to->shape[1] / groups;
     p->batches = (tarn__nest){.rank = 2, .operands = 4, .count = images * groups, .shape = {images, groups}};
-    int64_t strides[4][2] = {{to->stride[0], rows * to->stride[1]}, {0, rows * p->sizes.k}, {groups * j->u.room, j->u.room},
+    int64_t strides[4][2] = {{to->stride[0], rows * to->stride[1]},
+                             {0, rows * p->sizes.k},
+                             {groups * j->u.room, j->u.room},
                              {0, rows * p->sizes.bias_down}};
     for (int i = 0; i < 4; i++)
         p->batches.stride[i][0] = strides[i][0], p->batches.stride[i][1] = strides[i][1];
@@ -252,7 +265,7 @@ static size_t walk_images(const tarn__call *call, enum form form, bool runs)
     return (size_t)(j.held + j.most_product);
 }
 
-/* ---- the gradient of the weight -------------------------------------------------------------------------------------------- */
+/* ---- the gradient of the weight ---------------------------------------------------------------------------------- */
 
 /* The gradients of a piece's pixels, (O, images, rows, columns), dense. */
 static tarn__view gradients_of(const tarn__view *g, int64_t first, int64_t images)
@@ -264,7 +277,8 @@ static tarn__view gradients_of(const tarn__view *g, int64_t first, int64_t image
     return from;
 }
 
-static void weight_piece(job *j, const tarn__view *g, const tarn__view *place, const tarn__view *columns, int64_t first, int64_t images)
+static void weight_piece(job *j, const tarn__view *g, const tarn__view *place, const tarn__view *columns, int64_t first,
+                         int64_t images)
 {
     tarn__cl_product *p = &j->product;
     int64_t groups = j->params->groups, rows = g->shape[1] / groups;
@@ -285,14 +299,15 @@ static void weight_piece(job *j, const tarn__view *g, const tarn__view *place, c
     multiply(j);
 }
 
-/* The sums go straight into the gradient where it lies as the product makes it and is rounded once; else into scratch first. An empty batch is a product along an
- * axis of size 0. */
+/* The sums go straight into the gradient where it lies as the product makes it and is rounded once; else into scratch
+ * first. An empty batch is a product along an axis of size 0. */
 static size_t walk_weight(const tarn__call *call, bool runs)
 {
     const tarn__view *x = call->in[0], *g = call->in[1], *to = call->out[0];
     job j = job_of(call, WEIGHT, x, to, g, runs);
     tarn__cl_product *p = &j.product;
-    int64_t images = x->shape[0], windows = j.u.to[0] * j.u.to[1], lines = j.u.channels * j.u.size[0] * j.u.size[1], across;
+    int64_t images = x->shape[0], windows = j.u.to[0] * j.u.to[1], lines = j.u.channels * j.u.size[0] * j.u.size[1],
+            across;
     if (!j.device || tarn__view_count(to) == 0)
         return 0;
     j.images = pieces_of(&j, images, windows * lines * j.params->groups);
@@ -316,7 +331,7 @@ static size_t walk_weight(const tarn__call *call, bool runs)
     return (size_t)(j.held + j.most_product);
 }
 
-/* ---- kernels --------------------------------------------------------------------------------------------------------------- */
+/* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
 static size_t conv2d_scratch(const tarn__call *call)
 {
@@ -352,5 +367,6 @@ void tarn__cl_conv(tarn__kernel_row *rows)
 {
     rows[TARN__K_conv2d] = (tarn__kernel_row){kernel_conv2d, TARN__FLOATS, conv2d_scratch};
     rows[TARN__K_conv2d_grad_x] = (tarn__kernel_row){kernel_conv2d_grad_x, TARN__FLOATS, conv2d_grad_x_scratch};
-    rows[TARN__K_conv2d_grad_weight] = (tarn__kernel_row){kernel_conv2d_grad_weight, TARN__FLOATS, conv2d_grad_weight_scratch};
+    rows[TARN__K_conv2d_grad_weight] =
+        (tarn__kernel_row){kernel_conv2d_grad_weight, TARN__FLOATS, conv2d_grad_weight_scratch};
 }

@@ -1,5 +1,6 @@
-/* copy.c: copies with any strides and dtypes, and one number everywhere. Copies within one dtype move bits: where both sides lie in one piece, by the
- * driver's copy; where axes change places on a GPU, by tiles (transpose.c); else by rows (copy.cl). */
+/* copy.c: copies with any strides and dtypes, and one number everywhere. Copies within one dtype move bits: where both
+ * sides lie in one piece, by the driver's copy; where axes change places on a GPU, by tiles (transpose.c); else by rows
+ * (copy.cl). */
 #include <string.h>
 
 #include "backends/opencl/common/element.h"
@@ -8,7 +9,8 @@
 #define RUN 256 /* elements a work-item moves, as copy.cl has them: of a row, */
 #define PER 4   /* and where work-items run in lockstep */
 
-/* Where work-items run in lockstep they have some elements each, and divide places out in 32 bits if those are enough; else each has a run of the last axis. */
+/* Where work-items run in lockstep they have some elements each, and divide places out in 32 bits if those are enough;
+ * else each has a run of the last axis. */
 static bool name_index(const tarn__call *call, const tarn__nest *nest, tarn__cl_options *options)
 {
     return tarn__cl_at(call->device)->in_lockstep && tarn__cl_option_index(options, nest);
@@ -32,8 +34,11 @@ static void name_kinds(const tarn__call *call, tarn__cl_options *options)
 {
     tarn_dtype from = call->in[0]->dtype, to = call->out[0]->dtype;
     const tarn__cl_device *d = tarn__cl_at(call->device);
-    tarn__cl_option(options, "-DFROM=%s -DKIND=%s%s%s", tarn__cl_type(from), from == TARN_F64 ? "double" : tarn__is_float(from) ? "float" : "long",
-             from == TARN_F64 ? " -DFROM_F64" : "", to == TARN_F64 && d && !d->has_f64 ? " -DTO_F64" : "");
+    tarn__cl_option(options, "-DFROM=%s -DKIND=%s%s%s", tarn__cl_type(from),
+                    from == TARN_F64       ? "double"
+                    : tarn__is_float(from) ? "float"
+                                           : "long",
+                    from == TARN_F64 ? " -DFROM_F64" : "", to == TARN_F64 && d && !d->has_f64 ? " -DTO_F64" : "");
 }
 
 /* On a GPU neighbours that lie side by side at both ends are moved as one element. */
@@ -54,14 +59,16 @@ static void move(const tarn__call *call, tarn__nest *nest)
     go_in_runs(&launch, nest);
 }
 
-/* Rows of neighbours whose places do not let 8 bytes be moved at once. False, and nothing is done, where it is not like that. */
+/* Rows of neighbours whose places do not let 8 bytes be moved at once. False, and nothing is done, where it is not like
+ * that. */
 static bool move_by_turns(const tarn__call *call, const tarn__nest *nest)
 {
     const tarn__view *views[] = {call->out[0], call->in[0]};
     const size_t size = tarn__dtype_bytes(views[0]->dtype);
     tarn__cl_axis axis[TARN_MAX_RANK];
     int last = nest->rank - 1;
-    if (last < 0 || nest->stride[0][last] != 1 || nest->stride[1][last] != 1 || (size_t)tarn__cl_unit(nest, 3, views, 0, size) * size >= 8)
+    if (last < 0 || nest->stride[0][last] != 1 || nest->stride[1][last] != 1 ||
+        (size_t)tarn__cl_unit(nest, 3, views, 0, size) * size >= 8)
         return false;
     for (int i = 0; i <= last; i++)
         axis[i] = (tarn__cl_axis){nest->shape[i], 0, nest->shape[i], 1, nest->stride[0][i], nest->stride[1][i]};
@@ -92,7 +99,8 @@ static void kernel_copy(const tarn__call *call)
     if (from->dtype != to->dtype)
         convert(call, &nest);
     else if (tarn__nest_is_dense(&nest, 0) && tarn__nest_is_dense(&nest, 1))
-        tarn__cl_copy_bytes(call, to->memory, to->offset * size, from->memory, from->offset * size, (size_t)(nest.count * size));
+        tarn__cl_copy_bytes(call, to->memory, to->offset * size, from->memory, from->offset * size,
+                            (size_t)(nest.count * size));
     else if (!tarn__cl_transpose(call, &nest) && !move_by_turns(call, &nest))
         move(call, &nest);
 }
@@ -103,8 +111,12 @@ void tarn__cl_write_element(tarn_dtype dtype, const tarn__number *value, void *b
     uint16_t half = dtype == TARN_BF16 ? tarn__f32_to_bf16(f32) : tarn__f32_to_f16(f32);
     int32_t i32 = (int32_t)(uint32_t)(uint64_t)value->integer;
     uint8_t byte = dtype == TARN_BOOL ? value->real != 0 : (uint8_t)value->integer;
-    const void *from = dtype == TARN_F32 ? (const void *)&f32 : dtype == TARN_F64 ? (const void *)&value->real : dtype == TARN_I32 ? (const void *)&i32 :
-                       dtype == TARN_I64 ? (const void *)&value->integer : dtype == TARN_BF16 || dtype == TARN_F16 ? (const void *)&half : (const void *)&byte;
+    const void *from = dtype == TARN_F32                         ? (const void *)&f32
+                       : dtype == TARN_F64                       ? (const void *)&value->real
+                       : dtype == TARN_I32                       ? (const void *)&i32
+                       : dtype == TARN_I64                       ? (const void *)&value->integer
+                       : dtype == TARN_BF16 || dtype == TARN_F16 ? (const void *)&half
+                                                                 : (const void *)&byte;
     memcpy(bits, from, tarn__dtype_bytes(dtype));
 }
 

@@ -1,26 +1,31 @@
 /* copy.cl: copies with any strides, bits or conversions; and one element's bits everywhere.
  *
- * A work-item moves some elements: on a processor up to RUN neighbours of a row of the nest's last axis, so that places are divided out once; where work-items run
- * in lockstep PER of them, a group apart, so that neighbours touch neighbours, and all are read before one is written. */
+ * A work-item moves some elements: on a processor up to RUN neighbours of a row of the nest's last axis, so that places
+ * are divided out once; where work-items run in lockstep PER of them, a group apart, so that neighbours touch
+ * neighbours, and all are read before one is written. */
 #ifdef IN_LOCKSTEP
 
 #define PER 4
 
-#define EACH_OWN(own, i)                                                                                                                  \
-    _Pragma("unroll") for (INDEX own = 0, i = (INDEX)get_group_id(0) * (INDEX)get_local_size(0) * PER + (INDEX)get_local_id(0); own < PER; \
-                           own++, i += (INDEX)get_local_size(0)) if (i < count)
+#define EACH_OWN(own, i) \
+    _Pragma("unroll") for (INDEX own = 0, \
+                           i = (INDEX)get_group_id(0) * (INDEX)get_local_size(0) * PER + (INDEX)get_local_id(0); \
+                           own < PER; own++, i += (INDEX)get_local_size(0)) if (i < count)
 
 /* HELD is what READ(at) gives, and WRITE(at, value) takes. */
-#define MOVE(HELD, READ, WRITE)                                                                                                           \
-    {                                                                                                                                     \
-        HELD held[PER];                                                                                                                   \
-        INDEX at[PER][2];                                                                                                                 \
-        EACH_OWN(own, i)                                                                                                                  \
-        {                                                                                                                                 \
-            locate(&n, i, 2, at[own]);                                                                                                    \
-            held[own] = READ(at[own][1]);                                                                                                 \
-        }                                                                                                                                 \
-        EACH_OWN(own, i) { WRITE(at[own][0], held[own]); }                                                                                \
+#define MOVE(HELD, READ, WRITE) \
+    { \
+        HELD held[PER]; \
+        INDEX at[PER][2]; \
+        EACH_OWN(own, i) \
+        { \
+            locate(&n, i, 2, at[own]); \
+            held[own] = READ(at[own][1]); \
+        } \
+        EACH_OWN(own, i) \
+        { \
+            WRITE(at[own][0], held[own]); \
+        } \
     }
 
 #else
@@ -55,19 +60,19 @@ long row_at(const nest *n, long row, int operand)
     return at;
 }
 
-#define MOVE(HELD, READ, WRITE)                                                                                                           \
-    {                                                                                                                                     \
-        run r;                                                                                                                            \
-        if (!run_of(&n, &r))                                                                                                              \
-            return;                                                                                                                       \
-        const long a = n.rank > 0 ? n.stride[0][n.rank - 1] : 0, b = n.rank > 0 ? n.stride[1][n.rank - 1] : 0;                            \
-        const long to_row = row_at(&n, r.row, 0), from_row = row_at(&n, r.row, 1);                                                        \
-        if (a == 1 && b == 1)                                                                                                             \
-            for (long i = r.begin; i < r.end; i++)                                                                                        \
-                WRITE(to_row + i, READ(from_row + i));                                                                                    \
-        else                                                                                                                              \
-            for (long i = r.begin; i < r.end; i++)                                                                                        \
-                WRITE(to_row + i * a, READ(from_row + i * b));                                                                            \
+#define MOVE(HELD, READ, WRITE) \
+    { \
+        run r; \
+        if (!run_of(&n, &r)) \
+            return; \
+        const long a = n.rank > 0 ? n.stride[0][n.rank - 1] : 0, b = n.rank > 0 ? n.stride[1][n.rank - 1] : 0; \
+        const long to_row = row_at(&n, r.row, 0), from_row = row_at(&n, r.row, 1); \
+        if (a == 1 && b == 1) \
+            for (long i = r.begin; i < r.end; i++) \
+                WRITE(to_row + i, READ(from_row + i)); \
+        else \
+            for (long i = r.begin; i < r.end; i++) \
+                WRITE(to_row + i * a, READ(from_row + i * b)); \
     }
 
 #endif
@@ -76,11 +81,9 @@ long row_at(const nest *n, long row, int operand)
 
 #define WRITE_BITS(at, value) to[to_first + (at)] = value
 
-__kernel void move(places n, INDEX count, __global BITS *to, long to_first, const __global BITS *from, long from_first)
-{
+__kernel void move(places n, INDEX count, __global BITS *to, long to_first, const __global BITS *from, long from_first){
 #define READ_BITS(at) from[from_first + (at)]
-    MOVE(BITS, READ_BITS, WRITE_BITS)
-}
+    MOVE(BITS, READ_BITS, WRITE_BITS)}
 
 __kernel void fill(places n, INDEX count, __global BITS *to, long to_first, BITS value)
 {
@@ -120,16 +123,16 @@ __kernel void fill(places n, INDEX count, __global BITS *to, long to_first, BITS
 #define put_u8_long(p, i, x) STORE(u8, p, i, x)
 #define put_boolean_long(p, i, x) STORE(boolean, p, i, x)
 
-/* KIND is what FROM is computed in. The target's dtype, a number of tarn_dtype, is chosen while the kernel runs: a program for each pair would take longer to compile
- * than copies that convert are worth. */
+/* KIND is what FROM is computed in. The target's dtype, a number of tarn_dtype, is chosen while the kernel runs: a
+ * program for each pair would take longer to compile than copies that convert are worth. */
 #if defined(TO_F64) && !defined(HAS_F64)
 #error "this device has no f64"
 #endif
 
-#define INTO(number, TO)                                                                                                                  \
-    case number: {                                                                                                                        \
-        MOVE(KIND, READ_FROM, WRITE_##TO)                                                                                                 \
-        break;                                                                                                                            \
+#define INTO(number, TO) \
+    case number: { \
+        MOVE(KIND, READ_FROM, WRITE_##TO) \
+        break; \
     }
 #define READ_FROM(at) LOAD(FROM, from, from_first + (at))
 #define WRITE_f32(at, value) PUT(f32, KIND, (__global f32 *)to + to_first, at, value)
@@ -141,7 +144,8 @@ __kernel void fill(places n, INDEX count, __global BITS *to, long to_first, BITS
 #define WRITE_u8(at, value) PUT(u8, KIND, (__global u8 *)to + to_first, at, value)
 #define WRITE_boolean(at, value) PUT(boolean, KIND, (__global boolean *)to + to_first, at, value)
 
-__kernel void convert(places n, INDEX count, __global void *to, long to_first, const __global FROM *from, long from_first, int dtype)
+__kernel void convert(places n, INDEX count, __global void *to, long to_first, const __global FROM *from,
+                      long from_first, int dtype)
 {
     switch (dtype) {
         INTO(0, f32)

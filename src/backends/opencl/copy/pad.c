@@ -6,7 +6,9 @@ static void kernel_arange(const tarn__call *call)
     const tarn__fill *fill = call->params;
     const tarn__view *y = call->out[0];
     bool is_whole = !tarn__is_float(y->dtype) && fill->step.real == (double)fill->step.integer;
-    tarn__cl_compute compute = is_whole ? TARN__CL_I64 : tarn__cl_at(call->device)->has_f64 ? TARN__CL_F64 : TARN__CL_F32;
+    tarn__cl_compute compute = is_whole                             ? TARN__CL_I64
+                               : tarn__cl_at(call->device)->has_f64 ? TARN__CL_F64
+                                                                    : TARN__CL_F32;
     tarn__cl_options options = {.length = 0};
     tarn__cl_option_compute(&options, compute);
     tarn__cl_option(&options, " -DT=%s", tarn__cl_type(y->dtype));
@@ -41,11 +43,13 @@ static int describe(const tarn__call *call, tarn__cl_axis *axis)
     const tarn__view *y = call->out[0], *x = call->in[0];
     int rank = 0;
     for (int i = 0; i < y->rank; i++) {
-        const tarn__cl_axis here = {y->shape[i], spread->begin[i], x->shape[i], x->shape[i] == 1 ? 1 : spread->step[i], y->stride[i], x->stride[i]};
+        const tarn__cl_axis here = {y->shape[i],  spread->begin[i], x->shape[i], x->shape[i] == 1 ? 1 : spread->step[i],
+                                    y->stride[i], x->stride[i]};
         tarn__cl_axis *before = rank > 0 ? &axis[rank - 1] : NULL;
         if (here.size == 1 && here.count == 1)
             continue;
-        if (before && is_whole(&here) && is_whole(before) && before->to == here.to * here.size && before->from == here.from * here.size)
+        if (before && is_whole(&here) && is_whole(before) && before->to == here.to * here.size &&
+            before->from == here.from * here.size)
             *before = (tarn__cl_axis){before->size * here.size, 0, before->count * here.count, 1, here.to, here.from};
         else
             axis[rank++] = here;
@@ -60,7 +64,8 @@ static bool spread_once(const tarn__call *call)
 {
     const tarn__spread *spread = call->params;
     tarn__cl_axis axis[TARN_MAX_RANK];
-    return call->in[0]->dtype == call->out[0]->dtype && tarn__cl_window(call, axis, describe(call, axis), &spread->value);
+    return call->in[0]->dtype == call->out[0]->dtype &&
+           tarn__cl_window(call, axis, describe(call, axis), &spread->value);
 }
 
 /* In one pass, or the number everywhere first, then the elements. */

@@ -38,7 +38,8 @@ static int64_t ceiling(int64_t a, int64_t b)
 }
 
 /* Not good where a group may not have a work-item for each element of a tile's side. */
-static tarn__cl_launch try_tile(const tarn__call *call, const tarn__nest *nest, size_t bytes, size_t side, size_t *group)
+static tarn__cl_launch try_tile(const tarn__call *call, const tarn__nest *nest, size_t bytes, size_t side,
+                                size_t *group)
 {
     tarn__cl_launch launch = {.good = false};
     for (*group = tarn__cl_group_of(tarn__cl_at(call->device), GROUP); !launch.good && *group >= side;) {

@@ -1,4 +1,5 @@
-/* window.c: x laid into a window of y with one number around it, and copies whose rows do not lie alike, in one pass on GPUs; see window.cl. */
+/* window.c: x laid into a window of y with one number around it, and copies whose rows do not lie alike, in one pass on
+ * GPUs; see window.cl. */
 #include "backends/opencl/common/element.h"
 
 #define TURNS 8 /* as window.cl has it */
@@ -26,7 +27,9 @@ static void set_size(window_axis *axis, int64_t size)
 
 static window_axis axis_for(const tarn__cl_axis *axis)
 {
-    window_axis made = {.step = (uint32_t)axis->step, .begin = (uint32_t)axis->begin, .span = (uint32_t)((axis->count - 1) * axis->step + 1)};
+    window_axis made = {.step = (uint32_t)axis->step,
+                        .begin = (uint32_t)axis->begin,
+                        .span = (uint32_t)((axis->count - 1) * axis->step + 1)};
     set_size(&made, axis->size);
     if (axis->step > 1)
         tarn__cl_invert(axis->step, &made.step_factor, &made.step_shift);
@@ -49,7 +52,8 @@ static bool is_small(const tarn__cl_axis *axis, int rank)
         count *= axis[i].size;
         to += (axis[i].size - 1) * distance(axis[i].to);
         from += (axis[i].count - 1) * distance(axis[i].from);
-        if (axis[i].count < 1 || axis[i].begin < 0 || axis[i].step >= most || axis[i].begin + axis[i].count * axis[i].step >= most || count >= most || to >= most || from >= most)
+        if (axis[i].count < 1 || axis[i].begin < 0 || axis[i].step >= most ||
+            axis[i].begin + axis[i].count * axis[i].step >= most || count >= most || to >= most || from >= most)
             return false;
     }
     return true;
@@ -94,8 +98,9 @@ static int64_t wide_unit(const tarn__call *call, const tarn__cl_axis *axis, int 
 {
     const tarn__cl_axis *last = &axis[rank - 1];
     for (int64_t n = 16 / bytes; n * bytes >= 8 && n > 1; n /= 2) {
-        bool fits = last->to == 1 && last->from == 1 && last->step == 1 && (last->size | last->begin | last->count) % n == 0 &&
-                    call->out[0]->offset % n == 0 && call->in[0]->offset % n == 0;
+        bool fits = last->to == 1 && last->from == 1 && last->step == 1 &&
+                    (last->size | last->begin | last->count) % n == 0 && call->out[0]->offset % n == 0 &&
+                    call->in[0]->offset % n == 0;
         for (int i = 0; i < rank - 1; i++)
             fits = fits && axis[i].to % n == 0 && axis[i].from % n == 0;
         if (fits)
@@ -120,7 +125,8 @@ static void count_in_units(const tarn__cl_axis *axis, int rank, int64_t unit, ta
     }
 }
 
-/* The window's places; `n` neighbours of y are written at once. Gives how many axes there are before the last, and which of them is walked in turns. */
+/* The window's places; `n` neighbours of y are written at once. Gives how many axes there are before the last, and
+ * which of them is walked in turns. */
 static window make_window(const tarn__cl_axis *axis, int rank, int n, int *outer, int *turning)
 {
     window w = {.units = 1};
@@ -152,7 +158,8 @@ bool tarn__cl_window(const tarn__call *call, const tarn__cl_axis *all, int rank,
     for (int64_t i = 0; i < unit; i++)
         tarn__cl_write_element(call->out[0]->dtype, value, bits + (size_t)i * size);
     tarn__cl_options options = {.length = 0};
-    tarn__cl_option(&options, "-DBITS=%s -DN=%d -DOUTER=%d -DTURNING=%d%s", tarn__cl_bits(size * (size_t)unit), n, outer, turning, has_steps ? " -DHAS_STEPS" : "");
+    tarn__cl_option(&options, "-DBITS=%s -DN=%d -DOUTER=%d -DTURNING=%d%s", tarn__cl_bits(size * (size_t)unit), n,
+                    outer, turning, has_steps ? " -DHAS_STEPS" : "");
     tarn__cl_launch launch = tarn__cl_begin(call, "window", "lay", options.text);
     tarn__cl_value(&launch, &w, sizeof(w));
     tarn__cl_view(&launch, &to);

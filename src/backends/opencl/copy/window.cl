@@ -1,10 +1,13 @@
-/* window.cl: bits of x laid into a window of y, which is written once and whole, with one number around it; or a copy, whose window is all of y.
+/* window.cl: bits of x laid into a window of y, which is written once and whole, with one number around it; or a copy,
+ * whose window is all of y.
  *
- * Rows that do not lie alike cannot be moved by many bytes at once: what counts is that neighbours touch neighbours and that an element costs few operations. A work-item writes units of N
- * neighbours, reads their elements one by one, and works its place out once for TURNS units, which lie apart on the axis TURNING. */
+ * Rows that do not lie alike cannot be moved by many bytes at once: what counts is that neighbours touch neighbours and
+ * that an element costs few operations. A work-item writes units of N neighbours, reads their elements one by one, and
+ * works its place out once for TURNS units, which lie apart on the axis TURNING. */
 #define TURNS 8
 
-/* An axis of y, and which part of it is x: every step-th element from `begin` on, the last one before begin + span. Division by size and step is a product. */
+/* An axis of y, and which part of it is x: every step-th element from `begin` on, the last one before begin + span.
+ * Division by size and step is a product. */
 typedef struct window_axis {
     uint size, size_factor, step, step_factor;
     int size_shift, step_shift;
@@ -52,7 +55,8 @@ __kernel void lay(window w, __global BITS *y, long y_first, __global const BITS 
     to = first * (uint)w.last.to;
 #pragma unroll
     for (int i = OUTER - 1; i >= 0; i--) {
-        const uint next = DIVIDE(rest, w.outer[i].size, w.outer[i].size_factor, w.outer[i].size_shift), here = rest - next * w.outer[i].size;
+        const uint next = DIVIDE(rest, w.outer[i].size, w.outer[i].size_factor, w.outer[i].size_shift),
+                   here = rest - next * w.outer[i].size;
         const bool is_here = find_source(&w.outer[i], here, &source);
         rest = next;
         to += here * (uint)w.outer[i].to;

@@ -1,5 +1,6 @@
-/* double_float.cl: exponentials, sigmoids, slopes and powers in f32 to a unit or two in the last place, by products, sums, fma and one division: what a standard
- * promises of exp, pow and a / b would be too little for the formulas made of them.
+/* double_float.cl: exponentials, sigmoids, slopes and powers in f32 to a unit or two in the last place, by products,
+ * sums, fma and one division: what a standard promises of exp, pow and a / b would be too little for the formulas made
+ * of them.
  *
  * A number is two floats, of which the second is what rounding took from the first. */
 
@@ -34,8 +35,11 @@ static parts square_of(float x)
 /* e^(r + small) 2^k for |r| < 0.35; two factors, since 2^k alone may be no f32 where the result is one. */
 static parts exp_near(float r, float small, int k)
 {
-    const float p = fma(fma(fma(fma(fma(1.9841270e-4f, r, 1.3888889e-3f), r, 8.3333333e-3f), r, 4.1666667e-2f), r, 1.6666667e-1f), r, 0.5f);
-    const float t = fma(r * r, p, r), y = 1 + t, a = as_float((k / 2 + 127) << 23), b = as_float((k - k / 2 + 127) << 23);
+    const float p =
+        fma(fma(fma(fma(fma(1.9841270e-4f, r, 1.3888889e-3f), r, 8.3333333e-3f), r, 4.1666667e-2f), r, 1.6666667e-1f),
+            r, 0.5f);
+    const float t = fma(r * r, p, r), y = 1 + t, a = as_float((k / 2 + 127) << 23),
+                b = as_float((k - k / 2 + 127) << 23);
     parts e;
     e.high = y * a * b;
     e.low = fma(y, small, t - (y - 1)) * a * b;
@@ -49,9 +53,10 @@ static parts exp_close(float x, float small)
     return exp_near(fma(-k, -2.12194440e-4f, fma(-k, 0.693359375f, from)), x < -104 ? 0 : small, (int)k);
 }
 
-/* ---- sigmoids and what is made of them ----------------------------------------------------------------------------------------- */
+/* ---- sigmoids and what is made of them --------------------------------------------------------------------------- */
 
-/* A number that may be below the normal ones: digits, and the rest that rounding took from them, times a power of 2. Only where the number is 0 are the digits. */
+/* A number that may be below the normal ones: digits, and the rest that rounding took from them, times a power of 2.
+ * Only where the number is 0 are the digits. */
 typedef struct scaled {
     float digits, rest, power;
 } scaled;
@@ -71,9 +76,11 @@ static scaled scaled_of(float t, float shifted)
 /* e^x for x that is not above 0, to a unit in the last place; 0 from 2^-254 on. */
 static scaled exp_scaled(float x)
 {
-    const float from = x < -176.1f ? -176.1f : x, shifted = fma(from, 1.44269504f, 12583166.0f), k = shifted - 12583166.0f;
+    const float from = x < -176.1f ? -176.1f : x, shifted = fma(from, 1.44269504f, 12583166.0f),
+                k = shifted - 12583166.0f;
     const float r = fma(k, 2.12194440e-4f, fma(k, -0.693359375f, from));
-    const float p = fma(fma(fma(fma(0.00138213555f, r, 0.00836866908f), r, 0.0416682586f), r, 0.166665211f), r, 0.49999994f);
+    const float p =
+        fma(fma(fma(fma(0.00138213555f, r, 0.00836866908f), r, 0.0416682586f), r, 0.166665211f), r, 0.49999994f);
     return scaled_of(fma(r * r, p, r), shifted);
 }
 
@@ -81,11 +88,13 @@ static scaled exp_scaled(float x)
 static scaled power_of_half(float t, float rest)
 {
     const float shifted = 12583166.0f - t, r = ((12583166.0f - shifted) - t) - rest;
-    const float p = fma(fma(fma(fma(0.000153293106f, r, 0.00133909704f), r, 0.00961849932f), r, 0.0555035956f), r, 0.240226477f);
+    const float p =
+        fma(fma(fma(fma(0.000153293106f, r, 0.00133909704f), r, 0.00961849932f), r, 0.0555035956f), r, 0.240226477f);
     return scaled_of(fma(p, r, 0.693147182f) * r, shifted);
 }
 
-/* 1 / b for b from 1 to 4. What the device's own is off by, which no standard says, is made up for here and in a quotient. */
+/* 1 / b for b from 1 to 4. What the device's own is off by, which no standard says, is made up for here and in a
+ * quotient. */
 static float reciprocal_of(float b)
 {
     const float near = native_recip(b);
@@ -101,7 +110,8 @@ static float quotient_of(float a, float b)
 /* x times the sigmoid of u, where x has the sign of u and e is e^-|u|. What 1 + e loses is carried along. */
 static float times_sigmoid(float x, scaled e)
 {
-    const float whole = e.digits * e.power, s = 1 + whole, rest = whole - (s - 1), n = x < 0 ? e.digits : 1, r = reciprocal_of(s), q = n * r;
+    const float whole = e.digits * e.power, s = 1 + whole, rest = whole - (s - 1), n = x < 0 ? e.digits : 1,
+                r = reciprocal_of(s), q = n * r;
     const float y = x * fma(fma(-q, rest, fma(-s, q, n)), r, q);
     return x < 0 ? y * e.power : y;
 }
@@ -113,12 +123,16 @@ static float bell_of(scaled e)
     return quotient_of(whole, fma(whole, 2 + whole, 1.0f));
 }
 
-/* The slope of x sigmoid(u), x u' being x (slope + rest): ((x < 0 ? e : 1) (1 + e) + e x u') / (1 + e)². What its factors lose is carried along. Of an infinite x it is NaN. */
+/* The slope of x sigmoid(u), x u' being x (slope + rest): ((x < 0 ? e : 1) (1 + e) + e x u') / (1 + e)². What its
+ * factors lose is carried along. Of an infinite x it is NaN. */
 static float bend_of(float x, scaled e, float slope, float rest)
 {
-    const float whole = e.digits * e.power, s = 1 + whole, s_rest = fma(e.rest, e.power, whole - (s - 1)), along = x < 0 ? x : x * whole;
-    const float f = x < 0 ? e.digits : 1, f_rest = x < 0 ? e.rest : 0, sum = fma(along, slope, s) + fma(along, rest, s_rest), n = sum * f;
-    const float square = s * s, square_rest = fma(s + s, s_rest, fma(s, s, -square)), r = reciprocal_of(square), q = n * r;
+    const float whole = e.digits * e.power, s = 1 + whole, s_rest = fma(e.rest, e.power, whole - (s - 1)),
+                along = x < 0 ? x : x * whole;
+    const float f = x < 0 ? e.digits : 1, f_rest = x < 0 ? e.rest : 0,
+                sum = fma(along, slope, s) + fma(along, rest, s_rest), n = sum * f;
+    const float square = s * s, square_rest = fma(s + s, s_rest, fma(s, s, -square)), r = reciprocal_of(square),
+                q = n * r;
     const float y = fma(fma(-q, square_rest, fma(-square, q, n)) + fma(sum, f_rest, fma(sum, f, -n)), r, q);
     return x < 0 ? y * e.power : y;
 }
@@ -129,7 +143,8 @@ static float gelu_near(float x)
     return x > 12.96f ? 12.96f : x < -12.96f ? -12.96f : x;
 }
 
-/* gelu's u is 2 sqrt(2/π) x (1 + 0.044715 x²); here is c + k x² in two parts. c has few digits, so that what is taken from it is exact. */
+/* gelu's u is 2 sqrt(2/π) x (1 + 0.044715 x²); here is c + k x² in two parts. c has few digits, so that what is taken
+ * from it is exact. */
 static parts gelu_factor(float x, float c, float c_rest, float k, float k_rest)
 {
     const parts square = square_of(x);
@@ -147,9 +162,10 @@ static scaled gelu_exponential(float x)
     return power_of_half(t, fma(size, f.low, fma(size, f.high, -t)));
 }
 
-/* ---- powers ------------------------------------------------------------------------------------------------------------------------ */
+/* ---- powers ------------------------------------------------------------------------------------------------------ */
 
-/* log2 of a normal number above 0: its exponent, and 2/ln2 artanh((m - 1) / (m + 1)) of its digits, sqrt(1/2) <= m < sqrt 2. */
+/* log2 of a normal number above 0: its exponent, and 2/ln2 artanh((m - 1) / (m + 1)) of its digits, sqrt(1/2) <= m <
+ * sqrt 2. */
 static parts log2_close(float a)
 {
     const int e = (int)(as_uint(a) - 0x3f3504f3u) >> 23;

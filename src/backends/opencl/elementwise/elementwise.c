@@ -1,5 +1,5 @@
-/* elementwise.c: the rows of elementwise.def, where and their gradients. A program is compiled for an expression, the type it is computed in, the
- * dtypes, and the way each operand is read. */
+/* elementwise.c: the rows of elementwise.def, where and their gradients. A program is compiled for an expression, the
+ * type it is computed in, the dtypes, and the way each operand is read. */
 #include <string.h>
 
 #include "backends/opencl/common/element.h"
@@ -21,9 +21,9 @@ typedef struct job {
     int outputs;
     const tarn__view *out[2];
     bool has_far; /* what leaves the range of f32 is made in f64 */
-    bool dense; /* one row, of neighbours or of one element repeated */
-    bool quads; /* the nest counts fours of neighbours */
-    int per;    /* elements of a work-item, or fours */
+    bool dense;   /* one row, of neighbours or of one element repeated */
+    bool quads;   /* the nest counts fours of neighbours */
+    int per;      /* elements of a work-item, or fours */
     int mode[3];
 } job;
 
@@ -88,7 +88,8 @@ static void make_quads(job *j, const tarn__call *call, const tarn__view *const *
 /* The wide rows that math.cl has in f32 without a loss. */
 static bool is_close(const expression *e)
 {
-    static const char *const rows[] = {"grad_tanh", "grad_erf", "grad_sigmoid", "value_gelu", "grad_gelu", "grad_silu", "swiglu_gate"};
+    static const char *const rows[] = {"grad_tanh", "grad_erf",  "grad_sigmoid", "value_gelu",
+                                       "grad_gelu", "grad_silu", "swiglu_gate"};
     bool found = false;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
         found = found || strcmp(rows[i], e->first) == 0;
@@ -123,11 +124,13 @@ static bool write_options(tarn__cl_options *o, const job *j, const tarn__call *c
                     call->out[0] ? e->first : e->second, e->second ? e->second : e->first, j->dense ? " -DDENSE" : "");
     tarn__cl_option(o, " -DPER=%d%s", j->per, j->quads ? " -DQUADS" : "");
     if (j->has_far)
-        tarn__cl_option(o, " -DFAR=far_%s -DFAR_SECOND=far_%s", call->out[0] ? e->first : e->second, e->second ? e->second : e->first);
+        tarn__cl_option(o, " -DFAR=far_%s -DFAR_SECOND=far_%s", call->out[0] ? e->first : e->second,
+                        e->second ? e->second : e->first);
     for (int k = 0; k < j->outputs; k++)
         tarn__cl_option(o, " -DT_Y%d=%s", k, tarn__cl_type(j->out[k]->dtype));
     for (int k = 0; k < call->inputs; k++)
-        tarn__cl_option(o, " -DM_X%d=%d -DT_X%d=%s", k, j->mode[k], k, tarn__cl_type(call->in[k] ? call->in[k]->dtype : TARN_F32));
+        tarn__cl_option(o, " -DM_X%d=%d -DT_X%d=%s", k, j->mode[k], k,
+                        tarn__cl_type(call->in[k] ? call->in[k]->dtype : TARN_F32));
     return is_small;
 }
 
@@ -137,7 +140,8 @@ static tarn__number parameter(double p)
     return (tarn__number){p, p >= 0x1p63 ? INT64_MAX : p <= -0x1p63 ? INT64_MIN : p == p ? (int64_t)p : 0};
 }
 
-/* One element a work-item, or on a GPU some: neighbours go to neighbours, each operand is read once and each result written once. */
+/* One element a work-item, or on a GPU some: neighbours go to neighbours, each operand is read once and each result
+ * written once. */
 static void run(const tarn__call *call, const expression *e)
 {
     const tarn__elementwise *params = call->params;
@@ -162,18 +166,22 @@ static void run(const tarn__call *call, const expression *e)
     tarn__cl_over(&launch, (j.nest.count + j.per - 1) / j.per);
 }
 
-/* ---- the table ------------------------------------------------------------------------------------------------------------- */
+/* ---- the table --------------------------------------------------------------------------------------------------- */
 
 enum { PLAIN = 0, WIDE = 1 };
 
-#define KERNEL(name, ...)                                                                                                                 \
-    static void kernel_##name(const tarn__call *call) { run(call, &(expression){__VA_ARGS__}); }
-#define UNARY(name, dtypes, pv, pg, value, gradient)                                                                                      \
+#define KERNEL(name, ...) \
+    static void kernel_##name(const tarn__call *call) \
+    { \
+        run(call, &(expression){__VA_ARGS__}); \
+    }
+#define UNARY(name, dtypes, pv, pg, value, gradient) \
     KERNEL(name, .first = "value_" #name, .is_wide = pv) KERNEL(name##_grad, .first = "grad_" #name, .is_wide = pg)
-#define BINARY(name, dtypes, pv, pg, value, ga, gb)                                                                                       \
-    KERNEL(name, .first = "value_" #name, .is_wide = pv)                                                                                  \
-    KERNEL(name##_grad, .first = "grad_a_" #name, .second = "grad_b_" #name, .is_wide = pg)                                               \
-    KERNEL(name##_grad_a, .first = "grad_a_" #name, .is_wide = pg) KERNEL(name##_grad_b, .first = "grad_b_" #name, .is_wide = pg)
+#define BINARY(name, dtypes, pv, pg, value, ga, gb) \
+    KERNEL(name, .first = "value_" #name, .is_wide = pv) \
+    KERNEL(name##_grad, .first = "grad_a_" #name, .second = "grad_b_" #name, .is_wide = pg) \
+    KERNEL(name##_grad_a, .first = "grad_a_" #name, .is_wide = pg) \
+    KERNEL(name##_grad_b, .first = "grad_b_" #name, .is_wide = pg)
 #define COMPARE(name, value) KERNEL(name, .first = "value_" #name)
 #include "base/kernel/elementwise.def"
 #undef UNARY
@@ -192,8 +200,9 @@ void tarn__cl_elementwise(tarn__kernel_row *rows)
 {
 #define ROW(name, mask) rows[TARN__K_##name] = (tarn__kernel_row){kernel_##name, mask, NULL};
 #define UNARY(name, dtypes, ...) ROW(name, DTYPES_##dtypes) ROW(name##_grad, TARN__FLOATS)
-#define BINARY(name, dtypes, ...)                                                                                                         \
-    ROW(name, DTYPES_##dtypes) ROW(name##_grad, TARN__FLOATS) ROW(name##_grad_a, TARN__FLOATS) ROW(name##_grad_b, TARN__FLOATS)
+#define BINARY(name, dtypes, ...) \
+    ROW(name, DTYPES_##dtypes) \
+    ROW(name##_grad, TARN__FLOATS) ROW(name##_grad_a, TARN__FLOATS) ROW(name##_grad_b, TARN__FLOATS)
 #define COMPARE(name, ...) ROW(name, TARN__ALL)
 #include "base/kernel/elementwise.def"
     ROW(where, TARN__ALL)

@@ -1,8 +1,10 @@
-/* elementwise.cl: one row of elementwise.def. The host names the function (EXPRESSION, and SECOND where both gradients are wanted), the type computed in (C),
- * the dtypes of results (T_Y0, T_Y1) and operands (T_X0 …), and how each operand is read: IS_DENSE, IS_ONE (one element for all) or IS_CONSTANT.
+/* elementwise.cl: one row of elementwise.def. The host names the function (EXPRESSION, and SECOND where both gradients
+ * are wanted), the type computed in (C), the dtypes of results (T_Y0, T_Y1) and operands (T_X0 …), and how each operand
+ * is read: IS_DENSE, IS_ONE (one element for all) or IS_CONSTANT.
  *
- * Without a nest (DENSE) every result, and every operand that is IS_DENSE, is one row of neighbours. A work-item has PER elements, a group apart; with QUADS it has
- * PER fours of neighbours, which the row or the nest's last axis counts, and along that axis an operand may be IS_REPEATED. */
+ * Without a nest (DENSE) every result, and every operand that is IS_DENSE, is one row of neighbours. A work-item has
+ * PER elements, a group apart; with QUADS it has PER fours of neighbours, which the row or the nest's last axis counts,
+ * and along that axis an operand may be IS_REPEATED. */
 #include "backends/opencl/common/element.cl"
 #include "backends/opencl/elementwise/math.cl"
 #ifdef QUADS
@@ -21,21 +23,29 @@
 /* The results of an element. With FAR those that f32 cannot be trusted with are made in f64. */
 #ifdef FAR
 #include "backends/opencl/elementwise/f64_range.cl"
-#define RESULT(name, near, far)                                                                            \
-    SELDOM static C far_##name(C a, C b, C c, C p0, C p1) { return (C)far(a, b, c, p0, p1); }              \
-    static C name(C a, C b, C c, C p0, C p1)                                                               \
-    {                                                                                                      \
-        const C y = near(a, b, c, p0, p1);                                                                 \
-        return needs_care(y, a, b, c) ? far_##name(a, b, c, p0, p1) : y;                                   \
+#define RESULT(name, near, far) \
+    SELDOM static C far_##name(C a, C b, C c, C p0, C p1) \
+    { \
+        return (C)far(a, b, c, p0, p1); \
+    } \
+    static C name(C a, C b, C c, C p0, C p1) \
+    { \
+        const C y = near(a, b, c, p0, p1); \
+        return needs_care(y, a, b, c) ? far_##name(a, b, c, p0, p1) : y; \
     }
 #else
-#define RESULT(name, near, far) static C name(C a, C b, C c, C p0, C p1) { return near(a, b, c, p0, p1); }
+#define RESULT(name, near, far) \
+    static C name(C a, C b, C c, C p0, C p1) \
+    { \
+        return near(a, b, c, p0, p1); \
+    }
 #endif
 RESULT(first_result, EXPRESSION, FAR)
 RESULT(second_result, SECOND, FAR_SECOND)
 
 /* Operand k at place `at`; what the host named decides when the program is compiled. */
-#define OPERAND(k, at) (M_X##k == IS_CONSTANT ? constant##k : GET_X##k(x##k, x##k##_first + (M_X##k == IS_ONE ? (INDEX)0 : (at))))
+#define OPERAND(k, at) \
+    (M_X##k == IS_CONSTANT ? constant##k : GET_X##k(x##k, x##k##_first + (M_X##k == IS_ONE ? (INDEX)0 : (at))))
 #define GET_X0(x, at) GET(T_X0, x, at)
 #define GET_X1(x, at) GET(T_X1, x, at)
 #define GET_X2(x, at) GET(T_X2, x, at)
@@ -49,14 +59,14 @@ RESULT(second_result, SECOND, FAR_SECOND)
 #define READ(a, b, c, at_a, at_b, at_c) a = OPERAND(0, at_a);
 #endif
 #if OUTPUTS > 1
-#define WRITE(a, b, c, at_0, at_1)                                     \
-    {                                                                  \
+#define WRITE(a, b, c, at_0, at_1) \
+    { \
         PUT(T_Y0, y0, y0_first + (at_0), first_result(a, b, c, p0, p1)); \
         PUT(T_Y1, y1, y1_first + (at_1), second_result(a, b, c, p0, p1)); \
     }
 #else
-#define WRITE(a, b, c, at_0, at_1)                                     \
-    {                                                                  \
+#define WRITE(a, b, c, at_0, at_1) \
+    { \
         PUT(T_Y0, y0, y0_first + (at_0), first_result(a, b, c, p0, p1)); \
     }
 #endif
@@ -73,17 +83,19 @@ RESULT(second_result, SECOND, FAR_SECOND)
 #else
 #define READ_4(a, b, c, at) a = FOUR(0, at[OUTPUTS]);
 #endif
-#define EACH_OF_4(f, a, b, c)                                                                                                             \
+#define EACH_OF_4(f, a, b, c) \
     (float4)(f(a.x, b.x, c.x, p0, p1), f(a.y, b.y, c.y, p0, p1), f(a.z, b.z, c.z, p0, p1), f(a.w, b.w, c.w, p0, p1))
 
 /* What a work-item has, a group apart: all is read before anything is written, so that many reads are under way. */
-#define EACH_OWN(i, own) _Pragma("unroll") for (INDEX own = 0, i = first; own < PER; own++, i += (INDEX)get_local_size(0)) if (i < count)
+#define EACH_OWN(i, own) \
+    _Pragma("unroll") for (INDEX own = 0, i = first; own < PER; own++, i += (INDEX)get_local_size(0)) if (i < count)
 
-__kernel void elementwise(__global void *y0, long y0_first, __global void *y1, long y1_first, __global const void *x0, long x0_first,
-                          __global const void *x1, long x1_first, __global const void *x2, long x2_first, C constant0, C constant1, C constant2, C p0, C p1,
-                          INDEX count
+__kernel void elementwise(__global void *y0, long y0_first, __global void *y1, long y1_first, __global const void *x0,
+                          long x0_first, __global const void *x1, long x1_first, __global const void *x2, long x2_first,
+                          C constant0, C constant1, C constant2, C p0, C p1, INDEX count
 #ifndef DENSE
-                          , places shape
+                          ,
+                          places shape
 #endif
 )
 {

@@ -1,37 +1,74 @@
-/* expressions.cl: the rows of elementwise.def, where and swiglu as functions in C, whose names go through ROW. All take the same: three operands and two parameters. Names are pasted here and nowhere
- * else, since a driver may have macros of these names. */
+/* expressions.cl: the rows of elementwise.def, where and swiglu as functions in C, whose names go through ROW. All take
+ * the same: three operands and two parameters. Names are pasted here and nowhere else, since a driver may have macros
+ * of these names. */
 
 #undef UNARY_P
 #undef UNARY
 #undef BINARY
 #undef COMPARE
-#define UNARY_P(name, parameters, dtypes, pv, pg, value, gradient)                                                                        \
-    static C ROW(value_##name)(C x, C none_1, C none_2, C P0, C P1) { return (value); }                                                       \
-    static C ROW(grad_##name)(C x, C g, C none, C P0, C P1)                                                                                    \
-    {                                                                                                                                    \
-        const C y = ROW(value_##name)(x, 0, 0, P0, P1);                                                                                       \
-        return (gradient);                                                                                                               \
+#define UNARY_P(name, parameters, dtypes, pv, pg, value, gradient) \
+    static C ROW(value_##name)(C x, C none_1, C none_2, C P0, C P1) \
+    { \
+        return (value); \
+    } \
+    static C ROW(grad_##name)(C x, C g, C none, C P0, C P1) \
+    { \
+        const C y = ROW(value_##name)(x, 0, 0, P0, P1); \
+        return (gradient); \
     }
-#define UNARY(name, dtypes, pv, pg, value, gradient)                                                                                      \
-    static C ROW(value_##name)(C x, C none_1, C none_2, C P0, C P1) { return (value); }                                                       \
-    static C ROW(grad_##name)(C x, C g, C none, C P0, C P1)                                                                                    \
-    {                                                                                                                                    \
-        const C y = ROW(value_##name)(x, 0, 0, P0, P1);                                                                                       \
-        return (gradient);                                                                                                               \
+#define UNARY(name, dtypes, pv, pg, value, gradient) \
+    static C ROW(value_##name)(C x, C none_1, C none_2, C P0, C P1) \
+    { \
+        return (value); \
+    } \
+    static C ROW(grad_##name)(C x, C g, C none, C P0, C P1) \
+    { \
+        const C y = ROW(value_##name)(x, 0, 0, P0, P1); \
+        return (gradient); \
     }
-#define BINARY(name, dtypes, pv, pg, value, gradient_a, gradient_b)                                                                       \
-    static C ROW(value_##name)(C a, C b, C none, C P0, C P1) { return (value); }                                                              \
-    static C ROW(grad_a_##name)(C a, C b, C g, C P0, C P1) { return (gradient_a); }                                                            \
-    static C ROW(grad_b_##name)(C a, C b, C g, C P0, C P1) { return (gradient_b); }
-#define COMPARE(name, value)                                                                                                              \
-    static C ROW(value_##name)(C a, C b, C none, C P0, C P1) { return (value) ? 1 : 0; }
+#define BINARY(name, dtypes, pv, pg, value, gradient_a, gradient_b) \
+    static C ROW(value_##name)(C a, C b, C none, C P0, C P1) \
+    { \
+        return (value); \
+    } \
+    static C ROW(grad_a_##name)(C a, C b, C g, C P0, C P1) \
+    { \
+        return (gradient_a); \
+    } \
+    static C ROW(grad_b_##name)(C a, C b, C g, C P0, C P1) \
+    { \
+        return (gradient_b); \
+    }
+#define COMPARE(name, value) \
+    static C ROW(value_##name)(C a, C b, C none, C P0, C P1) \
+    { \
+        return (value) ? 1 : 0; \
+    }
 
 #include "base/kernel/elementwise.def"
 
-static C ROW(value_where)(C holds, C a, C b, C P0, C P1) { return holds != 0 ? a : b; }
-static C ROW(where_holds)(C holds, C g, C none, C P0, C P1) { return holds != 0 ? g : 0; }
-static C ROW(where_not)(C holds, C g, C none, C P0, C P1) { return holds != 0 ? 0 : g; }
+static C ROW(value_where)(C holds, C a, C b, C P0, C P1)
+{
+    return holds != 0 ? a : b;
+}
+static C ROW(where_holds)(C holds, C g, C none, C P0, C P1)
+{
+    return holds != 0 ? g : 0;
+}
+static C ROW(where_not)(C holds, C g, C none, C P0, C P1)
+{
+    return holds != 0 ? 0 : g;
+}
 
-static C ROW(value_swiglu)(C gate, C up, C none, C P0, C P1) { return SILU(gate) * up; }
-static C ROW(swiglu_gate)(C gate, C up, C g, C P0, C P1) { return g * SILU_GRAD(gate) * up; }
-static C ROW(swiglu_up)(C gate, C up, C g, C P0, C P1) { return g * SILU(gate); }
+static C ROW(value_swiglu)(C gate, C up, C none, C P0, C P1)
+{
+    return SILU(gate) * up;
+}
+static C ROW(swiglu_gate)(C gate, C up, C g, C P0, C P1)
+{
+    return g * SILU_GRAD(gate) * up;
+}
+static C ROW(swiglu_up)(C gate, C up, C g, C P0, C P1)
+{
+    return g * SILU(gate);
+}

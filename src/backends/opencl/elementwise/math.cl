@@ -1,7 +1,9 @@
 /* math.cl: what the expressions of elementwise.def are made of, in the type C that the program computes in.
  *
- * Rows that are WIDE run in f64 where the device has it, or in f32 by forms that lose nothing (double_float.cl) with f64 for what leaves its range (f64_range.cl). Without f64 the others' f32 forms, too,
- * keep the parts of an exponential's argument that rounding would lose, and take the slopes near their roots from polynomials. Included twice where rows run in f32 and f64. */
+ * Rows that are WIDE run in f64 where the device has it, or in f32 by forms that lose nothing (double_float.cl) with
+ * f64 for what leaves its range (f64_range.cl). Without f64 the others' f32 forms, too, keep the parts of an
+ * exponential's argument that rounding would lose, and take the slopes near their roots from polynomials. Included
+ * twice where rows run in f32 and f64. */
 
 #pragma OPENCL FP_CONTRACT OFF
 
@@ -102,7 +104,8 @@ static C EXP_GRAD(C x, C g)
 static C EXP2_GRAD(C x, C g)
 {
     C e = exp2(x);
-    return is_tame(e) ? g * K(0.6931471805599453) * e : K(0.6931471805599453) * scaled_square(g, exp2((wide)x * (wide)0.5f));
+    return is_tame(e) ? g * K(0.6931471805599453) * e
+                      : K(0.6931471805599453) * scaled_square(g, exp2((wide)x * (wide)0.5f));
 }
 
 static C SIGMOID(C x)
@@ -166,7 +169,8 @@ static C GELU(C x)
 /* Far out the bend is 0 and the rise may be infinite: their product is 0. */
 static C GELU_GRAD(C x)
 {
-    C u = K(1.5957691216057308) * (x + K(0.044715) * x * x * x), rise = K(1.5957691216057308) * (1 + K(0.134145) * x * x);
+    C u = K(1.5957691216057308) * (x + K(0.044715) * x * x * x),
+      rise = K(1.5957691216057308) * (1 + K(0.134145) * x * x);
     C e = exp(u < 0 ? u : -u), r = 1 / (1 + e), bend = e * r * r;
     return (u < 0 ? e : (C)1) * r + (bend == 0 && fabs(x) < (C)INFINITY ? (C)0 : x * bend * rise);
 }
@@ -187,7 +191,8 @@ static C SILU_GRAD(C x)
     return (x < 0 ? e : (C)1) * r + x * (e * r * r);
 }
 #else
-/* e to the power of a number in two parts, the small one being what rounding took from the large one, which is not above 0. */
+/* e to the power of a number in two parts, the small one being what rounding took from the large one, which is not
+ * above 0. */
 static float exp_of_parts(float large, float small)
 {
     const parts e = exp_close(large, small);
@@ -231,8 +236,9 @@ static float polynomial(float t, const float *c, int count)
 
 static float GELU_GRAD(float x)
 {
-    const float near_root[] = {0.4304000906f,   0.3875184426f,    -0.01578278782f,   -0.1139443204f,   -0.01662069932f, 0.01967961487f,
-                               0.005270146002f, -0.002403179749f, -0.0009447582101f, 0.0002088382591f, 0.0001117335618f};
+    const float near_root[] = {0.4304000906f,     0.3875184426f,    -0.01578278782f, -0.1139443204f,
+                               -0.01662069932f,   0.01967961487f,   0.005270146002f, -0.002403179749f,
+                               -0.0009447582101f, 0.0002088382591f, 0.0001117335618f};
     float t = (x + 0.7524614334106445f) - 1.1339628e-8f;
     if (x > -1.2f && x < -0.35f)
         return t * polynomial(t, near_root, 11);
@@ -241,7 +247,8 @@ static float GELU_GRAD(float x)
     return fma(x, 0.0f, bend_of(near, gelu_exponential(x), f.high, f.low)); /* NaN of an infinite x */
 }
 
-/* e^(-x²/2) erfc's tail: the exponential in two parts times erfc(z) e^(z²) = erfc(z) / e^(-z²), z = |x| / sqrt 2, where that is not yet 0. */
+/* e^(-x²/2) erfc's tail: the exponential in two parts times erfc(z) e^(z²) = erfc(z) / e^(-z²), z = |x| / sqrt 2, where
+ * that is not yet 0. */
 static float half_erfc(float x)
 {
     float z = fabs(x) * 0.7071067811865476f, square = x * x, rest = fma(x, x, -square), own = z * z;
@@ -257,9 +264,10 @@ static float GELU_ERF(float x)
 
 static float GELU_ERF_GRAD(float x)
 {
-    const float near_root[] = {0.43149399757385254f,   0.38828498125076294f,    -0.018199676647782326f, -0.11400823295116425f,
-                               -0.014771527610719204f, 0.019421618431806564f,   0.004539312794804573f,  -0.0022387036588042974f,
-                               -0.000745161494705826f, 0.00018130135140381753f, 8.496972441207618e-05f};
+    const float near_root[] = {0.43149399757385254f,    0.38828498125076294f,    -0.018199676647782326f,
+                               -0.11400823295116425f,   -0.014771527610719204f,  0.019421618431806564f,
+                               0.004539312794804573f,   -0.0022387036588042974f, -0.000745161494705826f,
+                               0.00018130135140381753f, 8.496972441207618e-05f};
     float t = (x + 0.7517915368080139f) - 1.211444945855772e-8f, square = x * x, tail = half_erfc(x);
     if (x > -1.2f && x < -0.35f)
         return t * polynomial(t, near_root, 11);
@@ -269,8 +277,9 @@ static float GELU_ERF_GRAD(float x)
 
 static float SILU_GRAD(float x)
 {
-    const float near_root[] = {0.2178117059f,    0.14664879f,      0.01887479303f,    -0.01522253469f,   -0.006606252266f, 0.0001261739398f,
-                               0.0007968195747f, 0.0001856731623f, -3.772115157e-5f, -2.753282417e-5f, -4.440869658e-6f};
+    const float near_root[] = {0.2178117059f,    0.14664879f,      0.01887479303f,   -0.01522253469f,
+                               -0.006606252266f, 0.0001261739398f, 0.0007968195747f, 0.0001856731623f,
+                               -3.772115157e-5f, -2.753282417e-5f, -4.440869658e-6f};
     float t = (x + 1.2784645557403564f) - 1.2979283e-8f;
     if (x > -2.0f && x < -0.6f)
         return t * polynomial(t, near_root, 11);
@@ -321,14 +330,17 @@ static float POW_GRAD_A(float a, float b, float g)
 {
     parts l;
     const float p = power_close(a, b, &l), whole = p / a, slope = b * whole, y = g * slope;
-    return a >= 1e-37f && a <= 1e38f && is_ordinary(p) && is_ordinary(whole) && is_ordinary(slope) && is_ordinary(y) ? y : power_slope_a(a, b, g);
+    return a >= 1e-37f && a <= 1e38f && is_ordinary(p) && is_ordinary(whole) && is_ordinary(slope) && is_ordinary(y)
+               ? y
+               : power_slope_a(a, b, g);
 }
 
 static float POW_GRAD_B(float a, float b, float g)
 {
     parts l;
     const float p = power_close(a, b, &l), slope = p * ((l.high + l.low) * 0.693147182f), y = g * slope;
-    return a >= 1e-37f && a <= 1e38f && is_ordinary(p) && is_ordinary(slope) && is_ordinary(y) ? y : power_slope_b(a, b, g);
+    return a >= 1e-37f && a <= 1e38f && is_ordinary(p) && is_ordinary(slope) && is_ordinary(y) ? y
+                                                                                               : power_slope_b(a, b, g);
 }
 #endif
 
@@ -336,7 +348,8 @@ static float POW_GRAD_B(float a, float b, float g)
 static C DIV_GRAD_B(C a, C b, C g)
 {
     C q = a / b, y = -g * (q / b);
-    bool is_plain = a == 0 || b == 0 || g == 0 || !(fabs(a) < (C)INFINITY) || !(fabs(b) < (C)INFINITY) || !(fabs(g) < (C)INFINITY);
+    bool is_plain =
+        a == 0 || b == 0 || g == 0 || !(fabs(a) < (C)INFINITY) || !(fabs(b) < (C)INFINITY) || !(fabs(g) < (C)INFINITY);
 #ifndef COMPUTES_F64
     if (fabs(g) == INFINITY && a != 0 && a == a && fabs(b) < INFINITY) /* whatever q / b has become, here and below */
         return a < 0 ? g : -g;

@@ -1,16 +1,17 @@
-/* gather.c: gather, index_select, put_rows and one_hot: bits moved from or to places that a tensor of indices names. One element a work-item, or on
- * a GPU some neighbours at once. */
+/* gather.c: gather, index_select, put_rows and one_hot: bits moved from or to places that a tensor of indices names.
+ * One element a work-item, or on a GPU some neighbours at once. */
 #include "backends/opencl/common/element.h"
 
 typedef struct job {
     const char *kernel;
-    int per; /* elements of a work-item on a GPU */
+    int per;                   /* elements of a work-item on a GPU */
     const tarn__view *view[3]; /* the nest's operands, of which `index` names places */
     int y, index, x;
     int64_t limit, step; /* how many places indices may name, and how far apart they are */
 } job;
 
-/* A launch of gather or put_rows, whose arguments are alike. 64-bit places where a whole tensor needs them: indices reach beyond what the nest says. */
+/* A launch of gather or put_rows, whose arguments are alike. 64-bit places where a whole tensor needs them: indices
+ * reach beyond what the nest says. */
 static void run(const tarn__call *call, const job *j)
 {
     const unsigned moved = 1u << j->y | 1u << j->x;
@@ -27,7 +28,8 @@ static void run(const tarn__call *call, const job *j)
     tarn__cl_options options = {.length = 0};
     tarn__cl_option_compute(&options, TARN__CL_I64);
     bool is_small = tarn__cl_option_index(&options, &nest);
-    tarn__cl_option(&options, " -DBITS=%s -DI=%s -DPER=%d", tarn__cl_bits(bytes * (size_t)unit), tarn__cl_type(j->view[j->index]->dtype), per);
+    tarn__cl_option(&options, " -DBITS=%s -DI=%s -DPER=%d", tarn__cl_bits(bytes * (size_t)unit),
+                    tarn__cl_type(j->view[j->index]->dtype), per);
     tarn__cl_launch launch = tarn__cl_begin(call, "gather", j->kernel, options.text);
     tarn__cl_view(&launch, &y);
     tarn__cl_view(&launch, j->view[j->index]);

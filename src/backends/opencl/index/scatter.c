@@ -1,5 +1,6 @@
-/* scatter.c: scatter_add and index_add: the indices are sorted, stably, and one work-item makes each sum in the order of the source: the CPU's bits. Where work-items run in lockstep sums are
- * cut into pieces, at places that the indices alone fix. */
+/* scatter.c: scatter_add and index_add: the indices are sorted, stably, and one work-item makes each sum in the order
+ * of the source: the CPU's bits. Where work-items run in lockstep sums are cut into pieces, at places that the indices
+ * alone fix. */
 #include "backends/opencl/index/sort.h"
 
 #define PIECE 32 /* pairs of a work-item */
@@ -41,10 +42,14 @@ static void describe(job *j, const tarn__call *call, bool is_slices)
 {
     const tarn__view *index = call->in[0], *source = call->in[1], *y = call->out[0], *like = is_slices ? source : index;
     int axis = ((const tarn__along *)call->params)->axis, own = is_slices ? 0 : axis;
-    tarn__view y_rest = tarn__view_across(y, axis, like), source_rest = tarn__view_across(source, axis, like), index_rest = tarn__view_across(index, own, index);
+    tarn__view y_rest = tarn__view_across(y, axis, like), source_rest = tarn__view_across(source, axis, like),
+               index_rest = tarn__view_across(index, own, index);
     *j = (job){.y_step = tarn__axis_stride(y, axis), .source_step = tarn__axis_stride(source, axis)};
-    j->sorting = (tarn__cl_sorting){.x = index, .length = tarn__axis_size(index, own), .step = tarn__axis_stride(index, own),
-                                    .options = index->dtype == TARN_I32 ? "-DI=i32" : "-DI=i64", .key = {(uint64_t)tarn__axis_size(y, axis)}};
+    j->sorting = (tarn__cl_sorting){.x = index,
+                                    .length = tarn__axis_size(index, own),
+                                    .step = tarn__axis_stride(index, own),
+                                    .options = index->dtype == TARN_I32 ? "-DI=i32" : "-DI=i64",
+                                    .key = {(uint64_t)tarn__axis_size(y, axis)}};
     j->line_pairs = is_slices ? 0 : j->sorting.length;
     tarn__cl_nest_in_order(&j->sorting.lines, 1, (const tarn__view *[]){&index_rest});
     tarn__cl_nest_in_order(&j->lines, 2, (const tarn__view *[]){&y_rest, &source_rest});
@@ -131,7 +136,8 @@ static size_t scratch(const tarn__call *call, bool is_slices)
 {
     const tarn__view *index = call->in[0], *source = call->in[1];
     const int axis = ((const tarn__along *)call->params)->axis;
-    const int64_t length = tarn__axis_size(index, is_slices ? 0 : axis), lines = length > 0 ? tarn__view_count(is_slices ? source : index) / length : 0;
+    const int64_t length = tarn__axis_size(index, is_slices ? 0 : axis),
+                  lines = length > 0 ? tarn__view_count(is_slices ? source : index) / length : 0;
     const bool in_pieces = tarn__cl_at(call->device)->in_lockstep && pieces_of(length) > 1;
     return sort_bytes(call) + (in_pieces ? (size_t)(2 * PART * pieces_of(length) * lines) : 0);
 }

@@ -1,8 +1,11 @@
-/* scatter.cl: sums at indices. Pairs of index and place in the source, sorted by index (sort.cl), stand in scratch; pairs of the same index are a stretch.
+/* scatter.cl: sums at indices. Pairs of index and place in the source, sorted by index (sort.cl), stand in scratch;
+ * pairs of the same index are a stretch.
  *
- * T_Y and T_S are the dtypes of y and the source; sums run in C and are rounded once. IS_FRESH: y has no old values. Without PIECE the first of a stretch adds up all of it, the others do nothing:
- * the order of the source. With PIECE a work-item has that many pairs: stretches that lie within them are added as they come; of one that goes on the sums of its pieces are kept in scratch, and
- * added up in order by `join_pieces`: a frequent index would keep one work-item busy after all others have ended. */
+ * T_Y and T_S are the dtypes of y and the source; sums run in C and are rounded once. IS_FRESH: y has no old values.
+ * Without PIECE the first of a stretch adds up all of it, the others do nothing: the order of the source. With PIECE a
+ * work-item has that many pairs: stretches that lie within them are added as they come; of one that goes on the sums of
+ * its pieces are kept in scratch, and added up in order by `join_pieces`: a frequent index would keep one work-item
+ * busy after all others have ended. */
 #include "backends/opencl/common/element.cl"
 
 typedef struct pair {
@@ -10,11 +13,12 @@ typedef struct pair {
     long index;
 } pair;
 
-/* Operands of `lines`: y and source across the axis. A work-item has a pair, or a piece, and a line; neighbours have neighbouring lines. `line_pairs`: from one line's pairs to the
- * next; 0 where all lines have the same. */
-#define PARAMETERS                                                                                                                        \
-    __global void *y, long y_first, __global const void *source, long source_first, __global char *scratch, long pairs_first, long parts_first, INDEX length,  \
-        INDEX line_pairs, ulong limit, INDEX y_step, INDEX source_step, INDEX count, uint factor, int shift, places lines
+/* Operands of `lines`: y and source across the axis. A work-item has a pair, or a piece, and a line; neighbours have
+ * neighbouring lines. `line_pairs`: from one line's pairs to the next; 0 where all lines have the same. */
+#define PARAMETERS \
+    __global void *y, long y_first, __global const void *source, long source_first, __global char *scratch, \
+        long pairs_first, long parts_first, INDEX length, INDEX line_pairs, ulong limit, INDEX y_step, \
+        INDEX source_step, INDEX count, uint factor, int shift, places lines
 
 #ifdef IS_FRESH
 #define OLD(to) (C)0
@@ -24,13 +28,16 @@ typedef struct pair {
 
 static INDEX divided(INDEX item, INDEX count, uint factor, int shift)
 {
-    return count == 1 ? item : sizeof(INDEX) > sizeof(int) ? item / count : (INDEX)(mul_hi((uint)item, factor) >> shift);
+    return count == 1                    ? item
+           : sizeof(INDEX) > sizeof(int) ? item / count
+                                         : (INDEX)(mul_hi((uint)item, factor) >> shift);
 }
 
 #ifndef PIECE
 __kernel void add_sorted(PARAMETERS)
 {
-    const INDEX item = (INDEX)get_global_id(0), place = divided(item, count, factor, shift), line = item - place * count;
+    const INDEX item = (INDEX)get_global_id(0), place = divided(item, count, factor, shift),
+                line = item - place * count;
     INDEX at[2];
     if (place >= length)
         return;
@@ -48,7 +55,8 @@ __kernel void add_sorted(PARAMETERS)
 #else
 #define AHEAD 8 /* elements that are under way at once */
 
-/* Parts of a piece, two numbers for each line: the sum of its first stretch where that began before, and of its last where that goes on. */
+/* Parts of a piece, two numbers for each line: the sum of its first stretch where that began before, and of its last
+ * where that goes on. */
 static __global C *part_of(__global char *scratch, long parts_first, long piece, int which, INDEX count, INDEX line)
 {
     return (__global C *)(scratch + parts_first) + (piece * 2 + which) * count + line;
@@ -56,7 +64,8 @@ static __global C *part_of(__global char *scratch, long parts_first, long piece,
 
 __kernel void add_pieces(PARAMETERS)
 {
-    const INDEX item = (INDEX)get_global_id(0), piece = divided(item, count, factor, shift), line = item - piece * count, begin = piece * PIECE;
+    const INDEX item = (INDEX)get_global_id(0), piece = divided(item, count, factor, shift),
+                line = item - piece * count, begin = piece * PIECE;
     INDEX at[2];
     if (begin >= length)
         return;
@@ -100,7 +109,8 @@ __kernel void add_pieces(PARAMETERS)
 /* For each piece whose last stretch begins there and goes on: what the pieces behind it have of the stretch. */
 __kernel void join_pieces(PARAMETERS)
 {
-    const INDEX item = (INDEX)get_global_id(0), piece = divided(item, count, factor, shift), line = item - piece * count, begin = piece * PIECE, end = begin + PIECE;
+    const INDEX item = (INDEX)get_global_id(0), piece = divided(item, count, factor, shift),
+                line = item - piece * count, begin = piece * PIECE, end = begin + PIECE;
     INDEX at[2];
     if (end >= length)
         return;

@@ -1,4 +1,5 @@
-/* sort.c: sort and topk along an axis. Elements become keys whose order is the one asked for; values are fetched by index, so that their bits stay. */
+/* sort.c: sort and topk along an axis. Elements become keys whose order is the one asked for; values are fetched by
+ * index, so that their bits stay. */
 #include "backends/opencl/index/sort.h"
 
 #include <stdio.h>
@@ -7,7 +8,7 @@
 #define RUN 16  /* pairs of a run at first, */
 #define RUN_IN_LOCKSTEP 128
 
-/* ---- lines ----------------------------------------------------------------------------------------------------------------- */
+/* ---- lines ------------------------------------------------------------------------------------------------------- */
 
 size_t tarn__cl_sort_scratch(int64_t pairs)
 {
@@ -44,7 +45,8 @@ static void make_runs(const tarn__call *call, const tarn__cl_sorting *s)
         tarn__cl_value(&launch, &s->key[i], sizeof(s->key[i]));
     tarn__cl_value(&launch, &s->lines, sizeof(s->lines));
     tarn__cl_fault(&launch, call);
-    tarn__cl_over(&launch, s->lines.count * (tarn__cl_at(call->device)->in_lockstep ? s->length : (s->length + RUN - 1) / RUN));
+    tarn__cl_over(&launch,
+                  s->lines.count * (tarn__cl_at(call->device)->in_lockstep ? s->length : (s->length + RUN - 1) / RUN));
 }
 
 int64_t tarn__cl_sort_lines(const tarn__call *call, const tarn__cl_sorting *s)
@@ -66,7 +68,7 @@ int64_t tarn__cl_sort_lines(const tarn__call *call, const tarn__cl_sorting *s)
     return from;
 }
 
-/* ---- sort and topk --------------------------------------------------------------------------------------------------------- */
+/* ---- sort and topk ----------------------------------------------------------------------------------------------- */
 
 static const char *bits_of(tarn_dtype dtype)
 {
@@ -101,7 +103,8 @@ static results results_of(const tarn__call *call)
 static void write_sorted(const tarn__call *call, const tarn__cl_sorting *s, const results *r, int axis, int64_t sorted)
 {
     char options[64];
-    snprintf(options, sizeof(options), "%s%s%s", s->options, r->values ? " -DHAS_VALUES" : "", r->indices ? " -DHAS_INDICES" : "");
+    snprintf(options, sizeof(options), "%s%s%s", s->options, r->values ? " -DHAS_VALUES" : "",
+             r->indices ? " -DHAS_INDICES" : "");
     tarn__cl_launch launch = tarn__cl_begin(call, "sort", "write_sorted", options);
     tarn__cl_scratch(&launch, call, sorted);
     tarn__cl_view(&launch, s->x);
@@ -122,11 +125,14 @@ static void run(const tarn__call *call)
     const tarn__view *x = call->in[0];
     results r = results_of(call);
     int axis = along->axis;
-    tarn__cl_sorting s = {.x = x, .length = tarn__axis_size(x, axis), .step = tarn__axis_stride(x, axis), .options = bits_of(x->dtype)};
+    tarn__cl_sorting s = {
+        .x = x, .length = tarn__axis_size(x, axis), .step = tarn__axis_stride(x, axis), .options = bits_of(x->dtype)};
     key_of(x->dtype, along->reverse != 0, s.key);
-    tarn__view none = *x, rests[] = {tarn__view_across(x, axis, x), r.values ? tarn__view_across(r.values, axis, x) : none,
-                                     r.indices ? tarn__view_across(r.indices, axis, x) : none};
-    tarn__nest_make(&s.lines, 3, (const tarn__view *[]){&rests[0], r.values ? &rests[1] : NULL, r.indices ? &rests[2] : NULL});
+    tarn__view none = *x,
+               rests[] = {tarn__view_across(x, axis, x), r.values ? tarn__view_across(r.values, axis, x) : none,
+                          r.indices ? tarn__view_across(r.indices, axis, x) : none};
+    tarn__nest_make(&s.lines, 3,
+                    (const tarn__view *[]){&rests[0], r.values ? &rests[1] : NULL, r.indices ? &rests[2] : NULL});
     if (s.length == 0 || r.taken == 0 || s.lines.count == 0)
         return;
     write_sorted(call, &s, &r, axis, tarn__cl_sort_lines(call, &s));

@@ -1,8 +1,9 @@
-/* sort.cl: lines of pairs, key and index, sorted stably by key: for sort and topk, and for sums at indices in the order of their source.
+/* sort.cl: lines of pairs, key and index, sorted stably by key: for sort and topk, and for sums at indices in the order
+ * of their source.
  *
- * Runs of RUN neighbours are sorted by insertion, one work-item each, or where work-items run in lockstep by rank, one work-item a pair; then runs are merged two by
- * two, one work-item a pair: its place is its own rank and that among the other run, by halving. Pairs stand in two pieces of scratch that take turns. Line after
- * line, `length` pairs each. */
+ * Runs of RUN neighbours are sorted by insertion, one work-item each, or where work-items run in lockstep by rank, one
+ * work-item a pair; then runs are merged two by two, one work-item a pair: its place is its own rank and that among the
+ * other run, by halving. Pairs stand in two pieces of scratch that take turns. Line after line, `length` pairs each. */
 
 typedef struct pair {
     ulong key;
@@ -27,8 +28,8 @@ static ulong key_at(__global const void *x, long at, ulong limit, ulong unused_1
     return limit;
 }
 #else
-/* An element's bits in the order asked for: NaN the largest, -0 and 0 equal, negative floats turned round; `flip`: all bits where it falls. `infinity` is 0 for
- * integers, `sign` where there are no negative numbers. */
+/* An element's bits in the order asked for: NaN the largest, -0 and 0 equal, negative floats turned round; `flip`: all
+ * bits where it falls. `infinity` is 0 for integers, `sign` where there are no negative numbers. */
 static ulong key_at(__global const void *x, long at, ulong sign, ulong infinity, ulong flip, FAULT_PARAMETERS)
 {
     ulong bits = ((__global const BITS *)x)[at], size = bits & (sign - 1);
@@ -44,7 +45,8 @@ static ulong key_at(__global const void *x, long at, ulong sign, ulong infinity,
 
 #ifdef IN_LOCKSTEP
 /* How many keys of the run stand before this one. */
-static long rank_in_run(__global const void *x, long from, long step, long begin, long end, long own, ulong key, ulong a, ulong b, ulong c, FAULT_PARAMETERS)
+static long rank_in_run(__global const void *x, long from, long step, long begin, long end, long own, ulong key,
+                        ulong a, ulong b, ulong c, FAULT_PARAMETERS)
 {
     long rank = 0;
     for (long i = begin; i < end; i++) {
@@ -54,20 +56,21 @@ static long rank_in_run(__global const void *x, long from, long step, long begin
     return rank;
 }
 
-__kernel void make_runs(__global char *scratch, long to_first, __global const void *x, long x_first, long length, long step, ulong a, ulong b, ulong c, nest lines,
-                        FAULT_PARAMETERS)
+__kernel void make_runs(__global char *scratch, long to_first, __global const void *x, long x_first, long length,
+                        long step, ulong a, ulong b, ulong c, nest lines, FAULT_PARAMETERS)
 {
     long item = get_global_id(0), line = item / length, own = item - line * length, begin = own / RUN * RUN;
     if (line >= lines.count)
         return;
     long from = x_first + line_at(&lines, line, 0);
     pair one = {key_at(x, from + own * step, a, b, c, fault, fault_function), own};
-    long rank = rank_in_run(x, from, step, begin, min(begin + RUN, length), own, one.key, a, b, c, fault, fault_function);
+    long rank =
+        rank_in_run(x, from, step, begin, min(begin + RUN, length), own, one.key, a, b, c, fault, fault_function);
     ((__global pair *)(scratch + to_first))[line * length + begin + rank] = one;
 }
 #else
-__kernel void make_runs(__global char *scratch, long to_first, __global const void *x, long x_first, long length, long step, ulong a, ulong b, ulong c, nest lines,
-                        FAULT_PARAMETERS)
+__kernel void make_runs(__global char *scratch, long to_first, __global const void *x, long x_first, long length,
+                        long step, ulong a, ulong b, ulong c, nest lines, FAULT_PARAMETERS)
 {
     long runs = (length + RUN - 1) / RUN, item = get_global_id(0), line = item / runs, begin = item % runs * RUN;
     if (line >= lines.count)
@@ -100,30 +103,35 @@ static long rank_of(__global const pair *run, long count, ulong key, bool or_equ
 }
 
 /* Runs of `width` to runs twice as long. */
-__kernel void merge_runs(__global char *scratch, long from_first, __global char *same, long to_first, long length, long width, long count)
+__kernel void merge_runs(__global char *scratch, long from_first, __global char *same, long to_first, long length,
+                         long width, long count)
 {
     long item = get_global_id(0), line = item / length, i = item - line * length;
     if (item >= count)
         return;
     __global const pair *from = (__global const pair *)(scratch + from_first) + line * length;
     __global pair *to = (__global pair *)(same + to_first) + line * length;
-    long begin = i / (2 * width) * (2 * width), middle = min(begin + width, length), end = min(begin + 2 * width, length);
+    long begin = i / (2 * width) * (2 * width), middle = min(begin + width, length),
+         end = min(begin + 2 * width, length);
     pair one = from[i];
-    long place = i < middle ? i + rank_of(from + middle, end - middle, one.key, false) : begin + (i - middle) + rank_of(from + begin, middle - begin, one.key, true);
+    long place = i < middle ? i + rank_of(from + middle, end - middle, one.key, false)
+                            : begin + (i - middle) + rank_of(from + begin, middle - begin, one.key, true);
     to[place] = one;
 }
 
 #if defined(BITS) && !defined(MAKES_RUNS)
 /* The first `taken` of each line. Operands of the nest: x, values, indices. */
-__kernel void write_sorted(__global const char *scratch, long from_first, __global const BITS *x, long x_first, __global BITS *values, long values_first,
-                           __global long *indices, long indices_first, long length, long taken, long x_step, long values_step, long indices_step, nest lines)
+__kernel void write_sorted(__global const char *scratch, long from_first, __global const BITS *x, long x_first,
+                           __global BITS *values, long values_first, __global long *indices, long indices_first,
+                           long length, long taken, long x_step, long values_step, long indices_step, nest lines)
 {
     long item = get_global_id(0), line = item / taken, i = item - line * taken;
     if (line >= lines.count)
         return;
     long from = ((__global const pair *)(scratch + from_first))[line * length + i].index;
 #ifdef HAS_VALUES
-    values[values_first + line_at(&lines, line, 1) + i * values_step] = x[x_first + line_at(&lines, line, 0) + from * x_step];
+    values[values_first + line_at(&lines, line, 1) + i * values_step] =
+        x[x_first + line_at(&lines, line, 0) + from * x_step];
 #endif
 #ifdef HAS_INDICES
     indices[indices_first + line_at(&lines, line, 2) + i * indices_step] = from;

@@ -14,7 +14,7 @@ static void run(tarn__kernel kernel, tarn__call *call)
     tarn__cl_rows()[kernel].run(call);
 }
 
-/* ---- kernels --------------------------------------------------------------------------------------------------------------- */
+/* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
 static size_t gelu_scratch(const tarn__call *call)
 {
@@ -25,7 +25,8 @@ static size_t gelu_scratch(const tarn__call *call)
 static void kernel_matmul_gelu(const tarn__call *call)
 {
     tarn__elementwise none = {0};
-    tarn__call product = tarn__product_part(call, 3, call->out[1]), gelu = tarn__elementwise_part(call, &none, call->out[1], NULL, call->out[0]);
+    tarn__call product = tarn__product_part(call, 3, call->out[1]),
+               gelu = tarn__elementwise_part(call, &none, call->out[1], NULL, call->out[0]);
     run(TARN__K_matmul, &product);
     run(TARN__K_gelu, &gelu);
 }
@@ -39,7 +40,8 @@ static size_t gelu_grad_scratch(const tarn__call *call)
 static void kernel_matmul_gelu_grad(const tarn__call *call)
 {
     tarn__elementwise none = {0};
-    tarn__call product = tarn__product_part(call, 2, call->out[0]), slope = tarn__elementwise_part(call, &none, call->in[2], call->out[0], call->out[0]);
+    tarn__call product = tarn__product_part(call, 2, call->out[0]),
+               slope = tarn__elementwise_part(call, &none, call->in[2], call->out[0], call->out[0]);
     run(TARN__K_matmul, &product);
     run(TARN__K_gelu_grad, &slope);
 }

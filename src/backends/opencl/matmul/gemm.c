@@ -5,9 +5,9 @@
 #include <string.h>
 
 #define THIN_ROWS 4
-#define THIN_GROUP 64                       /* items of a group that sums up a column */
-#define LEAST_PART 512                      /* terms that are worth a part of their own */
-#define MOST_PART (INT64_C(1) << 30)        /* terms of a part, which kernels count in 32 bits */
+#define THIN_GROUP 64                /* items of a group that sums up a column */
+#define LEAST_PART 512               /* terms that are worth a part of their own */
+#define MOST_PART (INT64_C(1) << 30) /* terms of a part, which kernels count in 32 bits */
 #define MOST_SPLITS 64
 #define SPLITS_BYTES (INT64_C(64) << 20)
 
@@ -54,7 +54,7 @@ tarn__view tarn__cl_scratch_view(const tarn__call *call, int64_t bytes, tarn_dty
     return (tarn__view){.memory = call->scratch, .offset = offset, .dtype = dtype};
 }
 
-/* ---- the way --------------------------------------------------------------------------------------------------------------- */
+/* ---- the way ----------------------------------------------------------------------------------------------------- */
 
 static enum way way_of(const tarn__cl_device *device, const tarn__cl_product *p)
 {
@@ -66,47 +66,57 @@ static enum way way_of(const tarn__cl_device *device, const tarn__cl_product *p)
     return device->local_is_real ? TILES : PANELS;
 }
 
-/* A processor is kept busy by some tiles for each unit, whose count is rounded up; a GPU by two groups for each, and parts that do not fit beside each other would
- * only wait. Sides are nominal, so that the tile does not count. */
+/* A processor is kept busy by some tiles for each unit, whose count is rounded up; a GPU by two groups for each, and
+ * parts that do not fit beside each other would only wait. Sides are nominal, so that the tile does not count. */
 void tarn__cl_choose_splits(const tarn__cl_device *device, const tarn__cl_product *p, tarn__cl_sizes *s)
 {
     bool is_gpu = device->local_is_real;
-    int64_t down = !is_gpu ? 12 : s->m <= 64 || s->n <= 64 ? 64 : 128, across = !is_gpu ? (sums_of(p) == TARN_F64 ? 16 : 32) : down;
-    int64_t tiles = ceiling(s->m, down) * ceiling(s->n, across) * p->batches.count, units = (int64_t)device->units, whole = is_gpu ? 16 : 1;
+    int64_t down = !is_gpu                    ? 12
+                   : s->m <= 64 || s->n <= 64 ? 64
+                                              : 128,
+            across = !is_gpu ? (sums_of(p) == TARN_F64 ? 16 : 32) : down;
+    int64_t tiles = ceiling(s->m, down) * ceiling(s->n, across) * p->batches.count, units = (int64_t)device->units,
+            whole = is_gpu ? 16 : 1;
     int64_t room = SPLITS_BYTES / (s->m * s->n * p->batches.count * size_of_sum(p) + 1);
-    int64_t splits = least(least(is_gpu ? 2 * units / tiles : ceiling(4 * units, tiles), s->k / LEAST_PART), least(MOST_SPLITS, room));
+    int64_t splits = least(least(is_gpu ? 2 * units / tiles : ceiling(4 * units, tiles), s->k / LEAST_PART),
+                           least(MOST_SPLITS, room));
     splits = most(splits, ceiling(s->k, MOST_PART));
     s->part = ceiling(ceiling(s->k, splits), whole) * whole;
     s->splits = ceiling(s->k, s->part);
 }
 
-/* ---- programs -------------------------------------------------------------------------------------------------------------- */
+/* ---- programs ---------------------------------------------------------------------------------------------------- */
 
 static const char *bias_type(const tarn__cl_product *p)
 {
     return tarn__cl_type(p->bias.memory ? p->bias.dtype : p->c.dtype);
 }
 
-tarn__cl_product_program tarn__cl_product_program_of(const tarn__cl_product *p, const char *source, const char *kernel, bool are_parts)
+tarn__cl_product_program tarn__cl_product_program_of(const tarn__cl_product *p, const char *source, const char *kernel,
+                                                     bool are_parts)
 {
     tarn__cl_product_program g = {.source = source, .kernel = kernel};
     const char *c = tarn__cl_type(are_parts ? sums_of(p) : p->c.dtype);
-    snprintf(g.options, sizeof(g.options), "-DREAL=%s -DT_C=%s -DT_BIAS=%s", real_of(sums_of(p)), c, are_parts ? c : bias_type(p));
+    snprintf(g.options, sizeof(g.options), "-DREAL=%s -DT_C=%s -DT_BIAS=%s", real_of(sums_of(p)), c,
+             are_parts ? c : bias_type(p));
     return g;
 }
 
 /* With the dtypes of operands that are read as they lie, and the kernel's own options. */
-static tarn__cl_product_program program_of(const tarn__cl_product *p, const char *source, const char *kernel, bool are_parts, const char *own)
+static tarn__cl_product_program program_of(const tarn__cl_product *p, const char *source, const char *kernel,
+                                           bool are_parts, const char *own)
 {
     tarn__cl_product_program g = tarn__cl_product_program_of(p, source, kernel, are_parts);
     size_t length = strlen(g.options);
-    snprintf(g.options + length, sizeof(g.options) - length, " -DT_A=%s -DT_B=%s%s", tarn__cl_type(p->a.dtype), tarn__cl_type(p->b.dtype), own);
+    snprintf(g.options + length, sizeof(g.options) - length, " -DT_A=%s -DT_B=%s%s", tarn__cl_type(p->a.dtype),
+             tarn__cl_type(p->b.dtype), own);
     return g;
 }
 
-/* ---- launches -------------------------------------------------------------------------------------------------------------- */
+/* ---- launches ---------------------------------------------------------------------------------------------------- */
 
-tarn__cl_launch tarn__cl_product_begin(const tarn__call *call, const tarn__cl_product_program *g, const tarn__view *a, const tarn__view *b)
+tarn__cl_launch tarn__cl_product_begin(const tarn__call *call, const tarn__cl_product_program *g, const tarn__view *a,
+                                       const tarn__view *b)
 {
     tarn__cl_launch l = tarn__cl_begin(call, g->source, g->kernel, g->options);
     tarn__cl_view(&l, a);
@@ -114,7 +124,8 @@ tarn__cl_launch tarn__cl_product_begin(const tarn__call *call, const tarn__cl_pr
     return l;
 }
 
-void tarn__cl_give_result(tarn__cl_launch *l, const tarn__cl_product *p, const tarn__view *c, const tarn__cl_sizes *s, bool are_parts)
+void tarn__cl_give_result(tarn__cl_launch *l, const tarn__cl_product *p, const tarn__view *c, const tarn__cl_sizes *s,
+                          bool are_parts)
 {
     tarn__cl_view(l, c);
     tarn__cl_view(l, p->bias.memory && !are_parts ? &p->bias : NULL);
@@ -124,13 +135,15 @@ void tarn__cl_give_result(tarn__cl_launch *l, const tarn__cl_product *p, const t
     tarn__cl_real(l, are_parts ? 0 : p->beta);
 }
 
-void tarn__cl_combine(const tarn__call *call, const tarn__cl_product *p, const tarn__cl_sizes *s, const tarn__view *parts)
+void tarn__cl_combine(const tarn__call *call, const tarn__cl_product *p, const tarn__cl_sizes *s,
+                      const tarn__view *parts)
 {
     tarn__cl_product_program g = tarn__cl_product_program_of(p, "gemm_splitk", "combine", false);
     tarn__cl_launch l = tarn__cl_begin(call, g.source, g.kernel, g.options);
     tarn__cl_view(&l, parts);
     tarn__cl_give_result(&l, p, &p->c, s, false);
-    tarn__cl_go_apart(&l, 3, (size_t[]){(size_t)s->n, (size_t)s->m, (size_t)p->batches.count}, tarn__cl_at(call->device)->is_cpu ? 16 : 64);
+    tarn__cl_go_apart(&l, 3, (size_t[]){(size_t)s->n, (size_t)s->m, (size_t)p->batches.count},
+                      tarn__cl_at(call->device)->is_cpu ? 16 : 64);
 }
 
 static void run_plain(const tarn__call *call, const tarn__cl_product *p)
@@ -141,7 +154,7 @@ static void run_plain(const tarn__call *call, const tarn__cl_product *p)
     tarn__cl_go_apart(&l, 3, (size_t[]){(size_t)p->sizes.n, (size_t)p->sizes.m, (size_t)p->batches.count}, 16);
 }
 
-/* ---- a few rows ------------------------------------------------------------------------------------------------------------ */
+/* ---- a few rows -------------------------------------------------------------------------------------------------- */
 
 static void exchange(int64_t *x, int64_t *y)
 {
@@ -179,7 +192,8 @@ static tarn__cl_launch try_thin(const tarn__call *call, const tarn__cl_product *
         snprintf(lanes, sizeof(lanes), " -DON_GPU -DLANES=%zu", items);
     snprintf(own, sizeof(own), " -DROWS=%d%s", p->sizes.m == 1 ? 1 : THIN_ROWS, lanes);
     tarn__cl_product_program g = program_of(p, "gemm_skinny", "thin", false, own);
-    return items > 1 ? tarn__cl_try(call, g.source, g.kernel, g.options, items) : tarn__cl_begin(call, g.source, g.kernel, g.options);
+    return items > 1 ? tarn__cl_try(call, g.source, g.kernel, g.options, items)
+                     : tarn__cl_begin(call, g.source, g.kernel, g.options);
 }
 
 static void run_thin(const tarn__call *call, const tarn__cl_device *device, const tarn__cl_product *product)
@@ -198,7 +212,7 @@ static void run_thin(const tarn__call *call, const tarn__cl_device *device, cons
     tarn__cl_go(&l, 3, (size_t[]){across, 1, count}, (size_t[]){items, 1, 1});
 }
 
-/* ---- tiles of groups ------------------------------------------------------------------------------------------------------- */
+/* ---- tiles of groups --------------------------------------------------------------------------------------------- */
 
 enum form { ANY, OF_TERMS, OF_LINES }; /* as gemm_tiled.cl has them */
 
@@ -212,28 +226,35 @@ static bool begins_in_fours(const tarn__cl_product *p, int operand, const tarn__
 }
 
 /* In which fours an operand of `lines` lines and `terms` terms lies. */
-static enum form form_of(const tarn__cl_product *p, int operand, const tarn__view *view, int64_t lines, int64_t terms, int64_t line_stride, int64_t term_stride)
+static enum form form_of(const tarn__cl_product *p, int operand, const tarn__view *view, int64_t lines, int64_t terms,
+                         int64_t line_stride, int64_t term_stride)
 {
     if (!begins_in_fours(p, operand, view))
         return ANY;
-    return term_stride == 1 && (line_stride | terms) % 4 == 0 ? OF_TERMS : line_stride == 1 && (term_stride | lines) % 4 == 0 ? OF_LINES : ANY;
+    return term_stride == 1 && (line_stride | terms) % 4 == 0   ? OF_TERMS
+           : line_stride == 1 && (term_stride | lines) % 4 == 0 ? OF_LINES
+                                                                : ANY;
 }
 
-static tarn__cl_product_program tiles_program(const tarn__cl_device *device, const tarn__cl_product *p, const tarn__view *c, const tarn__cl_sizes *s, bool are_parts)
+static tarn__cl_product_program tiles_program(const tarn__cl_device *device, const tarn__cl_product *p,
+                                              const tarn__view *c, const tarn__cl_sizes *s, bool are_parts)
 {
     const tarn__cl_tile *t = &p->tile;
     char own[192], registers[40] = "";
-    bool c_in_fours = s->c_across == 1 && (s->n | s->c_down | (are_parts ? c->offset | s->m * s->n : 0)) % 4 == 0 && (are_parts || begins_in_fours(p, 0, c));
+    bool c_in_fours = s->c_across == 1 && (s->n | s->c_down | (are_parts ? c->offset | s->m * s->n : 0)) % 4 == 0 &&
+                      (are_parts || begins_in_fours(p, 0, c));
     if (t->registers > 0 && strstr(device->vendor, "NVIDIA"))
         snprintf(registers, sizeof(registers), " -cl-nv-maxrregcount=%d", t->registers);
-    snprintf(own, sizeof(own), " -DACROSS=%d -DDOWN=%d -DTILE_M=%d -DTILE_N=%d -DDEPTH=%d -DFORM_A=%d -DFORM_B=%d%s%s", t->across, t->down, t->down_each,
-             t->across_each, t->depth, form_of(p, 1, &p->a, s->m, s->k, s->a_down, s->a_across), form_of(p, 2, &p->b, s->n, s->k, s->b_across, s->b_down),
-             c_in_fours ? " -DC_IN_FOURS" : "", registers);
+    snprintf(own, sizeof(own), " -DACROSS=%d -DDOWN=%d -DTILE_M=%d -DTILE_N=%d -DDEPTH=%d -DFORM_A=%d -DFORM_B=%d%s%s",
+             t->across, t->down, t->down_each, t->across_each, t->depth,
+             form_of(p, 1, &p->a, s->m, s->k, s->a_down, s->a_across),
+             form_of(p, 2, &p->b, s->n, s->k, s->b_across, s->b_down), c_in_fours ? " -DC_IN_FOURS" : "", registers);
     return program_of(p, "gemm_tiled", "tile", are_parts, own);
 }
 
 /* A launch with the product's tile, or with the first one after it that the device has room for. */
-static tarn__cl_launch try_tiles(const tarn__call *call, const tarn__cl_device *device, tarn__cl_product *p, const tarn__view *c, const tarn__cl_sizes *s, bool are_parts)
+static tarn__cl_launch try_tiles(const tarn__call *call, const tarn__cl_device *device, tarn__cl_product *p,
+                                 const tarn__view *c, const tarn__cl_sizes *s, bool are_parts)
 {
     tarn__cl_launch l;
     do {
@@ -266,13 +287,14 @@ static void run_tiles(const tarn__call *call, const tarn__cl_device *device, tar
     tarn__cl_give_result(&l, p, c, &own, are_parts);
     size_t across = (size_t)p->tile.across, down = (size_t)p->tile.down;
     tarn__cl_go(&l, 3,
-                (size_t[]){(size_t)ceiling(s.n, p->tile.width) * across, (size_t)ceiling(s.m, p->tile.rows) * down, (size_t)(p->batches.count * s.splits)},
+                (size_t[]){(size_t)ceiling(s.n, p->tile.width) * across, (size_t)ceiling(s.m, p->tile.rows) * down,
+                           (size_t)(p->batches.count * s.splits)},
                 (size_t[]){across, down, 1});
     if (are_parts)
         tarn__cl_combine(call, p, &s, &parts);
 }
 
-/* ---- all of it ------------------------------------------------------------------------------------------------------------- */
+/* ---- all of it --------------------------------------------------------------------------------------------------- */
 
 static bool is_empty(const tarn__cl_product *p)
 {

@@ -1,4 +1,5 @@
-/* gemm.cl: what the kernels of matrix products share: the sizes of a product, and how a sum becomes an element of the result.
+/* gemm.cl: what the kernels of matrix products share: the sizes of a product, and how a sum becomes an element of the
+ * result.
  *
  * Options: REAL, float or double, what sums are made in; T_C and T_BIAS, the dtypes of the result and of its bias. */
 
@@ -13,8 +14,8 @@ typedef struct sizes {
 } sizes;
 
 /* Element (row, column) of a batch of c that begins at `place`: alpha · sum + beta · what is there + bias. */
-void finish(__global void *c, long place, const __global void *bias, long bias_place, const sizes *s, long row, long column, REAL sum, REAL alpha,
-            REAL beta)
+void finish(__global void *c, long place, const __global void *bias, long bias_place, const sizes *s, long row,
+            long column, REAL sum, REAL alpha, REAL beta)
 {
     long at = place + row * s->c_down + column * s->c_across;
     sum *= alpha;

@@ -1,7 +1,9 @@
-/* gemm.h: a batched matrix product as the kernels of products see it, and the ways it is made: for matmul, convolutions and whatever else is a product.
+/* gemm.h: a batched matrix product as the kernels of products see it, and the ways it is made: for matmul, convolutions
+ * and whatever else is a product.
  *
- * On a device whose groups have no fast memory of their own, operands are packed in panels in scratch and a work-item makes a tile of the result (gemm_panels.cl). On a GPU
- * a group makes a tile straight from the operands (gemm_tiled.cl). A few rows are multiplied as they lie (gemm_skinny.cl), integers, and what no tile fits, one by one
+ * On a device whose groups have no fast memory of their own, operands are packed in panels in scratch and a work-item
+ * makes a tile of the result (gemm_panels.cl). On a GPU a group makes a tile straight from the operands
+ * (gemm_tiled.cl). A few rows are multiplied as they lie (gemm_skinny.cl), integers, and what no tile fits, one by one
  * (gemm_naive.cl). */
 #ifndef TARN__OPENCL_PRODUCT_H
 #define TARN__OPENCL_PRODUCT_H
@@ -22,18 +24,19 @@ typedef struct tarn__cl_sizes {
 typedef struct tarn__cl_tile {
     int rows, width; /* of the whole tile */
     int lanes;       /* of a vector, on a processor */
-    int across, down, across_each, down_each, depth; /* on a GPU: items of a group in each direction, what each of them has, and terms of a stage */
-    int registers;   /* on NVIDIA's GPUs: that a work-item has at most; 0: as many as the compiler likes */
+    /* on a GPU: items of a group in each direction, what each of them has, and terms of a stage */
+    int across, down, across_each, down_each, depth;
+    int registers; /* on NVIDIA's GPUs: that a work-item has at most; 0: as many as the compiler likes */
 } tarn__cl_tile;
 
 typedef struct tarn__cl_product {
     tarn__cl_sizes sizes;
-    tarn__nest batches;            /* operands c, a, b, bias */
-    tarn__view a, b, c;            /* of each: memory, place, dtype; strides are above */
-    tarn__view bias;               /* memory NULL: none */
-    tarn__cl_tile tile;            /* rows 0: that of its sizes */
-    bool b_is_packed;              /* in panels of the tile's width; b_room says how far batches are apart */
-    bool is_trial;                 /* of the tile: no other will do */
+    tarn__nest batches; /* operands c, a, b, bias */
+    tarn__view a, b, c; /* of each: memory, place, dtype; strides are above */
+    tarn__view bias;    /* memory NULL: none */
+    tarn__cl_tile tile; /* rows 0: that of its sizes */
+    bool b_is_packed;   /* in panels of the tile's width; b_room says how far batches are apart */
+    bool is_trial;      /* of the tile: no other will do */
     double alpha, beta;
 } tarn__cl_product;
 
@@ -48,14 +51,17 @@ typedef struct tarn__cl_packing {
 /* Elements of one packed operand. */
 int64_t tarn__cl_packed_count(int64_t lines, int64_t depth, int64_t width);
 
-/* The tile of a product of `batches` times (m, k) by (k, n), whose sums are f32 or f64. It is given by device and sizes alone; the first large product of f32
- * measures. The tile changes no bit of a result. */
-tarn__cl_tile tarn__cl_tile_of(tarn__cl_device *device, tarn_dtype sums, int64_t m, int64_t n, int64_t k, int64_t batches);
+/* The tile of a product of `batches` times (m, k) by (k, n), whose sums are f32 or f64. It is given by device and sizes
+ * alone; the first large product of f32 measures. The tile changes no bit of a result. */
+tarn__cl_tile tarn__cl_tile_of(tarn__cl_device *device, tarn_dtype sums, int64_t m, int64_t n, int64_t k,
+                               int64_t batches);
 
-/* The first tile of groups after this one that fits, with groups of `most_items` work-items or fewer, 0 for any; false where there is none. */
+/* The first tile of groups after this one that fits, with groups of `most_items` work-items or fewer, 0 for any; false
+ * where there is none. */
 bool tarn__cl_next_tile(const tarn__cl_device *device, tarn_dtype sums, size_t most_items, tarn__cl_tile *tile);
 
-/* Parts of k where the result has too few tiles to keep the device busy: their number depends on the shape and the device alone, not on the tile. */
+/* Parts of k where the result has too few tiles to keep the device busy: their number depends on the shape and the
+ * device alone, not on the tile. */
 void tarn__cl_choose_splits(const tarn__cl_device *device, const tarn__cl_product *product, tarn__cl_sizes *sizes);
 
 /* f32, or f64 for operands of that: what sums are made in. */
@@ -68,7 +74,7 @@ tarn__view tarn__cl_scratch_view(const tarn__call *call, int64_t bytes, tarn_dty
 size_t tarn__cl_product_scratch(const tarn__call *call, const tarn__cl_product *product);
 void tarn__cl_product_run(const tarn__call *call, const tarn__cl_product *product, int64_t scratch);
 
-/* ---- shared by gemm.c and gemm_panels.c ---------------------------------------------------------------------------------------- */
+/* ---- shared by gemm.c and gemm_panels.c -------------------------------------------------------------------------- */
 
 /* A program of a product; `options` begins with what gemm.cl wants. */
 typedef struct tarn__cl_product_program {
@@ -77,17 +83,23 @@ typedef struct tarn__cl_product_program {
 } tarn__cl_product_program;
 
 /* Of sums that are parts, or of the result. */
-tarn__cl_product_program tarn__cl_product_program_of(const tarn__cl_product *product, const char *source, const char *kernel, bool are_parts);
+tarn__cl_product_program tarn__cl_product_program_of(const tarn__cl_product *product, const char *source,
+                                                     const char *kernel, bool are_parts);
 
-/* A launch of a program with operands a and b; then c, bias, batches, sizes, alpha and beta: the last arguments of all of them. */
-tarn__cl_launch tarn__cl_product_begin(const tarn__call *call, const tarn__cl_product_program *program, const tarn__view *a, const tarn__view *b);
-void tarn__cl_give_result(tarn__cl_launch *launch, const tarn__cl_product *product, const tarn__view *c, const tarn__cl_sizes *sizes, bool are_parts);
+/* A launch of a program with operands a and b; then c, bias, batches, sizes, alpha and beta: the last arguments of all
+ * of them. */
+tarn__cl_launch tarn__cl_product_begin(const tarn__call *call, const tarn__cl_product_program *program,
+                                       const tarn__view *a, const tarn__view *b);
+void tarn__cl_give_result(tarn__cl_launch *launch, const tarn__cl_product *product, const tarn__view *c,
+                          const tarn__cl_sizes *sizes, bool are_parts);
 
 /* The parts that lie at `parts`, added up. */
-void tarn__cl_combine(const tarn__call *call, const tarn__cl_product *product, const tarn__cl_sizes *sizes, const tarn__view *parts);
+void tarn__cl_combine(const tarn__call *call, const tarn__cl_product *product, const tarn__cl_sizes *sizes,
+                      const tarn__view *parts);
 
 /* A product by panels: its scratch, and it. The tile is given. */
 size_t tarn__cl_panels_scratch(const tarn__cl_device *device, const tarn__cl_product *product);
-void tarn__cl_panels_run(const tarn__call *call, const tarn__cl_device *device, const tarn__cl_product *product, int64_t scratch);
+void tarn__cl_panels_run(const tarn__call *call, const tarn__cl_device *device, const tarn__cl_product *product,
+                         int64_t scratch);
 
 #endif

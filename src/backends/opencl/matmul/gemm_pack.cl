@@ -1,7 +1,8 @@
 /* gemm_pack.cl: an operand of a product laid in panels.
  *
- * A panel is `width` lines (rows of a, columns of b) by k: element (line, k) lies at k · width + line; what is beyond the last line is 0. Packing brings
- * every dtype and every stride to what sums are made in. With one panel as wide as there are lines it makes a dense matrix.
+ * A panel is `width` lines (rows of a, columns of b) by k: element (line, k) lies at k · width + line; what is beyond
+ * the last line is 0. Packing brings every dtype and every stride to what sums are made in. With one panel as wide as
+ * there are lines it makes a dense matrix.
  *
  * Options: REAL, what sums are made in; T_X, the operand's dtype. */
 
@@ -18,7 +19,8 @@ typedef struct packing {
 /* A work-item goes along memory: (depth / STEP, panels, batches). */
 __kernel void pack(const __global void *x, long x_place, __global void *to, long to_place, nest batches, packing p)
 {
-    long begin = get_global_id(0) * STEP, end = min(begin + STEP, p.depth), panel = get_global_id(1), batch = get_global_id(2);
+    long begin = get_global_id(0) * STEP, end = min(begin + STEP, p.depth), panel = get_global_id(1),
+         batch = get_global_id(2);
     int width = p.width, lines = (int)min((long)width, p.lines - panel * width);
     __global REAL *panels = (__global REAL *)to + to_place + batch * p.room + panel * width * p.depth;
     x_place += nest_at(&batches, p.first + batch, p.operand) + panel * width * p.line_stride;

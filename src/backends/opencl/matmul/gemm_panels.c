@@ -1,4 +1,5 @@
-/* gemm_panels.c: products on devices whose groups have no fast memory: operands are packed in panels (gemm_pack.cl), and a work-item makes a tile of them (gemm_panels.cl). */
+/* gemm_panels.c: products on devices whose groups have no fast memory: operands are packed in panels (gemm_pack.cl),
+ * and a work-item makes a tile of them (gemm_panels.cl). */
 #include "backends/opencl/matmul/gemm.h"
 
 #include <stdio.h>
@@ -27,14 +28,14 @@ int64_t tarn__cl_packed_count(int64_t lines, int64_t depth, int64_t width)
     return ceiling(lines, width) * width * depth;
 }
 
-/* ---- the plan -------------------------------------------------------------------------------------------------------------- */
+/* ---- the plan ---------------------------------------------------------------------------------------------------- */
 
 /* Where everything lies in scratch, in bytes from its begin, and how much is done at a time. */
 typedef struct panel_plan {
     tarn__cl_sizes sizes;
     tarn__cl_tile tile;
     int64_t a_bytes, b_bytes, parts_bytes;
-    int64_t columns, batches; /* of a piece */
+    int64_t columns, batches;      /* of a piece */
     bool a_is_shared, b_is_shared; /* all batches have one */
 } panel_plan;
 
@@ -50,10 +51,14 @@ static bool is_shared(const tarn__nest *nest, int operand)
 static panel_plan plan_panels(const tarn__cl_device *device, const tarn__cl_product *p)
 {
     int64_t size = (int64_t)tarn__dtype_bytes(tarn__cl_sums_of(p->a.dtype));
-    panel_plan plan = {.sizes = p->sizes, .tile = p->tile, .a_is_shared = is_shared(&p->batches, 1), .b_is_shared = is_shared(&p->batches, 2)};
+    panel_plan plan = {.sizes = p->sizes,
+                       .tile = p->tile,
+                       .a_is_shared = is_shared(&p->batches, 1),
+                       .b_is_shared = is_shared(&p->batches, 2)};
     tarn__cl_sizes *s = &plan.sizes;
     tarn__cl_choose_splits(device, p, s);
-    int64_t a = tarn__cl_packed_count(s->m, s->k, plan.tile.rows), b = tarn__cl_packed_count(s->n, s->k, plan.tile.width);
+    int64_t a = tarn__cl_packed_count(s->m, s->k, plan.tile.rows),
+            b = tarn__cl_packed_count(s->n, s->k, plan.tile.width);
     s->a_room = plan.a_is_shared ? 0 : a;
     s->b_room = p->b_is_packed ? s->b_room : plan.b_is_shared ? 0 : b;
     int64_t each = ((plan.a_is_shared ? 0 : a) + (plan.b_is_shared || p->b_is_packed ? 0 : b)) * size;
@@ -64,7 +69,9 @@ static panel_plan plan_panels(const tarn__cl_device *device, const tarn__cl_prod
     if (s->splits > 1)
         plan.batches = p->batches.count, plan.columns = s->n;
     plan.a_bytes = a * size * (plan.a_is_shared ? 1 : plan.batches);
-    plan.b_bytes = p->b_is_packed ? 0 : tarn__cl_packed_count(plan.columns, s->k, plan.tile.width) * size * (plan.b_is_shared ? 1 : plan.batches);
+    plan.b_bytes = p->b_is_packed ? 0
+                                  : tarn__cl_packed_count(plan.columns, s->k, plan.tile.width) * size *
+                                        (plan.b_is_shared ? 1 : plan.batches);
     plan.parts_bytes = s->splits > 1 ? s->splits * p->batches.count * s->m * s->n * size : 0;
     return plan;
 }
@@ -75,43 +82,58 @@ size_t tarn__cl_panels_scratch(const tarn__cl_device *device, const tarn__cl_pro
     return (size_t)(plan.a_bytes + plan.b_bytes + plan.parts_bytes);
 }
 
-/* ---- packing --------------------------------------------------------------------------------------------------------------- */
+/* ---- packing ----------------------------------------------------------------------------------------------------- */
 
 /* Lays an operand `x` into panels at `to`. */
-static void pack(const tarn__call *call, const tarn__view *x, const tarn__view *to, const tarn__nest *batches, const tarn__cl_packing *packing,
-                 int64_t batch_count)
+static void pack(const tarn__call *call, const tarn__view *x, const tarn__view *to, const tarn__nest *batches,
+                 const tarn__cl_packing *packing, int64_t batch_count)
 {
     char options[64];
-    snprintf(options, sizeof(options), "-DREAL=%s -DT_X=%s", to->dtype == TARN_F64 ? "double" : "float", tarn__cl_type(x->dtype));
+    snprintf(options, sizeof(options), "-DREAL=%s -DT_X=%s", to->dtype == TARN_F64 ? "double" : "float",
+             tarn__cl_type(x->dtype));
     tarn__cl_launch l = tarn__cl_begin(call, "gemm_pack", "pack", options);
     tarn__cl_view(&l, x);
     tarn__cl_view(&l, to);
     tarn__cl_value(&l, batches, sizeof(*batches));
     tarn__cl_value(&l, packing, sizeof(*packing));
     size_t panels = (size_t)ceiling(packing->lines, packing->width);
-    tarn__cl_go(&l, 3, (size_t[]){(size_t)ceiling(packing->depth, PACK_STEP), panels, (size_t)batch_count}, (size_t[]){1, 1, 1});
+    tarn__cl_go(&l, 3, (size_t[]){(size_t)ceiling(packing->depth, PACK_STEP), panels, (size_t)batch_count},
+                (size_t[]){1, 1, 1});
 }
 
-static void pack_a(const tarn__call *call, const tarn__cl_product *p, const panel_plan *plan, int64_t first, int64_t batches, const tarn__view *to)
+static void pack_a(const tarn__call *call, const tarn__cl_product *p, const panel_plan *plan, int64_t first,
+                   int64_t batches, const tarn__view *to)
 {
     const tarn__cl_sizes *s = &plan->sizes;
-    tarn__cl_packing packing = {.lines = s->m, .depth = s->k, .first = plan->a_is_shared ? 0 : first, .line_stride = s->a_down,
-                                .term_stride = s->a_across, .room = s->a_room, .width = plan->tile.rows, .operand = 1};
+    tarn__cl_packing packing = {.lines = s->m,
+                                .depth = s->k,
+                                .first = plan->a_is_shared ? 0 : first,
+                                .line_stride = s->a_down,
+                                .term_stride = s->a_across,
+                                .room = s->a_room,
+                                .width = plan->tile.rows,
+                                .operand = 1};
     pack(call, &p->a, to, &p->batches, &packing, plan->a_is_shared ? 1 : batches);
 }
 
-static void pack_b(const tarn__call *call, const tarn__cl_product *p, const panel_plan *plan, int64_t first, int64_t batches, int64_t column,
-                   int64_t columns, const tarn__view *to)
+static void pack_b(const tarn__call *call, const tarn__cl_product *p, const panel_plan *plan, int64_t first,
+                   int64_t batches, int64_t column, int64_t columns, const tarn__view *to)
 {
     const tarn__cl_sizes *s = &plan->sizes;
-    tarn__cl_packing packing = {.lines = columns, .depth = s->k, .first = plan->b_is_shared ? 0 : first, .line_stride = s->b_across,
-                                .term_stride = s->b_down, .room = s->b_room, .width = plan->tile.width, .operand = 2};
+    tarn__cl_packing packing = {.lines = columns,
+                                .depth = s->k,
+                                .first = plan->b_is_shared ? 0 : first,
+                                .line_stride = s->b_across,
+                                .term_stride = s->b_down,
+                                .room = s->b_room,
+                                .width = plan->tile.width,
+                                .operand = 2};
     tarn__view from = p->b;
     from.offset += column * s->b_across;
     pack(call, &from, to, &p->batches, &packing, plan->b_is_shared ? 1 : batches);
 }
 
-/* ---- multiplying ----------------------------------------------------------------------------------------------------------- */
+/* ---- multiplying ------------------------------------------------------------------------------------------------- */
 
 static tarn__cl_product_program panels_program(const tarn__cl_product *p, const tarn__cl_tile *tile, bool are_parts)
 {
@@ -122,8 +144,9 @@ static tarn__cl_product_program panels_program(const tarn__cl_product *p, const 
 }
 
 /* Some columns of some batches, of which the panels are there. */
-static void run_piece(const tarn__call *call, const tarn__cl_product *p, const panel_plan *plan, int64_t first, int64_t batches, int64_t column,
-                      int64_t columns, const tarn__view *a, const tarn__view *b, const tarn__view *parts)
+static void run_piece(const tarn__call *call, const tarn__cl_product *p, const panel_plan *plan, int64_t first,
+                      int64_t batches, int64_t column, int64_t columns, const tarn__view *a, const tarn__view *b,
+                      const tarn__view *parts)
 {
     tarn__cl_sizes s = plan->sizes;
     bool are_parts = s.splits > 1;
@@ -137,15 +160,19 @@ static void run_piece(const tarn__call *call, const tarn__cl_product *p, const p
         s.c_down = s.n, s.c_across = 1;
     tarn__cl_launch l = tarn__cl_product_begin(call, &g, a, b);
     tarn__cl_give_result(&l, &piece, are_parts ? parts : &piece.c, &s, are_parts);
-    tarn__cl_go(&l, 3, (size_t[]){(size_t)ceiling(s.m, plan->tile.rows), (size_t)ceiling(columns, plan->tile.width), (size_t)(batches * s.splits)},
+    tarn__cl_go(&l, 3,
+                (size_t[]){(size_t)ceiling(s.m, plan->tile.rows), (size_t)ceiling(columns, plan->tile.width),
+                           (size_t)(batches * s.splits)},
                 (size_t[]){1, 1, 1});
 }
 
-void tarn__cl_panels_run(const tarn__call *call, const tarn__cl_device *device, const tarn__cl_product *p, int64_t scratch)
+void tarn__cl_panels_run(const tarn__call *call, const tarn__cl_device *device, const tarn__cl_product *p,
+                         int64_t scratch)
 {
     panel_plan plan = plan_panels(device, p);
     tarn_dtype sums = tarn__cl_sums_of(p->a.dtype);
-    tarn__view a = tarn__cl_scratch_view(call, scratch, sums), b = tarn__cl_scratch_view(call, scratch + plan.a_bytes, sums);
+    tarn__view a = tarn__cl_scratch_view(call, scratch, sums),
+               b = tarn__cl_scratch_view(call, scratch + plan.a_bytes, sums);
     tarn__view parts = tarn__cl_scratch_view(call, scratch + plan.a_bytes + plan.b_bytes, sums);
     for (int64_t first = 0; first < p->batches.count; first += plan.batches) {
         int64_t batches = least(plan.batches, p->batches.count - first);

@@ -1,5 +1,6 @@
-/* gemm_panels.cl: matrix products on processors without fast memory for a group, as PoCL has them: a work-item makes a tile of the result, ROWS by two vectors,
- * in its registers from a panel of each operand (gemm_pack.cl). Both are read once, from end to end.
+/* gemm_panels.cl: matrix products on processors without fast memory for a group, as PoCL has them: a work-item makes a
+ * tile of the result, ROWS by two vectors, in its registers from a panel of each operand (gemm_pack.cl). Both are read
+ * once, from end to end.
  *
  * Options: gemm.cl's, ROWS, LANES of a vector. */
 #include "backends/opencl/matmul/gemm.cl"
@@ -39,11 +40,12 @@ void sum_tile(const __global REAL *a, const __global REAL *b, long k, REAL *sums
 }
 
 /* One work-item a tile: (tiles down, tiles across, batches · splits). */
-__attribute__((reqd_work_group_size(1, 1, 1))) __kernel void tile(const __global void *a, long a_place, const __global void *b, long b_place,
-                                                                  __global void *c, long c_place, const __global void *bias, long bias_place,
-                                                                  nest batches, sizes s, real alpha, real beta)
+__attribute__((reqd_work_group_size(1, 1, 1))) __kernel void
+tile(const __global void *a, long a_place, const __global void *b, long b_place, __global void *c, long c_place,
+     const __global void *bias, long bias_place, nest batches, sizes s, real alpha, real beta)
 {
-    long row = get_global_id(0) * ROWS, column = get_global_id(1) * WIDTH, batch = get_global_id(2) / s.splits, split = get_global_id(2) % s.splits;
+    long row = get_global_id(0) * ROWS, column = get_global_id(1) * WIDTH, batch = get_global_id(2) / s.splits,
+         split = get_global_id(2) % s.splits;
     long begin = split * s.part, terms = min(s.part, s.k - begin);
     const __global REAL *left = (const __global REAL *)a + a_place + batch * s.a_room + row * s.k + begin * ROWS;
     const __global REAL *right = (const __global REAL *)b + b_place + batch * s.b_room + column * s.k + begin * WIDTH;
@@ -52,11 +54,13 @@ __attribute__((reqd_work_group_size(1, 1, 1))) __kernel void tile(const __global
     c_place += s.splits > 1 ? get_global_id(2) * s.m * s.n : nest_at(&batches, s.first + batch, 0);
     bias_place += nest_at(&batches, s.first + batch, 3);
     int rows = (int)min((long)ROWS, s.m - row), columns = (int)min((long)WIDTH, s.n - column);
-    if (s.c_across == 1 && s.bias_down == 0 && s.bias_across <= 1) { /* constants here let the compiler make vectors of it */
+    /* constants here let the compiler make vectors of it */
+    if (s.c_across == 1 && s.bias_down == 0 && s.bias_across <= 1) {
         s.c_across = 1;
         for (int i = 0; i < rows; i++)
             for (int j = 0; j < columns; j++)
-                finish(c, c_place, bias, bias_place, &s, row + i, column + j, sums[i * WIDTH + j], (REAL)alpha, (REAL)beta);
+                finish(c, c_place, bias, bias_place, &s, row + i, column + j, sums[i * WIDTH + j], (REAL)alpha,
+                       (REAL)beta);
         return;
     }
     for (int i = 0; i < rows; i++)

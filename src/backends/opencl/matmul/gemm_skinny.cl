@@ -1,15 +1,19 @@
-/* gemm_skinny.cl: products of a few rows, as when a text is written token by token: b is read once, where it lies, and nothing is packed.
+/* gemm_skinny.cl: products of a few rows, as when a text is written token by token: b is read once, where it lies, and
+ * nothing is packed.
  *
- * Options: gemm.cl's; T_A and T_B, the dtypes of the operands; ROWS, at least m; LANES, of vectors, and of a group in the form for GPUs. */
+ * Options: gemm.cl's; T_A and T_B, the dtypes of the operands; ROWS, at least m; LANES, of vectors, and of a group in
+ * the form for GPUs. */
 #include "backends/opencl/matmul/gemm.cl"
 
 #define EACH_ROW _Pragma("unroll") for (int i = 0; i < ROWS; i++)
 
 #ifdef ON_GPU
 
-/* A group a column; where the terms of a column lie side by side its items take turns, else it has LANES columns, an item each. (items, groups, batches) */
-__kernel void thin(const __global void *a, long a_place, const __global void *b, long b_place, __global void *c, long c_place,
-                   const __global void *bias, long bias_place, nest batches, sizes s, real alpha, real beta)
+/* A group a column; where the terms of a column lie side by side its items take turns, else it has LANES columns, an
+ * item each. (items, groups, batches) */
+__kernel void thin(const __global void *a, long a_place, const __global void *b, long b_place, __global void *c,
+                   long c_place, const __global void *bias, long bias_place, nest batches, sizes s, real alpha,
+                   real beta)
 {
     __local REAL sums[LANES];
     const int item = (int)get_local_id(0);
@@ -44,11 +48,23 @@ __kernel void thin(const __global void *a, long a_place, const __global void *b,
 #define VECTOR JOIN(REAL, 16)
 
 /* 16 neighbours in memory. */
-float16 load_16_f32(const __global f32 *p) { return vload16(0, p); }
-float16 load_16_bf16(const __global bf16 *p) { return as_float16(convert_uint16(vload16(0, p)) << 16); }
-float16 load_16_f16(const __global f16 *p) { return vload_half16(0, (const __global half *)p); }
+float16 load_16_f32(const __global f32 *p)
+{
+    return vload16(0, p);
+}
+float16 load_16_bf16(const __global bf16 *p)
+{
+    return as_float16(convert_uint16(vload16(0, p)) << 16);
+}
+float16 load_16_f16(const __global f16 *p)
+{
+    return vload_half16(0, (const __global half *)p);
+}
 #ifdef HAS_F64
-double16 load_16_f64(const __global f64 *p) { return vload16(0, p); }
+double16 load_16_f64(const __global f64 *p)
+{
+    return vload16(0, p);
+}
 #endif
 #define LOAD_16(T, pointer, index) LOAD_16_(T, pointer, index)
 #define LOAD_16_(T, pointer, index) load_16_##T((const __global T *)(pointer) + (index))
@@ -61,7 +77,8 @@ REAL total(VECTOR x)
 }
 
 /* One column, whose terms lie side by side, and so do those of the rows of a. */
-void multiply_along(const __global void *a, long a_place, const __global void *b, long b_place, const sizes *s, REAL *sum)
+void multiply_along(const __global void *a, long a_place, const __global void *b, long b_place, const sizes *s,
+                    REAL *sum)
 {
     VECTOR parts[ROWS];
     EACH_ROW parts[i] = 0;
@@ -76,7 +93,8 @@ void multiply_along(const __global void *a, long a_place, const __global void *b
 }
 
 /* 16 columns, which lie side by side. */
-void multiply_across(const __global void *a, long a_place, const __global void *b, long b_place, const sizes *s, REAL *sum)
+void multiply_across(const __global void *a, long a_place, const __global void *b, long b_place, const sizes *s,
+                     REAL *sum)
 {
     VECTOR parts[ROWS];
     EACH_ROW parts[i] = 0;
@@ -97,9 +115,9 @@ void multiply_any(const __global void *a, long a_place, const __global void *b, 
 }
 
 /* A work-item 16 columns: (columns / 16, batches). */
-__attribute__((reqd_work_group_size(1, 1, 1))) __kernel void thin(const __global void *a, long a_place, const __global void *b, long b_place,
-                                                                  __global void *c, long c_place, const __global void *bias, long bias_place,
-                                                                  nest batches, sizes s, real alpha, real beta)
+__attribute__((reqd_work_group_size(1, 1, 1))) __kernel void
+thin(const __global void *a, long a_place, const __global void *b, long b_place, __global void *c, long c_place,
+     const __global void *bias, long bias_place, nest batches, sizes s, real alpha, real beta)
 {
     long column = get_global_id(0) * 16, batch = s.first + get_global_id(2);
     int columns = (int)min(16L, s.n - column);
@@ -119,7 +137,8 @@ __attribute__((reqd_work_group_size(1, 1, 1))) __kernel void thin(const __global
             multiply_any(a, a_place, b, b_place + j * s.b_across, &s, own);
         for (int i = 0; i < ROWS; i++)
             if (i < s.m)
-                finish(c, c_place, bias, bias_place, &s, i, column + j, across ? sum[i * 16 + j] : own[i], (REAL)alpha, (REAL)beta);
+                finish(c, c_place, bias, bias_place, &s, i, column + j, across ? sum[i * 16 + j] : own[i], (REAL)alpha,
+                       (REAL)beta);
     }
 }
 

@@ -1,8 +1,10 @@
-/* gemm_tune.c: the tiles of products. Which of them is the fastest is a matter of the device and its driver: the first large product of f32 measures those that fit,
- * once, and the choice is kept on disk beside the programs (cache.c). Small products, and those of f64, have a tile by rule. A tile changes no bit of a result,
- * since the terms of an element are added in the same order in all of them.
+/* gemm_tune.c: the tiles of products. Which of them is the fastest is a matter of the device and its driver: the first
+ * large product of f32 measures those that fit, once, and the choice is kept on disk beside the programs (cache.c).
+ * Small products, and those of f64, have a tile by rule. A tile changes no bit of a result, since the terms of an
+ * element are added in the same order in all of them.
  *
- * TARN_TUNE=off, and having no place on disk, do without measuring. TARN_OPENCL_TILE=N takes the N-th of those below for all products of f32. */
+ * TARN_TUNE=off, and having no place on disk, do without measuring. TARN_OPENCL_TILE=N takes the N-th of those below
+ * for all products of f32. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,15 +21,22 @@
 #define ROUNDS 10 /* that are timed, after one that compiles; the fastest counts */
 #define IN_A_ROUND 2
 
-#define GROUPS(x, y, y_each, x_each, depth_, registers_)                                                                                    \
-    {.rows = (y) * (y_each), .width = (x) * (x_each), .across = x, .down = y, .across_each = x_each, .down_each = y_each, .depth = depth_, \
-     .registers = registers_}
-#define PANEL(rows_, lanes_) {.rows = rows_, .width = 2 * (lanes_), .lanes = lanes_}
+#define GROUPS(x, y, y_each, x_each, depth_, registers_) \
+    { \
+        .rows = (y) * (y_each), .width = (x) * (x_each), .across = x, .down = y, .across_each = x_each, \
+        .down_each = y_each, .depth = depth_, .registers = registers_ \
+    }
+#define PANEL(rows_, lanes_) \
+    { \
+        .rows = rows_, .width = 2 * (lanes_), .lanes = lanes_ \
+    }
 
-/* Of groups; a later one for devices where the ones before do not fit. The caps on registers let two groups of 256 items stand beside each other. */
+/* Of groups; a later one for devices where the ones before do not fit. The caps on registers let two groups of 256
+ * items stand beside each other. */
 static const tarn__cl_tile group_tiles[] = {
-    GROUPS(16, 16, 8, 8, 8, 0), GROUPS(16, 16, 8, 8, 8, 128), GROUPS(16, 16, 8, 8, 16, 0), GROUPS(16, 16, 8, 8, 16, 128), GROUPS(16, 8, 8, 8, 16, 0),
-    GROUPS(16, 16, 8, 4, 16, 0), GROUPS(16, 16, 4, 4, 16, 0), GROUPS(8, 8, 8, 8, 16, 0), GROUPS(8, 8, 4, 4, 16, 0),
+    GROUPS(16, 16, 8, 8, 8, 0),    GROUPS(16, 16, 8, 8, 8, 128), GROUPS(16, 16, 8, 8, 16, 0),
+    GROUPS(16, 16, 8, 8, 16, 128), GROUPS(16, 8, 8, 8, 16, 0),   GROUPS(16, 16, 8, 4, 16, 0),
+    GROUPS(16, 16, 4, 4, 16, 0),   GROUPS(8, 8, 8, 8, 16, 0),    GROUPS(8, 8, 4, 4, 16, 0),
 };
 
 /* Of processors: the first is taken unmeasured. */
@@ -35,7 +44,7 @@ static const tarn__cl_tile panel_tiles[] = {PANEL(12, 16), PANEL(8, 16), PANEL(6
 
 #define COUNT(list) ((int)(sizeof(list) / sizeof((list)[0])))
 
-/* ---- by rule --------------------------------------------------------------------------------------------------------------- */
+/* ---- by rule ----------------------------------------------------------------------------------------------------- */
 
 static size_t local_bytes(const tarn__cl_tile *t, tarn_dtype sums)
 {
@@ -46,7 +55,8 @@ static size_t local_bytes(const tarn__cl_tile *t, tarn_dtype sums)
 static bool fits(const tarn__cl_device *device, const tarn__cl_tile *t, tarn_dtype sums)
 {
     size_t items = (size_t)(t->across * t->down);
-    return items <= device->max_group && local_bytes(t, sums) <= device->local_bytes && (items <= 64 || !device->is_cpu);
+    return items <= device->max_group && local_bytes(t, sums) <= device->local_bytes &&
+           (items <= 64 || !device->is_cpu);
 }
 
 static bool is_for(const tarn__cl_device *device, const tarn__cl_tile *t)
@@ -70,7 +80,8 @@ bool tarn__cl_next_tile(const tarn__cl_device *device, tarn_dtype sums, size_t m
         next++;
     for (next++; next < COUNT(group_tiles); next++) {
         const tarn__cl_tile *t = &group_tiles[next];
-        if (fits(device, t, sums) && is_for(device, t) && (most_items == 0 || (size_t)(t->across * t->down) <= most_items)) {
+        if (fits(device, t, sums) && is_for(device, t) &&
+            (most_items == 0 || (size_t)(t->across * t->down) <= most_items)) {
             *tile = *t;
             return true;
         }
@@ -83,7 +94,7 @@ static const tarn__cl_tile *tile_by_rule(const tarn__cl_device *device)
     return device->local_is_real ? first_group_tile(device, TARN_F32, 64) : &panel_tiles[0];
 }
 
-/* ---- by measuring ---------------------------------------------------------------------------------------------------------- */
+/* ---- by measuring ------------------------------------------------------------------------------------------------ */
 
 /* A product of zeros, whose speed is that of any other. */
 typedef struct trial {
@@ -97,7 +108,8 @@ static cl_mem zeros(const tarn__cl_device *d, size_t bytes)
     static const cl_float zero;
     cl_int error;
     cl_mem memory = clCreateBuffer(d->context, CL_MEM_READ_WRITE, bytes, NULL, &error);
-    if (error == CL_SUCCESS && clEnqueueFillBuffer(d->queue, memory, &zero, sizeof(zero), 0, bytes, 0, NULL, NULL) == CL_SUCCESS)
+    if (error == CL_SUCCESS &&
+        clEnqueueFillBuffer(d->queue, memory, &zero, sizeof(zero), 0, bytes, 0, NULL, NULL) == CL_SUCCESS)
         return memory;
     if (error == CL_SUCCESS)
         clReleaseMemObject(memory);
@@ -110,8 +122,17 @@ static bool set_up(trial *t, tarn__cl_device *device)
     size_t bytes[] = {(size_t)(side * k) * 4, (size_t)(side * k) * 4, (size_t)(side * side) * 4};
     *t = (trial){.device = device};
     t->product = (tarn__cl_product){.batches = {.operands = 4, .count = 1}, .alpha = 1, .is_trial = true};
-    t->product.sizes = (tarn__cl_sizes){.m = side, .n = side, .k = k, .splits = 1, .part = k, .c_down = side, .c_across = 1, .a_down = k, .a_across = 1,
-                                        .b_down = side, .b_across = 1};
+    t->product.sizes = (tarn__cl_sizes){.m = side,
+                                        .n = side,
+                                        .k = k,
+                                        .splits = 1,
+                                        .part = k,
+                                        .c_down = side,
+                                        .c_across = 1,
+                                        .a_down = k,
+                                        .a_across = 1,
+                                        .b_down = side,
+                                        .b_across = 1};
     bool good = true;
     for (int i = 0; i < 3; i++)
         good = good && (t->memory[i] = zeros(device, bytes[i])) != NULL;
@@ -153,7 +174,8 @@ static double seconds_of(trial *t, const tarn__cl_tile *tile)
         double begin = tarn__platform_seconds();
         for (int i = 0; i < IN_A_ROUND; i++)
             tarn__cl_product_run(&call, &t->product, 0);
-        bool good = !tarn__cl_declined(t->device->index) && clFinish(t->device->queue) == CL_SUCCESS && !has_failed(t->device, before);
+        bool good = !tarn__cl_declined(t->device->index) && clFinish(t->device->queue) == CL_SUCCESS &&
+                    !has_failed(t->device, before);
         double took = (tarn__platform_seconds() - begin) / IN_A_ROUND;
         if (!good) {
             best = HUGE_VAL;
@@ -177,7 +199,8 @@ static void name_tile(const tarn__cl_tile *t, char *name, size_t size)
     if (t->lanes > 0)
         snprintf(name, size, "%d x %d", t->rows, t->width);
     else
-        snprintf(name, size, "%d x %d x %d, %d work-items%s", t->rows, t->width, t->depth, t->across * t->down, t->registers ? ", registers capped" : "");
+        snprintf(name, size, "%d x %d x %d, %d work-items%s", t->rows, t->width, t->depth, t->across * t->down,
+                 t->registers ? ", registers capped" : "");
 }
 
 static const tarn__cl_tile *measure(tarn__cl_device *device)
@@ -194,7 +217,8 @@ static const tarn__cl_tile *measure(tarn__cl_device *device)
             continue;
         double took = seconds_of(&t, &list[i]);
         name_tile(&list[i], name, sizeof(name));
-        tarn__cl_host->log(TARN_LOG_INFO, "opencl:%d: products of f32 with tiles of %s take %.3f ms", device->index, name, took * 1e3);
+        tarn__cl_host->log(TARN_LOG_INFO, "opencl:%d: products of f32 with tiles of %s take %.3f ms", device->index,
+                           name, took * 1e3);
         best = took < least ? &list[i] : best;
         least = took < least ? took : least;
     }
@@ -202,7 +226,7 @@ static const tarn__cl_tile *measure(tarn__cl_device *device)
     return best;
 }
 
-/* ---- the choice ------------------------------------------------------------------------------------------------------------ */
+/* ---- the choice -------------------------------------------------------------------------------------------------- */
 
 /* What the choice depends on: the device, its driver, units and groups, the tiles, and the text of the kernel. */
 static bool write_key(const tarn__cl_device *d, char *key, size_t size)
@@ -216,8 +240,8 @@ static bool write_key(const tarn__cl_device *d, char *key, size_t size)
     for (const char *at = text; *at; at++)
         hash = (hash ^ (unsigned char)*at) * 0x100000001b3u;
     free(text);
-    int length = snprintf(key, size, "tile\n%s\n%s\n%u units\n%zu in a group, %zu bytes\n%s\n%016llx\n", d->name, d->driver, d->units, d->kernel_group, d->local_bytes,
-                          d->options, (unsigned long long)hash);
+    int length = snprintf(key, size, "tile\n%s\n%s\n%u units\n%zu in a group, %zu bytes\n%s\n%016llx\n", d->name,
+                          d->driver, d->units, d->kernel_group, d->local_bytes, d->options, (unsigned long long)hash);
     list_of(d, &list, &count);
     for (int i = 0; i < count && length < (int)size; i++) {
         name_tile(&list[i], name, sizeof(name));
@@ -251,9 +275,12 @@ static const tarn__cl_tile *find_wanted(const tarn__cl_device *d)
     list_of(d, &list, &count);
     char *end;
     long number = strtol(wish, &end, 10);
-    if (end != wish && *end == 0 && number >= 0 && number < count && (!d->local_is_real || fits(d, &list[number], TARN_F32)))
+    if (end != wish && *end == 0 && number >= 0 && number < count &&
+        (!d->local_is_real || fits(d, &list[number], TARN_F32)))
         return &list[number];
-    tarn__cl_host->log(TARN_LOG_WARNING, "TARN_OPENCL_TILE=%s: opencl:%d has tiles 0 to %d, and this is none of those that fit", wish, d->index, count - 1);
+    tarn__cl_host->log(TARN_LOG_WARNING,
+                       "TARN_OPENCL_TILE=%s: opencl:%d has tiles 0 to %d, and this is none of those that fit", wish,
+                       d->index, count - 1);
     return NULL;
 }
 
@@ -286,7 +313,8 @@ static const tarn__cl_tile *chosen(tarn__cl_device *d)
     return d->tile;
 }
 
-tarn__cl_tile tarn__cl_tile_of(tarn__cl_device *device, tarn_dtype sums, int64_t m, int64_t n, int64_t k, int64_t batches)
+tarn__cl_tile tarn__cl_tile_of(tarn__cl_device *device, tarn_dtype sums, int64_t m, int64_t n, int64_t k,
+                               int64_t batches)
 {
     double terms = (double)m * (double)n * (double)k * (double)batches;
     const char *wish = getenv("TARN_OPENCL_TILE");

@@ -16,13 +16,21 @@ static tarn__nest batches_of(const tarn__view *c, const tarn__view *a, const tar
 
 static tarn__cl_product product_of(const tarn__call *call)
 {
-    const tarn__view *a = call->in[0], *b = call->in[1], *c = call->out[0], *bias = call->inputs > 2 ? call->in[2] : NULL;
+    const tarn__view *a = call->in[0], *b = call->in[1], *c = call->out[0],
+                     *bias = call->inputs > 2 ? call->in[2] : NULL;
     const tarn__matmul *params = call->params;
-    tarn__cl_product p = {.batches = batches_of(c, a, b), .a = *a, .b = *b, .c = *c, .alpha = params->alpha, .beta = params->beta};
-    p.sizes = (tarn__cl_sizes){.m = c->shape[c->rank - 2], .n = c->shape[c->rank - 1], .k = a->shape[a->rank - 1], .splits = 1,
-                               .c_down = c->stride[c->rank - 2], .c_across = c->stride[c->rank - 1],
-                               .a_down = a->stride[a->rank - 2], .a_across = a->stride[a->rank - 1],
-                               .b_down = b->stride[b->rank - 2], .b_across = b->stride[b->rank - 1]};
+    tarn__cl_product p = {
+        .batches = batches_of(c, a, b), .a = *a, .b = *b, .c = *c, .alpha = params->alpha, .beta = params->beta};
+    p.sizes = (tarn__cl_sizes){.m = c->shape[c->rank - 2],
+                               .n = c->shape[c->rank - 1],
+                               .k = a->shape[a->rank - 1],
+                               .splits = 1,
+                               .c_down = c->stride[c->rank - 2],
+                               .c_across = c->stride[c->rank - 1],
+                               .a_down = a->stride[a->rank - 2],
+                               .a_across = a->stride[a->rank - 1],
+                               .b_down = b->stride[b->rank - 2],
+                               .b_across = b->stride[b->rank - 1]};
     p.sizes.part = p.sizes.k;
     if (bias) {
         p.bias = *bias;

@@ -1,10 +1,13 @@
-/* channel_finalize.cl: numbers of sets from what their chunks gave, in an order fixed by how many there are: see channel_stats.cl. */
+/* channel_finalize.cl: numbers of sets from what their chunks gave, in an order fixed by how many there are: see
+ * channel_stats.cl. */
 #include "backends/opencl/norm/channel_stats.cl"
 
 #ifdef SETTLE_MOMENTS
-/* A group for each of the sets that share a mean: their numbers, and the statistics that are kept. Without `training` the mean and the variance are given. */
-__kernel void settle_moments(channel_set c, OPERAND(parts), OPERAND(numbers), VECTOR(weight), VECTOR(bias), VECTOR(given_mean), VECTOR(given_variance),
-                             OPERAND(mean), OPERAND(rstd), VECTOR(running_mean), VECTOR(running_variance), real epsilon, real momentum, real values,
+/* A group for each of the sets that share a mean: their numbers, and the statistics that are kept. Without `training`
+ * the mean and the variance are given. */
+__kernel void settle_moments(channel_set c, OPERAND(parts), OPERAND(numbers), VECTOR(weight), VECTOR(bias),
+                             VECTOR(given_mean), VECTOR(given_variance), OPERAND(mean), OPERAND(rstd),
+                             VECTOR(running_mean), VECTOR(running_variance), real epsilon, real momentum, real values,
                              int training)
 {
     __local real space[GROUP];
@@ -18,8 +21,8 @@ __kernel void settle_moments(channel_set c, OPERAND(parts), OPERAND(numbers), VE
         EACH_OF(ADD, 0, count)
 #undef ADD
         middle = start + (count > 0 ? group_sum(middle, space) / values : (real)0);
-#define ADD(i)                                                                                                                            \
-    const real d = from[3 * i + 1] - middle;                                                                                              \
+#define ADD(i) \
+    const real d = from[3 * i + 1] - middle; \
     squares += from[3 * i + 2] + from[3 * i] * d * d;
         EACH_OF(ADD, 0, count)
 #undef ADD
@@ -55,9 +58,10 @@ __kernel void settle_moments(channel_set c, OPERAND(parts), OPERAND(numbers), VE
 #endif
 
 #ifdef SETTLE_SUMS
-/* A group for each set: its sums. Where a set is all of a channel they are gradients, of bias and weight, and where it shares its mean with no other, too,
- * they become what the gradient of x is made with. */
-__kernel void settle_sums(channel_set c, OPERAND(parts), OPERAND(numbers), STATISTICS, VECTOR(gweight), VECTOR(gbias), real values)
+/* A group for each set: its sums. Where a set is all of a channel they are gradients, of bias and weight, and where it
+ * shares its mean with no other, too, they become what the gradient of x is made with. */
+__kernel void settle_sums(channel_set c, OPERAND(parts), OPERAND(numbers), STATISTICS, VECTOR(gweight), VECTOR(gbias),
+                          real values)
 {
     __local real space[GROUP];
     const long set = MY_ROW;

@@ -4,22 +4,29 @@
 #include <stdio.h>
 #include <string.h>
 
-#define FEW_VALUES 32     /* that share a mean are computed in `real`: their gradient is what little normalising leaves */
-#define LINE 1024         /* elements of a line at most */
-#define LONG_LINE 4096    /* where a group has it in fours */
-#define LONE_LINE 64      /* where a work-item has it alone, in few lanes */
-#define LONE_LANES 4      /* sums in f32 of more than 16 numbers would lose digits */
-#define CHUNK 4096        /* elements of a chunk, at least, if there are so many */
-#define MANY_LANES 16     /* where elements lie side by side, and a work-item has them alone */
-#define AT_ONCE 4         /* fours of a line that a work-item has, about */
+#define FEW_VALUES 32  /* that share a mean are computed in `real`: their gradient is what little normalising leaves */
+#define LINE 1024      /* elements of a line at most */
+#define LONG_LINE 4096 /* where a group has it in fours */
+#define LONE_LINE 64   /* where a work-item has it alone, in few lanes */
+#define LONE_LANES 4   /* sums in f32 of more than 16 numbers would lose digits */
+#define CHUNK 4096     /* elements of a chunk, at least, if there are so many */
+#define MANY_LANES 16  /* where elements lie side by side, and a work-item has them alone */
+#define AT_ONCE 4      /* fours of a line that a work-item has, about */
 #define LONE_CHUNK 256
-#define MOST_CHUNKS 512   /* of a set */
-#define MOST_ACROSS 32    /* by columns: work-items side by side, */
-#define FEW_POSITIONS 8   /* positions of a work-item, at least, */
-#define GROUPS_A_UNIT 4   /* and groups for each compute unit, about */
+#define MOST_CHUNKS 512 /* of a set */
+#define MOST_ACROSS 32  /* by columns: work-items side by side, */
+#define FEW_POSITIONS 8 /* positions of a work-item, at least, */
+#define GROUPS_A_UNIT 4 /* and groups for each compute unit, about */
 #define SMALL (INT64_C(1) << 30)
 
-enum { X = TARN__CL_X, TO = TARN__CL_TO, UP = TARN__CL_UP, BESIDE = TARN__CL_BESIDE, PASSED = TARN__CL_PASSED, OPERANDS = TARN__CL_CHANNEL_OPERANDS };
+enum {
+    X = TARN__CL_X,
+    TO = TARN__CL_TO,
+    UP = TARN__CL_UP,
+    BESIDE = TARN__CL_BESIDE,
+    PASSED = TARN__CL_PASSED,
+    OPERANDS = TARN__CL_CHANNEL_OPERANDS
+};
 
 static int64_t distance(int64_t stride)
 {
@@ -31,7 +38,7 @@ static int64_t ceiling(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
-/* ---- where elements lie ---------------------------------------------------------------------------------------------------- */
+/* ---- where elements lie ------------------------------------------------------------------------------------------ */
 
 /* The nest over all axes but the channel's and, with parts, the first, and its last axis taken out of it. */
 static void describe_places(tarn__cl_channel_set *s, const tarn__view *const *views, bool with_parts)
@@ -62,7 +69,8 @@ static void cut(tarn__cl_channel_set *s, int64_t line, int64_t chunk)
     s->segment = s->inner < line ? s->inner : line;
     s->segments = s->inner > 0 ? ceiling(s->inner, s->segment) : 0;
     s->lines = s->outer.count * s->segments;
-    s->chunk = s->inner > 0 ? ceiling(chunk * s->segments, s->inner) : 1; /* a line has inner / segments elements on average */
+    /* a line has inner / segments elements on average */
+    s->chunk = s->inner > 0 ? ceiling(chunk * s->segments, s->inner) : 1;
     if (ceiling(s->lines, s->chunk) > MOST_CHUNKS)
         s->chunk = ceiling(s->lines, MOST_CHUNKS);
     s->chunks = ceiling(s->lines, s->chunk);
@@ -72,8 +80,10 @@ static void cut(tarn__cl_channel_set *s, int64_t line, int64_t chunk)
 static void cut_columns(tarn__cl_channels *c, const tarn__cl_device *device)
 {
     tarn__cl_channel_set *s = &c->set;
-    const int64_t across = (int64_t)tarn__cl_channels_width(c, c->group), rows = (int64_t)c->group / across, tiles = ceiling(c->steps, across);
-    const int64_t positions = s->outer.count * s->inner, turns = ceiling(positions * tiles * (s->sets / s->channels), rows);
+    const int64_t across = (int64_t)tarn__cl_channels_width(c, c->group), rows = (int64_t)c->group / across,
+                  tiles = ceiling(c->steps, across);
+    const int64_t positions = s->outer.count * s->inner,
+                  turns = ceiling(positions * tiles * (s->sets / s->channels), rows);
     const int64_t each = ceiling(turns, GROUPS_A_UNIT * (int64_t)device->units);
     s->segment = s->inner;
     s->segments = 1;
@@ -91,7 +101,7 @@ size_t tarn__cl_channels_width(const tarn__cl_channels *c, size_t group)
     return width;
 }
 
-/* ---- forms ------------------------------------------------------------------------------------------------------------------ */
+/* ---- forms ------------------------------------------------------------------------------------------------------- */
 
 static bool is_dense(const tarn__cl_channels *c)
 {
@@ -101,7 +111,8 @@ static bool is_dense(const tarn__cl_channels *c)
     return true;
 }
 
-/* True when every line of every operand, or by columns the channels of every position, lie in fours of f32 or 16 bits. */
+/* True when every line of every operand, or by columns the channels of every position, lie in fours of f32 or 16 bits.
+ */
 static bool is_in_fours(const tarn__cl_channels *c)
 {
     const tarn__cl_channel_set *s = &c->set;
@@ -140,7 +151,8 @@ static void option_type(tarn__cl_channels *c, const char *name, const tarn__view
     option(c, tarn__cl_type(view ? view->dtype : c->view[X]->dtype));
 }
 
-/* Lines that are whole axes a step apart; a chunk that a group can keep of them, or of one line, is read once. Few programs: of up to 2048 elements, 4096, and so on. */
+/* Lines that are whole axes a step apart; a chunk that a group can keep of them, or of one line, is read once. Few
+ * programs: of up to 2048 elements, 4096, and so on. */
 static void name_lines(tarn__cl_channels *c)
 {
     static const int64_t held[] = {2048, 4096, 5120, 8192};
@@ -164,12 +176,18 @@ static void name_lines(tarn__cl_channels *c)
 static void choose_form(tarn__cl_channels *c, const tarn__cl_device *device)
 {
     tarn__cl_channel_set *s = &c->set;
-    const bool is_last = s->channels > 1 && distance(s->channel_step[X]) < distance(s->along[X]), is_lone = is_last && !device->local_is_real;
+    const bool is_last = s->channels > 1 && distance(s->channel_step[X]) < distance(s->along[X]),
+               is_lone = is_last && !device->local_is_real;
     c->by_columns = is_last && !is_lone;
-    c->group = device->local_is_real ? tarn__cl_group_of(device, s->outer.count * s->inner >= 2048 || c->by_columns ? 256 : 64) : 1;
+    c->group = device->local_is_real
+                   ? tarn__cl_group_of(device, s->outer.count * s->inner >= 2048 || c->by_columns ? 256 : 64)
+                   : 1;
     c->local = is_lone || c->by_columns ? tarn__cl_group_of(device, 64) : c->group;
     c->quads = c->group > 1 && c->values > FEW_VALUES && is_in_fours(c);
-    c->lanes = is_lone ? LONE_LANES : !device->local_is_real && is_dense(c) ? MANY_LANES : c->quads && !c->by_columns ? 4 : 1;
+    c->lanes = is_lone                                 ? LONE_LANES
+               : !device->local_is_real && is_dense(c) ? MANY_LANES
+               : c->quads && !c->by_columns            ? 4
+                                                       : 1;
     c->steps = ceiling(s->channels, c->quads ? 4 : 1);
     if (c->by_columns) {
         cut_columns(c, device);
@@ -198,7 +216,8 @@ void tarn__cl_channels_name(tarn__cl_channels *c)
     option_type(c, " -DT_PASSED=", c->view[PASSED]);
 }
 
-void tarn__cl_channels_of(tarn__cl_channels *c, const tarn__call *call, const tarn__view *const *views, bool with_parts, int64_t members, bool has_relu)
+void tarn__cl_channels_of(tarn__cl_channels *c, const tarn__call *call, const tarn__view *const *views, bool with_parts,
+                          int64_t members, bool has_relu)
 {
     const tarn__view *x = views[X];
     tarn__cl_channel_set *s = &c->set;

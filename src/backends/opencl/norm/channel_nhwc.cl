@@ -1,7 +1,9 @@
-/* channel_nhwc.cl: the passes of batchnorm and groupnorm where channels lie closer than the elements of one: by columns. See channel_stats.cl.
+/* channel_nhwc.cl: the passes of batchnorm and groupnorm where channels lie closer than the elements of one: by
+ * columns. See channel_stats.cl.
  *
- * A group has a chunk of positions of a tile of channels: ACROSS work-items side by side have N neighbouring channels each, and the group's rows of work-items take
- * positions in turn. A work-item asks for HELD positions of all operands before it computes with the first. */
+ * A group has a chunk of positions of a tile of channels: ACROSS work-items side by side have N neighbouring channels
+ * each, and the group's rows of work-items take positions in turn. A work-item asks for HELD positions of all operands
+ * before it computes with the first. */
 #include "backends/opencl/norm/channel_stats.cl"
 
 #define ROWS (GROUP / ACROSS)
@@ -17,12 +19,13 @@
 #define DELIVER(T, name, place, from) PUT(T, name, place, *(from))
 #endif
 
-/* ---- what a work-item has --------------------------------------------------------------------------------------------------- */
+/* ---- what a work-item has ---------------------------------------------------------------------------------------- */
 
 #define TILES (((INDEX)c.channels + ACROSS * N - 1) / (ACROSS * N))
 #define PIECES ((INDEX)c.sets / (INDEX)c.channels * (INDEX)c.chunks * TILES)
 
-/* Its first channel, its first position in the group's chunk, and where that ends: at 0 where there is no such channel. */
+/* Its first channel, its first position in the group's chunk, and where that ends: at 0 where there is no such channel.
+ */
 typedef struct piece {
     INDEX part, channel, chunk, begin, end;
 } piece;
@@ -67,10 +70,10 @@ long place_of(const channel_set *c, INDEX at, int k)
 #define HOLD(T, name, k) FETCH(T, name, name##_base + PLACE(k), name##_held[h])
 #define ELEMENT(T, name, at, k) name##_held[h][lane]
 
-/* ---- sums ------------------------------------------------------------------------------------------------------------------- */
+/* ---- sums -------------------------------------------------------------------------------------------------------- */
 
-/* Sums over the group's rows of work-items, of each channel, for all of them. A few rows take every TOP_ROWS-th row, then all take what those have; loops that are
- * not unrolled leave the registers to what is held. */
+/* Sums over the group's rows of work-items, of each channel, for all of them. A few rows take every TOP_ROWS-th row,
+ * then all take what those have; loops that are not unrolled leave the registers to what is held. */
 #define TOP_ROWS (ROWS >= 64 ? 8 : ROWS >= 16 ? 4 : 1)
 
 void over_rows(real *x, __local real *space)
@@ -86,8 +89,8 @@ void over_rows(real *x, __local real *space)
     }
     barrier(CLK_LOCAL_MEM_FENCE);
     EACH_LANE x[lane] = space[lane * GROUP + column];
-    _Pragma("unroll 1") for (int at = column + ACROSS; at < TOP_ROWS * ACROSS; at += ACROSS)
-        EACH_LANE x[lane] += space[lane * GROUP + at];
+    _Pragma("unroll 1") for (int at = column + ACROSS; at < TOP_ROWS * ACROSS; at += ACROSS) EACH_LANE x[lane] +=
+        space[lane * GROUP + at];
     barrier(CLK_LOCAL_MEM_FENCE);
 #endif
 }
@@ -102,8 +105,9 @@ bool is_in_range(C sum, C squares)
     return sizeof(C) == sizeof(real) || (squares > (C)1e-30f && squares < (C)1e30f) || (squares == 0 && sum == 0);
 }
 
-/* A chunk of a tile for each group: count, mean and sum of squared distances from it, (sets, chunks, 3). A work-item measures from its first element: what cancels in the end is no larger than
- * that element's part in the squares, times the work-item's number of elements. Bytes: x read once. */
+/* A chunk of a tile for each group: count, mean and sum of squared distances from it, (sets, chunks, 3). A work-item
+ * measures from its first element: what cancels in the end is no larger than that element's part in the squares, times
+ * the work-item's number of elements. Bytes: x read once. */
 __kernel void column_moments(channel_set c, OPERAND(x), OPERAND(parts))
 {
     __local real space[N * GROUP];
@@ -145,7 +149,8 @@ __kernel void column_moments(channel_set c, OPERAND(x), OPERAND(parts))
         }
     }
     const INDEX first_ = (INDEX)(p.chunk * c.chunk), h = 0;
-    const real length = (real)(p.end - first_), seen = (real)((p.end - p.begin + ROWS - 1) / ROWS), inverse = p.begin < p.end ? 1 / seen : (real)0;
+    const real length = (real)(p.end - first_), seen = (real)((p.end - p.begin + ROWS - 1) / ROWS),
+               inverse = p.begin < p.end ? 1 / seen : (real)0;
     C start[N] = {0};
     real middle[N];
     if (p.end > 0)
@@ -156,7 +161,8 @@ __kernel void column_moments(channel_set c, OPERAND(x), OPERAND(parts))
     {
         middle[lane] = (real)start[lane] + middle[lane] / length;
         const real apart = (real)from[lane] + sums[lane] * inverse - middle[lane];
-        squares[lane] = p.begin < p.end ? squares[lane] - sums[lane] * sums[lane] * inverse + seen * apart * apart : (real)0;
+        squares[lane] =
+            p.begin < p.end ? squares[lane] - sums[lane] * sums[lane] * inverse + seen * apart * apart : (real)0;
     }
     over_rows(squares, space);
     if (MY_PLACE >= ACROSS || p.end == 0)
@@ -169,7 +175,7 @@ __kernel void column_moments(channel_set c, OPERAND(x), OPERAND(parts))
 }
 #endif
 
-/* ---- results ---------------------------------------------------------------------------------------------------------------- */
+/* ---- results ----------------------------------------------------------------------------------------------------- */
 
 #ifdef NORMALISE
 #define HELD 4
@@ -214,7 +220,7 @@ __kernel void column_normalise(channel_set c, OPERAND(x), OPERAND(to), OPERAND(b
 }
 #endif
 
-/* ---- gradients -------------------------------------------------------------------------------------------------------------- */
+/* ---- gradients --------------------------------------------------------------------------------------------------- */
 
 #if defined(SUMS) || defined(SLOPES)
 #define HELD 4
@@ -223,46 +229,49 @@ typedef struct numbers_of {
     C high[N], low[N], rstd[N], scale[N], bias[N];
 } numbers_of;
 
-#define GRADIENT_NUMBERS                                                                                                                  \
-    const long x_base = BASE(x, X), to_base = BASE(to, TO), g_base = BASE(g, UP), beside_base = BASE(beside, BESIDE),                     \
-               passed_base = BASE(passed, PASSED);                                                                                        \
-    const C least = (C)least_;                                                                                                            \
-    numbers_of own;                                                                                                                       \
-    EACH_LANE                                                                                                                             \
-    {                                                                                                                                     \
-        const INDEX set = MY_SET + lane;                                                                                                  \
-        const real middle = MEAN_OF(set);                                                                                                 \
-        own.high[lane] = (C)middle, own.low[lane] = (C)(middle - (real)own.high[lane]);                                                   \
-        own.rstd[lane] = (C)RSTD_OF(set), own.scale[lane] = (C)SCALE_OF(set), own.bias[lane] = (C)BIAS_OF(set);                           \
+#define GRADIENT_NUMBERS \
+    const long x_base = BASE(x, X), to_base = BASE(to, TO), g_base = BASE(g, UP), beside_base = BASE(beside, BESIDE), \
+               passed_base = BASE(passed, PASSED); \
+    const C least = (C)least_; \
+    numbers_of own; \
+    EACH_LANE \
+    { \
+        const INDEX set = MY_SET + lane; \
+        const real middle = MEAN_OF(set); \
+        own.high[lane] = (C)middle, own.low[lane] = (C)(middle - (real)own.high[lane]); \
+        own.rstd[lane] = (C)RSTD_OF(set), own.scale[lane] = (C)SCALE_OF(set), own.bias[lane] = (C)BIAS_OF(set); \
     }
 
-#define LANE_NUMBERS                                                                                                                      \
-    const C high = own.high[lane], low = own.low[lane], rstd_ = own.rstd[lane], scale = own.scale[lane], plus = own.bias[lane];
+#define LANE_NUMBERS \
+    const C high = own.high[lane], low = own.low[lane], rstd_ = own.rstd[lane], scale = own.scale[lane], \
+            plus = own.bias[lane];
 
 #ifdef ADDED
-#define HOLD_GRADIENTS                                                                                                                    \
-    C x_held[HELD][N], g_held[HELD][N], beside_held[HELD][N];                                                                             \
-    EACH_HELD                                                                                                                             \
-    {                                                                                                                                     \
-        HOLD(T_X, x, X);                                                                                                                  \
-        HOLD(T_G, g, UP);                                                                                                                 \
-        HOLD(T_BESIDE, beside, BESIDE);                                                                                                   \
+#define HOLD_GRADIENTS \
+    C x_held[HELD][N], g_held[HELD][N], beside_held[HELD][N]; \
+    EACH_HELD \
+    { \
+        HOLD(T_X, x, X); \
+        HOLD(T_G, g, UP); \
+        HOLD(T_BESIDE, beside, BESIDE); \
     }
 #else
-#define HOLD_GRADIENTS                                                                                                                    \
-    C x_held[HELD][N], g_held[HELD][N];                                                                                                   \
-    EACH_HELD                                                                                                                             \
-    {                                                                                                                                     \
-        HOLD(T_X, x, X);                                                                                                                  \
-        HOLD(T_G, g, UP);                                                                                                                 \
+#define HOLD_GRADIENTS \
+    C x_held[HELD][N], g_held[HELD][N]; \
+    EACH_HELD \
+    { \
+        HOLD(T_X, x, X); \
+        HOLD(T_G, g, UP); \
     }
 #endif
 #endif
 
 #ifdef SUMS
-/* A chunk of a tile for each group: the sums of g, and of g · (x - mean) · rstd, (sets, chunks, 2). What goes through relu is written on the way, and with FIXED the
- * gradient of x. Bytes: x and g read, and with relu its result, where it is given. */
-__kernel void column_sums(channel_set c, OPERAND(x), OPERAND(to), OPERAND(g), OPERAND(beside), OPERAND(passed), STATISTICS, OPERAND(parts), real least_)
+/* A chunk of a tile for each group: the sums of g, and of g · (x - mean) · rstd, (sets, chunks, 2). What goes through
+ * relu is written on the way, and with FIXED the gradient of x. Bytes: x and g read, and with relu its result, where it
+ * is given. */
+__kernel void column_sums(channel_set c, OPERAND(x), OPERAND(to), OPERAND(g), OPERAND(beside), OPERAND(passed),
+                          STATISTICS, OPERAND(parts), real least_)
 {
     __local real space[N * GROUP];
     END_BEYOND(PIECES)
@@ -309,7 +318,8 @@ __kernel void column_sums(channel_set c, OPERAND(x), OPERAND(to), OPERAND(g), OP
 
 #ifdef SLOPES
 /* A chunk of a tile for each group. Bytes: g and x read, with FIXED g alone, gx written, and what goes through relu. */
-__kernel void column_slopes(channel_set c, OPERAND(x), OPERAND(to), OPERAND(g), OPERAND(beside), OPERAND(passed), STATISTICS, OPERAND(numbers), real least_)
+__kernel void column_slopes(channel_set c, OPERAND(x), OPERAND(to), OPERAND(g), OPERAND(beside), OPERAND(passed),
+                            STATISTICS, OPERAND(numbers), real least_)
 {
     END_BEYOND(PIECES)
     const piece p = FROM_THE_END;

@@ -1,4 +1,5 @@
-/* channel_stats.c: the engine of channel_stats.h: the launches of channel_nchw.cl, channel_nhwc.cl and channel_finalize.cl. */
+/* channel_stats.c: the engine of channel_stats.h: the launches of channel_nchw.cl, channel_nhwc.cl and
+ * channel_finalize.cl. */
 #include "backends/opencl/norm/channel_stats.h"
 
 #include <stdio.h>
@@ -6,9 +7,16 @@
 
 #define NUMBERS 3 /* of a set: mean, scale, bias; backward has two */
 
-enum { X = TARN__CL_X, TO = TARN__CL_TO, UP = TARN__CL_UP, BESIDE = TARN__CL_BESIDE, PASSED = TARN__CL_PASSED, OPERANDS = TARN__CL_CHANNEL_OPERANDS };
+enum {
+    X = TARN__CL_X,
+    TO = TARN__CL_TO,
+    UP = TARN__CL_UP,
+    BESIDE = TARN__CL_BESIDE,
+    PASSED = TARN__CL_PASSED,
+    OPERANDS = TARN__CL_CHANNEL_OPERANDS
+};
 
-/* ---- scratch: the sets' numbers, then the chunks' parts. Room for f64, whatever `real` is ------------------------------------------ */
+/* ---- scratch: the sets' numbers, then the chunks' parts. Room for f64, whatever `real` is ------------------------ */
 
 static int64_t numbers_bytes(const tarn__cl_channels *c)
 {
@@ -20,15 +28,17 @@ size_t tarn__cl_channels_scratch(const tarn__cl_channels *c)
     return (size_t)numbers_bytes(c) + sizeof(double) * 3 * (size_t)(c->set.sets * c->set.chunks);
 }
 
-/* ---- launches -------------------------------------------------------------------------------------------------------------- */
+/* ---- launches ---------------------------------------------------------------------------------------------------- */
 
 /* A kernel with groups of `*group` work-items, or as many as it may have. `c` NULL: no stretch is shared. */
-static tarn__cl_launch begin(const tarn__call *call, const char *source, const char *kernel, const char *own, const tarn__cl_channels *c, size_t *group)
+static tarn__cl_launch begin(const tarn__call *call, const char *source, const char *kernel, const char *own,
+                             const tarn__cl_channels *c, size_t *group)
 {
     char options[448];
     for (;;) {
         if (c)
-            snprintf(options, sizeof(options), "-DGROUP=%zu -D%s=%zu %s %s", *group, c->by_columns ? "ACROSS" : "WIDTH", tarn__cl_channels_width(c, *group), own, c->options);
+            snprintf(options, sizeof(options), "-DGROUP=%zu -D%s=%zu %s %s", *group, c->by_columns ? "ACROSS" : "WIDTH",
+                     tarn__cl_channels_width(c, *group), own, c->options);
         else
             snprintf(options, sizeof(options), "-DGROUP=%zu %s", *group, own);
         if (*group == 1)
@@ -42,8 +52,9 @@ static tarn__cl_launch begin(const tarn__call *call, const char *source, const c
 
 /* The passes over all elements, by lines and by columns. */
 enum { MOMENTS, NORMALISE, SUMS, SLOPES, PASSES };
-static const char *const pass_names[2][PASSES] = {{"channel_moments", "channel_normalise", "channel_sums", "channel_slopes"},
-                                                  {"column_moments", "column_normalise", "column_sums", "column_slopes"}};
+static const char *const pass_names[2][PASSES] = {
+    {"channel_moments", "channel_normalise", "channel_sums", "channel_slopes"},
+    {"column_moments", "column_normalise", "column_sums", "column_slopes"}};
 static const char *const pass_options[PASSES] = {"-DMOMENTS", "-DNORMALISE", "-DSUMS", "-DSLOPES"};
 
 /* A chunk for each group, or for each work-item. */
@@ -62,10 +73,13 @@ static pass begin_pass(const tarn__call *call, const tarn__cl_channels *c, int w
 {
     char own[96];
     pass p = {.group = c->group};
-    snprintf(own, sizeof(own), "%s%s%s", pass_options[which], c->has_relu ? " -DRELU" : "", c->has_relu && c->view[BESIDE] ? " -DADDED" : "");
+    snprintf(own, sizeof(own), "%s%s%s", pass_options[which], c->has_relu ? " -DRELU" : "",
+             c->has_relu && c->view[BESIDE] ? " -DADDED" : "");
     if (v)
-        snprintf(own + strlen(own), sizeof(own) - strlen(own), "%s -DT_W=%s -DT_B=%s", v->training ? "" : " -DFIXED", type_of(v->weight), type_of(v->bias));
-    p.launch = begin(call, c->by_columns ? "channel_nhwc" : "channel_nchw", pass_names[c->by_columns][which], own, c, &p.group);
+        snprintf(own + strlen(own), sizeof(own) - strlen(own), "%s -DT_W=%s -DT_B=%s", v->training ? "" : " -DFIXED",
+                 type_of(v->weight), type_of(v->bias));
+    p.launch = begin(call, c->by_columns ? "channel_nhwc" : "channel_nchw", pass_names[c->by_columns][which], own, c,
+                     &p.group);
     return p;
 }
 
@@ -104,14 +118,18 @@ static void put_statistics(tarn__cl_launch *launch, const tarn__cl_channel_vecto
     tarn__cl_view(launch, v->rstd);
 }
 
-/* Kernels that go over sets, a work-item for each, or where they add up `parts` for each, on a device with real local memory a group. */
-static pass begin_settling(const tarn__call *call, const tarn__cl_channel_vectors *v, const char *kernel, const char *what, int64_t parts)
+/* Kernels that go over sets, a work-item for each, or where they add up `parts` for each, on a device with real local
+ * memory a group. */
+static pass begin_settling(const tarn__call *call, const tarn__cl_channel_vectors *v, const char *kernel,
+                           const char *what, int64_t parts)
 {
     const tarn__cl_device *device = tarn__cl_at(call->device);
     char own[192];
     pass p = {.group = parts > 0 && device->local_is_real ? tarn__cl_group_of(device, parts > 128 ? 256 : 64) : 1};
-    snprintf(own, sizeof(own), "%s -DLANES=1 -DT_X=f32 -DT_W=%s -DT_B=%s -DT_GM=%s -DT_GV=%s -DT_RM=%s -DT_RV=%s -DT_GW=%s -DT_GB=%s", what, type_of(v->weight), type_of(v->bias),
-             type_of(v->given_mean), type_of(v->given_variance), type_of(v->running_mean), type_of(v->running_variance), type_of(v->gweight), type_of(v->gbias));
+    snprintf(own, sizeof(own),
+             "%s -DLANES=1 -DT_X=f32 -DT_W=%s -DT_B=%s -DT_GM=%s -DT_GV=%s -DT_RM=%s -DT_RV=%s -DT_GW=%s -DT_GB=%s",
+             what, type_of(v->weight), type_of(v->bias), type_of(v->given_mean), type_of(v->given_variance),
+             type_of(v->running_mean), type_of(v->running_variance), type_of(v->gweight), type_of(v->gbias));
     p.launch = begin(call, "channel_finalize", kernel, own, NULL, &p.group);
     return p;
 }
@@ -121,11 +139,12 @@ static void go_settling(pass *p, int64_t count)
     tarn__cl_go(&p->launch, 1, (size_t[]){(size_t)count * p->group}, p->group > 1 ? &p->group : NULL);
 }
 
-/* ---- forward --------------------------------------------------------------------------------------------------------------- */
+/* ---- forward ----------------------------------------------------------------------------------------------------- */
 
 static pass begin_moments(const tarn__call *call, const tarn__cl_channels *c, const tarn__cl_channel_vectors *v)
 {
-    return begin_settling(call, v, "settle_moments", "-DSETTLE_MOMENTS", v->training ? c->set.members * c->set.chunks : 1);
+    return begin_settling(call, v, "settle_moments", "-DSETTLE_MOMENTS",
+                          v->training ? c->set.members * c->set.chunks : 1);
 }
 
 static void settle_moments(const tarn__call *call, const tarn__cl_channels *c, const tarn__cl_channel_vectors *v)
@@ -185,7 +204,7 @@ void tarn__cl_channels_forward(const tarn__call *call, tarn__cl_channels *c, con
     go_pass(&p, c);
 }
 
-/* ---- backward -------------------------------------------------------------------------------------------------------------- */
+/* ---- backward ---------------------------------------------------------------------------------------------------- */
 
 static void put_operands(tarn__cl_launch *launch, const tarn__cl_channels *c, const tarn__cl_channel_vectors *v)
 {
@@ -262,7 +281,8 @@ static tarn__cl_channels behind_relu(const tarn__cl_channels *c)
     return behind;
 }
 
-/* The pass of sums writes what relu lets through, and where statistics were given the gradient of x, too; without them, that of x, from means that it gave. */
+/* The pass of sums writes what relu lets through, and where statistics were given the gradient of x, too; without them,
+ * that of x, from means that it gave. */
 void tarn__cl_channels_backward(const tarn__call *call, tarn__cl_channels *c, const tarn__cl_channel_vectors *v)
 {
     const bool has_vectors = v->gweight || v->gbias, has_sums = v->training || has_vectors;

@@ -1,8 +1,10 @@
-/* channel_stats.cl: what the kernels of batchnorm and groupnorm share: sets, their numbers, and where both are kept. channel_stats.h says how elements are shared out.
+/* channel_stats.cl: what the kernels of batchnorm and groupnorm share: sets, their numbers, and where both are kept.
+ * channel_stats.h says how elements are shared out.
  *
- * A set is a channel of a tensor [N, C, ...], of all parts or of one. Its elements are taken in chunks, whose moments or sums go to scratch; a group for each set puts
- * them together in an order fixed by their number. A mean is used as two numbers of the type computed in, so that what is left of an element after it is exact to f32
- * even where the mean is much larger than the deviation. */
+ * A set is a channel of a tensor [N, C, ...], of all parts or of one. Its elements are taken in chunks, whose moments
+ * or sums go to scratch; a group for each set puts them together in an order fixed by their number. A mean is used as
+ * two numbers of the type computed in, so that what is left of an element after it is exact to f32 even where the mean
+ * is much larger than the deviation. */
 #pragma OPENCL FP_CONTRACT OFF /* backward makes the result again: with the same roundings */
 #include "backends/opencl/common/rows.cl"
 
@@ -16,11 +18,11 @@ typedef struct channel_set {
     long along[OPERANDS], channel_step[OPERANDS], part_step[OPERANDS];
 } channel_set;
 
-/* Arrays of a number for each set, in scratch: forward has the first three, result (x - mean) · scale + bias, backward the others, gradient
- * scale · g - first - (x - mean) · rstd · second. */
+/* Arrays of a number for each set, in scratch: forward has the first three, result (x - mean) · scale + bias, backward
+ * the others, gradient scale · g - first - (x - mean) · rstd · second. */
 enum { MEAN, SCALE, BIAS, FIRST = 0, SECOND };
 #define NUMBERS(name) ((__global real *)((__global char *)name + name##_at))
-#define NUMBER(which, set) NUMBERS(numbers)[(which) * c.sets + (set)]
+#define NUMBER(which, set) NUMBERS(numbers)[(which)*c.sets + (set)]
 #define PARTS ((__global real *)((__global char *)parts + parts_at))
 
 /* Backward makes the others from what forward has kept. */
@@ -28,7 +30,8 @@ enum { MEAN, SCALE, BIAS, FIRST = 0, SECOND };
 #define CHANNEL_OF(set) ((INDEX)(set) % (INDEX)c.channels)
 #define MEAN_OF(set) load_stat(mean, mean_at + (INDEX)(set) / (INDEX)c.members)
 #define RSTD_OF(set) load_stat(rstd, rstd_at + (INDEX)(set) / (INDEX)c.members)
-#define SCALE_OF(set) (weight ? RSTD_OF(set) * (real)LOAD(T_W, weight, weight_at + CHANNEL_OF(set) * weight_step) : RSTD_OF(set))
+#define SCALE_OF(set) \
+    (weight ? RSTD_OF(set) * (real)LOAD(T_W, weight, weight_at + CHANNEL_OF(set) * weight_step) : RSTD_OF(set))
 #define BIAS_OF(set) (bias ? (real)LOAD(T_B, bias, bias_at + CHANNEL_OF(set) * bias_step) : (real)0)
 
 /* What is left of an element when the mean is taken off. */
@@ -41,8 +44,8 @@ enum { MEAN, SCALE, BIAS, FIRST = 0, SECOND };
 #define CUT(y) (y)
 #endif
 
-/* What of g goes through relu: where its result is above `least`. What is not a number goes through, as its value does. Where something was ADDED before it the result is
- * given, else it is made again. */
+/* What of g goes through relu: where its result is above `least`. What is not a number goes through, as its value does.
+ * Where something was ADDED before it the result is given, else it is made again. */
 #ifdef ADDED
 #define RELU_OF(at) ELEMENT(T_BESIDE, beside, at, BESIDE)
 #else

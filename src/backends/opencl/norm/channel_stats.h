@@ -1,16 +1,19 @@
-/* channel_stats.h: the engine under batchnorm and groupnorm: numbers for each channel of a tensor [N, C, ...], or for each channel of each of its N parts, and the
- * passes that use them.
+/* channel_stats.h: the engine under batchnorm and groupnorm: numbers for each channel of a tensor [N, C, ...], or for
+ * each channel of each of its N parts, and the passes that use them.
  *
- * The elements of a set, a channel of all parts or of one, are taken in lines along the axis on which they lie closest, and lines in chunks of a few thousand
- * elements (channel_nchw.cl). A group has a chunk, neighbours have neighbouring elements; where local memory is not real a work-item alone has it, with many lanes if
- * elements lie side by side. Where channels lie closer than the elements of one, a group has a chunk of positions of some neighbouring channels (channel_nhwc.cl);
- * where local memory is not real a work-item has a short chunk of one, and its neighbours those of the neighbouring channels. All cuts depend on shapes and the device. */
+ * The elements of a set, a channel of all parts or of one, are taken in lines along the axis on which they lie closest,
+ * and lines in chunks of a few thousand elements (channel_nchw.cl). A group has a chunk, neighbours have neighbouring
+ * elements; where local memory is not real a work-item alone has it, with many lanes if elements lie side by side.
+ * Where channels lie closer than the elements of one, a group has a chunk of positions of some neighbouring channels
+ * (channel_nhwc.cl); where local memory is not real a work-item has a short chunk of one, and its neighbours those of
+ * the neighbouring channels. All cuts depend on shapes and the device. */
 #ifndef TARN__CL_CHANNELS_H
 #define TARN__CL_CHANNELS_H
 
 #include "backends/opencl/common/rows.h"
 
-/* x; y or gx; the gradient of y; with relu what is added before it, or in backward its result; and the gradient that it lets through. */
+/* x; y or gx; the gradient of y; with relu what is added before it, or in backward its result; and the gradient that it
+ * lets through. */
 enum { TARN__CL_X, TARN__CL_TO, TARN__CL_UP, TARN__CL_BESIDE, TARN__CL_PASSED, TARN__CL_CHANNEL_OPERANDS };
 
 /* As channel_stats.cl has it. */
@@ -19,17 +22,19 @@ typedef struct tarn__cl_channel_set {
     int64_t channels, sets, members;
     int64_t inner, segment, segments;
     int64_t lines, chunk, chunks;
-    int64_t along[TARN__CL_CHANNEL_OPERANDS], channel_step[TARN__CL_CHANNEL_OPERANDS], part_step[TARN__CL_CHANNEL_OPERANDS];
+    int64_t along[TARN__CL_CHANNEL_OPERANDS], channel_step[TARN__CL_CHANNEL_OPERANDS],
+        part_step[TARN__CL_CHANNEL_OPERANDS];
 } tarn__cl_channel_set;
 
 typedef struct tarn__cl_channels {
     tarn__cl_channel_set set;
     const tarn__view *view[TARN__CL_CHANNEL_OPERANDS]; /* of one shape; NULL where there is none, but never x */
-    int64_t values; /* that share a mean */
+    int64_t values;                                    /* that share a mean */
     bool has_relu, by_columns, quads;
     int lanes;
     size_t group, local;
-    int64_t steps;     /* of a work-item in a line, if it had it alone; by columns, work-items side by side that have all channels */
+    /* of a work-item in a line, if it had it alone; by columns, work-items side by side that have all channels */
+    int64_t steps;
     char options[320]; /* but for those of the group */
 } tarn__cl_channels;
 
@@ -45,8 +50,10 @@ typedef struct tarn__cl_channel_vectors {
     bool training; /* x's own statistics are used, and count in the gradient */
 } tarn__cl_channel_vectors;
 
-/* Describes operands of rank 2 or more. `with_parts`: a set is of one part. `members` channels share a mean. Borrows the views. */
-void tarn__cl_channels_of(tarn__cl_channels *c, const tarn__call *call, const tarn__view *const *views, bool with_parts, int64_t members, bool has_relu);
+/* Describes operands of rank 2 or more. `with_parts`: a set is of one part. `members` channels share a mean. Borrows
+ * the views. */
+void tarn__cl_channels_of(tarn__cl_channels *c, const tarn__call *call, const tarn__view *const *views, bool with_parts,
+                          int64_t members, bool has_relu);
 
 /* Work-items along a line, or by columns side by side: a power of two. */
 size_t tarn__cl_channels_width(const tarn__cl_channels *c, size_t group);

@@ -1,10 +1,13 @@
-/* groupnorm.c: groupnorm, over the channels of a group and all that lies behind them, and its gradient, on the engine of channel_stats.h. */
+/* groupnorm.c: groupnorm, over the channels of a group and all that lies behind them, and its gradient, on the engine
+ * of channel_stats.h. */
 #include "backends/opencl/norm/channel_stats.h"
 
 static void describe(const tarn__call *call, const tarn__view *up, tarn__cl_channels *c)
 {
-    const tarn__view *views[TARN__CL_CHANNEL_OPERANDS] = {[TARN__CL_X] = call->in[0], [TARN__CL_TO] = call->out[0], [TARN__CL_UP] = up};
-    tarn__cl_channels_of(c, call, views, true, call->in[0]->shape[1] / ((const tarn__groupnorm *)call->params)->groups, false);
+    const tarn__view *views[TARN__CL_CHANNEL_OPERANDS] = {
+        [TARN__CL_X] = call->in[0], [TARN__CL_TO] = call->out[0], [TARN__CL_UP] = up};
+    tarn__cl_channels_of(c, call, views, true, call->in[0]->shape[1] / ((const tarn__groupnorm *)call->params)->groups,
+                         false);
 }
 
 static void run_groupnorm(const tarn__call *call)
@@ -13,17 +16,26 @@ static void run_groupnorm(const tarn__call *call)
     describe(call, NULL, &c);
     if (c.values == 0)
         return;
-    tarn__cl_channels_forward(call, &c, &(tarn__cl_channel_vectors){
-        .weight = call->in[1], .bias = call->in[2], .mean = call->out[1], .rstd = call->out[2],
-        .epsilon = ((const tarn__groupnorm *)call->params)->epsilon, .training = true});
+    tarn__cl_channels_forward(call, &c,
+                              &(tarn__cl_channel_vectors){.weight = call->in[1],
+                                                          .bias = call->in[2],
+                                                          .mean = call->out[1],
+                                                          .rstd = call->out[2],
+                                                          .epsilon = ((const tarn__groupnorm *)call->params)->epsilon,
+                                                          .training = true});
 }
 
 static void run_groupnorm_grad(const tarn__call *call)
 {
     tarn__cl_channels c;
     describe(call, call->in[4], &c);
-    tarn__cl_channels_backward(call, &c, &(tarn__cl_channel_vectors){.weight = call->in[1], .mean = call->in[2], .rstd = call->in[3],
-                                                                     .gweight = call->out[1], .gbias = call->out[2], .training = true});
+    tarn__cl_channels_backward(call, &c,
+                               &(tarn__cl_channel_vectors){.weight = call->in[1],
+                                                           .mean = call->in[2],
+                                                           .rstd = call->in[3],
+                                                           .gweight = call->out[1],
+                                                           .gbias = call->out[2],
+                                                           .training = true});
 }
 
 static size_t groupnorm_scratch(const tarn__call *call)

@@ -1,4 +1,5 @@
-/* layernorm.c: layernorm and rmsnorm over the last axis, alone and of a sum of two tensors, and their gradients: the launchers of layernorm.cl. */
+/* layernorm.c: layernorm and rmsnorm over the last axis, alone and of a sum of two tensors, and their gradients: the
+ * launchers of layernorm.cl. */
 #include <stdio.h>
 
 #include "backends/opencl/common/rows.h"
@@ -8,7 +9,7 @@
 #define PARTIAL_ELEMENTS (INT64_C(4) << 20) /* of all chunks' sums together */
 #define HELD_CHUNKS 1024                    /* where rows are held, if each has at least so many rows, */
 #define LEAST_HELD_ROWS 4
-#define MOST_HELD_ROWS 64                   /* and at most so many: their sums are in f32 */
+#define MOST_HELD_ROWS 64 /* and at most so many: their sums are in f32 */
 
 /* A view's dtype as kernels name it; where there is none, that of another, so that it makes no program of its own. */
 static const char *type_of(const tarn__view *view, const tarn__view *otherwise)
@@ -22,20 +23,23 @@ static const char *width_of(const tarn__cl_row_set *rows)
 }
 
 /* A kernel of layernorm_registers.cl. Not good: rows are not held, or not by groups of this device. */
-static tarn__cl_launch try_held(const tarn__call *call, const char *kernel, const tarn__cl_row_form *form, int held, const char *own)
+static tarn__cl_launch try_held(const tarn__call *call, const char *kernel, const tarn__cl_row_form *form, int held,
+                                const char *own)
 {
     char options[384], all[320];
     snprintf(all, sizeof(all), " -DHELD=%d%s", held, own);
     tarn__cl_row_options(form, all, options, sizeof(options));
-    return held ? tarn__cl_try(call, "layernorm_registers", kernel, options, form->group) : (tarn__cl_launch){.good = false};
+    return held ? tarn__cl_try(call, "layernorm_registers", kernel, options, form->group)
+                : (tarn__cl_launch){.good = false};
 }
 
-/* ---- forward --------------------------------------------------------------------------------------------------------------- */
+/* ---- forward ----------------------------------------------------------------------------------------------------- */
 
 enum { OUT, IN, MEAN, RSTD, FIRST, SECOND, OPERANDS };
 
 typedef struct forward {
-    const tarn__view *view[OPERANDS]; /* of a sum, IN is where it goes, and the last two are its terms; else these are NULL */
+    /* of a sum, IN is where it goes, and the last two are its terms; else these are NULL */
+    const tarn__view *view[OPERANDS];
     const tarn__view *weight, *bias;
     bool is_centred; /* layernorm */
     double epsilon;
@@ -52,10 +56,14 @@ static void run_forward(const tarn__call *call, const forward *f)
         return;
     const tarn__cl_device *device = tarn__cl_at(call->device);
     tarn__cl_row_form form = tarn__cl_row_form_of(device, &rows, axis, OPERANDS, f->view), few = form;
-    const int held = tarn__cl_vector_in_fours(f->weight) && tarn__cl_vector_in_fours(f->bias) ? tarn__cl_row_held(device, &rows, &few, axis, OPERANDS, f->view) : 0;
-    snprintf(own, sizeof(own), "%s%s%s%s -DFORWARD -DT_X=%s -DT_Y=%s -DT_W=%s -DT_B=%s -DT_STAT=%s -DT_FIRST=%s -DT_SECOND=%s", width_of(&rows),
-             f->is_centred ? " -DCENTRED" : "", f->view[FIRST] ? " -DRESIDUAL" : "", x->dtype == TARN_F32 ? "" : " -DROUNDS", type_of(x, x),
-             type_of(f->view[OUT], x), type_of(f->weight, x), type_of(f->bias, x), number ? tarn__cl_type(number->dtype) : "f32", type_of(f->view[FIRST], x),
+    const int held = tarn__cl_vector_in_fours(f->weight) && tarn__cl_vector_in_fours(f->bias)
+                         ? tarn__cl_row_held(device, &rows, &few, axis, OPERANDS, f->view)
+                         : 0;
+    snprintf(own, sizeof(own),
+             "%s%s%s%s -DFORWARD -DT_X=%s -DT_Y=%s -DT_W=%s -DT_B=%s -DT_STAT=%s -DT_FIRST=%s -DT_SECOND=%s",
+             width_of(&rows), f->is_centred ? " -DCENTRED" : "", f->view[FIRST] ? " -DRESIDUAL" : "",
+             x->dtype == TARN_F32 ? "" : " -DROUNDS", type_of(x, x), type_of(f->view[OUT], x), type_of(f->weight, x),
+             type_of(f->bias, x), number ? tarn__cl_type(number->dtype) : "f32", type_of(f->view[FIRST], x),
              type_of(f->view[SECOND], x));
     tarn__cl_launch launch = try_held(call, "norm", &few, held, own);
     if (launch.good)
@@ -74,24 +82,33 @@ static void run_forward(const tarn__call *call, const forward *f)
 static void run_layernorm(const tarn__call *call)
 {
     const tarn__norm *params = call->params;
-    run_forward(call, &(forward){.view = {call->out[0], call->in[0], call->out[1], call->out[2]}, .weight = call->in[1], .bias = call->in[2],
-                                 .is_centred = true, .epsilon = params->epsilon});
+    run_forward(call, &(forward){.view = {call->out[0], call->in[0], call->out[1], call->out[2]},
+                                 .weight = call->in[1],
+                                 .bias = call->in[2],
+                                 .is_centred = true,
+                                 .epsilon = params->epsilon});
 }
 
 static void run_rmsnorm(const tarn__call *call)
 {
     const tarn__norm *params = call->params;
-    run_forward(call, &(forward){.view = {call->out[0], call->in[0], NULL, call->out[1]}, .weight = call->in[1], .epsilon = params->epsilon});
+    run_forward(call, &(forward){.view = {call->out[0], call->in[0], NULL, call->out[1]},
+                                 .weight = call->in[1],
+                                 .epsilon = params->epsilon});
 }
 
 static void run_residual_norm(const tarn__call *call)
 {
     const tarn__residual_norm *params = call->params;
-    run_forward(call, &(forward){.view = {call->out[1], call->out[0], call->out[2], call->out[3], call->in[0], call->in[1]}, .weight = call->in[2],
-                                 .bias = call->in[3], .is_centred = !params->rms, .epsilon = params->epsilon});
+    run_forward(call,
+                &(forward){.view = {call->out[1], call->out[0], call->out[2], call->out[3], call->in[0], call->in[1]},
+                           .weight = call->in[2],
+                           .bias = call->in[3],
+                           .is_centred = !params->rms,
+                           .epsilon = params->epsilon});
 }
 
-/* ---- backward -------------------------------------------------------------------------------------------------------------- */
+/* ---- backward ---------------------------------------------------------------------------------------------------- */
 
 enum { UP = 4, OWN }; /* g, and the gradient that a sum has itself, in the places of FIRST and SECOND */
 
@@ -104,18 +121,24 @@ typedef struct backward {
     tarn__cl_row_form form, held_form;
     int held; /* as tarn__cl_row_held has it */
     int64_t chunk_rows, chunks;
-    size_t numbers_bytes, partial_bytes; /* scratch: mean and 1 / deviation of short rows, made again; the chunks' sums. Room for f64, whatever `real` is */
+    /* scratch: mean and 1 / deviation of short rows, made again; the chunks' sums. Room for f64, whatever `real` is */
+    size_t numbers_bytes, partial_bytes;
 } backward;
 
 /* By whether rows are held. */
 static void cut_chunks(backward *b)
 {
-    int64_t length = b->rows.length > 0 ? b->rows.length : 1, most = PARTIAL_ELEMENTS / length, least = b->held ? LEAST_HELD_ROWS : LEAST_ROWS;
+    int64_t length = b->rows.length > 0 ? b->rows.length : 1, most = PARTIAL_ELEMENTS / length,
+            least = b->held ? LEAST_HELD_ROWS : LEAST_ROWS;
     most = b->held ? HELD_CHUNKS : most < 8 ? 8 : most > MOST_CHUNKS ? MOST_CHUNKS : most;
     b->chunk_rows = (b->rows.count + most - 1) / most;
-    b->chunk_rows = b->chunk_rows < least ? least : b->held && b->chunk_rows > MOST_HELD_ROWS ? MOST_HELD_ROWS : b->chunk_rows;
+    b->chunk_rows = b->chunk_rows < least                       ? least
+                    : b->held && b->chunk_rows > MOST_HELD_ROWS ? MOST_HELD_ROWS
+                                                                : b->chunk_rows;
     b->chunks = (b->rows.count + b->chunk_rows - 1) / b->chunk_rows;
-    b->partial_bytes = b->gweight || b->gbias ? 2 * (b->held ? sizeof(float) : sizeof(double)) * (size_t)(b->chunks * b->rows.length) : 0;
+    b->partial_bytes = b->gweight || b->gbias
+                           ? 2 * (b->held ? sizeof(float) : sizeof(double)) * (size_t)(b->chunks * b->rows.length)
+                           : 0;
 }
 
 /* The rest of a description whose views, vectors and epsilon are given. */
@@ -128,7 +151,9 @@ static void plan_backward(backward *b, const tarn__call *call)
         views[k] = b->view[k] ? b->view[k] : k == OUT ? b->view[IN] : NULL;
     tarn__cl_rows_of(&b->rows, axis, OPERANDS, views);
     b->form = b->held_form = tarn__cl_row_form_of(device, &b->rows, axis, OPERANDS, b->view);
-    b->held = tarn__cl_vector_in_fours(b->weight) ? tarn__cl_row_held(device, &b->rows, &b->held_form, axis, OPERANDS, b->view) : 0;
+    b->held = tarn__cl_vector_in_fours(b->weight)
+                  ? tarn__cl_row_held(device, &b->rows, &b->held_form, axis, OPERANDS, b->view)
+                  : 0;
     b->is_short = b->rows.length <= TARN__CL_SHORT_ROW;
     b->numbers_bytes = b->is_short ? 2 * sizeof(double) * (size_t)b->rows.count : 0;
     cut_chunks(b);
@@ -138,9 +163,13 @@ static void plan_backward(backward *b, const tarn__call *call)
 static backward describe_norm(const tarn__call *call, bool is_centred)
 {
     const int after = is_centred ? 3 : 2;
-    backward b = {.view = {call->out[0], call->in[0], is_centred ? call->in[2] : NULL, call->in[after], call->in[after + 1]},
-                  .weight = call->in[1], .gweight = call->out[1], .gbias = is_centred ? call->out[2] : NULL, .is_centred = is_centred,
-                  .epsilon = ((const tarn__norm *)call->params)->epsilon};
+    backward b = {
+        .view = {call->out[0], call->in[0], is_centred ? call->in[2] : NULL, call->in[after], call->in[after + 1]},
+        .weight = call->in[1],
+        .gweight = call->out[1],
+        .gbias = is_centred ? call->out[2] : NULL,
+        .is_centred = is_centred,
+        .epsilon = ((const tarn__norm *)call->params)->epsilon};
     plan_backward(&b, call);
     return b;
 }
@@ -148,8 +177,12 @@ static backward describe_norm(const tarn__call *call, bool is_centred)
 static backward describe_residual(const tarn__call *call)
 {
     const tarn__residual_norm *params = call->params;
-    backward b = {.view = {call->out[0], call->in[0], call->in[2], call->in[3], call->in[4], call->in[5]}, .weight = call->in[1],
-                  .gweight = call->out[1], .gbias = call->out[2], .is_centred = !params->rms, .epsilon = params->epsilon};
+    backward b = {.view = {call->out[0], call->in[0], call->in[2], call->in[3], call->in[4], call->in[5]},
+                  .weight = call->in[1],
+                  .gweight = call->out[1],
+                  .gbias = call->out[2],
+                  .is_centred = !params->rms,
+                  .epsilon = params->epsilon};
     plan_backward(&b, call);
     return b;
 }
@@ -157,9 +190,10 @@ static backward describe_residual(const tarn__call *call)
 static void write_options(const backward *b, const char *kernel, char *options, size_t size)
 {
     const tarn__view *x = b->view[IN];
-    snprintf(options, size, "%s%s -D%s -DT_X=%s -DT_GX=%s -DT_STAT=%s -DT_G=%s -DT_OWN=%s -DT_W=%s", b->is_short ? " -DWIDE -DREMEASURE" : "",
-             b->is_centred ? " -DCENTRED" : "", kernel, type_of(x, x), type_of(b->view[OUT], x), type_of(b->view[RSTD], x), type_of(b->view[UP], x),
-             type_of(b->view[OWN], x), type_of(b->weight, x));
+    snprintf(options, size, "%s%s -D%s -DT_X=%s -DT_GX=%s -DT_STAT=%s -DT_G=%s -DT_OWN=%s -DT_W=%s",
+             b->is_short ? " -DWIDE -DREMEASURE" : "", b->is_centred ? " -DCENTRED" : "", kernel, type_of(x, x),
+             type_of(b->view[OUT], x), type_of(b->view[RSTD], x), type_of(b->view[UP], x), type_of(b->view[OWN], x),
+             type_of(b->weight, x));
 }
 
 static void put_operands(tarn__cl_launch *launch, const backward *b)
@@ -183,7 +217,8 @@ static void run_slopes(const tarn__call *call, const backward *b)
     tarn__cl_go_rows(&launch, &form, b->rows.count);
 }
 
-/* A chunk of rows for each group: slopes and the chunk's sums in one pass. False, and nothing done, where rows are not held. */
+/* A chunk of rows for each group: slopes and the chunk's sums in one pass. False, and nothing done, where rows are not
+ * held. */
 static bool run_held(const tarn__call *call, const backward *b)
 {
     char own[256];
@@ -223,9 +258,11 @@ static tarn__cl_launch try_combine(const tarn__call *call, const backward *b, si
 {
     char options[192];
     const tarn__view *rstd = b->view[RSTD];
-    snprintf(options, sizeof(options), "-DGROUP=1 -DLANES=1 -DCOMBINE -DCOLUMNS_A_GROUP=%zu -DSLICES=%zu -DPART=%s -DT_X=f32 -DT_GW=%s -DT_GB=%s", columns, slices,
-             b->held ? "float" : "real", type_of(b->gweight, rstd), type_of(b->gbias, rstd));
-    return columns * slices > 1 ? tarn__cl_try(call, "layernorm", "norm_combine", options, columns * slices) : tarn__cl_begin(call, "layernorm", "norm_combine", options);
+    snprintf(options, sizeof(options),
+             "-DGROUP=1 -DLANES=1 -DCOMBINE -DCOLUMNS_A_GROUP=%zu -DSLICES=%zu -DPART=%s -DT_X=f32 -DT_GW=%s -DT_GB=%s",
+             columns, slices, b->held ? "float" : "real", type_of(b->gweight, rstd), type_of(b->gbias, rstd));
+    return columns * slices > 1 ? tarn__cl_try(call, "layernorm", "norm_combine", options, columns * slices)
+                                : tarn__cl_begin(call, "layernorm", "norm_combine", options);
 }
 
 /* Some columns for each group. */
@@ -321,5 +358,6 @@ void tarn__cl_norm(tarn__kernel_row *rows)
     rows[TARN__K_rmsnorm] = (tarn__kernel_row){run_rmsnorm, TARN__FLOATS, NULL};
     rows[TARN__K_rmsnorm_grad] = (tarn__kernel_row){run_rmsnorm_grad, TARN__FLOATS, rmsnorm_grad_scratch};
     rows[TARN__K_residual_norm] = (tarn__kernel_row){run_residual_norm, TARN__FLOATS, NULL};
-    rows[TARN__K_residual_norm_grad] = (tarn__kernel_row){run_residual_norm_grad, TARN__FLOATS, residual_norm_grad_scratch};
+    rows[TARN__K_residual_norm_grad] =
+        (tarn__kernel_row){run_residual_norm_grad, TARN__FLOATS, residual_norm_grad_scratch};
 }

@@ -1,23 +1,25 @@
-/* layernorm.cl: layernorm (CENTRED) and rmsnorm over the last axis, alone and of a sum that is made in the same pass (RESIDUAL); and their gradients.
+/* layernorm.cl: layernorm (CENTRED) and rmsnorm over the last axis, alone and of a sum that is made in the same pass
+ * (RESIDUAL); and their gradients.
  *
- * gx = rstd · (gw - mean(gw) - x̂ · mean(gw · x̂)) with gw = g · weight and x̂ = (x - mean) · rstd; rmsnorm lacks the first mean. The gradients of weight
- * and bias are sums over rows, Σ g · x̂ and Σ g: rows are cut into chunks, a work-item adds up its columns over a chunk's rows in order, and the chunks'
- * sums are added in an order fixed by their number. */
+ * gx = rstd · (gw - mean(gw) - x̂ · mean(gw · x̂)) with gw = g · weight and x̂ = (x - mean) · rstd; rmsnorm lacks the
+ * first mean. The gradients of weight and bias are sums over rows, Σ g · x̂ and Σ g: rows are cut into chunks, a
+ * work-item adds up its columns over a chunk's rows in order, and the chunks' sums are added in an order fixed by their
+ * number. */
 #include "backends/opencl/common/rows.cl"
 
-#define VALUE(at) ((C)LOAD(T_X, x, from + (at) * ALONG(rows, IN)))
-#define WEIGHT(at) (weight ? (C)LOAD(T_W, weight, weight_at + (at) * weight_step) : (C)1)
+#define VALUE(at) ((C)LOAD(T_X, x, from + (at)*ALONG(rows, IN)))
+#define WEIGHT(at) (weight ? (C)LOAD(T_W, weight, weight_at + (at)*weight_step) : (C)1)
 
 enum { OUT, IN, MEAN, RSTD, FIRST, SECOND }; /* forward */
 enum { UP = 4, OWN };                        /* backward: g, and the gradient that a sum has itself */
 
-/* The mean from the distances to the first element: exact where all are equal. Else the mean of equal elements far from 0 could be off by a
- * rounding, which 1 / deviation makes large. */
+/* The mean from the distances to the first element: exact where all are equal. Else the mean of equal elements far from
+ * 0 could be off by a rounding, which 1 / deviation makes large. */
 real row_mean(const __global void *x, long from, long step, INDEX length, __local real *space)
 {
     real sum = 0;
 #ifdef CENTRED
-#define IT(at) ((C)LOAD(T_X, x, from + (at) * step))
+#define IT(at) ((C)LOAD(T_X, x, from + (at)*step))
 #define ADD(at, lane) part[lane] += IT(at) - first;
     const C first = IT(0);
     for (INDEX begin = 0; begin < length; begin += SPAN) {
@@ -36,8 +38,8 @@ real row_mean(const __global void *x, long from, long step, INDEX length, __loca
 real row_rstd(const __global void *x, long from, long step, INDEX length, C mean, real epsilon, __local real *space)
 {
     real sum = 0;
-#define ADD(at, lane)                                                                                                                     \
-    const C d = (C)LOAD(T_X, x, from + (at) * step) - mean;                                                                               \
+#define ADD(at, lane) \
+    const C d = (C)LOAD(T_X, x, from + (at)*step) - mean; \
     part[lane] += d * d;
     for (INDEX begin = 0; begin < length; begin += SPAN) {
         C part[LANES] = {0};
@@ -51,8 +53,8 @@ real row_rstd(const __global void *x, long from, long step, INDEX length, C mean
 
 #ifdef FORWARD
 /* A row for each group. Bytes: x read and y written once; mean and spread read the row again from a cache. */
-__kernel void norm(row_set rows, OPERAND(y), OPERAND(x), OPERAND(mean), OPERAND(rstd), OPERAND(first), OPERAND(second), VECTOR(weight), VECTOR(bias),
-                   real epsilon)
+__kernel void norm(row_set rows, OPERAND(y), OPERAND(x), OPERAND(mean), OPERAND(rstd), OPERAND(first), OPERAND(second),
+                   VECTOR(weight), VECTOR(bias), real epsilon)
 {
     __local real space[GROUP];
     const long row = MY_ROW;
@@ -60,10 +62,12 @@ __kernel void norm(row_set rows, OPERAND(y), OPERAND(x), OPERAND(mean), OPERAND(
     const INDEX length = (INDEX)rows.length;
     const long from = x_at + nest_at(&rows.others, row, IN), to = y_at + nest_at(&rows.others, row, OUT);
 #ifdef RESIDUAL
-    const long one = first_at + nest_at(&rows.others, row, FIRST), other = second_at + nest_at(&rows.others, row, SECOND);
-#define ADD(at, lane)                                                                                                                     \
-    PUT(T_X, x, from + (at) * ALONG(rows, IN),                                                                                            \
-        (C)LOAD(T_FIRST, first, one + (at) * ALONG(rows, FIRST)) + (C)LOAD(T_SECOND, second, other + (at) * ALONG(rows, SECOND)));
+    const long one = first_at + nest_at(&rows.others, row, FIRST),
+               other = second_at + nest_at(&rows.others, row, SECOND);
+#define ADD(at, lane) \
+    PUT(T_X, x, from + (at)*ALONG(rows, IN), \
+        (C)LOAD(T_FIRST, first, one + (at)*ALONG(rows, FIRST)) + \
+            (C)LOAD(T_SECOND, second, other + (at)*ALONG(rows, SECOND)));
     EACH(ADD, 0, length)
 #undef ADD
 #if GROUP > 1
@@ -74,9 +78,9 @@ __kernel void norm(row_set rows, OPERAND(y), OPERAND(x), OPERAND(mean), OPERAND(
     const C m = (C)middle;
     const real inverse = row_rstd(x, from, ALONG(rows, IN), length, m, epsilon, space);
     const C s = (C)inverse;
-#define NORMALISE(at, lane)                                                                                                               \
-    PUT(T_Y, y, to + (at) * ALONG(rows, OUT),                                                                                             \
-        (VALUE(at) - m) * s * WEIGHT(at) + (bias ? (C)LOAD(T_B, bias, bias_at + (at) * bias_step) : (C)0));
+#define NORMALISE(at, lane) \
+    PUT(T_Y, y, to + (at)*ALONG(rows, OUT), \
+        (VALUE(at) - m) * s * WEIGHT(at) + (bias ? (C)LOAD(T_B, bias, bias_at + (at)*bias_step) : (C)0));
     EACH(NORMALISE, 0, length)
 #undef NORMALISE
     if (MY_PLACE != 0)
@@ -89,9 +93,10 @@ __kernel void norm(row_set rows, OPERAND(y), OPERAND(x), OPERAND(mean), OPERAND(
 #endif
 
 #ifdef SLOPES
-/* A row for each group: gx. With REMEASURE, the saved numbers were rounded, and mean and 1 / deviation, made again, are kept in `numbers`, too. */
-__kernel void norm_slopes(row_set rows, OPERAND(gx), OPERAND(x), OPERAND(mean), OPERAND(rstd), OPERAND(g), OPERAND(own), VECTOR(weight),
-                          OPERAND(numbers), real epsilon)
+/* A row for each group: gx. With REMEASURE, the saved numbers were rounded, and mean and 1 / deviation, made again, are
+ * kept in `numbers`, too. */
+__kernel void norm_slopes(row_set rows, OPERAND(gx), OPERAND(x), OPERAND(mean), OPERAND(rstd), OPERAND(g), OPERAND(own),
+                          VECTOR(weight), OPERAND(numbers), real epsilon)
 {
     __local real space[GROUP];
     const long row = MY_ROW;
@@ -112,9 +117,9 @@ __kernel void norm_slopes(row_set rows, OPERAND(gx), OPERAND(x), OPERAND(mean), 
     if (!gx)
         return;
     real sum = 0, product = 0;
-#define ADD(at, lane)                                                                                                                     \
-    const C gw = (C)LOAD(T_G, g, up + (at) * ALONG(rows, UP)) * WEIGHT(at);                                                               \
-    part[lane] += gw;                                                                                                                     \
+#define ADD(at, lane) \
+    const C gw = (C)LOAD(T_G, g, up + (at)*ALONG(rows, UP)) * WEIGHT(at); \
+    part[lane] += gw; \
     other[lane] += gw * ((VALUE(at) - m) * s);
     for (INDEX begin = 0; begin < length; begin += SPAN) {
         C part[LANES] = {0}, other[LANES] = {0};
@@ -131,19 +136,21 @@ __kernel void norm_slopes(row_set rows, OPERAND(gx), OPERAND(x), OPERAND(mean), 
     const C first = 0;
 #endif
     const long to = gx_at + nest_at(&rows.others, row, OUT), beside = own_at + nest_at(&rows.others, row, OWN);
-#define SLOPE(at, lane)                                                                                                                   \
-    const C gw = (C)LOAD(T_G, g, up + (at) * ALONG(rows, UP)) * WEIGHT(at);                                                               \
-    const C slope = s * (gw - first - (VALUE(at) - m) * s * second);                                                                      \
-    PUT(T_GX, gx, to + (at) * ALONG(rows, OUT), own ? slope + (C)LOAD(T_OWN, own, beside + (at) * ALONG(rows, OWN)) : slope);
+#define SLOPE(at, lane) \
+    const C gw = (C)LOAD(T_G, g, up + (at)*ALONG(rows, UP)) * WEIGHT(at); \
+    const C slope = s * (gw - first - (VALUE(at) - m) * s * second); \
+    PUT(T_GX, gx, to + (at)*ALONG(rows, OUT), \
+        own ? slope + (C)LOAD(T_OWN, own, beside + (at)*ALONG(rows, OWN)) : slope);
     EACH(SLOPE, 0, length)
 #undef SLOPE
 }
 #endif
 
 #ifdef COLUMNS
-/* LANES columns of a chunk of rows for each work-item: its part of Σ g · x̂ and Σ g, (chunks, 2, length). Neighbours have neighbouring columns. */
-__kernel void norm_columns(row_set rows, OPERAND(x), OPERAND(mean), OPERAND(rstd), OPERAND(g), OPERAND(numbers), OPERAND(partial), long chunk_rows,
-                           long chunks)
+/* LANES columns of a chunk of rows for each work-item: its part of Σ g · x̂ and Σ g, (chunks, 2, length). Neighbours
+ * have neighbouring columns. */
+__kernel void norm_columns(row_set rows, OPERAND(x), OPERAND(mean), OPERAND(rstd), OPERAND(g), OPERAND(numbers),
+                           OPERAND(partial), long chunk_rows, long chunks)
 {
     const long sets = (rows.length + LANES - 1) / LANES, chunk = get_global_id(0) / sets;
     const INDEX column = (INDEX)(get_global_id(0) % sets) * LANES;
@@ -163,9 +170,9 @@ __kernel void norm_columns(row_set rows, OPERAND(x), OPERAND(mean), OPERAND(rstd
             const C m = mean ? (C)LOAD(T_STAT, mean, mean_at + nest_at(&rows.others, row, MEAN)) : (C)0;
             const C s = (C)LOAD(T_STAT, rstd, rstd_at + nest_at(&rows.others, row, RSTD));
 #endif
-#define ADD(lane)                                                                                                                         \
-    const C up_ = (C)LOAD(T_G, g, up + (column + lane) * ALONG(rows, UP));                                                                \
-    product[lane] += up_ * ((VALUE(column + lane) - m) * s);                                                                              \
+#define ADD(lane) \
+    const C up_ = (C)LOAD(T_G, g, up + (column + lane) * ALONG(rows, UP)); \
+    product[lane] += up_ * ((VALUE(column + lane) - m) * s); \
     sum[lane] += up_;
             if (wide == LANES) {
 #pragma unroll
@@ -189,7 +196,8 @@ __kernel void norm_columns(row_set rows, OPERAND(x), OPERAND(mean), OPERAND(rstd
 #endif
 
 #ifdef COMBINE
-/* A group has COLUMNS_A_GROUP columns and SLICES work-items for each, which take every so many of the chunks. PART is what their sums are kept in. */
+/* A group has COLUMNS_A_GROUP columns and SLICES work-items for each, which take every so many of the chunks. PART is
+ * what their sums are kept in. */
 __kernel void norm_combine(OPERAND(partial), long chunks, long length, VECTOR(gweight), VECTOR(gbias))
 {
     __local real space[2 * COLUMNS_A_GROUP * SLICES];

@@ -1,5 +1,6 @@
-/* layernorm_registers.cl: the kernels of layernorm.cl for rows whose elements lie in fours, on GPUs: a group has a row, and each of its work-items keeps HELD fours of it in
- * registers, so that an element is read once. Arguments and options are layernorm.cl's. */
+/* layernorm_registers.cl: the kernels of layernorm.cl for rows whose elements lie in fours, on GPUs: a group has a row,
+ * and each of its work-items keeps HELD fours of it in registers, so that an element is read once. Arguments and
+ * options are layernorm.cl's. */
 #include "backends/opencl/common/rows.cl"
 #include "backends/opencl/common/vec4.cl"
 
@@ -14,8 +15,8 @@ float sum_of(float4 x)
 }
 
 #ifdef FORWARD
-__kernel void norm(row_set rows, OPERAND(y), OPERAND(x), OPERAND(mean), OPERAND(rstd), OPERAND(first), OPERAND(second), VECTOR(weight), VECTOR(bias),
-                   real epsilon)
+__kernel void norm(row_set rows, OPERAND(y), OPERAND(x), OPERAND(mean), OPERAND(rstd), OPERAND(first), OPERAND(second),
+                   VECTOR(weight), VECTOR(bias), real epsilon)
 {
     __local real space[GROUP];
     __local float start;
@@ -23,7 +24,8 @@ __kernel void norm(row_set rows, OPERAND(y), OPERAND(x), OPERAND(mean), OPERAND(
     const int length = (int)rows.length;
     float4 held[HELD];
 #ifdef RESIDUAL
-    const long one = first_at + nest_at(&rows.others, row, FIRST), other = second_at + nest_at(&rows.others, row, SECOND);
+    const long one = first_at + nest_at(&rows.others, row, FIRST),
+               other = second_at + nest_at(&rows.others, row, SECOND);
     EACH_HELD(k, at)
     {
         held[k] = LOAD_4(T_FIRST, first, one + at) + LOAD_4(T_SECOND, second, other + at);
@@ -73,7 +75,8 @@ __kernel void norm(row_set rows, OPERAND(y), OPERAND(x), OPERAND(mean), OPERAND(
 #endif
 
 #ifdef SLOPES
-/* The sums of two numbers over the group, with two barriers, or one where there are subgroups: `space` may be used again after the next call. */
+/* The sums of two numbers over the group, with two barriers, or one where there are subgroups: `space` may be used
+ * again after the next call. */
 #ifdef HAS_SUBGROUPS
 real2 group_sums(real a, real b, __local real *space)
 {
@@ -106,18 +109,19 @@ real2 group_sums(real a, real b, __local real *space)
 #endif
 
 /* What a row begins with. */
-#define FETCH(row, x_, up_, m_, s_)                                                                                                       \
-    {                                                                                                                                     \
-        const long from = x_at + nest_at(&rows.others, row, IN), up_from = g_at + nest_at(&rows.others, row, UP);                         \
-        m_ = mean ? (float)LOAD(T_STAT, mean, mean_at + nest_at(&rows.others, row, MEAN)) : 0.0f;                                         \
-        s_ = (float)LOAD(T_STAT, rstd, rstd_at + nest_at(&rows.others, row, RSTD));                                                       \
-        EACH_HELD(k, at) x_[k] = LOAD_4(T_X, x, from + at), up_[k] = LOAD_4(T_G, g, up_from + at);                                        \
+#define FETCH(row, x_, up_, m_, s_) \
+    { \
+        const long from = x_at + nest_at(&rows.others, row, IN), up_from = g_at + nest_at(&rows.others, row, UP); \
+        m_ = mean ? (float)LOAD(T_STAT, mean, mean_at + nest_at(&rows.others, row, MEAN)) : 0.0f; \
+        s_ = (float)LOAD(T_STAT, rstd, rstd_at + nest_at(&rows.others, row, RSTD)); \
+        EACH_HELD(k, at) x_[k] = LOAD_4(T_X, x, from + at), up_[k] = LOAD_4(T_G, g, up_from + at); \
     }
 
-/* A chunk of rows for each group, one after the other, the next one on its way while one is computed: gx, and in `partial`, if there is one, the chunk's part of
- * Σ g · x̂ and Σ g, (chunks, 2, length). A work-item has the same columns of all rows. Bytes: x and g read, gx written. */
-__kernel void norm_slopes(row_set rows, OPERAND(gx), OPERAND(x), OPERAND(mean), OPERAND(rstd), OPERAND(g), OPERAND(own), VECTOR(weight), OPERAND(partial),
-                          long chunk_rows)
+/* A chunk of rows for each group, one after the other, the next one on its way while one is computed: gx, and in
+ * `partial`, if there is one, the chunk's part of Σ g · x̂ and Σ g, (chunks, 2, length). A work-item has the same
+ * columns of all rows. Bytes: x and g read, gx written. */
+__kernel void norm_slopes(row_set rows, OPERAND(gx), OPERAND(x), OPERAND(mean), OPERAND(rstd), OPERAND(g), OPERAND(own),
+                          VECTOR(weight), OPERAND(partial), long chunk_rows)
 {
     __local real space[4 * GROUP];
     const long chunk = get_group_id(0), last = min(rows.count, (chunk + 1) * chunk_rows);

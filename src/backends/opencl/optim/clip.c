@@ -1,4 +1,5 @@
-/* clip.c: sums of squares over the segments of a flat gradient, and the factor that clips its norm: the launchers of clip.cl. */
+/* clip.c: sums of squares over the segments of a flat gradient, and the factor that clips its norm: the launchers of
+ * clip.cl. */
 #include <stdio.h>
 
 #include "backends/opencl/common/rows.h"
@@ -54,6 +55,7 @@ static void run_clip_factor(const tarn__call *call)
 
 void tarn__cl_clip(tarn__kernel_row *rows)
 {
-    rows[TARN__K_square_sums] = (tarn__kernel_row){run_square_sums, TARN__BIT(TARN_F32) | TARN__BIT(TARN_F64), square_sums_scratch};
+    rows[TARN__K_square_sums] =
+        (tarn__kernel_row){run_square_sums, TARN__BIT(TARN_F32) | TARN__BIT(TARN_F64), square_sums_scratch};
     rows[TARN__K_clip_factor] = (tarn__kernel_row){run_clip_factor, TARN__BIT(TARN_F64), NULL};
 }

@@ -1,7 +1,9 @@
-/* clip.cl: sums of squares over the segments of a flat gradient, and the factor that brings the norm of all of it down to a bound.
+/* clip.cl: sums of squares over the segments of a flat gradient, and the factor that brings the norm of all of it down
+ * to a bound.
  *
- * Squares and sums are `real`: where that is f64 no square leaves its range. Chunks, and the chunks of a segment, are summed in an order fixed by their
- * number. Where a device has no f64, elements beyond 1e19 have an infinite square, and such a gradient counts as one that is not finite. */
+ * Squares and sums are `real`: where that is f64 no square leaves its range. Chunks, and the chunks of a segment, are
+ * summed in an order fixed by their number. Where a device has no f64, elements beyond 1e19 have an infinite square,
+ * and such a gradient counts as one that is not finite. */
 #include "backends/opencl/common/rows.cl"
 
 #ifdef CHUNKS
@@ -13,8 +15,8 @@ __kernel void square_chunks(OPERAND(gradient), OPERAND(chunks), OPERAND(partial)
     END_BEYOND(count)
     const long begin = LOAD(i64, chunks, chunks_at + 2 * number), end = LOAD(i64, chunks, chunks_at + 2 * number + 1);
     real part[LANES] = {0}, sum = 0;
-#define ADD(at, lane)                                                                                                                     \
-    const real x = (real)LOAD(T_X, gradient, gradient_at + (at));                                                                         \
+#define ADD(at, lane) \
+    const real x = (real)LOAD(T_X, gradient, gradient_at + (at)); \
     part[lane] += x * x;
     EACH(ADD, begin, end)
 #undef ADD
@@ -33,7 +35,8 @@ __kernel void square_segments(OPERAND(firsts), OPERAND(partial), OPERAND(sums), 
     __local real space[GROUP];
     const long segment = MY_ROW;
     END_BEYOND(count)
-    const __global real *from = (const __global real *)((const __global char *)partial + partial_at) - LOAD(i64, firsts, firsts_at);
+    const __global real *from =
+        (const __global real *)((const __global char *)partial + partial_at) - LOAD(i64, firsts, firsts_at);
     const long end = LOAD(i64, firsts, firsts_at + segment + 1);
     real sum = 0;
 #define ADD(k) sum += from[k];
@@ -47,7 +50,8 @@ __kernel void square_segments(OPERAND(firsts), OPERAND(partial), OPERAND(sums), 
 
 #ifdef FACTOR
 /* One group. As torch.nn.utils.clip_grad_norm_: NaN stays NaN, and an infinite norm gives a factor of 0. */
-__kernel void clip_factor(OPERAND(sums), long count, OPERAND(total), OPERAND(factor), real max_norm, real tiny, int again)
+__kernel void clip_factor(OPERAND(sums), long count, OPERAND(total), OPERAND(factor), real max_norm, real tiny,
+                          int again)
 {
     __local real space[GROUP];
     real squares = 0;
@@ -57,7 +61,8 @@ __kernel void clip_factor(OPERAND(sums), long count, OPERAND(total), OPERAND(fac
     squares = group_sum(squares, space);
     if (get_global_id(0) != 0)
         return;
-    const real so_far = again ? load_stat(factor, factor_at) : (real)1, length = sqrt(squares) * so_far, by = max_norm / (length + tiny);
+    const real so_far = again ? load_stat(factor, factor_at) : (real)1, length = sqrt(squares) * so_far,
+               by = max_norm / (length + tiny);
     STORE_REAL(T_NORM, total, total_at, length);
     store_stat(factor, factor_at, so_far * (by >= 1 ? (real)1 : by));
 }

@@ -1,4 +1,5 @@
-/* optimizer.c: the updates of parameters: the launchers of optimizer.cl. Steps are not captured on these devices, so `live` is never given. */
+/* optimizer.c: the updates of parameters: the launchers of optimizer.cl. Steps are not captured on these devices, so
+ * `live` is never given. */
 #include <stdio.h>
 
 #include "backends/opencl/common/rows.h"
@@ -28,8 +29,8 @@ static void update(const tarn__call *call, const rule *r)
         type[k] = tarn__cl_type(views[k] ? views[k]->dtype : call->in[0]->dtype);
     }
     tarn__nest_make(&nest, OPERANDS, views);
-    snprintf(options, sizeof(options), "-D%s%s -DT_P=%s -DT_M=%s -DT_V=%s -DT_G=%s", r->name, is_dense ? " -DDENSE" : "", type[PARAMETER], type[FIRST],
-             type[SECOND], type[GRADIENT]);
+    snprintf(options, sizeof(options), "-D%s%s -DT_P=%s -DT_M=%s -DT_V=%s -DT_G=%s", r->name,
+             is_dense ? " -DDENSE" : "", type[PARAMETER], type[FIRST], type[SECOND], type[GRADIENT]);
     tarn__cl_launch launch = tarn__cl_begin(call, "optimizer", "update", options);
     if (!is_dense)
         tarn__cl_value(&launch, &nest, sizeof(nest));
@@ -37,7 +38,8 @@ static void update(const tarn__call *call, const rule *r)
     for (int k = 0; k < OPERANDS; k++)
         tarn__cl_view(&launch, views[k]);
     tarn__cl_view(&launch, call->in[1]);
-    const double reals[] = {step->now.lr, step->now.keep, step->now.size, step->now.scale, step->decay, r->beta, r->take, r->take2, step->epsilon};
+    const double reals[] = {step->now.lr, step->now.keep, step->now.size, step->now.scale, step->decay,
+                            r->beta,      r->take,        r->take2,       step->epsilon};
     for (size_t i = 0; i < sizeof(reals) / sizeof(reals[0]); i++)
         tarn__cl_real(&launch, reals[i]);
     tarn__cl_int(&launch, step->now.step == 1);

@@ -1,5 +1,6 @@
-/* optimizer.cl: one step of SGD, SGD with MOMENTUM, or ADAMW: each element is read and written once. The formulas are those of optim/sgd.c and optim/adam.c.
- * DENSE: all operands lie in one piece; else `places` says where elements are. */
+/* optimizer.cl: one step of SGD, SGD with MOMENTUM, or ADAMW: each element is read and written once. The formulas are
+ * those of optim/sgd.c and optim/adam.c. DENSE: all operands lie in one piece; else `places` says where elements are.
+ */
 
 #define OPERAND(name) __global void *name, long name##_at
 #ifdef DENSE
@@ -17,14 +18,16 @@ __kernel void update(
 #ifndef DENSE
     nest places,
 #endif
-    long count, OPERAND(parameter), OPERAND(first), OPERAND(second), OPERAND(gradient), OPERAND(factor), real lr_, real keep_, real size_, real scale_,
-    real decay_, real beta_, real take_, real take2_, real epsilon_, int is_first, int is_nesterov)
+    long count, OPERAND(parameter), OPERAND(first), OPERAND(second), OPERAND(gradient), OPERAND(factor), real lr_,
+    real keep_, real size_, real scale_, real decay_, real beta_, real take_, real take2_, real epsilon_, int is_first,
+    int is_nesterov)
 {
     const long at = get_global_id(0);
     if (at >= count)
         return;
-    const C lr = (C)lr_, keep = (C)keep_, size = (C)size_, scale = (C)scale_, decay = (C)decay_, beta = (C)beta_, take = (C)take_, take2 = (C)take2_,
-            epsilon = (C)epsilon_, by = factor ? (C)load_stat(factor, factor_at) : (C)1;
+    const C lr = (C)lr_, keep = (C)keep_, size = (C)size_, scale = (C)scale_, decay = (C)decay_, beta = (C)beta_,
+            take = (C)take_, take2 = (C)take2_, epsilon = (C)epsilon_,
+            by = factor ? (C)load_stat(factor, factor_at) : (C)1;
     const C p = (C)LOAD(T_P, parameter, PLACE(parameter, PARAMETER));
     const C raw = by * (C)LOAD(T_G, gradient, PLACE(gradient, GRADIENT)), g = decay != 0 ? raw + decay * p : raw;
 #ifdef SGD

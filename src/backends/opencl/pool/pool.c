@@ -26,11 +26,13 @@ typedef struct small_pool {
     int32_t exclude_padding, by_channel;
 } small_pool;
 
-static pool describe(const tarn__call *call, const tarn__view *image, const tarn__view *result, const tarn__view *places)
+static pool describe(const tarn__call *call, const tarn__view *image, const tarn__view *result,
+                     const tarn__view *places)
 {
     const tarn__pool2d *params = call->params;
     pool p = {.exclude_padding = params->exclude_padding,
-              .by_channel = image->shape[1] > 1 && image->stride[1] == 1 && (image->shape[3] == 1 || image->stride[3] != 1)};
+              .by_channel =
+                  image->shape[1] > 1 && image->stride[1] == 1 && (image->shape[3] == 1 || image->stride[3] != 1)};
     for (int i = 0; i < 4; i++) {
         p.image[i] = image->shape[i];
         p.result[i] = result->shape[i];
@@ -49,7 +51,11 @@ static pool describe(const tarn__call *call, const tarn__view *image, const tarn
 
 static void add_divisors(pool *p, const tarn__view *to)
 {
-    const int64_t size[DIVISORS] = {[ROWS] = to->shape[2], [COLUMNS] = to->shape[3], [CHANNELS] = to->shape[1], [DOWN] = p->stride[0], [ACROSS] = p->stride[1]};
+    const int64_t size[DIVISORS] = {[ROWS] = to->shape[2],
+                                    [COLUMNS] = to->shape[3],
+                                    [CHANNELS] = to->shape[1],
+                                    [DOWN] = p->stride[0],
+                                    [ACROSS] = p->stride[1]};
     for (int i = 0; i < DIVISORS; i++)
         if (size[i] > 1 && size[i] <= INT32_MAX)
             tarn__cl_invert(size[i], &p->factor[i], &p->shift[i]);
@@ -67,7 +73,8 @@ static bool is_small(const pool *p)
     }
     bool is_good = far < most && image < most && result < most;
     for (int i = 0; i < 2; i++)
-        is_good = is_good && p->kernel[i] < 1 << 15 && p->stride[i] < 1 << 15 && p->padding[i] < 1 << 15 && p->dilation[i] < 1 << 15;
+        is_good = is_good && p->kernel[i] < 1 << 15 && p->stride[i] < 1 << 15 && p->padding[i] < 1 << 15 &&
+                  p->dilation[i] < 1 << 15;
     return is_good;
 }
 
@@ -92,14 +99,16 @@ static bool are_apart(const pool *p)
 {
     bool is_good = true;
     for (int i = 0; i < 2; i++)
-        is_good = is_good && p->stride[i] == p->kernel[i] && p->padding[i] == 0 && (p->dilation[i] == 1 || p->kernel[i] == 1);
+        is_good =
+            is_good && p->stride[i] == p->kernel[i] && p->padding[i] == 0 && (p->dilation[i] == 1 || p->kernel[i] == 1);
     return is_good;
 }
 
 /* Such windows of two columns that lie side by side at even places. */
 static bool has_pairs(const pool *p, const tarn__view *image)
 {
-    bool is_good = are_apart(p) && p->kernel[1] == 2 && p->image[3] % 2 == 0 && p->image_step[3] == 1 && image->offset % 2 == 0;
+    bool is_good =
+        are_apart(p) && p->kernel[1] == 2 && p->image[3] % 2 == 0 && p->image_step[3] == 1 && image->offset % 2 == 0;
     for (int i = 0; i < 3; i++)
         is_good = is_good && p->image_step[i] % 2 == 0;
     return is_good && (image->dtype == TARN_F32 || image->dtype == TARN_BF16 || image->dtype == TARN_F16);
@@ -125,29 +134,36 @@ static bool has_fours(const pool *p, const tarn__view *const *views)
 /* Windows of which two can be read as four neighbours, and their results written as two. */
 static bool has_twos(const pool *p, const tarn__view *const *views)
 {
-    return has_pairs(p, views[0]) && p->result[3] % 2 == 0 && lies_in(views[0], 4, 3) && lies_in(views[1], 2, 3) && (!views[2] || lies_in(views[2], 2, 3));
+    return has_pairs(p, views[0]) && p->result[3] % 2 == 0 && lies_in(views[0], 4, 3) && lies_in(views[1], 2, 3) &&
+           (!views[2] || lies_in(views[2], 2, 3));
 }
 
 static void name_windows(char *options, size_t size, const pool *p, const tarn__view *image)
 {
     size_t length = strlen(options);
-    snprintf(options + length, size - length, " -DKERNEL_0=%d -DKERNEL_1=%d -DSTRIDE_0=%d -DSTRIDE_1=%d -DDILATION_0=%d -DDILATION_1=%d%s%s", (int)p->kernel[0],
-             (int)p->kernel[1], (int)p->stride[0], (int)p->stride[1], (int)p->dilation[0], (int)p->dilation[1], are_apart(p) ? " -DAPART" : "",
-             has_pairs(p, image) ? " -DPAIRS" : "");
+    snprintf(options + length, size - length,
+             " -DKERNEL_0=%d -DKERNEL_1=%d -DSTRIDE_0=%d -DSTRIDE_1=%d -DDILATION_0=%d -DDILATION_1=%d%s%s",
+             (int)p->kernel[0], (int)p->kernel[1], (int)p->stride[0], (int)p->stride[1], (int)p->dilation[0],
+             (int)p->dilation[1], are_apart(p) ? " -DAPART" : "", has_pairs(p, image) ? " -DPAIRS" : "");
 }
 
-/* A work-item for each element of `to`, or for each window where these write; for some neighbours where they lie side by side. GPUs have a program for each kind of window, others for those that
- * lie apart: a fifth of LeNet's step on PoCL was the gradient of its pools. Bytes: the image once, windows that overlap from a cache;
- * the result once for each window of an element. */
-static void run(const tarn__call *call, bool is_forward, const char *what, pool *p, const tarn__view *const *views, const tarn__view *to)
+/* A work-item for each element of `to`, or for each window where these write; for some neighbours where they lie side
+ * by side. GPUs have a program for each kind of window, others for those that lie apart: a fifth of LeNet's step on
+ * PoCL was the gradient of its pools. Bytes: the image once, windows that overlap from a cache; the result once for
+ * each window of an element. */
+static void run(const tarn__call *call, bool is_forward, const char *what, pool *p, const tarn__view *const *views,
+                const tarn__view *to)
 {
-    const bool has_program = is_small(p) && (tarn__cl_at(call->device)->in_lockstep || are_apart(p)), is_spread = has_program && !is_forward && are_apart(p);
+    const bool has_program = is_small(p) && (tarn__cl_at(call->device)->in_lockstep || are_apart(p)),
+               is_spread = has_program && !is_forward && are_apart(p);
     const bool fours = has_program && has_fours(p, views), twos = has_program && is_forward && has_twos(p, views);
     const tarn__view *image = is_forward ? call->in[0] : call->out[0], *places = views[is_forward ? 2 : 1];
     tarn__view windows = *to;
     char options[384];
-    snprintf(options, sizeof(options), "%s -DT_X=%s -DT_Y=%s -DT_PLACES=%s -DINDEX=%s%s%s", what, tarn__cl_type(call->in[0]->dtype), tarn__cl_type(to->dtype),
-             tarn__cl_type(places ? places->dtype : TARN_U8), is_small(p) ? "int" : "long", fours ? " -DFOURS" : "", twos ? " -DTWO" : "");
+    snprintf(options, sizeof(options), "%s -DT_X=%s -DT_Y=%s -DT_PLACES=%s -DINDEX=%s%s%s", what,
+             tarn__cl_type(call->in[0]->dtype), tarn__cl_type(to->dtype),
+             tarn__cl_type(places ? places->dtype : TARN_U8), is_small(p) ? "int" : "long", fours ? " -DFOURS" : "",
+             twos ? " -DTWO" : "");
     if (has_program)
         name_windows(options, sizeof(options), p, image);
     for (int i = 0; i < 2 && is_spread; i++)
@@ -156,7 +172,11 @@ static void run(const tarn__call *call, bool is_forward, const char *what, pool 
     windows.shape[3] /= twos ? 2 : 1;
     const int64_t count = tarn__view_count(&windows);
     add_divisors(p, &windows);
-    tarn__cl_launch launch = tarn__cl_begin(call, "pool", is_forward ? "pool_windows" : is_spread ? "pool_spread" : "pool_grad", options);
+    tarn__cl_launch launch = tarn__cl_begin(call, "pool",
+                                            is_forward  ? "pool_windows"
+                                            : is_spread ? "pool_spread"
+                                                        : "pool_grad",
+                                            options);
     put_pool(&launch, p);
     tarn__cl_long(&launch, count);
     for (int k = 0; k < 3; k++)
@@ -167,7 +187,8 @@ static void run(const tarn__call *call, bool is_forward, const char *what, pool 
 static void run_max_pool2d(const tarn__call *call)
 {
     pool p = describe(call, call->in[0], call->out[0], call->out[1]);
-    run(call, true, "-DFORWARD -DLARGEST", &p, (const tarn__view *[]){call->in[0], call->out[0], call->out[1]}, call->out[0]);
+    run(call, true, "-DFORWARD -DLARGEST", &p, (const tarn__view *[]){call->in[0], call->out[0], call->out[1]},
+        call->out[0]);
 }
 
 static void run_avg_pool2d(const tarn__call *call)
@@ -179,7 +200,8 @@ static void run_avg_pool2d(const tarn__call *call)
 static void run_max_pool2d_grad(const tarn__call *call)
 {
     pool p = describe(call, call->out[0], call->in[0], call->in[1]);
-    run(call, false, "-DBACKWARD -DLARGEST", &p, (const tarn__view *[]){call->in[0], call->in[1], call->out[0]}, call->out[0]);
+    run(call, false, "-DBACKWARD -DLARGEST", &p, (const tarn__view *[]){call->in[0], call->in[1], call->out[0]},
+        call->out[0]);
 }
 
 static void run_avg_pool2d_grad(const tarn__call *call)

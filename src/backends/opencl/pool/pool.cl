@@ -1,9 +1,12 @@
 /* pool.cl: pooling of images: the largest element (LARGEST) or the average of each window, and gradients.
  *
- * The largest element of a window is the first of equal ones; NaN is larger than everything; what lies outside the image does not count. A gradient is
- * gathered: an element of the image looks at the windows that it lies in, one after the other, so that nothing is added by two work-items. Windows that lie side by side (APART) write their
- * elements; with PAIRS they are two columns wide, and these move at once. A work-item has one result, with FOURS those of four channels that lie side by side, with TWO those of two
- * such windows. The place of a largest element is its number in the window, row by row, in u8 or i32 (T_PLACES); a window that saw nothing of the image has -1, whose low byte is 255. */
+ * The largest element of a window is the first of equal ones; NaN is larger than everything; what lies outside the
+ * image does not count. A gradient is gathered: an element of the image looks at the windows that it lies in, one after
+ * the other, so that nothing is added by two work-items. Windows that lie side by side (APART) write their elements;
+ * with PAIRS they are two columns wide, and these move at once. A work-item has one result, with FOURS those of four
+ * channels that lie side by side, with TWO those of two such windows. The place of a largest element is its number in
+ * the window, row by row, in u8 or i32 (T_PLACES); a window that saw nothing of the image has -1, whose low byte is
+ * 255. */
 
 #define OPERAND(name) __global void *name, long name##_at
 
@@ -29,8 +32,10 @@ typedef int4 P, IS;
 #define COLUMNS_EACH 1
 #define GET(T, pointer, index) LOAD_4(T, pointer, index)
 #define SET(T, pointer, index, value) STORE_4(T, pointer, index, value)
-#define GET_PLACES(pointer, index) convert_int4(*(const __global JOIN(four_, T_PLACES) *)((const __global T_PLACES *)(pointer) + (index)))
-#define SET_PLACES(pointer, index, value) *(__global JOIN(four_, T_PLACES) *)((__global T_PLACES *)(pointer) + (index)) = JOIN(to_four_, T_PLACES)(value)
+#define GET_PLACES(pointer, index) \
+    convert_int4(*(const __global JOIN(four_, T_PLACES) *)((const __global T_PLACES *)(pointer) + (index)))
+#define SET_PLACES(pointer, index, value) \
+    *(__global JOIN(four_, T_PLACES) *)((__global T_PLACES *)(pointer) + (index)) = JOIN(to_four_, T_PLACES)(value)
 #elif defined(TWO)
 #include "backends/opencl/common/vec4.cl"
 typedef float2 V;
@@ -38,7 +43,8 @@ typedef int2 P, IS;
 #define CHANNELS_EACH 1
 #define COLUMNS_EACH 2
 #define SET(T, pointer, index, value) STORE_2(T, pointer, index, value)
-#define SET_PLACES(pointer, index, value) *(__global JOIN(two_, T_PLACES) *)((__global T_PLACES *)(pointer) + (index)) = JOIN(to_two_, T_PLACES)(value)
+#define SET_PLACES(pointer, index, value) \
+    *(__global JOIN(two_, T_PLACES) *)((__global T_PLACES *)(pointer) + (index)) = JOIN(to_two_, T_PLACES)(value)
 #else
 typedef C V;
 typedef INDEX P;
@@ -62,7 +68,8 @@ typedef struct pool {
     int exclude_padding, by_channel;
 } pool;
 
-/* What windows are like on an axis. GPUs have programs of their own for it, and others where windows lie apart: divisions become products, and loops short ones. */
+/* What windows are like on an axis. GPUs have programs of their own for it, and others where windows lie apart:
+ * divisions become products, and loops short ones. */
 #ifdef KERNEL_0
 #define KERNEL(p, axis) ((axis) == 0 ? KERNEL_0 : KERNEL_1)
 #define STRIDE(p, axis) ((axis) == 0 ? STRIDE_0 : STRIDE_1)
@@ -83,7 +90,8 @@ INDEX quotient(const pool *p, int which, INDEX n, INDEX size)
     return size == 1 ? n : (INDEX)(mul_hi((uint)n, p->factor[which]) >> p->shift[which]);
 }
 
-/* An element of a tensor of this shape: neighbouring work-items have neighbouring channels where these lie side by side, else columns. */
+/* An element of a tensor of this shape: neighbouring work-items have neighbouring channels where these lie side by
+ * side, else columns. */
 typedef struct spot {
     INDEX image, channel, row, column;
 } spot;
@@ -132,23 +140,41 @@ C window_count(const pool *p, INDEX row, INDEX column)
 #ifdef PAIRS
 #define LOAD_2(T, pointer, index) JOIN(load_2_, T)((const __global T *)(pointer) + (index))
 #define STORE_2(T, pointer, index, value) JOIN(store_2_, T)((__global T *)(pointer) + (index), value)
-float2 load_2_f32(const __global f32 *p) { return *(const __global float2 *)p; }
-float2 load_2_bf16(const __global bf16 *p) { return as_float2(convert_uint2(*(const __global ushort2 *)p) << 16); }
-float2 load_2_f16(const __global f16 *p) { return vloada_half2(0, (const __global half *)p); }
-void store_2_f32(__global f32 *p, float2 x) { *(__global float2 *)p = x; }
-void store_2_bf16(__global bf16 *p, float2 x) { *(__global ushort2 *)p = (ushort2)(f32_to_bf16(x.x), f32_to_bf16(x.y)); }
-void store_2_f16(__global f16 *p, float2 x) { vstorea_half2_rte(x, 0, (__global half *)p); }
+float2 load_2_f32(const __global f32 *p)
+{
+    return *(const __global float2 *)p;
+}
+float2 load_2_bf16(const __global bf16 *p)
+{
+    return as_float2(convert_uint2(*(const __global ushort2 *)p) << 16);
+}
+float2 load_2_f16(const __global f16 *p)
+{
+    return vloada_half2(0, (const __global half *)p);
+}
+void store_2_f32(__global f32 *p, float2 x)
+{
+    *(__global float2 *)p = x;
+}
+void store_2_bf16(__global bf16 *p, float2 x)
+{
+    *(__global ushort2 *)p = (ushort2)(f32_to_bf16(x.x), f32_to_bf16(x.y));
+}
+void store_2_f16(__global f16 *p, float2 x)
+{
+    vstorea_half2_rte(x, 0, (__global half *)p);
+}
 #endif
 
 #ifdef FORWARD
 #ifdef LARGEST
 /* The first of equal ones, and NaN. */
-#define TAKE(value, place)                                                                                                                \
-    {                                                                                                                                     \
-        const V here = value;                                                                                                             \
-        const IS is_better = (at < 0) | (here > best) | (here != here);                                                                   \
-        best = is_better ? here : best;                                                                                                   \
-        at = is_better ? (P)(place) : at;                                                                                                 \
+#define TAKE(value, place) \
+    { \
+        const V here = value; \
+        const IS is_better = (at < 0) | (here > best) | (here != here); \
+        best = is_better ? here : best; \
+        at = is_better ? (P)(place) : at; \
     }
 #else
 #define TAKE(value, place) best += value;
@@ -201,12 +227,14 @@ __kernel void pool_windows(pool p, long count, OPERAND(x), OPERAND(y), OPERAND(p
 #endif
 
 #if defined(BACKWARD) && defined(APART)
-/* Windows that lie side by side: one for each work-item, which writes its elements; those behind the last window are 0. */
+/* Windows that lie side by side: one for each work-item, which writes its elements; those behind the last window are 0.
+ */
 __kernel void pool_spread(pool p, long count, OPERAND(g), OPERAND(places), OPERAND(gx))
 {
     if (get_global_id(0) >= count)
         return;
-    const INDEX grid[4] = {p.image[0], p.image[1], (p.image[2] + KERNEL_0 - 1) / KERNEL_0, (p.image[3] + KERNEL_1 - 1) / KERNEL_1};
+    const INDEX grid[4] = {p.image[0], p.image[1], (p.image[2] + KERNEL_0 - 1) / KERNEL_0,
+                           (p.image[3] + KERNEL_1 - 1) / KERNEL_1};
     const spot s = spot_of(&p, grid, (INDEX)get_global_id(0));
     const bool has_window = s.row < p.result[2] && s.column < p.result[3];
     const long to = gx_at + place_of(p.image_step, s.image, s.channel, 0, 0);
@@ -263,8 +291,10 @@ __kernel void pool_grad(pool p, long count, OPERAND(g), OPERAND(places), OPERAND
     if (get_global_id(0) >= count)
         return;
     const spot s = spot_of(&p, p.image, (INDEX)get_global_id(0));
-    const INDEX last_row = last_window(&p, 0, s.row), first_column = first_window(&p, 1, s.column), last_column = last_window(&p, 1, s.column);
-    const long up = g_at + place_of(p.result_step, s.image, s.channel, 0, 0), kept = places_at + place_of(p.place_step, s.image, s.channel, 0, 0);
+    const INDEX last_row = last_window(&p, 0, s.row), first_column = first_window(&p, 1, s.column),
+                last_column = last_window(&p, 1, s.column);
+    const long up = g_at + place_of(p.result_step, s.image, s.channel, 0, 0),
+               kept = places_at + place_of(p.place_step, s.image, s.channel, 0, 0);
     V sum = 0;
     for (INDEX row = first_window(&p, 0, s.row); row <= last_row; row++)
         for (INDEX column = first_column; column <= last_column; column++) {

@@ -17,7 +17,8 @@ static shape shape_of(const tarn__view *x, const tarn__view *codes, const tarn__
     return s;
 }
 
-static void start(const tarn__call *call, const char *kernel, const tarn__view *x, const tarn__view *codes, const tarn__view *scales, int64_t count)
+static void start(const tarn__call *call, const char *kernel, const tarn__view *x, const tarn__view *codes,
+                  const tarn__view *scales, int64_t count)
 {
     shape s = shape_of(x, codes, scales);
     char options[96];

@@ -1,4 +1,5 @@
-/* kv_q8.cl: rows of numbers in 8 bits, with a scale for each group of a row, and back. A group is what a block of Q8_0 is, bit for bit, but for a group that is not finite. */
+/* kv_q8.cl: rows of numbers in 8 bits, with a scale for each group of a row, and back. A group is what a block of Q8_0
+ * is, bit for bit, but for a group that is not finite. */
 
 #define OPERAND(name) __global void *name, long name##_at
 #define GROUP 32
@@ -37,7 +38,8 @@ __kernel void encode(shape s, OPERAND(x), OPERAND(codes), OPERAND(scales))
     const long row = get_global_id(0) / s.groups, group = get_global_id(0) % s.groups;
     if (get_global_id(0) >= s.count)
         return;
-    const long from = x_at + row_of(&s, s.x, row) + group * GROUP * s.x[3], to = codes_at + row_of(&s, s.codes, row) + group * GROUP * s.codes[3];
+    const long from = x_at + row_of(&s, s.x, row) + group * GROUP * s.x[3],
+               to = codes_at + row_of(&s, s.codes, row) + group * GROUP * s.codes[3];
     const int n = (int)min(s.depth - group * GROUP, (long)GROUP);
     uint most = 0;
     for (int i = 0; i < n; i++)

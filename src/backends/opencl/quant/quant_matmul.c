@@ -1,12 +1,12 @@
-/* quant_matmul.c: y = x · weightᵀ + bias with a weight of blocks: straight on the bytes for a few rows of x, which is bound by reading them; for more, some rows of
- * the weight at a time stand in scratch as f32. x is never rounded. */
+/* quant_matmul.c: y = x · weightᵀ + bias with a weight of blocks: straight on the bytes for a few rows of x, which is
+ * bound by reading them; for more, some rows of the weight at a time stand in scratch as f32. x is never rounded. */
 #include <stdio.h>
 
 #include "backends/opencl/matmul/gemm.h"
 
 #define FEW_ROWS 8
-#define GROUP 64                       /* items of a group on a GPU */
-#define TILE (INT64_C(16) << 20)       /* elements of the weight that stand in scratch at a time */
+#define GROUP 64                 /* items of a group on a GPU */
+#define TILE (INT64_C(16) << 20) /* elements of the weight that stand in scratch at a time */
 
 /* `block_sizes` of quant_matmul.cl. */
 typedef struct block_sizes {
@@ -18,8 +18,8 @@ typedef struct block_sizes {
 typedef struct job {
     const tarn__view *x, *weight, *bias, *y;
     block_sizes sizes;
-    bool copies;        /* x is brought to f32 with its rows dense */
-    int64_t tile;       /* rows of the weight in scratch; 0: none */
+    bool copies;  /* x is brought to f32 with its rows dense */
+    int64_t tile; /* rows of the weight in scratch; 0: none */
     int64_t x_bytes;
 } job;
 
@@ -31,9 +31,14 @@ static int64_t least(int64_t a, int64_t b)
 static job describe(const tarn__call *call)
 {
     job j = {.x = call->in[0], .weight = call->in[1], .bias = call->inputs > 2 ? call->in[2] : NULL, .y = call->out[0]};
-    j.sizes = (block_sizes){.rows = j.x->shape[0], .in = j.x->shape[1], .out = j.weight->shape[0],
-                            .row_bytes = tarn__bytes_of(j.weight->dtype, j.weight->stride[0]), .x_down = j.x->stride[0],
-                            .y_down = j.y->stride[0], .y_across = j.y->stride[1], .bias_stride = j.bias ? j.bias->stride[0] : 0};
+    j.sizes = (block_sizes){.rows = j.x->shape[0],
+                            .in = j.x->shape[1],
+                            .out = j.weight->shape[0],
+                            .row_bytes = tarn__bytes_of(j.weight->dtype, j.weight->stride[0]),
+                            .x_down = j.x->stride[0],
+                            .y_down = j.y->stride[0],
+                            .y_across = j.y->stride[1],
+                            .bias_stride = j.bias ? j.bias->stride[0] : 0};
     bool few = j.sizes.rows <= FEW_ROWS;
     j.copies = few && (j.x->dtype != TARN_F32 || j.x->stride[1] != 1);
     j.x_bytes = j.copies ? (j.sizes.rows * j.sizes.in * 4 + 255) / 256 * 256 : 0;
@@ -47,7 +52,7 @@ static const char *block_name(const tarn__view *weight)
     return names[weight->dtype - TARN_Q8_0];
 }
 
-/* ---- a few rows ------------------------------------------------------------------------------------------------------------ */
+/* ---- a few rows -------------------------------------------------------------------------------------------------- */
 
 /* x in f32, its rows dense; in scratch where it is not so. */
 static tarn__view dense_x(const tarn__call *call, job *j)
@@ -72,9 +77,11 @@ static tarn__view dense_x(const tarn__call *call, job *j)
 static tarn__cl_launch try_few(const tarn__call *call, const job *j, size_t items)
 {
     char options[128];
-    snprintf(options, sizeof(options), "-DBLOCK=%s -DT_C=%s -DT_BIAS=%s -DROWS=%d -DITEMS=%zu", block_name(j->weight), tarn__cl_type(j->y->dtype),
-             tarn__cl_type(j->bias ? j->bias->dtype : TARN_F32), j->sizes.rows == 1 ? 1 : FEW_ROWS, items);
-    return items > 1 ? tarn__cl_try(call, "quant_matmul", "multiply", options, items) : tarn__cl_begin(call, "quant_matmul", "multiply", options);
+    snprintf(options, sizeof(options), "-DBLOCK=%s -DT_C=%s -DT_BIAS=%s -DROWS=%d -DITEMS=%zu", block_name(j->weight),
+             tarn__cl_type(j->y->dtype), tarn__cl_type(j->bias ? j->bias->dtype : TARN_F32),
+             j->sizes.rows == 1 ? 1 : FEW_ROWS, items);
+    return items > 1 ? tarn__cl_try(call, "quant_matmul", "multiply", options, items)
+                     : tarn__cl_begin(call, "quant_matmul", "multiply", options);
 }
 
 static void run_few(const tarn__call *call, const tarn__cl_device *device, job *j)
@@ -94,7 +101,7 @@ static void run_few(const tarn__call *call, const tarn__cl_device *device, job *
     tarn__cl_go(&l, 1, (size_t[]){items * (size_t)j->sizes.out}, (size_t[]){items});
 }
 
-/* ---- many rows ------------------------------------------------------------------------------------------------------------- */
+/* ---- many rows --------------------------------------------------------------------------------------------------- */
 
 static void decode(const tarn__call *call, const job *j, int64_t first, int64_t rows, const tarn__view *to)
 {
@@ -113,9 +120,18 @@ static void decode(const tarn__call *call, const job *j, int64_t first, int64_t 
 static tarn__cl_product product_of(const job *j, const tarn__view *weight, int64_t first, int64_t rows)
 {
     tarn__cl_product p = {.a = *j->x, .b = *weight, .c = *j->y, .alpha = 1, .batches = {.operands = 4, .count = 1}};
-    p.sizes = (tarn__cl_sizes){.m = j->sizes.rows, .n = rows, .k = j->sizes.in, .splits = 1, .part = j->sizes.in, .c_down = j->sizes.y_down,
-                               .c_across = j->sizes.y_across, .a_down = j->x->stride[0], .a_across = j->x->stride[1], .b_down = 1,
-                               .b_across = j->sizes.in, .bias_across = j->sizes.bias_stride};
+    p.sizes = (tarn__cl_sizes){.m = j->sizes.rows,
+                               .n = rows,
+                               .k = j->sizes.in,
+                               .splits = 1,
+                               .part = j->sizes.in,
+                               .c_down = j->sizes.y_down,
+                               .c_across = j->sizes.y_across,
+                               .a_down = j->x->stride[0],
+                               .a_across = j->x->stride[1],
+                               .b_down = 1,
+                               .b_across = j->sizes.in,
+                               .bias_across = j->sizes.bias_stride};
     p.c.offset += first * j->sizes.y_across;
     if (j->bias) {
         p.bias = *j->bias;
@@ -140,7 +156,7 @@ static void run_many(const tarn__call *call, const job *j)
     }
 }
 
-/* ---- kernels --------------------------------------------------------------------------------------------------------------- */
+/* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
 static size_t matmul_blocks_scratch(const tarn__call *call)
 {
@@ -150,7 +166,8 @@ static size_t matmul_blocks_scratch(const tarn__call *call)
     if (j.tile == 0)
         return (size_t)j.x_bytes;
     tarn__view weight = {.dtype = TARN_F32};
-    tarn__cl_product whole = product_of(&j, &weight, 0, j.tile), last = product_of(&j, &weight, 0, (j.sizes.out - 1) % j.tile + 1);
+    tarn__cl_product whole = product_of(&j, &weight, 0, j.tile),
+                     last = product_of(&j, &weight, 0, (j.sizes.out - 1) % j.tile + 1);
     size_t first = tarn__cl_product_scratch(call, &whole), second = tarn__cl_product_scratch(call, &last);
     return (size_t)tile_bytes(&j) + (first > second ? first : second);
 }
@@ -169,5 +186,6 @@ static void kernel_matmul_blocks(const tarn__call *call)
 
 void tarn__cl_blocks_product(tarn__kernel_row *rows)
 {
-    rows[TARN__K_matmul_blocks] = (tarn__kernel_row){kernel_matmul_blocks, (TARN__FLOATS & ~TARN__BIT(TARN_F64)) | TARN__BLOCKS, matmul_blocks_scratch};
+    rows[TARN__K_matmul_blocks] = (tarn__kernel_row){
+        kernel_matmul_blocks, (TARN__FLOATS & ~TARN__BIT(TARN_F64)) | TARN__BLOCKS, matmul_blocks_scratch};
 }

@@ -1,8 +1,9 @@
 /* quant_matmul.cl: products with a weight whose rows are blocks, byte for byte as base/quant/quant.h has them.
  *
- * A unit is 32 neighbouring elements. A few rows of x are multiplied by the weight's bytes as they are read, which is once; for many rows, rows of the weight are
- * turned into f32 for the products of matrices. Options: BLOCK, q8_0, q4_0, q4_k or q6_k; of the product T_C and T_BIAS, the dtypes of the result and of its
- * bias; ROWS, at least the rows of x; ITEMS of a group, 1 on a processor. */
+ * A unit is 32 neighbouring elements. A few rows of x are multiplied by the weight's bytes as they are read, which is
+ * once; for many rows, rows of the weight are turned into f32 for the products of matrices. Options: BLOCK, q8_0, q4_0,
+ * q4_k or q6_k; of the product T_C and T_BIAS, the dtypes of the result and of its bias; ROWS, at least the rows of x;
+ * ITEMS of a group, 1 on a processor. */
 
 /* The elements of a unit of a row: the first 16, and the others. */
 typedef struct unit {
@@ -42,14 +43,16 @@ unit unit_q4_k(const __global uchar *row, long at)
     float factor = scale_at(block) * (float)scale, shift = scale_at(block + 2) * (float)least;
     uchar16 low = vload16(0, block + 16 + group / 2 * 32), high = vload16(1, block + 16 + group / 2 * 32);
     uchar down = (uchar)(group % 2 * 4);
-    return (unit){convert_float16((low >> down) & (uchar)15) * factor - shift, convert_float16((high >> down) & (uchar)15) * factor - shift};
+    return (unit){convert_float16((low >> down) & (uchar)15) * factor - shift,
+                  convert_float16((high >> down) & (uchar)15) * factor - shift};
 }
 
 /* 256 elements: 128 bytes of low nibbles, 64 of upper pairs of bits, the scales of 16 groups, a scale. */
 float16 half_unit_q6_k(const __global uchar *block, int at)
 {
     int part = at % 128 / 32, from = at % 32;
-    uchar16 low = vload16(0, block + at / 128 * 64 + part % 2 * 32 + from), high = vload16(0, block + 128 + at / 128 * 32 + from);
+    uchar16 low = vload16(0, block + at / 128 * 64 + part % 2 * 32 + from),
+            high = vload16(0, block + 128 + at / 128 * 32 + from);
     uchar16 q = ((low >> (uchar)(part / 2 * 4)) & (uchar)15) | (((high >> (uchar)(part * 2)) & (uchar)3) << (uchar)4);
     float scale = scale_at(block + 208) * (float)((const __global char *)block)[192 + at / 16];
     return (convert_float16(q) - 32.0f) * scale;
@@ -94,9 +97,9 @@ float total(float16 x)
 }
 
 /* A group a row of the weight, its items taking turns: (items · rows of the weight). x is dense along its rows. */
-__attribute__((reqd_work_group_size(ITEMS, 1, 1))) __kernel void multiply(const __global float *x, long x_place, const __global uchar *weight,
-                                                                          long weight_place, const __global void *bias, long bias_place,
-                                                                          __global void *y, long y_place, block_sizes s)
+__attribute__((reqd_work_group_size(ITEMS, 1, 1))) __kernel void
+multiply(const __global float *x, long x_place, const __global uchar *weight, long weight_place,
+         const __global void *bias, long bias_place, __global void *y, long y_place, block_sizes s)
 {
     const int item = (int)get_local_id(0);
     const long column = get_group_id(0);

@@ -1,5 +1,5 @@
-/* quantize.c: packed numbers to f32, one element a work-item: a block's bytes come from memory once, and 4 bytes an element go there. And f32 to packed numbers, one
- * block a work-item. */
+/* quantize.c: packed numbers to f32, one element a work-item: a block's bytes come from memory once, and 4 bytes an
+ * element go there. And f32 to packed numbers, one block a work-item. */
 #include "backends/opencl/common/element.h"
 
 #include <stdio.h>
@@ -24,7 +24,8 @@ static void kernel_decode(const tarn__call *call)
     tarn__cl_over(&launch, nest.count);
 }
 
-/* Both are dense. The search compares quotients, which must be the host's: a device that rounds divisions otherwise leaves this to the CPU. */
+/* Both are dense. The search compares quotients, which must be the host's: a device that rounds divisions otherwise
+ * leaves this to the CPU. */
 static void kernel_encode(const tarn__call *call)
 {
     const tarn__view *x = call->in[0], *y = call->out[0];

@@ -1,5 +1,6 @@
-/* quantize.cl: f32 to packed numbers, bit for bit as base/quant/quant.c and base/quant/kquants.c pack them; one work-item a block. The block is written where it goes
- * and decoded from there, to choose between the searched scales and those of the extremes. */
+/* quantize.cl: f32 to packed numbers, bit for bit as base/quant/quant.c and base/quant/kquants.c pack them; one
+ * work-item a block. The block is written where it goes and decoded from there, to choose between the searched scales
+ * and those of the extremes. */
 #include "backends/opencl/quant/dequantize.cl"
 
 #define ELEMENTS (1 << SHIFT)
@@ -61,7 +62,7 @@ static void encode_block(const float *x, __global uchar *block)
 }
 #else
 
-/* ---- what the searched types share ---------------------------------------------------------------------------------------------- */
+/* ---- what the searched types share ------------------------------------------------------------------------------- */
 
 #define SPACINGS 24
 
@@ -97,7 +98,8 @@ static double error_of(const float *x, __global const uchar *block)
     return sum;
 }
 
-/* A block's scale in f16. Where that is so coarse that rounding down would leave the largest group without a code (or all of them without a scale), up. */
+/* A block's scale in f16. Where that is so coarse that rounding down would leave the largest group without a code (or
+ * all of them without a scale), up. */
 static ushort scale_bits(float scale)
 {
     ushort bits = f16_of(scale);
@@ -109,7 +111,7 @@ static int code_of(float x, int low, int high)
     return x < (float)low ? low : x > (float)high ? high : (int)round(x);
 }
 
-/* ---- q4_k: x ≈ scale · q - least ------------------------------------------------------------------------------------------- */
+/* ---- q4_k: x ≈ scale · q - least --------------------------------------------------------------------------------- */
 
 #ifdef Q4_K
 #define GROUP 32
@@ -188,7 +190,8 @@ static line search_line(const float *x, const float *weight)
 }
 
 /* The codes around those given whose line has the smallest error. */
-static void search_codes(const float *x, const float *weight, float scale, float least, int *scale_code, int *least_code)
+static void search_codes(const float *x, const float *weight, float scale, float least, int *scale_code,
+                         int *least_code)
 {
     float q[GROUP], smallest = INFINITY;
     int from = *scale_code, low_from = *least_code;
@@ -205,7 +208,8 @@ static void search_codes(const float *x, const float *weight, float scale, float
         }
 }
 
-static void put_group(__global uchar *block, int group, const float *x, float block_scale, float block_least, int code, int low)
+static void put_group(__global uchar *block, int group, const float *x, float block_scale, float block_least, int code,
+                      int low)
 {
     float q[GROUP];
     __global uchar *s = block + 4, *to = block + 16 + group / 2 * 32;
@@ -238,7 +242,8 @@ static void put_block(const float *x, const float *weight, const line *lines, bo
     put_f16(block + 2, least_half);
     float scale = f32_of(scale_half), least = f32_of(least_half);
     for (int i = 0; i < GROUPS; i++) {
-        int code = code_of(lines[i].scale * inverse(scale), 0, 63), low = code_of(lines[i].least * inverse(least), 0, 63);
+        int code = code_of(lines[i].scale * inverse(scale), 0, 63),
+            low = code_of(lines[i].least * inverse(least), 0, 63);
         if (searches)
             search_codes(x + i * GROUP, weight + i * GROUP, scale, least, &code, &low);
         put_group(block, i, x + i * GROUP, scale, least, code, low);
@@ -261,7 +266,7 @@ static void encode_block(const float *x, __global uchar *block)
         put_block(x, weight, plain, false, block);
 }
 
-/* ---- q6_k: x ≈ scale · (q - 32) -------------------------------------------------------------------------------------------- */
+/* ---- q6_k: x ≈ scale · (q - 32) ---------------------------------------------------------------------------------- */
 
 #else
 #define GROUP 16
@@ -341,7 +346,8 @@ static void put_group(__global uchar *block, int group, const float *x, float bl
 {
     float q[GROUP];
     int part = group / 2, low_shift = part / 2 % 2 * 4, high_shift = part % 4 * 2;
-    __global uchar *low = block + part / 4 * 64 + part % 2 * 32 + group % 2 * 16, *high = block + 128 + part / 4 * 32 + group % 2 * 16;
+    __global uchar *low = block + part / 4 * 64 + part % 2 * 32 + group % 2 * 16,
+                   *high = block + 128 + part / 4 * 32 + group % 2 * 16;
     block[192 + group] = (uchar)(char)code;
     signed_steps_of(x, inverse(block_scale * (float)code), q);
     for (int i = 0; i < GROUP; i++) {
@@ -352,7 +358,8 @@ static void put_group(__global uchar *block, int group, const float *x, float bl
 }
 
 /* Packs the groups' scales, the largest of which becomes `top`; where it `searches`, codes are searched for. */
-static void put_block(const float *x, const float *weight, const float *scales, int top, bool searches, __global uchar *block)
+static void put_block(const float *x, const float *weight, const float *scales, int top, bool searches,
+                      __global uchar *block)
 {
     float most = 0;
     for (int i = 0; i < GROUPS; i++)

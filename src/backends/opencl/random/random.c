@@ -9,7 +9,8 @@ typedef struct draw {
     uint32_t limit;
 } draw;
 
-/* One work-item for four elements. Dropout multiplies in f64 where there is one, so that a 16-bit result is rounded once. */
+/* One work-item for four elements. Dropout multiplies in f64 where there is one, so that a 16-bit result is rounded
+ * once. */
 static void run(const tarn__call *call, const draw *d)
 {
     const tarn__random *random = call->params;

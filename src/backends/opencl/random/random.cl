@@ -1,8 +1,9 @@
-/* random.cl: numbers drawn by element: element i, counted row-major, takes word i % 4 of counter offset + i / 4, whatever the layout. One work-item makes the four
- * numbers of a counter.
+/* random.cl: numbers drawn by element: element i, counted row-major, takes word i % 4 of counter offset + i / 4,
+ * whatever the layout. One work-item makes the four numbers of a counter.
  *
- * DRAWS_uniform, DRAWS_normal or DRAWS_dropout says what becomes of them, T is the dtype. Uniform numbers and dropout have the CPU's bits, and with f64
- * normals have them as well: the polynomials of backends/cpu/common/vmath.h in the same order. */
+ * DRAWS_uniform, DRAWS_normal or DRAWS_dropout says what becomes of them, T is the dtype. Uniform numbers and dropout
+ * have the CPU's bits, and with f64 normals have them as well: the polynomials of backends/cpu/common/vmath.h in the
+ * same order. */
 #include "backends/opencl/common/element.cl"
 #include "backends/opencl/common/philox.cl"
 
@@ -64,14 +65,15 @@ static float2 normals(uint first, uint second, float mean, float deviation)
 {
     float u = ((float)(first >> 8) + 0.5f) * 0x1p-24f, angle = unit_f32(second) * 6.283185307179586f;
     float radius = sqrt(-2.0f * log_of_unit(u));
-    return (float2)(fma(deviation, radius * cos_of_angle(angle), mean), fma(deviation, radius * sin_of_angle(angle), mean));
+    return (float2)(fma(deviation, radius * cos_of_angle(angle), mean),
+                    fma(deviation, radius * sin_of_angle(angle), mean));
 }
 #endif
 
-/* a, b, c: low, span and high of uniform; mean and deviation of normal; the factor of what dropout keeps. `limit`: dropout zeroes where the upper 24 bits of a
- * word are below it. */
-__kernel void draw(__global void *y, long y_first, __global const void *x, long x_first, ulong seed, ulong offset, float a, float b, float c, uint limit, INDEX count,
-                   places shape)
+/* a, b, c: low, span and high of uniform; mean and deviation of normal; the factor of what dropout keeps. `limit`:
+ * dropout zeroes where the upper 24 bits of a word are below it. */
+__kernel void draw(__global void *y, long y_first, __global const void *x, long x_first, ulong seed, ulong offset,
+                   float a, float b, float c, uint limit, INDEX count, places shape)
 {
     INDEX counter = (INDEX)get_global_id(0), at[2];
     if (counter >= (count + 3) / 4)

@@ -1,14 +1,16 @@
-/* max_grad.c: the gradients of max and min on GPUs, four neighbours at a time, where rows or columns lie so; see max_grad.cl. */
+/* max_grad.c: the gradients of max and min on GPUs, four neighbours at a time, where rows or columns lie so; see
+ * max_grad.cl. */
 #include "backends/opencl/reduce/reduce.h"
 
-#define LEAST_ROWS 256       /* else a group for each leaves the device idle */
-#define LEAST_FOURS 32       /* of a row */
-#define LEAST_COLUMNS 32     /* fours of them */
-#define WANTED_ITEMS 131072  /* of columns, where there are elements enough */
+#define LEAST_ROWS 256      /* else a group for each leaves the device idle */
+#define LEAST_FOURS 32      /* of a row */
+#define LEAST_COLUMNS 32    /* fours of them */
+#define WANTED_ITEMS 131072 /* of columns, where there are elements enough */
 #define LEAST_CHUNK 64
 
 typedef struct plan {
-    tarn__nest kept, reduced; /* operands gx, x, g, y; of rows the reduced axis, of columns the last one kept, in fours */
+    /* operands gx, x, g, y; of rows the reduced axis, of columns the last one kept, in fours */
+    tarn__nest kept, reduced;
     bool is_columns;
     int64_t chunk, chunks; /* of columns */
     int64_t found;         /* bytes into scratch, behind the totals */
@@ -36,7 +38,8 @@ static bool is_in_fours(const tarn__view *view)
     return (view->dtype == TARN_F32 || view->dtype == TARN_BF16 || view->dtype == TARN_F16) && view->offset % 4 == 0;
 }
 
-/* True where `operands` of a nest have strides that are multiples of four but on its last axis, `along`, where they are neighbours. */
+/* True where `operands` of a nest have strides that are multiples of four but on its last axis, `along`, where they are
+ * neighbours. */
 static bool are_fours(const tarn__nest *nest, int operands, bool along)
 {
     const int last = nest->rank - 1;
@@ -59,7 +62,8 @@ static void count_in_fours(tarn__nest *nest)
 
 static void cut(plan *p)
 {
-    const int64_t most = (p->reduced.count + LEAST_CHUNK - 1) / LEAST_CHUNK, wanted = (WANTED_ITEMS + p->kept.count - 1) / p->kept.count;
+    const int64_t most = (p->reduced.count + LEAST_CHUNK - 1) / LEAST_CHUNK,
+                  wanted = (WANTED_ITEMS + p->kept.count - 1) / p->kept.count;
     p->chunks = most < wanted ? most : wanted;
     p->chunk = (p->reduced.count + p->chunks - 1) / p->chunks;
     p->chunks = (p->reduced.count + p->chunk - 1) / p->chunk;
@@ -68,8 +72,9 @@ static void cut(plan *p)
 
 static void write_options(plan *p, const tarn__call *call)
 {
-    tarn__cl_option(&p->options, " -DT_GX=%s -DT_X=%s -DT_G=%s -DT_Y=%s", tarn__cl_type(call->out[0]->dtype), tarn__cl_type(call->in[0]->dtype),
-                    tarn__cl_type(call->in[2]->dtype), tarn__cl_type(call->in[1]->dtype));
+    tarn__cl_option(&p->options, " -DT_GX=%s -DT_X=%s -DT_G=%s -DT_Y=%s", tarn__cl_type(call->out[0]->dtype),
+                    tarn__cl_type(call->in[0]->dtype), tarn__cl_type(call->in[2]->dtype),
+                    tarn__cl_type(call->in[1]->dtype));
 }
 
 /* False where neither rows nor columns are fours of neighbours, or where there is too little of them. */
@@ -78,7 +83,8 @@ static bool make_plan(plan *p, const tarn__call *call)
     const tarn__view *x = call->in[0], *all[] = {call->out[0], x, call->in[2], call->in[1]};
     tarn__nest whole;
     *p = (plan){.chunks = 1};
-    if (!tarn__cl_at(call->device)->local_is_real || call->in[1]->rank != x->rank || call->in[2]->rank != x->rank || tarn__view_count(x) == 0)
+    if (!tarn__cl_at(call->device)->local_is_real || call->in[1]->rank != x->rank || call->in[2]->rank != x->rank ||
+        tarn__view_count(x) == 0)
         return false;
     tarn__nest_make(&whole, 4, all);
     tarn__cl_extremum_axes(call, true, &p->reduced);
@@ -87,7 +93,8 @@ static bool make_plan(plan *p, const tarn__call *call)
     for (int k = 0; k < (p->is_columns ? 4 : 2); k++)
         if (!is_in_fours(all[k]))
             return false;
-    if (p->reduced.rank != 1 || !are_fours(&p->reduced, 2, !p->is_columns) || (!p->is_columns && !are_fours(&p->kept, 2, false)))
+    if (p->reduced.rank != 1 || !are_fours(&p->reduced, 2, !p->is_columns) ||
+        (!p->is_columns && !are_fours(&p->kept, 2, false)))
         return false;
     count_in_fours(p->is_columns ? &p->kept : &p->reduced);
     if (p->is_columns ? p->kept.count < LEAST_COLUMNS : p->kept.count < LEAST_ROWS || p->reduced.count < LEAST_FOURS)
@@ -101,7 +108,9 @@ static bool make_plan(plan *p, const tarn__call *call)
 size_t tarn__cl_extremum_scratch(const tarn__call *call)
 {
     plan p;
-    return make_plan(&p, call) && p.is_columns ? (size_t)(p.found + p.kept.count * p.chunks * 4 * (int64_t)sizeof(int32_t)) : 0;
+    return make_plan(&p, call) && p.is_columns
+               ? (size_t)(p.found + p.kept.count * p.chunks * 4 * (int64_t)sizeof(int32_t))
+               : 0;
 }
 
 static void put_operands(tarn__cl_launch *launch, const tarn__call *call)

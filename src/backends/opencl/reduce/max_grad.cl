@@ -1,14 +1,18 @@
-/* max_grad.cl: the gradients of max and min in the hope that the element that won is the only one of its kind, four neighbours at a time.
+/* max_grad.cl: the gradients of max and min in the hope that the element that won is the only one of its kind, four
+ * neighbours at a time.
  *
- * The gradient is written as if a tie were alone, and ties are counted: x is read once and gx written once. Where the hope was wrong, it is done again with what the count says. Integers are
- * counted, so that any order gives the same. Operands of the nests: gx, x, g, y. */
+ * The gradient is written as if a tie were alone, and ties are counted: x is read once and gx written once. Where the
+ * hope was wrong, it is done again with what the count says. Integers are counted, so that any order gives the same.
+ * Operands of the nests: gx, x, g, y. */
 #include "backends/opencl/common/vec4.cl"
 
 #define AHEAD 4 /* fours that a work-item reads before it writes one */
-#define OPERANDS                                                                                                                          \
-    __global void *gx, long gx_first, __global const void *x, long x_first, __global const void *g, long g_first, __global const void *y, long y_first
+#define OPERANDS \
+    __global void *gx, long gx_first, __global const void *x, long x_first, __global const void *g, long g_first, \
+        __global const void *y, long y_first
 
-/* What ties get and all others, where there are `ties`. A NaN equals nothing: where it won, the count is 0 and all gradients of its slice are NaN, as torch.amax's. */
+/* What ties get and all others, where there are `ties`. A NaN equals nothing: where it won, the count is 0 and all
+ * gradients of its slice are NaN, as torch.amax's. */
 typedef struct shares {
     float4 most, tied, other;
 } shares;
@@ -24,7 +28,8 @@ static shares shares_of(float4 most, float4 slope, int4 ties)
 }
 
 /* Elements from, from + step, … below `end`, which lie x_step and gx_step apart; gives how many were ties. */
-static int4 share(const shares *s, __global void *gx, long to, INDEX gx_step, __global const void *x, long from, INDEX x_step, INDEX begin, INDEX end, INDEX step)
+static int4 share(const shares *s, __global void *gx, long to, INDEX gx_step, __global const void *x, long from,
+                  INDEX x_step, INDEX begin, INDEX end, INDEX step)
 {
     int4 found = 0;
     for (INDEX i = begin; i < end; i += AHEAD * step) {
@@ -68,7 +73,8 @@ __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void hope_rows(OPERA
     }
 }
 #else
-/* Four columns of `length` elements a work-item, or a chunk of them. `totals` has a number for each column, `found` one for each chunk of each. */
+/* Four columns of `length` elements a work-item, or a chunk of them. `totals` has a number for each column, `found` one
+ * for each chunk of each. */
 #define COUNTS __global char *scratch, long totals_first, long found_first, INDEX units
 #define TOTALS ((__global int *)(scratch + totals_first))
 #define FOUND ((__global int4 *)(scratch + found_first))
@@ -88,7 +94,8 @@ __kernel void hope_columns(OPERANDS, COUNTS, WALK)
         return;
     locate(&columns, unit, 4, at);
     const shares hoped = shares_of(LOAD_4(T_Y, y, y_first + at[3]), LOAD_4(T_G, g, g_first + at[2]), (int4)(1));
-    const int4 found = share(&hoped, gx, gx_first + at[0], gx_step, x, x_first + at[1], x_step, part * chunk, min(length, (part + 1) * chunk), 1);
+    const int4 found = share(&hoped, gx, gx_first + at[0], gx_step, x, x_first + at[1], x_step, part * chunk,
+                             min(length, (part + 1) * chunk), 1);
     FOUND[part * units + unit] = found;
     if (found.x > 0)
         atomic_add(&TOTALS[unit * 4], found.x);
@@ -112,6 +119,7 @@ __kernel void mend_columns(OPERANDS, COUNTS, WALK)
         return;
     locate(&columns, unit, 4, at);
     const shares known = shares_of(LOAD_4(T_Y, y, y_first + at[3]), LOAD_4(T_G, g, g_first + at[2]), ties);
-    share(&known, gx, gx_first + at[0], gx_step, x, x_first + at[1], x_step, part * chunk, min(length, (part + 1) * chunk), 1);
+    share(&known, gx, gx_first + at[0], gx_step, x, x_first + at[1], x_step, part * chunk,
+          min(length, (part + 1) * chunk), 1);
 }
 #endif

@@ -1,15 +1,16 @@
 /* reduce.c: sums, products, extremes, variances and counts over any axes.
  *
- * Few outputs of many elements are cut into chunks, by shape and kind of device alone; their states go to scratch and are merged in order by a second launch. Forms: `across`, where
- * outputs are neighbours, on CPUs; `groups`, where an output's elements are neighbours, on devices with real local memory; `rows` else. */
+ * Few outputs of many elements are cut into chunks, by shape and kind of device alone; their states go to scratch and
+ * are merged in order by a second launch. Forms: `across`, where outputs are neighbours, on CPUs; `groups`, where an
+ * output's elements are neighbours, on devices with real local memory; `rows` else. */
 #include "backends/opencl/reduce/reduce.h"
 
 #define GROUP 128
-#define LEAST_GROUP 8   /* as reduce.cl merges them */
-#define LANES 8         /* as reduce.cl has it */
-#define WANTED 2048     /* chunks of all outputs together, where there are elements enough */
+#define LEAST_GROUP 8 /* as reduce.cl merges them */
+#define LANES 8       /* as reduce.cl has it */
+#define WANTED 2048   /* chunks of all outputs together, where there are elements enough */
 #define LEAST_CHUNK 2048
-#define MANY_CHUNKS 32  /* more than these are merged by a group, where there are groups */
+#define MANY_CHUNKS 32      /* more than these are merged by a group, where there are groups */
 #define WANTED_ITEMS 131072 /* of columns, where each has a work-item of its own on a GPU */
 #define LEAST_COLUMN 64
 
@@ -32,7 +33,7 @@ typedef struct plan {
     tarn__cl_options options;
 } plan;
 
-/* ---- the plan -------------------------------------------------------------------------------------------------------------- */
+/* ---- the plan ---------------------------------------------------------------------------------------------------- */
 
 static int64_t stride_at(const tarn__view *view, int axis, int rank)
 {
@@ -69,17 +70,19 @@ static void make_axes(axes *a, const tarn__cl_reduction *r, bool reduced)
 static void cut(plan *p, bool has_lone_columns)
 {
     const int64_t least = has_lone_columns ? LEAST_COLUMN : LEAST_CHUNK, all = has_lone_columns ? WANTED_ITEMS : WANTED;
-    int64_t count = p->inner.count, most = (count + least - 1) / least, wanted = p->outputs > 0 ? (all + p->outputs - 1) / p->outputs : 1;
+    int64_t count = p->inner.count, most = (count + least - 1) / least,
+            wanted = p->outputs > 0 ? (all + p->outputs - 1) / p->outputs : 1;
     p->chunks = most < wanted ? most : wanted;
-    p->chunk = p->chunks > 1 ? ((count + p->chunks - 1) / p->chunks + 3) / 4 * 4 : count > 0 ? count : 1; /* where an output is fours, so is a part of it */
+    /* where an output is fours, so is a part of it */
+    p->chunk = p->chunks > 1 ? ((count + p->chunks - 1) / p->chunks + 3) / 4 * 4 : count > 0 ? count : 1;
     p->chunks = count > 0 ? (count + p->chunk - 1) / p->chunk : 1;
 }
 
 static bool has_quads(const plan *p, const tarn__cl_reduction *r)
 {
     const tarn__view *x = r->x;
-    bool is_good = !r->z && (x->dtype == TARN_F32 || x->dtype == TARN_BF16 || x->dtype == TARN_F16) && x->offset % 4 == 0 && p->inner.rank == 1 &&
-                   p->inner.stride[0][0] == 1 && p->inner.count % 4 == 0;
+    bool is_good = !r->z && (x->dtype == TARN_F32 || x->dtype == TARN_BF16 || x->dtype == TARN_F16) &&
+                   x->offset % 4 == 0 && p->inner.rank == 1 && p->inner.stride[0][0] == 1 && p->inner.count % 4 == 0;
     for (int i = 0; i < p->kept.rank; i++)
         is_good = is_good && p->kept.stride[1][i] % 4 == 0;
     return is_good;
@@ -110,22 +113,25 @@ static void write_options(plan *p, const tarn__cl_reduction *r)
     tarn__nest_make(&all, 3, (const tarn__view *[]){r->x, r->y, r->z});
     tarn__cl_option_compute(&p->options, r->compute);
     p->is_small = tarn__cl_option_index(&p->options, &all);
-    tarn__cl_option(&p->options, " -DOP_%s -DT_X=%s -DT_Y=%s%s", r->op, tarn__cl_type(r->x->dtype), tarn__cl_type(r->y->dtype), r->is_state ? " -DIS_STATE" : "");
+    tarn__cl_option(&p->options, " -DOP_%s -DT_X=%s -DT_Y=%s%s", r->op, tarn__cl_type(r->x->dtype),
+                    tarn__cl_type(r->y->dtype), r->is_state ? " -DIS_STATE" : "");
     if (r->z)
         tarn__cl_option(&p->options, " -DT_Z=%s", tarn__cl_type(r->z->dtype));
     if (p->inner.rank <= 1)
         tarn__cl_option(&p->options, " -DIS_FLAT");
     if (p->form[0] == 'g')
-        tarn__cl_option(&p->options, " -DGROUP=%zu%s%s", p->group, p->has_quads && r->op[0] != 'v' ? " -DQUADS" : "", p->chunks > MANY_CHUNKS ? " -DMANY_CHUNKS" : "");
+        tarn__cl_option(&p->options, " -DGROUP=%zu%s%s", p->group, p->has_quads && r->op[0] != 'v' ? " -DQUADS" : "",
+                        p->chunks > MANY_CHUNKS ? " -DMANY_CHUNKS" : "");
     else
         tarn__cl_option(&p->options, " -DBY_%s", p->form);
     if (p->chunks > 1)
         tarn__cl_option(&p->options, " -DIS_PARTIAL");
 }
 
-/* ---- running it ------------------------------------------------------------------------------------------------------------ */
+/* ---- running it -------------------------------------------------------------------------------------------------- */
 
-/* The kernel of the plan's form. Where a group may not have so many work-items it has fewer, and where those are too few each works alone. */
+/* The kernel of the plan's form. Where a group may not have so many work-items it has fewer, and where those are too
+ * few each works alone. */
 static tarn__cl_launch begin(const tarn__call *call, const tarn__cl_reduction *r, plan *p)
 {
     write_options(p, r);
@@ -219,21 +225,25 @@ tarn__cl_compute tarn__cl_state_of(const tarn__call *call, tarn_dtype dtype)
     return plain == TARN__CL_F32 && tarn__cl_at(call->device)->has_f64 ? TARN__CL_F64 : plain;
 }
 
-/* ---- kernels --------------------------------------------------------------------------------------------------------------- */
+/* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
 static tarn__cl_reduction describe(const tarn__call *call, const char *op, bool is_wide)
 {
     const tarn__reduce *params = call->params;
     tarn_dtype dtype = call->in[0]->dtype;
-    return (tarn__cl_reduction){.op = op, .compute = is_wide ? tarn__cl_state_of(call, dtype) : tarn__cl_compute_of(dtype), .x = call->in[0], .y = call->out[0],
-                                .scale = params->scale, .correction = params->correction};
+    return (tarn__cl_reduction){.op = op,
+                                .compute = is_wide ? tarn__cl_state_of(call, dtype) : tarn__cl_compute_of(dtype),
+                                .x = call->in[0],
+                                .y = call->out[0],
+                                .scale = params->scale,
+                                .correction = params->correction};
 }
 
-#define KERNEL(name, is_wide)                                                                                                             \
-    static void kernel_##name(const tarn__call *call)                                                                                    \
-    {                                                                                                                                    \
-        tarn__cl_reduction r = describe(call, #name, is_wide);                                                                           \
-        tarn__cl_reduce(call, &r);                                                                                                       \
+#define KERNEL(name, is_wide) \
+    static void kernel_##name(const tarn__call *call) \
+    { \
+        tarn__cl_reduction r = describe(call, #name, is_wide); \
+        tarn__cl_reduce(call, &r); \
     }
 KERNEL(sum, true)
 KERNEL(prod, true)
@@ -246,7 +256,11 @@ KERNEL(var, true)
 /* Its tail is another. */
 static void kernel_nonfinite(const tarn__call *call)
 {
-    tarn__cl_reduction r = {.op = "nonfinite", .compute = tarn__cl_compute_of(call->in[0]->dtype), .x = call->in[0], .y = call->out[0], .scale = 1};
+    tarn__cl_reduction r = {.op = "nonfinite",
+                            .compute = tarn__cl_compute_of(call->in[0]->dtype),
+                            .x = call->in[0],
+                            .y = call->out[0],
+                            .scale = 1};
     tarn__cl_reduce(call, &r);
 }
 

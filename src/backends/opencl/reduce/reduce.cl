@@ -1,13 +1,16 @@
-/* reduce.cl: reductions over any axes. An output's elements are taken into a state; states of parts are merged in order, so the result depends on the shape alone.
+/* reduce.cl: reductions over any axes. An output's elements are taken into a state; states of parts are merged in
+ * order, so the result depends on the shape alone.
  *
- * OP_sum, OP_prod, OP_max, OP_min, OP_argmax, OP_argmin, OP_var, OP_nonfinite, OP_equal (elements equal to a second operand), OP_nonzero (product and number of
- * zeros) or OP_dot (sum of products with a second operand) says what a state is. C is the type of states: real for sums, products and variances.
+ * OP_sum, OP_prod, OP_max, OP_min, OP_argmax, OP_argmin, OP_var, OP_nonfinite, OP_equal (elements equal to a second
+ * operand), OP_nonzero (product and number of zeros) or OP_dot (sum of products with a second operand) says what a
+ * state is. C is the type of states: real for sums, products and variances.
  *
- * `kept` has the outputs: result, x and the second operand; `inner` the elements of an output: x and the second operand. An output's elements are cut into
- * `chunks` of `chunk`. IS_PARTIAL: states go to scratch, to be merged by `combine`; IS_STATE: the result itself is a state in scratch.
+ * `kept` has the outputs: result, x and the second operand; `inner` the elements of an output: x and the second
+ * operand. An output's elements are cut into `chunks` of `chunk`. IS_PARTIAL: states go to scratch, to be merged by
+ * `combine`; IS_STATE: the result itself is a state in scratch.
  *
- * A program has the kernels that one plan of reduce.c calls, since a driver compiles all that it has: BY_rows, BY_across or GROUP, the size of groups, says which; MANY_CHUNKS adds the one
- * that merges by groups. */
+ * A program has the kernels that one plan of reduce.c calls, since a driver compiles all that it has: BY_rows,
+ * BY_across or GROUP, the size of groups, says which; MANY_CHUNKS adds the one that merges by groups. */
 #include "backends/opencl/common/element.cl"
 #ifdef QUADS
 #include "backends/opencl/common/vec4.cl"
@@ -25,7 +28,7 @@ typedef struct axes {
 
 #include "backends/opencl/reduce/reduce_states.cl"
 
-/* ---- an output's elements --------------------------------------------------------------------------------------------------------- */
+/* ---- an output's elements ---------------------------------------------------------------------------------------- */
 
 typedef struct stretch {
     __global const void *x, *z;
@@ -34,8 +37,8 @@ typedef struct stretch {
 } stretch;
 
 #ifdef IS_FLAT
-#define X_AT(i) GET(T_X, r->x, r->x_at + (i) * r->x_step)
-#define Z_AT(i) GET(T_Z, r->z, r->z_at + (i) * r->z_step)
+#define X_AT(i) GET(T_X, r->x, r->x_at + (i)*r->x_step)
+#define Z_AT(i) GET(T_Z, r->z, r->z_at + (i)*r->z_step)
 #else
 static INDEX inner_at(const axes *inner, INDEX i, int operand)
 {
@@ -71,7 +74,8 @@ static void locate_output(const axes *kept, INDEX i, INDEX *at)
 
 /* Elements begin, begin + step, … below end. */
 #ifdef OP_var
-/* The mean first, by distances from the first element, so that the mean of equals is their value; then the squares of the distances from it, whose sum corrects what rounding left in the mean. */
+/* The mean first, by distances from the first element, so that the mean of equals is their value; then the squares of
+ * the distances from it, whose sum corrects what rounding left in the mean. */
 static state take_all(const stretch *r, const axes *inner, INDEX begin, INDEX end, INDEX step)
 {
     state s = empty_state();
@@ -147,7 +151,7 @@ static state take_fours(const stretch *r, INDEX begin, INDEX end)
 }
 #endif
 
-/* ---- results ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- results ----------------------------------------------------------------------------------------------------- */
 
 /* `first` is the place of the first result, in elements; of states, in bytes. */
 static void finish(__global void *y, long first, INDEX offset, state s, C scale, C correction)
@@ -157,7 +161,8 @@ static void finish(__global void *y, long first, INDEX offset, state s, C scale,
 #if defined(OP_sum)
     C mean = (s.a + s.b) * scale;
 #ifdef COMPUTES_F32
-    const C rest = (fma(-mean, correction, s.a) + s.b) * scale; /* scale was rounded; the mean of equals is their value */
+    /* scale was rounded; the mean of equals is their value */
+    const C rest = (fma(-mean, correction, s.a) + s.b) * scale;
     mean += rest - rest == 0 ? rest : 0;
 #endif
     s.a = mean;
@@ -181,13 +186,14 @@ static void finish(__global void *y, long first, INDEX offset, state s, C scale,
 #endif
 }
 
-#define PARAMETERS                                                                                                                        \
-    __global void *y, long y_first, __global const void *x, long x_first, __global const void *z, long z_first, __global char *scratch,     \
-        long scratch_first, C scale, C correction, long outputs, long chunk, long chunks, axes kept, axes inner
+#define PARAMETERS \
+    __global void *y, long y_first, __global const void *x, long x_first, __global const void *z, long z_first, \
+        __global char *scratch, long scratch_first, C scale, C correction, long outputs, long chunk, long chunks, \
+        axes kept, axes inner
 
 /* A part of output `which`, whose places are `at`. */
-static void write_part(__global void *y, long y_first, __global char *scratch, long scratch_first, INDEX at, INDEX which, INDEX part, long chunks, state s, C scale,
-                       C correction)
+static void write_part(__global void *y, long y_first, __global char *scratch, long scratch_first, INDEX at,
+                       INDEX which, INDEX part, long chunks, state s, C scale, C correction)
 {
 #ifdef IS_PARTIAL
     ((__global state *)(scratch + scratch_first))[(long)which * chunks + part] = s;
@@ -213,7 +219,8 @@ __kernel void rows(PARAMETERS)
     INDEX item = (INDEX)get_global_id(0), at[3];
     if (item >= outputs * chunks)
         return;
-    INDEX part = item / (INDEX)outputs, which = item - part * (INDEX)outputs, begin = part * (INDEX)chunk; /* neighbours take neighbouring outputs */
+    /* neighbours take neighbouring outputs */
+    INDEX part = item / (INDEX)outputs, which = item - part * (INDEX)outputs, begin = part * (INDEX)chunk;
     locate_output(&kept, which, at);
     stretch r = stretch_at(x, x_first + at[1], z, z_first + at[2], &inner);
     state s = take_all(&r, &inner, begin, min(begin + (INDEX)chunk, (INDEX)inner.count), 1);
@@ -273,7 +280,8 @@ static void merge_group(state *own, __local state *shared)
 }
 #endif
 
-/* A group for a chunk of an output, whose items take every GROUP-th element, or with QUADS four: neighbours read neighbours. */
+/* A group for a chunk of an output, whose items take every GROUP-th element, or with QUADS four: neighbours read
+ * neighbours. */
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void groups(PARAMETERS)
 {
     __local state shared[GROUP];
@@ -314,15 +322,19 @@ __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void combine_groups(
 #endif
 
 #ifdef BY_across
-/* One work-item a chunk of LANES outputs whose elements are neighbours: the last axis of `kept`, along which x has stride 1. */
+/* One work-item a chunk of LANES outputs whose elements are neighbours: the last axis of `kept`, along which x has
+ * stride 1. */
 __kernel void across(PARAMETERS)
 {
-    INDEX length = (INDEX)kept.shape[kept.rank - 1], blocks = (length + LANES - 1) / LANES, item = (INDEX)get_global_id(0), at[3];
+    INDEX length = (INDEX)kept.shape[kept.rank - 1], blocks = (length + LANES - 1) / LANES,
+          item = (INDEX)get_global_id(0), at[3];
     INDEX items = (INDEX)(outputs / length) * blocks * (INDEX)chunks;
     if (item >= items)
         return;
-    INDEX place = item / (INDEX)chunks, part = item - place * (INDEX)chunks, row = place / blocks, first = (place - row * blocks) * LANES;
-    INDEX begin = part * (INDEX)chunk, end = min(begin + (INDEX)chunk, (INDEX)inner.count), width = min((INDEX)LANES, length - first);
+    INDEX place = item / (INDEX)chunks, part = item - place * (INDEX)chunks, row = place / blocks,
+          first = (place - row * blocks) * LANES;
+    INDEX begin = part * (INDEX)chunk, end = min(begin + (INDEX)chunk, (INDEX)inner.count),
+          width = min((INDEX)LANES, length - first);
     locate_output(&kept, row * length + first, at);
     stretch whole = stretch_at(x, x_first + at[1], z, z_first + at[2], &inner);
     const stretch *r = &whole;
@@ -334,7 +346,8 @@ __kernel void across(PARAMETERS)
         for (INDEX i = begin; i < end; i++)
             for (int lane = 0; lane < LANES; lane++)
 #ifdef HAS_SECOND
-                take(&s[lane], GET(T_X, x, r->x_at + i * r->x_step + lane), GET(T_Z, z, r->z_at + i * r->z_step + lane * z_along), i);
+                take(&s[lane], GET(T_X, x, r->x_at + i * r->x_step + lane),
+                     GET(T_Z, z, r->z_at + i * r->z_step + lane * z_along), i);
 #else
                 take(&s[lane], GET(T_X, x, r->x_at + i * r->x_step + lane), 0, i);
 #endif
@@ -342,14 +355,16 @@ __kernel void across(PARAMETERS)
         for (INDEX i = begin; i < end; i++)
             for (int lane = 0; lane < width; lane++)
 #ifdef HAS_SECOND
-                take(&s[lane], GET(T_X, x, r->x_at + i * r->x_step + lane), GET(T_Z, z, r->z_at + i * r->z_step + lane * z_along), i);
+                take(&s[lane], GET(T_X, x, r->x_at + i * r->x_step + lane),
+                     GET(T_Z, z, r->z_at + i * r->z_step + lane * z_along), i);
 #else
                 take(&s[lane], GET(T_X, x, r->x_at + i * r->x_step + lane), 0, i);
 #endif
     }
     INDEX along = (INDEX)kept.stride[0][kept.rank - 1];
     for (int lane = 0; lane < width; lane++)
-        write_part(y, y_first, scratch, scratch_first, at[0] + lane * along, row * length + first + lane, part, chunks, s[lane], scale, correction);
+        write_part(y, y_first, scratch, scratch_first, at[0] + lane * along, row * length + first + lane, part, chunks,
+                   s[lane], scale, correction);
 }
 #endif
 

@@ -10,9 +10,9 @@ typedef struct tarn__cl_reduction {
     const char *op; /* "sum": of reduce.cl */
     tarn__cl_compute compute;
     const tarn__view *x;
-    const tarn__view *z; /* a second operand that broadcasts to x; NULL: none */
-    const tarn__view *y; /* x's shape with size 1 on reduced axes, or rank 0 */
-    bool is_state;       /* results are states, at the start of scratch, with y's strides */
+    const tarn__view *z;      /* a second operand that broadcasts to x; NULL: none */
+    const tarn__view *y;      /* x's shape with size 1 on reduced axes, or rank 0 */
+    bool is_state;            /* results are states, at the start of scratch, with y's strides */
     double scale, correction; /* correction: of a variance; of a mean that stays a state, how many it is of */
 } tarn__cl_reduction;
 
@@ -24,7 +24,8 @@ void tarn__cl_reduce(const tarn__call *call, const tarn__cl_reduction *reduction
 /* What sums, products and variances of a dtype run in: f64 where the device has it. */
 tarn__cl_compute tarn__cl_state_of(const tarn__call *call, tarn_dtype dtype);
 
-/* extremum_grad where rows or columns are fours of neighbours, on a GPU. False, and nothing is done, where they are not; and bytes of scratch that it takes. */
+/* extremum_grad where rows or columns are fours of neighbours, on a GPU. False, and nothing is done, where they are
+ * not; and bytes of scratch that it takes. */
 bool tarn__cl_extremum(const tarn__call *call);
 size_t tarn__cl_extremum_scratch(const tarn__call *call);
 /* The axes of its x that are reduced, or those that are not: operands gx, x, g and y. */

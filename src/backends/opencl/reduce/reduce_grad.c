@@ -4,19 +4,21 @@
 typedef struct grad {
     const char *name; /* "extremum": of reduce_grad.cl */
     tarn__cl_reduction reduction;
-    tarn__view states;         /* in g's shape */
-    const tarn__view *g, *y;   /* y: of extremum_grad */
+    tarn__view states;       /* in g's shape */
+    const tarn__view *g, *y; /* y: of extremum_grad */
     tarn__cl_options options;
     tarn__nest nest;
     bool is_small;
     int per; /* elements of a work-item */
 } grad;
 
-static void describe(grad *d, const tarn__call *call, const char *name, const char *op, const tarn__view *g, const tarn__view *y)
+static void describe(grad *d, const tarn__call *call, const char *name, const char *op, const tarn__view *g,
+                     const tarn__view *y)
 {
     *d = (grad){.name = name, .g = g, .y = y, .states = *g};
     tarn__view_pack(&d->states);
-    d->reduction = (tarn__cl_reduction){.op = op, .x = call->in[0], .z = y, .y = &d->states, .is_state = true, .scale = 1};
+    d->reduction =
+        (tarn__cl_reduction){.op = op, .x = call->in[0], .z = y, .y = &d->states, .is_state = true, .scale = 1};
     int64_t outputs = tarn__view_count(g), count = tarn__view_count(call->in[0]);
     if (op[0] == 's' && count > 0) { /* the mean */
         d->reduction.scale = (double)outputs / (double)count;
@@ -30,20 +32,23 @@ static void write_options(grad *d, const tarn__call *call)
     tarn__nest_make(&d->nest, 5, (const tarn__view *[]){gx, x, d->g, &d->states, d->y});
     tarn__cl_option_compute(&d->options, d->reduction.compute);
     d->is_small = tarn__cl_option_index(&d->options, &d->nest);
-    tarn__cl_option(&d->options, " -DGRAD_%s -DT_GX=%s -DT_X=%s -DT_G=%s", d->name, tarn__cl_type(gx->dtype), tarn__cl_type(x->dtype), tarn__cl_type(d->g->dtype));
+    tarn__cl_option(&d->options, " -DGRAD_%s -DT_GX=%s -DT_X=%s -DT_G=%s", d->name, tarn__cl_type(gx->dtype),
+                    tarn__cl_type(x->dtype), tarn__cl_type(d->g->dtype));
     d->per = tarn__cl_at(call->device)->in_lockstep ? 4 : 1;
     tarn__cl_option(&d->options, " -DPER=%d", d->per);
     if (d->y)
         tarn__cl_option(&d->options, " -DT_Y=%s", tarn__cl_type(d->y->dtype));
 }
 
-/* ---- rows of max and min that are not fours of neighbours ------------------------------------------------------------------------- */
+/* ---- rows of max and min that are not fours of neighbours -------------------------------------------------------- */
 
 #define LEAST_ROWS 256 /* else a group for each leaves the device idle */
 #define LEAST_LENGTH 128
-#define MOST_HELD 16   /* elements that a work-item keeps between counting and writing; rows that are longer are read again */
+#define MOST_HELD \
+    16 /* elements that a work-item keeps between counting and writing; rows that are longer are read again */
 
-/* A group for each row of neighbours counts what equals y and writes: x is read once. False, and nothing is done, where rows do not lie like that or are too few. */
+/* A group for each row of neighbours counts what equals y and writes: x is read once. False, and nothing is done, where
+ * rows do not lie like that or are too few. */
 static bool run_rows(const grad *d, const tarn__call *call)
 {
     const tarn__view *x = call->in[0];
@@ -52,7 +57,8 @@ static bool run_rows(const grad *d, const tarn__call *call)
         return false;
     tarn__cl_extremum_axes(call, true, &row);
     tarn__cl_extremum_axes(call, false, &rows);
-    if (row.rank != 1 || row.stride[0][0] != 1 || row.stride[1][0] != 1 || row.count < LEAST_LENGTH || rows.count < LEAST_ROWS)
+    if (row.rank != 1 || row.stride[0][0] != 1 || row.stride[1][0] != 1 || row.count < LEAST_LENGTH ||
+        rows.count < LEAST_ROWS)
         return false;
     const size_t group = row.count >= 2048 ? 256 : row.count >= 512 ? 128 : 64;
     int held = 1;
@@ -73,16 +79,18 @@ static bool run_rows(const grad *d, const tarn__call *call)
     return true;
 }
 
-/* ---- any of them --------------------------------------------------------------------------------------------------------------- */
+/* ---- any of them ------------------------------------------------------------------------------------------------- */
 
 static void run(grad *d, const tarn__call *call)
 {
     tarn_dtype dtype = call->in[0]->dtype;
-    d->reduction.compute = d->name[0] == 'e' ? tarn__cl_compute_of(dtype) : tarn__cl_state_of(call, dtype); /* what is counted needs no more digits */
+    /* what is counted needs no more digits */
+    d->reduction.compute = d->name[0] == 'e' ? tarn__cl_compute_of(dtype) : tarn__cl_state_of(call, dtype);
     write_options(d, call);
     if (d->nest.count > 0 && d->name[0] == 'e' && (tarn__cl_extremum(call) || run_rows(d, call)))
         return;
-    if (d->nest.count == 0 || !tarn__cl_reduce_ready(call, &d->reduction) || !tarn__cl_ready(call, "reduce_grad", "reduce_grad", d->options.text))
+    if (d->nest.count == 0 || !tarn__cl_reduce_ready(call, &d->reduction) ||
+        !tarn__cl_ready(call, "reduce_grad", "reduce_grad", d->options.text))
         return;
     tarn__cl_reduce(call, &d->reduction);
     tarn__cl_launch launch = tarn__cl_begin(call, "reduce_grad", "reduce_grad", d->options.text);
@@ -96,19 +104,19 @@ static void run(grad *d, const tarn__call *call)
     tarn__cl_over(&launch, (d->nest.count + d->per - 1) / d->per);
 }
 
-#define KERNEL(name, op, g, y, least)                                                                                                          \
-    static size_t scratch_##name(const tarn__call *call)                                                                                  \
-    {                                                                                                                                    \
-        grad d;                                                                                                                          \
-        describe(&d, call, #name, op, g, y);                                                                                             \
-        const size_t bytes = tarn__cl_reduce_scratch(call, &d.reduction), other = least;                                                 \
-        return bytes > other ? bytes : other;                                                                                            \
-    }                                                                                                                                    \
-    static void kernel_##name(const tarn__call *call)                                                                                    \
-    {                                                                                                                                    \
-        grad d;                                                                                                                          \
-        describe(&d, call, #name, op, g, y);                                                                                             \
-        run(&d, call);                                                                                                                   \
+#define KERNEL(name, op, g, y, least) \
+    static size_t scratch_##name(const tarn__call *call) \
+    { \
+        grad d; \
+        describe(&d, call, #name, op, g, y); \
+        const size_t bytes = tarn__cl_reduce_scratch(call, &d.reduction), other = least; \
+        return bytes > other ? bytes : other; \
+    } \
+    static void kernel_##name(const tarn__call *call) \
+    { \
+        grad d; \
+        describe(&d, call, #name, op, g, y); \
+        run(&d, call); \
     }
 KERNEL(extremum, "equal", call->in[2], call->in[1], tarn__cl_extremum_scratch(call))
 KERNEL(prod, "nonzero", call->in[1], NULL, 0)

@@ -1,7 +1,8 @@
-/* reduce_grad.cl: the gradients of max, min, prod and var: one pass over x, with the states that a reduction (reduce.cl, C alike) left in scratch.
+/* reduce_grad.cl: the gradients of max, min, prod and var: one pass over x, with the states that a reduction
+ * (reduce.cl, C alike) left in scratch.
  *
- * GRAD_extremum: x, y and g, and how many elements equal y; GRAD_prod: x and g, the product of what is not 0 and the number of zeros; GRAD_var: x and g, and
- * the mean. The nest's operands are gx, x, g, states, y. */
+ * GRAD_extremum: x, y and g, and how many elements equal y; GRAD_prod: x and g, the product of what is not 0 and the
+ * number of zeros; GRAD_var: x and g, and the mean. The nest's operands are gx, x, g, states, y. */
 #include "backends/opencl/common/element.cl"
 
 typedef struct state {
@@ -29,15 +30,19 @@ static C slope_of(C from, C slope, state s, C y)
 #endif
 
 #ifdef GROUP
-/* A group for each row of `length` neighbours: what equals y is counted, in any order, since it is counted in integers. Each work-item
- * keeps a bit for each of its HELD elements; with none it reads them twice, the second time from a cache. Operands of `rows`: gx, x, g, y.
+/* A group for each row of `length` neighbours: what equals y is counted, in any order, since it is counted in integers.
+ * Each work-item keeps a bit for each of its HELD elements; with none it reads them twice, the second time from a
+ * cache. Operands of `rows`: gx, x, g, y.
  *
- * Bits, and not comparisons that a compiler keeps over the barrier: PoCL stores those of a work-item in memory, LLVM 15 packs them into a
- * vector of booleans, 8 to a byte, and on AVX-512 reads each from a byte of its own, which is a neighbour's. */
-#define EACH_HELD(k, i) _Pragma("unroll") for (INDEX k = 0, i = (INDEX)get_local_id(0); k < HELD; k++, i += GROUP) if (i < length)
+ * Bits, and not comparisons that a compiler keeps over the barrier: PoCL stores those of a work-item in memory, LLVM 15
+ * packs them into a vector of booleans, 8 to a byte, and on AVX-512 reads each from a byte of its own, which is a
+ * neighbour's. */
+#define EACH_HELD(k, i) \
+    _Pragma("unroll") for (INDEX k = 0, i = (INDEX)get_local_id(0); k < HELD; k++, i += GROUP) if (i < length)
 
-__kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void extremum_rows(__global void *gx, long gx_first, __global const void *x, long x_first, __global const void *g, long g_first,
-                                                                               __global const void *y, long y_first, INDEX length, places rows)
+__kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void
+extremum_rows(__global void *gx, long gx_first, __global const void *x, long x_first, __global const void *g,
+              long g_first, __global const void *y, long y_first, INDEX length, places rows)
 {
     __local int total;
     INDEX at[4];
@@ -73,10 +78,12 @@ __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void extremum_rows(_
 #endif
 
 /* A work-item has PER elements, a group apart: all are made before one is written, so that many reads are under way. */
-#define EACH_OWN(i, own) _Pragma("unroll") for (INDEX own = 0, i = first; own < PER; own++, i += (INDEX)get_local_size(0)) if (i < count)
+#define EACH_OWN(i, own) \
+    _Pragma("unroll") for (INDEX own = 0, i = first; own < PER; own++, i += (INDEX)get_local_size(0)) if (i < count)
 
-__kernel void reduce_grad(__global void *gx, long gx_first, __global const void *x, long x_first, __global const void *g, long g_first,
-                          __global const char *states, long states_first, __global const void *y, long y_first, INDEX count, places shape)
+__kernel void reduce_grad(__global void *gx, long gx_first, __global const void *x, long x_first,
+                          __global const void *g, long g_first, __global const char *states, long states_first,
+                          __global const void *y, long y_first, INDEX count, places shape)
 {
     INDEX first = (INDEX)get_group_id(0) * (INDEX)get_local_size(0) * PER + (INDEX)get_local_id(0), at[PER][5];
     C made[PER];
@@ -84,7 +91,8 @@ __kernel void reduce_grad(__global void *gx, long gx_first, __global const void 
     {
         locate(&shape, i, 5, at[own]);
         state s = ((__global const state *)(states + states_first))[at[own][3]];
-        made[own] = slope_of(GET(T_X, x, x_first + at[own][1]), GET(T_G, g, g_first + at[own][2]), s, RESULT_AT(at[own][4]));
+        made[own] =
+            slope_of(GET(T_X, x, x_first + at[own][1]), GET(T_G, g, g_first + at[own][2]), s, RESULT_AT(at[own][4]));
     }
     EACH_OWN(i, own) PUT(T_GX, gx, gx_first + at[own][0], made[own]);
 }

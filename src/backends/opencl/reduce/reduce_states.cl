@@ -1,4 +1,5 @@
-/* reduce_states.cl: what a reduction keeps of the elements that it has seen, what an element does to it, and how two become one: see reduce.cl. */
+/* reduce_states.cl: what a reduction keeps of the elements that it has seen, what an element does to it, and how two
+ * become one: see reduce.cl. */
 
 typedef struct state {
     C a, b;
@@ -9,7 +10,7 @@ typedef struct state {
 #define HAS_SECOND
 #endif
 
-/* ---- what an element does to a state ---------------------------------------------------------------------------------------------- */
+/* ---- what an element does to a state ----------------------------------------------------------------------------- */
 
 /* a + x, where f32 has to do: what rounding takes is kept in b. */
 static void add(state *s, C x)

@@ -1,7 +1,8 @@
-/* scale_grad.c: the gradients of x · w where w is repeated: gx = g · w, and gw, the sums of g · x. On a GPU in one pass where w has one number for each row of fours; else a product and a sum of
- * products. Operands: x, w and g; gx, which may not be wanted, and gw. */
-#include "backends/opencl/reduce/reduce.h"
+/* scale_grad.c: the gradients of x · w where w is repeated: gx = g · w, and gw, the sums of g · x. On a GPU in one pass
+ * where w has one number for each row of fours; else a product and a sum of products. Operands: x, w and g; gx, which
+ * may not be wanted, and gw. */
 #include "backends/opencl/common/rows.h"
+#include "backends/opencl/reduce/reduce.h"
 
 #define LEAST_ROWS 256 /* else a group for each leaves the device idle */
 #define LEAST_FOURS 64
@@ -17,7 +18,8 @@ size_t tarn__cl_scale_scratch(const tarn__call *call)
     return tarn__cl_reduce_scratch(call, &sums);
 }
 
-/* The rows, operands in the order of scale_grad.cl: gx, x, w, g, gw. False where their elements are not fours of neighbours, or there is too little of them. */
+/* The rows, operands in the order of scale_grad.cl: gx, x, w, g, gw. False where their elements are not fours of
+ * neighbours, or there is too little of them. */
 static bool make_rows(const tarn__call *call, tarn__nest *rows)
 {
     const tarn__view *x = call->in[0], *all[] = {call->out[0], x, call->in[1], call->in[2], call->out[1]}, *views[5];
@@ -25,7 +27,8 @@ static bool make_rows(const tarn__call *call, tarn__nest *rows)
     tarn__view part[5];
     for (int k = 0; k < 5; k++) {
         const bool has_elements = k != 2 && k != 4;
-        if (!all[k] || all[k]->rank != x->rank || all[k]->dtype == TARN_F64 || last < 0 || all[k]->shape[last] != (has_elements ? x->shape[last] : 1))
+        if (!all[k] || all[k]->rank != x->rank || all[k]->dtype == TARN_F64 || last < 0 ||
+            all[k]->shape[last] != (has_elements ? x->shape[last] : 1))
             return false;
         if (has_elements && (all[k]->stride[last] != 1 || all[k]->offset % 4 != 0))
             return false;

@@ -1,11 +1,13 @@
-/* scale_grad.cl: gx = g · w and gw, the sum of g · x, of rows that have one number of w each, four neighbours at a time. Products are added in f32 four at a time, and in `real` from there. */
+/* scale_grad.cl: gx = g · w and gw, the sum of g · x, of rows that have one number of w each, four neighbours at a
+ * time. Products are added in f32 four at a time, and in `real` from there. */
 #include "backends/opencl/common/rows.cl"
 #include "backends/opencl/common/vec4.cl"
 
 #define AHEAD 2 /* fours of x and of g that a work-item reads before it writes one */
 
 /* A group for each row of `length` fours. Operands of `rows`: gx, x, w, g, gw. */
-__kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void scale_rows(OPERAND(gx), OPERAND(x), OPERAND(w), OPERAND(g), OPERAND(gw), INDEX length, places rows)
+__kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void
+scale_rows(OPERAND(gx), OPERAND(x), OPERAND(w), OPERAND(g), OPERAND(gw), INDEX length, places rows)
 {
     __local real space[GROUP];
     INDEX at[5];

@@ -1,6 +1,6 @@
 /* scan.c: cumsum. */
-#include "backends/opencl/reduce/reduce.h"
 #include "backends/opencl/index/sort.h"
+#include "backends/opencl/reduce/reduce.h"
 
 #define CHUNK 1024 /* elements of a line, where lines are few and long */
 #define FEW_LINES 1024
@@ -15,7 +15,10 @@ static void make_plan(plan *p, const tarn__call *call)
 {
     const tarn__along *along = call->params;
     int axis = along->axis;
-    *p = (plan){.x = *call->in[0], .y = *call->out[0], .length = tarn__axis_size(call->in[0], axis), .x_step = tarn__axis_stride(call->in[0], axis),
+    *p = (plan){.x = *call->in[0],
+                .y = *call->out[0],
+                .length = tarn__axis_size(call->in[0], axis),
+                .x_step = tarn__axis_stride(call->in[0], axis),
                 .y_step = tarn__axis_stride(call->out[0], axis)};
     tarn__view y_rest = tarn__view_across(&p->y, axis, &p->x), x_rest = tarn__view_across(&p->x, axis, &p->x);
     tarn__nest_make(&p->lines, 2, (const tarn__view *[]){&x_rest, &y_rest});

@@ -1,9 +1,11 @@
-/* scan.cl: running sums along an axis, in f64 where there is one (in integers for integers), whatever the dtype. Lines are cut into chunks by size: first the sum of
- * each chunk, then the sums before each, then all chunks. Operands of the nest, across the axis: x and y. Sums of chunks lie chunk by chunk, line after line. */
+/* scan.cl: running sums along an axis, in f64 where there is one (in integers for integers), whatever the dtype. Lines
+ * are cut into chunks by size: first the sum of each chunk, then the sums before each, then all chunks. Operands of the
+ * nest, across the axis: x and y. Sums of chunks lie chunk by chunk, line after line. */
 #include "backends/opencl/common/element.cl"
 
 #if defined(SUMS)
-__kernel void chunk_sums(__global const void *x, long x_first, __global char *scratch, long sums_first, long length, long chunk, long chunks, long x_step, nest lines)
+__kernel void chunk_sums(__global const void *x, long x_first, __global char *scratch, long sums_first, long length,
+                         long chunk, long chunks, long x_step, nest lines)
 {
     long item = get_global_id(0), part = item / lines.count, line = item - part * lines.count;
     if (part >= chunks)
@@ -30,13 +32,14 @@ __kernel void sums_before(__global char *scratch, long sums_first, long count, l
     }
 }
 #else
-__kernel void scan(__global const void *x, long x_first, __global void *y, long y_first, __global const char *scratch, long sums_first, long length, long chunk,
-                   long chunks, long x_step, long y_step, nest lines)
+__kernel void scan(__global const void *x, long x_first, __global void *y, long y_first, __global const char *scratch,
+                   long sums_first, long length, long chunk, long chunks, long x_step, long y_step, nest lines)
 {
     long item = get_global_id(0), part = item / lines.count, line = item - part * lines.count;
     if (part >= chunks)
         return;
-    long from = x_first + nest_at(&lines, line, 0), to = y_first + nest_at(&lines, line, 1), end = min((part + 1) * chunk, length);
+    long from = x_first + nest_at(&lines, line, 0), to = y_first + nest_at(&lines, line, 1),
+         end = min((part + 1) * chunk, length);
     C sum = chunks > 1 ? ((__global const C *)(scratch + sums_first))[line * chunks + part] : (C)0;
     for (long i = part * chunk; i < end; i++) {
         sum += GET(T_X, x, from + i * x_step);

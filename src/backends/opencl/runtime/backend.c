@@ -10,7 +10,7 @@ const tarn__host *tarn__cl_host;
 static tarn__kernel_row rows[TARN__KERNEL_COUNT];
 static _Thread_local char failure[256];
 
-/* ---- failures -------------------------------------------------------------------------------------------------------------- */
+/* ---- failures ---------------------------------------------------------------------------------------------------- */
 
 void tarn__cl_fail(const char *format, ...)
 {
@@ -85,7 +85,9 @@ bool tarn__cl_suspect(tarn__cl_device *device)
         return false;
     pthread_mutex_lock(&lock);
     if (!tarn__cl_is_lost(device)) {
-        snprintf(device->loss, sizeof(device->loss), "%s is lost (%s); what lay there is gone, and nothing runs on it until the program is started again", device->name, failure);
+        snprintf(device->loss, sizeof(device->loss),
+                 "%s is lost (%s); what lay there is gone, and nothing runs on it until the program is started again",
+                 device->name, failure);
         __atomic_store_n(&device->is_lost, true, __ATOMIC_RELEASE);
     }
     pthread_mutex_unlock(&lock);
@@ -102,12 +104,15 @@ tarn__cl_device *tarn__cl_alive(int index)
     return NULL;
 }
 
-/* ---- memory ---------------------------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-/* Drivers may put off taking memory until it is used; moving it to the device asks for it now, while there is a caller to tell. */
+/* Drivers may put off taking memory until it is used; moving it to the device asks for it now, while there is a caller
+ * to tell. */
 static bool is_there(tarn__cl_device *d, cl_mem memory)
 {
-    return tarn__cl_good(clEnqueueMigrateMemObjects(d->queue, 1, &memory, CL_MIGRATE_MEM_OBJECT_CONTENT_UNDEFINED, 0, NULL, NULL), "device memory");
+    return tarn__cl_good(
+        clEnqueueMigrateMemObjects(d->queue, 1, &memory, CL_MIGRATE_MEM_OBJECT_CONTENT_UNDEFINED, 0, NULL, NULL),
+        "device memory");
 }
 
 /* Counts memory in or out; false where there is less left. */
@@ -150,7 +155,7 @@ static void release(int index, void *memory, size_t bytes)
         unreserve(d, bytes);
 }
 
-/* ---- queue and events ------------------------------------------------------------------------------------------------------ */
+/* ---- queue and events -------------------------------------------------------------------------------------------- */
 
 static void *stream_of(int index)
 {
@@ -161,7 +166,8 @@ static void *stream_of(int index)
 static bool synchronize(int index)
 {
     tarn__cl_device *d = tarn__cl_alive(index);
-    return d && ((tarn__cl_settle_faults(d) && tarn__cl_good(clFinish(d->queue), "waiting for the device")) || tarn__cl_suspect(d));
+    return d && ((tarn__cl_settle_faults(d) && tarn__cl_good(clFinish(d->queue), "waiting for the device")) ||
+                 tarn__cl_suspect(d));
 }
 
 /* Under the lock: hands a fault over that has been read, and clears the device's record behind everything enqueued. */
@@ -169,7 +175,8 @@ static bool take_fault(tarn__cl_device *d, tarn__fault *fault)
 {
     static const tarn__cl_record none;
     cl_int status = CL_QUEUED;
-    if (!tarn__cl_good(clGetEventInfo(d->reading, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof(status), &status, NULL), "asking for an event"))
+    if (!tarn__cl_good(clGetEventInfo(d->reading, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof(status), &status, NULL),
+                       "asking for an event"))
         return false;
     if (status > CL_COMPLETE)
         return true;
@@ -179,9 +186,13 @@ static bool take_fault(tarn__cl_device *d, tarn__fault *fault)
         return tarn__cl_suspect(d);
     if (!d->seen->raised)
         return true;
-    *fault = (tarn__fault){.raised = 1, .function = (const char *)(uintptr_t)d->seen->function, .value = d->seen->value, .limit = d->seen->limit};
+    *fault = (tarn__fault){.raised = 1,
+                           .function = (const char *)(uintptr_t)d->seen->function,
+                           .value = d->seen->value,
+                           .limit = d->seen->limit};
     d->seen->raised = 0;
-    return tarn__cl_good(clEnqueueWriteBuffer(d->queue, d->record, CL_FALSE, 0, sizeof(none), &none, 0, NULL, NULL), "clearing memory");
+    return tarn__cl_good(clEnqueueWriteBuffer(d->queue, d->record, CL_FALSE, 0, sizeof(none), &none, 0, NULL, NULL),
+                         "clearing memory");
 }
 
 static bool poll(int index, tarn__fault *fault)
@@ -224,7 +235,9 @@ static bool event_record(int index, void *event, void *stream)
     if (*place)
         clReleaseEvent(*place);
     *place = NULL;
-    return d && ((tarn__cl_settle_faults(d) && tarn__cl_good(clEnqueueMarkerWithWaitList(stream, 0, NULL, place), "recording an event")) || tarn__cl_suspect(d));
+    return d && ((tarn__cl_settle_faults(d) &&
+                  tarn__cl_good(clEnqueueMarkerWithWaitList(stream, 0, NULL, place), "recording an event")) ||
+                 tarn__cl_suspect(d));
 }
 
 static bool event_wait(int index, void *event)
@@ -237,14 +250,17 @@ static bool event_elapsed(int index, void *from, void *to, double *microseconds)
 {
     cl_ulong begin = 0, end = 0;
     (void)index;
-    if (!tarn__cl_good(clGetEventProfilingInfo(*(cl_event *)from, CL_PROFILING_COMMAND_END, sizeof(begin), &begin, NULL), "the time of an event") ||
-        !tarn__cl_good(clGetEventProfilingInfo(*(cl_event *)to, CL_PROFILING_COMMAND_END, sizeof(end), &end, NULL), "the time of an event"))
+    if (!tarn__cl_good(
+            clGetEventProfilingInfo(*(cl_event *)from, CL_PROFILING_COMMAND_END, sizeof(begin), &begin, NULL),
+            "the time of an event") ||
+        !tarn__cl_good(clGetEventProfilingInfo(*(cl_event *)to, CL_PROFILING_COMMAND_END, sizeof(end), &end, NULL),
+                       "the time of an event"))
         return false;
     *microseconds = end > begin ? (double)(end - begin) * 1e-3 : 0;
     return true;
 }
 
-/* ---- the table ------------------------------------------------------------------------------------------------------------- */
+/* ---- the table --------------------------------------------------------------------------------------------------- */
 
 static void fill_table(void)
 {

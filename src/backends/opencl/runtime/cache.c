@@ -1,8 +1,11 @@
-/* cache.c: compiled programs and choices on disk, in $XDG_CACHE_HOME/tarn/opencl (or ~/.cache/tarn/opencl), one file for each.
+/* cache.c: compiled programs and choices on disk, in $XDG_CACHE_HOME/tarn/opencl (or ~/.cache/tarn/opencl), one file
+ * for each.
  *
- * A file is named by a hash of everything that what it holds depends on, its key: of a program the device's name, the driver's version, the options and the text. It holds a head, the
- * key, and the bytes, a program's binary. A file that is damaged, or another key's of the same hash, is passed over and written again. Files are written under another name
- * and moved, so that no other process sees half of one. Where none can be written a warning says so, once. TARN_OPENCL_CACHE=off does without. */
+ * A file is named by a hash of everything that what it holds depends on, its key: of a program the device's name, the
+ * driver's version, the options and the text. It holds a head, the key, and the bytes, a program's binary. A file that
+ * is damaged, or another key's of the same hash, is passed over and written again. Files are written under another name
+ * and moved, so that no other process sees half of one. Where none can be written a warning says so, once.
+ * TARN_OPENCL_CACHE=off does without. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,7 +35,7 @@ static uint64_t hash_bytes(uint64_t hash, const void *bytes, size_t count)
 
 #define HASH_START 0xcbf29ce484222325u
 
-/* ---- names ------------------------------------------------------------------------------------------------------------------ */
+/* ---- names ------------------------------------------------------------------------------------------------------- */
 
 static bool is_wanted(void)
 {
@@ -52,7 +55,8 @@ static char *key_of(const tarn__cl_device *d, const char *text, const char *opti
     size_t length = strlen(text), room = sizeof(d->name) + sizeof(d->driver) + strlen(options) + 64;
     char *key = malloc(room);
     if (key)
-        snprintf(key, room, "%s\n%s\n%s\n%zu %016llx", d->name, d->driver, options, length, (unsigned long long)hash_bytes(HASH_START, text, length));
+        snprintf(key, room, "%s\n%s\n%s\n%zu %016llx", d->name, d->driver, options, length,
+                 (unsigned long long)hash_bytes(HASH_START, text, length));
     return key;
 }
 
@@ -68,19 +72,19 @@ static bool file_of(const char *key, char *path, size_t size)
     return true;
 }
 
-/* ---- reading ---------------------------------------------------------------------------------------------------------------- */
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 /* The binary of a file that is whole and has this key; the caller frees it. */
 static unsigned char *read_binary(FILE *file, const char *key, size_t *length)
 {
     head h;
-    if (fread(&h, sizeof(h), 1, file) != 1 || memcmp(h.magic, magic, sizeof(magic)) != 0 || h.key_length != strlen(key) || h.binary_length == 0 ||
-        h.binary_length > MOST_BYTES)
+    if (fread(&h, sizeof(h), 1, file) != 1 || memcmp(h.magic, magic, sizeof(magic)) != 0 ||
+        h.key_length != strlen(key) || h.binary_length == 0 || h.binary_length > MOST_BYTES)
         return NULL;
     size_t whole = (size_t)(h.key_length + h.binary_length);
     unsigned char *bytes = malloc(whole);
-    if (bytes && fread(bytes, 1, whole, file) == whole && memcmp(bytes, key, (size_t)h.key_length) == 0 && fgetc(file) == EOF &&
-        hash_bytes(HASH_START, bytes + h.key_length, (size_t)h.binary_length) == h.check) {
+    if (bytes && fread(bytes, 1, whole, file) == whole && memcmp(bytes, key, (size_t)h.key_length) == 0 &&
+        fgetc(file) == EOF && hash_bytes(HASH_START, bytes + h.key_length, (size_t)h.binary_length) == h.check) {
         *length = (size_t)h.binary_length;
         memmove(bytes, bytes + h.key_length, *length);
         return bytes;
@@ -94,7 +98,8 @@ static cl_program load(tarn__cl_device *d, const unsigned char *binary, size_t l
 {
     cl_int status = CL_SUCCESS, error = CL_SUCCESS;
     cl_program program = clCreateProgramWithBinary(d->context, 1, &d->id, &length, &binary, &status, &error);
-    if (program && error == CL_SUCCESS && status == CL_SUCCESS && clBuildProgram(program, 1, &d->id, options, NULL, NULL) == CL_SUCCESS)
+    if (program && error == CL_SUCCESS && status == CL_SUCCESS &&
+        clBuildProgram(program, 1, &d->id, options, NULL, NULL) == CL_SUCCESS)
         return program;
     if (program)
         clReleaseProgram(program);
@@ -122,13 +127,14 @@ cl_program tarn__cl_cache_find(tarn__cl_device *d, const char *text, const char 
     return program;
 }
 
-/* ---- writing ---------------------------------------------------------------------------------------------------------------- */
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
 
 /* The driver's binary; the caller frees it. NULL where the driver gives none. */
 static unsigned char *binary_of(cl_program program, size_t *length)
 {
     *length = 0;
-    if (clGetProgramInfo(program, CL_PROGRAM_BINARY_SIZES, sizeof(*length), length, NULL) != CL_SUCCESS || *length == 0 || *length > MOST_BYTES)
+    if (clGetProgramInfo(program, CL_PROGRAM_BINARY_SIZES, sizeof(*length), length, NULL) != CL_SUCCESS ||
+        *length == 0 || *length > MOST_BYTES)
         return NULL;
     unsigned char *binary = malloc(*length);
     if (binary && clGetProgramInfo(program, CL_PROGRAM_BINARIES, sizeof(binary), &binary, NULL) == CL_SUCCESS)
@@ -144,7 +150,8 @@ static bool write_file(const char *path, const char *key, const void *binary, si
     FILE *file = fopen(path, "wbe");
     if (!file)
         return false;
-    bool good = fwrite(&h, sizeof(h), 1, file) == 1 && fwrite(key, 1, strlen(key), file) == strlen(key) && fwrite(binary, 1, length, file) == length;
+    bool good = fwrite(&h, sizeof(h), 1, file) == 1 && fwrite(key, 1, strlen(key), file) == strlen(key) &&
+                fwrite(binary, 1, length, file) == length;
     return fclose(file) == 0 && good;
 }
 
@@ -155,10 +162,13 @@ static void tell_lost(const char *path, int error)
     if (__atomic_exchange_n(&told, true, __ATOMIC_RELAXED))
         return;
     if (*path)
-        tarn__cl_host->log(TARN_LOG_WARNING, "opencl: compiled kernels are not kept, and every run compiles its own: %s: %s (TARN_OPENCL_CACHE=off does so without a word)", path,
-                           strerror(error));
+        tarn__cl_host->log(TARN_LOG_WARNING,
+                           "opencl: compiled kernels are not kept, and every run compiles its own: %s: %s "
+                           "(TARN_OPENCL_CACHE=off does so without a word)",
+                           path, strerror(error));
     else
-        tarn__cl_host->log(TARN_LOG_WARNING, "opencl: compiled kernels are not kept, and every run compiles its own: neither XDG_CACHE_HOME nor HOME names a folder from / on "
+        tarn__cl_host->log(TARN_LOG_WARNING, "opencl: compiled kernels are not kept, and every run compiles its own: "
+                                             "neither XDG_CACHE_HOME nor HOME names a folder from / on "
                                              "(TARN_OPENCL_CACHE=off does so without a word)");
 }
 
@@ -207,5 +217,7 @@ void tarn__cl_cache_tell(const tarn__cl_device *d, double seconds)
     told = told || is_due;
     pthread_mutex_unlock(&lock);
     if (is_due && cache_folder(folder, sizeof(folder)))
-        tarn__cl_host->log(TARN_LOG_NOTICE, "opencl:%d compiles its kernels, which takes a while; later runs find them in %s", d->index, folder);
+        tarn__cl_host->log(TARN_LOG_NOTICE,
+                           "opencl:%d compiles its kernels, which takes a while; later runs find them in %s", d->index,
+                           folder);
 }

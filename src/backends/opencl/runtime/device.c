@@ -18,7 +18,7 @@ int tarn__cl_count(void)
     return count;
 }
 
-/* ---- finding ---------------------------------------------------------------------------------------------------------------- */
+/* ---- finding ----------------------------------------------------------------------------------------------------- */
 
 static void name_platform(cl_platform_id platform, char *name, size_t size)
 {
@@ -42,7 +42,8 @@ static void take_devices(const cl_device_id *ids, cl_uint found, cl_device_type 
         } else {
             char name[128] = "";
             clGetDeviceInfo(ids[i], CL_DEVICE_NAME, sizeof(name), name, NULL);
-            tarn__cl_host->log(TARN_LOG_WARNING, "opencl: %s is left out: %s", name, compiles ? "its numbers have their highest byte first" : "its driver has no compiler");
+            tarn__cl_host->log(TARN_LOG_WARNING, "opencl: %s is left out: %s", name,
+                               compiles ? "its numbers have their highest byte first" : "its driver has no compiler");
         }
     }
 }
@@ -63,7 +64,8 @@ static void tell_failing(cl_platform_id platform, cl_int error)
 {
     char name[64];
     name_platform(platform, name, sizeof(name));
-    tarn__cl_host->log(TARN_LOG_WARNING, "opencl: the driver %s does not name its devices: %s (OpenCL %d)", name, tarn__cl_error_name(error), error);
+    tarn__cl_host->log(TARN_LOG_WARNING, "opencl: the driver %s does not name its devices: %s (OpenCL %d)", name,
+                       tarn__cl_error_name(error), error);
 }
 
 /* The drivers by name. PoCL offers nothing where it cannot keep what it compiles. */
@@ -76,11 +78,15 @@ static void tell_deviceless(const cl_platform_id *platforms, cl_uint found, char
         snprintf(names + strlen(names), sizeof(names) - strlen(names), "%s%s", i ? ", " : "", name);
         has_pocl = has_pocl || strcmp(name, "Portable Computing Language") == 0;
     }
-    snprintf(why, why_size, "OpenCL's drivers (%s) offer no device that compiles kernels%s", names,
-             has_pocl ? "; PoCL needs a folder of its own that it can write, in XDG_CACHE_HOME or ~/.cache, or POCL_CACHE_DIR" : "");
+    snprintf(
+        why, why_size, "OpenCL's drivers (%s) offer no device that compiles kernels%s", names,
+        has_pocl
+            ? "; PoCL needs a folder of its own that it can write, in XDG_CACHE_HOME or ~/.cache, or POCL_CACHE_DIR"
+            : "");
 }
 
-/* A loader may take its list of drivers apart where it stands, in the environment: what this process starts later would find the first of them alone. */
+/* A loader may take its list of drivers apart where it stands, in the environment: what this process starts later would
+ * find the first of them alone. */
 static cl_int ask_for_platforms(cl_platform_id *platforms, cl_uint *found)
 {
     char *list = getenv("OCL_ICD_FILENAMES"), *kept = list ? strdup(list) : NULL;
@@ -99,7 +105,9 @@ bool tarn__cl_find_devices(char *why, size_t why_size)
     bool told[MAX_PLATFORMS] = {false};
     cl_int error = ask_for_platforms(platforms, &found);
     if (error != CL_SUCCESS || found == 0) {
-        snprintf(why, why_size, "OpenCL's loader finds no driver (%s); install the device's, or PoCL (pocl-opencl-icd) for the CPU", tarn__cl_error_name(error));
+        snprintf(why, why_size,
+                 "OpenCL's loader finds no driver (%s); install the device's, or PoCL (pocl-opencl-icd) for the CPU",
+                 tarn__cl_error_name(error));
         return false;
     }
     found = found > MAX_PLATFORMS ? MAX_PLATFORMS : found;
@@ -114,7 +122,7 @@ bool tarn__cl_find_devices(char *why, size_t why_size)
     return count > 0;
 }
 
-/* ---- what is known of one ------------------------------------------------------------------------------------------------------ */
+/* ---- what is known of one ---------------------------------------------------------------------------------------- */
 
 static void ask_text(const tarn__cl_device *d, cl_device_info what, char *text, size_t size)
 {
@@ -151,16 +159,22 @@ static bool is_in(const char *list, const char *name)
     return false;
 }
 
-/* Subgroups of Intel's extension go with every version of the language; those of OpenCL's own with 2.0 and later ones. */
+/* Subgroups of Intel's extension go with every version of the language; those of OpenCL's own with 2.0 and later ones.
+ */
 static void ask_extensions(tarn__cl_device *d, const char *extensions)
 {
     char version[64];
     ask_text(d, CL_DEVICE_VERSION, version, sizeof(version));
-    const bool has_intels = is_in(extensions, "cl_intel_subgroups"), is_second = strncmp(version, "OpenCL 2", 8) == 0, is_third = strncmp(version, "OpenCL 3", 8) == 0;
+    const bool has_intels = is_in(extensions, "cl_intel_subgroups"), is_second = strncmp(version, "OpenCL 2", 8) == 0,
+               is_third = strncmp(version, "OpenCL 3", 8) == 0;
     const bool has_own = is_in(extensions, "cl_khr_subgroup_shuffle") && (is_second || is_third);
     d->has_f64 = is_in(extensions, "cl_khr_fp64") && !is_set("TARN_OPENCL_FP64", "0");
     d->has_f16 = is_in(extensions, "cl_khr_fp16") && !is_set("TARN_OPENCL_FP16", "0");
-    d->subgroups = is_set("TARN_OPENCL_SUBGROUPS", "0") ? NULL : has_intels ? "INTEL" : has_own ? "KHR" : is_set("TARN_OPENCL_SUBGROUPS", "1") ? "ONE" : NULL;
+    d->subgroups = is_set("TARN_OPENCL_SUBGROUPS", "0")   ? NULL
+                   : has_intels                           ? "INTEL"
+                   : has_own                              ? "KHR"
+                   : is_set("TARN_OPENCL_SUBGROUPS", "1") ? "ONE"
+                                                          : NULL;
     d->language = has_intels || !has_own ? "CL1.2" : is_second ? "CL2.0" : "CL3.0";
 }
 
@@ -192,8 +206,9 @@ void tarn__cl_name_options(tarn__cl_device *d)
     cl_device_fp_config config = 0;
     clGetDeviceInfo(d->id, CL_DEVICE_SINGLE_FP_CONFIG, sizeof(config), &config, NULL);
     snprintf(d->options, sizeof(d->options), "-cl-std=%s -w%s%s%s%s%s%s%s%s", d->subgroups ? d->language : "CL1.2",
-             config & CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT ? " -cl-fp32-correctly-rounded-divide-sqrt" : "", d->has_f64 ? " -DHAS_F64" : "", d->has_f16 ? " -DHAS_F16" : "",
-             d->local_is_real ? " -DLOCAL_IS_REAL" : "", d->in_lockstep ? " -DIN_LOCKSTEP" : "", d->is_cpu ? " -DIS_CPU" : "",
+             config & CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT ? " -cl-fp32-correctly-rounded-divide-sqrt" : "",
+             d->has_f64 ? " -DHAS_F64" : "", d->has_f16 ? " -DHAS_F16" : "", d->local_is_real ? " -DLOCAL_IS_REAL" : "",
+             d->in_lockstep ? " -DIN_LOCKSTEP" : "", d->is_cpu ? " -DIS_CPU" : "",
              d->subgroups ? " -DHAS_SUBGROUPS -DSUBGROUPS_" : "", d->subgroups ? d->subgroups : "");
 }
 
@@ -204,7 +219,8 @@ static bool make_record(tarn__cl_device *d)
     d->record = clCreateBuffer(d->context, CL_MEM_READ_WRITE, sizeof(none), NULL, &error);
     d->seen = (tarn__cl_record *)(void *)tarn__cl_pinned(d, sizeof(none), &d->seen_memory);
     return d->seen && tarn__cl_good(error, "device memory") &&
-           tarn__cl_good(clEnqueueWriteBuffer(d->queue, d->record, CL_TRUE, 0, sizeof(none), &none, 0, NULL, NULL), "clearing memory");
+           tarn__cl_good(clEnqueueWriteBuffer(d->queue, d->record, CL_TRUE, 0, sizeof(none), &none, 0, NULL, NULL),
+                         "clearing memory");
 }
 
 static bool set_up(tarn__cl_device *d)
@@ -245,10 +261,17 @@ bool tarn__cl_device_query(int index, tarn_device_info *info)
     if (!d)
         return false;
     snprintf(info->description, sizeof(info->description), "%s", d->name);
-    snprintf(info->type, sizeof(info->type), "%s", d->type == CL_DEVICE_TYPE_GPU ? "gpu" : d->is_cpu ? "cpu" : "accelerator");
+    snprintf(info->type, sizeof(info->type), "%s",
+             d->type == CL_DEVICE_TYPE_GPU ? "gpu"
+             : d->is_cpu                   ? "cpu"
+                                           : "accelerator");
     snprintf(info->vendor, sizeof(info->vendor), "%s", d->vendor);
-    snprintf(info->detail, sizeof(info->detail), "%s by %s, %u compute units, driver %s%s%s%s", d->is_cpu ? "CPU" : d->type == CL_DEVICE_TYPE_GPU ? "GPU" : "accelerator",
-             d->vendor, d->units, d->driver, d->has_f64 ? "" : ", no f64", d->has_f16 ? ", f16" : "", d->subgroups ? ", subgroups" : "");
+    snprintf(info->detail, sizeof(info->detail), "%s by %s, %u compute units, driver %s%s%s%s",
+             d->is_cpu                       ? "CPU"
+             : d->type == CL_DEVICE_TYPE_GPU ? "GPU"
+                                             : "accelerator",
+             d->vendor, d->units, d->driver, d->has_f64 ? "" : ", no f64", d->has_f16 ? ", f16" : "",
+             d->subgroups ? ", subgroups" : "");
     pthread_mutex_lock(&d->lock);
     info->memory_total = (int64_t)d->memory_total;
     info->memory_free = (int64_t)(d->memory_total - d->memory_used);

@@ -1,5 +1,7 @@
-/* features.c: what kernels may use of a device beyond OpenCL 1.2: halves (cl_khr_fp16), and subgroups that hand numbers over (cl_intel_subgroups, cl_khr_subgroup_shuffle). What a device says it
- * has is tried before it is used: probe.cl is compiled and run, and where it fails the device is used as if it had none. TARN_OPENCL_FP16=0 and TARN_OPENCL_SUBGROUPS=0 do so, too. */
+/* features.c: what kernels may use of a device beyond OpenCL 1.2: halves (cl_khr_fp16), and subgroups that hand numbers
+ * over (cl_intel_subgroups, cl_khr_subgroup_shuffle). What a device says it has is tried before it is used: probe.cl is
+ * compiled and run, and where it fails the device is used as if it had none. TARN_OPENCL_FP16=0 and
+ * TARN_OPENCL_SUBGROUPS=0 do so, too. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +16,9 @@ static bool run(tarn__cl_device *d, cl_program made, const char *function, void 
     cl_int error;
     const size_t items = ITEMS;
     cl_kernel kernel = clCreateKernel(made, function, &error);
-    cl_mem memory = error == CL_SUCCESS ? clCreateBuffer(d->context, CL_MEM_READ_WRITE | CL_MEM_COPY_HOST_PTR, bytes, values, &error) : NULL;
+    cl_mem memory = error == CL_SUCCESS
+                        ? clCreateBuffer(d->context, CL_MEM_READ_WRITE | CL_MEM_COPY_HOST_PTR, bytes, values, &error)
+                        : NULL;
     bool good = error == CL_SUCCESS && clSetKernelArg(kernel, 0, sizeof(memory), &memory) == CL_SUCCESS &&
                 clEnqueueNDRangeKernel(d->queue, kernel, 1, NULL, &items, &items, 0, NULL, NULL) == CL_SUCCESS &&
                 clEnqueueReadBuffer(d->queue, memory, CL_TRUE, 0, bytes, values, 0, NULL, NULL) == CL_SUCCESS;
@@ -32,7 +36,8 @@ static bool try(tarn__cl_device *d, const char *function, void *values, size_t b
     char *text = tarn__cl_text("probe");
     snprintf(options, sizeof(options), "%s -DGROUP=%d", d->options, ITEMS);
     cl_program made = text ? clCreateProgramWithSource(d->context, 1, (const char **)&text, NULL, &error) : NULL;
-    bool good = made && clBuildProgram(made, 1, &d->id, options, NULL, NULL) == CL_SUCCESS && run(d, made, function, values, bytes);
+    bool good = made && clBuildProgram(made, 1, &d->id, options, NULL, NULL) == CL_SUCCESS &&
+                run(d, made, function, values, bytes);
     if (made)
         clReleaseProgram(made);
     free(text);

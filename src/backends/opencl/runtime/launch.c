@@ -20,11 +20,13 @@ const char *tarn__cl_type(tarn_dtype dtype)
     return dtype == TARN_BOOL ? "boolean" : tarn__dtypes[dtype].name;
 }
 
-/* ---- beginning ------------------------------------------------------------------------------------------------------------- */
+/* ---- beginning --------------------------------------------------------------------------------------------------- */
 
-tarn__cl_launch tarn__cl_try(const tarn__call *call, const char *source, const char *kernel, const char *options, size_t items)
+tarn__cl_launch tarn__cl_try(const tarn__call *call, const char *source, const char *kernel, const char *options,
+                             size_t items)
 {
-    tarn__cl_launch launch = {.device = tarn__cl_at(call->device), .name = kernel, .reads_output = call->reads_output != 0};
+    tarn__cl_launch launch = {
+        .device = tarn__cl_at(call->device), .name = kernel, .reads_output = call->reads_output != 0};
     if (!launch.device || has_declined || tarn__cl_is_lost(launch.device))
         return launch;
     pthread_mutex_lock(&launch.device->lock);
@@ -80,7 +82,7 @@ bool tarn__cl_ready(const tarn__call *call, const char *source, const char *kern
     return tarn__cl_leave(&launch);
 }
 
-/* ---- arguments ------------------------------------------------------------------------------------------------------------- */
+/* ---- arguments --------------------------------------------------------------------------------------------------- */
 
 static void set(tarn__cl_launch *launch, size_t bytes, const void *value)
 {
@@ -88,7 +90,8 @@ static void set(tarn__cl_launch *launch, size_t bytes, const void *value)
         return;
     cl_int error = clSetKernelArg(launch->kernel, launch->next, bytes, value);
     if (error != CL_SUCCESS) {
-        tarn__cl_fail("argument %u of the kernel '%s', %zu bytes: %s (OpenCL %d)", launch->next, launch->name, bytes, tarn__cl_error_name(error), error);
+        tarn__cl_fail("argument %u of the kernel '%s', %zu bytes: %s (OpenCL %d)", launch->next, launch->name, bytes,
+                      tarn__cl_error_name(error), error);
         give_up(launch);
     }
     launch->next++;
@@ -148,7 +151,7 @@ void tarn__cl_fault(tarn__cl_launch *launch, const tarn__call *call)
     launch->has_fault = true;
 }
 
-/* ---- going ----------------------------------------------------------------------------------------------------------------- */
+/* ---- going ------------------------------------------------------------------------------------------------------- */
 
 /* A group of one dimension: PoCL makes vectors of its items; a GPU hides its memory's latency. */
 static size_t chosen_group(const tarn__cl_launch *launch)
@@ -162,7 +165,9 @@ static size_t chosen_group(const tarn__cl_launch *launch)
 static bool is_under_way(cl_event event)
 {
     cl_int status = CL_COMPLETE;
-    return event && clGetEventInfo(event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof(status), &status, NULL) == CL_SUCCESS && status > CL_COMPLETE;
+    return event &&
+           clGetEventInfo(event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof(status), &status, NULL) == CL_SUCCESS &&
+           status > CL_COMPLETE;
 }
 
 static bool read_record(tarn__cl_device *d)
@@ -171,12 +176,15 @@ static bool read_record(tarn__cl_device *d)
         clReleaseEvent(d->reading);
     d->reading = NULL;
     d->is_unread = false;
-    return tarn__cl_good(clEnqueueReadBuffer(d->queue, d->record, CL_FALSE, 0, sizeof(*d->seen), d->seen, 0, NULL, &d->reading), "reading the faults") &&
+    return tarn__cl_good(
+               clEnqueueReadBuffer(d->queue, d->record, CL_FALSE, 0, sizeof(*d->seen), d->seen, 0, NULL, &d->reading),
+               "reading the faults") &&
            tarn__cl_good(clFlush(d->queue), "sending work to the device");
 }
 
-/* Behind a kernel that may find a fault its record is read, without waiting; the next poll that finds the read done looks at it. A read takes the device as long as a small kernel: while one is
- * under way the next is put off, until a poll finds that one done or something waits for the device. */
+/* Behind a kernel that may find a fault its record is read, without waiting; the next poll that finds the read done
+ * looks at it. A read takes the device as long as a small kernel: while one is under way the next is put off, until a
+ * poll finds that one done or something waits for the device. */
 static bool record_faults(tarn__cl_device *d)
 {
     d->is_unread = true;
@@ -196,8 +204,8 @@ bool tarn__cl_settle_faults(tarn__cl_device *d)
     return good;
 }
 
-/* True where a driver says only now that it has too little for such groups: a device that is lost says the same, but its queue does not end. A call that has begun is not done again if that
- * could change what it reads. */
+/* True where a driver says only now that it has too little for such groups: a device that is lost says the same, but
+ * its queue does not end. A call that has begun is not done again if that could change what it reads. */
 static bool is_too_large(const tarn__cl_launch *launch, cl_int error)
 {
     if (has_begun && launch->reads_output)
@@ -213,7 +221,8 @@ static void enqueue(tarn__cl_launch *launch, int rank, const size_t *whole, cons
     cl_int error = clEnqueueNDRangeKernel(d->queue, launch->kernel, (cl_uint)rank, NULL, whole, group, 0, NULL, NULL);
     bool good = error == CL_SUCCESS;
     if (is_too_large(launch, error)) {
-        tarn__cl_host->log(TARN_LOG_INFO, "opencl:%d: the kernel '%s' is not started: %s (OpenCL %d)", d->index, launch->name, tarn__cl_error_name(error), error);
+        tarn__cl_host->log(TARN_LOG_INFO, "opencl:%d: the kernel '%s' is not started: %s (OpenCL %d)", d->index,
+                           launch->name, tarn__cl_error_name(error), error);
         has_declined = good = true;
     } else if (!good) {
         tarn__cl_fail("the kernel '%s': %s (OpenCL %d)", launch->name, tarn__cl_error_name(error), error);
@@ -253,13 +262,16 @@ void tarn__cl_go_apart(tarn__cl_launch *launch, int rank, const size_t *global, 
     tarn__cl_go(launch, rank, global, group);
 }
 
-void tarn__cl_copy_bytes(const tarn__call *call, void *to, int64_t to_offset, const void *from, int64_t from_offset, size_t bytes)
+void tarn__cl_copy_bytes(const tarn__call *call, void *to, int64_t to_offset, const void *from, int64_t from_offset,
+                         size_t bytes)
 {
     tarn__cl_device *d = tarn__cl_alive(call->device);
     if (!d || bytes == 0)
         return;
     has_begun = true;
-    if (!tarn__cl_good(clEnqueueCopyBuffer(d->queue, (cl_mem)from, to, (size_t)from_offset, (size_t)to_offset, bytes, 0, NULL, NULL), "a copy on the device")) {
+    if (!tarn__cl_good(clEnqueueCopyBuffer(d->queue, (cl_mem)from, to, (size_t)from_offset, (size_t)to_offset, bytes, 0,
+                                           NULL, NULL),
+                       "a copy on the device")) {
         tarn__cl_suspect(d);
         pthread_mutex_lock(&d->lock);
         tarn__cl_set_failed(d);

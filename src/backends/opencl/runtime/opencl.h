@@ -1,7 +1,8 @@
 /* opencl.h: what the files of the OpenCL backend share on the host's side.
  *
- * A family of kernels is a pair of files, layernorm.c and layernorm.cl. The .c file enters launchers into the table; a launcher makes calls of the launch API
- * below and checks nothing: whatever fails is remembered, and the rest of that launch does nothing. */
+ * A family of kernels is a pair of files, layernorm.c and layernorm.cl. The .c file enters launchers into the table; a
+ * launcher makes calls of the launch API below and checks nothing: whatever fails is remembered, and the rest of that
+ * launch does nothing. */
 #ifndef TARN__OPENCL_H
 #define TARN__OPENCL_H
 
@@ -16,32 +17,35 @@ typedef struct tarn__cl_record {
     int64_t raised, function, value, limit;
 } tarn__cl_record;
 
-/* One device, set up when it is first used. All work goes through its one queue, in order: the pool's blocks may then be used again as soon as
- * they are given back, because whatever still reads them was enqueued before. */
+/* One device, set up when it is first used. All work goes through its one queue, in order: the pool's blocks may then
+ * be used again as soon as they are given back, because whatever still reads them was enqueued before. */
 typedef struct tarn__cl_device {
     cl_device_id id;
     cl_device_type type;
     cl_context context;
     cl_command_queue queue;
-    bool has_f64;       /* cl_khr_fp64, and not turned off by TARN_OPENCL_FP64=0 */
-    bool has_f16;       /* cl_khr_fp16, tried, and not turned off by TARN_OPENCL_FP16=0 */
-    const char *subgroups; /* that hand numbers over, tried: "INTEL", "KHR", or "ONE", each work-item alone, with TARN_OPENCL_SUBGROUPS=1 where a device has none; NULL: none, or turned off by 0 */
+    bool has_f64;          /* cl_khr_fp64, and not turned off by TARN_OPENCL_FP64=0 */
+    bool has_f16;          /* cl_khr_fp16, tried, and not turned off by TARN_OPENCL_FP16=0 */
+    const char *subgroups; /* that hand numbers over, tried: "INTEL", "KHR", or "ONE", each work-item alone, with
+                              TARN_OPENCL_SUBGROUPS=1 where a device has none; NULL: none, or turned off by 0 */
     const char *language;  /* of programs with subgroups; others are in CL1.2 */
-    bool local_is_real; /* memory of a group is faster than a buffer: a GPU; false on PoCL. TARN_OPENCL_LOCAL=1 makes it true */
+    /* memory of a group is faster than a buffer: a GPU; false on PoCL. TARN_OPENCL_LOCAL=1 makes it true */
+    bool local_is_real;
     bool is_cpu;
-    bool in_lockstep;   /* neighbouring work-items run together, and should touch neighbours: a GPU, or what is used like one */
-    bool shares_memory; /* with the host */
-    size_t max_group;   /* work-items in a group at most; a kernel may have fewer, */
+    /* neighbouring work-items run together, and should touch neighbours: a GPU, or what is used like one */
+    bool in_lockstep;
+    bool shares_memory;  /* with the host */
+    size_t max_group;    /* work-items in a group at most; a kernel may have fewer, */
     size_t kernel_group; /* and with TARN_OPENCL_GROUP no more than these */
-    size_t local_bytes; /* of a group at most */
-    cl_uint units;      /* compute units */
+    size_t local_bytes;  /* of a group at most */
+    cl_uint units;       /* compute units */
     int index;
     char name[128], vendor[64], driver[64];
     char options[256]; /* of every program */
     size_t memory_total, memory_used;
-    pthread_mutex_t choosing;                /* of `tile` */
-    const struct tarn__cl_tile *tile;        /* of large products of f32, once it is chosen: see gemm_tune.c */
-    pthread_mutex_t lock; /* of kernels' arguments, programs, and what follows */
+    pthread_mutex_t choosing;         /* of `tile` */
+    const struct tarn__cl_tile *tile; /* of large products of f32, once it is chosen: see gemm_tune.c */
+    pthread_mutex_t lock;             /* of kernels' arguments, programs, and what follows */
     struct tarn__cl_staging *staging; /* see transfer.c */
     cl_command_queue copies;          /* see pinned.c; NULL until the first lane is made */
     struct tarn__cl_program *programs;
@@ -63,11 +67,11 @@ tarn__cl_device *tarn__cl_at(int index);
 /* The same; NULL, too, when it is lost. */
 tarn__cl_device *tarn__cl_alive(int index);
 
-/* ---- the launch API -------------------------------------------------------------------------------------------------------- */
+/* ---- the launch API ---------------------------------------------------------------------------------------------- */
 
-/* One launch in the making. Begin locks the device, go unlocks it: between them only the calls below, and none of another launch. A program that
- * does not compile, and a group that the device does not start, make the call one for the CPU (see `declined` of a backend); an argument or an enqueue that
- * fails makes the device's next poll fail. */
+/* One launch in the making. Begin locks the device, go unlocks it: between them only the calls below, and none of
+ * another launch. A program that does not compile, and a group that the device does not start, make the call one for
+ * the CPU (see `declined` of a backend); an argument or an enqueue that fails makes the device's next poll fail. */
 typedef struct tarn__cl_launch {
     tarn__cl_device *device;
     cl_kernel kernel;
@@ -79,44 +83,52 @@ typedef struct tarn__cl_launch {
     const char *name;
 } tarn__cl_launch;
 
-/* `source` is a file's name without ".cl"; `kernel` its __kernel function; `options` what is added to the compiler's ("-DT=bf16 -DOP=tanh"), or "".
- * Texts are copied. Programs are compiled once for a device and options, and kept, here and on disk. */
+/* `source` is a file's name without ".cl"; `kernel` its __kernel function; `options` what is added to the compiler's
+ * ("-DT=bf16 -DOP=tanh"), or "". Texts are copied. Programs are compiled once for a device and options, and kept, here
+ * and on disk. */
 tarn__cl_launch tarn__cl_begin(const tarn__call *call, const char *source, const char *kernel, const char *options);
 
-/* The same for a kernel that has another form, where this one does not compile or the device has no room for a group of `items`: then the launch is not good, nothing
- * is locked, and the call stands as before. */
-tarn__cl_launch tarn__cl_try(const tarn__call *call, const char *source, const char *kernel, const char *options, size_t items);
+/* The same for a kernel that has another form, where this one does not compile or the device has no room for a group of
+ * `items`: then the launch is not good, nothing is locked, and the call stands as before. */
+tarn__cl_launch tarn__cl_try(const tarn__call *call, const char *source, const char *kernel, const char *options,
+                             size_t items);
 /* The largest power of two that a group of a kernel that was tried may have; 1 where it does not compile. */
 size_t tarn__cl_group_left(const tarn__cl_launch *launch);
 
-/* TWO arguments: __global void *, and a long, the place of the view's first element, in ELEMENTS; of blocks, in BYTES. NULL: a null pointer and 0. */
+/* TWO arguments: __global void *, and a long, the place of the view's first element, in ELEMENTS; of blocks, in BYTES.
+ * NULL: a null pointer and 0. */
 void tarn__cl_view(tarn__cl_launch *launch, const tarn__view *view);
 /* TWO arguments: __global void *, and a long, the place in BYTES of what lies `bytes` into the call's scratch. */
 void tarn__cl_scratch(tarn__cl_launch *launch, const tarn__call *call, int64_t bytes);
-void tarn__cl_value(tarn__cl_launch *launch, const void *value, size_t bytes); /* a scalar, or a struct by value; at most 1024 bytes in all */
+/* a scalar, or a struct by value; at most 1024 bytes in all */
+void tarn__cl_value(tarn__cl_launch *launch, const void *value, size_t bytes);
 void tarn__cl_int(tarn__cl_launch *launch, int32_t value);
 void tarn__cl_long(tarn__cl_launch *launch, int64_t value);
-void tarn__cl_real(tarn__cl_launch *launch, double value); /* `real` in the kernel: a double where the device has it, else a float */
+/* `real` in the kernel: a double where the device has it, else a float */
+void tarn__cl_real(tarn__cl_launch *launch, double value);
 /* The LAST TWO arguments, FAULT_PARAMETERS in the kernel, of one that may find an index outside its axis. */
 void tarn__cl_fault(tarn__cl_launch *launch, const tarn__call *call);
 /* Enqueues the read of faults that was put off, if one was: under the lock, or taking it. */
 bool tarn__cl_read_faults(tarn__cl_device *device);
 bool tarn__cl_settle_faults(tarn__cl_device *device);
 
-/* Enqueues it. `local` NULL: of the core's choice, in one dimension. `global` is rounded up to a multiple of the group, so kernels check their index
- * against the size; where a size is 0 nothing runs. Few different group sizes: PoCL compiles a kernel for each. */
+/* Enqueues it. `local` NULL: of the core's choice, in one dimension. `global` is rounded up to a multiple of the group,
+ * so kernels check their index against the size; where a size is 0 nothing runs. Few different group sizes: PoCL
+ * compiles a kernel for each. */
 void tarn__cl_go(tarn__cl_launch *launch, int rank, const size_t *global, const size_t *local);
-/* The same where work-items of a group do not meet: groups of `most` along the first axis, or as many as the kernel may have; `most` is a power of two. */
+/* The same where work-items of a group do not meet: groups of `most` along the first axis, or as many as the kernel may
+ * have; `most` is a power of two. */
 void tarn__cl_go_apart(tarn__cl_launch *launch, int rank, const size_t *global, size_t most);
 
 /* Ends a launch that is not made: true where it could have been. */
 bool tarn__cl_leave(tarn__cl_launch *launch);
-/* True when this program compiles; else the call is one for the CPU. Asked first, of all its programs, by a kernel of several launches, so that it
- * never stops half way. */
+/* True when this program compiles; else the call is one for the CPU. Asked first, of all its programs, by a kernel of
+ * several launches, so that it never stops half way. */
 bool tarn__cl_ready(const tarn__call *call, const char *source, const char *kernel, const char *options);
 
 /* A plain copy of bytes within the device, in the queue's order; the two pieces do not overlap. */
-void tarn__cl_copy_bytes(const tarn__call *call, void *to, int64_t to_offset, const void *from, int64_t from_offset, size_t bytes);
+void tarn__cl_copy_bytes(const tarn__call *call, void *to, int64_t to_offset, const void *from, int64_t from_offset,
+                         size_t bytes);
 
 /* Whether the calling thread's last call was declined, and forgets it. */
 bool tarn__cl_declined(int index);
@@ -124,7 +136,7 @@ bool tarn__cl_declined(int index);
 /* "f32", "f64", "bf16", "f16", "i32", "i64", "u8", "boolean": as prelude.cl names it. */
 const char *tarn__cl_type(tarn_dtype dtype);
 
-/* ---- failures -------------------------------------------------------------------------------------------------------------- */
+/* ---- failures ---------------------------------------------------------------------------------------------------- */
 
 /* True for CL_SUCCESS; else remembers what failed, for this thread. */
 bool tarn__cl_good(cl_int error, const char *what);
@@ -135,15 +147,15 @@ const char *tarn__cl_error_name(cl_int error);
 /* The calling thread's last failure becomes the device's, for its next poll. */
 void tarn__cl_set_failed(tarn__cl_device *device);
 
-/* After something on a device failed. One whose queue does not come to its end either is lost, as when a driver took it away: it is given nothing more, and every later call fails with the
- * sentence that says why. Returns false. */
+/* After something on a device failed. One whose queue does not come to its end either is lost, as when a driver took it
+ * away: it is given nothing more, and every later call fails with the sentence that says why. Returns false. */
 bool tarn__cl_suspect(tarn__cl_device *device);
 bool tarn__cl_is_lost(const tarn__cl_device *device);
 
 /* What the library lends. */
 extern const tarn__host *tarn__cl_host;
 
-/* ---- device.c -------------------------------------------------------------------------------------------------------------- */
+/* ---- device.c ---------------------------------------------------------------------------------------------------- */
 
 int tarn__cl_count(void);
 /* `options` of a device, by what is known of it. */
@@ -154,20 +166,22 @@ void tarn__cl_try_features(tarn__cl_device *device);
 bool tarn__cl_find_devices(char *why, size_t why_size);
 bool tarn__cl_device_query(int index, tarn_device_info *info);
 
-/* ---- program.c, cache.c ------------------------------------------------------------------------------------------- */
+/* ---- program.c, cache.c ------------------------------------------------------------------------------------------ */
 
 /* An entry of the table of kernels. */
 typedef struct tarn__cl_kernel {
     uint64_t hash;
     char *source, *function, *options;
-    cl_kernel kernel; /* NULL: the program does not compile */
+    cl_kernel kernel;  /* NULL: the program does not compile */
     size_t most_items; /* of a group; 0: the memory of a group does not do */
 } tarn__cl_kernel;
 
 /* Under the device's lock. NULL when it does not compile, or memory is short. */
-const tarn__cl_kernel *tarn__cl_kernel_of(tarn__cl_device *device, const char *source, const char *function, const char *options);
+const tarn__cl_kernel *tarn__cl_kernel_of(tarn__cl_device *device, const char *source, const char *function,
+                                          const char *options);
 
-/* The text of a program: the prelude, then the file with its includes; the caller frees it. NULL when there is no such file. */
+/* The text of a program: the prelude, then the file with its includes; the caller frees it. NULL when there is no such
+ * file. */
 char *tarn__cl_text(const char *source);
 
 /* True when TARN_OPENCL_WITHOUT=tanh,panels names it: a kernel of the table, or a file. */
@@ -177,12 +191,13 @@ bool tarn__cl_knows_unwanted(char *why, size_t why_size);
 /* False, with a sentence in `why`, when a variable TARN_OPENCL_… says what it may not. */
 bool tarn__cl_check_variables(char *why, size_t why_size);
 
-/* A program's binary of an earlier run, by the hash of everything that it depends on; NULL where there is none. Keeping one never fails: what cannot be kept is compiled
- * again by the next run, and the first of a process is told. */
+/* A program's binary of an earlier run, by the hash of everything that it depends on; NULL where there is none. Keeping
+ * one never fails: what cannot be kept is compiled again by the next run, and the first of a process is told. */
 cl_program tarn__cl_cache_find(tarn__cl_device *device, const char *text, const char *options);
 void tarn__cl_cache_keep(tarn__cl_device *device, const char *text, const char *options, cl_program program);
 
-/* Any bytes by a key of text: those that were written last, which the caller frees; NULL where there are none. Without a folder none are kept. */
+/* Any bytes by a key of text: those that were written last, which the caller frees; NULL where there are none. Without
+ * a folder none are kept. */
 unsigned char *tarn__cl_cache_read(const char *key, size_t *length);
 void tarn__cl_cache_write(const char *key, const void *bytes, size_t length);
 bool tarn__cl_cache_is_on(void);
@@ -199,12 +214,13 @@ typedef struct tarn__cl_file {
 extern const tarn__cl_file tarn__cl_files[];
 extern const int tarn__cl_file_count;
 
-/* ---- transfer.c, pinned.c ---------------------------------------------------------------------------------------------------------- */
+/* ---- transfer.c, pinned.c ---------------------------------------------------------------------------------------- */
 
 bool tarn__cl_upload(int index, void *memory, int64_t offset, const void *host, size_t bytes, void *stream);
 bool tarn__cl_download(int index, const void *memory, int64_t offset, void *host, size_t bytes, void *stream);
 
-/* Host memory that the device reads by itself, mapped for as long as it lives; `memory` is what to unmap and release. NULL: see tarn__cl_failure. */
+/* Host memory that the device reads by itself, mapped for as long as it lives; `memory` is what to unmap and release.
+ * NULL: see tarn__cl_failure. */
 char *tarn__cl_pinned(tarn__cl_device *device, size_t bytes, cl_mem *memory);
 
 void *tarn__cl_lane_new(int index, size_t bytes, void **host);
@@ -214,13 +230,13 @@ bool tarn__cl_lane_join(int index, void *lane);
 bool tarn__cl_lane_wait(int index, void *lane);
 void tarn__cl_lane_mark(int index, void *lane, void *from, void *to);
 
-/* ---- transpose.c --------------------------------------------------------------------------------------------------------------- */
+/* ---- transpose.c ------------------------------------------------------------------------------------------------- */
 
-/* Copies bits by tiles in a group's memory, where the device's is real and the source's neighbours lie on another axis of the nest than the target's. False, and nothing
- * is done, where this is no such copy. */
+/* Copies bits by tiles in a group's memory, where the device's is real and the source's neighbours lie on another axis
+ * of the nest than the target's. False, and nothing is done, where this is no such copy. */
 bool tarn__cl_transpose(const tarn__call *call, const tarn__nest *nest);
 
-/* ---- the table ------------------------------------------------------------------------------------------------------------- */
+/* ---- the table --------------------------------------------------------------------------------------------------- */
 
 /* For kernels made of others. */
 const tarn__kernel_row *tarn__cl_rows(void);

@@ -1,7 +1,8 @@
 /* pinned.c: copies to the device that run beside its kernels: from pinned memory, on a second queue.
  *
- * Events order the queues. A copy waits for what the device's queue has been given so far, because the target may be a block that those kernels still use.
- * `join` makes the device's queue wait for the copies; the host waits for nothing but the memory. */
+ * Events order the queues. A copy waits for what the device's queue has been given so far, because the target may be a
+ * block that those kernels still use. `join` makes the device's queue wait for the copies; the host waits for nothing
+ * but the memory. */
 #include <stdlib.h>
 
 #include "backends/opencl/runtime/opencl.h"
@@ -10,7 +11,7 @@ typedef struct lane {
     pthread_mutex_t lock; /* of `done`, which another thread may wait for */
     cl_mem memory;
     char *host;
-    cl_event done;      /* of the last copy; NULL: none was sent */
+    cl_event done;       /* of the last copy; NULL: none was sent */
     cl_event *from, *to; /* around the next copy, where somebody measures it; the caller's */
 } lane;
 
@@ -74,8 +75,10 @@ static bool mark(cl_event **event, cl_command_queue queue)
 static bool enqueue(tarn__cl_device *d, lane *l, cl_event before, size_t from, cl_mem to, size_t offset, size_t bytes)
 {
     cl_event done = NULL;
-    if (!tarn__cl_good(clEnqueueBarrierWithWaitList(d->copies, 1, &before, NULL), "ordering queues") || !mark(&l->from, d->copies) ||
-        !tarn__cl_good(clEnqueueWriteBuffer(d->copies, to, CL_FALSE, offset, bytes, l->host + from, 0, NULL, &done), "a copy to the device"))
+    if (!tarn__cl_good(clEnqueueBarrierWithWaitList(d->copies, 1, &before, NULL), "ordering queues") ||
+        !mark(&l->from, d->copies) ||
+        !tarn__cl_good(clEnqueueWriteBuffer(d->copies, to, CL_FALSE, offset, bytes, l->host + from, 0, NULL, &done),
+                       "a copy to the device"))
         return false;
     pthread_mutex_lock(&l->lock);
     if (l->done)
@@ -92,7 +95,8 @@ bool tarn__cl_lane_send(int index, void *memory, size_t from, void *to, int64_t 
     if (!d)
         return false;
     bool good = tarn__cl_good(clEnqueueMarkerWithWaitList(d->queue, 0, NULL, &before), "recording an event") &&
-                tarn__cl_good(clFlush(d->queue), "sending work to the device") && enqueue(d, memory, before, from, to, (size_t)offset, bytes);
+                tarn__cl_good(clFlush(d->queue), "sending work to the device") &&
+                enqueue(d, memory, before, from, to, (size_t)offset, bytes);
     if (before)
         clReleaseEvent(before);
     return good || tarn__cl_suspect(d);
@@ -113,7 +117,9 @@ bool tarn__cl_lane_join(int index, void *memory)
 {
     tarn__cl_device *d = tarn__cl_alive(index);
     cl_event done = last_copy(memory);
-    bool good = d && (!done || tarn__cl_good(clEnqueueBarrierWithWaitList(d->queue, 1, &done, NULL), "ordering queues") || tarn__cl_suspect(d));
+    bool good =
+        d && (!done || tarn__cl_good(clEnqueueBarrierWithWaitList(d->queue, 1, &done, NULL), "ordering queues") ||
+              tarn__cl_suspect(d));
     if (done)
         clReleaseEvent(done);
     return good;

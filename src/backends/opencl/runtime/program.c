@@ -1,7 +1,7 @@
 /* program.c: kernels by the name of their file, function and options: compiled when they are first asked for, and kept.
  *
- * A device has a table of kernels, found by a hash of the three texts, and a list of programs: kernels of one file and the same options share one. What
- * does not compile stays in the table, too, so that it is tried once. */
+ * A device has a table of kernels, found by a hash of the three texts, and a list of programs: kernels of one file and
+ * the same options share one. What does not compile stays in the table, too, so that it is tried once. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,7 +35,7 @@ static uint64_t hash_text(uint64_t hash, const char *text)
     return mix(mix(hash, word), length);
 }
 
-/* ---- the text of a program -------------------------------------------------------------------------------------------------- */
+/* ---- the text of a program --------------------------------------------------------------------------------------- */
 
 typedef struct text {
     char *at;
@@ -64,7 +64,8 @@ static bool included(const char *line, size_t length, char *name, size_t size)
 {
     static const char start[] = "#include \"";
     const char *begin = line + sizeof(start) - 1, *end;
-    if (length < sizeof(start) || memcmp(line, start, sizeof(start) - 1) != 0 || !(end = memchr(begin, '"', length - sizeof(start) + 1)))
+    if (length < sizeof(start) || memcmp(line, start, sizeof(start) - 1) != 0 ||
+        !(end = memchr(begin, '"', length - sizeof(start) + 1)))
         return false;
     for (const char *slash; (slash = memchr(begin, '/', (size_t)(end - begin))) != NULL;)
         begin = slash + 1;
@@ -105,7 +106,7 @@ char *tarn__cl_text(const char *source)
     return NULL;
 }
 
-/* ---- programs that tests want to fail ------------------------------------------------------------------------------------------ */
+/* ---- programs that tests want to fail ---------------------------------------------------------------------------- */
 
 bool tarn__cl_is_unwanted(const char *name)
 {
@@ -132,14 +133,17 @@ bool tarn__cl_knows_unwanted(char *why, size_t why_size)
     for (const char *at = getenv("TARN_OPENCL_WITHOUT"); at && *at; at += strcspn(at, ","), at += *at == ',') {
         int length = (int)strcspn(at, ",");
         if (!is_known(at, (size_t)length)) {
-            snprintf(why, why_size, "TARN_OPENCL_WITHOUT names '%.*s', which is neither a kernel (tanh) nor a file of kernels (gemm_panels)", length, at);
+            snprintf(why, why_size,
+                     "TARN_OPENCL_WITHOUT names '%.*s', which is neither a kernel (tanh) nor a file of kernels "
+                     "(gemm_panels)",
+                     length, at);
             return false;
         }
     }
     return true;
 }
 
-/* ---- compiling ------------------------------------------------------------------------------------------------------------- */
+/* ---- compiling --------------------------------------------------------------------------------------------------- */
 
 static void tell_why(const tarn__cl_device *d, const char *source, const char *options, cl_program made)
 {
@@ -148,7 +152,8 @@ static void tell_why(const tarn__cl_device *d, const char *source, const char *o
     char *log = calloc(1, length + 1);
     if (log)
         clGetProgramBuildInfo(made, d->id, CL_PROGRAM_BUILD_LOG, length, log, NULL);
-    tarn__cl_host->log(TARN_LOG_INFO, "opencl:%d: %s.cl does not compile with %s: %s", d->index, source, options, log ? log : "");
+    tarn__cl_host->log(TARN_LOG_INFO, "opencl:%d: %s.cl does not compile with %s: %s", d->index, source, options,
+                       log ? log : "");
     free(log);
 }
 
@@ -208,14 +213,15 @@ static const program *program_of(tarn__cl_device *d, const char *source, const c
     return p;
 }
 
-/* ---- the table of kernels --------------------------------------------------------------------------------------------------- */
+/* ---- the table of kernels ---------------------------------------------------------------------------------------- */
 
-static tarn__cl_kernel **place_of(tarn__cl_kernel **table, size_t room, uint64_t hash, const char *source, const char *function, const char *options)
+static tarn__cl_kernel **place_of(tarn__cl_kernel **table, size_t room, uint64_t hash, const char *source,
+                                  const char *function, const char *options)
 {
     size_t at = (size_t)hash & (room - 1);
     for (; table[at]; at = (at + 1) & (room - 1))
-        if (table[at]->hash == hash && source && strcmp(table[at]->source, source) == 0 && strcmp(table[at]->function, function) == 0 &&
-            strcmp(table[at]->options, options) == 0)
+        if (table[at]->hash == hash && source && strcmp(table[at]->source, source) == 0 &&
+            strcmp(table[at]->function, function) == 0 && strcmp(table[at]->options, options) == 0)
             break;
     return &table[at];
 }
@@ -245,7 +251,8 @@ static size_t most_items(const tarn__cl_device *d, cl_kernel kernel)
     cl_ulong bytes = 0;
     if (clGetKernelWorkGroupInfo(kernel, d->id, CL_KERNEL_WORK_GROUP_SIZE, sizeof(items), &items, NULL) != CL_SUCCESS)
         items = d->max_group;
-    if (clGetKernelWorkGroupInfo(kernel, d->id, CL_KERNEL_LOCAL_MEM_SIZE, sizeof(bytes), &bytes, NULL) == CL_SUCCESS && bytes > d->local_bytes)
+    if (clGetKernelWorkGroupInfo(kernel, d->id, CL_KERNEL_LOCAL_MEM_SIZE, sizeof(bytes), &bytes, NULL) == CL_SUCCESS &&
+        bytes > d->local_bytes)
         return 0;
     return items < d->kernel_group ? items : d->kernel_group;
 }
@@ -258,17 +265,20 @@ static void make_kernel(tarn__cl_device *d, tarn__cl_kernel *k)
         return;
     k->kernel = clCreateKernel(p->program, k->function, &error);
     if (error != CL_SUCCESS)
-        tarn__cl_host->log(TARN_LOG_INFO, "opencl:%d: %s.cl has no kernel '%s' with %s: %s", d->index, k->source, k->function, k->options, tarn__cl_error_name(error));
+        tarn__cl_host->log(TARN_LOG_INFO, "opencl:%d: %s.cl has no kernel '%s' with %s: %s", d->index, k->source,
+                           k->function, k->options, tarn__cl_error_name(error));
     else
         k->most_items = most_items(d, k->kernel);
 }
 
-static tarn__cl_kernel *add_kernel(tarn__cl_device *d, uint64_t hash, const char *source, const char *function, const char *options)
+static tarn__cl_kernel *add_kernel(tarn__cl_device *d, uint64_t hash, const char *source, const char *function,
+                                   const char *options)
 {
     tarn__cl_kernel *k = make_room(d) ? calloc(1, sizeof(*k)) : NULL;
     if (!k)
         return NULL;
-    *k = (tarn__cl_kernel){.hash = hash, .source = strdup(source), .function = strdup(function), .options = strdup(options)};
+    *k = (tarn__cl_kernel){
+        .hash = hash, .source = strdup(source), .function = strdup(function), .options = strdup(options)};
     if (!k->source || !k->function || !k->options) {
         free(k->source);
         free(k->function);
@@ -282,10 +292,12 @@ static tarn__cl_kernel *add_kernel(tarn__cl_device *d, uint64_t hash, const char
     return k;
 }
 
-const tarn__cl_kernel *tarn__cl_kernel_of(tarn__cl_device *d, const char *source, const char *function, const char *options)
+const tarn__cl_kernel *tarn__cl_kernel_of(tarn__cl_device *d, const char *source, const char *function,
+                                          const char *options)
 {
     uint64_t hash = hash_text(hash_text(hash_text(0xcbf29ce484222325u, source), function), options);
-    const tarn__cl_kernel *k = d->kernel_room ? *place_of(d->kernels, d->kernel_room, hash, source, function, options) : NULL;
+    const tarn__cl_kernel *k =
+        d->kernel_room ? *place_of(d->kernels, d->kernel_room, hash, source, function, options) : NULL;
     if (!k)
         k = add_kernel(d, hash, source, function, options);
     return k && k->kernel ? k : NULL;

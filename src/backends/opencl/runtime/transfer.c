@@ -1,11 +1,12 @@
 /* transfer.c: copies between host and device.
  *
- * Host memory that a program hands over is pageable: a driver would copy it piece by piece and hold the caller until it is done. Here it goes through
- * pinned pieces of our own, a ring of them. An upload returns when its last piece is in pinned memory; the device takes it from there in the queue's order. A
- * piece is used again when its copy has passed.
+ * Host memory that a program hands over is pageable: a driver would copy it piece by piece and hold the caller until it
+ * is done. Here it goes through pinned pieces of our own, a ring of them. An upload returns when its last piece is in
+ * pinned memory; the device takes it from there in the queue's order. A piece is used again when its copy has passed.
  *
- * A device that shares the host's memory needs no copy of a copy: what it holds is mapped, and read or written in place. That waits for what is enqueued, so
- * small uploads, of a learning rate or some indexes, take the pieces there too. */
+ * A device that shares the host's memory needs no copy of a copy: what it holds is mapped, and read or written in
+ * place. That waits for what is enqueued, so small uploads, of a learning rate or some indexes, take the pieces there
+ * too. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,7 +32,8 @@ char *tarn__cl_pinned(tarn__cl_device *d, size_t bytes, cl_mem *memory)
     *memory = clCreateBuffer(d->context, CL_MEM_READ_WRITE | CL_MEM_ALLOC_HOST_PTR, bytes, NULL, &error);
     if (!tarn__cl_good(error, "pinned host memory"))
         return NULL;
-    char *host = clEnqueueMapBuffer(d->queue, *memory, CL_TRUE, CL_MAP_READ | CL_MAP_WRITE, 0, bytes, 0, NULL, NULL, &error);
+    char *host =
+        clEnqueueMapBuffer(d->queue, *memory, CL_TRUE, CL_MAP_READ | CL_MAP_WRITE, 0, bytes, 0, NULL, NULL, &error);
     if (tarn__cl_good(error, "mapping host memory"))
         return host;
     clReleaseMemObject(*memory);
@@ -66,9 +68,10 @@ static bool is_free(staging *s, int i)
     return good;
 }
 
-/* ---- through pieces --------------------------------------------------------------------------------------------------------- */
+/* ---- through pieces ---------------------------------------------------------------------------------------------- */
 
-static bool upload_pieces(tarn__cl_device *d, cl_mem memory, size_t offset, const char *host, size_t bytes, cl_command_queue queue)
+static bool upload_pieces(tarn__cl_device *d, cl_mem memory, size_t offset, const char *host, size_t bytes,
+                          cl_command_queue queue)
 {
     staging *s = staging_of(d);
     bool good = s != NULL;
@@ -82,14 +85,17 @@ static bool upload_pieces(tarn__cl_device *d, cl_mem memory, size_t offset, cons
         good = is_free(s, i);
         if (good)
             memcpy(s->piece[i], host + done, now);
-        good = good && tarn__cl_good(clEnqueueWriteBuffer(queue, memory, CL_FALSE, offset + done, now, s->piece[i], 0, NULL, &s->done[i]), "a copy to the device");
+        good = good && tarn__cl_good(clEnqueueWriteBuffer(queue, memory, CL_FALSE, offset + done, now, s->piece[i], 0,
+                                                          NULL, &s->done[i]),
+                                     "a copy to the device");
     }
     pthread_mutex_unlock(&s->lock);
     return good && tarn__cl_good(clFlush(queue), "sending work to the device");
 }
 
 /* Pieces are filled ahead while the host empties the one before. */
-static bool download_pieces(tarn__cl_device *d, cl_mem memory, size_t offset, char *host, size_t bytes, cl_command_queue queue)
+static bool download_pieces(tarn__cl_device *d, cl_mem memory, size_t offset, char *host, size_t bytes,
+                            cl_command_queue queue)
 {
     staging *s = staging_of(d);
     bool good = s != NULL;
@@ -103,7 +109,9 @@ static bool download_pieces(tarn__cl_device *d, cl_mem memory, size_t offset, ch
         for (; good && asked < bytes && ahead < PIECES; ahead++) {
             size_t now = bytes - asked < s->piece_bytes ? bytes - asked : s->piece_bytes;
             int i = (at + ahead) % PIECES;
-            good = tarn__cl_good(clEnqueueReadBuffer(queue, memory, CL_FALSE, offset + asked, now, s->piece[i], 0, NULL, &s->done[i]), "a copy from the device");
+            good = tarn__cl_good(
+                clEnqueueReadBuffer(queue, memory, CL_FALSE, offset + asked, now, s->piece[i], 0, NULL, &s->done[i]),
+                "a copy from the device");
             asked += now;
         }
         size_t here = bytes - taken < s->piece_bytes ? bytes - taken : s->piece_bytes;
@@ -116,7 +124,7 @@ static bool download_pieces(tarn__cl_device *d, cl_mem memory, size_t offset, ch
     return good;
 }
 
-/* ---- in place --------------------------------------------------------------------------------------------------------------- */
+/* ---- in place ---------------------------------------------------------------------------------------------------- */
 
 static bool copy_mapped(cl_mem memory, size_t offset, void *to, const void *from, size_t bytes, cl_command_queue queue)
 {
@@ -144,7 +152,8 @@ bool tarn__cl_download(int index, const void *memory, int64_t offset, void *host
     tarn__cl_device *d = tarn__cl_alive(index);
     if (!d)
         return false;
-    bool good = tarn__cl_settle_faults(d) && (d->shares_memory ? copy_mapped((cl_mem)memory, (size_t)offset, host, NULL, bytes, stream)
-                                                               : download_pieces(d, (cl_mem)memory, (size_t)offset, host, bytes, stream));
+    bool good = tarn__cl_settle_faults(d) &&
+                (d->shares_memory ? copy_mapped((cl_mem)memory, (size_t)offset, host, NULL, bytes, stream)
+                                  : download_pieces(d, (cl_mem)memory, (size_t)offset, host, bytes, stream));
     return good || tarn__cl_suspect(d);
 }

@@ -1,5 +1,5 @@
-/* variables.c: what the variables TARN_OPENCL_… may say. They are looked at when the backend is opened: one that says something else is an error, for whoever set it would not get what was
- * asked for. An empty one counts as none. */
+/* variables.c: what the variables TARN_OPENCL_… may say. They are looked at when the backend is opened: one that says
+ * something else is an error, for whoever set it would not get what was asked for. An empty one counts as none. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,9 +14,11 @@ typedef struct variable {
 } variable;
 
 static const variable variables[] = {
-    {"TARN_OPENCL_CACHE", "off", "on", 0},    {"TARN_OPENCL_FP64", "0", "1", 0},   {"TARN_OPENCL_FP16", "0", "1", 0},
-    {"TARN_OPENCL_SUBGROUPS", "0", "1", 0},   {"TARN_OPENCL_LOCAL", "1", "0", 0},  {"TARN_OPENCL_MEMORY", NULL, NULL, 1},
-    {"TARN_OPENCL_GROUP", NULL, NULL, 1},     {"TARN_OPENCL_GROUP_MEMORY", NULL, NULL, 1}, {"TARN_OPENCL_TILE", NULL, NULL, 0},
+    {"TARN_OPENCL_CACHE", "off", "on", 0}, {"TARN_OPENCL_FP64", "0", "1", 0},
+    {"TARN_OPENCL_FP16", "0", "1", 0},     {"TARN_OPENCL_SUBGROUPS", "0", "1", 0},
+    {"TARN_OPENCL_LOCAL", "1", "0", 0},    {"TARN_OPENCL_MEMORY", NULL, NULL, 1},
+    {"TARN_OPENCL_GROUP", NULL, NULL, 1},  {"TARN_OPENCL_GROUP_MEMORY", NULL, NULL, 1},
+    {"TARN_OPENCL_TILE", NULL, NULL, 0},
 };
 
 static bool is_whole(const char *text, unsigned long long least)

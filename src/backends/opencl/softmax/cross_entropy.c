@@ -1,4 +1,5 @@
-/* cross_entropy.c: the cross entropy of rows of logits, its gradient, and both in one: the launchers of cross_entropy.cl. */
+/* cross_entropy.c: the cross entropy of rows of logits, its gradient, and both in one: the launchers of
+ * cross_entropy.cl. */
 #include <stdio.h>
 
 #include "backends/opencl/common/rows.h"
@@ -26,8 +27,8 @@ static void run(const tarn__call *call, const char *what, tarn__view *operand)
     tarn__cl_rows_of(&two, 1, 2, lines);
     tarn__cl_row_form form = tarn__cl_row_form_of(tarn__cl_at(call->device), &two, 1, 2, lines);
     tarn__cl_row_quads(&two, &form, 1, 2, lines);
-    snprintf(own, sizeof(own), "%s -DT_X=%s -DT_TARGET=%s -DT_LOSS=%s -DT_G=%s -DT_SLOPES=%s", what, type[LOGITS], type[TARGET], type[LOSS], type[GRADIENT],
-             type[SLOPES]);
+    snprintf(own, sizeof(own), "%s -DT_X=%s -DT_TARGET=%s -DT_LOSS=%s -DT_G=%s -DT_SLOPES=%s", what, type[LOGITS],
+             type[TARGET], type[LOSS], type[GRADIENT], type[SLOPES]);
     tarn__cl_launch launch = tarn__cl_begin_rows(call, "cross_entropy", "cross_entropy", &form, own);
     tarn__cl_value(&launch, &rows, sizeof(rows));
     for (int k = 0; k < OPERANDS; k++)
@@ -43,22 +44,30 @@ static void run(const tarn__call *call, const char *what, tarn__view *operand)
 static void run_cross_entropy(const tarn__call *call)
 {
     run(call, " -DMAKE_LOSS",
-        (tarn__view[OPERANDS]){[LOGITS] = *call->in[0], [TARGET] = tarn__cl_as_column(call->in[1]), [LOSS] = tarn__cl_as_column(call->out[0]),
+        (tarn__view[OPERANDS]){[LOGITS] = *call->in[0],
+                               [TARGET] = tarn__cl_as_column(call->in[1]),
+                               [LOSS] = tarn__cl_as_column(call->out[0]),
                                [LOG_SUM] = tarn__cl_as_column(call->out[1])});
 }
 
 static void run_cross_entropy_grad(const tarn__call *call)
 {
     run(call, " -DMAKE_SLOPES",
-        (tarn__view[OPERANDS]){[LOGITS] = *call->in[0], [TARGET] = tarn__cl_as_column(call->in[1]), [LOG_SUM] = tarn__cl_as_column(call->in[2]),
-                               [GRADIENT] = tarn__cl_as_column(call->in[3]), [SLOPES] = *call->out[0]});
+        (tarn__view[OPERANDS]){[LOGITS] = *call->in[0],
+                               [TARGET] = tarn__cl_as_column(call->in[1]),
+                               [LOG_SUM] = tarn__cl_as_column(call->in[2]),
+                               [GRADIENT] = tarn__cl_as_column(call->in[3]),
+                               [SLOPES] = *call->out[0]});
 }
 
 static void run_cross_entropy_slopes(const tarn__call *call)
 {
     run(call, " -DMAKE_LOSS -DMAKE_SLOPES",
-        (tarn__view[OPERANDS]){[LOGITS] = *call->in[0], [TARGET] = tarn__cl_as_column(call->in[1]), [LOSS] = tarn__cl_as_column(call->out[0]),
-                               [GRADIENT] = tarn__cl_as_column(call->in[2]), [SLOPES] = *call->out[1]});
+        (tarn__view[OPERANDS]){[LOGITS] = *call->in[0],
+                               [TARGET] = tarn__cl_as_column(call->in[1]),
+                               [LOSS] = tarn__cl_as_column(call->out[0]),
+                               [GRADIENT] = tarn__cl_as_column(call->in[2]),
+                               [SLOPES] = *call->out[1]});
 }
 
 void tarn__cl_loss(tarn__kernel_row *rows)

@@ -1,11 +1,13 @@
-/* exp_sum.cl: the largest element of a row of x and the sum of exponentials beside it: what softmax and cross entropy spend their time on. A row with an
- * infinity of the wrong sign, or with nothing but -infinity, becomes NaN by arithmetic. */
+/* exp_sum.cl: the largest element of a row of x and the sum of exponentials beside it: what softmax and cross entropy
+ * spend their time on. A row with an infinity of the wrong sign, or with nothing but -infinity, becomes NaN by
+ * arithmetic. */
 #include "backends/opencl/common/rows.cl"
 #ifdef QUADS
 #include "backends/opencl/common/vec4.cl"
 #endif
 
-/* Some neighbours of x in the type computed in; beyond the end -infinity, whose exponential is 0. With QUADS rows lie in fours. */
+/* Some neighbours of x in the type computed in; beyond the end -infinity, whose exponential is 0. With QUADS rows lie
+ * in fours. */
 void fetch_lanes(const __global void *x, long from, long step, INDEX left, C *to)
 {
 #ifdef QUADS
@@ -26,8 +28,8 @@ void fetch_lanes(const __global void *x, long from, long step, INDEX left, C *to
 #ifdef QUADS
 #define STORE_LANES(T, y, at, step, left, made) STORE_4(T, y, at, vload4(0, made));
 #else
-#define STORE_LANES(T, y, at, step, left, made)                                                                                           \
-    for (int k = 0; k < LANES && k < (left); k++)                                                                                         \
+#define STORE_LANES(T, y, at, step, left, made) \
+    for (int k = 0; k < LANES && k < (left); k++) \
         STORE(T, y, (at) + k * (step), made[k]);
 #endif
 
@@ -44,8 +46,8 @@ void exp_lanes(C *x)
 }
 
 #if GROUP > 1
-/* The sum of exponentials of distances from the largest element, which goes to `most`, in one pass: what is summed up is made smaller when a larger element comes.
- * NaN is no largest element: it comes back with the sum. */
+/* The sum of exponentials of distances from the largest element, which goes to `most`, in one pass: what is summed up
+ * is made smaller when a larger element comes. NaN is no largest element: it comes back with the sum. */
 real row_exps(const __global void *x, long from, long step, INDEX length, C *most, __local real *space)
 {
     C top = -(C)INFINITY, x_[LANES];

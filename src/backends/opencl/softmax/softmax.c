@@ -20,8 +20,8 @@ static void run(const tarn__call *call, const char *kernel, const char *what, co
     tarn__cl_row_quads(&rows, &form, params->axis, count, views);
     const char *result = tarn__cl_type(views[OUT]->dtype);
     if (up)
-        snprintf(own, sizeof(own), " -DBACKWARD%s%s -DT_X=%s -DT_GX=%s -DT_G=%s", what, params->from_x ? " -DFROM_X" : "", tarn__cl_type(x->dtype), result,
-                 tarn__cl_type(up->dtype));
+        snprintf(own, sizeof(own), " -DBACKWARD%s%s -DT_X=%s -DT_GX=%s -DT_G=%s", what,
+                 params->from_x ? " -DFROM_X" : "", tarn__cl_type(x->dtype), result, tarn__cl_type(up->dtype));
     else
         snprintf(own, sizeof(own), " -DFORWARD%s -DT_X=%s -DT_Y=%s", what, tarn__cl_type(x->dtype), result);
     tarn__cl_launch launch = tarn__cl_begin_rows(call, "softmax", kernel, &form, own);

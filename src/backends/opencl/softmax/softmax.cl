@@ -1,5 +1,5 @@
-/* softmax.cl: softmax, or with LOG log_softmax, along one axis, and its gradient: from the result y, or with FROM_X from x, where y was rounded to 16 bits;
- * then it is made again. */
+/* softmax.cl: softmax, or with LOG log_softmax, along one axis, and its gradient: from the result y, or with FROM_X
+ * from x, where y was rounded to 16 bits; then it is made again. */
 #include "backends/opencl/softmax/exp_sum.cl"
 
 enum { OUT, IN, UP };
@@ -41,7 +41,8 @@ C turned(real sum)
 #endif
 
 #ifdef FORWARD
-/* A row for each group. Bytes: x read and y written once; a row that is not kept in registers is read again from a cache. */
+/* A row for each group. Bytes: x read and y written once; a row that is not kept in registers is read again from a
+ * cache. */
 __kernel void softmax(row_set rows, OPERAND(y), OPERAND(x))
 {
     __local real space[GROUP];
@@ -77,11 +78,12 @@ void fetch_slopes(const __global void *g, long from, long step, INDEX left, C *t
     vstore4(LOAD_4(T_G, g, from), 0, to);
 #else
     EACH_LANE(k, left)
-        to[k] = (C)LOAD(T_G, g, from + k * step);
+    to[k] = (C)LOAD(T_G, g, from + k * step);
 #endif
 }
 
-/* A sum of gradients so large, infinite or NaN that its product with an exponential below the range of f32 still counts. */
+/* A sum of gradients so large, infinite or NaN that its product with an exponential below the range of f32 still
+ * counts. */
 bool is_extreme(real sum)
 {
     return !(fabs(sum) < (real)0x1p64f);
@@ -93,7 +95,8 @@ C slope(C y, C g, real sum)
 #ifdef LOG
     return is_extreme(sum) ? (C)((real)g - exp((real)y) * sum) : g - exp(y) * (C)sum;
 #else
-    return y * (C)((real)g - sum); /* the sum has more digits than an element: a row with one large y leaves little of the difference */
+    /* the sum has more digits than an element: a row with one large y leaves little of the difference */
+    return y * (C)((real)g - sum);
 #endif
 }
 
@@ -104,7 +107,8 @@ __kernel void softmax_grad(row_set rows, OPERAND(gx), OPERAND(y), OPERAND(g))
     const long row = MY_ROW;
     END_BEYOND(rows.count)
     const INDEX length = (INDEX)rows.length, step = ALONG(rows, IN);
-    const long from = y_at + nest_at(&rows.others, row, IN), to = gx_at + nest_at(&rows.others, row, OUT), up = g_at + nest_at(&rows.others, row, UP);
+    const long from = y_at + nest_at(&rows.others, row, IN), to = gx_at + nest_at(&rows.others, row, OUT),
+               up = g_at + nest_at(&rows.others, row, UP);
     C most = 0, by = 0;
 #ifdef FROM_X
     by = turned(row_exps(y, from, step, length, &most, space));
@@ -119,9 +123,9 @@ __kernel void softmax_grad(row_set rows, OPERAND(gx), OPERAND(y), OPERAND(g))
         fetch_slopes(g, up + at * ALONG(rows, UP), ALONG(rows, UP), length - at, slopes);
         EACH_LANE(k, length - at)
 #ifdef LOG
-            part[k] += (real)slopes[k];
+        part[k] += (real)slopes[k];
 #else
-            part[k] += (real)result[k] * (real)slopes[k];
+        part[k] += (real)result[k] * (real)slopes[k];
 #endif
     }
 #pragma unroll
@@ -133,7 +137,7 @@ __kernel void softmax_grad(row_set rows, OPERAND(gx), OPERAND(y), OPERAND(g))
         result_lanes(y, from + at * step, step, length - at, most, by, result);
         fetch_slopes(g, up + at * ALONG(rows, UP), ALONG(rows, UP), length - at, slopes);
         EACH_LANE(k, length - at)
-            result[k] = slope(result[k], slopes[k], sum);
+        result[k] = slope(result[k], slopes[k], sum);
         STORE_LANES(T_GX, gx, to + at * ALONG(rows, OUT), ALONG(rows, OUT), length - at, result)
     }
 }
