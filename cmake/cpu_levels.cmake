@@ -2,7 +2,7 @@
 #   TARN_LEVELS                   names, from narrow to wide
 #   TARN_LEVEL_OPTIONS_<level>    compiler flags
 #   TARN_LEVEL_HEADERS_<level>    what every kernel file of the level reads, parsed once
-#   TARN_LEVEL_WIDE_<level>       the level whose f64 and i64 it takes: its own, or a narrower one with the same arithmetic
+#   TARN_LEVEL_F64_<level>       the level whose f64 and i64 it takes: its own, or a narrower one with the same arithmetic
 #   TARN_LEVEL_DEFINITIONS        what code that refers to the levels sees: TARN__LEVELS_X86, TARN__HAVE_AVX2, ...
 #   TARN_ARM_LEVELS               of AArch64: only the products in TARN_LEVEL_FILE_<level> are compiled for them, with TARN_LEVEL_OPTIONS_<level>
 
@@ -11,7 +11,7 @@ include(CheckCSourceCompiles)
 set(optimised $<$<CONFIG:Release,RelWithDebInfo>:-O3>) # so that loops become vectors
 set(TARN_LEVELS base)
 set(TARN_LEVEL_OPTIONS_base ${optimised})
-set(TARN_LEVEL_WIDE_base base)
+set(TARN_LEVEL_F64_base base)
 set(TARN_LEVEL_DEFINITIONS)
 set(TARN_ARM_LEVELS)
 
@@ -23,7 +23,7 @@ function(tarn_level name)
         set(TARN_LEVELS ${TARN_LEVELS} ${name} PARENT_SCOPE)
         set(TARN_LEVEL_OPTIONS_${name} ${optimised} ${ARGN} PARENT_SCOPE)
         set(TARN_LEVEL_HEADERS_${name} <immintrin.h> PARENT_SCOPE) # a quarter of a second for each file
-        set(TARN_LEVEL_WIDE_${name} ${name} PARENT_SCOPE)
+        set(TARN_LEVEL_F64_${name} ${name} PARENT_SCOPE)
         set(TARN_LEVEL_DEFINITIONS ${TARN_LEVEL_DEFINITIONS} TARN__HAVE_${upper}=1 PARENT_SCOPE)
     endif()
 endfunction()
@@ -46,7 +46,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$" AND CMAKE_SIZEOF_VOID
     tarn_level(avx2 -march=x86-64-v3)
     tarn_level(avx512 -march=x86-64-v4 -mprefer-vector-width=512)
     if("avx2" IN_LIST TARN_LEVELS AND "avx512" IN_LIST TARN_LEVELS)
-        set(TARN_LEVEL_WIDE_avx512 avx2)
+        set(TARN_LEVEL_F64_avx512 avx2)
     endif()
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
     list(APPEND TARN_LEVEL_DEFINITIONS TARN__LEVELS_ARM=1)

@@ -16,7 +16,7 @@
 /* Images come as u8 [1, 28, 28]; the network wants numbers around 0. */
 static tarn_loader *make_loader(tarn_dataset *dataset, bool training, tarn_device device)
 {
-    const float mean[] = {MEAN}, deviation[] = {DEVIATION};
+    const float mean[] = {MEAN}, std[] = {DEVIATION};
     return tarn_loader_new(dataset, &(tarn_loader_options){.batch_size = training ? BATCH : 200,
                                                            .shuffle = training,
                                                            .drop_last = training,
@@ -24,7 +24,7 @@ static tarn_loader *make_loader(tarn_dataset *dataset, bool training, tarn_devic
                                                            .device = device,
                                                            .normalize = true,
                                                            .mean = mean,
-                                                           .deviation = deviation,
+                                                           .std = std,
                                                            .channels = 1});
 }
 

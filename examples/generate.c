@@ -9,12 +9,12 @@
 #include <tarn/tarn.h>
 
 /* A writer without a file: a GPT-2 of random weights, whose tokens are bytes. */
-static tarn_writer *make_noise(tarn_device device, tarn_module **model, tarn_tokenizer **tokenizer)
+static tarn_generator *make_noise(tarn_device device, tarn_module **model, tarn_tokenizer **tokenizer)
 {
     const tarn_gpt2_config config = {.vocab = 256, .context = 128, .layers = 2, .heads = 2, .width = 32};
     *model = tarn_model_gpt2(&config, device, 1);
     *tokenizer = tarn_tokenizer_bytes();
-    return tarn_writer_new(*model, *tokenizer, NULL);
+    return tarn_generator_new(*model, *tokenizer, NULL);
 }
 
 int main(int count, char **words)
@@ -23,22 +23,23 @@ int main(int count, char **words)
     tarn_device device = tarn_device_auto();
     tarn_module *model = NULL;
     tarn_tokenizer *tokenizer = NULL;
-    tarn_writer *writer = count > 1 ? tarn_writer_open(words[1], device, NULL) : make_noise(device, &model, &tokenizer);
+    tarn_generator *writer =
+        count > 1 ? tarn_generator_open(words[1], device, NULL) : make_noise(device, &model, &tokenizer);
 
     /* The prompt is computed here. A second call, with the text so far and more of it, would compute only what is new.
      */
-    tarn_writer_prompt_text(writer, 0, prompt, strlen(prompt),
-                            &(tarn_generate_options){.tokens = 64,
-                                                     .temperature = 0.8,
-                                                     .top_k = 40,
-                                                     .seed = 7,
-                                                     .stop_texts = (const char *[]){"\n\n"},
-                                                     .stop_text_count = 1});
+    tarn_generator_prompt_text(writer, 0, prompt, strlen(prompt),
+                               &(tarn_generate_options){.tokens = 64,
+                                                        .temperature = 0.8,
+                                                        .top_k = 40,
+                                                        .seed = 7,
+                                                        .stop_strings = (const char *[]){"\n\n"},
+                                                        .stop_string_count = 1});
     printf("%s", prompt);
 
     /* Pieces are whole characters; a stop text is never seen, not even its beginning. */
-    tarn_piece piece;
-    while (tarn_writer_next(writer, &piece)) {
+    tarn_output piece;
+    while (tarn_generator_next(writer, &piece)) {
         printf("%.*s", (int)piece.length, piece.text);
         fflush(stdout);
     }
@@ -47,7 +48,7 @@ int main(int count, char **words)
     bool failed = tarn_failed();
     if (failed)
         fprintf(stderr, "%s\n", tarn_error());
-    tarn_writer_free(writer);
+    tarn_generator_free(writer);
     tarn_tokenizer_free(tokenizer);
     tarn_module_free(model);
     return failed;

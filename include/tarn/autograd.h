@@ -52,12 +52,12 @@ TARN_API bool tarn_grad_enabled(void);
 TARN_API void tarn_set_anomaly(bool on);
 
 /* A part of a model: makes one tensor from `count` inputs. Runs in a scope of its own; the result is passed out. */
-typedef tarn_tensor *(*tarn_block_fn)(tarn_tensor *const *inputs, int count, void *ctx);
+typedef tarn_tensor *(*tarn_checkpoint_fn)(tarn_tensor *const *inputs, int count, void *ctx);
 
 /* Runs `block` without storing what it computes on the way; backward runs it a second time. The block must compute the
  * same both times (dropout does). `ctx` must live until backward has run; recorded tensors are passed as inputs, not
  * through it. A batchnorm inside it moves its running statistics both times, as in PyTorch. */
-TARN_API tarn_tensor *tarn_checkpoint(tarn_block_fn block, void *ctx, tarn_tensor *const *inputs, int count);
+TARN_API tarn_tensor *tarn_checkpoint(tarn_checkpoint_fn block, void *ctx, tarn_tensor *const *inputs, int count);
 
 /* The backward of a user's own operation: given the gradients of the outputs (NULL where none arrived), put those of
  * the inputs into `input_grads` (NULL where there is none). Runs in a scope of its own, unrecorded. False, with an
@@ -91,7 +91,7 @@ typedef struct tarn_gradcheck_options {
 /* Compares the gradients of `block` with central differences, for all f64 inputs that require a gradient. False, with
  * an error naming the input, the element and both numbers, where they differ. `...` is a const tarn_gradcheck_options
  * *, or NULL. */
-TARN_API bool tarn_gradcheck_sized(tarn_block_fn block, void *ctx, tarn_tensor *const *inputs, int count,
+TARN_API bool tarn_gradcheck_sized(tarn_checkpoint_fn block, void *ctx, tarn_tensor *const *inputs, int count,
                                    const tarn_gradcheck_options *options, size_t options_size);
 #define tarn_gradcheck(block, ctx, inputs, count, ...) \
     tarn_gradcheck_sized(block, ctx, inputs, count, __VA_ARGS__, sizeof(tarn_gradcheck_options))

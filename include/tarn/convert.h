@@ -24,13 +24,13 @@ typedef struct tarn_convert_options {
 
 /* What was done. */
 typedef struct tarn_convert_summary {
-    int tensors; /* in all */
-    int changed; /* that got another element type */
-    int plain;   /* no matrices of weights (norms, biases, positions): kept in f32, or made f32 */
+    int tensors;     /* in all */
+    int changed;     /* that got another element type */
+    int unquantized; /* no matrices of weights (norms, biases, positions): kept in f32, or made f32 */
     /* whose rows are no whole number of blocks: made q8_0, or kept as they are where q8_0's are none either, or they
      * are blocks already */
     int uneven;
-    int finer;             /* the head, which is q6_k where the others are q4_k */
+    int promoted;          /* the head, which is q6_k where the others are q4_k */
     bool has_tokenizer;    /* between a folder and a GGUF file: there was one */
     int64_t before, after; /* bytes of elements */
 } tarn_convert_summary;

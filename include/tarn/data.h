@@ -160,10 +160,10 @@ typedef struct tarn_loader_options {
 
     /* The first field as f32: (value · scale - mean[c]) / deviation[c], c along its first axis. */
     bool normalize;
-    float scale;            /* default 1/255 for u8, otherwise 1 */
-    const float *mean;      /* copied; NULL: 0 */
-    const float *deviation; /* copied; NULL: 1 */
-    int channels;           /* how many numbers these hold: the size of the field's first axis, or 1 for all */
+    float scale;       /* default 1/255 for u8, otherwise 1 */
+    const float *mean; /* copied; NULL: 0 */
+    const float *std;  /* copied; NULL: 1 */
+    int channels;      /* how many numbers these hold: the size of the field's first axis, or 1 for all */
 } tarn_loader_options;
 
 /* Makes batches of a dataset. Their order is a function of seed and epoch, what is random in a sample a function of
@@ -182,13 +182,13 @@ TARN_API bool tarn_loader_next(tarn_loader *loader, tarn_tensor **fields);
 TARN_API int64_t tarn_loader_batches(const tarn_loader *loader);
 
 /* Where a loader stands: the epoch, from 0, and how many of its batches were given. */
-typedef struct tarn_loader_place {
+typedef struct tarn_loader_state {
     int64_t epoch, batch;
-} tarn_loader_place;
+} tarn_loader_state;
 
 /* Asks where a loader stands, and puts it there: the next batch is the one that followed. */
-TARN_API bool tarn_loader_tell(const tarn_loader *loader, tarn_loader_place *place);
-TARN_API bool tarn_loader_seek(tarn_loader *loader, tarn_loader_place place);
+TARN_API bool tarn_loader_tell(const tarn_loader *loader, tarn_loader_state *place);
+TARN_API bool tarn_loader_seek(tarn_loader *loader, tarn_loader_state place);
 
 /* Frees a loader, in the middle of an epoch too; tensors that it gave live on. NULL is allowed; works while an error is
  * pending. */

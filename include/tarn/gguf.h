@@ -24,8 +24,8 @@ typedef enum tarn_gguf_type {
     TARN_GGUF_I32,
     TARN_GGUF_F32,
     TARN_GGUF_BOOL, /* one byte, 0 or 1 */
-    TARN_GGUF_TEXT,
-    TARN_GGUF_LIST, /* of one type, which may be a list again */
+    TARN_GGUF_STRING,
+    TARN_GGUF_ARRAY, /* of one type, which may be a list again */
     TARN_GGUF_U64,
     TARN_GGUF_I64,
     TARN_GGUF_F64,
@@ -89,22 +89,22 @@ TARN_API bool tarn_gguf_has(const tarn_gguf *file, const char *key, tarn_gguf_va
 
 /* The value of a key that must be there: a whole number of any width from `low` to `high`; a real or whole number; a
  * bool. False with an error that names the key. */
-TARN_API bool tarn_gguf_whole(const tarn_gguf *file, const char *key, int64_t low, int64_t high, int64_t *value);
+TARN_API bool tarn_gguf_int(const tarn_gguf *file, const char *key, int64_t low, int64_t high, int64_t *value);
 TARN_API bool tarn_gguf_real(const tarn_gguf *file, const char *key, double *value);
 TARN_API bool tarn_gguf_bool(const tarn_gguf *file, const char *key, bool *value);
 
 /* The text of a key that must be there, ended by a zero byte; its length goes to `length` unless that is NULL (a text
  * may have zero bytes inside). Borrowed from the file. NULL with an error. */
-TARN_API const char *tarn_gguf_text(const tarn_gguf *file, const char *key, size_t *length);
+TARN_API const char *tarn_gguf_string(const tarn_gguf *file, const char *key, size_t *length);
 
 /* Copies the numbers of a list, of which there must be `count` (tarn_gguf_has() says how many): whole ones; real or
  * whole ones. Bools count as 0 and 1. */
-TARN_API bool tarn_gguf_wholes(const tarn_gguf *file, const char *key, int64_t *values, int64_t count);
+TARN_API bool tarn_gguf_ints(const tarn_gguf *file, const char *key, int64_t *values, int64_t count);
 TARN_API bool tarn_gguf_reals(const tarn_gguf *file, const char *key, double *values, int64_t count);
 
 /* Text number `index` of a list of texts, with its length: it does NOT end in a zero byte. Borrowed from the file. NULL
  * with an error. */
-TARN_API const char *tarn_gguf_texts(const tarn_gguf *file, const char *key, int64_t index, size_t *length);
+TARN_API const char *tarn_gguf_string_at(const tarn_gguf *file, const char *key, int64_t index, size_t *length);
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
@@ -118,11 +118,11 @@ TARN_API tarn_gguf_writer *tarn_gguf_create(const char *path);
  * list of texts (`lengths` may be NULL: they end in a zero byte). All is copied. "general.alignment", a u32, is heeded:
  * a power of two from 8 to 65536; 32 unless given. */
 TARN_API bool tarn_gguf_add_value(tarn_gguf_writer *writer, const char *key, tarn_gguf_type type, const void *value);
-TARN_API bool tarn_gguf_add_text(tarn_gguf_writer *writer, const char *key, const char *text, size_t length);
-TARN_API bool tarn_gguf_add_list(tarn_gguf_writer *writer, const char *key, tarn_gguf_type type, const void *values,
-                                 int64_t count);
-TARN_API bool tarn_gguf_add_texts(tarn_gguf_writer *writer, const char *key, const char *const *texts,
-                                  const size_t *lengths, int64_t count);
+TARN_API bool tarn_gguf_add_string(tarn_gguf_writer *writer, const char *key, const char *text, size_t length);
+TARN_API bool tarn_gguf_add_array(tarn_gguf_writer *writer, const char *key, tarn_gguf_type type, const void *values,
+                                  int64_t count);
+TARN_API bool tarn_gguf_add_strings(tarn_gguf_writer *writer, const char *key, const char *const *texts,
+                                    const size_t *lengths, int64_t count);
 
 /* Adds key number `index` of another file as it is, byte for byte. */
 TARN_API bool tarn_gguf_add_from(tarn_gguf_writer *writer, const tarn_gguf *file, int index);

@@ -43,42 +43,42 @@ TARN_API tarn_module *tarn_model_resnet20_with_sized(int64_t classes, tarn_devic
 /* What backward makes again instead of finding it stored: less memory, more time. */
 typedef enum tarn_recompute {
     TARN_RECOMPUTE_NONE = 0,
-    TARN_RECOMPUTE_CHEAP, /* what costs next to nothing: the results of norms, and of what an mlp has between its
+    TARN_RECOMPUTE_SELECTIVE, /* what costs next to nothing: the results of norms, and of what an mlp has between its
                              layers. On the CPU the gradients have the same bits */
-    TARN_RECOMPUTE_BLOCK  /* all that happens in a block: only what enters it is stored */
+    TARN_RECOMPUTE_FULL       /* all that happens in a block: only what enters it is stored */
 } tarn_recompute;
 
 /* The mean cross entropy of a language model's logits for tokens [B, T] against targets [B, T], i32 or i64: the tokens
  * that follow. Targets of -100 do not count, as in PyTorch. All logits at once never exist. */
 TARN_API tarn_tensor *tarn_model_loss(tarn_module *model, tarn_tensor *tokens, tarn_tensor *targets);
 
-enum { TARN_MODEL_ENDS = 8 }; /* the most tokens that end a model's texts */
+enum { TARN_MODEL_MAX_EOS = 8 }; /* the most tokens that end a model's texts */
 
 /* What is known of any language model. */
-typedef struct tarn_model_facts {
+typedef struct tarn_model_info {
     const char *type; /* the model_type of its config.json: "gpt2", "llama", "qwen2" …; lives as long as the library */
     int64_t vocab, context;  /* tokens that there are, and the most it can look at */
     int64_t layers, width;   /* blocks, and numbers for each token between them */
     int64_t heads, kv_heads; /* of attention: of queries, and of keys and values */
-    int64_t head_width;      /* numbers for each token in a head */
+    int64_t head_dim;        /* numbers for each token in a head */
     tarn_dtype dtype;        /* of its norms, and of what passes between the blocks */
     tarn_device device;      /* where its parameters are */
-    bool has_begin, has_end; /* there is a token that texts begin with, and one that ends them */
+    bool has_bos, has_eos;   /* there is a token that texts begin with, and one that ends them */
     int64_t begin, end;      /* those tokens, where they are there */
     int also_end_count;      /* further tokens that end a text */
-    int64_t also_end[TARN_MODEL_ENDS - 1];
+    int64_t also_end[TARN_MODEL_MAX_EOS - 1];
     int64_t device_layers; /* blocks that lie on that device; those after them lie on the CPU */
-} tarn_model_facts;
+} tarn_model_info;
 
 /* Fills in what is known of a language model. Fields of a newer header's struct that this library does not know become
  * zero. */
-TARN_API bool tarn_model_facts_of_sized(const tarn_module *model, tarn_model_facts *facts, size_t facts_size);
-#define tarn_model_facts_of(model, facts) tarn_model_facts_of_sized(model, facts, sizeof(tarn_model_facts))
+TARN_API bool tarn_model_query_sized(const tarn_module *model, tarn_model_info *info, size_t facts_size);
+#define tarn_model_query(model, info) tarn_model_query_sized(model, info, sizeof(tarn_model_info))
 
 /* Moves a language model: its first `layers` blocks (0: all), the tables of tokens and positions, the last norm and the
  * head to a device, the other blocks to the CPU. What passes between blocks then crosses once each way for each step.
  * More layers than it has are an error. */
-TARN_API bool tarn_model_place(tarn_module *model, tarn_device device, int64_t layers);
+TARN_API bool tarn_model_offload(tarn_module *model, tarn_device device, int64_t layers);
 
 /* ---- GPT-2 ------------------------------------------------------------------------------------------------------- */
 
@@ -95,10 +95,10 @@ typedef struct tarn_gpt2_config {
     double embedding_dropout; /* of what enters the first layer; 0: as dropout, negative: none */
     double epsilon;           /* of the norms; 0: 1e-5 */
     tarn_dtype dtype;         /* of the parameters; default f32 */
-    bool has_end;             /* there is a token that ends a text */
+    bool has_eos;             /* there is a token that ends a text */
     int64_t end;              /* that token, where there is one */
     tarn_recompute recompute; /* in backward; default: nothing */
-    bool untied;              /* the head has a weight of its own; default: it shares the tokens' */
+    bool untie_embeddings;    /* the head has a weight of its own; default: it shares the tokens' */
 } tarn_gpt2_config;
 
 /* Fills in the published sizes: "gpt2" ("gpt2-124m"), "gpt2-medium" ("gpt2-350m", "gpt2-355m"), "gpt2-large"
@@ -136,24 +136,24 @@ typedef struct tarn_llama_config {
     int64_t width;                  /* numbers for each token between the layers */
     int64_t inner;                  /* numbers for each token inside an mlp */
     int64_t kv_heads;               /* of keys and values; they divide the heads; 0: as many as heads */
-    int64_t head_width;             /* numbers for each token in a head, an even number up to 512; 0: width / heads */
+    int64_t head_dim;               /* numbers for each token in a head, an even number up to 512; 0: width / heads */
     double epsilon;                 /* of the norms; 0: 1e-5 */
     double rope_theta;              /* the base of the rotary positions; 0: 10000 */
     tarn_rope_scaling rope_scaling; /* the next four are as tarn_rope_options has them */
     double rope_factor;             /* of linear and llama3; 0: 8 */
-    double rope_low, rope_high;     /* of llama3; 0: 1 and 4 */
-    int64_t rope_context;           /* of llama3: positions it was trained on; 0: 8192 */
-    bool qkv_bias;                  /* queries, keys and values have a bias: Qwen2 */
-    bool qk_norm;                   /* each head of queries and keys is normalised: Qwen3 */
-    bool tied;                      /* the head shares the tokens' embedding */
+    double rope_low_freq_factor, rope_high_freq_factor; /* of llama3; 0: 1 and 4 */
+    int64_t rope_original_context;                      /* of llama3: positions it was trained on; 0: 8192 */
+    bool qkv_bias;                                      /* queries, keys and values have a bias: Qwen2 */
+    bool qk_norm;                                       /* each head of queries and keys is normalised: Qwen3 */
+    bool tie_embeddings;                                /* the head shares the tokens' embedding */
     const char *family; /* "llama", "mistral", "qwen2" or "qwen3": its model_type; NULL: "llama". Qwen2 means qkv_bias,
                            Qwen3 qk_norm */
     tarn_dtype dtype;   /* of the parameters; default f32 */
-    bool has_begin, has_end;  /* there is a token that texts begin with, and one that ends them */
+    bool has_bos, has_eos;    /* there is a token that texts begin with, and one that ends them */
     int64_t begin, end;       /* those tokens, where they are there */
     tarn_recompute recompute; /* in backward; default: nothing */
     int also_end_count;       /* further tokens that end a text, as Llama 3 has them; only where there is .end */
-    int64_t also_end[TARN_MODEL_ENDS - 1];
+    int64_t also_end[TARN_MODEL_MAX_EOS - 1];
 } tarn_llama_config;
 
 /* Fills in published sizes: "llama-1b" and "llama-3b" (Llama 3.2) and "smollm-135m". */
@@ -182,7 +182,7 @@ TARN_API bool tarn_llama_config_of_sized(const tarn_module *model, tarn_llama_co
 typedef struct tarn_model_open_options {
     tarn_dtype dtype; /* that parameters are converted to; default f32 */
     bool as_stored;   /* instead: the one that the file has. An error where its weights are of several */
-    /* so many of its first blocks lie on the device, the others on the CPU: see tarn_model_place(). 0: all */
+    /* so many of its first blocks lie on the device, the others on the CPU: see tarn_model_offload(). 0: all */
     int64_t device_layers;
     tarn_dtype
         blocks; /* of a folder: q8_0, q4_0, q4_k or q6_k, which the weights of linear layers become while they are read;

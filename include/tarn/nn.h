@@ -271,12 +271,12 @@ TARN_API bool tarn_module_load_sized(tarn_module *module, const char *path, cons
 
 /* Writes a table of all layers: what they are, the shape of their result for an input of that shape and dtype, their
  * parameters and memory. For that the module is applied once to zeros, outside training mode. The text form gives a
- * text that the caller frees with tarn_text_free(). */
+ * text that the caller frees with tarn_string_free(). */
 TARN_API bool tarn_module_summary(tarn_module *module, tarn_shape input, tarn_dtype dtype, FILE *file);
-TARN_API char *tarn_module_summary_text(tarn_module *module, tarn_shape input, tarn_dtype dtype);
+TARN_API char *tarn_module_summary_string(tarn_module *module, tarn_shape input, tarn_dtype dtype);
 
 /* Frees a text that a function gave to the caller. NULL is allowed; works while an error is pending. */
-TARN_API void tarn_text_free(char *text);
+TARN_API void tarn_string_free(char *text);
 
 /* Frees a module and its children. NULL is allowed; works while an error is pending. */
 TARN_API void tarn_module_free(tarn_module *module);

@@ -242,7 +242,7 @@ typedef struct tarn_attention_options {
     tarn_tensor *lengths;
     /* i32 or i64, [B, T]: row t attends to no key before starts[b, t], so that documents beside each other stay apart;
      * NULL: from the first */
-    tarn_tensor *starts;
+    tarn_tensor *document_starts;
 } tarn_attention_options;
 
 /* softmax(q · kᵀ · scale) · v for queries q [B, H, T, D] and keys and values k, v [B, KV, S, D]; H is a multiple of KV,
@@ -269,7 +269,7 @@ TARN_API tarn_tensor *tarn_attention_packed_sized(tarn_tensor *qkv, int64_t head
 /* How rotary frequencies are changed for texts longer than a model was trained on: linear divides all of them by a
  * factor; llama3 those of wavelengths beyond original / low, leaves those below original / high, and blends in between.
  */
-typedef enum tarn_rope_scaling { TARN_ROPE_PLAIN = 0, TARN_ROPE_LINEAR, TARN_ROPE_LLAMA3 } tarn_rope_scaling;
+typedef enum tarn_rope_scaling { TARN_ROPE_DEFAULT = 0, TARN_ROPE_LINEAR, TARN_ROPE_LLAMA3 } tarn_rope_scaling;
 
 /* Options of tarn_rope(); zero is every field's default. */
 typedef struct tarn_rope_options {

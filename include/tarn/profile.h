@@ -58,7 +58,7 @@ TARN_API tarn_memory_kinds tarn_memory_kinds_of(tarn_device device);
 
 /* Floating-point operations a second that a device's maker states for matrix products, without sparsity; `precision` is
  * "f32", "tf32" or "bf16". 0: not known here. */
-TARN_API double tarn_peak_of(tarn_device device, const char *precision);
+TARN_API double tarn_device_peak_flops(tarn_device device, const char *precision);
 
 /* Writes a table of who holds how much memory on a device, by name, the largest first, into `buffer`, always
  * terminated. Returns the length the whole text has. */
@@ -94,10 +94,10 @@ typedef struct tarn_profile_record {
     double host_start, host_end; /* the host handed it over, or did it */
     /* the device did it; NaN: no device had to do with it, or its clock was not asked */
     double device_start, device_end;
-    tarn_dtype dtype;  /* of the first result */
-    tarn_shape shape;  /* of the first result */
-    double bytes;      /* of all operands, each element once; of a copy */
-    double operations; /* floating-point ones, of products, convolutions and attention; 0 for others */
+    tarn_dtype dtype; /* of the first result */
+    tarn_shape shape; /* of the first result */
+    double bytes;     /* of all operands, each element once; of a copy */
+    double flops;     /* floating-point ones, of products, convolutions and attention; 0 for others */
 } tarn_profile_record;
 
 /* Begins to record what happens, on all threads; what was recorded before is forgotten. Waits for the device, whose own
@@ -145,8 +145,8 @@ TARN_API const char *tarn_profile_part_name(tarn_profile_part part);
 typedef struct tarn_profile_summary {
     double microseconds;     /* from start to stop */
     double part[TARN_PARTS]; /* shares of that; together 1 */
-    double busy;             /* the share in which the device ran kernels */
-    double operations;       /* of all records */
+    double utilization;      /* the share in which the device ran kernels */
+    double flops;            /* of all records */
     int64_t records, lost;   /* lost: there was no room for them */
     int64_t rows;            /* that there are */
 } tarn_profile_summary;
@@ -158,7 +158,7 @@ typedef struct tarn_profile_row {
     bool is_backward;
     int64_t calls;
     double device_microseconds, host_microseconds;
-    double bytes, operations;
+    double bytes, flops;
 } tarn_profile_row;
 
 /* Sums the records up. `rows` (may be NULL) has room for `room` rows; those that took the device longest come first. */

@@ -16,9 +16,9 @@ extern "C" {
 /* The largest number of axes. */
 #define TARN_MAX_RANK 8
 
-/* Element types. The last ones hold blocks, as GGUF files do: some elements of the last axis (tarn_dtype_block() says
- * how many) share scales and have a few bits each. Their tensors can be copied, moved, cast, read, gathered by rows,
- * seen in parts along the other axes, and be the weight of tarn_linear_apply(). */
+/* Element types. The last ones hold blocks, as GGUF files do: some elements of the last axis (tarn_dtype_block_size()
+ * says how many) share scales and have a few bits each. Their tensors can be copied, moved, cast, read, gathered by
+ * rows, seen in parts along the other axes, and be the weight of tarn_linear_apply(). */
 typedef enum tarn_dtype {
     TARN_F32 = 0,
     TARN_F64,
@@ -84,7 +84,7 @@ TARN_API size_t tarn_dtype_size(tarn_dtype dtype);
 
 /* Elements of one block: 32 or 256, 1 for types without blocks, 0 for a value that is no element type. The last axis of
  * a tensor has a multiple of it. */
-TARN_API int64_t tarn_dtype_block(tarn_dtype dtype);
+TARN_API int64_t tarn_dtype_block_size(tarn_dtype dtype);
 
 /* ---- scopes ------------------------------------------------------------------------------------------------------ */
 
@@ -121,7 +121,7 @@ TARN_API tarn_tensor *tarn_zeros_like(const tarn_tensor *like);
 TARN_API tarn_tensor *tarn_ones_like(const tarn_tensor *like);
 TARN_API tarn_tensor *tarn_full_like(const tarn_tensor *like, double value);
 TARN_API tarn_tensor *tarn_uniform_like(const tarn_tensor *like, double low, double high);
-TARN_API tarn_tensor *tarn_normal_like(const tarn_tensor *like, double mean, double deviation);
+TARN_API tarn_tensor *tarn_normal_like(const tarn_tensor *like, double mean, double std);
 
 /* The values begin, begin + step … before `end`, on one axis. */
 TARN_API tarn_tensor *tarn_arange(double begin, double end, double step, tarn_dtype dtype, tarn_device device);
@@ -131,8 +131,7 @@ TARN_API tarn_tensor *tarn_eye(int64_t rows, int64_t columns, tarn_dtype dtype, 
 
 /* Random values from the device's generator: uniform in [low, high), or normal. Float dtypes only. */
 TARN_API tarn_tensor *tarn_uniform(tarn_shape shape, double low, double high, tarn_dtype dtype, tarn_device device);
-TARN_API tarn_tensor *tarn_normal(tarn_shape shape, double mean, double deviation, tarn_dtype dtype,
-                                  tarn_device device);
+TARN_API tarn_tensor *tarn_normal(tarn_shape shape, double mean, double std, tarn_dtype dtype, tarn_device device);
 
 /* Seeds the generators of all devices of this thread and starts them at offset 0. Every thread starts with seed 0. */
 TARN_API void tarn_seed(uint64_t seed);
@@ -211,13 +210,13 @@ TARN_API tarn_tensor *tarn_clone(tarn_tensor *tensor);
 TARN_API bool tarn_copy(tarn_tensor *to, const tarn_tensor *from);
 
 /* What happens when operands lie on different devices. */
-typedef enum tarn_mixed {
-    TARN_MIXED_ERROR = 0, /* an error that names both devices (the default) */
-    TARN_MIXED_MOVE = 1   /* the CPU operand is copied to the other one's device, counted as a transfer */
-} tarn_mixed;
+typedef enum tarn_cross_device {
+    TARN_CROSS_DEVICE_ERROR = 0, /* an error that names both devices (the default) */
+    TARN_CROSS_DEVICE_MOVE = 1   /* the CPU operand is copied to the other one's device, counted as a transfer */
+} tarn_cross_device;
 
 /* Says, for this thread, what happens when operands lie on different devices. */
-TARN_API void tarn_set_mixed(tarn_mixed mixed);
+TARN_API void tarn_set_cross_device(tarn_cross_device mixed);
 
 #ifdef __cplusplus
 }

@@ -72,11 +72,11 @@ TARN_API int32_t tarn_tokenizer_end_of_text(const tarn_tokenizer *tokenizer);
 
 /* The id of the token that begins a text, as the file says, or by its name: <s>, <|begin_of_text|> or <bos>; -1, which
  * is no error, when there is none. */
-TARN_API int32_t tarn_tokenizer_begin(const tarn_tokenizer *tokenizer);
+TARN_API int32_t tarn_tokenizer_bos(const tarn_tokenizer *tokenizer);
 
 /* The id of the token by which a model ends what it says, as the file says; else tarn_tokenizer_end_of_text(). In chat
  * models the two differ. */
-TARN_API int32_t tarn_tokenizer_end(const tarn_tokenizer *tokenizer);
+TARN_API int32_t tarn_tokenizer_eos(const tarn_tokenizer *tokenizer);
 
 /* How to encode; zero is every field's default. */
 typedef struct tarn_encode_options {
@@ -133,7 +133,7 @@ TARN_API int32_t *tarn_chat_encode(const tarn_tokenizer *tokenizer, const tarn_c
 TARN_API bool tarn_tokenizer_set_chat(tarn_tokenizer *tokenizer, const char *name);
 
 /* The id of the token that ends an answer in such a conversation; -1, which is no error, when there is none. */
-TARN_API int32_t tarn_chat_end(const tarn_tokenizer *tokenizer);
+TARN_API int32_t tarn_chat_eot(const tarn_tokenizer *tokenizer);
 
 /* ---- text as its ids come ---------------------------------------------------------------------------------------- */
 
@@ -250,7 +250,7 @@ TARN_API void tarn_tokens_close(tarn_tokens *tokens);
 
 /* How many tokens there are, the size of their vocabulary, and tarn_tokenizer_hash() of their tokenizer. */
 TARN_API int64_t tarn_tokens_count(const tarn_tokens *tokens);
-TARN_API int64_t tarn_tokens_vocabulary(const tarn_tokens *tokens);
+TARN_API int64_t tarn_tokens_vocab_size(const tarn_tokens *tokens);
 TARN_API uint64_t tarn_tokens_hash(const tarn_tokens *tokens);
 
 /* Copies `count` ids from a place on. Any number of threads may read at a time. */

@@ -129,22 +129,22 @@ typedef struct tarn_train_options {
 /* What kind of value an option takes. */
 typedef enum tarn_option_type {
     TARN_OPTION_FLAG = 0, /* true or false */
-    TARN_OPTION_WHOLE,    /* a whole number */
-    TARN_OPTION_WHOLES,   /* whole numbers, separated by commas */
+    TARN_OPTION_INT,      /* a whole number */
+    TARN_OPTION_INTS,     /* whole numbers, separated by commas */
     TARN_OPTION_REAL,     /* a number */
     TARN_OPTION_WORD,     /* one of the words in `value`, which are separated by | */
-    TARN_OPTION_TEXT
+    TARN_OPTION_STRING
 } tarn_option_type;
 
 /* One row of the table of options, for those who make flags or forms of it. Texts live as long as the program. */
 typedef struct tarn_option {
     const char *name; /* "batch_size"; a flag is written --batch-size */
     tarn_option_type type;
-    double low, high;      /* of numbers */
-    const char *otherwise; /* the default, as it would be typed; "" where it depends */
-    const char *value;     /* what stands for the value in a list of flags */
+    double low, high;          /* of numbers */
+    const char *default_value; /* the default, as it would be typed; "" where it depends */
+    const char *value;         /* what stands for the value in a list of flags */
     const char *help;
-    bool when_resumed; /* may be changed when a run is gone on with */
+    bool resumable; /* may be changed when a run is gone on with */
 } tarn_option;
 
 /* How many options there are, and option number `index`. */
@@ -188,9 +188,9 @@ TARN_API tarn_trainer *tarn_trainer_resume_sized(const char *folder, const tarn_
  * model has shapes and no memory, so that even one that does not fit is ready in a moment: compare memory_needed and
  * memory_free of its plan. What such a run would be refused for is an error here, too. `...` is the folder and a const
  * tarn_train_options *. */
-TARN_API tarn_trainer *tarn_trainer_imagine_sized(const char *folder, const tarn_train_options *options,
+TARN_API tarn_trainer *tarn_trainer_dry_run_sized(const char *folder, const tarn_train_options *options,
                                                   size_t options_size);
-#define tarn_trainer_imagine(folder, ...) tarn_trainer_imagine_sized(folder, __VA_ARGS__, sizeof(tarn_train_options))
+#define tarn_trainer_dry_run(folder, ...) tarn_trainer_dry_run_sized(folder, __VA_ARGS__, sizeof(tarn_train_options))
 
 #define TARN_TRAIN_FITS 6
 
@@ -218,8 +218,8 @@ typedef struct tarn_train_plan {
      * state and master weights; and what the steps make, with what backward takes while it runs. */
     int64_t weight_bytes, gradient_bytes, state_bytes, activation_bytes;
     /* of chats: tokens to train on that are learnt, and documents that were too long */
-    int64_t training_documents, validation_documents, answer_tokens, documents_cut;
-    bool is_chats;
+    int64_t training_documents, validation_documents, completion_tokens, documents_truncated;
+    bool is_chat;
     char chosen[256]; /* sizes of a new language model that was given none, and why these: "to train in minutes on a CPU
                          with 1003854 tokens: layers 4, width 128 …"; "": none was chosen */
     int64_t memory_min;                   /* lower bound of memory_needed: tensors that a step holds at once */
@@ -250,11 +250,11 @@ typedef struct tarn_train_report {
     double tokens_per_second, gradient_norm; /* the norm is from before clipping */
     int64_t memory;                          /* the most bytes of the device that tensors had at once */
     /* the share of the time in which the device ran kernels, from the last step that was looked at; 0: none was yet */
-    double busy;
-    double share_of_peak; /* of a language model: of tarn_peak_of(); 0: not known */
-    double validation;    /* the loss of the last evaluation of this run; NaN: there was none */
-    double seconds_left;  /* of training, at the speed since the last report */
-    const char *text;     /* of a sample; a 0 follows */
+    double utilization;
+    double mfu;        /* of a language model: of tarn_device_peak_flops(); 0: not known */
+    double validation; /* the loss of the last evaluation of this run; NaN: there was none */
+    double eta;        /* of training, at the speed since the last report */
+    const char *text;  /* of a sample; a 0 follows */
     size_t text_length;
     const char *unit; /* of the speed: "tokens", "images" or "rows" */
 } tarn_train_report;
@@ -325,16 +325,16 @@ typedef struct tarn_train_timing {
     tarn_train_options options; /* all defaults filled in */
     int64_t samples, tokens;    /* in a step: windows or images, and tokens of a language model */
     int64_t parameters;         /* trained ones */
-    double operations; /* of a step's products, as they are commonly counted: a token takes 6 for each parameter and 12
-                          · layers · width · context for attention; 0: not known */
-    bool is_captured;  /* the steps were recorded and repeated as a whole, as the option `capture` has it */
-    double step_ms, least_step_ms;
+    double flops;     /* of a step's products, as they are commonly counted: a token takes 6 for each parameter and 12
+                              · layers · width · context for attention; 0: not known */
+    bool is_captured; /* the steps were recorded and repeated as a whole, as the option `capture` has it */
+    double step_ms, min_step_ms;
     /* of steps that are taken operation by operation; update: clipping and optimizer */
     double batch_ms, forward_ms, backward_ms, update_ms;
     /* until the host has handed a step over to a device that waits for it */
     double host_ms;
     /* the share of a step's time in which the device runs kernels */
-    double busy;
+    double utilization;
     tarn_memory_kinds memory;
     int64_t frozen; /* parameters beside adapters, which hand gradients on: a token takes 4 operations for each */
 } tarn_train_timing;
@@ -362,8 +362,8 @@ typedef struct tarn_logged_run {
     int64_t first_step, step, steps; /* where this part of the run began and ended, and where the run would */
     double seconds;                  /* of this part, evaluations among them */
     double seconds_per_1000_steps, seconds_per_epoch;
-    double loss, validation_loss; /* the last ones of this part */
-    int64_t best_step;            /* 0: no evaluation yet */
+    double loss, val_loss; /* the last ones of this part */
+    int64_t best_step;     /* 0: no evaluation yet */
     double best_loss, best_accuracy;
 } tarn_logged_run;
 
@@ -388,7 +388,7 @@ typedef struct tarn_evaluation {
  * `class_samples` and `class_right` (both may be NULL) have room for `classes` counts: samples of each class, and those
  * that were right. What is counted stays on the device until the end. */
 TARN_API bool tarn_evaluate(tarn_module *model, tarn_loader *loader, int64_t classes, tarn_evaluation *evaluation,
-                            int64_t *class_samples, int64_t *class_right);
+                            int64_t *class_samples, int64_t *class_correct);
 
 /* How well a language model foretells text. */
 typedef struct tarn_text_evaluation {
@@ -455,7 +455,7 @@ TARN_API const char *tarn_run_class_name(const tarn_run *run, int64_t index);
 /* Evaluates the model on data, named as for training; NULL: the run's own validation data. Of data that has a part for
  * testing that part is used, of other data all. The counts are those of tarn_evaluate(). */
 TARN_API bool tarn_run_evaluate(tarn_run *run, const char *data, int64_t batch_size, tarn_evaluation *evaluation,
-                                int64_t *class_samples, int64_t *class_right);
+                                int64_t *class_samples, int64_t *class_correct);
 
 /* Evaluates a language model on text, named as for training: a whole file, or the part of shards for validation; NULL:
  * the run's own validation data. Windows of the model's context, one behind the other, go through it `batch_size` at a
@@ -479,13 +479,13 @@ TARN_API void tarn_run_close(tarn_run *run);
  * positions begin at 0 in each, and `starts` says where the document of a token begins, so that attention stays within
  * it (tarn_attention_options). What is behind the last document of a row is a document of its own without loss. Which
  * documents are for validation, and which share a row, depends on the files, the tokenizer and the options alone. */
-typedef struct tarn_chats tarn_chats;
+typedef struct tarn_chat_dataset tarn_chat_dataset;
 
-enum { TARN_CHATS_TRAINING, TARN_CHATS_VALIDATION };
+enum { TARN_CHAT_DATASET_TRAINING, TARN_CHAT_DATASET_VALIDATION };
 
 /* Zero is the default of all but the first two. Texts are borrowed for the call; the tokenizer must outlive the chats.
  */
-typedef struct tarn_chats_options {
+typedef struct tarn_chat_dataset_options {
     const char *path;                /* the JSON lines; "chats:" before it is allowed */
     const tarn_tokenizer *tokenizer; /* with its chat template, where the model has one */
     const char *template_name;       /* "chatml", "llama2", "llama3" or "mistral" instead of that; NULL or "": none */
@@ -494,39 +494,40 @@ typedef struct tarn_chats_options {
     double val_share;
     int64_t context; /* tokens of a row, at least 2; 0: 1024 */
     uint64_t seed;   /* of the split and of the order */
-} tarn_chats_options;
+} tarn_chat_dataset_options;
 
 /* What is there, by split. */
-typedef struct tarn_chats_counts {
+typedef struct tarn_chat_dataset_counts {
     int64_t documents[2];
     int64_t tokens[2];  /* of all documents, as they were cut */
     int64_t answers[2]; /* of these, the tokens that are learnt */
     int64_t rows[2];    /* after packing */
     int64_t cut;        /* documents that were longer than the context, in both splits */
     uint64_t hash;      /* of all tokens, what is learnt, and the places in rows: a run goes on with the same */
-} tarn_chats_counts;
+} tarn_chat_dataset_counts;
 
 /* Arrays [rows, context] of the caller's. The target of a token without loss is -100, which tarn_model_loss() ignores.
  */
-typedef struct tarn_chats_rows {
-    int32_t *ids, *targets, *positions, *starts;
-} tarn_chats_rows;
+typedef struct tarn_chat_dataset_rows {
+    int32_t *ids, *targets, *positions, *document_starts;
+} tarn_chat_dataset_rows;
 
 /* Reads all documents; an error names file and line and what is wrong there. Documents longer than the context are cut,
  * which a warning counts; one of which no answer would be left is an error. The caller owns the chats. */
-TARN_API tarn_chats *tarn_chats_open_sized(const tarn_chats_options *options, size_t options_size);
-#define tarn_chats_open(...) tarn_chats_open_sized(__VA_ARGS__, sizeof(tarn_chats_options))
+TARN_API tarn_chat_dataset *tarn_chat_dataset_open_sized(const tarn_chat_dataset_options *options, size_t options_size);
+#define tarn_chat_dataset_open(...) tarn_chat_dataset_open_sized(__VA_ARGS__, sizeof(tarn_chat_dataset_options))
 
 /* Says what is there. */
-TARN_API bool tarn_chats_counts_of(const tarn_chats *chats, tarn_chats_counts *counts);
+TARN_API bool tarn_chat_dataset_counts_of(const tarn_chat_dataset *chats, tarn_chat_dataset_counts *counts);
 
 /* Fills the rows of a batch. Training: batches are numbered from 0 without end; every row is there once before any
  * comes again, each time in another order, so that a run goes on by asking for the next number. Validation: in order;
  * rows behind the last are without loss. One thread asks at a time. */
-TARN_API bool tarn_chats_batch(tarn_chats *chats, int split, int64_t batch_number, int64_t rows, tarn_chats_rows *out);
+TARN_API bool tarn_chat_dataset_batch(tarn_chat_dataset *chats, int split, int64_t batch_number, int64_t rows,
+                                      tarn_chat_dataset_rows *out);
 
 /* Frees chats. NULL is allowed; works while an error is pending. */
-TARN_API void tarn_chats_close(tarn_chats *chats);
+TARN_API void tarn_chat_dataset_close(tarn_chat_dataset *chats);
 
 #ifdef __cplusplus
 }

@@ -7,37 +7,37 @@
 
 #include "autograd/tape.h"
 
-bool tarn__wants(const tarn__backward *b, int i)
+bool tarn__needs_grad(const tarn__backward *b, int i)
 {
     const tarn__edge *edge = &b->node->edge[i];
     return edge->node || edge->leaf;
 }
 
-const tarn__meta *tarn__input_meta(const tarn__backward *b, int i)
+const tarn__tensor_spec *tarn__input_spec(const tarn__backward *b, int i)
 {
-    return &b->node->edge[i].meta;
+    return &b->node->edge[i].spec;
 }
 
 tarn_dtype tarn__grad_dtype(const tarn__backward *b, int i)
 {
     const tarn__edge *edge = &b->node->edge[i];
-    return edge->leaf ? tarn__wide_dtype(edge->meta.dtype) : edge->meta.dtype;
+    return edge->leaf ? tarn__acc_dtype(edge->spec.dtype) : edge->spec.dtype;
 }
 
-static bool same_shape(const tarn_tensor *tensor, const tarn__meta *meta)
+static bool same_shape(const tarn_tensor *tensor, const tarn__tensor_spec *spec)
 {
-    if (tensor->view.rank != meta->shape.rank)
+    if (tensor->view.rank != spec->shape.rank)
         return false;
-    return memcmp(tensor->view.shape, meta->shape.size, sizeof(int64_t) * (size_t)meta->shape.rank) == 0;
+    return memcmp(tensor->view.shape, spec->shape.size, sizeof(int64_t) * (size_t)spec->shape.rank) == 0;
 }
 
 /* Sums a gradient over the axes that broadcasting had repeated, into a dense tensor of the input's shape. */
-static bool unbroadcast(const char *function, tarn_tensor *grad, const tarn__meta *meta, tarn_tensor *sum)
+static bool unbroadcast(const char *function, tarn_tensor *grad, const tarn__tensor_spec *spec, tarn_tensor *sum)
 {
     tarn__view whole = sum->view; /* a second tensor on its memory would keep a leaf from taking it over */
-    int lead = grad->view.rank - meta->shape.rank;
-    memmove(sum->view.shape + lead, whole.shape, sizeof(int64_t) * (size_t)meta->shape.rank);
-    memmove(sum->view.stride + lead, whole.stride, sizeof(int64_t) * (size_t)meta->shape.rank);
+    int lead = grad->view.rank - spec->shape.rank;
+    memmove(sum->view.shape + lead, whole.shape, sizeof(int64_t) * (size_t)spec->shape.rank);
+    memmove(sum->view.stride + lead, whole.stride, sizeof(int64_t) * (size_t)spec->shape.rank);
     for (int i = 0; i < lead; i++)
         sum->view.shape[i] = 1, sum->view.stride[i] = 0;
     sum->view.rank = grad->view.rank;
@@ -55,18 +55,18 @@ static bool unbroadcast(const char *function, tarn_tensor *grad, const tarn__met
 }
 
 /* The gradient in the input's shape, written to a dense tensor of any dtype. */
-static bool fit_into(const char *function, tarn_tensor *grad, const tarn__meta *meta, tarn_tensor *to)
+static bool fit_into(const char *function, tarn_tensor *grad, const tarn__tensor_spec *spec, tarn_tensor *to)
 {
-    return same_shape(grad, meta) ? tarn__copy_elements(function, to, grad) : unbroadcast(function, grad, meta, to);
+    return same_shape(grad, spec) ? tarn__copy_elements(function, to, grad) : unbroadcast(function, grad, spec, to);
 }
 
 /* The gradient in the input's shape and the given dtype; itself if it is so already. */
-static tarn_tensor *fit(const char *function, tarn_tensor *grad, const tarn__meta *meta, tarn_dtype dtype)
+static tarn_tensor *fit(const char *function, tarn_tensor *grad, const tarn__tensor_spec *spec, tarn_dtype dtype)
 {
-    if (same_shape(grad, meta) && grad->view.dtype == dtype)
+    if (same_shape(grad, spec) && grad->view.dtype == dtype)
         return grad;
-    tarn_tensor *fitted = tarn__tensor_new(function, meta->shape, dtype, meta->device);
-    return fitted && fit_into(function, grad, meta, fitted) ? fitted : NULL;
+    tarn_tensor *fitted = tarn__tensor_new(function, spec->shape, dtype, spec->device);
+    return fitted && fit_into(function, grad, spec, fitted) ? fitted : NULL;
 }
 
 static bool add(const char *function, tarn_tensor *a, tarn_tensor *b, tarn_tensor *to)
@@ -93,35 +93,35 @@ static bool give_leaf_a_place(const char *function, tarn_tensor *leaf)
     if (leaf->grad)
         return true;
     leaf->grad =
-        tarn__tensor_new(function, tarn__shape_of(leaf), tarn__wide_dtype(leaf->view.dtype), tarn__device(leaf));
+        tarn__tensor_new(function, tarn__shape_of(leaf), tarn__acc_dtype(leaf->view.dtype), tarn__device(leaf));
     if (!leaf->grad)
         return false;
-    tarn__hold(leaf->grad);
+    tarn__tensor_retain(leaf->grad);
     tarn_free(leaf->grad);
     return true;
 }
 
 /* The first gradient of a leaf that has a place already goes there at once, and may have been made there. */
-static bool put_in_place(const char *function, tarn_tensor *leaf, const tarn__meta *meta, tarn_tensor *grad)
+static bool put_in_place(const char *function, tarn_tensor *leaf, const tarn__tensor_spec *spec, tarn_tensor *grad)
 {
-    leaf->grad_is_set = grad == leaf->grad || fit_into(function, grad, meta, leaf->grad);
-    tarn__touch(leaf->grad);
+    leaf->grad_is_set = grad == leaf->grad || fit_into(function, grad, spec, leaf->grad);
+    tarn__bump_version(leaf->grad);
     return leaf->grad_is_set;
 }
 
-static bool put_in_leaf(const char *function, tarn_tensor *leaf, const tarn__meta *meta, tarn_tensor *grad)
+static bool put_in_leaf(const char *function, tarn_tensor *leaf, const tarn__tensor_spec *spec, tarn_tensor *grad)
 {
     bool is_apart = leaf->grad && (grad == leaf->grad || grad->storage != leaf->grad->storage);
-    if (is_apart && !leaf->grad_is_set && tarn__view_dense(&leaf->grad->view))
-        return put_in_place(function, leaf, meta, grad);
-    tarn_tensor *fitted = fit(function, grad, meta, tarn__wide_dtype(meta->dtype));
+    if (is_apart && !leaf->grad_is_set && tarn__view_is_contiguous(&leaf->grad->view))
+        return put_in_place(function, leaf, spec, grad);
+    tarn_tensor *fitted = fit(function, grad, spec, tarn__acc_dtype(spec->dtype));
     if (!fitted)
         return false;
     /* A gradient that only this scope holds becomes the leaf's own without a copy. */
     bool fresh = fitted->scope && fitted->scope == tarn__scope_top() && atomic_load(&fitted->references) == 1 &&
-                 atomic_load(&fitted->storage->references) == 1 && tarn__view_dense(&fitted->view);
+                 atomic_load(&fitted->storage->references) == 1 && tarn__view_is_contiguous(&fitted->view);
     if (!leaf->grad && fresh) {
-        tarn__hold(fitted);
+        tarn__tensor_retain(fitted);
         leaf->grad = fitted;
         leaf->grad_is_set = true;
         return true;
@@ -131,29 +131,29 @@ static bool put_in_leaf(const char *function, tarn_tensor *leaf, const tarn__met
     bool good = leaf->grad_is_set ? add(function, leaf->grad, fitted, leaf->grad)
                                   : tarn__copy_elements(function, leaf->grad, fitted);
     leaf->grad_is_set = leaf->grad_is_set || good;
-    tarn__touch(leaf->grad);
+    tarn__bump_version(leaf->grad);
     return good;
 }
 
 /* A place for the sum of two gradients, with the axes in the order that one of them has: what comes before it in the
  * network most likely has it too. */
-static tarn_tensor *place_for_sum(const char *function, const tarn__meta *meta, const tarn_tensor *a,
+static tarn_tensor *place_for_sum(const char *function, const tarn__tensor_spec *spec, const tarn_tensor *a,
                                   const tarn_tensor *b)
 {
     int order[TARN_MAX_RANK];
     if (tarn__view_order(&a->view, order) || tarn__view_order(&b->view, order))
-        return tarn__tensor_new_ordered(function, meta->shape, meta->dtype, meta->device, order);
-    return tarn__tensor_new(function, meta->shape, meta->dtype, meta->device);
+        return tarn__tensor_new_ordered(function, spec->shape, spec->dtype, spec->device, order);
+    return tarn__tensor_new(function, spec->shape, spec->dtype, spec->device);
 }
 
 static bool put_in_node(const char *function, tarn__edge *edge, tarn_tensor *grad)
 {
     tarn_tensor **pending = &edge->node->grad[edge->output];
-    tarn_tensor *fitted = fit(function, grad, &edge->meta, edge->meta.dtype);
+    tarn_tensor *fitted = fit(function, grad, &edge->spec, edge->spec.dtype);
     if (!fitted)
         return false;
     if (!*pending) {
-        tarn__hold(fitted);
+        tarn__tensor_retain(fitted);
         *pending = fitted;
         return true;
     }
@@ -161,28 +161,28 @@ static bool put_in_node(const char *function, tarn__edge *edge, tarn_tensor *gra
     /* an expanded view would be written through */
     if (is_exclusive(*pending) && tarn__view_order(&(*pending)->view, order))
         return add(function, *pending, fitted, *pending);
-    tarn_tensor *sum = place_for_sum(function, &edge->meta, *pending, fitted);
+    tarn_tensor *sum = place_for_sum(function, &edge->spec, *pending, fitted);
     if (!sum || !add(function, *pending, fitted, sum))
         return false;
-    tarn__hold(sum);
-    tarn__drop(*pending);
+    tarn__tensor_retain(sum);
+    tarn__tensor_release(*pending);
     *pending = sum;
     return true;
 }
 
-bool tarn__edge_put(const char *function, tarn__edge *edge, tarn_tensor *grad)
+bool tarn__edge_accumulate(const char *function, tarn__edge *edge, tarn_tensor *grad)
 {
     if (edge->node)
         return put_in_node(function, edge, grad);
-    return !edge->leaf || put_in_leaf(function, edge->leaf, &edge->meta, grad);
+    return !edge->leaf || put_in_leaf(function, edge->leaf, &edge->spec, grad);
 }
 
-bool tarn__put(const tarn__backward *b, int i, tarn_tensor *grad)
+bool tarn__accumulate_grad(const tarn__backward *b, int i, tarn_tensor *grad)
 {
-    if (!tarn__wants(b, i))
+    if (!tarn__needs_grad(b, i))
         return true;
     return grad && (!tarn__anomaly() || tarn__check_gradient(b, grad)) &&
-           tarn__edge_put(b->function, &b->node->edge[i], grad);
+           tarn__edge_accumulate(b->function, &b->node->edge[i], grad);
 }
 
 /* True when another input of the operation is the same tensor: both sinks may be open at once. */
@@ -197,19 +197,19 @@ static bool is_shared(const tarn__backward *b, int i)
     return false;
 }
 
-tarn_tensor *tarn__grad_place(const tarn__backward *b, int i, tarn_dtype dtype)
+tarn_tensor *tarn__grad_buffer(const tarn__backward *b, int i, tarn_dtype dtype)
 {
     const tarn__edge *edge = &b->node->edge[i];
     const tarn_tensor *leaf = edge->leaf;
     bool is_free = leaf && leaf->grad && !leaf->grad_is_set && leaf->grad->view.dtype == dtype && !is_shared(b, i);
-    return is_free ? leaf->grad : tarn__tensor_new(b->function, edge->meta.shape, dtype, edge->meta.device);
+    return is_free ? leaf->grad : tarn__tensor_new(b->function, edge->spec.shape, dtype, edge->spec.device);
 }
 
-bool tarn__sink_open(const tarn__backward *b, int i, tarn__sink *sink)
+bool tarn__grad_acc_open(const tarn__backward *b, int i, tarn__grad_acc *sink)
 {
     tarn__edge *edge = &b->node->edge[i];
     bool apart = tarn__anomaly() || is_shared(b, i); /* the product is to be seen alone, before it is added */
-    *sink = (tarn__sink){0};
+    *sink = (tarn__grad_acc){0};
     if (edge->leaf && !apart) {
         if (!give_leaf_a_place(b->function, edge->leaf))
             return false;
@@ -219,22 +219,22 @@ bool tarn__sink_open(const tarn__backward *b, int i, tarn__sink *sink)
         return true;
     }
     tarn_tensor *pending = edge->node && !apart ? edge->node->grad[edge->output] : NULL;
-    if (pending && is_exclusive(pending) && tarn__view_dense(&pending->view)) {
+    if (pending && is_exclusive(pending) && tarn__view_is_contiguous(&pending->view)) {
         sink->to = pending;
         sink->beta = 1;
         return true;
     }
-    sink->to = tarn__tensor_new(b->function, edge->meta.shape, tarn__grad_dtype(b, i), edge->meta.device);
+    sink->to = tarn__tensor_new(b->function, edge->spec.shape, tarn__grad_dtype(b, i), edge->spec.device);
     return sink->to != NULL;
 }
 
-bool tarn__sink_close(const tarn__backward *b, int i, tarn__sink *sink)
+bool tarn__grad_acc_close(const tarn__backward *b, int i, tarn__grad_acc *sink)
 {
     const tarn__edge *edge = &b->node->edge[i];
     if (sink->leaf) {
         sink->leaf->grad_is_set = true;
-        tarn__touch(sink->leaf->grad);
+        tarn__bump_version(sink->leaf->grad);
         return true;
     }
-    return (edge->node && sink->to == edge->node->grad[edge->output]) || tarn__put(b, i, sink->to);
+    return (edge->node && sink->to == edge->node->grad[edge->output]) || tarn__accumulate_grad(b, i, sink->to);
 }

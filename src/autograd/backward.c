@@ -29,7 +29,7 @@ static bool heap_push(heap *h, tarn__node *node)
         h->node = grown;
         h->room = room;
     }
-    tarn__history_hold(&node->history);
+    tarn__history_retain(&node->history);
     node->queued = true;
     int i = h->count++;
     for (; i > 0 && h->node[(i - 1) / 2]->sequence < node->sequence; i = (i - 1) / 2)
@@ -68,7 +68,7 @@ static bool check_saved(const tarn__node *node)
             return tarn__raise(TARN_ERROR_ARGUMENT,
                                "backward: %s needs a tensor %s%s%s that was overwritten in place after it was "
                                "recorded; clone it before writing",
-                               node->function, TARN__SHAPE_TEXT(tensor), tensor->name ? " " : "",
+                               node->function, TARN__SHAPE_STRING(tensor), tensor->name ? " " : "",
                                tensor->name ? tensor->name : "");
     }
     return true;
@@ -89,7 +89,7 @@ static bool call_rule(tarn__node *node, tarn_tensor **made)
     }
     if (good) {
         tarn__backward b = {node, node->function, node->grad, saved, node->params};
-        good = (made ? (*made = node->remake(&b)) != NULL : node->rule(&b)) && !tarn_failed();
+        good = (made ? (*made = node->recompute(&b)) != NULL : node->rule(&b)) && !tarn_failed();
         if (!good && !tarn_failed())
             tarn__raise(TARN_ERROR_INTERNAL, "backward: the rule of %s failed without a reason", node->function);
     }
@@ -110,7 +110,7 @@ static bool run_node(tarn__node *node)
 static void forget_grads(tarn__node *node)
 {
     for (int i = 0; i < node->outputs; i++) {
-        tarn__drop(node->grad[i]);
+        tarn__tensor_release(node->grad[i]);
         node->grad[i] = NULL;
     }
 }
@@ -145,12 +145,12 @@ static bool walk(tarn__node *start, bool retain)
                 if (node->edge[i].node)
                     forget_grads(node->edge[i].node);
         }
-        tarn__history_drop(&node->history);
+        tarn__history_release(&node->history);
     }
     while (h.count > 0) {
         tarn__node *node = heap_pop(&h);
         forget_grads(node);
-        tarn__history_drop(&node->history);
+        tarn__history_release(&node->history);
     }
     tarn__release(h.node, sizeof(*h.node) * (size_t)h.room);
     return good;
@@ -167,12 +167,12 @@ static bool check_upstream(const char *function, const tarn_tensor *tensor, cons
         return tarn__view_count(&tensor->view) == 1 ||
                tarn__raise(TARN_ERROR_SHAPE,
                            "%s: a tensor %s does not have one element; give its gradient with tarn_backward_from()",
-                           function, TARN__SHAPE_TEXT(tensor));
+                           function, TARN__SHAPE_STRING(tensor));
     if (!tarn__check_live(function, upstream, "the gradient given"))
         return false;
     if (!tarn__same_shape(&tensor->view, &upstream->view))
         return tarn__raise(TARN_ERROR_SHAPE, "%s: the gradient given is %s, the tensor %s", function,
-                           TARN__SHAPE_TEXT(upstream), TARN__SHAPE_TEXT(tensor));
+                           TARN__SHAPE_STRING(upstream), TARN__SHAPE_STRING(tensor));
     if (upstream->view.dtype != tensor->view.dtype)
         return tarn__raise(TARN_ERROR_DTYPE, "%s: the gradient given is %s, the tensor %s", function,
                            tarn_dtype_name(upstream->view.dtype), tarn_dtype_name(tensor->view.dtype));
@@ -191,11 +191,11 @@ static bool backward(const char *function, tarn_tensor *tensor, tarn_tensor *ups
     if (good && !upstream)
         good = (upstream = tarn_ones_like(tensor)) != NULL;
     if (good) {
-        tarn__meta meta = {tarn__shape_of(tensor), tensor->view.dtype, tarn__device(tensor)};
+        tarn__tensor_spec spec = {tarn__shape_of(tensor), tensor->view.dtype, tarn__device(tensor)};
         tarn_tensor *origin = tensor->origin;
         tarn__edge edge = {(tarn__node *)origin->history, origin->history ? NULL : origin, origin->history_output,
-                           meta};
-        good = tarn__edge_put(function, &edge, upstream);
+                           spec};
+        good = tarn__edge_accumulate(function, &edge, upstream);
         if (edge.node && good)
             good = walk(edge.node, retain);
     }

@@ -8,14 +8,14 @@
 #include "core/tensor/random.h"
 
 typedef struct checkpoint_params {
-    tarn_block_fn block;
+    tarn_checkpoint_fn block;
     void *ctx;
-    tarn__generator generator;
+    tarn__rng_state generator;
 } checkpoint_params;
 
 /* Runs the block in a scope of its own and moves its result to the scope around it; `fresh` says whether the block made
  * it. */
-static tarn_tensor *run_block(tarn_block_fn block, void *ctx, tarn_tensor *const *inputs, int count, bool *fresh)
+static tarn_tensor *run_block(tarn_checkpoint_fn block, void *ctx, tarn_tensor *const *inputs, int count, bool *fresh)
 {
     tarn_scope *scope = tarn_scope_open();
     tarn_tensor *result = scope ? block(inputs, count, ctx) : NULL;
@@ -34,10 +34,10 @@ static bool recompute(const tarn__backward *b, tarn_tensor **inputs)
     int count = b->node->inputs;
     for (int i = 0; i < count; i++) {
         inputs[i] = tarn_detach(b->saved[i]);
-        if (!inputs[i] || (tarn__wants(b, i) && !tarn_requires_grad(inputs[i], true)))
+        if (!inputs[i] || (tarn__needs_grad(b, i) && !tarn_requires_grad(inputs[i], true)))
             return false;
     }
-    tarn__generator now = tarn__random_save();
+    tarn__rng_state now = tarn__random_save();
     tarn__random_restore(&p->generator);
     int depth = tarn__grad_force();
     bool fresh;
@@ -54,13 +54,13 @@ static bool checkpoint_backward(const tarn__backward *b)
     tarn_tensor **inputs = tarn__alloc(sizeof(*inputs) * (size_t)count);
     bool good = inputs && recompute(b, inputs);
     for (int i = 0; good && i < count; i++)
-        if (tarn__wants(b, i) && inputs[i]->grad_is_set)
-            good = tarn__put(b, i, inputs[i]->grad);
+        if (tarn__needs_grad(b, i) && inputs[i]->grad_is_set)
+            good = tarn__accumulate_grad(b, i, inputs[i]->grad);
     tarn__release(inputs, sizeof(*inputs) * (size_t)count);
     return good;
 }
 
-tarn_tensor *tarn_checkpoint(tarn_block_fn block, void *ctx, tarn_tensor *const *inputs, int count)
+tarn_tensor *tarn_checkpoint(tarn_checkpoint_fn block, void *ctx, tarn_tensor *const *inputs, int count)
 {
     if (tarn_failed())
         return NULL;

@@ -19,20 +19,20 @@ static void release_function(void *params)
 /* Hands on the gradient of input `i`, after checking that it has the input's shape. */
 static bool hand_on(const tarn__backward *b, int i, tarn_tensor *grad)
 {
-    const tarn__meta *meta = tarn__input_meta(b, i);
+    const tarn__tensor_spec *spec = tarn__input_spec(b, i);
     if (!tarn__check_live(b->function, grad, "the gradient of an input"))
         return false;
-    tarn__view shape = {.rank = meta->shape.rank};
+    tarn__view shape = {.rank = spec->shape.rank};
     for (int k = 0; k < shape.rank; k++)
-        shape.shape[k] = meta->shape.size[k];
+        shape.shape[k] = spec->shape.size[k];
     if (!tarn__same_shape(&grad->view, &shape) || !tarn__is_float(grad->view.dtype) ||
-        !tarn__same_device(tarn__device(grad), meta->device))
+        !tarn__same_device(tarn__device(grad), spec->device))
         return tarn__raise(TARN_ERROR_SHAPE,
                            "%s: the gradient of input %d is %s %s, the input %s %s, or they lie on different devices",
-                           b->function, i, tarn_dtype_name(grad->view.dtype), TARN__SHAPE_TEXT(grad),
-                           tarn_dtype_name(meta->dtype),
-                           tarn__shape_text(meta->shape.size, meta->shape.rank, &(tarn__text){{0}}));
-    return tarn__put(b, i, grad);
+                           b->function, i, tarn_dtype_name(grad->view.dtype), TARN__SHAPE_STRING(grad),
+                           tarn_dtype_name(spec->dtype),
+                           tarn__shape_string(spec->shape.size, spec->shape.rank, &(tarn__shape_buffer){{0}}));
+    return tarn__accumulate_grad(b, i, grad);
 }
 
 /* Calls the user's rule and hands on what it gives. */
@@ -48,7 +48,7 @@ static bool function_backward(const tarn__backward *b)
     if (!good && !tarn_failed())
         tarn__raise(TARN_ERROR_ARGUMENT, "%s: a user's backward failed without setting an error", b->function);
     for (int i = 0; good && i < count; i++)
-        good = !grads[i] || !tarn__wants(b, i) || hand_on(b, i, grads[i]);
+        good = !grads[i] || !tarn__needs_grad(b, i) || hand_on(b, i, grads[i]);
     tarn__release(grads, sizeof(*grads) * (size_t)count);
     return good;
 }

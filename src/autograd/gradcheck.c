@@ -8,12 +8,12 @@
 #include "core/tensor/random.h"
 
 typedef struct check {
-    tarn_block_fn block;
+    tarn_checkpoint_fn block;
     void *ctx;
     tarn_tensor *const *inputs;
     int count;
     tarn_gradcheck_options options;
-    tarn__generator generator;
+    tarn__rng_state generator;
     double *upstream; /* the random gradient that arrives at the result */
     int64_t results;
 } check;
@@ -124,7 +124,7 @@ static bool check_input(check *c, int which)
     return good;
 }
 
-bool tarn_gradcheck_sized(tarn_block_fn block, void *ctx, tarn_tensor *const *inputs, int count,
+bool tarn_gradcheck_sized(tarn_checkpoint_fn block, void *ctx, tarn_tensor *const *inputs, int count,
                           const tarn_gradcheck_options *options, size_t options_size)
 {
     check c = {.block = block, .ctx = ctx, .inputs = inputs, .count = count};

@@ -6,7 +6,7 @@
 #include "base/memory.h"
 
 static _Thread_local int no_grad_depth;
-static _Thread_local int thrift_depth;
+static _Thread_local int recompute_depth;
 static _Thread_local bool anomaly;
 static _Thread_local int rules_running;
 static _Atomic uint64_t next_sequence = 1;
@@ -41,19 +41,19 @@ void tarn__grad_unforce(int depth)
     no_grad_depth = depth;
 }
 
-void tarn__thrift_open(void)
+void tarn__recompute_open(void)
 {
-    thrift_depth++;
+    recompute_depth++;
 }
 
-void tarn__thrift_close(void)
+void tarn__recompute_close(void)
 {
-    thrift_depth--;
+    recompute_depth--;
 }
 
-bool tarn__thrift(void)
+bool tarn__is_recomputing(void)
 {
-    return thrift_depth > 0;
+    return recompute_depth > 0;
 }
 
 void tarn_set_anomaly(bool on)
@@ -101,7 +101,7 @@ static int64_t count_nonfinite(const char *function, tarn_tensor *tensor)
     tarn_scope *scope = tarn_scope_open();
     tarn_tensor *count = scope ? tarn__tensor_new(function, TARN_SCALAR, TARN_I64, tarn__device(tensor)) : NULL;
     tarn__fill none = {0};
-    bool good = count && tarn__run(&(tarn__launch){.kernel = TARN__K_nonfinite,
+    bool good = count && tarn__run(&(tarn__launch){.kernel = TARN__K_count_nonfinite,
                                                    .function = function,
                                                    .inputs = 1,
                                                    .outputs = 1,
@@ -128,7 +128,7 @@ static bool raise_anomaly(const char *function, const char *what, const tarn_ten
     return tarn__raise(TARN_ERROR_ARGUMENT,
                        "anomaly: %s%s made %lld value%s that %s not finite from finite operands; its result is %s %s",
                        what, function, (long long)found, found == 1 ? "" : "s", found == 1 ? "is" : "are",
-                       tarn_dtype_name(result->view.dtype), TARN__SHAPE_TEXT(result));
+                       tarn_dtype_name(result->view.dtype), TARN__SHAPE_STRING(result));
 }
 
 static bool check_forward(const tarn__recording *r)
@@ -161,21 +161,21 @@ void tarn__node_release(tarn__node *node)
 {
     for (int i = 0; i < node->saves; i++) {
         tarn__node *maker = node->saved[i].maker;
-        tarn__drop(node->saved[i].tensor);
+        tarn__tensor_release(node->saved[i].tensor);
         node->saved[i] = (tarn__saved){0};
         if (maker)
-            tarn__history_drop(&maker->history);
+            tarn__history_release(&maker->history);
     }
     for (int i = 0; i < node->inputs; i++) {
         tarn__node *source = node->edge[i].node;
         node->edge[i].node = NULL;
-        tarn__drop(node->edge[i].leaf);
+        tarn__tensor_release(node->edge[i].leaf);
         node->edge[i].leaf = NULL;
         if (source)
-            tarn__history_drop(&source->history);
+            tarn__history_release(&source->history);
     }
     for (int i = 0; i < node->outputs; i++) {
-        tarn__drop(node->grad[i]);
+        tarn__tensor_release(node->grad[i]);
         node->grad[i] = NULL;
     }
     if (node->params_release)
@@ -218,7 +218,7 @@ static tarn__node *new_node(const tarn__recording *r)
     size_t edges = round_up(sizeof(tarn__edge) * (size_t)r->input_count),
            saves = round_up(sizeof(tarn__saved) * (size_t)r->saved_count);
     size_t grads = round_up(sizeof(tarn_tensor *) * (size_t)r->output_count),
-           made = round_up(sizeof(tarn__meta) * (size_t)r->output_count);
+           made = round_up(sizeof(tarn__tensor_spec) * (size_t)r->output_count);
     size_t head = round_up(sizeof(tarn__node)), bytes = head + edges + saves + grads + made + round_up(r->params_bytes);
     char *memory = tarn__alloc(bytes);
     if (!memory)
@@ -227,15 +227,15 @@ static tarn__node *new_node(const tarn__recording *r)
     node->edge = (tarn__edge *)(memory + head);
     node->saved = (tarn__saved *)(memory + head + edges);
     node->grad = (tarn_tensor **)(memory + head + edges + saves);
-    node->made = (tarn__meta *)(memory + head + edges + saves + grads);
+    node->made = (tarn__tensor_spec *)(memory + head + edges + saves + grads);
     node->params = memory + head + edges + saves + grads + made;
     node->bytes = bytes;
     return node;
 }
 
-static tarn__meta meta_of(const tarn_tensor *tensor)
+static tarn__tensor_spec meta_of(const tarn_tensor *tensor)
 {
-    return (tarn__meta){tarn__shape_of(tensor), tensor->view.dtype, tarn__device(tensor)};
+    return (tarn__tensor_spec){tarn__shape_of(tensor), tensor->view.dtype, tarn__device(tensor)};
 }
 
 static void connect(tarn__edge *edge, tarn_tensor *input)
@@ -243,20 +243,20 @@ static void connect(tarn__edge *edge, tarn_tensor *input)
     if (!input)
         return;
     input = input->origin;
-    edge->meta = meta_of(input);
+    edge->spec = meta_of(input);
     edge->output = input->history_output;
     if (input->history) {
         edge->node = (tarn__node *)input->history;
-        tarn__history_hold(input->history);
+        tarn__history_retain(input->history);
     } else if (input->requires_grad) {
         edge->leaf = input;
-        tarn__hold(input);
+        tarn__tensor_retain(input);
     }
 }
 
 static bool is_remade(const tarn_tensor *tensor)
 {
-    return tensor->history && ((const tarn__node *)tensor->history)->remake && tensor->history_output == 0;
+    return tensor->history && ((const tarn__node *)tensor->history)->recompute && tensor->history_output == 0;
 }
 
 /* A saved output is held as an alias without history; what is made again not at all; anything else as it is. */
@@ -267,7 +267,7 @@ static bool save(tarn__saved *place, tarn_tensor *tensor, const tarn__recording 
     tensor = tensor->origin;
     if (is_remade(tensor)) {
         place->maker = (tarn__node *)tensor->history;
-        tarn__history_hold(tensor->history);
+        tarn__history_retain(tensor->history);
         return true;
     }
     for (int i = 0; i < r->output_count; i++)
@@ -275,13 +275,13 @@ static bool save(tarn__saved *place, tarn_tensor *tensor, const tarn__recording 
             tensor = tarn__tensor_view(tensor);
             if (!tensor)
                 return false;
-            tarn__hold(tensor);
+            tarn__tensor_retain(tensor);
             tarn_free(tensor); /* out of the scope: only the node holds it */
             place->tensor = tensor;
             place->version = tensor->storage->version;
             return true;
         }
-    tarn__hold(tensor);
+    tarn__tensor_retain(tensor);
     place->tensor = tensor;
     place->version = tensor->storage->version;
     return true;
@@ -300,7 +300,7 @@ bool tarn__record(const tarn__recording *r)
     node->history.release = release_node;
     node->function = r->function;
     node->rule = r->rule;
-    node->remake = thrift_depth > 0 ? r->remake : NULL;
+    node->recompute = recompute_depth > 0 ? r->recompute : NULL;
     node->sequence = atomic_fetch_add_explicit(&next_sequence, 1, memory_order_relaxed);
     node->inputs = r->input_count;
     node->outputs = r->output_count;
@@ -318,13 +318,13 @@ bool tarn__record(const tarn__recording *r)
         if (!r->outputs[i])
             continue;
         node->made[i] = meta_of(r->outputs[i]);
-        tarn__history_hold(&node->history);
+        tarn__history_retain(&node->history);
         r->outputs[i]->origin->history = &node->history;
         r->outputs[i]->origin->history_output = i;
     }
     if (good)
         node->params_release = r->params_release;
-    tarn__history_drop(&node->history);
+    tarn__history_release(&node->history);
     return good;
 }
 
@@ -371,7 +371,7 @@ void tarn_zero_grad(tarn_tensor *tensor)
     tarn_tensor *leaf = tensor->origin;
     leaf->grad_is_set = false;
     if (!leaf->trainer) { /* an optimizer's place stays; any other would only cost the next gradient a copy */
-        tarn__drop(leaf->grad);
+        tarn__tensor_release(leaf->grad);
         leaf->grad = NULL;
     }
 }

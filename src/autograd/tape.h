@@ -26,7 +26,7 @@ typedef bool (*tarn__rule)(const tarn__backward *b);
 
 /* Makes output 0 of a node again, with the bits it had, from what the node saved: in the scope of the rule that needs
  * it. NULL with an error. */
-typedef tarn_tensor *(*tarn__remaking)(const tarn__backward *b);
+typedef tarn_tensor *(*tarn__recompute_fn)(const tarn__backward *b);
 
 /* ---- recording --------------------------------------------------------------------------------------------------- */
 
@@ -45,7 +45,7 @@ typedef struct tarn__recording {
     /* record even where no input wants a gradient: parameters inside a block do */
     bool always;
     /* in a thrifty section whoever saves output 0 has it made again; NULL: it is stored */
-    tarn__remaking remake;
+    tarn__recompute_fn recompute;
 } tarn__recording;
 
 /* Ends an operation: puts a node on the tape when a gradient is needed, and looks for non-finite values in anomaly
@@ -61,9 +61,9 @@ int tarn__grad_force(void);
 void tarn__grad_unforce(int depth);
 
 /* Between open and close, which nest, what is cheap to make again for backward (norms, GELU) is not stored for it. */
-void tarn__thrift_open(void);
-void tarn__thrift_close(void);
-bool tarn__thrift(void);
+void tarn__recompute_open(void);
+void tarn__recompute_close(void);
+bool tarn__is_recomputing(void);
 
 /* Anomaly mode. Between open and close a rule runs: what it hands on is checked against what it was given, its steps
  * are not. */
@@ -77,37 +77,37 @@ bool tarn__check_gradient(const tarn__backward *b, tarn_tensor *grad);
 /* ---- in a rule --------------------------------------------------------------------------------------------------- */
 
 /* True when input `i` wants a gradient. */
-bool tarn__wants(const tarn__backward *b, int i);
+bool tarn__needs_grad(const tarn__backward *b, int i);
 
 /* Gives input `i` its gradient: sums over broadcast axes, converts, and adds to what is there already. Borrows `grad`.
  */
-bool tarn__put(const tarn__backward *b, int i, tarn_tensor *grad);
+bool tarn__accumulate_grad(const tarn__backward *b, int i, tarn_tensor *grad);
 
 /* The dtype in which input `i`'s gradient is best made: a leaf of 16 bits has an f32 gradient. */
 tarn_dtype tarn__grad_dtype(const tarn__backward *b, int i);
 
 /* A place for all of input `i`'s gradient, of its shape: the leaf's own where nothing has arrived there yet, which
- * spares a copy, else a new tensor of this dtype. It is written whole, and then given to tarn__put(). It belongs to the
- * leaf or to the open scope; NULL with an error. */
-tarn_tensor *tarn__grad_place(const tarn__backward *b, int i, tarn_dtype dtype);
+ * spares a copy, else a new tensor of this dtype. It is written whole, and then given to tarn__accumulate_grad(). It
+ * belongs to the leaf or to the open scope; NULL with an error. */
+tarn_tensor *tarn__grad_buffer(const tarn__backward *b, int i, tarn_dtype dtype);
 
 /* The other way: a place of exactly the input's shape where the rule writes itself: to = (its product) + beta · to.
  * Close it afterwards. */
-typedef struct tarn__sink {
+typedef struct tarn__grad_acc {
     tarn_tensor *to;
     double beta;
     tarn_tensor *leaf; /* private */
-} tarn__sink;
-bool tarn__sink_open(const tarn__backward *b, int i, tarn__sink *sink);
-bool tarn__sink_close(const tarn__backward *b, int i, tarn__sink *sink);
+} tarn__grad_acc;
+bool tarn__grad_acc_open(const tarn__backward *b, int i, tarn__grad_acc *sink);
+bool tarn__grad_acc_close(const tarn__backward *b, int i, tarn__grad_acc *sink);
 
 /* The shape, dtype and device of input `i`, which itself may be gone. */
-typedef struct tarn__meta {
+typedef struct tarn__tensor_spec {
     tarn_shape shape;
     tarn_dtype dtype;
     tarn_device device;
-} tarn__meta;
-const tarn__meta *tarn__input_meta(const tarn__backward *b, int i);
+} tarn__tensor_spec;
+const tarn__tensor_spec *tarn__input_spec(const tarn__backward *b, int i);
 
 /* ---- the node, for the walk -------------------------------------------------------------------------------------- */
 
@@ -115,7 +115,7 @@ typedef struct tarn__edge {
     tarn__node *node;  /* the node that made the input, held; or */
     tarn_tensor *leaf; /* the leaf itself, held; or neither: no gradient wanted */
     int output;
-    tarn__meta meta;
+    tarn__tensor_spec spec;
 } tarn__edge;
 
 typedef struct tarn__saved {
@@ -128,15 +128,15 @@ struct tarn__node {
     tarn__history history;
     const char *function;
     tarn__rule rule;
-    tarn__remaking remake; /* NULL: its outputs are stored where they are needed */
+    tarn__recompute_fn recompute; /* NULL: its outputs are stored where they are needed */
     uint64_t sequence;
     int inputs, outputs, saves;
     bool queued;   /* in the walk's heap */
     bool released; /* walked already, what it held is gone */
     tarn__edge *edge;
     tarn__saved *saved;
-    tarn_tensor **grad; /* gradients of the outputs that arrived in the walk, held */
-    tarn__meta *made;   /* of the outputs */
+    tarn_tensor **grad;      /* gradients of the outputs that arrived in the walk, held */
+    tarn__tensor_spec *made; /* of the outputs */
     void *params;
     size_t params_bytes;
     void (*params_release)(void *params);
@@ -148,6 +148,6 @@ struct tarn__node {
 void tarn__node_release(tarn__node *node);
 
 /* Adds a gradient to what arrived at an edge so far. */
-bool tarn__edge_put(const char *function, tarn__edge *edge, tarn_tensor *grad);
+bool tarn__edge_accumulate(const char *function, tarn__edge *edge, tarn_tensor *grad);
 
 #endif

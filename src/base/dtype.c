@@ -10,8 +10,8 @@ const tarn__dtype tarn__dtypes[TARN_DTYPE_COUNT] = {
     [TARN_BF16] = {"bf16", TARN__FLOAT, 1, 2, 2},     [TARN_F16] = {"f16", TARN__FLOAT, 1, 2, 2},
     [TARN_I32] = {"i32", TARN__INTEGER, 1, 4, 4},     [TARN_I64] = {"i64", TARN__INTEGER, 1, 8, 8},
     [TARN_U8] = {"u8", TARN__INTEGER, 1, 1, 1},       [TARN_BOOL] = {"bool", TARN__BOOLEAN, 1, 1, 1},
-    [TARN_Q8_0] = {"q8_0", TARN__BLOCK, 32, 34, 2},   [TARN_Q4_0] = {"q4_0", TARN__BLOCK, 32, 18, 2},
-    [TARN_Q4_K] = {"q4_k", TARN__BLOCK, 256, 144, 2}, [TARN_Q6_K] = {"q6_k", TARN__BLOCK, 256, 210, 2},
+    [TARN_Q8_0] = {"q8_0", TARN__QUANT, 32, 34, 2},   [TARN_Q4_0] = {"q4_0", TARN__QUANT, 32, 18, 2},
+    [TARN_Q4_K] = {"q4_k", TARN__QUANT, 256, 144, 2}, [TARN_Q6_K] = {"q6_k", TARN__QUANT, 256, 210, 2},
 };
 
 const char *tarn_dtype_name(tarn_dtype dtype)
@@ -24,7 +24,7 @@ size_t tarn_dtype_size(tarn_dtype dtype)
     return (unsigned)dtype < TARN_DTYPE_COUNT ? tarn__dtype_bytes(dtype) : 0;
 }
 
-int64_t tarn_dtype_block(tarn_dtype dtype)
+int64_t tarn_dtype_block_size(tarn_dtype dtype)
 {
     return (unsigned)dtype < TARN_DTYPE_COUNT ? tarn__dtypes[dtype].block_elements : 0;
 }

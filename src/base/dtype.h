@@ -4,7 +4,7 @@
 
 #include <tarn/tensor.h>
 
-typedef enum tarn__kind { TARN__FLOAT, TARN__INTEGER, TARN__BOOLEAN, TARN__BLOCK } tarn__kind;
+typedef enum tarn__kind { TARN__FLOAT, TARN__INTEGER, TARN__BOOLEAN, TARN__QUANT } tarn__kind;
 
 typedef struct tarn__dtype {
     const char *name;
@@ -22,7 +22,7 @@ extern const tarn__dtype tarn__dtypes[TARN_DTYPE_COUNT];
 #define TARN__INTS (TARN__BIT(TARN_I32) | TARN__BIT(TARN_I64) | TARN__BIT(TARN_U8))
 #define TARN__NUMBERS (TARN__FLOATS | TARN__INTS)
 #define TARN__ALL (TARN__NUMBERS | TARN__BIT(TARN_BOOL)) /* the plain ones */
-#define TARN__BLOCKS (TARN__BIT(TARN_Q8_0) | TARN__BIT(TARN_Q4_0) | TARN__BIT(TARN_Q4_K) | TARN__BIT(TARN_Q6_K))
+#define TARN__QUANTIZED (TARN__BIT(TARN_Q8_0) | TARN__BIT(TARN_Q4_0) | TARN__BIT(TARN_Q4_K) | TARN__BIT(TARN_Q6_K))
 #define TARN__INDEXES (TARN__BIT(TARN_I32) | TARN__BIT(TARN_I64))
 
 static inline bool tarn__is_float(tarn_dtype dtype)
@@ -30,9 +30,9 @@ static inline bool tarn__is_float(tarn_dtype dtype)
     return (TARN__FLOATS >> dtype) & 1;
 }
 
-static inline bool tarn__is_blocks(tarn_dtype dtype)
+static inline bool tarn__is_quantized(tarn_dtype dtype)
 {
-    return (TARN__BLOCKS >> dtype) & 1;
+    return (TARN__QUANTIZED >> dtype) & 1;
 }
 
 /* Of one element of a plain type, or of one block. */
@@ -49,7 +49,7 @@ static inline int64_t tarn__bytes_of(tarn_dtype dtype, int64_t elements)
 }
 
 /* The dtype of a parameter's gradient, and of sums over elements: f32 for the 16-bit floats. */
-static inline tarn_dtype tarn__wide_dtype(tarn_dtype dtype)
+static inline tarn_dtype tarn__acc_dtype(tarn_dtype dtype)
 {
     return dtype == TARN_BF16 || dtype == TARN_F16 ? TARN_F32 : dtype;
 }

@@ -17,7 +17,7 @@ static character read_character(const char *text, size_t length)
 {
     char copy[5] = {0}; /* with an end: the text may be cut in a character */
     memcpy(copy, text, length < 4 ? length : 4);
-    character c = {(unsigned char)copy[0], tarn__utf8_letter(copy)};
+    character c = {(unsigned char)copy[0], tarn__utf8_code_point(copy)};
     if (c.bytes > 1)
         c.code &= 0x7Fu >> c.bytes;
     for (size_t i = 1; i < c.bytes; i++)

@@ -7,7 +7,7 @@
 
 #define FIRST_ROOM 32
 
-bool tarn__list_room(void *list, int count, int *room, size_t each)
+bool tarn__list_reserve(void *list, int count, int *room, size_t each)
 {
     void *old, *wider;
     if (count < *room)

@@ -126,7 +126,7 @@ void tarn__release_late(void *memory, size_t bytes)
     end_record(put_into_quarantine(memory));
 }
 
-void tarn__quarantine_return(void)
+void tarn__quarantine_flush(void)
 {
     if (allocator.alloc != default_alloc)
         empty_quarantine();
@@ -134,19 +134,19 @@ void tarn__quarantine_return(void)
 
 /* ---- texts ------------------------------------------------------------------------------------------------------- */
 
-char *tarn__text_copy(const char *text)
+char *tarn__string_copy(const char *text)
 {
     char *copy = tarn__alloc(strlen(text) + 1);
     return copy ? memcpy(copy, text, strlen(text) + 1) : NULL;
 }
 
-void tarn__text_release(char *text)
+void tarn__string_free(char *text)
 {
     if (text)
         tarn__release(text, strlen(text) + 1);
 }
 
-int64_t tarn__memory_held(void)
+int64_t tarn__memory_in_use(void)
 {
     return atomic_load_explicit(&held, memory_order_relaxed);
 }
@@ -155,12 +155,12 @@ bool tarn_set_allocator(const tarn_allocator *wanted)
 {
     if (wanted && (!wanted->alloc || !wanted->release))
         return tarn__raise(TARN_ERROR_ARGUMENT, "set_allocator: both functions are required");
-    if (tarn__memory_held() != 0)
+    if (tarn__memory_in_use() != 0)
         return tarn__raise(TARN_ERROR_ARGUMENT,
                            "set_allocator: %lld bytes of the allocator before are still in use; free tensors, modules "
                            "and optimizers and "
                            "call tarn_empty_cache() first",
-                           (long long)tarn__memory_held());
+                           (long long)tarn__memory_in_use());
     empty_quarantine(); /* its records are the old allocator's */
     allocator = wanted ? *wanted : (tarn_allocator){default_alloc, default_release, NULL};
     return true;

@@ -20,16 +20,16 @@ void tarn__release(void *memory, size_t bytes);
 void tarn__release_late(void *memory, size_t bytes);
 
 /* Gives a caller's allocator back what is in quarantine; the C library's stays there. */
-void tarn__quarantine_return(void);
+void tarn__quarantine_flush(void);
 
 /* Memory for storages: aligned, not zeroed, and no error raised when there is none (the pool tries again first). */
 void *tarn__alloc_aligned(size_t bytes);
 
 /* A copy of a text, and giving it back (NULL is allowed). NULL with an error raised when there is no memory. */
-char *tarn__text_copy(const char *text);
-void tarn__text_release(char *text);
+char *tarn__string_copy(const char *text);
+void tarn__string_free(char *text);
 
 /* Bytes that are out at the moment. */
-int64_t tarn__memory_held(void);
+int64_t tarn__memory_in_use(void);
 
 #endif

@@ -116,7 +116,7 @@ static void write_exponent(const decimal *d, char *text)
     sprintf(text + used, "e%+03d", d->exponent - 1);
 }
 
-const char *tarn__number_text(double value, char text[TARN__NUMBER_ROOM])
+const char *tarn__number_format(double value, char text[TARN__NUMBER_SIZE])
 {
     bool is_negative = signbit(value);
     char *at = text;
@@ -138,7 +138,7 @@ const char *tarn__number_text(double value, char text[TARN__NUMBER_ROOM])
     return text;
 }
 
-double tarn__number_read(const char *text)
+double tarn__number_parse(const char *text)
 {
     char own[128];
     const char *dot = strchr(text, '.');

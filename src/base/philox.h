@@ -7,13 +7,13 @@
 #include <stdint.h>
 
 #ifdef __CUDACC__
-#define TARN__ANYWHERE __host__ __device__ __forceinline__
+#define TARN__HOST_DEVICE __host__ __device__ __forceinline__
 #else
-#define TARN__ANYWHERE inline
+#define TARN__HOST_DEVICE inline
 #endif
 
 /* Four words from a 64-bit counter and a 64-bit key; the upper half of the counter is the stream, here 0. */
-static TARN__ANYWHERE void tarn__philox(uint64_t seed, uint64_t counter, uint32_t word[4])
+static TARN__HOST_DEVICE void tarn__philox(uint64_t seed, uint64_t counter, uint32_t word[4])
 {
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
     uint32_t c0 = (uint32_t)counter, c1 = (uint32_t)(counter >> 32), c2 = 0, c3 = 0;
@@ -34,20 +34,20 @@ static TARN__ANYWHERE void tarn__philox(uint64_t seed, uint64_t counter, uint32_
 }
 
 /* How many of 65536 numbers a probability takes, rounded: at least one, and not all. */
-static TARN__ANYWHERE uint32_t tarn__limit_16(double p)
+static TARN__HOST_DEVICE uint32_t tarn__limit_16(double p)
 {
     double count = p * 0x1p16 + 0.5;
     return count < 1 ? 1 : count < 0x1p16 ? (uint32_t)count : 0xFFFF;
 }
 
 /* The number of 16 bits of a word: its lower half, or its upper one. */
-static TARN__ANYWHERE uint32_t tarn__half_word(uint32_t word, bool upper)
+static TARN__HOST_DEVICE uint32_t tarn__half_word(uint32_t word, bool upper)
 {
     return upper ? word >> 16 : word & 0xFFFF;
 }
 
 /* A word as a float in [0, 1): its upper 24 bits, exactly. */
-static TARN__ANYWHERE float tarn__unit_f32(uint32_t word)
+static TARN__HOST_DEVICE float tarn__unit_f32(uint32_t word)
 {
     return (float)(word >> 8) * 0x1p-24f;
 }

@@ -3,7 +3,7 @@
 
 #include <stdint.h>
 
-size_t tarn__utf8_letter(const char *text)
+size_t tarn__utf8_code_point(const char *text)
 {
     static const uint32_t lowest[] = {0, 1, 0x80, 0x800, 0x10000}; /* what needs that many bytes */
     const unsigned char *byte = (const unsigned char *)text;
@@ -26,6 +26,6 @@ size_t tarn__utf8_letter(const char *text)
 bool tarn__utf8_valid(const char *text)
 {
     for (size_t bytes = 1; *text && bytes; text += bytes)
-        bytes = tarn__utf8_letter(text);
+        bytes = tarn__utf8_code_point(text);
     return *text == 0;
 }

@@ -7,7 +7,7 @@
 
 /* Bytes of the letter that a text begins with, 1 to 4; 0 where the text ends or is no valid UTF-8 (overlong, surrogate,
  * beyond U+10FFFF, cut). */
-size_t tarn__utf8_letter(const char *text);
+size_t tarn__utf8_code_point(const char *text);
 
 /* True when all of a text is valid UTF-8. */
 bool tarn__utf8_valid(const char *text);

@@ -147,7 +147,7 @@ int64_t tarn__case_backward_bytes(const tarn__case *one, tarn_tensor *const *inp
     return (int64_t)(one->backward * (double)largest_bytes(one, inputs, outputs));
 }
 
-bool tarn__case_is_product(const tarn__case *one)
+bool tarn__case_is_compute_bound(const tarn__case *one)
 {
     return strcmp(one->operation, "matmul") == 0 || strcmp(one->operation, "linear") == 0 ||
            strcmp(one->operation, "conv2d") == 0;
@@ -155,7 +155,7 @@ bool tarn__case_is_product(const tarn__case *one)
 
 double tarn__case_flops(const tarn__case *one, tarn_tensor *const *inputs, tarn_tensor *const *outputs)
 {
-    if (!tarn__case_is_product(one))
+    if (!tarn__case_is_compute_bound(one))
         return 0;
     bool convolves = strcmp(one->operation, "conv2d") == 0;
     int64_t terms = convolves ? tarn_count(inputs[1]) / tarn_size(inputs[1], 0) : tarn_size(inputs[0], -1);

@@ -111,9 +111,9 @@ bool tarn__case_smooth(const tarn__case *one, int output);
 
 /* How the inputs of a case lie in memory. */
 typedef enum tarn__layout {
-    TARN__DENSE = 0,
-    TARN__LAST_DENSE,  /* slices of wider tensors: the last axis without gaps, the others with */
-    TARN__GENERAL,     /* axes in another order, every second element, one axis reversed */
+    TARN__CONTIGUOUS = 0,
+    TARN__LAST_CONTIGUOUS, /* slices of wider tensors: the last axis without gaps, the others with */
+    TARN__GENERAL,         /* axes in another order, every second element, one axis reversed */
     TARN__ZERO_STRIDE, /* expanded along the first axis that is longer than 1; dense where values must be distinct */
     TARN__LAYOUTS
 } tarn__layout;
@@ -121,11 +121,11 @@ const char *tarn__layout_name(tarn__layout layout);
 
 /* Makes the inputs of a resolved case, in the open scope; `dtype` is that of the float ones. False with an error
  * pending. */
-bool tarn__case_make(const tarn__case *one, tarn_dtype dtype, tarn__layout layout, tarn_device device, uint64_t seed,
-                     tarn_tensor **inputs);
+bool tarn__case_inputs(const tarn__case *one, tarn_dtype dtype, tarn__layout layout, tarn_device device, uint64_t seed,
+                       tarn_tensor **inputs);
 
 /* The same for measuring: dense, drawn on the device, without care for kinks and ties. */
-bool tarn__case_draw(const tarn__case *one, tarn_dtype dtype, tarn_device device, tarn_tensor **inputs);
+bool tarn__case_random_inputs(const tarn__case *one, tarn_dtype dtype, tarn_device device, tarn_tensor **inputs);
 
 /* Runs a case from the same random state every time. `outputs` has room for TARN__CASE_OUTPUTS and is NULL beyond those
  * there are. */
@@ -142,7 +142,7 @@ int64_t tarn__case_forward_bytes(const tarn__case *one, tarn_tensor *const *inpu
 int64_t tarn__case_backward_bytes(const tarn__case *one, tarn_tensor *const *inputs, tarn_tensor *const *outputs);
 
 /* True for a matrix product or a convolution, which is measured by its arithmetic rather than by its bytes. */
-bool tarn__case_is_product(const tarn__case *one);
+bool tarn__case_is_compute_bound(const tarn__case *one);
 
 /* Floating-point operations of a product's forward; 0 for what is measured by its bytes. */
 double tarn__case_flops(const tarn__case *one, tarn_tensor *const *inputs, tarn_tensor *const *outputs);

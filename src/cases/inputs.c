@@ -130,13 +130,13 @@ static int repeated_axis(tarn_shape shape)
     return -1;
 }
 
-#define GAP 3 /* elements between rows of TARN__LAST_DENSE, one of them in front */
+#define GAP 3 /* elements between rows of TARN__LAST_CONTIGUOUS, one of them in front */
 
 static place place_of(tarn_shape shape, tarn__layout layout)
 {
     place p = {.whole = shape};
     int rank = shape.rank, last = rank - 1;
-    if (layout == TARN__LAST_DENSE) {
+    if (layout == TARN__LAST_CONTIGUOUS) {
         p.whole.size[last] += GAP;
         p.offset = 1;
     } else if (layout == TARN__ZERO_STRIDE) {
@@ -161,11 +161,11 @@ static place place_of(tarn_shape shape, tarn__layout layout)
 static tarn_tensor *view_of(tarn_tensor *whole, tarn_shape shape, tarn__layout layout)
 {
     int last = shape.rank - 1;
-    if (layout == TARN__LAST_DENSE)
+    if (layout == TARN__LAST_CONTIGUOUS)
         return tarn_slice(whole, last, 1, 1 + shape.size[last]);
     if (layout == TARN__ZERO_STRIDE)
         return tarn_expand(whole, shape);
-    if (layout == TARN__DENSE)
+    if (layout == TARN__CONTIGUOUS)
         return whole;
     tarn_shape steps = {shape.rank, {2}};
     tarn_axes turned = {shape.rank, {0}};
@@ -213,7 +213,7 @@ static void scatter(const double *values, tarn_shape shape, const place *p, void
 static tarn_tensor *make_input(const tarn__case_input *input, tarn_dtype dtype, tarn__layout layout, tarn_device device,
                                uint64_t seed)
 {
-    if (input->channels_last && layout == TARN__DENSE) {
+    if (input->channels_last && layout == TARN__CONTIGUOUS) {
         tarn__case_input moved = {
             .values = input->values, .shape = channels_moved(input->shape), .below = input->below};
         return channels_back(make_input(&moved, dtype, layout, device, seed));
@@ -221,7 +221,7 @@ static tarn_tensor *make_input(const tarn__case_input *input, tarn_dtype dtype, 
     tarn_shape shape = input->shape;
     if (shape.rank == 0 || count_of(shape) == 0 ||
         (layout == TARN__ZERO_STRIDE && (input->values == TARN__DISTINCT || repeated_axis(shape) < 0)))
-        layout = TARN__DENSE;
+        layout = TARN__CONTIGUOUS;
     place p = place_of(shape, layout);
     int64_t count = count_of(shape), whole = count_of(p.whole);
     tarn_dtype held = host_dtype(input->values);
@@ -242,8 +242,8 @@ static tarn_tensor *make_input(const tarn__case_input *input, tarn_dtype dtype, 
     return made;
 }
 
-bool tarn__case_make(const tarn__case *one, tarn_dtype dtype, tarn__layout layout, tarn_device device, uint64_t seed,
-                     tarn_tensor **inputs)
+bool tarn__case_inputs(const tarn__case *one, tarn_dtype dtype, tarn__layout layout, tarn_device device, uint64_t seed,
+                       tarn_tensor **inputs)
 {
     tarn_no_grad_open();
     for (int i = 0; i < one->inputs; i++)
@@ -263,7 +263,7 @@ static tarn_tensor *draw_input(const tarn__case_input *input, tarn_dtype dtype, 
     }
     switch (input->values) {
     case TARN__INDEX:
-    case TARN__WORDS: return make_input(input, dtype, TARN__DENSE, device, 1);
+    case TARN__WORDS: return make_input(input, dtype, TARN__CONTIGUOUS, device, 1);
     case TARN__TRUTH: return tarn_gt(tarn_uniform(input->shape, -1, 1, TARN_F32, device), tarn_scalar(0));
     case TARN__POSITIVE:
     case TARN__UNIT: return tarn_uniform(input->shape, 0.5, 1.5, dtype, device);
@@ -271,7 +271,7 @@ static tarn_tensor *draw_input(const tarn__case_input *input, tarn_dtype dtype, 
     }
 }
 
-bool tarn__case_draw(const tarn__case *one, tarn_dtype dtype, tarn_device device, tarn_tensor **inputs)
+bool tarn__case_random_inputs(const tarn__case *one, tarn_dtype dtype, tarn_device device, tarn_tensor **inputs)
 {
     for (int i = 0; i < one->inputs; i++)
         inputs[i] = draw_input(&one->input[i], dtype, device);

@@ -17,7 +17,7 @@ int tarn__checkpoint_find(const char *command, const tarn__options *o, tarn_run_
         return TARN__MISUSED;
     }
     if (!tarn_run_weights_find(o->words[0], checkpoint, w))
-        return tarn__complain(command);
+        return tarn__print_error(command);
     if (o->checkpoint && !w->is_run) {
         fprintf(stderr, "tarn %s: --checkpoint: '%s' is no run of tarn train, and has one set of weights\n", command,
                 o->words[0]);
@@ -48,6 +48,6 @@ void tarn__checkpoint_json(tarn__json *json, const tarn__options *o)
     tarn_run_checkpoint checkpoint;
     if (!parse(o->checkpoint, &checkpoint) || !tarn_run_weights_find(o->words[0], checkpoint, &w) || !w.is_run)
         return;
-    tarn__json_text(json, "checkpoint", name_of(&w));
-    tarn__json_whole(json, "checkpoint_step", w.step);
+    tarn__json_string(json, "checkpoint", name_of(&w));
+    tarn__json_int(json, "checkpoint_step", w.step);
 }

@@ -30,23 +30,23 @@ int tarn__data(const tarn__options *options);
 int tarn__train_profile(const tarn_train_plan *plan, int64_t steps, bool prints);
 
 /* Says on standard error what went wrong in the library, clears it, and is TARN__FAILED. */
-int tarn__complain(const char *command);
+int tarn__print_error(const char *command);
 
 /* True when standard output is a terminal that shows colours, and NO_COLOR does not forbid them. */
 bool tarn__in_colour(void);
 
 /* A text from outside on one line: a name in a file, or a file's: what a terminal would obey is escaped as
  * tarn_string_escape() does. In one of a few buffers that are used in turn. */
-const char *tarn__shown(const char *text);
+const char *tarn__escaped(const char *text);
 
 /* The same of several lines, to standard output. */
 void tarn__print_lines(const char *text, size_t length);
 
 /* What a model wrote: its bytes in a pipe or a file, tarn__print_lines() on a terminal. */
-void tarn__print_written(const char *text, size_t length);
+void tarn__print_generated(const char *text, size_t length);
 
 /* A piece of text on one line: what cannot be seen is written as \n, \t or \xNN. */
-void tarn__print_piece(const char *piece, size_t length);
+void tarn__print_token(const char *piece, size_t length);
 
 /* A heading line: bold on a terminal, plain in a pipe or with NO_COLOR. */
 void tarn__heading(const char *format, ...) TARN_PRINTF(1, 2);

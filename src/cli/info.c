@@ -21,18 +21,18 @@ static bool query(const char *backend, int index, tarn_device_info *info)
 /* A device that is there and cannot be used: why. The pending error is cleared. */
 static void print_unusable(const char *backend, int index)
 {
-    char name[32], why[TARN__SENTENCE_ROOM];
+    char name[32], why[TARN__MESSAGE_MAX];
     snprintf(name, sizeof(name), "%s:%d", backend, index);
-    printf("  %-8s %s\n", name, tarn__error_sentence("info", why, sizeof(why)));
+    printf("  %-8s %s\n", name, tarn__user_error("info", why, sizeof(why)));
 }
 
 static void print_unusable_json(tarn__json *json, const char *backend, int index)
 {
-    char name[32], why[TARN__SENTENCE_ROOM];
+    char name[32], why[TARN__MESSAGE_MAX];
     snprintf(name, sizeof(name), "%s:%d", backend, index);
     tarn__json_open(json, NULL, '{');
-    tarn__json_text(json, "name", name);
-    tarn__json_text(json, "unusable", tarn__error_sentence("info", why, sizeof(why)));
+    tarn__json_string(json, "name", name);
+    tarn__json_string(json, "unusable", tarn__user_error("info", why, sizeof(why)));
     tarn__json_close(json, '}');
 }
 
@@ -41,12 +41,12 @@ static int print_json(void)
     tarn__json json = {stdout, false};
     char name[32];
     tarn__json_open(&json, NULL, '{');
-    tarn__json_text(&json, "version", tarn_version());
+    tarn__json_string(&json, "version", tarn_version());
     tarn__json_open(&json, "build", '{');
-    tarn__json_text(&json, "type", TARN__BUILD_TYPE);
-    tarn__json_text(&json, "compiler", TARN__COMPILER);
-    tarn__json_text(&json, "processor", TARN__PROCESSOR);
-    tarn__json_text(&json, "sanitizers", TARN__SANITIZE);
+    tarn__json_string(&json, "type", TARN__BUILD_TYPE);
+    tarn__json_string(&json, "compiler", TARN__COMPILER);
+    tarn__json_string(&json, "processor", TARN__PROCESSOR);
+    tarn__json_string(&json, "sanitizers", TARN__SANITIZE);
     tarn__json_close(&json, '}');
     tarn__json_open(&json, "features", '{');
     tarn__json_bool(&json, "openblas", tarn__blas_missing() == NULL);
@@ -54,7 +54,7 @@ static int print_json(void)
     tarn__json_bool(&json, "pcre2", TARN__HAVE_PCRE2);
     tarn__json_bool(&json, "zlib", TARN__HAVE_ZLIB);
     tarn__json_close(&json, '}');
-    tarn__json_whole(&json, "threads", tarn_threads());
+    tarn__json_int(&json, "threads", tarn_threads());
     tarn__json_open(&json, "devices", '[');
     for (int b = 0; b < BACKENDS; b++)
         for (int i = 0; i < tarn_device_count(backends[b]); i++) {
@@ -64,22 +64,22 @@ static int print_json(void)
                 continue;
             }
             tarn__json_open(&json, NULL, '{');
-            tarn__json_text(&json, "name", info.name);
-            tarn__json_text(&json, "description", info.description);
-            tarn__json_text(&json, "detail", info.detail);
-            tarn__json_text(&json, "type", info.type);
-            tarn__json_text(&json, "vendor", info.vendor);
-            tarn__json_whole(&json, "memory_total", info.memory_total);
-            tarn__json_whole(&json, "memory_free", info.memory_free);
+            tarn__json_string(&json, "name", info.name);
+            tarn__json_string(&json, "description", info.description);
+            tarn__json_string(&json, "detail", info.detail);
+            tarn__json_string(&json, "type", info.type);
+            tarn__json_string(&json, "vendor", info.vendor);
+            tarn__json_int(&json, "memory_total", info.memory_total);
+            tarn__json_int(&json, "memory_free", info.memory_free);
             tarn__json_close(&json, '}');
         }
     tarn__json_close(&json, ']');
-    tarn__json_text(&json, "auto", tarn_device_name(tarn_device_auto(), name, sizeof(name)));
+    tarn__json_string(&json, "auto", tarn_device_name(tarn_device_auto(), name, sizeof(name)));
     tarn__json_open(&json, "missing", '{');
     for (int b = 0; b < BACKENDS; b++) {
         const char *why = tarn_backend_missing(backends[b]);
         if (why[0])
-            tarn__json_text(&json, backends[b], why);
+            tarn__json_string(&json, backends[b], why);
     }
     tarn__json_close(&json, '}');
     tarn__json_end(&json);

@@ -28,7 +28,7 @@ bool tarn__input_add(tarn__input *in, const char *bytes, size_t count)
 
 static int fail(const char *command, const char *name, const char *what, const char *why)
 {
-    fprintf(stderr, "tarn %s: '%s' %s: %s\n", command, tarn__shown(name), what, why);
+    fprintf(stderr, "tarn %s: '%s' %s: %s\n", command, tarn__escaped(name), what, why);
     return TARN__FAILED;
 }
 
@@ -42,9 +42,9 @@ int tarn__input_stream(tarn__input *in, const char *command, FILE *from, const c
     if (!tarn__input_add(in, "", 0))
         return fail(command, name, "cannot be read", "out of memory");
     for (size_t count; (count = fread(bytes, 1, sizeof(bytes), from)) > 0;) {
-        if (is_bounded && in->length - before + count > TARN__STREAM_MOST) {
+        if (is_bounded && in->length - before + count > TARN__STREAM_MAX) {
             snprintf(bound, sizeof(bound), "%s is the most that is read of what is no file",
-                     tarn__bytes_text((int64_t)TARN__STREAM_MOST));
+                     tarn__bytes_text((int64_t)TARN__STREAM_MAX));
             return fail(command, name, "is too long", bound);
         }
         if (!tarn__input_add(in, bytes, count))
@@ -69,7 +69,7 @@ bool tarn__input_line(tarn__input *in, FILE *from)
     in->length = 0;
     while (c != '\n' && (c = getc(from)) != EOF) {
         char byte = (char)c;
-        bool fits = in->length < TARN__LINE_MOST;
+        bool fits = in->length < TARN__LINE_MAX;
         if (!fits || !tarn__input_add(in, &byte, 1)) {
             errno = fits ? ENOMEM : EFBIG;
             return false;

@@ -23,7 +23,7 @@ static void write_text(FILE *to, const char *text, size_t length)
 {
     fputc('"', to);
     for (size_t at = 0, bytes; at < length; at += bytes ? bytes : 1) {
-        bytes = tarn__character(text + at, length - at);
+        bytes = tarn__utf8_bytes(text + at, length - at);
         write_character(to, text + at, bytes);
     }
     fputc('"', to);
@@ -61,7 +61,7 @@ void tarn__json_end(tarn__json *json)
     json->follows = false;
 }
 
-void tarn__json_text(tarn__json *json, const char *key, const char *text)
+void tarn__json_string(tarn__json *json, const char *key, const char *text)
 {
     begin(json, key);
     if (text)
@@ -70,7 +70,7 @@ void tarn__json_text(tarn__json *json, const char *key, const char *text)
         fputs("null", json->to);
 }
 
-size_t tarn__character(const char *text, size_t length)
+size_t tarn__utf8_bytes(const char *text, size_t length)
 {
     const unsigned char *c = (const unsigned char *)text;
     if (length == 0)
@@ -95,7 +95,7 @@ void tarn__json_bytes(tarn__json *json, const char *key, const char *text, size_
     write_text(json->to, text, length);
 }
 
-void tarn__json_whole(tarn__json *json, const char *key, int64_t number)
+void tarn__json_int(tarn__json *json, const char *key, int64_t number)
 {
     begin(json, key);
     fprintf(json->to, "%lld", (long long)number);
@@ -140,6 +140,6 @@ void tarn__json_shape(tarn__json *json, const char *key, tarn_shape shape)
 {
     tarn__json_open(json, key, '[');
     for (int i = 0; i < shape.rank; i++)
-        tarn__json_whole(json, NULL, shape.size[i]);
+        tarn__json_int(json, NULL, shape.size[i]);
     tarn__json_close(json, ']');
 }

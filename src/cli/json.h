@@ -18,10 +18,10 @@ void tarn__json_close(tarn__json *json, char bracket);
 void tarn__json_end(tarn__json *json);
 
 /* Members; the key is NULL inside an array. A NULL text becomes null. */
-void tarn__json_text(tarn__json *json, const char *key, const char *text);
+void tarn__json_string(tarn__json *json, const char *key, const char *text);
 /* any bytes: what is no UTF-8 becomes U+FFFD */
 void tarn__json_bytes(tarn__json *json, const char *key, const char *text, size_t length);
-void tarn__json_whole(tarn__json *json, const char *key, int64_t number);
+void tarn__json_int(tarn__json *json, const char *key, int64_t number);
 /* rounded to so many behind the point, without zeros at the end: 0.1, 2.0 */
 void tarn__json_real(tarn__json *json, const char *key, double number, int digits);
 /* as many as count: 1e-05 with one */
@@ -31,6 +31,6 @@ void tarn__json_null(tarn__json *json, const char *key);
 void tarn__json_shape(tarn__json *json, const char *key, tarn_shape shape);
 
 /* Bytes of the character at the beginning of a text, 1 to 4; 0: it is no UTF-8. */
-size_t tarn__character(const char *text, size_t length);
+size_t tarn__utf8_bytes(const char *text, size_t length);
 
 #endif

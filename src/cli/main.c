@@ -154,7 +154,7 @@ static int not_a_command(int count, char *const *words)
     snprintf(typed, sizeof(typed), "%s%s%s", words[0], family ? " " : "", family ? words[1] : "");
     const char *near = fetches(typed) ? NULL : tarn_suggest(typed, names, known);
     bool is_option = typed[0] == '-';
-    fprintf(stderr, "tarn: there is no %s '%s'", is_option ? "option" : "command", tarn__shown(typed));
+    fprintf(stderr, "tarn: there is no %s '%s'", is_option ? "option" : "command", tarn__escaped(typed));
     if (fetches(typed))
         fprintf(stderr, ": tarn downloads nothing; get the model's folder or GGUF file by other means, and give its "
                         "path: tarn generate PATH\n");
@@ -183,7 +183,7 @@ static int help(int count, char *const *words)
 static int version(int count, char *const *words)
 {
     if (count > 0 && !is_help(words[0])) {
-        fprintf(stderr, "tarn version: '%s' is not expected here\n", tarn__shown(words[0]));
+        fprintf(stderr, "tarn version: '%s' is not expected here\n", tarn__escaped(words[0]));
         return TARN__MISUSED;
     }
     if (count > 0)
@@ -195,9 +195,9 @@ static int version(int count, char *const *words)
 /* Warnings, and what somebody waits for; `ctx` is the name of the command. */
 static void tell(tarn_log_level level, const char *text, void *ctx)
 {
-    char sentence[TARN__SENTENCE_ROOM];
+    char sentence[TARN__MESSAGE_MAX];
     if (level >= TARN_LOG_NOTICE)
-        fprintf(stderr, "tarn: %s\n", tarn__sentence(ctx ? ctx : "", text, sentence, sizeof(sentence)));
+        fprintf(stderr, "tarn: %s\n", tarn__user_message(ctx ? ctx : "", text, sentence, sizeof(sentence)));
 }
 
 static int run(const command *one, int count, char *const *words)
@@ -209,7 +209,7 @@ static int run(const command *one, int count, char *const *words)
     if (options.help)
         return print_help(one);
     if (!tarn_set_threads((int)options.threads))
-        return tarn__complain(one->name);
+        return tarn__print_error(one->name);
     if (!options.quiet)
         tarn_set_log(tell, (void *)(uintptr_t)one->name);
     return one->run(&options);

@@ -155,7 +155,7 @@ static const char *skip_functions(const char *from)
     return from;
 }
 
-const char *tarn__sentence(const char *command, const char *from, char *text, size_t size)
+const char *tarn__user_message(const char *command, const char *from, char *text, size_t size)
 {
     end to = {text, 0, size};
     bool trains = strncmp(command, "train", 5) == 0 || strncmp(command, "bench", 5) == 0;
@@ -187,10 +187,10 @@ const char *tarn__sentence(const char *command, const char *from, char *text, si
     return text;
 }
 
-const char *tarn__error_sentence(const char *command, char *text, size_t size)
+const char *tarn__user_error(const char *command, char *text, size_t size)
 {
     char why[1100];
     snprintf(why, sizeof(why), "%s", tarn_failed() ? tarn_error() : "failed without a reason");
     tarn_clear_error(); /* first: the library's table of options does not answer while an error is pending */
-    return tarn__sentence(command, why, text, size);
+    return tarn__user_message(command, why, text, size);
 }

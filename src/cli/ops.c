@@ -27,7 +27,7 @@ static void print_json(int index, const tarn_op_info *info)
 {
     tarn__json json = {stdout, false};
     tarn__json_open(&json, NULL, '{');
-    tarn__json_text(&json, "name", info->name);
+    tarn__json_string(&json, "name", info->name);
     tarn__json_bool(&json, "differentiable", info->differentiable);
     for (int b = 0; b < 3; b++)
         tarn__json_bool(&json, backends[b], supported(index, info, backends[b]) == WHOLE);
@@ -61,7 +61,7 @@ int tarn__ops(const tarn__options *options)
     for (int i = 0; i < tarn_op_count(); i++) {
         tarn_op_info info;
         if (!tarn_op_at(i, &info))
-            return tarn__complain("ops");
+            return tarn__print_error("ops");
         if (options->json)
             print_json(i, &info);
         else

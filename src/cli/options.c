@@ -32,8 +32,8 @@ typedef struct option {
     const char *name;
     kind type;
     int64_t low, high;
-    const char *otherwise; /* the default, as it would be typed */
-    const char *value;     /* what stands for the value in --help */
+    const char *default_value; /* the default, as it would be typed */
+    const char *value;         /* what stands for the value in --help */
     unsigned commands;
     size_t offset; /* of its place in tarn__options */
     size_t count;  /* of its length there, for lists */
@@ -87,9 +87,9 @@ static const option table[] = {
     {"prompt", WHOLE, 1, 1 << 20, "512", "N", TARN__BENCH_DECODE, AT(prompt_tokens), 0, "tokens of the prompt"},
     {"tokens", WHOLE, 1, 1000000, "64", "N", TARN__BENCH_DECODE, AT(tokens), 0, "tokens that are decoded after it"},
     {"n", WHOLE, 1, 1024, "1", "N", TARN__BENCH_DECODE, AT(sequences), 0, "texts at once"},
-    {"kv", TEXT, 0, 0, NULL, "KIND", TARN__BENCH_DECODE, AT(kv), 0,
+    {"kv", TEXT, 0, 0, NULL, "KIND", TARN__BENCH_DECODE, AT(kv_type), 0,
      "how keys and values are stored: f32, bf16, f16, q8_0, or model, as the model computes [model]"},
-    {"chunk", WHOLE, 0, 1000000, "0", "N", TARN__BENCH_DECODE, AT(chunk), 0,
+    {"chunk", WHOLE, 0, 1000000, "0", "N", TARN__BENCH_DECODE, AT(prefill_chunk), 0,
      "tokens of the prompt that are computed at a time; 0 means all"},
     {"batch", WHOLE, 1, 65536, NULL, "N", TARN__BENCH_TRAIN, AT(batch_size), 0,
      "windows or images in a step [32 windows, 128 images]"},
@@ -139,9 +139,9 @@ static const option table[] = {
      "choose among tokens at least X times as likely as the likeliest"},
     {"repeat-penalty", ABOVE, 0, 100, "1", "X", WRITES, AT(repeat_penalty), 0,
      "makes tokens less likely that the text has already; 1 means not"},
-    {"repeat-window", WHOLE, 0, 1000000, "0", "N", WRITES, AT(repeat_window), 0,
+    {"repeat-window", WHOLE, 0, 1000000, "0", "N", WRITES, AT(repeat_last_n), 0,
      "with --repeat-penalty: how many of the last tokens count; 0 means all"},
-    {"ignore-end", FLAG, 0, 1, NULL, NULL, TARN__GENERATE, AT(ignore_end), 0, "go on after the token that ends a text"},
+    {"ignore-end", FLAG, 0, 1, NULL, NULL, TARN__GENERATE, AT(ignore_eos), 0, "go on after the token that ends a text"},
     {"stop", TEXTS, 0, TARN__STOPS_MAX, NULL, "TEXT", TARN__GENERATE, AT(stops), AT(stop_count),
      "end before this text; may be given several times"},
     {"prompt-file", TEXT, 0, 0, NULL, "PATH", TARN__GENERATE, AT(prompt_file), 0,
@@ -151,11 +151,12 @@ static const option table[] = {
      "texts to write at once; the seed of each is one more than the last"},
     {"logprobs", WHOLE, 0, 100, "0", "N", TARN__GENERATE, AT(logprobs), 0,
      "with --json: how likely each token was, and the N likeliest in its place; 0 means not"},
-    {"kv", TEXT, 0, 0, NULL, "KIND", WRITES, AT(kv), 0,
+    {"kv", TEXT, 0, 0, NULL, "KIND", WRITES, AT(kv_type), 0,
      "how keys and values are stored: f32, bf16, f16, q8_0, or model, as the model computes [model]"},
     {"gpu-layers", WHOLE, 1, 1024, NULL, "N", WRITES | TARN__EVAL | TARN__BENCH_DECODE, AT(gpu_layers), 0,
      "so many of the first layers lie on the device, the others on the CPU, for models that do not fit there [all]"},
-    {"chunk", WHOLE, 1, 1000000, "512", "N", WRITES, AT(chunk), 0, "tokens of a prompt that are computed at a time"},
+    {"chunk", WHOLE, 1, 1000000, "512", "N", WRITES, AT(prefill_chunk), 0,
+     "tokens of a prompt that are computed at a time"},
     {"context", WHOLE, 0, 1 << 30, "0", "N", TARN__GENERATE, AT(context), 0,
      "tokens to have room for; 0 means as many as the prompt and what is written need, at most the model's context"},
     {"tokenizer", TEXT, 0, 0, NULL, "PATH", TARN__TOKENIZE, AT(tokenizer), 0,
@@ -219,7 +220,7 @@ static const option table[] = {
 
 static int misuse(const char *command, const option *row, const char *text, const char *problem)
 {
-    fprintf(stderr, "tarn %s: --%s: '%s' %s\n", command, row->name, tarn__shown(text), problem);
+    fprintf(stderr, "tarn %s: --%s: '%s' %s\n", command, row->name, tarn__escaped(text), problem);
     return TARN__MISUSED;
 }
 
@@ -303,8 +304,8 @@ static int read_device(const char *command, const option *row, const char *text,
 {
     tarn_device device = tarn_device_parse(text);
     if (tarn_failed()) {
-        char sentence[TARN__SENTENCE_ROOM];
-        fprintf(stderr, "tarn %s: --device: %s\n", command, tarn__error_sentence(command, sentence, sizeof(sentence)));
+        char sentence[TARN__MESSAGE_MAX];
+        fprintf(stderr, "tarn %s: --device: %s\n", command, tarn__user_error(command, sentence, sizeof(sentence)));
         return TARN__FAILED;
     }
     if (options->device_count > 0 && tarn_device_equal(device, options->device))
@@ -385,7 +386,7 @@ static const option *find(const char *name, size_t length, unsigned commands)
 /* The names of the options that a command has; returns how many. */
 static int names_of(tarn__command command, const char **names)
 {
-    int count = tarn__run_option_names(command, names);
+    int count = tarn__train_option_names(command, names);
     for (int i = 0; i < ROWS; i++)
         if (table[i].commands & command)
             names[count++] = table[i].name;
@@ -404,7 +405,7 @@ static bool is_word(tarn__command command, const char *typed)
 /* An option that is none, as it was typed, with its dashes. */
 static int unknown(tarn__command command, const char *command_name, const char *word, size_t length)
 {
-    const char *names[ROWS + TARN__RUN_OPTIONS], *near;
+    const char *names[ROWS + TARN__MAX_TRAIN_OPTIONS], *near;
     char typed[64];
     snprintf(typed, sizeof(typed), "%.*s", (int)length, word);
     const char *name = typed + strspn(typed, "-");
@@ -412,13 +413,13 @@ static int unknown(tarn__command command, const char *command_name, const char *
     fprintf(stderr, "tarn %s: ", command_name);
     if (is_word(command, name))
         fprintf(stderr, "there is no option %s; it is given without a flag, before the options: see tarn %s --help\n",
-                tarn__shown(typed), command_name);
+                tarn__escaped(typed), command_name);
     else if ((near = tarn_suggest(name, names, names_of(command, names))) != NULL)
-        fprintf(stderr, "there is no option %s; did you mean --%s?\n", tarn__shown(typed), near);
-    else if (find(name, strlen(name), EVERY) || tarn__run_option_find(TARN__TRAIN, name, strlen(name), &of_run))
+        fprintf(stderr, "there is no option %s; did you mean --%s?\n", tarn__escaped(typed), near);
+    else if (find(name, strlen(name), EVERY) || tarn__train_option_find(TARN__TRAIN, name, strlen(name), &of_run))
         fprintf(stderr, "takes no --%s; see tarn %s --help\n", name, command_name);
     else
-        fprintf(stderr, "there is no option %s; see tarn %s --help\n", tarn__shown(typed), command_name);
+        fprintf(stderr, "there is no option %s; see tarn %s --help\n", tarn__escaped(typed), command_name);
     return TARN__MISUSED;
 }
 
@@ -459,19 +460,19 @@ static int read_argument(tarn__command command, const char *command_name, int co
     if (word[0] == '-' && isalpha((unsigned char)word[1]))
         return unknown(command, command_name, word, strcspn(word, "="));
     if (strncmp(word, "--", 2) != 0 || !word[2]) {
-        fprintf(stderr, "tarn %s: '%s' is not expected here%s; see tarn %s --help\n", command_name, tarn__shown(word),
+        fprintf(stderr, "tarn %s: '%s' is not expected here%s; see tarn %s --help\n", command_name, tarn__escaped(word),
                 most_words(command, 1) > options->word_count ? ", but before the options" : "", command_name);
         return TARN__MISUSED;
     }
     size_t length = strcspn(name, "=");
     const option *row = find(name, length, command);
     tarn_option of_run = {0};
-    if (!row && !tarn__run_option_find(command, name, length, &of_run))
+    if (!row && !tarn__train_option_find(command, name, length, &of_run))
         return unknown(command, command_name, word, length + 2);
     bool is_flag = row ? row->type == FLAG : of_run.type == TARN_OPTION_FLAG;
     if (is_flag && name[length]) {
         fprintf(stderr, "tarn %s: --%.*s: '%s' is not expected: the option is on or absent\n", command_name,
-                (int)length, name, tarn__shown(name + length + 1));
+                (int)length, name, tarn__escaped(name + length + 1));
         return TARN__MISUSED;
     }
     const char *text =
@@ -479,7 +480,7 @@ static int read_argument(tarn__command command, const char *command_name, int co
     if (!text)
         return TARN__MISUSED;
     return row ? read_value(command_name, row, text, options)
-               : tarn__run_option_set(command_name, &of_run, text, options);
+               : tarn__train_option_set(command_name, &of_run, text, options);
 }
 
 /* Words before the options, where the command takes any; `*used` is how many there are. */
@@ -511,7 +512,7 @@ static int read_words(tarn__command command, const char *command_name, int count
                 count > *used ? " before the options" : "", command_name);
         return TARN__MISUSED;
     }
-    return command == TARN__TRAIN && options->word_count ? tarn__run_options_file(words[0], options) : TARN__DONE;
+    return command == TARN__TRAIN && options->word_count ? tarn__train_options_file(words[0], options) : TARN__DONE;
 }
 
 /* Files may also come behind the options, as patterns of the shell like to. Returns how many there are. */
@@ -530,8 +531,8 @@ static int fill_in(tarn__command command, const char *command_name, tarn__option
 {
     int status = TARN__DONE;
     for (int i = 0; i < ROWS && status == TARN__DONE; i++)
-        if ((table[i].commands & command) && table[i].otherwise && !(table[i].type == DEVICE && device_given))
-            status = read_value(command_name, &table[i], table[i].otherwise, options);
+        if ((table[i].commands & command) && table[i].default_value && !(table[i].type == DEVICE && device_given))
+            status = read_value(command_name, &table[i], table[i].default_value, options);
     return status;
 }
 
@@ -555,7 +556,7 @@ int tarn__options_read(tarn__command command, const char *command_name, int coun
 
 void tarn__options_help(tarn__command command)
 {
-    tarn__run_options_help(command);
+    tarn__train_options_help(command);
     for (int i = 0; i < ROWS; i++) {
         const option *row = &table[i];
         char left[48], bounds[64] = "";
@@ -566,8 +567,8 @@ void tarn__options_help(tarn__command command)
             snprintf(bounds, sizeof(bounds), row->type == ABOVE ? ", above %lld to %lld" : ", from %lld to %lld",
                      (long long)row->low, (long long)row->high);
         printf("  %-22s %s%s", left, row->help, bounds);
-        if (row->otherwise && row->otherwise[0])
-            printf(" [%s]", row->otherwise);
+        if (row->default_value && row->default_value[0])
+            printf(" [%s]", row->default_value);
         printf("\n");
     }
 }

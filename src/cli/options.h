@@ -67,12 +67,12 @@ typedef struct tarn__options {
     const char *ids;    /* NULL: not given */
     int64_t tokens, top_k, seed;
     double temperature, top_p;
-    bool ignore_end, echo, no_slide;
-    const char *prompt_file, *kv, *model, *weights, *system, *on_full; /* NULL: not given */
+    bool ignore_eos, echo, no_slide;
+    const char *prompt_file, *kv_type, *model, *weights, *system, *on_full; /* NULL: not given */
     int64_t prompt_tokens;
     const char *stops[TARN__STOPS_MAX];
     int stop_count;
-    int64_t sequences, repeat_window, logprobs, chunk, context, gpu_layers; /* the last is 0: not given */
+    int64_t sequences, repeat_last_n, logprobs, prefill_chunk, context, gpu_layers; /* the last is 0: not given */
     double min_p, repeat_penalty;
     const char *tokenizer, *text, *out, *prepare, *field, *separator; /* NULL: not given */
     bool decode, pieces, special_as_text, add_special, parse_special, no_separator, json_lines;

@@ -108,10 +108,10 @@ static void add_metrics(fields *f, const tarn_train_report *r)
     if (r->is_text)
         add(f, 9, "norm %.2f", r->gradient_norm);
     add(f, 10, "%s", line.memory);
-    if (r->share_of_peak > 0)
-        add(f, 11, "%.1f %% of peak", 100 * r->share_of_peak);
-    if (r->busy > 0)
-        add(f, 12, "%.0f %% busy", 100 * r->busy);
+    if (r->mfu > 0)
+        add(f, 11, "%.1f %% of peak", 100 * r->mfu);
+    if (r->utilization > 0)
+        add(f, 12, "%.0f %% busy", 100 * r->utilization);
 }
 
 /* Takes fields by rank as long as each fits beside those before it. Returns the columns that are left. */
@@ -239,7 +239,7 @@ void tarn__progress_open(bool is_drawn, bool quiet)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
-void tarn__progress_say(const char *what)
+void tarn__progress_text(const char *what)
 {
     pthread_mutex_lock(&lock);
     size_t length = 0;

@@ -10,7 +10,7 @@
 void tarn__progress_open(bool is_drawn, bool quiet);
 
 /* What is being done, before there is a trainer. */
-void tarn__progress_say(const char *what);
+void tarn__progress_text(const char *what);
 
 /* The trainer whose progress is shown from here on. It is borrowed until tarn__progress_close(). */
 void tarn__progress_watch(const tarn_trainer *trainer);

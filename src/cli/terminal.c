@@ -8,10 +8,10 @@
 #include "cli/cli.h"
 #include "cli/messages.h"
 
-int tarn__complain(const char *command)
+int tarn__print_error(const char *command)
 {
-    char text[TARN__SENTENCE_ROOM];
-    fprintf(stderr, "tarn %s: %s\n", command, tarn__error_sentence(command, text, sizeof(text)));
+    char text[TARN__MESSAGE_MAX];
+    fprintf(stderr, "tarn %s: %s\n", command, tarn__user_error(command, text, sizeof(text)));
     return TARN__FAILED;
 }
 
@@ -120,7 +120,7 @@ static char *escape(const char *text, size_t length, bool keep_lines)
     return shown;
 }
 
-const char *tarn__shown(const char *text)
+const char *tarn__escaped(const char *text)
 {
     static char *buffers[8];
     static int turn;
@@ -137,7 +137,7 @@ void tarn__print_lines(const char *text, size_t length)
     free(shown);
 }
 
-void tarn__print_written(const char *text, size_t length)
+void tarn__print_generated(const char *text, size_t length)
 {
     if (isatty(STDOUT_FILENO))
         tarn__print_lines(text, length);
@@ -145,12 +145,12 @@ void tarn__print_written(const char *text, size_t length)
         fwrite(text, 1, length, stdout);
 }
 
-void tarn__print_piece(const char *piece, size_t length)
+void tarn__print_token(const char *piece, size_t length)
 {
     for (size_t i = 0, bytes; i < length; i += bytes ? bytes : 1) {
         char shown[8];
         unsigned char c = (unsigned char)piece[i];
-        bytes = tarn__character(piece + i, length - i);
+        bytes = tarn__utf8_bytes(piece + i, length - i);
         if (bytes == 0 || c < 0x20 || c == 0x7F)
             printf(c == '\n' || c == '\t' || c == '\r' ? "\\%c" : "\\x%02X", c == '\n'   ? 'n'
                                                                              : c == '\t' ? 't'

@@ -33,7 +33,7 @@ static bool has(tarn__command command, const char *name)
     return false;
 }
 
-bool tarn__run_option_find(tarn__command command, const char *flag, size_t length, tarn_option *option)
+bool tarn__train_option_find(tarn__command command, const char *flag, size_t length, tarn_option *option)
 {
     char name[32];
     for (int i = 0; i < tarn_train_option_count(); i++) {
@@ -46,12 +46,13 @@ bool tarn__run_option_find(tarn__command command, const char *flag, size_t lengt
     return false;
 }
 
-int tarn__run_option_names(tarn__command command, const char **names)
+int tarn__train_option_names(tarn__command command, const char **names)
 {
-    static char flags[TARN__RUN_OPTIONS][32];
+    static char flags[TARN__MAX_TRAIN_OPTIONS][32];
     int count = 0;
     tarn_option option;
-    for (int i = 0; i < tarn_train_option_count() && count < TARN__RUN_OPTIONS && tarn_train_option(i, &option); i++)
+    for (int i = 0; i < tarn_train_option_count() && count < TARN__MAX_TRAIN_OPTIONS && tarn_train_option(i, &option);
+         i++)
         if (has(command, option.name)) {
             names[count] = flag_of(option.name, flags[count], sizeof(flags[count]));
             count++;
@@ -68,33 +69,34 @@ static const char *sentence(const char *function)
 
 static bool is_zero(const tarn_option *option, const char *text)
 {
-    return (option->type == TARN_OPTION_WHOLE || option->type == TARN_OPTION_REAL) && strtod(text, NULL) == 0;
+    return (option->type == TARN_OPTION_INT || option->type == TARN_OPTION_REAL) && strtod(text, NULL) == 0;
 }
 
-int tarn__run_option_set(const char *command_name, const tarn_option *option, const char *text, tarn__options *options)
+int tarn__train_option_set(const char *command_name, const tarn_option *option, const char *text,
+                           tarn__options *options)
 {
-    char problem[TARN__SENTENCE_ROOM];
+    char problem[TARN__MESSAGE_MAX];
     if (tarn_train_options_set(&options->train, option->name, text)) {
         options->zero = is_zero(option, text) ? option->name : options->zero;
         return TARN__DONE;
     }
-    fprintf(stderr, "tarn %s: %s\n", command_name, tarn__error_sentence(command_name, problem, sizeof(problem)));
+    fprintf(stderr, "tarn %s: %s\n", command_name, tarn__user_error(command_name, problem, sizeof(problem)));
     return TARN__MISUSED;
 }
 
-int tarn__run_options_file(const char *path, tarn__options *options)
+int tarn__train_options_file(const char *path, tarn__options *options)
 {
     if (tarn_train_options_load(&options->train, path))
         return TARN__DONE;
     int status = tarn_error_code() == TARN_ERROR_UNSUPPORTED ? TARN__FAILED : TARN__MISUSED;
     const char *problem = sentence("train_options_load: ");
-    bool names_it = strstr(problem, tarn__shown(path)) != NULL;
-    fprintf(stderr, "tarn train: %s%s%s\n", names_it ? "" : tarn__shown(path), names_it ? "" : ": ", problem);
+    bool names_it = strstr(problem, tarn__escaped(path)) != NULL;
+    fprintf(stderr, "tarn train: %s%s%s\n", names_it ? "" : tarn__escaped(path), names_it ? "" : ": ", problem);
     tarn_clear_error();
     return status;
 }
 
-void tarn__run_options_help(tarn__command command)
+void tarn__train_options_help(tarn__command command)
 {
     tarn_option option;
     for (int i = 0; i < tarn_train_option_count() && tarn_train_option(i, &option); i++) {
@@ -103,11 +105,11 @@ void tarn__run_options_help(tarn__command command)
             continue;
         snprintf(left, sizeof(left), "--%s%s%s", flag_of(option.name, flag, sizeof(flag)), option.value ? " " : "",
                  option.value ? option.value : "");
-        if (option.type != TARN_OPTION_TEXT && option.type != TARN_OPTION_WORD && option.type != TARN_OPTION_FLAG)
+        if (option.type != TARN_OPTION_STRING && option.type != TARN_OPTION_WORD && option.type != TARN_OPTION_FLAG)
             snprintf(bounds, sizeof(bounds), ", from %.16g to %.16g", option.low, option.high);
         printf("  %-22s%s %s%s", left, strlen(left) > 22 ? "\n                        " : "", option.help, bounds);
-        if (option.otherwise[0] && option.type != TARN_OPTION_FLAG)
-            printf(" [%s]", option.otherwise);
+        if (option.default_value[0] && option.type != TARN_OPTION_FLAG)
+            printf(" [%s]", option.default_value);
         printf("\n");
     }
 }

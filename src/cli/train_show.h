@@ -9,6 +9,6 @@ typedef struct tarn__display {
 } tarn__display;
 
 /* Shows one report; `ctx` is a tarn__display. */
-void tarn__train_show(const tarn_train_report *report, void *ctx);
+void tarn__print_report(const tarn_train_report *report, void *ctx);
 
 #endif

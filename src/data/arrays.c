@@ -82,7 +82,7 @@ static bool copy_array(tarn_array *copy, const tarn_array *array, const char *na
     if ((unsigned)array->dtype >= TARN_DTYPE_COUNT)
         return tarn__raise(TARN_ERROR_DTYPE, "dataset_from_arrays: array '%s': %d is no dtype", name,
                            (int)array->dtype);
-    if (tarn__is_blocks(array->dtype))
+    if (tarn__is_quantized(array->dtype))
         return tarn__raise(TARN_ERROR_DTYPE,
                            "dataset_from_arrays: array '%s' is %s, which holds blocks; samples are plain elements",
                            name, tarn_dtype_name(array->dtype));

@@ -10,7 +10,7 @@ bool tarn__check_dataset(const char *function, const tarn_dataset *dataset)
     return dataset || tarn__raise(TARN_ERROR_ARGUMENT, "%s: the dataset is NULL", function);
 }
 
-tarn_dataset *tarn__dataset_hold(tarn_dataset *dataset)
+tarn_dataset *tarn__dataset_retain(tarn_dataset *dataset)
 {
     atomic_fetch_add_explicit(&dataset->references, 1, memory_order_relaxed);
     return dataset;
@@ -38,7 +38,7 @@ static bool check_field(const char *function, const tarn_field *fields, int inde
     if ((unsigned)field->dtype >= TARN_DTYPE_COUNT)
         return tarn__raise(TARN_ERROR_DTYPE, "%s: field '%s': %d is no dtype", function, field->name,
                            (int)field->dtype);
-    if (tarn__is_blocks(field->dtype))
+    if (tarn__is_quantized(field->dtype))
         return tarn__raise(TARN_ERROR_DTYPE, "%s: field '%s' is %s, which holds blocks; samples are plain elements",
                            function, field->name, tarn_dtype_name(field->dtype));
     if (field->shape.rank > TARN_MAX_FIELD_RANK)

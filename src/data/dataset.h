@@ -29,7 +29,7 @@ tarn_dataset *tarn__dataset_new(const char *function, const tarn_field *fields, 
 bool tarn__check_dataset(const char *function, const tarn_dataset *dataset);
 
 /* One more reference. Returns the dataset. */
-tarn_dataset *tarn__dataset_hold(tarn_dataset *dataset);
+tarn_dataset *tarn__dataset_retain(tarn_dataset *dataset);
 
 /* Writes a sample; the index is good. */
 bool tarn__dataset_get(const tarn_dataset *dataset, int64_t index, void *const *memory);

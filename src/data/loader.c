@@ -10,10 +10,10 @@
 #include "data/prefetch.h"
 
 struct tarn_loader {
-    tarn__crew crew;
+    tarn__prefetcher crew;
     tarn_device device;
-    tarn_loader_place place; /* what the caller has been given */
-    tarn__slot *sent;        /* holds the batch below, on its way; NULL: none */
+    tarn_loader_state place; /* what the caller has been given */
+    tarn__batch_slot *sent;  /* holds the batch below, on its way; NULL: none */
     tarn_tensor *tensor[TARN_MAX_FIELDS];
 };
 
@@ -59,12 +59,12 @@ tarn_loader *tarn_loader_new_sized(tarn_dataset *dataset, const tarn_loader_opti
     if (!loader)
         return NULL;
     loader->device = chosen.device;
-    if (!tarn__plan_make(&loader->crew.plan, dataset, &chosen)) {
-        tarn__plan_release(&loader->crew.plan);
+    if (!tarn__transform_init(&loader->crew.plan, dataset, &chosen)) {
+        tarn__transform_free(&loader->crew.plan);
         tarn__release(loader, sizeof(*loader));
         return NULL;
     }
-    if (tarn__crew_start(&loader->crew, &chosen))
+    if (tarn__prefetch_start(&loader->crew, &chosen))
         return loader;
     tarn_loader_free(loader);
     return NULL;
@@ -79,7 +79,7 @@ static void drop_sent(tarn_loader *loader)
     if (!loader->sent)
         return;
     tarn__error_save(&pending);
-    tarn__lane_wait("loader_next", &loader->sent->lane);
+    tarn__pinned_wait("loader_next", &loader->sent->lane);
     loader->sent->lane.under_way.generation = 0; /* nobody will join it */
     tarn_clear_error();
     tarn__error_restore(&pending);
@@ -90,7 +90,7 @@ static void drop_sent(tarn_loader *loader)
     loader->sent = NULL;
 }
 
-static tarn_tensor *new_tensor(const tarn_loader *loader, const tarn__slot *slot, int k)
+static tarn_tensor *new_tensor(const tarn_loader *loader, const tarn__batch_slot *slot, int k)
 {
     const tarn_field *field = &loader->crew.plan.dataset->field[k];
     tarn_shape shape = {field->shape.rank + 1, {slot->size}};
@@ -99,14 +99,14 @@ static tarn_tensor *new_tensor(const tarn_loader *loader, const tarn__slot *slot
 }
 
 /* Makes tensors of a full slot and sends them on their way. */
-static bool send(tarn_loader *loader, tarn__slot *slot)
+static bool send(tarn_loader *loader, tarn__batch_slot *slot)
 {
     bool good = true;
     loader->sent = slot;
     for (int k = 0; good && k < loader->crew.plan.dataset->field_count; k++) {
         loader->tensor[k] = new_tensor(loader, slot, k);
-        good =
-            loader->tensor[k] && tarn__lane_send("loader_next", &slot->lane, loader->crew.offset[k], loader->tensor[k]);
+        good = loader->tensor[k] &&
+               tarn__pinned_upload("loader_next", &slot->lane, loader->crew.offset[k], loader->tensor[k]);
     }
     if (!good)
         drop_sent(loader);
@@ -117,14 +117,14 @@ static bool send(tarn_loader *loader, tarn__slot *slot)
  * again when the batch is due. */
 static void send_ahead(tarn_loader *loader)
 {
-    tarn__slot *slot = loader->crew.threads > 0 ? tarn__crew_peek(&loader->crew) : NULL;
+    tarn__batch_slot *slot = loader->crew.threads > 0 ? tarn__prefetch_peek(&loader->crew) : NULL;
     if (slot && slot->lane.handle && !send(loader, slot))
         tarn_clear_error();
 }
 
 /* ---- taking ------------------------------------------------------------------------------------------------------ */
 
-static bool fail_sample(const tarn__slot *slot)
+static bool fail_sample(const tarn__batch_slot *slot)
 {
     return tarn__raise(slot->error.code, "loader_next: sample %lld: %s", (long long)slot->index[slot->failed],
                        slot->error.text + strlen("tarn: "));
@@ -133,17 +133,17 @@ static bool fail_sample(const tarn__slot *slot)
 static bool fetch(tarn_loader *loader)
 {
     if (!loader->sent) {
-        tarn__slot *slot = tarn__crew_wait(&loader->crew);
+        tarn__batch_slot *slot = tarn__prefetch_wait(&loader->crew);
         if (slot->failed >= 0 ? !fail_sample(slot) : !send(loader, slot))
             return false;
     }
-    return tarn__lane_join("loader_next", &loader->sent->lane);
+    return tarn__pinned_join("loader_next", &loader->sent->lane);
 }
 
-static bool restart(tarn_loader *loader, tarn_loader_place place)
+static bool restart(tarn_loader *loader, tarn_loader_state place)
 {
     drop_sent(loader);
-    tarn__crew_restart(&loader->crew, place);
+    tarn__prefetch_restart(&loader->crew, place);
     loader->place = place;
     return false;
 }
@@ -159,7 +159,7 @@ bool tarn_loader_next(tarn_loader *loader, tarn_tensor **fields)
     if (!tarn__not_captured("loader_next", loader->device, "a batch from the host"))
         return false;
     if (loader->place.batch == loader->crew.batches) {
-        loader->place = (tarn_loader_place){loader->place.epoch + 1, 0};
+        loader->place = (tarn_loader_state){loader->place.epoch + 1, 0};
         return false;
     }
     if (!fetch(loader))
@@ -172,7 +172,7 @@ bool tarn_loader_next(tarn_loader *loader, tarn_tensor **fields)
     }
     loader->sent = NULL;
     loader->place.batch++;
-    tarn__crew_take(&loader->crew);
+    tarn__prefetch_take(&loader->crew);
     send_ahead(loader);
     return true;
 }
@@ -184,7 +184,7 @@ int64_t tarn_loader_batches(const tarn_loader *loader)
     return check_loader("loader_batches", loader) ? loader->crew.batches : -1;
 }
 
-bool tarn_loader_tell(const tarn_loader *loader, tarn_loader_place *place)
+bool tarn_loader_tell(const tarn_loader *loader, tarn_loader_state *place)
 {
     if (!check_loader("loader_tell", loader))
         return false;
@@ -194,7 +194,7 @@ bool tarn_loader_tell(const tarn_loader *loader, tarn_loader_place *place)
     return true;
 }
 
-bool tarn_loader_seek(tarn_loader *loader, tarn_loader_place place)
+bool tarn_loader_seek(tarn_loader *loader, tarn_loader_state place)
 {
     if (!check_loader("loader_seek", loader))
         return false;
@@ -211,7 +211,7 @@ void tarn_loader_free(tarn_loader *loader)
     if (!loader)
         return;
     drop_sent(loader);
-    tarn__crew_end(&loader->crew);
-    tarn__plan_release(&loader->crew.plan);
+    tarn__prefetch_end(&loader->crew);
+    tarn__transform_free(&loader->crew.plan);
     tarn__release(loader, sizeof(*loader));
 }

@@ -8,13 +8,13 @@
 
 /* A few samples of one slot. */
 typedef struct chunk {
-    tarn__slot *slot;
+    tarn__batch_slot *slot;
     int64_t begin, end;
 } chunk;
 
 /* ---- slots, under the lock --------------------------------------------------------------------------------------- */
 
-static void write_indices(tarn__crew *crew, tarn__slot *slot)
+static void write_indices(tarn__prefetcher *crew, tarn__batch_slot *slot)
 {
     int64_t first = crew->next.batch * crew->batch_size;
     if (crew->shuffle && crew->order_epoch != crew->next.epoch) {
@@ -26,9 +26,9 @@ static void write_indices(tarn__crew *crew, tarn__slot *slot)
 }
 
 /* Opens the next slot if it is free. */
-static bool open_slot(tarn__crew *crew)
+static bool open_slot(tarn__prefetcher *crew)
 {
-    tarn__slot *slot = &crew->slot[crew->opened % crew->slots];
+    tarn__batch_slot *slot = &crew->slot[crew->opened % crew->slots];
     if (slot->state != TARN__SLOT_FREE)
         return false;
     int64_t left = crew->plan.dataset->count - crew->next.batch * crew->batch_size;
@@ -39,16 +39,16 @@ static bool open_slot(tarn__crew *crew)
     slot->keys = tarn__epoch_keys_of(crew->seed, crew->next.epoch);
     write_indices(crew, slot);
     if (++crew->next.batch == crew->batches)
-        crew->next = (tarn_loader_place){crew->next.epoch + 1, 0};
+        crew->next = (tarn_loader_state){crew->next.epoch + 1, 0};
     crew->opened++;
     return true;
 }
 
-static bool take_chunk(tarn__crew *crew, chunk *c)
+static bool take_chunk(tarn__prefetcher *crew, chunk *c)
 {
     if (crew->is_paused)
         return false;
-    tarn__slot *slot = crew->opened > 0 ? &crew->slot[(crew->opened - 1) % crew->slots] : NULL;
+    tarn__batch_slot *slot = crew->opened > 0 ? &crew->slot[(crew->opened - 1) % crew->slots] : NULL;
     if (!slot || slot->state != TARN__SLOT_FILLING || slot->given == slot->size) {
         if (!open_slot(crew))
             return false;
@@ -64,9 +64,9 @@ static bool take_chunk(tarn__crew *crew, chunk *c)
 }
 
 /* Counts a chunk as done, and keeps the error that comes first in the batch: the same whichever thread met it first. */
-static void finish_chunk(tarn__crew *crew, const chunk *c, int64_t failed, const tarn__error_record *error)
+static void finish_chunk(tarn__prefetcher *crew, const chunk *c, int64_t failed, const tarn__error_record *error)
 {
-    tarn__slot *slot = c->slot;
+    tarn__batch_slot *slot = c->slot;
     if (failed >= 0 && (slot->failed < 0 || failed < slot->failed)) {
         slot->failed = failed;
         slot->error = *error;
@@ -80,22 +80,22 @@ static void finish_chunk(tarn__crew *crew, const chunk *c, int64_t failed, const
 
 /* ---- filling, without the lock ----------------------------------------------------------------------------------- */
 
-static bool fill_sample(const tarn__crew *crew, tarn__slot *slot, int64_t i, char *scratch)
+static bool fill_sample(const tarn__prefetcher *crew, tarn__batch_slot *slot, int64_t i, char *scratch)
 {
     void *place[TARN_MAX_FIELDS];
     for (int k = 0; k < crew->plan.dataset->field_count; k++)
         place[k] = (char *)slot->lane.memory + crew->offset[k] + (size_t)i * crew->plan.bytes[k];
-    return tarn__plan_run(&crew->plan, slot->index[i], tarn__sample_random(&slot->keys, slot->index[i]), place,
-                          scratch);
+    return tarn__transform_run(&crew->plan, slot->index[i], tarn__sample_random(&slot->keys, slot->index[i]), place,
+                               scratch);
 }
 
 /* Where it failed, -1 for nowhere; the error is moved out of this thread's record. */
-static int64_t fill_chunk(const tarn__crew *crew, const chunk *c, char *scratch, tarn__error_record *error)
+static int64_t fill_chunk(const tarn__prefetcher *crew, const chunk *c, char *scratch, tarn__error_record *error)
 {
     int64_t i = c->begin;
     tarn_scope *scope = tarn_scope_open(); /* for tensors that a callback may make */
     tarn_profile_span_open("read samples");
-    bool good = scope && tarn__lane_wait("loader_next", &c->slot->lane);
+    bool good = scope && tarn__pinned_wait("loader_next", &c->slot->lane);
     while (good && i < c->end) {
         good = fill_sample(crew, c->slot, i, scratch);
         i += good;
@@ -108,8 +108,8 @@ static int64_t fill_chunk(const tarn__crew *crew, const chunk *c, char *scratch,
 
 static void *run_member(void *argument)
 {
-    tarn__member *member = argument;
-    tarn__crew *crew = member->crew;
+    tarn__worker *member = argument;
+    tarn__prefetcher *crew = member->crew;
     tarn__error_record error;
     chunk c;
     pthread_mutex_lock(&crew->lock);
@@ -132,20 +132,20 @@ static void *run_member(void *argument)
 
 /* ---- the caller's side ------------------------------------------------------------------------------------------- */
 
-static void fill_here(tarn__crew *crew)
+static void fill_here(tarn__prefetcher *crew)
 {
     tarn__error_record error;
     chunk c;
-    tarn__slot *wanted = &crew->slot[crew->taken % crew->slots];
+    tarn__batch_slot *wanted = &crew->slot[crew->taken % crew->slots];
     while (wanted->state != TARN__SLOT_FULL && take_chunk(crew, &c)) {
         int64_t failed = fill_chunk(crew, &c, crew->member[0].scratch, &error);
         finish_chunk(crew, &c, failed, &error);
     }
 }
 
-tarn__slot *tarn__crew_wait(tarn__crew *crew)
+tarn__batch_slot *tarn__prefetch_wait(tarn__prefetcher *crew)
 {
-    tarn__slot *slot = &crew->slot[crew->taken % crew->slots];
+    tarn__batch_slot *slot = &crew->slot[crew->taken % crew->slots];
     if (crew->threads == 0) {
         fill_here(crew);
         return slot;
@@ -161,16 +161,16 @@ tarn__slot *tarn__crew_wait(tarn__crew *crew)
     return slot;
 }
 
-tarn__slot *tarn__crew_peek(tarn__crew *crew)
+tarn__batch_slot *tarn__prefetch_peek(tarn__prefetcher *crew)
 {
     pthread_mutex_lock(&crew->lock);
-    tarn__slot *slot = &crew->slot[crew->taken % crew->slots];
+    tarn__batch_slot *slot = &crew->slot[crew->taken % crew->slots];
     bool is_full = slot->state == TARN__SLOT_FULL && slot->failed < 0;
     pthread_mutex_unlock(&crew->lock);
     return is_full ? slot : NULL;
 }
 
-void tarn__crew_take(tarn__crew *crew)
+void tarn__prefetch_take(tarn__prefetcher *crew)
 {
     pthread_mutex_lock(&crew->lock);
     crew->slot[crew->taken++ % crew->slots].state = TARN__SLOT_FREE;
@@ -178,7 +178,7 @@ void tarn__crew_take(tarn__crew *crew)
     pthread_mutex_unlock(&crew->lock);
 }
 
-void tarn__crew_restart(tarn__crew *crew, tarn_loader_place place)
+void tarn__prefetch_restart(tarn__prefetcher *crew, tarn_loader_state place)
 {
     pthread_mutex_lock(&crew->lock);
     crew->is_paused = true;
@@ -187,7 +187,7 @@ void tarn__crew_restart(tarn__crew *crew, tarn_loader_place place)
     for (int i = 0; i < crew->slots; i++)
         crew->slot[i].state = TARN__SLOT_FREE;
     crew->opened = crew->taken = 0;
-    crew->next = place.batch == crew->batches ? (tarn_loader_place){place.epoch + 1, 0} : place;
+    crew->next = place.batch == crew->batches ? (tarn_loader_state){place.epoch + 1, 0} : place;
     crew->is_paused = false;
     pthread_cond_broadcast(&crew->work);
     pthread_mutex_unlock(&crew->lock);
@@ -196,7 +196,7 @@ void tarn__crew_restart(tarn__crew *crew, tarn_loader_place place)
 /* ---- beginning and end ------------------------------------------------------------------------------------------- */
 
 /* Where the fields lie in a slot. Raises when a batch would be too large for a tensor. */
-static bool lay_out(tarn__crew *crew)
+static bool lay_out(tarn__prefetcher *crew)
 {
     const tarn_dataset *dataset = crew->plan.dataset;
     for (int k = 0; k < dataset->field_count; k++) {
@@ -214,16 +214,16 @@ static bool lay_out(tarn__crew *crew)
     return true;
 }
 
-static bool make_slots(tarn__crew *crew, const tarn_loader_options *o)
+static bool make_slots(tarn__prefetcher *crew, const tarn_loader_options *o)
 {
     int slots = o->prefetch ? o->prefetch : 2;
-    crew->slot = tarn__alloc(sizeof(tarn__slot) * (size_t)slots);
+    crew->slot = tarn__alloc(sizeof(tarn__batch_slot) * (size_t)slots);
     if (!crew->slot)
         return false;
     crew->slots = slots;
     for (int i = 0; i < slots; i++) {
         crew->slot[i].index = tarn__alloc(sizeof(int64_t) * (size_t)crew->batch_size);
-        if (!crew->slot[i].index || !tarn__lane_new("loader_new", &crew->slot[i].lane, o->device, crew->slot_bytes))
+        if (!crew->slot[i].index || !tarn__pinned_new("loader_new", &crew->slot[i].lane, o->device, crew->slot_bytes))
             return false;
     }
     if (!crew->shuffle)
@@ -233,16 +233,16 @@ static bool make_slots(tarn__crew *crew, const tarn_loader_options *o)
     return crew->order != NULL;
 }
 
-static bool make_members(tarn__crew *crew, int threads)
+static bool make_members(tarn__prefetcher *crew, int threads)
 {
     int members = threads ? threads : 1;
-    crew->member = tarn__alloc(sizeof(tarn__member) * (size_t)members);
+    crew->member = tarn__alloc(sizeof(tarn__worker) * (size_t)members);
     if (!crew->member)
         return false;
     crew->members = members;
     for (int i = 0; i < members; i++) {
         crew->member[i].crew = crew;
-        crew->member[i].scratch = tarn__alloc(tarn__plan_scratch(&crew->plan));
+        crew->member[i].scratch = tarn__alloc(tarn__transform_scratch(&crew->plan));
         if (!crew->member[i].scratch)
             return false;
     }
@@ -250,7 +250,7 @@ static bool make_members(tarn__crew *crew, int threads)
 }
 
 /* Signals are for the program's own threads. */
-static bool start_threads(tarn__crew *crew, int threads)
+static bool start_threads(tarn__prefetcher *crew, int threads)
 {
     sigset_t all, before;
     int problem = 0;
@@ -265,7 +265,7 @@ static bool start_threads(tarn__crew *crew, int threads)
                                        crew->threads + 1, threads, strerror(problem));
 }
 
-bool tarn__crew_start(tarn__crew *crew, const tarn_loader_options *options)
+bool tarn__prefetch_start(tarn__prefetcher *crew, const tarn_loader_options *options)
 {
     int64_t count = crew->plan.dataset->count;
     pthread_mutex_init(&crew->lock, NULL);
@@ -279,7 +279,7 @@ bool tarn__crew_start(tarn__crew *crew, const tarn_loader_options *options)
            start_threads(crew, options->workers);
 }
 
-void tarn__crew_end(tarn__crew *crew)
+void tarn__prefetch_end(tarn__prefetcher *crew)
 {
     pthread_mutex_lock(&crew->lock);
     crew->is_ending = true;
@@ -288,14 +288,14 @@ void tarn__crew_end(tarn__crew *crew)
     for (int i = 0; i < crew->threads; i++)
         pthread_join(crew->member[i].thread, NULL);
     for (int i = 0; i < crew->members; i++)
-        tarn__release(crew->member[i].scratch, tarn__plan_scratch(&crew->plan));
+        tarn__release(crew->member[i].scratch, tarn__transform_scratch(&crew->plan));
     for (int i = 0; i < crew->slots; i++) {
-        tarn__lane_free(&crew->slot[i].lane);
+        tarn__pinned_free(&crew->slot[i].lane);
         tarn__release(crew->slot[i].index, sizeof(int64_t) * (size_t)crew->batch_size);
     }
     tarn__release(crew->order, sizeof(int64_t) * (size_t)crew->plan.dataset->count);
-    tarn__release(crew->member, sizeof(tarn__member) * (size_t)crew->members);
-    tarn__release(crew->slot, sizeof(tarn__slot) * (size_t)crew->slots);
+    tarn__release(crew->member, sizeof(tarn__worker) * (size_t)crew->members);
+    tarn__release(crew->slot, sizeof(tarn__batch_slot) * (size_t)crew->slots);
     pthread_cond_destroy(&crew->news);
     pthread_cond_destroy(&crew->work);
     pthread_mutex_destroy(&crew->lock);

@@ -34,7 +34,7 @@ static tarn_dataset *choose(const char *function, tarn_dataset *dataset, const i
     subset *s = tarn__alloc(bytes_of(count));
     if (!s)
         return NULL;
-    s->whole = tarn__dataset_hold(dataset);
+    s->whole = tarn__dataset_retain(dataset);
     s->count = count;
     if (count > 0)
         memcpy(s->index, indices, sizeof(int64_t) * (size_t)count);

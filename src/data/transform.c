@@ -8,7 +8,7 @@
 /* ---- normalisation ----------------------------------------------------------------------------------------------- */
 
 /* In f64, rounded once. */
-static float normal(const tarn__plan *plan, int channel, double value)
+static float normal(const tarn__transform *plan, int channel, double value)
 {
     const double *number = plan->numbers + 2 * channel;
     return (float)((value * plan->scale - number[0]) / number[1]);
@@ -30,7 +30,7 @@ static double number_at(tarn_dtype dtype, const void *from, size_t i)
     }
 }
 
-static void normalize(const tarn__plan *plan, const void *from, float *to)
+static void normalize(const tarn__transform *plan, const void *from, float *to)
 {
     tarn_dtype dtype = plan->dataset->field[0].dtype;
     size_t each = plan->bytes[0] / sizeof(float) / (size_t)plan->channels;
@@ -43,17 +43,17 @@ static void normalize(const tarn__plan *plan, const void *from, float *to)
     }
 }
 
-static bool fill_numbers(tarn__plan *plan, const tarn_loader_options *o)
+static bool fill_numbers(tarn__transform *plan, const tarn_loader_options *o)
 {
     for (int c = 0; c < plan->channels; c++) {
-        double mean = o->mean ? (double)o->mean[c] : 0, deviation = o->deviation ? (double)o->deviation[c] : 1;
-        if (!isfinite(mean) || !isfinite(deviation) || deviation == 0)
+        double mean = o->mean ? (double)o->mean[c] : 0, std = o->std ? (double)o->std[c] : 1;
+        if (!isfinite(mean) || !isfinite(std) || std == 0)
             return tarn__raise(
                 TARN_ERROR_ARGUMENT,
                 "loader_new: channel %d has mean %g and deviation %g; both must be finite, and the deviation not 0", c,
-                mean, deviation);
+                mean, std);
         plan->numbers[2 * c] = mean;
-        plan->numbers[2 * c + 1] = deviation;
+        plan->numbers[2 * c + 1] = std;
         for (int value = 0; plan->table && value < 256; value++)
             plan->table[256 * c + value] = normal(plan, c, value);
     }
@@ -70,7 +70,7 @@ static bool check_normalize(const tarn_field *field, const tarn_loader_options *
                            field->name, tarn_dtype_name(field->dtype));
     if (!isfinite(o->scale))
         return tarn__raise(TARN_ERROR_ARGUMENT, "loader_new: .scale is %g", (double)o->scale);
-    if (!o->mean && !o->deviation)
+    if (!o->mean && !o->std)
         return o->channels == 0 ||
                tarn__raise(TARN_ERROR_ARGUMENT, "loader_new: .channels is %d, but .mean and .deviation are NULL",
                            o->channels);
@@ -81,11 +81,11 @@ static bool check_normalize(const tarn_field *field, const tarn_loader_options *
                        o->channels, field->name, (long long)first);
 }
 
-static bool make_normalize(tarn__plan *plan, const tarn_loader_options *o)
+static bool make_normalize(tarn__transform *plan, const tarn_loader_options *o)
 {
     const tarn_field *field = &plan->dataset->field[0];
     if (!o->normalize)
-        return (!o->mean && !o->deviation && o->scale == 0 && o->channels == 0) ||
+        return (!o->mean && !o->std && o->scale == 0 && o->channels == 0) ||
                tarn__raise(TARN_ERROR_ARGUMENT,
                            "loader_new: .scale, .mean, .deviation and .channels are for .normalize, which is false");
     if (!check_normalize(field, o))
@@ -148,7 +148,7 @@ static void move_line(const char *from, char *to, int64_t width, int64_t shift, 
     memset(to + (size_t)(width - begin) * size, 0, (size_t)begin * size);
 }
 
-static void crop_and_flip(const tarn__plan *plan, tarn_random_state *random, const char *from, char *to)
+static void crop_and_flip(const tarn__transform *plan, tarn_random_state *random, const char *from, char *to)
 {
     const tarn_field *field = &plan->dataset->field[0];
     int64_t height = field->shape.size[1], width = field->shape.size[2], p = plan->padding;
@@ -168,13 +168,13 @@ static void crop_and_flip(const tarn__plan *plan, tarn_random_state *random, con
 
 /* ---- the plan ---------------------------------------------------------------------------------------------------- */
 
-bool tarn__plan_make(tarn__plan *plan, tarn_dataset *dataset, const tarn_loader_options *options)
+bool tarn__transform_init(tarn__transform *plan, tarn_dataset *dataset, const tarn_loader_options *options)
 {
-    *plan = (tarn__plan){.dataset = tarn__dataset_hold(dataset),
-                         .padding = options->crop_padding,
-                         .flip = options->flip,
-                         .augment = options->augment,
-                         .augment_ctx = options->augment_ctx};
+    *plan = (tarn__transform){.dataset = tarn__dataset_retain(dataset),
+                              .padding = options->crop_padding,
+                              .flip = options->flip,
+                              .augment = options->augment,
+                              .augment_ctx = options->augment_ctx};
     for (int k = 0; k < dataset->field_count; k++) {
         plan->dtype[k] = dataset->field[k].dtype;
         plan->bytes[k] = dataset->bytes[k];
@@ -182,14 +182,14 @@ bool tarn__plan_make(tarn__plan *plan, tarn_dataset *dataset, const tarn_loader_
     return check_image(&dataset->field[0], options) && make_normalize(plan, options);
 }
 
-void tarn__plan_release(tarn__plan *plan)
+void tarn__transform_free(tarn__transform *plan)
 {
     tarn__release(plan->numbers, sizeof(double) * 2 * (size_t)plan->channels);
     tarn__release(plan->table, sizeof(float) * 256 * (size_t)plan->channels);
     tarn_dataset_free(plan->dataset);
 }
 
-static bool moves(const tarn__plan *plan)
+static bool moves(const tarn__transform *plan)
 {
     return plan->padding > 0 || plan->flip;
 }
@@ -199,12 +199,13 @@ static size_t rounded(size_t bytes)
     return (bytes + 63) / 64 * 64;
 }
 
-size_t tarn__plan_scratch(const tarn__plan *plan)
+size_t tarn__transform_scratch(const tarn__transform *plan)
 {
     return rounded(plan->dataset->bytes[0]) * (size_t)(moves(plan) + plan->normalizes);
 }
 
-bool tarn__plan_run(const tarn__plan *plan, int64_t index, tarn_random_state random, void *const *place, char *scratch)
+bool tarn__transform_run(const tarn__transform *plan, int64_t index, tarn_random_state random, void *const *place,
+                         char *scratch)
 {
     void *memory[TARN_MAX_FIELDS];
     memcpy(memory, place, sizeof(memory[0]) * (size_t)plan->dataset->field_count);

@@ -7,9 +7,9 @@
 #include "formats/tensor_bytes.h"
 
 #define TARN__GGUF_ALIGNMENT 32 /* of elements, unless the metadata has another */
-#define TARN__GGUF_ALIGNMENT_MOST 65536
-#define TARN__GGUF_NAME 65535 /* the longest key or name, in bytes */
-#define TARN__GGUF_SHOWN 200  /* bytes of a name that an error shows */
+#define TARN__GGUF_MAX_ALIGNMENT 65536
+#define TARN__GGUF_MAX_NAME 65535  /* the longest key or name, in bytes */
+#define TARN__GGUF_SHOWN_BYTES 200 /* bytes of a name that an error shows */
 
 /* An element type, by its number in files. */
 typedef struct tarn__gguf_dtype {
@@ -70,7 +70,7 @@ struct tarn_gguf {
 /* The number of what has that name in a sorted list; -1: nothing. */
 int tarn__gguf_find(const tarn__gguf_named *list, int count, const char *name);
 
-void tarn__gguf_map_drop(void *map);
+void tarn__gguf_map_release(void *map);
 
 /* ---- the rest ---------------------------------------------------------------------------------------------------- */
 
@@ -79,7 +79,7 @@ int tarn__gguf_type_bytes(tarn_gguf_type type);
 
 /* Adds a tensor whose elements `write` writes, in the file's order and exactly as many bytes as dtype and shape need.
  * `ctx` is borrowed until the end. */
-bool tarn__gguf_add_made(tarn_gguf_writer *writer, const char *name, tarn_dtype dtype, tarn_shape shape,
-                         tarn__write_fn write, void *ctx);
+bool tarn__gguf_add_streamed(tarn_gguf_writer *writer, const char *name, tarn_dtype dtype, tarn_shape shape,
+                             tarn__write_fn write, void *ctx);
 
 #endif

@@ -66,7 +66,7 @@ static tarn_tensor *map_tensor(const char *function, const tarn_gguf *file, cons
                                tarn_device device)
 {
     void *memory = (void *)(file->memory + t->begin);
-    tarn__storage *storage = tarn__storage_borrow(device, memory, (size_t)t->bytes, tarn__gguf_map_drop, file->map);
+    tarn__storage *storage = tarn__storage_borrow(device, memory, (size_t)t->bytes, tarn__gguf_map_release, file->map);
     if (!storage) {
         tarn__raise_within(function);
         return NULL;
@@ -94,7 +94,7 @@ tarn_tensor *tarn_gguf_tensor(const tarn_gguf *file, int index, tarn_device devi
     if (tarn__gguf_dtypes[t->type].dtype == TARN_DTYPE_COUNT) {
         tarn__raise(TARN_ERROR_UNSUPPORTED,
                     "%s: '%s': tensor '%.*s' is %s, which tarn cannot load; it loads F32 F16 BF16 Q8_0 Q4_0 Q4_K Q6_K",
-                    function, file->path, TARN__GGUF_SHOWN, t->name, tarn__gguf_dtypes[t->type].name);
+                    function, file->path, TARN__GGUF_SHOWN_BYTES, t->name, tarn__gguf_dtypes[t->type].name);
         return NULL;
     }
     return backend->on_host && t->bytes > 0 ? map_tensor(function, file, t, device)
@@ -150,16 +150,17 @@ static const tarn__gguf_key *key_of(const char *function, const tarn_gguf *file,
     }
     int index = tarn__gguf_find(file->key_named, file->keys, key);
     if (index < 0)
-        tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has no key '%.*s'", function, file->path, TARN__GGUF_SHOWN, key);
+        tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has no key '%.*s'", function, file->path, TARN__GGUF_SHOWN_BYTES, key);
     return index < 0 ? NULL : &file->key[index];
 }
 
 /* Is false. */
 static bool other_type(const char *function, const tarn_gguf *file, const tarn__gguf_key *key, const char *wanted)
 {
-    bool is_list = key->type == TARN_GGUF_LIST;
-    return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': '%.*s' is %s%s, not %s", function, file->path, TARN__GGUF_SHOWN,
-                       key->name, is_list ? "a list of " : "of type ", tarn_gguf_type_name(key->element), wanted);
+    bool is_list = key->type == TARN_GGUF_ARRAY;
+    return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': '%.*s' is %s%s, not %s", function, file->path,
+                       TARN__GGUF_SHOWN_BYTES, key->name, is_list ? "a list of " : "of type ",
+                       tarn_gguf_type_name(key->element), wanted);
 }
 
 /* A number that stands at a place; false where it is no whole one, or above what 64 bits with a sign hold. */
@@ -222,10 +223,10 @@ static bool real_at(const char *at, tarn_gguf_type type, double *value)
 
 static bool is_number(tarn_gguf_type type)
 {
-    return type != TARN_GGUF_TEXT && type != TARN_GGUF_LIST && type != TARN_GGUF_BOOL;
+    return type != TARN_GGUF_STRING && type != TARN_GGUF_ARRAY && type != TARN_GGUF_BOOL;
 }
 
-bool tarn_gguf_whole(const tarn_gguf *file, const char *key, int64_t low, int64_t high, int64_t *value)
+bool tarn_gguf_int(const tarn_gguf *file, const char *key, int64_t low, int64_t high, int64_t *value)
 {
     const char *function = "gguf_whole";
     const tarn__gguf_key *k = key_of(function, file, key, value);
@@ -237,7 +238,7 @@ bool tarn_gguf_whole(const tarn_gguf *file, const char *key, int64_t low, int64_
     bool fits = whole_at(file->memory + k->begin, k->type, &found);
     if (!fits || found < low || found > high)
         return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': '%.*s' is %" PRIu64 "%s, outside %lld to %lld", function,
-                           file->path, TARN__GGUF_SHOWN, key,
+                           file->path, TARN__GGUF_SHOWN_BYTES, key,
                            fits && found < 0 ? (uint64_t)0 - (uint64_t)found : (uint64_t)found,
                            fits && found < 0 ? " below zero" : "", (long long)low, (long long)high);
     *value = found;
@@ -264,12 +265,12 @@ bool tarn_gguf_bool(const tarn_gguf *file, const char *key, bool *value)
     return true;
 }
 
-const char *tarn_gguf_text(const tarn_gguf *file, const char *key, size_t *length)
+const char *tarn_gguf_string(const tarn_gguf *file, const char *key, size_t *length)
 {
     const tarn__gguf_key *k = key_of("gguf_text", file, key, file);
     if (!k)
         return NULL;
-    if (k->type != TARN_GGUF_TEXT) {
+    if (k->type != TARN_GGUF_STRING) {
         other_type("gguf_text", file, k, "a text");
         return NULL;
     }
@@ -287,17 +288,17 @@ static const tarn__gguf_key *list_of(const char *function, const tarn_gguf *file
     const tarn__gguf_key *k = key_of(function, file, key, values);
     if (!k)
         return NULL;
-    if (k->type != TARN_GGUF_LIST || k->element == TARN_GGUF_TEXT || k->element == TARN_GGUF_LIST)
+    if (k->type != TARN_GGUF_ARRAY || k->element == TARN_GGUF_STRING || k->element == TARN_GGUF_ARRAY)
         other_type(function, file, k, "a list of numbers");
     else if (k->count != count)
         tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': '%.*s' has %lld values, not %lld", function, file->path,
-                    TARN__GGUF_SHOWN, key, (long long)k->count, (long long)count);
+                    TARN__GGUF_SHOWN_BYTES, key, (long long)k->count, (long long)count);
     else
         return k;
     return NULL;
 }
 
-bool tarn_gguf_wholes(const tarn_gguf *file, const char *key, int64_t *values, int64_t count)
+bool tarn_gguf_ints(const tarn_gguf *file, const char *key, int64_t *values, int64_t count)
 {
     const char *function = "gguf_wholes";
     const tarn__gguf_key *k = list_of(function, file, key, values, count);
@@ -308,7 +309,7 @@ bool tarn_gguf_wholes(const tarn_gguf *file, const char *key, int64_t *values, i
     for (int64_t i = 0; i < count; i++)
         if (!whole_at(file->memory + k->begin + i * tarn__gguf_type_bytes(k->element), k->element, &values[i]))
             return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': '%.*s': value %lld is above %lld", function, file->path,
-                               TARN__GGUF_SHOWN, key, (long long)i, (long long)INT64_MAX);
+                               TARN__GGUF_SHOWN_BYTES, key, (long long)i, (long long)INT64_MAX);
     return true;
 }
 
@@ -320,20 +321,20 @@ bool tarn_gguf_reals(const tarn_gguf *file, const char *key, double *values, int
     return k != NULL;
 }
 
-const char *tarn_gguf_texts(const tarn_gguf *file, const char *key, int64_t index, size_t *length)
+const char *tarn_gguf_string_at(const tarn_gguf *file, const char *key, int64_t index, size_t *length)
 {
     const char *function = "gguf_texts";
     const tarn__gguf_key *k = key_of(function, file, key, length);
     uint64_t bytes = 0;
     if (!k)
         return NULL;
-    if (k->type != TARN_GGUF_LIST || k->element != TARN_GGUF_TEXT) {
+    if (k->type != TARN_GGUF_ARRAY || k->element != TARN_GGUF_STRING) {
         other_type(function, file, k, "a list of texts");
         return NULL;
     }
     if (index < 0 || index >= k->count) {
         tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s': '%.*s' has no text %lld; it has %lld", function, file->path,
-                    TARN__GGUF_SHOWN, key, (long long)index, (long long)k->count);
+                    TARN__GGUF_SHOWN_BYTES, key, (long long)index, (long long)k->count);
         return NULL;
     }
     memcpy(&bytes, file->memory + k->texts[index], 8);

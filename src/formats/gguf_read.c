@@ -101,8 +101,8 @@ static bool read_name(reader *r, const char *what, char **name)
     uint64_t length;
     if (!read_text(r, what, &text, &length))
         return false;
-    if (length == 0 || length > TARN__GGUF_NAME)
-        return BAD(r, from, "%s has %" PRIu64 " bytes; from 1 to %d are possible", what, length, TARN__GGUF_NAME);
+    if (length == 0 || length > TARN__GGUF_MAX_NAME)
+        return BAD(r, from, "%s has %" PRIu64 " bytes; from 1 to %d are possible", what, length, TARN__GGUF_MAX_NAME);
     if (memchr(text, 0, (size_t)length))
         return BAD(r, from, "%s has a zero byte inside", what);
     if (!(*name = copy_text(text, length)))
@@ -150,7 +150,7 @@ static bool read_list_head(reader *r, tarn_gguf_type *element, uint64_t *count)
     int64_t from = r->at;
     if (!read_type(r, element) || !read_u64(r, "the length of a list", count))
         return false;
-    int least = *element == TARN_GGUF_TEXT ? 8 : *element == TARN_GGUF_LIST ? 12 : 1;
+    int least = *element == TARN_GGUF_STRING ? 8 : *element == TARN_GGUF_ARRAY ? 12 : 1;
     uint64_t left = (uint64_t)(r->file->size - r->at);
     return *count <= left / (uint64_t)least ||
            BAD(r, from, "a list of %" PRIu64 " values of %s does not fit in the %" PRIu64 " bytes that follow", *count,
@@ -163,15 +163,15 @@ static bool pass_value(reader *r, tarn_gguf_type type, int depth)
     const char *text;
     uint64_t count;
     tarn_gguf_type element;
-    if (type == TARN_GGUF_TEXT)
+    if (type == TARN_GGUF_STRING)
         return read_text(r, "a text", &text, &count);
-    if (type != TARN_GGUF_LIST)
+    if (type != TARN_GGUF_ARRAY)
         return pass_numbers(r, type, 1);
     if (depth == DEEPEST)
         return BAD(r, r->at, "lists are more than %d deep in each other", DEEPEST);
     if (!read_list_head(r, &element, &count))
         return false;
-    if (element != TARN_GGUF_TEXT && element != TARN_GGUF_LIST)
+    if (element != TARN_GGUF_STRING && element != TARN_GGUF_ARRAY)
         return pass_numbers(r, element, count);
     for (uint64_t i = 0; i < count; i++)
         if (!pass_value(r, element, depth + 1))
@@ -186,14 +186,14 @@ static bool read_list(reader *r, tarn__gguf_key *key)
     if (!read_list_head(r, &key->element, &count))
         return false;
     key->begin = r->at;
-    if (key->element != TARN_GGUF_TEXT && key->element != TARN_GGUF_LIST) {
+    if (key->element != TARN_GGUF_STRING && key->element != TARN_GGUF_ARRAY) {
         key->count = (int64_t)count;
         return pass_numbers(r, key->element, count);
     }
-    if (key->element == TARN_GGUF_TEXT && count > MOST_TEXTS)
+    if (key->element == TARN_GGUF_STRING && count > MOST_TEXTS)
         return BAD(r, key->begin, "a list of %" PRIu64 " texts is longer than the %d that are possible", count,
                    MOST_TEXTS);
-    if (key->element == TARN_GGUF_TEXT && !(key->texts = tarn__alloc(sizeof(int64_t) * (size_t)count)))
+    if (key->element == TARN_GGUF_STRING && !(key->texts = tarn__alloc(sizeof(int64_t) * (size_t)count)))
         return false;
     key->count = (int64_t)count; /* from here on `texts` can be given back */
     for (uint64_t i = 0; i < count; i++) {
@@ -223,11 +223,11 @@ static bool read_value(reader *r, tarn__gguf_key *key)
     key->begin = r->at;
     key->element = key->type;
     key->count = 1;
-    if (key->type == TARN_GGUF_LIST) {
+    if (key->type == TARN_GGUF_ARRAY) {
         key->count = 0;
         return read_list(r, key);
     }
-    return key->type == TARN_GGUF_TEXT ? read_key_text(r, key) : pass_numbers(r, key->type, 1);
+    return key->type == TARN_GGUF_STRING ? read_key_text(r, key) : pass_numbers(r, key->type, 1);
 }
 
 static bool read_keys(tarn_gguf *file, reader *r, int count)
@@ -267,7 +267,7 @@ static bool sort_names(const tarn_gguf *file, tarn__gguf_named *list, int count,
     for (int i = 1; i < count; i++)
         if (strcmp(list[i - 1].name, list[i].name) == 0)
             return tarn__raise(TARN_ERROR_FORMAT, "gguf_open: '%s': the %s '%.*s' is there twice", file->path, what,
-                               TARN__GGUF_SHOWN, list[i].name);
+                               TARN__GGUF_SHOWN_BYTES, list[i].name);
     return true;
 }
 
@@ -294,14 +294,14 @@ static bool read_sizes(reader *r, tarn__gguf_tensor *t)
     if (!read_u32(r, "the number of a tensor's axes", &rank))
         return false;
     if (rank > MOST_AXES)
-        return BAD(r, r->at - 4, "tensor '%.*s' has %u axes; at most %d are possible", TARN__GGUF_SHOWN, t->name, rank,
-                   MOST_AXES);
+        return BAD(r, r->at - 4, "tensor '%.*s' has %u axes; at most %d are possible", TARN__GGUF_SHOWN_BYTES, t->name,
+                   rank, MOST_AXES);
     t->shape.rank = (int)rank;
     for (uint32_t i = 0; i < rank; i++) {
         if (!read_u64(r, "a tensor's size", &size))
             return false;
         if (size > INT64_MAX)
-            return BAD(r, r->at - 8, "tensor '%.*s' has the size %" PRIu64, TARN__GGUF_SHOWN, t->name, size);
+            return BAD(r, r->at - 8, "tensor '%.*s' has the size %" PRIu64, TARN__GGUF_SHOWN_BYTES, t->name, size);
         t->shape.size[rank - 1 - i] = (int64_t)size;
     }
     return true;
@@ -313,7 +313,7 @@ static bool read_dtype(reader *r, tarn__gguf_tensor *t)
     if (!read_u32(r, "a tensor's element type", &number))
         return false;
     if (number >= TARN__GGUF_DTYPES || !tarn__gguf_dtypes[number].name)
-        return BAD(r, r->at - 4, "tensor '%.*s' has element type %u, which tarn does not know", TARN__GGUF_SHOWN,
+        return BAD(r, r->at - 4, "tensor '%.*s' has element type %u, which tarn does not know", TARN__GGUF_SHOWN_BYTES,
                    t->name, number);
     t->type = (int)number;
     return true;
@@ -332,12 +332,12 @@ static bool count_bytes(const reader *r, tarn__gguf_tensor *t)
     }
     if (row % type->block_elements)
         return BAD(r, r->at, "tensor '%.*s': rows of %lld elements are no whole number of %s's blocks of %d",
-                   TARN__GGUF_SHOWN, t->name, (long long)row, type->name, type->block_elements);
+                   TARN__GGUF_SHOWN_BYTES, t->name, (long long)row, type->name, type->block_elements);
     overflow |= count > INT64_MAX / 2 / type->block_bytes;
     t->bytes = overflow || empty ? 0 : count / type->block_elements * type->block_bytes;
     return !overflow ||
-           BAD(r, r->at, "tensor '%.*s': its shape %s of %s is no possible number of bytes", TARN__GGUF_SHOWN, t->name,
-               tarn__shape_text(t->shape.size, t->shape.rank, &(tarn__text){{0}}), type->name);
+           BAD(r, r->at, "tensor '%.*s': its shape %s of %s is no possible number of bytes", TARN__GGUF_SHOWN_BYTES,
+               t->name, tarn__shape_string(t->shape.size, t->shape.rank, &(tarn__shape_buffer){{0}}), type->name);
 }
 
 /* `begin` counts from the elements' beginning, which is not known yet. */
@@ -348,12 +348,12 @@ static bool read_tensor(reader *r, tarn__gguf_tensor *t)
         !read_u64(r, "a tensor's offset", &offset))
         return false;
     if (offset > INT64_MAX / 2)
-        return BAD(r, r->at - 8, "tensor '%.*s' has the offset %" PRIu64 ", which is beyond any file", TARN__GGUF_SHOWN,
-                   t->name, offset);
+        return BAD(r, r->at - 8, "tensor '%.*s' has the offset %" PRIu64 ", which is beyond any file",
+                   TARN__GGUF_SHOWN_BYTES, t->name, offset);
     if (offset % (uint64_t)r->file->alignment)
         return BAD(r, r->at - 8,
                    "tensor '%.*s' has the offset %" PRIu64 ", which is no multiple of the alignment, %lld",
-                   TARN__GGUF_SHOWN, t->name, offset, (long long)r->file->alignment);
+                   TARN__GGUF_SHOWN_BYTES, t->name, offset, (long long)r->file->alignment);
     t->begin = (int64_t)offset;
     return true;
 }
@@ -390,9 +390,10 @@ static bool check_overlap(const tarn_gguf *file)
             qsort(list, (size_t)file->tensors, sizeof(*list), compare_places);
         for (int i = 1; good && i < file->tensors; i++) {
             int64_t end = list[i - 1]->begin + list[i - 1]->bytes;
-            good = list[i]->begin >= end ||
-                   bad(file, list[i]->begin, "tensor '%.*s' begins before '%.*s' ends, at byte %lld", TARN__GGUF_SHOWN,
-                       list[i]->name, TARN__GGUF_SHOWN, list[i - 1]->name, (long long)end);
+            good =
+                list[i]->begin >= end ||
+                bad(file, list[i]->begin, "tensor '%.*s' begins before '%.*s' ends, at byte %lld",
+                    TARN__GGUF_SHOWN_BYTES, list[i]->name, TARN__GGUF_SHOWN_BYTES, list[i - 1]->name, (long long)end);
         }
     }
     tarn__release(list, bytes);
@@ -409,7 +410,7 @@ static bool place_tensors(tarn_gguf *file, int64_t at)
         if (t->begin > file->size || t->bytes > file->size - t->begin)
             return bad(file, t->begin,
                        "tensor '%.*s' needs %lld bytes from here on, but the file ends at byte %lld; is it cut short?",
-                       TARN__GGUF_SHOWN, t->name, (long long)t->bytes, (long long)file->size);
+                       TARN__GGUF_SHOWN_BYTES, t->name, (long long)t->bytes, (long long)file->size);
     }
     return check_overlap(file);
 }
@@ -446,9 +447,9 @@ static bool read_alignment(tarn_gguf *file, const reader *r)
             continue;
         if (key->type == TARN_GGUF_U32)
             memcpy(&value, file->memory + key->begin, 4);
-        if (value < 8 || value > TARN__GGUF_ALIGNMENT_MOST || (value & (value - 1)))
+        if (value < 8 || value > TARN__GGUF_MAX_ALIGNMENT || (value & (value - 1)))
             return BAD(r, key->begin, "%s is no u32 that is a power of two from 8 to %d", name,
-                       TARN__GGUF_ALIGNMENT_MOST);
+                       TARN__GGUF_MAX_ALIGNMENT);
         file->alignment = value;
     }
     return true;
@@ -475,7 +476,7 @@ static bool read_header(tarn_gguf *file)
 
 /* ---- life -------------------------------------------------------------------------------------------------------- */
 
-void tarn__gguf_map_drop(void *map)
+void tarn__gguf_map_release(void *map)
 {
     tarn__gguf_map *shared = map;
     if (!shared || atomic_fetch_sub_explicit(&shared->references, 1, memory_order_acq_rel) != 1)
@@ -508,7 +509,7 @@ tarn_gguf *tarn_gguf_open(const char *path)
     tarn_gguf *file = tarn__alloc(sizeof(*file));
     if (!file)
         return NULL;
-    if ((file->path = tarn__text_copy(path)) && open_map(file, path) && read_header(file))
+    if ((file->path = tarn__string_copy(path)) && open_map(file, path) && read_header(file))
         return file;
     tarn_gguf_close(file);
     return NULL;
@@ -518,7 +519,7 @@ static void release_key(tarn__gguf_key *key)
 {
     tarn__release(key->text, key->length + 1);
     tarn__release(key->texts, sizeof(int64_t) * (size_t)key->count);
-    tarn__text_release(key->name);
+    tarn__string_free(key->name);
 }
 
 void tarn_gguf_close(tarn_gguf *file)
@@ -528,12 +529,12 @@ void tarn_gguf_close(tarn_gguf *file)
     for (int i = 0; i < file->keys; i++)
         release_key(&file->key[i]);
     for (int i = 0; i < file->tensors; i++)
-        tarn__text_release(file->tensor[i].name);
+        tarn__string_free(file->tensor[i].name);
     tarn__release(file->key_named, sizeof(tarn__gguf_named) * (size_t)file->keys);
     tarn__release(file->tensor_named, sizeof(tarn__gguf_named) * (size_t)file->tensors);
     tarn__release(file->key, sizeof(*file->key) * (size_t)file->keys);
     tarn__release(file->tensor, sizeof(*file->tensor) * (size_t)file->tensors);
-    tarn__gguf_map_drop(file->map);
-    tarn__text_release(file->path);
+    tarn__gguf_map_release(file->map);
+    tarn__string_free(file->path);
     tarn__release(file, sizeof(*file));
 }

@@ -56,10 +56,10 @@ static const struct {
     const char *name;
     int bytes;
 } types[TARN_GGUF_TYPE_COUNT] = {
-    [TARN_GGUF_U8] = {"u8", 1},     [TARN_GGUF_I8] = {"i8", 1},     [TARN_GGUF_U16] = {"u16", 2},
-    [TARN_GGUF_I16] = {"i16", 2},   [TARN_GGUF_U32] = {"u32", 4},   [TARN_GGUF_I32] = {"i32", 4},
-    [TARN_GGUF_F32] = {"f32", 4},   [TARN_GGUF_BOOL] = {"bool", 1}, [TARN_GGUF_TEXT] = {"text", 0},
-    [TARN_GGUF_LIST] = {"list", 0}, [TARN_GGUF_U64] = {"u64", 8},   [TARN_GGUF_I64] = {"i64", 8},
+    [TARN_GGUF_U8] = {"u8", 1},      [TARN_GGUF_I8] = {"i8", 1},     [TARN_GGUF_U16] = {"u16", 2},
+    [TARN_GGUF_I16] = {"i16", 2},    [TARN_GGUF_U32] = {"u32", 4},   [TARN_GGUF_I32] = {"i32", 4},
+    [TARN_GGUF_F32] = {"f32", 4},    [TARN_GGUF_BOOL] = {"bool", 1}, [TARN_GGUF_STRING] = {"text", 0},
+    [TARN_GGUF_ARRAY] = {"list", 0}, [TARN_GGUF_U64] = {"u64", 8},   [TARN_GGUF_I64] = {"i64", 8},
     [TARN_GGUF_F64] = {"f64", 8},
 };
 

@@ -87,7 +87,7 @@ tarn_gguf_writer *tarn_gguf_create(const char *path)
     if (!writer)
         return NULL;
     writer->alignment = TARN__GGUF_ALIGNMENT;
-    if ((writer->path = tarn__text_copy(path)))
+    if ((writer->path = tarn__string_copy(path)))
         return writer;
     tarn_gguf_cancel(writer);
     return NULL;
@@ -98,13 +98,13 @@ void tarn_gguf_cancel(tarn_gguf_writer *writer)
     if (!writer)
         return;
     for (int i = 0; i < writer->count; i++) {
-        tarn__text_release(writer->item[i].name);
-        tarn__drop(writer->item[i].tensor);
+        tarn__string_free(writer->item[i].name);
+        tarn__tensor_release(writer->item[i].tensor);
     }
     tarn__release(writer->item, sizeof(item) * (size_t)writer->room);
     tarn__release(writer->metadata.at, writer->metadata.room);
     tarn__release(writer->names.at, writer->names.room);
-    tarn__text_release(writer->path);
+    tarn__string_free(writer->path);
     tarn__release(writer, sizeof(*writer));
 }
 
@@ -122,9 +122,9 @@ static bool check_name(const char *function, const char *what, const char *name)
     if (!name)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the %s is NULL", function, what);
     size_t length = strlen(name);
-    if (length == 0 || length > TARN__GGUF_NAME)
+    if (length == 0 || length > TARN__GGUF_MAX_NAME)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the %s has %zu bytes; from 1 to %d are possible", function, what,
-                           length, TARN__GGUF_NAME);
+                           length, TARN__GGUF_MAX_NAME);
     return tarn__utf8_valid(name) ||
            tarn__raise(TARN_ERROR_ARGUMENT, "%s: the %s '%.200s' is not valid UTF-8", function, what, name);
 }
@@ -143,7 +143,8 @@ static bool begin_key(const char *function, tarn_gguf_writer *writer, const char
     if (!check_writer(function, writer) || !check_name(function, "key", key))
         return false;
     if (has_key(writer, key))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is a key '%.*s' already", function, TARN__GGUF_SHOWN, key);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is a key '%.*s' already", function, TARN__GGUF_SHOWN_BYTES,
+                           key);
     return put_text(&writer->metadata, key, strlen(key));
 }
 
@@ -166,7 +167,7 @@ static size_t place(const tarn_gguf_writer *writer)
 
 static bool check_number(const char *function, tarn_gguf_type type, const void *values, int64_t count)
 {
-    if ((unsigned)type >= TARN_GGUF_TYPE_COUNT || type == TARN_GGUF_TEXT || type == TARN_GGUF_LIST)
+    if ((unsigned)type >= TARN_GGUF_TYPE_COUNT || type == TARN_GGUF_STRING || type == TARN_GGUF_ARRAY)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s (%d) is no type of numbers or bools", function,
                            tarn_gguf_type_name(type), (int)type);
     if (count < 0 || count > INT64_MAX / 8)
@@ -189,10 +190,10 @@ static bool heed_alignment(const char *function, tarn_gguf_writer *writer, const
         return true;
     if (type == TARN_GGUF_U32)
         memcpy(&alignment, value, sizeof(alignment));
-    if (alignment < 8 || alignment > TARN__GGUF_ALIGNMENT_MOST || (alignment & (alignment - 1)))
+    if (alignment < 8 || alignment > TARN__GGUF_MAX_ALIGNMENT || (alignment & (alignment - 1)))
         return tarn__raise(TARN_ERROR_ARGUMENT,
                            "%s: general.alignment must be a u32 that is a power of two from 8 to %d", function,
-                           TARN__GGUF_ALIGNMENT_MOST);
+                           TARN__GGUF_MAX_ALIGNMENT);
     writer->alignment = alignment;
     return true;
 }
@@ -213,30 +214,30 @@ static bool check_no_alignment(const char *function, const char *key)
            tarn__raise(TARN_ERROR_ARGUMENT, "%s: general.alignment must be a u32", function);
 }
 
-bool tarn_gguf_add_text(tarn_gguf_writer *writer, const char *key, const char *text, size_t length)
+bool tarn_gguf_add_string(tarn_gguf_writer *writer, const char *key, const char *text, size_t length)
 {
     const char *function = "gguf_add_text";
     size_t from = place(writer);
     bool good = begin_key(function, writer, key) && check_no_alignment(function, key);
     good = good && (text || length == 0 || tarn__raise(TARN_ERROR_ARGUMENT, "%s: the text is NULL", function));
-    good = good && put_u32(&writer->metadata, TARN_GGUF_TEXT) && put_text(&writer->metadata, text, length);
+    good = good && put_u32(&writer->metadata, TARN_GGUF_STRING) && put_text(&writer->metadata, text, length);
     return end_key(writer, key, from, good);
 }
 
-bool tarn_gguf_add_list(tarn_gguf_writer *writer, const char *key, tarn_gguf_type type, const void *values,
-                        int64_t count)
+bool tarn_gguf_add_array(tarn_gguf_writer *writer, const char *key, tarn_gguf_type type, const void *values,
+                         int64_t count)
 {
     const char *function = "gguf_add_list";
     size_t from = place(writer);
     bool good = begin_key(function, writer, key) && check_no_alignment(function, key) &&
-                check_number(function, type, values, count) && put_u32(&writer->metadata, TARN_GGUF_LIST) &&
+                check_number(function, type, values, count) && put_u32(&writer->metadata, TARN_GGUF_ARRAY) &&
                 put_u32(&writer->metadata, type) && put_u64(&writer->metadata, (uint64_t)count) &&
                 put(&writer->metadata, values, (size_t)count * (size_t)tarn__gguf_type_bytes(type));
     return end_key(writer, key, from, good);
 }
 
-bool tarn_gguf_add_texts(tarn_gguf_writer *writer, const char *key, const char *const *texts, const size_t *lengths,
-                         int64_t count)
+bool tarn_gguf_add_strings(tarn_gguf_writer *writer, const char *key, const char *const *texts, const size_t *lengths,
+                           int64_t count)
 {
     const char *function = "gguf_add_texts";
     size_t from = place(writer);
@@ -244,7 +245,7 @@ bool tarn_gguf_add_texts(tarn_gguf_writer *writer, const char *key, const char *
     if (good && (count < 0 || (!texts && count > 0)))
         good = tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s", function,
                            texts ? "a list cannot have fewer than 0 texts" : "the texts are NULL");
-    good = good && put_u32(&writer->metadata, TARN_GGUF_LIST) && put_u32(&writer->metadata, TARN_GGUF_TEXT) &&
+    good = good && put_u32(&writer->metadata, TARN_GGUF_ARRAY) && put_u32(&writer->metadata, TARN_GGUF_STRING) &&
            put_u64(&writer->metadata, (uint64_t)count);
     for (int64_t i = 0; good && i < count; i++)
         good = (texts[i] || tarn__raise(TARN_ERROR_ARGUMENT, "%s: text %lld is NULL", function, (long long)i)) &&
@@ -263,7 +264,7 @@ bool tarn_gguf_add_from(tarn_gguf_writer *writer, const tarn_gguf *file, int ind
     const tarn__gguf_key *key = &file->key[index];
     size_t from = place(writer);
     bool good = begin_key(function, writer, key->name) && put_u32(&writer->metadata, key->type);
-    good = good && (key->type != TARN_GGUF_LIST ||
+    good = good && (key->type != TARN_GGUF_ARRAY ||
                     (put_u32(&writer->metadata, key->element) && put_u64(&writer->metadata, (uint64_t)key->count)));
     good = good && put(&writer->metadata, file->memory + key->begin, (size_t)(key->end - key->begin)) &&
            heed_alignment(function, writer, key->name, key->type, file->memory + key->begin);
@@ -278,20 +279,20 @@ static bool add_item(const char *function, tarn_gguf_writer *writer, const char 
         return false;
     for (int i = 0; i < writer->count; i++)
         if (strcmp(writer->item[i].name, name) == 0)
-            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is a tensor '%.*s' already", function, TARN__GGUF_SHOWN,
-                               name);
+            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is a tensor '%.*s' already", function,
+                               TARN__GGUF_SHOWN_BYTES, name);
     new.type = tarn__gguf_dtype_of(dtype);
     if (new.type < 0)
         return tarn__raise(
             TARN_ERROR_DTYPE,
             "%s: tensor '%.*s' is %s, which is not written to GGUF files; f32 f16 bf16 q8_0 q4_0 q4_k q6_k are",
-            function, TARN__GGUF_SHOWN, name, tarn_dtype_name(dtype));
+            function, TARN__GGUF_SHOWN_BYTES, name, tarn_dtype_name(dtype));
     if (new.shape.rank > MOST_AXES)
         return tarn__raise(TARN_ERROR_SHAPE, "%s: tensor '%.*s' has %d axes; the format has at most %d", function,
-                           TARN__GGUF_SHOWN, name, new.shape.rank, MOST_AXES);
+                           TARN__GGUF_SHOWN_BYTES, name, new.shape.rank, MOST_AXES);
     if (!tarn__check_shape(function, new.shape, dtype) ||
-        !tarn__list_room(&writer->item, writer->count, &writer->room, sizeof(item)) ||
-        !(new.name = tarn__text_copy(name)))
+        !tarn__list_reserve(&writer->item, writer->count, &writer->room, sizeof(item)) ||
+        !(new.name = tarn__string_copy(name)))
         return false;
     int64_t count = 1;
     for (int i = 0; i < new.shape.rank; i++)
@@ -309,12 +310,12 @@ bool tarn_gguf_add(tarn_gguf_writer *writer, const char *name, tarn_tensor *tens
     if (!add_item(function, writer, name, tensor->view.dtype,
                   (item){.shape = tarn__shape_of(tensor), .tensor = tensor}))
         return false;
-    tarn__hold(tensor);
+    tarn__tensor_retain(tensor);
     return true;
 }
 
-bool tarn__gguf_add_made(tarn_gguf_writer *writer, const char *name, tarn_dtype dtype, tarn_shape shape,
-                         tarn__write_fn write, void *ctx)
+bool tarn__gguf_add_streamed(tarn_gguf_writer *writer, const char *name, tarn_dtype dtype, tarn_shape shape,
+                             tarn__write_fn write, void *ctx)
 {
     return check_writer("gguf_add", writer) &&
            add_item("gguf_add", writer, name, dtype, (item){.shape = shape, .write = write, .ctx = ctx});
@@ -356,11 +357,11 @@ static bool fill(const tarn_gguf_writer *writer, tarn__output *output)
 static bool write_item(const tarn_gguf_writer *writer, const item *one, tarn__output *output)
 {
     int64_t begin = output->bytes;
-    if (!(one->tensor ? tarn__write_elements("gguf_finish", one->tensor, output) : one->write(output, one->ctx)))
+    if (!(one->tensor ? tarn__write_tensor_bytes("gguf_finish", one->tensor, output) : one->write(output, one->ctx)))
         return false;
     if (output->bytes - begin != one->bytes)
         return tarn__raise(TARN_ERROR_INTERNAL, "gguf_finish: '%s': tensor '%.*s' became %lld bytes instead of %lld",
-                           writer->path, TARN__GGUF_SHOWN, one->name, (long long)(output->bytes - begin),
+                           writer->path, TARN__GGUF_SHOWN_BYTES, one->name, (long long)(output->bytes - begin),
                            (long long)one->bytes);
     return fill(writer, output);
 }

@@ -30,7 +30,7 @@ static uint64_t sum_around(const char *text, size_t length, size_t digits)
     return tarn__xxh64_end(&sum);
 }
 
-void tarn__document_sum_put(char *text, size_t length)
+void tarn__json_checksum_put(char *text, size_t length)
 {
     char value[DIGITS + 1];
     size_t digits = find_digits(text, length);
@@ -40,11 +40,11 @@ void tarn__document_sum_put(char *text, size_t length)
     memcpy(text + digits, value, DIGITS);
 }
 
-tarn__document_sum tarn__document_sum_of(const char *text, size_t length)
+tarn__json_checksum tarn__json_checksum_of(const char *text, size_t length)
 {
     static const char digit[] = "0123456789abcdef";
     size_t digits = find_digits(text, length);
-    tarn__document_sum sum = {.is_there = digits > 0};
+    tarn__json_checksum sum = {.is_there = digits > 0};
     if (digits == 0)
         return sum;
     sum.computed = sum_around(text, length, digits);

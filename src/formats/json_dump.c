@@ -24,18 +24,18 @@ static const char *copy_string(const char *from, char **to)
 static const char *copy_number(const char *from, char **to)
 {
     size_t length = strspn(from, "+-.0123456789eE");
-    char own[TARN__NUMBER_ROOM * 2], text[TARN__NUMBER_ROOM];
+    char own[TARN__NUMBER_SIZE * 2], text[TARN__NUMBER_SIZE];
     bool is_real = length < sizeof(own) && (memchr(from, '.', length) || memchr(from, 'e', length));
     memcpy(own, from, length < sizeof(own) ? length : 0);
     own[length < sizeof(own) ? length : 0] = 0;
-    const char *shown = is_real ? tarn__number_text(tarn__number_read(own), text) : from;
+    const char *shown = is_real ? tarn__number_format(tarn__number_parse(own), text) : from;
     size_t count = is_real ? strlen(shown) : length;
     memcpy(*to, shown, count);
     *to += count;
     return from + length;
 }
 
-char *tarn__document_dump(const json_t *root, size_t flags)
+char *tarn__json_dump(const json_t *root, size_t flags)
 {
     char *text = json_dumps(root, flags);
     char *shorter = text ? malloc(2 * strlen(text) + 1) : NULL, *to = shorter;

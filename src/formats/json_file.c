@@ -19,45 +19,45 @@
 #define LONGEST ((size_t)64 << 20) /* bytes of a file of settings */
 #define LONGEST_VALUE 2048         /* bytes of a member's value as text */
 
-struct tarn__document {
+struct tarn__json_file {
     const char *function; /* borrowed */
     char *name;           /* of the file, for errors; owned */
     json_t *root;
-    tarn__document_sum sum; /* of the text that it comes from */
+    tarn__json_checksum sum; /* of the text that it comes from */
 };
 
 /* ---- coming and going -------------------------------------------------------------------------------------------- */
 
 /* Takes the root, on failure too; NULL: jansson had no memory. */
-static tarn__document *wrap(const char *function, const char *name, json_t *root)
+static tarn__json_file *wrap(const char *function, const char *name, json_t *root)
 {
-    tarn__document *document = root ? tarn__alloc(sizeof(*document)) : NULL;
+    tarn__json_file *document = root ? tarn__alloc(sizeof(*document)) : NULL;
     if (document)
-        *document = (tarn__document){.function = function, .name = tarn__text_copy(name), .root = root};
+        *document = (tarn__json_file){.function = function, .name = tarn__string_copy(name), .root = root};
     else
         json_decref(root);
     if (document && document->name)
         return document;
     tarn__raise(TARN_ERROR_MEMORY, "%s: out of host memory for '%s'", function, name);
-    tarn__document_free(document);
+    tarn__json_file_free(document);
     return NULL;
 }
 
-tarn__document *tarn__document_new(const char *function)
+tarn__json_file *tarn__json_file_new(const char *function)
 {
     return tarn_failed() ? NULL : wrap(function, "new", json_object());
 }
 
-tarn__document *tarn__document_parse(const char *function, const char *name, const char *text, size_t length)
+tarn__json_file *tarn__json_file_parse(const char *function, const char *name, const char *text, size_t length)
 {
     json_error_t error;
     if (tarn_failed())
         return NULL;
     json_t *root = json_loadb(text, length, JSON_REJECT_DUPLICATES, &error);
     if (root && json_is_object(root)) {
-        tarn__document *document = wrap(function, name, root);
+        tarn__json_file *document = wrap(function, name, root);
         if (document)
-            document->sum = tarn__document_sum_of(text, length);
+            document->sum = tarn__json_checksum_of(text, length);
         return document;
     }
     if (root)
@@ -69,31 +69,31 @@ tarn__document *tarn__document_parse(const char *function, const char *name, con
     return NULL;
 }
 
-tarn__document *tarn__document_open(const char *function, const char *path)
+tarn__json_file *tarn__json_file_open(const char *function, const char *path)
 {
     tarn__map map;
     if (tarn_failed() || !tarn__map_open(&map, function, path))
         return NULL;
-    tarn__document *document = NULL;
+    tarn__json_file *document = NULL;
     if (map.bytes > LONGEST)
         tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has %zu bytes; a file of settings has at most %zu", function, path,
                     map.bytes, LONGEST);
     else
-        document = tarn__document_parse(function, path, map.bytes ? map.memory : "", map.bytes);
+        document = tarn__json_file_parse(function, path, map.bytes ? map.memory : "", map.bytes);
     tarn__map_close(&map);
     return document;
 }
 
-void tarn__document_free(tarn__document *document)
+void tarn__json_file_free(tarn__json_file *document)
 {
     if (!document)
         return;
     json_decref(document->root);
-    tarn__text_release(document->name);
+    tarn__string_free(document->name);
     tarn__release(document, sizeof(*document));
 }
 
-static bool write_text(const tarn__document *document, const char *path, const char *text, size_t length)
+static bool write_text(const tarn__json_file *document, const char *path, const char *text, size_t length)
 {
     tarn__output output;
     if (!tarn__output_open(&output, document->function, path))
@@ -104,30 +104,30 @@ static bool write_text(const tarn__document *document, const char *path, const c
     return false;
 }
 
-bool tarn__document_save(const tarn__document *document, const char *path)
+bool tarn__json_file_save(const tarn__json_file *document, const char *path)
 {
     if (tarn_failed())
         return false;
-    char *text = tarn__document_dump(document->root, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
+    char *text = tarn__json_dump(document->root, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
     size_t length = text ? strlen(text) : 0;
     if (!text)
         return tarn__raise(TARN_ERROR_MEMORY, "%s: out of host memory for '%s'", document->function, path);
     text[length++] = '\n'; /* in place of its end, which is not needed */
     if (json_object_get(document->root, "checksum"))
-        tarn__document_sum_put(text, length);
+        tarn__json_checksum_put(text, length);
     bool good = write_text(document, path, text, length);
     free(text);
     return good;
 }
 
-bool tarn__document_add_checksum(tarn__document *document)
+bool tarn__json_file_add_checksum(tarn__json_file *document)
 {
-    return tarn__document_set_text(document, "checksum", TARN__DOCUMENT_CHECKSUM);
+    return tarn__json_file_set_string(document, "checksum", TARN__JSON_CHECKSUM);
 }
 
-bool tarn__document_verify(const tarn__document *document, const char *advice)
+bool tarn__json_file_verify(const tarn__json_file *document, const char *advice)
 {
-    const tarn__document_sum *sum = &document->sum;
+    const tarn__json_checksum *sum = &document->sum;
     if (tarn_failed() || (sum->is_there && sum->stored == sum->computed))
         return !tarn_failed();
     if (!sum->is_there)
@@ -138,11 +138,11 @@ bool tarn__document_verify(const tarn__document *document, const char *advice)
                        document->function, document->name, sum->computed, sum->stored, advice);
 }
 
-bool tarn__document_append(const tarn__document *document, const char *path)
+bool tarn__json_file_append(const tarn__json_file *document, const char *path)
 {
     if (tarn_failed())
         return false;
-    char *text = tarn__document_dump(document->root, JSON_REAL_PRECISION(9));
+    char *text = tarn__json_dump(document->root, JSON_REAL_PRECISION(9));
     size_t length = text ? strlen(text) : 0;
     if (!text)
         return tarn__raise(TARN_ERROR_MEMORY, "%s: out of host memory for '%s'", document->function, path);
@@ -174,7 +174,7 @@ static json_t *follow(json_t *at, const char *key, bool make, const char **last)
 }
 
 /* Takes the value; NULL: there was no memory, or the text was not UTF-8. */
-static bool put(tarn__document *document, const char *key, json_t *value, bool append)
+static bool put(tarn__json_file *document, const char *key, json_t *value, bool append)
 {
     const char *last;
     if (tarn_failed()) {
@@ -196,57 +196,57 @@ static json_t *real(double value)
     return isfinite(value) ? json_real(value) : json_null();
 }
 
-bool tarn__document_set_text(tarn__document *document, const char *key, const char *text)
+bool tarn__json_file_set_string(tarn__json_file *document, const char *key, const char *text)
 {
     return put(document, key, json_string(text), false);
 }
 
-bool tarn__document_set_whole(tarn__document *document, const char *key, int64_t value)
+bool tarn__json_file_set_int(tarn__json_file *document, const char *key, int64_t value)
 {
     return put(document, key, json_integer(value), false);
 }
 
-bool tarn__document_set_real(tarn__document *document, const char *key, double value)
+bool tarn__json_file_set_real(tarn__json_file *document, const char *key, double value)
 {
     return put(document, key, real(value), false);
 }
 
-bool tarn__document_set_bool(tarn__document *document, const char *key, bool value)
+bool tarn__json_file_set_bool(tarn__json_file *document, const char *key, bool value)
 {
     return put(document, key, json_boolean(value), false);
 }
 
-bool tarn__document_add_text(tarn__document *document, const char *key, const char *text)
+bool tarn__json_file_add_string(tarn__json_file *document, const char *key, const char *text)
 {
     return put(document, key, json_string(text), true);
 }
 
-bool tarn__document_add_whole(tarn__document *document, const char *key, int64_t value)
+bool tarn__json_file_add_int(tarn__json_file *document, const char *key, int64_t value)
 {
     return put(document, key, json_integer(value), true);
 }
 
-bool tarn__document_add_real(tarn__document *document, const char *key, double value)
+bool tarn__json_file_add_real(tarn__json_file *document, const char *key, double value)
 {
     return put(document, key, real(value), true);
 }
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
-bool tarn__document_has(const tarn__document *document, const char *key)
+bool tarn__json_file_has(const tarn__json_file *document, const char *key)
 {
     return follow(document->root, key, false, NULL) != NULL;
 }
 
-tarn__member_kind tarn__document_kind(const tarn__document *document, const char *key)
+tarn__member_kind tarn__json_file_kind(const tarn__json_file *document, const char *key)
 {
     const json_t *value = follow(document->root, key, false, NULL);
     if (!value)
         return TARN__MEMBER_MISSING;
     switch (json_typeof(value)) {
     case JSON_NULL: return TARN__MEMBER_NULL;
-    case JSON_STRING: return TARN__MEMBER_TEXT;
-    case JSON_ARRAY: return TARN__MEMBER_LIST;
+    case JSON_STRING: return TARN__MEMBER_STRING;
+    case JSON_ARRAY: return TARN__MEMBER_ARRAY;
     case JSON_OBJECT: return TARN__MEMBER_OBJECT;
     case JSON_INTEGER:
     case JSON_REAL: return TARN__MEMBER_NUMBER;
@@ -255,13 +255,13 @@ tarn__member_kind tarn__document_kind(const tarn__document *document, const char
 }
 
 /* Raises what is wrong with a key. Is false. */
-static bool wrong(const tarn__document *document, const char *key, const char *problem)
+static bool wrong(const tarn__json_file *document, const char *key, const char *problem)
 {
     return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': \"%s\" %s", document->function, document->name, key, problem);
 }
 
 /* The value under a key, or element `index` of the list there; NULL with an error. An index of -1 is none. */
-static json_t *find(const tarn__document *document, const char *key, int64_t index)
+static json_t *find(const tarn__json_file *document, const char *key, int64_t index)
 {
     json_t *value = tarn_failed() ? NULL : follow(document->root, key, false, NULL);
     if (value && index >= 0)
@@ -271,7 +271,7 @@ static json_t *find(const tarn__document *document, const char *key, int64_t ind
     return value;
 }
 
-static const char *text_of(const tarn__document *document, const char *key, int64_t index)
+static const char *text_of(const tarn__json_file *document, const char *key, int64_t index)
 {
     json_t *value = find(document, key, index);
     if (value && !json_is_string(value))
@@ -279,7 +279,7 @@ static const char *text_of(const tarn__document *document, const char *key, int6
     return json_string_value(value);
 }
 
-static bool whole_of(const tarn__document *document, const char *key, int64_t index, int64_t low, int64_t high,
+static bool whole_of(const tarn__json_file *document, const char *key, int64_t index, int64_t low, int64_t high,
                      int64_t *result)
 {
     char problem[96];
@@ -295,7 +295,7 @@ static bool whole_of(const tarn__document *document, const char *key, int64_t in
     return wrong(document, key, problem);
 }
 
-static bool real_of(const tarn__document *document, const char *key, int64_t index, double *result)
+static bool real_of(const tarn__json_file *document, const char *key, int64_t index, double *result)
 {
     json_t *value = find(document, key, index);
     if (!value)
@@ -306,38 +306,38 @@ static bool real_of(const tarn__document *document, const char *key, int64_t ind
     return true;
 }
 
-const char *tarn__document_text(const tarn__document *document, const char *key)
+const char *tarn__json_file_string(const tarn__json_file *document, const char *key)
 {
     return text_of(document, key, -1);
 }
 
-const char *tarn__document_text_at(const tarn__document *document, const char *key, size_t index)
+const char *tarn__json_file_string_at(const tarn__json_file *document, const char *key, size_t index)
 {
     return text_of(document, key, (int64_t)index);
 }
 
-bool tarn__document_whole(const tarn__document *document, const char *key, int64_t low, int64_t high, int64_t *value)
+bool tarn__json_file_int(const tarn__json_file *document, const char *key, int64_t low, int64_t high, int64_t *value)
 {
     return whole_of(document, key, -1, low, high, value);
 }
 
-bool tarn__document_whole_at(const tarn__document *document, const char *key, size_t index, int64_t low, int64_t high,
-                             int64_t *value)
+bool tarn__json_file_int_at(const tarn__json_file *document, const char *key, size_t index, int64_t low, int64_t high,
+                            int64_t *value)
 {
     return whole_of(document, key, (int64_t)index, low, high, value);
 }
 
-bool tarn__document_real(const tarn__document *document, const char *key, double *value)
+bool tarn__json_file_real(const tarn__json_file *document, const char *key, double *value)
 {
     return real_of(document, key, -1, value);
 }
 
-bool tarn__document_real_at(const tarn__document *document, const char *key, size_t index, double *value)
+bool tarn__json_file_real_at(const tarn__json_file *document, const char *key, size_t index, double *value)
 {
     return real_of(document, key, (int64_t)index, value);
 }
 
-bool tarn__document_bool(const tarn__document *document, const char *key, bool *value)
+bool tarn__json_file_bool(const tarn__json_file *document, const char *key, bool *value)
 {
     json_t *found = find(document, key, -1);
     if (!found)
@@ -346,7 +346,7 @@ bool tarn__document_bool(const tarn__document *document, const char *key, bool *
     return json_is_boolean(found) || wrong(document, key, "is neither true nor false");
 }
 
-bool tarn__document_count(const tarn__document *document, const char *key, size_t most, size_t *count)
+bool tarn__json_file_count(const tarn__json_file *document, const char *key, size_t most, size_t *count)
 {
     json_t *list = find(document, key, -1);
     if (!list)
@@ -368,7 +368,7 @@ static bool append_text(char *text, size_t size, const json_t *value)
         snprintf(text + used, size - used, "%" JSON_INTEGER_FORMAT, json_integer_value(value));
     else if (json_is_real(value))
         snprintf(text + used, size - used, "%s",
-                 tarn__number_text(json_real_value(value), (char[TARN__NUMBER_ROOM]){0}));
+                 tarn__number_format(json_real_value(value), (char[TARN__NUMBER_SIZE]){0}));
     else if (json_is_boolean(value))
         snprintf(text + used, size - used, "%s", json_is_true(value) ? "true" : "false");
     else if (json_is_string(value) && strlen(json_string_value(value)) < size - used)
@@ -386,7 +386,7 @@ static bool append_text(char *text, size_t size, const json_t *value)
     return strlen(text) + 1 < size;
 }
 
-bool tarn__document_each(const tarn__document *document, const char *key, tarn__member_fn visit, void *ctx)
+bool tarn__json_file_each(const tarn__json_file *document, const char *key, tarn__member_fn visit, void *ctx)
 {
     json_t *object = key[0] ? find(document, key, -1) : document->root;
     if (!object || tarn_failed())
@@ -415,7 +415,7 @@ static bool is_off(const json_t *value)
            (json_is_object(value) && json_object_size(value) == 0);
 }
 
-bool tarn__document_each_name(const tarn__document *document, const char *key, tarn__member_name_fn visit, void *ctx)
+bool tarn__json_file_each_name(const tarn__json_file *document, const char *key, tarn__member_name_fn visit, void *ctx)
 {
     json_t *object = key[0] ? find(document, key, -1) : document->root;
     if (!object || tarn_failed())

@@ -4,7 +4,7 @@
 #include "formats/json_file.h"
 
 /* Is NULL. */
-static tarn__document *missing(const char *function)
+static tarn__json_file *missing(const char *function)
 {
     tarn__raise(TARN_ERROR_UNSUPPORTED,
                 "%s: this build of tarn cannot read and write JSON files: it was built without jansson; install "
@@ -20,164 +20,164 @@ static bool unreachable(void)
     return tarn__raise(TARN_ERROR_INTERNAL, "document: there can be none in this build");
 }
 
-tarn__document *tarn__document_new(const char *function)
+tarn__json_file *tarn__json_file_new(const char *function)
 {
     return missing(function);
 }
 
-tarn__document *tarn__document_open(const char *function, const char *path)
+tarn__json_file *tarn__json_file_open(const char *function, const char *path)
 {
     (void)path;
     return missing(function);
 }
 
-tarn__document *tarn__document_parse(const char *function, const char *name, const char *text, size_t length)
+tarn__json_file *tarn__json_file_parse(const char *function, const char *name, const char *text, size_t length)
 {
     (void)name, (void)text, (void)length;
     return missing(function);
 }
 
-void tarn__document_free(tarn__document *document)
+void tarn__json_file_free(tarn__json_file *document)
 {
     (void)document;
 }
 
-bool tarn__document_save(const tarn__document *document, const char *path)
+bool tarn__json_file_save(const tarn__json_file *document, const char *path)
 {
     (void)document, (void)path;
     return unreachable();
 }
 
-bool tarn__document_add_checksum(tarn__document *document)
+bool tarn__json_file_add_checksum(tarn__json_file *document)
 {
     (void)document;
     return unreachable();
 }
 
-bool tarn__document_verify(const tarn__document *document, const char *advice)
+bool tarn__json_file_verify(const tarn__json_file *document, const char *advice)
 {
     (void)document, (void)advice;
     return unreachable();
 }
 
-bool tarn__document_append(const tarn__document *document, const char *path)
+bool tarn__json_file_append(const tarn__json_file *document, const char *path)
 {
     (void)document, (void)path;
     return unreachable();
 }
 
-bool tarn__document_set_text(tarn__document *document, const char *key, const char *text)
+bool tarn__json_file_set_string(tarn__json_file *document, const char *key, const char *text)
 {
     (void)document, (void)key, (void)text;
     return unreachable();
 }
 
-bool tarn__document_set_whole(tarn__document *document, const char *key, int64_t value)
+bool tarn__json_file_set_int(tarn__json_file *document, const char *key, int64_t value)
 {
     (void)document, (void)key, (void)value;
     return unreachable();
 }
 
-bool tarn__document_set_real(tarn__document *document, const char *key, double value)
+bool tarn__json_file_set_real(tarn__json_file *document, const char *key, double value)
 {
     (void)document, (void)key, (void)value;
     return unreachable();
 }
 
-bool tarn__document_set_bool(tarn__document *document, const char *key, bool value)
+bool tarn__json_file_set_bool(tarn__json_file *document, const char *key, bool value)
 {
     (void)document, (void)key, (void)value;
     return unreachable();
 }
 
-bool tarn__document_add_text(tarn__document *document, const char *key, const char *text)
+bool tarn__json_file_add_string(tarn__json_file *document, const char *key, const char *text)
 {
     (void)document, (void)key, (void)text;
     return unreachable();
 }
 
-bool tarn__document_add_whole(tarn__document *document, const char *key, int64_t value)
+bool tarn__json_file_add_int(tarn__json_file *document, const char *key, int64_t value)
 {
     (void)document, (void)key, (void)value;
     return unreachable();
 }
 
-bool tarn__document_add_real(tarn__document *document, const char *key, double value)
+bool tarn__json_file_add_real(tarn__json_file *document, const char *key, double value)
 {
     (void)document, (void)key, (void)value;
     return unreachable();
 }
 
-tarn__member_kind tarn__document_kind(const tarn__document *document, const char *key)
+tarn__member_kind tarn__json_file_kind(const tarn__json_file *document, const char *key)
 {
     (void)document, (void)key;
     return TARN__MEMBER_MISSING;
 }
 
-bool tarn__document_has(const tarn__document *document, const char *key)
+bool tarn__json_file_has(const tarn__json_file *document, const char *key)
 {
     (void)document, (void)key;
     return false;
 }
 
-const char *tarn__document_text(const tarn__document *document, const char *key)
+const char *tarn__json_file_string(const tarn__json_file *document, const char *key)
 {
     (void)document, (void)key;
     unreachable();
     return NULL;
 }
 
-const char *tarn__document_text_at(const tarn__document *document, const char *key, size_t index)
+const char *tarn__json_file_string_at(const tarn__json_file *document, const char *key, size_t index)
 {
     (void)document, (void)key, (void)index;
     unreachable();
     return NULL;
 }
 
-bool tarn__document_whole(const tarn__document *document, const char *key, int64_t low, int64_t high, int64_t *value)
+bool tarn__json_file_int(const tarn__json_file *document, const char *key, int64_t low, int64_t high, int64_t *value)
 {
     (void)document, (void)key, (void)low, (void)high, (void)value;
     return unreachable();
 }
 
-bool tarn__document_whole_at(const tarn__document *document, const char *key, size_t index, int64_t low, int64_t high,
-                             int64_t *value)
+bool tarn__json_file_int_at(const tarn__json_file *document, const char *key, size_t index, int64_t low, int64_t high,
+                            int64_t *value)
 {
     (void)document, (void)key, (void)index, (void)low, (void)high, (void)value;
     return unreachable();
 }
 
-bool tarn__document_real(const tarn__document *document, const char *key, double *value)
+bool tarn__json_file_real(const tarn__json_file *document, const char *key, double *value)
 {
     (void)document, (void)key, (void)value;
     return unreachable();
 }
 
-bool tarn__document_real_at(const tarn__document *document, const char *key, size_t index, double *value)
+bool tarn__json_file_real_at(const tarn__json_file *document, const char *key, size_t index, double *value)
 {
     (void)document, (void)key, (void)index, (void)value;
     return unreachable();
 }
 
-bool tarn__document_bool(const tarn__document *document, const char *key, bool *value)
+bool tarn__json_file_bool(const tarn__json_file *document, const char *key, bool *value)
 {
     (void)document, (void)key, (void)value;
     return unreachable();
 }
 
-bool tarn__document_count(const tarn__document *document, const char *key, size_t most, size_t *count)
+bool tarn__json_file_count(const tarn__json_file *document, const char *key, size_t most, size_t *count)
 {
     (void)document, (void)key, (void)most, (void)count;
     return unreachable();
 }
 
-bool tarn__document_each(const tarn__document *document, const char *key, tarn__member_fn visit, void *ctx)
+bool tarn__json_file_each(const tarn__json_file *document, const char *key, tarn__member_fn visit, void *ctx)
 {
     (void)document, (void)key, (void)visit, (void)ctx;
     return unreachable();
 }
 
-bool tarn__document_each_name(const tarn__document *document, const char *key, tarn__member_name_fn visit, void *ctx)
+bool tarn__json_file_each_name(const tarn__json_file *document, const char *key, tarn__member_name_fn visit, void *ctx)
 {
     (void)document, (void)key, (void)visit, (void)ctx;
     return unreachable();

@@ -136,12 +136,12 @@ bool tarn__checksums_read(tarn_safetensors *file)
 
 /* ---- elements ---------------------------------------------------------------------------------------------------- */
 
-static uint64_t sum_of(const tarn__entry *e)
+static uint64_t sum_of(const tarn__safetensors_entry *e)
 {
     return tarn__xxh64_of(e->part->map.memory + e->part->data + e->begin, (size_t)(e->end - e->begin));
 }
 
-bool tarn__checksum_check(const char *function, tarn__entry *e)
+bool tarn__checksum_check(const char *function, tarn__safetensors_entry *e)
 {
     if (!e->has_sum || atomic_load(&e->is_checked))
         return true;
@@ -158,7 +158,7 @@ bool tarn__checksum_check(const char *function, tarn__entry *e)
 /* Runs on any thread, which raises nothing: entries with another checksum stay unchecked. */
 static void check_some(int64_t begin, int64_t end, void *ctx)
 {
-    tarn__entry *entry = ctx;
+    tarn__safetensors_entry *entry = ctx;
     for (int64_t i = begin; i < end; i++)
         if (entry[i].has_sum && !atomic_load(&entry[i].is_checked) && sum_of(&entry[i]) == entry[i].sum)
             atomic_store(&entry[i].is_checked, true);

@@ -29,6 +29,6 @@ uint64_t tarn__checksum_of_header(const char *header, size_t length, size_t digi
 bool tarn__checksums_read(tarn_safetensors *file);
 
 /* Checks the elements of an entry, once. False with an error that names tensor and file. */
-bool tarn__checksum_check(const char *function, tarn__entry *entry);
+bool tarn__checksum_check(const char *function, tarn__safetensors_entry *entry);
 
 #endif

@@ -14,7 +14,7 @@
 
 #define TARN__NAME_SHOWN 200 /* bytes of a name that an error shows */
 
-typedef struct tarn__entry {
+typedef struct tarn__safetensors_entry {
     const char *name; /* the header's */
     const tarn__safetensors_type *type;
     tarn_shape shape;
@@ -23,17 +23,17 @@ typedef struct tarn__entry {
     uint64_t sum;                 /* the checksum of its elements, if the file has one */
     bool has_sum;
     atomic_bool is_checked; /* the elements have it */
-} tarn__entry;
+} tarn__safetensors_entry;
 
 struct tarn_safetensors {
     char *path;
     tarn__map map;
-    int64_t data;       /* where the data begins in the map */
-    json_t *header;     /* owns the names and the metadata */
-    json_t *metadata;   /* borrowed from the header; NULL: none */
-    tarn__entry *entry; /* in the order of the data */
-    size_t room;        /* for entries */
-    int *by_name;       /* numbers of entries, sorted by name */
+    int64_t data;                   /* where the data begins in the map */
+    json_t *header;                 /* owns the names and the metadata */
+    json_t *metadata;               /* borrowed from the header; NULL: none */
+    tarn__safetensors_entry *entry; /* in the order of the data */
+    size_t room;                    /* for entries */
+    int *by_name;                   /* numbers of entries, sorted by name */
     int count;
     tarn_safetensors **part; /* files that an index names, owned */
     int parts, part_room;

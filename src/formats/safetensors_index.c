@@ -31,7 +31,7 @@ static json_t *read_map(const tarn_safetensors *file, json_t **root)
     json_error_t error;
     if (!tarn__map_open(&map, function, file->path))
         return NULL;
-    bool is_short = map.bytes <= TARN__SAFETENSORS_HEADER;
+    bool is_short = map.bytes <= TARN__SAFETENSORS_MAX_HEADER;
     *root = is_short ? json_loadb(map.bytes ? map.memory : "", map.bytes, JSON_REJECT_DUPLICATES, &error) : NULL;
     tarn__map_close(&map);
     json_t *names = json_object_get(*root, "weight_map");
@@ -39,7 +39,7 @@ static json_t *read_map(const tarn_safetensors *file, json_t **root)
         return names;
     if (!is_short)
         tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' is longer than the %d bytes of an index", function, file->path,
-                    TARN__SAFETENSORS_HEADER);
+                    TARN__SAFETENSORS_MAX_HEADER);
     else if (!*root)
         tarn__raise(TARN_ERROR_FORMAT, "%s: '%s', line %d, column %d: %s", function, file->path, error.line,
                     error.column, error.text);
@@ -168,7 +168,7 @@ static bool gather(tarn_safetensors *file)
 {
     for (int i = 0; i < file->parts; i++)
         file->room += (size_t)file->part[i]->count;
-    file->entry = tarn__alloc(sizeof(tarn__entry) * file->room);
+    file->entry = tarn__alloc(sizeof(tarn__safetensors_entry) * file->room);
     for (int i = 0; file->entry && i < file->parts; i++)
         for (int k = 0; k < file->part[i]->count; k++)
             file->entry[file->count++] = file->part[i]->entry[k];

@@ -95,8 +95,8 @@ bool tarn_safetensors_add(tarn_safetensors_writer *writer, const char *name, tar
     return missing("safetensors_add");
 }
 
-bool tarn__safetensors_add_made(tarn_safetensors_writer *writer, const char *name, tarn_dtype dtype, tarn_shape shape,
-                                tarn__write_fn write, void *ctx)
+bool tarn__safetensors_add_streamed(tarn_safetensors_writer *writer, const char *name, tarn_dtype dtype,
+                                    tarn_shape shape, tarn__write_fn write, void *ctx)
 {
     (void)writer, (void)name, (void)dtype, (void)shape, (void)write, (void)ctx;
     return missing("safetensors_add");
@@ -131,7 +131,7 @@ bool tarn_safetensors_add_checksums(tarn_safetensors_writer *writer)
     return missing("safetensors_add_checksums");
 }
 
-const void *tarn__safetensors_elements(const tarn_safetensors *file, int index)
+const void *tarn__safetensors_data(const tarn_safetensors *file, int index)
 {
     (void)file, (void)index;
     return NULL;

@@ -24,8 +24,8 @@ static bool check_kind(const tarn_safetensors *file)
     uint64_t length = 0;
     if (file->map.bytes >= 8)
         memcpy(&length, file->map.memory, 8);
-    bool is_possible =
-        length > 0 && length <= TARN__SAFETENSORS_HEADER && length <= file->map.bytes - 8 && file->map.memory[8] == '{';
+    bool is_possible = length > 0 && length <= TARN__SAFETENSORS_MAX_HEADER && length <= file->map.bytes - 8 &&
+                       file->map.memory[8] == '{';
     return is_possible ||
            tarn__not_recognized("safetensors_open", file->path, file->map.memory, file->map.bytes, "safetensors file");
 }
@@ -37,11 +37,11 @@ static bool check_length(const tarn_safetensors *file, uint64_t *length)
                            "safetensors_open: '%s': %zu bytes are too few for a safetensors file, which begins with 8",
                            file->path, file->map.bytes);
     memcpy(length, file->map.memory, 8);
-    if (*length > TARN__SAFETENSORS_HEADER)
+    if (*length > TARN__SAFETENSORS_MAX_HEADER)
         return tarn__raise(
             TARN_ERROR_FORMAT,
             "safetensors_open: '%s': byte 0: a header of %llu bytes is longer than %d; is this a safetensors file?",
-            file->path, (unsigned long long)*length, TARN__SAFETENSORS_HEADER);
+            file->path, (unsigned long long)*length, TARN__SAFETENSORS_MAX_HEADER);
     if (*length > file->map.bytes - 8)
         return tarn__raise(
             TARN_ERROR_FORMAT,
@@ -89,7 +89,7 @@ static bool check_metadata(tarn_safetensors *file)
 
 /* ---- one entry --------------------------------------------------------------------------------------------------- */
 
-static bool read_type(const tarn_safetensors *file, const json_t *value, tarn__entry *e)
+static bool read_type(const tarn_safetensors *file, const json_t *value, tarn__safetensors_entry *e)
 {
     const char *name = json_string_value(json_object_get(value, "dtype"));
     if (!name)
@@ -103,7 +103,7 @@ static bool read_type(const tarn_safetensors *file, const json_t *value, tarn__e
                        file->path, TARN__NAME_SHOWN, e->name, name);
 }
 
-static bool read_shape(const tarn_safetensors *file, const json_t *value, tarn__entry *e)
+static bool read_shape(const tarn_safetensors *file, const json_t *value, tarn__safetensors_entry *e)
 {
     const json_t *list = json_object_get(value, "shape");
     if (!json_is_array(list))
@@ -127,7 +127,7 @@ static bool read_shape(const tarn_safetensors *file, const json_t *value, tarn__
 }
 
 /* The bytes that the shape needs; -1: more than can be counted, or no whole number of them. */
-static int64_t bytes_of(const tarn__entry *e)
+static int64_t bytes_of(const tarn__safetensors_entry *e)
 {
     int64_t bits = e->type->bits;
     bool overflow = false;
@@ -136,7 +136,7 @@ static int64_t bytes_of(const tarn__entry *e)
     return overflow || bits % 8 ? -1 : bits / 8;
 }
 
-static bool read_place(const tarn_safetensors *file, const json_t *value, tarn__entry *e)
+static bool read_place(const tarn_safetensors *file, const json_t *value, tarn__safetensors_entry *e)
 {
     const json_t *pair = json_object_get(value, "data_offsets"), *begin = json_array_get(pair, 0),
                  *end = json_array_get(pair, 1);
@@ -157,19 +157,19 @@ static bool read_place(const tarn_safetensors *file, const json_t *value, tarn__
         return tarn__raise(TARN_ERROR_FORMAT,
                            "safetensors_open: '%s': tensor '%.*s': its shape %s of %s is no possible number of bytes",
                            file->path, TARN__NAME_SHOWN, e->name,
-                           tarn__shape_text(e->shape.size, e->shape.rank, &(tarn__text){{0}}), e->type->name);
+                           tarn__shape_string(e->shape.size, e->shape.rank, &(tarn__shape_buffer){{0}}), e->type->name);
     return e->end - e->begin == needed ||
            tarn__raise(TARN_ERROR_FORMAT,
                        "safetensors_open: '%s': tensor '%.*s', at byte %lld: its shape %s of %s needs %lld bytes, but "
                        "it has %lld",
                        file->path, TARN__NAME_SHOWN, e->name, (long long)(file->data + e->begin),
-                       tarn__shape_text(e->shape.size, e->shape.rank, &(tarn__text){{0}}), e->type->name,
+                       tarn__shape_string(e->shape.size, e->shape.rank, &(tarn__shape_buffer){{0}}), e->type->name,
                        (long long)needed, (long long)(e->end - e->begin));
 }
 
-static bool read_entry(const tarn_safetensors *file, const char *name, const json_t *value, tarn__entry *e)
+static bool read_entry(const tarn_safetensors *file, const char *name, const json_t *value, tarn__safetensors_entry *e)
 {
-    *e = (tarn__entry){.name = name, .part = file};
+    *e = (tarn__safetensors_entry){.name = name, .part = file};
     if (!json_is_object(value))
         return tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': tensor '%.*s' is no object", file->path,
                            TARN__NAME_SHOWN, name);
@@ -184,7 +184,7 @@ static bool read_entries(tarn_safetensors *file)
     json_t *value;
     size_t count = json_object_size(file->header) - (file->metadata ? 1 : 0);
     file->room = count;
-    file->entry = tarn__alloc(sizeof(tarn__entry) * count);
+    file->entry = tarn__alloc(sizeof(tarn__safetensors_entry) * count);
     if (!file->entry)
         return false;
     json_object_foreach(file->header, name, value)
@@ -197,7 +197,7 @@ static bool read_entries(tarn_safetensors *file)
 
 static int compare_places(const void *left, const void *right)
 {
-    const tarn__entry *a = left, *b = right;
+    const tarn__safetensors_entry *a = left, *b = right;
     if (a->begin != b->begin)
         return a->begin < b->begin ? -1 : 1;
     if (a->end != b->end)
@@ -208,9 +208,9 @@ static int compare_places(const void *left, const void *right)
 static bool check_places(tarn_safetensors *file)
 {
     int64_t at = 0, room = (int64_t)file->map.bytes - file->data;
-    qsort(file->entry, (size_t)file->count, sizeof(tarn__entry), compare_places);
+    qsort(file->entry, (size_t)file->count, sizeof(tarn__safetensors_entry), compare_places);
     for (int i = 0; i < file->count; i++) {
-        const tarn__entry *e = &file->entry[i];
+        const tarn__safetensors_entry *e = &file->entry[i];
         if (e->begin != at)
             return tarn__raise(TARN_ERROR_FORMAT,
                                "safetensors_open: '%s': tensor '%.*s' begins at byte %lld, but the one before it ends "
@@ -271,7 +271,7 @@ tarn_safetensors *tarn_safetensors_open(const char *path)
     tarn_safetensors *file = tarn__alloc(sizeof(*file));
     if (!file)
         return NULL;
-    if ((file->path = tarn__text_copy(path)) &&
+    if ((file->path = tarn__string_copy(path)) &&
         (tarn__is_safetensors_index(path) ? tarn__safetensors_read_index(file) : read_file(file)) &&
         tarn__safetensors_sort_names(file))
         return file;
@@ -287,10 +287,10 @@ void tarn_safetensors_close(tarn_safetensors *file)
         tarn_safetensors_close(file->part[i]);
     tarn__release(file->part, sizeof(*file->part) * (size_t)file->part_room);
     tarn__release(file->by_name, sizeof(int) * (size_t)file->count);
-    tarn__release(file->entry, sizeof(tarn__entry) * file->room);
+    tarn__release(file->entry, sizeof(tarn__safetensors_entry) * file->room);
     json_decref(file->header);
     tarn__map_close(&file->map);
-    tarn__text_release(file->path);
+    tarn__string_free(file->path);
     tarn__release(file, sizeof(*file));
 }
 
@@ -303,7 +303,7 @@ static bool check_file(const char *function, const tarn_safetensors *file)
     return file || tarn__raise(TARN_ERROR_ARGUMENT, "%s: the file is NULL", function);
 }
 
-static const tarn__entry *entry_at(const char *function, const tarn_safetensors *file, int index)
+static const tarn__safetensors_entry *entry_at(const char *function, const tarn_safetensors *file, int index)
 {
     if (!check_file(function, file))
         return NULL;
@@ -336,13 +336,13 @@ int tarn_safetensors_count(const tarn_safetensors *file)
 
 const char *tarn_safetensors_name(const tarn_safetensors *file, int index)
 {
-    const tarn__entry *e = entry_at("safetensors_name", file, index);
+    const tarn__safetensors_entry *e = entry_at("safetensors_name", file, index);
     return e ? e->name : NULL;
 }
 
 bool tarn_safetensors_info(const tarn_safetensors *file, int index, tarn_safetensors_entry *about)
 {
-    const tarn__entry *e = entry_at("safetensors_info", file, index);
+    const tarn__safetensors_entry *e = entry_at("safetensors_info", file, index);
     if (!e)
         return false;
     if (!about)
@@ -396,18 +396,18 @@ bool tarn_safetensors_metadata_at(const tarn_safetensors *file, int index, const
 
 /* ---- elements ---------------------------------------------------------------------------------------------------- */
 
-static const char *elements(const tarn__entry *e)
+static const char *elements(const tarn__safetensors_entry *e)
 {
     return e->part->map.memory + e->part->data + e->begin;
 }
 
-const void *tarn__safetensors_elements(const tarn_safetensors *file, int index)
+const void *tarn__safetensors_data(const tarn_safetensors *file, int index)
 {
     return elements(&file->entry[index]);
 }
 
 /* Kernels count on bools that are 0 or 1. */
-static bool check_bools(const char *function, const tarn__entry *e)
+static bool check_bools(const char *function, const tarn__safetensors_entry *e)
 {
     const char *value = elements(e);
     for (int64_t i = 0; i < e->end - e->begin; i++)
@@ -419,12 +419,12 @@ static bool check_bools(const char *function, const tarn__entry *e)
 }
 
 /* The entry of that name, if it can be loaded and is not damaged. */
-static const tarn__entry *loadable(const char *function, const tarn_safetensors *file, const char *name)
+static const tarn__safetensors_entry *loadable(const char *function, const tarn_safetensors *file, const char *name)
 {
     if (!check_file(function, file))
         return NULL;
     int index = name ? find(file, name) : -1;
-    tarn__entry *e = index >= 0 ? &file->entry[index] : NULL;
+    tarn__safetensors_entry *e = index >= 0 ? &file->entry[index] : NULL;
     if (!name)
         tarn__raise(TARN_ERROR_ARGUMENT, "%s: the name is NULL", function);
     else if (!e)
@@ -439,7 +439,7 @@ static const tarn__entry *loadable(const char *function, const tarn_safetensors 
     return NULL;
 }
 
-static tarn_tensor *load(const char *function, const tarn__entry *e, tarn_device device)
+static tarn_tensor *load(const char *function, const tarn__safetensors_entry *e, tarn_device device)
 {
     tarn_tensor *tensor = tarn__tensor_new(function, e->shape, e->type->dtype, device);
     bool good = tensor && tarn__not_captured(function, device, "a copy from the host") &&
@@ -449,11 +449,11 @@ static tarn_tensor *load(const char *function, const tarn__entry *e, tarn_device
 
 tarn_tensor *tarn_safetensors_read(const tarn_safetensors *file, const char *name, tarn_device device)
 {
-    const tarn__entry *e = loadable("safetensors_read", file, name);
+    const tarn__safetensors_entry *e = loadable("safetensors_read", file, name);
     return e ? load("safetensors_read", e, device) : NULL;
 }
 
-static bool convert_into(const tarn__entry *e, tarn_tensor *tensor)
+static bool convert_into(const tarn__safetensors_entry *e, tarn_tensor *tensor)
 {
     tarn_scope *scope = tarn_scope_open();
     tarn_tensor *values = scope ? load("safetensors_read_into", e, tarn__device(tensor)) : NULL;
@@ -465,7 +465,8 @@ static bool convert_into(const tarn__entry *e, tarn_tensor *tensor)
 bool tarn_safetensors_read_into(const tarn_safetensors *file, const char *name, tarn_tensor *tensor)
 {
     const char *function = "safetensors_read_into";
-    const tarn__entry *e = tarn__check(function, tensor, "the tensor") ? loadable(function, file, name) : NULL;
+    const tarn__safetensors_entry *e =
+        tarn__check(function, tensor, "the tensor") ? loadable(function, file, name) : NULL;
     if (!e)
         return false;
     tarn_dtype from = e->type->dtype, to = tensor->view.dtype;
@@ -473,8 +474,8 @@ bool tarn_safetensors_read_into(const tarn_safetensors *file, const char *name, 
         memcmp(e->shape.size, tensor->view.shape, sizeof(int64_t) * (size_t)e->shape.rank) != 0)
         return tarn__raise(TARN_ERROR_SHAPE, "%s: '%s': tensor '%.*s' is %s, but it is to be read into one of %s",
                            function, file->path, TARN__NAME_SHOWN, name,
-                           tarn__shape_text(e->shape.size, e->shape.rank, &(tarn__text){{0}}),
-                           TARN__SHAPE_TEXT(tensor));
+                           tarn__shape_string(e->shape.size, e->shape.rank, &(tarn__shape_buffer){{0}}),
+                           TARN__SHAPE_STRING(tensor));
     if (from != to && !(tarn__is_float(from) && tarn__is_float(to)))
         return tarn__raise(TARN_ERROR_DTYPE, "%s: '%s': tensor '%.*s' is %s, but it is to be read into one of %s",
                            function, file->path, TARN__NAME_SHOWN, name, tarn_dtype_name(from), tarn_dtype_name(to));

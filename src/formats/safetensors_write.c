@@ -52,7 +52,7 @@ tarn_safetensors_writer *tarn_safetensors_create(const char *path)
         return NULL;
     writer->names = json_object();
     writer->metadata = json_object();
-    if ((writer->path = tarn__text_copy(path)) && writer->names && writer->metadata)
+    if ((writer->path = tarn__string_copy(path)) && writer->names && writer->metadata)
         return writer;
     no_memory("safetensors_create");
     tarn_safetensors_cancel(writer);
@@ -64,14 +64,14 @@ void tarn_safetensors_cancel(tarn_safetensors_writer *writer)
     if (!writer)
         return;
     for (int i = 0; i < writer->count; i++) {
-        tarn__text_release(writer->item[i].name);
+        tarn__string_free(writer->item[i].name);
         if (writer->item[i].tensor)
-            tarn__drop(writer->item[i].tensor);
+            tarn__tensor_release(writer->item[i].tensor);
     }
     tarn__release(writer->item, sizeof(item) * (size_t)writer->room);
     json_decref(writer->names);
     json_decref(writer->metadata);
-    tarn__text_release(writer->path);
+    tarn__string_free(writer->path);
     tarn__release(writer, sizeof(*writer));
 }
 
@@ -95,7 +95,7 @@ static bool check_writer(const char *function, const tarn_safetensors_writer *wr
 /* Adds an item that has all but its name. */
 static bool add_item(const char *function, tarn_safetensors_writer *writer, const char *name, item new)
 {
-    if (tarn__is_blocks(new.dtype))
+    if (tarn__is_quantized(new.dtype))
         return tarn__raise(TARN_ERROR_DTYPE,
                            "%s: '%.200s' is %s, which safetensors files cannot hold; convert it with tarn_cast() "
                            "first, or write a GGUF file",
@@ -107,7 +107,7 @@ static bool add_item(const char *function, tarn_safetensors_writer *writer, cons
     if (json_object_set_new(writer->names, name, json_true()) != 0)
         return no_memory(function);
     new.name =
-        tarn__list_room(&writer->item, writer->count, &writer->room, sizeof(item)) ? tarn__text_copy(name) : NULL;
+        tarn__list_reserve(&writer->item, writer->count, &writer->room, sizeof(item)) ? tarn__string_copy(name) : NULL;
     if (!new.name) {
         json_object_del(writer->names, name);
         return false;
@@ -125,12 +125,12 @@ bool tarn_safetensors_add(tarn_safetensors_writer *writer, const char *name, tar
     if (!add_item(function, writer, name,
                   (item){.dtype = tensor->view.dtype, .shape = tarn__shape_of(tensor), .tensor = tensor}))
         return false;
-    tarn__hold(tensor);
+    tarn__tensor_retain(tensor);
     return true;
 }
 
-bool tarn__safetensors_add_made(tarn_safetensors_writer *writer, const char *name, tarn_dtype dtype, tarn_shape shape,
-                                tarn__write_fn write, void *ctx)
+bool tarn__safetensors_add_streamed(tarn_safetensors_writer *writer, const char *name, tarn_dtype dtype,
+                                    tarn_shape shape, tarn__write_fn write, void *ctx)
 {
     const char *function = "safetensors_add";
     return check_writer(function, writer) && check_text(function, "name", name) &&
@@ -227,10 +227,10 @@ static bool lay_out(const tarn_safetensors_writer *writer, const char *text, hea
     static const char key[] = "\"" TARN__CHECKSUM_VALUES "\":\"";
     size_t length = strlen(text);
     uint64_t whole = (length + 7) / 8 * 8;
-    if (whole > TARN__SAFETENSORS_HEADER)
+    if (whole > TARN__SAFETENSORS_MAX_HEADER)
         return tarn__raise(TARN_ERROR_UNSUPPORTED,
                            "safetensors_finish: '%s': the header would have %llu bytes; the format allows %d",
-                           writer->path, (unsigned long long)whole, TARN__SAFETENSORS_HEADER);
+                           writer->path, (unsigned long long)whole, TARN__SAFETENSORS_MAX_HEADER);
     *to = (head_bytes){.bytes = tarn__alloc(8 + (size_t)whole), .length = 8 + (size_t)whole};
     if (!to->bytes)
         return false;
@@ -261,7 +261,7 @@ static bool write_items(const tarn_safetensors_writer *writer, tarn__output *out
         const item *one = &writer->item[i];
         if (head->values)
             tarn__output_sum_begin(output, &sum);
-        good = one->tensor ? tarn__write_elements("safetensors_finish", one->tensor, output)
+        good = one->tensor ? tarn__write_tensor_bytes("safetensors_finish", one->tensor, output)
                            : one->write(output, one->ctx);
         if (head->values)
             tarn__checksum_put(head->bytes + head->values, i + 1, tarn__output_sum_end(output));

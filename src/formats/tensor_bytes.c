@@ -26,14 +26,14 @@ static bool write_from_device(const tarn__storage *storage, int64_t offset, size
     return good;
 }
 
-bool tarn__write_elements(const char *function, tarn_tensor *tensor, tarn__output *output)
+bool tarn__write_tensor_bytes(const char *function, tarn_tensor *tensor, tarn__output *output)
 {
     size_t bytes = (size_t)tarn__bytes_of(tensor->view.dtype, tarn__view_count(&tensor->view));
     tarn_device device = tarn__device(tensor);
     if (bytes == 0)
         return true;
     tarn_scope *scope = tarn__not_captured(function, device, "values read by the host") ? tarn_scope_open() : NULL;
-    tarn_tensor *dense = scope ? tarn__dense(function, tensor) : NULL;
+    tarn_tensor *dense = scope ? tarn__contiguous(function, tensor) : NULL;
     bool good = dense && tarn_synchronize(device);
     if (good) {
         int64_t offset = tarn__bytes_of(dense->view.dtype, dense->start);

@@ -57,7 +57,7 @@ static bool use_blocks(tarn_module *module, tarn_dtype dtype, tarn_tensor **old_
         const tarn__view *view = &p->tensor->view;
         if (view->rank != 2)
             continue;
-        tarn_dtype chosen = tarn__blocks_that_fit(view->shape[1], dtype, view->dtype); /* as tarn quantize does it */
+        tarn_dtype chosen = tarn__quant_type_for_row(view->shape[1], dtype, view->dtype); /* as tarn quantize does it */
         if (p->tensor != *old_table) /* once where tokens and head share it */
             tarn__fallback_add(fallback, view->shape[1], dtype, chosen);
         if (chosen == view->dtype)
@@ -68,10 +68,10 @@ static bool use_blocks(tarn_module *module, tarn_dtype dtype, tarn_tensor **old_
         if (!*old_table) { /* the first matrix of a language model is its table of tokens */
             *old_table = p->tensor;
             *new_table = blocks;
-            tarn__hold(p->tensor);
+            tarn__tensor_retain(p->tensor);
         }
-        tarn__hold(blocks);
-        tarn__drop(p->tensor);
+        tarn__tensor_retain(blocks);
+        tarn__tensor_release(p->tensor);
         p->tensor = blocks;
     }
     for (int i = 0; i < module->children; i++)
@@ -84,7 +84,7 @@ static bool use_blocks(tarn_module *module, tarn_dtype dtype, tarn_tensor **old_
 
 static bool is_blocks(tarn_dtype dtype)
 {
-    return tarn_dtype_block(dtype) > 1;
+    return tarn_dtype_block_size(dtype) > 1;
 }
 
 static bool make_model(measuring *m)
@@ -93,7 +93,7 @@ static bool make_model(measuring *m)
     bool on_cpu = tarn_device_equal(o->device, tarn_device_cpu());
     /* of norms, and of all that passes between matrices */
     tarn_dtype plain = !is_blocks(o->dtype) ? o->dtype : on_cpu ? TARN_F32 : TARN_BF16;
-    const tarn__model_kind *kind = tarn__model_kind_trained(o->model);
+    const tarn__arch *kind = tarn__arch_find_trainable(o->model);
     tarn__model_sizes sizes = {
         .dtype = plain, .vocab = o->vocab, .layers = o->layers, .heads = o->heads, .width = o->width};
     if (!kind)
@@ -104,25 +104,25 @@ static bool make_model(measuring *m)
                            tarn_dtype_name(o->dtype), o->model);
     if (!kind->complete("decode_measure", o->model, &sizes))
         return false;
-    if (!tarn__check_placement("decode_measure", &(tarn__placement){o->device, o->device_layers}, sizes.layers))
+    if (!tarn__device_map_check("decode_measure", &(tarn__device_map){o->device, o->device_layers}, sizes.layers))
         return false;
     int64_t needed = o->prompt + o->tokens + WARM_UP;
-    if (sizes.longest < needed)
+    if (sizes.max_context < needed)
         return tarn__raise(TARN_ERROR_ARGUMENT,
                            "%lld tokens of a prompt and %lld more are more than the context of %lld",
-                           (long long)o->prompt, (long long)o->tokens + WARM_UP, (long long)sizes.longest);
+                           (long long)o->prompt, (long long)o->tokens + WARM_UP, (long long)sizes.max_context);
     sizes.context = sizes.context < needed ? needed : sizes.context;
     /* a model that does not fit there is made elsewhere */
     tarn_device first = o->device_layers ? tarn_device_cpu() : o->device;
-    if (!(m->model = kind->fresh("decode_measure", o->model, &sizes, first, 1)) || !tarn_module_train(m->model, false))
+    if (!(m->model = kind->create("decode_measure", o->model, &sizes, first, 1)) || !tarn_module_train(m->model, false))
         return false;
     tarn_tensor *old_table = NULL, *new_table = NULL;
     tarn__fallback fallback = {0};
     bool good = !is_blocks(o->dtype) || use_blocks(m->model, o->dtype, &old_table, &new_table, &fallback);
-    tarn__fallback_tell(&fallback, o->dtype);
+    tarn__fallback_log(&fallback, o->dtype);
     if (old_table)
-        tarn__drop(old_table);
-    return good && (!o->device_layers || tarn_model_place(m->model, o->device, o->device_layers));
+        tarn__tensor_release(old_table);
+    return good && (!o->device_layers || tarn_model_offload(m->model, o->device, o->device_layers));
 }
 
 static bool prepare(measuring *m)
@@ -132,14 +132,14 @@ static bool prepare(measuring *m)
         return false;
     const tarn_decoder_options how = {.batch = o->sequences,
                                       .context = o->prompt + o->tokens + WARM_UP,
-                                      .kv = o->kv,
-                                      .chunk = o->chunk ? o->chunk : o->prompt};
+                                      .kv_type = o->kv_type,
+                                      .prefill_chunk = o->prefill_chunk ? o->prefill_chunk : o->prompt};
     m->decoder = tarn_decoder_new(m->model, &how);
     m->sampler = m->decoder ? tarn_sampler_new(NULL) : NULL;
     if (!m->sampler)
         return false;
     tarn_tensor *numbers =
-        tarn_uniform(TARN_SHAPE(o->sequences, o->prompt), 0, (double)m->decoder->facts.vocab - 1, TARN_F32, o->device);
+        tarn_uniform(TARN_SHAPE(o->sequences, o->prompt), 0, (double)m->decoder->info.vocab - 1, TARN_F32, o->device);
     m->prompt = numbers ? tarn__scope_take(tarn_cast(numbers, TARN_I64)) : NULL;
     return m->prompt != NULL;
 }
@@ -151,7 +151,7 @@ static bool decode_one(const measuring *m, tarn_tensor **token)
 {
     int64_t ids[1024];
     tarn_scope *scope = tarn_scope_open();
-    tarn_tensor *next = scope ? tarn_sampler_draw(m->sampler, tarn_decoder_feed(m->decoder, *token)) : NULL;
+    tarn_tensor *next = scope ? tarn_sampler_sample(m->sampler, tarn_decoder_feed(m->decoder, *token)) : NULL;
     bool good = next && tarn_read(next, ids, sizeof(*ids) * (size_t)m->options.sequences);
     for (int64_t i = 0; good && i < m->options.sequences; i++)
         good = ids[i] >= 0 || tarn__raise(TARN_ERROR_FORMAT, "decode_measure: the logits of a token are not finite");
@@ -174,7 +174,7 @@ static bool run_once(measuring *m, int run)
     tarn_tensor *logits = tarn_decoder_feed(m->decoder, m->prompt);
     bool good = logits && tarn_synchronize(device);
     m->prompt_ms[run] = now_ms() - begin;
-    token = good ? tarn__scope_take(tarn_sampler_draw(m->sampler, logits)) : NULL;
+    token = good ? tarn__scope_take(tarn_sampler_sample(m->sampler, logits)) : NULL;
     good = token && tarn_synchronize(device);
     m->first_ms[run] = now_ms() - begin;
     tarn_scope_close(scope);
@@ -211,8 +211,8 @@ static void weigh(const measuring *m, tarn_decode_timing *t)
         t->weight_bytes += tarn_bytes(p);
     }
     t->read_bytes = t->weight_bytes - (table != head ? tarn_bytes(table) : 0);
-    t->cache_bytes = tarn__cache_token_bytes(&m->decoder->cache.shape, m->decoder->cache.shape.layers) *
-                     m->decoder->cache.shape.room * m->options.sequences;
+    t->cache_bytes = tarn__kv_cache_token_bytes(&m->decoder->cache.shape, m->decoder->cache.shape.layers) *
+                     m->decoder->cache.shape.capacity * m->options.sequences;
 }
 
 static bool measure(measuring *m, tarn_decode_timing *t)
@@ -231,7 +231,7 @@ static bool measure(measuring *m, tarn_decode_timing *t)
     t->prompt_ms = median(m->prompt_ms, runs);
     t->first_ms = median(m->first_ms, runs);
     t->token_ms = median(m->token_ms, runs);
-    t->least_token_ms = m->token_ms[0];
+    t->min_token_ms = m->token_ms[0];
     return true;
 }
 

@@ -18,39 +18,39 @@
 enum { WARM_UP = 2 };          /* steps that are taken one by one first */
 enum { SMALLEST_REACH = 256 }; /* keys */
 
-void tarn__captured_decoding_plan(tarn__captured_decoding *c, tarn_device device, bool is_wanted)
+void tarn__decode_graph_init(tarn__decode_graph *c, tarn_device device, bool is_wanted)
 {
-    *c = (tarn__captured_decoding){.is_wanted = is_wanted && tarn__can_capture(device)};
+    *c = (tarn__decode_graph){.is_wanted = is_wanted && tarn__can_capture(device)};
 }
 
-static void forget(tarn__captured_decoding *c)
+static void forget(tarn__decode_graph *c)
 {
     tarn_graph_free(c->graph);
     c->graph = NULL;
     c->warm_steps = 0;
 }
 
-void tarn__captured_decoding_close(tarn__captured_decoding *c)
+void tarn__decode_graph_close(tarn__decode_graph *c)
 {
     forget(c);
     tarn_free(c->tokens);
     tarn_free(c->logits);
-    *c = (tarn__captured_decoding){0};
+    *c = (tarn__decode_graph){0};
 }
 
 /* The step itself, run or recorded. Its token is in its place; its logits are kept. */
 static bool step(void *ctx)
 {
     tarn_decoder *d = ctx;
-    tarn__captured_decoding *c = &d->captured;
+    tarn__decode_graph *c = &d->captured;
     tarn_scope *scope = tarn_scope_open();
     tarn_no_grad_open();
-    bool good = scope && tarn__cache_begin(&d->cache, 0, d->batch, 1, c->reach);
-    tarn_tensor *logits = good ? tarn__decoder_step(d, c->tokens) : NULL;
+    bool good = scope && tarn__kv_cache_begin_step(&d->cache, 0, d->batch, 1, c->reach);
+    tarn_tensor *logits = good ? tarn__decoder_forward(d, c->tokens) : NULL;
     tarn_free(c->logits);
     c->logits = logits ? tarn__scope_take(logits) : NULL; /* of a recorded step: each run makes them there again */
     /* last: a step that fails must not count on the device alone */
-    good = good && logits && tarn__cache_end(&d->cache);
+    good = good && logits && tarn__kv_cache_end_step(&d->cache);
     tarn_no_grad_close();
     tarn_scope_close(scope);
     return good;
@@ -62,28 +62,28 @@ static int64_t reach_for(const tarn_decoder *d, int64_t length)
     int64_t reach = SMALLEST_REACH;
     while (reach < length)
         reach *= 2;
-    return reach < d->cache.shape.room ? reach : d->cache.shape.room;
+    return reach < d->cache.shape.capacity ? reach : d->cache.shape.capacity;
 }
 
 static bool prepare(tarn_decoder *d)
 {
-    tarn__captured_decoding *c = &d->captured;
+    tarn__decode_graph *c = &d->captured;
     int64_t length = tarn_decoder_length(d) + 1;
     if (length > c->reach) {
         forget(c);
         c->reach = reach_for(d, length);
     }
     if (!c->tokens)
-        c->tokens = tarn__scope_take(tarn_zeros(TARN_SHAPE(d->batch, 1), TARN_I64, d->facts.device));
+        c->tokens = tarn__scope_take(tarn_zeros(TARN_SHAPE(d->batch, 1), TARN_I64, d->info.device));
     return c->tokens != NULL;
 }
 
 /* Records the step. Where that fails steps are taken one by one from now on, and the reason is logged. */
 static void record(tarn_decoder *d)
 {
-    tarn__captured_decoding *c = &d->captured;
-    tarn_empty_cache(d->facts.device); /* what the prompt has used lies there: the recorded step has its own */
-    c->graph = tarn_graph_capture(d->facts.device, step, d);
+    tarn__decode_graph *c = &d->captured;
+    tarn_empty_cache(d->info.device); /* what the prompt has used lies there: the recorded step has its own */
+    c->graph = tarn_graph_capture(d->info.device, step, d);
     if (c->graph)
         return;
     tarn__error_record why;
@@ -93,15 +93,15 @@ static void record(tarn_decoder *d)
               why.text + strlen("tarn: "));
 }
 
-tarn_tensor *tarn__captured_decoding_feed(tarn_decoder *d, tarn_tensor *tokens)
+tarn_tensor *tarn__decode_graph_feed(tarn_decoder *d, tarn_tensor *tokens)
 {
-    tarn__captured_decoding *c = &d->captured;
+    tarn__decode_graph *c = &d->captured;
     if (!prepare(d) || !tarn_copy(c->tokens, tokens))
         return NULL;
     if (!c->graph && c->is_wanted && c->warm_steps++ >= WARM_UP)
         record(d);
     if (!(c->graph ? tarn_graph_run(c->graph) : step(d)))
         return NULL;
-    tarn__cache_moved(&d->cache, 0, d->batch, 1);
+    tarn__kv_cache_advance(&d->cache, 0, d->batch, 1);
     return tarn_clone(c->logits);
 }

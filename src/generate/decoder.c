@@ -11,35 +11,35 @@
 
 /* ---- making one -------------------------------------------------------------------------------------------------- */
 
-static bool check_options(const tarn_decoder_options *o, const tarn__model_facts *facts)
+static bool check_options(const tarn_decoder_options *o, const tarn__model_info *info)
 {
     if (o->batch < 0 || o->batch > INT32_MAX)
         return tarn__raise(TARN_ERROR_ARGUMENT, ".batch is %lld; there must be at least one text", (long long)o->batch);
-    if (o->context < 0 || o->context > facts->context)
+    if (o->context < 0 || o->context > info->context)
         return tarn__raise(TARN_ERROR_ARGUMENT, ".context is %lld; the model's goes from 1 to %lld",
-                           (long long)o->context, (long long)facts->context);
-    if (o->chunk < 0)
-        return tarn__raise(TARN_ERROR_ARGUMENT, ".chunk is %lld; it must be at least 0", (long long)o->chunk);
-    return tarn_kv_name(o->kv) != NULL;
+                           (long long)o->context, (long long)info->context);
+    if (o->prefill_chunk < 0)
+        return tarn__raise(TARN_ERROR_ARGUMENT, ".chunk is %lld; it must be at least 0", (long long)o->prefill_chunk);
+    return tarn_kv_type_name(o->kv_type) != NULL;
 }
 
-static tarn_dtype stored_dtype(tarn_kv kv, tarn_dtype of_model)
+static tarn_dtype stored_dtype(tarn_kv_type kv_type, tarn_dtype of_model)
 {
     static const tarn_dtype dtypes[] = {
         [TARN_KV_F32] = TARN_F32, [TARN_KV_BF16] = TARN_BF16, [TARN_KV_F16] = TARN_F16, [TARN_KV_Q8_0] = TARN_U8};
-    return kv == TARN_KV_MODEL ? of_model : dtypes[kv];
+    return kv_type == TARN_KV_MODEL ? of_model : dtypes[kv_type];
 }
 
-static tarn__cache_shape shape_of(const tarn_decoder_options *o, const tarn__model_facts *facts)
+static tarn__kv_cache_shape shape_of(const tarn_decoder_options *o, const tarn__model_info *info)
 {
-    return (tarn__cache_shape){.layers = facts->layers,
-                               .batch = o->batch ? o->batch : 1,
-                               .heads = facts->kv_heads,
-                               .room = o->context ? o->context : facts->context,
-                               .width = facts->head_width,
-                               .dtype = stored_dtype(o->kv, facts->dtype),
-                               .device = facts->device,
-                               .device_layers = facts->device_layers};
+    return (tarn__kv_cache_shape){.layers = info->layers,
+                                  .batch = o->batch ? o->batch : 1,
+                                  .heads = info->kv_heads,
+                                  .capacity = o->context ? o->context : info->context,
+                                  .width = info->head_dim,
+                                  .dtype = stored_dtype(o->kv_type, info->dtype),
+                                  .device = info->device,
+                                  .device_layers = info->device_layers};
 }
 
 tarn_decoder *tarn_decoder_new_sized(tarn_module *model, const tarn_decoder_options *options, size_t options_size)
@@ -48,26 +48,26 @@ tarn_decoder *tarn_decoder_new_sized(tarn_module *model, const tarn_decoder_opti
     tarn_decoder_options chosen = {0};
     if (options)
         memcpy(&chosen, options, options_size < sizeof(chosen) ? options_size : sizeof(chosen));
-    const tarn__model_kind *kind = tarn__model_kind_of(function, model);
+    const tarn__arch *kind = tarn__arch_of(function, model);
     if (!kind)
         return NULL;
-    tarn_decoder own = {.kind = kind, .model = model, .chunk = chosen.chunk ? chosen.chunk : USUAL_CHUNK};
-    kind->facts(model, &own.facts);
-    if (!check_options(&chosen, &own.facts)) {
+    tarn_decoder own = {
+        .kind = kind, .model = model, .prefill_chunk = chosen.prefill_chunk ? chosen.prefill_chunk : USUAL_CHUNK};
+    kind->info(model, &own.info);
+    if (!check_options(&chosen, &own.info)) {
         tarn__raise_within(function);
         return NULL;
     }
-    tarn__cache_shape shape = shape_of(&chosen, &own.facts);
+    tarn__kv_cache_shape shape = shape_of(&chosen, &own.info);
     own.batch = shape.batch;
-    tarn__captured_decoding_plan(&own.captured, own.facts.device,
-                                 !chosen.no_capture && shape.device_layers == shape.layers);
+    tarn__decode_graph_init(&own.captured, own.info.device, !chosen.no_capture && shape.device_layers == shape.layers);
     tarn_decoder *decoder = tarn__alloc(sizeof(*decoder));
-    if (decoder && tarn__cache_open(function, &own.cache, &shape)) {
+    if (decoder && tarn__kv_cache_open(function, &own.cache, &shape)) {
         *decoder = own;
         return decoder;
     }
     if (decoder && tarn_error_code() == TARN_ERROR_MEMORY)
-        tarn__decoder_no_room(function, &shape, model, &own.facts);
+        tarn__decoder_out_of_memory(function, &shape, model, &own.info);
     tarn__release(decoder, sizeof(*decoder));
     return NULL;
 }
@@ -76,8 +76,8 @@ void tarn_decoder_free(tarn_decoder *decoder)
 {
     if (!decoder)
         return;
-    tarn__captured_decoding_close(&decoder->captured);
-    tarn__cache_close(&decoder->cache);
+    tarn__decode_graph_close(&decoder->captured);
+    tarn__kv_cache_close(&decoder->cache);
     tarn__release(decoder, sizeof(*decoder));
 }
 
@@ -114,9 +114,9 @@ int64_t tarn_decoder_length_of(const tarn_decoder *decoder, int64_t sequence)
     return check_sequence("decoder_length_of", decoder, sequence) ? decoder->cache.length[sequence] : -1;
 }
 
-int64_t tarn_decoder_room(const tarn_decoder *decoder)
+int64_t tarn_decoder_capacity(const tarn_decoder *decoder)
 {
-    return check_decoder("decoder_room", decoder) ? decoder->cache.shape.room : -1;
+    return check_decoder("decoder_room", decoder) ? decoder->cache.shape.capacity : -1;
 }
 
 /* ---- going on ---------------------------------------------------------------------------------------------------- */
@@ -127,16 +127,16 @@ static bool check_tokens(const char *function, const tarn_decoder *d, const tarn
     const tarn__view *view = &tokens->view;
     if (view->rank != 2 || view->shape[0] != count || view->shape[1] < 1)
         return tarn__raise(TARN_ERROR_SHAPE, "%s: the tokens are %s; they must be [%lld, T], T at least 1", function,
-                           TARN__SHAPE_TEXT(tokens), (long long)count);
+                           TARN__SHAPE_STRING(tokens), (long long)count);
     for (int64_t i = first; i < first + count; i++)
-        if (view->shape[1] > d->cache.shape.room - d->cache.length[i])
+        if (view->shape[1] > d->cache.shape.capacity - d->cache.length[i])
             return tarn__raise(TARN_ERROR_SHAPE, "%s: %lld tokens after %lld are more than the context of %lld",
                                function, (long long)view->shape[1], (long long)d->cache.length[i],
-                               (long long)d->cache.shape.room);
+                               (long long)d->cache.shape.capacity);
     return true;
 }
 
-tarn_tensor *tarn__decoder_step(tarn_decoder *d, tarn_tensor *tokens)
+tarn_tensor *tarn__decoder_forward(tarn_decoder *d, tarn_tensor *tokens)
 {
     bool was_training = d->model->training;
     if (was_training)
@@ -157,10 +157,10 @@ static tarn_tensor *feed_chunk(tarn_decoder *d, int64_t first, int64_t count, ta
     tarn_scope *scope = tarn_scope_open();
     tarn_tensor *logits = NULL;
     int64_t T = tarn_size(tokens, 1);
-    if (scope && tarn__cache_begin(&d->cache, first, count, T, 0))
-        logits = tarn__decoder_step(d, tokens);
-    if (logits && tarn__cache_end(&d->cache))
-        tarn__cache_moved(&d->cache, first, count, T);
+    if (scope && tarn__kv_cache_begin_step(&d->cache, first, count, T, 0))
+        logits = tarn__decoder_forward(d, tokens);
+    if (logits && tarn__kv_cache_end_step(&d->cache))
+        tarn__kv_cache_advance(&d->cache, first, count, T);
     logits = logits && !tarn_failed() ? tarn_scope_return(scope, logits) : NULL;
     tarn_scope_close(scope);
     return logits;
@@ -172,7 +172,7 @@ static void take_back(tarn_decoder *d, int64_t first, int64_t count, int64_t tok
     tarn__error_record why;
     tarn__error_save(&why);
     for (int64_t i = first; i < first + count && tokens > 0; i++)
-        tarn__cache_rewind(&d->cache, i, d->cache.length[i] - tokens);
+        tarn__kv_cache_rewind(&d->cache, i, d->cache.length[i] - tokens);
     tarn__error_restore(&why);
 }
 
@@ -185,7 +185,7 @@ static tarn_tensor *feed(const char *function, tarn_decoder *d, int64_t first, i
     tarn_tensor *logits = NULL;
     tarn_no_grad_open();
     for (bool good = scope != NULL; good && done < T;) {
-        int64_t end = T - done > d->chunk ? done + d->chunk : T;
+        int64_t end = T - done > d->prefill_chunk ? done + d->prefill_chunk : T;
         tarn_free(logits); /* of an earlier chunk */
         logits = feed_chunk(d, first, count, done == 0 && end == T ? tokens : tarn_slice(tokens, 1, done, end));
         good = logits != NULL;
@@ -208,7 +208,7 @@ static tarn_tensor *feed_recorded(const char *function, tarn_decoder *d, tarn_te
         !tarn__check_dtype(function, tokens, TARN__INDEXES, "the tokens"))
         return NULL;
     tarn_scope *scope = tarn_scope_open();
-    tarn_tensor *logits = scope ? tarn__captured_decoding_feed(d, tokens) : NULL;
+    tarn_tensor *logits = scope ? tarn__decode_graph_feed(d, tokens) : NULL;
     logits = logits ? tarn_scope_return(scope, logits) : NULL;
     tarn_scope_close(scope);
     if (!logits)
@@ -247,7 +247,7 @@ static bool rewind_to(const char *function, tarn_decoder *d, int64_t sequence, i
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: to %lld tokens, but there are %lld", function, (long long)length,
                            (long long)d->cache.length[sequence]);
     tarn_scope *scope = tarn_scope_open();
-    bool good = scope && tarn__cache_rewind(&d->cache, sequence, length);
+    bool good = scope && tarn__kv_cache_rewind(&d->cache, sequence, length);
     tarn_scope_close(scope);
     return good || tarn__raise_within(function);
 }

@@ -7,18 +7,19 @@
 
 /* ---- making one -------------------------------------------------------------------------------------------------- */
 
-static tarn_writer *make(const char *function, tarn_module *model, const tarn_tokenizer *tokenizer,
-                         const tarn_writer_options *o)
+static tarn_generator *make(const char *function, tarn_module *model, const tarn_tokenizer *tokenizer,
+                            const tarn_generator_options *o)
 {
-    tarn_writer *writer = tarn__alloc(sizeof(*writer));
+    tarn_generator *writer = tarn__alloc(sizeof(*writer));
     if (!writer)
         return NULL;
     writer->model = model;
     writer->tokenizer = tokenizer;
-    writer->decoder = tarn_decoder_new(
-        model,
-        &(tarn_decoder_options){
-            .batch = o->sequences, .context = o->context, .kv = o->kv, .chunk = o->chunk, .no_capture = o->no_capture});
+    writer->decoder = tarn_decoder_new(model, &(tarn_decoder_options){.batch = o->sequences,
+                                                                      .context = o->context,
+                                                                      .kv_type = o->kv_type,
+                                                                      .prefill_chunk = o->prefill_chunk,
+                                                                      .no_capture = o->no_capture});
     if (writer->decoder) {
         writer->count = writer->decoder->batch;
         writer->sequence = tarn__alloc(sizeof(*writer->sequence) * (size_t)writer->count);
@@ -27,47 +28,47 @@ static tarn_writer *make(const char *function, tarn_module *model, const tarn_to
     }
     if (writer->decoder && writer->sequence && writer->ids && writer->parts)
         return writer;
-    tarn_writer_free(writer);
+    tarn_generator_free(writer);
     tarn__raise_within(function);
     return NULL;
 }
 
-static tarn_writer_options options_of(const tarn_writer_options *options, size_t size)
+static tarn_generator_options options_of(const tarn_generator_options *options, size_t size)
 {
-    tarn_writer_options o = {0};
+    tarn_generator_options o = {0};
     if (options)
         memcpy(&o, options, size < sizeof(o) ? size : sizeof(o));
     return o;
 }
 
-static bool check_sequences(const char *function, const tarn_writer_options *o)
+static bool check_sequences(const char *function, const tarn_generator_options *o)
 {
     return (o->sequences >= 0 && o->sequences <= 65536) ||
            tarn__raise(TARN_ERROR_ARGUMENT, "%s: .sequences is %lld; there may be from 1 to 65536 texts", function,
                        (long long)o->sequences);
 }
 
-tarn_writer *tarn_writer_new_sized(tarn_module *model, const tarn_tokenizer *tokenizer,
-                                   const tarn_writer_options *options, size_t options_size)
+tarn_generator *tarn_generator_new_sized(tarn_module *model, const tarn_tokenizer *tokenizer,
+                                         const tarn_generator_options *options, size_t options_size)
 {
     const char *function = "writer_new";
-    tarn_writer_options o = options_of(options, options_size);
-    if (tarn_failed() || !check_sequences(function, &o) || !tarn__model_kind_of(function, model))
+    tarn_generator_options o = options_of(options, options_size);
+    if (tarn_failed() || !check_sequences(function, &o) || !tarn__arch_of(function, model))
         return NULL;
     return make(function, model, tokenizer, &o);
 }
 
-tarn_writer *tarn_writer_open_sized(const char *path, tarn_device device, const tarn_writer_options *options,
-                                    size_t options_size)
+tarn_generator *tarn_generator_open_sized(const char *path, tarn_device device, const tarn_generator_options *options,
+                                          size_t options_size)
 {
     const char *function = "writer_open";
-    tarn_writer_options o = options_of(options, options_size);
+    tarn_generator_options o = options_of(options, options_size);
     if (tarn_failed() || !check_sequences(function, &o))
         return NULL;
     const tarn_model_open_options how = {.dtype = o.dtype, .device_layers = o.device_layers, .as_stored = o.as_stored};
     tarn_tokenizer *tokenizer = tarn_tokenizer_open(path);
     tarn_module *model = tokenizer ? tarn_model_open(path, device, &how) : NULL;
-    tarn_writer *writer = model ? make(function, model, tokenizer, &o) : NULL;
+    tarn_generator *writer = model ? make(function, model, tokenizer, &o) : NULL;
     if (writer) {
         writer->own_model = model;
         writer->own_tokenizer = tokenizer;
@@ -87,25 +88,25 @@ static void close_prompt(tarn__sequence *s)
     tarn__release(s->stop, sizeof(*s->stop) * (size_t)s->options.stop_count);
     tarn_sampler_free(s->sampler);
     tarn_text_stream_free(s->stream);
-    tarn__held_close(&s->held);
+    tarn__stop_buffer_close(&s->held);
     s->stop = NULL;
     s->sampler = NULL;
     s->stream = NULL;
     s->options = (tarn_generate_options){0};
 }
 
-void tarn_writer_free(tarn_writer *writer)
+void tarn_generator_free(tarn_generator *writer)
 {
     if (!writer)
         return;
     for (int64_t i = 0; writer->sequence && i < writer->count; i++) {
         close_prompt(&writer->sequence[i]);
-        tarn__release(writer->sequence[i].tokens, sizeof(int32_t) * (size_t)writer->sequence[i].room);
+        tarn__release(writer->sequence[i].tokens, sizeof(int32_t) * (size_t)writer->sequence[i].capacity);
     }
     tarn__release(writer->sequence, sizeof(*writer->sequence) * (size_t)writer->count);
     tarn__release(writer->ids, sizeof(*writer->ids) * (size_t)writer->count);
     tarn__release(writer->parts, sizeof(*writer->parts) * (size_t)writer->count);
-    tarn__writer_forget_fed(writer);
+    tarn__generator_drop_prompt(writer);
     tarn_decoder_free(writer->decoder);
     tarn_module_free(writer->own_model);
     tarn_tokenizer_free(writer->own_tokenizer);
@@ -114,14 +115,14 @@ void tarn_writer_free(tarn_writer *writer)
 
 /* ---- asking ------------------------------------------------------------------------------------------------------ */
 
-static bool check_writer(const char *function, const tarn_writer *writer)
+static bool check_writer(const char *function, const tarn_generator *writer)
 {
     if (tarn_failed())
         return false;
     return writer || tarn__raise(TARN_ERROR_ARGUMENT, "%s: the writer is NULL", function);
 }
 
-static tarn__sequence *find(const char *function, const tarn_writer *writer, int64_t sequence)
+static tarn__sequence *find(const char *function, const tarn_generator *writer, int64_t sequence)
 {
     if (!check_writer(function, writer))
         return NULL;
@@ -132,17 +133,17 @@ static tarn__sequence *find(const char *function, const tarn_writer *writer, int
     return NULL;
 }
 
-tarn_module *tarn_writer_model(const tarn_writer *writer)
+tarn_module *tarn_generator_model(const tarn_generator *writer)
 {
     return check_writer("writer_model", writer) ? writer->model : NULL;
 }
 
-const tarn_tokenizer *tarn_writer_tokenizer(const tarn_writer *writer)
+const tarn_tokenizer *tarn_generator_tokenizer(const tarn_generator *writer)
 {
     return check_writer("writer_tokenizer", writer) ? writer->tokenizer : NULL;
 }
 
-const int32_t *tarn_writer_tokens(const tarn_writer *writer, int64_t sequence, int64_t *count)
+const int32_t *tarn_generator_tokens(const tarn_generator *writer, int64_t sequence, int64_t *count)
 {
     static const int32_t none;
     const tarn__sequence *s = find("writer_tokens", writer, sequence);
@@ -156,7 +157,7 @@ const int32_t *tarn_writer_tokens(const tarn_writer *writer, int64_t sequence, i
     return s->tokens ? s->tokens : &none;
 }
 
-bool tarn_writer_stop(tarn_writer *writer, int64_t sequence)
+bool tarn_generator_stop(tarn_generator *writer, int64_t sequence)
 {
     tarn__sequence *s = find("writer_stop", writer, sequence);
     if (!s)
@@ -167,68 +168,68 @@ bool tarn_writer_stop(tarn_writer *writer, int64_t sequence)
 
 /* ---- prompts ----------------------------------------------------------------------------------------------------- */
 
-static bool check_prompt(const tarn_writer *w, const int32_t *tokens, int64_t count, bool slides)
+static bool check_prompt(const tarn_generator *w, const int32_t *tokens, int64_t count, bool slides)
 {
-    const tarn__model_facts *facts = &w->decoder->facts;
-    int64_t room = w->decoder->cache.shape.room;
+    const tarn__model_info *info = &w->decoder->info;
+    int64_t capacity = w->decoder->cache.shape.capacity;
     if (!tokens || count < 1)
         return tarn__raise(TARN_ERROR_ARGUMENT, "the prompt %s; it must have at least one token",
                            tokens ? "is empty" : "is NULL");
-    if (count >= room && !slides)
+    if (count >= capacity && !slides)
         return tarn__raise(TARN_ERROR_SHAPE, "a prompt of %lld tokens leaves no room in the context of %lld",
-                           (long long)count, (long long)room);
+                           (long long)count, (long long)capacity);
     for (int64_t i = 0; i < count; i++)
-        if (tokens[i] < 0 || tokens[i] >= facts->vocab)
+        if (tokens[i] < 0 || tokens[i] >= info->vocab)
             return tarn__raise(TARN_ERROR_ARGUMENT, "token %lld of the prompt is %d; the model's go from 0 to %lld",
-                               (long long)i, (int)tokens[i], (long long)facts->vocab - 1);
+                               (long long)i, (int)tokens[i], (long long)info->vocab - 1);
     return true;
 }
 
-static bool check_stop_texts(const tarn_writer *w, const tarn_generate_options *o)
+static bool check_stop_texts(const tarn_generator *w, const tarn_generate_options *o)
 {
-    if (o->stop_text_count < 0 || (o->stop_text_count > 0 && !o->stop_texts))
-        return tarn__raise(TARN_ERROR_ARGUMENT, ".stop_text_count is %d%s", o->stop_text_count,
-                           o->stop_texts ? "" : ", but .stop_texts is NULL");
-    if (o->stop_text_count > 0 && !w->tokenizer)
+    if (o->stop_string_count < 0 || (o->stop_string_count > 0 && !o->stop_strings))
+        return tarn__raise(TARN_ERROR_ARGUMENT, ".stop_text_count is %d%s", o->stop_string_count,
+                           o->stop_strings ? "" : ", but .stop_texts is NULL");
+    if (o->stop_string_count > 0 && !w->tokenizer)
         return tarn__raise(TARN_ERROR_ARGUMENT,
                            "there are stop texts, but no tokenizer; stop at tokens instead (.stop)");
-    for (int i = 0; i < o->stop_text_count; i++)
-        if (!o->stop_texts[i] || !o->stop_texts[i][0])
-            return tarn__raise(TARN_ERROR_ARGUMENT, "stop text %d is %s", i, o->stop_texts[i] ? "empty" : "NULL");
+    for (int i = 0; i < o->stop_string_count; i++)
+        if (!o->stop_strings[i] || !o->stop_strings[i][0])
+            return tarn__raise(TARN_ERROR_ARGUMENT, "stop text %d is %s", i, o->stop_strings[i] ? "empty" : "NULL");
     return true;
 }
 
-static bool check_options(const tarn_writer *w, int64_t count, const tarn_generate_options *o)
+static bool check_options(const tarn_generator *w, int64_t count, const tarn_generate_options *o)
 {
-    int64_t room = w->decoder->cache.shape.room;
+    int64_t capacity = w->decoder->cache.shape.capacity;
     if (o->tokens < 0)
         return tarn__raise(TARN_ERROR_ARGUMENT, ".tokens is %lld; it must be at least 0", (long long)o->tokens);
     if (o->keep > 0 && !o->slide)
         return tarn__raise(TARN_ERROR_ARGUMENT, ".keep is %lld, which needs .slide", (long long)o->keep);
-    if (o->keep < 0 || o->keep > (room - 1) / 2)
+    if (o->keep < 0 || o->keep > (capacity - 1) / 2)
         return tarn__raise(TARN_ERROR_ARGUMENT, ".keep is %lld; it must be from 0 to %lld, half of the context",
-                           (long long)o->keep, (long long)((room - 1) / 2));
-    if (o->slide && room < 2)
+                           (long long)o->keep, (long long)((capacity - 1) / 2));
+    if (o->slide && capacity < 2)
         return tarn__raise(TARN_ERROR_ARGUMENT, ".slide needs a context of at least 2 tokens, and it is %lld",
-                           (long long)room);
-    if (o->tokens > room - count && !o->slide)
+                           (long long)capacity);
+    if (o->tokens > capacity - count && !o->slide)
         return tarn__raise(
             TARN_ERROR_SHAPE,
             "a prompt of %lld tokens and %lld more do not fit into the context of %lld; ask for %lld at most",
-            (long long)count, (long long)o->tokens, (long long)room, (long long)(room - count));
+            (long long)count, (long long)o->tokens, (long long)capacity, (long long)(capacity - count));
     if (o->stop_count < 0 || (o->stop_count > 0 && !o->stop))
         return tarn__raise(TARN_ERROR_ARGUMENT, ".stop_count is %d%s", o->stop_count,
                            o->stop ? "" : ", but .stop is NULL");
-    if (o->likeliest < 0 || o->likeliest > TARN__MOST_LIKELIEST || o->likeliest > w->decoder->facts.vocab)
+    if (o->top_logprobs < 0 || o->top_logprobs > TARN__MAX_TOP_LOGPROBS || o->top_logprobs > w->decoder->info.vocab)
         return tarn__raise(
             TARN_ERROR_ARGUMENT,
             ".likeliest is %d; it must be from 0 to %d, and no more than the %lld tokens of the vocabulary",
-            o->likeliest, TARN__MOST_LIKELIEST, (long long)w->decoder->facts.vocab);
+            o->top_logprobs, TARN__MAX_TOP_LOGPROBS, (long long)w->decoder->info.vocab);
     return check_stop_texts(w, o);
 }
 
 /* What the prompt's options need; the old ones are gone. */
-static bool open_prompt(const tarn_writer *w, tarn__sequence *s, const tarn_generate_options *o, int64_t most)
+static bool open_prompt(const tarn_generator *w, tarn__sequence *s, const tarn_generate_options *o, int64_t most)
 {
     close_prompt(s);
     s->made = 0;
@@ -240,10 +241,10 @@ static bool open_prompt(const tarn_writer *w, tarn__sequence *s, const tarn_gene
                                                           .seed = o->seed,
                                                           .min_p = o->min_p,
                                                           .repeat_penalty = o->repeat_penalty,
-                                                          .repeat_window = o->repeat_window});
+                                                          .repeat_last_n = o->repeat_last_n});
     if (w->tokenizer)
         s->stream = tarn_text_stream_new(w->tokenizer, &(tarn_stream_options){.continues = true});
-    if (tarn_failed() || !tarn__held_open(&s->held, o->stop_texts, o->stop_text_count))
+    if (tarn_failed() || !tarn__stop_buffer_open(&s->held, o->stop_strings, o->stop_string_count))
         return false;
     if (o->stop_count > 0 && !(s->stop = tarn__alloc(sizeof(*s->stop) * (size_t)o->stop_count)))
         return false;
@@ -263,68 +264,68 @@ static int64_t shared(const tarn__sequence *s, int64_t seen, const int32_t *toke
     return same;
 }
 
-void tarn__writer_forget_fed(tarn_writer *w)
+void tarn__generator_drop_prompt(tarn_generator *w)
 {
     tarn_free(w->fed.logits);
-    w->fed = (tarn__fed){0};
+    w->fed = (tarn__computed_prompt){0};
 }
 
 /* True when the last prompt that was computed is this one, and its sequence still has it. */
-static bool is_fed(const tarn_writer *w, const int32_t *tokens, int64_t count)
+static bool is_fed(const tarn_generator *w, const int32_t *tokens, int64_t count)
 {
-    const tarn__fed *fed = &w->fed;
+    const tarn__computed_prompt *fed = &w->fed;
     return fed->logits && fed->count == count && w->decoder->cache.length[fed->sequence] >= count &&
            memcmp(w->sequence[fed->sequence].tokens, tokens, sizeof(*tokens) * (size_t)count) == 0;
 }
 
 /* Logits of what follows the prompt `all`, of which the sequence has the first `same` tokens; they are remembered. */
-static tarn_tensor *feed(tarn_writer *w, int64_t sequence, tarn_tensor *all, int64_t same)
+static tarn_tensor *feed(tarn_generator *w, int64_t sequence, tarn_tensor *all, int64_t same)
 {
     int64_t count = tarn_size(all, 1);
     tarn_tensor *logits = tarn_decoder_feed_one(w->decoder, sequence, tarn_slice(all, 1, same, count));
     if (logits && w->count > 1)
-        w->fed = (tarn__fed){tarn__scope_take(logits), sequence, count};
+        w->fed = (tarn__computed_prompt){tarn__scope_take(logits), sequence, count};
     return logits;
 }
 
 /* Lets the decoder see the text, and draws what follows. A prompt that another sequence has just had is taken from
  * there. */
-static bool begin(tarn_writer *w, int64_t sequence, const int32_t *tokens, int64_t count)
+static bool begin(tarn_generator *w, int64_t sequence, const int32_t *tokens, int64_t count)
 {
     tarn__sequence *s = &w->sequence[sequence];
     int64_t same = shared(s, w->decoder->cache.length[sequence], tokens, count);
     bool is_copy = is_fed(w, tokens, count);
     if (!is_copy)
-        tarn__writer_forget_fed(w);
-    if (!(is_copy ? tarn__cache_share(&w->decoder->cache, w->fed.sequence, sequence, count)
+        tarn__generator_drop_prompt(w);
+    if (!(is_copy ? tarn__kv_cache_copy_prefix(&w->decoder->cache, w->fed.sequence, sequence, count)
                   : tarn_decoder_rewind_one(w->decoder, sequence, same)))
         return false;
     s->count = 0;
     for (int64_t i = 0; i < count; i++)
         if (!tarn__sequence_add(s, tokens[i]))
             return false;
-    tarn_tensor *all = tarn_from_i32(tokens, TARN_SHAPE(1, count), w->decoder->facts.device);
-    if (!all || (s->options.repeat_penalty != 0 && !tarn_sampler_see(s->sampler, all)))
+    tarn_tensor *all = tarn_from_i32(tokens, TARN_SHAPE(1, count), w->decoder->info.device);
+    if (!all || (s->options.repeat_penalty != 0 && !tarn_sampler_accept(s->sampler, all)))
         return false;
     tarn_tensor *logits = is_copy ? w->fed.logits : feed(w, sequence, all, same);
-    s->is_active = logits && tarn__sequence_draw(s, logits);
+    s->is_active = logits && tarn__sequence_sample(s, logits);
     return s->is_active;
 }
 
 /* A prompt that leaves room for a token, and its options. */
-static bool set_prompt(tarn_writer *w, int64_t sequence, const int32_t *tokens, int64_t count,
+static bool set_prompt(tarn_generator *w, int64_t sequence, const int32_t *tokens, int64_t count,
                        const tarn_generate_options *o)
 {
     tarn__sequence *s = &w->sequence[sequence];
     tarn__sequence_end(s);
-    if (tarn__writer_has_pieces(w))
+    if (tarn__generator_has_output(w))
         return tarn__raise(TARN_ERROR_ARGUMENT,
-                           "another text's piece of this step is not taken yet; call tarn_writer_next() first");
-    if (w->is_read && !tarn__writer_step(w)) /* so that all texts stand at a token that was drawn and not read */
+                           "another text's piece of this step is not taken yet; call tarn_generator_next() first");
+    if (w->is_read && !tarn__generator_step(w)) /* so that all texts stand at a token that was drawn and not read */
         return false;
     tarn_scope *scope = tarn_scope_open();
     bool good =
-        scope && open_prompt(w, s, o, w->decoder->cache.shape.room - count) && begin(w, sequence, tokens, count);
+        scope && open_prompt(w, s, o, w->decoder->cache.shape.capacity - count) && begin(w, sequence, tokens, count);
     tarn_scope_close(scope);
     if (good)
         return true;
@@ -334,11 +335,11 @@ static bool set_prompt(tarn_writer *w, int64_t sequence, const int32_t *tokens, 
     return false;
 }
 
-bool tarn__writer_prompt(tarn_writer *w, int64_t sequence, const int32_t *tokens, int64_t count,
-                         const tarn_generate_options *o)
+bool tarn__generator_prompt(tarn_generator *w, int64_t sequence, const int32_t *tokens, int64_t count,
+                            const tarn_generate_options *o)
 {
     tarn_generate_options own = *o;
-    bool is_long = count >= w->decoder->cache.shape.room;
+    bool is_long = count >= w->decoder->cache.shape.capacity;
     if (!check_prompt(w, tokens, count, o->slide) || !check_options(w, count, o))
         return false;
     own.keep = o->slide ? tarn__slide_keep(w, o, tokens) : 0;
@@ -358,17 +359,17 @@ static tarn_generate_options generate_options_of(const tarn_generate_options *op
     return o;
 }
 
-bool tarn_writer_prompt_sized(tarn_writer *writer, int64_t sequence, const int32_t *tokens, int64_t count,
-                              const tarn_generate_options *options, size_t options_size)
+bool tarn_generator_prompt_sized(tarn_generator *writer, int64_t sequence, const int32_t *tokens, int64_t count,
+                                 const tarn_generate_options *options, size_t options_size)
 {
     const char *function = "writer_prompt";
     tarn_generate_options o = generate_options_of(options, options_size);
     return find(function, writer, sequence) &&
-           (tarn__writer_prompt(writer, sequence, tokens, count, &o) || tarn__raise_within(function));
+           (tarn__generator_prompt(writer, sequence, tokens, count, &o) || tarn__raise_within(function));
 }
 
-bool tarn_writer_prompt_text_sized(tarn_writer *writer, int64_t sequence, const char *text, size_t length,
-                                   const tarn_generate_options *options, size_t options_size)
+bool tarn_generator_prompt_text_sized(tarn_generator *writer, int64_t sequence, const char *text, size_t length,
+                                      const tarn_generate_options *options, size_t options_size)
 {
     const char *function = "writer_prompt_text";
     tarn_generate_options o = generate_options_of(options, options_size);
@@ -382,7 +383,7 @@ bool tarn_writer_prompt_text_sized(tarn_writer *writer, int64_t sequence, const 
         tarn_tokenizer_encode(writer->tokenizer, text, length, &(tarn_encode_options){.add_special = true}, &count);
     if (!tokens)
         return tarn__raise_within(function);
-    bool good = tarn__writer_prompt(writer, sequence, tokens, count, &o);
+    bool good = tarn__generator_prompt(writer, sequence, tokens, count, &o);
     tarn_tokenizer_release(tokens);
     return good || tarn__raise_within(function);
 }

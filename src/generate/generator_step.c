@@ -10,7 +10,7 @@
 
 /* ---- a step ------------------------------------------------------------------------------------------------------ */
 
-bool tarn__writer_has_pieces(const tarn_writer *w)
+bool tarn__generator_has_output(const tarn_generator *w)
 {
     for (int64_t i = w->turn; w->is_read && i < w->count; i++)
         if (w->sequence[i].is_active)
@@ -19,7 +19,7 @@ bool tarn__writer_has_pieces(const tarn_writer *w)
 }
 
 /* How many texts go on; `*last` is one of them. */
-static int64_t count_active(const tarn_writer *w, int64_t *last)
+static int64_t count_active(const tarn_generator *w, int64_t *last)
 {
     int64_t active = 0;
     for (int64_t i = 0; i < w->count; i++)
@@ -32,24 +32,24 @@ static int64_t count_active(const tarn_writer *w, int64_t *last)
 
 /* A text that has ended gets room for the token that the step puts behind it: where it is full, its last token is
  * forgotten. */
-static bool make_room(tarn_writer *w, int64_t sequence)
+static bool make_room(tarn_generator *w, int64_t sequence)
 {
     tarn__sequence *s = &w->sequence[sequence];
-    int64_t room = w->decoder->cache.shape.room;
-    if (w->decoder->cache.length[sequence] < room)
+    int64_t capacity = w->decoder->cache.shape.capacity;
+    if (w->decoder->cache.length[sequence] < capacity)
         return true;
-    s->count = s->count < room - 1 ? s->count : room - 1;
-    return tarn_decoder_rewind_one(w->decoder, sequence, room - 1);
+    s->count = s->count < capacity - 1 ? s->count : capacity - 1;
+    return tarn_decoder_rewind_one(w->decoder, sequence, capacity - 1);
 }
 
 /* Logits [batch, vocab] of what follows the tokens read last. */
-static tarn_tensor *feed_all(tarn_writer *w)
+static tarn_tensor *feed_all(tarn_generator *w)
 {
     for (int64_t i = 0; i < w->count; i++) {
         const tarn__sequence *s = &w->sequence[i];
         if (!s->is_active && !make_room(w, i))
             return NULL;
-        w->parts[i] = s->is_active ? s->drawn : tarn_zeros(TARN_SHAPE(1, 1), TARN_I64, w->decoder->facts.device);
+        w->parts[i] = s->is_active ? s->drawn : tarn_zeros(TARN_SHAPE(1, 1), TARN_I64, w->decoder->info.device);
     }
     tarn_tensor *logits = tarn_decoder_feed(w->decoder, tarn_failed() ? NULL : tarn_concat(w->parts, (int)w->count, 0));
     for (int64_t i = 0; logits && i < w->count; i++)
@@ -63,20 +63,20 @@ static bool draw_next(tarn__sequence *s, tarn_tensor *logits)
     tarn_free(s->drawn);
     tarn_free(s->logprobs);
     s->drawn = s->logprobs = NULL;
-    return logits && tarn__sequence_draw(s, logits);
+    return logits && tarn__sequence_sample(s, logits);
 }
 
 /* Texts that have filled the context forget their middle. */
-static bool slide_all(tarn_writer *w)
+static bool slide_all(tarn_generator *w)
 {
     for (int64_t i = 0; i < w->count; i++)
-        if (w->sequence[i].is_active && w->decoder->cache.length[i] == w->decoder->cache.shape.room &&
+        if (w->sequence[i].is_active && w->decoder->cache.length[i] == w->decoder->cache.shape.capacity &&
             !tarn__sequence_slide(w, i))
             return false;
     return true;
 }
 
-static bool step(tarn_writer *w)
+static bool step(tarn_generator *w)
 {
     int64_t one = 0, active = count_active(w, &one);
     if (!slide_all(w))
@@ -92,9 +92,9 @@ static bool step(tarn_writer *w)
     return logits != NULL;
 }
 
-bool tarn__writer_step(tarn_writer *w)
+bool tarn__generator_step(tarn_generator *w)
 {
-    tarn__writer_forget_fed(w);
+    tarn__generator_drop_prompt(w);
     tarn_scope *scope = tarn_scope_open();
     bool good = scope && step(w);
     tarn_scope_close(scope);
@@ -106,7 +106,7 @@ bool tarn__writer_step(tarn_writer *w)
 }
 
 /* Brings the tokens that were drawn to the host, all in one copy. */
-static bool read_tokens(tarn_writer *w)
+static bool read_tokens(tarn_generator *w)
 {
     int64_t count = 0, ids_of_active = 0;
     tarn_scope *scope = tarn_scope_open();
@@ -127,23 +127,23 @@ static bool read_tokens(tarn_writer *w)
 
 /* ---- a piece ----------------------------------------------------------------------------------------------------- */
 
-static bool ends_text(const tarn_writer *w, const tarn__sequence *s, int64_t token)
+static bool ends_text(const tarn_generator *w, const tarn__sequence *s, int64_t token)
 {
-    const tarn__model_facts *facts = &w->decoder->facts;
+    const tarn__model_info *info = &w->decoder->info;
     for (int i = 0; i < s->options.stop_count; i++)
         if (s->stop[i] == token)
             return true;
-    if (s->options.ignore_end || !facts->has_end)
+    if (s->options.ignore_eos || !info->has_eos)
         return false;
-    for (int i = 0; i < facts->also_end_count; i++)
-        if (facts->also_end[i] == token)
+    for (int i = 0; i < info->also_end_count; i++)
+        if (info->also_end[i] == token)
             return true;
-    return facts->end == token;
+    return info->end == token;
 }
 
 /* The text of a token, or of none, joins what is held back. A vocabulary may be filled up with tokens that have no
  * text, or have gaps. */
-static bool add_text(const tarn_writer *w, tarn__sequence *s, int32_t token, bool is_end)
+static bool add_text(const tarn_generator *w, tarn__sequence *s, int32_t token, bool is_end)
 {
     size_t length = 0;
     const char *text = "";
@@ -151,36 +151,37 @@ static bool add_text(const tarn_writer *w, tarn__sequence *s, int32_t token, boo
         return true;
     if (token >= 0 && token < tarn_tokenizer_count(w->tokenizer) && tarn_tokenizer_piece(w->tokenizer, token, NULL))
         text = tarn_text_stream_push(s->stream, token, &length);
-    if (!text || !tarn__held_add(&s->held, text, length))
+    if (!text || !tarn__stop_buffer_add(&s->held, text, length))
         return false;
-    if (is_end && (!(text = tarn_text_stream_end(s->stream, &length)) || !tarn__held_add(&s->held, text, length)))
+    if (is_end &&
+        (!(text = tarn_text_stream_end(s->stream, &length)) || !tarn__stop_buffer_add(&s->held, text, length)))
         return false;
-    tarn__held_settle(&s->held, is_end);
+    tarn__stop_buffer_settle(&s->held, is_end);
     return true;
 }
 
-static bool add_logprobs(tarn__sequence *s, tarn_piece *piece)
+static bool add_logprobs(tarn__sequence *s, tarn_output *piece)
 {
-    double values[1 + 2 * TARN__MOST_LIKELIEST];
-    int top = s->options.likeliest;
+    double values[1 + 2 * TARN__MAX_TOP_LOGPROBS];
+    int top = s->options.top_logprobs;
     if (!s->logprobs)
         return true;
     if (!tarn_read(s->logprobs, values, sizeof(*values) * (size_t)(1 + 2 * top)))
         return false;
     piece->logprob = values[0];
     for (int i = 0; i < top; i++)
-        s->likeliest[i] = (tarn_candidate){.token = (int32_t)values[1 + i], .logprob = values[1 + top + i]};
-    piece->likeliest = s->likeliest;
-    piece->likeliest_count = top;
+        s->top_logprobs[i] = (tarn_candidate){.token = (int32_t)values[1 + i], .logprob = values[1 + top + i]};
+    piece->top_logprobs = s->top_logprobs;
+    piece->top_logprob_count = top;
     return true;
 }
 
 /* The piece of a sequence whose token was read. */
-static bool make_piece(const tarn_writer *w, int64_t sequence, tarn_piece *piece)
+static bool make_piece(const tarn_generator *w, int64_t sequence, tarn_output *piece)
 {
     tarn__sequence *s = &w->sequence[sequence];
     int64_t token = w->ids[sequence];
-    *piece = (tarn_piece){.sequence = sequence, .token = (int32_t)token, .logprob = NAN, .slid = s->slid};
+    *piece = (tarn_output){.sequence = sequence, .token = (int32_t)token, .logprob = NAN, .slid = s->slid};
     s->slid = false;
     if (token < 0)
         return tarn__raise(TARN_ERROR_FORMAT,
@@ -196,17 +197,20 @@ static bool make_piece(const tarn_writer *w, int64_t sequence, tarn_piece *piece
         return false;
     piece->text = w->tokenizer ? (s->held.text ? s->held.text : "") : NULL;
     piece->length = s->held.given;
-    piece->end = s->held.is_over ? TARN_END_TEXT : is_end ? TARN_END_TOKEN : is_full ? TARN_END_LENGTH : TARN_END_NONE;
-    if (piece->end != TARN_END_NONE)
+    piece->end = s->held.is_over ? TARN_FINISH_STRING
+                 : is_end        ? TARN_FINISH_TOKEN
+                 : is_full       ? TARN_FINISH_LENGTH
+                                 : TARN_FINISH_NONE;
+    if (piece->end != TARN_FINISH_NONE)
         tarn__sequence_end(s);
     return true;
 }
 
-bool tarn__writer_next(tarn_writer *w, tarn_piece *piece)
+bool tarn__generator_next(tarn_generator *w, tarn_output *piece)
 {
     int64_t one;
-    if (!tarn__writer_has_pieces(w)) {
-        if (w->is_read && !tarn__writer_step(w))
+    if (!tarn__generator_has_output(w)) {
+        if (w->is_read && !tarn__generator_step(w))
             return false;
         if (count_active(w, &one) == 0 || !read_tokens(w))
             return false;
@@ -220,15 +224,15 @@ bool tarn__writer_next(tarn_writer *w, tarn_piece *piece)
     return false;
 }
 
-bool tarn_writer_next_sized(tarn_writer *writer, tarn_piece *piece, size_t piece_size)
+bool tarn_generator_next_sized(tarn_generator *writer, tarn_output *piece, size_t piece_size)
 {
     const char *function = "writer_next";
-    tarn_piece found;
+    tarn_output found;
     if (tarn_failed())
         return false;
     if (!writer || !piece)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the %s is NULL", function, writer ? "piece" : "writer");
-    if (!tarn__writer_next(writer, &found))
+    if (!tarn__generator_next(writer, &found))
         return tarn_failed() && tarn__raise_within(function);
     memset(piece, 0, piece_size);
     memcpy(piece, &found, piece_size < sizeof(found) ? piece_size : sizeof(found));

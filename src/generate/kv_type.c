@@ -9,24 +9,24 @@
 static const char *const names[] = {"model", "f32", "bf16", "f16", "q8_0"};
 #define NAMES ((int)(sizeof(names) / sizeof(names[0])))
 
-const char *tarn_kv_name(tarn_kv kv)
+const char *tarn_kv_type_name(tarn_kv_type kv_type)
 {
-    if ((unsigned)kv < (unsigned)NAMES)
-        return names[kv];
-    tarn__raise(TARN_ERROR_ARGUMENT, "kv_name: %d is none of tarn_kv", (int)kv);
+    if ((unsigned)kv_type < (unsigned)NAMES)
+        return names[kv_type];
+    tarn__raise(TARN_ERROR_ARGUMENT, "kv_name: %d is none of tarn_kv_type", (int)kv_type);
     return NULL;
 }
 
-bool tarn_kv_parse(const char *text, tarn_kv *kv)
+bool tarn_kv_type_parse(const char *text, tarn_kv_type *kv_type)
 {
     if (tarn_failed())
         return false;
-    for (int i = 0; text && kv && i < NAMES; i++)
+    for (int i = 0; text && kv_type && i < NAMES; i++)
         if (strcmp(text, names[i]) == 0) {
-            *kv = (tarn_kv)i;
+            *kv_type = (tarn_kv_type)i;
             return true;
         }
-    if (!text || !kv)
+    if (!text || !kv_type)
         return tarn__raise(TARN_ERROR_ARGUMENT, "kv_parse: the %s is NULL", text ? "result" : "text");
     return tarn__raise(TARN_ERROR_ARGUMENT, "kv_parse: '%.32s' is none of model, f32, bf16, f16 and q8_0", text);
 }
@@ -37,16 +37,16 @@ static double mebibytes(int64_t bytes)
 }
 
 /* Bytes on the device that one token takes in all sequences. */
-static int64_t bytes_of(const tarn__cache_shape *shape)
+static int64_t bytes_of(const tarn__kv_cache_shape *shape)
 {
-    return tarn__cache_token_bytes(shape, shape->device_layers) * shape->batch;
+    return tarn__kv_cache_token_bytes(shape, shape->device_layers) * shape->batch;
 }
 
 /* How many layers could stay on the device so that the keys and values of these find room there; 0: none. */
-static int64_t layers_that_fit(const tarn__cache_shape *shape, const tarn_module *model, int64_t free)
+static int64_t layers_that_fit(const tarn__kv_cache_shape *shape, const tarn_module *model, int64_t free)
 {
-    const tarn_module *block = tarn__model_blocks(model)->child[0];
-    int64_t weights = 0, keys = bytes_of(shape) / shape->device_layers * shape->room, layers = shape->device_layers;
+    const tarn_module *block = tarn__model_layers(model)->child[0];
+    int64_t weights = 0, keys = bytes_of(shape) / shape->device_layers * shape->capacity, layers = shape->device_layers;
     for (int i = 0; i < tarn_module_parameter_count(block); i++)
         weights += tarn_bytes(tarn_module_parameter(block, i));
     for (int i = 0; i < tarn_module_buffer_count(block); i++) /* blocks of packed numbers */
@@ -57,18 +57,18 @@ static int64_t layers_that_fit(const tarn__cache_shape *shape, const tarn_module
 }
 
 /* "in q8_0 2048 tokens would fit; …": what would fit in `free` bytes. */
-static void advise(char *text, size_t size, const tarn__cache_shape *shape, const tarn_module *model, int64_t free)
+static void advise(char *text, size_t size, const tarn__kv_cache_shape *shape, const tarn_module *model, int64_t free)
 {
     static const tarn_dtype kinds[] = {TARN_BF16, TARN_U8};
     size_t used = (size_t)snprintf(text, size, ".context = %lld would fit", (long long)(free / bytes_of(shape)));
     for (int i = 0; i < 2; i++) {
-        tarn__cache_shape other = *shape;
+        tarn__kv_cache_shape other = *shape;
         other.dtype = kinds[i];
         int64_t each = bytes_of(&other), fits = free / each;
         if (each < bytes_of(shape) && used < size)
             used += (size_t)snprintf(text + used, size - used, "; with .kv = %s %s%lld tokens would",
-                                     i ? "q8_0" : "bf16 or f16", fits >= shape->room ? "all " : "",
-                                     (long long)(fits >= shape->room ? shape->room : fits));
+                                     i ? "q8_0" : "bf16 or f16", fits >= shape->capacity ? "all " : "",
+                                     (long long)(fits >= shape->capacity ? shape->capacity : fits));
     }
     int64_t layers = tarn_device_equal(shape->device, tarn_device_cpu()) ? 0 : layers_that_fit(shape, model, free);
     if (layers > 0 && used < size)
@@ -77,8 +77,8 @@ static void advise(char *text, size_t size, const tarn__cache_shape *shape, cons
                  (long long)shape->layers);
 }
 
-bool tarn__decoder_no_room(const char *function, const tarn__cache_shape *shape, const tarn_module *model,
-                           const tarn__model_facts *facts)
+bool tarn__decoder_out_of_memory(const char *function, const tarn__kv_cache_shape *shape, const tarn_module *model,
+                                 const tarn__model_info *facts)
 {
     tarn_device_info info = {0};
     char advice[384], device[32];
@@ -87,7 +87,7 @@ bool tarn__decoder_no_room(const char *function, const tarn__cache_shape *shape,
     tarn_empty_cache(shape->device); /* what the cache had got so far lies there */
     bool known = tarn_device_query(shape->device, &info) && info.memory_total > 0;
     tarn__error_restore(&why);
-    int64_t needed = bytes_of(shape) * shape->room;
+    int64_t needed = bytes_of(shape) * shape->capacity;
     if (!known || needed <= info.memory_free)
         return false; /* the sentence that is there says all that is known */
     tarn_clear_error();
@@ -95,7 +95,7 @@ bool tarn__decoder_no_room(const char *function, const tarn__cache_shape *shape,
     return tarn__raise(TARN_ERROR_MEMORY,
                        "%s: keys and values of %lld tokens take %.1f MiB, %.1f more than %s has free; %s (the model's "
                        "context is %lld)",
-                       function, (long long)(shape->room * shape->batch), mebibytes(needed),
+                       function, (long long)(shape->capacity * shape->batch), mebibytes(needed),
                        mebibytes(needed - info.memory_free), tarn_device_name(shape->device, device, sizeof(device)),
                        advice, (long long)facts->context);
 }

@@ -26,7 +26,7 @@
 
 struct tarn_sampler {
     tarn_sampler_options options;
-    tarn__generator generator;
+    tarn__rng_state generator;
     tarn_tensor *seen; /* i64 [batch, n], kept: tokens that the penalty is for; NULL: none */
 };
 
@@ -45,9 +45,9 @@ static bool check_options(const tarn_sampler_options *o)
     if (o->repeat_penalty != 0 && !(o->repeat_penalty >= MILDEST && o->repeat_penalty <= HARDEST))
         return tarn__raise(TARN_ERROR_ARGUMENT, "sampler_new: .repeat_penalty is %g; it must be 0, or from %g to %g",
                            o->repeat_penalty, MILDEST, HARDEST);
-    if (o->repeat_window < 0)
+    if (o->repeat_last_n < 0)
         return tarn__raise(TARN_ERROR_ARGUMENT, "sampler_new: .repeat_window is %lld; it must be at least 0",
-                           (long long)o->repeat_window);
+                           (long long)o->repeat_last_n);
     return true;
 }
 
@@ -89,7 +89,7 @@ static bool has_penalty(const tarn_sampler *sampler)
 /* Adds i64 tokens [batch, T] behind those seen, and drops what leaves the window. */
 static bool remember(tarn_sampler *sampler, tarn_tensor *tokens)
 {
-    int64_t window = sampler->options.repeat_window;
+    int64_t window = sampler->options.repeat_last_n;
     tarn_tensor *both[] = {sampler->seen, tokens};
     tarn_tensor *all = sampler->seen ? tarn_concat(both, 2, 1) : tokens;
     int64_t length = all ? tarn_size(all, 1) : 0;
@@ -108,11 +108,11 @@ static bool check_tokens(const char *function, const tarn_tensor *tokens)
     const tarn__view *view = &tokens->view;
     if (view->rank != 2 || view->shape[0] < 1 || view->shape[1] < 1)
         return tarn__raise(TARN_ERROR_SHAPE, "%s: the tokens are %s; they must be [batch, T], at least one of each",
-                           function, TARN__SHAPE_TEXT(tokens));
+                           function, TARN__SHAPE_STRING(tokens));
     return tarn__check_dtype(function, tokens, TARN__INDEXES, "the tokens");
 }
 
-bool tarn_sampler_see(tarn_sampler *sampler, tarn_tensor *tokens)
+bool tarn_sampler_accept(tarn_sampler *sampler, tarn_tensor *tokens)
 {
     const char *function = "sampler_see";
     if (!check_sampler(function, sampler) || !tarn__check(function, tokens, "the tokens") ||
@@ -120,7 +120,7 @@ bool tarn_sampler_see(tarn_sampler *sampler, tarn_tensor *tokens)
         return false;
     if (sampler->seen && tarn_size(sampler->seen, 0) != tokens->view.shape[0])
         return tarn__raise(TARN_ERROR_SHAPE, "%s: the tokens are %s, but those before were of %lld texts", function,
-                           TARN__SHAPE_TEXT(tokens), (long long)tarn_size(sampler->seen, 0));
+                           TARN__SHAPE_STRING(tokens), (long long)tarn_size(sampler->seen, 0));
     if (!has_penalty(sampler))
         return true;
     tarn_scope *scope = tarn_scope_open();
@@ -129,7 +129,7 @@ bool tarn_sampler_see(tarn_sampler *sampler, tarn_tensor *tokens)
     return good || tarn__raise_within(function);
 }
 
-bool tarn_sampler_forget(tarn_sampler *sampler)
+bool tarn_sampler_reset(tarn_sampler *sampler)
 {
     if (!check_sampler("sampler_forget", sampler))
         return false;
@@ -157,7 +157,7 @@ static tarn_tensor *penalised(const tarn_sampler *sampler, tarn_tensor *logits)
 /* The place of the winner in each row of probabilities [B, N]: [B, 1]. */
 static tarn_tensor *race(tarn_sampler *sampler, tarn_tensor *probability)
 {
-    tarn__generator callers = tarn__random_save();
+    tarn__rng_state callers = tarn__random_save();
     tarn__random_restore(&sampler->generator);
     tarn_tensor *uniform = tarn_uniform_like(probability, 0, 1);
     sampler->generator = tarn__random_save();
@@ -213,7 +213,7 @@ static bool check_logits(const char *function, const tarn_tensor *logits)
     const tarn__view *view = &logits->view;
     if (view->rank != 2 || view->shape[0] < 1 || view->shape[1] < 1)
         return tarn__raise(TARN_ERROR_SHAPE, "%s: the logits are %s; they must be [batch, vocab], at least one of each",
-                           function, TARN__SHAPE_TEXT(logits));
+                           function, TARN__SHAPE_STRING(logits));
     return tarn__check_dtype(function, logits, TARN__FLOATS, "the logits");
 }
 
@@ -226,7 +226,7 @@ static bool check_rows(const tarn_sampler *sampler, const tarn_tensor *logits)
                        (long long)tarn_size(sampler->seen, 0));
 }
 
-tarn_tensor *tarn_sampler_draw(tarn_sampler *sampler, tarn_tensor *logits)
+tarn_tensor *tarn_sampler_sample(tarn_sampler *sampler, tarn_tensor *logits)
 {
     const char *function = "sampler_draw";
     if (!check_sampler(function, sampler) || !tarn__check(function, logits, "the logits") ||
@@ -236,7 +236,7 @@ tarn_tensor *tarn_sampler_draw(tarn_sampler *sampler, tarn_tensor *logits)
     if (!scope)
         return NULL;
     tarn_no_grad_open();
-    tarn_tensor *token = sampler->options.temperature == 0 && !has_penalty(sampler) ? tarn__likeliest(logits)
+    tarn_tensor *token = sampler->options.temperature == 0 && !has_penalty(sampler) ? tarn__argmax_finite(logits)
                                                                                     : draw_wide(sampler, logits);
     if (token && has_penalty(sampler) && !remember(sampler, tarn_maximum(token, tarn_scalar(0))))
         token = NULL;
@@ -275,7 +275,7 @@ tarn_tensor *tarn_token_logprobs(tarn_tensor *logits, tarn_tensor *tokens, int64
         tarn__raise(TARN_ERROR_SHAPE,
                     "%s: tokens %s and the %lld likeliest do not fit logits %s: there is one token a row, and no more "
                     "are likely than there are",
-                    function, TARN__SHAPE_TEXT(tokens), (long long)top, TARN__SHAPE_TEXT(logits));
+                    function, TARN__SHAPE_STRING(tokens), (long long)top, TARN__SHAPE_STRING(logits));
         return NULL;
     }
     tarn_scope *scope = tarn_scope_open();

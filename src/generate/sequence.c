@@ -6,16 +6,16 @@
 
 bool tarn__sequence_add(tarn__sequence *s, int32_t token)
 {
-    if (s->count == s->room) {
-        int64_t room = s->room ? 2 * s->room : 256;
-        int32_t *tokens = tarn__alloc(sizeof(*tokens) * (size_t)room);
+    if (s->count == s->capacity) {
+        int64_t capacity = s->capacity ? 2 * s->capacity : 256;
+        int32_t *tokens = tarn__alloc(sizeof(*tokens) * (size_t)capacity);
         if (!tokens)
             return false;
         if (s->count > 0)
             memcpy(tokens, s->tokens, sizeof(*tokens) * (size_t)s->count);
-        tarn__release(s->tokens, sizeof(*tokens) * (size_t)s->room);
+        tarn__release(s->tokens, sizeof(*tokens) * (size_t)s->capacity);
         s->tokens = tokens;
-        s->room = room;
+        s->capacity = capacity;
     }
     s->tokens[s->count++] = token;
     return true;
@@ -29,13 +29,13 @@ void tarn__sequence_end(tarn__sequence *s)
     s->is_active = false;
 }
 
-bool tarn__sequence_draw(tarn__sequence *s, tarn_tensor *logits)
+bool tarn__sequence_sample(tarn__sequence *s, tarn_tensor *logits)
 {
-    tarn_tensor *drawn = tarn_sampler_draw(s->sampler, logits), *logprobs = NULL;
+    tarn_tensor *drawn = tarn_sampler_sample(s->sampler, logits), *logprobs = NULL;
     if (!drawn)
         return false;
-    if (s->options.logprobs || s->options.likeliest) { /* a token of -1 is noticed when it is read */
-        logprobs = tarn_token_logprobs(logits, tarn_maximum(drawn, tarn_scalar(0)), s->options.likeliest);
+    if (s->options.logprobs || s->options.top_logprobs) { /* a token of -1 is noticed when it is read */
+        logprobs = tarn_token_logprobs(logits, tarn_maximum(drawn, tarn_scalar(0)), s->options.top_logprobs);
         if (!logprobs)
             return false;
     }

@@ -6,17 +6,17 @@
 #include "base/memory.h"
 #include "generate/generator.h"
 
-static int64_t half_of(const tarn_writer *w)
+static int64_t half_of(const tarn_generator *w)
 {
-    int64_t room = w->decoder->cache.shape.room;
-    return room > 1 ? room / 2 : 1;
+    int64_t capacity = w->decoder->cache.shape.capacity;
+    return capacity > 1 ? capacity / 2 : 1;
 }
 
-int64_t tarn__slide_keep(const tarn_writer *w, const tarn_generate_options *o, const int32_t *tokens)
+int64_t tarn__slide_keep(const tarn_generator *w, const tarn_generate_options *o, const int32_t *tokens)
 {
-    const tarn__model_facts *facts = &w->decoder->facts;
-    int64_t most = (w->decoder->cache.shape.room - 1) / 2,
-            keep = o->keep ? o->keep : facts->has_begin && tokens[0] == facts->begin;
+    const tarn__model_info *info = &w->decoder->info;
+    int64_t most = (w->decoder->cache.shape.capacity - 1) / 2,
+            keep = o->keep ? o->keep : info->has_bos && tokens[0] == info->begin;
     return keep < most ? keep : most;
 }
 
@@ -28,7 +28,8 @@ static int64_t cut(int32_t *to, const int32_t *from, int64_t count, int64_t keep
     return keep + half;
 }
 
-int32_t *tarn__slide_prompt(const tarn_writer *w, const tarn_generate_options *o, const int32_t *tokens, int64_t *count)
+int32_t *tarn__slide_prompt(const tarn_generator *w, const tarn_generate_options *o, const int32_t *tokens,
+                            int64_t *count)
 {
     int64_t half = half_of(w), keep = tarn__slide_keep(w, o, tokens);
     int32_t *last = tarn__alloc(sizeof(*last) * (size_t)(keep + half));
@@ -37,7 +38,7 @@ int32_t *tarn__slide_prompt(const tarn_writer *w, const tarn_generate_options *o
     return last;
 }
 
-bool tarn__sequence_slide(tarn_writer *w, int64_t sequence)
+bool tarn__sequence_slide(tarn_generator *w, int64_t sequence)
 {
     tarn__sequence *s = &w->sequence[sequence];
     int64_t keep = s->options.keep, half = half_of(w);
@@ -47,6 +48,6 @@ bool tarn__sequence_slide(tarn_writer *w, int64_t sequence)
         return false;
     if (half == 1) /* the token that the step feeds */
         return true;
-    tarn_tensor *again = tarn_from_i32(s->tokens + keep, TARN_SHAPE(1, half - 1), w->decoder->facts.device);
+    tarn_tensor *again = tarn_from_i32(s->tokens + keep, TARN_SHAPE(1, half - 1), w->decoder->info.device);
     return again && tarn_decoder_feed_one(w->decoder, sequence, again) != NULL;
 }

@@ -49,7 +49,7 @@ tarn_tensor *tarn__batchnorm_relu(tarn_module *module, tarn_tensor *x, tarn_tens
 /* Statistics of 16-bit layers are f32: a running mean of 8 bits would stand still. */
 static bool add_statistics(tarn_module *module, int64_t channels, tarn_device device, tarn_dtype dtype)
 {
-    tarn_dtype wide = tarn__wide_dtype(dtype);
+    tarn_dtype wide = tarn__acc_dtype(dtype);
     return tarn_module_add_buffer(module, "running_mean", tarn_zeros(TARN_SHAPE(channels), wide, device)) &&
            tarn_module_add_buffer(module, "running_var", tarn_ones(TARN_SHAPE(channels), wide, device)) &&
            tarn_module_add_buffer(module, "num_batches_tracked", tarn_zeros(TARN_SCALAR, TARN_I64, device));

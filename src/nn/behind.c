@@ -29,11 +29,11 @@ tarn_tensor *tarn__forward_relu(tarn_module *module, tarn_tensor *x, tarn_tensor
     if (!tarn__check("forward", x, "x"))
         return NULL;
     if (tarn__is_batchnorm(module))
-        return tarn__seen(module, tarn__batchnorm_relu(module, x, residual));
+        return tarn__observe_output(module, tarn__batchnorm_relu(module, x, residual));
     if (tarn__is_sequential(module) && tarn__ends_with_batchnorm(module))
-        return tarn__seen(module, sequential_relu(module, x, residual));
+        return tarn__observe_output(module, sequential_relu(module, x, residual));
     if (tarn__is_residual(module) && !residual && tarn__ends_with_batchnorm(module))
-        return tarn__seen(module, residual_relu(module, x));
+        return tarn__observe_output(module, residual_relu(module, x));
     tarn_tensor *y = tarn_forward(module, x);
     return y ? tarn_relu(residual ? tarn_add(y, residual) : y) : NULL;
 }

@@ -13,10 +13,10 @@ static bool cast_one(const tarn__parameter *parameter, void *ctx)
     tarn_tensor *copy = tarn_cast(tarn_detach(tensor), dtype);
     if (!copy)
         return false;
-    tarn__storage_hold(copy->storage);
+    tarn__storage_retain(copy->storage);
     copy->storage->version = tensor->storage->version;
     tensor->view.dtype = dtype;
-    tarn__tensor_rehouse(tensor, copy->storage);
+    tarn__tensor_set_storage(tensor, copy->storage);
     tarn__storage_set_name(tensor->storage, tensor->name);
     return true;
 }

@@ -10,7 +10,7 @@ tarn_tensor *tarn__forward_at(tarn_module *module, int *i, tarn_tensor *x)
     if (!next || !tarn__is_relu(next) || !tarn__ends_with_batchnorm(child))
         return tarn_forward(child, x);
     ++*i;
-    return tarn__seen(next, tarn__forward_relu(child, x, NULL));
+    return tarn__observe_output(next, tarn__forward_relu(child, x, NULL));
 }
 
 static tarn_tensor *forward(tarn_module *module, tarn_tensor *x, void *ctx)

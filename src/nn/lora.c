@@ -86,9 +86,9 @@ static bool can_join(tarn_module *const *layer, int count, tarn_tensor *x)
     return can && any;
 }
 
-bool tarn__adapted_together(tarn_module *const *layer, int count, tarn_tensor *x, tarn_tensor **y)
+bool tarn__lora_forward_shared(tarn_module *const *layer, int count, tarn_tensor *x, tarn_tensor **y)
 {
-    tarn__adapted_layer joined[TARN__MOST_ADAPTED] = {0};
+    tarn__lora_linear joined[TARN__MAX_LORA_LINEARS] = {0};
     bool good = true;
     if (!can_join(layer, count, x)) {
         for (int i = 0; good && i < count; i++)
@@ -103,15 +103,15 @@ bool tarn__adapted_together(tarn_module *const *layer, int count, tarn_tensor *x
                 joined[i].scale = layer[i]->adapter->scale;
             }
         }
-        good = tarn__linears_adapted(x, joined, count, layer[0]->linear == TARN__LINEAR_IN_OUT, y);
+        good = tarn__lora_linears(x, joined, count, layer[0]->linear == TARN__LINEAR_IN_OUT, y);
     }
     return good;
 }
 
-tarn_tensor *tarn__adapted(const tarn_module *layer, tarn_tensor *x)
+tarn_tensor *tarn__lora_forward(const tarn_module *layer, tarn_tensor *x)
 {
     tarn_tensor *y;
-    return tarn__adapted_together((tarn_module *const[]){(tarn_module *)layer}, 1, x, &y) ? y : NULL;
+    return tarn__lora_forward_shared((tarn_module *const[]){(tarn_module *)layer}, 1, x, &y) ? y : NULL;
 }
 
 /* ---- life -------------------------------------------------------------------------------------------------------- */

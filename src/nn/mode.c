@@ -38,7 +38,7 @@ static bool visit_from(tarn_module *module, const char *path, size_t above, tarn
     for (int i = 0; i < module->children; i++) {
         char *longer = tarn__path_of(module, module->child[i]->name);
         bool more = longer && visit_from(module->child[i], longer + above, above, visit, ctx);
-        tarn__text_release(longer);
+        tarn__string_free(longer);
         if (!more)
             return false;
     }

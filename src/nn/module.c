@@ -45,7 +45,7 @@ tarn_module *tarn__module_new(const char *function, const char *kind, tarn_forwa
         module = tarn__alloc(sizeof(*module));
     else if (!kind || !forward)
         tarn__raise(TARN_ERROR_ARGUMENT, "%s: the %s is NULL", function, kind ? "forward function" : "kind");
-    if (module && !(module->kind = tarn__text_copy(kind))) {
+    if (module && !(module->kind = tarn__string_copy(kind))) {
         tarn__release(module, sizeof(*module));
         module = NULL;
     }
@@ -90,18 +90,18 @@ void tarn__module_free_tree(tarn_module *module)
     for (int i = 0; i < module->children; i++)
         tarn__module_free_tree(module->child[i]);
     for (int i = 0; i < module->parameters; i++) {
-        tarn__drop(module->parameter[i].tensor);
-        tarn__text_release(module->parameter[i].path);
+        tarn__tensor_release(module->parameter[i].tensor);
+        tarn__string_free(module->parameter[i].path);
     }
     if (module->release)
         module->release(module->ctx);
     if (module->settings_bytes)
         tarn__release(module->ctx, module->settings_bytes);
     tarn__release(module->adapter, sizeof(*module->adapter));
-    tarn__release(module->child, sizeof(*module->child) * (size_t)module->child_room);
-    tarn__release(module->parameter, sizeof(*module->parameter) * (size_t)module->parameter_room);
-    tarn__text_release(module->name);
-    tarn__text_release(module->kind);
+    tarn__release(module->child, sizeof(*module->child) * (size_t)module->child_capacity);
+    tarn__release(module->parameter, sizeof(*module->parameter) * (size_t)module->parameter_capacity);
+    tarn__string_free(module->name);
+    tarn__string_free(module->kind);
     tarn__release(module, sizeof(*module));
 }
 
@@ -134,7 +134,8 @@ static bool check_state(const char *function, const tarn_module *module, const c
 
 static bool append(tarn_module *module, const char *name, tarn_tensor *tensor, bool is_buffer)
 {
-    tarn__parameter *list = with_room(module->parameter, module->parameters, &module->parameter_room, sizeof(*list));
+    tarn__parameter *list =
+        with_room(module->parameter, module->parameters, &module->parameter_capacity, sizeof(*list));
     if (!list)
         return false;
     module->parameter = list;
@@ -148,7 +149,7 @@ static bool append(tarn_module *module, const char *name, tarn_tensor *tensor, b
     if (tarn__name_tensor(module, place))
         return true;
     module->parameters--;
-    tarn__text_release(place->path);
+    tarn__string_free(place->path);
     return false;
 }
 
@@ -167,10 +168,10 @@ tarn_tensor *tarn_module_add_parameter(tarn_module *module, const char *name, ta
 {
     const char *function = "module_add_parameter";
     bool good = check_state(function, module, name, tensor) &&
-                tarn__check_dtype(function, tensor, TARN__FLOATS | TARN__BLOCKS, name) &&
+                tarn__check_dtype(function, tensor, TARN__FLOATS | TARN__QUANTIZED, name) &&
                 append(module, name, tensor, false);
     if (good) {
-        tarn__hold(tensor->origin);
+        tarn__tensor_retain(tensor->origin);
         tensor->origin->requires_grad = tarn__is_float(tensor->view.dtype); /* blocks stay as they are */
     }
     return take_reference(tensor, good);
@@ -186,17 +187,17 @@ tarn_tensor *tarn_module_add_buffer(tarn_module *module, const char *name, tarn_
                         "%s: '%s' collects a gradient; a buffer has none, make it a parameter instead", function, name);
     good = good && append(module, name, tensor, true);
     if (good)
-        tarn__hold(tensor->origin);
+        tarn__tensor_retain(tensor->origin);
     return take_reference(tensor, good);
 }
 
 static bool append_child(tarn_module *module, const char *name, tarn_module *child)
 {
-    tarn_module **list = with_room(module->child, module->children, &module->child_room, sizeof(*list));
+    tarn_module **list = with_room(module->child, module->children, &module->child_capacity, sizeof(*list));
     if (!list)
         return false;
     module->child = list;
-    child->name = tarn__text_copy(name);
+    child->name = tarn__string_copy(name);
     if (!child->name)
         return false;
     child->parent = module;
@@ -251,10 +252,10 @@ tarn__observer *tarn__observe_forward(tarn__observer *wanted)
     return before;
 }
 
-tarn_tensor *tarn__seen(tarn_module *module, tarn_tensor *y)
+tarn_tensor *tarn__observe_output(tarn_module *module, tarn_tensor *y)
 {
     if (observer && y)
-        observer->saw(observer, module, y);
+        observer->on_output(observer, module, y);
     return y;
 }
 
@@ -262,5 +263,6 @@ tarn_tensor *tarn_forward(tarn_module *module, tarn_tensor *x)
 {
     if (!tarn__check("forward", x, "x") || !tarn__check_module("forward", module))
         return NULL;
-    return tarn__seen(module, module->is_callback ? call_back(module, x) : module->forward(module, x, module->ctx));
+    return tarn__observe_output(module,
+                                module->is_callback ? call_back(module, x) : module->forward(module, x, module->ctx));
 }

@@ -37,9 +37,9 @@ struct tarn_module {
     tarn_module *parent;           /* NULL: a root, which its caller owns */
     char *name;                    /* in the parent */
     tarn__parameter *parameter;
-    int parameters, parameter_room;
+    int parameters, parameter_capacity;
     tarn_module **child; /* owned */
-    int children, child_room;
+    int children, child_capacity;
 };
 
 /* A module without parameters. Takes ctx, on failure too. */
@@ -57,7 +57,7 @@ void tarn__module_free_tree(tarn_module *module);
 tarn_tensor *tarn__module_own(const tarn_module *module, const char *name);
 
 /* Shows y, what a module made, to whoever observes modules. Returns it; NULL stays NULL. */
-tarn_tensor *tarn__seen(tarn_module *module, tarn_tensor *y);
+tarn_tensor *tarn__observe_output(tarn_module *module, tarn_tensor *y);
 
 /* relu(module(x) + residual), residual may be NULL; as one operation where the module ends with a batchnorm. Borrows
  * all; the result belongs to the open scope. The second is for a batchnorm layer alone. */
@@ -107,8 +107,8 @@ const tarn_module *tarn__module_root(const tarn_module *module);
 const tarn__parameter *tarn__module_first(const tarn_module *module, const tarn_tensor *tensor);
 
 /* Calls `visit` for every parameter, buffer or both, a module's own first, then its children's, until it returns false.
- * A tied tensor is met once; with TARN__MODULE_PLACES, wherever it stands. */
-enum { TARN__MODULE_PARAMETERS = 1, TARN__MODULE_BUFFERS = 2, TARN__MODULE_STATE = 3, TARN__MODULE_PLACES = 4 };
+ * A tied tensor is met once; with TARN__MODULE_ALIASES, wherever it stands. */
+enum { TARN__MODULE_PARAMETERS = 1, TARN__MODULE_BUFFERS = 2, TARN__MODULE_STATE = 3, TARN__MODULE_ALIASES = 4 };
 typedef bool (*tarn__visit_fn)(const tarn__parameter *parameter, void *ctx);
 void tarn__module_walk_over(const tarn_module *module, int what, tarn__visit_fn visit, void *ctx);
 void tarn__module_walk(const tarn_module *module, tarn__visit_fn visit, void *ctx); /* over the parameters */
@@ -127,7 +127,7 @@ bool tarn__module_load_file(tarn_module *module, const struct tarn_safetensors *
 
 /* Sees the result of every tarn_forward() on this thread while it is set; NULL: none. Returns the one before. */
 typedef struct tarn__observer {
-    void (*saw)(struct tarn__observer *observer, tarn_module *module, const tarn_tensor *y);
+    void (*on_output)(struct tarn__observer *observer, tarn_module *module, const tarn_tensor *y);
 } tarn__observer;
 tarn__observer *tarn__observe_forward(tarn__observer *observer);
 

@@ -12,9 +12,9 @@ static tarn_tensor *copy_on(tarn_tensor *tensor, tarn_device device)
 
 static void move_into(tarn_tensor *tensor, const tarn_tensor *copy)
 {
-    tarn__storage_hold(copy->storage);
+    tarn__storage_retain(copy->storage);
     copy->storage->version = tensor->storage->version;
-    tarn__tensor_rehouse(tensor, copy->storage);
+    tarn__tensor_set_storage(tensor, copy->storage);
     tarn__storage_set_name(tensor->storage, tensor->name);
 }
 
@@ -49,7 +49,7 @@ static bool move_all(const tarn__tensors *list, tarn_tensor **copy, tarn_device 
         if (copy[2 * i + 1]) {
             move_into(tensor->grad, copy[2 * i + 1]);
         } else {
-            tarn__drop(tensor->grad);
+            tarn__tensor_release(tensor->grad);
             tensor->grad = NULL;
         }
     }

@@ -99,7 +99,7 @@ bool tarn__rename_tree(tarn_module *module)
         char *path = tarn__path_of(module, last_part(parameter->path));
         if (!path)
             return false;
-        tarn__text_release(parameter->path);
+        tarn__string_free(parameter->path);
         parameter->path = path;
         if (!tarn__name_tensor(module, parameter))
             return false;

@@ -17,7 +17,7 @@ static bool walk_from(const walk *w, const tarn_module *module)
         const tarn__parameter *parameter = &module->parameter[i];
         bool wanted = w->what & (parameter->is_buffer ? TARN__MODULE_BUFFERS : TARN__MODULE_PARAMETERS);
         bool met =
-            wanted && !(w->what & TARN__MODULE_PLACES) && tarn__module_first(w->top, parameter->tensor) != parameter;
+            wanted && !(w->what & TARN__MODULE_ALIASES) && tarn__module_first(w->top, parameter->tensor) != parameter;
         if (wanted && !met && !w->visit(parameter, w->ctx))
             return false;
     }

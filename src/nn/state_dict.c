@@ -112,7 +112,7 @@ static bool look_for_alias(const tarn__parameter *place, void *ctx)
 static int find_source(const loading *l, const tarn_tensor *tensor)
 {
     alias a = {l, tensor, -1};
-    tarn__module_walk_over(l->module, TARN__MODULE_STATE | TARN__MODULE_PLACES, look_for_alias, &a);
+    tarn__module_walk_over(l->module, TARN__MODULE_STATE | TARN__MODULE_ALIASES, look_for_alias, &a);
     return a.found;
 }
 
@@ -138,11 +138,11 @@ static bool check_place(const tarn__parameter *place, void *ctx)
     l->met[index] = true;
     if (!fits(&entry, place->tensor))
         note(&l->mismatched, "'%.90s' is %s %s in the file and %s %s in the module", name,
-             tarn__shape_text(entry.shape.size, entry.shape.rank, &(tarn__text){{0}}), entry.dtype_name,
-             TARN__SHAPE_TEXT(place->tensor), tarn_dtype_name(place->tensor->view.dtype));
-    else if (source != index && (entry.bytes != other.bytes ||
-                                 memcmp(tarn__safetensors_elements(l->file, index),
-                                        tarn__safetensors_elements(l->file, source), (size_t)entry.bytes) != 0))
+             tarn__shape_string(entry.shape.size, entry.shape.rank, &(tarn__shape_buffer){{0}}), entry.dtype_name,
+             TARN__SHAPE_STRING(place->tensor), tarn_dtype_name(place->tensor->view.dtype));
+    else if (source != index &&
+             (entry.bytes != other.bytes || memcmp(tarn__safetensors_data(l->file, index),
+                                                   tarn__safetensors_data(l->file, source), (size_t)entry.bytes) != 0))
         note(&l->mismatched, "'%.90s' and '%.90s' differ, but are one tensor in the module", other.name, name);
     return true;
 }
@@ -162,7 +162,7 @@ static bool check_tensor(const tarn__parameter *parameter, void *ctx)
 
 static bool check_names(loading *l, const char *path)
 {
-    tarn__module_walk_over(l->module, TARN__MODULE_STATE | TARN__MODULE_PLACES, check_place, l);
+    tarn__module_walk_over(l->module, TARN__MODULE_STATE | TARN__MODULE_ALIASES, check_place, l);
     tarn__module_walk_over(l->module, TARN__MODULE_STATE, check_tensor, l);
     for (int i = 0; i < l->names; i++)
         if (!l->met[i])

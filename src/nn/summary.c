@@ -96,13 +96,13 @@ static bool list_rows(table *t)
 static void release_rows(table *t)
 {
     for (int i = 0; i < t->count; i++)
-        tarn__text_release(t->row[i].label);
+        tarn__string_free(t->row[i].label);
     tarn__release(t->row, sizeof(row) * (size_t)t->room);
 }
 
 /* ---- the shapes -------------------------------------------------------------------------------------------------- */
 
-static void saw(tarn__observer *observer, tarn_module *module, const tarn_tensor *y)
+static void on_output(tarn__observer *observer, tarn_module *module, const tarn_tensor *y)
 {
     table *t = (table *)observer;
     for (int i = 0; i < t->count; i++) {
@@ -128,13 +128,13 @@ static bool find_shapes(table *t, tarn_shape input, tarn_dtype dtype)
 {
     tarn_device device = tarn_device_cpu();
     tarn__module_walk_over(t->top, TARN__MODULE_STATE, take_device, &device);
-    tarn__generator generator = tarn__random_save();
+    tarn__rng_state generator = tarn__random_save();
     tarn_scope *scope = tarn_scope_open();
     if (!scope)
         return false;
     tarn_module_train(t->top, false);
     tarn_no_grad_open();
-    t->observer.saw = saw;
+    t->observer.on_output = on_output;
     tarn__observer *before = tarn__observe_forward(&t->observer);
     tarn_forward(t->top, tarn_zeros(input, dtype, device));
     tarn__observe_forward(before);
@@ -183,7 +183,7 @@ static void put_table(writing *w, const table *t, tarn_shape input, tarn_dtype d
     for (int i = 0; i < t->count; i++) {
         const row *r = &t->row[i];
         int wide = (int)strlen(r->label),
-            deep = (int)strlen(tarn__shape_text(r->shape.size, r->shape.rank, &(tarn__text){{0}}));
+            deep = (int)strlen(tarn__shape_string(r->shape.size, r->shape.rank, &(tarn__shape_buffer){{0}}));
         label = wide > label ? wide : label;
         shape = deep > shape ? deep : shape;
         outputs += r->module->children ? 0 : r->output_bytes; /* what holds others passes their results on */
@@ -191,7 +191,8 @@ static void put_table(writing *w, const table *t, tarn_shape input, tarn_dtype d
     put(w, "%-*s  %-*s  %12s  %10s\n", label, "layer", shape, "output", "parameters", "memory");
     for (int i = 0; i < t->count; i++) {
         const row *r = &t->row[i];
-        const char *sizes = r->ran ? tarn__shape_text(r->shape.size, r->shape.rank, &(tarn__text){{0}}) : "not used";
+        const char *sizes =
+            r->ran ? tarn__shape_string(r->shape.size, r->shape.rank, &(tarn__shape_buffer){{0}}) : "not used";
         put(w, "%-*s  %-*s  %12lld  %10s\n", label, r->label, shape, sizes, (long long)r->parameters,
             bytes_text(r->bytes, bytes));
     }
@@ -199,7 +200,7 @@ static void put_table(writing *w, const table *t, tarn_shape input, tarn_dtype d
     put(w, "frozen   %lld parameters, %s\n", (long long)t->frozen, bytes_text(t->frozen_bytes, bytes));
     put(w, "buffers  %s\n", bytes_text(t->buffer_bytes, bytes));
     put(w, "results  %s for an input %s of %s\n", bytes_text(outputs, bytes),
-        tarn__shape_text(input.size, input.rank, &(tarn__text){{0}}), tarn_dtype_name(dtype));
+        tarn__shape_string(input.size, input.rank, &(tarn__shape_buffer){{0}}), tarn_dtype_name(dtype));
 }
 
 static char *make_text(const char *function, tarn_module *module, tarn_shape input, tarn_dtype dtype)
@@ -220,7 +221,7 @@ static char *make_text(const char *function, tarn_module *module, tarn_shape inp
     return w.text;
 }
 
-char *tarn_module_summary_text(tarn_module *module, tarn_shape input, tarn_dtype dtype)
+char *tarn_module_summary_string(tarn_module *module, tarn_shape input, tarn_dtype dtype)
 {
     return make_text("module_summary_text", module, input, dtype);
 }
@@ -233,11 +234,11 @@ bool tarn_module_summary(tarn_module *module, tarn_shape input, tarn_dtype dtype
     bool good = text && fputs(text, file) >= 0;
     if (text && !good)
         tarn__raise(TARN_ERROR_IO, "module_summary: the file could not be written");
-    tarn_text_free(text);
+    tarn_string_free(text);
     return good;
 }
 
-void tarn_text_free(char *text)
+void tarn_string_free(char *text)
 {
-    tarn__text_release(text);
+    tarn__string_free(text);
 }

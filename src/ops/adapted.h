@@ -4,16 +4,16 @@
 
 #include "ops/op.h"
 
-#define TARN__MOST_ADAPTED 3 /* layers that share x */
+#define TARN__MAX_LORA_LINEARS 3 /* layers that share x */
 
-typedef struct tarn__adapted_layer {
+typedef struct tarn__lora_linear {
     tarn_tensor *weight, *bias; /* [out, in] or [in, out]; frozen; bias may be NULL */
     tarn_tensor *a, *b;         /* [rank, in] and [out, rank], or both NULL: no adapter */
     double scale;
-} tarn__adapted_layer;
+} tarn__lora_linear;
 
 /* y[i] = x · weightᵀ + bias + scale · (x · aᵀ) · bᵀ for layers that share x [..., in], of which one has an adapter; all
  * of one dtype and on one device. Borrows all; the results belong to the open scope. False with an error raised. */
-bool tarn__linears_adapted(tarn_tensor *x, const tarn__adapted_layer *layers, int count, bool in_out, tarn_tensor **y);
+bool tarn__lora_linears(tarn_tensor *x, const tarn__lora_linear *layers, int count, bool in_out, tarn_tensor **y);
 
 #endif

@@ -6,14 +6,14 @@
 #include "ops/op.h"
 
 /* Scales of a row of so many elements. */
-int64_t tarn__codes_scales(int64_t width);
+int64_t tarn__kv_q8_scales(int64_t width);
 
 /* The codes of x [B, heads, T, D], of a float dtype, and their scales [B, heads, T, scales of D]. A group that is not
  * finite has a scale that is not. Borrows x; both results belong to the open scope. Nothing is recorded. NULL with an
  * error. */
-tarn_tensor *tarn__codes_encode(tarn_tensor *x, tarn_tensor **scales);
+tarn_tensor *tarn__quantize_kv(tarn_tensor *x, tarn_tensor **scales);
 
 /* The numbers that codes stand for, in a float dtype. Borrows both; the result belongs to the open scope. */
-tarn_tensor *tarn__codes_decode(tarn_tensor *codes, tarn_tensor *scales, tarn_dtype dtype);
+tarn_tensor *tarn__dequantize_kv(tarn_tensor *codes, tarn_tensor *scales, tarn_dtype dtype);
 
 #endif

@@ -81,8 +81,8 @@ static tarn_tensor *upstream_of(const char *name, const tarn_array *array, tarn_
     if (!grad || (tarn__same_shape(&grad->view, &out->view) && array->dtype == out->view.dtype))
         return grad;
     tarn__raise(TARN_ERROR_SHAPE, "the gradient of output %d is %s %s; the output is %s %s", i,
-                tarn_dtype_name(array->dtype), TARN__SHAPE_TEXT(grad), tarn_dtype_name(out->view.dtype),
-                TARN__SHAPE_TEXT(out));
+                tarn_dtype_name(array->dtype), TARN__SHAPE_STRING(grad), tarn_dtype_name(out->view.dtype),
+                TARN__SHAPE_STRING(out));
     return NULL;
 }
 

@@ -11,11 +11,10 @@ tarn_tensor *tarn__transposed(tarn_tensor *x);
 tarn_tensor *tarn__rows_of(const char *function, tarn_tensor *x);
 
 /* to = a @ b + beta · to + bias. False, too, where an operand is NULL because it could not be made. */
-bool tarn__multiply(const char *function, tarn_tensor *a, tarn_tensor *b, tarn_tensor *bias, double beta,
-                    tarn_tensor *to);
+bool tarn__gemm(const char *function, tarn_tensor *a, tarn_tensor *b, tarn_tensor *bias, double beta, tarn_tensor *to);
 
 /* A weight [out, in] as [in, out], or the other way round, where `turn` says so. */
-tarn_tensor *tarn__turned(tarn_tensor *weight, bool turn);
+tarn_tensor *tarn__transposed_if(tarn_tensor *weight, bool turn);
 
 /* The gradients of a weight [out, in], gᵀ @ x, or, with `in_out`, of one [in, out], xᵀ @ g, and of its bias, g summed
  * over rows: g is (rows, out), x (rows, in). `weight` and `bias` are the inputs' numbers; whichever is not wanted is

@@ -10,11 +10,11 @@
 /* Checks that operands are there, of one dtype and on one device. Constants (tarn_scalar) fit any; where all are
  * constants they count as tensors. In mixed mode CPU operands are moved and replaced in the list. NULL entries are an
  * error naming `roles[i]`. */
-bool tarn__bring_together(const char *function, tarn_tensor **operand, const char *const *roles, int count);
+bool tarn__unify_operands(const char *function, tarn_tensor **operand, const char *const *roles, int count);
 
 /* Checks one device only: for operands whose dtypes differ by design (indices, conditions). NULL entries are skipped.
  */
-bool tarn__same_place(const char *function, tarn_tensor **operand, int count);
+bool tarn__unify_devices(const char *function, tarn_tensor **operand, int count);
 
 /* The shape that operands broadcast to; an error naming both shapes when they do not. NULL entries are skipped. */
 bool tarn__broadcast(const char *function, tarn_tensor *const *operand, int count, tarn_shape *shape);
@@ -30,8 +30,8 @@ tarn_tensor *tarn__materialize(const char *function, tarn_tensor *x, tarn_dtype 
 
 /* Operand x of an operation that only moves elements: itself, or a constant as an f32 tensor. NULL with an error when
  * there is none. */
-tarn_tensor *tarn__take(const char *function, tarn_tensor *x);
-tarn_tensor *tarn__take_any(const char *function, tarn_tensor *x); /* which may hold blocks */
+tarn_tensor *tarn__operand(const char *function, tarn_tensor *x);
+tarn_tensor *tarn__operand_any(const char *function, tarn_tensor *x); /* which may hold blocks */
 
 /* Axes as a mask, negative ones resolved; an empty list is all of them. False with an error on a bad or repeated axis.
  */
@@ -74,7 +74,7 @@ typedef struct tarn__invocation {
 /* Attributes, or their default where they were not given. */
 int64_t tarn__attribute_int(const tarn__invocation *v, const char *name, int64_t otherwise);
 /* held within int, so that no axis wraps into range */
-int tarn__attribute_small(const tarn__invocation *v, const char *name, int otherwise);
+int tarn__attribute_int_clamped(const tarn__invocation *v, const char *name, int otherwise);
 double tarn__attribute_real(const tarn__invocation *v, const char *name, double otherwise);
 tarn_axes tarn__attribute_axes(const tarn__invocation *v, const char *name);
 tarn_shape tarn__attribute_shape(const tarn__invocation *v, const char *name);

@@ -3,11 +3,11 @@
 
 #include "ops/op.h"
 
-static _Thread_local tarn_mixed mixed_mode;
+static _Thread_local tarn_cross_device mixed_mode;
 
-void tarn_set_mixed(tarn_mixed mixed)
+void tarn_set_cross_device(tarn_cross_device mixed)
 {
-    mixed_mode = mixed == TARN_MIXED_MOVE ? TARN_MIXED_MOVE : TARN_MIXED_ERROR;
+    mixed_mode = mixed == TARN_CROSS_DEVICE_MOVE ? TARN_CROSS_DEVICE_MOVE : TARN_CROSS_DEVICE_ERROR;
 }
 
 static bool raise_devices(const char *function, const tarn_tensor *a, const tarn_tensor *b)
@@ -16,11 +16,12 @@ static bool raise_devices(const char *function, const tarn_tensor *a, const tarn
     return tarn__raise(TARN_ERROR_DEVICE, "%s: operands lie on %s and %s; move one with tarn_to()%s", function,
                        tarn_device_name(tarn__device(a), first, sizeof(first)),
                        tarn_device_name(tarn__device(b), second, sizeof(second)),
-                       mixed_mode == TARN_MIXED_MOVE ? "; only operands on the CPU are moved without being told"
-                                                     : ", or allow it with tarn_set_mixed(TARN_MIXED_MOVE)");
+                       mixed_mode == TARN_CROSS_DEVICE_MOVE
+                           ? "; only operands on the CPU are moved without being told"
+                           : ", or allow it with tarn_set_cross_device(TARN_CROSS_DEVICE_MOVE)");
 }
 
-bool tarn__same_place(const char *function, tarn_tensor **operand, int count)
+bool tarn__unify_devices(const char *function, tarn_tensor **operand, int count)
 {
     tarn_tensor *place = NULL; /* an operand on an accelerator, else the first */
     for (int i = 0; i < count; i++) {
@@ -28,14 +29,14 @@ bool tarn__same_place(const char *function, tarn_tensor **operand, int count)
             continue;
         if (!tarn__check_live(function, operand[i], "an operand"))
             return false;
-        bool moves = place && tarn__device(place).backend == TARN__CPU_SLOT && mixed_mode == TARN_MIXED_MOVE;
+        bool moves = place && tarn__device(place).backend == TARN__CPU_SLOT && mixed_mode == TARN_CROSS_DEVICE_MOVE;
         if (!operand[i]->is_constant && (!place || moves))
             place = operand[i];
     }
     for (int i = 0; i < count; i++) {
         if (!operand[i] || operand[i]->is_constant || tarn__same_device(tarn__device(operand[i]), tarn__device(place)))
             continue;
-        if (mixed_mode != TARN_MIXED_MOVE || tarn__device(operand[i]).backend != TARN__CPU_SLOT)
+        if (mixed_mode != TARN_CROSS_DEVICE_MOVE || tarn__device(operand[i]).backend != TARN__CPU_SLOT)
             return raise_devices(function, operand[0] && !operand[0]->is_constant ? operand[0] : place, operand[i]);
         operand[i] = tarn_to(operand[i], tarn__device(place));
         if (!operand[i])
@@ -44,7 +45,7 @@ bool tarn__same_place(const char *function, tarn_tensor **operand, int count)
     return true;
 }
 
-bool tarn__bring_together(const char *function, tarn_tensor **operand, const char *const *roles, int count)
+bool tarn__unify_operands(const char *function, tarn_tensor **operand, const char *const *roles, int count)
 {
     tarn_tensor *typed = NULL;
     for (int i = 0; i < count; i++) {
@@ -57,7 +58,7 @@ bool tarn__bring_together(const char *function, tarn_tensor **operand, const cha
                                tarn_dtype_name(typed->view.dtype), tarn_dtype_name(operand[i]->view.dtype));
         typed = typed ? typed : operand[i];
     }
-    return tarn__same_place(function, operand, count);
+    return tarn__unify_devices(function, operand, count);
 }
 
 bool tarn__broadcast(const char *function, tarn_tensor *const *operand, int count, tarn_shape *shape)
@@ -76,7 +77,7 @@ bool tarn__broadcast(const char *function, tarn_tensor *const *operand, int coun
             int64_t *size = &shape->size[shape->rank - view->rank + k];
             if (*size != view->shape[k] && *size != 1 && view->shape[k] != 1)
                 return tarn__raise(TARN_ERROR_SHAPE, "%s: %s and %s do not broadcast: axis %d has %lld against %lld",
-                                   function, first ? TARN__SHAPE_TEXT(first) : "[]", TARN__SHAPE_TEXT(operand[i]),
+                                   function, first ? TARN__SHAPE_STRING(first) : "[]", TARN__SHAPE_STRING(operand[i]),
                                    k - view->rank, (long long)*size, (long long)view->shape[k]);
             *size = *size == 1 ? view->shape[k] : *size;
         }
@@ -93,7 +94,7 @@ tarn_tensor *tarn__result_like(const char *function, tarn_tensor *const *operand
         if (!operand[i] || operand[i]->view.rank != shape.rank ||
             memcmp(operand[i]->view.shape, shape.size, sizeof(int64_t) * (size_t)shape.rank) != 0)
             continue;
-        if (tarn__view_dense(&operand[i]->view))
+        if (tarn__view_is_contiguous(&operand[i]->view))
             break;
         if (tarn__view_order(&operand[i]->view, order))
             return tarn__tensor_new_ordered(function, shape, dtype, device, order);
@@ -109,12 +110,12 @@ tarn_tensor *tarn__materialize(const char *function, tarn_tensor *x, tarn_dtype 
     return tensor && tarn__fill_with(function, tensor, x->constant) ? tensor : NULL;
 }
 
-tarn_tensor *tarn__take(const char *function, tarn_tensor *x)
+tarn_tensor *tarn__operand(const char *function, tarn_tensor *x)
 {
-    return tarn__check(function, x, "x") ? tarn__take_any(function, x) : NULL;
+    return tarn__check(function, x, "x") ? tarn__operand_any(function, x) : NULL;
 }
 
-tarn_tensor *tarn__take_any(const char *function, tarn_tensor *x)
+tarn_tensor *tarn__operand_any(const char *function, tarn_tensor *x)
 {
     return tarn__check_any(function, x, "x") ? tarn__materialize(function, x, TARN_F32, tarn_device_cpu()) : NULL;
 }

@@ -141,7 +141,7 @@ static int small(int64_t value)
     return value > INT_MAX ? INT_MAX : value < INT_MIN ? INT_MIN : (int)value;
 }
 
-int tarn__attribute_small(const tarn__invocation *v, const char *name, int otherwise)
+int tarn__attribute_int_clamped(const tarn__invocation *v, const char *name, int otherwise)
 {
     return small(tarn__attribute_int(v, name, otherwise));
 }

@@ -12,14 +12,14 @@
 
 #define CHUNK 16384 /* elements that are summed as one */
 
-static int64_t chunks_of(const tarn__segment *segment)
+static int64_t chunks_of(const tarn__flat_segment *segment)
 {
     return (segment->count + CHUNK - 1) / CHUNK;
 }
 
-bool tarn__next_run(const tarn_optimizer *optimizer, const tarn__group *group, int *begin, int *end)
+bool tarn__next_run(const tarn_optimizer *optimizer, const tarn__flat_group *group, int *begin, int *end)
 {
-    const tarn__segment *segment = &optimizer->flats.segment[group->first];
+    const tarn__flat_segment *segment = &optimizer->flats.segment[group->first];
     while (*begin < group->segments && !segment[*begin].parameter->grad_is_set)
         ++*begin;
     *end = *begin;
@@ -33,16 +33,16 @@ bool tarn__next_run(const tarn_optimizer *optimizer, const tarn__group *group, i
 static tarn_tensor *held(tarn_tensor *tensor)
 {
     if (tensor) {
-        tarn__hold(tensor);
+        tarn__tensor_retain(tensor);
         tarn_free(tensor);
     }
     return tensor;
 }
 
 /* Tells the device where the chunks of a group lie: (chunks, 2), and the first chunk of each segment. */
-static bool describe(const tarn_optimizer *o, tarn__group *group)
+static bool describe(const tarn_optimizer *o, tarn__flat_group *group)
 {
-    const tarn__segment *segment = &o->flats.segment[group->first];
+    const tarn__flat_segment *segment = &o->flats.segment[group->first];
     tarn_device device = tarn__device(group->buffer[TARN__GRADIENT]);
     int64_t chunks = 0;
     for (int i = 0; i < group->segments; i++)
@@ -85,14 +85,14 @@ static bool prepare(tarn_optimizer *o, const char *function)
 
 void tarn__clip_release(tarn_optimizer *o)
 {
-    tarn__drop(o->clipping.sums);
-    tarn__drop(o->clipping.factor);
+    tarn__tensor_release(o->clipping.sums);
+    tarn__tensor_release(o->clipping.factor);
     o->clipping = (tarn__clipping){0};
     for (int g = 0; g < o->flats.groups; g++) {
-        tarn__group *group = &o->flats.group[g];
-        tarn__drop(group->chunks);
-        tarn__drop(group->firsts);
-        tarn__drop(group->factor);
+        tarn__flat_group *group = &o->flats.group[g];
+        tarn__tensor_release(group->chunks);
+        tarn__tensor_release(group->firsts);
+        tarn__tensor_release(group->factor);
         group->chunks = group->firsts = group->factor = NULL;
     }
 }
@@ -105,16 +105,16 @@ static tarn_tensor *rows(tarn_tensor *table, int64_t begin, int64_t end)
     tarn_tensor *range = tarn__tensor_view(table);
     if (range) {
         range->view.shape[0] = end - begin;
-        tarn__tensor_restart(range, begin * table->view.stride[0]);
+        tarn__tensor_set_start(range, begin * table->view.stride[0]);
     }
     return range;
 }
 
 /* The sums of squares of a run of neighbours into `sums`, one for each segment of the group. */
-static bool sum_run(const tarn_optimizer *o, const tarn__group *group, tarn_tensor *sums, int begin, int end,
+static bool sum_run(const tarn_optimizer *o, const tarn__flat_group *group, tarn_tensor *sums, int begin, int end,
                     const char *function)
 {
-    const tarn__segment *segment = &o->flats.segment[group->first];
+    const tarn__flat_segment *segment = &o->flats.segment[group->first];
     int64_t first = 0, last;
     for (int i = 0; i < begin; i++)
         first += chunks_of(&segment[i]);
@@ -135,7 +135,7 @@ static bool sum_run(const tarn_optimizer *o, const tarn__group *group, tarn_tens
 }
 
 /* The sums of a group, by way of its own device where the others lie elsewhere. */
-static bool sum_group(tarn_optimizer *o, const tarn__group *group, const char *function)
+static bool sum_group(tarn_optimizer *o, const tarn__flat_group *group, const char *function)
 {
     tarn_tensor *to = rows(o->clipping.sums, group->first, group->first + group->segments), *sums = to;
     tarn_device device = tarn__device(group->buffer[TARN__GRADIENT]);
@@ -184,12 +184,12 @@ static tarn_tensor *find_factor(tarn_optimizer *o, double max_norm)
 static bool hand_out(tarn_optimizer *o)
 {
     for (int g = 0; g < o->flats.groups; g++) {
-        tarn__group *group = &o->flats.group[g];
+        tarn__flat_group *group = &o->flats.group[g];
         tarn_tensor *factor = tarn_to(o->clipping.factor, tarn__device(group->buffer[TARN__GRADIENT]));
         if (!factor)
             return false;
-        tarn__hold(factor);
-        tarn__drop(group->factor);
+        tarn__tensor_retain(factor);
+        tarn__tensor_release(group->factor);
         group->factor = factor;
     }
     for (int i = 0; i < o->flats.segments; i++)
@@ -229,7 +229,7 @@ bool tarn__clip_is_current(const tarn_optimizer *o, const char *function)
                            "%s: the gradients were clipped %s the captured step; clip and step together", function,
                            captured ? "before" : "inside");
     for (int i = 0; i < o->flats.segments; i++) {
-        const tarn__segment *segment = &o->flats.segment[i];
+        const tarn__flat_segment *segment = &o->flats.segment[i];
         if (segment->parameter->grad->storage->version != segment->clipped_version)
             return tarn__raise(
                 TARN_ERROR_ARGUMENT,
@@ -242,10 +242,10 @@ bool tarn__clip_is_current(const tarn_optimizer *o, const char *function)
 /* ---- in place ---------------------------------------------------------------------------------------------------- */
 
 /* Runs an element-wise kernel in place over all gradients of a group. */
-static bool in_place(const tarn_optimizer *o, const tarn__group *group, tarn__kernel kernel, tarn_tensor *by,
+static bool in_place(const tarn_optimizer *o, const tarn__flat_group *group, tarn__kernel kernel, tarn_tensor *by,
                      const tarn__elementwise *tail, const char *function)
 {
-    const tarn__segment *segment = &o->flats.segment[group->first];
+    const tarn__flat_segment *segment = &o->flats.segment[group->first];
     for (int begin = 0, end; tarn__next_run(o, group, &begin, &end); begin = end) {
         tarn_tensor *range = tarn__flat_range(group->buffer[TARN__GRADIENT], segment[begin].begin,
                                               segment[end - 1].begin + segment[end - 1].count);
@@ -271,7 +271,7 @@ bool tarn__clip_now(tarn_optimizer *o, const char *function)
     if (!tarn__clip_is_current(o, function))
         return false;
     for (int g = 0; g < o->flats.groups; g++) {
-        const tarn__group *group = &o->flats.group[g];
+        const tarn__flat_group *group = &o->flats.group[g];
         tarn_tensor *by = tarn_cast(group->factor, group->buffer[TARN__GRADIENT]->view.dtype);
         if (!by || !in_place(o, group, TARN__K_mul, by, &none, function))
             return false;
@@ -309,7 +309,7 @@ static bool has_gradients(const tarn_optimizer *o)
 /* The first in the module's order whose sum is not finite. */
 static const tarn_tensor *first_of(const tarn_optimizer *o, const double *sums)
 {
-    const tarn__segment *found = NULL;
+    const tarn__flat_segment *found = NULL;
     for (int i = 0; i < o->flats.segments; i++)
         if (!isfinite(sums[i]) && (!found || o->flats.segment[i].order < found->order))
             found = &o->flats.segment[i];

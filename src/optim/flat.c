@@ -28,32 +28,32 @@ tarn_tensor *tarn__flat_range(tarn_tensor *buffer, int64_t begin, int64_t end)
     if (!range)
         return NULL;
     range->view.shape[0] = end - begin;
-    tarn__tensor_restart(range, begin);
+    tarn__tensor_set_start(range, begin);
     return range;
 }
 
-tarn_tensor *tarn__flat_shaped(tarn_tensor *buffer, const tarn__segment *segment)
+tarn_tensor *tarn__flat_shaped(tarn_tensor *buffer, const tarn__flat_segment *segment)
 {
     tarn_tensor *view = tarn__tensor_view(buffer);
     if (!view)
         return NULL;
     view->view.rank = segment->parameter->view.rank;
     memcpy(view->view.shape, segment->parameter->view.shape, sizeof(view->view.shape));
-    tarn__view_pack(&view->view);
-    tarn__tensor_restart(view, segment->begin);
+    tarn__view_set_row_major(&view->view);
+    tarn__tensor_set_start(view, segment->begin);
     return view;
 }
 
 /* ---- the order --------------------------------------------------------------------------------------------------- */
 
-static bool in_one_group(const tarn__segment *list, const tarn_device *device, int i, int k)
+static bool in_one_group(const tarn__flat_segment *list, const tarn_device *device, int i, int k)
 {
     return list[k].parameter->view.dtype == list[i].parameter->view.dtype && tarn__same_device(device[k], device[i]);
 }
 
 /* Appends the segments of `list` that belong with number `i` and have its rates. */
-static void append(tarn__flats *flats, tarn__group *group, const tarn__segment *list, const tarn_device *device,
-                   int count, int i)
+static void append(tarn__flat_buffers *flats, tarn__flat_group *group, const tarn__flat_segment *list,
+                   const tarn_device *device, int count, int i)
 {
     tarn_dtype dtype = list[i].parameter->view.dtype;
     /* a multiple of 256 bytes in the wide buffers too */
@@ -61,7 +61,7 @@ static void append(tarn__flats *flats, tarn__group *group, const tarn__segment *
     for (int k = i; k < count; k++) {
         if (!in_one_group(list, device, i, k) || !tarn__same_rates(list[k].rates, list[i].rates))
             continue;
-        tarn__segment *segment = &flats->segment[flats->segments++];
+        tarn__flat_segment *segment = &flats->segment[flats->segments++];
         *segment = list[k];
         segment->begin = group->count;
         segment->count = tarn__view_count(&segment->parameter->view);
@@ -71,7 +71,7 @@ static void append(tarn__flats *flats, tarn__group *group, const tarn__segment *
 }
 
 /* True for the first segment of a group; or of a group's segments of its own rates. */
-static bool leads(const tarn__segment *list, const tarn_device *device, int i, bool by_rates)
+static bool leads(const tarn__flat_segment *list, const tarn_device *device, int i, bool by_rates)
 {
     for (int k = 0; k < i; k++)
         if (in_one_group(list, device, i, k) && (!by_rates || tarn__same_rates(list[k].rates, list[i].rates)))
@@ -80,8 +80,8 @@ static bool leads(const tarn__segment *list, const tarn_device *device, int i, b
 }
 
 /* Appends all segments that belong with number `i`, rates by rates, those that decay first. */
-static void append_all(tarn__flats *flats, tarn__group *group, const tarn__segment *list, const tarn_device *device,
-                       int count, int i)
+static void append_all(tarn__flat_buffers *flats, tarn__flat_group *group, const tarn__flat_segment *list,
+                       const tarn_device *device, int count, int i)
 {
     for (int pass = 0; pass < 2; pass++)
         for (int k = i; k < count; k++)
@@ -102,15 +102,15 @@ static tarn_tensor *new_buffer(const tarn__method *method, int b, int64_t count,
     buffer->storage->purpose = b == TARN__PARAMETER  ? TARN__FOR_PARAMETERS
                                : b == TARN__GRADIENT ? TARN__FOR_GRADIENTS
                                                      : TARN__FOR_STATE;
-    tarn__hold(buffer);
+    tarn__tensor_retain(buffer);
     tarn_free(buffer);
     return buffer;
 }
 
 /* Buffers `first` to TARN__BUFFERS of a group. */
-static bool make_buffers(const tarn__method *method, tarn__group *group, int first, tarn_dtype dtype)
+static bool make_buffers(const tarn__method *method, tarn__flat_group *group, int first, tarn_dtype dtype)
 {
-    tarn_dtype wide = tarn__wide_dtype(dtype);
+    tarn_dtype wide = tarn__acc_dtype(dtype);
     for (int b = first; b < TARN__BUFFERS; b++) {
         if ((b == TARN__MASTER && wide == dtype) || b >= TARN__STATE + method->states)
             continue;
@@ -122,7 +122,7 @@ static bool make_buffers(const tarn__method *method, tarn__group *group, int fir
 }
 
 /* Groups and segments in their order, without buffers. */
-static bool arrange(tarn__flats *flats, const tarn__segment *list, const tarn_device *device, int count)
+static bool arrange(tarn__flat_buffers *flats, const tarn__flat_segment *list, const tarn_device *device, int count)
 {
     flats->room = count;
     flats->group = tarn__alloc(sizeof(*flats->group) * (size_t)count);
@@ -130,7 +130,7 @@ static bool arrange(tarn__flats *flats, const tarn__segment *list, const tarn_de
     for (int i = 0; flats->segment && i < count; i++) {
         if (!leads(list, device, i, false))
             continue;
-        tarn__group *group = &flats->group[flats->groups++];
+        tarn__flat_group *group = &flats->group[flats->groups++];
         group->first = flats->segments;
         group->device = device[i];
         append_all(flats, group, list, device, count, i);
@@ -141,19 +141,19 @@ static bool arrange(tarn__flats *flats, const tarn__segment *list, const tarn_de
 /* ---- the values -------------------------------------------------------------------------------------------------- */
 
 /* Where buffer `b` has its values for a parameter now, in the open scope; NULL: nowhere, they are zero. */
-static tarn_tensor *source_of(const tarn__flats *old, const tarn_tensor *parameter, int b)
+static tarn_tensor *source_of(const tarn__flat_buffers *old, const tarn_tensor *parameter, int b)
 {
     for (int g = 0; old && g < old->groups; g++)
         for (int i = 0; i < old->group[g].segments; i++) {
-            const tarn__segment *segment = &old->segment[old->group[g].first + i];
+            const tarn__flat_segment *segment = &old->segment[old->group[g].first + i];
             if (segment->parameter == parameter)
                 return tarn__flat_shaped(old->group[g].buffer[b], segment);
         }
     return NULL;
 }
 
-static bool copy_values(const tarn__method *method, const tarn__group *group, const tarn__segment *segment,
-                        const tarn__flats *old)
+static bool copy_values(const tarn__method *method, const tarn__flat_group *group, const tarn__flat_segment *segment,
+                        const tarn__flat_buffers *old)
 {
     tarn_tensor *parameter = segment->parameter;
     for (int b = old ? TARN__PARAMETER : TARN__GRADIENT; b < TARN__BUFFERS; b++) {
@@ -177,14 +177,14 @@ static bool copy_values(const tarn__method *method, const tarn__group *group, co
 
 /* ---- the move ---------------------------------------------------------------------------------------------------- */
 
-static tarn__storage *part_of(const tarn_tensor *buffer, const tarn__segment *segment)
+static tarn__storage *part_of(const tarn_tensor *buffer, const tarn__flat_segment *segment)
 {
     int64_t size = (int64_t)tarn__dtype_bytes(buffer->view.dtype);
-    return tarn__storage_part(buffer->storage, segment->begin * size, (size_t)(segment->count * size));
+    return tarn__storage_slice(buffer->storage, segment->begin * size, (size_t)(segment->count * size));
 }
 
 /* `is_in_place`: the parameter itself has moved already. */
-static bool prepare(home *h, const tarn__group *group, const tarn__segment *segment, bool is_in_place)
+static bool prepare(home *h, const tarn__flat_group *group, const tarn__flat_segment *segment, bool is_in_place)
 {
     if (!is_in_place && !(h->parameter = part_of(group->buffer[TARN__PARAMETER], segment)))
         return false;
@@ -194,39 +194,39 @@ static bool prepare(home *h, const tarn__group *group, const tarn__segment *segm
     h->new_gradient = tarn__flat_shaped(group->buffer[TARN__GRADIENT], segment);
     if (!h->new_gradient)
         return false;
-    tarn__hold(h->new_gradient);
+    tarn__tensor_retain(h->new_gradient);
     tarn_free(h->new_gradient);
     return true;
 }
 
-static void move_parameter(tarn__segment *segment, tarn__storage *place)
+static void move_parameter(tarn__flat_segment *segment, tarn__storage *place)
 {
     tarn_tensor *parameter = segment->parameter;
     place->version = parameter->storage->version; /* what backward has saved of it stays valid */
     segment->version = place->version;
-    tarn__tensor_rehouse(parameter, place);
+    tarn__tensor_set_storage(parameter, place);
     tarn__storage_set_name(parameter->storage, parameter->name);
 }
 
-static void move_in(home *h, tarn__segment *segment)
+static void move_in(home *h, tarn__flat_segment *segment)
 {
     tarn_tensor *parameter = segment->parameter;
     if (h->parameter)
         move_parameter(segment, h->parameter);
     if (h->new_gradient)
         parameter->grad = h->new_gradient;
-    tarn__tensor_rehouse(parameter->grad, h->gradient);
+    tarn__tensor_set_storage(parameter->grad, h->gradient);
 }
 
 static void forget(home *h)
 {
-    tarn__storage_drop(h->parameter);
-    tarn__storage_drop(h->gradient);
-    tarn__drop(h->new_gradient);
+    tarn__storage_release(h->parameter);
+    tarn__storage_release(h->gradient);
+    tarn__tensor_release(h->new_gradient);
 }
 
 /* Copies one parameter to its place and releases the memory it had. */
-static bool gather_one(const tarn__method *method, const tarn__group *group, tarn__segment *segment)
+static bool gather_one(const tarn__method *method, const tarn__flat_group *group, tarn__flat_segment *segment)
 {
     tarn_tensor *to = tarn__flat_shaped(group->buffer[TARN__PARAMETER], segment);
     if (!to || !tarn__copy_elements(method->name, to, segment->parameter))
@@ -238,10 +238,10 @@ static bool gather_one(const tarn__method *method, const tarn__group *group, tar
 }
 
 /* Moves the parameters of each group into its first buffer. */
-static bool gather(tarn__flats *flats, const tarn__method *method)
+static bool gather(tarn__flat_buffers *flats, const tarn__method *method)
 {
     for (int g = 0; g < flats->groups; g++) {
-        tarn__group *group = &flats->group[g];
+        tarn__flat_group *group = &flats->group[g];
         tarn_dtype dtype = flats->segment[group->first].parameter->view.dtype;
         group->buffer[TARN__PARAMETER] = new_buffer(method, TARN__PARAMETER, group->count, dtype, group->device);
         if (!group->buffer[TARN__PARAMETER])
@@ -256,7 +256,7 @@ static bool gather(tarn__flats *flats, const tarn__method *method)
     return true;
 }
 
-static bool make_all_buffers(tarn__flats *flats, const tarn__method *method, int first)
+static bool make_all_buffers(tarn__flat_buffers *flats, const tarn__method *method, int first)
 {
     for (int g = 0; g < flats->groups; g++)
         if (!make_buffers(method, &flats->group[g], first, flats->segment[flats->group[g].first].parameter->view.dtype))
@@ -265,9 +265,9 @@ static bool make_all_buffers(tarn__flats *flats, const tarn__method *method, int
 }
 
 /* Everything that can fail. */
-static bool fill_in(tarn__flats *flats, const tarn__method *method, home *homes, tarn__flats *old)
+static bool fill_in(tarn__flat_buffers *flats, const tarn__method *method, home *homes, tarn__flat_buffers *old)
 {
-    if (old && !tarn__flats_refresh(method, old))
+    if (old && !tarn__flat_refresh_master(method, old))
         return false;
     for (int g = 0; g < flats->groups; g++)
         for (int i = flats->group[g].first; i < flats->group[g].first + flats->group[g].segments; i++)
@@ -277,10 +277,10 @@ static bool fill_in(tarn__flats *flats, const tarn__method *method, home *homes,
     return true;
 }
 
-bool tarn__flats_build(tarn__flats *flats, const tarn__method *method, const tarn__segment *list,
-                       const tarn_device *device, int count, tarn__flats *old)
+bool tarn__flat_build(tarn__flat_buffers *flats, const tarn__method *method, const tarn__flat_segment *list,
+                      const tarn_device *device, int count, tarn__flat_buffers *old)
 {
-    *flats = (tarn__flats){0};
+    *flats = (tarn__flat_buffers){0};
     home *homes = tarn__alloc(sizeof(*homes) * (size_t)count);
     tarn_scope *scope = homes ? tarn_scope_open() : NULL;
     bool good = scope && arrange(flats, list, device, count) && (old || gather(flats, method)) &&
@@ -294,26 +294,26 @@ bool tarn__flats_build(tarn__flats *flats, const tarn__method *method, const tar
     tarn_scope_close(scope);
     tarn__release(homes, sizeof(*homes) * (size_t)count);
     if (!good || old)
-        tarn__flats_release(good ? old : flats);
+        tarn__flat_release(good ? old : flats);
     return good;
 }
 
-void tarn__flats_release(tarn__flats *flats)
+void tarn__flat_release(tarn__flat_buffers *flats)
 {
     for (int g = 0; g < flats->groups; g++)
         for (int b = 0; b < TARN__BUFFERS; b++)
-            tarn__drop(flats->group[g].buffer[b]);
+            tarn__tensor_release(flats->group[g].buffer[b]);
     tarn__release(flats->group, sizeof(*flats->group) * (size_t)flats->room);
     tarn__release(flats->segment, sizeof(*flats->segment) * (size_t)flats->room);
-    *flats = (tarn__flats){0};
+    *flats = (tarn__flat_buffers){0};
 }
 
-bool tarn__flats_refresh(const tarn__method *method, tarn__flats *flats)
+bool tarn__flat_refresh_master(const tarn__method *method, tarn__flat_buffers *flats)
 {
     for (int g = 0; g < flats->groups; g++) {
-        tarn__group *group = &flats->group[g];
+        tarn__flat_group *group = &flats->group[g];
         for (int i = group->first; group->buffer[TARN__MASTER] && i < group->first + group->segments; i++) {
-            tarn__segment *segment = &flats->segment[i];
+            tarn__flat_segment *segment = &flats->segment[i];
             uint32_t version = segment->parameter->storage->version;
             if (segment->version == version)
                 continue;

@@ -16,7 +16,7 @@ typedef struct tarn__clipping {
 struct tarn_optimizer {
     tarn__trainer trainer; /* first: what tensor->trainer points to */
     tarn__method method;
-    tarn__flats flats;
+    tarn__flat_buffers flats;
     tarn_schedule schedule;
     int64_t steps; /* taken so far */
     tarn__clipping clipping;
@@ -26,7 +26,7 @@ bool tarn__check_optimizer(const char *function, const tarn_optimizer *optimizer
 
 /* The next run of neighbours in a group that have a gradient, from segment *begin on, as [*begin, *end); false: there
  * is none. Segments count within the group. */
-bool tarn__next_run(const tarn_optimizer *optimizer, const tarn__group *group, int *begin, int *end);
+bool tarn__next_run(const tarn_optimizer *optimizer, const tarn__flat_group *group, int *begin, int *end);
 
 /* Raises unless the schedule makes sense. */
 bool tarn__schedule_check(const char *function, const tarn_schedule *schedule);

@@ -55,8 +55,8 @@ static bool move(tarn__trainer *trainer, const tarn__tensors *list, tarn_device 
             if (list->tensor[k] == o->flats.segment[i].parameter)
                 devices[i] = device;
     }
-    tarn__flats moved;
-    bool good = tarn__flats_build(&moved, &o->method, o->flats.segment, devices, count, &o->flats);
+    tarn__flat_buffers moved;
+    bool good = tarn__flat_build(&moved, &o->method, o->flats.segment, devices, count, &o->flats);
     if (good)
         o->flats = moved;
     tarn__release(devices, sizeof(*devices) * (size_t)count);
@@ -77,7 +77,7 @@ static bool groups_are_used(const tarn__method *method, const choice *c)
     for (int g = 0; g < c->group_count; g++) {
         int i = 0;
         while (i < c->all.count &&
-               tarn__group_of(c->groups, c->group_count, tarn_module_parameter_name(c->module, i)) != g)
+               tarn__param_group_of(c->groups, c->group_count, tarn_module_parameter_name(c->module, i)) != g)
             i++;
         if (i == c->all.count)
             return tarn__raise(
@@ -89,7 +89,7 @@ static bool groups_are_used(const tarn__method *method, const choice *c)
 }
 
 /* The parameters to train, as segments without a place yet. */
-static int choose(const tarn__method *method, const choice *c, tarn__segment *list, tarn_device *device)
+static int choose(const tarn__method *method, const choice *c, tarn__flat_segment *list, tarn_device *device)
 {
     int count = 0;
     for (int i = 0; i < c->all.count; i++) {
@@ -102,12 +102,13 @@ static int choose(const tarn__method *method, const choice *c, tarn__segment *li
             return 0;
         }
         /* A name is found by walking over all modules. */
-        int group =
-            c->group_count ? tarn__group_of(c->groups, c->group_count, tarn_module_parameter_name(c->module, i)) : -1;
+        int group = c->group_count
+                        ? tarn__param_group_of(c->groups, c->group_count, tarn_module_parameter_name(c->module, i))
+                        : -1;
         list[count] =
-            (tarn__segment){.parameter = parameter,
-                            .order = i,
-                            .rates = tarn__rates_of(method, group >= 0 ? &c->groups[group] : NULL, parameter)};
+            (tarn__flat_segment){.parameter = parameter,
+                                 .order = i,
+                                 .rates = tarn__rates_of(method, group >= 0 ? &c->groups[group] : NULL, parameter)};
         device[count++] = tarn__device(parameter);
     }
     if (count == 0)
@@ -118,14 +119,14 @@ static int choose(const tarn__method *method, const choice *c, tarn__segment *li
 
 static bool flatten(tarn_optimizer *o, const choice *c)
 {
-    size_t list_bytes = sizeof(tarn__segment) * (size_t)c->all.count,
+    size_t list_bytes = sizeof(tarn__flat_segment) * (size_t)c->all.count,
            device_bytes = sizeof(tarn_device) * (size_t)c->all.count;
-    tarn__segment *list = tarn__alloc(list_bytes);
+    tarn__flat_segment *list = tarn__alloc(list_bytes);
     tarn_device *device = list ? tarn__alloc(device_bytes) : NULL;
     int count = device && groups_are_used(&o->method, c) ? choose(&o->method, c, list, device) : 0;
-    bool good = count > 0 && tarn__flats_build(&o->flats, &o->method, list, device, count, NULL);
+    bool good = count > 0 && tarn__flat_build(&o->flats, &o->method, list, device, count, NULL);
     for (int i = 0; good && i < count; i++) {
-        tarn__hold(list[i].parameter);
+        tarn__tensor_retain(list[i].parameter);
         list[i].parameter->trainer = &o->trainer;
     }
     tarn__release(device, device_bytes);
@@ -138,7 +139,7 @@ tarn_optimizer *tarn__optimizer_new(const tarn__method *method, const tarn_modul
 {
     choice c = {.module = module, .groups = groups, .group_count = group_count};
     if (tarn_failed() || !tarn__check_module(method->name, module) ||
-        !tarn__groups_check(method->name, groups, group_count) || !tarn__module_tensors(module, &c.all))
+        !tarn__param_groups_check(method->name, groups, group_count) || !tarn__module_tensors(module, &c.all))
         return NULL;
     tarn_optimizer *o = tarn__alloc(sizeof(*o));
     if (o) {
@@ -162,19 +163,19 @@ void tarn_optimizer_free(tarn_optimizer *optimizer)
         tarn_tensor *parameter = optimizer->flats.segment[i].parameter;
         parameter->trainer = NULL;
         if (!parameter->grad_is_set) { /* an empty place would keep the whole gradient buffer alive */
-            tarn__drop(parameter->grad);
+            tarn__tensor_release(parameter->grad);
             parameter->grad = NULL;
         }
-        tarn__drop(parameter);
+        tarn__tensor_release(parameter);
     }
-    tarn__flats_release(&optimizer->flats);
+    tarn__flat_release(&optimizer->flats);
     tarn__release(optimizer, sizeof(*optimizer));
 }
 
 /* ---- stepping ---------------------------------------------------------------------------------------------------- */
 
 /* True when one kernel call can update both: the same rates, and the same place in the optimizer's history. */
-static bool go_together(const tarn__method *method, const tarn__segment *a, const tarn__segment *b)
+static bool go_together(const tarn__method *method, const tarn__flat_segment *a, const tarn__flat_segment *b)
 {
     return tarn__same_rates(a->rates, b->rates) &&
            (method->counts_steps ? a->steps == b->steps : (a->steps == 0) == (b->steps == 0));
@@ -184,7 +185,7 @@ static bool go_together(const tarn__method *method, const tarn__segment *a, cons
  * update of a step counts the optimizer's own. */
 typedef struct captured_update {
     tarn_optimizer *optimizer;
-    tarn__segment *first, *last;
+    tarn__flat_segment *first, *last;
     bool counts;
 } captured_update;
 
@@ -195,31 +196,33 @@ static double lr_at(const tarn_optimizer *o, int64_t step)
 }
 
 /* The numbers of a segment's step number `step`, from 1, in the optimizer's step number `taken`, from 0. */
-static tarn__step_now numbers_at(const tarn_optimizer *o, const tarn__segment *segment, int64_t step, int64_t taken)
+static tarn__step_scalars numbers_at(const tarn_optimizer *o, const tarn__flat_segment *segment, int64_t step,
+                                     int64_t taken)
 {
     const tarn__optimizer_step *rates = &o->method.rates;
     double lr = lr_at(o, taken) * segment->rates.lr_scale,
            keep = o->method.decoupled ? 1 - lr * segment->rates.decay : 1;
-    return (tarn__step_now){.lr = lr,
-                            .keep = keep,
-                            .size = lr / (1 - pow(rates->beta1, (double)step)),
-                            .scale = 1 / sqrt(1 - pow(rates->beta2, (double)step)),
-                            .step = step};
+    return (tarn__step_scalars){.lr = lr,
+                                .keep = keep,
+                                .size = lr / (1 - pow(rates->beta1, (double)step)),
+                                .scale = 1 / sqrt(1 - pow(rates->beta2, (double)step)),
+                                .step = step};
 }
 
 static void refresh_update(void *ctx, void *values)
 {
     captured_update u;
     memcpy(&u, ctx, sizeof(u));
-    for (tarn__segment *s = u.first; s <= u.last; s++)
+    for (tarn__flat_segment *s = u.first; s <= u.last; s++)
         s->steps++;
     u.optimizer->steps += u.counts;
-    tarn__step_now now = numbers_at(u.optimizer, u.first, u.first->steps, u.optimizer->steps - 1);
+    tarn__step_scalars now = numbers_at(u.optimizer, u.first, u.first->steps, u.optimizer->steps - 1);
     memcpy(values, &now, sizeof(now));
 }
 
 /* Updates neighbours, from one segment to another, with one kernel. *updates counts those of the step. */
-static bool update(tarn_optimizer *o, const tarn__group *group, tarn__segment *first, tarn__segment *last, int *updates)
+static bool update(tarn_optimizer *o, const tarn__flat_group *group, tarn__flat_segment *first,
+                   tarn__flat_segment *last, int *updates)
 {
     const tarn__method *method = &o->method;
     int64_t begin = first->begin, end = last->begin + last->count;
@@ -234,7 +237,7 @@ static bool update(tarn_optimizer *o, const tarn__group *group, tarn__segment *f
     step.decay = method->decoupled ? 0 : first->rates.decay;
     tarn_device device = tarn__device(range[TARN__GRADIENT]);
     if (tarn__is_capturing(device) &&
-        !(step.live = tarn__graph_live(sizeof(tarn__step_now), refresh_update,
+        !(step.live = tarn__graph_live(sizeof(tarn__step_scalars), refresh_update,
                                        &(captured_update){o, first, last, (*updates)++ == 0}, sizeof(captured_update))))
         return false;
     bool mixed = range[TARN__MASTER] != NULL;
@@ -253,9 +256,9 @@ static bool update(tarn_optimizer *o, const tarn__group *group, tarn__segment *f
 }
 
 /* Cuts a group into runs of neighbours that have a gradient and go together, and updates each. */
-static bool step_group(tarn_optimizer *o, const tarn__group *group, int *updates)
+static bool step_group(tarn_optimizer *o, const tarn__flat_group *group, int *updates)
 {
-    tarn__segment *segment = &o->flats.segment[group->first];
+    tarn__flat_segment *segment = &o->flats.segment[group->first];
     for (int i = 0, last; tarn__next_run(o, group, &i, &last);) {
         int end = i + 1;
         while (end < last && go_together(&o->method, &segment[i], &segment[end]))
@@ -265,7 +268,7 @@ static bool step_group(tarn_optimizer *o, const tarn__group *group, int *updates
         for (; i < end; i++) {
             if (!tarn__is_capturing(tarn__device(segment[i].parameter))) /* else a run of the graph counts it */
                 segment[i].steps++;
-            tarn__touch(segment[i].parameter);
+            tarn__bump_version(segment[i].parameter);
             segment[i].version = segment[i].parameter->storage->version;
             segment[i].parameter->grad_is_set = false;
         }
@@ -279,9 +282,9 @@ bool tarn_optimizer_step(tarn_optimizer *optimizer)
         (optimizer->clipping.is_pending && !tarn__clip_is_current(optimizer, "optimizer_step")))
         return false;
     tarn_scope *scope = tarn_scope_open();
-    tarn__flats *flats = &optimizer->flats;
+    tarn__flat_buffers *flats = &optimizer->flats;
     int updates = 0;
-    bool good = scope && tarn__flats_refresh(&optimizer->method, flats);
+    bool good = scope && tarn__flat_refresh_master(&optimizer->method, flats);
     for (int g = 0; good && g < flats->groups; g++)
         good = step_group(optimizer, &flats->group[g], &updates);
     tarn_scope_close(scope);

@@ -27,7 +27,7 @@ static bool fits(const char *pattern, const char *name)
     return !*pattern;
 }
 
-bool tarn__groups_check(const char *function, const tarn_parameter_group *groups, int count)
+bool tarn__param_groups_check(const char *function, const tarn_parameter_group *groups, int count)
 {
     if (count < 0 || (count > 0 && !groups))
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .group_count is %d%s", function, count,
@@ -50,7 +50,7 @@ bool tarn__groups_check(const char *function, const tarn_parameter_group *groups
     return true;
 }
 
-int tarn__group_of(const tarn_parameter_group *groups, int count, const char *name)
+int tarn__param_group_of(const tarn_parameter_group *groups, int count, const char *name)
 {
     for (int i = 0; i < count; i++)
         if (fits(groups[i].names, name))

@@ -15,10 +15,10 @@ static inline bool tarn__same_rates(tarn__rates a, tarn__rates b)
 }
 
 /* Raises unless the groups of an optimizer's options make sense. */
-bool tarn__groups_check(const char *function, const tarn_parameter_group *groups, int count);
+bool tarn__param_groups_check(const char *function, const tarn_parameter_group *groups, int count);
 
 /* The first group whose pattern a name fits; -1: none. */
-int tarn__group_of(const tarn_parameter_group *groups, int count, const char *name);
+int tarn__param_group_of(const tarn_parameter_group *groups, int count, const char *name);
 
 /* The rates of a parameter; `group` is NULL where it is in none. */
 tarn__rates tarn__rates_of(const tarn__method *method, const tarn_parameter_group *group, const tarn_tensor *parameter);

@@ -23,7 +23,7 @@ static bool name_of(char *name, const tarn_tensor *parameter, const char *what)
            tarn__raise(TARN_ERROR_UNSUPPORTED, "the name '%.40s...' is too long for a file", tarn_name(parameter));
 }
 
-static bool walk_segment(const tarn_optimizer *o, const tarn__group *group, const tarn__segment *segment,
+static bool walk_segment(const tarn_optimizer *o, const tarn__flat_group *group, const tarn__flat_segment *segment,
                          visit_fn visit, void *ctx)
 {
     const char *what[TARN__BUFFERS] = {
@@ -78,8 +78,9 @@ bool tarn_optimizer_save(tarn_optimizer *optimizer, const char *path)
     if (tarn_failed() || !tarn__check_optimizer(function, optimizer))
         return false;
     tarn_scope *scope = tarn_scope_open();
-    tarn_safetensors_writer *writer =
-        scope && tarn__flats_refresh(&optimizer->method, &optimizer->flats) ? tarn_safetensors_create(path) : NULL;
+    tarn_safetensors_writer *writer = scope && tarn__flat_refresh_master(&optimizer->method, &optimizer->flats)
+                                          ? tarn_safetensors_create(path)
+                                          : NULL;
     bool good = writer && tarn_safetensors_add_metadata(writer, "format", FORMAT) &&
                 tarn_safetensors_add_metadata(writer, "optimizer", optimizer->method.name) &&
                 tarn_safetensors_add_checksums(writer) && add_numbers(optimizer, writer) &&
@@ -113,10 +114,10 @@ static bool check_entry(reading *r, const char *name, tarn_shape shape, tarn_dty
     bool same = entry.dtype == dtype && entry.shape.rank == shape.rank;
     for (int i = 0; same && i < shape.rank; i++)
         same = entry.shape.size[i] == shape.size[i];
-    tarn__text have, want;
+    tarn__shape_buffer have, want;
     return same || tarn__raise(TARN_ERROR_SHAPE, "'%s' has '%s' as %s %s, not as %s %s", r->path, name,
-                               entry.dtype_name, tarn__shape_text(entry.shape.size, entry.shape.rank, &have),
-                               tarn_dtype_name(dtype), tarn__shape_text(shape.size, shape.rank, &want));
+                               entry.dtype_name, tarn__shape_string(entry.shape.size, entry.shape.rank, &have),
+                               tarn_dtype_name(dtype), tarn__shape_string(shape.size, shape.rank, &want));
 }
 
 static bool check_tensor(const char *name, tarn_tensor *tensor, void *ctx)
@@ -191,12 +192,12 @@ static bool read_tensor(const char *name, tarn_tensor *tensor, void *ctx)
 static bool round_parameters(tarn_optimizer *o)
 {
     for (int g = 0; g < o->flats.groups; g++) {
-        tarn__group *group = &o->flats.group[g];
+        tarn__flat_group *group = &o->flats.group[g];
         if (group->buffer[TARN__MASTER] &&
             !tarn__copy_elements("optimizer_load", group->buffer[TARN__PARAMETER], group->buffer[TARN__MASTER]))
             return false;
         for (int i = group->first; group->buffer[TARN__MASTER] && i < group->first + group->segments; i++) {
-            tarn__touch(o->flats.segment[i].parameter);
+            tarn__bump_version(o->flats.segment[i].parameter);
             o->flats.segment[i].version = o->flats.segment[i].parameter->storage->version;
         }
     }

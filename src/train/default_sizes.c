@@ -37,7 +37,7 @@ static bool has_shape(const tarn_train_options *o)
     return o->layers && o->width && o->context;
 }
 
-bool tarn__sizes_are_open(const tarn_train_options *o)
+bool tarn__default_sizes_needed(const tarn_train_options *o)
 {
     static const char *const architectures[] = {"", "gpt2", "llama", "mistral", "qwen2", "qwen3"};
     if (o->base[0] || (has_shape(o) && o->heads))
@@ -119,7 +119,7 @@ static int64_t clamp(double value, int64_t low, int64_t high)
 static double steps_for(const char *function, const tarn_trainer *t, int64_t batch_size, bool on_gpu)
 {
     const tarn_train_options *o = &t->options;
-    const tarn__model_kind *kind = tarn__model_kind_trained(o->model);
+    const tarn__arch *kind = tarn__arch_find_trainable(o->model);
     tarn__model_sizes sizes = {.vocab = o->vocab,
                                .context = o->context,
                                .layers = o->layers,
@@ -129,7 +129,7 @@ static double steps_for(const char *function, const tarn_trainer *t, int64_t bat
                                .inner = o->inner};
     if (!kind || !kind->complete(function, o->model, &sizes))
         return 0;
-    double of_token = 6 * kind->numbers(o->model, &sizes) + 12.0 * (double)(o->layers * o->width * o->context);
+    double of_token = 6 * kind->parameter_count(o->model, &sizes) + 12.0 * (double)(o->layers * o->width * o->context);
     return (on_gpu ? GPU_FLOPS : CPU_FLOPS) / (of_token * (double)(batch_size * o->context));
 }
 
@@ -172,7 +172,7 @@ static void choose_evaluations(tarn_trainer *t, int64_t steps, int64_t in_epoch)
 
 /* ---- all of it --------------------------------------------------------------------------------------------------- */
 
-bool tarn__sizes_choose(const char *function, tarn_trainer *t)
+bool tarn__default_sizes_choose(const char *function, tarn_trainer *t)
 {
     tarn_train_options *o = &t->options;
     if (has_shape(o)) {
@@ -180,26 +180,26 @@ bool tarn__sizes_choose(const char *function, tarn_trainer *t)
         return true;
     }
     /* whose documents are read when the context is known */
-    bool on_gpu = is_gpu(t), is_chats = tarn__data_is_chats(o->data);
-    int64_t tokens = is_chats ? (int64_t)1e6 : t->corpus.training.count;
+    bool on_gpu = is_gpu(t), is_chat = tarn__data_is_chats(o->data);
+    int64_t tokens = is_chat ? (int64_t)1e6 : t->corpus.training.count;
     preset p = preset_for(on_gpu, tokens);
     if (tarn_failed())
         return tarn__raise_within(function);
     note(t, "to train in minutes on a %s", on_gpu ? "GPU" : "CPU");
-    if (!is_chats)
+    if (!is_chat)
         note(t, " with %" PRId64 " tokens", tokens);
     size_t begin = strlen(t->chosen);
     choose(t, "layers", &o->layers, p.layers);
     choose(t, "width", &o->width, width_for(p.width, o->heads ? o->heads : o->kv_heads));
     choose(t, "heads", &o->heads, heads_for(o->width, o->kv_heads));
-    choose(t, "context", &o->context, is_chats ? 2 * p.context : context_for(p.context, tokens));
+    choose(t, "context", &o->context, is_chat ? 2 * p.context : context_for(p.context, tokens));
     if (!t->is_batch_given) {
         o->batch_size = 0;
         choose(t, "batch size", &o->batch_size, batch_for(function, t, &p, on_gpu));
     }
     int64_t steps =
         clamp(steps_for(function, t, o->batch_size, on_gpu), MIN_STEPS, on_gpu ? MAX_GPU_STEPS : MAX_CPU_STEPS);
-    if (!is_chats && !t->is_length_given) {
+    if (!is_chat && !t->is_length_given) {
         int64_t windows = (tokens - 1) / o->context, in_epoch = windows > o->batch_size ? windows / o->batch_size : 1;
         choose_length(t, steps, in_epoch, p.max_epochs);
         choose_evaluations(t, o->steps ? o->steps : o->epochs * in_epoch, in_epoch);

@@ -27,17 +27,17 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* the peak of a meta d
 
 static bool count_one(const tarn__parameter *parameter, void *ctx)
 {
-    tarn__counts *c = ctx;
+    tarn__weight_counts *c = ctx;
     bool is_trained = !parameter->is_buffer && tarn_needs_grad(parameter->tensor);
-    bool is_weight = !parameter->is_buffer || tarn__is_blocks(parameter->tensor->view.dtype);
+    bool is_weight = !parameter->is_buffer || tarn__is_quantized(parameter->tensor->view.dtype);
     *(is_trained ? &c->trained : &c->frozen) += is_weight ? tarn_count(parameter->tensor) : 0;
     c->bytes += tarn_bytes(parameter->tensor);
     return true;
 }
 
-tarn__counts tarn__count_weights(const tarn_module *model)
+tarn__weight_counts tarn__count_weights(const tarn_module *model)
 {
-    tarn__counts counts = {0};
+    tarn__weight_counts counts = {0};
     tarn__module_walk_over(model, TARN__MODULE_STATE, count_one, &counts);
     return counts;
 }
@@ -46,7 +46,7 @@ tarn__counts tarn__count_weights(const tarn_module *model)
 static void count_certain(tarn_trainer *t, const tarn_module *model)
 {
     const tarn_train_options *o = &t->options;
-    tarn__counts counts = tarn__count_weights(model);
+    tarn__weight_counts counts = tarn__count_weights(model);
     int64_t states = strcmp(o->optimizer, "sgd") == 0 ? o->momentum > 0 : 2,
             masters = strcmp(o->precision, "bf16") == 0;
     t->weight_bytes = counts.bytes;
@@ -77,7 +77,7 @@ static bool make_fields(const tarn_trainer *p, int64_t batch, tarn_tensor **fiel
 static bool take_step(tarn_trainer *p, int64_t batch)
 {
     tarn_tensor *fields[TARN_MAX_FIELDS];
-    tarn__figures figures;
+    tarn__step_metrics figures;
     tarn_scope *scope = tarn_scope_open();
     bool good = scope && make_fields(p, batch, fields) && tarn__train_gradients_of(p, fields, &figures) &&
                 tarn_optimizer_step(p->optimizer);
@@ -131,12 +131,12 @@ static bool measure(const char *function, tarn_trainer *p, peaks *found)
     tarn_empty_cache(p->device);
     tarn_memory now = tarn_memory_of(p->device);
     peaks before = {now.used, now.used, now.used + now.cached};
-    p->model = tarn__model_again(function, p);
+    p->model = tarn__model_reopen(function, p);
     if (!p->model || !tarn__adapters_add(function, p))
         return false;
     tarn_module_train(p->model, true);
     count_certain(p, p->model);
-    p->optimizer = tarn__optimizer_of(&p->options, p->model);
+    p->optimizer = tarn__optimizer_create(&p->options, p->model);
     return p->optimizer && measure_steps(p, before, found);
 }
 
@@ -169,7 +169,7 @@ bool tarn__plan_memory(const char *function, tarn_trainer *t)
                             .training = t->training,
                             .micro_batch = t->micro_batch,
                             .batch_size = t->batch_size,
-                            .device = tarn__shadow_of(t->device),
+                            .device = tarn__meta_device_of(t->device),
                             .is_resumed = t->is_resumed,
                             .is_imagined = true};
     peaks found = {0};

@@ -20,13 +20,13 @@ typedef struct row {
     size_t offset, bytes; /* of its field */
 } row;
 
-#define NAMED_ROW(name, field, type, low, high, otherwise, value, when_resumed, help) \
+#define NAMED_ROW(name, field, type, low, high, default_value, value, resumable, help) \
     { \
-        {name, type, low, high, otherwise, value, help, when_resumed}, offsetof(tarn_train_options, field), \
+        {name, type, low, high, default_value, value, help, resumable}, offsetof(tarn_train_options, field), \
             sizeof(((tarn_train_options *)0)->field) \
     }
-#define ROW(field, type, low, high, otherwise, value, when_resumed, help) \
-    NAMED_ROW(#field, field, type, low, high, otherwise, value, when_resumed, help)
+#define ROW(field, type, low, high, default_value, value, resumable, help) \
+    NAMED_ROW(#field, field, type, low, high, default_value, value, resumable, help)
 #define MANY 1e9                 /* steps and epochs */
 #define EXACT 9007199254740991.0 /* the largest whole number that a double and JSON readers hold exactly */
 
@@ -37,14 +37,14 @@ static const row rows[] = {
         false,
         "the network [gpt2 for text, lenet for images, mlp for other data]; or the folder or GGUF file of a language "
         "model to fine-tune"),
-    ROW(data, TARN_OPTION_TEXT, 0, 0, "digits", "DATA", true,
+    ROW(data, TARN_OPTION_STRING, 0, 0, "digits", "DATA", true,
         "digits (drawn), mnist:FOLDER, cifar10:FOLDER, idx:IMAGES,LABELS, csv:FILE (the label is the last column), "
         "npy:INPUTS,LABELS, "
         "text:FILE, shards:FOLDER (of tarn tokenize --prepare), or to fine-tune on FILE.jsonl (or chats:FILE)"),
-    ROW(hidden, TARN_OPTION_WHOLES, 1, 65536, "", "N,N", false, "sizes of an mlp's hidden layers [128]"),
-    ROW(epochs, TARN_OPTION_WHOLE, 1, MANY, "5", "N", true, "how often to go through the data"),
-    ROW(steps, TARN_OPTION_WHOLE, 0, MANY, "0", "N", true, "stop after so many steps; 0: the epochs say"),
-    ROW(batch_size, TARN_OPTION_WHOLE, 1, 65536, "", "N", false,
+    ROW(hidden, TARN_OPTION_INTS, 1, 65536, "", "N,N", false, "sizes of an mlp's hidden layers [128]"),
+    ROW(epochs, TARN_OPTION_INT, 1, MANY, "5", "N", true, "how often to go through the data"),
+    ROW(steps, TARN_OPTION_INT, 0, MANY, "0", "N", true, "stop after so many steps; 0: the epochs say"),
+    ROW(batch_size, TARN_OPTION_INT, 1, 65536, "", "N", false,
         "samples in a step [64; to fine-tune 16; of a language model without sizes what suits]"),
     ROW(optimizer, TARN_OPTION_WORD, 0, 0, "adamw", "sgd|adam|adamw", false, "how weights are changed"),
     ROW(lr, TARN_OPTION_REAL, 1e-12, 1e6, "", "RATE", false,
@@ -53,57 +53,57 @@ static const row rows[] = {
     ROW(momentum, TARN_OPTION_REAL, 0, 0.9999, "0", "X", false, "momentum of sgd"),
     ROW(schedule, TARN_OPTION_WORD, 0, 0, "cosine", "constant|linear|cosine|step", false,
         "how the learning rate goes down: to --min-lr at the end, or by --drop-factor at each step of stairs"),
-    ROW(drop_every, TARN_OPTION_WHOLE, 1, MANY, "", "N", false,
+    ROW(drop_every, TARN_OPTION_INT, 1, MANY, "", "N", false,
         "schedule step: steps between two drops of the learning rate"),
-    ROW(drop_epochs, TARN_OPTION_WHOLE, 1, MANY, "", "N", false,
+    ROW(drop_epochs, TARN_OPTION_INT, 1, MANY, "", "N", false,
         "schedule step: epochs between two drops, instead of --drop-every"),
     ROW(drop_factor, TARN_OPTION_REAL, 1e-9, 1, "", "X", false,
         "schedule step: what a drop multiplies the learning rate by [0.1]"),
-    ROW(warmup, TARN_OPTION_WHOLE, 0, MANY, "0", "N", false, "steps over which the learning rate rises first"),
+    ROW(warmup, TARN_OPTION_INT, 0, MANY, "0", "N", false, "steps over which the learning rate rises first"),
     ROW(clip_norm, TARN_OPTION_REAL, 0, 1e12, "0", "X", false, "largest norm of the gradients; 0: any"),
     ROW(augment, TARN_OPTION_FLAG, 0, 1, "false", NULL, false, "move images at random, and mirror those of CIFAR-10"),
     ROW(label_smoothing, TARN_OPTION_REAL, 0, 0.999, "0", "X", false,
         "share of the target that is spread over all classes"),
-    ROW(seed, TARN_OPTION_WHOLE, 0, EXACT, "0", "N", false, "of everything random; the same seed gives the same run"),
-    ROW(device, TARN_OPTION_TEXT, 0, 0, "auto", "DEVICE", true, "where to run: cpu, cuda:0, opencl:1 or auto"),
-    ROW(workers, TARN_OPTION_WHOLE, 0, 64, "0", "N", true, "threads that read samples; any number gives the same run"),
-    ROW(out, TARN_OPTION_TEXT, 0, 0, "", "FOLDER", false,
+    ROW(seed, TARN_OPTION_INT, 0, EXACT, "0", "N", false, "of everything random; the same seed gives the same run"),
+    ROW(device, TARN_OPTION_STRING, 0, 0, "auto", "DEVICE", true, "where to run: cpu, cuda:0, opencl:1 or auto"),
+    ROW(workers, TARN_OPTION_INT, 0, 64, "0", "N", true, "threads that read samples; any number gives the same run"),
+    ROW(out, TARN_OPTION_STRING, 0, 0, "", "FOLDER", false,
         "the run's folder, a new one [by model, data, shape and device: runs/lenet-digits-1x28x28-cpu, then …-cpu-2]"),
     ROW(overwrite, TARN_OPTION_FLAG, 0, 1, "false", NULL, false,
         "replace the run in the folder; nothing but a run is ever removed"),
-    ROW(patience, TARN_OPTION_WHOLE, 0, MANY, "0", "N", true,
+    ROW(patience, TARN_OPTION_INT, 0, MANY, "0", "N", true,
         "stop after so many evaluations without a better one; 0: never"),
-    ROW(eval_every, TARN_OPTION_WHOLE, 0, MANY, "0", "N", false,
+    ROW(eval_every, TARN_OPTION_INT, 0, MANY, "0", "N", false,
         "steps between evaluations, each with a checkpoint; 0 = an epoch; short ones together"),
-    ROW(log_every, TARN_OPTION_WHOLE, 1, 100000, "20", "N", false, "steps between two lines of metrics"),
+    ROW(log_every, TARN_OPTION_INT, 1, 100000, "20", "N", false, "steps between two lines of metrics"),
     ROW(min_lr, TARN_OPTION_REAL, 0, 1e6, "0", "RATE", false, "learning rate at the end of the schedule"),
     ROW(beta2, TARN_OPTION_REAL, 1e-6, 0.9999999, "0.999", "X", false,
         "how slowly adam and adamw forget squares of gradients"),
-    ROW(tokenizer, TARN_OPTION_TEXT, 0, 0, "", "PATH", false,
+    ROW(tokenizer, TARN_OPTION_STRING, 0, 0, "", "PATH", false,
         "text: a model's folder, tokenizer.json, tokenizer.model, vocab.json or a .gguf file; bytes; or characters "
         "[characters; shards have their own]"),
-    ROW(layers, TARN_OPTION_WHOLE, 1, 1024, "", "N", false,
+    ROW(layers, TARN_OPTION_INT, 1, 1024, "", "N", false,
         "text: blocks of the model [the model's; without a size what suits device and data]"),
-    ROW(heads, TARN_OPTION_WHOLE, 1, 65536, "", "N", false,
+    ROW(heads, TARN_OPTION_INT, 1, 65536, "", "N", false,
         "text: heads of attention, which divide the width [the model's]"),
-    ROW(kv_heads, TARN_OPTION_WHOLE, 1, 65536, "", "N", false,
+    ROW(kv_heads, TARN_OPTION_INT, 1, 65536, "", "N", false,
         "text: heads of keys and values, which divide the heads; of Llama models [the model's, or the heads]"),
-    ROW(width, TARN_OPTION_WHOLE, 1, 1048576, "", "N", false, "text: numbers for each token [the model's]"),
-    ROW(inner, TARN_OPTION_WHOLE, 1, 1048576, "", "N", false,
+    ROW(width, TARN_OPTION_INT, 1, 1048576, "", "N", false, "text: numbers for each token [the model's]"),
+    ROW(inner, TARN_OPTION_INT, 1, 1048576, "", "N", false,
         "text: numbers for each token inside an mlp [the model's; of gpt2 4, of llama 8/3 times the width]"),
-    ROW(context, TARN_OPTION_WHOLE, 1, 1048576, "", "N", false,
+    ROW(context, TARN_OPTION_INT, 1, 1048576, "", "N", false,
         "text: tokens in a window [the model's, of llama-1b and llama-3b 2048]"),
-    ROW(vocab, TARN_OPTION_WHOLE, 1, 16777216, "", "N", false,
+    ROW(vocab, TARN_OPTION_INT, 1, 16777216, "", "N", false,
         "text: tokens that the model has room for [the tokenizer's]"),
     ROW(dropout, TARN_OPTION_REAL, 0, 0.999, "0", "X", false,
         "text: share of the numbers that are left out while training"),
-    ROW(micro_batch, TARN_OPTION_WHOLE, 1, 65536, "", "N", false,
+    ROW(micro_batch, TARN_OPTION_INT, 1, 65536, "", "N", false,
         "text: windows at once, of those in a step, whose gradients are added up [all]"),
-    ROW(eval_batches, TARN_OPTION_WHOLE, 0, MANY, "0", "N", false,
+    ROW(eval_batches, TARN_OPTION_INT, 0, MANY, "0", "N", false,
         "text: batches of an evaluation; 0: all of the validation data"),
-    ROW(sample, TARN_OPTION_WHOLE, 0, 100000, "0", "N", true,
+    ROW(sample, TARN_OPTION_INT, 0, 100000, "0", "N", true,
         "text: tokens that the model writes at each evaluation; past its context the window slides"),
-    ROW(keep, TARN_OPTION_WHOLE, 0, 100000, "0", "N", true,
+    ROW(keep, TARN_OPTION_INT, 0, 100000, "0", "N", true,
         "text: keep the checkpoints of the last N evaluations, too, in folders such as step-500"),
     ROW(precision, TARN_OPTION_WORD, 0, 0, "auto", "f32|tf32|bf16|auto", false,
         "dtype of products and parameters; bf16: with f32 master weights; auto: bf16 for language models on GPUs that "
@@ -113,15 +113,15 @@ static const row rows[] = {
         "block; with lora cheap unless given"),
     ROW(capture, TARN_OPTION_WORD, 0, 0, "auto", "auto|on|off", true,
         "record a step once and repeat it as a whole; auto: where the device can, and memory allows it"),
-    ROW(base, TARN_OPTION_TEXT, 0, 0, "", "PATH", false,
+    ROW(base, TARN_OPTION_STRING, 0, 0, "", "PATH", false,
         "fine-tune: the model that is there; the same as --model PATH"),
-    ROW(lora, TARN_OPTION_WHOLE, 1, 65536, "", "RANK", false,
+    ROW(lora, TARN_OPTION_INT, 1, 65536, "", "RANK", false,
         "fine-tune: train adapters of this rank alone (LoRA); all else is frozen"),
     ROW(lora_alpha, TARN_OPTION_REAL, 1e-6, 1e6, "", "X", false,
         "fine-tune: adapters are multiplied by this over their rank [twice the rank]"),
     ROW(lora_dropout, TARN_OPTION_REAL, 0, 0.999, "0", "X", false,
         "fine-tune: share of what enters an adapter that is left out"),
-    ROW(lora_targets, TARN_OPTION_TEXT, 0, 0, "", "NAMES", false,
+    ROW(lora_targets, TARN_OPTION_STRING, 0, 0, "", "NAMES", false,
         "fine-tune: linear layers that get an adapter: q_proj,v_proj [all but the head]"),
     ROW(quantize, TARN_OPTION_WORD, 0, 0, "", "q8_0|q4_0|q4_k|q6_k", false,
         "fine-tune: make the frozen linear layers of a folder blocks (QLoRA)"),
@@ -129,7 +129,7 @@ static const row rows[] = {
         "fine-tune: at the end write the model with its best adapters merged"),
     NAMED_ROW("template", chat_template, TARN_OPTION_WORD, 0, 0, "", "chatml|llama2|llama3|mistral", false,
               "chats: how messages become text [the model's own]"),
-    ROW(val, TARN_OPTION_TEXT, 0, 0, "", "FILE", false, "chats: JSON lines to judge by [a share of the data]"),
+    ROW(val, TARN_OPTION_STRING, 0, 0, "", "FILE", false, "chats: JSON lines to judge by [a share of the data]"),
     ROW(val_share, TARN_OPTION_REAL, 1e-9, 0.9, "", "X", false,
         "chats: share of the documents that is to judge by [0.1; none with --val]"),
     ROW(ignore_memory, TARN_OPTION_FLAG, 0, 1, "false", NULL, true, "start a run that needs more memory than is free"),
@@ -298,8 +298,8 @@ static bool set(const char *function, const row *r, const char *text, tarn_train
     void *place = (char *)options + r->offset;
     switch (r->option.type) {
     case TARN_OPTION_FLAG: return set_flag(function, r, text, place);
-    case TARN_OPTION_WHOLE: return set_whole(function, r, text, place);
-    case TARN_OPTION_WHOLES: return set_wholes(function, r, text, options);
+    case TARN_OPTION_INT: return set_whole(function, r, text, place);
+    case TARN_OPTION_INTS: return set_wholes(function, r, text, options);
     case TARN_OPTION_REAL: return set_real(function, r, text, place);
     default: return set_text(function, r, text, place);
     }
@@ -375,11 +375,11 @@ static void text_of(const row *r, const tarn_train_options *options, char *text,
     size_t used = 0;
     switch (r->option.type) {
     case TARN_OPTION_FLAG: snprintf(text, size, "%s", *(const bool *)place ? "true" : "false"); break;
-    case TARN_OPTION_WHOLE: snprintf(text, size, "%lld", (long long)*(const int64_t *)place); break;
+    case TARN_OPTION_INT: snprintf(text, size, "%lld", (long long)*(const int64_t *)place); break;
     case TARN_OPTION_REAL:
-        snprintf(text, size, "%s", tarn__number_text(*(const double *)place, (char[TARN__NUMBER_ROOM]){0}));
+        snprintf(text, size, "%s", tarn__number_format(*(const double *)place, (char[TARN__NUMBER_SIZE]){0}));
         break;
-    case TARN_OPTION_WHOLES:
+    case TARN_OPTION_INTS:
         text[0] = 0;
         for (int i = 0; i < options->hidden_count && i < TARN_TRAIN_HIDDEN; i++)
             used += (size_t)snprintf(text + used, size - used, "%s%lld", i ? "," : "", (long long)options->hidden[i]);
@@ -427,8 +427,8 @@ void tarn__train_options_complete(tarn_train_options *options)
 {
     complete_memory(options);
     for (int i = 0; i < ROWS; i++)
-        if (!is_set(&rows[i], options) && rows[i].option.otherwise[0])
-            set("train_options", &rows[i], rows[i].option.otherwise, options);
+        if (!is_set(&rows[i], options) && rows[i].option.default_value[0])
+            set("train_options", &rows[i], rows[i].option.default_value, options);
     complete_rates(options);
     if (options->drop_factor == 0 && strcmp(options->schedule, "step") == 0)
         options->drop_factor = 0.1;
@@ -449,7 +449,7 @@ bool tarn__train_options_change(const char *function, tarn_train_options *option
         if (!is_set(r, changes) ||
             memcmp((char *)options + r->offset, (const char *)changes + r->offset, r->bytes) == 0)
             continue;
-        if (!r->option.when_resumed)
+        if (!r->option.resumable)
             return tarn__raise(TARN_ERROR_ARGUMENT,
                                "%s: %s cannot be changed when a run is gone on with; begin a new run", function,
                                r->option.name);
@@ -460,26 +460,26 @@ bool tarn__train_options_change(const char *function, tarn_train_options *option
 
 /* ---- files ------------------------------------------------------------------------------------------------------- */
 
-bool tarn__train_options_write(const tarn_train_options *options, tarn__document *document)
+bool tarn__train_options_write(const tarn_train_options *options, tarn__json_file *document)
 {
     bool good = true;
     for (int i = 0; i < ROWS && good; i++) {
         const row *r = &rows[i];
         const void *place = (const char *)options + r->offset;
         char key[64];
-        bool is_number = r->option.type == TARN_OPTION_WHOLE || r->option.type == TARN_OPTION_REAL;
-        if (is_number && !r->option.otherwise[0] && !is_set(r, options))
+        bool is_number = r->option.type == TARN_OPTION_INT || r->option.type == TARN_OPTION_REAL;
+        if (is_number && !r->option.default_value[0] && !is_set(r, options))
             continue; /* it means nothing for this model, and 0 may be out of bounds */
         snprintf(key, sizeof(key), "train.%s", r->option.name);
         switch (r->option.type) {
-        case TARN_OPTION_FLAG: good = tarn__document_set_bool(document, key, *(const bool *)place); break;
-        case TARN_OPTION_WHOLE: good = tarn__document_set_whole(document, key, *(const int64_t *)place); break;
-        case TARN_OPTION_REAL: good = tarn__document_set_real(document, key, *(const double *)place); break;
-        case TARN_OPTION_WHOLES:
+        case TARN_OPTION_FLAG: good = tarn__json_file_set_bool(document, key, *(const bool *)place); break;
+        case TARN_OPTION_INT: good = tarn__json_file_set_int(document, key, *(const int64_t *)place); break;
+        case TARN_OPTION_REAL: good = tarn__json_file_set_real(document, key, *(const double *)place); break;
+        case TARN_OPTION_INTS:
             for (int k = 0; k < options->hidden_count && good; k++)
-                good = tarn__document_add_whole(document, key, options->hidden[k]);
+                good = tarn__json_file_add_int(document, key, options->hidden[k]);
             break;
-        default: good = tarn__document_set_text(document, key, place);
+        default: good = tarn__json_file_set_string(document, key, place);
         }
     }
     return good;
@@ -502,11 +502,11 @@ static bool read_member(const char *name, const char *text, void *ctx)
     return set_by_name(r->function, r->options, name, text);
 }
 
-bool tarn__train_options_read(const char *function, tarn_train_options *options, const tarn__document *document,
+bool tarn__train_options_read(const char *function, tarn_train_options *options, const tarn__json_file *document,
                               const char *key)
 {
     reading r = {.function = function, .options = options};
-    return tarn__document_each(document, key, read_member, &r);
+    return tarn__json_file_each(document, key, read_member, &r);
 }
 
 bool tarn_train_options_load_sized(tarn_train_options *options, size_t options_size, const char *path)
@@ -516,13 +516,13 @@ bool tarn_train_options_load_sized(tarn_train_options *options, size_t options_s
     if (!options || !path || !path[0])
         return tarn__raise(TARN_ERROR_ARGUMENT, "train_options_load: %s",
                            !options ? "the options are NULL" : "there is no path");
-    tarn__document *document = tarn__document_open("train_options_load", path);
+    tarn__json_file *document = tarn__json_file_open("train_options_load", path);
     if (!document)
         return false;
     tarn_train_options own = taken(options, options_size);
     bool good = tarn__train_options_read("train_options_load", &own, document,
-                                         tarn__document_has(document, "train") ? "train" : "");
-    tarn__document_free(document);
+                                         tarn__json_file_has(document, "train") ? "train" : "");
+    tarn__json_file_free(document);
     if (good)
         memcpy(options, &own, options_size < sizeof(own) ? options_size : sizeof(own));
     return good;

@@ -20,8 +20,8 @@ void tarn__precision_resolve(tarn_train_options *options, tarn_device device, bo
 bool tarn__train_options_change(const char *function, tarn_train_options *options, const tarn_train_options *changes);
 
 /* All options into the object "train" of a document, and back. */
-bool tarn__train_options_write(const tarn_train_options *options, tarn__document *document);
-bool tarn__train_options_read(const char *function, tarn_train_options *options, const tarn__document *document,
+bool tarn__train_options_write(const tarn_train_options *options, tarn__json_file *document);
+bool tarn__train_options_read(const char *function, tarn_train_options *options, const tarn__json_file *document,
                               const char *key);
 
 #endif

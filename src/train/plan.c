@@ -5,15 +5,15 @@
 #include "base/error.h"
 #include "train/trainer.h"
 
-static void plan_chats(const tarn__chats *chats, tarn_train_plan *plan)
+static void plan_chats(const tarn__chat_dataset *chats, tarn_train_plan *plan)
 {
-    tarn__chats_summary summary;
-    tarn__chats_counts(chats, &summary);
-    plan->is_chats = true;
-    plan->training_documents = summary.documents[TARN__CHATS_TRAINING];
-    plan->validation_documents = summary.documents[TARN__CHATS_VALIDATION];
-    plan->answer_tokens = summary.answers[TARN__CHATS_TRAINING];
-    plan->documents_cut = summary.cut;
+    tarn__chat_dataset_summary summary;
+    tarn__chat_dataset_counts(chats, &summary);
+    plan->is_chat = true;
+    plan->training_documents = summary.documents[TARN__CHAT_TRAINING];
+    plan->validation_documents = summary.documents[TARN__CHAT_VALIDATION];
+    plan->completion_tokens = summary.answers[TARN__CHAT_TRAINING];
+    plan->documents_truncated = summary.cut;
 }
 
 bool tarn_trainer_plan(const tarn_trainer *trainer, tarn_train_plan *plan)
@@ -43,7 +43,7 @@ bool tarn_trainer_plan(const tarn_trainer *trainer, tarn_train_plan *plan)
         .steps_in_epoch = trainer->steps_in_epoch,
         .captures = trainer->captured.is_wanted,
     };
-    tarn__counts counts = tarn__count_weights(trainer->model);
+    tarn__weight_counts counts = tarn__count_weights(trainer->model);
     plan->trained = counts.trained;
     plan->frozen = counts.frozen;
     memcpy(plan->fits, trainer->fits, sizeof(plan->fits));

@@ -24,8 +24,8 @@ static int64_t needed_with(const tarn_trainer *t, const tarn_train_options *o)
                           .device = t->device};
     other.batch_size = is_text || o->batch_size < samples ? o->batch_size : samples;
     other.micro_batch = is_text ? o->micro_batch : other.batch_size;
-    bool good = tarn__language_check("trainer_new", o, is_text) &&
-                (!is_text || o->base[0] || tarn__language_sizes("trainer_new", &other)) &&
+    bool good = tarn__lm_check("trainer_new", o, is_text) &&
+                (!is_text || o->base[0] || tarn__lm_sizes("trainer_new", &other)) &&
                 tarn__plan_memory("trainer_new", &other);
     tarn_clear_error();
     return good ? other.memory_needed : INT64_MAX;
@@ -142,7 +142,7 @@ static void try_batch_size(tarn_trainer *t)
 
 static double weights_of(const tarn_train_options *o)
 {
-    const tarn__model_kind *kind = tarn__model_kind_trained(o->model);
+    const tarn__arch *kind = tarn__arch_find_trainable(o->model);
     tarn__model_sizes sizes = {.vocab = o->vocab,
                                .context = o->context,
                                .layers = o->layers,
@@ -150,7 +150,7 @@ static double weights_of(const tarn_train_options *o)
                                .kv_heads = o->kv_heads,
                                .width = o->width,
                                .inner = o->inner};
-    return kind ? kind->numbers(o->model, &sizes) : 0;
+    return kind ? kind->parameter_count(o->model, &sizes) : 0;
 }
 
 /* Options of a published model in the place of the run's own; false: it has no sizes of its own, or other ones. */
@@ -159,10 +159,10 @@ static bool put_model(const tarn_trainer *t, const char *name, tarn_train_option
     *o = t->options;
     snprintf(o->model, sizeof(o->model), "%s", name);
     o->layers = o->heads = o->kv_heads = o->width = o->inner = 0;
-    if (tarn__sizes_are_open(o))
+    if (tarn__default_sizes_needed(o))
         return false;
     tarn_trainer other = {.options = *o, .description = t->description, .corpus = t->corpus};
-    bool good = tarn__language_sizes("trainer_new", &other);
+    bool good = tarn__lm_sizes("trainer_new", &other);
     tarn_clear_error();
     *o = other.options;
     return good;
@@ -171,7 +171,7 @@ static bool put_model(const tarn_trainer *t, const char *name, tarn_train_option
 /* The largest published model that is smaller and fits, with the settings as they are or with one window at a time. */
 static void try_models(tarn_trainer *t)
 {
-    const tarn__model_kind *kind = tarn__model_kind_trained(t->options.model);
+    const tarn__arch *kind = tarn__arch_find_trainable(t->options.model);
     tarn_train_options best = {0}, o;
     double most = 0, own = weights_of(&t->options);
     for (int pass = 0; kind && pass < 2 && most == 0; pass++)
@@ -278,7 +278,7 @@ static bool refuse(const char *function, const tarn_trainer *t)
                        text + 1);
 }
 
-bool tarn__fit_check(const char *function, tarn_trainer *t)
+bool tarn__plan_fit_check(const char *function, tarn_trainer *t)
 {
     if (t->memory_free == 0 || t->memory_needed <= t->memory_free)
         return true;

@@ -20,7 +20,7 @@ enum { WIDEST_WINDOW = 4096 }; /* tokens that an evaluation looks back at: more 
 
 struct tarn_run {
     tarn_train_options options;
-    tarn__description description;
+    tarn__data_spec description;
     tarn_device device;
     tarn_module *model;
     tarn_tokenizer *tokenizer; /* of a language model; NULL: a classifier */
@@ -33,11 +33,11 @@ static bool holds_language_model(const char *folder)
 {
     tarn__path path;
     tarn__error_record none;
-    tarn__document *document = tarn__document_open("run_open", tarn__path_in(folder, "config.json", &path));
+    tarn__json_file *document = tarn__json_file_open("run_open", tarn__path_in(folder, "config.json", &path));
     const char *name =
-        document && tarn__document_has(document, "model_type") ? tarn__document_text(document, "model_type") : NULL;
-    bool is_one = name && tarn__model_kind_known(name);
-    tarn__document_free(document);
+        document && tarn__json_file_has(document, "model_type") ? tarn__json_file_string(document, "model_type") : NULL;
+    bool is_one = name && tarn__arch_find(name);
+    tarn__json_file_free(document);
     tarn__error_save(&none);
     return is_one;
 }
@@ -47,12 +47,12 @@ static bool read_options(tarn_run *run, const char *folder)
 {
     const char *function = "run_open";
     tarn__path path;
-    tarn__document *document = tarn__document_open(function, tarn__path_in(folder, "config.json", &path));
+    tarn__json_file *document = tarn__json_file_open(function, tarn__path_in(folder, "config.json", &path));
     bool good = document &&
-                (!tarn__document_has(document, "train") ||
+                (!tarn__json_file_has(document, "train") ||
                  tarn__train_options_read(function, &run->options, document, "train")) &&
-                tarn__config_verify(document) && tarn__places_read(document, &run->options);
-    tarn__document_free(document);
+                tarn__config_verify(document) && tarn__data_paths_read(document, &run->options);
+    tarn__json_file_free(document);
     return good;
 }
 
@@ -64,13 +64,13 @@ static bool open_language_model(tarn_run *run, const char *folder, tarn_run_chec
     tarn_run_weights weights;
     if (!read_options(run, folder) || !tarn__run_weights_find(function, folder, checkpoint, &weights))
         return false;
-    how.blocks = tarn__blocks_named(run->options.quantize);
+    how.blocks = tarn__quant_type_named(run->options.quantize);
     run->tokenizer = tarn_tokenizer_open(folder);
     run->model = run->tokenizer ? tarn_model_open(weights.path, run->device, &how) : NULL;
-    tarn_model_facts facts;
-    bool good = run->model && tarn_model_facts_of(run->model, &facts);
+    tarn_model_info info;
+    bool good = run->model && tarn_model_query(run->model, &info);
     if (good)
-        snprintf(run->options.model, sizeof(run->options.model), "%s", facts.type);
+        snprintf(run->options.model, sizeof(run->options.model), "%s", info.type);
     snprintf(run->folder, sizeof(run->folder), "%s", folder);
     return good || tarn__raise_within(function);
 }
@@ -78,12 +78,12 @@ static bool open_language_model(tarn_run *run, const char *folder, tarn_run_chec
 /* A language model in one file, which does not say what its data was. */
 static bool open_gguf(tarn_run *run, const char *path, const tarn_model_open_options *how)
 {
-    tarn_model_facts facts;
+    tarn_model_info info;
     run->tokenizer = tarn_tokenizer_open(path);
     run->model = run->tokenizer ? tarn_model_open(path, run->device, how) : NULL;
-    if (!run->model || !tarn_model_facts_of(run->model, &facts))
+    if (!run->model || !tarn_model_query(run->model, &info))
         return tarn__raise_within("run_open");
-    snprintf(run->options.model, sizeof(run->options.model), "%s", facts.type);
+    snprintf(run->options.model, sizeof(run->options.model), "%s", info.type);
     snprintf(run->folder, sizeof(run->folder), "%s", path);
     return true;
 }
@@ -111,8 +111,8 @@ static bool open_run(tarn_run *run, const char *folder, const tarn_run_open_opti
                            options->device_layers ? "its layers cannot lie on two devices" : "it has no chat template");
     if (!tarn__config_read(function, folder, &run->options, &run->description))
         return false;
-    tarn__generator callers = tarn__random_save();
-    run->model = tarn__build_model(function, &run->options, &run->description, run->device);
+    tarn__rng_state callers = tarn__random_save();
+    run->model = tarn__classifier_create(function, &run->options, &run->description, run->device);
     tarn__random_restore(&callers);
     if (!run->model)
         return false;
@@ -160,7 +160,7 @@ void tarn_run_close(tarn_run *run)
         return;
     tarn_module_free(run->model);
     tarn_tokenizer_free(run->tokenizer);
-    tarn__description_free(&run->description);
+    tarn__data_spec_free(&run->description);
     tarn__release(run, sizeof(*run));
 }
 
@@ -255,7 +255,7 @@ static tarn_dataset *open_data(const tarn_run *run, const char *data)
 }
 
 bool tarn_run_evaluate(tarn_run *run, const char *data, int64_t batch_size, tarn_evaluation *evaluation,
-                       int64_t *class_samples, int64_t *class_right)
+                       int64_t *class_samples, int64_t *class_correct)
 {
     if (!check_classifier("run_evaluate", run))
         return false;
@@ -264,13 +264,13 @@ bool tarn_run_evaluate(tarn_run *run, const char *data, int64_t batch_size, tarn
                            evaluation ? "a batch has at least 1 sample" : "the result is NULL");
     tarn_dataset *dataset = open_data(run, data);
     tarn_loader *loader = NULL;
-    if (dataset && tarn__description_fits("run_evaluate", &run->description, dataset) &&
-        (!data || tarn__description_labels("run_evaluate", &run->description, dataset))) {
-        tarn_loader_options options = tarn__description_loading(&run->description, batch_size, run->device);
+    if (dataset && tarn__data_spec_fits("run_evaluate", &run->description, dataset) &&
+        (!data || tarn__data_spec_check_labels("run_evaluate", &run->description, dataset))) {
+        tarn_loader_options options = tarn__data_spec_loader_options(&run->description, batch_size, run->device);
         loader = tarn_loader_new(dataset, &options);
     }
     bool good =
-        loader && tarn_evaluate(run->model, loader, run->description.classes, evaluation, class_samples, class_right);
+        loader && tarn_evaluate(run->model, loader, run->description.classes, evaluation, class_samples, class_correct);
     tarn_loader_free(loader);
     tarn_dataset_free(dataset);
     return good;
@@ -295,25 +295,25 @@ static bool open_text(const tarn_run *run, const char *function, const char *dat
 /* Rows of chats, as the run has them to judge by, or all of a file that is named. A tokenizer of its own stays in the
  * corpus. */
 static tarn_dataset *open_chats(const tarn_run *run, const char *function, const char *data, int64_t context,
-                                tarn__corpus *corpus, tarn__chats **chats)
+                                tarn__corpus *corpus, tarn__chat_dataset **chats)
 {
     const tarn_train_options *o = &run->options;
-    tarn__chats_options options = {
+    tarn__chat_dataset_options options = {
         .function = function, .path = data ? data : o->data, .template_name = o->chat_template, .context = context};
     if (!data) {
         options.seed = (uint64_t)o->seed;
         options.val_path = o->val;
-        options.val_share = tarn__chats_share(o);
+        options.val_share = tarn__val_fraction(o);
     }
-    tarn__chats_summary summary = {0};
-    int split = data ? TARN__CHATS_TRAINING : TARN__CHATS_VALIDATION;
+    tarn__chat_dataset_summary summary = {0};
+    int split = data ? TARN__CHAT_TRAINING : TARN__CHAT_VALIDATION;
     options.tokenizer = corpus->tokenizer = tarn_tokenizer_open(run->folder);
     if (!options.tokenizer)
         tarn__raise_within(function);
-    *chats = options.tokenizer ? tarn__chats_open(&options) : NULL;
+    *chats = options.tokenizer ? tarn__chat_dataset_open(&options) : NULL;
     if (*chats)
-        tarn__chats_counts(*chats, &summary);
-    return *chats ? tarn__chat_rows(function, *chats, split, context, summary.rows[split]) : NULL;
+        tarn__chat_dataset_counts(*chats, &summary);
+    return *chats ? tarn__chat_samples(function, *chats, split, context, summary.rows[split]) : NULL;
 }
 
 /* Nothing in a text may lie beyond the model's vocabulary. */
@@ -349,7 +349,7 @@ static int64_t window_of(const tarn_run *run, int64_t context)
 bool tarn_run_evaluate_text(tarn_run *run, const char *data, int64_t batch_size, tarn_text_evaluation *evaluation)
 {
     const char *function = "run_evaluate_text";
-    tarn_model_facts facts;
+    tarn_model_info info;
     tarn__corpus corpus = {0};
     if (!check_language(function, run))
         return false;
@@ -357,18 +357,18 @@ bool tarn_run_evaluate_text(tarn_run *run, const char *data, int64_t batch_size,
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s", function,
                            evaluation ? "a batch has at least 1 window" : "the result is NULL");
     tarn_dataset *windows = NULL;
-    tarn__chats *chats = NULL;
+    tarn__chat_dataset *chats = NULL;
     const char *named = data ? data : run->options.data;
-    if (!tarn_model_facts_of(run->model, &facts) || !check_template(function, run, named))
+    if (!tarn_model_query(run->model, &info) || !check_template(function, run, named))
         return false;
     if (tarn__data_is_chats(named))
-        windows = open_chats(run, function, data, window_of(run, facts.context), &corpus, &chats);
+        windows = open_chats(run, function, data, window_of(run, info.context), &corpus, &chats);
     else if (open_text(run, function, data, &corpus))
-        windows = tarn__windows_in_order(function, &corpus.validation, window_of(run, facts.context), 0);
-    bool good = windows && fits(function, facts.vocab, &corpus) &&
-                tarn__language_evaluate(function, run->model, windows, batch_size, 0, evaluation);
+        windows = tarn__windows_in_order(function, &corpus.validation, window_of(run, info.context), 0);
+    bool good = windows && fits(function, info.vocab, &corpus) &&
+                tarn__lm_evaluate(function, run->model, windows, batch_size, 0, evaluation);
     tarn_dataset_free(windows);
-    tarn__chats_close(chats);
+    tarn__chat_dataset_close(chats);
     tarn__corpus_free(&corpus);
     return good && check_loss(function, evaluation);
 }
@@ -402,7 +402,7 @@ static bool predict(tarn_run *run, const tarn_array *sample, double *probabiliti
     tarn_array one = {.data = sample->data, .dtype = sample->dtype, .shape = {sample->shape.rank + 1, {1}}};
     memcpy(&one.shape.size[1], sample->shape.size, sizeof(int64_t) * (size_t)sample->shape.rank);
     tarn_dataset *dataset = tarn_dataset_from_arrays((const char *const[]){"x"}, &one, 1);
-    tarn_loader_options options = tarn__description_loading(&run->description, 1, run->device);
+    tarn_loader_options options = tarn__data_spec_loader_options(&run->description, 1, run->device);
     tarn_loader *loader = dataset ? tarn_loader_new(dataset, &options) : NULL;
     tarn_tensor *fields[1] = {NULL};
     tarn_scope *scope = tarn_scope_open();

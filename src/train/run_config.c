@@ -26,8 +26,8 @@ static int64_t elements_of(tarn_shape shape)
     return count;
 }
 
-tarn_module *tarn__build_model(const char *function, const tarn_train_options *options, const tarn__description *d,
-                               tarn_device device)
+tarn_module *tarn__classifier_create(const char *function, const tarn_train_options *options, const tarn__data_spec *d,
+                                     tarn_device device)
 {
     tarn_module *model = NULL;
     bool is_mlp = strcmp(options->model, "mlp") == 0;
@@ -57,53 +57,54 @@ tarn_module *tarn__build_model(const char *function, const tarn_train_options *o
 }
 
 /* What the model is: its name, and of a language model all that transformers wants to know. */
-static bool write_model(const char *function, const tarn_trainer *t, tarn__document *document)
+static bool write_model(const char *function, const tarn_trainer *t, tarn__json_file *document)
 {
     if (!t->description.is_text)
-        return tarn__document_set_text(document, "model_type", t->options.model);
-    const tarn__model_kind *kind = tarn__model_kind_of(function, t->model);
+        return tarn__json_file_set_string(document, "model_type", t->options.model);
+    const tarn__arch *kind = tarn__arch_of(function, t->model);
     return kind && kind->describe(t->model, document);
 }
 
 bool tarn__config_write(const char *function, const tarn_trainer *t)
 {
     tarn__path path;
-    tarn__document *document = tarn__document_new(function);
-    bool good = document && tarn__document_set_whole(document, "format", FORMAT) &&
-                tarn__document_add_checksum(document) && tarn__document_set_text(document, "tarn", tarn_version()) &&
-                write_model(function, t, document) && tarn__train_options_write(&t->options, document) &&
-                tarn__places_write(document) && tarn__description_write(&t->description, document) &&
-                tarn__document_save(document, tarn__path_in(t->options.out, "config.json", &path));
-    tarn__document_free(document);
+    tarn__json_file *document = tarn__json_file_new(function);
+    bool good = document && tarn__json_file_set_int(document, "format", FORMAT) &&
+                tarn__json_file_add_checksum(document) &&
+                tarn__json_file_set_string(document, "tarn", tarn_version()) && write_model(function, t, document) &&
+                tarn__train_options_write(&t->options, document) && tarn__data_paths_write(document) &&
+                tarn__data_spec_write(&t->description, document) &&
+                tarn__json_file_save(document, tarn__path_in(t->options.out, "config.json", &path));
+    tarn__json_file_free(document);
     return good;
 }
 
 /* Runs of earlier versions have none, and edited ones need none. */
-bool tarn__config_verify(const tarn__document *document)
+bool tarn__config_verify(const tarn__json_file *document)
 {
-    return !tarn__document_has(document, "checksum") ||
-           tarn__document_verify(document,
-                                 "restore the file from a copy, or remove its line \"checksum\" if it was edited");
+    return !tarn__json_file_has(document, "checksum") ||
+           tarn__json_file_verify(document,
+                                  "restore the file from a copy, or remove its line \"checksum\" if it was edited");
 }
 
 bool tarn__config_read(const char *function, const char *folder, tarn_train_options *options,
-                       tarn__description *description)
+                       tarn__data_spec *description)
 {
     tarn__path path;
     int64_t format;
     *options = (tarn_train_options){0};
-    *description = (tarn__description){0};
-    tarn__document *document = tarn__document_open(function, tarn__path_in(folder, "config.json", &path));
-    if (document && !tarn__document_has(document, "format") && tarn__document_has(document, "model_type"))
+    *description = (tarn__data_spec){0};
+    tarn__json_file *document = tarn__json_file_open(function, tarn__path_in(folder, "config.json", &path));
+    if (document && !tarn__json_file_has(document, "format") && tarn__json_file_has(document, "model_type"))
         tarn__raise(TARN_ERROR_FORMAT,
                     "%s: '%s' holds a model alone, to be used; what a run needs to go on is in the run's own folder, "
                     "and in those that keep made",
                     function, folder);
-    bool good = document && tarn__document_whole(document, "format", FORMAT, FORMAT, &format) &&
+    bool good = document && tarn__json_file_int(document, "format", FORMAT, FORMAT, &format) &&
                 tarn__train_options_read(function, options, document, "train") &&
-                tarn__description_read(description, document) && tarn__config_verify(document) &&
-                tarn__places_read(document, options);
-    tarn__document_free(document);
+                tarn__data_spec_read(description, document) && tarn__config_verify(document) &&
+                tarn__data_paths_read(document, options);
+    tarn__json_file_free(document);
     tarn__train_options_complete(options);
     if (good && !options->model[0])
         good = tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' names no model", function, path.text);

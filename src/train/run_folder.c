@@ -65,7 +65,7 @@ static void shape_name(const tarn_trainer *t, char *shape, size_t size)
 }
 
 /* runs/lenet-digits-1x28x28-cuda-0, runs/gpt2-input-4x128x64-cpu-2 */
-void tarn__folder_name(tarn_trainer *t)
+void tarn__run_folder_name(tarn_trainer *t)
 {
     char device[sizeof(t->options.device)] = "", shape[80], data[48], adapters[32] = "", name[512];
     append_word(device, sizeof(device), t->options.device, strlen(t->options.device));
@@ -124,7 +124,7 @@ static bool is_run_file(const char *name)
 
 static bool is_left(const char *name)
 {
-    return tarn__ends_with(name, DROPPED) || tarn__ends_with(name, TARN__FOLDER_NEW);
+    return tarn__ends_with(name, DROPPED) || tarn__ends_with(name, TARN__RUN_FOLDER_NEW);
 }
 
 static bool is_run_folder(const char *name)
@@ -161,10 +161,10 @@ static bool check_entry(const char *name, bool is_folder, void *ctx)
 static bool is_run(const char *function, const char *folder)
 {
     tarn_train_options options;
-    tarn__description description;
+    tarn__data_spec description;
     tarn__error_record none;
     bool is = tarn__config_read(function, folder, &options, &description);
-    tarn__description_free(&description);
+    tarn__data_spec_free(&description);
     tarn__error_save(&none);
     return is;
 }
@@ -181,7 +181,7 @@ static bool check_needed(const char *function, const tarn_trainer *t)
     return true;
 }
 
-bool tarn__folder_check(const char *function, tarn_trainer *t)
+bool tarn__run_folder_check(const char *function, tarn_trainer *t)
 {
     const char *folder = t->options.out;
     bool overwrites = t->options.overwrite;
@@ -200,7 +200,7 @@ bool tarn__folder_check(const char *function, tarn_trainer *t)
             function, folder);
     t->replaces = true;
     return tarn__folder_each(function, folder, check_entry, &(looking){function, folder, false}) &&
-           check_needed(function, t) && (t->is_imagined || tarn__folder_claim(&t->claim, function, folder));
+           check_needed(function, t) && (t->is_imagined || tarn__folder_lock(&t->claim, function, folder));
 }
 
 /* ---- removing ---------------------------------------------------------------------------------------------------- */
@@ -238,7 +238,7 @@ static const char *old_name(const tarn_trainer *t, tarn__path *to)
     return to->text;
 }
 
-bool tarn__folder_set_aside(const char *function, tarn_trainer *t)
+bool tarn__run_folder_set_aside(const char *function, tarn_trainer *t)
 {
     if (!t->replaces)
         return true;
@@ -248,23 +248,23 @@ bool tarn__folder_set_aside(const char *function, tarn_trainer *t)
     snprintf(t->aside, sizeof(t->aside), "%s", to.text);
     t->replaces = false;
     t->is_aside = true;
-    tarn__folder_give_up(&t->claim); /* it was the old folder's */
+    tarn__folder_unlock(&t->claim); /* it was the old folder's */
     return true;
 }
 
-void tarn__folder_remove_old(tarn_trainer *t)
+void tarn__run_folder_remove_old(tarn_trainer *t)
 {
     if (t->is_aside)
         remove_all(t->aside, false);
     t->is_aside = false;
 }
 
-void tarn__folder_restore_old(tarn_trainer *t)
+void tarn__run_folder_restore_old(tarn_trainer *t)
 {
     tarn__error_record pending;
     if (!t->is_aside)
         return;
-    tarn__folder_give_up(&t->claim);
+    tarn__folder_unlock(&t->claim);
     remove_all(t->options.out, false);
     tarn__error_save(&pending);
     if (tarn__file_rename("trainer_run", t->aside, t->options.out)) {
@@ -277,7 +277,7 @@ void tarn__folder_restore_old(tarn_trainer *t)
 
 /* ---- folders below it -------------------------------------------------------------------------------------------- */
 
-void tarn__folder_drop(const char *folder, const char *name)
+void tarn__run_folder_drop(const char *folder, const char *name)
 {
     tarn__path from, to;
     tarn__error_record none;
@@ -300,7 +300,7 @@ static bool drop_left(const char *name, bool is_folder, void *ctx)
     return true;
 }
 
-void tarn__folder_drop_left(const char *folder)
+void tarn__run_folder_drop_leftovers(const char *folder)
 {
     tarn__error_record pending, none;
     tarn__error_save(&pending);

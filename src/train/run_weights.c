@@ -14,14 +14,14 @@ static bool read_config(const char *function, const char *folder, tarn_run_weigh
     tarn__path path;
     if (!tarn__path_exists(tarn__path_in(folder, "config.json", &path)))
         return true;
-    tarn__document *document = tarn__document_open(function, path.text);
+    tarn__json_file *document = tarn__json_file_open(function, path.text);
     if (!document)
         return false;
-    w->is_run = tarn__document_has(document, "format") && tarn__document_has(document, "train");
-    bool has_type = w->is_run && tarn__document_kind(document, "train.quantize") == TARN__MEMBER_TEXT;
-    const char *type = has_type ? tarn__document_text(document, "train.quantize") : "";
-    w->blocks = tarn__blocks_named(type);
-    tarn__document_free(document);
+    w->is_run = tarn__json_file_has(document, "format") && tarn__json_file_has(document, "train");
+    bool has_type = w->is_run && tarn__json_file_kind(document, "train.quantize") == TARN__MEMBER_STRING;
+    const char *type = has_type ? tarn__json_file_string(document, "train.quantize") : "";
+    w->blocks = tarn__quant_type_named(type);
+    tarn__json_file_free(document);
     return !tarn_failed();
 }
 
@@ -31,10 +31,10 @@ static int64_t step_of(const char *folder, bool is_best)
     tarn__path path;
     tarn__error_record none;
     int64_t step = 0;
-    tarn__document *document = tarn__document_open("run_open", tarn__path_in(folder, "trainer.json", &path));
-    if (!document || !tarn__document_whole(document, is_best ? "best.step" : "step", 0, INT64_MAX, &step))
+    tarn__json_file *document = tarn__json_file_open("run_open", tarn__path_in(folder, "trainer.json", &path));
+    if (!document || !tarn__json_file_int(document, is_best ? "best.step" : "step", 0, INT64_MAX, &step))
         step = 0;
-    tarn__document_free(document);
+    tarn__json_file_free(document);
     tarn__error_save(&none);
     return step;
 }

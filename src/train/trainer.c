@@ -24,23 +24,23 @@ enum { MOVED = 8 }; /* augment moves images by up to one in so many rows */
 
 /* ---- parts ------------------------------------------------------------------------------------------------------- */
 
-tarn_module *tarn__model_of(const char *function, const tarn_trainer *t)
+tarn_module *tarn__model_create(const char *function, const tarn_trainer *t)
 {
-    return t->description.is_text ? tarn__language_model(function, t)
-                                  : tarn__build_model(function, &t->options, &t->description, t->device);
+    return t->description.is_text ? tarn__lm_model(function, t)
+                                  : tarn__classifier_create(function, &t->options, &t->description, t->device);
 }
 
-tarn_module *tarn__model_again(const char *function, tarn_trainer *t)
+tarn_module *tarn__model_reopen(const char *function, tarn_trainer *t)
 {
     if (!t->options.base[0])
-        return tarn__model_of(function, t);
-    bool good = tarn__base_open(function, t, t->device) && tarn__language_sizes(function, t);
+        return tarn__model_create(function, t);
+    bool good = tarn__base_model_open(function, t, t->device) && tarn__lm_sizes(function, t);
     if (!good)
         tarn_module_free(t->model);
     return good ? t->model : (t->model = NULL);
 }
 
-tarn_optimizer *tarn__optimizer_of(const tarn_train_options *o, tarn_module *model)
+tarn_optimizer *tarn__optimizer_create(const tarn_train_options *o, tarn_module *model)
 {
     float lr = (float)o->lr, decay = (float)o->weight_decay, beta2 = (float)o->beta2;
     if (strcmp(o->optimizer, "sgd") == 0)
@@ -98,7 +98,7 @@ static tarn_loader *make_loader(const tarn_trainer *t)
 {
     if (t->description.is_text)
         return t->chats ? make_chat_loader(t) : make_text_loader(t);
-    tarn_loader_options options = tarn__description_loading(&t->description, t->batch_size, t->device);
+    tarn_loader_options options = tarn__data_spec_loader_options(&t->description, t->batch_size, t->device);
     options.shuffle = true;
     options.drop_last = true; /* a batch of a few samples makes a poor step, and a batchnorm needs more than one */
     options.seed = (uint64_t)t->options.seed;
@@ -194,22 +194,23 @@ static bool make_parts(const char *function, tarn_trainer *t)
 {
     count_steps(t);
     if (!check_together(function, t) ||
-        (!t->description.is_text && !tarn__description_fits(function, &t->description, t->validation)))
+        (!t->description.is_text && !tarn__data_spec_fits(function, &t->description, t->validation)))
         return false;
     tarn__log(TARN_LOG_INFO, "planning and creating the model");
-    tarn__generator callers = tarn__random_save();
+    tarn__rng_state callers = tarn__random_save();
     tarn_module_free(t->model); /* that of a base, which had sizes and no memory */
     t->model = NULL;
-    bool good = tarn__plan_memory(function, t) && tarn__read_memory_free(function, t) && tarn__fit_check(function, t);
+    bool good =
+        tarn__plan_memory(function, t) && tarn__read_memory_free(function, t) && tarn__plan_fit_check(function, t);
     tarn_seed((uint64_t)t->options.seed);
     if (good)
-        t->model = tarn__model_again(function, t);
+        t->model = tarn__model_reopen(function, t);
     t->random = tarn__random_save();
-    good = good && t->model && tarn__adapters_add(function, t) && (t->is_imagined || tarn__frozen_begin(function, t));
+    good = good && t->model && tarn__adapters_add(function, t) && (t->is_imagined || tarn__frozen_record(function, t));
     tarn__random_restore(&callers);
-    if (!good || !tarn__captured_plan(function, t))
+    if (!good || !tarn__step_graph_plan(function, t))
         return false;
-    t->optimizer = tarn__optimizer_of(&t->options, t->model);
+    t->optimizer = tarn__optimizer_create(&t->options, t->model);
     t->loader = t->optimizer ? make_loader(t) : NULL;
     t->losses = tarn__scope_take(tarn_zeros(TARN_SHAPE(t->options.log_every), TARN_F32, t->device));
     t->hits = tarn__scope_take(tarn_zeros(TARN_SHAPE(t->options.log_every), TARN_I64, t->device));
@@ -224,7 +225,7 @@ static bool find_device(const char *function, tarn_trainer *t)
         return tarn__raise_within(function);
     tarn_device_name(t->device, t->options.device, sizeof(t->options.device)); /* the record says which one auto was */
     if (t->is_imagined)
-        t->device = tarn__shadow_of(t->device);
+        t->device = tarn__meta_device_of(t->device);
     return true;
 }
 
@@ -247,16 +248,16 @@ static bool choose_model(const char *function, tarn_trainer *t)
 static bool open_data(const char *function, tarn_trainer *t)
 {
     tarn_train_options *o = &t->options;
-    bool is_chats = tarn__data_is_chats(o->data), is_text = is_chats || tarn__data_is_text(o->data);
+    bool is_chat = tarn__data_is_chats(o->data), is_text = is_chat || tarn__data_is_text(o->data);
     tarn__precision_resolve(o, t->device, is_text);
     tarn__log(TARN_LOG_INFO, "reading %s", o->data);
-    if (!tarn__language_check(function, o, is_text) || !tarn__base_check(function, o, is_chats, false) ||
-        (o->base[0] && !tarn__base_open(function, t, tarn__shadow_of(t->device))))
+    if (!tarn__lm_check(function, o, is_text) || !tarn__finetune_check(function, o, is_chat, false) ||
+        (o->base[0] && !tarn__base_model_open(function, t, tarn__meta_device_of(t->device))))
         return false;
     if (is_text)
-        return tarn__language_open(function, t, o->base[0] ? o->base : o->tokenizer);
+        return tarn__lm_open(function, t, o->base[0] ? o->base : o->tokenizer);
     return tarn__data_open(function, t->options.data, &t->training, &t->validation) &&
-           tarn__describe(function, t->options.data, t->training, t->validation, &t->description) &&
+           tarn__data_spec_create(function, t->options.data, t->training, t->validation, &t->description) &&
            choose_model(function, t);
 }
 
@@ -268,33 +269,32 @@ static bool begin(const char *function, tarn_trainer *t)
     if (!find_device(function, t) || !open_data(function, t))
         return false;
     if (!t->options.out[0])
-        tarn__folder_name(t);
-    return tarn__folder_check(function, t) && make_parts(function, t);
+        tarn__run_folder_name(t);
+    return tarn__run_folder_check(function, t) && make_parts(function, t);
 }
 
 /* The data of a run that goes on: as it was, and text by the tokenizer in the run's folder, unless shards have it. */
 static bool open_data_again(const char *function, tarn_trainer *t, const char *folder)
 {
     const char *data = t->options.data;
-    if (t->options.base[0] && !tarn__base_open(function, t, tarn__shadow_of(t->device)))
+    if (t->options.base[0] && !tarn__base_model_open(function, t, tarn__meta_device_of(t->device)))
         return false;
-    bool is_open =
-        t->description.is_text
-            ? tarn__language_open(function, t, strncmp(data, "shards:", strlen("shards:")) == 0 ? "" : folder)
-            : tarn__data_open(function, data, &t->training, &t->validation);
+    bool is_open = t->description.is_text
+                       ? tarn__lm_open(function, t, strncmp(data, "shards:", strlen("shards:")) == 0 ? "" : folder)
+                       : tarn__data_open(function, data, &t->training, &t->validation);
     return is_open ? t->description.is_text ||
-                         tarn__description_holds(function, data, &t->description, t->training, t->validation)
-                   : tarn__places_advise(function, data);
+                         tarn__data_spec_matches(function, data, &t->description, t->training, t->validation)
+                   : tarn__data_paths_hint(function, data);
 }
 
 /* From here on the folder is this trainer's, and what a killed one was writing is nobody's. */
 static bool claim_folder(const char *function, tarn_trainer *t, const char *folder)
 {
-    if (!tarn__folder_claim(&t->claim, function, folder))
+    if (!tarn__folder_lock(&t->claim, function, folder))
         return false;
     if (!t->is_imagined) {
         tarn__folder_sweep(folder);
-        tarn__folder_drop_left(folder);
+        tarn__run_folder_drop_leftovers(folder);
     }
     return true;
 }
@@ -323,8 +323,8 @@ static bool go_on(const char *function, tarn_trainer *t, const char *folder, con
     tarn_train_options own = *given, *changes = &own;
     t->is_resumed = true;
     if (!tarn__config_read(function, folder, &t->options, &t->description) || !check_place(function, t, changes) ||
-        !keep_precision(function, t, changes) || !tarn__language_check(function, &t->options, t->description.is_text) ||
-        !tarn__base_check(function, &t->options, tarn__data_is_chats(t->options.data), false) ||
+        !keep_precision(function, t, changes) || !tarn__lm_check(function, &t->options, t->description.is_text) ||
+        !tarn__finetune_check(function, &t->options, tarn__data_is_chats(t->options.data), false) ||
         !find_device(function, t) || !claim_folder(function, t, folder) || !open_data_again(function, t, folder) ||
         !make_parts(function, t) || !tarn__checkpoint_load(function, t))
         return false;
@@ -382,7 +382,7 @@ tarn_trainer *tarn_trainer_resume_sized(const char *folder, const tarn_train_opt
     return !tarn_failed() && check_folder("trainer_resume", folder) ? open_trainer(folder, &own, false) : NULL;
 }
 
-tarn_trainer *tarn_trainer_imagine_sized(const char *folder, const tarn_train_options *options, size_t options_size)
+tarn_trainer *tarn_trainer_dry_run_sized(const char *folder, const tarn_train_options *options, size_t options_size)
 {
     tarn_train_options own = own_options(options, options_size);
     if (tarn_failed() || (folder && !check_folder("trainer_imagine", folder)))
@@ -390,16 +390,16 @@ tarn_trainer *tarn_trainer_imagine_sized(const char *folder, const tarn_train_op
     return open_trainer(folder, &own, true);
 }
 
-tarn_trainer *tarn__trainer_on_random(const char *function, const tarn_train_options *options)
+tarn_trainer *tarn__trainer_on_random_data(const char *function, const tarn_train_options *options)
 {
     tarn_trainer *trainer = tarn__alloc(sizeof(*trainer));
     if (!trainer)
         return NULL;
     trainer->options = *options;
     tarn__train_options_complete(&trainer->options);
-    if (tarn__base_check(function, &trainer->options, false, true) && find_device(function, trainer) &&
-        tarn__random_open(function, trainer) && (trainer->description.is_text || choose_model(function, trainer)) &&
-        make_parts(function, trainer))
+    if (tarn__finetune_check(function, &trainer->options, false, true) && find_device(function, trainer) &&
+        tarn__random_data_open(function, trainer) &&
+        (trainer->description.is_text || choose_model(function, trainer)) && make_parts(function, trainer))
         return trainer;
     tarn_trainer_free(trainer);
     return NULL;
@@ -409,9 +409,9 @@ void tarn_trainer_free(tarn_trainer *trainer)
 {
     if (!trainer)
         return;
-    tarn__behind_free(trainer->behind);
+    tarn__async_checkpoint_free(trainer->behind);
     tarn__metrics_close(trainer->metrics);
-    tarn__marks_close(trainer);
+    tarn__phase_timer_close(trainer);
     tarn_free(trainer->losses);
     tarn_free(trainer->hits);
     tarn_free(trainer->norms);
@@ -420,11 +420,11 @@ void tarn_trainer_free(tarn_trainer *trainer)
     tarn_module_free(trainer->model);
     tarn_dataset_free(trainer->training);
     tarn_dataset_free(trainer->validation);
-    tarn__chats_close(trainer->chats);
+    tarn__chat_dataset_close(trainer->chats);
     tarn__corpus_free(&trainer->corpus);
-    tarn__frozen_free(&trainer->frozen);
-    tarn__folder_give_up(&trainer->claim);
-    tarn__description_free(&trainer->description);
+    tarn__frozen_hash_free(&trainer->frozen);
+    tarn__folder_unlock(&trainer->claim);
+    tarn__data_spec_free(&trainer->description);
     tarn__release(trainer, sizeof(*trainer));
 }
 

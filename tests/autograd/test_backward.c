@@ -88,8 +88,8 @@ static void the_same_leaf_in_every_place_of_one_operation(void **state)
 /* 2a + 3b, with a rule that opens both sinks before it writes into either. */
 static bool weighted_backward(const tarn__backward *b)
 {
-    tarn__sink sink[2];
-    if (!tarn__sink_open(b, 0, &sink[0]) || !tarn__sink_open(b, 1, &sink[1]))
+    tarn__grad_acc sink[2];
+    if (!tarn__grad_acc_open(b, 0, &sink[0]) || !tarn__grad_acc_open(b, 1, &sink[1]))
         return false;
     for (int i = 0; i < 2; i++) {
         tarn_tensor *product = tarn_mul(b->grads[0], tarn_scalar(2 + i));
@@ -98,7 +98,7 @@ static bool weighted_backward(const tarn__backward *b)
         if (!product || !tarn_copy(sink[i].to, product))
             return false;
     }
-    return tarn__sink_close(b, 0, &sink[0]) && tarn__sink_close(b, 1, &sink[1]);
+    return tarn__grad_acc_close(b, 0, &sink[0]) && tarn__grad_acc_close(b, 1, &sink[1]);
 }
 
 static tarn_tensor *weighted(tarn_tensor *a, tarn_tensor *b)

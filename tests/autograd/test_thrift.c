@@ -38,10 +38,10 @@ static int64_t gradients(tarn_tensor **leaf, bool rms, bool thrifty, tarn_tensor
 {
     int64_t before = tarn_memory_of(CPU).used;
     if (thrifty)
-        tarn__thrift_open();
+        tarn__recompute_open();
     tarn_tensor *y = network(leaf, rms);
     if (thrifty)
-        tarn__thrift_close();
+        tarn__recompute_close();
     int64_t stored = tarn_memory_of(CPU).used - before;
     assert_true(tarn_backward(y));
     for (int i = 0; i < LEAVES; i++) {
@@ -78,9 +78,9 @@ static void a_record_that_is_retained_is_walked_twice(void **state)
     (void)state;
     tarn_tensor *leaf[LEAVES];
     make_leaves(leaf, TARN_F32);
-    tarn__thrift_open();
+    tarn__recompute_open();
     tarn_tensor *y = network(leaf, false);
-    tarn__thrift_close();
+    tarn__recompute_close();
     assert_true(tarn_backward_from(y, NULL, &(tarn_backward_options){.retain = true}));
     tarn_tensor *once = good(tarn_clone(tarn_grad(leaf[6])));
     tarn_zero_grad(leaf[6]);
@@ -96,10 +96,10 @@ static void what_a_norm_is_made_of_must_not_change(void **state)
     tarn_tensor *x = good(tarn_normal(TARN_SHAPE(3, 5), 0, 1, TARN_F32, CPU));
     tarn_tensor *weight = good(tarn_requires_grad(tarn_ones(TARN_SHAPE(5, 5), TARN_F32, CPU), true));
     tarn_tensor *scale = good(tarn_requires_grad(tarn_ones(TARN_SHAPE(5), TARN_F32, CPU), true));
-    tarn__thrift_open();
+    tarn__recompute_open();
     tarn_tensor *y =
         good(tarn_sum(tarn_linear_apply(tarn_rmsnorm(x, scale, 1e-5), weight, NULL), TARN_ALL_AXES, false));
-    tarn__thrift_close();
+    tarn__recompute_close();
     assert_true(tarn_add_inplace(x, tarn_scalar(1)));
     assert_false(tarn_backward(y));
     assert_error(TARN_ERROR_ARGUMENT, "rmsnorm needs a tensor [3, 5] that was overwritten");

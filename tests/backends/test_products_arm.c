@@ -12,8 +12,8 @@
 #endif
 
 void tarn__cpu_table_base(tarn__kernel_row *rows);
-void tarn__cpu_blocks_dotprod(tarn__kernel_row *rows);
-void tarn__cpu_blocks_i8mm(tarn__kernel_row *rows);
+void tarn__cpu_quant_dotprod(tarn__kernel_row *rows);
+void tarn__cpu_quant_i8mm(tarn__kernel_row *rows);
 void tarn__cpu_matmul_bf16(tarn__kernel_row *rows);
 
 static tarn_device cpu(void)
@@ -36,7 +36,7 @@ static tarn__view view_of(tarn_tensor *x)
     tarn__view view = {.rank = tarn_rank(x), .dtype = tarn_dtype_of(x), .memory = tarn_data(x)};
     for (int i = 0; i < view.rank; i++)
         view.shape[i] = tarn_size(x, i);
-    tarn__view_pack(&view);
+    tarn__view_set_row_major(&view);
     return view;
 }
 
@@ -189,7 +189,7 @@ static void both_levels_multiply_blocks_to_the_same_bits(void **state)
     static const tarn_dtype kinds[] = {TARN_Q8_0, TARN_Q4_0, TARN_Q4_K, TARN_Q6_K};
     static tarn__kernel_row dots[TARN__KERNEL_COUNT], matrices[TARN__KERNEL_COUNT];
     tarn__cpu_table_base(dots), tarn__cpu_table_base(matrices);
-    tarn__cpu_blocks_dotprod(dots), tarn__cpu_blocks_i8mm(matrices);
+    tarn__cpu_quant_dotprod(dots), tarn__cpu_quant_i8mm(matrices);
     test_seed(9);
     for (int k = 0; k < 4; k++)
         for (int64_t in = 256; in <= 2304; in += 2048)
@@ -197,10 +197,10 @@ static void both_levels_multiply_blocks_to_the_same_bits(void **state)
                 tarn_scope *scope = tarn_scope_open();
                 tarn_tensor *w = good(tarn_cast(tarn_normal(TARN_SHAPE(67, in), 0, 1, TARN_F32, cpu()), kinds[k]));
                 tarn_tensor *x = good(tarn_normal(TARN_SHAPE(rows, in), 0, 2, TARN_F32, cpu())),
-                            *y = block_product(&matrices[TARN__K_matmul_blocks], x, w);
-                assert_close(block_product(&dots[TARN__K_matmul_blocks], x, w), y, 0);
+                            *y = block_product(&matrices[TARN__K_matmul_quant], x, w);
+                assert_close(block_product(&dots[TARN__K_matmul_quant], x, w), y, 0);
                 tarn_tensor *last = good(tarn_contiguous(tarn_slice(x, 0, rows - 1, rows)));
-                assert_close(block_product(&dots[TARN__K_matmul_blocks], last, w),
+                assert_close(block_product(&dots[TARN__K_matmul_quant], last, w),
                              good(tarn_slice(y, 0, rows - 1, rows)), 0);
                 tarn_scope_close(scope);
             }

@@ -13,21 +13,21 @@ static void known_blocks_give_known_numbers(void **state)
     (void)state;
     float values[256];
     tarn__q8_0 eight = {0x4000, {127, -128, 0, 1}}; /* a scale of 2 */
-    tarn__blocks_decode(TARN_Q8_0, &eight, 32, values);
+    tarn__dequantize_blocks(TARN_Q8_0, &eight, 32, values);
     assert_true(values[0] == 254 && values[1] == -256 && values[2] == 0 && values[3] == 2);
     tarn__q4_0 four = {0xb800, {0xf0, 0x08}}; /* -0.5 */
-    tarn__blocks_decode(TARN_Q4_0, &four, 32, values);
+    tarn__dequantize_blocks(TARN_Q4_0, &four, 32, values);
     assert_true(values[0] == 4 && values[16] == -3.5f && values[1] == 0 && values[17] == 4);
-    tarn__q4_k k4 = {.scale = 0x3c00, .least = 0x3800};
+    tarn__q4_k k4 = {.scale = 0x3c00, .min = 0x3800};
     k4.scales[1] = 0x80 | 3; /* group 1: 3; group 5: 2 << 4 */
     k4.scales[4] = 0x40 | 5; /* least of group 0: 5; of group 4: 1 << 4 */
     k4.scales[9] = 0x2f;     /* group 5: 15, least 2 */
     k4.q[0] = 0xa7, k4.q[64] = 0x40;
-    tarn__blocks_decode(TARN_Q4_K, &k4, 256, values);
+    tarn__dequantize_blocks(TARN_Q4_K, &k4, 256, values);
     assert_true(values[0] == -2.5f && values[32] == 30 && values[128] == -8 && values[160] == 47 * 4 - 1);
     tarn__q6_k k6 = {.scale = 0x3c00, .scales = {1, -2, [10] = 3}};
     k6.low[0] = 0x05, k6.high[0] = 0x03, k6.low[16] = 0x01, k6.low[96] = 0x0f, k6.high[32] = 0x04;
-    tarn__blocks_decode(TARN_Q6_K, &k6, 256, values);
+    tarn__dequantize_blocks(TARN_Q6_K, &k6, 256, values);
     assert_true(values[0] == 0x35 - 32 && values[16] == (1 - 32) * -2 && values[160] == (0x1f - 32) * 3);
 }
 
@@ -56,7 +56,7 @@ static double error_of(tarn_dtype dtype, const float *x, const void *block, int 
 {
     float decoded[256];
     double sum = 0;
-    tarn__blocks_decode(dtype, block, count, decoded);
+    tarn__dequantize_blocks(dtype, block, count, decoded);
     for (int i = 0; i < count; i++)
         sum += ((double)decoded[i] - x[i]) * ((double)decoded[i] - x[i]);
     return sum;
@@ -73,9 +73,9 @@ static double plain_error(const float *x, bool has_least, int group)
             high = fmax(high, x[i]);
             largest = fmax(largest, fabs(x[i]));
         }
-        double scale = has_least ? (high - low) / 15 : largest / 31, least = has_least ? low : 0;
+        double scale = has_least ? (high - low) / 15 : largest / 31, min = has_least ? low : 0;
         for (int i = from; i < from + group; i++) {
-            double off = scale > 0 ? round((x[i] - least) / scale) * scale + least - x[i] : 0;
+            double off = scale > 0 ? round((x[i] - min) / scale) * scale + min - x[i] : 0;
             sum += off * off;
         }
     }
@@ -93,8 +93,8 @@ static void searched_scales_are_better_than_the_extremes(void **state)
             tarn__q4_k k4;
             tarn__q6_k k6;
             fill(kind, x, 256, &random);
-            tarn__blocks_encode(TARN_Q4_K, x, 256, &k4);
-            tarn__blocks_encode(TARN_Q6_K, x, 256, &k6);
+            tarn__quantize_blocks(TARN_Q4_K, x, 256, &k4);
+            tarn__quantize_blocks(TARN_Q6_K, x, 256, &k6);
             error[0] += error_of(TARN_Q4_K, x, &k4, 256);
             error[1] += error_of(TARN_Q6_K, x, &k6, 256);
             plain[0] += plain_error(x, true, 32);
@@ -116,8 +116,8 @@ static void small_numbers_that_are_all_the_same_take_the_nearest_scale(void **st
         tarn__q4_k block;
         for (int i = 0; i < 256; i++)
             x[i] = numbers[k];
-        tarn__blocks_encode(TARN_Q4_K, x, 256, &block);
-        tarn__blocks_decode(TARN_Q4_K, &block, 256, decoded);
+        tarn__quantize_blocks(TARN_Q4_K, x, 256, &block);
+        tarn__dequantize_blocks(TARN_Q4_K, &block, 256, decoded);
         double plain =
             fabs((double)tarn__f16_to_f32(tarn__f32_to_f16(fabsf(x[0]) / steps)) * steps - fabs((double)x[0]));
         for (int i = 0; i < 256; i++)
@@ -139,8 +139,8 @@ static void packing_stays_within_the_steps(void **state)
             fill(kind, x, 256, &random);
             for (int i = 0; i < 256; i++)
                 largest = fmax(largest, fabs(x[i]));
-            tarn__blocks_encode(kinds[k], x, 256, blocks);
-            tarn__blocks_decode(kinds[k], blocks, 256, decoded);
+            tarn__quantize_blocks(kinds[k], x, 256, blocks);
+            tarn__dequantize_blocks(kinds[k], blocks, 256, decoded);
             for (int i = 0; i < 256; i++)
                 if (fabs((double)decoded[i] - x[i]) >
                     2 * largest / steps[k] + 127 * 0x1p-25) /* and what f16 rounds a small scale by */
@@ -159,8 +159,8 @@ static void zeros_and_extreme_numbers_are_packed_too(void **state)
             char blocks[8 * 34];
             for (int j = 0; j < 256; j++)
                 x[j] = j % 3 ? extremes[i] : -extremes[i] / 2;
-            tarn__blocks_encode(kinds[k], x, 256, blocks);
-            tarn__blocks_decode(kinds[k], blocks, 256, decoded);
+            tarn__quantize_blocks(kinds[k], x, 256, blocks);
+            tarn__dequantize_blocks(kinds[k], blocks, 256, decoded);
             for (int j = 0; i < 4 && j < 256; j++)
                 assert_true(fabsf(decoded[j]) < 1e-7f); /* those that f16 has no scale for are the caller's to refuse */
         }

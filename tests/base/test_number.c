@@ -17,7 +17,7 @@ static double random_double(uint64_t *seed)
 /* Digits of a text, without zeros before and after them. */
 static int digits_of(const char *text)
 {
-    char digits[TARN__NUMBER_ROOM] = "";
+    char digits[TARN__NUMBER_SIZE] = "";
     int used = 0;
     for (const char *c = text; *c && *c != 'e'; c++)
         if (*c >= '0' && *c <= '9' && (used || *c != '0'))
@@ -50,19 +50,19 @@ static void numbers_have_the_text_that_python_gives_them(void **state)
                  {9007199254740992.0, "9007199254740992.0"},
                  {INFINITY, "null"},
                  {NAN, "null"}};
-    char text[TARN__NUMBER_ROOM];
+    char text[TARN__NUMBER_SIZE];
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
-        assert_string_equal(tarn__number_text(cases[i].value, text), cases[i].text);
+        assert_string_equal(tarn__number_format(cases[i].value, text), cases[i].text);
 }
 
 static void they_read_back_and_are_the_shortest(void **state)
 {
     (void)state;
     uint64_t seed = test_seed(9);
-    char text[TARN__NUMBER_ROOM], shorter[64];
+    char text[TARN__NUMBER_SIZE], shorter[64];
     for (int i = 0; i < 5000; i++) {
         double value = i % 2 ? random_double(&seed) : (double)random_below(&seed, 1000000) / 1000;
-        tarn__number_text(value, text);
+        tarn__number_format(value, text);
         double read = strtod(text, NULL);
         assert_memory_equal(&read, &value, sizeof(value));
         int digits = digits_of(text);
@@ -75,17 +75,17 @@ static void floats_read_back_from_fewer_digits(void **state)
 {
     (void)state;
     uint64_t seed = test_seed(10);
-    char text[TARN__NUMBER_ROOM];
-    assert_string_equal(tarn__number_text(tarn__number_of_f32(0.1f), text), "0.1");
-    assert_string_equal(tarn__number_text(tarn__number_of_f32(-0.0f), text), "-0.0");
-    assert_string_equal(tarn__number_text(tarn__number_of_f32(0.1307f), text), "0.1307");
+    char text[TARN__NUMBER_SIZE];
+    assert_string_equal(tarn__number_format(tarn__number_of_f32(0.1f), text), "0.1");
+    assert_string_equal(tarn__number_format(tarn__number_of_f32(-0.0f), text), "-0.0");
+    assert_string_equal(tarn__number_format(tarn__number_of_f32(0.1307f), text), "0.1307");
     for (int i = 0; i < 5000; i++) {
         uint32_t word = (uint32_t)random_bits(&seed);
         float value, read;
         memcpy(&value, &word, sizeof(value));
         if (!isfinite(value))
             continue;
-        tarn__number_text(tarn__number_of_f32(value), text);
+        tarn__number_format(tarn__number_of_f32(value), text);
         read = (float)strtod(text, NULL);
         assert_memory_equal(&read, &value, sizeof(value));
         assert_true(digits_of(text) <= 9);
@@ -96,23 +96,23 @@ static void floats_read_back_from_fewer_digits(void **state)
 static void the_locale_does_not_matter(void **state)
 {
     (void)state;
-    char text[TARN__NUMBER_ROOM];
+    char text[TARN__NUMBER_SIZE];
     if (!setlocale(LC_NUMERIC, "de_DE.UTF-8"))
         skip();
-    assert_string_equal(tarn__number_text(0.25, text), "0.25");
-    assert_true(tarn__number_read("0.25") == 0.25);
+    assert_string_equal(tarn__number_format(0.25, text), "0.25");
+    assert_true(tarn__number_parse("0.25") == 0.25);
     setlocale(LC_NUMERIC, "C");
 }
 
 static int print_texts(void)
 {
     unsigned long long word;
-    char text[TARN__NUMBER_ROOM];
+    char text[TARN__NUMBER_SIZE];
     while (scanf("%llx", &word) == 1) {
         uint64_t own = word;
         double value;
         memcpy(&value, &own, sizeof(value));
-        puts(tarn__number_text(value, text));
+        puts(tarn__number_format(value, text));
     }
     return 0;
 }

@@ -15,7 +15,7 @@ static void expect_name(const char *text, const char *name)
     assert_non_null(file);
     fputs(text, file);
     rewind(file);
-    tarn__platform_name_cpu(file, found, sizeof(found));
+    tarn__platform_parse_cpu_name(file, found, sizeof(found));
     fclose(file);
     assert_string_equal(found, name);
 }
@@ -53,7 +53,7 @@ static int64_t left_of(const char *groups)
 {
     char mounted[1200];
     snprintf(mounted, sizeof(mounted), "%s", scratch("cgroup"));
-    return tarn__platform_group_memory(mounted, write_text("groups", groups));
+    return tarn__platform_cgroup_memory(mounted, write_text("groups", groups));
 }
 
 /* The nearest limit counts, of a group or of one around it; a group that cannot be seen is that of a container's root.

@@ -60,7 +60,7 @@ static void what_killed_programs_left_is_swept_away(void **state)
     assert_true(is_there(own));
     for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
         assert_true(is_there(others[i]));
-    tarn__text_release(own);
+    tarn__string_free(own);
     tarn__folder_sweep(scratch("nosuch"));
     assert_ok();
 }
@@ -73,7 +73,7 @@ static void a_name_that_is_taken_is_passed_over(void **state)
     char path[1200], *last = tarn__temporary_name("x");
     unsigned from;
     assert_int_equal(sscanf(strrchr(last, '-'), "-%u.tmp", &from), 1);
-    tarn__text_release(last);
+    tarn__string_free(last);
     for (unsigned i = 1; i <= 20; i++)
         write_text(name_of("taken", (long)getpid(), from + i), "x");
     snprintf(path, sizeof(path), "%s", scratch("taken"));

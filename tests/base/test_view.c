@@ -133,7 +133,7 @@ static tarn__view packed(int rank, const int64_t *shape)
 {
     tarn__view view = {.rank = rank};
     memcpy(view.shape, shape, sizeof(int64_t) * (size_t)rank);
-    tarn__view_pack(&view);
+    tarn__view_set_row_major(&view);
     return view;
 }
 
@@ -147,7 +147,7 @@ static void dense_views_of_any_rank_collapse_to_one_loop(void **state)
         for (int i = 0; i < rank; i++)
             shape[i] = 1 + random_below(&seed, 3);
         tarn__view view = packed(rank, shape);
-        assert_true(tarn__view_dense(&view));
+        assert_true(tarn__view_is_contiguous(&view));
         tarn__nest nest;
         tarn__nest_make(&nest, 2, (const tarn__view *const[]){&view, &view});
         assert_int_equal(nest.rank, tarn__view_count(&view) == 1 ? 0 : 1);
@@ -172,16 +172,16 @@ static void density_ignores_size_one_and_empty_axes(void **state)
 {
     (void)state;
     tarn__view one = {.rank = 3, .shape = {2, 1, 3}, .stride = {3, 77, 1}};
-    assert_true(tarn__view_dense(&one));
+    assert_true(tarn__view_is_contiguous(&one));
     tarn__view empty = {.rank = 2, .shape = {0, 5}, .stride = {99, 3}};
-    assert_true(tarn__view_dense(&empty));
+    assert_true(tarn__view_is_contiguous(&empty));
     assert_int_equal(tarn__view_count(&empty), 0);
     tarn__view gap = {.rank = 2, .shape = {2, 3}, .stride = {4, 1}};
-    assert_false(tarn__view_dense(&gap));
+    assert_false(tarn__view_is_contiguous(&gap));
     tarn__view flipped = {.rank = 1, .shape = {3}, .stride = {-1}};
-    assert_false(tarn__view_dense(&flipped));
+    assert_false(tarn__view_is_contiguous(&flipped));
     tarn__view scalar = {.rank = 0};
-    assert_true(tarn__view_dense(&scalar));
+    assert_true(tarn__view_is_contiguous(&scalar));
     assert_int_equal(tarn__view_count(&scalar), 1);
 }
 
@@ -230,8 +230,8 @@ static void neighbours_and_pieces_are_known_by_strides(void **state)
     assert_int_equal(tarn__view_innermost(&one), 0);
     tarn__nest nest;
     tarn__nest_make(&nest, 2, (const tarn__view *const[]){&view, &expanded});
-    assert_true(tarn__nest_is_dense(&nest, 0));
-    assert_false(tarn__nest_is_dense(&nest, 1));
+    assert_true(tarn__nest_is_contiguous(&nest, 0));
+    assert_false(tarn__nest_is_contiguous(&nest, 1));
 }
 
 int main(void)

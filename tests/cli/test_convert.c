@@ -21,9 +21,9 @@ static const char *write_gguf(const char *name, float value)
     tarn_tensor *weight = tarn_full(TARN_SHAPE(4, 512), value, TARN_F32, tarn_device_cpu());
     const float reals[] = {0.5f, 2};
     tarn_gguf_writer *w = tarn_gguf_create(scratch(name));
-    assert_true(tarn_gguf_add_text(w, "general.architecture", "any", 3) &&
-                tarn_gguf_add_text(w, "x.text", "a\nb\"", 4) &&
-                tarn_gguf_add_list(w, "x.reals", TARN_GGUF_F32, reals, 2) &&
+    assert_true(tarn_gguf_add_string(w, "general.architecture", "any", 3) &&
+                tarn_gguf_add_string(w, "x.text", "a\nb\"", 4) &&
+                tarn_gguf_add_array(w, "x.reals", TARN_GGUF_F32, reals, 2) &&
                 tarn_gguf_add(w, "output.weight", weight) && tarn_gguf_add(w, "blk.0.weight", weight) &&
                 tarn_gguf_add(w, "odd.weight", tarn_zeros(TARN_SHAPE(4, 33), TARN_F32, tarn_device_cpu())) &&
                 tarn_gguf_add(w, "norm.weight", vector(1, 2, 3)) && tarn_gguf_finish(w));
@@ -53,7 +53,7 @@ static void names_are_shown_as_text(void **state)
 {
     (void)state;
     tarn_gguf_writer *w = tarn_gguf_create(scratch("names.gguf"));
-    assert_true(tarn_gguf_add_text(w, "key\x1b[2J", "x", 1) &&
+    assert_true(tarn_gguf_add_string(w, "key\x1b[2J", "x", 1) &&
                 tarn_gguf_add(w, "name\x1b[31m\n\xC3\xA9", vector(1, 2, 3)) && tarn_gguf_finish(w));
     expect_with(0, "key\\x1b[2J: \"x\"\n", "inspect %s", scratch("names.gguf"), "");
     assert_contains(command_output, "name\\x1b[31m\\n\xC3\xA9  F32      [3]");

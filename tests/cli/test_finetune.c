@@ -49,8 +49,14 @@ static void sleep_ms(int64_t milliseconds)
 
 static void write_base(const char *name)
 {
-    const tarn_llama_config config = {
-        .vocab = 256, .context = 32, .layers = 2, .heads = 2, .kv_heads = 1, .width = 32, .inner = 64, .tied = true};
+    const tarn_llama_config config = {.vocab = 256,
+                                      .context = 32,
+                                      .layers = 2,
+                                      .heads = 2,
+                                      .kv_heads = 1,
+                                      .width = 32,
+                                      .inner = 64,
+                                      .tie_embeddings = true};
     char text[2401], folder[1200];
     snprintf(folder, sizeof(folder), "%s", scratch(name));
     tarn_module *model = tarn_model_llama(&config, tarn_device_cpu(), 3);
@@ -216,22 +222,22 @@ static void a_full_disk_loses_no_adapters(void **state)
 static double right_answers(const char *model)
 {
     static char questions[1 << 16];
-    char word[TURNING_MOST + 1], back[TURNING_MOST + 1];
+    char word[REVERSAL_MAX_LETTERS + 1], back[REVERSAL_MAX_LETTERS + 1];
     int asked = 0, right = 0;
     size_t used = 0;
-    for (int i = 0; i < turning_words(); i++)
-        if (turning_is_asked(i)) {
-            turning_word(i, word);
+    for (int i = 0; i < reversal_words(); i++)
+        if (reversal_is_held_out(i)) {
+            reversal_word(i, word);
             used += (size_t)snprintf(questions + used, sizeof(questions) - used, "%s\n/reset\n", word);
         }
     write_text("questions.txt", questions);
     expect_command(line("chat %s --device cpu --temperature 0 < %s 2>/dev/null", model, scratch("questions.txt")), 0,
                    "");
     const char *at = command_output;
-    for (int i = 0; i < turning_words(); i++)
-        if (turning_is_asked(i)) {
-            turning_word(i, word);
-            turning_back(word, back);
+    for (int i = 0; i < reversal_words(); i++)
+        if (reversal_is_held_out(i)) {
+            reversal_word(i, word);
+            reversal_of(word, back);
             asked++;
             right += at && strncmp(at, back, strlen(back)) == 0 && at[strlen(back)] == '\n';
             at = at && strchr(at, '\n') ? strchr(at, '\n') + 1 : NULL;
@@ -260,8 +266,8 @@ static bool is_long(void)
 static void tune_and_ask(const char *base, int number, const char *name, const char *options, int steps)
 {
     char learnt[1200], asked[1200], folder[1200];
-    snprintf(learnt, sizeof(learnt), "%s", turning_chats("learnt.jsonl", false));
-    snprintf(asked, sizeof(asked), "%s", turning_chats("asked.jsonl", true));
+    snprintf(learnt, sizeof(learnt), "%s", reversal_chats("learnt.jsonl", false));
+    snprintf(asked, sizeof(asked), "%s", reversal_chats("asked.jsonl", true));
     snprintf(folder, sizeof(folder), "%s%d", scratch("tuned"), number);
     expect_command(line("train --model %s --data %s --val %s --template chatml %s --warmup 10 --clip-norm 1 --context "
                         "64 --batch-size "
@@ -286,7 +292,7 @@ static void words_are_turned_in_a_chat_after_fine_tuning(void **state)
                  {"adapters beside q8_0", "--lora 16 --lr 0.005 --quantize q8_0"}};
     if (!TARN__HAVE_PCRE2 || !TARN__HAVE_JANSSON || getenv("TARN_TEST_QUICK") || !getenv("TARN_COMMAND"))
         skip();
-    turning_base("turning");
+    reversal_base("turning");
     ask_before("turning");
     for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
         tune_and_ask("turning", (int)i, kinds[i].name, kinds[i].options, is_long() ? 800 : 200);
@@ -303,7 +309,7 @@ static void words_are_turned_beside_blocks_of_256(void **state)
     if (!TARN__HAVE_PCRE2 || !TARN__HAVE_JANSSON || TARN__SANITIZE[0] || getenv("TARN_TEST_QUICK") ||
         !getenv("TARN_COMMAND"))
         skip();
-    turning_wide_base("turning-wide");
+    reversal_wide_base("turning-wide");
     ask_before("turning-wide");
     tune_and_ask("turning-wide", 3, "adapters beside q4_k", "--lora 16 --lr 0.003 --quantize q4_k",
                  is_long() ? 800 : 400);

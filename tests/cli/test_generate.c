@@ -14,10 +14,10 @@ static const char *with(const char *more)
     return arguments;
 }
 
-static void write_model(bool has_end)
+static void write_model(bool has_eos)
 {
     const tarn_gpt2_config config = {
-        .vocab = 50, .context = 40, .layers = 2, .heads = 2, .width = 16, .has_end = has_end, .end = 49};
+        .vocab = 50, .context = 40, .layers = 2, .heads = 2, .width = 16, .has_eos = has_eos, .end = 49};
     tarn_module *model = tarn_model_gpt2(&config, CPU, 3);
     for (int i = 0; i < tarn_module_parameter_count(model); i++) {
         tarn_tensor *p = tarn_module_parameter(model, i);
@@ -96,12 +96,13 @@ static void weights_stay_as_they_are_stored(void **state)
     for (int is_stored = 0; is_stored < 2; is_stored++) {
         char json[1024], found[64], expected[64];
         tarn_module *model = tarn_model_open(scratch("model"), CPU, &(tarn_model_open_options){.as_stored = is_stored});
-        tarn_writer *writer = tarn_writer_new(model, NULL, &(tarn_writer_options){.context = 4});
-        tarn_piece piece = {0};
-        assert_true(tarn_writer_prompt(writer, 0, prompt, 3, &(tarn_generate_options){.tokens = 1, .logprobs = true}) &&
-                    tarn_writer_next(writer, &piece));
+        tarn_generator *writer = tarn_generator_new(model, NULL, &(tarn_generator_options){.context = 4});
+        tarn_output piece = {0};
+        assert_true(
+            tarn_generator_prompt(writer, 0, prompt, 3, &(tarn_generate_options){.tokens = 1, .logprobs = true}) &&
+            tarn_generator_next(writer, &piece));
         snprintf(expected, sizeof(expected), "\"logprob\": %.6f", piece.logprob);
-        tarn_writer_free(writer);
+        tarn_generator_free(writer);
         tarn_module_free(model);
         snprintf(json, sizeof(json), "--ids 1,2,3 --tokens 1 --temperature 0 --json --logprobs 1 --device cpu%s",
                  is_stored ? "" : " --dtype f32");
@@ -126,7 +127,7 @@ static void words_go_in_and_text_comes_out(void **state)
 {
     (void)state;
     const tarn_gpt2_config config = {
-        .vocab = 256, .context = 30, .layers = 1, .heads = 2, .width = 16, .has_end = true, .end = 10};
+        .vocab = 256, .context = 30, .layers = 1, .heads = 2, .width = 16, .has_eos = true, .end = 10};
     tarn_module *model = tarn_model_gpt2(&config, CPU, 3);
     /* Small letters alone: the others lie far from what the last norm gives. */
     tarn_tensor *table = tarn_requires_grad(tarn_module_find(model, "transformer.wte.weight"), false);

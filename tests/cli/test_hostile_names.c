@@ -83,8 +83,8 @@ static void names_in_gguf(void **state)
     (void)state;
     const char *path = scratch("names " HOSTILE ".gguf");
     tarn_gguf_writer *w = tarn_gguf_create(path);
-    assert_true(tarn_gguf_add_text(w, "general.architecture", VALID, strlen(VALID)) &&
-                tarn_gguf_add_text(w, VALID, HOSTILE, strlen(HOSTILE)) &&
+    assert_true(tarn_gguf_add_string(w, "general.architecture", VALID, strlen(VALID)) &&
+                tarn_gguf_add_string(w, VALID, HOSTILE, strlen(HOSTILE)) &&
                 tarn_gguf_add(w, "x\x1b[31m\xC2\x9B\n", vector(1, 2, 3)) && tarn_gguf_finish(w));
     check_all(path);
 }

@@ -18,12 +18,12 @@ static const char *line(const char *format, ...)
     return text;
 }
 
-static void stir(tarn_module *model, double deviation)
+static void stir(tarn_module *model, double std)
 {
     for (int i = 0; i < tarn_module_parameter_count(model); i++) {
         tarn_tensor *p = tarn_module_parameter(model, i);
         if (tarn_needs_grad(p))
-            assert_true(tarn_copy(p, tarn_normal_like(p, 0, deviation)));
+            assert_true(tarn_copy(p, tarn_normal_like(p, 0, std)));
     }
 }
 

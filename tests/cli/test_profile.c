@@ -57,10 +57,10 @@ static void bench_train_refuses_what_is_not_of_a_step(void **state)
     expect_command("bench train words 2>&1", 2, "'words' is not expected");
 }
 
-static double number_of(const tarn__document *document, const char *key)
+static double number_of(const tarn__json_file *document, const char *key)
 {
     double value;
-    if (!tarn__document_real(document, key, &value))
+    if (!tarn__json_file_real(document, key, &value))
         fail_msg("%s", tarn_error());
     return value;
 }
@@ -83,7 +83,7 @@ static void a_profile_is_printed_and_written(void **state)
     assert_non_null(strstr(command_output, "roofline"));
     assert_non_null(strstr(command_output, "trace.json"));
     snprintf(path, sizeof(path), "%s/profile.json", scratch("run"));
-    tarn__document *document = tarn__document_open("test", path);
+    tarn__json_file *document = tarn__json_file_open("test", path);
     if (!document)
         fail_msg("%s", tarn_error());
     double all = 0;
@@ -95,7 +95,7 @@ static void a_profile_is_printed_and_written(void **state)
     assert_true(all > 1 - 1e-6 && all < 1 + 1e-6);
     assert_true(number_of(document, "steps") == 3 && number_of(document, "step_ms") > 0 &&
                 number_of(document, "memory.peak") > 0);
-    tarn__document_free(document);
+    tarn__json_file_free(document);
     snprintf(path, sizeof(path), "%s/trace.json", scratch("run"));
     trace t = read_trace(path);
     assert_int_equal(count_events(&t, TRACE_HOST, "step"), 3);

@@ -225,7 +225,7 @@ static bool run_failing(const char *name, void (*run)(void), int64_t fail_at, bo
     if (counts.held != 0)
         print_error("%s, allocation %lld: %lld bytes are lost\n", name, (long long)fail_at, (long long)counts.held);
     assert_int_equal(counts.held, 0);
-    assert_int_equal(tarn__memory_held(), 0);
+    assert_int_equal(tarn__memory_in_use(), 0);
     return counts.failed > 0;
 }
 
@@ -263,7 +263,7 @@ static void the_allocator_is_used_and_aligned(void **state)
     tarn_tensor *x = good(tarn_ones(TARN_SHAPE(1000), TARN_F32, CPU));
     assert_true(counts.calls > 0 && counts.held >= 4000);
     assert_int_equal((uintptr_t)tarn_data(x) % 256, 0);
-    assert_int_equal(counts.held, tarn__memory_held());
+    assert_int_equal(counts.held, tarn__memory_in_use());
     forget_everything(scope);
     assert_int_equal(counts.held, 0);
 }

@@ -60,8 +60,8 @@ static void devices_and_settings(void **state)
     ACCEPT(tarn_device_auto());
     ACCEPT(tarn_set_fallback((tarn_fallback)9));
     ACCEPT(tarn_set_fallback(TARN_FALLBACK_WARN));
-    ACCEPT(tarn_set_mixed((tarn_mixed)9));
-    ACCEPT(tarn_set_mixed(TARN_MIXED_ERROR));
+    ACCEPT(tarn_set_cross_device((tarn_cross_device)9));
+    ACCEPT(tarn_set_cross_device(TARN_CROSS_DEVICE_ERROR));
     ACCEPT(tarn_set_pool(true));
     ACCEPT(tarn_set_log(NULL, NULL));
     ACCEPT(tarn_set_log(tarn_log_stderr, NULL));

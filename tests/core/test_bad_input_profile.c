@@ -48,11 +48,11 @@ static void figures(void **state)
 {
     (void)state;
     const tarn_device nowhere = {7, 3};
-    REFUSE(tarn_peak_of, tarn_peak_of(CPU, NULL) > 0);
-    REFUSE(tarn_peak_of, tarn_peak_of(CPU, "f8") > 0);
-    REFUSE(tarn_peak_of, tarn_peak_of(nowhere, "f32") > 0);
+    REFUSE(tarn_device_peak_flops, tarn_device_peak_flops(CPU, NULL) > 0);
+    REFUSE(tarn_device_peak_flops, tarn_device_peak_flops(CPU, "f8") > 0);
+    REFUSE(tarn_device_peak_flops, tarn_device_peak_flops(nowhere, "f32") > 0);
     REFUSE(tarn_memory_kinds_of, tarn_memory_kinds_of(nowhere).peak > 0);
-    ACCEPT(tarn_peak_of(CPU, "bf16") >= 0);
+    ACCEPT(tarn_device_peak_flops(CPU, "bf16") >= 0);
 }
 
 #define refusing(test) cmocka_unit_test_setup_teardown(test, open_refusals, close_refusals)

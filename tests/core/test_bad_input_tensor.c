@@ -156,7 +156,7 @@ static void asking_and_reading(void **state)
     REFUSE(tarn_dtype_parse, tarn_dtype_parse("float"));
     ACCEPT(tarn_dtype_name(BAD_DTYPE));
     ACCEPT(tarn_dtype_size(BAD_DTYPE));
-    ACCEPT(tarn_dtype_block(BAD_DTYPE));
+    ACCEPT(tarn_dtype_block_size(BAD_DTYPE));
 }
 
 static void scopes(void **state)

@@ -136,7 +136,7 @@ static void mixed_mode_moves_the_cpus_operand(void **state)
 {
     (void)state;
     tarn_tensor *a = on(mirror(0), 1, 2), *b = on(mirror(1), 3, 4), *c = on(CPU, 5, 6);
-    tarn_set_mixed(TARN_MIXED_MOVE);
+    tarn_set_cross_device(TARN_CROSS_DEVICE_MOVE);
     tarn_stats_reset();
     tarn_tensor *sum = good(tarn_add(c, a));
     assert_true(lies_on(sum, mirror(0)));
@@ -151,7 +151,7 @@ static void mixed_mode_moves_the_cpus_operand(void **state)
     assert_error(
         TARN_ERROR_DEVICE,
         "add: operands lie on mirror:0 and mirror:1; move one with tarn_to(); only operands on the CPU are moved");
-    tarn_set_mixed(TARN_MIXED_ERROR);
+    tarn_set_cross_device(TARN_CROSS_DEVICE_ERROR);
     assert_null(tarn_add(c, a));
     assert_error(TARN_ERROR_DEVICE, "add");
 }

@@ -78,7 +78,7 @@ static void a_backend_without_a_device_shows_its_kernels(void **state)
     pid_t child = fork();
     if (child == 0) {
         setenv("TARN_MIRROR_DEVICELESS", "nothing", 1);
-        setenv("TARN_MIRROR_WITHOUT", "tanh", 1);
+        setenv("TARN_MIRROR_DISABLE", "tanh", 1);
         _exit(tarn_op_on(tarn_op_find("mul"), "mirror", true) && !tarn_op_on(tarn_op_find("tanh"), "mirror", false) &&
                       tarn_device_count("mirror") == 0
                   ? 0

@@ -70,12 +70,12 @@ static void kernels_are_recorded_with_what_they_compute(void **state)
     assert_int_equal(product.dtype, TARN_F32);
     assert_int_equal(product.shape.rank, 2);
     assert_int_equal(product.shape.size[1], 16);
-    assert_true(product.operations == 2.0 * 4 * 8 * 16);
+    assert_true(product.flops == 2.0 * 4 * 8 * 16);
     assert_true(product.bytes == 4.0 * (4 * 8 + 8 * 16 + 4 * 16));
     assert_true(product.host_start >= 0 && product.host_start <= product.device_start &&
                 product.device_start <= product.device_end && product.device_end <= product.host_end);
     assert_int_equal(tanh_back.kind, TARN_PROFILE_KERNEL);
-    assert_true(find("matmul", true).operations > 0);
+    assert_true(find("matmul", true).flops > 0);
 }
 
 static void convolution_and_attention_know_their_operations(void **state)
@@ -92,11 +92,11 @@ static void convolution_and_attention_know_their_operations(void **state)
         tarn_sum(tarn_attention(q, q, q, &(tarn_attention_options){.causal = true}), TARN_ALL_AXES, false)));
     stop();
     double convolution = 2.0 * (2 * 5 * 6 * 6) * (3 * 3 * 3), pairs = 6 * 7 / 2.0;
-    assert_true(find("conv2d", false).operations == convolution);
-    assert_true(find("conv2d_grad_weight", true).operations == convolution);
+    assert_true(find("conv2d", false).flops == convolution);
+    assert_true(find("conv2d_grad_weight", true).flops == convolution);
     assert_int_equal(find("conv2d", false).kind, TARN_PROFILE_CONVOLUTION);
-    assert_true(find("attention", false).operations == 2 * 2.0 * 2 * 4 * pairs);
-    assert_true(find("attention_grad", true).operations == 2 * 5.0 * 2 * 4 * pairs);
+    assert_true(find("attention", false).flops == 2 * 2.0 * 2 * 4 * pairs);
+    assert_true(find("attention_grad", true).flops == 2 * 5.0 * 2 * 4 * pairs);
     assert_int_equal(find("attention", false).kind, TARN_PROFILE_ATTENTION);
 }
 
@@ -150,7 +150,7 @@ static void shares_add_up_and_rows_hold_every_record(void **state)
     }
     assert_true(fabs(all - 1) < 1e-9);
     assert_true(sum.part[TARN_PART_MATMUL] > 0 && sum.part[TARN_PART_KERNELS] > 0 && sum.part[TARN_PART_HOST] > 0);
-    assert_true(fabs(sum.busy - sum.part[TARN_PART_MATMUL] - sum.part[TARN_PART_KERNELS]) < 1e-9);
+    assert_true(fabs(sum.utilization - sum.part[TARN_PART_MATMUL] - sum.part[TARN_PART_KERNELS]) < 1e-9);
     int64_t calls = 0;
     for (int64_t i = 0; i < sum.rows; i++) {
         assert_true(i == 0 || row[i - 1].device_microseconds >= row[i].device_microseconds);
@@ -164,7 +164,7 @@ static void shares_add_up_and_rows_hold_every_record(void **state)
 static void a_sample_leaves_the_profile_before_it(void **state)
 {
     (void)state;
-    double busy = -1;
+    double utilization = -1;
     start(CPU);
     multiply(CPU, false);
     assert_false(tarn__sample_start(CPU)); /* while a profile is taken */
@@ -173,10 +173,10 @@ static void a_sample_leaves_the_profile_before_it(void **state)
     int64_t count = tarn_profile_count();
     assert_true(tarn__sample_start(CPU));
     multiply(CPU, true);
-    assert_true(tarn__sample_stop(&busy));
-    assert_true(busy > 0);
+    assert_true(tarn__sample_stop(&utilization));
+    assert_true(utilization > 0);
     assert_int_equal(tarn_profile_count(), count);
-    assert_true(find("matmul", false).operations > 0);
+    assert_true(find("matmul", false).flops > 0);
 }
 
 /* ---- devices ----------------------------------------------------------------------------------------------------- */

@@ -9,7 +9,7 @@
 static void tensors_have_sizes_and_take_no_memory(void **state)
 {
     (void)state;
-    tarn_device shadow = tarn__shadow_of(CPU);
+    tarn_device shadow = tarn__meta_device_of(CPU);
     int64_t real = tarn_memory_of(CPU).used, before = tarn_memory_of(shadow).used;
     tarn_stats_reset();
     tarn_tensor *x = good(tarn_ones(TARN_SHAPE(1 << 20, 1 << 20), TARN_F32, shadow)); /* 4 TiB */
@@ -25,7 +25,7 @@ static void tensors_have_sizes_and_take_no_memory(void **state)
 static void a_shadow_chooses_as_its_device_does(void **state)
 {
     (void)state;
-    tarn_device shadow = tarn__shadow_of(CPU), again = tarn__shadow_of(shadow);
+    tarn_device shadow = tarn__meta_device_of(CPU), again = tarn__meta_device_of(shadow);
     char name[32];
     assert_true(tarn_device_equal(shadow, again));
     assert_false(tarn_device_equal(shadow, CPU));
@@ -39,7 +39,7 @@ static void a_shadow_chooses_as_its_device_does(void **state)
 static void mistakes_are_found(void **state)
 {
     (void)state;
-    tarn_device shadow = tarn__shadow_of(CPU);
+    tarn_device shadow = tarn__meta_device_of(CPU);
     tarn_tensor *x = good(tarn_zeros(TARN_SHAPE(2, 3), TARN_F32, shadow));
     assert_null(tarn_matmul(x, x));
     assert_error(TARN_ERROR_SHAPE, "inner sizes differ");

@@ -148,19 +148,19 @@ static void dtypes_have_names_and_sizes(void **state)
     for (int i = 0; i < DTYPES; i++) {
         assert_int_equal(tarn_dtype_parse(tarn_dtype_name(dtypes[i])), dtypes[i]);
         assert_int_equal(tarn_dtype_size(dtypes[i]), sizes[i]);
-        assert_int_equal(tarn_dtype_block(dtypes[i]), 1);
+        assert_int_equal(tarn_dtype_block_size(dtypes[i]), 1);
     }
     static const int64_t blocks[][2] = {{34, 32}, {18, 32}, {144, 256}, {210, 256}};
     for (int i = 0; i < 4; i++) {
         tarn_dtype dtype = (tarn_dtype)(TARN_Q8_0 + i);
         assert_int_equal(tarn_dtype_parse(tarn_dtype_name(dtype)), dtype);
         assert_int_equal(tarn_dtype_size(dtype), blocks[i][0]);
-        assert_int_equal(tarn_dtype_block(dtype), blocks[i][1]);
+        assert_int_equal(tarn_dtype_block_size(dtype), blocks[i][1]);
     }
     assert_string_equal(tarn_dtype_name(TARN_DTYPE_COUNT), "?");
     assert_string_equal(tarn_dtype_name((tarn_dtype)-3), "?");
     assert_int_equal(tarn_dtype_size((tarn_dtype)-3), 0);
-    assert_int_equal(tarn_dtype_block((tarn_dtype)-3), 0);
+    assert_int_equal(tarn_dtype_block_size((tarn_dtype)-3), 0);
     assert_int_equal(tarn_dtype_parse("float32"), TARN_DTYPE_COUNT);
     assert_error(TARN_ERROR_ARGUMENT, "dtype_parse: no element type is called 'float32'");
 }

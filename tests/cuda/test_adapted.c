@@ -11,7 +11,7 @@ static const int64_t outs[LAYERS] = {264, 72, 16};
 
 typedef struct network {
     tarn_tensor *x;
-    tarn__adapted_layer layer[LAYERS];
+    tarn__lora_linear layer[LAYERS];
 } network;
 
 static tarn_tensor *trained(tarn_tensor *x)
@@ -23,10 +23,10 @@ static network network_on(const network *from, tarn_device device)
 {
     network n = {.x = trained(tarn_to(tarn_detach(from->x), device))};
     for (int i = 0; i < LAYERS; i++) {
-        const tarn__adapted_layer *l = &from->layer[i];
+        const tarn__lora_linear *l = &from->layer[i];
         n.layer[i] =
-            (tarn__adapted_layer){good(tarn_to(l->weight, device)), NULL, trained(tarn_to(tarn_detach(l->a), device)),
-                                  trained(tarn_to(tarn_detach(l->b), device)), l->scale};
+            (tarn__lora_linear){good(tarn_to(l->weight, device)), NULL, trained(tarn_to(tarn_detach(l->a), device)),
+                                trained(tarn_to(tarn_detach(l->b), device)), l->scale};
     }
     return n;
 }
@@ -35,9 +35,9 @@ static network make(int64_t rows, int64_t rank)
 {
     network n = {.x = good(tarn_normal(TARN_SHAPE(rows, IN), 0, 1, TARN_BF16, CPU))};
     for (int i = 0; i < LAYERS; i++)
-        n.layer[i] = (tarn__adapted_layer){good(tarn_normal(TARN_SHAPE(outs[i], IN), 0, 0.1, TARN_BF16, CPU)), NULL,
-                                           good(tarn_normal(TARN_SHAPE(rank, IN), 0, 0.1, TARN_BF16, CPU)),
-                                           good(tarn_normal(TARN_SHAPE(outs[i], rank), 0, 0.1, TARN_BF16, CPU)), 1.5};
+        n.layer[i] = (tarn__lora_linear){good(tarn_normal(TARN_SHAPE(outs[i], IN), 0, 0.1, TARN_BF16, CPU)), NULL,
+                                         good(tarn_normal(TARN_SHAPE(rank, IN), 0, 0.1, TARN_BF16, CPU)),
+                                         good(tarn_normal(TARN_SHAPE(outs[i], rank), 0, 0.1, TARN_BF16, CPU)), 1.5};
     return n;
 }
 
@@ -55,7 +55,7 @@ static double apart(tarn_tensor *a, tarn_tensor *b)
 
 static void pass(network *n, tarn_tensor *const *g, tarn_tensor **y)
 {
-    assert_true(tarn__linears_adapted(n->x, n->layer, LAYERS, false, y));
+    assert_true(tarn__lora_linears(n->x, n->layer, LAYERS, false, y));
     tarn_tensor *all = NULL;
     for (int i = 0; i < LAYERS; i++) {
         tarn_tensor *sum = tarn_sum(tarn_mul(tarn_cast(y[i], TARN_F32), g[i]), TARN_ALL_AXES, false);

@@ -64,7 +64,7 @@ static void agrees_with_the_cpu(sizes s, tarn_dtype dtype, tarn_attention_option
     make_operands(s, dtype, here, there);
     tarn_attention_options other = o;
     other.lengths = o.lengths ? good(tarn_to(o.lengths, gpu)) : NULL;
-    other.starts = o.starts ? good(tarn_to(o.starts, gpu)) : NULL;
+    other.document_starts = o.document_starts ? good(tarn_to(o.document_starts, gpu)) : NULL;
     tarn_seed(11);
     tarn_tensor *wanted = good(tarn_attention(here[Q], here[K], here[V], &o));
     tarn_seed(11);
@@ -119,7 +119,7 @@ static void lengths_and_dropout_agree_with_the_cpu(void **state)
  * all. */
 static tarn_tensor *draw_starts(sizes s, int64_t longest, tarn_dtype dtype)
 {
-    int64_t starts[1024], ahead = s.keys > s.rows ? s.keys - s.rows : 0;
+    int64_t document_starts[1024], ahead = s.keys > s.rows ? s.keys - s.rows : 0;
     uint64_t seed = 17;
     assert_true(s.batches * s.rows <= 1024);
     for (int64_t b = 0; b < s.batches; b++)
@@ -129,9 +129,9 @@ static tarn_tensor *draw_starts(sizes s, int64_t longest, tarn_dtype dtype)
                 end = t + 1 + random_below(&seed, longest);
             }
             int64_t start = longest > 0 ? ahead + begin : random_below(&seed, s.keys + 1);
-            starts[b * s.rows + t] = start < s.keys ? start : s.keys;
+            document_starts[b * s.rows + t] = start < s.keys ? start : s.keys;
         }
-    return good(tarn_cast(tarn_from_i64(starts, TARN_SHAPE(s.batches, s.rows), CPU), dtype));
+    return good(tarn_cast(tarn_from_i64(document_starts, TARN_SHAPE(s.batches, s.rows), CPU), dtype));
 }
 
 /* Documents that are shorter than a tile, end within one and go through several; rows that begin behind themselves. */
@@ -152,7 +152,7 @@ static void rows_that_begin_at_starts_agree_with_the_cpu(void **state)
                 tarn_scope *scope = tarn_scope_open();
                 const sizes s = cut(all[i], dtypes[d]);
                 tarn_attention_options o = {.causal = l > 0 || d % 2 == 0,
-                                            .starts = draw_starts(s, longest[l], d % 2 ? TARN_I32 : TARN_I64)};
+                                            .document_starts = draw_starts(s, longest[l], d % 2 ? TARN_I32 : TARN_I64)};
                 agrees_with_the_cpu(s, dtypes[d], o, tolerance[d]);
                 tarn_scope_close(scope);
             }
@@ -167,10 +167,10 @@ static void a_row_that_sees_itself_alone_pulls_at_v_alone(void **state)
     static const double tolerance[] = {1e-14, 1e-5, 1e-5, 1e-5};
     for (int d = 0; d < 4; d++) {
         tarn_tensor *here[OPERANDS], *x[OPERANDS],
-            *starts = good(tarn_unsqueeze(tarn_arange(0, 200, 1, TARN_I64, gpu), 0));
+            *document_starts = good(tarn_unsqueeze(tarn_arange(0, 200, 1, TARN_I64, gpu), 0));
         make_operands((sizes){1, 2, 2, 200, 200, 64}, dtypes[d], here, x);
-        tarn_tensor *y =
-            good(tarn_attention(x[Q], x[K], x[V], &(tarn_attention_options){.causal = true, .starts = starts}));
+        tarn_tensor *y = good(tarn_attention(
+            x[Q], x[K], x[V], &(tarn_attention_options){.causal = true, .document_starts = document_starts}));
         tarn_tensor *g = good(tarn_normal_like(y, 0, 1));
         assert_true(tarn_backward_from(y, g, NULL));
         assert_true(apart(y, x[V]) == 0);
@@ -191,8 +191,10 @@ static void starts_with_lengths_and_dropout_agree_with_the_cpu(void **state)
     tarn_tensor *lengths = good(tarn_from_i64((const int64_t[]){61, 100, 0}, TARN_SHAPE(3), CPU));
     for (int causal = 0; causal < 2; causal++) {
         sizes s = {3, 4, 2, 70, 101, 64};
-        tarn_attention_options o = {
-            .causal = causal, .dropout = 0.3, .lengths = lengths, .starts = draw_starts(s, causal ? 40 : 0, TARN_I64)};
+        tarn_attention_options o = {.causal = causal,
+                                    .dropout = 0.3,
+                                    .lengths = lengths,
+                                    .document_starts = draw_starts(s, causal ? 40 : 0, TARN_I64)};
         agrees_with_the_cpu(s, TARN_BF16, o, 3e-2);
         agrees_with_the_cpu((sizes){3, 4, 2, 70, 101, 128}, TARN_BF16, o, 3e-2);
         agrees_with_the_cpu((sizes){3, 4, 2, 70, 101, 136}, TARN_F16, o, 4e-3);
@@ -207,7 +209,7 @@ static void starts_of_0_change_no_bit(void **state)
     tarn_requires_grad(x, true);
     tarn_requires_grad(same, true);
     tarn_attention_options o = {.causal = true, .dropout = 0.1}, with = o; /* cuDNN does none that drop */
-    with.starts = good(tarn_zeros(TARN_SHAPE(2, 150), TARN_I32, gpu));
+    with.document_starts = good(tarn_zeros(TARN_SHAPE(2, 150), TARN_I32, gpu));
     tarn_seed(13);
     tarn_tensor *y = good(tarn_attention_packed(x, 4, 2, &o)), *g = good(tarn_normal_like(y, 0, 1));
     tarn_seed(13);
@@ -224,8 +226,9 @@ static void a_start_outside_the_keys_is_an_error(void **state)
     static const tarn_dtype dtypes[] = {TARN_F32, TARN_BF16};
     for (int i = 0; i < 4; i++) {
         tarn_tensor *x = good(tarn_normal(TARN_SHAPE(1, 1, 5, 8), 0, 1, dtypes[i / 2], gpu));
-        tarn_tensor *starts = good(tarn_from_i64((const int64_t[]){0, 1, 1, wrong[i % 2], 2}, TARN_SHAPE(1, 5), gpu));
-        tarn_attention(x, x, x, &(tarn_attention_options){.causal = true, .starts = starts});
+        tarn_tensor *document_starts =
+            good(tarn_from_i64((const int64_t[]){0, 1, 1, wrong[i % 2], 2}, TARN_SHAPE(1, 5), gpu));
+        tarn_attention(x, x, x, &(tarn_attention_options){.causal = true, .document_starts = document_starts});
         tarn_synchronize(gpu);
         assert_error_about(TARN_ERROR_ARGUMENT, "attention", i % 2 ? "-1" : "6");
     }
@@ -256,7 +259,7 @@ static void the_same_weights_are_dropped(void **state)
 /* ---- bits -------------------------------------------------------------------------------------------------------- */
 
 typedef struct recording {
-    tarn_tensor *x, *starts, *sum, *grad;
+    tarn_tensor *x, *document_starts, *sum, *grad;
 } recording;
 
 static bool attend(void *ctx)
@@ -264,7 +267,7 @@ static bool attend(void *ctx)
     recording *r = ctx;
     tarn_scope *scope = tarn_scope_open();
     tarn_tensor *y = tarn_attention_packed(
-        r->x, 4, 2, &(tarn_attention_options){.causal = true, .dropout = 0.2, .starts = r->starts});
+        r->x, 4, 2, &(tarn_attention_options){.causal = true, .dropout = 0.2, .document_starts = r->document_starts});
     bool done = tarn_copy(r->sum, y) && tarn_backward_from(y, r->sum, NULL) && tarn_copy(r->grad, tarn_grad(r->x));
     tarn_zero_grad(r->x);
     tarn_scope_close(scope);
@@ -278,7 +281,8 @@ static void runs_have_the_same_bits_and_so_has_a_captured_one(void **state)
     for (int d = 0; d < 4; d++) {
         recording r = {
             .x = tarn_requires_grad(good(tarn_normal(TARN_SHAPE(2, 150, 8 * 64), 0, 1, dtypes[d % 2], gpu)), true)};
-        r.starts = d < 2 ? NULL : good(tarn_to(draw_starts((sizes){2, 4, 2, 150, 150, 64}, 70, TARN_I32), gpu));
+        r.document_starts =
+            d < 2 ? NULL : good(tarn_to(draw_starts((sizes){2, 4, 2, 150, 150, 64}, 70, TARN_I32), gpu));
         r.sum = good(tarn_zeros(TARN_SHAPE(2, 150, 4 * 64), dtypes[d % 2], gpu));
         r.grad = good(tarn_zeros(TARN_SHAPE(2, 150, 8 * 64), TARN_F32, gpu));
         double *sum[3], *grad[3];
@@ -311,10 +315,11 @@ static void long_texts_need_no_weights(bool has_starts)
     const int64_t rows = 32768, bytes = rows * 64 * 2;
     tarn_tensor *x = tarn_requires_grad(good(tarn_normal(TARN_SHAPE(1, 1, rows, 64), 0, 1, TARN_BF16, gpu)), true);
     tarn_tensor *g = good(tarn_normal_like(x, 0, 1)),
-                *starts = has_starts ? good(tarn_zeros(TARN_SHAPE(1, rows), TARN_I32, gpu)) : NULL;
+                *document_starts = has_starts ? good(tarn_zeros(TARN_SHAPE(1, rows), TARN_I32, gpu)) : NULL;
     tarn_stats_reset();
     int64_t before = tarn_memory_of(gpu).used;
-    tarn_tensor *y = good(tarn_attention(x, x, x, &(tarn_attention_options){.causal = true, .starts = starts}));
+    tarn_tensor *y =
+        good(tarn_attention(x, x, x, &(tarn_attention_options){.causal = true, .document_starts = document_starts}));
     assert_true(tarn_backward_from(y, g, NULL));
     assert_int_equal(tarn_stats().fallbacks, 0);
     assert_true(tarn_memory_of(gpu).peak_used - before < 10 * bytes);

@@ -25,7 +25,7 @@ static tarn_tensor *weight_of(tarn_dtype kind, int64_t out, int64_t in)
 static int64_t length_of(tarn_dtype kind, int64_t which)
 {
     static const int64_t in_blocks[] = {1, 3, 8, 9, 11, 70};
-    int64_t length = in_blocks[which] * tarn_dtype_block(kind);
+    int64_t length = in_blocks[which] * tarn_dtype_block_size(kind);
     return length < 6000 ? length : 4864;
 }
 enum { LENGTHS = 6 };
@@ -82,7 +82,7 @@ static void assert_product_of_elements(tarn_tensor *x, tarn_tensor *w, tarn_tens
 static void assert_right(tarn_tensor *x, tarn_tensor *w, tarn_tensor *bias, tarn_tensor *y)
 {
     if (tarn_size(x, 0) <= 16)
-        assert_block_product(x, w, bias, y);
+        assert_quant_matmul(x, w, bias, y);
     else
         assert_product_of_elements(x, w, bias, y);
 }

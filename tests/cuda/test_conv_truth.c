@@ -25,9 +25,9 @@ static float cut(float x)
 }
 
 /* Sums of so many random products: the truth, one after another in f32, and of cut numbers. */
-static tarn__conv_truth sums_of(int64_t terms, uint64_t *random, float *one_by_one, float *of_cut)
+static tarn__conv_reference sums_of(int64_t terms, uint64_t *random, float *one_by_one, float *of_cut)
 {
-    tarn__conv_truth truth = {.values = values, .count = COUNT};
+    tarn__conv_reference truth = {.values = values, .count = COUNT};
     for (int i = 0; i < COUNT; i++) {
         double exact = 0, rough = 0;
         float sum = 0;
@@ -39,7 +39,7 @@ static tarn__conv_truth sums_of(int64_t terms, uint64_t *random, float *one_by_o
         }
         values[i] = (float)exact, one_by_one[i] = sum, of_cut[i] = (float)rough;
     }
-    tarn__conv_truth_measure(&truth, terms);
+    tarn__conv_reference_measure(&truth, terms);
     return truth;
 }
 
@@ -50,29 +50,29 @@ static void sums_in_f32_are_taken_and_those_of_cut_numbers_are_not(void **state)
     float one_by_one[COUNT], of_cut[COUNT];
     uint64_t random = test_seed(7);
     for (size_t i = 0; i < sizeof(terms) / sizeof(terms[0]); i++) {
-        tarn__conv_truth truth = sums_of(terms[i], &random, one_by_one, of_cut);
-        assert_true(tarn__conv_truth_is_near(&truth, one_by_one));
-        assert_false(tarn__conv_truth_is_near(&truth, of_cut));
+        tarn__conv_reference truth = sums_of(terms[i], &random, one_by_one, of_cut);
+        assert_true(tarn__conv_is_accurate(&truth, one_by_one));
+        assert_false(tarn__conv_is_accurate(&truth, of_cut));
     }
 }
 
 /* All as they should be, but for one element. */
-static bool is_near_with(const tarn__conv_truth *truth, int at, double off)
+static bool is_near_with(const tarn__conv_reference *truth, int at, double off)
 {
     float got[COUNT];
     memcpy(got, truth->values, sizeof(got));
     got[at] = (float)((double)got[at] + off);
-    return tarn__conv_truth_is_near(truth, got);
+    return tarn__conv_is_accurate(truth, got);
 }
 
 static void one_element_that_is_off_is_seen(void **state)
 {
     (void)state;
-    tarn__conv_truth truth = {.values = values, .count = COUNT};
+    tarn__conv_reference truth = {.values = values, .count = COUNT};
     for (int i = 0; i < COUNT; i++)
         values[i] = i % 2 ? 3 : -3;
     values[5] = 0, values[COUNT - 1] = 300;
-    tarn__conv_truth_measure(&truth, 2000);
+    tarn__conv_reference_measure(&truth, 2000);
     assert_true(truth.allowed == 1e-5); /* 5e-6 off is f32, 5e-5 is not */
     assert_true(fabs(truth.size - sqrt((198.0 * 9 + 300.0 * 300) / COUNT)) < 1e-12);
     for (int sign = -1; sign < 2; sign += 2) {
@@ -88,15 +88,15 @@ static void one_element_that_is_off_is_seen(void **state)
 static void what_is_no_number_is_never_near(void **state)
 {
     (void)state;
-    tarn__conv_truth truth = {.values = values, .count = COUNT};
+    tarn__conv_reference truth = {.values = values, .count = COUNT};
     for (int i = 0; i < COUNT; i++)
         values[i] = 1;
-    tarn__conv_truth_measure(&truth, 9);
+    tarn__conv_reference_measure(&truth, 9);
     assert_true(is_near_with(&truth, 0, 0));
     assert_false(is_near_with(&truth, 0, NAN));
     assert_false(is_near_with(&truth, COUNT - 1, INFINITY));
     values[3] = NAN;
-    tarn__conv_truth_measure(&truth, 9);
+    tarn__conv_reference_measure(&truth, 9);
     assert_false(is_near_with(&truth, 0, 0));
     assert_false(is_near_with(&truth, 3, 0));
 }
@@ -104,13 +104,13 @@ static void what_is_no_number_is_never_near(void **state)
 static void what_is_allowed_grows_with_the_root_of_the_terms_between_its_ends(void **state)
 {
     (void)state;
-    assert_true(tarn__conv_truth_allowed(1) == 1e-6);
-    assert_true(fabs(tarn__conv_truth_allowed(400) - 20 * 4 * 0x1p-24) < 1e-15);
-    assert_true(tarn__conv_truth_allowed(10000) == 1e-5);
-    assert_true(fabs(tarn__conv_truth_allowed(40000) - 200 * 4 * 0x1p-24) < 1e-15);
-    assert_true(tarn__conv_truth_allowed(INT64_C(1) << 40) == 1e-4);
+    assert_true(tarn__conv_tolerance(1) == 1e-6);
+    assert_true(fabs(tarn__conv_tolerance(400) - 20 * 4 * 0x1p-24) < 1e-15);
+    assert_true(tarn__conv_tolerance(10000) == 1e-5);
+    assert_true(fabs(tarn__conv_tolerance(40000) - 200 * 4 * 0x1p-24) < 1e-15);
+    assert_true(tarn__conv_tolerance(INT64_C(1) << 40) == 1e-4);
     for (int64_t terms = 1; terms < 1 << 22; terms = terms * 3 / 2 + 1)
-        assert_true(tarn__conv_truth_allowed(terms) <= tarn__conv_truth_allowed(terms + 1));
+        assert_true(tarn__conv_tolerance(terms) <= tarn__conv_tolerance(terms + 1));
 }
 
 int main(void)

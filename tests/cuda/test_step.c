@@ -43,7 +43,7 @@ static tarn_tensor *weight_of_both(tarn_dtype dtype, int64_t out, int64_t in, ta
 static double tolerance_of(tarn_dtype x, tarn_dtype weight)
 {
     double of_x = x == TARN_F32 ? 1e-5 : x == TARN_F16 ? 4e-3 : 3e-2;
-    return tarn_dtype_block(weight) > 1 ? of_x + 8e-3 : of_x;
+    return tarn_dtype_block_size(weight) > 1 ? of_x + 8e-3 : of_x;
 }
 
 /* Kernels of that name that ran since the last count was taken. */
@@ -73,9 +73,9 @@ static void linears_agree(const product *p)
         far_b[i] = there(b[i]);
     }
     tarn_stats_reset();
-    assert_true(tarn__norm_linear(there(x), &(tarn__step_norm){there(norm), 1e-5}, far_w, far_b, p->count, far));
+    assert_true(tarn__norm_linear(there(x), &(tarn__decode_norm){there(norm), 1e-5}, far_w, far_b, p->count, far));
     assert_int_equal(runs_of(TARN__K_norm_linear), 1);
-    assert_true(tarn__norm_linear(x, &(tarn__step_norm){norm, 1e-5}, w, b, p->count, y));
+    assert_true(tarn__norm_linear(x, &(tarn__decode_norm){norm, 1e-5}, w, b, p->count, y));
     for (int i = 0; i < p->count; i++)
         assert_close_for_size(good(tarn_to(far[i], CPU)), y[i], tolerance_of(p->x, p->weight));
 }
@@ -89,21 +89,22 @@ static void gates_and_sums_agree(const product *p)
                 *sum = good(tarn_normal(TARN_SHAPE(p->rows, 1, p->out[0]), 0, 1, p->x, CPU));
     tarn_tensor *bias = p->has_bias ? good(tarn_normal(TARN_SHAPE(p->out[0]), 0, 1, p->x, CPU)) : NULL;
     tarn_stats_reset();
-    tarn_tensor *far = good(tarn__norm_gated(there(x), &(tarn__step_norm){there(norm), 1e-6}, far_gate, far_up));
-    assert_int_equal(runs_of(TARN__K_norm_gated), 1);
-    assert_close_for_size(good(tarn_to(far, CPU)), good(tarn__norm_gated(x, &(tarn__step_norm){norm, 1e-6}, gate, up)),
+    tarn_tensor *far = good(tarn__norm_gate_up(there(x), &(tarn__decode_norm){there(norm), 1e-6}, far_gate, far_up));
+    assert_int_equal(runs_of(TARN__K_norm_gate_up), 1);
+    assert_close_for_size(good(tarn_to(far, CPU)),
+                          good(tarn__norm_gate_up(x, &(tarn__decode_norm){norm, 1e-6}, gate, up)),
                           2 * tolerance_of(p->x, p->weight));
     tarn_stats_reset();
-    far = good(tarn__linear_sum(there(x), far_up, there(bias), there(sum)));
-    assert_int_equal(runs_of(TARN__K_linear_sum), 1);
-    assert_close_for_size(good(tarn_to(far, CPU)), good(tarn__linear_sum(x, up, bias, sum)),
+    far = good(tarn__linear_residual(there(x), far_up, there(bias), there(sum)));
+    assert_int_equal(runs_of(TARN__K_linear_residual), 1);
+    assert_close_for_size(good(tarn_to(far, CPU)), good(tarn__linear_residual(x, up, bias, sum)),
                           tolerance_of(p->x, p->weight));
 }
 
 /* A weight has x's dtype, or fewer bits. */
 static bool fit(tarn_dtype x, tarn_dtype weight)
 {
-    return weight == x || x == TARN_F32 || tarn_dtype_block(weight) > 1;
+    return weight == x || x == TARN_F32 || tarn_dtype_block_size(weight) > 1;
 }
 
 /* Shorter than a piece, several pieces and a part of one, a row whose blocks are not aligned. */
@@ -182,16 +183,16 @@ static void mixtures_and_views_work(void **state)
     tarn_tensor *far_q6 = there(q6), *far_x = there(x);
     far_w[0] = there(w[0]), far_w[1] = good(tarn_slice(far_q6, 0, 3, 40)), far_w[2] = good(tarn_slice(far_q6, 0, 1, 2));
     tarn_stats_reset();
-    assert_true(tarn__norm_linear(far_x, &(tarn__step_norm){0}, far_w, NULL, 3, far));
+    assert_true(tarn__norm_linear(far_x, &(tarn__decode_norm){0}, far_w, NULL, 3, far));
     assert_int_equal(runs_of(TARN__K_norm_linear), 2);
-    assert_true(tarn__norm_linear(x, &(tarn__step_norm){0}, w, NULL, 3, y) &&
-                tarn__norm_linear(far_x, &(tarn__step_norm){0}, far_w, NULL, 3, again));
+    assert_true(tarn__norm_linear(x, &(tarn__decode_norm){0}, w, NULL, 3, y) &&
+                tarn__norm_linear(far_x, &(tarn__decode_norm){0}, far_w, NULL, 3, again));
     for (int i = 0; i < 3; i++) {
         assert_close_for_size(good(tarn_to(far[i], CPU)), y[i], tolerance_of(TARN_F32, TARN_Q6_K));
         assert_close(good(tarn_to(again[i], CPU)), good(tarn_to(far[i], CPU)), 0);
     }
     tarn_tensor *odd = good(tarn_mul(far_x, tarn_scalar(NAN)));
-    assert_true(tarn__norm_linear(odd, &(tarn__step_norm){0}, far_w, NULL, 3, far));
+    assert_true(tarn__norm_linear(odd, &(tarn__decode_norm){0}, far_w, NULL, 3, far));
     double *values = values_of(good(tarn_to(far[1], CPU)));
     assert_true(isnan(values[0]) && isnan(values[36]));
     free(values);
@@ -205,11 +206,11 @@ typedef struct past {
 } past;
 
 /* Some number of tokens becomes a cache's, the same on both devices. */
-static void fill_past(tarn__cache *cache, const past *p)
+static void fill_past(tarn__kv_cache *cache, const past *p)
 {
     for (int part = 0; part < 2; part++) {
         tarn_shape shape = TARN_SHAPE(p->batch, p->kv_heads, p->length + 2, p->depth),
-                   scales = TARN_SHAPE(p->batch, p->kv_heads, p->length + 2, tarn__codes_scales(p->depth));
+                   scales = TARN_SHAPE(p->batch, p->kv_heads, p->length + 2, tarn__kv_q8_scales(p->depth));
         bool is_coded = p->stored == TARN_U8;
         tarn_tensor *rows =
             is_coded ? tarn_uniform(shape, 0, 255.9, TARN_F32, CPU) : tarn_normal(shape, 0, 1, p->stored, CPU);
@@ -223,31 +224,31 @@ static void fill_past(tarn__cache *cache, const past *p)
     for (int i = 0; i < 2; i++)
         for (int64_t b = 0; b < p->batch; b++) {
             /* not all are as long */
-            tarn__cache_moved(&cache[i], b, 1, p->length + 1 - b % 2 * (p->length > 5 ? 4 : 0));
-            assert_true(tarn__cache_rewind(&cache[i], b, cache[i].length[b] - 1));
+            tarn__kv_cache_advance(&cache[i], b, 1, p->length + 1 - b % 2 * (p->length > 5 ? 4 : 0));
+            assert_true(tarn__kv_cache_rewind(&cache[i], b, cache[i].length[b] - 1));
         }
 }
 
 /* A token more of each sequence, and one more, whose reach is the room there is: as in a recording. */
 static void tokens_attend(const past *p, const tarn_rope_options *rope)
 {
-    const tarn__cache_shape shape = {.layers = 1,
-                                     .batch = p->batch,
-                                     .heads = p->kv_heads,
-                                     .room = p->length + 2,
-                                     .width = p->depth,
-                                     .dtype = p->stored,
-                                     .device_layers = 1};
+    const tarn__kv_cache_shape shape = {.layers = 1,
+                                        .batch = p->batch,
+                                        .heads = p->kv_heads,
+                                        .capacity = p->length + 2,
+                                        .width = p->depth,
+                                        .dtype = p->stored,
+                                        .device_layers = 1};
     const double tolerance = p->dtype != TARN_F32    ? 3e-2
                              : p->stored == TARN_F32 ? 2e-5
                              : p->stored == TARN_F16 ? 2e-3
                                                      : 2e-2;
-    tarn__cache cache[2];
+    tarn__kv_cache cache[2];
     tarn_device device[] = {CPU, gpu};
     for (int i = 0; i < 2; i++) {
-        tarn__cache_shape own = shape;
+        tarn__kv_cache_shape own = shape;
         own.device = device[i];
-        assert_true(tarn__cache_open("test", &cache[i], &own));
+        assert_true(tarn__kv_cache_open("test", &cache[i], &own));
     }
     fill_past(cache, p);
     for (int step = 0; step < 2; step++) {
@@ -258,13 +259,14 @@ static void tokens_attend(const past *p, const tarn_rope_options *rope)
                 good(tarn_normal(TARN_SHAPE(p->batch, 1, i ? p->kv_heads : p->heads, p->depth), 0, 1, p->dtype, CPU));
         tarn_stats_reset();
         for (int i = 0; i < 2; i++) {
-            assert_true(tarn__cache_begin(&cache[i], 0, p->batch, 1, step ? shape.room : 0));
-            y[i] = good(tarn__cache_turn_and_attend(&cache[i], 0, tarn_to(part[0], device[i]),
-                                                    tarn_to(part[1], device[i]), tarn_to(part[2], device[i]), rope));
-            assert_true(tarn__cache_end(&cache[i]));
-            tarn__cache_moved(&cache[i], 0, p->batch, 1);
+            assert_true(tarn__kv_cache_begin_step(&cache[i], 0, p->batch, 1, step ? shape.capacity : 0));
+            y[i] =
+                good(tarn__kv_cache_rotate_and_attend(&cache[i], 0, tarn_to(part[0], device[i]),
+                                                      tarn_to(part[1], device[i]), tarn_to(part[2], device[i]), rope));
+            assert_true(tarn__kv_cache_end_step(&cache[i]));
+            tarn__kv_cache_advance(&cache[i], 0, p->batch, 1);
         }
-        assert_int_equal(runs_of(TARN__K_attention_next), 1);
+        assert_int_equal(runs_of(TARN__K_attention_decode), 1);
         assert_close_for_size(good(tarn_to(y[1], CPU)), y[0], tolerance);
         tarn_scope_close(scope);
     }
@@ -277,7 +279,7 @@ static void tokens_attend(const past *p, const tarn_rope_options *rope)
         assert_close(good(tarn_to(cache[1].key[part].scale, CPU)), cache[0].key[part].scale,
                      p->dtype == TARN_F32 ? 2e-3 : 2e-2);
     for (int i = 0; i < 2; i++)
-        tarn__cache_close(&cache[i]);
+        tarn__kv_cache_close(&cache[i]);
 }
 
 static void tokens_attend_to_what_is_stored(void **state)
@@ -349,9 +351,9 @@ static void the_likeliest_token_is_that_of_the_cpu(void **state)
         assert_true(tarn_fill_inplace(tarn_slice(x, 0, 3, 4), -INFINITY) &&
                     tarn_fill_inplace(tarn_slice(x, 0, 4, 5), 0.5));
         tarn_stats_reset();
-        tarn_tensor *found = good(tarn__likeliest(there(x)));
-        assert_int_equal(runs_of(TARN__K_likeliest), 1);
-        assert_close(good(tarn_to(found, CPU)), good(tarn__likeliest(x)), 0);
+        tarn_tensor *found = good(tarn__argmax_finite(there(x)));
+        assert_int_equal(runs_of(TARN__K_argmax_finite), 1);
+        assert_close(good(tarn_to(found, CPU)), good(tarn__argmax_finite(x)), 0);
         double *values = values_of(good(tarn_to(found, CPU)));
         assert_true(values[0] >= 0 && values[1] == -1 && values[2] == -1 && values[3] == -1 && values[4] == 0);
         free(values);
@@ -382,10 +384,11 @@ static tarn_module *make_model(tarn_dtype dtype, const char *family)
 }
 
 /* The logits of each of some tokens after a prompt. */
-static void decode(tarn_module *model, tarn_device device, bool no_capture, tarn_kv kv, tarn_tensor **logits)
+static void decode(tarn_module *model, tarn_device device, bool no_capture, tarn_kv_type kv_type, tarn_tensor **logits)
 {
     int64_t prompt[150];
-    tarn_decoder *decoder = tarn_decoder_new(model, &(tarn_decoder_options){.no_capture = no_capture, .kv = kv});
+    tarn_decoder *decoder =
+        tarn_decoder_new(model, &(tarn_decoder_options){.no_capture = no_capture, .kv_type = kv_type});
     for (int i = 0; i < 150; i++)
         prompt[i] = i * 37 % VOCAB;
     good(tarn_decoder_feed(decoder, tarn_from_i64(prompt, TARN_SHAPE(1, 150), device)));
@@ -400,7 +403,7 @@ static void models_decode_as_on_the_cpu(void **state)
 {
     NEEDS_GPU();
     static const char *const families[] = {"llama", "qwen2", "qwen3"};
-    static const tarn_kv kinds[] = {TARN_KV_MODEL, TARN_KV_F16, TARN_KV_Q8_0};
+    static const tarn_kv_type kinds[] = {TARN_KV_MODEL, TARN_KV_F16, TARN_KV_Q8_0};
     for (int i = 0; i < 6; i++) {
         tarn_scope *scope = tarn_scope_open();
         tarn_tensor *wanted[TOKENS], *recorded[TOKENS], *one_by_one[TOKENS];

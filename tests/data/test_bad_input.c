@@ -178,21 +178,21 @@ static void loaders(void **state)
     REFUSE_OPTIONS(.batch_size = 1, .normalize = true, .mean = one, .channels = 3);
     REFUSE_OPTIONS(.batch_size = 1, .normalize = true, .mean = one, .channels = -1);
     REFUSE_OPTIONS(.batch_size = 1, .normalize = true, .channels = 2);
-    REFUSE_OPTIONS(.batch_size = 1, .normalize = true, .deviation = zero, .channels = 2);
+    REFUSE_OPTIONS(.batch_size = 1, .normalize = true, .std = zero, .channels = 2);
     REFUSE_OPTIONS(.batch_size = 1, .normalize = true, .mean = nan, .channels = 2);
     REFUSE_OPTIONS(.batch_size = 1, .normalize = true, .scale = INFINITY);
     tarn_dataset_free(nobody);
     tarn_tensor *batch;
-    tarn_loader_place place;
+    tarn_loader_state place;
     REFUSE(loader_next, tarn_loader_next(NULL, &batch));
     REFUSE(loader_next, tarn_loader_next(loader, NULL));
     REFUSE(loader_batches, tarn_loader_batches(NULL));
     REFUSE(loader_tell, tarn_loader_tell(NULL, &place));
     REFUSE(loader_tell, tarn_loader_tell(loader, NULL));
-    REFUSE(loader_seek, tarn_loader_seek(NULL, (tarn_loader_place){0, 0}));
-    REFUSE(loader_seek, tarn_loader_seek(loader, (tarn_loader_place){-1, 0}));
-    REFUSE(loader_seek, tarn_loader_seek(loader, (tarn_loader_place){0, -1}));
-    REFUSE(loader_seek, tarn_loader_seek(loader, (tarn_loader_place){0, 3}));
+    REFUSE(loader_seek, tarn_loader_seek(NULL, (tarn_loader_state){0, 0}));
+    REFUSE(loader_seek, tarn_loader_seek(loader, (tarn_loader_state){-1, 0}));
+    REFUSE(loader_seek, tarn_loader_seek(loader, (tarn_loader_state){0, -1}));
+    REFUSE(loader_seek, tarn_loader_seek(loader, (tarn_loader_state){0, 3}));
     tarn_loader_free(NULL);
     assert_true(tarn_loader_next(loader, &batch)); /* and all of it left the loader as it was */
 }

@@ -42,7 +42,7 @@ static void fuzz(const bytes *good, tarn_dataset *(*open)(const char *path))
         taken += dataset != NULL;
         if (dataset)
             use(dataset);
-        assert_int_equal(tarn__memory_held(), 0);
+        assert_int_equal(tarn__memory_in_use(), 0);
     }
     assert_true(tarn_set_allocator(NULL));
     print_message("%d of %d damaged files were still good\n", taken, all);

@@ -506,7 +506,7 @@ static void damaged_files_do_no_harm(void **state)
         taken += is_good;
         tarn_clear_error();
         tarn_array_free(&image);
-        assert_int_equal(tarn__memory_held(), 0);
+        assert_int_equal(tarn__memory_in_use(), 0);
     }
     assert_true(tarn_set_allocator(NULL));
     print_message("%d of %d damaged files were still good\n", taken, rounds);
@@ -536,7 +536,7 @@ static void memory_runs_out(void **state)
         tarn_array_free(&image);
         tarn_array_free(&grey);
         tarn_array_free(&small);
-        assert_int_equal(tarn__memory_held(), 0);
+        assert_int_equal(tarn__memory_in_use(), 0);
     }
     assert_true(tarn_set_allocator(NULL));
 }

@@ -49,7 +49,7 @@ static int brightness = 5;
 
 static tarn_loader_options everything(int workers)
 {
-    static const float mean[] = {0.5f, 0.25f, 0.125f}, deviation[] = {0.5f, 2, 3};
+    static const float mean[] = {0.5f, 0.25f, 0.125f}, std[] = {0.5f, 2, 3};
     return (tarn_loader_options){.batch_size = 8,
                                  .shuffle = true,
                                  .seed = 7,
@@ -60,7 +60,7 @@ static tarn_loader_options everything(int workers)
                                  .augment_ctx = &brightness,
                                  .normalize = true,
                                  .mean = mean,
-                                 .deviation = deviation,
+                                 .std = std,
                                  .channels = 3};
 }
 
@@ -195,7 +195,7 @@ static void a_loader_goes_on_where_another_stopped(void **state)
         tarn_loader_options options = everything(workers);
         for (int64_t stop = 0; stop < 16; stop++) { /* calls, ends of epochs included */
             uint64_t hash = 1;
-            tarn_loader_place place;
+            tarn_loader_state place;
             tarn_loader *first = open_loader(&options), *second = open_loader(&options);
             for (int64_t i = 0; i < stop; i++)
                 mix_batch(first, &hash, &samples);
@@ -211,7 +211,7 @@ static void a_loader_goes_on_where_another_stopped(void **state)
         }
     }
     tarn_loader *loader = open_loader(&(tarn_loader_options){.batch_size = 8});
-    assert_false(tarn_loader_seek(loader, (tarn_loader_place){0, 8}));
+    assert_false(tarn_loader_seek(loader, (tarn_loader_state){0, 8}));
     assert_error(TARN_ERROR_ARGUMENT, "loader_seek: there is no epoch 0, batch 8; an epoch has 7 batches");
     tarn_loader_free(loader);
 }
@@ -222,12 +222,11 @@ static void values_are_normalised_by_channel(void **state)
 {
     (void)state;
     const uint8_t pixels[4] = {0, 255, 51, 102};
-    const float mean[] = {0.5f, 0.1f}, deviation[] = {0.5f, 0.2f};
+    const float mean[] = {0.5f, 0.1f}, std[] = {0.5f, 0.2f};
     tarn_dataset *dataset = tarn_dataset_from_arrays((const char *const[]){"x"},
                                                      &(tarn_array){(void *)pixels, TARN_SHAPE(1, 2, 2), TARN_U8}, 1);
     tarn_loader *loader = tarn_loader_new(
-        dataset, &(tarn_loader_options){
-                     .batch_size = 1, .normalize = true, .mean = mean, .deviation = deviation, .channels = 2});
+        dataset, &(tarn_loader_options){.batch_size = 1, .normalize = true, .mean = mean, .std = std, .channels = 2});
     tarn_tensor *x;
     assert_true(tarn_loader_next(loader, &x));
     assert_true(tarn_dtype_of(x) == TARN_F32);
@@ -302,7 +301,7 @@ static void a_batch_costs_one_upload_for_each_field(void **state)
                 bytes += tarn_bytes(batch[0]) + tarn_bytes(batch[1]);
                 usleep(200);
             }
-            assert_true(tarn_loader_seek(loader, (tarn_loader_place){0, 0})); /* nothing more is sent */
+            assert_true(tarn_loader_seek(loader, (tarn_loader_state){0, 0})); /* nothing more is sent */
             tarn_counters stats = tarn_stats();
             /* the first batch of the next epoch may be on its way */
             assert_in_range(stats.uploads, 14, 14 + 2 * (workers > 0));
@@ -357,7 +356,7 @@ static void a_sample_that_fails_is_named_and_tried_again(void **state)
     for (int workers = 0; workers <= 4; workers += 2) {
         tarn_loader *loader = open_loader(&(tarn_loader_options){.batch_size = 8, .workers = workers});
         tarn_tensor *batch[2];
-        tarn_loader_place place;
+        tarn_loader_state place;
         atomic_store(&fail_at, 17);
         assert_true(tarn_loader_next(loader, batch) && tarn_loader_next(loader, batch));
         for (int i = 0; i < 2; i++) {

@@ -36,14 +36,14 @@ static void add_metadata(tarn_gguf_writer *w)
                   {"x.f64", TARN_GGUF_F64, &f64}, {"x.bool", TARN_GGUF_BOOL, &yes}};
     for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++)
         assert_true(tarn_gguf_add_value(w, values[i].key, values[i].type, values[i].value));
-    assert_true(tarn_gguf_add_text(w, "general.architecture", "llama", 5));
-    assert_true(tarn_gguf_add_text(w, "x.empty", NULL, 0));
-    assert_true(tarn_gguf_add_list(w, "x.bools", TARN_GGUF_BOOL, bools, 3));
-    assert_true(tarn_gguf_add_list(w, "x.wholes", TARN_GGUF_I32, wholes, 3));
-    assert_true(tarn_gguf_add_list(w, "x.reals", TARN_GGUF_F32, reals, 2));
-    assert_true(tarn_gguf_add_list(w, "x.none", TARN_GGUF_U64, NULL, 0));
-    assert_true(tarn_gguf_add_texts(w, "x.texts", texts, lengths, 4));
-    assert_true(tarn_gguf_add_texts(w, "x.no_texts", NULL, NULL, 0));
+    assert_true(tarn_gguf_add_string(w, "general.architecture", "llama", 5));
+    assert_true(tarn_gguf_add_string(w, "x.empty", NULL, 0));
+    assert_true(tarn_gguf_add_array(w, "x.bools", TARN_GGUF_BOOL, bools, 3));
+    assert_true(tarn_gguf_add_array(w, "x.wholes", TARN_GGUF_I32, wholes, 3));
+    assert_true(tarn_gguf_add_array(w, "x.reals", TARN_GGUF_F32, reals, 2));
+    assert_true(tarn_gguf_add_array(w, "x.none", TARN_GGUF_U64, NULL, 0));
+    assert_true(tarn_gguf_add_strings(w, "x.texts", texts, lengths, 4));
+    assert_true(tarn_gguf_add_strings(w, "x.no_texts", NULL, NULL, 0));
 }
 
 static void check_metadata(const tarn_gguf *file)
@@ -53,26 +53,26 @@ static void check_metadata(const tarn_gguf *file)
     bool yes = false;
     size_t length;
     tarn_gguf_value value;
-    assert_true(tarn_gguf_whole(file, "x.u8", 0, 255, &whole) && whole == 255);
-    assert_true(tarn_gguf_whole(file, "x.i8", -128, 0, &whole) && whole == -128);
-    assert_true(tarn_gguf_whole(file, "x.u16", 0, 65535, &whole) && whole == 65535);
-    assert_true(tarn_gguf_whole(file, "x.i16", INT64_MIN, 0, &whole) && whole == -32768);
-    assert_true(tarn_gguf_whole(file, "x.u32", 0, INT64_MAX, &whole) && whole == 4294967295);
-    assert_true(tarn_gguf_whole(file, "x.i32", INT64_MIN, 0, &whole) && whole == INT32_MIN);
-    assert_true(tarn_gguf_whole(file, "x.i64", INT64_MIN, 0, &whole) && whole == INT64_MIN);
+    assert_true(tarn_gguf_int(file, "x.u8", 0, 255, &whole) && whole == 255);
+    assert_true(tarn_gguf_int(file, "x.i8", -128, 0, &whole) && whole == -128);
+    assert_true(tarn_gguf_int(file, "x.u16", 0, 65535, &whole) && whole == 65535);
+    assert_true(tarn_gguf_int(file, "x.i16", INT64_MIN, 0, &whole) && whole == -32768);
+    assert_true(tarn_gguf_int(file, "x.u32", 0, INT64_MAX, &whole) && whole == 4294967295);
+    assert_true(tarn_gguf_int(file, "x.i32", INT64_MIN, 0, &whole) && whole == INT32_MIN);
+    assert_true(tarn_gguf_int(file, "x.i64", INT64_MIN, 0, &whole) && whole == INT64_MIN);
     assert_true(tarn_gguf_real(file, "x.u64", &real) && real == (double)UINT64_MAX);
     assert_true(tarn_gguf_real(file, "x.f32", &real) && real == (double)0.1f);
     assert_true(tarn_gguf_real(file, "x.f64", &real) && real == 1e300);
     assert_true(tarn_gguf_bool(file, "x.bool", &yes) && yes);
-    assert_string_equal(tarn_gguf_text(file, "general.architecture", NULL), "llama");
-    assert_true(tarn_gguf_wholes(file, "x.bools", wholes, 3) && wholes[0] == 1 && wholes[1] == 0);
-    assert_true(tarn_gguf_wholes(file, "x.wholes", wholes, 3) && wholes[0] == -1 && wholes[2] == 3);
+    assert_string_equal(tarn_gguf_string(file, "general.architecture", NULL), "llama");
+    assert_true(tarn_gguf_ints(file, "x.bools", wholes, 3) && wholes[0] == 1 && wholes[1] == 0);
+    assert_true(tarn_gguf_ints(file, "x.wholes", wholes, 3) && wholes[0] == -1 && wholes[2] == 3);
     assert_true(tarn_gguf_reals(file, "x.reals", reals, 2) && reals[0] == 0.5 && reals[1] == -2);
-    assert_true(tarn_gguf_wholes(file, "x.none", wholes, 0));
-    assert_memory_equal(tarn_gguf_texts(file, "x.texts", 3, &length), "a\0b", 3);
+    assert_true(tarn_gguf_ints(file, "x.none", wholes, 0));
+    assert_memory_equal(tarn_gguf_string_at(file, "x.texts", 3, &length), "a\0b", 3);
     assert_int_equal(length, 3);
-    assert_true(tarn_gguf_has(file, "x.texts", &value) && value.type == TARN_GGUF_LIST &&
-                value.element == TARN_GGUF_TEXT && value.count == 4);
+    assert_true(tarn_gguf_has(file, "x.texts", &value) && value.type == TARN_GGUF_ARRAY &&
+                value.element == TARN_GGUF_STRING && value.count == 4);
     assert_false(tarn_gguf_has(file, "x", NULL));
     assert_ok();
 }
@@ -220,23 +220,23 @@ static void what_asks_for_another_type_is_told_so(void **state)
     bool yes;
     write_all(scratch("ask.gguf"), CPU);
     tarn_gguf *file = tarn_gguf_open(scratch("ask.gguf"));
-    assert_false(tarn_gguf_whole(file, "x.f32", 0, 9, &whole));
+    assert_false(tarn_gguf_int(file, "x.f32", 0, 9, &whole));
     assert_error_about(TARN_ERROR_FORMAT, "ask.gguf", "'x.f32' is of type f32, not a whole number");
-    assert_false(tarn_gguf_whole(file, "x.u8", 0, 9, &whole));
+    assert_false(tarn_gguf_int(file, "x.u8", 0, 9, &whole));
     assert_error(TARN_ERROR_FORMAT, "'x.u8' is 255, outside 0 to 9");
-    assert_false(tarn_gguf_whole(file, "x.u64", 0, INT64_MAX, &whole));
+    assert_false(tarn_gguf_int(file, "x.u64", 0, INT64_MAX, &whole));
     assert_error(TARN_ERROR_FORMAT, "18446744073709551615");
-    assert_false(tarn_gguf_whole(file, "x.i8", 0, 9, &whole));
+    assert_false(tarn_gguf_int(file, "x.i8", 0, 9, &whole));
     assert_error(TARN_ERROR_FORMAT, "128 below zero");
     assert_false(tarn_gguf_bool(file, "x.u8", &yes));
     assert_error(TARN_ERROR_FORMAT, "not a bool");
     assert_false(tarn_gguf_real(file, "x.bools", &real));
     assert_error(TARN_ERROR_FORMAT, "is a list of bool");
-    assert_null(tarn_gguf_text(file, "x.u8", NULL));
+    assert_null(tarn_gguf_string(file, "x.u8", NULL));
     assert_error(TARN_ERROR_FORMAT, "not a text");
-    assert_false(tarn_gguf_wholes(file, "x.reals", &whole, 2));
+    assert_false(tarn_gguf_ints(file, "x.reals", &whole, 2));
     assert_error(TARN_ERROR_FORMAT, "a list of f32, not a list of whole numbers");
-    assert_false(tarn_gguf_wholes(file, "x.wholes", &whole, 1));
+    assert_false(tarn_gguf_ints(file, "x.wholes", &whole, 1));
     assert_error(TARN_ERROR_FORMAT, "has 3 values, not 1");
     assert_false(tarn_gguf_real(file, "no.such", &real));
     assert_error(TARN_ERROR_FORMAT, "has no key 'no.such'");
@@ -321,21 +321,21 @@ static void what_is_no_header_is_refused(void **state)
     refused(scratch("bad.gguf"), TARN_ERROR_FORMAT, "byte 33: 99 is no type of metadata");
     with_key(&b, TARN_GGUF_BOOL, "\2", 1);
     refused(scratch("bad.gguf"), TARN_ERROR_FORMAT, "byte 37: 2 is no bool");
-    with_key(&b, TARN_GGUF_TEXT, "\377\377\377\377\377\377\377\377", 8);
+    with_key(&b, TARN_GGUF_STRING, "\377\377\377\377\377\377\377\377", 8);
     refused(scratch("bad.gguf"), TARN_ERROR_FORMAT,
             "byte 45: a text needs 18446744073709551615 bytes, but only 0 follow");
-    with_key(&b, TARN_GGUF_LIST, "\6\0\0\0\377\377\377\377\377\377\377\77....", 16);
+    with_key(&b, TARN_GGUF_ARRAY, "\6\0\0\0\377\377\377\377\377\377\377\77....", 16);
     refused(scratch("bad.gguf"), TARN_ERROR_FORMAT, "a list of 4611686018427387903 values of f32 does not fit");
-    with_key(&b, TARN_GGUF_LIST, "\6\0\0\0\3\0\0\0\0\0\0\0....", 16);
+    with_key(&b, TARN_GGUF_ARRAY, "\6\0\0\0\3\0\0\0\0\0\0\0....", 16);
     refused(scratch("bad.gguf"), TARN_ERROR_FORMAT, "3 values of f32 do not fit in the 4 bytes");
     char deep[12 * 6];
     for (int i = 0; i < 6; i++)
         memcpy(deep + 12 * i, i < 5 ? "\11\0\0\0\1\0\0\0\0\0\0\0" : "\0\0\0\0\0\0\0\0\0\0\0\0", 12);
-    with_key(&b, TARN_GGUF_LIST, deep + 24, 48); /* four deep */
+    with_key(&b, TARN_GGUF_ARRAY, deep + 24, 48); /* four deep */
     tarn_gguf *file = tarn_gguf_open(scratch("bad.gguf"));
     assert_ok();
     tarn_gguf_close(file);
-    with_key(&b, TARN_GGUF_LIST, deep, 72);
+    with_key(&b, TARN_GGUF_ARRAY, deep, 72);
     refused(scratch("bad.gguf"), TARN_ERROR_FORMAT, "lists are more than 4 deep");
 }
 
@@ -402,7 +402,7 @@ static void open_without_memory(int allowed)
         assert_int_equal(tarn_error_code(), TARN_ERROR_MEMORY);
     tarn_gguf_close(file);
     tarn_clear_error();
-    assert_int_equal(tarn__memory_held(), 0);
+    assert_int_equal(tarn__memory_in_use(), 0);
 }
 
 static void without_memory_nothing_is_opened_or_lost(void **state)
@@ -450,10 +450,10 @@ static void the_vocabulary_of_llama_is_read(void **state)
     }
     tarn_gguf *file = tarn_gguf_open(path);
     assert_ok();
-    assert_string_equal(tarn_gguf_text(file, "tokenizer.ggml.model", NULL), "llama");
+    assert_string_equal(tarn_gguf_string(file, "tokenizer.ggml.model", NULL), "llama");
     assert_true(tarn_gguf_has(file, "tokenizer.ggml.tokens", &tokens) && tokens.count == 32000);
-    assert_memory_equal(tarn_gguf_texts(file, "tokenizer.ggml.tokens", 3, &length), "<0x00>", 6);
-    assert_true(tarn_gguf_whole(file, "tokenizer.ggml.bos_token_id", 0, 31999, &id) && id == 1);
+    assert_memory_equal(tarn_gguf_string_at(file, "tokenizer.ggml.tokens", 3, &length), "<0x00>", 6);
+    assert_true(tarn_gguf_int(file, "tokenizer.ggml.bos_token_id", 0, 31999, &id) && id == 1);
     assert_int_equal(tarn_gguf_count(file), 0);
     tarn_gguf_close(file);
 }

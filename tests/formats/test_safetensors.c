@@ -565,7 +565,7 @@ static void every_allocation_may_fail(void **state)
         tarn_clear_error();
         allocations_left = 1 << 20;
         tarn_scope_close(scope);
-        assert_int_equal(tarn__memory_held(), 0);
+        assert_int_equal(tarn__memory_in_use(), 0);
     }
     assert_true(rounds > 20);
     assert_int_equal(scratch_count(), files);

@@ -71,7 +71,7 @@ bool fuzz_try(const fuzz_target *target, const void *from, size_t count, const c
     fuzz_must(tarn_error_code() != TARN_ERROR_INTERNAL, "no error is the library's own");
     tarn_clear_error();
     tarn_empty_cache(tarn_device_cpu());
-    fuzz_must(tarn__memory_held() == 0, "all memory is given back");
+    fuzz_must(tarn__memory_in_use() == 0, "all memory is given back");
     return taken;
 }
 

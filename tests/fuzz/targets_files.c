@@ -25,34 +25,34 @@ static bool see_member(const char *name, const char *text, void *ctx)
 }
 
 /* Asks for every kind of value under every key; most are refused, which is no failure of the document. */
-static void ask(const tarn__document *d, const char *key)
+static void ask(const tarn__json_file *d, const char *key)
 {
     int64_t whole;
     double real;
     bool yes;
     size_t count = 0;
-    tarn__document_text(d, key), tarn_clear_error();
-    tarn__document_whole(d, key, -5, 5, &whole), tarn_clear_error();
-    tarn__document_real(d, key, &real), tarn_clear_error();
-    tarn__document_bool(d, key, &yes), tarn_clear_error();
-    if (!tarn__document_count(d, key, 20, &count))
+    tarn__json_file_string(d, key), tarn_clear_error();
+    tarn__json_file_int(d, key, -5, 5, &whole), tarn_clear_error();
+    tarn__json_file_real(d, key, &real), tarn_clear_error();
+    tarn__json_file_bool(d, key, &yes), tarn_clear_error();
+    if (!tarn__json_file_count(d, key, 20, &count))
         count = 0;
     tarn_clear_error();
     for (size_t i = 0; i < count + 1; i++) {
-        tarn__document_text_at(d, key, i), tarn_clear_error();
-        tarn__document_whole_at(d, key, i, -5, 5, &whole), tarn_clear_error();
-        tarn__document_real_at(d, key, i, &real), tarn_clear_error();
+        tarn__json_file_string_at(d, key, i), tarn_clear_error();
+        tarn__json_file_int_at(d, key, i, -5, 5, &whole), tarn_clear_error();
+        tarn__json_file_real_at(d, key, i, &real), tarn_clear_error();
     }
-    tarn__document_each(d, key, see_member, &count), tarn_clear_error();
+    tarn__json_file_each(d, key, see_member, &count), tarn_clear_error();
 }
 
 static bool take_document(const void *from, size_t count)
 {
     static const char *const keys[] = {"", "a", "a.b", "a.c", "d", "e", "a.b.c", "."};
-    tarn__document *d = tarn__document_open("fuzz", fuzz_write("fuzz.json", from, count));
+    tarn__json_file *d = tarn__json_file_open("fuzz", fuzz_write("fuzz.json", from, count));
     for (size_t i = 0; d && i < sizeof(keys) / sizeof(keys[0]); i++)
         ask(d, keys[i]);
-    tarn__document_free(d);
+    tarn__json_file_free(d);
     return d != NULL;
 }
 
@@ -104,16 +104,16 @@ static void ask_gguf(const tarn_gguf *file, const tarn_gguf_value *v)
     double real, reals[8];
     bool yes;
     size_t length;
-    tarn_gguf_whole(file, v->key, -5, 5, &whole), tarn_clear_error();
+    tarn_gguf_int(file, v->key, -5, 5, &whole), tarn_clear_error();
     tarn_gguf_real(file, v->key, &real), tarn_clear_error();
     tarn_gguf_bool(file, v->key, &yes), tarn_clear_error();
-    const char *text = tarn_gguf_text(file, v->key, &length);
+    const char *text = tarn_gguf_string(file, v->key, &length);
     fuzz_must(!text || text[length] == 0, "a text ends in a zero byte");
     tarn_clear_error();
-    tarn_gguf_wholes(file, v->key, wholes, v->count < 8 ? v->count : 8), tarn_clear_error();
+    tarn_gguf_ints(file, v->key, wholes, v->count < 8 ? v->count : 8), tarn_clear_error();
     tarn_gguf_reals(file, v->key, reals, v->count < 8 ? v->count : 8), tarn_clear_error();
     for (int64_t i = 0; i < v->count && i < 8; i++) {
-        text = tarn_gguf_texts(file, v->key, i, &length);
+        text = tarn_gguf_string_at(file, v->key, i, &length);
         for (size_t k = 0; text && k < length; k++)
             whole += text[k]; /* touches every byte */
         tarn_clear_error();
@@ -164,12 +164,12 @@ static void gguf_seeds(fuzz_seed_fn use, void *ctx)
     const float scores[] = {0, -1, -2};
     tarn_scope *scope = tarn_scope_open();
     tarn_gguf_writer *w = tarn_gguf_create(scratch("good.gguf"));
-    fuzz_must(tarn_gguf_add_text(w, "general.architecture", "llama", 5) &&
+    fuzz_must(tarn_gguf_add_string(w, "general.architecture", "llama", 5) &&
                   tarn_gguf_add_value(w, "general.alignment", TARN_GGUF_U32, &(uint32_t){16}) &&
                   tarn_gguf_add_value(w, "b", TARN_GGUF_BOOL, &(uint8_t){1}) &&
                   tarn_gguf_add_value(w, "f", TARN_GGUF_F64, &(double){0.5}) &&
-                  tarn_gguf_add_texts(w, "tokenizer.ggml.tokens", texts, NULL, 3) &&
-                  tarn_gguf_add_list(w, "s", TARN_GGUF_F32, scores, 3) &&
+                  tarn_gguf_add_strings(w, "tokenizer.ggml.tokens", texts, NULL, 3) &&
+                  tarn_gguf_add_array(w, "s", TARN_GGUF_F32, scores, 3) &&
                   tarn_gguf_add(w, "x", tarn_arange(0, 6, 1, TARN_F32, tarn_device_cpu())) &&
                   tarn_gguf_add(w, "blk.0.ffn_up.weight",
                                 tarn_from((const char[68]){0}, TARN_SHAPE(2, 32), TARN_Q8_0, tarn_device_cpu())) &&
@@ -200,7 +200,7 @@ static void options_seeds(fuzz_seed_fn use, void *ctx)
 
 static bool take_metrics(const void *from, size_t count)
 {
-    return tarn__curves_write_metrics(scratch("report.html"), "fuzz", &(tarn__curves_fact){"name", "<value>"}, 1,
+    return tarn__report_write_metrics(scratch("report.html"), "fuzz", &(tarn__report_setting){"name", "<value>"}, 1,
                                       fuzz_write("metrics.jsonl", from, count));
 }
 

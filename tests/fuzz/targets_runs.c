@@ -14,7 +14,7 @@
 static void make_model(void)
 {
     const tarn_gpt2_config config = {
-        .vocab = 7, .context = 5, .layers = 1, .heads = 2, .width = 4, .has_end = true, .end = 6};
+        .vocab = 7, .context = 5, .layers = 1, .heads = 2, .width = 4, .has_eos = true, .end = 6};
     tarn_module *model = tarn_model_gpt2(&config, CPU, 1);
     fuzz_must(model && tarn_model_write(model, scratch("model")), "a model is written");
     tarn_module_free(model);
@@ -84,7 +84,7 @@ static void make_llama(void)
                                       .width = 4,
                                       .inner = 3,
                                       .kv_heads = 1,
-                                      .has_end = true,
+                                      .has_eos = true,
                                       .end = 6,
                                       .rope_scaling = TARN_ROPE_LLAMA3};
     tarn_module *model = tarn_model_llama(&config, CPU, 1);

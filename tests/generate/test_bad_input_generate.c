@@ -17,9 +17,9 @@ static void decoders(void **state)
     REFUSE(tarn_decoder_new, tarn_decoder_new(model, &(tarn_decoder_options){.batch = INT64_MAX}));
     REFUSE(tarn_decoder_new, tarn_decoder_new(model, &(tarn_decoder_options){.context = -1}));
     REFUSE(tarn_decoder_new, tarn_decoder_new(model, &(tarn_decoder_options){.context = 6}));
-    REFUSE(tarn_decoder_new, tarn_decoder_new(model, &(tarn_decoder_options){.chunk = -1}));
-    REFUSE(tarn_decoder_new, tarn_decoder_new(model, &(tarn_decoder_options){.kv = (tarn_kv)5}));
-    REFUSE(tarn_decoder_new, tarn_decoder_new(model, &(tarn_decoder_options){.kv = (tarn_kv)-1}));
+    REFUSE(tarn_decoder_new, tarn_decoder_new(model, &(tarn_decoder_options){.prefill_chunk = -1}));
+    REFUSE(tarn_decoder_new, tarn_decoder_new(model, &(tarn_decoder_options){.kv_type = (tarn_kv_type)5}));
+    REFUSE(tarn_decoder_new, tarn_decoder_new(model, &(tarn_decoder_options){.kv_type = (tarn_kv_type)-1}));
     REFUSE(tarn_decoder_new, tarn_decoder_new_sized(other, NULL, 0));
     REFUSE(tarn_decoder_feed_one, tarn_decoder_feed_one(NULL, 0, one));
     REFUSE(tarn_decoder_feed_one, tarn_decoder_feed_one(decoder, 1, one));
@@ -33,11 +33,11 @@ static void decoders(void **state)
     REFUSE(tarn_decoder_rewind_one, tarn_decoder_rewind_one(decoder, 1, 0));
     REFUSE(tarn_decoder_rewind_one, tarn_decoder_rewind_one(decoder, 0, 1));
     REFUSE(tarn_decoder_rewind_one, tarn_decoder_rewind_one(decoder, 0, -1));
-    tarn_kv kv;
-    REFUSE(tarn_kv_name, tarn_kv_name((tarn_kv)5));
-    REFUSE(tarn_kv_parse, tarn_kv_parse("f64", &kv));
-    REFUSE(tarn_kv_parse, tarn_kv_parse(NULL, &kv));
-    REFUSE(tarn_kv_parse, tarn_kv_parse("f32", NULL));
+    tarn_kv_type kv_type;
+    REFUSE(tarn_kv_type_name, tarn_kv_type_name((tarn_kv_type)5));
+    REFUSE(tarn_kv_type_parse, tarn_kv_type_parse("f64", &kv_type));
+    REFUSE(tarn_kv_type_parse, tarn_kv_type_parse(NULL, &kv_type));
+    REFUSE(tarn_kv_type_parse, tarn_kv_type_parse("f32", NULL));
     REFUSE(tarn_decoder_feed, tarn_decoder_feed(NULL, one));
     REFUSE(tarn_decoder_feed, tarn_decoder_feed(decoder, NULL));
     REFUSE(tarn_decoder_feed, tarn_decoder_feed(decoder, tarn_zeros(TARN_SHAPE(1), TARN_I32, CPU)));
@@ -48,7 +48,7 @@ static void decoders(void **state)
     REFUSE(tarn_decoder_feed, tarn_decoder_feed(decoder, tarn_full(TARN_SHAPE(1, 1), 7, TARN_I32, CPU)));
     REFUSE(tarn_decoder_feed, tarn_decoder_feed(decoder, tarn_full(TARN_SHAPE(1, 1), -1, TARN_I64, CPU)));
     REFUSE(tarn_decoder_length, tarn_decoder_length(NULL));
-    REFUSE(tarn_decoder_room, tarn_decoder_room(NULL));
+    REFUSE(tarn_decoder_capacity, tarn_decoder_capacity(NULL));
     REFUSE(tarn_decoder_rewind, tarn_decoder_rewind(NULL, 0));
     REFUSE(tarn_decoder_rewind, tarn_decoder_rewind(decoder, 1));
     REFUSE(tarn_decoder_rewind, tarn_decoder_rewind(decoder, -1));
@@ -76,15 +76,15 @@ static void samplers(void **state)
     REFUSE(tarn_sampler_new, tarn_sampler_new(&(tarn_sampler_options){.repeat_penalty = -1}));
     REFUSE(tarn_sampler_new, tarn_sampler_new(&(tarn_sampler_options){.repeat_penalty = 101}));
     REFUSE(tarn_sampler_new, tarn_sampler_new(&(tarn_sampler_options){.repeat_penalty = NAN}));
-    REFUSE(tarn_sampler_new, tarn_sampler_new(&(tarn_sampler_options){.repeat_window = -1}));
+    REFUSE(tarn_sampler_new, tarn_sampler_new(&(tarn_sampler_options){.repeat_last_n = -1}));
     tarn_tensor *two = tarn_zeros(TARN_SHAPE(2, 1), TARN_I32, CPU),
                 *logits = tarn_zeros(TARN_SHAPE(2, 3), TARN_F32, CPU);
-    REFUSE(tarn_sampler_see, tarn_sampler_see(NULL, two));
-    REFUSE(tarn_sampler_see, tarn_sampler_see(sampler, NULL));
-    REFUSE(tarn_sampler_see, tarn_sampler_see(sampler, logits));
-    REFUSE(tarn_sampler_see, tarn_sampler_see(sampler, tarn_zeros(TARN_SHAPE(2), TARN_I32, CPU)));
-    REFUSE(tarn_sampler_see, tarn_sampler_see(sampler, tarn_zeros(TARN_SHAPE(1, 0), TARN_I32, CPU)));
-    REFUSE(tarn_sampler_forget, tarn_sampler_forget(NULL));
+    REFUSE(tarn_sampler_accept, tarn_sampler_accept(NULL, two));
+    REFUSE(tarn_sampler_accept, tarn_sampler_accept(sampler, NULL));
+    REFUSE(tarn_sampler_accept, tarn_sampler_accept(sampler, logits));
+    REFUSE(tarn_sampler_accept, tarn_sampler_accept(sampler, tarn_zeros(TARN_SHAPE(2), TARN_I32, CPU)));
+    REFUSE(tarn_sampler_accept, tarn_sampler_accept(sampler, tarn_zeros(TARN_SHAPE(1, 0), TARN_I32, CPU)));
+    REFUSE(tarn_sampler_reset, tarn_sampler_reset(NULL));
     REFUSE(tarn_token_logprobs, tarn_token_logprobs(NULL, two, 1));
     REFUSE(tarn_token_logprobs, tarn_token_logprobs(logits, NULL, 1));
     REFUSE(tarn_token_logprobs, tarn_token_logprobs(logits, two, 4));
@@ -94,12 +94,12 @@ static void samplers(void **state)
     REFUSE(tarn_token_logprobs, tarn_token_logprobs(two, two, 1));
     const tarn_sampler_options nan = {.top_p = NAN};
     REFUSE(tarn_sampler_new, tarn_sampler_new_sized(&nan, sizeof(nan)));
-    REFUSE(tarn_sampler_draw, tarn_sampler_draw(NULL, vector(1)));
-    REFUSE(tarn_sampler_draw, tarn_sampler_draw(sampler, NULL));
-    REFUSE(tarn_sampler_draw, tarn_sampler_draw(sampler, vector(1, 2)));
-    REFUSE(tarn_sampler_draw, tarn_sampler_draw(sampler, tarn_zeros(TARN_SHAPE(1, 0), TARN_F32, CPU)));
-    REFUSE(tarn_sampler_draw, tarn_sampler_draw(sampler, tarn_zeros(TARN_SHAPE(0, 3), TARN_F32, CPU)));
-    REFUSE(tarn_sampler_draw, tarn_sampler_draw(sampler, tarn_zeros(TARN_SHAPE(1, 3), TARN_I32, CPU)));
+    REFUSE(tarn_sampler_sample, tarn_sampler_sample(NULL, vector(1)));
+    REFUSE(tarn_sampler_sample, tarn_sampler_sample(sampler, NULL));
+    REFUSE(tarn_sampler_sample, tarn_sampler_sample(sampler, vector(1, 2)));
+    REFUSE(tarn_sampler_sample, tarn_sampler_sample(sampler, tarn_zeros(TARN_SHAPE(1, 0), TARN_F32, CPU)));
+    REFUSE(tarn_sampler_sample, tarn_sampler_sample(sampler, tarn_zeros(TARN_SHAPE(0, 3), TARN_F32, CPU)));
+    REFUSE(tarn_sampler_sample, tarn_sampler_sample(sampler, tarn_zeros(TARN_SHAPE(1, 3), TARN_I32, CPU)));
     ACCEPT(tarn_sampler_free(NULL));
     tarn_sampler_free(sampler);
 }
@@ -166,67 +166,73 @@ static void writers(void **state)
     const int32_t prompt[] = {1, 2, 3, 4, 5, 6}, outside[] = {1, 7};
     const char *const empty[] = {""}, *const none[] = {NULL}, *const stop[] = {"x"};
     int64_t count;
-    tarn_piece piece;
+    tarn_output piece;
     tarn_module *model = tarn_model_gpt2(&small, CPU, 1), *other = tarn_linear(2, 2, CPU);
     tarn_tokenizer *letters = tarn_tokenizer_bytes();
-    REFUSE(tarn_writer_new, tarn_writer_new(NULL, NULL, NULL));
-    REFUSE(tarn_writer_new, tarn_writer_new(other, NULL, NULL));
-    REFUSE(tarn_writer_new, tarn_writer_new(model, NULL, &(tarn_writer_options){.sequences = -1}));
-    REFUSE(tarn_writer_new, tarn_writer_new(model, NULL, &(tarn_writer_options){.context = 6}));
-    REFUSE(tarn_writer_new, tarn_writer_new(model, NULL, &(tarn_writer_options){.kv = (tarn_kv)9}));
-    REFUSE(tarn_writer_new, tarn_writer_new_sized(model, NULL, &(tarn_writer_options){.sequences = 1 << 20},
-                                                  sizeof(tarn_writer_options)));
-    REFUSE(tarn_writer_open, tarn_writer_open(NULL, CPU, NULL));
-    REFUSE(tarn_writer_open, tarn_writer_open("/nonexistent", CPU, NULL));
-    REFUSE(tarn_writer_open, tarn_writer_open_sized("/nonexistent", CPU, &(tarn_writer_options){.sequences = -1},
-                                                    sizeof(tarn_writer_options)));
-    tarn_writer *numbers = tarn_writer_new(model, NULL, NULL),
-                *writer = tarn_writer_new(model, letters, &(tarn_writer_options){.sequences = 2});
-    REFUSE(tarn_writer_model, tarn_writer_model(NULL));
-    REFUSE(tarn_writer_tokenizer, tarn_writer_tokenizer(NULL));
-    REFUSE(tarn_writer_prompt, tarn_writer_prompt(NULL, 0, prompt, 1, NULL));
-    REFUSE(tarn_writer_prompt, tarn_writer_prompt(writer, 2, prompt, 1, NULL));
-    REFUSE(tarn_writer_prompt, tarn_writer_prompt(writer, 0, NULL, 1, NULL));
-    REFUSE(tarn_writer_prompt, tarn_writer_prompt(writer, 0, prompt, 0, NULL));
-    REFUSE(tarn_writer_prompt, tarn_writer_prompt(writer, 0, prompt, 5, NULL));
-    REFUSE(tarn_writer_prompt, tarn_writer_prompt(writer, 0, outside, 2, NULL));
-    REFUSE(tarn_writer_prompt, tarn_writer_prompt(writer, 0, prompt, 2, &(tarn_generate_options){.tokens = 4}));
-    REFUSE(tarn_writer_prompt, tarn_writer_prompt(writer, 0, prompt, 2, &(tarn_generate_options){.min_p = 2}));
-    REFUSE(tarn_writer_prompt,
-           tarn_writer_prompt(writer, 0, prompt, 2, &(tarn_generate_options){.repeat_penalty = -2}));
-    REFUSE(tarn_writer_prompt, tarn_writer_prompt(writer, 0, prompt, 2, &(tarn_generate_options){.likeliest = 8}));
-    REFUSE(tarn_writer_prompt, tarn_writer_prompt(writer, 0, prompt, 2, &(tarn_generate_options){.likeliest = -1}));
-    REFUSE(tarn_writer_prompt,
-           tarn_writer_prompt(writer, 0, prompt, 2, &(tarn_generate_options){.stop_text_count = 1}));
-    REFUSE(tarn_writer_prompt, tarn_writer_prompt(writer, 0, prompt, 2,
-                                                  &(tarn_generate_options){.stop_texts = empty, .stop_text_count = 1}));
-    REFUSE(tarn_writer_prompt, tarn_writer_prompt(writer, 0, prompt, 2,
-                                                  &(tarn_generate_options){.stop_texts = none, .stop_text_count = 1}));
-    REFUSE(tarn_writer_prompt, tarn_writer_prompt(numbers, 0, prompt, 2,
-                                                  &(tarn_generate_options){.stop_texts = stop, .stop_text_count = 1}));
-    REFUSE(tarn_writer_prompt, tarn_writer_prompt_sized(numbers, 0, prompt, -1, NULL, 0));
-    REFUSE(tarn_writer_prompt_text, tarn_writer_prompt_text(NULL, 0, "a", 1, NULL));
-    REFUSE(tarn_writer_prompt_text, tarn_writer_prompt_text(numbers, 0, "a", 1, NULL));
-    REFUSE(tarn_writer_prompt_text, tarn_writer_prompt_text(writer, 0, NULL, 1, NULL));
-    REFUSE(tarn_writer_prompt_text, tarn_writer_prompt_text(writer, 0, "", 0, NULL));
+    REFUSE(tarn_generator_new, tarn_generator_new(NULL, NULL, NULL));
+    REFUSE(tarn_generator_new, tarn_generator_new(other, NULL, NULL));
+    REFUSE(tarn_generator_new, tarn_generator_new(model, NULL, &(tarn_generator_options){.sequences = -1}));
+    REFUSE(tarn_generator_new, tarn_generator_new(model, NULL, &(tarn_generator_options){.context = 6}));
+    REFUSE(tarn_generator_new, tarn_generator_new(model, NULL, &(tarn_generator_options){.kv_type = (tarn_kv_type)9}));
+    REFUSE(tarn_generator_new, tarn_generator_new_sized(model, NULL, &(tarn_generator_options){.sequences = 1 << 20},
+                                                        sizeof(tarn_generator_options)));
+    REFUSE(tarn_generator_open, tarn_generator_open(NULL, CPU, NULL));
+    REFUSE(tarn_generator_open, tarn_generator_open("/nonexistent", CPU, NULL));
+    REFUSE(tarn_generator_open,
+           tarn_generator_open_sized("/nonexistent", CPU, &(tarn_generator_options){.sequences = -1},
+                                     sizeof(tarn_generator_options)));
+    tarn_generator *numbers = tarn_generator_new(model, NULL, NULL),
+                   *writer = tarn_generator_new(model, letters, &(tarn_generator_options){.sequences = 2});
+    REFUSE(tarn_generator_model, tarn_generator_model(NULL));
+    REFUSE(tarn_generator_tokenizer, tarn_generator_tokenizer(NULL));
+    REFUSE(tarn_generator_prompt, tarn_generator_prompt(NULL, 0, prompt, 1, NULL));
+    REFUSE(tarn_generator_prompt, tarn_generator_prompt(writer, 2, prompt, 1, NULL));
+    REFUSE(tarn_generator_prompt, tarn_generator_prompt(writer, 0, NULL, 1, NULL));
+    REFUSE(tarn_generator_prompt, tarn_generator_prompt(writer, 0, prompt, 0, NULL));
+    REFUSE(tarn_generator_prompt, tarn_generator_prompt(writer, 0, prompt, 5, NULL));
+    REFUSE(tarn_generator_prompt, tarn_generator_prompt(writer, 0, outside, 2, NULL));
+    REFUSE(tarn_generator_prompt, tarn_generator_prompt(writer, 0, prompt, 2, &(tarn_generate_options){.tokens = 4}));
+    REFUSE(tarn_generator_prompt, tarn_generator_prompt(writer, 0, prompt, 2, &(tarn_generate_options){.min_p = 2}));
+    REFUSE(tarn_generator_prompt,
+           tarn_generator_prompt(writer, 0, prompt, 2, &(tarn_generate_options){.repeat_penalty = -2}));
+    REFUSE(tarn_generator_prompt,
+           tarn_generator_prompt(writer, 0, prompt, 2, &(tarn_generate_options){.top_logprobs = 8}));
+    REFUSE(tarn_generator_prompt,
+           tarn_generator_prompt(writer, 0, prompt, 2, &(tarn_generate_options){.top_logprobs = -1}));
+    REFUSE(tarn_generator_prompt,
+           tarn_generator_prompt(writer, 0, prompt, 2, &(tarn_generate_options){.stop_string_count = 1}));
+    REFUSE(tarn_generator_prompt,
+           tarn_generator_prompt(writer, 0, prompt, 2,
+                                 &(tarn_generate_options){.stop_strings = empty, .stop_string_count = 1}));
+    REFUSE(tarn_generator_prompt,
+           tarn_generator_prompt(writer, 0, prompt, 2,
+                                 &(tarn_generate_options){.stop_strings = none, .stop_string_count = 1}));
+    REFUSE(tarn_generator_prompt,
+           tarn_generator_prompt(numbers, 0, prompt, 2,
+                                 &(tarn_generate_options){.stop_strings = stop, .stop_string_count = 1}));
+    REFUSE(tarn_generator_prompt, tarn_generator_prompt_sized(numbers, 0, prompt, -1, NULL, 0));
+    REFUSE(tarn_generator_prompt_text, tarn_generator_prompt_text(NULL, 0, "a", 1, NULL));
+    REFUSE(tarn_generator_prompt_text, tarn_generator_prompt_text(numbers, 0, "a", 1, NULL));
+    REFUSE(tarn_generator_prompt_text, tarn_generator_prompt_text(writer, 0, NULL, 1, NULL));
+    REFUSE(tarn_generator_prompt_text, tarn_generator_prompt_text(writer, 0, "", 0, NULL));
     /* whose token the model does not have */
-    REFUSE(tarn_writer_prompt_text, tarn_writer_prompt_text(writer, 0, "a", 1, NULL));
-    REFUSE(tarn_writer_prompt_text, tarn_writer_prompt_text_sized(writer, 3, "a", 1, NULL, 0));
-    REFUSE(tarn_writer_next, tarn_writer_next(NULL, &piece));
-    REFUSE(tarn_writer_next, tarn_writer_next_sized(writer, NULL, sizeof(piece)));
-    REFUSE(tarn_writer_tokens, tarn_writer_tokens(NULL, 0, &count));
-    REFUSE(tarn_writer_tokens, tarn_writer_tokens(writer, 2, &count));
-    REFUSE(tarn_writer_tokens, tarn_writer_tokens(writer, 0, NULL));
-    REFUSE(tarn_writer_stop, tarn_writer_stop(NULL, 0));
-    REFUSE(tarn_writer_stop, tarn_writer_stop(writer, -1));
-    assert_false(tarn_writer_next(writer, &piece)); /* nothing was begun: no error */
-    tarn_writer_prompt(writer, 0, prompt, 1, NULL);
-    tarn_writer_prompt(writer, 1, prompt, 2, NULL);
-    assert_true(tarn_writer_next(writer, &piece));
-    REFUSE(tarn_writer_prompt, tarn_writer_prompt(writer, 0, prompt, 1, NULL)); /* the other one's piece is due */
-    ACCEPT(tarn_writer_free(NULL));
-    tarn_writer_free(writer);
-    tarn_writer_free(numbers);
+    REFUSE(tarn_generator_prompt_text, tarn_generator_prompt_text(writer, 0, "a", 1, NULL));
+    REFUSE(tarn_generator_prompt_text, tarn_generator_prompt_text_sized(writer, 3, "a", 1, NULL, 0));
+    REFUSE(tarn_generator_next, tarn_generator_next(NULL, &piece));
+    REFUSE(tarn_generator_next, tarn_generator_next_sized(writer, NULL, sizeof(piece)));
+    REFUSE(tarn_generator_tokens, tarn_generator_tokens(NULL, 0, &count));
+    REFUSE(tarn_generator_tokens, tarn_generator_tokens(writer, 2, &count));
+    REFUSE(tarn_generator_tokens, tarn_generator_tokens(writer, 0, NULL));
+    REFUSE(tarn_generator_stop, tarn_generator_stop(NULL, 0));
+    REFUSE(tarn_generator_stop, tarn_generator_stop(writer, -1));
+    assert_false(tarn_generator_next(writer, &piece)); /* nothing was begun: no error */
+    tarn_generator_prompt(writer, 0, prompt, 1, NULL);
+    tarn_generator_prompt(writer, 1, prompt, 2, NULL);
+    assert_true(tarn_generator_next(writer, &piece));
+    REFUSE(tarn_generator_prompt, tarn_generator_prompt(writer, 0, prompt, 1, NULL)); /* the other one's piece is due */
+    ACCEPT(tarn_generator_free(NULL));
+    tarn_generator_free(writer);
+    tarn_generator_free(numbers);
     tarn_tokenizer_free(letters);
     tarn_module_free(model);
     tarn_module_free(other);

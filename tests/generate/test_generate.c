@@ -61,7 +61,7 @@ static void pieces_give_the_logits_of_the_whole(void **state)
             tarn_module *model = make(kinds[k].dtype);
             tarn_decoder *decoder = tarn_decoder_new(model, &(tarn_decoder_options){.batch = batch});
             tarn_tensor *tokens = random_tokens(&seed, batch, CONTEXT);
-            assert_int_equal(tarn_decoder_room(decoder), CONTEXT);
+            assert_int_equal(tarn_decoder_capacity(decoder), CONTEXT);
             for (int64_t from = 0, to; from < CONTEXT; from = to) {
                 to = from + 1 + (random_below(&seed, 2) ? random_below(&seed, CONTEXT - from) : 0);
                 tarn_tensor *logits = good(tarn_decoder_feed(decoder, tarn_slice(tokens, 1, from, to)));
@@ -124,9 +124,9 @@ static void everything_stays_on_the_device(void **state)
     tarn_decoder *decoder = tarn_decoder_new(model, NULL);
     tarn_sampler *sampler = tarn_sampler_new(&(tarn_sampler_options){.temperature = 1, .top_k = 5, .top_p = 0.9});
     tarn_tensor *token =
-        good(tarn_sampler_draw(sampler, tarn_decoder_feed(decoder, tarn_zeros(TARN_SHAPE(1, 4), TARN_I64, there))));
+        good(tarn_sampler_sample(sampler, tarn_decoder_feed(decoder, tarn_zeros(TARN_SHAPE(1, 4), TARN_I64, there))));
     tarn_counters before = tarn_stats();
-    token = good(tarn_sampler_draw(sampler, tarn_decoder_feed(decoder, token)));
+    token = good(tarn_sampler_sample(sampler, tarn_decoder_feed(decoder, token)));
     tarn_counters after = tarn_stats();
     assert_int_equal(after.uploads, before.uploads);
     assert_int_equal(after.downloads, before.downloads);
@@ -147,7 +147,7 @@ static void count_draws(const tarn_sampler_options *options, const float *logits
     static int64_t token[DRAWS];
     tarn_sampler *sampler = tarn_sampler_new(options);
     tarn_tensor *rows = tarn_expand(tarn_from_f32(logits, TARN_SHAPE(1, TOKENS), CPU), TARN_SHAPE(DRAWS, TOKENS));
-    assert_true(tarn_read(good(tarn_sampler_draw(sampler, rows)), token, sizeof(token)));
+    assert_true(tarn_read(good(tarn_sampler_sample(sampler, rows)), token, sizeof(token)));
     for (int i = 0; i < TOKENS; i++)
         share[i] = 0;
     for (int i = 0; i < DRAWS; i++)
@@ -201,13 +201,13 @@ static void the_same_seed_draws_the_same_and_the_thread_s_generator_stays(void *
     tarn_sampler *sampler[3];
     for (int i = 0; i < 3; i++) {
         sampler[i] = tarn_sampler_new(&(tarn_sampler_options){.temperature = 1, .seed = i < 2 ? 77 : 78});
-        drawn[i] = good(tarn_sampler_draw(sampler[i], logits));
+        drawn[i] = good(tarn_sampler_sample(sampler[i], logits));
     }
     assert_true(tarn_item(tarn_uniform(TARN_SCALAR, 0, 1, TARN_F32, CPU)) == next);
     assert_close(drawn[0], drawn[1], 0);
     assert_true(tarn_item(tarn_sum(tarn_ne(drawn[0], drawn[2]), TARN_ALL_AXES, false)) > 30);
-    assert_true(
-        tarn_item(tarn_sum(tarn_ne(drawn[0], good(tarn_sampler_draw(sampler[0], logits))), TARN_ALL_AXES, false)) > 30);
+    assert_true(tarn_item(tarn_sum(tarn_ne(drawn[0], good(tarn_sampler_sample(sampler[0], logits))), TARN_ALL_AXES,
+                                   false)) > 30);
     for (int i = 0; i < 3; i++)
         tarn_sampler_free(sampler[i]);
 }
@@ -220,7 +220,7 @@ static void logits_that_are_not_finite_are_marked(void **state)
     for (int i = 0; i < 4; i++) {
         tarn_sampler *sampler = tarn_sampler_new(
             &(tarn_sampler_options){.temperature = i ? 1e-4 : 0, .top_k = i == 2, .top_p = i == 3 ? 0.5 : 0});
-        expect(good(tarn_sampler_draw(sampler, tarn_from_f32(logits, TARN_SHAPE(5, 3), CPU))), TARN_SHAPE(5, 1),
+        expect(good(tarn_sampler_sample(sampler, tarn_from_f32(logits, TARN_SHAPE(5, 3), CPU))), TARN_SHAPE(5, 1),
                VALUES(2, -1, -1, -1, 1));
         tarn_sampler_free(sampler);
     }
@@ -230,7 +230,7 @@ static void halves_are_drawn_from_too(void **state)
 {
     (void)state;
     tarn_sampler *sampler = tarn_sampler_new(NULL);
-    expect(good(tarn_sampler_draw(sampler, tarn_cast(tarn_reshape(vector(1, 3, 2), TARN_SHAPE(1, 3)), TARN_BF16))),
+    expect(good(tarn_sampler_sample(sampler, tarn_cast(tarn_reshape(vector(1, 3, 2), TARN_SHAPE(1, 3)), TARN_BF16))),
            TARN_SHAPE(1, 1), VALUES(1));
     tarn_sampler_free(sampler);
 }
@@ -306,7 +306,7 @@ static void the_model_s_own_end_ends_a_text(void **state)
     const int32_t prompt[] = {2};
     int32_t found[8];
     tarn_gpt2_config config = {
-        .vocab = 4, .context = 8, .layers = 1, .heads = 1, .width = 4, .has_end = true, .end = 3};
+        .vocab = 4, .context = 8, .layers = 1, .heads = 1, .width = 4, .has_eos = true, .end = 3};
     tarn_module *model = tarn_model_gpt2(&config, CPU, 1);
     /* All tokens look alike but the last, which fits whatever the last norm adds. */
     tarn_fill_inplace(tarn_requires_grad(tarn_module_find(model, "transformer.wte.weight"), false), 0);
@@ -314,7 +314,7 @@ static void the_model_s_own_end_ends_a_text(void **state)
     tarn_fill_inplace(tarn_requires_grad(tarn_module_find(model, "transformer.ln_f.bias"), false), 5);
     assert_ok();
     assert_int_equal(tarn_generate(model, prompt, 1, found, NULL), 0);
-    assert_int_equal(tarn_generate(model, prompt, 1, found, &(tarn_generate_options){.ignore_end = true}), 7);
+    assert_int_equal(tarn_generate(model, prompt, 1, found, &(tarn_generate_options){.ignore_eos = true}), 7);
     assert_int_equal(found[6], 3);
     tarn_module_free(model);
 }

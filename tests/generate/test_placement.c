@@ -43,8 +43,8 @@ static tarn_module *make_llama(void)
                                       .kv_heads = 2,
                                       .width = 32,
                                       .inner = 48,
-                                      .head_width = 8,
-                                      .tied = true};
+                                      .head_dim = 8,
+                                      .tie_embeddings = true};
     return opinionated(tarn_model_llama(&config, CPU, 5));
 }
 
@@ -53,7 +53,7 @@ static tarn_module *make_llama(void)
 static void write_some(tarn_module *model, int32_t *made, uint64_t seed)
 {
     const int32_t prompt[] = {3, 1, 4, 1, 5};
-    const tarn_generate_options how = {.tokens = MADE, .ignore_end = true, .temperature = seed ? 1 : 0, .seed = seed};
+    const tarn_generate_options how = {.tokens = MADE, .ignore_eos = true, .temperature = seed ? 1 : 0, .seed = seed};
     assert_int_equal(tarn_generate(model, prompt, 5, made, &how), MADE);
 }
 
@@ -69,11 +69,11 @@ static void placed_anywhere_a_model_writes_the_same(void **state)
         write_some(model, alone[0], 0);
         write_some(model, alone[1], 7);
         for (int64_t layers = 1; layers <= 4; layers++) {
-            tarn_model_facts facts;
-            assert_true(tarn_model_place(model, mirror(), layers));
-            assert_true(tarn_model_facts_of(model, &facts));
-            assert_int_equal(facts.device_layers, layers);
-            assert_true(tarn_device_equal(facts.device, mirror()));
+            tarn_model_info info;
+            assert_true(tarn_model_offload(model, mirror(), layers));
+            assert_true(tarn_model_query(model, &info));
+            assert_int_equal(info.device_layers, layers);
+            assert_true(tarn_device_equal(info.device, mirror()));
             for (int i = 0; i < 2; i++) {
                 write_some(model, placed, i ? 7 : 0);
                 assert_memory_equal(placed, alone[i], sizeof(placed));
@@ -94,21 +94,24 @@ static void sequences_of_different_lengths_are_the_same(void **state)
     int32_t made[2][TEXTS][MADE];
     for (int placed = 0; placed < 2; placed++) {
         tarn_module *model = make_llama();
-        assert_true(!placed || tarn_model_place(model, mirror(), 2));
-        for (tarn_kv kv = TARN_KV_MODEL; kv <= TARN_KV_Q8_0; kv = kv ? kv + 1 : TARN_KV_Q8_0) {
-            tarn_writer *writer = tarn_writer_new(
-                model, NULL, &(tarn_writer_options){.sequences = TEXTS, .context = 40, .kv = kv, .chunk = 4});
+        assert_true(!placed || tarn_model_offload(model, mirror(), 2));
+        for (tarn_kv_type kv_type = TARN_KV_MODEL; kv_type <= TARN_KV_Q8_0;
+             kv_type = kv_type ? kv_type + 1 : TARN_KV_Q8_0) {
+            tarn_generator *writer = tarn_generator_new(
+                model, NULL,
+                &(tarn_generator_options){.sequences = TEXTS, .context = 40, .kv_type = kv_type, .prefill_chunk = 4});
             int64_t count[TEXTS] = {0};
             assert_non_null(writer);
             for (int i = 0; i < TEXTS; i++)
-                assert_true(tarn_writer_prompt(writer, i, prompt, 3 * i + 1,
-                                               &(tarn_generate_options){.tokens = MADE - 4 * i, .ignore_end = true}));
-            for (tarn_piece piece; tarn_writer_next(writer, &piece);)
+                assert_true(
+                    tarn_generator_prompt(writer, i, prompt, 3 * i + 1,
+                                          &(tarn_generate_options){.tokens = MADE - 4 * i, .ignore_eos = true}));
+            for (tarn_output piece; tarn_generator_next(writer, &piece);)
                 made[placed][piece.sequence][count[piece.sequence]++] = piece.token;
             assert_ok();
             for (int i = 0; i < TEXTS; i++)
                 assert_int_equal(count[i], MADE - 4 * i);
-            tarn_writer_free(writer);
+            tarn_generator_free(writer);
         }
         tarn_module_free(model);
     }
@@ -130,7 +133,7 @@ static void the_loss_is_the_same(void **state)
         tarn_module *model = makers[kind]();
         tarn_tensor *all = good(tarn_from_i64(tokens, TARN_SHAPE(2, 17), CPU));
         double expected = tarn_item(good(tarn_model_loss(model, tarn_slice(all, 1, 0, 16), tarn_slice(all, 1, 1, 17))));
-        assert_true(tarn_model_place(model, mirror(), 3));
+        assert_true(tarn_model_offload(model, mirror(), 3));
         all = good(tarn_to(all, mirror()));
         double loss = tarn_item(good(tarn_model_loss(model, tarn_slice(all, 1, 0, 16), tarn_slice(all, 1, 1, 17))));
         assert_true(loss > expected - 1e-5 && loss < expected + 1e-5);
@@ -149,7 +152,7 @@ static tarn_counters crossings_of_a_token(tarn_module *model)
     int64_t id;
     for (int i = 0; i < 8; i++) {
         tarn_stats_reset();
-        token = good(tarn_sampler_draw(sampler, tarn_decoder_feed(decoder, token)));
+        token = good(tarn_sampler_sample(sampler, tarn_decoder_feed(decoder, token)));
         assert_true(tarn_read(token, &id, sizeof(id)));
     }
     tarn_counters found = tarn_stats();
@@ -167,7 +170,7 @@ static void activations_cross_once_each_way(void **state)
     for (int kind = 0; kind < 2; kind++) {
         tarn_module *model = makers[kind]();
         for (int64_t layers = 1; layers <= 4; layers++) {
-            assert_true(tarn_model_place(model, mirror(), layers));
+            assert_true(tarn_model_offload(model, mirror(), layers));
             tarn_counters s = crossings_of_a_token(model);
             bool is_split = layers < 4;
             assert_int_equal(s.uploads, is_split);
@@ -225,12 +228,12 @@ static void keys_that_do_not_fit_say_what_would(void **state)
     if (tarn_device_count("mirror") < 1)
         skip();
     tarn_module *model = make_large(3);
-    assert_true(tarn_model_place(model, mirror(), 0));
+    assert_true(tarn_model_offload(model, mirror(), 0));
     assert_null(tarn_decoder_new(model, NULL)); /* 12 MiB of keys and values, where 4 are free */
     assert_contains(tarn_error(), "with .kv = q8_0 all 2048 tokens would");
     assert_error_about(TARN_ERROR_MEMORY, "decoder_new: keys and values of 2048 tokens take 12.0 MiB",
                        "with 1 of 3 layers on the device (.device_layers, --gpu-layers) all would");
-    assert_true(tarn_model_place(model, mirror(), 1));
+    assert_true(tarn_model_offload(model, mirror(), 1));
     tarn_decoder *decoder = tarn_decoder_new(model, NULL);
     assert_non_null(decoder);
     tarn_decoder_free(decoder);

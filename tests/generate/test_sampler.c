@@ -18,10 +18,10 @@ static void expect_shares(const tarn_sampler_options *options, const float *logi
     double share[TOKENS] = {0};
     tarn_sampler *sampler = tarn_sampler_new(options);
     if (seen_count > 0)
-        assert_true(tarn_sampler_see(
+        assert_true(tarn_sampler_accept(
             sampler, tarn_expand(tarn_from_i64(seen, TARN_SHAPE(1, seen_count), CPU), TARN_SHAPE(DRAWS, seen_count))));
     tarn_tensor *rows = tarn_expand(row(logits, TOKENS), TARN_SHAPE(DRAWS, TOKENS));
-    assert_true(tarn_read(good(tarn_sampler_draw(sampler, rows)), token, sizeof(token)));
+    assert_true(tarn_read(good(tarn_sampler_sample(sampler, rows)), token, sizeof(token)));
     for (int i = 0; i < DRAWS; i++)
         share[token[i]] += 1.0 / DRAWS;
     for (int i = 0; i < TOKENS; i++) {
@@ -61,7 +61,7 @@ static void tokens_that_were_seen_are_less_likely(void **state)
     expect_shares(&(tarn_sampler_options){.temperature = 1, .repeat_penalty = 2, .seed = 1}, logits, seen, 6, expected);
     /* The window leaves 0 and 2 out of the list, once each again: only the last four count. */
     const int64_t long_list[] = {1, 3, 1, 3, 0, 2, 5, 4};
-    expect_shares(&(tarn_sampler_options){.temperature = 1, .repeat_penalty = 2, .repeat_window = 4, .seed = 2}, logits,
+    expect_shares(&(tarn_sampler_options){.temperature = 1, .repeat_penalty = 2, .repeat_last_n = 4, .seed = 2}, logits,
                   long_list, 8, expected);
     /* Before the temperature: (2 / 2) / 0.5, not (2 / 0.5) / 2 is the same; but -1 · 2 / 0.5 and what top_k keeps tell.
      */
@@ -75,14 +75,14 @@ static void a_sampler_sees_what_it_draws(void **state)
 {
     (void)state;
     const float logits[] = {3, 2.9f, 2.8f, -1};
-    tarn_sampler *sampler = tarn_sampler_new(&(tarn_sampler_options){.repeat_penalty = 1.5, .repeat_window = 2});
+    tarn_sampler *sampler = tarn_sampler_new(&(tarn_sampler_options){.repeat_penalty = 1.5, .repeat_last_n = 2});
     const int expected[] = {0, 1, 2, 0, 1, 2};
     for (int i = 0; i < 6; i++)
-        expect(good(tarn_sampler_draw(sampler, row(logits, 4))), TARN_SHAPE(1, 1), VALUES(expected[i]));
-    assert_true(tarn_sampler_forget(sampler));
-    expect(good(tarn_sampler_draw(sampler, row(logits, 4))), TARN_SHAPE(1, 1), VALUES(0));
+        expect(good(tarn_sampler_sample(sampler, row(logits, 4))), TARN_SHAPE(1, 1), VALUES(expected[i]));
+    assert_true(tarn_sampler_reset(sampler));
+    expect(good(tarn_sampler_sample(sampler, row(logits, 4))), TARN_SHAPE(1, 1), VALUES(0));
     const int64_t both[] = {0, 1};
-    assert_false(tarn_sampler_see(sampler, tarn_from_i64(both, TARN_SHAPE(2, 1), CPU)));
+    assert_false(tarn_sampler_accept(sampler, tarn_from_i64(both, TARN_SHAPE(2, 1), CPU)));
     assert_error(TARN_ERROR_SHAPE, "sampler_see: the tokens are [2, 1], but those before were of 1 texts");
     tarn_sampler_free(sampler);
 }
@@ -93,8 +93,8 @@ static void a_token_that_was_seen_lies_in_the_vocabulary(void **state)
     const float logits[] = {1, 2};
     const int64_t beyond[] = {2};
     tarn_sampler *sampler = tarn_sampler_new(&(tarn_sampler_options){.repeat_penalty = 2});
-    assert_true(tarn_sampler_see(sampler, tarn_from_i64(beyond, TARN_SHAPE(1, 1), CPU)));
-    assert_null(tarn_sampler_draw(sampler, row(logits, 2)));
+    assert_true(tarn_sampler_accept(sampler, tarn_from_i64(beyond, TARN_SHAPE(1, 1), CPU)));
+    assert_null(tarn_sampler_sample(sampler, row(logits, 2)));
     assert_error(TARN_ERROR_ARGUMENT, "index 2 is outside");
     tarn_sampler_free(sampler);
 }

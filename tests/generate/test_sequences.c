@@ -44,7 +44,7 @@ static tarn_module *make_llama_on(tarn_device device)
                                       .kv_heads = 2,
                                       .width = 16,
                                       .inner = 24,
-                                      .head_width = 6};
+                                      .head_dim = 6};
     return opinionated(tarn_model_llama(&config, device, 9), device);
 }
 
@@ -66,11 +66,12 @@ static tarn_tensor *whole(tarn_module *model, tarn_tensor *tokens)
 
 /* Three texts grow by random numbers of tokens, alone and together, go back now and then, and always have the logits of
  * what they are. */
-static void grow(tarn_module *model, tarn_device device, tarn_kv kv, double tolerance, uint64_t *seed)
+static void grow(tarn_module *model, tarn_device device, tarn_kv_type kv_type, double tolerance, uint64_t *seed)
 {
     enum { TEXTS = 3 };
     tarn_decoder *decoder = tarn_decoder_new(
-        model, &(tarn_decoder_options){.batch = TEXTS, .context = 30, .kv = kv, .chunk = 1 + random_below(seed, 6)});
+        model, &(tarn_decoder_options){
+                   .batch = TEXTS, .context = 30, .kv_type = kv_type, .prefill_chunk = 1 + random_below(seed, 6)});
     tarn_tensor *text[TEXTS] = {0};
     for (int round = 0; round < 12; round++) {
         int64_t one = random_below(seed, TEXTS + 1), more = 1 + random_below(seed, 5);
@@ -126,8 +127,8 @@ static void a_cache_of_fewer_digits_is_not_expanded(void **state)
     tarn_set_threads(2); /* each has memory of its own */
     const tarn_gpt2_config config = {.vocab = VOCAB, .context = LONG, .layers = 1, .heads = 16, .width = 256};
     tarn_module *model = tarn_model_gpt2(&config, CPU, 9);
-    for (tarn_kv kv = TARN_KV_BF16; kv <= TARN_KV_Q8_0; kv++) {
-        tarn_decoder *decoder = tarn_decoder_new(model, &(tarn_decoder_options){.kv = kv});
+    for (tarn_kv_type kv_type = TARN_KV_BF16; kv_type <= TARN_KV_Q8_0; kv_type++) {
+        tarn_decoder *decoder = tarn_decoder_new(model, &(tarn_decoder_options){.kv_type = kv_type});
         tarn_decoder_feed(decoder, good(tarn_zeros(TARN_SHAPE(1, LONG - 2), TARN_I64, CPU)));
         tarn_tensor *token = good(tarn_zeros(TARN_SHAPE(1, 1), TARN_I64, CPU));
         int64_t held = tarn_memory_of(CPU).used;
@@ -161,12 +162,12 @@ static void prompts_are_cut_into_chunks(void **state)
     uint64_t seed = test_seed(80);
     tarn_module *model = make_on(TARN_F64, CPU);
     tarn_tensor *tokens = random_tokens(&seed, CONTEXT, CPU), *expected = whole(model, tokens);
-    for (int64_t chunk = 1; chunk < CONTEXT + 2; chunk += 7) {
-        tarn_decoder *decoder = tarn_decoder_new(model, &(tarn_decoder_options){.chunk = chunk});
+    for (int64_t prefill_chunk = 1; prefill_chunk < CONTEXT + 2; prefill_chunk += 7) {
+        tarn_decoder *decoder = tarn_decoder_new(model, &(tarn_decoder_options){.prefill_chunk = prefill_chunk});
         assert_close(good(tarn_decoder_feed(decoder, tokens)), expected, 1e-12);
         tarn_decoder_free(decoder);
     }
-    tarn_decoder *decoder = tarn_decoder_new(model, &(tarn_decoder_options){.chunk = 3});
+    tarn_decoder *decoder = tarn_decoder_new(model, &(tarn_decoder_options){.prefill_chunk = 3});
     good(tarn_decoder_feed(decoder, tarn_slice(tokens, 1, 0, 5)));
     const int32_t wrong[] = {1, 2, 3, 4, 5, 6, 7, VOCAB};
     assert_null(tarn_decoder_feed(decoder, tarn_from_i32(wrong, TARN_SHAPE(1, 8), CPU)));
@@ -196,7 +197,7 @@ static int64_t write_greedily(tarn_module *model, tarn_device device, const tarn
             before = tarn_stats().kernels;
         if (i == rounds / 2)
             assert_true(tarn_decoder_rewind_one(decoder, 0, 4));
-        tarn_tensor *next = tarn_keep(good(tarn_sampler_draw(sampler, tarn_decoder_feed(decoder, token))));
+        tarn_tensor *next = tarn_keep(good(tarn_sampler_sample(sampler, tarn_decoder_feed(decoder, token))));
         tarn_scope_close(scope);
         tarn_free(token);
         token = next;
@@ -226,10 +227,12 @@ static void a_recorded_step_decodes_the_same(void **state)
         skip();
     const tarn_llama_config config = {.vocab = VOCAB, .context = 400, .layers = 4, .heads = 2, .width = 8, .inner = 8};
     tarn_module *model = opinionated(tarn_model_llama(&config, there, 9), there);
-    for (tarn_kv kv = TARN_KV_MODEL; kv <= TARN_KV_Q8_0; kv += TARN_KV_Q8_0) {
-        int64_t many = write_greedily(model, there, &(tarn_decoder_options){.batch = 2, .kv = kv, .no_capture = true},
-                                      ROUNDS, one_by_one);
-        int64_t few = write_greedily(model, there, &(tarn_decoder_options){.batch = 2, .kv = kv}, ROUNDS, recorded);
+    for (tarn_kv_type kv_type = TARN_KV_MODEL; kv_type <= TARN_KV_Q8_0; kv_type += TARN_KV_Q8_0) {
+        int64_t many =
+            write_greedily(model, there, &(tarn_decoder_options){.batch = 2, .kv_type = kv_type, .no_capture = true},
+                           ROUNDS, one_by_one);
+        int64_t few =
+            write_greedily(model, there, &(tarn_decoder_options){.batch = 2, .kv_type = kv_type}, ROUNDS, recorded);
         assert_memory_equal(recorded, one_by_one, sizeof(recorded));
         assert_true(many >= 10 * 30);
         /* the host asks for the copy of the token, and what the sampler needs */
@@ -260,10 +263,10 @@ static void rewinding_all_takes_all_or_none(void **state)
 static void kinds_have_names(void **state)
 {
     (void)state;
-    tarn_kv kv = TARN_KV_MODEL;
+    tarn_kv_type kv_type = TARN_KV_MODEL;
     for (int i = TARN_KV_MODEL; i <= TARN_KV_Q8_0; i++) {
-        assert_true(tarn_kv_parse(tarn_kv_name((tarn_kv)i), &kv));
-        assert_int_equal(kv, i);
+        assert_true(tarn_kv_type_parse(tarn_kv_type_name((tarn_kv_type)i), &kv_type));
+        assert_int_equal(kv_type, i);
     }
 }
 
@@ -281,16 +284,16 @@ static void a_device_holds_weights_and_cache_and_little_more(void **state)
     int64_t before = tarn_memory_of(there).used;
     tarn_module *model = tarn_model_gpt2(&config, there, 1);
     int64_t weights = tarn_memory_of(there).used - before;
-    tarn_decoder *decoder = tarn_decoder_new(model, &(tarn_decoder_options){.chunk = 16});
+    tarn_decoder *decoder = tarn_decoder_new(model, &(tarn_decoder_options){.prefill_chunk = 16});
     int64_t cache = tarn_memory_of(there).used - before - weights, expected = 2 * 12 * 256 * 128 * 4;
     assert_true(cache >= expected && cache <= expected + expected / 100);
     tarn_stats_reset();
     tarn_sampler *sampler = tarn_sampler_new(NULL);
     tarn_scope *scope = tarn_scope_open();
     tarn_tensor *token =
-        tarn_sampler_draw(sampler, tarn_decoder_feed(decoder, tarn_zeros(TARN_SHAPE(1, 200), TARN_I64, there)));
+        tarn_sampler_sample(sampler, tarn_decoder_feed(decoder, tarn_zeros(TARN_SHAPE(1, 200), TARN_I64, there)));
     for (int i = 0; i < 20; i++)
-        token = good(tarn_sampler_draw(sampler, tarn_decoder_feed(decoder, token)));
+        token = good(tarn_sampler_sample(sampler, tarn_decoder_feed(decoder, token)));
     tarn_scope_close(scope);
     assert_true((double)(tarn_memory_of(there).peak_used - before) <= 1.05 * (double)(weights + cache));
     tarn_sampler_free(sampler);
@@ -304,9 +307,9 @@ static void write_ten_thousand(tarn_device device)
 {
     const tarn_gpt2_config config = {.vocab = VOCAB, .context = CONTEXT, .layers = 1, .heads = 1, .width = 4};
     tarn_module *model = tarn_model_gpt2(&config, device, 1);
-    tarn_decoder *decoder = tarn_decoder_new(model, &(tarn_decoder_options){.kv = TARN_KV_Q8_0});
+    tarn_decoder *decoder = tarn_decoder_new(model, &(tarn_decoder_options){.kv_type = TARN_KV_Q8_0});
     tarn_sampler *sampler = tarn_sampler_new(
-        &(tarn_sampler_options){.temperature = 1, .top_k = 5, .repeat_penalty = 1.1, .repeat_window = 8});
+        &(tarn_sampler_options){.temperature = 1, .top_k = 5, .repeat_penalty = 1.1, .repeat_last_n = 8});
     tarn_tensor *token = tarn_keep(tarn_zeros(TARN_SHAPE(1, 1), TARN_I64, device));
     tarn_memory memory = {0};
     tarn_counters before = {0}, after;
@@ -315,7 +318,7 @@ static void write_ten_thousand(tarn_device device)
         tarn_scope *scope = tarn_scope_open();
         if (tarn_decoder_length(decoder) == CONTEXT)
             assert_true(tarn_decoder_rewind(decoder, 3));
-        tarn_tensor *next = tarn_keep(good(tarn_sampler_draw(sampler, tarn_decoder_feed(decoder, token))));
+        tarn_tensor *next = tarn_keep(good(tarn_sampler_sample(sampler, tarn_decoder_feed(decoder, token))));
         tarn_scope_close(scope);
         tarn_free(token);
         token = next;
@@ -357,7 +360,7 @@ static void too_little_memory_says_what_would_fit(void **state)
     assert_null(tarn_decoder_new(model, &(tarn_decoder_options){.batch = 2}));
     assert_error_about(TARN_ERROR_MEMORY, "decoder_new: keys and values of 131072 tokens take 8192.0 MiB",
                        "with .kv = q8_0 all 65536 tokens would");
-    tarn_decoder *decoder = tarn_decoder_new(model, &(tarn_decoder_options){.batch = 2, .kv = TARN_KV_Q8_0});
+    tarn_decoder *decoder = tarn_decoder_new(model, &(tarn_decoder_options){.batch = 2, .kv_type = TARN_KV_Q8_0});
     assert_non_null(decoder);
     tarn_decoder_free(decoder);
     tarn_module_free(model);
@@ -393,7 +396,7 @@ static void measures_are_plausible(void **state)
                                              .width = i ? 576 : 32};
         assert_true(tarn_decode_measure(&t, &options));
         assert_ok();
-        assert_true(t.prompt_ms > 0 && t.first_ms >= t.prompt_ms && t.token_ms > 0 && t.least_token_ms <= t.token_ms);
+        assert_true(t.prompt_ms > 0 && t.first_ms >= t.prompt_ms && t.token_ms > 0 && t.min_token_ms <= t.token_ms);
         assert_true(t.read_bytes <= t.weight_bytes && t.peak_bytes > t.weight_bytes + t.cache_bytes);
         bytes[i] = t.weight_bytes;
         if (cases[i].parameters) {

@@ -34,7 +34,7 @@ static tarn_module *rotary_positions(tarn_device device)
                                       .kv_heads = 1,
                                       .width = 32,
                                       .inner = 48,
-                                      .has_begin = true,
+                                      .has_bos = true,
                                       .begin = BEGIN};
     tarn_module *model = tarn_model_llama(&config, device, 9);
     shake(model, device);
@@ -48,7 +48,7 @@ static int64_t cut(int32_t *window, int64_t count, int64_t keep)
     return keep + CONTEXT / 2;
 }
 
-static const tarn_generate_options greedy = {.tokens = MADE, .ignore_end = true, .slide = true};
+static const tarn_generate_options greedy = {.tokens = MADE, .ignore_eos = true, .slide = true};
 
 /* What follows a window that is read anew. */
 static int32_t next_of(tarn_module *model, const int32_t *window, int64_t count)
@@ -103,7 +103,7 @@ static void a_prompt_that_is_too_long_is_its_last_half(void **state)
 }
 
 /* Several texts of other lengths, which slide at other times: each is the one that it would be alone. */
-static void check_several(tarn_module *model, tarn_kv kv, bool no_capture)
+static void check_several(tarn_module *model, tarn_kv_type kv_type, bool no_capture)
 {
     enum { TEXTS = 3 };
     int32_t found[TEXTS][MADE], prompt[] = {BEGIN, 9, 2, 8, 1, 30};
@@ -111,21 +111,22 @@ static void check_several(tarn_module *model, tarn_kv kv, bool no_capture)
     int slides[TEXTS] = {0};
     for (int alone = 0; alone < 2; alone++)
         for (int k = 0; k < (alone ? TEXTS : 1); k++) {
-            tarn_writer *w = tarn_writer_new(
-                model, NULL,
-                &(tarn_writer_options){.sequences = alone ? 1 : TEXTS, .kv = kv, .no_capture = no_capture});
+            tarn_generator *w =
+                tarn_generator_new(model, NULL,
+                                   &(tarn_generator_options){
+                                       .sequences = alone ? 1 : TEXTS, .kv_type = kv_type, .no_capture = no_capture});
             int64_t again = 0, length = 0;
-            tarn_piece piece;
+            tarn_output piece;
             for (int i = alone ? k : 0; i < (alone ? k + 1 : TEXTS); i++) {
                 const tarn_generate_options how = {.tokens = MADE - 7 * i,
                                                    .temperature = 1,
                                                    .seed = (uint64_t)(20 + i),
-                                                   .ignore_end = true,
+                                                   .ignore_eos = true,
                                                    .slide = true,
                                                    .keep = i};
-                assert_true(tarn_writer_prompt(w, alone ? 0 : i, prompt, 1 + 2 * i, &how));
+                assert_true(tarn_generator_prompt(w, alone ? 0 : i, prompt, 1 + 2 * i, &how));
             }
-            while (tarn_writer_next(w, &piece)) {
+            while (tarn_generator_next(w, &piece)) {
                 if (!alone) {
                     found[piece.sequence][made[piece.sequence]++] = piece.token;
                     slides[piece.sequence] += piece.slid;
@@ -133,9 +134,9 @@ static void check_several(tarn_module *model, tarn_kv kv, bool no_capture)
                     fail_msg("text %d is another alone, from token %d on", k, (int)again - 1);
             }
             assert_ok();
-            assert_true(tarn_writer_tokens(w, 0, &length) && length <= CONTEXT + 1);
+            assert_true(tarn_generator_tokens(w, 0, &length) && length <= CONTEXT + 1);
             assert_true(!alone || again == MADE - 7 * k);
-            tarn_writer_free(w);
+            tarn_generator_free(w);
         }
     for (int i = 0; i < TEXTS; i++)
         assert_true(made[i] == MADE - 7 * i && slides[i] >= 4);

@@ -39,13 +39,13 @@ static void memory_is_that_of_the_file_and_little_more(void **state)
         tarn_module *model = tarn_model_open(scratch("model"), CPU, &(tarn_model_open_options){.as_stored = true});
         assert_ok();
         assert_true((double)(tarn_memory_of(CPU).peak_used - before) <= 1.05 * (double)stored_bytes());
-        tarn_decoder *decoder = tarn_decoder_new(model, &(tarn_decoder_options){.chunk = 16});
+        tarn_decoder *decoder = tarn_decoder_new(model, &(tarn_decoder_options){.prefill_chunk = 16});
         tarn_sampler *sampler = tarn_sampler_new(NULL);
         tarn_scope *scope = tarn_scope_open();
         tarn_tensor *token =
-            tarn_sampler_draw(sampler, tarn_decoder_feed(decoder, tarn_zeros(TARN_SHAPE(1, 64), TARN_I64, CPU)));
+            tarn_sampler_sample(sampler, tarn_decoder_feed(decoder, tarn_zeros(TARN_SHAPE(1, 64), TARN_I64, CPU)));
         for (int made = 0; made < 20; made++)
-            token = good(tarn_sampler_draw(sampler, tarn_decoder_feed(decoder, token)));
+            token = good(tarn_sampler_sample(sampler, tarn_decoder_feed(decoder, token)));
         tarn_scope_close(scope);
         assert_true((double)(tarn_memory_of(CPU).peak_used - before) <= 1.05 * (double)(stored_bytes() + cache));
         tarn_sampler_free(sampler);

@@ -8,7 +8,7 @@ enum { VOCAB = 256, CONTEXT = 40 };
 static tarn_module *make_on(tarn_device device)
 {
     const tarn_gpt2_config config = {
-        .vocab = VOCAB, .context = CONTEXT, .layers = 2, .heads = 2, .width = 16, .has_end = true, .end = 1};
+        .vocab = VOCAB, .context = CONTEXT, .layers = 2, .heads = 2, .width = 16, .has_eos = true, .end = 1};
     tarn_module *model = tarn_model_gpt2(&config, device, 9);
     tarn_seed(4);
     for (int i = 0; i < tarn_module_parameter_count(model); i++) {
@@ -43,24 +43,24 @@ static tarn_module *parrot(const char *bytes, int first)
 
 /* What comes of a text with these stops: pieces, each followed by |, and how it ends. */
 static void expect_pieces(const char *written, int tokens, const char *const *stops, int stop_count,
-                          const char *expected, tarn_end end)
+                          const char *expected, tarn_finish_reason end)
 {
     tarn_module *model = parrot(written, 0);
     tarn_tokenizer *bytes = tarn_tokenizer_bytes();
-    tarn_writer *writer = tarn_writer_new(model, bytes, NULL);
-    tarn_piece piece = {0};
+    tarn_generator *writer = tarn_generator_new(model, bytes, NULL);
+    tarn_output piece = {0};
     char found[256] = "";
-    assert_true(tarn_writer_prompt_text(
+    assert_true(tarn_generator_prompt_text(
         writer, 0, "?", 1,
-        &(tarn_generate_options){.tokens = tokens, .stop_texts = stops, .stop_text_count = stop_count}));
-    while (tarn_writer_next(writer, &piece)) {
+        &(tarn_generate_options){.tokens = tokens, .stop_strings = stops, .stop_string_count = stop_count}));
+    while (tarn_generator_next(writer, &piece)) {
         strncat(found, piece.text, piece.length);
         strcat(found, "|");
     }
     assert_ok();
     assert_string_equal(found, expected);
     assert_int_equal(piece.end, end);
-    tarn_writer_free(writer);
+    tarn_generator_free(writer);
     tarn_tokenizer_free(bytes);
     tarn_module_free(model);
 }
@@ -68,23 +68,23 @@ static void expect_pieces(const char *written, int tokens, const char *const *st
 static void a_stop_text_is_never_seen(void **state)
 {
     (void)state;
-    expect_pieces("one END two", 11, (const char *[]){"END"}, 1, "o|n|e| ||||", TARN_END_TEXT);
-    expect_pieces("EN EEND", 7, (const char *[]){"END"}, 1, "||EN ||E|||", TARN_END_TEXT);
-    expect_pieces("abcabd", 6, (const char *[]){"abd", "xyz"}, 2, "||abc||||", TARN_END_TEXT);
-    expect_pieces("aab", 3, (const char *[]){"ab"}, 1, "|a||", TARN_END_TEXT);
-    expect_pieces("abcd", 4, (const char *[]){"bcde", "cd"}, 2, "a|||b|", TARN_END_TEXT);
-    expect_pieces("abEN", 4, (const char *[]){"END"}, 1, "a|b||EN|", TARN_END_LENGTH); /* it did not come */
+    expect_pieces("one END two", 11, (const char *[]){"END"}, 1, "o|n|e| ||||", TARN_FINISH_STRING);
+    expect_pieces("EN EEND", 7, (const char *[]){"END"}, 1, "||EN ||E|||", TARN_FINISH_STRING);
+    expect_pieces("abcabd", 6, (const char *[]){"abd", "xyz"}, 2, "||abc||||", TARN_FINISH_STRING);
+    expect_pieces("aab", 3, (const char *[]){"ab"}, 1, "|a||", TARN_FINISH_STRING);
+    expect_pieces("abcd", 4, (const char *[]){"bcde", "cd"}, 2, "a|||b|", TARN_FINISH_STRING);
+    expect_pieces("abEN", 4, (const char *[]){"END"}, 1, "a|b||EN|", TARN_FINISH_LENGTH); /* it did not come */
 }
 
 static void characters_come_whole(void **state)
 {
     (void)state;
-    expect_pieces("a\303\251b", 4, NULL, 0, "a||\303\251|b|", TARN_END_LENGTH);
-    expect_pieces("\342\202\254!", 4, NULL, 0, "||\342\202\254|!|", TARN_END_LENGTH);
-    expect_pieces("\360\237\230\200", 4, NULL, 0, "|||\360\237\230\200|", TARN_END_LENGTH);
-    expect_pieces("\303(", 2, NULL, 0, "|\357\277\275(|", TARN_END_LENGTH);      /* no character: U+FFFD */
-    expect_pieces("a\342\202", 3, NULL, 0, "a||\357\277\275|", TARN_END_LENGTH); /* nothing follows */
-    expect_pieces("\200\377", 2, NULL, 0, "\357\277\275|\357\277\275|", TARN_END_LENGTH);
+    expect_pieces("a\303\251b", 4, NULL, 0, "a||\303\251|b|", TARN_FINISH_LENGTH);
+    expect_pieces("\342\202\254!", 4, NULL, 0, "||\342\202\254|!|", TARN_FINISH_LENGTH);
+    expect_pieces("\360\237\230\200", 4, NULL, 0, "|||\360\237\230\200|", TARN_FINISH_LENGTH);
+    expect_pieces("\303(", 2, NULL, 0, "|\357\277\275(|", TARN_FINISH_LENGTH);      /* no character: U+FFFD */
+    expect_pieces("a\342\202", 3, NULL, 0, "a||\357\277\275|", TARN_FINISH_LENGTH); /* nothing follows */
+    expect_pieces("\200\377", 2, NULL, 0, "\357\277\275|\357\277\275|", TARN_FINISH_LENGTH);
 }
 
 /* ---- several texts ----------------------------------------------------------------------------------------------- */
@@ -100,28 +100,28 @@ static void texts_do_not_notice_each_other(tarn_device device)
     } cases[TEXTS] = {{{3, 1, 4}, 3, {.tokens = 9}},
                       {{9}, 1, {.tokens = 20, .temperature = 1, .seed = 5, .top_k = 20}},
                       {{2, 7, 1, 8, 2, 8}, 6, {.tokens = 4, .temperature = 1, .seed = 6, .repeat_penalty = 1.3}},
-                      {{5, 5}, 2, {.temperature = 1.5, .seed = 7, .ignore_end = true}}};
+                      {{5, 5}, 2, {.temperature = 1.5, .seed = 7, .ignore_eos = true}}};
     tarn_module *model = make_on(device);
-    tarn_writer *writer = tarn_writer_new(model, NULL, &(tarn_writer_options){.sequences = TEXTS});
+    tarn_generator *writer = tarn_generator_new(model, NULL, &(tarn_generator_options){.sequences = TEXTS});
     int32_t found[TEXTS][CONTEXT], alone[CONTEXT];
     int64_t made[TEXTS] = {0};
-    tarn_piece piece;
+    tarn_output piece;
     for (int i = 0; i < TEXTS; i++)
-        assert_true(tarn_writer_prompt(writer, i, cases[i].prompt, cases[i].count, &cases[i].options));
-    while (tarn_writer_next(writer, &piece))
+        assert_true(tarn_generator_prompt(writer, i, cases[i].prompt, cases[i].count, &cases[i].options));
+    while (tarn_generator_next(writer, &piece))
         if (piece.token >= 0)
             found[piece.sequence][made[piece.sequence]++] = piece.token;
     assert_ok();
     for (int i = 0; i < TEXTS; i++) {
         int64_t count = 0;
-        const int32_t *tokens = tarn_writer_tokens(writer, i, &count);
+        const int32_t *tokens = tarn_generator_tokens(writer, i, &count);
         assert_int_equal(tarn_generate(model, cases[i].prompt, cases[i].count, alone, &cases[i].options), made[i]);
         assert_memory_equal(found[i], alone, sizeof(int32_t) * (size_t)made[i]);
         /* a full one may have given up its last */
         assert_true(count >= cases[i].count + made[i] - 1 && count <= cases[i].count + made[i]);
         assert_memory_equal(tokens, cases[i].prompt, sizeof(int32_t) * (size_t)cases[i].count);
     }
-    tarn_writer_free(writer);
+    tarn_generator_free(writer);
     tarn_module_free(model);
 }
 
@@ -141,7 +141,7 @@ static void several_texts_at_once_on_a_device(void **state)
 
 /* Several texts after one prompt are those that they would be alone, and only the first of them computes it: the others
  * copy 2 parts of 2 layers, and draw. */
-static void one_prompt_is_computed_once(tarn_device device, tarn_kv kv)
+static void one_prompt_is_computed_once(tarn_device device, tarn_kv_type kv_type)
 {
     enum { TEXTS = 3, PROMPT = 20 };
     int32_t prompt[PROMPT], found[TEXTS][CONTEXT], alone[CONTEXT];
@@ -149,34 +149,35 @@ static void one_prompt_is_computed_once(tarn_device device, tarn_kv kv)
     for (int i = 0; i < PROMPT; i++)
         prompt[i] = (int32_t)(7 * i % VOCAB);
     tarn_module *model = make_on(device);
-    tarn_writer *writer =
-        tarn_writer_new(model, NULL, &(tarn_writer_options){.sequences = TEXTS, .kv = kv, .chunk = 2});
+    tarn_generator *writer = tarn_generator_new(
+        model, NULL, &(tarn_generator_options){.sequences = TEXTS, .kv_type = kv_type, .prefill_chunk = 2});
     for (int i = 0; i < TEXTS; i++) {
         tarn_stats_reset();
-        assert_true(tarn_writer_prompt(
+        assert_true(tarn_generator_prompt(
             writer, i, prompt, PROMPT,
-            &(tarn_generate_options){.tokens = 10, .temperature = 1.5, .seed = (uint64_t)i, .ignore_end = true}));
+            &(tarn_generate_options){.tokens = 10, .temperature = 1.5, .seed = (uint64_t)i, .ignore_eos = true}));
         kernels[i] = tarn_stats().kernels;
     }
     for (int i = 1; i < TEXTS; i++) /* a step of one chunk of ten would be more */
         assert_true(kernels[0] > 100 && kernels[i] < kernels[0] / 10);
-    for (tarn_piece piece; tarn_writer_next(writer, &piece);)
+    for (tarn_output piece; tarn_generator_next(writer, &piece);)
         found[piece.sequence][made[piece.sequence]++] = piece.token;
     assert_ok();
-    tarn_writer *one = tarn_writer_new(model, NULL, &(tarn_writer_options){.kv = kv, .chunk = 2});
+    tarn_generator *one =
+        tarn_generator_new(model, NULL, &(tarn_generator_options){.kv_type = kv_type, .prefill_chunk = 2});
     for (int i = 0; i < TEXTS; i++) {
         int64_t count = 0;
-        assert_true(tarn_writer_prompt(
+        assert_true(tarn_generator_prompt(
             one, 0, prompt, PROMPT,
-            &(tarn_generate_options){.tokens = 10, .temperature = 1.5, .seed = (uint64_t)i, .ignore_end = true}));
-        for (tarn_piece piece; tarn_writer_next(one, &piece);)
+            &(tarn_generate_options){.tokens = 10, .temperature = 1.5, .seed = (uint64_t)i, .ignore_eos = true}));
+        for (tarn_output piece; tarn_generator_next(one, &piece);)
             alone[count++] = piece.token;
         assert_int_equal(made[i], 10);
         assert_int_equal(count, 10);
         assert_memory_equal(found[i], alone, sizeof(int32_t) * 10);
     }
-    tarn_writer_free(one);
-    tarn_writer_free(writer);
+    tarn_generator_free(one);
+    tarn_generator_free(writer);
     tarn_module_free(model);
 }
 
@@ -194,23 +195,23 @@ static void what_a_prompt_left_is_used_only_while_it_is_there(void **state)
 {
     (void)state;
     const int32_t first[] = {3, 1, 4}, second[] = {3, 1, 5};
-    const tarn_generate_options how = {.tokens = 6, .ignore_end = true};
+    const tarn_generate_options how = {.tokens = 6, .ignore_eos = true};
     int32_t expected[2][6];
     tarn_module *model = make_on(CPU);
     assert_int_equal(tarn_generate(model, first, 3, expected[0], &how), 6);
     assert_int_equal(tarn_generate(model, second, 3, expected[1], &how), 6);
-    tarn_writer *writer = tarn_writer_new(model, NULL, &(tarn_writer_options){.sequences = 2});
-    tarn_piece piece;
-    assert_true(tarn_writer_prompt(writer, 0, first, 3, &how));
-    assert_true(tarn_writer_prompt(writer, 0, second, 3, &how));
-    assert_true(tarn_writer_prompt(writer, 1, first, 3, &how)); /* which sequence 0 has no more */
-    for (int64_t made[2] = {0}; tarn_writer_next(writer, &piece); made[piece.sequence]++)
+    tarn_generator *writer = tarn_generator_new(model, NULL, &(tarn_generator_options){.sequences = 2});
+    tarn_output piece;
+    assert_true(tarn_generator_prompt(writer, 0, first, 3, &how));
+    assert_true(tarn_generator_prompt(writer, 0, second, 3, &how));
+    assert_true(tarn_generator_prompt(writer, 1, first, 3, &how)); /* which sequence 0 has no more */
+    for (int64_t made[2] = {0}; tarn_generator_next(writer, &piece); made[piece.sequence]++)
         assert_int_equal(piece.token, expected[1 - piece.sequence][made[piece.sequence]]);
-    assert_true(tarn_writer_prompt(writer, 0, first, 3, &how)); /* and 1 has gone on */
+    assert_true(tarn_generator_prompt(writer, 0, first, 3, &how)); /* and 1 has gone on */
     for (int i = 0; i < 6; i++)
-        assert_true(tarn_writer_next(writer, &piece) && piece.token == expected[0][i]);
+        assert_true(tarn_generator_next(writer, &piece) && piece.token == expected[0][i]);
     assert_ok();
-    tarn_writer_free(writer);
+    tarn_generator_free(writer);
     tarn_module_free(model);
 }
 
@@ -221,25 +222,25 @@ static void a_text_may_begin_later(void **state)
     const int32_t a[] = {3, 1, 4}, b[] = {2, 7};
     int32_t alone[2][CONTEXT], found[2][CONTEXT];
     int64_t made[2] = {0};
-    tarn_piece piece;
+    tarn_output piece;
     tarn_module *model = make_on(CPU);
-    tarn_generate(model, a, 3, alone[0], &(tarn_generate_options){.tokens = 12, .ignore_end = true});
-    tarn_generate(model, b, 2, alone[1], &(tarn_generate_options){.tokens = 5, .ignore_end = true});
-    tarn_writer *writer = tarn_writer_new(model, NULL, &(tarn_writer_options){.sequences = 2});
-    assert_true(tarn_writer_prompt(writer, 0, a, 3, &(tarn_generate_options){.tokens = 12, .ignore_end = true}));
+    tarn_generate(model, a, 3, alone[0], &(tarn_generate_options){.tokens = 12, .ignore_eos = true});
+    tarn_generate(model, b, 2, alone[1], &(tarn_generate_options){.tokens = 5, .ignore_eos = true});
+    tarn_generator *writer = tarn_generator_new(model, NULL, &(tarn_generator_options){.sequences = 2});
+    assert_true(tarn_generator_prompt(writer, 0, a, 3, &(tarn_generate_options){.tokens = 12, .ignore_eos = true}));
     for (int i = 0; i < 4; i++) {
-        assert_true(tarn_writer_next(writer, &piece));
+        assert_true(tarn_generator_next(writer, &piece));
         found[0][made[0]++] = piece.token;
     }
-    assert_true(tarn_writer_prompt(writer, 1, b, 2, &(tarn_generate_options){.tokens = 5, .ignore_end = true}));
-    while (tarn_writer_next(writer, &piece))
+    assert_true(tarn_generator_prompt(writer, 1, b, 2, &(tarn_generate_options){.tokens = 5, .ignore_eos = true}));
+    while (tarn_generator_next(writer, &piece))
         found[piece.sequence][made[piece.sequence]++] = piece.token;
     assert_ok();
     assert_int_equal(made[0], 12);
     assert_int_equal(made[1], 5);
     assert_memory_equal(found[0], alone[0], sizeof(int32_t) * 12);
     assert_memory_equal(found[1], alone[1], sizeof(int32_t) * 5);
-    tarn_writer_free(writer);
+    tarn_generator_free(writer);
     tarn_module_free(model);
 }
 
@@ -255,41 +256,41 @@ static void a_conversation_costs_its_last_turn(void **state)
 {
     (void)state;
     int32_t text[CONTEXT], again[4], fresh[4];
-    tarn_piece piece;
+    tarn_output piece;
     tarn_module *model = make_on(CPU);
     /* a kernel for each token: they can be counted */
-    tarn_writer *writer = tarn_writer_new(model, NULL, &(tarn_writer_options){.chunk = 1});
-    const tarn_generate_options four = {.tokens = 4, .ignore_end = true};
+    tarn_generator *writer = tarn_generator_new(model, NULL, &(tarn_generator_options){.prefill_chunk = 1});
+    const tarn_generate_options four = {.tokens = 4, .ignore_eos = true};
     for (int i = 0; i < CONTEXT; i++)
         text[i] = i * 5 % 17;
     tarn_stats_reset();
-    assert_true(tarn_writer_prompt(writer, 0, text, 20, &four));
+    assert_true(tarn_generator_prompt(writer, 0, text, 20, &four));
     int64_t first = products();
-    while (tarn_writer_next(writer, &piece))
+    while (tarn_generator_next(writer, &piece))
         ;
     int64_t count = 0;
-    const int32_t *all = tarn_writer_tokens(writer, 0, &count);
+    const int32_t *all = tarn_generator_tokens(writer, 0, &count);
     assert_int_equal(count, 24);
     memcpy(text, all, sizeof(int32_t) * 24);
     text[24] = 3, text[25] = 7;
     tarn_stats_reset();
-    assert_true(tarn_writer_prompt(writer, 0, text, 26, &four)); /* the 24th was drawn, but not fed */
+    assert_true(tarn_generator_prompt(writer, 0, text, 26, &four)); /* the 24th was drawn, but not fed */
     assert_true(products() < first / 5);
     for (int i = 0; i < 4; i++) {
-        assert_true(tarn_writer_next(writer, &piece));
+        assert_true(tarn_generator_next(writer, &piece));
         again[i] = piece.token;
     }
     text[10] = 11; /* an earlier token is another one: what follows counts no more */
-    assert_true(tarn_writer_prompt(writer, 0, text, 26, &four));
+    assert_true(tarn_generator_prompt(writer, 0, text, 26, &four));
     assert_int_equal(tarn_generate(model, text, 26, fresh, &four), 4);
     for (int i = 0; i < 4; i++) {
-        assert_true(tarn_writer_next(writer, &piece));
+        assert_true(tarn_generator_next(writer, &piece));
         assert_int_equal(piece.token, fresh[i]);
     }
     text[10] = 10 * 5 % 17;
     assert_int_equal(tarn_generate(model, text, 26, fresh, &four), 4);
     assert_memory_equal(again, fresh, sizeof(fresh));
-    tarn_writer_free(writer);
+    tarn_generator_free(writer);
     tarn_module_free(model);
 }
 
@@ -297,45 +298,45 @@ static void a_text_can_be_stopped(void **state)
 {
     (void)state;
     const int32_t prompt[] = {3, 1, 4};
-    tarn_piece piece;
+    tarn_output piece;
     tarn_module *model = make_on(CPU);
-    tarn_writer *writer = tarn_writer_new(model, NULL, NULL);
-    assert_true(tarn_writer_prompt(writer, 0, prompt, 3, &(tarn_generate_options){.ignore_end = true}));
-    assert_true(tarn_writer_next(writer, &piece));
-    assert_true(tarn_writer_stop(writer, 0));
-    assert_false(tarn_writer_next(writer, &piece));
+    tarn_generator *writer = tarn_generator_new(model, NULL, NULL);
+    assert_true(tarn_generator_prompt(writer, 0, prompt, 3, &(tarn_generate_options){.ignore_eos = true}));
+    assert_true(tarn_generator_next(writer, &piece));
+    assert_true(tarn_generator_stop(writer, 0));
+    assert_false(tarn_generator_next(writer, &piece));
     assert_ok();
-    assert_true(tarn_writer_prompt(writer, 0, prompt, 3, &(tarn_generate_options){.tokens = 2, .ignore_end = true}));
-    assert_true(tarn_writer_next(writer, &piece));
-    assert_true(tarn_writer_next(writer, &piece));
-    assert_int_equal(piece.end, TARN_END_LENGTH);
-    assert_false(tarn_writer_next(writer, &piece));
-    tarn_writer_free(writer);
+    assert_true(tarn_generator_prompt(writer, 0, prompt, 3, &(tarn_generate_options){.tokens = 2, .ignore_eos = true}));
+    assert_true(tarn_generator_next(writer, &piece));
+    assert_true(tarn_generator_next(writer, &piece));
+    assert_int_equal(piece.end, TARN_FINISH_LENGTH);
+    assert_false(tarn_generator_next(writer, &piece));
+    tarn_generator_free(writer);
     tarn_module_free(model);
 }
 
 /* ---- what crosses ------------------------------------------------------------------------------------------------ */
 
 /* Takes the model. */
-static void one_token_crosses(tarn_module *model, tarn_kv kv)
+static void one_token_crosses(tarn_module *model, tarn_kv_type kv_type)
 {
     const int32_t prompt[] = {3, 1, 4};
-    tarn_piece piece;
-    tarn_writer *writer = tarn_writer_new(model, NULL, &(tarn_writer_options){.kv = kv});
-    assert_true(tarn_writer_prompt(
+    tarn_output piece;
+    tarn_generator *writer = tarn_generator_new(model, NULL, &(tarn_generator_options){.kv_type = kv_type});
+    assert_true(tarn_generator_prompt(
         writer, 0, prompt, 3,
         &(tarn_generate_options){
-            .temperature = 1, .top_k = 9, .repeat_penalty = 1.1, .min_p = 0.01, .ignore_end = true}));
+            .temperature = 1, .top_k = 9, .repeat_penalty = 1.1, .min_p = 0.01, .ignore_eos = true}));
     tarn_counters before = tarn_stats();
     for (int i = 0; i < 10; i++)
-        assert_true(tarn_writer_next(writer, &piece));
+        assert_true(tarn_generator_next(writer, &piece));
     tarn_counters after = tarn_stats();
     assert_int_equal(after.uploads, before.uploads);
     assert_int_equal(after.downloads, before.downloads + 10);
     assert_int_equal(after.download_bytes, before.download_bytes + 10 * (int64_t)sizeof(int64_t));
     assert_int_equal(after.peer_copies, before.peer_copies);
     assert_int_equal(after.fallbacks, before.fallbacks);
-    tarn_writer_free(writer);
+    tarn_generator_free(writer);
     tarn_module_free(model);
 }
 
@@ -348,9 +349,9 @@ static void one_token_crosses_for_each_token(void **state)
     if (!getenv("TARN_TEST_DEVICE") && tarn_device_count("mirror") < 1)
         skip();
     tarn_device device = test_device("mirror:0");
-    for (tarn_kv kv = TARN_KV_MODEL; kv <= TARN_KV_Q8_0; kv++) {
-        one_token_crosses(make_on(device), kv);
-        one_token_crosses(tarn_model_llama(&config, device, 9), kv);
+    for (tarn_kv_type kv_type = TARN_KV_MODEL; kv_type <= TARN_KV_Q8_0; kv_type++) {
+        one_token_crosses(make_on(device), kv_type);
+        one_token_crosses(tarn_model_llama(&config, device, 9), kv_type);
     }
 }
 
@@ -358,26 +359,27 @@ static void pieces_say_how_likely_they_were(void **state)
 {
     (void)state;
     const int32_t prompt[] = {3, 1, 4};
-    tarn_piece piece;
+    tarn_output piece;
     tarn_module *model = make_on(CPU);
-    tarn_writer *writer = tarn_writer_new(model, NULL, NULL);
+    tarn_generator *writer = tarn_generator_new(model, NULL, NULL);
     tarn_decoder *decoder = tarn_decoder_new(model, NULL);
     tarn_tensor *logits = good(tarn_decoder_feed(decoder, tarn_from_i32(prompt, TARN_SHAPE(1, 3), CPU)));
-    assert_true(tarn_writer_prompt(
+    assert_true(tarn_generator_prompt(
         writer, 0, prompt, 3,
-        &(tarn_generate_options){.temperature = 2, .seed = 3, .logprobs = true, .likeliest = 3, .ignore_end = true}));
+        &(tarn_generate_options){
+            .temperature = 2, .seed = 3, .logprobs = true, .top_logprobs = 3, .ignore_eos = true}));
     for (int i = 0; i < 5; i++) {
-        assert_true(tarn_writer_next(writer, &piece));
+        assert_true(tarn_generator_next(writer, &piece));
         tarn_tensor *token = tarn_from_i32(&piece.token, TARN_SHAPE(1, 1), CPU),
                     *expected = good(tarn_token_logprobs(logits, token, 3));
-        assert_int_equal(piece.likeliest_count, 3);
-        assert_values(expected, 1e-6, piece.logprob, piece.likeliest[0].token, piece.likeliest[1].token,
-                      piece.likeliest[2].token, piece.likeliest[0].logprob, piece.likeliest[1].logprob,
-                      piece.likeliest[2].logprob);
+        assert_int_equal(piece.top_logprob_count, 3);
+        assert_values(expected, 1e-6, piece.logprob, piece.top_logprobs[0].token, piece.top_logprobs[1].token,
+                      piece.top_logprobs[2].token, piece.top_logprobs[0].logprob, piece.top_logprobs[1].logprob,
+                      piece.top_logprobs[2].logprob);
         logits = good(tarn_decoder_feed(decoder, token));
     }
     tarn_decoder_free(decoder);
-    tarn_writer_free(writer);
+    tarn_generator_free(writer);
     tarn_module_free(model);
 }
 

@@ -3,7 +3,7 @@
  *
  * Addresses are handed out shifted, so that the host touching device memory is a crash and not a silent success. Every
  * kernel is wrapped: views are shifted back, the CPU's kernel runs, nothing else. Settings, read when the backend is
- * opened: TARN_MIRROR_WITHOUT=tanh,matmul   kernels this backend does not have TARN_MIRROR_MEMORY=1048576        bytes
+ * opened: TARN_MIRROR_DISABLE=tanh,matmul   kernels this backend does not have TARN_MIRROR_MEMORY=1048576        bytes
  * of memory each device has TARN_MIRROR_GPU=1                 the devices say that they are GPUs with tensor cores
  *   TARN_MIRROR_DEVICELESS=REASON     there are no devices
  *   TARN_MIRROR_UNUSABLE=1            so many of the first devices have no code
@@ -42,19 +42,19 @@ typedef struct sent {
 static sent queue[DEVICES][MAX_SENT];     /* copies that are put off, in the order in which they were sent */
 static int queued[DEVICES], due[DEVICES]; /* how many; how many of them come before what the device does next */
 
-static void *lane_new(int index, size_t bytes, void **host)
+static void *pinned_new(int index, size_t bytes, void **host)
 {
     (void)index;
     return *host = aligned_alloc(256, (bytes + 255) / 256 * 256);
 }
 
-static void lane_free(int index, void *lane)
+static void pinned_free(int index, void *lane)
 {
     (void)index;
     free(lane);
 }
 
-static bool lane_send(int index, void *lane, size_t from, void *memory, int64_t offset, size_t bytes)
+static bool pinned_upload(int index, void *lane, size_t from, void *memory, int64_t offset, size_t bytes)
 {
     pthread_mutex_lock(&lock);
     bool fits = queued[index] < MAX_SENT;
@@ -83,7 +83,7 @@ static void do_copies(int index, int count)
     due[index] = due[index] > count ? due[index] - count : 0;
 }
 
-static bool lane_join(int index, void *lane)
+static bool pinned_join(int index, void *lane)
 {
     pthread_mutex_lock(&lock);
     int end = end_of(index, lane);
@@ -92,7 +92,7 @@ static bool lane_join(int index, void *lane)
     return true;
 }
 
-static bool lane_wait(int index, void *lane)
+static bool pinned_wait(int index, void *lane)
 {
     pthread_mutex_lock(&lock);
     do_copies(index, end_of(index, lane));
@@ -149,8 +149,8 @@ static bool poll_faults(int index, tarn__fault *fault)
 static void run(tarn__kernel kernel, const tarn__call *call)
 {
     mirror_call s;
-    if (mirror_is_recording(call->device)) {
-        mirror_record(kernel, call);
+    if (mirror_is_capturing(call->device)) {
+        mirror_capture(kernel, call);
         return;
     }
     mirror_catch_up(call->device);
@@ -308,13 +308,13 @@ static bool synchronize(int index)
 /* One choice for all devices, which is what was taken last. */
 static char choice[64] = "mirror 1";
 
-static void choices_tell(int index, void (*take)(void *ctx, const char *line), void *ctx)
+static void tuning_export(int index, void (*take)(void *ctx, const char *line), void *ctx)
 {
     (void)index;
     take(ctx, choice);
 }
 
-static void choices_take(int index, const char *line)
+static void tuning_import(int index, const char *line)
 {
     (void)index;
     snprintf(choice, sizeof(choice), "%s", line);
@@ -346,14 +346,14 @@ __attribute__((visibility("default"))) const tarn__backend *tarn_backend_entry(c
         .capture_end = mirror_capture_end,
         .graph_launch = mirror_graph_launch,
         .graph_free = mirror_graph_free,
-        .poke = mirror_poke,
-        .lane_new = lane_new,
-        .lane_free = lane_free,
-        .lane_send = lane_send,
-        .lane_join = lane_join,
-        .lane_wait = lane_wait,
-        .choices_tell = choices_tell,
-        .choices_take = choices_take,
+        .write_inline = mirror_write_inline,
+        .pinned_new = pinned_new,
+        .pinned_free = pinned_free,
+        .pinned_upload = pinned_upload,
+        .pinned_join = pinned_join,
+        .pinned_wait = pinned_wait,
+        .tuning_export = tuning_export,
+        .tuning_import = tuning_import,
         .failure = failure,
         .kernels = rows,
     };
@@ -367,7 +367,7 @@ __attribute__((visibility("default"))) const tarn__backend *tarn_backend_entry(c
     backend.version = host->version;
     cpu = host->cpu_kernels;
     backend.has_tf32 = getenv("TARN_MIRROR_GPU") != NULL;
-    fill_rows(getenv("TARN_MIRROR_WITHOUT"));
+    fill_rows(getenv("TARN_MIRROR_DISABLE"));
     if (getenv("TARN_MIRROR_MEMORY"))
         limit = (size_t)strtoull(getenv("TARN_MIRROR_MEMORY"), NULL, 10);
     return &backend;

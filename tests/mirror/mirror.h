@@ -34,12 +34,12 @@ void mirror_catch_up(int index);
 
 /* ---- record.c ---------------------------------------------------------------------------------------------------- */
 
-bool mirror_is_recording(int index);
-void mirror_record(tarn__kernel kernel, const tarn__call *call); /* instead of running it */
+bool mirror_is_capturing(int index);
+void mirror_capture(tarn__kernel kernel, const tarn__call *call); /* instead of running it */
 bool mirror_capture_begin(int index);
 void *mirror_capture_end(int index);
 bool mirror_graph_launch(int index, void *graph, void *stream);
 void mirror_graph_free(int index, void *graph);
-bool mirror_poke(int index, void *memory, int64_t offset, const void *bytes, size_t count, void *stream);
+bool mirror_write_inline(int index, void *memory, int64_t offset, const void *bytes, size_t count, void *stream);
 
 #endif

@@ -22,7 +22,7 @@ typedef struct graph {
 
 static graph *recording[MIRROR_DEVICES];
 
-bool mirror_is_recording(int index)
+bool mirror_is_capturing(int index)
 {
     return recording[index] != NULL;
 }
@@ -68,7 +68,7 @@ void *mirror_capture_end(int index)
     return NULL;
 }
 
-void mirror_record(tarn__kernel kernel, const tarn__call *call)
+void mirror_capture(tarn__kernel kernel, const tarn__call *call)
 {
     graph *g = recording[call->device];
     node *n = calloc(1, sizeof(*n));
@@ -113,11 +113,11 @@ static void refresh(tarn__kernel kernel, void *tail)
     case TARN__K_normal:
     case TARN__K_dropout: refresh_random(tail); break;
     case TARN__K_attention:
-    case TARN__K_attention_starts:
-    case TARN__K_attention_starts_grad:
+    case TARN__K_attention_documents:
+    case TARN__K_attention_documents_grad:
     case TARN__K_attention_grad: refresh_random(&((tarn__attention *)tail)->random); break;
-    case TARN__K_residual_norm_dropped:
-    case TARN__K_residual_norm_dropped_grad: refresh_random(&((tarn__residual_norm *)tail)->random); break;
+    case TARN__K_dropout_residual_norm:
+    case TARN__K_dropout_residual_norm_grad: refresh_random(&((tarn__residual_norm *)tail)->random); break;
     case TARN__K_sgd:
     case TARN__K_adamw: refresh_step(tail); break;
     default: break;
@@ -137,7 +137,7 @@ bool mirror_graph_launch(int index, void *pointer, void *stream)
     return true;
 }
 
-bool mirror_poke(int index, void *memory, int64_t offset, const void *bytes, size_t count, void *stream)
+bool mirror_write_inline(int index, void *memory, int64_t offset, const void *bytes, size_t count, void *stream)
 {
     (void)stream;
     mirror_catch_up(index);

@@ -46,10 +46,10 @@ static void configurations(void **state)
         case 19: c.epsilon = -1; break;
         case 20: c.epsilon = INFINITY; break;
         case 21: c.dtype = TARN_I32; break;
-        case 22: c.has_end = true, c.end = 7; break;
+        case 22: c.has_eos = true, c.end = 7; break;
         case 23: c.recompute = (tarn_recompute)3; break;
         case 24: c.recompute = (tarn_recompute)-1; break;
-        default: c.has_end = true, c.end = -1;
+        default: c.has_eos = true, c.end = -1;
         }
         REFUSE(tarn_model_gpt2, tarn_model_gpt2(&c, CPU, (uint64_t)i));
     }

@@ -26,9 +26,9 @@ static bool spoil(int i, tarn_llama_config *c)
     case 10: c->inner = INT64_MIN; return true;
     case 11: c->kv_heads = -1; return true;
     case 12: c->kv_heads = 3; return true;
-    case 13: c->head_width = 3; return true;
-    case 14: c->head_width = 514; return true;
-    case 15: c->head_width = -2; return true;
+    case 13: c->head_dim = 3; return true;
+    case 14: c->head_dim = 514; return true;
+    case 15: c->head_dim = -2; return true;
     case 16: c->epsilon = -1; return true;
     case 17: c->epsilon = INFINITY; return true;
     case 18: c->rope_theta = NAN; return true;
@@ -36,9 +36,9 @@ static bool spoil(int i, tarn_llama_config *c)
     case 20: c->rope_scaling = (tarn_rope_scaling)3; return true;
     case 21: c->rope_scaling = (tarn_rope_scaling)-1; return true;
     case 22: c->rope_factor = -1; return true;
-    case 23: c->rope_scaling = TARN_ROPE_LLAMA3, c->rope_low = 5; return true;
-    case 24: c->rope_high = INFINITY; return true;
-    case 25: c->rope_context = -1; return true;
+    case 23: c->rope_scaling = TARN_ROPE_LLAMA3, c->rope_low_freq_factor = 5; return true;
+    case 24: c->rope_high_freq_factor = INFINITY; return true;
+    case 25: c->rope_original_context = -1; return true;
     case 26: c->qkv_bias = true; return true; /* a Llama has none */
     case 27: c->qk_norm = true; return true;
     case 28: c->family = "qwen2"; return true; /* which has */
@@ -47,11 +47,11 @@ static bool spoil(int i, tarn_llama_config *c)
     case 31: c->family = ""; return true;
     case 32: c->dtype = TARN_I32; return true;
     case 33: c->dtype = (tarn_dtype)99; return true;
-    case 34: c->has_end = true, c->end = 7; return true;
-    case 35: c->has_begin = true, c->begin = -1; return true;
-    case 36: c->has_end = true, c->also_end_count = 8; return true;
-    case 37: c->has_end = true, c->also_end_count = -1; return true;
-    case 38: c->has_end = true, c->also_end_count = 1, c->also_end[0] = 7; return true;
+    case 34: c->has_eos = true, c->end = 7; return true;
+    case 35: c->has_bos = true, c->begin = -1; return true;
+    case 36: c->has_eos = true, c->also_end_count = 8; return true;
+    case 37: c->has_eos = true, c->also_end_count = -1; return true;
+    case 38: c->has_eos = true, c->also_end_count = 1, c->also_end[0] = 7; return true;
     case 39: c->also_end_count = 1; return true; /* further ones, but no first */
     case 40: c->recompute = (tarn_recompute)3; return true;
     case 41: c->recompute = (tarn_recompute)-1; return true;
@@ -80,7 +80,7 @@ static void models(void **state)
     (void)state;
     tarn_llama_config c;
     tarn_gpt2_config other_config;
-    tarn_model_facts facts;
+    tarn_model_info info;
     tarn_module *model = tarn_model_llama(&small, CPU, 1), *other = tarn_linear(2, 2, CPU);
     const tarn_gpt2_config small_gpt2 = {.vocab = 7, .context = 5, .layers = 1, .heads = 1, .width = 2};
     tarn_module *gpt2 = tarn_model_gpt2(&small_gpt2, CPU, 1);
@@ -107,9 +107,9 @@ static void models(void **state)
     REFUSE(tarn_llama_config_of, tarn_llama_config_of(gpt2, &c));
     REFUSE(tarn_llama_config_of, tarn_llama_config_of_sized(model, NULL, sizeof(c)));
     REFUSE(tarn_gpt2_config_of, tarn_gpt2_config_of(model, &other_config));
-    REFUSE(tarn_model_facts_of, tarn_model_facts_of(NULL, &facts));
-    REFUSE(tarn_model_facts_of, tarn_model_facts_of(other, &facts));
-    REFUSE(tarn_model_facts_of, tarn_model_facts_of_sized(model, NULL, sizeof(facts)));
+    REFUSE(tarn_model_query, tarn_model_query(NULL, &info));
+    REFUSE(tarn_model_query, tarn_model_query(other, &info));
+    REFUSE(tarn_model_query, tarn_model_query_sized(model, NULL, sizeof(info)));
     tarn_module_free(model);
     tarn_module_free(other);
     tarn_module_free(gpt2);

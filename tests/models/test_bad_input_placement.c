@@ -10,11 +10,11 @@ static void placing(void **state)
     const tarn_gpt2_config config = {.vocab = 8, .context = 8, .layers = 2, .heads = 1, .width = 4};
     tarn_module *model = tarn_model_gpt2(&config, CPU, 1);
     tarn_module *other = tarn_model_mlp(2, NULL, 0, 2, CPU);
-    REFUSE(tarn_model_place, tarn_model_place(NULL, CPU, 1));
-    REFUSE(tarn_model_place, tarn_model_place(other, CPU, 1));
-    REFUSE(tarn_model_place, tarn_model_place(model, CPU, -1));
-    REFUSE(tarn_model_place, tarn_model_place(model, CPU, 3));
-    REFUSE(tarn_model_place, tarn_model_place(model, nowhere, 1));
+    REFUSE(tarn_model_offload, tarn_model_offload(NULL, CPU, 1));
+    REFUSE(tarn_model_offload, tarn_model_offload(other, CPU, 1));
+    REFUSE(tarn_model_offload, tarn_model_offload(model, CPU, -1));
+    REFUSE(tarn_model_offload, tarn_model_offload(model, CPU, 3));
+    REFUSE(tarn_model_offload, tarn_model_offload(model, nowhere, 1));
     REFUSE(tarn_run_open, tarn_run_open_with(NULL, CPU, NULL));
     REFUSE(tarn_run_open, tarn_run_open_with("", CPU, &(tarn_run_open_options){.device_layers = 1}));
     REFUSE(tarn_run_open, tarn_run_open_with_sized("no such folder", CPU, NULL, 0));

@@ -79,7 +79,7 @@ static void check_says_none(const char *path)
 {
     tarn_gguf *file = tarn_gguf_open(path);
     assert_non_null(file);
-    assert_string_equal(tarn_gguf_text(file, "tokenizer.ggml.model", NULL), "none");
+    assert_string_equal(tarn_gguf_string(file, "tokenizer.ggml.model", NULL), "none");
     tarn_gguf_close(file);
 }
 
@@ -108,19 +108,19 @@ static void every_family_goes_there_and_back(void **state)
     (void)state;
     tarn_llama_config c = small;
     go_round("llama", c);
-    c.tied = true;
+    c.tie_embeddings = true;
     c.rope_scaling = TARN_ROPE_LLAMA3;
     c.rope_factor = 32;
     c.rope_theta = 500000;
-    c.rope_context = 16;
-    c.has_begin = c.has_end = true;
+    c.rope_original_context = 16;
+    c.has_bos = c.has_eos = true;
     c.begin = 1, c.end = 2, c.also_end_count = 2, c.also_end[0] = 7, c.also_end[1] = 9;
     go_round("llama3", c);
     c = small;
     c.family = "mistral";
     c.rope_scaling = TARN_ROPE_LINEAR;
     c.rope_factor = 2.5;
-    c.head_width = 6; /* not width / heads */
+    c.head_dim = 6; /* not width / heads */
     go_round("mistral", c);
     c = small;
     c.family = "qwen2";
@@ -159,7 +159,7 @@ static void a_tokenizer_goes_with_its_model(void **state)
         skip();
     names n = named("spoken");
     tarn_llama_config config = small;
-    config.has_begin = config.has_end = true; /* token 0, of which the tokenizer's files say nothing */
+    config.has_bos = config.has_eos = true; /* token 0, of which the tokenizer's files say nothing */
     tarn_convert_summary summary;
     tarn_tokenizer *t =
         tarn_bpe_train(&(const char *){"the cat sat on the mat, the cat sat"}, &(size_t){35}, 1, 280, NULL);
@@ -172,14 +172,14 @@ static void a_tokenizer_goes_with_its_model(void **state)
     tarn_gguf_value tokens, merges;
     size_t length;
     int64_t begin = -1, end = -1;
-    assert_true(tarn_gguf_whole(file, "tokenizer.ggml.bos_token_id", 0, 0, &begin));
-    assert_true(tarn_gguf_whole(file, "tokenizer.ggml.eos_token_id", 0, 0, &end));
-    assert_string_equal(tarn_gguf_text(file, "tokenizer.ggml.model", NULL), "gpt2");
-    assert_string_equal(tarn_gguf_text(file, "tokenizer.ggml.pre", NULL), "gpt-2");
+    assert_true(tarn_gguf_int(file, "tokenizer.ggml.bos_token_id", 0, 0, &begin));
+    assert_true(tarn_gguf_int(file, "tokenizer.ggml.eos_token_id", 0, 0, &end));
+    assert_string_equal(tarn_gguf_string(file, "tokenizer.ggml.model", NULL), "gpt2");
+    assert_string_equal(tarn_gguf_string(file, "tokenizer.ggml.pre", NULL), "gpt-2");
     /* one for each row */
     assert_true(tarn_gguf_has(file, "tokenizer.ggml.tokens", &tokens) && tokens.count == small.vocab);
     assert_true(tarn_gguf_has(file, "tokenizer.ggml.merges", &merges) && merges.count == tarn_tokenizer_count(t) - 257);
-    assert_memory_equal(tarn_gguf_texts(file, "tokenizer.ggml.tokens", 299, &length), "[PAD299]", 8);
+    assert_memory_equal(tarn_gguf_string_at(file, "tokenizer.ggml.tokens", 299, &length), "[PAD299]", 8);
     tarn_gguf_close(file);
     assert_true(tarn_model_convert(n.gguf, n.back, &summary, NULL) && summary.has_tokenizer);
     check_same_files(n.folder, n.back, "tokenizer.json");
@@ -209,7 +209,7 @@ static void weights_become_other_types(void **state)
     static const struct {
         tarn_dtype type;
         double most; /* of the logits' distance */
-        int finer;
+        int promoted;
     } rows[] = {{TARN_F32, 0, 0},    {TARN_F16, 3e-3, 0}, {TARN_BF16, 2e-2, 0}, {TARN_Q8_0, 3e-2, 0},
                 {TARN_Q6_K, 0.1, 0}, {TARN_Q4_0, 0.5, 0}, {TARN_Q4_K, 0.4, 1}};
     names n = named("packed");
@@ -225,7 +225,7 @@ static void weights_become_other_types(void **state)
         tarn_convert_summary s;
         const tarn_convert_options how = {.quantize = true, .type = rows[i].type, .replace = true};
         assert_true(tarn_model_convert(n.gguf, scratch("to.gguf"), &s, &how));
-        assert_true(s.plain == 5 && s.uneven == 0 && s.finer == rows[i].finer && s.tensors == 21);
+        assert_true(s.unquantized == 5 && s.uneven == 0 && s.promoted == rows[i].promoted && s.tensors == 21);
         double off = distance(logits_from(scratch("to.gguf")), logits_of(model));
         print_message("%s: %.2g bytes, logits off by %.2g\n", tarn_dtype_name(rows[i].type), (double)s.after, off);
         assert_true(off <= rows[i].most);
@@ -429,7 +429,7 @@ static void weights_become_f64(void **state)
 static const char *write_gguf(const char *name, const char *architecture, const char *tensor_name, tarn_tensor *tensor)
 {
     tarn_gguf_writer *w = tarn_gguf_create(scratch(name));
-    assert_true(tarn_gguf_add_text(w, "general.architecture", architecture, strlen(architecture)) &&
+    assert_true(tarn_gguf_add_string(w, "general.architecture", architecture, strlen(architecture)) &&
                 tarn_gguf_add(w, tensor_name, tensor) && tarn_gguf_finish(w));
     return scratch(name);
 }

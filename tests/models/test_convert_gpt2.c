@@ -104,7 +104,7 @@ static void every_dtype_goes_there_and_back(void **state)
     c.dropout = 0.25, c.attention_dropout = -1, c.epsilon = 1e-6;
     go_round("bf16", c);
     c.dtype = TARN_F16;
-    c.untied = c.has_end = true;
+    c.untie_embeddings = c.has_eos = true;
     c.end = 7;
     go_round("f16", c);
 }
@@ -147,7 +147,7 @@ static void rows_are_outputs(void **state)
                      tarn_transpose(tarn_module_find(model, pairs[i].folder), 0, 1), 0);
     assert_close(tarn_gguf_tensor(file, tarn_gguf_find(file, "token_embd.weight"), CPU),
                  tarn_module_find(model, "transformer.wte.weight"), 0);
-    assert_string_equal(tarn_gguf_text(file, "general.architecture", NULL), "gpt2");
+    assert_string_equal(tarn_gguf_string(file, "general.architecture", NULL), "gpt2");
     assert_int_equal(tarn_gguf_find(file, "output.weight"), -1);
     tarn_gguf_close(file);
     tarn_module_free(model);
@@ -192,14 +192,15 @@ static void blocks_run_and_become_numbers_again(void **state)
     tarn_module *model = write_model(small, n.folder);
     tarn_convert_summary s;
     assert_true(tarn_model_convert(n.folder, n.gguf, &s, &(tarn_convert_options){.quantize = true, .type = TARN_Q8_0}));
-    assert_true(s.changed == 9 && s.uneven == 0 && s.plain == 19); /* four matrices of two blocks, and the tokens */
+    assert_true(s.changed == 9 && s.uneven == 0 &&
+                s.unquantized == 19); /* four matrices of two blocks, and the tokens */
     assert_int_equal(type_in(n.gguf, "position_embd.weight"), TARN_F32);
     assert_int_equal(type_in(n.gguf, "blk.0.ffn_down.weight"), TARN_Q8_0);
     assert_close_for_size(logits_from(n.gguf), logits_of(model), 0.1);
     tarn_module *packed = tarn_model_open(n.gguf, CPU, NULL);
     assert_ok();
-    tarn_model_facts facts;
-    assert_true(tarn_model_facts_of(packed, &facts) && facts.dtype == TARN_F32);
+    tarn_model_info info;
+    assert_true(tarn_model_query(packed, &info) && info.dtype == TARN_F32);
     assert_true(tarn_model_write(packed, n.back)); /* the same numbers as by way of the file */
     assert_true(tarn_model_convert(n.gguf, scratch("converted"), NULL, NULL));
     assert_close(logits_from(n.back), logits_from(scratch("converted")), 0);

@@ -12,7 +12,7 @@ static const struct {
 } place[DOCUMENTS] = {{0, 0, 9}, {0, 9, 10}, {0, 10, 37}, {0, 37, 40}, {1, 0, 25}, {1, 25, 33}, {1, 33, 40}};
 
 typedef struct batch {
-    int32_t ids[ROWS * CONTEXT], targets[ROWS * CONTEXT], positions[ROWS * CONTEXT], starts[ROWS * CONTEXT];
+    int32_t ids[ROWS * CONTEXT], targets[ROWS * CONTEXT], positions[ROWS * CONTEXT], document_starts[ROWS * CONTEXT];
 } batch;
 
 /* Every third target does not count; nor do those of the last document. */
@@ -25,7 +25,7 @@ static batch fill(void)
             b.ids[at] = (int32_t)((7 * at + at * at / 3) % VOCAB);
             b.targets[at] = at % 3 == 0 || d == DOCUMENTS - 1 ? UNCOUNTED : (int32_t)((5 * at + 1) % VOCAB);
             b.positions[at] = (int32_t)(t - place[d].begin);
-            b.starts[at] = (int32_t)place[d].begin;
+            b.document_starts[at] = (int32_t)place[d].begin;
         }
     return b;
 }
@@ -64,8 +64,8 @@ static tarn_module *stirred(tarn_module *model)
 
 static void check_logits(tarn_module *model, const batch *b)
 {
-    tarn__documents documents = {whole(b->positions), whole(b->starts)};
-    const tarn__model_kind *kind = tarn__model_kind_of("test", model);
+    tarn__documents documents = {whole(b->positions), whole(b->document_starts)};
+    const tarn__arch *kind = tarn__arch_of("test", model);
     tarn_tensor *x = good(kind->hidden(model->child[TARN__MODEL_BODY], whole(b->ids), &documents));
     tarn_tensor *logits = good(tarn_forward(model->child[TARN__MODEL_HEAD], x));
     for (int d = 0; d < DOCUMENTS; d++) {
@@ -94,7 +94,7 @@ static tarn_tensor *loss_alone(tarn_module *model, const batch *b)
 static void documents_are_as_they_are_alone(tarn_module *together, tarn_module *alone)
 {
     batch b = fill();
-    tarn__documents documents = {whole(b.positions), whole(b.starts)};
+    tarn__documents documents = {whole(b.positions), whole(b.document_starts)};
     stirred(together);
     stirred(alone);
     check_logits(together, &b);
@@ -110,7 +110,7 @@ static void documents_are_as_they_are_alone(tarn_module *together, tarn_module *
     assert_ok();
 }
 
-static const tarn_recompute recomputes[] = {TARN_RECOMPUTE_NONE, TARN_RECOMPUTE_BLOCK, TARN_RECOMPUTE_CHEAP};
+static const tarn_recompute recomputes[] = {TARN_RECOMPUTE_NONE, TARN_RECOMPUTE_FULL, TARN_RECOMPUTE_SELECTIVE};
 
 static void gpt2_sees_each_document_alone(void **state)
 {
@@ -133,7 +133,7 @@ static void the_llama_family_sees_each_document_alone(void **state)
                                 .width = 12,
                                 .inner = 20,
                                 .kv_heads = 2,
-                                .head_width = 6,
+                                .head_dim = 6,
                                 .dtype = TARN_F64};
     static const char *const families[] = {"llama", "qwen2", "qwen3"};
     for (int i = 0; i < 3; i++) {
@@ -151,9 +151,9 @@ static void no_bit_comes_from_another_document(void **state)
     (void)state;
     tarn_llama_config config = {.vocab = VOCAB, .context = CONTEXT, .layers = 2, .heads = 2, .width = 8, .inner = 12};
     tarn_module *model = stirred(tarn_model_llama(&config, CPU, 3));
-    const tarn__model_kind *kind = tarn__model_kind_of("test", model);
+    const tarn__arch *kind = tarn__arch_of("test", model);
     batch b = fill();
-    tarn__documents documents = {whole(b.positions), whole(b.starts)};
+    tarn__documents documents = {whole(b.positions), whole(b.document_starts)};
     tarn_tensor *before = good(kind->hidden(model->child[TARN__MODEL_BODY], whole(b.ids), &documents));
     for (int64_t t = place[2].begin; t < place[2].end; t++)
         b.ids[t] = (b.ids[t] + 1) % VOCAB;
@@ -177,14 +177,15 @@ static void what_does_not_fit_is_refused(void **state)
     tarn_gpt2_config config = {.vocab = VOCAB, .context = CONTEXT, .layers = 1, .heads = 2, .width = 8};
     tarn_module *model = tarn_model_gpt2(&config, CPU, 3);
     batch b = fill();
-    tarn_tensor *ids = whole(b.ids), *targets = whole(b.targets), *starts = whole(b.starts);
-    assert_null(
-        tarn__model_loss_of("fit", model, ids, targets, &(tarn__documents){tarn_slice(starts, 1, 0, 9), starts}));
+    tarn_tensor *ids = whole(b.ids), *targets = whole(b.targets), *document_starts = whole(b.document_starts);
+    assert_null(tarn__model_loss_of("fit", model, ids, targets,
+                                    &(tarn__documents){tarn_slice(document_starts, 1, 0, 9), document_starts}));
     assert_error_about(TARN_ERROR_SHAPE, "fit: positions", "must have the shape of the tokens");
-    assert_null(tarn__model_loss_of("fit", model, ids, targets, &(tarn__documents){starts, NULL}));
+    assert_null(tarn__model_loss_of("fit", model, ids, targets, &(tarn__documents){document_starts, NULL}));
     assert_error(TARN_ERROR_ARGUMENT, "starts");
     b.positions[3] = CONTEXT;
-    assert_null(tarn__model_loss_of("fit", model, ids, targets, &(tarn__documents){whole(b.positions), starts}));
+    assert_null(
+        tarn__model_loss_of("fit", model, ids, targets, &(tarn__documents){whole(b.positions), document_starts}));
     assert_error(TARN_ERROR_ARGUMENT, "40");
     tarn_module_free(model);
 }

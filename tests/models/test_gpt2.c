@@ -55,7 +55,7 @@ static void the_published_sizes_have_the_published_numbers_of_parameters(void **
         int64_t norm = 2 * c.width, block = 2 * norm + c.width * 3 * c.width + 3 * c.width + c.width * c.width +
                                             c.width + 2 * 4 * c.width * c.width + 4 * c.width + c.width;
         assert_int_equal(c.vocab * c.width + c.context * c.width + c.layers * block + norm, sizes[i].parameters);
-        assert_true(c.has_end && c.end == 50256 && c.context == 1024 && c.width % c.heads == 0);
+        assert_true(c.has_eos && c.end == 50256 && c.context == 1024 && c.width % c.heads == 0);
     }
 }
 
@@ -352,7 +352,7 @@ static void assert_same_config(const tarn_gpt2_config *a, const tarn_gpt2_config
     assert_true(a->vocab == b->vocab && a->context == b->context && a->layers == b->layers && a->heads == b->heads);
     assert_true(a->width == b->width && a->inner == b->inner && a->dropout == b->dropout && a->epsilon == b->epsilon);
     assert_true(a->attention_dropout == b->attention_dropout && a->embedding_dropout == b->embedding_dropout);
-    assert_true(a->dtype == b->dtype && a->has_end == b->has_end && a->end == b->end);
+    assert_true(a->dtype == b->dtype && a->has_eos == b->has_eos && a->end == b->end);
 }
 
 static void the_configuration_can_be_asked_for_and_used_again(void **state)
@@ -430,7 +430,7 @@ static void a_folder_keeps_all_of_a_model(void **state)
                                .attention_dropout = -1,
                                .embedding_dropout = 0.5,
                                .epsilon = 1e-3,
-                               .has_end = true,
+                               .has_eos = true,
                                .end = 0},
                      found;
     tarn_module *model = make(&config, 1);

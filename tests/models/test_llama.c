@@ -13,7 +13,7 @@ static const tarn_llama_config small = {.vocab = VOCAB,
                                         .width = 12,
                                         .inner = 20,
                                         .kv_heads = 2,
-                                        .head_width = 6};
+                                        .head_dim = 6};
 
 /* One of each family, with every kind of rotary positions. */
 static const tarn_llama_config families[] = {
@@ -24,14 +24,14 @@ static const tarn_llama_config families[] = {
      .width = 12,
      .inner = 20,
      .kv_heads = 2,
-     .head_width = 6},
+     .head_dim = 6},
     {.vocab = VOCAB,
      .context = CONTEXT,
      .layers = 3,
      .heads = 2,
      .width = 8,
      .inner = 10,
-     .tied = true,
+     .tie_embeddings = true,
      .rope_scaling = TARN_ROPE_LINEAR,
      .rope_factor = 4,
      .family = "mistral"},
@@ -44,7 +44,7 @@ static const tarn_llama_config families[] = {
      .kv_heads = 1,
      .qkv_bias = true,
      .family = "qwen2",
-     .tied = true},
+     .tie_embeddings = true},
     {.vocab = VOCAB,
      .context = CONTEXT,
      .layers = 2,
@@ -52,11 +52,11 @@ static const tarn_llama_config families[] = {
      .width = 6,
      .inner = 9,
      .kv_heads = 1,
-     .head_width = 10,
+     .head_dim = 10,
      .qk_norm = true,
      .family = "qwen3",
      .rope_scaling = TARN_ROPE_LLAMA3,
-     .rope_context = 16,
+     .rope_original_context = 16,
      .rope_theta = 300},
 };
 enum { FAMILIES = sizeof(families) / sizeof(families[0]) };
@@ -78,13 +78,13 @@ static tarn_tensor *tokens_of(int64_t rows, int64_t columns, int64_t vocab)
 }
 
 /* Weights far from zero, so that every part counts in what is compared. */
-static tarn_module *stirred_by(const tarn_llama_config *config, double deviation)
+static tarn_module *stirred_by(const tarn_llama_config *config, double std)
 {
     tarn_module *model = make(config, 3);
     tarn_seed(4);
     for (int i = 0; i < tarn_module_parameter_count(model); i++) {
         tarn_tensor *p = tarn_module_parameter(model, i);
-        tarn_copy(p, tarn_add(tarn_detach(p), tarn_normal_like(p, 0, deviation)));
+        tarn_copy(p, tarn_add(tarn_detach(p), tarn_normal_like(p, 0, std)));
     }
     assert_ok();
     return model;
@@ -99,9 +99,9 @@ static tarn_module *stirred(const tarn_llama_config *config)
 
 static int64_t numbers_of(const tarn_llama_config *c)
 {
-    int64_t head = c->head_width ? c->head_width : c->width / c->heads;
+    int64_t head = c->head_dim ? c->head_dim : c->width / c->heads;
     int64_t block = 2 * c->width * head * (c->heads + c->kv_heads) + 3 * c->width * c->inner + 2 * c->width;
-    return c->vocab * c->width * (c->tied ? 1 : 2) + c->layers * block + c->width;
+    return c->vocab * c->width * (c->tie_embeddings ? 1 : 2) + c->layers * block + c->width;
 }
 
 static void the_published_sizes_have_the_published_numbers_of_parameters(void **state)
@@ -115,7 +115,7 @@ static void the_published_sizes_have_the_published_numbers_of_parameters(void **
         tarn_llama_config c;
         assert_true(tarn_llama_config_named(sizes[i].name, &c));
         assert_int_equal(numbers_of(&c), sizes[i].parameters);
-        assert_true(c.tied && c.has_begin && c.has_end);
+        assert_true(c.tie_embeddings && c.has_bos && c.has_eos);
     }
 }
 
@@ -252,10 +252,10 @@ static void rotary_positions_are_those_of_the_configuration(void **state)
     for (int i = 0; i < 7; i++) {
         tarn_llama_config c = small;
         c.rope_theta = i >= 1 ? 500 : 0;
-        c.rope_scaling = i >= 3 ? TARN_ROPE_LLAMA3 : i == 2 ? TARN_ROPE_LINEAR : TARN_ROPE_PLAIN;
+        c.rope_scaling = i >= 3 ? TARN_ROPE_LLAMA3 : i == 2 ? TARN_ROPE_LINEAR : TARN_ROPE_DEFAULT;
         c.rope_factor = i >= 4 ? 20 : 0;
-        c.rope_context = i >= 3 ? (i >= 5 ? 12 : 16) : 0;
-        c.rope_high = i >= 6 ? 2.5 : 0;
+        c.rope_original_context = i >= 3 ? (i >= 5 ? 12 : 16) : 0;
+        c.rope_high_freq_factor = i >= 6 ? 2.5 : 0;
         tarn_module *model = stirred(&c);
         tarn_tensor *logits = good(tarn_forward(model, tokens));
         if (before && tarn_item(tarn_max(tarn_abs(tarn_sub(logits, before)), TARN_ALL_AXES, false)) < 1e-6)
@@ -283,10 +283,10 @@ static void every_gradient_is_that_of_differences(void **state)
 {
     (void)state;
     for (int f = 0; f < FAMILIES; f++)
-        for (int recompute = TARN_RECOMPUTE_NONE; recompute <= TARN_RECOMPUTE_BLOCK; recompute++) {
+        for (int recompute = TARN_RECOMPUTE_NONE; recompute <= TARN_RECOMPUTE_FULL; recompute++) {
             tarn_llama_config tiny = families[f];
             tiny.vocab = 5, tiny.width = 4, tiny.inner = 3, tiny.layers = f == 0 ? 2 : 1, tiny.heads = 2,
-            tiny.head_width = f % 2 ? 4 : 0, tiny.kv_heads = 1;
+            tiny.head_dim = f % 2 ? 4 : 0, tiny.kv_heads = 1;
             tiny.dtype = TARN_F64;
             tiny.recompute = (tarn_recompute)recompute;
             /* a norm of numbers near 0 bends more than differences can follow */
@@ -363,9 +363,9 @@ static void what_is_made_again_gives_the_same_gradients(void **state)
     for (int f = 0; f < FAMILIES; f++) {
         tarn_llama_config c = families[f];
         tarn_tensor *stored = all_gradients(&c);
-        c.recompute = TARN_RECOMPUTE_CHEAP;
+        c.recompute = TARN_RECOMPUTE_SELECTIVE;
         assert_close(all_gradients(&c), stored, 0);
-        c.recompute = TARN_RECOMPUTE_BLOCK;
+        c.recompute = TARN_RECOMPUTE_FULL;
         assert_close(all_gradients(&c), stored, 1e-5);
     }
 }
@@ -466,21 +466,21 @@ static void the_configuration_can_be_asked_for_and_used_again(void **state)
 {
     (void)state;
     tarn_llama_config found, again;
-    tarn_model_facts facts;
+    tarn_model_info info;
     tarn_module *model = make(&families[2], 1);
     assert_true(tarn_llama_config_of(model, &found));
-    assert_true(found.head_width == 4 && found.epsilon == 1e-5 && found.rope_theta == 10000 &&
-                found.rope_context == 8192 && found.rope_factor == 8);
+    assert_true(found.head_dim == 4 && found.epsilon == 1e-5 && found.rope_theta == 10000 &&
+                found.rope_original_context == 8192 && found.rope_factor == 8);
     assert_string_equal(found.family, "qwen2");
     tarn_module *second = make(&found, 1);
     assert_true(tarn_llama_config_of(second, &again));
     assert_true(again.vocab == found.vocab && again.kv_heads == 1 && again.inner == found.inner && again.qkv_bias &&
-                again.tied);
-    assert_true(tarn_model_facts_of(model, &facts));
-    assert_string_equal(facts.type, "qwen2");
-    assert_true(facts.vocab == VOCAB && facts.context == CONTEXT && facts.layers == 1 && facts.heads == 3 &&
-                facts.kv_heads == 1 && facts.head_width == 4 && facts.width == 12 && facts.dtype == TARN_F32 &&
-                !facts.has_begin && !facts.has_end);
+                again.tie_embeddings);
+    assert_true(tarn_model_query(model, &info));
+    assert_string_equal(info.type, "qwen2");
+    assert_true(info.vocab == VOCAB && info.context == CONTEXT && info.layers == 1 && info.heads == 3 &&
+                info.kv_heads == 1 && info.head_dim == 4 && info.width == 12 && info.dtype == TARN_F32 &&
+                !info.has_bos && !info.has_eos);
     tarn_module_free(model);
     tarn_module_free(second);
 }
@@ -494,20 +494,20 @@ static void fields_of_a_newer_header_become_zero(void **state)
         unsigned char more[24];
     } newer;
     struct {
-        tarn_model_facts known;
+        tarn_model_info known;
         unsigned char more[24];
-    } facts;
+    } info;
     const unsigned char zeros[sizeof(newer.more)] = {0};
     tarn_module *model = make(&small, 1);
     memset(&newer, 0xAA, sizeof(newer));
-    memset(&facts, 0xAA, sizeof(facts));
+    memset(&info, 0xAA, sizeof(info));
     assert_true(tarn_llama_config_of_sized(model, &newer.known, sizeof(newer)) && newer.known.vocab == VOCAB);
     assert_memory_equal(newer.more, zeros, sizeof(zeros));
     memset(&newer, 0xAA, sizeof(newer));
     assert_true(tarn_llama_config_named_sized("llama-1b", &newer.known, sizeof(newer)) && newer.known.vocab == 128256);
     assert_memory_equal(newer.more, zeros, sizeof(zeros));
-    assert_true(tarn_model_facts_of_sized(model, &facts.known, sizeof(facts)) && facts.known.vocab == VOCAB);
-    assert_memory_equal(facts.more, zeros, sizeof(zeros));
+    assert_true(tarn_model_query_sized(model, &info.known, sizeof(info)) && info.known.vocab == VOCAB);
+    assert_memory_equal(info.more, zeros, sizeof(zeros));
     tarn_module_free(model);
 }
 

@@ -18,8 +18,8 @@ static tarn_tensor *pack(tarn_module *layer)
 {
     tarn_tensor *dense = good(tarn_normal(tarn_shape_of(tarn__module_own(layer, "weight")), 0, 0.1, TARN_F32, CPU));
     tarn_tensor *there = good(tarn_to(good(tarn_cast(dense, TARN_Q8_0)), device));
-    tarn__hold(there);
-    tarn__drop(layer->parameter[0].tensor);
+    tarn__tensor_retain(there);
+    tarn__tensor_release(layer->parameter[0].tensor);
     layer->parameter[0].tensor = there;
     return there;
 }
@@ -46,7 +46,7 @@ static void a_prompt_comes_in_parts(void **state)
                                       .rope_theta = 10000};
     tarn_module *model = tarn_model_llama(&config, device, 1);
     assert_ok();
-    tarn_module *mlp = model->child[TARN__MODEL_BODY]->child[TARN__LLAMA_BLOCKS]->child[0]->child[TARN__LLAMA_MLP];
+    tarn_module *mlp = model->child[TARN__MODEL_BODY]->child[TARN__LLAMA_LAYERS]->child[0]->child[TARN__LLAMA_MLP];
     tarn_tensor *w[3], *y, *part[2];
     for (int i = 0; i < 3; i++)
         w[i] = pack(mlp->child[i]);

@@ -43,9 +43,9 @@ static const tarn_llama_config families[] = {
      .inner = 20,
      .epsilon = 1e-3,
      .rope_theta = 123.5,
-     .has_begin = true,
+     .has_bos = true,
      .begin = 3,
-     .has_end = true,
+     .has_eos = true,
      .end = 0,
      .also_end_count = 2,
      .also_end = {5, 16}},
@@ -56,8 +56,8 @@ static const tarn_llama_config families[] = {
      .width = 8,
      .inner = 5,
      .kv_heads = 1,
-     .head_width = 6,
-     .tied = true,
+     .head_dim = 6,
+     .tie_embeddings = true,
      .family = "mistral",
      .rope_scaling = TARN_ROPE_LINEAR,
      .rope_factor = 2.5},
@@ -69,7 +69,7 @@ static const tarn_llama_config families[] = {
      .inner = 5,
      .qkv_bias = true,
      .family = "qwen2",
-     .has_end = true,
+     .has_eos = true,
      .end = 16},
     {.vocab = 17,
      .context = 12,
@@ -77,15 +77,15 @@ static const tarn_llama_config families[] = {
      .heads = 2,
      .width = 6,
      .inner = 5,
-     .head_width = 4,
+     .head_dim = 4,
      .qk_norm = true,
-     .tied = true,
+     .tie_embeddings = true,
      .family = "qwen3",
      .rope_scaling = TARN_ROPE_LLAMA3,
      .rope_factor = 32,
-     .rope_low = 0.5,
-     .rope_high = 3,
-     .rope_context = 10},
+     .rope_low_freq_factor = 0.5,
+     .rope_high_freq_factor = 3,
+     .rope_original_context = 10},
 };
 
 /* Field by field: what lies between the fields says nothing. */
@@ -93,15 +93,16 @@ static void assert_same_config(const tarn_llama_config *a, const tarn_llama_conf
 {
     assert_true(a->vocab == b->vocab && a->context == b->context && a->layers == b->layers && a->heads == b->heads &&
                 a->width == b->width);
-    assert_true(a->inner == b->inner && a->kv_heads == b->kv_heads && a->head_width == b->head_width &&
+    assert_true(a->inner == b->inner && a->kv_heads == b->kv_heads && a->head_dim == b->head_dim &&
                 a->epsilon == b->epsilon);
     assert_true(a->rope_theta == b->rope_theta && a->rope_scaling == b->rope_scaling && a->qkv_bias == b->qkv_bias &&
                 a->qk_norm == b->qk_norm);
-    assert_true(a->rope_scaling == TARN_ROPE_PLAIN || a->rope_factor == b->rope_factor);
-    assert_true(a->rope_scaling != TARN_ROPE_LLAMA3 ||
-                (a->rope_low == b->rope_low && a->rope_high == b->rope_high && a->rope_context == b->rope_context));
-    assert_true(a->tied == b->tied && a->has_begin == b->has_begin && a->begin == b->begin &&
-                a->has_end == b->has_end && a->end == b->end);
+    assert_true(a->rope_scaling == TARN_ROPE_DEFAULT || a->rope_factor == b->rope_factor);
+    assert_true(a->rope_scaling != TARN_ROPE_LLAMA3 || (a->rope_low_freq_factor == b->rope_low_freq_factor &&
+                                                        a->rope_high_freq_factor == b->rope_high_freq_factor &&
+                                                        a->rope_original_context == b->rope_original_context));
+    assert_true(a->tie_embeddings == b->tie_embeddings && a->has_bos == b->has_bos && a->begin == b->begin &&
+                a->has_eos == b->has_eos && a->end == b->end);
     assert_true(a->also_end_count == b->also_end_count && memcmp(a->also_end, b->also_end, sizeof(a->also_end)) == 0 &&
                 a->dtype == b->dtype);
     assert_string_equal(a->family, b->family);
@@ -368,13 +369,13 @@ static void every_wrong_config_is_refused_by_name(void **state)
 static const char *ends_of(const char *path)
 {
     static char text[64];
-    tarn_model_facts facts;
+    tarn_model_info info;
     tarn_module *model = tarn_model_open(path, CPU, NULL);
     assert_ok();
-    assert_true(tarn_model_facts_of(model, &facts) && facts.has_end);
-    int used = snprintf(text, sizeof(text), "%lld", (long long)facts.end);
-    for (int i = 0; i < facts.also_end_count; i++)
-        used += snprintf(text + used, sizeof(text) - (size_t)used, " %lld", (long long)facts.also_end[i]);
+    assert_true(tarn_model_query(model, &info) && info.has_eos);
+    int used = snprintf(text, sizeof(text), "%lld", (long long)info.end);
+    for (int i = 0; i < info.also_end_count; i++)
+        used += snprintf(text + used, sizeof(text) - (size_t)used, " %lld", (long long)info.also_end[i]);
     tarn_module_free(model);
     return text;
 }
@@ -435,13 +436,13 @@ static void read_list(const char *text, const char *key, int count, double *valu
 
 /* Copies `count` numbers of the file into a parameter. Rows of q and k go from neighbours (2 i, 2 i + 1) of a head, as
  * the file turns them, to halves. */
-static const float *take(tarn_module *model, const char *name, const float *at, int64_t head_width)
+static const float *take(tarn_module *model, const char *name, const float *at, int64_t head_dim)
 {
     tarn_tensor *parameter = good(tarn_module_find(model, name)),
                 *values = tarn_from_f32(at, tarn_shape_of(parameter), CPU);
-    if (head_width) {
+    if (head_dim) {
         int64_t rows = tarn_size(parameter, 0), width = tarn_size(parameter, 1);
-        values = tarn_reshape(values, TARN_SHAPE(rows / head_width, head_width / 2, 2, width));
+        values = tarn_reshape(values, TARN_SHAPE(rows / head_dim, head_dim / 2, 2, width));
         values = tarn_reshape(tarn_permute(values, TARN_AXES(0, 2, 1, 3)), TARN_SHAPE(rows, width));
     }
     assert_true(tarn_copy(parameter, values));
@@ -468,7 +469,7 @@ static tarn_module *open_stories(void)
                                       .width = h[0],
                                       .inner = h[1],
                                       .kv_heads = h[4],
-                                      .tied = true};
+                                      .tie_embeddings = true};
     tarn_module *model = tarn_model_llama(&config, CPU, 0);
     const float *at = take(model, "model.embed_tokens.weight", (const float *)(const void *)(file + sizeof(h)), 0);
     for (size_t p = 0; p < sizeof(parts) / sizeof(parts[0]); p++)

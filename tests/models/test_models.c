@@ -128,10 +128,9 @@ static void check_names(const tarn_module *model, const char *path)
 /* logits [images, classes] of all images, 250 at a time. */
 static void classify(tarn_module *model, tarn_dataset *dataset, float logits[IMAGES][CLASSES], int64_t labels[IMAGES])
 {
-    const float mean[] = {0.485f, 0.456f, 0.406f}, deviation[] = {0.229f, 0.224f, 0.225f};
+    const float mean[] = {0.485f, 0.456f, 0.406f}, std[] = {0.229f, 0.224f, 0.225f};
     tarn_loader *loader = tarn_loader_new(
-        dataset, &(tarn_loader_options){
-                     .batch_size = 250, .normalize = true, .mean = mean, .deviation = deviation, .channels = 3});
+        dataset, &(tarn_loader_options){.batch_size = 250, .normalize = true, .mean = mean, .std = std, .channels = 3});
     tarn_no_grad_open();
     for (int64_t row = 0; row < IMAGES; row += 250) {
         tarn_scope *scope = tarn_scope_open();

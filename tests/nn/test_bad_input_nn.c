@@ -112,10 +112,10 @@ static void modules(void **state)
     REFUSE(tarn_module_summary, tarn_module_summary(NULL, TARN_SHAPE(1, 3), TARN_F32, stdout));
     REFUSE(tarn_module_summary, tarn_module_summary(net, TARN_SHAPE(1, 3), TARN_F32, NULL));
     REFUSE(tarn_module_summary, tarn_module_summary(net, TARN_SHAPE(1, 2), TARN_F32, stdout));
-    REFUSE(tarn_module_summary_text, tarn_module_summary_text(NULL, TARN_SHAPE(1, 3), TARN_F32));
-    REFUSE(tarn_module_summary_text, tarn_module_summary_text(net, TARN_SHAPE(1, -3), TARN_F32));
-    REFUSE(tarn_module_summary_text, tarn_module_summary_text(net, TARN_SHAPE(1, 3), BAD_DTYPE));
-    ACCEPT(tarn_text_free(NULL), true);
+    REFUSE(tarn_module_summary_string, tarn_module_summary_string(NULL, TARN_SHAPE(1, 3), TARN_F32));
+    REFUSE(tarn_module_summary_string, tarn_module_summary_string(net, TARN_SHAPE(1, -3), TARN_F32));
+    REFUSE(tarn_module_summary_string, tarn_module_summary_string(net, TARN_SHAPE(1, 3), BAD_DTYPE));
+    ACCEPT(tarn_string_free(NULL), true);
     tarn_module_free(net);
     tarn_module_free(own);
 }

@@ -113,8 +113,8 @@ static void a_summary_names_every_layer(void **state)
 {
     (void)state;
     tarn_module *one = make(BLOCK_WITH_SHORTCUT, true), *two = make(BLOCK_WITH_SHORTCUT, false);
-    char *text = tarn_module_summary_text(one, TARN_SHAPE(5, 4, 6, 6), TARN_F32);
-    char *other = tarn_module_summary_text(two, TARN_SHAPE(5, 4, 6, 6), TARN_F32);
+    char *text = tarn_module_summary_string(one, TARN_SHAPE(5, 4, 6, 6), TARN_F32);
+    char *other = tarn_module_summary_string(two, TARN_SHAPE(5, 4, 6, 6), TARN_F32);
     assert_non_null(text);
     assert_non_null(other);
     int lines[2] = {0, 0};
@@ -125,7 +125,7 @@ static void a_summary_names_every_layer(void **state)
     assert_int_equal(lines[0], lines[1]);
     assert_contains(text, "relu");
     assert_contains(text, "batchnorm2d");
-    tarn_text_free(text), tarn_text_free(other);
+    tarn_string_free(text), tarn_string_free(other);
     tarn_module_free(one), tarn_module_free(two);
 }
 

@@ -343,13 +343,13 @@ static void a_failed_allocation_anywhere_leaves_nothing_behind(void **state)
     for (int room = 0; !made && room < 2000; room++) {
         allocations_left = room;
         tarn_module *net = token_network();
-        char *text = tarn_module_summary_text(net, TARN_SHAPE(1, 4), TARN_I64);
+        char *text = tarn_module_summary_string(net, TARN_SHAPE(1, 4), TARN_I64);
         made = text != NULL;
         tarn_code code = tarn_error_code();
         allocations_left = 1000000;
         tarn_clear_error();
         assert_true(made || code == TARN_ERROR_MEMORY);
-        tarn_text_free(text);
+        tarn_string_free(text);
         tarn_module_free(net);
         tarn_empty_cache(CPU);
     }

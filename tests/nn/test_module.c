@@ -329,13 +329,13 @@ static void a_parameter_outlives_its_scope_and_goes_with_its_module(void **state
 static void a_sequence_of_which_one_failed_frees_the_rest_and_keeps_the_error(void **state)
 {
     (void)state;
-    int64_t before = tarn__memory_held();
+    int64_t before = tarn__memory_in_use();
     tarn_module *first = tarn_linear(2, 3, cpu), *last = tarn_linear(3, 1, cpu);
     tarn_module *net = tarn_sequential(first, tarn_linear(0, 3, cpu), last, NULL);
     assert_null(net);
     assert_error_about(TARN_ERROR_SHAPE, "linear", "from 0 to 3");
     tarn_empty_cache(cpu);
-    assert_true(tarn__memory_held() <= before);
+    assert_true(tarn__memory_in_use() <= before);
 }
 
 static void a_sequence_with_a_hole_or_a_module_twice_is_an_error_and_frees_all(void **state)
@@ -447,8 +447,8 @@ static void a_failed_allocation_anywhere_leaves_nothing_behind(void **state)
         tarn_clear_error();
         tarn_module_free(net);
         tarn_empty_cache(cpu);
-        if (tarn__memory_held() != 0)
-            fail_msg("%lld bytes are left after failing at allocation %d", (long long)tarn__memory_held(), room);
+        if (tarn__memory_in_use() != 0)
+            fail_msg("%lld bytes are left after failing at allocation %d", (long long)tarn__memory_in_use(), room);
     }
     assert_true(made);
     assert_true(tarn_set_allocator(NULL));

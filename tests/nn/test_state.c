@@ -206,7 +206,7 @@ static void the_summary_is_a_table(void **state)
     tarn_seed(5);
     double without = tarn_item(tarn_uniform(TARN_SCALAR, 0, 1, TARN_F64, CPU));
     tarn_seed(5);
-    char *text = tarn_module_summary_text(net, TARN_SHAPE(2, 4), TARN_F32);
+    char *text = tarn_module_summary_string(net, TARN_SHAPE(2, 4), TARN_F32);
     assert_ok();
     const char *expected = "layer                     output                      parameters      memory\n"
                            "sequential                [2, 2]                               0        24 B\n"
@@ -220,7 +220,7 @@ static void the_summary_is_a_table(void **state)
                            "buffers  24 B\n"
                            "results  88 B for an input [2, 4] of f32\n";
     assert_string_equal(text, expected);
-    tarn_text_free(text);
+    tarn_string_free(text);
     assert_true(tarn_module_is_training(net));
     assert_true(tarn_item(tarn_uniform(TARN_SCALAR, 0, 1, TARN_F64, CPU)) == without);
     FILE *file = fopen(scratch("table"), "w");
@@ -230,7 +230,7 @@ static void the_summary_is_a_table(void **state)
     char *written = get_file(scratch("table"), &count);
     assert_string_equal(written, expected);
     free(written);
-    assert_null(tarn_module_summary_text(net, TARN_SHAPE(2, 5), TARN_F32));
+    assert_null(tarn_module_summary_string(net, TARN_SHAPE(2, 5), TARN_F32));
     assert_error_about(TARN_ERROR_SHAPE, "module_summary_text: linear_apply", "5");
     assert_true(tarn_module_is_training(net));
     tarn_module_free(net);

@@ -107,13 +107,13 @@ enum { DOCUMENT_ROWS = 150, DOCUMENT_KEYS = 170, DOCUMENT = 40 };
  */
 static tarn_tensor *attended_from_starts(tarn_tensor **x, const void *options)
 {
-    int32_t starts[2 * DOCUMENT_ROWS];
+    int32_t document_starts[2 * DOCUMENT_ROWS];
     tarn_attention_options own = *(const tarn_attention_options *)options;
     for (int32_t t = 0; t < DOCUMENT_ROWS; t++) {
-        starts[t] = DOCUMENT_KEYS - DOCUMENT_ROWS + t / DOCUMENT * DOCUMENT;
-        starts[DOCUMENT_ROWS + t] = t * 37 % (DOCUMENT_KEYS + 1);
+        document_starts[t] = DOCUMENT_KEYS - DOCUMENT_ROWS + t / DOCUMENT * DOCUMENT;
+        document_starts[DOCUMENT_ROWS + t] = t * 37 % (DOCUMENT_KEYS + 1);
     }
-    own.starts = tarn_from_i32(starts, TARN_SHAPE(2, DOCUMENT_ROWS), tarn_device_of(x[0]));
+    own.document_starts = tarn_from_i32(document_starts, TARN_SHAPE(2, DOCUMENT_ROWS), tarn_device_of(x[0]));
     return tarn_attention(x[0], x[1], x[2], &own);
 }
 

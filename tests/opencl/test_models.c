@@ -153,7 +153,7 @@ static const char *make_folder(void)
                                       .kv_heads = 2,
                                       .width = 256,
                                       .inner = 256,
-                                      .tied = true};
+                                      .tie_embeddings = true};
     static char folder[1200];
     snprintf(folder, sizeof(folder), "%s", scratch("model"));
     tarn_module *model = tarn_model_llama(&config, CPU, 3);

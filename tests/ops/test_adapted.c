@@ -5,7 +5,7 @@
 #include "ops/matmul.h"
 #include "support/check.h"
 
-enum { MOST = TARN__MOST_ADAPTED, IN = 10 };
+enum { MOST = TARN__MAX_LORA_LINEARS, IN = 10 };
 
 static tarn_device device;
 
@@ -24,7 +24,7 @@ typedef struct trial {
 
 typedef struct network {
     tarn_tensor *x;
-    tarn__adapted_layer layer[MOST];
+    tarn__lora_linear layer[MOST];
 } network;
 
 static tarn_tensor *draw(tarn_shape shape, tarn_dtype dtype, bool is_trained)
@@ -37,7 +37,7 @@ static network make(const trial *t)
 {
     network n = {.x = draw(t->shape, t->dtype, true)};
     for (int i = 0; i < t->count; i++) {
-        tarn__adapted_layer *l = &n.layer[i];
+        tarn__lora_linear *l = &n.layer[i];
         l->weight = draw(t->in_out ? TARN_SHAPE(IN, outs[i]) : TARN_SHAPE(outs[i], IN), t->dtype, false);
         l->bias = t->biased >> i & 1 ? draw(TARN_SHAPE(outs[i]), t->dtype, false) : NULL;
         if (t->adapted >> i & 1) {
@@ -60,15 +60,15 @@ static network copy_of(const network *n, int count)
 {
     network copy = {.x = wide(n->x)};
     for (int i = 0; i < count; i++) {
-        const tarn__adapted_layer *l = &n->layer[i];
-        copy.layer[i] = (tarn__adapted_layer){wide(l->weight), wide(l->bias), wide(l->a), wide(l->b), l->scale};
+        const tarn__lora_linear *l = &n->layer[i];
+        copy.layer[i] = (tarn__lora_linear){wide(l->weight), wide(l->bias), wide(l->a), wide(l->b), l->scale};
     }
     return copy;
 }
 
 static tarn_tensor *in_steps(const network *n, int i, bool in_out)
 {
-    const tarn__adapted_layer *l = &n->layer[i];
+    const tarn__lora_linear *l = &n->layer[i];
     tarn_tensor *y = good((in_out ? tarn__linear_in_out : tarn_linear_apply)(n->x, l->weight, l->bias));
     if (!l->a)
         return y;
@@ -94,7 +94,7 @@ static void agrees(const trial *t)
     network n = make(t), other = copy_of(&n, t->count);
     tarn_tensor *y[MOST];
     for (int round = 0; round < 2; round++) {
-        assert_true(tarn__linears_adapted(n.x, n.layer, t->count, t->in_out, y));
+        assert_true(tarn__lora_linears(n.x, n.layer, t->count, t->in_out, y));
         for (int i = 0; i < t->count; i++) {
             tarn_tensor *wanted = in_steps(&other, i, t->in_out), *g = good(tarn_normal_like(y[i], 0, 1));
             both_are_close(y[i], wanted, t->tolerance);
@@ -151,9 +151,9 @@ static void what_is_not_recorded_has_the_same_values(void **state)
     for (int r = 0; r < 5; r++) {
         network n = make(&(trial){TARN_F32, TARN_SHAPE(rows[r], IN), 3, 5, 6, 7, false, 0});
         tarn_tensor *y[MOST], *other[MOST];
-        assert_true(tarn__linears_adapted(n.x, n.layer, 3, false, y));
+        assert_true(tarn__lora_linears(n.x, n.layer, 3, false, y));
         tarn_no_grad_open();
-        assert_true(tarn__linears_adapted(n.x, n.layer, 3, false, other));
+        assert_true(tarn__lora_linears(n.x, n.layer, 3, false, other));
         tarn_no_grad_close();
         for (int i = 0; i < 3; i++) {
             assert_false(tarn_needs_grad(other[i]));
@@ -171,7 +171,7 @@ static void a_frozen_x_gets_no_gradient(void **state)
     network n = make(&t), other = copy_of(&n, 1);
     tarn_requires_grad(n.x, false);
     tarn_tensor *y, *wanted = in_steps(&other, 0, false), *g = good(tarn_normal_like(wanted, 0, 1));
-    assert_true(tarn__linears_adapted(n.x, n.layer, 1, false, &y));
+    assert_true(tarn__lora_linears(n.x, n.layer, 1, false, &y));
     assert_true(tarn_backward_from(y, g, NULL) && tarn_backward_from(wanted, g, NULL));
     assert_null(tarn_grad(n.x));
     both_are_close(tarn_grad(n.layer[0].a), tarn_grad(other.layer[0].a), 1e-13);
@@ -187,7 +187,7 @@ static void runs_and_threads_have_the_same_bits(void **state)
         tarn_seed(5);
         network n = make(&(trial){TARN_F32, TARN_SHAPE(300, IN), 3, 7, 0, 7, false, 0});
         tarn_tensor *y[MOST];
-        assert_true(tarn__linears_adapted(n.x, n.layer, 3, false, y));
+        assert_true(tarn__lora_linears(n.x, n.layer, 3, false, y));
         assert_true(
             tarn_backward(good(tarn_add(tarn_sum(y[0], TARN_ALL_AXES, false), tarn_sum(y[2], TARN_ALL_AXES, false)))));
         grads[run] = values_of(good(tarn_grad(n.layer[2].a)));

@@ -30,35 +30,37 @@ static void copy_operands(tarn_tensor *const *from, tarn_tensor **to)
 }
 
 /* Starts [B, T] of documents of random lengths; as a view with gaps where `is_general`. The caller frees `starts`. */
-static tarn_tensor *draw_starts(sizes s, uint64_t seed, int64_t longest, bool is_general, int32_t **starts)
+static tarn_tensor *draw_starts(sizes s, uint64_t seed, int64_t longest, bool is_general, int32_t **document_starts)
 {
     int64_t count = s.batches * s.rows, ahead = s.keys - s.rows;
     int32_t *wide = calloc((size_t)count * 2, sizeof(*wide));
-    *starts = calloc((size_t)count, sizeof(**starts));
-    assert_true(wide && *starts);
+    *document_starts = calloc((size_t)count, sizeof(**document_starts));
+    assert_true(wide && *document_starts);
     for (int64_t b = 0; b < s.batches; b++)
         for (int64_t t = 0, begin = 0, end = 0; t < s.rows; t++) {
             if (t == end) {
                 begin = t;
                 end = t + 1 + random_below(&seed, longest);
             }
-            (*starts)[b * s.rows + t] = wide[2 * (b * s.rows + t)] = (int32_t)(begin + (ahead > 0 ? ahead : 0));
+            (*document_starts)[b * s.rows + t] = wide[2 * (b * s.rows + t)] =
+                (int32_t)(begin + (ahead > 0 ? ahead : 0));
         }
     tarn_tensor *made =
         is_general ? tarn_stride(tarn_from(wide, TARN_SHAPE(s.batches, 2 * s.rows), TARN_I32, device), TARN_SHAPE(1, 2))
-                   : tarn_from(*starts, TARN_SHAPE(s.batches, s.rows), TARN_I32, device);
+                   : tarn_from(*document_starts, TARN_SHAPE(s.batches, s.rows), TARN_I32, device);
     free(wide);
     return good(made);
 }
 
 /* -1e300 where a row may not look, [B, 1, 1, T, S]. */
-static tarn_tensor *mask_of(sizes s, const int32_t *starts, bool causal)
+static tarn_tensor *mask_of(sizes s, const int32_t *document_starts, bool causal)
 {
     double *mask = calloc((size_t)(s.batches * s.rows * s.keys), sizeof(double));
     assert_non_null(mask);
     for (int64_t r = 0; r < s.batches * s.rows; r++)
         for (int64_t key = 0; key < s.keys; key++)
-            mask[r * s.keys + key] = key < starts[r] || (causal && key > s.keys - s.rows + r % s.rows) ? -1e300 : 0;
+            mask[r * s.keys + key] =
+                key < document_starts[r] || (causal && key > s.keys - s.rows + r % s.rows) ? -1e300 : 0;
     tarn_tensor *made = tarn_from(mask, TARN_SHAPE(s.batches, 1, 1, s.rows, s.keys), TARN_F64, device);
     free(mask);
     return good(made);
@@ -98,19 +100,20 @@ typedef struct trial {
 
 static void agrees(const trial *t)
 {
-    int32_t *starts;
-    tarn_tensor *one[OPERANDS], *other[OPERANDS], *given = draw_starts(t->s, 11, t->longest, t->is_general, &starts);
+    int32_t *document_starts;
+    tarn_tensor *one[OPERANDS], *other[OPERANDS],
+        *given = draw_starts(t->s, 11, t->longest, t->is_general, &document_starts);
     make_operands(t->s, t->dtype, one);
     copy_operands(one, other);
-    tarn_tensor *fused =
-        good(tarn_attention(one[Q], one[K], one[V], &(tarn_attention_options){.causal = t->causal, .starts = given}));
-    tarn_tensor *steps = by_hand(t->s, other, mask_of(t->s, starts, t->causal));
+    tarn_tensor *fused = good(tarn_attention(one[Q], one[K], one[V],
+                                             &(tarn_attention_options){.causal = t->causal, .document_starts = given}));
+    tarn_tensor *steps = by_hand(t->s, other, mask_of(t->s, document_starts, t->causal));
     assert_true(apart(fused, steps) < t->tolerance);
     tarn_tensor *g = good(tarn_normal_like(fused, 0, 1));
     assert_true(tarn_backward_from(fused, g, NULL) && tarn_backward_from(steps, tarn_cast(g, TARN_F64), NULL));
     for (int i = 0; i < OPERANDS; i++)
         assert_true(apart(tarn_grad(one[i]), tarn_grad(other[i])) < t->tolerance);
-    free(starts);
+    free(document_starts);
     assert_ok();
 }
 
@@ -136,21 +139,22 @@ static void long_rows_agree_too(void **state)
     agrees(&(trial){{1, 1, 1, 2000, 2000, 2}, TARN_F64, true, false, 1990, 1e-12});
 }
 
-static tarn_tensor *run(tarn_tensor *const *inputs, int count, void *starts)
+static tarn_tensor *run(tarn_tensor *const *inputs, int count, void *document_starts)
 {
     (void)count;
-    return tarn_attention(inputs[0], inputs[1], inputs[2], &(tarn_attention_options){.causal = true, .starts = starts});
+    return tarn_attention(inputs[0], inputs[1], inputs[2],
+                          &(tarn_attention_options){.causal = true, .document_starts = document_starts});
 }
 
 static void its_gradients_are_slopes(void **state)
 {
     (void)state;
     sizes s = {2, 2, 1, 7, 7, 3};
-    int32_t *starts;
-    tarn_tensor *o[OPERANDS], *given = draw_starts(s, 3, 4, false, &starts);
+    int32_t *document_starts;
+    tarn_tensor *o[OPERANDS], *given = draw_starts(s, 3, 4, false, &document_starts);
     make_operands(s, TARN_F64, o);
     assert_true(tarn_gradcheck(run, given, o, OPERANDS, NULL));
-    free(starts);
+    free(document_starts);
 }
 
 /* ---- what it means ----------------------------------------------------------------------------------------------- */
@@ -159,17 +163,18 @@ static void documents_are_as_they_are_alone(void **state)
 {
     (void)state;
     static const int64_t begins[] = {0, 5, 6, 45, 100};
-    int64_t starts[100];
+    int64_t document_starts[100];
     for (int d = 0; d < 4; d++)
         for (int64_t t = begins[d]; t < begins[d + 1]; t++)
-            starts[t] = begins[d];
+            document_starts[t] = begins[d];
     sizes s = {1, 4, 2, 100, 100, 16};
     tarn_tensor *o[OPERANDS], *alone[OPERANDS], *g;
     make_operands(s, TARN_F64, o);
     copy_operands(o, alone);
     tarn_tensor *all = good(tarn_attention(
         o[Q], o[K], o[V],
-        &(tarn_attention_options){.causal = true, .starts = tarn_from_i64(starts, TARN_SHAPE(1, 100), device)}));
+        &(tarn_attention_options){.causal = true,
+                                  .document_starts = tarn_from_i64(document_starts, TARN_SHAPE(1, 100), device)}));
     g = good(tarn_normal_like(all, 0, 1));
     assert_true(tarn_backward_from(all, g, NULL));
     for (int d = 0; d < 4; d++) {
@@ -192,8 +197,8 @@ static void starts_of_0_change_no_bit(void **state)
     make_operands(s, TARN_F32, one);
     make_operands(s, TARN_F32, other);
     tarn_tensor *zeros = good(tarn_zeros(TARN_SHAPE(2, 150), TARN_I64, device));
-    tarn_tensor *a =
-        good(tarn_attention(one[Q], one[K], one[V], &(tarn_attention_options){.causal = true, .starts = zeros}));
+    tarn_tensor *a = good(
+        tarn_attention(one[Q], one[K], one[V], &(tarn_attention_options){.causal = true, .document_starts = zeros}));
     tarn_tensor *b = good(tarn_attention(other[Q], other[K], other[V], &(tarn_attention_options){.causal = true}));
     tarn_tensor *g = good(tarn_normal_like(a, 0, 1));
     assert_true(tarn_backward_from(a, g, NULL) && tarn_backward_from(b, g, NULL));
@@ -208,9 +213,9 @@ static void a_row_that_begins_behind_itself_is_0(void **state)
     (void)state;
     tarn_tensor *o[OPERANDS];
     make_operands((sizes){1, 1, 1, 3, 3, 4}, TARN_F32, o);
-    tarn_tensor *starts = good(tarn_from_i64((const int64_t[]){0, 2, 2}, TARN_SHAPE(1, 3), device));
-    tarn_tensor *y =
-        good(tarn_attention(o[Q], o[K], o[V], &(tarn_attention_options){.causal = true, .starts = starts}));
+    tarn_tensor *document_starts = good(tarn_from_i64((const int64_t[]){0, 2, 2}, TARN_SHAPE(1, 3), device));
+    tarn_tensor *y = good(tarn_attention(
+        o[Q], o[K], o[V], &(tarn_attention_options){.causal = true, .document_starts = document_starts}));
     assert_true(tarn_backward_from(y, good(tarn_ones_like(y)), NULL));
     expect(good(tarn_slice(y, 2, 1, 2)), TARN_SHAPE(1, 1, 1, 4), VALUES(0, 0, 0, 0));
     expect(good(tarn_slice(tarn_grad(o[Q]), 2, 1, 2)), TARN_SHAPE(1, 1, 1, 4), VALUES(0, 0, 0, 0));
@@ -224,8 +229,8 @@ static void a_start_outside_the_keys_is_an_error(void **state)
     make_operands((sizes){1, 1, 1, 2, 5, 4}, TARN_F32, o);
     static const int64_t wrong[] = {6, -1};
     for (int i = 0; i < 2; i++) {
-        tarn_tensor *starts = good(tarn_from_i64((const int64_t[]){3, wrong[i]}, TARN_SHAPE(1, 2), device));
-        tarn_attention(o[Q], o[K], o[V], &(tarn_attention_options){.starts = starts});
+        tarn_tensor *document_starts = good(tarn_from_i64((const int64_t[]){3, wrong[i]}, TARN_SHAPE(1, 2), device));
+        tarn_attention(o[Q], o[K], o[V], &(tarn_attention_options){.document_starts = document_starts});
         tarn_synchronize(device);
         assert_error_about(TARN_ERROR_ARGUMENT, "attention", i ? "-1" : "6");
     }
@@ -235,13 +240,13 @@ static void the_packed_form_gives_the_same_bits(void **state)
 {
     (void)state;
     enum { HEADS = 4, KV = 2, DEPTH = 5, ROWS = 50, WIDTH = (HEADS + 2 * KV) * DEPTH };
-    int32_t *starts;
-    tarn_tensor *given = draw_starts((sizes){2, HEADS, KV, ROWS, ROWS, DEPTH}, 4, 20, true, &starts), *part[3];
+    int32_t *document_starts;
+    tarn_tensor *given = draw_starts((sizes){2, HEADS, KV, ROWS, ROWS, DEPTH}, 4, 20, true, &document_starts), *part[3];
     tarn_tensor *qkv = good(tarn_normal(TARN_SHAPE(2, ROWS, WIDTH), 0, 1, TARN_F32, device)),
                 *same = good(tarn_clone(qkv));
     tarn_requires_grad(qkv, true);
     tarn_requires_grad(same, true);
-    tarn_attention_options options = {.causal = true, .starts = given};
+    tarn_attention_options options = {.causal = true, .document_starts = given};
     tarn_tensor *packed = good(tarn_attention_packed(qkv, HEADS, KV, &options));
     assert_true(tarn_split(same, 2, (const int64_t[]){HEADS * DEPTH, KV * DEPTH, KV * DEPTH}, 3, part));
     for (int i = 0; i < 3; i++)
@@ -254,7 +259,7 @@ static void the_packed_form_gives_the_same_bits(void **state)
     tarn_tensor *g = good(tarn_normal_like(packed, 0, 1));
     assert_true(tarn_backward_from(packed, g, NULL) && tarn_backward_from(merged, g, NULL));
     assert_true(apart(tarn_grad(qkv), tarn_grad(same)) == 0);
-    free(starts);
+    free(document_starts);
 }
 
 static void threads_change_no_bit(void **state)
@@ -262,40 +267,41 @@ static void threads_change_no_bit(void **state)
     (void)state;
     sizes s = {1, 2, 1, 200, 200, 16};
     tarn_tensor *o[2][OPERANDS], *y[2];
-    int32_t *starts;
-    tarn_tensor *given = draw_starts(s, 8, 70, false, &starts);
+    int32_t *document_starts;
+    tarn_tensor *given = draw_starts(s, 8, 70, false, &document_starts);
     for (int i = 0; i < 2; i++) {
         tarn_set_threads(i ? 4 : 1);
         make_operands(s, TARN_F32, o[i]);
-        y[i] =
-            good(tarn_attention(o[i][Q], o[i][K], o[i][V], &(tarn_attention_options){.causal = true, .starts = given}));
+        y[i] = good(tarn_attention(o[i][Q], o[i][K], o[i][V],
+                                   &(tarn_attention_options){.causal = true, .document_starts = given}));
         assert_true(tarn_backward_from(y[i], good(tarn_ones_like(y[i])), NULL));
     }
     assert_true(apart(y[0], y[1]) == 0);
     for (int k = 0; k < OPERANDS; k++)
         assert_true(apart(tarn_grad(o[0][k]), tarn_grad(o[1][k])) == 0);
-    free(starts);
+    free(document_starts);
 }
 
 /* The place of a weight says whether it is dropped, in backward too: with half of them gone the gradient is still that
  * of the value. */
-static tarn_tensor *run_dropped(tarn_tensor *const *inputs, int count, void *starts)
+static tarn_tensor *run_dropped(tarn_tensor *const *inputs, int count, void *document_starts)
 {
     (void)count;
     tarn_seed(7);
-    return tarn_attention(inputs[0], inputs[1], inputs[2],
-                          &(tarn_attention_options){.causal = true, .dropout = 0.5, .starts = starts});
+    return tarn_attention(
+        inputs[0], inputs[1], inputs[2],
+        &(tarn_attention_options){.causal = true, .dropout = 0.5, .document_starts = document_starts});
 }
 
 static void what_is_dropped_is_the_same_in_backward(void **state)
 {
     (void)state;
     sizes s = {1, 2, 2, 40, 40, 3};
-    int32_t *starts;
-    tarn_tensor *o[OPERANDS], *given = draw_starts(s, 3, 38, false, &starts);
+    int32_t *document_starts;
+    tarn_tensor *o[OPERANDS], *given = draw_starts(s, 3, 38, false, &document_starts);
     make_operands(s, TARN_F64, o);
     assert_true(tarn_gradcheck(run_dropped, given, o, OPERANDS, NULL));
-    free(starts);
+    free(document_starts);
 }
 
 /* Forward and backward of that many rows: the most memory that was in use beyond the operands. */
@@ -304,13 +310,13 @@ static int64_t extra_memory(int64_t rows)
     sizes s = {1, 1, 1, rows, rows, 16};
     int32_t *unused;
     tarn_scope *scope = tarn_scope_open();
-    tarn_tensor *o[OPERANDS], *starts = draw_starts(s, 6, 500, false, &unused);
+    tarn_tensor *o[OPERANDS], *document_starts = draw_starts(s, 6, 500, false, &unused);
     make_operands(s, TARN_F32, o);
     tarn_tensor *g = good(tarn_normal_like(o[Q], 0, 1));
     tarn_stats_reset();
     int64_t before = tarn_memory_of(device).used;
-    tarn_tensor *y =
-        good(tarn_attention(o[Q], o[K], o[V], &(tarn_attention_options){.causal = true, .starts = starts}));
+    tarn_tensor *y = good(tarn_attention(
+        o[Q], o[K], o[V], &(tarn_attention_options){.causal = true, .document_starts = document_starts}));
     assert_true(tarn_backward_from(y, g, NULL));
     int64_t peak = tarn_memory_of(device).peak_used - before;
     tarn_scope_close(scope);
@@ -351,18 +357,23 @@ static void its_steps_agree_with_the_kernel(void **state)
     (void)state;
     sizes s = {2, 4, 2, 9, 12, 8};
     int32_t *unused;
-    tarn_tensor *starts = draw_starts(s, 5, 6, true, &unused);
+    tarn_tensor *document_starts = draw_starts(s, 5, 6, true, &unused);
     tarn_tensor *lengths = good(tarn_from_i64((const int64_t[]){12, 7}, TARN_SHAPE(2), device)),
                 *one = good(tarn_from_i64((const int64_t[]){10}, (tarn_shape){0}, device));
     for (int causal = 0; causal < 2; causal++) {
-        composed_and_kernel_agree(s, TARN_F64, &(tarn_attention_options){.causal = causal, .starts = starts}, 1e-13);
-        composed_and_kernel_agree(s, TARN_F32,
-                                  &(tarn_attention_options){.causal = causal, .starts = starts, .scale = 0.3}, 2e-6);
-        composed_and_kernel_agree(s, TARN_BF16, &(tarn_attention_options){.causal = causal, .starts = starts}, 1e-2);
         composed_and_kernel_agree(
-            s, TARN_F64, &(tarn_attention_options){.causal = causal, .starts = starts, .lengths = lengths}, 1e-13);
-        composed_and_kernel_agree(s, TARN_F64,
-                                  &(tarn_attention_options){.causal = causal, .starts = starts, .lengths = one}, 1e-13);
+            s, TARN_F64, &(tarn_attention_options){.causal = causal, .document_starts = document_starts}, 1e-13);
+        composed_and_kernel_agree(
+            s, TARN_F32, &(tarn_attention_options){.causal = causal, .document_starts = document_starts, .scale = 0.3},
+            2e-6);
+        composed_and_kernel_agree(
+            s, TARN_BF16, &(tarn_attention_options){.causal = causal, .document_starts = document_starts}, 1e-2);
+        composed_and_kernel_agree(
+            s, TARN_F64,
+            &(tarn_attention_options){.causal = causal, .document_starts = document_starts, .lengths = lengths}, 1e-13);
+        composed_and_kernel_agree(
+            s, TARN_F64,
+            &(tarn_attention_options){.causal = causal, .document_starts = document_starts, .lengths = one}, 1e-13);
     }
     free(unused);
 }
@@ -380,12 +391,12 @@ static void a_device_without_the_kernel_does_it_in_steps(void **state)
     tarn_requires_grad(qkv, true);
     tarn_requires_grad(there, true);
     tarn_tensor *wanted =
-        good(tarn_attention_packed(qkv, 4, 2, &(tarn_attention_options){.causal = true, .starts = given}));
-    tarn_tensor *starts = good(tarn_to(given, mirror)),
+        good(tarn_attention_packed(qkv, 4, 2, &(tarn_attention_options){.causal = true, .document_starts = given}));
+    tarn_tensor *document_starts = good(tarn_to(given, mirror)),
                 *ones = good(tarn_ones(TARN_SHAPE(2, 20, 32), TARN_F32, mirror));
     tarn_stats_reset();
-    tarn_tensor *found =
-        good(tarn_attention_packed(there, 4, 2, &(tarn_attention_options){.causal = true, .starts = starts}));
+    tarn_tensor *found = good(tarn_attention_packed(
+        there, 4, 2, &(tarn_attention_options){.causal = true, .document_starts = document_starts}));
     assert_true(tarn_backward_from(found, ones, NULL));
     assert_int_equal(tarn_stats().fallbacks, 0);
     assert_int_equal(tarn_stats().downloads, 0);
@@ -397,7 +408,7 @@ static void a_device_without_the_kernel_does_it_in_steps(void **state)
 
 int main(void)
 {
-    setenv("TARN_MIRROR_WITHOUT", "attention_starts,attention_starts_grad", 1);
+    setenv("TARN_MIRROR_DISABLE", "attention_starts,attention_starts_grad", 1);
     device = test_device("cpu");
     const struct CMUnitTest tests[] = {
         in_scope(every_dtype_agrees_with_its_steps_in_f64),

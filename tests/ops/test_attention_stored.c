@@ -49,8 +49,8 @@ static void codes_give_what_their_numbers_give(tarn_device device)
                         *of_k = scales(B, KV, S, D, device), *of_v = scales(B, KV, S, D, device);
             const tarn_attention_options o = {.causal = true,
                                               .lengths = B == 2 ? tarn_from_i64(lengths, TARN_SHAPE(2), device) : NULL};
-            assert_true(tarn__attends_stored(q, k));
-            tarn_tensor *y = good(tarn__attention_stored(q, k, v, of_k, of_v, &o));
+            assert_true(tarn__attention_quant_kv_fits(q, k));
+            tarn_tensor *y = good(tarn__attention_quant_kv(q, k, v, of_k, of_v, &o));
             tarn_dtype wide = dtypes[d] == TARN_F64 ? TARN_F64 : TARN_F32;
             tarn_tensor *expected = good(tarn_attention(tarn_cast(q, wide), tarn_cast(decoded(k, of_k), wide),
                                                         tarn_cast(decoded(v, of_v), wide), &o));
@@ -78,7 +78,7 @@ static void other_floats_are_what_they_stand_for(void **state)
             tarn_tensor *k = good(tarn_normal(TARN_SHAPE(2, 2, 50, 24), 0, 1, stored[i], CPU)),
                         *v = good(tarn_normal_like(k, 0, 1));
             const tarn_attention_options o = {.causal = true};
-            tarn_tensor *y = good(tarn_cast(tarn__attention_stored(q, k, v, NULL, NULL, &o), TARN_F32));
+            tarn_tensor *y = good(tarn_cast(tarn__attention_quant_kv(q, k, v, NULL, NULL, &o), TARN_F32));
             tarn_tensor *expected =
                 good(tarn_attention(tarn_cast(q, TARN_F32), tarn_cast(k, TARN_F32), tarn_cast(v, TARN_F32), &o));
             assert_close(y, expected, of_q == TARN_F32 ? 1e-6 : 8e-3);
@@ -92,7 +92,7 @@ static void what_is_not_finite_stays_so(void **state)
     tarn_tensor *q = good(tarn_ones(TARN_SHAPE(1, 1, 1, 4), TARN_F32, CPU)), *k = codes(1, 1, 3, 4, CPU),
                 *v = codes(1, 1, 3, 4, CPU);
     tarn_tensor *of_k = scales(1, 1, 3, 4, CPU), *of_v = good(tarn_fill_inplace(scales(1, 1, 3, 4, CPU), INFINITY));
-    tarn_tensor *y = good(tarn__attention_stored(q, k, v, of_k, of_v, &(tarn_attention_options){.causal = true}));
+    tarn_tensor *y = good(tarn__attention_quant_kv(q, k, v, of_k, of_v, &(tarn_attention_options){.causal = true}));
     assert_false(isfinite(tarn_item_at(y, TARN_SHAPE(0, 0, 0, 0))));
 }
 
@@ -106,11 +106,11 @@ static void numbers_are_those_of_blocks(void **state)
                     *scale[2];
         for (int i = 0; i < 2; i++) {
             tarn_tensor *x = good(tarn_normal(TARN_SHAPE(2, 2, 70, 96), 0, 1, TARN_F32, CPU));
-            code[i] = good(tarn__codes_encode(x, &scale[i]));
+            code[i] = good(tarn__quantize_kv(x, &scale[i]));
             part[i] = good(tarn_cast(tarn_cast(x, TARN_Q8_0), TARN_F32));
         }
         const tarn_attention_options o = {.causal = true};
-        tarn_tensor *y = good(tarn__attention_stored(q, code[0], code[1], scale[0], scale[1], &o));
+        tarn_tensor *y = good(tarn__attention_quant_kv(q, code[0], code[1], scale[0], scale[1], &o));
         /* one row is not packed: another order of sums */
         assert_close(y, good(tarn_attention(q, part[0], part[1], &o)), rows == 1 ? 1e-6 : 0);
     }

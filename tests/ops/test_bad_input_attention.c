@@ -53,17 +53,23 @@ static void attention(void **state)
     REFUSE(
         tarn_attention_sized,
         tarn_attention(q, k, k, &(tarn_attention_options){.lengths = tarn_mul(whole(TARN_SHAPE(2)), tarn_scalar(6))}));
-    REFUSE(tarn_attention_sized, tarn_attention(q, k, k, &(tarn_attention_options){.starts = some(TARN_SHAPE(2, 3))}));
-    REFUSE(tarn_attention_sized, tarn_attention(q, k, k, &(tarn_attention_options){.starts = whole(TARN_SHAPE(2, 5))}));
-    REFUSE(tarn_attention_sized, tarn_attention(q, k, k, &(tarn_attention_options){.starts = whole(TARN_SHAPE(1, 3))}));
-    REFUSE(tarn_attention_sized, tarn_attention(q, k, k, &(tarn_attention_options){.starts = whole(TARN_SHAPE(3))}));
-    REFUSE(tarn_attention_sized, tarn_attention(q, k, k, &(tarn_attention_options){.starts = tarn_scalar(0)}));
     REFUSE(tarn_attention_sized,
-           tarn_attention(q, k, k, &(tarn_attention_options){.starts = elsewhere(TARN_SHAPE(2, 3), TARN_I64)}));
+           tarn_attention(q, k, k, &(tarn_attention_options){.document_starts = some(TARN_SHAPE(2, 3))}));
     REFUSE(tarn_attention_sized,
-           tarn_attention(q, k, k,
-                          &(tarn_attention_options){.starts = tarn_mul(whole(TARN_SHAPE(2, 3)), tarn_scalar(6))}));
-    ACCEPT(tarn_attention(q, k, k, &(tarn_attention_options){.starts = whole(TARN_SHAPE(2, 3))}));
+           tarn_attention(q, k, k, &(tarn_attention_options){.document_starts = whole(TARN_SHAPE(2, 5))}));
+    REFUSE(tarn_attention_sized,
+           tarn_attention(q, k, k, &(tarn_attention_options){.document_starts = whole(TARN_SHAPE(1, 3))}));
+    REFUSE(tarn_attention_sized,
+           tarn_attention(q, k, k, &(tarn_attention_options){.document_starts = whole(TARN_SHAPE(3))}));
+    REFUSE(tarn_attention_sized, tarn_attention(q, k, k, &(tarn_attention_options){.document_starts = tarn_scalar(0)}));
+    REFUSE(
+        tarn_attention_sized,
+        tarn_attention(q, k, k, &(tarn_attention_options){.document_starts = elsewhere(TARN_SHAPE(2, 3), TARN_I64)}));
+    REFUSE(
+        tarn_attention_sized,
+        tarn_attention(
+            q, k, k, &(tarn_attention_options){.document_starts = tarn_mul(whole(TARN_SHAPE(2, 3)), tarn_scalar(6))}));
+    ACCEPT(tarn_attention(q, k, k, &(tarn_attention_options){.document_starts = whole(TARN_SHAPE(2, 3))}));
     ACCEPT(tarn_attention(q, k, k, &(tarn_attention_options){.causal = true, .lengths = whole(TARN_SHAPE(2))}));
     ACCEPT(tarn_attention(some(TARN_SHAPE(2, 4, 0, 8)), k, k, NULL));
     ACCEPT(tarn_attention(q, some(TARN_SHAPE(2, 2, 0, 8)), some(TARN_SHAPE(2, 2, 0, 8)), NULL));
@@ -90,10 +96,10 @@ static void attention_packed(void **state)
     REFUSE(tarn_attention_packed_sized,
            tarn_attention_packed(qkv, 2, 2, &(tarn_attention_options){.lengths = elsewhere(TARN_SHAPE(2), TARN_I64)}));
     REFUSE(tarn_attention_packed_sized,
-           tarn_attention_packed(qkv, 2, 2, &(tarn_attention_options){.starts = whole(TARN_SHAPE(2, 4))}));
-    REFUSE(
-        tarn_attention_packed_sized,
-        tarn_attention_packed(qkv, 2, 2, &(tarn_attention_options){.starts = elsewhere(TARN_SHAPE(2, 3), TARN_I64)}));
+           tarn_attention_packed(qkv, 2, 2, &(tarn_attention_options){.document_starts = whole(TARN_SHAPE(2, 4))}));
+    REFUSE(tarn_attention_packed_sized,
+           tarn_attention_packed(qkv, 2, 2,
+                                 &(tarn_attention_options){.document_starts = elsewhere(TARN_SHAPE(2, 3), TARN_I64)}));
     ACCEPT(tarn_attention_packed(qkv, 2, 1, NULL));
 }
 

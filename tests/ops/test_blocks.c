@@ -33,7 +33,7 @@ static tarn_tensor *weight_of(tarn_dtype dtype, int64_t out, int64_t in)
 static int64_t length_of(tarn_dtype dtype, int which)
 {
     static const int64_t in_32s[] = {32, 96, 256, 288, 512, 1056}, in_256s[] = {256, 512, 768, 1024, 1280, 2048};
-    return tarn_dtype_block(dtype) == 32 ? in_32s[which] : in_256s[which];
+    return tarn_dtype_block_size(dtype) == 32 ? in_32s[which] : in_256s[which];
 }
 
 /* ---- bytes ------------------------------------------------------------------------------------------------------- */
@@ -56,8 +56,8 @@ static void bytes_travel_unchanged(void **state)
     uint64_t random = test_seed(3);
     tarn_device mirror = tarn_device_parse("mirror:0");
     for (int k = 0; k < 4; k++) {
-        int64_t in = 3 * tarn_dtype_block(kinds[k]),
-                bytes = 5 * in / tarn_dtype_block(kinds[k]) * (int64_t)tarn_dtype_size(kinds[k]);
+        int64_t in = 3 * tarn_dtype_block_size(kinds[k]),
+                bytes = 5 * in / tarn_dtype_block_size(kinds[k]) * (int64_t)tarn_dtype_size(kinds[k]);
         unsigned char given[15 * 210], back[15 * 210];
         for (int64_t i = 0; i < bytes; i++)
             given[i] = (unsigned char)random_bits(&random);
@@ -85,7 +85,7 @@ static float *decoded(const tarn_tensor *w)
     char *blocks = malloc((size_t)bytes + 1);
     float *values = malloc(sizeof(float) * (size_t)(count + 1));
     assert_true(tarn_read(w, blocks, (size_t)bytes));
-    tarn__blocks_decode(tarn_dtype_of(w), blocks, count, values);
+    tarn__dequantize_blocks(tarn_dtype_of(w), blocks, count, values);
     free(blocks);
     return values;
 }
@@ -108,7 +108,7 @@ static void blocks_become_the_elements_they_stand_for(void **state)
         assert_true(tarn_copy(good(tarn_transpose(turned, 0, 1)), w));
         assert_close(turned, good(tarn_contiguous(tarn_transpose(plain, 0, 1))), 0);
         char *blocks = malloc((size_t)tarn_bytes(w));
-        tarn__blocks_encode(kinds[k], expected, count, blocks);
+        tarn__quantize_blocks(kinds[k], expected, count, blocks);
         assert_same_bytes(good(tarn_cast(plain, kinds[k])),
                           good(tarn_from(blocks, TARN_SHAPE(7, in), kinds[k], cpu())));
         free(expected), free(values), free(blocks);
@@ -119,7 +119,7 @@ static void views_along_the_outer_axes_are_blocks_still(void **state)
 {
     (void)state;
     for (int k = 0; k < 4; k++) {
-        int64_t in = length_of(kinds[k], 2), block = tarn_dtype_block(kinds[k]);
+        int64_t in = length_of(kinds[k], 2), block = tarn_dtype_block_size(kinds[k]);
         tarn_tensor *w = good(tarn_reshape(weight_of(kinds[k], 24, in), TARN_SHAPE(4, 6, in))),
                     *plain = good(tarn_cast(w, TARN_F32));
         tarn_tensor *views[] = {tarn_slice(w, 1, 2, 5),
@@ -197,7 +197,7 @@ static void products_are_right_up_to_the_rounding_of_x(void **state)
                 : NULL;
         tarn_tensor *y = good(tarn_linear_apply(x, w, bias));
         assert_int_equal(tarn_dtype_of(y), dtype);
-        assert_block_product(x, w, bias, y);
+        assert_quant_matmul(x, w, bias, y);
         tarn_device device = tarn_device_parse("mirror:1");
         tarn_tensor *there =
             good(tarn_linear_apply(tarn_to(x, device), tarn_to(w, device), bias ? tarn_to(bias, device) : NULL));
@@ -297,13 +297,13 @@ static void check_level(const char *name, void (*fill)(tarn__kernel_row *rows))
                                    {.rank = 2, .dtype = kinds[k], .memory = tarn_data(w), .shape = {37, in}},
                                    {.rank = 2, .dtype = TARN_F32, .memory = tarn_data(y), .shape = {many, 37}}};
             for (int i = 0; i < 3; i++)
-                tarn__view_pack(&views[i]);
+                tarn__view_set_row_major(&views[i]);
             tarn__call call = {.inputs = 2, .outputs = 1, .in = {&views[0], &views[1]}, .out = {&views[2]}};
-            call.scratch_bytes = rows[TARN__K_matmul_blocks].scratch(&call);
+            call.scratch_bytes = rows[TARN__K_matmul_quant].scratch(&call);
             tarn_tensor *scratch = good(tarn_empty(TARN_SHAPE((int64_t)call.scratch_bytes), TARN_U8, cpu()));
             call.scratch = tarn_data(scratch);
-            rows[TARN__K_matmul_blocks].run(&call);
-            assert_block_product(x, w, NULL, y);
+            rows[TARN__K_matmul_quant].run(&call);
+            assert_quant_matmul(x, w, NULL, y);
         }
     print_message("level %s\n", name);
 }
@@ -311,8 +311,8 @@ static void check_level(const char *name, void (*fill)(tarn__kernel_row *rows))
 void tarn__cpu_table_base(tarn__kernel_row *rows);
 void tarn__cpu_table_avx2(tarn__kernel_row *rows);
 void tarn__cpu_table_avx512(tarn__kernel_row *rows);
-void tarn__cpu_blocks_dotprod(tarn__kernel_row *rows);
-void tarn__cpu_blocks_i8mm(tarn__kernel_row *rows);
+void tarn__cpu_quant_dotprod(tarn__kernel_row *rows);
+void tarn__cpu_quant_i8mm(tarn__kernel_row *rows);
 
 static void every_instruction_level_multiplies_right(void **state)
 {
@@ -328,11 +328,11 @@ static void every_instruction_level_multiplies_right(void **state)
 #endif
 #if defined(TARN__HAVE_DOTPROD)
     if (getauxval(AT_HWCAP) & HWCAP_ASIMDDP)
-        check_level("dotprod", tarn__cpu_blocks_dotprod);
+        check_level("dotprod", tarn__cpu_quant_dotprod);
 #endif
 #if defined(TARN__HAVE_I8MM)
     if ((getauxval(AT_HWCAP) & HWCAP_ASIMDDP) && (getauxval(AT_HWCAP2) & HWCAP2_I8MM))
-        check_level("i8mm", tarn__cpu_blocks_i8mm);
+        check_level("i8mm", tarn__cpu_quant_i8mm);
 #endif
 }
 
@@ -415,7 +415,7 @@ static void bad_input_is_refused(void **state)
 {
     (void)state;
     for (int k = 0; k < 4; k++) {
-        int64_t block = tarn_dtype_block(kinds[k]);
+        int64_t block = tarn_dtype_block_size(kinds[k]);
         tarn_tensor *w = weight_of(kinds[k], 4, 256), *x = good(tarn_ones(TARN_SHAPE(2, 256), TARN_F32, cpu()));
         tarn_empty(TARN_SHAPE(256, block + 1), kinds[k], cpu());
         assert_error(TARN_ERROR_SHAPE, "empty: the last axis of [256, ");

@@ -134,7 +134,7 @@ static void gradients_agree_with_differences(void **state)
     while (next_case(op, &at, &small, TARN_F64, &one)) {
         tarn_scope *scope = tarn_scope_open();
         tarn_tensor *in[TARN__CASE_INPUTS];
-        require(tarn__case_make(&one, TARN_F64, TARN__DENSE, device, SEED, in), &one, "making inputs");
+        require(tarn__case_inputs(&one, TARN_F64, TARN__CONTIGUOUS, device, SEED, in), &one, "making inputs");
         bool any = false;
         for (int i = 0; i < one.inputs; i++)
             if (tarn__case_checkable(&one, i)) {
@@ -210,7 +210,7 @@ static void check_against_f64(const tarn__case *letters, const tarn__scale *scal
     tarn_tensor *in64[TARN__CASE_INPUTS], *out64[TARN__CASE_OUTPUTS], *up64[TARN__CASE_OUTPUTS] = {0};
     char text[200] = "", doing[300];
     snprintf(doing, sizeof(doing), "%s, %s", tarn_dtype_name(dtype), tarn__layout_name(layout));
-    require(tarn__case_make(&one, dtype, layout, device, SEED, in), &one, doing);
+    require(tarn__case_inputs(&one, dtype, layout, device, SEED, in), &one, doing);
     for (int i = 0; i < one.inputs; i++)
         in64[i] = reference_of(in[i]);
     ask_for_gradients(&one, in);
@@ -313,7 +313,7 @@ static void check_threads(const tarn__case *one, tarn_dtype dtype, tarn__layout 
     static const int threads[] = {1, 2, 4};
     tarn_tensor *in[TARN__CASE_INPUTS];
     bytes first = {0};
-    require(tarn__case_make(one, dtype, layout, device, SEED, in), one, "large inputs");
+    require(tarn__case_inputs(one, dtype, layout, device, SEED, in), one, "large inputs");
     ask_for_gradients(one, in);
     for (int i = 0; i < 3; i++) {
         bytes results = {0};
@@ -350,7 +350,7 @@ static void threads_do_not_change_a_bit(void **state)
     tarn__case one;
     for (int d = 0; d < (quick || IS_SLOW ? 1 : 3); d++)
         for (int at = 0; next_case(op, &at, &large, dtypes[d], &one);)
-            for (int layout = TARN__DENSE; layout < (quick ? 1 : TARN__LAYOUTS);
+            for (int layout = TARN__CONTIGUOUS; layout < (quick ? 1 : TARN__LAYOUTS);
                  layout += IS_SLOW ? TARN__GENERAL : 1) {
                 tarn_scope *scope = tarn_scope_open();
                 check_threads(&one, dtypes[d], (tarn__layout)layout);
@@ -391,8 +391,8 @@ static void runs_the_kernels_it_lists(void **state)
         for (int general = 0; general < 2; general++) {
             tarn_scope *scope = tarn_scope_open();
             tarn_tensor *in[TARN__CASE_INPUTS], *out[TARN__CASE_OUTPUTS], *up[TARN__CASE_OUTPUTS];
-            require(tarn__case_make(&one, TARN_F32, general ? TARN__GENERAL : TARN__DENSE, device, SEED, in), &one,
-                    "making inputs");
+            require(tarn__case_inputs(&one, TARN_F32, general ? TARN__GENERAL : TARN__CONTIGUOUS, device, SEED, in),
+                    &one, "making inputs");
             ask_for_gradients(&one, in);
             tarn_stats_reset();
             require(tarn__case_run(&one, in, out), &one, "forward");
@@ -512,8 +512,8 @@ static void plain_calls_give_the_same_bits(void **state)
         if (!call)
             continue;
         tarn_scope *scope = tarn_scope_open();
-        require(tarn__case_make(&one, TARN_F32, TARN__DENSE, device, SEED, in) && tarn__case_run(&one, in, out), &one,
-                "by name");
+        require(tarn__case_inputs(&one, TARN_F32, TARN__CONTIGUOUS, device, SEED, in) && tarn__case_run(&one, in, out),
+                &one, "by name");
         tarn_tensor *plain = call(&one, in);
         char text[200];
         require(plain && close_to(plain, out[0], TARN_BOOL, text, sizeof(text)), &one, "plain call");

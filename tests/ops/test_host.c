@@ -30,7 +30,7 @@ static void compare(const tarn__case *one)
     tarn_tensor *in[TARN__CASE_INPUTS] = {0}, *out[TARN__CASE_OUTPUTS] = {0};
     tarn_array arrays[TARN__CASE_INPUTS], grads[TARN__CASE_OUTPUTS] = {{0}}, results[TARN__CASE_INPUTS];
     uint64_t wanted = 0;
-    assert_true(tarn__case_make(one, TARN_F32, TARN__DENSE, CPU, 1, in));
+    assert_true(tarn__case_inputs(one, TARN_F32, TARN__CONTIGUOUS, CPU, 1, in));
     tarn_op_info info;
     assert_true(tarn_op_at(tarn_op_find(one->operation), &info));
     for (int i = 0; i < one->inputs; i++) {
@@ -126,7 +126,7 @@ static void several_outputs_are_taken_back_at_once(void **state)
 static void what_does_not_fit_is_refused_and_leaves_nothing(void **state)
 {
     (void)state;
-    int64_t before = tarn__memory_held();
+    int64_t before = tarn__memory_in_use();
     float x[] = {1, 2}, g[] = {1, 2, 3};
     tarn_array input = {x, TARN_SHAPE(2), TARN_F32}, long_one = {g, TARN_SHAPE(3), TARN_F32}, none = {0}, grad = {0};
     tarn_array wide = {(double[]){1, 2}, TARN_SHAPE(2), TARN_F64};
@@ -140,7 +140,7 @@ static void what_does_not_fit_is_refused_and_leaves_nothing(void **state)
     assert_error(TARN_ERROR_ARGUMENT, "apply_host_backward: wanted has bits beyond the 1 inputs given");
     assert_null(grad.data);
     tarn_empty_cache(CPU);
-    assert_true(tarn__memory_held() <= before);
+    assert_true(tarn__memory_in_use() <= before);
 }
 
 int main(void)

@@ -25,7 +25,7 @@ static void put_random(uint64_t *seed, tarn_dtype dtype)
     tarn_tensor *there = tarn_to(y, device), *index = tarn_to(tarn_from_i64(place, TARN_SHAPE(B), CPU), device);
     if (random_below(seed, 2))
         index = tarn_cast(index, TARN_I32);
-    assert_true(tarn__put_rows("put", there, 2, index, tarn_to(x, device)));
+    assert_true(tarn__write_rows("put", there, 2, index, tarn_to(x, device)));
     assert_close(tarn_to(there, CPU), expected, 0);
 }
 
@@ -44,7 +44,7 @@ static void a_place_outside_is_an_error(void **state)
     const int64_t places[] = {0, 3};
     tarn_tensor *y = tarn_zeros(TARN_SHAPE(2, 1, 4, 2), TARN_F32, CPU),
                 *x = tarn_ones(TARN_SHAPE(2, 1, 2, 2), TARN_F32, CPU);
-    assert_false(tarn__put_rows("put", y, 2, tarn_from_i64(places, TARN_SHAPE(2), CPU), x));
+    assert_false(tarn__write_rows("put", y, 2, tarn_from_i64(places, TARN_SHAPE(2), CPU), x));
     assert_error(TARN_ERROR_ARGUMENT, "put: index 3 is outside the axis");
 }
 

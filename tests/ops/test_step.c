@@ -18,10 +18,10 @@ static void products_of_a_norm_are_those_of_its_result(void **state)
                 *h = good(tarn_rmsnorm(x, norm, 1e-5)), *y[3];
     tarn_tensor *weights[] = {some(8, 64, 3), good(tarn_cast(some(5, 64, 4), TARN_Q8_0)), some(4, 64, 5)},
                 *biases[] = {good(tarn_reshape(some(1, 8, 6), TARN_SHAPE(8))), NULL, NULL};
-    assert_true(tarn__norm_linear(x, &(tarn__step_norm){norm, 1e-5}, weights, biases, 3, y));
+    assert_true(tarn__norm_linear(x, &(tarn__decode_norm){norm, 1e-5}, weights, biases, 3, y));
     for (int i = 0; i < 3; i++)
         assert_close(y[i], good(tarn_linear_apply(h, weights[i], biases[i])), 0);
-    assert_true(tarn__norm_linear(x, &(tarn__step_norm){0}, weights, NULL, 1, y));
+    assert_true(tarn__norm_linear(x, &(tarn__decode_norm){0}, weights, NULL, 1, y));
     assert_close(y[0], good(tarn_linear_apply(x, weights[0], NULL)), 0);
 }
 
@@ -31,10 +31,10 @@ static void a_gate_and_a_sum_are_those_of_their_parts(void **state)
     tarn_tensor *x = some(2, 32, 1), *norm = good(tarn_reshape(some(1, 32, 2), TARN_SHAPE(32))),
                 *gate = some(48, 32, 3), *up = some(48, 32, 4), *down = some(32, 48, 5);
     tarn_tensor *h = good(tarn_rmsnorm(x, norm, 1e-6)),
-                *inner = good(tarn__norm_gated(x, &(tarn__step_norm){norm, 1e-6}, gate, up));
+                *inner = good(tarn__norm_gate_up(x, &(tarn__decode_norm){norm, 1e-6}, gate, up));
     assert_close(inner, good(tarn_mul(tarn_silu(tarn_linear_apply(h, gate, NULL)), tarn_linear_apply(h, up, NULL))), 0);
-    assert_close(good(tarn__linear_sum(inner, down, NULL, x)), good(tarn_add(x, tarn_linear_apply(inner, down, NULL))),
-                 0);
+    assert_close(good(tarn__linear_residual(inner, down, NULL, x)),
+                 good(tarn_add(x, tarn_linear_apply(inner, down, NULL))), 0);
 }
 
 static void gradients_pass(void **state)
@@ -44,9 +44,9 @@ static void gradients_pass(void **state)
                 *norm = good(tarn_reshape(some(1, 32, 2), TARN_SHAPE(32)));
     tarn_tensor *gate = some(16, 32, 3), *up = some(16, 32, 4), *down = some(32, 16, 5),
                 *h = good(tarn_rmsnorm(other, norm, 1e-6));
-    assert_true(tarn_backward(
-        good(tarn_sum(tarn__linear_sum(tarn__norm_gated(x, &(tarn__step_norm){norm, 1e-6}, gate, up), down, NULL, x),
-                      TARN_AXES(0, 1), false))));
+    assert_true(tarn_backward(good(tarn_sum(
+        tarn__linear_residual(tarn__norm_gate_up(x, &(tarn__decode_norm){norm, 1e-6}, gate, up), down, NULL, x),
+        TARN_AXES(0, 1), false))));
     tarn_tensor *inner = good(tarn_mul(tarn_silu(tarn_linear_apply(h, gate, NULL)), tarn_linear_apply(h, up, NULL)));
     assert_true(
         tarn_backward(good(tarn_sum(tarn_add(other, tarn_linear_apply(inner, down, NULL)), TARN_AXES(0, 1), false))));
@@ -57,11 +57,11 @@ static void what_does_not_fit_is_refused(void **state)
 {
     (void)state;
     tarn_tensor *x = some(2, 32, 1), *short_one = some(4, 24, 2), *y[3];
-    assert_false(tarn__norm_linear(x, &(tarn__step_norm){0}, &short_one, NULL, 1, y));
+    assert_false(tarn__norm_linear(x, &(tarn__decode_norm){0}, &short_one, NULL, 1, y));
     assert_error(TARN_ERROR_SHAPE, "[2, 32]");
-    assert_null(tarn__norm_gated(x, &(tarn__step_norm){0}, short_one, short_one));
+    assert_null(tarn__norm_gate_up(x, &(tarn__decode_norm){0}, short_one, short_one));
     assert_error(TARN_ERROR_SHAPE, "[4, 24]");
-    assert_null(tarn__linear_sum(short_one, short_one, NULL, x));
+    assert_null(tarn__linear_residual(short_one, short_one, NULL, x));
     assert_error(TARN_ERROR_SHAPE, "add");
 }
 

@@ -639,8 +639,8 @@ static void a_failed_allocation_anywhere_leaves_nothing_behind(void **state)
         tarn_module_free(module);
         tarn_scope_close(scope);
         tarn_empty_cache(cpu);
-        if (tarn__memory_held() != 0)
-            fail_msg("%lld bytes are left after failing at allocation %d", (long long)tarn__memory_held(), room);
+        if (tarn__memory_in_use() != 0)
+            fail_msg("%lld bytes are left after failing at allocation %d", (long long)tarn__memory_in_use(), room);
     }
     assert_true(done);
     assert_true(tarn_set_allocator(NULL));

@@ -126,14 +126,14 @@ static void models(tarn_device cpu)
 {
     tarn_gpt2_config gpt2;
     tarn_llama_config llama;
-    tarn_model_facts facts = {};
+    tarn_model_info info = {};
     REFUSED(tarn_gpt2_config_named("none", &gpt2));
     REFUSED(tarn_llama_config_named("none", &llama));
     REFUSED(tarn_model_gpt2(NULL, cpu, 1));
     REFUSED(tarn_model_llama(NULL, cpu, 1));
     REFUSED(tarn_gpt2_config_of(NULL, &gpt2));
     REFUSED(tarn_llama_config_of(NULL, &llama));
-    REFUSED(tarn_model_facts_of(NULL, &facts));
+    REFUSED(tarn_model_query(NULL, &info));
     REFUSED(tarn_model_open("no such folder", cpu, NULL));
     REFUSED(tarn_lora_add(NULL, NULL));
     REFUSED(tarn_model_convert("none", "other", NULL, NULL));
@@ -142,14 +142,14 @@ static void models(tarn_device cpu)
     CHECK(sampler);
     tarn_sampler_free(sampler);
     int32_t token = 0;
-    tarn_piece piece;
+    tarn_output piece;
     tarn_decode_timing timing;
     REFUSED(tarn_generate(NULL, &token, 1, NULL, NULL) > 0);
-    REFUSED(tarn_writer_new(NULL, NULL, NULL));
-    REFUSED(tarn_writer_open("none", cpu, NULL));
-    REFUSED(tarn_writer_prompt(NULL, 0, &token, 1, NULL));
-    REFUSED(tarn_writer_prompt_text(NULL, 0, "a", 1, NULL));
-    REFUSED(tarn_writer_next(NULL, &piece));
+    REFUSED(tarn_generator_new(NULL, NULL, NULL));
+    REFUSED(tarn_generator_open("none", cpu, NULL));
+    REFUSED(tarn_generator_prompt(NULL, 0, &token, 1, NULL));
+    REFUSED(tarn_generator_prompt_text(NULL, 0, "a", 1, NULL));
+    REFUSED(tarn_generator_next(NULL, &piece));
     REFUSED(tarn_decode_measure(&timing, NULL));
 }
 
@@ -170,10 +170,10 @@ static void data_and_training(tarn_device cpu)
     options.batch_size = -1;
     REFUSED(tarn_trainer_new(&options));
     REFUSED(tarn_trainer_resume("no such folder", NULL));
-    REFUSED(tarn_trainer_imagine(NULL, &options));
+    REFUSED(tarn_trainer_dry_run(NULL, &options));
     REFUSED(tarn_train_measure(0, 0, &timing, NULL));
     REFUSED(tarn_run_open_with("no such folder", cpu, NULL));
-    REFUSED(tarn_chats_open(NULL));
+    REFUSED(tarn_chat_dataset_open(NULL));
 }
 
 int main()

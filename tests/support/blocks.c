@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-void assert_block_product(const tarn_tensor *x, const tarn_tensor *w, const tarn_tensor *bias, const tarn_tensor *y)
+void assert_quant_matmul(const tarn_tensor *x, const tarn_tensor *w, const tarn_tensor *bias, const tarn_tensor *y)
 {
     assert_ok();
     int64_t in = tarn_size(w, 1), out = tarn_size(w, 0), rows = tarn_count(y) / out;

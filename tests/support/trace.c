@@ -24,10 +24,10 @@ trace read_trace(const char *path)
 {
     size_t bytes, listed = 0;
     char *text = get_file(path, &bytes);
-    tarn__document *document = tarn__document_parse("test", "trace.json", text, bytes);
-    if (!document || !tarn__document_count(document, "traceEvents", 1000000, &listed))
+    tarn__json_file *document = tarn__json_file_parse("test", "trace.json", text, bytes);
+    if (!document || !tarn__json_file_count(document, "traceEvents", 1000000, &listed))
         fail_msg("%s", tarn_error());
-    tarn__document_free(document);
+    tarn__json_file_free(document);
     trace t = {calloc(listed + 1, sizeof(trace_event)), 0};
     for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n"))
         t.count += read_event(line, &t.event[t.count]);

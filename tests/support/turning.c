@@ -15,28 +15,28 @@ enum { LETTERS = 8, LINES = 6000, CONTEXT = 64 };
 
 /* ---- words ------------------------------------------------------------------------------------------------------- */
 
-int turning_letters(void)
+int reversal_letters(void)
 {
-    return getenv("TARN_TEST_LONG") ? TURNING_MOST : 3;
+    return getenv("TARN_TEST_LONG") ? REVERSAL_MAX_LETTERS : 3;
 }
 
-int turning_words(void)
+int reversal_words(void)
 {
     int count = 1;
-    for (int i = 0; i < turning_letters(); i++)
+    for (int i = 0; i < reversal_letters(); i++)
         count *= LETTERS;
     return count;
 }
 
-void turning_word(int number, char *word)
+void reversal_word(int number, char *word)
 {
     static const char letters[] = "bcdfgjkm"; /* which the tokenizer has no merges of */
-    for (int i = 0; i < turning_letters(); i++, number /= LETTERS)
+    for (int i = 0; i < reversal_letters(); i++, number /= LETTERS)
         word[i] = letters[number % LETTERS];
-    word[turning_letters()] = 0;
+    word[reversal_letters()] = 0;
 }
 
-void turning_back(const char *word, char *back)
+void reversal_of(const char *word, char *back)
 {
     size_t length = strlen(word);
     for (size_t i = 0; i < length; i++)
@@ -44,7 +44,7 @@ void turning_back(const char *word, char *back)
     back[length] = 0;
 }
 
-bool turning_is_asked(int number)
+bool reversal_is_held_out(int number)
 {
     uint32_t mixed = (uint32_t)number + 0x9e3779b9u; /* so that those words have nothing in common */
     mixed = (mixed ^ mixed >> 16) * 0x85ebca6bu;
@@ -52,14 +52,14 @@ bool turning_is_asked(int number)
     return (mixed ^ mixed >> 16) % 8 == 5;
 }
 
-const char *turning_chats(const char *name, bool asked)
+const char *reversal_chats(const char *name, bool asked)
 {
-    size_t room = (size_t)turning_words() * 120 + 1, used = 0;
-    char *text = calloc(room, 1), word[TURNING_MOST + 1], back[TURNING_MOST + 1];
-    for (int i = 0; i < turning_words(); i++) {
-        turning_word(i, word);
-        turning_back(word, back);
-        if (turning_is_asked(i) == asked)
+    size_t room = (size_t)reversal_words() * 120 + 1, used = 0;
+    char *text = calloc(room, 1), word[REVERSAL_MAX_LETTERS + 1], back[REVERSAL_MAX_LETTERS + 1];
+    for (int i = 0; i < reversal_words(); i++) {
+        reversal_word(i, word);
+        reversal_of(word, back);
+        if (reversal_is_held_out(i) == asked)
             used += (size_t)snprintf(text + used, room - used,
                                      "{\"messages\": [{\"role\": \"user\", \"content\": \"%s\"}, {\"role\": "
                                      "\"assistant\", \"content\": \"%s\"}]}\n",
@@ -74,12 +74,12 @@ static const char *write_lines(const char *name)
 {
     uint64_t bits = 5;
     size_t room = (size_t)LINES * 24 + 1, used = 0;
-    char *text = calloc(room, 1), word[TURNING_MOST + 1], back[TURNING_MOST + 1];
+    char *text = calloc(room, 1), word[REVERSAL_MAX_LETTERS + 1], back[REVERSAL_MAX_LETTERS + 1];
     for (int i = 0; i < LINES; i++) {
-        int number = (int)random_below(&bits, turning_words());
-        turning_word(number, word);
-        turning_back(word, back);
-        if (!turning_is_asked(number))
+        int number = (int)random_below(&bits, reversal_words());
+        reversal_word(number, word);
+        reversal_of(word, back);
+        if (!reversal_is_held_out(number))
             used += (size_t)snprintf(text + used, room - used, "%s <-> %s\n", word, back);
     }
     const char *path = write_text(name, text);
@@ -102,7 +102,7 @@ static void write_tokenizer(const char *folder)
             snprintf(merges + strlen(merges), sizeof(merges) - strlen(merges), "\"%.*s %c\", ", (int)i - 1, roles[r],
                      roles[r][i - 1]);
         }
-    assert_int_equal(id, TURNING_END - 1);
+    assert_int_equal(id, REVERSAL_EOT - 1);
     snprintf(
         added, sizeof(added),
         "{\"added_tokens\": [{\"id\": %d, \"content\": \"<|im_start|>\", \"special\": true}, {\"id\": %d, \"content\": "
@@ -140,31 +140,31 @@ static const char *write_drawn(tarn_module *model, const char *name, double larg
 
 static tarn_module *make_llama(int64_t width, int64_t inner)
 {
-    const tarn_llama_config config = {.vocab = TURNING_VOCAB,
+    const tarn_llama_config config = {.vocab = REVERSAL_VOCAB,
                                       .context = CONTEXT,
                                       .layers = 2,
                                       .heads = 4,
                                       .width = width,
                                       .inner = inner,
-                                      .tied = true};
+                                      .tie_embeddings = true};
     return tarn_model_llama(&config, tarn_device_cpu(), 1);
 }
 
-const char *turning_drawn(const char *name)
+const char *reversal_random(const char *name)
 {
     return write_drawn(make_llama(64, 192), name, 5);
 }
 
-const char *turning_drawn_gpt2(const char *name)
+const char *reversal_random_gpt2(const char *name)
 {
-    const tarn_gpt2_config config = {.vocab = TURNING_VOCAB,
+    const tarn_gpt2_config config = {.vocab = REVERSAL_VOCAB,
                                      .context = CONTEXT,
                                      .layers = 2,
                                      .heads = 4,
                                      .width = 64,
                                      .inner = 192,
-                                     .has_end = true,
-                                     .end = TURNING_END};
+                                     .has_eos = true,
+                                     .end = REVERSAL_EOT};
     return write_drawn(tarn_model_gpt2(&config, tarn_device_cpu(), 1), name, 5);
 }
 
@@ -191,12 +191,12 @@ static const char *train(const char *drawn, const char *name, int64_t steps, dou
     return scratch(name);
 }
 
-const char *turning_base(const char *name)
+const char *reversal_base(const char *name)
 {
-    return train(turning_drawn("drawn"), name, getenv("TARN_TEST_LONG") ? 1000 : 400, 0.004);
+    return train(reversal_random("drawn"), name, getenv("TARN_TEST_LONG") ? 1000 : 400, 0.004);
 }
 
-const char *turning_wide_base(const char *name)
+const char *reversal_wide_base(const char *name)
 {
     return train(write_drawn(make_llama(256, 256), "drawn-wide", 2.5), name, getenv("TARN_TEST_LONG") ? 1000 : 250,
                  0.002);

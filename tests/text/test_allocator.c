@@ -125,7 +125,7 @@ static void run_failing(void (*run)(void), int64_t step)
             print_error("allocation %lld: %s\n", (long long)n, tarn_error());
         assert_true(code == (reached ? TARN_ERROR_MEMORY : TARN_OK));
         tarn_clear_error();
-        assert_int_equal(tarn__memory_held(), 0);
+        assert_int_equal(tarn__memory_in_use(), 0);
         assert_true(reached || n > 4);
     }
 }

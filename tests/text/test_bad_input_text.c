@@ -63,10 +63,10 @@ static void streams(void **state)
     size_t length;
     tarn_tokenizer *t = tarn_tokenizer_bytes();
     tarn_text_stream *stream = tarn_text_stream_new(t, NULL);
-    REFUSE(tarn_tokenizer_begin, tarn_tokenizer_begin(NULL));
-    REFUSE(tarn_tokenizer_end, tarn_tokenizer_end(NULL));
-    ACCEPT(tarn_tokenizer_begin(t));
-    ACCEPT(tarn_tokenizer_end(t));
+    REFUSE(tarn_tokenizer_bos, tarn_tokenizer_bos(NULL));
+    REFUSE(tarn_tokenizer_eos, tarn_tokenizer_eos(NULL));
+    ACCEPT(tarn_tokenizer_bos(t));
+    ACCEPT(tarn_tokenizer_eos(t));
     REFUSE(tarn_text_stream_new, tarn_text_stream_new_sized(NULL, NULL, 0));
     REFUSE(tarn_text_stream_push, tarn_text_stream_push(NULL, 65, &length));
     REFUSE(tarn_text_stream_push, tarn_text_stream_push(stream, 65, NULL));
@@ -90,8 +90,8 @@ static void chats(void **state)
     tarn_tokenizer *plain = tarn_tokenizer_bytes();
     REFUSE(tarn_chat_name, tarn_chat_name(NULL));
     REFUSE(tarn_chat_name, tarn_chat_name(plain));
-    REFUSE(tarn_chat_end, tarn_chat_end(NULL));
-    REFUSE(tarn_chat_end, tarn_chat_end(plain));
+    REFUSE(tarn_chat_eot, tarn_chat_eot(NULL));
+    REFUSE(tarn_chat_eot, tarn_chat_eot(plain));
     REFUSE(tarn_chat_render, tarn_chat_render(NULL, messages, 1, true, &length));
     REFUSE(tarn_chat_encode, tarn_chat_encode(NULL, messages, 1, true, &count));
     REFUSE(tarn_chat_render, tarn_chat_render(plain, messages, 1, true, &length));
@@ -182,7 +182,7 @@ static void shards(void **state)
     REFUSE(tarn_tokens_open, tarn_tokens_open(input, "train"));
     tarn_tokens *tokens = tarn_tokens_open(folder, "train");
     REFUSE(tarn_tokens_count, tarn_tokens_count(NULL));
-    REFUSE(tarn_tokens_vocabulary, tarn_tokens_vocabulary(NULL));
+    REFUSE(tarn_tokens_vocab_size, tarn_tokens_vocab_size(NULL));
     REFUSE(tarn_tokens_hash, tarn_tokens_hash(NULL));
     REFUSE(tarn_tokens_read, tarn_tokens_read(NULL, 0, 1, &id));
     REFUSE(tarn_tokens_read, tarn_tokens_read(tokens, -1, 1, &id));

@@ -135,11 +135,11 @@ static void what_people_write_stays_text(void **state)
     assert_int_equal(ids[0], 263);
     assert_int_equal(ids[count - 2], 264);
     assert_int_equal(marks, 2);
-    assert_int_equal(tarn_chat_end(t), 264);
+    assert_int_equal(tarn_chat_eot(t), 264);
     tarn_tokenizer_release(ids);
     tarn_tokenizer_free(t);
     t = open_with(MISTRAL);
-    assert_int_equal(tarn_chat_end(t), 262);
+    assert_int_equal(tarn_chat_eot(t), 262);
     tarn_tokenizer_free(t);
 }
 
@@ -155,8 +155,8 @@ static void templates_are_saved(void **state)
     char *text = tarn_chat_render(t, talk, 2, true, &length), *same = tarn_chat_render(again, talk, 2, true, &other);
     assert_ok();
     assert_string_equal(text, same);
-    assert_int_equal(tarn_tokenizer_begin(again), 260);
-    assert_int_equal(tarn_tokenizer_end(again), 262);
+    assert_int_equal(tarn_tokenizer_bos(again), 260);
+    assert_int_equal(tarn_tokenizer_eos(again), 262);
     assert_true(tarn_tokenizer_hash(t) == tarn_tokenizer_hash(again));
     tarn_tokenizer_release(text);
     tarn_tokenizer_release(same);

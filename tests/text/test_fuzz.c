@@ -138,7 +138,7 @@ static void fuzz(const char *name, const void *good, size_t count, bool (*open)(
         assert_true(right && fuzz_largest <= most);
         tarn_clear_error();
         taken += good_one;
-        assert_int_equal(tarn__memory_held(), 0);
+        assert_int_equal(tarn__memory_in_use(), 0);
     }
     put_file(scratch(name), good, count);
     assert_true(open()); /* undamaged */

@@ -26,8 +26,8 @@ static void expect_same(const tarn_tokenizer *a, const tarn_tokenizer *b)
 {
     char text[2048];
     uint64_t random = test_seed(29);
-    assert_int_equal(tarn_tokenizer_begin(a), tarn_tokenizer_begin(b));
-    assert_int_equal(tarn_tokenizer_end(a), tarn_tokenizer_end(b));
+    assert_int_equal(tarn_tokenizer_bos(a), tarn_tokenizer_bos(b));
+    assert_int_equal(tarn_tokenizer_eos(a), tarn_tokenizer_eos(b));
     for (int i = 0; i < 300; i++) {
         int64_t count, other;
         size_t length = random_text(text, sizeof(text), &random);
@@ -165,11 +165,11 @@ static const char *write_bpe(const char *model, const char *pre, const char *mer
     const char *path = scratch("wrong.gguf");
     tarn_gguf_writer *w = tarn_gguf_create(path);
     const int32_t types[] = {1, 1, 1, type};
-    assert_true(!model || tarn_gguf_add_text(w, "tokenizer.ggml.model", model, strlen(model)));
-    assert_true(!pre || tarn_gguf_add_text(w, "tokenizer.ggml.pre", pre, strlen(pre)));
-    assert_true(tarn_gguf_add_texts(w, "tokenizer.ggml.tokens", tokens, NULL, 4));
-    assert_true(tarn_gguf_add_list(w, "tokenizer.ggml.token_type", TARN_GGUF_I32, types, 4));
-    assert_true(!merge || tarn_gguf_add_texts(w, "tokenizer.ggml.merges", &merge, NULL, 1));
+    assert_true(!model || tarn_gguf_add_string(w, "tokenizer.ggml.model", model, strlen(model)));
+    assert_true(!pre || tarn_gguf_add_string(w, "tokenizer.ggml.pre", pre, strlen(pre)));
+    assert_true(tarn_gguf_add_strings(w, "tokenizer.ggml.tokens", tokens, NULL, 4));
+    assert_true(tarn_gguf_add_array(w, "tokenizer.ggml.token_type", TARN_GGUF_I32, types, 4));
+    assert_true(!merge || tarn_gguf_add_strings(w, "tokenizer.ggml.merges", &merge, NULL, 1));
     assert_true(tarn_gguf_add_value(w, "tokenizer.ggml.eos_token_id", TARN_GGUF_U32, &end));
     assert_true(tarn_gguf_finish(w));
     return path;

@@ -239,7 +239,7 @@ static void tinyshakespeare_is_prepared_as_others_do(void **state)
     assert_int_equal(s.train_tokens, 301966);
     assert_int_equal(s.valid_tokens, 36059);
     tarn_tokens *tokens = tarn_tokens_open(scratch("shakespeare"), "valid");
-    assert_int_equal(tarn_tokens_vocabulary(tokens), 50257);
+    assert_int_equal(tarn_tokens_vocab_size(tokens), 50257);
     assert_true(tarn_tokens_hash(tokens) == tarn_tokenizer_hash(t));
     tarn_tokens_close(tokens);
     tarn_tokenizer_free(t);

@@ -73,8 +73,8 @@ static void control_tokens_are_found_first(void **state)
     EXPECT(t, "<s>", &as_text, 259, 3 + '<', 3 + 's', 3 + '>');
     EXPECT(t, "he", &around, 1, 265, 261);
     EXPECT(t, "<0x41>", NULL, 259, 3 + '<', 3 + '0', 3 + 'x', 3 + '4', 3 + '1', 3 + '>');
-    assert_int_equal(tarn_tokenizer_begin(t), 1);
-    assert_int_equal(tarn_tokenizer_end(t), 2);
+    assert_int_equal(tarn_tokenizer_bos(t), 1);
+    assert_int_equal(tarn_tokenizer_eos(t), 2);
     assert_int_equal(tarn_tokenizer_end_of_text(t), 2);
     assert_true(tarn_tokenizer_is_special(t, 0) && tarn_tokenizer_is_special(t, 2) && !tarn_tokenizer_is_special(t, 3));
     assert_string_equal(tarn_tokenizer_piece(t, 265, &length), " h");
@@ -238,7 +238,7 @@ static void a_folder_says_more_than_its_model(void **state)
     assert_ok();
     EXPECT(t, "he", &around, 265, 261, 275);
     EXPECT(t, "<s>  he<end>he", NULL, 1, 265, 261, 275, 265, 261);
-    assert_int_equal(tarn_tokenizer_end(t), 275);
+    assert_int_equal(tarn_tokenizer_eos(t), 275);
     tarn_tokenizer_free(t);
     t = open_folder("{\"legacy\": false}");
     EXPECT(t, "he<s>he", &around, 1, 265, 261, 1, 266); /* only the beginning of the whole gets a space */

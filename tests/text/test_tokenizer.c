@@ -119,8 +119,8 @@ static void llama_gives_the_ids_of_others(void **state)
     assert_int_equal(tarn_tokenizer_count(t), 32000);
     assert_string_equal(tarn_tokenizer_kind(t), "spm");
     EXPECT(t, "Hello world", (&(tarn_encode_options){.add_special = true}), 1, 15043, 3186);
-    assert_int_equal(tarn_tokenizer_begin(t), 1);
-    assert_int_equal(tarn_tokenizer_end(t), 2);
+    assert_int_equal(tarn_tokenizer_bos(t), 1);
+    assert_int_equal(tarn_tokenizer_eos(t), 2);
     check_goldens(t, "llama-spm");
     tarn_tokenizer_free(t);
 }

@@ -8,33 +8,39 @@ static void opening(void **state)
     (void)state;
     tarn_tokenizer *t = tarn_tokenizer_bytes();
     const char *path = write_text("a.jsonl", "{\"text\": \"a\"}\n");
-    REFUSE(tarn_chats_open_sized, tarn_chats_open(NULL));
-    REFUSE(tarn_chats_open_sized, tarn_chats_open(&(tarn_chats_options){.tokenizer = t}));
-    REFUSE(tarn_chats_open_sized, tarn_chats_open(&(tarn_chats_options){.path = "", .tokenizer = t}));
-    REFUSE(tarn_chats_open_sized, tarn_chats_open(&(tarn_chats_options){.path = "chats:", .tokenizer = t}));
-    REFUSE(tarn_chats_open_sized, tarn_chats_open(&(tarn_chats_options){.path = path}));
-    REFUSE(tarn_chats_open_sized, tarn_chats_open(&(tarn_chats_options){.path = path, .tokenizer = t, .context = 1}));
-    REFUSE(tarn_chats_open_sized, tarn_chats_open(&(tarn_chats_options){.path = path, .tokenizer = t, .context = -5}));
-    REFUSE(tarn_chats_open_sized,
-           tarn_chats_open(&(tarn_chats_options){.path = path, .tokenizer = t, .context = INT64_MAX}));
-    REFUSE(tarn_chats_open_sized, tarn_chats_open(&(tarn_chats_options){.path = path, .tokenizer = t, .val_share = 1}));
-    REFUSE(tarn_chats_open_sized,
-           tarn_chats_open(&(tarn_chats_options){.path = path, .tokenizer = t, .val_share = -0.1}));
-    REFUSE(tarn_chats_open_sized,
-           tarn_chats_open(&(tarn_chats_options){.path = path, .tokenizer = t, .val_share = NAN}));
-    REFUSE(tarn_chats_open_sized,
-           tarn_chats_open(&(tarn_chats_options){.path = path, .tokenizer = t, .val_share = 0.5, .val_path = path}));
-    REFUSE(tarn_chats_open_sized,
-           tarn_chats_open(&(tarn_chats_options){.path = path, .tokenizer = t, .template_name = "any"}));
-    REFUSE(tarn_chats_open_sized,
-           tarn_chats_open(&(tarn_chats_options){.path = path, .tokenizer = t, .template_name = "chatml"}));
-    REFUSE(tarn_chats_open_sized,
-           tarn_chats_open(&(tarn_chats_options){.path = path, .tokenizer = t, .template_name = "llama2"}));
-    REFUSE(tarn_chats_open_sized,
-           tarn_chats_open(&(tarn_chats_options){.path = scratch("none.jsonl"), .tokenizer = t}));
-    REFUSE(tarn_chats_open_sized, tarn_chats_open(&(tarn_chats_options){.path = scratch(""), .tokenizer = t}));
-    REFUSE(tarn_chats_open_sized, tarn_chats_open(&(tarn_chats_options){
-                                      .path = path, .tokenizer = t})); /* bytes have no token that ends a text */
+    REFUSE(tarn_chat_dataset_open_sized, tarn_chat_dataset_open(NULL));
+    REFUSE(tarn_chat_dataset_open_sized, tarn_chat_dataset_open(&(tarn_chat_dataset_options){.tokenizer = t}));
+    REFUSE(tarn_chat_dataset_open_sized,
+           tarn_chat_dataset_open(&(tarn_chat_dataset_options){.path = "", .tokenizer = t}));
+    REFUSE(tarn_chat_dataset_open_sized,
+           tarn_chat_dataset_open(&(tarn_chat_dataset_options){.path = "chats:", .tokenizer = t}));
+    REFUSE(tarn_chat_dataset_open_sized, tarn_chat_dataset_open(&(tarn_chat_dataset_options){.path = path}));
+    REFUSE(tarn_chat_dataset_open_sized,
+           tarn_chat_dataset_open(&(tarn_chat_dataset_options){.path = path, .tokenizer = t, .context = 1}));
+    REFUSE(tarn_chat_dataset_open_sized,
+           tarn_chat_dataset_open(&(tarn_chat_dataset_options){.path = path, .tokenizer = t, .context = -5}));
+    REFUSE(tarn_chat_dataset_open_sized,
+           tarn_chat_dataset_open(&(tarn_chat_dataset_options){.path = path, .tokenizer = t, .context = INT64_MAX}));
+    REFUSE(tarn_chat_dataset_open_sized,
+           tarn_chat_dataset_open(&(tarn_chat_dataset_options){.path = path, .tokenizer = t, .val_share = 1}));
+    REFUSE(tarn_chat_dataset_open_sized,
+           tarn_chat_dataset_open(&(tarn_chat_dataset_options){.path = path, .tokenizer = t, .val_share = -0.1}));
+    REFUSE(tarn_chat_dataset_open_sized,
+           tarn_chat_dataset_open(&(tarn_chat_dataset_options){.path = path, .tokenizer = t, .val_share = NAN}));
+    REFUSE(tarn_chat_dataset_open_sized, tarn_chat_dataset_open(&(tarn_chat_dataset_options){
+                                             .path = path, .tokenizer = t, .val_share = 0.5, .val_path = path}));
+    REFUSE(tarn_chat_dataset_open_sized,
+           tarn_chat_dataset_open(&(tarn_chat_dataset_options){.path = path, .tokenizer = t, .template_name = "any"}));
+    REFUSE(tarn_chat_dataset_open_sized, tarn_chat_dataset_open(&(tarn_chat_dataset_options){
+                                             .path = path, .tokenizer = t, .template_name = "chatml"}));
+    REFUSE(tarn_chat_dataset_open_sized, tarn_chat_dataset_open(&(tarn_chat_dataset_options){
+                                             .path = path, .tokenizer = t, .template_name = "llama2"}));
+    REFUSE(tarn_chat_dataset_open_sized,
+           tarn_chat_dataset_open(&(tarn_chat_dataset_options){.path = scratch("none.jsonl"), .tokenizer = t}));
+    REFUSE(tarn_chat_dataset_open_sized,
+           tarn_chat_dataset_open(&(tarn_chat_dataset_options){.path = scratch(""), .tokenizer = t}));
+    REFUSE(tarn_chat_dataset_open_sized, tarn_chat_dataset_open(&(tarn_chat_dataset_options){
+                                             .path = path, .tokenizer = t})); /* bytes have no token that ends a text */
     REFUSE(tarn_tokenizer_set_chat, tarn_tokenizer_set_chat(NULL, "chatml"));
     REFUSE(tarn_tokenizer_set_chat, tarn_tokenizer_set_chat(t, NULL));
     REFUSE(tarn_tokenizer_set_chat, tarn_tokenizer_set_chat(t, ""));
@@ -48,26 +54,27 @@ static void batches(void **state)
     if (!TARN__HAVE_PCRE2 || !TARN__HAVE_JANSSON)
         skip();
     int32_t memory[16];
-    tarn_chats_counts counts;
-    tarn_chats_rows rows = {memory, memory + 4, memory + 8, memory + 12};
+    tarn_chat_dataset_counts counts;
+    tarn_chat_dataset_rows rows = {memory, memory + 4, memory + 8, memory + 12};
     tarn_tokenizer *t = tarn_bpe_train((const char *const[]){"ab"}, (const size_t[]){2}, 1, 257, NULL);
-    tarn_chats *c = tarn_chats_open(
-        &(tarn_chats_options){.path = write_text("b.jsonl", "{\"text\": \"ab\"}\n"), .tokenizer = t, .context = 4});
+    tarn_chat_dataset *c = tarn_chat_dataset_open(&(tarn_chat_dataset_options){
+        .path = write_text("b.jsonl", "{\"text\": \"ab\"}\n"), .tokenizer = t, .context = 4});
     assert_ok();
-    REFUSE(tarn_chats_counts_of, tarn_chats_counts_of(NULL, &counts));
-    REFUSE(tarn_chats_counts_of, tarn_chats_counts_of(c, NULL));
-    REFUSE(tarn_chats_batch, tarn_chats_batch(NULL, 0, 0, 1, &rows));
-    REFUSE(tarn_chats_batch, tarn_chats_batch(c, 0, 0, 1, NULL));
-    REFUSE(tarn_chats_batch, tarn_chats_batch(c, 0, 0, 1, &(tarn_chats_rows){memory, memory, memory, NULL}));
-    REFUSE(tarn_chats_batch, tarn_chats_batch(c, 2, 0, 1, &rows));
-    REFUSE(tarn_chats_batch, tarn_chats_batch(c, -1, 0, 1, &rows));
-    REFUSE(tarn_chats_batch, tarn_chats_batch(c, 0, -1, 1, &rows));
-    REFUSE(tarn_chats_batch, tarn_chats_batch(c, 0, 0, 0, &rows));
-    REFUSE(tarn_chats_batch, tarn_chats_batch(c, 0, INT64_MAX, 2, &rows));
-    REFUSE(tarn_chats_batch, tarn_chats_batch(c, 0, 0, INT64_MAX, &rows));
-    ACCEPT(tarn_chats_batch(c, 0, INT64_MAX / 2, 1, &rows));
-    ACCEPT(tarn_chats_close(c));
-    ACCEPT(tarn_chats_close(NULL));
+    REFUSE(tarn_chat_dataset_counts_of, tarn_chat_dataset_counts_of(NULL, &counts));
+    REFUSE(tarn_chat_dataset_counts_of, tarn_chat_dataset_counts_of(c, NULL));
+    REFUSE(tarn_chat_dataset_batch, tarn_chat_dataset_batch(NULL, 0, 0, 1, &rows));
+    REFUSE(tarn_chat_dataset_batch, tarn_chat_dataset_batch(c, 0, 0, 1, NULL));
+    REFUSE(tarn_chat_dataset_batch,
+           tarn_chat_dataset_batch(c, 0, 0, 1, &(tarn_chat_dataset_rows){memory, memory, memory, NULL}));
+    REFUSE(tarn_chat_dataset_batch, tarn_chat_dataset_batch(c, 2, 0, 1, &rows));
+    REFUSE(tarn_chat_dataset_batch, tarn_chat_dataset_batch(c, -1, 0, 1, &rows));
+    REFUSE(tarn_chat_dataset_batch, tarn_chat_dataset_batch(c, 0, -1, 1, &rows));
+    REFUSE(tarn_chat_dataset_batch, tarn_chat_dataset_batch(c, 0, 0, 0, &rows));
+    REFUSE(tarn_chat_dataset_batch, tarn_chat_dataset_batch(c, 0, INT64_MAX, 2, &rows));
+    REFUSE(tarn_chat_dataset_batch, tarn_chat_dataset_batch(c, 0, 0, INT64_MAX, &rows));
+    ACCEPT(tarn_chat_dataset_batch(c, 0, INT64_MAX / 2, 1, &rows));
+    ACCEPT(tarn_chat_dataset_close(c));
+    ACCEPT(tarn_chat_dataset_close(NULL));
     tarn_tokenizer_free(t);
 }
 

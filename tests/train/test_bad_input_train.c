@@ -107,11 +107,11 @@ static void trainers(void **state)
     REFUSE(tarn_trainer_resume, tarn_trainer_resume(NULL, NULL));
     REFUSE(tarn_trainer_resume, tarn_trainer_resume("", NULL));
     REFUSE(tarn_trainer_resume, tarn_trainer_resume_sized(scratch("nosuch"), NULL, 0));
-    REFUSE(tarn_trainer_imagine, tarn_trainer_imagine("", NULL));
-    REFUSE(tarn_trainer_imagine, tarn_trainer_imagine(NULL, &WITH(.clip_norm = -1)));
-    REFUSE(tarn_trainer_imagine,
-           tarn_trainer_imagine(NULL, &(tarn_train_options){.data = "digits:20", .device = "nosuch"}));
-    REFUSE(tarn_trainer_imagine, tarn_trainer_imagine_sized(scratch("nosuch"), NULL, 0));
+    REFUSE(tarn_trainer_dry_run, tarn_trainer_dry_run("", NULL));
+    REFUSE(tarn_trainer_dry_run, tarn_trainer_dry_run(NULL, &WITH(.clip_norm = -1)));
+    REFUSE(tarn_trainer_dry_run,
+           tarn_trainer_dry_run(NULL, &(tarn_train_options){.data = "digits:20", .device = "nosuch"}));
+    REFUSE(tarn_trainer_dry_run, tarn_trainer_dry_run_sized(scratch("nosuch"), NULL, 0));
     REFUSE(tarn_trainer_plan, tarn_trainer_plan(NULL, &plan));
     REFUSE(tarn_trainer_progress, tarn_trainer_progress(NULL, &(tarn_train_progress){0}));
     REFUSE(tarn_trainer_run, tarn_trainer_run(NULL, NULL, NULL, NULL));
@@ -197,7 +197,7 @@ static void evaluations(void **state)
     REFUSE(tarn_evaluate, tarn_evaluate(model, loader, 0, &e, NULL, NULL));
     REFUSE(tarn_evaluate, tarn_evaluate(nothing, loader, 10, &e, NULL, NULL));
     REFUSE(tarn_evaluate, tarn_evaluate(small, loader, 3, &e, NULL, NULL)); /* labels beyond the classes */
-    tarn_loader_seek(loader, (tarn_loader_place){0, 0});
+    tarn_loader_seek(loader, (tarn_loader_state){0, 0});
     assert_true(tarn_loader_next(loader, fields));
     REFUSE(tarn_evaluate, tarn_evaluate(model, loader, 10, &e, NULL, NULL)); /* in the middle of an epoch */
     tarn_loader_free(loader);

@@ -37,7 +37,7 @@ static void put_in_the_way(const tarn_train_report *report, void *ctx)
 {
     obstacle *o = ctx;
     if (report->step == o->at && report->kind == TARN_REPORT_TRAINING) {
-        assert_true(tarn__behind_wait(o->trainer->behind)); /* the one before has its names */
+        assert_true(tarn__async_checkpoint_wait(o->trainer->behind)); /* the one before has its names */
         assert_int_equal(mkdir(o->path, 0777), 0);
     } else if (report->step > o->at)
         usleep(100000);

@@ -74,7 +74,7 @@ int main(void)
         in_scope(a_run_goes_on_without),
         in_scope(a_run_that_must_record_fails),
     };
-    setenv("TARN_MIRROR_WITHOUT", "relu", 1); /* read when the backend is opened */
+    setenv("TARN_MIRROR_DISABLE", "relu", 1); /* read when the backend is opened */
     tarn_set_log(listen, NULL);
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

@@ -15,7 +15,7 @@
     "'\\n'}}{% endfor %}" \
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 
-enum { END = 260, TAG = 262, OPEN = 263, CLOSE = 264, NO = TARN__CHATS_UNCOUNTED, MOST = 4096 };
+enum { END = 260, TAG = 262, OPEN = 263, CLOSE = 264, NO = TARN__IGNORE_INDEX, MOST = 4096 };
 
 /* The small tokenizer in a folder, with 263 <|im_start|> and 264 <|im_end|>; a text begins with <|endoftext|>, 260, and
  * ends with <tag>, 262. */
@@ -39,21 +39,21 @@ static tarn_tokenizer *open_tokenizer(const char *template)
     return t;
 }
 
-static tarn__chats *open_chats(const char *path, const tarn_tokenizer *t, int64_t context)
+static tarn__chat_dataset *open_chats(const char *path, const tarn_tokenizer *t, int64_t context)
 {
-    return tarn__chats_open(
-        &(tarn__chats_options){.function = "chats", .path = path, .tokenizer = t, .context = context, .seed = 3});
+    return tarn__chat_dataset_open(&(tarn__chat_dataset_options){
+        .function = "chats", .path = path, .tokenizer = t, .context = context, .seed = 3});
 }
 
 typedef struct batch {
-    int32_t ids[MOST], targets[MOST], positions[MOST], starts[MOST];
+    int32_t ids[MOST], targets[MOST], positions[MOST], document_starts[MOST];
 } batch;
 
-static batch batch_of(tarn__chats *c, int split, int64_t number, int64_t rows)
+static batch batch_of(tarn__chat_dataset *c, int split, int64_t number, int64_t rows)
 {
     batch b;
-    assert_true(
-        tarn__chats_batch(c, split, number, rows, &(tarn__chats_rows){b.ids, b.targets, b.positions, b.starts}));
+    assert_true(tarn__chat_dataset_batch(c, split, number, rows,
+                                         &(tarn__chat_dataset_rows){b.ids, b.targets, b.positions, b.document_starts}));
     return b;
 }
 
@@ -61,20 +61,20 @@ static batch batch_of(tarn__chats *c, int split, int64_t number, int64_t rows)
 static void expect_line(const tarn_tokenizer *t, const char *line, const int32_t *ids, const int32_t *targets,
                         int64_t count)
 {
-    tarn__chats *c = open_chats(write_text("one.jsonl", line), t, count);
-    tarn__chats_summary s;
+    tarn__chat_dataset *c = open_chats(write_text("one.jsonl", line), t, count);
+    tarn__chat_dataset_summary s;
     assert_ok();
-    tarn__chats_counts(c, &s);
+    tarn__chat_dataset_counts(c, &s);
     assert_int_equal(s.cut, 0);
     assert_int_equal(s.tokens[0], count);
-    batch b = batch_of(c, TARN__CHATS_TRAINING, 0, 1);
+    batch b = batch_of(c, TARN__CHAT_TRAINING, 0, 1);
     for (int64_t i = 0; i < count; i++) {
         assert_int_equal(b.ids[i], ids[i]);
         assert_int_equal(b.targets[i], targets[i]);
         assert_int_equal(b.positions[i], i);
-        assert_int_equal(b.starts[i], 0);
+        assert_int_equal(b.document_starts[i], 0);
     }
-    tarn__chats_close(c);
+    tarn__chat_dataset_close(c);
 }
 #define IDS(...) ((const int32_t[]){__VA_ARGS__})
 
@@ -97,7 +97,7 @@ static void every_answer_of_several_is_learnt(void **state)
 {
     (void)state;
     tarn_tokenizer *t = open_tokenizer(CHATML);
-    tarn__chats *c = open_chats(
+    tarn__chat_dataset *c = open_chats(
         write_text(
             "two.jsonl",
             "{\"messages\": [{\"role\": \"system\", \"content\": \"ab\"}, {\"role\": \"user\", \"content\": \"c\"}, "
@@ -106,7 +106,7 @@ static void every_answer_of_several_is_learnt(void **state)
             "\"content\": \"Z\"}]}"),
         t, 100);
     assert_ok();
-    batch b = batch_of(c, TARN__CHATS_TRAINING, 0, 1);
+    batch b = batch_of(c, TARN__CHAT_TRAINING, 0, 1);
     int32_t learnt[8], count = 0;
     for (int64_t i = 0; i < 100; i++)
         if (b.targets[i] != NO) {
@@ -116,7 +116,7 @@ static void every_answer_of_several_is_learnt(void **state)
         }
     assert_int_equal(count, 5);
     assert_memory_equal(learnt, IDS('X', 'Y', CLOSE, 'Z', CLOSE), sizeof(int32_t) * 5);
-    tarn__chats_close(c);
+    tarn__chat_dataset_close(c);
     tarn_tokenizer_free(t);
 }
 
@@ -125,16 +125,16 @@ static void special_tokens_in_messages_stay_text(void **state)
 {
     (void)state;
     tarn_tokenizer *t = open_tokenizer(CHATML);
-    tarn__chats *c =
+    tarn__chat_dataset *c =
         open_chats(write_text("s.jsonl", "{\"prompt\": \"<|im_end|>\", \"completion\": \"<|im_start|>\"}"), t, 100);
     assert_ok();
-    batch b = batch_of(c, TARN__CHATS_TRAINING, 0, 1);
+    batch b = batch_of(c, TARN__CHAT_TRAINING, 0, 1);
     int opens = 0, closes = 0;
     for (int i = 0; i < 100; i++)
         opens += b.ids[i] == OPEN, closes += b.ids[i] == CLOSE;
     assert_int_equal(opens, 2);
     assert_int_equal(closes, 2);
-    tarn__chats_close(c);
+    tarn__chat_dataset_close(c);
     tarn_tokenizer_free(t);
 }
 
@@ -165,15 +165,16 @@ static void pieces_of_sentencepiece_add_up_too(void **state)
     char model[8192];
     size_t length = small_model(model, &(small_model_options){0});
     tarn_tokenizer *t = tarn_tokenizer_open(write_file("tokenizer.model", model, length));
-    tarn__chats *c = open_chats(write_text("spm.jsonl", "{\"prompt\": \"w\", \"completion\": \"llo \u00e9x\"}"), t, 16);
+    tarn__chat_dataset *c =
+        open_chats(write_text("spm.jsonl", "{\"prompt\": \"w\", \"completion\": \"llo \u00e9x\"}"), t, 16);
     assert_ok();
     enum { SPACE = 259, LLO = 268, SPACE_W = 270, E = 272, X = 3 + 'x', END_OF_TEXT = 2 };
-    batch b = batch_of(c, TARN__CHATS_TRAINING, 0, 1);
+    batch b = batch_of(c, TARN__CHAT_TRAINING, 0, 1);
     const int32_t *at = b.ids + (b.ids[0] == 1), *targets = b.targets + (b.ids[0] == 1);
     assert_memory_equal(at, IDS(SPACE_W, LLO, SPACE, E, X, END_OF_TEXT), sizeof(int32_t) * 6);
     assert_memory_equal(targets, IDS(LLO, SPACE, E, X, END_OF_TEXT, NO), sizeof(int32_t) * 6);
     assert_true(b.ids[0] != 1 || b.targets[0] == NO);
-    tarn__chats_close(c);
+    tarn__chat_dataset_close(c);
     tarn_tokenizer_free(t);
 }
 
@@ -182,22 +183,22 @@ static void a_template_goes_by_its_name(void **state)
     (void)state;
     tarn_tokenizer *t = open_tokenizer(NULL);
     const char *path = write_text("n.jsonl", "{\"prompt\": \"a\", \"completion\": \"b\"}");
-    tarn__chats_options o = {
+    tarn__chat_dataset_options o = {
         .function = "chats", .path = path, .tokenizer = t, .template_name = "mistral", .context = 32};
-    tarn__chats *c = tarn__chats_open(&o);
+    tarn__chat_dataset *c = tarn__chat_dataset_open(&o);
     assert_ok();
-    batch b = batch_of(c, TARN__CHATS_TRAINING, 0, 1); /* <s>[INST] a [/INST] b</s> */
+    batch b = batch_of(c, TARN__CHAT_TRAINING, 0, 1); /* <s>[INST] a [/INST] b</s> */
     assert_memory_equal(
         b.ids, IDS(END, '[', 'I', 'N', 'S', 'T', ']', ' ', 'a', ' ', '[', '/', 'I', 'N', 'S', 'T', ']', ' ', 'b', TAG),
         sizeof(int32_t) * 20);
     assert_memory_equal(b.targets + 15, IDS(NO, ' ', 'b', TAG, NO), sizeof(int32_t) * 5);
-    tarn__chats_close(c);
+    tarn__chat_dataset_close(c);
     o.template_name = "llama3";
-    assert_null(tarn__chats_open(&o));
+    assert_null(tarn__chat_dataset_open(&o));
     assert_error(TARN_ERROR_ARGUMENT,
                  "the template llama3 has the token '<|start_header_id|>', which the tokenizer lacks");
     o.template_name = "vicuna";
-    assert_null(tarn__chats_open(&o));
+    assert_null(tarn__chat_dataset_open(&o));
     assert_error(TARN_ERROR_ARGUMENT, "there is no template 'vicuna'; there are chatml, llama2, llama3 and mistral");
     assert_true(tarn_tokenizer_set_chat(t, "chatml"));
     assert_string_equal(tarn_chat_name(t), "chatml");
@@ -280,9 +281,9 @@ static void what_the_template_refuses_is_named_too(void **state)
     assert_null(open_chats(path, t, 99));
     assert_error_about(TARN_ERROR_UNSUPPORTED, "unknown.jsonl', line 2: the chat template that begins",
                        "is none that tarn knows");
-    tarn__chats *c = open_chats(write_text("texts.jsonl", "{\"text\": \"a\"}\n"), t, 99); /* texts need none */
+    tarn__chat_dataset *c = open_chats(write_text("texts.jsonl", "{\"text\": \"a\"}\n"), t, 99); /* texts need none */
     assert_ok();
-    tarn__chats_close(c);
+    tarn__chat_dataset_close(c);
     tarn_tokenizer_free(t);
 }
 
@@ -313,21 +314,21 @@ static void what_is_too_long_is_cut_and_counted_once(void **state)
 {
     (void)state;
     tarn_tokenizer *t = open_tokenizer(NULL);
-    tarn__chats_summary s;
+    tarn__chat_dataset_summary s;
     warnings = 0;
     tarn_set_log(listen, NULL);
-    tarn__chats *c = open_chats(
+    tarn__chat_dataset *c = open_chats(
         write_text("long.jsonl", "{\"text\": \"abcdefghij\"}\n{\"text\": \"ab\"}\n{\"text\": \"abcdefghijk\"}\n"), t,
         6);
     tarn_set_log(NULL, NULL);
     assert_ok();
     assert_int_equal(warnings, 1);
     assert_contains(last_warning, "2 of 3 documents are longer than the context of 6 tokens");
-    tarn__chats_counts(c, &s);
+    tarn__chat_dataset_counts(c, &s);
     assert_int_equal(s.cut, 2);
     assert_int_equal(s.tokens[0], 6 + 4 + 6);
     assert_int_equal(s.answers[0], 5 + 3 + 5);
-    tarn__chats_close(c);
+    tarn__chat_dataset_close(c);
     tarn_tokenizer_free(t);
 }
 
@@ -357,7 +358,7 @@ static int64_t count_texts(const batch *b, int64_t rows, int64_t context, int *s
     int64_t filled = 0;
     for (int64_t at = 0, end; at < rows * context; at = end) {
         int64_t row = at / context * context, begin = at - row;
-        for (end = at; end < row + context && b->starts[end] == begin; end++)
+        for (end = at; end < row + context && b->document_starts[end] == begin; end++)
             assert_int_equal(b->positions[end], end - at);
         assert_int_equal(b->targets[end - 1], NO); /* nothing of the next document is foretold */
         if (b->ids[at] != END) {                   /* what fills the row: only at its end, and without loss */
@@ -380,22 +381,22 @@ static void rows_hold_every_document_once_and_are_full(void **state)
     (void)state;
     enum { TEXTS = 700, CONTEXT = 64 };
     tarn_tokenizer *t = open_tokenizer(NULL);
-    tarn__chats *c = open_chats(write_texts("many.jsonl", TEXTS, 50, 9), t, CONTEXT);
-    tarn__chats_summary s;
+    tarn__chat_dataset *c = open_chats(write_texts("many.jsonl", TEXTS, 50, 9), t, CONTEXT);
+    tarn__chat_dataset_summary s;
     assert_ok();
-    tarn__chats_counts(c, &s);
+    tarn__chat_dataset_counts(c, &s);
     assert_int_equal(s.documents[0], TEXTS);
     int64_t epochs = 2, filled = 0;
     int seen[26 * 676] = {0};
     for (int64_t row = 0; row < epochs * s.rows[0]; row++) {
-        batch b = batch_of(c, TARN__CHATS_TRAINING, row, 1);
+        batch b = batch_of(c, TARN__CHAT_TRAINING, row, 1);
         filled += count_texts(&b, 1, CONTEXT, seen);
     }
     for (int i = 0; i < TEXTS; i++)
         assert_int_equal(seen[i], epochs);
     assert_int_equal(filled, epochs * s.tokens[0]);
     assert_true((double)s.tokens[0] > 0.98 * (double)(s.rows[0] * CONTEXT));
-    tarn__chats_close(c);
+    tarn__chat_dataset_close(c);
     tarn_tokenizer_free(t);
 }
 
@@ -407,35 +408,35 @@ static void a_batch_is_a_function_of_its_number(void **state)
     enum { CONTEXT = 32 };
     tarn_tokenizer *t = open_tokenizer(NULL);
     const char *path = write_texts("some.jsonl", 60, 20, 4);
-    tarn__chats *c = open_chats(path, t, CONTEXT), *again = open_chats(path, t, CONTEXT);
-    tarn__chats *other = tarn__chats_open(
-        &(tarn__chats_options){.function = "chats", .path = path, .tokenizer = t, .context = CONTEXT, .seed = 4});
-    tarn__chats_summary s, same, differs;
+    tarn__chat_dataset *c = open_chats(path, t, CONTEXT), *again = open_chats(path, t, CONTEXT);
+    tarn__chat_dataset *other = tarn__chat_dataset_open(&(tarn__chat_dataset_options){
+        .function = "chats", .path = path, .tokenizer = t, .context = CONTEXT, .seed = 4});
+    tarn__chat_dataset_summary s, same, differs;
     assert_ok();
-    tarn__chats_counts(c, &s);
-    tarn__chats_counts(again, &same);
-    tarn__chats_counts(other, &differs);
+    tarn__chat_dataset_counts(c, &s);
+    tarn__chat_dataset_counts(again, &same);
+    tarn__chat_dataset_counts(other, &differs);
     assert_true(s.hash == same.hash && s.hash != differs.hash);
     int64_t rows = s.rows[0];
     const size_t whole = sizeof(int32_t) * 4 * CONTEXT;
     bool all_equal = true, epochs_equal = true;
     for (int64_t number = 3 * rows / 4; number >= 0; number--) { /* of four rows, over the end of three epochs */
-        batch four = batch_of(c, TARN__CHATS_TRAINING, number, 4),
-              from_other = batch_of(other, TARN__CHATS_TRAINING, number, 4);
+        batch four = batch_of(c, TARN__CHAT_TRAINING, number, 4),
+              from_other = batch_of(other, TARN__CHAT_TRAINING, number, 4);
         for (int64_t i = 0; i < 4; i++) {
-            batch one = batch_of(again, TARN__CHATS_TRAINING, 4 * number + i, 1),
-                  next = batch_of(again, TARN__CHATS_TRAINING, 4 * number + i + rows, 1);
+            batch one = batch_of(again, TARN__CHAT_TRAINING, 4 * number + i, 1),
+                  next = batch_of(again, TARN__CHAT_TRAINING, 4 * number + i + rows, 1);
             assert_memory_equal(one.ids, four.ids + i * CONTEXT, whole / 4);
             assert_memory_equal(one.targets, four.targets + i * CONTEXT, whole / 4);
-            assert_memory_equal(one.starts, four.starts + i * CONTEXT, whole / 4);
+            assert_memory_equal(one.document_starts, four.document_starts + i * CONTEXT, whole / 4);
             epochs_equal &= memcmp(one.ids, next.ids, whole / 4) == 0;
         }
         all_equal &= memcmp(four.ids, from_other.ids, whole) == 0;
     }
     assert_false(all_equal || epochs_equal);
-    tarn__chats_close(c);
-    tarn__chats_close(again);
-    tarn__chats_close(other);
+    tarn__chat_dataset_close(c);
+    tarn__chat_dataset_close(again);
+    tarn__chat_dataset_close(other);
     tarn_tokenizer_free(t);
 }
 
@@ -445,14 +446,15 @@ static void a_share_is_for_validation_and_nothing_is_in_both(void **state)
     enum { TEXTS = 100, CONTEXT = 64 };
     tarn_tokenizer *t = open_tokenizer(NULL);
     int seen[2][26 * 676] = {0};
-    tarn__chats *c = tarn__chats_open(&(tarn__chats_options){.function = "chats",
-                                                             .path = write_texts("split.jsonl", TEXTS, 30, 1),
-                                                             .tokenizer = t,
-                                                             .context = CONTEXT,
-                                                             .val_share = 0.2});
-    tarn__chats_summary s;
+    tarn__chat_dataset *c =
+        tarn__chat_dataset_open(&(tarn__chat_dataset_options){.function = "chats",
+                                                              .path = write_texts("split.jsonl", TEXTS, 30, 1),
+                                                              .tokenizer = t,
+                                                              .context = CONTEXT,
+                                                              .val_share = 0.2});
+    tarn__chat_dataset_summary s;
     assert_ok();
-    tarn__chats_counts(c, &s);
+    tarn__chat_dataset_counts(c, &s);
     assert_int_equal(s.documents[0], 80);
     assert_int_equal(s.documents[1], 20);
     for (int split = 0; split < 2; split++) {
@@ -465,7 +467,7 @@ static void a_share_is_for_validation_and_nothing_is_in_both(void **state)
     }
     for (int i = 0; i < TEXTS; i++)
         assert_int_equal(seen[0][i] + seen[1][i], 1);
-    tarn__chats_close(c);
+    tarn__chat_dataset_close(c);
     tarn_tokenizer_free(t);
 }
 
@@ -476,30 +478,30 @@ static void a_file_of_its_own_is_for_validation(void **state)
     tarn_tokenizer *t = open_tokenizer(NULL);
     char path[512];
     snprintf(path, sizeof(path), "chats:%s", write_texts("train.jsonl", 30, 30, 1));
-    tarn__chats_options o = {.function = "chats",
-                             .path = path,
-                             .val_path = write_text("val.jsonl", "{\"text\": \"VAL\"}\n"),
-                             .tokenizer = t,
-                             .context = CONTEXT};
-    tarn__chats *c = tarn__chats_open(&o);
-    tarn__chats_summary s;
+    tarn__chat_dataset_options o = {.function = "chats",
+                                    .path = path,
+                                    .val_path = write_text("val.jsonl", "{\"text\": \"VAL\"}\n"),
+                                    .tokenizer = t,
+                                    .context = CONTEXT};
+    tarn__chat_dataset *c = tarn__chat_dataset_open(&o);
+    tarn__chat_dataset_summary s;
     assert_ok();
-    tarn__chats_counts(c, &s);
+    tarn__chat_dataset_counts(c, &s);
     assert_int_equal(s.documents[0], 30);
     assert_int_equal(s.documents[1], 1);
-    batch b = batch_of(c, TARN__CHATS_VALIDATION, 0, 1);
+    batch b = batch_of(c, TARN__CHAT_VALIDATION, 0, 1);
     assert_memory_equal(b.ids, IDS(END, 'V', 'A', 'L', TAG), sizeof(int32_t) * 5);
-    tarn__chats_close(c);
+    tarn__chat_dataset_close(c);
     o.val_path = NULL;
-    c = tarn__chats_open(&o);
+    c = tarn__chat_dataset_open(&o);
     assert_ok();
-    assert_false(tarn__chats_batch(c, TARN__CHATS_VALIDATION, 0, 1,
-                                   &(tarn__chats_rows){b.ids, b.targets, b.positions, b.starts}));
+    assert_false(tarn__chat_dataset_batch(
+        c, TARN__CHAT_VALIDATION, 0, 1, &(tarn__chat_dataset_rows){b.ids, b.targets, b.positions, b.document_starts}));
     assert_error(TARN_ERROR_ARGUMENT, "there are no documents for validation");
-    tarn__chats_close(c);
+    tarn__chat_dataset_close(c);
     o.path = write_text("single.jsonl", "{\"text\": \"one\"}\n");
     o.val_share = 0.5;
-    assert_null(tarn__chats_open(&o));
+    assert_null(tarn__chat_dataset_open(&o));
     assert_error(TARN_ERROR_FORMAT, "there is one document; a share for validation needs at least 2");
     tarn_tokenizer_free(t);
 }
@@ -526,29 +528,29 @@ static void a_model_learns_from_rows_what_it_would_from_lines(void **state)
     char all[512] = "";
     double sum = 0, count = 0;
     for (int i = 0; i < LINES; i++) {
-        tarn__chats *c = open_chats(write_text("line.jsonl", lines[i]), t, CONTEXT);
-        tarn__chats_summary s;
+        tarn__chat_dataset *c = open_chats(write_text("line.jsonl", lines[i]), t, CONTEXT);
+        tarn__chat_dataset_summary s;
         assert_ok();
-        tarn__chats_counts(c, &s);
-        batch b = batch_of(c, TARN__CHATS_TRAINING, 0, 1);
+        tarn__chat_dataset_counts(c, &s);
+        batch b = batch_of(c, TARN__CHAT_TRAINING, 0, 1);
         double loss = tarn_item(
             good(tarn_model_loss(model, tensor_of(b.ids, 1, s.tokens[0]), tensor_of(b.targets, 1, s.tokens[0]))));
         sum += loss * (double)s.answers[0];
         count += (double)s.answers[0];
         strcat(strcat(all, lines[i]), "\n");
-        tarn__chats_close(c);
+        tarn__chat_dataset_close(c);
     }
-    tarn__chats *c = open_chats(write_text("lines.jsonl", all), t, CONTEXT);
-    tarn__chats_summary s;
+    tarn__chat_dataset *c = open_chats(write_text("lines.jsonl", all), t, CONTEXT);
+    tarn__chat_dataset_summary s;
     assert_ok();
-    tarn__chats_counts(c, &s);
+    tarn__chat_dataset_counts(c, &s);
     assert_int_equal(s.rows[0], 1);
-    batch b = batch_of(c, TARN__CHATS_TRAINING, 0, 2); /* twice the same row: the mean does not change */
-    tarn__documents documents = {tensor_of(b.positions, 2, CONTEXT), tensor_of(b.starts, 2, CONTEXT)};
+    batch b = batch_of(c, TARN__CHAT_TRAINING, 0, 2); /* twice the same row: the mean does not change */
+    tarn__documents documents = {tensor_of(b.positions, 2, CONTEXT), tensor_of(b.document_starts, 2, CONTEXT)};
     tarn_tensor *loss = good(tarn__model_loss_of("chats", model, tensor_of(b.ids, 2, CONTEXT),
                                                  tensor_of(b.targets, 2, CONTEXT), &documents));
     assert_true(fabs(tarn_item(loss) - sum / count) < 1e-12);
-    tarn__chats_close(c);
+    tarn__chat_dataset_close(c);
     tarn_module_free(model);
     tarn_tokenizer_free(t);
 }
@@ -565,21 +567,21 @@ static void memory_may_run_out(void **state)
     tarn_tokenizer *t = open_tokenizer(CHATML);
     const char *path =
         write_text("memory.jsonl", TALK(", {\"role\": \"assistant\", \"content\": \"a\"}") "\n{\"text\": \"b\"}\n");
-    tarn__chats *c = NULL;
+    tarn__chat_dataset *c = NULL;
     int tries = 0;
-    int64_t held = tarn__memory_held();
+    int64_t held = tarn__memory_in_use();
     for (; !c && tries < 1000; tries++) {
         allocations_left = tries;
-        c = tarn__chats_open(
-            &(tarn__chats_options){.function = "chats", .path = path, .tokenizer = t, .context = 40, .val_share = 0.5});
+        c = tarn__chat_dataset_open(&(tarn__chat_dataset_options){
+            .function = "chats", .path = path, .tokenizer = t, .context = 40, .val_share = 0.5});
         allocations_left = 1 << 20;
         if (!c) {
             assert_error(TARN_ERROR_MEMORY, "memory");
-            assert_int_equal(tarn__memory_held(), held);
+            assert_int_equal(tarn__memory_in_use(), held);
         }
     }
     assert_in_range(tries, 10, 999);
-    tarn__chats_close(c);
+    tarn__chat_dataset_close(c);
     tarn_tokenizer_free(t);
     tarn_empty_cache(tarn_device_cpu());
     assert_true(tarn_set_allocator(NULL));

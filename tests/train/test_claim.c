@@ -44,7 +44,7 @@ static void intrude(const tarn_train_report *report, void *ctx)
     const char *folder = ctx;
     (void)report;
     assert_in_use(tarn_trainer_resume(folder, NULL));
-    assert_in_use(tarn_trainer_imagine(folder, NULL));
+    assert_in_use(tarn_trainer_dry_run(folder, NULL));
 }
 
 static void a_run_that_goes_on_cannot_be_gone_on_with_twice(void **state)
@@ -118,7 +118,7 @@ static void what_a_killed_run_was_writing_is_removed_when_it_goes_on(void **stat
     char name[64];
     snprintf(name, sizeof(name), "killed/model.safetensors.next.%ld-7.tmp", (long)child);
     write_text(name, "half of a");
-    tarn_trainer_free(tarn_trainer_imagine(options.out, NULL)); /* which only looks */
+    tarn_trainer_free(tarn_trainer_dry_run(options.out, NULL)); /* which only looks */
     assert_int_equal(access(scratch(name), F_OK), 0);
     tarn_trainer_free(tarn_trainer_resume(options.out, NULL));
     assert_int_equal(access(scratch(name), F_OK), -1);

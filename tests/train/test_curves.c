@@ -95,21 +95,21 @@ static void ticks_are_round(void **state)
                 {0, 0, false, "-1.0 -0.5 0.0 0.5 1.0"},
                 {1e-5, 3e-5, false, "1e-05 1.5e-05 2e-05 2.5e-05 3e-05"}};
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        tarn__scale scale = tarn__scale_linear(rows[i].low, rows[i].high, rows[i].is_tight);
+        tarn__scale scale = tarn__axis_linear(rows[i].low, rows[i].high, rows[i].is_tight);
         if (i == 7)
             assert_true(scale.low <= 4.5 && scale.high >= 5.5);
         else if (i == 8)
             assert_true(scale.low <= -1 && scale.high >= 1);
         else
             expect_ticks(&scale, rows[i].ticks);
-        assert_true(tarn__scale_place(&scale, rows[i].low) >= -1e-12 &&
-                    tarn__scale_place(&scale, rows[i].high) <= 1 + 1e-12);
+        assert_true(tarn__axis_position(&scale, rows[i].low) >= -1e-12 &&
+                    tarn__axis_position(&scale, rows[i].high) <= 1 + 1e-12);
     }
-    tarn__scale scale = tarn__scale_log(.013, 2.4);
+    tarn__scale scale = tarn__axis_log(.013, 2.4);
     expect_ticks(&scale, "0.01 0.02 0.05 0.1 0.2 0.5 1 2 5");
-    scale = tarn__scale_log(1e-6, 30);
+    scale = tarn__axis_log(1e-6, 30);
     expect_ticks(&scale, "1e-06 1e-05 0.0001 0.001 0.01 0.1 1 10");
-    scale = tarn__scale_log(1e-20, 1);
+    scale = tarn__axis_log(1e-20, 1);
     assert_true(scale.tick_count >= 4 && scale.tick_count <= 9);
 }
 
@@ -125,8 +125,8 @@ static void scales_hold_any_values(void **state)
         double low = fmin(a, b), high = fmax(a, b);
         if (fabs(low) >= 1e300 || fabs(high) >= 1e300)
             continue;
-        tarn__scale scale = tarn__scale_linear(low, high, false);
-        double first = tarn__scale_place(&scale, low), last = tarn__scale_place(&scale, high);
+        tarn__scale scale = tarn__axis_linear(low, high, false);
+        double first = tarn__axis_position(&scale, low), last = tarn__axis_position(&scale, high);
         if (!(first >= -1e-6 && last <= 1 + 1e-6 && first <= last && scale.tick_count >= 2))
             print_error("%g to %g: %g to %g, %d ticks from %g to %g\n", low, high, first, last, scale.tick_count,
                         scale.low, scale.high);
@@ -163,15 +163,15 @@ static void a_page_holds_what_it_was_given(void **state)
     (void)state;
     const double step[] = {0, 10, 20, 30}, loss[] = {2.3, 1.1, .5, .25}, val[] = {2.2, 1.2, .7, .8},
                  accuracy[] = {.1, .5, .8, .9};
-    const tarn__curves_series losses[] = {{"training", step, loss, 4}, {"validation", step, val, 4}},
+    const tarn__report_series losses[] = {{"training", step, loss, 4}, {"validation", step, val, 4}},
                               one = {"training", step, accuracy, 4};
-    const tarn__curves_chart charts[] = {{"Loss", losses, 2, TARN__AIM_LOW, false},
-                                         {"Accuracy", &one, 1, TARN__AIM_HIGH, true},
+    const tarn__report_chart charts[] = {{"Loss", losses, 2, TARN__GOAL_MIN, false},
+                                         {"Accuracy", &one, 1, TARN__GOAL_MAX, true},
                                          {"Nothing", NULL, 0, 0, false}};
-    const tarn__curves_fact facts[] = {{"model", "lenet"}, {"batch size", "64"}};
+    const tarn__report_setting facts[] = {{"model", "lenet"}, {"batch size", "64"}};
     const char *path = scratch("report.html");
     int files = scratch_count();
-    assert_true(tarn__curves_write(path, "lenet on digits", facts, 2, charts, 3));
+    assert_true(tarn__report_write(path, "lenet on digits", facts, 2, charts, 3));
     assert_int_equal(scratch_count(), files + 1); /* nothing temporary stays */
     const char *html = read_page(path);
     check_page(html);
@@ -184,7 +184,7 @@ static void a_page_holds_what_it_was_given(void **state)
     assert_int_equal(count_of(html, "<svg"), 3); /* the loss on two scales */
     assert_int_equal(count_of(html, "data-name=\"validation\""), 2);
     assert_null(strstr(html, "Nothing"));
-    assert_true(tarn__curves_write(path, "again", NULL, 0, NULL, 0)); /* a run that has just begun */
+    assert_true(tarn__report_write(path, "again", NULL, 0, NULL, 0)); /* a run that has just begun */
     check_page(read_page(path));
 }
 
@@ -193,11 +193,11 @@ static void texts_are_escaped(void **state)
     (void)state;
     const char *evil = "</title><script>alert('&\"1\")</script>\x01\xFF\xC3(";
     const double step[] = {1, 2}, value[] = {1, 2};
-    const tarn__curves_series series = {evil, step, value, 2};
-    const tarn__curves_chart chart = {evil, &series, 1, TARN__AIM_LOW, false};
-    const tarn__curves_fact fact = {evil, evil};
+    const tarn__report_series series = {evil, step, value, 2};
+    const tarn__report_chart chart = {evil, &series, 1, TARN__GOAL_MIN, false};
+    const tarn__report_setting fact = {evil, evil};
     const char *path = scratch("evil.html");
-    assert_true(tarn__curves_write(path, evil, &fact, 1, &chart, 1));
+    assert_true(tarn__report_write(path, evil, &fact, 1, &chart, 1));
     const char *html = read_page(path);
     check_page(html);
     assert_int_equal(count_of(html, "<script>"), 1); /* the page's own */
@@ -211,11 +211,11 @@ static void odd_values_leave_gaps(void **state)
     (void)state;
     const double step[] = {0, 1, 2, 3, 4, 5}, value[] = {1, NAN, INFINITY, 2, -1e305, 3},
                  none[] = {NAN, NAN, NAN, NAN, NAN, NAN};
-    const tarn__curves_series series[] = {{"some", step, value, 6}, {"none", step, none, 6}};
-    const tarn__curves_chart charts[] = {{"Both", series, 2, TARN__AIM_LOW, false},
-                                         {"None", series + 1, 1, TARN__AIM_LOW, false}};
+    const tarn__report_series series[] = {{"some", step, value, 6}, {"none", step, none, 6}};
+    const tarn__report_chart charts[] = {{"Both", series, 2, TARN__GOAL_MIN, false},
+                                         {"None", series + 1, 1, TARN__GOAL_MIN, false}};
     const char *path = scratch("gaps.html");
-    assert_true(tarn__curves_write(path, "x", NULL, 0, charts, 2));
+    assert_true(tarn__report_write(path, "x", NULL, 0, charts, 2));
     const char *html = read_page(path);
     check_page(html);
     assert_contains(html, "3 not finite");
@@ -240,10 +240,10 @@ static void long_lines_are_thinned_and_keep_their_peaks(void **state)
         step[i] = i;
         value[i] = i == 123456 ? 9 : 1 + (i % 7) * .01;
     }
-    const tarn__curves_series series = {"x", step, value, COUNT};
-    const tarn__curves_chart chart = {"X", &series, 1, TARN__AIM_NONE, false};
+    const tarn__report_series series = {"x", step, value, COUNT};
+    const tarn__report_chart chart = {"X", &series, 1, TARN__GOAL_NONE, false};
     const char *path = scratch("long.html");
-    assert_true(tarn__curves_write(path, "x", NULL, 0, &chart, 1));
+    assert_true(tarn__report_write(path, "x", NULL, 0, &chart, 1));
     const char *html = read_page(path);
     check_page(html);
     assert_true(strlen(html) < 120000);
@@ -254,8 +254,8 @@ static void long_lines_are_thinned_and_keep_their_peaks(void **state)
         there = y < highest ? x : there;
         highest = fmin(y, highest);
     }
-    tarn__scale scale = tarn__scale_linear(1, 9, false);
-    assert_true(fabs(highest - (246 - 236 * tarn__scale_place(&scale, 9))) < 30 &&
+    tarn__scale scale = tarn__axis_linear(1, 9, false);
+    assert_true(fabs(highest - (246 - 236 * tarn__axis_position(&scale, 9))) < 30 &&
                 fabs(there - (58 + 488 * 123456 / 299999.0)) < 1);
     free(step);
     free(value);
@@ -274,16 +274,16 @@ static void noise_is_smoothed_and_formulas_are_not(void **state)
         noisy[i] = 10 * (i / 499.0) + 2 * ((double)random_below(&random, 1000001) / 1e6 - .5);
         exact[i] = cos(i * .006);
     }
-    const tarn__curves_series series[] = {{"noisy", step, noisy, COUNT}, {"exact", step, exact, COUNT}};
-    const tarn__curves_chart charts[] = {{"Noisy", series, 1, TARN__AIM_NONE, false},
-                                         {"Exact", series + 1, 1, TARN__AIM_NONE, false}};
+    const tarn__report_series series[] = {{"noisy", step, noisy, COUNT}, {"exact", step, exact, COUNT}};
+    const tarn__report_chart charts[] = {{"Noisy", series, 1, TARN__GOAL_NONE, false},
+                                         {"Exact", series + 1, 1, TARN__GOAL_NONE, false}};
     const char *path = scratch("noise.html");
-    assert_true(tarn__curves_write(path, "x", NULL, 0, charts, 2));
+    assert_true(tarn__report_write(path, "x", NULL, 0, charts, 2));
     const char *html = read_page(path);
     assert_int_equal(count_of(html, "class=\"raw c0\""), 1);
     assert_int_equal(count_of(html, "class=\"line c0\""), 2);
     tarn__extent extent = tarn__chart_extent(&charts[0]);
-    tarn__scale scale = tarn__scale_linear(extent.low, extent.high, false);
+    tarn__scale scale = tarn__axis_linear(extent.low, extent.high, false);
     double x, y;
     for (const char *at = strstr(strstr(html, "class=\"line c0\""), " d=\"") + 4; *at != '"';
          at += 1 + strcspn(at + 1, "L\"")) {
@@ -297,29 +297,29 @@ static void mistakes_are_refused(void **state)
 {
     (void)state;
     const double step[] = {1};
-    const tarn__curves_series bad[] = {
+    const tarn__report_series bad[] = {
         {NULL, step, step, 1}, {"a", NULL, step, 1}, {"a", step, NULL, 1}, {"a", step, step, -1}};
-    const tarn__curves_fact fact = {"a", NULL};
-    const tarn__curves_chart untitled = {NULL, NULL, 0, 0, false}, empty = {"x", NULL, 1, 0, false};
+    const tarn__report_setting fact = {"a", NULL};
+    const tarn__report_chart untitled = {NULL, NULL, 0, 0, false}, empty = {"x", NULL, 1, 0, false};
     const char *path = scratch("never.html");
     for (int i = 0; i < 4; i++) {
-        tarn__curves_chart chart = {"x", &bad[i], 1, 0, false};
-        assert_false(tarn__curves_write(path, "x", NULL, 0, &chart, 1));
+        tarn__report_chart chart = {"x", &bad[i], 1, 0, false};
+        assert_false(tarn__report_write(path, "x", NULL, 0, &chart, 1));
         assert_error(TARN_ERROR_ARGUMENT, "curves_write: series 0 of chart 'x'");
     }
-    assert_false(tarn__curves_write(NULL, "x", NULL, 0, NULL, 0) || tarn_failed() == false);
+    assert_false(tarn__report_write(NULL, "x", NULL, 0, NULL, 0) || tarn_failed() == false);
     assert_error(TARN_ERROR_ARGUMENT, "curves_write: ");
-    assert_false(tarn__curves_write(path, NULL, NULL, 0, NULL, 0));
+    assert_false(tarn__report_write(path, NULL, NULL, 0, NULL, 0));
     assert_error(TARN_ERROR_ARGUMENT, "curves_write: ");
-    assert_false(tarn__curves_write(path, "x", &fact, 1, NULL, 0));
+    assert_false(tarn__report_write(path, "x", &fact, 1, NULL, 0));
     assert_error(TARN_ERROR_ARGUMENT, "fact 0 has no name or no value");
-    assert_false(tarn__curves_write(path, "x", NULL, 1, NULL, 0));
+    assert_false(tarn__report_write(path, "x", NULL, 1, NULL, 0));
     assert_error(TARN_ERROR_ARGUMENT, "curves_write: ");
-    assert_false(tarn__curves_write(path, "x", NULL, 0, &untitled, 1));
+    assert_false(tarn__report_write(path, "x", NULL, 0, &untitled, 1));
     assert_error(TARN_ERROR_ARGUMENT, "chart 0");
-    assert_false(tarn__curves_write(path, "x", NULL, 0, &empty, 1));
+    assert_false(tarn__report_write(path, "x", NULL, 0, &empty, 1));
     assert_error(TARN_ERROR_ARGUMENT, "chart 0");
-    assert_false(tarn__curves_write("/nowhere/report.html", "x", NULL, 0, NULL, 0));
+    assert_false(tarn__report_write("/nowhere/report.html", "x", NULL, 0, NULL, 0));
     assert_error(TARN_ERROR_IO, "curves_write: ");
 }
 
@@ -337,7 +337,7 @@ static void metrics_become_charts(void **state)
                    "{\"step\": 20, \"val_loss\": 1.75, \"val_accuracy\": 0.5}\n{\"step\": 30, \"loss\": null}\n"
                    "{\"step\": 40, \"lo");
     const char *path = scratch("metrics.html");
-    assert_true(tarn__curves_write_metrics(path, "x", NULL, 0, metrics));
+    assert_true(tarn__report_write_metrics(path, "x", NULL, 0, metrics));
     const char *html = read_page(path);
     check_page(html);
     /* loss, accuracy, learning rate, and one by the words of its key */
@@ -359,7 +359,7 @@ static void a_resumed_run_replaces_what_did_not_last(void **state)
         "resumed.jsonl", "{\"step\": 10, \"loss\": 4}\n{\"step\": 20, \"loss\": 3}\n{\"step\": 30, \"loss\": 99}\n"
                          "{\"step\": 40, \"loss\": 99}\n{\"step\": 30, \"loss\": 2}\n{\"step\": 30, \"loss\": 1}\n");
     const char *path = scratch("resumed.html");
-    assert_true(tarn__curves_write_metrics(path, "x", NULL, 0, metrics));
+    assert_true(tarn__report_write_metrics(path, "x", NULL, 0, metrics));
     const char *html = read_page(path);
     assert_contains(html, "<b>1</b>");
     assert_contains(html, "<span>Steps</span><b>30</b>");
@@ -385,20 +385,20 @@ static void broken_metrics_are_refused(void **state)
                 {"{\"step\": 1, \"a\": \"\xFF\"}\n", "line 1"}};
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         assert_false(
-            tarn__curves_write_metrics(scratch("never.html"), "x", NULL, 0, write_text("broken.jsonl", rows[i].text)));
+            tarn__report_write_metrics(scratch("never.html"), "x", NULL, 0, write_text("broken.jsonl", rows[i].text)));
         assert_error_about(TARN_ERROR_FORMAT, "broken.jsonl: line ", rows[i].error);
     }
     static char many[4096] = "{\"step\": 1";
     for (int i = 0; i < 33; i++)
         snprintf(many + strlen(many), sizeof(many) - strlen(many), ", \"k%d\": 1", i);
     strcat(many, "}\n");
-    assert_false(tarn__curves_write_metrics(scratch("never.html"), "x", NULL, 0, write_text("many.jsonl", many)));
+    assert_false(tarn__report_write_metrics(scratch("never.html"), "x", NULL, 0, write_text("many.jsonl", many)));
     assert_error(TARN_ERROR_UNSUPPORTED, "more than 32 different numbers");
-    assert_false(tarn__curves_write_metrics(scratch("never.html"), "x", NULL, 0, NULL));
+    assert_false(tarn__report_write_metrics(scratch("never.html"), "x", NULL, 0, NULL));
     assert_error(TARN_ERROR_ARGUMENT, "the path of the metrics is NULL");
-    assert_false(tarn__curves_write_metrics(scratch("never.html"), "x", NULL, 0, scratch("nosuch.jsonl")));
+    assert_false(tarn__report_write_metrics(scratch("never.html"), "x", NULL, 0, scratch("nosuch.jsonl")));
     assert_error(TARN_ERROR_IO, "curves_write_metrics: ");
-    assert_true(tarn__curves_write_metrics(scratch("empty.html"), "x", NULL, 0, write_text("empty.jsonl", "")));
+    assert_true(tarn__report_write_metrics(scratch("empty.html"), "x", NULL, 0, write_text("empty.jsonl", "")));
 }
 
 static void memory_runs_out(void **state)
@@ -415,11 +415,11 @@ static void memory_runs_out(void **state)
     for (int n = 0; !good; n++) {
         assert_true(n < 50);
         allocations_left = n;
-        good = tarn__curves_write_metrics(path, "x", NULL, 0, metrics);
+        good = tarn__report_write_metrics(path, "x", NULL, 0, metrics);
         allocations_left = 1000;
         if (!good)
             assert_error(TARN_ERROR_MEMORY, "");
-        assert_int_equal(tarn__memory_held(), 0);
+        assert_int_equal(tarn__memory_in_use(), 0);
     }
     assert_true(tarn_set_allocator(NULL));
 }
@@ -432,18 +432,18 @@ static int remove_page(void **state)
 
 static int write_to_look_at(const char *path, const char *metrics)
 {
-    static const tarn__curves_fact facts[] = {{"model", "lenet"},
-                                              {"data", "digits"},
-                                              {"parameters", "61,706"},
-                                              {"device", "cpu"},
-                                              {"optimizer", "adamw"},
-                                              {"learning rate", "0.001"},
-                                              {"schedule", "cosine, 100 steps of warm-up"},
-                                              {"batch size", "64"},
-                                              {"epochs", "10"},
-                                              {"seed", "1"},
-                                              {"weight decay", "0.01"}};
-    bool good = tarn__curves_write_metrics(path, "lenet on digits, cpu", facts, (int)(sizeof(facts) / sizeof(facts[0])),
+    static const tarn__report_setting facts[] = {{"model", "lenet"},
+                                                 {"data", "digits"},
+                                                 {"parameters", "61,706"},
+                                                 {"device", "cpu"},
+                                                 {"optimizer", "adamw"},
+                                                 {"learning rate", "0.001"},
+                                                 {"schedule", "cosine, 100 steps of warm-up"},
+                                                 {"batch size", "64"},
+                                                 {"epochs", "10"},
+                                                 {"seed", "1"},
+                                                 {"weight decay", "0.01"}};
+    bool good = tarn__report_write_metrics(path, "lenet on digits, cpu", facts, (int)(sizeof(facts) / sizeof(facts[0])),
                                            metrics);
     if (!good)
         fprintf(stderr, "%s\n", tarn_error());

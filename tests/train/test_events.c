@@ -164,15 +164,15 @@ static void points_come_back(void **state)
     static point points[16];
     static char paths[4][512], tag[1025];
     const char *folder = new_folder("points");
-    tarn__events *events = tarn__events_open(folder);
+    tarn__tensorboard *events = tarn__tensorboard_open(folder);
     memset(tag, 'x', 1024);
-    assert_true(tarn__events_scalar(events, "loss/train", 0, 2.25));
-    assert_true(tarn__events_scalar(events, "é漢😀", 127, -0.1));
-    assert_true(tarn__events_scalar(events, "a", 128, NAN));
-    assert_true(tarn__events_scalar(events, "a", INT64_MAX, 1e300));
-    assert_true(tarn__events_scalar(events, tag, 5, 0));
-    assert_true(tarn__events_resume(events, 300));
-    assert_true(tarn__events_close(events));
+    assert_true(tarn__tensorboard_scalar(events, "loss/train", 0, 2.25));
+    assert_true(tarn__tensorboard_scalar(events, "é漢😀", 127, -0.1));
+    assert_true(tarn__tensorboard_scalar(events, "a", 128, NAN));
+    assert_true(tarn__tensorboard_scalar(events, "a", INT64_MAX, 1e300));
+    assert_true(tarn__tensorboard_scalar(events, tag, 5, 0));
+    assert_true(tarn__tensorboard_resume(events, 300));
+    assert_true(tarn__tensorboard_close(events));
     assert_int_equal(list_files(folder, paths, 4), 1);
     assert_int_equal(read_points(paths[0], points, 16), 6);
     assert_true(points[0].step == 0 && points[0].value == 2.25f && strcmp(points[0].tag, "loss/train") == 0);
@@ -190,12 +190,12 @@ static void a_flush_shows_what_was_added(void **state)
     static point points[4];
     static char paths[4][512];
     const char *folder = new_folder("flush");
-    tarn__events *events = tarn__events_open(folder);
+    tarn__tensorboard *events = tarn__tensorboard_open(folder);
     assert_int_equal(list_files(folder, paths, 4), 1);
     assert_int_equal(read_points(paths[0], points, 4), 0); /* the version alone */
-    assert_true(tarn__events_scalar(events, "a", 1, 1) && tarn__events_flush(events));
+    assert_true(tarn__tensorboard_scalar(events, "a", 1, 1) && tarn__tensorboard_flush(events));
     assert_int_equal(read_points(paths[0], points, 4), 1);
-    assert_true(tarn__events_close(events));
+    assert_true(tarn__tensorboard_close(events));
     remove_folder(folder);
 }
 
@@ -206,9 +206,9 @@ static void a_second_file_leaves_the_first_alone(void **state)
     static char paths[4][512];
     const char *folder = new_folder("second");
     for (int i = 0; i < 3; i++) { /* mostly within one second */
-        tarn__events *events = tarn__events_open(folder);
-        assert_true(tarn__events_scalar(events, "a", i, i));
-        assert_true(tarn__events_close(events));
+        tarn__tensorboard *events = tarn__tensorboard_open(folder);
+        assert_true(tarn__tensorboard_scalar(events, "a", i, i));
+        assert_true(tarn__tensorboard_close(events));
     }
     assert_int_equal(list_files(folder, paths, 4), 3);
     for (int i = 0; i < 3; i++) {
@@ -222,32 +222,32 @@ static void mistakes_are_refused(void **state)
 {
     (void)state;
     char tag[1026];
-    assert_null(tarn__events_open(NULL));
+    assert_null(tarn__tensorboard_open(NULL));
     assert_error(TARN_ERROR_ARGUMENT, "events_open: the folder is NULL");
-    assert_null(tarn__events_open(scratch("nowhere")));
+    assert_null(tarn__tensorboard_open(scratch("nowhere")));
     assert_error_about(TARN_ERROR_IO, "events_open: '", "cannot be made: No such file");
     const char *folder = new_folder("mistakes");
-    tarn__events *events = tarn__events_open(folder);
+    tarn__tensorboard *events = tarn__tensorboard_open(folder);
     memset(tag, 'x', 1025);
     tag[1025] = 0;
     static const char *const wrong[] = {NULL,      "", "\xFF", "\xC3", "\xC0\x80", "\xED\xA0\x80", "\xF5\x80\x80\x80",
                                         "\xE2\x82"};
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
-        assert_false(tarn__events_scalar(events, wrong[i], 0, 0));
+        assert_false(tarn__tensorboard_scalar(events, wrong[i], 0, 0));
         assert_error(TARN_ERROR_ARGUMENT, "events_scalar: the tag is ");
     }
-    assert_false(tarn__events_scalar(events, tag, 0, 0));
+    assert_false(tarn__tensorboard_scalar(events, tag, 0, 0));
     assert_error(TARN_ERROR_ARGUMENT, "longer than 1024 bytes");
-    assert_false(tarn__events_scalar(events, "a", -1, 0));
+    assert_false(tarn__tensorboard_scalar(events, "a", -1, 0));
     assert_error(TARN_ERROR_ARGUMENT, "step -1 is below 0");
-    assert_false(tarn__events_resume(events, -5));
+    assert_false(tarn__tensorboard_resume(events, -5));
     assert_error(TARN_ERROR_ARGUMENT, "step -5");
-    assert_false(tarn__events_scalar(NULL, "a", 0, 0));
+    assert_false(tarn__tensorboard_scalar(NULL, "a", 0, 0));
     assert_error(TARN_ERROR_ARGUMENT, "the events are NULL");
-    assert_false(tarn__events_flush(NULL));
+    assert_false(tarn__tensorboard_flush(NULL));
     assert_error(TARN_ERROR_ARGUMENT, "events_flush");
-    assert_true(tarn__events_close(events));
-    assert_true(tarn__events_close(NULL));
+    assert_true(tarn__tensorboard_close(events));
+    assert_true(tarn__tensorboard_close(NULL));
     remove_folder(folder);
 }
 
@@ -258,16 +258,16 @@ static void a_full_disk_is_an_error(void **state)
     struct rlimit before, small;
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
     const char *folder = new_folder("full");
-    tarn__events *events = tarn__events_open(folder);
+    tarn__tensorboard *events = tarn__tensorboard_open(folder);
     small = (struct rlimit){64, before.rlim_max};
     void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
-    assert_true(tarn__events_scalar(events, "a", 1, 1)); /* still in the buffer */
-    assert_false(tarn__events_flush(events));
+    assert_true(tarn__tensorboard_scalar(events, "a", 1, 1)); /* still in the buffer */
+    assert_false(tarn__tensorboard_flush(events));
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
     signal(SIGXFSZ, handler);
     assert_error_about(TARN_ERROR_IO, "events_flush: '", "cannot be written: File too large");
-    tarn__events_close(events);
+    tarn__tensorboard_close(events);
     tarn_clear_error();
     remove_folder(folder);
 }
@@ -278,16 +278,16 @@ static int write_events(const char *folder)
 {
     char line[2048], tag[2048], value[64];
     long long step;
-    tarn__events *events = tarn__events_open(folder);
+    tarn__tensorboard *events = tarn__tensorboard_open(folder);
     while (events && fgets(line, sizeof(line), stdin)) {
         if (sscanf(line, "resume %lld", &step) == 1)
-            tarn__events_resume(events, step);
+            tarn__tensorboard_resume(events, step);
         else if (sscanf(line, "%lld %63s %2047[^\n]", &step, value, tag) == 3)
-            tarn__events_scalar(events, tag, step, strtod(value, NULL));
+            tarn__tensorboard_scalar(events, tag, step, strtod(value, NULL));
         else
             tarn_set_error(TARN_ERROR_FORMAT, "no point: %s", line);
     }
-    tarn__events_close(events);
+    tarn__tensorboard_close(events);
     if (tarn_failed())
         fprintf(stderr, "%s\n", tarn_error());
     return tarn_failed() ? 1 : 0;

@@ -39,8 +39,14 @@ static void save_base(tarn_module *model, const char *folder)
 static const char *llama_base(const char *name)
 {
     static char folder[1200];
-    const tarn_llama_config config = {
-        .vocab = 256, .context = 32, .layers = 2, .heads = 2, .kv_heads = 1, .width = 32, .inner = 64, .tied = true};
+    const tarn_llama_config config = {.vocab = 256,
+                                      .context = 32,
+                                      .layers = 2,
+                                      .heads = 2,
+                                      .kv_heads = 1,
+                                      .width = 32,
+                                      .inner = 64,
+                                      .tie_embeddings = true};
     snprintf(folder, sizeof(folder), "%s", scratch(name));
     save_base(tarn_model_llama(&config, CPU, 3), folder);
     return folder;

@@ -27,8 +27,8 @@ static tarn_train_options tuning(const char *base, const char *folder, int64_t s
                             .seed = 4,
                             .chat_template = "chatml"};
     snprintf(o.base, sizeof(o.base), "%s", base);
-    snprintf(o.data, sizeof(o.data), "%s", turning_chats("learnt.jsonl", false));
-    snprintf(o.val, sizeof(o.val), "%s", turning_chats("asked.jsonl", true));
+    snprintf(o.data, sizeof(o.data), "%s", reversal_chats("learnt.jsonl", false));
+    snprintf(o.val, sizeof(o.val), "%s", reversal_chats("asked.jsonl", true));
     snprintf(o.out, sizeof(o.out), "%s", scratch(folder));
     return o;
 }
@@ -71,13 +71,13 @@ static void the_plan_counts_documents(void **state)
     if (!TARN__HAVE_PCRE2 || !TARN__HAVE_JANSSON)
         skip();
     tarn_train_plan plan;
-    tarn_train_options o = tuning(turning_drawn("planned"), "plan", 4);
+    tarn_train_options o = tuning(reversal_random("planned"), "plan", 4);
     tarn_trainer *trainer = tarn_trainer_new(&o);
     assert_true(tarn_trainer_plan(trainer, &plan));
-    assert_true(plan.is_chats && plan.is_text);
-    assert_int_equal(plan.training_documents + plan.validation_documents, turning_words());
-    assert_int_equal(plan.answer_tokens, plan.training_documents * (turning_letters() + 1));
-    assert_int_equal(plan.documents_cut, 0);
+    assert_true(plan.is_chat && plan.is_text);
+    assert_int_equal(plan.training_documents + plan.validation_documents, reversal_words());
+    assert_int_equal(plan.completion_tokens, plan.training_documents * (reversal_letters() + 1));
+    assert_int_equal(plan.documents_truncated, 0);
     assert_true(plan.training_samples < plan.training_documents); /* several share a row */
     tarn_trainer_free(trainer);
 }
@@ -88,7 +88,7 @@ static void a_stopped_run_on_conversations_goes_on_bit_for_bit(void **state)
     if (!TARN__HAVE_PCRE2 || !TARN__HAVE_JANSSON)
         skip();
     char base[1200];
-    snprintf(base, sizeof(base), "%s", turning_drawn("gone-on"));
+    snprintf(base, sizeof(base), "%s", reversal_random("gone-on"));
     tarn_train_options whole = tuning(base, "whole", 10), stopped = tuning(base, "stopped", 10);
     whole.lora = stopped.lora = 4;
     whole.lora_dropout = stopped.lora_dropout = 0.1;
@@ -113,7 +113,7 @@ static void a_stopped_run_on_conversations_goes_on_bit_for_bit(void **state)
     assert_int_equal(own.tokens, named.tokens);
     assert_true(fabs(own.loss - named.loss) < 1e-6 * own.loss);
     tarn_run_close(opened);
-    turning_chats("learnt.jsonl", true); /* other conversations under the same name */
+    reversal_chats("learnt.jsonl", true); /* other conversations under the same name */
     assert_null(tarn_trainer_resume(stopped.out, NULL));
     assert_error(TARN_ERROR_FORMAT, "is other text than the run began with");
 }
@@ -128,7 +128,7 @@ static void micro_batches_of_answers_are_one_batch(void **state)
     for (int i = 0; i < 24; i++)
         snprintf(text + strlen(text), sizeof(text) - strlen(text), "{\"prompt\": \"%c\", \"completion\": \"%.*s\"}\n",
                  'b' + i % 8, 1 + 19 * (i % 2), "bcdfgjkmbcdfgjkmbcdf");
-    snprintf(base, sizeof(base), "%s", turning_drawn("micro"));
+    snprintf(base, sizeof(base), "%s", reversal_random("micro"));
     double loss[2][2];
     for (int k = 0; k < 2; k++) {
         tarn_train_options o = tuning(base, k ? "micro-1" : "micro-8", 3);
@@ -165,7 +165,8 @@ static double loss_of(const char *model)
 static void check_merged(bool is_gpt2)
 {
     char base[1200], path[1300], gguf[1300];
-    snprintf(base, sizeof(base), "%s", is_gpt2 ? turning_drawn_gpt2("merged-base-gpt2") : turning_drawn("merged-base"));
+    snprintf(base, sizeof(base), "%s",
+             is_gpt2 ? reversal_random_gpt2("merged-base-gpt2") : reversal_random("merged-base"));
     write_text("judged.txt", "bcd <-> dcb\nfgj <-> jgf\nkmb <-> bmk\nbcd <-> dcb\nfgj <-> jgf\nkmb <-> bmk\n");
     tarn_train_options o = tuning(base, is_gpt2 ? "merging-gpt2" : "merging", 6);
     o.lora = 4;
@@ -199,7 +200,7 @@ static void merged_models_are_what_the_adapters_made(void **state)
 static void check_bases(bool is_gpt2)
 {
     char base[1200];
-    snprintf(base, sizeof(base), "%s", is_gpt2 ? turning_drawn_gpt2("gguf-base-gpt2") : turning_drawn("gguf-base"));
+    snprintf(base, sizeof(base), "%s", is_gpt2 ? reversal_random_gpt2("gguf-base-gpt2") : reversal_random("gguf-base"));
     assert_true(tarn_model_convert(base, scratch("blocks.gguf"), NULL,
                                    &(tarn_convert_options){.quantize = true, .type = TARN_Q8_0, .replace = true}));
     assert_true(tarn_model_convert(base, scratch("elements.gguf"), NULL, &(tarn_convert_options){.replace = true}));
@@ -244,7 +245,7 @@ static void a_merged_file_has_the_template_of_its_adapters(void **state)
     if (!TARN__HAVE_PCRE2 || !TARN__HAVE_JANSSON)
         skip();
     char base[1200], merged[1300];
-    snprintf(base, sizeof(base), "%s", turning_drawn("of-another-template"));
+    snprintf(base, sizeof(base), "%s", reversal_random("of-another-template"));
     write_text("of-another-template/chat_template.jinja", "{{ 'another' }}");
     assert_true(tarn_model_convert(base, scratch("another.gguf"), NULL, &(tarn_convert_options){0}));
     tarn_train_options o = tuning(scratch("another.gguf"), "template", 2);

@@ -190,7 +190,7 @@ static void parts_of_kept_checkpoints_never_look_like_one(void **state)
         put_file(in(in(options.out, folders[i]), "model.safetensors.next"), "x", 1);
     }
     put_file(in(in(options.out, "step-3"), "mine.txt"), "x", 1);
-    tarn__folder_drop(options.out, "step-3"); /* which cannot be removed whole */
+    tarn__run_folder_drop(options.out, "step-3"); /* which cannot be removed whole */
     assert_ok();
     assert_false(is_there(in(options.out, "step-3")));
     assert_true(is_there(in(options.out, "step-3.dropped/mine.txt")));

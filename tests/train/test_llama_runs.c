@@ -96,7 +96,7 @@ static void every_family_learns_and_is_judged_and_writes(void **state)
         assert_true(tarn_llama_config_of(model, &config));
         assert_string_equal(config.family, families[i]);
         /* 8/3 · 16, in whole 32s */
-        assert_true(config.kv_heads == 2 && config.inner == 64 && config.tied && config.head_width == 4);
+        assert_true(config.kv_heads == 2 && config.inner == 64 && config.tie_embeddings && config.head_dim == 4);
         assert_int_equal(tarn_generate(model, &(int32_t){0}, 1, made, &(tarn_generate_options){.tokens = 6}), 6);
         tarn_module_free(model);
     }
@@ -258,7 +258,7 @@ static void a_step_can_be_measured(void **state)
     assert_true(tarn_train_measure(0, 1, &timing, &o));
     assert_true(timing.tokens == 32 && timing.step_ms > 0);
     assert_int_equal(timing.parameters, 64 * 16 + 2 * (2 * 16 * 16 + 2 * 16 * 8 + 3 * 16 * 24 + 2 * 16) + 16);
-    assert_true(timing.operations == 32.0 * (6.0 * (double)timing.parameters + 12 * 2 * 16 * 8));
+    assert_true(timing.flops == 32.0 * (6.0 * (double)timing.parameters + 12 * 2 * 16 * 8));
     o.vocab = 0;
     assert_false(tarn_train_measure(0, 1, &timing, &o));
     assert_error(TARN_ERROR_ARGUMENT, "a llama has no vocabulary of its own");

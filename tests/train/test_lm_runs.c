@@ -444,7 +444,7 @@ static held look_now(void)
         resident = 0;
     if (file)
         fclose(file);
-    return (held){memory.used, memory.cached, tarn__memory_held(), resident * sysconf(_SC_PAGESIZE)};
+    return (held){memory.used, memory.cached, tarn__memory_in_use(), resident * sysconf(_SC_PAGESIZE)};
 }
 
 typedef struct growth {
@@ -455,7 +455,8 @@ typedef struct growth {
 static void look(const tarn_train_report *report, void *ctx)
 {
     growth *g = ctx;
-    assert_true(tarn__behind_wait(g->trainer->behind)); /* who writes a checkpoint holds names of files meanwhile */
+    assert_true(
+        tarn__async_checkpoint_wait(g->trainer->behind)); /* who writes a checkpoint holds names of files meanwhile */
     if (report->kind == TARN_REPORT_TRAINING && report->step <= 200)
         g->first = look_now();
     else if (report->kind == TARN_REPORT_TRAINING)

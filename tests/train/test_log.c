@@ -78,7 +78,7 @@ static void every_end_of_a_run_is_a_line(void **state)
     seen s = read_log(scratch("runs"));
     assert_string_equal(s.ends, "stopped ");
     assert_true(s.last.first_step == 0 && s.last.step == 5 && s.last.steps == 20 && s.last.best_step == 0);
-    assert_true(isfinite(s.last.loss) && isnan(s.last.validation_loss) && isnan(s.last.best_loss));
+    assert_true(isfinite(s.last.loss) && isnan(s.last.val_loss) && isnan(s.last.best_loss));
 
     assert_true(run(tarn_trainer_resume(options.out, NULL), false));
     s = read_log(scratch("runs"));
@@ -90,7 +90,7 @@ static void every_end_of_a_run_is_a_line(void **state)
                 fabs(s.last.seconds_per_1000_steps - s.last.seconds / 15 * 1000) < 1e-6 * s.last.seconds * 1000);
     assert_true(fabs(s.last.seconds_per_epoch - s.last.seconds / 15 * (double)s.last.steps_in_epoch) <
                 1e-6 * s.last.seconds * 1000);
-    assert_true(isfinite(s.last.validation_loss) && isfinite(s.last.best_loss) && isnan(s.last.best_accuracy));
+    assert_true(isfinite(s.last.val_loss) && isfinite(s.last.best_loss) && isnan(s.last.best_accuracy));
 
     snprintf(bad.optimizer, sizeof(bad.optimizer), "sgd");
     bad.lr = bad.weight_decay = 1e5;

@@ -77,7 +77,7 @@ static tarn__pool_peaks peaks_of(const char *device)
 static void plans_hold(const tarn_train_options *options)
 {
     const int64_t segment = INT64_C(2) << 20;
-    tarn_trainer *imagined = tarn_trainer_imagine(NULL, options);
+    tarn_trainer *imagined = tarn_trainer_dry_run(NULL, options);
     tarn_train_plan early = plan_of(imagined);
     tarn_trainer_free(imagined);
     tarn_empty_cache(tarn_device_parse(options->device));
@@ -170,7 +170,7 @@ static int64_t needed_by(int64_t batch_size)
     tarn_train_options o = named("gpt2", "cpu");
     o.layers = 2, o.heads = 2, o.width = 64, o.context = 64, o.vocab = 1 << 20,
     o.batch_size = o.micro_batch = batch_size;
-    tarn_trainer *imagined = tarn_trainer_imagine(NULL, &o);
+    tarn_trainer *imagined = tarn_trainer_dry_run(NULL, &o);
     tarn_train_plan plan = plan_of(imagined);
     tarn_trainer_free(imagined);
     assert_true(plan.memory_needed >= plan.memory_min);
@@ -189,8 +189,14 @@ static void large_batches_are_extrapolated(void **state)
 
 static void write_base(bool is_gpt2, const char *folder)
 {
-    const tarn_llama_config llama = {
-        .vocab = 256, .context = 32, .layers = 2, .heads = 2, .kv_heads = 1, .width = 32, .inner = 64, .tied = true};
+    const tarn_llama_config llama = {.vocab = 256,
+                                     .context = 32,
+                                     .layers = 2,
+                                     .heads = 2,
+                                     .kv_heads = 1,
+                                     .width = 32,
+                                     .inner = 64,
+                                     .tie_embeddings = true};
     const tarn_gpt2_config gpt2 = {.vocab = 256, .context = 32, .layers = 2, .heads = 2, .width = 32, .inner = 64};
     tarn_module *model = is_gpt2 ? tarn_model_gpt2(&gpt2, CPU, 3) : tarn_model_llama(&llama, CPU, 3);
     tarn_tokenizer *tokenizer = tarn_tokenizer_bytes();
@@ -235,7 +241,7 @@ static void large_models_are_planned_in_a_moment(void **state)
         int64_t before = tarn_memory_of(CPU).peak_used;
         o.context = 1024;
         o.batch_size = o.micro_batch = i ? 4 : 65536;
-        tarn_trainer *imagined = tarn_trainer_imagine(NULL, &o);
+        tarn_trainer *imagined = tarn_trainer_dry_run(NULL, &o);
         tarn_train_plan plan = plan_of(imagined);
         assert_true(plan.trained > INT64_C(1400) << 20 && plan.weight_bytes >= 4 * plan.trained &&
                     plan.memory_needed > 16 * plan.trained);
@@ -271,7 +277,7 @@ static int check_fits(const tarn_train_options *options, const tarn_train_plan *
         set_all(&o, plan->fits[i].settings);
         if (strncmp(plan->fits[i].settings, "batch_size", strlen("batch_size")) == 0)
             o.micro_batch = 0;
-        tarn_trainer *imagined = tarn_trainer_imagine(NULL, &o);
+        tarn_trainer *imagined = tarn_trainer_dry_run(NULL, &o);
         tarn_train_plan other = plan_of(imagined);
         print_message("%s: %lld of %lld\n", plan->fits[i].settings, (long long)other.memory_needed,
                       (long long)other.memory_free);
@@ -291,7 +297,7 @@ static void what_does_not_fit_is_refused(void **state)
     tarn_device mirror = tarn_device_parse("mirror");
     tarn_train_options o = named("gpt2-774m", "mirror");
     o.context = 1024;
-    tarn_trainer *imagined = tarn_trainer_imagine(NULL, &o);
+    tarn_trainer *imagined = tarn_trainer_dry_run(NULL, &o);
     tarn_train_plan plan = plan_of(imagined);
     assert_true(plan.memory_min > plan.memory_free && plan.memory_free > 0);
     tarn_trainer_free(imagined);
@@ -312,7 +318,7 @@ static void settings_that_fit_are_found(void **state)
         skip();
     tarn_train_options o = named("gpt2", "mirror");
     o.layers = 24, o.heads = 4, o.width = 128, o.context = 256, o.batch_size = o.micro_batch = 96;
-    tarn_trainer *imagined = tarn_trainer_imagine(NULL, &o);
+    tarn_trainer *imagined = tarn_trainer_dry_run(NULL, &o);
     tarn_train_plan plan = plan_of(imagined);
     tarn_trainer_free(imagined);
     assert_true(check_fits(&o, &plan) >= 4);
@@ -336,7 +342,7 @@ static void settings_that_fit_are_found(void **state)
                                      .device = "mirror",
                                      .data = "digits:50"};
     snprintf(of_classes.out, sizeof(of_classes.out), "%s", fresh_folder());
-    imagined = tarn_trainer_imagine(NULL, &of_classes);
+    imagined = tarn_trainer_dry_run(NULL, &of_classes);
     plan = plan_of(imagined);
     tarn_trainer_free(imagined);
     assert_true(check_fits(&of_classes, &plan) >= 1);

@@ -38,7 +38,7 @@ static tarn_train_options text_run(const char *folder, const char *device)
 
 /* What the reports of a run had. */
 typedef struct seen {
-    int training, busy, validations;
+    int training, utilization, validations;
     double last_left;
 } seen;
 
@@ -48,9 +48,9 @@ static void look(const tarn_train_report *r, void *ctx)
     if (r->kind != TARN_REPORT_TRAINING)
         return;
     s->training++;
-    s->busy += r->busy > 0 && r->busy <= 1;
+    s->utilization += r->utilization > 0 && r->utilization <= 1;
     s->validations += !isnan(r->validation);
-    s->last_left = r->seconds_left;
+    s->last_left = r->eta;
 }
 
 static tarn_train_result run(const tarn_train_options *options, int64_t profiled, seen *s)
@@ -96,10 +96,10 @@ static void a_profiled_run_is_the_same_run(void **state)
     assert_int_equal(run(&plain, 0, &without).profiled, 0);
     assert_int_equal(run(&profiled, 6, &with).profiled, 6);
     assert_same_files("plain", "profiled");
-    assert_true(without.training > 3 && without.busy > 0 && without.validations > 0 && without.last_left == 0);
+    assert_true(without.training > 3 && without.utilization > 0 && without.validations > 0 && without.last_left == 0);
     tarn_profile_summary sum;
     assert_true(tarn_profile_summarize(&sum, NULL, 0));
-    assert_true(sum.busy > 0 && sum.part[TARN_PART_MATMUL] > 0 && sum.part[TARN_PART_ATTENTION] > 0);
+    assert_true(sum.utilization > 0 && sum.part[TARN_PART_MATMUL] > 0 && sum.part[TARN_PART_ATTENTION] > 0);
     char path[1200];
     snprintf(path, sizeof(path), "%s/trace.json", scratch("profiled"));
     trace t = read_trace(path);
@@ -147,9 +147,9 @@ static void a_profile_does_not_reach_over_an_evaluation(void **state)
 static void assert_sensible(const tarn_train_timing *t)
 {
     double parts = t->batch_ms + t->forward_ms + t->backward_ms + t->update_ms;
-    assert_true(t->least_step_ms > 0 && t->least_step_ms <= t->step_ms);
+    assert_true(t->min_step_ms > 0 && t->min_step_ms <= t->step_ms);
     assert_true(t->forward_ms > 0 && t->backward_ms > 0 && t->update_ms > 0 && t->host_ms > 0 && parts > 0);
-    assert_true(t->busy > 0 && t->busy <= 1);
+    assert_true(t->utilization > 0 && t->utilization <= 1);
     const tarn_memory_kinds *m = &t->memory;
     assert_true(m->parameters >= 4 * t->parameters && m->gradients == m->parameters && m->state == 2 * m->parameters);
     assert_true(m->activations > 0);
@@ -174,7 +174,7 @@ static void steps_on_random_tokens_are_measured(void **state)
     int64_t block = 16 * 48 + 48 + 16 * 16 + 16 + 16 * 64 + 64 + 64 * 16 + 16 + 4 * 16;
     assert_int_equal(t.parameters, 64 * 16 + 8 * 16 + 2 * block + 2 * 16);
     assert_int_equal(t.tokens, 32);
-    assert_true(t.operations == 32 * (6.0 * (double)t.parameters + 12.0 * 2 * 16 * 8));
+    assert_true(t.flops == 32 * (6.0 * (double)t.parameters + 12.0 * 2 * 16 * 8));
 }
 
 static void steps_on_random_images_are_measured_on_any_device(void **state)
@@ -190,7 +190,7 @@ static void steps_on_random_images_are_measured_on_any_device(void **state)
         assert_sensible(&t);
         assert_int_equal(t.samples, 4);
         assert_int_equal(t.tokens, 0);
-        assert_true(t.operations == 0);
+        assert_true(t.flops == 0);
     }
 }
 

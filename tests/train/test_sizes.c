@@ -32,7 +32,7 @@ static tarn_train_plan plan_of(tarn_trainer *trainer)
 
 static tarn_train_plan imagine(const tarn_train_options *options)
 {
-    return plan_of(tarn_trainer_imagine(NULL, options));
+    return plan_of(tarn_trainer_dry_run(NULL, options));
 }
 
 static void assert_sizes(const tarn_train_options *o, int64_t layers, int64_t heads, int64_t width, int64_t context,

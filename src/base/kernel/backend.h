@@ -11,7 +11,7 @@
 
 #include "base/kernel/kernels.h"
 
-#define TARN__POKE_BYTES 1024
+#define TARN__INLINE_WRITE_BYTES 1024
 
 typedef void (*tarn__kernel_fn)(const tarn__call *call);
 
@@ -62,31 +62,31 @@ typedef struct tarn__backend {
     bool (*event_elapsed)(int index, void *from, void *to, double *microseconds); /* both have passed */
 
     /* Recording of what is enqueued, to be enqueued again as one. NULL functions: not here. `poke` writes a few bytes,
-     * at most TARN__POKE_BYTES, from the host's stack in stream order and is no transfer: the values travel with the
-     * command. */
+     * at most TARN__INLINE_WRITE_BYTES, from the host's stack in stream order and is no transfer: the values travel
+     * with the command. */
     bool (*capture_begin)(int index);
     void *(*capture_end)(int index); /* NULL: see `failure` */
     bool (*graph_launch)(int index, void *graph, void *stream);
     void (*graph_free)(int index, void *graph);
-    bool (*poke)(int index, void *memory, int64_t offset, const void *bytes, size_t count, void *stream);
+    bool (*write_inline)(int index, void *memory, int64_t offset, const void *bytes, size_t count, void *stream);
 
     /* A lane: host memory that the device can read by itself, and copies from it that run beside the device's other
      * work. NULL functions: not here, `upload` serves. What was sent is on the device for work that is enqueued after
      * `lane_join`; the memory may be written again after `lane_wait`, which any thread may call. */
-    void *(*lane_new)(int index, size_t bytes, void **host); /* NULL: see `failure` */
-    void (*lane_free)(int index, void *lane);                /* nothing is under way */
+    void *(*pinned_new)(int index, size_t bytes, void **host); /* NULL: see `failure` */
+    void (*pinned_free)(int index, void *lane);                /* nothing is under way */
     /* after what is enqueued so far */
-    bool (*lane_send)(int index, void *lane, size_t from, void *memory, int64_t offset, size_t bytes);
-    bool (*lane_join)(int index, void *lane);
-    bool (*lane_wait)(int index, void *lane); /* the host waits */
+    bool (*pinned_upload)(int index, void *lane, size_t from, void *memory, int64_t offset, size_t bytes);
+    bool (*pinned_join)(int index, void *lane);
+    bool (*pinned_wait)(int index, void *lane); /* the host waits */
     /* the next copy is sent between these two events; NULL: not here */
-    void (*lane_mark)(int index, void *lane, void *from, void *to);
+    void (*pinned_set_events)(int index, void *lane, void *from, void *to);
 
     /* What was chosen by measuring, where other choices would give other bits (else NULL). `choices_tell` hands on what
      * this process has used, each as a line of text. `choices_take` has such a line hold for what is chosen from now
      * on; one of another device or version is passed over. */
-    void (*choices_tell)(int index, void (*take)(void *ctx, const char *line), void *ctx);
-    void (*choices_take)(int index, const char *line);
+    void (*tuning_export)(int index, void (*take)(void *ctx, const char *line), void *ctx);
+    void (*tuning_import)(int index, const char *line);
 
     const char *(*failure)(void); /* why the last call of this thread failed */
 

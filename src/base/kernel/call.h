@@ -38,28 +38,28 @@ typedef struct tarn__call {
 /* ---- the tails --------------------------------------------------------------------------------------------------- */
 
 /* A number in the three forms that kernels compute in. */
-typedef struct tarn__number {
+typedef struct tarn__scalar {
     double real;
     int64_t integer;
-} tarn__number;
+} tarn__scalar;
 
 /* Element-wise kernels. Input i with bit i of `constants` is no tensor but constant[i]; its view is NULL. */
 typedef struct tarn__elementwise {
     double p0, p1; /* slope, or low and high */
     uint32_t constants;
-    tarn__number constant[3];
+    tarn__scalar constant[3];
 } tarn__elementwise;
 
 /* fill: every element; arange: value + i · step. */
 typedef struct tarn__fill {
-    tarn__number value, step;
+    tarn__scalar value, step;
 } tarn__fill;
 
 /* spread: element i of x's axis k lies at begin[k] + i · step[k] of y's. */
-typedef struct tarn__spread {
-    tarn__number value; /* everywhere else */
+typedef struct tarn__pad {
+    tarn__scalar value; /* everywhere else */
     int64_t begin[TARN_MAX_RANK], step[TARN_MAX_RANK];
-} tarn__spread;
+} tarn__pad;
 
 /* uniform: [a, b); normal: mean a, deviation b; dropout: a is the probability. Element i, counted row-major, takes its
  * number from counter offset + i / 4, word i % 4 of Philox under `seed`. */
@@ -88,7 +88,7 @@ typedef struct tarn__matmul {
     double alpha, beta;
     /* f32 products may be made of numbers cut to 10 bits after the point, where a device is faster so */
     int32_t tf32;
-    int32_t saves_room; /* a device takes no form that needs much scratch */
+    int32_t limits_scratch; /* a device takes no form that needs much scratch */
 } tarn__matmul;
 
 /* conv2d: rows, then columns; every number is given, those that mean 1 are 1. */
@@ -135,17 +135,17 @@ typedef struct tarn__attention {
 typedef struct tarn__rope {
     int32_t axis;                       /* of x, along which positions go: 1 or 2 */
     int32_t interleaved;                /* pairs are (2 i, 2 i + 1) rather than (i, i + dims / 2) */
-    int32_t back;                       /* turned the other way */
+    int32_t inverse;                    /* turned the other way */
     int64_t dims;                       /* how many elements of the last axis are turned; the others stay */
     double frequency[TARN__ROPE_PAIRS]; /* made by the operation, so that every backend has the same numbers */
 } tarn__rope;
 
 /* attention_next: scale of q · k, and how q and k are turned: rope's `dims` 0 for not at all; `axis` and `back` have no
  * meaning. */
-typedef struct tarn__attention_next {
+typedef struct tarn__attention_decode {
     double scale;
     tarn__rope rope;
-} tarn__attention_next;
+} tarn__attention_decode;
 
 /* batchnorm and its gradient. */
 typedef struct tarn__batchnorm {
@@ -173,21 +173,21 @@ typedef struct tarn__clip {
 } tarn__clip;
 
 /* What changes from one step to the next; made by the optimizer, so that every backend has the same numbers. */
-typedef struct tarn__step_now {
+typedef struct tarn__step_scalars {
     double lr;
     double keep;  /* adamw: 1 - lr · decay; 1 where the decay is part of the gradient */
     double size;  /* adamw: lr / (1 - beta1^step) */
     double scale; /* adamw: 1 / sqrt(1 - beta2^step) */
     int64_t step; /* counts from 1 */
-} tarn__step_now;
+} tarn__step_scalars;
 
 /* A step over one flat segment. */
 typedef struct tarn__optimizer_step {
     double beta1, beta2, epsilon, dampening;
     double decay; /* this times the parameter is added to the gradient; 0 where `keep` does it */
     int32_t nesterov;
-    tarn__step_now now;
-    const tarn__step_now *live; /* in a captured step: this, in device memory, counts instead of `now`; else NULL */
+    tarn__step_scalars now;
+    const tarn__step_scalars *live; /* in a captured step: this, in device memory, counts instead of `now`; else NULL */
 } tarn__optimizer_step;
 
 #endif

@@ -1,11 +1,11 @@
 /* compose.h: the calls that a fused one is made of, where a backend makes it of others. */
-#ifndef TARN__PARTS_H
-#define TARN__PARTS_H
+#ifndef TARN__COMPOSE_H
+#define TARN__COMPOSE_H
 
 #include "base/kernel/call.h"
 
 /* The product alone, into `to`. */
-static inline tarn__call tarn__product_part(const tarn__call *call, int inputs, const tarn__view *to)
+static inline tarn__call tarn__compose_matmul(const tarn__call *call, int inputs, const tarn__view *to)
 {
     tarn__call part = *call;
     part.inputs = inputs;
@@ -15,8 +15,9 @@ static inline tarn__call tarn__product_part(const tarn__call *call, int inputs, 
 }
 
 /* An element-wise operation of one operand or two. */
-static inline tarn__call tarn__elementwise_part(const tarn__call *call, const tarn__elementwise *none,
-                                                const tarn__view *first, const tarn__view *second, const tarn__view *to)
+static inline tarn__call tarn__compose_elementwise(const tarn__call *call, const tarn__elementwise *none,
+                                                   const tarn__view *first, const tarn__view *second,
+                                                   const tarn__view *to)
 {
     tarn__call part = *call;
     part.inputs = second ? 2 : 1;
@@ -30,13 +31,13 @@ static inline tarn__call tarn__elementwise_part(const tarn__call *call, const ta
 }
 
 /* matmul_sums: a's sums along its last axis, into a vector seen as a column. */
-typedef struct tarn__sums_part {
+typedef struct tarn__bias_grad_call {
     tarn__view column;
     tarn__reduce params;
     tarn__call call;
-} tarn__sums_part;
+} tarn__bias_grad_call;
 
-static inline void tarn__describe_sums(tarn__sums_part *s, const tarn__call *call)
+static inline void tarn__compose_bias_grad(tarn__bias_grad_call *s, const tarn__call *call)
 {
     s->column = *call->out[1];
     s->column.rank = 2;

@@ -9,7 +9,7 @@ int64_t tarn__view_count(const tarn__view *view)
     return count;
 }
 
-bool tarn__view_dense(const tarn__view *view)
+bool tarn__view_is_contiguous(const tarn__view *view)
 {
     int64_t expected = 1;
     for (int i = view->rank - 1; i >= 0; i--) {
@@ -37,7 +37,7 @@ bool tarn__view_order(const tarn__view *view, int *order)
     return true;
 }
 
-void tarn__view_pack(tarn__view *view)
+void tarn__view_set_row_major(tarn__view *view)
 {
     int64_t next = 1;
     for (int i = view->rank - 1; i >= 0; i--) {
@@ -166,7 +166,7 @@ void tarn__nest_make(tarn__nest *nest, int operands, const tarn__view *const *vi
         nest->rank = kept + 1;
 }
 
-bool tarn__nest_is_dense(const tarn__nest *nest, int operand)
+bool tarn__nest_is_contiguous(const tarn__nest *nest, int operand)
 {
     int64_t expected = 1;
     for (int i = nest->rank - 1; i >= 0; i--) {

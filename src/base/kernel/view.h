@@ -28,14 +28,14 @@ static inline void *tarn__view_at(const tarn__view *view)
 int64_t tarn__view_count(const tarn__view *view);
 
 /* True when the elements lie row-major without gaps; size-1 axes may have any stride. */
-bool tarn__view_dense(const tarn__view *view);
+bool tarn__view_is_contiguous(const tarn__view *view);
 
 /* The order of the axes, largest stride first, in which the elements lie without gaps; false when they leave gaps or
  * share places. */
 bool tarn__view_order(const tarn__view *view, int *order);
 
 /* Fills in row-major strides for the view's shape. */
-void tarn__view_pack(tarn__view *view);
+void tarn__view_set_row_major(tarn__view *view);
 
 /* An axis' size and stride: 1 and 0 where the view has rank 0, a stride of 0 where there is none. */
 int64_t tarn__axis_size(const tarn__view *view, int axis);
@@ -66,6 +66,6 @@ typedef struct tarn__nest {
 void tarn__nest_make(tarn__nest *nest, int operands, const tarn__view *const *views);
 
 /* True when an operand's elements lie in one piece, in the nest's order. */
-bool tarn__nest_is_dense(const tarn__nest *nest, int operand);
+bool tarn__nest_is_contiguous(const tarn__nest *nest, int operand);
 
 #endif

@@ -32,8 +32,8 @@ static bool refused(const tarn__staging *s, const char *what, int error)
 
 static void forget(tarn__staging *s)
 {
-    tarn__text_release(s->path);
-    tarn__text_release(s->temporary);
+    tarn__string_free(s->path);
+    tarn__string_free(s->temporary);
     *s = (tarn__staging){0};
 }
 
@@ -77,7 +77,7 @@ static bool link_other(const tarn__staging *s, const char *name)
     path_text old, new;
     if (!join(&old, s->path, name, "") || !join(&new, s->temporary, name, ""))
         return false;
-    return tarn__path_exists(new.text) || is_folder(old.text) || tarn__temporary_is_left(name) ||
+    return tarn__path_exists(new.text) || is_folder(old.text) || tarn__temporary_is_stale(name) ||
            linkat(AT_FDCWD, old.text, AT_FDCWD, new.text, 0) == 0;
 }
 
@@ -214,7 +214,7 @@ static bool move_files(const tarn__staging *s)
 /* Where a path leads, without slashes at its end; the library's own text. */
 static char *resolve(const char *path)
 {
-    char *real = realpath(path, NULL), *copy = tarn__text_copy(real ? real : path);
+    char *real = realpath(path, NULL), *copy = tarn__string_copy(real ? real : path);
     free(real);
     for (size_t length = copy ? strlen(copy) : 0; length > 1 && copy[length - 1] == '/'; length--)
         copy[length - 1] = 0;
@@ -230,7 +230,7 @@ static bool make_beside(tarn__staging *s)
         return s->temporary && !tarn_failed();
     tarn__error_save(&why);
     path_text inside;
-    tarn__text_release(s->temporary);
+    tarn__string_free(s->temporary);
     s->temporary = join(&inside, s->path, "model", "") ? tarn__temporary_name(inside.text) : NULL;
     s->is_inside = true;
     return s->temporary && tarn__folder_make(s->function, s->temporary);

@@ -78,7 +78,7 @@ static int64_t left_up_to(const char *root, const char *group, const group_files
     return smaller(left, left_in(root, files));
 }
 
-int64_t tarn__platform_group_memory(const char *mounted, const char *groups)
+int64_t tarn__platform_cgroup_memory(const char *mounted, const char *groups)
 {
     char line[1100], memory[1200];
     int64_t left = INT64_MAX;
@@ -122,7 +122,7 @@ int64_t tarn__platform_memory_free(void)
     int64_t available = number_in("/proc/meminfo", "MemAvailable:");
     if (available < 0)
         return 0;
-    available = smaller(available * 1024,
-                        smaller(tarn__platform_group_memory("/sys/fs/cgroup", "/proc/self/cgroup"), left_to_process()));
+    available = smaller(available * 1024, smaller(tarn__platform_cgroup_memory("/sys/fs/cgroup", "/proc/self/cgroup"),
+                                                  left_to_process()));
     return available > 0 ? available : 1; /* 0 would mean that nothing is known */
 }

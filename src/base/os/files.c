@@ -105,14 +105,14 @@ static char *resolve(const char *function, const char *path, mode_t *mode)
     struct stat about;
     *mode = 0;
     if (stat(path, &about) != 0)
-        return tarn__text_copy(path);
+        return tarn__string_copy(path);
     if (!S_ISREG(about.st_mode)) {
         tarn__raise(TARN_ERROR_IO, "%s: '%s' is %s; choose the name of a file", function, path,
                     S_ISDIR(about.st_mode) ? "a folder" : "a device or pipe");
         return NULL;
     }
     *mode = about.st_mode & 0777;
-    char *real = realpath(path, NULL), *copy = tarn__text_copy(real ? real : path);
+    char *real = realpath(path, NULL), *copy = tarn__string_copy(real ? real : path);
     free(real);
     return copy;
 }
@@ -124,7 +124,7 @@ static int make_temporary(const char *path, mode_t mode, char **name)
     enum { MOST_TRIES = 10000 };
     int file = -1;
     for (int i = 0; file < 0 && i < MOST_TRIES; i++) {
-        tarn__text_release(*name);
+        tarn__string_free(*name);
         *name = tarn__temporary_name(path);
         file = *name ? open(*name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode) : -1;
         if (!*name || (file < 0 && errno != EEXIST))
@@ -137,8 +137,8 @@ static int make_temporary(const char *path, mode_t mode, char **name)
 
 static void forget(tarn__output *output)
 {
-    tarn__text_release(output->temporary);
-    tarn__text_release(output->path);
+    tarn__string_free(output->temporary);
+    tarn__string_free(output->path);
     *output = (tarn__output){.file = -1};
 }
 
@@ -146,8 +146,8 @@ bool tarn__output_open(tarn__output *output, const char *function, const char *p
 {
     mode_t mode;
     *output = (tarn__output){.function = function, .file = -1};
-    if (tarn__kept_is_open())
-        return (output->kept = tarn__kept_add(function, path)) != NULL;
+    if (tarn__memfiles_is_open())
+        return (output->kept = tarn__memfiles_add(function, path)) != NULL;
     output->path = resolve(function, path, &mode);
     if (output->path)
         tarn__temporary_sweep(output->path);
@@ -162,7 +162,7 @@ bool tarn__output_open(tarn__output *output, const char *function, const char *p
 
 char *tarn__output_extend(tarn__output *output, size_t count)
 {
-    char *at = output->kept ? tarn__kept_extend(output->kept, count) : NULL;
+    char *at = output->kept ? tarn__memfile_extend(output->kept, count) : NULL;
     if (at)
         output->bytes += (int64_t)count;
     return at;
@@ -346,7 +346,7 @@ bool tarn__folder_make(const char *function, const char *path)
     return mkdir(path, 0777) == 0 || refused(function, path, "cannot be made", errno);
 }
 
-bool tarn__folder_claim(tarn__claim *claim, const char *function, const char *path)
+bool tarn__folder_lock(tarn__lock *claim, const char *function, const char *path)
 {
     int file = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (file < 0)
@@ -358,15 +358,15 @@ bool tarn__folder_claim(tarn__claim *claim, const char *function, const char *pa
                            "its end, or stop it",
                            function, path);
     }
-    *claim = (tarn__claim){true, file};
+    *claim = (tarn__lock){true, file};
     return true;
 }
 
-void tarn__folder_give_up(tarn__claim *claim)
+void tarn__folder_unlock(tarn__lock *claim)
 {
     if (claim->is_taken)
         close(claim->file);
-    *claim = (tarn__claim){0};
+    *claim = (tarn__lock){0};
 }
 
 bool tarn__file_rename(const char *function, const char *from, const char *to)

@@ -26,19 +26,19 @@ void tarn__map_close(tarn__map *map); /* all zero is allowed */
  * what cannot be opened. */
 FILE *tarn__file_open(const char *path);
 
-typedef struct tarn__kept_file tarn__kept_file;
+typedef struct tarn__memfile tarn__memfile;
 
 /* A file being written under a temporary name in the folder of `path`. A link is followed: what it points to is
  * replaced. */
 typedef struct tarn__output {
-    const char *function;  /* for errors; borrowed */
-    char *path;            /* what it will be called; owned */
-    char *temporary;       /* what it is called until then; owned */
-    int file;              /* -1: closed */
-    int64_t bytes;         /* appended so far */
-    tarn__xxh64 *sum;      /* not NULL: takes what is appended; borrowed */
-    int64_t sum_start;     /* bytes before the first that it takes */
-    tarn__kept_file *kept; /* not NULL: it goes there, and to no file */
+    const char *function; /* for errors; borrowed */
+    char *path;           /* what it will be called; owned */
+    char *temporary;      /* what it is called until then; owned */
+    int file;             /* -1: closed */
+    int64_t bytes;        /* appended so far */
+    tarn__xxh64 *sum;     /* not NULL: takes what is appended; borrowed */
+    int64_t sum_start;    /* bytes before the first that it takes */
+    tarn__memfile *kept;  /* not NULL: it goes there, and to no file */
 } tarn__output;
 
 /* Makes the temporary file. Either tarn__output_commit() or tarn__output_discard() must follow a success. */
@@ -91,33 +91,33 @@ void tarn__staging_remove(const char *folder);
 
 /* ---- later ------------------------------------------------------------------------------------------------------- */
 
-#define TARN__MOST_KEPT 8
+#define TARN__MAX_MEMFILES 8
 
 /* Files in memory. All zero at first. */
-typedef struct tarn__kept {
-    struct tarn__kept_file {
+typedef struct tarn__memfiles {
+    struct tarn__memfile {
         const char *function; /* for errors; borrowed */
         char *path;           /* owned */
         char *bytes;          /* owned */
         size_t count, room;
         bool is_whole; /* was committed */
-    } file[TARN__MOST_KEPT];
+    } file[TARN__MAX_MEMFILES];
     int count;
-} tarn__kept;
+} tarn__memfiles;
 
 /* From here on, what this thread writes by tarn__output_…() is kept in memory, in the order in which it is opened; up
- * to tarn__kept_close(). What was there is dropped, but its memory is used again. */
-void tarn__kept_open(tarn__kept *kept);
-void tarn__kept_close(void);
+ * to tarn__memfiles_close(). What was there is dropped, but its memory is used again. */
+void tarn__memfiles_open(tarn__memfiles *kept);
+void tarn__memfiles_close(void);
 
 /* Writes it all, on any thread. False with an error; files before the one that failed have been written. */
-bool tarn__kept_write(const tarn__kept *kept);
-void tarn__kept_free(tarn__kept *kept);
+bool tarn__memfiles_write(const tarn__memfiles *kept);
+void tarn__memfiles_free(tarn__memfiles *kept);
 
 /* For files.c: whether files are kept; one more of them; more bytes at its end. NULL with an error. */
-bool tarn__kept_is_open(void);
-tarn__kept_file *tarn__kept_add(const char *function, const char *path);
-char *tarn__kept_extend(tarn__kept_file *file, size_t count);
+bool tarn__memfiles_is_open(void);
+tarn__memfile *tarn__memfiles_add(const char *function, const char *path);
+char *tarn__memfile_extend(tarn__memfile *file, size_t count);
 
 /* ---- lines and names --------------------------------------------------------------------------------------------- */
 
@@ -150,21 +150,21 @@ bool tarn__path_is_within(const char *path, const char *folder);
 
 /* A folder that no other claim can have meanwhile, in this program or another one; all zero: none. The system gives up
  * those of a program that ends. */
-typedef struct tarn__claim {
+typedef struct tarn__lock {
     bool is_taken;
     int file;
-} tarn__claim;
+} tarn__lock;
 
 /* Claims a folder that is there. False with an error when it is another's; where the file system knows no claims it is
  * granted. */
-bool tarn__folder_claim(tarn__claim *claim, const char *function, const char *path);
-void tarn__folder_give_up(tarn__claim *claim); /* all zero is allowed; works while an error is pending */
+bool tarn__folder_lock(tarn__lock *claim, const char *function, const char *path);
+void tarn__folder_unlock(tarn__lock *claim); /* all zero is allowed; works while an error is pending */
 
 /* The name of a file while it is written, beside the one that it will have; the caller owns it. NULL with an error. */
 char *tarn__temporary_name(const char *path);
 
 /* True for a name that tarn__temporary_name() gave in a program that is gone. */
-bool tarn__temporary_is_left(const char *name);
+bool tarn__temporary_is_stale(const char *name);
 
 /* Removes what programs that were killed left of writing to `path`: files and folders of such names, unless their
  * program, perhaps on another machine, still has them locked. What cannot be removed stays. */

@@ -7,44 +7,44 @@
 
 #define LEAST_ROOM ((size_t)64 << 10)
 
-static _Thread_local tarn__kept *keeping; /* NULL: files go to the disk */
+static _Thread_local tarn__memfiles *keeping; /* NULL: files go to the disk */
 
-void tarn__kept_open(tarn__kept *kept)
+void tarn__memfiles_open(tarn__memfiles *kept)
 {
     for (int i = 0; i < kept->count; i++) {
-        tarn__text_release(kept->file[i].path);
-        kept->file[i] = (tarn__kept_file){.bytes = kept->file[i].bytes, .room = kept->file[i].room};
+        tarn__string_free(kept->file[i].path);
+        kept->file[i] = (tarn__memfile){.bytes = kept->file[i].bytes, .room = kept->file[i].room};
     }
     kept->count = 0;
     keeping = kept;
 }
 
-void tarn__kept_close(void)
+void tarn__memfiles_close(void)
 {
     keeping = NULL;
 }
 
-bool tarn__kept_is_open(void)
+bool tarn__memfiles_is_open(void)
 {
     return keeping != NULL;
 }
 
-tarn__kept_file *tarn__kept_add(const char *function, const char *path)
+tarn__memfile *tarn__memfiles_add(const char *function, const char *path)
 {
-    if (keeping->count == TARN__MOST_KEPT) {
+    if (keeping->count == TARN__MAX_MEMFILES) {
         tarn__raise(TARN_ERROR_UNSUPPORTED,
                     "%s: '%s' would be file %d of those that are written together; %d is the most", function, path,
-                    keeping->count + 1, TARN__MOST_KEPT);
+                    keeping->count + 1, TARN__MAX_MEMFILES);
         return NULL;
     }
-    tarn__kept_file *file = &keeping->file[keeping->count];
+    tarn__memfile *file = &keeping->file[keeping->count];
     file->function = function;
-    file->path = tarn__text_copy(path);
+    file->path = tarn__string_copy(path);
     keeping->count += file->path != NULL;
     return file->path ? file : NULL;
 }
 
-char *tarn__kept_extend(tarn__kept_file *file, size_t count)
+char *tarn__memfile_extend(tarn__memfile *file, size_t count)
 {
     if (count > file->room - file->count) {
         size_t room = file->room > LEAST_ROOM ? 2 * file->room : LEAST_ROOM;
@@ -64,7 +64,7 @@ char *tarn__kept_extend(tarn__kept_file *file, size_t count)
     return file->bytes + file->count - count;
 }
 
-static bool write_one(const tarn__kept_file *file)
+static bool write_one(const tarn__memfile *file)
 {
     tarn__output output;
     if (!tarn__output_open(&output, file->function, file->path))
@@ -75,7 +75,7 @@ static bool write_one(const tarn__kept_file *file)
     return false;
 }
 
-bool tarn__kept_write(const tarn__kept *kept)
+bool tarn__memfiles_write(const tarn__memfiles *kept)
 {
     for (int i = 0; i < kept->count; i++)
         if (kept->file[i].is_whole && !write_one(&kept->file[i]))
@@ -83,11 +83,11 @@ bool tarn__kept_write(const tarn__kept *kept)
     return true;
 }
 
-void tarn__kept_free(tarn__kept *kept)
+void tarn__memfiles_free(tarn__memfiles *kept)
 {
-    for (int i = 0; i < TARN__MOST_KEPT; i++) {
-        tarn__text_release(kept->file[i].path);
+    for (int i = 0; i < TARN__MAX_MEMFILES; i++) {
+        tarn__string_free(kept->file[i].path);
         tarn__release(kept->file[i].bytes, kept->file[i].room);
     }
-    *kept = (tarn__kept){0};
+    *kept = (tarn__memfiles){0};
 }

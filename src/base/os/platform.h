@@ -30,7 +30,7 @@ int64_t tarn__platform_memory_free(void);
 
 /* The bytes that the control groups in a file like /proc/self/cgroup leave, by what lies below a folder like
  * /sys/fs/cgroup; INT64_MAX: all. */
-int64_t tarn__platform_group_memory(const char *mounted, const char *groups);
+int64_t tarn__platform_cgroup_memory(const char *mounted, const char *groups);
 
 /* Memory of at least this many bytes is worth large pages: reading through 64 MiB of small ones costs 16,000 look-ups
  * of where they lie. */
@@ -47,7 +47,7 @@ bool tarn__platform_can_map(size_t bytes);
 void tarn__platform_cpu_name(char *name, size_t size);
 
 /* That of the first processor in a text such as /proc/cpuinfo. */
-void tarn__platform_name_cpu(FILE *cpuinfo, char *name, size_t size);
+void tarn__platform_parse_cpu_name(FILE *cpuinfo, char *name, size_t size);
 
 /* This machine's name, with '_' for what has no place in a file's name; "localhost" when unknown. */
 void tarn__platform_host_name(char *name, size_t size);

@@ -110,7 +110,7 @@ static void name_arm(long maker, long part, char *name, size_t size)
     snprintf(name, size, "processor 0x%lx of maker 0x%lx", part, maker);
 }
 
-void tarn__platform_name_cpu(FILE *cpuinfo, char *name, size_t size)
+void tarn__platform_parse_cpu_name(FILE *cpuinfo, char *name, size_t size)
 {
     char line[4096];
     long maker = -1;
@@ -136,7 +136,7 @@ void tarn__platform_cpu_name(char *name, size_t size)
     name[0] = 0;
     if (!file)
         return;
-    tarn__platform_name_cpu(file, name, size);
+    tarn__platform_parse_cpu_name(file, name, size);
     fclose(file);
 }
 

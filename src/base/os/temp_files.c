@@ -30,7 +30,7 @@ char *tarn__temporary_name(const char *path)
 
 /* A name that was given by a program that is gone: its number is no process', or this one's, which has not come so far
  * yet. */
-bool tarn__temporary_is_left(const char *name)
+bool tarn__temporary_is_stale(const char *name)
 {
     static const char end[] = ".tmp";
     size_t length = strlen(name);
@@ -64,7 +64,7 @@ static bool is_left_of(const char *name, const char *entry)
 {
     size_t length = strlen(name);
     return strncmp(entry, name, length) == 0 && entry[length] == '.' &&
-           strchr(entry + length + 1, '.') == strrchr(entry, '.') && tarn__temporary_is_left(entry);
+           strchr(entry + length + 1, '.') == strrchr(entry, '.') && tarn__temporary_is_stale(entry);
 }
 
 void tarn__temporary_sweep(const char *path)
@@ -102,7 +102,7 @@ static void sweep(int folder, int depth)
         bool is_own = strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0;
         if (is_own || fstatat(folder, entry->d_name, &about, AT_SYMLINK_NOFOLLOW) != 0)
             continue;
-        if (S_ISREG(about.st_mode) && tarn__temporary_is_left(entry->d_name))
+        if (S_ISREG(about.st_mode) && tarn__temporary_is_stale(entry->d_name))
             remove_left(folder, entry->d_name);
         else if (S_ISDIR(about.st_mode) && depth > 0)
             sweep(openat(folder, entry->d_name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW), depth - 1);

@@ -51,7 +51,7 @@ static double error_of(const float *x, tarn_dtype dtype, const void *block)
 {
     float decoded[256];
     double sum = 0;
-    tarn__blocks_decode(dtype, block, 256, decoded);
+    tarn__dequantize_blocks(dtype, block, 256, decoded);
     for (int i = 0; i < 256; i++)
         sum += ((double)decoded[i] - x[i]) * ((double)decoded[i] - x[i]);
     return sum;
@@ -84,7 +84,7 @@ static int clamp(float x, int low, int high)
 /* ---- q4_k: x ≈ scale · q - least --------------------------------------------------------------------------------- */
 
 typedef struct line {
-    float scale, least; /* neither is negative */
+    float scale, min; /* neither is negative */
 } line;
 
 /* The line through the group's extremes; 0 is always among its values, since `least` cannot be negative. */
@@ -98,10 +98,10 @@ static line line_of_extremes(const float *x)
     return high > low ? (line){(high - low) / 15, -low} : (line){0, -low};
 }
 
-static void steps_of(const float *x, float inverted, float least, float *q)
+static void steps_of(const float *x, float inverted, float min, float *q)
 {
     for (int i = 0; i < Q4_GROUP; i++)
-        q[i] = step((x[i] + least) * inverted, 15);
+        q[i] = step((x[i] + min) * inverted, 15);
 }
 
 /* The line of the smallest weighted error for given steps. */
@@ -116,19 +116,19 @@ static line fit_line(const float *x, const float *weight, const float *q)
         wx += one * x[i];
         wxq += at * x[i];
     }
-    float scale = (w * wxq - wx * wq) * inverse(w * wqq - wq * wq), least = (scale * wq - wx) * inverse(w);
-    if (least < 0) {
-        least = 0;
+    float scale = (w * wxq - wx * wq) * inverse(w * wqq - wq * wq), min = (scale * wq - wx) * inverse(w);
+    if (min < 0) {
+        min = 0;
         scale = wxq * inverse(wqq);
     }
-    return (line){scale > 0 ? scale : 0, least};
+    return (line){scale > 0 ? scale : 0, min};
 }
 
 static float line_error(const float *x, const float *weight, const float *q, line l)
 {
     float sum = 0;
     for (int i = 0; i < Q4_GROUP; i++) {
-        float off = l.scale * q[i] - l.least - x[i];
+        float off = l.scale * q[i] - l.min - x[i];
         sum += weight[i] * off * off;
     }
     return sum;
@@ -138,12 +138,12 @@ static line search_line(const float *x, const float *weight)
 {
     float q[Q4_GROUP];
     line extremes = line_of_extremes(x), best = extremes;
-    steps_of(x, inverse(extremes.scale), extremes.least, q);
+    steps_of(x, inverse(extremes.scale), extremes.min, q);
     float least_error = line_error(x, weight, q, extremes);
     for (int i = 0; i < SPACINGS && extremes.scale > 0; i++) {
-        steps_of(x, inverse(extremes.scale) * spacing(i), extremes.least, q);
+        steps_of(x, inverse(extremes.scale) * spacing(i), extremes.min, q);
         line fitted = fit_line(x, weight, q);
-        steps_of(x, inverse(fitted.scale), fitted.least, q);
+        steps_of(x, inverse(fitted.scale), fitted.min, q);
         float error = line_error(x, weight, q, fitted);
         if (error < least_error) {
             least_error = error;
@@ -154,15 +154,14 @@ static line search_line(const float *x, const float *weight)
 }
 
 /* The codes around those given whose line has the smallest error. */
-static void search_codes(const float *x, const float *weight, float scale, float least, int *scale_code,
-                         int *least_code)
+static void search_codes(const float *x, const float *weight, float scale, float min, int *scale_code, int *least_code)
 {
     float q[Q4_GROUP], smallest = INFINITY;
     int from = *scale_code, low_from = *least_code;
     for (int code = from > 0 ? from - 1 : 0; code <= from + 1 && code < 64; code++)
         for (int low = low_from > 0 ? low_from - 1 : 0; low <= low_from + 1 && low < 64; low++) {
-            line l = {scale * (float)code, least * (float)low};
-            steps_of(x, inverse(l.scale), l.least, q);
+            line l = {scale * (float)code, min * (float)low};
+            steps_of(x, inverse(l.scale), l.min, q);
             float error = line_error(x, weight, q, l);
             if (error < smallest) {
                 smallest = error;
@@ -175,7 +174,7 @@ static void search_codes(const float *x, const float *weight, float scale, float
 static void put_q4_k_group(tarn__q4_k *block, int group, const float *x, int code, int low)
 {
     float q[Q4_GROUP], scale = tarn__f16_to_f32(block->scale) * (float)code,
-                       least = tarn__f16_to_f32(block->least) * (float)low;
+                       min = tarn__f16_to_f32(block->min) * (float)low;
     uint8_t *s = block->scales, *to = block->q + group / 2 * 32;
     int i = group & 3, shift = group % 2 * 4;
     if (group < 4) {
@@ -186,7 +185,7 @@ static void put_q4_k_group(tarn__q4_k *block, int group, const float *x, int cod
         s[i] |= (uint8_t)(code >> 4 << 6);
         s[4 + i] |= (uint8_t)(low >> 4 << 6);
     }
-    steps_of(x, inverse(scale), least, q);
+    steps_of(x, inverse(scale), min, q);
     for (int k = 0; k < Q4_GROUP; k++)
         to[k] |= (uint8_t)((int)q[k] << shift);
 }
@@ -197,21 +196,21 @@ static void put_q4_k(const float *x, const float *weight, const line *lines, bit
     line most = {0, 0};
     for (int i = 0; i < 8; i++) {
         most.scale = fmaxf(most.scale, lines[i].scale);
-        most.least = fmaxf(most.least, lines[i].least);
+        most.min = fmaxf(most.min, lines[i].min);
     }
     memset(block, 0, sizeof(*block));
     block->scale = bits_of(most.scale / 63);
-    block->least = bits_of(most.least / 63);
-    float scale = tarn__f16_to_f32(block->scale), least = tarn__f16_to_f32(block->least);
+    block->min = bits_of(most.min / 63);
+    float scale = tarn__f16_to_f32(block->scale), min = tarn__f16_to_f32(block->min);
     for (int i = 0; i < 8; i++) {
-        int code = clamp(lines[i].scale * inverse(scale), 0, 63), low = clamp(lines[i].least * inverse(least), 0, 63);
+        int code = clamp(lines[i].scale * inverse(scale), 0, 63), low = clamp(lines[i].min * inverse(min), 0, 63);
         if (weight)
-            search_codes(x + i * Q4_GROUP, weight + i * Q4_GROUP, scale, least, &code, &low);
+            search_codes(x + i * Q4_GROUP, weight + i * Q4_GROUP, scale, min, &code, &low);
         put_q4_k_group(block, i, x + i * Q4_GROUP, code, low);
     }
 }
 
-void tarn__q4_k_encode(const float *values, tarn__q4_k *block)
+void tarn__q4_k_quantize(const float *values, tarn__q4_k *block)
 {
     float weight[256];
     line plain[8], best[8];
@@ -335,7 +334,7 @@ static void put_q6_k(const float *x, const float *weight, const float *scales, i
     }
 }
 
-void tarn__q6_k_encode(const float *values, tarn__q6_k *block)
+void tarn__q6_k_quantize(const float *values, tarn__q6_k *block)
 {
     float weight[256], plain[16], best[16];
     tarn__q6_k other;

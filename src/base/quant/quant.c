@@ -33,12 +33,12 @@ static void decode_q4_0(const tarn__q4_0 *block, float *values)
     }
 }
 
-void tarn__q4_k_group(const tarn__q4_k *block, int group, int *scale, int *least)
+void tarn__q4_k_group(const tarn__q4_k *block, int group, int *scale, int *min)
 {
     const uint8_t *s = block->scales;
     int i = group & 3;
     *scale = group < 4 ? s[i] & 63 : (s[8 + i] & 15) | (s[i] >> 6 << 4);
-    *least = group < 4 ? s[4 + i] & 63 : s[8 + i] >> 4 | (s[4 + i] >> 6 << 4);
+    *min = group < 4 ? s[4 + i] & 63 : s[8 + i] >> 4 | (s[4 + i] >> 6 << 4);
 }
 
 static void decode_q4_k(const tarn__q4_k *block, float *values)
@@ -47,9 +47,9 @@ static void decode_q4_k(const tarn__q4_k *block, float *values)
         const uint8_t *q = block->q + group / 2 * 32;
         int code, low, shift = group % 2 * 4;
         tarn__q4_k_group(block, group, &code, &low);
-        float scale = tarn__f16_to_f32(block->scale) * (float)code, least = tarn__f16_to_f32(block->least) * (float)low;
+        float scale = tarn__f16_to_f32(block->scale) * (float)code, min = tarn__f16_to_f32(block->min) * (float)low;
         for (int i = 0; i < 32; i++)
-            values[group * 32 + i] = scale * (float)(q[i] >> shift & 15) - least;
+            values[group * 32 + i] = scale * (float)(q[i] >> shift & 15) - min;
     }
 }
 
@@ -68,7 +68,7 @@ static void decode_q6_k(const tarn__q6_k *block, float *values)
     }
 }
 
-void tarn__blocks_decode(tarn_dtype dtype, const void *blocks, int64_t count, float *values)
+void tarn__dequantize_blocks(tarn_dtype dtype, const void *blocks, int64_t count, float *values)
 {
     int64_t elements = tarn__dtypes[dtype].block_elements;
     const char *block = blocks;
@@ -121,7 +121,7 @@ static void encode_q4_0(const float *values, tarn__q4_0 *block)
         block->q[i] = (uint8_t)(nibble(values[i], inverted) | nibble(values[i + 16], inverted) << 4);
 }
 
-void tarn__blocks_encode(tarn_dtype dtype, const float *values, int64_t count, void *blocks)
+void tarn__quantize_blocks(tarn_dtype dtype, const float *values, int64_t count, void *blocks)
 {
     int64_t elements = tarn__dtypes[dtype].block_elements;
     char *block = blocks;
@@ -129,8 +129,8 @@ void tarn__blocks_encode(tarn_dtype dtype, const float *values, int64_t count, v
         switch (dtype) {
         case TARN_Q8_0: encode_q8_0(values + i, (void *)block); break;
         case TARN_Q4_0: encode_q4_0(values + i, (void *)block); break;
-        case TARN_Q4_K: tarn__q4_k_encode(values + i, (void *)block); break;
-        case TARN_Q6_K: tarn__q6_k_encode(values + i, (void *)block); break;
+        case TARN_Q4_K: tarn__q4_k_quantize(values + i, (void *)block); break;
+        case TARN_Q6_K: tarn__q6_k_quantize(values + i, (void *)block); break;
         default: return;
         }
 }

@@ -2,15 +2,15 @@
  * for each element.
  *
  * Blocks stand in memory as in the file, byte for byte, little-endian. Scales are f16, given here by their bits. */
-#ifndef TARN__BLOCKS_H
-#define TARN__BLOCKS_H
+#ifndef TARN__QUANT_H
+#define TARN__QUANT_H
 
 #include "base/dtype.h"
 
 /* Elements of a row of codes that share a scale: numbers as blocks of Q8_0 have them, with bytes and scales each in a
  * tensor of its own, for rows of any length. A code is q + 128. */
-#define TARN__CODES_GROUP 32
-#define TARN__CODES_ZERO 128
+#define TARN__KV_Q8_GROUP 32
+#define TARN__KV_Q8_ZERO 128
 
 /* 32 elements: q · scale. */
 typedef struct tarn__q8_0 {
@@ -29,7 +29,7 @@ typedef struct tarn__q4_0 {
  * bits; byte 8 + i the low nibbles of the scale (low) and least (high) of group 4 + i, whose upper two bits are the
  * upper two of bytes i and 4 + i. 32 bytes hold the nibbles of two groups, the first in the low halves. */
 typedef struct tarn__q4_k {
-    uint16_t scale, least;
+    uint16_t scale, min;
     uint8_t scales[12];
     uint8_t q[128];
 } tarn__q4_k;
@@ -46,9 +46,9 @@ typedef struct tarn__q6_k {
 
 /* `count` elements, a multiple of the block's, into f32, bit for bit as the gguf package does. The dtype is one of the
  * blocks'. */
-void tarn__blocks_decode(tarn_dtype dtype, const void *blocks, int64_t count, float *values);
+void tarn__dequantize_blocks(tarn_dtype dtype, const void *blocks, int64_t count, float *values);
 
 /* `count` finite f32, a multiple of the block's, into blocks. */
-void tarn__blocks_encode(tarn_dtype dtype, const float *values, int64_t count, void *blocks);
+void tarn__quantize_blocks(tarn_dtype dtype, const float *values, int64_t count, void *blocks);
 
 #endif

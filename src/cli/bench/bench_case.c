@@ -31,12 +31,12 @@ typedef struct set {
 enum { FORWARD, BACKWARD, BOTH, COPY, METERS };
 
 typedef struct job {
-    const tarn__row_plan *plan;
+    const tarn__bench_case *plan;
     tarn__case one;
     tarn__case_fn call;
     set sets[MOST_SETS];
     int count;
-    tarn__meter meter[METERS];
+    tarn__timer meter[METERS];
 } job;
 
 /* ---- the work ---------------------------------------------------------------------------------------------------- */
@@ -87,7 +87,7 @@ static bool make_sets(job *work)
     int64_t bytes = 0;
     work->count = MOST_SETS;
     for (int i = 0; i < work->count; i++) {
-        if (!tarn__case_draw(&work->one, work->plan->element.dtype, work->plan->device, work->sets[i].in))
+        if (!tarn__case_random_inputs(&work->one, work->plan->element.dtype, work->plan->device, work->sets[i].in))
             return false;
         for (int k = 0; k < work->one.inputs; k++)
             bytes += tarn_bytes(work->sets[i].in[k]);
@@ -158,7 +158,7 @@ static double run_length(const job *work, int meter)
 {
     if (work->plan->size != TARN__MODEL_SIZE)
         return 0;
-    return meter == BOTH ? MODEL_BOTH_RUN : tarn__case_is_product(&work->one) ? MODEL_PRODUCT_RUN : MODEL_RUN;
+    return meter == BOTH ? MODEL_BOTH_RUN : tarn__case_is_compute_bound(&work->one) ? MODEL_PRODUCT_RUN : MODEL_RUN;
 }
 
 /* Runs the meters from `first` up to, not including, `end` in turn, and one of a copy of `bytes` with them where they
@@ -175,30 +175,30 @@ static bool measure_in_turn(job *work, int first, int end, int64_t bytes)
     bool good = bytes == 0 || make_copies(work, bytes);
     work->meter[COPY].runs = 0;
     for (int i = 0; good && i < count; i++) {
-        tarn__meter *meter = &work->meter[order[i]];
-        *meter = (tarn__meter){
+        tarn__timer *meter = &work->meter[order[i]];
+        *meter = (tarn__timer){
             .work = works[order[i]], .ctx = work, .sets = work->count, .length = run_length(work, order[i])};
-        good = tarn__meter_start(meter, device);
+        good = tarn__timer_start(meter, device);
     }
     for (int64_t run = 0; run < work->plan->runs; run++)
         for (int i = 0; good && i < count; i++)
-            good = tarn__meter_run(&work->meter[order[i]], device);
+            good = tarn__timer_run(&work->meter[order[i]], device);
     return good;
 }
 
 /* The same, and what the copy of `bytes` takes. */
 static bool measure_beside(job *work, int first, int end, int64_t bytes, double *copy)
 {
-    tarn__beside beside = bytes > 0 ? work->plan->beside : TARN__BESIDE_NOTHING;
-    bool good = measure_in_turn(work, first, end, beside == TARN__BESIDE_COPY ? bytes : 0);
-    *copy = beside == TARN__BESIDE_COPIES && good ? tarn__copy_time(work->plan->copies, bytes)
-                                                  : tarn__meter_median(&work->meter[COPY]);
+    tarn__baseline beside = bytes > 0 ? work->plan->beside : TARN__BASELINE_NONE;
+    bool good = measure_in_turn(work, first, end, beside == TARN__BASELINE_COPY ? bytes : 0);
+    *copy = beside == TARN__BASELINE_SHARED && good ? tarn__copy_time(work->plan->copies, bytes)
+                                                    : tarn__timer_median(&work->meter[COPY]);
     return good && !tarn_failed();
 }
 
-static tarn__figure figure_of(const tarn__meter *meter)
+static tarn__bench_time figure_of(const tarn__timer *meter)
 {
-    return (tarn__figure){tarn__meter_median(meter), tarn__meter_spread(meter)};
+    return (tarn__bench_time){tarn__timer_median(meter), tarn__timer_spread(meter)};
 }
 
 /* How long the caller is held by one forward, recorded where gradients flow, without waiting for the device: the median
@@ -206,7 +206,7 @@ static tarn__figure figure_of(const tarn__meter *meter)
 static double host_time(job *work, double forward)
 {
     enum { ROUNDS = 3, CALLS = 100 };
-    tarn__meter *rounds = &work->meter[COPY];
+    tarn__timer *rounds = &work->meter[COPY];
     rounds->runs = 0;
     for (int r = 0; r < ROUNDS && forward < SHORT_FORWARD; r++) {
         double start = tarn__clock();
@@ -217,17 +217,17 @@ static double host_time(job *work, double forward)
         if (!tarn_synchronize(work->plan->device))
             return NAN;
     }
-    return tarn__meter_median(rounds);
+    return tarn__timer_median(rounds);
 }
 
 /* ---- one row ----------------------------------------------------------------------------------------------------- */
 
 /* The bytes that count: products at a model's sizes are judged by their arithmetic alone. */
-static void count_work(job *work, tarn__row *row, tarn_tensor *result)
+static void count_work(job *work, tarn__bench_row *row, tarn_tensor *result)
 {
     tarn_tensor *out[TARN__CASE_OUTPUTS] = {result};
     tarn_tensor *const *in = work->sets[0].in;
-    bool by_bytes = !(work->plan->size == TARN__MODEL_SIZE && tarn__case_is_product(&work->one));
+    bool by_bytes = !(work->plan->size == TARN__MODEL_SIZE && tarn__case_is_compute_bound(&work->one));
     row->result = tarn_shape_of(result);
     row->flops = tarn__case_flops(&work->one, in, out);
     row->forward_bytes = by_bytes ? tarn__case_forward_bytes(&work->one, in, out) : 0;
@@ -235,7 +235,7 @@ static void count_work(job *work, tarn__row *row, tarn_tensor *result)
         row->backward_bytes = tarn__case_backward_bytes(&work->one, in, out);
 }
 
-static bool measure_forward(job *work, tarn__row *row)
+static bool measure_forward(job *work, tarn__bench_row *row)
 {
     tarn_no_grad_open();
     tarn_scope *scope = NULL;
@@ -253,7 +253,7 @@ static bool measure_forward(job *work, tarn__row *row)
     return good;
 }
 
-static bool measure_backward(job *work, tarn__row *row)
+static bool measure_backward(job *work, tarn__bench_row *row)
 {
     bool good = record(work) && measure_beside(work, BACKWARD, BOTH + 1, row->backward_bytes, &row->backward_copy);
     row->backward = figure_of(&work->meter[BACKWARD]);
@@ -261,25 +261,25 @@ static bool measure_backward(job *work, tarn__row *row)
     return good;
 }
 
-bool tarn__measure_row(const tarn__row_plan *plan, tarn__row *row)
+bool tarn__bench_case_measure(const tarn__bench_case *plan, tarn__bench_row *row)
 {
-    static const tarn__figure none = {(double)NAN, (double)NAN};
+    static const tarn__bench_time none = {(double)NAN, (double)NAN};
     job *work = calloc(1, sizeof(*work));
     if (!work)
         return tarn_set_error(TARN_ERROR_MEMORY, "no memory for the figures");
     work->plan = plan;
     work->one = tarn__case_resolve(plan->letters, &plan->scale, plan->element.dtype);
     work->call = tarn__case_direct(plan->letters);
-    *row = (tarn__row){.one = work->one,
-                       .element = plan->element,
-                       .device = plan->device,
-                       .size = plan->size,
-                       .host = (double)NAN,
-                       .forward = none,
-                       .backward = none,
-                       .both = none,
-                       .forward_copy = (double)NAN,
-                       .backward_copy = (double)NAN};
+    *row = (tarn__bench_row){.one = work->one,
+                             .element = plan->element,
+                             .device = plan->device,
+                             .size = plan->size,
+                             .host = (double)NAN,
+                             .forward = none,
+                             .backward = none,
+                             .both = none,
+                             .forward_copy = (double)NAN,
+                             .backward_copy = (double)NAN};
     tarn_set_tf32(plan->element.tf32);
     tarn_scope *scope = tarn_scope_open();
     bool good = scope && measure_forward(work, row);

@@ -18,10 +18,10 @@ static bool run_copy(void *ctx, int i)
     return tarn_copy(p->to[i], p->from[i]);
 }
 
-static double measure(const tarn__copies *copies, int64_t half)
+static double measure(const tarn__copy_times *copies, int64_t half)
 {
     tarn_scope *scope = tarn_scope_open();
-    tarn__meter *meter = calloc(1, sizeof(*meter));
+    tarn__timer *meter = calloc(1, sizeof(*meter));
     pairs p;
     int64_t count = PAIR_BYTES / half < 1 ? 1 : PAIR_BYTES / half > MOST_PAIRS ? MOST_PAIRS : PAIR_BYTES / half;
     for (int i = 0; i < count; i++) {
@@ -30,18 +30,18 @@ static double measure(const tarn__copies *copies, int64_t half)
     }
     bool good = meter && !tarn_failed();
     if (good) {
-        *meter = (tarn__meter){.work = run_copy, .ctx = &p, .sets = (int)count, .length = COPY_RUN};
-        good = tarn__meter_start(meter, copies->device);
+        *meter = (tarn__timer){.work = run_copy, .ctx = &p, .sets = (int)count, .length = COPY_RUN};
+        good = tarn__timer_start(meter, copies->device);
     }
     for (int64_t i = 0; good && i < copies->runs; i++)
-        good = tarn__meter_run(meter, copies->device);
-    double time = good ? tarn__meter_median(meter) : (double)NAN;
+        good = tarn__timer_run(meter, copies->device);
+    double time = good ? tarn__timer_median(meter) : (double)NAN;
     free(meter);
     tarn_scope_close(scope);
     return time;
 }
 
-double tarn__copy_time(tarn__copies *copies, int64_t bytes)
+double tarn__copy_time(tarn__copy_times *copies, int64_t bytes)
 {
     int64_t half = bytes / 2 / 16 * 16; /* whole vectors */
     half = half < 16 ? 16 : half;
@@ -49,7 +49,7 @@ double tarn__copy_time(tarn__copies *copies, int64_t bytes)
         if (copies->bytes[i] == half)
             return copies->times[i];
     double time = measure(copies, half);
-    if (!isnan(time) && copies->count < TARN__MOST_COPIES) {
+    if (!isnan(time) && copies->count < TARN__MAX_COPY_TIMES) {
         copies->bytes[copies->count] = half;
         copies->times[copies->count++] = time;
     }

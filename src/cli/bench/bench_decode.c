@@ -25,7 +25,7 @@ static void print_table(const figures *f)
            (long long)t->parameters, tarn__bytes_text(t->cache_bytes));
     printf("  %-10s %9.3f ms, %.0f tokens/s (%lld tokens); first token after %.3f ms\n", "prompt", t->prompt_ms,
            f->prompt_rate, (long long)(f->options.prompt * f->options.sequences), t->first_ms);
-    printf("  %-10s %9.3f ms, at least %.3f; %.1f tokens/s\n", "token", t->token_ms, t->least_token_ms, f->token_rate);
+    printf("  %-10s %9.3f ms, at least %.3f; %.1f tokens/s\n", "token", t->token_ms, t->min_token_ms, f->token_rate);
     printf("  %-10s %9.1f GB/s of weights, %.3f of a copy\n", "bandwidth", f->bytes_rate / 1e9,
            f->bytes_rate / f->copy);
     printf("  %-10s %s at most\n", "memory", tarn__bytes_text(t->peak_bytes));
@@ -37,22 +37,22 @@ static void print_json(const figures *f)
     char device[32];
     const tarn_decode_timing *t = &f->timing;
     tarn__json_open(&json, NULL, '{');
-    tarn__json_text(&json, "model", f->options.model);
-    tarn__json_text(&json, "dtype", tarn_dtype_name(f->options.dtype));
-    tarn__json_text(&json, "device", tarn_device_name(f->options.device, device, sizeof(device)));
-    tarn__json_text(&json, "kv", tarn_kv_name(f->options.kv));
-    tarn__json_whole(&json, "prompt", f->options.prompt);
-    tarn__json_whole(&json, "tokens", f->options.tokens);
-    tarn__json_whole(&json, "sequences", f->options.sequences);
-    tarn__json_whole(&json, "parameters", t->parameters);
-    tarn__json_whole(&json, "weight_bytes", t->weight_bytes);
-    tarn__json_whole(&json, "cache_bytes", t->cache_bytes);
-    tarn__json_whole(&json, "peak_bytes", t->peak_bytes);
+    tarn__json_string(&json, "model", f->options.model);
+    tarn__json_string(&json, "dtype", tarn_dtype_name(f->options.dtype));
+    tarn__json_string(&json, "device", tarn_device_name(f->options.device, device, sizeof(device)));
+    tarn__json_string(&json, "kv", tarn_kv_type_name(f->options.kv_type));
+    tarn__json_int(&json, "prompt", f->options.prompt);
+    tarn__json_int(&json, "tokens", f->options.tokens);
+    tarn__json_int(&json, "sequences", f->options.sequences);
+    tarn__json_int(&json, "parameters", t->parameters);
+    tarn__json_int(&json, "weight_bytes", t->weight_bytes);
+    tarn__json_int(&json, "cache_bytes", t->cache_bytes);
+    tarn__json_int(&json, "peak_bytes", t->peak_bytes);
     tarn__json_real(&json, "prompt_ms", t->prompt_ms, 4);
     tarn__json_real(&json, "prompt_tokens_per_second", f->prompt_rate, 1);
     tarn__json_real(&json, "first_token_ms", t->first_ms, 4);
     tarn__json_real(&json, "token_ms", t->token_ms, 4);
-    tarn__json_real(&json, "least_token_ms", t->least_token_ms, 4);
+    tarn__json_real(&json, "least_token_ms", t->min_token_ms, 4);
     tarn__json_real(&json, "tokens_per_second", f->token_rate, 2);
     tarn__json_real(&json, "weight_bytes_per_second", f->bytes_rate, 0);
     tarn__json_real(&json, "of_copy", f->bytes_rate / f->copy, 4);
@@ -61,29 +61,29 @@ static void print_json(const figures *f)
 
 int tarn__bench_decode(const tarn__options *o)
 {
-    tarn__yardstick y;
+    tarn__roofline y;
     figures f = {.options = {.model = o->model,
                              .device = o->device,
                              .prompt = o->prompt_tokens,
                              .tokens = o->tokens,
                              .sequences = o->sequences,
-                             .chunk = o->chunk,
+                             .prefill_chunk = o->prefill_chunk,
                              .runs = o->runs,
                              .device_layers = o->gpu_layers}};
     f.options.dtype = tarn_dtype_parse(o->weights);
     if (tarn_failed()) {
-        tarn__complain("bench decode");
+        tarn__print_error("bench decode");
         return TARN__MISUSED;
     }
-    if (tarn__language_options("bench decode", o, &f.options.kv) != TARN__DONE)
+    if (tarn__lm_options("bench decode", o, &f.options.kv_type) != TARN__DONE)
         return TARN__MISUSED;
     if (!tarn_decode_measure(&f.timing, &f.options)) {
         bool misused = tarn_error_code() == TARN_ERROR_ARGUMENT;
-        tarn__complain("bench decode");
+        tarn__print_error("bench decode");
         return misused ? TARN__MISUSED : TARN__FAILED;
     }
-    if (!tarn__yardstick_measure(o->device, "f32", &y))
-        return tarn__complain("bench decode");
+    if (!tarn__roofline_measure(o->device, "f32", &y))
+        return tarn__print_error("bench decode");
     f.copy = y.copy;
     f.prompt_rate = 1e3 * (double)(f.options.prompt * f.options.sequences) / f.timing.prompt_ms;
     f.token_rate = 1e3 * (double)f.options.sequences / f.timing.token_ms;

@@ -16,7 +16,7 @@ static const char *const chosen[] = {
 
 static bool is_wanted(const tarn__options *options, const tarn__case *one)
 {
-    if (tarn__is_named(options, one->bench, one->operation))
+    if (tarn__is_selected(options, one->bench, one->operation))
         return true;
     for (int i = 0; options->only_count == 0 && i < CHOSEN; i++)
         if (strcmp(chosen[i], one->bench) == 0)
@@ -41,25 +41,25 @@ static void open_row(tarn__json *json, const tarn__options *options)
     tarn__json_open(json, NULL, '{');
     tarn__json_open(json, "devices", '[');
     for (int i = 0; i < 2; i++)
-        tarn__json_text(json, NULL, tarn_device_name(options->devices[i], name, sizeof(name)));
+        tarn__json_string(json, NULL, tarn_device_name(options->devices[i], name, sizeof(name)));
     tarn__json_close(json, ']');
 }
 
-static void print_pair(const tarn__row *pair, const tarn__options *options)
+static void print_pair(const tarn__bench_row *pair, const tarn__options *options)
 {
-    const tarn__row *a = &pair[0], *b = &pair[1];
+    const tarn__bench_row *a = &pair[0], *b = &pair[1];
     tarn__json json = {stdout, false};
     if (!options->json) {
         printf("%-18s %-5s %-19s %12.2f %12.2f %8.2f %12s %12s %8s\n", a->one.bench, tarn__element_name(a->element),
-               tarn__shape_text(tarn__row_shape(&a->one)), a->forward.median, b->forward.median,
+               tarn__shape_string(tarn__row_shape(&a->one)), a->forward.median, b->forward.median,
                a->forward.median / b->forward.median, tarn__cell(a->backward.median, 2),
                tarn__cell(b->backward.median, 2), tarn__cell(a->backward.median / b->backward.median, 2));
         fflush(stdout);
         return;
     }
     open_row(&json, options);
-    tarn__json_text(&json, "op", a->one.bench);
-    tarn__json_text(&json, "dtype", tarn__element_name(a->element));
+    tarn__json_string(&json, "op", a->one.bench);
+    tarn__json_string(&json, "dtype", tarn__element_name(a->element));
     tarn__json_row_shape(&json, &a->one);
     write_pair(&json, "fwd_us", "fwd_ratio", a->forward.median, b->forward.median);
     write_pair(&json, "bwd_us", "bwd_ratio", a->backward.median, b->backward.median);
@@ -70,18 +70,19 @@ static bool compare_rows(int64_t rows, tarn__element element, const tarn__option
 {
     for (int i = 0; i < tarn__case_count(); i++) {
         const tarn__case *letters = tarn__case_at(i);
-        tarn__row pair[2];
-        if (!letters->bench || !is_wanted(options, letters) || (element.tf32 && !tarn__case_is_product(letters)))
+        tarn__bench_row pair[2];
+        if (!letters->bench || !is_wanted(options, letters) || (element.tf32 && !tarn__case_is_compute_bound(letters)))
             continue;
         for (int d = 0; d < 2; d++)
-            if (!tarn__measure_row(&(tarn__row_plan){.letters = letters,
-                                                     .scale = tarn__scale_rows(rows),
-                                                     .element = element,
-                                                     .runs = options->runs,
-                                                     .size = rows * 1024 * (int64_t)tarn_dtype_size(element.dtype),
-                                                     .device = options->devices[d],
-                                                     .beside = TARN__BESIDE_NOTHING},
-                                   &pair[d]))
+            if (!tarn__bench_case_measure(
+                    &(tarn__bench_case){.letters = letters,
+                                        .scale = tarn__scale_rows(rows),
+                                        .element = element,
+                                        .runs = options->runs,
+                                        .size = rows * 1024 * (int64_t)tarn_dtype_size(element.dtype),
+                                        .device = options->devices[d],
+                                        .beside = TARN__BASELINE_NONE},
+                    &pair[d]))
                 return false;
         print_pair(pair, options);
     }
@@ -90,7 +91,7 @@ static bool compare_rows(int64_t rows, tarn__element element, const tarn__option
 
 /* ---- square products --------------------------------------------------------------------------------------------- */
 
-static void print_product(int64_t n, const double *tarn, const tarn__product *plain, const tarn__options *options)
+static void print_product(int64_t n, const double *tarn, const tarn__matmul_times *plain, const tarn__options *options)
 {
     double flops = 2.0 * (double)n * (double)n * (double)n / 1e3;
     tarn__json json = {stdout, false};
@@ -102,8 +103,8 @@ static void print_product(int64_t n, const double *tarn, const tarn__product *pl
         return;
     }
     open_row(&json, options);
-    tarn__json_text(&json, "op", "product");
-    tarn__json_text(&json, "dtype", "f32");
+    tarn__json_string(&json, "op", "product");
+    tarn__json_string(&json, "dtype", "f32");
     tarn__json_shape(&json, "shape", TARN_SHAPE(n, n, n));
     write_pair(&json, "fwd_us", "fwd_ratio", tarn[0], tarn[1]);
     tarn__json_real(&json, "blas_us", plain->blas, 3);
@@ -125,13 +126,13 @@ static bool compare_products(const tarn__options *options)
             "size", "plain loop", "BLAS", first, second, first, "BLAS", "loop", second);
     }
     for (int s = 0; s < SIZES; s++) {
-        tarn__product plain, found;
+        tarn__matmul_times plain, found;
         double tarn[2];
-        if (!tarn__measure_product(sizes[s], TARN_F32, cpu, options->runs, &plain))
+        if (!tarn__measure_matmul(sizes[s], TARN_F32, cpu, options->runs, &plain))
             return false;
         for (int d = 0; d < 2; d++) {
             bool is_cpu = tarn_device_equal(options->devices[d], cpu);
-            if (!is_cpu && !tarn__measure_product(sizes[s], TARN_F32, options->devices[d], options->runs, &found))
+            if (!is_cpu && !tarn__measure_matmul(sizes[s], TARN_F32, options->devices[d], options->runs, &found))
                 return false;
             tarn[d] = is_cpu ? plain.tarn : found.tarn;
         }
@@ -159,7 +160,7 @@ static bool compare(const tarn__options *options)
             if (!compare_rows(sizes[s], options->dtypes[d], options))
                 return false;
     }
-    bool with_products = options->only_count == 0 || tarn__is_named(options, "matmul", "matmul");
+    bool with_products = options->only_count == 0 || tarn__is_selected(options, "matmul", "matmul");
     return !with_products || compare_products(options);
 }
 
@@ -172,5 +173,5 @@ int tarn__bench_devices(const tarn__options *options)
                "second is faster\n",
                tarn_device_name(options->devices[0], first, sizeof(first)), tarn_threads(),
                tarn_device_name(options->devices[1], second, sizeof(second)), (long long)options->runs);
-    return compare(options) ? TARN__DONE : tarn__complain("bench ops");
+    return compare(options) ? TARN__DONE : tarn__print_error("bench ops");
 }

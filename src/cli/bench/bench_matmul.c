@@ -66,7 +66,7 @@ static bool run_blas(void *ctx, int i)
 
 /* BLAS gets all threads while it is measured, and goes back to the single one that tarn uses it with. Its threads spin
  * for a while after a product and would take the cores from whoever comes next. */
-static bool with_blas_threads(tarn__meter *meter, bool (*step)(tarn__meter *, tarn_device), tarn_device device)
+static bool with_blas_threads(tarn__timer *meter, bool (*step)(tarn__timer *, tarn_device), tarn_device device)
 {
     tarn__blas_set_threads(tarn_threads());
     bool good = step(meter, device);
@@ -75,29 +75,29 @@ static bool with_blas_threads(tarn__meter *meter, bool (*step)(tarn__meter *, ta
     return good;
 }
 
-static bool measure(product *p, tarn_device device, int64_t runs, tarn__product *found)
+static bool measure(product *p, tarn_device device, int64_t runs, tarn__matmul_times *found)
 {
     bool plain = tarn_device_equal(device, tarn_device_cpu()) && (p->dtype == TARN_F32 || p->dtype == TARN_F64);
     bool has_blas = plain && !tarn__blas_missing() && tarn__blas_fits(tarn_threads()),
          has_naive = plain && p->n <= LARGEST_NAIVE;
-    tarn__meter *meters = calloc(3, sizeof(*meters)), *own = meters, *blas = meters + 1, *naive = meters + 2;
+    tarn__timer *meters = calloc(3, sizeof(*meters)), *own = meters, *blas = meters + 1, *naive = meters + 2;
     if (!meters)
         return tarn_set_error(TARN_ERROR_MEMORY, "no memory for the figures");
-    *own = (tarn__meter){.work = run_tarn, .ctx = p, .sets = 1};
-    *blas = (tarn__meter){.work = run_blas, .ctx = p, .sets = 1};
-    *naive = (tarn__meter){.work = run_naive, .ctx = p, .sets = 1, .turns = 1};
-    bool good = tarn__meter_start(own, device) && (!has_blas || with_blas_threads(blas, tarn__meter_start, device));
+    *own = (tarn__timer){.work = run_tarn, .ctx = p, .sets = 1};
+    *blas = (tarn__timer){.work = run_blas, .ctx = p, .sets = 1};
+    *naive = (tarn__timer){.work = run_naive, .ctx = p, .sets = 1, .turns = 1};
+    bool good = tarn__timer_start(own, device) && (!has_blas || with_blas_threads(blas, tarn__timer_start, device));
     for (int64_t i = 0; good && i < runs; i++)
-        good = (!has_blas || with_blas_threads(blas, tarn__meter_run, device)) && tarn__meter_run(own, device);
+        good = (!has_blas || with_blas_threads(blas, tarn__timer_run, device)) && tarn__timer_run(own, device);
     for (int i = 0; good && has_naive && i < (p->n <= 256 ? 5 : 1); i++)
-        good = tarn__meter_run(naive, device);
-    *found = (tarn__product){tarn__meter_median(own), tarn__meter_median(blas), tarn__meter_median(naive),
-                             tarn__meter_spread(own), tarn__meter_spread(blas)};
+        good = tarn__timer_run(naive, device);
+    *found = (tarn__matmul_times){tarn__timer_median(own), tarn__timer_median(blas), tarn__timer_median(naive),
+                                  tarn__timer_spread(own), tarn__timer_spread(blas)};
     free(meters);
     return good;
 }
 
-bool tarn__measure_product(int64_t n, tarn_dtype dtype, tarn_device device, int64_t runs, tarn__product *found)
+bool tarn__measure_matmul(int64_t n, tarn_dtype dtype, tarn_device device, int64_t runs, tarn__matmul_times *found)
 {
     tarn_scope *scope = tarn_scope_open();
     tarn_shape shape = TARN_SHAPE(n, n);
@@ -110,7 +110,7 @@ bool tarn__measure_product(int64_t n, tarn_dtype dtype, tarn_device device, int6
     return good;
 }
 
-static void print_row(int64_t n, tarn_dtype dtype, const tarn__product *r)
+static void print_row(int64_t n, tarn_dtype dtype, const tarn__matmul_times *r)
 {
     double flops = 2.0 * (double)n * (double)n * (double)n / 1e3;
     printf("%6lld %-6s %12s %12s %12.1f %12s %12s %7.0f%%\n", (long long)n, tarn_dtype_name(dtype),
@@ -119,15 +119,15 @@ static void print_row(int64_t n, tarn_dtype dtype, const tarn__product *r)
     fflush(stdout);
 }
 
-static void print_json(int64_t n, tarn_dtype dtype, const tarn__product *r)
+static void print_json(int64_t n, tarn_dtype dtype, const tarn__matmul_times *r)
 {
     double flops = 2.0 * (double)n * (double)n * (double)n;
     tarn__json json = {stdout, false};
     tarn__json_open(&json, NULL, '{');
-    tarn__json_text(&json, "op", "matmul");
-    tarn__json_text(&json, "dtype", tarn_dtype_name(dtype));
+    tarn__json_string(&json, "op", "matmul");
+    tarn__json_string(&json, "dtype", tarn_dtype_name(dtype));
     tarn__json_shape(&json, "shape", TARN_SHAPE(n, n, n));
-    tarn__json_whole(&json, "threads", tarn_threads());
+    tarn__json_int(&json, "threads", tarn_threads());
     tarn__json_real(&json, "fwd_us", r->tarn, 2);
     tarn__json_real(&json, "fwd_spread", r->tarn_spread, 3);
     tarn__json_real(&json, "tflops", flops / r->tarn / 1e6, 4);
@@ -153,10 +153,10 @@ int tarn__bench_matmul(const tarn__options *options)
                       "tarn/BLAS", "tarn/loop", "spread");
     }
     for (int i = 0; i < options->size_count; i++) {
-        tarn__product found;
+        tarn__matmul_times found;
         tarn_dtype dtype = options->dtypes[0].dtype;
-        if (!tarn__measure_product(options->sizes[i], dtype, options->device, options->runs, &found))
-            return tarn__complain("bench matmul");
+        if (!tarn__measure_matmul(options->sizes[i], dtype, options->device, options->runs, &found))
+            return tarn__print_error("bench matmul");
         if (options->json)
             print_json(options->sizes[i], dtype, &found);
         else

@@ -7,7 +7,7 @@
 
 /* ---- what was asked for ------------------------------------------------------------------------------------------ */
 
-bool tarn__is_named(const tarn__options *options, const char *row, const char *operation)
+bool tarn__is_selected(const tarn__options *options, const char *row, const char *operation)
 {
     for (int i = 0; i < options->only_count; i++)
         if (strcmp(options->only[i], row) == 0 || strcmp(options->only[i], operation) == 0)
@@ -17,7 +17,7 @@ bool tarn__is_named(const tarn__options *options, const char *row, const char *o
 
 static bool is_wanted(const tarn__options *options, const char *row, const char *operation)
 {
-    return options->only_count == 0 || tarn__is_named(options, row, operation);
+    return options->only_count == 0 || tarn__is_selected(options, row, operation);
 }
 
 static bool has_model(const tarn__options *options)
@@ -85,13 +85,13 @@ static void fill_in(tarn__options *options)
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
 /* Measures and prints a row, unless it was not asked for: in TF32 only products are. */
-static bool bench_row(tarn__row_plan *plan, const tarn__options *options)
+static bool bench_row(tarn__bench_case *plan, const tarn__options *options)
 {
-    tarn__row row;
+    tarn__bench_row row;
     if (!plan->letters->bench || !is_wanted(options, plan->letters->bench, plan->letters->operation) ||
-        (plan->element.tf32 && !tarn__case_is_product(plan->letters)))
+        (plan->element.tf32 && !tarn__case_is_compute_bound(plan->letters)))
         return true;
-    if (!tarn__measure_row(plan, &row))
+    if (!tarn__bench_case_measure(plan, &row))
         return false;
     tarn__print_row(&row, options->json);
     return true;
@@ -99,11 +99,11 @@ static bool bench_row(tarn__row_plan *plan, const tarn__options *options)
 
 static bool bench_size(int64_t size, tarn__element element, const tarn__options *options)
 {
-    tarn__row_plan plan = {.element = element,
-                           .device = options->device,
-                           .runs = options->runs,
-                           .size = size,
-                           .beside = TARN__BESIDE_COPY};
+    tarn__bench_case plan = {.element = element,
+                             .device = options->device,
+                             .runs = options->runs,
+                             .size = size,
+                             .beside = TARN__BASELINE_COPY};
     plan.scale = tarn__scale_of(size / (int64_t)tarn_dtype_size(element.dtype));
     bool good = true;
     for (int i = 0; good && i < tarn__case_count(); i++) {
@@ -114,14 +114,14 @@ static bool bench_size(int64_t size, tarn__element element, const tarn__options 
 }
 
 /* A row may fill most of a device's memory; what one has used is no use to the next. */
-static bool bench_model(tarn__element element, const tarn__options *options, tarn__copies *copies)
+static bool bench_model(tarn__element element, const tarn__options *options, tarn__copy_times *copies)
 {
-    tarn__row_plan plan = {.element = element,
-                           .device = options->device,
-                           .runs = options->runs,
-                           .size = TARN__MODEL_SIZE,
-                           .beside = TARN__BESIDE_COPIES,
-                           .copies = copies};
+    tarn__bench_case plan = {.element = element,
+                             .device = options->device,
+                             .runs = options->runs,
+                             .size = TARN__MODEL_SIZE,
+                             .beside = TARN__BASELINE_SHARED,
+                             .copies = copies};
     bool good = true;
     for (int i = 0; good && i < tarn__model_count(); i++) {
         plan.letters = tarn__model_at(i, &plan.scale);
@@ -146,7 +146,7 @@ static bool warm_up(tarn_device device)
 
 static bool bench_all(const tarn__options *options)
 {
-    tarn__copies copies = {.device = options->device, .runs = options->runs};
+    tarn__copy_times copies = {.device = options->device, .runs = options->runs};
     bool good = warm_up(options->device);
     for (int s = 0; s < options->size_count; s++) {
         int64_t size = options->sizes[s];
@@ -183,5 +183,5 @@ int tarn__bench_ops(const tarn__options *given)
         printf("operations on %s, %d threads; median of %lld runs in microseconds, and the share of a plain copy of "
                "the same bytes\n",
                tarn_device_name(options.device, name, sizeof(name)), tarn_threads(), (long long)options.runs);
-    return bench_all(&options) ? TARN__DONE : tarn__complain("bench ops");
+    return bench_all(&options) ? TARN__DONE : tarn__print_error("bench ops");
 }

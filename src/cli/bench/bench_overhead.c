@@ -8,8 +8,8 @@
 static void open_row(tarn__json *json, const char *op, const char *dtype, int64_t count)
 {
     tarn__json_open(json, NULL, '{');
-    tarn__json_text(json, "op", op);
-    tarn__json_text(json, "dtype", dtype);
+    tarn__json_string(json, "op", op);
+    tarn__json_string(json, "dtype", dtype);
     tarn__json_shape(json, "shape", TARN_SHAPE(count));
 }
 
@@ -29,20 +29,20 @@ static bool run_tiny(void *ctx, int i)
     return good;
 }
 
-static void print_tiny(const tarn__meter *meter, bool as_json)
+static void print_tiny(const tarn__timer *meter, bool as_json)
 {
-    double time = tarn__meter_median(meter);
+    double time = tarn__timer_median(meter);
     tarn__json json = {stdout, false};
     if (!as_json) {
         printf("%-18s %-5s %-19s %11.3f %6.0f%%   (a product of one element, with tape and scope: %.0f ns)\n", "tiny",
-               "f32", "1", time, 100 * tarn__meter_spread(meter), 1000 * time);
+               "f32", "1", time, 100 * tarn__timer_spread(meter), 1000 * time);
         return;
     }
     open_row(&json, "tiny", "f32", 1);
-    tarn__json_whole(&json, "threads", tarn_threads());
+    tarn__json_int(&json, "threads", tarn_threads());
     tarn__json_real(&json, "fwd_us", time, 4);
     tarn__json_real(&json, "host_us", time, 4);
-    tarn__json_real(&json, "fwd_spread", tarn__meter_spread(meter), 3);
+    tarn__json_real(&json, "fwd_spread", tarn__timer_spread(meter), 3);
     tarn__json_end(&json);
 }
 
@@ -50,15 +50,15 @@ static void print_tiny(const tarn__meter *meter, bool as_json)
 bool tarn__bench_tiny(const tarn__options *options)
 {
     tarn_scope *scope = tarn_scope_open();
-    tarn__meter *meter = calloc(1, sizeof(*meter));
+    tarn__timer *meter = calloc(1, sizeof(*meter));
     pair p = {tarn_ones(TARN_SHAPE(1), TARN_F32, options->device), tarn_ones(TARN_SHAPE(1), TARN_F32, options->device)};
     bool good = meter && tarn_requires_grad(p.a, true) && tarn_requires_grad(p.b, true);
     if (good) {
-        *meter = (tarn__meter){.work = run_tiny, .ctx = &p, .sets = 1};
-        good = tarn__meter_start(meter, options->device);
+        *meter = (tarn__timer){.work = run_tiny, .ctx = &p, .sets = 1};
+        good = tarn__timer_start(meter, options->device);
     }
     for (int64_t i = 0; good && i < options->runs; i++)
-        good = tarn__meter_run(meter, options->device);
+        good = tarn__timer_run(meter, options->device);
     if (good)
         print_tiny(meter, options->json);
     free(meter);
@@ -89,7 +89,7 @@ static bool time_step(tarn_optimizer *optimizer, tarn_tensor *parameter, tarn_te
     return !tarn_failed();
 }
 
-static bool time_steps(tarn_optimizer *optimizer, tarn_tensor *parameter, tarn_device device, tarn__meter *meter,
+static bool time_steps(tarn_optimizer *optimizer, tarn_tensor *parameter, tarn_device device, tarn__timer *meter,
                        int64_t runs)
 {
     tarn_scope *scope = tarn_scope_open();
@@ -101,28 +101,28 @@ static bool time_steps(tarn_optimizer *optimizer, tarn_tensor *parameter, tarn_d
     return good;
 }
 
-static void print_step(const tarn__meter *meter, double copy, bool as_json)
+static void print_step(const tarn__timer *meter, double copy, bool as_json)
 {
-    double time = tarn__meter_median(meter), gbps = 7 * 4 * (double)PARAMETERS / time / 1e3;
+    double time = tarn__timer_median(meter), gbps = 7 * 4 * (double)PARAMETERS / time / 1e3;
     tarn__json json = {stdout, false};
     if (!as_json) {
         printf("%-18s %-5s %-19lld %11.2f %6.0f%% %7.1f G %8.2f\n", "adamw", "f32", (long long)PARAMETERS, time,
-               100 * tarn__meter_spread(meter), gbps, copy / time);
+               100 * tarn__timer_spread(meter), gbps, copy / time);
         return;
     }
     open_row(&json, "adamw", "f32", PARAMETERS);
     tarn__json_real(&json, "fwd_us", time, 2);
-    tarn__json_real(&json, "fwd_spread", tarn__meter_spread(meter), 3);
+    tarn__json_real(&json, "fwd_spread", tarn__timer_spread(meter), 3);
     tarn__json_real(&json, "gbps", gbps, 1);
     tarn__json_real(&json, "fwd_of_copy", copy / time, 3);
     tarn__json_end(&json);
 }
 
 /* A step reads gradient, parameter and two states, and writes all but the gradient. */
-bool tarn__bench_adamw(const tarn__options *options, tarn__copies *copies)
+bool tarn__bench_adamw(const tarn__options *options, tarn__copy_times *copies)
 {
     tarn_scope *scope = tarn_scope_open();
-    tarn__meter *meter = calloc(1, sizeof(*meter));
+    tarn__timer *meter = calloc(1, sizeof(*meter));
     tarn_module *module = tarn_module_new("parameters", no_forward, NULL, NULL);
     tarn_tensor *parameter = tarn_normal(TARN_SHAPE(PARAMETERS), 0, 1, TARN_F32, options->device);
     parameter = tarn_module_add_parameter(module, "weight", parameter);
@@ -142,7 +142,7 @@ bool tarn__bench_adamw(const tarn__options *options, tarn__copies *copies)
 
 /* ---- the copy ---------------------------------------------------------------------------------------------------- */
 
-bool tarn__bench_copy(const tarn__options *options, tarn__copies *copies)
+bool tarn__bench_copy(const tarn__options *options, tarn__copy_times *copies)
 {
     int64_t bytes = (int64_t)4 << 30;
     double time = tarn__copy_time(copies, 2 * bytes), gbps = 2 * (double)bytes / time / 1e3;

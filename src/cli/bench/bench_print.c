@@ -24,7 +24,7 @@ tarn_shape tarn__row_shape(const tarn__case *one)
         for (int i = 0; i < second.rank; i++)
             indices *= second.size[i];
         shape.size[shape.rank++] = indices;
-    } else if (tarn__case_is_product(one)) {
+    } else if (tarn__case_is_compute_bound(one)) {
         shape.size[shape.rank++] =
             strcmp(one->operation, "linear") == 0 ? second.size[0] : second.size[second.rank - 1];
     }
@@ -44,7 +44,7 @@ void tarn__json_row_shape(tarn__json *json, const tarn__case *one)
     tarn__json_close(json, ']');
 }
 
-const char *tarn__shape_text(tarn_shape shape)
+const char *tarn__shape_string(tarn_shape shape)
 {
     static char buffers[4][96];
     static int turn;
@@ -59,20 +59,20 @@ const char *tarn__shape_text(tarn_shape shape)
 
 /* ---- JSON -------------------------------------------------------------------------------------------------------- */
 
-static void print_json(const tarn__row *row)
+static void print_json(const tarn__bench_row *row)
 {
     char name[32];
     double forward = row->forward.median, backward = row->backward.median;
     tarn__json json = {stdout, false};
     tarn__json_open(&json, NULL, '{');
-    tarn__json_text(&json, "op", row->one.bench);
-    tarn__json_text(&json, "dtype", tarn__element_name(row->element));
+    tarn__json_string(&json, "op", row->one.bench);
+    tarn__json_string(&json, "dtype", tarn__element_name(row->element));
     tarn__json_row_shape(&json, &row->one);
     tarn__json_shape(&json, "result", row->result);
     if (row->size != TARN__MODEL_SIZE)
-        tarn__json_whole(&json, "size", row->size);
-    tarn__json_text(&json, "device", tarn_device_name(row->device, name, sizeof(name)));
-    tarn__json_whole(&json, "threads", tarn_threads());
+        tarn__json_int(&json, "size", row->size);
+    tarn__json_string(&json, "device", tarn_device_name(row->device, name, sizeof(name)));
+    tarn__json_int(&json, "threads", tarn_threads());
     tarn__json_real(&json, "fwd_us", forward, 3);
     tarn__json_real(&json, "bwd_us", backward, 3);
     tarn__json_real(&json, "both_us", row->both.median, 3);
@@ -82,13 +82,13 @@ static void print_json(const tarn__row *row)
     if (row->flops > 0)
         tarn__json_real(&json, "tflops", row->flops / forward / 1e6, 4);
     if (row->forward_bytes) {
-        tarn__json_whole(&json, "fwd_bytes", row->forward_bytes);
+        tarn__json_int(&json, "fwd_bytes", row->forward_bytes);
         tarn__json_real(&json, "gbps", (double)row->forward_bytes / forward / 1e3, 2);
         tarn__json_real(&json, "fwd_copy_us", row->forward_copy, 3);
         tarn__json_real(&json, "fwd_of_copy", row->forward_copy / forward, 3);
     }
     if (row->backward_bytes) {
-        tarn__json_whole(&json, "bwd_bytes", row->backward_bytes);
+        tarn__json_int(&json, "bwd_bytes", row->backward_bytes);
         tarn__json_real(&json, "bwd_copy_us", row->backward_copy, 3);
         tarn__json_real(&json, "bwd_of_copy", row->backward_copy / backward, 3);
     }
@@ -106,7 +106,7 @@ void tarn__print_heading(int64_t size)
 }
 
 /* TFLOP/s of a product, GB/s of all else. */
-static const char *rate_text(const tarn__row *row, char *text, size_t size)
+static const char *rate_text(const tarn__bench_row *row, char *text, size_t size)
 {
     if (row->flops > 0)
         snprintf(text, size, "%.2f T", row->flops / row->forward.median / 1e6);
@@ -121,7 +121,7 @@ static const char *percent(double share, char *text, size_t size)
     return text;
 }
 
-void tarn__print_row(const tarn__row *row, bool json)
+void tarn__print_row(const tarn__bench_row *row, bool json)
 {
     char rate[24], spread[24];
     if (json) {
@@ -129,7 +129,7 @@ void tarn__print_row(const tarn__row *row, bool json)
         return;
     }
     printf("%-18s %-5s %-19s %11.2f %7s %9s %8s", row->one.bench, tarn__element_name(row->element),
-           tarn__shape_text(tarn__row_shape(&row->one)), row->forward.median,
+           tarn__shape_string(tarn__row_shape(&row->one)), row->forward.median,
            percent(row->forward.spread, spread, sizeof(spread)), rate_text(row, rate, sizeof(rate)),
            tarn__cell(row->forward_copy / row->forward.median, 2));
     printf(" %11s %7s %8s %11s %8s\n", tarn__cell(row->backward.median, 2),

@@ -13,7 +13,7 @@ static double rate_of(const tarn_train_timing *t)
 /* Operations a second; NaN where they are not known. */
 static double speed_of(const tarn_train_timing *t)
 {
-    return t->operations > 0 ? t->operations * 1e3 / t->step_ms : (double)NAN;
+    return t->flops > 0 ? t->flops * 1e3 / t->step_ms : (double)NAN;
 }
 
 static void print_heading(const tarn_train_timing *t)
@@ -33,18 +33,18 @@ static void print_heading(const tarn_train_timing *t)
         printf("  %lld images, %lld parameters\n", (long long)t->samples, (long long)t->parameters);
 }
 
-static void print_table(const tarn_train_timing *t, const tarn__yardstick *y)
+static void print_table(const tarn_train_timing *t, const tarn__roofline *y)
 {
     double speed = speed_of(t);
     print_heading(t);
-    printf("  %-10s %9.3f ms, at least %.3f; %.0f %s/s\n", "step", t->step_ms, t->least_step_ms, rate_of(t),
+    printf("  %-10s %9.3f ms, at least %.3f; %.0f %s/s\n", "step", t->step_ms, t->min_step_ms, rate_of(t),
            t->tokens ? "tokens" : "images");
     if (t->is_captured)
         printf("  %-10s   recorded and repeated as a whole; operation by operation its parts take\n", "");
     printf("  %-10s %9.3f ms\n  %-10s %9.3f ms\n  %-10s %9.3f ms\n  %-10s %9.3f ms\n", "  batch", t->batch_ms,
            "  forward", t->forward_ms, "  backward", t->backward_ms, "  update", t->update_ms);
     printf("  %-10s %9.3f ms for a step\n", "host", t->host_ms);
-    printf("  %-10s %9.1f %% of the time busy\n", "device", 100 * t->busy);
+    printf("  %-10s %9.1f %% of the time busy\n", "device", 100 * t->utilization);
     if (!isnan(speed)) {
         printf("  %-10s %9.2f TFLOP/s, %.3f of a product of %lld rows", "speed", speed / 1e12, speed / y->product,
                (long long)y->rows);
@@ -53,34 +53,34 @@ static void print_table(const tarn_train_timing *t, const tarn__yardstick *y)
     tarn__print_memory_kinds(&t->memory);
 }
 
-static void print_json(const tarn_train_timing *t, const tarn__yardstick *y)
+static void print_json(const tarn_train_timing *t, const tarn__roofline *y)
 {
     double speed = speed_of(t);
     tarn__json json = {stdout, false};
     tarn__json_open(&json, NULL, '{');
-    tarn__json_text(&json, "model", t->options.model);
-    tarn__json_text(&json, "device", t->options.device);
-    tarn__json_text(&json, "precision", t->options.precision);
-    tarn__json_whole(&json, "batch", t->samples);
+    tarn__json_string(&json, "model", t->options.model);
+    tarn__json_string(&json, "device", t->options.device);
+    tarn__json_string(&json, "precision", t->options.precision);
+    tarn__json_int(&json, "batch", t->samples);
     if (t->tokens) {
-        tarn__json_whole(&json, "micro_batch", t->options.micro_batch);
-        tarn__json_whole(&json, "context", t->options.context);
-        tarn__json_text(&json, "recompute", t->options.recompute);
+        tarn__json_int(&json, "micro_batch", t->options.micro_batch);
+        tarn__json_int(&json, "context", t->options.context);
+        tarn__json_string(&json, "recompute", t->options.recompute);
     }
     if (t->options.lora)
-        tarn__json_whole(&json, "lora", t->options.lora);
-    tarn__json_whole(&json, "parameters", t->parameters);
-    tarn__json_whole(&json, "frozen", t->frozen);
+        tarn__json_int(&json, "lora", t->options.lora);
+    tarn__json_int(&json, "parameters", t->parameters);
+    tarn__json_int(&json, "frozen", t->frozen);
     tarn__json_bool(&json, "captured", t->is_captured);
     tarn__json_real(&json, "step_ms", t->step_ms, 4);
-    tarn__json_real(&json, "least_step_ms", t->least_step_ms, 4);
+    tarn__json_real(&json, "least_step_ms", t->min_step_ms, 4);
     tarn__json_real(&json, t->tokens ? "tokens_per_second" : "images_per_second", rate_of(t), 1);
     tarn__json_real(&json, "batch_ms", t->batch_ms, 4);
     tarn__json_real(&json, "forward_ms", t->forward_ms, 4);
     tarn__json_real(&json, "backward_ms", t->backward_ms, 4);
     tarn__json_real(&json, "update_ms", t->update_ms, 4);
     tarn__json_real(&json, "host_ms", t->host_ms, 4);
-    tarn__json_real(&json, "busy", t->busy, 4);
+    tarn__json_real(&json, "busy", t->utilization, 4);
     tarn__json_real(&json, "tflops", speed / 1e12, 3);
     tarn__json_real(&json, "of_product", speed / y->product, 4);
     tarn__json_real(&json, "of_peak", speed / y->peak, 4);
@@ -96,18 +96,18 @@ static bool is_classifier(const char *model)
 int tarn__bench_train(const tarn__options *options)
 {
     tarn_train_timing timing;
-    tarn__yardstick y;
+    tarn__roofline y;
     tarn_train_options train = options->train;
     train.batch_size = options->batch_size;
     if (!(train.clip_norm > 0) && !is_classifier(train.model))
         train.clip_norm = 1; /* as models of language are trained */
     if (!tarn_train_measure(options->warmup, options->steps, &timing, &train)) {
         int misused = tarn_error_code() == TARN_ERROR_ARGUMENT;
-        tarn__complain("bench train");
+        tarn__print_error("bench train");
         return misused ? TARN__MISUSED : TARN__FAILED;
     }
-    if (!tarn__yardstick_measure(tarn_device_parse(timing.options.device), timing.options.precision, &y))
-        return tarn__complain("bench train");
+    if (!tarn__roofline_measure(tarn_device_parse(timing.options.device), timing.options.precision, &y))
+        return tarn__print_error("bench train");
     if (options->json)
         print_json(&timing, &y);
     else

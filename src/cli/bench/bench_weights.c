@@ -77,10 +77,10 @@ static double processor_clock(void)
     return (double)now.tv_sec * 1e6 + (double)now.tv_nsec * 1e-3;
 }
 
-static bool run_meter(tarn__meter *meter, tarn_device device)
+static bool run_meter(tarn__timer *meter, tarn_device device)
 {
     double start = processor_clock();
-    if (!tarn__meter_run(meter, device))
+    if (!tarn__timer_run(meter, device))
         return false;
     if (by_processor(device))
         meter->figures[meter->runs - 1] = (processor_clock() - start) / meter->turns;
@@ -89,48 +89,48 @@ static bool run_meter(tarn__meter *meter, tarn_device device)
 
 static bool measure(job *work, tarn_device device, int64_t runs, result *r)
 {
-    tarn__meter *meters = calloc(2, sizeof(*meters));
+    tarn__timer *meters = calloc(2, sizeof(*meters));
     if (!meters)
         return tarn_set_error(TARN_ERROR_MEMORY, "no memory for the figures");
-    meters[0] = (tarn__meter){.work = run_product, .ctx = work, .sets = work->sets, .length = 15000};
-    meters[1] = (tarn__meter){.work = run_read, .ctx = work, .sets = work->sets, .length = 15000};
+    meters[0] = (tarn__timer){.work = run_product, .ctx = work, .sets = work->sets, .length = 15000};
+    meters[1] = (tarn__timer){.work = run_read, .ctx = work, .sets = work->sets, .length = 15000};
     int count = r->rows == 1 ? 2 : 1;
     bool good = true;
     for (int k = 0; good && k < count; k++)
-        good = tarn__meter_start(&meters[k], device);
+        good = tarn__timer_start(&meters[k], device);
     for (int64_t i = 0; good && i < runs; i++)
         for (int k = 0; good && k < count; k++)
             good = run_meter(&meters[k], device);
-    r->time = tarn__meter_median(&meters[0]);
-    r->spread = tarn__meter_spread(&meters[0]);
-    r->read = tarn__meter_median(&meters[1]);
+    r->time = tarn__timer_median(&meters[0]);
+    r->spread = tarn__timer_spread(&meters[0]);
+    r->read = tarn__timer_median(&meters[1]);
     free(meters);
     return good;
 }
 
 static void print_result(const result *r, int64_t bytes, bool json)
 {
-    double operations = 2.0 * (double)r->out * (double)r->in * (double)r->rows;
+    double flops = 2.0 * (double)r->out * (double)r->in * (double)r->rows;
     if (!json) {
         printf("%-5s %8lld x %-6lld %5lld %10.1f %8.2f %8s %8s %9.1f %7.0f%%\n", tarn_dtype_name(r->dtype),
                (long long)r->out, (long long)r->in, (long long)r->rows, r->time, (double)bytes / r->time / 1e3,
-               tarn__cell((double)bytes / r->read / 1e3, 2), tarn__cell(r->read / r->time, 2),
-               operations / r->time / 1e3, 100 * r->spread);
+               tarn__cell((double)bytes / r->read / 1e3, 2), tarn__cell(r->read / r->time, 2), flops / r->time / 1e3,
+               100 * r->spread);
         fflush(stdout);
         return;
     }
     tarn__json line = {stdout, false};
     tarn__json_open(&line, NULL, '{');
-    tarn__json_text(&line, "op", "weights");
-    tarn__json_text(&line, "dtype", tarn_dtype_name(r->dtype));
+    tarn__json_string(&line, "op", "weights");
+    tarn__json_string(&line, "dtype", tarn_dtype_name(r->dtype));
     tarn__json_shape(&line, "shape", TARN_SHAPE(r->rows, r->out, r->in));
-    tarn__json_whole(&line, "threads", tarn_threads());
+    tarn__json_int(&line, "threads", tarn_threads());
     tarn__json_real(&line, "fwd_us", r->time, 2);
     tarn__json_real(&line, "fwd_spread", r->spread, 3);
     tarn__json_real(&line, "gb_per_s", (double)bytes / r->time / 1e3, 3);
     tarn__json_real(&line, "read_us", r->read, 2);
     tarn__json_real(&line, "fwd_of_read", r->read / r->time, 3);
-    tarn__json_real(&line, "gflops", operations / r->time / 1e3, 2);
+    tarn__json_real(&line, "gflops", flops / r->time / 1e3, 2);
     tarn__json_end(&line);
 }
 
@@ -197,6 +197,6 @@ int tarn__bench_weights(const tarn__options *options)
     for (int k = 0; k < DTYPES; k++)
         for (int i = 0; i < SHAPES && is_wanted(options, dtypes[k]); i++)
             if (!measure_shape(options, dtypes[k], shapes[i]))
-                return tarn__complain("bench weights");
+                return tarn__print_error("bench weights");
     return TARN__DONE;
 }

@@ -28,17 +28,17 @@ static bool run_product(void *ctx, int i)
 static double measure_product(int64_t rows, tarn_dtype dtype, tarn_device device)
 {
     tarn_scope *scope = tarn_scope_open();
-    tarn__meter *meter = calloc(1, sizeof(*meter));
+    tarn__timer *meter = calloc(1, sizeof(*meter));
     factors f = {tarn_normal(TARN_SHAPE(rows, rows), 0, 1, dtype, device),
                  tarn_normal(TARN_SHAPE(rows, rows), 0, 1, dtype, device)};
     bool good = meter && f.a && f.b;
     if (good) {
-        *meter = (tarn__meter){.work = run_product, .ctx = &f, .sets = 1};
-        good = tarn__meter_start(meter, device);
+        *meter = (tarn__timer){.work = run_product, .ctx = &f, .sets = 1};
+        good = tarn__timer_start(meter, device);
     }
     for (int i = 0; good && i < RUNS; i++)
-        good = tarn__meter_run(meter, device);
-    double time = good ? tarn__meter_median(meter) : (double)NAN;
+        good = tarn__timer_run(meter, device);
+    double time = good ? tarn__timer_median(meter) : (double)NAN;
     free(meter);
     tarn_scope_close(scope);
     return 2e6 * pow((double)rows, 3) / time;
@@ -46,15 +46,15 @@ static double measure_product(int64_t rows, tarn_dtype dtype, tarn_device device
 
 /* Large enough for the device to be at its best, small enough to be done in a moment: also on a CPU by way of OpenCL.
  */
-bool tarn__yardstick_measure(tarn_device device, const char *precision, tarn__yardstick *y)
+bool tarn__roofline_measure(tarn_device device, const char *precision, tarn__roofline *y)
 {
-    tarn__copies copies = {.device = device, .runs = RUNS};
+    tarn__copy_times copies = {.device = device, .runs = RUNS};
     tarn_device_info info;
     if (!tarn_device_query(device, &info))
         return false;
     bool on_cpu = strcmp(info.type, "cpu") == 0;
     int64_t bytes = on_cpu ? (int64_t)32 << 20 : (int64_t)1 << 30;
-    double peak = tarn_peak_of(device, precision);
+    double peak = tarn_device_peak_flops(device, precision);
     y->peak = peak > 0 ? peak : (double)NAN;
     y->rows = on_cpu ? 1024 : 8192;
     tarn_set_tf32(strcmp(precision, "tf32") == 0);
@@ -75,11 +75,11 @@ void tarn__print_memory_kinds(const tarn_memory_kinds *m)
 void tarn__json_memory_kinds(tarn__json *json, const tarn_memory_kinds *m)
 {
     tarn__json_open(json, "memory", '{');
-    tarn__json_whole(json, "peak", m->peak);
-    tarn__json_whole(json, "parameters", m->parameters);
-    tarn__json_whole(json, "gradients", m->gradients);
-    tarn__json_whole(json, "optimizer", m->state);
-    tarn__json_whole(json, "activations", m->activations);
-    tarn__json_whole(json, "workspace", m->workspace);
+    tarn__json_int(json, "peak", m->peak);
+    tarn__json_int(json, "parameters", m->parameters);
+    tarn__json_int(json, "gradients", m->gradients);
+    tarn__json_int(json, "optimizer", m->state);
+    tarn__json_int(json, "activations", m->activations);
+    tarn__json_int(json, "workspace", m->workspace);
     tarn__json_close(json, '}');
 }

@@ -15,7 +15,7 @@ double tarn__clock(void)
     return (double)now.tv_sec * 1e6 + (double)now.tv_nsec * 1e-3;
 }
 
-static bool time_turns(tarn__meter *meter, tarn_device device, int turns, double *microseconds)
+static bool time_turns(tarn__timer *meter, tarn_device device, int turns, double *microseconds)
 {
     tarn_event *start = tarn_event_record(device), *end = NULL;
     bool good = start != NULL;
@@ -28,7 +28,7 @@ static bool time_turns(tarn__meter *meter, tarn_device device, int turns, double
     return good && !tarn_failed();
 }
 
-bool tarn__meter_start(tarn__meter *meter, tarn_device device)
+bool tarn__timer_start(tarn__timer *meter, tarn_device device)
 {
     double once;
     if (!time_turns(meter, device, meter->sets, &once) || !time_turns(meter, device, meter->sets, &once))
@@ -38,9 +38,9 @@ bool tarn__meter_start(tarn__meter *meter, tarn_device device)
     return true;
 }
 
-bool tarn__meter_run(tarn__meter *meter, tarn_device device)
+bool tarn__timer_run(tarn__timer *meter, tarn_device device)
 {
-    return meter->runs < TARN__MOST_RUNS && time_turns(meter, device, meter->turns, &meter->figures[meter->runs++]);
+    return meter->runs < TARN__MAX_RUNS && time_turns(meter, device, meter->turns, &meter->figures[meter->runs++]);
 }
 
 static int rising(const void *a, const void *b)
@@ -50,9 +50,9 @@ static int rising(const void *a, const void *b)
 }
 
 /* The value below which the given share of the figures lies. */
-static double quantile(const tarn__meter *meter, double share)
+static double quantile(const tarn__timer *meter, double share)
 {
-    double sorted[TARN__MOST_RUNS];
+    double sorted[TARN__MAX_RUNS];
     if (meter->runs == 0)
         return NAN;
     memcpy(sorted, meter->figures, sizeof(double) * (size_t)meter->runs);
@@ -62,12 +62,12 @@ static double quantile(const tarn__meter *meter, double share)
     return sorted[below] + (at - below) * (sorted[above] - sorted[below]);
 }
 
-double tarn__meter_median(const tarn__meter *meter)
+double tarn__timer_median(const tarn__timer *meter)
 {
     return quantile(meter, 0.5);
 }
 
-double tarn__meter_spread(const tarn__meter *meter)
+double tarn__timer_spread(const tarn__timer *meter)
 {
     return (quantile(meter, 0.75) - quantile(meter, 0.25)) / quantile(meter, 0.5);
 }

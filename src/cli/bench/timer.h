@@ -5,7 +5,7 @@
 
 #include "cli/cli.h"
 
-#define TARN__MOST_RUNS 1000
+#define TARN__MAX_RUNS 1000
 
 /* Microseconds of a clock that only goes forward. */
 double tarn__clock(void);
@@ -13,33 +13,33 @@ double tarn__clock(void);
 /* One thing to measure: run(ctx, i) does it once, on buffers of set i % sets. False with an error pending. */
 typedef bool (*tarn__work_fn)(void *ctx, int i);
 
-typedef struct tarn__meter {
+typedef struct tarn__timer {
     tarn__work_fn work;
     void *ctx;
-    int sets;                        /* how many buffers take turns */
-    double length;                   /* microseconds that a run of short calls takes about; 0: 4000 */
-    int turns;                       /* calls in one run, found by tarn__meter_start() */
-    int runs;                        /* figures so far */
-    double figures[TARN__MOST_RUNS]; /* microseconds a call, one for each run */
-} tarn__meter;
+    int sets;                       /* how many buffers take turns */
+    double length;                  /* microseconds that a run of short calls takes about; 0: 4000 */
+    int turns;                      /* calls in one run, found by tarn__timer_start() */
+    int runs;                       /* figures so far */
+    double figures[TARN__MAX_RUNS]; /* microseconds a call, one for each run */
+} tarn__timer;
 
 /* Warms up, and finds how many calls make a run long enough to be timed. */
-bool tarn__meter_start(tarn__meter *meter, tarn_device device);
+bool tarn__timer_start(tarn__timer *meter, tarn_device device);
 
 /* One run: adds one figure. */
-bool tarn__meter_run(tarn__meter *meter, tarn_device device);
+bool tarn__timer_run(tarn__timer *meter, tarn_device device);
 
 /* The median, and the middle half of the figures as a share of it. NaN when there are none. */
-double tarn__meter_median(const tarn__meter *meter);
-double tarn__meter_spread(const tarn__meter *meter);
+double tarn__timer_median(const tarn__timer *meter);
+double tarn__timer_spread(const tarn__timer *meter);
 
 /* A square product of n rows, in microseconds; NaN where it was not measured: BLAS and the plain loop run on the CPU
  * only. */
-typedef struct tarn__product {
+typedef struct tarn__matmul_times {
     double tarn, blas, naive;
     double tarn_spread, blas_spread;
-} tarn__product;
-bool tarn__measure_product(int64_t n, tarn_dtype dtype, tarn_device device, int64_t runs, tarn__product *found);
+} tarn__matmul_times;
+bool tarn__measure_matmul(int64_t n, tarn_dtype dtype, tarn_device device, int64_t runs, tarn__matmul_times *found);
 
 /* The figure as text in one of a few buffers that are used in turn, "-" where there is none. */
 const char *tarn__cell(double value, int digits);

@@ -9,37 +9,37 @@ static void show_progress(int64_t done, int64_t all, const char *name, void *ctx
 {
     (void)ctx;
     fprintf(stderr, "\r%3d %% of %s  %-48.48s%s", (int)(all ? 100 * (double)done / (double)all : 100),
-            tarn__bytes_text(all), tarn__shown(name), done == all ? "\n" : "");
+            tarn__bytes_text(all), tarn__escaped(name), done == all ? "\n" : "");
 }
 
 static void print_json(const tarn__options *o, const tarn_convert_summary *s)
 {
     tarn__json json = {stdout, false};
     tarn__json_open(&json, NULL, '{');
-    tarn__json_text(&json, "from", o->words[0]);
-    tarn__json_text(&json, "to", o->words[1]);
+    tarn__json_string(&json, "from", o->words[0]);
+    tarn__json_string(&json, "to", o->words[1]);
     tarn__checkpoint_json(&json, o);
     if (o->type)
-        tarn__json_text(&json, "type", o->type);
-    tarn__json_whole(&json, "tensors", s->tensors);
-    tarn__json_whole(&json, "changed", s->changed);
-    tarn__json_whole(&json, "plain", s->plain);
-    tarn__json_whole(&json, "uneven", s->uneven);
-    tarn__json_whole(&json, "finer", s->finer);
-    tarn__json_whole(&json, "bytes_before", s->before);
-    tarn__json_whole(&json, "bytes", s->after);
+        tarn__json_string(&json, "type", o->type);
+    tarn__json_int(&json, "tensors", s->tensors);
+    tarn__json_int(&json, "changed", s->changed);
+    tarn__json_int(&json, "plain", s->unquantized);
+    tarn__json_int(&json, "uneven", s->uneven);
+    tarn__json_int(&json, "finer", s->promoted);
+    tarn__json_int(&json, "bytes_before", s->before);
+    tarn__json_int(&json, "bytes", s->after);
     tarn__json_end(&json);
 }
 
 static void print_summary(const tarn__options *o, const tarn_convert_summary *s)
 {
-    printf("%s: %d tensors, %s instead of %s\n", tarn__shown(o->words[1]), s->tensors, tarn__bytes_text(s->after),
+    printf("%s: %d tensors, %s instead of %s\n", tarn__escaped(o->words[1]), s->tensors, tarn__bytes_text(s->after),
            tarn__bytes_text(s->before));
-    if (o->type && s->plain)
-        printf("%d that are no matrices of weights (norms, biases, positions) are f32\n", s->plain);
+    if (o->type && s->unquantized)
+        printf("%d that are no matrices of weights (norms, biases, positions) are f32\n", s->unquantized);
     if (s->uneven)
         printf("%d whose rows are no whole number of such blocks are q8_0, or as they were\n", s->uneven);
-    if (s->finer)
+    if (s->promoted)
         printf("the head is q6_k\n");
 }
 
@@ -54,7 +54,7 @@ static int run(const char *command, const tarn__options *o, tarn_convert_options
     how.adapter = o->adapter;
     how.progress = !o->quiet && isatty(STDERR_FILENO) ? show_progress : NULL;
     if (!tarn_model_convert(weights.path, o->words[1], &summary, &how))
-        return tarn__complain(command);
+        return tarn__print_error(command);
     if (o->json)
         print_json(o, &summary);
     else if (!o->quiet)
@@ -74,7 +74,7 @@ int tarn__quantize(const tarn__options *options)
             return run("quantize", options,
                        (tarn_convert_options){.quantize = true, .type = tarn_dtype_parse(names[i])});
     fprintf(stderr, "tarn quantize: --type: '%s' is none of q8_0, q4_0, q4_k, q6_k, f16, bf16 and f32\n",
-            tarn__shown(options->type));
+            tarn__escaped(options->type));
     return TARN__MISUSED;
 }
 

@@ -12,11 +12,11 @@
 typedef struct view {
     const tarn__options *options;
     tarn_tokenizer *tokenizer;
-    tarn_chats *chats;
+    tarn_chat_dataset *chats;
     int64_t context;
     const char *template_name; /* NULL: there is none */
-    tarn_chats_counts counts;
-    tarn_chats_rows row; /* one; all four in `memory` */
+    tarn_chat_dataset_counts counts;
+    tarn_chat_dataset_rows row; /* one; all four in `memory` */
     int32_t *memory;
 } view;
 
@@ -30,7 +30,7 @@ static double filled(const view *v, int split)
 
 static void print_split(const view *v, int split, const char *name)
 {
-    const tarn_chats_counts *c = &v->counts;
+    const tarn_chat_dataset_counts *c = &v->counts;
     printf("%-12s %10lld %12lld %12lld %8lld %7.1f %%\n", name, (long long)c->documents[split],
            (long long)c->tokens[split], (long long)c->answers[split], (long long)c->rows[split],
            100 * filled(v, split));
@@ -39,20 +39,20 @@ static void print_split(const view *v, int split, const char *name)
 static void print_counts(const view *v)
 {
     printf("rows of %lld tokens, template: %s\n", (long long)v->context,
-           tarn__shown(v->template_name ? v->template_name : "none"));
+           tarn__escaped(v->template_name ? v->template_name : "none"));
     tarn__heading("%-12s %10s %12s %12s %8s %9s", "", "documents", "tokens", "with loss", "rows", "filled");
-    print_split(v, TARN_CHATS_TRAINING, "training");
-    if (v->counts.rows[TARN_CHATS_VALIDATION] > 0)
-        print_split(v, TARN_CHATS_VALIDATION, "validation");
+    print_split(v, TARN_CHAT_DATASET_TRAINING, "training");
+    if (v->counts.rows[TARN_CHAT_DATASET_VALIDATION] > 0)
+        print_split(v, TARN_CHAT_DATASET_VALIDATION, "validation");
 }
 
 static void print_split_json(tarn__json *json, const view *v, int split, const char *name)
 {
     tarn__json_open(json, name, '{');
-    tarn__json_whole(json, "documents", v->counts.documents[split]);
-    tarn__json_whole(json, "tokens", v->counts.tokens[split]);
-    tarn__json_whole(json, "tokens_with_loss", v->counts.answers[split]);
-    tarn__json_whole(json, "rows", v->counts.rows[split]);
+    tarn__json_int(json, "documents", v->counts.documents[split]);
+    tarn__json_int(json, "tokens", v->counts.tokens[split]);
+    tarn__json_int(json, "tokens_with_loss", v->counts.answers[split]);
+    tarn__json_int(json, "rows", v->counts.rows[split]);
     tarn__json_real(json, "filled", filled(v, split), 4);
     tarn__json_close(json, '}');
 }
@@ -63,13 +63,13 @@ static void print_counts_json(const view *v)
     tarn__json json = {stdout, false};
     snprintf(hash, sizeof(hash), "%016llx", (unsigned long long)v->counts.hash);
     tarn__json_open(&json, NULL, '{');
-    tarn__json_text(&json, "file", v->options->words[0]);
-    tarn__json_text(&json, "template", v->template_name);
-    tarn__json_whole(&json, "context", v->context);
-    tarn__json_whole(&json, "cut", v->counts.cut);
-    tarn__json_text(&json, "hash", hash);
-    print_split_json(&json, v, TARN_CHATS_TRAINING, "training");
-    print_split_json(&json, v, TARN_CHATS_VALIDATION, "validation");
+    tarn__json_string(&json, "file", v->options->words[0]);
+    tarn__json_string(&json, "template", v->template_name);
+    tarn__json_int(&json, "context", v->context);
+    tarn__json_int(&json, "cut", v->counts.cut);
+    tarn__json_string(&json, "hash", hash);
+    print_split_json(&json, v, TARN_CHAT_DATASET_TRAINING, "training");
+    print_split_json(&json, v, TARN_CHAT_DATASET_VALIDATION, "validation");
     tarn__json_end(&json);
 }
 
@@ -79,7 +79,7 @@ static void print_counts_json(const view *v)
 static int64_t end_of(const view *v, int64_t begin)
 {
     int64_t end = begin + 1;
-    while (end < v->context && v->row.starts[end] == begin)
+    while (end < v->context && v->row.document_starts[end] == begin)
         end++;
     return end;
 }
@@ -118,7 +118,7 @@ static void print_document(const view *v, int64_t begin, int64_t end)
         bool marked = has_loss(v, at);
         fputs(at == begin ? "" : in_colour ? "\033[2m·\033[0m" : "·", stdout);
         fputs(!marked ? "" : in_colour ? "\033[32m" : "[", stdout);
-        tarn__print_piece(piece ? piece : "", length);
+        tarn__print_token(piece ? piece : "", length);
         fputs(!marked ? "" : in_colour ? "\033[0m" : "]", stdout);
     }
     putchar('\n');
@@ -140,18 +140,18 @@ static void print_row_json(const view *v, int64_t number)
 {
     tarn__json json = {stdout, false};
     tarn__json_open(&json, NULL, '{');
-    tarn__json_whole(&json, "row", number);
+    tarn__json_int(&json, "row", number);
     tarn__json_open(&json, "documents", '[');
     for (int64_t begin = 0, last = end_of_row(v); begin < last; begin = end_of(v, begin)) {
         int64_t end = end_of(v, begin);
         tarn__json_open(&json, NULL, '{');
         tarn__json_open(&json, "ids", '[');
         for (int64_t at = begin; at < end; at++)
-            tarn__json_whole(&json, NULL, v->row.ids[at]);
+            tarn__json_int(&json, NULL, v->row.ids[at]);
         tarn__json_close(&json, ']');
         tarn__json_open(&json, "loss", '[');
         for (int64_t at = begin; at < end; at++)
-            tarn__json_whole(&json, NULL, has_loss(v, at));
+            tarn__json_int(&json, NULL, has_loss(v, at));
         tarn__json_close(&json, ']');
         tarn__json_open(&json, "pieces", '[');
         for (int64_t at = begin; at < end; at++) {
@@ -168,17 +168,18 @@ static void print_row_json(const view *v, int64_t number)
 
 static int print_rows(view *v)
 {
-    int64_t rows = v->counts.rows[TARN_CHATS_TRAINING], count = v->options->show < rows ? v->options->show : rows;
+    int64_t rows = v->counts.rows[TARN_CHAT_DATASET_TRAINING],
+            count = v->options->show < rows ? v->options->show : rows;
     size_t each = (size_t)v->context;
     v->memory = malloc(sizeof(int32_t) * 4 * each);
     if (!v->memory) {
         fprintf(stderr, "tarn data: out of memory\n");
         return TARN__FAILED;
     }
-    v->row = (tarn_chats_rows){v->memory, v->memory + each, v->memory + 2 * each, v->memory + 3 * each};
+    v->row = (tarn_chat_dataset_rows){v->memory, v->memory + each, v->memory + 2 * each, v->memory + 3 * each};
     for (int64_t i = 0; i < count; i++) {
-        if (!tarn_chats_batch(v->chats, TARN_CHATS_TRAINING, i, 1, &v->row))
-            return tarn__complain("data");
+        if (!tarn_chat_dataset_batch(v->chats, TARN_CHAT_DATASET_TRAINING, i, 1, &v->row))
+            return tarn__print_error("data");
         if (v->options->json)
             print_row_json(v, i);
         else
@@ -209,16 +210,16 @@ static int check(const tarn__options *o)
 /* What the model can look at: the model itself says so, and is not needed otherwise. */
 static bool find_context(view *v)
 {
-    tarn_model_facts facts;
+    tarn_model_info info;
     v->context = v->options->context;
     if (v->context > 0)
         return true;
     tarn_module *model =
         tarn_model_open(v->options->model, tarn_device_cpu(), &(tarn_model_open_options){.as_stored = true});
-    bool good = model && tarn_model_facts_of(model, &facts);
+    bool good = model && tarn_model_query(model, &info);
     tarn_module_free(model);
     if (good)
-        v->context = facts.context < USUAL_CONTEXT ? facts.context : USUAL_CONTEXT;
+        v->context = info.context < USUAL_CONTEXT ? info.context : USUAL_CONTEXT;
     return good;
 }
 
@@ -228,14 +229,14 @@ static bool open_view(view *v)
     v->tokenizer = tarn_tokenizer_open(o->model);
     if (!v->tokenizer || !find_context(v))
         return false;
-    v->chats = tarn_chats_open(&(tarn_chats_options){.path = o->words[0],
-                                                     .tokenizer = v->tokenizer,
-                                                     .template_name = o->template_name,
-                                                     .val_path = o->val,
-                                                     .val_share = o->validation,
-                                                     .context = v->context,
-                                                     .seed = (uint64_t)o->seed});
-    if (!v->chats || !tarn_chats_counts_of(v->chats, &v->counts))
+    v->chats = tarn_chat_dataset_open(&(tarn_chat_dataset_options){.path = o->words[0],
+                                                                   .tokenizer = v->tokenizer,
+                                                                   .template_name = o->template_name,
+                                                                   .val_path = o->val,
+                                                                   .val_share = o->validation,
+                                                                   .context = v->context,
+                                                                   .seed = (uint64_t)o->seed});
+    if (!v->chats || !tarn_chat_dataset_counts_of(v->chats, &v->counts))
         return false;
     v->template_name = o->template_name ? o->template_name : tarn_chat_name(v->tokenizer);
     tarn_clear_error(); /* a model may have none, and texts need none */
@@ -249,7 +250,7 @@ int tarn__data(const tarn__options *options)
     if (status != TARN__DONE)
         return status;
     if (!open_view(&v))
-        status = tarn__complain("data");
+        status = tarn__print_error("data");
     if (status == TARN__DONE && options->json)
         print_counts_json(&v);
     else if (status == TARN__DONE)
@@ -257,7 +258,7 @@ int tarn__data(const tarn__options *options)
     if (status == TARN__DONE)
         status = print_rows(&v);
     free(v.memory);
-    tarn_chats_close(v.chats);
+    tarn_chat_dataset_close(v.chats);
     tarn_tokenizer_free(v.tokenizer);
     return status;
 }

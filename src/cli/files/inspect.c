@@ -28,7 +28,7 @@ static void print_text(const char *text, size_t length)
 /* A name, and spaces up to a width. */
 static void print_name(const char *name, int width)
 {
-    printf("%-*s", width, tarn__shown(name));
+    printf("%-*s", width, tarn__escaped(name));
 }
 
 /* ---- tensors ----------------------------------------------------------------------------------------------------- */
@@ -59,16 +59,16 @@ static void print_row(listing *l, const row *r)
     l->elements += count;
     if (!l->json) {
         print_name(r->name, l->widest);
-        printf("  %-8s %s]  %s\n", tarn__shown(r->type), shape, tarn__bytes_text(r->bytes));
+        printf("  %-8s %s]  %s\n", tarn__escaped(r->type), shape, tarn__bytes_text(r->bytes));
         return;
     }
     tarn__json json = {stdout, false};
     tarn__json_open(&json, NULL, '{');
-    tarn__json_text(&json, "tensor", r->name);
-    tarn__json_text(&json, "type", r->type);
+    tarn__json_string(&json, "tensor", r->name);
+    tarn__json_string(&json, "type", r->type);
     tarn__json_shape(&json, "shape", r->shape);
-    tarn__json_whole(&json, "bytes", r->bytes);
-    tarn__json_whole(&json, "position", r->position);
+    tarn__json_int(&json, "bytes", r->bytes);
+    tarn__json_int(&json, "position", r->position);
     tarn__json_end(&json);
 }
 
@@ -80,11 +80,11 @@ static void print_total(const listing *l, const char *path, const char *format, 
     }
     tarn__json json = {stdout, false};
     tarn__json_open(&json, NULL, '{');
-    tarn__json_text(&json, "file", path);
-    tarn__json_text(&json, "format", format);
-    tarn__json_whole(&json, "tensors", tensors);
-    tarn__json_whole(&json, "elements", l->elements);
-    tarn__json_whole(&json, "bytes", l->bytes);
+    tarn__json_string(&json, "file", path);
+    tarn__json_string(&json, "format", format);
+    tarn__json_int(&json, "tensors", tensors);
+    tarn__json_int(&json, "elements", l->elements);
+    tarn__json_int(&json, "bytes", l->bytes);
     tarn__json_end(&json);
 }
 
@@ -93,7 +93,7 @@ static void print_pair(bool as_json, const char *key, const char *value)
     tarn__json json = {stdout, false};
     if (as_json) {
         tarn__json_open(&json, NULL, '{');
-        tarn__json_text(&json, "key", key);
+        tarn__json_string(&json, "key", key);
         tarn__json_bytes(&json, "value", value, strlen(value));
         tarn__json_end(&json);
         return;
@@ -110,15 +110,15 @@ static void print_pair(bool as_json, const char *key, const char *value)
  */
 static double *numbers_of(const tarn_gguf *file, const tarn_gguf_value *v)
 {
-    bool is_number = v->element != TARN_GGUF_TEXT && v->element != TARN_GGUF_LIST;
+    bool is_number = v->element != TARN_GGUF_STRING && v->element != TARN_GGUF_ARRAY;
     double *values = is_number ? malloc(sizeof(double) * (size_t)(v->count + 1)) : NULL;
     bool one = false, good = values != NULL;
     if (good && v->type == TARN_GGUF_BOOL) {
         good = tarn_gguf_bool(file, v->key, &one);
         values[0] = one;
     } else if (good) {
-        good = v->type == TARN_GGUF_LIST ? tarn_gguf_reals(file, v->key, values, v->count)
-                                         : tarn_gguf_real(file, v->key, values);
+        good = v->type == TARN_GGUF_ARRAY ? tarn_gguf_reals(file, v->key, values, v->count)
+                                          : tarn_gguf_real(file, v->key, values);
     }
     if (good)
         return values;
@@ -144,7 +144,7 @@ static void print_number_json(tarn__json *json, const char *key, tarn_gguf_type 
     if (type == TARN_GGUF_BOOL)
         tarn__json_bool(json, key, value != 0);
     else if (is_whole(type) && value > -9e15 && value < 9e15)
-        tarn__json_whole(json, key, (int64_t)value);
+        tarn__json_int(json, key, (int64_t)value);
     else
         tarn__json_precise(json, key, value, type == TARN_GGUF_F32 ? 9 : 17);
 }
@@ -152,9 +152,9 @@ static void print_number_json(tarn__json *json, const char *key, tarn_gguf_type 
 /* One whole number, all of whose digits are printed. */
 static bool is_exact(const tarn_gguf *file, const tarn_gguf_value *v, int64_t *whole)
 {
-    if (v->type == TARN_GGUF_BOOL || v->type == TARN_GGUF_TEXT || v->type == TARN_GGUF_LIST || !is_whole(v->type))
+    if (v->type == TARN_GGUF_BOOL || v->type == TARN_GGUF_STRING || v->type == TARN_GGUF_ARRAY || !is_whole(v->type))
         return false;
-    bool good = tarn_gguf_whole(file, v->key, INT64_MIN, INT64_MAX, whole);
+    bool good = tarn_gguf_int(file, v->key, INT64_MIN, INT64_MAX, whole);
     tarn_clear_error(); /* above what fits: a double says nearly how much */
     return good;
 }
@@ -167,7 +167,7 @@ static void print_value(const tarn_gguf *file, const tarn_gguf_value *v, const d
     int64_t whole;
     print_name(v->key, 0);
     printf(": ");
-    if (v->type == TARN_GGUF_LIST)
+    if (v->type == TARN_GGUF_ARRAY)
         printf("%lld of %s: ", (long long)v->count, tarn_gguf_type_name(v->element));
     for (int64_t i = 0; i < v->count && i < SHOWN; i++) {
         printf(i ? ", " : "");
@@ -175,9 +175,9 @@ static void print_value(const tarn_gguf *file, const tarn_gguf_value *v, const d
             printf("%lld", (long long)whole);
         else if (numbers)
             print_number(v->element, numbers[i]);
-        else if (v->type == TARN_GGUF_TEXT && (text = tarn_gguf_text(file, v->key, &length)))
+        else if (v->type == TARN_GGUF_STRING && (text = tarn_gguf_string(file, v->key, &length)))
             print_text(text, length);
-        else if (v->element == TARN_GGUF_TEXT && (text = tarn_gguf_texts(file, v->key, i, &length)))
+        else if (v->element == TARN_GGUF_STRING && (text = tarn_gguf_string_at(file, v->key, i, &length)))
             print_text(text, length);
         else
             printf("[…]");
@@ -191,23 +191,23 @@ static void print_value_json(const tarn_gguf *file, const tarn_gguf_value *v, co
     const char *text;
     int64_t whole;
     tarn__json json = {stdout, false};
-    bool is_list = v->type == TARN_GGUF_LIST;
+    bool is_list = v->type == TARN_GGUF_ARRAY;
     tarn__json_open(&json, NULL, '{');
-    tarn__json_text(&json, "key", v->key);
-    tarn__json_text(&json, "type", tarn_gguf_type_name(v->type));
+    tarn__json_string(&json, "key", v->key);
+    tarn__json_string(&json, "type", tarn_gguf_type_name(v->type));
     if (is_list) {
-        tarn__json_text(&json, "of", tarn_gguf_type_name(v->element));
+        tarn__json_string(&json, "of", tarn_gguf_type_name(v->element));
         tarn__json_open(&json, "value", '[');
     }
     for (int64_t i = 0; i < v->count; i++) {
         const char *key = is_list ? NULL : "value";
         if (is_exact(file, v, &whole))
-            tarn__json_whole(&json, key, whole);
+            tarn__json_int(&json, key, whole);
         else if (numbers)
             print_number_json(&json, key, v->element, numbers[i]);
-        else if (v->type == TARN_GGUF_TEXT && (text = tarn_gguf_text(file, v->key, &length)))
+        else if (v->type == TARN_GGUF_STRING && (text = tarn_gguf_string(file, v->key, &length)))
             tarn__json_bytes(&json, key, text, length);
-        else if (v->element == TARN_GGUF_TEXT && (text = tarn_gguf_texts(file, v->key, i, &length)))
+        else if (v->element == TARN_GGUF_STRING && (text = tarn_gguf_string_at(file, v->key, i, &length)))
             tarn__json_bytes(&json, key, text, length);
         else
             tarn__json_null(&json, key);
@@ -223,7 +223,7 @@ static void print_gguf(const tarn_gguf *file, const char *path, listing *l)
     tarn_gguf_entry e;
     int tensors = tarn_gguf_count(file);
     if (!l->json)
-        tarn__heading("%s: GGUF, %d keys, %d tensors", tarn__shown(path), tarn_gguf_metadata_count(file), tensors);
+        tarn__heading("%s: GGUF, %d keys, %d tensors", tarn__escaped(path), tarn_gguf_metadata_count(file), tensors);
     for (int i = 0; i < tarn_gguf_metadata_count(file) && tarn_gguf_metadata_at(file, i, &v); i++) {
         double *numbers = numbers_of(file, &v);
         (l->json ? print_value_json : print_value)(file, &v, numbers);
@@ -243,7 +243,7 @@ static int inspect_gguf(const char *path, bool json)
     if (file)
         print_gguf(file, path, &l);
     tarn_gguf_close(file);
-    return tarn_failed() ? tarn__complain("inspect") : TARN__DONE;
+    return tarn_failed() ? tarn__print_error("inspect") : TARN__DONE;
 }
 
 /* ---- safetensors ------------------------------------------------------------------------------------------------- */
@@ -254,7 +254,7 @@ static void print_safetensors(const tarn_safetensors *file, const char *path, li
     const char *key, *value;
     int tensors = tarn_safetensors_count(file);
     if (!l->json)
-        tarn__heading("%s: safetensors, %d tensors", tarn__shown(path), tensors);
+        tarn__heading("%s: safetensors, %d tensors", tarn__escaped(path), tensors);
     for (int i = 0; i < tarn_safetensors_metadata_count(file) && tarn_safetensors_metadata_at(file, i, &key, &value);
          i++)
         if (l->json || strcmp(key, "tarn.checksum.values") != 0) /* a screen of digits */
@@ -275,7 +275,7 @@ static int inspect_safetensors(const char *path, bool json)
     if (file)
         print_safetensors(file, path, &l);
     tarn_safetensors_close(file);
-    return tarn_failed() ? tarn__complain("inspect") : TARN__DONE;
+    return tarn_failed() ? tarn__print_error("inspect") : TARN__DONE;
 }
 
 /* ---- folders ----------------------------------------------------------------------------------------------------- */
@@ -298,11 +298,11 @@ static void print_config(const char *path, const char *name, bool as_json)
     tarn__json json = {stdout, false};
     if (as_json) {
         tarn__json_open(&json, NULL, '{');
-        tarn__json_text(&json, "key", name);
+        tarn__json_string(&json, "key", name);
         tarn__json_bytes(&json, "value", text, length);
         tarn__json_end(&json);
     } else {
-        tarn__heading("%s", tarn__shown(path));
+        tarn__heading("%s", tarn__escaped(path));
         tarn__print_lines(text, length);
         printf(length && text[length - 1] == '\n' ? "" : "\n");
     }
@@ -326,7 +326,7 @@ static int inspect_folder(const char *folder, bool json)
     fprintf(stderr,
             "tarn inspect: '%s' has no model.safetensors, no model.safetensors.index.json and no "
             "adapter_model.safetensors\n",
-            tarn__shown(folder));
+            tarn__escaped(folder));
     return TARN__FAILED;
 }
 

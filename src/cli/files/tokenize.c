@@ -45,7 +45,7 @@ static tarn_tokenizer *make_tokenizer(const tarn__options *o)
     else
         tokenizer = strcmp(o->tokenizer, "bytes") == 0 ? tarn_tokenizer_bytes() : tarn_tokenizer_open(o->tokenizer);
     if (!tokenizer && tarn_failed())
-        tarn__complain("tokenize");
+        tarn__print_error("tokenize");
     return tokenizer;
 }
 
@@ -58,7 +58,7 @@ static void print_ids(const tarn__options *o, const tarn_tokenizer *t, const int
         const char *piece = tarn_tokenizer_piece(t, ids[i], &length);
         printf("%s%d%s", o->pieces || i == 0 ? "" : " ", (int)ids[i], o->pieces ? "\t" : "");
         if (o->pieces) {
-            tarn__print_piece(piece ? piece : "", length);
+            tarn__print_token(piece ? piece : "", length);
             putchar('\n');
         }
     }
@@ -72,12 +72,12 @@ static void print_ids_json(const tarn__options *o, const tarn_tokenizer *t, cons
     tarn__json json = {stdout, false};
     tarn__json_open(&json, NULL, '{');
     if (name)
-        tarn__json_text(&json, "file", name);
-    tarn__json_whole(&json, "bytes", (int64_t)bytes);
-    tarn__json_whole(&json, "tokens", count);
+        tarn__json_string(&json, "file", name);
+    tarn__json_int(&json, "bytes", (int64_t)bytes);
+    tarn__json_int(&json, "tokens", count);
     tarn__json_open(&json, "ids", '[');
     for (int64_t i = 0; i < count; i++)
-        tarn__json_whole(&json, NULL, ids[i]);
+        tarn__json_int(&json, NULL, ids[i]);
     tarn__json_close(&json, ']');
     if (o->pieces) {
         tarn__json_open(&json, "pieces", '[');
@@ -97,7 +97,7 @@ static int encode(const tarn__options *o, const tarn_tokenizer *t, const char *n
     const tarn_encode_options how = {.special_as_text = o->special_as_text, .add_special = o->add_special};
     int32_t *ids = tarn_tokenizer_encode(t, text, length, &how, &count);
     if (!ids)
-        return tarn__complain("tokenize");
+        return tarn__print_error("tokenize");
     if (o->json)
         print_ids_json(o, t, name, ids, count, length);
     else
@@ -150,16 +150,16 @@ static int decode(const tarn__options *o, const tarn_tokenizer *t, const char *n
     char *decoded = tarn_tokenizer_decode(t, ids, count, &bytes);
     free(ids);
     if (!decoded)
-        return tarn__complain("tokenize");
+        return tarn__print_error("tokenize");
     if (o->json) {
         tarn__json json = {stdout, false};
         tarn__json_open(&json, NULL, '{');
         if (name)
-            tarn__json_text(&json, "file", name);
+            tarn__json_string(&json, "file", name);
         tarn__json_bytes(&json, "text", decoded, bytes);
         tarn__json_end(&json);
     } else {
-        tarn__print_written(decoded, bytes);
+        tarn__print_generated(decoded, bytes);
     }
     tarn_tokenizer_release(decoded);
     return TARN__DONE;
@@ -199,19 +199,19 @@ static void print_summary(const tarn__options *o, const tarn_tokenizer *t, const
     tarn__json json = {stdout, false};
     if (o->json) {
         tarn__json_open(&json, NULL, '{');
-        tarn__json_text(&json, "folder", o->prepare);
-        tarn__json_text(&json, "tokenizer", tarn_tokenizer_kind(t));
-        tarn__json_whole(&json, "vocabulary", tarn_tokenizer_count(t));
-        tarn__json_whole(&json, "documents", s->documents);
-        tarn__json_whole(&json, "bytes", s->bytes);
-        tarn__json_whole(&json, "train_tokens", s->train_tokens);
-        tarn__json_whole(&json, "valid_tokens", s->valid_tokens);
-        tarn__json_whole(&json, "files", s->train_files + s->valid_files);
+        tarn__json_string(&json, "folder", o->prepare);
+        tarn__json_string(&json, "tokenizer", tarn_tokenizer_kind(t));
+        tarn__json_int(&json, "vocabulary", tarn_tokenizer_count(t));
+        tarn__json_int(&json, "documents", s->documents);
+        tarn__json_int(&json, "bytes", s->bytes);
+        tarn__json_int(&json, "train_tokens", s->train_tokens);
+        tarn__json_int(&json, "valid_tokens", s->valid_tokens);
+        tarn__json_int(&json, "files", s->train_files + s->valid_files);
         tarn__json_end(&json);
     } else if (!o->quiet) {
         printf("%s: %lld documents, %s: %lld tokens to train on, %lld to judge by, in %d files\n",
-               tarn__shown(o->prepare), (long long)s->documents, tarn__bytes_text(s->bytes), (long long)s->train_tokens,
-               (long long)s->valid_tokens, s->train_files + s->valid_files);
+               tarn__escaped(o->prepare), (long long)s->documents, tarn__bytes_text(s->bytes),
+               (long long)s->train_tokens, (long long)s->valid_tokens, s->train_files + s->valid_files);
     }
 }
 
@@ -227,7 +227,7 @@ static int prepare(const tarn__options *o, const tarn_tokenizer *t)
                                      .parse_special = o->parse_special,
                                      .progress = !o->quiet && isatty(STDERR_FILENO) ? show_progress : NULL};
     if (!tarn_shards_prepare((const char *const *)o->words, o->word_count, t, o->prepare, &summary, &how))
-        return tarn__complain("tokenize");
+        return tarn__print_error("tokenize");
     print_summary(o, t, &summary);
     return TARN__DONE;
 }
@@ -283,7 +283,7 @@ int tarn__tokenize(const tarn__options *options)
         fprintf(stderr, "tarn tokenize: the files have no more than %lld tokens to learn\n",
                 (long long)tarn_tokenizer_count(tokenizer));
     if (options->out && !tarn_tokenizer_save(tokenizer, options->out))
-        status = tarn__complain("tokenize");
+        status = tarn__print_error("tokenize");
     if (status == TARN__DONE && options->prepare)
         status = prepare(options, tokenizer);
     else if (status == TARN__DONE && !options->out)

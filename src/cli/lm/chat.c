@@ -23,12 +23,12 @@ typedef struct history {
 typedef struct chat {
     tarn_run_weights weights; /* that are used */
     const tarn__options *options;
-    tarn_kv kv;
+    tarn_kv_type kv_type;
     bool forgets;  /* the oldest turns, when the context is full */
     bool is_asked; /* somebody types */
     tarn_module *model;
     tarn_tokenizer *tokenizer;
-    tarn_writer *writer;
+    tarn_generator *writer;
     int64_t context;
     history history;
     int32_t stop;
@@ -93,13 +93,13 @@ static int heading_of(const history *h)
 /* The tokens of the conversation up to where the answer begins. NULL with an error. */
 static int32_t *encode(const chat *c, int64_t *count)
 {
-    return tarn_chat_encode(tarn_writer_tokenizer(c->writer), c->history.messages, c->history.count, true, count);
+    return tarn_chat_encode(tarn_generator_tokenizer(c->writer), c->history.messages, c->history.count, true, count);
 }
 
 static int complain(chat *c)
 {
     c->is_broken = true;
-    return tarn__complain("chat");
+    return tarn__print_error("chat");
 }
 
 /* Makes room by forgetting the oldest turns, a question and its answer each. NULL: there is none left to forget, or
@@ -141,7 +141,7 @@ static int64_t heading_tokens(const chat *c, const int32_t *tokens, int64_t coun
     int64_t length = 0, same = 0;
     if (heading_of(&c->history) == 0)
         return 0;
-    int32_t *heading = tarn_chat_encode(tarn_writer_tokenizer(c->writer), c->history.messages, 1, false, &length);
+    int32_t *heading = tarn_chat_encode(tarn_generator_tokenizer(c->writer), c->history.messages, 1, false, &length);
     while (heading && same < length && same < count && heading[same] == tokens[same])
         same++;
     tarn_tokenizer_release(heading);
@@ -163,21 +163,21 @@ static bool begin(chat *c, const int32_t *tokens, int64_t count)
                                        .top_p = o->top_p,
                                        .min_p = o->min_p,
                                        .repeat_penalty = o->repeat_penalty,
-                                       .repeat_window = o->repeat_window,
+                                       .repeat_last_n = o->repeat_last_n,
                                        .seed = c->seed++,
                                        .stop = &c->stop,
                                        .stop_count = c->stop >= 0};
-    return tarn_writer_prompt(c->writer, 0, tokens, count, &how);
+    return tarn_generator_prompt(c->writer, 0, tokens, count, &how);
 }
 
 /* Prints the answer as it comes; a copy of it, which the caller frees. NULL: there was no memory. */
-static char *print_answer(const chat *c, tarn_piece *piece)
+static char *print_answer(const chat *c, tarn_output *piece)
 {
     char *text = calloc(1, 1);
     size_t length = 0;
     bool has_slid = false;
-    while (text && !interrupted && !ferror(stdout) && tarn_writer_next(c->writer, piece)) {
-        tarn__print_written(piece->text, piece->length);
+    while (text && !interrupted && !ferror(stdout) && tarn_generator_next(c->writer, piece)) {
+        tarn__print_generated(piece->text, piece->length);
         fflush(stdout);
         char *longer = realloc(text, length + piece->length + 1);
         if (!longer)
@@ -200,15 +200,15 @@ static char *print_answer(const chat *c, tarn_piece *piece)
 /* The same, and remembers it. */
 static bool listen(chat *c)
 {
-    tarn_piece piece = {0};
+    tarn_output piece = {0};
     int64_t length = 0;
     char *text = print_answer(c, &piece);
-    tarn_writer_stop(c->writer, 0);
-    bool is_full = piece.end == TARN_END_LENGTH && tarn_writer_tokens(c->writer, 0, &length) && !c->forgets &&
+    tarn_generator_stop(c->writer, 0);
+    bool is_full = piece.end == TARN_FINISH_LENGTH && tarn_generator_tokens(c->writer, 0, &length) && !c->forgets &&
                    length == c->context;
     if (is_full)
         fprintf(stderr, "(the context of %lld tokens is full: the answer ends here)\n", (long long)c->context);
-    else if (piece.end == TARN_END_LENGTH && c->forgets && !c->options->tokens)
+    else if (piece.end == TARN_FINISH_LENGTH && c->forgets && !c->options->tokens)
         fprintf(stderr, "(the answer has %lld tokens, and ends here; --tokens allows more)\n", (long long)c->context);
     bool good = text && !tarn_failed() && say(&c->history, "assistant", text);
     free(text);
@@ -257,7 +257,7 @@ static bool command(chat *c, const char *line)
         fprintf(
             stderr,
             "%s: there is /reset (begin anew), /system TEXT (begin anew, and tell the model that first) and /exit\n",
-            tarn__shown(line));
+            tarn__escaped(line));
     return true;
 }
 
@@ -286,7 +286,7 @@ static char *read_line(chat *c, tarn__input *line)
             continue;
         }
         if (errno == EFBIG) {
-            fprintf(stderr, "tarn chat: a line is longer than %s\n", tarn__bytes_text((int64_t)TARN__LINE_MOST));
+            fprintf(stderr, "tarn chat: a line is longer than %s\n", tarn__bytes_text((int64_t)TARN__LINE_MAX));
             c->status = TARN__FAILED;
         }
         if (errno != EINTR)
@@ -314,17 +314,18 @@ static void talk(chat *c)
 static bool open_writer(chat *c)
 {
     const tarn__options *o = c->options;
-    tarn_model_facts facts;
-    c->model = tarn__language_model(o, &c->weights);
-    c->tokenizer = c->model ? tarn__language_tokenizer(o) : NULL;
+    tarn_model_info info;
+    c->model = tarn__lm_model(o, &c->weights);
+    c->tokenizer = c->model ? tarn__lm_tokenizer(o) : NULL;
     if (c->tokenizer && o->template_name && !tarn_tokenizer_set_chat(c->tokenizer, o->template_name))
         return false;
-    if (!c->tokenizer || !tarn_chat_name(c->tokenizer) || !tarn_model_facts_of(c->model, &facts))
+    if (!c->tokenizer || !tarn_chat_name(c->tokenizer) || !tarn_model_query(c->model, &info))
         return false;
-    c->context = o->context ? o->context : facts.context < USUAL_CONTEXT ? facts.context : USUAL_CONTEXT;
-    c->stop = tarn_chat_end(c->tokenizer);
-    c->writer = tarn_writer_new(c->model, c->tokenizer,
-                                &(tarn_writer_options){.context = c->context, .kv = c->kv, .chunk = o->chunk});
+    c->context = o->context ? o->context : info.context < USUAL_CONTEXT ? info.context : USUAL_CONTEXT;
+    c->stop = tarn_chat_eot(c->tokenizer);
+    c->writer = tarn_generator_new(
+        c->model, c->tokenizer,
+        &(tarn_generator_options){.context = c->context, .kv_type = c->kv_type, .prefill_chunk = o->prefill_chunk});
     return c->writer != NULL;
 }
 
@@ -340,7 +341,7 @@ static int run(chat *c)
 {
     if (!open_writer(c)) {
         bool misused = tarn_error_code() == TARN_ERROR_ARGUMENT;
-        tarn__complain("chat");
+        tarn__print_error("chat");
         return misused ? TARN__MISUSED : TARN__FAILED;
     }
     if (c->options->system && !say(&c->history, "system", c->options->system))
@@ -367,18 +368,18 @@ int tarn__chat(const tarn__options *options)
         fprintf(stderr, "tarn chat: --on-full: '%s' is none of refuse and forget\n", on_full);
         return TARN__MISUSED;
     }
-    if (options->repeat_window && options->repeat_penalty == 1) {
+    if (options->repeat_last_n && options->repeat_penalty == 1) {
         fprintf(stderr, "tarn chat: --repeat-window needs --repeat-penalty\n");
         return TARN__MISUSED;
     }
-    int status = tarn__language_options("chat", options, &c.kv);
+    int status = tarn__lm_options("chat", options, &c.kv_type);
     if (status == TARN__DONE)
         status = tarn__checkpoint_use("chat", options, &c.weights);
     if (status == TARN__DONE)
         status = run(&c);
     unsay(&c.history, 0, c.history.count);
     free(c.history.messages);
-    tarn_writer_free(c.writer);
+    tarn_generator_free(c.writer);
     tarn_tokenizer_free(c.tokenizer);
     tarn_module_free(c.model);
     return status;

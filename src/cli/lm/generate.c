@@ -15,7 +15,7 @@
 typedef struct token {
     int32_t id;
     double logprob;
-    tarn_candidate *likeliest; /* of it: --logprobs; NULL without */
+    tarn_candidate *top_logprobs; /* of it: --logprobs; NULL without */
 } token;
 
 /* One text that is written. */
@@ -24,17 +24,17 @@ typedef struct text {
     int64_t count, room;
     char *bytes;
     size_t length, byte_room;
-    tarn_end end;
+    tarn_finish_reason end;
 } text;
 
 typedef struct writing {
     const tarn__options *options;
-    tarn_kv kv;
+    tarn_kv_type kv_type;
     tarn_module *model;
     tarn_tokenizer *tokenizer; /* NULL: numbers */
-    tarn_model_facts facts;
+    tarn_model_info info;
     tarn__prompt prompt;
-    tarn_writer *writer;
+    tarn_generator *writer;
     text *texts;
     double began, first, ended; /* seconds */
     bool streams;               /* pieces are printed as they come */
@@ -58,7 +58,7 @@ static int no_memory(void)
 static int complain(void)
 {
     bool misused = tarn_error_code() == TARN_ERROR_ARGUMENT || tarn_error_code() == TARN_ERROR_SHAPE;
-    tarn__complain("generate");
+    tarn__print_error("generate");
     return misused ? TARN__MISUSED : TARN__FAILED;
 }
 
@@ -71,7 +71,7 @@ static double seconds(void)
 
 /* ---- remembering ------------------------------------------------------------------------------------------------- */
 
-static bool remember_token(text *t, const tarn_piece *piece)
+static bool remember_token(text *t, const tarn_output *piece)
 {
     if (t->count == t->room) {
         int64_t room = t->room ? 2 * t->room : 256;
@@ -83,16 +83,16 @@ static bool remember_token(text *t, const tarn_piece *piece)
     }
     token *now = &t->tokens[t->count];
     *now = (token){.id = piece->token, .logprob = piece->logprob};
-    size_t bytes = sizeof(*now->likeliest) * (size_t)piece->likeliest_count;
-    if (bytes > 0 && !(now->likeliest = malloc(bytes)))
+    size_t bytes = sizeof(*now->top_logprobs) * (size_t)piece->top_logprob_count;
+    if (bytes > 0 && !(now->top_logprobs = malloc(bytes)))
         return false;
     if (bytes > 0)
-        memcpy(now->likeliest, piece->likeliest, bytes);
+        memcpy(now->top_logprobs, piece->top_logprobs, bytes);
     t->count++;
     return true;
 }
 
-static bool remember(text *t, const tarn_piece *piece)
+static bool remember(text *t, const tarn_output *piece)
 {
     if (t->length + piece->length > t->byte_room) {
         size_t room = 2 * (t->length + piece->length);
@@ -111,10 +111,10 @@ static bool remember(text *t, const tarn_piece *piece)
 
 /* ---- printing ---------------------------------------------------------------------------------------------------- */
 
-static void print_piece(const writing *w, const tarn_piece *piece)
+static void print_piece(const writing *w, const tarn_output *piece)
 {
     if (w->tokenizer)
-        tarn__print_written(piece->text, piece->length);
+        tarn__print_generated(piece->text, piece->length);
     else if (piece->token >= 0)
         printf("%s%d", w->texts[0].count > 1 || w->options->echo ? " " : "", (int)piece->token);
     fflush(stdout);
@@ -123,7 +123,7 @@ static void print_piece(const writing *w, const tarn_piece *piece)
 static void print_prompt(const writing *w)
 {
     if (w->tokenizer)
-        tarn__print_written(w->prompt.text, w->prompt.length);
+        tarn__print_generated(w->prompt.text, w->prompt.length);
     for (int64_t i = 0; !w->tokenizer && i < w->prompt.count; i++)
         printf("%s%d", i ? " " : "", (int)w->prompt.tokens[i]);
 }
@@ -136,7 +136,7 @@ static void print_text(const writing *w, int64_t i)
     if (w->options->echo)
         print_prompt(w);
     if (w->tokenizer)
-        tarn__print_written(t->bytes, t->length);
+        tarn__print_generated(t->bytes, t->length);
     for (int64_t k = 0; !w->tokenizer && k < t->count; k++)
         printf("%s%d", k || w->options->echo ? " " : "", (int)t->tokens[k].id);
     printf("\n");
@@ -147,13 +147,13 @@ static void print_logprobs(tarn__json *json, const writing *w, const text *t)
     tarn__json_open(json, "logprobs", '[');
     for (int64_t i = 0; i < t->count; i++) {
         tarn__json_open(json, NULL, '{');
-        tarn__json_whole(json, "token", t->tokens[i].id);
+        tarn__json_int(json, "token", t->tokens[i].id);
         tarn__json_real(json, "logprob", t->tokens[i].logprob, 6);
         tarn__json_open(json, "likeliest", '[');
         for (int64_t k = 0; k < w->options->logprobs; k++) {
             tarn__json_open(json, NULL, '{');
-            tarn__json_whole(json, "token", t->tokens[i].likeliest[k].token);
-            tarn__json_real(json, "logprob", t->tokens[i].likeliest[k].logprob, 6);
+            tarn__json_int(json, "token", t->tokens[i].top_logprobs[k].token);
+            tarn__json_real(json, "logprob", t->tokens[i].top_logprobs[k].logprob, 6);
             tarn__json_close(json, '}');
         }
         tarn__json_close(json, ']');
@@ -179,22 +179,22 @@ static void print_json(const writing *w, int64_t i)
     const text *t = &w->texts[i];
     tarn__json json = {stdout, false};
     tarn__json_open(&json, NULL, '{');
-    tarn__json_text(&json, "model", w->options->words[0]);
+    tarn__json_string(&json, "model", w->options->words[0]);
     tarn__checkpoint_json(&json, w->options);
-    tarn__json_whole(&json, "seed", w->options->seed + i);
+    tarn__json_int(&json, "seed", w->options->seed + i);
     tarn__json_open(&json, "prompt", '[');
     for (int64_t k = 0; k < w->prompt.count; k++)
-        tarn__json_whole(&json, NULL, w->prompt.tokens[k]);
+        tarn__json_int(&json, NULL, w->prompt.tokens[k]);
     tarn__json_close(&json, ']');
     tarn__json_open(&json, "tokens", '[');
     for (int64_t k = 0; k < t->count; k++)
-        tarn__json_whole(&json, NULL, t->tokens[k].id);
+        tarn__json_int(&json, NULL, t->tokens[k].id);
     tarn__json_close(&json, ']');
     if (w->tokenizer && w->options->echo)
         tarn__json_bytes(&json, "prompt_text", w->prompt.text, w->prompt.length);
     if (w->tokenizer)
         tarn__json_bytes(&json, "text", t->bytes, t->length);
-    tarn__json_text(&json, "end", ends[t->end]);
+    tarn__json_string(&json, "end", ends[t->end]);
     if (w->options->logprobs)
         print_logprobs(&json, w, t);
     print_speed(&json, w);
@@ -208,7 +208,7 @@ static void print_json(const writing *w, int64_t i)
 static bool plan(const writing *w, int64_t *tokens, int64_t *context)
 {
     const tarn__options *o = w->options;
-    int64_t most = o->context ? o->context : w->facts.context, left = most - w->prompt.count;
+    int64_t most = o->context ? o->context : w->info.context, left = most - w->prompt.count;
     if (!o->no_slide) {
         *tokens = o->tokens ? o->tokens : USUAL;
         *context = o->context || left < *tokens ? most : w->prompt.count + *tokens;
@@ -234,9 +234,10 @@ static bool begin(writing *w)
     if (!plan(w, &tokens, &context))
         return false;
     w->context = context;
-    w->writer = tarn_writer_new(
+    w->writer = tarn_generator_new(
         w->model, w->tokenizer,
-        &(tarn_writer_options){.sequences = o->sequences, .context = context, .kv = w->kv, .chunk = o->chunk});
+        &(tarn_generator_options){
+            .sequences = o->sequences, .context = context, .kv_type = w->kv_type, .prefill_chunk = o->prefill_chunk});
     for (int64_t i = 0; w->writer && i < o->sequences; i++) {
         const tarn_generate_options how = {.tokens = tokens,
                                            .temperature = o->temperature,
@@ -244,24 +245,24 @@ static bool begin(writing *w)
                                            .top_p = o->top_p,
                                            .min_p = o->min_p,
                                            .repeat_penalty = o->repeat_penalty,
-                                           .repeat_window = o->repeat_window,
+                                           .repeat_last_n = o->repeat_last_n,
                                            .seed = (uint64_t)(o->seed + i),
-                                           .stop_texts = o->stops,
-                                           .stop_text_count = o->stop_count,
-                                           .ignore_end = o->ignore_end,
+                                           .stop_strings = o->stops,
+                                           .stop_string_count = o->stop_count,
+                                           .ignore_eos = o->ignore_eos,
                                            .logprobs = o->logprobs > 0,
-                                           .likeliest = (int)o->logprobs,
+                                           .top_logprobs = (int)o->logprobs,
                                            .slide = !o->no_slide && context > 1};
-        if (!tarn_writer_prompt(w->writer, i, w->prompt.tokens, w->prompt.count, &how))
+        if (!tarn_generator_prompt(w->writer, i, w->prompt.tokens, w->prompt.count, &how))
             return false;
     }
     return w->writer != NULL;
 }
 
 /* Says once what happened to a text that is longer than the context. */
-static void tell_context(writing *w, const tarn_piece *piece)
+static void tell_context(writing *w, const tarn_output *piece)
 {
-    bool is_full = w->options->no_slide && piece->end == TARN_END_LENGTH &&
+    bool is_full = w->options->no_slide && piece->end == TARN_FINISH_LENGTH &&
                    w->prompt.count + w->texts[piece->sequence].count == w->context;
     if (w->has_slid || !(piece->slid || (is_full && !w->options->tokens)))
         return;
@@ -282,13 +283,13 @@ static void tell_context(writing *w, const tarn_piece *piece)
 /* Writes until all texts have ended, or nobody reads. */
 static int write_texts(writing *w)
 {
-    tarn_piece piece;
+    tarn_output piece;
     w->began = seconds();
     if (!begin(w))
         return complain();
     if (w->streams && w->options->echo)
         print_prompt(w);
-    while (!ferror(stdout) && tarn_writer_next(w->writer, &piece)) {
+    while (!ferror(stdout) && tarn_generator_next(w->writer, &piece)) {
         w->first = w->first > 0 ? w->first : seconds();
         if (!remember(&w->texts[piece.sequence], &piece))
             return no_memory();
@@ -313,12 +314,12 @@ static int run(writing *w)
     int status = tarn__checkpoint_use("generate", o, &weights);
     if (status != TARN__DONE)
         return status;
-    w->model = tarn__language_model(o, &weights);
-    if (!w->model || !tarn_model_facts_of(w->model, &w->facts))
-        return tarn__complain("generate");
-    if (!o->ids && !(w->tokenizer = tarn__language_tokenizer(o)))
-        return tarn__complain("generate");
-    status = tarn__prompt_read(&w->prompt, o, w->tokenizer, &w->facts);
+    w->model = tarn__lm_model(o, &weights);
+    if (!w->model || !tarn_model_query(w->model, &w->info))
+        return tarn__print_error("generate");
+    if (!o->ids && !(w->tokenizer = tarn__lm_tokenizer(o)))
+        return tarn__print_error("generate");
+    status = tarn__prompt_read(&w->prompt, o, w->tokenizer, &w->info);
     if (status != TARN__DONE)
         return status;
     w->texts = calloc((size_t)o->sequences, sizeof(*w->texts));
@@ -329,12 +330,12 @@ static void close_writing(writing *w)
 {
     for (int64_t i = 0; w->texts && i < w->options->sequences; i++) {
         for (int64_t k = 0; k < w->texts[i].count; k++)
-            free(w->texts[i].tokens[k].likeliest);
+            free(w->texts[i].tokens[k].top_logprobs);
         free(w->texts[i].tokens);
         free(w->texts[i].bytes);
     }
     free(w->texts);
-    tarn_writer_free(w->writer);
+    tarn_generator_free(w->writer);
     tarn__prompt_free(&w->prompt);
     tarn_tokenizer_free(w->tokenizer);
     tarn_module_free(w->model);
@@ -350,9 +351,9 @@ int tarn__generate(const tarn__options *options)
         return misuse("--stop needs text, but with --ids there are numbers only");
     if (options->logprobs && !options->json)
         return misuse("--logprobs needs --json");
-    if (options->repeat_window && options->repeat_penalty == 1)
+    if (options->repeat_last_n && options->repeat_penalty == 1)
         return misuse("--repeat-window needs --repeat-penalty");
-    int status = tarn__language_options("generate", options, &w.kv);
+    int status = tarn__lm_options("generate", options, &w.kv_type);
     if (status == TARN__DONE)
         status = run(&w);
     close_writing(&w);

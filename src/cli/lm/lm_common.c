@@ -4,10 +4,10 @@
 #include <sys/stat.h>
 #include <tarn/lora.h>
 
-int tarn__language_options(const char *command, const tarn__options *o, tarn_kv *kv)
+int tarn__lm_options(const char *command, const tarn__options *o, tarn_kv_type *kv_type)
 {
-    if (o->kv && !tarn_kv_parse(o->kv, kv)) {
-        fprintf(stderr, "tarn %s: --kv: '%s' is none of model, f32, bf16, f16 and q8_0\n", command, o->kv);
+    if (o->kv_type && !tarn_kv_type_parse(o->kv_type, kv_type)) {
+        fprintf(stderr, "tarn %s: --kv: '%s' is none of model, f32, bf16, f16 and q8_0\n", command, o->kv_type);
         tarn_clear_error();
         return TARN__MISUSED;
     }
@@ -19,7 +19,7 @@ int tarn__language_options(const char *command, const tarn__options *o, tarn_kv 
     return TARN__DONE;
 }
 
-tarn_tokenizer *tarn__language_tokenizer(const tarn__options *o)
+tarn_tokenizer *tarn__lm_tokenizer(const tarn__options *o)
 {
     char path[4096];
     struct stat about;
@@ -27,7 +27,7 @@ tarn_tokenizer *tarn__language_tokenizer(const tarn__options *o)
     return tarn_tokenizer_open(is_named && stat(path, &about) == 0 ? o->adapter : o->words[0]);
 }
 
-tarn_module *tarn__language_model(const tarn__options *o, const tarn_run_weights *weights)
+tarn_module *tarn__lm_model(const tarn__options *o, const tarn_run_weights *weights)
 {
     tarn_model_open_options how = {.as_stored = o->dtype_count == 0 && !weights->blocks,
                                    .device_layers = o->gpu_layers,

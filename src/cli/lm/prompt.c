@@ -14,7 +14,7 @@
 
 static int misuse(const char *sentence, const char *text)
 {
-    fprintf(stderr, "tarn generate: %s%s%s%s\n", text ? "--ids: '" : "", text ? tarn__shown(text) : "",
+    fprintf(stderr, "tarn generate: %s%s%s%s\n", text ? "--ids: '" : "", text ? tarn__escaped(text) : "",
             text ? "' " : "", sentence);
     return TARN__MISUSED;
 }
@@ -53,13 +53,13 @@ static int read_ids(tarn__prompt *p, const char *text)
 
 /* The tokens of the text; where there are none it begins with the model's own token for that, or after the one that
  * ends texts. */
-static int encode(tarn__prompt *p, const tarn_tokenizer *tokenizer, const tarn_model_facts *facts)
+static int encode(tarn__prompt *p, const tarn_tokenizer *tokenizer, const tarn_model_info *info)
 {
     int64_t count = 0;
     int32_t *tokens =
         tarn_tokenizer_encode(tokenizer, p->text, p->length, &(tarn_encode_options){.add_special = true}, &count);
     if (!tokens)
-        return tarn__complain("generate");
+        return tarn__print_error("generate");
     p->tokens = malloc((size_t)(count + 1) * sizeof(*p->tokens));
     if (p->tokens && count)
         memcpy(p->tokens, tokens, (size_t)count * sizeof(*p->tokens));
@@ -69,9 +69,9 @@ static int encode(tarn__prompt *p, const tarn_tokenizer *tokenizer, const tarn_m
     p->count = count;
     if (count > 0)
         return TARN__DONE;
-    if (!facts->has_begin && !facts->has_end)
+    if (!info->has_bos && !info->has_eos)
         return misuse("a prompt is missing, and the model has no token that texts begin with", NULL);
-    p->tokens[p->count++] = (int32_t)(facts->has_begin ? facts->begin : facts->end);
+    p->tokens[p->count++] = (int32_t)(info->has_bos ? info->begin : info->end);
     return TARN__DONE;
 }
 
@@ -101,7 +101,7 @@ static int read_stream(tarn__prompt *p, FILE *from, const char *name)
     for (size_t count; (count = fread(bytes, 1, sizeof(bytes), from)) > 0;) {
         if (p->length + count > MOST_BYTES) {
             fprintf(stderr, "tarn generate: '%s' is longer than %d MiB, which a prompt may have at most\n",
-                    tarn__shown(name), MOST_BYTES >> 20);
+                    tarn__escaped(name), MOST_BYTES >> 20);
             return TARN__FAILED;
         }
         if (!append(p, &room, bytes, count))
@@ -109,7 +109,7 @@ static int read_stream(tarn__prompt *p, FILE *from, const char *name)
     }
     if (!ferror(from))
         return TARN__DONE;
-    fprintf(stderr, "tarn generate: '%s' cannot be read: %s\n", tarn__shown(name), strerror(errno));
+    fprintf(stderr, "tarn generate: '%s' cannot be read: %s\n", tarn__escaped(name), strerror(errno));
     return TARN__FAILED;
 }
 
@@ -119,7 +119,7 @@ static int read_file(tarn__prompt *p, const char *path)
         return read_stream(p, stdin, "standard input");
     FILE *from = fopen(path, "rb");
     if (!from) {
-        fprintf(stderr, "tarn generate: '%s' cannot be opened: %s\n", tarn__shown(path), strerror(errno));
+        fprintf(stderr, "tarn generate: '%s' cannot be opened: %s\n", tarn__escaped(path), strerror(errno));
         return TARN__FAILED;
     }
     int status = read_stream(p, from, path);
@@ -169,7 +169,7 @@ static const char *find_source(const tarn__options *o)
 }
 
 int tarn__prompt_read(tarn__prompt *p, const tarn__options *o, const tarn_tokenizer *tokenizer,
-                      const tarn_model_facts *facts)
+                      const tarn_model_info *info)
 {
     const char *words = o->word_count > 1 ? o->words[1] : "";
     size_t room = 0;
@@ -177,7 +177,7 @@ int tarn__prompt_read(tarn__prompt *p, const tarn__options *o, const tarn_tokeni
     if (o->ids)
         return read_ids(p, o->ids);
     int status = source ? read_file(p, source) : append(p, &room, words, strlen(words)) ? TARN__DONE : no_memory();
-    return status == TARN__DONE ? encode(p, tokenizer, facts) : status;
+    return status == TARN__DONE ? encode(p, tokenizer, info) : status;
 }
 
 void tarn__prompt_free(tarn__prompt *p)

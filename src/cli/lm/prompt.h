@@ -16,7 +16,7 @@ typedef struct tarn__prompt {
 /* Reads the prompt that the options name; the tokenizer is NULL with --ids. An exit status, with a sentence on standard
  * error where it is not TARN__DONE. What is there is freed by tarn__prompt_free() in any case. */
 int tarn__prompt_read(tarn__prompt *prompt, const tarn__options *options, const tarn_tokenizer *tokenizer,
-                      const tarn_model_facts *facts);
+                      const tarn_model_info *info);
 void tarn__prompt_free(tarn__prompt *prompt);
 
 #endif

@@ -34,7 +34,7 @@ static const tarn_train_options recipe = {.model = "gpt2",
 
 static int cannot(const char *path)
 {
-    fprintf(stderr, "tarn demo: '%s' cannot be written: %s\n", tarn__shown(path), strerror(errno));
+    fprintf(stderr, "tarn demo: '%s' cannot be written: %s\n", tarn__escaped(path), strerror(errno));
     return TARN__FAILED;
 }
 
@@ -75,7 +75,7 @@ static bool print_tokens(const tarn_tokenizer *tokenizer, const int32_t *ids, in
     size_t length = 0;
     char *text = tarn_tokenizer_decode(tokenizer, ids, count, &length);
     if (text)
-        tarn__print_written(text, length);
+        tarn__print_generated(text, length);
     tarn_tokenizer_release(text);
     fflush(stdout);
     return text != NULL;
@@ -112,7 +112,7 @@ static int write_some(const char *folder, const tarn__options *o)
                 go_on(tarn_run_model(run), tokenizer, (uint64_t)o->seed, ids, count);
     printf("\n");
     tarn_run_close(run);
-    return good ? TARN__DONE : tarn__complain("demo");
+    return good ? TARN__DONE : tarn__print_error("demo");
 }
 
 int tarn__demo(const tarn__options *options)

@@ -13,18 +13,18 @@ static void print_json(const tarn__options *options, const tarn_run *run, const 
 {
     tarn__json json = {stdout, false};
     tarn__json_open(&json, NULL, '{');
-    tarn__json_text(&json, "model", tarn_run_kind(run));
-    tarn__json_text(&json, "data", data);
+    tarn__json_string(&json, "model", tarn_run_kind(run));
+    tarn__json_string(&json, "data", data);
     tarn__checkpoint_json(&json, options);
-    tarn__json_whole(&json, "samples", f->all.samples);
+    tarn__json_int(&json, "samples", f->all.samples);
     tarn__json_real(&json, "loss", f->all.loss, 6);
     tarn__json_real(&json, "accuracy", f->all.accuracy, 6);
     tarn__json_open(&json, "classes", '[');
     for (int64_t i = 0; i < tarn_run_classes(run); i++) {
         tarn__json_open(&json, NULL, '{');
-        tarn__json_text(&json, "name", tarn_run_class_name(run, i));
-        tarn__json_whole(&json, "samples", f->samples[i]);
-        tarn__json_whole(&json, "right", f->right[i]);
+        tarn__json_string(&json, "name", tarn_run_class_name(run, i));
+        tarn__json_int(&json, "samples", f->samples[i]);
+        tarn__json_int(&json, "right", f->right[i]);
         tarn__json_close(&json, '}');
     }
     tarn__json_close(&json, ']');
@@ -37,8 +37,9 @@ static void print_table(const tarn_run *run, const char *data, const findings *f
     printf("  %-16s %8s %8s %9s\n", "class", "samples", "right", "share");
     for (int64_t i = 0; i < tarn_run_classes(run); i++)
         if (f->samples[i])
-            printf("  %-16s %8lld %8lld %7.2f %%\n", tarn__shown(tarn_run_class_name(run, i)), (long long)f->samples[i],
-                   (long long)f->right[i], 100.0 * (double)f->right[i] / (double)f->samples[i]);
+            printf("  %-16s %8lld %8lld %7.2f %%\n", tarn__escaped(tarn_run_class_name(run, i)),
+                   (long long)f->samples[i], (long long)f->right[i],
+                   100.0 * (double)f->right[i] / (double)f->samples[i]);
     printf("loss %.4f, %.2f %% of %lld right\n", f->all.loss, 100 * f->all.accuracy, (long long)f->all.samples);
 }
 
@@ -46,7 +47,7 @@ static void print_table(const tarn_run *run, const char *data, const findings *f
 static int complain(void)
 {
     bool misused = tarn_error_code() == TARN_ERROR_ARGUMENT;
-    tarn__complain("eval");
+    tarn__print_error("eval");
     return misused ? TARN__MISUSED : TARN__FAILED;
 }
 
@@ -87,10 +88,10 @@ static void print_text(const tarn__options *options, const tarn_run *run, const 
     }
     tarn__json json = {stdout, false};
     tarn__json_open(&json, NULL, '{');
-    tarn__json_text(&json, "model", tarn_run_kind(run));
-    tarn__json_text(&json, "data", data);
+    tarn__json_string(&json, "model", tarn_run_kind(run));
+    tarn__json_string(&json, "data", data);
     tarn__checkpoint_json(&json, options);
-    tarn__json_whole(&json, "tokens", e->tokens);
+    tarn__json_int(&json, "tokens", e->tokens);
     tarn__json_real(&json, "loss", e->loss, 6);
     tarn__json_real(&json, "perplexity", e->perplexity, 6);
     tarn__json_end(&json);
@@ -99,11 +100,11 @@ static void print_text(const tarn__options *options, const tarn_run *run, const 
 /* Windows are long: fewer of them than samples go through a model at once. */
 static int evaluate_text(const tarn__options *options, tarn_run *run)
 {
-    tarn_model_facts facts;
+    tarn_model_info info;
     tarn_text_evaluation evaluation;
-    if (!tarn_model_facts_of(tarn_run_model(run), &facts))
-        return tarn__complain("eval");
-    int64_t most = TOKENS_AT_ONCE / facts.context > 0 ? TOKENS_AT_ONCE / facts.context : 1;
+    if (!tarn_model_query(tarn_run_model(run), &info))
+        return tarn__print_error("eval");
+    int64_t most = TOKENS_AT_ONCE / info.context > 0 ? TOKENS_AT_ONCE / info.context : 1;
     if (!tarn_run_evaluate_text(run, options->data, options->batch_size < most ? options->batch_size : most,
                                 &evaluation))
         return complain();
@@ -113,8 +114,8 @@ static int evaluate_text(const tarn__options *options, tarn_run *run)
 
 int tarn__eval(const tarn__options *options)
 {
-    tarn_kv none;
-    if (tarn__language_options("eval", options, &none) != TARN__DONE)
+    tarn_kv_type none;
+    if (tarn__lm_options("eval", options, &none) != TARN__DONE)
         return TARN__MISUSED;
     tarn_run_weights weights;
     int found = tarn__checkpoint_use("eval", options, &weights);
@@ -127,7 +128,7 @@ int tarn__eval(const tarn__options *options)
     if (!run)
         return complain();
     if (options->adapter && !tarn_lora_load(tarn_run_model(run), options->adapter)) {
-        tarn__complain("eval");
+        tarn__print_error("eval");
         tarn_run_close(run);
         return TARN__FAILED;
     }

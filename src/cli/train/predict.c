@@ -29,21 +29,22 @@ static void print(const tarn__options *options, const tarn_run *run, const char 
     int64_t classes = tarn_run_classes(run), shown = options->top < classes ? options->top : classes;
     if (options->json) {
         tarn__json_open(&json, NULL, '{');
-        tarn__json_text(&json, "image", path);
+        tarn__json_string(&json, "image", path);
         tarn__checkpoint_json(&json, options);
         tarn__json_open(&json, "classes", '[');
     } else {
-        printf("%s:", tarn__shown(path));
+        printf("%s:", tarn__escaped(path));
     }
     for (int64_t k = 0; k < shown; k++) {
         int64_t best = next_best(probability, classes);
         if (options->json) {
             tarn__json_open(&json, NULL, '{');
-            tarn__json_text(&json, "name", tarn_run_class_name(run, best));
+            tarn__json_string(&json, "name", tarn_run_class_name(run, best));
             tarn__json_real(&json, "probability", probability[best], 6);
             tarn__json_close(&json, '}');
         } else {
-            printf("%s %s %.1f %%", k ? "," : "", tarn__shown(tarn_run_class_name(run, best)), 100 * probability[best]);
+            printf("%s %s %.1f %%", k ? "," : "", tarn__escaped(tarn_run_class_name(run, best)),
+                   100 * probability[best]);
         }
         probability[best] = -1;
     }
@@ -60,17 +61,17 @@ static int predict(const tarn__options *options, tarn_run *run, const char *path
     tarn_shape input;
     tarn_array sample = {0};
     if (!tarn_run_input(run, &input))
-        return tarn__complain("predict");
+        return tarn__print_error("predict");
     if (input.rank != 3 || (input.size[0] != 1 && input.size[0] != 3)) {
         fprintf(stderr, "tarn predict: the model of '%s' takes no images in grey or colour\n",
-                tarn__shown(options->words[0]));
+                tarn__escaped(options->words[0]));
         return TARN__FAILED;
     }
     bool good = load(path, input, &sample) && tarn_run_predict(run, &sample, probability);
     if (good)
         print(options, run, path, probability);
     tarn_array_free(&sample);
-    return good ? TARN__DONE : tarn__complain("predict");
+    return good ? TARN__DONE : tarn__print_error("predict");
 }
 
 int tarn__predict(const tarn__options *options)
@@ -82,11 +83,11 @@ int tarn__predict(const tarn__options *options)
     tarn_run *run = tarn_run_open_with(options->words[0], options->device,
                                        &(tarn_run_open_options){.checkpoint = weights.checkpoint});
     if (!run)
-        return tarn__complain("predict");
+        return tarn__print_error("predict");
     if (tarn_run_is_text(run)) {
         fprintf(stderr,
                 "tarn predict: '%s' holds a language model, which has no classes; let it write with tarn generate\n",
-                tarn__shown(options->words[0]));
+                tarn__escaped(options->words[0]));
         tarn_run_close(run);
         return TARN__FAILED;
     }

@@ -12,27 +12,27 @@ static void print_json(const tarn_logged_run *r, void *ctx)
     (void)ctx;
     tarn__json json = {stdout, false};
     tarn__json_open(&json, NULL, '{');
-    tarn__json_text(&json, "date", r->date);
-    tarn__json_text(&json, "end", r->end);
-    tarn__json_text(&json, "folder", r->folder);
-    tarn__json_text(&json, "model", r->model);
-    tarn__json_text(&json, "data", r->data);
-    tarn__json_text(&json, "device", r->device);
-    tarn__json_text(&json, "processor", r->processor);
-    tarn__json_text(&json, "precision", r->precision);
-    tarn__json_text(&json, "version", r->version);
-    tarn__json_whole(&json, "parameters", r->parameters);
-    tarn__json_whole(&json, "batch_size", r->batch_size);
-    tarn__json_whole(&json, "steps_in_epoch", r->steps_in_epoch);
-    tarn__json_whole(&json, "first_step", r->first_step);
-    tarn__json_whole(&json, "step", r->step);
-    tarn__json_whole(&json, "steps", r->steps);
+    tarn__json_string(&json, "date", r->date);
+    tarn__json_string(&json, "end", r->end);
+    tarn__json_string(&json, "folder", r->folder);
+    tarn__json_string(&json, "model", r->model);
+    tarn__json_string(&json, "data", r->data);
+    tarn__json_string(&json, "device", r->device);
+    tarn__json_string(&json, "processor", r->processor);
+    tarn__json_string(&json, "precision", r->precision);
+    tarn__json_string(&json, "version", r->version);
+    tarn__json_int(&json, "parameters", r->parameters);
+    tarn__json_int(&json, "batch_size", r->batch_size);
+    tarn__json_int(&json, "steps_in_epoch", r->steps_in_epoch);
+    tarn__json_int(&json, "first_step", r->first_step);
+    tarn__json_int(&json, "step", r->step);
+    tarn__json_int(&json, "steps", r->steps);
     tarn__json_real(&json, "seconds", r->seconds, 3);
     tarn__json_real(&json, "seconds_per_1000_steps", r->seconds_per_1000_steps, 3);
     tarn__json_real(&json, "seconds_per_epoch", r->seconds_per_epoch, 3);
     tarn__json_real(&json, "loss", r->loss, 6);
-    tarn__json_real(&json, "val_loss", r->validation_loss, 6);
-    tarn__json_whole(&json, "best_step", r->best_step);
+    tarn__json_real(&json, "val_loss", r->val_loss, 6);
+    tarn__json_int(&json, "best_step", r->best_step);
     tarn__json_real(&json, "best_loss", r->best_loss, 6);
     tarn__json_real(&json, "best_accuracy", r->best_accuracy, 6);
     tarn__json_end(&json);
@@ -99,7 +99,7 @@ static void add_row(const tarn_logged_run *r, void *ctx)
     number(r->seconds_per_1000_steps, 1, (*row)[6]);
     number(r->seconds_per_epoch, 1, (*row)[7]);
     number(r->loss, 4, (*row)[8]);
-    number(r->validation_loss, 4, (*row)[9]);
+    number(r->val_loss, 4, (*row)[9]);
     snprintf((*row)[10], LONGEST, "%s", r->end);
     snprintf((*row)[11], LONGEST, "%s", r->folder);
 }
@@ -114,14 +114,14 @@ static void print_sheet(const sheet *s)
     int width[COLUMNS] = {0};
     for (int i = 0; i < s->rows; i++)
         for (int k = 0; k < COLUMNS; k++)
-            width[k] = most(width[k], (int)strlen(tarn__shown(s->row[i][k])));
+            width[k] = most(width[k], (int)strlen(tarn__escaped(s->row[i][k])));
     for (int i = 0; i < s->rows; i++)
         for (int k = 0; k < COLUMNS; k++)
             printf("%*s%s",
                    to_the_right[k]   ? width[k]
                    : k + 1 < COLUMNS ? -width[k]
                                      : 0,
-                   tarn__shown(s->row[i][k]), k + 1 < COLUMNS ? "  " : "\n");
+                   tarn__escaped(s->row[i][k]), k + 1 < COLUMNS ? "  " : "\n");
 }
 
 int tarn__runs(const tarn__options *options)
@@ -129,7 +129,7 @@ int tarn__runs(const tarn__options *options)
     const char *folder = options->word_count ? options->words[0] : "runs";
     sheet s = {0};
     if (options->json)
-        return tarn_runs_read(folder, print_json, NULL) ? TARN__DONE : tarn__complain("runs");
+        return tarn_runs_read(folder, print_json, NULL) ? TARN__DONE : tarn__print_error("runs");
     cells *head = new_row(&s);
     for (int k = 0; head && k < COLUMNS; k++)
         snprintf((*head)[k], LONGEST, "%s", heads[k]);
@@ -139,5 +139,5 @@ int tarn__runs(const tarn__options *options)
     free(s.row);
     if (s.full)
         fprintf(stderr, "tarn runs: there is no memory for a table of all runs; --json needs none\n");
-    return s.full ? TARN__FAILED : good ? TARN__DONE : tarn__complain("runs");
+    return s.full ? TARN__FAILED : good ? TARN__DONE : tarn__print_error("runs");
 }

@@ -75,17 +75,17 @@ static void print_end_json(const tarn_train_plan *p, const tarn_train_result *r)
         [TARN_TRAIN_FINISHED] = "finished", [TARN_TRAIN_STOPPED] = "stopped", [TARN_TRAIN_PATIENCE] = "patience"};
     tarn__json json = {stdout, false};
     tarn__json_open(&json, NULL, '{');
-    tarn__json_text(&json, "event", ends[r->end]);
-    tarn__json_whole(&json, "step", r->step);
-    tarn__json_whole(&json, "best_step", r->best_step);
+    tarn__json_string(&json, "event", ends[r->end]);
+    tarn__json_int(&json, "step", r->step);
+    tarn__json_int(&json, "best_step", r->best_step);
     tarn__json_real(&json, "best_loss", r->best_step ? r->best_loss : NAN, 6);
     if (!p->is_text)
         tarn__json_real(&json, "best_accuracy", r->best_step ? r->best_accuracy : NAN, 6);
     tarn__json_real(&json, "seconds", r->seconds, 3);
-    tarn__json_text(&json, "folder", p->folder);
+    tarn__json_string(&json, "folder", p->folder);
     if (is_merged(p, r)) {
-        tarn__json_text(&json, "merged", strcmp(p->options.merge, "gguf") == 0 ? "merged.gguf" : "merged");
-        tarn__json_text(&json, "checkpoint", "best");
+        tarn__json_string(&json, "merged", strcmp(p->options.merge, "gguf") == 0 ? "merged.gguf" : "merged");
+        tarn__json_string(&json, "checkpoint", "best");
     }
     tarn__json_end(&json);
 }
@@ -100,7 +100,7 @@ static void print_end(const tarn_train_plan *p, const tarn_train_result *r, cons
     }
     if (r->end == TARN_TRAIN_STOPPED)
         printf("stopped after step %lld; everything is saved; go on with: tarn train --resume %s\n", (long long)r->step,
-               tarn__shown(p->folder));
+               tarn__escaped(p->folder));
     else if (r->end == TARN_TRAIN_PATIENCE)
         printf("ended early after step %lld: no better evaluation for %lld times\n", (long long)r->step,
                (long long)p->options.patience);
@@ -119,7 +119,7 @@ static void print_end(const tarn_train_plan *p, const tarn_train_result *r, cons
 static int refused(void)
 {
     int misused = tarn_error_code() == TARN_ERROR_ARGUMENT;
-    tarn__complain("train");
+    tarn__print_error("train");
     return misused ? TARN__MISUSED : TARN__FAILED;
 }
 
@@ -128,7 +128,7 @@ static void tell(tarn_log_level level, const char *text, void *ctx)
 {
     (void)ctx;
     if (level < TARN_LOG_NOTICE) {
-        tarn__progress_say(text);
+        tarn__progress_text(text);
         return;
     }
     tarn__progress_pause();
@@ -154,7 +154,7 @@ static bool train(tarn_trainer *trainer, tarn__display *d, tarn_train_result *re
     is_drawn = d->terminal && !d->json && !d->quiet;
     catch_signals();
     tarn__progress_watch(trainer);
-    bool good = tarn_trainer_run(trainer, tarn__train_show, d, result);
+    bool good = tarn_trainer_run(trainer, tarn__print_report, d, result);
     tarn__progress_close();
     is_drawn = 0;
     return good;
@@ -164,7 +164,7 @@ static bool train(tarn_trainer *trainer, tarn__display *d, tarn_train_result *re
 static int failed(void)
 {
     tarn__progress_close();
-    return tarn__complain("train");
+    return tarn__print_error("train");
 }
 
 static int run(const tarn__options *options, tarn_trainer *trainer)
@@ -190,7 +190,7 @@ int tarn__train(const tarn__options *options)
 {
     if (options->resume && options->word_count) {
         fprintf(stderr, "tarn train: --resume takes its configuration from the run; leave out '%s'\n",
-                tarn__shown(options->words[0]));
+                tarn__escaped(options->words[0]));
         return TARN__MISUSED;
     }
     if (options->resume && options->zero) {
@@ -207,14 +207,14 @@ int tarn__train(const tarn__options *options)
     tarn__progress_open(tarn__on_terminal() && !options->json && !options->quiet, options->quiet);
     if (!options->quiet)
         tarn_set_log(tell, NULL);
-    tarn_trainer *trainer = options->dry_run  ? tarn_trainer_imagine(options->resume, &options->train)
+    tarn_trainer *trainer = options->dry_run  ? tarn_trainer_dry_run(options->resume, &options->train)
                             : options->resume ? tarn_trainer_resume(options->resume, &options->train)
                                               : tarn_trainer_new(&options->train);
     if (!trainer) {
         tarn__progress_close();
-        return tarn_error_code() == TARN_ERROR_MEMORY ? tarn__refuse_memory() : refused();
+        return tarn_error_code() == TARN_ERROR_MEMORY ? tarn__print_memory_error() : refused();
     }
-    tarn__progress_say("");
+    tarn__progress_text("");
     int status = run(options, trainer);
     tarn__progress_close();
     running = NULL;

@@ -62,11 +62,11 @@ static void print_line(const char *line, size_t length)
     }
 }
 
-int tarn__refuse_memory(void)
+int tarn__print_memory_error(void)
 {
     const char *sentence = tarn_error(), *table = strchr(sentence, '\n');
     if (!table || !strstr(sentence, "ignore_memory"))
-        return tarn__complain("train");
+        return tarn__print_error("train");
     fprintf(stderr, "tarn train: the run does not fit into memory; --ignore-memory starts it all the same\n");
     while (table) {
         const char *line = table + 1;
@@ -99,7 +99,7 @@ static void print_help(const tarn_train_plan *p)
 
 int tarn__out_of_memory(const tarn_train_plan *p)
 {
-    int status = tarn__complain("train");
+    int status = tarn__print_error("train");
     print_help(p);
     return status;
 }

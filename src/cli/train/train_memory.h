@@ -10,7 +10,7 @@ void tarn__print_memory(FILE *to, const tarn_train_plan *plan);
 
 /* Prints the pending error of a run that did not start for want of memory, with its options as flags, and clears it.
  * Returns the status to exit with. */
-int tarn__refuse_memory(void);
+int tarn__print_memory_error(void);
 
 /* Adds to the pending error of a run that ran out of memory what would help, prints both and clears it. Returns the
  * status to exit with. */

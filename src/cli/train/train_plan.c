@@ -24,11 +24,11 @@ static void print_chats(FILE *to, const tarn_train_plan *p)
     fprintf(to,
             "  data        %s: %lld documents to train on (%lld tokens, %lld of them learnt, in %lld rows), %lld to "
             "judge by\n",
-            tarn__shown(p->options.data), (long long)p->training_documents, (long long)p->training_tokens,
-            (long long)p->answer_tokens, (long long)p->training_samples, (long long)p->validation_documents);
-    if (p->documents_cut)
+            tarn__escaped(p->options.data), (long long)p->training_documents, (long long)p->training_tokens,
+            (long long)p->completion_tokens, (long long)p->training_samples, (long long)p->validation_documents);
+    if (p->documents_truncated)
         fprintf(to, "              %lld documents were longer than the context, and cut\n",
-                (long long)p->documents_cut);
+                (long long)p->documents_truncated);
 }
 
 static void print_data(FILE *to, const tarn_train_plan *p)
@@ -37,14 +37,14 @@ static void print_data(FILE *to, const tarn_train_plan *p)
     const tarn_train_options *o = &p->options;
     if (!p->is_text) {
         fprintf(to, "  data        %s: %lld samples of %s to train on, %lld to judge by, %lld classes\n",
-                tarn__shown(o->data), (long long)p->training_samples, shape_text(p->input, shape, sizeof(shape)),
+                tarn__escaped(o->data), (long long)p->training_samples, shape_text(p->input, shape, sizeof(shape)),
                 (long long)p->validation_samples, (long long)p->classes);
         return;
     }
-    if (p->is_chats)
+    if (p->is_chat)
         print_chats(to, p);
     else
-        fprintf(to, "  data        %s: %lld tokens to train on, %lld to judge by\n", tarn__shown(o->data),
+        fprintf(to, "  data        %s: %lld tokens to train on, %lld to judge by\n", tarn__escaped(o->data),
                 (long long)p->training_tokens, (long long)p->validation_tokens);
     fprintf(to, "  model       %lld layers, %lld heads", (long long)o->layers, (long long)o->heads);
     if (o->kv_heads != o->heads)
@@ -82,7 +82,7 @@ static void print_rate(FILE *to, const tarn_train_options *o)
 static void print_base(FILE *to, const tarn_train_options *o)
 {
     if (o->base[0])
-        fprintf(to, "  weights     %s%s%s\n", tarn__shown(o->base), o->quantize[0] ? ", linear layers as " : "",
+        fprintf(to, "  weights     %s%s%s\n", tarn__escaped(o->base), o->quantize[0] ? ", linear layers as " : "",
                 o->quantize);
     if (o->lora)
         fprintf(to, "  adapters    rank %lld, alpha %g, dropout %g, in %s\n", (long long)o->lora, o->lora_alpha,
@@ -116,7 +116,7 @@ static void print_lines(FILE *to, const tarn_train_plan *p, bool is_auto)
     tarn__print_memory(to, p);
     print_rate(to, o);
     print_steps(to, p);
-    fprintf(to, "  folder      %s\n", tarn__shown(p->folder));
+    fprintf(to, "  folder      %s\n", tarn__escaped(p->folder));
 }
 
 void tarn__train_plan_print(const tarn_train_plan *p, bool is_auto)
@@ -148,8 +148,8 @@ static void print_fits_json(tarn__json *json, const tarn_train_plan *p)
     tarn__json_open(json, "fits", '[');
     for (int i = 0; i < p->fit_count; i++) {
         tarn__json_open(json, NULL, '{');
-        tarn__json_text(json, "settings", p->fits[i].settings);
-        tarn__json_whole(json, "memory_needed", p->fits[i].memory_needed);
+        tarn__json_string(json, "settings", p->fits[i].settings);
+        tarn__json_int(json, "memory_needed", p->fits[i].memory_needed);
         tarn__json_close(json, '}');
     }
     tarn__json_close(json, ']');
@@ -159,45 +159,45 @@ void tarn__train_plan_print_json(const tarn_train_plan *p)
 {
     tarn__json json = {stdout, false};
     tarn__json_open(&json, NULL, '{');
-    tarn__json_text(&json, "event", "plan");
-    tarn__json_text(&json, "model", p->options.model);
-    tarn__json_text(&json, "data", p->options.data);
-    tarn__json_text(&json, "device", p->device);
-    tarn__json_text(&json, "precision", p->options.precision);
+    tarn__json_string(&json, "event", "plan");
+    tarn__json_string(&json, "model", p->options.model);
+    tarn__json_string(&json, "data", p->options.data);
+    tarn__json_string(&json, "device", p->device);
+    tarn__json_string(&json, "precision", p->options.precision);
     tarn__json_shape(&json, "input", p->input);
-    tarn__json_whole(&json, "classes", p->classes);
-    tarn__json_whole(&json, "training_samples", p->training_samples);
-    tarn__json_whole(&json, "validation_samples", p->validation_samples);
+    tarn__json_int(&json, "classes", p->classes);
+    tarn__json_int(&json, "training_samples", p->training_samples);
+    tarn__json_int(&json, "validation_samples", p->validation_samples);
     if (p->is_text) {
-        tarn__json_whole(&json, "training_tokens", p->training_tokens);
-        tarn__json_whole(&json, "validation_tokens", p->validation_tokens);
+        tarn__json_int(&json, "training_tokens", p->training_tokens);
+        tarn__json_int(&json, "validation_tokens", p->validation_tokens);
     }
     if (p->chosen[0])
-        tarn__json_text(&json, "chosen", p->chosen);
-    tarn__json_whole(&json, "trained", p->trained);
-    tarn__json_whole(&json, "frozen", p->frozen);
-    if (p->is_chats) {
-        tarn__json_whole(&json, "training_documents", p->training_documents);
-        tarn__json_whole(&json, "validation_documents", p->validation_documents);
-        tarn__json_whole(&json, "answer_tokens", p->answer_tokens);
-        tarn__json_whole(&json, "documents_cut", p->documents_cut);
+        tarn__json_string(&json, "chosen", p->chosen);
+    tarn__json_int(&json, "trained", p->trained);
+    tarn__json_int(&json, "frozen", p->frozen);
+    if (p->is_chat) {
+        tarn__json_int(&json, "training_documents", p->training_documents);
+        tarn__json_int(&json, "validation_documents", p->validation_documents);
+        tarn__json_int(&json, "answer_tokens", p->completion_tokens);
+        tarn__json_int(&json, "documents_cut", p->documents_truncated);
     }
     if (p->options.base[0])
-        tarn__json_text(&json, "base", p->options.base);
+        tarn__json_string(&json, "base", p->options.base);
     if (p->options.lora)
-        tarn__json_whole(&json, "lora", p->options.lora);
-    tarn__json_whole(&json, "weight_bytes", p->weight_bytes);
-    tarn__json_whole(&json, "gradient_bytes", p->gradient_bytes);
-    tarn__json_whole(&json, "state_bytes", p->state_bytes);
-    tarn__json_whole(&json, "activation_bytes", p->activation_bytes);
-    tarn__json_whole(&json, "memory_needed", p->memory_needed);
-    tarn__json_whole(&json, "memory_min", p->memory_min);
-    tarn__json_whole(&json, "memory_free", p->memory_free);
+        tarn__json_int(&json, "lora", p->options.lora);
+    tarn__json_int(&json, "weight_bytes", p->weight_bytes);
+    tarn__json_int(&json, "gradient_bytes", p->gradient_bytes);
+    tarn__json_int(&json, "state_bytes", p->state_bytes);
+    tarn__json_int(&json, "activation_bytes", p->activation_bytes);
+    tarn__json_int(&json, "memory_needed", p->memory_needed);
+    tarn__json_int(&json, "memory_min", p->memory_min);
+    tarn__json_int(&json, "memory_free", p->memory_free);
     print_fits_json(&json, p);
-    tarn__json_whole(&json, "first_step", p->first_step);
-    tarn__json_whole(&json, "steps", p->steps);
-    tarn__json_whole(&json, "steps_in_epoch", p->steps_in_epoch);
+    tarn__json_int(&json, "first_step", p->first_step);
+    tarn__json_int(&json, "steps", p->steps);
+    tarn__json_int(&json, "steps_in_epoch", p->steps_in_epoch);
     tarn__json_bool(&json, "captures", p->captures);
-    tarn__json_text(&json, "folder", p->folder);
+    tarn__json_string(&json, "folder", p->folder);
     tarn__json_end(&json);
 }

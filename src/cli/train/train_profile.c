@@ -13,7 +13,7 @@ typedef struct report {
     tarn_profile_row row[MOST_ROWS];
     int64_t rows;
     double steps;
-    tarn__yardstick yardstick;
+    tarn__roofline yardstick;
     tarn_memory_kinds memory;
 } report;
 
@@ -26,7 +26,7 @@ static double ms_of(const report *r, double microseconds)
 /* How long the yardstick would need for a row's bytes or operations, whichever takes longer, beside what it took. */
 static double of_roofline(const report *r, const tarn_profile_row *row)
 {
-    double least = fmax(row->bytes / r->yardstick.copy, row->operations / r->yardstick.product) * 1e6;
+    double least = fmax(row->bytes / r->yardstick.copy, row->flops / r->yardstick.product) * 1e6;
     return row->device_microseconds > 0 && least > 0 ? least / row->device_microseconds : (double)NAN;
 }
 
@@ -51,7 +51,7 @@ static void print_row(const report *r, const tarn_profile_row *row)
            direction_of(row), (double)row->calls / r->steps, ms_of(r, row->device_microseconds),
            100 * row->device_microseconds / r->sum.microseconds,
            tarn__cell(is_known ? row->bytes / seconds / 1e9 : (double)NAN, 0),
-           tarn__cell(is_known && row->operations > 0 ? row->operations / seconds / 1e12 : (double)NAN, 2),
+           tarn__cell(is_known && row->flops > 0 ? row->flops / seconds / 1e12 : (double)NAN, 2),
            tarn__cell(of_roofline(r, row), 2));
 }
 
@@ -79,7 +79,7 @@ static void print_rows(const report *r)
 static void print_table(const report *r, const tarn_train_plan *plan)
 {
     tarn__heading("profile of %.0f steps: %.3f ms each, the device busy for %.1f %%", r->steps,
-                  ms_of(r, r->sum.microseconds), 100 * r->sum.busy);
+                  ms_of(r, r->sum.microseconds), 100 * r->sum.utilization);
     for (int i = 0; i < TARN_PARTS; i++)
         if (r->sum.part[i] > 0)
             printf("  %-20s %10.3f ms %6.1f %%\n", tarn_profile_part_name((tarn_profile_part)i),
@@ -91,7 +91,7 @@ static void print_table(const report *r, const tarn_train_plan *plan)
     tarn__print_memory_kinds(&r->memory);
     if (r->sum.lost)
         printf("  %lld records were lost: look at fewer steps\n", (long long)r->sum.lost);
-    printf("  %-10s %s/trace.json, for chrome://tracing or ui.perfetto.dev\n", "trace", tarn__shown(plan->folder));
+    printf("  %-10s %s/trace.json, for chrome://tracing or ui.perfetto.dev\n", "trace", tarn__escaped(plan->folder));
 }
 
 /* ---- profile.json ------------------------------------------------------------------------------------------------ */
@@ -101,18 +101,18 @@ static void write_row(tarn__json *json, const report *r, const tarn_profile_row 
     static const char *const kinds[TARN_PROFILE_KINDS] = {
         "matmul", "convolution", "attention", "kernel", "captured step", "copy", "loader copy", "wait", "span"};
     tarn__json_open(json, NULL, '{');
-    tarn__json_text(json, "operation", row->function);
-    tarn__json_text(json, "name", row->name);
-    tarn__json_text(json, "kind", kinds[row->kind]);
+    tarn__json_string(json, "operation", row->function);
+    tarn__json_string(json, "name", row->name);
+    tarn__json_string(json, "kind", kinds[row->kind]);
     tarn__json_bool(json, "backward", row->is_backward);
     tarn__json_real(json, "calls", (double)row->calls / r->steps, 3);
     tarn__json_real(json, "device_ms", ms_of(r, row->device_microseconds), 6);
     tarn__json_real(json, "host_ms", ms_of(r, row->host_microseconds), 6);
     tarn__json_real(json, "share", row->device_microseconds / r->sum.microseconds, 6);
     tarn__json_real(json, "bytes", row->bytes / r->steps, 0);
-    tarn__json_real(json, "operations", row->operations / r->steps, 0);
+    tarn__json_real(json, "operations", row->flops / r->steps, 0);
     tarn__json_real(json, "gbps", row->bytes / row->device_microseconds / 1e3, 3);
-    tarn__json_real(json, "tflops", row->operations / row->device_microseconds / 1e6, 4);
+    tarn__json_real(json, "tflops", row->flops / row->device_microseconds / 1e6, 4);
     tarn__json_real(json, "of_roofline", of_roofline(r, row), 4);
     tarn__json_close(json, '}');
 }
@@ -121,14 +121,14 @@ static void write_report(FILE *to, const report *r, const tarn_train_plan *plan)
 {
     tarn__json json = {to, false};
     tarn__json_open(&json, NULL, '{');
-    tarn__json_text(&json, "model", plan->options.model);
-    tarn__json_text(&json, "device", plan->device);
-    tarn__json_text(&json, "precision", plan->options.precision);
-    tarn__json_whole(&json, "steps", (int64_t)r->steps);
+    tarn__json_string(&json, "model", plan->options.model);
+    tarn__json_string(&json, "device", plan->device);
+    tarn__json_string(&json, "precision", plan->options.precision);
+    tarn__json_int(&json, "steps", (int64_t)r->steps);
     tarn__json_real(&json, "step_ms", ms_of(r, r->sum.microseconds), 4);
-    tarn__json_real(&json, "busy", r->sum.busy, 6);
-    tarn__json_whole(&json, "records", r->sum.records);
-    tarn__json_whole(&json, "lost", r->sum.lost);
+    tarn__json_real(&json, "busy", r->sum.utilization, 6);
+    tarn__json_int(&json, "records", r->sum.records);
+    tarn__json_int(&json, "lost", r->sum.lost);
     tarn__json_open(&json, "parts", '{');
     for (int i = 0; i < TARN_PARTS; i++)
         tarn__json_real(&json, tarn_profile_part_name((tarn_profile_part)i), r->sum.part[i], 9);
@@ -156,7 +156,7 @@ static int write_file(const report *r, const tarn_train_plan *plan)
     good = to && fclose(to) == 0 && good && rename(unfinished, path) == 0;
     if (good)
         return TARN__DONE;
-    fprintf(stderr, "tarn train: '%s' could not be written: %s\n", tarn__shown(path), strerror(errno));
+    fprintf(stderr, "tarn train: '%s' could not be written: %s\n", tarn__escaped(path), strerror(errno));
     if (to)
         remove(unfinished);
     return TARN__FAILED;
@@ -165,11 +165,11 @@ static int write_file(const report *r, const tarn_train_plan *plan)
 /* Where there is no memory left beside the run's, nothing is measured, and figures have nothing to be held against. */
 static void measure_beside(report *r, const tarn_train_plan *plan)
 {
-    if (tarn__yardstick_measure(tarn_device_parse(plan->device), plan->options.precision, &r->yardstick))
+    if (tarn__roofline_measure(tarn_device_parse(plan->device), plan->options.precision, &r->yardstick))
         return;
-    char why[TARN__SENTENCE_ROOM];
+    char why[TARN__MESSAGE_MAX];
     fprintf(stderr, "tarn train: the device's speed could not be measured: %s\n",
-            tarn__error_sentence("train", why, sizeof(why)));
+            tarn__user_error("train", why, sizeof(why)));
 }
 
 int tarn__train_profile(const tarn_train_plan *plan, int64_t steps, bool prints)
@@ -183,7 +183,7 @@ int tarn__train_profile(const tarn_train_plan *plan, int64_t steps, bool prints)
                  .yardstick = {.product = (double)NAN, .copy = (double)NAN, .peak = (double)NAN}};
     r.memory = tarn_memory_kinds_of(tarn_device_parse(plan->device)); /* before the yardstick takes its own */
     if (!tarn_profile_summarize(&r.sum, r.row, MOST_ROWS))
-        return tarn__complain("train");
+        return tarn__print_error("train");
     r.rows = r.sum.rows < MOST_ROWS ? r.sum.rows : MOST_ROWS;
     measure_beside(&r, plan);
     if (prints)

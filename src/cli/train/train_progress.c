@@ -21,9 +21,12 @@ static void print_report_json(const tarn_train_report *r)
     bool evaluation = r->kind == TARN_REPORT_EVALUATION;
     char speed[32];
     tarn__json_open(&json, NULL, '{');
-    tarn__json_text(&json, "event", r->kind == TARN_REPORT_SAMPLE ? "sample" : evaluation ? "evaluation" : "training");
-    tarn__json_whole(&json, "step", r->step);
-    tarn__json_whole(&json, "epoch", r->epoch);
+    tarn__json_string(&json, "event",
+                      r->kind == TARN_REPORT_SAMPLE ? "sample"
+                      : evaluation                  ? "evaluation"
+                                                    : "training");
+    tarn__json_int(&json, "step", r->step);
+    tarn__json_int(&json, "epoch", r->epoch);
     if (r->kind == TARN_REPORT_SAMPLE) {
         tarn__json_bytes(&json, "text", r->text, r->text_length);
         tarn__json_end(&json);
@@ -40,11 +43,11 @@ static void print_report_json(const tarn_train_report *r)
             tarn__json_real(&json, "gradient_norm", r->gradient_norm, 6);
         snprintf(speed, sizeof(speed), "%s_per_second", r->unit);
         tarn__json_real(&json, speed, speed_of(r), 1);
-        tarn__json_whole(&json, "memory", r->memory);
+        tarn__json_int(&json, "memory", r->memory);
         tarn__json_real(&json, "validation", r->validation, 6);
-        tarn__json_real(&json, "of_peak", r->share_of_peak > 0 ? r->share_of_peak : (double)NAN, 4);
-        tarn__json_real(&json, "busy", r->busy > 0 ? r->busy : (double)NAN, 4);
-        tarn__json_real(&json, "seconds_left", r->seconds_left, 1);
+        tarn__json_real(&json, "of_peak", r->mfu > 0 ? r->mfu : (double)NAN, 4);
+        tarn__json_real(&json, "busy", r->utilization > 0 ? r->utilization : (double)NAN, 4);
+        tarn__json_real(&json, "seconds_left", r->eta, 1);
     }
     tarn__json_real(&json, "seconds", r->seconds, 3);
     tarn__json_end(&json);
@@ -73,10 +76,10 @@ static void add_known(text *to, const tarn_train_report *r)
 {
     if (!isnan(r->validation))
         add(to, "  validation %.4f", r->validation);
-    if (r->share_of_peak > 0)
-        add(to, "  %.1f %% of peak", 100 * r->share_of_peak);
-    if (r->busy > 0)
-        add(to, "  %.0f %% busy", 100 * r->busy);
+    if (r->mfu > 0)
+        add(to, "  %.1f %% of peak", 100 * r->mfu);
+    if (r->utilization > 0)
+        add(to, "  %.0f %% busy", 100 * r->utilization);
     add(to, "  %s", tarn__bytes_text(r->memory));
 }
 
@@ -85,7 +88,7 @@ static void print_report(const tarn_train_report *r)
 {
     if (r->kind == TARN_REPORT_SAMPLE) {
         printf("--- sample ---\n");
-        tarn__print_written(r->text, r->text_length);
+        tarn__print_generated(r->text, r->text_length);
         printf("\n---\n");
         return;
     }
@@ -104,10 +107,10 @@ static void print_report(const tarn_train_report *r)
     add_known(&known, r);
     printf("step %lld of %lld  epoch %lld of %lld  loss %.4f%s  lr %.3g%s  %s left\n", (long long)r->step,
            (long long)r->steps, (long long)r->epoch, (long long)r->epochs, r->loss, right, r->lr, known.at,
-           tarn__time_text(r->seconds_left, left));
+           tarn__time_text(r->eta, left));
 }
 
-void tarn__train_show(const tarn_train_report *r, void *ctx)
+void tarn__print_report(const tarn_train_report *r, void *ctx)
 {
     const tarn__display *d = ctx;
     if (d->quiet)

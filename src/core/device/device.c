@@ -159,7 +159,7 @@ const tarn__backend *tarn__backend_at(int slot)
     if (slot < 0 || slot >= TARN__MAX_BACKENDS)
         return NULL;
     return slot < TARN__BACKENDS ? atomic_load_explicit(&slots[slot].backend, memory_order_acquire)
-                                 : tarn__shadow_at(slot - TARN__BACKENDS);
+                                 : tarn__meta_backend_at(slot - TARN__BACKENDS);
 }
 
 const tarn__backend *tarn__backend_named(const char *name)
@@ -292,7 +292,7 @@ char *tarn_device_name(tarn_device device, char *buffer, size_t size)
 {
     if (!buffer || size == 0)
         return buffer;
-    int slot = tarn__is_shadow(device) ? device.backend - TARN__BACKENDS : device.backend;
+    int slot = tarn__is_meta(device) ? device.backend - TARN__BACKENDS : device.backend;
     if (slot == TARN__CPU_SLOT && device.index == 0)
         snprintf(buffer, size, "cpu");
     else if (slot >= 0 && slot < TARN__BACKENDS && slots[slot].name[0])

@@ -9,7 +9,7 @@
 #define TARN__CPU_SLOT 0
 
 /* A device whose kernels do nothing. */
-static inline bool tarn__is_shadow(tarn_device device)
+static inline bool tarn__is_meta(tarn_device device)
 {
     return device.backend >= TARN__BACKENDS;
 }
@@ -27,7 +27,7 @@ const tarn__backend *tarn__backend_of(tarn_device device, const char *function);
 const tarn__backend *tarn__backend_at(int slot);
 
 /* The shadow of the backend in a slot, NULL until one was asked for. */
-const tarn__backend *tarn__shadow_at(int slot);
+const tarn__backend *tarn__meta_backend_at(int slot);
 
 /* The backend of that name, loaded if it can be; NULL without an error. */
 const tarn__backend *tarn__backend_named(const char *name);

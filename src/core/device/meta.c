@@ -71,19 +71,19 @@ static tarn__backend shadow_like(const tarn__backend *original)
                            .capture_end = original->capture_end,
                            .graph_launch = original->graph_launch,
                            .graph_free = original->graph_free,
-                           .poke = original->poke,
+                           .write_inline = original->write_inline,
                            .failure = original->failure,
                            .kernels = original->kernels};
 }
 
-const tarn__backend *tarn__shadow_at(int slot)
+const tarn__backend *tarn__meta_backend_at(int slot)
 {
     return shadows[slot].name ? &shadows[slot] : NULL;
 }
 
-tarn_device tarn__shadow_of(tarn_device device)
+tarn_device tarn__meta_device_of(tarn_device device)
 {
-    const tarn__backend *original = tarn__is_shadow(device) ? NULL : tarn__backend_of(device, "shadow");
+    const tarn__backend *original = tarn__is_meta(device) ? NULL : tarn__backend_of(device, "shadow");
     if (!original)
         return device;
     pthread_mutex_lock(&lock);

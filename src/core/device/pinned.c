@@ -5,7 +5,7 @@
 #include "core/launch/graph.h"
 #include "core/launch/stats.h"
 
-static bool raise_failure(const char *function, const tarn__lane *lane)
+static bool raise_failure(const char *function, const tarn__pinned *lane)
 {
     char name[32];
     return tarn__raise(TARN_ERROR_DEVICE, "%s: a copy to %s failed: %s", function,
@@ -13,14 +13,14 @@ static bool raise_failure(const char *function, const tarn__lane *lane)
                        tarn__backend_at(lane->device.backend)->failure());
 }
 
-bool tarn__lane_new(const char *function, tarn__lane *lane, tarn_device device, size_t bytes)
+bool tarn__pinned_new(const char *function, tarn__pinned *lane, tarn_device device, size_t bytes)
 {
-    *lane = (tarn__lane){.device = device, .bytes = bytes ? bytes : 1};
+    *lane = (tarn__pinned){.device = device, .bytes = bytes ? bytes : 1};
     const tarn__backend *backend = tarn__backend_of(device, function);
     if (!backend)
         return false;
-    if (backend->lane_new) {
-        lane->handle = backend->lane_new(device.index, lane->bytes, &lane->memory);
+    if (backend->pinned_new) {
+        lane->handle = backend->pinned_new(device.index, lane->bytes, &lane->memory);
         return lane->handle || tarn__raise(TARN_ERROR_MEMORY, "%s: %zu bytes of host memory for copies: %s", function,
                                            lane->bytes, backend->failure());
     }
@@ -30,24 +30,25 @@ bool tarn__lane_new(const char *function, tarn__lane *lane, tarn_device device, 
 }
 
 /* By the backend, or a plain copy. */
-static bool send(tarn__lane *lane, size_t from, tarn_tensor *to, int64_t bytes)
+static bool send(tarn__pinned *lane, size_t from, tarn_tensor *to, int64_t bytes)
 {
     const tarn__storage *storage = to->storage;
     int64_t start = tarn__bytes_of(to->view.dtype, to->start);
     if (!lane->handle)
         return tarn__storage_upload(to->storage, start, (const char *)lane->memory + from, (size_t)bytes);
     return tarn__backend_at(lane->device.backend)
-        ->lane_send(lane->device.index, lane->handle, from, storage->memory, storage->offset + start, (size_t)bytes);
+        ->pinned_upload(lane->device.index, lane->handle, from, storage->memory, storage->offset + start,
+                        (size_t)bytes);
 }
 
 /* Several parts that are sent before a join are one record where no clock tells them apart. */
-static bool send_profiled(tarn__lane *lane, size_t from, tarn_tensor *to, int64_t bytes)
+static bool send_profiled(tarn__pinned *lane, size_t from, tarn_tensor *to, int64_t bytes)
 {
     tarn__timing timing;
     tarn__timing_begin(&timing, TARN_PROFILE_LOADER_COPY, "batch", "loader_next", lane->device);
     timing.record.bytes = (double)bytes;
     if (lane->handle)
-        tarn__timing_lane(&timing, lane->handle, lane->device, (double)bytes);
+        tarn__timing_pinned(&timing, lane->handle, lane->device, (double)bytes);
     bool good = send(lane, from, to, bytes);
     if (!timing.is_under_way)
         tarn__timing_end(&timing);
@@ -58,7 +59,7 @@ static bool send_profiled(tarn__lane *lane, size_t from, tarn_tensor *to, int64_
     return good;
 }
 
-bool tarn__lane_send(const char *function, tarn__lane *lane, size_t from, tarn_tensor *to)
+bool tarn__pinned_upload(const char *function, tarn__pinned *lane, size_t from, tarn_tensor *to)
 {
     int64_t bytes = tarn__bytes_of(to->view.dtype, tarn__view_count(&to->view));
     if (!tarn__not_captured(function, lane->device, "a copy from the host"))
@@ -73,27 +74,27 @@ bool tarn__lane_send(const char *function, tarn__lane *lane, size_t from, tarn_t
     return good || (!tarn_failed() && raise_failure(function, lane));
 }
 
-bool tarn__lane_join(const char *function, tarn__lane *lane)
+bool tarn__pinned_join(const char *function, tarn__pinned *lane)
 {
     tarn__timing_end(&lane->under_way);
-    return !lane->handle || tarn__backend_at(lane->device.backend)->lane_join(lane->device.index, lane->handle) ||
+    return !lane->handle || tarn__backend_at(lane->device.backend)->pinned_join(lane->device.index, lane->handle) ||
            raise_failure(function, lane);
 }
 
-bool tarn__lane_wait(const char *function, tarn__lane *lane)
+bool tarn__pinned_wait(const char *function, tarn__pinned *lane)
 {
-    return !lane->handle || tarn__backend_at(lane->device.backend)->lane_wait(lane->device.index, lane->handle) ||
+    return !lane->handle || tarn__backend_at(lane->device.backend)->pinned_wait(lane->device.index, lane->handle) ||
            raise_failure(function, lane);
 }
 
-void tarn__lane_free(tarn__lane *lane)
+void tarn__pinned_free(tarn__pinned *lane)
 {
     if (lane->handle) {
         const tarn__backend *backend = tarn__backend_at(lane->device.backend);
-        backend->lane_wait(lane->device.index, lane->handle);
-        backend->lane_free(lane->device.index, lane->handle);
+        backend->pinned_wait(lane->device.index, lane->handle);
+        backend->pinned_free(lane->device.index, lane->handle);
     } else {
         tarn__release(lane->memory, lane->bytes);
     }
-    *lane = (tarn__lane){0};
+    *lane = (tarn__pinned){0};
 }

@@ -8,6 +8,6 @@
 #include "core/device/device.h"
 
 /* The shadow of a device; of a shadow itself. One that does not exist is given back, with an error. */
-tarn_device tarn__shadow_of(tarn_device device);
+tarn_device tarn__meta_device_of(tarn_device device);
 
 #endif

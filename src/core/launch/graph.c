@@ -29,7 +29,7 @@ struct tarn_graph {
     tarn_step_fn step;
     void *ctx;
     tarn__arena *arena;
-    tarn__block *values; /* TARN__POKE_BYTES of live values */
+    tarn__pool_block *values; /* TARN__INLINE_WRITE_BYTES of live values */
     size_t values_used;
     live live[MAX_LIVE];
     int live_count;
@@ -62,7 +62,7 @@ const void *tarn__graph_live(size_t bytes, tarn__refresh_fn refresh, const void 
 {
     tarn_graph *graph = capturing;
     size_t rounded = (bytes + 15) / 16 * 16;
-    if (graph->live_count == MAX_LIVE || graph->values_used + rounded > TARN__POKE_BYTES) {
+    if (graph->live_count == MAX_LIVE || graph->values_used + rounded > TARN__INLINE_WRITE_BYTES) {
         tarn__raise(TARN_ERROR_UNSUPPORTED,
                     "graph_capture: the step has more values that change than the %d that fit (one for each run of "
                     "parameters that an optimizer "
@@ -74,7 +74,7 @@ const void *tarn__graph_live(size_t bytes, tarn__refresh_fn refresh, const void 
     *l = (live){.offset = graph->values_used, .refresh = refresh};
     memcpy(l->ctx, ctx, ctx_bytes);
     graph->values_used += rounded;
-    return (const char *)tarn__block_memory(graph->values) + tarn__block_offset(graph->values) + l->offset;
+    return (const char *)tarn__pool_block_memory(graph->values) + tarn__pool_block_offset(graph->values) + l->offset;
 }
 
 static void refresh_random(void *ctx, void *values)
@@ -97,7 +97,7 @@ const uint64_t *tarn__graph_random(void)
 /* Runs the step with the device recording; the generator stands at 0 meanwhile. */
 static bool record(tarn_graph *graph)
 {
-    tarn__generator before = tarn__random_save();
+    tarn__rng_state before = tarn__random_save();
     uint64_t *offset = tarn__random_offset(graph->device);
     *offset = 0;
     capturing = graph;
@@ -125,7 +125,7 @@ static bool prepare(tarn_graph *graph)
     if (!graph->arena)
         return false;
     tarn__arena_enter(graph->arena);
-    graph->values = tarn__pool_take(graph->device, TARN__POKE_BYTES, NULL);
+    graph->values = tarn__pool_alloc(graph->device, TARN__INLINE_WRITE_BYTES, NULL);
     tarn__arena_leave(graph->arena);
     return graph->values && tarn_synchronize(graph->device) && record(graph);
 }
@@ -158,12 +158,12 @@ tarn_graph *tarn_graph_capture(tarn_device device, tarn_step_fn step, void *ctx)
 
 static bool write_values(tarn_graph *graph, void *stream)
 {
-    _Alignas(16) char values[TARN__POKE_BYTES] = {0};
+    _Alignas(16) char values[TARN__INLINE_WRITE_BYTES] = {0};
     for (int i = 0; i < graph->live_count; i++)
         graph->live[i].refresh(graph->live[i].ctx, values + graph->live[i].offset);
     return graph->live_count == 0 ||
-           graph->backend->poke(graph->device.index, tarn__block_memory(graph->values),
-                                tarn__block_offset(graph->values), values, graph->values_used, stream);
+           graph->backend->write_inline(graph->device.index, tarn__pool_block_memory(graph->values),
+                                        tarn__pool_block_offset(graph->values), values, graph->values_used, stream);
 }
 
 bool tarn_graph_run(tarn_graph *graph)
@@ -197,7 +197,7 @@ void tarn_graph_free(tarn_graph *graph)
         graph->backend->synchronize(graph->device.index); /* a run may still be under way */
         graph->backend->graph_free(graph->device.index, graph->recorded);
     }
-    tarn__pool_give(graph->values);
+    tarn__pool_free(graph->values);
     tarn__arena_free(graph->arena);
     tarn__release(graph, sizeof(*graph));
 }

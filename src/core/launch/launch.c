@@ -20,9 +20,9 @@ static bool row_fits(const tarn__kernel_row *row, const tarn__launch *launch)
     /* and all kinds of blocks: whoever does not name them would take them for elements */
     uint32_t used = first ? TARN__BIT(first->view.dtype) : 0;
     for (int i = 0; i < launch->inputs; i++)
-        used |= launch->in[i] ? TARN__BIT(launch->in[i]->view.dtype) & TARN__BLOCKS : 0;
+        used |= launch->in[i] ? TARN__BIT(launch->in[i]->view.dtype) & TARN__QUANTIZED : 0;
     for (int i = 0; i < launch->outputs; i++)
-        used |= launch->out[i] ? TARN__BIT(launch->out[i]->view.dtype) & TARN__BLOCKS : 0;
+        used |= launch->out[i] ? TARN__BIT(launch->out[i]->view.dtype) & TARN__QUANTIZED : 0;
     return (used & ~row->dtypes) == 0;
 }
 
@@ -49,16 +49,16 @@ static bool run_row(const tarn__backend *backend, const tarn__launch *launch, ta
     tarn__call call = make_call(launch, device, in, out);
     call.stream = backend->stream ? backend->stream(device.index) : NULL;
     call.fault = &fault;
-    tarn__block *scratch = NULL;
+    tarn__pool_block *scratch = NULL;
     if (row->scratch && (call.scratch_bytes = row->scratch(&call)) > 0) {
-        scratch = tarn__pool_take(device, call.scratch_bytes, NULL);
+        scratch = tarn__pool_alloc(device, call.scratch_bytes, NULL);
         if (!scratch)
             return tarn__raise_within(launch->function);
-        call.scratch = tarn__block_memory(scratch);
-        call.scratch_offset = tarn__block_offset(scratch);
+        call.scratch = tarn__pool_block_memory(scratch);
+        call.scratch_offset = tarn__pool_block_offset(scratch);
     }
     row->run(&call);
-    tarn__pool_give(scratch);
+    tarn__pool_free(scratch);
     return (backend->poll ? tarn__device_poll(device, launch->function) : tarn__fault_check(&fault)) && !tarn_failed();
 }
 
@@ -71,8 +71,8 @@ static bool count_scratch(const tarn__backend *backend, const tarn__launch *laun
         return true;
     tarn__call call = make_call(launch, device, in, out);
     size_t bytes = row->scratch(&call);
-    tarn__block *scratch = bytes > 0 ? tarn__pool_take(device, bytes, NULL) : NULL;
-    tarn__pool_give(scratch);
+    tarn__pool_block *scratch = bytes > 0 ? tarn__pool_alloc(device, bytes, NULL) : NULL;
+    tarn__pool_free(scratch);
     return bytes == 0 || scratch || tarn__raise_within(launch->function);
 }
 
@@ -230,7 +230,7 @@ static bool run_on_cpu(const tarn__launch *launch, tarn_device device)
     char name[32];
     const tarn__kernel_row *row = &tarn__cpu_backend()->kernels[launch->kernel];
     const tarn_tensor *first = launch->inputs > 0 && launch->in[0] ? launch->in[0] : launch->out[0];
-    if (!row_fits(row, launch) && first && tarn__is_blocks(first->view.dtype))
+    if (!row_fits(row, launch) && first && tarn__is_quantized(first->view.dtype))
         return raise_blocks(launch, first);
     if (!row_fits(row, launch))
         return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: no backend here has kernel '%s' for this dtype",
@@ -270,14 +270,14 @@ bool tarn__run(const tarn__launch *launch)
         place = launch->out[i];
     tarn_device device = tarn__device(place);
     const tarn__backend *backend = tarn__backend_at(device.backend);
-    if (!tarn__is_shadow(device) && !row_fits(&backend->kernels[launch->kernel], launch))
+    if (!tarn__is_meta(device) && !row_fits(&backend->kernels[launch->kernel], launch))
         return run_on_cpu(launch, device);
     const tarn__view *in[TARN__MAX_INPUTS], *out[TARN__MAX_OUTPUTS];
     for (int i = 0; i < launch->inputs; i++)
         in[i] = launch->in[i] ? &launch->in[i]->view : NULL;
     for (int i = 0; i < launch->outputs; i++)
         out[i] = launch->out[i] ? &launch->out[i]->view : NULL;
-    if (tarn__is_shadow(device))
+    if (tarn__is_meta(device))
         return count_scratch(backend, launch, device, in, out);
     tarn__count_kernel(device.backend, launch->kernel);
     bool good = tarn__is_profiling() ? run_profiled(backend, launch, device, in, out, false)
@@ -291,8 +291,8 @@ bool tarn__run(const tarn__launch *launch)
 static bool copy_on_device(const char *function, tarn_tensor *to, tarn_tensor *from)
 {
     tarn__fill none = {0};
-    if (tarn__is_blocks(from->view.dtype) || tarn__is_blocks(to->view.dtype))
-        return tarn__blocks_copy(function, to, from);
+    if (tarn__is_quantized(from->view.dtype) || tarn__is_quantized(to->view.dtype))
+        return tarn__quant_copy(function, to, from);
     return tarn__run(&(tarn__launch){.kernel = TARN__K_copy,
                                      .function = function,
                                      .inputs = 1,
@@ -303,9 +303,9 @@ static bool copy_on_device(const char *function, tarn_tensor *to, tarn_tensor *f
                                      .params_bytes = sizeof(none)});
 }
 
-tarn_tensor *tarn__dense(const char *function, tarn_tensor *x)
+tarn_tensor *tarn__contiguous(const char *function, tarn_tensor *x)
 {
-    if (tarn__view_dense(&x->view))
+    if (tarn__view_is_contiguous(&x->view))
         return x;
     tarn__count(TARN__LAYOUT_COPIES, 1);
     tarn_tensor *copy = tarn__tensor_new(function, tarn__shape_of(x), x->view.dtype, tarn__device(x));
@@ -319,10 +319,10 @@ static bool copy_across(const char *function, tarn_tensor *to, tarn_tensor *from
     if (!tarn__not_captured(function, tarn__device(to), "a copy between devices") ||
         !tarn__not_captured(function, tarn__device(from), "a copy between devices"))
         return false;
-    tarn_tensor *source = tarn__dense(function, from);
+    tarn_tensor *source = tarn__contiguous(function, from);
     if (!source)
         return false;
-    bool direct = tarn__view_dense(&to->view) && to->view.dtype == source->view.dtype;
+    bool direct = tarn__view_is_contiguous(&to->view) && to->view.dtype == source->view.dtype;
     tarn_tensor *landing =
         direct ? to : tarn__tensor_new(function, tarn__shape_of(source), source->view.dtype, tarn__device(to));
     if (!landing)
@@ -344,9 +344,9 @@ bool tarn__copy_elements(const char *function, tarn_tensor *to, tarn_tensor *fro
     return good;
 }
 
-tarn__number tarn__number_of(double value)
+tarn__scalar tarn__scalar_of(double value)
 {
-    return (tarn__number){value, value >= 0x1p63    ? INT64_MAX
+    return (tarn__scalar){value, value >= 0x1p63    ? INT64_MAX
                                  : value <= -0x1p63 ? INT64_MIN
                                  : value == value   ? (int64_t)value
                                                     : 0};
@@ -354,7 +354,7 @@ tarn__number tarn__number_of(double value)
 
 bool tarn__fill_with(const char *function, tarn_tensor *x, double value)
 {
-    tarn__fill fill = {.value = tarn__number_of(value)};
+    tarn__fill fill = {.value = tarn__scalar_of(value)};
     return tarn__run(&(tarn__launch){.kernel = TARN__K_fill,
                                      .function = function,
                                      .outputs = 1,

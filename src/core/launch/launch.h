@@ -28,11 +28,11 @@ bool tarn__has_kernel(tarn_device device, tarn__kernel kernel, tarn_dtype dtype)
 bool tarn__copy_elements(const char *function, tarn_tensor *to, tarn_tensor *from);
 
 /* x itself when it is dense (row-major), else a dense copy, counted as a layout copy. In the open scope. */
-tarn_tensor *tarn__dense(const char *function, tarn_tensor *x);
+tarn_tensor *tarn__contiguous(const char *function, tarn_tensor *x);
 
 /* A number as kernels take it. A double beyond i64 becomes the last integer: conversion out of range is undefined in C.
  */
-tarn__number tarn__number_of(double value);
+tarn__scalar tarn__scalar_of(double value);
 
 /* Sets every element to a number. */
 bool tarn__fill_with(const char *function, tarn_tensor *x, double value);

@@ -83,7 +83,7 @@ tarn__pool *tarn__pool_of(tarn_device device, const char *function)
 
 /* ---- lists ------------------------------------------------------------------------------------------------------- */
 
-static void push(tarn__block **list, tarn__block *block)
+static void push(tarn__pool_block **list, tarn__pool_block *block)
 {
     block->previous = NULL;
     block->next = *list;
@@ -92,7 +92,7 @@ static void push(tarn__block **list, tarn__block *block)
     *list = block;
 }
 
-static void take_out(tarn__block **list, tarn__block *block)
+static void take_out(tarn__pool_block **list, tarn__pool_block *block)
 {
     if (block->previous)
         block->previous->next = block->next;
@@ -110,7 +110,7 @@ static int bin_of(size_t bytes)
     return bin < BINS ? bin : BINS - 1;
 }
 
-static void put_in_bin(tarn__block *block)
+static void put_in_bin(tarn__pool_block *block)
 {
     block->place = BINNED;
     push(&block->pool->bin[bin_of(block->bytes)], block);
@@ -118,31 +118,31 @@ static void put_in_bin(tarn__block *block)
 
 /* ---- splitting and merging --------------------------------------------------------------------------------------- */
 
-static void forget(tarn__block *block)
+static void forget(tarn__pool_block *block)
 {
     tarn__release(block, sizeof(*block));
 }
 
 /* Cuts what is beyond `bytes` off a block and puts it into a bin. Where no record can be had for the rest, the block
  * stays whole. */
-static void split(tarn__block *block, size_t bytes)
+static void split(tarn__pool_block *block, size_t bytes)
 {
     if (block->bytes - bytes < UNIT)
         return;
     tarn__error_record saved;
     tarn__error_save(&saved);
-    tarn__block *rest = tarn__alloc(sizeof(*rest));
+    tarn__pool_block *rest = tarn__alloc(sizeof(*rest));
     tarn_clear_error();
     tarn__error_restore(&saved);
     if (!rest)
         return;
-    *rest = (tarn__block){.before = block,
-                          .after = block->after,
-                          .pool = block->pool,
-                          .segment = block->segment,
-                          .segment_bytes = block->segment_bytes,
-                          .offset = block->offset + bytes,
-                          .bytes = block->bytes - bytes};
+    *rest = (tarn__pool_block){.before = block,
+                               .after = block->after,
+                               .pool = block->pool,
+                               .segment = block->segment,
+                               .segment_bytes = block->segment_bytes,
+                               .offset = block->offset + bytes,
+                               .bytes = block->bytes - bytes};
     if (rest->after)
         rest->after->before = rest;
     block->after = rest;
@@ -151,9 +151,9 @@ static void split(tarn__block *block, size_t bytes)
 }
 
 /* Joins `block`, which is in no list, with its binned neighbours, and returns the joint block. */
-static tarn__block *merge(tarn__block *block)
+static tarn__pool_block *merge(tarn__pool_block *block)
 {
-    tarn__block *after = block->after, *before = block->before;
+    tarn__pool_block *after = block->after, *before = block->before;
     if (after && after->place == BINNED) {
         take_out(&block->pool->bin[bin_of(after->bytes)], after);
         block->bytes += after->bytes;
@@ -176,11 +176,11 @@ static tarn__block *merge(tarn__block *block)
 
 /* ---- taking ------------------------------------------------------------------------------------------------------ */
 
-static tarn__block *take_from_bins(tarn__pool *pool, size_t bytes)
+static tarn__pool_block *take_from_bins(tarn__pool *pool, size_t bytes)
 {
     for (int bin = bin_of(bytes); bin < BINS; bin++) {
-        tarn__block *best = NULL;
-        for (tarn__block *block = pool->bin[bin]; block; block = block->next)
+        tarn__pool_block *best = NULL;
+        for (tarn__pool_block *block = pool->bin[bin]; block; block = block->next)
             if (block->bytes >= bytes && (!best || block->bytes < best->bytes))
                 best = block;
         if (!best)
@@ -195,12 +195,12 @@ static tarn__block *take_from_bins(tarn__pool *pool, size_t bytes)
     return NULL;
 }
 
-static tarn__block *take_segment(tarn__pool *pool, size_t bytes)
+static tarn__pool_block *take_segment(tarn__pool *pool, size_t bytes)
 {
     size_t wanted = !is_caching()         ? bytes
                     : bytes < SEGMENT_MIN ? SEGMENT_MIN
                                           : (bytes + SEGMENT_MIN - 1) / SEGMENT_MIN * SEGMENT_MIN;
-    tarn__block *block = tarn__alloc(sizeof(*block));
+    tarn__pool_block *block = tarn__alloc(sizeof(*block));
     if (!block)
         return NULL;
     void *memory = pool->backend->alloc(pool->device.index, wanted);
@@ -211,7 +211,7 @@ static tarn__block *take_segment(tarn__pool *pool, size_t bytes)
         return NULL;
     }
     tarn__count(TARN__SYSTEM_ALLOCATIONS, 1);
-    *block = (tarn__block){.pool = pool, .segment = memory, .segment_bytes = wanted, .bytes = wanted};
+    *block = (tarn__pool_block){.pool = pool, .segment = memory, .segment_bytes = wanted, .bytes = wanted};
     pool->cached += (int64_t)wanted;
     split(block, bytes);
     return block;
@@ -221,7 +221,7 @@ static void flush_quick_lists(tarn__pool *pool)
 {
     for (size_t i = 0; i < QUICK_LISTS; i++)
         while (pool->quick[i]) {
-            tarn__block *block = pool->quick[i];
+            tarn__pool_block *block = pool->quick[i];
             take_out(&pool->quick[i], block);
             put_in_bin(merge(block));
         }
@@ -232,7 +232,7 @@ static void give_segments_back(tarn__pool *pool)
 {
     flush_quick_lists(pool);
     for (int bin = 0; bin < BINS; bin++)
-        for (tarn__block *block = pool->bin[bin], *next; block; block = next) {
+        for (tarn__pool_block *block = pool->bin[bin], *next; block; block = next) {
             next = block->next;
             if (block->before || block->after)
                 continue;
@@ -243,9 +243,9 @@ static void give_segments_back(tarn__pool *pool)
         }
 }
 
-static tarn__block *take_locked(tarn__pool *pool, size_t bytes)
+static tarn__pool_block *take_locked(tarn__pool *pool, size_t bytes)
 {
-    tarn__block *block = bytes <= QUICK_MAX ? pool->quick[bytes / UNIT - 1] : NULL;
+    tarn__pool_block *block = bytes <= QUICK_MAX ? pool->quick[bytes / UNIT - 1] : NULL;
     if (block)
         take_out(&pool->quick[bytes / UNIT - 1], block);
     if (!block && keeps_memory(pool))
@@ -300,7 +300,7 @@ static void raise_peak(tarn__pool *pool)
     pthread_mutex_unlock(&device->lock);
 }
 
-tarn__block *tarn__pool_take(tarn_device device, size_t bytes, const tarn__storage *owner)
+tarn__pool_block *tarn__pool_alloc(tarn_device device, size_t bytes, const tarn__storage *owner)
 {
     tarn__pool *pool = tarn__pool_of(device, "empty");
     if (!pool)
@@ -310,7 +310,7 @@ tarn__block *tarn__pool_take(tarn_device device, size_t bytes, const tarn__stora
         pool = &arena->pool;
     size_t rounded = bytes < UNIT ? UNIT : (bytes + UNIT - 1) / UNIT * UNIT;
     pthread_mutex_lock(&pool->lock);
-    tarn__block *block = take_locked(pool, rounded);
+    tarn__pool_block *block = take_locked(pool, rounded);
     if (block) {
         block->place = HELD;
         block->owner = owner;
@@ -335,7 +335,7 @@ tarn__block *tarn__pool_take(tarn_device device, size_t bytes, const tarn__stora
 }
 
 /* A captured step goes on using what is given back while it is recorded. */
-static bool keep_for_arena(tarn__pool *pool, tarn__block *block)
+static bool keep_for_arena(tarn__pool *pool, tarn__pool_block *block)
 {
     tarn__arena *arena = atomic_load_explicit(&pool->entered, memory_order_relaxed);
     if (!arena)
@@ -363,7 +363,7 @@ static void destroy_arena(tarn__arena *arena)
     tarn__release(arena, sizeof(*arena));
 }
 
-void tarn__pool_give(tarn__block *block)
+void tarn__pool_free(tarn__pool_block *block)
 {
     if (!block)
         return;
@@ -428,12 +428,12 @@ void tarn__arena_free(tarn__arena *arena)
         return;
     tarn__pool *pool = arena->device_pool;
     while (arena->kept) {
-        tarn__block *block = arena->kept;
+        tarn__pool_block *block = arena->kept;
         pthread_mutex_lock(&pool->lock);
         take_out(&arena->kept, block);
         push(&pool->held, block);
         pthread_mutex_unlock(&pool->lock);
-        tarn__pool_give(block);
+        tarn__pool_free(block);
     }
     pthread_mutex_lock(&arena->pool.lock);
     arena->is_orphan = true;
@@ -443,7 +443,7 @@ void tarn__arena_free(tarn__arena *arena)
         destroy_arena(arena);
 }
 
-char *tarn__pool_rename(tarn__block *block, char **place, char *name)
+char *tarn__pool_rename(tarn__pool_block *block, char **place, char *name)
 {
     char *before = *place;
     pthread_mutex_lock(&block->pool->lock);
@@ -452,12 +452,12 @@ char *tarn__pool_rename(tarn__block *block, char **place, char *name)
     return before;
 }
 
-void *tarn__block_memory(const tarn__block *block)
+void *tarn__pool_block_memory(const tarn__pool_block *block)
 {
     return block->pool->backend->plain_addresses ? (char *)block->segment + block->offset : block->segment;
 }
 
-int64_t tarn__block_offset(const tarn__block *block)
+int64_t tarn__pool_block_offset(const tarn__pool_block *block)
 {
     return block->pool->backend->plain_addresses ? 0 : (int64_t)block->offset;
 }
@@ -471,7 +471,7 @@ bool tarn_empty_cache(tarn_device device)
     pthread_mutex_lock(&pool->lock);
     give_segments_back(pool);
     pthread_mutex_unlock(&pool->lock);
-    tarn__quarantine_return();
+    tarn__quarantine_flush();
     return true;
 }
 

@@ -4,23 +4,23 @@
 
 #include <tarn/device.h>
 
-typedef struct tarn__block tarn__block;
+typedef struct tarn__pool_block tarn__pool_block;
 struct tarn__storage;
 
 /* Takes a block of at least `bytes` bytes, aligned to 256. NULL with an error raised, holding a table of who holds
  * what, when there is no memory even after the cache was given back. The block belongs to `owner`, whose name the table
  * uses. */
-tarn__block *tarn__pool_take(tarn_device device, size_t bytes, const struct tarn__storage *owner);
+tarn__pool_block *tarn__pool_alloc(tarn_device device, size_t bytes, const struct tarn__storage *owner);
 
 /* Gives a block back to its pool. NULL is allowed. */
-void tarn__pool_give(tarn__block *block);
+void tarn__pool_free(tarn__pool_block *block);
 
 /* Changes a name that the table of the block's pool may be reading, and returns the one before. */
-char *tarn__pool_rename(tarn__block *block, char **place, char *name);
+char *tarn__pool_rename(tarn__pool_block *block, char **place, char *name);
 
 /* Where a block lies: a plain address with offset 0, or a device's handle and a byte offset. */
-void *tarn__block_memory(const tarn__block *block);
-int64_t tarn__block_offset(const tarn__block *block);
+void *tarn__pool_block_memory(const tarn__pool_block *block);
+int64_t tarn__pool_block_offset(const tarn__pool_block *block);
 
 /* As tarn_memory_table(), with at most so many rows. */
 size_t tarn__memory_table(tarn_device device, int most, char *buffer, size_t size);

@@ -1,7 +1,7 @@
 /* pool_private.h: what a pool is made of, for pool.c, which hands blocks out, and pool_stats.c, which says who holds
  * them. */
-#ifndef TARN__POOL_INSIDE_H
-#define TARN__POOL_INSIDE_H
+#ifndef TARN__POOL_PRIVATE_H
+#define TARN__POOL_PRIVATE_H
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -19,9 +19,9 @@ typedef struct tarn__pool tarn__pool;
 
 enum { HELD, QUICK, BINNED }; /* a block's place */
 
-struct tarn__block {
-    tarn__block *before, *after;  /* neighbours in the segment */
-    tarn__block *previous, *next; /* in the bin, quick list, or list of held blocks */
+struct tarn__pool_block {
+    tarn__pool_block *before, *after;  /* neighbours in the segment */
+    tarn__pool_block *previous, *next; /* in the bin, quick list, or list of held blocks */
     tarn__pool *pool;
     void *segment; /* the backend's memory */
     size_t segment_bytes;
@@ -36,9 +36,9 @@ struct tarn__pool {
     pthread_mutex_t lock;
     tarn_device device;
     const tarn__backend *backend;
-    tarn__block *quick[QUICK_LISTS];
-    tarn__block *bin[BINS];
-    tarn__block *held;
+    tarn__pool_block *quick[QUICK_LISTS];
+    tarn__pool_block *bin[BINS];
+    tarn__pool_block *held;
     int64_t used, cached, peak, blocks;
     int64_t workspace, peak_workspace; /* bytes held without an owner: now, and when `peak` was reached */
     int64_t peak_tensors;              /* the most bytes held with one */
@@ -53,7 +53,7 @@ struct tarn__pool {
 struct tarn__arena {
     tarn__pool pool;
     tarn__pool *device_pool;
-    tarn__block *kept; /* blocks of the device's pool that were given back meanwhile */
+    tarn__pool_block *kept; /* blocks of the device's pool that were given back meanwhile */
     tarn__arena *next;
     bool is_orphan; /* freed, but tensors still hold blocks of it */
 };

@@ -37,7 +37,7 @@ tarn__pool_peaks tarn__pool_peaks_of(tarn_device device)
 static void add_purposes(const tarn__pool *pool, tarn_memory_kinds *kinds)
 {
     int64_t bytes[TARN__PURPOSES] = {0};
-    for (const tarn__block *block = pool->held; block; block = block->next)
+    for (const tarn__pool_block *block = pool->held; block; block = block->next)
         if (block->owner)
             bytes[block->owner->purpose] += (int64_t)block->bytes;
     kinds->parameters += bytes[TARN__FOR_PARAMETERS];
@@ -73,7 +73,7 @@ typedef struct table_row {
 } table_row;
 
 /* The row of a block; names beyond the room of the table share one. */
-static table_row *row_of(table_row *rows, int *count, const tarn__block *block)
+static table_row *row_of(table_row *rows, int *count, const tarn__pool_block *block)
 {
     const char *name = block->owner ? block->owner->name : NULL;
     if (!name)
@@ -89,7 +89,7 @@ static table_row *row_of(table_row *rows, int *count, const tarn__block *block)
 
 static void add_blocks(table_row *rows, int *count, const tarn__pool *pool)
 {
-    for (const tarn__block *block = pool->held; block; block = block->next) {
+    for (const tarn__pool_block *block = pool->held; block; block = block->next) {
         table_row *row = row_of(rows, count, block);
         row->bytes += (int64_t)block->bytes;
         row->blocks++;

@@ -16,22 +16,22 @@ tarn__storage *tarn__storage_new(tarn_device device, size_t bytes)
     storage->references = 1;
     storage->device = device;
     storage->bytes = bytes;
-    storage->block = tarn__pool_take(device, bytes, storage);
+    storage->block = tarn__pool_alloc(device, bytes, storage);
     if (!storage->block) {
         tarn__release(storage, sizeof(*storage));
         return NULL;
     }
-    storage->memory = tarn__block_memory(storage->block);
-    storage->offset = tarn__block_offset(storage->block);
+    storage->memory = tarn__pool_block_memory(storage->block);
+    storage->offset = tarn__pool_block_offset(storage->block);
     return storage;
 }
 
-tarn__storage *tarn__storage_part(tarn__storage *parent, int64_t offset, size_t bytes)
+tarn__storage *tarn__storage_slice(tarn__storage *parent, int64_t offset, size_t bytes)
 {
     tarn__storage *storage = tarn__alloc(sizeof(*storage));
     if (!storage)
         return NULL;
-    tarn__storage_hold(parent);
+    tarn__storage_retain(parent);
     storage->references = 1;
     storage->device = parent->device;
     storage->bytes = bytes;
@@ -57,17 +57,17 @@ tarn__storage *tarn__storage_borrow(tarn_device device, void *memory, size_t byt
     return storage;
 }
 
-void tarn__storage_hold(tarn__storage *storage)
+void tarn__storage_retain(tarn__storage *storage)
 {
     atomic_fetch_add_explicit(&storage->references, 1, memory_order_relaxed);
 }
 
-void tarn__storage_drop(tarn__storage *storage)
+void tarn__storage_release(tarn__storage *storage)
 {
     if (!storage || atomic_fetch_sub_explicit(&storage->references, 1, memory_order_acq_rel) != 1)
         return;
-    tarn__pool_give(storage->block);
-    tarn__storage_drop(storage->parent);
+    tarn__pool_free(storage->block);
+    tarn__storage_release(storage->parent);
     if (storage->release)
         storage->release(storage->owner);
     if (storage->name)

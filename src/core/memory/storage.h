@@ -23,7 +23,7 @@ typedef struct tarn__storage {
     void *memory;
     int64_t offset; /* in bytes, a multiple of 256 */
     size_t bytes;
-    tarn__block *block;           /* of its own, or */
+    tarn__pool_block *block;      /* of its own, or */
     struct tarn__storage *parent; /* a part of another storage, which it keeps alive; or */
     void (*release)(void *owner); /* memory of someone else, who is told when it is no longer used */
     void *owner;
@@ -35,15 +35,15 @@ typedef struct tarn__storage {
 tarn__storage *tarn__storage_new(tarn_device device, size_t bytes);
 
 /* A part of `parent`, with a version of its own: a segment of a flat buffer. `offset` is a multiple of 256. */
-tarn__storage *tarn__storage_part(tarn__storage *parent, int64_t offset, size_t bytes);
+tarn__storage *tarn__storage_slice(tarn__storage *parent, int64_t offset, size_t bytes);
 
 /* A storage on memory of someone else, on a device whose memory is the host's: `release` is called with `owner` when
  * the last reference is gone, but not on failure, when the result is NULL with an error raised. */
 tarn__storage *tarn__storage_borrow(tarn_device device, void *memory, size_t bytes, void (*release)(void *owner),
                                     void *owner);
 
-void tarn__storage_hold(tarn__storage *storage);
-void tarn__storage_drop(tarn__storage *storage);
+void tarn__storage_retain(tarn__storage *storage);
+void tarn__storage_release(tarn__storage *storage);
 
 /* Copies the name; a failure to do so is silent, names are for reports. */
 void tarn__storage_set_name(tarn__storage *storage, const char *name);

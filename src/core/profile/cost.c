@@ -72,20 +72,20 @@ static double operations_of(const tarn__launch *launch)
     case TARN__K_matmul:
     case TARN__K_matmul_gelu:
     case TARN__K_matmul_gelu_grad:
-    case TARN__K_matmul_blocks:
-    case TARN__K_matmul_sums: return of_product(launch);
+    case TARN__K_matmul_quant:
+    case TARN__K_matmul_bias_grad: return of_product(launch);
     case TARN__K_conv2d: return of_convolution(launch->out[0], launch->in[1]);
     case TARN__K_conv2d_grad_x: return of_convolution(launch->in[0], launch->in[1]);
     case TARN__K_conv2d_grad_weight: return of_convolution(launch->in[1], launch->out[0]);
     case TARN__K_attention:
-    case TARN__K_attention_starts:
-    case TARN__K_attention_stored: return of_attention(launch, 2);
-    case TARN__K_attention_starts_grad:
+    case TARN__K_attention_documents:
+    case TARN__K_attention_quant_kv: return of_attention(launch, 2);
+    case TARN__K_attention_documents_grad:
     case TARN__K_attention_grad: return of_attention(launch, 5);
     case TARN__K_norm_linear: return of_weights(launch, 2, 5);
-    case TARN__K_norm_gated: return of_weights(launch, 2, 4);
-    case TARN__K_linear_sum: return of_weights(launch, 1, 2);
-    case TARN__K_attention_next: return 4 * count_of(launch->in[0]) * (double)launch->out[1]->view.shape[2];
+    case TARN__K_norm_gate_up: return of_weights(launch, 2, 4);
+    case TARN__K_linear_residual: return of_weights(launch, 1, 2);
+    case TARN__K_attention_decode: return 4 * count_of(launch->in[0]) * (double)launch->out[1]->view.shape[2];
     default: return 0;
     }
 }
@@ -96,19 +96,19 @@ tarn_profile_kind tarn__kernel_kind(tarn__kernel kernel)
     case TARN__K_matmul:
     case TARN__K_matmul_gelu:
     case TARN__K_matmul_gelu_grad:
-    case TARN__K_matmul_blocks:
+    case TARN__K_matmul_quant:
     case TARN__K_norm_linear:
-    case TARN__K_norm_gated:
-    case TARN__K_linear_sum:
-    case TARN__K_matmul_sums: return TARN_PROFILE_MATMUL;
+    case TARN__K_norm_gate_up:
+    case TARN__K_linear_residual:
+    case TARN__K_matmul_bias_grad: return TARN_PROFILE_MATMUL;
     case TARN__K_conv2d:
     case TARN__K_conv2d_grad_x:
     case TARN__K_conv2d_grad_weight: return TARN_PROFILE_CONVOLUTION;
     case TARN__K_attention:
-    case TARN__K_attention_stored:
-    case TARN__K_attention_starts:
-    case TARN__K_attention_starts_grad:
-    case TARN__K_attention_next:
+    case TARN__K_attention_quant_kv:
+    case TARN__K_attention_documents:
+    case TARN__K_attention_documents_grad:
+    case TARN__K_attention_decode:
     case TARN__K_attention_grad: return TARN_PROFILE_ATTENTION;
     default: return TARN_PROFILE_KERNEL;
     }
@@ -124,5 +124,5 @@ void tarn__timing_describe(tarn__timing *timing, const tarn__launch *launch)
         timing->record.shape = tarn__shape_of(first);
     }
     timing->record.bytes = bytes_moved(launch);
-    timing->record.operations = operations_of(launch);
+    timing->record.flops = operations_of(launch);
 }

@@ -161,17 +161,17 @@ void tarn__timing_end(tarn__timing *timing)
     timing->generation = 0;
 }
 
-void tarn__timing_lane(tarn__timing *timing, void *lane, tarn_device device, double bytes)
+void tarn__timing_pinned(tarn__timing *timing, void *lane, tarn_device device, double bytes)
 {
     const tarn__backend *backend = tarn__backend_at(device.backend);
     timing->record.bytes = bytes;
-    timing->is_under_way = !backend->lane_mark;
-    if (!backend->lane_mark || !uses_events(device))
+    timing->is_under_way = !backend->pinned_set_events;
+    if (!backend->pinned_set_events || !uses_events(device))
         return;
     timing->from = backend->event_new(device.index);
     timing->to = timing->from ? backend->event_new(device.index) : NULL;
     if (timing->to)
-        backend->lane_mark(device.index, lane, timing->from, timing->to);
+        backend->pinned_set_events(device.index, lane, timing->from, timing->to);
     else
         free_events(timing);
 }
@@ -335,8 +335,8 @@ bool tarn__sample_stop(double *busy_microseconds)
     tarn_profile_summary summary = {0};
     const tarn__profile *aside = &profiler.aside;
     bool good =
-        tarn_profile_stop() && tarn__profile_open("profile", &sample) && tarn__profile_shares(&sample, &summary);
-    *busy_microseconds = good ? summary.busy * sample.microseconds : 0;
+        tarn_profile_stop() && tarn__profile_open("profile", &sample) && tarn__profile_fractions(&sample, &summary);
+    *busy_microseconds = good ? summary.utilization * sample.microseconds : 0;
     pthread_mutex_lock(&profiler.lock);
     tarn__release(profiler.entry, sizeof(tarn__timing) * (size_t)profiler.room);
     profiler.entry = (tarn__timing *)aside->entry;

@@ -35,7 +35,7 @@ tarn_profile_kind tarn__kernel_kind(tarn__kernel kernel);
 
 /* A copy through a lane: begun before it is sent; ended behind, where the device's clock can be asked, else when the
  * lane is joined. */
-void tarn__timing_lane(tarn__timing *timing, void *lane, tarn_device device, double bytes);
+void tarn__timing_pinned(tarn__timing *timing, void *lane, tarn_device device, double bytes);
 
 /* Whether this thread is inside backward; returns what was before. */
 bool tarn__profile_backward(bool is_backward);
@@ -55,7 +55,7 @@ bool tarn__sample_start(tarn_device device);
 bool tarn__sample_stop(double *busy_microseconds);
 
 /* The shares of the time, and `busy`. */
-bool tarn__profile_shares(const tarn__profile *profile, tarn_profile_summary *summary);
+bool tarn__profile_fractions(const tarn__profile *profile, tarn_profile_summary *summary);
 
 /* Raises while something is being recorded, and where nothing ever was. */
 bool tarn__profile_open(const char *function, tarn__profile *profile);

@@ -72,7 +72,7 @@ static void share_out(const edge *edges, int64_t count, double end, double *part
     }
 }
 
-bool tarn__profile_shares(const tarn__profile *p, tarn_profile_summary *summary)
+bool tarn__profile_fractions(const tarn__profile *p, tarn_profile_summary *summary)
 {
     size_t bytes = sizeof(edge) * (size_t)(2 * p->count + 1);
     edge *edges = tarn__alloc(bytes);
@@ -92,7 +92,7 @@ bool tarn__profile_shares(const tarn__profile *p, tarn_profile_summary *summary)
     for (int i = 0; i < TARN_PARTS; i++)
         summary->part[i] /= fmax(p->microseconds, 1e-9);
     for (int i = 0; i <= TARN_PART_GRAPHS; i++)
-        summary->busy += summary->part[i];
+        summary->utilization += summary->part[i];
     tarn__release(edges, bytes);
     return true;
 }
@@ -120,7 +120,7 @@ static void add_to_row(tarn_profile_row *row, const tarn__timing *t)
     row->device_microseconds += isnan(device) || t->is_under_way ? 0 : device;
     row->host_microseconds += t->is_under_way ? 0 : r->host_end - r->host_start;
     row->bytes += r->bytes;
-    row->operations += r->operations;
+    row->flops += r->flops;
 }
 
 static int64_t collect(const tarn__profile *p, tarn_profile_row *rows)
@@ -162,12 +162,12 @@ bool tarn_profile_summarize(tarn_profile_summary *summary, tarn_profile_row *row
     tarn_profile_summary found = {.microseconds = p.microseconds, .records = p.count, .lost = p.lost};
     size_t bytes = sizeof(tarn_profile_row) * MOST_ROWS;
     tarn_profile_row *all = tarn__alloc(bytes);
-    bool good = all && tarn__profile_shares(&p, &found);
+    bool good = all && tarn__profile_fractions(&p, &found);
     if (good) {
         found.rows = collect(&p, all);
         qsort(all, (size_t)found.rows, sizeof(*all), longer);
         for (int64_t i = 0; i < found.rows; i++)
-            found.operations += all[i].operations;
+            found.flops += all[i].flops;
         if (rows)
             memcpy(rows, all, sizeof(*rows) * (size_t)(found.rows < room ? found.rows : room));
         *summary = found;

@@ -82,7 +82,7 @@ static void put_arguments(writer *w, const tarn_profile_record *r)
     double seconds = (r->device_end - r->device_start) / 1e6;
     snprintf(text, sizeof(text),
              ", \"args\": {\"backward\": %s, \"fallback\": %s, \"bytes\": %.0f, \"operations\": %.0f",
-             r->is_backward ? "true" : "false", r->is_fallback ? "true" : "false", r->bytes, r->operations);
+             r->is_backward ? "true" : "false", r->is_fallback ? "true" : "false", r->bytes, r->flops);
     put(w, text);
     if (r->function) {
         put(w, ", \"for\": \"");
@@ -90,16 +90,16 @@ static void put_arguments(writer *w, const tarn_profile_record *r)
         put(w, "\"");
     }
     if (r->kind <= TARN_PROFILE_KERNEL) {
-        tarn__text shape;
+        tarn__shape_buffer shape;
         put(w, ", \"dtype\": \"");
         put(w, tarn_dtype_name(r->dtype));
         put(w, "\", \"shape\": \"");
-        put_name(w, tarn__shape_text(r->shape.size, r->shape.rank, &shape));
+        put_name(w, tarn__shape_string(r->shape.size, r->shape.rank, &shape));
         put(w, "\"");
     }
     if (seconds > 0) {
         snprintf(text, sizeof(text), ", \"GB/s\": %.2f, \"TFLOP/s\": %.3f", r->bytes / seconds / 1e9,
-                 r->operations / seconds / 1e12);
+                 r->flops / seconds / 1e12);
         put(w, text);
     }
     put(w, "}");

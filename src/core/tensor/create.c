@@ -6,7 +6,7 @@
 #include "core/launch/launch.h"
 #include "core/tensor/random.h"
 
-static _Thread_local tarn__generator generator;
+static _Thread_local tarn__rng_state generator;
 
 void tarn_seed(uint64_t seed)
 {
@@ -14,12 +14,12 @@ void tarn_seed(uint64_t seed)
     generator.seed = seed;
 }
 
-tarn__generator tarn__random_save(void)
+tarn__rng_state tarn__random_save(void)
 {
     return generator;
 }
 
-void tarn__random_restore(const tarn__generator *saved)
+void tarn__random_restore(const tarn__rng_state *saved)
 {
     generator = *saved;
 }
@@ -186,9 +186,9 @@ tarn_tensor *tarn_uniform(tarn_shape shape, double low, double high, tarn_dtype 
     return draw("uniform", TARN__K_uniform, shape, low, high, dtype, device);
 }
 
-tarn_tensor *tarn_normal(tarn_shape shape, double mean, double deviation, tarn_dtype dtype, tarn_device device)
+tarn_tensor *tarn_normal(tarn_shape shape, double mean, double std, tarn_dtype dtype, tarn_device device)
 {
-    return draw("normal", TARN__K_normal, shape, mean, deviation, dtype, device);
+    return draw("normal", TARN__K_normal, shape, mean, std, dtype, device);
 }
 
 tarn_tensor *tarn_uniform_like(const tarn_tensor *like, double low, double high)
@@ -198,10 +198,10 @@ tarn_tensor *tarn_uniform_like(const tarn_tensor *like, double low, double high)
                                                      : NULL;
 }
 
-tarn_tensor *tarn_normal_like(const tarn_tensor *like, double mean, double deviation)
+tarn_tensor *tarn_normal_like(const tarn_tensor *like, double mean, double std)
 {
     return tarn__check("normal_like", like, "like") ? draw("normal_like", TARN__K_normal, tarn__shape_of(like), mean,
-                                                           deviation, like->view.dtype, tarn__device(like))
+                                                           std, like->view.dtype, tarn__device(like))
                                                     : NULL;
 }
 

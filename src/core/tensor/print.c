@@ -39,7 +39,7 @@ static tarn_tensor *corner_of(tarn_tensor *x, const printed *p, unsigned corner)
             start += (x->view.shape[i] - EDGE) * x->view.stride[i];
         view->view.shape[i] = EDGE;
     }
-    tarn__tensor_restart(view, start);
+    tarn__tensor_set_start(view, start);
     return view;
 }
 
@@ -348,7 +348,7 @@ void tarn_print(const tarn_tensor *tensor)
     size_t length = tarn_format(tensor, NULL, 0);
     char *text = tarn_failed() ? NULL : tarn__alloc(length + 1), device[32];
     if (text && tarn_format(tensor, text, length + 1) == length)
-        printf("%s  %s %s on %s\n", text, tarn_dtype_name(tensor->view.dtype), TARN__SHAPE_TEXT(tensor),
+        printf("%s  %s %s on %s\n", text, tarn_dtype_name(tensor->view.dtype), TARN__SHAPE_STRING(tensor),
                tarn_device_name(tarn__device(tensor), device, sizeof(device)));
     tarn__release(text, length + 1);
 }

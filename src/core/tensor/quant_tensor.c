@@ -4,7 +4,7 @@
  * can do all moving. */
 #include "core/tensor/blocks.h"
 
-tarn_tensor *tarn__blocks_bytes(tarn_tensor *x)
+tarn_tensor *tarn__quant_bytes(tarn_tensor *x)
 {
     tarn_tensor *bytes = tarn__tensor_view(x);
     if (!bytes)
@@ -16,7 +16,7 @@ tarn_tensor *tarn__blocks_bytes(tarn_tensor *x)
     view->shape[last] = tarn__bytes_of(dtype, view->shape[last]);
     for (int i = 0; i < last; i++)
         view->stride[i] = tarn__bytes_of(dtype, view->stride[i]);
-    tarn__tensor_restart(bytes, tarn__bytes_of(dtype, x->start));
+    tarn__tensor_set_start(bytes, tarn__bytes_of(dtype, x->start));
     return bytes;
 }
 
@@ -37,15 +37,15 @@ static bool run(tarn__kernel kernel, const char *function, tarn_tensor *to, tarn
 /* By way of f32, which the target may be. */
 static bool decode(const char *function, tarn_tensor *to, tarn_tensor *from)
 {
-    bool direct = to->view.dtype == TARN_F32 && tarn__view_dense(&to->view);
+    bool direct = to->view.dtype == TARN_F32 && tarn__view_is_contiguous(&to->view);
     tarn_tensor *plain = direct ? to : tarn__tensor_new(function, tarn__shape_of(from), TARN_F32, tarn__device(from));
-    return run(TARN__K_blocks_decode, function, plain, from) && (direct || run(TARN__K_copy, function, to, plain));
+    return run(TARN__K_dequantize, function, plain, from) && (direct || run(TARN__K_copy, function, to, plain));
 }
 
-bool tarn__blocks_copy(const char *function, tarn_tensor *to, tarn_tensor *from)
+bool tarn__quant_copy(const char *function, tarn_tensor *to, tarn_tensor *from)
 {
     tarn_dtype source = from->view.dtype, target = to->view.dtype;
-    if (source != target && tarn__is_blocks(target))
+    if (source != target && tarn__is_quantized(target))
         return tarn__raise(TARN_ERROR_DTYPE,
                            "%s: elements of %s cannot be copied into blocks of %s; make those with tarn_cast()",
                            function, tarn_dtype_name(source), tarn_dtype_name(target));
@@ -53,9 +53,8 @@ bool tarn__blocks_copy(const char *function, tarn_tensor *to, tarn_tensor *from)
         return tarn__raise(TARN_ERROR_DTYPE, "%s: blocks of %s become floats, not %s; cast them twice", function,
                            tarn_dtype_name(source), tarn_dtype_name(target));
     tarn_scope *scope = tarn_scope_open();
-    bool good =
-        scope && (source == target ? run(TARN__K_copy, function, tarn__blocks_bytes(to), tarn__blocks_bytes(from))
-                                   : decode(function, to, from));
+    bool good = scope && (source == target ? run(TARN__K_copy, function, tarn__quant_bytes(to), tarn__quant_bytes(from))
+                                           : decode(function, to, from));
     tarn_scope_close(scope);
     return good;
 }

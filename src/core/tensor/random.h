@@ -12,11 +12,11 @@ uint64_t *tarn__random_offset(tarn_device device);
 
 /* The calling thread's generators as a whole: checkpointing and gradient checks draw the same numbers twice. */
 #define TARN__RANDOM_DEVICES 16
-typedef struct tarn__generator {
+typedef struct tarn__rng_state {
     uint64_t seed;
     uint64_t offset[TARN__MAX_BACKENDS][TARN__RANDOM_DEVICES];
-} tarn__generator;
-tarn__generator tarn__random_save(void);
-void tarn__random_restore(const tarn__generator *saved);
+} tarn__rng_state;
+tarn__rng_state tarn__random_save(void);
+void tarn__random_restore(const tarn__rng_state *saved);
 
 #endif

@@ -18,8 +18,8 @@ static bool read_as(const char *function, const tarn_tensor *tensor, tarn_dtype 
         source = tarn__tensor_new(function, tarn__shape_of(tensor), dtype, tarn__device(tensor));
         if (source && !tarn__copy_elements(function, source, (tarn_tensor *)tensor))
             source = NULL;
-    } else if (!tarn__view_dense(&tensor->view)) {
-        source = tarn__dense(function, source);
+    } else if (!tarn__view_is_contiguous(&tensor->view)) {
+        source = tarn__contiguous(function, source);
     }
     /* The copy waits for what comes before it; a profile tells waiting and copying apart. What went wrong on the way is
      * known afterwards. */
@@ -40,7 +40,7 @@ static bool check_target(const char *function, const tarn_tensor *tensor, const 
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the values are NULL", function);
     return given == needed ||
            tarn__raise(TARN_ERROR_SHAPE, "%s: a tensor %s of %s needs %llu, but room for %llu was given", function,
-                       TARN__SHAPE_TEXT(tensor), tarn_dtype_name(tensor->view.dtype), (unsigned long long)needed,
+                       TARN__SHAPE_STRING(tensor), tarn_dtype_name(tensor->view.dtype), (unsigned long long)needed,
                        (unsigned long long)given);
 }
 
@@ -70,7 +70,7 @@ double tarn_item(const tarn_tensor *tensor)
     if (!tarn__check("item", tensor, "the tensor"))
         return NAN;
     if (tarn__view_count(&tensor->view) != 1) {
-        tarn__raise(TARN_ERROR_SHAPE, "item: a tensor %s has %lld elements, not 1", TARN__SHAPE_TEXT(tensor),
+        tarn__raise(TARN_ERROR_SHAPE, "item: a tensor %s has %lld elements, not 1", TARN__SHAPE_STRING(tensor),
                     (long long)tarn__view_count(&tensor->view));
         return NAN;
     }
@@ -100,7 +100,7 @@ double tarn_item_at(const tarn_tensor *tensor, tarn_shape index)
     double value = NAN;
     if (element) {
         element->view.rank = 0;
-        tarn__tensor_restart(element, start);
+        tarn__tensor_set_start(element, start);
         value = tarn_item(element);
     }
     tarn_scope_close(scope);
@@ -127,8 +127,8 @@ bool tarn_write(tarn_tensor *tensor, const void *values, size_t bytes)
     if (!check_target("write", tensor, values, bytes, needed) || !check_writable("write", tensor) ||
         !tarn__not_captured("write", tarn__device(tensor), "a copy from the host"))
         return false;
-    tarn__touch(tensor);
-    if (tarn__view_dense(&tensor->view))
+    tarn__bump_version(tensor);
+    if (tarn__view_is_contiguous(&tensor->view))
         return tarn__storage_upload(tensor->storage, tarn__bytes_of(tensor->view.dtype, tensor->start), values, bytes);
     tarn_scope *scope = tarn_scope_open();
     tarn_tensor *landing =
@@ -144,9 +144,9 @@ bool tarn_copy(tarn_tensor *to, const tarn_tensor *from)
         !check_writable("copy", to))
         return false;
     if (!tarn__same_shape(&to->view, &from->view))
-        return tarn__raise(TARN_ERROR_SHAPE, "copy: %s cannot take the elements of %s", TARN__SHAPE_TEXT(to),
-                           TARN__SHAPE_TEXT(from));
-    tarn__touch(to);
+        return tarn__raise(TARN_ERROR_SHAPE, "copy: %s cannot take the elements of %s", TARN__SHAPE_STRING(to),
+                           TARN__SHAPE_STRING(from));
+    tarn__bump_version(to);
     if (to->storage != from->storage)
         return tarn__copy_elements("copy", to, (tarn_tensor *)from);
     tarn_scope *scope = tarn_scope_open(); /* the elements may overlap: they go through a copy */

@@ -28,7 +28,7 @@ static void empty_scope(tarn_scope *scope)
             tensor->next->previous = NULL;
         tensor->scope = NULL;
         tensor->next = NULL;
-        tarn__drop(tensor);
+        tarn__tensor_release(tensor);
     }
 }
 
@@ -167,13 +167,13 @@ tarn_tensor *tarn__scope_pass_out(tarn_scope *scope, tarn_tensor *tensor, bool *
     if (!tarn__check_live("scope_return", tensor, "the result"))
         return NULL;
     bool had_scope = tensor->scope != NULL;
-    tarn__hold(tensor);
+    tarn__tensor_retain(tensor);
     while (top != scope)
         tarn_scope_close(top);
     if (had_scope && !tensor->scope)
         tarn__scope_add(tensor); /* its scope is gone: the reference from above is now this scope's */
     else
-        tarn__drop(tensor);
+        tarn__tensor_release(tensor);
     if (made_inside)
         *made_inside = tensor->scope == scope;
     return tarn_scope_return(scope, tensor);
@@ -186,7 +186,7 @@ tarn_tensor *tarn__scope_take(tarn_tensor *tensor)
     if (tensor->scope)
         take_from(tensor);
     else
-        tarn__hold(tensor);
+        tarn__tensor_retain(tensor);
     atomic_fetch_add_explicit(&tensor->kept, 1, memory_order_relaxed);
     return tensor;
 }
@@ -213,5 +213,5 @@ void tarn_free(tarn_tensor *tensor)
                     "free: the tensor belongs to the library (a parameter or a gradient), not to the caller");
         return;
     }
-    tarn__drop(tensor);
+    tarn__tensor_release(tensor);
 }

@@ -36,7 +36,7 @@ static void release_header(tarn_tensor *tensor)
         tensor->view.stride[0] = 0;
     if (tensor->name) {
         note_name(tensor, tensor->name);
-        tarn__text_release(tensor->name);
+        tarn__string_free(tensor->name);
     }
     tensor->storage = NULL;
     tensor->state = TARN__TENSOR_FREED;
@@ -91,7 +91,7 @@ tarn_tensor *tarn__tensor_on(const char *function, tarn_shape shape, tarn_dtype 
 {
     tarn_tensor *tensor = !tarn_failed() && tarn__check_shape(function, shape, dtype) ? new_header() : NULL;
     if (!tensor) {
-        tarn__storage_drop(storage);
+        tarn__storage_release(storage);
         tarn__raise_within(function);
         return NULL;
     }
@@ -99,7 +99,7 @@ tarn_tensor *tarn__tensor_on(const char *function, tarn_shape shape, tarn_dtype 
     tensor->view.rank = shape.rank;
     memcpy(tensor->view.shape, shape.size, sizeof(tensor->view.shape));
     tensor->storage = storage;
-    tarn__view_pack(&tensor->view);
+    tarn__view_set_row_major(&tensor->view);
     place_view(tensor);
     tarn__scope_add(tensor);
     return tensor;
@@ -117,7 +117,7 @@ static tarn_tensor *new_header_on(tarn_tensor *x)
     view->constant = x->constant;
     view->is_constant = x->is_constant;
     if (view->storage)
-        tarn__storage_hold(view->storage);
+        tarn__storage_retain(view->storage);
     return view;
 }
 
@@ -129,7 +129,7 @@ tarn_tensor *tarn__tensor_view(tarn_tensor *x)
     return view;
 }
 
-void tarn__tensor_restart(tarn_tensor *view, int64_t start)
+void tarn__tensor_set_start(tarn_tensor *view, int64_t start)
 {
     view->start = start;
     place_view(view);
@@ -144,7 +144,7 @@ tarn_tensor *tarn__tensor_handle(tarn_tensor *tensor)
     tarn_tensor *origin = tensor->origin, *handle = new_header_on(origin);
     if (!handle)
         return NULL;
-    tarn__hold(origin);
+    tarn__tensor_retain(origin);
     handle->origin = origin;
     pthread_mutex_lock(&handles_lock);
     handle->next = origin->handles;
@@ -166,19 +166,19 @@ static void leave_origin(tarn_tensor *handle)
         handle->next->previous = handle->previous;
     pthread_mutex_unlock(&handles_lock);
     note_name(handle, handle->origin->name ? handle->origin->name : "");
-    tarn__drop(handle->origin);
+    tarn__tensor_release(handle->origin);
 }
 
-void tarn__tensor_rehouse(tarn_tensor *tensor, tarn__storage *storage)
+void tarn__tensor_set_storage(tarn_tensor *tensor, tarn__storage *storage)
 {
-    tarn__storage_drop(tensor->storage);
+    tarn__storage_release(tensor->storage);
     tensor->storage = storage;
-    tarn__view_pack(&tensor->view);
-    tarn__tensor_restart(tensor, 0);
+    tarn__view_set_row_major(&tensor->view);
+    tarn__tensor_set_start(tensor, 0);
     pthread_mutex_lock(&handles_lock);
     for (tarn_tensor *handle = tensor->handles; handle; handle = handle->next) {
-        tarn__storage_hold(storage);
-        tarn__storage_drop(handle->storage);
+        tarn__storage_retain(storage);
+        tarn__storage_release(handle->storage);
         handle->storage = storage;
         handle->start = tensor->start;
         handle->view = tensor->view;
@@ -188,29 +188,29 @@ void tarn__tensor_rehouse(tarn_tensor *tensor, tarn__storage *storage)
 
 /* ---- references -------------------------------------------------------------------------------------------------- */
 
-void tarn__hold(tarn_tensor *tensor)
+void tarn__tensor_retain(tarn_tensor *tensor)
 {
     atomic_fetch_add_explicit(&tensor->references, 1, memory_order_relaxed);
 }
 
-void tarn__drop(tarn_tensor *tensor)
+void tarn__tensor_release(tarn_tensor *tensor)
 {
     if (!tensor || atomic_fetch_sub_explicit(&tensor->references, 1, memory_order_acq_rel) != 1)
         return;
     if (tensor->origin != tensor)
         leave_origin(tensor);
-    tarn__history_drop(tensor->history);
-    tarn__drop(tensor->grad);
-    tarn__storage_drop(tensor->storage);
+    tarn__history_release(tensor->history);
+    tarn__tensor_release(tensor->grad);
+    tarn__storage_release(tensor->storage);
     release_header(tensor);
 }
 
-void tarn__history_hold(tarn__history *history)
+void tarn__history_retain(tarn__history *history)
 {
     atomic_fetch_add_explicit(&history->references, 1, memory_order_relaxed);
 }
 
-void tarn__history_drop(tarn__history *history)
+void tarn__history_release(tarn__history *history)
 {
     if (history && atomic_fetch_sub_explicit(&history->references, 1, memory_order_acq_rel) == 1)
         history->release(history);
@@ -229,7 +229,7 @@ bool tarn__raise_not_live(const char *function, const tarn_tensor *tensor, const
         TARN_ERROR_ARGUMENT,
         "%s: %s was freed: %s%s%s%s %s; use it before tarn_free() or its scope's close, or a handle from "
         "tarn_keep()",
-        function, role, quote, name, end, tarn_dtype_name(tensor->view.dtype), TARN__SHAPE_TEXT(tensor));
+        function, role, quote, name, end, tarn_dtype_name(tensor->view.dtype), TARN__SHAPE_STRING(tensor));
 }
 
 bool tarn__check_any(const char *function, const tarn_tensor *tensor, const char *role)
@@ -244,7 +244,7 @@ bool tarn__check(const char *function, const tarn_tensor *tensor, const char *ro
 {
     if (!tarn__check_any(function, tensor, role))
         return false;
-    return !tarn__is_blocks(tensor->view.dtype) ||
+    return !tarn__is_quantized(tensor->view.dtype) ||
            tarn__raise(TARN_ERROR_DTYPE, "%s: %s is %s, which holds blocks: convert it with tarn_cast() first",
                        function, role, tarn_dtype_name(tensor->view.dtype));
 }
@@ -273,7 +273,7 @@ bool tarn__check_shape(const char *function, tarn_shape shape, tarn_dtype dtype)
         return tarn__raise(
             TARN_ERROR_SHAPE,
             "%s: the last axis of %s cannot hold %s: its size must be a multiple of %lld, the elements of a block",
-            function, tarn__shape_text(shape.size, shape.rank, &(tarn__text){{0}}), tarn_dtype_name(dtype),
+            function, tarn__shape_string(shape.size, shape.rank, &(tarn__shape_buffer){{0}}), tarn_dtype_name(dtype),
             (long long)block);
     for (int i = 0; i < shape.rank; i++) {
         int64_t size = shape.size[i];
@@ -281,7 +281,7 @@ bool tarn__check_shape(const char *function, tarn_shape shape, tarn_dtype dtype)
             return tarn__raise(TARN_ERROR_SHAPE, "%s: size %lld of axis %d is negative", function, (long long)size, i);
         if (size > 0 && count > limit / size)
             return tarn__raise(TARN_ERROR_SHAPE, "%s: %s has more bytes than can be addressed", function,
-                               tarn__shape_text(shape.size, shape.rank, &(tarn__text){{0}}));
+                               tarn__shape_string(shape.size, shape.rank, &(tarn__shape_buffer){{0}}));
         count *= size > 0 ? size : 1;
     }
     return true;
@@ -289,7 +289,7 @@ bool tarn__check_shape(const char *function, tarn_shape shape, tarn_dtype dtype)
 
 bool tarn__check_layout(const char *function, const tarn__view *layout)
 {
-    if (!tarn__is_blocks(layout->dtype))
+    if (!tarn__is_quantized(layout->dtype))
         return true;
     int64_t block = tarn__dtypes[layout->dtype].block_elements;
     int last = layout->rank - 1;
@@ -315,7 +315,7 @@ int tarn__check_axis(const char *function, int axis, int rank)
 
 /* ---- asking ------------------------------------------------------------------------------------------------------ */
 
-const char *tarn__shape_text(const int64_t *size, int rank, tarn__text *text)
+const char *tarn__shape_string(const int64_t *size, int rank, tarn__shape_buffer *text)
 {
     size_t used = (size_t)snprintf(text->text, sizeof(text->text), "[");
     for (int i = 0; i < rank && i < TARN_MAX_RANK; i++)
@@ -390,7 +390,7 @@ tarn_device tarn_device_of(const tarn_tensor *tensor)
 
 bool tarn_is_contiguous(const tarn_tensor *tensor)
 {
-    return given("is_contiguous", tensor) && tarn__view_dense(&tensor->view);
+    return given("is_contiguous", tensor) && tarn__view_is_contiguous(&tensor->view);
 }
 
 const char *tarn_name(const tarn_tensor *tensor)
@@ -410,7 +410,7 @@ tarn_tensor *tarn_set_name(tarn_tensor *tensor, const char *name)
     if (!copy)
         return NULL;
     memcpy(copy, name, strlen(name) + 1);
-    tarn__text_release(tensor->origin->name);
+    tarn__string_free(tensor->origin->name);
     tensor->origin->name = copy;
     if (tensor->storage)
         tarn__storage_set_name(tensor->storage, name);

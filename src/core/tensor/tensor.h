@@ -59,23 +59,23 @@ tarn_tensor *tarn__tensor_new_ordered(const char *function, tarn_shape shape, ta
 tarn_tensor *tarn__tensor_on(const char *function, tarn_shape shape, tarn_dtype dtype, tarn__storage *storage);
 
 /* A view of x's storage in the open scope; the caller sets shape and strides in result->view, and `start` with
- * tarn__tensor_restart(). */
+ * tarn__tensor_set_start(). */
 tarn_tensor *tarn__tensor_view(tarn_tensor *x);
-void tarn__tensor_restart(tarn_tensor *view, int64_t start);
+void tarn__tensor_set_start(tarn_tensor *view, int64_t start);
 
 /* Puts a tensor onto another storage, keeping the handle: takes the reference to `storage`. The tensor becomes dense.
  */
-void tarn__tensor_rehouse(tarn_tensor *tensor, tarn__storage *storage);
+void tarn__tensor_set_storage(tarn_tensor *tensor, tarn__storage *storage);
 
 /* A handle of its own on the same storage, in no scope, with one reference. NULL with an error. */
 tarn_tensor *tarn__tensor_handle(tarn_tensor *tensor);
 
 /* References that keep a tensor alive beyond its scope. */
-void tarn__hold(tarn_tensor *tensor);
-void tarn__drop(tarn_tensor *tensor); /* NULL is allowed */
+void tarn__tensor_retain(tarn_tensor *tensor);
+void tarn__tensor_release(tarn_tensor *tensor); /* NULL is allowed */
 
-void tarn__history_hold(tarn__history *history);
-void tarn__history_drop(tarn__history *history);
+void tarn__history_retain(tarn__history *history);
+void tarn__history_release(tarn__history *history);
 
 /* ---- scopes ------------------------------------------------------------------------------------------------------ */
 
@@ -140,14 +140,15 @@ static inline bool tarn__same_shape(const tarn__view *a, const tarn__view *b)
 tarn_shape tarn__shape_of(const tarn_tensor *tensor);
 
 /* Writes "[32, 768]" into `text` and returns it. There is room for eight numbers of 20 characters. */
-typedef struct tarn__text {
+typedef struct tarn__shape_buffer {
     char text[192];
-} tarn__text;
-const char *tarn__shape_text(const int64_t *size, int rank, tarn__text *text);
-#define TARN__SHAPE_TEXT(tensor) tarn__shape_text((tensor)->view.shape, (tensor)->view.rank, &(tarn__text){{0}})
+} tarn__shape_buffer;
+const char *tarn__shape_string(const int64_t *size, int rank, tarn__shape_buffer *text);
+#define TARN__SHAPE_STRING(tensor) \
+    tarn__shape_string((tensor)->view.shape, (tensor)->view.rank, &(tarn__shape_buffer){{0}})
 
 /* Raises the version of a tensor that was written in place. */
-static inline void tarn__touch(tarn_tensor *tensor)
+static inline void tarn__bump_version(tarn_tensor *tensor)
 {
     atomic_fetch_add_explicit(&tensor->storage->version, 1, memory_order_relaxed);
 }

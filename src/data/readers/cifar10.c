@@ -31,41 +31,42 @@ static bool reserve(records *r, size_t capacity)
 }
 
 /* A plain file says how many records follow; a compressed one is read with room that doubles. */
-static size_t room_for(const tarn__source *source, const records *r)
+static size_t room_for(const tarn__data_input *source, const records *r)
 {
-    size_t left = (size_t)tarn__source_left(source) / RECORD_BYTES + 1, more = source->gzip ? 1024 + r->count : left;
+    size_t left = (size_t)tarn__data_input_remaining(source) / RECORD_BYTES + 1,
+           more = source->gzip ? 1024 + r->count : left;
     return more < left ? more : left;
 }
 
-static bool read_records(tarn__source *source, records *r)
+static bool read_records(tarn__data_input *source, records *r)
 {
     for (;;) {
         if (r->count == r->capacity && !reserve(r, r->count + room_for(source, r)))
             return false;
         int64_t start = source->at;
         char *record = r->memory + r->count * RECORD_BYTES;
-        int64_t got = tarn__source_some(source, record, RECORD_BYTES);
+        int64_t got = tarn__data_input_read_some(source, record, RECORD_BYTES);
         if (got <= 0)
             return got == 0;
         if (got < (int64_t)RECORD_BYTES)
-            return tarn__source_bad(source, source->at,
-                                    "the file ends inside record %lld: a CIFAR-10 record has %zu bytes",
-                                    (long long)(start / (int64_t)RECORD_BYTES), RECORD_BYTES);
+            return tarn__data_input_bad(source, source->at,
+                                        "the file ends inside record %lld: a CIFAR-10 record has %zu bytes",
+                                        (long long)(start / (int64_t)RECORD_BYTES), RECORD_BYTES);
         if ((unsigned char)record[0] >= CLASSES)
-            return tarn__source_bad(source, start, "label %d; CIFAR-10 has %d classes", (unsigned char)record[0],
-                                    CLASSES);
+            return tarn__data_input_bad(source, start, "label %d; CIFAR-10 has %d classes", (unsigned char)record[0],
+                                        CLASSES);
         r->count++;
     }
 }
 
 static bool read_file(const char *function, const char *path, records *r)
 {
-    tarn__source source;
+    tarn__data_input source;
     size_t before = r->count;
-    bool good = tarn__source_open(&source, function, path) && read_records(&source, r);
+    bool good = tarn__data_input_open(&source, function, path) && read_records(&source, r);
     if (good && r->count == before)
-        good = tarn__source_bad(&source, 0, "the file is empty");
-    tarn__source_close(&source);
+        good = tarn__data_input_bad(&source, 0, "the file is empty");
+    tarn__data_input_close(&source);
     return good;
 }
 

@@ -134,7 +134,7 @@ static bool read_first(table *t, bool *has_names)
 {
     bool is_text = false;
     if (tarn__csv_at_end(&t->csv))
-        return !tarn_failed() && tarn__source_bad(t->csv.source, 0, "the file is empty");
+        return !tarn_failed() && tarn__data_input_bad(t->csv.source, 0, "the file is empty");
     do {
         if (!tarn__csv_field(&t->csv) || !keep_field(t))
             return false;
@@ -303,12 +303,12 @@ tarn_dataset *tarn_dataset_csv_sized(const char *path, const tarn_csv_options *o
     table *t = check_options(&chosen) ? tarn__alloc(sizeof(*t)) : NULL;
     if (!t)
         return NULL;
-    tarn__source source;
+    tarn__data_input source;
     t->options = chosen;
-    bool good = tarn__source_open(&source, "dataset_csv", path) &&
+    bool good = tarn__data_input_open(&source, "dataset_csv", path) &&
                 tarn__csv_begin(&t->csv, &source, chosen.delimiter) && read_table(t);
     tarn_dataset *dataset = good ? make(t) : NULL;
-    tarn__source_close(&source);
+    tarn__data_input_close(&source);
     tarn__release(t->first, t->first_bytes);
     tarn__release(t->x, (size_t)t->capacity * row_bytes(t));
     tarn__release(t->labels, (size_t)t->capacity * 8);

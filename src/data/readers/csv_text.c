@@ -23,7 +23,7 @@ static int look(tarn__csv *csv)
 {
     if (csv->next < csv->have)
         return (unsigned char)csv->buffer[csv->next];
-    int64_t got = tarn__source_some(csv->source, csv->buffer, TARN__CSV_BUFFER);
+    int64_t got = tarn__data_input_read_some(csv->source, csv->buffer, TARN__CSV_BUFFER);
     csv->next = 0;
     csv->have = got > 0 ? (size_t)got : 0;
     return got > 0 ? (unsigned char)csv->buffer[0] : got == 0 ? END : FAILED;
@@ -39,7 +39,7 @@ static int take(tarn__csv *csv)
     return c;
 }
 
-bool tarn__csv_begin(tarn__csv *csv, tarn__source *source, char delimiter)
+bool tarn__csv_begin(tarn__csv *csv, tarn__data_input *source, char delimiter)
 {
     *csv = (tarn__csv){.source = source, .delimiter = delimiter, .after = TARN__AFTER_LINE};
     if (look(csv) == FAILED)

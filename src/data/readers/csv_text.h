@@ -10,7 +10,7 @@
 typedef enum tarn__csv_after { TARN__AFTER_DELIMITER, TARN__AFTER_LINE, TARN__AFTER_FILE } tarn__csv_after;
 
 typedef struct tarn__csv {
-    tarn__source *source;
+    tarn__data_input *source;
     char delimiter;
     int64_t line;          /* where the field begins, from 1 */
     int64_t column;        /* of the field, from 1 */
@@ -24,7 +24,7 @@ typedef struct tarn__csv {
 } tarn__csv;
 
 /* Starts at the front of the file, after a byte order mark if there is one. */
-bool tarn__csv_begin(tarn__csv *csv, tarn__source *source, char delimiter);
+bool tarn__csv_begin(tarn__csv *csv, tarn__data_input *source, char delimiter);
 
 /* Reads the next field into csv->text, without its quotes. False with an error raised. */
 bool tarn__csv_field(tarn__csv *csv);

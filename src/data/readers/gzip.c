@@ -16,12 +16,12 @@ struct tarn__gzip {
     unsigned char input[INPUT_BYTES];
 };
 
-static int64_t position(const struct tarn__gzip *gzip, const tarn__source *source)
+static int64_t position(const struct tarn__gzip *gzip, const tarn__data_input *source)
 {
     return (int64_t)ftell(source->file) - (int64_t)gzip->stream.avail_in;
 }
 
-struct tarn__gzip *tarn__gzip_open(const tarn__source *source)
+struct tarn__gzip *tarn__gzip_open(const tarn__data_input *source)
 {
     struct tarn__gzip *gzip = tarn__alloc(sizeof(*gzip));
     if (gzip && inflateInit2(&gzip->stream, 16 + MAX_WBITS) == Z_OK)
@@ -40,7 +40,7 @@ void tarn__gzip_close(struct tarn__gzip *gzip)
 }
 
 /* Makes sure that there is input. False at the end of the file, or with an error raised. */
-static bool refill(struct tarn__gzip *gzip, const tarn__source *source)
+static bool refill(struct tarn__gzip *gzip, const tarn__data_input *source)
 {
     if (gzip->stream.avail_in > 0)
         return true;
@@ -52,7 +52,7 @@ static bool refill(struct tarn__gzip *gzip, const tarn__source *source)
 }
 
 /* One step of decompression. False at the proper end of the contents, or with an error raised. */
-static bool step(struct tarn__gzip *gzip, const tarn__source *source)
+static bool step(struct tarn__gzip *gzip, const tarn__data_input *source)
 {
     if (!refill(gzip, source)) {
         if (!gzip->is_between && !tarn_failed())
@@ -72,7 +72,7 @@ static bool step(struct tarn__gzip *gzip, const tarn__source *source)
                        (long long)position(gzip, source), gzip->stream.msg ? gzip->stream.msg : "no reason given");
 }
 
-int64_t tarn__gzip_some(struct tarn__gzip *gzip, const tarn__source *source, void *memory, size_t bytes)
+int64_t tarn__gzip_read(struct tarn__gzip *gzip, const tarn__data_input *source, void *memory, size_t bytes)
 {
     size_t got = 0;
     while (got < bytes) {
@@ -89,7 +89,7 @@ int64_t tarn__gzip_some(struct tarn__gzip *gzip, const tarn__source *source, voi
 
 #else
 
-struct tarn__gzip *tarn__gzip_open(const tarn__source *source)
+struct tarn__gzip *tarn__gzip_open(const tarn__data_input *source)
 {
     tarn__raise(
         TARN_ERROR_UNSUPPORTED,
@@ -99,7 +99,7 @@ struct tarn__gzip *tarn__gzip_open(const tarn__source *source)
     return NULL;
 }
 
-int64_t tarn__gzip_some(struct tarn__gzip *gzip, const tarn__source *source, void *memory, size_t bytes)
+int64_t tarn__gzip_read(struct tarn__gzip *gzip, const tarn__data_input *source, void *memory, size_t bytes)
 {
     (void)gzip, (void)source, (void)memory, (void)bytes;
     return -1;

@@ -28,27 +28,27 @@ static const idx_type *type_of(unsigned char code)
 }
 
 /* Reads the head: type and sizes. The elements are known to fit into what can follow. */
-static const idx_type *read_head(tarn__source *source, tarn_shape *shape)
+static const idx_type *read_head(tarn__data_input *source, tarn_shape *shape)
 {
     unsigned char head[4], size[4];
-    if (!tarn__source_read(source, head, 4, "the head of an idx file"))
+    if (!tarn__data_input_read(source, head, 4, "the head of an idx file"))
         return NULL;
     const idx_type *type = type_of(head[2]);
     if (head[0] || head[1] || !type || head[3] < 1 || head[3] > MAX_IDX_RANK) {
-        tarn__source_bad(source, 0, "%02x %02x %02x %02x does not begin an idx file of 1 to %d axes", head[0], head[1],
-                         head[2], head[3], MAX_IDX_RANK);
+        tarn__data_input_bad(source, 0, "%02x %02x %02x %02x does not begin an idx file of 1 to %d axes", head[0],
+                             head[1], head[2], head[3], MAX_IDX_RANK);
         return NULL;
     }
     *shape = (tarn_shape){.rank = head[3]};
     for (int i = 0; i < shape->rank; i++) {
-        if (!tarn__source_read(source, size, 4, "the sizes of an idx file"))
+        if (!tarn__data_input_read(source, size, 4, "the sizes of an idx file"))
             return NULL;
         shape->size[i] = (int64_t)size[0] << 24 | (int64_t)size[1] << 16 | (int64_t)size[2] << 8 | size[3];
     }
-    tarn__text text;
-    if (!tarn__source_holds(source, *shape, type->bytes))
-        tarn__source_bad(source, 4, "the sizes %s are more than the rest of the file can hold",
-                         tarn__shape_text(shape->size, shape->rank, &text));
+    tarn__shape_buffer text;
+    if (!tarn__data_input_fits(source, *shape, type->bytes))
+        tarn__data_input_bad(source, 4, "the sizes %s are more than the rest of the file can hold",
+                             tarn__shape_string(shape->size, shape->rank, &text));
     return tarn_failed() || !tarn__check_shape(source->function, *shape, type->dtype) ? NULL : type;
 }
 
@@ -77,13 +77,13 @@ static void settle(const idx_type *type, char *memory, size_t count)
     }
 }
 
-static bool read_elements(tarn__source *source, const idx_type *type, tarn_array *array)
+static bool read_elements(tarn__data_input *source, const idx_type *type, tarn_array *array)
 {
     size_t size = tarn__dtype_bytes(type->dtype), bytes = tarn__array_bytes(array), count = bytes / size;
     char *memory = array->data = tarn__alloc(bytes);
     if (!memory ||
-        !tarn__source_read(source, memory + count * (size - type->bytes), count * type->bytes, "the elements") ||
-        !tarn__source_end(source, "the elements"))
+        !tarn__data_input_read(source, memory + count * (size - type->bytes), count * type->bytes, "the elements") ||
+        !tarn__data_input_expect_end(source, "the elements"))
         return false;
     settle(type, memory, count);
     return true;
@@ -92,12 +92,12 @@ static bool read_elements(tarn__source *source, const idx_type *type, tarn_array
 /* A whole file; on failure the array is empty. */
 static bool read_file(const char *function, const char *path, tarn_array *array)
 {
-    tarn__source source;
+    tarn__data_input source;
     *array = (tarn_array){0};
-    const idx_type *type = tarn__source_open(&source, function, path) ? read_head(&source, &array->shape) : NULL;
+    const idx_type *type = tarn__data_input_open(&source, function, path) ? read_head(&source, &array->shape) : NULL;
     array->dtype = type ? type->dtype : TARN_U8;
     bool good = type && read_elements(&source, type, array);
-    tarn__source_close(&source);
+    tarn__data_input_close(&source);
     if (!good)
         tarn_array_free(array);
     return good;

@@ -3,21 +3,23 @@
 
 #include <string.h>
 
-bool tarn__image_check_size(const tarn__source *source, int64_t byte, uint64_t height, uint64_t width)
+bool tarn__image_check_size(const tarn__data_input *source, int64_t byte, uint64_t height, uint64_t width)
 {
     if (height < 1 || width < 1)
-        return tarn__source_bad(source, byte,
-                                "the image has %llu x %llu pixels (width x height); it needs one at least",
-                                (unsigned long long)width, (unsigned long long)height);
-    if (height > TARN__MOST_SIDE || width > TARN__MOST_SIDE || height * width > (uint64_t)TARN__MOST_PIXELS)
-        return tarn__source_bad(
+        return tarn__data_input_bad(source, byte,
+                                    "the image has %llu x %llu pixels (width x height); it needs one at least",
+                                    (unsigned long long)width, (unsigned long long)height);
+    if (height > TARN__MAX_IMAGE_SIDE || width > TARN__MAX_IMAGE_SIDE ||
+        height * width > (uint64_t)TARN__MAX_IMAGE_PIXELS)
+        return tarn__data_input_bad(
             source, byte,
             "the image has %llu x %llu pixels (width x height); at most %d a side and %lld in all are read",
-            (unsigned long long)width, (unsigned long long)height, TARN__MOST_SIDE, (long long)TARN__MOST_PIXELS);
+            (unsigned long long)width, (unsigned long long)height, TARN__MAX_IMAGE_SIDE,
+            (long long)TARN__MAX_IMAGE_PIXELS);
     return true;
 }
 
-bool tarn__image_make(tarn_array *image, int64_t channels, int64_t height, int64_t width)
+bool tarn__image_alloc(tarn_array *image, int64_t channels, int64_t height, int64_t width)
 {
     *image = (tarn_array){NULL, TARN_SHAPE(channels, height, width), TARN_U8};
     image->data = tarn__alloc(tarn__array_bytes(image));
@@ -46,7 +48,7 @@ static bool read_npy(const char *path, tarn_array *image)
 }
 
 /* What the file is not, in words, where its beginning says so. */
-static bool refuse_kind(const tarn__source *source, const unsigned char *magic)
+static bool refuse_kind(const tarn__data_input *source, const unsigned char *magic)
 {
     static const struct {
         const char *magic, *name;
@@ -63,10 +65,10 @@ static bool refuse_kind(const tarn__source *source, const unsigned char *magic)
 
 static bool load(const char *path, tarn_array *image)
 {
-    tarn__source source;
+    tarn__data_input source;
     unsigned char magic[2] = {0};
-    bool good = tarn__source_open(&source, "image_load", path) &&
-                tarn__source_read(&source, magic, 2, "the beginning of an image");
+    bool good = tarn__data_input_open(&source, "image_load", path) &&
+                tarn__data_input_read(&source, magic, 2, "the beginning of an image");
     bool is_npy = magic[0] == 0x93 && magic[1] == 'N';
     if (good && magic[0] == 0x89 && magic[1] == 'P')
         good = tarn__image_read_png(&source, image);
@@ -74,7 +76,7 @@ static bool load(const char *path, tarn_array *image)
         good = tarn__image_read_pnm(&source, (char)magic[1], image);
     else if (good && !is_npy)
         good = refuse_kind(&source, magic);
-    tarn__source_close(&source);
+    tarn__data_input_close(&source);
     return good && (!is_npy || read_npy(path, image));
 }
 

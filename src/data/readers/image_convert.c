@@ -21,9 +21,9 @@ static bool check_image(const char *function, const tarn_array *image, const tar
         return tarn__raise(TARN_ERROR_SHAPE, "%s: the image must be [C, H, W] with 1 to 4 channels, but has %d axes%s",
                            function, shape->rank, shape->rank == 3 ? " and another number of channels" : "");
     for (int i = 1; i < 3; i++)
-        if (shape->size[i] < 1 || shape->size[i] > TARN__MOST_SIDE)
+        if (shape->size[i] < 1 || shape->size[i] > TARN__MAX_IMAGE_SIDE)
             return tarn__raise(TARN_ERROR_SHAPE, "%s: the image has %lld pixels on axis %d; 1 to %d are allowed",
-                               function, (long long)shape->size[i], i, TARN__MOST_SIDE);
+                               function, (long long)shape->size[i], i, TARN__MAX_IMAGE_SIDE);
     return true;
 }
 
@@ -92,10 +92,10 @@ bool tarn_image_resize(const tarn_array *image, int64_t height, int64_t width, t
 {
     if (!check_image("image_resize", image, resized))
         return false;
-    if (height < 1 || width < 1 || height > TARN__MOST_SIDE || width > TARN__MOST_SIDE)
+    if (height < 1 || width < 1 || height > TARN__MAX_IMAGE_SIDE || width > TARN__MAX_IMAGE_SIDE)
         return tarn__raise(TARN_ERROR_ARGUMENT,
                            "image_resize: %lld x %lld pixels (height x width) cannot be made; 1 to %d a side can",
-                           (long long)height, (long long)width, TARN__MOST_SIDE);
+                           (long long)height, (long long)width, TARN__MAX_IMAGE_SIDE);
     *resized = (tarn_array){0};
     int64_t channels = image->shape.size[0], rows = image->shape.size[1], columns = image->shape.size[2];
     int64_t across = most_taps(columns, width), down = most_taps(rows, height);
@@ -103,7 +103,7 @@ bool tarn_image_resize(const tarn_array *image, int64_t height, int64_t width, t
            middle = sizeof(double) * (size_t)(rows * width);
     taps t = {.weight = tarn__alloc(weights)};
     double *between = t.weight ? tarn__alloc(middle) : NULL; /* [rows, width] */
-    bool good = between && tarn__image_make(resized, channels, height, width);
+    bool good = between && tarn__image_alloc(resized, channels, height, width);
     for (int64_t c = 0; good && c < channels; c++) {
         resize_across((const uint8_t *)image->data + c * rows * columns, rows, columns, width, &t, between);
         resize_down(between, width, rows, height, &t, (uint8_t *)resized->data + c * height * width);
@@ -136,7 +136,7 @@ bool tarn_image_convert(const tarn_array *image, int64_t channels, tarn_array *c
                            (long long)channels);
     int64_t from = image->shape.size[0], plane = image->shape.size[1] * image->shape.size[2];
     const uint8_t *pixel = image->data;
-    if (!tarn__image_make(converted, channels, image->shape.size[1], image->shape.size[2]))
+    if (!tarn__image_alloc(converted, channels, image->shape.size[1], image->shape.size[2]))
         return false;
     uint8_t *to = converted->data;
     for (int64_t i = 0; i < plane; i++) {

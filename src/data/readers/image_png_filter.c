@@ -21,25 +21,25 @@ static int64_t count_on(int64_t size, int first, int step)
     return size > first ? (size - first + step - 1) / step : 0;
 }
 
-static size_t row_bytes(const tarn__png_form *form, int64_t width)
+static size_t row_bytes(const tarn__png_info *form, int64_t width)
 {
     return ((size_t)width * (size_t)(tarn__png_samples(form) * form->depth) + 7) / 8;
 }
 
-int tarn__png_samples(const tarn__png_form *form)
+int tarn__png_samples(const tarn__png_info *form)
 {
     return form->colour & TARN__PNG_PALETTE
                ? 1
                : (form->colour & TARN__PNG_COLOUR ? 3 : 1) + (form->colour & TARN__PNG_ALPHA ? 1 : 0);
 }
 
-int tarn__png_channels(const tarn__png_form *form)
+int tarn__png_channels(const tarn__png_info *form)
 {
     return (form->colour & TARN__PNG_COLOUR ? 3 : 1) +
            (form->colour & TARN__PNG_ALPHA || form->has_transparency ? 1 : 0);
 }
 
-uint64_t tarn__png_bytes(const tarn__png_form *form)
+uint64_t tarn__png_bytes(const tarn__png_info *form)
 {
     uint64_t bytes = 0;
     for (int i = 0; i < (form->is_interlaced ? 7 : 1); i++) {
@@ -93,7 +93,7 @@ static unsigned char to_byte(unsigned sample, int depth)
 }
 
 /* The channels of pixel `i`. False when its colour is not in the palette. */
-static bool read_pixel(const tarn__png_form *form, const unsigned char *row, int64_t i, unsigned char *channel)
+static bool read_pixel(const tarn__png_info *form, const unsigned char *row, int64_t i, unsigned char *channel)
 {
     int samples = tarn__png_samples(form);
     if (form->colour & TARN__PNG_PALETTE) {
@@ -115,7 +115,7 @@ static bool read_pixel(const tarn__png_form *form, const unsigned char *row, int
 }
 
 /* A row of a grid into the planes of the image. */
-static bool place_row(const tarn__png_form *form, const unsigned char *row, const grid *g, int64_t y, tarn_array *image)
+static bool place_row(const tarn__png_info *form, const unsigned char *row, const grid *g, int64_t y, tarn_array *image)
 {
     int64_t plane = form->width * form->height;
     int channels = (int)image->shape.size[0];
@@ -139,7 +139,7 @@ typedef struct pair {
     size_t bytes;
 } pair;
 
-static bool read_grid(const tarn__png_form *form, const tarn__source *source, const grid *g, pair *rows,
+static bool read_grid(const tarn__png_info *form, const tarn__data_input *source, const grid *g, pair *rows,
                       tarn__png_next_fn next, void *ctx, tarn_array *image)
 {
     size_t bits = (size_t)(tarn__png_samples(form) * form->depth),
@@ -149,12 +149,12 @@ static bool read_grid(const tarn__png_form *form, const tarn__source *source, co
         if (!next(rows->row, 1 + count, ctx))
             return false;
         if (rows->row[0] > 4)
-            return tarn__source_bad(source, source->at, "row %lld has filter %d; there are 0 to 4", (long long)y,
-                                    rows->row[0]);
+            return tarn__data_input_bad(source, source->at, "row %lld has filter %d; there are 0 to 4", (long long)y,
+                                        rows->row[0]);
         unfilter(rows->row[0], rows->row + 1, rows->above + 1, count, bits < 8 ? 1 : bits / 8);
         if (!place_row(form, rows->row + 1, g, y, image))
-            return tarn__source_bad(source, source->at, "row %lld has a colour that is not among the palette's %d",
-                                    (long long)y, form->palette_count);
+            return tarn__data_input_bad(source, source->at, "row %lld has a colour that is not among the palette's %d",
+                                        (long long)y, form->palette_count);
         unsigned char *held = rows->above;
         rows->above = rows->row;
         rows->row = held;
@@ -162,7 +162,7 @@ static bool read_grid(const tarn__png_form *form, const tarn__source *source, co
     return true;
 }
 
-bool tarn__png_read_rows(const tarn__png_form *form, const tarn__source *source, tarn__png_next_fn next, void *ctx,
+bool tarn__png_read_rows(const tarn__png_info *form, const tarn__data_input *source, tarn__png_next_fn next, void *ctx,
                          tarn_array *image)
 {
     size_t bytes = 1 + row_bytes(form, form->width);

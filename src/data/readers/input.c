@@ -10,7 +10,7 @@
 
 #define MOST_INFLATION 1032 /* deflate makes at most so many bytes of one */
 
-bool tarn__source_raise(const tarn__source *source, int64_t byte, const char *format, ...)
+bool tarn__data_input_raise(const tarn__data_input *source, int64_t byte, const char *format, ...)
 {
     char text[512];
     va_list list;
@@ -21,15 +21,15 @@ bool tarn__source_raise(const tarn__source *source, int64_t byte, const char *fo
                        source->gzip ? " of the contents" : "", text);
 }
 
-static bool raise_io(const tarn__source *source, const char *what, int error)
+static bool raise_io(const tarn__data_input *source, const char *what, int error)
 {
     return tarn__raise(TARN_ERROR_IO, "%s: %s: %s: %s", source->function, source->path, what, strerror(error));
 }
 
-bool tarn__source_open(tarn__source *source, const char *function, const char *path)
+bool tarn__data_input_open(tarn__data_input *source, const char *function, const char *path)
 {
     unsigned char magic[2];
-    *source = (tarn__source){.function = function, .path = path ? path : "?"};
+    *source = (tarn__data_input){.function = function, .path = path ? path : "?"};
     if (tarn_failed())
         return false;
     if (!path)
@@ -48,7 +48,7 @@ bool tarn__source_open(tarn__source *source, const char *function, const char *p
     return !is_gzip || source->gzip;
 }
 
-void tarn__source_close(tarn__source *source)
+void tarn__data_input_close(tarn__data_input *source)
 {
     tarn__gzip_close(source->gzip);
     if (source->file)
@@ -57,7 +57,7 @@ void tarn__source_close(tarn__source *source)
     source->file = NULL;
 }
 
-int64_t tarn__source_left(const tarn__source *source)
+int64_t tarn__data_input_remaining(const tarn__data_input *source)
 {
     int64_t most = source->file_bytes;
     if (source->gzip)
@@ -65,11 +65,11 @@ int64_t tarn__source_left(const tarn__source *source)
     return most > source->at ? most - source->at : 0;
 }
 
-int64_t tarn__source_some(tarn__source *source, void *memory, size_t bytes)
+int64_t tarn__data_input_read_some(tarn__data_input *source, void *memory, size_t bytes)
 {
     int64_t got;
     if (source->gzip) {
-        got = tarn__gzip_some(source->gzip, source, memory, bytes);
+        got = tarn__gzip_read(source->gzip, source, memory, bytes);
     } else {
         got = (int64_t)fread(memory, 1, bytes, source->file);
         if (ferror(source->file)) {
@@ -82,19 +82,19 @@ int64_t tarn__source_some(tarn__source *source, void *memory, size_t bytes)
     return got;
 }
 
-bool tarn__source_read(tarn__source *source, void *memory, size_t bytes, const char *what)
+bool tarn__data_input_read(tarn__data_input *source, void *memory, size_t bytes, const char *what)
 {
-    int64_t got = tarn__source_some(source, memory, bytes);
+    int64_t got = tarn__data_input_read_some(source, memory, bytes);
     if (got < 0)
         return false;
     return got == (int64_t)bytes ||
-           tarn__source_bad(source, source->at, "the file ends here, inside %s (%lld of %zu bytes)", what,
-                            (long long)got, bytes);
+           tarn__data_input_bad(source, source->at, "the file ends here, inside %s (%lld of %zu bytes)", what,
+                                (long long)got, bytes);
 }
 
-bool tarn__source_holds(const tarn__source *source, tarn_shape shape, size_t element_bytes)
+bool tarn__data_input_fits(const tarn__data_input *source, tarn_shape shape, size_t element_bytes)
 {
-    uint64_t left = (uint64_t)tarn__source_left(source) / element_bytes;
+    uint64_t left = (uint64_t)tarn__data_input_remaining(source) / element_bytes;
     for (int i = 0; i < shape.rank; i++)
         if (shape.size[i] == 0)
             return true;
@@ -103,9 +103,10 @@ bool tarn__source_holds(const tarn__source *source, tarn_shape shape, size_t ele
     return left > 0;
 }
 
-bool tarn__source_end(tarn__source *source, const char *what)
+bool tarn__data_input_expect_end(tarn__data_input *source, const char *what)
 {
     char more;
-    int64_t got = tarn__source_some(source, &more, 1);
-    return got == 0 || (got > 0 && tarn__source_bad(source, source->at - 1, "%s end here, but the file goes on", what));
+    int64_t got = tarn__data_input_read_some(source, &more, 1);
+    return got == 0 ||
+           (got > 0 && tarn__data_input_bad(source, source->at - 1, "%s end here, but the file goes on", what));
 }

@@ -40,24 +40,24 @@ static bool to_row_major(tarn_array *array)
 }
 
 /* Kernels count on a bool being 0 or 1. */
-static bool check_bools(const tarn__source *source, const tarn_array *array, int64_t first)
+static bool check_bools(const tarn__data_input *source, const tarn_array *array, int64_t first)
 {
     const unsigned char *value = array->data;
     int64_t count = (int64_t)tarn__array_bytes(array);
     for (int64_t i = 0; array->dtype == TARN_BOOL && i < count; i++)
         if (value[i] > 1)
-            return tarn__source_bad(source, first + i, "a bool is %d, not 0 or 1", value[i]);
+            return tarn__data_input_bad(source, first + i, "a bool is %d, not 0 or 1", value[i]);
     return true;
 }
 
-static bool read_elements(tarn__source *source, const tarn__npy_head *head, tarn_array *array)
+static bool read_elements(tarn__data_input *source, const tarn__npy_head *head, tarn_array *array)
 {
     *array = (tarn_array){NULL, head->shape, head->dtype};
     size_t size = tarn__dtype_bytes(head->dtype), bytes = tarn__array_bytes(array);
     int64_t first = source->at;
     array->data = tarn__alloc(bytes);
-    if (!array->data || !tarn__source_read(source, array->data, bytes, "the elements") ||
-        !tarn__source_end(source, "the elements") || !check_bools(source, array, first))
+    if (!array->data || !tarn__data_input_read(source, array->data, bytes, "the elements") ||
+        !tarn__data_input_expect_end(source, "the elements") || !check_bools(source, array, first))
         return false;
     if (head->is_big_endian)
         swap_bytes(array->data, size, bytes);
@@ -67,11 +67,11 @@ static bool read_elements(tarn__source *source, const tarn__npy_head *head, tarn
 /* On failure the array is empty. */
 static bool load(const char *function, const char *path, tarn_array *array)
 {
-    tarn__source source;
+    tarn__data_input source;
     tarn__npy_head head = {0};
-    bool good = tarn__source_open(&source, function, path) && tarn__npy_head_read(&source, &head) &&
+    bool good = tarn__data_input_open(&source, function, path) && tarn__npy_head_read(&source, &head) &&
                 read_elements(&source, &head, array);
-    tarn__source_close(&source);
+    tarn__data_input_close(&source);
     if (!good)
         tarn_array_free(array);
     return good;

@@ -10,14 +10,14 @@
 
 /* A place in the dictionary. */
 typedef struct cursor {
-    const tarn__source *source;
+    const tarn__data_input *source;
     const char *text, *at;
     int64_t first; /* byte of the file where the text begins */
 } cursor;
 
 static bool bad(const cursor *c, const char *what)
 {
-    return tarn__source_bad(c->source, c->first + (c->at - c->text), "%s", what);
+    return tarn__data_input_bad(c->source, c->first + (c->at - c->text), "%s", what);
 }
 
 static void skip_spaces(cursor *c)
@@ -69,10 +69,10 @@ static bool take_dtype(cursor *c, tarn__npy_head *head)
             head->is_big_endian = text[0] == '>';
             return true;
         }
-    return tarn__source_bad(c->source, c->first + (start - c->text),
-                            "elements of type '%s', which tarn does not have; save it with .astype() as float32, "
-                            "float64, float16, int32, int64, uint8 or bool",
-                            text);
+    return tarn__data_input_bad(c->source, c->first + (start - c->text),
+                                "elements of type '%s', which tarn does not have; save it with .astype() as float32, "
+                                "float64, float16, int32, int64, uint8 or bool",
+                                text);
 }
 
 static bool take_bool(cursor *c, bool *value)
@@ -149,34 +149,35 @@ static bool parse(cursor *c, tarn__npy_head *head)
            bad(c, seen == 7 ? "something follows the dictionary" : "descr, fortran_order or shape is missing");
 }
 
-static bool check_size(const tarn__source *source, const tarn__npy_head *head)
+static bool check_size(const tarn__data_input *source, const tarn__npy_head *head)
 {
-    if (!tarn__source_holds(source, head->shape, tarn__dtype_bytes(head->dtype)))
-        return tarn__source_bad(source, source->at, "the shape has more elements than the rest of the file can hold");
+    if (!tarn__data_input_fits(source, head->shape, tarn__dtype_bytes(head->dtype)))
+        return tarn__data_input_bad(source, source->at,
+                                    "the shape has more elements than the rest of the file can hold");
     return tarn__check_shape(source->function, head->shape, head->dtype);
 }
 
-bool tarn__npy_head_read(tarn__source *source, tarn__npy_head *head)
+bool tarn__npy_head_read(tarn__data_input *source, tarn__npy_head *head)
 {
     unsigned char start[12];
-    if (!tarn__source_read(source, start, 8, "the head of a .npy file"))
+    if (!tarn__data_input_read(source, start, 8, "the head of a .npy file"))
         return false;
     if (memcmp(start, "\x93NUMPY", 6) != 0)
-        return tarn__source_bad(source, 0, "this is no .npy file: it does not begin with \\x93NUMPY");
+        return tarn__data_input_bad(source, 0, "this is no .npy file: it does not begin with \\x93NUMPY");
     if (start[6] < 1 || start[6] > 3 || start[7] != 0)
-        return tarn__source_bad(source, 6, "version %d.%d; 1.0, 2.0 and 3.0 are known", start[6], start[7]);
+        return tarn__data_input_bad(source, 6, "version %d.%d; 1.0, 2.0 and 3.0 are known", start[6], start[7]);
     int width = start[6] == 1 ? 2 : 4;
-    if (!tarn__source_read(source, start + 8, (size_t)width, "the head of a .npy file"))
+    if (!tarn__data_input_read(source, start + 8, (size_t)width, "the head of a .npy file"))
         return false;
     uint32_t length =
         start[8] | (uint32_t)start[9] << 8 | (width == 4 ? (uint32_t)start[10] << 16 | (uint32_t)start[11] << 24 : 0);
-    if (length > MAX_TEXT || length > tarn__source_left(source))
-        return tarn__source_bad(source, 8, "a head of %lu bytes; the file can hold %lld, and %d are enough",
-                                (unsigned long)length, (long long)tarn__source_left(source), MAX_TEXT);
+    if (length > MAX_TEXT || length > tarn__data_input_remaining(source))
+        return tarn__data_input_bad(source, 8, "a head of %lu bytes; the file can hold %lld, and %d are enough",
+                                    (unsigned long)length, (long long)tarn__data_input_remaining(source), MAX_TEXT);
     char *text = tarn__alloc((size_t)length + 1);
     cursor c = {source, text, text, source->at};
-    bool good = text && tarn__source_read(source, text, length, "the head of a .npy file") &&
-                (strlen(text) == length || tarn__source_bad(source, c.first, "a zero byte in the head")) &&
+    bool good = text && tarn__data_input_read(source, text, length, "the head of a .npy file") &&
+                (strlen(text) == length || tarn__data_input_bad(source, c.first, "a zero byte in the head")) &&
                 parse(&c, head) && check_size(source, head);
     tarn__release(text, (size_t)length + 1);
     return good;

@@ -13,6 +13,6 @@ typedef struct tarn__npy_head {
 
 /* Reads the head; the source then stands at the first element, and the elements are known to fit into what can follow.
  */
-bool tarn__npy_head_read(tarn__source *source, tarn__npy_head *head);
+bool tarn__npy_head_read(tarn__data_input *source, tarn__npy_head *head);
 
 #endif

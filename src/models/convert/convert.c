@@ -28,28 +28,28 @@ static bool is_type(tarn_dtype dtype)
 }
 
 /* True when the rows of a tensor are whole blocks of a type. */
-static bool fits(const tarn__rows *rows, tarn_dtype dtype)
+static bool fits(const tarn__weight_rows *rows, tarn_dtype dtype)
 {
     return rows->shape.size[rows->shape.rank - 1] % tarn__dtypes[dtype].block_elements == 0;
 }
 
 /* What a tensor becomes in a GGUF file, and why, which is counted. Norms, biases and the table of positions stay
  * numbers, as llama.cpp has it. */
-static tarn_dtype choose(tarn__conversion *c, const char *name, const tarn__rows *rows, bool is_head)
+static tarn_dtype choose(tarn__conversion *c, const char *name, const tarn__weight_rows *rows, bool is_head)
 {
     tarn_dtype wanted = c->options.quantize ? c->options.type : rows->from;
     if (rows->shape.rank < 2 || strcmp(name, "position_embd.weight") == 0) {
-        c->summary.plain++;
+        c->summary.unquantized++;
         return TARN_F32;
     }
     /* The head decides between tokens: llama.cpp keeps it finer, too. */
     if (c->options.quantize && wanted == TARN_Q4_K && is_head && fits(rows, TARN_Q6_K)) {
-        c->summary.finer++;
+        c->summary.promoted++;
         return TARN_Q6_K;
     }
     /* Smaller blocks where they fit; blocks that the file has already would lose by others. */
     int64_t row = rows->shape.size[rows->shape.rank - 1];
-    tarn_dtype chosen = tarn__blocks_that_fit(row, wanted, rows->from);
+    tarn_dtype chosen = tarn__quant_type_for_row(row, wanted, rows->from);
     tarn__fallback_add(&c->fallback, row, wanted, chosen);
     c->summary.uneven = c->fallback.count;
     return chosen;
@@ -63,9 +63,9 @@ static int64_t count_of(const tarn_shape *shape)
     return count;
 }
 
-bool tarn__convert_add_as(tarn__conversion *c, const char *name, const tarn__rows *rows)
+bool tarn__convert_add_as(tarn__conversion *c, const char *name, const tarn__weight_rows *rows)
 {
-    char *copy = tarn__list_room(&c->job, c->jobs, &c->room, sizeof(*c->job)) ? tarn__text_copy(name) : NULL;
+    char *copy = tarn__list_reserve(&c->job, c->jobs, &c->capacity, sizeof(*c->job)) ? tarn__string_copy(name) : NULL;
     if (!copy)
         return false;
     tarn__convert_job *job = &c->job[c->jobs++];
@@ -79,9 +79,9 @@ bool tarn__convert_add_as(tarn__conversion *c, const char *name, const tarn__row
     return true;
 }
 
-bool tarn__convert_add(tarn__conversion *c, const char *name, const tarn__rows *rows, bool is_head)
+bool tarn__convert_add(tarn__conversion *c, const char *name, const tarn__weight_rows *rows, bool is_head)
 {
-    tarn__rows chosen = *rows;
+    tarn__weight_rows chosen = *rows;
     chosen.to = choose(c, name, rows, is_head);
     return tarn__convert_add_as(c, name, &chosen);
 }
@@ -92,7 +92,7 @@ bool tarn__convert_write(tarn__output *output, void *ctx)
 {
     tarn__convert_job *job = ctx;
     tarn__conversion *c = job->conversion;
-    if (!tarn__rows_write(output, &job->rows))
+    if (!tarn__weight_rows_write(output, &job->rows))
         return false;
     c->done += tarn__bytes_of(job->rows.to, count_of(&job->rows.shape));
     if (c->options.progress)
@@ -124,15 +124,15 @@ bool tarn__convert_put(tarn__conversion *c, tarn_gguf_writer *writer)
 {
     uint32_t type = file_type(main_type(c));
     bool has_blocks = false;
-    tarn__fallback_tell(&c->fallback, c->options.type); /* before the file is written, which takes a while */
+    tarn__fallback_log(&c->fallback, c->options.type); /* before the file is written, which takes a while */
     for (int i = 0; i < c->jobs; i++)
-        has_blocks |= tarn__is_blocks(c->job[i].rows.to);
+        has_blocks |= tarn__is_quantized(c->job[i].rows.to);
     bool good = tarn_gguf_add_value(writer, FILE_TYPE, TARN_GGUF_U32, &type) &&
                 (!has_blocks || tarn_gguf_add_value(writer, PACKING, TARN_GGUF_U32, &(uint32_t){2}));
     for (int i = 0; good && i < c->jobs; i++) {
         tarn__convert_job *job = &c->job[i];
         job->rows.name = job->name;
-        good = tarn__gguf_add_made(writer, job->name, job->rows.to, job->rows.shape, tarn__convert_write, job);
+        good = tarn__gguf_add_streamed(writer, job->name, job->rows.to, job->rows.shape, tarn__convert_write, job);
     }
     return good;
 }
@@ -155,7 +155,7 @@ bool tarn__convert_unknown(const tarn__conversion *c, const char *name, const ch
 
 bool tarn__convert_is_head(const tarn__gguf_traits *traits, const char *name)
 {
-    return strcmp(name, traits->tied ? "token_embd.weight" : "output.weight") == 0;
+    return strcmp(name, traits->tie_embeddings ? "token_embd.weight" : "output.weight") == 0;
 }
 
 static bool add_all(tarn__conversion *c, const tarn_gguf *file)
@@ -166,11 +166,11 @@ static bool add_all(tarn__conversion *c, const tarn_gguf *file)
             return false;
         if (e.dtype == TARN_DTYPE_COUNT)
             return tarn__convert_unknown(c, e.name, e.dtype_name);
-        const tarn__rows rows = {.function = c->function,
-                                 .path = c->from,
-                                 .elements = file->memory + e.position,
-                                 .shape = e.shape,
-                                 .from = e.dtype};
+        const tarn__weight_rows rows = {.function = c->function,
+                                        .path = c->from,
+                                        .elements = file->memory + e.position,
+                                        .shape = e.shape,
+                                        .from = e.dtype};
         if (!tarn__convert_add(c, e.name, &rows, strcmp(e.name, head_of(file)) == 0))
             return false;
     }
@@ -250,8 +250,8 @@ static bool check_place(const tarn__conversion *c)
 static void release_jobs(tarn__conversion *c)
 {
     for (int i = 0; i < c->jobs; i++)
-        tarn__text_release(c->job[i].name);
-    tarn__release(c->job, sizeof(*c->job) * (size_t)c->room);
+        tarn__string_free(c->job[i].name);
+    tarn__release(c->job, sizeof(*c->job) * (size_t)c->capacity);
 }
 
 /* A folder that holds adapters alone stands for the model that they belong to, with them. */
@@ -282,8 +282,8 @@ static bool convert(tarn__conversion *c)
     if (c->options.adapter)
         return tarn__convert_merged(c);
     if (!tarn__ends_with(c->from, ".gguf"))
-        return tarn__convert_from_folder(c);
-    return tarn__ends_with(c->to, ".gguf") ? gguf_to_gguf(c) : tarn__convert_to_folder(c);
+        return tarn__convert_from_hf(c);
+    return tarn__ends_with(c->to, ".gguf") ? gguf_to_gguf(c) : tarn__convert_to_hf(c);
 }
 
 /* Into a folder that takes the place of the one that is there when it is complete. */

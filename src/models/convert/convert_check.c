@@ -24,7 +24,7 @@ static bool has_job(const tarn__conversion *c, const char *name)
 static bool is_there(void *ctx, const char *folder_name)
 {
     search *s = ctx;
-    char other[TARN__GGUF_NAME_ROOM] = "";
+    char other[TARN__GGUF_NAME_CAPACITY] = "";
     tarn__gguf_name_of(s->conversion->kind, folder_name, other); /* which knows all of them */
     s->known++;
     return has_job(s->conversion, s->in_folder ? folder_name : other) ||
@@ -37,7 +37,7 @@ static bool is_there(void *ctx, const char *folder_name)
 static bool is_other(void *ctx, const char *folder_name)
 {
     const search *s = ctx;
-    char other[TARN__GGUF_NAME_ROOM] = "";
+    char other[TARN__GGUF_NAME_CAPACITY] = "";
     tarn__gguf_name_of(s->conversion->kind, folder_name, other);
     return strcmp(s->in_folder ? folder_name : other, s->name) != 0;
 }
@@ -46,7 +46,7 @@ static bool is_other(void *ctx, const char *folder_name)
 static bool refuse(const search *s)
 {
     const tarn__conversion *c = s->conversion;
-    char source[TARN__GGUF_NAME_ROOM] = "";
+    char source[TARN__GGUF_NAME_CAPACITY] = "";
     (s->in_folder ? tarn__gguf_name_of : tarn__gguf_folder_name_of)(c->kind, s->name, source);
     return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' holds '%s', which a %s of this configuration does not have",
                        c->function, c->from, source, s->conversion->traits.family);

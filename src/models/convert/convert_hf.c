@@ -20,18 +20,18 @@
 /* ---- folder to GGUF ---------------------------------------------------------------------------------------------- */
 
 /* Reads what the model is. */
-static bool read_config(tarn__conversion *c, const tarn__model_kind **kind, tarn__any_config *config)
+static bool read_config(tarn__conversion *c, const tarn__arch **kind, tarn__any_config *config)
 {
     tarn__model_path where;
-    tarn__document *document = tarn__model_config_open(c->function, c->from, &where);
-    const char *type = document ? tarn__document_text(document, "model_type") : NULL;
-    *kind = type ? tarn__model_kind_named(c->function, where.text, type) : NULL;
+    tarn__json_file *document = tarn__model_config_open(c->function, c->from, &where);
+    const char *type = document ? tarn__json_file_string(document, "model_type") : NULL;
+    *kind = type ? tarn__arch_named(c->function, where.text, type) : NULL;
     bool good = *kind && (*kind)->gguf->read(c->function, document, TARN_F32, config);
     if (good) {
         c->kind = (*kind)->gguf;
         c->kind->traits(config, &c->traits);
     }
-    tarn__document_free(document);
+    tarn__json_file_free(document);
     return good;
 }
 
@@ -47,10 +47,9 @@ static tarn_safetensors *open_weights(const tarn__conversion *c)
     return NULL;
 }
 
-static bool add_from_folder(tarn__conversion *c, const tarn__model_kind *kind, const tarn_safetensors *weights,
-                            int index)
+static bool add_from_folder(tarn__conversion *c, const tarn__arch *kind, const tarn_safetensors *weights, int index)
 {
-    char name[TARN__GGUF_NAME_ROOM];
+    char name[TARN__GGUF_NAME_CAPACITY];
     tarn_safetensors_entry e;
     if (!tarn_safetensors_info(weights, index, &e) || kind->ignores(e.name))
         return !tarn_failed();
@@ -61,14 +60,14 @@ static bool add_from_folder(tarn__conversion *c, const tarn__model_kind *kind, c
         return tarn__raise(TARN_ERROR_UNSUPPORTED,
                            "%s: '%s': tensor '%.200s' is %s; weights of F32, F16 and BF16 are converted", c->function,
                            c->from, e.name, e.dtype_name);
-    if (c->traits.tied && strcmp(name, "output.weight") == 0)
-        return tarn__folder_check_head(c->function, c->kind, weights, c->from, index);
-    tarn__rows one = {.function = c->function,
-                      .path = c->from,
-                      .elements = tarn__safetensors_elements(weights, index),
-                      .shape = e.shape,
-                      .from = e.dtype};
-    return tarn__gguf_arrange(c->kind, &c->traits, name, e.name, true, &one) &&
+    if (c->traits.tie_embeddings && strcmp(name, "output.weight") == 0)
+        return tarn__hf_check_head(c->function, c->kind, weights, c->from, index);
+    tarn__weight_rows one = {.function = c->function,
+                             .path = c->from,
+                             .elements = tarn__safetensors_data(weights, index),
+                             .shape = e.shape,
+                             .from = e.dtype};
+    return tarn__gguf_set_layout(c->kind, &c->traits, name, e.name, true, &one) &&
            tarn__convert_add(c, name, &one, tarn__convert_is_head(&c->traits, name));
 }
 
@@ -84,23 +83,23 @@ static bool put_widened(const tarn__conversion *c, tarn_dtype dtype, tarn_gguf_w
         if (c->job[i].rows.from == dtype && c->job[i].rows.to == TARN_F32)
             names[count++] = c->job[i].name;
     snprintf(key, sizeof(key), WIDENED "%s", tarn_dtype_name(dtype));
-    bool good = count == 0 || tarn_gguf_add_texts(writer, key, names, NULL, count);
+    bool good = count == 0 || tarn_gguf_add_strings(writer, key, names, NULL, count);
     tarn__release(names, sizeof(*names) * (size_t)c->jobs);
     return good;
 }
 
 bool tarn__convert_write_gguf(tarn__conversion *c, const void *config, tarn_gguf_writer *writer)
 {
-    bool has_text = tarn__convert_has_text(c);
-    return c->kind->put(config, writer) && tarn__gguf_put_tokens(&c->traits.tokens, has_text, writer) &&
-           (!has_text || tarn__convert_put_text(c, writer)) && put_widened(c, TARN_BF16, writer) &&
+    bool has_text = tarn__convert_has_tokenizer(c);
+    return c->kind->put(config, writer) && tarn__gguf_put_bos_eos(&c->traits.tokens, has_text, writer) &&
+           (!has_text || tarn__convert_put_tokenizer(c, writer)) && put_widened(c, TARN_BF16, writer) &&
            put_widened(c, TARN_F16, writer) && tarn__convert_put(c, writer);
 }
 
-bool tarn__convert_from_folder(tarn__conversion *c)
+bool tarn__convert_from_hf(tarn__conversion *c)
 {
     tarn__any_config config = {0};
-    const tarn__model_kind *kind;
+    const tarn__arch *kind;
     tarn_safetensors *weights = read_config(c, &kind, &config) ? open_weights(c) : NULL;
     bool good = weights && tarn__safetensors_verify(c->function, weights);
     for (int i = 0; good && i < tarn_safetensors_count(weights); i++)
@@ -128,7 +127,7 @@ static bool narrowed(const tarn_gguf *file, const char *name, tarn_dtype *dtype)
     for (int i = 0; i < 2; i++) {
         snprintf(key, sizeof(key), WIDENED "%s", tarn_dtype_name(dtypes[i]));
         for (int64_t k = 0; tarn_gguf_has(file, key, &list) && k < list.count; k++) {
-            const char *text = tarn_gguf_texts(file, key, k, &length);
+            const char *text = tarn_gguf_string_at(file, key, k, &length);
             if (!text)
                 return false;
             if (length == strlen(name) && memcmp(text, name, length) == 0)
@@ -140,7 +139,7 @@ static bool narrowed(const tarn_gguf *file, const char *name, tarn_dtype *dtype)
 
 static bool add_to_folder(tarn__conversion *c, const tarn_gguf *file, int index)
 {
-    char name[TARN__GGUF_NAME_ROOM];
+    char name[TARN__GGUF_NAME_CAPACITY];
     tarn_gguf_entry e;
     if (!tarn_gguf_info(file, index, &e) || tarn__gguf_is_derived(c->kind, e.name))
         return !tarn_failed();
@@ -149,15 +148,16 @@ static bool add_to_folder(tarn__conversion *c, const tarn_gguf *file, int index)
                            e.name, c->traits.family);
     if (e.dtype == TARN_DTYPE_COUNT)
         return tarn__convert_unknown(c, e.name, e.dtype_name);
-    tarn__rows one = {.function = c->function,
-                      .path = c->from,
-                      .name = e.name,
-                      .elements = file->memory + e.position,
-                      .shape = e.shape,
-                      .from = e.dtype,
-                      .to = tarn__is_blocks(e.dtype) ? TARN_F32 : e.dtype};
+    tarn__weight_rows one = {.function = c->function,
+                             .path = c->from,
+                             .name = e.name,
+                             .elements = file->memory + e.position,
+                             .shape = e.shape,
+                             .from = e.dtype,
+                             .to = tarn__is_quantized(e.dtype) ? TARN_F32 : e.dtype};
     return (e.dtype != TARN_F32 || narrowed(file, e.name, &one.to)) &&
-           tarn__gguf_arrange(c->kind, &c->traits, e.name, e.name, false, &one) && tarn__convert_add_as(c, name, &one);
+           tarn__gguf_set_layout(c->kind, &c->traits, e.name, e.name, false, &one) &&
+           tarn__convert_add_as(c, name, &one);
 }
 
 /* Each tensor is made when it is its turn to be written: none but that is in memory. */
@@ -172,7 +172,8 @@ static bool write_weights(tarn__conversion *c, const tarn_gguf *file, const char
     for (int i = 0; good && i < c->jobs; i++) {
         tarn__convert_job *job = &c->job[i];
         job->rows.name = job->name;
-        good = tarn__safetensors_add_made(writer, job->name, job->rows.to, job->rows.shape, tarn__convert_write, job);
+        good =
+            tarn__safetensors_add_streamed(writer, job->name, job->rows.to, job->rows.shape, tarn__convert_write, job);
     }
     if (good)
         return tarn_safetensors_finish(writer);
@@ -182,9 +183,9 @@ static bool write_weights(tarn__conversion *c, const tarn_gguf *file, const char
 
 static bool write_config(const tarn__conversion *c, const tarn__any_config *config, const char *where)
 {
-    tarn__document *document = tarn__document_new(c->function);
-    bool good = document && c->kind->write(config, document) && tarn__document_save(document, where);
-    tarn__document_free(document);
+    tarn__json_file *document = tarn__json_file_new(c->function);
+    bool good = document && c->kind->write(config, document) && tarn__json_file_save(document, where);
+    tarn__json_file_free(document);
     return good;
 }
 
@@ -198,17 +199,17 @@ static bool write_folder(tarn__conversion *c, const tarn_gguf *file)
         !tarn__model_path_in(c->function, c->to, "model.safetensors", &weights) ||
         (tokens >= 0 && !tarn_gguf_info(file, tokens, &table)))
         return false;
-    c->kind = tarn__gguf_kind_of(c->function, file);
+    c->kind = tarn__gguf_arch_of(c->function, file);
     if (!c->kind ||
         !c->kind->get(c->function, file, table.dtype == TARN_F16 || table.dtype == TARN_BF16 ? table.dtype : TARN_F32,
                       &config))
         return false;
     c->kind->traits(&config, &c->traits);
-    return write_weights(c, file, weights.text) && tarn__convert_get_text(c, file) &&
+    return write_weights(c, file, weights.text) && tarn__convert_get_tokenizer(c, file) &&
            write_config(c, &config, where.text);
 }
 
-bool tarn__convert_to_folder(tarn__conversion *c)
+bool tarn__convert_to_hf(tarn__conversion *c)
 {
     tarn_gguf *file = tarn_gguf_open(c->from);
     if (!file)

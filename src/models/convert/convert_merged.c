@@ -28,7 +28,7 @@ static bool has_blocks(const tarn_gguf *file)
 {
     tarn_gguf_entry e;
     for (int i = 0; i < tarn_gguf_count(file) && tarn_gguf_info(file, i, &e); i++)
-        if (e.dtype != TARN_DTYPE_COUNT && tarn__is_blocks(e.dtype))
+        if (e.dtype != TARN_DTYPE_COUNT && tarn__is_quantized(e.dtype))
             return true;
     return false;
 }
@@ -52,7 +52,7 @@ static bool open_merged(merging *m)
     m->model = tarn_failed() ? NULL : tarn_model_open(m->c->from, tarn_device_cpu(), &how);
     if (!m->model)
         return false;
-    m->c->kind = tarn__model_kind_of(m->c->function, m->model)->gguf;
+    m->c->kind = tarn__arch_of(m->c->function, m->model)->gguf;
     m->c->kind->traits(m->model->ctx, &m->c->traits);
     return tarn_lora_load(m->model, m->c->options.adapter) && tarn__lora_list(m->c->function, m->model, &m->list) &&
            tarn_lora_merge(m->model);
@@ -76,23 +76,23 @@ static bool is_changed(const merging *m, const char *name)
 /* Adds a tensor of the model, whose memory is on the CPU and dense. */
 static bool add_tensor(const merging *m, const char *stored, const tarn_tensor *tensor, bool is_head)
 {
-    tarn__rows rows = {.function = m->c->function,
-                       .path = m->c->from,
-                       .elements = tarn_data(tensor),
-                       .shape = tarn__shape_of(tensor),
-                       .from = tensor->view.dtype};
+    tarn__weight_rows rows = {.function = m->c->function,
+                              .path = m->c->from,
+                              .elements = tarn_data(tensor),
+                              .shape = tarn__shape_of(tensor),
+                              .from = tensor->view.dtype};
     if (tensor->view.dtype == TARN_F64)
         return tarn__raise(TARN_ERROR_UNSUPPORTED,
                            "%s: '%s': tensor '%.200s' is F64; weights of F32, F16 and BF16 are converted",
                            m->c->function, m->c->from, stored);
-    return rows.elements && tarn__gguf_arrange(m->c->kind, &m->c->traits, stored, stored, true, &rows) &&
+    return rows.elements && tarn__gguf_set_layout(m->c->kind, &m->c->traits, stored, stored, true, &rows) &&
            tarn__convert_add(m->c, stored, &rows, is_head);
 }
 
 static bool add_from_model(const tarn__parameter *parameter, void *ctx)
 {
     const merging *m = ctx;
-    char stored[TARN__GGUF_NAME_ROOM];
+    char stored[TARN__GGUF_NAME_CAPACITY];
     const char *name = tarn__name_from(m->model, parameter);
     if (!tarn__gguf_name_of(m->c->kind, name, stored))
         return tarn__raise(TARN_ERROR_INTERNAL, "%s: '%.200s' has no name in a GGUF file", m->c->function, name);
@@ -106,7 +106,7 @@ static bool add_merged(const merging *m, const tarn_gguf_entry *e, const tarn_te
     tarn_convert_summary *s = &m->c->summary;
     if (!add_tensor(m, e->name, tensor, false))
         return false;
-    const tarn__rows *rows = &m->c->job[m->c->jobs - 1].rows;
+    const tarn__weight_rows *rows = &m->c->job[m->c->jobs - 1].rows;
     s->before += e->bytes - tarn__bytes_of(rows->from, tarn__view_count(&tensor->view));
     s->changed += (rows->to != e->dtype) - (rows->to != rows->from);
     return true;
@@ -116,17 +116,17 @@ static bool add_merged(const merging *m, const tarn_gguf_entry *e, const tarn_te
  */
 static bool add_from_file(const merging *m, int index)
 {
-    char name[TARN__GGUF_NAME_ROOM];
+    char name[TARN__GGUF_NAME_CAPACITY];
     tarn_gguf_entry e;
     if (!tarn_gguf_info(m->file, index, &e))
         return false;
     if (tarn__gguf_folder_name_of(m->c->kind, e.name, name) && is_changed(m, name))
         return add_merged(m, &e, tarn_module_find(m->model, name));
-    const tarn__rows rows = {.function = m->c->function,
-                             .path = m->c->from,
-                             .elements = m->file->memory + e.position,
-                             .shape = e.shape,
-                             .from = e.dtype};
+    const tarn__weight_rows rows = {.function = m->c->function,
+                                    .path = m->c->from,
+                                    .elements = m->file->memory + e.position,
+                                    .shape = e.shape,
+                                    .from = e.dtype};
     return tarn__convert_add(m->c, e.name, &rows, tarn__convert_is_head(&m->c->traits, e.name));
 }
 
@@ -180,8 +180,8 @@ static bool write_text(merging *m)
     tarn__model_path from, to;
     bool good = true;
     if (m->file && strcmp(m->c->text, m->c->from) == 0)
-        return tarn__convert_get_text(m->c, m->file);
-    m->c->summary.has_tokenizer = tarn__convert_has_text(m->c);
+        return tarn__convert_get_tokenizer(m->c, m->file);
+    m->c->summary.has_tokenizer = tarn__convert_has_tokenizer(m->c);
     for (size_t i = 0; good && i < sizeof(names) / sizeof(names[0]); i++) {
         good = tarn__model_path_in(m->c->function, m->c->text, names[i], &from) &&
                tarn__model_path_in(m->c->function, m->c->to, names[i], &to);
@@ -194,7 +194,7 @@ static bool write_text(merging *m)
 /* The type that a tensor of the model had in the file it comes from. */
 static tarn_dtype dtype_before(const merging *m, const tarn__parameter *parameter)
 {
-    char stored[TARN__GGUF_NAME_ROOM];
+    char stored[TARN__GGUF_NAME_CAPACITY];
     tarn_gguf_entry e = {.dtype = parameter->tensor->view.dtype};
     if (m->file && tarn__gguf_name_of(m->c->kind, tarn__name_from(m->model, parameter), stored))
         tarn_gguf_info(m->file, tarn_gguf_find(m->file, stored), &e);
@@ -205,10 +205,10 @@ static bool count_one(const tarn__parameter *parameter, void *ctx)
 {
     const merging *m = ctx;
     tarn_convert_summary *s = &m->c->summary;
-    tarn_model_facts facts;
+    tarn_model_info info;
     tarn_dtype before = dtype_before(m, parameter), after = parameter->tensor->view.dtype;
-    if (tarn__is_blocks(after) && tarn_model_facts_of(m->model, &facts))
-        after = facts.dtype; /* as tarn_model_write() has it */
+    if (tarn__is_quantized(after) && tarn_model_query(m->model, &info))
+        after = info.dtype; /* as tarn_model_write() has it */
     int64_t count = tarn__view_count(&parameter->tensor->view);
     s->tensors++;
     s->changed += before != after;

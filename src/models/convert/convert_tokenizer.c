@@ -33,7 +33,7 @@ bool tarn__convert_put_chat(const tarn__conversion *c, tarn_gguf_writer *writer,
     if (strcmp(c->text, c->from) == 0)
         return true;
     tarn_tokenizer *t = tarn_tokenizer_open(c->text);
-    bool good = t && (!t->chat || tarn_gguf_add_text(writer, CHAT, t->chat, strlen(t->chat)));
+    bool good = t && (!t->chat || tarn_gguf_add_string(writer, CHAT, t->chat, strlen(t->chat)));
     if (good && t->chat)
         *key = CHAT;
     tarn_tokenizer_free(t);
@@ -49,21 +49,21 @@ static bool put_whole_file(const tarn__conversion *c, tarn_gguf_writer *writer)
         return true;
     if (!tarn__map_open(&map, c->function, where.text))
         return false;
-    bool good = tarn_gguf_add_text(writer, WHOLE_FILE, map.memory, map.bytes);
+    bool good = tarn_gguf_add_string(writer, WHOLE_FILE, map.memory, map.bytes);
     tarn__map_close(&map);
     return good;
 }
 
-bool tarn__convert_has_text(const tarn__conversion *c)
+bool tarn__convert_has_tokenizer(const tarn__conversion *c)
 {
     return exists(c, c->text, "tokenizer.json") || exists(c, c->text, "tokenizer.model") ||
            exists(c, c->text, "vocab.json");
 }
 
-bool tarn__convert_put_text(tarn__conversion *c, tarn_gguf_writer *writer)
+bool tarn__convert_put_tokenizer(tarn__conversion *c, tarn_gguf_writer *writer)
 {
-    const tarn__gguf_tokens *own = &c->traits.tokens;
-    const tarn__gguf_model model = {c->traits.vocab, own->has_begin ? (int32_t)own->begin : -1,
+    const tarn__gguf_bos_eos *own = &c->traits.tokens;
+    const tarn__gguf_model model = {c->traits.vocab, own->has_bos ? (int32_t)own->begin : -1,
                                     own->ends ? (int32_t)own->end[0] : -1};
     tarn_tokenizer *t = tarn_tokenizer_open(c->text);
     bool good = t && tarn__tokenizer_to_gguf(c->function, t, &model, writer) && put_whole_file(c, writer);
@@ -80,7 +80,7 @@ static bool get_whole_file(const tarn__conversion *c, const tarn_gguf *file)
     tarn__model_path where;
     tarn__output output;
     size_t length;
-    const char *text = tarn_gguf_text(file, WHOLE_FILE, &length);
+    const char *text = tarn_gguf_string(file, WHOLE_FILE, &length);
     if (!text || !tarn__model_path_in(c->function, c->to, "tokenizer.json", &where) ||
         !tarn__output_open(&output, c->function, where.text))
         return false;
@@ -99,7 +99,7 @@ static bool get_made_file(const tarn__conversion *c)
     return good;
 }
 
-static bool set_token(tarn__document *config, const char *member, const tarn_gguf *file, const char *key)
+static bool set_token(tarn__json_file *config, const char *member, const tarn_gguf *file, const char *key)
 {
     int64_t id;
     size_t length;
@@ -108,41 +108,41 @@ static bool set_token(tarn__document *config, const char *member, const tarn_ggu
     if (!tarn_gguf_has(file, key, NULL) || !tarn_gguf_has(file, G "tokens", &tokens))
         return !tarn_failed();
     const char *piece =
-        tarn_gguf_whole(file, key, 0, tokens.count - 1, &id) ? tarn_gguf_texts(file, G "tokens", id, &length) : NULL;
+        tarn_gguf_int(file, key, 0, tokens.count - 1, &id) ? tarn_gguf_string_at(file, G "tokens", id, &length) : NULL;
     if (!piece)
         return false;
     snprintf(text, sizeof(text), "%.*s", (int)(length < sizeof(text) ? length : sizeof(text) - 1), piece);
-    return tarn__document_set_text(config, member, text);
+    return tarn__json_file_set_string(config, member, text);
 }
 
-static bool set_switch(tarn__document *config, const char *member, const tarn_gguf *file, const char *key)
+static bool set_switch(tarn__json_file *config, const char *member, const tarn_gguf *file, const char *key)
 {
     bool value;
     if (!tarn_gguf_has(file, key, NULL))
         return !tarn_failed();
-    return tarn_gguf_bool(file, key, &value) && tarn__document_set_bool(config, member, value);
+    return tarn_gguf_bool(file, key, &value) && tarn__json_file_set_bool(config, member, value);
 }
 
 /* tokenizer_config.json: the tokens around a text, and the chat template. */
 static bool get_config(const tarn__conversion *c, const tarn_gguf *file)
 {
     tarn__model_path where;
-    const char *chat = tarn_gguf_has(file, CHAT, NULL) ? tarn_gguf_text(file, CHAT, NULL) : "";
+    const char *chat = tarn_gguf_has(file, CHAT, NULL) ? tarn_gguf_string(file, CHAT, NULL) : "";
     bool is_named = chat && tarn__model_path_in(c->function, c->to, "tokenizer_config.json", &where);
-    tarn__document *config = is_named ? tarn__document_new(c->function) : NULL;
-    bool good = config && tarn__document_set_text(config, "tokenizer_class", "PreTrainedTokenizerFast") &&
-                tarn__document_set_bool(config, "clean_up_tokenization_spaces", false) &&
+    tarn__json_file *config = is_named ? tarn__json_file_new(c->function) : NULL;
+    bool good = config && tarn__json_file_set_string(config, "tokenizer_class", "PreTrainedTokenizerFast") &&
+                tarn__json_file_set_bool(config, "clean_up_tokenization_spaces", false) &&
                 set_token(config, "bos_token", file, G "bos_token_id") &&
                 set_token(config, "eos_token", file, G "eos_token_id") &&
                 set_switch(config, "add_bos_token", file, G "add_bos_token") &&
                 set_switch(config, "add_eos_token", file, G "add_eos_token") &&
-                (!chat[0] || tarn__document_set_text(config, "chat_template", chat)) &&
-                tarn__document_save(config, where.text);
-    tarn__document_free(config);
+                (!chat[0] || tarn__json_file_set_string(config, "chat_template", chat)) &&
+                tarn__json_file_save(config, where.text);
+    tarn__json_file_free(config);
     return good;
 }
 
-bool tarn__convert_get_text(tarn__conversion *c, const tarn_gguf *file)
+bool tarn__convert_get_tokenizer(tarn__conversion *c, const tarn_gguf *file)
 {
     if (!tarn_gguf_has(file, G "tokens", NULL) && !tarn_gguf_has(file, WHOLE_FILE, NULL))
         return !tarn_failed();

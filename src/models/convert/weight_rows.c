@@ -19,7 +19,7 @@
 
 /* One piece of work: rows `begin` and on, to `out`. */
 typedef struct piece {
-    const tarn__rows *rows;
+    const tarn__weight_rows *rows;
     int64_t begin, count, columns;
     size_t from_bytes, to_bytes; /* of a row */
     float *values;               /* room for all rows, unless the types are the same */
@@ -30,12 +30,12 @@ typedef struct piece {
 /* ---- one row ----------------------------------------------------------------------------------------------------- */
 
 /* The row of the source that becomes row number `row`. */
-static int64_t source_of(const tarn__rows *rows, int64_t row)
+static int64_t source_of(const tarn__weight_rows *rows, int64_t row)
 {
-    if (rows->order == TARN__ROWS_KEPT)
+    if (rows->order == TARN__ROWS_UNCHANGED)
         return row;
     int64_t in_head = rows->shape.size[0] / rows->heads, half = in_head / 2, at = row % in_head;
-    int64_t from = rows->order == TARN__ROWS_TO_NEIGHBOURS ? at % 2 * half + at / 2 : at % half * 2 + at / half;
+    int64_t from = rows->order == TARN__ROWS_INTERLEAVED ? at % 2 * half + at / 2 : at % half * 2 + at / half;
     return row - at + from;
 }
 
@@ -59,7 +59,7 @@ static void to_f32(tarn_dtype dtype, const char *from, int64_t count, float *to)
         for (int64_t i = 0; i < count; i++)
             to[i] = tarn__bf16_to_f32(half_at(from, i));
         break;
-    default: tarn__blocks_decode(dtype, from, count, to);
+    default: tarn__dequantize_blocks(dtype, from, count, to);
     }
 }
 
@@ -80,7 +80,7 @@ static void from_f32(tarn_dtype dtype, const float *from, int64_t count, char *t
         for (int64_t i = 0; i < count; i++)
             ((double *)(void *)to)[i] = (double)from[i];
         break;
-    default: tarn__blocks_encode(dtype, from, count, to);
+    default: tarn__quantize_blocks(dtype, from, count, to);
     }
 }
 
@@ -130,7 +130,7 @@ static void finish_row(piece *p, int64_t i)
 static void make_rows(int64_t begin, int64_t end, void *ctx)
 {
     piece *p = ctx;
-    const tarn__rows *rows = p->rows;
+    const tarn__weight_rows *rows = p->rows;
     for (int64_t i = begin; i < end; i++) {
         const char *from = (const char *)rows->elements + (size_t)source_of(rows, p->begin + i) * p->from_bytes;
         if (rows->from == rows->to) {
@@ -159,7 +159,7 @@ static void move_columns(const piece *p, int64_t first, int64_t last)
 static void make_columns(int64_t begin, int64_t end, void *ctx)
 {
     piece *p = ctx;
-    const tarn__rows *rows = p->rows;
+    const tarn__weight_rows *rows = p->rows;
     float part[TILE];
     for (int64_t tile = begin; tile < end; tile++) {
         int64_t first = tile * TILE, last = first + TILE < p->count ? first + TILE : p->count;
@@ -199,10 +199,10 @@ static bool make_piece(piece *p)
 }
 
 /* Makes all rows, some at a time; each piece goes to the file, or lies where it belongs in `whole`. */
-static bool make_all(const tarn__rows *rows, tarn__output *output, char *whole)
+static bool make_all(const tarn__weight_rows *rows, tarn__output *output, char *whole)
 {
     /* blocks lie along the last axis: a vector is one row */
-    bool is_one = rows->shape.rank < 2 && rows->order == TARN__ROWS_KEPT;
+    bool is_one = rows->shape.rank < 2 && rows->order == TARN__ROWS_UNCHANGED;
     int64_t count = is_one ? 1 : rows->shape.size[0], columns = 1;
     for (int i = is_one ? 0 : 1; i < rows->shape.rank; i++)
         columns *= rows->shape.size[i];
@@ -237,14 +237,14 @@ static bool make_all(const tarn__rows *rows, tarn__output *output, char *whole)
     return good;
 }
 
-bool tarn__rows_write(tarn__output *output, const tarn__rows *rows)
+bool tarn__weight_rows_write(tarn__output *output, const tarn__weight_rows *rows)
 {
     return make_all(rows, output, NULL);
 }
 
-tarn_tensor *tarn__rows_tensor(const tarn__rows *rows, tarn_device device)
+tarn_tensor *tarn__weight_rows_tensor(const tarn__weight_rows *rows, tarn_device device)
 {
-    if (tarn__is_shadow(device)) /* where tensors have no numbers */
+    if (tarn__is_meta(device)) /* where tensors have no numbers */
         return tarn_empty(rows->shape, rows->to, device);
     tarn_scope *scope = tarn_scope_open(); /* what came from it to another device goes */
     tarn_tensor *host = scope ? tarn_empty(rows->shape, rows->to, tarn_device_cpu()) : NULL, *made = NULL;

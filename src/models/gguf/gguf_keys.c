@@ -31,7 +31,7 @@ static bool put_token(tarn_gguf_writer *writer, const char *key, int64_t value)
     return tarn_gguf_add_value(writer, key, TARN_GGUF_U32, &(uint32_t){(uint32_t)value});
 }
 
-bool tarn__gguf_put_whole(tarn_gguf_writer *writer, const char *architecture, const char *rest, int64_t value)
+bool tarn__gguf_put_int(tarn_gguf_writer *writer, const char *architecture, const char *rest, int64_t value)
 {
     tarn__gguf_path to;
     return tarn_gguf_add_value(writer, tarn__gguf_key_of(architecture, rest, &to), TARN_GGUF_U32,
@@ -45,48 +45,48 @@ bool tarn__gguf_put_real(tarn_gguf_writer *writer, const char *architecture, con
                                &(float){(float)value});
 }
 
-bool tarn__gguf_put_text(tarn_gguf_writer *writer, const char *key, const char *text)
+bool tarn__gguf_put_string(tarn_gguf_writer *writer, const char *key, const char *text)
 {
-    return tarn_gguf_add_text(writer, key, text, strlen(text));
+    return tarn_gguf_add_string(writer, key, text, strlen(text));
 }
 
 /* The keys for tokens are the tokenizer's, where there is one, and it may know of others than the configuration, which
  * stand under keys of our own then. That there is none must be said: llama.cpp refuses files that do not. */
-bool tarn__gguf_put_tokens(const tarn__gguf_tokens *t, bool has_tokenizer, tarn_gguf_writer *writer)
+bool tarn__gguf_put_bos_eos(const tarn__gguf_bos_eos *t, bool has_tokenizer, tarn_gguf_writer *writer)
 {
-    uint32_t begin = (uint32_t)t->begin, ends[TARN_MODEL_ENDS] = {0};
+    uint32_t begin = (uint32_t)t->begin, ends[TARN_MODEL_MAX_EOS] = {0};
     for (int i = 0; i < t->ends; i++)
         ends[i] = (uint32_t)t->end[i];
     if (has_tokenizer)
-        return tarn_gguf_add_list(writer, BEGINS, TARN_GGUF_U32, &begin, t->has_begin) &&
-               tarn_gguf_add_list(writer, ENDS, TARN_GGUF_U32, ends, t->ends);
-    return tarn__gguf_put_text(writer, TARN__GGUF_TOKENIZER, TARN__GGUF_NO_TOKENIZER) &&
-           (!t->has_begin || put_token(writer, BEGIN_ID, t->begin)) &&
+        return tarn_gguf_add_array(writer, BEGINS, TARN_GGUF_U32, &begin, t->has_bos) &&
+               tarn_gguf_add_array(writer, ENDS, TARN_GGUF_U32, ends, t->ends);
+    return tarn__gguf_put_string(writer, TARN__GGUF_TOKENIZER, TARN__GGUF_NO_TOKENIZER) &&
+           (!t->has_bos || put_token(writer, BEGIN_ID, t->begin)) &&
            (!t->ends || put_token(writer, END_ID, t->end[0])) &&
-           (t->ends < 2 || tarn_gguf_add_list(writer, ENDS, TARN_GGUF_U32, ends, t->ends));
+           (t->ends < 2 || tarn_gguf_add_array(writer, ENDS, TARN_GGUF_U32, ends, t->ends));
 }
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
-bool tarn__gguf_refuse(const tarn__gguf_reading *r, const char *what)
+bool tarn__gguf_unsupported(const tarn__gguf_reader *r, const char *what)
 {
     return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': %s is not supported", r->function, r->file->path, what);
 }
 
-bool tarn__gguf_has_key(const tarn__gguf_reading *r, const char *rest)
+bool tarn__gguf_has_key(const tarn__gguf_reader *r, const char *rest)
 {
     tarn__gguf_path to;
     return tarn_gguf_has(r->file, tarn__gguf_key_of(r->architecture, rest, &to), NULL);
 }
 
-bool tarn__gguf_get_whole(const tarn__gguf_reading *r, const char *rest, int64_t otherwise, int64_t *value)
+bool tarn__gguf_get_int(const tarn__gguf_reader *r, const char *rest, int64_t default_value, int64_t *value)
 {
     tarn__gguf_path to;
-    *value = otherwise;
+    *value = default_value;
     tarn__gguf_key_of(r->architecture, rest, &to);
-    if (otherwise && !tarn_gguf_has(r->file, to.text, NULL))
+    if (default_value && !tarn_gguf_has(r->file, to.text, NULL))
         return !tarn_failed();
-    return tarn_gguf_whole(r->file, to.text, 1, TARN__GGUF_LARGEST, value) || tarn__raise_within(r->function);
+    return tarn_gguf_int(r->file, to.text, 1, TARN__GGUF_MAX_INT, value) || tarn__raise_within(r->function);
 }
 
 /* The shortest decimal number that is the same f32: 1e-5, and not what f32 makes of it. */
@@ -101,12 +101,12 @@ static double shortest(double value)
     return value;
 }
 
-bool tarn__gguf_get_real(const tarn__gguf_reading *r, const char *rest, double otherwise, double *value)
+bool tarn__gguf_get_real(const tarn__gguf_reader *r, const char *rest, double default_value, double *value)
 {
     tarn__gguf_path to;
-    *value = otherwise;
+    *value = default_value;
     tarn__gguf_key_of(r->architecture, rest, &to);
-    if (otherwise > 0 && !tarn_gguf_has(r->file, to.text, NULL))
+    if (default_value > 0 && !tarn_gguf_has(r->file, to.text, NULL))
         return !tarn_failed();
     if (!tarn_gguf_real(r->file, to.text, value))
         return tarn__raise_within(r->function);
@@ -116,7 +116,7 @@ bool tarn__gguf_get_real(const tarn__gguf_reading *r, const char *rest, double o
                        r->file->path, to.text, *value);
 }
 
-bool tarn__gguf_get_vocab(const tarn__gguf_reading *r, int64_t *vocab)
+bool tarn__gguf_get_vocab(const tarn__gguf_reader *r, int64_t *vocab)
 {
     tarn_gguf_entry table;
     int tokens = tarn_gguf_find(r->file, "token_embd.weight");
@@ -124,43 +124,43 @@ bool tarn__gguf_get_vocab(const tarn__gguf_reading *r, int64_t *vocab)
         return tarn__raise(TARN_ERROR_FORMAT,
                            "%s: '%s' has no tensor 'token_embd.weight' of two axes: it holds no weights", r->function,
                            r->file->path);
-    return tarn__gguf_get_whole(r, "vocab_size", table.shape.size[0], vocab) &&
+    return tarn__gguf_get_int(r, "vocab_size", table.shape.size[0], vocab) &&
            (*vocab == table.shape.size[0] ||
             tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': vocab_size is %lld, but 'token_embd.weight' has %lld rows",
                         r->function, r->file->path, (long long)*vocab, (long long)table.shape.size[0]));
 }
 
 /* Tokens under a key of our own, or those under keys of others; 0 of them where there are none. */
-static bool get_list(const tarn__gguf_reading *r, int64_t vocab, const char *ours, const char *const *others,
+static bool get_list(const tarn__gguf_reader *r, int64_t vocab, const char *ours, const char *const *others,
                      int64_t *list, int *count)
 {
     tarn_gguf_value value;
     *count = 0;
     if (tarn_gguf_has(r->file, ours, &value)) {
-        bool good = value.count <= TARN_MODEL_ENDS && tarn_gguf_wholes(r->file, ours, list, value.count);
+        bool good = value.count <= TARN_MODEL_MAX_EOS && tarn_gguf_ints(r->file, ours, list, value.count);
         *count = good ? (int)value.count : 0;
         return good || tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': '%s' is no list of at most %d tokens", r->function,
-                                   r->file->path, ours, TARN_MODEL_ENDS);
+                                   r->file->path, ours, TARN_MODEL_MAX_EOS);
     }
     for (; *others; others++) {
         if (!tarn_gguf_has(r->file, *others, NULL))
             continue;
-        if (!tarn_gguf_whole(r->file, *others, 0, vocab - 1, &list[*count]))
+        if (!tarn_gguf_int(r->file, *others, 0, vocab - 1, &list[*count]))
             return tarn__raise_within(r->function);
         *count += *count == 0 || list[0] != list[*count];
     }
     return !tarn_failed();
 }
 
-bool tarn__gguf_get_tokens(const tarn__gguf_reading *r, int64_t vocab, tarn__gguf_tokens *t)
+bool tarn__gguf_get_bos_eos(const tarn__gguf_reader *r, int64_t vocab, tarn__gguf_bos_eos *t)
 {
     static const char *const begin_keys[] = {BEGIN_ID, NULL}, *const end_keys[] = {END_ID, TURN_ID, NULL};
-    int64_t begins[TARN_MODEL_ENDS] = {0};
+    int64_t begins[TARN_MODEL_MAX_EOS] = {0};
     int count;
-    *t = (tarn__gguf_tokens){0};
+    *t = (tarn__gguf_bos_eos){0};
     if (!get_list(r, vocab, BEGINS, begin_keys, begins, &count))
         return false;
-    t->has_begin = count > 0;
+    t->has_bos = count > 0;
     t->begin = begins[0];
     return get_list(r, vocab, ENDS, end_keys, t->end, &t->ends);
 }

@@ -5,7 +5,7 @@
 
 #include "models/gguf/gguf_arch.h"
 
-#define TARN__GGUF_LARGEST INT32_MAX
+#define TARN__GGUF_MAX_INT INT32_MAX
 #define TARN__GGUF_ARCHITECTURE "general.architecture"
 
 typedef struct tarn__gguf_path {
@@ -17,33 +17,33 @@ const char *tarn__gguf_key_of(const char *architecture, const char *rest, tarn__
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
-bool tarn__gguf_put_whole(tarn_gguf_writer *writer, const char *architecture, const char *rest, int64_t value);
+bool tarn__gguf_put_int(tarn_gguf_writer *writer, const char *architecture, const char *rest, int64_t value);
 bool tarn__gguf_put_real(tarn_gguf_writer *writer, const char *architecture, const char *rest, double value);
-bool tarn__gguf_put_text(tarn_gguf_writer *writer, const char *key, const char *text);
+bool tarn__gguf_put_string(tarn_gguf_writer *writer, const char *key, const char *text);
 
 /* `has_tokenizer`: one is added, too, which has the keys for what begins and ends a text. */
-bool tarn__gguf_put_tokens(const tarn__gguf_tokens *tokens, bool has_tokenizer, tarn_gguf_writer *writer);
+bool tarn__gguf_put_bos_eos(const tarn__gguf_bos_eos *tokens, bool has_tokenizer, tarn_gguf_writer *writer);
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
-typedef struct tarn__gguf_reading {
+typedef struct tarn__gguf_reader {
     const char *function, *architecture;
     const tarn_gguf *file;
-} tarn__gguf_reading;
+} tarn__gguf_reader;
 
 /* Raises that a file asks for what tarn does not compute. Is false. */
-bool tarn__gguf_refuse(const tarn__gguf_reading *reading, const char *what);
+bool tarn__gguf_unsupported(const tarn__gguf_reader *reading, const char *what);
 
-bool tarn__gguf_has_key(const tarn__gguf_reading *reading, const char *rest);
+bool tarn__gguf_has_key(const tarn__gguf_reader *reading, const char *rest);
 
 /* A whole number from 1, or a number above 0; `otherwise` where the key is missing; 0: it must be there. */
-bool tarn__gguf_get_whole(const tarn__gguf_reading *reading, const char *rest, int64_t otherwise, int64_t *value);
-bool tarn__gguf_get_real(const tarn__gguf_reading *reading, const char *rest, double otherwise, double *value);
+bool tarn__gguf_get_int(const tarn__gguf_reader *reading, const char *rest, int64_t default_value, int64_t *value);
+bool tarn__gguf_get_real(const tarn__gguf_reader *reading, const char *rest, double default_value, double *value);
 
 /* The rows of the table of tokens, which vocab_size must be where it is said. */
-bool tarn__gguf_get_vocab(const tarn__gguf_reading *reading, int64_t *vocab);
+bool tarn__gguf_get_vocab(const tarn__gguf_reader *reading, int64_t *vocab);
 
 /* Those of a vocabulary. */
-bool tarn__gguf_get_tokens(const tarn__gguf_reading *reading, int64_t vocab, tarn__gguf_tokens *tokens);
+bool tarn__gguf_get_bos_eos(const tarn__gguf_reader *reading, int64_t vocab, tarn__gguf_bos_eos *tokens);
 
 #endif

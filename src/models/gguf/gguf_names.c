@@ -27,12 +27,12 @@ static const char *layer_of(const char *text, int *layer)
 /* ---- where a name belongs ---------------------------------------------------------------------------------------- */
 
 typedef struct found {
-    const tarn__gguf_place *place; /* NULL: nowhere */
-    int layer;                     /* -1: outside of blocks */
-    const char *last;              /* "weight" or "bias" */
+    const tarn__gguf_tensor_name *place; /* NULL: nowhere */
+    int layer;                           /* -1: outside of blocks */
+    const char *last;                    /* "weight" or "bias" */
 } found;
 
-static bool find_in(const tarn__gguf_place *places, const char *name, bool in_folder, found *f)
+static bool find_in(const tarn__gguf_tensor_name *places, const char *name, bool in_folder, found *f)
 {
     for (f->place = places; f->place->folder; f->place++) {
         f->last = behind(name, in_folder ? f->place->folder : f->place->gguf);
@@ -44,7 +44,7 @@ static bool find_in(const tarn__gguf_place *places, const char *name, bool in_fo
 }
 
 /* A whole name. */
-static found find_whole(const tarn__gguf_kind *kind, const char *name, bool in_folder)
+static found find_whole(const tarn__gguf_arch *kind, const char *name, bool in_folder)
 {
     found f = {.layer = -1};
     if (find_in(kind->tops, name, in_folder, &f))
@@ -57,9 +57,9 @@ static found find_whole(const tarn__gguf_kind *kind, const char *name, bool in_f
 }
 
 /* The same of a name that may lack its beginning. */
-static found find(const tarn__gguf_kind *kind, const char *name, bool in_folder)
+static found find(const tarn__gguf_arch *kind, const char *name, bool in_folder)
 {
-    char whole[TARN__GGUF_NAME_ROOM];
+    char whole[TARN__GGUF_NAME_CAPACITY];
     found f = find_whole(kind, name, in_folder);
     if (f.place || !in_folder || !kind->body ||
         snprintf(whole, sizeof(whole), "%s%s", kind->body, name) >= (int)sizeof(whole))
@@ -72,56 +72,56 @@ static found find(const tarn__gguf_kind *kind, const char *name, bool in_folder)
 
 /* ---- what can be asked ------------------------------------------------------------------------------------------- */
 
-static bool write_name(const tarn__gguf_kind *kind, const found *f, bool to_gguf, char *to)
+static bool write_name(const tarn__gguf_arch *kind, const found *f, bool to_gguf, char *to)
 {
     if (!f->place)
         return false;
     const char *beginning = to_gguf ? f->place->gguf : f->place->folder;
     if (f->layer < 0)
-        return snprintf(to, TARN__GGUF_NAME_ROOM, "%s%s", beginning, f->last) > 0;
-    return snprintf(to, TARN__GGUF_NAME_ROOM, "%s%d.%s%s", to_gguf ? "blk." : kind->block, f->layer, beginning,
+        return snprintf(to, TARN__GGUF_NAME_CAPACITY, "%s%s", beginning, f->last) > 0;
+    return snprintf(to, TARN__GGUF_NAME_CAPACITY, "%s%d.%s%s", to_gguf ? "blk." : kind->block, f->layer, beginning,
                     f->last) > 0;
 }
 
-bool tarn__gguf_name_of(const tarn__gguf_kind *kind, const char *folder_name, char *to)
+bool tarn__gguf_name_of(const tarn__gguf_arch *kind, const char *folder_name, char *to)
 {
     found f = find(kind, folder_name, true);
     return write_name(kind, &f, true, to);
 }
 
-bool tarn__gguf_folder_name_of(const tarn__gguf_kind *kind, const char *gguf_name, char *to)
+bool tarn__gguf_folder_name_of(const tarn__gguf_arch *kind, const char *gguf_name, char *to)
 {
     found f = find(kind, gguf_name, false);
     return write_name(kind, &f, false, to);
 }
 
-static tarn__gguf_layout layout_at(const tarn__gguf_kind *kind, const char *name, bool in_folder)
+static tarn__gguf_layout layout_at(const tarn__gguf_arch *kind, const char *name, bool in_folder)
 {
     found f = find(kind, name, in_folder);
     bool is_there = f.place && (f.place->layout != TARN__GGUF_TRANSPOSED || strcmp(f.last, "weight") == 0);
     return is_there ? f.place->layout : TARN__GGUF_SAME;
 }
 
-tarn__gguf_layout tarn__gguf_layout_of(const tarn__gguf_kind *kind, const char *gguf_name)
+tarn__gguf_layout tarn__gguf_layout_of(const tarn__gguf_arch *kind, const char *gguf_name)
 {
     return layout_at(kind, gguf_name, false);
 }
 
-tarn__gguf_layout tarn__gguf_folder_layout_of(const tarn__gguf_kind *kind, const char *folder_name)
+tarn__gguf_layout tarn__gguf_folder_layout_of(const tarn__gguf_arch *kind, const char *folder_name)
 {
     return layout_at(kind, folder_name, true);
 }
 
-bool tarn__gguf_is_derived(const tarn__gguf_kind *kind, const char *gguf_name)
+bool tarn__gguf_is_derived(const tarn__gguf_arch *kind, const char *gguf_name)
 {
     return kind->derived && strcmp(gguf_name, kind->derived) == 0;
 }
 
-static bool has(const tarn__gguf_traits *t, tarn__gguf_when when)
+static bool has(const tarn__gguf_traits *t, tarn__gguf_condition when)
 {
     switch (when) {
     case TARN__GGUF_ALWAYS: return true;
-    case TARN__GGUF_UNTIED: return !t->tied;
+    case TARN__GGUF_UNTIED: return !t->tie_embeddings;
     case TARN__GGUF_QKV_BIAS: return t->qkv_bias;
     case TARN__GGUF_QK_NORM: return t->qk_norm;
     default: return false;
@@ -129,10 +129,10 @@ static bool has(const tarn__gguf_traits *t, tarn__gguf_when when)
 }
 
 /* The names of a list, with what comes before them. */
-static bool visit_all(const tarn__gguf_place *places, const tarn__gguf_traits *t, const char *beginning,
+static bool visit_all(const tarn__gguf_tensor_name *places, const tarn__gguf_traits *t, const char *beginning,
                       bool (*visit)(void *ctx, const char *name), void *ctx)
 {
-    char name[TARN__GGUF_NAME_ROOM];
+    char name[TARN__GGUF_NAME_CAPACITY];
     for (; places->folder; places++)
         for (int is_bias = 0; is_bias < 2; is_bias++) {
             snprintf(name, sizeof(name), "%s%s%s", beginning, places->folder, is_bias ? "bias" : "weight");
@@ -142,7 +142,7 @@ static bool visit_all(const tarn__gguf_place *places, const tarn__gguf_traits *t
     return true;
 }
 
-bool tarn__gguf_each_name(const tarn__gguf_kind *kind, const tarn__gguf_traits *traits,
+bool tarn__gguf_each_name(const tarn__gguf_arch *kind, const tarn__gguf_traits *traits,
                           bool (*visit)(void *ctx, const char *name), void *ctx)
 {
     char beginning[64];
@@ -156,7 +156,7 @@ bool tarn__gguf_each_name(const tarn__gguf_kind *kind, const tarn__gguf_traits *
 
 /* ---- how rows lie ------------------------------------------------------------------------------------------------ */
 
-static void transpose(tarn__rows *rows)
+static void transpose(tarn__weight_rows *rows)
 {
     if (rows->shape.rank != 2)
         return; /* of a wrong shape, which is seen where the model's is known */
@@ -166,13 +166,13 @@ static void transpose(tarn__rows *rows)
     rows->order = TARN__ROWS_TRANSPOSED;
 }
 
-bool tarn__gguf_arrange(const tarn__gguf_kind *kind, const tarn__gguf_traits *traits, const char *gguf_name,
-                        const char *name, bool to_gguf, tarn__rows *rows)
+bool tarn__gguf_set_layout(const tarn__gguf_arch *kind, const tarn__gguf_traits *traits, const char *gguf_name,
+                           const char *name, bool to_gguf, tarn__weight_rows *rows)
 {
     tarn__gguf_layout layout = tarn__gguf_layout_of(kind, gguf_name);
     int64_t heads = layout == TARN__GGUF_QUERIES ? traits->heads : layout == TARN__GGUF_KEYS ? traits->kv_heads : 0;
     int64_t count = rows->shape.rank ? rows->shape.size[0] : 1;
-    rows->order = TARN__ROWS_KEPT;
+    rows->order = TARN__ROWS_UNCHANGED;
     if (layout == TARN__GGUF_TRANSPOSED)
         transpose(rows);
     if (!heads || !traits->has_neighbours)
@@ -180,7 +180,7 @@ bool tarn__gguf_arrange(const tarn__gguf_kind *kind, const tarn__gguf_traits *tr
     if (count % (2 * heads))
         return tarn__raise(TARN_ERROR_SHAPE, "%s: '%s': the %lld rows of '%.200s' are no pairs of %lld heads",
                            rows->function, rows->path, (long long)count, name, (long long)heads);
-    rows->order = to_gguf ? TARN__ROWS_TO_NEIGHBOURS : TARN__ROWS_TO_HALVES;
+    rows->order = to_gguf ? TARN__ROWS_INTERLEAVED : TARN__ROWS_SPLIT_HALVES;
     rows->heads = heads;
     return true;
 }

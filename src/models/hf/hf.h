@@ -15,12 +15,12 @@ typedef struct tarn__weight_bytes {
 
 /* The bytes of the files' tensors, where those that are no blocks of packed numbers become `dtype`. The first one
  * passes over names for which `ignores` is true. */
-tarn__weight_bytes tarn__weigh_safetensors(const tarn_safetensors *file, tarn_dtype dtype,
-                                           bool (*ignores)(const char *name));
-tarn__weight_bytes tarn__weigh_gguf(const tarn_gguf *file, tarn_dtype dtype);
+tarn__weight_bytes tarn__safetensors_weight_bytes(const tarn_safetensors *file, tarn_dtype dtype,
+                                                  bool (*ignores)(const char *name));
+tarn__weight_bytes tarn__gguf_weight_bytes(const tarn_gguf *file, tarn_dtype dtype);
 
 /* Raises that a device had no room for these weights: how much is missing, and how many layers would fit. Replaces the
  * pending error, which says where memory ran out, unless that is all that is known. */
-void tarn__model_no_room(const char *function, const tarn__weight_bytes *bytes, const tarn__placement *where);
+void tarn__model_out_of_memory(const char *function, const tarn__weight_bytes *bytes, const tarn__device_map *where);
 
 #endif

@@ -36,8 +36,8 @@ static const char *weights_in(const char *function, const char *folder, tarn__mo
 }
 
 /* Says what would fit, where the model of a folder did not. */
-static void explain_folder(const char *function, const char *weights, tarn_dtype dtype, const tarn__model_kind *kind,
-                           const tarn__placement *where)
+static void explain_folder(const char *function, const char *weights, tarn_dtype dtype, const tarn__arch *kind,
+                           const tarn__device_map *where)
 {
     tarn__error_record why;
     if (tarn_error_code() != TARN_ERROR_MEMORY)
@@ -46,25 +46,25 @@ static void explain_folder(const char *function, const char *weights, tarn_dtype
     tarn_safetensors *file = tarn_safetensors_open(weights);
     tarn__weight_bytes bytes = {0};
     if (file)
-        bytes = tarn__weigh_safetensors(file, dtype, kind->ignores);
+        bytes = tarn__safetensors_weight_bytes(file, dtype, kind->ignores);
     tarn_safetensors_close(file);
     tarn__error_restore(&why);
-    tarn__model_no_room(function, &bytes, where);
+    tarn__model_out_of_memory(function, &bytes, where);
 }
 
-static tarn_module *open_with(const char *function, const char *folder, const tarn__document *config,
+static tarn_module *open_with(const char *function, const char *folder, const tarn__json_file *config,
                               const char *config_path, const tarn_model_open_options *options,
-                              const tarn__placement *where)
+                              const tarn__device_map *where)
 {
     tarn__model_path weights;
     tarn_dtype dtype = options->dtype;
-    const char *type = tarn__document_text(config, "model_type");
-    const tarn__model_kind *kind = type ? tarn__model_kind_named(function, config_path, type) : NULL;
+    const char *type = tarn__json_file_string(config, "model_type");
+    const tarn__arch *kind = type ? tarn__arch_named(function, config_path, type) : NULL;
     if (!kind || !weights_in(function, folder, &weights) ||
         (options->as_stored && !tarn__weights_dtype(function, weights.text, kind->ignores, &dtype)))
         return NULL;
     if (options->blocks)
-        return tarn__folder_in_blocks(function, kind, config, weights.text, options, where);
+        return tarn__hf_quantize_on_load(function, kind, config, weights.text, options, where);
     tarn_module *model = kind->make(function, config, dtype, where);
     if (model && kind->load(function, model, weights.text) && tarn_module_train(model, false))
         return model;
@@ -77,14 +77,14 @@ static tarn__weight_bytes weigh_gguf(const tarn_gguf *file, tarn_dtype dtype)
 {
     tarn__error_record why;
     tarn__error_save(&why);
-    tarn__weight_bytes bytes = tarn__weigh_gguf(file, dtype);
+    tarn__weight_bytes bytes = tarn__gguf_weight_bytes(file, dtype);
     tarn__error_restore(&why);
     return bytes;
 }
 
 /* The model of a GGUF file. As it is stored, what is no block keeps the type of the tokens' embedding. */
 static tarn_module *open_gguf(const char *function, const char *name, const tarn_model_open_options *options,
-                              const tarn__placement *where)
+                              const tarn__device_map *where)
 {
     tarn_gguf *file = tarn_gguf_open(name);
     tarn_gguf_entry table = {.dtype = options->dtype};
@@ -102,7 +102,7 @@ static tarn_module *open_gguf(const char *function, const char *name, const tarn
         return model;
     tarn_module_free(model);
     if (tarn_error_code() == TARN_ERROR_MEMORY)
-        tarn__model_no_room(function, &bytes, where);
+        tarn__model_out_of_memory(function, &bytes, where);
     return NULL;
 }
 
@@ -111,7 +111,7 @@ static bool check_blocks(const char *function, const char *folder, const tarn_mo
 {
     if (!o->blocks)
         return true;
-    if ((unsigned)o->blocks >= TARN_DTYPE_COUNT || !tarn__is_blocks(o->blocks))
+    if ((unsigned)o->blocks >= TARN_DTYPE_COUNT || !tarn__is_quantized(o->blocks))
         return tarn__raise(TARN_ERROR_DTYPE, "%s: .blocks is %s; q8_0, q4_0, q4_k and q6_k are blocks", function,
                            (unsigned)o->blocks < TARN_DTYPE_COUNT ? tarn_dtype_name(o->blocks) : "no dtype");
     if (o->dtype == TARN_F64)
@@ -140,16 +140,16 @@ tarn_module *tarn_model_open_sized(const char *folder, tarn_device device, const
                     function, tarn_dtype_name(chosen.dtype));
         return NULL;
     }
-    const tarn__placement placement = {.device = device, .layers = chosen.device_layers};
+    const tarn__device_map placement = {.device = device, .layers = chosen.device_layers};
     if (!check_blocks(function, folder, &chosen))
         return NULL;
     if (tarn__ends_with(folder, ".gguf"))
         return open_gguf(function, folder, &chosen, &placement);
     if (tarn__lora_is_folder(function, folder))
         return tarn__lora_open_folder(function, folder, device, &chosen);
-    tarn__document *config = tarn__model_config_open(function, folder, &where);
+    tarn__json_file *config = tarn__model_config_open(function, folder, &where);
     tarn_module *model = config ? open_with(function, folder, config, where.text, &chosen, &placement) : NULL;
-    tarn__document_free(config);
+    tarn__json_file_free(config);
     return model;
 }
 
@@ -169,7 +169,7 @@ static bool name_files(const char *function, const char *folder, model_files *fi
 /* A tensor on its way to a file: safetensors knows no blocks, which become numbers of the model's dtype, and lie as the
  * kind's do. */
 typedef struct writing {
-    const tarn__model_kind *kind;
+    const tarn__arch *kind;
     const tarn_module *model;
     tarn_safetensors_writer *writer;
     tarn_dtype dtype;
@@ -180,7 +180,7 @@ static bool add_one(const tarn__parameter *parameter, void *ctx)
     const writing *w = ctx;
     tarn_tensor *tensor = parameter->tensor;
     const char *name = tarn__name_from(w->model, parameter);
-    bool is_blocks = tarn__is_blocks(tensor->view.dtype);
+    bool is_blocks = tarn__is_quantized(tensor->view.dtype);
     if (is_blocks)
         tensor = tarn_cast(tensor, w->dtype);
     if (is_blocks && tarn__gguf_folder_layout_of(w->kind->gguf, name) == TARN__GGUF_TRANSPOSED)
@@ -188,12 +188,12 @@ static bool add_one(const tarn__parameter *parameter, void *ctx)
     return tensor && tarn_safetensors_add(w->writer, name, tensor);
 }
 
-static bool write_weights(const tarn__model_kind *kind, const tarn_module *model, const char *path)
+static bool write_weights(const tarn__arch *kind, const tarn_module *model, const char *path)
 {
-    tarn_model_facts facts;
-    kind->facts(model, &facts);
+    tarn_model_info info;
+    kind->info(model, &info);
     tarn_scope *scope = tarn_scope_open();
-    writing w = {kind, model, scope ? tarn_safetensors_create(path) : NULL, facts.dtype};
+    writing w = {kind, model, scope ? tarn_safetensors_create(path) : NULL, info.dtype};
     bool is_open = w.writer && tarn_safetensors_add_metadata(w.writer, "format", "pt"); /* laid out as PyTorch's */
     if (is_open && tarn_safetensors_add_checksums(w.writer))
         tarn__module_walk_over(model, TARN__MODULE_STATE, add_one, &w);
@@ -206,14 +206,13 @@ static bool write_weights(const tarn__model_kind *kind, const tarn_module *model
     return good;
 }
 
-static bool write_new(const char *function, const tarn__model_kind *kind, const tarn_module *model,
-                      const model_files *files)
+static bool write_new(const char *function, const tarn__arch *kind, const tarn_module *model, const model_files *files)
 {
     if (!write_weights(kind, model, files->new_weights.text))
         return tarn__raise_within(function);
-    tarn__document *config = tarn__document_new(function);
-    bool good = config && kind->describe(model, config) && tarn__document_save(config, files->new_config.text);
-    tarn__document_free(config);
+    tarn__json_file *config = tarn__json_file_new(function);
+    bool good = config && kind->describe(model, config) && tarn__json_file_save(config, files->new_config.text);
+    tarn__json_file_free(config);
     return good;
 }
 
@@ -230,7 +229,7 @@ bool tarn_model_write(const tarn_module *model, const char *folder)
 {
     const char *function = "model_write";
     model_files files;
-    const tarn__model_kind *kind = tarn__model_kind_of(function, model);
+    const tarn__arch *kind = tarn__arch_of(function, model);
     if (kind && tarn_lora_has(model))
         return tarn__raise(TARN_ERROR_ARGUMENT,
                            "%s: the model has adapters; tarn_lora_save() writes these, and after tarn_lora_merge() "

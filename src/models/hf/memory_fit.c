@@ -51,8 +51,8 @@ static int64_t elements(const tarn_shape *shape)
     return count;
 }
 
-tarn__weight_bytes tarn__weigh_safetensors(const tarn_safetensors *file, tarn_dtype dtype,
-                                           bool (*ignores)(const char *name))
+tarn__weight_bytes tarn__safetensors_weight_bytes(const tarn_safetensors *file, tarn_dtype dtype,
+                                                  bool (*ignores)(const char *name))
 {
     weighing w = {{0}, 0};
     tarn_safetensors_entry e;
@@ -62,13 +62,13 @@ tarn__weight_bytes tarn__weigh_safetensors(const tarn_safetensors *file, tarn_dt
     return total(&w);
 }
 
-tarn__weight_bytes tarn__weigh_gguf(const tarn_gguf *file, tarn_dtype dtype)
+tarn__weight_bytes tarn__gguf_weight_bytes(const tarn_gguf *file, tarn_dtype dtype)
 {
     weighing w = {{0}, 0};
     tarn_gguf_entry e;
     for (int i = 0; i < tarn_gguf_count(file); i++)
         if (tarn_gguf_info(file, i, &e)) {
-            bool stays = e.dtype != TARN_DTYPE_COUNT && tarn__is_blocks(e.dtype) && e.shape.rank > 1;
+            bool stays = e.dtype != TARN_DTYPE_COUNT && tarn__is_quantized(e.dtype) && e.shape.rank > 1;
             add(&w, e.name, stays ? (int64_t)e.bytes : elements(&e.shape) * (int64_t)tarn_dtype_size(dtype));
         }
     return total(&w);
@@ -79,7 +79,7 @@ static double mebibytes(int64_t bytes)
     return (double)bytes / (1 << 20);
 }
 
-void tarn__model_no_room(const char *function, const tarn__weight_bytes *b, const tarn__placement *where)
+void tarn__model_out_of_memory(const char *function, const tarn__weight_bytes *b, const tarn__device_map *where)
 {
     tarn_device_info info = {0};
     char advice[160], device[32];

@@ -14,7 +14,7 @@
 
 /* ---- what readers of folders share ------------------------------------------------------------------------------- */
 
-int tarn__folder_find(const tarn__gguf_kind *kind, const tarn_safetensors *file, const char *name)
+int tarn__hf_find_tensor(const tarn__gguf_arch *kind, const tarn_safetensors *file, const char *name)
 {
     const char *body = kind->body;
     int index = tarn_safetensors_find(file, name);
@@ -23,18 +23,17 @@ int tarn__folder_find(const tarn__gguf_kind *kind, const tarn_safetensors *file,
     return index;
 }
 
-bool tarn__folder_check_head(const char *function, const tarn__gguf_kind *kind, const tarn_safetensors *file,
-                             const char *path, int head)
+bool tarn__hf_check_head(const char *function, const tarn__gguf_arch *kind, const tarn_safetensors *file,
+                         const char *path, int head)
 {
     tarn_safetensors_entry of_head, of_table;
-    char table[TARN__GGUF_NAME_ROOM];
+    char table[TARN__GGUF_NAME_CAPACITY];
     snprintf(table, sizeof(table), "%sweight", kind->tops[0].folder);
-    int index = tarn__folder_find(kind, file, table);
-    bool is_copy = index >= 0 && tarn_safetensors_info(file, head, &of_head) &&
-                   tarn_safetensors_info(file, index, &of_table) && of_head.dtype == of_table.dtype &&
-                   of_head.bytes == of_table.bytes &&
-                   memcmp(tarn__safetensors_elements(file, head), tarn__safetensors_elements(file, index),
-                          (size_t)of_head.bytes) == 0;
+    int index = tarn__hf_find_tensor(kind, file, table);
+    bool is_copy =
+        index >= 0 && tarn_safetensors_info(file, head, &of_head) && tarn_safetensors_info(file, index, &of_table) &&
+        of_head.dtype == of_table.dtype && of_head.bytes == of_table.bytes &&
+        memcmp(tarn__safetensors_data(file, head), tarn__safetensors_data(file, index), (size_t)of_head.bytes) == 0;
     return is_copy ||
            tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': '%s' and '%.200s' differ, but tie_word_embeddings is true",
                        function, path, table, tarn_safetensors_name(file, head));
@@ -45,7 +44,7 @@ bool tarn__folder_check_head(const char *function, const tarn__gguf_kind *kind, 
 typedef struct reading {
     const char *function, *path;
     const tarn_safetensors *file;
-    const tarn__model_kind *kind;
+    const tarn__arch *kind;
     tarn__gguf_traits traits;
     tarn_dtype dtype, blocks;
     int given;
@@ -88,14 +87,14 @@ static tarn_tensor *give(void *ctx, const char *name, tarn_shape shape, tarn_dev
 {
     reading *r = ctx;
     tarn_safetensors_entry e;
-    int index = tarn__folder_find(r->kind->gguf, r->file, name);
+    int index = tarn__hf_find_tensor(r->kind->gguf, r->file, name);
     bool is_blocks = becomes_blocks(r, name, shape), is_turned = is_blocks && r->kind->linear == TARN__LINEAR_IN_OUT;
-    tarn__rows rows = {.function = r->function,
-                       .path = r->path,
-                       .name = name,
-                       .shape = is_turned ? TARN_SHAPE(shape.size[1], shape.size[0]) : shape,
-                       .to = is_blocks ? r->blocks : r->dtype,
-                       .order = is_turned ? TARN__ROWS_TRANSPOSED : TARN__ROWS_KEPT};
+    tarn__weight_rows rows = {.function = r->function,
+                              .path = r->path,
+                              .name = name,
+                              .shape = is_turned ? TARN_SHAPE(shape.size[1], shape.size[0]) : shape,
+                              .to = is_blocks ? r->blocks : r->dtype,
+                              .order = is_turned ? TARN__ROWS_TRANSPOSED : TARN__ROWS_UNCHANGED};
     if (index < 0) {
         tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has no tensor '%.200s'", r->function, r->path, name);
         return NULL;
@@ -103,9 +102,9 @@ static tarn_tensor *give(void *ctx, const char *name, tarn_shape shape, tarn_dev
     if (!tarn_safetensors_info(r->file, index, &e) || !check_entry(r, &e, shape, rows.shape, rows.to))
         return NULL;
     r->given++;
-    rows.elements = tarn__safetensors_elements(r->file, index);
+    rows.elements = tarn__safetensors_data(r->file, index);
     rows.from = e.dtype;
-    return tarn__rows_tensor(&rows, device);
+    return tarn__weight_rows_tensor(&rows, device);
 }
 
 /* What does not belong into the model would be lost in silence. */
@@ -114,9 +113,9 @@ static bool check_all_given(const reading *r)
     int known = r->given;
     for (int i = 0; i < tarn_safetensors_count(r->file); i++) {
         const char *name = tarn_safetensors_name(r->file, i);
-        bool is_shared = r->traits.tied && strcmp(name, "lm_head.weight") == 0;
+        bool is_shared = r->traits.tie_embeddings && strcmp(name, "lm_head.weight") == 0;
         known += is_shared || r->kind->ignores(name);
-        if (is_shared && !tarn__folder_check_head(r->function, r->kind->gguf, r->file, r->path, i))
+        if (is_shared && !tarn__hf_check_head(r->function, r->kind->gguf, r->file, r->path, i))
             return false;
     }
     return known == tarn_safetensors_count(r->file) ||
@@ -124,9 +123,9 @@ static bool check_all_given(const reading *r)
                        r->path, tarn_safetensors_count(r->file), r->traits.family, known);
 }
 
-tarn_module *tarn__folder_in_blocks(const char *function, const tarn__model_kind *kind, const tarn__document *config,
-                                    const char *path, const tarn_model_open_options *options,
-                                    const tarn__placement *where)
+tarn_module *tarn__hf_quantize_on_load(const char *function, const tarn__arch *kind, const tarn__json_file *config,
+                                       const char *path, const tarn_model_open_options *options,
+                                       const tarn__device_map *where)
 {
     tarn__any_config c = {0};
     tarn_safetensors *file =

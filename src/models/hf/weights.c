@@ -85,7 +85,7 @@ bool tarn__weights_dtype(const char *function, const char *path, bool (*ignores)
     return good;
 }
 
-tarn_dtype tarn__blocks_named(const char *name)
+tarn_dtype tarn__quant_type_named(const char *name)
 {
     static const tarn_dtype types[] = {TARN_Q8_0, TARN_Q4_0, TARN_Q4_K, TARN_Q6_K};
     for (size_t i = 0; name[0] && i < sizeof(types) / sizeof(types[0]); i++)
@@ -94,11 +94,11 @@ tarn_dtype tarn__blocks_named(const char *name)
     return TARN_F32; /* none */
 }
 
-tarn_dtype tarn__blocks_that_fit(int64_t row, tarn_dtype wanted, tarn_dtype from)
+tarn_dtype tarn__quant_type_for_row(int64_t row, tarn_dtype wanted, tarn_dtype from)
 {
     if (row % tarn__dtypes[wanted].block_elements == 0)
         return wanted;
-    return row % tarn__dtypes[TARN_Q8_0].block_elements == 0 && !tarn__is_blocks(from) ? TARN_Q8_0 : from;
+    return row % tarn__dtypes[TARN_Q8_0].block_elements == 0 && !tarn__is_quantized(from) ? TARN_Q8_0 : from;
 }
 
 void tarn__fallback_add(tarn__fallback *f, int64_t row, tarn_dtype wanted, tarn_dtype chosen)
@@ -112,7 +112,7 @@ void tarn__fallback_add(tarn__fallback *f, int64_t row, tarn_dtype wanted, tarn_
     }
 }
 
-void tarn__fallback_tell(const tarn__fallback *f, tarn_dtype wanted)
+void tarn__fallback_log(const tarn__fallback *f, tarn_dtype wanted)
 {
     if (f->count > 0)
         tarn__log(

@@ -27,11 +27,11 @@ bool tarn__weights_load(const char *function, tarn_module *module, const tarn_sa
 bool tarn__weights_dtype(const char *function, const char *path, bool (*ignores)(const char *name), tarn_dtype *dtype);
 
 /* The blocks of a name, "q8_0", "q4_0", "q4_k" or "q6_k"; f32 stands for none. */
-tarn_dtype tarn__blocks_named(const char *name);
+tarn_dtype tarn__quant_type_named(const char *name);
 
 /* What weights of type `from` with rows of so many elements become where `wanted` is asked for: that, where rows are
  * whole blocks of it; else q8_0, where they are whole blocks of that and `from` is none; else they stay. */
-tarn_dtype tarn__blocks_that_fit(int64_t row, tarn_dtype wanted, tarn_dtype from);
+tarn_dtype tarn__quant_type_for_row(int64_t row, tarn_dtype wanted, tarn_dtype from);
 
 /* Weights that do not become what was asked for: how many, of how many, and what became of the first. */
 typedef struct tarn__fallback {
@@ -42,6 +42,6 @@ typedef struct tarn__fallback {
 
 /* Counts a weight, and logs a notice of those that were counted, if there are any. */
 void tarn__fallback_add(tarn__fallback *fallback, int64_t row, tarn_dtype wanted, tarn_dtype chosen);
-void tarn__fallback_tell(const tarn__fallback *fallback, tarn_dtype wanted);
+void tarn__fallback_log(const tarn__fallback *fallback, tarn_dtype wanted);
 
 #endif

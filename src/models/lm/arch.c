@@ -7,7 +7,7 @@
 #include "base/dtype.h"
 #include "models/gguf/gguf_arch.h"
 
-static const tarn__model_kind *const kinds[] = {&tarn__gpt2_kind, &tarn__llama_kind};
+static const tarn__arch *const kinds[] = {&tarn__gpt2_arch, &tarn__llama_arch};
 #define KINDS ((int)(sizeof(kinds) / sizeof(kinds[0])))
 
 static bool is_among(const char *const *list, const char *word)
@@ -20,7 +20,7 @@ static bool is_among(const char *const *list, const char *word)
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
-const tarn__model_kind *tarn__model_kind_of(const char *function, const tarn_module *module)
+const tarn__arch *tarn__arch_of(const char *function, const tarn_module *module)
 {
     if (tarn_failed() || !tarn__check_module(function, module))
         return NULL;
@@ -33,7 +33,7 @@ const tarn__model_kind *tarn__model_kind_of(const char *function, const tarn_mod
     return NULL;
 }
 
-const tarn__model_kind *tarn__model_kind_known(const char *type)
+const tarn__arch *tarn__arch_find(const char *type)
 {
     for (int i = 0; i < KINDS; i++)
         if (is_among(kinds[i]->types, type))
@@ -41,7 +41,7 @@ const tarn__model_kind *tarn__model_kind_known(const char *type)
     return NULL;
 }
 
-const tarn__model_kind *tarn__model_kind_trained(const char *name)
+const tarn__arch *tarn__arch_find_trainable(const char *name)
 {
     for (int i = 0; i < KINDS; i++)
         if (is_among(kinds[i]->names, name))
@@ -50,16 +50,16 @@ const tarn__model_kind *tarn__model_kind_trained(const char *name)
 }
 
 /* Appends words to a list of them. */
-static void add_words(char *list, size_t room, const char *const *words)
+static void add_words(char *list, size_t capacity, const char *const *words)
 {
     for (; *words; words++)
-        snprintf(list + strlen(list), room - strlen(list), "%s%s", list[0] ? ", " : "", *words);
+        snprintf(list + strlen(list), capacity - strlen(list), "%s%s", list[0] ? ", " : "", *words);
 }
 
-const tarn__model_kind *tarn__model_kind_named(const char *function, const char *path, const char *type)
+const tarn__arch *tarn__arch_named(const char *function, const char *path, const char *type)
 {
     char known[128] = "";
-    const tarn__model_kind *kind = tarn__model_kind_known(type);
+    const tarn__arch *kind = tarn__arch_find(type);
     if (kind)
         return kind;
     for (int i = 0; i < KINDS; i++)
@@ -69,7 +69,7 @@ const tarn__model_kind *tarn__model_kind_named(const char *function, const char 
     return NULL;
 }
 
-const tarn__model_kind *tarn__model_kind_in_gguf(const char *function, const char *path, const char *architecture)
+const tarn__arch *tarn__arch_in_gguf(const char *function, const char *path, const char *architecture)
 {
     char known[128] = "";
     for (int i = 0; i < KINDS; i++) {
@@ -89,33 +89,34 @@ const char *tarn__torch_name(tarn_dtype dtype)
     return dtype == TARN_F64 ? "float64" : dtype == TARN_BF16 ? "bfloat16" : dtype == TARN_F16 ? "float16" : "float32";
 }
 
-bool tarn_model_facts_of_sized(const tarn_module *model, tarn_model_facts *facts, size_t facts_size)
+bool tarn_model_query_sized(const tarn_module *model, tarn_model_info *info, size_t facts_size)
 {
     const char *function = "model_facts_of";
-    tarn_model_facts found = {0};
-    const tarn__model_kind *kind = tarn__model_kind_of(function, model);
+    tarn_model_info found = {0};
+    const tarn__arch *kind = tarn__arch_of(function, model);
     if (!kind)
         return false;
-    if (!facts)
+    if (!info)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the result is NULL", function);
-    kind->facts(model, &found);
-    memset(facts, 0, facts_size);
-    memcpy(facts, &found, facts_size < sizeof(found) ? facts_size : sizeof(found));
+    kind->info(model, &found);
+    memset(info, 0, facts_size);
+    memcpy(info, &found, facts_size < sizeof(found) ? facts_size : sizeof(found));
     return true;
 }
 
 static bool check_documents(const char *function, const tarn_tensor *tokens, const tarn__documents *d)
 {
-    if (!tarn__check(function, d->positions, "positions") || !tarn__check(function, d->starts, "starts"))
+    if (!tarn__check(function, d->positions, "positions") || !tarn__check(function, d->document_starts, "starts"))
         return false;
     return (tarn__same_shape(&tokens->view, &d->positions->view) &&
-            tarn__same_shape(&tokens->view, &d->starts->view)) ||
+            tarn__same_shape(&tokens->view, &d->document_starts->view)) ||
            tarn__raise(TARN_ERROR_SHAPE, "%s: positions %s and starts %s must have the shape of the tokens, %s",
-                       function, TARN__SHAPE_TEXT(d->positions), TARN__SHAPE_TEXT(d->starts), TARN__SHAPE_TEXT(tokens));
+                       function, TARN__SHAPE_STRING(d->positions), TARN__SHAPE_STRING(d->document_starts),
+                       TARN__SHAPE_STRING(tokens));
 }
 
 /* [B, T, width] of all tokens. */
-static tarn_tensor *hidden_of(const tarn__model_kind *kind, tarn_module *model, tarn_tensor *tokens,
+static tarn_tensor *hidden_of(const tarn__arch *kind, tarn_module *model, tarn_tensor *tokens,
                               const tarn__documents *documents)
 {
     tarn_module *body = model->child[TARN__MODEL_BODY];
@@ -126,7 +127,7 @@ tarn_tensor *tarn__model_loss_of(const char *function, tarn_module *model, tarn_
                                  const tarn__documents *documents)
 {
     const int64_t ignored = -100;
-    const tarn__model_kind *kind = tarn__model_kind_of(function, model);
+    const tarn__arch *kind = tarn__arch_of(function, model);
     if (!kind || !tarn__check(function, tokens, "tokens") || !tarn__check(function, targets, "targets") ||
         (documents && !check_documents(function, tokens, documents)))
         return NULL;
@@ -159,5 +160,5 @@ tarn_tensor *tarn__model_loss(const char *function, tarn_module *model, tarn_ten
 tarn_tensor *tarn_model_loss(tarn_module *model, tarn_tensor *tokens, tarn_tensor *targets)
 {
     const char *function = "model_loss";
-    return tarn__model_kind_of(function, model) ? tarn__model_loss(function, model, tokens, targets) : NULL;
+    return tarn__arch_of(function, model) ? tarn__model_loss(function, model, tokens, targets) : NULL;
 }

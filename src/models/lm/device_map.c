@@ -5,7 +5,7 @@
 
 #include "models/lm/arch.h"
 
-bool tarn__check_placement(const char *function, const tarn__placement *where, int64_t layers)
+bool tarn__device_map_check(const char *function, const tarn__device_map *where, int64_t layers)
 {
     if (where->layers < 0 || where->layers > layers)
         return tarn__raise(TARN_ERROR_ARGUMENT,
@@ -14,12 +14,12 @@ bool tarn__check_placement(const char *function, const tarn__placement *where, i
     return true;
 }
 
-tarn_device tarn__placed(const tarn__placement *where, int64_t block)
+tarn_device tarn__device_of_layer(const tarn__device_map *where, int64_t block)
 {
     return where->layers == 0 || block < where->layers ? where->device : tarn_device_cpu();
 }
 
-tarn_module *tarn__model_blocks(const tarn_module *model)
+tarn_module *tarn__model_layers(const tarn_module *model)
 {
     const tarn_module *body = model->child[TARN__MODEL_BODY];
     int i = 0;
@@ -39,7 +39,7 @@ static const tarn_tensor *some_tensor(const tarn_module *module)
 
 int64_t tarn__device_layers(const tarn_module *model)
 {
-    const tarn_module *blocks = tarn__model_blocks(model);
+    const tarn_module *blocks = tarn__model_layers(model);
     tarn_device device = tarn__device(tarn__module_own(model->child[TARN__MODEL_HEAD], "weight"));
     int64_t count = 0;
     while (count < blocks->children && tarn__same_device(tarn__device(some_tensor(blocks->child[count])), device))
@@ -47,35 +47,35 @@ int64_t tarn__device_layers(const tarn_module *model)
     return count;
 }
 
-bool tarn__lies_with(const tarn_tensor *x, const tarn_module *module)
+bool tarn__is_on_device_of(const tarn_tensor *x, const tarn_module *module)
 {
     return !x || tarn__same_device(tarn__device(x), tarn__device(tarn__module_own(module, "weight")));
 }
 
-tarn_tensor *tarn__bring_to(tarn_tensor *x, const tarn_module *module)
+tarn_tensor *tarn__to_device_of(tarn_tensor *x, const tarn_module *module)
 {
-    return tarn__lies_with(x, module) ? x : tarn_to(x, tarn__device(tarn__module_own(module, "weight")));
+    return tarn__is_on_device_of(x, module) ? x : tarn_to(x, tarn__device(tarn__module_own(module, "weight")));
 }
 
 /* ---- moving ------------------------------------------------------------------------------------------------------ */
 
 /* First what leaves the device, so that there is room for what comes. */
-static bool place_blocks(const tarn_module *blocks, const tarn__placement *where, bool on_device)
+static bool place_blocks(const tarn_module *blocks, const tarn__device_map *where, bool on_device)
 {
     for (int i = 0; i < blocks->children; i++)
-        if ((i < where->layers) == on_device && !tarn_module_to(blocks->child[i], tarn__placed(where, i)))
+        if ((i < where->layers) == on_device && !tarn_module_to(blocks->child[i], tarn__device_of_layer(where, i)))
             return false;
     return true;
 }
 
-bool tarn_model_place(tarn_module *model, tarn_device device, int64_t layers)
+bool tarn_model_offload(tarn_module *model, tarn_device device, int64_t layers)
 {
     const char *function = "model_place";
-    if (!tarn__model_kind_of(function, model))
+    if (!tarn__arch_of(function, model))
         return false;
-    tarn_module *blocks = tarn__model_blocks(model), *body = model->child[TARN__MODEL_BODY];
-    const tarn__placement where = {.device = device, .layers = layers ? layers : blocks->children};
-    if (!tarn__check_placement(function, &where, blocks->children))
+    tarn_module *blocks = tarn__model_layers(model), *body = model->child[TARN__MODEL_BODY];
+    const tarn__device_map where = {.device = device, .layers = layers ? layers : blocks->children};
+    if (!tarn__device_map_check(function, &where, blocks->children))
         return false;
     bool good = place_blocks(blocks, &where, false) && place_blocks(blocks, &where, true);
     for (int i = 0; good && i < body->children; i++)

@@ -18,7 +18,7 @@
 typedef struct making {
     const char *function;
     tarn_gpt2_config config;
-    tarn__placement where;
+    tarn__device_map where;
     tarn_device device; /* of what is being made */
     bool draw;
     const tarn__model_source *source; /* NULL: parameters are drawn, or have no values */
@@ -49,12 +49,12 @@ static tarn_tensor *given(const making *m, const char *path, const char *part, t
 
 /* Gives a module the parameter "weight", and frees the module where that fails. */
 static tarn_module *with_weight(const making *m, tarn_module *module, const char *path, int64_t rows, int64_t columns,
-                                double deviation)
+                                double std)
 {
     tarn_shape shape = TARN_SHAPE(rows, columns);
     tarn_tensor *values = !module     ? NULL
                           : m->source ? given(m, path, "weight", shape)
-                          : m->draw   ? tarn_normal(shape, 0, deviation, m->config.dtype, m->device)
+                          : m->draw   ? tarn_normal(shape, 0, std, m->config.dtype, m->device)
                                       : tarn_empty(shape, m->config.dtype, m->device);
     if (values && (tarn__is_float(values->view.dtype) ? tarn_module_add_parameter(module, "weight", values)
                                                       : tarn_module_add_buffer(module, "weight", values)))
@@ -65,7 +65,8 @@ static tarn_module *with_weight(const making *m, tarn_module *module, const char
 
 static tarn_module *make_table(const making *m, const char *path, int64_t rows)
 {
-    return with_weight(m, new_module(m, "embedding", tarn__gpt2_table_forward), path, rows, m->config.width, DEVIATION);
+    return with_weight(m, new_module(m, "embedding", tarn__gpt2_embedding_forward), path, rows, m->config.width,
+                       DEVIATION);
 }
 
 static tarn_module *make_norm(const making *m, const char *path)
@@ -95,10 +96,10 @@ static bool add_bias(const making *m, tarn_module *module, const char *path, int
 }
 
 /* A linear layer whose weight is [in, out], which transformers calls Conv1D; in blocks it is [out, in]. */
-static tarn_module *make_projection(const making *m, const char *path, int64_t in, int64_t out, double deviation)
+static tarn_module *make_projection(const making *m, const char *path, int64_t in, int64_t out, double std)
 {
     tarn_module *module =
-        with_weight(m, new_module(m, "projection", tarn__gpt2_projection_forward), path, in, out, deviation);
+        with_weight(m, new_module(m, "projection", tarn__gpt2_projection_forward), path, in, out, std);
     if (module && add_bias(m, module, path, out)) {
         module->linear =
             tarn__is_float(tarn__module_own(module, "weight")->view.dtype) ? TARN__LINEAR_IN_OUT : TARN__LINEAR_OUT_IN;
@@ -135,7 +136,7 @@ static tarn_module *make_block(const making *m, int64_t layer)
         make_part(m, join(&to, path, names[3]), "mlp", tarn__gpt2_mlp_forward, "c_fc", c->inner, c->inner);
     tarn_module *first = make_norm(m, join(&to, path, names[0]));
     tarn_module *const parts[] = {first, attention, make_norm(m, join(&to, path, names[2])), mlp};
-    return tarn__with_children(new_module(m, "block", tarn__gpt2_block_forward), names, parts, 4);
+    return tarn__with_children(new_module(m, "block", tarn__gpt2_layer_forward), names, parts, 4);
 }
 
 static tarn_module *make_blocks(const making *m)
@@ -144,7 +145,7 @@ static tarn_module *make_blocks(const making *m)
     tarn_module **blocks = tarn__alloc(bytes), *all = NULL;
     for (int64_t i = 0; blocks && i < m->config.layers; i++) {
         making there = *m;
-        there.device = tarn__placed(&m->where, i);
+        there.device = tarn__device_of_layer(&m->where, i);
         blocks[i] = make_block(&there, i);
     }
     if (blocks)
@@ -167,7 +168,7 @@ static tarn_module *make_body(const making *m)
  * that of its first place. */
 static bool share_table(tarn_module *model)
 {
-    tarn_tensor *table = tarn__module_own(model->child[TARN__MODEL_BODY]->child[TARN__GPT2_TOKENS], "weight");
+    tarn_tensor *table = tarn__module_own(model->child[TARN__MODEL_BODY]->child[TARN__GPT2_TOKEN_EMBEDDING], "weight");
     tarn_module *head = model->child[TARN__MODEL_HEAD];
     return tarn__is_float(table->view.dtype) ? tarn_module_add_parameter(head, "weight", table)
                                              : tarn_module_add_buffer(head, "weight", table);
@@ -178,22 +179,22 @@ static tarn_module *make_model(const making *m)
     static const char *const names[] = {"transformer", "lm_head"};
     const tarn_gpt2_config *c = &m->config;
     tarn_module *body = make_body(m), *head = new_module(m, "head", tarn__gpt2_head_forward);
-    if (c->untied)
+    if (c->untie_embeddings)
         head = with_weight(m, head, "lm_head", c->vocab, c->width, DEVIATION);
     tarn_module *model = tarn__with_children(new_module(m, "gpt2", tarn__gpt2_model_forward), names,
                                              (tarn_module *const[]){body, head}, 2);
-    if (!model || c->untied || share_table(model))
+    if (!model || c->untie_embeddings || share_table(model))
         return model;
     tarn_module_free(model);
     return NULL;
 }
 
-tarn_module *tarn__gpt2_make(const char *function, const tarn_gpt2_config *config, const tarn__placement *where,
+tarn_module *tarn__gpt2_make(const char *function, const tarn_gpt2_config *config, const tarn__device_map *where,
                              bool draw, const tarn__model_source *source)
 {
     making m = {function, *config, *where, where->device, draw, source};
     if (tarn_failed() || !tarn__gpt2_complete(function, &m.config) ||
-        !tarn__check_placement(function, where, m.config.layers))
+        !tarn__device_map_check(function, where, m.config.layers))
         return NULL;
     tarn_module *model = make_model(&m);
     if (!model)
@@ -212,9 +213,9 @@ tarn_module *tarn_model_gpt2_sized(const tarn_gpt2_config *config, size_t config
         return NULL;
     }
     memcpy(&own, config, config_size < sizeof(own) ? config_size : sizeof(own));
-    tarn__generator callers = tarn__random_save();
+    tarn__rng_state callers = tarn__random_save();
     tarn_seed(seed);
-    tarn_module *model = tarn__gpt2_make("model_gpt2", &own, &(tarn__placement){.device = device}, true, NULL);
+    tarn_module *model = tarn__gpt2_make("model_gpt2", &own, &(tarn__device_map){.device = device}, true, NULL);
     tarn__random_restore(&callers);
     return model;
 }
@@ -223,10 +224,10 @@ tarn_module *tarn_model_gpt2_sized(const tarn_gpt2_config *config, size_t config
 
 bool tarn_gpt2_config_of_sized(const tarn_module *model, tarn_gpt2_config *config, size_t config_size)
 {
-    const tarn__model_kind *kind = tarn__model_kind_of("gpt2_config_of", model);
+    const tarn__arch *kind = tarn__arch_of("gpt2_config_of", model);
     if (!kind)
         return false;
-    if (kind != &tarn__gpt2_kind || !config)
+    if (kind != &tarn__gpt2_arch || !config)
         return tarn__raise(TARN_ERROR_ARGUMENT, "gpt2_config_of: %s",
                            config ? "the model is no GPT-2" : "the configuration is NULL");
     memset(config, 0, config_size);
@@ -234,25 +235,25 @@ bool tarn_gpt2_config_of_sized(const tarn_module *model, tarn_gpt2_config *confi
     return true;
 }
 
-static void facts(const tarn_module *model, tarn__model_facts *f)
+static void info(const tarn_module *model, tarn__model_info *f)
 {
     const tarn_gpt2_config *c = model->ctx;
     const tarn_tensor *weight = tarn__module_own(model->child[TARN__MODEL_BODY]->child[TARN__GPT2_NORM], "weight");
-    *f = (tarn__model_facts){.type = "gpt2",
-                             .vocab = c->vocab,
-                             .context = c->context,
-                             .layers = c->layers,
-                             .width = c->width,
-                             .heads = c->heads,
-                             .kv_heads = c->heads,
-                             .head_width = c->width / c->heads,
-                             .dtype = weight->view.dtype,
-                             .device = tarn__device(weight),
-                             .device_layers = tarn__device_layers(model),
-                             .has_begin = c->has_end, /* GPT-2's texts begin with the token that ends them */
-                             .begin = c->end,
-                             .has_end = c->has_end,
-                             .end = c->end};
+    *f = (tarn__model_info){.type = "gpt2",
+                            .vocab = c->vocab,
+                            .context = c->context,
+                            .layers = c->layers,
+                            .width = c->width,
+                            .heads = c->heads,
+                            .kv_heads = c->heads,
+                            .head_dim = c->width / c->heads,
+                            .dtype = weight->view.dtype,
+                            .device = tarn__device(weight),
+                            .device_layers = tarn__device_layers(model),
+                            .has_bos = c->has_eos, /* GPT-2's texts begin with the token that ends them */
+                            .begin = c->end,
+                            .has_eos = c->has_eos,
+                            .end = c->end};
 }
 
 /* ---- for training ------------------------------------------------------------------------------------------------ */
@@ -285,22 +286,22 @@ static void sizes(const tarn_module *model, tarn__model_sizes *s)
 static const char *const types[] = {"gpt2", NULL};
 static const char *const names[] = {"gpt2", "gpt2-124m", "gpt2-350m", "gpt2-774m", "gpt2-1.5b", NULL};
 
-const tarn__model_kind tarn__gpt2_kind = {
+const tarn__arch tarn__gpt2_arch = {
     .types = types,
     .names = names,
     .forward = tarn__gpt2_model_forward,
     .linear = TARN__LINEAR_IN_OUT,
     .gguf = &tarn__gpt2_gguf,
-    .make = tarn__gpt2_from_document,
+    .make = tarn__gpt2_from_config,
     .load = tarn__gpt2_load,
     .ignores = tarn__gpt2_ignores,
     .describe = tarn__gpt2_describe,
-    .facts = facts,
-    .step = tarn__gpt2_step,
+    .info = info,
+    .step = tarn__gpt2_forward_cached,
     .hidden = tarn__gpt2_documents_forward,
     .complete = tarn__gpt2_complete_sizes,
-    .numbers = tarn__gpt2_numbers,
-    .fresh = tarn__gpt2_fresh,
+    .parameter_count = tarn__gpt2_parameter_count,
+    .create = tarn__gpt2_create,
     .tune = tune,
     .sizes = sizes,
     .has_dropout = true,

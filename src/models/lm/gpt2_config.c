@@ -39,11 +39,11 @@ static bool check_config(const char *function, const tarn_gpt2_config *c)
                            function, c->dropout, c->attention_dropout, c->embedding_dropout);
     if (!(c->epsilon >= 0) || !isfinite(c->epsilon))
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .epsilon is %g; it must be a number from 0", function, c->epsilon);
-    if ((int)c->recompute < TARN_RECOMPUTE_NONE || (int)c->recompute > TARN_RECOMPUTE_BLOCK)
+    if ((int)c->recompute < TARN_RECOMPUTE_NONE || (int)c->recompute > TARN_RECOMPUTE_FULL)
         return tarn__raise(TARN_ERROR_ARGUMENT,
                            "%s: .recompute is %d; it must be one of TARN_RECOMPUTE_NONE, _CHEAP and _BLOCK", function,
                            (int)c->recompute);
-    if (c->has_end && (c->end < 0 || c->end >= c->vocab))
+    if (c->has_eos && (c->end < 0 || c->end >= c->vocab))
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .end is token %lld of a vocabulary of %lld", function,
                            (long long)c->end, (long long)c->vocab);
     return tarn__check_parameter_dtype(function, c->dtype);
@@ -87,7 +87,7 @@ bool tarn_gpt2_config_named_sized(const char *name, tarn_gpt2_config *config, si
                                       .layers = sizes[i].layers,
                                       .heads = sizes[i].heads,
                                       .width = sizes[i].width,
-                                      .has_end = true,
+                                      .has_eos = true,
                                       .end = 50256};
                 memset(config, 0, config_size); /* a newer header's struct has fields that are not known here */
                 memcpy(config, &c, config_size < sizeof(c) ? config_size : sizeof(c));
@@ -106,7 +106,7 @@ bool tarn__gpt2_complete_sizes(const char *function, const char *name, tarn__mod
     if (!tarn_gpt2_config_named(name, &named))
         return tarn__raise_within(function);
     s->vocab = s->vocab ? s->vocab : named.vocab;
-    s->context = s->longest = s->context ? s->context : named.context;
+    s->context = s->max_context = s->context ? s->context : named.context;
     s->layers = s->layers ? s->layers : named.layers;
     s->heads = s->heads ? s->heads : named.heads;
     s->width = s->width ? s->width : named.width;
@@ -119,7 +119,7 @@ bool tarn__gpt2_complete_sizes(const char *function, const char *name, tarn__mod
     return true;
 }
 
-double tarn__gpt2_numbers(const char *name, const tarn__model_sizes *s)
+double tarn__gpt2_parameter_count(const char *name, const tarn__model_sizes *s)
 {
     (void)name;
     double width = (double)s->width;
@@ -127,8 +127,8 @@ double tarn__gpt2_numbers(const char *name, const tarn__model_sizes *s)
            (double)s->layers * (4 * width * width + 2 * width * (double)s->inner);
 }
 
-tarn_module *tarn__gpt2_fresh(const char *function, const char *name, const tarn__model_sizes *s, tarn_device device,
-                              uint64_t seed)
+tarn_module *tarn__gpt2_create(const char *function, const char *name, const tarn__model_sizes *s, tarn_device device,
+                               uint64_t seed)
 {
     (void)name;
     tarn_gpt2_config config = {.vocab = s->vocab,
@@ -139,7 +139,7 @@ tarn_module *tarn__gpt2_fresh(const char *function, const char *name, const tarn
                                .inner = s->inner,
                                .dropout = s->dropout,
                                .dtype = s->dtype,
-                               .has_end = s->has_end,
+                               .has_eos = s->has_eos,
                                .end = s->end,
                                .recompute = s->recompute};
     tarn_module *model = tarn_model_gpt2(&config, device, seed);

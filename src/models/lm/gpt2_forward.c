@@ -19,22 +19,22 @@ static tarn_tensor *own(const tarn_module *module, const char *name)
     return tarn__module_own(module, name);
 }
 
-static tarn_tensor *dropped(const tarn_module *module, tarn_tensor *x, double p, const tarn__cache *cache)
+static tarn_tensor *dropped(const tarn_module *module, tarn_tensor *x, double p, const tarn__kv_cache *cache)
 {
     return p > 0 && module->training && !cache ? tarn_dropout(x, p) : x;
 }
 
 /* *x = *x + delta, which `part` made; the result is the norm of that. */
 static tarn_tensor *add_and_normalise(const tarn_module *part, tarn_tensor **x, tarn_tensor *delta,
-                                      const tarn_module *norm, const tarn__cache *cache)
+                                      const tarn_module *norm, const tarn__kv_cache *cache)
 {
     const tarn_gpt2_config *c = part->ctx;
     double p = part->training && !cache ? c->dropout : 0;
-    return tarn__residual_norm_dropped(*x, delta, p, own(norm, "weight"), own(norm, "bias"), false, c->epsilon, x);
+    return tarn__dropout_residual_norm(*x, delta, p, own(norm, "weight"), own(norm, "bias"), false, c->epsilon, x);
 }
 
 /* Rows of a table of blocks come as what the norms are. */
-tarn_tensor *tarn__gpt2_table_forward(tarn_module *table, tarn_tensor *index, void *ctx)
+tarn_tensor *tarn__gpt2_embedding_forward(tarn_module *table, tarn_tensor *index, void *ctx)
 {
     return tarn__embedding_as(own(table, "weight"), index, ((const tarn_gpt2_config *)ctx)->dtype);
 }
@@ -42,7 +42,7 @@ tarn_tensor *tarn__gpt2_table_forward(tarn_module *table, tarn_tensor *index, vo
 tarn_tensor *tarn__gpt2_projection_forward(tarn_module *projection, tarn_tensor *x, void *ctx)
 {
     (void)ctx;
-    return tarn__adapted(projection, x);
+    return tarn__lora_forward(projection, x);
 }
 
 tarn_tensor *tarn__gpt2_head_forward(tarn_module *head, tarn_tensor *x, void *ctx)
@@ -67,7 +67,8 @@ tarn_tensor *tarn__gpt2_mlp_forward(tarn_module *mlp, tarn_tensor *x, void *ctx)
 /* ---- attention --------------------------------------------------------------------------------------------------- */
 
 /* [B, T, 3 · width] → [B, T, width]; what is packed follows the tokens in the cache, and joins them there. */
-static tarn_tensor *attend_with_cache(const tarn_gpt2_config *c, tarn_tensor *packed, tarn__cache *cache, int64_t layer)
+static tarn_tensor *attend_with_cache(const tarn_gpt2_config *c, tarn_tensor *packed, tarn__kv_cache *cache,
+                                      int64_t layer)
 {
     tarn_tensor *part[3];
     int64_t B = tarn_size(packed, 0), T = tarn_size(packed, 1);
@@ -76,19 +77,19 @@ static tarn_tensor *attend_with_cache(const tarn_gpt2_config *c, tarn_tensor *pa
     for (int i = 0; i < 3; i++)
         part[i] =
             tarn_permute(tarn_reshape(part[i], TARN_SHAPE(B, T, c->heads, c->width / c->heads)), TARN_AXES(0, 2, 1, 3));
-    tarn_tensor *y = tarn__cache_attend(cache, layer, part[0], part[1], part[2], 0);
+    tarn_tensor *y = tarn__kv_cache_attend(cache, layer, part[0], part[1], part[2], 0);
     return tarn_reshape(tarn_permute(y, TARN_AXES(0, 2, 1, 3)), TARN_SHAPE(B, T, c->width));
 }
 
 /* `starts` says where the documents of a row begin; NULL: there is one. */
-static tarn_tensor *attention_with(tarn_module *attention, tarn_tensor *x, tarn_tensor *starts, tarn__cache *cache,
-                                   int64_t layer)
+static tarn_tensor *attention_with(tarn_module *attention, tarn_tensor *x, tarn_tensor *document_starts,
+                                   tarn__kv_cache *cache, int64_t layer)
 {
     const tarn_gpt2_config *c = attention->ctx;
     const tarn_attention_options options = {
         .causal = true,
         .dropout = c->attention_dropout > 0 && attention->training ? c->attention_dropout : 0,
-        .starts = starts};
+        .document_starts = document_starts};
     tarn_tensor *packed = tarn_forward(attention->child[TARN__GPT2_IN], x);
     if (!packed)
         return NULL;
@@ -105,17 +106,17 @@ tarn_tensor *tarn__gpt2_attention_forward(tarn_module *attention, tarn_tensor *x
 
 /* ---- the whole --------------------------------------------------------------------------------------------------- */
 
-static tarn_tensor *block_with(tarn_module *block, tarn_tensor *x, tarn_tensor *starts)
+static tarn_tensor *block_with(tarn_module *block, tarn_tensor *x, tarn_tensor *document_starts)
 {
     const tarn_gpt2_config *c = block->ctx;
     tarn_module *attention = block->child[TARN__GPT2_ATTENTION], *mlp = block->child[TARN__GPT2_MLP];
     tarn_tensor *y = tarn_forward(block->child[TARN__GPT2_NORM_1], x);
-    y = starts && y ? attention_with(attention, y, starts, NULL, 0) : tarn_forward(attention, y);
+    y = document_starts && y ? attention_with(attention, y, document_starts, NULL, 0) : tarn_forward(attention, y);
     y = add_and_normalise(attention, &x, y, block->child[TARN__GPT2_NORM_2], NULL);
     return tarn_add(x, dropped(mlp, tarn_forward(mlp, y), c->dropout, NULL));
 }
 
-tarn_tensor *tarn__gpt2_block_forward(tarn_module *block, tarn_tensor *x, void *ctx)
+tarn_tensor *tarn__gpt2_layer_forward(tarn_module *block, tarn_tensor *x, void *ctx)
 {
     (void)ctx;
     return block_with(block, x, NULL);
@@ -123,7 +124,7 @@ tarn_tensor *tarn__gpt2_block_forward(tarn_module *block, tarn_tensor *x, void *
 
 /* Where the tokens of a batch stand; NULL and NULL: from the beginning. */
 typedef struct place {
-    tarn__cache *cache;
+    tarn__kv_cache *cache;
     const tarn__documents *documents;
 } place;
 
@@ -132,7 +133,7 @@ static bool check_tokens(const tarn_module *body, const tarn_tensor *tokens)
     const tarn_gpt2_config *c = body->ctx;
     if (tokens->view.rank != 2 || tokens->view.shape[0] < 1 || tokens->view.shape[1] < 1)
         return tarn__raise(TARN_ERROR_SHAPE, "gpt2: the tokens are %s; they must be [B, T], at least one of each",
-                           TARN__SHAPE_TEXT(tokens));
+                           TARN__SHAPE_STRING(tokens));
     if (tokens->view.shape[1] > c->context)
         return tarn__raise(TARN_ERROR_SHAPE, "gpt2: %lld tokens are more than the context of %lld",
                            (long long)tokens->view.shape[1], (long long)c->context);
@@ -145,13 +146,13 @@ static tarn_tensor *embed(tarn_module *body, tarn_tensor *tokens, const place *p
     const tarn_gpt2_config *c = body->ctx;
     if (!check_tokens(body, tokens))
         return NULL;
-    tarn_tensor *table = own(body->child[TARN__GPT2_POSITIONS], "weight");
-    tarn_tensor *positions = p->cache       ? tarn__cache_positions(p->cache, 0)
+    tarn_tensor *table = own(body->child[TARN__GPT2_POSITION_EMBEDDING], "weight");
+    tarn_tensor *positions = p->cache       ? tarn__kv_cache_positions(p->cache, 0)
                              : p->documents ? p->documents->positions
                                             : NULL;
     tarn_tensor *places = positions ? tarn_embedding(table, positions) : tarn_slice(table, 0, 0, tokens->view.shape[1]);
-    return dropped(body, tarn_add(tarn_forward(body->child[TARN__GPT2_TOKENS], tokens), places), c->embedding_dropout,
-                   p->cache);
+    return dropped(body, tarn_add(tarn_forward(body->child[TARN__GPT2_TOKEN_EMBEDDING], tokens), places),
+                   c->embedding_dropout, p->cache);
 }
 
 static tarn_tensor *run_block(tarn_tensor *const *inputs, int count, void *block)
@@ -163,28 +164,28 @@ static tarn_tensor *run_block(tarn_tensor *const *inputs, int count, void *block
  * stay apart. */
 static tarn_tensor *hidden_recomputed(tarn_module *body, tarn_tensor *x, const tarn__documents *documents)
 {
-    const tarn_module *blocks = body->child[TARN__GPT2_BLOCKS];
+    const tarn_module *blocks = body->child[TARN__GPT2_LAYERS];
     for (int i = 0; x && i < blocks->children; i++)
-        if ((x = tarn__bring_to(x, blocks->child[i]->child[TARN__GPT2_NORM_1])) != NULL)
-            x = tarn_checkpoint(run_block, blocks->child[i], (tarn_tensor *[]){x, documents ? documents->starts : NULL},
-                                documents ? 2 : 1);
-    x = tarn__bring_to(x, body->child[TARN__GPT2_NORM]);
+        if ((x = tarn__to_device_of(x, blocks->child[i]->child[TARN__GPT2_NORM_1])) != NULL)
+            x = tarn_checkpoint(run_block, blocks->child[i],
+                                (tarn_tensor *[]){x, documents ? documents->document_starts : NULL}, documents ? 2 : 1);
+    x = tarn__to_device_of(x, body->child[TARN__GPT2_NORM]);
     return x ? tarn_forward(body->child[TARN__GPT2_NORM], x) : NULL;
 }
 
 /* *x = *x + delta, which is brought to where the norm lies: one tensor crosses, not two. The result is its norm. */
 static tarn_tensor *cross_and_normalise(const tarn_module *part, tarn_tensor **x, tarn_tensor *delta, tarn_module *norm,
-                                        const tarn__cache *cache)
+                                        const tarn__kv_cache *cache)
 {
     const tarn_gpt2_config *c = part->ctx;
-    *x = tarn__bring_to(tarn_add(*x, dropped(part, delta, c->dropout, cache)), norm);
+    *x = tarn__to_device_of(tarn_add(*x, dropped(part, delta, c->dropout, cache)), norm);
     return tarn_forward(norm, *x);
 }
 
 /* Block i: *x is what passes by and *y its norm, before and after. Those from before are freed. */
 static bool pass_block(tarn_module *body, int i, const place *p, tarn_tensor **x, tarn_tensor **y)
 {
-    const tarn_module *blocks = body->child[TARN__GPT2_BLOCKS], *block = blocks->child[i];
+    const tarn_module *blocks = body->child[TARN__GPT2_LAYERS], *block = blocks->child[i];
     tarn_module *attention = block->child[TARN__GPT2_ATTENTION], *mlp = block->child[TARN__GPT2_MLP];
     tarn_module *next =
         i + 1 < blocks->children ? blocks->child[i + 1]->child[TARN__GPT2_NORM_1] : body->child[TARN__GPT2_NORM];
@@ -192,12 +193,13 @@ static bool pass_block(tarn_module *body, int i, const place *p, tarn_tensor **x
     tarn_scope *scope = tarn_scope_open();
     if (scope) {
         bool is_alone = !p->cache && !p->documents;
-        normed = is_alone ? tarn_forward(attention, *y)
-                          : attention_with(attention, *y, p->documents ? p->documents->starts : NULL, p->cache, i);
+        normed = is_alone
+                     ? tarn_forward(attention, *y)
+                     : attention_with(attention, *y, p->documents ? p->documents->document_starts : NULL, p->cache, i);
         normed = add_and_normalise(attention, &sum, normed, block->child[TARN__GPT2_NORM_2], p->cache);
         tarn_tensor *delta = tarn_forward(mlp, normed);
-        normed = tarn__lies_with(delta, next) ? add_and_normalise(mlp, &sum, delta, next, p->cache)
-                                              : cross_and_normalise(mlp, &sum, delta, next, p->cache);
+        normed = tarn__is_on_device_of(delta, next) ? add_and_normalise(mlp, &sum, delta, next, p->cache)
+                                                    : cross_and_normalise(mlp, &sum, delta, next, p->cache);
     }
     bool good = normed && tarn_scope_return(scope, sum) && tarn_scope_return(scope, normed);
     tarn_scope_close(scope);
@@ -213,19 +215,19 @@ static bool pass_block(tarn_module *body, int i, const place *p, tarn_tensor **x
 /* [B, T, width], after the last norm. */
 static tarn_tensor *hidden(tarn_module *body, tarn_tensor *tokens, const place *p)
 {
-    const tarn_module *blocks = body->child[TARN__GPT2_BLOCKS];
+    const tarn_module *blocks = body->child[TARN__GPT2_LAYERS];
     const tarn_gpt2_config *c = body->ctx;
     tarn_tensor *x = embed(body, tokens, p);
-    if (c->recompute == TARN_RECOMPUTE_BLOCK && !p->cache)
+    if (c->recompute == TARN_RECOMPUTE_FULL && !p->cache)
         return hidden_recomputed(body, x, p->documents);
-    if (c->recompute == TARN_RECOMPUTE_CHEAP)
-        tarn__thrift_open();
+    if (c->recompute == TARN_RECOMPUTE_SELECTIVE)
+        tarn__recompute_open();
     tarn_tensor *y = x ? tarn_forward(blocks->child[0]->child[TARN__GPT2_NORM_1], x) : NULL;
     bool good = y != NULL;
     for (int i = 0; good && i < blocks->children; i++)
         good = pass_block(body, i, p, &x, &y);
-    if (c->recompute == TARN_RECOMPUTE_CHEAP)
-        tarn__thrift_close();
+    if (c->recompute == TARN_RECOMPUTE_SELECTIVE)
+        tarn__recompute_close();
     return good ? y : NULL;
 }
 
@@ -246,7 +248,7 @@ tarn_tensor *tarn__gpt2_model_forward(tarn_module *model, tarn_tensor *tokens, v
     return tarn_forward(model->child[TARN__MODEL_HEAD], tarn_forward(model->child[TARN__MODEL_BODY], tokens));
 }
 
-tarn_tensor *tarn__gpt2_step(tarn_module *model, tarn_tensor *tokens, tarn__cache *cache)
+tarn_tensor *tarn__gpt2_forward_cached(tarn_module *model, tarn_tensor *tokens, tarn__kv_cache *cache)
 {
     tarn_tensor *y = hidden(model->child[TARN__MODEL_BODY], tokens, &(place){.cache = cache});
     int64_t T = tokens->view.shape[1];
@@ -257,8 +259,8 @@ tarn_tensor *tarn__gpt2_step(tarn_module *model, tarn_tensor *tokens, tarn__cach
 tarn_tensor *tarn_gpt2_loss(tarn_module *model, tarn_tensor *tokens, tarn_tensor *targets)
 {
     const char *function = "gpt2_loss";
-    const tarn__model_kind *kind = tarn__model_kind_of(function, model);
-    if (kind == &tarn__gpt2_kind)
+    const tarn__arch *kind = tarn__arch_of(function, model);
+    if (kind == &tarn__gpt2_arch)
         return tarn__model_loss(function, model, tokens, targets);
     if (kind)
         tarn__raise(TARN_ERROR_ARGUMENT, "%s: the model is no GPT-2", function);

@@ -13,14 +13,14 @@
 
 /* ---- names ------------------------------------------------------------------------------------------------------- */
 
-static const tarn__gguf_place tops[] = {
+static const tarn__gguf_tensor_name tops[] = {
     {"transformer.wte.", "token_embd.", TARN__GGUF_ALWAYS, TARN__GGUF_NEVER, TARN__GGUF_SAME},
-    {"transformer.wpe.", "position_embd.", TARN__GGUF_ALWAYS, TARN__GGUF_NEVER, TARN__GGUF_NUMBERS},
+    {"transformer.wpe.", "position_embd.", TARN__GGUF_ALWAYS, TARN__GGUF_NEVER, TARN__GGUF_F32_TABLE},
     {"transformer.ln_f.", "output_norm.", TARN__GGUF_ALWAYS, TARN__GGUF_ALWAYS, TARN__GGUF_SAME},
     {"lm_head.", "output.", TARN__GGUF_UNTIED, TARN__GGUF_NEVER, TARN__GGUF_SAME},
     {0}};
 
-static const tarn__gguf_place parts[] = {
+static const tarn__gguf_tensor_name parts[] = {
     {"ln_1.", "attn_norm.", TARN__GGUF_ALWAYS, TARN__GGUF_ALWAYS, TARN__GGUF_SAME},
     {"attn.c_attn.", "attn_qkv.", TARN__GGUF_ALWAYS, TARN__GGUF_ALWAYS, TARN__GGUF_TRANSPOSED},
     {"attn.c_proj.", "attn_output.", TARN__GGUF_ALWAYS, TARN__GGUF_ALWAYS, TARN__GGUF_TRANSPOSED},
@@ -37,9 +37,9 @@ static void traits(const void *config, tarn__gguf_traits *t)
                              .layers = c->layers,
                              .heads = c->heads,
                              .kv_heads = c->heads,
-                             .tied = !c->untied,
+                             .tie_embeddings = !c->untie_embeddings,
                              /* GPT-2's texts begin with the token that ends them. */
-                             .tokens = {.has_begin = c->has_end, .begin = c->end, .end = {c->end}, .ends = c->has_end}};
+                             .tokens = {.has_bos = c->has_eos, .begin = c->end, .end = {c->end}, .ends = c->has_eos}};
 }
 
 /* ---- metadata ---------------------------------------------------------------------------------------------------- */
@@ -53,14 +53,14 @@ static bool put(const void *config, tarn_gguf_writer *writer)
     } wholes[] = {{"vocab_size", c->vocab},   {"context_length", c->context},    {"embedding_length", c->width},
                   {"block_count", c->layers}, {"feed_forward_length", c->inner}, {"attention.head_count", c->heads}};
     const double dropouts[] = {c->dropout, fmax(c->attention_dropout, 0), fmax(c->embedding_dropout, 0)};
-    bool good = tarn__gguf_put_text(writer, TARN__GGUF_ARCHITECTURE, NAME);
+    bool good = tarn__gguf_put_string(writer, TARN__GGUF_ARCHITECTURE, NAME);
     for (size_t i = 0; good && i < sizeof(wholes) / sizeof(wholes[0]); i++)
-        good = tarn__gguf_put_whole(writer, NAME, wholes[i].rest, wholes[i].value);
+        good = tarn__gguf_put_int(writer, NAME, wholes[i].rest, wholes[i].value);
     return good && tarn__gguf_put_real(writer, NAME, "attention.layer_norm_epsilon", c->epsilon) &&
-           tarn_gguf_add_list(writer, DROPOUT, TARN_GGUF_F64, dropouts, 3);
+           tarn_gguf_add_array(writer, DROPOUT, TARN_GGUF_F64, dropouts, 3);
 }
 
-static bool get_dropouts(const tarn__gguf_reading *r, tarn_gpt2_config *c)
+static bool get_dropouts(const tarn__gguf_reader *r, tarn_gpt2_config *c)
 {
     double dropouts[3] = {0.1, 0.1, 0.1}; /* what transformers takes where nothing is said */
     if (tarn_gguf_has(r->file, DROPOUT, NULL) && !tarn_gguf_reals(r->file, DROPOUT, dropouts, 3))
@@ -77,41 +77,41 @@ static bool get_dropouts(const tarn__gguf_reading *r, tarn_gpt2_config *c)
 
 static bool get(const char *function, const tarn_gguf *file, tarn_dtype dtype, void *config)
 {
-    const tarn__gguf_reading r = {function, NAME, file};
+    const tarn__gguf_reader r = {function, NAME, file};
     tarn_gpt2_config *c = config;
-    tarn__gguf_tokens tokens;
+    tarn__gguf_bos_eos tokens;
     int64_t kv_heads = 0;
-    if (!tarn__gguf_get_whole(&r, "context_length", 0, &c->context) ||
-        !tarn__gguf_get_whole(&r, "embedding_length", 0, &c->width) ||
-        !tarn__gguf_get_whole(&r, "block_count", 0, &c->layers) ||
-        !tarn__gguf_get_whole(&r, "feed_forward_length", 0, &c->inner) ||
-        !tarn__gguf_get_whole(&r, "attention.head_count", 0, &c->heads) ||
-        !tarn__gguf_get_whole(&r, "attention.head_count_kv", c->heads, &kv_heads) ||
+    if (!tarn__gguf_get_int(&r, "context_length", 0, &c->context) ||
+        !tarn__gguf_get_int(&r, "embedding_length", 0, &c->width) ||
+        !tarn__gguf_get_int(&r, "block_count", 0, &c->layers) ||
+        !tarn__gguf_get_int(&r, "feed_forward_length", 0, &c->inner) ||
+        !tarn__gguf_get_int(&r, "attention.head_count", 0, &c->heads) ||
+        !tarn__gguf_get_int(&r, "attention.head_count_kv", c->heads, &kv_heads) ||
         !tarn__gguf_get_real(&r, "attention.layer_norm_epsilon", 0, &c->epsilon) ||
-        !tarn__gguf_get_vocab(&r, &c->vocab) || !tarn__gguf_get_tokens(&r, c->vocab, &tokens) || !get_dropouts(&r, c))
+        !tarn__gguf_get_vocab(&r, &c->vocab) || !tarn__gguf_get_bos_eos(&r, c->vocab, &tokens) || !get_dropouts(&r, c))
         return false;
     if (kv_heads != c->heads)
-        return tarn__gguf_refuse(&r, "a GPT-2 whose heads share keys and values");
-    c->has_end = tokens.ends > 0;
+        return tarn__gguf_unsupported(&r, "a GPT-2 whose heads share keys and values");
+    c->has_eos = tokens.ends > 0;
     c->end = tokens.end[0];
     c->dtype = dtype;
-    c->untied = tarn_gguf_find(file, "output.weight") >= 0;
+    c->untie_embeddings = tarn_gguf_find(file, "output.weight") >= 0;
     return !tarn_failed() && tarn__gpt2_complete(function, c);
 }
 
 /* ---- the row ----------------------------------------------------------------------------------------------------- */
 
-static bool read_config(const char *function, const tarn__document *document, tarn_dtype dtype, void *config)
+static bool read_config(const char *function, const tarn__json_file *document, tarn_dtype dtype, void *config)
 {
     return tarn__gpt2_read_config(function, document, dtype, config) && tarn__gpt2_complete(function, config);
 }
 
-static bool write_config(const void *config, tarn__document *document)
+static bool write_config(const void *config, tarn__json_file *document)
 {
     return tarn__gpt2_write_config(config, document);
 }
 
-static tarn_module *make(const char *function, const void *config, const tarn__placement *where,
+static tarn_module *make(const char *function, const void *config, const tarn__device_map *where,
                          const tarn__model_source *source)
 {
     return tarn__gpt2_make(function, config, where, false, source);
@@ -119,7 +119,7 @@ static tarn_module *make(const char *function, const void *config, const tarn__p
 
 static const char *const architectures[] = {NAME, NULL};
 
-const tarn__gguf_kind tarn__gpt2_gguf = {
+const tarn__gguf_arch tarn__gpt2_gguf = {
     .architectures = architectures,
     .body = "transformer.",
     .block = "transformer.h.",

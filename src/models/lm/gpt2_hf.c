@@ -10,28 +10,28 @@
 /* ---- config.json ------------------------------------------------------------------------------------------------- */
 
 /* A number where the file has one; `otherwise`, as transformers has it, where the member is missing. */
-static bool real_or(const tarn__document *config, const char *key, double otherwise, double *value)
+static bool real_or(const tarn__json_file *config, const char *key, double default_value, double *value)
 {
-    *value = otherwise;
-    return !tarn__document_has(config, key) || tarn__document_real(config, key, value);
+    *value = default_value;
+    return !tarn__json_file_has(config, key) || tarn__json_file_real(config, key, value);
 }
 
 /* A whole number where the file has one; *there is false where it is missing or null. */
-static bool whole_or_none(const tarn__document *config, const char *key, int64_t *value, bool *there)
+static bool whole_or_none(const tarn__json_file *config, const char *key, int64_t *value, bool *there)
 {
     double number = NAN;
     *there = false;
     if (!real_or(config, key, NAN, &number))
         return false;
     *there = !isnan(number);
-    return !*there || tarn__document_whole(config, key, INT64_MIN, INT64_MAX, value);
+    return !*there || tarn__json_file_int(config, key, INT64_MIN, INT64_MAX, value);
 }
 
 /* A switch that must stand as tarn computes it. */
-static bool check_switch(const char *function, const tarn__document *config, const char *key, bool wanted)
+static bool check_switch(const char *function, const tarn__json_file *config, const char *key, bool wanted)
 {
     bool value = wanted;
-    if (tarn__document_has(config, key) && !tarn__document_bool(config, key, &value))
+    if (tarn__json_file_has(config, key) && !tarn__json_file_bool(config, key, &value))
         return false;
     return value == wanted ||
            tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: config.json: a GPT-2 with \"%s\": %s is not supported", function,
@@ -39,31 +39,31 @@ static bool check_switch(const char *function, const tarn__document *config, con
 }
 
 /* The tanh form of GELU has several names. */
-static bool check_activation(const char *function, const tarn__document *config)
+static bool check_activation(const char *function, const tarn__json_file *config)
 {
     static const char *const key = "activation_function";
-    const char *name = tarn__document_has(config, key) ? tarn__document_text(config, key) : "gelu_new";
+    const char *name = tarn__json_file_has(config, key) ? tarn__json_file_string(config, key) : "gelu_new";
     return name && (strcmp(name, "gelu_new") == 0 || strcmp(name, "gelu_pytorch_tanh") == 0 ||
                     tarn__raise(TARN_ERROR_UNSUPPORTED,
                                 "%s: config.json: the activation_function '%.64s' is not supported; gelu_new is",
                                 function, name));
 }
 
-static bool read_sizes(const tarn__document *config, tarn_gpt2_config *c)
+static bool read_sizes(const tarn__json_file *config, tarn_gpt2_config *c)
 {
     bool has_inner;
-    if (!tarn__document_whole(config, "vocab_size", 1, LARGEST, &c->vocab) ||
-        !tarn__document_whole(config, "n_positions", 1, LARGEST, &c->context) ||
-        !tarn__document_whole(config, "n_layer", 1, LARGEST, &c->layers) ||
-        !tarn__document_whole(config, "n_head", 1, LARGEST, &c->heads) ||
-        !tarn__document_whole(config, "n_embd", 1, LARGEST, &c->width) ||
+    if (!tarn__json_file_int(config, "vocab_size", 1, LARGEST, &c->vocab) ||
+        !tarn__json_file_int(config, "n_positions", 1, LARGEST, &c->context) ||
+        !tarn__json_file_int(config, "n_layer", 1, LARGEST, &c->layers) ||
+        !tarn__json_file_int(config, "n_head", 1, LARGEST, &c->heads) ||
+        !tarn__json_file_int(config, "n_embd", 1, LARGEST, &c->width) ||
         !whole_or_none(config, "n_inner", &c->inner, &has_inner))
         return false;
-    return !has_inner || tarn__document_whole(config, "n_inner", 1, LARGEST, &c->inner);
+    return !has_inner || tarn__json_file_int(config, "n_inner", 1, LARGEST, &c->inner);
 }
 
 /* A probability of dropout, below 1; none is negative, since 0 would mean another one. */
-static bool read_dropout(const char *function, const tarn__document *config, const char *key, double *p)
+static bool read_dropout(const char *function, const tarn__json_file *config, const char *key, double *p)
 {
     if (!real_or(config, key, 0.1, p))
         return false;
@@ -73,13 +73,13 @@ static bool read_dropout(const char *function, const tarn__document *config, con
     return true;
 }
 
-static bool read_rest(const char *function, const tarn__document *config, tarn_gpt2_config *c)
+static bool read_rest(const char *function, const tarn__json_file *config, tarn_gpt2_config *c)
 {
     if (!read_dropout(function, config, "resid_pdrop", &c->dropout) ||
         !read_dropout(function, config, "attn_pdrop", &c->attention_dropout) ||
         !read_dropout(function, config, "embd_pdrop", &c->embedding_dropout) ||
         !real_or(config, "layer_norm_epsilon", 1e-5, &c->epsilon) ||
-        !whole_or_none(config, "eos_token_id", &c->end, &c->has_end))
+        !whole_or_none(config, "eos_token_id", &c->end, &c->has_eos))
         return false;
     if (!(c->epsilon > 0) || !isfinite(c->epsilon))
         return tarn__raise(TARN_ERROR_FORMAT,
@@ -88,34 +88,34 @@ static bool read_rest(const char *function, const tarn__document *config, tarn_g
     c->attention_dropout = c->attention_dropout > 0 ? c->attention_dropout : -1;
     c->embedding_dropout = c->embedding_dropout > 0 ? c->embedding_dropout : -1;
     /* transformers writes GPT-2's own into the configuration of models that lack it: a token that can never come. */
-    c->has_end = c->has_end && c->end >= 0 && c->end < c->vocab;
+    c->has_eos = c->has_eos && c->end >= 0 && c->end < c->vocab;
     return true;
 }
 
-bool tarn__gpt2_read_config(const char *function, const tarn__document *config, tarn_dtype dtype, tarn_gpt2_config *to)
+bool tarn__gpt2_read_config(const char *function, const tarn__json_file *config, tarn_dtype dtype, tarn_gpt2_config *to)
 {
     static const char *const key = "tie_word_embeddings";
     tarn_gpt2_config c = {.dtype = dtype};
-    bool tied = true;
+    bool tie_embeddings = true;
     bool good = read_sizes(config, &c) && read_rest(function, config, &c) && check_activation(function, config) &&
                 check_switch(function, config, "scale_attn_weights", true) &&
                 check_switch(function, config, "scale_attn_by_inverse_layer_idx", false) &&
                 check_switch(function, config, "add_cross_attention", false) &&
-                (!tarn__document_has(config, key) || tarn__document_bool(config, key, &tied));
-    c.untied = !tied;
+                (!tarn__json_file_has(config, key) || tarn__json_file_bool(config, key, &tie_embeddings));
+    c.untie_embeddings = !tie_embeddings;
     *to = c;
     return good;
 }
 
-tarn_module *tarn__gpt2_from_document(const char *function, const tarn__document *config, tarn_dtype dtype,
-                                      const tarn__placement *where)
+tarn_module *tarn__gpt2_from_config(const char *function, const tarn__json_file *config, tarn_dtype dtype,
+                                    const tarn__device_map *where)
 {
     tarn_gpt2_config c;
     return tarn__gpt2_read_config(function, config, dtype, &c) ? tarn__gpt2_make(function, &c, where, false, NULL)
                                                                : NULL;
 }
 
-bool tarn__gpt2_write_config(const tarn_gpt2_config *c, tarn__document *config)
+bool tarn__gpt2_write_config(const tarn_gpt2_config *c, tarn__json_file *config)
 {
     const struct {
         const char *key;
@@ -130,23 +130,23 @@ bool tarn__gpt2_write_config(const tarn_gpt2_config *c, tarn__document *config)
                  {"embd_pdrop", fmax(c->embedding_dropout, 0)},
                  {"layer_norm_epsilon", c->epsilon},
                  {"initializer_range", 0.02}};
-    bool good = tarn__document_set_text(config, "model_type", "gpt2") &&
-                tarn__document_add_text(config, "architectures", "GPT2LMHeadModel") &&
-                tarn__document_set_text(config, "activation_function", "gelu_new") &&
-                tarn__document_set_text(config, "torch_dtype", tarn__torch_name(c->dtype)) &&
-                tarn__document_set_bool(config, "tie_word_embeddings", !c->untied);
+    bool good = tarn__json_file_set_string(config, "model_type", "gpt2") &&
+                tarn__json_file_add_string(config, "architectures", "GPT2LMHeadModel") &&
+                tarn__json_file_set_string(config, "activation_function", "gelu_new") &&
+                tarn__json_file_set_string(config, "torch_dtype", tarn__torch_name(c->dtype)) &&
+                tarn__json_file_set_bool(config, "tie_word_embeddings", !c->untie_embeddings);
     for (size_t i = 0; good && i < sizeof(wholes) / sizeof(wholes[0]); i++)
-        good = tarn__document_set_whole(config, wholes[i].key, wholes[i].value);
+        good = tarn__json_file_set_int(config, wholes[i].key, wholes[i].value);
     for (size_t i = 0; good && i < sizeof(reals) / sizeof(reals[0]); i++)
-        good = tarn__document_set_real(config, reals[i].key, reals[i].value);
+        good = tarn__json_file_set_real(config, reals[i].key, reals[i].value);
     for (int i = 0; good && i < 2; i++) { /* GPT-2's texts begin with the token that ends them */
         const char *key = i ? "eos_token_id" : "bos_token_id";
-        good = c->has_end ? tarn__document_set_whole(config, key, c->end) : tarn__document_set_real(config, key, NAN);
+        good = c->has_eos ? tarn__json_file_set_int(config, key, c->end) : tarn__json_file_set_real(config, key, NAN);
     }
     return good;
 }
 
-bool tarn__gpt2_describe(const tarn_module *model, tarn__document *config)
+bool tarn__gpt2_describe(const tarn_module *model, tarn__json_file *config)
 {
     return tarn__gpt2_write_config(model->ctx, config);
 }
@@ -167,7 +167,7 @@ bool tarn__gpt2_load(const char *function, tarn_module *model, const char *path)
     /* Files of GPT2Model, the first one among them, have the body alone. */
     bool is_body = tarn_safetensors_find(file, "wte.weight") >= 0;
     const tarn_gpt2_config *c = model->ctx;
-    bool good = !(is_body && c->untied) ||
+    bool good = !(is_body && c->untie_embeddings) ||
                 tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has no 'lm_head.weight', but tie_word_embeddings is false",
                             function, path);
     good = good && tarn__weights_load(function, is_body ? model->child[TARN__MODEL_BODY] : model, file, path, "GPT-2",

@@ -16,7 +16,7 @@
 typedef struct making {
     const char *function;
     tarn_llama_config config;
-    tarn__placement where;
+    tarn__device_map where;
     tarn_device device; /* of what is being made */
     const tarn__model_source *source;
 } making;
@@ -88,13 +88,13 @@ static tarn_module *make_attention(const making *m, const char *path)
 {
     static const char *const names[] = {"q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm"};
     const tarn_llama_config *c = &m->config;
-    int64_t queries = c->heads * c->head_width, keys = c->kv_heads * c->head_width;
+    int64_t queries = c->heads * c->head_dim, keys = c->kv_heads * c->head_dim;
     tarn_module *parts[6];
     name to;
     int count = c->qk_norm ? 6 : 4;
     for (int i = 0; i < count; i++) { /* one after the other, so that a seed means the same with every compiler */
         const char *part = join(&to, path, names[i]);
-        parts[i] = i >= TARN__LLAMA_Q_NORM ? make_norm(m, part, c->head_width)
+        parts[i] = i >= TARN__LLAMA_Q_NORM ? make_norm(m, part, c->head_dim)
                    : i == TARN__LLAMA_O
                        ? make_linear(m, part, queries, c->width, false)
                        : make_linear(m, part, c->width, i == TARN__LLAMA_Q ? queries : keys, c->qkv_bias);
@@ -126,7 +126,7 @@ static tarn_module *make_block(const making *m, int64_t layer)
     tarn_module *mlp = make_mlp(m, join(&to, path, names[1]));
     tarn_module *first = make_norm(m, join(&to, path, names[2]), m->config.width);
     tarn_module *const parts[] = {attention, mlp, first, make_norm(m, join(&to, path, names[3]), m->config.width)};
-    return tarn__with_children(new_module(m, "block", tarn__llama_block_forward), names, parts, 4);
+    return tarn__with_children(new_module(m, "block", tarn__llama_layer_forward), names, parts, 4);
 }
 
 static tarn_module *make_blocks(const making *m)
@@ -135,7 +135,7 @@ static tarn_module *make_blocks(const making *m)
     tarn_module **blocks = tarn__alloc(bytes), *all = NULL;
     for (int64_t i = 0; blocks && i < m->config.layers; i++) {
         making there = *m;
-        there.device = tarn__placed(&m->where, i);
+        there.device = tarn__device_of_layer(&m->where, i);
         blocks[i] = make_block(&there, i);
     }
     if (blocks)
@@ -148,7 +148,7 @@ static tarn_module *make_body(const making *m)
 {
     static const char *const names[] = {"embed_tokens", "layers", "norm"};
     tarn_shape table = TARN_SHAPE(m->config.vocab, m->config.width);
-    tarn_module *tokens = new_module(m, "embedding", tarn__llama_table_forward);
+    tarn_module *tokens = new_module(m, "embedding", tarn__llama_embedding_forward);
     tokens = with_parameter(m, tokens, "model.embed_tokens", "weight", table);
     tarn_module *blocks = make_blocks(m);
     tarn_module *const parts[] = {tokens, blocks, make_norm(m, "model.norm", m->config.width)};
@@ -159,7 +159,7 @@ static tarn_module *make_body(const making *m)
  * of its first place. */
 static bool share_table(tarn_module *model)
 {
-    tarn_tensor *table = tarn__module_own(model->child[TARN__MODEL_BODY]->child[TARN__LLAMA_TOKENS], "weight");
+    tarn_tensor *table = tarn__module_own(model->child[TARN__MODEL_BODY]->child[TARN__LLAMA_TOKEN_EMBEDDING], "weight");
     tarn_module *head = model->child[TARN__MODEL_HEAD];
     return tarn__is_float(table->view.dtype) ? tarn_module_add_parameter(head, "weight", table)
                                              : tarn_module_add_buffer(head, "weight", table);
@@ -170,23 +170,23 @@ static tarn_module *make_model(const making *m)
     static const char *const names[] = {"model", "lm_head"};
     const tarn_llama_config *c = &m->config;
     tarn_module *body = make_body(m);
-    tarn_module *head = c->tied ? new_module(m, "linear", tarn__llama_linear_forward)
-                                : make_linear(m, "lm_head", c->width, c->vocab, false);
+    tarn_module *head = c->tie_embeddings ? new_module(m, "linear", tarn__llama_linear_forward)
+                                          : make_linear(m, "lm_head", c->width, c->vocab, false);
     tarn_module *const parts[] = {body, head};
     tarn_module *model = tarn__with_children(new_module(m, "llama", tarn__llama_model_forward), names, parts, 2);
-    if (!model || !c->tied || share_table(model))
+    if (!model || !c->tie_embeddings || share_table(model))
         return model;
     tarn_module_free(model);
     return NULL;
 }
 
-tarn_module *tarn__llama_make(const char *function, const tarn_llama_config *config, const tarn__placement *where,
+tarn_module *tarn__llama_make(const char *function, const tarn_llama_config *config, const tarn__device_map *where,
                               const tarn__model_source *source)
 {
     making m = {.function = function, .config = *config, .where = *where, .device = where->device};
     tarn__model_source empty = {leave_empty, &m};
     if (tarn_failed() || !tarn__llama_complete(function, &m.config) ||
-        !tarn__check_placement(function, where, m.config.layers))
+        !tarn__device_map_check(function, where, m.config.layers))
         return NULL;
     m.source = source ? source : &empty;
     tarn_module *model = make_model(&m);
@@ -208,10 +208,10 @@ tarn_module *tarn_model_llama_sized(const tarn_llama_config *config, size_t conf
     }
     memcpy(&own, config, config_size < sizeof(own) ? config_size : sizeof(own));
     making m = {.function = function, .config = own};
-    tarn__generator callers = tarn__random_save();
+    tarn__rng_state callers = tarn__random_save();
     tarn_seed(seed);
     tarn_module *model =
-        tarn__llama_make(function, &own, &(tarn__placement){.device = device}, &(tarn__model_source){draw, &m});
+        tarn__llama_make(function, &own, &(tarn__device_map){.device = device}, &(tarn__model_source){draw, &m});
     tarn__random_restore(&callers);
     return model;
 }
@@ -221,10 +221,10 @@ tarn_module *tarn_model_llama_sized(const tarn_llama_config *config, size_t conf
 bool tarn_llama_config_of_sized(const tarn_module *model, tarn_llama_config *config, size_t config_size)
 {
     const char *function = "llama_config_of";
-    const tarn__model_kind *kind = tarn__model_kind_of(function, model);
+    const tarn__arch *kind = tarn__arch_of(function, model);
     if (!kind)
         return false;
-    if (kind != &tarn__llama_kind || !config)
+    if (kind != &tarn__llama_arch || !config)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s", function,
                            config ? "the model is none of the Llama family" : "the configuration is NULL");
     memset(config, 0, config_size);
@@ -232,26 +232,26 @@ bool tarn_llama_config_of_sized(const tarn_module *model, tarn_llama_config *con
     return true;
 }
 
-static void facts(const tarn_module *model, tarn__model_facts *f)
+static void info(const tarn_module *model, tarn__model_info *f)
 {
     const tarn_llama_config *c = model->ctx;
     const tarn_tensor *weight = tarn__module_own(model->child[TARN__MODEL_BODY]->child[TARN__LLAMA_NORM], "weight");
-    *f = (tarn__model_facts){.type = c->family,
-                             .vocab = c->vocab,
-                             .context = c->context,
-                             .layers = c->layers,
-                             .width = c->width,
-                             .heads = c->heads,
-                             .kv_heads = c->kv_heads,
-                             .head_width = c->head_width,
-                             .dtype = weight->view.dtype,
-                             .device = tarn__device(weight),
-                             .device_layers = tarn__device_layers(model),
-                             .has_begin = c->has_begin,
-                             .begin = c->begin,
-                             .has_end = c->has_end,
-                             .end = c->end,
-                             .also_end_count = c->also_end_count};
+    *f = (tarn__model_info){.type = c->family,
+                            .vocab = c->vocab,
+                            .context = c->context,
+                            .layers = c->layers,
+                            .width = c->width,
+                            .heads = c->heads,
+                            .kv_heads = c->kv_heads,
+                            .head_dim = c->head_dim,
+                            .dtype = weight->view.dtype,
+                            .device = tarn__device(weight),
+                            .device_layers = tarn__device_layers(model),
+                            .has_bos = c->has_bos,
+                            .begin = c->begin,
+                            .has_eos = c->has_eos,
+                            .end = c->end,
+                            .also_end_count = c->also_end_count};
     memcpy(f->also_end, c->also_end, sizeof(f->also_end));
 }
 
@@ -275,22 +275,22 @@ static void sizes(const tarn_module *model, tarn__model_sizes *s)
                              .inner = c->inner};
 }
 
-const tarn__model_kind tarn__llama_kind = {
+const tarn__arch tarn__llama_arch = {
     .types = tarn__llama_types,
     .names = tarn__llama_names,
     .forward = tarn__llama_model_forward,
     .linear = TARN__LINEAR_OUT_IN,
     .gguf = &tarn__llama_gguf,
-    .make = tarn__llama_from_document,
+    .make = tarn__llama_from_config,
     .load = tarn__llama_load,
     .ignores = tarn__llama_ignores,
     .describe = tarn__llama_describe,
-    .facts = facts,
-    .step = tarn__llama_step,
+    .info = info,
+    .step = tarn__llama_forward_cached,
     .hidden = tarn__llama_documents_forward,
     .complete = tarn__llama_complete_sizes,
-    .numbers = tarn__llama_numbers,
-    .fresh = tarn__llama_fresh,
+    .parameter_count = tarn__llama_parameter_count,
+    .create = tarn__llama_create,
     .tune = tune,
     .sizes = sizes,
 };

@@ -10,7 +10,7 @@
 
 /* Children, by place; those of the model are model and lm_head. */
 /* of the body: embed_tokens, layers, norm */
-enum { TARN__LLAMA_TOKENS, TARN__LLAMA_BLOCKS, TARN__LLAMA_NORM };
+enum { TARN__LLAMA_TOKEN_EMBEDDING, TARN__LLAMA_LAYERS, TARN__LLAMA_NORM };
 /* of a block: self_attn, mlp, and their norms */
 enum { TARN__LLAMA_ATTENTION, TARN__LLAMA_MLP, TARN__LLAMA_NORM_1, TARN__LLAMA_NORM_2 };
 enum {
@@ -25,16 +25,16 @@ enum { TARN__LLAMA_GATE, TARN__LLAMA_UP, TARN__LLAMA_DOWN }; /* of mlp */
 
 /* A family: what it is called, what it always has, and what transformers takes for members that its config.json lacks.
  */
-typedef struct tarn__llama_family {
+typedef struct tarn__llama_variant {
     const char *type, *architecture;
     bool qkv_bias, qk_norm;
-    int64_t kv_heads;   /* 0: as many as heads */
-    int64_t head_width; /* 0: width / heads */
-    int64_t window;     /* 0: none */
-} tarn__llama_family;
+    int64_t kv_heads; /* 0: as many as heads */
+    int64_t head_dim; /* 0: width / heads */
+    int64_t window;   /* 0: none */
+} tarn__llama_variant;
 
 /* Configurations (llama_config.c). The row of a model_type; NULL, which is no error: there is none. */
-const tarn__llama_family *tarn__llama_family_of(const char *type);
+const tarn__llama_variant *tarn__llama_variant_of(const char *type);
 
 /* Raises what is wrong with a configuration, and replaces its defaults by what they stand for. */
 bool tarn__llama_complete(const char *function, tarn_llama_config *config);
@@ -42,21 +42,21 @@ bool tarn__llama_complete(const char *function, tarn_llama_config *config);
 /* Of the row in arch.h: model_types, names, and what training makes of names and sizes. */
 extern const char *const tarn__llama_types[], *const tarn__llama_names[];
 bool tarn__llama_complete_sizes(const char *function, const char *name, tarn__model_sizes *sizes);
-double tarn__llama_numbers(const char *name, const tarn__model_sizes *sizes);
-tarn_module *tarn__llama_fresh(const char *function, const char *name, const tarn__model_sizes *sizes,
-                               tarn_device device, uint64_t seed);
+double tarn__llama_parameter_count(const char *name, const tarn__model_sizes *sizes);
+tarn_module *tarn__llama_create(const char *function, const char *name, const tarn__model_sizes *sizes,
+                                tarn_device device, uint64_t seed);
 
 /* What the modules compute (llama_forward.c). */
 tarn_tensor *tarn__llama_model_forward(tarn_module *model, tarn_tensor *tokens, void *ctx);
 tarn_tensor *tarn__llama_body_forward(tarn_module *body, tarn_tensor *tokens, void *ctx);
-tarn_tensor *tarn__llama_block_forward(tarn_module *block, tarn_tensor *x, void *ctx);
+tarn_tensor *tarn__llama_layer_forward(tarn_module *block, tarn_tensor *x, void *ctx);
 tarn_tensor *tarn__llama_attention_forward(tarn_module *attention, tarn_tensor *x, void *ctx);
 tarn_tensor *tarn__llama_mlp_forward(tarn_module *mlp, tarn_tensor *x, void *ctx);
 tarn_tensor *tarn__llama_linear_forward(tarn_module *linear, tarn_tensor *x, void *ctx);
 tarn_tensor *tarn__llama_norm_forward(tarn_module *norm, tarn_tensor *x, void *ctx);
-tarn_tensor *tarn__llama_table_forward(tarn_module *table, tarn_tensor *index, void *ctx);
+tarn_tensor *tarn__llama_embedding_forward(tarn_module *table, tarn_tensor *index, void *ctx);
 tarn_tensor *tarn__llama_documents_forward(tarn_module *body, tarn_tensor *tokens, const tarn__documents *documents);
-tarn_tensor *tarn__llama_step(tarn_module *model, tarn_tensor *tokens, tarn__cache *cache);
+tarn_tensor *tarn__llama_forward_cached(tarn_module *model, tarn_tensor *tokens, tarn__kv_cache *cache);
 
 /* Queries, keys or values [B, T, heads, head width], by their place among the children of self_attn: normalised where
  * the model does so. And how they are turned. */
@@ -65,23 +65,23 @@ tarn_rope_options tarn__llama_rope(const tarn_llama_config *config);
 
 /* Steps of one token of a few sequences (llama_decode.c): true when tokens are so, all layers lie on one device, and
  * none has an adapter; and the step. */
-bool tarn__llama_is_next(const tarn_module *model, const tarn_tensor *tokens, const tarn__cache *cache);
-tarn_tensor *tarn__llama_next(tarn_module *model, tarn_tensor *tokens, tarn__cache *cache);
+bool tarn__llama_can_decode(const tarn_module *model, const tarn_tensor *tokens, const tarn__kv_cache *cache);
+tarn_tensor *tarn__llama_decode(tarn_module *model, tarn_tensor *tokens, tarn__kv_cache *cache);
 
 /* config.json and model.safetensors (llama_hf.c). The first two are configurations alone: a config.json of a model_type
  * that is known; and a complete one. */
-bool tarn__llama_read_config(const char *function, const tarn__document *config, tarn_dtype dtype,
+bool tarn__llama_read_config(const char *function, const tarn__json_file *config, tarn_dtype dtype,
                              tarn_llama_config *to);
-bool tarn__llama_write_config(const tarn_llama_config *c, tarn__document *config);
-tarn_module *tarn__llama_from_document(const char *function, const tarn__document *config, tarn_dtype dtype,
-                                       const tarn__placement *where);
-bool tarn__llama_describe(const tarn_module *model, tarn__document *config);
+bool tarn__llama_write_config(const tarn_llama_config *c, tarn__json_file *config);
+tarn_module *tarn__llama_from_config(const char *function, const tarn__json_file *config, tarn_dtype dtype,
+                                     const tarn__device_map *where);
+bool tarn__llama_describe(const tarn_module *model, tarn__json_file *config);
 bool tarn__llama_load(const char *function, tarn_module *model, const char *path);
 bool tarn__llama_ignores(const char *name);
 
 /* A model from a configuration, checked and completed here (llama.c). Its parameters come from the source; NULL: they
  * have no values. The caller owns it. */
-tarn_module *tarn__llama_make(const char *function, const tarn_llama_config *config, const tarn__placement *where,
+tarn_module *tarn__llama_make(const char *function, const tarn_llama_config *config, const tarn__device_map *where,
                               const tarn__model_source *source);
 
 #endif

@@ -11,17 +11,17 @@
 
 /* ---- families ---------------------------------------------------------------------------------------------------- */
 
-static const tarn__llama_family families[] = {
+static const tarn__llama_variant families[] = {
     {.type = "llama", .architecture = "LlamaForCausalLM"},
     {.type = "mistral", .architecture = "MistralForCausalLM", .kv_heads = 8, .window = 4096},
     {.type = "qwen2", .architecture = "Qwen2ForCausalLM", .qkv_bias = true, .kv_heads = 32},
-    {.type = "qwen3", .architecture = "Qwen3ForCausalLM", .qk_norm = true, .kv_heads = 32, .head_width = 128},
+    {.type = "qwen3", .architecture = "Qwen3ForCausalLM", .qk_norm = true, .kv_heads = 32, .head_dim = 128},
 };
 #define FAMILIES (sizeof(families) / sizeof(families[0]))
 
 const char *const tarn__llama_types[] = {"llama", "mistral", "qwen2", "qwen3", NULL};
 
-const tarn__llama_family *tarn__llama_family_of(const char *type)
+const tarn__llama_variant *tarn__llama_variant_of(const char *type)
 {
     for (size_t i = 0; i < FAMILIES; i++)
         if (strcmp(type, families[i].type) == 0)
@@ -39,12 +39,13 @@ typedef struct published {
 /* Llama 3.2's. */
 #define LLAMA_3 \
     .vocab = 128256, .context = 131072, .kv_heads = 8, .epsilon = 1e-5, .rope_theta = 500000, \
-    .rope_scaling = TARN_ROPE_LLAMA3, .rope_factor = 32, .rope_low = 1, .rope_high = 4, .rope_context = 8192, \
-    .tied = true, .has_begin = true, .begin = 128000, .has_end = true, .end = 128001
+    .rope_scaling = TARN_ROPE_LLAMA3, .rope_factor = 32, .rope_low_freq_factor = 1, .rope_high_freq_factor = 4, \
+    .rope_original_context = 8192, .tie_embeddings = true, .has_bos = true, .begin = 128000, .has_eos = true, \
+    .end = 128001
 
 static const published sizes[] = {
-    {"llama-1b", {LLAMA_3, .layers = 16, .heads = 32, .width = 2048, .inner = 8192, .head_width = 64}},
-    {"llama-3b", {LLAMA_3, .layers = 28, .heads = 24, .width = 3072, .inner = 8192, .head_width = 128}},
+    {"llama-1b", {LLAMA_3, .layers = 16, .heads = 32, .width = 2048, .inner = 8192, .head_dim = 64}},
+    {"llama-3b", {LLAMA_3, .layers = 28, .heads = 24, .width = 3072, .inner = 8192, .head_dim = 128}},
     {"smollm-135m",
      {.vocab = 49152,
       .context = 2048,
@@ -55,9 +56,9 @@ static const published sizes[] = {
       .inner = 1536,
       .epsilon = 1e-5,
       .rope_theta = 10000,
-      .tied = true,
-      .has_begin = true,
-      .has_end = true}},
+      .tie_embeddings = true,
+      .has_bos = true,
+      .has_eos = true}},
 };
 
 static const published *find_published(const char *name)
@@ -98,13 +99,13 @@ static bool check_sizes(const char *function, const tarn_llama_config *c)
                 {"width", c->width, 1, LARGEST},
                 {"inner", c->inner, 1, LARGEST},
                 {"kv_heads", c->kv_heads, 0, LARGEST},
-                {"head_width", c->head_width, 0, WIDEST_HEAD},
-                {"rope_context", c->rope_context, 0, INT64_MAX}};
+                {"head_width", c->head_dim, 0, WIDEST_HEAD},
+                {"rope_context", c->rope_original_context, 0, INT64_MAX}};
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
         if (rows[i].value < rows[i].low || rows[i].value > rows[i].high)
             return tarn__raise(TARN_ERROR_SHAPE, "%s: .%s is %lld; it must be from %lld to %lld", function,
                                rows[i].name, (long long)rows[i].value, (long long)rows[i].low, (long long)rows[i].high);
-    if (!c->head_width && c->width % c->heads)
+    if (!c->head_dim && c->width % c->heads)
         return tarn__raise(TARN_ERROR_SHAPE, "%s: .heads %lld do not divide .width %lld; give .head_width", function,
                            (long long)c->heads, (long long)c->width);
     if (c->kv_heads && c->heads % c->kv_heads)
@@ -122,14 +123,16 @@ static bool check_number(const char *function, const char *name, double value)
 static bool check_rope(const char *function, const tarn_llama_config *c)
 {
     if (!check_number(function, "rope_theta", c->rope_theta) ||
-        !check_number(function, "rope_factor", c->rope_factor) || !check_number(function, "rope_low", c->rope_low) ||
-        !check_number(function, "rope_high", c->rope_high))
+        !check_number(function, "rope_factor", c->rope_factor) ||
+        !check_number(function, "rope_low", c->rope_low_freq_factor) ||
+        !check_number(function, "rope_high", c->rope_high_freq_factor))
         return false;
     if ((unsigned)c->rope_scaling > TARN_ROPE_LLAMA3)
         return tarn__raise(TARN_ERROR_ARGUMENT,
-                           "%s: .rope_scaling is %d; it must be one of TARN_ROPE_PLAIN, _LINEAR and _LLAMA3", function,
-                           (int)c->rope_scaling);
-    double low = c->rope_low > 0 ? c->rope_low : 1, high = c->rope_high > 0 ? c->rope_high : 4;
+                           "%s: .rope_scaling is %d; it must be one of TARN_ROPE_DEFAULT, _LINEAR and _LLAMA3",
+                           function, (int)c->rope_scaling);
+    double low = c->rope_low_freq_factor > 0 ? c->rope_low_freq_factor : 1,
+           high = c->rope_high_freq_factor > 0 ? c->rope_high_freq_factor : 4;
     return c->rope_scaling != TARN_ROPE_LLAMA3 || low < high ||
            tarn__raise(TARN_ERROR_ARGUMENT, "%s: .rope_low %g must be below .rope_high %g", function, low, high);
 }
@@ -137,7 +140,7 @@ static bool check_rope(const char *function, const tarn_llama_config *c)
 /* A model of another build than its family's could not be written as what it is. */
 static bool check_family(const char *function, const tarn_llama_config *c)
 {
-    const tarn__llama_family *family = tarn__llama_family_of(c->family ? c->family : "llama");
+    const tarn__llama_variant *family = tarn__llama_variant_of(c->family ? c->family : "llama");
     if (!family)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .family is '%.64s'; it must be llama, mistral, qwen2 or qwen3",
                            function, c->family);
@@ -161,12 +164,12 @@ static bool check_token(const char *function, const char *name, int64_t token, i
 
 static bool check_tokens(const char *function, const tarn_llama_config *c)
 {
-    if (c->also_end_count < 0 || c->also_end_count > TARN_MODEL_ENDS - 1 || (c->also_end_count > 0 && !c->has_end))
+    if (c->also_end_count < 0 || c->also_end_count > TARN_MODEL_MAX_EOS - 1 || (c->also_end_count > 0 && !c->has_eos))
         return tarn__raise(TARN_ERROR_ARGUMENT,
                            "%s: .also_end_count is %d; it must be from 0 to %d, and 0 where .has_end is not set",
-                           function, c->also_end_count, TARN_MODEL_ENDS - 1);
-    bool good = (!c->has_begin || check_token(function, "begin", c->begin, c->vocab)) &&
-                (!c->has_end || check_token(function, "end", c->end, c->vocab));
+                           function, c->also_end_count, TARN_MODEL_MAX_EOS - 1);
+    bool good = (!c->has_bos || check_token(function, "begin", c->begin, c->vocab)) &&
+                (!c->has_eos || check_token(function, "end", c->end, c->vocab));
     for (int i = 0; good && i < c->also_end_count; i++)
         good = check_token(function, "also_end", c->also_end[i], c->vocab);
     return good;
@@ -177,11 +180,11 @@ static bool check(const char *function, const tarn_llama_config *c)
     if (!check_sizes(function, c) || !check_number(function, "epsilon", c->epsilon) || !check_rope(function, c) ||
         !check_family(function, c) || !check_tokens(function, c))
         return false;
-    if ((unsigned)c->recompute > TARN_RECOMPUTE_BLOCK)
+    if ((unsigned)c->recompute > TARN_RECOMPUTE_FULL)
         return tarn__raise(TARN_ERROR_ARGUMENT,
                            "%s: .recompute is %d; it must be one of TARN_RECOMPUTE_NONE, _CHEAP and _BLOCK", function,
                            (int)c->recompute);
-    int64_t head = c->head_width ? c->head_width : c->width / c->heads;
+    int64_t head = c->head_dim ? c->head_dim : c->width / c->heads;
     if (head % 2 || head < 2 || head > WIDEST_HEAD)
         return tarn__raise(TARN_ERROR_SHAPE,
                            "%s: a head of %lld numbers cannot be turned; it must be an even number from 2 to %d",
@@ -189,24 +192,24 @@ static bool check(const char *function, const tarn_llama_config *c)
     return tarn__check_parameter_dtype(function, c->dtype);
 }
 
-static double or_else(double value, double otherwise)
+static double or_else(double value, double default_value)
 {
-    return value > 0 ? value : otherwise;
+    return value > 0 ? value : default_value;
 }
 
 bool tarn__llama_complete(const char *function, tarn_llama_config *c)
 {
     if (!check(function, c))
         return false;
-    c->family = tarn__llama_family_of(c->family ? c->family : "llama")->type;
+    c->family = tarn__llama_variant_of(c->family ? c->family : "llama")->type;
     c->kv_heads = c->kv_heads ? c->kv_heads : c->heads;
-    c->head_width = c->head_width ? c->head_width : c->width / c->heads;
+    c->head_dim = c->head_dim ? c->head_dim : c->width / c->heads;
     c->epsilon = or_else(c->epsilon, 1e-5);
     c->rope_theta = or_else(c->rope_theta, 10000);
     c->rope_factor = or_else(c->rope_factor, 8);
-    c->rope_low = or_else(c->rope_low, 1);
-    c->rope_high = or_else(c->rope_high, 4);
-    c->rope_context = c->rope_context ? c->rope_context : 8192;
+    c->rope_low_freq_factor = or_else(c->rope_low_freq_factor, 1);
+    c->rope_high_freq_factor = or_else(c->rope_high_freq_factor, 4);
+    c->rope_original_context = c->rope_original_context ? c->rope_original_context : 8192;
     return true;
 }
 
@@ -222,16 +225,16 @@ const char *const tarn__llama_names[] = {"llama",    "mistral",  "qwen2",       
 static tarn_llama_config begin_with(const char *name)
 {
     const published *found = find_published(name);
-    const tarn__llama_family *family = found ? NULL : tarn__llama_family_of(name);
+    const tarn__llama_variant *family = found ? NULL : tarn__llama_variant_of(name);
     if (found)
         return found->config;
     return (tarn_llama_config){
-        .tied = true, .family = family->type, .qkv_bias = family->qkv_bias, .qk_norm = family->qk_norm};
+        .tie_embeddings = true, .family = family->type, .qkv_bias = family->qkv_bias, .qk_norm = family->qk_norm};
 }
 
-static int64_t first_of(int64_t given, int64_t otherwise)
+static int64_t first_of(int64_t given, int64_t default_value)
 {
-    return given ? given : otherwise;
+    return given ? given : default_value;
 }
 
 /* As wide inside as the two matrices of GPT-2's mlp, spread over three. */
@@ -246,7 +249,7 @@ bool tarn__llama_complete_sizes(const char *function, const char *name, tarn__mo
     bool changed = (s->width && s->width != c.width) || (s->heads && s->heads != c.heads);
     s->vocab = first_of(s->vocab, c.vocab);
     s->context = first_of(s->context, c.context < WINDOW ? c.context : WINDOW);
-    s->longest = c.context > s->context ? c.context : s->context;
+    s->max_context = c.context > s->context ? c.context : s->context;
     s->layers = first_of(s->layers, c.layers);
     s->heads = first_of(s->heads, c.heads);
     s->width = first_of(s->width, c.width);
@@ -270,7 +273,7 @@ static tarn_llama_config config_of(const char *name, const tarn__model_sizes *s)
 {
     tarn_llama_config c = begin_with(name);
     if (s->width != c.width || s->heads != c.heads)
-        c.head_width = 0;
+        c.head_dim = 0;
     c.vocab = s->vocab;
     c.context = s->context;
     c.layers = s->layers;
@@ -280,21 +283,21 @@ static tarn_llama_config config_of(const char *name, const tarn__model_sizes *s)
     c.inner = s->inner;
     c.dtype = s->dtype;
     c.recompute = s->recompute;
-    c.has_begin = c.has_end = s->has_end; /* the tokenizer's, which ends one text before the next begins */
-    c.begin = c.end = s->has_end ? s->end : 0;
+    c.has_bos = c.has_eos = s->has_eos; /* the tokenizer's, which ends one text before the next begins */
+    c.begin = c.end = s->has_eos ? s->end : 0;
     return c;
 }
 
-double tarn__llama_numbers(const char *name, const tarn__model_sizes *s)
+double tarn__llama_parameter_count(const char *name, const tarn__model_sizes *s)
 {
     tarn_llama_config c = config_of(name, s);
-    double width = (double)c.width, head = c.head_width ? (double)c.head_width : floor(width / (double)c.heads);
+    double width = (double)c.width, head = c.head_dim ? (double)c.head_dim : floor(width / (double)c.heads);
     double block = 2 * width * head * (double)(c.heads + c.kv_heads) + 3 * width * (double)c.inner;
-    return width * (double)c.vocab * (c.tied ? 1 : 2) + (double)c.layers * block;
+    return width * (double)c.vocab * (c.tie_embeddings ? 1 : 2) + (double)c.layers * block;
 }
 
-tarn_module *tarn__llama_fresh(const char *function, const char *name, const tarn__model_sizes *s, tarn_device device,
-                               uint64_t seed)
+tarn_module *tarn__llama_create(const char *function, const char *name, const tarn__model_sizes *s, tarn_device device,
+                                uint64_t seed)
 {
     tarn_llama_config c = config_of(name, s);
     tarn_module *model = tarn_model_llama(&c, device, seed);

@@ -21,28 +21,29 @@ static bool is_plain(const tarn_module *block)
     return good;
 }
 
-bool tarn__llama_is_next(const tarn_module *model, const tarn_tensor *tokens, const tarn__cache *cache)
+bool tarn__llama_can_decode(const tarn_module *model, const tarn_tensor *tokens, const tarn__kv_cache *cache)
 {
-    const tarn_module *blocks = model->child[TARN__MODEL_BODY]->child[TARN__LLAMA_BLOCKS];
-    bool good = tokens->view.rank == 2 && tokens->view.shape[1] == 1 && tokens->view.shape[0] <= TARN__STEP_ROWS &&
-                cache->sides == 1 && !model->child[TARN__MODEL_HEAD]->adapter;
+    const tarn_module *blocks = model->child[TARN__MODEL_BODY]->child[TARN__LLAMA_LAYERS];
+    bool good = tokens->view.rank == 2 && tokens->view.shape[1] == 1 &&
+                tokens->view.shape[0] <= TARN__MAX_DECODE_ROWS && cache->sides == 1 &&
+                !model->child[TARN__MODEL_HEAD]->adapter;
     for (int i = 0; good && i < blocks->children; i++)
         good = is_plain(blocks->child[i]);
     return good;
 }
 
-static tarn__step_norm norm_of(const tarn_module *norm)
+static tarn__decode_norm norm_of(const tarn_module *norm)
 {
-    return (tarn__step_norm){own(norm, "weight"), ((const tarn_llama_config *)norm->ctx)->epsilon};
+    return (tarn__decode_norm){own(norm, "weight"), ((const tarn_llama_config *)norm->ctx)->epsilon};
 }
 
 /* x and what attention adds to it. */
-static tarn_tensor *attend(const tarn_module *block, tarn_tensor *x, tarn__cache *cache, int64_t layer)
+static tarn_tensor *attend(const tarn_module *block, tarn_tensor *x, tarn__kv_cache *cache, int64_t layer)
 {
     const tarn_module *attention = block->child[TARN__LLAMA_ATTENTION], *o = attention->child[TARN__LLAMA_O];
     const tarn_llama_config *c = attention->ctx;
     const tarn_rope_options rope = tarn__llama_rope(c);
-    const tarn__step_norm norm = norm_of(block->child[TARN__LLAMA_NORM_1]);
+    const tarn__decode_norm norm = norm_of(block->child[TARN__LLAMA_NORM_1]);
     tarn_tensor *weights[3], *biases[3], *part[3];
     for (int i = 0; i < 3; i++) {
         weights[i] = own(attention->child[TARN__LLAMA_Q + i], "weight");
@@ -50,26 +51,26 @@ static tarn_tensor *attend(const tarn_module *block, tarn_tensor *x, tarn__cache
     }
     bool good = tarn__norm_linear(x, &norm, weights, biases, 3, part);
     for (int i = 0; good && i < 3; i++) {
-        part[i] = tarn_reshape(part[i], TARN_SHAPE(tarn_size(x, 0), 1, i == 0 ? c->heads : c->kv_heads, c->head_width));
+        part[i] = tarn_reshape(part[i], TARN_SHAPE(tarn_size(x, 0), 1, i == 0 ? c->heads : c->kv_heads, c->head_dim));
         part[i] = part[i] ? tarn__llama_norm_heads(attention, TARN__LLAMA_Q + i, part[i]) : NULL;
         good = part[i] != NULL;
     }
-    tarn_tensor *y = good ? tarn__cache_turn_and_attend(cache, layer, part[0], part[1], part[2], &rope) : NULL;
-    return y ? tarn__linear_sum(y, own(o, "weight"), own(o, "bias"), x) : NULL;
+    tarn_tensor *y = good ? tarn__kv_cache_rotate_and_attend(cache, layer, part[0], part[1], part[2], &rope) : NULL;
+    return y ? tarn__linear_residual(y, own(o, "weight"), own(o, "bias"), x) : NULL;
 }
 
 /* x and what the mlp adds to it. */
 static tarn_tensor *pass_mlp(const tarn_module *block, tarn_tensor *x)
 {
     const tarn_module *mlp = block->child[TARN__LLAMA_MLP];
-    const tarn__step_norm norm = norm_of(block->child[TARN__LLAMA_NORM_2]);
-    tarn_tensor *h = tarn__norm_gated(x, &norm, own(mlp->child[TARN__LLAMA_GATE], "weight"),
-                                      own(mlp->child[TARN__LLAMA_UP], "weight"));
-    return h ? tarn__linear_sum(h, own(mlp->child[TARN__LLAMA_DOWN], "weight"), NULL, x) : NULL;
+    const tarn__decode_norm norm = norm_of(block->child[TARN__LLAMA_NORM_2]);
+    tarn_tensor *h = tarn__norm_gate_up(x, &norm, own(mlp->child[TARN__LLAMA_GATE], "weight"),
+                                        own(mlp->child[TARN__LLAMA_UP], "weight"));
+    return h ? tarn__linear_residual(h, own(mlp->child[TARN__LLAMA_DOWN], "weight"), NULL, x) : NULL;
 }
 
 /* Block `layer`: what passes by, before and after; the one from before is freed. */
-static tarn_tensor *pass_block(const tarn_module *block, tarn_tensor *x, tarn__cache *cache, int64_t layer)
+static tarn_tensor *pass_block(const tarn_module *block, tarn_tensor *x, tarn__kv_cache *cache, int64_t layer)
 {
     tarn_scope *scope = tarn_scope_open();
     tarn_tensor *y = scope ? attend(block, x, cache, layer) : NULL;
@@ -81,14 +82,14 @@ static tarn_tensor *pass_block(const tarn_module *block, tarn_tensor *x, tarn__c
     return y;
 }
 
-tarn_tensor *tarn__llama_next(tarn_module *model, tarn_tensor *tokens, tarn__cache *cache)
+tarn_tensor *tarn__llama_decode(tarn_module *model, tarn_tensor *tokens, tarn__kv_cache *cache)
 {
-    const tarn_module *body = model->child[TARN__MODEL_BODY], *blocks = body->child[TARN__LLAMA_BLOCKS],
+    const tarn_module *body = model->child[TARN__MODEL_BODY], *blocks = body->child[TARN__LLAMA_LAYERS],
                       *head = model->child[TARN__MODEL_HEAD];
-    tarn_tensor *x = tarn_forward(body->child[TARN__LLAMA_TOKENS], tokens), *weight = own(head, "weight"),
+    tarn_tensor *x = tarn_forward(body->child[TARN__LLAMA_TOKEN_EMBEDDING], tokens), *weight = own(head, "weight"),
                 *bias = own(head, "bias"), *y = NULL;
     for (int i = 0; x && i < blocks->children; i++)
         x = pass_block(blocks->child[i], x, cache, i);
-    const tarn__step_norm norm = norm_of(body->child[TARN__LLAMA_NORM]);
+    const tarn__decode_norm norm = norm_of(body->child[TARN__LLAMA_NORM]);
     return x && tarn__norm_linear(x, &norm, &weight, &bias, 1, &y) ? tarn_squeeze(y, 1) : NULL;
 }

@@ -36,7 +36,7 @@ tarn_tensor *tarn__llama_norm_forward(tarn_module *norm, tarn_tensor *x, void *c
 }
 
 /* Rows of a table of blocks come as what the norms are. */
-tarn_tensor *tarn__llama_table_forward(tarn_module *table, tarn_tensor *index, void *ctx)
+tarn_tensor *tarn__llama_embedding_forward(tarn_module *table, tarn_tensor *index, void *ctx)
 {
     return tarn__embedding_as(own(table, "weight"), index, ((const tarn_llama_config *)ctx)->dtype);
 }
@@ -44,22 +44,22 @@ tarn_tensor *tarn__llama_table_forward(tarn_module *table, tarn_tensor *index, v
 tarn_tensor *tarn__llama_linear_forward(tarn_module *linear, tarn_tensor *x, void *ctx)
 {
     (void)ctx;
-    return tarn__adapted(linear, x);
+    return tarn__lora_forward(linear, x);
 }
 
 /* What the children from `first` on, which share x, make of it. */
 static bool pass_together(const tarn_module *module, int first, int count, tarn_tensor *x, tarn_tensor **y)
 {
-    bool good = tarn__adapted_together(module->child + first, count, x, y);
+    bool good = tarn__lora_forward_shared(module->child + first, count, x, y);
     for (int i = 0; good && i < count; i++)
-        tarn__seen(module->child[first + i], y[i]);
+        tarn__observe_output(module->child[first + i], y[i]);
     return good;
 }
 
 /* Many rows of x, of which nothing is recorded, and a weight of blocks, which devices open by parts. */
 static bool comes_in_parts(const tarn_module *up, const tarn_tensor *x)
 {
-    return !tarn_grad_enabled() && tarn_dtype_block(own(up, "weight")->view.dtype) > 1 && !up->adapter &&
+    return !tarn_grad_enabled() && tarn_dtype_block_size(own(up, "weight")->view.dtype) > 1 && !up->adapter &&
            tarn_count(x) / x->view.shape[x->view.rank - 1] >= MANY_ROWS;
 }
 
@@ -71,7 +71,7 @@ static tarn_tensor *gated_in_parts(const tarn_module *mlp, tarn_tensor *x)
     tarn_tensor *weight = own(up, "weight"), *bias = own(up, "bias"),
                 *gate = tarn_forward(mlp->child[TARN__LLAMA_GATE], x);
     bool good = gate != NULL;
-    tarn__seen(up, gate); /* what up makes is as large */
+    tarn__observe_output(up, gate); /* what up makes is as large */
     for (int64_t first = 0, inner = weight->view.shape[0]; good && first < inner; first += PART_ROWS) {
         int64_t end = inner - first < PART_ROWS ? inner : first + PART_ROWS;
         tarn_scope *scope = tarn_scope_open();
@@ -109,8 +109,7 @@ tarn_tensor *tarn__llama_mlp_forward(tarn_module *mlp, tarn_tensor *x, void *ctx
 /* Queries, keys or values y [B, T, heads · head width] as [B, T, heads, head width]. */
 static tarn_tensor *heads_of(const tarn_llama_config *c, tarn_tensor *y)
 {
-    return tarn_reshape(y,
-                        TARN_SHAPE(tarn_size(y, 0), tarn_size(y, 1), tarn_size(y, 2) / c->head_width, c->head_width));
+    return tarn_reshape(y, TARN_SHAPE(tarn_size(y, 0), tarn_size(y, 1), tarn_size(y, 2) / c->head_dim, c->head_dim));
 }
 
 /* The same, normalised where the model does so with queries and keys. */
@@ -134,16 +133,16 @@ tarn_rope_options tarn__llama_rope(const tarn_llama_config *c)
                                .base = c->rope_theta,
                                .scaling = c->rope_scaling,
                                .factor = c->rope_factor,
-                               .low = c->rope_low,
-                               .high = c->rope_high,
-                               .original = c->rope_context};
+                               .low = c->rope_low_freq_factor,
+                               .high = c->rope_high_freq_factor,
+                               .original = c->rope_original_context};
 }
 
 /* Where the tokens of a batch stand, for all blocks. */
 typedef struct place {
-    tarn__cache *cache;     /* NULL: none */
-    tarn_tensor *positions; /* NULL: those of the cache, or from the beginning */
-    tarn_tensor *starts;    /* where the documents of a row begin; NULL: there is one */
+    tarn__kv_cache *cache;        /* NULL: none */
+    tarn_tensor *positions;       /* NULL: those of the cache, or from the beginning */
+    tarn_tensor *document_starts; /* where the documents of a row begin; NULL: there is one */
 } place;
 
 /* Without a cache: all tokens are here. */
@@ -156,8 +155,8 @@ static tarn_tensor *attend_here(tarn_tensor **part, const tarn_rope_options *rop
         if (!part[i] || !(part[i] = tarn_permute(part[i], TARN_AXES(0, 2, 1, 3))))
             return NULL;
     }
-    tarn_tensor *y =
-        tarn_attention(part[0], part[1], part[2], &(tarn_attention_options){.causal = true, .starts = p->starts});
+    tarn_tensor *y = tarn_attention(part[0], part[1], part[2],
+                                    &(tarn_attention_options){.causal = true, .document_starts = p->document_starts});
     y = y ? tarn_permute(y, TARN_AXES(0, 2, 1, 3)) : NULL;
     return y ? tarn_reshape(y, whole) : NULL;
 }
@@ -172,7 +171,7 @@ static tarn_tensor *attention_with(tarn_module *attention, tarn_tensor *x, const
     for (int i = 0; i < 3; i++)
         if (!(part[i] = normed_heads_of(attention, TARN__LLAMA_Q + i, part[i])))
             return NULL;
-    tarn_tensor *y = p->cache ? tarn__cache_turn_and_attend(p->cache, layer, part[0], part[1], part[2], &rope)
+    tarn_tensor *y = p->cache ? tarn__kv_cache_rotate_and_attend(p->cache, layer, part[0], part[1], part[2], &rope)
                               : attend_here(part, &rope, p);
     return y ? tarn_forward(attention->child[TARN__LLAMA_O], y) : NULL;
 }
@@ -190,13 +189,13 @@ static tarn_tensor *block_with(tarn_module *block, tarn_tensor *x, const place *
     tarn_module *attention = block->child[TARN__LLAMA_ATTENTION];
     tarn_tensor *y = tarn_forward(block->child[TARN__LLAMA_NORM_1], x);
     if (y)
-        y = p->starts ? attention_with(attention, y, p, 0) : tarn_forward(attention, y);
+        y = p->document_starts ? attention_with(attention, y, p, 0) : tarn_forward(attention, y);
     y = add_and_normalise(&x, y, block->child[TARN__LLAMA_NORM_2]);
     y = y ? tarn_forward(block->child[TARN__LLAMA_MLP], y) : NULL;
     return y ? tarn_add(x, y) : NULL;
 }
 
-tarn_tensor *tarn__llama_block_forward(tarn_module *block, tarn_tensor *x, void *ctx)
+tarn_tensor *tarn__llama_layer_forward(tarn_module *block, tarn_tensor *x, void *ctx)
 {
     (void)ctx;
     return block_with(block, x, &(place){0});
@@ -206,7 +205,7 @@ static bool check_tokens(const tarn_llama_config *c, const tarn_tensor *tokens)
 {
     if (tokens->view.rank != 2 || tokens->view.shape[0] < 1 || tokens->view.shape[1] < 1)
         return tarn__raise(TARN_ERROR_SHAPE, "llama: the tokens are %s; they must be [B, T], at least one of each",
-                           TARN__SHAPE_TEXT(tokens));
+                           TARN__SHAPE_STRING(tokens));
     if (tokens->view.shape[1] > c->context)
         return tarn__raise(TARN_ERROR_SHAPE, "llama: %lld tokens are more than the context of %lld",
                            (long long)tokens->view.shape[1], (long long)c->context);
@@ -215,7 +214,7 @@ static bool check_tokens(const tarn_llama_config *c, const tarn_tensor *tokens)
 
 static tarn_tensor *run_block(tarn_tensor *const *inputs, int count, void *block)
 {
-    return count > 1 ? block_with(block, inputs[0], &(place){.positions = inputs[1], .starts = inputs[2]})
+    return count > 1 ? block_with(block, inputs[0], &(place){.positions = inputs[1], .document_starts = inputs[2]})
                      : tarn_forward(block, inputs[0]);
 }
 
@@ -223,19 +222,19 @@ static tarn_tensor *run_block(tarn_tensor *const *inputs, int count, void *block
  */
 static tarn_tensor *hidden_recomputed(tarn_module *body, const place *p, tarn_tensor *x)
 {
-    const tarn_module *blocks = body->child[TARN__LLAMA_BLOCKS];
+    const tarn_module *blocks = body->child[TARN__LLAMA_LAYERS];
     for (int i = 0; x && i < blocks->children; i++)
-        if ((x = tarn__bring_to(x, blocks->child[i]->child[TARN__LLAMA_NORM_1])) != NULL)
-            x = tarn_checkpoint(run_block, blocks->child[i], (tarn_tensor *[]){x, p->positions, p->starts},
-                                p->starts ? 3 : 1);
-    x = tarn__bring_to(x, body->child[TARN__LLAMA_NORM]);
+        if ((x = tarn__to_device_of(x, blocks->child[i]->child[TARN__LLAMA_NORM_1])) != NULL)
+            x = tarn_checkpoint(run_block, blocks->child[i], (tarn_tensor *[]){x, p->positions, p->document_starts},
+                                p->document_starts ? 3 : 1);
+    x = tarn__to_device_of(x, body->child[TARN__LLAMA_NORM]);
     return x ? tarn_forward(body->child[TARN__LLAMA_NORM], x) : NULL;
 }
 
 /* *x = *x + delta, which is brought to where the norm lies: one tensor crosses, not two. The result is its norm. */
 static tarn_tensor *cross_and_normalise(tarn_tensor **x, tarn_tensor *delta, tarn_module *norm)
 {
-    *x = tarn__bring_to(tarn_add(*x, delta), norm);
+    *x = tarn__to_device_of(tarn_add(*x, delta), norm);
     return *x ? tarn_forward(norm, *x) : NULL;
 }
 
@@ -245,7 +244,7 @@ static tarn_tensor *attended_to(tarn_module *attention, tarn_tensor *y, const pl
     tarn_scope *scope = tarn_scope_open();
     if (!scope)
         return NULL;
-    y = p->cache || p->starts ? attention_with(attention, y, p, layer) : tarn_forward(attention, y);
+    y = p->cache || p->document_starts ? attention_with(attention, y, p, layer) : tarn_forward(attention, y);
     y = y ? tarn_scope_return(scope, y) : NULL;
     tarn_scope_close(scope);
     return y;
@@ -261,7 +260,7 @@ static void free_and_forget(tarn_tensor **x)
  * them; on failure they may be gone. */
 static bool pass_block(tarn_module *body, int i, const place *p, tarn_tensor **x, tarn_tensor **y)
 {
-    const tarn_module *blocks = body->child[TARN__LLAMA_BLOCKS], *block = blocks->child[i];
+    const tarn_module *blocks = body->child[TARN__LLAMA_LAYERS], *block = blocks->child[i];
     tarn_module *next =
         i + 1 < blocks->children ? blocks->child[i + 1]->child[TARN__LLAMA_NORM_1] : body->child[TARN__LLAMA_NORM];
     tarn_scope *scope = tarn_scope_open();
@@ -274,8 +273,8 @@ static bool pass_block(tarn_module *body, int i, const place *p, tarn_tensor **x
         delta = tarn_forward(block->child[TARN__LLAMA_MLP], normed);
     }
     if (normed && delta)
-        normed = tarn__lies_with(delta, next) ? add_and_normalise(&sum, delta, next)
-                                              : cross_and_normalise(&sum, delta, next);
+        normed = tarn__is_on_device_of(delta, next) ? add_and_normalise(&sum, delta, next)
+                                                    : cross_and_normalise(&sum, delta, next);
     bool good = normed && delta && tarn_scope_return(scope, sum) && tarn_scope_return(scope, normed);
     tarn_scope_close(scope);
     if (good) {
@@ -287,7 +286,7 @@ static bool pass_block(tarn_module *body, int i, const place *p, tarn_tensor **x
 
 static tarn_tensor *pass_blocks(tarn_module *body, const place *p, tarn_tensor *x)
 {
-    const tarn_module *blocks = body->child[TARN__LLAMA_BLOCKS];
+    const tarn_module *blocks = body->child[TARN__LLAMA_LAYERS];
     tarn_tensor *y = x ? tarn_forward(blocks->child[0]->child[TARN__LLAMA_NORM_1], x) : NULL;
     bool good = y != NULL;
     for (int i = 0; good && i < blocks->children; i++)
@@ -301,16 +300,16 @@ static tarn_tensor *hidden(tarn_module *body, tarn_tensor *tokens, const place *
     const tarn_llama_config *c = body->ctx;
     if (!check_tokens(c, tokens))
         return NULL;
-    tarn_tensor *x = tarn_forward(body->child[TARN__LLAMA_TOKENS], tokens);
+    tarn_tensor *x = tarn_forward(body->child[TARN__LLAMA_TOKEN_EMBEDDING], tokens);
     if (!x)
         return NULL;
-    if (c->recompute == TARN_RECOMPUTE_BLOCK && !p->cache)
+    if (c->recompute == TARN_RECOMPUTE_FULL && !p->cache)
         return hidden_recomputed(body, p, x);
-    if (c->recompute == TARN_RECOMPUTE_CHEAP)
-        tarn__thrift_open();
+    if (c->recompute == TARN_RECOMPUTE_SELECTIVE)
+        tarn__recompute_open();
     tarn_tensor *y = pass_blocks(body, p, x);
-    if (c->recompute == TARN_RECOMPUTE_CHEAP)
-        tarn__thrift_close();
+    if (c->recompute == TARN_RECOMPUTE_SELECTIVE)
+        tarn__recompute_close();
     return y;
 }
 
@@ -322,7 +321,8 @@ tarn_tensor *tarn__llama_body_forward(tarn_module *body, tarn_tensor *tokens, vo
 
 tarn_tensor *tarn__llama_documents_forward(tarn_module *body, tarn_tensor *tokens, const tarn__documents *documents)
 {
-    return hidden(body, tokens, &(place){.positions = documents->positions, .starts = documents->starts});
+    return hidden(body, tokens,
+                  &(place){.positions = documents->positions, .document_starts = documents->document_starts});
 }
 
 tarn_tensor *tarn__llama_model_forward(tarn_module *model, tarn_tensor *tokens, void *ctx)
@@ -332,10 +332,10 @@ tarn_tensor *tarn__llama_model_forward(tarn_module *model, tarn_tensor *tokens, 
     return y ? tarn_forward(model->child[TARN__MODEL_HEAD], y) : NULL;
 }
 
-tarn_tensor *tarn__llama_step(tarn_module *model, tarn_tensor *tokens, tarn__cache *cache)
+tarn_tensor *tarn__llama_forward_cached(tarn_module *model, tarn_tensor *tokens, tarn__kv_cache *cache)
 {
-    if (tarn__llama_is_next(model, tokens, cache))
-        return tarn__llama_next(model, tokens, cache);
+    if (tarn__llama_can_decode(model, tokens, cache))
+        return tarn__llama_decode(model, tokens, cache);
     tarn_tensor *y = hidden(model->child[TARN__MODEL_BODY], tokens, &(place){.cache = cache});
     int64_t T = tokens->view.shape[1];
     tarn_tensor *last = y ? tarn_squeeze(tarn_slice(y, 1, T - 1, T), 1) : NULL;

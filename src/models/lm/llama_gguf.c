@@ -16,13 +16,13 @@
 
 /* ---- names ------------------------------------------------------------------------------------------------------- */
 
-static const tarn__gguf_place tops[] = {
+static const tarn__gguf_tensor_name tops[] = {
     {"model.embed_tokens.", "token_embd.", TARN__GGUF_ALWAYS, TARN__GGUF_NEVER, TARN__GGUF_SAME},
     {"model.norm.", "output_norm.", TARN__GGUF_ALWAYS, TARN__GGUF_NEVER, TARN__GGUF_SAME},
     {"lm_head.", "output.", TARN__GGUF_UNTIED, TARN__GGUF_NEVER, TARN__GGUF_SAME},
     {0}};
 
-static const tarn__gguf_place parts[] = {
+static const tarn__gguf_tensor_name parts[] = {
     {"input_layernorm.", "attn_norm.", TARN__GGUF_ALWAYS, TARN__GGUF_NEVER, TARN__GGUF_SAME},
     {"self_attn.q_proj.", "attn_q.", TARN__GGUF_ALWAYS, TARN__GGUF_QKV_BIAS, TARN__GGUF_QUERIES},
     {"self_attn.k_proj.", "attn_k.", TARN__GGUF_ALWAYS, TARN__GGUF_QKV_BIAS, TARN__GGUF_KEYS},
@@ -45,19 +45,18 @@ static const char *architecture_of(const char *family)
 static void traits(const void *config, tarn__gguf_traits *t)
 {
     const tarn_llama_config *c = config;
-    *t = (tarn__gguf_traits){.family = c->family,
-                             .vocab = c->vocab,
-                             .layers = c->layers,
-                             .heads = c->heads,
-                             .kv_heads = c->kv_heads,
-                             .tied = c->tied,
-                             .qkv_bias = c->qkv_bias,
-                             .qk_norm = c->qk_norm,
-                             .has_neighbours = strcmp(architecture_of(c->family), "llama") == 0,
-                             .tokens = {.has_begin = c->has_begin,
-                                        .begin = c->begin,
-                                        .end = {c->end},
-                                        .ends = c->has_end ? 1 + c->also_end_count : 0}};
+    *t = (tarn__gguf_traits){
+        .family = c->family,
+        .vocab = c->vocab,
+        .layers = c->layers,
+        .heads = c->heads,
+        .kv_heads = c->kv_heads,
+        .tie_embeddings = c->tie_embeddings,
+        .qkv_bias = c->qkv_bias,
+        .qk_norm = c->qk_norm,
+        .has_neighbours = strcmp(architecture_of(c->family), "llama") == 0,
+        .tokens = {
+            .has_bos = c->has_bos, .begin = c->begin, .end = {c->end}, .ends = c->has_eos ? 1 + c->also_end_count : 0}};
     memcpy(t->tokens.end + 1, c->also_end, sizeof(c->also_end));
 }
 
@@ -66,21 +65,22 @@ static void traits(const void *config, tarn__gguf_traits *t)
 /* What llama3's scaling divides the frequency of a pair by. */
 static double factor_at(const tarn_llama_config *c, int64_t pair)
 {
-    double wavelength = 2 * 3.14159265358979323846 * pow(c->rope_theta, 2 * (double)pair / (double)c->head_width);
-    double turns = (double)c->rope_context / wavelength; /* in the context that it was trained on */
-    double share = (turns - c->rope_low) / (c->rope_high - c->rope_low);
+    double wavelength = 2 * 3.14159265358979323846 * pow(c->rope_theta, 2 * (double)pair / (double)c->head_dim);
+    double turns = (double)c->rope_original_context / wavelength; /* in the context that it was trained on */
+    double share = (turns - c->rope_low_freq_factor) / (c->rope_high_freq_factor - c->rope_low_freq_factor);
     return share >= 1 ? 1 : share <= 0 ? c->rope_factor : 1 / ((1 - share) / c->rope_factor + share);
 }
 
 static bool put_llama3(const tarn_llama_config *c, tarn_gguf_writer *writer)
 {
-    const double numbers[] = {c->rope_factor, c->rope_low, c->rope_high, (double)c->rope_context};
+    const double numbers[] = {c->rope_factor, c->rope_low_freq_factor, c->rope_high_freq_factor,
+                              (double)c->rope_original_context};
     float factors[256]; /* heads have at most 512 elements */
-    int64_t pairs = c->head_width / 2;
+    int64_t pairs = c->head_dim / 2;
     for (int64_t i = 0; i < pairs; i++)
         factors[i] = (float)factor_at(c, i);
     tarn_tensor *tensor = tarn_from_f32(factors, TARN_SHAPE(pairs), tarn_device_cpu());
-    return tarn_gguf_add_list(writer, SCALING, TARN_GGUF_F64, numbers, 4) && tensor &&
+    return tarn_gguf_add_array(writer, SCALING, TARN_GGUF_F64, numbers, 4) && tensor &&
            tarn_gguf_add(writer, FREQUENCIES, tensor);
 }
 
@@ -88,12 +88,12 @@ static bool put_rope(const tarn_llama_config *c, const char *a, tarn_gguf_writer
 {
     tarn__gguf_path to;
     if (!tarn__gguf_put_real(writer, a, "rope.freq_base", c->rope_theta) ||
-        !tarn__gguf_put_whole(writer, a, "rope.dimension_count", c->head_width))
+        !tarn__gguf_put_int(writer, a, "rope.dimension_count", c->head_dim))
         return false;
     if (c->rope_scaling == TARN_ROPE_LINEAR)
-        return tarn__gguf_put_text(writer, tarn__gguf_key_of(a, "rope.scaling.type", &to), "linear") &&
+        return tarn__gguf_put_string(writer, tarn__gguf_key_of(a, "rope.scaling.type", &to), "linear") &&
                tarn__gguf_put_real(writer, a, "rope.scaling.factor", c->rope_factor);
-    return c->rope_scaling == TARN_ROPE_PLAIN || put_llama3(c, writer);
+    return c->rope_scaling == TARN_ROPE_DEFAULT || put_llama3(c, writer);
 }
 
 static bool put(const void *config, tarn_gguf_writer *writer)
@@ -110,12 +110,12 @@ static bool put(const void *config, tarn_gguf_writer *writer)
                   {"feed_forward_length", c->inner},
                   {"attention.head_count", c->heads},
                   {"attention.head_count_kv", c->kv_heads},
-                  {"attention.key_length", c->head_width},
-                  {"attention.value_length", c->head_width}};
-    bool good = tarn__gguf_put_text(writer, TARN__GGUF_ARCHITECTURE, a) &&
-                (strcmp(a, c->family) == 0 || tarn__gguf_put_text(writer, FAMILY, c->family));
+                  {"attention.key_length", c->head_dim},
+                  {"attention.value_length", c->head_dim}};
+    bool good = tarn__gguf_put_string(writer, TARN__GGUF_ARCHITECTURE, a) &&
+                (strcmp(a, c->family) == 0 || tarn__gguf_put_string(writer, FAMILY, c->family));
     for (size_t i = 0; good && i < sizeof(wholes) / sizeof(wholes[0]); i++)
-        good = tarn__gguf_put_whole(writer, a, wholes[i].rest, wholes[i].value);
+        good = tarn__gguf_put_int(writer, a, wholes[i].rest, wholes[i].value);
     return good && tarn__gguf_put_real(writer, a, "attention.layer_norm_rms_epsilon", c->epsilon) &&
            put_rope(c, a, writer);
 }
@@ -123,7 +123,7 @@ static bool put(const void *config, tarn_gguf_writer *writer)
 /* ---- reading metadata -------------------------------------------------------------------------------------------- */
 
 typedef struct reading {
-    tarn__gguf_reading of;
+    tarn__gguf_reader of;
     tarn_llama_config *c;
 } reading;
 
@@ -131,21 +131,21 @@ static bool get_sizes(const reading *r)
 {
     tarn_llama_config *c = r->c;
     int64_t values = 0, turned = 0;
-    if (!tarn__gguf_get_whole(&r->of, "context_length", 0, &c->context) ||
-        !tarn__gguf_get_whole(&r->of, "embedding_length", 0, &c->width) ||
-        !tarn__gguf_get_whole(&r->of, "block_count", 0, &c->layers) ||
-        !tarn__gguf_get_whole(&r->of, "feed_forward_length", 0, &c->inner) ||
-        !tarn__gguf_get_whole(&r->of, "attention.head_count", 0, &c->heads) ||
-        !tarn__gguf_get_whole(&r->of, "attention.head_count_kv", c->heads, &c->kv_heads) ||
-        !tarn__gguf_get_whole(&r->of, "attention.key_length", c->width / c->heads, &c->head_width) ||
-        !tarn__gguf_get_whole(&r->of, "attention.value_length", c->head_width, &values) ||
-        !tarn__gguf_get_whole(&r->of, "rope.dimension_count", c->head_width, &turned) ||
+    if (!tarn__gguf_get_int(&r->of, "context_length", 0, &c->context) ||
+        !tarn__gguf_get_int(&r->of, "embedding_length", 0, &c->width) ||
+        !tarn__gguf_get_int(&r->of, "block_count", 0, &c->layers) ||
+        !tarn__gguf_get_int(&r->of, "feed_forward_length", 0, &c->inner) ||
+        !tarn__gguf_get_int(&r->of, "attention.head_count", 0, &c->heads) ||
+        !tarn__gguf_get_int(&r->of, "attention.head_count_kv", c->heads, &c->kv_heads) ||
+        !tarn__gguf_get_int(&r->of, "attention.key_length", c->width / c->heads, &c->head_dim) ||
+        !tarn__gguf_get_int(&r->of, "attention.value_length", c->head_dim, &values) ||
+        !tarn__gguf_get_int(&r->of, "rope.dimension_count", c->head_dim, &turned) ||
         !tarn__gguf_get_real(&r->of, "attention.layer_norm_rms_epsilon", 0, &c->epsilon))
         return false;
-    if (values != c->head_width || turned != c->head_width)
-        return tarn__gguf_refuse(&r->of, values != c->head_width
-                                             ? "a head whose values are of another width than its keys"
-                                             : "a part of the head that is not turned");
+    if (values != c->head_dim || turned != c->head_dim)
+        return tarn__gguf_unsupported(&r->of, values != c->head_dim
+                                                  ? "a head whose values are of another width than its keys"
+                                                  : "a part of the head that is not turned");
     return tarn__gguf_get_vocab(&r->of, &c->vocab);
 }
 
@@ -168,7 +168,7 @@ static bool get_llama3(const reading *r, int index)
     if (!tarn_gguf_info(r->of.file, index, &entry))
         return false;
     int64_t pairs = entry.shape.size[0];
-    if (entry.dtype != TARN_F32 || entry.shape.rank != 1 || pairs * 2 != c->head_width || pairs > 256)
+    if (entry.dtype != TARN_F32 || entry.shape.rank != 1 || pairs * 2 != c->head_dim || pairs > 256)
         return tarn__raise(TARN_ERROR_FORMAT,
                            "%s: '%s': tensor '" FREQUENCIES "' is not one f32 for each pair of a head", r->of.function,
                            r->of.file->path);
@@ -178,12 +178,12 @@ static bool get_llama3(const reading *r, int index)
         return tarn__raise_within(r->of.function);
     c->rope_scaling = TARN_ROPE_LLAMA3;
     c->rope_factor = numbers[0];
-    c->rope_low = numbers[1];
-    c->rope_high = numbers[2];
-    c->rope_context = numbers[3] >= 1 && numbers[3] <= TARN__GGUF_LARGEST ? (int64_t)numbers[3] : 0;
-    bool good = c->rope_context && c->rope_factor >= 1 && c->rope_low > 0 && c->rope_high > c->rope_low &&
-                are_factors(c, factors, pairs);
-    return good || tarn__gguf_refuse(&r->of, "a '" FREQUENCIES "' other than of Llama 3's scaling");
+    c->rope_low_freq_factor = numbers[1];
+    c->rope_high_freq_factor = numbers[2];
+    c->rope_original_context = numbers[3] >= 1 && numbers[3] <= TARN__GGUF_MAX_INT ? (int64_t)numbers[3] : 0;
+    bool good = c->rope_original_context && c->rope_factor >= 1 && c->rope_low_freq_factor > 0 &&
+                c->rope_high_freq_factor > c->rope_low_freq_factor && are_factors(c, factors, pairs);
+    return good || tarn__gguf_unsupported(&r->of, "a '" FREQUENCIES "' other than of Llama 3's scaling");
 }
 
 static bool get_rope(const reading *r)
@@ -196,7 +196,7 @@ static bool get_rope(const reading *r)
     double linear = 1; /* what files had before they named a type */
     const char *type =
         tarn__gguf_has_key(&r->of, "rope.scaling.type")
-            ? tarn_gguf_text(r->of.file, tarn__gguf_key_of(r->of.architecture, "rope.scaling.type", &to), NULL)
+            ? tarn_gguf_string(r->of.file, tarn__gguf_key_of(r->of.architecture, "rope.scaling.type", &to), NULL)
         : tarn__gguf_has_key(&r->of, "rope.scaling.factor") ? "linear" /* as llama.cpp takes it */
                                                             : "none";
     if (!type)
@@ -204,14 +204,14 @@ static bool get_rope(const reading *r)
     if (!tarn__gguf_get_real(&r->of, "rope.scale_linear", 1, &linear))
         return false;
     if (linear != 1)
-        return tarn__gguf_refuse(&r->of, "'rope.scale_linear', which newer files write as rope.scaling,");
+        return tarn__gguf_unsupported(&r->of, "'rope.scale_linear', which newer files write as rope.scaling,");
     if (strcmp(type, "none") != 0 && strcmp(type, "linear") != 0)
         return tarn__raise(TARN_ERROR_UNSUPPORTED,
                            "%s: '%s': rotary positions of the type '%.64s' are not supported; linear and llama3 are",
                            r->of.function, r->of.file->path, type);
     if (strcmp(type, "linear") == 0) {
         c->rope_scaling = TARN_ROPE_LINEAR;
-        return (frequencies < 0 || tarn__gguf_refuse(&r->of, "linear scaling together with '" FREQUENCIES "'")) &&
+        return (frequencies < 0 || tarn__gguf_unsupported(&r->of, "linear scaling together with '" FREQUENCIES "'")) &&
                tarn__gguf_get_real(&r->of, "rope.scaling.factor", 0, &c->rope_factor);
     }
     return frequencies < 0 || get_llama3(r, frequencies);
@@ -220,12 +220,12 @@ static bool get_rope(const reading *r)
 static bool get_tokens(const reading *r)
 {
     tarn_llama_config *c = r->c;
-    tarn__gguf_tokens t;
-    if (!tarn__gguf_get_tokens(&r->of, c->vocab, &t))
+    tarn__gguf_bos_eos t;
+    if (!tarn__gguf_get_bos_eos(&r->of, c->vocab, &t))
         return false;
-    c->has_begin = t.has_begin;
+    c->has_bos = t.has_bos;
     c->begin = t.begin;
-    c->has_end = t.ends > 0;
+    c->has_eos = t.ends > 0;
     c->end = t.end[0];
     for (int i = 1; i < t.ends; i++)
         c->also_end[c->also_end_count++] = t.end[i];
@@ -236,9 +236,9 @@ static bool get_tokens(const reading *r)
 static bool get_family(const reading *r)
 {
     const char *family = r->of.architecture;
-    if (tarn_gguf_has(r->of.file, FAMILY, NULL) && !(family = tarn_gguf_text(r->of.file, FAMILY, NULL)))
+    if (tarn_gguf_has(r->of.file, FAMILY, NULL) && !(family = tarn_gguf_string(r->of.file, FAMILY, NULL)))
         return tarn__raise_within(r->of.function);
-    const tarn__llama_family *row = tarn__llama_family_of(family);
+    const tarn__llama_variant *row = tarn__llama_variant_of(family);
     if (!row || strcmp(architecture_of(row->type), r->of.architecture) != 0)
         return tarn__raise(TARN_ERROR_UNSUPPORTED,
                            "%s: '%s': the family '%.64s' is none of the architecture %s that tarn knows",
@@ -254,7 +254,7 @@ static bool check_tensors(const reading *r)
     static const char *const biases[] = {"blk.0.attn_q.bias", "blk.0.attn_k.bias", "blk.0.attn_v.bias",
                                          "blk.0.attn_output.bias"};
     static const char *const factors[] = {"rope_factors_long.weight", "rope_factors_short.weight"};
-    const tarn__llama_family *family = tarn__llama_family_of(r->c->family);
+    const tarn__llama_variant *family = tarn__llama_variant_of(r->c->family);
     for (int i = family->qkv_bias ? 3 : 0; i < 4; i++)
         if (tarn_gguf_find(r->of.file, biases[i]) >= 0)
             return tarn__raise(TARN_ERROR_UNSUPPORTED,
@@ -274,38 +274,38 @@ static bool check_rest(const reading *r)
     if (!check_tensors(r))
         return false;
     if (tarn__gguf_has_key(&r->of, "expert_count"))
-        return tarn__gguf_refuse(&r->of, "a mixture of experts");
-    if (!tarn__gguf_get_whole(&r->of, "attention.sliding_window", TARN__GGUF_LARGEST, &window))
+        return tarn__gguf_unsupported(&r->of, "a mixture of experts");
+    if (!tarn__gguf_get_int(&r->of, "attention.sliding_window", TARN__GGUF_MAX_INT, &window))
         return false;
-    return window >= r->c->context || tarn__gguf_refuse(&r->of, "a sliding window of attention");
+    return window >= r->c->context || tarn__gguf_unsupported(&r->of, "a sliding window of attention");
 }
 
 static bool get(const char *function, const tarn_gguf *file, tarn_dtype dtype, void *config)
 {
     tarn_llama_config *c = config;
-    reading r = {{function, tarn_gguf_text(file, TARN__GGUF_ARCHITECTURE, NULL), file}, c};
+    reading r = {{function, tarn_gguf_string(file, TARN__GGUF_ARCHITECTURE, NULL), file}, c};
     if (!get_family(&r) || !get_sizes(&r) || !get_rope(&r) || !get_tokens(&r) || !check_rest(&r))
         return false;
     c->dtype = dtype;
     c->qkv_bias = tarn_gguf_find(file, "blk.0.attn_q.bias") >= 0;
     c->qk_norm = tarn_gguf_find(file, "blk.0.attn_q_norm.weight") >= 0;
-    c->tied = tarn_gguf_find(file, "output.weight") < 0;
+    c->tie_embeddings = tarn_gguf_find(file, "output.weight") < 0;
     return !tarn_failed() && tarn__llama_complete(function, c);
 }
 
 /* ---- the row ----------------------------------------------------------------------------------------------------- */
 
-static bool read_config(const char *function, const tarn__document *document, tarn_dtype dtype, void *config)
+static bool read_config(const char *function, const tarn__json_file *document, tarn_dtype dtype, void *config)
 {
     return tarn__llama_read_config(function, document, dtype, config) && tarn__llama_complete(function, config);
 }
 
-static bool write_config(const void *config, tarn__document *document)
+static bool write_config(const void *config, tarn__json_file *document)
 {
     return tarn__llama_write_config(config, document);
 }
 
-static tarn_module *make(const char *function, const void *config, const tarn__placement *where,
+static tarn_module *make(const char *function, const void *config, const tarn__device_map *where,
                          const tarn__model_source *source)
 {
     return tarn__llama_make(function, config, where, source);
@@ -313,7 +313,7 @@ static tarn_module *make(const char *function, const void *config, const tarn__p
 
 static const char *const architectures[] = {"llama", "qwen2", "qwen3", NULL};
 
-const tarn__gguf_kind tarn__llama_gguf = {
+const tarn__gguf_arch tarn__llama_gguf = {
     .architectures = architectures,
     .block = "model.layers.",
     .derived = FREQUENCIES,

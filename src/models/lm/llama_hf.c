@@ -13,14 +13,14 @@
 
 typedef struct reading {
     const char *function;
-    const tarn__document *config;
-    const tarn__llama_family *family;
+    const tarn__json_file *config;
+    const tarn__llama_variant *family;
     tarn_llama_config c;
 } reading;
 
 static bool is_there(const reading *r, const char *key)
 {
-    tarn__member_kind kind = tarn__document_kind(r->config, key);
+    tarn__member_kind kind = tarn__json_file_kind(r->config, key);
     return kind != TARN__MEMBER_MISSING && kind != TARN__MEMBER_NULL;
 }
 
@@ -32,17 +32,17 @@ static bool refuse(const reading *r, const char *key, const char *what)
 
 /* ---- sizes ------------------------------------------------------------------------------------------------------- */
 
-static bool whole_or(const reading *r, const char *key, int64_t otherwise, int64_t *value)
+static bool whole_or(const reading *r, const char *key, int64_t default_value, int64_t *value)
 {
-    *value = otherwise;
-    return !is_there(r, key) || tarn__document_whole(r->config, key, 1, LARGEST, value);
+    *value = default_value;
+    return !is_there(r, key) || tarn__json_file_int(r->config, key, 1, LARGEST, value);
 }
 
 /* A positive number, or `otherwise` where it is missing. */
-static bool real_or(const reading *r, const char *key, double otherwise, double *value)
+static bool real_or(const reading *r, const char *key, double default_value, double *value)
 {
-    *value = otherwise;
-    if (is_there(r, key) && !tarn__document_real(r->config, key, value))
+    *value = default_value;
+    if (is_there(r, key) && !tarn__json_file_real(r->config, key, value))
         return false;
     return (*value > 0 && isfinite(*value)) ||
            tarn__raise(TARN_ERROR_FORMAT, "%s: config.json: \"%s\" is %g; it must be a number above 0", r->function,
@@ -52,17 +52,16 @@ static bool real_or(const reading *r, const char *key, double otherwise, double 
 static bool read_sizes(reading *r)
 {
     tarn_llama_config *c = &r->c;
-    const tarn__document *d = r->config;
-    if (!tarn__document_whole(d, "vocab_size", 1, LARGEST, &c->vocab) ||
-        !tarn__document_whole(d, "max_position_embeddings", 1, LARGEST, &c->context) ||
-        !tarn__document_whole(d, "num_hidden_layers", 1, LARGEST, &c->layers) ||
-        !tarn__document_whole(d, "num_attention_heads", 1, LARGEST, &c->heads) ||
-        !tarn__document_whole(d, "hidden_size", 1, LARGEST, &c->width) ||
-        !tarn__document_whole(d, "intermediate_size", 1, LARGEST, &c->inner))
+    const tarn__json_file *d = r->config;
+    if (!tarn__json_file_int(d, "vocab_size", 1, LARGEST, &c->vocab) ||
+        !tarn__json_file_int(d, "max_position_embeddings", 1, LARGEST, &c->context) ||
+        !tarn__json_file_int(d, "num_hidden_layers", 1, LARGEST, &c->layers) ||
+        !tarn__json_file_int(d, "num_attention_heads", 1, LARGEST, &c->heads) ||
+        !tarn__json_file_int(d, "hidden_size", 1, LARGEST, &c->width) ||
+        !tarn__json_file_int(d, "intermediate_size", 1, LARGEST, &c->inner))
         return false;
     return whole_or(r, "num_key_value_heads", r->family->kv_heads ? r->family->kv_heads : c->heads, &c->kv_heads) &&
-           whole_or(r, "head_dim", r->family->head_width, &c->head_width) &&
-           real_or(r, "rms_norm_eps", 1e-6, &c->epsilon);
+           whole_or(r, "head_dim", r->family->head_dim, &c->head_dim) && real_or(r, "rms_norm_eps", 1e-6, &c->epsilon);
 }
 
 /* ---- rotary positions -------------------------------------------------------------------------------------------- */
@@ -107,28 +106,29 @@ static bool read_llama3(reading *r, const char *object)
     key to;
     tarn_llama_config *c = &r->c;
     c->rope_scaling = TARN_ROPE_LLAMA3;
-    if (!tarn__document_real(r->config, inside(&to, object, "low_freq_factor"), &c->rope_low) ||
-        !tarn__document_real(r->config, inside(&to, object, "high_freq_factor"), &c->rope_high) ||
-        !tarn__document_whole(r->config, inside(&to, object, "original_max_position_embeddings"), 1, INT64_MAX,
-                              &c->rope_context))
+    if (!tarn__json_file_real(r->config, inside(&to, object, "low_freq_factor"), &c->rope_low_freq_factor) ||
+        !tarn__json_file_real(r->config, inside(&to, object, "high_freq_factor"), &c->rope_high_freq_factor) ||
+        !tarn__json_file_int(r->config, inside(&to, object, "original_max_position_embeddings"), 1, INT64_MAX,
+                             &c->rope_original_context))
         return false;
-    return (c->rope_low > 0 && c->rope_high > c->rope_low && isfinite(c->rope_high)) ||
+    return (c->rope_low_freq_factor > 0 && c->rope_high_freq_factor > c->rope_low_freq_factor &&
+            isfinite(c->rope_high_freq_factor)) ||
            tarn__raise(TARN_ERROR_FORMAT,
                        "%s: config.json: \"%s\": low_freq_factor %g and high_freq_factor %g must be above 0, the first "
                        "below the second",
-                       r->function, object, c->rope_low, c->rope_high);
+                       r->function, object, c->rope_low_freq_factor, c->rope_high_freq_factor);
 }
 
 /* rope_scaling, or rope_parameters as transformers 5 writes it. */
 static bool read_scaling(reading *r, const char *object)
 {
     key to;
-    if (tarn__document_kind(r->config, object) != TARN__MEMBER_OBJECT)
+    if (tarn__json_file_kind(r->config, object) != TARN__MEMBER_OBJECT)
         return tarn__raise(TARN_ERROR_FORMAT, "%s: config.json: \"%s\" is no object", r->function, object);
-    bool is_old = !tarn__document_has(r->config, inside(&to, object, "rope_type")) &&
-                  tarn__document_has(r->config, inside(&to, object, "type"));
+    bool is_old = !tarn__json_file_has(r->config, inside(&to, object, "rope_type")) &&
+                  tarn__json_file_has(r->config, inside(&to, object, "type"));
     inside(&to, object, is_old ? "type" : "rope_type");
-    const char *type = is_there(r, to.text) ? tarn__document_text(r->config, to.text) : "default";
+    const char *type = is_there(r, to.text) ? tarn__json_file_string(r->config, to.text) : "default";
     if (!type)
         return false;
     bool is_default = strcmp(type, "default") == 0;
@@ -138,11 +138,11 @@ static bool read_scaling(reading *r, const char *object)
             TARN_ERROR_UNSUPPORTED,
             "%s: config.json: rotary positions of the type '%.64s' are not supported; default, linear and llama3 are",
             r->function, type);
-    if (!tarn__document_each(r->config, object, check_rope_member, r))
+    if (!tarn__json_file_each(r->config, object, check_rope_member, r))
         return false;
     if (is_default)
         return true;
-    if (!tarn__document_has(r->config, inside(&to, object, "factor")))
+    if (!tarn__json_file_has(r->config, inside(&to, object, "factor")))
         return tarn__raise(TARN_ERROR_FORMAT, "%s: config.json: \"%s\" has no factor", r->function, object);
     r->c.rope_scaling = TARN_ROPE_LINEAR;
     return real_or(r, to.text, NAN, &r->c.rope_factor) && (type[1] == 'i' || read_llama3(r, object));
@@ -177,17 +177,17 @@ static bool can_come(const tarn_llama_config *c, int64_t token)
 static bool add_end(reading *r, int64_t token)
 {
     tarn_llama_config *c = &r->c;
-    bool is_known = c->has_end && c->end == token;
+    bool is_known = c->has_eos && c->end == token;
     for (int i = 0; i < c->also_end_count; i++)
         is_known |= c->also_end[i] == token;
     if (is_known || !can_come(c, token))
         return true;
-    if (c->also_end_count == TARN_MODEL_ENDS - 1)
+    if (c->also_end_count == TARN_MODEL_MAX_EOS - 1)
         return tarn__raise(TARN_ERROR_UNSUPPORTED,
                            "%s: config.json and generation_config.json have more than %d tokens that end a text",
-                           r->function, TARN_MODEL_ENDS);
-    *(c->has_end ? &c->also_end[c->also_end_count++] : &c->end) = token;
-    c->has_end = true;
+                           r->function, TARN_MODEL_MAX_EOS);
+    *(c->has_eos ? &c->also_end[c->also_end_count++] : &c->end) = token;
+    c->has_eos = true;
     return true;
 }
 
@@ -196,25 +196,24 @@ static bool read_ends(reading *r, const char *member)
 {
     size_t count = 0;
     int64_t token;
-    bool is_list = tarn__document_kind(r->config, member) == TARN__MEMBER_LIST;
+    bool is_list = tarn__json_file_kind(r->config, member) == TARN__MEMBER_ARRAY;
     if (!is_there(r, member))
         return true;
     if (!is_list)
-        return tarn__document_whole(r->config, member, INT64_MIN, INT64_MAX, &token) && add_end(r, token);
-    bool good = tarn__document_count(r->config, member, TARN_MODEL_ENDS, &count);
+        return tarn__json_file_int(r->config, member, INT64_MIN, INT64_MAX, &token) && add_end(r, token);
+    bool good = tarn__json_file_count(r->config, member, TARN_MODEL_MAX_EOS, &count);
     for (size_t i = 0; good && i < count; i++)
-        good = tarn__document_whole_at(r->config, member, i, INT64_MIN, INT64_MAX, &token) && add_end(r, token);
+        good = tarn__json_file_int_at(r->config, member, i, INT64_MIN, INT64_MAX, &token) && add_end(r, token);
     return good;
 }
 
 static bool read_tokens(reading *r)
 {
     tarn_llama_config *c = &r->c;
-    if (is_there(r, "bos_token_id") &&
-        !tarn__document_whole(r->config, "bos_token_id", INT64_MIN, INT64_MAX, &c->begin))
+    if (is_there(r, "bos_token_id") && !tarn__json_file_int(r->config, "bos_token_id", INT64_MIN, INT64_MAX, &c->begin))
         return false;
-    c->has_begin = is_there(r, "bos_token_id") && can_come(c, c->begin);
-    return read_ends(r, "eos_token_id") && read_ends(r, TARN__GENERATION_ENDS);
+    c->has_bos = is_there(r, "bos_token_id") && can_come(c, c->begin);
+    return read_ends(r, "eos_token_id") && read_ends(r, TARN__GENERATION_EOS);
 }
 
 /* ---- what is not supported --------------------------------------------------------------------------------------- */
@@ -223,14 +222,14 @@ static bool read_tokens(reading *r)
 static bool check_off(const reading *r, const char *member)
 {
     bool on = false;
-    if (is_there(r, member) && !tarn__document_bool(r->config, member, &on))
+    if (is_there(r, member) && !tarn__json_file_bool(r->config, member, &on))
         return false;
     return !on || refuse(r, member, "true");
 }
 
 static bool check_activation(const reading *r)
 {
-    const char *name = is_there(r, "hidden_act") ? tarn__document_text(r->config, "hidden_act") : "silu";
+    const char *name = is_there(r, "hidden_act") ? tarn__json_file_string(r->config, "hidden_act") : "silu";
     return name &&
            (strcmp(name, "silu") == 0 || strcmp(name, "swish") == 0 ||
             tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: config.json: the hidden_act '%.64s' is not supported; silu is",
@@ -245,7 +244,7 @@ static bool check_window(const reading *r)
     if (!check_off(r, "use_sliding_window"))
         return false;
     if (r->family->window) { /* Mistral's has no switch, and is there unless it is null */
-        int64_t usual = tarn__document_has(r->config, "sliding_window") ? INT64_MAX : r->family->window;
+        int64_t usual = tarn__json_file_has(r->config, "sliding_window") ? INT64_MAX : r->family->window;
         if (!whole_or(r, "sliding_window", usual, &window))
             return false;
         if (window < r->c.context)
@@ -256,9 +255,9 @@ static bool check_window(const reading *r)
     }
     if (!is_there(r, "layer_types"))
         return true;
-    bool good = tarn__document_count(r->config, "layer_types", LARGEST, &layers);
+    bool good = tarn__json_file_count(r->config, "layer_types", LARGEST, &layers);
     for (size_t i = 0; good && i < layers; i++) {
-        const char *type = tarn__document_text_at(r->config, "layer_types", i);
+        const char *type = tarn__json_file_string_at(r->config, "layer_types", i);
         good = type && (strcmp(type, "full_attention") == 0 || refuse(r, "layer_types", type));
     }
     return good;
@@ -269,25 +268,25 @@ static bool check_rest(const reading *r)
     double dropout = 0;
     if (is_there(r, "quantization_config"))
         return refuse(r, "quantization_config", "a quantized model of another program");
-    if (is_there(r, "attention_dropout") && !tarn__document_real(r->config, "attention_dropout", &dropout))
+    if (is_there(r, "attention_dropout") && !tarn__json_file_real(r->config, "attention_dropout", &dropout))
         return false;
     if (dropout != 0)
         return refuse(r, "attention_dropout", "dropout of a Llama's attention");
     double turned = 1;
-    if (is_there(r, "partial_rotary_factor") && !tarn__document_real(r->config, "partial_rotary_factor", &turned))
+    if (is_there(r, "partial_rotary_factor") && !tarn__json_file_real(r->config, "partial_rotary_factor", &turned))
         return false;
     if (turned != 1)
         return refuse(r, "partial_rotary_factor", "a part of the head that is not turned");
     return check_off(r, "attention_bias") && check_off(r, "mlp_bias") && check_activation(r) && check_window(r);
 }
 
-bool tarn__llama_read_config(const char *function, const tarn__document *config, tarn_dtype dtype,
+bool tarn__llama_read_config(const char *function, const tarn__json_file *config, tarn_dtype dtype,
                              tarn_llama_config *to)
 {
-    const char *type = tarn__document_text(config, "model_type");
+    const char *type = tarn__json_file_string(config, "model_type");
     reading r = {.function = function,
                  .config = config,
-                 .family = type ? tarn__llama_family_of(type) : NULL,
+                 .family = type ? tarn__llama_variant_of(type) : NULL,
                  .c = {.dtype = dtype}};
     if (!r.family)
         return false;
@@ -295,13 +294,14 @@ bool tarn__llama_read_config(const char *function, const tarn__document *config,
     r.c.qkv_bias = r.family->qkv_bias;
     r.c.qk_norm = r.family->qk_norm;
     bool good = read_sizes(&r) && read_rope(&r) && read_tokens(&r) && check_rest(&r) &&
-                (!is_there(&r, "tie_word_embeddings") || tarn__document_bool(config, "tie_word_embeddings", &r.c.tied));
+                (!is_there(&r, "tie_word_embeddings") ||
+                 tarn__json_file_bool(config, "tie_word_embeddings", &r.c.tie_embeddings));
     *to = r.c;
     return good;
 }
 
-tarn_module *tarn__llama_from_document(const char *function, const tarn__document *config, tarn_dtype dtype,
-                                       const tarn__placement *where)
+tarn_module *tarn__llama_from_config(const char *function, const tarn__json_file *config, tarn_dtype dtype,
+                                     const tarn__device_map *where)
 {
     tarn_llama_config c;
     return tarn__llama_read_config(function, config, dtype, &c) ? tarn__llama_make(function, &c, where, NULL) : NULL;
@@ -310,64 +310,65 @@ tarn_module *tarn__llama_from_document(const char *function, const tarn__documen
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
 /* As transformers 4 names them, which 5 reads too. */
-static bool describe_rope(const tarn_llama_config *c, tarn__document *config)
+static bool describe_rope(const tarn_llama_config *c, tarn__json_file *config)
 {
-    if (!tarn__document_set_real(config, "rope_theta", c->rope_theta))
+    if (!tarn__json_file_set_real(config, "rope_theta", c->rope_theta))
         return false;
-    if (c->rope_scaling == TARN_ROPE_PLAIN)
-        return tarn__document_set_real(config, "rope_scaling", NAN); /* null */
+    if (c->rope_scaling == TARN_ROPE_DEFAULT)
+        return tarn__json_file_set_real(config, "rope_scaling", NAN); /* null */
     bool is_llama3 = c->rope_scaling == TARN_ROPE_LLAMA3;
-    bool good = tarn__document_set_text(config, "rope_scaling.rope_type", is_llama3 ? "llama3" : "linear") &&
-                tarn__document_set_real(config, "rope_scaling.factor", c->rope_factor);
-    return good && (!is_llama3 || (tarn__document_set_real(config, "rope_scaling.low_freq_factor", c->rope_low) &&
-                                   tarn__document_set_real(config, "rope_scaling.high_freq_factor", c->rope_high) &&
-                                   tarn__document_set_whole(config, "rope_scaling.original_max_position_embeddings",
-                                                            c->rope_context)));
+    bool good = tarn__json_file_set_string(config, "rope_scaling.rope_type", is_llama3 ? "llama3" : "linear") &&
+                tarn__json_file_set_real(config, "rope_scaling.factor", c->rope_factor);
+    return good && (!is_llama3 ||
+                    (tarn__json_file_set_real(config, "rope_scaling.low_freq_factor", c->rope_low_freq_factor) &&
+                     tarn__json_file_set_real(config, "rope_scaling.high_freq_factor", c->rope_high_freq_factor) &&
+                     tarn__json_file_set_int(config, "rope_scaling.original_max_position_embeddings",
+                                             c->rope_original_context)));
 }
 
-static bool describe_token(tarn__document *config, const char *member, bool is_one, int64_t token)
+static bool describe_token(tarn__json_file *config, const char *member, bool is_one, int64_t token)
 {
-    return is_one ? tarn__document_set_whole(config, member, token) : tarn__document_set_real(config, member, NAN);
+    return is_one ? tarn__json_file_set_int(config, member, token) : tarn__json_file_set_real(config, member, NAN);
 }
 
-static bool describe_tokens(const tarn_llama_config *c, tarn__document *config)
+static bool describe_tokens(const tarn_llama_config *c, tarn__json_file *config)
 {
-    if (!describe_token(config, "bos_token_id", c->has_begin, c->begin))
+    if (!describe_token(config, "bos_token_id", c->has_bos, c->begin))
         return false;
     if (!c->also_end_count)
-        return describe_token(config, "eos_token_id", c->has_end, c->end);
-    bool good = tarn__document_add_whole(config, "eos_token_id", c->end);
+        return describe_token(config, "eos_token_id", c->has_eos, c->end);
+    bool good = tarn__json_file_add_int(config, "eos_token_id", c->end);
     for (int i = 0; good && i < c->also_end_count; i++)
-        good = tarn__document_add_whole(config, "eos_token_id", c->also_end[i]);
+        good = tarn__json_file_add_int(config, "eos_token_id", c->also_end[i]);
     return good;
 }
 
-bool tarn__llama_write_config(const tarn_llama_config *c, tarn__document *config)
+bool tarn__llama_write_config(const tarn_llama_config *c, tarn__json_file *config)
 {
-    const tarn__llama_family *family = tarn__llama_family_of(c->family);
+    const tarn__llama_variant *family = tarn__llama_variant_of(c->family);
     const struct {
         const char *key;
         int64_t value;
     } wholes[] = {
         {"vocab_size", c->vocab},          {"max_position_embeddings", c->context}, {"num_hidden_layers", c->layers},
-        {"num_attention_heads", c->heads}, {"num_key_value_heads", c->kv_heads},    {"head_dim", c->head_width},
+        {"num_attention_heads", c->heads}, {"num_key_value_heads", c->kv_heads},    {"head_dim", c->head_dim},
         {"hidden_size", c->width},         {"intermediate_size", c->inner}};
-    bool good = tarn__document_set_text(config, "model_type", c->family) &&
-                tarn__document_add_text(config, "architectures", family->architecture) &&
-                tarn__document_set_text(config, "hidden_act", "silu") &&
-                tarn__document_set_text(config, "torch_dtype", tarn__torch_name(c->dtype)) &&
-                tarn__document_set_bool(config, "tie_word_embeddings", c->tied) &&
-                tarn__document_set_real(config, "rms_norm_eps", c->epsilon) &&
-                tarn__document_set_real(config, "initializer_range", 0.02) &&
-                tarn__document_set_real(config, "attention_dropout", 0);
+    bool good = tarn__json_file_set_string(config, "model_type", c->family) &&
+                tarn__json_file_add_string(config, "architectures", family->architecture) &&
+                tarn__json_file_set_string(config, "hidden_act", "silu") &&
+                tarn__json_file_set_string(config, "torch_dtype", tarn__torch_name(c->dtype)) &&
+                tarn__json_file_set_bool(config, "tie_word_embeddings", c->tie_embeddings) &&
+                tarn__json_file_set_real(config, "rms_norm_eps", c->epsilon) &&
+                tarn__json_file_set_real(config, "initializer_range", 0.02) &&
+                tarn__json_file_set_real(config, "attention_dropout", 0);
     for (size_t i = 0; good && i < sizeof(wholes) / sizeof(wholes[0]); i++)
-        good = tarn__document_set_whole(config, wholes[i].key, wholes[i].value);
+        good = tarn__json_file_set_int(config, wholes[i].key, wholes[i].value);
     if (good && family->window)
-        good = tarn__document_set_real(config, "sliding_window", NAN); /* null: none */
+        good = tarn__json_file_set_real(config, "sliding_window", NAN); /* null: none */
     return good && describe_rope(c, config) && describe_tokens(c, config);
 }
 
-bool tarn__llama_describe(const tarn_module *model, tarn__document *config)
+bool tarn__llama_describe(const tarn_module *model, tarn__json_file *config)
 {
     return tarn__llama_write_config(model->ctx, config);
 }

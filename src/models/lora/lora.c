@@ -16,17 +16,17 @@
 
 static bool make_room(tarn__lora_layers *list)
 {
-    if (list->count < list->room)
+    if (list->count < list->capacity)
         return true;
-    int wider = list->room ? 2 * list->room : 64;
+    int wider = list->capacity ? 2 * list->capacity : 64;
     tarn__lora_layer *grown = tarn__alloc(sizeof(*grown) * (size_t)wider);
     if (!grown)
         return false;
     if (list->count)
         memcpy(grown, list->layer, sizeof(*grown) * (size_t)list->count);
-    tarn__release(list->layer, sizeof(*grown) * (size_t)list->room);
+    tarn__release(list->layer, sizeof(*grown) * (size_t)list->capacity);
     list->layer = grown;
-    list->room = wider;
+    list->capacity = wider;
     return true;
 }
 
@@ -41,7 +41,7 @@ static bool list_one(tarn_module *module, const char *path, void *ctx)
     tarn__lora_layers *list = l->list;
     if (!module->linear || module == l->head)
         return true;
-    char *copy = make_room(list) ? tarn__text_copy(path) : NULL;
+    char *copy = make_room(list) ? tarn__string_copy(path) : NULL;
     if (copy)
         list->layer[list->count++] = (tarn__lora_layer){module, copy, module->adapter != NULL};
     return copy != NULL;
@@ -50,7 +50,7 @@ static bool list_one(tarn_module *module, const char *path, void *ctx)
 bool tarn__lora_list(const char *function, const tarn_module *model, tarn__lora_layers *list)
 {
     *list = (tarn__lora_layers){0};
-    const tarn__model_kind *kind = tarn__model_kind_of(function, model);
+    const tarn__arch *kind = tarn__arch_of(function, model);
     if (!kind)
         return false;
     list->form = kind->linear;
@@ -62,11 +62,11 @@ bool tarn__lora_list(const char *function, const tarn_module *model, tarn__lora_
 void tarn__lora_release(tarn__lora_layers *list)
 {
     for (int i = 0; i < list->count; i++)
-        tarn__text_release(list->layer[i].path);
-    tarn__release(list->layer, sizeof(*list->layer) * (size_t)list->room);
+        tarn__string_free(list->layer[i].path);
+    tarn__release(list->layer, sizeof(*list->layer) * (size_t)list->capacity);
 }
 
-bool tarn__lora_fits(const char *path, const char *name, size_t length)
+bool tarn__lora_name_matches(const char *path, const char *name, size_t length)
 {
     size_t all = strlen(path);
     if (length == 0 || all < length || memcmp(path + all - length, name, length) != 0)
@@ -74,11 +74,11 @@ bool tarn__lora_fits(const char *path, const char *name, size_t length)
     return all == length || path[all - length - 1] == '.';
 }
 
-int tarn__lora_choose(tarn__lora_layers *list, const char *name, size_t length)
+int tarn__lora_select(tarn__lora_layers *list, const char *name, size_t length)
 {
     int count = 0;
     for (int i = 0; i < list->count; i++)
-        if (tarn__lora_fits(list->layer[i].path, name, length)) {
+        if (tarn__lora_name_matches(list->layer[i].path, name, length)) {
             list->layer[i].is_chosen = true;
             count++;
         }
@@ -111,7 +111,7 @@ static bool raise_unknown(const char *function, const tarn_module *model, const 
         const char *dot = strrchr(list->layer[i].path, '.'), *last = dot ? dot + 1 : list->layer[i].path;
         bool is_new = true;
         for (int k = 0; k < i; k++)
-            is_new &= !tarn__lora_fits(list->layer[k].path, last, strlen(last));
+            is_new &= !tarn__lora_name_matches(list->layer[k].path, last, strlen(last));
         size_t used = strlen(known);
         if (is_new)
             snprintf(known + used, sizeof(known) - used, "%s%s", used ? ", " : "", last);
@@ -136,7 +136,7 @@ static bool choose_targets(const char *function, const tarn_module *model, tarn_
                 TARN_ERROR_ARGUMENT,
                 "%s: .targets: '%.100s' has an empty name; it must be names of layers and commas, \"q_proj,v_proj\"",
                 function, targets);
-        if (tarn__lora_choose(list, at, length) == 0)
+        if (tarn__lora_select(list, at, length) == 0)
             return raise_unknown(function, model, list, at, length);
         at = *end ? end + 1 : NULL;
     }
@@ -164,9 +164,9 @@ static bool check_options(const char *function, const tarn_lora_options *o)
     return tarn__check_parameter_dtype(function, o->dtype);
 }
 
-bool tarn__lora_check_bare(const char *function, const tarn_module *model)
+bool tarn__lora_check_none(const char *function, const tarn_module *model)
 {
-    if (!tarn__model_kind_of(function, model))
+    if (!tarn__arch_of(function, model))
         return false;
     return !tarn_lora_has(model) ||
            tarn__raise(TARN_ERROR_ARGUMENT,
@@ -202,7 +202,7 @@ static bool add_all(const char *function, tarn_module *model, const tarn__lora_l
     tarn__adapter settings = {
         .rank = o->rank, .alpha = o->alpha > 0 ? o->alpha : 8, .dropout = o->dropout, .rslora = o->rslora};
     settings.scale = tarn__lora_scale(&settings);
-    tarn__generator callers = tarn__random_save();
+    tarn__rng_state callers = tarn__random_save();
     tarn_seed(o->seed);
     bool good = true;
     for (int i = 0; good && i < list->count; i++)
@@ -221,7 +221,7 @@ bool tarn_lora_add_sized(tarn_module *model, const tarn_lora_options *options, s
     tarn__lora_layers list = {0};
     if (options)
         memcpy(&own, options, options_size < sizeof(own) ? options_size : sizeof(own));
-    if (!tarn__lora_check_bare(function, model))
+    if (!tarn__lora_check_none(function, model))
         return false;
     if (!options)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the options are NULL; .rank is required", function);
@@ -246,11 +246,11 @@ static bool replace_weight(tarn_module *layer, tarn_tensor *weight, tarn__linear
     if (!weight)
         return false;
     layer->linear = form;
-    tarn__hold(weight);
+    tarn__tensor_retain(weight);
     tarn_free(weight); /* the scope's reference */
     place->tensor = weight;
     place->is_buffer = false;
-    tarn__drop(before);
+    tarn__tensor_release(before);
     return tarn__name_tensor(layer, place);
 }
 
@@ -259,7 +259,7 @@ static bool merge_layer(tarn_module *layer, tarn_dtype dtype, tarn__linear_form 
     tarn_tensor *weight = tarn__module_own(layer, "weight"), *a = tarn__adapter_weight(layer, TARN__ADAPTER_A),
                 *b = tarn__adapter_weight(layer, TARN__ADAPTER_B);
     tarn_dtype wide = weight->view.dtype == TARN_F64 || a->view.dtype == TARN_F64 ? TARN_F64 : TARN_F32;
-    bool is_blocks = tarn__is_blocks(weight->view.dtype);
+    bool is_blocks = tarn__is_quantized(weight->view.dtype);
     tarn_tensor *delta =
         tarn_mul(tarn_matmul(tarn_cast(b, wide), tarn_cast(a, wide)), tarn_scalar(layer->adapter->scale));
     if (layer->linear == TARN__LINEAR_IN_OUT)
@@ -288,9 +288,9 @@ static bool check_untrained(const char *function, const tarn__lora_layers *list)
 /* Layer by layer: one that fails leaves a model that computes the same. */
 static bool merge_all(const char *function, tarn_module *model, const tarn__lora_layers *list)
 {
-    tarn_model_facts facts;
+    tarn_model_info info;
     int merged = 0;
-    if (!check_untrained(function, list) || !tarn_model_facts_of(model, &facts))
+    if (!check_untrained(function, list) || !tarn_model_query(model, &info))
         return false;
     bool good = true;
     tarn_no_grad_open();
@@ -298,7 +298,7 @@ static bool merge_all(const char *function, tarn_module *model, const tarn__lora
         if (!list->layer[i].is_chosen)
             continue;
         tarn_scope *scope = tarn_scope_open();
-        good = scope && merge_layer(list->layer[i].module, facts.dtype, list->form);
+        good = scope && merge_layer(list->layer[i].module, info.dtype, list->form);
         tarn_scope_close(scope);
         merged += good;
     }

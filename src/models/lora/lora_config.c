@@ -13,7 +13,7 @@
 
 typedef struct reading {
     const char *function, *path;
-    const tarn__document *document;
+    const tarn__json_file *document;
 } reading;
 
 static bool is_among(const char *const *list, const char *word)
@@ -46,7 +46,7 @@ static bool check_member(const char *name, bool is_off, void *ctx)
 
 static bool is_there(const reading *r, const char *key)
 {
-    tarn__member_kind kind = tarn__document_kind(r->document, key);
+    tarn__member_kind kind = tarn__json_file_kind(r->document, key);
     return kind != TARN__MEMBER_MISSING && kind != TARN__MEMBER_NULL;
 }
 
@@ -55,9 +55,9 @@ static bool check_beginning(const reading *r)
 {
     static const char *const harmless[] = {"gaussian", "orthogonal", "eva", NULL};
     const char *key = "init_lora_weights";
-    if (tarn__document_kind(r->document, key) != TARN__MEMBER_TEXT)
+    if (tarn__json_file_kind(r->document, key) != TARN__MEMBER_STRING)
         return true;
-    const char *how = tarn__document_text(r->document, key);
+    const char *how = tarn__json_file_string(r->document, key);
     return how &&
            (is_among(harmless, how) ||
             tarn__raise(TARN_ERROR_UNSUPPORTED,
@@ -67,14 +67,14 @@ static bool check_beginning(const reading *r)
 
 static bool check_texts(const reading *r)
 {
-    const char *type = tarn__document_text(r->document, "peft_type");
+    const char *type = tarn__json_file_string(r->document, "peft_type");
     if (!type)
         return false;
     if (strcmp(type, "LORA") != 0)
         return tarn__raise(TARN_ERROR_UNSUPPORTED,
                            "%s: '%s': adapters of the \"peft_type\" '%.64s' are not supported; LORA is", r->function,
                            r->path, type);
-    const char *bias = is_there(r, "bias") ? tarn__document_text(r->document, "bias") : "none";
+    const char *bias = is_there(r, "bias") ? tarn__json_file_string(r->document, "bias") : "none";
     if (bias && strcmp(bias, "none") != 0)
         return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': \"bias\": '%.64s' is not supported; none is", r->function,
                            r->path, bias);
@@ -84,10 +84,10 @@ static bool check_texts(const reading *r)
 static bool read_numbers(const reading *r, tarn__adapter *s)
 {
     *s = (tarn__adapter){.alpha = 8}; /* what PEFT takes where it is missing */
-    if (!tarn__document_whole(r->document, "r", 1, MOST_RANK, &s->rank) ||
-        (is_there(r, "lora_alpha") && !tarn__document_real(r->document, "lora_alpha", &s->alpha)) ||
-        (is_there(r, "lora_dropout") && !tarn__document_real(r->document, "lora_dropout", &s->dropout)) ||
-        (is_there(r, "use_rslora") && !tarn__document_bool(r->document, "use_rslora", &s->rslora)))
+    if (!tarn__json_file_int(r->document, "r", 1, MOST_RANK, &s->rank) ||
+        (is_there(r, "lora_alpha") && !tarn__json_file_real(r->document, "lora_alpha", &s->alpha)) ||
+        (is_there(r, "lora_dropout") && !tarn__json_file_real(r->document, "lora_dropout", &s->dropout)) ||
+        (is_there(r, "use_rslora") && !tarn__json_file_bool(r->document, "use_rslora", &s->rslora)))
         return false;
     if (!isfinite(s->alpha) || !(s->dropout >= 0 && s->dropout < 1))
         return tarn__raise(TARN_ERROR_FORMAT,
@@ -102,9 +102,9 @@ static bool choose_layers(const reading *r, tarn__lora_layers *list)
     const char *key = "target_modules";
     size_t count = 0;
     int chosen = 0;
-    tarn__member_kind kind = tarn__document_kind(r->document, key);
-    if (kind == TARN__MEMBER_TEXT) {
-        const char *text = tarn__document_text(r->document, key);
+    tarn__member_kind kind = tarn__json_file_kind(r->document, key);
+    if (kind == TARN__MEMBER_STRING) {
+        const char *text = tarn__json_file_string(r->document, key);
         if (text && strcmp(text, "all-linear") != 0)
             return tarn__raise(
                 TARN_ERROR_UNSUPPORTED,
@@ -114,26 +114,26 @@ static bool choose_layers(const reading *r, tarn__lora_layers *list)
             list->layer[i].is_chosen = true;
         return text != NULL;
     }
-    if (kind != TARN__MEMBER_LIST)
+    if (kind != TARN__MEMBER_ARRAY)
         return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': \"%s\" must be a list of names of layers", r->function,
                            r->path, key);
-    if (!tarn__document_count(r->document, key, MOST_NAMES, &count))
+    if (!tarn__json_file_count(r->document, key, MOST_NAMES, &count))
         return false;
     for (size_t i = 0; i < count; i++) {
-        const char *name = tarn__document_text_at(r->document, key, i);
+        const char *name = tarn__json_file_string_at(r->document, key, i);
         if (!name)
             return false;
-        chosen += tarn__lora_choose(list, name, strlen(name));
+        chosen += tarn__lora_select(list, name, strlen(name));
     }
     return chosen || tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': \"%s\" names no linear layer of this model", r->function,
                                  r->path, key);
 }
 
-bool tarn__lora_read_config(const char *function, const tarn__document *document, const char *path,
+bool tarn__lora_read_config(const char *function, const tarn__json_file *document, const char *path,
                             tarn__adapter *settings, tarn__lora_layers *list)
 {
     reading r = {function, path, document};
-    return check_texts(&r) && tarn__document_each_name(document, "", check_member, &r) && read_numbers(&r, settings) &&
+    return check_texts(&r) && tarn__json_file_each_name(document, "", check_member, &r) && read_numbers(&r, settings) &&
            choose_layers(&r, list);
 }
 
@@ -149,34 +149,34 @@ static const char *last_part(const char *path)
 static bool all_called(const tarn__lora_layers *list, const char *name)
 {
     for (int i = 0; i < list->count; i++)
-        if (!list->layer[i].is_chosen && tarn__lora_fits(list->layer[i].path, name, strlen(name)))
+        if (!list->layer[i].is_chosen && tarn__lora_name_matches(list->layer[i].path, name, strlen(name)))
             return false;
     return true;
 }
 
 /* Layers by their names where that says it, else by their paths. */
-static bool write_targets(const tarn__lora_layers *list, tarn__document *document)
+static bool write_targets(const tarn__lora_layers *list, tarn__json_file *document)
 {
     bool good = true;
     for (int i = 0; good && i < list->count; i++) {
         const char *path = list->layer[i].path, *name = last_part(path);
         bool by_name = all_called(list, name), is_new = true;
         for (int k = 0; k < i && by_name; k++)
-            is_new &= !(list->layer[k].is_chosen && tarn__lora_fits(list->layer[k].path, name, strlen(name)));
+            is_new &= !(list->layer[k].is_chosen && tarn__lora_name_matches(list->layer[k].path, name, strlen(name)));
         if (list->layer[i].is_chosen && is_new)
-            good = tarn__document_add_text(document, "target_modules", by_name ? name : path);
+            good = tarn__json_file_add_string(document, "target_modules", by_name ? name : path);
     }
     return good;
 }
 
-static bool write_alpha(double alpha, tarn__document *document)
+static bool write_alpha(double alpha, tarn__json_file *document)
 {
     bool is_whole = alpha == floor(alpha) && fabs(alpha) < 1e15; /* as PEFT has it, which other programs expect */
-    return is_whole ? tarn__document_set_whole(document, "lora_alpha", (int64_t)alpha)
-                    : tarn__document_set_real(document, "lora_alpha", alpha);
+    return is_whole ? tarn__json_file_set_int(document, "lora_alpha", (int64_t)alpha)
+                    : tarn__json_file_set_real(document, "lora_alpha", alpha);
 }
 
-bool tarn__lora_write_config(const tarn__lora_layers *list, const char *base_model, tarn__document *document)
+bool tarn__lora_write_config(const tarn__lora_layers *list, const char *base_model, tarn__json_file *document)
 {
     const tarn_module *first = NULL;
     for (int i = list->count - 1; i >= 0; i--)
@@ -184,19 +184,19 @@ bool tarn__lora_write_config(const tarn__lora_layers *list, const char *base_mod
     const tarn__adapter *s = first->adapter;
     static const char *const nothing[] = {"auto_mapping",        "revision",       "modules_to_save",
                                           "layers_to_transform", "layers_pattern", NULL};
-    bool good = tarn__document_set_text(document, "peft_type", "LORA") &&
-                tarn__document_set_text(document, "task_type", "CAUSAL_LM") &&
-                (base_model ? tarn__document_set_text(document, "base_model_name_or_path", base_model)
-                            : tarn__document_set_real(document, "base_model_name_or_path", NAN)) && /* null */
-                tarn__document_set_whole(document, "r", s->rank) &&
-                write_alpha(s->alpha, document) && tarn__document_set_real(document, "lora_dropout", s->dropout) &&
-                write_targets(list, document) && tarn__document_set_bool(document, "use_rslora", s->rslora) &&
-                tarn__document_set_bool(document, "use_dora", false) &&
-                tarn__document_set_bool(document, "fan_in_fan_out", list->form == TARN__LINEAR_IN_OUT) &&
-                tarn__document_set_text(document, "bias", "none") &&
-                tarn__document_set_bool(document, "init_lora_weights", true) &&
-                tarn__document_set_bool(document, "inference_mode", true);
+    bool good = tarn__json_file_set_string(document, "peft_type", "LORA") &&
+                tarn__json_file_set_string(document, "task_type", "CAUSAL_LM") &&
+                (base_model ? tarn__json_file_set_string(document, "base_model_name_or_path", base_model)
+                            : tarn__json_file_set_real(document, "base_model_name_or_path", NAN)) && /* null */
+                tarn__json_file_set_int(document, "r", s->rank) &&
+                write_alpha(s->alpha, document) && tarn__json_file_set_real(document, "lora_dropout", s->dropout) &&
+                write_targets(list, document) && tarn__json_file_set_bool(document, "use_rslora", s->rslora) &&
+                tarn__json_file_set_bool(document, "use_dora", false) &&
+                tarn__json_file_set_bool(document, "fan_in_fan_out", list->form == TARN__LINEAR_IN_OUT) &&
+                tarn__json_file_set_string(document, "bias", "none") &&
+                tarn__json_file_set_bool(document, "init_lora_weights", true) &&
+                tarn__json_file_set_bool(document, "inference_mode", true);
     for (const char *const *key = nothing; good && *key; key++)
-        good = tarn__document_set_real(document, *key, NAN);
+        good = tarn__json_file_set_real(document, *key, NAN);
     return good;
 }

@@ -61,10 +61,10 @@ static bool write_new(const char *function, const tarn__lora_layers *list, const
 {
     if (!save_weights(list, files->new_weights.text))
         return tarn__raise_within(function);
-    tarn__document *config = tarn__document_new(function);
+    tarn__json_file *config = tarn__json_file_new(function);
     bool good = config && tarn__lora_write_config(list, base_model, config) &&
-                tarn__document_save(config, files->new_config.text);
-    tarn__document_free(config);
+                tarn__json_file_save(config, files->new_config.text);
+    tarn__json_file_free(config);
     return good;
 }
 
@@ -127,8 +127,8 @@ static bool check_matrix(const loading *l, const tarn__lora_layer *layer, int wh
     if (entry->shape.rank != 2 || entry->shape.size[0] != rows || entry->shape.size[1] != columns)
         return tarn__raise(TARN_ERROR_SHAPE, "%s: '%s': '%s' is %s, but must be [%lld, %lld] in this model",
                            l->function, l->path, name.text,
-                           tarn__shape_text(entry->shape.size, entry->shape.rank, &(tarn__text){{0}}), (long long)rows,
-                           (long long)columns);
+                           tarn__shape_string(entry->shape.size, entry->shape.rank, &(tarn__shape_buffer){{0}}),
+                           (long long)rows, (long long)columns);
     return (entry->dtype != TARN_DTYPE_COUNT && tarn__is_float(entry->dtype)) ||
            tarn__raise(TARN_ERROR_DTYPE, "%s: '%s': '%s' is %s; adapters are of a float dtype", l->function, l->path,
                        name.text, entry->dtype_name);
@@ -209,13 +209,13 @@ bool tarn_lora_load(tarn_module *model, const char *folder)
 {
     loading l = {.function = "lora_load"};
     adapter_files files;
-    if (!tarn__lora_check_bare(l.function, model) || !name_files(l.function, folder, &files))
+    if (!tarn__lora_check_none(l.function, model) || !name_files(l.function, folder, &files))
         return false;
-    tarn__document *config = tarn__document_open(l.function, files.config.text);
+    tarn__json_file *config = tarn__json_file_open(l.function, files.config.text);
     bool good = config && tarn__lora_list(l.function, model, &l.list) &&
                 tarn__lora_read_config(l.function, config, files.config.text, &l.settings, &l.list) &&
                 load_weights(&l, model, files.weights.text);
-    tarn__document_free(config);
+    tarn__json_file_free(config);
     tarn__lora_release(&l.list);
     return good;
 }

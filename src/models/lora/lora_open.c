@@ -22,11 +22,11 @@ bool tarn__lora_base_of(const char *function, const char *folder, tarn__model_pa
 {
     static const char *const key = "base_model_name_or_path";
     tarn__model_path path;
-    tarn__document *config = tarn__model_path_in(function, folder, "adapter_config.json", &path)
-                                 ? tarn__document_open(function, path.text)
-                                 : NULL;
-    bool is_there = config && tarn__document_kind(config, key) == TARN__MEMBER_TEXT;
-    const char *name = is_there ? tarn__document_text(config, key) : NULL;
+    tarn__json_file *config = tarn__model_path_in(function, folder, "adapter_config.json", &path)
+                                  ? tarn__json_file_open(function, path.text)
+                                  : NULL;
+    bool is_there = config && tarn__json_file_kind(config, key) == TARN__MEMBER_STRING;
+    const char *name = is_there ? tarn__json_file_string(config, key) : NULL;
     bool good = name && name[0] && strlen(name) < sizeof(base->text);
     if (good)
         memcpy(base->text, name, strlen(name) + 1);
@@ -40,7 +40,7 @@ bool tarn__lora_base_of(const char *function, const char *folder, tarn__model_pa
                            "%s: the adapters in '%s' belong to '%s', which is not there; open the model where it is, "
                            "and load them with tarn_lora_load() (--adapter)",
                            function, folder, base->text);
-    tarn__document_free(config);
+    tarn__json_file_free(config);
     return good;
 }
 
@@ -50,17 +50,17 @@ static bool read_blocks(const char *function, const char *folder, tarn_dtype *bl
     tarn__model_path path;
     if (*blocks || !holds(function, folder, "config.json"))
         return !tarn_failed();
-    tarn__document *config =
-        tarn__model_path_in(function, folder, "config.json", &path) ? tarn__document_open(function, path.text) : NULL;
-    const char *name = config && tarn__document_kind(config, "train.quantize") == TARN__MEMBER_TEXT
-                           ? tarn__document_text(config, "train.quantize")
+    tarn__json_file *config =
+        tarn__model_path_in(function, folder, "config.json", &path) ? tarn__json_file_open(function, path.text) : NULL;
+    const char *name = config && tarn__json_file_kind(config, "train.quantize") == TARN__MEMBER_STRING
+                           ? tarn__json_file_string(config, "train.quantize")
                            : "";
-    *blocks = tarn__blocks_named(name);
+    *blocks = tarn__quant_type_named(name);
     bool known = !name[0] || *blocks ||
                  tarn__raise(TARN_ERROR_FORMAT,
                              "%s: '%s': the weights were quantized to '%.32s', which are no blocks that tarn knows",
                              function, path.text, name);
-    tarn__document_free(config);
+    tarn__json_file_free(config);
     return config && known;
 }
 

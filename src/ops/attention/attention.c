@@ -24,25 +24,26 @@ static bool check_operands(const tarn_tensor *q, const tarn_tensor *k, const tar
     if (!fits)
         return tarn__raise(TARN_ERROR_SHAPE,
                            "attention: q %s, k %s and v %s do not fit: q is [B, H, T, D], k and v are [B, KV, S, D]",
-                           TARN__SHAPE_TEXT(q), TARN__SHAPE_TEXT(k), TARN__SHAPE_TEXT(v));
+                           TARN__SHAPE_STRING(q), TARN__SHAPE_STRING(k), TARN__SHAPE_STRING(v));
     if (b->shape[1] < 1 || a->shape[1] < 1 || a->shape[1] % b->shape[1] != 0)
         return tarn__raise(TARN_ERROR_SHAPE, "attention: q %s has %lld heads, which is no multiple of the %lld of k %s",
-                           TARN__SHAPE_TEXT(q), (long long)a->shape[1], (long long)b->shape[1], TARN__SHAPE_TEXT(k));
+                           TARN__SHAPE_STRING(q), (long long)a->shape[1], (long long)b->shape[1],
+                           TARN__SHAPE_STRING(k));
     return a->shape[3] > 0 ||
-           tarn__raise(TARN_ERROR_SHAPE, "attention: q %s has no elements along its last axis", TARN__SHAPE_TEXT(q));
+           tarn__raise(TARN_ERROR_SHAPE, "attention: q %s has no elements along its last axis", TARN__SHAPE_STRING(q));
 }
 
-static bool check_starts(const char *function, const tarn_tensor *starts, int64_t batches, int64_t rows)
+static bool check_starts(const char *function, const tarn_tensor *document_starts, int64_t batches, int64_t rows)
 {
-    if (!starts)
+    if (!document_starts)
         return true;
-    if (!tarn__check_dtype(function, starts, TARN__INDEXES, "starts"))
+    if (!tarn__check_dtype(function, document_starts, TARN__INDEXES, "starts"))
         return false;
-    const tarn__view *view = &starts->view;
+    const tarn__view *view = &document_starts->view;
     return (view->rank == 2 && view->shape[0] == batches && view->shape[1] == rows) ||
            tarn__raise(TARN_ERROR_SHAPE,
                        "%s: starts %s do not fit: there is one for each row of each batch, [%lld, %lld]", function,
-                       TARN__SHAPE_TEXT(starts), (long long)batches, (long long)rows);
+                       TARN__SHAPE_STRING(document_starts), (long long)batches, (long long)rows);
 }
 
 /* The options against x, whose first axis is B; there are so many rows. */
@@ -53,7 +54,7 @@ static bool check_options(const char *function, const tarn_tensor *x, int64_t ro
     if (!(o->dropout >= 0 && o->dropout < 1))
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: dropout %g is outside 0 to 1, or 1", function, o->dropout);
     const tarn_tensor *lengths = o->lengths;
-    if (!check_starts(function, o->starts, x->view.shape[0], rows) || !lengths)
+    if (!check_starts(function, o->document_starts, x->view.shape[0], rows) || !lengths)
         return !tarn_failed();
     if (!tarn__check_dtype(function, lengths, TARN__INDEXES, "lengths"))
         return false;
@@ -62,7 +63,7 @@ static bool check_options(const char *function, const tarn_tensor *x, int64_t ro
                 (view->rank == 0 || (view->rank == 1 && (view->shape[0] == 1 || view->shape[0] == x->view.shape[0])));
     return fits || tarn__raise(TARN_ERROR_SHAPE,
                                "%s: lengths %s do not fit: there is one number, or one for each of the %lld batches",
-                               function, TARN__SHAPE_TEXT(lengths), (long long)x->view.shape[0]);
+                               function, TARN__SHAPE_STRING(lengths), (long long)x->view.shape[0]);
 }
 
 /* Options as kernels take them. Dropout's counters, of four numbers each, are reserved for whole rows of S keys: one
@@ -92,39 +93,41 @@ static bool place_logarithms(const char *function, const tarn_tensor *q, bool wa
     const int64_t *size = q->view.shape;
     *to = NULL;
     return !wanted || (*to = tarn__tensor_new(function, TARN_SHAPE(size[0], size[1], size[2]),
-                                              tarn__wide_dtype(q->view.dtype), tarn__device(q))) != NULL;
+                                              tarn__acc_dtype(q->view.dtype), tarn__device(q))) != NULL;
 }
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
 static bool needs_steps(const tarn_tensor *q, const tarn_attention_options *o)
 {
-    return o->starts && !tarn__has_kernel(tarn__device(q), TARN__K_attention_starts, q->view.dtype);
+    return o->document_starts && !tarn__has_kernel(tarn__device(q), TARN__K_attention_documents, q->view.dtype);
 }
 
 /* From q, k and v to y and the logarithms. */
 static bool attend(const char *function, const tarn__attention *tail, tarn_tensor *const *part,
                    const tarn_attention_options *o, tarn_tensor *y, tarn_tensor *log_sums)
 {
-    return o->starts
-               ? tarn__kernel_call(TARN__K_attention_starts, function, *tail,
-                                   TARN__IN(part[0], part[1], part[2], o->lengths, o->starts), TARN__OUT(y, log_sums))
+    return o->document_starts
+               ? tarn__kernel_call(TARN__K_attention_documents, function, *tail,
+                                   TARN__IN(part[0], part[1], part[2], o->lengths, o->document_starts),
+                                   TARN__OUT(y, log_sums))
                : tarn__kernel_call(TARN__K_attention, function, *tail, TARN__IN(part[0], part[1], part[2], o->lengths),
                                    TARN__OUT(y, log_sums));
 }
 
 /* What a gradient is made from. */
 typedef struct traces {
-    tarn_tensor *lengths, *starts, *y, *log_sums, *g;
+    tarn_tensor *lengths, *document_starts, *y, *log_sums, *g;
 } traces;
 
 static bool attend_back(const char *function, const tarn__attention *tail, tarn_tensor *const *part, const traces *t,
                         tarn_tensor *const *to)
 {
-    return t->starts
-               ? tarn__kernel_call(TARN__K_attention_starts_grad, function, *tail,
-                                   TARN__IN(part[0], part[1], part[2], t->lengths, t->y, t->log_sums, t->g, t->starts),
-                                   TARN__OUT(to[0], to[1], to[2]))
+    return t->document_starts
+               ? tarn__kernel_call(
+                     TARN__K_attention_documents_grad, function, *tail,
+                     TARN__IN(part[0], part[1], part[2], t->lengths, t->y, t->log_sums, t->g, t->document_starts),
+                     TARN__OUT(to[0], to[1], to[2]))
                : tarn__kernel_call(TARN__K_attention_grad, function, *tail,
                                    TARN__IN(part[0], part[1], part[2], t->lengths, t->y, t->log_sums, t->g),
                                    TARN__OUT(to[0], to[1], to[2]));
@@ -138,16 +141,16 @@ static bool attention_backward(const tarn__backward *b)
 {
     tarn_tensor *const *s = b->saved, *to[3] = {0};
     for (int i = 0; i < 3; i++) {
-        const tarn__meta *meta = tarn__input_meta(b, i);
-        if (tarn__wants(b, i) && !(to[i] = tarn__tensor_new_ordered(b->function, meta->shape, tarn__grad_dtype(b, i),
-                                                                    meta->device, by_rows)))
+        const tarn__tensor_spec *spec = tarn__input_spec(b, i);
+        if (tarn__needs_grad(b, i) && !(to[i] = tarn__tensor_new_ordered(
+                                            b->function, spec->shape, tarn__grad_dtype(b, i), spec->device, by_rows)))
             return false;
     }
     if (!attend_back(b->function, b->params, s, &(traces){s[LENGTHS], s[STARTS], s[RESULT], s[LOGARITHMS], b->grads[0]},
                      to))
         return false;
     for (int i = 0; i < 3; i++)
-        if (to[i] && !tarn__put(b, i, to[i]))
+        if (to[i] && !tarn__accumulate_grad(b, i, to[i]))
             return false;
     return true;
 }
@@ -156,11 +159,11 @@ tarn_tensor *tarn_attention_sized(tarn_tensor *q, tarn_tensor *k, tarn_tensor *v
                                   size_t options_size)
 {
     tarn_attention_options o = options_of(options, options_size);
-    tarn_tensor *in[] = {q, k, v, o.lengths, o.starts}, *log_sums;
-    if (!tarn__bring_together("attention", in, roles, 3) || !tarn__same_place("attention", in, 5) ||
+    tarn_tensor *in[] = {q, k, v, o.lengths, o.document_starts}, *log_sums;
+    if (!tarn__unify_operands("attention", in, roles, 3) || !tarn__unify_devices("attention", in, 5) ||
         !tarn__check_dtype("attention", in[Q], TARN__FLOATS, "q") || !check_operands(in[Q], in[K], in[V]))
         return NULL;
-    o.lengths = in[LENGTHS], o.starts = in[STARTS];
+    o.lengths = in[LENGTHS], o.document_starts = in[STARTS];
     if (!check_options("attention", in[Q], in[Q]->view.shape[2], &o))
         return NULL;
     if (needs_steps(in[Q], &o))
@@ -173,43 +176,44 @@ tarn_tensor *tarn_attention_sized(tarn_tensor *q, tarn_tensor *k, tarn_tensor *v
     if (!attend("attention", &tail, in, &o, y, log_sums))
         return NULL;
     bool good = tarn__finish("attention", attention_backward, tail, TARN__INPUTS(in[Q], in[K], in[V]), TARN__OUTPUTS(y),
-                             TARN__SAVED(in[Q], in[K], in[V], o.lengths, o.starts, y, log_sums));
+                             TARN__SAVED(in[Q], in[K], in[V], o.lengths, o.document_starts, y, log_sums));
     return good ? y : NULL;
 }
 
 /* ---- as a cache stores them -------------------------------------------------------------------------------------- */
 
-bool tarn__attends_stored(tarn_tensor *q, const tarn_tensor *k)
+bool tarn__attention_quant_kv_fits(tarn_tensor *q, const tarn_tensor *k)
 {
     tarn_device device = tarn__device(q);
-    return tarn__has_kernel(device, TARN__K_attention_stored, q->view.dtype) &&
-           tarn__has_kernel(device, TARN__K_attention_stored, k->view.dtype);
+    return tarn__has_kernel(device, TARN__K_attention_quant_kv, q->view.dtype) &&
+           tarn__has_kernel(device, TARN__K_attention_quant_kv, k->view.dtype);
 }
 
-tarn_tensor *tarn__attention_stored(tarn_tensor *q, tarn_tensor *k, tarn_tensor *v, tarn_tensor *k_scale,
-                                    tarn_tensor *v_scale, const tarn_attention_options *options)
+tarn_tensor *tarn__attention_quant_kv(tarn_tensor *q, tarn_tensor *k, tarn_tensor *v, tarn_tensor *k_scale,
+                                      tarn_tensor *v_scale, const tarn_attention_options *options)
 {
     if (!check_operands(q, k, v) || !check_options("attention", q, q->view.shape[2], options))
         return NULL;
-    if (options->starts) {
+    if (options->document_starts) {
         tarn__raise(TARN_ERROR_UNSUPPORTED,
                     "attention: starts have no place where keys are attended to as a cache stores them");
         return NULL;
     }
     tarn_tensor *y = tarn__tensor_new_ordered("attention", tarn__shape_of(q), q->view.dtype, tarn__device(q), by_rows);
     tarn__attention tail = tail_of(options, q, k);
-    bool good = y && tarn__kernel_call(TARN__K_attention_stored, "attention", tail,
+    bool good = y && tarn__kernel_call(TARN__K_attention_quant_kv, "attention", tail,
                                        TARN__IN(q, k, v, options->lengths, k_scale, v_scale), TARN__OUT(y));
     return good ? y : NULL;
 }
 
-static tarn_attention_options named_options(const tarn__invocation *v, tarn_tensor *lengths, tarn_tensor *starts)
+static tarn_attention_options named_options(const tarn__invocation *v, tarn_tensor *lengths,
+                                            tarn_tensor *document_starts)
 {
     return (tarn_attention_options){.causal = tarn__attribute_int(v, "causal", 0) != 0,
                                     .scale = tarn__attribute_real(v, "scale", 0),
                                     .dropout = tarn__attribute_real(v, "dropout", 0),
                                     .lengths = lengths,
-                                    .starts = starts};
+                                    .document_starts = document_starts};
 }
 
 bool tarn__apply_attention(const tarn__invocation *v, tarn_tensor **out)
@@ -237,7 +241,7 @@ static tarn_tensor *heads_of(tarn_tensor *x, int64_t first, int64_t count, int64
     heads->view.rank = 4;
     memcpy(heads->view.shape, shape, sizeof(shape));
     memcpy(heads->view.stride, stride, sizeof(stride));
-    tarn__tensor_restart(heads, x->start + first * depth * from->stride[2]);
+    tarn__tensor_set_start(heads, x->start + first * depth * from->stride[2]);
     return heads;
 }
 
@@ -258,7 +262,7 @@ static bool packed_backward(const tarn__backward *b)
     tarn_tensor *y = heads_of(b->saved[3], 0, r->heads, r->depth), *g = heads_of(b->grads[0], 0, r->heads, r->depth);
     return whole && y && g && unpack(qkv, r, part) && unpack(whole, r, to) &&
            attend_back(b->function, &r->tail, part, &(traces){b->saved[1], b->saved[2], y, b->saved[4], g}, to) &&
-           tarn__put(b, 0, whole);
+           tarn__accumulate_grad(b, 0, whole);
 }
 
 /* The same in steps, whose gradients find their way through views that are recorded. */
@@ -288,7 +292,7 @@ static bool check_packed(tarn_tensor *qkv, int64_t heads, int64_t kv_heads)
     bool fits = view->rank == 3 && view->shape[2] > 0 && heads <= view->shape[2] &&
                 view->shape[2] % (heads + 2 * kv_heads) == 0;
     return fits || tarn__raise(TARN_ERROR_SHAPE, "attention_packed: qkv %s is not [B, T, (%lld + 2 * %lld) * D]",
-                               TARN__SHAPE_TEXT(qkv), (long long)heads, (long long)kv_heads);
+                               TARN__SHAPE_STRING(qkv), (long long)heads, (long long)kv_heads);
 }
 
 tarn_tensor *tarn_attention_packed_sized(tarn_tensor *qkv, int64_t heads, int64_t kv_heads,
@@ -296,10 +300,10 @@ tarn_tensor *tarn_attention_packed_sized(tarn_tensor *qkv, int64_t heads, int64_
 {
     tarn_attention_options o = options_of(options, options_size);
     packed_record r = {.heads = heads, .kv_heads = kv_heads == 0 ? heads : kv_heads};
-    tarn_tensor *in[] = {qkv, o.lengths, o.starts}, *part[3], *log_sums;
-    if (!check_packed(qkv, r.heads, r.kv_heads) || !tarn__same_place("attention_packed", in, 3))
+    tarn_tensor *in[] = {qkv, o.lengths, o.document_starts}, *part[3], *log_sums;
+    if (!check_packed(qkv, r.heads, r.kv_heads) || !tarn__unify_devices("attention_packed", in, 3))
         return NULL;
-    qkv = in[0], o.lengths = in[1], o.starts = in[2];
+    qkv = in[0], o.lengths = in[1], o.document_starts = in[2];
     if (!check_options("attention_packed", qkv, qkv->view.shape[1], &o))
         return NULL;
     const int64_t *size = qkv->view.shape;
@@ -316,7 +320,7 @@ tarn_tensor *tarn_attention_packed_sized(tarn_tensor *qkv, int64_t heads, int64_
     if (!attend("attention_packed", &r.tail, part, &o, to, log_sums))
         return NULL;
     return tarn__finish("attention_packed", packed_backward, r, TARN__INPUTS(qkv), TARN__OUTPUTS(y),
-                        TARN__SAVED(qkv, o.lengths, o.starts, y, log_sums))
+                        TARN__SAVED(qkv, o.lengths, o.document_starts, y, log_sums))
                ? y
                : NULL;
 }

@@ -25,7 +25,7 @@ static tarn_tensor *allowed(const tarn_attention_options *o, int64_t batches, in
 {
     tarn_scope *scope = tarn_scope_open();
     tarn_tensor *key = tarn_arange(0, (double)keys, 1, TARN_I32, device);
-    tarn_tensor *first = tarn_reshape(tarn_cast(o->starts, TARN_I32), TARN_SHAPE(batches, 1, 1, rows, 1));
+    tarn_tensor *first = tarn_reshape(tarn_cast(o->document_starts, TARN_I32), TARN_SHAPE(batches, 1, 1, rows, 1));
     tarn_tensor *last = last_keys(o, rows, keys, device);
     tarn_tensor *mask = tarn_eq(tarn_maximum(key, first), tarn_minimum(key, last));
     if (mask)
@@ -37,7 +37,7 @@ static tarn_tensor *allowed(const tarn_attention_options *o, int64_t batches, in
 tarn_tensor *tarn__attention_composed(tarn_tensor *q, tarn_tensor *k, tarn_tensor *v,
                                       const tarn_attention_options *options)
 {
-    tarn_dtype dtype = q->view.dtype, wide = tarn__wide_dtype(dtype);
+    tarn_dtype dtype = q->view.dtype, wide = tarn__acc_dtype(dtype);
     int64_t B = q->view.shape[0], H = q->view.shape[1], T = q->view.shape[2], D = q->view.shape[3],
             KV = k->view.shape[1], S = k->view.shape[2];
     double scale = options->scale != 0 ? options->scale : 1 / sqrt((double)D),

@@ -39,7 +39,7 @@ static bool takes_x(tarn__kernel kernel, const tarn_tensor *x, const tarn_tensor
     if (x->is_constant || view->rank < 1 || !tarn__has_kernel(tarn__device(x), kernel, view->dtype))
         return false;
     int64_t in = view->shape[view->rank - 1];
-    bool is_few = in > 0 && in % 8 == 0 && tarn__view_count(view) <= TARN__STEP_ROWS * in;
+    bool is_few = in > 0 && in % 8 == 0 && tarn__view_count(view) <= TARN__MAX_DECODE_ROWS * in;
     return is_few && (!norm || (norm->view.dtype == view->dtype && norm->view.rank == 1 && norm->view.shape[0] == in &&
                                 has_packs(norm)));
 }
@@ -48,7 +48,7 @@ static bool takes_weight(tarn__kernel kernel, const tarn_tensor *x, const tarn_t
 {
     const tarn__view *view = &weight->view;
     int64_t in = x->view.shape[x->view.rank - 1];
-    bool is_blocks = tarn__is_blocks(view->dtype);
+    bool is_blocks = tarn__is_quantized(view->dtype);
     return (view->dtype == x->view.dtype || tarn__is_narrow(x, weight)) && !weight->is_constant && view->rank == 2 &&
            view->shape[1] == in && tarn__has_kernel(tarn__device(x), kernel, view->dtype) &&
            tarn__same_device(tarn__device(x), tarn__device(weight)) &&
@@ -80,12 +80,12 @@ static tarn_tensor *result_for(const char *function, const tarn_tensor *x, const
 
 /* ---- norm and products ------------------------------------------------------------------------------------------- */
 
-static tarn_tensor *normed(tarn_tensor *x, const tarn__step_norm *norm)
+static tarn_tensor *normed(tarn_tensor *x, const tarn__decode_norm *norm)
 {
     return norm->weight ? tarn_rmsnorm(x, norm->weight, norm->epsilon) : x;
 }
 
-static bool takes_all(tarn__kernel kernel, tarn_tensor *x, const tarn__step_norm *norm, tarn_tensor *const *weights,
+static bool takes_all(tarn__kernel kernel, tarn_tensor *x, const tarn__decode_norm *norm, tarn_tensor *const *weights,
                       tarn_tensor *const *biases, int count)
 {
     if (!x || tarn__recording_needed((tarn_tensor *[]){x, norm->weight}, 2) || !takes_x(kernel, x, norm->weight))
@@ -98,7 +98,7 @@ static bool takes_all(tarn__kernel kernel, tarn_tensor *x, const tarn__step_norm
 }
 
 /* Weights of one dtype, `count` of them, in one call. */
-static bool call_norm_linear(tarn_tensor *rows, tarn_tensor *x, const tarn__step_norm *norm,
+static bool call_norm_linear(tarn_tensor *rows, tarn_tensor *x, const tarn__decode_norm *norm,
                              tarn_tensor *const *weights, tarn_tensor *const *biases, int count, tarn_tensor **y)
 {
     tarn_tensor *w[3] = {0}, *b[3] = {0}, *to[3] = {0};
@@ -113,7 +113,7 @@ static bool call_norm_linear(tarn_tensor *rows, tarn_tensor *x, const tarn__step
                              TARN__OUT(to[0], to[1], to[2]));
 }
 
-bool tarn__norm_linear(tarn_tensor *x, const tarn__step_norm *norm, tarn_tensor *const *weights,
+bool tarn__norm_linear(tarn_tensor *x, const tarn__decode_norm *norm, tarn_tensor *const *weights,
                        tarn_tensor *const *biases, int count, tarn_tensor **y)
 {
     tarn_tensor *rows =
@@ -133,10 +133,10 @@ bool tarn__norm_linear(tarn_tensor *x, const tarn__step_norm *norm, tarn_tensor 
     return good;
 }
 
-tarn_tensor *tarn__norm_gated(tarn_tensor *x, const tarn__step_norm *norm, tarn_tensor *gate, tarn_tensor *up)
+tarn_tensor *tarn__norm_gate_up(tarn_tensor *x, const tarn__decode_norm *norm, tarn_tensor *gate, tarn_tensor *up)
 {
     tarn_tensor *weights[] = {gate, up};
-    bool is_taken = takes_all(TARN__K_norm_gated, x, norm, weights, NULL, 2) &&
+    bool is_taken = takes_all(TARN__K_norm_gate_up, x, norm, weights, NULL, 2) &&
                     tarn__same_shape(&gate->view, &up->view) && gate->view.dtype == up->view.dtype;
     tarn_tensor *rows = is_taken ? packed_rows("norm_gated", x) : NULL;
     if (!rows) {
@@ -146,17 +146,17 @@ tarn_tensor *tarn__norm_gated(tarn_tensor *x, const tarn__step_norm *norm, tarn_
     }
     tarn__norm tail = {.epsilon = norm->epsilon};
     tarn_tensor *y = result_for("norm_gated", x, gate), *to = y ? tarn__rows_of("norm_gated", y) : NULL;
-    return to && tarn__kernel_call(TARN__K_norm_gated, "norm_gated", tail, TARN__IN(rows, norm->weight, gate, up),
+    return to && tarn__kernel_call(TARN__K_norm_gate_up, "norm_gated", tail, TARN__IN(rows, norm->weight, gate, up),
                                    TARN__OUT(to))
                ? y
                : NULL;
 }
 
-tarn_tensor *tarn__linear_sum(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias, tarn_tensor *sum)
+tarn_tensor *tarn__linear_residual(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias, tarn_tensor *sum)
 {
-    const tarn__step_norm none = {0};
+    const tarn__decode_norm none = {0};
     tarn_tensor *rows = NULL, *from = NULL;
-    if (sum && !sum->is_constant && takes_all(TARN__K_linear_sum, x, &none, &weight, &bias, 1) &&
+    if (sum && !sum->is_constant && takes_all(TARN__K_linear_residual, x, &none, &weight, &bias, 1) &&
         !tarn__recording_needed(&sum, 1) && sum->view.dtype == x->view.dtype &&
         tarn__same_device(tarn__device(x), tarn__device(sum)) && sum->view.rank == x->view.rank &&
         tarn__view_count(&sum->view) / weight->view.shape[0] * weight->view.shape[1] == tarn__view_count(&x->view) &&
@@ -171,7 +171,7 @@ tarn_tensor *tarn__linear_sum(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *
     }
     tarn__norm tail = {0};
     tarn_tensor *y = result_for("linear_sum", x, weight), *to = y ? tarn__rows_of("linear_sum", y) : NULL;
-    return to && tarn__kernel_call(TARN__K_linear_sum, "linear_sum", tail, TARN__IN(rows, weight, bias, from),
+    return to && tarn__kernel_call(TARN__K_linear_residual, "linear_sum", tail, TARN__IN(rows, weight, bias, from),
                                    TARN__OUT(to))
                ? y
                : NULL;
@@ -179,26 +179,26 @@ tarn_tensor *tarn__linear_sum(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *
 
 /* ---- attention --------------------------------------------------------------------------------------------------- */
 
-bool tarn__attends_next(tarn_tensor *q, const tarn__step_past *keys, const tarn_rope_options *rope)
+bool tarn__attention_decode_fits(tarn_tensor *q, const tarn__decode_kv *keys, const tarn_rope_options *rope)
 {
     const tarn__view *a = &q->view, *k = &keys->rows->view;
     tarn_device device = tarn__device(q);
-    return tarn__has_kernel(device, TARN__K_attention_next, a->dtype) &&
-           tarn__has_kernel(device, TARN__K_attention_next, k->dtype) && a->dtype != TARN_U8 && a->rank == 4 &&
+    return tarn__has_kernel(device, TARN__K_attention_decode, a->dtype) &&
+           tarn__has_kernel(device, TARN__K_attention_decode, k->dtype) && a->dtype != TARN_U8 && a->rank == 4 &&
            a->shape[1] == 1 && a->stride[3] == 1 && a->shape[3] % 8 == 0 && a->shape[3] <= WIDEST_HEAD &&
            a->shape[0] * a->shape[2] <= MOST_HEADS && rope->dims % 2 == 0 && rope->dims <= a->shape[3] &&
            k->rank == 4 && k->shape[2] > 0 && k->stride[3] == 1 && (uintptr_t)tarn__view_at(k) % PACK == 0 &&
            !tarn__recording_needed(&q, 1);
 }
 
-tarn_tensor *tarn__attend_next(tarn_tensor *q, tarn_tensor *k, tarn_tensor *v, tarn_tensor *position,
-                               const tarn_rope_options *rope, double scale, const tarn__step_past *keys,
-                               const tarn__step_past *values)
+tarn_tensor *tarn__decode_attention(tarn_tensor *q, tarn_tensor *k, tarn_tensor *v, tarn_tensor *position,
+                                    const tarn_rope_options *rope, double scale, const tarn__decode_kv *keys,
+                                    const tarn__decode_kv *values)
 {
-    tarn__attention_next tail = {.scale = scale != 0 ? scale : 1 / sqrt((double)q->view.shape[3]),
-                                 .rope = tarn__rope_tail(rope, q->view.shape[3])};
+    tarn__attention_decode tail = {.scale = scale != 0 ? scale : 1 / sqrt((double)q->view.shape[3]),
+                                   .rope = tarn__rope_params(rope, q->view.shape[3])};
     tarn_tensor *y = tarn__tensor_new("attention", tarn__shape_of(q), q->view.dtype, tarn__device(q));
-    bool good = y && tarn__kernel_call(TARN__K_attention_next, "attention", tail, TARN__IN(q, k, v, position),
+    bool good = y && tarn__kernel_call(TARN__K_attention_decode, "attention", tail, TARN__IN(q, k, v, position),
                                        TARN__OUT(y, keys->rows, values->rows, keys->scale, values->scale),
                                        .reads_output = 0x1e);
     return good ? y : NULL;
@@ -206,14 +206,14 @@ tarn_tensor *tarn__attend_next(tarn_tensor *q, tarn_tensor *k, tarn_tensor *v, t
 
 /* ---- a token ----------------------------------------------------------------------------------------------------- */
 
-tarn_tensor *tarn__likeliest(tarn_tensor *x)
+tarn_tensor *tarn__argmax_finite(tarn_tensor *x)
 {
     const tarn__view *view = &x->view;
     tarn__along along = {.axis = 1};
-    if (tarn__has_kernel(tarn__device(x), TARN__K_likeliest, view->dtype) && view->rank == 2 &&
+    if (tarn__has_kernel(tarn__device(x), TARN__K_argmax_finite, view->dtype) && view->rank == 2 &&
         view->shape[0] <= MOST_HEADS && view->shape[1] < INT32_MAX / 2) {
         tarn_tensor *y = tarn__tensor_new("likeliest", TARN_SHAPE(view->shape[0], 1), TARN_I64, tarn__device(x));
-        return y && tarn__kernel_call(TARN__K_likeliest, "likeliest", along, TARN__IN(x), TARN__OUT(y)) ? y : NULL;
+        return y && tarn__kernel_call(TARN__K_argmax_finite, "likeliest", along, TARN__IN(x), TARN__OUT(y)) ? y : NULL;
     }
     tarn_tensor *largest = tarn_max(x, TARN_AXES(1), true), *gap = tarn_sub(largest, largest); /* 0, or NaN */
     return tarn_where(tarn_eq(gap, tarn_scalar(0)), tarn_argmax(x, 1, true), tarn_scalar(-1));

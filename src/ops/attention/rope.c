@@ -28,7 +28,7 @@ static bool check_numbers(const tarn_rope_options *o)
         return tarn__raise(TARN_ERROR_ARGUMENT, "rope: base %g is not positive and finite", o->base);
     if ((unsigned)o->scaling > TARN_ROPE_LLAMA3)
         return tarn__raise(TARN_ERROR_ARGUMENT, "rope: %d is no scaling", (int)o->scaling);
-    if (o->scaling != TARN_ROPE_PLAIN && !(o->factor > 0 && isfinite(o->factor)))
+    if (o->scaling != TARN_ROPE_DEFAULT && !(o->factor > 0 && isfinite(o->factor)))
         return tarn__raise(TARN_ERROR_ARGUMENT, "rope: factor %g is not positive and finite", o->factor);
     if (o->scaling == TARN_ROPE_LLAMA3 && !(o->low > 0 && o->high > o->low && isfinite(o->high) && o->original > 0))
         return tarn__raise(TARN_ERROR_ARGUMENT,
@@ -42,21 +42,21 @@ static bool check_shapes(const tarn_tensor *x, const tarn_tensor *positions, con
     const tarn__view *view = &x->view;
     if (view->rank != 4)
         return tarn__raise(TARN_ERROR_SHAPE, "rope: x %s must have rank 4: [B, T, H, D], or [B, H, T, D] with axis 2",
-                           TARN__SHAPE_TEXT(x));
+                           TARN__SHAPE_STRING(x));
     if (o->axis != 1 && o->axis != 2)
         return tarn__raise(TARN_ERROR_ARGUMENT, "rope: positions go along axis 1 or 2, not %d", o->axis);
     if (o->dims < 2 || o->dims % 2 != 0 || o->dims > view->shape[3] || o->dims > 2 * TARN__ROPE_PAIRS)
         return tarn__raise(
             TARN_ERROR_ARGUMENT,
             "rope: %lld elements cannot be turned: it must be an even number from 2 up to %d, and x %s has %lld",
-            (long long)o->dims, 2 * TARN__ROPE_PAIRS, TARN__SHAPE_TEXT(x), (long long)view->shape[3]);
+            (long long)o->dims, 2 * TARN__ROPE_PAIRS, TARN__SHAPE_STRING(x), (long long)view->shape[3]);
     const tarn__view *p = positions ? &positions->view : NULL;
     int64_t length = view->shape[o->axis];
     bool fits =
         !p || (!positions->is_constant && ((p->rank == 1 && p->shape[0] == length) ||
                                            (p->rank == 2 && p->shape[0] == view->shape[0] && p->shape[1] == length)));
     return fits || tarn__raise(TARN_ERROR_SHAPE, "rope: positions %s do not fit x %s: they are [%lld] or [%lld, %lld]",
-                               TARN__SHAPE_TEXT(positions), TARN__SHAPE_TEXT(x), (long long)length,
+                               TARN__SHAPE_STRING(positions), TARN__SHAPE_STRING(x), (long long)length,
                                (long long)view->shape[0], (long long)length);
 }
 
@@ -84,7 +84,7 @@ static tarn__rope tail_of(const tarn_rope_options *o)
     return tail;
 }
 
-tarn__rope tarn__rope_tail(const tarn_rope_options *options, int64_t width)
+tarn__rope tarn__rope_params(const tarn_rope_options *options, int64_t width)
 {
     tarn_rope_options o = with_defaults(options, sizeof(o), width);
     return tail_of(&o);
@@ -99,8 +99,8 @@ static tarn_tensor *turn(tarn_tensor *x, tarn_tensor *positions, const tarn__rop
 static bool rope_backward(const tarn__backward *b)
 {
     tarn__rope tail = *(const tarn__rope *)b->params;
-    tail.back = 1;
-    return tarn__put(b, 0, turn(b->grads[0], b->saved[0], &tail, tarn__grad_dtype(b, 0)));
+    tail.inverse = 1;
+    return tarn__accumulate_grad(b, 0, turn(b->grads[0], b->saved[0], &tail, tarn__grad_dtype(b, 0)));
 }
 
 tarn_tensor *tarn_rope_sized(tarn_tensor *x, tarn_tensor *positions, const tarn_rope_options *options,
@@ -109,7 +109,7 @@ tarn_tensor *tarn_rope_sized(tarn_tensor *x, tarn_tensor *positions, const tarn_
     tarn_tensor *pair[] = {x, positions};
     if (!tarn__check("rope", x, "x") || !tarn__check_dtype("rope", x, TARN__FLOATS, "x") ||
         (positions && !tarn__check_dtype("rope", positions, TARN__INDEXES, "positions")) ||
-        !tarn__same_place("rope", pair, 2))
+        !tarn__unify_devices("rope", pair, 2))
         return NULL;
     x = pair[0], positions = pair[1];
     tarn_rope_options o = with_defaults(options, options_size, x->view.rank == 4 ? x->view.shape[3] : 0);
@@ -124,11 +124,11 @@ tarn_tensor *tarn_rope_sized(tarn_tensor *x, tarn_tensor *positions, const tarn_
 
 bool tarn__apply_rope(const tarn__invocation *v, tarn_tensor **out)
 {
-    tarn_rope_options o = {.axis = tarn__attribute_small(v, "axis", 0),
+    tarn_rope_options o = {.axis = tarn__attribute_int_clamped(v, "axis", 0),
                            .base = tarn__attribute_real(v, "base", 0),
                            .dims = tarn__attribute_int(v, "dims", 0),
                            .interleaved = tarn__attribute_int(v, "interleaved", 0) != 0,
-                           .scaling = (tarn_rope_scaling)tarn__attribute_small(v, "scaling", 0),
+                           .scaling = (tarn_rope_scaling)tarn__attribute_int_clamped(v, "scaling", 0),
                            .factor = tarn__attribute_real(v, "factor", 0),
                            .low = tarn__attribute_real(v, "low", 0),
                            .high = tarn__attribute_real(v, "high", 0),

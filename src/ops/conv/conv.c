@@ -23,7 +23,7 @@ static tarn__conv2d fill_in(const tarn_conv2d_options *o)
 static bool check_operands(tarn_tensor **operand, const tarn__conv2d *tail)
 {
     static const char *const roles[] = {"x", "weight", "bias"};
-    if (!tarn__bring_together("conv2d", operand, roles, operand[2] ? 3 : 2) ||
+    if (!tarn__unify_operands("conv2d", operand, roles, operand[2] ? 3 : 2) ||
         !tarn__check_image("conv2d", operand[0], "x"))
         return false;
     const tarn_tensor *x = operand[0], *weight = operand[1], *bias = operand[2];
@@ -32,22 +32,22 @@ static bool check_operands(tarn_tensor **operand, const tarn__conv2d *tail)
         size[2] > TARN__IMAGE_LIMIT || size[3] > TARN__IMAGE_LIMIT)
         return tarn__raise(TARN_ERROR_SHAPE,
                            "conv2d: weight %s is not [O, C / groups, KH, KW] with at least one of each",
-                           TARN__SHAPE_TEXT(weight));
+                           TARN__SHAPE_STRING(weight));
     if (groups < 1 || x->view.shape[1] % groups != 0 || size[0] % groups != 0)
         return tarn__raise(
             TARN_ERROR_ARGUMENT,
             "conv2d: groups %lld divides not both the channels of x %s (%lld) and those of weight %s (%lld)",
-            (long long)groups, TARN__SHAPE_TEXT(x), (long long)x->view.shape[1], TARN__SHAPE_TEXT(weight),
+            (long long)groups, TARN__SHAPE_STRING(x), (long long)x->view.shape[1], TARN__SHAPE_STRING(weight),
             (long long)size[0]);
     if (size[1] != x->view.shape[1] / groups)
         return tarn__raise(
             TARN_ERROR_SHAPE,
             "conv2d: x %s and weight %s do not fit: %lld channels in groups of %lld, but the weight takes %lld",
-            TARN__SHAPE_TEXT(x), TARN__SHAPE_TEXT(weight), (long long)x->view.shape[1],
+            TARN__SHAPE_STRING(x), TARN__SHAPE_STRING(weight), (long long)x->view.shape[1],
             (long long)(x->view.shape[1] / groups), (long long)size[1]);
     if (bias && (bias->view.rank != 1 || bias->view.shape[0] != size[0] || bias->is_constant))
         return tarn__raise(TARN_ERROR_SHAPE, "conv2d: bias %s does not fit weight %s: it must be [%lld]",
-                           TARN__SHAPE_TEXT(bias), TARN__SHAPE_TEXT(weight), (long long)size[0]);
+                           TARN__SHAPE_STRING(bias), TARN__SHAPE_STRING(weight), (long long)size[0]);
     return true;
 }
 
@@ -60,13 +60,13 @@ static bool shape_of_result(const tarn_tensor *x, const tarn_tensor *weight, con
         int64_t size = x->view.shape[2 + i], kernel = weight->view.shape[2 + i];
         if (kernel > 1 && tail->dilation[i] > TARN__IMAGE_LIMIT / (kernel - 1))
             return tarn__raise(TARN_ERROR_ARGUMENT, "conv2d: a dilation of %lld is too large for weight %s",
-                               (long long)tail->dilation[i], TARN__SHAPE_TEXT(weight));
+                               (long long)tail->dilation[i], TARN__SHAPE_STRING(weight));
         int64_t room = size + 2 * tail->padding[i] - tail->dilation[i] * (kernel - 1) - 1;
         if (room < 0)
             return tarn__raise(
                 TARN_ERROR_SHAPE,
                 "conv2d: the kernel of weight %s is larger than x %s: %lld %s, padding included, against %lld",
-                TARN__SHAPE_TEXT(weight), TARN__SHAPE_TEXT(x), (long long)(tail->dilation[i] * (kernel - 1) + 1),
+                TARN__SHAPE_STRING(weight), TARN__SHAPE_STRING(x), (long long)(tail->dilation[i] * (kernel - 1) + 1),
                 i == 0 ? "rows" : "columns", (long long)(size + 2 * tail->padding[i]));
         shape->size[2 + i] = room / tail->stride[i] + 1;
     }
@@ -78,48 +78,48 @@ static bool shape_of_result(const tarn_tensor *x, const tarn_tensor *weight, con
 /* The sum over images, rows and columns, into a vector seen as [1, O, 1, 1]. */
 static bool put_bias(const tarn__backward *b, tarn_tensor *g)
 {
-    const tarn__meta *meta = tarn__input_meta(b, 2);
-    tarn_tensor *sums = tarn__grad_place(b, 2, tarn__grad_dtype(b, 2));
+    const tarn__tensor_spec *spec = tarn__input_spec(b, 2);
+    tarn_tensor *sums = tarn__grad_buffer(b, 2, tarn__grad_dtype(b, 2));
     if (!sums)
         return false;
     tarn__view vector = sums->view; /* a second tensor on its memory would keep a leaf from taking it over */
     sums->view.rank = 4;
     for (int i = 0; i < 4; i++) {
-        sums->view.shape[i] = i == 1 ? meta->shape.size[0] : 1;
+        sums->view.shape[i] = i == 1 ? spec->shape.size[0] : 1;
         sums->view.stride[i] = i == 1 ? 1 : 0;
     }
     tarn__reduce reduce = {.scale = 1};
     bool good = tarn__kernel_call(TARN__K_sum, b->function, reduce, TARN__IN(g), TARN__OUT(sums));
     sums->view = vector;
-    return good && tarn__put(b, 2, sums);
+    return good && tarn__accumulate_grad(b, 2, sums);
 }
 
 static bool put_x(const tarn__backward *b, tarn__conv2d tail, tarn_tensor *g)
 {
-    const tarn__meta *meta = tarn__input_meta(b, 0);
-    tarn_tensor *gx = tarn__image_like(b->function, g, meta->shape, tarn__grad_dtype(b, 0), meta->device);
+    const tarn__tensor_spec *spec = tarn__input_spec(b, 0);
+    tarn_tensor *gx = tarn__image_like(b->function, g, spec->shape, tarn__grad_dtype(b, 0), spec->device);
     return gx && tarn__kernel_call(TARN__K_conv2d_grad_x, b->function, tail, TARN__IN(g, b->saved[1]), TARN__OUT(gx)) &&
-           tarn__put(b, 0, gx);
+           tarn__accumulate_grad(b, 0, gx);
 }
 
 static bool put_weight(const tarn__backward *b, tarn__conv2d tail, tarn_tensor *g)
 {
-    tarn__sink sink;
-    if (!tarn__sink_open(b, 1, &sink))
+    tarn__grad_acc sink;
+    if (!tarn__grad_acc_open(b, 1, &sink))
         return false;
     tail.beta = sink.beta;
     return tarn__kernel_call(TARN__K_conv2d_grad_weight, b->function, tail, TARN__IN(b->saved[0], g),
                              TARN__OUT(sink.to), .reads_output = sink.beta != 0) &&
-           tarn__sink_close(b, 1, &sink);
+           tarn__grad_acc_close(b, 1, &sink);
 }
 
 static bool conv2d_backward(const tarn__backward *b)
 {
     tarn__conv2d tail;
     memcpy(&tail, b->params, sizeof(tail));
-    return (!tarn__wants(b, 0) || put_x(b, tail, b->grads[0])) &&
-           (!tarn__wants(b, 1) || put_weight(b, tail, b->grads[0])) &&
-           (b->node->inputs < 3 || !tarn__wants(b, 2) || put_bias(b, b->grads[0]));
+    return (!tarn__needs_grad(b, 0) || put_x(b, tail, b->grads[0])) &&
+           (!tarn__needs_grad(b, 1) || put_weight(b, tail, b->grads[0])) &&
+           (b->node->inputs < 3 || !tarn__needs_grad(b, 2) || put_bias(b, b->grads[0]));
 }
 
 /* ---- conv2d ------------------------------------------------------------------------------------------------------ */

@@ -8,11 +8,11 @@ bool tarn__check_image(const char *function, const tarn_tensor *x, const char *r
     const int64_t *size = x->view.shape;
     if (x->view.rank != 4)
         return tarn__raise(TARN_ERROR_SHAPE, "%s: %s %s has rank %d, but must be [N, C, H, W]", function, role,
-                           TARN__SHAPE_TEXT(x), x->view.rank);
+                           TARN__SHAPE_STRING(x), x->view.rank);
     if (size[1] < 1 || size[2] < 1 || size[3] < 1 || size[2] > TARN__IMAGE_LIMIT || size[3] > TARN__IMAGE_LIMIT)
         return tarn__raise(TARN_ERROR_SHAPE,
                            "%s: %s %s: only the first axis may be empty, and rows and columns are at most %lld",
-                           function, role, TARN__SHAPE_TEXT(x), (long long)TARN__IMAGE_LIMIT);
+                           function, role, TARN__SHAPE_STRING(x), (long long)TARN__IMAGE_LIMIT);
     return true;
 }
 

@@ -46,7 +46,7 @@ static bool shape_of_result(const char *function, const tarn_tensor *x, const ta
             count--;
         if (count < 1)
             return tarn__raise(TARN_ERROR_SHAPE, "%s: a window of %lld %s does not fit x %s with padding %lld",
-                               function, (long long)window, i == 0 ? "rows" : "columns", TARN__SHAPE_TEXT(x),
+                               function, (long long)window, i == 0 ? "rows" : "columns", TARN__SHAPE_STRING(x),
                                (long long)tail->padding[i]);
         shape->size[2 + i] = count;
     }
@@ -75,14 +75,14 @@ static tarn_tensor *begin(const char *function, tarn_tensor *x, const tarn_pool2
 
 static bool max_pool2d_backward(const tarn__backward *b)
 {
-    const tarn__meta *meta = tarn__input_meta(b, 0);
+    const tarn__tensor_spec *spec = tarn__input_spec(b, 0);
     tarn__pool2d tail;
     memcpy(&tail, b->params, sizeof(tail));
-    tarn_tensor *gx = tarn__image_like(b->function, b->saved[0], meta->shape, tarn__grad_dtype(b, 0), meta->device);
+    tarn_tensor *gx = tarn__image_like(b->function, b->saved[0], spec->shape, tarn__grad_dtype(b, 0), spec->device);
     return gx &&
            tarn__kernel_call(TARN__K_max_pool2d_grad, b->function, tail, TARN__IN(b->grads[0], b->saved[0]),
                              TARN__OUT(gx)) &&
-           tarn__put(b, 0, gx);
+           tarn__accumulate_grad(b, 0, gx);
 }
 
 /* Places are the numbers of the largest elements in their windows, in one byte where a window has so few that 255 is
@@ -137,12 +137,12 @@ bool tarn__apply_max_pool2d(const tarn__invocation *v, tarn_tensor **out)
 
 static bool avg_pool2d_backward(const tarn__backward *b)
 {
-    const tarn__meta *meta = tarn__input_meta(b, 0);
+    const tarn__tensor_spec *spec = tarn__input_spec(b, 0);
     tarn__pool2d tail;
     memcpy(&tail, b->params, sizeof(tail));
-    tarn_tensor *gx = tarn__image_like(b->function, b->grads[0], meta->shape, tarn__grad_dtype(b, 0), meta->device);
+    tarn_tensor *gx = tarn__image_like(b->function, b->grads[0], spec->shape, tarn__grad_dtype(b, 0), spec->device);
     return gx && tarn__kernel_call(TARN__K_avg_pool2d_grad, b->function, tail, TARN__IN(b->grads[0]), TARN__OUT(gx)) &&
-           tarn__put(b, 0, gx);
+           tarn__accumulate_grad(b, 0, gx);
 }
 
 tarn_tensor *tarn_avg_pool2d_sized(tarn_tensor *x, const tarn_pool2d_options *options, size_t options_size)

@@ -5,7 +5,7 @@
 
 static bool cast_backward(const tarn__backward *b)
 {
-    return tarn__put(b, 0, b->grads[0]); /* the sink converts back */
+    return tarn__accumulate_grad(b, 0, b->grads[0]); /* the sink converts back */
 }
 
 tarn_tensor *tarn_cast(tarn_tensor *x, tarn_dtype dtype)
@@ -18,8 +18,8 @@ tarn_tensor *tarn_cast(tarn_tensor *x, tarn_dtype dtype)
     }
     if (x->view.dtype == dtype && !x->is_constant)
         return x;
-    if (tarn__is_blocks(dtype))
-        return tarn__cast_to_blocks(x, dtype);
+    if (tarn__is_quantized(dtype))
+        return tarn__cast_to_quantized(x, dtype);
     tarn_tensor *y = tarn__result_like("cast", (tarn_tensor *[]){x}, 1, tarn__shape_of(x), dtype, tarn__device(x));
     tarn__fill none = {0};
     if (!y || !tarn__copy_elements("cast", y, x))
@@ -38,7 +38,7 @@ bool tarn__apply_cast(const tarn__invocation *v, tarn_tensor **out)
 /* The gradient travels the other way. */
 static bool to_backward(const tarn__backward *b)
 {
-    return tarn__put(b, 0, tarn_to(b->grads[0], tarn__input_meta(b, 0)->device));
+    return tarn__accumulate_grad(b, 0, tarn_to(b->grads[0], tarn__input_spec(b, 0)->device));
 }
 
 tarn_tensor *tarn_to(tarn_tensor *x, tarn_device device)
@@ -58,7 +58,7 @@ tarn_tensor *tarn_to(tarn_tensor *x, tarn_device device)
 
 static bool clone_backward(const tarn__backward *b)
 {
-    return tarn__put(b, 0, b->grads[0]);
+    return tarn__accumulate_grad(b, 0, b->grads[0]);
 }
 
 static tarn_tensor *dense_copy(const char *function, tarn_tensor *x)
@@ -79,7 +79,7 @@ tarn_tensor *tarn_contiguous(tarn_tensor *x)
 {
     if (!tarn__check_any("contiguous", x, "x"))
         return NULL;
-    return tarn__view_dense(&x->view) ? x : dense_copy("contiguous", x);
+    return tarn__view_is_contiguous(&x->view) ? x : dense_copy("contiguous", x);
 }
 
 bool tarn__apply_clone(const tarn__invocation *v, tarn_tensor **out)

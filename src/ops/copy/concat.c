@@ -15,7 +15,7 @@ typedef struct inner_part {
 static bool pad_backward(const tarn__backward *b)
 {
     const inner_part *inner = b->params;
-    return tarn__put(b, 0, tarn_shrink(b->grads[0], inner->begin, inner->end));
+    return tarn__accumulate_grad(b, 0, tarn_shrink(b->grads[0], inner->begin, inner->end));
 }
 
 static bool check_pad(const tarn_tensor *x, const tarn_shape *before, const tarn_shape *after, double value)
@@ -23,14 +23,14 @@ static bool check_pad(const tarn_tensor *x, const tarn_shape *before, const tarn
     int rank = x->view.rank;
     if (before->rank != rank || after->rank != rank)
         return tarn__raise(TARN_ERROR_SHAPE, "pad: %d and %d numbers before and after given for x %s of rank %d",
-                           before->rank, after->rank, TARN__SHAPE_TEXT(x), rank);
+                           before->rank, after->rank, TARN__SHAPE_STRING(x), rank);
     for (int i = 0; i < rank; i++) {
         int64_t room = INT64_MAX - x->view.shape[i];
         if (before->size[i] < 0 || after->size[i] < 0 || before->size[i] > room ||
             after->size[i] > room - before->size[i])
             return tarn__raise(TARN_ERROR_SHAPE,
                                "pad: %lld before and %lld after axis %d of x %s are negative or too many",
-                               (long long)before->size[i], (long long)after->size[i], i, TARN__SHAPE_TEXT(x));
+                               (long long)before->size[i], (long long)after->size[i], i, TARN__SHAPE_STRING(x));
     }
     return tarn__is_float(x->view.dtype) || value == floor(value) ||
            tarn__raise(TARN_ERROR_DTYPE, "pad: the number %g does not fit %s; convert the tensor with tarn_cast()",
@@ -39,7 +39,7 @@ static bool check_pad(const tarn_tensor *x, const tarn_shape *before, const tarn
 
 tarn_tensor *tarn_pad(tarn_tensor *x, tarn_shape before, tarn_shape after, double value)
 {
-    if (!(x = tarn__take("pad", x)) || !check_pad(x, &before, &after, value))
+    if (!(x = tarn__operand("pad", x)) || !check_pad(x, &before, &after, value))
         return NULL;
     inner_part inner = {before, before};
     tarn_shape shape = before;
@@ -47,10 +47,10 @@ tarn_tensor *tarn_pad(tarn_tensor *x, tarn_shape before, tarn_shape after, doubl
         inner.end.size[i] = before.size[i] + x->view.shape[i];
         shape.size[i] = inner.end.size[i] + after.size[i];
     }
-    tarn__spread spread = {.value = tarn__number_of(value), .step = {1, 1, 1, 1, 1, 1, 1, 1}};
+    tarn__pad spread = {.value = tarn__scalar_of(value), .step = {1, 1, 1, 1, 1, 1, 1, 1}};
     memcpy(spread.begin, before.size, sizeof(spread.begin));
     tarn_tensor *y = tarn__tensor_new("pad", shape, x->view.dtype, tarn__device(x));
-    if (!y || !tarn__kernel_call(TARN__K_spread, "pad", spread, TARN__IN(x), TARN__OUT(y)))
+    if (!y || !tarn__kernel_call(TARN__K_pad, "pad", spread, TARN__IN(x), TARN__OUT(y)))
         return NULL;
     return tarn__finish("pad", pad_backward, inner, TARN__INPUTS(x), TARN__OUTPUTS(y)) ? y : NULL;
 }
@@ -81,8 +81,9 @@ static bool join_backward(const tarn__backward *b)
     int64_t begin = 0, size;
     bool good = true;
     for (int i = 0; good && i < b->node->inputs; i++, begin += size) {
-        size = p->stacked ? 1 : tarn__input_meta(b, i)->shape.size[p->axis];
-        good = !tarn__wants(b, i) || tarn__put(b, i, part_of(b->grads[0], p->axis, p->stacked, begin, size));
+        size = p->stacked ? 1 : tarn__input_spec(b, i)->shape.size[p->axis];
+        good = !tarn__needs_grad(b, i) ||
+               tarn__accumulate_grad(b, i, part_of(b->grads[0], p->axis, p->stacked, begin, size));
     }
     return good;
 }
@@ -100,7 +101,7 @@ static bool gather_operands(const char *function, tarn_tensor **operand, const c
                                function, i, count);
         roles[i] = "a tensor";
     }
-    return tarn__bring_together(function, operand, roles, count);
+    return tarn__unify_operands(function, operand, roles, count);
 }
 
 /* The shape of the result: the first operand's with another size at `axis`, or with one more axis. */
@@ -115,7 +116,7 @@ static bool joined_shape(const char *function, tarn_tensor *const *operand, int 
             same = view->shape[k] == first->shape[k] || (k == p.axis && !p.stacked);
         if (!same)
             return tarn__raise(TARN_ERROR_SHAPE, "%s: tensor %d is %s and tensor 0 is %s; sizes may differ %s",
-                               function, i, TARN__SHAPE_TEXT(operand[i]), TARN__SHAPE_TEXT(operand[0]),
+                               function, i, TARN__SHAPE_STRING(operand[i]), TARN__SHAPE_STRING(operand[0]),
                                p.stacked ? "nowhere" : "only along the axis");
         int64_t size = p.stacked ? 1 : view->shape[p.axis];
         if (size > INT64_MAX - total)
@@ -195,10 +196,10 @@ tarn_tensor *tarn_stack(tarn_tensor *const *tensors, int count, int axis)
 
 bool tarn__apply_concat(const tarn__invocation *v, tarn_tensor **out)
 {
-    return (out[0] = tarn_concat(v->in, v->inputs, tarn__attribute_small(v, "axis", 0))) != NULL;
+    return (out[0] = tarn_concat(v->in, v->inputs, tarn__attribute_int_clamped(v, "axis", 0))) != NULL;
 }
 
 bool tarn__apply_stack(const tarn__invocation *v, tarn_tensor **out)
 {
-    return (out[0] = tarn_stack(v->in, v->inputs, tarn__attribute_small(v, "axis", 0))) != NULL;
+    return (out[0] = tarn_stack(v->in, v->inputs, tarn__attribute_int_clamped(v, "axis", 0))) != NULL;
 }

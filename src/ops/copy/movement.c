@@ -14,7 +14,7 @@ static tarn_tensor *view_of(const char *function, tarn_tensor *x, const tarn__vi
     if (!view)
         return NULL;
     view->view = *layout;
-    tarn__tensor_restart(view, x->start + skip);
+    tarn__tensor_set_start(view, x->start + skip);
     return view;
 }
 
@@ -48,7 +48,7 @@ static bool restride(tarn__view *to, const tarn__view *from)
     run runs[TARN_MAX_RANK];
     int at = find_runs(from, runs);
     if (tarn__view_count(from) == 0 || at == 0) {
-        tarn__view_pack(to);
+        tarn__view_set_row_major(to);
         return true;
     }
     run left = runs[--at];
@@ -91,7 +91,8 @@ static bool resolve_shape(const tarn_tensor *x, tarn_shape *shape)
         known.size[open] = have / product * unit;
     else if (have != product)
         return tarn__raise(TARN_ERROR_SHAPE, "reshape: %s has %lld elements, which %s%lld do not fill",
-                           TARN__SHAPE_TEXT(x), (long long)have, open >= 0 ? "multiples of " : "", (long long)product);
+                           TARN__SHAPE_STRING(x), (long long)have, open >= 0 ? "multiples of " : "",
+                           (long long)product);
     *shape = known;
     return true;
 }
@@ -99,12 +100,12 @@ static bool resolve_shape(const tarn_tensor *x, tarn_shape *shape)
 /* Also of unsqueeze and squeeze. */
 static bool reshape_backward(const tarn__backward *b)
 {
-    return tarn__put(b, 0, tarn_reshape(b->grads[0], tarn__input_meta(b, 0)->shape));
+    return tarn__accumulate_grad(b, 0, tarn_reshape(b->grads[0], tarn__input_spec(b, 0)->shape));
 }
 
 tarn_tensor *tarn_reshape(tarn_tensor *x, tarn_shape shape)
 {
-    if (!(x = tarn__take_any("reshape", x)) || !resolve_shape(x, &shape))
+    if (!(x = tarn__operand_any("reshape", x)) || !resolve_shape(x, &shape))
         return NULL;
     tarn__view layout = x->view;
     layout.rank = shape.rank;
@@ -119,7 +120,7 @@ tarn_tensor *tarn_reshape(tarn_tensor *x, tarn_shape shape)
             return NULL;
         y->view.rank = shape.rank;
         memcpy(y->view.shape, shape.size, sizeof(y->view.shape));
-        tarn__view_pack(&y->view);
+        tarn__view_set_row_major(&y->view);
     }
     return y && tarn__finish("reshape", reshape_backward, none, TARN__INPUTS(x), TARN__OUTPUTS(y)) ? y : NULL;
 }
@@ -133,12 +134,12 @@ bool tarn__apply_reshape(const tarn__invocation *v, tarn_tensor **out)
 
 tarn_tensor *tarn_unsqueeze(tarn_tensor *x, int axis)
 {
-    if (!(x = tarn__take_any("unsqueeze", x)))
+    if (!(x = tarn__operand_any("unsqueeze", x)))
         return NULL;
     int rank = x->view.rank;
     if (rank == TARN_MAX_RANK) {
-        tarn__raise(TARN_ERROR_SHAPE, "unsqueeze: x %s has %d axes already, the most there can be", TARN__SHAPE_TEXT(x),
-                    rank);
+        tarn__raise(TARN_ERROR_SHAPE, "unsqueeze: x %s has %d axes already, the most there can be",
+                    TARN__SHAPE_STRING(x), rank);
         return NULL;
     }
     if ((axis = tarn__check_axis("unsqueeze", axis, rank + 1)) < 0)
@@ -156,12 +157,12 @@ tarn_tensor *tarn_unsqueeze(tarn_tensor *x, int axis)
 
 tarn_tensor *tarn_squeeze(tarn_tensor *x, int axis)
 {
-    if (!(x = tarn__take_any("squeeze", x)) || (axis = tarn__check_axis("squeeze", axis, x->view.rank)) < 0)
+    if (!(x = tarn__operand_any("squeeze", x)) || (axis = tarn__check_axis("squeeze", axis, x->view.rank)) < 0)
         return NULL;
     tarn__view layout = x->view;
     if (x->view.rank > 0) {
         if (x->view.shape[axis] != 1) {
-            tarn__raise(TARN_ERROR_SHAPE, "squeeze: axis %d of x %s has size %lld, not 1", axis, TARN__SHAPE_TEXT(x),
+            tarn__raise(TARN_ERROR_SHAPE, "squeeze: axis %d of x %s has size %lld, not 1", axis, TARN__SHAPE_STRING(x),
                         (long long)x->view.shape[axis]);
             return NULL;
         }
@@ -176,12 +177,12 @@ tarn_tensor *tarn_squeeze(tarn_tensor *x, int axis)
 
 bool tarn__apply_unsqueeze(const tarn__invocation *v, tarn_tensor **out)
 {
-    return (out[0] = tarn_unsqueeze(v->in[0], tarn__attribute_small(v, "axis", 0))) != NULL;
+    return (out[0] = tarn_unsqueeze(v->in[0], tarn__attribute_int_clamped(v, "axis", 0))) != NULL;
 }
 
 bool tarn__apply_squeeze(const tarn__invocation *v, tarn_tensor **out)
 {
-    return (out[0] = tarn_squeeze(v->in[0], tarn__attribute_small(v, "axis", 0))) != NULL;
+    return (out[0] = tarn_squeeze(v->in[0], tarn__attribute_int_clamped(v, "axis", 0))) != NULL;
 }
 
 /* ---- permute, transpose ------------------------------------------------------------------------------------------ */
@@ -189,7 +190,7 @@ bool tarn__apply_squeeze(const tarn__invocation *v, tarn_tensor **out)
 static bool permute_backward(const tarn__backward *b)
 {
     const tarn_axes *inverse = b->params;
-    return tarn__put(b, 0, tarn_permute(b->grads[0], *inverse));
+    return tarn__accumulate_grad(b, 0, tarn_permute(b->grads[0], *inverse));
 }
 
 static tarn_tensor *permute(const char *function, tarn_tensor *x, const int *order)
@@ -208,10 +209,10 @@ static tarn_tensor *permute(const char *function, tarn_tensor *x, const int *ord
 tarn_tensor *tarn_permute(tarn_tensor *x, tarn_axes axes)
 {
     uint32_t mask;
-    if (!(x = tarn__take_any("permute", x)))
+    if (!(x = tarn__operand_any("permute", x)))
         return NULL;
     if (axes.count != x->view.rank) {
-        tarn__raise(TARN_ERROR_SHAPE, "permute: %d axes given for x %s of rank %d", axes.count, TARN__SHAPE_TEXT(x),
+        tarn__raise(TARN_ERROR_SHAPE, "permute: %d axes given for x %s of rank %d", axes.count, TARN__SHAPE_STRING(x),
                     x->view.rank);
         return NULL;
     }
@@ -225,7 +226,7 @@ tarn_tensor *tarn_permute(tarn_tensor *x, tarn_axes axes)
 tarn_tensor *tarn_transpose(tarn_tensor *x, int a, int b)
 {
     int order[TARN_MAX_RANK] = {0, 1, 2, 3, 4, 5, 6, 7};
-    if (!(x = tarn__take_any("transpose", x)) || (a = tarn__check_axis("transpose", a, x->view.rank)) < 0 ||
+    if (!(x = tarn__operand_any("transpose", x)) || (a = tarn__check_axis("transpose", a, x->view.rank)) < 0 ||
         (b = tarn__check_axis("transpose", b, x->view.rank)) < 0)
         return NULL;
     order[a] = b;
@@ -240,7 +241,7 @@ bool tarn__apply_permute(const tarn__invocation *v, tarn_tensor **out)
 
 bool tarn__apply_transpose(const tarn__invocation *v, tarn_tensor **out)
 {
-    int a = tarn__attribute_small(v, "a", -2), b = tarn__attribute_small(v, "b", -1);
+    int a = tarn__attribute_int_clamped(v, "a", -2), b = tarn__attribute_int_clamped(v, "b", -1);
     return (out[0] = tarn_transpose(v->in[0], a, b)) != NULL;
 }
 
@@ -248,7 +249,7 @@ bool tarn__apply_transpose(const tarn__invocation *v, tarn_tensor **out)
 
 static bool expand_backward(const tarn__backward *b)
 {
-    return tarn__put(b, 0, b->grads[0]); /* the sink sums over what was repeated */
+    return tarn__accumulate_grad(b, 0, b->grads[0]); /* the sink sums over what was repeated */
 }
 
 static bool expand_axis(const tarn_tensor *x, tarn_shape *shape, int axis, tarn__view *layout)
@@ -259,7 +260,7 @@ static bool expand_axis(const tarn_tensor *x, tarn_shape *shape, int axis, tarn_
         *size = have;
     if (own >= 0 && have != 1 && *size != have)
         return tarn__raise(TARN_ERROR_SHAPE, "expand: axis %d of x %s has size %lld, which cannot become %lld", own,
-                           TARN__SHAPE_TEXT(x), (long long)have, (long long)*size);
+                           TARN__SHAPE_STRING(x), (long long)have, (long long)*size);
     layout->shape[axis] = *size;
     layout->stride[axis] = own >= 0 && have == *size ? x->view.stride[own] : 0;
     return true;
@@ -267,10 +268,10 @@ static bool expand_axis(const tarn_tensor *x, tarn_shape *shape, int axis, tarn_
 
 tarn_tensor *tarn_expand(tarn_tensor *x, tarn_shape shape)
 {
-    if (!(x = tarn__take_any("expand", x)))
+    if (!(x = tarn__operand_any("expand", x)))
         return NULL;
     if (shape.rank < x->view.rank || shape.rank > TARN_MAX_RANK) {
-        tarn__raise(TARN_ERROR_SHAPE, "expand: x %s cannot have %d axes, only %d to %d", TARN__SHAPE_TEXT(x),
+        tarn__raise(TARN_ERROR_SHAPE, "expand: x %s cannot have %d axes, only %d to %d", TARN__SHAPE_STRING(x),
                     shape.rank, x->view.rank, TARN_MAX_RANK);
         return NULL;
     }
@@ -308,13 +309,13 @@ static tarn_tensor *flipped(tarn_tensor *x, uint32_t mask)
 static bool flip_backward(const tarn__backward *b)
 {
     const uint32_t *mask = b->params;
-    return tarn__put(b, 0, flipped(b->grads[0], *mask));
+    return tarn__accumulate_grad(b, 0, flipped(b->grads[0], *mask));
 }
 
 tarn_tensor *tarn_flip(tarn_tensor *x, tarn_axes axes)
 {
     uint32_t mask;
-    if (!(x = tarn__take_any("flip", x)) || !tarn__axes_mask("flip", axes, x->view.rank, &mask))
+    if (!(x = tarn__operand_any("flip", x)) || !tarn__axes_mask("flip", axes, x->view.rank, &mask))
         return NULL;
     tarn_tensor *y = flipped(x, mask);
     return y && tarn__finish("flip", flip_backward, mask, TARN__INPUTS(x), TARN__OUTPUTS(y)) ? y : NULL;

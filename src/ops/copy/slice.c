@@ -32,14 +32,14 @@ static tarn_tensor *window_of(const char *function, tarn_tensor *x, const window
     if (!view)
         return NULL;
     view->view = layout;
-    tarn__tensor_restart(view, tarn__view_count(&layout) > 0 ? x->start + skip : x->start);
+    tarn__tensor_set_start(view, tarn__view_count(&layout) > 0 ? x->start + skip : x->start);
     return view;
 }
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
 
 /* Puts a gradient into a window of a sink: over zeros, or added to what is there. */
-static bool put_in_window(const char *function, const tarn__sink *sink, tarn_tensor *to, tarn_tensor *grad)
+static bool put_in_window(const char *function, const tarn__grad_acc *sink, tarn_tensor *to, tarn_tensor *grad)
 {
     if (!to || !grad)
         return false;
@@ -54,18 +54,18 @@ static bool put_in_window(const char *function, const tarn__sink *sink, tarn_ten
 static bool window_backward(const tarn__backward *b)
 {
     const window *w = b->params;
-    tarn__sink sink;
-    if (!tarn__sink_open(b, 0, &sink))
+    tarn__grad_acc sink;
+    if (!tarn__grad_acc_open(b, 0, &sink))
         return false;
-    if (sink.beta != 0 || !tarn__view_dense(&sink.to->view))
+    if (sink.beta != 0 || !tarn__view_is_contiguous(&sink.to->view))
         return (sink.beta != 0 || tarn__fill_with(b->function, sink.to, 0)) &&
                put_in_window(b->function, &sink, window_of(b->function, sink.to, w), b->grads[0]) &&
-               tarn__sink_close(b, 0, &sink);
-    tarn__spread spread = {0};
+               tarn__grad_acc_close(b, 0, &sink);
+    tarn__pad spread = {0};
     memcpy(spread.begin, w->begin, sizeof(spread.begin));
     memcpy(spread.step, w->step, sizeof(spread.step));
-    return tarn__kernel_call(TARN__K_spread, b->function, spread, TARN__IN(b->grads[0]), TARN__OUT(sink.to)) &&
-           tarn__sink_close(b, 0, &sink);
+    return tarn__kernel_call(TARN__K_pad, b->function, spread, TARN__IN(b->grads[0]), TARN__OUT(sink.to)) &&
+           tarn__grad_acc_close(b, 0, &sink);
 }
 
 /* ---- shrink, slice, stride --------------------------------------------------------------------------------------- */
@@ -74,7 +74,7 @@ static bool window_backward(const tarn__backward *b)
 static bool check_list(const char *function, const tarn_tensor *x, tarn_shape list, const char *what)
 {
     return list.rank == x->view.rank || tarn__raise(TARN_ERROR_SHAPE, "%s: %d %s given for x %s of rank %d", function,
-                                                    list.rank, what, TARN__SHAPE_TEXT(x), x->view.rank);
+                                                    list.rank, what, TARN__SHAPE_STRING(x), x->view.rank);
 }
 
 static tarn_tensor *take_window(const char *function, tarn_tensor *x, const window *w)
@@ -87,7 +87,8 @@ static bool cut(const char *function, const tarn_tensor *x, window *w, int axis,
 {
     if (begin < 0 || begin > end || end > x->view.shape[axis])
         return tarn__raise(TARN_ERROR_SHAPE, "%s: %lld to %lld is outside 0 to %lld of axis %d of x %s", function,
-                           (long long)begin, (long long)end, (long long)x->view.shape[axis], axis, TARN__SHAPE_TEXT(x));
+                           (long long)begin, (long long)end, (long long)x->view.shape[axis], axis,
+                           TARN__SHAPE_STRING(x));
     w->begin[axis] = begin;
     w->size[axis] = end - begin;
     return true;
@@ -95,7 +96,7 @@ static bool cut(const char *function, const tarn_tensor *x, window *w, int axis,
 
 tarn_tensor *tarn_shrink(tarn_tensor *x, tarn_shape begin, tarn_shape end)
 {
-    if (!(x = tarn__take_any("shrink", x)) || !check_list("shrink", x, begin, "beginnings") ||
+    if (!(x = tarn__operand_any("shrink", x)) || !check_list("shrink", x, begin, "beginnings") ||
         !check_list("shrink", x, end, "ends"))
         return NULL;
     window w = whole(x);
@@ -116,7 +117,7 @@ static int real_axis(const char *function, const tarn_tensor *x, int axis)
 
 tarn_tensor *tarn_slice(tarn_tensor *x, int axis, int64_t begin, int64_t end)
 {
-    if (!(x = tarn__take_any("slice", x)) || (axis = real_axis("slice", x, axis)) < 0)
+    if (!(x = tarn__operand_any("slice", x)) || (axis = real_axis("slice", x, axis)) < 0)
         return NULL;
     window w = whole(x);
     return cut("slice", x, &w, axis, begin, end) ? take_window("slice", x, &w) : NULL;
@@ -124,7 +125,7 @@ tarn_tensor *tarn_slice(tarn_tensor *x, int axis, int64_t begin, int64_t end)
 
 tarn_tensor *tarn_stride(tarn_tensor *x, tarn_shape steps)
 {
-    if (!(x = tarn__take_any("stride", x)) || !check_list("stride", x, steps, "steps"))
+    if (!(x = tarn__operand_any("stride", x)) || !check_list("stride", x, steps, "steps"))
         return NULL;
     window w = whole(x);
     for (int i = 0; i < x->view.rank; i++) {
@@ -146,7 +147,7 @@ bool tarn__apply_shrink(const tarn__invocation *v, tarn_tensor **out)
 
 bool tarn__apply_slice(const tarn__invocation *v, tarn_tensor **out)
 {
-    int axis = tarn__attribute_small(v, "axis", 0), own = real_axis("slice", v->in[0], axis);
+    int axis = tarn__attribute_int_clamped(v, "axis", 0), own = real_axis("slice", v->in[0], axis);
     if (own < 0)
         return false;
     int64_t begin = tarn__attribute_int(v, "begin", 0), end = tarn__attribute_int(v, "end", v->in[0]->view.shape[own]);
@@ -164,8 +165,8 @@ bool tarn__apply_stride(const tarn__invocation *v, tarn_tensor **out)
 static bool split_backward(const tarn__backward *b)
 {
     const int *axis = b->params;
-    tarn__sink sink;
-    bool good = tarn__sink_open(b, 0, &sink);
+    tarn__grad_acc sink;
+    bool good = tarn__grad_acc_open(b, 0, &sink);
     window w = good ? whole(sink.to) : (window){0};
     for (int i = 0; good && i < b->node->outputs; i++) {
         w.size[*axis] = b->node->made[i].shape.size[*axis];
@@ -176,7 +177,7 @@ static bool split_backward(const tarn__backward *b)
             good = part && (sink.beta != 0 || tarn__fill_with(b->function, part, 0));
         w.begin[*axis] += w.size[*axis];
     }
-    return good && tarn__sink_close(b, 0, &sink);
+    return good && tarn__grad_acc_close(b, 0, &sink);
 }
 
 static bool check_split(const tarn_tensor *x, int axis, const int64_t *sizes, int count)
@@ -186,18 +187,18 @@ static bool check_split(const tarn_tensor *x, int axis, const int64_t *sizes, in
         if (sizes[i] < 0 || sizes[i] > left)
             return tarn__raise(TARN_ERROR_SHAPE,
                                "split: part %d of size %lld does not fit: axis %d of x %s has %lld elements left", i,
-                               (long long)sizes[i], axis, TARN__SHAPE_TEXT(x), (long long)left);
+                               (long long)sizes[i], axis, TARN__SHAPE_STRING(x), (long long)left);
         left -= sizes[i];
     }
     return left == 0 ||
            tarn__raise(TARN_ERROR_SHAPE, "split: the %d sizes add up to %lld, but axis %d of x %s has %lld elements",
-                       count, (long long)(x->view.shape[axis] - left), axis, TARN__SHAPE_TEXT(x),
+                       count, (long long)(x->view.shape[axis] - left), axis, TARN__SHAPE_STRING(x),
                        (long long)x->view.shape[axis]);
 }
 
 bool tarn_split(tarn_tensor *x, int axis, const int64_t *sizes, int count, tarn_tensor **parts)
 {
-    if (!(x = tarn__take_any("split", x)))
+    if (!(x = tarn__operand_any("split", x)))
         return false;
     if (!sizes || !parts || count < 1)
         return tarn__raise(TARN_ERROR_ARGUMENT, "split: %d parts%s", count,
@@ -218,5 +219,5 @@ bool tarn_split(tarn_tensor *x, int axis, const int64_t *sizes, int count, tarn_
 bool tarn__apply_split(const tarn__invocation *v, tarn_tensor **out)
 {
     tarn_shape sizes = tarn__attribute_shape(v, "sizes");
-    return tarn_split(v->in[0], tarn__attribute_small(v, "axis", 0), sizes.size, sizes.rank, out);
+    return tarn_split(v->in[0], tarn__attribute_int_clamped(v, "axis", 0), sizes.size, sizes.rank, out);
 }

@@ -4,7 +4,7 @@
 
 #include "core/tensor/random.h"
 
-tarn_tensor *tarn__drop_out(tarn_tensor *x, const tarn__random *random)
+tarn_tensor *tarn__dropout_with(tarn_tensor *x, const tarn__random *random)
 {
     tarn_tensor *y =
         tarn__result_like("dropout", (tarn_tensor *[]){x}, 1, tarn__shape_of(x), x->view.dtype, tarn__device(x));
@@ -13,7 +13,7 @@ tarn_tensor *tarn__drop_out(tarn_tensor *x, const tarn__random *random)
 
 static bool dropout_backward(const tarn__backward *b)
 {
-    return tarn__put(b, 0, tarn__drop_out(b->grads[0], b->params));
+    return tarn__accumulate_grad(b, 0, tarn__dropout_with(b->grads[0], b->params));
 }
 
 tarn_tensor *tarn_dropout(tarn_tensor *x, double p)
@@ -30,7 +30,7 @@ tarn_tensor *tarn_dropout(tarn_tensor *x, double p)
         return NULL;
     tarn__random random = tarn__random_reserve(tarn__device(x), tarn__view_count(&x->view));
     random.a = p;
-    tarn_tensor *y = tarn__drop_out(x, &random);
+    tarn_tensor *y = tarn__dropout_with(x, &random);
     return y && tarn__finish("dropout", dropout_backward, random, TARN__INPUTS(x), TARN__OUTPUTS(y)) ? y : NULL;
 }
 

@@ -34,7 +34,7 @@ static bool unary_backward(const tarn__backward *b, tarn__kernel kernel)
                                      .params_bytes = sizeof(tarn__elementwise),
                                      TARN__IN(x, g),
                                      TARN__OUT(gx)}) &&
-           tarn__put(b, 0, gx);
+           tarn__accumulate_grad(b, 0, gx);
 }
 
 static bool check_unary(const char *function, tarn_tensor *x, uint32_t dtypes)
@@ -81,7 +81,7 @@ static tarn_tensor *unary_inplace(const unary_row *row, tarn_tensor *x, double p
     if (!check_unary(row->inplace_name, x, row->dtypes) || !check_inplace(row->inplace_name, x))
         return NULL;
     tarn__elementwise tail = {.p0 = p0, .p1 = p1};
-    tarn__touch(x);
+    tarn__bump_version(x);
     return tarn__kernel_call(row->value, row->inplace_name, tail, TARN__IN(x), TARN__OUT(x), .reads_output = 1) ? x
                                                                                                                 : NULL;
 }
@@ -90,7 +90,7 @@ tarn_tensor *tarn_fill_inplace(tarn_tensor *x, double value)
 {
     if (!tarn__check("fill_inplace", x, "x") || !check_inplace("fill_inplace", x))
         return NULL;
-    tarn__touch(x);
+    tarn__bump_version(x);
     return tarn__fill_with("fill_inplace", x, value) ? x : NULL;
 }
 
@@ -147,7 +147,7 @@ typedef struct binary_call {
 static bool prepare(const char *function, const binary_row *row, tarn_tensor *a, tarn_tensor *b, binary_call *c)
 {
     *c = (binary_call){.operand = {a, b}};
-    if (!tarn__bring_together(function, c->operand, binary_roles, 2))
+    if (!tarn__unify_operands(function, c->operand, binary_roles, 2))
         return false;
     take_constants(&c->tail, c->operand, c->in, 2);
     c->typed = c->in[0] ? c->in[0] : c->in[1];
@@ -199,7 +199,7 @@ static tarn_tensor *binary_grad(const tarn__backward *b, int i, tarn__kernel ker
 static bool binary_backward(const tarn__backward *b, tarn__kernel both, tarn__kernel first, tarn__kernel second)
 {
     tarn_tensor *g = b->grads[0];
-    if (tarn__wants(b, 0) && tarn__wants(b, 1)) {
+    if (tarn__needs_grad(b, 0) && tarn__needs_grad(b, 1)) {
         tarn_tensor *ga = grad_place(b, 0), *gb = grad_place(b, 1);
         return ga && gb &&
                tarn__run(&(tarn__launch){.kernel = both,
@@ -208,23 +208,23 @@ static bool binary_backward(const tarn__backward *b, tarn__kernel both, tarn__ke
                                          .params_bytes = sizeof(tarn__elementwise),
                                          TARN__IN(b->saved[0], b->saved[1], g),
                                          TARN__OUT(ga, gb)}) &&
-               tarn__put(b, 0, ga) && tarn__put(b, 1, gb);
+               tarn__accumulate_grad(b, 0, ga) && tarn__accumulate_grad(b, 1, gb);
     }
-    int wanted = tarn__wants(b, 0) ? 0 : 1;
-    return tarn__put(b, wanted, binary_grad(b, wanted, wanted == 0 ? first : second));
+    int wanted = tarn__needs_grad(b, 0) ? 0 : 1;
+    return tarn__accumulate_grad(b, wanted, binary_grad(b, wanted, wanted == 0 ? first : second));
 }
 
 /* Sums and differences pass their gradient on as it is; only the negative one takes a kernel. */
 static bool add_backward(const tarn__backward *b)
 {
-    return tarn__put(b, 0, b->grads[0]) && tarn__put(b, 1, b->grads[0]);
+    return tarn__accumulate_grad(b, 0, b->grads[0]) && tarn__accumulate_grad(b, 1, b->grads[0]);
 }
 
 static bool sub_backward(const tarn__backward *b)
 {
-    if (!tarn__put(b, 0, b->grads[0]))
+    if (!tarn__accumulate_grad(b, 0, b->grads[0]))
         return false;
-    return !tarn__wants(b, 1) || tarn__put(b, 1, tarn_neg(b->grads[0]));
+    return !tarn__needs_grad(b, 1) || tarn__accumulate_grad(b, 1, tarn_neg(b->grads[0]));
 }
 
 /* An operand that overlaps the target without being exactly it would be read after it was overwritten. */
@@ -248,13 +248,13 @@ static tarn_tensor *binary_inplace(const binary_row *row, tarn_tensor *a, tarn_t
     if (c.operand[0] != a || c.shape.rank != a->view.rank ||
         memcmp(c.shape.size, a->view.shape, sizeof(int64_t) * (size_t)c.shape.rank) != 0) {
         tarn__raise(TARN_ERROR_SHAPE, "%s: the result of %s and %s does not fit into the first", function,
-                    TARN__SHAPE_TEXT(a), TARN__SHAPE_TEXT(b));
+                    TARN__SHAPE_STRING(a), TARN__SHAPE_STRING(b));
         return NULL;
     }
     tarn_tensor *other = without_overlap(a, c.in[1]);
     if (tarn_failed())
         return NULL;
-    tarn__touch(a);
+    tarn__bump_version(a);
     return tarn__kernel_call(row->value, function, c.tail, TARN__IN(a, other), TARN__OUT(a), .reads_output = 1) ? a
                                                                                                                 : NULL;
 }
@@ -381,22 +381,22 @@ bool tarn__apply_clamp(const tarn__invocation *v, tarn_tensor **out)
 static bool where_backward(const tarn__backward *b)
 {
     tarn_tensor *condition = b->saved[0], *g = b->grads[0];
-    if (tarn__wants(b, 1) && tarn__wants(b, 2)) {
+    if (tarn__needs_grad(b, 1) && tarn__needs_grad(b, 2)) {
         tarn__elementwise none = {0};
         tarn_tensor *ga = grad_place(b, 1), *gb = grad_place(b, 2);
         return ga && gb &&
                tarn__kernel_call(TARN__K_where_grad, b->function, none, TARN__IN(condition, g), TARN__OUT(ga, gb)) &&
-               tarn__put(b, 1, ga) && tarn__put(b, 2, gb);
+               tarn__accumulate_grad(b, 1, ga) && tarn__accumulate_grad(b, 2, gb);
     }
     for (int i = 1; i <= 2; i++) {
-        if (!tarn__wants(b, i))
+        if (!tarn__needs_grad(b, i))
             continue;
         tarn__elementwise tail = {.constants = i == 1 ? 4u : 2u};
         tarn_tensor *to = grad_place(b, i);
         if (!to ||
             !tarn__kernel_call(TARN__K_where, b->function, tail,
                                TARN__IN(condition, i == 1 ? g : NULL, i == 1 ? NULL : g), TARN__OUT(to)) ||
-            !tarn__put(b, i, to))
+            !tarn__accumulate_grad(b, i, to))
             return false;
     }
     return true;
@@ -407,7 +407,7 @@ tarn_tensor *tarn_where(tarn_tensor *condition, tarn_tensor *a, tarn_tensor *b)
     tarn_tensor *operand[] = {condition, a, b}, *in[3];
     if (!tarn__check("where", condition, "the condition") ||
         !tarn__check_dtype("where", condition, TARN__BIT(TARN_BOOL), "the condition") ||
-        !tarn__bring_together("where", operand + 1, binary_roles, 2) || !tarn__same_place("where", operand, 3))
+        !tarn__unify_operands("where", operand + 1, binary_roles, 2) || !tarn__unify_devices("where", operand, 3))
         return NULL;
     if (condition->is_constant) {
         tarn__raise(TARN_ERROR_DTYPE, "where: the condition is a tarn_scalar(), but must be a bool tensor");

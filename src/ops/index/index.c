@@ -19,9 +19,9 @@ static bool check_index(const char *function, const tarn_tensor *index)
 }
 
 /* Opens the sink of input 0 and sees to it that it holds numbers that can be added to. */
-static bool open_sum(const tarn__backward *b, tarn__sink *sink)
+static bool open_sum(const tarn__backward *b, tarn__grad_acc *sink)
 {
-    return tarn__sink_open(b, 0, sink) && (sink->beta != 0 || tarn__fill_with(b->function, sink->to, 0));
+    return tarn__grad_acc_open(b, 0, sink) && (sink->beta != 0 || tarn__fill_with(b->function, sink->to, 0));
 }
 
 /* ---- gather ------------------------------------------------------------------------------------------------------ */
@@ -32,11 +32,11 @@ static bool check_gather(const char *function, const tarn_tensor *x, const tarn_
 {
     if (x->view.rank != index->view.rank)
         return tarn__raise(TARN_ERROR_SHAPE, "%s: %s %s has rank %d, the index %s has rank %d", function, role,
-                           TARN__SHAPE_TEXT(x), x->view.rank, TARN__SHAPE_TEXT(index), index->view.rank);
+                           TARN__SHAPE_STRING(x), x->view.rank, TARN__SHAPE_STRING(index), index->view.rank);
     for (int i = 0; i < x->view.rank; i++)
         if (i != axis && index->view.shape[i] > x->view.shape[i])
             return tarn__raise(TARN_ERROR_SHAPE, "%s: the index %s reaches beyond %s %s: axis %d has %lld against %lld",
-                               function, TARN__SHAPE_TEXT(index), role, TARN__SHAPE_TEXT(x), i,
+                               function, TARN__SHAPE_STRING(index), role, TARN__SHAPE_STRING(x), i,
                                (long long)index->view.shape[i], (long long)x->view.shape[i]);
     return true;
 }
@@ -44,11 +44,11 @@ static bool check_gather(const char *function, const tarn_tensor *x, const tarn_
 static bool gather_backward(const tarn__backward *b)
 {
     const tarn__along *along = b->params;
-    tarn__sink sink;
+    tarn__grad_acc sink;
     return open_sum(b, &sink) &&
            tarn__kernel_call(TARN__K_scatter_add, b->function, *along, TARN__IN(b->saved[0], b->grads[0]),
                              TARN__OUT(sink.to), .reads_output = 1) &&
-           tarn__sink_close(b, 0, &sink);
+           tarn__grad_acc_close(b, 0, &sink);
 }
 
 tarn_tensor *tarn_gather(tarn_tensor *x, int axis, tarn_tensor *index)
@@ -56,7 +56,7 @@ tarn_tensor *tarn_gather(tarn_tensor *x, int axis, tarn_tensor *index)
     if (!tarn__check("gather", x, "x") || !check_index("gather", index))
         return NULL;
     tarn_tensor *operand[] = {tarn__materialize("gather", x, TARN_F32, tarn__device(index)), index};
-    if (!operand[0] || !tarn__same_place("gather", operand, 2))
+    if (!operand[0] || !tarn__unify_devices("gather", operand, 2))
         return NULL;
     tarn__along along = {.axis = tarn__check_axis("gather", axis, operand[0]->view.rank)};
     if (along.axis < 0 || !check_gather("gather", operand[0], operand[1], along.axis, "x"))
@@ -73,7 +73,7 @@ tarn_tensor *tarn_gather(tarn_tensor *x, int axis, tarn_tensor *index)
 
 bool tarn__apply_gather(const tarn__invocation *v, tarn_tensor **out)
 {
-    return (out[0] = tarn_gather(v->in[0], tarn__attribute_small(v, "axis", 0), v->in[1])) != NULL;
+    return (out[0] = tarn_gather(v->in[0], tarn__attribute_int_clamped(v, "axis", 0), v->in[1])) != NULL;
 }
 
 /* ---- scatter_add ------------------------------------------------------------------------------------------------- */
@@ -100,13 +100,13 @@ static bool scatter_add_backward(const tarn__backward *b)
 {
     const tarn__along *along = b->params;
     tarn_tensor *g = b->grads[0], *index = b->saved[0];
-    if (!tarn__put(b, 0, g))
+    if (!tarn__accumulate_grad(b, 0, g))
         return false;
-    if (!tarn__wants(b, 2))
+    if (!tarn__needs_grad(b, 2))
         return true;
     tarn_tensor *part = tarn__tensor_new(b->function, tarn__shape_of(index), g->view.dtype, tarn__device(g));
     return part && tarn__kernel_call(TARN__K_gather, b->function, *along, TARN__IN(g, index), TARN__OUT(part)) &&
-           tarn__put(b, 2, widened(b, part, tarn__input_meta(b, 2)->shape));
+           tarn__accumulate_grad(b, 2, widened(b, part, tarn__input_spec(b, 2)->shape));
 }
 
 /* The source covers the index on every axis, x on every axis but the one. */
@@ -126,11 +126,11 @@ tarn_tensor *tarn_scatter_add(tarn_tensor *x, int axis, tarn_tensor *index, tarn
     tarn_tensor *typed[] = {tarn__materialize("scatter_add", x, dtype, tarn__device(index)),
                             tarn__materialize("scatter_add", source, dtype, tarn__device(index))};
     if (!typed[0] || !typed[1] ||
-        !tarn__bring_together("scatter_add", typed, (const char *const[]){"x", "the source"}, 2))
+        !tarn__unify_operands("scatter_add", typed, (const char *const[]){"x", "the source"}, 2))
         return NULL;
     tarn_tensor *operand[] = {typed[0], index, typed[1]};
     tarn__along along = {.axis = tarn__check_axis("scatter_add", axis, operand[0]->view.rank)};
-    if (!tarn__same_place("scatter_add", operand, 3) || along.axis < 0 || !check_scatter(operand, along.axis))
+    if (!tarn__unify_devices("scatter_add", operand, 3) || along.axis < 0 || !check_scatter(operand, along.axis))
         return NULL;
     tarn_tensor *y = tarn__tensor_new("scatter_add", tarn__shape_of(operand[0]), dtype, tarn__device(operand[0]));
     if (!y || !tarn__copy_elements("scatter_add", y, operand[0]) ||
@@ -145,7 +145,7 @@ tarn_tensor *tarn_scatter_add(tarn_tensor *x, int axis, tarn_tensor *index, tarn
 
 bool tarn__apply_scatter_add(const tarn__invocation *v, tarn_tensor **out)
 {
-    return (out[0] = tarn_scatter_add(v->in[0], tarn__attribute_small(v, "axis", 0), v->in[1], v->in[2])) != NULL;
+    return (out[0] = tarn_scatter_add(v->in[0], tarn__attribute_int_clamped(v, "axis", 0), v->in[1], v->in[2])) != NULL;
 }
 
 /* ---- index_select, embedding ------------------------------------------------------------------------------------- */
@@ -155,30 +155,30 @@ bool tarn__apply_scatter_add(const tarn__invocation *v, tarn_tensor **out)
 static bool select_backward(const tarn__backward *b)
 {
     const tarn__along *along = b->params;
-    tarn_shape shape = tarn__input_meta(b, 0)->shape;
+    tarn_shape shape = tarn__input_spec(b, 0)->shape;
     shape.size[along->axis] = b->saved[0]->view.shape[0];
     tarn_tensor *g = tarn_reshape(b->grads[0], shape);
-    tarn__sink sink;
-    return g && tarn__sink_open(b, 0, &sink) &&
+    tarn__grad_acc sink;
+    return g && tarn__grad_acc_open(b, 0, &sink) &&
            tarn__kernel_call(TARN__K_index_add, b->function, *along, TARN__IN(b->saved[0], g), TARN__OUT(sink.to),
                              .reads_output = sink.beta != 0) &&
-           tarn__sink_close(b, 0, &sink);
+           tarn__grad_acc_close(b, 0, &sink);
 }
 
 tarn_tensor *tarn_index_select(tarn_tensor *x, int axis, tarn_tensor *index)
 {
     if (!tarn__check_any("index_select", x, "x") || !check_index("index_select", index))
         return NULL;
-    if (tarn__is_blocks(x->view.dtype))
-        return tarn__select_blocks("index_select", x, axis, index);
+    if (tarn__is_quantized(x->view.dtype))
+        return tarn__index_select_quantized("index_select", x, axis, index);
     tarn_tensor *operand[] = {tarn__materialize("index_select", x, TARN_F32, tarn__device(index)), index};
-    if (!operand[0] || !tarn__same_place("index_select", operand, 2))
+    if (!operand[0] || !tarn__unify_devices("index_select", operand, 2))
         return NULL;
     tarn__along along = {.axis = tarn__check_axis("index_select", axis, operand[0]->view.rank)};
     if (along.axis < 0)
         return NULL;
     if (index->view.rank != 1) {
-        tarn__raise(TARN_ERROR_SHAPE, "index_select: the index %s has rank %d, not 1", TARN__SHAPE_TEXT(index),
+        tarn__raise(TARN_ERROR_SHAPE, "index_select: the index %s has rank %d, not 1", TARN__SHAPE_STRING(index),
                     index->view.rank);
         return NULL;
     }
@@ -198,18 +198,18 @@ tarn_tensor *tarn_index_select(tarn_tensor *x, int axis, tarn_tensor *index)
 
 bool tarn__apply_index_select(const tarn__invocation *v, tarn_tensor **out)
 {
-    return (out[0] = tarn_index_select(v->in[0], tarn__attribute_small(v, "axis", 0), v->in[1])) != NULL;
+    return (out[0] = tarn_index_select(v->in[0], tarn__attribute_int_clamped(v, "axis", 0), v->in[1])) != NULL;
 }
 
 static bool check_embedding(const tarn_tensor *weight, const tarn_tensor *index)
 {
     if (weight->is_constant || weight->view.rank != 2)
-        return tarn__raise(TARN_ERROR_SHAPE, "embedding: the weight %s has rank %d, not 2", TARN__SHAPE_TEXT(weight),
+        return tarn__raise(TARN_ERROR_SHAPE, "embedding: the weight %s has rank %d, not 2", TARN__SHAPE_STRING(weight),
                            weight->view.rank);
     return index->view.rank < TARN_MAX_RANK ||
            tarn__raise(TARN_ERROR_SHAPE,
                        "embedding: the index %s has %d axes; with one more the result would have more than %d",
-                       TARN__SHAPE_TEXT(index), index->view.rank, TARN_MAX_RANK);
+                       TARN__SHAPE_STRING(index), index->view.rank, TARN_MAX_RANK);
 }
 
 tarn_tensor *tarn_embedding(tarn_tensor *weight, tarn_tensor *index)
@@ -217,10 +217,10 @@ tarn_tensor *tarn_embedding(tarn_tensor *weight, tarn_tensor *index)
     if (!tarn__check_any("embedding", weight, "the weight") || !check_index("embedding", index) ||
         !check_embedding(weight, index))
         return NULL;
-    if (tarn__is_blocks(weight->view.dtype))
-        return tarn__embedding_blocks(weight, index, TARN_F32);
+    if (tarn__is_quantized(weight->view.dtype))
+        return tarn__embedding_quantized(weight, index, TARN_F32);
     tarn_tensor *operand[] = {weight, index};
-    if (!tarn__same_place("embedding", operand, 2))
+    if (!tarn__unify_devices("embedding", operand, 2))
         return NULL;
     tarn_shape shape = tarn__shape_of(index);
     int64_t rows = tarn__view_count(&index->view), columns = weight->view.shape[1];
@@ -240,9 +240,9 @@ tarn_tensor *tarn_embedding(tarn_tensor *weight, tarn_tensor *index)
 
 tarn_tensor *tarn__embedding_as(tarn_tensor *weight, tarn_tensor *index, tarn_dtype dtype)
 {
-    if (tarn__check_any("embedding", weight, "the weight") && tarn__is_blocks(weight->view.dtype))
+    if (tarn__check_any("embedding", weight, "the weight") && tarn__is_quantized(weight->view.dtype))
         return check_index("embedding", index) && check_embedding(weight, index)
-                   ? tarn__embedding_blocks(weight, index, dtype)
+                   ? tarn__embedding_quantized(weight, index, dtype)
                    : NULL;
     return tarn_embedding(weight, index);
 }
@@ -262,7 +262,7 @@ tarn_tensor *tarn_one_hot(tarn_tensor *index, int64_t classes, tarn_dtype dtype)
         tarn__raise(
             TARN_ERROR_SHAPE,
             "one_hot: %lld classes for an index %s: there must be 1 or more, and room for one more axis than %d",
-            (long long)classes, TARN__SHAPE_TEXT(index), index->view.rank);
+            (long long)classes, TARN__SHAPE_STRING(index), index->view.rank);
         return NULL;
     }
     tarn_shape shape = tarn__shape_of(index);
@@ -282,11 +282,11 @@ bool tarn__apply_one_hot(const tarn__invocation *v, tarn_tensor **out)
 
 /* ---- put_rows ---------------------------------------------------------------------------------------------------- */
 
-bool tarn__put_rows(const char *function, tarn_tensor *y, int axis, tarn_tensor *index, tarn_tensor *x)
+bool tarn__write_rows(const char *function, tarn_tensor *y, int axis, tarn_tensor *index, tarn_tensor *x)
 {
     if (!tarn__check(function, y, "y") || !tarn__check(function, x, "x") || !check_index(function, index))
         return false;
     tarn__along along = {.axis = axis};
-    tarn__touch(y);
-    return tarn__kernel_call(TARN__K_put_rows, function, along, TARN__IN(index, x), TARN__OUT(y), .reads_output = 1);
+    tarn__bump_version(y);
+    return tarn__kernel_call(TARN__K_write_rows, function, along, TARN__IN(index, x), TARN__OUT(y), .reads_output = 1);
 }

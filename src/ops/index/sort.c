@@ -4,11 +4,11 @@
 static bool sorted_backward(const tarn__backward *b)
 {
     const tarn__along *along = b->params;
-    tarn__sink sink;
-    return tarn__sink_open(b, 0, &sink) && (sink.beta != 0 || tarn__fill_with(b->function, sink.to, 0)) &&
+    tarn__grad_acc sink;
+    return tarn__grad_acc_open(b, 0, &sink) && (sink.beta != 0 || tarn__fill_with(b->function, sink.to, 0)) &&
            tarn__kernel_call(TARN__K_scatter_add, b->function, *along, TARN__IN(b->saved[0], b->grads[0]),
                              TARN__OUT(sink.to), .reads_output = 1) &&
-           tarn__sink_close(b, 0, &sink);
+           tarn__grad_acc_close(b, 0, &sink);
 }
 
 /* x, or a constant as a tensor, and its axis; NULL with an error. */
@@ -62,7 +62,7 @@ bool tarn_topk(tarn_tensor *x, int64_t k, int axis, bool largest, tarn_tensor **
     int64_t most = x->view.rank ? shape.size[axis] : 1, fewest = x->view.rank ? 0 : 1;
     if (k < fewest || k > most)
         return tarn__raise(TARN_ERROR_SHAPE, "topk: k is %lld, but axis %d of x %s has %lld elements", (long long)k,
-                           axis, TARN__SHAPE_TEXT(x), (long long)most);
+                           axis, TARN__SHAPE_STRING(x), (long long)most);
     if (x->view.rank)
         shape.size[axis] = k;
     tarn__along along = {.axis = axis, .reverse = largest};
@@ -71,13 +71,13 @@ bool tarn_topk(tarn_tensor *x, int64_t k, int axis, bool largest, tarn_tensor **
 
 bool tarn__apply_sort(const tarn__invocation *v, tarn_tensor **out)
 {
-    return tarn_sort(v->in[0], tarn__attribute_small(v, "axis", -1), tarn__attribute_int(v, "descending", 0) != 0,
+    return tarn_sort(v->in[0], tarn__attribute_int_clamped(v, "axis", -1), tarn__attribute_int(v, "descending", 0) != 0,
                      &out[0], &out[1]);
 }
 
 bool tarn__apply_topk(const tarn__invocation *v, tarn_tensor **out)
 {
-    int axis = tarn__attribute_small(v, "axis", -1);
+    int axis = tarn__attribute_int_clamped(v, "axis", -1);
     bool largest = tarn__attribute_int(v, "largest", 1) != 0;
     return tarn_topk(v->in[0], tarn__attribute_int(v, "k", 1), axis, largest, &out[0], &out[1]);
 }

@@ -18,15 +18,15 @@ static const char function[] = "linear_adapted";
 typedef struct adapted_record {
     int count;
     bool in_out;
-    int64_t rank[TARN__MOST_ADAPTED]; /* 0: no adapter */
-    double scale[TARN__MOST_ADAPTED];
+    int64_t rank[TARN__MAX_LORA_LINEARS]; /* 0: no adapter */
+    double scale[TARN__MAX_LORA_LINEARS];
 } adapted_record;
 
 /* Inputs: x, and Aᵢ and Bᵢ of each layer. What is saved: x, h, all A, and Wᵢ and Bᵢ of each layer. */
 enum { X, FIRST_A };
 enum { SAVED_X, SAVED_H, SAVED_A, FIRST_SAVED };
-#define INPUTS (FIRST_A + 2 * TARN__MOST_ADAPTED)
-#define SAVES (FIRST_SAVED + 2 * TARN__MOST_ADAPTED)
+#define INPUTS (FIRST_A + 2 * TARN__MAX_LORA_LINEARS)
+#define SAVES (FIRST_SAVED + 2 * TARN__MAX_LORA_LINEARS)
 
 /* to = alpha · a @ b + beta · to + bias. */
 static bool multiply(double alpha, tarn_tensor *a, tarn_tensor *b, tarn_tensor *bias, double beta, tarn_tensor *to)
@@ -43,7 +43,7 @@ static tarn_tensor *part_of(tarn_tensor *x, int axis, int64_t first, int64_t cou
     tarn_tensor *part = x ? tarn__tensor_view(x) : NULL;
     if (part) {
         part->view.shape[axis] = count;
-        tarn__tensor_restart(part, x->start + first * x->view.stride[axis]);
+        tarn__tensor_set_start(part, x->start + first * x->view.stride[axis]);
     }
     return part;
 }
@@ -63,12 +63,12 @@ static bool put_b(const tarn__backward *b, int layer, tarn_tensor *g, tarn_tenso
 {
     double scale = ((const adapted_record *)b->params)->scale[layer];
     int input = FIRST_A + 2 * layer + 1;
-    tarn__sink sink;
+    tarn__grad_acc sink;
     if (!multiply(scale, g, b->saved[FIRST_SAVED + 2 * layer + 1], NULL, 0, slopes))
         return false;
-    return !tarn__wants(b, input) ||
-           (tarn__sink_open(b, input, &sink) && multiply(scale, tarn__transposed(g), h, NULL, sink.beta, sink.to) &&
-            tarn__sink_close(b, input, &sink));
+    return !tarn__needs_grad(b, input) ||
+           (tarn__grad_acc_open(b, input, &sink) && multiply(scale, tarn__transposed(g), h, NULL, sink.beta, sink.to) &&
+            tarn__grad_acc_close(b, input, &sink));
 }
 
 /* dh (rows, all ranks): 0 for a layer whose result nobody used. dB on the way. */
@@ -91,16 +91,16 @@ static tarn_tensor *inner_slopes(const tarn__backward *b, tarn_tensor *const *g)
 static bool put_x(const tarn__backward *b, tarn_tensor *const *g, tarn_tensor *slopes)
 {
     const adapted_record *r = b->params;
-    tarn__sink sink;
-    if (!tarn__wants(b, X))
+    tarn__grad_acc sink;
+    if (!tarn__needs_grad(b, X))
         return true;
-    if (!tarn__sink_open(b, X, &sink))
+    if (!tarn__grad_acc_open(b, X, &sink))
         return false;
     tarn_tensor *to = tarn__rows_of(b->function, sink.to);
     bool good = multiply(1, slopes, b->saved[SAVED_A], NULL, sink.beta, to);
     for (int i = 0; good && i < r->count; i++)
-        good = !g[i] || multiply(1, g[i], tarn__turned(b->saved[FIRST_SAVED + 2 * i], r->in_out), NULL, 1, to);
-    return good && tarn__sink_close(b, X, &sink);
+        good = !g[i] || multiply(1, g[i], tarn__transposed_if(b->saved[FIRST_SAVED + 2 * i], r->in_out), NULL, 1, to);
+    return good && tarn__grad_acc_close(b, X, &sink);
 }
 
 /* dA of all layers by one product, or, where there is one adapter, in its place at once. */
@@ -111,18 +111,19 @@ static bool put_a(const tarn__backward *b, tarn_tensor *const *g, tarn_tensor *s
     tarn_tensor *x = b->saved[SAVED_X] ? tarn__rows_of(b->function, b->saved[SAVED_X]) : NULL, *sums = NULL;
     for (int64_t i = 0, first = 0; i < r->count; first += r->rank[i++]) {
         int a = (int)(FIRST_A + 2 * i);
-        tarn__sink sink;
-        if (!r->rank[i] || !g[i] || !tarn__wants(b, a))
+        tarn__grad_acc sink;
+        if (!r->rank[i] || !g[i] || !tarn__needs_grad(b, a))
             continue;
         if (r->rank[i] == all)
-            return tarn__sink_open(b, a, &sink) && multiply(1, tarn__transposed(slopes), x, NULL, sink.beta, sink.to) &&
-                   tarn__sink_close(b, a, &sink);
+            return tarn__grad_acc_open(b, a, &sink) &&
+                   multiply(1, tarn__transposed(slopes), x, NULL, sink.beta, sink.to) &&
+                   tarn__grad_acc_close(b, a, &sink);
         if (!sums && !(x &&
                        (sums = tarn__tensor_new(b->function, TARN_SHAPE(all, x->view.shape[1]), tarn__grad_dtype(b, a),
                                                 tarn__device(x))) &&
                        multiply(1, tarn__transposed(slopes), x, NULL, 0, sums)))
             return false;
-        if (!tarn__put(b, a, part_of(sums, 0, first, r->rank[i])))
+        if (!tarn__accumulate_grad(b, a, part_of(sums, 0, first, r->rank[i])))
             return false;
     }
     return true;
@@ -131,7 +132,7 @@ static bool put_a(const tarn__backward *b, tarn_tensor *const *g, tarn_tensor *s
 static bool adapted_backward(const tarn__backward *b)
 {
     const adapted_record *r = b->params;
-    tarn_tensor *g[TARN__MOST_ADAPTED] = {0}, *slopes;
+    tarn_tensor *g[TARN__MAX_LORA_LINEARS] = {0}, *slopes;
     for (int i = 0; i < r->count; i++)
         if (b->grads[i] && !(g[i] = tarn__rows_of(b->function, b->grads[i])))
             return false;
@@ -141,7 +142,7 @@ static bool adapted_backward(const tarn__backward *b)
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
 /* All A, one below the other: the only one itself, or a copy. */
-static tarn_tensor *gather_a(const tarn__adapted_layer *layers, const adapted_record *r)
+static tarn_tensor *gather_a(const tarn__lora_linear *layers, const adapted_record *r)
 {
     tarn_tensor *all = NULL;
     for (int64_t i = 0, first = 0; i < r->count; first += r->rank[i++]) {
@@ -161,7 +162,7 @@ static tarn_tensor *gather_a(const tarn__adapted_layer *layers, const adapted_re
 }
 
 /* h = x · Aᵀ of all layers, (rows, all ranks). `all` may be NULL: each by itself. */
-static tarn_tensor *narrow(tarn_tensor *rows, const tarn__adapted_layer *layers, const adapted_record *r,
+static tarn_tensor *narrow(tarn_tensor *rows, const tarn__lora_linear *layers, const adapted_record *r,
                            tarn_tensor *all)
 {
     tarn_tensor *h =
@@ -175,22 +176,23 @@ static tarn_tensor *narrow(tarn_tensor *rows, const tarn__adapted_layer *layers,
     return good ? h : NULL;
 }
 
-static bool widen(tarn_tensor *rows, tarn_tensor *h, const tarn__adapted_layer *layers, const adapted_record *r,
+static bool widen(tarn_tensor *rows, tarn_tensor *h, const tarn__lora_linear *layers, const adapted_record *r,
                   tarn_tensor **y)
 {
     for (int64_t i = 0, first = 0; i < r->count; first += r->rank[i++]) {
-        const tarn__adapted_layer *layer = &layers[i];
+        const tarn__lora_linear *layer = &layers[i];
         tarn_tensor *to = tarn__rows_of(function, y[i]), *bias = layer->bias;
         if (layer->a &&
             !multiply(layer->scale, part_of(h, 1, first, r->rank[i]), tarn__transposed(layer->b), bias, 0, to))
             return false;
-        if (!multiply(1, rows, tarn__turned(layer->weight, !r->in_out), layer->a ? NULL : bias, layer->a != NULL, to))
+        if (!multiply(1, rows, tarn__transposed_if(layer->weight, !r->in_out), layer->a ? NULL : bias, layer->a != NULL,
+                      to))
             return false;
     }
     return true;
 }
 
-static bool place_results(tarn_tensor *x, const tarn__adapted_layer *layers, const adapted_record *r, tarn_tensor **y)
+static bool place_results(tarn_tensor *x, const tarn__lora_linear *layers, const adapted_record *r, tarn_tensor **y)
 {
     tarn_shape shape = tarn__shape_of(x);
     for (int i = 0; i < r->count; i++) {
@@ -201,7 +203,7 @@ static bool place_results(tarn_tensor *x, const tarn__adapted_layer *layers, con
     return true;
 }
 
-bool tarn__linears_adapted(tarn_tensor *x, const tarn__adapted_layer *layers, int count, bool in_out, tarn_tensor **y)
+bool tarn__lora_linears(tarn_tensor *x, const tarn__lora_linear *layers, int count, bool in_out, tarn_tensor **y)
 {
     adapted_record r = {.count = count, .in_out = in_out};
     tarn_tensor *input[INPUTS] = {x}, *saved[SAVES] = {0}, *rows = tarn__rows_of(function, x);

@@ -99,7 +99,7 @@ static tarn_tensor *flat(const char *function, tarn_tensor *matrices)
 {
     if (!matrices || flatten(matrices))
         return matrices;
-    tarn_tensor *dense = tarn__dense(function, matrices);
+    tarn_tensor *dense = tarn__contiguous(function, matrices);
     return dense && (dense = tarn__tensor_view(dense)) && flatten(dense) ? dense : NULL;
 }
 
@@ -111,8 +111,7 @@ static void drop_batches(tarn_tensor *matrices)
     view->rank = 2;
 }
 
-bool tarn__multiply(const char *function, tarn_tensor *a, tarn_tensor *b, tarn_tensor *bias, double beta,
-                    tarn_tensor *to)
+bool tarn__gemm(const char *function, tarn_tensor *a, tarn_tensor *b, tarn_tensor *bias, double beta, tarn_tensor *to)
 {
     tarn__matmul tail = {.alpha = 1, .beta = beta, .tf32 = tarn__tf32()};
     return a && b && to &&
@@ -130,8 +129,8 @@ static bool raise_inner(const tarn_tensor *a, const tarn_tensor *b, int64_t k, i
         advice = "; did you mean to transpose the second operand?";
     else if (va->rank > 1 && va->shape[va->rank - 2] == inner)
         advice = "; did you mean to transpose the first operand?";
-    return tarn__raise(TARN_ERROR_SHAPE, "matmul: inner sizes differ: %s @ %s (%lld vs %lld)%s", TARN__SHAPE_TEXT(a),
-                       TARN__SHAPE_TEXT(b), (long long)k, (long long)inner, advice);
+    return tarn__raise(TARN_ERROR_SHAPE, "matmul: inner sizes differ: %s @ %s (%lld vs %lld)%s", TARN__SHAPE_STRING(a),
+                       TARN__SHAPE_STRING(b), (long long)k, (long long)inner, advice);
 }
 
 static int batch_axes(const tarn_tensor *x)
@@ -154,7 +153,7 @@ static bool plan(const tarn_tensor *a, const tarn_tensor *b, layout *l, tarn_sha
     if (a->view.rank == 0 || b->view.rank == 0)
         return tarn__raise(TARN_ERROR_SHAPE,
                            "matmul: %s @ %s: operands have one axis at least; scale a tensor with tarn_mul()",
-                           TARN__SHAPE_TEXT(a), TARN__SHAPE_TEXT(b));
+                           TARN__SHAPE_STRING(a), TARN__SHAPE_STRING(b));
     int64_t k = a->view.shape[a->view.rank - 1], inner = b->view.shape[l->b_vector ? 0 : b->view.rank - 2];
     if (k != inner)
         return raise_inner(a, b, k, inner);
@@ -163,7 +162,7 @@ static bool plan(const tarn_tensor *a, const tarn_tensor *b, layout *l, tarn_sha
         int64_t in_a = batch_size(a, l, i), in_b = batch_size(b, l, i);
         if (in_a != in_b && in_a != 1 && in_b != 1)
             return tarn__raise(TARN_ERROR_SHAPE, "matmul: batches do not broadcast: %s @ %s (axis %d has %lld vs %lld)",
-                               TARN__SHAPE_TEXT(a), TARN__SHAPE_TEXT(b), i - l->batch_rank - 2, (long long)in_a,
+                               TARN__SHAPE_STRING(a), TARN__SHAPE_STRING(b), i - l->batch_rank - 2, (long long)in_a,
                                (long long)in_b);
         shape->size[shape->rank++] = l->batch[i] = in_a == 1 ? in_b : in_a;
     }
@@ -193,14 +192,13 @@ static bool put_product(const tarn__backward *b, int i, const layout *l, tarn_te
 {
     if (!left || !right)
         return false;
-    const tarn__meta *meta = tarn__input_meta(b, i);
+    const tarn__tensor_spec *spec = tarn__input_spec(b, i);
     bool no_rows = i == 0 && l->a_vector, no_columns = i == 1 && l->b_vector;
-    if (has_all_batches(&meta->shape, l)) {
-        tarn__sink sink;
-        return tarn__sink_open(b, i, &sink) &&
-               tarn__multiply(b->function, left, right, NULL, sink.beta,
-                              as_matrices(sink.to, l, no_rows, no_columns)) &&
-               tarn__sink_close(b, i, &sink);
+    if (has_all_batches(&spec->shape, l)) {
+        tarn__grad_acc sink;
+        return tarn__grad_acc_open(b, i, &sink) &&
+               tarn__gemm(b->function, left, right, NULL, sink.beta, as_matrices(sink.to, l, no_rows, no_columns)) &&
+               tarn__grad_acc_close(b, i, &sink);
     }
     tarn_shape shape = {.rank = l->batch_rank};
     memcpy(shape.size, l->batch, sizeof(shape.size));
@@ -208,9 +206,9 @@ static bool put_product(const tarn__backward *b, int i, const layout *l, tarn_te
         shape.size[shape.rank++] = left->view.shape[left->view.rank - 2];
     if (!no_columns)
         shape.size[shape.rank++] = right->view.shape[right->view.rank - 1];
-    tarn_tensor *whole = tarn__tensor_new(b->function, shape, tarn__wide_dtype(meta->dtype), meta->device);
-    return whole && tarn__multiply(b->function, left, right, NULL, 0, as_matrices(whole, l, no_rows, no_columns)) &&
-           tarn__put(b, i, whole);
+    tarn_tensor *whole = tarn__tensor_new(b->function, shape, tarn__acc_dtype(spec->dtype), spec->device);
+    return whole && tarn__gemm(b->function, left, right, NULL, 0, as_matrices(whole, l, no_rows, no_columns)) &&
+           tarn__accumulate_grad(b, i, whole);
 }
 
 /* The second operand had no batches: batches and rows of the first are one axis, and both gradients one product each.
@@ -218,25 +216,25 @@ static bool put_product(const tarn__backward *b, int i, const layout *l, tarn_te
 static bool flat_backward(const tarn__backward *b, const layout *l, tarn_tensor *g)
 {
     static const layout none = {0};
-    tarn__sink sink;
+    tarn__grad_acc sink;
     tarn_tensor *rows = flat(b->function, g); /* (B M, N) */
     if (!rows)
         return false;
-    if (tarn__wants(b, 0)) {
-        if (!tarn__sink_open(b, 0, &sink))
+    if (tarn__needs_grad(b, 0)) {
+        if (!tarn__grad_acc_open(b, 0, &sink))
             return false;
         tarn_tensor *to = as_matrices(sink.to, l, l->a_vector, false);
         tarn_tensor *right = tarn__transposed(as_matrices(b->saved[1], &none, false, l->b_vector));
-        if (!to || !flatten(to) || !tarn__multiply(b->function, rows, right, NULL, sink.beta, to) ||
-            !tarn__sink_close(b, 0, &sink))
+        if (!to || !flatten(to) || !tarn__gemm(b->function, rows, right, NULL, sink.beta, to) ||
+            !tarn__grad_acc_close(b, 0, &sink))
             return false;
     }
-    if (!tarn__wants(b, 1))
+    if (!tarn__needs_grad(b, 1))
         return true;
     tarn_tensor *left = tarn__transposed(flat(b->function, as_matrices(b->saved[0], l, l->a_vector, false)));
-    return tarn__sink_open(b, 1, &sink) &&
-           tarn__multiply(b->function, left, rows, NULL, sink.beta, as_matrices(sink.to, &none, false, l->b_vector)) &&
-           tarn__sink_close(b, 1, &sink);
+    return tarn__grad_acc_open(b, 1, &sink) &&
+           tarn__gemm(b->function, left, rows, NULL, sink.beta, as_matrices(sink.to, &none, false, l->b_vector)) &&
+           tarn__grad_acc_close(b, 1, &sink);
 }
 
 /* da = g @ bᵀ, db = aᵀ @ g. */
@@ -246,11 +244,11 @@ static bool matmul_backward(const tarn__backward *b)
     tarn_tensor *g = as_matrices(b->grads[0], l, l->a_vector, l->b_vector);
     if (!g)
         return false;
-    if (l->batch_rank > 0 && tarn__input_meta(b, 1)->shape.rank <= 2)
+    if (l->batch_rank > 0 && tarn__input_spec(b, 1)->shape.rank <= 2)
         return flat_backward(b, l, g);
-    return (!tarn__wants(b, 0) ||
+    return (!tarn__needs_grad(b, 0) ||
             put_product(b, 0, l, g, tarn__transposed(as_matrices(b->saved[1], l, false, l->b_vector)))) &&
-           (!tarn__wants(b, 1) ||
+           (!tarn__needs_grad(b, 1) ||
             put_product(b, 1, l, tarn__transposed(as_matrices(b->saved[0], l, l->a_vector, false)), g));
 }
 
@@ -259,7 +257,7 @@ static bool matmul_backward(const tarn__backward *b)
 static bool matmul_into(tarn_tensor *a, tarn_tensor *b, const layout *l, tarn_tensor *y)
 {
     if (a->view.rank == 2 && b->view.rank == 2)
-        return tarn__multiply("matmul", a, b, NULL, 0, y);
+        return tarn__gemm("matmul", a, b, NULL, 0, y);
     tarn_tensor *left = as_matrices(a, l, l->a_vector, false), *right = as_matrices(b, l, false, l->b_vector);
     tarn_tensor *to = as_matrices(y, l, l->a_vector, l->b_vector);
     if (!left || !right || !to)
@@ -268,7 +266,7 @@ static bool matmul_into(tarn_tensor *a, tarn_tensor *b, const layout *l, tarn_te
         flatten(to);
         drop_batches(right);
     }
-    return tarn__multiply("matmul", left, right, NULL, 0, to);
+    return tarn__gemm("matmul", left, right, NULL, 0, to);
 }
 
 tarn_tensor *tarn_matmul(tarn_tensor *a, tarn_tensor *b)
@@ -276,7 +274,7 @@ tarn_tensor *tarn_matmul(tarn_tensor *a, tarn_tensor *b)
     tarn_tensor *operand[] = {a, b};
     layout l;
     tarn_shape shape;
-    if (!tarn__bring_together("matmul", operand, roles, 2) || !plan(operand[0], operand[1], &l, &shape) ||
+    if (!tarn__unify_operands("matmul", operand, roles, 2) || !plan(operand[0], operand[1], &l, &shape) ||
         !tarn__check_dtype("matmul", operand[0], TARN__NUMBERS, "a"))
         return NULL;
     a = operand[0], b = operand[1];
@@ -305,30 +303,31 @@ tarn_tensor *tarn__rows_of(const char *function, tarn_tensor *x)
 }
 
 /* One product for both where both are wanted; a bias that has a gradient already adds the new one to it. */
-static bool both_backward(const tarn__backward *b, int bias, tarn_tensor *g, tarn_tensor *x, const tarn__sink *sink)
+static bool both_backward(const tarn__backward *b, int bias, tarn_tensor *g, tarn_tensor *x, const tarn__grad_acc *sink)
 {
-    tarn_tensor *sums = tarn__grad_place(b, bias, tarn__grad_dtype(b, bias)), *left = tarn__transposed(g);
+    tarn_tensor *sums = tarn__grad_buffer(b, bias, tarn__grad_dtype(b, bias)), *left = tarn__transposed(g);
     tarn__matmul tail = {.alpha = 1, .beta = sink->beta, .tf32 = tarn__tf32()};
     return sums && left &&
-           tarn__kernel_call(TARN__K_matmul_sums, b->function, tail, TARN__IN(left, x), TARN__OUT(sink->to, sums),
+           tarn__kernel_call(TARN__K_matmul_bias_grad, b->function, tail, TARN__IN(left, x), TARN__OUT(sink->to, sums),
                              .reads_output = sink->beta != 0) &&
-           tarn__put(b, bias, sums);
+           tarn__accumulate_grad(b, bias, sums);
 }
 
 bool tarn__weight_backward(const tarn__backward *b, int weight, int bias, tarn_tensor *g, tarn_tensor *x, bool in_out)
 {
-    bool with_bias = bias < b->node->inputs && tarn__wants(b, bias), apart = in_out || !tarn__wants(b, weight);
-    tarn__sink sink;
-    if (with_bias && apart && !tarn__put(b, bias, g))
+    bool with_bias = bias < b->node->inputs && tarn__needs_grad(b, bias),
+         apart = in_out || !tarn__needs_grad(b, weight);
+    tarn__grad_acc sink;
+    if (with_bias && apart && !tarn__accumulate_grad(b, bias, g))
         return false;
-    if (!tarn__wants(b, weight))
+    if (!tarn__needs_grad(b, weight))
         return true;
-    if (!x || !tarn__sink_open(b, weight, &sink))
+    if (!x || !tarn__grad_acc_open(b, weight, &sink))
         return false;
-    bool good = in_out                ? tarn__multiply(b->function, tarn__transposed(x), g, NULL, sink.beta, sink.to)
+    bool good = in_out                ? tarn__gemm(b->function, tarn__transposed(x), g, NULL, sink.beta, sink.to)
                 : with_bias && !apart ? both_backward(b, bias, g, x, &sink)
-                                      : tarn__multiply(b->function, tarn__transposed(g), x, NULL, sink.beta, sink.to);
-    return good && tarn__sink_close(b, weight, &sink);
+                                      : tarn__gemm(b->function, tarn__transposed(g), x, NULL, sink.beta, sink.to);
+    return good && tarn__grad_acc_close(b, weight, &sink);
 }
 
 /* How a linear layer's weight lies. */
@@ -336,7 +335,7 @@ typedef struct linear_tail {
     bool in_out; /* [in, out] */
 } linear_tail;
 
-tarn_tensor *tarn__turned(tarn_tensor *weight, bool turn)
+tarn_tensor *tarn__transposed_if(tarn_tensor *weight, bool turn)
 {
     return turn ? tarn__transposed(weight) : weight;
 }
@@ -347,21 +346,21 @@ static bool linear_backward(const tarn__backward *b)
     bool in_out = ((const linear_tail *)b->params)->in_out;
     tarn_tensor *x = b->saved[0], *weight = b->saved[1];
     tarn_tensor *g = tarn__rows_of("linear_apply", b->grads[0]); /* (rows, out) */
-    tarn__sink sink;
+    tarn__grad_acc sink;
     if (!g)
         return false;
-    if (tarn__wants(b, 0) && !(tarn__sink_open(b, 0, &sink) &&
-                               tarn__multiply("linear_apply", g, tarn__turned(weight, in_out), NULL, sink.beta,
-                                              tarn__rows_of("linear_apply", sink.to)) &&
-                               tarn__sink_close(b, 0, &sink)))
+    if (tarn__needs_grad(b, 0) && !(tarn__grad_acc_open(b, 0, &sink) &&
+                                    tarn__gemm("linear_apply", g, tarn__transposed_if(weight, in_out), NULL, sink.beta,
+                                               tarn__rows_of("linear_apply", sink.to)) &&
+                                    tarn__grad_acc_close(b, 0, &sink)))
         return false;
-    return tarn__weight_backward(b, 1, 2, g, tarn__wants(b, 1) ? tarn__rows_of("linear_apply", x) : NULL, in_out);
+    return tarn__weight_backward(b, 1, 2, g, tarn__needs_grad(b, 1) ? tarn__rows_of("linear_apply", x) : NULL, in_out);
 }
 
 static bool check_linear(tarn_tensor **operand, bool has_bias, bool in_out)
 {
     static const char *const linear_roles[] = {"x", "weight", "bias"};
-    if (!tarn__bring_together("linear_apply", operand, linear_roles, has_bias ? 3 : 2) ||
+    if (!tarn__unify_operands("linear_apply", operand, linear_roles, has_bias ? 3 : 2) ||
         !tarn__check_dtype("linear_apply", operand[0], TARN__NUMBERS, "x"))
         return false;
     const tarn_tensor *x = operand[0], *weight = operand[1], *bias = operand[2];
@@ -369,10 +368,10 @@ static bool check_linear(tarn_tensor **operand, bool has_bias, bool in_out)
     if (x->view.rank < 1 || weight->view.rank != 2 || x->view.shape[x->view.rank - 1] != weight->view.shape[in])
         return tarn__raise(TARN_ERROR_SHAPE,
                            "linear_apply: x %s and weight %s do not fit: weight is %s, and x ends in `in`",
-                           TARN__SHAPE_TEXT(x), TARN__SHAPE_TEXT(weight), in_out ? "[in, out]" : "[out, in]");
+                           TARN__SHAPE_STRING(x), TARN__SHAPE_STRING(weight), in_out ? "[in, out]" : "[out, in]");
     if (has_bias && (bias->view.rank != 1 || bias->view.shape[0] != weight->view.shape[out]))
         return tarn__raise(TARN_ERROR_SHAPE, "linear_apply: bias %s and weight %s do not fit: bias is [%lld]",
-                           TARN__SHAPE_TEXT(bias), TARN__SHAPE_TEXT(weight), (long long)weight->view.shape[out]);
+                           TARN__SHAPE_STRING(bias), TARN__SHAPE_STRING(weight), (long long)weight->view.shape[out]);
     return true;
 }
 
@@ -387,8 +386,8 @@ static tarn_tensor *apply_linear(tarn_tensor *x, tarn_tensor *weight, tarn_tenso
     tarn_shape shape = tarn__shape_of(x);
     shape.size[shape.rank - 1] = weight->view.shape[in_out];
     tarn_tensor *y = tarn__tensor_new("linear_apply", shape, x->view.dtype, tarn__device(x));
-    if (!y || !tarn__multiply("linear_apply", tarn__rows_of("linear_apply", x), tarn__turned(weight, !in_out), bias, 0,
-                              tarn__rows_of("linear_apply", y)))
+    if (!y || !tarn__gemm("linear_apply", tarn__rows_of("linear_apply", x), tarn__transposed_if(weight, !in_out), bias,
+                          0, tarn__rows_of("linear_apply", y)))
         return NULL;
     linear_tail tail = {in_out};
     tarn_tensor *saved[] = {tarn_needs_grad(weight) ? x : NULL, tarn_needs_grad(x) ? weight : NULL};

@@ -17,25 +17,26 @@ typedef struct mlp_tail {
 static bool mlp_backward(const tarn__backward *b)
 {
     bool in_out = ((const mlp_tail *)b->params)->in_out;
-    tarn_tensor *x = b->saved[0], *up = tarn__turned(b->saved[1], in_out), *down = tarn__turned(b->saved[2], in_out),
-                *z = b->saved[3], *h = b->saved[4];
+    tarn_tensor *x = b->saved[0], *up = tarn__transposed_if(b->saved[1], in_out),
+                *down = tarn__transposed_if(b->saved[2], in_out), *z = b->saved[3], *h = b->saved[4];
     tarn_tensor *g = tarn__rows_of("mlp", b->grads[0]), *again = NULL; /* (rows, out) */
-    if (!h && tarn__wants(b, DOWN))
+    if (!h && tarn__needs_grad(b, DOWN))
         h = again = tarn_gelu(z);
     if (!g || !up || !down || !tarn__weight_backward(b, DOWN, DOWN_BIAS, g, h, in_out))
         return false;
     tarn_free(again);
-    if (!tarn__wants(b, X) && !tarn__wants(b, UP) && !(b->node->inputs > UP_BIAS && tarn__wants(b, UP_BIAS)))
+    if (!tarn__needs_grad(b, X) && !tarn__needs_grad(b, UP) &&
+        !(b->node->inputs > UP_BIAS && tarn__needs_grad(b, UP_BIAS)))
         return true;
     tarn_tensor *dz = tarn__tensor_new("mlp", tarn__shape_of(z), z->view.dtype, tarn__device(z));
     tarn__matmul tail = {.alpha = 1, .tf32 = tarn__tf32()};
     if (!dz || !tarn__kernel_call(TARN__K_matmul_gelu_grad, "mlp", tail, TARN__IN(g, down, z), TARN__OUT(dz)) ||
         !tarn__weight_backward(b, UP, UP_BIAS, dz, x ? tarn__rows_of("mlp", x) : NULL, in_out))
         return false;
-    tarn__sink sink;
-    return !tarn__wants(b, X) || (tarn__sink_open(b, X, &sink) &&
-                                  tarn__multiply("mlp", dz, up, NULL, sink.beta, tarn__rows_of("mlp", sink.to)) &&
-                                  tarn__sink_close(b, X, &sink));
+    tarn__grad_acc sink;
+    return !tarn__needs_grad(b, X) || (tarn__grad_acc_open(b, X, &sink) &&
+                                       tarn__gemm("mlp", dz, up, NULL, sink.beta, tarn__rows_of("mlp", sink.to)) &&
+                                       tarn__grad_acc_close(b, X, &sink));
 }
 
 static bool raise_misfit(const tarn_tensor *a, const char *a_role, const tarn_tensor *b, const char *b_role)
@@ -43,7 +44,7 @@ static bool raise_misfit(const tarn_tensor *a, const char *a_role, const tarn_te
     return tarn__raise(TARN_ERROR_SHAPE,
                        "mlp: %s %s and %s %s do not fit: up is [hidden, in], down [out, hidden], x ends in `in`, "
                        "biases are [hidden] and [out]",
-                       a_role, TARN__SHAPE_TEXT(a), b_role, TARN__SHAPE_TEXT(b));
+                       a_role, TARN__SHAPE_STRING(a), b_role, TARN__SHAPE_STRING(b));
 }
 
 static bool check_mlp(tarn_tensor **operand, bool in_out)
@@ -55,7 +56,7 @@ static bool check_mlp(tarn_tensor **operand, bool in_out)
     for (int i = 0; i < 5; i++)
         if (i < UP_BIAS || operand[i])
             given_roles[count] = roles[i], given[count++] = operand[i];
-    if (!tarn__bring_together("mlp", given, given_roles, count) ||
+    if (!tarn__unify_operands("mlp", given, given_roles, count) ||
         !tarn__check_dtype("mlp", given[0], TARN__FLOATS, "x"))
         return false;
     for (int i = 0, k = 0; i < 5; i++)
@@ -88,18 +89,18 @@ static tarn_tensor *apply_mlp(tarn_tensor **o, bool in_out)
     tarn_shape hidden = TARN_SHAPE(rows->view.shape[0], o[UP]->view.shape[in_out]);
     tarn_tensor *z = tarn__tensor_new("mlp", hidden, o[X]->view.dtype, tarn__device(o[X]));
     tarn_tensor *h = tarn__tensor_new("mlp", hidden, o[X]->view.dtype, tarn__device(o[X])),
-                *right = tarn__turned(o[UP], !in_out);
+                *right = tarn__transposed_if(o[UP], !in_out);
     tarn__matmul tail = {.alpha = 1, .tf32 = tarn__tf32()};
     if (!z || !h || !right ||
         !tarn__kernel_call(TARN__K_matmul_gelu, "mlp", tail, TARN__IN(rows, right, o[UP_BIAS]), TARN__OUT(h, z)) ||
-        !tarn__multiply("mlp", h, tarn__turned(o[DOWN], !in_out), o[DOWN_BIAS], 0, tarn__rows_of("mlp", y)))
+        !tarn__gemm("mlp", h, tarn__transposed_if(o[DOWN], !in_out), o[DOWN_BIAS], 0, tarn__rows_of("mlp", y)))
         return NULL;
     mlp_tail how = {in_out};
     /* of frozen weights nothing is stored for their gradients */
     bool of_up = tarn_needs_grad(o[UP]), of_down = tarn_needs_grad(o[DOWN]);
-    return tarn__finish("mlp", mlp_backward, how, TARN__INPUTS(o[X], o[UP], o[DOWN], o[UP_BIAS], o[DOWN_BIAS]),
-                        TARN__OUTPUTS(y),
-                        TARN__SAVED(of_up ? o[X] : NULL, o[UP], o[DOWN], z, of_down && !tarn__thrift() ? h : NULL))
+    return tarn__finish(
+               "mlp", mlp_backward, how, TARN__INPUTS(o[X], o[UP], o[DOWN], o[UP_BIAS], o[DOWN_BIAS]), TARN__OUTPUTS(y),
+               TARN__SAVED(of_up ? o[X] : NULL, o[UP], o[DOWN], z, of_down && !tarn__is_recomputing() ? h : NULL))
                ? y
                : NULL;
 }

@@ -20,7 +20,7 @@ static bool check_range(tarn_tensor *x, tarn_dtype dtype)
     tarn__fill none = {0};
     tarn_tensor *scaled = tarn_mul(x, tarn_scalar(0x1p128 / TOO_LARGE));
     tarn_tensor *count = scaled ? tarn__tensor_new("cast", TARN_SCALAR, TARN_I64, tarn__device(x)) : NULL;
-    if (!count || !tarn__kernel_call(TARN__K_nonfinite, "cast", none, TARN__IN(scaled), TARN__OUT(count)))
+    if (!count || !tarn__kernel_call(TARN__K_count_nonfinite, "cast", none, TARN__IN(scaled), TARN__OUT(count)))
         return false;
     double bad = tarn_item(count);
     return bad == 0 || tarn__raise(TARN_ERROR_ARGUMENT,
@@ -31,15 +31,15 @@ static bool check_range(tarn_tensor *x, tarn_dtype dtype)
 static tarn_tensor *encode(tarn_tensor *x, tarn_dtype dtype)
 {
     tarn__fill none = {0};
-    tarn_tensor *plain = tarn__dense("cast", tarn_cast(tarn_detach(x), TARN_F32));
+    tarn_tensor *plain = tarn__contiguous("cast", tarn_cast(tarn_detach(x), TARN_F32));
     tarn_tensor *y =
         plain && check_range(plain, dtype) ? tarn__tensor_new("cast", tarn__shape_of(x), dtype, tarn__device(x)) : NULL;
-    return y && tarn__kernel_call(TARN__K_blocks_encode, "cast", none, TARN__IN(plain), TARN__OUT(y)) ? y : NULL;
+    return y && tarn__kernel_call(TARN__K_quantize, "cast", none, TARN__IN(plain), TARN__OUT(y)) ? y : NULL;
 }
 
-tarn_tensor *tarn__cast_to_blocks(tarn_tensor *x, tarn_dtype dtype)
+tarn_tensor *tarn__cast_to_quantized(tarn_tensor *x, tarn_dtype dtype)
 {
-    if (x->is_constant || (!tarn__is_float(x->view.dtype) && !tarn__is_blocks(x->view.dtype))) {
+    if (x->is_constant || (!tarn__is_float(x->view.dtype) && !tarn__is_quantized(x->view.dtype))) {
         tarn__raise(TARN_ERROR_DTYPE, "cast: x is %s; blocks of %s are made of float tensors",
                     x->is_constant ? "a tarn_scalar()" : tarn_dtype_name(x->view.dtype), tarn_dtype_name(dtype));
         return NULL;
@@ -56,7 +56,7 @@ tarn_tensor *tarn__cast_to_blocks(tarn_tensor *x, tarn_dtype dtype)
 
 /* ---- gathering rows ---------------------------------------------------------------------------------------------- */
 
-tarn_tensor *tarn__select_blocks(const char *function, tarn_tensor *x, int axis, tarn_tensor *index)
+tarn_tensor *tarn__index_select_quantized(const char *function, tarn_tensor *x, int axis, tarn_tensor *index)
 {
     if ((axis = tarn__check_axis(function, axis, x->view.rank)) < 0)
         return NULL;
@@ -68,18 +68,18 @@ tarn_tensor *tarn__select_blocks(const char *function, tarn_tensor *x, int axis,
         return NULL;
     }
     if (index->view.rank != 1) {
-        tarn__raise(TARN_ERROR_SHAPE, "%s: the index %s has rank %d, not 1", function, TARN__SHAPE_TEXT(index),
+        tarn__raise(TARN_ERROR_SHAPE, "%s: the index %s has rank %d, not 1", function, TARN__SHAPE_STRING(index),
                     index->view.rank);
         return NULL;
     }
     tarn_tensor *operand[] = {x, index};
-    if (!tarn__same_place(function, operand, 2))
+    if (!tarn__unify_devices(function, operand, 2))
         return NULL;
     tarn_shape shape = tarn__shape_of(x);
     shape.size[axis] = index->view.shape[0];
     tarn__along along = {.axis = axis};
     tarn_tensor *y = tarn__tensor_new(function, shape, x->view.dtype, tarn__device(operand[0]));
-    tarn_tensor *from = y ? tarn__blocks_bytes(operand[0]) : NULL, *to = from ? tarn__blocks_bytes(y) : NULL;
+    tarn_tensor *from = y ? tarn__quant_bytes(operand[0]) : NULL, *to = from ? tarn__quant_bytes(y) : NULL;
     return to && tarn__kernel_call(TARN__K_index_select, function, along, TARN__IN(from, operand[1]), TARN__OUT(to))
                ? y
                : NULL;
@@ -90,22 +90,22 @@ static tarn_tensor *take_rows(tarn_tensor *weight, tarn_tensor *list, tarn_dtype
 {
     tarn__fill none = {0};
     tarn_tensor *operand[] = {weight, list};
-    if (!tarn__same_place("embedding", operand, 2))
+    if (!tarn__unify_devices("embedding", operand, 2))
         return NULL;
-    if (dtype == TARN_F64 || !tarn__has_kernel(tarn__device(operand[0]), TARN__K_blocks_rows, weight->view.dtype)) {
-        tarn_tensor *rows = tarn__select_blocks("embedding", operand[0], 0, operand[1]),
+    if (dtype == TARN_F64 || !tarn__has_kernel(tarn__device(operand[0]), TARN__K_dequantize_rows, weight->view.dtype)) {
+        tarn_tensor *rows = tarn__index_select_quantized("embedding", operand[0], 0, operand[1]),
                     *y = rows ? tarn_cast(rows, TARN_F32) : NULL;
         return y && dtype != TARN_F32 ? tarn_cast(y, dtype) : y;
     }
     tarn_tensor *y = tarn__tensor_new("embedding", TARN_SHAPE(list->view.shape[0], weight->view.shape[1]), dtype,
                                       tarn__device(operand[0]));
-    return y && tarn__kernel_call(TARN__K_blocks_rows, "embedding", none, TARN__IN(operand[0], operand[1]),
+    return y && tarn__kernel_call(TARN__K_dequantize_rows, "embedding", none, TARN__IN(operand[0], operand[1]),
                                   TARN__OUT(y))
                ? y
                : NULL;
 }
 
-tarn_tensor *tarn__embedding_blocks(tarn_tensor *weight, tarn_tensor *index, tarn_dtype dtype)
+tarn_tensor *tarn__embedding_quantized(tarn_tensor *weight, tarn_tensor *index, tarn_dtype dtype)
 {
     tarn_shape shape = tarn__shape_of(index);
     shape.size[shape.rank++] = weight->view.shape[1];
@@ -137,8 +137,8 @@ static bool multiply_tiles(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bia
     for (int64_t begin = 0; good && begin < out; begin += step) {
         int64_t end = begin + step < out ? begin + step : out;
         tarn_scope *scope = tarn_scope_open();
-        good = scope && tarn__multiply("linear_apply", x, tarn__transposed(opened(weight, begin, end, x->view.dtype)),
-                                       same ? tarn_slice(same, 0, begin, end) : NULL, 0, tarn_slice(y, 1, begin, end));
+        good = scope && tarn__gemm("linear_apply", x, tarn__transposed(opened(weight, begin, end, x->view.dtype)),
+                                   same ? tarn_slice(same, 0, begin, end) : NULL, 0, tarn_slice(y, 1, begin, end));
         tarn_scope_close(scope);
     }
     return good && !tarn_failed();
@@ -156,8 +156,8 @@ static tarn_tensor *gradient_of_x(tarn_tensor *g, tarn_tensor *weight)
     for (int64_t begin = 0; good && begin < out; begin += step) {
         int64_t end = begin + step < out ? begin + step : out;
         tarn_scope *scope = tarn_scope_open();
-        good = scope && tarn__multiply("linear_apply", tarn_slice(wide, 1, begin, end),
-                                       opened(weight, begin, end, TARN_F32), NULL, begin > 0, to);
+        good = scope && tarn__gemm("linear_apply", tarn_slice(wide, 1, begin, end),
+                                   opened(weight, begin, end, TARN_F32), NULL, begin > 0, to);
         tarn_scope_close(scope);
     }
     return good ? to : NULL;
@@ -168,12 +168,12 @@ static bool linear_backward(const tarn__backward *b)
     tarn_tensor *g = tarn__rows_of("linear_apply", b->grads[0]);
     if (!g)
         return false;
-    if (tarn__wants(b, 0)) {
+    if (tarn__needs_grad(b, 0)) {
         tarn_tensor *of_x = gradient_of_x(g, b->saved[0]);
-        if (!of_x || !tarn__put(b, 0, tarn_reshape(of_x, tarn__input_meta(b, 0)->shape)))
+        if (!of_x || !tarn__accumulate_grad(b, 0, tarn_reshape(of_x, tarn__input_spec(b, 0)->shape)))
             return false;
     }
-    return b->node->inputs < 3 || !tarn__wants(b, 2) || tarn__put(b, 2, g);
+    return b->node->inputs < 3 || !tarn__needs_grad(b, 2) || tarn__accumulate_grad(b, 2, g);
 }
 
 /* ---- linear ------------------------------------------------------------------------------------------------------ */
@@ -183,7 +183,7 @@ bool tarn__is_narrow(const tarn_tensor *x, const tarn_tensor *weight)
     if (!weight || weight->is_constant)
         return false;
     bool is_short = weight->view.dtype == TARN_BF16 || weight->view.dtype == TARN_F16;
-    return tarn__is_blocks(weight->view.dtype) ||
+    return tarn__is_quantized(weight->view.dtype) ||
            (is_short && x && !x->is_constant && x->view.dtype == TARN_F32 && !tarn_needs_grad(weight));
 }
 
@@ -197,23 +197,23 @@ static bool check_linear(tarn_tensor **operand)
         x->view.shape[x->view.rank - 1] != weight->view.shape[1])
         return tarn__raise(TARN_ERROR_SHAPE,
                            "linear_apply: x %s and weight %s do not fit: weight is [out, in], and x ends in `in`",
-                           TARN__SHAPE_TEXT(x), TARN__SHAPE_TEXT(weight));
+                           TARN__SHAPE_STRING(x), TARN__SHAPE_STRING(weight));
     if (!bias)
-        return tarn__same_place("linear_apply", operand, 2);
+        return tarn__unify_devices("linear_apply", operand, 2);
     if (!tarn__check("linear_apply", bias, "bias") || !tarn__check_dtype("linear_apply", bias, takes, "bias"))
         return false;
     if (bias->is_constant || bias->view.rank != 1 || bias->view.shape[0] != weight->view.shape[0])
         return tarn__raise(TARN_ERROR_SHAPE, "linear_apply: bias %s and weight %s do not fit: bias is [%lld]",
-                           TARN__SHAPE_TEXT(bias), TARN__SHAPE_TEXT(weight), (long long)weight->view.shape[0]);
-    return tarn__same_place("linear_apply", operand, 3);
+                           TARN__SHAPE_STRING(bias), TARN__SHAPE_STRING(weight), (long long)weight->view.shape[0]);
+    return tarn__unify_devices("linear_apply", operand, 3);
 }
 
 /* True when the device multiplies by such blocks itself. */
 static bool has_product(const tarn_tensor *x, const tarn_tensor *weight)
 {
     tarn_device device = tarn__device(x);
-    return tarn__has_kernel(device, TARN__K_matmul_blocks, x->view.dtype) &&
-           tarn__has_kernel(device, TARN__K_matmul_blocks, weight->view.dtype);
+    return tarn__has_kernel(device, TARN__K_matmul_quant, x->view.dtype) &&
+           tarn__has_kernel(device, TARN__K_matmul_quant, weight->view.dtype);
 }
 
 static bool multiply(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias, tarn_tensor *y)
@@ -222,12 +222,12 @@ static bool multiply(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias, tar
     tarn_tensor *rows = tarn__rows_of("linear_apply", x), *to = rows ? tarn__rows_of("linear_apply", y) : NULL;
     if (!to)
         return false;
-    if (tarn__is_blocks(weight->view.dtype) && has_product(x, weight))
-        return tarn__kernel_call(TARN__K_matmul_blocks, "linear_apply", none, TARN__IN(rows, weight, bias),
+    if (tarn__is_quantized(weight->view.dtype) && has_product(x, weight))
+        return tarn__kernel_call(TARN__K_matmul_quant, "linear_apply", none, TARN__IN(rows, weight, bias),
                                  TARN__OUT(to));
     /* its product takes operands of two dtypes, and widens b as it packs */
-    if (!tarn__is_blocks(weight->view.dtype) && tarn__is_cpu(tarn__device(x)))
-        return tarn__multiply("linear_apply", rows, tarn__transposed(weight), bias, 0, to);
+    if (!tarn__is_quantized(weight->view.dtype) && tarn__is_cpu(tarn__device(x)))
+        return tarn__gemm("linear_apply", rows, tarn__transposed(weight), bias, 0, to);
     return multiply_tiles(rows, weight, bias, to);
 }
 

@@ -10,12 +10,12 @@
 static bool check_vector(const char *function, const tarn_tensor *x, const tarn_tensor *vector, const char *name)
 {
     tarn_dtype dtype = x->view.dtype, given = vector->view.dtype;
-    if (given != dtype && given != tarn__wide_dtype(dtype))
+    if (given != dtype && given != tarn__acc_dtype(dtype))
         return tarn__raise(TARN_ERROR_DTYPE, "%s: x is %s and %s is %s; convert one with tarn_cast()", function,
                            tarn_dtype_name(dtype), name, tarn_dtype_name(given));
     return (vector->view.rank == 1 && vector->view.shape[0] == x->view.shape[1]) ||
            tarn__raise(TARN_ERROR_SHAPE, "%s: %s %s does not fit x %s: it must be [%lld]", function, name,
-                       TARN__SHAPE_TEXT(vector), TARN__SHAPE_TEXT(x), (long long)x->view.shape[1]);
+                       TARN__SHAPE_STRING(vector), TARN__SHAPE_STRING(x), (long long)x->view.shape[1]);
 }
 
 bool tarn__check_channels(const char *function, tarn_tensor **operand, const char *const *names, int vectors,
@@ -26,28 +26,28 @@ bool tarn__check_channels(const char *function, tarn_tensor **operand, const cha
         return false;
     if (x->view.rank < 2)
         return tarn__raise(TARN_ERROR_SHAPE, "%s: x %s has no channels: it must be [N, C, ...]", function,
-                           TARN__SHAPE_TEXT(x));
+                           TARN__SHAPE_STRING(x));
     if (!(epsilon >= 0))
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: epsilon %g is negative", function, epsilon);
     for (int i = 1; i <= vectors; i++)
         if (operand[i] && !check_vector(function, x, operand[i], names[i - 1]))
             return false;
-    return tarn__same_place(function, operand, vectors + 1);
+    return tarn__unify_devices(function, operand, vectors + 1);
 }
 
 /* A place for the gradient of a vector, in the dtype that it is to have; *to stays NULL where none is wanted. */
 static bool place_for(const tarn__backward *b, int i, tarn_tensor **to)
 {
     *to = NULL;
-    return !tarn__wants(b, i) || (*to = tarn__grad_place(b, i, tarn__grad_dtype(b, i))) != NULL;
+    return !tarn__needs_grad(b, i) || (*to = tarn__grad_buffer(b, i, tarn__grad_dtype(b, i))) != NULL;
 }
 
 /* The same for the gradient of input i, which has x's shape, in x's layout. */
 static bool place_like(const tarn__backward *b, int i, tarn_tensor *x, tarn_tensor **to)
 {
     *to = NULL;
-    return !tarn__wants(b, i) || (*to = tarn__result_like(b->function, (tarn_tensor *[]){x}, 1, tarn__shape_of(x),
-                                                          tarn__grad_dtype(b, i), tarn__device(x))) != NULL;
+    return !tarn__needs_grad(b, i) || (*to = tarn__result_like(b->function, (tarn_tensor *[]){x}, 1, tarn__shape_of(x),
+                                                               tarn__grad_dtype(b, i), tarn__device(x))) != NULL;
 }
 
 bool tarn__channels_backward(const tarn__backward *b, tarn__kernel kernel, size_t params_bytes)
@@ -62,7 +62,8 @@ bool tarn__channels_backward(const tarn__backward *b, tarn__kernel kernel, size_
                                      .params_bytes = params_bytes,
                                      TARN__IN(x, weight, mean, rstd, g),
                                      TARN__OUT(gx, gweight, gbias)}) &&
-           tarn__put(b, 0, gx) && tarn__put(b, 1, gweight) && tarn__put(b, 2, gbias);
+           tarn__accumulate_grad(b, 0, gx) && tarn__accumulate_grad(b, 1, gweight) &&
+           tarn__accumulate_grad(b, 2, gbias);
 }
 
 /* ---- contract ---------------------------------------------------------------------------------------------------- */
@@ -102,8 +103,8 @@ static bool check_residual(const char *function, tarn_tensor **operand)
                            tarn_dtype_name(x->view.dtype), tarn_dtype_name(residual->view.dtype));
     if (residual->is_constant || !tarn__same_shape(&x->view, &residual->view))
         return tarn__raise(TARN_ERROR_SHAPE, "%s: x %s and residual %s must have one shape", function,
-                           TARN__SHAPE_TEXT(x), TARN__SHAPE_TEXT(residual));
-    return tarn__same_place(function, operand, OPERANDS);
+                           TARN__SHAPE_STRING(x), TARN__SHAPE_STRING(residual));
+    return tarn__unify_devices(function, operand, OPERANDS);
 }
 
 static bool check_batchnorm(const char *function, tarn_tensor **operand, const tarn_batchnorm_options *o)
@@ -127,7 +128,7 @@ static bool check_batchnorm(const char *function, tarn_tensor **operand, const t
     int64_t values = x->shape[1] > 0 ? tarn__view_count(x) / x->shape[1] : 2;
     return !o->training || values > 1 ||
            tarn__raise(TARN_ERROR_SHAPE, "%s: x %s has %lld value%s a channel; training needs two and more", function,
-                       TARN__SHAPE_TEXT(operand[X]), (long long)values, values == 1 ? "" : "s");
+                       TARN__SHAPE_STRING(operand[X]), (long long)values, values == 1 ? "" : "s");
 }
 
 static tarn_batchnorm_options options_from(const tarn_batchnorm_options *options, size_t options_size)
@@ -181,7 +182,7 @@ static bool normalise(const char *function, tarn__kernel kernel, const tarn_batc
     if (!n->y || !tarn__run(&launch))
         return false;
     for (int i = RUNNING_MEAN; o->training && mean && i <= RUNNING_VAR; i++)
-        tarn__touch(in[i]);
+        tarn__bump_version(in[i]);
     return true;
 }
 
@@ -228,7 +229,8 @@ static bool batchnorm_relu_backward(const tarn__backward *b)
                                      .params_bytes = sizeof(tarn__batchnorm),
                                      TARN__IN(x, weight, mean, rstd, g, bias, y),
                                      TARN__OUT(gx, gweight, gbias, gresidual)}) &&
-           tarn__put(b, 0, gx) && tarn__put(b, 1, gweight) && tarn__put(b, 2, gbias) && tarn__put(b, 3, gresidual);
+           tarn__accumulate_grad(b, 0, gx) && tarn__accumulate_grad(b, 1, gweight) &&
+           tarn__accumulate_grad(b, 2, gbias) && tarn__accumulate_grad(b, 3, gresidual);
 }
 
 tarn_tensor *tarn_batchnorm_relu_sized(tarn_tensor *x, tarn_tensor *residual, tarn_tensor *weight, tarn_tensor *bias,

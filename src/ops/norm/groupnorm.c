@@ -15,7 +15,7 @@ static bool check_groupnorm(tarn_tensor **operand, int64_t groups, double epsilo
     int64_t channels = operand[0]->view.shape[1];
     return (groups > 0 && channels % groups == 0) ||
            tarn__raise(TARN_ERROR_ARGUMENT, "groupnorm: %lld groups do not divide the %lld channels of x %s",
-                       (long long)groups, (long long)channels, TARN__SHAPE_TEXT(operand[0]));
+                       (long long)groups, (long long)channels, TARN__SHAPE_STRING(operand[0]));
 }
 
 tarn_tensor *tarn_groupnorm(tarn_tensor *x, int64_t groups, tarn_tensor *weight, tarn_tensor *bias, double epsilon)

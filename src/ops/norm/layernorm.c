@@ -27,9 +27,9 @@ static bool check_norm(const char *function, tarn_tensor **operand, double epsil
                                tarn_dtype_name(x->view.dtype), names[i], tarn_dtype_name(operand[i]->view.dtype));
         if (operand[i]->view.rank != 1 || operand[i]->view.shape[0] != length)
             return tarn__raise(TARN_ERROR_SHAPE, "%s: %s %s does not fit x %s: it must be [%lld]", function, names[i],
-                               TARN__SHAPE_TEXT(operand[i]), TARN__SHAPE_TEXT(x), (long long)length);
+                               TARN__SHAPE_STRING(operand[i]), TARN__SHAPE_STRING(x), (long long)length);
     }
-    return tarn__same_place(function, operand, 3);
+    return tarn__unify_devices(function, operand, 3);
 }
 
 /* One number for each row: x's shape with a last axis of 1. */
@@ -37,14 +37,14 @@ static tarn_tensor *one_a_row(const char *function, tarn_tensor *x)
 {
     tarn_shape shape = tarn__shape_of(x);
     shape.size[shape.rank - 1] = 1;
-    return tarn__tensor_new(function, shape, tarn__wide_dtype(x->view.dtype), tarn__device(x));
+    return tarn__tensor_new(function, shape, tarn__acc_dtype(x->view.dtype), tarn__device(x));
 }
 
 /* A place for the gradient of input i, in its wide dtype; *to stays NULL where none is wanted. */
 static bool place_for(const tarn__backward *b, int i, tarn_dtype dtype, tarn_tensor **to)
 {
     *to = NULL;
-    return !tarn__wants(b, i) || (*to = tarn__grad_place(b, i, dtype)) != NULL;
+    return !tarn__needs_grad(b, i) || (*to = tarn__grad_buffer(b, i, dtype)) != NULL;
 }
 
 /* ---- layernorm --------------------------------------------------------------------------------------------------- */
@@ -62,7 +62,8 @@ static bool layernorm_backward(const tarn__backward *b)
                                      .params_bytes = sizeof(tarn__norm),
                                      TARN__IN(x, weight, mean, rstd, g),
                                      TARN__OUT(gx, gweight, gbias)}) &&
-           tarn__put(b, 0, gx) && tarn__put(b, 1, gweight) && tarn__put(b, 2, gbias);
+           tarn__accumulate_grad(b, 0, gx) && tarn__accumulate_grad(b, 1, gweight) &&
+           tarn__accumulate_grad(b, 2, gbias);
 }
 
 static tarn_tensor *layernorm_again(const tarn__backward *b)
@@ -85,9 +86,9 @@ tarn_tensor *tarn_layernorm(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bi
     if (!y ||
         !tarn__kernel_call(TARN__K_layernorm, "layernorm", tail, TARN__IN(x, weight, bias), TARN__OUT(y, mean, rstd)))
         return NULL;
-    bool good =
-        tarn__finish("layernorm", layernorm_backward, tail, TARN__INPUTS(x, weight, bias), TARN__OUTPUTS(y),
-                     TARN__SAVED(x, weight, mean, rstd, tarn__thrift() ? bias : NULL), .remake = layernorm_again);
+    bool good = tarn__finish("layernorm", layernorm_backward, tail, TARN__INPUTS(x, weight, bias), TARN__OUTPUTS(y),
+                             TARN__SAVED(x, weight, mean, rstd, tarn__is_recomputing() ? bias : NULL),
+                             .recompute = layernorm_again);
     return good ? y : NULL;
 }
 
@@ -110,7 +111,7 @@ static bool rmsnorm_backward(const tarn__backward *b)
                                      .params_bytes = sizeof(tarn__norm),
                                      TARN__IN(x, weight, rstd, g),
                                      TARN__OUT(gx, gweight)}) &&
-           tarn__put(b, 0, gx) && tarn__put(b, 1, gweight);
+           tarn__accumulate_grad(b, 0, gx) && tarn__accumulate_grad(b, 1, gweight);
 }
 
 static tarn_tensor *rmsnorm_again(const tarn__backward *b)
@@ -132,7 +133,7 @@ tarn_tensor *tarn_rmsnorm(tarn_tensor *x, tarn_tensor *weight, double epsilon)
     if (!y || !tarn__kernel_call(TARN__K_rmsnorm, "rmsnorm", tail, TARN__IN(x, weight), TARN__OUT(y, rstd)))
         return NULL;
     bool good = tarn__finish("rmsnorm", rmsnorm_backward, tail, TARN__INPUTS(x, weight), TARN__OUTPUTS(y),
-                             TARN__SAVED(x, weight, rstd), .remake = rmsnorm_again);
+                             TARN__SAVED(x, weight, rstd), .recompute = rmsnorm_again);
     return good ? y : NULL;
 }
 
@@ -147,12 +148,12 @@ bool tarn__apply_rmsnorm(const tarn__invocation *v, tarn_tensor **out)
 static bool place_slopes(const tarn__backward *b, tarn_tensor *sum, bool drops, tarn_tensor **to)
 {
     tarn_shape shape = tarn__shape_of(sum);
-    tarn_dtype dtype = sum->view.dtype, wide = tarn__wide_dtype(dtype);
+    tarn_dtype dtype = sum->view.dtype, wide = tarn__acc_dtype(dtype);
     to[0] = to[3] = NULL;
-    if ((tarn__wants(b, 0) || tarn__wants(b, 1)) &&
+    if ((tarn__needs_grad(b, 0) || tarn__needs_grad(b, 1)) &&
         !(to[0] = tarn__tensor_new(b->function, shape, dtype, tarn__device(sum))))
         return false;
-    if (drops && tarn__wants(b, 1) && !(to[3] = tarn__tensor_new(b->function, shape, dtype, tarn__device(sum))))
+    if (drops && tarn__needs_grad(b, 1) && !(to[3] = tarn__tensor_new(b->function, shape, dtype, tarn__device(sum))))
         return false;
     return place_for(b, 2, wide, &to[1]) && place_for(b, 3, wide, &to[2]);
 }
@@ -164,21 +165,22 @@ static bool residual_norm_backward(const tarn__backward *b)
     tarn_tensor *sum = b->saved[0], *weight = b->saved[1], *mean = b->saved[2], *rstd = b->saved[3], *g = b->grads[0],
                 *through = b->grads[1], *to[4];
     bool drops = tail->random.a > 0;
-    if (drops &&
-        ((g && !(g = tarn__dense(b->function, g))) || (through && !(through = tarn__dense(b->function, through)))))
+    if (drops && ((g && !(g = tarn__contiguous(b->function, g))) ||
+                  (through && !(through = tarn__contiguous(b->function, through)))))
         return false;
     if (!g)
-        return tarn__put(b, 0, through) &&
-               (!tarn__wants(b, 1) || tarn__put(b, 1, drops ? tarn__drop_out(through, &tail->random) : through));
+        return tarn__accumulate_grad(b, 0, through) &&
+               (!tarn__needs_grad(b, 1) ||
+                tarn__accumulate_grad(b, 1, drops ? tarn__dropout_with(through, &tail->random) : through));
     return place_slopes(b, sum, drops, to) &&
-           tarn__run(&(tarn__launch){.kernel = drops ? TARN__K_residual_norm_dropped_grad : TARN__K_residual_norm_grad,
+           tarn__run(&(tarn__launch){.kernel = drops ? TARN__K_dropout_residual_norm_grad : TARN__K_residual_norm_grad,
                                      .function = b->function,
                                      .params = tail,
                                      .params_bytes = sizeof(*tail),
                                      TARN__IN(sum, weight, mean, rstd, g, through),
                                      TARN__OUT(to[0], to[1], to[2], to[3])}) &&
-           tarn__put(b, 0, to[0]) && tarn__put(b, 1, to[3] ? to[3] : to[0]) && tarn__put(b, 2, to[1]) &&
-           tarn__put(b, 3, to[2]);
+           tarn__accumulate_grad(b, 0, to[0]) && tarn__accumulate_grad(b, 1, to[3] ? to[3] : to[0]) &&
+           tarn__accumulate_grad(b, 2, to[1]) && tarn__accumulate_grad(b, 3, to[2]);
 }
 
 static tarn_tensor *residual_norm_again(const tarn__backward *b)
@@ -194,7 +196,7 @@ static bool check_residual_norm(tarn_tensor **operand, bool rms, double epsilon,
 {
     static const char *const names[] = {"x", "delta"};
     tarn_tensor *normed[] = {operand[0], operand[2], operand[3]};
-    if (!tarn__bring_together("residual_norm", operand, names, 2))
+    if (!tarn__unify_operands("residual_norm", operand, names, 2))
         return false;
     if (!sum)
         return tarn__raise(TARN_ERROR_ARGUMENT, "residual_norm: sum is NULL: it is where the sum goes");
@@ -202,15 +204,15 @@ static bool check_residual_norm(tarn_tensor **operand, bool rms, double epsilon,
         return tarn__raise(TARN_ERROR_ARGUMENT, "residual_norm: rmsnorm has no bias");
     if (!tarn__same_shape(&operand[0]->view, &operand[1]->view) || operand[0]->is_constant || operand[1]->is_constant)
         return tarn__raise(TARN_ERROR_SHAPE, "residual_norm: x %s and delta %s must have one shape",
-                           TARN__SHAPE_TEXT(operand[0]), TARN__SHAPE_TEXT(operand[1]));
-    return check_norm("residual_norm", normed, epsilon) && tarn__same_place("residual_norm", operand, 4);
+                           TARN__SHAPE_STRING(operand[0]), TARN__SHAPE_STRING(operand[1]));
+    return check_norm("residual_norm", normed, epsilon) && tarn__unify_devices("residual_norm", operand, 4);
 }
 
 /* True when a kernel drops delta out by itself; else dropout does, with the same numbers. */
 static bool drops_inside(const tarn_tensor *x, const tarn_tensor *delta)
 {
-    return tarn__has_kernel(tarn__device(x), TARN__K_residual_norm_dropped, x->view.dtype) &&
-           tarn__view_dense(&x->view) && tarn__view_dense(&delta->view);
+    return tarn__has_kernel(tarn__device(x), TARN__K_dropout_residual_norm, x->view.dtype) &&
+           tarn__view_is_contiguous(&x->view) && tarn__view_is_contiguous(&delta->view);
 }
 
 /* Operands x, delta, weight, bias, which fit. */
@@ -225,19 +227,20 @@ static tarn_tensor *residual_norm(tarn_tensor **o, const tarn__residual_norm *ta
     tarn_tensor *y = total ? tarn__result_like("residual_norm", &total, 1, tarn__shape_of(total), total->view.dtype,
                                                tarn__device(total))
                            : NULL;
-    tarn__kernel kernel = tail->random.a > 0 ? TARN__K_residual_norm_dropped : TARN__K_residual_norm;
+    tarn__kernel kernel = tail->random.a > 0 ? TARN__K_dropout_residual_norm : TARN__K_residual_norm;
     if (!y ||
         !tarn__kernel_call(kernel, "residual_norm", *tail, TARN__IN(o[0], o[1], o[2], o[3]),
                            TARN__OUT(total, y, mean, rstd)) ||
         !tarn__finish("residual_norm", residual_norm_backward, *tail, TARN__INPUTS(o[0], o[1], o[2], o[3]),
-                      TARN__OUTPUTS(y, total), TARN__SAVED(total, o[2], mean, rstd, tarn__thrift() ? o[3] : NULL),
-                      .remake = residual_norm_again))
+                      TARN__OUTPUTS(y, total),
+                      TARN__SAVED(total, o[2], mean, rstd, tarn__is_recomputing() ? o[3] : NULL),
+                      .recompute = residual_norm_again))
         return NULL;
     *sum = total;
     return y;
 }
 
-tarn_tensor *tarn__residual_norm_dropped(tarn_tensor *x, tarn_tensor *delta, double p, tarn_tensor *weight,
+tarn_tensor *tarn__dropout_residual_norm(tarn_tensor *x, tarn_tensor *delta, double p, tarn_tensor *weight,
                                          tarn_tensor *bias, bool rms, double epsilon, tarn_tensor **sum)
 {
     tarn_tensor *o[] = {x, delta, weight, bias};
@@ -256,7 +259,7 @@ tarn_tensor *tarn__residual_norm_dropped(tarn_tensor *x, tarn_tensor *delta, dou
 tarn_tensor *tarn_residual_norm(tarn_tensor *x, tarn_tensor *delta, tarn_tensor *weight, tarn_tensor *bias, bool rms,
                                 double epsilon, tarn_tensor **sum)
 {
-    return tarn__residual_norm_dropped(x, delta, 0, weight, bias, rms, epsilon, sum);
+    return tarn__dropout_residual_norm(x, delta, 0, weight, bias, rms, epsilon, sum);
 }
 
 bool tarn__apply_residual_norm(const tarn__invocation *v, tarn_tensor **out)

@@ -79,7 +79,7 @@ static bool check_not_empty(const char *function, const tarn_tensor *x, uint32_t
     for (int i = 0; i < x->view.rank; i++)
         if (((mask >> i) & 1) && x->view.shape[i] == 0)
             return tarn__raise(TARN_ERROR_SHAPE, "%s: axis %d of x, which is %s, has no elements to choose from",
-                               function, i, TARN__SHAPE_TEXT(x));
+                               function, i, TARN__SHAPE_STRING(x));
     return true;
 }
 
@@ -94,14 +94,14 @@ static tarn_dtype sum_dtype(const tarn_tensor *x)
 static bool sum_backward(const tarn__backward *b)
 {
     const reduce_record *r = b->params;
-    return tarn__put(b, 0, with_axes(b->grads[0], &tarn__input_meta(b, 0)->shape, r->mask, true));
+    return tarn__accumulate_grad(b, 0, with_axes(b->grads[0], &tarn__input_spec(b, 0)->shape, r->mask, true));
 }
 
 static bool mean_backward(const tarn__backward *b)
 {
     const reduce_record *r = b->params;
     tarn_tensor *g = tarn_mul(b->grads[0], tarn_scalar(r->tail.scale));
-    return g && tarn__put(b, 0, with_axes(g, &tarn__input_meta(b, 0)->shape, r->mask, true));
+    return g && tarn__accumulate_grad(b, 0, with_axes(g, &tarn__input_spec(b, 0)->shape, r->mask, true));
 }
 
 static tarn_tensor *sum_or_mean(const char *function, tarn_tensor *x, tarn_axes axes, bool keep, bool mean)
@@ -142,9 +142,9 @@ static bool prod_backward(const tarn__backward *b)
 {
     const reduce_record *r = b->params;
     tarn_tensor *x = b->saved[0], *gx = new_gradient(b, x);
-    tarn_tensor *g = gx ? with_axes(b->grads[0], &tarn__input_meta(b, 0)->shape, r->mask, false) : NULL;
+    tarn_tensor *g = gx ? with_axes(b->grads[0], &tarn__input_spec(b, 0)->shape, r->mask, false) : NULL;
     return g && tarn__kernel_call(TARN__K_prod_grad, b->function, r->tail, TARN__IN(x, g), TARN__OUT(gx)) &&
-           tarn__put(b, 0, gx);
+           tarn__accumulate_grad(b, 0, gx);
 }
 
 tarn_tensor *tarn_prod(tarn_tensor *x, tarn_axes axes, bool keep)
@@ -166,12 +166,12 @@ tarn_tensor *tarn_prod(tarn_tensor *x, tarn_axes axes, bool keep)
 static bool extremum_backward(const tarn__backward *b)
 {
     const reduce_record *r = b->params;
-    const tarn_shape *shape = &tarn__input_meta(b, 0)->shape;
+    const tarn_shape *shape = &tarn__input_spec(b, 0)->shape;
     tarn_tensor *x = b->saved[0], *gx = new_gradient(b, x);
     tarn_tensor *y = gx ? with_axes(b->saved[1], shape, r->mask, false) : NULL;
     tarn_tensor *g = y ? with_axes(b->grads[0], shape, r->mask, false) : NULL;
-    return g && tarn__kernel_call(TARN__K_extremum_grad, b->function, r->tail, TARN__IN(x, y, g), TARN__OUT(gx)) &&
-           tarn__put(b, 0, gx);
+    return g && tarn__kernel_call(TARN__K_max_grad, b->function, r->tail, TARN__IN(x, y, g), TARN__OUT(gx)) &&
+           tarn__accumulate_grad(b, 0, gx);
 }
 
 static tarn_tensor *extremum(tarn__kernel kernel, const char *function, tarn_tensor *x, tarn_axes axes, bool keep)
@@ -232,11 +232,11 @@ static bool var_backward(const tarn__backward *b)
 {
     const reduce_record *r = b->params;
     tarn_tensor *x = b->saved[0], *gx = new_gradient(b, x);
-    tarn_tensor *g = gx ? tarn_cast(b->grads[0], tarn__wide_dtype(x->view.dtype)) : NULL;
+    tarn_tensor *g = gx ? tarn_cast(b->grads[0], tarn__acc_dtype(x->view.dtype)) : NULL;
     g = g ? tarn_mul(g, tarn_scalar(2 / ((double)r->count - r->tail.correction))) : NULL;
-    g = g ? with_axes(g, &tarn__input_meta(b, 0)->shape, r->mask, false) : NULL;
+    g = g ? with_axes(g, &tarn__input_spec(b, 0)->shape, r->mask, false) : NULL;
     return g && tarn__kernel_call(TARN__K_var_grad, b->function, r->tail, TARN__IN(x, g), TARN__OUT(gx)) &&
-           tarn__put(b, 0, gx);
+           tarn__accumulate_grad(b, 0, gx);
 }
 
 tarn_tensor *tarn_var(tarn_tensor *x, tarn_axes axes, double correction, bool keep)
@@ -261,7 +261,7 @@ static bool cumsum_backward(const tarn__backward *b)
     along.reverse = 1;
     tarn_tensor *g = b->grads[0], *gx = new_gradient(b, g);
     return gx && tarn__kernel_call(TARN__K_cumsum, b->function, along, TARN__IN(g), TARN__OUT(gx)) &&
-           tarn__put(b, 0, gx);
+           tarn__accumulate_grad(b, 0, gx);
 }
 
 tarn_tensor *tarn_cumsum(tarn_tensor *x, int axis)
@@ -295,7 +295,7 @@ APPLY_OVER_AXES(min)
 #define APPLY_OVER_AXIS(name) \
     bool tarn__apply_##name(const tarn__invocation *v, tarn_tensor **out) \
     { \
-        int axis = tarn__attribute_small(v, "axis", -1); \
+        int axis = tarn__attribute_int_clamped(v, "axis", -1); \
         return (out[0] = tarn_##name(v->in[0], axis, tarn__attribute_int(v, "keep", 0) != 0)) != NULL; \
     }
 APPLY_OVER_AXIS(argmax)
@@ -310,5 +310,5 @@ bool tarn__apply_var(const tarn__invocation *v, tarn_tensor **out)
 
 bool tarn__apply_cumsum(const tarn__invocation *v, tarn_tensor **out)
 {
-    return (out[0] = tarn_cumsum(v->in[0], tarn__attribute_small(v, "axis", -1))) != NULL;
+    return (out[0] = tarn_cumsum(v->in[0], tarn__attribute_int_clamped(v, "axis", -1))) != NULL;
 }

@@ -42,7 +42,7 @@ static int innermost(const tarn__view *x, const tarn__view *g)
 bool tarn__scale_fits(const tarn__backward *b)
 {
     int small = repeated(b);
-    if (small < 0 || !tarn__wants(b, small))
+    if (small < 0 || !tarn__needs_grad(b, small))
         return false;
     const tarn__view *x = &b->saved[1 - small]->view, *g = &b->grads[0]->view;
     int axis = x->rank == g->rank ? innermost(x, g) : -1;
@@ -62,7 +62,7 @@ bool tarn__scale_backward(const tarn__backward *b)
     tarn_tensor *x = b->saved[large], *g = b->grads[0], *w = tarn__tensor_view(b->saved[small]), *gx = NULL;
     tarn_tensor *gw =
         tarn__tensor_new(b->function, tarn__shape_of(b->saved[small]), tarn__grad_dtype(b, small), tarn__device(x));
-    if (tarn__wants(b, large))
+    if (tarn__needs_grad(b, large))
         gx = tarn__result_like(b->function, (tarn_tensor *[]){g}, 1, tarn__shape_of(g), tarn__grad_dtype(b, large),
                                tarn__device(g));
     if (!w || !gw || tarn_failed())
@@ -73,5 +73,5 @@ bool tarn__scale_backward(const tarn__backward *b)
     tarn__elementwise none = {0};
     bool good = tarn__kernel_call(TARN__K_scale_grad, b->function, none, TARN__IN(x, w, g), TARN__OUT(gx, gw));
     gw->view = whole;
-    return good && (!gx || tarn__put(b, large, gx)) && tarn__put(b, small, gw);
+    return good && (!gx || tarn__accumulate_grad(b, large, gx)) && tarn__accumulate_grad(b, small, gw);
 }

@@ -33,7 +33,7 @@ static tarn_tensor *rows_from(tarn_tensor *x, int64_t begin, int64_t count)
     tarn_tensor *rows = x ? tarn__tensor_view(x) : NULL;
     if (rows) {
         rows->view.shape[0] = count;
-        tarn__tensor_restart(rows, x->start + begin * x->view.stride[0]);
+        tarn__tensor_set_start(rows, x->start + begin * x->view.stride[0]);
     }
     return rows;
 }
@@ -41,9 +41,9 @@ static tarn_tensor *rows_from(tarn_tensor *x, int64_t begin, int64_t count)
 /* gx = glogits @ weight, gweight += glogitsᵀ @ x. */
 static bool add_gradients(const pass *p, int64_t begin, int64_t count, tarn_tensor *glogits)
 {
-    return (!p->gx || tarn__multiply(function, glogits, p->weight, NULL, 0, rows_from(p->gx, begin, count))) &&
-           (!p->gweight || tarn__multiply(function, tarn__transposed(glogits), rows_from(p->x, begin, count), NULL,
-                                          begin > 0, p->gweight));
+    return (!p->gx || tarn__gemm(function, glogits, p->weight, NULL, 0, rows_from(p->gx, begin, count))) &&
+           (!p->gweight || tarn__gemm(function, tarn__transposed(glogits), rows_from(p->x, begin, count), NULL,
+                                      begin > 0, p->gweight));
 }
 
 static bool run_chunk(const pass *p, int64_t begin, int64_t count)
@@ -53,13 +53,13 @@ static bool run_chunk(const pass *p, int64_t begin, int64_t count)
     tarn_tensor *target = rows_from(p->target, begin, count), *losses = rows_from(p->losses, begin, count),
                 *g = rows_from(p->g, begin, count);
     if (!logits || !target || !losses ||
-        !tarn__multiply(function, rows_from(p->x, begin, count), tarn__transposed(p->weight), NULL, 0, logits))
+        !tarn__gemm(function, rows_from(p->x, begin, count), tarn__transposed(p->weight), NULL, 0, logits))
         return false;
     if (!p->g)
         return tarn__kernel_call(TARN__K_cross_entropy, function, p->tail, TARN__IN(logits, target),
                                  TARN__OUT(losses, NULL));
     return g &&
-           tarn__kernel_call(TARN__K_cross_entropy_slopes, function, p->tail, TARN__IN(logits, target, g),
+           tarn__kernel_call(TARN__K_cross_entropy_with_grad, function, p->tail, TARN__IN(logits, target, g),
                              TARN__OUT(losses, logits)) &&
            add_gradients(p, begin, count, logits);
 }
@@ -82,7 +82,7 @@ static bool run_pass(const pass *p)
 /* Where the gradients of x and weight go, wide: (rows, C) and (V, C). */
 static bool place_gradients(pass *p, bool of_x, bool of_weight)
 {
-    tarn_dtype wide = tarn__wide_dtype(p->x->view.dtype);
+    tarn_dtype wide = tarn__acc_dtype(p->x->view.dtype);
     tarn_device device = tarn__device(p->x);
     return (!of_x || (p->gx = tarn__tensor_new(function, tarn__shape_of(p->x), wide, device))) &&
            (!of_weight || (p->gweight = tarn__tensor_new(function, tarn__shape_of(p->weight), wide, device)));
@@ -97,16 +97,17 @@ typedef struct linear_loss_record {
 
 static bool put_gradients(const tarn__backward *b, tarn_tensor *gx, tarn_tensor *gweight)
 {
-    if (gx && tarn__wants(b, 0) && !((gx = tarn_reshape(gx, tarn__input_meta(b, 0)->shape)) && tarn__put(b, 0, gx)))
+    if (gx && tarn__needs_grad(b, 0) &&
+        !((gx = tarn_reshape(gx, tarn__input_spec(b, 0)->shape)) && tarn__accumulate_grad(b, 0, gx)))
         return false;
-    return !gweight || !tarn__wants(b, 1) || tarn__put(b, 1, gweight);
+    return !gweight || !tarn__needs_grad(b, 1) || tarn__accumulate_grad(b, 1, gweight);
 }
 
 /* weight's gradient times g, where the leaf has its place for it: it may be the largest tensor of all. */
 static tarn_tensor *scaled_weight(const tarn__backward *b, tarn_tensor *gweight, tarn_tensor *g)
 {
     tarn__elementwise none = {0};
-    tarn_tensor *to = tarn__wants(b, 1) ? tarn__grad_place(b, 1, gweight->view.dtype) : NULL;
+    tarn_tensor *to = tarn__needs_grad(b, 1) ? tarn__grad_buffer(b, 1, gweight->view.dtype) : NULL;
     return to && tarn__kernel_call(TARN__K_mul, b->function, none, TARN__IN(gweight, g), TARN__OUT(to)) ? to : NULL;
 }
 
@@ -129,9 +130,9 @@ static bool each_backward(const tarn__backward *b)
               .target = b->saved[2],
               .g = b->grads[0],
               .tail = r->tail};
-    p.losses = tarn__tensor_new(function, tarn__shape_of(p.target), tarn__wide_dtype(p.weight->view.dtype),
+    p.losses = tarn__tensor_new(function, tarn__shape_of(p.target), tarn__acc_dtype(p.weight->view.dtype),
                                 tarn__device(p.weight));
-    return p.x && p.losses && place_gradients(&p, tarn__wants(b, 0), tarn__wants(b, 1)) && run_pass(&p) &&
+    return p.x && p.losses && place_gradients(&p, tarn__needs_grad(b, 0), tarn__needs_grad(b, 1)) && run_pass(&p) &&
            put_gradients(b, p.gx, p.gweight);
 }
 
@@ -141,13 +142,13 @@ static bool check(tarn_tensor **o, const tarn_cross_entropy_options *options)
 {
     static const char *const roles[] = {"x", "weight"};
     tarn_tensor *products[] = {o[0], o[1]}, *pair[] = {o[0], o[2]};
-    if (!tarn__bring_together(function, products, roles, 2) || !tarn__check_losses(function, "x", pair, options) ||
-        !tarn__same_place(function, o, 3))
+    if (!tarn__unify_operands(function, products, roles, 2) || !tarn__check_losses(function, "x", pair, options) ||
+        !tarn__unify_devices(function, o, 3))
         return false;
     const tarn__view *x = &o[0]->view, *weight = &o[1]->view;
     return (weight->rank == 2 && x->shape[x->rank - 1] == weight->shape[1]) ||
            tarn__raise(TARN_ERROR_SHAPE, "%s: x %s and weight %s do not fit: weight is [V, C], and x ends in C",
-                       function, TARN__SHAPE_TEXT(o[0]), TARN__SHAPE_TEXT(o[1]));
+                       function, TARN__SHAPE_STRING(o[0]), TARN__SHAPE_STRING(o[1]));
 }
 
 /* A gradient of 1 for each row, as a view of one number. */
@@ -165,7 +166,7 @@ static tarn_tensor *ones(int64_t rows, tarn_dtype dtype, tarn_device device)
 /* Targets [rows]; x is given as it came and as rows. */
 static tarn_tensor *losses_of(tarn_tensor *x, pass *p, const tarn_cross_entropy_options *o)
 {
-    tarn_dtype wide = tarn__wide_dtype(x->view.dtype);
+    tarn_dtype wide = tarn__acc_dtype(x->view.dtype);
     int64_t rows = p->x->view.shape[0];
     bool each = o->reduction == TARN_REDUCE_NONE, records = tarn__recording_needed((tarn_tensor *[]){x, p->weight}, 2);
     if (records && !each &&

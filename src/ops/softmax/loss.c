@@ -26,7 +26,7 @@ static bool cross_entropy_backward(const tarn__backward *b)
     return glogits &&
            tarn__kernel_call(TARN__K_cross_entropy_grad, b->function, record->tail,
                              TARN__IN(logits, target, log_sums, g), TARN__OUT(glogits)) &&
-           tarn__put(b, 0, glogits);
+           tarn__accumulate_grad(b, 0, glogits);
 }
 
 bool tarn__check_losses(const char *function, const char *role, tarn_tensor **operand,
@@ -34,7 +34,7 @@ bool tarn__check_losses(const char *function, const char *role, tarn_tensor **op
 {
     if (!tarn__check(function, operand[0], role) || !tarn__check(function, operand[1], "target") ||
         !tarn__check_dtype(function, operand[0], TARN__FLOATS, role) ||
-        !tarn__check_dtype(function, operand[1], TARN__INDEXES, "target") || !tarn__same_place(function, operand, 2))
+        !tarn__check_dtype(function, operand[1], TARN__INDEXES, "target") || !tarn__unify_devices(function, operand, 2))
         return false;
     const tarn__view *x = &operand[0]->view, *target = &operand[1]->view;
     bool fits = x->rank == target->rank + 1 && !operand[1]->is_constant;
@@ -42,7 +42,7 @@ bool tarn__check_losses(const char *function, const char *role, tarn_tensor **op
         fits = x->shape[i] == target->shape[i];
     if (!fits)
         return tarn__raise(TARN_ERROR_SHAPE, "%s: %s %s and target %s do not fit: %s is [..., C], targets [...]",
-                           function, role, TARN__SHAPE_TEXT(operand[0]), TARN__SHAPE_TEXT(operand[1]), role);
+                           function, role, TARN__SHAPE_STRING(operand[0]), TARN__SHAPE_STRING(operand[1]), role);
     if (!(o->label_smoothing >= 0 && o->label_smoothing <= 1))
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: label_smoothing %g is outside 0 to 1", function,
                            o->label_smoothing);
@@ -73,7 +73,7 @@ tarn_tensor *tarn__reduce_losses(tarn_tensor *losses, tarn_tensor *counted, tarn
  * something will be recorded: in f64, because large logits leave few digits of f32 behind the point. */
 static tarn_tensor *cross_entropy_rows(tarn_tensor *logits, tarn_tensor *target, const tarn_cross_entropy_options *o)
 {
-    tarn_dtype wide = tarn__wide_dtype(logits->view.dtype);
+    tarn_dtype wide = tarn__acc_dtype(logits->view.dtype);
     int64_t rows = logits->view.shape[0];
     cross_entropy_record record = {.tail = {.smoothing = o->label_smoothing,
                                             .scale = 1,
@@ -137,7 +137,7 @@ static const char *const roles[] = {"the prediction", "the target"};
 static bool check_pair(const char *function, tarn_tensor **operand)
 {
     tarn_shape shape;
-    return tarn__bring_together(function, operand, roles, 2) &&
+    return tarn__unify_operands(function, operand, roles, 2) &&
            tarn__check_dtype(function, operand[0], TARN__FLOATS, roles[0]) &&
            tarn__check_dtype(function, operand[1], TARN__FLOATS, roles[1]) &&
            tarn__broadcast(function, operand, 2, &shape);
@@ -155,8 +155,7 @@ static tarn_tensor *mean_loss(const char *function, loss_fn loss, bool cancels, 
     if (!check_pair(function, operand))
         return NULL;
     tarn_scope *scope = tarn_scope_open();
-    tarn_dtype dtype = operand[operand[0]->is_constant]->view.dtype,
-               wide = cancels ? TARN_F64 : tarn__wide_dtype(dtype);
+    tarn_dtype dtype = operand[operand[0]->is_constant]->view.dtype, wide = cancels ? TARN_F64 : tarn__acc_dtype(dtype);
     for (int i = 0; scope && i < 2; i++)
         if (!operand[i]->is_constant)
             operand[i] = tarn_cast(operand[i], wide);

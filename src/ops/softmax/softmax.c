@@ -13,7 +13,7 @@ static bool along_backward(const tarn__backward *b, tarn__kernel kernel)
                                      .params_bytes = sizeof(tarn__along),
                                      TARN__IN(kept, g),
                                      TARN__OUT(gx)}) &&
-           tarn__put(b, 0, gx);
+           tarn__accumulate_grad(b, 0, gx);
 }
 
 /* dx = y · (g - Σ g y). */
@@ -35,7 +35,7 @@ static tarn_tensor *along_axis(const char *function, tarn__kernel kernel, tarn__
     if (!tarn__check(function, x, "x") || !tarn__check_dtype(function, x, TARN__FLOATS, "x"))
         return NULL;
     tarn__along tail = {.axis = tarn__check_axis(function, axis, x->view.rank),
-                        .from_x = tarn__wide_dtype(x->view.dtype) != x->view.dtype};
+                        .from_x = tarn__acc_dtype(x->view.dtype) != x->view.dtype};
     if (tail.axis < 0 || !(x = tarn__materialize(function, x, x->view.dtype, tarn__device(x))))
         return NULL;
     tarn_tensor *y =
@@ -59,10 +59,10 @@ tarn_tensor *tarn_log_softmax(tarn_tensor *x, int axis)
 
 bool tarn__apply_softmax(const tarn__invocation *v, tarn_tensor **out)
 {
-    return (out[0] = tarn_softmax(v->in[0], tarn__attribute_small(v, "axis", -1))) != NULL;
+    return (out[0] = tarn_softmax(v->in[0], tarn__attribute_int_clamped(v, "axis", -1))) != NULL;
 }
 
 bool tarn__apply_log_softmax(const tarn__invocation *v, tarn_tensor **out)
 {
-    return (out[0] = tarn_log_softmax(v->in[0], tarn__attribute_small(v, "axis", -1))) != NULL;
+    return (out[0] = tarn_log_softmax(v->in[0], tarn__attribute_int_clamped(v, "axis", -1))) != NULL;
 }

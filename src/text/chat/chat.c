@@ -18,12 +18,12 @@
 /* What is being written: only text, or text up to the next token and the ids before it. */
 typedef struct writer {
     const tarn_tokenizer *tokenizer;
-    const tarn__chat_form *form;
+    const tarn__chat_template *form;
     bool to_ids;
     tarn__buffer text, ids;
-    tarn__coder coder;
-    bool skips_spaces;  /* the token before takes the spaces behind it */
-    tarn__marks *marks; /* NULL: nobody asks which ids belong to answers */
+    tarn__encoder coder;
+    bool skips_spaces;        /* the token before takes the spaces behind it */
+    tarn__phase_timer *marks; /* NULL: nobody asks which ids belong to answers */
 } writer;
 
 /* Python's str.isspace(), of which Unicode's White_Space lacks four controls. */
@@ -39,7 +39,7 @@ static size_t spaces_before(const char *text, size_t length)
         uint32_t code;
         while (begin > 0 && length - begin < 4 && ((unsigned char)text[begin] & 0xC0) == 0x80)
             begin--;
-        if (tarn__utf8_get(text + begin, length - begin, &code) != length - begin || !is_space(code))
+        if (tarn__utf8_decode(text + begin, length - begin, &code) != length - begin || !is_space(code))
             break;
         length = begin;
     }
@@ -50,7 +50,7 @@ static void trim(const char **text, size_t *length)
 {
     uint32_t code;
     *length = spaces_before(*text, *length);
-    for (size_t size; (size = tarn__utf8_get(*text, *length, &code)) != 0 && is_space(code); *length -= size)
+    for (size_t size; (size = tarn__utf8_decode(*text, *length, &code)) != 0 && is_space(code); *length -= size)
         *text += size;
 }
 
@@ -79,21 +79,21 @@ static bool flush(writer *w)
     size_t length = w->text.count, from = 0;
     uint32_t code;
     for (size_t size;
-         w->skips_spaces && (size = tarn__utf8_get(text + from, length - from, &code)) != 0 && tarn__is_space(code);)
+         w->skips_spaces && (size = tarn__utf8_decode(text + from, length - from, &code)) != 0 && tarn__is_space(code);)
         from += size;
     w->text.count = 0;
     w->skips_spaces = false;
     size_t first = w->ids.count;
     bool good = from == length || tarn__tokenizer_append_section(w->tokenizer, &w->coder, text + from, length - from,
                                                                  false, first > 0, &w->ids);
-    return good && (!w->marks || tarn__marks_section(w->marks, w->tokenizer, &w->coder,
-                                                     &(tarn__section){text, from, length, first}, &w->ids));
+    return good && (!w->marks || tarn__loss_mask_section(w->marks, w->tokenizer, &w->coder,
+                                                         &(tarn__section){text, from, length, first}, &w->ids));
 }
 
 /* Here an answer begins or ends. */
 static bool turn_marks(writer *w)
 {
-    return !w->marks || tarn__marks_turn(w->marks, w->text.count);
+    return !w->marks || tarn__loss_mask_toggle(w->marks, w->text.count);
 }
 
 static const tarn__added_token *find_token(const tarn_tokenizer *t, const char *text)
@@ -113,7 +113,7 @@ static bool put_token(writer *w, const char *text)
         return put(w, text);
     if (token->strip_left && w->text.count)
         w->text.count = spaces_before(w->text.data, w->text.count);
-    if (!flush(w) || !tarn__ids_add(&w->ids, token->id) || (w->marks && !tarn__marks_token(w->marks)))
+    if (!flush(w) || !tarn__ids_add(&w->ids, token->id) || (w->marks && !tarn__loss_mask_add_token(w->marks)))
         return false;
     w->skips_spaces = token->strip_right;
     return true;
@@ -122,21 +122,21 @@ static bool put_token(writer *w, const char *text)
 /* The token that begins or ends a text. */
 static bool put_id(writer *w, int32_t id, const char *what)
 {
-    if (!tarn__pieces_has(&w->tokenizer->pieces, id))
+    if (!tarn__vocab_has(&w->tokenizer->pieces, id))
         return tarn__raise(TARN_ERROR_UNSUPPORTED,
                            "the template has the token that %s a text, and the tokenizer's files name none", what);
     size_t length;
-    return put_token(w, tarn__pieces_bytes(&w->tokenizer->pieces, id, &length));
+    return put_token(w, tarn__vocab_bytes(&w->tokenizer->pieces, id, &length));
 }
 
 static bool put_begin(writer *w)
 {
-    return put_id(w, tarn_tokenizer_begin(w->tokenizer), "begins");
+    return put_id(w, tarn_tokenizer_bos(w->tokenizer), "begins");
 }
 
 static bool put_end(writer *w)
 {
-    return put_id(w, tarn_tokenizer_end(w->tokenizer), "ends");
+    return put_id(w, tarn_tokenizer_eos(w->tokenizer), "ends");
 }
 
 /* A text of the template with a token in it, such as " [INST] ". */
@@ -223,7 +223,7 @@ static bool put_thinking(writer *w, const char *content, bool is_behind, bool is
 
 static bool put_chatml(writer *w, const tarn_chat_message *messages, int count)
 {
-    const tarn__chat_form *form = w->form;
+    const tarn__chat_template *form = w->form;
     int question = count - 1;
     while (question > 0 && !is_role(&messages[question], "user"))
         question--;
@@ -266,9 +266,9 @@ static bool put_llama2(writer *w, const tarn_chat_message *messages, int count)
 
 static bool put_mistral(writer *w, const tarn_chat_message *messages, int count)
 {
-    const tarn__chat_form *form = w->form;
+    const tarn__chat_template *form = w->form;
     const char *system =
-        is_role(&messages[0], "system") && form->place != TARN__SYSTEM_REFUSED ? messages[0].content : NULL;
+        is_role(&messages[0], "system") && form->place != TARN__SYSTEM_UNSUPPORTED ? messages[0].content : NULL;
     messages += system != NULL;
     count -= system != NULL;
     bool good = check_turns(messages, count) && put_begin(w);
@@ -338,7 +338,7 @@ static bool put_all(writer *w, const tarn_chat_message *messages, int count, boo
     return put_mistral(w, messages, count);
 }
 
-static bool read_form(const char *function, const tarn_tokenizer *tokenizer, tarn__chat_form *form)
+static bool read_form(const char *function, const tarn_tokenizer *tokenizer, tarn__chat_template *form)
 {
     if (tarn_failed())
         return false;
@@ -350,7 +350,7 @@ static bool read_form(const char *function, const tarn_tokenizer *tokenizer, tar
                            "GGUF file): it is not "
                            "made for conversations; tarn_tokenizer_set_chat() (--template) gives it one",
                            function);
-    return tarn__chat_form_of(function, tokenizer->chat, form);
+    return tarn__chat_template_match(function, tokenizer->chat, form);
 }
 
 static bool check(const char *function, const tarn_chat_message *messages, int count)
@@ -378,13 +378,13 @@ static void free_writer(writer *w)
 {
     tarn__buffer_free(&w->text, 1);
     tarn__buffer_free(&w->ids, sizeof(int32_t));
-    tarn__coder_free(&w->coder);
+    tarn__encoder_free(&w->coder);
 }
 
 char *tarn_chat_render(const tarn_tokenizer *tokenizer, const tarn_chat_message *messages, int count,
                        bool add_generation_prompt, size_t *length)
 {
-    tarn__chat_form form;
+    tarn__chat_template form;
     writer w = {tokenizer, &form, false, {0}, {0}, {0}, false, NULL};
     char *result = NULL;
     if (length)
@@ -404,7 +404,7 @@ char *tarn_chat_render(const tarn_tokenizer *tokenizer, const tarn_chat_message 
 int32_t *tarn_chat_encode(const tarn_tokenizer *tokenizer, const tarn_chat_message *messages, int count,
                           bool add_generation_prompt, int64_t *id_count)
 {
-    tarn__chat_form form;
+    tarn__chat_template form;
     writer w = {tokenizer, &form, true, {0}, {0}, {0}, false, NULL};
     int32_t *result = NULL;
     if (id_count)
@@ -423,7 +423,7 @@ int32_t *tarn_chat_encode(const tarn_tokenizer *tokenizer, const tarn_chat_messa
 /* ---- what is learnt from ----------------------------------------------------------------------------------------- */
 
 /* Hands the ids over, and keeps what the next document can use again. */
-static bool put_marked(tarn__marker *m, writer *w, bool good)
+static bool put_marked(tarn__mask_encoder *m, writer *w, bool good)
 {
     m->coder = w->coder;
     m->text = w->text;
@@ -431,59 +431,59 @@ static bool put_marked(tarn__marker *m, writer *w, bool good)
     return good;
 }
 
-static writer marking_writer(tarn__marker *m)
+static writer marking_writer(tarn__mask_encoder *m)
 {
     m->text.count = m->ids.count = 0;
-    tarn__marks_clear(&m->marks);
+    tarn__loss_mask_clear(&m->marks);
     return (writer){m->tokenizer, &m->form, true, m->text, m->ids, m->coder, false, &m->marks};
 }
 
-bool tarn__marker_chat(tarn__marker *m, const tarn_chat_message *messages, int count)
+bool tarn__mask_encoder_chat(tarn__mask_encoder *m, const tarn_chat_message *messages, int count)
 {
     writer w = marking_writer(m);
     return put_marked(m, &w, put_all(&w, messages, count, false) && flush(&w));
 }
 
-bool tarn__marker_text(tarn__marker *m, const char *prompt, const char *answer)
+bool tarn__mask_encoder_text(tarn__mask_encoder *m, const char *prompt, const char *answer)
 {
     writer w = marking_writer(m);
-    int32_t end = tarn_tokenizer_end(m->tokenizer);
+    int32_t end = tarn_tokenizer_eos(m->tokenizer);
     bool good =
         end >= 0 ||
         tarn__raise(TARN_ERROR_UNSUPPORTED,
                     "the tokenizer has no token that ends a text, so that nothing would teach the model to stop");
     good = good && put(&w, prompt) && turn_marks(&w) && put(&w, answer) && flush(&w) && tarn__ids_add(&w.ids, end) &&
-           tarn__marks_token(&m->marks) && tarn__marks_begin(&m->marks, &w.ids, &m->tokenizer->before);
+           tarn__loss_mask_add_token(&m->marks) && tarn__loss_mask_begin(&m->marks, &w.ids, &m->tokenizer->before);
     return put_marked(m, &w, good);
 }
 
-bool tarn__marker_take(tarn__marker *m, const char *function, const char *chat)
+bool tarn__mask_encoder_set_template(tarn__mask_encoder *m, const char *function, const char *chat)
 {
-    m->has_form = tarn__chat_form_of(function, chat, &m->form);
+    m->has_form = tarn__chat_template_match(function, chat, &m->form);
     return m->has_form;
 }
 
-void tarn__marker_free(tarn__marker *m)
+void tarn__mask_encoder_free(tarn__mask_encoder *m)
 {
     tarn__buffer_free(&m->text, 1);
     tarn__buffer_free(&m->ids, sizeof(int32_t));
-    tarn__coder_free(&m->coder);
-    tarn__marks_free(&m->marks);
+    tarn__encoder_free(&m->coder);
+    tarn__loss_mask_free(&m->marks);
 }
 
 const char *tarn_chat_name(const tarn_tokenizer *tokenizer)
 {
     static const char *const names[] = {"chatml", "llama2", "llama3", "mistral"};
-    tarn__chat_form form;
+    tarn__chat_template form;
     return read_form("chat_name", tokenizer, &form) ? names[form.kind] : NULL;
 }
 
-int32_t tarn_chat_end(const tarn_tokenizer *tokenizer)
+int32_t tarn_chat_eot(const tarn_tokenizer *tokenizer)
 {
-    tarn__chat_form form;
+    tarn__chat_template form;
     if (!read_form("chat_end", tokenizer, &form))
         return -1;
     const char *name = form.kind == TARN__CHATML ? "<|im_end|>" : form.kind == TARN__CHAT_LLAMA3 ? "<|eot_id|>" : NULL;
     int32_t id = name ? tarn_tokenizer_find(tokenizer, name, strlen(name)) : -1;
-    return id >= 0 ? id : tarn_tokenizer_end(tokenizer);
+    return id >= 0 ? id : tarn_tokenizer_eos(tokenizer);
 }

@@ -7,10 +7,10 @@
 typedef enum tarn__chat_kind { TARN__CHATML, TARN__CHAT_LLAMA2, TARN__CHAT_LLAMA3, TARN__CHAT_MISTRAL } tarn__chat_kind;
 
 /* Which message of a user gets the system's text before it. */
-typedef enum tarn__chat_system { TARN__SYSTEM_REFUSED, TARN__SYSTEM_FIRST, TARN__SYSTEM_LAST } tarn__chat_system;
+typedef enum tarn__chat_system { TARN__SYSTEM_UNSUPPORTED, TARN__SYSTEM_FIRST, TARN__SYSTEM_LAST } tarn__chat_system;
 
 /* Short texts are those of the template, as it writes them. */
-typedef struct tarn__chat_form {
+typedef struct tarn__chat_template {
     tarn__chat_kind kind;
     bool trims;              /* spaces at the ends of a message are left out (in Mistral's only of answers) */
     bool always_prompts;     /* the beginning of an answer is added whether or not it is asked for */
@@ -25,7 +25,7 @@ typedef struct tarn__chat_form {
     char answer[4];          /* … before an answer, … */
     char behind[4];          /* … and behind what ends one */
     tarn__chat_system place; /* Mistral */
-} tarn__chat_form;
+} tarn__chat_template;
 
 /* A tag {{ }}, {% %} or {# #} of a template; and how transformers has spaces beside it left out (trim_blocks and
  * lstrip_blocks). */
@@ -41,9 +41,9 @@ tarn__chat_tag tarn__chat_next_tag(const char *at);
 
 /* Whether a template, brought into template_match.c's one form, prints what its kind prints and nothing else
  * (template_check.c). */
-bool tarn__chat_prints_known(const tarn__chat_form *form, const char *text);
+bool tarn__chat_template_check(const tarn__chat_template *form, const char *text);
 
 /* What a template is. False with an error, which begins with `function`, where it is none that tarn knows. */
-bool tarn__chat_form_of(const char *function, const char *text, tarn__chat_form *form);
+bool tarn__chat_template_match(const char *function, const char *text, tarn__chat_template *form);
 
 #endif

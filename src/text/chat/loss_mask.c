@@ -5,26 +5,26 @@
 
 #include <string.h>
 
-void tarn__marks_clear(tarn__marks *m)
+void tarn__loss_mask_clear(tarn__phase_timer *m)
 {
     m->learnt.count = m->turns.count = 0;
     m->is_answer = false;
 }
 
-void tarn__marks_free(tarn__marks *m)
+void tarn__loss_mask_free(tarn__phase_timer *m)
 {
     tarn__buffer_free(&m->learnt, 1);
     tarn__buffer_free(&m->turns, sizeof(size_t));
     tarn__buffer_free(&m->trial, sizeof(int32_t));
 }
 
-bool tarn__marks_turn(tarn__marks *m, size_t at)
+bool tarn__loss_mask_toggle(tarn__phase_timer *m, size_t at)
 {
     return tarn__buffer_add(&m->turns, &at, 1, sizeof(at));
 }
 
 /* Ids that begin a text come before all others: text behind them is encoded as a beginning. */
-bool tarn__marks_begin(tarn__marks *m, tarn__buffer *ids, const tarn__buffer *before)
+bool tarn__loss_mask_begin(tarn__phase_timer *m, tarn__buffer *ids, const tarn__buffer *before)
 {
     size_t more = before->count;
     if (!tarn__buffer_reserve(ids, more, sizeof(int32_t)) || !tarn__buffer_reserve(&m->learnt, more, 1))
@@ -40,7 +40,7 @@ bool tarn__marks_begin(tarn__marks *m, tarn__buffer *ids, const tarn__buffer *be
     return true;
 }
 
-bool tarn__marks_token(tarn__marks *m)
+bool tarn__loss_mask_add_token(tarn__phase_timer *m)
 {
     uint8_t learnt = m->is_answer;
     return tarn__buffer_add(&m->learnt, &learnt, 1, 1);
@@ -51,15 +51,15 @@ static size_t bytes_of(const tarn_tokenizer *tokenizer, const tarn__buffer *ids,
     size_t sum = 0;
     for (size_t i = from; i < end; i++) {
         size_t length = 0;
-        tarn__pieces_bytes(&tokenizer->pieces, ((const int32_t *)(const void *)ids->data)[i], &length);
+        tarn__vocab_bytes(&tokenizer->pieces, ((const int32_t *)(const void *)ids->data)[i], &length);
         sum += length;
     }
     return sum;
 }
 
 /* How many bytes of pieces lie before a place of the section. */
-static bool find_place(tarn__marks *m, const tarn_tokenizer *tokenizer, tarn__coder *coder, const tarn__section *s,
-                       size_t at, size_t *place)
+static bool find_place(tarn__phase_timer *m, const tarn_tokenizer *tokenizer, tarn__encoder *coder,
+                       const tarn__section *s, size_t at, size_t *place)
 {
     m->trial.count = 0;
     *place = 0;
@@ -72,7 +72,7 @@ static bool find_place(tarn__marks *m, const tarn_tokenizer *tokenizer, tarn__co
 }
 
 /* Marks what holds bytes of pieces from `begin` up to `end`. */
-static void mark(tarn__marks *m, const tarn_tokenizer *tokenizer, const tarn__section *s, const tarn__buffer *ids,
+static void mark(tarn__phase_timer *m, const tarn_tokenizer *tokenizer, const tarn__section *s, const tarn__buffer *ids,
                  size_t begin, size_t end)
 {
     for (size_t i = s->first, at = 0; i < ids->count; i++) {
@@ -83,8 +83,8 @@ static void mark(tarn__marks *m, const tarn_tokenizer *tokenizer, const tarn__se
     }
 }
 
-bool tarn__marks_section(tarn__marks *m, const tarn_tokenizer *tokenizer, tarn__coder *coder, const tarn__section *s,
-                         const tarn__buffer *ids)
+bool tarn__loss_mask_section(tarn__phase_timer *m, const tarn_tokenizer *tokenizer, tarn__encoder *coder,
+                             const tarn__section *s, const tarn__buffer *ids)
 {
     const uint8_t none = 0;
     const size_t *turns = (const size_t *)(const void *)m->turns.data;

@@ -178,7 +178,7 @@ static bool is_mistral(const char *print, size_t length)
     return (is_user || is_answer) && contains(print, length, "message['content']");
 }
 
-static bool is_known(const tarn__chat_form *form, const char *print, size_t length, const block *around)
+static bool is_known(const tarn__chat_template *form, const char *print, size_t length, const block *around)
 {
     if (begins(print, length, "raise_exception(") || is_text(print, length, "''"))
         return true;
@@ -208,7 +208,7 @@ static bool is_in_place(const char *print, size_t length, const block *open, int
     return true;
 }
 
-bool tarn__chat_prints_known(const tarn__chat_form *form, const char *text)
+bool tarn__chat_template_check(const tarn__chat_template *form, const char *text)
 {
     block open[MOST_BLOCKS];
     int count = 0;

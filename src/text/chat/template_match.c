@@ -172,7 +172,7 @@ static bool begins_with(const char *text, const char *part)
 
 /* A system's text that stands in the template itself. One that is put together otherwise would be lost in silence: then
  * it is false. */
-static bool read_default(const char *form, tarn__chat_form *found)
+static bool read_default(const char *form, tarn__chat_template *found)
 {
     static const char begin[] = "'<|im_start|>system\\n";
     for (const char *at = form; (at = strstr(at, begin)) != NULL;) {
@@ -191,7 +191,7 @@ static bool read_default(const char *form, tarn__chat_form *found)
     return true;
 }
 
-static bool read_chatml(const char *form, tarn__chat_form *found)
+static bool read_chatml(const char *form, tarn__chat_template *found)
 {
     bool plain = has(form, TURN "message['content']+'<|im_end|>"),
          trims = has(form, TURN "message['content']|trim+'<|im_end|>");
@@ -219,7 +219,7 @@ static bool has_own_system(const char *form)
     return at && at[strlen(set)] != '\'';
 }
 
-static bool read_llama2(const char *form, tarn__chat_form *found)
+static bool read_llama2(const char *form, tarn__chat_template *found)
 {
     found->kind = TARN__CHAT_LLAMA2;
     found->trims = true;
@@ -229,7 +229,7 @@ static bool read_llama2(const char *form, tarn__chat_form *found)
 }
 
 /* Dates are "26 Jul 2024" unless a template asks for today's. */
-static bool read_dates(const char *form, tarn__chat_form *found)
+static bool read_dates(const char *form, tarn__chat_template *found)
 {
     static const char set[] = "setdate_string=";
     const char *at = strstr(form, set);
@@ -241,7 +241,7 @@ static bool read_dates(const char *form, tarn__chat_form *found)
     return has(form, "strftime_now(") || take_behind(found->date, sizeof(found->date), at + strlen(set));
 }
 
-static bool read_llama3(const char *form, tarn__chat_form *found)
+static bool read_llama3(const char *form, tarn__chat_template *found)
 {
     found->kind = TARN__CHAT_LLAMA3;
     found->trims = true;
@@ -253,7 +253,7 @@ static bool read_llama3(const char *form, tarn__chat_form *found)
 }
 
 /* What stands before and behind a user's text. */
-static bool read_user(const char *form, tarn__chat_form *found)
+static bool read_user(const char *form, tarn__chat_template *found)
 {
     static const char content[] = "'+message['content']+'";
     for (const char *at = form; (at = strstr(at, content)) != NULL; at += strlen(content)) {
@@ -266,7 +266,7 @@ static bool read_user(const char *form, tarn__chat_form *found)
 }
 
 /* What stands before and behind an answer. */
-static bool read_answer(const char *form, tarn__chat_form *found)
+static bool read_answer(const char *form, tarn__chat_template *found)
 {
     const char *plain = strstr(form, "message['content']+eos_token"),
                *trimmed = strstr(form, "message['content']|trim+eos_token");
@@ -280,12 +280,12 @@ static bool read_answer(const char *form, tarn__chat_form *found)
     return behind[0] != '+' || (behind[1] == '\'' && take_behind(found->behind, sizeof(found->behind), behind + 1));
 }
 
-static bool read_mistral(const char *form, tarn__chat_form *found)
+static bool read_mistral(const char *form, tarn__chat_template *found)
 {
     bool first = has(form, "loop.firstandsystem_messageisdefined"),
          last = has(form, "loop.lastandsystem_messageisdefined");
     found->kind = TARN__CHAT_MISTRAL;
-    found->place = first ? TARN__SYSTEM_FIRST : last ? TARN__SYSTEM_LAST : TARN__SYSTEM_REFUSED;
+    found->place = first ? TARN__SYSTEM_FIRST : last ? TARN__SYSTEM_LAST : TARN__SYSTEM_UNSUPPORTED;
     return !has_own_system(form) && !(first && last) && (has(form, "system_message") == (first || last)) &&
            has(form, "bos_token") && read_user(form, found) && read_answer(form, found) &&
            (!(first || last) || has(form, "+system_message+'\\n\\n'+message['content']+"));
@@ -293,7 +293,7 @@ static bool read_mistral(const char *form, tarn__chat_form *found)
 
 /* ---- the whole --------------------------------------------------------------------------------------------------- */
 
-static bool read_any(const char *form, tarn__chat_form *found)
+static bool read_any(const char *form, tarn__chat_template *found)
 {
     if (has(form, "<|im_start|>"))
         return read_chatml(form, found);
@@ -304,13 +304,13 @@ static bool read_any(const char *form, tarn__chat_form *found)
     return has(form, "[INST]") && read_mistral(form, found);
 }
 
-bool tarn__chat_form_of(const char *function, const char *text, tarn__chat_form *found)
+bool tarn__chat_template_match(const char *function, const char *text, tarn__chat_template *found)
 {
     tarn__buffer form = {0};
-    *found = (tarn__chat_form){0};
+    *found = (tarn__chat_template){0};
     bool good = add_form(&form, text);
     if (good &&
-        (!prints_by_tags_only(text) || !read_any(form.data, found) || !tarn__chat_prints_known(found, form.data)))
+        (!prints_by_tags_only(text) || !read_any(form.data, found) || !tarn__chat_template_check(found, form.data)))
         good =
             tarn__raise(TARN_ERROR_UNSUPPORTED,
                         "%s: the chat template that begins '%.60s' is none that tarn knows: ChatML (with Qwen's "

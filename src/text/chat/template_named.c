@@ -82,14 +82,14 @@ static bool check_tokens(const char *function, const tarn_tokenizer *tokenizer, 
                                    "mistral have none but "
                                    "those that begin and end a text",
                                    function, name, needed[i][k]);
-    if (strcmp(name, "chatml") == 0 || tarn_tokenizer_begin(tokenizer) >= 0)
+    if (strcmp(name, "chatml") == 0 || tarn_tokenizer_bos(tokenizer) >= 0)
         return true;
     return tarn__raise(TARN_ERROR_ARGUMENT,
                        "%s: the template %s has the token that begins a text, and the tokenizer's files name none",
                        function, name);
 }
 
-const char *tarn__chat_named(const char *function, const tarn_tokenizer *tokenizer, const char *name)
+const char *tarn__chat_template_named(const char *function, const tarn_tokenizer *tokenizer, const char *name)
 {
     const char *text = find(name);
     if (!text)
@@ -106,11 +106,11 @@ bool tarn_tokenizer_set_chat(tarn_tokenizer *tokenizer, const char *name)
     if (!tokenizer || !name)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a tokenizer and the name of a template are required, not NULL",
                            function);
-    const char *text = tarn__chat_named(function, tokenizer, name);
-    char *copy = text ? tarn__text_copy(text) : NULL;
+    const char *text = tarn__chat_template_named(function, tokenizer, name);
+    char *copy = text ? tarn__string_copy(text) : NULL;
     if (!copy)
         return false;
-    tarn__text_release(tokenizer->chat);
+    tarn__string_free(tokenizer->chat);
     tokenizer->chat = copy;
     return true;
 }

@@ -36,7 +36,7 @@ static bool wrong(const source *s, tarn_code code, const char *problem, const ch
 static bool read_id(const source *s, const char *key, int64_t otherwise, int64_t *id)
 {
     *id = otherwise < s->count ? otherwise : -1;
-    return !tarn_gguf_has(s->file, key, NULL) || tarn_gguf_whole(s->file, key, 0, s->count - 1, id);
+    return !tarn_gguf_has(s->file, key, NULL) || tarn_gguf_int(s->file, key, 0, s->count - 1, id);
 }
 
 static bool read_flag(const source *s, const char *key, bool otherwise, bool *value)
@@ -62,7 +62,7 @@ static bool read_pieces(source *s)
     s->pieces = tarn__alloc(count * sizeof(*s->pieces));
     s->lengths = s->pieces ? tarn__alloc(count * sizeof(*s->lengths)) : NULL;
     for (int64_t i = 0; s->lengths && i < s->count; i++)
-        if (!(s->pieces[i] = tarn_gguf_texts(s->file, TOKENS, i, &s->lengths[i])))
+        if (!(s->pieces[i] = tarn_gguf_string_at(s->file, TOKENS, i, &s->lengths[i])))
             return false;
     return s->lengths != NULL;
 }
@@ -71,7 +71,7 @@ static bool read_types(source *s)
 {
     int64_t *types = tarn__alloc((size_t)s->count * sizeof(*types));
     s->types = types ? tarn__alloc((size_t)s->count * sizeof(*s->types)) : NULL;
-    bool good = s->types && (!tarn_gguf_has(s->file, TYPES, NULL) || tarn_gguf_wholes(s->file, TYPES, types, s->count));
+    bool good = s->types && (!tarn_gguf_has(s->file, TYPES, NULL) || tarn_gguf_ints(s->file, TYPES, types, s->count));
     for (int64_t i = 0; good && i < s->count; i++)
         s->types[i] = types[i] >= 0 && types[i] <= TARN__TOKEN_BYTE ? (int32_t)types[i] : -1;
     for (int64_t i = 0; good && i < s->count && !tarn_gguf_has(s->file, TYPES, NULL); i++)
@@ -100,11 +100,11 @@ static bool read_spaces(const source *s, tarn__spm *spm)
     if (!read_flag(s, "tokenizer.ggml.add_space_prefix", true, &has_prefix) ||
         !read_flag(s, "tokenizer.ggml.remove_extra_whitespaces", false, &spm->squeezes))
         return false;
-    spm->prefix = has_prefix ? TARN__PREFIX_ALWAYS : TARN__PREFIX_NONE;
+    spm->prefix = has_prefix ? TARN__PREPEND_ALWAYS : TARN__PREPEND_NEVER;
     spm->strips = has_prefix;
     if (!tarn_gguf_has(s->file, TARN__GGUF_METASPACE, NULL))
         return true;
-    const char *scheme = tarn_gguf_text(s->file, TARN__GGUF_METASPACE, NULL);
+    const char *scheme = tarn_gguf_string(s->file, TARN__GGUF_METASPACE, NULL);
     if (!scheme)
         return false;
     bool is_first = strcmp(scheme, "first") == 0;
@@ -112,15 +112,15 @@ static bool read_spaces(const source *s, tarn__spm *spm)
         return wrong(s, TARN_ERROR_FORMAT,
                      "the key " TARN__GGUF_METASPACE " is neither first, always nor never:", scheme);
     spm->is_late = spm->prefix_if_missing = true;
-    spm->prefix = is_first                        ? TARN__PREFIX_FIRST
-                  : strcmp(scheme, "always") == 0 ? TARN__PREFIX_ALWAYS
-                                                  : TARN__PREFIX_NONE;
+    spm->prefix = is_first                        ? TARN__PREPEND_FIRST
+                  : strcmp(scheme, "always") == 0 ? TARN__PREPEND_ALWAYS
+                                                  : TARN__PREPEND_NEVER;
     return true;
 }
 
 static tarn_tokenizer *make_spm(source *s)
 {
-    tarn__spm_parts parts = {.function = s->function, .name = s->path, .count = s->count, .user_is_added = true};
+    tarn__spm_spec parts = {.function = s->function, .name = s->path, .count = s->count, .user_is_added = true};
     if (!read_scores(s) || !read_id(s, "tokenizer.ggml.bos_token_id", 1, &parts.begin) ||
         !read_id(s, "tokenizer.ggml.eos_token_id", 2, &parts.end) ||
         !read_id(s, "tokenizer.ggml.unknown_token_id", 0, &parts.unknown) || !read_spaces(s, &parts.settings))
@@ -131,18 +131,18 @@ static tarn_tokenizer *make_spm(source *s)
     parts.types = s->types;
     for (int64_t i = 0; i < s->count && !parts.has_bytes; i++)
         parts.has_bytes = s->types[i] == TARN__TOKEN_BYTE;
-    return tarn__spm_from_parts(&parts);
+    return tarn__spm_build(&parts);
 }
 
 /* ---- BPE on bytes ------------------------------------------------------------------------------------------------ */
 
-static const tarn__gguf_words *find_words(const source *s)
+static const tarn__gguf_pre_tokenizer *find_words(const source *s)
 {
     const char *name = tarn_gguf_has(s->file, "tokenizer.ggml.pre", NULL)
-                           ? tarn_gguf_text(s->file, "tokenizer.ggml.pre", NULL)
+                           ? tarn_gguf_string(s->file, "tokenizer.ggml.pre", NULL)
                            : "(none)";
     char known[128] = "";
-    for (const tarn__gguf_words *words = tarn__gguf_words_known; name && words->name; words++) {
+    for (const tarn__gguf_pre_tokenizer *words = tarn__gguf_pre_tokenizers; name && words->name; words++) {
         bool is_it = strcmp(words->name, name) == 0;
         for (int i = 0; i < 3 && words->others[i]; i++)
             is_it = is_it || strcmp(words->others[i], name) == 0;
@@ -166,20 +166,20 @@ static bool add_token(tarn_tokenizer *t, const source *s, int32_t id)
     bool is_found =
         s->types[id] == TARN__TOKEN_CONTROL || s->types[id] == TARN__TOKEN_UNKNOWN || s->types[id] == TARN__TOKEN_USER;
     bool is_text = tarn__utf8_prefix(text, length) == length && !memchr(text, 0, length);
-    if (length == 0 || length > TARN__LONGEST_PIECE || s->types[id] < TARN__TOKEN_NORMAL || !is_text)
+    if (length == 0 || length > TARN__MAX_PIECE_BYTES || s->types[id] < TARN__TOKEN_NORMAL || !is_text)
         return tarn__raise(TARN_ERROR_FORMAT,
                            "%s: '%s': token %d is empty, too long, no valid UTF-8, or of a type that is none",
                            s->function, s->path, (int)id);
     if (is_found) {
         const tarn__added_token token = {
             .text = (char *)(uintptr_t)text, .length = length, .id = id, .special = s->types[id] != TARN__TOKEN_USER};
-        return tarn__pieces_add(&t->pieces, id, text, length, true) && tarn__added_add(t, s->function, s->path, &token);
+        return tarn__vocab_add(&t->pieces, id, text, length, true) && tarn__added_add(t, s->function, s->path, &token);
     }
     char few[256], *bytes = length <= sizeof(few) ? few : tarn__alloc(length);
     if (!bytes)
         return false;
-    bool letters = s->types[id] == TARN__TOKEN_NORMAL && tarn__bytes_of_letters(bytes, &count, text, length);
-    bool good = tarn__pieces_add(&t->pieces, id, letters ? bytes : text, letters ? count : length, !letters);
+    bool letters = s->types[id] == TARN__TOKEN_NORMAL && tarn__unicode_to_bytes(bytes, &count, text, length);
+    bool good = tarn__vocab_add(&t->pieces, id, letters ? bytes : text, letters ? count : length, !letters);
     if (bytes != few)
         tarn__release(bytes, length);
     return good;
@@ -188,11 +188,11 @@ static bool add_token(tarn_tokenizer *t, const source *s, int32_t id)
 static bool add_merges(tarn_tokenizer *t, const source *s)
 {
     tarn_gguf_value list;
-    if (!tarn_gguf_has(s->file, MERGES, &list) || list.type != TARN_GGUF_LIST || list.element != TARN_GGUF_TEXT)
+    if (!tarn_gguf_has(s->file, MERGES, &list) || list.type != TARN_GGUF_ARRAY || list.element != TARN_GGUF_STRING)
         return wrong(s, TARN_ERROR_FORMAT, "there is no list of texts", MERGES);
     for (int64_t i = 0; i < list.count; i++) {
         size_t length;
-        const char *text = tarn_gguf_texts(s->file, MERGES, i, &length);
+        const char *text = tarn_gguf_string_at(s->file, MERGES, i, &length);
         const char *space = text && length > 1 ? memchr(text + 1, ' ', length - 1) : NULL;
         if (!text)
             return false;
@@ -200,13 +200,13 @@ static bool add_merges(tarn_tokenizer *t, const source *s)
             return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': merge %lld is not two pieces with a space between them",
                                s->function, s->path, (long long)i + 1);
         size_t left = (size_t)(space - text);
-        if (!tarn__bpe_add_written(t, s->function, s->path, (size_t)i + 1, text, left, space + 1, length - left - 1))
+        if (!tarn__bpe_add_escaped(t, s->function, s->path, (size_t)i + 1, text, left, space + 1, length - left - 1))
             return false;
     }
     return true;
 }
 
-static bool fill_bpe(tarn_tokenizer *t, const source *s, const tarn__gguf_words *words)
+static bool fill_bpe(tarn_tokenizer *t, const source *s, const tarn__gguf_pre_tokenizer *words)
 {
     int64_t begin, end;
     for (int32_t id = 0; id < (int32_t)s->count; id++)
@@ -216,7 +216,7 @@ static bool fill_bpe(tarn_tokenizer *t, const source *s, const tarn__gguf_words 
     t->bpe.ignore_merges = words->ignore_merges;
     t->bpe.uses_regex = words->uses_regex;
     for (int i = 0; i < 2 && words->pattern[i]; i++) {
-        t->bpe.pattern[i] = tarn__pattern_new(s->function, s->path, words->pattern[i]);
+        t->bpe.pattern[i] = tarn__regex_new(s->function, s->path, words->pattern[i]);
         t->bpe.pattern_count += t->bpe.pattern[i] != NULL;
     }
     if (tarn_failed() || !add_merges(t, s) || !read_id(s, "tokenizer.ggml.bos_token_id", INT64_MAX, &begin) ||
@@ -227,7 +227,7 @@ static bool fill_bpe(tarn_tokenizer *t, const source *s, const tarn__gguf_words 
     return tarn__tokenizer_finish(t, s->function, s->path);
 }
 
-static tarn_tokenizer *make_bpe(source *s, const tarn__gguf_words *words)
+static tarn_tokenizer *make_bpe(source *s, const tarn__gguf_pre_tokenizer *words)
 {
     tarn_tokenizer *t = words ? tarn__tokenizer_new(&tarn__kind_bpe) : NULL;
     if (t && fill_bpe(t, s, words))
@@ -245,12 +245,12 @@ static bool add_rest(tarn_tokenizer *t, const source *s, bool usually_begins)
     if (!read_flag(s, "tokenizer.ggml.add_bos_token", usually_begins, &begins) ||
         !read_flag(s, "tokenizer.ggml.add_eos_token", false, &ends))
         return false;
-    const char *chat = tarn_gguf_has(s->file, CHAT, NULL) ? tarn_gguf_text(s->file, CHAT, &length) : NULL;
+    const char *chat = tarn_gguf_has(s->file, CHAT, NULL) ? tarn_gguf_string(s->file, CHAT, &length) : NULL;
     if (chat && (strlen(chat) != length || tarn__utf8_prefix(chat, length) != length))
         return wrong(s, TARN_ERROR_FORMAT, "the chat template is no valid UTF-8, or has a NUL in it:", CHAT);
-    if (tarn_failed() || (chat && !(t->chat = tarn__text_copy(chat))))
+    if (tarn_failed() || (chat && !(t->chat = tarn__string_copy(chat))))
         return false;
-    return tarn__tokenizer_surround(t, begins, ends);
+    return tarn__tokenizer_set_add_bos_eos(t, begins, ends);
 }
 
 tarn_tokenizer *tarn__tokenizer_from_gguf(const char *function, const char *path, const tarn_gguf *file)
@@ -258,15 +258,15 @@ tarn_tokenizer *tarn__tokenizer_from_gguf(const char *function, const char *path
     source s = {.function = function, .path = path, .file = file};
     tarn_gguf_value list;
     tarn_tokenizer *t = NULL;
-    const tarn__gguf_words *words = NULL;
-    const char *model = tarn_gguf_text(file, TARN__GGUF_TOKENIZER, NULL);
+    const tarn__gguf_pre_tokenizer *words = NULL;
+    const char *model = tarn_gguf_string(file, TARN__GGUF_TOKENIZER, NULL);
     bool is_spm = model && strcmp(model, "llama") == 0, is_bpe = model && strcmp(model, "gpt2") == 0;
     if (model && strcmp(model, TARN__GGUF_NO_TOKENIZER) == 0)
         tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' holds a model without a tokenizer", function, path);
     else if (model && !is_spm && !is_bpe)
         wrong(&s, TARN_ERROR_UNSUPPORTED,
               "tarn has the tokenizers 'llama' (SentencePiece's BPE) and 'gpt2' (BPE on bytes), not", model);
-    else if (model && (!tarn_gguf_has(file, TOKENS, &list) || list.element != TARN_GGUF_TEXT || list.count < 1 ||
+    else if (model && (!tarn_gguf_has(file, TOKENS, &list) || list.element != TARN_GGUF_STRING || list.count < 1 ||
                        list.count > MOST_TOKENS))
         wrong(&s, TARN_ERROR_FORMAT, "there is no list of texts, of a number that can be,", TOKENS);
     if (tarn_failed())

@@ -7,16 +7,16 @@
 #include "text/tokenizer/tokenizer.h"
 
 /* How text falls into words, by the name that GGUF files have for it ("tokenizer.ggml.pre"). */
-typedef struct tarn__gguf_words {
+typedef struct tarn__gguf_pre_tokenizer {
     const char *name, *others[3]; /* the name that is written, and others for the same; NULL: no more */
     const char *pattern[2];       /* NULL: no more */
     bool uses_regex;              /* the last is GPT-2's own, inside the byte-level step */
     bool nfc, ignore_merges;
     bool begins; /* a text gets the token that begins one, where the file does not say */
-} tarn__gguf_words;
+} tarn__gguf_pre_tokenizer;
 
 /* The kinds that tarn has; a name of NULL ends them. */
-extern const tarn__gguf_words tarn__gguf_words_known[];
+extern const tarn__gguf_pre_tokenizer tarn__gguf_pre_tokenizers[];
 
 /* The kind of a file's tokenizer, and what stands there in one without. */
 #define TARN__GGUF_TOKENIZER "tokenizer.ggml.model"

@@ -15,12 +15,12 @@ static bool is_empty(const json_t *value)
 
 /* ---- the model --------------------------------------------------------------------------------------------------- */
 
-bool tarn__read_merges(const tarn__reading *reading, json_t *merges)
+bool tarn__hf_read_merges(const tarn__hf_reader *reading, json_t *merges)
 {
     size_t index;
     json_t *merge;
     if (!json_is_array(merges))
-        return tarn__read_wrong(reading, TARN_ERROR_FORMAT, "\"merges\" is missing, or no list");
+        return tarn__hf_raise(reading, TARN_ERROR_FORMAT, "\"merges\" is missing, or no list");
     json_array_foreach(merges, index, merge)
     {
         json_t *left = json_array_get(merge, 0), *right = json_array_get(merge, 1);
@@ -28,95 +28,96 @@ bool tarn__read_merges(const tarn__reading *reading, json_t *merges)
         size_t length = json_string_length(merge);
         bool is_pair = json_array_size(merge) == 2 && json_is_string(left) && json_is_string(right);
         if (!is_pair && (!space || strchr(space + 1, ' ')))
-            return tarn__read_wrong(reading, TARN_ERROR_FORMAT,
-                                    "merge %zu is neither two texts nor a text with one space", index + 1);
-        if (is_pair ? !tarn__read_merge(reading, index + 1, json_string_value(left), json_string_length(left),
-                                        json_string_value(right), json_string_length(right))
-                    : !tarn__read_merge(reading, index + 1, text, (size_t)(space - text), space + 1,
-                                        length - (size_t)(space - text) - 1))
+            return tarn__hf_raise(reading, TARN_ERROR_FORMAT,
+                                  "merge %zu is neither two texts nor a text with one space", index + 1);
+        if (is_pair ? !tarn__hf_read_merge(reading, index + 1, json_string_value(left), json_string_length(left),
+                                           json_string_value(right), json_string_length(right))
+                    : !tarn__hf_read_merge(reading, index + 1, text, (size_t)(space - text), space + 1,
+                                           length - (size_t)(space - text) - 1))
             return false;
     }
     return true;
 }
 
-static bool read_unknown(const tarn__reading *reading, json_t *model, int32_t *unknown)
+static bool read_unknown(const tarn__hf_reader *reading, json_t *model, int32_t *unknown)
 {
     json_t *name = json_object_get(model, "unk_token");
     if (!is_empty(name) && !json_is_string(name))
-        return tarn__read_wrong(reading, TARN_ERROR_FORMAT, "\"unk_token\" is no text");
+        return tarn__hf_raise(reading, TARN_ERROR_FORMAT, "\"unk_token\" is no text");
     *unknown = is_empty(name) ? -1
-                              : tarn__pieces_find_written(&reading->tokenizer->pieces, json_string_value(name),
-                                                          json_string_length(name));
+                              : tarn__vocab_find_escaped(&reading->tokenizer->pieces, json_string_value(name),
+                                                         json_string_length(name));
     return !tarn_failed();
 }
 
 /* ---- what stands around it --------------------------------------------------------------------------------------- */
 
-static bool read_normalizer(const tarn__reading *reading, json_t *normalizer)
+static bool read_normalizer(const tarn__hf_reader *reading, json_t *normalizer)
 {
     json_t *list = json_object_get(normalizer, "normalizers");
     if (is_empty(normalizer))
         return true;
-    const char *type = tarn__read_text(reading, normalizer, "type");
+    const char *type = tarn__hf_string(reading, normalizer, "type");
     if (!type)
         return false;
     if (strcmp(type, "Sequence") == 0 && json_is_array(list) && json_array_size(list) <= 1)
         return json_array_size(list) == 0 || read_normalizer(reading, json_array_get(list, 0));
     reading->tokenizer->nfc = strcmp(type, "NFC") == 0;
     return reading->tokenizer->nfc ||
-           tarn__read_wrong(reading, TARN_ERROR_UNSUPPORTED, "the normalizer '%.60s' is none that tarn has", type);
+           tarn__hf_raise(reading, TARN_ERROR_UNSUPPORTED, "the normalizer '%.60s' is none that tarn has", type);
 }
 
-static bool check_decoder(const tarn__reading *reading, json_t *decoder, const char *wanted)
+static bool check_decoder(const tarn__hf_reader *reading, json_t *decoder, const char *wanted)
 {
-    const char *type = is_empty(decoder) ? wanted : tarn__read_text(reading, decoder, "type");
+    const char *type = is_empty(decoder) ? wanted : tarn__hf_string(reading, decoder, "type");
     if (!type)
         return false;
     return strcmp(type, wanted) == 0 ||
-           tarn__read_wrong(reading, TARN_ERROR_UNSUPPORTED,
-                            "the decoder '%.60s' is not '%s', which belongs to this model", type, wanted);
+           tarn__hf_raise(reading, TARN_ERROR_UNSUPPORTED,
+                          "the decoder '%.60s' is not '%s', which belongs to this model", type, wanted);
 }
 
 /* BPE on bytes, or SentencePiece's: it falls back to bytes for what it lacks. */
-static bool read_bpe(const tarn__reading *reading, json_t *root, json_t *model)
+static bool read_bpe(const tarn__hf_reader *reading, json_t *root, json_t *model)
 {
     tarn__bpe *bpe = &reading->tokenizer->bpe;
     bool fuse, fall_back;
     json_t *dropout = json_object_get(model, "dropout");
-    if (!tarn__read_flag(reading, model, "fuse_unk", false, &fuse) ||
-        !tarn__read_flag(reading, model, "byte_fallback", false, &fall_back) ||
-        !tarn__read_flag(reading, model, "ignore_merges", false, &bpe->ignore_merges))
+    if (!tarn__hf_bool(reading, model, "fuse_unk", false, &fuse) ||
+        !tarn__hf_bool(reading, model, "byte_fallback", false, &fall_back) ||
+        !tarn__hf_bool(reading, model, "ignore_merges", false, &bpe->ignore_merges))
         return false;
     if (!is_empty(json_object_get(model, "continuing_subword_prefix")) ||
         !is_empty(json_object_get(model, "end_of_word_suffix")))
-        return tarn__read_wrong(reading, TARN_ERROR_UNSUPPORTED,
-                                "a BPE with continuing_subword_prefix or end_of_word_suffix");
+        return tarn__hf_raise(reading, TARN_ERROR_UNSUPPORTED,
+                              "a BPE with continuing_subword_prefix or end_of_word_suffix");
     if (!is_empty(dropout) && json_number_value(dropout) != 0)
-        return tarn__read_wrong(reading, TARN_ERROR_UNSUPPORTED, "a BPE with dropout gives other ids every time");
+        return tarn__hf_raise(reading, TARN_ERROR_UNSUPPORTED, "a BPE with dropout gives other ids every time");
     if (fall_back)
-        return tarn__read_spm(reading, root, model) && read_unknown(reading, model, &bpe->unknown);
-    if (!tarn__read_vocabulary(reading, json_object_get(model, "vocab"), true) ||
-        !tarn__read_merges(reading, json_object_get(model, "merges")) || !read_unknown(reading, model, &bpe->unknown))
+        return tarn__hf_read_spm(reading, root, model) && read_unknown(reading, model, &bpe->unknown);
+    if (!tarn__hf_read_vocab(reading, json_object_get(model, "vocab"), true) ||
+        !tarn__hf_read_merges(reading, json_object_get(model, "merges")) ||
+        !read_unknown(reading, model, &bpe->unknown))
         return false;
     if (fuse && bpe->unknown >= 0)
-        return tarn__read_wrong(reading, TARN_ERROR_UNSUPPORTED, "a BPE with fuse_unk");
-    return tarn__read_splits(reading, json_object_get(root, "pre_tokenizer")) &&
+        return tarn__hf_raise(reading, TARN_ERROR_UNSUPPORTED, "a BPE with fuse_unk");
+    return tarn__hf_read_pre_tokenizer(reading, json_object_get(root, "pre_tokenizer")) &&
            check_decoder(reading, json_object_get(root, "decoder"), "ByteLevel") &&
            read_normalizer(reading, json_object_get(root, "normalizer"));
 }
 
 /* ---- characters and bytes ---------------------------------------------------------------------------------------- */
 
-static bool read_characters(const tarn__reading *reading, json_t *root, json_t *model)
+static bool read_characters(const tarn__hf_reader *reading, json_t *root, json_t *model)
 {
     tarn_tokenizer *t = reading->tokenizer;
     json_t *split = json_object_get(root, "pre_tokenizer"),
            *pattern = json_object_get(json_object_get(split, "pattern"), "Regex");
     t->kind = &tarn__kind_characters;
     if (!json_is_string(pattern) || strcmp(json_string_value(pattern), ANY_CHARACTER) != 0)
-        return tarn__read_wrong(reading, TARN_ERROR_UNSUPPORTED,
-                                "a WordLevel model whose words are not single characters");
-    if (!tarn__read_vocabulary(reading, json_object_get(model, "vocab"), false))
+        return tarn__hf_raise(reading, TARN_ERROR_UNSUPPORTED,
+                              "a WordLevel model whose words are not single characters");
+    if (!tarn__hf_read_vocab(reading, json_object_get(model, "vocab"), false))
         return false;
     return read_unknown(reading, model, &t->unknown);
 }
@@ -129,11 +130,11 @@ static bool is_bytes(const tarn_tokenizer *t)
         bpe->prefix_space || t->nfc)
         return false;
     for (int i = 0; i < 256; i++)
-        if (!tarn__pieces_has(&t->pieces, i) || t->pieces.piece[i].literal ||
-            tarn__pieces_find(&t->pieces, &(char){(char)i}, 1) != i)
+        if (!tarn__vocab_has(&t->pieces, i) || t->pieces.piece[i].literal ||
+            tarn__vocab_find(&t->pieces, &(char){(char)i}, 1) != i)
             return false;
     for (int32_t id = 256; id < t->pieces.count; id++)
-        if (tarn__pieces_has(&t->pieces, id) && !t->pieces.piece[id].outside)
+        if (tarn__vocab_has(&t->pieces, id) && !t->pieces.piece[id].outside)
             return false;
     return true;
 }
@@ -147,24 +148,24 @@ static bool is_user_piece(const tarn_tokenizer *t, json_t *id)
            (uint64_t)json_integer_value(id) < t->spm.count && t->spm.types[json_integer_value(id)] == TARN__TOKEN_USER;
 }
 
-static bool read_added_tokens(const tarn__reading *reading, json_t *list)
+static bool read_added_tokens(const tarn__hf_reader *reading, json_t *list)
 {
     size_t index;
     json_t *about;
     if (!is_empty(list) && !json_is_array(list))
-        return tarn__read_wrong(reading, TARN_ERROR_FORMAT, "\"added_tokens\" is no list");
+        return tarn__hf_raise(reading, TARN_ERROR_FORMAT, "\"added_tokens\" is no list");
     json_array_foreach(list, index, about)
     {
         json_t *id = json_object_get(about, "id");
         if (is_user_piece(reading->tokenizer, id))
             continue;
-        if (!tarn__read_added(reading, about, json_is_integer(id) ? json_integer_value(id) : -1))
+        if (!tarn__hf_read_added_token(reading, about, json_is_integer(id) ? json_integer_value(id) : -1))
             return false;
     }
     return true;
 }
 
-static bool read_model(const tarn__reading *reading, json_t *root, json_t *model)
+static bool read_model(const tarn__hf_reader *reading, json_t *root, json_t *model)
 {
     json_t *named = json_object_get(model, "type"), *merges = json_object_get(model, "merges");
     const char *type = json_is_string(named) ? json_string_value(named) : merges ? "BPE" : "";
@@ -174,30 +175,30 @@ static bool read_model(const tarn__reading *reading, json_t *root, json_t *model
         return read_characters(reading, root, model) &&
                check_decoder(reading, json_object_get(root, "decoder"), "Fuse") &&
                read_normalizer(reading, json_object_get(root, "normalizer"));
-    return tarn__read_wrong(
+    return tarn__hf_raise(
         reading, TARN_ERROR_UNSUPPORTED,
         "the model '%.60s' is none that tarn has: BPE on bytes or with byte_fallback, or WordLevel on characters",
         type);
 }
 
 /* Of the format; without one it is the first. */
-static bool check_version(const tarn__reading *reading, json_t *version)
+static bool check_version(const tarn__hf_reader *reading, json_t *version)
 {
     const char *text = json_string_value(version);
     if (!version || (text && strcmp(text, "1.0") == 0))
         return true;
-    return text ? tarn__read_wrong(reading, TARN_ERROR_UNSUPPORTED,
-                                   "version '%.60s' of the format is none that tarn has: 1.0", text)
-                : tarn__read_wrong(reading, TARN_ERROR_FORMAT, "\"version\" is no text");
+    return text ? tarn__hf_raise(reading, TARN_ERROR_UNSUPPORTED,
+                                 "version '%.60s' of the format is none that tarn has: 1.0", text)
+                : tarn__hf_raise(reading, TARN_ERROR_FORMAT, "\"version\" is no text");
 }
 
-static bool read_root(tarn__reading *reading, json_t *root)
+static bool read_root(tarn__hf_reader *reading, json_t *root)
 {
     tarn_tokenizer *t = reading->tokenizer;
     if (!check_version(reading, json_object_get(root, "version")) ||
         !read_model(reading, root, json_object_get(root, "model")) ||
         !read_added_tokens(reading, json_object_get(root, "added_tokens")) ||
-        !tarn__read_around(reading, json_object_get(root, "post_processor")))
+        !tarn__hf_read_post_processor(reading, json_object_get(root, "post_processor")))
         return false;
     if (is_bytes(t))
         t->kind = &tarn__kind_bytes;
@@ -214,16 +215,16 @@ static tarn_tokenizer *read_beside(const char *path)
     return NULL;
 }
 
-tarn_tokenizer *tarn__tokenizer_read_file(const char *path)
+tarn_tokenizer *tarn__tokenizer_read_json(const char *path)
 {
-    json_t *root = tarn__read_json(path);
+    json_t *root = tarn__hf_load_json(path);
     if (!root)
         return NULL;
     if (!json_is_object(json_object_get(root, "model"))) {
         json_decref(root);
         return read_beside(path);
     }
-    tarn__reading reading = {tarn__tokenizer_new(&tarn__kind_bpe), path};
+    tarn__hf_reader reading = {tarn__tokenizer_new(&tarn__kind_bpe), path};
     bool good = reading.tokenizer && read_root(&reading, root);
     json_decref(root);
     if (good)

@@ -14,7 +14,7 @@
 
 #define LONGEST ((size_t)1 << 30) /* bytes of a file */
 
-bool tarn__read_wrong(const tarn__reading *reading, tarn_code code, const char *format, ...)
+bool tarn__hf_raise(const tarn__hf_reader *reading, tarn_code code, const char *format, ...)
 {
     char text[512];
     va_list arguments;
@@ -24,23 +24,23 @@ bool tarn__read_wrong(const tarn__reading *reading, tarn_code code, const char *
     return tarn__raise(code, "tokenizer_open: '%s': %s", reading->name, text);
 }
 
-json_t *tarn__read_json(const char *path)
+json_t *tarn__hf_load_json(const char *path)
 {
     tarn__map map;
     json_error_t error;
-    const tarn__reading reading = {NULL, path};
+    const tarn__hf_reader reading = {NULL, path};
     if (!tarn__map_open(&map, "tokenizer_open", path))
         return NULL;
     json_t *root = NULL;
     if (map.bytes > LONGEST)
-        tarn__read_wrong(&reading, TARN_ERROR_FORMAT, "%zu bytes are too many for a tokenizer; %zu are possible",
-                         map.bytes, LONGEST);
+        tarn__hf_raise(&reading, TARN_ERROR_FORMAT, "%zu bytes are too many for a tokenizer; %zu are possible",
+                       map.bytes, LONGEST);
     else if (!(root = json_loadb(map.bytes ? map.memory : "", map.bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL,
                                  &error)) &&
              tarn__not_recognized("tokenizer_open", path, map.memory, map.bytes, "JSON file"))
-        tarn__read_wrong(&reading, TARN_ERROR_FORMAT, "line %d, column %d: %s", error.line, error.column, error.text);
+        tarn__hf_raise(&reading, TARN_ERROR_FORMAT, "line %d, column %d: %s", error.line, error.column, error.text);
     else if (root && !json_is_object(root))
-        tarn__read_wrong(&reading, TARN_ERROR_FORMAT, "the file holds JSON, but no object");
+        tarn__hf_raise(&reading, TARN_ERROR_FORMAT, "the file holds JSON, but no object");
     tarn__map_close(&map);
     if (!tarn_failed())
         return root;
@@ -48,22 +48,22 @@ json_t *tarn__read_json(const char *path)
     return NULL;
 }
 
-bool tarn__read_flag(const tarn__reading *reading, json_t *object, const char *key, bool otherwise, bool *value)
+bool tarn__hf_bool(const tarn__hf_reader *reading, json_t *object, const char *key, bool otherwise, bool *value)
 {
     json_t *found = json_object_get(object, key);
     *value = found && !json_is_null(found) ? json_is_true(found) : otherwise;
     return !found || json_is_null(found) || json_is_boolean(found) ||
-           tarn__read_wrong(reading, TARN_ERROR_FORMAT, "\"%s\" is neither true nor false", key);
+           tarn__hf_raise(reading, TARN_ERROR_FORMAT, "\"%s\" is neither true nor false", key);
 }
 
-const char *tarn__read_text(const tarn__reading *reading, json_t *object, const char *key)
+const char *tarn__hf_string(const tarn__hf_reader *reading, json_t *object, const char *key)
 {
     json_t *found = json_object_get(object, key);
     const char *text = json_string_value(found);
     if (!text)
-        tarn__read_wrong(reading, TARN_ERROR_FORMAT, "\"%s\" is missing, or no text", key);
+        tarn__hf_raise(reading, TARN_ERROR_FORMAT, "\"%s\" is missing, or no text", key);
     else if (strlen(text) != json_string_length(found)) {
-        tarn__read_wrong(reading, TARN_ERROR_FORMAT, "\"%s\" has a NUL in it", key);
+        tarn__hf_raise(reading, TARN_ERROR_FORMAT, "\"%s\" has a NUL in it", key);
         text = NULL;
     }
     return text;
@@ -71,40 +71,40 @@ const char *tarn__read_text(const tarn__reading *reading, json_t *object, const 
 
 /* ---- vocabulary -------------------------------------------------------------------------------------------------- */
 
-static bool read_piece(const tarn__reading *reading, const char *text, json_t *value, size_t entries, bool byte_level,
+static bool read_piece(const tarn__hf_reader *reading, const char *text, json_t *value, size_t entries, bool byte_level,
                        char *scratch)
 {
-    tarn__pieces *pieces = &reading->tokenizer->pieces;
+    tarn__vocab *pieces = &reading->tokenizer->pieces;
     size_t length = strlen(text), count = 0;
     if (!json_is_integer(value) || json_integer_value(value) < 0)
-        return tarn__read_wrong(reading, TARN_ERROR_FORMAT,
-                                "the token '%.100s' has no id that is a whole number from 0 on", text);
+        return tarn__hf_raise(reading, TARN_ERROR_FORMAT,
+                              "the token '%.100s' has no id that is a whole number from 0 on", text);
     json_int_t id = json_integer_value(value);
-    if (id >= (json_int_t)(entries + TARN__MOST_HOLES) || id >= INT32_MAX)
-        return tarn__read_wrong(reading, TARN_ERROR_FORMAT, "the token '%.100s' has the id %lld in a vocabulary of %zu",
-                                text, (long long)id, entries);
-    if (length == 0 || length > TARN__LONGEST_PIECE)
-        return tarn__read_wrong(reading, TARN_ERROR_FORMAT,
-                                "the token with the id %lld has %zu bytes; 1 to %zu are possible", (long long)id,
-                                length, TARN__LONGEST_PIECE);
-    if (tarn__pieces_has(pieces, id))
-        return tarn__read_wrong(reading, TARN_ERROR_FORMAT, "the id %lld is there twice; the second time for '%.100s'",
-                                (long long)id, text);
-    if (pieces->spaced && tarn__byte_of_name(text, length) >= 0)
-        return tarn__pieces_add_byte(pieces, (int32_t)id, (unsigned char)tarn__byte_of_name(text, length));
+    if (id >= (json_int_t)(entries + TARN__MAX_UNUSED_IDS) || id >= INT32_MAX)
+        return tarn__hf_raise(reading, TARN_ERROR_FORMAT, "the token '%.100s' has the id %lld in a vocabulary of %zu",
+                              text, (long long)id, entries);
+    if (length == 0 || length > TARN__MAX_PIECE_BYTES)
+        return tarn__hf_raise(reading, TARN_ERROR_FORMAT,
+                              "the token with the id %lld has %zu bytes; 1 to %zu are possible", (long long)id, length,
+                              TARN__MAX_PIECE_BYTES);
+    if (tarn__vocab_has(pieces, id))
+        return tarn__hf_raise(reading, TARN_ERROR_FORMAT, "the id %lld is there twice; the second time for '%.100s'",
+                              (long long)id, text);
+    if (pieces->spaced && tarn__byte_of_piece(text, length) >= 0)
+        return tarn__vocab_add_byte(pieces, (int32_t)id, (unsigned char)tarn__byte_of_piece(text, length));
     if (pieces->spaced)
-        return tarn__pieces_add_spaced(pieces, (int32_t)id, text, length);
-    bool letters = byte_level && tarn__bytes_of_letters(scratch, &count, text, length);
-    return tarn__pieces_add(pieces, (int32_t)id, letters ? scratch : text, letters ? count : length, !letters);
+        return tarn__vocab_add_spm(pieces, (int32_t)id, text, length);
+    bool letters = byte_level && tarn__unicode_to_bytes(scratch, &count, text, length);
+    return tarn__vocab_add(pieces, (int32_t)id, letters ? scratch : text, letters ? count : length, !letters);
 }
 
-bool tarn__read_vocabulary(const tarn__reading *reading, json_t *vocabulary, bool byte_level)
+bool tarn__hf_read_vocab(const tarn__hf_reader *reading, json_t *vocabulary, bool byte_level)
 {
     const char *text;
     json_t *value;
     size_t longest = 0, entries = json_object_size(vocabulary);
     if (!json_is_object(vocabulary) || entries == 0)
-        return tarn__read_wrong(reading, TARN_ERROR_FORMAT, "the vocabulary is missing, empty, or no object");
+        return tarn__hf_raise(reading, TARN_ERROR_FORMAT, "the vocabulary is missing, empty, or no object");
     json_object_foreach(vocabulary, text, value) longest = strlen(text) > longest ? strlen(text) : longest;
     char *scratch = tarn__alloc(longest + 1);
     if (!scratch)
@@ -117,16 +117,16 @@ bool tarn__read_vocabulary(const tarn__reading *reading, json_t *vocabulary, boo
 
 /* ---- merges ------------------------------------------------------------------------------------------------------ */
 
-bool tarn__read_merge(const tarn__reading *reading, size_t number, const char *left, size_t left_length,
-                      const char *right, size_t right_length)
+bool tarn__hf_read_merge(const tarn__hf_reader *reading, size_t number, const char *left, size_t left_length,
+                         const char *right, size_t right_length)
 {
-    return tarn__bpe_add_written(reading->tokenizer, "tokenizer_open", reading->name, number, left, left_length, right,
+    return tarn__bpe_add_escaped(reading->tokenizer, "tokenizer_open", reading->name, number, left, left_length, right,
                                  right_length);
 }
 
 /* ---- added tokens ------------------------------------------------------------------------------------------------ */
 
-bool tarn__read_added(const tarn__reading *reading, json_t *about, int64_t id)
+bool tarn__hf_read_added_token(const tarn__hf_reader *reading, json_t *about, int64_t id)
 {
     json_t *content = json_object_get(about, "content");
     bool single_word;
@@ -134,22 +134,22 @@ bool tarn__read_added(const tarn__reading *reading, json_t *about, int64_t id)
                                .length = json_string_length(content),
                                .id = (int32_t)id};
     if (!token.text || id < 0 || id > INT32_MAX)
-        return tarn__read_wrong(reading, TARN_ERROR_FORMAT, "an added token has no \"content\" or no \"id\"");
-    if (!tarn__read_flag(reading, about, "special", false, &token.special) ||
-        !tarn__read_flag(reading, about, "normalized", !token.special, &token.normalized) ||
-        !tarn__read_flag(reading, about, "lstrip", false, &token.strip_left) ||
-        !tarn__read_flag(reading, about, "rstrip", false, &token.strip_right) ||
-        !tarn__read_flag(reading, about, "single_word", false, &single_word))
+        return tarn__hf_raise(reading, TARN_ERROR_FORMAT, "an added token has no \"content\" or no \"id\"");
+    if (!tarn__hf_bool(reading, about, "special", false, &token.special) ||
+        !tarn__hf_bool(reading, about, "normalized", !token.special, &token.normalized) ||
+        !tarn__hf_bool(reading, about, "lstrip", false, &token.strip_left) ||
+        !tarn__hf_bool(reading, about, "rstrip", false, &token.strip_right) ||
+        !tarn__hf_bool(reading, about, "single_word", false, &single_word))
         return false;
     if (single_word)
-        return tarn__read_wrong(
+        return tarn__hf_raise(
             reading, TARN_ERROR_UNSUPPORTED,
             "the added token '%.100s' is found only as a word of its own (single_word), which tarn cannot do",
             token.text);
     return tarn__added_add(reading->tokenizer, "tokenizer_open", reading->name, &token);
 }
 
-bool tarn__read_decoder(const tarn__reading *reading, json_t *list, tarn__read_token_fn read)
+bool tarn__hf_read_added_tokens_decoder(const tarn__hf_reader *reading, json_t *list, tarn__hf_token_fn read)
 {
     const char *text;
     json_t *about;
@@ -165,13 +165,13 @@ bool tarn__read_decoder(const tarn__reading *reading, json_t *list, tarn__read_t
     return true;
 }
 
-bool tarn__read_pattern(const tarn__reading *reading, const char *pattern)
+bool tarn__hf_add_regex(const tarn__hf_reader *reading, const char *pattern)
 {
     tarn__bpe *bpe = &reading->tokenizer->bpe;
-    if (bpe->pattern_count == TARN__MOST_PATTERNS)
-        return tarn__read_wrong(reading, TARN_ERROR_UNSUPPORTED, "text is cut by more than %d patterns",
-                                TARN__MOST_PATTERNS);
-    bpe->pattern[bpe->pattern_count] = tarn__pattern_new("tokenizer_open", reading->name, pattern);
+    if (bpe->pattern_count == TARN__MAX_REGEXES)
+        return tarn__hf_raise(reading, TARN_ERROR_UNSUPPORTED, "text is cut by more than %d patterns",
+                              TARN__MAX_REGEXES);
+    bpe->pattern[bpe->pattern_count] = tarn__regex_new("tokenizer_open", reading->name, pattern);
     bpe->pattern_count += bpe->pattern[bpe->pattern_count] != NULL;
     return !tarn_failed();
 }

@@ -14,15 +14,15 @@
 
 /* "bos_token": "<s>", or an object with the text under "content". An empty one, or one that no token is, changes
  * nothing. */
-static bool read_named(const tarn__reading *reading, json_t *config, const char *key, int32_t *id)
+static bool read_named(const tarn__hf_reader *reading, json_t *config, const char *key, int32_t *id)
 {
     json_t *value = json_object_get(config, key),
            *content = json_is_object(value) ? json_object_get(value, "content") : value;
     if (!content || json_is_null(content))
         return true;
     if (!json_is_string(content))
-        return tarn__read_wrong(reading, TARN_ERROR_FORMAT, "\"%s\" is neither a text nor an object with \"content\"",
-                                key);
+        return tarn__hf_raise(reading, TARN_ERROR_FORMAT, "\"%s\" is neither a text nor an object with \"content\"",
+                              key);
     int32_t found = tarn_tokenizer_find(reading->tokenizer, json_string_value(content), json_string_length(content));
     *id = found >= 0 ? found : *id;
     return true;
@@ -39,14 +39,14 @@ static tarn__added_token *find_added(const tarn_tokenizer *t, int64_t id)
 
 /* A token of added_tokens_decoder. SentencePiece's control tokens are added already; the file may say that they take
  * spaces. */
-static bool read_token(const tarn__reading *reading, json_t *about, int64_t id)
+static bool read_token(const tarn__hf_reader *reading, json_t *about, int64_t id)
 {
     tarn__added_token *known = find_added(reading->tokenizer, id);
     const char *content = json_string_value(json_object_get(about, "content"));
     if (!known || !content || strlen(content) != known->length || memcmp(content, known->text, known->length) != 0)
-        return tarn__read_added(reading, about, id);
-    return tarn__read_flag(reading, about, "lstrip", false, &known->strip_left) &&
-           tarn__read_flag(reading, about, "rstrip", false, &known->strip_right);
+        return tarn__hf_read_added_token(reading, about, id);
+    return tarn__hf_bool(reading, about, "lstrip", false, &known->strip_left) &&
+           tarn__hf_bool(reading, about, "rstrip", false, &known->strip_right);
 }
 
 /* ---- a tokenizer.model ------------------------------------------------------------------------------------------- */
@@ -57,61 +57,61 @@ static bool is_llama(json_t *config)
     return !name || strcmp(name, "LlamaTokenizer") == 0 || strcmp(name, "LlamaTokenizerFast") == 0;
 }
 
-static bool read_model_settings(const tarn__reading *reading, json_t *config)
+static bool read_model_settings(const tarn__hf_reader *reading, json_t *config)
 {
     tarn__spm *spm = &reading->tokenizer->spm;
     bool is_legacy, has_prefix;
     if (!is_llama(config))
-        return tarn__read_wrong(reading, TARN_ERROR_UNSUPPORTED,
-                                "the class '%.60s' is none for which tarn knows what it does beside SentencePiece "
-                                "(LlamaTokenizer); use a tokenizer.json",
-                                json_string_value(json_object_get(config, "tokenizer_class")));
-    if (!tarn__read_flag(reading, config, "legacy", true, &is_legacy) ||
-        !tarn__read_flag(reading, config, "add_prefix_space", spm->prefix != TARN__PREFIX_NONE, &has_prefix) ||
-        !tarn__read_decoder(reading, json_object_get(config, "added_tokens_decoder"), read_token))
+        return tarn__hf_raise(reading, TARN_ERROR_UNSUPPORTED,
+                              "the class '%.60s' is none for which tarn knows what it does beside SentencePiece "
+                              "(LlamaTokenizer); use a tokenizer.json",
+                              json_string_value(json_object_get(config, "tokenizer_class")));
+    if (!tarn__hf_bool(reading, config, "legacy", true, &is_legacy) ||
+        !tarn__hf_bool(reading, config, "add_prefix_space", spm->prefix != TARN__PREPEND_NEVER, &has_prefix) ||
+        !tarn__hf_read_added_tokens_decoder(reading, json_object_get(config, "added_tokens_decoder"), read_token))
         return false;
-    spm->prefix = !has_prefix ? TARN__PREFIX_NONE : is_legacy ? TARN__PREFIX_ALWAYS : TARN__PREFIX_FIRST;
+    spm->prefix = !has_prefix ? TARN__PREPEND_NEVER : is_legacy ? TARN__PREPEND_ALWAYS : TARN__PREPEND_FIRST;
     spm->is_late = spm->prefix_if_missing = !is_legacy; /* as the class writes its tokenizer.json */
     spm->strips = has_prefix;
     return true;
 }
 
 /* Llama's classes add what these say. */
-static bool read_around(const tarn__reading *reading, json_t *config, bool otherwise)
+static bool read_around(const tarn__hf_reader *reading, json_t *config, bool otherwise)
 {
     bool begins, ends;
-    return tarn__read_flag(reading, config, "add_bos_token", otherwise, &begins) &&
-           tarn__read_flag(reading, config, "add_eos_token", false, &ends) &&
-           tarn__tokenizer_surround(reading->tokenizer, begins, ends);
+    return tarn__hf_bool(reading, config, "add_bos_token", otherwise, &begins) &&
+           tarn__hf_bool(reading, config, "add_eos_token", false, &ends) &&
+           tarn__tokenizer_set_add_bos_eos(reading->tokenizer, begins, ends);
 }
 
 /* ---- chat templates ---------------------------------------------------------------------------------------------- */
 
-static bool keep_template(const tarn__reading *reading, const char *text, size_t length)
+static bool keep_template(const tarn__hf_reader *reading, const char *text, size_t length)
 {
     tarn_tokenizer *t = reading->tokenizer;
     if (length > LONGEST_TEMPLATE || memchr(text, 0, length) || tarn__utf8_prefix(text, length) != length)
-        return tarn__read_wrong(reading, TARN_ERROR_FORMAT,
-                                "the chat template is no valid UTF-8, has a NUL in it, or more than %zu bytes",
-                                LONGEST_TEMPLATE);
+        return tarn__hf_raise(reading, TARN_ERROR_FORMAT,
+                              "the chat template is no valid UTF-8, has a NUL in it, or more than %zu bytes",
+                              LONGEST_TEMPLATE);
     char *copy = tarn__alloc(length + 1);
     if (!copy)
         return false;
     memcpy(copy, text, length);
-    tarn__text_release(t->chat);
+    tarn__string_free(t->chat);
     t->chat = copy;
     return true;
 }
 
 /* A text, or a list of named ones of which "default" is taken. */
-static bool read_template(const tarn__reading *reading, json_t *value)
+static bool read_template(const tarn__hf_reader *reading, json_t *value)
 {
     size_t index;
     json_t *one;
     if (json_is_string(value))
         return keep_template(reading, json_string_value(value), json_string_length(value));
     if (value && !json_is_null(value) && !json_is_array(value))
-        return tarn__read_wrong(reading, TARN_ERROR_FORMAT, "\"chat_template\" is neither a text nor a list");
+        return tarn__hf_raise(reading, TARN_ERROR_FORMAT, "\"chat_template\" is neither a text nor a list");
     json_array_foreach(value, index, one)
     {
         const char *name = json_string_value(json_object_get(one, "name"));
@@ -124,7 +124,7 @@ static bool read_template(const tarn__reading *reading, json_t *value)
 static bool read_template_file(tarn_tokenizer *t, const char *path)
 {
     tarn__map map;
-    const tarn__reading reading = {t, path};
+    const tarn__hf_reader reading = {t, path};
     if (!tarn__map_open(&map, "tokenizer_open", path))
         return false;
     bool good = keep_template(&reading, map.bytes ? map.memory : "", map.bytes);
@@ -136,8 +136,8 @@ static bool read_template_file(tarn_tokenizer *t, const char *path)
 
 static bool read_config(tarn_tokenizer *t, const char *path, bool is_model)
 {
-    const tarn__reading reading = {t, path};
-    json_t *config = tarn__read_json(path);
+    const tarn__hf_reader reading = {t, path};
+    json_t *config = tarn__hf_load_json(path);
     bool says_around = json_object_get(config, "tokenizer_class") && is_llama(config) &&
                        (json_object_get(config, "add_bos_token") || json_object_get(config, "add_eos_token"));
     bool good = config && (!is_model || read_model_settings(&reading, config)) &&

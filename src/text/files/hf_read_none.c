@@ -14,14 +14,14 @@ static bool missing(const char *function)
         function);
 }
 
-tarn_tokenizer *tarn__tokenizer_read_file(const char *path)
+tarn_tokenizer *tarn__tokenizer_read_json(const char *path)
 {
     (void)path;
     missing("tokenizer_open");
     return NULL;
 }
 
-tarn_tokenizer *tarn__tokenizer_read_parts(const char *vocabulary, const char *merges, const char *config)
+tarn_tokenizer *tarn__tokenizer_read_vocab(const char *vocabulary, const char *merges, const char *config)
 {
     (void)vocabulary, (void)merges, (void)config;
     missing("tokenizer_open");
@@ -34,19 +34,19 @@ bool tarn__tokenizer_read_config(tarn_tokenizer *tokenizer, const char *config, 
     return missing("tokenizer_open");
 }
 
-bool tarn__chat_line_read(tarn__chat_line *line, const char *where, const char *bytes, size_t length)
+bool tarn__jsonl_sample_read(tarn__jsonl_sample *line, const char *where, const char *bytes, size_t length)
 {
     (void)line, (void)bytes, (void)length;
     return missing(where);
 }
 
-void tarn__chat_line_free(tarn__chat_line *line)
+void tarn__jsonl_sample_free(tarn__jsonl_sample *line)
 {
     (void)line;
 }
 
-bool tarn__line_text(const char *function, tarn__buffer *text, const char *line, size_t length, const char *field,
-                     const char *path, int64_t number)
+bool tarn__jsonl_text(const char *function, tarn__buffer *text, const char *line, size_t length, const char *field,
+                      const char *path, int64_t number)
 {
     (void)text, (void)line, (void)length, (void)field, (void)path, (void)number;
     return missing(function);

@@ -11,9 +11,9 @@
 
 #define MOST_STEPS 8
 
-static bool refuse(const tarn__reading *reading, const char *problem)
+static bool refuse(const tarn__hf_reader *reading, const char *problem)
 {
-    return tarn__read_wrong(reading, TARN_ERROR_UNSUPPORTED, "a BPE with byte_fallback %s", problem);
+    return tarn__hf_raise(reading, TARN_ERROR_UNSUPPORTED, "a BPE with byte_fallback %s", problem);
 }
 
 static bool is_text(json_t *value, const char *text)
@@ -46,28 +46,29 @@ static int list_steps(json_t *step, const char *key, json_t **steps)
     return (int)json_array_size(list);
 }
 
-static bool refuse_step(const tarn__reading *reading, const char *what, json_t *step)
+static bool refuse_step(const tarn__hf_reader *reading, const char *what, json_t *step)
 {
     json_t *type = json_object_get(step, "type");
-    return tarn__read_wrong(reading, TARN_ERROR_UNSUPPORTED,
-                            "a BPE with byte_fallback and the %s '%.60s', which is none that tarn has here", what,
-                            json_is_string(type) ? json_string_value(type) : "(without a type)");
+    return tarn__hf_raise(reading, TARN_ERROR_UNSUPPORTED,
+                          "a BPE with byte_fallback and the %s '%.60s', which is none that tarn has here", what,
+                          json_is_string(type) ? json_string_value(type) : "(without a type)");
 }
 
 /* ---- spaces ------------------------------------------------------------------------------------------------------ */
 
-static bool read_normalizer(const tarn__reading *reading, json_t *normalizer, bool *marks)
+static bool read_normalizer(const tarn__hf_reader *reading, json_t *normalizer, bool *marks)
 {
     json_t *steps[MOST_STEPS];
     tarn__spm *spm = &reading->tokenizer->spm;
     int count = list_steps(normalizer, "normalizers", steps), squeezes = 0;
     for (int i = 0; i < count; i++) {
         if (is_text(json_object_get(steps[i], "type"), "Prepend") &&
-            is_text(json_object_get(steps[i], "prepend"), TARN__MARK))
-            spm->prefix = TARN__PREFIX_ALWAYS;
-        else if (replaces(steps[i], "String", " ", TARN__MARK))
+            is_text(json_object_get(steps[i], "prepend"), TARN__METASPACE))
+            spm->prefix = TARN__PREPEND_ALWAYS;
+        else if (replaces(steps[i], "String", " ", TARN__METASPACE))
             *marks = true;
-        else if (i < 2 && replaces(steps[i], "Regex", i ? TARN__SQUEEZE_INNER : TARN__SQUEEZE_ENDS, i ? " " : ""))
+        else if (i < 2 &&
+                 replaces(steps[i], "Regex", i ? TARN__REGEX_EXTRA_SPACES : TARN__REGEX_OUTER_SPACES, i ? " " : ""))
             squeezes++;
         else
             return refuse_step(reading, "normalizer", steps[i]);
@@ -78,25 +79,25 @@ static bool read_normalizer(const tarn__reading *reading, json_t *normalizer, bo
     return count >= 0 || refuse(reading, "and too many normalizers");
 }
 
-static bool read_metaspace(const tarn__reading *reading, json_t *step)
+static bool read_metaspace(const tarn__hf_reader *reading, json_t *step)
 {
     tarn__spm *spm = &reading->tokenizer->spm;
     json_t *scheme = json_object_get(step, "prepend_scheme");
     bool splits;
-    if (!tarn__read_flag(reading, step, "split", true, &splits))
+    if (!tarn__hf_bool(reading, step, "split", true, &splits))
         return false;
-    if (splits || !is_text(json_object_get(step, "replacement"), TARN__MARK))
+    if (splits || !is_text(json_object_get(step, "replacement"), TARN__METASPACE))
         return refuse(reading, "and a Metaspace that splits, or has another sign than U+2581");
     if (!is_text(scheme, "first") && !is_text(scheme, "always") && !is_text(scheme, "never"))
         return refuse(reading, "and a Metaspace whose \"prepend_scheme\" is neither first, always nor never");
     spm->is_late = spm->prefix_if_missing = true;
-    spm->prefix = is_text(scheme, "first")    ? TARN__PREFIX_FIRST
-                  : is_text(scheme, "always") ? TARN__PREFIX_ALWAYS
-                                              : TARN__PREFIX_NONE;
+    spm->prefix = is_text(scheme, "first")    ? TARN__PREPEND_FIRST
+                  : is_text(scheme, "always") ? TARN__PREPEND_ALWAYS
+                                              : TARN__PREPEND_NEVER;
     return true;
 }
 
-static bool read_spaces(const tarn__reading *reading, json_t *root)
+static bool read_spaces(const tarn__hf_reader *reading, json_t *root)
 {
     json_t *steps[MOST_STEPS];
     bool marks = false;
@@ -122,22 +123,22 @@ static bool is_strip(json_t *step)
            json_integer_value(stop) == 0;
 }
 
-static bool read_decoder(const tarn__reading *reading, json_t *decoder)
+static bool read_decoder(const tarn__hf_reader *reading, json_t *decoder)
 {
     json_t *steps[MOST_STEPS];
     tarn__spm *spm = &reading->tokenizer->spm;
     int count = list_steps(decoder, "decoders", steps);
     bool bytes = false, marks = false;
-    spm->strips = count == 0 && spm->prefix != TARN__PREFIX_NONE;
+    spm->strips = count == 0 && spm->prefix != TARN__PREPEND_NEVER;
     for (int i = 0; i < count; i++) {
         json_t *type = json_object_get(steps[i], "type");
         bool is_metaspace = is_text(type, "Metaspace");
         bytes = bytes || is_text(type, "ByteFallback");
-        marks = marks || is_metaspace || replaces(steps[i], "String", TARN__MARK, " ");
+        marks = marks || is_metaspace || replaces(steps[i], "String", TARN__METASPACE, " ");
         spm->strips = spm->strips || is_strip(steps[i]) ||
                       (is_metaspace && !is_text(json_object_get(steps[i], "prepend_scheme"), "never"));
         if (!is_metaspace && !is_strip(steps[i]) && !is_text(type, "ByteFallback") && !is_text(type, "Fuse") &&
-            !replaces(steps[i], "String", TARN__MARK, " "))
+            !replaces(steps[i], "String", TARN__METASPACE, " "))
             return refuse_step(reading, "decoder", steps[i]);
     }
     return count == 0 || (bytes && marks) || refuse(reading, "and a decoder that does not bring back bytes and spaces");
@@ -145,14 +146,14 @@ static bool read_decoder(const tarn__reading *reading, json_t *decoder)
 
 /* ---- scores ------------------------------------------------------------------------------------------------------ */
 
-static bool read_scores(const tarn__reading *reading, json_t *scores, json_t *types)
+static bool read_scores(const tarn__hf_reader *reading, json_t *scores, json_t *types)
 {
     tarn__spm *spm = &reading->tokenizer->spm;
     size_t count = (size_t)reading->tokenizer->pieces.count;
     if (!json_is_array(scores) || !json_is_array(types) || json_array_size(scores) != count ||
         json_array_size(types) != count)
-        return tarn__read_wrong(reading, TARN_ERROR_FORMAT,
-                                "\"tarn\" has no \"scores\" and \"types\" for each of %zu tokens", count);
+        return tarn__hf_raise(reading, TARN_ERROR_FORMAT,
+                              "\"tarn\" has no \"scores\" and \"types\" for each of %zu tokens", count);
     spm->count = count;
     spm->scores = tarn__alloc(count * sizeof(*spm->scores));
     spm->types = spm->scores ? tarn__alloc(count * sizeof(*spm->types)) : NULL;
@@ -163,40 +164,39 @@ static bool read_scores(const tarn__reading *reading, json_t *scores, json_t *ty
         spm->types[i] = (uint8_t)number;
         if (!json_is_number(score) || !isfinite(spm->scores[i]) || number < TARN__TOKEN_NORMAL ||
             number > TARN__TOKEN_BYTE)
-            return tarn__read_wrong(reading, TARN_ERROR_FORMAT,
-                                    "\"tarn\": token %zu has no score, or a type that is none", i);
+            return tarn__hf_raise(reading, TARN_ERROR_FORMAT,
+                                  "\"tarn\": token %zu has no score, or a type that is none", i);
     }
     return spm->types != NULL;
 }
 
 /* Pieces that are no text: merges do not make them. */
-static bool set_types(const tarn__reading *reading)
+static bool set_types(const tarn__hf_reader *reading)
 {
-    tarn__pieces *pieces = &reading->tokenizer->pieces;
+    tarn__vocab *pieces = &reading->tokenizer->pieces;
     const uint8_t *types = reading->tokenizer->spm.types;
     for (int32_t id = 0; id < pieces->count; id++) {
-        tarn__piece *piece = &pieces->piece[id];
+        tarn__vocab_piece *piece = &pieces->piece[id];
         bool is_normal = types[id] == TARN__TOKEN_NORMAL || types[id] == TARN__TOKEN_USER;
         if (piece->used && (piece->byte != (types[id] == TARN__TOKEN_BYTE) || (is_normal && piece->literal)))
-            return tarn__read_wrong(reading, TARN_ERROR_FORMAT, "\"tarn\": token %d is not what its type says",
-                                    (int)id);
+            return tarn__hf_raise(reading, TARN_ERROR_FORMAT, "\"tarn\": token %d is not what its type says", (int)id);
         if (piece->used && !is_normal && !piece->byte && !piece->literal)
             piece->literal = 1;
     }
     return true;
 }
 
-bool tarn__read_spm(const tarn__reading *reading, json_t *root, json_t *model)
+bool tarn__hf_read_spm(const tarn__hf_reader *reading, json_t *root, json_t *model)
 {
     tarn_tokenizer *t = reading->tokenizer;
     json_t *own = json_object_get(model, "tarn");
     t->kind = &tarn__kind_spm;
     t->pieces.spaced = true;
     t->spm.has_bytes = true;
-    if (!tarn__read_vocabulary(reading, json_object_get(model, "vocab"), false) || !read_spaces(reading, root) ||
+    if (!tarn__hf_read_vocab(reading, json_object_get(model, "vocab"), false) || !read_spaces(reading, root) ||
         !read_decoder(reading, json_object_get(root, "decoder")))
         return false;
     return own ? read_scores(reading, json_object_get(own, "scores"), json_object_get(own, "types")) &&
                      set_types(reading)
-               : tarn__read_merges(reading, json_object_get(model, "merges"));
+               : tarn__hf_read_merges(reading, json_object_get(model, "merges"));
 }

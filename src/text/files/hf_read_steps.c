@@ -7,73 +7,73 @@
 
 #define DEEPEST 8 /* sequences in sequences */
 
-static bool unknown_step(const tarn__reading *reading, const char *what, const char *type)
+static bool unknown_step(const tarn__hf_reader *reading, const char *what, const char *type)
 {
-    return tarn__read_wrong(reading, TARN_ERROR_UNSUPPORTED, "the %s '%.60s' is none that tarn has", what, type);
+    return tarn__hf_raise(reading, TARN_ERROR_UNSUPPORTED, "the %s '%.60s' is none that tarn has", what, type);
 }
 
 /* ---- words ------------------------------------------------------------------------------------------------------- */
 
 /* A text that a pattern matches literally. */
-static bool read_literal(const tarn__reading *reading, const char *text)
+static bool read_literal(const tarn__hf_reader *reading, const char *text)
 {
     char pattern[512];
     size_t used = 0;
     if (!text[0] || 2 * strlen(text) >= sizeof(pattern))
-        return tarn__read_wrong(reading, TARN_ERROR_UNSUPPORTED, "a split by a text of %zu bytes", strlen(text));
+        return tarn__hf_raise(reading, TARN_ERROR_UNSUPPORTED, "a split by a text of %zu bytes", strlen(text));
     for (const char *at = text; *at; at++) {
         if (strchr("\\^$.[]|()?*+{}#-&", *at))
             pattern[used++] = '\\';
         pattern[used++] = *at;
     }
     pattern[used] = 0;
-    return tarn__read_pattern(reading, pattern);
+    return tarn__hf_add_regex(reading, pattern);
 }
 
-static bool read_split(const tarn__reading *reading, json_t *step)
+static bool read_split(const tarn__hf_reader *reading, json_t *step)
 {
-    const char *behaviour = tarn__read_text(reading, step, "behavior");
+    const char *behaviour = tarn__hf_string(reading, step, "behavior");
     json_t *pattern = json_object_get(step, "pattern");
     if (!behaviour)
         return false;
     if (strcmp(behaviour, "Isolated") != 0)
-        return tarn__read_wrong(reading, TARN_ERROR_UNSUPPORTED,
-                                "a split with the behavior '%.60s'; tarn has 'Isolated'", behaviour);
+        return tarn__hf_raise(reading, TARN_ERROR_UNSUPPORTED, "a split with the behavior '%.60s'; tarn has 'Isolated'",
+                              behaviour);
     bool is_literal = json_object_get(pattern, "String") != NULL;
-    const char *text = tarn__read_text(reading, pattern, is_literal ? "String" : "Regex");
-    return text && (is_literal ? read_literal(reading, text) : tarn__read_pattern(reading, text));
+    const char *text = tarn__hf_string(reading, pattern, is_literal ? "String" : "Regex");
+    return text && (is_literal ? read_literal(reading, text) : tarn__hf_add_regex(reading, text));
 }
 
-static bool read_byte_level(const tarn__reading *reading, json_t *step, bool *found)
+static bool read_byte_level(const tarn__hf_reader *reading, json_t *step, bool *found)
 {
     tarn__bpe *bpe = &reading->tokenizer->bpe;
     bool first = bpe->pattern_count == 0;
-    if (!tarn__read_flag(reading, step, "add_prefix_space", true, &bpe->prefix_space) ||
-        !tarn__read_flag(reading, step, "use_regex", true, &bpe->uses_regex))
+    if (!tarn__hf_bool(reading, step, "add_prefix_space", true, &bpe->prefix_space) ||
+        !tarn__hf_bool(reading, step, "use_regex", true, &bpe->uses_regex))
         return false;
     *found = true;
     if (bpe->prefix_space && !first)
-        return tarn__read_wrong(reading, TARN_ERROR_UNSUPPORTED,
-                                "a space before each word (add_prefix_space behind a split)");
-    return !bpe->uses_regex || tarn__read_pattern(reading, TARN__PATTERN_GPT2);
+        return tarn__hf_raise(reading, TARN_ERROR_UNSUPPORTED,
+                              "a space before each word (add_prefix_space behind a split)");
+    return !bpe->uses_regex || tarn__hf_add_regex(reading, TARN__REGEX_GPT2);
 }
 
-static bool read_digits(const tarn__reading *reading, json_t *step)
+static bool read_digits(const tarn__hf_reader *reading, json_t *step)
 {
     bool single;
-    return tarn__read_flag(reading, step, "individual_digits", false, &single) &&
-           tarn__read_pattern(reading, single ? "\\p{N}" : "\\p{N}+");
+    return tarn__hf_bool(reading, step, "individual_digits", false, &single) &&
+           tarn__hf_add_regex(reading, single ? "\\p{N}" : "\\p{N}+");
 }
 
-static bool read_words(const tarn__reading *reading, json_t *step, int depth, bool *found)
+static bool read_words(const tarn__hf_reader *reading, json_t *step, int depth, bool *found)
 {
     size_t index;
     json_t *one, *list = json_object_get(step, "pretokenizers");
-    const char *type = tarn__read_text(reading, step, "type");
+    const char *type = tarn__hf_string(reading, step, "type");
     if (!type)
         return false;
     if (*found)
-        return tarn__read_wrong(reading, TARN_ERROR_UNSUPPORTED, "a step '%.60s' behind the byte-level one", type);
+        return tarn__hf_raise(reading, TARN_ERROR_UNSUPPORTED, "a step '%.60s' behind the byte-level one", type);
     if (strcmp(type, "ByteLevel") == 0)
         return read_byte_level(reading, step, found);
     if (strcmp(type, "Split") == 0)
@@ -86,67 +86,67 @@ static bool read_words(const tarn__reading *reading, json_t *step, int depth, bo
     return true;
 }
 
-bool tarn__read_splits(const tarn__reading *reading, json_t *pre_tokenizer)
+bool tarn__hf_read_pre_tokenizer(const tarn__hf_reader *reading, json_t *pre_tokenizer)
 {
     bool found = false;
     if (json_is_object(pre_tokenizer) && !read_words(reading, pre_tokenizer, 0, &found))
         return false;
-    return found || tarn__read_wrong(reading, TARN_ERROR_UNSUPPORTED,
-                                     "this BPE does not work on bytes: no pre-tokenizer 'ByteLevel'");
+    return found || tarn__hf_raise(reading, TARN_ERROR_UNSUPPORTED,
+                                   "this BPE does not work on bytes: no pre-tokenizer 'ByteLevel'");
 }
 
 /* ---- around a text ----------------------------------------------------------------------------------------------- */
 
-static bool add_id(const tarn__reading *reading, tarn__buffer *ids, json_t *value)
+static bool add_id(const tarn__hf_reader *reading, tarn__buffer *ids, json_t *value)
 {
-    if (!json_is_integer(value) || !tarn__pieces_has(&reading->tokenizer->pieces, json_integer_value(value)))
-        return tarn__read_wrong(reading, TARN_ERROR_FORMAT, "the post-processor adds an id that has no token");
+    if (!json_is_integer(value) || !tarn__vocab_has(&reading->tokenizer->pieces, json_integer_value(value)))
+        return tarn__hf_raise(reading, TARN_ERROR_FORMAT, "the post-processor adds an id that has no token");
     return tarn__ids_add(ids, (int32_t)json_integer_value(value));
 }
 
 /* {"SpecialToken": {"id": "<s>"}} with {"<s>": {"ids": [1]}} beside it. */
-static bool add_named(const tarn__reading *reading, tarn__buffer *ids, json_t *step, json_t *token)
+static bool add_named(const tarn__hf_reader *reading, tarn__buffer *ids, json_t *step, json_t *token)
 {
     size_t index;
     json_t *one;
-    const char *name = tarn__read_text(reading, token, "id");
+    const char *name = tarn__hf_string(reading, token, "id");
     json_t *list = name ? json_object_get(json_object_get(json_object_get(step, "special_tokens"), name), "ids") : NULL;
     if (!name)
         return false;
     if (!json_is_array(list) || json_array_size(list) > 1024)
-        return tarn__read_wrong(reading, TARN_ERROR_FORMAT, "the post-processor has no ids for '%.60s'", name);
+        return tarn__hf_raise(reading, TARN_ERROR_FORMAT, "the post-processor has no ids for '%.60s'", name);
     json_array_foreach(list, index, one) if (!add_id(reading, ids, one)) return false;
     return true;
 }
 
-static bool read_template(const tarn__reading *reading, json_t *step)
+static bool read_template(const tarn__hf_reader *reading, json_t *step)
 {
     size_t index;
     json_t *one, *list = json_object_get(step, "single");
     bool text_seen = false;
     if (!json_is_array(list) || json_array_size(list) > 1024)
-        return tarn__read_wrong(reading, TARN_ERROR_FORMAT, "the post-processor's \"single\" is no short list");
+        return tarn__hf_raise(reading, TARN_ERROR_FORMAT, "the post-processor's \"single\" is no short list");
     json_array_foreach(list, index, one)
     {
         json_t *token = json_object_get(one, "SpecialToken"), *sequence = json_object_get(one, "Sequence");
         tarn_tokenizer *t = reading->tokenizer;
         if (sequence && text_seen)
-            return tarn__read_wrong(reading, TARN_ERROR_UNSUPPORTED, "a post-processor that repeats the text");
+            return tarn__hf_raise(reading, TARN_ERROR_UNSUPPORTED, "a post-processor that repeats the text");
         if (!sequence && !token)
-            return tarn__read_wrong(reading, TARN_ERROR_FORMAT,
-                                    "the post-processor's \"single\" has neither a token nor a text");
+            return tarn__hf_raise(reading, TARN_ERROR_FORMAT,
+                                  "the post-processor's \"single\" has neither a token nor a text");
         if (token && !add_named(reading, text_seen ? &t->after : &t->before, step, token))
             return false;
         text_seen = text_seen || sequence;
     }
-    return text_seen || tarn__read_wrong(reading, TARN_ERROR_FORMAT, "the post-processor leaves the text out");
+    return text_seen || tarn__hf_raise(reading, TARN_ERROR_FORMAT, "the post-processor leaves the text out");
 }
 
-static bool read_after(const tarn__reading *reading, json_t *step, int depth)
+static bool read_after(const tarn__hf_reader *reading, json_t *step, int depth)
 {
     size_t index;
     json_t *one, *list = json_object_get(step, "processors");
-    const char *type = tarn__read_text(reading, step, "type");
+    const char *type = tarn__hf_string(reading, step, "type");
     if (!type)
         return false;
     if (strcmp(type, "ByteLevel") == 0)
@@ -162,7 +162,7 @@ static bool read_after(const tarn__reading *reading, json_t *step, int depth)
     return true;
 }
 
-bool tarn__read_around(const tarn__reading *reading, json_t *post_processor)
+bool tarn__hf_read_post_processor(const tarn__hf_reader *reading, json_t *post_processor)
 {
     return !post_processor || json_is_null(post_processor) || read_after(reading, post_processor, 0);
 }

@@ -10,7 +10,7 @@
 
 /* ---- merges ------------------------------------------------------------------------------------------------------ */
 
-static bool read_line(const tarn__reading *reading, size_t number, const char *line, size_t length)
+static bool read_line(const tarn__hf_reader *reading, size_t number, const char *line, size_t length)
 {
     const char *space = memchr(line, ' ', length);
     if (length >= 8 && memcmp(line, "#version", 8) == 0)
@@ -18,16 +18,16 @@ static bool read_line(const tarn__reading *reading, size_t number, const char *l
     if (length > 0 && line[length - 1] == '\r')
         length--;
     if (!space || memchr(space + 1, ' ', length - (size_t)(space + 1 - line)))
-        return tarn__read_wrong(reading, TARN_ERROR_FORMAT, "line %zu is not two pieces with one space between them",
-                                number);
-    return tarn__read_merge(reading, number, line, (size_t)(space - line), space + 1,
-                            length - (size_t)(space + 1 - line));
+        return tarn__hf_raise(reading, TARN_ERROR_FORMAT, "line %zu is not two pieces with one space between them",
+                              number);
+    return tarn__hf_read_merge(reading, number, line, (size_t)(space - line), space + 1,
+                               length - (size_t)(space + 1 - line));
 }
 
 static bool read_merges(tarn_tokenizer *tokenizer, const char *path)
 {
     tarn__map map;
-    const tarn__reading reading = {tokenizer, path};
+    const tarn__hf_reader reading = {tokenizer, path};
     if (!tarn__map_open(&map, "tokenizer_open", path))
         return false;
     size_t number = 1;
@@ -48,13 +48,13 @@ typedef struct family {
 } family;
 
 static const family families[] = {
-    {"GPT2Tokenizer", TARN__PATTERN_GPT2, false},
-    {"GPT2TokenizerFast", TARN__PATTERN_GPT2, false},
-    {"Qwen2Tokenizer", TARN__PATTERN_QWEN2, true},
-    {"Qwen2TokenizerFast", TARN__PATTERN_QWEN2, true},
+    {"GPT2Tokenizer", TARN__REGEX_GPT2, false},
+    {"GPT2TokenizerFast", TARN__REGEX_GPT2, false},
+    {"Qwen2Tokenizer", TARN__REGEX_QWEN2, true},
+    {"Qwen2TokenizerFast", TARN__REGEX_QWEN2, true},
 };
 
-static const family *find_family(const tarn__reading *reading, json_t *config)
+static const family *find_family(const tarn__hf_reader *reading, json_t *config)
 {
     json_t *name = json_object_get(config, "tokenizer_class");
     if (!json_is_string(name))
@@ -62,19 +62,19 @@ static const family *find_family(const tarn__reading *reading, json_t *config)
     for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++)
         if (strcmp(families[i].class_name, json_string_value(name)) == 0)
             return &families[i];
-    tarn__read_wrong(
+    tarn__hf_raise(
         reading, TARN_ERROR_UNSUPPORTED,
         "the class '%.60s' is none whose pattern tarn knows (GPT2Tokenizer, Qwen2Tokenizer); use a tokenizer.json",
         json_string_value(name));
     return NULL;
 }
 
-static bool read_special(const tarn__reading *reading, json_t *config)
+static bool read_special(const tarn__hf_reader *reading, json_t *config)
 {
     json_t *list = json_object_get(config, "added_tokens_decoder");
     if (json_is_object(list))
-        return tarn__read_decoder(reading, list, tarn__read_added);
-    int32_t id = tarn__pieces_find_written(&reading->tokenizer->pieces, END_OF_TEXT, strlen(END_OF_TEXT));
+        return tarn__hf_read_added_tokens_decoder(reading, list, tarn__hf_read_added_token);
+    int32_t id = tarn__vocab_find_escaped(&reading->tokenizer->pieces, END_OF_TEXT, strlen(END_OF_TEXT));
     char text[] = END_OF_TEXT;
     const tarn__added_token token = {.text = text, .length = strlen(text), .id = id, .special = true};
     return id < 0 ? !tarn_failed() : tarn__added_add(reading->tokenizer, "tokenizer_open", reading->name, &token);
@@ -82,24 +82,24 @@ static bool read_special(const tarn__reading *reading, json_t *config)
 
 static bool configure(tarn_tokenizer *tokenizer, const char *name, json_t *config)
 {
-    const tarn__reading reading = {tokenizer, name};
+    const tarn__hf_reader reading = {tokenizer, name};
     const family *of = find_family(&reading, config);
-    if (!of || !tarn__read_flag(&reading, config, "add_prefix_space", false, &tokenizer->bpe.prefix_space))
+    if (!of || !tarn__hf_bool(&reading, config, "add_prefix_space", false, &tokenizer->bpe.prefix_space))
         return false;
     tokenizer->nfc = of->nfc;
-    tokenizer->bpe.uses_regex = strcmp(of->pattern, TARN__PATTERN_GPT2) == 0;
+    tokenizer->bpe.uses_regex = strcmp(of->pattern, TARN__REGEX_GPT2) == 0;
     if (tokenizer->bpe.prefix_space && !tokenizer->bpe.uses_regex)
-        return tarn__read_wrong(&reading, TARN_ERROR_UNSUPPORTED, "add_prefix_space with the class %s", of->class_name);
-    return tarn__read_pattern(&reading, of->pattern) && read_special(&reading, config);
+        return tarn__hf_raise(&reading, TARN_ERROR_UNSUPPORTED, "add_prefix_space with the class %s", of->class_name);
+    return tarn__hf_add_regex(&reading, of->pattern) && read_special(&reading, config);
 }
 
 /* ---- the whole --------------------------------------------------------------------------------------------------- */
 
 static bool read_all(tarn_tokenizer *tokenizer, const char *vocabulary, const char *merges, const char *config)
 {
-    json_t *pieces = tarn__read_json(vocabulary), *settings = pieces && config ? tarn__read_json(config) : NULL;
-    const tarn__reading reading = {tokenizer, vocabulary};
-    bool good = pieces && (settings || !config) && tarn__read_vocabulary(&reading, pieces, true) &&
+    json_t *pieces = tarn__hf_load_json(vocabulary), *settings = pieces && config ? tarn__hf_load_json(config) : NULL;
+    const tarn__hf_reader reading = {tokenizer, vocabulary};
+    bool good = pieces && (settings || !config) && tarn__hf_read_vocab(&reading, pieces, true) &&
                 read_merges(tokenizer, merges) && configure(tokenizer, config ? config : vocabulary, settings) &&
                 tarn__tokenizer_finish(tokenizer, "tokenizer_open", vocabulary);
     json_decref(pieces);
@@ -107,7 +107,7 @@ static bool read_all(tarn_tokenizer *tokenizer, const char *vocabulary, const ch
     return good;
 }
 
-tarn_tokenizer *tarn__tokenizer_read_parts(const char *vocabulary, const char *merges, const char *config)
+tarn_tokenizer *tarn__tokenizer_read_vocab(const char *vocabulary, const char *merges, const char *config)
 {
     tarn_tokenizer *tokenizer = tarn__tokenizer_new(&tarn__kind_bpe);
     if (tokenizer && read_all(tokenizer, vocabulary, merges, config))

@@ -16,7 +16,7 @@
 
 /* ---- JSON -------------------------------------------------------------------------------------------------------- */
 
-bool tarn__json_put(tarn__buffer *out, const char *format, ...)
+bool tarn__hf_put(tarn__buffer *out, const char *format, ...)
 {
     char text[512];
     va_list arguments;
@@ -26,26 +26,26 @@ bool tarn__json_put(tarn__buffer *out, const char *format, ...)
     return tarn__buffer_add(out, text, (size_t)length, 1);
 }
 
-bool tarn__json_text(tarn__buffer *out, const char *text, size_t length)
+bool tarn__json_string(tarn__buffer *out, const char *text, size_t length)
 {
-    bool good = tarn__json_put(out, "\"");
+    bool good = tarn__hf_put(out, "\"");
     for (size_t i = 0, plain; good && i < length; i += plain) {
         unsigned char c = (unsigned char)text[i];
         for (plain = 0; i + plain < length && (unsigned char)text[i + plain] >= 0x20 && text[i + plain] != '"' &&
                         text[i + plain] != '\\';)
             plain++;
         good = plain      ? tarn__buffer_add(out, text + i, plain, 1)
-               : c < 0x20 ? tarn__json_put(out, "\\u%04x", c)
-                          : tarn__json_put(out, "\\%c", c);
+               : c < 0x20 ? tarn__hf_put(out, "\\u%04x", c)
+                          : tarn__hf_put(out, "\\%c", c);
         plain = plain ? plain : 1;
     }
-    return good && tarn__json_put(out, "\"");
+    return good && tarn__hf_put(out, "\"");
 }
 
-bool tarn__json_piece(tarn__buffer *out, const tarn_tokenizer *t, int32_t id)
+bool tarn__hf_put_piece(tarn__buffer *out, const tarn_tokenizer *t, int32_t id)
 {
     tarn__buffer text = {0};
-    bool good = tarn__pieces_write(&t->pieces, id, &text) && tarn__json_text(out, text.data, text.count);
+    bool good = tarn__vocab_escape(&t->pieces, id, &text) && tarn__json_string(out, text.data, text.count);
     tarn__buffer_free(&text, 1);
     return good;
 }
@@ -65,9 +65,9 @@ static int by_id(const void *a, const void *b)
 
 static bool put_added_token(tarn__buffer *out, const tarn__added_token *a)
 {
-    return tarn__json_put(out, "\n    {\"id\": %d, \"content\": ", (int)a->id) &&
-           tarn__json_text(out, a->text, a->length) &&
-           tarn__json_put(
+    return tarn__hf_put(out, "\n    {\"id\": %d, \"content\": ", (int)a->id) &&
+           tarn__json_string(out, a->text, a->length) &&
+           tarn__hf_put(
                out, ", \"single_word\": false, \"lstrip\": %s, \"rstrip\": %s, \"normalized\": %s, \"special\": %s}",
                yes_or_no(a->strip_left), yes_or_no(a->strip_right), yes_or_no(a->normalized), yes_or_no(a->special));
 }
@@ -80,7 +80,7 @@ static bool put_user_pieces(tarn__buffer *out, const tarn_tokenizer *t, bool fol
         if (t->spm.types[id] == TARN__TOKEN_USER && !t->pieces.piece[id].literal) {
             tarn__buffer text = {0};
             good =
-                tarn__pieces_write(&t->pieces, (int32_t)id, &text) && tarn__json_put(out, follows ? "," : "") &&
+                tarn__vocab_escape(&t->pieces, (int32_t)id, &text) && tarn__hf_put(out, follows ? "," : "") &&
                 put_added_token(out, &(tarn__added_token){.text = text.data, .length = text.count, .id = (int32_t)id});
             tarn__buffer_free(&text, 1);
             follows = true;
@@ -99,32 +99,32 @@ static bool put_added(tarn__buffer *out, const tarn_tokenizer *t)
     for (size_t i = 0; i < count; i++)
         sorted[i] = &tokens[i];
     qsort(sorted, count, sizeof(*sorted), by_id);
-    bool good = tarn__json_put(out, "  \"added_tokens\": [");
+    bool good = tarn__hf_put(out, "  \"added_tokens\": [");
     for (size_t i = 0; good && i < count; i++)
-        good = tarn__json_put(out, "%s", i ? "," : "") && put_added_token(out, sorted[i]);
+        good = tarn__hf_put(out, "%s", i ? "," : "") && put_added_token(out, sorted[i]);
     tarn__release(sorted, count * sizeof(*sorted));
-    return good && put_user_pieces(out, t, count > 0) && tarn__json_put(out, "%s],\n", count ? "\n  " : "");
+    return good && put_user_pieces(out, t, count > 0) && tarn__hf_put(out, "%s],\n", count ? "\n  " : "");
 }
 
 static bool put_split(tarn__buffer *out, const char *pattern)
 {
-    return tarn__json_put(out, "{\"type\": \"Split\", \"pattern\": {\"Regex\": ") &&
-           tarn__json_text(out, pattern, strlen(pattern)) &&
-           tarn__json_put(out, "}, \"behavior\": \"Isolated\", \"invert\": false}");
+    return tarn__hf_put(out, "{\"type\": \"Split\", \"pattern\": {\"Regex\": ") &&
+           tarn__json_string(out, pattern, strlen(pattern)) &&
+           tarn__hf_put(out, "}, \"behavior\": \"Isolated\", \"invert\": false}");
 }
 
 static bool put_words(tarn__buffer *out, const tarn_tokenizer *t)
 {
     int splits = t->bpe.pattern_count - t->bpe.uses_regex;
-    bool good = tarn__json_put(out, "  \"pre_tokenizer\": ");
+    bool good = tarn__hf_put(out, "  \"pre_tokenizer\": ");
     if (t->kind == &tarn__kind_characters)
-        return good && put_split(out, "[\\s\\S]") && tarn__json_put(out, ",\n");
+        return good && put_split(out, "[\\s\\S]") && tarn__hf_put(out, ",\n");
     if (splits > 0)
-        good = good && tarn__json_put(out, "{\"type\": \"Sequence\", \"pretokenizers\": [");
+        good = good && tarn__hf_put(out, "{\"type\": \"Sequence\", \"pretokenizers\": [");
     for (int i = 0; i < splits; i++)
-        good = good && put_split(out, tarn__pattern_text(t->bpe.pattern[i])) && tarn__json_put(out, ", ");
+        good = good && put_split(out, tarn__regex_source(t->bpe.pattern[i])) && tarn__hf_put(out, ", ");
     return good &&
-           tarn__json_put(
+           tarn__hf_put(
                out,
                "{\"type\": \"ByteLevel\", \"add_prefix_space\": %s, \"trim_offsets\": true, \"use_regex\": %s}%s,\n",
                yes_or_no(t->bpe.prefix_space), yes_or_no(t->bpe.uses_regex), splits > 0 ? "]}" : "");
@@ -135,8 +135,8 @@ static bool put_tokens(tarn__buffer *out, const tarn_tokenizer *t, const tarn__b
     const int32_t *id = (const int32_t *)(const void *)ids->data;
     bool good = true;
     for (size_t i = 0; good && i < ids->count; i++)
-        good = tarn__json_put(out, "%s{\"SpecialToken\": {\"id\": ", i ? ", " : separator) &&
-               tarn__json_piece(out, t, id[i]) && tarn__json_put(out, ", \"type_id\": 0}}");
+        good = tarn__hf_put(out, "%s{\"SpecialToken\": {\"id\": ", i ? ", " : separator) &&
+               tarn__hf_put_piece(out, t, id[i]) && tarn__hf_put(out, ", \"type_id\": 0}}");
     return good;
 }
 
@@ -154,10 +154,10 @@ static bool put_token_ids(tarn__buffer *out, const tarn_tokenizer *t)
             seen = seen || (k < first ? before[k] : after[k - first]) == id;
         if (seen)
             continue;
-        good = tarn__json_put(out, follows ? ", " : "") && tarn__json_piece(out, t, id) &&
-               tarn__json_put(out, ": {\"id\": ") && tarn__json_piece(out, t, id) &&
-               tarn__json_put(out, ", \"ids\": [%d], \"tokens\": [", (int)id) && tarn__json_piece(out, t, id) &&
-               tarn__json_put(out, "]}");
+        good = tarn__hf_put(out, follows ? ", " : "") && tarn__hf_put_piece(out, t, id) &&
+               tarn__hf_put(out, ": {\"id\": ") && tarn__hf_put_piece(out, t, id) &&
+               tarn__hf_put(out, ", \"ids\": [%d], \"tokens\": [", (int)id) && tarn__hf_put_piece(out, t, id) &&
+               tarn__hf_put(out, "]}");
         follows = true;
     }
     return good;
@@ -166,76 +166,75 @@ static bool put_token_ids(tarn__buffer *out, const tarn_tokenizer *t)
 static bool put_around(tarn__buffer *out, const tarn_tokenizer *t)
 {
     if (t->before.count + t->after.count == 0)
-        return tarn__json_put(out, "  \"post_processor\": null,\n");
-    bool good = tarn__json_put(out, "  \"post_processor\": {\"type\": \"TemplateProcessing\", ");
+        return tarn__hf_put(out, "  \"post_processor\": null,\n");
+    bool good = tarn__hf_put(out, "  \"post_processor\": {\"type\": \"TemplateProcessing\", ");
     for (int pair = 0; pair < 2 && good; pair++)
-        good = tarn__json_put(out, "\"%s\": [", pair ? "pair" : "single") && put_tokens(out, t, &t->before, "") &&
-               tarn__json_put(out, "%s{\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}%s", t->before.count ? ", " : "",
-                              pair ? ", {\"Sequence\": {\"id\": \"B\", \"type_id\": 1}}" : "") &&
-               put_tokens(out, t, &t->after, ", ") && tarn__json_put(out, "], ");
-    return good && tarn__json_put(out, "\"special_tokens\": {") && put_token_ids(out, t) &&
-           tarn__json_put(out, "}},\n");
+        good = tarn__hf_put(out, "\"%s\": [", pair ? "pair" : "single") && put_tokens(out, t, &t->before, "") &&
+               tarn__hf_put(out, "%s{\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}%s", t->before.count ? ", " : "",
+                            pair ? ", {\"Sequence\": {\"id\": \"B\", \"type_id\": 1}}" : "") &&
+               put_tokens(out, t, &t->after, ", ") && tarn__hf_put(out, "], ");
+    return good && tarn__hf_put(out, "\"special_tokens\": {") && put_token_ids(out, t) && tarn__hf_put(out, "}},\n");
 }
 
 /* ---- the model --------------------------------------------------------------------------------------------------- */
 
 static bool put_vocabulary(tarn__buffer *out, const tarn_tokenizer *t)
 {
-    bool good = tarn__json_put(out, "    \"vocab\": {"), follows = false;
+    bool good = tarn__hf_put(out, "    \"vocab\": {"), follows = false;
     for (int32_t id = 0; good && id < t->pieces.count; id++)
-        if (tarn__pieces_has(&t->pieces, id) && !t->pieces.piece[id].outside) {
-            good = tarn__json_put(out, follows ? ",\n      " : "\n      ") && tarn__json_piece(out, t, id) &&
-                   tarn__json_put(out, ": %d", (int)id);
+        if (tarn__vocab_has(&t->pieces, id) && !t->pieces.piece[id].outside) {
+            good = tarn__hf_put(out, follows ? ",\n      " : "\n      ") && tarn__hf_put_piece(out, t, id) &&
+                   tarn__hf_put(out, ": %d", (int)id);
             follows = true;
         }
-    return good && tarn__json_put(out, "\n    }");
+    return good && tarn__hf_put(out, "\n    }");
 }
 
 static bool put_merges(tarn__buffer *out, const tarn_tokenizer *t)
 {
     const tarn__merge *merge = (const tarn__merge *)(const void *)t->bpe.merges.data;
-    bool good = tarn__json_put(out, ",\n    \"merges\": [");
+    bool good = tarn__hf_put(out, ",\n    \"merges\": [");
     for (size_t i = 0; good && i < t->bpe.merges.count; i++)
-        good = tarn__json_put(out, i ? ",\n      [" : "\n      [") && tarn__json_piece(out, t, merge[i].left) &&
-               tarn__json_put(out, ", ") && tarn__json_piece(out, t, merge[i].right) && tarn__json_put(out, "]");
-    return good && tarn__json_put(out, "]");
+        good = tarn__hf_put(out, i ? ",\n      [" : "\n      [") && tarn__hf_put_piece(out, t, merge[i].left) &&
+               tarn__hf_put(out, ", ") && tarn__hf_put_piece(out, t, merge[i].right) && tarn__hf_put(out, "]");
+    return good && tarn__hf_put(out, "]");
 }
 
 static bool put_model(tarn__buffer *out, const tarn_tokenizer *t)
 {
     bool characters = t->kind == &tarn__kind_characters, spm = t->kind == &tarn__kind_spm;
     int32_t unknown = characters ? t->unknown : t->bpe.unknown;
-    bool good = tarn__json_put(out, "  \"model\": {\n    \"type\": \"%s\",\n", characters ? "WordLevel" : "BPE");
+    bool good = tarn__hf_put(out, "  \"model\": {\n    \"type\": \"%s\",\n", characters ? "WordLevel" : "BPE");
     if (!characters)
         good =
             good &&
-            tarn__json_put(
+            tarn__hf_put(
                 out,
                 "    \"dropout\": null,\n    \"continuing_subword_prefix\": null,\n    \"end_of_word_suffix\": null,\n"
                 "    \"fuse_unk\": %s,\n    \"byte_fallback\": %s,\n    \"ignore_merges\": %s,\n",
                 yes_or_no(spm), yes_or_no(spm), yes_or_no(t->bpe.ignore_merges));
     good =
-        good && tarn__json_put(out, "    \"unk_token\": ") &&
-        (unknown >= 0 ? tarn__json_piece(out, t, unknown) : tarn__json_put(out, characters ? "\"<unk>\"" : "null")) &&
-        tarn__json_put(out, ",\n");
+        good && tarn__hf_put(out, "    \"unk_token\": ") &&
+        (unknown >= 0 ? tarn__hf_put_piece(out, t, unknown) : tarn__hf_put(out, characters ? "\"<unk>\"" : "null")) &&
+        tarn__hf_put(out, ",\n");
     return good && put_vocabulary(out, t) &&
-           (characters || (t->spm.scores ? tarn__json_spm_merges(out, t) : put_merges(out, t))) &&
-           tarn__json_put(out, "\n  }\n}\n");
+           (characters || (t->spm.scores ? tarn__hf_put_spm_merges(out, t) : put_merges(out, t))) &&
+           tarn__hf_put(out, "\n  }\n}\n");
 }
 
 /* What a text goes through before the model. */
 static bool put_steps(tarn__buffer *out, const tarn_tokenizer *t)
 {
     if (t->kind == &tarn__kind_spm)
-        return tarn__json_spm_spaces(out, t);
-    return tarn__json_put(out, "  \"normalizer\": %s,\n", t->nfc ? "{\"type\": \"NFC\"}" : "null") && put_words(out, t);
+        return tarn__hf_put_spm_normalizer(out, t);
+    return tarn__hf_put(out, "  \"normalizer\": %s,\n", t->nfc ? "{\"type\": \"NFC\"}" : "null") && put_words(out, t);
 }
 
 static bool put_decoder(tarn__buffer *out, const tarn_tokenizer *t)
 {
     if (t->kind == &tarn__kind_spm)
-        return tarn__json_spm_decoder(out, t);
-    return tarn__json_put(
+        return tarn__hf_put_spm_decoder(out, t);
+    return tarn__hf_put(
         out, "  \"decoder\": %s,\n",
         t->kind == &tarn__kind_characters
             ? "{\"type\": \"Fuse\"}"
@@ -244,7 +243,7 @@ static bool put_decoder(tarn__buffer *out, const tarn_tokenizer *t)
 
 static bool put_all(tarn__buffer *out, const tarn_tokenizer *t)
 {
-    return tarn__json_put(out, "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n") &&
+    return tarn__hf_put(out, "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n") &&
            put_added(out, t) && put_steps(out, t) && put_around(out, t) && put_decoder(out, t) && put_model(out, t);
 }
 
@@ -278,7 +277,7 @@ bool tarn_tokenizer_save(const tarn_tokenizer *tokenizer, const char *folder)
         return false;
     if (!tokenizer || !folder || !folder[0] || strlen(folder) > LONGEST_PATH - 32)
         return tarn__raise(TARN_ERROR_ARGUMENT, "tokenizer_save: a tokenizer and the name of a folder are required");
-    if (tokenizer->kind == &tarn__kind_characters && tarn__pieces_find(&tokenizer->pieces, "", 1) >= 0)
+    if (tokenizer->kind == &tarn__kind_characters && tarn__vocab_find(&tokenizer->pieces, "", 1) >= 0)
         return tarn__raise(TARN_ERROR_UNSUPPORTED,
                            "tokenizer_save: one of the characters is NUL, which no tokenizer.json can hold");
     if (tokenizer->kind == &tarn__kind_spm && !tokenizer->spm.has_bytes)
@@ -289,5 +288,5 @@ bool tarn_tokenizer_save(const tarn_tokenizer *tokenizer, const char *folder)
         return false;
     return save(tokenizer, folder, "tokenizer.json", put_all) &&
            ((!tokenizer->chat && tokenizer->begin < 0 && tokenizer->end < 0) ||
-            save(tokenizer, folder, "tokenizer_config.json", tarn__json_config));
+            save(tokenizer, folder, "tokenizer_config.json", tarn__hf_put_config));
 }

@@ -1,23 +1,23 @@
 /* hf_write.h: the parts of tokenizer.json, for the files that write them. All return false with an error of no memory.
  */
-#ifndef TARN__TEXT_WRITE_H
-#define TARN__TEXT_WRITE_H
+#ifndef TARN__HF_WRITE_H
+#define TARN__HF_WRITE_H
 
 #include "text/tokenizer/tokenizer.h"
 
 /* Short pieces of the file, as printf() makes them; a text in quotes, which is valid UTF-8; a piece of the vocabulary
  * as files write it. */
-bool tarn__json_put(tarn__buffer *out, const char *format, ...) TARN_PRINTF(2, 3);
-bool tarn__json_text(tarn__buffer *out, const char *text, size_t length);
-bool tarn__json_piece(tarn__buffer *out, const tarn_tokenizer *t, int32_t id);
+bool tarn__hf_put(tarn__buffer *out, const char *format, ...) TARN_PRINTF(2, 3);
+bool tarn__json_string(tarn__buffer *out, const char *text, size_t length);
+bool tarn__hf_put_piece(tarn__buffer *out, const tarn_tokenizer *t, int32_t id);
 
 /* What SentencePiece's BPE has in place of others: how spaces are changed (normalizer and pre-tokenizer), and back
  * (decoder); merges, which are made of scores where there are any, and the scores. */
-bool tarn__json_spm_spaces(tarn__buffer *out, const tarn_tokenizer *t);
-bool tarn__json_spm_decoder(tarn__buffer *out, const tarn_tokenizer *t);
-bool tarn__json_spm_merges(tarn__buffer *out, const tarn_tokenizer *t);
+bool tarn__hf_put_spm_normalizer(tarn__buffer *out, const tarn_tokenizer *t);
+bool tarn__hf_put_spm_decoder(tarn__buffer *out, const tarn_tokenizer *t);
+bool tarn__hf_put_spm_merges(tarn__buffer *out, const tarn_tokenizer *t);
 
 /* The whole of a tokenizer_config.json. */
-bool tarn__json_config(tarn__buffer *out, const tarn_tokenizer *t);
+bool tarn__hf_put_config(tarn__buffer *out, const tarn_tokenizer *t);
 
 #endif

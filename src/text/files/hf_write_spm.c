@@ -14,48 +14,47 @@
 
 static bool put_replace(tarn__buffer *out, const char *kind, const char *from, const char *to)
 {
-    return tarn__json_put(out, "{\"type\": \"Replace\", \"pattern\": {\"%s\": ", kind) &&
-           tarn__json_text(out, from, strlen(from)) && tarn__json_put(out, "}, \"content\": ") &&
-           tarn__json_text(out, to, strlen(to)) && tarn__json_put(out, "}");
+    return tarn__hf_put(out, "{\"type\": \"Replace\", \"pattern\": {\"%s\": ", kind) &&
+           tarn__json_string(out, from, strlen(from)) && tarn__hf_put(out, "}, \"content\": ") &&
+           tarn__json_string(out, to, strlen(to)) && tarn__hf_put(out, "}");
 }
 
 static bool put_squeeze(tarn__buffer *out)
 {
-    return put_replace(out, "Regex", TARN__SQUEEZE_ENDS, "") && tarn__json_put(out, ", ") &&
-           put_replace(out, "Regex", TARN__SQUEEZE_INNER, " ");
+    return put_replace(out, "Regex", TARN__REGEX_OUTER_SPACES, "") && tarn__hf_put(out, ", ") &&
+           put_replace(out, "Regex", TARN__REGEX_EXTRA_SPACES, " ");
 }
 
 static bool put_late(tarn__buffer *out, const tarn__spm *spm)
 {
     static const char *const schemes[] = {"never", "first", "always"};
-    return tarn__json_put(out, "  \"normalizer\": ") &&
-           (!spm->squeezes || (tarn__json_put(out, "{\"type\": \"Sequence\", \"normalizers\": [") && put_squeeze(out) &&
-                               tarn__json_put(out, "]}"))) &&
-           tarn__json_put(out,
-                          "%s,\n  \"pre_tokenizer\": {\"type\": \"Metaspace\", \"replacement\": \"" TARN__MARK
-                          "\", \"prepend_scheme\": \"%s\", \"split\": false},\n",
-                          spm->squeezes ? "" : "null", schemes[spm->prefix]);
+    return tarn__hf_put(out, "  \"normalizer\": ") &&
+           (!spm->squeezes || (tarn__hf_put(out, "{\"type\": \"Sequence\", \"normalizers\": [") && put_squeeze(out) &&
+                               tarn__hf_put(out, "]}"))) &&
+           tarn__hf_put(out,
+                        "%s,\n  \"pre_tokenizer\": {\"type\": \"Metaspace\", \"replacement\": \"" TARN__METASPACE
+                        "\", \"prepend_scheme\": \"%s\", \"split\": false},\n",
+                        spm->squeezes ? "" : "null", schemes[spm->prefix]);
 }
 
-bool tarn__json_spm_spaces(tarn__buffer *out, const tarn_tokenizer *t)
+bool tarn__hf_put_spm_normalizer(tarn__buffer *out, const tarn_tokenizer *t)
 {
     const tarn__spm *spm = &t->spm;
     if (spm->is_late)
         return put_late(out, spm);
-    return tarn__json_put(out, "  \"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [") &&
-           (!spm->squeezes || (put_squeeze(out) && tarn__json_put(out, ", "))) &&
-           (spm->prefix == TARN__PREFIX_NONE ||
-            tarn__json_put(out, "{\"type\": \"Prepend\", \"prepend\": \"" TARN__MARK "\"}, ")) &&
-           put_replace(out, "String", " ", TARN__MARK) && tarn__json_put(out, "]},\n  \"pre_tokenizer\": null,\n");
+    return tarn__hf_put(out, "  \"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [") &&
+           (!spm->squeezes || (put_squeeze(out) && tarn__hf_put(out, ", "))) &&
+           (spm->prefix == TARN__PREPEND_NEVER ||
+            tarn__hf_put(out, "{\"type\": \"Prepend\", \"prepend\": \"" TARN__METASPACE "\"}, ")) &&
+           put_replace(out, "String", " ", TARN__METASPACE) && tarn__hf_put(out, "]},\n  \"pre_tokenizer\": null,\n");
 }
 
-bool tarn__json_spm_decoder(tarn__buffer *out, const tarn_tokenizer *t)
+bool tarn__hf_put_spm_decoder(tarn__buffer *out, const tarn_tokenizer *t)
 {
-    return tarn__json_put(out, "  \"decoder\": {\"type\": \"Sequence\", \"decoders\": [") &&
-           put_replace(out, "String", TARN__MARK, " ") &&
-           tarn__json_put(out, ", {\"type\": \"ByteFallback\"}, {\"type\": \"Fuse\"}%s]},\n",
-                          t->spm.strips ? ", {\"type\": \"Strip\", \"content\": \" \", \"start\": 1, \"stop\": 0}"
-                                        : "");
+    return tarn__hf_put(out, "  \"decoder\": {\"type\": \"Sequence\", \"decoders\": [") &&
+           put_replace(out, "String", TARN__METASPACE, " ") &&
+           tarn__hf_put(out, ", {\"type\": \"ByteFallback\"}, {\"type\": \"Fuse\"}%s]},\n",
+                        t->spm.strips ? ", {\"type\": \"Strip\", \"content\": \" \", \"start\": 1, \"stop\": 0}" : "");
 }
 
 /* ---- merges ------------------------------------------------------------------------------------------------------ */
@@ -75,9 +74,9 @@ static int by_rank(const void *a, const void *b)
                                     : (one->right > other->right) - (one->right < other->right);
 }
 
-static int32_t find_normal(const tarn__pieces *pieces, const char *bytes, size_t length)
+static int32_t find_normal(const tarn__vocab *pieces, const char *bytes, size_t length)
 {
-    int32_t id = tarn__pieces_find(pieces, bytes, length);
+    int32_t id = tarn__vocab_find(pieces, bytes, length);
     return id >= 0 && !pieces->piece[id].literal && !pieces->piece[id].outside ? id : -1;
 }
 
@@ -86,9 +85,9 @@ static bool split_piece(const tarn_tokenizer *t, int32_t id, tarn__buffer *merge
 {
     size_t length, count = 0;
     uint32_t code;
-    const char *bytes = tarn__pieces_bytes(&t->pieces, id, &length);
-    for (size_t at = tarn__utf8_get(bytes, length, &code); at > 0 && at < length;
-         at += tarn__utf8_get(bytes + at, length - at, &code)) {
+    const char *bytes = tarn__vocab_bytes(&t->pieces, id, &length);
+    for (size_t at = tarn__utf8_decode(bytes, length, &code); at > 0 && at < length;
+         at += tarn__utf8_decode(bytes + at, length - at, &code)) {
         const made merge = {t->spm.rank[id], (int32_t)++count, find_normal(&t->pieces, bytes, at),
                             find_normal(&t->pieces, bytes + at, length - at)};
         if (merge.left >= 0 && merge.right >= 0 && !tarn__buffer_add(merges, &merge, 1, sizeof(merge)))
@@ -100,33 +99,33 @@ static bool split_piece(const tarn_tokenizer *t, int32_t id, tarn__buffer *merge
 static bool put_made(tarn__buffer *out, const tarn_tokenizer *t, tarn__buffer *merges)
 {
     for (int32_t id = 0; id < t->pieces.count; id++) {
-        const tarn__piece *piece = &t->pieces.piece[id];
+        const tarn__vocab_piece *piece = &t->pieces.piece[id];
         if (piece->used && !piece->literal && !piece->outside && !split_piece(t, id, merges))
             return false;
     }
     made *all = (made *)(void *)merges->data;
     if (merges->count)
         qsort(all, merges->count, sizeof(*all), by_rank);
-    bool good = tarn__json_put(out, ",\n    \"merges\": [");
+    bool good = tarn__hf_put(out, ",\n    \"merges\": [");
     for (size_t i = 0; good && i < merges->count; i++)
-        good = tarn__json_put(out, i ? ",\n      [" : "\n      [") && tarn__json_piece(out, t, all[i].left) &&
-               tarn__json_put(out, ", ") && tarn__json_piece(out, t, all[i].right) && tarn__json_put(out, "]");
-    return good && tarn__json_put(out, "]");
+        good = tarn__hf_put(out, i ? ",\n      [" : "\n      [") && tarn__hf_put_piece(out, t, all[i].left) &&
+               tarn__hf_put(out, ", ") && tarn__hf_put_piece(out, t, all[i].right) && tarn__hf_put(out, "]");
+    return good && tarn__hf_put(out, "]");
 }
 
 static bool put_scores(tarn__buffer *out, const tarn__spm *spm)
 {
-    char text[TARN__NUMBER_ROOM];
-    bool good = tarn__json_put(out, ",\n    \"tarn\": {\"scores\": [");
+    char text[TARN__NUMBER_SIZE];
+    bool good = tarn__hf_put(out, ",\n    \"tarn\": {\"scores\": [");
     for (size_t i = 0; good && i < spm->count; i++)
-        good = tarn__json_put(out, "%s%s", i ? ", " : "", tarn__number_text(tarn__number_of_f32(spm->scores[i]), text));
-    good = good && tarn__json_put(out, "],\n      \"types\": [");
+        good = tarn__hf_put(out, "%s%s", i ? ", " : "", tarn__number_format(tarn__number_of_f32(spm->scores[i]), text));
+    good = good && tarn__hf_put(out, "],\n      \"types\": [");
     for (size_t i = 0; good && i < spm->count; i++)
-        good = tarn__json_put(out, "%s%d", i ? ", " : "", spm->types[i]);
-    return good && tarn__json_put(out, "]}");
+        good = tarn__hf_put(out, "%s%d", i ? ", " : "", spm->types[i]);
+    return good && tarn__hf_put(out, "]}");
 }
 
-bool tarn__json_spm_merges(tarn__buffer *out, const tarn_tokenizer *t)
+bool tarn__hf_put_spm_merges(tarn__buffer *out, const tarn_tokenizer *t)
 {
     tarn__buffer merges = {0};
     bool good = put_made(out, t, &merges) && put_scores(out, &t->spm);

@@ -14,7 +14,7 @@ static bool check_utf8(const char *where, const char *bytes, size_t length)
 {
     uint32_t code;
     for (size_t at = 0, size; at < length; at += size)
-        if ((size = tarn__utf8_get(bytes + at, length - at, &code)) == 0)
+        if ((size = tarn__utf8_decode(bytes + at, length - at, &code)) == 0)
             return tarn__raise(TARN_ERROR_FORMAT, "%s: byte %zu of the line (0x%02X) is no UTF-8", where, at + 1,
                                (unsigned)(unsigned char)bytes[at]);
     return true;
@@ -25,7 +25,7 @@ static bool is_blank(const char *text)
 {
     uint32_t code;
     size_t length = strlen(text), size;
-    while ((size = tarn__utf8_get(text, length, &code)) != 0 && tarn__is_space(code))
+    while ((size = tarn__utf8_decode(text, length, &code)) != 0 && tarn__is_space(code))
         text += size, length -= size;
     return length == 0;
 }
@@ -91,7 +91,7 @@ static bool read_message(const char *where, json_t *value, size_t number, tarn_c
            tarn__raise(TARN_ERROR_FORMAT, "%s: message %zu is an empty answer", where, number);
 }
 
-static bool make_room(tarn__chat_line *line, size_t count)
+static bool make_room(tarn__jsonl_sample *line, size_t count)
 {
     if ((size_t)line->room >= count)
         return true;
@@ -101,7 +101,7 @@ static bool make_room(tarn__chat_line *line, size_t count)
     return line->messages != NULL;
 }
 
-static bool read_messages(tarn__chat_line *line, const char *where, const json_t *list)
+static bool read_messages(tarn__jsonl_sample *line, const char *where, const json_t *list)
 {
     size_t count = json_array_size(list), answers = 0;
     if (!json_is_array(list) || count == 0 || count > 100000)
@@ -121,7 +121,7 @@ static bool read_messages(tarn__chat_line *line, const char *where, const json_t
 
 /* ---- the line ---------------------------------------------------------------------------------------------------- */
 
-static bool read_prompt(tarn__chat_line *line, const char *where, const json_t *root)
+static bool read_prompt(tarn__jsonl_sample *line, const char *where, const json_t *root)
 {
     line->prompt = text_of(where, root, "prompt");
     line->completion = line->prompt ? text_of(where, root, "completion") : NULL;
@@ -129,13 +129,13 @@ static bool read_prompt(tarn__chat_line *line, const char *where, const json_t *
                                 tarn__raise(TARN_ERROR_FORMAT, "%s: \"completion\" is an empty answer", where));
 }
 
-static bool read_text(tarn__chat_line *line, const char *where, const json_t *root)
+static bool read_text(tarn__jsonl_sample *line, const char *where, const json_t *root)
 {
     line->text = text_of(where, root, "text");
     return line->text && (!is_blank(line->text) || tarn__raise(TARN_ERROR_FORMAT, "%s: \"text\" is empty", where));
 }
 
-static bool read_object(tarn__chat_line *line, const char *where, const json_t *root)
+static bool read_object(tarn__jsonl_sample *line, const char *where, const json_t *root)
 {
     const json_t *messages = json_object_get(root, "messages");
     bool prompts = json_object_get(root, "prompt") || json_object_get(root, "completion"),
@@ -154,13 +154,13 @@ static bool read_object(tarn__chat_line *line, const char *where, const json_t *
 }
 
 /* Forgets the last line; the memory stays. */
-static void clear(tarn__chat_line *line)
+static void clear(tarn__jsonl_sample *line)
 {
     json_decref(line->root);
-    *line = (tarn__chat_line){.messages = line->messages, .room = line->room};
+    *line = (tarn__jsonl_sample){.messages = line->messages, .room = line->room};
 }
 
-bool tarn__chat_line_read(tarn__chat_line *line, const char *where, const char *bytes, size_t length)
+bool tarn__jsonl_sample_read(tarn__jsonl_sample *line, const char *where, const char *bytes, size_t length)
 {
     json_error_t error;
     clear(line);
@@ -172,9 +172,9 @@ bool tarn__chat_line_read(tarn__chat_line *line, const char *where, const char *
     return read_object(line, where, line->root);
 }
 
-void tarn__chat_line_free(tarn__chat_line *line)
+void tarn__jsonl_sample_free(tarn__jsonl_sample *line)
 {
     clear(line);
     tarn__release(line->messages, sizeof(*line->messages) * (size_t)line->room);
-    *line = (tarn__chat_line){0};
+    *line = (tarn__jsonl_sample){0};
 }

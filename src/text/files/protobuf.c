@@ -68,10 +68,10 @@ int tarn__message_next(tarn__message *m, tarn__field *field)
     field->number = (uint32_t)(key >> 3);
     field->wire = (tarn__wire)(key & 7);
     switch (field->wire) {
-    case TARN__WIRE_NUMBER: return read_number(m, &field->value) ? 1 : -1;
-    case TARN__WIRE_EIGHT: return read_bits(m, 8, &field->value) ? 1 : -1;
-    case TARN__WIRE_FOUR: return read_bits(m, 4, &field->value) ? 1 : -1;
-    case TARN__WIRE_BYTES: return read_bytes(m, field) ? 1 : -1;
+    case TARN__WIRE_VARINT: return read_number(m, &field->value) ? 1 : -1;
+    case TARN__WIRE_I64: return read_bits(m, 8, &field->value) ? 1 : -1;
+    case TARN__WIRE_I32: return read_bits(m, 4, &field->value) ? 1 : -1;
+    case TARN__WIRE_LEN: return read_bytes(m, field) ? 1 : -1;
     }
     return wrong(m, begin, "a field is of a kind that is no longer used");
 }
@@ -86,24 +86,24 @@ bool tarn__message_inside(const tarn__message *message, const tarn__field *field
     *inside = *message;
     inside->at = field->bytes;
     inside->end = field->length ? field->bytes + field->length : field->bytes; /* of nothing: NULL */
-    return is_wire(message, field, TARN__WIRE_BYTES);
+    return is_wire(message, field, TARN__WIRE_LEN);
 }
 
-bool tarn__field_flag(const tarn__message *message, const tarn__field *field, bool *value)
+bool tarn__field_bool(const tarn__message *message, const tarn__field *field, bool *value)
 {
     *value = field->value != 0;
-    return is_wire(message, field, TARN__WIRE_NUMBER);
+    return is_wire(message, field, TARN__WIRE_VARINT);
 }
 
-bool tarn__field_whole(const tarn__message *message, const tarn__field *field, int64_t *value)
+bool tarn__field_int(const tarn__message *message, const tarn__field *field, int64_t *value)
 {
     *value = (int32_t)(uint32_t)field->value;
-    return is_wire(message, field, TARN__WIRE_NUMBER);
+    return is_wire(message, field, TARN__WIRE_VARINT);
 }
 
 bool tarn__field_float(const tarn__message *message, const tarn__field *field, float *value)
 {
     uint32_t bits = (uint32_t)field->value;
     memcpy(value, &bits, sizeof(*value));
-    return is_wire(message, field, TARN__WIRE_FOUR);
+    return is_wire(message, field, TARN__WIRE_I32);
 }

@@ -15,17 +15,17 @@ typedef struct tarn__message {
 } tarn__message;
 
 typedef enum tarn__wire {
-    TARN__WIRE_NUMBER = 0,
-    TARN__WIRE_EIGHT = 1,
-    TARN__WIRE_BYTES = 2,
-    TARN__WIRE_FOUR = 5
+    TARN__WIRE_VARINT = 0,
+    TARN__WIRE_I64 = 1,
+    TARN__WIRE_LEN = 2,
+    TARN__WIRE_I32 = 5
 } tarn__wire;
 
 typedef struct tarn__field {
     uint32_t number;
     tarn__wire wire;
     uint64_t value;    /* a number; or the bits of four or eight bytes */
-    const char *bytes; /* TARN__WIRE_BYTES: borrowed from the file */
+    const char *bytes; /* TARN__WIRE_LEN: borrowed from the file */
     size_t length;
 } tarn__field;
 
@@ -36,8 +36,8 @@ int tarn__message_next(tarn__message *message, tarn__field *field);
 bool tarn__message_inside(const tarn__message *message, const tarn__field *field, tarn__message *inside);
 
 /* A field as true or false, as an int32, as a float. False with an error where it is of another wire type. */
-bool tarn__field_flag(const tarn__message *message, const tarn__field *field, bool *value);
-bool tarn__field_whole(const tarn__message *message, const tarn__field *field, int64_t *value);
+bool tarn__field_bool(const tarn__message *message, const tarn__field *field, bool *value);
+bool tarn__field_int(const tarn__message *message, const tarn__field *field, int64_t *value);
 bool tarn__field_float(const tarn__message *message, const tarn__field *field, float *value);
 
 #endif

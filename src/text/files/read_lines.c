@@ -4,8 +4,8 @@
 #include "base/error.h"
 #include "text/shards/documents.h"
 
-bool tarn__line_text(const char *function, tarn__buffer *text, const char *line, size_t length, const char *field,
-                     const char *path, int64_t number)
+bool tarn__jsonl_text(const char *function, tarn__buffer *text, const char *line, size_t length, const char *field,
+                      const char *path, int64_t number)
 {
     json_error_t error;
     json_t *root = json_loadb(line, length, JSON_ALLOW_NUL, &error), *found = json_object_get(root, field);

@@ -55,7 +55,7 @@ static bool read_piece(model *m, tarn__message *piece)
         } else if (good && f.number == PIECE_SCORE)
             good = tarn__field_float(piece, &f, &score);
         else if (good && f.number == PIECE_TYPE)
-            good = tarn__field_whole(piece, &f, &type);
+            good = tarn__field_int(piece, &f, &type);
     }
     return good && tarn__buffer_add(&m->pieces, &text, 1, sizeof(text)) &&
            tarn__buffer_add(&m->lengths, &length, 1, sizeof(length)) &&
@@ -76,8 +76,8 @@ static bool read_trainer(model *m, tarn__message *trainer)
                          : f.number == END_ID     ? &m->end
                                                   : NULL;
         bool *flag = f.number == SPACE_AS_SUFFIX ? &m->is_suffix : f.number == BYTE_FALLBACK ? &m->has_bytes : NULL;
-        good = more > 0 && (!whole || tarn__field_whole(trainer, &f, whole)) &&
-               (!flag || tarn__field_flag(trainer, &f, flag));
+        good = more > 0 && (!whole || tarn__field_int(trainer, &f, whole)) &&
+               (!flag || tarn__field_bool(trainer, &f, flag));
     }
     return good;
 }
@@ -96,7 +96,7 @@ static bool read_normalizer(model *m, tarn__message *normalizer)
         tarn__message inside;
         bool is_text = f.number == RULES_NAME || f.number == RULES;
         good = more > 0 && (!is_text || tarn__message_inside(normalizer, &f, &inside)) &&
-               (!flag || tarn__field_flag(normalizer, &f, flag));
+               (!flag || tarn__field_bool(normalizer, &f, flag));
         if (good && f.number == RULES)
             m->has_rules = f.length > 0;
         if (good && f.number == RULES_NAME) {
@@ -179,7 +179,7 @@ static int64_t control(const model *m, int64_t id)
 
 static tarn_tokenizer *make(const model *m)
 {
-    const tarn__spm_parts parts = {
+    const tarn__spm_spec parts = {
         .function = m->file.function,
         .name = m->file.name,
         .pieces = (const char *const *)(const void *)m->pieces.data,
@@ -191,14 +191,14 @@ static tarn_tokenizer *make(const model *m)
         .end = control(m, m->end),
         .unknown = m->unknown,
         .has_bytes = m->has_bytes,
-        .settings = {.prefix = m->has_prefix ? TARN__PREFIX_ALWAYS : TARN__PREFIX_NONE,
+        .settings = {.prefix = m->has_prefix ? TARN__PREPEND_ALWAYS : TARN__PREPEND_NEVER,
                      .squeezes = m->squeezes,
                      .strips = m->has_prefix},
     };
-    return tarn__spm_from_parts(&parts);
+    return tarn__spm_build(&parts);
 }
 
-tarn_tokenizer *tarn__tokenizer_read_model(const char *path)
+tarn_tokenizer *tarn__tokenizer_read_spm(const char *path)
 {
     tarn__map map;
     if (!tarn__map_open(&map, "tokenizer_open", path))

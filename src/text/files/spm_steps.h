@@ -3,7 +3,7 @@
 #ifndef TARN__SPM_STEPS_H
 #define TARN__SPM_STEPS_H
 
-#define TARN__SQUEEZE_ENDS "\\A +|[ \xE2\x96\x81]+\\z"
-#define TARN__SQUEEZE_INNER " {2,}"
+#define TARN__REGEX_OUTER_SPACES "\\A +|[ \xE2\x96\x81]+\\z"
+#define TARN__REGEX_EXTRA_SPACES " {2,}"
 
 #endif

@@ -38,7 +38,7 @@ static const tarn__added_token *find_added(const tarn_tokenizer *t, int32_t id)
 
 static int32_t type_of(const tarn_tokenizer *t, int32_t id)
 {
-    bool is_used = tarn__pieces_has(&t->pieces, id);
+    bool is_used = tarn__vocab_has(&t->pieces, id);
     if (!is_used)
         return TARN__TOKEN_UNUSED;
     if (t->pieces.piece[id].byte)
@@ -57,8 +57,8 @@ static bool list_token(target *g, int32_t id)
     g->begins[id] = g->bytes.count;
     g->types[id] = type_of(g->tokenizer, id);
     bool good =
-        tarn__pieces_has(&g->tokenizer->pieces, id)
-            ? tarn__pieces_write(&g->tokenizer->pieces, id, &g->bytes)
+        tarn__vocab_has(&g->tokenizer->pieces, id)
+            ? tarn__vocab_escape(&g->tokenizer->pieces, id, &g->bytes)
             : tarn__buffer_add(&g->bytes, filler, (size_t)snprintf(filler, sizeof(filler), "[PAD%d]", (int)id), 1);
     g->lengths[id] = g->bytes.count - g->begins[id];
     return good;
@@ -92,15 +92,15 @@ static bool put_tokens(const target *g)
         return false;
     for (size_t id = 0; id < g->count; id++)
         texts[id] = g->bytes.data + g->begins[id];
-    bool good = tarn_gguf_add_texts(g->writer, "tokenizer.ggml.tokens", texts, g->lengths, (int64_t)g->count) &&
-                tarn_gguf_add_list(g->writer, "tokenizer.ggml.token_type", TARN_GGUF_I32, g->types, (int64_t)g->count);
+    bool good = tarn_gguf_add_strings(g->writer, "tokenizer.ggml.tokens", texts, g->lengths, (int64_t)g->count) &&
+                tarn_gguf_add_array(g->writer, "tokenizer.ggml.token_type", TARN_GGUF_I32, g->types, (int64_t)g->count);
     tarn__release(texts, g->count * sizeof(*texts));
     return good;
 }
 
 static bool put_text(const target *g, const char *key, const char *text)
 {
-    return tarn_gguf_add_text(g->writer, key, text, strlen(text));
+    return tarn_gguf_add_string(g->writer, key, text, strlen(text));
 }
 
 static bool put_flag(const target *g, const char *key, bool value)
@@ -116,11 +116,11 @@ static bool has_every_pair(const target *g, int32_t id)
     const tarn_tokenizer *t = g->tokenizer;
     size_t length;
     uint32_t code;
-    const char *bytes = tarn__pieces_bytes(&t->pieces, id, &length);
-    for (size_t at = tarn__utf8_get(bytes, length, &code); at > 0 && at < length;
-         at += tarn__utf8_get(bytes + at, length - at, &code)) {
-        int32_t left = tarn__pieces_find(&t->pieces, bytes, at),
-                right = tarn__pieces_find(&t->pieces, bytes + at, length - at);
+    const char *bytes = tarn__vocab_bytes(&t->pieces, id, &length);
+    for (size_t at = tarn__utf8_decode(bytes, length, &code); at > 0 && at < length;
+         at += tarn__utf8_decode(bytes + at, length - at, &code)) {
+        int32_t left = tarn__vocab_find(&t->pieces, bytes, at),
+                right = tarn__vocab_find(&t->pieces, bytes + at, length - at);
         bool is_pair =
             left >= 0 && right >= 0 && g->types[left] == TARN__TOKEN_NORMAL && g->types[right] == TARN__TOKEN_NORMAL;
         const tarn__merge_slot *merge = is_pair ? tarn__bpe_find(&t->bpe, left, right) : NULL;
@@ -163,8 +163,8 @@ static bool put_spm(target *g)
         g->scores[i] = t->spm.scores[i];
     return put_text(g, TARN__GGUF_TOKENIZER, "llama") && put_text(g, "tokenizer.ggml.pre", "default") &&
            put_tokens(g) &&
-           tarn_gguf_add_list(g->writer, "tokenizer.ggml.scores", TARN_GGUF_F32, g->scores, (int64_t)g->count) &&
-           put_flag(g, "tokenizer.ggml.add_space_prefix", t->spm.prefix != TARN__PREFIX_NONE) &&
+           tarn_gguf_add_array(g->writer, "tokenizer.ggml.scores", TARN_GGUF_F32, g->scores, (int64_t)g->count) &&
+           put_flag(g, "tokenizer.ggml.add_space_prefix", t->spm.prefix != TARN__PREPEND_NEVER) &&
            put_flag(g, "tokenizer.ggml.remove_extra_whitespaces", t->spm.squeezes) &&
            (!t->spm.is_late || put_text(g, TARN__GGUF_METASPACE, schemes[t->spm.prefix]));
 }
@@ -174,12 +174,12 @@ static bool put_spm(target *g)
 /* The name for how a text falls into words, NULL: the format has none. */
 static const char *words_of(const tarn_tokenizer *t)
 {
-    for (const tarn__gguf_words *words = tarn__gguf_words_known; words->name; words++) {
+    for (const tarn__gguf_pre_tokenizer *words = tarn__gguf_pre_tokenizers; words->name; words++) {
         bool is_it = words->nfc == t->nfc && words->ignore_merges == t->bpe.ignore_merges && !t->bpe.prefix_space;
         int count = 0;
         for (; count < 2 && words->pattern[count] && is_it; count++)
             is_it = count < t->bpe.pattern_count &&
-                    strcmp(words->pattern[count], tarn__pattern_text(t->bpe.pattern[count])) == 0;
+                    strcmp(words->pattern[count], tarn__regex_source(t->bpe.pattern[count])) == 0;
         if (is_it && count == t->bpe.pattern_count)
             return words->name;
     }
@@ -197,12 +197,12 @@ static bool put_merges(const target *g)
     bool good = texts != NULL;
     for (size_t i = 0; good && i < count; i++) {
         begins[i] = bytes.count;
-        good = tarn__pieces_write(&t->pieces, merge[i].left, &bytes) && tarn__buffer_add(&bytes, " ", 1, 1) &&
-               tarn__pieces_write(&t->pieces, merge[i].right, &bytes) && tarn__buffer_add(&bytes, "", 1, 1);
+        good = tarn__vocab_escape(&t->pieces, merge[i].left, &bytes) && tarn__buffer_add(&bytes, " ", 1, 1) &&
+               tarn__vocab_escape(&t->pieces, merge[i].right, &bytes) && tarn__buffer_add(&bytes, "", 1, 1);
     }
     for (size_t i = 0; good && i < count; i++)
         texts[i] = bytes.data + begins[i];
-    good = good && tarn_gguf_add_texts(g->writer, "tokenizer.ggml.merges", texts, NULL, (int64_t)count);
+    good = good && tarn_gguf_add_strings(g->writer, "tokenizer.ggml.merges", texts, NULL, (int64_t)count);
     tarn__buffer_free(&bytes, 1);
     tarn__release(begins, (count + 1) * sizeof(*begins));
     tarn__release(texts, (count + 1) * sizeof(*texts));

@@ -20,9 +20,9 @@ static uint64_t get_number(const unsigned char *bytes, int count)
     return number;
 }
 
-void tarn__shard_head_put(unsigned char *bytes, const tarn__shard_head *head)
+void tarn__shard_header_write(unsigned char *bytes, const tarn__shard_header *head)
 {
-    memset(bytes, 0, TARN__SHARD_HEAD);
+    memset(bytes, 0, TARN__SHARD_HEADER_BYTES);
     memcpy(bytes, TARN__SHARD_MAGIC, 8);
     put_number(bytes + 8, head->version, 4);
     put_number(bytes + 12, head->width, 4);
@@ -31,10 +31,10 @@ void tarn__shard_head_put(unsigned char *bytes, const tarn__shard_head *head)
     put_number(bytes + 32, head->hash, 8);
 }
 
-bool tarn__shard_head_get(const unsigned char *bytes, tarn__shard_head *head)
+bool tarn__shard_header_read(const unsigned char *bytes, tarn__shard_header *head)
 {
-    *head = (tarn__shard_head){(uint32_t)get_number(bytes + 8, 4), (uint32_t)get_number(bytes + 12, 4),
-                               get_number(bytes + 16, 8), get_number(bytes + 24, 8), get_number(bytes + 32, 8)};
+    *head = (tarn__shard_header){(uint32_t)get_number(bytes + 8, 4), (uint32_t)get_number(bytes + 12, 4),
+                                 get_number(bytes + 16, 8), get_number(bytes + 24, 8), get_number(bytes + 32, 8)};
     return memcmp(bytes, TARN__SHARD_MAGIC, 8) == 0;
 }
 
@@ -48,21 +48,21 @@ void tarn__shard_name(char *path, size_t size, const char *folder, const char *s
 static bool open_next(tarn__shard_writer *writer)
 {
     char path[4096];
-    unsigned char head[TARN__SHARD_HEAD];
+    unsigned char head[TARN__SHARD_HEADER_BYTES];
     tarn__shard_name(path, sizeof(path), writer->folder, writer->split, (int)writer->counts.count);
     writer->head.count = 0;
-    tarn__shard_head_put(head, &writer->head);
+    tarn__shard_header_write(head, &writer->head);
     writer->is_open = tarn__output_open(&writer->output, "shards_prepare", path);
     return writer->is_open && tarn__output_write(&writer->output, head, sizeof(head));
 }
 
 bool tarn__shard_finish(tarn__shard_writer *writer)
 {
-    unsigned char head[TARN__SHARD_HEAD];
+    unsigned char head[TARN__SHARD_HEADER_BYTES];
     int64_t count = (int64_t)writer->head.count;
     if (!writer->is_open)
         return true;
-    tarn__shard_head_put(head, &writer->head);
+    tarn__shard_header_write(head, &writer->head);
     if (!tarn__output_write_at(&writer->output, 0, head, sizeof(head)) ||
         !tarn__buffer_reserve(&writer->counts, 1, sizeof(count)))
         return false;

@@ -45,22 +45,22 @@ typedef struct job {
     int count;
     int64_t documents, bytes, all_bytes;
     pthread_mutex_t lock; /* guards `idle` */
-    tarn__buffer idle;    /* tarn__coder *: not in use */
+    tarn__buffer idle;    /* tarn__encoder *: not in use */
 } job;
 
 /* ---- one block --------------------------------------------------------------------------------------------------- */
 
-static tarn__coder *take_coder(job *j)
+static tarn__encoder *take_coder(job *j)
 {
-    tarn__coder *coder = NULL;
+    tarn__encoder *coder = NULL;
     pthread_mutex_lock(&j->lock);
     if (j->idle.count > 0)
-        coder = ((tarn__coder **)(void *)j->idle.data)[--j->idle.count];
+        coder = ((tarn__encoder **)(void *)j->idle.data)[--j->idle.count];
     pthread_mutex_unlock(&j->lock);
     return coder ? coder : tarn__alloc(sizeof(*coder));
 }
 
-static void give_coder(job *j, tarn__coder *coder)
+static void give_coder(job *j, tarn__encoder *coder)
 {
     if (!coder)
         return;
@@ -68,7 +68,7 @@ static void give_coder(job *j, tarn__coder *coder)
     bool kept = tarn__buffer_add(&j->idle, &coder, 1, sizeof(coder));
     pthread_mutex_unlock(&j->lock);
     if (!kept) {
-        tarn__coder_free(coder);
+        tarn__encoder_free(coder);
         tarn__release(coder, sizeof(*coder));
     }
 }
@@ -79,14 +79,15 @@ static bool is_valid_document(const job *j, int64_t n)
     return (int64_t)((double)(n + 1) * j->options.validation) > (int64_t)((double)n * j->options.validation);
 }
 
-static bool encode_text(const job *j, tarn__coder *coder, const char *text, size_t length, bool ends, tarn__buffer *ids)
+static bool encode_text(const job *j, tarn__encoder *coder, const char *text, size_t length, bool ends,
+                        tarn__buffer *ids)
 {
     const tarn_encode_options options = {.special_as_text = !j->options.parse_special};
     return tarn__tokenizer_append(j->tokenizer, coder, text, length, &options, ids) &&
            (!ends || j->separator < 0 || tarn__ids_add(ids, j->separator));
 }
 
-static bool encode_text_block(const job *j, tarn__coder *coder, block *b)
+static bool encode_text_block(const job *j, tarn__encoder *coder, block *b)
 {
     coder->continues = b->continues;
     bool good = encode_text(j, coder, b->text, b->length, b->ends_document, &b->ids[b->is_valid]);
@@ -94,17 +95,17 @@ static bool encode_text_block(const job *j, tarn__coder *coder, block *b)
     return good;
 }
 
-static bool encode_lines(const job *j, tarn__coder *coder, block *b)
+static bool encode_lines(const job *j, tarn__encoder *coder, block *b)
 {
     tarn__buffer text = {0};
     int64_t line = b->first_line, document = b->first_document;
     bool good = true;
     for (size_t at = 0, length; good && at < b->length; at += length + 1, line++) {
         length = tarn__line_length(b->text + at, b->length - at);
-        if (tarn__is_blank(b->text + at, length))
+        if (tarn__is_blank_line(b->text + at, length))
             continue;
         text.count = 0;
-        good = tarn__line_text("shards_prepare", &text, b->text + at, length, j->field, b->path, line) &&
+        good = tarn__jsonl_text("shards_prepare", &text, b->text + at, length, j->field, b->path, line) &&
                encode_text(j, coder, text.data ? text.data : "", text.count, true,
                            &b->ids[is_valid_document(j, document)]);
         document++;
@@ -118,7 +119,7 @@ static void encode_blocks(int64_t begin, int64_t end, void *ctx)
     job *j = ctx;
     for (int64_t i = begin; i < end; i++) {
         block *b = &j->batch[i];
-        tarn__coder *coder = take_coder(j);
+        tarn__encoder *coder = take_coder(j);
         if (coder && b->is_lines)
             encode_lines(j, coder, b);
         else if (coder)
@@ -180,7 +181,7 @@ static bool joins_lines(const tarn_tokenizer *t)
 {
     bool joins = t->spm.squeezes || !t->spm.has_bytes;
     for (int32_t id = 0; id < t->pieces.count && !joins; id++) {
-        const tarn__piece *piece = &t->pieces.piece[id];
+        const tarn__vocab_piece *piece = &t->pieces.piece[id];
         joins = piece->used && !piece->literal && piece->length > 1 &&
                 memchr(t->pieces.bytes.data + piece->begin, '\n', piece->length);
     }
@@ -210,7 +211,7 @@ static bool is_space_before(const char *text, size_t at)
     size_t begin = at > 0 ? at - 1 : 0;
     while (begin > 0 && at - begin < 4 && ((unsigned char)text[begin] & 0xC0) == 0x80)
         begin--;
-    return tarn__utf8_get(text + begin, at - begin, &code) == at - begin && tarn__is_space(code);
+    return tarn__utf8_decode(text + begin, at - begin, &code) == at - begin && tarn__is_space(code);
 }
 
 /* Where a text may be cut, from a place on: at the end of a line that neither a space follows nor a slash (which some
@@ -227,7 +228,7 @@ static size_t next_cut(const tarn_tokenizer *t, const char *text, size_t length,
         size_t line = (size_t)(end - text);
         at = line + 1;
         uint32_t code = 0;
-        if (at == length || !tarn__utf8_get(text + at, length - at, &code) || tarn__is_space(code) || code == '/')
+        if (at == length || !tarn__utf8_decode(text + at, length - at, &code) || tarn__is_space(code) || code == '/')
             continue;
         if (is_before || !is_space_before(text, line))
             return is_before ? line : at;
@@ -271,7 +272,7 @@ static bool add_lines(job *j, const char *path, const char *text, size_t length)
             .text = text + at, .path = path, .is_lines = true, .first_line = line, .first_document = j->documents};
         while (at < length && b.length < BLOCK) {
             size_t one = tarn__line_length(text + at, length - at), step = one + (at + one < length);
-            j->documents += !tarn__is_blank(text + at, one);
+            j->documents += !tarn__is_blank_line(text + at, one);
             b.length += step;
             at += step;
             line++;
@@ -290,7 +291,7 @@ static bool add_input(job *j, const char *path)
         return false;
     bool good =
         map.bytes == 0 ||
-        ((tarn__is_lines(path, j->options.json_lines) ? add_lines : add_text_file)(j, path, map.memory, map.bytes) &&
+        ((tarn__is_jsonl(path, j->options.json_lines) ? add_lines : add_text_file)(j, path, map.memory, map.bytes) &&
          flush(j));
     if (!good)
         clear_batch(j);
@@ -300,18 +301,18 @@ static bool add_input(job *j, const char *path)
 
 /* ---- the folder -------------------------------------------------------------------------------------------------- */
 
-static bool list_files(tarn__document *index, const tarn__shard_writer *writer)
+static bool list_files(tarn__json_file *index, const tarn__shard_writer *writer)
 {
     char key[64], name[64];
     bool good = true;
     snprintf(key, sizeof(key), "%s.tokens", writer->split);
-    good = tarn__document_set_whole(index, key, writer->total);
+    good = tarn__json_file_set_int(index, key, writer->total);
     for (size_t i = 0; good && i < writer->counts.count; i++) {
         tarn__shard_name(name, sizeof(name), NULL, writer->split, (int)i);
         snprintf(key, sizeof(key), "%s.files", writer->split);
-        good = tarn__document_add_text(index, key, name);
+        good = tarn__json_file_add_string(index, key, name);
         snprintf(key, sizeof(key), "%s.counts", writer->split);
-        good = good && tarn__document_add_whole(index, key, ((const int64_t *)(const void *)writer->counts.data)[i]);
+        good = good && tarn__json_file_add_int(index, key, ((const int64_t *)(const void *)writer->counts.data)[i]);
     }
     return good;
 }
@@ -319,26 +320,26 @@ static bool list_files(tarn__document *index, const tarn__shard_writer *writer)
 static bool write_index(const job *j)
 {
     char path[4096], hash[32];
-    tarn__document *index = tarn__document_new("shards_prepare");
+    tarn__json_file *index = tarn__json_file_new("shards_prepare");
     snprintf(path, sizeof(path), "%s/" TARN__SHARD_INDEX, j->folder);
     snprintf(hash, sizeof(hash), "%016llx", (unsigned long long)j->tokenizer->hash);
-    bool good = index && tarn__document_set_text(index, "format", "tarn tokens") &&
-                tarn__document_set_whole(index, "version", TARN__SHARD_VERSION) &&
-                tarn__document_set_text(index, "dtype", j->writer[0].head.width == 2 ? "u16" : "u32") &&
-                tarn__document_set_whole(index, "vocabulary", j->tokenizer->pieces.count) &&
-                tarn__document_set_text(index, "tokenizer", j->tokenizer->kind->name) &&
-                tarn__document_set_text(index, "tokenizer_hash", hash) &&
-                tarn__document_set_whole(index, "documents", j->documents) && list_files(index, &j->writer[0]) &&
-                list_files(index, &j->writer[1]) && tarn__document_save(index, path);
-    tarn__document_free(index);
+    bool good = index && tarn__json_file_set_string(index, "format", "tarn tokens") &&
+                tarn__json_file_set_int(index, "version", TARN__SHARD_VERSION) &&
+                tarn__json_file_set_string(index, "dtype", j->writer[0].head.width == 2 ? "u16" : "u32") &&
+                tarn__json_file_set_int(index, "vocabulary", j->tokenizer->pieces.count) &&
+                tarn__json_file_set_string(index, "tokenizer", j->tokenizer->kind->name) &&
+                tarn__json_file_set_string(index, "tokenizer_hash", hash) &&
+                tarn__json_file_set_int(index, "documents", j->documents) && list_files(index, &j->writer[0]) &&
+                list_files(index, &j->writer[1]) && tarn__json_file_save(index, path);
+    tarn__json_file_free(index);
     return good;
 }
 
 static bool open_folder(job *j)
 {
     char path[4096];
-    tarn__document *trial = tarn__document_new("shards_prepare"); /* no index, no work */
-    tarn__document_free(trial);
+    tarn__json_file *trial = tarn__json_file_new("shards_prepare"); /* no index, no work */
+    tarn__json_file_free(trial);
     if (!trial)
         return false;
     if (!tarn__path_exists(j->folder) && !tarn__folder_make("shards_prepare", j->folder))
@@ -409,12 +410,12 @@ static bool prepare(job *j, const char *const *inputs, int count)
 
 static void clean_up(job *j, bool good)
 {
-    tarn__coder **idle = (tarn__coder **)(void *)j->idle.data;
+    tarn__encoder **idle = (tarn__encoder **)(void *)j->idle.data;
     for (size_t i = 0; i < j->idle.count; i++) {
-        tarn__coder_free(idle[i]);
+        tarn__encoder_free(idle[i]);
         tarn__release(idle[i], sizeof(*idle[i]));
     }
-    tarn__buffer_free(&j->idle, sizeof(tarn__coder *));
+    tarn__buffer_free(&j->idle, sizeof(tarn__encoder *));
     for (int k = 0; k < 2; k++)
         tarn__shard_writer_free(&j->writer[k], !good);
     tarn__release(j->batch, BATCH * sizeof(*j->batch));

@@ -12,23 +12,23 @@
 
 #define TARN__SHARD_MAGIC "TARNTOKS"
 #define TARN__SHARD_VERSION 1
-#define TARN__SHARD_HEAD 64
-#define TARN__MOST_SHARDS 100000
+#define TARN__SHARD_HEADER_BYTES 64
+#define TARN__MAX_SHARDS 100000
 #define TARN__SHARD_INDEX "index.json"
 
-typedef struct tarn__shard_head {
+typedef struct tarn__shard_header {
     uint32_t version, width;
     uint64_t count, vocabulary, hash;
-} tarn__shard_head;
+} tarn__shard_header;
 
 /* Between the struct and the bytes; the second is false where the magic is another. */
-void tarn__shard_head_put(unsigned char *bytes, const tarn__shard_head *head);
-bool tarn__shard_head_get(const unsigned char *bytes, tarn__shard_head *head);
+void tarn__shard_header_write(unsigned char *bytes, const tarn__shard_header *head);
+bool tarn__shard_header_read(const unsigned char *bytes, tarn__shard_header *head);
 
 /* Writes the files of one split, one after the other. */
 typedef struct tarn__shard_writer {
     const char *folder, *split; /* borrowed */
-    tarn__shard_head head;      /* of the file that is open */
+    tarn__shard_header head;    /* of the file that is open */
     int64_t most;               /* ids of a file */
     int64_t total;
     tarn__buffer counts; /* int64_t: ids of each file that is finished */

@@ -24,7 +24,8 @@ static bool wrong(const char *path, const char *problem)
     return tarn__raise(TARN_ERROR_FORMAT, "tokens_open: '%s': %s", path, problem);
 }
 
-static bool check_head(const tarn_tokens *tokens, const char *path, const tarn__map *map, const tarn__shard_head *head)
+static bool check_head(const tarn_tokens *tokens, const char *path, const tarn__map *map,
+                       const tarn__shard_header *head)
 {
     if (head->version != TARN__SHARD_VERSION)
         return tarn__raise(TARN_ERROR_UNSUPPORTED,
@@ -32,11 +33,11 @@ static bool check_head(const tarn_tokens *tokens, const char *path, const tarn__
                            head->version, TARN__SHARD_VERSION);
     if ((head->width != 2 && head->width != 4) || head->vocabulary == 0 || head->vocabulary > INT32_MAX)
         return wrong(path, "ids of neither 2 nor 4 bytes, or no size of the vocabulary");
-    if (head->count > (uint64_t)INT64_MAX / 8 || map->bytes - TARN__SHARD_HEAD != head->count * head->width)
+    if (head->count > (uint64_t)INT64_MAX / 8 || map->bytes - TARN__SHARD_HEADER_BYTES != head->count * head->width)
         return tarn__raise(
             TARN_ERROR_FORMAT,
             "tokens_open: '%s': the head says %llu ids of %u bytes, but %zu bytes follow; is the file cut short?", path,
-            (unsigned long long)head->count, head->width, map->bytes - TARN__SHARD_HEAD);
+            (unsigned long long)head->count, head->width, map->bytes - TARN__SHARD_HEADER_BYTES);
     if (tokens->count > 0 &&
         (head->hash != tokens->hash || head->vocabulary != tokens->vocabulary || head->width != tokens->width))
         return wrong(path, "made by another tokenizer than the files before it");
@@ -47,10 +48,11 @@ static bool check_head(const tarn_tokens *tokens, const char *path, const tarn__
 static bool add_file(tarn_tokens *tokens, const char *path)
 {
     tarn__map *map = &tokens->map[tokens->count];
-    tarn__shard_head head;
+    tarn__shard_header head;
     if (!tarn__map_open(map, "tokens_open", path))
         return false;
-    bool good = map->bytes >= TARN__SHARD_HEAD && tarn__shard_head_get((const unsigned char *)map->memory, &head);
+    bool good =
+        map->bytes >= TARN__SHARD_HEADER_BYTES && tarn__shard_header_read((const unsigned char *)map->memory, &head);
     good = good ? check_head(tokens, path, map, &head)
                 : wrong(path, "no file of tokens: it does not begin with " TARN__SHARD_MAGIC);
     if (!good) {
@@ -80,16 +82,16 @@ static tarn_tokens *make(size_t files)
 }
 
 /* The files that the index names are those of the split, each with as many tokens as it says. */
-static bool add_files(tarn_tokens *tokens, const tarn__document *index, const char *folder, const char *split)
+static bool add_files(tarn_tokens *tokens, const tarn__json_file *index, const char *folder, const char *split)
 {
     char path[8192], key[64], expected[64];
     for (size_t i = 0; i < tokens->room; i++) {
         int64_t count;
         tarn__shard_name(expected, sizeof(expected), NULL, split, (int)i);
         snprintf(key, sizeof(key), "%s.files", split);
-        const char *name = tarn__document_text_at(index, key, i);
+        const char *name = tarn__json_file_string_at(index, key, i);
         snprintf(key, sizeof(key), "%s.counts", split);
-        if (!name || !tarn__document_whole_at(index, key, i, 0, INT64_MAX / 8, &count))
+        if (!name || !tarn__json_file_int_at(index, key, i, 0, INT64_MAX / 8, &count))
             return false;
         snprintf(path, sizeof(path), "%s/%s", folder, expected);
         if (strcmp(name, expected) != 0)
@@ -107,20 +109,20 @@ static tarn_tokens *open_folder(const char *folder, const char *split)
     char path[8192], key[64], hash[32];
     snprintf(path, sizeof(path), "%s/" TARN__SHARD_INDEX, folder);
     snprintf(key, sizeof(key), "%s.files", split);
-    tarn__document *index = tarn__document_open("tokens_open", path);
+    tarn__json_file *index = tarn__json_file_open("tokens_open", path);
     size_t files = 0;
     tarn_tokens *tokens = NULL;
-    const char *named = index ? tarn__document_text(index, "tokenizer_hash") : NULL;
-    if (named && !tarn__document_has(index, key))
+    const char *named = index ? tarn__json_file_string(index, "tokenizer_hash") : NULL;
+    if (named && !tarn__json_file_has(index, key))
         tarn__raise(TARN_ERROR_ARGUMENT, "tokens_open: '%s' has no tokens for '%s'%s", folder, split,
                     strcmp(split, "valid") == 0 ? "; prepare the files with a share for validation" : "");
-    if (named && tarn__document_count(index, key, TARN__MOST_SHARDS, &files) && (tokens = make(files)) != NULL &&
+    if (named && tarn__json_file_count(index, key, TARN__MAX_SHARDS, &files) && (tokens = make(files)) != NULL &&
         add_files(tokens, index, folder, split)) {
         snprintf(hash, sizeof(hash), "%016llx", (unsigned long long)tokens->hash);
         if (tokens->count == 0 || strcmp(hash, named) != 0)
             wrong(path, "names another tokenizer than the files, or no files");
     }
-    tarn__document_free(index);
+    tarn__json_file_free(index);
     if (!tarn_failed())
         return tokens;
     tarn_tokens_close(tokens);
@@ -180,7 +182,7 @@ int64_t tarn_tokens_count(const tarn_tokens *tokens)
     return is_there(tokens, "tokens_count") ? tokens->begin[tokens->count] : -1;
 }
 
-int64_t tarn_tokens_vocabulary(const tarn_tokens *tokens)
+int64_t tarn_tokens_vocab_size(const tarn_tokens *tokens)
 {
     return is_there(tokens, "tokens_vocabulary") ? (int64_t)tokens->vocabulary : -1;
 }
@@ -204,7 +206,8 @@ static int file_of(const tarn_tokens *tokens, int64_t position)
 /* Ids of one file. */
 static bool copy(const tarn_tokens *tokens, int file, int64_t from, int64_t count, int32_t *ids)
 {
-    const unsigned char *at = (const unsigned char *)tokens->map[file].memory + TARN__SHARD_HEAD + from * tokens->width;
+    const unsigned char *at =
+        (const unsigned char *)tokens->map[file].memory + TARN__SHARD_HEADER_BYTES + from * tokens->width;
     uint32_t largest = 0;
     for (int64_t i = 0; i < count; i++, at += tokens->width) {
         uint32_t id = (uint32_t)(at[0] | at[1] << 8);

@@ -18,14 +18,14 @@ static tarn__added_token *tokens_of(const tarn__added *added)
 static bool check_id(const tarn_tokenizer *tokenizer, const char *function, const char *name,
                      const tarn__added_token *token)
 {
-    const tarn__pieces *pieces = &tokenizer->pieces;
-    bool same =
-        tarn__pieces_has(pieces, token->id) && tarn__pieces_is_written(pieces, token->id, token->text, token->length);
-    if (!same && tarn__pieces_has(pieces, token->id))
+    const tarn__vocab *pieces = &tokenizer->pieces;
+    bool same = tarn__vocab_has(pieces, token->id) &&
+                tarn__vocab_matches_escaped(pieces, token->id, token->text, token->length);
+    if (!same && tarn__vocab_has(pieces, token->id))
         return tarn__raise(TARN_ERROR_FORMAT,
                            "%s: '%s': the added token '%.100s' has the id %d, which is another token's", function, name,
                            token->text, (int)token->id);
-    int32_t known = same ? token->id : tarn__pieces_find_written(pieces, token->text, token->length);
+    int32_t known = same ? token->id : tarn__vocab_find_escaped(pieces, token->text, token->length);
     if (known < 0 || known == token->id)
         return true;
     return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': the added token '%.100s' has the id %d, but %d in the vocabulary",
@@ -35,21 +35,21 @@ static bool check_id(const tarn_tokenizer *tokenizer, const char *function, cons
 bool tarn__added_add(tarn_tokenizer *tokenizer, const char *function, const char *name, const tarn__added_token *token)
 {
     tarn__buffer *tokens = &tokenizer->added.tokens;
-    if (token->length == 0 || token->length > TARN__LONGEST_PIECE)
+    if (token->length == 0 || token->length > TARN__MAX_PIECE_BYTES)
         return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': an added token has %zu bytes; 1 to %zu are possible", function,
-                           name, token->length, TARN__LONGEST_PIECE);
+                           name, token->length, TARN__MAX_PIECE_BYTES);
     if (tokens->count >= MOST_TOKENS)
         return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': more than %d added tokens", function, name, MOST_TOKENS);
     /* Counted from the tokens that are there, not from the largest id: else each could lie as far behind the one
      * before. */
-    if (token->id < 0 || token->id >= (int64_t)tokenizer->pieces.used + TARN__MOST_HOLES || token->id >= INT32_MAX)
+    if (token->id < 0 || token->id >= (int64_t)tokenizer->pieces.used + TARN__MAX_UNUSED_IDS || token->id >= INT32_MAX)
         return tarn__raise(TARN_ERROR_FORMAT,
                            "%s: '%s': the added token '%.100s' has the id %d, far from the %zu tokens that are there",
                            function, name, token->text, (int)token->id, tokenizer->pieces.used);
     if (!check_id(tokenizer, function, name, token))
         return false;
-    if (!tarn__pieces_has(&tokenizer->pieces, token->id)) {
-        if (!tarn__pieces_add(&tokenizer->pieces, token->id, token->text, token->length, true))
+    if (!tarn__vocab_has(&tokenizer->pieces, token->id)) {
+        if (!tarn__vocab_add(&tokenizer->pieces, token->id, token->text, token->length, true))
             return false;
         tokenizer->pieces.piece[token->id].outside = 1;
     }

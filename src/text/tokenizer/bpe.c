@@ -56,19 +56,19 @@ bool tarn__bpe_add(tarn__bpe *bpe, tarn__merge merge)
     return true;
 }
 
-bool tarn__bpe_add_written(tarn_tokenizer *tokenizer, const char *function, const char *name, size_t number,
+bool tarn__bpe_add_escaped(tarn_tokenizer *tokenizer, const char *function, const char *name, size_t number,
                            const char *left, size_t left_length, const char *right, size_t right_length)
 {
-    const tarn__pieces *pieces = &tokenizer->pieces;
+    const tarn__vocab *pieces = &tokenizer->pieces;
     size_t length = left_length + right_length;
     char few[256], *both = length <= sizeof(few) ? few : tarn__alloc(length);
     if (!both)
         return false;
     memcpy(both, left, left_length);
     memcpy(both + left_length, right, right_length);
-    tarn__merge merge = {tarn__pieces_find_written(pieces, left, left_length),
-                         tarn__pieces_find_written(pieces, right, right_length),
-                         tarn__pieces_find_written(pieces, both, length)};
+    tarn__merge merge = {tarn__vocab_find_escaped(pieces, left, left_length),
+                         tarn__vocab_find_escaped(pieces, right, right_length),
+                         tarn__vocab_find_escaped(pieces, both, length)};
     if (!tarn_failed() && (merge.left < 0 || merge.right < 0 || merge.made < 0))
         tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': merge %zu, '%.*s' and '%.*s': %s is not in the vocabulary", function,
                     name, number, (int)(left_length < 60 ? left_length : 60), left,
@@ -94,7 +94,7 @@ void tarn__bpe_free(tarn__bpe *bpe)
     tarn__buffer_free(&bpe->merges, sizeof(tarn__merge));
     tarn__release(bpe->slot, bpe->slots * sizeof(*bpe->slot));
     for (int i = 0; i < bpe->pattern_count; i++)
-        tarn__pattern_free(bpe->pattern[i]);
+        tarn__regex_free(bpe->pattern[i]);
     *bpe = (tarn__bpe){0};
 }
 
@@ -154,7 +154,7 @@ static bool encode_short(const tarn__bpe *bpe, const char *word, size_t length, 
     return tarn__buffer_add(ids, parts, merge_short(bpe, parts, length), sizeof(*parts));
 }
 
-static bool encode_long(const tarn__bpe *bpe, tarn__coder *coder, const char *word, size_t length, tarn__buffer *ids)
+static bool encode_long(const tarn__bpe *bpe, tarn__encoder *coder, const char *word, size_t length, tarn__buffer *ids)
 {
     if (length > INT32_MAX)
         return tarn__raise(TARN_ERROR_UNSUPPORTED, "tokenizer_encode: a word of %zu bytes is longer than %d", length,
@@ -179,13 +179,13 @@ static bool encode_long(const tarn__bpe *bpe, tarn__coder *coder, const char *wo
 
 /* The token of the model's own vocabulary that is a whole word, -1: none. An added token is found before words are, or
  * is to be text. */
-static int32_t find_whole(const tarn__pieces *pieces, const char *word, size_t length)
+static int32_t find_whole(const tarn__vocab *pieces, const char *word, size_t length)
 {
-    int32_t id = tarn__pieces_find(pieces, word, length);
+    int32_t id = tarn__vocab_find(pieces, word, length);
     return id >= 0 && !pieces->piece[id].literal && !pieces->piece[id].outside ? id : -1;
 }
 
-static bool encode_new(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *word, size_t length,
+static bool encode_new(const tarn_tokenizer *tokenizer, tarn__encoder *coder, const char *word, size_t length,
                        tarn__buffer *ids)
 {
     const tarn__bpe *bpe = &tokenizer->bpe;
@@ -199,14 +199,14 @@ static bool encode_new(const tarn_tokenizer *tokenizer, tarn__coder *coder, cons
 
 typedef struct encoding {
     const tarn_tokenizer *tokenizer;
-    tarn__coder *coder;
+    tarn__encoder *coder;
     tarn__buffer *ids;
 } encoding;
 
 static bool encode_word(const char *word, size_t length, void *ctx)
 {
     const encoding *e = ctx;
-    return tarn__word_encode(e->tokenizer, e->coder, word, length, encode_new, e->ids);
+    return tarn__word_cache_encode(e->tokenizer, e->coder, word, length, encode_new, e->ids);
 }
 
 typedef struct walk {
@@ -227,7 +227,7 @@ static bool split(const walk *w, int level, const char *text, size_t length)
     size_t at = 0, begin, end;
     int found = 1;
     while (at < length &&
-           (found = tarn__pattern_next(w->bpe->pattern[level], w->matcher, text, length, at, &begin, &end)) == 1) {
+           (found = tarn__regex_next(w->bpe->pattern[level], w->matcher, text, length, at, &begin, &end)) == 1) {
         if (!split(w, level + 1, text + at, begin - at) || !split(w, level + 1, text + begin, end - begin))
             return false;
         at = end;
@@ -235,8 +235,8 @@ static bool split(const walk *w, int level, const char *text, size_t length)
     return found >= 0 && split(w, level + 1, text + at, length - at);
 }
 
-bool tarn__bpe_words(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *text, size_t length,
-                     tarn__word_fn see, void *ctx)
+bool tarn__bpe_pretokenize(const tarn_tokenizer *tokenizer, tarn__encoder *coder, const char *text, size_t length,
+                           tarn__word_fn see, void *ctx)
 {
     const tarn__bpe *bpe = &tokenizer->bpe;
     if (bpe->prefix_space && !coder->continues && length > 0 && text[0] != ' ') {
@@ -262,10 +262,10 @@ bool tarn__bpe_words(const tarn_tokenizer *tokenizer, tarn__coder *coder, const 
     return true;
 }
 
-static bool encode_bpe(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *text, size_t length,
+static bool encode_bpe(const tarn_tokenizer *tokenizer, tarn__encoder *coder, const char *text, size_t length,
                        tarn__buffer *ids)
 {
-    return tarn__bpe_words(tokenizer, coder, text, length, encode_word, &(encoding){tokenizer, coder, ids});
+    return tarn__bpe_pretokenize(tokenizer, coder, text, length, encode_word, &(encoding){tokenizer, coder, ids});
 }
 
 const tarn__tokenizer_kind tarn__kind_bpe = {"bpe", encode_bpe};

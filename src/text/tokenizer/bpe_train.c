@@ -39,12 +39,12 @@ typedef struct trainer {
     const char *function; /* for errors */
     tarn_tokenizer *tokenizer;
     tarn_bpe_options options;
-    tarn__coder coder;
-    tarn__pieces spelling; /* distinct words by number */
-    tarn__buffer words;    /* word */
-    tarn__buffer symbols;  /* int32_t: of all words */
-    tarn__buffer pairs;    /* pair */
-    size_t *slot;          /* pairs and one more by their tokens; 0: free */
+    tarn__encoder coder;
+    tarn__vocab spelling; /* distinct words by number */
+    tarn__buffer words;   /* word */
+    tarn__buffer symbols; /* int32_t: of all words */
+    tarn__buffer pairs;   /* pair */
+    size_t *slot;         /* pairs and one more by their tokens; 0: free */
     size_t slots;
     tarn__buffer heap;    /* candidate */
     tarn__buffer touched; /* size_t: pairs that the current merge made more frequent */
@@ -55,7 +55,7 @@ typedef struct trainer {
 static bool count_word(const char *text, size_t length, void *ctx)
 {
     trainer *t = ctx;
-    int32_t number = tarn__pieces_find(&t->spelling, text, length);
+    int32_t number = tarn__vocab_find(&t->spelling, text, length);
     if (number >= 0) {
         ((word *)(void *)t->words.data)[number].count++;
         return true;
@@ -63,7 +63,7 @@ static bool count_word(const char *text, size_t length, void *ctx)
     if (length > UINT32_MAX || t->words.count >= INT32_MAX)
         return tarn__raise(TARN_ERROR_UNSUPPORTED, "bpe_train: too many distinct words, or one too long");
     const word added = {.length = (uint32_t)length, .count = 1};
-    return tarn__pieces_add(&t->spelling, (int32_t)t->words.count, text, length, false) &&
+    return tarn__vocab_add(&t->spelling, (int32_t)t->words.count, text, length, false) &&
            tarn__buffer_add(&t->words, &added, 1, sizeof(added));
 }
 
@@ -74,11 +74,11 @@ static bool count_text(void *ctx, const char *text, size_t length)
     size_t done = 0, at;
     const tarn__added_token *token;
     while ((token = tarn__added_next(&t->tokenizer->added, false, true, text, length, done, &at)) != NULL) {
-        if (!tarn__bpe_words(t->tokenizer, &t->coder, text + done, at - done, count_word, t))
+        if (!tarn__bpe_pretokenize(t->tokenizer, &t->coder, text + done, at - done, count_word, t))
             return false;
         done = at + token->length;
     }
-    return tarn__bpe_words(t->tokenizer, &t->coder, text + done, length - done, count_word, t);
+    return tarn__bpe_pretokenize(t->tokenizer, &t->coder, text + done, length - done, count_word, t);
 }
 
 /* Every word begins as its bytes. */
@@ -87,7 +87,7 @@ static bool spell_words(trainer *t)
     word *words = (word *)(void *)t->words.data;
     for (size_t i = 0; i < t->words.count; i++) {
         size_t length;
-        const char *bytes = tarn__pieces_bytes(&t->spelling, (int32_t)i, &length);
+        const char *bytes = tarn__vocab_bytes(&t->spelling, (int32_t)i, &length);
         words[i].begin = t->symbols.count;
         if (!tarn__buffer_reserve(&t->symbols, length, sizeof(int32_t)))
             return false;
@@ -158,8 +158,8 @@ static bool change(trainer *t, int32_t left, int32_t right, int64_t by, uint32_t
 static int compare_bytes(const trainer *t, int32_t a, int32_t b)
 {
     size_t first, second;
-    const char *one = tarn__pieces_bytes(&t->tokenizer->pieces, a, &first),
-               *other = tarn__pieces_bytes(&t->tokenizer->pieces, b, &second);
+    const char *one = tarn__vocab_bytes(&t->tokenizer->pieces, a, &first),
+               *other = tarn__vocab_bytes(&t->tokenizer->pieces, b, &second);
     int order = memcmp(one, other, first < second ? first : second);
     return order ? order : (first > second) - (first < second);
 }
@@ -271,19 +271,19 @@ static bool merge_everywhere(trainer *t, size_t index, int32_t made, uint32_t me
 /* The token that a pair becomes: one that is there already when another pair makes the same bytes. -1 with an error. */
 static int32_t make_token(trainer *t, const pair *p)
 {
-    tarn__pieces *pieces = &t->tokenizer->pieces;
+    tarn__vocab *pieces = &t->tokenizer->pieces;
     size_t left, right;
-    const char *first = tarn__pieces_bytes(pieces, p->left, &left),
-               *second = tarn__pieces_bytes(pieces, p->right, &right);
+    const char *first = tarn__vocab_bytes(pieces, p->left, &left),
+               *second = tarn__vocab_bytes(pieces, p->right, &right);
     char *both = tarn__alloc(left + right);
     if (!both)
         return -1;
     memcpy(both, first, left);
     memcpy(both + left, second, right);
-    int32_t id = tarn__pieces_find(pieces, both, left + right);
+    int32_t id = tarn__vocab_find(pieces, both, left + right);
     if (id < 0 || pieces->piece[id].literal) {
         id = pieces->count;
-        id = tarn__pieces_add(pieces, id, both, left + right, false) ? id : -1;
+        id = tarn__vocab_add(pieces, id, both, left + right, false) ? id : -1;
     }
     tarn__release(both, left + right);
     return id;
@@ -332,7 +332,7 @@ static bool check_special(const trainer *t, int number, const char *text, size_t
     char *bytes = tarn__alloc(length);
     if (!bytes)
         return false;
-    bool letters = tarn__bytes_of_letters(bytes, &count, text, length);
+    bool letters = tarn__unicode_to_bytes(bytes, &count, text, length);
     tarn__release(bytes, length);
     return !letters || (count > 1 && count == length) ||
            tarn__raise(TARN_ERROR_ARGUMENT,
@@ -352,7 +352,7 @@ static bool add_special(trainer *t)
         char *text = (char *)(uintptr_t)special[i]; /* copied, not changed */
         const tarn__added_token token = {.text = text, .length = strlen(text), .id = i, .special = true};
         if (!check_special(t, i, text, token.length) ||
-            !tarn__pieces_add(&t->tokenizer->pieces, i, text, token.length, !is_visible(text)) ||
+            !tarn__vocab_add(&t->tokenizer->pieces, i, text, token.length, !is_visible(text)) ||
             !tarn__added_add(t->tokenizer, t->function, "special", &token))
             return false;
     }
@@ -364,15 +364,15 @@ static bool begin(trainer *t)
     t->tokenizer = tarn__tokenizer_new(&tarn__kind_bpe);
     if (!t->tokenizer || !add_special(t))
         return false;
-    tarn__pieces *pieces = &t->tokenizer->pieces;
+    tarn__vocab *pieces = &t->tokenizer->pieces;
     for (int rank = 0; rank < 256; rank++)
-        if (!tarn__pieces_add(pieces, pieces->count, &(char){(char)tarn__byte_of_rank(rank)}, 1, false))
+        if (!tarn__vocab_add(pieces, pieces->count, &(char){(char)tarn__byte_of_rank(rank)}, 1, false))
             return false;
     tarn__bpe *bpe = &t->tokenizer->bpe;
     bpe->pattern[0] =
-        tarn__pattern_new(t->function, "options", t->options.pattern ? t->options.pattern : TARN__PATTERN_GPT2);
+        tarn__regex_new(t->function, "options", t->options.pattern ? t->options.pattern : TARN__REGEX_GPT2);
     bpe->pattern_count = bpe->pattern[0] != NULL;
-    bpe->uses_regex = bpe->pattern[0] && strcmp(tarn__pattern_text(bpe->pattern[0]), TARN__PATTERN_GPT2) == 0;
+    bpe->uses_regex = bpe->pattern[0] && strcmp(tarn__regex_source(bpe->pattern[0]), TARN__REGEX_GPT2) == 0;
     return bpe->pattern[0] && tarn__tokenizer_finish(t->tokenizer, t->function, "special");
 }
 
@@ -387,8 +387,8 @@ static tarn_tokenizer *end(trainer *t, bool good)
     tarn__buffer_free(&t->heap, sizeof(candidate));
     tarn__buffer_free(&t->touched, sizeof(size_t));
     tarn__release(t->slot, t->slots * sizeof(*t->slot));
-    tarn__pieces_free(&t->spelling);
-    tarn__coder_free(&t->coder);
+    tarn__vocab_free(&t->spelling);
+    tarn__encoder_free(&t->coder);
     if (good && tarn__tokenizer_finish(t->tokenizer, t->function, "special"))
         return t->tokenizer;
     tarn_tokenizer_free(t->tokenizer);
@@ -448,7 +448,7 @@ tarn_tokenizer *tarn_bpe_train_files_sized(const char *const *paths, int count, 
     bool good = begin(&t);
     for (int i = 0; good && i < count; i++)
         good = paths[i] && paths[i][0]
-                   ? tarn__documents_each(t.function, paths[i], t.options.field, t.options.json_lines, count_text, &t)
+                   ? tarn__each_document(t.function, paths[i], t.options.field, t.options.json_lines, count_text, &t)
                    : tarn__raise(TARN_ERROR_ARGUMENT, "bpe_train_files: path %d is NULL or empty", i);
     return end(&t, good && spell_words(&t) && learn(&t, vocabulary));
 }

@@ -9,7 +9,7 @@
 
 /* ---- bytes ------------------------------------------------------------------------------------------------------- */
 
-static bool encode_bytes(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *text, size_t length,
+static bool encode_bytes(const tarn_tokenizer *tokenizer, tarn__encoder *coder, const char *text, size_t length,
                          tarn__buffer *ids)
 {
     (void)tokenizer, (void)coder;
@@ -28,7 +28,7 @@ tarn_tokenizer *tarn_tokenizer_bytes(void)
     if (!tokenizer)
         return NULL;
     for (int i = 0; i < 256; i++)
-        if (!tarn__pieces_add(&tokenizer->pieces, i, &(char){(char)i}, 1, false))
+        if (!tarn__vocab_add(&tokenizer->pieces, i, &(char){(char)i}, 1, false))
             break;
     if (tarn__tokenizer_finish(tokenizer, "tokenizer_bytes", ""))
         return tokenizer;
@@ -48,15 +48,15 @@ static bool not_utf8(const char *function, const char *path, const char *text, s
                        function, quote, path ? path : "", quote, path ? ": " : "", at, (unsigned char)text[at]);
 }
 
-static bool encode_characters(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *text, size_t length,
+static bool encode_characters(const tarn_tokenizer *tokenizer, tarn__encoder *coder, const char *text, size_t length,
                               tarn__buffer *ids)
 {
     (void)coder;
     for (size_t at = 0, bytes; at < length; at += bytes) {
         uint32_t code;
-        if ((bytes = tarn__utf8_get(text + at, length - at, &code)) == 0)
+        if ((bytes = tarn__utf8_decode(text + at, length - at, &code)) == 0)
             return not_utf8("tokenizer_encode", NULL, text, at);
-        int32_t id = tarn__pieces_find(&tokenizer->pieces, text + at, bytes);
+        int32_t id = tarn__vocab_find(&tokenizer->pieces, text + at, bytes);
         id = id < 0 ? tokenizer->unknown : id;
         if (id < 0)
             return tarn__raise(TARN_ERROR_ARGUMENT,
@@ -84,7 +84,7 @@ static bool mark(void *ctx, const char *text, size_t length)
     const alphabet *a = ctx;
     for (size_t at = 0, bytes; at < length; at += bytes) {
         uint32_t code;
-        if ((bytes = tarn__utf8_get(text + at, length - at, &code)) == 0)
+        if ((bytes = tarn__utf8_decode(text + at, length - at, &code)) == 0)
             return not_utf8(a->function, a->path, text, at);
         a->seen[code / 8] |= (uint8_t)(1 << code % 8);
     }
@@ -96,8 +96,8 @@ static bool add_marked(tarn_tokenizer *tokenizer, const uint8_t *seen)
     for (uint32_t code = 0; code < CODES; code++)
         if (seen[code / 8] >> code % 8 & 1) {
             char bytes[4];
-            size_t length = tarn__utf8_put(bytes, code);
-            if (!tarn__pieces_add(&tokenizer->pieces, tokenizer->pieces.count, bytes, length, true))
+            size_t length = tarn__utf8_encode(bytes, code);
+            if (!tarn__vocab_add(&tokenizer->pieces, tokenizer->pieces.count, bytes, length, true))
                 return false;
         }
     return true;
@@ -149,7 +149,7 @@ tarn_tokenizer *tarn_tokenizer_characters_files(const char *const *paths, int co
     for (int i = 0; good && i < count; i++) {
         a.path = paths[i];
         good = paths[i] && paths[i][0]
-                   ? tarn__documents_each(a.function, paths[i], field, json_lines, mark, &a)
+                   ? tarn__each_document(a.function, paths[i], field, json_lines, mark, &a)
                    : tarn__raise(TARN_ERROR_ARGUMENT, "tokenizer_characters_files: path %d is NULL or empty", i);
     }
     return end(&a, good);

@@ -147,7 +147,7 @@ static bool put_part(tarn__buffer *out, tarn__buffer *codes)
     size_t count = put_together(code, codes->count);
     for (size_t i = 0; i < count; i++) {
         char bytes[4];
-        if (!tarn__buffer_add(out, bytes, tarn__utf8_put(bytes, code[i]), 1))
+        if (!tarn__buffer_add(out, bytes, tarn__utf8_encode(bytes, code[i]), 1))
             return false;
     }
     return true;
@@ -159,8 +159,9 @@ static bool put_part(tarn__buffer *out, tarn__buffer *codes)
 static size_t part_length(const char *text, size_t length)
 {
     uint32_t code;
-    size_t at = tarn__utf8_get(text, length, &code);
-    for (size_t bytes; at < length && (bytes = tarn__utf8_get(text + at, length - at, &code)) != 0 && code >= SIMPLE;)
+    size_t at = tarn__utf8_decode(text, length, &code);
+    for (size_t bytes;
+         at < length && (bytes = tarn__utf8_decode(text + at, length - at, &code)) != 0 && code >= SIMPLE;)
         at += bytes;
     return at;
 }
@@ -170,7 +171,7 @@ static bool normalise_part(tarn__buffer *out, tarn__buffer *codes, const char *t
     codes->count = 0;
     for (size_t at = 0; at < length;) {
         uint32_t code = 0;
-        at += tarn__utf8_get(text + at, length - at, &code);
+        at += tarn__utf8_decode(text + at, length - at, &code);
         if (!take_apart(codes, code))
             return false;
     }
@@ -193,7 +194,7 @@ static size_t simple_length(const char *text, size_t length)
     return at > 0 ? at - 1 : 0;
 }
 
-bool tarn__normal_form(tarn__buffer *out, const char *text, size_t length)
+bool tarn__nfc(tarn__buffer *out, const char *text, size_t length)
 {
     tarn__buffer codes = {0};
     bool good = true;

@@ -32,7 +32,7 @@ static tarn_tokenizer *read_parts(const char *folder, size_t length, const char 
 {
     char first[LONGEST_PATH], second[LONGEST_PATH], config[LONGEST_PATH];
     below(config, folder, length, "tokenizer_config.json");
-    return tarn__tokenizer_read_parts(below(first, folder, length, vocabulary), below(second, folder, length, merges),
+    return tarn__tokenizer_read_vocab(below(first, folder, length, vocabulary), below(second, folder, length, merges),
                                       tarn__path_exists(config) ? config : NULL);
 }
 
@@ -42,7 +42,7 @@ static tarn_tokenizer *with_config(tarn_tokenizer *tokenizer, const char *folder
     char config[LONGEST_PATH], chat[LONGEST_PATH];
     bool has_config = tarn__path_exists(below(config, folder, length, "tokenizer_config.json"));
     bool has_chat = tarn__path_exists(below(chat, folder, length, "chat_template.jinja"));
-    if (tokenizer && is_model && !has_config && !tarn__tokenizer_surround(tokenizer, true, false)) {
+    if (tokenizer && is_model && !has_config && !tarn__tokenizer_set_add_bos_eos(tokenizer, true, false)) {
         tarn_tokenizer_free(tokenizer);
         return NULL;
     }
@@ -61,7 +61,7 @@ static tarn_tokenizer *open_parts(const char *folder)
         if (tarn__path_exists(below(path, folder, length, parts[i][0])))
             return with_config(read_parts(folder, length, parts[i][0], parts[i][1]), folder, length, false);
     if (tarn__path_exists(below(path, folder, length, "tokenizer.model")))
-        return with_config(tarn__tokenizer_read_model(path), folder, length, true);
+        return with_config(tarn__tokenizer_read_spm(path), folder, length, true);
     tarn__raise(TARN_ERROR_IO,
                 "tokenizer_open: '%s' has neither tokenizer.json, nor vocab.json and merges.txt, nor encoder.json and "
                 "vocab.bpe, nor "
@@ -74,7 +74,7 @@ static tarn_tokenizer *open_folder(const char *folder)
 {
     char path[LONGEST_PATH];
     bool has_json = tarn__path_exists(below(path, folder, strlen(folder), "tokenizer.json"));
-    return has_json ? with_config(tarn__tokenizer_read_file(path), folder, strlen(folder), false) : open_parts(folder);
+    return has_json ? with_config(tarn__tokenizer_read_json(path), folder, strlen(folder), false) : open_parts(folder);
 }
 
 static bool ends_in(const char *text, const char *end)
@@ -102,10 +102,10 @@ static tarn_tokenizer *open_file(const char *path)
             if (strcmp(name, parts[i][k]) == 0 && tarn__path_exists(below(other, path, length, parts[i][1 - k])))
                 return with_config(read_parts(path, length, parts[i][0], parts[i][1]), path, length, false);
     if (ends_in(name, ".model"))
-        return with_config(tarn__tokenizer_read_model(path), path, length, true);
+        return with_config(tarn__tokenizer_read_spm(path), path, length, true);
     if (ends_in(name, ".gguf"))
         return read_gguf(path);
-    tarn_tokenizer *tokenizer = tarn__tokenizer_read_file(path);
+    tarn_tokenizer *tokenizer = tarn__tokenizer_read_json(path);
     return strcmp(name, "tokenizer.json") == 0 ? with_config(tokenizer, path, length, false) : tokenizer;
 }
 

@@ -17,7 +17,7 @@
 #define SPACE "\\p{Z}\\t-\\r\\x{85}"
 #define WORD "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}"
 
-struct tarn__pattern {
+struct tarn__regex {
     char *text;
     pcre2_code *code;
     bool is_fast; /* compiled to machine code */
@@ -84,7 +84,7 @@ static bool translate(const char *function, const char *name, const char *text, 
 
 /* ---- patterns ---------------------------------------------------------------------------------------------------- */
 
-static bool compile(tarn__pattern *pattern, const char *function, const char *name, const tarn__buffer *text)
+static bool compile(tarn__regex *pattern, const char *function, const char *name, const tarn__buffer *text)
 {
     int error;
     size_t place;
@@ -107,7 +107,7 @@ static bool compile(tarn__pattern *pattern, const char *function, const char *na
     return true;
 }
 
-tarn__pattern *tarn__pattern_new(const char *function, const char *name, const char *text)
+tarn__regex *tarn__regex_new(const char *function, const char *name, const char *text)
 {
     tarn__buffer translated = {0};
     if (strlen(text) > LONGEST) {
@@ -115,28 +115,28 @@ tarn__pattern *tarn__pattern_new(const char *function, const char *name, const c
                     strlen(text), LONGEST);
         return NULL;
     }
-    tarn__pattern *pattern = tarn__alloc(sizeof(*pattern));
-    bool good = pattern && (pattern->text = tarn__text_copy(text)) != NULL &&
+    tarn__regex *pattern = tarn__alloc(sizeof(*pattern));
+    bool good = pattern && (pattern->text = tarn__string_copy(text)) != NULL &&
                 translate(function, name, text, &translated) && tarn__buffer_add(&translated, "", 1, 1) &&
                 (translated.count--, compile(pattern, function, name, &translated));
     tarn__buffer_free(&translated, 1);
     if (good)
         return pattern;
-    tarn__pattern_free(pattern);
+    tarn__regex_free(pattern);
     return NULL;
 }
 
-const char *tarn__pattern_text(const tarn__pattern *pattern)
+const char *tarn__regex_source(const tarn__regex *pattern)
 {
     return pattern->text;
 }
 
-void tarn__pattern_free(tarn__pattern *pattern)
+void tarn__regex_free(tarn__regex *pattern)
 {
     if (!pattern)
         return;
     pcre2_code_free(pattern->code);
-    tarn__text_release(pattern->text);
+    tarn__string_free(pattern->text);
     tarn__release(pattern, sizeof(*pattern));
 }
 
@@ -171,8 +171,8 @@ void tarn__matcher_free(tarn__matcher *matcher)
     tarn__release(matcher, sizeof(*matcher));
 }
 
-int tarn__pattern_next(const tarn__pattern *pattern, tarn__matcher *matcher, const char *text, size_t length,
-                       size_t from, size_t *begin, size_t *end)
+int tarn__regex_next(const tarn__regex *pattern, tarn__matcher *matcher, const char *text, size_t length, size_t from,
+                     size_t *begin, size_t *end)
 {
     const uint32_t options = PCRE2_NOTEMPTY;
     PCRE2_SPTR subject = (PCRE2_SPTR)text;

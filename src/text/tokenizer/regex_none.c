@@ -3,7 +3,7 @@
 #include "base/error.h"
 #include "text/tokenizer/pattern.h"
 
-tarn__pattern *tarn__pattern_new(const char *function, const char *name, const char *text)
+tarn__regex *tarn__regex_new(const char *function, const char *name, const char *text)
 {
     (void)text;
     tarn__raise(TARN_ERROR_UNSUPPORTED,
@@ -14,13 +14,13 @@ tarn__pattern *tarn__pattern_new(const char *function, const char *name, const c
     return NULL;
 }
 
-const char *tarn__pattern_text(const tarn__pattern *pattern)
+const char *tarn__regex_source(const tarn__regex *pattern)
 {
     (void)pattern;
     return "";
 }
 
-void tarn__pattern_free(tarn__pattern *pattern)
+void tarn__regex_free(tarn__regex *pattern)
 {
     (void)pattern;
 }
@@ -36,8 +36,8 @@ void tarn__matcher_free(tarn__matcher *matcher)
     (void)matcher;
 }
 
-int tarn__pattern_next(const tarn__pattern *pattern, tarn__matcher *matcher, const char *text, size_t length,
-                       size_t from, size_t *begin, size_t *end)
+int tarn__regex_next(const tarn__regex *pattern, tarn__matcher *matcher, const char *text, size_t length, size_t from,
+                     size_t *begin, size_t *end)
 {
     (void)pattern, (void)matcher, (void)text, (void)length, (void)from, (void)begin, (void)end;
     tarn__raise(TARN_ERROR_INTERNAL, "pattern: there can be none in this build");

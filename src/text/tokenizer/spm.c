@@ -18,8 +18,8 @@
 /* Appends a text with a space for each mark. */
 static bool add_unmarked(tarn__buffer *out, const char *text, size_t length)
 {
-    for (const char *end = text + length, *mark; text < end; text = mark + TARN__MARK_BYTES) {
-        if (!(mark = tarn__find_mark(text, (size_t)(end - text))))
+    for (const char *end = text + length, *mark; text < end; text = mark + TARN__METASPACE_BYTES) {
+        if (!(mark = tarn__find_metaspace(text, (size_t)(end - text))))
             return tarn__buffer_add(out, text, (size_t)(end - text), 1);
         if (!tarn__buffer_add(out, text, (size_t)(mark - text), 1) || !tarn__buffer_add(out, " ", 1, 1))
             return false;
@@ -29,7 +29,8 @@ static bool add_unmarked(tarn__buffer *out, const char *text, size_t length)
 
 static bool ends_in_mark(const char *text, size_t length)
 {
-    return length >= TARN__MARK_BYTES && memcmp(text + length - TARN__MARK_BYTES, TARN__MARK, TARN__MARK_BYTES) == 0;
+    return length >= TARN__METASPACE_BYTES &&
+           memcmp(text + length - TARN__METASPACE_BYTES, TARN__METASPACE, TARN__METASPACE_BYTES) == 0;
 }
 
 /* The text without spaces at its ends: SentencePiece takes marks for spaces at the end of a text, but not at its
@@ -39,7 +40,7 @@ static void trim(const char **text, size_t *length)
     for (; *length > 0 && (*text)[0] == ' '; ++*text)
         --*length;
     for (bool marked; *length > 0 && ((marked = ends_in_mark(*text, *length)) || (*text)[*length - 1] == ' ');)
-        *length -= marked ? TARN__MARK_BYTES : 1;
+        *length -= marked ? TARN__METASPACE_BYTES : 1;
 }
 
 /* Appends a text with one space for several. */
@@ -56,16 +57,17 @@ static bool add_squeezed(tarn__buffer *out, const char *text, size_t length)
     return true;
 }
 
-bool tarn__spm_respace(const tarn__spm *spm, const tarn__coder *coder, const char *text, size_t length,
-                       tarn__buffer *out)
+bool tarn__spm_normalize(const tarn__spm *spm, const tarn__encoder *coder, const char *text, size_t length,
+                         tarn__buffer *out)
 {
     if (spm->squeezes)
         trim(&text, &length);
     if (length == 0)
         return true;
-    bool has_space = text[0] == ' ' || (length >= TARN__MARK_BYTES && memcmp(text, TARN__MARK, TARN__MARK_BYTES) == 0);
-    bool is_first =
-        spm->prefix == TARN__PREFIX_ALWAYS ? !coder->continues : spm->prefix == TARN__PREFIX_FIRST && !coder->is_inside;
+    bool has_space = text[0] == ' ' ||
+                     (length >= TARN__METASPACE_BYTES && memcmp(text, TARN__METASPACE, TARN__METASPACE_BYTES) == 0);
+    bool is_first = spm->prefix == TARN__PREPEND_ALWAYS ? !coder->continues
+                                                        : spm->prefix == TARN__PREPEND_FIRST && !coder->is_inside;
     if (is_first && !(has_space && spm->prefix_if_missing) && !tarn__buffer_add(out, " ", 1, 1))
         return false;
     return spm->squeezes ? add_squeezed(out, text, length) : add_unmarked(out, text, length);
@@ -80,9 +82,9 @@ typedef struct row {
 } row;
 
 /* The piece that merges can make from a text, -1: none. Bytes, control tokens and added ones are none. */
-static int32_t find_piece(const tarn__pieces *pieces, const char *text, size_t length)
+static int32_t find_piece(const tarn__vocab *pieces, const char *text, size_t length)
 {
-    int32_t id = tarn__pieces_find(pieces, text, length);
+    int32_t id = tarn__vocab_find(pieces, text, length);
     return id >= 0 && !pieces->piece[id].literal && !pieces->piece[id].outside ? id : -1;
 }
 
@@ -128,7 +130,7 @@ static int32_t cut(const row *r, size_t length, tarn__symbol *symbols)
     for (size_t at = 0; at < length; count++) {
         uint32_t code;
         size_t user = r->tokenizer->spm.longest_user ? user_piece(r->tokenizer, r->text + at, length - at) : 0;
-        size_t size = user ? user : tarn__utf8_get(r->text + at, length - at, &code);
+        size_t size = user ? user : tarn__utf8_decode(r->text + at, length - at, &code);
         int32_t id = size ? find_piece(&r->tokenizer->pieces, r->text + at, size) : -1;
         size = size ? size : 1;
         symbols[count] =
@@ -157,7 +159,8 @@ static bool add_unknown(const row *r, const tarn__symbol *symbol, bool is_again,
     return true;
 }
 
-static bool encode_row(const tarn_tokenizer *t, tarn__coder *coder, const char *text, size_t length, tarn__buffer *ids)
+static bool encode_row(const tarn_tokenizer *t, tarn__encoder *coder, const char *text, size_t length,
+                       tarn__buffer *ids)
 {
     const row r = {t, text};
     if (length > INT32_MAX)
@@ -182,7 +185,7 @@ static bool encode_row(const tarn_tokenizer *t, tarn__coder *coder, const char *
 }
 
 /* Words: spaces, and what follows up to the next ones. */
-static bool encode_words(const tarn_tokenizer *t, tarn__coder *coder, const char *text, size_t length,
+static bool encode_words(const tarn_tokenizer *t, tarn__encoder *coder, const char *text, size_t length,
                          tarn__buffer *ids)
 {
     for (size_t at = 0, end; at < length; at = end) {
@@ -190,17 +193,18 @@ static bool encode_words(const tarn_tokenizer *t, tarn__coder *coder, const char
             end++;
         const char *space = end < length ? memchr(text + end, ' ', length - end) : NULL;
         end = space ? (size_t)(space - text) : length;
-        if (!tarn__word_encode(t, coder, text + at, end - at, encode_row, ids))
+        if (!tarn__word_cache_encode(t, coder, text + at, end - at, encode_row, ids))
             return false;
     }
     return true;
 }
 
-static bool encode_spm(const tarn_tokenizer *t, tarn__coder *coder, const char *text, size_t length, tarn__buffer *ids)
+static bool encode_spm(const tarn_tokenizer *t, tarn__encoder *coder, const char *text, size_t length,
+                       tarn__buffer *ids)
 {
     if (t->spm.is_late) {
         coder->spaced.count = 0;
-        if (!tarn__spm_respace(&t->spm, coder, text, length, &coder->spaced))
+        if (!tarn__spm_normalize(&t->spm, coder, text, length, &coder->spaced))
             return false;
         text = coder->spaced.data;
         length = coder->spaced.count;
@@ -231,7 +235,7 @@ static void look_at_pieces(tarn_tokenizer *t)
     tarn__spm *spm = &t->spm;
     spm->has_words = spm->has_bytes; /* else several words could share one unknown token */
     for (int32_t id = 0; id < t->pieces.count; id++) {
-        const tarn__piece *piece = &t->pieces.piece[id];
+        const tarn__vocab_piece *piece = &t->pieces.piece[id];
         if (!piece->used || piece->literal || piece->outside)
             continue;
         bool is_user = spm->types && (size_t)id < spm->count && spm->types[id] == TARN__TOKEN_USER;

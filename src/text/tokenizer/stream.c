@@ -121,12 +121,12 @@ const char *tarn_text_stream_push(tarn_text_stream *stream, int32_t id, size_t *
     size_t bytes;
     if (!begin(stream, "text_stream_push", length))
         return NULL;
-    if (!tarn__pieces_has(&stream->tokenizer->pieces, id)) {
+    if (!tarn__vocab_has(&stream->tokenizer->pieces, id)) {
         tarn__raise(TARN_ERROR_ARGUMENT, "text_stream_push: the vocabulary, 0 to %d, has no token for the id %d",
                     (int)stream->tokenizer->pieces.count - 1, (int)id);
         return NULL;
     }
-    const char *piece = tarn__pieces_bytes(&stream->tokenizer->pieces, id, &bytes);
+    const char *piece = tarn__vocab_bytes(&stream->tokenizer->pieces, id, &bytes);
     if (stream->options.skip_special && tarn_tokenizer_is_special(stream->tokenizer, id))
         return ready(stream, length);
     size_t at = bytes > 0 && !stream->is_begun && stream->tokenizer->spm.strips && piece[0] == ' ';

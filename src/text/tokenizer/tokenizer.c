@@ -24,21 +24,21 @@ void tarn_tokenizer_free(tarn_tokenizer *tokenizer)
 {
     if (!tokenizer)
         return;
-    tarn__pieces_free(&tokenizer->pieces);
+    tarn__vocab_free(&tokenizer->pieces);
     tarn__added_free(&tokenizer->added);
     tarn__bpe_free(&tokenizer->bpe);
     tarn__spm_free(&tokenizer->spm);
-    tarn__text_release(tokenizer->chat);
+    tarn__string_free(tokenizer->chat);
     tarn__buffer_free(&tokenizer->before, sizeof(int32_t));
     tarn__buffer_free(&tokenizer->after, sizeof(int32_t));
     tarn__release(tokenizer, sizeof(*tokenizer));
 }
 
-static uint64_t hash_pieces(const tarn__pieces *pieces, uint64_t hash)
+static uint64_t hash_pieces(const tarn__vocab *pieces, uint64_t hash)
 {
     for (int32_t id = 0; id < pieces->count; id++) {
         size_t length;
-        const char *bytes = tarn__pieces_bytes(pieces, id, &length);
+        const char *bytes = tarn__vocab_bytes(pieces, id, &length);
         hash = tarn__hash(bytes, pieces->piece[id].used ? length : 0, hash + pieces->piece[id].used);
     }
     return hash;
@@ -82,7 +82,7 @@ static uint64_t hash_all(const tarn_tokenizer *t)
     uint64_t hash = hash_pieces(&t->pieces, tarn__hash(t->kind->name, strlen(t->kind->name), unknown));
     hash = hash_spm(t, hash_numbers(&t->bpe.merges, 3, tarn__hash(flags, sizeof(flags), hash)));
     for (int i = 0; i < t->bpe.pattern_count; i++)
-        hash = tarn__hash(tarn__pattern_text(t->bpe.pattern[i]), strlen(tarn__pattern_text(t->bpe.pattern[i])), hash);
+        hash = tarn__hash(tarn__regex_source(t->bpe.pattern[i]), strlen(tarn__regex_source(t->bpe.pattern[i])), hash);
     const tarn__added_token *added = (const tarn__added_token *)(const void *)t->added.tokens.data;
     for (size_t i = 0; i < t->added.tokens.count; i++) {
         const unsigned char how[] = {added[i].special, added[i].normalized, added[i].strip_left, added[i].strip_right};
@@ -92,11 +92,11 @@ static uint64_t hash_all(const tarn_tokenizer *t)
 }
 
 /* A text as it is where tokens are looked for in normalised text. Appends to `form`. False with an error. */
-static bool normalise(const tarn_tokenizer *tokenizer, const tarn__coder *coder, const char *text, size_t length,
+static bool normalise(const tarn_tokenizer *tokenizer, const tarn__encoder *coder, const char *text, size_t length,
                       tarn__buffer *form)
 {
-    return tokenizer->nfc ? tarn__normal_form(form, text, length)
-                          : tarn__spm_respace(&tokenizer->spm, coder, text, length, form);
+    return tokenizer->nfc ? tarn__nfc(form, text, length)
+                          : tarn__spm_normalize(&tokenizer->spm, coder, text, length, form);
 }
 
 static bool normalises(const tarn_tokenizer *tokenizer)
@@ -108,7 +108,7 @@ static bool normalises(const tarn_tokenizer *tokenizer)
 static bool check_normal(const tarn_tokenizer *tokenizer, const char *function, const char *name)
 {
     const tarn__added_token *added = (const tarn__added_token *)(const void *)tokenizer->added.tokens.data;
-    const tarn__coder coder = {0};
+    const tarn__encoder coder = {0};
     tarn__buffer form = {0};
     for (size_t i = 0; normalises(tokenizer) && i < tokenizer->added.tokens.count && !tarn_failed(); i++) {
         form.count = 0;
@@ -129,7 +129,7 @@ static bool find_bytes(tarn_tokenizer *tokenizer, const char *function, const ch
 {
     int missing = 0;
     for (int i = 0; i < 256; i++) {
-        int32_t id = tarn__pieces_find(&tokenizer->pieces, &(char){(char)i}, 1);
+        int32_t id = tarn__vocab_find(&tokenizer->pieces, &(char){(char)i}, 1);
         bool is_byte = id >= 0 && !tokenizer->pieces.piece[id].literal;
         tokenizer->bpe.byte_id[i] = is_byte ? id : tokenizer->bpe.unknown;
         missing += !is_byte;
@@ -154,7 +154,7 @@ bool tarn__tokenizer_finish(tarn_tokenizer *tokenizer, const char *function, con
     return true;
 }
 
-bool tarn__tokenizer_surround(tarn_tokenizer *tokenizer, bool begins, bool ends)
+bool tarn__tokenizer_set_add_bos_eos(tarn_tokenizer *tokenizer, bool begins, bool ends)
 {
     tokenizer->before.count = tokenizer->after.count = 0;
     bool good = (!begins || tokenizer->begin < 0 || tarn__ids_add(&tokenizer->before, tokenizer->begin)) &&
@@ -200,9 +200,9 @@ const char *tarn_tokenizer_piece(const tarn_tokenizer *tokenizer, int32_t id, si
 {
     size_t bytes;
     if (!is_there(tokenizer, "tokenizer_piece") || !has_id(tokenizer, "tokenizer_piece", id) ||
-        !tarn__pieces_has(&tokenizer->pieces, id))
+        !tarn__vocab_has(&tokenizer->pieces, id))
         return NULL;
-    return tarn__pieces_bytes(&tokenizer->pieces, id, length ? length : &bytes);
+    return tarn__vocab_bytes(&tokenizer->pieces, id, length ? length : &bytes);
 }
 
 static const tarn__added_token *added_of(const tarn_tokenizer *tokenizer, size_t *count)
@@ -218,7 +218,7 @@ static int32_t find(const tarn_tokenizer *tokenizer, const char *piece, size_t l
     for (size_t i = 0; i < count; i++)
         if (added[i].length == length && memcmp(added[i].text, piece, length) == 0)
             return added[i].id;
-    return tarn__pieces_find(&tokenizer->pieces, piece, length);
+    return tarn__vocab_find(&tokenizer->pieces, piece, length);
 }
 
 int32_t tarn_tokenizer_find(const tarn_tokenizer *tokenizer, const char *piece, size_t length)
@@ -262,7 +262,7 @@ int32_t tarn_tokenizer_end_of_text(const tarn_tokenizer *tokenizer)
                                                         : -1;
 }
 
-int32_t tarn_tokenizer_begin(const tarn_tokenizer *tokenizer)
+int32_t tarn_tokenizer_bos(const tarn_tokenizer *tokenizer)
 {
     static const char *const names[] = {"<s>", "<|begin_of_text|>", "<bos>"};
     if (!is_there(tokenizer, "tokenizer_begin"))
@@ -272,7 +272,7 @@ int32_t tarn_tokenizer_begin(const tarn_tokenizer *tokenizer)
     return tokenizer->begin >= 0 ? tokenizer->begin : find_any(tokenizer, names, sizeof(names) / sizeof(names[0]));
 }
 
-int32_t tarn_tokenizer_end(const tarn_tokenizer *tokenizer)
+int32_t tarn_tokenizer_eos(const tarn_tokenizer *tokenizer)
 {
     if (!is_there(tokenizer, "tokenizer_end"))
         return -1;
@@ -285,7 +285,7 @@ int32_t tarn_tokenizer_end(const tarn_tokenizer *tokenizer)
 
 typedef struct job {
     const tarn_tokenizer *tokenizer;
-    tarn__coder *coder;
+    tarn__encoder *coder;
     bool with_special;
     tarn__buffer *ids;
 } job;
@@ -298,7 +298,7 @@ static size_t spaces_before(const char *text, size_t from, size_t at)
         uint32_t code;
         while (begin > from && ((unsigned char)text[begin] & 0xC0) == 0x80)
             begin--;
-        if (tarn__utf8_get(text + begin, at - begin, &code) != at - begin || !tarn__is_space(code))
+        if (tarn__utf8_decode(text + begin, at - begin, &code) != at - begin || !tarn__is_space(code))
             break;
         at = begin;
     }
@@ -308,7 +308,7 @@ static size_t spaces_before(const char *text, size_t from, size_t at)
 static size_t spaces_after(const char *text, size_t length, size_t at)
 {
     uint32_t code;
-    for (size_t bytes; (bytes = tarn__utf8_get(text + at, length - at, &code)) != 0 && tarn__is_space(code);)
+    for (size_t bytes; (bytes = tarn__utf8_decode(text + at, length - at, &code)) != 0 && tarn__is_space(code);)
         at += bytes;
     return at;
 }
@@ -350,7 +350,7 @@ static bool encode_normal(const job *j, const char *text, size_t length)
     return cut(j, true, text, length, encode_plain);
 }
 
-bool tarn__tokenizer_append_section(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *text,
+bool tarn__tokenizer_append_section(const tarn_tokenizer *tokenizer, tarn__encoder *coder, const char *text,
                                     size_t length, bool with_special, bool is_inside, tarn__buffer *ids)
 {
     const job j = {tokenizer, coder, with_special, ids};
@@ -358,7 +358,7 @@ bool tarn__tokenizer_append_section(const tarn_tokenizer *tokenizer, tarn__coder
     return cut(&j, false, text, length, encode_normal);
 }
 
-bool tarn__tokenizer_append(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *text, size_t length,
+bool tarn__tokenizer_append(const tarn_tokenizer *tokenizer, tarn__encoder *coder, const char *text, size_t length,
                             const tarn_encode_options *options, tarn__buffer *ids)
 {
     bool around = options->add_special;
@@ -383,7 +383,7 @@ int32_t *tarn_tokenizer_encode_sized(const tarn_tokenizer *tokenizer, const char
     }
     if (options)
         memcpy(&chosen, options, options_size < sizeof(chosen) ? options_size : sizeof(chosen));
-    tarn__coder coder = {0};
+    tarn__encoder coder = {0};
     tarn__buffer ids = {0};
     int32_t *result = NULL;
     if (tarn__tokenizer_append(tokenizer, &coder, text ? text : "", length, &chosen, &ids) &&
@@ -393,7 +393,7 @@ int32_t *tarn_tokenizer_encode_sized(const tarn_tokenizer *tokenizer, const char
         *count = (int64_t)ids.count;
     }
     tarn__buffer_free(&ids, sizeof(int32_t));
-    tarn__coder_free(&coder);
+    tarn__encoder_free(&coder);
     return result;
 }
 
@@ -406,7 +406,7 @@ static bool measure(const tarn_tokenizer *tokenizer, const int32_t *ids, int64_t
     for (int64_t i = 0; i < count; i++) {
         if (!has_id(tokenizer, "tokenizer_decode", ids[i]))
             return false;
-        if (!tarn__pieces_has(&tokenizer->pieces, ids[i]))
+        if (!tarn__vocab_has(&tokenizer->pieces, ids[i]))
             return tarn__raise(TARN_ERROR_ARGUMENT, "tokenizer_decode: the vocabulary has no token for the id %d",
                                (int)ids[i]);
         *bytes += tokenizer->pieces.piece[ids[i]].length;
@@ -430,7 +430,7 @@ char *tarn_tokenizer_decode(const tarn_tokenizer *tokenizer, const int32_t *ids,
     if (!text)
         return NULL;
     for (int64_t i = 0; i < count; i++, at += piece_length) {
-        const char *piece = tarn__pieces_bytes(&tokenizer->pieces, ids[i], &piece_length);
+        const char *piece = tarn__vocab_bytes(&tokenizer->pieces, ids[i], &piece_length);
         memcpy(text + at, piece, piece_length);
     }
     bool strips = tokenizer->spm.strips && bytes > 0 && text[0] == ' '; /* the one that encoding has put there */

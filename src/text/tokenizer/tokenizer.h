@@ -11,7 +11,7 @@
 #include "text/tokenizer/pattern.h"
 #include "text/tokenizer/vocab.h"
 
-#define TARN__MOST_PATTERNS 16
+#define TARN__MAX_REGEXES 16
 
 /* A token that is found in a text before anything else is done to it. */
 typedef struct tarn__added_token {
@@ -49,7 +49,7 @@ typedef struct tarn__bpe {
     bool prefix_space;    /* a text gets a space before it */
     /* the pattern is GPT-2's, inside the byte-level step: how the file is written */
     bool uses_regex;
-    tarn__pattern *pattern[TARN__MOST_PATTERNS]; /* applied one after the other; none: a text is one word */
+    tarn__regex *pattern[TARN__MAX_REGEXES]; /* applied one after the other; none: a text is one word */
     int pattern_count;
 } tarn__bpe;
 
@@ -64,7 +64,11 @@ typedef enum tarn__token_type {
 } tarn__token_type;
 
 /* Which texts get a space before them. */
-typedef enum tarn__prefix { TARN__PREFIX_NONE, TARN__PREFIX_FIRST, TARN__PREFIX_ALWAYS } tarn__prefix;
+typedef enum tarn__prepend_scheme {
+    TARN__PREPEND_NEVER,
+    TARN__PREPEND_FIRST,
+    TARN__PREPEND_ALWAYS
+} tarn__prepend_scheme;
 
 /* SentencePiece's BPE (spm.c). Pieces are kept with spaces, where files have U+2581. */
 typedef struct tarn__spm {
@@ -75,7 +79,7 @@ typedef struct tarn__spm {
     size_t longest, longest_user; /* bytes of a piece that merges; of one that is found before; 0: none */
     int32_t byte_id[256];         /* -1: none, then all are */
     bool has_bytes;               /* what has no token becomes its bytes; else tarn__bpe's unknown */
-    tarn__prefix prefix;
+    tarn__prepend_scheme prefix;
     bool prefix_if_missing; /* only before texts that do not begin with a space */
     bool squeezes;          /* several spaces are one, and those at the ends none */
     /* spaces are changed behind the search for tokens in normalised text: a pre-tokenizer, not a normalizer */
@@ -84,13 +88,13 @@ typedef struct tarn__spm {
     bool has_words; /* no piece has a space behind something else: words are encoded one by one */
 } tarn__spm;
 
-typedef struct tarn__coder tarn__coder;
+typedef struct tarn__encoder tarn__encoder;
 
 /* What kinds of tokenizers do differently. */
 typedef struct tarn__tokenizer_kind {
     const char *name;
     /* Appends the ids of a text without special tokens. False with an error. */
-    bool (*encode)(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *text, size_t length,
+    bool (*encode)(const tarn_tokenizer *tokenizer, tarn__encoder *coder, const char *text, size_t length,
                    tarn__buffer *ids);
 } tarn__tokenizer_kind;
 
@@ -98,7 +102,7 @@ extern const tarn__tokenizer_kind tarn__kind_bpe, tarn__kind_spm, tarn__kind_byt
 
 struct tarn_tokenizer {
     const tarn__tokenizer_kind *kind;
-    tarn__pieces pieces;
+    tarn__vocab pieces;
     tarn__added added;
     tarn__bpe bpe; /* of SentencePiece too: merges with ranks, `unknown` and `ignore_merges` */
     tarn__spm spm;
@@ -111,9 +115,9 @@ struct tarn_tokenizer {
 };
 
 /* What one thread needs to encode: memory of words met before, and scratch. All zero is ready. */
-struct tarn__coder {
+struct tarn__encoder {
     tarn__matcher *matcher;
-    struct tarn__word *word; /* open addressing; 0 length: free */
+    struct tarn__cached_word *word; /* open addressing; 0 length: free */
     size_t words, word_slots;
     tarn__buffer word_bytes, word_ids;
     tarn__buffer symbols, heap;
@@ -121,7 +125,7 @@ struct tarn__coder {
     bool continues; /* the next text goes on where another ended: it gets no space before it */
     bool is_inside; /* the next text is not the beginning of the whole */
 };
-void tarn__coder_free(tarn__coder *coder);
+void tarn__encoder_free(tarn__encoder *coder);
 
 /* An empty tokenizer of a kind; and what must be done once all is in it: NULL or false with an error. */
 tarn_tokenizer *tarn__tokenizer_new(const tarn__tokenizer_kind *kind);
@@ -129,9 +133,9 @@ bool tarn__tokenizer_finish(tarn_tokenizer *tokenizer, const char *function, con
 
 /* Appends the ids of a text with what stands around it; of a text alone, which may be a part of a whole. False with an
  * error. */
-bool tarn__tokenizer_append_section(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *text,
+bool tarn__tokenizer_append_section(const tarn_tokenizer *tokenizer, tarn__encoder *coder, const char *text,
                                     size_t length, bool with_special, bool is_inside, tarn__buffer *ids);
-bool tarn__tokenizer_append(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *text, size_t length,
+bool tarn__tokenizer_append(const tarn_tokenizer *tokenizer, tarn__encoder *coder, const char *text, size_t length,
                             const tarn_encode_options *options, tarn__buffer *ids);
 
 /* Adds a token to be found in texts, and to the vocabulary where that lacks it. `name` is the file's, for errors. The
@@ -150,36 +154,36 @@ const tarn__added_token *tarn__added_next(const tarn__added *added, bool normali
 bool tarn__bpe_add(tarn__bpe *bpe, tarn__merge merge);
 
 /* The same for pieces as files write them; `number` is the merge's, `name` the file's, for errors. */
-bool tarn__bpe_add_written(tarn_tokenizer *tokenizer, const char *function, const char *name, size_t number,
+bool tarn__bpe_add_escaped(tarn_tokenizer *tokenizer, const char *function, const char *name, size_t number,
                            const char *left, size_t left_length, const char *right, size_t right_length);
 const tarn__merge_slot *tarn__bpe_find(const tarn__bpe *bpe, int32_t left, int32_t right); /* NULL: no merge */
 void tarn__bpe_free(tarn__bpe *bpe);
 
 /* Calls `see` for every word of a text, in order; false ends. */
 typedef bool (*tarn__word_fn)(const char *word, size_t length, void *ctx);
-bool tarn__bpe_words(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *text, size_t length,
-                     tarn__word_fn see, void *ctx);
+bool tarn__bpe_pretokenize(const tarn_tokenizer *tokenizer, tarn__encoder *coder, const char *text, size_t length,
+                           tarn__word_fn see, void *ctx);
 
 /* Appends the ids of a word: those that are remembered, or what `encode` gives. False with an error. */
-typedef bool (*tarn__word_encode_fn)(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *word,
+typedef bool (*tarn__word_encode_fn)(const tarn_tokenizer *tokenizer, tarn__encoder *coder, const char *word,
                                      size_t length, tarn__buffer *ids);
-bool tarn__word_encode(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *word, size_t length,
-                       tarn__word_encode_fn encode, tarn__buffer *ids);
+bool tarn__word_cache_encode(const tarn_tokenizer *tokenizer, tarn__encoder *coder, const char *word, size_t length,
+                             tarn__word_encode_fn encode, tarn__buffer *ids);
 
 /* A text with its spaces as SentencePiece has them: one before it, U+2581 as a space. Appends to `out`. False with an
  * error. */
-bool tarn__spm_respace(const tarn__spm *spm, const tarn__coder *coder, const char *text, size_t length,
-                       tarn__buffer *out);
+bool tarn__spm_normalize(const tarn__spm *spm, const tarn__encoder *coder, const char *text, size_t length,
+                         tarn__buffer *out);
 
 /* What is known once all pieces are there. False with an error. */
 bool tarn__spm_finish(tarn_tokenizer *tokenizer, const char *function, const char *name);
 void tarn__spm_free(tarn__spm *spm);
 
 /* A text in Unicode's normalisation form C. Valid UTF-8 is changed; what is none passes. False with an error. */
-bool tarn__normal_form(tarn__buffer *out, const char *text, size_t length);
+bool tarn__nfc(tarn__buffer *out, const char *text, size_t length);
 
 /* What a vocabulary of SentencePiece consists of. Everything is borrowed. */
-typedef struct tarn__spm_parts {
+typedef struct tarn__spm_spec {
     const char *function, *name; /* for errors: who asks, and the file */
     const char *const *pieces;   /* as files write them: U+2581 for spaces, <0x0A> for bytes */
     const size_t *lengths;
@@ -190,16 +194,16 @@ typedef struct tarn__spm_parts {
     bool has_bytes;              /* what has no token becomes its bytes */
     bool user_is_added;          /* pieces of users are looked for like added tokens; else as SentencePiece does */
     tarn__spm settings;          /* of these `prefix`, `prefix_if_missing`, `squeezes` and `strips` */
-} tarn__spm_parts;
+} tarn__spm_spec;
 
 /* A tokenizer without what comes before and after a text. It is finished: but tokens may be added, and
  * tarn__tokenizer_finish() called again. The caller owns it. NULL with an error. */
-tarn_tokenizer *tarn__spm_from_parts(const tarn__spm_parts *parts);
+tarn_tokenizer *tarn__spm_build(const tarn__spm_spec *parts);
 
 /* Puts what a file gave into a tokenizer. NULL with an error. */
-tarn_tokenizer *tarn__tokenizer_read_model(const char *path); /* a tokenizer.model */
-tarn_tokenizer *tarn__tokenizer_read_file(const char *path);
-tarn_tokenizer *tarn__tokenizer_read_parts(const char *vocabulary, const char *merges,
+tarn_tokenizer *tarn__tokenizer_read_spm(const char *path); /* a tokenizer.model */
+tarn_tokenizer *tarn__tokenizer_read_json(const char *path);
+tarn_tokenizer *tarn__tokenizer_read_vocab(const char *vocabulary, const char *merges,
                                            const char *config); /* config: NULL where there is none */
 
 /* Takes what lies beside a tokenizer: its tokenizer_config.json and its chat_template.jinja (NULL: there is none).
@@ -208,6 +212,6 @@ bool tarn__tokenizer_read_config(tarn_tokenizer *tokenizer, const char *config, 
 
 /* add_special adds the token that begins a text, where there is one, and the one that ends it; nothing else. False with
  * an error. */
-bool tarn__tokenizer_surround(tarn_tokenizer *tokenizer, bool begins, bool ends);
+bool tarn__tokenizer_set_add_bos_eos(tarn_tokenizer *tokenizer, bool begins, bool ends);
 
 #endif

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-size_t tarn__utf8_get(const char *text, size_t length, uint32_t *code)
+size_t tarn__utf8_decode(const char *text, size_t length, uint32_t *code)
 {
     static const uint32_t lowest[] = {0, 0, 0x80, 0x800, 0x10000}; /* what needs that many bytes */
     const unsigned char *byte = (const unsigned char *)text;
@@ -22,7 +22,7 @@ size_t tarn__utf8_get(const char *text, size_t length, uint32_t *code)
     return *code >= lowest[bytes] && *code <= 0x10FFFF && !is_surrogate ? bytes : 0;
 }
 
-size_t tarn__utf8_put(char *text, uint32_t code)
+size_t tarn__utf8_encode(char *text, uint32_t code)
 {
     size_t bytes = code < 0x80 ? 1 : code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
     for (size_t i = bytes; i-- > 1; code >>= 6)
@@ -40,7 +40,7 @@ size_t tarn__utf8_prefix(const char *text, size_t length)
         while (length - at >= 8 && (memcpy(&eight, text + at, 8), (eight & UINT64_C(0x8080808080808080)) == 0))
             at += 8;
         uint32_t code;
-        bytes = at < length ? tarn__utf8_get(text + at, length - at, &code) : 0;
+        bytes = at < length ? tarn__utf8_decode(text + at, length - at, &code) : 0;
     }
     return at;
 }

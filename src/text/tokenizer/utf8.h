@@ -8,10 +8,10 @@
 
 /* Bytes of the character that a text begins with, 1 to 4, and its code; 0 where the text ends or is no valid UTF-8
  * (overlong, surrogate, beyond U+10FFFF, cut). */
-size_t tarn__utf8_get(const char *text, size_t length, uint32_t *code);
+size_t tarn__utf8_decode(const char *text, size_t length, uint32_t *code);
 
 /* Writes a character's bytes, at most 4; returns how many. */
-size_t tarn__utf8_put(char *text, uint32_t code);
+size_t tarn__utf8_encode(char *text, uint32_t code);
 
 /* How many bytes at the beginning of a text are valid UTF-8. */
 size_t tarn__utf8_prefix(const char *text, size_t length);

@@ -9,29 +9,29 @@
 
 /* ---- ids and bytes ----------------------------------------------------------------------------------------------- */
 
-static size_t slot_of(const tarn__pieces *pieces, const char *bytes, size_t length)
+static size_t slot_of(const tarn__vocab *pieces, const char *bytes, size_t length)
 {
     size_t at = (size_t)tarn__hash(bytes, length, 0) & (pieces->slots - 1);
     for (; pieces->slot[at]; at = (at + 1) & (pieces->slots - 1)) {
-        const tarn__piece *piece = &pieces->piece[pieces->slot[at] - 1];
+        const tarn__vocab_piece *piece = &pieces->piece[pieces->slot[at] - 1];
         if (piece->length == length && memcmp(pieces->bytes.data + piece->begin, bytes, length) == 0)
             break;
     }
     return at;
 }
 
-static bool grow_slots(tarn__pieces *pieces)
+static bool grow_slots(tarn__vocab *pieces)
 {
     if (2 * (pieces->used + 1) <= pieces->slots)
         return true;
-    tarn__pieces grown = *pieces;
+    tarn__vocab grown = *pieces;
     grown.slots = pieces->slots ? 2 * pieces->slots : 512;
     grown.slot = tarn__alloc(grown.slots * sizeof(int32_t));
     if (!grown.slot)
         return false;
     for (size_t i = 0; i < pieces->slots; i++)
         if (pieces->slot[i]) {
-            const tarn__piece *piece = &pieces->piece[pieces->slot[i] - 1];
+            const tarn__vocab_piece *piece = &pieces->piece[pieces->slot[i] - 1];
             grown.slot[slot_of(&grown, pieces->bytes.data + piece->begin, piece->length)] = pieces->slot[i];
         }
     tarn__release(pieces->slot, pieces->slots * sizeof(int32_t));
@@ -40,13 +40,13 @@ static bool grow_slots(tarn__pieces *pieces)
     return true;
 }
 
-static bool grow_pieces(tarn__pieces *pieces, int32_t id)
+static bool grow_pieces(tarn__vocab *pieces, int32_t id)
 {
     if ((size_t)id < pieces->room)
         return true;
     size_t room = (size_t)id + 1 > 2 * pieces->room ? (size_t)id + 1 : 2 * pieces->room;
     room = room < 256 ? 256 : room;
-    tarn__piece *grown = tarn__alloc(room * sizeof(*grown));
+    tarn__vocab_piece *grown = tarn__alloc(room * sizeof(*grown));
     if (!grown)
         return false;
     if (pieces->piece)
@@ -57,11 +57,11 @@ static bool grow_pieces(tarn__pieces *pieces, int32_t id)
     return true;
 }
 
-bool tarn__pieces_add(tarn__pieces *pieces, int32_t id, const char *bytes, size_t length, bool literal)
+bool tarn__vocab_add(tarn__vocab *pieces, int32_t id, const char *bytes, size_t length, bool literal)
 {
     if (!grow_pieces(pieces, id) || !grow_slots(pieces) || !tarn__buffer_reserve(&pieces->bytes, length + 1, 1))
         return false;
-    pieces->piece[id] = (tarn__piece){pieces->bytes.count, (uint32_t)length, 1, literal, 0, 0};
+    pieces->piece[id] = (tarn__vocab_piece){pieces->bytes.count, (uint32_t)length, 1, literal, 0, 0};
     tarn__buffer_add(&pieces->bytes, bytes, length, 1);
     tarn__buffer_add(&pieces->bytes, "", 1, 1);
     size_t at = slot_of(pieces, bytes, length);
@@ -72,7 +72,7 @@ bool tarn__pieces_add(tarn__pieces *pieces, int32_t id, const char *bytes, size_
     return true;
 }
 
-int32_t tarn__pieces_find(const tarn__pieces *pieces, const char *bytes, size_t length)
+int32_t tarn__vocab_find(const tarn__vocab *pieces, const char *bytes, size_t length)
 {
     return pieces->slots ? pieces->slot[slot_of(pieces, bytes, length)] - 1 : -1;
 }
@@ -82,8 +82,8 @@ static bool is_spaced(const char *bytes, size_t size, const char *text, size_t l
 {
     size_t at = 0;
     for (size_t i = 0; i < size; i++) {
-        const char *part = bytes[i] == ' ' ? TARN__MARK : bytes + i;
-        size_t part_size = bytes[i] == ' ' ? TARN__MARK_BYTES : 1;
+        const char *part = bytes[i] == ' ' ? TARN__METASPACE : bytes + i;
+        size_t part_size = bytes[i] == ' ' ? TARN__METASPACE_BYTES : 1;
         if (part_size > length - at || memcmp(text + at, part, part_size) != 0)
             return false;
         at += part_size;
@@ -91,12 +91,12 @@ static bool is_spaced(const char *bytes, size_t size, const char *text, size_t l
     return at == length;
 }
 
-bool tarn__pieces_is_written(const tarn__pieces *pieces, int32_t id, const char *text, size_t length)
+bool tarn__vocab_matches_escaped(const tarn__vocab *pieces, int32_t id, const char *text, size_t length)
 {
     size_t size;
-    const char *bytes = tarn__pieces_bytes(pieces, id, &size);
+    const char *bytes = tarn__vocab_bytes(pieces, id, &size);
     if (pieces->piece[id].byte)
-        return tarn__byte_of_name(text, length) == (unsigned char)bytes[0];
+        return tarn__byte_of_piece(text, length) == (unsigned char)bytes[0];
     if (pieces->spaced && !pieces->piece[id].literal)
         return is_spaced(bytes, size, text, length);
     if (pieces->piece[id].literal)
@@ -104,7 +104,7 @@ bool tarn__pieces_is_written(const tarn__pieces *pieces, int32_t id, const char 
     size_t at = 0, i = 0;
     for (; i < size && at < length; i++) {
         char letter[4];
-        size_t letter_size = tarn__utf8_put(letter, tarn__byte_letter((unsigned char)bytes[i]));
+        size_t letter_size = tarn__utf8_encode(letter, tarn__byte_to_unicode((unsigned char)bytes[i]));
         if (letter_size > length - at || memcmp(text + at, letter, letter_size) != 0)
             return false;
         at += letter_size;
@@ -117,35 +117,36 @@ static bool unmark(char *bytes, size_t *count, const char *text, size_t length)
 {
     *count = 0;
     for (size_t at = 0; at < length;) {
-        bool is_mark = length - at >= TARN__MARK_BYTES && memcmp(text + at, TARN__MARK, TARN__MARK_BYTES) == 0;
+        bool is_mark =
+            length - at >= TARN__METASPACE_BYTES && memcmp(text + at, TARN__METASPACE, TARN__METASPACE_BYTES) == 0;
         if (text[at] == ' ')
             return false;
         bytes[(*count)++] = is_mark ? ' ' : text[at];
-        at += is_mark ? TARN__MARK_BYTES : 1;
+        at += is_mark ? TARN__METASPACE_BYTES : 1;
     }
     return true;
 }
 
-int32_t tarn__pieces_find_written(const tarn__pieces *pieces, const char *text, size_t length)
+int32_t tarn__vocab_find_escaped(const tarn__vocab *pieces, const char *text, size_t length)
 {
     char few[256], *bytes = length <= sizeof(few) ? few : tarn__alloc(length);
     size_t count;
     if (!bytes)
         return -1;
     bool is_read =
-        pieces->spaced ? unmark(bytes, &count, text, length) : tarn__bytes_of_letters(bytes, &count, text, length);
-    int32_t id = is_read ? tarn__pieces_find(pieces, bytes, count) : -1;
+        pieces->spaced ? unmark(bytes, &count, text, length) : tarn__unicode_to_bytes(bytes, &count, text, length);
+    int32_t id = is_read ? tarn__vocab_find(pieces, bytes, count) : -1;
     if (bytes != few)
         tarn__release(bytes, length);
     if (id < 0 || pieces->piece[id].literal)
-        id = tarn__pieces_find(pieces, text, length);
-    return id >= 0 && tarn__pieces_is_written(pieces, id, text, length) ? id : -1;
+        id = tarn__vocab_find(pieces, text, length);
+    return id >= 0 && tarn__vocab_matches_escaped(pieces, id, text, length) ? id : -1;
 }
 
-bool tarn__pieces_write(const tarn__pieces *pieces, int32_t id, tarn__buffer *text)
+bool tarn__vocab_escape(const tarn__vocab *pieces, int32_t id, tarn__buffer *text)
 {
     size_t length;
-    const char *bytes = tarn__pieces_bytes(pieces, id, &length);
+    const char *bytes = tarn__vocab_bytes(pieces, id, &length);
     char name[8];
     if (pieces->piece[id].byte)
         return tarn__buffer_add(text, name, (size_t)snprintf(name, sizeof(name), "<0x%02X>", (unsigned char)bytes[0]),
@@ -153,52 +154,52 @@ bool tarn__pieces_write(const tarn__pieces *pieces, int32_t id, tarn__buffer *te
     if (pieces->piece[id].literal)
         return tarn__buffer_add(text, bytes, length, 1);
     if (!pieces->spaced)
-        return tarn__letters_of_bytes(text, bytes, length);
+        return tarn__bytes_to_unicode(text, bytes, length);
     bool good = true;
     for (size_t i = 0; good && i < length; i++)
-        good =
-            tarn__buffer_add(text, bytes[i] == ' ' ? TARN__MARK : bytes + i, bytes[i] == ' ' ? TARN__MARK_BYTES : 1, 1);
+        good = tarn__buffer_add(text, bytes[i] == ' ' ? TARN__METASPACE : bytes + i,
+                                bytes[i] == ' ' ? TARN__METASPACE_BYTES : 1, 1);
     return good;
 }
 
-bool tarn__pieces_add_spaced(tarn__pieces *pieces, int32_t id, const char *text, size_t length)
+bool tarn__vocab_add_spm(tarn__vocab *pieces, int32_t id, const char *text, size_t length)
 {
     char few[256], *bytes = length <= sizeof(few) ? few : tarn__alloc(length);
     size_t count;
     if (!bytes)
         return false;
     bool is_read = unmark(bytes, &count, text, length);
-    bool good = tarn__pieces_add(pieces, id, is_read ? bytes : text, is_read ? count : length, !is_read);
+    bool good = tarn__vocab_add(pieces, id, is_read ? bytes : text, is_read ? count : length, !is_read);
     if (bytes != few)
         tarn__release(bytes, length);
     return good;
 }
 
-bool tarn__pieces_add_byte(tarn__pieces *pieces, int32_t id, unsigned char byte)
+bool tarn__vocab_add_byte(tarn__vocab *pieces, int32_t id, unsigned char byte)
 {
-    if (!tarn__pieces_add(pieces, id, &(char){(char)byte}, 1, true))
+    if (!tarn__vocab_add(pieces, id, &(char){(char)byte}, 1, true))
         return false;
     pieces->piece[id].byte = 1;
     return true;
 }
 
-bool tarn__pieces_has(const tarn__pieces *pieces, int64_t id)
+bool tarn__vocab_has(const tarn__vocab *pieces, int64_t id)
 {
     return id >= 0 && id < pieces->count && pieces->piece[id].used;
 }
 
-const char *tarn__pieces_bytes(const tarn__pieces *pieces, int32_t id, size_t *length)
+const char *tarn__vocab_bytes(const tarn__vocab *pieces, int32_t id, size_t *length)
 {
     *length = pieces->piece[id].length;
     return pieces->bytes.data + pieces->piece[id].begin;
 }
 
-void tarn__pieces_free(tarn__pieces *pieces)
+void tarn__vocab_free(tarn__vocab *pieces)
 {
     tarn__buffer_free(&pieces->bytes, 1);
     tarn__release(pieces->piece, pieces->room * sizeof(*pieces->piece));
     tarn__release(pieces->slot, pieces->slots * sizeof(*pieces->slot));
-    *pieces = (tarn__pieces){0};
+    *pieces = (tarn__vocab){0};
 }
 
 /* ---- spaces and bytes of SentencePiece --------------------------------------------------------------------------- */
@@ -208,18 +209,18 @@ static int digit_of(char c)
     return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
-int tarn__byte_of_name(const char *text, size_t length)
+int tarn__byte_of_piece(const char *text, size_t length)
 {
     if (length != 6 || memcmp(text, "<0x", 3) != 0 || text[5] != '>' || digit_of(text[3]) < 0 || digit_of(text[4]) < 0)
         return -1;
     return 16 * digit_of(text[3]) + digit_of(text[4]);
 }
 
-const char *tarn__find_mark(const char *text, size_t length)
+const char *tarn__find_metaspace(const char *text, size_t length)
 {
-    for (const char *at = text, *end = text + length; (at = memchr(at, TARN__MARK[0], (size_t)(end - at))) != NULL;
+    for (const char *at = text, *end = text + length; (at = memchr(at, TARN__METASPACE[0], (size_t)(end - at))) != NULL;
          at++)
-        if (end - at >= TARN__MARK_BYTES && memcmp(at, TARN__MARK, TARN__MARK_BYTES) == 0)
+        if (end - at >= TARN__METASPACE_BYTES && memcmp(at, TARN__METASPACE, TARN__METASPACE_BYTES) == 0)
             return at;
     return NULL;
 }
@@ -235,7 +236,7 @@ static bool is_visible(int byte)
 /* Of those that cannot be seen: 0 to 32, 127 to 160 and 173. */
 #define HIDDEN (33 + 34 + 1)
 
-uint32_t tarn__byte_letter(unsigned char byte)
+uint32_t tarn__byte_to_unicode(unsigned char byte)
 {
     if (is_visible(byte))
         return byte;
@@ -259,23 +260,23 @@ unsigned char tarn__byte_of_rank(int rank)
                                             : byte_of(256u + (uint32_t)rank - 188));
 }
 
-bool tarn__letters_of_bytes(tarn__buffer *letters, const char *bytes, size_t length)
+bool tarn__bytes_to_unicode(tarn__buffer *letters, const char *bytes, size_t length)
 {
     for (size_t i = 0; i < length; i++) {
         char text[4];
-        size_t size = tarn__utf8_put(text, tarn__byte_letter((unsigned char)bytes[i]));
+        size_t size = tarn__utf8_encode(text, tarn__byte_to_unicode((unsigned char)bytes[i]));
         if (!tarn__buffer_add(letters, text, size, 1))
             return false;
     }
     return true;
 }
 
-bool tarn__bytes_of_letters(char *bytes, size_t *count, const char *letters, size_t length)
+bool tarn__unicode_to_bytes(char *bytes, size_t *count, const char *letters, size_t length)
 {
     *count = 0;
     for (size_t at = 0, size; at < length; at += size) {
         uint32_t letter;
-        size = tarn__utf8_get(letters + at, length - at, &letter);
+        size = tarn__utf8_decode(letters + at, length - at, &letter);
         int byte = size ? byte_of(letter) : -1;
         if (byte < 0)
             return false;

@@ -8,27 +8,27 @@
 #define REMEMBERED_BYTES 64     /* longest word that is remembered */
 #define REMEMBERED_WORDS 131072 /* most words that are */
 
-typedef struct tarn__word {
+typedef struct tarn__cached_word {
     uint64_t hash;
     size_t bytes, ids; /* where they begin */
     uint16_t length, count;
-} tarn__word;
+} tarn__cached_word;
 
-static size_t word_place(const tarn__coder *coder, uint64_t hash, const char *word, size_t length)
+static size_t word_place(const tarn__encoder *coder, uint64_t hash, const char *word, size_t length)
 {
     size_t at = (size_t)hash & (coder->word_slots - 1);
-    for (const tarn__word *w; (w = &coder->word[at])->length; at = (at + 1) & (coder->word_slots - 1))
+    for (const tarn__cached_word *w; (w = &coder->word[at])->length; at = (at + 1) & (coder->word_slots - 1))
         if (w->hash == hash && w->length == length && memcmp(coder->word_bytes.data + w->bytes, word, length) == 0)
             break;
     return at;
 }
 
-static bool grow_words(tarn__coder *coder)
+static bool grow_words(tarn__encoder *coder)
 {
     if (2 * (coder->words + 1) <= coder->word_slots)
         return true;
     size_t slots = coder->word_slots ? 4 * coder->word_slots : 128, mask = slots - 1;
-    tarn__word *grown = tarn__alloc(slots * sizeof(*grown));
+    tarn__cached_word *grown = tarn__alloc(slots * sizeof(*grown));
     if (!grown)
         return false;
     for (size_t i = 0; i < coder->word_slots; i++)
@@ -44,12 +44,12 @@ static bool grow_words(tarn__coder *coder)
     return true;
 }
 
-static bool remember(tarn__coder *coder, uint64_t hash, const char *word, size_t length, const int32_t *ids,
+static bool remember(tarn__encoder *coder, uint64_t hash, const char *word, size_t length, const int32_t *ids,
                      size_t count)
 {
     if (coder->words >= REMEMBERED_WORDS)
         return true;
-    tarn__word added = {hash, coder->word_bytes.count, coder->word_ids.count, (uint16_t)length, (uint16_t)count};
+    tarn__cached_word added = {hash, coder->word_bytes.count, coder->word_ids.count, (uint16_t)length, (uint16_t)count};
     if (!grow_words(coder) || !tarn__buffer_add(&coder->word_bytes, word, length, 1) ||
         !tarn__buffer_add(&coder->word_ids, ids, count, sizeof(*ids)))
         return false;
@@ -58,13 +58,13 @@ static bool remember(tarn__coder *coder, uint64_t hash, const char *word, size_t
     return true;
 }
 
-bool tarn__word_encode(const tarn_tokenizer *tokenizer, tarn__coder *coder, const char *word, size_t length,
-                       tarn__word_encode_fn encode, tarn__buffer *ids)
+bool tarn__word_cache_encode(const tarn_tokenizer *tokenizer, tarn__encoder *coder, const char *word, size_t length,
+                             tarn__word_encode_fn encode, tarn__buffer *ids)
 {
     if (length > REMEMBERED_BYTES)
         return encode(tokenizer, coder, word, length, ids);
     uint64_t hash = tarn__hash(word, length, 0);
-    const tarn__word *known = coder->word_slots ? &coder->word[word_place(coder, hash, word, length)] : NULL;
+    const tarn__cached_word *known = coder->word_slots ? &coder->word[word_place(coder, hash, word, length)] : NULL;
     if (known && known->length)
         return tarn__buffer_add(ids, coder->word_ids.data + known->ids * sizeof(int32_t), known->count,
                                 sizeof(int32_t));
@@ -73,7 +73,7 @@ bool tarn__word_encode(const tarn_tokenizer *tokenizer, tarn__coder *coder, cons
            remember(coder, hash, word, length, (const int32_t *)(const void *)ids->data + before, ids->count - before);
 }
 
-void tarn__coder_free(tarn__coder *coder)
+void tarn__encoder_free(tarn__encoder *coder)
 {
     tarn__matcher_free(coder->matcher);
     tarn__release(coder->word, coder->word_slots * sizeof(*coder->word));
@@ -83,5 +83,5 @@ void tarn__coder_free(tarn__coder *coder)
     tarn__merge_heap_free(&coder->heap);
     tarn__buffer_free(&coder->normal, 1);
     tarn__buffer_free(&coder->spaced, 1);
-    *coder = (tarn__coder){0};
+    *coder = (tarn__encoder){0};
 }

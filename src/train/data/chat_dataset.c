@@ -33,7 +33,7 @@ bool tarn__data_is_chats(const char *name)
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 
-static bool check_options(const tarn__chats_options *o)
+static bool check_options(const tarn__chat_dataset_options *o)
 {
     if (!o->path || !path_of(o->path)[0])
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the name of a file of JSON lines is required", o->function);
@@ -51,37 +51,37 @@ static bool check_options(const tarn__chats_options *o)
 }
 
 /* The template to use; *chat is NULL where there is none. */
-static bool choose_template(const tarn__chats_options *o, const char **chat)
+static bool choose_template(const tarn__chat_dataset_options *o, const char **chat)
 {
     *chat = o->tokenizer->chat;
     if (!o->template_name || !o->template_name[0])
         return true;
-    *chat = tarn__chat_named(o->function, o->tokenizer, o->template_name);
+    *chat = tarn__chat_template_named(o->function, o->tokenizer, o->template_name);
     return *chat != NULL;
 }
 
-static bool read_files(tarn__chats *c, const tarn__chats_options *o)
+static bool read_files(tarn__chat_dataset *c, const tarn__chat_dataset_options *o)
 {
     const char *chat;
-    if (!choose_template(o, &chat) || !tarn__chats_read(c, path_of(o->path), chat))
+    if (!choose_template(o, &chat) || !tarn__chat_read(c, path_of(o->path), chat))
         return false;
     c->first_of_second = (int64_t)c->documents.count;
-    return !o->val_path || !o->val_path[0] || tarn__chats_read(c, path_of(o->val_path), chat);
+    return !o->val_path || !o->val_path[0] || tarn__chat_read(c, path_of(o->val_path), chat);
 }
 
-tarn__chats *tarn__chats_open(const tarn__chats_options *o)
+tarn__chat_dataset *tarn__chat_dataset_open(const tarn__chat_dataset_options *o)
 {
     if (tarn_failed() || !check_options(o))
         return NULL;
-    tarn__chats *c = tarn__alloc(sizeof(*c));
+    tarn__chat_dataset *c = tarn__alloc(sizeof(*c));
     if (!c)
         return NULL;
-    *c = (tarn__chats){
+    *c = (tarn__chat_dataset){
         .function = o->function, .tokenizer = o->tokenizer, .context = o->context, .seed = o->seed, .epoch = -1};
-    bool good = read_files(c, o) && tarn__chats_deal(c, o->val_share);
-    c->order = good ? tarn__alloc(sizeof(int64_t) * (size_t)c->split[TARN__CHATS_TRAINING].rows) : NULL;
+    bool good = read_files(c, o) && tarn__chat_pack(c, o->val_share);
+    c->order = good ? tarn__alloc(sizeof(int64_t) * (size_t)c->split[TARN__CHAT_TRAINING].rows) : NULL;
     if (!c->order) {
-        tarn__chats_close(c);
+        tarn__chat_dataset_close(c);
         return NULL;
     }
     if (c->cut > 0)
@@ -92,11 +92,11 @@ tarn__chats *tarn__chats_open(const tarn__chats_options *o)
     return c;
 }
 
-void tarn__chats_close(tarn__chats *c)
+void tarn__chat_dataset_close(tarn__chat_dataset *c)
 {
     if (!c)
         return;
-    tarn__release(c->order, sizeof(int64_t) * (size_t)c->split[TARN__CHATS_TRAINING].rows);
+    tarn__release(c->order, sizeof(int64_t) * (size_t)c->split[TARN__CHAT_TRAINING].rows);
     for (int i = 0; i < 2; i++) {
         tarn__release(c->split[i].documents, sizeof(int64_t) * (size_t)c->split[i].count);
         tarn__release(c->split[i].row_first, sizeof(int64_t) * (size_t)(c->split[i].count + 1));
@@ -109,13 +109,13 @@ void tarn__chats_close(tarn__chats *c)
 
 /* ---- what is there ----------------------------------------------------------------------------------------------- */
 
-void tarn__chats_counts(const tarn__chats *c, tarn__chats_summary *summary)
+void tarn__chat_dataset_counts(const tarn__chat_dataset *c, tarn__chat_dataset_summary *summary)
 {
-    *summary = (tarn__chats_summary){.cut = c->cut};
+    *summary = (tarn__chat_dataset_summary){.cut = c->cut};
     summary->hash = tarn__hash(c->ids.data, c->ids.count * sizeof(int32_t), (uint64_t)c->context);
     summary->hash = tarn__hash(c->learnt.data, c->learnt.count, summary->hash);
     for (int i = 0; i < 2; i++) {
-        const tarn__chats_split *s = &c->split[i];
+        const tarn__chat_split *s = &c->split[i];
         summary->documents[i] = s->count;
         summary->rows[i] = s->rows;
         for (int64_t k = 0; k < s->count; k++) {
@@ -133,22 +133,23 @@ void tarn__chats_counts(const tarn__chats *c, tarn__chats_summary *summary)
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
 /* `count` tokens from a place of a row on, which are a document; d is NULL for what is behind the last. */
-static void write_document(const tarn__chats *c, const tarn__chat_document *d, int64_t begin, int64_t count,
-                           const tarn__chats_rows *row)
+static void write_document(const tarn__chat_dataset *c, const tarn__chat_document *d, int64_t begin, int64_t count,
+                           const tarn__chat_dataset_rows *row)
 {
     const int32_t *ids = (const int32_t *)(const void *)c->ids.data + (d ? d->begin : 0);
     const uint8_t *learnt = (const uint8_t *)c->learnt.data + (d ? d->begin : 0);
     for (int64_t i = 0; i < count; i++) {
         int64_t at = begin + i;
         row->ids[at] = d ? ids[i] : 0;
-        row->targets[at] = d && i + 1 < count && learnt[i + 1] ? ids[i + 1] : TARN__CHATS_UNCOUNTED;
+        row->targets[at] = d && i + 1 < count && learnt[i + 1] ? ids[i + 1] : TARN__IGNORE_INDEX;
         row->positions[at] = (int32_t)i;
-        row->starts[at] = (int32_t)begin;
+        row->document_starts[at] = (int32_t)begin;
     }
 }
 
 /* A row of a split; negative: one without loss. */
-static void write_row(const tarn__chats *c, const tarn__chats_split *s, int64_t number, const tarn__chats_rows *row)
+static void write_row(const tarn__chat_dataset *c, const tarn__chat_split *s, int64_t number,
+                      const tarn__chat_dataset_rows *row)
 {
     int64_t begin = 0;
     for (int64_t k = number < 0 ? 0 : s->row_first[number]; number >= 0 && k < s->row_first[number + 1]; k++) {
@@ -160,10 +161,10 @@ static void write_row(const tarn__chats *c, const tarn__chats_split *s, int64_t 
 }
 
 /* Which row comes as number `at` of all: epoch after epoch, or once in order. */
-static int64_t row_number(tarn__chats *c, int split, int64_t at)
+static int64_t row_number(tarn__chat_dataset *c, int split, int64_t at)
 {
     int64_t rows = c->split[split].rows;
-    if (split == TARN__CHATS_VALIDATION)
+    if (split == TARN__CHAT_VALIDATION)
         return at < rows ? at : -1;
     if (c->epoch != at / rows) {
         c->epoch = at / rows;
@@ -172,27 +173,28 @@ static int64_t row_number(tarn__chats *c, int split, int64_t at)
     return c->order[at % rows];
 }
 
-bool tarn__chats_batch(tarn__chats *c, int split, int64_t batch_number, int64_t rows, tarn__chats_rows *out)
+bool tarn__chat_dataset_batch(tarn__chat_dataset *c, int split, int64_t batch_number, int64_t rows,
+                              tarn__chat_dataset_rows *out)
 {
-    const tarn__chats_split *s = &c->split[split];
+    const tarn__chat_split *s = &c->split[split];
     if (s->rows == 0)
         return tarn__raise(TARN_ERROR_ARGUMENT,
                            "%s: there are no documents for validation: neither a share of them nor a file was named",
                            c->function);
     for (int64_t i = 0; i < rows; i++) {
         int64_t first = i * c->context;
-        write_row(
-            c, s, row_number(c, split, batch_number * rows + i),
-            &(tarn__chats_rows){out->ids + first, out->targets + first, out->positions + first, out->starts + first});
+        write_row(c, s, row_number(c, split, batch_number * rows + i),
+                  &(tarn__chat_dataset_rows){out->ids + first, out->targets + first, out->positions + first,
+                                             out->document_starts + first});
     }
     return true;
 }
 
 /* ---- for everybody ----------------------------------------------------------------------------------------------- */
 
-tarn_chats *tarn_chats_open_sized(const tarn_chats_options *options, size_t options_size)
+tarn_chat_dataset *tarn_chat_dataset_open_sized(const tarn_chat_dataset_options *options, size_t options_size)
 {
-    tarn_chats_options o = {0};
+    tarn_chat_dataset_options o = {0};
     if (tarn_failed())
         return NULL;
     if (!options) {
@@ -201,34 +203,35 @@ tarn_chats *tarn_chats_open_sized(const tarn_chats_options *options, size_t opti
         return NULL;
     }
     memcpy(&o, options, options_size < sizeof(o) ? options_size : sizeof(o));
-    return tarn__chats_open(&(tarn__chats_options){.function = "chats_open",
-                                                   .path = o.path,
-                                                   .val_path = o.val_path,
-                                                   .val_share = o.val_share,
-                                                   .tokenizer = o.tokenizer,
-                                                   .template_name = o.template_name,
-                                                   .context = o.context ? o.context : DEFAULT_CONTEXT,
-                                                   .seed = o.seed});
+    return tarn__chat_dataset_open(&(tarn__chat_dataset_options){.function = "chats_open",
+                                                                 .path = o.path,
+                                                                 .val_path = o.val_path,
+                                                                 .val_share = o.val_share,
+                                                                 .tokenizer = o.tokenizer,
+                                                                 .template_name = o.template_name,
+                                                                 .context = o.context ? o.context : DEFAULT_CONTEXT,
+                                                                 .seed = o.seed});
 }
 
-bool tarn_chats_counts_of(const tarn_chats *chats, tarn_chats_counts *counts)
+bool tarn_chat_dataset_counts_of(const tarn_chat_dataset *chats, tarn_chat_dataset_counts *counts)
 {
     if (tarn_failed())
         return false;
     if (!chats || !counts)
         return tarn__raise(TARN_ERROR_ARGUMENT, "chats_counts_of: %s is NULL",
                            chats ? "the place for the answer" : "the chats");
-    tarn__chats_counts(chats, counts);
+    tarn__chat_dataset_counts(chats, counts);
     return true;
 }
 
-bool tarn_chats_batch(tarn_chats *chats, int split, int64_t batch_number, int64_t rows, tarn_chats_rows *out)
+bool tarn_chat_dataset_batch(tarn_chat_dataset *chats, int split, int64_t batch_number, int64_t rows,
+                             tarn_chat_dataset_rows *out)
 {
     if (tarn_failed())
         return false;
-    if (!chats || !out || !out->ids || !out->targets || !out->positions || !out->starts)
+    if (!chats || !out || !out->ids || !out->targets || !out->positions || !out->document_starts)
         return tarn__raise(TARN_ERROR_ARGUMENT, "chats_batch: chats and four arrays are required, not NULL");
-    if (split != TARN_CHATS_TRAINING && split != TARN_CHATS_VALIDATION)
+    if (split != TARN_CHAT_DATASET_TRAINING && split != TARN_CHAT_DATASET_VALIDATION)
         return tarn__raise(TARN_ERROR_ARGUMENT, "chats_batch: split %d is neither training (0) nor validation (1)",
                            split);
     if (batch_number < 0 || rows < 1 || rows > INT64_MAX / chats->context || batch_number > INT64_MAX / rows - 1)
@@ -236,10 +239,10 @@ bool tarn_chats_batch(tarn_chats *chats, int split, int64_t batch_number, int64_
                            "chats_batch: batch %" PRId64 " of %" PRId64
                            " rows is none: numbers begin at 0, and there is at least 1 row",
                            batch_number, rows);
-    return tarn__chats_batch(chats, split, batch_number, rows, out);
+    return tarn__chat_dataset_batch(chats, split, batch_number, rows, out);
 }
 
-void tarn_chats_close(tarn_chats *chats)
+void tarn_chat_dataset_close(tarn_chat_dataset *chats)
 {
-    tarn__chats_close(chats);
+    tarn__chat_dataset_close(chats);
 }

@@ -80,7 +80,7 @@ static void place(packing *p, int64_t at, int64_t length)
 }
 
 /* The numbers of documents, longest first, those of one length as they were. */
-static bool sort_by_length(const tarn__chats *c, const int64_t *from, int64_t *to, int64_t count)
+static bool sort_by_length(const tarn__chat_dataset *c, const int64_t *from, int64_t *to, int64_t count)
 {
     size_t bytes = sizeof(int64_t) * (size_t)(c->context + 2);
     int64_t *first = tarn__alloc(bytes);
@@ -97,7 +97,7 @@ static bool sort_by_length(const tarn__chats *c, const int64_t *from, int64_t *t
 }
 
 /* The documents row by row, in the order in which they came to it. */
-static void list_rows(const packing *p, const int64_t *sorted, tarn__chats_split *s)
+static void list_rows(const packing *p, const int64_t *sorted, tarn__chat_split *s)
 {
     for (int64_t at = 0; at < p->count; at++)
         s->row_first[p->row_of[at] + 1]++;
@@ -110,7 +110,7 @@ static void list_rows(const packing *p, const int64_t *sorted, tarn__chats_split
 }
 
 /* Packs the documents of a list. */
-static bool pack(const tarn__chats *c, const int64_t *list, int64_t count, tarn__chats_split *s)
+static bool pack(const tarn__chat_dataset *c, const int64_t *list, int64_t count, tarn__chat_split *s)
 {
     packing p = {0};
     size_t bytes = sizeof(int64_t) * (size_t)count;
@@ -140,7 +140,7 @@ static int64_t share_of(int64_t count, double share)
     return held < 1 ? 1 : held >= count ? count - 1 : held;
 }
 
-bool tarn__chats_deal(tarn__chats *c, double val_share)
+bool tarn__chat_pack(tarn__chat_dataset *c, double val_share)
 {
     int64_t all = (int64_t)c->documents.count, count = c->first_of_second, held = share_of(count, val_share);
     size_t bytes = sizeof(int64_t) * (size_t)all;
@@ -153,11 +153,11 @@ bool tarn__chats_deal(tarn__chats *c, double val_share)
     tarn__shuffled(tarn__epoch_keys_of(c->seed, SPLIT_EPOCH).order, order, count);
     for (int64_t i = count; i < all; i++)
         order[i] = i;
-    bool good = pack(c, order + held, count - held, &c->split[TARN__CHATS_TRAINING]);
+    bool good = pack(c, order + held, count - held, &c->split[TARN__CHAT_TRAINING]);
     /* of those for validation: in a file of their own, or the first of the order */
     int64_t first = all > count ? count : 0;
     if (good && (held > 0 || all > count))
-        good = pack(c, order + first, all > count ? all - count : held, &c->split[TARN__CHATS_VALIDATION]);
+        good = pack(c, order + first, all > count ? all - count : held, &c->split[TARN__CHAT_VALIDATION]);
     tarn__release(order, bytes);
     return good;
 }

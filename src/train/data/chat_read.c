@@ -11,11 +11,11 @@
 
 /* What is needed to read one line after the other. */
 typedef struct reader {
-    tarn__chats *chats;
+    tarn__chat_dataset *chats;
     const char *path;
     const char *chat; /* the template; NULL: none. It is read when a line first needs it: texts do not */
-    tarn__marker marker;
-    tarn__chat_line line;
+    tarn__mask_encoder marker;
+    tarn__jsonl_sample line;
     char where[700]; /* "chats_open: 'FILE', line 3" */
 } reader;
 
@@ -23,28 +23,29 @@ typedef struct reader {
 
 static bool has_form(reader *r)
 {
-    return r->line.text || !r->chat || r->marker.has_form || tarn__marker_take(&r->marker, r->where, r->chat);
+    return r->line.text || !r->chat || r->marker.has_form ||
+           tarn__mask_encoder_set_template(&r->marker, r->where, r->chat);
 }
 
 /* By the template; without one a prompt stands before its completion as they are. */
 static bool encode(reader *r)
 {
-    const tarn__chat_line *l = &r->line;
+    const tarn__jsonl_sample *l = &r->line;
     if (l->text)
-        return tarn__marker_text(&r->marker, "", l->text);
+        return tarn__mask_encoder_text(&r->marker, "", l->text);
     if (l->prompt && !r->marker.has_form)
-        return tarn__marker_text(&r->marker, l->prompt, l->completion);
+        return tarn__mask_encoder_text(&r->marker, l->prompt, l->completion);
     if (l->prompt)
-        return tarn__marker_chat(&r->marker, (tarn_chat_message[]){{"user", l->prompt}, {"assistant", l->completion}},
-                                 2);
+        return tarn__mask_encoder_chat(&r->marker,
+                                       (tarn_chat_message[]){{"user", l->prompt}, {"assistant", l->completion}}, 2);
     return r->marker.has_form
-               ? tarn__marker_chat(&r->marker, l->messages, l->count)
+               ? tarn__mask_encoder_chat(&r->marker, l->messages, l->count)
                : tarn__raise(TARN_ERROR_UNSUPPORTED, "\"messages\" need a chat template, and the model has none; name "
                                                      "one with --template (template_name): "
                                                      "chatml, llama2, llama3 or mistral");
 }
 
-static int64_t count_answers(const tarn__marker *m, int64_t length)
+static int64_t count_answers(const tarn__mask_encoder *m, int64_t length)
 {
     int64_t answers = 0;
     for (int64_t i = 1; i < length; i++)
@@ -55,8 +56,8 @@ static int64_t count_answers(const tarn__marker *m, int64_t length)
 /* Takes over what was encoded, as far as the context reaches. */
 static bool add_document(reader *r)
 {
-    tarn__chats *c = r->chats;
-    const tarn__marker *m = &r->marker;
+    tarn__chat_dataset *c = r->chats;
+    const tarn__mask_encoder *m = &r->marker;
     int64_t whole = (int64_t)m->ids.count, length = whole < c->context ? whole : c->context;
     tarn__chat_document d = {(int64_t)c->ids.count, length, count_answers(m, length)};
     if (d.answers == 0)
@@ -73,7 +74,7 @@ static bool add_document(reader *r)
 static bool add_line(reader *r, int64_t number, const char *text, size_t length)
 {
     snprintf(r->where, sizeof(r->where), "%s: '%.500s', line %" PRId64, r->chats->function, r->path, number);
-    if (!tarn__chat_line_read(&r->line, r->where, text, length) || !has_form(r))
+    if (!tarn__jsonl_sample_read(&r->line, r->where, text, length) || !has_form(r))
         return false;
     return encode(r) ? add_document(r) : tarn__raise_within(r->where);
 }
@@ -99,7 +100,7 @@ static bool add_lines(reader *r, const tarn__map *file)
     return true;
 }
 
-bool tarn__chats_read(tarn__chats *chats, const char *path, const char *chat)
+bool tarn__chat_read(tarn__chat_dataset *chats, const char *path, const char *chat)
 {
     size_t before = chats->documents.count;
     reader r = {.chats = chats, .path = path, .chat = chat, .marker.tokenizer = chats->tokenizer};
@@ -111,7 +112,7 @@ bool tarn__chats_read(tarn__chats *chats, const char *path, const char *chat)
         good = tarn__raise(TARN_ERROR_FORMAT, "%s: '%.500s' has no documents: no line but blank ones", chats->function,
                            path);
     tarn__map_close(&file);
-    tarn__marker_free(&r.marker);
-    tarn__chat_line_free(&r.line);
+    tarn__mask_encoder_free(&r.marker);
+    tarn__jsonl_sample_free(&r.line);
     return good;
 }

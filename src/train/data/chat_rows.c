@@ -9,7 +9,7 @@
 #include "train/data/corpus.h"
 
 typedef struct chat_rows {
-    tarn__chats *chats; /* borrowed */
+    tarn__chat_dataset *chats; /* borrowed */
     int split;
     int64_t all, given;   /* rows that there are, and samples */
     pthread_mutex_t lock; /* one thread asks at a time */
@@ -21,9 +21,9 @@ static bool get(int64_t index, void *const *memory, void *ctx)
 {
     chat_rows *r = ctx;
     int64_t number = r->given < r->all ? (int64_t)((double)index * (double)r->all / (double)r->given) : index;
-    tarn__chats_rows row = {memory[0], memory[1], memory[2], memory[3]};
+    tarn__chat_dataset_rows row = {memory[0], memory[1], memory[2], memory[3]};
     pthread_mutex_lock(&r->lock);
-    bool good = tarn__chats_batch(r->chats, r->split, number, 1, &row);
+    bool good = tarn__chat_dataset_batch(r->chats, r->split, number, 1, &row);
     pthread_mutex_unlock(&r->lock);
     return good;
 }
@@ -35,18 +35,19 @@ static void release(void *ctx)
     tarn__release(r, sizeof(*r));
 }
 
-tarn_dataset *tarn__chat_rows(const char *function, tarn__chats *chats, int split, int64_t context, int64_t count)
+tarn_dataset *tarn__chat_samples(const char *function, tarn__chat_dataset *chats, int split, int64_t context,
+                                 int64_t count)
 {
     static const char *const names[] = {"tokens", "targets", "positions", "starts"};
-    tarn__chats_summary summary;
+    tarn__chat_dataset_summary summary;
     tarn_field fields[4];
-    tarn__chats_counts(chats, &summary);
+    tarn__chat_dataset_counts(chats, &summary);
     if (tarn_failed())
         return NULL;
     if (summary.rows[split] < 1) {
         tarn__raise(TARN_ERROR_FORMAT, "%s: there are no documents %s", function,
-                    split == TARN__CHATS_TRAINING ? "to train on"
-                                                  : "to judge by; give a larger val_share, or a file of them as val");
+                    split == TARN__CHAT_TRAINING ? "to train on"
+                                                 : "to judge by; give a larger val_share, or a file of them as val");
         return NULL;
     }
     for (int i = 0; i < 4; i++)

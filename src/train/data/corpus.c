@@ -116,15 +116,15 @@ static bool open_text(const char *function, const char *path, const char *tokeni
     if (!encode_file(function, path, tokenizer, corpus, &count))
         return false;
     int64_t cut = count / HELD_BACK * (HELD_BACK - 1) + count % HELD_BACK * (HELD_BACK - 1) / HELD_BACK;
-    corpus->training = (tarn__stretch){.ids = corpus->ids, .count = cut};
-    corpus->validation = (tarn__stretch){.ids = corpus->ids + cut, .count = count - cut};
+    corpus->training = (tarn__token_span){.ids = corpus->ids, .count = cut};
+    corpus->validation = (tarn__token_span){.ids = corpus->ids + cut, .count = count - cut};
     return true;
 }
 
 /* ---- shards ------------------------------------------------------------------------------------------------------ */
 
 static bool open_split(const char *function, const char *folder, const char *split, tarn__corpus *corpus,
-                       tarn_tokens **mapped, tarn__stretch *stretch)
+                       tarn_tokens **mapped, tarn__token_span *stretch)
 {
     *mapped = tarn_tokens_open(folder, split);
     if (!*mapped)
@@ -132,7 +132,7 @@ static bool open_split(const char *function, const char *folder, const char *spl
     if (tarn_tokens_hash(*mapped) != tarn_tokenizer_hash(corpus->tokenizer))
         return tarn__raise(TARN_ERROR_FORMAT, "%s: the tokens in '%s' were made by another tokenizer than the model's",
                            function, folder);
-    *stretch = (tarn__stretch){.mapped = *mapped, .count = tarn_tokens_count(*mapped)};
+    *stretch = (tarn__token_span){.mapped = *mapped, .count = tarn_tokens_count(*mapped)};
     corpus->hash = (corpus->hash ^ tarn_tokens_hash(*mapped) ^ (uint64_t)stretch->count) * 0x100000001b3u;
     return !tarn_failed();
 }
@@ -171,7 +171,7 @@ bool tarn__corpus_open_for_evaluation(const char *function, const char *name, ta
         return open_split(function, where.path, "valid", corpus, &corpus->mapped[1], &corpus->validation);
     if (!encode_file(function, where.path, "", corpus, &count))
         return false;
-    corpus->validation = (tarn__stretch){.ids = corpus->ids, .count = count};
+    corpus->validation = (tarn__token_span){.ids = corpus->ids, .count = count};
     return true;
 }
 

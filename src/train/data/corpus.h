@@ -9,17 +9,17 @@
 #include "train/data/chat_dataset.h"
 
 /* Tokens in a row: in memory, or in files that are mapped. */
-typedef struct tarn__stretch {
+typedef struct tarn__token_span {
     const int32_t *ids;        /* NULL: mapped */
     const tarn_tokens *mapped; /* NULL: in memory */
     int64_t count;
-} tarn__stretch;
+} tarn__token_span;
 
 typedef struct tarn__corpus {
     tarn_tokenizer *tokenizer; /* owned */
     int32_t *ids;              /* of a text; owned */
     tarn_tokens *mapped[2];    /* of shards; owned */
-    tarn__stretch training, validation;
+    tarn__token_span training, validation;
     uint64_t hash; /* the same for the same tokens: a run does not go on with others */
 } tarn__corpus;
 
@@ -45,8 +45,9 @@ void tarn__corpus_free(tarn__corpus *corpus); /* all zero is allowed */
  * and there are more windows than that, so many of them, spread evenly. At random: `count` samples, whose places a
  * loader draws with tarn__windows_draw() as its augment function and tarn__windows_ctx() for it, anew in every epoch.
  */
-tarn_dataset *tarn__windows_in_order(const char *function, const tarn__stretch *stretch, int64_t context, int64_t most);
-tarn_dataset *tarn__windows_at_random(const char *function, const tarn__stretch *stretch, int64_t context,
+tarn_dataset *tarn__windows_in_order(const char *function, const tarn__token_span *stretch, int64_t context,
+                                     int64_t most);
+tarn_dataset *tarn__windows_at_random(const char *function, const tarn__token_span *stretch, int64_t context,
                                       int64_t count);
 bool tarn__windows_draw(int64_t index, tarn_random_state *random, void *const *memory, void *ctx);
 void *tarn__windows_ctx(const tarn_dataset *dataset);
@@ -54,6 +55,7 @@ void *tarn__windows_ctx(const tarn_dataset *dataset);
 /* Rows of chats as samples: "tokens", "targets", "positions" and "starts", i32 [context]. `count` samples: of training
  * as many rows as there are or more, which then begin anew; of validation some of them, spread evenly. Borrows the
  * chats, which must outlive dataset and loaders. The caller owns the dataset. NULL with an error. */
-tarn_dataset *tarn__chat_rows(const char *function, tarn__chats *chats, int split, int64_t context, int64_t count);
+tarn_dataset *tarn__chat_samples(const char *function, tarn__chat_dataset *chats, int split, int64_t context,
+                                 int64_t count);
 
 #endif

@@ -10,10 +10,10 @@
 
 #define KEY "directory" /* in config.json */
 
-bool tarn__places_write(tarn__document *document)
+bool tarn__data_paths_write(tarn__json_file *document)
 {
     char here[1024];
-    return !tarn__folder_current(here, sizeof(here)) || tarn__document_set_text(document, KEY, here);
+    return !tarn__folder_current(here, sizeof(here)) || tarn__json_file_set_string(document, KEY, here);
 }
 
 /* Where the paths begin in the name of data: "text:FILE", "idx:IMAGES,LABELS", "FILE.jsonl". NULL: there are none. */
@@ -58,11 +58,11 @@ static void move_paths(char *data, size_t size, const char *folder)
         snprintf(data, size, "%s", moved);
 }
 
-bool tarn__places_read(const tarn__document *document, tarn_train_options *o)
+bool tarn__data_paths_read(const tarn__json_file *document, tarn_train_options *o)
 {
-    if (!tarn__document_has(document, KEY))
+    if (!tarn__json_file_has(document, KEY))
         return true;
-    const char *folder = tarn__document_text(document, KEY);
+    const char *folder = tarn__json_file_string(document, KEY);
     if (!folder)
         return false;
     move_paths(o->data, sizeof(o->data), folder);
@@ -71,7 +71,7 @@ bool tarn__places_read(const tarn__document *document, tarn_train_options *o)
     return true;
 }
 
-bool tarn__places_advise(const char *function, const char *data)
+bool tarn__data_paths_hint(const char *function, const char *data)
 {
     tarn__error_record why;
     tarn__error_save(&why);

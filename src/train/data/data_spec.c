@@ -101,9 +101,9 @@ static void give_memory_back(survey *s, int channels)
 static bool look_at_label(survey *s)
 {
     double label = element(s->memory[1], s->field[1].dtype, 0);
-    if (label < 0 || label >= TARN__MOST_CLASSES)
+    if (label < 0 || label >= TARN__MAX_CLASSES)
         return tarn__raise(TARN_ERROR_FORMAT, "%s: a sample has the label %.0f; labels are classes, from 0 to %d",
-                           s->function, label, TARN__MOST_CLASSES - 1);
+                           s->function, label, TARN__MAX_CLASSES - 1);
     s->largest = (int64_t)label > s->largest ? (int64_t)label : s->largest;
     return true;
 }
@@ -159,34 +159,34 @@ static bool look_at_validation(survey *s)
 }
 
 /* A channel that never changes is left as wide as it is. */
-static void find_deviation(tarn__description *d, const survey *s, int64_t looked_at)
+static void find_deviation(tarn__data_spec *d, const survey *s, int64_t looked_at)
 {
     double n = (double)(looked_at * (s->elements / d->channels));
     for (int c = 0; c < d->channels; c++) {
         double mean = s->sum[c] / n, variance = s->squares[c] / n - mean * mean;
         d->mean[c] = (float)mean;
-        d->deviation[c] = variance > 1e-12 * (1 + mean * mean) ? (float)sqrt(variance) : 1;
+        d->std[c] = variance > 1e-12 * (1 + mean * mean) ? (float)sqrt(variance) : 1;
     }
 }
 
 /* ---- describing -------------------------------------------------------------------------------------------------- */
 
-bool tarn__description_make_room(tarn__description *d)
+bool tarn__data_spec_alloc(tarn__data_spec *d)
 {
     d->class_name = tarn__alloc(sizeof(char *) * (size_t)d->classes);
     d->mean = tarn__alloc(sizeof(float) * (size_t)d->channels);
-    d->deviation = tarn__alloc(sizeof(float) * (size_t)d->channels);
-    return d->class_name && d->mean && d->deviation;
+    d->std = tarn__alloc(sizeof(float) * (size_t)d->channels);
+    return d->class_name && d->mean && d->std;
 }
 
-static bool name_classes(tarn__description *d, bool is_cifar10)
+static bool name_classes(tarn__data_spec *d, bool is_cifar10)
 {
     static const char *const cifar10[] = {"airplane", "automobile", "bird",  "cat",  "deer",
                                           "dog",      "frog",       "horse", "ship", "truck"};
     for (int64_t i = 0; i < d->classes; i++) {
         char number[24];
         snprintf(number, sizeof(number), "%lld", (long long)i);
-        d->class_name[i] = tarn__text_copy(is_cifar10 && i < 10 ? cifar10[i] : number);
+        d->class_name[i] = tarn__string_copy(is_cifar10 && i < 10 ? cifar10[i] : number);
         if (!d->class_name[i])
             return false;
     }
@@ -194,7 +194,7 @@ static bool name_classes(tarn__description *d, bool is_cifar10)
 }
 
 /* Colours of an image are channels, and so are a table's columns. */
-static void find_input(tarn__description *d, const tarn_field *field)
+static void find_input(tarn__data_spec *d, const tarn_field *field)
 {
     d->input = field->shape;
     d->channels = (int)field->shape.size[0];
@@ -208,16 +208,16 @@ static bool is_drawn(const char *name)
     return strncmp(name, "digits", 6) == 0;
 }
 
-static bool describe(survey *s, const char *name, tarn__description *d)
+static bool describe(survey *s, const char *name, tarn__data_spec *d)
 {
     bool is_cifar10 = strncmp(name, "cifar10:", 8) == 0,
          is_known = is_cifar10 || is_drawn(name) || strncmp(name, "mnist:", 6) == 0;
     int64_t looked_at;
     if (!check_fields(s))
         return false;
-    if (s->field[0].shape.size[0] > TARN__MOST_CHANNELS)
+    if (s->field[0].shape.size[0] > TARN__MAX_CHANNELS)
         return tarn__raise(TARN_ERROR_FORMAT, "%s: inputs have %lld columns or channels; there may be %d", s->function,
-                           (long long)s->field[0].shape.size[0], TARN__MOST_CHANNELS);
+                           (long long)s->field[0].shape.size[0], TARN__MAX_CHANNELS);
     find_input(d, &s->field[0]);
     bool good = get_memory(s, d->channels) && look(s, d->channels, (double)d->scale, &looked_at) &&
                 (is_drawn(name) || look_at_validation(s)) &&
@@ -230,37 +230,37 @@ static bool describe(survey *s, const char *name, tarn__description *d)
     if (good && d->classes < 2)
         good = tarn__raise(TARN_ERROR_FORMAT, "%s: all labels are 0; there must be at least two classes to tell apart",
                            s->function);
-    good = good && tarn__description_make_room(d) && name_classes(d, is_cifar10);
+    good = good && tarn__data_spec_alloc(d) && name_classes(d, is_cifar10);
     if (good)
         find_deviation(d, s, looked_at);
     give_memory_back(s, d->channels);
     return good;
 }
 
-bool tarn__describe(const char *function, const char *name, tarn_dataset *training, tarn_dataset *validation,
-                    tarn__description *description)
+bool tarn__data_spec_create(const char *function, const char *name, tarn_dataset *training, tarn_dataset *validation,
+                            tarn__data_spec *description)
 {
     survey s = {.function = function, .dataset = training, .validation = validation};
-    *description = (tarn__description){0};
+    *description = (tarn__data_spec){0};
     return !tarn_failed() && describe(&s, name, description);
 }
 
-void tarn__description_free(tarn__description *description)
+void tarn__data_spec_free(tarn__data_spec *description)
 {
     for (int64_t i = 0; description->class_name && i < description->classes; i++)
-        tarn__text_release(description->class_name[i]);
+        tarn__string_free(description->class_name[i]);
     tarn__release(description->class_name, sizeof(char *) * (size_t)description->classes);
     tarn__release(description->mean, sizeof(float) * (size_t)description->channels);
-    tarn__release(description->deviation, sizeof(float) * (size_t)description->channels);
-    *description = (tarn__description){0};
+    tarn__release(description->std, sizeof(float) * (size_t)description->channels);
+    *description = (tarn__data_spec){0};
 }
 
 /* ---- batches ----------------------------------------------------------------------------------------------------- */
 
-bool tarn__description_fits(const char *function, const tarn__description *d, const tarn_dataset *dataset)
+bool tarn__data_spec_fits(const char *function, const tarn__data_spec *d, const tarn_dataset *dataset)
 {
     survey s = {.function = function, .dataset = (tarn_dataset *)dataset};
-    tarn__description other = {0};
+    tarn__data_spec other = {0};
     if (!check_fields(&s))
         return false;
     find_input(&other, &s.field[0]);
@@ -277,16 +277,16 @@ bool tarn__description_fits(const char *function, const tarn__description *d, co
     if (same)
         return true;
     return tarn__raise(TARN_ERROR_SHAPE, "%s: samples of the data are %s, but the model was trained on %s", function,
-                       tarn__shape_text(other.input.size, other.input.rank, &(tarn__text){{0}}),
-                       tarn__shape_text(d->input.size, d->input.rank, &(tarn__text){{0}}));
+                       tarn__shape_string(other.input.size, other.input.rank, &(tarn__shape_buffer){{0}}),
+                       tarn__shape_string(d->input.size, d->input.rank, &(tarn__shape_buffer){{0}}));
 }
 
-bool tarn__description_holds(const char *function, const char *name, const tarn__description *d, tarn_dataset *training,
+bool tarn__data_spec_matches(const char *function, const char *name, const tarn__data_spec *d, tarn_dataset *training,
                              tarn_dataset *validation)
 {
     survey s = {.function = function, .dataset = training, .validation = validation};
     int64_t looked_at, samples = tarn_dataset_count(training);
-    if (!tarn__description_fits(function, d, training) || !tarn__description_fits(function, d, validation) ||
+    if (!tarn__data_spec_fits(function, d, training) || !tarn__data_spec_fits(function, d, validation) ||
         !check_fields(&s))
         return false;
     if (!d->training_samples)
@@ -305,7 +305,7 @@ bool tarn__description_holds(const char *function, const char *name, const tarn_
                function, name, (long long)d->training_samples, (long long)samples);
 }
 
-bool tarn__description_labels(const char *function, const tarn__description *d, tarn_dataset *dataset)
+bool tarn__data_spec_check_labels(const char *function, const tarn__data_spec *d, tarn_dataset *dataset)
 {
     survey s = {.function = function, .dataset = dataset};
     bool good = check_fields(&s) && get_memory(&s, 1) && look_at_labels(&s, dataset);
@@ -316,19 +316,19 @@ bool tarn__description_labels(const char *function, const tarn__description *d, 
                         function, (long long)s.largest, (long long)d->classes));
 }
 
-const char *tarn__description_unit(const tarn__description *d)
+const char *tarn__data_spec_unit(const tarn__data_spec *d)
 {
     return d->is_text ? "tokens" : d->input.rank == 3 ? "images" : "rows";
 }
 
-tarn_loader_options tarn__description_loading(const tarn__description *d, int64_t batch_size, tarn_device device)
+tarn_loader_options tarn__data_spec_loader_options(const tarn__data_spec *d, int64_t batch_size, tarn_device device)
 {
     return (tarn_loader_options){.batch_size = batch_size,
                                  .device = device,
                                  .normalize = true,
                                  .scale = d->scale,
                                  .mean = d->mean,
-                                 .deviation = d->deviation,
+                                 .std = d->std,
                                  .channels = d->channels};
 }
 

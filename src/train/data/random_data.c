@@ -32,7 +32,7 @@ static bool draw_tokens(tarn_trainer *t, int64_t vocab, int64_t count)
         tarn__philox((uint64_t)t->options.seed, (uint64_t)i, word);
         ids[i] = (int32_t)((uint64_t)word[0] * (uint64_t)vocab >> 32);
     }
-    t->corpus.training = t->corpus.validation = (tarn__stretch){.ids = ids, .count = count};
+    t->corpus.training = t->corpus.validation = (tarn__token_span){.ids = ids, .count = count};
     return true;
 }
 
@@ -41,14 +41,14 @@ static bool open_tokens(const char *function, tarn_trainer *t)
     tarn_train_options *o = &t->options;
     tarn__model_sizes named = {
         .vocab = o->vocab, .context = o->context, .layers = o->layers, .heads = o->heads, .width = o->width};
-    if (!tarn__model_kind_trained(o->model)->complete(function, o->model, &named))
+    if (!tarn__arch_find_trainable(o->model)->complete(function, o->model, &named))
         return false;
     if (!named.vocab)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a %s has no vocabulary of its own; give vocab", function,
                            o->model);
     if (!o->vocab)
         o->vocab = (named.vocab + WHOLE_TILES - 1) / WHOLE_TILES * WHOLE_TILES;
-    return draw_tokens(t, o->vocab, BATCHES * o->batch_size * named.context + 1) && tarn__language_take(function, t);
+    return draw_tokens(t, o->vocab, BATCHES * o->batch_size * named.context + 1) && tarn__lm_setup(function, t);
 }
 
 /* ---- images ------------------------------------------------------------------------------------------------------ */
@@ -80,15 +80,14 @@ static bool open_images(const char *function, tarn_trainer *t)
     tarn__release(labels, label_bytes);
     tarn__release(pixels, pixel_bytes);
     return t->training && t->validation &&
-           tarn__describe(function, "random", t->training, t->validation, &t->description);
+           tarn__data_spec_create(function, "random", t->training, t->validation, &t->description);
 }
 
-bool tarn__random_open(const char *function, tarn_trainer *t)
+bool tarn__random_data_open(const char *function, tarn_trainer *t)
 {
     tarn_train_options *o = &t->options;
-    bool is_text = tarn__model_kind_trained(o->model) != NULL;
+    bool is_text = tarn__arch_find_trainable(o->model) != NULL;
     tarn__precision_resolve(o, t->device, is_text);
     snprintf(o->data, sizeof(o->data), "random %s", is_text ? "tokens" : "images");
-    return tarn__language_check(function, o, is_text) &&
-           (is_text ? open_tokens(function, t) : open_images(function, t));
+    return tarn__lm_check(function, o, is_text) && (is_text ? open_tokens(function, t) : open_images(function, t));
 }

@@ -9,12 +9,12 @@
 #define UNCOUNTED (-100) /* a target that does not count, as in PyTorch */
 
 typedef struct windows {
-    tarn__stretch stretch;
+    tarn__token_span stretch;
     int64_t context;
     int64_t all, given; /* in order: windows that there are, and those that are samples */
 } windows;
 
-static bool read_ids(const tarn__stretch *stretch, int64_t position, int64_t count, int32_t *ids)
+static bool read_ids(const tarn__token_span *stretch, int64_t position, int64_t count, int32_t *ids)
 {
     if (stretch->mapped)
         return tarn_tokens_read(stretch->mapped, position, count, ids);
@@ -76,7 +76,7 @@ static tarn_dataset *make(const char *function, const windows *values, int64_t c
     return tarn__dataset_new(function, fields, 2, count, get, w, release);
 }
 
-static bool check_count(const char *function, const tarn__stretch *stretch, int64_t least, const char *purpose)
+static bool check_count(const char *function, const tarn__token_span *stretch, int64_t least, const char *purpose)
 {
     return stretch->count >= least ||
            tarn__raise(
@@ -85,7 +85,8 @@ static bool check_count(const char *function, const tarn__stretch *stretch, int6
                function, (long long)stretch->count, purpose, (long long)least);
 }
 
-tarn_dataset *tarn__windows_in_order(const char *function, const tarn__stretch *stretch, int64_t context, int64_t most)
+tarn_dataset *tarn__windows_in_order(const char *function, const tarn__token_span *stretch, int64_t context,
+                                     int64_t most)
 {
     if (tarn_failed() || !check_count(function, stretch, 2, "to judge by"))
         return NULL;
@@ -94,7 +95,7 @@ tarn_dataset *tarn__windows_in_order(const char *function, const tarn__stretch *
     return make(function, &w, w.given, get_in_order);
 }
 
-tarn_dataset *tarn__windows_at_random(const char *function, const tarn__stretch *stretch, int64_t context,
+tarn_dataset *tarn__windows_at_random(const char *function, const tarn__token_span *stretch, int64_t context,
                                       int64_t count)
 {
     if (tarn_failed() || !check_count(function, stretch, context + 1, "to train on"))

@@ -72,14 +72,14 @@ static bool time_host(tarn_trainer *t, int64_t steps, double *figures)
 
 static bool time_phases(tarn_trainer *t, int64_t steps, double (*figures)[ASIDE])
 {
-    bool good = tarn__marks_open(t);
+    bool good = tarn__phase_timer_open(t);
     for (int64_t i = 0; good && i < steps; i++) {
         double phases[TARN__PHASES];
-        good = step_once(t) && tarn__marks_read(t, phases);
+        good = step_once(t) && tarn__phase_timer_read(t, phases);
         for (int k = 0; good && k < TARN__PHASES; k++)
             figures[k][i] = phases[k];
     }
-    tarn__marks_close(t);
+    tarn__phase_timer_close(t);
     return good;
 }
 
@@ -101,7 +101,7 @@ static bool time_busy(tarn_trainer *t, int64_t steps, double *figures)
 
 static bool time_all(tarn_trainer *t, int64_t warmup, int64_t steps, double *figures, tarn_train_timing *timing)
 {
-    double host[ASIDE], busy[ASIDE], phases[TARN__PHASES][ASIDE];
+    double host[ASIDE], utilization[ASIDE], phases[TARN__PHASES][ASIDE];
     int64_t aside = steps < ASIDE ? steps : ASIDE;
     for (int64_t i = 0; i < warmup; i++)
         if (!step_once(t))
@@ -112,12 +112,12 @@ static bool time_all(tarn_trainer *t, int64_t warmup, int64_t steps, double *fig
     /* a recorded step keeps its own beside that of the steps that follow */
     timing->memory = tarn_memory_kinds_of(t->device);
     timing->is_captured = t->captured.graph != NULL;
-    if (!time_host(t, aside, host) || !time_busy(t, aside, busy) || !time_phases(t, aside, phases))
+    if (!time_host(t, aside, host) || !time_busy(t, aside, utilization) || !time_phases(t, aside, phases))
         return false;
     timing->step_ms = median(figures, steps);
-    timing->least_step_ms = figures[0];
+    timing->min_step_ms = figures[0];
     timing->host_ms = median(host, aside);
-    timing->busy = fmin(median(busy, aside) / timing->step_ms, 1);
+    timing->utilization = fmin(median(utilization, aside) / timing->step_ms, 1);
     timing->batch_ms = median(phases[TARN__PHASE_BATCH], aside);
     timing->forward_ms = median(phases[TARN__PHASE_FORWARD], aside);
     timing->backward_ms = median(phases[TARN__PHASE_BACKWARD], aside);
@@ -127,16 +127,16 @@ static bool time_all(tarn_trainer *t, int64_t warmup, int64_t steps, double *fig
 
 /* ---- the whole --------------------------------------------------------------------------------------------------- */
 
-double tarn__step_operations(const tarn_trainer *t)
+double tarn__step_flops(const tarn_trainer *t)
 {
     const tarn_train_options *o = &t->options;
     if (!t->description.is_text)
         return 0;
-    tarn_model_facts facts;
-    if (!tarn_model_facts_of(t->model, &facts))
+    tarn_model_info info;
+    if (!tarn_model_query(t->model, &info))
         return 0;
-    tarn__counts counts = tarn__count_weights(t->model); /* what is frozen hands gradients on, and has none */
-    double attended = (double)(facts.layers * facts.heads * facts.head_width * o->context);
+    tarn__weight_counts counts = tarn__count_weights(t->model); /* what is frozen hands gradients on, and has none */
+    double attended = (double)(info.layers * info.heads * info.head_dim * o->context);
     return (double)(t->batch_size * o->context) *
            (6 * (double)counts.trained + 4 * (double)counts.frozen + 12 * attended);
 }
@@ -146,24 +146,24 @@ static void describe(const tarn_trainer *t, tarn_train_timing *timing)
     timing->options = t->options;
     timing->samples = t->batch_size;
     timing->tokens = t->description.is_text ? t->batch_size * t->options.context : 0;
-    tarn__counts counts = tarn__count_weights(t->model);
+    tarn__weight_counts counts = tarn__count_weights(t->model);
     timing->parameters = counts.trained;
     timing->frozen = counts.frozen;
-    timing->operations = tarn__step_operations(t);
+    timing->flops = tarn__step_flops(t);
 }
 
 static bool measure(const tarn_train_options *options, int64_t warmup, int64_t steps, tarn_train_timing *timing)
 {
-    tarn__surroundings callers;
+    tarn__thread_settings callers;
     size_t bytes = sizeof(double) * (size_t)steps;
     double *figures = tarn__alloc(bytes);
-    tarn_trainer *t = figures ? tarn__trainer_on_random("train_measure", options) : NULL;
+    tarn_trainer *t = figures ? tarn__trainer_on_random_data("train_measure", options) : NULL;
     bool good = t != NULL;
     if (good) {
         describe(t, timing);
         tarn__trainer_enter(t, &callers);
         good = time_all(t, warmup, steps, figures, timing);
-        tarn__captured_end(t);
+        tarn__step_graph_reset(t);
         tarn__trainer_leave(t, &callers);
     }
     tarn_trainer_free(t);
@@ -221,7 +221,7 @@ bool tarn_train_measure_sized(int64_t warmup, int64_t steps, tarn_train_timing *
                            function, name);
     if (!own.model[0])
         memcpy(own.model, "gpt2-124m", sizeof("gpt2-124m"));
-    own.batch_size = own.batch_size ? own.batch_size : tarn__model_kind_trained(own.model) ? 32 : 128;
+    own.batch_size = own.batch_size ? own.batch_size : tarn__arch_find_trainable(own.model) ? 32 : 128;
     own.steps = warmup + steps + 3 * ASIDE;
     memcpy(own.schedule, "constant", sizeof("constant"));
     bool good = measure(&own, warmup, steps, &found);

@@ -29,63 +29,63 @@ typedef struct telling {
  * Micro-batches end it where the batch would. */
 static bool end_epoch(tarn_trainer *t)
 {
-    tarn_loader_place place;
+    tarn_loader_state place;
     if (!tarn_loader_tell(t->loader, &place))
         return false;
     if (place.batch < t->steps_in_epoch * (t->batch_size / t->micro_batch))
         return true;
-    return tarn_loader_seek(t->loader, (tarn_loader_place){.epoch = place.epoch + 1});
+    return tarn_loader_seek(t->loader, (tarn_loader_state){.epoch = place.epoch + 1});
 }
 
 bool tarn__next_batch(tarn_trainer *t, tarn_tensor **fields)
 {
     if (t->captured.is_feeding)
-        return tarn__captured_batch(t, fields);
+        return tarn__step_graph_batch(t, fields);
     if (t->chats && !end_epoch(t))
         return false;
     return tarn_loader_next(t->loader, fields) || (!tarn_failed() && tarn_loader_next(t->loader, fields));
 }
 
-static bool classifier_gradients_of(tarn_trainer *t, tarn_tensor *const *fields, tarn__figures *figures)
+static bool classifier_gradients_of(tarn_trainer *t, tarn_tensor *const *fields, tarn__step_metrics *figures)
 {
-    tarn__mark(t, TARN__PHASE_FORWARD);
+    tarn__phase_begin(t, TARN__PHASE_FORWARD);
     tarn_tensor *label = tarn__batch_label(fields[1]),
                 *logits = tarn_forward(t->model, tarn__batch_input(t->model, fields[0]));
     figures->loss =
         tarn_cross_entropy(logits, label, &(tarn_cross_entropy_options){.label_smoothing = t->options.label_smoothing});
     figures->right = tarn_sum(tarn_eq(tarn_argmax(logits, 1, false), label), TARN_ALL_AXES, false);
-    tarn__mark(t, TARN__PHASE_BACKWARD);
+    tarn__phase_begin(t, TARN__PHASE_BACKWARD);
     if (!tarn_backward(figures->loss))
         return false;
-    tarn__mark(t, TARN__PHASE_UPDATE);
+    tarn__phase_begin(t, TARN__PHASE_UPDATE);
     return !(t->options.clip_norm > 0) || tarn_optimizer_clip_norm(t->optimizer, t->options.clip_norm);
 }
 
-static bool classifier_gradients(tarn_trainer *t, tarn__figures *figures)
+static bool classifier_gradients(tarn_trainer *t, tarn__step_metrics *figures)
 {
     tarn_tensor *fields[TARN_MAX_FIELDS];
-    *figures = (tarn__figures){0};
-    tarn__mark(t, TARN__PHASE_BATCH);
+    *figures = (tarn__step_metrics){0};
+    tarn__phase_begin(t, TARN__PHASE_BATCH);
     return tarn__next_batch(t, fields) && classifier_gradients_of(t, fields, figures);
 }
 
-bool tarn__train_gradients_of(tarn_trainer *t, tarn_tensor *const *fields, tarn__figures *figures)
+bool tarn__train_gradients_of(tarn_trainer *t, tarn_tensor *const *fields, tarn__step_metrics *figures)
 {
-    *figures = (tarn__figures){0};
-    return t->description.is_text ? tarn__language_gradients_of(t, fields, figures)
+    *figures = (tarn__step_metrics){0};
+    return t->description.is_text ? tarn__lm_gradients_of(t, fields, figures)
                                   : classifier_gradients_of(t, fields, figures);
 }
 
-bool tarn__train_gradients(tarn_trainer *t, tarn__figures *figures)
+bool tarn__train_gradients(tarn_trainer *t, tarn__step_metrics *figures)
 {
-    return t->description.is_text ? tarn__language_gradients(t, figures) : classifier_gradients(t, figures);
+    return t->description.is_text ? tarn__lm_gradients(t, figures) : classifier_gradients(t, figures);
 }
 
-bool tarn__train_step(tarn_trainer *t, tarn__figures *figures)
+bool tarn__train_step(tarn_trainer *t, tarn__step_metrics *figures)
 {
     t->lr = tarn_optimizer_lr(t->optimizer); /* of this step: the schedule moves it on */
     bool good = tarn__train_gradients(t, figures) && tarn_optimizer_step(t->optimizer);
-    tarn__mark_end(t);
+    tarn__phase_end(t);
     t->place.step += good;
     return good;
 }
@@ -101,10 +101,10 @@ static bool put_aside(tarn_tensor *places, int64_t index, tarn_tensor *figure)
 
 bool tarn__take_step(tarn_trainer *t)
 {
-    tarn__figures figures;
+    tarn__step_metrics figures;
     tarn_profile_span_open("step");
     tarn_scope *scope = tarn_scope_open();
-    bool good = scope && (tarn__captured_is_due(t) ? tarn__captured_step : tarn__train_step)(t, &figures) &&
+    bool good = scope && (tarn__step_graph_is_due(t) ? tarn__step_graph_run : tarn__train_step)(t, &figures) &&
                 put_aside(t->losses, t->waiting, figures.loss) && put_aside(t->hits, t->waiting, figures.right) &&
                 put_aside(t->norms, t->waiting, figures.norm);
     tarn_scope_close(scope);
@@ -126,7 +126,7 @@ static tarn_train_report report_of(const tarn_trainer *t, tarn_report_kind kind)
                                .lr = t->lr,
                                .validation = t->last_judged,
                                .is_text = t->description.is_text,
-                               .unit = tarn__description_unit(&t->description),
+                               .unit = tarn__data_spec_unit(&t->description),
                                .seconds = t->place.seconds};
 }
 
@@ -165,13 +165,13 @@ static bool read_mean(const tarn_trainer *t, tarn_tensor *places, double *mean)
 /* How well the device is used by steps that take so many seconds each. */
 static void add_speed(tarn_trainer *t, tarn_train_report *report, double seconds)
 {
-    double peak = t->description.is_text ? tarn_peak_of(t->device, t->options.precision) : 0;
+    double peak = t->description.is_text ? tarn_device_peak_flops(t->device, t->options.precision) : 0;
     if (t->busy_seconds > 0)
-        t->busy = fmin(t->busy_seconds / fmax(seconds, 1e-9), 1);
+        t->utilization = fmin(t->busy_seconds / fmax(seconds, 1e-9), 1);
     t->busy_seconds = 0;
-    report->busy = t->busy;
-    report->share_of_peak = peak > 0 ? tarn__step_operations(t) / fmax(seconds, 1e-9) / peak : 0;
-    report->seconds_left = seconds * (double)(t->steps - t->place.step);
+    report->utilization = t->utilization;
+    report->mfu = peak > 0 ? tarn__step_flops(t) / fmax(seconds, 1e-9) / peak : 0;
+    report->eta = seconds * (double)(t->steps - t->place.step);
 }
 
 /* A line of metrics for the steps since the last one. */
@@ -187,7 +187,7 @@ static bool log_steps(tarn_trainer *t, const telling *to)
     double now = tarn__platform_seconds(), rate = (double)(steps * t->batch_size) / fmax(now - t->since, 1e-9);
     t->waiting = 0;
     if (!isfinite(loss) || !isfinite(norm)) {
-        tarn__captured_end(t); /* what follows takes its steps one by one, from another state */
+        tarn__step_graph_reset(t); /* what follows takes its steps one by one, from another state */
         return tarn__find_nonfinite(t, t->place.step);
     }
     double seconds = now - t->since;
@@ -210,8 +210,8 @@ static bool log_steps(tarn_trainer *t, const telling *to)
 static bool evaluate_text(tarn_trainer *t, tarn_evaluation *result)
 {
     tarn_text_evaluation of_text;
-    bool good = tarn__language_evaluate("trainer_run", t->model, t->validation, t->micro_batch, (int)t->options.workers,
-                                        &of_text);
+    bool good =
+        tarn__lm_evaluate("trainer_run", t->model, t->validation, t->micro_batch, (int)t->options.workers, &of_text);
     *result = (tarn_evaluation){.samples = of_text.tokens, .loss = of_text.loss};
     return good;
 }
@@ -220,7 +220,7 @@ static bool evaluate(tarn_trainer *t, tarn_evaluation *result)
 {
     if (t->description.is_text)
         return evaluate_text(t, result);
-    tarn_loader_options options = tarn__description_loading(&t->description, t->batch_size, t->device);
+    tarn_loader_options options = tarn__data_spec_loader_options(&t->description, t->batch_size, t->device);
     options.workers = (int)t->options.workers;
     tarn_loader *loader = tarn_loader_new(t->validation, &options);
     bool good = loader && tarn_evaluate(t->model, loader, t->description.classes, result, NULL, NULL);
@@ -229,7 +229,7 @@ static bool evaluate(tarn_trainer *t, tarn_evaluation *result)
 }
 
 /* Better: more are right, or as many with a smaller loss; of a language model nothing counts as right. */
-static bool is_better(const tarn__place *place, const tarn_evaluation *now)
+static bool is_better(const tarn__run_state *place, const tarn_evaluation *now)
 {
     return place->best_step == 0 || now->accuracy > place->best_accuracy ||
            (now->accuracy >= place->best_accuracy && now->loss < place->best_loss);
@@ -240,10 +240,10 @@ static bool is_better(const tarn__place *place, const tarn_evaluation *now)
 static bool save_best(const tarn_trainer *t)
 {
     tarn__path path;
-    if (!tarn__behind_wait(t->behind))
+    if (!tarn__async_checkpoint_wait(t->behind))
         return false;
     return t->description.is_text
-               ? tarn__language_save_best(t)
+               ? tarn__lm_save_best(t)
                : tarn_module_save(t->model, tarn__path_in(t->options.out, "best.safetensors", &path));
 }
 
@@ -254,7 +254,7 @@ static bool show_sample(tarn_trainer *t, const telling *to)
         return true;
     tarn__progress_enter(t, TARN_TRAIN_SAMPLE);
     tarn_train_report report = report_of(t, TARN_REPORT_SAMPLE);
-    char *text = tarn__language_sample(t, &report.text_length);
+    char *text = tarn__lm_sample(t, &report.text_length);
     report.text = text;
     if (text)
         to->report(&report, to->ctx);
@@ -269,7 +269,7 @@ static bool judge(tarn_trainer *t, const telling *to)
     if (!evaluate(t, &now))
         return false;
     if (!isfinite(now.loss))
-        return tarn__find_nonfinite_judged(t, evaluate);
+        return tarn__find_nonfinite_evaluation(t, evaluate);
     bool best = is_better(&t->place, &now);
     t->place.stale = best ? 0 : t->place.stale + 1;
     if (best) {
@@ -284,7 +284,7 @@ static bool judge(tarn_trainer *t, const telling *to)
     report.loss = t->last_judged = now.loss;
     report.accuracy = now.accuracy;
     report.is_best = best;
-    bool good = tell(t, &report, to) && show_sample(t, to) && tarn__language_keep(t);
+    bool good = tell(t, &report, to) && show_sample(t, to) && tarn__lm_keep_checkpoint(t);
     count_time(t);
     return good;
 }
@@ -292,7 +292,7 @@ static bool judge(tarn_trainer *t, const telling *to)
 static bool save(tarn_trainer *t)
 {
     tarn__progress_enter(t, TARN_TRAIN_CHECKPOINT);
-    bool good = tarn__metrics_flush(t->metrics) && tarn__behind_save(t);
+    bool good = tarn__metrics_flush(t->metrics) && tarn__async_checkpoint_save(t);
     count_time(t);
     return good;
 }
@@ -311,7 +311,7 @@ static bool run_stretch(tarn_trainer *t, const telling *to)
         tarn__progress_enter(t, TARN_TRAIN_STEPS);
         if (!tarn__profile_before_step(t) || !tarn__take_step(t) || !tarn__profile_after_step(t))
             return false;
-        if (t->waiting == t->options.log_every && (!log_steps(t, to) || !tarn__behind_look(t->behind)))
+        if (t->waiting == t->options.log_every && (!log_steps(t, to) || !tarn__async_checkpoint_poll(t->behind)))
             return false;
     } while (t->place.step < t->steps && t->place.step % t->eval_every != 0 && !atomic_load(&t->stop));
     return tarn__profile_end(t) && log_steps(t, to);
@@ -330,7 +330,7 @@ static bool run_steps(tarn_trainer *t, const telling *to)
         if (!save(t))
             return false;
     }
-    bool good = tarn__behind_wait(t->behind);
+    bool good = tarn__async_checkpoint_wait(t->behind);
     count_time(t);
     return good;
 }
@@ -341,28 +341,28 @@ static bool fill_folder(tarn_trainer *t)
     const char *function = "trainer_run", *folder = t->options.out;
     if (!t->is_resumed && t->place.step == 0 && !tarn__folder_make(function, folder))
         return false;
-    if (!t->claim.is_taken && !tarn__folder_claim(&t->claim, function, folder))
+    if (!t->claim.is_taken && !tarn__folder_lock(&t->claim, function, folder))
         return false;
-    if (t->description.is_text && !t->is_resumed && !tarn__language_save_tokenizer(function, t, folder))
+    if (t->description.is_text && !t->is_resumed && !tarn__lm_save_tokenizer(function, t, folder))
         return false;
     if (!tarn__config_write(function, t) || (t->place.step == 0 && !tarn__adapters_begin(t)))
         return false;
     t->is_resumed = true;
     t->metrics = tarn__metrics_open(t);
-    return t->metrics && (t->place.step > 0 || tarn__behind_save(t));
+    return t->metrics && (t->place.step > 0 || tarn__async_checkpoint_save(t));
 }
 
 /* The same; a run that it replaces is removed when the new checkpoint is on the disk, and put back if none gets there.
  */
 static bool open_folder(tarn_trainer *t)
 {
-    if (!tarn__folder_set_aside("trainer_run", t))
+    if (!tarn__run_folder_set_aside("trainer_run", t))
         return false;
-    bool good = fill_folder(t) && (!t->is_aside || tarn__behind_wait(t->behind));
+    bool good = fill_folder(t) && (!t->is_aside || tarn__async_checkpoint_wait(t->behind));
     if (good)
-        tarn__folder_remove_old(t);
+        tarn__run_folder_remove_old(t);
     else
-        tarn__folder_restore_old(t);
+        tarn__run_folder_restore_old(t);
     return good;
 }
 
@@ -370,11 +370,11 @@ static bool open_folder(tarn_trainer *t)
 static void end_profile(tarn_trainer *t)
 {
     tarn__error_record pending;
-    double busy;
-    tarn__mark_end(t);
+    double utilization;
+    tarn__phase_end(t);
     tarn__error_save(&pending);
     if (t->is_sampled)
-        tarn__sample_stop(&busy);
+        tarn__sample_stop(&utilization);
     else if (t->is_profiled)
         tarn_profile_stop();
     tarn_clear_error();
@@ -383,14 +383,14 @@ static void end_profile(tarn_trainer *t)
     t->profile_wanted = 0;
 }
 
-void tarn__trainer_enter(const tarn_trainer *trainer, tarn__surroundings *callers)
+void tarn__trainer_enter(const tarn_trainer *trainer, tarn__thread_settings *callers)
 {
-    *callers = (tarn__surroundings){tarn__random_save(), tarn__tf32()};
+    *callers = (tarn__thread_settings){tarn__random_save(), tarn__tf32()};
     tarn__random_restore(&trainer->random);
     tarn_set_tf32(strcmp(trainer->options.precision, "tf32") == 0);
 }
 
-void tarn__trainer_leave(tarn_trainer *trainer, const tarn__surroundings *callers)
+void tarn__trainer_leave(tarn_trainer *trainer, const tarn__thread_settings *callers)
 {
     trainer->random = tarn__random_save();
     tarn__random_restore(&callers->random);
@@ -412,27 +412,27 @@ bool tarn_trainer_run(tarn_trainer *trainer, tarn_report_fn report, void *ctx, t
     if (trainer->is_imagined)
         return tarn__raise(TARN_ERROR_ARGUMENT,
                            "trainer_run: the trainer is imagined; tarn_trainer_new() makes one that runs");
-    tarn__surroundings callers;
+    tarn__thread_settings callers;
     tarn__trainer_enter(trainer, &callers);
     trainer->last_loss = trainer->last_judged = NAN;
     tarn__progress_enter(trainer, TARN_TRAIN_PREPARING);
-    tarn__part part = {trainer->place.step, trainer->place.seconds};
+    tarn__run_segment part = {trainer->place.step, trainer->place.seconds};
     bool began = open_folder(trainer), good = began && run_steps(trainer, &(telling){report, ctx}) &&
-                                              tarn__frozen_end("trainer_run", trainer) && merge(trainer);
-    good = tarn__behind_wait(trainer->behind) && good; /* also after a failure */
+                                              tarn__frozen_verify("trainer_run", trainer) && merge(trainer);
+    good = tarn__async_checkpoint_wait(trainer->behind) && good; /* also after a failure */
     end_profile(trainer);
-    tarn__captured_end(trainer);
+    tarn__step_graph_reset(trainer);
     tarn__trainer_leave(trainer, &callers);
     good = good && tarn__metrics_flush(trainer->metrics);
     tarn__metrics_close(trainer->metrics);
     trainer->metrics = NULL;
-    const tarn__place *p = &trainer->place;
+    const tarn__run_state *p = &trainer->place;
     tarn_train_end end = p->step == trainer->steps  ? TARN_TRAIN_FINISHED
                          : out_of_patience(trainer) ? TARN_TRAIN_PATIENCE
                                                     : TARN_TRAIN_STOPPED;
     static const char *const ends[] = {
         [TARN_TRAIN_FINISHED] = "finished", [TARN_TRAIN_STOPPED] = "stopped", [TARN_TRAIN_PATIENCE] = "patience"};
-    tarn__folder_give_up(&trainer->claim);
+    tarn__folder_unlock(&trainer->claim);
     if (began)
         tarn__log_run(trainer, &part, good ? ends[end] : "failed");
     if (result)

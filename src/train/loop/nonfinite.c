@@ -25,7 +25,7 @@ static bool go_back(tarn_trainer *t)
 /* True when the gradients of the next step, or its loss, have a number that is not finite. Leaves the step undone. */
 static bool is_bad(tarn_trainer *t)
 {
-    tarn__figures figures;
+    tarn__step_metrics figures;
     tarn_scope *scope = tarn_scope_open();
     bool bad = scope && tarn__train_gradients(t, &figures) &&
                (!isfinite(tarn_item(figures.loss)) || tarn_optimizer_nonfinite(t->optimizer));
@@ -46,7 +46,7 @@ static int64_t count_good_steps(tarn_trainer *t, int64_t last)
 static bool repeat(tarn_trainer *t, int64_t steps)
 {
     while (t->place.step < steps && !tarn_failed()) {
-        tarn__figures figures;
+        tarn__step_metrics figures;
         tarn_scope *scope = tarn_scope_open();
         tarn__train_step(t, &figures);
         tarn_scope_close(scope);
@@ -76,7 +76,7 @@ static bool is_finite(tarn_tensor *y)
     return isfinite(tarn_item(tarn_sum(tarn_mul(tarn_detach(y), tarn_scalar(0)), TARN_ALL_AXES, false)));
 }
 
-static void saw(tarn__observer *observer, tarn_module *module, const tarn_tensor *y)
+static void on_output(tarn__observer *observer, tarn_module *module, const tarn_tensor *y)
 {
     watch *w = (watch *)observer;
     if (w->found[0] || module->children > 0 || is_finite((tarn_tensor *)y))
@@ -89,9 +89,9 @@ static void saw(tarn__observer *observer, tarn_module *module, const tarn_tensor
 /* Takes the gradients of the bad step under watch, and says what is not finite. */
 static void find_layer(tarn_trainer *t, watch *w)
 {
-    tarn__figures figures;
+    tarn__step_metrics figures;
     tarn_scope *scope = tarn_scope_open();
-    w->observer.saw = saw;
+    w->observer.on_output = on_output;
     tarn__observer *before = tarn__observe_forward(&w->observer);
     bool good = scope && tarn__train_gradients(t, &figures);
     tarn__observe_forward(before);
@@ -103,10 +103,10 @@ static void find_layer(tarn_trainer *t, watch *w)
 }
 
 /* The weights are those after the step, which its own loss does not tell of. */
-bool tarn__find_nonfinite_judged(tarn_trainer *t, bool (*evaluate)(tarn_trainer *trainer, tarn_evaluation *result))
+bool tarn__find_nonfinite_evaluation(tarn_trainer *t, bool (*evaluate)(tarn_trainer *trainer, tarn_evaluation *result))
 {
     tarn_evaluation again;
-    watch w = {.observer.saw = saw, .found = ""};
+    watch w = {.observer.on_output = on_output, .found = ""};
     tarn__observer *before = tarn__observe_forward(&w.observer);
     evaluate(t, &again);
     tarn__observe_forward(before);

@@ -10,23 +10,23 @@ typedef struct mark {
 
 #define MOST_MARKS 4096 /* a step with more micro-batches than a thousand counts up to there */
 
-struct tarn__marks {
+struct tarn__phase_timer {
     mark mark[MOST_MARKS];
     int count;
 };
 
-void tarn__mark_end(tarn_trainer *t)
+void tarn__phase_end(tarn_trainer *t)
 {
     if (t->in_phase)
         tarn_profile_span_close();
     t->in_phase = false;
 }
 
-void tarn__mark(tarn_trainer *t, tarn__phase phase)
+void tarn__phase_begin(tarn_trainer *t, tarn__phase phase)
 {
     static const char *const names[] = {"batch", "forward", "backward", "update"};
-    tarn__marks *marks = t->marks;
-    tarn__mark_end(t);
+    tarn__phase_timer *marks = t->marks;
+    tarn__phase_end(t);
     if (phase < TARN__PHASES && tarn_profile_is_on()) {
         tarn_profile_span_open(names[phase]);
         t->in_phase = true;
@@ -38,16 +38,16 @@ void tarn__mark(tarn_trainer *t, tarn__phase phase)
         marks->mark[marks->count++] = (mark){phase, event};
 }
 
-bool tarn__marks_open(tarn_trainer *t)
+bool tarn__phase_timer_open(tarn_trainer *t)
 {
     t->marks = tarn__alloc(sizeof(*t->marks));
     return t->marks != NULL;
 }
 
-bool tarn__marks_read(tarn_trainer *t, double *milliseconds)
+bool tarn__phase_timer_read(tarn_trainer *t, double *milliseconds)
 {
-    tarn__marks *marks = t->marks;
-    tarn__mark(t, TARN__PHASES); /* the end of the last part */
+    tarn__phase_timer *marks = t->marks;
+    tarn__phase_begin(t, TARN__PHASES); /* the end of the last part */
     for (int i = 0; i < TARN__PHASES; i++)
         milliseconds[i] = 0;
     for (int i = 0; i + 1 < marks->count; i++)
@@ -60,7 +60,7 @@ bool tarn__marks_read(tarn_trainer *t, double *milliseconds)
     return !tarn_failed();
 }
 
-void tarn__marks_close(tarn_trainer *t)
+void tarn__phase_timer_close(tarn_trainer *t)
 {
     if (!t->marks)
         return;

@@ -46,7 +46,7 @@ static bool sample_is_due(const tarn_trainer *t)
 {
     bool is_last = t->waiting == t->options.log_every - 1 || steps_ahead(t) == 1;
     return is_last && t->steps_in_run >= STEADY &&
-           (t->busy == 0 || tarn__platform_seconds() - t->sampled_at > SAMPLE_EVERY);
+           (t->utilization == 0 || tarn__platform_seconds() - t->sampled_at > SAMPLE_EVERY);
 }
 
 bool tarn__profile_before_step(tarn_trainer *t)
@@ -60,13 +60,13 @@ bool tarn__profile_before_step(tarn_trainer *t)
 
 bool tarn__profile_after_step(tarn_trainer *t)
 {
-    double busy;
+    double utilization;
     t->steps_in_run++;
     if (t->is_sampled) {
         t->is_sampled = false;
-        if (!tarn__sample_stop(&busy))
+        if (!tarn__sample_stop(&utilization))
             return false;
-        t->busy_seconds = busy / 1e6;
+        t->busy_seconds = utilization / 1e6;
         /* The first line's time holds the beginning of the run, when algorithms are chosen: the next line asks again.
          */
         t->sampled_at = t->steps_in_run > t->options.log_every ? tarn__platform_seconds() : -SAMPLE_EVERY;

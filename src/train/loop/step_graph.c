@@ -28,7 +28,7 @@ enum { MOST_MICRO_BATCHES = 16 };
 
 /* ---- whether ----------------------------------------------------------------------------------------------------- */
 
-bool tarn__captured_plan(const char *function, tarn_trainer *t)
+bool tarn__step_graph_plan(const char *function, tarn_trainer *t)
 {
     const char *wish = t->options.capture;
     bool can = tarn__can_capture(t->device), is_on = strcmp(wish, "on") == 0;
@@ -45,7 +45,7 @@ bool tarn__captured_plan(const char *function, tarn_trainer *t)
     return true;
 }
 
-bool tarn__captured_is_due(tarn_trainer *t)
+bool tarn__step_graph_is_due(tarn_trainer *t)
 {
     if (t->marks || t->is_profiled)
         return false; /* whoever asks for the parts of a step has it taken operation by operation: with the same bits */
@@ -54,7 +54,7 @@ bool tarn__captured_is_due(tarn_trainer *t)
 
 /* ---- what stays -------------------------------------------------------------------------------------------------- */
 
-static size_t batch_bytes(const tarn__captured *c)
+static size_t batch_bytes(const tarn__step_graph *c)
 {
     return sizeof(tarn_tensor *) * (size_t)c->micro_batches * (size_t)c->fields;
 }
@@ -62,7 +62,7 @@ static size_t batch_bytes(const tarn__captured *c)
 /* The places of a step's figures, and those of its batches, still empty. */
 static bool make_places(tarn_trainer *t)
 {
-    tarn__captured *c = &t->captured;
+    tarn__step_graph *c = &t->captured;
     c->figures.loss = tarn__scope_take(tarn_zeros(TARN_SHAPE(1), TARN_F32, t->device));
     if (t->description.is_text)
         c->figures.norm = tarn__scope_take(tarn_zeros(TARN_SHAPE(1), TARN_F32, t->device));
@@ -87,7 +87,7 @@ static bool put_batch(tarn_tensor *const *fields, tarn_tensor **places, int coun
 
 static bool put_batches(tarn_trainer *t)
 {
-    tarn__captured *c = &t->captured;
+    tarn__step_graph *c = &t->captured;
     bool good = c->batch || make_places(t);
     for (int i = 0; good && i < c->micro_batches; i++) {
         tarn_tensor *fields[TARN_MAX_FIELDS];
@@ -98,9 +98,9 @@ static bool put_batches(tarn_trainer *t)
     return good;
 }
 
-bool tarn__captured_batch(tarn_trainer *t, tarn_tensor **fields)
+bool tarn__step_graph_batch(tarn_trainer *t, tarn_tensor **fields)
 {
-    tarn__captured *c = &t->captured;
+    tarn__step_graph *c = &t->captured;
     memcpy(fields, c->batch + c->given++ * c->fields, sizeof(*fields) * (size_t)c->fields);
     return true;
 }
@@ -116,15 +116,15 @@ static bool leave(tarn_tensor *place, tarn_tensor *figure)
 static bool step(void *ctx)
 {
     tarn_trainer *t = ctx;
-    tarn__captured *c = &t->captured;
-    tarn__figures now;
+    tarn__step_graph *c = &t->captured;
+    tarn__step_metrics now;
     c->given = 0;
     c->is_feeding = true;
     tarn_scope *scope = tarn_scope_open();
     bool good = scope && tarn__train_gradients(t, &now) && tarn_optimizer_step(t->optimizer) &&
                 leave(c->figures.loss, now.loss) && leave(c->figures.right, now.right) &&
                 leave(c->figures.norm, now.norm);
-    tarn__mark_end(t);
+    tarn__phase_end(t);
     tarn_scope_close(scope);
     c->is_feeding = false;
     return good;
@@ -133,7 +133,7 @@ static bool step(void *ctx)
 /* Records the step. Where that fails though nobody insisted on it, the run goes on without. */
 static bool record(tarn_trainer *t)
 {
-    tarn__captured *c = &t->captured;
+    tarn__step_graph *c = &t->captured;
     tarn_empty_cache(t->device); /* what the steps so far have used lies there: the recorded one has its own */
     c->graph = tarn_graph_capture(t->device, step, t);
     if (c->graph)
@@ -151,9 +151,9 @@ static bool record(tarn_trainer *t)
     return true;
 }
 
-bool tarn__captured_step(tarn_trainer *t, tarn__figures *figures)
+bool tarn__step_graph_run(tarn_trainer *t, tarn__step_metrics *figures)
 {
-    tarn__captured *c = &t->captured;
+    tarn__step_graph *c = &t->captured;
     t->lr = tarn_optimizer_lr(t->optimizer); /* of this step: the schedule moves it on */
     if (!put_batches(t) || (!c->graph && !record(t)) || !(c->graph ? tarn_graph_run(c->graph) : step(t)))
         return false;
@@ -164,9 +164,9 @@ bool tarn__captured_step(tarn_trainer *t, tarn__figures *figures)
 
 /* ---- the end ----------------------------------------------------------------------------------------------------- */
 
-void tarn__captured_end(tarn_trainer *t)
+void tarn__step_graph_reset(tarn_trainer *t)
 {
-    tarn__captured *c = &t->captured;
+    tarn__step_graph *c = &t->captured;
     tarn_graph_free(c->graph);
     for (int i = 0; c->batch && i < c->micro_batches * c->fields; i++)
         tarn_free(c->batch[i]);
@@ -174,5 +174,5 @@ void tarn__captured_end(tarn_trainer *t)
     tarn_free(c->figures.loss);
     tarn_free(c->figures.right);
     tarn_free(c->figures.norm);
-    *c = (tarn__captured){.is_wanted = c->is_wanted, .is_required = c->is_required};
+    *c = (tarn__step_graph){.is_wanted = c->is_wanted, .is_required = c->is_required};
 }

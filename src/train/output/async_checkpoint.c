@@ -17,18 +17,18 @@
 
 #define SHARE 8 /* of the host's memory that a checkpoint may take */
 
-struct tarn__behind {
-    tarn__kept kept;
-    tarn__renaming renaming;
+struct tarn__async_checkpoint {
+    tarn__memfiles kept;
+    tarn__checkpoint_renames renaming;
     pthread_t thread;
     bool is_running;          /* the thread was started, and not waited for */
     atomic_bool has_failed;   /* the thread has ended with an error: */
     tarn__error_record error; /* this one */
 };
 
-static bool write_all(const tarn__behind *b)
+static bool write_all(const tarn__async_checkpoint *b)
 {
-    bool good = tarn__kept_write(&b->kept);
+    bool good = tarn__memfiles_write(&b->kept);
     for (int i = 0; good && i < TARN__CHECKPOINT_FILES; i++)
         good = tarn__file_rename("trainer_run", b->renaming.from[i].text, b->renaming.to[i].text);
     return good;
@@ -36,7 +36,7 @@ static bool write_all(const tarn__behind *b)
 
 static void *run(void *ctx)
 {
-    tarn__behind *b = ctx;
+    tarn__async_checkpoint *b = ctx;
     if (!write_all(b)) {
         tarn__error_save(&b->error);
         atomic_store(&b->has_failed, true);
@@ -45,7 +45,7 @@ static void *run(void *ctx)
 }
 
 /* Signals are for the program's own threads. False: there is no thread to be had. */
-static bool start(tarn__behind *b)
+static bool start(tarn__async_checkpoint *b)
 {
     sigset_t all, before;
     sigfillset(&all);
@@ -55,7 +55,7 @@ static bool start(tarn__behind *b)
     return b->is_running;
 }
 
-bool tarn__behind_wait(tarn__behind *b)
+bool tarn__async_checkpoint_wait(tarn__async_checkpoint *b)
 {
     if (!b || !b->is_running)
         return true;
@@ -68,18 +68,18 @@ bool tarn__behind_wait(tarn__behind *b)
     return false;
 }
 
-bool tarn__behind_look(tarn__behind *b)
+bool tarn__async_checkpoint_poll(tarn__async_checkpoint *b)
 {
-    return !b || !atomic_load(&b->has_failed) || tarn__behind_wait(b);
+    return !b || !atomic_load(&b->has_failed) || tarn__async_checkpoint_wait(b);
 }
 
-void tarn__behind_free(tarn__behind *b)
+void tarn__async_checkpoint_free(tarn__async_checkpoint *b)
 {
     if (!b)
         return;
     if (b->is_running)
         pthread_join(b->thread, NULL);
-    tarn__kept_free(&b->kept);
+    tarn__memfiles_free(&b->kept);
     tarn__release(b, sizeof(*b));
 }
 
@@ -91,14 +91,14 @@ static bool has_room(const tarn_trainer *t)
     return copy <= tarn__platform_memory_total() / SHARE && (free_bytes == 0 || needed + copy <= free_bytes);
 }
 
-bool tarn__behind_save(tarn_trainer *t)
+bool tarn__async_checkpoint_save(tarn_trainer *t)
 {
-    if (!tarn__behind_wait(t->behind))
+    if (!tarn__async_checkpoint_wait(t->behind))
         return false;
     if (!has_room(t))
         return tarn__checkpoint_save(t);
     if (!t->behind && !(t->behind = tarn__alloc(sizeof(*t->behind))))
         return false;
-    return tarn__checkpoint_keep(t, &t->behind->kept, &t->behind->renaming) &&
+    return tarn__checkpoint_snapshot(t, &t->behind->kept, &t->behind->renaming) &&
            (start(t->behind) || write_all(t->behind));
 }

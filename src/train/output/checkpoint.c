@@ -64,27 +64,27 @@ static bool recover(const char *function, const tarn_trainer *t)
 /* ---- trainer.json ------------------------------------------------------------------------------------------------ */
 
 /* Random numbers depend on the seed and on how many were drawn, on the CPU and on the run's device. */
-static bool write_random(const tarn_trainer *t, const tarn__generator *random, tarn__document *document)
+static bool write_random(const tarn_trainer *t, const tarn__rng_state *random, tarn__json_file *document)
 {
-    return tarn__document_set_whole(document, "random.seed", (int64_t)random->seed) &&
-           tarn__document_set_whole(document, "random.cpu", (int64_t)random->offset[0][0]) &&
-           tarn__document_set_whole(document, "random.device",
-                                    (int64_t)random->offset[t->device.backend][t->device.index]);
+    return tarn__json_file_set_int(document, "random.seed", (int64_t)random->seed) &&
+           tarn__json_file_set_int(document, "random.cpu", (int64_t)random->offset[0][0]) &&
+           tarn__json_file_set_int(document, "random.device",
+                                   (int64_t)random->offset[t->device.backend][t->device.index]);
 }
 
 /* What is frozen goes by one number here; frozen.json has it tensor by tensor. */
-static bool write_frozen(const tarn_trainer *t, tarn__document *document)
+static bool write_frozen(const tarn_trainer *t, tarn__json_file *document)
 {
     char text[24];
     snprintf(text, sizeof(text), "%016" PRIx64, t->frozen.all);
-    return !t->frozen.count || tarn__document_set_text(document, "frozen", text);
+    return !t->frozen.count || tarn__json_file_set_string(document, "frozen", text);
 }
 
-static bool read_frozen(const char *function, const tarn_trainer *t, const tarn__document *document, const char *path)
+static bool read_frozen(const char *function, const tarn_trainer *t, const tarn__json_file *document, const char *path)
 {
     char text[24];
     snprintf(text, sizeof(text), "%016" PRIx64, t->frozen.all);
-    const char *noted = t->frozen.count ? tarn__document_text(document, "frozen") : text;
+    const char *noted = t->frozen.count ? tarn__json_file_string(document, "frozen") : text;
     return noted && (strcmp(noted, text) == 0 ||
                      tarn__raise(TARN_ERROR_FORMAT,
                                  "%s: '%s' belongs to frozen weights with the hash %.32s, but those of '%s' have %s",
@@ -93,38 +93,38 @@ static bool read_frozen(const char *function, const tarn_trainer *t, const tarn_
 
 /* What the device has chosen by measuring: other choices would give other bits. */
 typedef struct told {
-    tarn__document *document;
+    tarn__json_file *document;
     bool is_good;
 } told;
 
 static void add_choice(void *ctx, const char *line)
 {
     told *to = ctx;
-    to->is_good = to->is_good && tarn__document_add_text(to->document, "choices", line);
+    to->is_good = to->is_good && tarn__json_file_add_string(to->document, "choices", line);
 }
 
-static bool write_choices(const tarn_trainer *t, tarn__document *document)
+static bool write_choices(const tarn_trainer *t, tarn__json_file *document)
 {
     const tarn__backend *backend = tarn__backend_of(t->device, "trainer_run");
     told to = {document, backend != NULL};
-    if (backend && backend->choices_tell)
-        backend->choices_tell(t->device.index, add_choice, &to);
+    if (backend && backend->tuning_export)
+        backend->tuning_export(t->device.index, add_choice, &to);
     return to.is_good;
 }
 
-static bool read_choices(const char *function, const tarn_trainer *t, const tarn__document *document)
+static bool read_choices(const char *function, const tarn_trainer *t, const tarn__json_file *document)
 {
     const tarn__backend *backend = tarn__backend_of(t->device, function);
     size_t count = 0;
     if (!backend ||
-        (tarn__document_has(document, "choices") && !tarn__document_count(document, "choices", MOST_CHOICES, &count)))
+        (tarn__json_file_has(document, "choices") && !tarn__json_file_count(document, "choices", MOST_CHOICES, &count)))
         return false;
     for (size_t i = 0; i < count; i++) {
-        const char *line = tarn__document_text_at(document, "choices", i);
+        const char *line = tarn__json_file_string_at(document, "choices", i);
         if (!line)
             return false;
-        if (backend->choices_take)
-            backend->choices_take(t->device.index, line);
+        if (backend->tuning_import)
+            backend->tuning_import(t->device.index, line);
     }
     return true;
 }
@@ -147,19 +147,19 @@ static bool instructions_of(const tarn_trainer *t, char *text, size_t size)
     return true;
 }
 
-static bool write_instructions(const tarn_trainer *t, tarn__document *document)
+static bool write_instructions(const tarn_trainer *t, tarn__json_file *document)
 {
     char text[160];
-    return instructions_of(t, text, sizeof(text)) ? tarn__document_set_text(document, "instructions", text)
+    return instructions_of(t, text, sizeof(text)) ? tarn__json_file_set_string(document, "instructions", text)
                                                   : !tarn_failed();
 }
 
-static bool read_instructions(const tarn_trainer *t, const tarn__document *document)
+static bool read_instructions(const tarn_trainer *t, const tarn__json_file *document)
 {
     char text[160];
-    if (!tarn__document_has(document, "instructions") || !instructions_of(t, text, sizeof(text)))
+    if (!tarn__json_file_has(document, "instructions") || !instructions_of(t, text, sizeof(text)))
         return !tarn_failed();
-    const char *noted = tarn__document_text(document, "instructions");
+    const char *noted = tarn__json_file_string(document, "instructions");
     if (noted && strcmp(noted, text) != 0)
         tarn__log(TARN_LOG_WARNING,
                   "the run in '%s' was computed with the instruction level %.64s, and is resumed with %s: its bits "
@@ -169,34 +169,34 @@ static bool read_instructions(const tarn_trainer *t, const tarn__document *docum
     return noted != NULL;
 }
 
-static bool write_place(const tarn_trainer *t, const tarn__generator *random, const char *path)
+static bool write_place(const tarn_trainer *t, const tarn__rng_state *random, const char *path)
 {
-    const tarn__place *p = &t->place;
-    tarn__document *document = tarn__document_new("trainer_run");
-    bool good = document && tarn__document_set_whole(document, "format", FORMAT) &&
-                tarn__document_add_checksum(document) && tarn__document_set_whole(document, "step", p->step) &&
-                tarn__document_set_whole(document, "epoch", p->loader.epoch) &&
-                tarn__document_set_whole(document, "batch", p->loader.batch) && write_random(t, random, document) &&
-                tarn__document_set_whole(document, "best.step", p->best_step) &&
-                tarn__document_set_real(document, "best.loss", p->best_loss) &&
-                tarn__document_set_real(document, "best.accuracy", p->best_accuracy) &&
-                tarn__document_set_whole(document, "evaluations_since_best", p->stale) &&
-                tarn__document_set_real(document, "learning_rate", tarn_optimizer_lr(t->optimizer)) &&
+    const tarn__run_state *p = &t->place;
+    tarn__json_file *document = tarn__json_file_new("trainer_run");
+    bool good = document && tarn__json_file_set_int(document, "format", FORMAT) &&
+                tarn__json_file_add_checksum(document) && tarn__json_file_set_int(document, "step", p->step) &&
+                tarn__json_file_set_int(document, "epoch", p->loader.epoch) &&
+                tarn__json_file_set_int(document, "batch", p->loader.batch) && write_random(t, random, document) &&
+                tarn__json_file_set_int(document, "best.step", p->best_step) &&
+                tarn__json_file_set_real(document, "best.loss", p->best_loss) &&
+                tarn__json_file_set_real(document, "best.accuracy", p->best_accuracy) &&
+                tarn__json_file_set_int(document, "evaluations_since_best", p->stale) &&
+                tarn__json_file_set_real(document, "learning_rate", tarn_optimizer_lr(t->optimizer)) &&
                 write_frozen(t, document) && write_choices(t, document) && write_instructions(t, document) &&
-                tarn__document_set_real(document, "seconds", p->seconds) &&
-                tarn__document_set_bool(document, "finished", p->finished) && tarn__document_save(document, path);
-    tarn__document_free(document);
+                tarn__json_file_set_real(document, "seconds", p->seconds) &&
+                tarn__json_file_set_bool(document, "finished", p->finished) && tarn__json_file_save(document, path);
+    tarn__json_file_free(document);
     return good;
 }
 
-static bool read_random(tarn_trainer *t, const tarn__document *document)
+static bool read_random(tarn_trainer *t, const tarn__json_file *document)
 {
     int64_t seed, cpu, device;
-    if (!tarn__document_whole(document, "random.seed", INT64_MIN, INT64_MAX, &seed) ||
-        !tarn__document_whole(document, "random.cpu", 0, INT64_MAX, &cpu) ||
-        !tarn__document_whole(document, "random.device", 0, INT64_MAX, &device))
+    if (!tarn__json_file_int(document, "random.seed", INT64_MIN, INT64_MAX, &seed) ||
+        !tarn__json_file_int(document, "random.cpu", 0, INT64_MAX, &cpu) ||
+        !tarn__json_file_int(document, "random.device", 0, INT64_MAX, &device))
         return false;
-    t->random = (tarn__generator){.seed = (uint64_t)seed};
+    t->random = (tarn__rng_state){.seed = (uint64_t)seed};
     t->random.offset[0][0] = (uint64_t)cpu;
     t->random.offset[t->device.backend][t->device.index] = (uint64_t)device;
     return true;
@@ -205,24 +205,24 @@ static bool read_random(tarn_trainer *t, const tarn__document *document)
 static bool read_place(const char *function, tarn_trainer *t, const char *path)
 {
     int64_t format;
-    tarn__place p = {0};
-    tarn__document *document = tarn__document_open(function, path);
+    tarn__run_state p = {0};
+    tarn__json_file *document = tarn__json_file_open(function, path);
     bool good =
-        document && tarn__document_whole(document, "format", OLDEST_FORMAT, FORMAT, &format) &&
-        tarn__document_whole(document, "step", 0, INT64_MAX, &p.step) &&
-        tarn__document_whole(document, "epoch", 0, INT64_MAX, &p.loader.epoch) &&
-        tarn__document_whole(document, "batch", 0, tarn_loader_batches(t->loader), &p.loader.batch) &&
-        read_random(t, document) && tarn__document_whole(document, "best.step", 0, p.step, &p.best_step) &&
-        tarn__document_real(document, "best.loss", &p.best_loss) &&
-        tarn__document_real(document, "best.accuracy", &p.best_accuracy) &&
-        tarn__document_whole(document, "evaluations_since_best", 0, INT64_MAX, &p.stale) &&
-        tarn__document_real(document, "seconds", &p.seconds) &&
-        tarn__document_bool(document, "finished", &p.finished) &&
+        document && tarn__json_file_int(document, "format", OLDEST_FORMAT, FORMAT, &format) &&
+        tarn__json_file_int(document, "step", 0, INT64_MAX, &p.step) &&
+        tarn__json_file_int(document, "epoch", 0, INT64_MAX, &p.loader.epoch) &&
+        tarn__json_file_int(document, "batch", 0, tarn_loader_batches(t->loader), &p.loader.batch) &&
+        read_random(t, document) && tarn__json_file_int(document, "best.step", 0, p.step, &p.best_step) &&
+        tarn__json_file_real(document, "best.loss", &p.best_loss) &&
+        tarn__json_file_real(document, "best.accuracy", &p.best_accuracy) &&
+        tarn__json_file_int(document, "evaluations_since_best", 0, INT64_MAX, &p.stale) &&
+        tarn__json_file_real(document, "seconds", &p.seconds) &&
+        tarn__json_file_bool(document, "finished", &p.finished) &&
         (format == OLDEST_FORMAT ||
-         tarn__document_verify(document, "restore the file from a copy, or take an older checkpoint (step-N/)")) &&
+         tarn__json_file_verify(document, "restore the file from a copy, or take an older checkpoint (step-N/)")) &&
         read_frozen(function, t, document, path) && read_choices(function, t, document) &&
         read_instructions(t, document);
-    tarn__document_free(document);
+    tarn__json_file_free(document);
     if (good)
         t->place = p;
     return good;
@@ -234,7 +234,7 @@ static bool read_place(const char *function, tarn_trainer *t, const char *path)
 static bool write_next(tarn_trainer *t)
 {
     tarn__path path;
-    tarn__generator random = tarn__random_save(); /* the thread's are the run's while it runs */
+    tarn__rng_state random = tarn__random_save(); /* the thread's are the run's while it runs */
     if (tarn_failed() || !tarn_loader_tell(t->loader, &t->place.loader))
         return false;
     next_of(t, MODEL, &path);
@@ -248,11 +248,11 @@ bool tarn__checkpoint_save(tarn_trainer *t)
     return write_next(t) && take_names("trainer_run", t);
 }
 
-bool tarn__checkpoint_keep(tarn_trainer *t, tarn__kept *kept, tarn__renaming *renaming)
+bool tarn__checkpoint_snapshot(tarn_trainer *t, tarn__memfiles *kept, tarn__checkpoint_renames *renaming)
 {
-    tarn__kept_open(kept);
+    tarn__memfiles_open(kept);
     bool good = write_next(t);
-    tarn__kept_close();
+    tarn__memfiles_close();
     for (int i = 0; i < FILES; i++) {
         next_of(t, i, &renaming->from[i]);
         path_of(t, i, &renaming->to[i]);
@@ -290,7 +290,7 @@ static bool check_not_begun(const char *function, const tarn_trainer *t)
 bool tarn__checkpoint_load(const char *function, tarn_trainer *t)
 {
     tarn__path path;
-    if (tarn_failed() || !tarn__behind_wait(t->behind) || !recover(function, t))
+    if (tarn_failed() || !tarn__async_checkpoint_wait(t->behind) || !recover(function, t))
         return false;
     if (!tarn__path_exists(path_of(t, PLACE, &path)))
         return check_not_begun(function, t);

@@ -18,10 +18,10 @@
 
 struct tarn__metrics {
     FILE *lines;
-    tarn__events *events;
+    tarn__tensorboard *events;
     tarn__path path, curves;
     char title[64];
-    tarn__facts facts; /* for the page */
+    tarn__report_settings facts; /* for the page */
 };
 
 /* ---- going on ---------------------------------------------------------------------------------------------------- */
@@ -31,9 +31,9 @@ static bool lasted(const char *line, size_t length, int64_t last)
 {
     int64_t step;
     tarn__error_record none;
-    tarn__document *document = tarn__document_parse("trainer_run", "metrics.jsonl", line, length);
-    bool good = document && tarn__document_whole(document, "step", 0, last, &step);
-    tarn__document_free(document);
+    tarn__json_file *document = tarn__json_file_parse("trainer_run", "metrics.jsonl", line, length);
+    bool good = document && tarn__json_file_int(document, "step", 0, last, &step);
+    tarn__json_file_free(document);
     tarn__error_save(&none); /* a line that is none is dropped, no error */
     return good;
 }
@@ -84,12 +84,13 @@ tarn__metrics *tarn__metrics_open(const tarn_trainer *t)
     snprintf(metrics->title, sizeof(metrics->title), "%s on %.40s", t->options.model, t->options.data);
     /* a program was here before, though it may not have come to a checkpoint */
     bool goes_on = tarn__path_exists(metrics->path.text);
-    if (tarn__facts_of(t, &metrics->facts) && drop_what_did_not_last(metrics->path.text, t->place.step)) {
+    if (tarn__report_settings_collect(t, &metrics->facts) &&
+        drop_what_did_not_last(metrics->path.text, t->place.step)) {
         metrics->lines = fopen(metrics->path.text, "a");
         if (!metrics->lines)
             tarn__raise(TARN_ERROR_IO, "trainer_run: '%s' cannot be opened", metrics->path.text);
-        metrics->events = metrics->lines ? tarn__events_open(t->options.out) : NULL;
-        if (metrics->events && (!goes_on || tarn__events_resume(metrics->events, t->place.step + 1)))
+        metrics->events = metrics->lines ? tarn__tensorboard_open(t->options.out) : NULL;
+        if (metrics->events && (!goes_on || tarn__tensorboard_resume(metrics->events, t->place.step + 1)))
             return metrics;
     }
     tarn__metrics_close(metrics);
@@ -135,30 +136,31 @@ static void write_line(FILE *to, const tarn_train_report *r)
     fprintf(to, "\"seconds\": %.3f}\n", r->seconds);
 }
 
-static bool add_text_events(tarn__events *events, const tarn_train_report *r)
+static bool add_text_events(tarn__tensorboard *events, const tarn_train_report *r)
 {
     if (r->kind == TARN_REPORT_EVALUATION)
-        return tarn__events_scalar(events, "loss/validation", r->step, r->loss) && tarn__events_flush(events);
-    return tarn__events_scalar(events, "loss/training", r->step, r->loss) &&
-           tarn__events_scalar(events, "learning rate", r->step, r->lr) &&
-           tarn__events_scalar(events, "gradient norm", r->step, r->gradient_norm) &&
-           tarn__events_scalar(events, "tokens per second", r->step, r->tokens_per_second) &&
-           tarn__events_flush(events);
+        return tarn__tensorboard_scalar(events, "loss/validation", r->step, r->loss) && tarn__tensorboard_flush(events);
+    return tarn__tensorboard_scalar(events, "loss/training", r->step, r->loss) &&
+           tarn__tensorboard_scalar(events, "learning rate", r->step, r->lr) &&
+           tarn__tensorboard_scalar(events, "gradient norm", r->step, r->gradient_norm) &&
+           tarn__tensorboard_scalar(events, "tokens per second", r->step, r->tokens_per_second) &&
+           tarn__tensorboard_flush(events);
 }
 
-static bool add_events(tarn__events *events, const tarn_train_report *r)
+static bool add_events(tarn__tensorboard *events, const tarn_train_report *r)
 {
     if (r->is_text)
         return add_text_events(events, r);
     if (r->kind == TARN_REPORT_EVALUATION)
-        return tarn__events_scalar(events, "loss/validation", r->step, r->loss) &&
-               tarn__events_scalar(events, "accuracy/validation", r->step, r->accuracy) && tarn__events_flush(events);
+        return tarn__tensorboard_scalar(events, "loss/validation", r->step, r->loss) &&
+               tarn__tensorboard_scalar(events, "accuracy/validation", r->step, r->accuracy) &&
+               tarn__tensorboard_flush(events);
     char speed[32];
     snprintf(speed, sizeof(speed), "%s per second", r->unit);
-    return tarn__events_scalar(events, "loss/training", r->step, r->loss) &&
-           tarn__events_scalar(events, "accuracy/training", r->step, r->accuracy) &&
-           tarn__events_scalar(events, "learning rate", r->step, r->lr) &&
-           tarn__events_scalar(events, speed, r->step, r->images_per_second) && tarn__events_flush(events);
+    return tarn__tensorboard_scalar(events, "loss/training", r->step, r->loss) &&
+           tarn__tensorboard_scalar(events, "accuracy/training", r->step, r->accuracy) &&
+           tarn__tensorboard_scalar(events, "learning rate", r->step, r->lr) &&
+           tarn__tensorboard_scalar(events, speed, r->step, r->images_per_second) && tarn__tensorboard_flush(events);
 }
 
 bool tarn__metrics_add(tarn__metrics *metrics, const tarn_train_report *report)
@@ -174,8 +176,8 @@ bool tarn__metrics_add(tarn__metrics *metrics, const tarn_train_report *report)
 
 bool tarn__metrics_flush(tarn__metrics *metrics)
 {
-    return !tarn_failed() && tarn__events_flush(metrics->events) &&
-           tarn__curves_write_metrics(metrics->curves.text, metrics->title, metrics->facts.fact, metrics->facts.count,
+    return !tarn_failed() && tarn__tensorboard_flush(metrics->events) &&
+           tarn__report_write_metrics(metrics->curves.text, metrics->title, metrics->facts.fact, metrics->facts.count,
                                       metrics->path.text);
 }
 
@@ -185,6 +187,6 @@ void tarn__metrics_close(tarn__metrics *metrics)
         return;
     if (metrics->lines)
         fclose(metrics->lines);
-    tarn__events_close(metrics->events);
+    tarn__tensorboard_close(metrics->events);
     tarn__release(metrics, sizeof(*metrics));
 }

@@ -26,48 +26,49 @@ static const char *log_beside(const char *folder, tarn__path *path)
     return path->text;
 }
 
-static bool write_what(const tarn_trainer *t, tarn__document *d)
+static bool write_what(const tarn_trainer *t, tarn__json_file *d)
 {
     const tarn_train_options *o = &t->options;
     tarn_device_info info = {.description = ""};
     tarn_device_query(t->device, &info);
-    return tarn__document_set_text(d, "folder", o->out) && tarn__document_set_text(d, "model", o->model) &&
-           tarn__document_set_text(d, "data", o->data) && tarn__document_set_text(d, "device", o->device) &&
-           tarn__document_set_text(d, "processor", info.description) &&
-           tarn__document_set_text(d, "precision", o->precision) &&
-           tarn__document_set_whole(d, "parameters", tarn_module_element_count(t->model)) &&
-           tarn__document_set_whole(d, "batch_size", t->batch_size) &&
-           tarn__document_set_whole(d, "steps_in_epoch", t->steps_in_epoch);
+    return tarn__json_file_set_string(d, "folder", o->out) && tarn__json_file_set_string(d, "model", o->model) &&
+           tarn__json_file_set_string(d, "data", o->data) && tarn__json_file_set_string(d, "device", o->device) &&
+           tarn__json_file_set_string(d, "processor", info.description) &&
+           tarn__json_file_set_string(d, "precision", o->precision) &&
+           tarn__json_file_set_int(d, "parameters", tarn_module_element_count(t->model)) &&
+           tarn__json_file_set_int(d, "batch_size", t->batch_size) &&
+           tarn__json_file_set_int(d, "steps_in_epoch", t->steps_in_epoch);
 }
 
-static bool write_how(const tarn_trainer *t, const tarn__part *part, tarn__document *d)
+static bool write_how(const tarn_trainer *t, const tarn__run_segment *part, tarn__json_file *d)
 {
-    const tarn__place *p = &t->place;
+    const tarn__run_state *p = &t->place;
     double seconds = p->seconds - part->seconds,
            a_step = p->step > part->step ? seconds / (double)(p->step - part->step) : NAN;
-    return tarn__document_set_whole(d, "first_step", part->step) && tarn__document_set_whole(d, "step", p->step) &&
-           tarn__document_set_whole(d, "steps", t->steps) && tarn__document_set_real(d, "seconds", seconds) &&
-           tarn__document_set_real(d, "seconds_per_1000_steps", 1000 * a_step) &&
-           tarn__document_set_real(d, "seconds_per_epoch", a_step * (double)t->steps_in_epoch) &&
-           tarn__document_set_real(d, "loss", t->last_loss) && tarn__document_set_real(d, "val_loss", t->last_judged) &&
-           tarn__document_set_whole(d, "best_step", p->best_step) &&
-           tarn__document_set_real(d, "best_loss", p->best_step ? p->best_loss : NAN) &&
-           tarn__document_set_real(d, "best_accuracy",
-                                   p->best_step && !t->description.is_text ? p->best_accuracy : NAN);
+    return tarn__json_file_set_int(d, "first_step", part->step) && tarn__json_file_set_int(d, "step", p->step) &&
+           tarn__json_file_set_int(d, "steps", t->steps) && tarn__json_file_set_real(d, "seconds", seconds) &&
+           tarn__json_file_set_real(d, "seconds_per_1000_steps", 1000 * a_step) &&
+           tarn__json_file_set_real(d, "seconds_per_epoch", a_step * (double)t->steps_in_epoch) &&
+           tarn__json_file_set_real(d, "loss", t->last_loss) &&
+           tarn__json_file_set_real(d, "val_loss", t->last_judged) &&
+           tarn__json_file_set_int(d, "best_step", p->best_step) &&
+           tarn__json_file_set_real(d, "best_loss", p->best_step ? p->best_loss : NAN) &&
+           tarn__json_file_set_real(d, "best_accuracy",
+                                    p->best_step && !t->description.is_text ? p->best_accuracy : NAN);
 }
 
-void tarn__log_run(const tarn_trainer *t, const tarn__part *part, const char *end)
+void tarn__log_run(const tarn_trainer *t, const tarn__run_segment *part, const char *end)
 {
     char date[32];
     tarn__path path;
     tarn__error_record ended_with, none;
     tarn__error_save(&ended_with);
     tarn__platform_date(date, sizeof(date));
-    tarn__document *d = tarn__document_new("trainer_run");
-    bool good = d && tarn__document_set_text(d, "date", date) && tarn__document_set_text(d, "end", end) &&
-                write_what(t, d) && write_how(t, part, d) && tarn__document_set_text(d, "version", tarn_version()) &&
-                tarn__document_append(d, log_beside(t->options.out, &path));
-    tarn__document_free(d);
+    tarn__json_file *d = tarn__json_file_new("trainer_run");
+    bool good = d && tarn__json_file_set_string(d, "date", date) && tarn__json_file_set_string(d, "end", end) &&
+                write_what(t, d) && write_how(t, part, d) && tarn__json_file_set_string(d, "version", tarn_version()) &&
+                tarn__json_file_append(d, log_beside(t->options.out, &path));
+    tarn__json_file_free(d);
     if (!good) /* the run itself has all that it needs */
         tarn__log(TARN_LOG_WARNING, "the run in '%s' could not be added to the log of runs: %s", t->options.out,
                   tarn_error());
@@ -77,30 +78,31 @@ void tarn__log_run(const tarn_trainer *t, const tarn__part *part, const char *en
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
-static bool read_texts(const tarn__document *d, tarn_logged_run *r)
+static bool read_texts(const tarn__json_file *d, tarn_logged_run *r)
 {
-    return (r->date = tarn__document_text(d, "date")) && (r->end = tarn__document_text(d, "end")) &&
-           (r->folder = tarn__document_text(d, "folder")) && (r->model = tarn__document_text(d, "model")) &&
-           (r->data = tarn__document_text(d, "data")) && (r->device = tarn__document_text(d, "device")) &&
-           (r->processor = tarn__document_text(d, "processor")) &&
-           (r->precision = tarn__document_text(d, "precision")) && (r->version = tarn__document_text(d, "version"));
+    return (r->date = tarn__json_file_string(d, "date")) && (r->end = tarn__json_file_string(d, "end")) &&
+           (r->folder = tarn__json_file_string(d, "folder")) && (r->model = tarn__json_file_string(d, "model")) &&
+           (r->data = tarn__json_file_string(d, "data")) && (r->device = tarn__json_file_string(d, "device")) &&
+           (r->processor = tarn__json_file_string(d, "processor")) &&
+           (r->precision = tarn__json_file_string(d, "precision")) &&
+           (r->version = tarn__json_file_string(d, "version"));
 }
 
-static bool read_numbers(const tarn__document *d, tarn_logged_run *r)
+static bool read_numbers(const tarn__json_file *d, tarn_logged_run *r)
 {
-    return tarn__document_whole(d, "parameters", 0, INT64_MAX, &r->parameters) &&
-           tarn__document_whole(d, "batch_size", 1, INT64_MAX, &r->batch_size) &&
-           tarn__document_whole(d, "steps_in_epoch", 1, INT64_MAX, &r->steps_in_epoch) &&
-           tarn__document_whole(d, "first_step", 0, INT64_MAX, &r->first_step) &&
-           tarn__document_whole(d, "step", 0, INT64_MAX, &r->step) &&
-           tarn__document_whole(d, "steps", 0, INT64_MAX, &r->steps) &&
-           tarn__document_whole(d, "best_step", 0, INT64_MAX, &r->best_step) &&
-           tarn__document_real(d, "seconds", &r->seconds) &&
-           tarn__document_real(d, "seconds_per_1000_steps", &r->seconds_per_1000_steps) &&
-           tarn__document_real(d, "seconds_per_epoch", &r->seconds_per_epoch) &&
-           tarn__document_real(d, "loss", &r->loss) && tarn__document_real(d, "val_loss", &r->validation_loss) &&
-           tarn__document_real(d, "best_loss", &r->best_loss) &&
-           tarn__document_real(d, "best_accuracy", &r->best_accuracy);
+    return tarn__json_file_int(d, "parameters", 0, INT64_MAX, &r->parameters) &&
+           tarn__json_file_int(d, "batch_size", 1, INT64_MAX, &r->batch_size) &&
+           tarn__json_file_int(d, "steps_in_epoch", 1, INT64_MAX, &r->steps_in_epoch) &&
+           tarn__json_file_int(d, "first_step", 0, INT64_MAX, &r->first_step) &&
+           tarn__json_file_int(d, "step", 0, INT64_MAX, &r->step) &&
+           tarn__json_file_int(d, "steps", 0, INT64_MAX, &r->steps) &&
+           tarn__json_file_int(d, "best_step", 0, INT64_MAX, &r->best_step) &&
+           tarn__json_file_real(d, "seconds", &r->seconds) &&
+           tarn__json_file_real(d, "seconds_per_1000_steps", &r->seconds_per_1000_steps) &&
+           tarn__json_file_real(d, "seconds_per_epoch", &r->seconds_per_epoch) &&
+           tarn__json_file_real(d, "loss", &r->loss) && tarn__json_file_real(d, "val_loss", &r->val_loss) &&
+           tarn__json_file_real(d, "best_loss", &r->best_loss) &&
+           tarn__json_file_real(d, "best_accuracy", &r->best_accuracy);
 }
 
 static bool read_line(const char *path, int64_t number, const char *line, size_t length, tarn_logged_run_fn visit,
@@ -109,11 +111,11 @@ static bool read_line(const char *path, int64_t number, const char *line, size_t
     tarn_logged_run run = {0};
     char name[sizeof(tarn__path) + 32];
     snprintf(name, sizeof(name), "%s line %lld", path, (long long)number);
-    tarn__document *d = tarn__document_parse("runs_read", name, line, length);
+    tarn__json_file *d = tarn__json_file_parse("runs_read", name, line, length);
     bool good = d && read_texts(d, &run) && read_numbers(d, &run);
     if (good)
         visit(&run, ctx);
-    tarn__document_free(d);
+    tarn__json_file_free(d);
     return good;
 }
 

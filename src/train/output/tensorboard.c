@@ -24,7 +24,7 @@
 #define MOST_EVENT (MOST_TAG + 64) /* bytes of a message */
 #define MOST_NAMES 1000            /* files begun in one second */
 
-struct tarn__events {
+struct tarn__tensorboard {
     char *path; /* owned */
     FILE *file;
     uint32_t crc[256]; /* the checksum's table */
@@ -109,12 +109,12 @@ static uint32_t masked_crc(const uint32_t *table, const unsigned char *from, siz
     return (crc >> 15 | crc << 17) + 0xA282EAD8u;
 }
 
-static bool refused(const char *function, const tarn__events *events, int error)
+static bool refused(const char *function, const tarn__tensorboard *events, int error)
 {
     return tarn__raise(TARN_ERROR_IO, "%s: '%s' cannot be written: %s", function, events->path, strerror(error));
 }
 
-static bool write_record(const char *function, tarn__events *events, const message *event)
+static bool write_record(const char *function, tarn__tensorboard *events, const message *event)
 {
     message head = {.count = 0}, tail = {.count = 0};
     put_little(&head, event->count, 8);
@@ -130,7 +130,7 @@ static bool write_record(const char *function, tarn__events *events, const messa
 
 /* Makes the file under the first name that is free: a second run in the same second gets ".001", which viewers read
  * after the first. */
-static bool make_file(tarn__events *events, const char *folder)
+static bool make_file(tarn__tensorboard *events, const char *folder)
 {
     char host[256], path[4096];
     tarn__platform_host_name(host, sizeof(host));
@@ -145,7 +145,7 @@ static bool make_file(tarn__events *events, const char *folder)
                                sizeof(path) - sizeof(host));
         events->file = fopen(path, "wbx");
         if (events->file)
-            return (events->path = tarn__text_copy(path)) != NULL;
+            return (events->path = tarn__string_copy(path)) != NULL;
         if (errno != EEXIST)
             return tarn__raise(TARN_ERROR_IO, "events_open: '%s' cannot be made: %s", path, strerror(errno));
     }
@@ -153,17 +153,17 @@ static bool make_file(tarn__events *events, const char *folder)
                        path);
 }
 
-static bool begin_file(tarn__events *events, const char *folder)
+static bool begin_file(tarn__tensorboard *events, const char *folder)
 {
     if (!make_file(events, folder))
         return false;
     message version = event_at(0);
     version.count -= 2; /* without a step */
     put_bytes(&version, 3, VERSION, strlen(VERSION));
-    return write_record("events_open", events, &version) && tarn__events_flush(events);
+    return write_record("events_open", events, &version) && tarn__tensorboard_flush(events);
 }
 
-tarn__events *tarn__events_open(const char *folder)
+tarn__tensorboard *tarn__tensorboard_open(const char *folder)
 {
     if (tarn_failed())
         return NULL;
@@ -171,17 +171,17 @@ tarn__events *tarn__events_open(const char *folder)
         tarn__raise(TARN_ERROR_ARGUMENT, "events_open: the folder is %s", folder ? "empty" : "NULL");
         return NULL;
     }
-    tarn__events *events = tarn__alloc(sizeof(*events));
+    tarn__tensorboard *events = tarn__alloc(sizeof(*events));
     if (!events)
         return NULL;
     make_table(events->crc);
     if (begin_file(events, folder))
         return events;
-    tarn__events_close(events);
+    tarn__tensorboard_close(events);
     return NULL;
 }
 
-static bool check(const char *function, const tarn__events *events, int64_t step)
+static bool check(const char *function, const tarn__tensorboard *events, int64_t step)
 {
     if (tarn_failed())
         return false;
@@ -190,7 +190,7 @@ static bool check(const char *function, const tarn__events *events, int64_t step
     return step >= 0 || tarn__raise(TARN_ERROR_ARGUMENT, "%s: step %lld is below 0", function, (long long)step);
 }
 
-bool tarn__events_resume(tarn__events *events, int64_t step)
+bool tarn__tensorboard_resume(tarn__tensorboard *events, int64_t step)
 {
     if (!check("events_resume", events, step))
         return false;
@@ -199,7 +199,7 @@ bool tarn__events_resume(tarn__events *events, int64_t step)
     return write_record("events_resume", events, &event);
 }
 
-bool tarn__events_scalar(tarn__events *events, const char *tag, int64_t step, double value)
+bool tarn__tensorboard_scalar(tarn__tensorboard *events, const char *tag, int64_t step, double value)
 {
     const char *function = "events_scalar";
     if (!check(function, events, step))
@@ -223,19 +223,19 @@ bool tarn__events_scalar(tarn__events *events, const char *tag, int64_t step, do
     return write_record(function, events, &event);
 }
 
-bool tarn__events_flush(tarn__events *events)
+bool tarn__tensorboard_flush(tarn__tensorboard *events)
 {
     if (!check("events_flush", events, 0))
         return false;
     return fflush(events->file) == 0 || refused("events_flush", events, errno);
 }
 
-bool tarn__events_close(tarn__events *events)
+bool tarn__tensorboard_close(tarn__tensorboard *events)
 {
     if (!events)
         return true;
     bool good = !events->file || fclose(events->file) == 0 || refused("events_close", events, errno);
-    tarn__text_release(events->path);
+    tarn__string_free(events->path);
     tarn__release(events, sizeof(*events));
     return good;
 }

@@ -15,7 +15,7 @@ static double round_step(double step)
     return power * (lead <= 1.0001 ? 1 : lead <= 2.0001 ? 2 : lead <= 5.0001 ? 5 : 10);
 }
 
-tarn__scale tarn__scale_linear(double low, double high, bool is_tight)
+tarn__scale tarn__axis_linear(double low, double high, bool is_tight)
 {
     double spread = high - low, size = fmax(fabs(low), fabs(high));
     if (!(spread > size * 1e-9) || spread < SMALLEST) { /* all the same: something around it */
@@ -27,7 +27,7 @@ tarn__scale tarn__scale_linear(double low, double high, bool is_tight)
     scale.step = round_step((high / WISHED_TICKS - low / WISHED_TICKS));
     double first = is_tight ? ceil(low / scale.step - 1e-9) : floor(low / scale.step + 1e-9);
     double last = is_tight ? floor(high / scale.step + 1e-9) : ceil(high / scale.step - 1e-9);
-    for (double i = first; i <= last && scale.tick_count < TARN__MOST_TICKS; i++)
+    for (double i = first; i <= last && scale.tick_count < TARN__MAX_TICKS; i++)
         scale.tick[scale.tick_count++] = i == 0 ? 0 : i * scale.step;
     if (!is_tight) {
         scale.low = first * scale.step;
@@ -43,7 +43,7 @@ static double round_down(double value)
     return power * (lead >= 4.999 ? 5 : lead >= 1.999 ? 2 : 1);
 }
 
-tarn__scale tarn__scale_log(double low, double high)
+tarn__scale tarn__axis_log(double low, double high)
 {
     tarn__scale scale = {.low = round_down(low), .is_log = true};
     double top = round_down(high);
@@ -54,7 +54,7 @@ tarn__scale tarn__scale_log(double low, double high)
     double stride = ceil(decades / 8); /* powers of ten between ticks, where there are many */
     static const int leads[] = {1, 2, 5};
     for (double exponent = first; exponent <= last; exponent += stride)
-        for (int k = 0; k < (decades > 3 ? 1 : 3) && scale.tick_count < TARN__MOST_TICKS; k++) {
+        for (int k = 0; k < (decades > 3 ? 1 : 3) && scale.tick_count < TARN__MAX_TICKS; k++) {
             double tick = leads[k] * pow(10, exponent);
             if (tick >= scale.low * .999 && tick <= scale.high * 1.001)
                 scale.tick[scale.tick_count++] = tick;
@@ -62,7 +62,7 @@ tarn__scale tarn__scale_log(double low, double high)
     return scale;
 }
 
-double tarn__scale_place(const tarn__scale *scale, double value)
+double tarn__axis_position(const tarn__scale *scale, double value)
 {
     return scale->is_log ? log(value / scale->low) / log(scale->high / scale->low)
                          : (value - scale->low) / (scale->high - scale->low);

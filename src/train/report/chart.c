@@ -21,15 +21,15 @@
 #define TOO_LARGE 1e300 /* differences would overflow */
 
 /* Not finite is also what is so large that it cannot be drawn. */
-static bool is_point(const tarn__curves_series *series, int64_t i)
+static bool is_point(const tarn__report_series *series, int64_t i)
 {
     return fabs(series->step[i]) < TOO_LARGE && fabs(series->value[i]) < TOO_LARGE; /* false for NaN */
 }
 
-static void widen(tarn__extent *extent, double step, double value, tarn__curves_aim aim)
+static void widen(tarn__extent *extent, double step, double value, tarn__report_goal aim)
 {
     bool is_first = extent->finite++ == 0;
-    bool is_better = aim == TARN__AIM_LOW ? value < extent->best : aim == TARN__AIM_HIGH && value > extent->best;
+    bool is_better = aim == TARN__GOAL_MIN ? value < extent->best : aim == TARN__GOAL_MAX && value > extent->best;
     extent->low = is_first || value < extent->low ? value : extent->low;
     extent->high = is_first || value > extent->high ? value : extent->high;
     extent->first_step = is_first || step < extent->first_step ? step : extent->first_step;
@@ -41,7 +41,7 @@ static void widen(tarn__extent *extent, double step, double value, tarn__curves_
     }
 }
 
-tarn__extent tarn__series_extent(const tarn__curves_series *series, tarn__curves_aim aim)
+tarn__extent tarn__series_extent(const tarn__report_series *series, tarn__report_goal aim)
 {
     tarn__extent extent = {0};
     for (int64_t i = 0; i < series->count; i++) {
@@ -53,7 +53,7 @@ tarn__extent tarn__series_extent(const tarn__curves_series *series, tarn__curves
     return extent;
 }
 
-tarn__extent tarn__chart_extent(const tarn__curves_chart *chart)
+tarn__extent tarn__chart_extent(const tarn__report_chart *chart)
 {
     tarn__extent all = {0};
     for (int i = 0; i < chart->series_count; i++) {
@@ -76,15 +76,15 @@ typedef struct plot {
 
 static void draw_to(plot *p, double step, double value)
 {
-    double x = LEFT + (RIGHT - LEFT) * tarn__scale_place(p->x, step),
-           y = BOTTOM - (BOTTOM - TOP) * tarn__scale_place(p->y, value);
+    double x = LEFT + (RIGHT - LEFT) * tarn__axis_position(p->x, step),
+           y = BOTTOM - (BOTTOM - TOP) * tarn__axis_position(p->y, value);
     tarn__page_format(p->page, "%c%.2f %.2f", p->is_open ? 'L' : 'M', x, y);
     p->is_open = true;
 }
 
 /* All points, or the lowest and the highest of each bucket, in their order. A value that is not finite lifts the pen.
  */
-static void draw_points(plot *p, const tarn__curves_series *s)
+static void draw_points(plot *p, const tarn__report_series *s)
 {
     int64_t size = s->count > 2 * MOST_BUCKETS ? (s->count + MOST_BUCKETS - 1) / MOST_BUCKETS : 1;
     for (int64_t begin = 0; begin < s->count; begin += size) {
@@ -110,7 +110,7 @@ static void draw_points(plot *p, const tarn__curves_series *s)
 
 /* True when the values jump up and down: then their second differences are about as large as the first, or larger. What
  * follows a formula, as a learning rate does, is exact, and would only be bent by smoothing. */
-static bool is_noisy(const tarn__curves_series *s)
+static bool is_noisy(const tarn__report_series *s)
 {
     double value[2] = {0}, first = 0, second = 0;
     int64_t seen = 0;
@@ -128,7 +128,7 @@ static bool is_noisy(const tarn__curves_series *s)
 
 /* The mean of the points around i, the nearest weighing most. As many on either side, so that the line lags behind
  * nothing; fewer towards the ends, but a third of them at least, so that it does not end in a single noisy point. */
-static double mean_around(const tarn__curves_series *s, int64_t i, int64_t reach)
+static double mean_around(const tarn__report_series *s, int64_t i, int64_t reach)
 {
     int64_t before = i, after = s->count - 1 - i, near_end = before < after ? before : after;
     double sum = 0, weight = 0;
@@ -142,7 +142,7 @@ static double mean_around(const tarn__curves_series *s, int64_t i, int64_t reach
     return sum / weight;
 }
 
-static void draw_smoothed(plot *p, const tarn__curves_series *s)
+static void draw_smoothed(plot *p, const tarn__report_series *s)
 {
     int64_t size = s->count > MOST_BUCKETS ? (s->count + MOST_BUCKETS - 1) / MOST_BUCKETS : 1;
     for (int64_t i = 0; i < s->count; i += size)
@@ -151,7 +151,7 @@ static void draw_smoothed(plot *p, const tarn__curves_series *s)
 }
 
 /* Every dot is a line of no length, drawn with a round pen. */
-static void draw_dots(plot *p, const tarn__curves_series *s)
+static void draw_dots(plot *p, const tarn__report_series *s)
 {
     for (int64_t i = 0; i < s->count; i++)
         if (is_point(s, i)) {
@@ -173,9 +173,9 @@ static void begin_path(plot *p, const char *kind, int colour, const char *name)
     tarn__page_html(p->page, " d=\"");
 }
 
-static void draw_series(plot *p, const tarn__curves_series *s, int colour)
+static void draw_series(plot *p, const tarn__report_series *s, int colour)
 {
-    int64_t finite = tarn__series_extent(s, TARN__AIM_NONE).finite;
+    int64_t finite = tarn__series_extent(s, TARN__GOAL_NONE).finite;
     bool is_smoothed = is_noisy(s);
     if (finite == 0)
         return;
@@ -198,14 +198,14 @@ static void draw_axes(tarn__page *page, const tarn__scale *x, const tarn__scale 
 {
     char text[64];
     for (int i = 0; i < y->tick_count; i++) {
-        double at = BOTTOM - (BOTTOM - TOP) * tarn__scale_place(y, y->tick[i]);
+        double at = BOTTOM - (BOTTOM - TOP) * tarn__axis_position(y, y->tick[i]);
         tarn__tick_text(y, y->tick[i], text, sizeof(text));
         tarn__page_format(
             page, "<path class=\"grid\" d=\"M%.1f %.2fH%.1f\"/><text class=\"y\" x=\"%.1f\" y=\"%.2f\">%s</text>\n",
             LEFT, at, RIGHT, LEFT - 8, at + 4, text);
     }
     for (int i = 0; i < x->tick_count; i++) {
-        double at = LEFT + (RIGHT - LEFT) * tarn__scale_place(x, x->tick[i]);
+        double at = LEFT + (RIGHT - LEFT) * tarn__axis_position(x, x->tick[i]);
         tarn__tick_text(x, x->tick[i], text, sizeof(text));
         tarn__page_format(
             page, "<path class=\"axis\" d=\"M%.2f %.1fv5\"/><text class=\"x\" x=\"%.2f\" y=\"%.1f\">%s</text>\n", at,
@@ -216,7 +216,7 @@ static void draw_axes(tarn__page *page, const tarn__scale *x, const tarn__scale 
                       LEFT, BOTTOM, RIGHT, (LEFT + RIGHT) / 2, HEIGHT - 2);
 }
 
-void tarn__chart_draw(tarn__page *page, const tarn__curves_chart *chart, const tarn__scale *x, const tarn__scale *y,
+void tarn__chart_draw(tarn__page *page, const tarn__report_chart *chart, const tarn__scale *x, const tarn__scale *y,
                       const char *class_name)
 {
     plot p = {.page = page, .x = x, .y = y};

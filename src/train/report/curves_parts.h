@@ -31,7 +31,7 @@ extern const char tarn__page_style[], tarn__page_script[];
 
 /* ---- scales ------------------------------------------------------------------------------------------------------ */
 
-#define TARN__MOST_TICKS 16
+#define TARN__MAX_TICKS 16
 
 typedef struct tarn__scale {
     double low, high; /* what the axis spans: low < high */
@@ -39,16 +39,16 @@ typedef struct tarn__scale {
     bool is_share;
     double step; /* between ticks of a linear scale */
     int tick_count;
-    double tick[TARN__MOST_TICKS];
+    double tick[TARN__MAX_TICKS];
 } tarn__scale;
 
 /* Scales that hold low to high, with round ticks. A logarithmic one wants 0 < low; a tight one ends where the values
  * do. */
-tarn__scale tarn__scale_linear(double low, double high, bool is_tight);
-tarn__scale tarn__scale_log(double low, double high);
+tarn__scale tarn__axis_linear(double low, double high, bool is_tight);
+tarn__scale tarn__axis_log(double low, double high);
 
 /* Where a value lies on the scale, from 0 to 1. */
-double tarn__scale_place(const tarn__scale *scale, double value);
+double tarn__axis_position(const tarn__scale *scale, double value);
 
 /* The text of a tick, and of a value: as few digits as are worth it. */
 void tarn__tick_text(const tarn__scale *scale, double tick, char *text, size_t size);
@@ -67,11 +67,11 @@ typedef struct tarn__extent {
     double last, best, best_step; /* by the chart's aim */
 } tarn__extent;
 
-tarn__extent tarn__series_extent(const tarn__curves_series *series, tarn__curves_aim aim);
-tarn__extent tarn__chart_extent(const tarn__curves_chart *chart);
+tarn__extent tarn__series_extent(const tarn__report_series *series, tarn__report_goal aim);
+tarn__extent tarn__chart_extent(const tarn__report_chart *chart);
 
 /* The drawing, <svg class="CLASS">, with steps along the scale x. */
-void tarn__chart_draw(tarn__page *page, const tarn__curves_chart *chart, const tarn__scale *x, const tarn__scale *y,
+void tarn__chart_draw(tarn__page *page, const tarn__report_chart *chart, const tarn__scale *x, const tarn__scale *y,
                       const char *class_name);
 
 #endif

@@ -6,15 +6,15 @@
 #include "train/report/report.h"
 #include "train/trainer.h"
 
-#define TARN__MOST_FACTS 32
+#define TARN__MAX_SETTINGS 32
 
-typedef struct tarn__facts {
+typedef struct tarn__report_settings {
     int count;
-    tarn__curves_fact fact[TARN__MOST_FACTS]; /* names are literals, values lie in `text` */
-    char text[TARN__MOST_FACTS][1100];
-} tarn__facts;
+    tarn__report_setting fact[TARN__MAX_SETTINGS]; /* names are literals, values lie in `text` */
+    char text[TARN__MAX_SETTINGS][1100];
+} tarn__report_settings;
 
 /* The settings that mean something for this run. Borrows the trainer. False with an error. */
-bool tarn__facts_of(const tarn_trainer *trainer, tarn__facts *facts);
+bool tarn__report_settings_collect(const tarn_trainer *trainer, tarn__report_settings *facts);
 
 #endif

@@ -14,13 +14,13 @@
 
 /* ---- checks ------------------------------------------------------------------------------------------------------ */
 
-static bool check_series(const tarn__curves_series *series)
+static bool check_series(const tarn__report_series *series)
 {
     return series->name && series->count >= 0 && (series->count == 0 || (series->step && series->value));
 }
 
-static bool check(const char *path, const char *title, const tarn__curves_fact *facts, int fact_count,
-                  const tarn__curves_chart *charts, int chart_count)
+static bool check(const char *path, const char *title, const tarn__report_setting *facts, int fact_count,
+                  const tarn__report_chart *charts, int chart_count)
 {
     const char *function = "curves_write";
     if (tarn_failed())
@@ -46,32 +46,32 @@ static bool check(const char *path, const char *title, const tarn__curves_fact *
 /* ---- the top ----------------------------------------------------------------------------------------------------- */
 
 /* The chart's last line that has points: validation comes after training. NULL: there is none. */
-static const tarn__curves_series *main_series(const tarn__curves_chart *chart)
+static const tarn__report_series *main_series(const tarn__report_chart *chart)
 {
-    const tarn__curves_series *found = NULL;
+    const tarn__report_series *found = NULL;
     for (int i = 0; i < chart->series_count; i++)
         if (tarn__series_extent(&chart->series[i], chart->aim).finite > 0)
             found = &chart->series[i];
     return found;
 }
 
-static void write_best(tarn__page *page, const tarn__curves_chart *chart, const tarn__extent *extent)
+static void write_best(tarn__page *page, const tarn__report_chart *chart, const tarn__extent *extent)
 {
     char value[64], step[64];
-    if (chart->aim == TARN__AIM_NONE || extent->finite < 2)
+    if (chart->aim == TARN__GOAL_NONE || extent->finite < 2)
         return;
     tarn__value_text(extent->best, chart->is_share, value, sizeof(value));
     tarn__step_text(extent->best_step, step, sizeof(step));
     tarn__page_format(page, "<small>best %s at step %s</small>", value, step);
 }
 
-static void write_tiles(tarn__page *page, const tarn__curves_chart *charts, int count, double last_step)
+static void write_tiles(tarn__page *page, const tarn__report_chart *charts, int count, double last_step)
 {
     char text[64];
     tarn__step_text(last_step, text, sizeof(text));
     tarn__page_format(page, "<div class=\"tiles\">\n<div><span>Steps</span><b>%s</b></div>\n", text);
     for (int i = 0; i < count; i++) {
-        const tarn__curves_series *series = main_series(&charts[i]);
+        const tarn__report_series *series = main_series(&charts[i]);
         if (!series)
             continue;
         tarn__extent extent = tarn__series_extent(series, charts[i].aim);
@@ -89,7 +89,7 @@ static void write_tiles(tarn__page *page, const tarn__curves_chart *charts, int 
     tarn__page_html(page, "</div>\n");
 }
 
-static void write_facts(tarn__page *page, const tarn__curves_fact *facts, int count)
+static void write_facts(tarn__page *page, const tarn__report_setting *facts, int count)
 {
     tarn__page_html(page, count ? "<dl class=\"facts card\">\n" : "");
     for (int i = 0; i < count; i++) {
@@ -104,7 +104,7 @@ static void write_facts(tarn__page *page, const tarn__curves_fact *facts, int co
 
 /* ---- a card ------------------------------------------------------------------------------------------------------ */
 
-static void write_legend(tarn__page *page, const tarn__curves_chart *chart)
+static void write_legend(tarn__page *page, const tarn__report_chart *chart)
 {
     tarn__page_html(page, "<ul class=\"legend\">\n");
     for (int i = 0; i < chart->series_count; i++) {
@@ -137,7 +137,7 @@ static void write_buttons(tarn__page *page, int number, bool log_first)
                           i == 0 ? "first" : "second", number, kinds[i], kinds[i]);
 }
 
-static void write_chart(tarn__page *page, const tarn__curves_chart *chart, int number, const tarn__scale *x)
+static void write_chart(tarn__page *page, const tarn__report_chart *chart, int number, const tarn__scale *x)
 {
     tarn__extent extent = tarn__chart_extent(chart);
     if (extent.finite == 0)
@@ -146,17 +146,17 @@ static void write_chart(tarn__page *page, const tarn__curves_chart *chart, int n
     bool log_offered = low > LOG_LOWEST && high < 1 / LOG_LOWEST && high / low >= LOG_OFFERED && !chart->is_share;
     if (low > 0 && low < .4 * high) /* an axis that begins at 0 says more */
         low = 0;
-    tarn__scale linear = tarn__scale_linear(low, high, false);
+    tarn__scale linear = tarn__axis_linear(low, high, false);
     linear.is_share = chart->is_share;
     tarn__page_html(page, "<section class=\"chart card\">\n<div class=\"head\"><h2>");
     tarn__page_text(page, chart->title);
     tarn__page_html(page, "</h2></div>\n");
     if (log_offered)
-        write_buttons(page, number, chart->aim == TARN__AIM_LOW && extent.high / extent.low >= LOG_FIRST);
+        write_buttons(page, number, chart->aim == TARN__GOAL_MIN && extent.high / extent.low >= LOG_FIRST);
     write_legend(page, chart);
     tarn__chart_draw(page, chart, x, &linear, log_offered ? "linear" : "only");
     if (log_offered) {
-        tarn__scale log_scale = tarn__scale_log(extent.low, extent.high);
+        tarn__scale log_scale = tarn__axis_log(extent.low, extent.high);
         tarn__chart_draw(page, chart, x, &log_scale, "log");
     }
     tarn__page_html(page, "</section>\n");
@@ -165,7 +165,7 @@ static void write_chart(tarn__page *page, const tarn__curves_chart *chart, int n
 /* ---- the page ---------------------------------------------------------------------------------------------------- */
 
 /* One scale of steps for all charts, so that they can be compared. */
-static tarn__scale steps_of(const tarn__curves_chart *charts, int count)
+static tarn__scale steps_of(const tarn__report_chart *charts, int count)
 {
     double first = INFINITY, last = -INFINITY;
     for (int i = 0; i < count; i++) {
@@ -179,10 +179,10 @@ static tarn__scale steps_of(const tarn__curves_chart *charts, int count)
         first = last = 0;
     if (first > 0 && first < .1 * last)
         first = 0;
-    return first < last ? tarn__scale_linear(first, last, true) : tarn__scale_linear(first - 1, first + 1, true);
+    return first < last ? tarn__axis_linear(first, last, true) : tarn__axis_linear(first - 1, first + 1, true);
 }
 
-static double last_step(const tarn__curves_chart *charts, int count)
+static double last_step(const tarn__report_chart *charts, int count)
 {
     double last = 0;
     for (int i = 0; i < count; i++)
@@ -190,8 +190,8 @@ static double last_step(const tarn__curves_chart *charts, int count)
     return last;
 }
 
-static void write_page(tarn__page *page, const char *title, const tarn__curves_fact *facts, int fact_count,
-                       const tarn__curves_chart *charts, int chart_count)
+static void write_page(tarn__page *page, const char *title, const tarn__report_setting *facts, int fact_count,
+                       const tarn__report_chart *charts, int chart_count)
 {
     tarn__scale x = steps_of(charts, chart_count);
     tarn__page_html(page, "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
@@ -217,8 +217,8 @@ static void write_page(tarn__page *page, const char *title, const tarn__curves_f
     tarn__page_flush(page);
 }
 
-bool tarn__curves_write(const char *path, const char *title, const tarn__curves_fact *facts, int fact_count,
-                        const tarn__curves_chart *charts, int chart_count)
+bool tarn__report_write(const char *path, const char *title, const tarn__report_setting *facts, int fact_count,
+                        const tarn__report_chart *charts, int chart_count)
 {
     if (!check(path, title, facts, fact_count, charts, chart_count))
         return false;

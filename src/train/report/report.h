@@ -7,39 +7,39 @@
 #include <stdint.h>
 
 /* A row of the table of settings. */
-typedef struct tarn__curves_fact {
+typedef struct tarn__report_setting {
     const char *name, *value;
-} tarn__curves_fact;
+} tarn__report_setting;
 
 /* A line of a chart: value[i] at step[i]. Values that are not finite leave a gap and are counted; long lines are
  * thinned out for the page. */
-typedef struct tarn__curves_series {
+typedef struct tarn__report_series {
     const char *name; /* "training" */
     const double *step, *value;
     int64_t count;
-} tarn__curves_series;
+} tarn__report_series;
 
 /* Which values are good ones: the best is pointed out. */
-typedef enum tarn__curves_aim { TARN__AIM_NONE = 0, TARN__AIM_LOW, TARN__AIM_HIGH } tarn__curves_aim;
+typedef enum tarn__report_goal { TARN__GOAL_NONE = 0, TARN__GOAL_MIN, TARN__GOAL_MAX } tarn__report_goal;
 
-typedef struct tarn__curves_chart {
+typedef struct tarn__report_chart {
     const char *title; /* "Loss" */
-    const tarn__curves_series *series;
+    const tarn__report_series *series;
     int series_count;
-    tarn__curves_aim aim;
+    tarn__report_goal aim;
     bool is_share; /* values from 0 to 1 that are shown as percent */
-} tarn__curves_chart;
+} tarn__report_chart;
 
 /* Writes the page, atomically. Borrows everything; texts may hold anything. Charts without a point are left out. */
-bool tarn__curves_write(const char *path, const char *title, const tarn__curves_fact *facts, int fact_count,
-                        const tarn__curves_chart *charts, int chart_count);
+bool tarn__report_write(const char *path, const char *title, const tarn__report_setting *facts, int fact_count,
+                        const tarn__report_chart *charts, int chart_count);
 
 /* The same from a file of metrics: one JSON object a line with "step" and numbers. loss and val_loss share a chart,
  * as do accuracy and val_accuracy; "epoch", "seconds" and "time" have none; every other number gets one of its own,
  * under its name in words. Lines may lack any of them; null is a number that JSON cannot hold. A step below the one
  * before begins a run that was resumed there: later points of the earlier run are dropped. A last line that was cut is
  * left out; any other line that is no such object is an error with its number. Needs jansson. */
-bool tarn__curves_write_metrics(const char *path, const char *title, const tarn__curves_fact *facts, int fact_count,
+bool tarn__report_write_metrics(const char *path, const char *title, const tarn__report_setting *facts, int fact_count,
                                 const char *metrics);
 
 #endif

@@ -17,23 +17,23 @@
  * title none. */
 static const struct {
     const char *key, *title, *series;
-    tarn__curves_aim aim;
+    tarn__report_goal aim;
     bool is_share;
     double unit; /* in which the chart shows it; 0: its own */
-} known[] = {{"loss", "Loss", "training", TARN__AIM_LOW, false, 0},
-             {"val_loss", "Loss", "validation", TARN__AIM_LOW, false, 0},
-             {"accuracy", "Accuracy", "training", TARN__AIM_HIGH, true, 0},
-             {"val_accuracy", "Accuracy", "validation", TARN__AIM_HIGH, true, 0},
-             {"lr", "Learning rate", "learning rate", TARN__AIM_NONE, false, 0},
-             {"gradient_norm", "Gradient norm", "gradient norm", TARN__AIM_NONE, false, 0},
-             {"images_per_second", "Images per second", "images per second", TARN__AIM_NONE, false, 0},
-             {"rows_per_second", "Rows per second", "rows per second", TARN__AIM_NONE, false, 0},
-             {"tokens_per_second", "Tokens per second", "tokens per second", TARN__AIM_NONE, false, 0},
-             {"memory", "Memory in MiB", "the most at once", TARN__AIM_NONE, false, 1048576},
-             {"step", NULL, NULL, TARN__AIM_NONE, false, 0},
-             {"epoch", NULL, NULL, TARN__AIM_NONE, false, 0},
-             {"seconds", NULL, NULL, TARN__AIM_NONE, false, 0},
-             {"time", NULL, NULL, TARN__AIM_NONE, false, 0}};
+} known[] = {{"loss", "Loss", "training", TARN__GOAL_MIN, false, 0},
+             {"val_loss", "Loss", "validation", TARN__GOAL_MIN, false, 0},
+             {"accuracy", "Accuracy", "training", TARN__GOAL_MAX, true, 0},
+             {"val_accuracy", "Accuracy", "validation", TARN__GOAL_MAX, true, 0},
+             {"lr", "Learning rate", "learning rate", TARN__GOAL_NONE, false, 0},
+             {"gradient_norm", "Gradient norm", "gradient norm", TARN__GOAL_NONE, false, 0},
+             {"images_per_second", "Images per second", "images per second", TARN__GOAL_NONE, false, 0},
+             {"rows_per_second", "Rows per second", "rows per second", TARN__GOAL_NONE, false, 0},
+             {"tokens_per_second", "Tokens per second", "tokens per second", TARN__GOAL_NONE, false, 0},
+             {"memory", "Memory in MiB", "the most at once", TARN__GOAL_NONE, false, 1048576},
+             {"step", NULL, NULL, TARN__GOAL_NONE, false, 0},
+             {"epoch", NULL, NULL, TARN__GOAL_NONE, false, 0},
+             {"seconds", NULL, NULL, TARN__GOAL_NONE, false, 0},
+             {"time", NULL, NULL, TARN__GOAL_NONE, false, 0}};
 
 #define KNOWN ((int)(sizeof(known) / sizeof(known[0])))
 
@@ -68,7 +68,7 @@ static void release_table(table *t)
         size_t bytes = sizeof(double) * (size_t)t->column[i].room;
         tarn__release(t->column[i].step, bytes);
         tarn__release(t->column[i].value, bytes);
-        tarn__text_release(t->column[i].key);
+        tarn__string_free(t->column[i].key);
     }
 }
 
@@ -95,7 +95,7 @@ static column *find_column(table *t, const char *key)
         return NULL;
     }
     column *fresh = &t->column[t->count];
-    *fresh = (column){.key = tarn__text_copy(key)};
+    *fresh = (column){.key = tarn__string_copy(key)};
     if (!fresh->key)
         return NULL;
     name_column(fresh);
@@ -205,8 +205,8 @@ static bool read_lines(table *t, const tarn__map *map)
 
 typedef struct chart_list {
     int count;
-    tarn__curves_chart chart[MOST_KEYS];
-    tarn__curves_series series[MOST_KEYS][2]; /* of each chart */
+    tarn__report_chart chart[MOST_KEYS];
+    tarn__report_series series[MOST_KEYS][2]; /* of each chart */
 } chart_list;
 
 static void add_series(chart_list *list, const column *c)
@@ -215,15 +215,15 @@ static void add_series(chart_list *list, const column *c)
     const char *title = row < KNOWN ? known[row].title : c->title;
     while (at < list->count && strcmp(list->chart[at].title, title) != 0)
         at++;
-    tarn__curves_chart *chart = &list->chart[at];
+    tarn__report_chart *chart = &list->chart[at];
     if (at == list->count) {
         list->count++;
-        *chart = (tarn__curves_chart){title, list->series[at], 0, row < KNOWN ? known[row].aim : TARN__AIM_NONE,
+        *chart = (tarn__report_chart){title, list->series[at], 0, row < KNOWN ? known[row].aim : TARN__GOAL_NONE,
                                       row < KNOWN && known[row].is_share};
     }
     if (chart->series_count < 2)
         list->series[at][chart->series_count++] =
-            (tarn__curves_series){row < KNOWN ? known[row].series : c->words, c->step, c->value, c->count};
+            (tarn__report_series){row < KNOWN ? known[row].series : c->words, c->step, c->value, c->count};
 }
 
 /* Known keys first, in their order, then the others as they came. */
@@ -235,19 +235,19 @@ static void make_charts(chart_list *list, const table *t)
                 add_series(list, &t->column[i]);
 }
 
-static bool write_from(const char *path, const char *title, const tarn__curves_fact *facts, int fact_count,
+static bool write_from(const char *path, const char *title, const tarn__report_setting *facts, int fact_count,
                        const table *t)
 {
     chart_list *list = tarn__alloc(sizeof(*list));
     if (!list)
         return false;
     make_charts(list, t);
-    bool good = tarn__curves_write(path, title, facts, fact_count, list->chart, list->count);
+    bool good = tarn__report_write(path, title, facts, fact_count, list->chart, list->count);
     tarn__release(list, sizeof(*list));
     return good;
 }
 
-bool tarn__curves_write_metrics(const char *path, const char *title, const tarn__curves_fact *facts, int fact_count,
+bool tarn__report_write_metrics(const char *path, const char *title, const tarn__report_setting *facts, int fact_count,
                                 const char *metrics)
 {
     tarn__map map;
@@ -266,7 +266,7 @@ bool tarn__curves_write_metrics(const char *path, const char *title, const tarn_
 
 #else
 
-bool tarn__curves_write_metrics(const char *path, const char *title, const tarn__curves_fact *facts, int fact_count,
+bool tarn__report_write_metrics(const char *path, const char *title, const tarn__report_setting *facts, int fact_count,
                                 const char *metrics)
 {
     (void)path, (void)title, (void)facts, (void)fact_count, (void)metrics;

@@ -11,17 +11,17 @@
 #include "train/report/curves_parts.h"
 
 /* A fact of this name; what is too long for it is cut. */
-static void add(tarn__facts *facts, const char *name, const char *format, ...) TARN_PRINTF(3, 4);
-static void add(tarn__facts *facts, const char *name, const char *format, ...)
+static void add(tarn__report_settings *facts, const char *name, const char *format, ...) TARN_PRINTF(3, 4);
+static void add(tarn__report_settings *facts, const char *name, const char *format, ...)
 {
-    if (facts->count == TARN__MOST_FACTS)
+    if (facts->count == TARN__MAX_SETTINGS)
         return;
     char *text = facts->text[facts->count];
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(text, sizeof(facts->text[0]), format, arguments);
     va_end(arguments);
-    facts->fact[facts->count++] = (tarn__curves_fact){name, text};
+    facts->fact[facts->count++] = (tarn__report_setting){name, text};
 }
 
 /* ", momentum 0.9", or nothing where the number is 0: a part of a fact that may be missing. */
@@ -34,7 +34,7 @@ static const char *part(char text[64], const char *name, double value)
 }
 
 /* A whole number: "12,500", with a word behind it "1 step" and "2 steps". */
-static void add_count(tarn__facts *facts, const char *name, int64_t count, const char *word)
+static void add_count(tarn__report_settings *facts, const char *name, int64_t count, const char *word)
 {
     char number[64];
     tarn__step_text((double)count, number, sizeof(number));
@@ -43,7 +43,7 @@ static void add_count(tarn__facts *facts, const char *name, int64_t count, const
 
 /* ---- model and data ---------------------------------------------------------------------------------------------- */
 
-static void add_model(tarn__facts *facts, const tarn_train_plan *p)
+static void add_model(tarn__report_settings *facts, const tarn_train_plan *p)
 {
     const tarn_train_options *o = &p->options;
     char hidden[200] = "";
@@ -73,7 +73,7 @@ static void add_model(tarn__facts *facts, const tarn_train_plan *p)
         add(facts, "Dropout", "%.6g", o->dropout);
 }
 
-static void add_data(tarn__facts *facts, const tarn_train_plan *p)
+static void add_data(tarn__report_settings *facts, const tarn_train_plan *p)
 {
     const tarn_train_options *o = &p->options;
     add(facts, "Data", "%s", o->data);
@@ -98,7 +98,7 @@ static void add_data(tarn__facts *facts, const tarn_train_plan *p)
 
 /* ---- training ---------------------------------------------------------------------------------------------------- */
 
-static void add_optimizer(tarn__facts *facts, const tarn_train_options *o)
+static void add_optimizer(tarn__report_settings *facts, const tarn_train_options *o)
 {
     char momentum[64], decay[64], beta2[64];
     bool is_sgd = strcmp(o->optimizer, "sgd") == 0;
@@ -112,7 +112,7 @@ static void add_optimizer(tarn__facts *facts, const tarn_train_options *o)
         add(facts, "Gradient norm", "at most %.6g", o->clip_norm);
 }
 
-static void add_rate(tarn__facts *facts, const tarn_train_options *o)
+static void add_rate(tarn__report_settings *facts, const tarn_train_options *o)
 {
     if (strcmp(o->schedule, "constant") == 0)
         add(facts, "Learning rate", "%.6g", o->lr);
@@ -125,7 +125,7 @@ static void add_rate(tarn__facts *facts, const tarn_train_options *o)
         add_count(facts, "Warm-up", o->warmup, "step");
 }
 
-static void add_steps(tarn__facts *facts, const tarn_train_plan *p)
+static void add_steps(tarn__report_settings *facts, const tarn_train_plan *p)
 {
     const tarn_train_options *o = &p->options;
     add_count(facts, "Length", p->steps, "step");
@@ -141,7 +141,7 @@ static void add_steps(tarn__facts *facts, const tarn_train_plan *p)
     add(facts, "Seed", "%" PRId64, o->seed);
 }
 
-static void add_place(tarn__facts *facts, const tarn_train_plan *p)
+static void add_place(tarn__report_settings *facts, const tarn_train_plan *p)
 {
     const tarn_train_options *o = &p->options;
     add(facts, "Device", "%s", p->device);
@@ -151,7 +151,7 @@ static void add_place(tarn__facts *facts, const tarn_train_plan *p)
     add(facts, "Folder", "%s", p->folder);
 }
 
-bool tarn__facts_of(const tarn_trainer *trainer, tarn__facts *facts)
+bool tarn__report_settings_collect(const tarn_trainer *trainer, tarn__report_settings *facts)
 {
     tarn_train_plan plan;
     if (!tarn_trainer_plan(trainer, &plan))

@@ -39,7 +39,7 @@ static bool add_batches(tarn_module *model, tarn_loader *loader, int64_t classes
 }
 
 static bool read_sums(const sums *s, int64_t classes, tarn_evaluation *evaluation, int64_t *class_samples,
-                      int64_t *class_right)
+                      int64_t *class_correct)
 {
     size_t bytes = sizeof(int64_t) * (size_t)classes;
     int64_t *samples = tarn__alloc(bytes), *right = tarn__alloc(bytes), all = 0, all_right = 0;
@@ -49,8 +49,8 @@ static bool read_sums(const sums *s, int64_t classes, tarn_evaluation *evaluatio
         all_right += right[i];
         if (class_samples)
             class_samples[i] = samples[i];
-        if (class_right)
-            class_right[i] = right[i];
+        if (class_correct)
+            class_correct[i] = right[i];
     }
     tarn__release(samples, bytes);
     tarn__release(right, bytes);
@@ -60,7 +60,7 @@ static bool read_sums(const sums *s, int64_t classes, tarn_evaluation *evaluatio
 }
 
 static bool evaluate(tarn_module *model, tarn_loader *loader, int64_t classes, tarn_evaluation *evaluation,
-                     int64_t *class_samples, int64_t *class_right)
+                     int64_t *class_samples, int64_t *class_correct)
 {
     tarn_device device = tarn_device_of(tarn_module_parameter(model, 0));
     bool was_training = tarn_module_is_training(model);
@@ -70,7 +70,7 @@ static bool evaluate(tarn_module *model, tarn_loader *loader, int64_t classes, t
     tarn_module_train(model, false);
     tarn_no_grad_open();
     bool good = !tarn_failed() && add_batches(model, loader, classes, &s) &&
-                read_sums(&s, classes, evaluation, class_samples, class_right);
+                read_sums(&s, classes, evaluation, class_samples, class_correct);
     tarn_no_grad_close();
     tarn_scope_close(scope);
     tarn__error_record error; /* the mode comes back after a failure too */
@@ -81,10 +81,10 @@ static bool evaluate(tarn_module *model, tarn_loader *loader, int64_t classes, t
 }
 
 bool tarn_evaluate(tarn_module *model, tarn_loader *loader, int64_t classes, tarn_evaluation *evaluation,
-                   int64_t *class_samples, int64_t *class_right)
+                   int64_t *class_samples, int64_t *class_correct)
 {
     const char *missing = !model ? "the model" : !loader ? "the loader" : !evaluation ? "the result" : NULL;
-    tarn_loader_place place;
+    tarn_loader_state place;
     if (tarn_failed())
         return false;
     if (missing)
@@ -99,5 +99,5 @@ bool tarn_evaluate(tarn_module *model, tarn_loader *loader, int64_t classes, tar
             TARN_ERROR_ARGUMENT,
             "evaluate: the loader has given %lld batches of its epoch already; begin with a new one, or seek",
             (long long)place.batch);
-    return evaluate(model, loader, classes, evaluation, class_samples, class_right);
+    return evaluate(model, loader, classes, evaluation, class_samples, class_correct);
 }

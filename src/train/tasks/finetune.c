@@ -31,7 +31,7 @@ static const char *first_given(const given *list, size_t count)
     return NULL;
 }
 
-bool tarn__base_check(const char *function, const tarn_train_options *o, bool is_chats, bool is_measured)
+bool tarn__finetune_check(const char *function, const tarn_train_options *o, bool is_chat, bool is_measured)
 {
     const given of_adapters[] = {{"lora_alpha", o->lora_alpha > 0},
                                  {"lora_dropout", o->lora_dropout > 0},
@@ -52,7 +52,7 @@ bool tarn__base_check(const char *function, const tarn_train_options *o, bool is
         return tarn__raise(TARN_ERROR_ARGUMENT,
                            "%s: %s is about a model that is there; give its folder or GGUF file as the model", function,
                            name);
-    if (!is_chats && (name = first_given(of_chats, 3)))
+    if (!is_chat && (name = first_given(of_chats, 3)))
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s is for chats (FILE.jsonl), but the data is '%.200s'", function,
                            name, o->data);
     if (o->val[0] && o->val_share > 0)
@@ -97,7 +97,7 @@ static tarn_dtype dtype_of(const tarn_train_options *o)
 
 static bool find_blocks(const tarn__parameter *parameter, void *found)
 {
-    if (parameter->is_buffer && tarn__is_blocks(parameter->tensor->view.dtype))
+    if (parameter->is_buffer && tarn__is_quantized(parameter->tensor->view.dtype))
         *(const tarn__parameter **)found = parameter;
     return *(const tarn__parameter **)found == NULL;
 }
@@ -119,16 +119,16 @@ static bool check_trained(const char *function, const tarn_trainer *t)
 static tarn_module *make_again(const char *function, const tarn_trainer *t, tarn_device device)
 {
     tarn__path path;
-    tarn__document *config = tarn__document_open(function, tarn__path_in(t->options.out, "config.json", &path));
-    const char *type = config ? tarn__document_text(config, "model_type") : NULL;
-    const tarn__model_kind *kind = type ? tarn__model_kind_named(function, path.text, type) : NULL;
+    tarn__json_file *config = tarn__json_file_open(function, tarn__path_in(t->options.out, "config.json", &path));
+    const char *type = config ? tarn__json_file_string(config, "model_type") : NULL;
+    const tarn__arch *kind = type ? tarn__arch_named(function, path.text, type) : NULL;
     tarn_module *model =
-        kind ? kind->make(function, config, dtype_of(&t->options), &(tarn__placement){.device = device}) : NULL;
-    tarn__document_free(config);
+        kind ? kind->make(function, config, dtype_of(&t->options), &(tarn__device_map){.device = device}) : NULL;
+    tarn__json_file_free(config);
     return model;
 }
 
-bool tarn__base_open(const char *function, tarn_trainer *t, tarn_device device)
+bool tarn__base_model_open(const char *function, tarn_trainer *t, tarn_device device)
 {
     tarn_train_options *o = &t->options;
     if (!t->is_resumed && !resolve(function, o))
@@ -138,7 +138,7 @@ bool tarn__base_open(const char *function, tarn_trainer *t, tarn_device device)
     t->model = has_own ? make_again(function, t, device)
                        : tarn_model_open(o->base, device,
                                          &(tarn_model_open_options){.dtype = dtype_of(o),
-                                                                    .blocks = tarn__blocks_named(o->quantize)});
+                                                                    .blocks = tarn__quant_type_named(o->quantize)});
     if (t->model)
         return check_trained(function, t);
     return tarn__raise_within(function);
@@ -169,24 +169,24 @@ static bool take_sizes(const char *function, tarn_train_options *o, const tarn__
     return true;
 }
 
-bool tarn__base_complete(const char *function, tarn_trainer *t, const tarn__model_sizes *wanted)
+bool tarn__base_model_complete(const char *function, tarn_trainer *t, const tarn__model_sizes *wanted)
 {
     tarn_train_options *o = &t->options;
     tarn__model_sizes own;
-    tarn_model_facts facts;
-    const tarn__model_kind *kind = tarn__model_kind_of(function, t->model);
-    if (!kind || !tarn_model_facts_of(t->model, &facts))
+    tarn_model_info info;
+    const tarn__arch *kind = tarn__arch_of(function, t->model);
+    if (!kind || !tarn_model_query(t->model, &info))
         return false;
     kind->sizes(t->model, &own);
-    if (o->model[0] && strcmp(o->model, facts.type) != 0)
+    if (o->model[0] && strcmp(o->model, info.type) != 0)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the model is to be a %s, but '%s' holds a %s", function, o->model,
-                           o->base, facts.type);
+                           o->base, info.type);
     if (o->dropout > 0 && !kind->has_dropout)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: dropout is %g, but a %s has none; lora_dropout is for adapters",
-                           function, o->dropout, facts.type);
+                           function, o->dropout, info.type);
     if (!take_sizes(function, o, &own))
         return false;
-    snprintf(o->model, sizeof(o->model), "%s", facts.type);
+    snprintf(o->model, sizeof(o->model), "%s", info.type);
     kind->tune(t->model, o->dropout, wanted->recompute);
     return !o->merge[0] || tarn__adapters_check_merge(function, t);
 }

@@ -8,24 +8,24 @@
 
 /* What options of fine-tuning do not go together, with each other or with data that is chats or not. `is_measured`:
  * only steps are measured, on a model that is drawn; then adapters need no model that is there. False with an error. */
-bool tarn__base_check(const char *function, const tarn_train_options *options, bool is_chats, bool is_measured);
+bool tarn__finetune_check(const char *function, const tarn_train_options *options, bool is_chat, bool is_measured);
 
 /* Opens the model of a run that has a base: from there, or, where all its weights are trained and a checkpoint has
  * them, as the run's config.json describes it, without values. A run's folder stands for its best weights. False with
  * an error. */
-bool tarn__base_open(const char *function, tarn_trainer *trainer, tarn_device device);
+bool tarn__base_model_open(const char *function, tarn_trainer *trainer, tarn_device device);
 
 /* Completes the sizes of the options by the model that was opened, and sets how it is trained. */
-bool tarn__base_complete(const char *function, tarn_trainer *trainer, const tarn__model_sizes *wanted);
+bool tarn__base_model_complete(const char *function, tarn_trainer *trainer, const tarn__model_sizes *wanted);
 
 /* Gives the model adapters, where the options want them. */
 bool tarn__adapters_add(const char *function, tarn_trainer *trainer);
 
 /* Notes all that is frozen; of a run that goes on, holds it against what was noted when it began. */
-bool tarn__frozen_begin(const char *function, tarn_trainer *trainer);
+bool tarn__frozen_record(const char *function, tarn_trainer *trainer);
 
 /* Raises where something that is frozen has changed since. */
-bool tarn__frozen_end(const char *function, const tarn_trainer *trainer);
+bool tarn__frozen_verify(const char *function, const tarn_trainer *trainer);
 
 /* What the folder of a run with adapters holds beside its checkpoints: frozen.json, and adapter_config.json with the
  * adapters as they are now. Nothing for others. */

@@ -78,7 +78,7 @@ static bool hash_tensor(tarn_tensor *tensor, uint64_t *hash)
 /* ---- all of a model ---------------------------------------------------------------------------------------------- */
 
 /* Makes room for one more, whose name is copied. */
-static bool add(tarn__frozen *f, const char *name, uint64_t hash)
+static bool add(tarn__frozen_hash *f, const char *name, uint64_t hash)
 {
     if (f->count == f->room) {
         int wider = f->room ? 2 * f->room : 64;
@@ -98,7 +98,7 @@ static bool add(tarn__frozen *f, const char *name, uint64_t hash)
         f->hash = hashes;
         f->room = wider;
     }
-    if (!(f->name[f->count] = tarn__text_copy(name)))
+    if (!(f->name[f->count] = tarn__string_copy(name)))
         return false;
     f->all = hash_of(mixed(f->all ^ hash), (const unsigned char *)name, strlen(name)) | 1; /* 0 is none */
     f->hash[f->count++] = hash;
@@ -107,7 +107,7 @@ static bool add(tarn__frozen *f, const char *name, uint64_t hash)
 
 typedef struct taking {
     const tarn_module *model;
-    tarn__frozen *frozen;
+    tarn__frozen_hash *frozen;
     bool good;
 } taking;
 
@@ -121,26 +121,26 @@ static bool take_one(const tarn__parameter *parameter, void *ctx)
     return t->good;
 }
 
-bool tarn__frozen_take(const char *function, const tarn_module *model, tarn__frozen *frozen)
+bool tarn__frozen_hash_compute(const char *function, const tarn_module *model, tarn__frozen_hash *frozen)
 {
-    *frozen = (tarn__frozen){0};
+    *frozen = (tarn__frozen_hash){0};
     taking t = {model, frozen, !tarn_failed()};
     if (t.good)
         tarn__module_walk_over(model, TARN__MODULE_STATE, take_one, &t);
     return t.good || tarn__raise_within(function);
 }
 
-void tarn__frozen_free(tarn__frozen *f)
+void tarn__frozen_hash_free(tarn__frozen_hash *f)
 {
     for (int i = 0; i < f->count; i++)
-        tarn__text_release(f->name[i]);
+        tarn__string_free(f->name[i]);
     tarn__release(f->name, sizeof(*f->name) * (size_t)f->room);
     tarn__release(f->hash, sizeof(*f->hash) * (size_t)f->room);
-    *f = (tarn__frozen){0};
+    *f = (tarn__frozen_hash){0};
 }
 
-bool tarn__frozen_same(const char *function, const tarn__frozen *now, const tarn__frozen *before, const char *where,
-                       const char *against)
+bool tarn__frozen_hash_check(const char *function, const tarn__frozen_hash *now, const tarn__frozen_hash *before,
+                             const char *where, const char *against)
 {
     for (int i = 0; i < now->count && i < before->count; i++) {
         if (strcmp(now->name[i], before->name[i]) != 0)
@@ -159,26 +159,26 @@ bool tarn__frozen_same(const char *function, const tarn__frozen *now, const tarn
 
 /* ---- frozen.json ------------------------------------------------------------------------------------------------- */
 
-bool tarn__frozen_write(const char *function, const tarn__frozen *f, const char *path)
+bool tarn__frozen_hash_write(const char *function, const tarn__frozen_hash *f, const char *path)
 {
     char text[24];
-    tarn__document *document = tarn__document_new(function);
-    bool good = document && tarn__document_set_whole(document, "format", FORMAT);
+    tarn__json_file *document = tarn__json_file_new(function);
+    bool good = document && tarn__json_file_set_int(document, "format", FORMAT);
     for (int i = 0; good && i < f->count; i++) {
         snprintf(text, sizeof(text), "%016" PRIx64, f->hash[i]);
-        good = tarn__document_add_text(document, "tensors", f->name[i]) &&
-               tarn__document_add_text(document, "hashes", text);
+        good = tarn__json_file_add_string(document, "tensors", f->name[i]) &&
+               tarn__json_file_add_string(document, "hashes", text);
     }
-    good = good && tarn__document_save(document, path);
-    tarn__document_free(document);
+    good = good && tarn__json_file_save(document, path);
+    tarn__json_file_free(document);
     return good;
 }
 
-static bool read_one(const char *function, const char *path, const tarn__document *document, size_t index,
-                     tarn__frozen *f)
+static bool read_one(const char *function, const char *path, const tarn__json_file *document, size_t index,
+                     tarn__frozen_hash *f)
 {
-    const char *name = tarn__document_text_at(document, "tensors", index),
-               *text = name ? tarn__document_text_at(document, "hashes", index) : NULL;
+    const char *name = tarn__json_file_string_at(document, "tensors", index),
+               *text = name ? tarn__json_file_string_at(document, "hashes", index) : NULL;
     char *end;
     if (!text)
         return false;
@@ -189,19 +189,19 @@ static bool read_one(const char *function, const char *path, const tarn__documen
     return add(f, name, hash);
 }
 
-bool tarn__frozen_read(const char *function, const char *path, tarn__frozen *f)
+bool tarn__frozen_hash_read(const char *function, const char *path, tarn__frozen_hash *f)
 {
     size_t names, hashes;
     int64_t format;
-    *f = (tarn__frozen){0};
-    tarn__document *document = tarn__document_open(function, path);
-    bool good = document && tarn__document_whole(document, "format", FORMAT, FORMAT, &format) &&
-                tarn__document_count(document, "tensors", 1 << 20, &names) &&
-                tarn__document_count(document, "hashes", 1 << 20, &hashes) &&
+    *f = (tarn__frozen_hash){0};
+    tarn__json_file *document = tarn__json_file_open(function, path);
+    bool good = document && tarn__json_file_int(document, "format", FORMAT, FORMAT, &format) &&
+                tarn__json_file_count(document, "tensors", 1 << 20, &names) &&
+                tarn__json_file_count(document, "hashes", 1 << 20, &hashes) &&
                 (names == hashes || tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has %zu tensors and %zu hashes", function,
                                                 path, names, hashes));
     for (size_t i = 0; good && i < names; i++)
         good = read_one(function, path, document, i, f);
-    tarn__document_free(document);
+    tarn__json_file_free(document);
     return good;
 }

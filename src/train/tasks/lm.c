@@ -53,10 +53,10 @@ static const char *out_of_place(const tarn_train_options *o, bool is_text)
     return NULL;
 }
 
-bool tarn__language_check(const char *function, const tarn_train_options *o, bool is_text)
+bool tarn__lm_check(const char *function, const tarn_train_options *o, bool is_text)
 {
     const char *name = out_of_place(o, is_text);
-    bool is_language = tarn__model_kind_trained(o->model) != NULL;
+    bool is_language = tarn__arch_find_trainable(o->model) != NULL;
     if (name)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s is for %s, but the data is '%.200s'", function, name,
                            is_text ? "classifiers" : "language models", o->data);
@@ -69,12 +69,12 @@ bool tarn__language_check(const char *function, const tarn_train_options *o, boo
 
 /* A run that goes on has all sizes in its config.json, and weights for them: a damaged one must not make another model,
  * or a huge one. False with an error. */
-static bool check_sizes_again(const char *function, const tarn_trainer *t, const tarn__model_kind *kind,
+static bool check_sizes_again(const char *function, const tarn_trainer *t, const tarn__arch *kind,
                               const tarn__model_sizes *sizes)
 {
     const tarn_train_options *o = &t->options;
     tarn__path path;
-    double wanted = kind->numbers(o->model, sizes) * (strcmp(o->precision, "bf16") == 0 ? 2 : 4);
+    double wanted = kind->parameter_count(o->model, sizes) * (strcmp(o->precision, "bf16") == 0 ? 2 : 4);
     int64_t found = tarn__platform_file_bytes(tarn__path_in(o->out, "model.safetensors", &path));
     return found < 0 || wanted <= (double)found ||
            tarn__raise(
@@ -94,19 +94,19 @@ static tarn__model_sizes sizes_of(const tarn_train_options *o)
                                .inner = o->inner,
                                .dropout = o->dropout,
                                .dtype = strcmp(o->precision, "bf16") == 0 ? TARN_BF16 : TARN_F32,
-                               .recompute = strcmp(o->recompute, "block") == 0   ? TARN_RECOMPUTE_BLOCK
-                                            : strcmp(o->recompute, "cheap") == 0 ? TARN_RECOMPUTE_CHEAP
+                               .recompute = strcmp(o->recompute, "block") == 0   ? TARN_RECOMPUTE_FULL
+                                            : strcmp(o->recompute, "cheap") == 0 ? TARN_RECOMPUTE_SELECTIVE
                                                                                  : TARN_RECOMPUTE_NONE};
 }
 
 /* Sizes that were not given are those of the model that is named. */
-bool tarn__language_sizes(const char *function, tarn_trainer *t)
+bool tarn__lm_sizes(const char *function, tarn_trainer *t)
 {
     tarn_train_options *o = &t->options;
-    const tarn__model_kind *kind = tarn__model_kind_trained(o->model);
+    const tarn__arch *kind = tarn__arch_find_trainable(o->model);
     tarn__model_sizes sizes = sizes_of(o);
     if (o->base[0])
-        return tarn__base_complete(function, t, &sizes);
+        return tarn__base_model_complete(function, t, &sizes);
     if (!kind)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is no language model '%.64s'", function, o->model);
     if (!kind->complete(function, o->model, &sizes) || (t->is_resumed && !check_sizes_again(function, t, kind, &sizes)))
@@ -137,10 +137,10 @@ static bool complete(const char *function, tarn_trainer *t)
     o->vocab = o->vocab || o->base[0] ? o->vocab : tokens;
     /* random tokens, which have none, are for measuring a named model */
     bool is_new = !t->is_resumed && t->corpus.tokenizer;
-    if (is_new && tarn__sizes_are_open(o) && !tarn__sizes_choose(function, t))
+    if (is_new && tarn__default_sizes_needed(o) && !tarn__default_sizes_choose(function, t))
         return false;
     o->micro_batch = o->micro_batch ? o->micro_batch : o->batch_size;
-    if (!tarn__language_sizes(function, t))
+    if (!tarn__lm_sizes(function, t))
         return false;
     if (o->vocab < tokens)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: vocab is %" PRId64 ", but the tokenizer has %" PRId64 " tokens",
@@ -154,9 +154,9 @@ static bool complete(const char *function, tarn_trainer *t)
 
 /* ---- data and model ---------------------------------------------------------------------------------------------- */
 
-static bool is_described(const char *function, const tarn_trainer *t, const tarn__description *found)
+static bool is_described(const char *function, const tarn_trainer *t, const tarn__data_spec *found)
 {
-    const tarn__description *d = &t->description;
+    const tarn__data_spec *d = &t->description;
     return (d->training_tokens == found->training_tokens && d->validation_tokens == found->validation_tokens &&
             d->hash == found->hash) ||
            tarn__raise(TARN_ERROR_FORMAT,
@@ -192,25 +192,25 @@ static bool open_tokenizer(const char *function, tarn_trainer *t, const char *to
     return good || tarn__raise_within(function);
 }
 
-bool tarn__language_open(const char *function, tarn_trainer *t, const char *tokenizer)
+bool tarn__lm_open(const char *function, tarn_trainer *t, const char *tokenizer)
 {
     const tarn_train_options *o = &t->options;
     bool is_shards = strncmp(o->data, "shards:", strlen("shards:")) == 0;
     if (tarn__data_is_chats(o->data))
-        return open_tokenizer(function, t, tokenizer) && tarn__language_take(function, t);
+        return open_tokenizer(function, t, tokenizer) && tarn__lm_setup(function, t);
     return tarn__corpus_open(function, o->data, is_shards && o->base[0] ? "" : tokenizer, &t->corpus) &&
-           (!is_shards || !o->base[0] || check_shards(function, t)) && tarn__language_take(function, t);
+           (!is_shards || !o->base[0] || check_shards(function, t)) && tarn__lm_setup(function, t);
 }
 
-static bool take_windows(const char *function, tarn_trainer *t, tarn__description *found)
+static bool take_windows(const char *function, tarn_trainer *t, tarn__data_spec *found)
 {
     const tarn_train_options *o = &t->options;
     const tarn__corpus *c = &t->corpus;
     int64_t windows = (c->training.count - 1) / o->context;
-    *found = (tarn__description){.is_text = true,
-                                 .training_tokens = c->training.count,
-                                 .validation_tokens = c->validation.count,
-                                 .hash = c->hash};
+    *found = (tarn__data_spec){.is_text = true,
+                               .training_tokens = c->training.count,
+                               .validation_tokens = c->validation.count,
+                               .hash = c->hash};
     t->steps_in_epoch = windows > o->batch_size ? windows / o->batch_size : 1;
     t->training = tarn__windows_at_random(function, &c->training, o->context, t->steps_in_epoch * o->batch_size);
     t->validation = t->training
@@ -219,44 +219,44 @@ static bool take_windows(const char *function, tarn_trainer *t, tarn__descriptio
     return t->validation != NULL;
 }
 
-double tarn__chats_share(const tarn_train_options *o)
+double tarn__val_fraction(const tarn_train_options *o)
 {
     return o->val[0] ? 0 : o->val_share > 0 ? o->val_share : VALIDATION_SHARE;
 }
 
-static bool take_chats(const char *function, tarn_trainer *t, tarn__description *found)
+static bool take_chats(const char *function, tarn_trainer *t, tarn__data_spec *found)
 {
     const tarn_train_options *o = &t->options;
-    tarn__chats_summary s;
-    t->chats = tarn__chats_open(&(tarn__chats_options){.function = function,
-                                                       .path = o->data,
-                                                       .val_path = o->val,
-                                                       .val_share = tarn__chats_share(o),
-                                                       .tokenizer = t->corpus.tokenizer,
-                                                       .template_name = o->chat_template,
-                                                       .context = o->context,
-                                                       .seed = (uint64_t)o->seed});
+    tarn__chat_dataset_summary s;
+    t->chats = tarn__chat_dataset_open(&(tarn__chat_dataset_options){.function = function,
+                                                                     .path = o->data,
+                                                                     .val_path = o->val,
+                                                                     .val_share = tarn__val_fraction(o),
+                                                                     .tokenizer = t->corpus.tokenizer,
+                                                                     .template_name = o->chat_template,
+                                                                     .context = o->context,
+                                                                     .seed = (uint64_t)o->seed});
     if (!t->chats)
         return false;
-    tarn__chats_counts(t->chats, &s);
-    *found = (tarn__description){
+    tarn__chat_dataset_counts(t->chats, &s);
+    *found = (tarn__data_spec){
         .is_text = true, .training_tokens = s.tokens[0], .validation_tokens = s.tokens[1], .hash = s.hash};
-    int64_t most = o->eval_batches * o->micro_batch, judged = s.rows[TARN__CHATS_VALIDATION],
-            rows = s.rows[TARN__CHATS_TRAINING];
+    int64_t most = o->eval_batches * o->micro_batch, judged = s.rows[TARN__CHAT_VALIDATION],
+            rows = s.rows[TARN__CHAT_TRAINING];
     t->steps_in_epoch = rows > o->batch_size ? rows / o->batch_size : 1;
-    t->training = tarn__chat_rows(function, t->chats, TARN__CHATS_TRAINING, o->context,
-                                  rows > o->batch_size ? rows : o->batch_size);
-    t->validation = t->training ? tarn__chat_rows(function, t->chats, TARN__CHATS_VALIDATION, o->context,
-                                                  most > 0 && most < judged ? most : judged)
+    t->training = tarn__chat_samples(function, t->chats, TARN__CHAT_TRAINING, o->context,
+                                     rows > o->batch_size ? rows : o->batch_size);
+    t->validation = t->training ? tarn__chat_samples(function, t->chats, TARN__CHAT_VALIDATION, o->context,
+                                                     most > 0 && most < judged ? most : judged)
                                 : NULL;
     return t->validation != NULL;
 }
 
-bool tarn__language_take(const char *function, tarn_trainer *t)
+bool tarn__lm_setup(const char *function, tarn_trainer *t)
 {
     if (!complete(function, t))
         return false;
-    tarn__description found;
+    tarn__data_spec found;
     t->batch_size = t->options.batch_size;
     t->micro_batch = t->options.micro_batch;
     if (!(tarn__data_is_chats(t->options.data) ? take_chats : take_windows)(function, t, &found) ||
@@ -267,27 +267,27 @@ bool tarn__language_take(const char *function, tarn_trainer *t)
     return true;
 }
 
-tarn_module *tarn__language_model(const char *function, const tarn_trainer *t)
+tarn_module *tarn__lm_model(const char *function, const tarn_trainer *t)
 {
     const tarn_train_options *o = &t->options;
-    const tarn__model_kind *kind = tarn__model_kind_trained(o->model);
+    const tarn__arch *kind = tarn__arch_find_trainable(o->model);
     tarn__model_sizes sizes = sizes_of(o);
     int32_t end = t->corpus.tokenizer ? tarn_tokenizer_end_of_text(t->corpus.tokenizer) : -1;
-    sizes.has_end = end >= 0;
+    sizes.has_eos = end >= 0;
     sizes.end = end >= 0 ? end : 0;
-    return kind->fresh(function, o->model, &sizes, t->device, (uint64_t)o->seed);
+    return kind->create(function, o->model, &sizes, t->device, (uint64_t)o->seed);
 }
 
 /* ---- a step ------------------------------------------------------------------------------------------------------ */
 
-tarn_tensor *tarn__language_loss(const char *function, tarn_module *model, tarn_tensor *const *fields, int field_count)
+tarn_tensor *tarn__lm_loss(const char *function, tarn_module *model, tarn_tensor *const *fields, int field_count)
 {
     if (field_count < 4)
         return tarn_model_loss(model, fields[0], fields[1]);
     return tarn__model_loss_of(function, model, fields[0], fields[1], &(tarn__documents){fields[2], fields[3]});
 }
 
-tarn_tensor *tarn__language_counted(tarn_tensor *targets, tarn_dtype dtype)
+tarn_tensor *tarn__lm_target_count(tarn_tensor *targets, tarn_dtype dtype)
 {
     return tarn_sum(tarn_cast(tarn_ge(targets, tarn_scalar(0)), dtype), TARN_ALL_AXES, false);
 }
@@ -295,10 +295,10 @@ tarn_tensor *tarn__language_counted(tarn_tensor *targets, tarn_dtype dtype)
 /* Adds a micro-batch's share to the gradients and to the loss. Its activations are gone afterwards. */
 static bool add_micro_batch(tarn_trainer *t, tarn_tensor *const *fields, tarn_tensor *share, tarn_tensor *loss)
 {
-    tarn__mark(t, TARN__PHASE_FORWARD);
+    tarn__phase_begin(t, TARN__PHASE_FORWARD);
     tarn_tensor *part =
-        tarn_mul(tarn__language_loss("trainer_run", t->model, fields, tarn_dataset_field_count(t->training)), share);
-    tarn__mark(t, TARN__PHASE_BACKWARD);
+        tarn_mul(tarn__lm_loss("trainer_run", t->model, fields, tarn_dataset_field_count(t->training)), share);
+    tarn__phase_begin(t, TARN__PHASE_BACKWARD);
     return tarn_backward(part) && tarn_add_inplace(loss, tarn_detach(part));
 }
 
@@ -306,7 +306,7 @@ static bool add_micro_batch(tarn_trainer *t, tarn_tensor *const *fields, tarn_te
 static bool add_windows(tarn_trainer *t, tarn_tensor *loss)
 {
     tarn_tensor *fields[TARN_MAX_FIELDS], *share = tarn_scalar((double)t->micro_batch / (double)t->batch_size);
-    tarn__mark(t, TARN__PHASE_BATCH);
+    tarn__phase_begin(t, TARN__PHASE_BATCH);
     return tarn__next_batch(t, fields) && add_micro_batch(t, fields, share, loss);
 }
 
@@ -318,13 +318,13 @@ static bool add_chats(tarn_trainer *t, tarn_tensor *loss)
     size_t bytes = sizeof(tarn_tensor *[TARN_MAX_FIELDS]) * (size_t)parts;
     tarn_tensor *(*fields)[TARN_MAX_FIELDS] = tarn__alloc(bytes), *all = tarn_zeros(TARN_SCALAR, TARN_F32, t->device);
     bool good = fields && all;
-    tarn__mark(t, TARN__PHASE_BATCH);
+    tarn__phase_begin(t, TARN__PHASE_BATCH);
     for (int64_t i = 0; good && i < parts; i++)
-        good = tarn__next_batch(t, fields[i]) && tarn_add_inplace(all, tarn__language_counted(fields[i][1], TARN_F32));
+        good = tarn__next_batch(t, fields[i]) && tarn_add_inplace(all, tarn__lm_target_count(fields[i][1], TARN_F32));
     for (int64_t i = 0; good && i < parts; i++) {
         tarn_scope *scope = tarn_scope_open();
         good =
-            scope && add_micro_batch(t, fields[i], tarn_div(tarn__language_counted(fields[i][1], TARN_F32), all), loss);
+            scope && add_micro_batch(t, fields[i], tarn_div(tarn__lm_target_count(fields[i][1], TARN_F32), all), loss);
         tarn_scope_close(scope);
         tarn__progress_in_step(t, (i + 1) * t->micro_batch);
     }
@@ -333,14 +333,14 @@ static bool add_chats(tarn_trainer *t, tarn_tensor *loss)
 }
 
 /* The norm of all gradients, which are clipped to it where that is wanted. */
-static bool clip(tarn_trainer *t, tarn__figures *figures)
+static bool clip(tarn_trainer *t, tarn__step_metrics *figures)
 {
-    tarn__mark(t, TARN__PHASE_UPDATE);
+    tarn__phase_begin(t, TARN__PHASE_UPDATE);
     figures->norm = tarn_optimizer_clip_norm(t->optimizer, t->options.clip_norm > 0 ? t->options.clip_norm : INFINITY);
     return figures->norm != NULL;
 }
 
-bool tarn__language_gradients_of(tarn_trainer *t, tarn_tensor *const *fields, tarn__figures *figures)
+bool tarn__lm_gradients_of(tarn_trainer *t, tarn_tensor *const *fields, tarn__step_metrics *figures)
 {
     figures->loss = tarn_zeros(TARN_SCALAR, TARN_F32, t->device);
     for (int64_t i = 0; i < 2 && i < t->batch_size / t->micro_batch; i++) {
@@ -353,9 +353,9 @@ bool tarn__language_gradients_of(tarn_trainer *t, tarn_tensor *const *fields, ta
     return clip(t, figures);
 }
 
-bool tarn__language_gradients(tarn_trainer *t, tarn__figures *figures)
+bool tarn__lm_gradients(tarn_trainer *t, tarn__step_metrics *figures)
 {
-    *figures = (tarn__figures){.loss = tarn_zeros(TARN_SCALAR, TARN_F32, t->device)};
+    *figures = (tarn__step_metrics){.loss = tarn_zeros(TARN_SCALAR, TARN_F32, t->device)};
     int64_t at_once = t->chats ? t->batch_size : t->micro_batch;
     for (int64_t done = 0; figures->loss && done < t->batch_size; done += at_once) {
         tarn_scope *scope = tarn_scope_open();

@@ -20,8 +20,8 @@
 static bool add_batch(tarn_module *model, tarn_tensor *const *fields, int field_count, tarn_tensor *losses,
                       tarn_tensor *counts)
 {
-    tarn_tensor *count = tarn__language_counted(fields[1], TARN_F64);
-    tarn_tensor *loss = tarn_cast(tarn__language_loss("trainer_run", model, fields, field_count), TARN_F64);
+    tarn_tensor *count = tarn__lm_target_count(fields[1], TARN_F64);
+    tarn_tensor *loss = tarn_cast(tarn__lm_loss("trainer_run", model, fields, field_count), TARN_F64);
     return tarn_add_inplace(losses, tarn_mul(loss, count)) && tarn_add_inplace(counts, count);
 }
 
@@ -37,8 +37,8 @@ static bool add_batches(tarn_module *model, tarn_loader *loader, int field_count
     return !tarn_failed();
 }
 
-bool tarn__language_evaluate(const char *function, tarn_module *model, tarn_dataset *windows, int64_t batch_size,
-                             int workers, tarn_text_evaluation *evaluation)
+bool tarn__lm_evaluate(const char *function, tarn_module *model, tarn_dataset *windows, int64_t batch_size, int workers,
+                       tarn_text_evaluation *evaluation)
 {
     if (tarn_failed())
         return false;
@@ -75,8 +75,8 @@ static int64_t first_prompt(const tarn_trainer *t, int32_t *ids, int64_t most)
     int32_t *room = tarn__alloc(4 * bytes), *targets = room + t->options.context;
     if (!room)
         return -1;
-    tarn__chats_rows row = {room, targets, room + 2 * t->options.context, room + 3 * t->options.context};
-    int64_t count = tarn__chats_batch(t->chats, TARN__CHATS_VALIDATION, 0, 1, &row) ? 0 : -1;
+    tarn__chat_dataset_rows row = {room, targets, room + 2 * t->options.context, room + 3 * t->options.context};
+    int64_t count = tarn__chat_dataset_batch(t->chats, TARN__CHAT_VALIDATION, 0, 1, &row) ? 0 : -1;
     for (; count >= 0 && count < most; count++) {
         ids[count] = row.ids[count];
         if (targets[count] >= 0)
@@ -89,7 +89,7 @@ static int64_t first_prompt(const tarn_trainer *t, int32_t *ids, int64_t most)
 /* What a sample begins with: the end of the text before, a new line, or the first token there is to judge by. */
 static int32_t first_token(const tarn_trainer *t)
 {
-    const tarn__stretch *s = &t->corpus.validation;
+    const tarn__token_span *s = &t->corpus.validation;
     int32_t token = tarn_tokenizer_end_of_text(t->corpus.tokenizer);
     if (token < 0)
         token = tarn_tokenizer_find(t->corpus.tokenizer, "\n", 1);
@@ -110,7 +110,7 @@ static int64_t drop_unknown(const tarn_tokenizer *tokenizer, int32_t *ids, int64
     return kept;
 }
 
-char *tarn__language_sample(tarn_trainer *t, size_t *length)
+char *tarn__lm_sample(tarn_trainer *t, size_t *length)
 {
     const tarn_train_options *o = &t->options;
     tarn_scope *scope = tarn_scope_open();
@@ -134,27 +134,27 @@ char *tarn__language_sample(tarn_trainer *t, size_t *length)
 /* transformers takes the tokenizer of a GPT-2's folder for GPT-2's own, unless it is told to go by tokenizer.json. That
  * comes first: a tokenizer with a chat template, or tokens that begin and end a text, says all of it in a file of its
  * own in that place. */
-bool tarn__language_save_tokenizer(const char *function, const tarn_trainer *t, const char *folder)
+bool tarn__lm_save_tokenizer(const char *function, const tarn_trainer *t, const char *folder)
 {
     tarn__path path;
-    tarn__document *document = tarn__document_new(function);
-    bool good = document && tarn__document_set_text(document, "tokenizer_class", "PreTrainedTokenizerFast") &&
+    tarn__json_file *document = tarn__json_file_new(function);
+    bool good = document && tarn__json_file_set_string(document, "tokenizer_class", "PreTrainedTokenizerFast") &&
                 (tarn__path_exists(folder) || tarn__folder_make(function, folder)) &&
-                tarn__document_save(document, tarn__path_in(folder, "tokenizer_config.json", &path)) &&
+                tarn__json_file_save(document, tarn__path_in(folder, "tokenizer_config.json", &path)) &&
                 tarn_tokenizer_save(t->corpus.tokenizer, folder);
-    tarn__document_free(document);
+    tarn__json_file_free(document);
     return good;
 }
 
 static bool save_as(const tarn_trainer *t, const char *name)
 {
     tarn__path path;
-    return tarn__language_save_tokenizer("trainer_run", t, tarn__path_in(t->options.out, name, &path)) &&
+    return tarn__lm_save_tokenizer("trainer_run", t, tarn__path_in(t->options.out, name, &path)) &&
            (t->options.lora ? tarn_lora_save(t->model, path.text, t->options.base)
                             : tarn_model_write(t->model, path.text));
 }
 
-bool tarn__language_save_best(const tarn_trainer *t)
+bool tarn__lm_save_best(const tarn_trainer *t)
 {
     return save_as(t, "best");
 }
@@ -169,7 +169,7 @@ static bool write_kept(tarn_trainer *t, const char *name)
     memcpy(own, out, sizeof(own));
     snprintf(out, sizeof(own), "%s", tarn__path_in(own, name, &path));
     bool good = (tarn__path_exists(out) || tarn__folder_make("trainer_run", out)) &&
-                tarn__language_save_tokenizer("trainer_run", t, out) && tarn__config_write("trainer_run", t) &&
+                tarn__lm_save_tokenizer("trainer_run", t, out) && tarn__config_write("trainer_run", t) &&
                 tarn__adapters_begin(t) && tarn__checkpoint_save(t);
     memcpy(out, own, sizeof(own));
     return good;
@@ -187,17 +187,17 @@ static bool keep_as(tarn_trainer *t, const char *name)
 {
     char new_name[80];
     tarn__path from, to;
-    snprintf(new_name, sizeof(new_name), "%s" TARN__FOLDER_NEW, name);
+    snprintf(new_name, sizeof(new_name), "%s" TARN__RUN_FOLDER_NEW, name);
     if (is_in_use(t, name))
         return true;
     if (!write_kept(t, new_name))
         return false;
-    tarn__folder_drop(t->options.out, name);
+    tarn__run_folder_drop(t->options.out, name);
     return tarn__file_rename("trainer_run", tarn__path_in(t->options.out, new_name, &from),
                              tarn__path_in(t->options.out, name, &to));
 }
 
-bool tarn__language_keep(tarn_trainer *t)
+bool tarn__lm_keep_checkpoint(tarn_trainer *t)
 {
     char name[40];
     int64_t number = (t->place.step + t->eval_every - 1) / t->eval_every,
@@ -209,6 +209,6 @@ bool tarn__language_keep(tarn_trainer *t)
         return false;
     snprintf(name, sizeof(name), "step-%" PRId64, too_old);
     if (too_old > 0 && !is_in_use(t, name))
-        tarn__folder_drop(t->options.out, name);
+        tarn__run_folder_drop(t->options.out, name);
     return true;
 }

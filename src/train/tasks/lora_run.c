@@ -81,14 +81,14 @@ bool tarn__adapters_load(const char *function, tarn_trainer *t, const char *path
 
 /* ---- what is frozen ---------------------------------------------------------------------------------------------- */
 
-bool tarn__frozen_begin(const char *function, tarn_trainer *t)
+bool tarn__frozen_record(const char *function, tarn_trainer *t)
 {
     tarn__path path, place;
-    tarn__frozen before = {0};
+    tarn__frozen_hash before = {0};
     const char *folder = t->options.out;
     if (!t->options.lora)
         return true;
-    if (!tarn__frozen_take(function, t->model, &t->frozen))
+    if (!tarn__frozen_hash_compute(function, t->model, &t->frozen))
         return false;
     if (!t->is_resumed)
         return true;
@@ -96,9 +96,9 @@ bool tarn__frozen_begin(const char *function, tarn_trainer *t)
         !tarn__path_exists(tarn__path_in(folder, "trainer.json", &place)) &&
         !tarn__path_exists(tarn__path_in(folder, "trainer.json.next", &place)))
         return true; /* it was stopped before it began */
-    bool good = tarn__frozen_read(function, path.text, &before) &&
-                tarn__frozen_same(function, &t->frozen, &before, t->options.base, path.text);
-    tarn__frozen_free(&before);
+    bool good = tarn__frozen_hash_read(function, path.text, &before) &&
+                tarn__frozen_hash_check(function, &t->frozen, &before, t->options.base, path.text);
+    tarn__frozen_hash_free(&before);
     return good;
 }
 
@@ -106,18 +106,18 @@ bool tarn__adapters_begin(const tarn_trainer *t)
 {
     tarn__path path;
     return !t->options.lora ||
-           (tarn__frozen_write("trainer_run", &t->frozen, tarn__path_in(t->options.out, NOTED, &path)) &&
+           (tarn__frozen_hash_write("trainer_run", &t->frozen, tarn__path_in(t->options.out, NOTED, &path)) &&
             (tarn_lora_save(t->model, t->options.out, t->options.base) || tarn__raise_within("trainer_run")));
 }
 
-bool tarn__frozen_end(const char *function, const tarn_trainer *t)
+bool tarn__frozen_verify(const char *function, const tarn_trainer *t)
 {
-    tarn__frozen now = {0};
+    tarn__frozen_hash now = {0};
     if (!t->frozen.count)
         return true;
-    bool good = tarn__frozen_take(function, t->model, &now) &&
-                tarn__frozen_same(function, &now, &t->frozen, t->options.base, "the model as the run began");
-    tarn__frozen_free(&now);
+    bool good = tarn__frozen_hash_compute(function, t->model, &now) &&
+                tarn__frozen_hash_check(function, &now, &t->frozen, t->options.base, "the model as the run began");
+    tarn__frozen_hash_free(&now);
     return good;
 }
 

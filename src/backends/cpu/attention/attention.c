@@ -59,7 +59,7 @@ typedef struct cube {
     tarn_dtype dtype;
     int64_t size;
     int64_t stride[4];
-    const char *scale; /* of codes: f16, one for each TARN__CODES_GROUP of a row; NULL: elements are what they are */
+    const char *scale; /* of codes: f16, one for each TARN__KV_Q8_GROUP of a row; NULL: elements are what they are */
     int64_t scale_stride[4];
 } cube;
 
@@ -340,12 +340,12 @@ static void describe(const tarn__call *call, bool backward, job *j)
 /* Cuts the scratch up; without memory it counts the bytes. */
 static size_t carve_all(job *j, char *memory, size_t bytes)
 {
-    carver c = {.memory = memory, .size = bytes};
+    arena c = {.memory = memory, .size = bytes};
     size_t each = is_wide(j) ? 8 : 4;
     int64_t pieces = j->batches * j->kv_heads * j->parts;
     if (j->backward && j->parts > 1)
-        j->partial = carve(&c, (size_t)(pieces * 2 * (j->keys + TILE_ROWS) * j->wide) * each);
-    j->slots = carve_slots(&c, is_wide(j) ? slot_bytes_f64(j) : slot_bytes_f32(j), slot_count(pieces));
+        j->partial = arena_alloc(&c, (size_t)(pieces * 2 * (j->keys + TILE_ROWS) * j->wide) * each);
+    j->slots = arena_slots(&c, is_wide(j) ? slot_bytes_f64(j) : slot_bytes_f32(j), slot_count(pieces));
     return c.used;
 }
 
@@ -423,9 +423,9 @@ static void kernel_attention_grad(const tarn__call *call)
 void TARN__AT_LEVEL(tarn__cpu_attention)(tarn__kernel_row *rows)
 {
     rows[TARN__K_attention] = (tarn__kernel_row){kernel_attention, TARN__FLOATS, forward_scratch};
-    rows[TARN__K_attention_stored] =
+    rows[TARN__K_attention_quant_kv] =
         (tarn__kernel_row){kernel_attention_stored, TARN__FLOATS | TARN__BIT(TARN_U8), stored_scratch};
     rows[TARN__K_attention_grad] = (tarn__kernel_row){kernel_attention_grad, TARN__FLOATS, backward_scratch};
-    rows[TARN__K_attention_starts] = rows[TARN__K_attention];
-    rows[TARN__K_attention_starts_grad] = rows[TARN__K_attention_grad];
+    rows[TARN__K_attention_documents] = rows[TARN__K_attention];
+    rows[TARN__K_attention_documents_grad] = rows[TARN__K_attention_grad];
 }

@@ -44,7 +44,7 @@ static void fill_rows(int64_t row, int64_t end, void *ctx)
         tarn__cos_tile_f64(angle, value, j->pairs);
         tarn__store[held][COMPUTE_F64](value, j->cos + row * j->pairs * size, 1, j->pairs);
         tarn__sin_tile_f64(angle, value, j->pairs);
-        for (int64_t i = 0; j->params->back && i < j->pairs; i++)
+        for (int64_t i = 0; j->params->inverse && i < j->pairs; i++)
             value[i] = -value[i];
         tarn__store[held][COMPUTE_F64](value, j->sin + row * j->pairs * size, 1, j->pairs);
     }

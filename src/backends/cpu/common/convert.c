@@ -59,11 +59,11 @@ static void store_f32_f16(const void *src, void *dst, int64_t stride, int64_t n)
 
 #define LOADS(storage) \
     { \
-        load_##storage##_f32, TARN__WIDE_LOAD(storage, f64), TARN__WIDE_LOAD(storage, i64) \
+        load_##storage##_f32, TARN__F64_LOADER(storage, f64), TARN__F64_LOADER(storage, i64) \
     }
 #define STORES(storage) \
     { \
-        store_f32_##storage, TARN__WIDE_STORE(f64, storage), TARN__WIDE_STORE(i64, storage) \
+        store_f32_##storage, TARN__F64_STORER(f64, storage), TARN__F64_STORER(i64, storage) \
     }
 
 const tarn__load_fn tarn__load[8][3] = {

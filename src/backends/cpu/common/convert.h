@@ -119,7 +119,7 @@ static inline uint16_t tarn__i64_to_f16(int64_t x)
 
 /* Bytes that a conversion asks for ahead of time, a tile of 16-bit elements: what follows it works in the cache, and
  * memory would rest. */
-#define TARN__AHEAD 2048
+#define TARN__PREFETCH_BYTES 2048
 
 /* ---- dense f16 --------------------------------------------------------------------------------------------------- */
 
@@ -129,13 +129,13 @@ TARN__UNUSED static void tarn__f16_to_f32_dense(const uint16_t *restrict x, floa
 #if defined(__AVX512F__)
     whole = n & ~(int64_t)15;
     for (int64_t i = 0; i < whole; i += 16) {
-        __builtin_prefetch((const char *)(x + i) + TARN__AHEAD);
+        __builtin_prefetch((const char *)(x + i) + TARN__PREFETCH_BYTES);
         _mm512_storeu_ps(y + i, _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(x + i))));
     }
 #elif defined(__F16C__)
     whole = n & ~(int64_t)7;
     for (int64_t i = 0; i < whole; i += 8) {
-        __builtin_prefetch((const char *)(x + i) + TARN__AHEAD);
+        __builtin_prefetch((const char *)(x + i) + TARN__PREFETCH_BYTES);
         _mm256_storeu_ps(y + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(x + i))));
     }
 #endif
@@ -170,7 +170,7 @@ TARN__UNUSED static void tarn__bf16_to_f32_dense(const uint16_t *restrict x, flo
     const __m512i quiet = _mm512_set1_epi32(0x00400000);
     whole = n & ~(int64_t)15;
     for (int64_t i = 0; i < whole; i += 16) {
-        __builtin_prefetch((const char *)(x + i) + TARN__AHEAD);
+        __builtin_prefetch((const char *)(x + i) + TARN__PREFETCH_BYTES);
         __m512i u =
             _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)(x + i))), 16);
         __m512 v = _mm512_castsi512_ps(u);
@@ -180,7 +180,7 @@ TARN__UNUSED static void tarn__bf16_to_f32_dense(const uint16_t *restrict x, flo
     const __m256i quiet = _mm256_set1_epi32(0x00400000);
     whole = n & ~(int64_t)7;
     for (int64_t i = 0; i < whole; i += 8) {
-        __builtin_prefetch((const char *)(x + i) + TARN__AHEAD);
+        __builtin_prefetch((const char *)(x + i) + TARN__PREFETCH_BYTES);
         __m256i u =
             _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)(x + i))), 16);
         __m256 v = _mm256_castsi256_ps(u);

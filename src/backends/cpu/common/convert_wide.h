@@ -4,21 +4,21 @@
 
 #include "backends/cpu/runtime/level.h"
 
-#define TARN__WIDE_LOAD(storage, compute) TARN__AT_WIDE_LEVEL(tarn__load_##storage##_##compute)
-#define TARN__WIDE_STORE(compute, storage) TARN__AT_WIDE_LEVEL(tarn__store_##compute##_##storage)
-#define TARN__WIDE_BOTH(storage, compute) \
-    void TARN__WIDE_LOAD(storage, compute)(const void *src, int64_t stride, void *dst, int64_t n); \
-    void TARN__WIDE_STORE(compute, storage)(const void *src, void *dst, int64_t stride, int64_t n);
-#define TARN__WIDE_ALL(compute) \
-    TARN__WIDE_BOTH(f32, compute) \
-    TARN__WIDE_BOTH(f64, compute) \
-    TARN__WIDE_BOTH(bf16, compute) \
-    TARN__WIDE_BOTH(f16, compute) \
-    TARN__WIDE_BOTH(i32, compute) \
-    TARN__WIDE_BOTH(i64, compute) TARN__WIDE_BOTH(u8, compute) TARN__WIDE_BOTH(truth, compute)
-TARN__WIDE_ALL(f64)
-TARN__WIDE_ALL(i64)
-#undef TARN__WIDE_ALL
-#undef TARN__WIDE_BOTH
+#define TARN__F64_LOADER(storage, compute) TARN__AT_F64_LEVEL(tarn__load_##storage##_##compute)
+#define TARN__F64_STORER(compute, storage) TARN__AT_F64_LEVEL(tarn__store_##compute##_##storage)
+#define TARN__F64_PAIR(storage, compute) \
+    void TARN__F64_LOADER(storage, compute)(const void *src, int64_t stride, void *dst, int64_t n); \
+    void TARN__F64_STORER(compute, storage)(const void *src, void *dst, int64_t stride, int64_t n);
+#define TARN__F64_ALL(compute) \
+    TARN__F64_PAIR(f32, compute) \
+    TARN__F64_PAIR(f64, compute) \
+    TARN__F64_PAIR(bf16, compute) \
+    TARN__F64_PAIR(f16, compute) \
+    TARN__F64_PAIR(i32, compute) \
+    TARN__F64_PAIR(i64, compute) TARN__F64_PAIR(u8, compute) TARN__F64_PAIR(truth, compute)
+TARN__F64_ALL(f64)
+TARN__F64_ALL(i64)
+#undef TARN__F64_ALL
+#undef TARN__F64_PAIR
 
 #endif

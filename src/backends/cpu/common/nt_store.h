@@ -1,5 +1,5 @@
 /* nt_store.h: writing past the caches: the processor need not read what it is about to overwrite, which saves a third
- * of the traffic of an addition and half of that of a fill. Whoever has streamed calls tarn__stream_end() before others
+ * of the traffic of an addition and half of that of a fill. Whoever has streamed calls tarn__nt_fence() before others
  * may read. */
 #ifndef TARN__STREAM_H
 #define TARN__STREAM_H
@@ -18,13 +18,13 @@
 /* Results of at least this many bytes stream: the caches could not hold them anyway. AArch64 sees by itself that whole
  * lines are written. */
 #if defined(__aarch64__)
-#define TARN__STREAM_MIN INT64_MAX
+#define TARN__NT_STORE_MIN INT64_MAX
 #else
-#define TARN__STREAM_MIN ((int64_t)32 << 20)
+#define TARN__NT_STORE_MIN ((int64_t)32 << 20)
 #endif
 
 /* `to` is aligned to 64 bytes. */
-TARN__UNUSED static void tarn__stream(char *to, const char *from, int64_t bytes)
+TARN__UNUSED static void tarn__nt_store(char *to, const char *from, int64_t bytes)
 {
     int64_t i = 0;
 #if defined(__AVX512F__)
@@ -41,14 +41,14 @@ TARN__UNUSED static void tarn__stream(char *to, const char *from, int64_t bytes)
 }
 
 /* One line of 64 bytes again and again; `to` is aligned as above. */
-TARN__UNUSED static void tarn__stream_repeated(char *to, const char *line, int64_t bytes)
+TARN__UNUSED static void tarn__nt_fill(char *to, const char *line, int64_t bytes)
 {
     for (; bytes >= 64; bytes -= 64, to += 64)
-        tarn__stream(to, line, 64);
+        tarn__nt_store(to, line, 64);
     memcpy(to, line, (size_t)bytes);
 }
 
-TARN__UNUSED static void tarn__stream_end(void)
+TARN__UNUSED static void tarn__nt_fence(void)
 {
 #if defined(__SSE2__)
     _mm_sfence();

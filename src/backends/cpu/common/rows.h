@@ -16,13 +16,13 @@
 /* Vectors that a sum runs in side by side, a search for the largest, and several sums at once. */
 #if defined(__aarch64__)
 #include <arm_neon.h>
-#define ROW_STRANDS 8
-#define MOST_STRANDS 8
-#define SUM_STRANDS 4
+#define ROW_ACCUMULATORS 8
+#define MAX_ACCUMULATORS 8
+#define SUM_ACCUMULATORS 4
 #else
-#define ROW_STRANDS 4
-#define MOST_STRANDS 2
-#define SUM_STRANDS 1
+#define ROW_ACCUMULATORS 4
+#define MAX_ACCUMULATORS 2
+#define SUM_ACCUMULATORS 1
 #endif
 
 /* Every turn of a loop without sums works on four vectors; clang decides that itself. */
@@ -35,11 +35,11 @@
 /* The first pass over a row asks for the next row, into the second cache: it comes while this one is worked on. A line
  * of 64 bytes, and what ROW_STRANDS vectors take. */
 #if defined(__aarch64__)
-#define LINE_AHEAD(at) __builtin_prefetch((const char *)(at) + 4096, 0, 2)
-#define ROW_AHEAD(at) (LINE_AHEAD(at), LINE_AHEAD((const char *)(at) + 64))
+#define PREFETCH_LINE(at) __builtin_prefetch((const char *)(at) + 4096, 0, 2)
+#define PREFETCH_ROW(at) (PREFETCH_LINE(at), PREFETCH_LINE((const char *)(at) + 64))
 #else
-#define LINE_AHEAD(at) ((void)(at))
-#define ROW_AHEAD(at) ((void)(at))
+#define PREFETCH_LINE(at) ((void)(at))
+#define PREFETCH_ROW(at) ((void)(at))
 #endif
 
 /* Whether the next row is read while one is written. Memory then works all the time; without it norms take half as long

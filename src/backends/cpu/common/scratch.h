@@ -19,7 +19,7 @@ typedef struct slots {
 } slots;
 
 /* `used` may be NULL. */
-static inline char *slot_take(const slots *s, int *which, bool *used)
+static inline char *slot_acquire(const slots *s, int *which, bool *used)
 {
     for (int i = 0;; i = (i + 1) % s->count)
         if (!atomic_load_explicit(&s->taken[i], memory_order_relaxed) &&
@@ -32,43 +32,43 @@ static inline char *slot_take(const slots *s, int *which, bool *used)
         }
 }
 
-static inline void slot_give(const slots *s, int which)
+static inline void slot_release(const slots *s, int which)
 {
     atomic_store_explicit(&s->taken[which], 0, memory_order_release);
 }
 
 /* Hands out pieces of the scratch one after the other, aligned; with no memory it only counts. */
-typedef struct carver {
+typedef struct arena {
     char *memory;
     size_t size, used;
-} carver;
+} arena;
 
 static inline size_t aligned_bytes(size_t bytes)
 {
     return (bytes + 63) / 64 * 64;
 }
 
-static inline void *carve(carver *c, size_t bytes)
+static inline void *arena_alloc(arena *c, size_t bytes)
 {
     void *piece = c->memory ? c->memory + c->used : NULL;
     c->used += aligned_bytes(bytes);
     return piece;
 }
 
-static inline size_t slot_marks(int count)
+static inline size_t slot_flags_bytes(int count)
 {
     return aligned_bytes(sizeof(_Atomic int) * (size_t)count) + aligned_bytes(sizeof(bool) * (size_t)count);
 }
 
 /* The last piece. Threads may have become more since the scratch was counted: there are as many slots as fit. */
-static inline slots carve_slots(carver *c, size_t bytes, int count)
+static inline slots arena_slots(arena *c, size_t bytes, int count)
 {
     slots s = {.bytes = aligned_bytes(bytes), .count = count};
-    while (c->memory && s.count > 1 && c->used + slot_marks(s.count) + s.bytes * (size_t)s.count > c->size)
+    while (c->memory && s.count > 1 && c->used + slot_flags_bytes(s.count) + s.bytes * (size_t)s.count > c->size)
         s.count--;
-    s.taken = carve(c, sizeof(*s.taken) * (size_t)s.count);
-    s.used = carve(c, sizeof(*s.used) * (size_t)s.count);
-    s.memory = carve(c, s.bytes * (size_t)s.count);
+    s.taken = arena_alloc(c, sizeof(*s.taken) * (size_t)s.count);
+    s.used = arena_alloc(c, sizeof(*s.used) * (size_t)s.count);
+    s.memory = arena_alloc(c, s.bytes * (size_t)s.count);
     for (int i = 0; s.taken && i < s.count; i++)
         atomic_init(&s.taken[i], 0), s.used[i] = false;
     return s;

@@ -18,9 +18,9 @@
 
 /* Vectors that a sum along memory runs in side by side. AArch64 adds four in a cycle and has 32 registers. */
 #if defined(__aarch64__)
-#define TARN__STRANDS 8
+#define TARN__ACCUMULATORS 8
 #else
-#define TARN__STRANDS 4
+#define TARN__ACCUMULATORS 4
 #endif
 
 typedef float tarn__f32v __attribute__((vector_size(VECTOR_BYTES)));
@@ -36,46 +36,46 @@ typedef uint16_t tarn__u16half __attribute__((vector_size(VECTOR_BYTES / 2)));
     ((vector)(((mask_vector)(a) & (mask)) | ((mask_vector)(b) & ~(mask))))
 
 /* a, or x where that is larger (smaller) or NaN. AArch64 has it in one instruction, for which -0 is below 0. */
-#define TARN__SELECT_LARGER(V, M, a, x) TARN__SELECT(V, M, (M)((x) > (a)) | (M)((x) != (x)), x, a)
-#define TARN__SELECT_SMALLER(V, M, a, x) TARN__SELECT(V, M, (M)((x) < (a)) | (M)((x) != (x)), x, a)
+#define TARN__SELECT_MAX(V, M, a, x) TARN__SELECT(V, M, (M)((x) > (a)) | (M)((x) != (x)), x, a)
+#define TARN__SELECT_MIN(V, M, a, x) TARN__SELECT(V, M, (M)((x) < (a)) | (M)((x) != (x)), x, a)
 #if defined(__aarch64__)
-#define TARN__LARGER_tarn__f32v(M, a, x) ((tarn__f32v)vmaxq_f32((float32x4_t)(a), (float32x4_t)(x)))
-#define TARN__LARGER_tarn__f64v(M, a, x) ((tarn__f64v)vmaxq_f64((float64x2_t)(a), (float64x2_t)(x)))
-#define TARN__SMALLER_tarn__f32v(M, a, x) ((tarn__f32v)vminq_f32((float32x4_t)(a), (float32x4_t)(x)))
-#define TARN__SMALLER_tarn__f64v(M, a, x) ((tarn__f64v)vminq_f64((float64x2_t)(a), (float64x2_t)(x)))
+#define TARN__VEC_MAX_tarn__f32v(M, a, x) ((tarn__f32v)vmaxq_f32((float32x4_t)(a), (float32x4_t)(x)))
+#define TARN__VEC_MAX_tarn__f64v(M, a, x) ((tarn__f64v)vmaxq_f64((float64x2_t)(a), (float64x2_t)(x)))
+#define TARN__VEC_MIN_tarn__f32v(M, a, x) ((tarn__f32v)vminq_f32((float32x4_t)(a), (float32x4_t)(x)))
+#define TARN__VEC_MIN_tarn__f64v(M, a, x) ((tarn__f64v)vminq_f64((float64x2_t)(a), (float64x2_t)(x)))
 #else
-#define TARN__LARGER_tarn__f32v(M, a, x) TARN__SELECT_LARGER(tarn__f32v, M, a, x)
-#define TARN__LARGER_tarn__f64v(M, a, x) TARN__SELECT_LARGER(tarn__f64v, M, a, x)
-#define TARN__SMALLER_tarn__f32v(M, a, x) TARN__SELECT_SMALLER(tarn__f32v, M, a, x)
-#define TARN__SMALLER_tarn__f64v(M, a, x) TARN__SELECT_SMALLER(tarn__f64v, M, a, x)
+#define TARN__VEC_MAX_tarn__f32v(M, a, x) TARN__SELECT_MAX(tarn__f32v, M, a, x)
+#define TARN__VEC_MAX_tarn__f64v(M, a, x) TARN__SELECT_MAX(tarn__f64v, M, a, x)
+#define TARN__VEC_MIN_tarn__f32v(M, a, x) TARN__SELECT_MIN(tarn__f32v, M, a, x)
+#define TARN__VEC_MIN_tarn__f64v(M, a, x) TARN__SELECT_MIN(tarn__f64v, M, a, x)
 #endif
-#define TARN__LARGER_tarn__i64v(M, a, x) TARN__SELECT_LARGER(tarn__i64v, M, a, x)
-#define TARN__SMALLER_tarn__i64v(M, a, x) TARN__SELECT_SMALLER(tarn__i64v, M, a, x)
+#define TARN__VEC_MAX_tarn__i64v(M, a, x) TARN__SELECT_MAX(tarn__i64v, M, a, x)
+#define TARN__VEC_MIN_tarn__i64v(M, a, x) TARN__SELECT_MIN(tarn__i64v, M, a, x)
 
 /* A vector from memory, aligned or not: as it lies there, f32 from bf16, f64 from f32. Where the compiler would widen
  * in halves, the one instruction is named. */
-#define TARN__LANES_LOAD(vector, to, from) memcpy(&(to), (from), sizeof(vector))
+#define TARN__VEC_LOAD(vector, to, from) memcpy(&(to), (from), sizeof(vector))
 #if defined(__AVX512F__)
-#define TARN__LANES_LOAD_BF16(vector, to, from) \
+#define TARN__VEC_LOAD_BF16(vector, to, from) \
     ((to) = (vector)_mm512_slli_epi32( \
          _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)(from))), 16))
-#define TARN__LANES_LOAD_F32(vector, to, from) ((to) = (vector)_mm512_cvtps_pd(_mm256_loadu_ps(from)))
+#define TARN__VEC_LOAD_F32(vector, to, from) ((to) = (vector)_mm512_cvtps_pd(_mm256_loadu_ps(from)))
 #elif defined(__AVX2__)
-#define TARN__LANES_LOAD_BF16(vector, to, from) \
+#define TARN__VEC_LOAD_BF16(vector, to, from) \
     ((to) = \
          (vector)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)(from))), 16))
-#define TARN__LANES_LOAD_F32(vector, to, from) ((to) = (vector)_mm256_cvtps_pd(_mm_loadu_ps(from)))
+#define TARN__VEC_LOAD_F32(vector, to, from) ((to) = (vector)_mm256_cvtps_pd(_mm_loadu_ps(from)))
 #elif defined(__aarch64__)
-#define TARN__LANES_LOAD_BF16(vector, to, from) ((to) = (vector)vshll_n_u16(vld1_u16(from), 16))
-#define TARN__LANES_LOAD_F32(vector, to, from) ((to) = (vector)vcvt_f64_f32(vld1_f32(from)))
+#define TARN__VEC_LOAD_BF16(vector, to, from) ((to) = (vector)vshll_n_u16(vld1_u16(from), 16))
+#define TARN__VEC_LOAD_F32(vector, to, from) ((to) = (vector)vcvt_f64_f32(vld1_f32(from)))
 #else
-#define TARN__LANES_LOAD_BF16(vector, to, from) \
+#define TARN__VEC_LOAD_BF16(vector, to, from) \
     do { \
         tarn__u16half half_; \
         memcpy(&half_, (from), sizeof(half_)); \
         (to) = (vector)(__builtin_convertvector(half_, tarn__u32v) << 16); \
     } while (0)
-#define TARN__LANES_LOAD_F32(vector, to, from) \
+#define TARN__VEC_LOAD_F32(vector, to, from) \
     do { \
         tarn__f32half half_; \
         memcpy(&half_, (from), sizeof(half_)); \
@@ -83,29 +83,29 @@ typedef uint16_t tarn__u16half __attribute__((vector_size(VECTOR_BYTES / 2)));
     } while (0)
 #endif
 
-/* TARN__STRANDS vectors into the first by step(V, M, a, x), neighbours first. */
-#if TARN__STRANDS == 8
-#define TARN__STRANDS_JOIN_HIGH(V, M, v, step) \
+/* TARN__ACCUMULATORS vectors into the first by step(V, M, a, x), neighbours first. */
+#if TARN__ACCUMULATORS == 8
+#define TARN__MERGE_ACCUMULATORS_HIGH(V, M, v, step) \
     step(V, M, (v)[4], (v)[5]); \
     step(V, M, (v)[6], (v)[7]); \
     step(V, M, (v)[4], (v)[6]); \
     step(V, M, (v)[0], (v)[4]);
 #else
-#define TARN__STRANDS_JOIN_HIGH(V, M, v, step)
+#define TARN__MERGE_ACCUMULATORS_HIGH(V, M, v, step)
 #endif
-#define TARN__STRANDS_JOIN(V, M, v, step) \
+#define TARN__MERGE_ACCUMULATORS(V, M, v, step) \
     do { \
         step(V, M, (v)[0], (v)[1]); \
         step(V, M, (v)[2], (v)[3]); \
         step(V, M, (v)[0], (v)[2]); \
-        TARN__STRANDS_JOIN_HIGH(V, M, v, step) \
+        TARN__MERGE_ACCUMULATORS_HIGH(V, M, v, step) \
     } while (0)
 
 /* One bf16 element; the step that follows makes a NaN quiet, or keeps it as it is. */
 #define TARN__FROM_BF16(x) tarn__float_from((uint32_t)(x) << 16)
 
 /* All lanes into one by step(a, b), in halves. Loops of known length, which become narrower vectors. */
-#define TARN__LANES_FOLD(type, vector, to, v, step) \
+#define TARN__VEC_REDUCE(type, vector, to, v, step) \
     do { \
         enum { LANES_ = sizeof(vector) / sizeof(type) }; \
         type lane_[16]; \

@@ -36,33 +36,33 @@
 
 /* A loop vectorises only when what it calls is inlined, however long it is. */
 #if defined(__GNUC__)
-#define TARN__VECTOR __attribute__((always_inline))
+#define TARN__ALWAYS_INLINE __attribute__((always_inline))
 #else
-#define TARN__VECTOR
+#define TARN__ALWAYS_INLINE
 #endif
 
-TARN__VECTOR static inline uint32_t tarn__bits_f32(float x)
+TARN__ALWAYS_INLINE static inline uint32_t tarn__bits_f32(float x)
 {
     uint32_t u;
     memcpy(&u, &x, sizeof u);
     return u;
 }
 
-TARN__VECTOR static inline float tarn__from_bits_f32(uint32_t u)
+TARN__ALWAYS_INLINE static inline float tarn__from_bits_f32(uint32_t u)
 {
     float x;
     memcpy(&x, &u, sizeof x);
     return x;
 }
 
-TARN__VECTOR static inline uint64_t tarn__bits_f64(double x)
+TARN__ALWAYS_INLINE static inline uint64_t tarn__bits_f64(double x)
 {
     uint64_t u;
     memcpy(&u, &x, sizeof u);
     return u;
 }
 
-TARN__VECTOR static inline double tarn__from_bits_f64(uint64_t u)
+TARN__ALWAYS_INLINE static inline double tarn__from_bits_f64(uint64_t u)
 {
     double x;
     memcpy(&x, &u, sizeof x);
@@ -75,7 +75,7 @@ TARN__VECTOR static inline double tarn__from_bits_f64(uint64_t u)
 #define TARN__HAS_FMA 0
 #endif
 
-TARN__VECTOR static inline float tarn__fma_f32(float a, float b, float c)
+TARN__ALWAYS_INLINE static inline float tarn__fma_f32(float a, float b, float c)
 {
 #if TARN__HAS_FMA
     return __builtin_fmaf(a, b, c);
@@ -84,7 +84,7 @@ TARN__VECTOR static inline float tarn__fma_f32(float a, float b, float c)
 #endif
 }
 
-TARN__VECTOR static inline double tarn__fma_f64(double a, double b, double c)
+TARN__ALWAYS_INLINE static inline double tarn__fma_f64(double a, double b, double c)
 {
 #if TARN__HAS_FMA
     return __builtin_fma(a, b, c);
@@ -97,27 +97,27 @@ TARN__VECTOR static inline double tarn__fma_f64(double a, double b, double c)
 #define TARN__ROUND_F64 0x1.8p52  /* the same for |x| < 2^51 */
 
 /* 2^k for -127 < k < 128. */
-TARN__VECTOR static inline float tarn__pow2_f32(int32_t k)
+TARN__ALWAYS_INLINE static inline float tarn__pow2_f32(int32_t k)
 {
     return tarn__from_bits_f32((uint32_t)(k + 127) << 23);
 }
 
 /* 2^k for an integer-valued -1023 < k < 1024. */
-TARN__VECTOR static inline double tarn__pow2_f64(double k)
+TARN__ALWAYS_INLINE static inline double tarn__pow2_f64(double k)
 {
     return tarn__from_bits_f64((tarn__bits_f64(k + TARN__ROUND_F64) + 1023) << 52);
 }
 
 /* x * 2^k for x near 1 and any k that can matter. Two factors: neither overflows, the first product is exact, the
  * second rounds once, so subnormal results are right. `rounded` is k + TARN__ROUND_F32. */
-TARN__VECTOR static inline float tarn__scale_f32(float x, float rounded)
+TARN__ALWAYS_INLINE static inline float tarn__scale_f32(float x, float rounded)
 {
     int32_t k = (int32_t)(tarn__bits_f32(rounded) - 0x4b400000u);
     int32_t half = k >> 1;
     return x * tarn__pow2_f32(half) * tarn__pow2_f32(k - half);
 }
 
-TARN__VECTOR static inline double tarn__scale_f64(double x, double k)
+TARN__ALWAYS_INLINE static inline double tarn__scale_f64(double x, double k)
 {
     double half = (0.5 * k + TARN__ROUND_F64) - TARN__ROUND_F64;
     return x * tarn__pow2_f64(half) * tarn__pow2_f64(k - half);
@@ -127,7 +127,7 @@ TARN__VECTOR static inline double tarn__scale_f64(double x, double k)
  * split into two halves of 26 bits, whose products are exact. p must be the rounded product: the caller keeps it in a
  * variable of its own, and with fused operations its use here as an operand keeps the compiler from fusing it
  * elsewhere. */
-TARN__VECTOR static inline double tarn__product_low_f64(double a, double b, double p)
+TARN__ALWAYS_INLINE static inline double tarn__product_low_f64(double a, double b, double p)
 {
 #if TARN__HAS_FMA
     return __builtin_fma(a, b, -p);
@@ -149,18 +149,18 @@ TARN__VECTOR static inline double tarn__product_low_f64(double a, double b, doub
 #define TARN__LN2_HIGH_F64 0x1.62e42fefa38p-1 /* 42 bits */
 #define TARN__LN2_LOW_F64 0x1.ef35793c7673p-45
 
-TARN__VECTOR static inline float tarn__reduce_ln2_f32(float x, float k)
+TARN__ALWAYS_INLINE static inline float tarn__reduce_ln2_f32(float x, float k)
 {
     return tarn__fma_f32(k, -TARN__LN2_LOW_F32, tarn__fma_f32(k, -TARN__LN2_HIGH_F32, x));
 }
 
-TARN__VECTOR static inline double tarn__reduce_ln2_f64(double x, double k)
+TARN__ALWAYS_INLINE static inline double tarn__reduce_ln2_f64(double x, double k)
 {
     return tarn__fma_f64(k, -TARN__LN2_LOW_F64, tarn__fma_f64(k, -TARN__LN2_HIGH_F64, x));
 }
 
 /* e^r - 1 for |r| < 0.35. */
-TARN__VECTOR static inline float tarn__expm1_near_f32(float r)
+TARN__ALWAYS_INLINE static inline float tarn__expm1_reduced_f32(float r)
 {
     float p = 0x1.a29c9ap-13f;
     p = tarn__fma_f32(p, r, 0x1.6d43c4p-10f);
@@ -171,7 +171,7 @@ TARN__VECTOR static inline float tarn__expm1_near_f32(float r)
     return tarn__fma_f32(r * r, p, r);
 }
 
-TARN__VECTOR static inline double tarn__expm1_near_f64(double r)
+TARN__ALWAYS_INLINE static inline double tarn__expm1_reduced_f64(double r)
 {
     double p = 0x1.1f8e2f9e0069ep-29;
     p = tarn__fma_f64(p, r, 0x1.af5ffb4d048dbp-26);
@@ -188,33 +188,33 @@ TARN__VECTOR static inline double tarn__expm1_near_f64(double r)
 }
 
 /* Clamped just outside the range where the result is neither 0 nor infinity. */
-TARN__VECTOR static inline float tarn__exp_f32(float x)
+TARN__ALWAYS_INLINE static inline float tarn__exp_f32(float x)
 {
     x = x > 89.0f ? 89.0f : x;
     x = x < -104.0f ? -104.0f : x;
     float rounded = tarn__fma_f32(x, 0x1.715476p+0f, TARN__ROUND_F32);
     float r = tarn__reduce_ln2_f32(x, rounded - TARN__ROUND_F32);
-    return tarn__scale_f32(1.0f + tarn__expm1_near_f32(r), rounded);
+    return tarn__scale_f32(1.0f + tarn__expm1_reduced_f32(r), rounded);
 }
 
 /* e^(x + low), where low is at most a few units in the last place of x. */
-TARN__VECTOR static inline double tarn__exp_sum_f64(double x, double low)
+TARN__ALWAYS_INLINE static inline double tarn__exp_dd_f64(double x, double low)
 {
     double k = tarn__fma_f64(x, 0x1.71547652b82fep+0, TARN__ROUND_F64) - TARN__ROUND_F64;
     double r = tarn__reduce_ln2_f64(x, k) + low;
-    return tarn__scale_f64(1.0 + tarn__expm1_near_f64(r), k);
+    return tarn__scale_f64(1.0 + tarn__expm1_reduced_f64(r), k);
 }
 
-TARN__VECTOR static inline double tarn__exp_f64(double x)
+TARN__ALWAYS_INLINE static inline double tarn__exp_f64(double x)
 {
     x = x > 710.0 ? 710.0 : x;
     x = x < -746.0 ? -746.0 : x;
     double k = tarn__fma_f64(x, 0x1.71547652b82fep+0, TARN__ROUND_F64) - TARN__ROUND_F64;
-    return tarn__scale_f64(1.0 + tarn__expm1_near_f64(tarn__reduce_ln2_f64(x, k)), k);
+    return tarn__scale_f64(1.0 + tarn__expm1_reduced_f64(tarn__reduce_ln2_f64(x, k)), k);
 }
 
 /* 2^x = 2^k (1 + r Q(r)) with r = x - k exact, |r| <= 1/2; exact for integers. */
-TARN__VECTOR static inline float tarn__exp2_f32(float x)
+TARN__ALWAYS_INLINE static inline float tarn__exp2_f32(float x)
 {
     x = x > 129.0f ? 129.0f : x;
     x = x < -151.0f ? -151.0f : x;
@@ -230,7 +230,7 @@ TARN__VECTOR static inline float tarn__exp2_f32(float x)
     return tarn__scale_f32(tarn__fma_f32(r, p, 1.0f), rounded);
 }
 
-TARN__VECTOR static inline double tarn__exp2_f64(double x)
+TARN__ALWAYS_INLINE static inline double tarn__exp2_f64(double x)
 {
     x = x > 1025.0 ? 1025.0 : x;
     x = x < -1076.0 ? -1076.0 : x;
@@ -252,7 +252,7 @@ TARN__VECTOR static inline double tarn__exp2_f64(double x)
 }
 
 /* 2^x in f64 with an error of 2^-34, for f32 functions that need the range: |x| < 1000. */
-TARN__VECTOR static inline double tarn__exp2_coarse_f64(double x)
+TARN__ALWAYS_INLINE static inline double tarn__exp2_coarse_f64(double x)
 {
     double k = (x + TARN__ROUND_F64) - TARN__ROUND_F64;
     double r = x - k;
@@ -269,25 +269,25 @@ TARN__VECTOR static inline double tarn__exp2_coarse_f64(double x)
 /* 2^k (e^r - 1) + (2^k - 1): the second term is exact where it matters, and no other rounding is larger than the
  * result's. 2^128 does not exist in f32, so the largest exponent is halved and the result doubled. The result has the
  * sign of x, zero included. */
-TARN__VECTOR static inline float tarn__expm1_f32(float x)
+TARN__ALWAYS_INLINE static inline float tarn__expm1_f32(float x)
 {
     float c = x > 89.0f ? 89.0f : x;
     c = c < -18.0f ? -18.0f : c;
     float rounded = tarn__fma_f32(c, 0x1.715476p+0f, TARN__ROUND_F32);
     float k = rounded - TARN__ROUND_F32;
-    float e = tarn__expm1_near_f32(tarn__reduce_ln2_f32(c, k));
+    float e = tarn__expm1_reduced_f32(tarn__reduce_ln2_f32(c, k));
     float last = k > 127.0f ? 2.0f : 1.0f;
     rounded = k > 127.0f ? rounded - 1.0f : rounded;
     float s = tarn__pow2_f32((int32_t)(tarn__bits_f32(rounded) - 0x4b400000u));
     return copysignf(tarn__fma_f32(e, s, s - 1.0f) * last, x);
 }
 
-TARN__VECTOR static inline double tarn__expm1_f64(double x)
+TARN__ALWAYS_INLINE static inline double tarn__expm1_f64(double x)
 {
     double c = x > 710.0 ? 710.0 : x;
     c = c < -40.0 ? -40.0 : c;
     double k = tarn__fma_f64(c, 0x1.71547652b82fep+0, TARN__ROUND_F64) - TARN__ROUND_F64;
-    double e = tarn__expm1_near_f64(tarn__reduce_ln2_f64(c, k));
+    double e = tarn__expm1_reduced_f64(tarn__reduce_ln2_f64(c, k));
     double last = k > 1023.0 ? 2.0 : 1.0;
     k = k > 1023.0 ? k - 1.0 : k;
     double s = tarn__pow2_f64(k);
@@ -309,7 +309,7 @@ typedef struct tarn__parts_f64 {
 } tarn__parts_f64;
 
 /* x positive and finite, subnormal or not; anything else gives numbers without meaning. */
-TARN__VECTOR static inline tarn__parts_f32 tarn__split_f32(float x)
+TARN__ALWAYS_INLINE static inline tarn__parts_f32 tarn__split_f32(float x)
 {
     float add = x < FLT_MIN ? -23.0f : 0.0f;
     uint32_t u = tarn__bits_f32(x < FLT_MIN ? x * 0x1p23f : x);
@@ -319,7 +319,7 @@ TARN__VECTOR static inline tarn__parts_f32 tarn__split_f32(float x)
 }
 
 /* The biased exponent, put into the low bits of 2^52, becomes a floating value without a conversion. */
-TARN__VECTOR static inline tarn__parts_f64 tarn__split_f64(double x)
+TARN__ALWAYS_INLINE static inline tarn__parts_f64 tarn__split_f64(double x)
 {
     double add = x < DBL_MIN ? -(0x1p52 + 1023.0 + 52.0) : -(0x1p52 + 1023.0);
     uint64_t u = tarn__bits_f64(x < DBL_MIN ? x * 0x1p52 : x);
@@ -329,14 +329,14 @@ TARN__VECTOR static inline tarn__parts_f64 tarn__split_f64(double x)
 }
 
 /* The values at the edges: log 0 = -inf, log of a negative = NaN, log inf = inf. */
-TARN__VECTOR static inline float tarn__log_edges_f32(float x, float y)
+TARN__ALWAYS_INLINE static inline float tarn__log_edges_f32(float x, float y)
 {
     y = x < INFINITY ? y : x;
     y = x < 0.0f ? NAN : y;
     return x == 0.0f ? -INFINITY : y;
 }
 
-TARN__VECTOR static inline double tarn__log_edges_f64(double x, double y)
+TARN__ALWAYS_INLINE static inline double tarn__log_edges_f64(double x, double y)
 {
     y = x < (double)INFINITY ? y : x;
     y = x < 0.0 ? (double)NAN : y;
@@ -344,7 +344,7 @@ TARN__VECTOR static inline double tarn__log_edges_f64(double x, double y)
 }
 
 /* e ln2 + log(1 + f), as f + f^2 Q(f): Q's errors are scaled by f^2 / log(1 + f) <= 0.5. */
-TARN__VECTOR static inline float tarn__log_join_f32(tarn__parts_f32 v)
+TARN__ALWAYS_INLINE static inline float tarn__log_join_f32(tarn__parts_f32 v)
 {
     float f = v.f;
     float p = -0x1.3ec9cp-4f;
@@ -362,7 +362,7 @@ TARN__VECTOR static inline float tarn__log_join_f32(tarn__parts_f32 v)
 
 /* With s = f / (2 + f), log(1 + f) = 2 atanh s = f - f^2/2 + s (f^2/2 + s^2 R(s^2)), and s^2 <= 0.03. The result is f -
  * this. */
-TARN__VECTOR static inline double tarn__log_tail_f64(double f, double low)
+TARN__ALWAYS_INLINE static inline double tarn__log_tail_f64(double f, double low)
 {
     double s = f / (2.0 + f);
     double z = s * s;
@@ -377,24 +377,24 @@ TARN__VECTOR static inline double tarn__log_tail_f64(double f, double low)
     return h - (tarn__fma_f64(s, tarn__fma_f64(z, p, h), low));
 }
 
-TARN__VECTOR static inline double tarn__log_join_f64(tarn__parts_f64 v)
+TARN__ALWAYS_INLINE static inline double tarn__log_join_f64(tarn__parts_f64 v)
 {
     double tail = tarn__log_tail_f64(v.f, v.e * TARN__LN2_LOW_F64);
     return tarn__fma_f64(v.e, TARN__LN2_HIGH_F64, v.f - tail);
 }
 
-TARN__VECTOR static inline float tarn__log_f32(float x)
+TARN__ALWAYS_INLINE static inline float tarn__log_f32(float x)
 {
     return tarn__log_edges_f32(x, tarn__log_join_f32(tarn__split_f32(x)));
 }
 
-TARN__VECTOR static inline double tarn__log_f64(double x)
+TARN__ALWAYS_INLINE static inline double tarn__log_f64(double x)
 {
     return tarn__log_edges_f64(x, tarn__log_join_f64(tarn__split_f64(x)));
 }
 
 /* log2(1 + f) = f + f R(f): R is at most 0.8, and so much smaller are its errors; exact for powers of two. */
-TARN__VECTOR static inline float tarn__log2_f32(float x)
+TARN__ALWAYS_INLINE static inline float tarn__log2_f32(float x)
 {
     tarn__parts_f32 v = tarn__split_f32(x);
     float f = v.f;
@@ -411,7 +411,7 @@ TARN__VECTOR static inline float tarn__log2_f32(float x)
     return tarn__log_edges_f32(x, v.e + tarn__fma_f32(f, p, f));
 }
 
-TARN__VECTOR static inline double tarn__log2_f64(double x)
+TARN__ALWAYS_INLINE static inline double tarn__log2_f64(double x)
 {
     tarn__parts_f64 v = tarn__split_f64(x);
     double y = v.f - tarn__log_tail_f64(v.f, 0.0);
@@ -421,7 +421,7 @@ TARN__VECTOR static inline double tarn__log2_f64(double x)
 /* The exponent is that of the rounded 1 + x, but f = 2^-e x + (2^-e - 1) comes from x itself, with one rounding, so
  * nothing of a small x is lost. 2^-e x is exact: an addition to the exponent. The result has the sign of x, zero
  * included. */
-TARN__VECTOR static inline float tarn__log1p_f32(float x)
+TARN__ALWAYS_INLINE static inline float tarn__log1p_f32(float x)
 {
     uint32_t u = tarn__bits_f32(1.0f + x);
     int32_t e = (int32_t)(u - 0x3f3504f3u) >> 23;
@@ -433,7 +433,7 @@ TARN__VECTOR static inline float tarn__log1p_f32(float x)
     return x == -1.0f ? -INFINITY : y;
 }
 
-TARN__VECTOR static inline double tarn__log1p_f64(double x)
+TARN__ALWAYS_INLINE static inline double tarn__log1p_f64(double x)
 {
     uint64_t e = (tarn__bits_f64(1.0 + x) + (0x3ff0000000000000u - 0x3fe6a09e667f3bcdu)) >> 52;
     double k = tarn__from_bits_f64(e | 0x4330000000000000u) - (0x1p52 + 1023.0);
@@ -458,18 +458,18 @@ TARN__VECTOR static inline double tarn__log1p_f64(double x)
 
 /* Whether the scalar sin and cos are out of their range, so that the tile form (or libm) is needed. False for
  * infinities and NaN. */
-TARN__VECTOR static inline int tarn__trig_is_large_f32(float x)
+TARN__ALWAYS_INLINE static inline int tarn__trig_is_large_f32(float x)
 {
     return fabsf(x) > TARN__TRIG_MAX_F32 && fabsf(x) < INFINITY;
 }
 
-TARN__VECTOR static inline int tarn__trig_is_large_f64(double x)
+TARN__ALWAYS_INLINE static inline int tarn__trig_is_large_f64(double x)
 {
     return fabs(x) > TARN__TRIG_MAX_F64 && fabs(x) < (double)INFINITY;
 }
 
 /* sin(x - n pi), turned when the integer in the low bits of `rounded` is odd. Error 2^-35. */
-TARN__VECTOR static inline float tarn__sin_reduced_f32(double x, double n, double rounded)
+TARN__ALWAYS_INLINE static inline float tarn__sin_reduced_f32(double x, double n, double rounded)
 {
     double r = tarn__fma_f64(n, -0x1.921fb5p+1, x);
     r = tarn__fma_f64(n, -0x1.110b46p-25, r);
@@ -484,19 +484,19 @@ TARN__VECTOR static inline float tarn__sin_reduced_f32(double x, double n, doubl
     return (float)tarn__from_bits_f64(tarn__bits_f64(r) ^ (tarn__bits_f64(rounded) << 63));
 }
 
-TARN__VECTOR static inline float tarn__sin_f32(float x)
+TARN__ALWAYS_INLINE static inline float tarn__sin_f32(float x)
 {
     double rounded = tarn__fma_f64((double)x, 0x1.45f306dc9c883p-2, TARN__ROUND_F64);
     return tarn__sin_reduced_f32((double)x, rounded - TARN__ROUND_F64, rounded);
 }
 
-TARN__VECTOR static inline float tarn__cos_f32(float x)
+TARN__ALWAYS_INLINE static inline float tarn__cos_f32(float x)
 {
     double rounded = tarn__fma_f64((double)x, 0x1.45f306dc9c883p-2, 0.5) + TARN__ROUND_F64;
     return tarn__sin_reduced_f32((double)x, (rounded - TARN__ROUND_F64) - 0.5, rounded);
 }
 
-TARN__VECTOR static inline double tarn__sin_reduced_f64(double x, double n, double rounded)
+TARN__ALWAYS_INLINE static inline double tarn__sin_reduced_f64(double x, double n, double rounded)
 {
     double r = tarn__fma_f64(n, -0x1.921fb54p+1, x);
     r = tarn__fma_f64(n, -0x1.10b46118p-29, r);
@@ -516,14 +516,14 @@ TARN__VECTOR static inline double tarn__sin_reduced_f64(double x, double n, doub
     return tarn__from_bits_f64(tarn__bits_f64(y) ^ (tarn__bits_f64(rounded) << 63));
 }
 
-TARN__VECTOR static inline double tarn__sin_f64(double x)
+TARN__ALWAYS_INLINE static inline double tarn__sin_f64(double x)
 {
     double rounded = tarn__fma_f64(x, 0x1.45f306dc9c883p-2, TARN__ROUND_F64);
     double y = tarn__sin_reduced_f64(x, rounded - TARN__ROUND_F64, rounded);
     return x == 0.0 ? x : y;
 }
 
-TARN__VECTOR static inline double tarn__cos_f64(double x)
+TARN__ALWAYS_INLINE static inline double tarn__cos_f64(double x)
 {
     double rounded = tarn__fma_f64(x, 0x1.45f306dc9c883p-2, 0.5) + TARN__ROUND_F64;
     return tarn__sin_reduced_f64(x, (rounded - TARN__ROUND_F64) - 0.5, rounded);
@@ -533,7 +533,7 @@ TARN__VECTOR static inline double tarn__cos_f64(double x)
 
 /* Below 0.55 an odd polynomial after x; above, 1 - 2 / (e^2|x| + 1), where what is subtracted is less than 1/2 and so
  * are its errors. */
-TARN__VECTOR static inline float tarn__tanh_f32(float x)
+TARN__ALWAYS_INLINE static inline float tarn__tanh_f32(float x)
 {
     float a = fabsf(x);
     float z = a * a;
@@ -547,12 +547,12 @@ TARN__VECTOR static inline float tarn__tanh_f32(float x)
     float rounded = tarn__fma_f32(a, 0x1.715476p+1f, TARN__ROUND_F32);
     float r = tarn__reduce_ln2_f32(2.0f * a, rounded - TARN__ROUND_F32);
     float s = tarn__pow2_f32((int32_t)(tarn__bits_f32(rounded) - 0x4b400000u));
-    float far = 1.0f - 2.0f / (tarn__fma_f32(s, tarn__expm1_near_f32(r), s) + 1.0f);
+    float far = 1.0f - 2.0f / (tarn__fma_f32(s, tarn__expm1_reduced_f32(r), s) + 1.0f);
     return copysignf(a < 0.55f ? near : far, x);
 }
 
 /* t / (t + 2) with t = e^2|x| - 1: no cancellation anywhere. */
-TARN__VECTOR static inline double tarn__tanh_f64(double x)
+TARN__ALWAYS_INLINE static inline double tarn__tanh_f64(double x)
 {
     double a = fabs(x);
     a = a > 22.0 ? 22.0 : a;
@@ -564,7 +564,7 @@ TARN__VECTOR static inline double tarn__tanh_f64(double x)
 
 /* Below 1, x + x E(x^2); above, 1 - e^q(|x|) with a polynomial for log erfc, whose errors are scaled by erfc <= 0.16.
  * From 4 on it is 1. */
-TARN__VECTOR static inline float tarn__erf_f32(float x)
+TARN__ALWAYS_INLINE static inline float tarn__erf_f32(float x)
 {
     float a = fabsf(x);
     float z = a * a;
@@ -586,7 +586,7 @@ TARN__VECTOR static inline float tarn__erf_f32(float x)
     q = tarn__fma_f32(q, a, -0x1.212c0ep+0f);
     q = tarn__fma_f32(q, a, 0x1.8a540cp-13f);
     float rounded = tarn__fma_f32(q, 0x1.715476p+0f, TARN__ROUND_F32);
-    float e = tarn__expm1_near_f32(tarn__reduce_ln2_f32(q, rounded - TARN__ROUND_F32));
+    float e = tarn__expm1_reduced_f32(tarn__reduce_ln2_f32(q, rounded - TARN__ROUND_F32));
     float s = tarn__pow2_f32((int32_t)(tarn__bits_f32(rounded) - 0x4b400000u));
     float far = 1.0f - tarn__fma_f32(s, e, s);
     return a < 1.0f ? near : copysignf(far, x);
@@ -594,7 +594,7 @@ TARN__VECTOR static inline float tarn__erf_f32(float x)
 
 /* In f64, because e^(-x^2) needs x^2 to more places than f32 has: e^(-x^2) times a polynomial in t = (x - 4) / (x + 4)
  * for e^(x^2) erfc x, which is smooth in t over the whole range. The conversion rounds subnormal results right. */
-TARN__VECTOR static inline float tarn__erfc_f32(float x)
+TARN__ALWAYS_INLINE static inline float tarn__erfc_f32(float x)
 {
     double v = (double)x;
     double a = fabs(v);
@@ -617,7 +617,7 @@ TARN__VECTOR static inline float tarn__erfc_f32(float x)
 }
 
 /* erf for |x| <= 1: x + x E(x^2). */
-TARN__VECTOR static inline double tarn__erf_near_f64(double x)
+TARN__ALWAYS_INLINE static inline double tarn__erf_small_f64(double x)
 {
     double z = x * x;
     double p = 0x1.2d4c954090e5ap-34;
@@ -639,7 +639,7 @@ TARN__VECTOR static inline double tarn__erf_near_f64(double x)
 /* erfc for a >= 1/2. e^(-a^2) is taken with the rounding error of the square; the rest, (1 + 2a) e^(a^2) erfc a, stays
  * near 1.2 and varies slowly in t = (a - 4) / (a + 4), so that the polynomial's first term dominates. From 28 on the
  * result is 0. */
-TARN__VECTOR static inline double tarn__erfc_far_f64(double a)
+TARN__ALWAYS_INLINE static inline double tarn__erfc_large_f64(double a)
 {
     a = a > 28.0 ? 28.0 : a;
     double square = a * a;
@@ -667,28 +667,28 @@ TARN__VECTOR static inline double tarn__erfc_far_f64(double a)
     p = tarn__fma_f64(p, t, 0x1.f7f5df66fc819p-7);
     p = tarn__fma_f64(p, t, -0x1.1df1ad154a28cp-3);
     p = tarn__fma_f64(p, t, 0x1.3ba5916e9fd7fp+0);
-    return tarn__exp_sum_f64(-square, -low) * (p / tarn__fma_f64(2.0, a, 1.0));
+    return tarn__exp_dd_f64(-square, -low) * (p / tarn__fma_f64(2.0, a, 1.0));
 }
 
-TARN__VECTOR static inline double tarn__erf_f64(double x)
+TARN__ALWAYS_INLINE static inline double tarn__erf_f64(double x)
 {
     double a = fabs(x);
-    double far = copysign(1.0 - tarn__erfc_far_f64(a), x);
-    return a < 1.0 ? tarn__erf_near_f64(x) : far;
+    double far = copysign(1.0 - tarn__erfc_large_f64(a), x);
+    return a < 1.0 ? tarn__erf_small_f64(x) : far;
 }
 
-TARN__VECTOR static inline double tarn__erfc_f64(double x)
+TARN__ALWAYS_INLINE static inline double tarn__erfc_f64(double x)
 {
     double a = fabs(x);
-    double far = tarn__erfc_far_f64(a);
+    double far = tarn__erfc_large_f64(a);
     far = x < 0.0 ? 2.0 - far : far;
-    return a < 0.5 ? 1.0 - tarn__erf_near_f64(x) : far;
+    return a < 0.5 ? 1.0 - tarn__erf_small_f64(x) : far;
 }
 
 /* ---- power ------------------------------------------------------------------------------------------------------- */
 
 /* What y >= 0 has after the point, 0 from 2^52 on; only its being 0 means anything. */
-TARN__VECTOR static inline double tarn__fraction_f64(double y)
+TARN__ALWAYS_INLINE static inline double tarn__fraction_f64(double y)
 {
     y = y > 0x1p52 ? 0x1p52 : y;
     return y - ((y + 0x1p52) - 0x1p52);
@@ -696,7 +696,7 @@ TARN__VECTOR static inline double tarn__fraction_f64(double y)
 
 /* The signs and special values of C99's pow, given `size`, which is |x|^y and right for x = 0, infinities and y =
  * +-infinity. */
-TARN__VECTOR static inline double tarn__pow_edges_f64(double x, double y, double size)
+TARN__ALWAYS_INLINE static inline double tarn__pow_edges_f64(double x, double y, double size)
 {
     double a = fabs(x), b = fabs(y);
     double fraction = tarn__fraction_f64(b);
@@ -717,7 +717,7 @@ TARN__VECTOR static inline double tarn__pow_edges_f64(double x, double y, double
 /* x^y for a factor of an f32 result: x is an f32, y any f64. 2^(y log2|x|) in f64; the logarithm's error of 2^-43
  * becomes 2^-35 in what is within the range of f32. The square of the root has the whole range of f64: an infinite
  * gradient times a power that is only 0 in f32 is infinite. */
-TARN__VECTOR static inline double tarn__pow_near_f64(float x, double b)
+TARN__ALWAYS_INLINE static inline double tarn__pow_fast_f64(float x, double b)
 {
     double a = fabs((double)x);
     uint64_t u = tarn__bits_f64(a); /* every f32 is a normal f64 or 0 */
@@ -741,15 +741,15 @@ TARN__VECTOR static inline double tarn__pow_near_f64(float x, double b)
     return tarn__pow_edges_f64((double)x, b, root * root);
 }
 
-TARN__VECTOR static inline float tarn__pow_f32(float x, float y)
+TARN__ALWAYS_INLINE static inline float tarn__pow_f32(float x, float y)
 {
-    return (float)tarn__pow_near_f64(x, (double)y);
+    return (float)tarn__pow_fast_f64(x, (double)y);
 }
 
 /* log|x| as a sum of two doubles, good to about 2^-64 of its size: the exponent of the result multiplies the error by
  * up to 745. s = f / (2 + f) is taken with its remainder, log = e ln2 + 2 s + s z (2/3 + z tail(z)) with z = s^2 <=
  * 0.03, and all but the tail is carried in two doubles. */
-TARN__VECTOR static inline double tarn__log_sum_f64(double a, double *low)
+TARN__ALWAYS_INLINE static inline double tarn__log_dd_f64(double a, double *low)
 {
     tarn__parts_f64 v = tarn__split_f64(a);
     double f = v.f;
@@ -785,11 +785,11 @@ TARN__VECTOR static inline double tarn__log_sum_f64(double a, double *low)
 
 /* e^(y log|x|) with the logarithm and the product in two doubles. |y| > 2^66 can only give 0, 1 or infinity and is
  * clamped. */
-TARN__VECTOR static inline double tarn__pow_f64(double x, double y)
+TARN__ALWAYS_INLINE static inline double tarn__pow_f64(double x, double y)
 {
     double a = fabs(x);
     double l_low;
-    double l = tarn__log_sum_f64(a, &l_low);
+    double l = tarn__log_dd_f64(a, &l_low);
     l = a == 0.0 ? -(double)INFINITY : l;
     l = a < (double)INFINITY ? l : a;
     double b = y > 0x1p66 ? 0x1p66 : y;
@@ -799,7 +799,7 @@ TARN__VECTOR static inline double tarn__pow_f64(double x, double y)
     t_low = fabs(t) < 800.0 ? t_low : 0.0;
     t = t > 800.0 ? 800.0 : t;
     t = t < -800.0 ? -800.0 : t;
-    return tarn__pow_edges_f64(x, y, tarn__exp_sum_f64(t, t_low));
+    return tarn__pow_edges_f64(x, y, tarn__exp_dd_f64(t, t_low));
 }
 
 /* ---- sine and cosine of every number ----

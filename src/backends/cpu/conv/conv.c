@@ -120,14 +120,14 @@ static plan plan_of(const tarn__call *call, const tarn__view *from, const tarn__
 
 /* ---- tables of phases and taps ----------------------------------------------------------------------------------- */
 
-static void lay_out_tables(plan *s, carver *c)
+static void lay_out_tables(plan *s, arena *c)
 {
     size_t taps = (size_t)tap_count(s) * sizeof(int64_t), phases = (size_t)(s->phase_count[0] * s->phase_count[1]);
-    s->phases = carve(c, sizeof(phase) * phases);
-    s->places = carve(c, taps + sizeof(int64_t) * (K_BLOCK + 2) * phases); /* at most */
-    s->offsets = carve(c, taps);
-    s->tap_phase = carve(c, taps);
-    s->tap_place = carve(c, taps);
+    s->phases = arena_alloc(c, sizeof(phase) * phases);
+    s->places = arena_alloc(c, taps + sizeof(int64_t) * (K_BLOCK + 2) * phases); /* at most */
+    s->offsets = arena_alloc(c, taps);
+    s->tap_phase = arena_alloc(c, taps);
+    s->tap_place = arena_alloc(c, taps);
 }
 
 /* The offset of a tap of a phase in a channel's planes; false where it is none of its taps. */
@@ -260,7 +260,7 @@ static size_t plan_scratch(const tarn__call *call, bool gradient)
 {
     if (tarn__view_count(call->out[0]) == 0)
         return 0;
-    carver counter = {0};
+    arena counter = {0};
     plan s = plan_of_call(call, gradient);
     if (call->in[0]->dtype == TARN_F64)
         lay_out_f64(&s, &counter);
@@ -273,7 +273,7 @@ static void run_plan(const tarn__call *call, bool gradient)
 {
     if (tarn__view_count(call->out[0]) == 0)
         return;
-    carver scratch = {.memory = call->scratch, .size = call->scratch_bytes};
+    arena scratch = {.memory = call->scratch, .size = call->scratch_bytes};
     plan s = plan_of_call(call, gradient);
     (call->in[0]->dtype == TARN_F64 ? run_plan_f64 : run_plan_f32)(&s, &scratch);
 }
@@ -300,7 +300,7 @@ static void kernel_conv2d_grad_x(const tarn__call *call)
 
 static size_t conv2d_grad_weight_scratch(const tarn__call *call)
 {
-    carver counter = {0};
+    arena counter = {0};
     weight_plan w = weight_plan_of(call);
     (call->in[0]->dtype == TARN_F64 ? lay_out_weight_f64 : lay_out_weight_f32)(&w, &counter);
     return counter.used;
@@ -308,7 +308,7 @@ static size_t conv2d_grad_weight_scratch(const tarn__call *call)
 
 static void kernel_conv2d_grad_weight(const tarn__call *call)
 {
-    carver scratch = {.memory = call->scratch, .size = call->scratch_bytes};
+    arena scratch = {.memory = call->scratch, .size = call->scratch_bytes};
     weight_plan w = weight_plan_of(call);
     (call->in[0]->dtype == TARN_F64 ? run_weight_plan_f64 : run_weight_plan_f32)(&w, &scratch);
 }

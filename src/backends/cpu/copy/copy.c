@@ -40,7 +40,7 @@ static void transpose_block(char *to, int64_t to_row, const char *from, int64_t 
 static void turn_tiles(char *to, int64_t to_row, const char *from, int64_t from_column, int64_t rows, int64_t columns,
                        int64_t size)
 {
-#if TARN__TURNS_TILES
+#if TARN__HAS_TRANSPOSE8
     for (int64_t r = 0; r < rows; r += TILE_SIDE)
         for (int64_t c = 0; c < columns; c += TILE_SIDE) {
             char *place = to + (r * to_row + c) * size;
@@ -60,7 +60,7 @@ static void turn_tiles(char *to, int64_t to_row, const char *from, int64_t from_
 static void transpose_in_tiles(char *to, int64_t to_row, const char *from, int64_t from_column, int64_t rows,
                                int64_t columns, int64_t size)
 {
-    bool has_tiles = TARN__TURNS_TILES && (size == 4 || size == 2);
+    bool has_tiles = TARN__HAS_TRANSPOSE8 && (size == 4 || size == 2);
     int64_t down = has_tiles ? rows / TILE_SIDE * TILE_SIDE : 0,
             across = has_tiles ? columns / TILE_SIDE * TILE_SIDE : 0;
     if (down > 0 && across > 0)
@@ -154,7 +154,7 @@ static void copy_range(int64_t begin, int64_t end, void *ctx)
     const copy_plan *p = ctx;
     (p->inner == 2 ? transpose_range : copy_row_range)(p, begin, end);
     if (p->stream)
-        tarn__stream_end();
+        tarn__nt_fence();
 }
 
 static void copy_bytes(int64_t begin, int64_t end, void *ctx)
@@ -245,7 +245,7 @@ static void copy_same_dtype(const tarn__view *to, const tarn__view *from)
     }
     choose_transposition(&p);
     for (int i = 0; i < p.nest.rank; i++)
-        p.stream |= p.nest.stride[1][i] == 0 && p.nest.count * p.size >= TARN__STREAM_MIN;
+        p.stream |= p.nest.stride[1][i] == 0 && p.nest.count * p.size >= TARN__NT_STORE_MIN;
     int64_t job = p.size;
     for (int i = p.nest.rank - p.inner; i < p.nest.rank; i++)
         job *= p.nest.shape[i];
@@ -312,7 +312,7 @@ static bool convert_dense(const tarn__view *to, const tarn__view *from, int comp
     else if (from->dtype != native[compute])
         return false;
     if (nest.rank != 1 || nest.stride[0][0] != 1 || nest.stride[1][0] != 1 ||
-        nest.count * c.to_size >= TARN__STREAM_MIN)
+        nest.count * c.to_size >= TARN__NT_STORE_MIN)
         return false;
     tarn__parallel_for(nest.count, GRAIN_BYTES / 8, convert_range, &c);
     return true;
@@ -353,7 +353,7 @@ static void kernel_fill(const tarn__call *call)
 /* The number first, then the elements over it. */
 static void kernel_spread(const tarn__call *call)
 {
-    const tarn__spread *spread = call->params;
+    const tarn__pad *spread = call->params;
     tarn__fill fill = {.value = spread->value};
     tarn__call part = *call;
     part.inputs = 0;
@@ -404,6 +404,6 @@ void TARN__AT_LEVEL(tarn__cpu_copy)(tarn__kernel_row *rows)
 {
     rows[TARN__K_copy] = (tarn__kernel_row){kernel_copy, TARN__ALL, NULL};
     rows[TARN__K_fill] = (tarn__kernel_row){kernel_fill, TARN__ALL, NULL};
-    rows[TARN__K_spread] = (tarn__kernel_row){kernel_spread, TARN__ALL, NULL};
+    rows[TARN__K_pad] = (tarn__kernel_row){kernel_spread, TARN__ALL, NULL};
     rows[TARN__K_arange] = (tarn__kernel_row){kernel_arange, TARN__NUMBERS, NULL};
 }

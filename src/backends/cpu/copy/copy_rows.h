@@ -88,7 +88,7 @@ ONE_KIND copy_dense_rows(row_moves m)
         for (int64_t r = 0; r < m.rows; r++) {
             char *to = m.to + r * m.to_row;
             if (m.stream && ((uintptr_t)to & 63) == 0)
-                tarn__stream(to, m.from + r * m.from_row, bytes);
+                tarn__nt_store(to, m.from + r * m.from_row, bytes);
             else
                 memcpy(to, m.from + r * m.from_row, (size_t)bytes);
         }
@@ -127,7 +127,7 @@ static void repeat_element(char *to, const char *from, int64_t n, int64_t size, 
     int64_t bytes = n * size, head = (int64_t)(-(uintptr_t)to & 63);
     head = head < bytes ? head : bytes;
     memcpy(to, line, (size_t)head);
-    tarn__stream_repeated(to + head, line, bytes - head);
+    tarn__nt_fill(to + head, line, bytes - head);
 }
 
 /* ---- elements of 4 bytes in another order: every second one, and from the last to the first ---------------------- */

@@ -10,7 +10,7 @@
 
 #if defined(__AVX2__)
 #include <immintrin.h>
-#define TARN__TURNS_TILES 1
+#define TARN__HAS_TRANSPOSE8 1
 
 /* The low halves of two vectors side by side, and the high ones. */
 #define LOW_HALVES(a, b) _mm256_permute2f128_ps(a, b, 0x20)
@@ -63,7 +63,7 @@ static inline void turn_tile_2(uint16_t *to, int64_t to_row, const uint16_t *fro
 #undef HIGH_HALVES
 
 #else
-#define TARN__TURNS_TILES 0
+#define TARN__HAS_TRANSPOSE8 0
 #endif
 
 #endif

@@ -47,10 +47,10 @@
     REPEATED_TILE(name, value) \
     PAIR_GRAD_TILE(_grad_a, name, ga) PAIR_GRAD_TILE(_grad_b, name, gb) PAIR_BOTH_TILE(name, ga, gb)
 #define UNARY(name, dtypes, pv, pg, value, gradient) VALUE_##pv(name, value) GRAD_##pg(name, value, gradient)
-#define VALUE_PLAIN(name, value) VALUE_TILE(name, value)
-#define VALUE_WIDE(name, value)
-#define GRAD_PLAIN(name, value, gradient) GRAD_TILE(name, value, gradient)
-#define GRAD_WIDE(name, value, gradient)
+#define VALUE_IN_F32(name, value) VALUE_TILE(name, value)
+#define VALUE_IN_F64(name, value)
+#define GRAD_IN_F32(name, value, gradient) GRAD_TILE(name, value, gradient)
+#define GRAD_IN_F64(name, value, gradient)
 
 #define T f32
 #define real float
@@ -61,10 +61,10 @@ WHERE_TILE
 
 #undef COMPARE
 #undef BINARY
-#undef VALUE_PLAIN
-#undef VALUE_WIDE
-#undef GRAD_PLAIN
-#undef GRAD_WIDE
+#undef VALUE_IN_F32
+#undef VALUE_IN_F64
+#undef GRAD_IN_F32
+#undef GRAD_IN_F64
 #undef UNARY
 #undef GELU_GRAD
 #undef GELU_ERF_GRAD
@@ -72,10 +72,10 @@ WHERE_TILE
 #define COMPARE(name, value)
 #define BINARY(name, dtypes, pv, pg, value, ga, gb)
 #define UNARY(name, dtypes, pv, pg, value, gradient) VALUE_##pv(name, value) GRAD_##pg(name, gradient)
-#define VALUE_PLAIN(name, value)
-#define VALUE_WIDE(name, value) NEAR_VALUE_TILE(name, value)
-#define GRAD_PLAIN(name, gradient)
-#define GRAD_WIDE(name, gradient) NEAR_GRAD_TILE(name, gradient)
+#define VALUE_IN_F32(name, value)
+#define VALUE_IN_F64(name, value) NEAR_VALUE_TILE(name, value)
+#define GRAD_IN_F32(name, gradient)
+#define GRAD_IN_F64(name, gradient) NEAR_GRAD_TILE(name, gradient)
 #define GELU_GRAD(x) TARN__GELU_ROOT_NEAR(x, gelu_grad_near(x))
 #define GELU_ERF_GRAD(x) TARN__GELU_ERF_ROOT_NEAR(x, gelu_erf_grad_near(x))
 #define SILU_GRAD(x) TARN__SILU_ROOT_NEAR(x, silu_grad_near(x))
@@ -103,7 +103,7 @@ WHERE_TILE
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
-enum { PLAIN = 0, WIDE = 1, BYTES = 2, PASSES = 3 };
+enum { IN_F32 = 0, IN_F64 = 1, BYTES = 2, PASSES = 3 };
 
 /* The first operand that is a tensor says what to compute in; `typed` is the first that may (the condition of where may
  * not). */
@@ -157,7 +157,7 @@ static bool is_simple(tarn__kernel kernel, int compute)
 static void run(const tarn__call *call, tarn__kernel kernel, tarn__tile_fn f32, tarn__tile_fn repeated, int mode,
                 int typed)
 {
-    const tarn__wide_tile *wide = &tarn__wide_tiles[kernel];
+    const tarn__f64_tile *wide = &tarn__f64_tiles[kernel];
     int compute = compute_of(call, typed);
     tarn__tile_job job = {.tile = compute == COMPUTE_F32   ? f32
                                   : compute == COMPUTE_F64 ? wide->f64
@@ -170,9 +170,9 @@ static void run(const tarn__call *call, tarn__kernel kernel, tarn__tile_fn f32, 
     TARN__AT_LEVEL(tarn__run_tiles)(call, &job);
 }
 
-#define F32_PLAIN(name) tile_##name##_f32
+#define F32_IN_F32(name) tile_##name##_f32
 #define F32_BYTES(name) tile_##name##_f32
-#define F32_WIDE(name) tile_##name##_near
+#define F32_IN_F64(name) tile_##name##_near
 #define KERNEL(name, repeated, mode) \
     static void kernel_##name(const tarn__call *call) \
     { \
@@ -181,10 +181,10 @@ static void run(const tarn__call *call, tarn__kernel kernel, tarn__tile_fn f32, 
 
 #define UNARY(name, dtypes, pv, pg, value, gradient) KERNEL(name, NULL, pv) KERNEL(name##_grad, NULL, pg)
 #define BINARY(name, dtypes, pv, pg, value, ga, gb) \
-    KERNEL(name, repeated_##name##_f32, PLAIN) \
+    KERNEL(name, repeated_##name##_f32, IN_F32) \
     KERNEL(name##_grad, NULL, pg) KERNEL(name##_grad_a, NULL, pg) KERNEL(name##_grad_b, NULL, pg)
 #define COMPARE(name, value) KERNEL(name, NULL, BYTES)
-#if TARN__PACK
+#if TARN__VEC_LANES
 #define tile_exp_f32 packed_exp
 #define tile_exp_grad_f32 packed_exp_grad
 #define tile_exp2_f32 packed_exp2
@@ -215,11 +215,11 @@ static void run(const tarn__call *call, tarn__kernel kernel, tarn__tile_fn f32, 
 #define tile_sin_grad_f32 guarded_sin_grad_f32
 #define tile_cos_grad_f32 guarded_cos_grad_f32
 #endif
-#if TARN__PACK == 16
+#if TARN__VEC_LANES == 16
 #define tile_sqrt_f32 packed_sqrt
 #define tile_rsqrt_f32 packed_rsqrt
 #endif
-#if TARN__PACK != 4 /* AArch64 has its own: arm_math.inc, arm_div.inc */
+#if TARN__VEC_LANES != 4 /* AArch64 has its own: arm_math.inc, arm_div.inc */
 #define tile_rsqrt_grad_f32 guarded_rsqrt_grad_f32
 #define tile_softplus_grad_f32 guarded_softplus_grad_f32
 #define tile_div_grad_f32 guarded_div_grad_f32
@@ -269,15 +269,15 @@ static void kernel_swiglu_grad(const tarn__call *call)
 
 static void kernel_where(const tarn__call *call)
 {
-    run(call, TARN__K_where, tile_where_f32, NULL, PLAIN, 1);
+    run(call, TARN__K_where, tile_where_f32, NULL, IN_F32, 1);
 }
 
 static void kernel_where_grad(const tarn__call *call)
 {
-    run(call, TARN__K_where_grad, tile_where_grad_f32, NULL, PLAIN, 1);
+    run(call, TARN__K_where_grad, tile_where_grad_f32, NULL, IN_F32, 1);
 }
 
-#if !TARN__PACK
+#if !TARN__VEC_LANES
 static bool is_half(const tarn__view *x)
 {
     return x && (x->dtype == TARN_BF16 || x->dtype == TARN_F16);
@@ -285,12 +285,12 @@ static bool is_half(const tarn__view *x)
 
 static void kernel_gelu_erf_any(const tarn__call *call)
 {
-    run(call, TARN__K_gelu_erf, is_half(call->in[0]) ? half_gelu_erf : tile_gelu_erf_near, NULL, WIDE, 0);
+    run(call, TARN__K_gelu_erf, is_half(call->in[0]) ? half_gelu_erf : tile_gelu_erf_near, NULL, IN_F64, 0);
 }
 
 static void kernel_gelu_erf_grad_any(const tarn__call *call)
 {
-    run(call, TARN__K_gelu_erf_grad, is_half(call->in[0]) ? half_gelu_erf_grad : tile_gelu_erf_grad_near, NULL, WIDE,
+    run(call, TARN__K_gelu_erf_grad, is_half(call->in[0]) ? half_gelu_erf_grad : tile_gelu_erf_grad_near, NULL, IN_F64,
         0);
 }
 #endif
@@ -311,7 +311,7 @@ void TARN__AT_LEVEL(tarn__cpu_elementwise)(tarn__kernel_row *rows)
     ROW(where_grad, TARN__ALL)
     ROW(swiglu, TARN__FLOATS)
     ROW(swiglu_grad, TARN__FLOATS)
-#if !TARN__PACK
+#if !TARN__VEC_LANES
     rows[TARN__K_gelu_erf].run = kernel_gelu_erf_any;
     rows[TARN__K_gelu_erf_grad].run = kernel_gelu_erf_grad_any;
 #endif

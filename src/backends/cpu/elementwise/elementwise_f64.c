@@ -27,7 +27,7 @@ PAIR_BOTH_TILE(swiglu, g *SILU_GRAD(a) * b, g *SILU(a))
 #undef T
 #undef real
 
-CHOOSE_FORMS(double, f64)
+DEFINE_BLEND(double, f64)
 TRIG_TILES(sin, double, f64, trig_f64(X[i], 0), G[i] * trig_f64(X[i], 1))
 TRIG_TILES(cos, double, f64, trig_f64(X[i], 1), -G[i] * trig_f64(X[i], 0))
 DIV_TILES(double, long double, f64, 1e-150, 1e150)
@@ -73,6 +73,6 @@ WHERE_TILE
     ROW(name, INTEGER_##dtypes(name)) ROW(name##_grad, NULL) ROW(name##_grad_a, NULL) ROW(name##_grad_b, NULL)
 #define COMPARE(name, value) ROW(name, tile_##name##_i64)
 
-const tarn__wide_tile tarn__wide_tiles[TARN__KERNEL_COUNT] = {
+const tarn__f64_tile tarn__f64_tiles[TARN__KERNEL_COUNT] = {
 #include "base/kernel/elementwise.def"
     ROW(where, tile_where_i64) ROW(where_grad, tile_where_grad_i64) ROW(swiglu, NULL) ROW(swiglu_grad, NULL)};

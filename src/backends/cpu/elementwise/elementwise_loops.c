@@ -25,7 +25,7 @@ typedef struct operand {
     bool linear;           /* element k of the nest lies at base + k · size */
     bool native;           /* its dtype is the one computed in */
     bool constant;
-    tarn__number value;
+    tarn__scalar value;
     tarn__load_fn load;
     tarn__store_fn store;
 } operand;
@@ -59,7 +59,7 @@ static operand describe(const plan *p, const tarn__view *view, int k)
     operand o = {.base = tarn__view_at(view),
                  .size = (int64_t)tarn__dtype_bytes(view->dtype),
                  .stride = p->nest.stride[k],
-                 .linear = tarn__nest_is_dense(&p->nest, k),
+                 .linear = tarn__nest_is_contiguous(&p->nest, k),
                  .native = view->dtype == native_dtype[p->job->compute],
                  .load = tarn__load[view->dtype][p->job->compute],
                  .store = tarn__store[view->dtype][p->job->compute]};
@@ -123,7 +123,7 @@ static char *in_place(const plan *p, const operand *o, int64_t begin, const int6
     return NULL;
 }
 
-static void fill_constant(int compute, tarn__number value, void *tile)
+static void fill_constant(int compute, tarn__scalar value, void *tile)
 {
     for (int i = 0; i < TILE; i++)
         if (compute == COMPUTE_F32)
@@ -176,7 +176,7 @@ static void stream_result(const operand *o, buffers *b, int k, int64_t begin, in
         o->store(b->out[k], b->narrow, 1, n);
         from = b->narrow;
     }
-    tarn__stream(o->base + begin * o->size, from, n * o->size);
+    tarn__nt_store(o->base + begin * o->size, from, n * o->size);
 }
 
 static bool streams(const plan *p, const operand *o, int64_t begin)
@@ -186,7 +186,7 @@ static bool streams(const plan *p, const operand *o, int64_t begin)
 
 /* ---- tiles of any length by whole vectors ------------------------------------------------------------------------ */
 
-#define WHOLE TARN__WHOLE_TILE
+#define WHOLE TARN__TILE_MULTIPLE
 
 typedef struct rest {
     _Alignas(64) char in[TARN__MAX_OPERANDS][WHOLE * 8];
@@ -252,7 +252,7 @@ typedef struct rest {
             run_with_rest_##t(p, tile, n, in, out); \
     }
 RESTS(float, f32, )
-RESTS(double, f64, TARN__RARE)
+RESTS(double, f64, TARN__COLD)
 
 static inline void call_tile(const plan *p, int64_t n, const void *const *in, void *const *out)
 {
@@ -358,7 +358,7 @@ static void run_range(int64_t begin, int64_t end, void *ctx)
             index[0] = begin;
     }
     if (p->stream)
-        tarn__stream_end();
+        tarn__nt_fence();
 }
 
 /* No operand needs a buffer: each is one piece of memory, or one element. */
@@ -428,7 +428,7 @@ void TARN__AT_LEVEL(tarn__run_tiles)(const tarn__call *call, const tarn__tile_jo
     }
     p.by_row = p.nest.rank > 1 && p.nest.shape[p.nest.rank - 1] >= ROW_MIN;
     p.is_exact = job->simple || job->compute == COMPUTE_I64 || job->bool_output;
-    p.stream = p.nest.count * p.out[0].size >= TARN__STREAM_MIN;
+    p.stream = p.nest.count * p.out[0].size >= TARN__NT_STORE_MIN;
     p.repeated =
         job->repeated && (p.in[1].constant || ((p.by_row || p.nest.rank == 1) && p.in[1].stride[p.nest.rank - 1] == 0));
     p.plain_rows = rows_in_place(&p);

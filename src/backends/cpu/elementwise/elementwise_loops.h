@@ -15,9 +15,9 @@ typedef void (*tarn__tile_fn)(int64_t n, const void *const *in, void *const *out
  * instructions, which may choose another NaN of several. A multiple of what a loop takes at a time: clang's has up to
  * four vectors. */
 #if defined(__clang__)
-#define TARN__WHOLE_TILE 64
+#define TARN__TILE_MULTIPLE 64
 #else
-#define TARN__WHOLE_TILE 16
+#define TARN__TILE_MULTIPLE 16
 #endif
 
 typedef struct tarn__tile_job {

@@ -6,11 +6,11 @@
 
 #include "backends/cpu/elementwise/elementwise_loops.h"
 
-typedef struct tarn__wide_tile {
+typedef struct tarn__f64_tile {
     tarn__tile_fn f64, i64; /* i64 is NULL where a kernel has no integers */
-} tarn__wide_tile;
+} tarn__f64_tile;
 
-#define tarn__wide_tiles TARN__AT_WIDE_LEVEL(tarn__wide_tiles_of)
-extern const tarn__wide_tile tarn__wide_tiles[TARN__KERNEL_COUNT];
+#define tarn__f64_tiles TARN__AT_F64_LEVEL(tarn__f64_tiles_of)
+extern const tarn__f64_tile tarn__f64_tiles[TARN__KERNEL_COUNT];
 
 #endif

@@ -11,7 +11,7 @@
 #include "backends/cpu/common/vmath.h"
 
 /* 2^x, 0 below f64's subnormals and infinite beyond its range; between -1074 and -1022 not 0, and no more. */
-TARN__VECTOR static inline double tarn__exp2_near(double x)
+TARN__ALWAYS_INLINE static inline double tarn__exp2_near(double x)
 {
     double held = x > 1023.0 ? 1023.0 : x;
     held = held < -1022.0 ? -1022.0 : held;
@@ -31,13 +31,13 @@ TARN__VECTOR static inline double tarn__exp2_near(double x)
 }
 
 /* e^x for x <= 0. */
-TARN__VECTOR static inline double tarn__exp_near(double x)
+TARN__ALWAYS_INLINE static inline double tarn__exp_near(double x)
 {
     return tarn__exp2_near(x * 0x1.71547652b82fep+0);
 }
 
 /* log(1 + x) for 0 <= x <= 1, as 2 atanh(x / (2 + x)). */
-TARN__VECTOR static inline double tarn__log1p_near(double x)
+TARN__ALWAYS_INLINE static inline double tarn__log1p_near(double x)
 {
     double s = x / (2.0 + x);
     double z = s * s;
@@ -53,7 +53,7 @@ TARN__VECTOR static inline double tarn__log1p_near(double x)
 
 /* e^(a^2) erfc a for a >= 0: a polynomial in t = (a - 4) / (a + 4). Beyond 14 it stays where it is: times e^(-a^2) that
  * is below f32's range by more than that range. */
-TARN__VECTOR static inline double tarn__erfcx_near(double a)
+TARN__ALWAYS_INLINE static inline double tarn__erfcx_near(double a)
 {
     a = a > 14.0 ? 14.0 : a;
     double t = (a - 4.0) / (a + 4.0);
@@ -74,7 +74,7 @@ TARN__VECTOR static inline double tarn__erfcx_near(double a)
     return tarn__fma_f64(p, t, 0x1.18932bf08d9f4p-3);
 }
 
-TARN__VECTOR static inline double tarn__erfc_near(double x)
+TARN__ALWAYS_INLINE static inline double tarn__erfc_near(double x)
 {
     double tail = tarn__erfcx_near(fabs(x)) * tarn__exp_near(-(x * x));
     return x < 0.0 ? 2.0 - tail : tail;
@@ -82,8 +82,8 @@ TARN__VECTOR static inline double tarn__erfc_near(double x)
 
 /* `slope` at x; close to the slope's root, where it is a difference of two nearly equal numbers, the Taylor series
  * there. */
-TARN__VECTOR static inline double tarn__beside_root_near(double x, double slope, double root, double c1, double c2,
-                                                         double c3, double c4, double c5)
+TARN__ALWAYS_INLINE static inline double tarn__beside_root_near(double x, double slope, double root, double c1,
+                                                                double c2, double c3, double c4, double c5)
 {
     double d = x - root;
     double p = tarn__fma_f64(c5, d, c4);

@@ -8,12 +8,12 @@
 
 /* What few tiles need: compiled for size. */
 #if defined(__GNUC__)
-#define TARN__RARE __attribute__((noinline, cold))
+#define TARN__COLD __attribute__((noinline, cold))
 #else
-#define TARN__RARE
+#define TARN__COLD
 #endif
 
-#define FORMS_AT_ONCE 256 /* elements that are computed in both forms: a multiple of TARN__WHOLE_TILE */
+#define PATH_CHUNK 256 /* elements that are computed in both forms: a multiple of TARN__TILE_MULTIPLE */
 
 /* Which of n elements are far. */
 typedef void (*tarn__mark_fn)(int64_t n, const void *const *in, unsigned char *far);
@@ -26,12 +26,12 @@ typedef struct tarn__forms {
 
 /* A tile with far elements. Results are written when both forms have read their operands, which may be the same
  * memory. */
-#define CHOOSE_FORMS(real, t) \
-    TARN__RARE TARN__UNUSED static void choose_part_##t(const tarn__forms *f, int64_t n, const void *const *in, \
+#define DEFINE_BLEND(real, t) \
+    TARN__COLD TARN__UNUSED static void choose_part_##t(const tarn__forms *f, int64_t n, const void *const *in, \
                                                         void *const *out, const unsigned char *is_far, \
                                                         const tarn__elementwise *params) \
     { \
-        _Alignas(64) real near[2][FORMS_AT_ONCE], far[2][FORMS_AT_ONCE]; \
+        _Alignas(64) real near[2][PATH_CHUNK], far[2][PATH_CHUNK]; \
         f->near(n, in, (void *[]){near[0], near[1]}, params); \
         f->far(n, in, (void *[]){far[0], far[1]}, params); \
         for (int k = 0; k < f->outputs; k++) { \
@@ -40,14 +40,14 @@ typedef struct tarn__forms {
                 to[i] = is_far[i] ? far[k][i] : near[k][i]; \
         } \
     } \
-    TARN__RARE TARN__UNUSED static void choose_##t(const tarn__forms *f, int64_t n, const void *const *in, \
+    TARN__COLD TARN__UNUSED static void choose_##t(const tarn__forms *f, int64_t n, const void *const *in, \
                                                    void *const *out, const tarn__elementwise *params) \
     { \
-        for (int64_t first = 0; first < n; first += FORMS_AT_ONCE) { \
-            const int64_t count = n - first < FORMS_AT_ONCE ? n - first : FORMS_AT_ONCE; \
+        for (int64_t first = 0; first < n; first += PATH_CHUNK) { \
+            const int64_t count = n - first < PATH_CHUNK ? n - first : PATH_CHUNK; \
             const void *from[3]; \
             void *to[2]; \
-            unsigned char is_far[FORMS_AT_ONCE]; \
+            unsigned char is_far[PATH_CHUNK]; \
             for (int k = 0; k < f->inputs; k++) \
                 from[k] = (const real *)in[k] + first; \
             for (int k = 0; k < f->outputs; k++) \
@@ -59,8 +59,8 @@ typedef struct tarn__forms {
 
 /* A row in the forms near_tile and far_tile. `is_far` says it of element i of X, the first operand, and Z, the
  * second. */
-#define TWO_FORMS(name, real, t, inputs, outputs, near_tile, far_tile, is_far) \
-    TARN__RARE static void mark_##name(int64_t n, const void *const *in, unsigned char *far) \
+#define TWO_PATHS(name, real, t, inputs, outputs, near_tile, far_tile, is_far) \
+    TARN__COLD static void mark_##name(int64_t n, const void *const *in, unsigned char *far) \
     { \
         const real *X = in[0], *Z = in[(inputs) > 1]; \
         (void)Z; \
@@ -82,7 +82,7 @@ typedef struct tarn__forms {
     }
 
 /* A form of one result, from element i of X and Z; G is the last operand. */
-#define FORM_TILE(name, real, inputs, value) \
+#define PATH_TILE(name, real, inputs, value) \
     static void name(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params) \
     { \
         const real *X = in[0], *Z = in[(inputs) > 1], *G = in[(inputs)-1]; \
@@ -92,8 +92,8 @@ typedef struct tarn__forms {
     }
 
 /* The same where it calls the C library, or runs in long double. */
-#define RARE_FORM_TILE(name, real, inputs, value) \
-    TARN__RARE static void name(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params) \
+#define COLD_PATH_TILE(name, real, inputs, value) \
+    TARN__COLD static void name(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params) \
     { \
         const real *X = in[0], *Z = in[(inputs) > 1], *G = in[(inputs)-1]; \
         real *Y = out[0]; \

@@ -224,7 +224,7 @@ static void kernel_index_select(const tarn__call *call)
 /* 16-bit floats are summed in f32, in scratch, and rounded once. */
 static bool is_short(tarn_dtype dtype)
 {
-    return tarn__wide_dtype(dtype) != dtype;
+    return tarn__acc_dtype(dtype) != dtype;
 }
 
 static size_t wide_bytes(const tarn__view *y)
@@ -253,7 +253,7 @@ static tarn__view open_sum(const tarn__call *call)
         sum.dtype = TARN_F32;
         sum.memory = call->scratch;
         sum.offset = 0;
-        tarn__view_pack(&sum);
+        tarn__view_set_row_major(&sum);
         convert(call->out[0], &sum);
     }
     return sum;
@@ -633,12 +633,12 @@ static void kernel_put_rows(const tarn__call *call)
         find_fault(call, index, job.room);
 }
 
-void TARN__AT_WIDE_LEVEL(tarn__cpu_index)(tarn__kernel_row *rows)
+void TARN__AT_F64_LEVEL(tarn__cpu_gather)(tarn__kernel_row *rows)
 {
     rows[TARN__K_gather] = (tarn__kernel_row){kernel_gather, TARN__ALL, NULL};
     rows[TARN__K_scatter_add] = (tarn__kernel_row){kernel_scatter_add, TARN__INDEXES, scratch_scatter_add};
     rows[TARN__K_index_select] = (tarn__kernel_row){kernel_index_select, TARN__ALL, NULL};
     rows[TARN__K_index_add] = (tarn__kernel_row){kernel_index_add, TARN__INDEXES, scratch_index_add};
     rows[TARN__K_one_hot] = (tarn__kernel_row){kernel_one_hot, TARN__INDEXES, NULL};
-    rows[TARN__K_put_rows] = (tarn__kernel_row){kernel_put_rows, TARN__INDEXES, NULL};
+    rows[TARN__K_write_rows] = (tarn__kernel_row){kernel_put_rows, TARN__INDEXES, NULL};
 }

@@ -75,7 +75,7 @@ static void load_library(void)
     uses_openmp = library.parallel() == BUILT_WITH_OPENMP;
 }
 
-bool tarn__blas_suits(int vector_bytes)
+bool tarn__blas_usable(int vector_bytes)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, load_library);
@@ -222,7 +222,7 @@ void tarn__blas_dgemm(const tarn__blas_call *c)
 
 #else
 
-bool tarn__blas_suits(int vector_bytes)
+bool tarn__blas_usable(int vector_bytes)
 {
     (void)vector_bytes;
     return false;

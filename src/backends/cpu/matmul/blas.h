@@ -9,9 +9,9 @@
  * are at least `vector_bytes` wide: a library that does not know the processor falls back to narrow ones, and tarn's
  * own are faster then. Also true when there is no memory to load it: then tarn__blas_prepare() fails. The answer never
  * changes in a process. Cheap: asked for every product. */
-bool tarn__blas_suits(int vector_bytes);
+bool tarn__blas_usable(int vector_bytes);
 
-/* Gets the memory that products need, at the first one. Comes before any product, after tarn__blas_suits(). False with
+/* Gets the memory that products need, at the first one. Comes before any product, after tarn__blas_usable(). False with
  * an error of code memory that names `function`. */
 bool tarn__blas_prepare(const char *function);
 

@@ -36,48 +36,48 @@ static void run(tarn__kernel kernel, tarn__call *call, size_t scratch)
 
 static size_t gelu_scratch(const tarn__call *call)
 {
-    tarn__call product = tarn__product_part(call, 3, call->out[1]);
+    tarn__call product = tarn__compose_matmul(call, 3, call->out[1]);
     return scratch_of(TARN__K_matmul, &product);
 }
 
 static void kernel_matmul_gelu(const tarn__call *call)
 {
     tarn__elementwise none = {0};
-    tarn__call product = tarn__product_part(call, 3, call->out[1]),
-               gelu = tarn__elementwise_part(call, &none, call->out[1], NULL, call->out[0]);
+    tarn__call product = tarn__compose_matmul(call, 3, call->out[1]),
+               gelu = tarn__compose_elementwise(call, &none, call->out[1], NULL, call->out[0]);
     run(TARN__K_matmul, &product, call->scratch_bytes);
     run(TARN__K_gelu, &gelu, 0);
 }
 
 static size_t gelu_grad_scratch(const tarn__call *call)
 {
-    tarn__call product = tarn__product_part(call, 2, call->out[0]);
+    tarn__call product = tarn__compose_matmul(call, 2, call->out[0]);
     return scratch_of(TARN__K_matmul, &product);
 }
 
 static void kernel_matmul_gelu_grad(const tarn__call *call)
 {
     tarn__elementwise none = {0};
-    tarn__call product = tarn__product_part(call, 2, call->out[0]),
-               slope = tarn__elementwise_part(call, &none, call->in[2], call->out[0], call->out[0]);
+    tarn__call product = tarn__compose_matmul(call, 2, call->out[0]),
+               slope = tarn__compose_elementwise(call, &none, call->in[2], call->out[0], call->out[0]);
     run(TARN__K_matmul, &product, call->scratch_bytes);
     run(TARN__K_gelu_grad, &slope, 0);
 }
 
 static size_t sums_scratch(const tarn__call *call)
 {
-    tarn__sums_part s;
-    tarn__describe_sums(&s, call);
-    tarn__call product = tarn__product_part(call, 2, call->out[0]);
+    tarn__bias_grad_call s;
+    tarn__compose_bias_grad(&s, call);
+    tarn__call product = tarn__compose_matmul(call, 2, call->out[0]);
     size_t first = scratch_of(TARN__K_matmul, &product), second = scratch_of(TARN__K_sum, &s.call);
     return first > second ? first : second;
 }
 
 static void kernel_matmul_sums(const tarn__call *call)
 {
-    tarn__sums_part s;
-    tarn__describe_sums(&s, call);
-    tarn__call product = tarn__product_part(call, 2, call->out[0]);
+    tarn__bias_grad_call s;
+    tarn__compose_bias_grad(&s, call);
+    tarn__call product = tarn__compose_matmul(call, 2, call->out[0]);
     run(TARN__K_matmul, &product, scratch_of(TARN__K_matmul, &product));
     run(TARN__K_sum, &s.call, scratch_of(TARN__K_sum, &s.call));
 }
@@ -86,5 +86,5 @@ void TARN__AT_LEVEL(tarn__cpu_fused)(tarn__kernel_row *table)
 {
     table[TARN__K_matmul_gelu] = (tarn__kernel_row){kernel_matmul_gelu, TARN__FLOATS, gelu_scratch};
     table[TARN__K_matmul_gelu_grad] = (tarn__kernel_row){kernel_matmul_gelu_grad, TARN__FLOATS, gelu_grad_scratch};
-    table[TARN__K_matmul_sums] = (tarn__kernel_row){kernel_matmul_sums, TARN__NUMBERS, sums_scratch};
+    table[TARN__K_matmul_bias_grad] = (tarn__kernel_row){kernel_matmul_sums, TARN__NUMBERS, sums_scratch};
 }

@@ -228,7 +228,7 @@ static bool describe_blas(const product *p, tarn__blas_call *call)
            is_plain(&p->a, native, p->m, p->k, &call->transpose_a, &call->lda) &&
            is_plain(&p->b, native, p->k, p->n, &call->transpose_b, &call->ldb) &&
            is_plain(&p->c, native, p->m, p->n, &transposed, &call->ldc) && !transposed && p->k < INT32_MAX &&
-           tarn__blas_suits(VECTOR_BYTES);
+           tarn__blas_usable(VECTOR_BYTES);
 }
 
 static void add_bias(const product *p, int64_t batch, int64_t row, int64_t column, int64_t rows, int64_t columns)

@@ -13,7 +13,7 @@
 
 #define FEW_ROWS 4
 #define FEW_COLUMNS 64 /* fewer are split along k, or turned round, by the other kernel */
-#define COLUMNS MOST_COLUMNS
+#define COLUMNS MAX_COLUMNS
 #define LINES 8               /* of a or b, laid side by side */
 #define EIGHT 8               /* elements of k that are laid out at a time */
 #define BUNCH (LINES * EIGHT) /* elements: [half of the eight][pair of lines][4 of the first, 4 of the second] */
@@ -175,7 +175,7 @@ static void multiply_many(int64_t begin, int64_t end, void *ctx)
 {
     const job *j = ctx;
     int slot;
-    uint16_t *panel = (void *)slot_take(&j->panels, &slot, NULL);
+    uint16_t *panel = (void *)slot_acquire(&j->panels, &slot, NULL);
     sums each[ROW_TILE / LINES][COLUMNS / LINES];
     float line[COLUMNS];
     for (int64_t piece = begin; piece < end; piece++) {
@@ -195,7 +195,7 @@ static void multiply_many(int64_t begin, int64_t end, void *ctx)
             store_results(&j->p, j->p.first + r, column, line, n);
         }
     }
-    slot_give(&j->panels, slot);
+    slot_release(&j->panels, slot);
 }
 
 /* ---- the kernel -------------------------------------------------------------------------------------------------- */
@@ -213,7 +213,7 @@ static bool suits(const tarn__call *call)
            a->stride[1] == 1 && b->stride[0] == 1 && a->shape[0] > 0 && a->shape[1] > 0 && b->shape[1] >= FEW_COLUMNS;
 }
 
-static job describe(const tarn__call *call, carver *c)
+static job describe(const tarn__call *call, arena *c)
 {
     const tarn__view *a = call->in[0], *b = call->in[1];
     job j = {.p = {.bias = call->inputs > 2 ? call->in[2] : NULL,
@@ -228,9 +228,9 @@ static job describe(const tarn__call *call, carver *c)
              .a = tarn__view_at(a),
              .b = tarn__view_at(b)};
     if (j.p.rows > FEW_ROWS) {
-        j.laid = carve(c, sizeof(uint16_t) *
-                              (size_t)(BUNCH * j.bunches * ((least(j.p.rows, ROW_TILE) + LINES - 1) / LINES)));
-        j.panels = carve_slots(c, sizeof(uint16_t) * STRETCH * BUNCH * COLUMNS / LINES,
+        j.laid = arena_alloc(c, sizeof(uint16_t) *
+                                    (size_t)(BUNCH * j.bunches * ((least(j.p.rows, ROW_TILE) + LINES - 1) / LINES)));
+        j.panels = arena_slots(c, sizeof(uint16_t) * STRETCH * BUNCH * COLUMNS / LINES,
                                slot_count((j.p.out + COLUMNS - 1) / COLUMNS));
     }
     return j;
@@ -238,7 +238,7 @@ static job describe(const tarn__call *call, carver *c)
 
 static size_t matmul_scratch(const tarn__call *call)
 {
-    carver c = {0};
+    arena c = {0};
     if (!suits(call))
         return other.scratch(call);
     describe(call, &c);
@@ -251,17 +251,17 @@ static void kernel_matmul(const tarn__call *call)
         other.run(call);
         return;
     }
-    carver c = {.memory = call->scratch, .size = call->scratch_bytes};
+    arena c = {.memory = call->scratch, .size = call->scratch_bytes};
     job j = describe(call, &c);
     int64_t pieces = (j.p.out + COLUMNS - 1) / COLUMNS, bytes = 2 * j.k * COLUMNS + 1;
     if (j.p.rows <= FEW_ROWS) {
-        tarn__parallel_for(pieces, 1 + LEAST_BYTES / bytes, multiply_few, &j);
+        tarn__parallel_for(pieces, 1 + MIN_BYTES / bytes, multiply_few, &j);
         return;
     }
     for (; j.p.first < j.p.rows; j.p.first += ROW_TILE) {
         j.p.count = least(j.p.rows - j.p.first, ROW_TILE);
         tarn__parallel_for((j.p.count + LINES - 1) / LINES, 1 + 16384 / (LINES * j.k), lay_rows, &j);
-        tarn__parallel_for(pieces, 1 + LEAST_BYTES / (bytes * j.p.count), multiply_many, &j);
+        tarn__parallel_for(pieces, 1 + MIN_BYTES / (bytes * j.p.count), multiply_many, &j);
     }
 }
 

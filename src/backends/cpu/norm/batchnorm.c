@@ -4,34 +4,34 @@
 
 #include "backends/cpu/norm/channel_stats.h"
 
-static void describe(const tarn__call *call, const tarn__view *const *views, tarn__channels *c)
+static void describe(const tarn__call *call, const tarn__view *const *views, tarn__channel_plan *c)
 {
     const tarn__view *x = call->in[0];
     int64_t values = x->shape[1] > 0 ? tarn__view_count(x) / x->shape[1] : 0;
-    TARN__AT_LEVEL(tarn__channels_make)
-    (c, false, values <= TARN__FEW_VALUES ? COMPUTE_F64 : tarn__compute_of(x->dtype), views);
+    TARN__AT_LEVEL(tarn__channel_plan_make)
+    (c, false, values <= TARN__SMALL_SET ? COMPUTE_F64 : tarn__compute_of(x->dtype), views);
     c->has_relu = call->inputs > 5;
 }
 
-static void describe_forward(const tarn__call *call, tarn__channels *c)
+static void describe_forward(const tarn__call *call, tarn__channel_plan *c)
 {
     const tarn__view *views[TARN__CHANNEL_OPERANDS] = {
-        [TARN__CHANNEL_X] = call->in[0], [TARN__CHANNEL_TO] = call->out[0]};
-    views[TARN__CHANNEL_BESIDE] = call->inputs > 5 ? call->in[5] : NULL;
+        [TARN__CHANNEL_X] = call->in[0], [TARN__CHANNEL_OUT] = call->out[0]};
+    views[TARN__CHANNEL_RELU] = call->inputs > 5 ? call->in[5] : NULL;
     describe(call, views, c);
 }
 
 /* Where relu's result is not given it is made again from x, before rounding: `least` is half of the smallest number
  * above 0. */
-static void describe_backward(const tarn__call *call, tarn__channels *c)
+static void describe_backward(const tarn__call *call, tarn__channel_plan *c)
 {
     static const double half_of_the_least[] = {
         [TARN_F32] = 0x1p-150, [TARN_F64] = 0, [TARN_BF16] = 0x1p-134, [TARN_F16] = 0x1p-25};
     const bool has_relu = call->inputs > 5;
     const tarn__view *views[TARN__CHANNEL_OPERANDS] = {
-        [TARN__CHANNEL_X] = call->in[0], [TARN__CHANNEL_TO] = call->out[0], [TARN__CHANNEL_G] = call->in[4]};
-    views[TARN__CHANNEL_BESIDE] = has_relu ? call->in[6] : NULL;
-    views[TARN__CHANNEL_PASSED] = has_relu ? call->out[3] : NULL;
+        [TARN__CHANNEL_X] = call->in[0], [TARN__CHANNEL_OUT] = call->out[0], [TARN__CHANNEL_G] = call->in[4]};
+    views[TARN__CHANNEL_RELU] = has_relu ? call->in[6] : NULL;
+    views[TARN__CHANNEL_RELU_GRAD] = has_relu ? call->out[3] : NULL;
     describe(call, views, c);
     c->least = has_relu && !call->in[6] ? half_of_the_least[call->in[0]->dtype] : 0;
 }
@@ -41,9 +41,9 @@ static void describe_backward(const tarn__call *call, tarn__channels *c)
 /* Scratch: the engine's, and for each channel mean, sum of squared distances (which becomes the factor), bias. */
 static size_t scratch_batchnorm(const tarn__call *call)
 {
-    tarn__channels c;
+    tarn__channel_plan c;
     describe_forward(call, &c);
-    return sizeof(double) * (size_t)(TARN__AT_LEVEL(tarn__channels_scratch)(&c) + 3 * c.channels);
+    return sizeof(double) * (size_t)(TARN__AT_LEVEL(tarn__channel_scratch)(&c) + 3 * c.channels);
 }
 
 /* The running statistics take in a channel's own, the variance with the divisor of an estimate from `count` values. */
@@ -58,11 +58,11 @@ static void take_in(const tarn__call *call, int64_t channel, double mean, double
 static void kernel_batchnorm(const tarn__call *call)
 {
     const tarn__batchnorm *params = call->params;
-    tarn__channels c;
+    tarn__channel_plan c;
     describe_forward(call, &c);
     double *mean = call->scratch, *scale = mean + c.channels, *bias = scale + c.channels;
     if (params->training)
-        TARN__AT_LEVEL(tarn__channels_measure)(&c, mean, scale, bias + c.channels);
+        TARN__AT_LEVEL(tarn__channel_moments)(&c, mean, scale, bias + c.channels);
     for (int64_t i = 0; i < c.channels; i++) {
         double variance = params->training ? scale[i] / (double)c.count : number_at(call->in[4], i, 0);
         if (params->training)
@@ -75,7 +75,7 @@ static void kernel_batchnorm(const tarn__call *call)
         scale[i] = rstd * number_at(call->in[1], i, 1);
         bias[i] = number_at(call->in[2], i, 0);
     }
-    TARN__AT_LEVEL(tarn__channels_normalise)(&c, &(tarn__channel_numbers){.mean = mean, .scale = scale, .bias = bias});
+    TARN__AT_LEVEL(tarn__channel_normalize)(&c, &(tarn__channel_stats){.mean = mean, .scale = scale, .bias = bias});
 }
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
@@ -83,9 +83,9 @@ static void kernel_batchnorm(const tarn__call *call)
 /* Scratch: the engine's, and for each channel mean, 1 / deviation, factor, bias, and two sums. */
 static size_t scratch_batchnorm_grad(const tarn__call *call)
 {
-    tarn__channels c;
+    tarn__channel_plan c;
     describe_backward(call, &c);
-    return sizeof(double) * (size_t)(TARN__AT_LEVEL(tarn__channels_scratch)(&c) + 6 * c.channels);
+    return sizeof(double) * (size_t)(TARN__AT_LEVEL(tarn__channel_scratch)(&c) + 6 * c.channels);
 }
 
 /* gx = scale · (g - mean(g) - x̂ · mean(g · x̂)) with x̂ = (x - mean) · rstd and scale = weight · rstd; without the means
@@ -93,7 +93,7 @@ static size_t scratch_batchnorm_grad(const tarn__call *call)
 static void kernel_batchnorm_grad(const tarn__call *call)
 {
     bool training = ((const tarn__batchnorm *)call->params)->training;
-    tarn__channels c;
+    tarn__channel_plan c;
     describe_backward(call, &c);
     double *mean = call->scratch, *rstd = mean + c.channels, *scale = rstd + c.channels, *bias = scale + c.channels,
            *sum = bias + c.channels, *product = sum + c.channels;
@@ -103,9 +103,9 @@ static void kernel_batchnorm_grad(const tarn__call *call)
         scale[i] = rstd[i] * number_at(call->in[1], i, 1);
         bias[i] = number_at(c.has_relu ? call->in[5] : NULL, i, 0);
     }
-    tarn__channel_numbers numbers = {.mean = mean, .rstd = rstd, .scale = scale, .bias = bias};
+    tarn__channel_stats numbers = {.mean = mean, .rstd = rstd, .scale = scale, .bias = bias};
     if (training || call->out[1] || call->out[2])
-        TARN__AT_LEVEL(tarn__channels_sums)(&c, &numbers, sum, product, product + c.channels);
+        TARN__AT_LEVEL(tarn__channel_grad_sums)(&c, &numbers, sum, product, product + c.channels);
     for (int64_t i = 0; (training || call->out[1] || call->out[2]) && i < c.channels; i++) {
         put_number(call->out[1], i, product[i]);
         put_number(call->out[2], i, sum[i]);
@@ -115,7 +115,7 @@ static void kernel_batchnorm_grad(const tarn__call *call)
     if (training)
         numbers.first = sum, numbers.second = product;
     if (call->out[0] || (c.has_relu && call->out[3]))
-        TARN__AT_LEVEL(tarn__channels_grad)(&c, &numbers);
+        TARN__AT_LEVEL(tarn__channel_grad)(&c, &numbers);
 }
 
 void TARN__AT_LEVEL(tarn__cpu_batchnorm)(tarn__kernel_row *rows)

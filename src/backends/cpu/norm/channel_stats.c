@@ -10,10 +10,10 @@
 
 enum {
     X = TARN__CHANNEL_X,
-    TO = TARN__CHANNEL_TO,
+    TO = TARN__CHANNEL_OUT,
     G = TARN__CHANNEL_G,
-    BESIDE = TARN__CHANNEL_BESIDE,
-    PASSED = TARN__CHANNEL_PASSED
+    BESIDE = TARN__CHANNEL_RELU,
+    PASSED = TARN__CHANNEL_RELU_GRAD
 };
 
 /* Blocks of one type; see channel_stats.inc. */
@@ -23,7 +23,7 @@ typedef struct blocks {
     void (*row_sums)(const void *x, const void *g, int64_t n, double mean, double rstd, double *sums);
     void (*row_grad)(const void *x, const void *g, void *gx, int64_t n, const double *numbers);
     void (*row_scale)(const void *g, void *gx, int64_t n, double scale);
-    void (*fetch_tile)(void *tile, const tarn__channel_numbers *numbers, int64_t at, int64_t n, int64_t fold);
+    void (*fetch_tile)(void *tile, const tarn__channel_stats *numbers, int64_t at, int64_t n, int64_t fold);
     void (*column_moments)(const void *const *row, int rows, int64_t n, double *mean, double *squares);
     void (*column_normalise)(const void *x, void *y, int64_t n, const void *tile);
     void (*column_sums)(const void *const *x, const void *const *g, int rows, int64_t n, const void *tile, double *sum,
@@ -54,13 +54,13 @@ static int64_t distance(int64_t stride)
 }
 
 /* The stride of the axis that is taken in blocks. */
-static int64_t along(const tarn__channels *c, int k)
+static int64_t along(const tarn__channel_plan *c, int k)
 {
     return c->by_rows ? c->nest.stride[k][c->nest.rank - 1] : c->view[k]->stride[1];
 }
 
 /* The address of position `at` (an element of the nest) of a channel. */
-static char *address(const tarn__channels *c, int k, int64_t batch, int64_t channel, int64_t at)
+static char *address(const tarn__channel_plan *c, int k, int64_t batch, int64_t channel, int64_t at)
 {
     const tarn__view *view = c->view[k];
     int64_t offset = channel * view->stride[1] + batch * view->stride[0];
@@ -75,13 +75,13 @@ static char *address(const tarn__channels *c, int k, int64_t batch, int64_t chan
     return (char *)tarn__view_at(view) + offset * (int64_t)tarn__dtype_bytes(view->dtype);
 }
 
-static bool lies_ready(const tarn__channels *c, int k)
+static bool lies_ready(const tarn__channel_plan *c, int k)
 {
     return along(c, k) == 1 && c->view[k]->dtype == (c->compute == COMPUTE_F64 ? TARN_F64 : TARN_F32);
 }
 
 /* n elements in the type computed in: where they lie, or in `buffer`. */
-static const void *bring(const tarn__channels *c, int k, const char *from, int64_t n, void *buffer)
+static const void *bring(const tarn__channel_plan *c, int k, const char *from, int64_t n, void *buffer)
 {
     if (lies_ready(c, k))
         return from;
@@ -89,19 +89,19 @@ static const void *bring(const tarn__channels *c, int k, const char *from, int64
     return buffer;
 }
 
-static void take_away(const tarn__channels *c, int k, const void *made, char *to, int64_t n)
+static void take_away(const tarn__channel_plan *c, int k, const void *made, char *to, int64_t n)
 {
     if (made != to)
         tarn__store[c->view[k]->dtype][c->compute](made, to, along(c, k), n);
 }
 
-static const blocks *blocks_of(const tarn__channels *c)
+static const blocks *blocks_of(const tarn__channel_plan *c)
 {
     return c->compute == COMPUTE_F64 ? &blocks_f64 : &blocks_f32;
 }
 
 /* How many positions make a row by columns: those of few channels lie one behind the other in memory without gaps. */
-static int64_t choose_fold(const tarn__channels *c)
+static int64_t choose_fold(const tarn__channel_plan *c)
 {
     if (c->by_rows || c->nest.rank != 1 || c->channels > TILE / 2)
         return 1;
@@ -124,12 +124,12 @@ static int64_t rows_chunk(int64_t length)
     return CHUNK;
 }
 
-void TARN__AT_LEVEL(tarn__channels_make)(tarn__channels *c, bool with_batches, int compute,
-                                         const tarn__view *const *views)
+void TARN__AT_LEVEL(tarn__channel_plan_make)(tarn__channel_plan *c, bool with_batches, int compute,
+                                             const tarn__view *const *views)
 {
     tarn__view held[TARN__CHANNEL_OPERANDS];
     const tarn__view *x = views[X], *rest[TARN__CHANNEL_OPERANDS] = {0};
-    *c = (tarn__channels){.batches = with_batches ? x->shape[0] : 1, .channels = x->shape[1], .compute = compute};
+    *c = (tarn__channel_plan){.batches = with_batches ? x->shape[0] : 1, .channels = x->shape[1], .compute = compute};
     for (int k = 0; k < TARN__CHANNEL_OPERANDS; k++) {
         c->view[k] = views[k];
         if (!views[k])
@@ -154,7 +154,7 @@ void TARN__AT_LEVEL(tarn__channels_make)(tarn__channels *c, bool with_batches, i
     c->fold = choose_fold(c);
 }
 
-int64_t TARN__AT_LEVEL(tarn__channels_scratch)(const tarn__channels *c)
+int64_t TARN__AT_LEVEL(tarn__channel_scratch)(const tarn__channel_plan *c)
 {
     return 2 * c->batches * c->chunks * c->channels;
 }
@@ -162,9 +162,9 @@ int64_t TARN__AT_LEVEL(tarn__channels_scratch)(const tarn__channels *c)
 /* ---- a pass ------------------------------------------------------------------------------------------------------ */
 
 typedef struct pass {
-    const tarn__channels *c;
+    const tarn__channel_plan *c;
     const blocks *blocks;
-    const tarn__channel_numbers *numbers;
+    const tarn__channel_stats *numbers;
     double *one, *two;           /* results, (batches, channels) */
     double *part_one, *part_two; /* those of chunks, (batches, chunks, channels) */
 } pass;
@@ -176,12 +176,12 @@ typedef struct piece {
     int64_t width; /* channels */
 } piece;
 
-static int64_t tiles_of(const tarn__channels *c)
+static int64_t tiles_of(const tarn__channel_plan *c)
 {
     return (c->channels + TILE - 1) / TILE;
 }
 
-static piece piece_at(const tarn__channels *c, int64_t task)
+static piece piece_at(const tarn__channel_plan *c, int64_t task)
 {
     int64_t inner = c->by_rows ? c->channels : tiles_of(c), chunk = task / inner % c->chunks;
     piece p = {.batch = task / inner / c->chunks,
@@ -195,7 +195,7 @@ static piece piece_at(const tarn__channels *c, int64_t task)
 
 static void for_pieces(const pass *job, void (*function)(int64_t begin, int64_t end, void *ctx))
 {
-    const tarn__channels *c = job->c;
+    const tarn__channel_plan *c = job->c;
     pass kept = *job;
     int64_t tasks = c->batches * c->chunks * (c->by_rows ? c->channels : tiles_of(c)),
             most = c->count < c->chunk ? c->count : c->chunk, each = most < CHUNK ? CHUNK / (most + 1) + 1 : 1;
@@ -207,7 +207,7 @@ static void for_pieces(const pass *job, void (*function)(int64_t begin, int64_t 
 #define EACH_BLOCK_OF_ROWS(c, p, at, n) \
     for (int64_t at = (p).begin, n; at < (p).end && (n = block_at(c, at, (p).end), true); at += n)
 
-static int64_t block_at(const tarn__channels *c, int64_t at, int64_t end)
+static int64_t block_at(const tarn__channel_plan *c, int64_t at, int64_t end)
 {
     int64_t length = c->nest.shape[c->nest.rank - 1], left = length - at % length;
     left = left < end - at ? left : end - at;
@@ -217,7 +217,7 @@ static int64_t block_at(const tarn__channels *c, int64_t at, int64_t end)
 #define SHORT (BLOCK / 4) /* rows of fewer elements are put together before something is summed over them */
 
 /* Up to BLOCK elements of a channel from `at` on, for sums over them, in the type computed in; *n says how many. */
-static const void *gather(const tarn__channels *c, int k, const piece *p, int64_t at, int64_t *n, char *buffer)
+static const void *gather(const tarn__channel_plan *c, int k, const piece *p, int64_t at, int64_t *n, char *buffer)
 {
     int64_t size = c->compute == COMPUTE_F64 ? 8 : 4, room = p->end - at < BLOCK ? p->end - at : BLOCK;
     *n = block_at(c, at, p->end);
@@ -236,7 +236,7 @@ static const void *gather(const tarn__channels *c, int k, const piece *p, int64_
 static void combine_sums(int64_t begin, int64_t end, void *ctx)
 {
     const pass *j = ctx;
-    const tarn__channels *c = j->c;
+    const tarn__channel_plan *c = j->c;
     for (; begin < end; begin++) {
         int64_t at = begin / c->channels * c->chunks * c->channels + begin % c->channels;
         j->one[begin] = j->two[begin] = 0;
@@ -250,7 +250,7 @@ static void combine_sums(int64_t begin, int64_t end, void *ctx)
 static void combine_moments(int64_t begin, int64_t end, void *ctx)
 {
     const pass *j = ctx;
-    const tarn__channels *c = j->c;
+    const tarn__channel_plan *c = j->c;
     for (; begin < end; begin++) {
         int64_t at = begin / c->channels * c->chunks * c->channels + begin % c->channels;
         j->one[begin] = j->two[begin] = 0;
@@ -267,7 +267,7 @@ static void combine_moments(int64_t begin, int64_t end, void *ctx)
 static void measure_rows(int64_t begin, int64_t end, void *ctx)
 {
     const pass *j = ctx;
-    const tarn__channels *c = j->c;
+    const tarn__channel_plan *c = j->c;
     _Alignas(64) char buffer[BLOCK * 8];
     for (; begin < end; begin++) {
         piece p = piece_at(c, begin);
@@ -289,7 +289,7 @@ typedef struct rows_buffer {
 } rows_buffer;
 
 /* Up to GROUP of `left` rows of n elements, from position `at` on; returns how many. */
-static int bring_rows(const tarn__channels *c, int k, const piece *p, int64_t at, int64_t left, int64_t n,
+static int bring_rows(const tarn__channel_plan *c, int k, const piece *p, int64_t at, int64_t left, int64_t n,
                       rows_buffer *buffer)
 {
     int rows = left < GROUP ? (int)left : GROUP;
@@ -303,7 +303,7 @@ typedef struct extent {
     int64_t width, whole, left; /* elements of a row, whole rows, elements of the last one */
 } extent;
 
-static extent extent_of(const tarn__channels *c, const piece *p)
+static extent extent_of(const tarn__channel_plan *c, const piece *p)
 {
     int64_t positions = p->end - p->begin;
     return (extent){p->width * c->fold, positions / c->fold, positions % c->fold * p->width};
@@ -324,7 +324,7 @@ static void merge_row(double *mean, double *squares, int64_t n, int64_t count, c
 static void measure_columns(int64_t begin, int64_t end, void *ctx)
 {
     const pass *j = ctx;
-    const tarn__channels *c = j->c;
+    const tarn__channel_plan *c = j->c;
     rows_buffer buffer;
     for (; begin < end; begin++) {
         piece p = piece_at(c, begin);
@@ -350,14 +350,14 @@ static void measure_columns(int64_t begin, int64_t end, void *ctx)
     }
 }
 
-void TARN__AT_LEVEL(tarn__channels_measure)(const tarn__channels *c, double *mean, double *squares, double *scratch)
+void TARN__AT_LEVEL(tarn__channel_moments)(const tarn__channel_plan *c, double *mean, double *squares, double *scratch)
 {
     pass job = {.c = c,
                 .blocks = blocks_of(c),
                 .one = mean,
                 .two = squares,
                 .part_one = scratch,
-                .part_two = scratch + TARN__AT_LEVEL(tarn__channels_scratch)(c) / 2};
+                .part_two = scratch + TARN__AT_LEVEL(tarn__channel_scratch)(c) / 2};
     for_pieces(&job, c->by_rows ? measure_rows : measure_columns);
     tarn__parallel_for(c->batches * c->channels, 64, combine_moments, &job);
 }
@@ -367,14 +367,14 @@ void TARN__AT_LEVEL(tarn__channels_measure)(const tarn__channels *c, double *mea
 /* What goes through relu of a block of g by rows, where its result is made again from x. */
 static void let_row_through(const pass *j, const void *x, const void *g, void *up, int64_t n, int64_t channel)
 {
-    const tarn__channel_numbers *m = j->numbers;
+    const tarn__channel_stats *m = j->numbers;
     j->blocks->row_let_through(x, g, up, n, m->mean[channel], m->scale[channel], m->bias[channel], j->c->least);
 }
 
 static void sum_rows(int64_t begin, int64_t end, void *ctx)
 {
     const pass *j = ctx;
-    const tarn__channels *c = j->c;
+    const tarn__channel_plan *c = j->c;
     _Alignas(64) char x[BLOCK * 8];
     _Alignas(64) char g[BLOCK * 8];
     _Alignas(64) char y[BLOCK * 8];
@@ -409,7 +409,7 @@ static const void *remake_columns(const pass *j, const void *x, int64_t n, const
 static void let_rows_through(const pass *j, const piece *p, int64_t at, int rows, int64_t n, const void *tile,
                              const rows_buffer *x, rows_buffer *g)
 {
-    const tarn__channels *c = j->c;
+    const tarn__channel_plan *c = j->c;
     _Alignas(64) char y[TILE * 8];
     for (int r = 0; c->has_relu && r < rows; r++) {
         const void *made = c->view[BESIDE]
@@ -423,7 +423,7 @@ static void let_rows_through(const pass *j, const piece *p, int64_t at, int rows
 static void sum_columns(int64_t begin, int64_t end, void *ctx)
 {
     const pass *j = ctx;
-    const tarn__channels *c = j->c;
+    const tarn__channel_plan *c = j->c;
     rows_buffer x, g;
     _Alignas(64) char tile[sizeof(tile_f64)];
     for (; begin < end; begin++) {
@@ -453,8 +453,8 @@ static void sum_columns(int64_t begin, int64_t end, void *ctx)
     }
 }
 
-void TARN__AT_LEVEL(tarn__channels_sums)(const tarn__channels *c, const tarn__channel_numbers *numbers, double *sum,
-                                         double *product, double *scratch)
+void TARN__AT_LEVEL(tarn__channel_grad_sums)(const tarn__channel_plan *c, const tarn__channel_stats *numbers,
+                                             double *sum, double *product, double *scratch)
 {
     pass job = {.c = c,
                 .blocks = blocks_of(c),
@@ -462,7 +462,7 @@ void TARN__AT_LEVEL(tarn__channels_sums)(const tarn__channels *c, const tarn__ch
                 .one = sum,
                 .two = product,
                 .part_one = scratch,
-                .part_two = scratch + TARN__AT_LEVEL(tarn__channels_scratch)(c) / 2};
+                .part_two = scratch + TARN__AT_LEVEL(tarn__channel_scratch)(c) / 2};
     for_pieces(&job, c->by_rows ? sum_rows : sum_columns);
     tarn__parallel_for(c->batches * c->channels, 64, combine_sums, &job);
 }
@@ -472,7 +472,7 @@ void TARN__AT_LEVEL(tarn__channels_sums)(const tarn__channels *c, const tarn__ch
 /* n results: what is added to them, and relu, where there is one. */
 static void finish(const pass *j, const piece *p, int64_t at, void *made, int64_t n)
 {
-    const tarn__channels *c = j->c;
+    const tarn__channel_plan *c = j->c;
     _Alignas(64) char buffer[BLOCK * 8];
     if (!c->has_relu)
         return;
@@ -484,7 +484,7 @@ static void finish(const pass *j, const piece *p, int64_t at, void *made, int64_
 static void normalise_rows(int64_t begin, int64_t end, void *ctx)
 {
     const pass *j = ctx;
-    const tarn__channels *c = j->c;
+    const tarn__channel_plan *c = j->c;
     _Alignas(64) char buffer[BLOCK * 8];
     for (; begin < end; begin++) {
         piece p = piece_at(c, begin);
@@ -504,7 +504,7 @@ static void normalise_rows(int64_t begin, int64_t end, void *ctx)
 static void normalise_columns(int64_t begin, int64_t end, void *ctx)
 {
     const pass *j = ctx;
-    const tarn__channels *c = j->c;
+    const tarn__channel_plan *c = j->c;
     _Alignas(64) char buffer[TILE * 8];
     _Alignas(64) char tile[sizeof(tile_f64)];
     for (; begin < end; begin++) {
@@ -521,7 +521,7 @@ static void normalise_columns(int64_t begin, int64_t end, void *ctx)
     }
 }
 
-void TARN__AT_LEVEL(tarn__channels_normalise)(const tarn__channels *c, const tarn__channel_numbers *numbers)
+void TARN__AT_LEVEL(tarn__channel_normalize)(const tarn__channel_plan *c, const tarn__channel_stats *numbers)
 {
     for_pieces(&(pass){.c = c, .blocks = blocks_of(c), .numbers = numbers},
                c->by_rows ? normalise_rows : normalise_columns);
@@ -532,7 +532,7 @@ void TARN__AT_LEVEL(tarn__channels_normalise)(const tarn__channels *c, const tar
 static const void *let_block_through(const pass *j, const piece *p, int64_t at, int64_t n, const void *x,
                                      const void *tile, const void *g, void *buffer)
 {
-    const tarn__channels *c = j->c;
+    const tarn__channel_plan *c = j->c;
     _Alignas(64) char room[BLOCK * 8];
     if (!c->has_relu)
         return g;
@@ -557,8 +557,8 @@ static bool needs_x(const pass *j)
 static void grad_rows(int64_t begin, int64_t end, void *ctx)
 {
     const pass *j = ctx;
-    const tarn__channels *c = j->c;
-    const tarn__channel_numbers *m = j->numbers;
+    const tarn__channel_plan *c = j->c;
+    const tarn__channel_stats *m = j->numbers;
     _Alignas(64) char x[BLOCK * 8];
     _Alignas(64) char g[BLOCK * 8];
     for (; begin < end; begin++) {
@@ -587,7 +587,7 @@ static void grad_rows(int64_t begin, int64_t end, void *ctx)
 static void grad_columns(int64_t begin, int64_t end, void *ctx)
 {
     const pass *j = ctx;
-    const tarn__channels *c = j->c;
+    const tarn__channel_plan *c = j->c;
     _Alignas(64) char x[TILE * 8];
     _Alignas(64) char g[TILE * 8];
     _Alignas(64) char tile[sizeof(tile_f64)];
@@ -612,7 +612,7 @@ static void grad_columns(int64_t begin, int64_t end, void *ctx)
     }
 }
 
-void TARN__AT_LEVEL(tarn__channels_grad)(const tarn__channels *c, const tarn__channel_numbers *numbers)
+void TARN__AT_LEVEL(tarn__channel_grad)(const tarn__channel_plan *c, const tarn__channel_stats *numbers)
 {
     for_pieces(&(pass){.c = c, .blocks = blocks_of(c), .numbers = numbers}, c->by_rows ? grad_rows : grad_columns);
 }

@@ -14,21 +14,22 @@
 #include "backends/cpu/common/convert.h"
 #include "backends/cpu/runtime/level.h"
 
-#define TARN__FEW_VALUES \
-    32 /* that share a mean are computed in f64: their gradient is what little normalising leaves */
+#define TARN__SMALL_SET \
+    32 /* that share a mean are computed in f64: their gradient is what little normalising leaves \
+        */
 
 /* x; y or gx; the gradient of y; with relu what is added before it, or in backward its result; and the gradient that it
  * lets through. */
 enum {
     TARN__CHANNEL_X,
-    TARN__CHANNEL_TO,
+    TARN__CHANNEL_OUT,
     TARN__CHANNEL_G,
-    TARN__CHANNEL_BESIDE,
-    TARN__CHANNEL_PASSED,
+    TARN__CHANNEL_RELU,
+    TARN__CHANNEL_RELU_GRAD,
     TARN__CHANNEL_OPERANDS
 };
 
-typedef struct tarn__channels {
+typedef struct tarn__channel_plan {
     int64_t batches, channels; /* batches is 1 where a channel's numbers are over all of axis 0 */
     int64_t count;             /* elements of one channel of one batch */
     int compute;               /* COMPUTE_F32 or COMPUTE_F64 */
@@ -40,34 +41,34 @@ typedef struct tarn__channels {
     int64_t chunk, chunks; /* elements (by rows) or positions (by columns) of a channel that are taken as one */
     tarn__nest nest;       /* over all axes but the channel's and, with batches, the first */
     const tarn__view *view[TARN__CHANNEL_OPERANDS]; /* of one shape; NULL where there is none, but never x */
-} tarn__channels;
+} tarn__channel_plan;
 
 /* Arrays of (batches, channels). */
-typedef struct tarn__channel_numbers {
+typedef struct tarn__channel_stats {
     const double *mean, *rstd;
     const double *scale, *bias; /* of the result: (x - mean) · scale + bias */
     /* of the gradient: scale · g - first - (x - mean) · rstd · second; NULL: scale · g alone */
     const double *first, *second;
-} tarn__channel_numbers;
+} tarn__channel_stats;
 
 /* Describes the operands: a view for each, NULL where there is none. They have one shape of rank 2 or more. */
-void TARN__AT_LEVEL(tarn__channels_make)(tarn__channels *c, bool with_batches, int compute,
-                                         const tarn__view *const *views);
+void TARN__AT_LEVEL(tarn__channel_plan_make)(tarn__channel_plan *c, bool with_batches, int compute,
+                                             const tarn__view *const *views);
 
 /* How many doubles of scratch measure and sums need. */
-int64_t TARN__AT_LEVEL(tarn__channels_scratch)(const tarn__channels *c);
+int64_t TARN__AT_LEVEL(tarn__channel_scratch)(const tarn__channel_plan *c);
 
 /* The mean of each channel, and the sum of squared distances from it. x is read once from memory. */
-void TARN__AT_LEVEL(tarn__channels_measure)(const tarn__channels *c, double *mean, double *squares, double *scratch);
+void TARN__AT_LEVEL(tarn__channel_moments)(const tarn__channel_plan *c, double *mean, double *squares, double *scratch);
 
 /* The sums of g, and of g · (x - mean) · rstd. With relu g is what goes through: for that scale and bias are needed,
  * too, where no BESIDE is given. */
-void TARN__AT_LEVEL(tarn__channels_sums)(const tarn__channels *c, const tarn__channel_numbers *numbers, double *sum,
-                                         double *product, double *scratch);
+void TARN__AT_LEVEL(tarn__channel_grad_sums)(const tarn__channel_plan *c, const tarn__channel_stats *numbers,
+                                             double *sum, double *product, double *scratch);
 
 /* The result, from mean, scale and bias; the gradient of x, from all but bias, and what goes through relu. */
-void TARN__AT_LEVEL(tarn__channels_normalise)(const tarn__channels *c, const tarn__channel_numbers *numbers);
-void TARN__AT_LEVEL(tarn__channels_grad)(const tarn__channels *c, const tarn__channel_numbers *numbers);
+void TARN__AT_LEVEL(tarn__channel_normalize)(const tarn__channel_plan *c, const tarn__channel_stats *numbers);
+void TARN__AT_LEVEL(tarn__channel_grad)(const tarn__channel_plan *c, const tarn__channel_stats *numbers);
 
 /* Number i of a vector; `otherwise` where there is none. */
 TARN__UNUSED static double number_at(const tarn__view *vector, int64_t i, double otherwise)

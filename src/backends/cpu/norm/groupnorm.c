@@ -5,7 +5,7 @@
 #include "backends/cpu/norm/channel_stats.h"
 
 typedef struct job {
-    tarn__channels c;
+    tarn__channel_plan c;
     int64_t groups, members; /* channels of a group */
     double values;           /* that share a mean */
 } job;
@@ -17,8 +17,8 @@ static void describe(const tarn__call *call, const tarn__view *to, const tarn__v
     j->members = x->shape[1] / j->groups;
     int64_t sets = x->shape[0] * j->groups, values = sets > 0 ? tarn__view_count(x) / sets : 0;
     j->values = (double)values;
-    TARN__AT_LEVEL(tarn__channels_make)
-    (&j->c, true, values <= TARN__FEW_VALUES ? COMPUTE_F64 : tarn__compute_of(x->dtype),
+    TARN__AT_LEVEL(tarn__channel_plan_make)
+    (&j->c, true, values <= TARN__SMALL_SET ? COMPUTE_F64 : tarn__compute_of(x->dtype),
      (const tarn__view *[TARN__CHANNEL_OPERANDS]){x, to, g});
 }
 
@@ -30,7 +30,7 @@ static size_t scratch_groupnorm(const tarn__call *call)
 {
     job j;
     describe(call, call->out[0], NULL, &j);
-    return sizeof(double) * (size_t)(TARN__AT_LEVEL(tarn__channels_scratch)(&j.c) + 3 * j.c.batches * j.c.channels);
+    return sizeof(double) * (size_t)(TARN__AT_LEVEL(tarn__channel_scratch)(&j.c) + 3 * j.c.batches * j.c.channels);
 }
 
 /* Group number `set`, counted over all parts: the numbers of its channels from the measures of them. */
@@ -60,11 +60,11 @@ static void kernel_groupnorm(const tarn__call *call)
     double *mean = call->scratch, *scale = mean + all, *bias = scale + all;
     if (j.values == 0)
         return;
-    TARN__AT_LEVEL(tarn__channels_measure)(&j.c, mean, scale, bias + all);
+    TARN__AT_LEVEL(tarn__channel_moments)(&j.c, mean, scale, bias + all);
     for (int64_t set = 0; set < j.c.batches * j.groups; set++)
         settle_group(call, &j, set, mean + set * j.members, scale + set * j.members, bias + set * j.members);
-    TARN__AT_LEVEL(tarn__channels_normalise)
-    (&j.c, &(tarn__channel_numbers){.mean = mean, .scale = scale, .bias = bias});
+    TARN__AT_LEVEL(tarn__channel_normalize)
+    (&j.c, &(tarn__channel_stats){.mean = mean, .scale = scale, .bias = bias});
 }
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
@@ -74,7 +74,7 @@ static size_t scratch_groupnorm_grad(const tarn__call *call)
 {
     job j;
     describe(call, call->out[0], call->in[4], &j);
-    return sizeof(double) * (size_t)(TARN__AT_LEVEL(tarn__channels_scratch)(&j.c) + 5 * j.c.batches * j.c.channels);
+    return sizeof(double) * (size_t)(TARN__AT_LEVEL(tarn__channel_scratch)(&j.c) + 5 * j.c.batches * j.c.channels);
 }
 
 static void put_sums(const tarn__call *call, const job *j, const double *sum, const double *product)
@@ -116,15 +116,15 @@ static void kernel_groupnorm_grad(const tarn__call *call)
         rstd[i] = ((const double *)tarn__view_at(call->in[3]))[i / j.members];
         scale[i] = rstd[i] * number_at(call->in[1], i % j.c.channels, 1);
     }
-    tarn__channel_numbers numbers = {.mean = mean, .rstd = rstd, .scale = scale};
-    TARN__AT_LEVEL(tarn__channels_sums)(&j.c, &numbers, sum, product, product + all);
+    tarn__channel_stats numbers = {.mean = mean, .rstd = rstd, .scale = scale};
+    TARN__AT_LEVEL(tarn__channel_grad_sums)(&j.c, &numbers, sum, product, product + all);
     put_sums(call, &j, sum, product);
     if (!call->out[0])
         return;
     for (int64_t set = 0; set < j.c.batches * j.groups; set++)
         average_group(&j, scale + set * j.members, sum + set * j.members, product + set * j.members);
     numbers.first = sum, numbers.second = product;
-    TARN__AT_LEVEL(tarn__channels_grad)(&j.c, &numbers);
+    TARN__AT_LEVEL(tarn__channel_grad)(&j.c, &numbers);
 }
 
 void TARN__AT_LEVEL(tarn__cpu_groupnorm)(tarn__kernel_row *rows)

@@ -388,14 +388,14 @@ static void kernel_residual_norm_grad(const tarn__call *call)
     run_backward(&j);
 }
 
-void TARN__AT_LEVEL(tarn__cpu_norm)(tarn__kernel_row *rows)
+void TARN__AT_LEVEL(tarn__cpu_layernorm)(tarn__kernel_row *rows)
 {
     rows[TARN__K_residual_norm] = (tarn__kernel_row){kernel_residual_norm, TARN__FLOATS, NULL};
     rows[TARN__K_residual_norm_grad] =
         (tarn__kernel_row){kernel_residual_norm_grad, TARN__FLOATS, residual_norm_grad_scratch};
-    rows[TARN__K_residual_norm_dropped] =
+    rows[TARN__K_dropout_residual_norm] =
         (tarn__kernel_row){kernel_residual_norm, TARN__FLOATS & ~TARN__BIT(TARN_F64), NULL};
-    rows[TARN__K_residual_norm_dropped_grad] =
+    rows[TARN__K_dropout_residual_norm_grad] =
         (tarn__kernel_row){kernel_residual_norm_grad, TARN__FLOATS & ~TARN__BIT(TARN_F64), residual_norm_grad_scratch};
     rows[TARN__K_layernorm] = (tarn__kernel_row){kernel_layernorm, TARN__FLOATS, NULL};
     rows[TARN__K_layernorm_grad] = (tarn__kernel_row){kernel_layernorm_grad, TARN__FLOATS, layernorm_grad_scratch};

@@ -9,7 +9,7 @@
 #include "backends/cpu/common/vec_ext.h"
 #include "backends/cpu/runtime/level.h"
 
-#define PLAIN_LOAD(vector, to, from) TARN__LANES_LOAD(vector, to, from)
+#define PLAIN_LOAD(vector, to, from) TARN__VEC_LOAD(vector, to, from)
 
 #define SUM(name, type, LOAD) \
     static double squares_of_##name(const type *x, int64_t n) \
@@ -32,7 +32,7 @@
             sum += (double)x[i] * (double)x[i]; \
         return sum; \
     }
-SUM(f32, float, TARN__LANES_LOAD_F32)
+SUM(f32, float, TARN__VEC_LOAD_F32)
 SUM(f64, double, PLAIN_LOAD)
 
 typedef struct job {

@@ -289,7 +289,7 @@ static bool is_small(const pool *p)
 }
 
 /* The image's gradient is the output; places come before the result's gradient. */
-static pool describe_backward(const tarn__call *call, bool largest, carver *c)
+static pool describe_backward(const tarn__call *call, bool largest, arena *c)
 {
     const tarn__view *gx = call->out[0];
     int64_t size = call->in[0]->dtype == TARN_F64 ? 8 : 4;
@@ -299,13 +299,13 @@ static pool describe_backward(const tarn__call *call, bool largest, carver *c)
     choose_patches(&p, size);
     int64_t wide = p.by_channel ? CHANNELS_AT_ONCE : 1;
     p.slots =
-        carve_slots(c, (size_t)(size * wide * p.band * gx->shape[3]), slot_count(gx->shape[0] * p.sets * p.bands));
+        arena_slots(c, (size_t)(size * wide * p.band * gx->shape[3]), slot_count(gx->shape[0] * p.sets * p.bands));
     return p;
 }
 
 static size_t backward_scratch(const tarn__call *call, bool largest)
 {
-    carver counter = {0};
+    arena counter = {0};
     if (tarn__view_count(call->out[0]) > 0)
         describe_backward(call, largest, &counter);
     return counter.used;
@@ -315,7 +315,7 @@ static void run_backward(const tarn__call *call, bool largest)
 {
     if (tarn__view_count(call->out[0]) == 0)
         return;
-    carver scratch = {.memory = call->scratch, .size = call->scratch_bytes};
+    arena scratch = {.memory = call->scratch, .size = call->scratch_bytes};
     pool p = describe_backward(call, largest, &scratch);
     int64_t patches = p.image->shape[0] * p.sets * p.bands,
             work = p.band * p.image->shape[3] * (p.by_channel ? CHANNELS_AT_ONCE : 1);

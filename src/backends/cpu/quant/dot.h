@@ -32,7 +32,7 @@ typedef struct x_chunk {
 /* Element e of group g of the weight is scale · (q - shift of its dtype) - least. */
 typedef struct w_chunk {
     _Alignas(64) uint8_t q[CHUNK];
-    float scale[GROUPS], least[GROUPS];
+    float scale[GROUPS], min[GROUPS];
 } w_chunk;
 
 /* The group in a lane, and the other way round: a square turned over its diagonal. */

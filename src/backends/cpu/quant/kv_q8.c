@@ -3,7 +3,7 @@
 #include "backends/cpu/common/rows.h"
 #include "base/quant/quant.h"
 
-#define GROUP TARN__CODES_GROUP
+#define GROUP TARN__KV_Q8_GROUP
 
 typedef struct job {
     const tarn__view *x, *codes, *scales; /* x: the numbers, read or written */
@@ -44,7 +44,7 @@ static void round_codes(const float *x, float inverted, int64_t n, uint8_t *code
         float value = x[i] * inverted;
         int32_t whole = (int32_t)value;
         float rest = value - (float)whole;
-        code[i] = (uint8_t)(whole + (rest >= 0.5f) - (rest <= -0.5f) + TARN__CODES_ZERO);
+        code[i] = (uint8_t)(whole + (rest >= 0.5f) - (rest <= -0.5f) + TARN__KV_Q8_ZERO);
     }
 }
 
@@ -63,7 +63,7 @@ static void encode_groups(int64_t at, int64_t end, void *ctx)
         if (isfinite(scale))
             round_codes(held, inverse(scale), n, code);
         else
-            memset(code, TARN__CODES_ZERO, sizeof(code));
+            memset(code, TARN__KV_Q8_ZERO, sizeof(code));
         memcpy(group_of(j->scales, row, group, 1), &half, sizeof(half));
         char *to = group_of(j->codes, row, group, GROUP);
         for (int64_t i = 0; i < n; i++)
@@ -84,7 +84,7 @@ static void decode_groups(int64_t at, int64_t end, void *ctx)
         memcpy(&half, group_of(j->scales, row, group, 1), sizeof(half));
         float scale = tarn__f16_to_f32(half);
         TARN__INDEPENDENT for (int64_t i = 0; i < n; i++) held[i] =
-            (float)((int32_t)code[i * step] - TARN__CODES_ZERO) * scale;
+            (float)((int32_t)code[i * step] - TARN__KV_Q8_ZERO) * scale;
         tarn__store[j->x->dtype][COMPUTE_F32](held, group_of(j->x, row, group, GROUP), j->x->stride[3], n);
     }
 }
@@ -101,8 +101,8 @@ static void kernel_codes_decode(const tarn__call *call)
     tarn__parallel_for(tarn__view_count(j.scales), ROWS_GRAIN / GROUP, decode_groups, &j);
 }
 
-void TARN__AT_LEVEL(tarn__cpu_codes)(tarn__kernel_row *rows)
+void TARN__AT_LEVEL(tarn__cpu_kv_q8)(tarn__kernel_row *rows)
 {
-    rows[TARN__K_codes_encode] = (tarn__kernel_row){kernel_codes_encode, TARN__FLOATS, NULL};
-    rows[TARN__K_codes_decode] = (tarn__kernel_row){kernel_codes_decode, TARN__BIT(TARN_U8), NULL};
+    rows[TARN__K_quantize_kv] = (tarn__kernel_row){kernel_codes_encode, TARN__FLOATS, NULL};
+    rows[TARN__K_dequantize_kv] = (tarn__kernel_row){kernel_codes_decode, TARN__BIT(TARN_U8), NULL};
 }

@@ -132,37 +132,37 @@ static void multiply_rows(int64_t begin, int64_t end, void *ctx)
 {
     const job *j = ctx;
     int slot;
-    w_chunk *panel = (void *)slot_take(&j->panels, &slot, NULL);
+    w_chunk *panel = (void *)slot_acquire(&j->panels, &slot, NULL);
     for (int64_t piece = begin; piece < end; piece++) {
         int64_t column = piece * PANEL, n = least(j->p.out - column, PANEL);
         for (int64_t i = 0; i < n; i++)
             j->how->open[j->p.type](row_of(j->p.w, column + i), j->p.in, panel + i * j->chunks);
         multiply_panel(j, panel, column, n);
     }
-    slot_give(&j->panels, slot);
+    slot_release(&j->panels, slot);
 }
 
-static job describe(const tarn__call *call, carver *c)
+static job describe(const tarn__call *call, arena *c)
 {
     job j = {.p = describe_product(call), .how = best_engine()};
     j.chunks = chunks_of(j.p.in);
-    j.rounded = carve(c, sizeof(x_chunk) * (size_t)(least(j.p.rows, ROW_TILE) * j.chunks));
+    j.rounded = arena_alloc(c, sizeof(x_chunk) * (size_t)(least(j.p.rows, ROW_TILE) * j.chunks));
     if (j.p.rows > 1)
         j.panels =
-            carve_slots(c, sizeof(w_chunk) * (size_t)(PANEL * j.chunks), slot_count((j.p.out + PANEL - 1) / PANEL));
+            arena_slots(c, sizeof(w_chunk) * (size_t)(PANEL * j.chunks), slot_count((j.p.out + PANEL - 1) / PANEL));
     return j;
 }
 
 static size_t matmul_blocks_scratch(const tarn__call *call)
 {
-    carver c = {0};
+    arena c = {0};
     describe(call, &c);
     return c.used;
 }
 
 static void kernel_matmul_blocks(const tarn__call *call)
 {
-    carver c = {.memory = call->scratch, .size = call->scratch_bytes};
+    arena c = {.memory = call->scratch, .size = call->scratch_bytes};
     if (tarn__view_count(call->out[0]) == 0)
         return;
     job j = describe(call, &c);
@@ -171,9 +171,9 @@ static void kernel_matmul_blocks(const tarn__call *call)
         j.p.count = least(j.p.rows - j.p.first, ROW_TILE);
         tarn__parallel_for(j.p.count, 1 + 16384 / (j.p.in + 1), round_rows, &j);
         if (j.p.rows == 1)
-            tarn__parallel_for(pieces, 1 + LEAST_BYTES / bytes, multiply_row, &j);
+            tarn__parallel_for(pieces, 1 + MIN_BYTES / bytes, multiply_row, &j);
         else
-            tarn__parallel_for(pieces, 1 + LEAST_BYTES / (bytes * j.p.count), multiply_rows, &j);
+            tarn__parallel_for(pieces, 1 + MIN_BYTES / (bytes * j.p.count), multiply_rows, &j);
     }
 }
 
@@ -203,9 +203,9 @@ static void convert_rows(int64_t begin, int64_t end, void *ctx)
     const walk *w = ctx;
     for (int64_t row = begin; row < end; row++)
         if (w->encode)
-            tarn__blocks_encode(w->blocks->dtype, w->elements + row * w->columns, w->columns, blocks_row(w, row));
+            tarn__quantize_blocks(w->blocks->dtype, w->elements + row * w->columns, w->columns, blocks_row(w, row));
         else
-            tarn__blocks_decode(w->blocks->dtype, blocks_row(w, row), w->columns, w->elements + row * w->columns);
+            tarn__dequantize_blocks(w->blocks->dtype, blocks_row(w, row), w->columns, w->elements + row * w->columns);
 }
 
 static void convert(const tarn__view *blocks, const tarn__view *elements, bool encode)
@@ -226,10 +226,10 @@ static void kernel_blocks_encode(const tarn__call *call)
     convert(call->out[0], call->in[0], true);
 }
 
-void TARN__AT_LEVEL(tarn__cpu_blocks)(tarn__kernel_row *rows)
+void TARN__AT_LEVEL(tarn__cpu_quant)(tarn__kernel_row *rows)
 {
-    rows[TARN__K_matmul_blocks] =
-        (tarn__kernel_row){kernel_matmul_blocks, TARN__FLOATS | TARN__BLOCKS, matmul_blocks_scratch};
-    rows[TARN__K_blocks_decode] = (tarn__kernel_row){kernel_blocks_decode, TARN__BLOCKS, NULL};
-    rows[TARN__K_blocks_encode] = (tarn__kernel_row){kernel_blocks_encode, TARN__BIT(TARN_F32) | TARN__BLOCKS, NULL};
+    rows[TARN__K_matmul_quant] =
+        (tarn__kernel_row){kernel_matmul_blocks, TARN__FLOATS | TARN__QUANTIZED, matmul_blocks_scratch};
+    rows[TARN__K_dequantize] = (tarn__kernel_row){kernel_blocks_decode, TARN__QUANTIZED, NULL};
+    rows[TARN__K_quantize] = (tarn__kernel_row){kernel_blocks_encode, TARN__BIT(TARN_F32) | TARN__QUANTIZED, NULL};
 }

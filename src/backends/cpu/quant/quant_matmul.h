@@ -8,9 +8,9 @@
 #include "backends/cpu/runtime/level.h"
 #include "base/quant/quant.h"
 
-#define ROW_TILE 128                    /* rows of x that are rounded at a time: they stay in the second-level cache */
-#define LEAST_BYTES ((int64_t)64 << 10) /* of the weight that a thread takes at a time */
-#define MOST_COLUMNS 32                 /* results that store_results() takes */
+#define ROW_TILE 128                  /* rows of x that are rounded at a time: they stay in the second-level cache */
+#define MIN_BYTES ((int64_t)64 << 10) /* of the weight that a thread takes at a time */
+#define MAX_COLUMNS 32                /* results that store_results() takes */
 
 typedef struct product {
     const tarn__view *x, *w, *bias, *y;
@@ -47,7 +47,7 @@ static inline void load_x(const product *p, int64_t row, int64_t column, float *
 static inline void store_results(const product *p, int64_t row, int64_t column, float *values, int64_t n)
 {
     if (p->bias) {
-        float bias[MOST_COLUMNS];
+        float bias[MAX_COLUMNS];
         tarn__load[p->bias->dtype][COMPUTE_F32](row_of(p->bias, column), p->bias->stride[0], bias, n);
         for (int64_t i = 0; i < n; i++)
             values[i] += bias[i];

@@ -18,7 +18,7 @@
 #include "backends/cpu/quant/tile_arm.h"
 
 #define STRETCH 32 /* groups that are laid out at a time: they lie in the first-level cache with eight rows of x */
-#define COLUMNS MOST_COLUMNS /* rows of the weight in a panel, and in a piece of work */
+#define COLUMNS MAX_COLUMNS /* rows of the weight in a panel, and in a piece of work */
 #define QUADS (COLUMNS / W_ROWS)
 #define AHEAD \
     40960 /* bytes of the weight after which it is asked for, into the second-level cache: four rows of 8192 elements, \
@@ -267,7 +267,7 @@ static void multiply_rows(int64_t begin, int64_t end, void *ctx)
 {
     const job *j = ctx;
     int slot;
-    w_group *panel = (void *)slot_take(&j->panels, &slot, NULL);
+    w_group *panel = (void *)slot_acquire(&j->panels, &slot, NULL);
     float sums[ROW_TILE / X_ROWS][QUADS][W_UNITS][X_UNITS][4], line[COLUMNS];
     for (int64_t piece = begin; piece < end; piece++) {
         int64_t column = piece * COLUMNS, n = least(j->p.out - column, COLUMNS);
@@ -286,54 +286,55 @@ static void multiply_rows(int64_t begin, int64_t end, void *ctx)
             store_results(&j->p, j->p.first + r, column, line, n);
         }
     }
-    slot_give(&j->panels, slot);
+    slot_release(&j->panels, slot);
 }
 
-static job describe(const tarn__call *call, carver *c)
+static job describe(const tarn__call *call, arena *c)
 {
     job j = {.p = describe_product(call)};
     j.groups = j.p.in / GROUP;
     if (j.p.rows == 1) {
-        j.q = carve(c, (size_t)j.p.in);
-        j.scale = carve(c, sizeof(float) * (size_t)j.groups);
-        j.sum = carve(c, sizeof(float) * (size_t)j.groups);
+        j.q = arena_alloc(c, (size_t)j.p.in);
+        j.scale = arena_alloc(c, sizeof(float) * (size_t)j.groups);
+        j.sum = arena_alloc(c, sizeof(float) * (size_t)j.groups);
         return j;
     }
-    j.rounded = carve(c, sizeof(x_group) * (size_t)((least(j.p.rows, ROW_TILE) + X_ROWS - 1) / X_ROWS * j.groups));
-    j.panels = carve_slots(c, sizeof(w_group) * QUADS * STRETCH, slot_count((j.p.out + COLUMNS - 1) / COLUMNS));
+    j.rounded =
+        arena_alloc(c, sizeof(x_group) * (size_t)((least(j.p.rows, ROW_TILE) + X_ROWS - 1) / X_ROWS * j.groups));
+    j.panels = arena_slots(c, sizeof(w_group) * QUADS * STRETCH, slot_count((j.p.out + COLUMNS - 1) / COLUMNS));
     return j;
 }
 
 static size_t matmul_blocks_scratch(const tarn__call *call)
 {
-    carver c = {0};
+    arena c = {0};
     describe(call, &c);
     return c.used;
 }
 
 static void kernel_matmul_blocks(const tarn__call *call)
 {
-    carver c = {.memory = call->scratch, .size = call->scratch_bytes};
+    arena c = {.memory = call->scratch, .size = call->scratch_bytes};
     if (tarn__view_count(call->out[0]) == 0)
         return;
     job j = describe(call, &c);
     int64_t pieces = (j.p.out + COLUMNS - 1) / COLUMNS, bytes = tarn__bytes_of(j.p.w->dtype, j.p.in) * COLUMNS + 1;
     if (j.p.rows == 1) {
         round_row(&j);
-        tarn__parallel_for(pieces, 1 + LEAST_BYTES / bytes, multiply_row, &j);
+        tarn__parallel_for(pieces, 1 + MIN_BYTES / bytes, multiply_row, &j);
         return;
     }
     for (; j.p.first < j.p.rows; j.p.first += ROW_TILE) {
         j.p.count = least(j.p.rows - j.p.first, ROW_TILE);
         tarn__parallel_for((j.p.count + X_ROWS - 1) / X_ROWS, 1 + 16384 / (X_ROWS * j.p.in + 1), round_rows, &j);
-        tarn__parallel_for(pieces, 1 + LEAST_BYTES / (bytes * j.p.count), multiply_rows, &j);
+        tarn__parallel_for(pieces, 1 + MIN_BYTES / (bytes * j.p.count), multiply_rows, &j);
     }
 }
 
-void TARN__PASTE(tarn__cpu_blocks, TARN__ARM_LEVEL)(tarn__kernel_row *rows);
+void TARN__PASTE(tarn__cpu_quant, TARN__ARM_LEVEL)(tarn__kernel_row *rows);
 
-void TARN__PASTE(tarn__cpu_blocks, TARN__ARM_LEVEL)(tarn__kernel_row *rows)
+void TARN__PASTE(tarn__cpu_quant, TARN__ARM_LEVEL)(tarn__kernel_row *rows)
 {
-    rows[TARN__K_matmul_blocks].run = kernel_matmul_blocks;
-    rows[TARN__K_matmul_blocks].scratch = matmul_blocks_scratch;
+    rows[TARN__K_matmul_quant].run = kernel_matmul_blocks;
+    rows[TARN__K_matmul_quant].scratch = matmul_blocks_scratch;
 }

@@ -122,7 +122,7 @@ static inline void codes_of(const tarn__q4_k *const *b, uint8x16_t *codes)
 static inline void numbers_q4_k(const tarn__q4_k *const *b, numbers *to)
 {
     codes_of(b, to->byte);
-    to->scale = SCALES_OF(b, scale), to->least_scale = SCALES_OF(b, least);
+    to->scale = SCALES_OF(b, scale), to->least_scale = SCALES_OF(b, min);
 }
 
 static inline void group_q4_k(const tarn__q4_k *b, int g, int8x16_t *to)

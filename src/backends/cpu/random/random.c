@@ -61,7 +61,7 @@ static void draw_range(int64_t begin, int64_t end, void *ctx)
     const char *from = d->from ? tarn__view_at(d->from) : NULL;
     tarn_dtype dtype = d->to->dtype;
     int64_t size = (int64_t)tarn__dtype_bytes(dtype);
-    bool dense = tarn__view_dense(d->to) && (!from || tarn__view_dense(d->from));
+    bool dense = tarn__view_is_contiguous(d->to) && (!from || tarn__view_is_contiguous(d->from));
     for (; begin < end; begin += TILE) {
         int n = (int)(end - begin < TILE ? end - begin : TILE);
         for (int i = 0; i < n; i += 4)

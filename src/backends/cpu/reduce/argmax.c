@@ -38,12 +38,12 @@
             v1 = TARN__SELECT(V, M, (M)ABOVE_##op(y1, v1) | (M)(y1 != y1), y1, v1); \
         } \
         v0 = TARN__SELECT(V, M, (M)ABOVE_##op(v1, v0) | (M)(v1 != v1), v1, v0); \
-        TARN__LANES_FOLD(T, V, best, v0, BEST_##op); \
+        TARN__VEC_REDUCE(T, V, best, v0, BEST_##op); \
         for (; i < n; i++) \
             best = BEST_##op(best, GET(x[i])); \
         return best; \
     } \
-    static void run_##op##_##name(tarn__wide *a, tarn__wide *b, const void *from, int64_t n, int64_t at, \
+    static void run_##op##_##name(tarn__acc *a, tarn__acc *b, const void *from, int64_t n, int64_t at, \
                                   const void *aux) \
     { \
         (void)aux; \
@@ -74,8 +74,8 @@
         for (; c + LANES <= width; c += LANES) { \
             V v, y; \
             M index; \
-            TARN__LANES_LOAD(V, v, a + c); \
-            TARN__LANES_LOAD(M, index, place + c); \
+            TARN__VEC_LOAD(V, v, a + c); \
+            TARN__VEC_LOAD(M, index, place + c); \
             for (int r = 0; r < rows; r++) { \
                 LOAD(V, y, (const S *)row[r] + c); \
                 M better = (M)ABOVE_##op(y, v) | ((M)(y != y) & (M)(v == v)); \
@@ -105,7 +105,7 @@
             place[c] = 0; \
         } \
     } \
-    static void close_##op##_##name(const tarn__columns *columns, int64_t width, tarn__wide *const *state) \
+    static void close_##op##_##name(const tarn__columns *columns, int64_t width, tarn__acc *const *state) \
     { \
         const T *a = (const T *)(const void *)columns->first; \
         const INT *place = (const INT *)(const void *)columns->second; \
@@ -116,7 +116,7 @@
     }
 
 #define MERGE(op, part) \
-    static void merge_##op##_##part(tarn__wide *const *a, const tarn__wide *const *b, int64_t width, int64_t count_a, \
+    static void merge_##op##_##part(tarn__acc *const *a, const tarn__acc *const *b, int64_t width, int64_t count_a, \
                                     int64_t count_b) \
     { \
         (void)count_b; \
@@ -133,14 +133,14 @@
     .integer_result = true
 
 #define KERNEL(op, START, START_I64) \
-    RUN(op, f32, float, float, tarn__f32v, tarn__i32v, TARN__LANES_LOAD, PLAIN, START, real) \
-    RUN(op, bf16, uint16_t, float, tarn__f32v, tarn__i32v, TARN__LANES_LOAD_BF16, TARN__FROM_BF16, START, real) \
-    RUN(op, f64, double, double, tarn__f64v, tarn__i64v, TARN__LANES_LOAD, PLAIN, START, real) \
-    RUN(op, i64, int64_t, int64_t, tarn__i64v, tarn__i64v, TARN__LANES_LOAD, PLAIN, START_I64, integer) \
-    FOLD(op, f32, float, float, tarn__f32v, tarn__i32v, int32_t, TARN__LANES_LOAD, PLAIN) \
-    FOLD(op, bf16, uint16_t, float, tarn__f32v, tarn__i32v, int32_t, TARN__LANES_LOAD_BF16, TARN__FROM_BF16) \
-    FOLD(op, f64, double, double, tarn__f64v, tarn__i64v, int64_t, TARN__LANES_LOAD, PLAIN) \
-    FOLD(op, i64, int64_t, int64_t, tarn__i64v, tarn__i64v, int64_t, TARN__LANES_LOAD, PLAIN) \
+    RUN(op, f32, float, float, tarn__f32v, tarn__i32v, TARN__VEC_LOAD, PLAIN, START, real) \
+    RUN(op, bf16, uint16_t, float, tarn__f32v, tarn__i32v, TARN__VEC_LOAD_BF16, TARN__FROM_BF16, START, real) \
+    RUN(op, f64, double, double, tarn__f64v, tarn__i64v, TARN__VEC_LOAD, PLAIN, START, real) \
+    RUN(op, i64, int64_t, int64_t, tarn__i64v, tarn__i64v, TARN__VEC_LOAD, PLAIN, START_I64, integer) \
+    FOLD(op, f32, float, float, tarn__f32v, tarn__i32v, int32_t, TARN__VEC_LOAD, PLAIN) \
+    FOLD(op, bf16, uint16_t, float, tarn__f32v, tarn__i32v, int32_t, TARN__VEC_LOAD_BF16, TARN__FROM_BF16) \
+    FOLD(op, f64, double, double, tarn__f64v, tarn__i64v, int64_t, TARN__VEC_LOAD, PLAIN) \
+    FOLD(op, i64, int64_t, int64_t, tarn__i64v, tarn__i64v, int64_t, TARN__VEC_LOAD, PLAIN) \
     TYPED(op, f32, float, int32_t, START, real) \
     TYPED(op, f64, double, int64_t, START, real) \
     TYPED(op, i64, int64_t, int64_t, START_I64, integer) \
@@ -163,12 +163,12 @@
     static void kernel_arg##op(const tarn__call *call) \
     { \
         tarn__reduction r = describe_arg##op(call); \
-        TARN__AT_LEVEL(tarn__fold)(&r); \
+        TARN__AT_LEVEL(tarn__run_reduction)(&r); \
     } \
     static size_t scratch_arg##op(const tarn__call *call) \
     { \
         tarn__reduction r = describe_arg##op(call); \
-        return TARN__AT_LEVEL(tarn__fold_scratch)(&r); \
+        return TARN__AT_LEVEL(tarn__reduction_scratch)(&r); \
     }
 
 KERNEL(max, -INFINITY, INT64_MIN)
@@ -178,8 +178,7 @@ KERNEL(min, INFINITY, INT64_MAX)
 
 /* How many elements equal the result, which is the auxiliary operand. */
 #define EQUAL(name, T, INT) \
-    static void run_equal_##name(tarn__wide *a, tarn__wide *b, const void *from, int64_t n, int64_t at, \
-                                 const void *aux) \
+    static void run_equal_##name(tarn__acc *a, tarn__acc *b, const void *from, int64_t n, int64_t at, const void *aux) \
     { \
         const T *x = from, y = *(const T *)aux; \
         INT found = 0; \
@@ -206,7 +205,7 @@ KERNEL(min, INFINITY, INT64_MAX)
                 found[c] += x[c] == y[c]; \
         } \
     } \
-    static void close_equal_##name(const tarn__columns *columns, int64_t width, tarn__wide *const *state) \
+    static void close_equal_##name(const tarn__columns *columns, int64_t width, tarn__acc *const *state) \
     { \
         const INT *found = (const INT *)(const void *)columns->first; \
         for (int64_t c = 0; c < width; c++) \
@@ -239,8 +238,7 @@ KERNEL(min, INFINITY, INT64_MAX)
 EQUAL(f32, float, int32_t)
 EQUAL(f64, double, int64_t)
 
-static void merge_equal(tarn__wide *const *a, const tarn__wide *const *b, int64_t width, int64_t count_a,
-                        int64_t count_b)
+static void merge_equal(tarn__acc *const *a, const tarn__acc *const *b, int64_t width, int64_t count_a, int64_t count_b)
 {
     (void)count_a, (void)count_b;
     for (int64_t c = 0; c < width; c++)
@@ -261,7 +259,7 @@ static tarn__reduction describe_counts(const tarn__call *call, tarn__view *count
     counts->memory = call->scratch;
     counts->offset = 0;
     counts->dtype = TARN_F64;
-    tarn__view_pack(counts);
+    tarn__view_set_row_major(counts);
     return (tarn__reduction){.reducer = &equal_reducers[tarn__compute_of(call->in[0]->dtype)],
                              .x = call->in[0],
                              .y = counts,
@@ -273,7 +271,7 @@ static size_t scratch_extremum_grad(const tarn__call *call)
 {
     tarn__view counts;
     tarn__reduction r = describe_counts(call, &counts);
-    return sizeof(double) * (size_t)tarn__view_count(&counts) + TARN__AT_LEVEL(tarn__fold_scratch)(&r);
+    return sizeof(double) * (size_t)tarn__view_count(&counts) + TARN__AT_LEVEL(tarn__reduction_scratch)(&r);
 }
 
 /* ---- the same where one dense row after the other is reduced: counted and written while it is in a cache --------- */
@@ -309,7 +307,7 @@ typedef struct share_plan {
         for (int64_t i = 0, here; i < n; i += here) { \
             here = n - i < MOST ? n - i : MOST; \
             share_##name(held, x + i, *y, equal, other, here); \
-            tarn__stream((char *)(to + i), (const char *)held, here *(int64_t)sizeof(T)); \
+            tarn__nt_store((char *)(to + i), (const char *)held, here *(int64_t)sizeof(T)); \
         } \
     }
 SHARE_ROW(f32, float)
@@ -330,7 +328,7 @@ static void share_rows(int64_t begin, int64_t end, void *ctx)
             share_row_f64((void *)at[0], (void *)at[1], (void *)at[2], (void *)at[3], n, p->stream);
     }
     if (p->stream)
-        tarn__stream_end();
+        tarn__nt_fence();
 }
 
 /* Whether the rows of a call are such; fills in the plan. y has stride 0 on reduced axes and on no others. */
@@ -351,7 +349,7 @@ static bool plan_rows(share_plan *p, const tarn__call *call)
     for (int i = 0; i < last; i++)
         if (p->nest.stride[2][i] == 0)
             return false;
-    p->stream = p->nest.count * (int64_t)tarn__dtype_bytes(views[0]->dtype) >= TARN__STREAM_MIN;
+    p->stream = p->nest.count * (int64_t)tarn__dtype_bytes(views[0]->dtype) >= TARN__NT_STORE_MIN;
     return true;
 }
 
@@ -365,7 +363,7 @@ static void kernel_extremum_grad(const tarn__call *call)
     }
     tarn__view counts;
     tarn__reduction r = describe_counts(call, &counts);
-    TARN__AT_LEVEL(tarn__fold)(&r);
+    TARN__AT_LEVEL(tarn__run_reduction)(&r);
     int compute = r.reducer->compute;
     dense_rows rows;
     tarn_dtype dtype = compute == COMPUTE_F32 ? TARN_F32 : TARN_F64;
@@ -385,9 +383,9 @@ static void kernel_extremum_grad(const tarn__call *call)
     (&tiles, &(tarn__tile_job){.tile = compute == COMPUTE_F32 ? tile_share_f32 : tile_share_f64, .compute = compute});
 }
 
-void TARN__AT_LEVEL(tarn__cpu_extremum)(tarn__kernel_row *rows)
+void TARN__AT_LEVEL(tarn__cpu_argmax)(tarn__kernel_row *rows)
 {
     rows[TARN__K_argmax] = (tarn__kernel_row){kernel_argmax, TARN__ALL, scratch_argmax};
     rows[TARN__K_argmin] = (tarn__kernel_row){kernel_argmin, TARN__ALL, scratch_argmin};
-    rows[TARN__K_extremum_grad] = (tarn__kernel_row){kernel_extremum_grad, TARN__FLOATS, scratch_extremum_grad};
+    rows[TARN__K_max_grad] = (tarn__kernel_row){kernel_extremum_grad, TARN__FLOATS, scratch_extremum_grad};
 }

@@ -11,77 +11,76 @@
 #include "backends/cpu/common/vec.h"
 #include "backends/cpu/common/vec_ext.h"
 
-#if TARN__PACK == 16
+#if TARN__VEC_LANES == 16
 
 #define PRODUCT_AHEAD 2048      /* bytes that a row asks for ahead of time */
 #define PRODUCT_LEAST 0x1p-100f /* errors of smaller products may be no numbers of f32 */
 
-typedef struct near_product {
-    pack p, e, least;
-} near_product;
+typedef struct df_product {
+    vec p, e, least;
+} df_product;
 
-PACK_INLINE near_product product_of(pack x)
+VEC_INLINE df_product product_of(vec x)
 {
-    return (near_product){x, pack_all(0.0f), pack_size(x)};
+    return (df_product){x, vec_set(0.0f), vec_abs(x)};
 }
 
-PACK_INLINE void product_by(near_product *a, pack x)
+VEC_INLINE void product_by(df_product *a, vec x)
 {
-    pack p = a->p * x;
-    a->e = pack_fma(a->e, x, pack_fma_minus(a->p, x, p));
+    vec p = a->p * x;
+    a->e = vec_fma(a->e, x, vec_fms(a->p, x, p));
     a->p = p;
-    a->least = pack_smaller_size(a->least, p);
+    a->least = vec_min_abs(a->least, p);
 }
 
-PACK_INLINE void product_join(near_product *a, const near_product *b)
+VEC_INLINE void product_join(df_product *a, const df_product *b)
 {
-    pack p = a->p * b->p;
-    a->e = pack_fma(a->p, b->e, pack_fma(a->e, b->p, pack_fma_minus(a->p, b->p, p)));
+    vec p = a->p * b->p;
+    a->e = vec_fma(a->p, b->e, vec_fma(a->e, b->p, vec_fms(a->p, b->p, p)));
     a->p = p;
-    a->least = pack_smaller_size(pack_smaller_size(a->least, b->least), p);
+    a->least = vec_min_abs(vec_min_abs(a->least, b->least), p);
 }
 
-PACK_INLINE int product_holds(const near_product *a)
+VEC_INLINE int product_holds(const df_product *a)
 {
-    pack_mask small = pack_not_within(pack_all(PRODUCT_LEAST), a->least),
-              wild = pack_not_within(pack_size(a->p), pack_all(FLT_MAX));
-    return !pack_any(small) && !pack_any(wild);
+    vec_mask small = vec_not_le(vec_set(PRODUCT_LEAST), a->least), wild = vec_not_le(vec_abs(a->p), vec_set(FLT_MAX));
+    return !vec_any(small) && !vec_any(wild);
 }
 
 /* p + e of half of the lanes, in f64. */
-PACK_INLINE tarn__f64v product_half(const near_product *a, int half)
+VEC_INLINE tarn__f64v product_half(const df_product *a, int half)
 {
-    float p[TARN__PACK], e[TARN__PACK];
+    float p[TARN__VEC_LANES], e[TARN__VEC_LANES];
     tarn__f64v wide_p, wide_e;
-    pack_store(p, a->p), pack_store(e, a->e);
-    TARN__LANES_LOAD_F32(tarn__f64v, wide_p, p + half * TARN__PACK / 2);
-    TARN__LANES_LOAD_F32(tarn__f64v, wide_e, e + half * TARN__PACK / 2);
+    vec_store(p, a->p), vec_store(e, a->e);
+    TARN__VEC_LOAD_F32(tarn__f64v, wide_p, p + half * TARN__VEC_LANES / 2);
+    TARN__VEC_LOAD_F32(tarn__f64v, wide_e, e + half * TARN__VEC_LANES / 2);
     return wide_p + wide_e;
 }
 
 #define TIMES(a, b) ((a) * (b))
 
 /* The product of n elements, at least four packs; false where f64 has to do it. */
-static bool product_of_row(const float *x, int64_t n, double *result)
+static bool df_product_row(const float *x, int64_t n, double *result)
 {
-    near_product a = product_of(pack_load(x)), b = product_of(pack_load(x + TARN__PACK)),
-                 c = product_of(pack_load(x + 2 * TARN__PACK)), d = product_of(pack_load(x + 3 * TARN__PACK));
-    int64_t i = 4 * TARN__PACK;
-    for (; i + 4 * TARN__PACK <= n; i += 4 * TARN__PACK) {
-        for (int k = 0; k < TARN__PACK / 4; k++)
+    df_product a = product_of(vec_load(x)), b = product_of(vec_load(x + TARN__VEC_LANES)),
+               c = product_of(vec_load(x + 2 * TARN__VEC_LANES)), d = product_of(vec_load(x + 3 * TARN__VEC_LANES));
+    int64_t i = 4 * TARN__VEC_LANES;
+    for (; i + 4 * TARN__VEC_LANES <= n; i += 4 * TARN__VEC_LANES) {
+        for (int k = 0; k < TARN__VEC_LANES / 4; k++)
             __builtin_prefetch((const char *)(x + i) + PRODUCT_AHEAD + 64 * k);
-        product_by(&a, pack_load(x + i));
-        product_by(&b, pack_load(x + i + TARN__PACK));
-        product_by(&c, pack_load(x + i + 2 * TARN__PACK));
-        product_by(&d, pack_load(x + i + 3 * TARN__PACK));
+        product_by(&a, vec_load(x + i));
+        product_by(&b, vec_load(x + i + TARN__VEC_LANES));
+        product_by(&c, vec_load(x + i + 2 * TARN__VEC_LANES));
+        product_by(&d, vec_load(x + i + 3 * TARN__VEC_LANES));
     }
-    for (; i + TARN__PACK <= n; i += TARN__PACK)
-        product_by(&a, pack_load(x + i));
+    for (; i + TARN__VEC_LANES <= n; i += TARN__VEC_LANES)
+        product_by(&a, vec_load(x + i));
     product_join(&a, &b), product_join(&c, &d), product_join(&a, &c);
     if (__builtin_expect(!product_holds(&a), 0))
         return false;
     tarn__f64v lanes = product_half(&a, 0) * product_half(&a, 1);
-    TARN__LANES_FOLD(double, tarn__f64v, *result, lanes, TIMES);
+    TARN__VEC_REDUCE(double, tarn__f64v, *result, lanes, TIMES);
     for (; i < n; i++)
         *result *= (double)x[i];
     return true;

@@ -10,7 +10,7 @@
 
 /* ---- the product of what is not 0, and the number of zeros ------------------------------------------------------- */
 
-static void run_nonzero(tarn__wide *a, tarn__wide *b, const void *from, int64_t n, int64_t at, const void *aux)
+static void run_nonzero(tarn__acc *a, tarn__acc *b, const void *from, int64_t n, int64_t at, const void *aux)
 {
     enum { LANES = sizeof(tarn__f64v) / sizeof(double) };
     const double *x = from;
@@ -20,7 +20,7 @@ static void run_nonzero(tarn__wide *a, tarn__wide *b, const void *from, int64_t 
     tarn__i64v none = {0};
     (void)at, (void)aux;
     for (; i + LANES <= n; i += LANES) {
-        TARN__LANES_LOAD(tarn__f64v, y, x + i);
+        TARN__VEC_LOAD(tarn__f64v, y, x + i);
         tarn__i64v is_zero = (tarn__i64v)(y == 0);
         none -= is_zero;
         v *= TARN__SELECT(tarn__f64v, tarn__i64v, is_zero, (tarn__f64v){0} + 1, y);
@@ -40,22 +40,22 @@ static void run_nonzero(tarn__wide *a, tarn__wide *b, const void *from, int64_t 
 #if defined(__aarch64__)
 
 /* Where the plain product is neither 0 nor NaN, no element is 0. */
-static void run_nonzero_f32(tarn__wide *a, tarn__wide *b, const void *from, int64_t n, int64_t at, const void *aux)
+static void run_nonzero_f32(tarn__acc *a, tarn__acc *b, const void *from, int64_t n, int64_t at, const void *aux)
 {
-    enum { LANES = sizeof(tarn__f64v) / sizeof(double), WIDTH = TARN__STRANDS * LANES };
+    enum { LANES = sizeof(tarn__f64v) / sizeof(double), WIDTH = TARN__ACCUMULATORS * LANES };
     const float *x = from;
-    tarn__f64v v[TARN__STRANDS], y;
+    tarn__f64v v[TARN__ACCUMULATORS], y;
     double product;
     int64_t i = 0;
-    for (int k = 0; k < TARN__STRANDS; k++)
+    for (int k = 0; k < TARN__ACCUMULATORS; k++)
         v[k] = (tarn__f64v){0} + 1;
     for (; i + WIDTH <= n; i += WIDTH)
-        for (int k = 0; k < TARN__STRANDS; k++) {
-            TARN__LANES_LOAD_F32(tarn__f64v, y, x + i + k * LANES);
+        for (int k = 0; k < TARN__ACCUMULATORS; k++) {
+            TARN__VEC_LOAD_F32(tarn__f64v, y, x + i + k * LANES);
             v[k] *= y;
         }
-    TARN__STRANDS_JOIN(tarn__f64v, tarn__f64v, v, TIMES);
-    TARN__LANES_FOLD(double, tarn__f64v, product, v[0], PRODUCT);
+    TARN__MERGE_ACCUMULATORS(tarn__f64v, tarn__f64v, v, TIMES);
+    TARN__VEC_REDUCE(double, tarn__f64v, product, v[0], PRODUCT);
     for (; i < n; i++)
         product *= (double)x[i];
     if (product != 0 && product == product) {
@@ -103,13 +103,13 @@ FOLD_NONZERO(nonzero_f32, float)
 #define FROM_F32 .other = TARN_F64
 #endif
 
-static void close_nonzero(const tarn__columns *columns, int64_t width, tarn__wide *const *state)
+static void close_nonzero(const tarn__columns *columns, int64_t width, tarn__acc *const *state)
 {
-    memcpy(state[0], columns->first, sizeof(tarn__wide) * (size_t)width);
-    memcpy(state[1], columns->second, sizeof(tarn__wide) * (size_t)width);
+    memcpy(state[0], columns->first, sizeof(tarn__acc) * (size_t)width);
+    memcpy(state[1], columns->second, sizeof(tarn__acc) * (size_t)width);
 }
 
-static void merge_nonzero(tarn__wide *const *a, const tarn__wide *const *b, int64_t width, int64_t count_a,
+static void merge_nonzero(tarn__acc *const *a, const tarn__acc *const *b, int64_t width, int64_t count_a,
                           int64_t count_b)
 {
     (void)count_a, (void)count_b;
@@ -189,7 +189,7 @@ static tarn__view view_in_scratch(const tarn__call *call, const tarn__view *like
     view.memory = call->scratch;
     view.offset = 0;
     view.dtype = TARN_F64;
-    tarn__view_pack(&view);
+    tarn__view_set_row_major(&view);
     return view;
 }
 
@@ -197,7 +197,7 @@ static size_t scratch_prod_grad(const tarn__call *call)
 {
     tarn__view products = view_in_scratch(call, call->in[1]);
     tarn__reduction r = {.reducer = &nonzero_reducer, .x = call->in[0], .y = &products};
-    return 2 * sizeof(double) * (size_t)tarn__view_count(&products) + TARN__AT_LEVEL(tarn__fold_scratch)(&r);
+    return 2 * sizeof(double) * (size_t)tarn__view_count(&products) + TARN__AT_LEVEL(tarn__reduction_scratch)(&r);
 }
 
 static void kernel_prod_grad(const tarn__call *call)
@@ -209,7 +209,7 @@ static void kernel_prod_grad(const tarn__call *call)
                          .y = &products,
                          .second = tarn__view_at(&zeros),
                          .scratch = (double *)call->scratch + 2 * zeros.offset};
-    TARN__AT_LEVEL(tarn__fold)(&r);
+    TARN__AT_LEVEL(tarn__run_reduction)(&r);
     dense_rows rows;
     if (call->in[0]->dtype == TARN_F32 &&
         dense_rows_make(&rows, 5, (const tarn__view *[]){call->out[0], call->in[0], call->in[1], &products, &zeros})) {

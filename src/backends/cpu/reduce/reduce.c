@@ -20,8 +20,8 @@
 
 #define STEP_sum(V, M, a, x) (a) += (x)
 #define STEP_prod(V, M, a, x) (a) *= (x)
-#define STEP_max(V, M, a, x) (a) = TARN__LARGER_##V(M, a, x)
-#define STEP_min(V, M, a, x) (a) = TARN__SMALLER_##V(M, a, x)
+#define STEP_max(V, M, a, x) (a) = TARN__VEC_MAX_##V(M, a, x)
+#define STEP_min(V, M, a, x) (a) = TARN__VEC_MIN_##V(M, a, x)
 
 #define PLAIN(x) (x)
 
@@ -38,31 +38,31 @@
 /* RUN: n neighbours into one state, by several vectors of accumulators, then one, then single elements, in this fixed
  * order. FOLD: rows into a tile of accumulators, four rows a step. */
 #define RUN(op, name, S, T, V, M, LOAD, GET, START, part) \
-    static void run_##op##_##name(tarn__wide *a, tarn__wide *b, const void *from, int64_t n, int64_t at, \
+    static void run_##op##_##name(tarn__acc *a, tarn__acc *b, const void *from, int64_t n, int64_t at, \
                                   const void *aux) \
     { \
-        enum { LANES = sizeof(V) / sizeof(T), WIDTH = TARN__STRANDS * LANES }; \
+        enum { LANES = sizeof(V) / sizeof(T), WIDTH = TARN__ACCUMULATORS * LANES }; \
         const S *x = from; \
-        V v[TARN__STRANDS], y[TARN__STRANDS]; \
+        V v[TARN__ACCUMULATORS], y[TARN__ACCUMULATORS]; \
         int64_t i = 0; \
         (void)b, (void)at, (void)aux; \
-        for (int k = 0; k < TARN__STRANDS; k++) \
+        for (int k = 0; k < TARN__ACCUMULATORS; k++) \
             v[k] = (V){0} + (T)(START); \
         for (; i + WIDTH <= n; i += WIDTH) { \
             for (int k = 0; k < (int)(WIDTH * sizeof(S) / 64); k++) \
-                TARN__FETCH_AHEAD((const char *)(x + i) + 64 * k); \
-            for (int k = 0; k < TARN__STRANDS; k++) \
+                TARN__PREFETCH((const char *)(x + i) + 64 * k); \
+            for (int k = 0; k < TARN__ACCUMULATORS; k++) \
                 LOAD(V, y[k], x + i + k * LANES); \
-            for (int k = 0; k < TARN__STRANDS; k++) \
+            for (int k = 0; k < TARN__ACCUMULATORS; k++) \
                 STEP_##op(V, M, v[k], y[k]); \
         } \
         for (; i + LANES <= n; i += LANES) { \
             LOAD(V, y[0], x + i); \
             STEP_##op(V, M, v[0], y[0]); \
         } \
-        TARN__STRANDS_JOIN(V, M, v, STEP_##op); \
+        TARN__MERGE_ACCUMULATORS(V, M, v, STEP_##op); \
         T total; \
-        TARN__LANES_FOLD(T, V, total, v[0], ONE_##op); \
+        TARN__VEC_REDUCE(T, V, total, v[0], ONE_##op); \
         for (; i < n; i++) \
             total = ONE_##op(total, GET(x[i])); \
         a->part = ONE_##op(a->part, total); \
@@ -76,7 +76,7 @@
         V v[BESIDE], y0, y1, y2, y3; \
         int r = 0; \
         for (int k = 0; k < vectors; k++) \
-            TARN__LANES_LOAD(V, v[k], a + c + k * LANES); \
+            TARN__VEC_LOAD(V, v[k], a + c + k * LANES); \
         for (; r + 4 <= rows; r += 4) \
             for (int k = 0; k < vectors; k++) { \
                 int64_t at = c + k * LANES; \
@@ -135,7 +135,7 @@
         for (int64_t c = 0; c < width; c++) \
             a[c] = (T)(START); \
     } \
-    static void close_##op##_##name(const tarn__columns *columns, int64_t width, tarn__wide *const *state) \
+    static void close_##op##_##name(const tarn__columns *columns, int64_t width, tarn__acc *const *state) \
     { \
         const T *a = (const T *)(const void *)columns->first; \
         for (int64_t c = 0; c < width; c++) \
@@ -143,7 +143,7 @@
     }
 
 #define MERGE(op, name, part) \
-    static void merge_##op##_##name(tarn__wide *const *a, const tarn__wide *const *b, int64_t width, int64_t count_a, \
+    static void merge_##op##_##name(tarn__acc *const *a, const tarn__acc *const *b, int64_t width, int64_t count_a, \
                                     int64_t count_b) \
     { \
         (void)count_a, (void)count_b; \
@@ -152,17 +152,17 @@
     }
 
 #define OP_F32(op, START) \
-    RUN(op, f32, float, float, tarn__f32v, tarn__i32v, TARN__LANES_LOAD, PLAIN, START, real) \
-    RUN(op, bf16, uint16_t, float, tarn__f32v, tarn__i32v, TARN__LANES_LOAD_BF16, TARN__FROM_BF16, START, real) \
-    FOLD(op, f32, float, float, tarn__f32v, tarn__i32v, TARN__LANES_LOAD, PLAIN) \
-    FOLD(op, bf16, uint16_t, float, tarn__f32v, tarn__i32v, TARN__LANES_LOAD_BF16, TARN__FROM_BF16) \
+    RUN(op, f32, float, float, tarn__f32v, tarn__i32v, TARN__VEC_LOAD, PLAIN, START, real) \
+    RUN(op, bf16, uint16_t, float, tarn__f32v, tarn__i32v, TARN__VEC_LOAD_BF16, TARN__FROM_BF16, START, real) \
+    FOLD(op, f32, float, float, tarn__f32v, tarn__i32v, TARN__VEC_LOAD, PLAIN) \
+    FOLD(op, bf16, uint16_t, float, tarn__f32v, tarn__i32v, TARN__VEC_LOAD_BF16, TARN__FROM_BF16) \
     TYPED(op, f32, float, START, real)
 
 #define OP_F64_I64(op, START, START_I64) \
-    RUN(op, f64, double, double, tarn__f64v, tarn__i64v, TARN__LANES_LOAD, PLAIN, START, real) \
-    RUN(op, i64, int64_t, int64_t, tarn__i64v, tarn__i64v, TARN__LANES_LOAD, PLAIN, START_I64, integer) \
-    FOLD(op, f64, double, double, tarn__f64v, tarn__i64v, TARN__LANES_LOAD, PLAIN) \
-    FOLD(op, i64, int64_t, int64_t, tarn__i64v, tarn__i64v, TARN__LANES_LOAD, PLAIN) \
+    RUN(op, f64, double, double, tarn__f64v, tarn__i64v, TARN__VEC_LOAD, PLAIN, START, real) \
+    RUN(op, i64, int64_t, int64_t, tarn__i64v, tarn__i64v, TARN__VEC_LOAD, PLAIN, START_I64, integer) \
+    FOLD(op, f64, double, double, tarn__f64v, tarn__i64v, TARN__VEC_LOAD, PLAIN) \
+    FOLD(op, i64, int64_t, int64_t, tarn__i64v, tarn__i64v, TARN__VEC_LOAD, PLAIN) \
     TYPED(op, f64, double, START, real) \
     TYPED(op, i64, int64_t, START_I64, integer) \
     MERGE(op, real, real) \
@@ -173,14 +173,14 @@ OP_F32(max, -INFINITY)
 OP_F32(min, INFINITY)
 OP_F64_I64(sum, 0, 0)
 OP_F64_I64(prod, 1, 1)
-RUN(prod, f32, float, double, tarn__f64v, tarn__i64v, TARN__LANES_LOAD_F32, PLAIN, 1, real)
-FOLD(prod, f32, float, double, tarn__f64v, tarn__i64v, TARN__LANES_LOAD_F32, PLAIN)
+RUN(prod, f32, float, double, tarn__f64v, tarn__i64v, TARN__VEC_LOAD_F32, PLAIN, 1, real)
+FOLD(prod, f32, float, double, tarn__f64v, tarn__i64v, TARN__VEC_LOAD_F32, PLAIN)
 OP_F64_I64(max, -INFINITY, INT64_MIN)
 OP_F64_I64(min, INFINITY, INT64_MAX)
 
 /* ---- sum, prod, max, min ----------------------------------------------------------------------------------------- */
 
-static void finish_sum(tarn__wide *const *state, int64_t width, int64_t count, const tarn__reduce *params)
+static void finish_sum(tarn__acc *const *state, int64_t width, int64_t count, const tarn__reduce *params)
 {
     (void)count;
     for (int64_t c = 0; params->scale != 1 && c < width; c++)
@@ -203,12 +203,12 @@ REDUCERS(sum, 0, 0, finish_sum)
 REDUCERS(max, -INFINITY, INT64_MIN, NULL)
 REDUCERS(min, INFINITY, INT64_MAX, NULL)
 
-#if TARN__PACK == 16
+#if TARN__VEC_LANES == 16
 
-static void run_product(tarn__wide *a, tarn__wide *b, const void *from, int64_t n, int64_t at, const void *aux)
+static void run_product(tarn__acc *a, tarn__acc *b, const void *from, int64_t n, int64_t at, const void *aux)
 {
     double product;
-    if (n >= 4 * TARN__PACK && product_of_row(from, n, &product))
+    if (n >= 4 * TARN__VEC_LANES && df_product_row(from, n, &product))
         a->real *= product;
     else
         run_prod_f32(a, b, from, n, at, aux);
@@ -238,12 +238,12 @@ static tarn__reduction describe(const tarn__call *call, const tarn__reducer *red
     static void kernel_##op(const tarn__call *call) \
     { \
         tarn__reduction r = describe(call, op##_reducers); \
-        TARN__AT_LEVEL(tarn__fold)(&r); \
+        TARN__AT_LEVEL(tarn__run_reduction)(&r); \
     } \
     static size_t scratch_##op(const tarn__call *call) \
     { \
         tarn__reduction r = describe(call, op##_reducers); \
-        return TARN__AT_LEVEL(tarn__fold_scratch)(&r); \
+        return TARN__AT_LEVEL(tarn__reduction_scratch)(&r); \
     }
 
 FACE(sum)
@@ -255,7 +255,7 @@ FACE(min)
 
 /* x - x is 0 for finite values and NaN for the others. All axes are reduced, so there are no columns. */
 #define COUNT_NONFINITE(name, T, INT) \
-    static void run_nonfinite_##name(tarn__wide *a, tarn__wide *b, const void *from, int64_t n, int64_t at, \
+    static void run_nonfinite_##name(tarn__acc *a, tarn__acc *b, const void *from, int64_t n, int64_t at, \
                                      const void *aux) \
     { \
         const T *x = from; \
@@ -268,12 +268,12 @@ FACE(min)
 COUNT_NONFINITE(f32, float, int32_t)
 COUNT_NONFINITE(f64, double, int64_t)
 
-static const tarn__reducer nonfinite_reducers[] = {
+static const tarn__reducer count_nonfinite_reducers[] = {
     {.compute = COMPUTE_F32, .parts = 1, .run = run_nonfinite_f32, .merge = merge_sum_integer, .integer_result = true},
     {.compute = COMPUTE_F64, .parts = 1, .run = run_nonfinite_f64, .merge = merge_sum_integer, .integer_result = true},
 };
 
-FACE(nonfinite)
+FACE(count_nonfinite)
 
 void TARN__AT_LEVEL(tarn__cpu_reduce)(tarn__kernel_row *rows)
 {
@@ -281,9 +281,9 @@ void TARN__AT_LEVEL(tarn__cpu_reduce)(tarn__kernel_row *rows)
     rows[TARN__K_prod] = (tarn__kernel_row){kernel_prod, TARN__ALL, scratch_prod};
     rows[TARN__K_max] = (tarn__kernel_row){kernel_max, TARN__ALL, scratch_max};
     rows[TARN__K_min] = (tarn__kernel_row){kernel_min, TARN__ALL, scratch_min};
-    rows[TARN__K_nonfinite] = (tarn__kernel_row){kernel_nonfinite, TARN__FLOATS, scratch_nonfinite};
+    rows[TARN__K_count_nonfinite] = (tarn__kernel_row){kernel_count_nonfinite, TARN__FLOATS, scratch_count_nonfinite};
     TARN__AT_LEVEL(tarn__cpu_prod_grad)(rows);
-    TARN__AT_LEVEL(tarn__cpu_variance)(rows);
-    TARN__AT_LEVEL(tarn__cpu_extremum)(rows);
+    TARN__AT_LEVEL(tarn__cpu_var)(rows);
+    TARN__AT_LEVEL(tarn__cpu_argmax)(rows);
     TARN__AT_LEVEL(tarn__cpu_scan)(rows);
 }

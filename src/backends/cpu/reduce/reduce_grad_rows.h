@@ -29,7 +29,7 @@ TARN__UNUSED static bool dense_rows_make(dense_rows *d, int operands, const tarn
     if (views[0]->dtype != views[1]->dtype || views[0]->dtype != views[2]->dtype)
         return false;
     if (last < 0 || d->nest.count == 0 || d->nest.shape[last] < DENSE_SHORTEST ||
-        d->nest.count * (int64_t)tarn__dtype_bytes(views[0]->dtype) >= TARN__STREAM_MIN)
+        d->nest.count * (int64_t)tarn__dtype_bytes(views[0]->dtype) >= TARN__NT_STORE_MIN)
         return false;
     for (int k = 0; k < operands; k++)
         if (d->nest.stride[k][last] != (k < 2 ? 1 : 0))

@@ -222,14 +222,14 @@ static void walk_on(const plan *p, walk *w, int64_t by)
 /* ---- one task ---------------------------------------------------------------------------------------------------- */
 
 typedef struct states {
-    _Alignas(64) tarn__wide first[TARN__COLUMNS];
-    _Alignas(64) tarn__wide second[TARN__COLUMNS];
+    _Alignas(64) tarn__acc first[TARN__COLUMNS];
+    _Alignas(64) tarn__acc second[TARN__COLUMNS];
 } states;
 
 typedef struct workspace {
     tarn__columns columns;
     states state, fresh;
-    _Alignas(64) tarn__wide aux[TARN__COLUMNS];
+    _Alignas(64) tarn__acc aux[TARN__COLUMNS];
     _Alignas(64) char buffer[BUFFER];
 } workspace;
 
@@ -240,7 +240,7 @@ static int64_t compute_size(const plan *p)
 
 /* The reduced elements begin … end - 1 of one output, whose element 0 is at x, into a state. */
 static void run_row(const plan *p, workspace *w, const char *x, const void *aux, int64_t begin, int64_t end,
-                    tarn__wide *a, tarn__wide *b)
+                    tarn__acc *a, tarn__acc *b)
 {
     const tarn__reducer *op = p->r->reducer;
     int last = p->reduced_rank - 1;
@@ -275,7 +275,7 @@ static void run_rows(const plan *p, workspace *w, const char *x, int64_t width, 
     bool simple = p->direct && p->reduced_rank == 1 && end - begin <= TARN__PIECE && begin < end;
     for (int64_t c = 0; c < width; c++, x += step) {
         const void *aux = p->aux ? (const char *)w->aux + c * size : NULL;
-        tarn__wide *a = &w->state.first[c], *b = &w->state.second[c];
+        tarn__acc *a = &w->state.first[c], *b = &w->state.second[c];
         if (simple)
             (p->other ? op->run_other : op->run)(a, b, x + begin * p->x_size, end - begin, 0, aux);
         else
@@ -316,9 +316,9 @@ static void fetch_rows(const plan *p, workspace *w, const char *x, walk *at, int
 /* States of a widened tile: those of rows that were taken as one, merged. */
 static void narrow(const plan *p, states *state, int64_t width)
 {
-    tarn__wide *into[] = {state->first, state->second};
+    tarn__acc *into[] = {state->first, state->second};
     for (int64_t k = 1; k < p->widening; k++) {
-        const tarn__wide *from[] = {state->first + k * width, state->second + k * width};
+        const tarn__acc *from[] = {state->first + k * width, state->second + k * width};
         p->r->reducer->merge(into, from, width, 1, 1);
     }
 }
@@ -326,14 +326,14 @@ static void narrow(const plan *p, states *state, int64_t width)
 static void fold_columns(const plan *p, workspace *w, const char *x, int64_t width, int64_t begin, int64_t end)
 {
     const tarn__reducer *op = p->r->reducer;
-    tarn__wide *state[] = {w->state.first, w->state.second}, *fresh[] = {w->fresh.first, w->fresh.second};
+    tarn__acc *state[] = {w->state.first, w->state.second}, *fresh[] = {w->fresh.first, w->fresh.second};
     const void *row[TARN__ROWS];
     int64_t whole = width * p->widening, start = begin, size = compute_size(p);
     int64_t most = p->direct ? TARN__ROWS : smaller(TARN__ROWS, BUFFER / (whole * size));
     walk at;
     walk_to(p, &at, begin);
     while (begin < end) {
-        int64_t block = smaller(TARN__BLOCK, end - begin);
+        int64_t block = smaller(TARN__QUANT, end - begin);
         op->open(&w->columns, whole);
         for (int64_t done = 0; done < block;) {
             int64_t here = width;
@@ -345,7 +345,7 @@ static void fold_columns(const plan *p, workspace *w, const char *x, int64_t wid
         bool first = begin == start;
         op->close(&w->columns, whole, first ? state : fresh);
         if (!first)
-            op->merge(state, (const tarn__wide *const *)fresh, whole, begin - start, block);
+            op->merge(state, (const tarn__acc *const *)fresh, whole, begin - start, block);
         begin += block;
     }
     narrow(p, &w->state, width);
@@ -376,7 +376,7 @@ static place locate(const plan *p, int64_t outer, int64_t tile)
 static void store_results(const plan *p, states *state, const place *at)
 {
     const tarn__reducer *op = p->r->reducer;
-    tarn__wide *part[] = {state->first, state->second};
+    tarn__acc *part[] = {state->first, state->second};
     if (op->finish)
         op->finish(part, at->width, p->count, p->r->params);
     tarn__store_fn store = tarn__store[p->r->y->dtype][op->integer_result ? COMPUTE_I64 : COMPUTE_F64];
@@ -386,9 +386,9 @@ static void store_results(const plan *p, states *state, const place *at)
 }
 
 /* Scratch holds [part][chunk][output]. */
-static tarn__wide *partial(const plan *p, int part, int64_t chunk, int64_t first)
+static tarn__acc *partial(const plan *p, int part, int64_t chunk, int64_t first)
 {
-    return (tarn__wide *)p->r->scratch + ((part * p->chunks + chunk) * p->outer * p->columns + first);
+    return (tarn__acc *)p->r->scratch + ((part * p->chunks + chunk) * p->outer * p->columns + first);
 }
 
 static void start_states(const tarn__reducer *op, states *state, int64_t width)
@@ -418,9 +418,9 @@ static void run_tasks(int64_t begin, int64_t end, void *ctx)
             store_results(p, &w.state, &at);
             continue;
         }
-        memcpy(partial(p, 0, chunk, at.first), w.state.first, sizeof(tarn__wide) * (size_t)at.width);
+        memcpy(partial(p, 0, chunk, at.first), w.state.first, sizeof(tarn__acc) * (size_t)at.width);
         if (op->parts > 1)
-            memcpy(partial(p, 1, chunk, at.first), w.state.second, sizeof(tarn__wide) * (size_t)at.width);
+            memcpy(partial(p, 1, chunk, at.first), w.state.second, sizeof(tarn__acc) * (size_t)at.width);
     }
 }
 
@@ -429,13 +429,13 @@ static void merge_tasks(int64_t begin, int64_t end, void *ctx)
     const plan *p = ctx;
     const tarn__reducer *op = p->r->reducer;
     states state;
-    tarn__wide *into[] = {state.first, state.second};
+    tarn__acc *into[] = {state.first, state.second};
     for (int64_t task = begin; task < end; task++) {
         place at = locate(p, task / p->tiles, task % p->tiles);
         start_states(op, &state, at.width);
         for (int64_t chunk = 0, taken = 0; chunk < p->chunks; chunk++) {
             int64_t rows = smaller(p->chunk, p->rows - taken);
-            const tarn__wide *from[] = {partial(p, 0, chunk, at.first), partial(p, op->parts - 1, chunk, at.first)};
+            const tarn__acc *from[] = {partial(p, 0, chunk, at.first), partial(p, op->parts - 1, chunk, at.first)};
             op->merge(into, from, at.width, taken, rows);
             taken += rows;
         }
@@ -443,15 +443,15 @@ static void merge_tasks(int64_t begin, int64_t end, void *ctx)
     }
 }
 
-size_t TARN__AT_LEVEL(tarn__fold_scratch)(const tarn__reduction *reduction)
+size_t TARN__AT_LEVEL(tarn__reduction_scratch)(const tarn__reduction *reduction)
 {
     plan p;
     if (!make_plan(&p, reduction) || p.chunks == 1)
         return 0;
-    return sizeof(tarn__wide) * (size_t)(reduction->reducer->parts * p.chunks * p.outer * p.columns);
+    return sizeof(tarn__acc) * (size_t)(reduction->reducer->parts * p.chunks * p.outer * p.columns);
 }
 
-void TARN__AT_LEVEL(tarn__fold)(const tarn__reduction *reduction)
+void TARN__AT_LEVEL(tarn__run_reduction)(const tarn__reduction *reduction)
 {
     plan p;
     if (!make_plan(&p, reduction))

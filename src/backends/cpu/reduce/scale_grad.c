@@ -80,7 +80,7 @@ static void write_gx(const job *j, buffers *b, char *row, int64_t begin, int64_t
     bool native = is_native(&j->r, GX);
     if (!native)
         tarn__store[o->dtype][j->r.compute](b->gx, b->narrow, 1, n);
-    tarn__stream(to, native ? b->gx : b->narrow, n * o->size);
+    tarn__nt_store(to, native ? b->gx : b->narrow, n * o->size);
 }
 
 /* ---- one number of w a row --------------------------------------------------------------------------------------- */
@@ -105,7 +105,7 @@ static void run_rows(int64_t first, int64_t end, void *ctx)
         tarn__store[r->operand[GW].dtype][COMPUTE_F64](&sum, row_at(r, GW, row), 1, 1);
     }
     if (j->stream)
-        tarn__stream_end();
+        tarn__nt_fence();
 }
 
 /* ---- w is one row ------------------------------------------------------------------------------------------------ */
@@ -139,7 +139,7 @@ static void run_chunks(int64_t first, int64_t end, void *ctx)
         memcpy(j->partial + chunk * r->length + begin, b.wide, sizeof(double) * (size_t)n);
     }
     if (j->stream)
-        tarn__stream_end();
+        tarn__nt_fence();
 }
 
 static void add_chunks(int64_t first, int64_t end, void *ctx)
@@ -164,8 +164,8 @@ static void make_job(job *j, const tarn__call *call)
         .by_row = gw->shape[axis] == 1, .w = w, .gw = gw, .w_along = w->stride[axis], .gw_along = gw->stride[axis]};
     const tarn__view *views[] = {x, g, gx, j->by_row ? w : NULL, j->by_row ? gw : NULL};
     rows_make(&j->r, axis, 5, views);
-    j->stream =
-        gx && gx->stride[axis] == 1 && tarn__view_count(gx) * (int64_t)tarn__dtype_bytes(gx->dtype) >= TARN__STREAM_MIN;
+    j->stream = gx && gx->stride[axis] == 1 &&
+                tarn__view_count(gx) * (int64_t)tarn__dtype_bytes(gx->dtype) >= TARN__NT_STORE_MIN;
     j->chunk = (j->r.count + CHUNKS - 1) / CHUNKS;
     j->chunk = j->chunk > LEAST_ROWS ? j->chunk : LEAST_ROWS;
     j->chunks = (j->r.count + j->chunk - 1) / j->chunk;

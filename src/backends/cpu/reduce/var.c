@@ -30,14 +30,14 @@ typedef struct distances {
 #define RUN(name, S, T, V, LOAD, GET) \
     static T mean_##name(const S *x, int64_t n) \
     { \
-        enum { LANES = sizeof(V) / sizeof(T), WIDTH = TARN__STRANDS * LANES }; \
-        V v[TARN__STRANDS], y; \
+        enum { LANES = sizeof(V) / sizeof(T), WIDTH = TARN__ACCUMULATORS * LANES }; \
+        V v[TARN__ACCUMULATORS], y; \
         T sum; \
         int64_t i = 0; \
-        for (int k = 0; k < TARN__STRANDS; k++) \
+        for (int k = 0; k < TARN__ACCUMULATORS; k++) \
             v[k] = (V){0}; \
         for (; i + WIDTH <= n; i += WIDTH) \
-            for (int k = 0; k < TARN__STRANDS; k++) { \
+            for (int k = 0; k < TARN__ACCUMULATORS; k++) { \
                 LOAD(V, y, x + i + k * LANES); \
                 v[k] += y; \
             } \
@@ -45,8 +45,8 @@ typedef struct distances {
             LOAD(V, y, x + i); \
             v[0] += y; \
         } \
-        TARN__STRANDS_JOIN(V, V, v, PLUS); \
-        TARN__LANES_FOLD(T, V, sum, v[0], ADD); \
+        TARN__MERGE_ACCUMULATORS(V, V, v, PLUS); \
+        TARN__VEC_REDUCE(T, V, sum, v[0], ADD); \
         for (; i < n; i++) \
             sum += GET(x[i]); \
         return sum / (T)n; \
@@ -54,28 +54,28 @@ typedef struct distances {
     /* Sums of the distances from the centre, and of their squares. */ \
     static distances around_##name(const S *x, int64_t n, T centre) \
     { \
-        enum { LANES = sizeof(V) / sizeof(T), WIDTH = TARN__STRANDS * LANES }; \
-        V d[TARN__STRANDS], s[TARN__STRANDS], y[TARN__STRANDS]; \
+        enum { LANES = sizeof(V) / sizeof(T), WIDTH = TARN__ACCUMULATORS * LANES }; \
+        V d[TARN__ACCUMULATORS], s[TARN__ACCUMULATORS], y[TARN__ACCUMULATORS]; \
         T sum_d, sum_s; \
         int64_t i = 0; \
-        for (int k = 0; k < TARN__STRANDS; k++) \
+        for (int k = 0; k < TARN__ACCUMULATORS; k++) \
             d[k] = s[k] = (V){0}; \
         for (; i + WIDTH <= n; i += WIDTH) { \
             for (int k = 0; k < (int)(WIDTH * sizeof(S) / 64); k++) \
-                TARN__FETCH_AHEAD((const char *)(x + i) + 64 * k); \
-            for (int k = 0; k < TARN__STRANDS; k++) { \
+                TARN__PREFETCH((const char *)(x + i) + 64 * k); \
+            for (int k = 0; k < TARN__ACCUMULATORS; k++) { \
                 LOAD(V, y[k], x + i + k * LANES); \
                 y[k] -= centre; \
             } \
-            for (int k = 0; k < TARN__STRANDS; k++) { \
+            for (int k = 0; k < TARN__ACCUMULATORS; k++) { \
                 d[k] += y[k]; \
                 s[k] += y[k] * y[k]; \
             } \
         } \
-        TARN__STRANDS_JOIN(V, V, d, PLUS); \
-        TARN__STRANDS_JOIN(V, V, s, PLUS); \
-        TARN__LANES_FOLD(T, V, sum_d, d[0], ADD); \
-        TARN__LANES_FOLD(T, V, sum_s, s[0], ADD); \
+        TARN__MERGE_ACCUMULATORS(V, V, d, PLUS); \
+        TARN__MERGE_ACCUMULATORS(V, V, s, PLUS); \
+        TARN__VEC_REDUCE(T, V, sum_d, d[0], ADD); \
+        TARN__VEC_REDUCE(T, V, sum_s, s[0], ADD); \
         distances sums = {sum_d, sum_s}; \
         for (; i < n; i++) { \
             T away = GET(x[i]) - centre; \
@@ -84,7 +84,7 @@ typedef struct distances {
         } \
         return sums; \
     } \
-    static void run_##name(tarn__wide *a, tarn__wide *b, const void *from, int64_t n, int64_t at, const void *aux) \
+    static void run_##name(tarn__acc *a, tarn__acc *b, const void *from, int64_t n, int64_t at, const void *aux) \
     { \
         enum { LANES = sizeof(V) / sizeof(T) }; \
         T centre = mean_##name(from, n < LANES ? n : LANES); \
@@ -136,7 +136,7 @@ typedef struct distances {
             merge_one(&a[c + j], &b[c + j], at, (double)mean[j] + e, (double)s[j] - e * e * count, share); \
         } \
     } \
-    TARN__RARE static void fold_rest_##name(double *a, double *b, const void *const *row, int rows, int64_t c, \
+    TARN__COLD static void fold_rest_##name(double *a, double *b, const void *const *row, int rows, int64_t c, \
                                             int lanes, double at) \
     { \
         fold_few_##name(a, b, row, rows, c, lanes, at); \
@@ -154,12 +154,12 @@ typedef struct distances {
             fold_rest_##name(a, b, row, rows, c, (int)(width - c), (double)at); \
     }
 
-RUN(f32, float, float, tarn__f32v, TARN__LANES_LOAD, PLAIN)
-RUN(bf16, uint16_t, float, tarn__f32v, TARN__LANES_LOAD_BF16, TARN__FROM_BF16)
-RUN(f64, double, double, tarn__f64v, TARN__LANES_LOAD, PLAIN)
-FOLD(f32, float, float, tarn__f32v, TARN__LANES_LOAD)
-FOLD(bf16, uint16_t, float, tarn__f32v, TARN__LANES_LOAD_BF16)
-FOLD(f64, double, double, tarn__f64v, TARN__LANES_LOAD)
+RUN(f32, float, float, tarn__f32v, TARN__VEC_LOAD, PLAIN)
+RUN(bf16, uint16_t, float, tarn__f32v, TARN__VEC_LOAD_BF16, TARN__FROM_BF16)
+RUN(f64, double, double, tarn__f64v, TARN__VEC_LOAD, PLAIN)
+FOLD(f32, float, float, tarn__f32v, TARN__VEC_LOAD)
+FOLD(bf16, uint16_t, float, tarn__f32v, TARN__VEC_LOAD_BF16)
+FOLD(f64, double, double, tarn__f64v, TARN__VEC_LOAD)
 
 static void open_columns(tarn__columns *columns, int64_t width)
 {
@@ -167,13 +167,13 @@ static void open_columns(tarn__columns *columns, int64_t width)
     memset(columns->second, 0, sizeof(double) * (size_t)width);
 }
 
-static void close_columns(const tarn__columns *columns, int64_t width, tarn__wide *const *state)
+static void close_columns(const tarn__columns *columns, int64_t width, tarn__acc *const *state)
 {
-    memcpy(state[0], columns->first, sizeof(tarn__wide) * (size_t)width);
-    memcpy(state[1], columns->second, sizeof(tarn__wide) * (size_t)width);
+    memcpy(state[0], columns->first, sizeof(tarn__acc) * (size_t)width);
+    memcpy(state[1], columns->second, sizeof(tarn__acc) * (size_t)width);
 }
 
-static void merge(tarn__wide *const *a, const tarn__wide *const *b, int64_t width, int64_t count_a, int64_t count_b)
+static void merge(tarn__acc *const *a, const tarn__acc *const *b, int64_t width, int64_t count_a, int64_t count_b)
 {
     double share = (double)count_b / (double)(count_a + count_b);
     for (int64_t c = 0; c < width; c++)
@@ -181,7 +181,7 @@ static void merge(tarn__wide *const *a, const tarn__wide *const *b, int64_t widt
 }
 
 /* As torch: a divisor below 0 counts as 0, which gives NaN or infinity. */
-static void finish(tarn__wide *const *state, int64_t width, int64_t count, const tarn__reduce *params)
+static void finish(tarn__acc *const *state, int64_t width, int64_t count, const tarn__reduce *params)
 {
     double divisor = (double)count - params->correction;
     divisor = divisor < 0 ? 0 : divisor;
@@ -209,16 +209,16 @@ static tarn__reduction describe(const tarn__call *call)
 static void kernel_var(const tarn__call *call)
 {
     tarn__reduction r = describe(call);
-    TARN__AT_LEVEL(tarn__fold)(&r);
+    TARN__AT_LEVEL(tarn__run_reduction)(&r);
 }
 
 static size_t scratch_var(const tarn__call *call)
 {
     tarn__reduction r = describe(call);
-    return TARN__AT_LEVEL(tarn__fold_scratch)(&r);
+    return TARN__AT_LEVEL(tarn__reduction_scratch)(&r);
 }
 
-void TARN__AT_LEVEL(tarn__cpu_variance)(tarn__kernel_row *rows)
+void TARN__AT_LEVEL(tarn__cpu_var)(tarn__kernel_row *rows)
 {
     rows[TARN__K_var] = (tarn__kernel_row){kernel_var, TARN__FLOATS, scratch_var};
 }

@@ -34,7 +34,7 @@ static void describe_means(means *m, const tarn__call *call)
     m->view.memory = call->scratch;
     m->view.offset = 0;
     m->view.dtype = TARN_F64;
-    tarn__view_pack(&m->view);
+    tarn__view_set_row_major(&m->view);
     int64_t outputs = tarn__view_count(&m->view);
     m->params = (tarn__reduce){.scale = outputs > 0 ? (double)outputs / (double)tarn__view_count(call->in[0]) : 0};
     m->call = *call;

@@ -19,8 +19,8 @@ void tarn__cpu_table_base(tarn__kernel_row *rows);
 void tarn__cpu_table_avx2(tarn__kernel_row *rows);
 void tarn__cpu_table_avx512(tarn__kernel_row *rows);
 /* these three: one kernel each, in the place of the one that is there */
-void tarn__cpu_blocks_dotprod(tarn__kernel_row *rows);
-void tarn__cpu_blocks_i8mm(tarn__kernel_row *rows);
+void tarn__cpu_quant_dotprod(tarn__kernel_row *rows);
+void tarn__cpu_quant_i8mm(tarn__kernel_row *rows);
 void tarn__cpu_matmul_bf16(tarn__kernel_row *rows);
 
 static tarn__kernel_row rows[TARN__KERNEL_COUNT];
@@ -74,13 +74,13 @@ static void fill_table(void)
 #if defined(TARN__HAVE_DOTPROD)
     if ((getauxval(AT_HWCAP) & HWCAP_ASIMDDP) && level_allowed("dotprod")) {
         level = "dotprod";
-        tarn__cpu_blocks_dotprod(rows);
+        tarn__cpu_quant_dotprod(rows);
     }
 #endif
 #if defined(TARN__HAVE_I8MM)
     if ((getauxval(AT_HWCAP) & HWCAP_ASIMDDP) && (getauxval(AT_HWCAP2) & HWCAP2_I8MM) && level_allowed("i8mm")) {
         level = "i8mm";
-        tarn__cpu_blocks_i8mm(rows);
+        tarn__cpu_quant_i8mm(rows);
     }
 #endif
 #if defined(TARN__HAVE_BF16)

@@ -16,10 +16,10 @@
 
 /* Files named *_wide.c compute in f64 and i64, which serve checks and counts: levels share them, where the narrower one
  * gives the same bits. The build names the level they come from. */
-#ifndef TARN__WIDE_LEVEL
-#define TARN__WIDE_LEVEL TARN__LEVEL
+#ifndef TARN__F64_LEVEL
+#define TARN__F64_LEVEL TARN__LEVEL
 #endif
-#define TARN__AT_WIDE_LEVEL(name) TARN__PASTE(name, TARN__WIDE_LEVEL)
+#define TARN__AT_F64_LEVEL(name) TARN__PASTE(name, TARN__F64_LEVEL)
 
 /* The level's vectors. */
 #if defined(__AVX512F__)
@@ -37,22 +37,22 @@ void TARN__AT_LEVEL(tarn__cpu_random)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_reduce)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_var_grad)(tarn__kernel_row *rows);
 /* these two move and compare elements: shared by levels in the same way */
-void TARN__AT_WIDE_LEVEL(tarn__cpu_index)(tarn__kernel_row *rows);
-void TARN__AT_WIDE_LEVEL(tarn__cpu_sort)(tarn__kernel_row *rows);
+void TARN__AT_F64_LEVEL(tarn__cpu_gather)(tarn__kernel_row *rows);
+void TARN__AT_F64_LEVEL(tarn__cpu_sort)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_matmul)(tarn__kernel_row *rows);
-void TARN__AT_LEVEL(tarn__cpu_blocks)(tarn__kernel_row *rows);
-void TARN__AT_LEVEL(tarn__cpu_codes)(tarn__kernel_row *rows);
+void TARN__AT_LEVEL(tarn__cpu_quant)(tarn__kernel_row *rows);
+void TARN__AT_LEVEL(tarn__cpu_kv_q8)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_fused)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_scale_grad)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_conv)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_pool)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_softmax)(tarn__kernel_row *rows);
-void TARN__AT_LEVEL(tarn__cpu_norm)(tarn__kernel_row *rows);
+void TARN__AT_LEVEL(tarn__cpu_layernorm)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_batchnorm)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_groupnorm)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_attention)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_rope)(tarn__kernel_row *rows);
-void TARN__AT_LEVEL(tarn__cpu_loss)(tarn__kernel_row *rows);
+void TARN__AT_LEVEL(tarn__cpu_cross_entropy)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_optimizer)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_clip)(tarn__kernel_row *rows);
 

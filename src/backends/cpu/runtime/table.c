@@ -8,22 +8,22 @@ void TARN__AT_LEVEL(tarn__cpu_table)(tarn__kernel_row *rows)
     TARN__AT_LEVEL(tarn__cpu_random)(rows);
     TARN__AT_LEVEL(tarn__cpu_reduce)(rows);
     TARN__AT_LEVEL(tarn__cpu_var_grad)(rows);
-    TARN__AT_WIDE_LEVEL(tarn__cpu_index)(rows);
-    TARN__AT_WIDE_LEVEL(tarn__cpu_sort)(rows);
+    TARN__AT_F64_LEVEL(tarn__cpu_gather)(rows);
+    TARN__AT_F64_LEVEL(tarn__cpu_sort)(rows);
     TARN__AT_LEVEL(tarn__cpu_matmul)(rows);
-    TARN__AT_LEVEL(tarn__cpu_blocks)(rows);
-    TARN__AT_LEVEL(tarn__cpu_codes)(rows);
+    TARN__AT_LEVEL(tarn__cpu_quant)(rows);
+    TARN__AT_LEVEL(tarn__cpu_kv_q8)(rows);
     TARN__AT_LEVEL(tarn__cpu_fused)(rows);
     TARN__AT_LEVEL(tarn__cpu_scale_grad)(rows);
     TARN__AT_LEVEL(tarn__cpu_conv)(rows);
     TARN__AT_LEVEL(tarn__cpu_pool)(rows);
     TARN__AT_LEVEL(tarn__cpu_softmax)(rows);
-    TARN__AT_LEVEL(tarn__cpu_norm)(rows);
+    TARN__AT_LEVEL(tarn__cpu_layernorm)(rows);
     TARN__AT_LEVEL(tarn__cpu_batchnorm)(rows);
     TARN__AT_LEVEL(tarn__cpu_groupnorm)(rows);
     TARN__AT_LEVEL(tarn__cpu_attention)(rows);
     TARN__AT_LEVEL(tarn__cpu_rope)(rows);
-    TARN__AT_LEVEL(tarn__cpu_loss)(rows);
+    TARN__AT_LEVEL(tarn__cpu_cross_entropy)(rows);
     TARN__AT_LEVEL(tarn__cpu_optimizer)(rows);
     TARN__AT_LEVEL(tarn__cpu_clip)(rows);
 }

@@ -65,23 +65,23 @@ static void less_exps_f64(const double *y, const double *g, double *gx, int64_t 
     EACH gx[i] = g[i] - tarn__exp_f64(y[i]) * sum;
 }
 
-#if TARN__PACK == 4
+#if TARN__VEC_LANES == 4
 
 static void less_exps_f32(const float *y, const float *g, float *gx, int64_t n, float sum)
 {
     int64_t i = 0;
-    for (; i + TOGETHER * TARN__PACK <= n; i += TOGETHER * TARN__PACK) {
-        pack x[TOGETHER], e[TOGETHER];
+    for (; i + TOGETHER * TARN__VEC_LANES <= n; i += TOGETHER * TARN__VEC_LANES) {
+        vec x[TOGETHER], e[TOGETHER];
         for (int k = 0; k < TOGETHER; k++)
-            x[k] = pack_load(y + i + k * TARN__PACK);
+            x[k] = vec_load(y + i + k * TARN__VEC_LANES);
         exps_below_one(x, e);
         for (int k = 0; k < TOGETHER; k++)
-            pack_store(gx + i + k * TARN__PACK, pack_load(g + i + k * TARN__PACK) - e[k] * pack_all(sum));
+            vec_store(gx + i + k * TARN__VEC_LANES, vec_load(g + i + k * TARN__VEC_LANES) - e[k] * vec_set(sum));
     }
     for (int64_t here; i < n; i += here) {
-        here = n - i < TARN__PACK ? n - i : TARN__PACK;
-        pack e = exp_below_one(pack_load_some(y + i, here));
-        pack_store_some(gx + i, pack_load_some(g + i, here) - e * pack_all(sum), here);
+        here = n - i < TARN__VEC_LANES ? n - i : TARN__VEC_LANES;
+        vec e = exp_below_one(vec_load_n(y + i, here));
+        vec_store_n(gx + i, vec_load_n(g + i, here) - e * vec_set(sum), here);
     }
 }
 

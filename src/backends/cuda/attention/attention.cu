@@ -113,7 +113,7 @@ template <typename C, int W> static void launch(const tarn__call *call, attentio
     forward_kernel<C, W><<<blocks_for(a.batches * a.heads * a.blocks * a.windows, 1), THREADS, 0, stream_of(call)>>>(a);
 }
 
-void tarn__cuda_attention_own(const tarn__call *call)
+void tarn__cuda_attention_native(const tarn__call *call)
 {
     attention_args a = attention_of(call, false);
     if (a.batches == 0 || a.rows == 0 || tarn__cuda_attention_mma(call, &a))
@@ -131,28 +131,29 @@ static size_t scratch(const tarn__call *call)
 static size_t grad_scratch(const tarn__call *call)
 {
     size_t bytes;
-    return tarn__cudnn_attention_call(call, true, false, &bytes) ? bytes : tarn__cuda_attention_grad_own_scratch(call);
+    return tarn__cudnn_attention_call(call, true, false, &bytes) ? bytes
+                                                                 : tarn__cuda_attention_grad_native_scratch(call);
 }
 
 static void run(const tarn__call *call)
 {
     size_t bytes;
     if (!tarn__cudnn_attention_call(call, false, true, &bytes))
-        tarn__cuda_attention_own(call);
+        tarn__cuda_attention_native(call);
 }
 
 static void run_grad(const tarn__call *call)
 {
     size_t bytes;
     if (!tarn__cudnn_attention_call(call, true, true, &bytes))
-        tarn__cuda_attention_grad_own(call);
+        tarn__cuda_attention_grad_native(call);
 }
 
 void tarn__cuda_attention(tarn__kernel_row *rows)
 {
     rows[TARN__K_attention] = tarn__kernel_row{run, TARN__FLOATS, scratch};
     rows[TARN__K_attention_grad] = tarn__kernel_row{run_grad, TARN__FLOATS, grad_scratch};
-    rows[TARN__K_attention_starts] = tarn__kernel_row{tarn__cuda_attention_own, TARN__FLOATS, NULL};
-    rows[TARN__K_attention_starts_grad] =
-        tarn__kernel_row{tarn__cuda_attention_grad_own, TARN__FLOATS, tarn__cuda_attention_grad_own_scratch};
+    rows[TARN__K_attention_documents] = tarn__kernel_row{tarn__cuda_attention_native, TARN__FLOATS, NULL};
+    rows[TARN__K_attention_documents_grad] =
+        tarn__kernel_row{tarn__cuda_attention_grad_native, TARN__FLOATS, tarn__cuda_attention_grad_native_scratch};
 }

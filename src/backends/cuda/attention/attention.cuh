@@ -109,7 +109,7 @@ bool tarn__cuda_attention_mma_grad(const tarn__call *call, attention_args *a);
 
 /* attention_mma_grad128_q.cu: the same for operands that attention_mma_grad.cu takes. False: not for this D, or not on
  * this device. */
-bool tarn__cuda_attention_wide_grad(const tarn__call *call, attention_args *a);
+bool tarn__cuda_attention_mma_grad128(const tarn__call *call, attention_args *a);
 
 /* ---- on the device ----------------------------------------------------------------------------------------------- */
 

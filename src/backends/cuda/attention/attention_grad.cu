@@ -308,14 +308,14 @@ template <typename C, int W> static void launch(const tarn__call *call, attentio
             <<<blocks_for(a.batches * a.heads * a.blocks * a.windows, 1), THREADS, 0, stream_of(call)>>>(a);
 }
 
-size_t tarn__cuda_attention_grad_own_scratch(const tarn__call *call)
+size_t tarn__cuda_attention_grad_native_scratch(const tarn__call *call)
 {
     const tarn__view *q = call->in[0];
     size_t rows = (size_t)(q->shape[0] * q->shape[1] * q->shape[2]);
     return rows * (q->dtype == TARN_F64 ? 2 * sizeof(double) : 3 * sizeof(float));
 }
 
-void tarn__cuda_attention_grad_own(const tarn__call *call)
+void tarn__cuda_attention_grad_native(const tarn__call *call)
 {
     attention_args a = attention_of(call, true);
     if (a.batches == 0)

@@ -260,7 +260,7 @@ bool tarn__cuda_attention_mma_grad(const tarn__call *call, attention_args *a)
         fits = fits && has_rows_of_packs(call->in[i], dtype) && is_writable(call->out[i], dtype);
     if (!fits)
         return false;
-    if (tarn__cuda_attention_wide_grad(call, a))
+    if (tarn__cuda_attention_mma_grad128(call, a))
         return true;
     return dtype == TARN_BF16 ? launch_any<bf16>(call, *a) : launch_any<f16>(call, *a);
 }

@@ -128,6 +128,6 @@ __device__ __forceinline__ void multiply_both_along(float (&sum)[2][DEPTH / 8][4
     }
 
 /* attention_mma_grad128_kv.cu: gk and gv. False: not on this device. */
-bool tarn__cuda_attention_wide_keys(const tarn__call *call, attention_args *a);
+bool tarn__cuda_attention_mma_grad128_kv(const tarn__call *call, attention_args *a);
 
 #endif

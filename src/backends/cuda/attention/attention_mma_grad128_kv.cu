@@ -264,7 +264,7 @@ template <typename T> static bool launch(const tarn__call *call, const attention
     FOR_WIDE(a, return start<keys_kernel<T, DEPTH, is_general>, KEYS_THREADS>(call, a, blocks, keys_bytes<T, DEPTH>))
 }
 
-bool tarn__cuda_attention_wide_keys(const tarn__call *call, attention_args *a)
+bool tarn__cuda_attention_mma_grad128_kv(const tarn__call *call, attention_args *a)
 {
     a->windows = 1;
     a->blocks = (a->keys + SIDE - 1) / SIDE;

@@ -163,7 +163,7 @@ static bool is_near(const cube &x)
 
 #define MOST_ROWS (1 << 30) /* so that places of rows and keys, and of what is behind them, are of 32 bits */
 
-bool tarn__cuda_attention_wide_grad(const tarn__call *call, attention_args *a)
+bool tarn__cuda_attention_mma_grad128(const tarn__call *call, attention_args *a)
 {
     const bool is_wide = (a->depth > 32 && a->depth <= 64) || (a->depth > 96 && a->depth <= 128);
     const bool is_too_dear = a->is_dropping && a->depth <= 64 && !drops_wide<64>;
@@ -171,6 +171,6 @@ bool tarn__cuda_attention_wide_grad(const tarn__call *call, attention_args *a)
     if (!is_wide || is_too_dear || !are_near || a->rows > MOST_ROWS || a->keys > MOST_ROWS ||
         a->rows / NEXT * a->group >= MOST_ROWS)
         return false;
-    return tarn__cuda_attention_wide_keys(call, a) &&
+    return tarn__cuda_attention_mma_grad128_kv(call, a) &&
            (a->q.dtype == TARN_BF16 ? launch<bf16>(call, *a) : launch<f16>(call, *a));
 }

@@ -61,7 +61,7 @@ static bool is_for_library(const tarn__call *call, bool is_backward)
     const tarn__view *q = call->in[0], *k = call->in[1];
     int64_t rows = q->shape[2], keys = k->shape[2], depth = q->shape[3];
     double products = (double)q->shape[0] * (double)q->shape[1] * (double)rows * (double)keys * (double)depth;
-    double least = is_backward || call->out[1] ? TARN__CUDA_WORTH_MEASURING : WORTH_PLANNING;
+    double least = is_backward || call->out[1] ? TARN__CUDA_TUNE_MIN_MULTIPLIES : WORTH_PLANNING;
     return (q->dtype == TARN_BF16 || q->dtype == TARN_F16) && !call->in[3] && params->random.a == 0 &&
            products >= least && depth % 8 == 0 && depth >= 32 && depth <= 128 &&
            (!params->causal || rows == keys || rows == 1);
@@ -83,7 +83,7 @@ static struct device_facts *facts_of(int index)
     return &facts[index];
 }
 
-size_t tarn__cudnn_attention_room(int index)
+size_t tarn__cudnn_attention_budget(int index)
 {
     return facts_of(index)->room;
 }
@@ -162,7 +162,7 @@ static tarn__cudnn_attention describe(const tarn__call *call, bool is_backward, 
     a.scale = params->scale;
     for (int i = 0; i <= (is_backward ? TARN__ATTENTION_GV : TARN__ATTENTION_Y); i++)
         note_strides(t[i], a.stride[i]);
-    choose_pieces(&a, (int64_t)tarn__cudnn_attention_room(call->device));
+    choose_pieces(&a, (int64_t)tarn__cudnn_attention_budget(call->device));
     return a;
 }
 
@@ -192,13 +192,13 @@ bool tarn__cudnn_attention_call(const tarn__call *call, bool is_backward, bool r
     const tarn__view *t[TARN__ATTENTION_TENSORS];
     *bytes = 0;
     if (!is_for_library(call, is_backward) || !find_tensors(call, is_backward, t) ||
-        (!tarn__cudnn_open() && !tarn__cudnn_is_refused()))
+        (!tarn__cudnn_open() && !tarn__cudnn_is_unusable()))
         return false;
     if (tarn__cudnn_open() && !is_sound(call, is_backward))
         return false;
     tarn__cudnn_attention a = describe(call, is_backward, t);
     tarn__cudnn_attention_plan *plan =
-        tarn__cudnn_is_refused() ? NULL : tarn__cudnn_attention_plan_of(call->device, &a);
+        tarn__cudnn_is_unusable() ? NULL : tarn__cudnn_attention_plan_of(call->device, &a);
     if (plan && plan->is_none)
         return false;
     if (plan)

@@ -50,10 +50,10 @@ typedef struct tarn__cudnn_attention_plan {
 
 /* What a graph takes beside these: numbers of rows, and single ones that are the host's. */
 enum {
-    TARN__ATTENTION_LOGARITHMS = TARN__ATTENTION_TENSORS,
-    TARN__ATTENTION_SUMS,
+    TARN__ATTENTION_LSE = TARN__ATTENTION_TENSORS,
+    TARN__ATTENTION_DELTA,
     TARN__ATTENTION_SCALE,
-    TARN__ATTENTION_NOTHING,
+    TARN__ATTENTION_MASKED,
     TARN__ATTENTION_ONE,
     TARN__ATTENTION_OPERANDS
 };
@@ -74,20 +74,20 @@ bool tarn__cudnn_attention_try(void *handle, tarn__cudnn_attention_plan *of, tar
 
 /* cudnn_attention_tune.c: chooses one of the engines and makes its plan; false when none can, or none is as fast as our
  * own kernels. */
-bool tarn__cudnn_attention_choose(int index, void *handle, tarn__cudnn_attention_plan *plan,
-                                  tarn__cudnn_engine *engines, int count);
+bool tarn__cudnn_attention_tune(int index, void *handle, tarn__cudnn_attention_plan *plan, tarn__cudnn_engine *engines,
+                                int count);
 
 /* cudnn_attention.c: a call by cuDNN. False when it is not there or does not do this one; else the scratch it takes is
  * told, and where `runs` is true it is done, or the device has failed. */
 bool tarn__cudnn_attention_call(const tarn__call *call, bool is_backward, bool runs, size_t *bytes);
 
 /* Bytes of slopes that a piece of a backward may have on this device. */
-size_t tarn__cudnn_attention_room(int index);
+size_t tarn__cudnn_attention_budget(int index);
 
 /* attention.cu, attention_grad.cu: a call by our own kernels. */
-void tarn__cuda_attention_own(const tarn__call *call);
-void tarn__cuda_attention_grad_own(const tarn__call *call);
-size_t tarn__cuda_attention_grad_own_scratch(const tarn__call *call);
+void tarn__cuda_attention_native(const tarn__call *call);
+void tarn__cuda_attention_grad_native(const tarn__call *call);
+size_t tarn__cuda_attention_grad_native_scratch(const tarn__call *call);
 
 #ifdef __cplusplus
 }

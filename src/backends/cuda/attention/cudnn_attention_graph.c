@@ -124,7 +124,8 @@ static void *reduce(builder *b, int mode, void *x, void *y)
 
 static void *index_along(builder *b, void *x, int64_t axis)
 {
-    tarn__cudnn_pointwise p = {.mode = TARN__CUDNN_POINTWISE_INDEX, .a = x, .y = weights(b, TARN_I32), .axis = axis};
+    tarn__cudnn_pointwise p = {
+        .mode = TARN__CUDNN_POINTWISE_GEN_INDEX, .a = x, .y = weights(b, TARN_I32), .axis = axis};
     return done(b, tarn__cudnn_add_pointwise(b->graph, &p), p.y);
 }
 
@@ -134,10 +135,10 @@ static void *mask(builder *b, void *scores)
     if (!b->a->causal)
         return scores;
     void *row = index_along(b, scores, 2), *key = index_along(b, scores, 3);
-    void *is_seen = pointwise(b, TARN__CUDNN_POINTWISE_AT_LEAST, row, key, weights(b, TARN_BOOL));
-    tarn__cudnn_pointwise p = {.mode = TARN__CUDNN_POINTWISE_SELECT,
+    void *is_seen = pointwise(b, TARN__CUDNN_POINTWISE_CMP_GE, row, key, weights(b, TARN_BOOL));
+    tarn__cudnn_pointwise p = {.mode = TARN__CUDNN_POINTWISE_BINARY_SELECT,
                                .a = scores,
-                               .b = b->tensor[TARN__ATTENTION_NOTHING],
+                               .b = b->tensor[TARN__ATTENTION_MASKED],
                                .which = is_seen,
                                .y = weights(b, TARN_F32)};
     return done(b, tarn__cudnn_add_pointwise(b->graph, &p), p.y);
@@ -169,7 +170,7 @@ static void describe_forward(builder *b)
     void *powers = pointwise(b, TARN__CUDNN_POINTWISE_EXP, below, NULL, weights(b, TARN_F32));
     void *sum = reduce(b, TARN__CUDNN_REDUCTION_SUM, powers, numbers_of_rows(b));
     void *logarithm = pointwise(b, TARN__CUDNN_POINTWISE_LOG, sum, NULL, numbers_of_rows(b));
-    pointwise(b, TARN__CUDNN_POINTWISE_ADD, most, logarithm, t[TARN__ATTENTION_LOGARITHMS]);
+    pointwise(b, TARN__CUDNN_POINTWISE_ADD, most, logarithm, t[TARN__ATTENTION_LSE]);
     void *shares = pointwise(b, TARN__CUDNN_POINTWISE_DIV, powers, sum, weights(b, (tarn_dtype)b->a->dtype));
     multiply(b, shares, t[TARN__ATTENTION_V], t[TARN__ATTENTION_Y]);
 }
@@ -194,9 +195,8 @@ static void describe_backward(builder *b)
     void *gy = pointwise(b, TARN__CUDNN_POINTWISE_MUL, t[TARN__ATTENTION_G], t[TARN__ATTENTION_Y],
                          add_between(b, dense(b, TARN_F32, a->rows, a->depth)));
     void *sums = reduce(b, TARN__CUDNN_REDUCTION_SUM, gy, numbers_of_rows(b));
-    sums = pointwise(b, TARN__CUDNN_POINTWISE_MUL, sums, t[TARN__ATTENTION_ONE], t[TARN__ATTENTION_SUMS]);
-    void *below =
-        pointwise(b, TARN__CUDNN_POINTWISE_SUB, scores(b), t[TARN__ATTENTION_LOGARITHMS], weights(b, TARN_F32));
+    sums = pointwise(b, TARN__CUDNN_POINTWISE_MUL, sums, t[TARN__ATTENTION_ONE], t[TARN__ATTENTION_DELTA]);
+    void *below = pointwise(b, TARN__CUDNN_POINTWISE_SUB, scores(b), t[TARN__ATTENTION_LSE], weights(b, TARN_F32));
     void *p = pointwise(b, TARN__CUDNN_POINTWISE_EXP, mask(b, below), NULL, weights(b, TARN_F32));
     multiply_for_keys(b, turn(b, p), t[TARN__ATTENTION_G], t[TARN__ATTENTION_GV]);
     void *pull = multiply(b, t[TARN__ATTENTION_G], t[TARN__ATTENTION_V], weights(b, TARN_F32));
@@ -215,16 +215,16 @@ bool tarn__cudnn_attention_describe(tarn__cudnn_graph *graph, void *handle, cons
     int last = a->is_backward ? TARN__ATTENTION_GV : TARN__ATTENTION_Y;
     for (int i = 0; i <= last; i++)
         add_whole(&b, i, i == TARN__ATTENTION_K || (a->is_backward && i == TARN__ATTENTION_V));
-    add_rows(&b, TARN__ATTENTION_LOGARITHMS);
+    add_rows(&b, TARN__ATTENTION_LSE);
     add_number(&b, TARN__ATTENTION_SCALE);
     if (a->causal)
-        add_number(&b, TARN__ATTENTION_NOTHING);
+        add_number(&b, TARN__ATTENTION_MASKED);
     if (a->is_backward) {
-        add_rows(&b, TARN__ATTENTION_SUMS);
+        add_rows(&b, TARN__ATTENTION_DELTA);
         add_number(&b, TARN__ATTENTION_ONE);
         describe_backward(&b);
     } else {
         describe_forward(&b);
     }
-    return tarn__cudnn_close_graph(graph, handle, b.operations, b.count);
+    return tarn__cudnn_finalize_graph(graph, handle, b.operations, b.count);
 }

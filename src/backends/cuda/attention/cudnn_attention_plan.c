@@ -32,11 +32,12 @@ static tarn__cudnn_attention_plan *make_plan(int index, const tarn__cudnn_attent
         return NULL;
     plan->attention = *a;
     plan->scale = (float)a->scale, plan->nothing = -INFINITY, plan->one = 1;
-    uint32_t refused = TARN__CUDNN_NOT_DETERMINISTIC | TARN__CUDNN_CUT_INPUTS | TARN__CUDNN_CUT_SUMS;
+    uint32_t refused =
+        TARN__CUDNN_NOT_DETERMINISTIC | TARN__CUDNN_DOWN_CONVERT_INPUTS | TARN__CUDNN_REDUCED_PRECISION_REDUCTION;
     int count = tarn__cudnn_attention_describe(&plan->graph, handle, a)
                     ? tarn__cudnn_find_engines(&plan->graph, refused, engines, MOST_ENGINES)
                     : 0;
-    plan->is_none = !tarn__cudnn_attention_choose(index, handle, plan, engines, count);
+    plan->is_none = !tarn__cudnn_attention_tune(index, handle, plan, engines, count);
     tarn__cudnn_free_engines(engines, count);
     if (plan->is_none)
         tarn__cudnn_free_graph(&plan->graph);
@@ -86,13 +87,12 @@ static bool run_piece(void *handle, tarn__cudnn_attention_plan *of, tarn__cudnn_
     for (int i = 0; i <= last; i++, count++)
         ids[count] = TARN__ATTENTION_ID(i), addresses[count] = piece_of(a, operands->tensor[i], i, batch, kv_head);
     int64_t head = batch * a->heads + kv_head * (a->heads / a->kv_heads);
-    ids[count] = TARN__ATTENTION_ID(TARN__ATTENTION_LOGARITHMS),
-    addresses[count++] = operands->logarithms + head * a->rows;
+    ids[count] = TARN__ATTENTION_ID(TARN__ATTENTION_LSE), addresses[count++] = operands->logarithms + head * a->rows;
     ids[count] = TARN__ATTENTION_ID(TARN__ATTENTION_SCALE), addresses[count++] = &of->scale;
     if (a->causal)
-        ids[count] = TARN__ATTENTION_ID(TARN__ATTENTION_NOTHING), addresses[count++] = &of->nothing;
+        ids[count] = TARN__ATTENTION_ID(TARN__ATTENTION_MASKED), addresses[count++] = &of->nothing;
     if (a->is_backward) {
-        ids[count] = TARN__ATTENTION_ID(TARN__ATTENTION_SUMS), addresses[count++] = operands->sums;
+        ids[count] = TARN__ATTENTION_ID(TARN__ATTENTION_DELTA), addresses[count++] = operands->sums;
         ids[count] = TARN__ATTENTION_ID(TARN__ATTENTION_ONE), addresses[count++] = &of->one;
     }
     return tarn__cudnn_run_plan(handle, plan, count, ids, addresses, operands->workspace);

@@ -12,9 +12,9 @@
 #define BY_OWN 0      /* stands for an engine's identity */
 #define OWN_VERSION 2 /* of our own kernels, below 100: what was measured with others does not count */
 
-static tarn__cuda_choices *choices(void)
+static tarn__cuda_tuning *choices(void)
 {
-    static tarn__cuda_choices all = {
+    static tarn__cuda_tuning all = {
         .family = "attention", .key_bytes = sizeof(tarn__cudnn_attention), .value_bytes = sizeof(uint64_t)};
     all.version = tarn__cudnn_open()->version() * 100 + OWN_VERSION;
     return &all;
@@ -23,8 +23,8 @@ static tarn__cuda_choices *choices(void)
 /* A plan whose workspace is not much more than the slopes of a piece. */
 static bool make_fitting_plan(int index, void *handle, tarn__cudnn_engine *engine, tarn__cudnn_plan *plan)
 {
-    size_t room = tarn__cudnn_attention_room(index);
-    if (!tarn__cudnn_make_plan(handle, engine, plan))
+    size_t room = tarn__cudnn_attention_budget(index);
+    if (!tarn__cudnn_build_plan(handle, engine, plan))
         return false;
     if (plan->workspace <= room + room / 8)
         return true;
@@ -173,11 +173,11 @@ static bool run_own(const bench *t, int result)
         call.outputs = 3;
         for (int i = 0; i < 3; i++)
             call.out[i] = &v[TARN__ATTENTION_GQ + i];
-        tarn__cuda_attention_grad_own(&call);
+        tarn__cuda_attention_grad_native(&call);
     } else {
         call.inputs = 4, call.outputs = 2;
         call.out[0] = &v[TARN__ATTENTION_Y], call.out[1] = &logarithms;
-        tarn__cuda_attention_own(&call);
+        tarn__cuda_attention_native(&call);
     }
     return true;
 }
@@ -196,15 +196,15 @@ static int fastest(bench *t)
 {
     int best = 0;
     if (open_bench(t))
-        best = tarn__cuda_race_run(&(tarn__cuda_race){.count = t->count + 1,
-                                                      .context = t,
-                                                      .run = run_candidate,
-                                                      .results = {t->results[0], t->results[1]},
-                                                      .result_bytes = t->result_bytes,
-                                                      .differ = t->differ,
-                                                      .stream = t->stream});
+        best = tarn__cuda_autotune_run(&(tarn__cuda_autotune){.count = t->count + 1,
+                                                              .context = t,
+                                                              .run = run_candidate,
+                                                              .results = {t->results[0], t->results[1]},
+                                                              .result_bytes = t->result_bytes,
+                                                              .differ = t->differ,
+                                                              .stream = t->stream});
     if (best >= 0)
-        tarn__cuda_choice_keep(choices(), t->index, &t->of->attention, &t->identity[best]);
+        tarn__cuda_tuning_store(choices(), t->index, &t->of->attention, &t->identity[best]);
     close_bench(t);
     return best;
 }
@@ -246,13 +246,13 @@ static bool take_fastest(int index, void *handle, tarn__cudnn_attention_plan *pl
     return best >= 0 && best < t.count;
 }
 
-bool tarn__cudnn_attention_choose(int index, void *handle, tarn__cudnn_attention_plan *plan,
-                                  tarn__cudnn_engine *engines, int count)
+bool tarn__cudnn_attention_tune(int index, void *handle, tarn__cudnn_attention_plan *plan, tarn__cudnn_engine *engines,
+                                int count)
 {
     uint64_t identity;
-    if (!tarn__cuda_may_measure())
+    if (!tarn__cuda_autotune_enabled())
         return take_first(index, handle, plan, engines, count);
-    if (tarn__cuda_choice_find(choices(), index, &plan->attention, &identity)) {
+    if (tarn__cuda_tuning_find(choices(), index, &plan->attention, &identity)) {
         if (identity == BY_OWN)
             return false;
         if (take_known(index, handle, plan, engines, count, identity))

@@ -16,7 +16,7 @@ struct rope_args {
     bool are_long;
     int64_t position_stride[2];             /* along batch, position */
     int64_t length, heads, batches, blocks; /* blocks of each group of batches */
-    int pairs, held, group, back;           /* held: positions of a block; group: its batches */
+    int pairs, held, group, inverse;        /* held: positions of a block; group: its batches */
     int turned, units;                      /* units of a head that are turned, and all of them */
     divider by_heads, by_units;
     double frequency[TARN__ROPE_PAIRS];
@@ -91,7 +91,7 @@ __device__ __forceinline__ void make_angles(const rope_args &a, int64_t batch, i
         double sine, cosine;
         sincos((double)position * a.frequency[i % a.pairs], &sine, &cosine);
         cosines[i] = (C)cosine;
-        sines[i] = (C)(a.back ? -sine : sine);
+        sines[i] = (C)(a.inverse ? -sine : sine);
     }
     __syncthreads();
 }
@@ -216,7 +216,7 @@ static void run_rope(const tarn__call *call)
     a.length = x->shape[params->axis];
     a.heads = x->shape[3 - params->axis];
     a.pairs = (int)(params->dims / 2);
-    a.back = params->back;
+    a.inverse = params->inverse;
     memcpy(a.frequency, params->frequency, sizeof(double) * (size_t)a.pairs);
     bool is_interleaved = params->interleaved != 0;
     if (x->dtype == TARN_F64 || y->dtype == TARN_F64)

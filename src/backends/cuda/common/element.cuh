@@ -6,7 +6,7 @@
 #include "backends/cuda/common/kernel.cuh"
 
 /* fill.cu: 16 bytes of an element's bits; 16-bit floats by way of f32. */
-uint4 tarn__cuda_bits_of(tarn_dtype dtype, const tarn__number *value);
+uint4 tarn__cuda_bits_of(tarn_dtype dtype, const tarn__scalar *value);
 
 /* ---- conversions as on the CPU: NaN becomes 0, what is out of range the nearest integer, and an i64 is cut to its low
  * bits  */

@@ -5,7 +5,7 @@
 static size_t walk(const tarn__call *call, int what, bool runs)
 {
     size_t bytes;
-    return tarn__cudnn_conv_call(call, what, runs, &bytes) ? bytes : tarn__cuda_conv_columns(call, what, runs);
+    return tarn__cudnn_conv_call(call, what, runs, &bytes) ? bytes : tarn__cuda_conv_im2col(call, what, runs);
 }
 
 #define KERNEL(name, what) \
@@ -18,8 +18,8 @@ static size_t walk(const tarn__call *call, int what, bool runs)
         walk(call, what, true); \
     }
 KERNEL(conv2d, TARN__CONV_FORWARD)
-KERNEL(conv2d_grad_x, TARN__CONV_GRAD_X)
-KERNEL(conv2d_grad_weight, TARN__CONV_GRAD_WEIGHT)
+KERNEL(conv2d_grad_x, TARN__CONV_DGRAD)
+KERNEL(conv2d_grad_weight, TARN__CONV_WGRAD)
 
 void tarn__cuda_conv(tarn__kernel_row *rows)
 {

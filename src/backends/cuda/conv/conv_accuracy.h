@@ -7,38 +7,38 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define TARN__TRUTH_ROUNDING \
+#define TARN__CONV_ROUNDING \
     (4 * 0x1p-24) /* distance that is allowed for each root of a term: twice that of terms added one after another */
-#define TARN__TRUTH_LEAST 1e-6
-#define TARN__TRUTH_MOST 1e-5
-#define TARN__TRUTH_MOST_OF_LONG_SUMS 1e-4
-#define TARN__TRUTH_LONG_SUM 10000 /* terms */
+#define TARN__CONV_TOLERANCE_MIN 1e-6
+#define TARN__CONV_TOLERANCE_MAX 1e-5
+#define TARN__CONV_TOLERANCE_MAX_LONG_SUM 1e-4
+#define TARN__CONV_LONG_SUM 10000 /* terms */
 
 /* What a convolution is, as far as it is compared. */
-typedef struct tarn__conv_truth {
+typedef struct tarn__conv_reference {
     float *values; /* and room for as many */
     int64_t count;
     double size, allowed; /* root of the mean square; distance, by the larger of that and an element's size */
-} tarn__conv_truth;
+} tarn__conv_reference;
 
-static inline double tarn__conv_truth_allowed(int64_t terms)
+static inline double tarn__conv_tolerance(int64_t terms)
 {
-    double most = terms > TARN__TRUTH_LONG_SUM ? TARN__TRUTH_MOST_OF_LONG_SUMS : TARN__TRUTH_MOST,
-           allowed = TARN__TRUTH_ROUNDING * sqrt((double)terms);
-    return allowed < TARN__TRUTH_LEAST ? TARN__TRUTH_LEAST : allowed < most ? allowed : most;
+    double most = terms > TARN__CONV_LONG_SUM ? TARN__CONV_TOLERANCE_MAX_LONG_SUM : TARN__CONV_TOLERANCE_MAX,
+           allowed = TARN__CONV_ROUNDING * sqrt((double)terms);
+    return allowed < TARN__CONV_TOLERANCE_MIN ? TARN__CONV_TOLERANCE_MIN : allowed < most ? allowed : most;
 }
 
 /* The values are there: fills in their size, and what is allowed for sums of so many terms. */
-static inline void tarn__conv_truth_measure(tarn__conv_truth *truth, int64_t terms)
+static inline void tarn__conv_reference_measure(tarn__conv_reference *truth, int64_t terms)
 {
     double squares = 0;
     for (int64_t i = 0; i < truth->count; i++)
         squares += (double)truth->values[i] * (double)truth->values[i];
     truth->size = sqrt(squares / (double)truth->count);
-    truth->allowed = tarn__conv_truth_allowed(terms);
+    truth->allowed = tarn__conv_tolerance(terms);
 }
 
-static inline bool tarn__conv_truth_is_near(const tarn__conv_truth *truth, const float *got)
+static inline bool tarn__conv_is_accurate(const tarn__conv_reference *truth, const float *got)
 {
     bool is_near = true;
     for (int64_t i = 0; is_near && i < truth->count; i++) {

@@ -22,12 +22,12 @@ static void forward_piece(tarn__conv_job *j, const tarn__view *weight, const tar
 {
     if (j->runs && !j->is_plain)
         tarn__cuda_im2col(j->call, &j->image, &j->columns);
-    tarn__view w = tarn__conv_weight_matrix(j, weight), columns = tarn__conv_column_matrix(j),
-               y = tarn__conv_pixel_matrix(j, &j->result, j->out), w_turned = tarn__conv_turned(&w);
+    tarn__view w = tarn__conv_weight_matrix(j, weight), columns = tarn__conv_im2col_matrix(j),
+               y = tarn__conv_pixel_matrix(j, &j->result, j->out), w_turned = tarn__conv_transposed(&w);
     if (j->columns.by_pixels)
-        tarn__conv_multiply(j, &columns, &w_turned, bias, &y, beta);
+        tarn__conv_gemm(j, &columns, &w_turned, bias, &y, beta);
     else
-        tarn__conv_multiply(j, &w, &columns, NULL, &y, beta);
+        tarn__conv_gemm(j, &w, &columns, NULL, &y, beta);
 }
 
 /* The product adds a bias of the last axis; others are laid into the result first. */
@@ -37,18 +37,18 @@ static size_t walk_forward(const tarn__call *call, bool runs)
     tarn__conv_job j = tarn__conv_job_of(call, call->in[0], call->out[0], call->in[1], runs);
     if (tarn__view_count(call->out[0]) == 0)
         return 0;
-    tarn__conv_choose_way(&j, true);
-    tarn__conv_choose_pieces(&j, false);
-    tarn__conv_hold_columns(&j, false);
+    tarn__conv_choose_layout(&j, true);
+    tarn__conv_choose_chunks(&j, false);
+    tarn__conv_alloc_im2col(&j, false);
     tarn__view weight = tarn__conv_weight_of(&j, call->in[1]);
     bool spreads = bias && !(j.columns.by_pixels && j.params->groups == 1),
-         stands_in = tarn__conv_stand_in_for_result(&j, spreads);
+         stands_in = tarn__conv_stage_result(&j, spreads);
     if (spreads)
         spread_bias(&j, bias);
     for (j.columns.image = 0; j.columns.image < j.image.shape[0]; j.columns.image += j.images)
         for (j.columns.row = 0; j.columns.row < j.columns.size[0]; j.columns.row += j.rows) {
-            j.columns.images = tarn__least(j.images, j.image.shape[0] - j.columns.image);
-            j.columns.rows = tarn__least(j.rows, j.columns.size[0] - j.columns.row);
+            j.columns.images = tarn__cuda_min(j.images, j.image.shape[0] - j.columns.image);
+            j.columns.rows = tarn__cuda_min(j.rows, j.columns.size[0] - j.columns.row);
             forward_piece(&j, &weight, spreads ? NULL : bias, spreads ? 1 : 0);
         }
     if (stands_in)
@@ -62,13 +62,13 @@ static size_t walk_forward(const tarn__call *call, bool runs)
  */
 static void choose_result_rows(tarn__conv_job *j)
 {
-    tarn__cuda_columns *c = &j->columns;
+    tarn__cuda_im2col_args *c = &j->columns;
     int64_t step = j->params->stride[0], padding = j->params->padding[0],
             reach = (c->kernel[0] - 1) * j->params->dilation[0];
-    int64_t first = tarn__ceiling(tarn__most(0, c->image_row + padding - reach), step);
-    int64_t end = tarn__least(c->size[0], (c->image_row + c->image_rows - 1 + padding) / step + 1);
+    int64_t first = tarn__cuda_ceil_div(tarn__cuda_max(0, c->image_row + padding - reach), step);
+    int64_t end = tarn__cuda_min(c->size[0], (c->image_row + c->image_rows - 1 + padding) / step + 1);
     bool is_whole = j->rows == j->image.shape[2];
-    c->row = is_whole ? 0 : tarn__least(first, end);
+    c->row = is_whole ? 0 : tarn__cuda_min(first, end);
     c->rows = (is_whole ? c->size[0] : end) - c->row;
 }
 
@@ -77,11 +77,11 @@ static void grad_x_piece(tarn__conv_job *j, const tarn__view *weight)
     choose_result_rows(j);
     if (j->columns.rows > 0) {
         tarn__view w = tarn__conv_weight_matrix(j, weight), g = tarn__conv_pixel_matrix(j, &j->result, j->out),
-                   columns = tarn__conv_column_matrix(j), w_turned = tarn__conv_turned(&w);
+                   columns = tarn__conv_im2col_matrix(j), w_turned = tarn__conv_transposed(&w);
         if (j->columns.by_pixels)
-            tarn__conv_multiply(j, &g, &w, NULL, &columns, 0);
+            tarn__conv_gemm(j, &g, &w, NULL, &columns, 0);
         else
-            tarn__conv_multiply(j, &w_turned, &g, NULL, &columns, 0);
+            tarn__conv_gemm(j, &w_turned, &g, NULL, &columns, 0);
     }
     if (j->runs && !j->is_plain)
         tarn__cuda_col2im(j->call, &j->columns, &j->image);
@@ -92,17 +92,17 @@ static size_t walk_grad_x(const tarn__call *call, bool runs)
     tarn__conv_job j = tarn__conv_job_of(call, call->out[0], call->in[0], call->in[1], runs);
     if (tarn__view_count(call->out[0]) == 0)
         return 0;
-    j.columns.dtype = tarn__wide_dtype(call->in[0]->dtype);
-    tarn__conv_choose_way(&j, true);
-    tarn__conv_choose_pieces(&j, true);
-    tarn__conv_hold_columns(&j, true);
+    j.columns.dtype = tarn__acc_dtype(call->in[0]->dtype);
+    tarn__conv_choose_layout(&j, true);
+    tarn__conv_choose_chunks(&j, true);
+    tarn__conv_alloc_im2col(&j, true);
     tarn__view weight = tarn__conv_weight_of(&j, call->in[1]);
-    if (tarn__conv_stand_in_for_result(&j, false))
+    if (tarn__conv_stage_result(&j, false))
         tarn__conv_copy(&j, call->in[0], &j.result);
     for (j.columns.image = 0; j.columns.image < j.image.shape[0]; j.columns.image += j.images)
         for (j.columns.image_row = 0; j.columns.image_row < j.image.shape[2]; j.columns.image_row += j.rows) {
-            j.columns.images = tarn__least(j.images, j.image.shape[0] - j.columns.image);
-            j.columns.image_rows = tarn__least(j.rows, j.image.shape[2] - j.columns.image_row);
+            j.columns.images = tarn__cuda_min(j.images, j.image.shape[0] - j.columns.image);
+            j.columns.image_rows = tarn__cuda_min(j.rows, j.image.shape[2] - j.columns.image_row);
             grad_x_piece(&j, &weight);
         }
     return j.held + j.product;
@@ -113,19 +113,19 @@ static size_t walk_grad_x(const tarn__call *call, bool runs)
 /* By rows the piece's gradients are a matrix (O, pixels of all images) only after a copy, unless there is one image. */
 static tarn__view result_rows(const tarn__conv_job *j, void *place)
 {
-    const tarn__cuda_columns *c = &j->columns;
+    const tarn__cuda_im2col_args *c = &j->columns;
     const tarn__view *g = &j->result;
-    int64_t windows = tarn__conv_windows_of(j), pixel;
+    int64_t windows = tarn__conv_window_count(j), pixel;
     tarn__view from = *g; /* (O, images, rows, columns) */
     from.offset += c->image * g->stride[0] + c->row * g->stride[2];
     from.shape[0] = g->shape[1], from.stride[0] = g->stride[1];
     from.shape[1] = c->images, from.stride[1] = g->stride[0];
     from.shape[2] = c->rows;
-    if (!tarn__conv_merges(&from, 1, 3, &pixel)) {
+    if (!tarn__conv_can_merge(&from, 1, 3, &pixel)) {
         tarn__view dense = from;
         dense.memory = place;
         dense.offset = 0;
-        tarn__view_pack(&dense);
+        tarn__view_set_row_major(&dense);
         tarn__conv_copy(j, &from, &dense);
         from = dense;
         pixel = 1;
@@ -138,15 +138,15 @@ static void grad_weight_piece(tarn__conv_job *j, const tarn__view *sums, double 
 {
     if (j->runs && !j->is_plain)
         tarn__cuda_im2col(j->call, &j->image, &j->columns);
-    tarn__view columns = tarn__conv_column_matrix(j), to = tarn__conv_weight_matrix(j, sums), g;
+    tarn__view columns = tarn__conv_im2col_matrix(j), to = tarn__conv_weight_matrix(j, sums), g;
     if (j->columns.by_pixels) {
         g = tarn__conv_pixel_matrix(j, &j->result, j->out);
-        g = tarn__conv_turned(&g);
+        g = tarn__conv_transposed(&g);
     } else {
         g = result_rows(j, place);
-        columns = tarn__conv_turned(&columns);
+        columns = tarn__conv_transposed(&columns);
     }
-    tarn__conv_multiply(j, &g, &columns, NULL, &to, beta);
+    tarn__conv_gemm(j, &g, &columns, NULL, &to, beta);
 }
 
 /* The sums go straight into the gradient where it lies as the product makes it and is rounded once; else into scratch
@@ -154,25 +154,25 @@ static void grad_weight_piece(tarn__conv_job *j, const tarn__view *sums, double 
 static size_t walk_grad_weight(const tarn__call *call, bool runs)
 {
     tarn__conv_job j = tarn__conv_job_of(call, call->in[0], call->in[1], call->out[0], runs);
-    int64_t batch = tarn__most(1, j.image.shape[0]), stride;
-    tarn__conv_choose_way(&j, true);
+    int64_t batch = tarn__cuda_max(1, j.image.shape[0]), stride;
+    tarn__conv_choose_layout(&j, true);
     j.is_plain = j.is_plain && j.columns.by_pixels;
     j.by_image = false;
-    tarn__conv_choose_pieces(&j, false);
-    tarn__conv_hold_columns(&j, false);
+    tarn__conv_choose_chunks(&j, false);
+    tarn__conv_alloc_im2col(&j, false);
     int64_t gradients = j.columns.by_pixels ? 0 : j.images * j.rows * j.columns.size[1] * j.result.shape[1];
-    void *place = tarn__conv_hold(&j, (size_t)gradients * tarn__dtype_bytes(j.result.dtype));
-    tarn__view to = j.columns.by_pixels ? tarn__conv_channels_behind(call->out[0]) : *call->out[0];
+    void *place = tarn__conv_alloc(&j, (size_t)gradients * tarn__dtype_bytes(j.result.dtype));
+    tarn__view to = j.columns.by_pixels ? tarn__conv_to_nhwc(call->out[0]) : *call->out[0];
     bool is_whole = j.images >= batch && j.rows >= j.columns.size[0];
-    bool is_direct = tarn__conv_merges(&to, 1, 3, &stride) && (is_whole || to.dtype == tarn__wide_dtype(to.dtype));
-    tarn__view sums = is_direct ? to : tarn__conv_hold_like(&j, &to, tarn__wide_dtype(j.image.dtype));
+    bool is_direct = tarn__conv_can_merge(&to, 1, 3, &stride) && (is_whole || to.dtype == tarn__acc_dtype(to.dtype));
+    tarn__view sums = is_direct ? to : tarn__conv_alloc_like(&j, &to, tarn__acc_dtype(j.image.dtype));
     double beta = j.params->beta;
     if (!is_direct && beta != 0)
         tarn__conv_copy(&j, &to, &sums);
     for (j.columns.image = 0; j.columns.image < batch; j.columns.image += j.images)
         for (j.columns.row = 0; j.columns.row < j.columns.size[0]; j.columns.row += j.rows) {
-            j.columns.images = tarn__least(j.images, j.image.shape[0] - j.columns.image);
-            j.columns.rows = tarn__least(j.rows, j.columns.size[0] - j.columns.row);
+            j.columns.images = tarn__cuda_min(j.images, j.image.shape[0] - j.columns.image);
+            j.columns.rows = tarn__cuda_min(j.rows, j.columns.size[0] - j.columns.row);
             grad_weight_piece(&j, &sums, beta, place);
             beta = 1;
         }
@@ -183,9 +183,9 @@ static size_t walk_grad_weight(const tarn__call *call, bool runs)
 
 /* ---- all three --------------------------------------------------------------------------------------------------- */
 
-size_t tarn__cuda_conv_columns(const tarn__call *call, int what, bool runs)
+size_t tarn__cuda_conv_im2col(const tarn__call *call, int what, bool runs)
 {
-    return what == TARN__CONV_FORWARD  ? walk_forward(call, runs)
-           : what == TARN__CONV_GRAD_X ? walk_grad_x(call, runs)
-                                       : walk_grad_weight(call, runs);
+    return what == TARN__CONV_FORWARD ? walk_forward(call, runs)
+           : what == TARN__CONV_DGRAD ? walk_grad_x(call, runs)
+                                      : walk_grad_weight(call, runs);
 }

@@ -12,7 +12,7 @@
 
 /* ---- views ------------------------------------------------------------------------------------------------------- */
 
-bool tarn__conv_merges(const tarn__view *v, int first, int last, int64_t *stride)
+bool tarn__conv_can_merge(const tarn__view *v, int first, int last, int64_t *stride)
 {
     int64_t size = 1;
     *stride = 1;
@@ -31,7 +31,7 @@ bool tarn__conv_merges(const tarn__view *v, int first, int last, int64_t *stride
     return true;
 }
 
-tarn__view tarn__conv_channels_behind(const tarn__view *v)
+tarn__view tarn__conv_to_nhwc(const tarn__view *v)
 {
     static const int order[] = {0, 2, 3, 1};
     tarn__view turned = *v;
@@ -57,7 +57,7 @@ tarn__view tarn__conv_matrices(const tarn__conv_job *j, const tarn__view *base, 
     return v;
 }
 
-tarn__view tarn__conv_turned(const tarn__view *v)
+tarn__view tarn__conv_transposed(const tarn__view *v)
 {
     tarn__view t = *v;
     t.shape[2] = v->shape[3], t.shape[3] = v->shape[2];
@@ -67,20 +67,20 @@ tarn__view tarn__conv_turned(const tarn__view *v)
 
 /* ---- steps ------------------------------------------------------------------------------------------------------- */
 
-void *tarn__conv_hold(tarn__conv_job *j, size_t bytes)
+void *tarn__conv_alloc(tarn__conv_job *j, size_t bytes)
 {
     void *at = (void *)((uintptr_t)j->call->scratch + j->held);
     j->held += (bytes + 255) / 256 * 256;
     return at;
 }
 
-tarn__view tarn__conv_hold_like(tarn__conv_job *j, const tarn__view *v, tarn_dtype dtype)
+tarn__view tarn__conv_alloc_like(tarn__conv_job *j, const tarn__view *v, tarn_dtype dtype)
 {
     tarn__view held = *v;
     held.dtype = dtype;
     held.offset = 0;
-    held.memory = tarn__conv_hold(j, (size_t)tarn__view_count(v) * tarn__dtype_bytes(dtype));
-    tarn__view_pack(&held);
+    held.memory = tarn__conv_alloc(j, (size_t)tarn__view_count(v) * tarn__dtype_bytes(dtype));
+    tarn__view_set_row_major(&held);
     return held;
 }
 
@@ -101,8 +101,8 @@ void tarn__conv_copy(const tarn__conv_job *j, const tarn__view *from, const tarn
         tarn__cuda_rows()[TARN__K_copy].run(&part);
 }
 
-void tarn__conv_multiply(tarn__conv_job *j, const tarn__view *a, const tarn__view *b, const tarn__view *bias,
-                         const tarn__view *c, double beta)
+void tarn__conv_gemm(tarn__conv_job *j, const tarn__view *a, const tarn__view *b, const tarn__view *bias,
+                     const tarn__view *c, double beta)
 {
     const tarn__kernel_row *row = &tarn__cuda_rows()[TARN__K_matmul];
     tarn__matmul params = {.alpha = 1, .beta = beta, .tf32 = j->params->tf32};
@@ -129,9 +129,9 @@ void tarn__conv_multiply(tarn__conv_job *j, const tarn__view *a, const tarn__vie
 
 static bool lies_by_pixels(const tarn__view *v)
 {
-    tarn__view behind = tarn__conv_channels_behind(v);
+    tarn__view behind = tarn__conv_to_nhwc(v);
     int64_t stride;
-    return (v->shape[1] == 1 || v->stride[1] == 1) && tarn__conv_merges(&behind, 0, 2, &stride);
+    return (v->shape[1] == 1 || v->stride[1] == 1) && tarn__conv_can_merge(&behind, 0, 2, &stride);
 }
 
 /* Channels lie next to each other and columns do not. */
@@ -142,7 +142,7 @@ static bool is_channels_last(const tarn__view *v)
 
 /* Which way the product goes. By pixels the product must be able to write or read `result` where it
  * lies; by rows everything goes. Without columns the same holds for the images. */
-void tarn__conv_choose_way(tarn__conv_job *j, bool may_be_plain)
+void tarn__conv_choose_layout(tarn__conv_job *j, bool may_be_plain)
 {
     const tarn__conv2d *p = j->params;
     /* one window: a batch of vectors by rows, one product by pixels */
@@ -150,7 +150,7 @@ void tarn__conv_choose_way(tarn__conv_job *j, bool may_be_plain)
     j->columns.by_pixels = lies_by_pixels(&j->result) && (is_channels_last(&j->image) || is_pixel);
     j->by_image = !j->columns.by_pixels;
     int64_t stride;
-    bool is_matrix = j->columns.by_pixels ? lies_by_pixels(&j->image) : tarn__conv_merges(&j->image, 2, 3, &stride);
+    bool is_matrix = j->columns.by_pixels ? lies_by_pixels(&j->image) : tarn__conv_can_merge(&j->image, 2, 3, &stride);
     j->is_plain = may_be_plain && is_matrix && j->taps == 1 && p->stride[0] == 1 && p->stride[1] == 1 &&
                   p->padding[0] == 0 && p->padding[1] == 0;
 }
@@ -160,25 +160,26 @@ void tarn__conv_choose_way(tarn__conv_job *j, bool may_be_plain)
 static int64_t image_rows_for(const tarn__conv_job *j, int64_t rows)
 {
     int64_t reach = (j->columns.kernel[0] - 1) * j->params->dilation[0];
-    return tarn__most(1, tarn__least(j->image.shape[2], tarn__most((rows - 1) * j->params->stride[0] - reach, reach)));
+    return tarn__cuda_max(
+        1, tarn__cuda_min(j->image.shape[2], tarn__cuda_max((rows - 1) * j->params->stride[0] - reach, reach)));
 }
 
 /* Pieces of equal size, as far as they go: each new size is a product that must be planned. */
-void tarn__conv_choose_pieces(tarn__conv_job *j, bool is_gradient)
+void tarn__conv_choose_chunks(tarn__conv_job *j, bool is_gradient)
 {
     int64_t pixels = j->columns.size[0] * j->columns.size[1], batch = j->image.shape[0];
     int64_t bytes =
         j->is_plain ? 0 : j->image.shape[1] * j->taps * pixels * (int64_t)tarn__dtype_bytes(j->columns.dtype);
-    int64_t limit = tarn__most(1, tarn__least(bytes > 0 ? COLUMNS_BYTES / bytes : batch, MOST_PIXELS / pixels));
+    int64_t limit = tarn__cuda_max(1, tarn__cuda_min(bytes > 0 ? COLUMNS_BYTES / bytes : batch, MOST_PIXELS / pixels));
     if (!j->columns.by_pixels)
-        limit = tarn__least(limit, MOST_IMAGES);
-    j->images = tarn__ceiling(tarn__most(batch, 1), tarn__ceiling(tarn__most(batch, 1), limit));
+        limit = tarn__cuda_min(limit, MOST_IMAGES);
+    j->images = tarn__cuda_ceil_div(tarn__cuda_max(batch, 1), tarn__cuda_ceil_div(tarn__cuda_max(batch, 1), limit));
     j->rows = is_gradient ? j->image.shape[2] : j->columns.size[0];
     if (bytes <= COLUMNS_BYTES)
         return;
-    int64_t fit = tarn__most(1, COLUMNS_BYTES / (bytes / j->columns.size[0]));
+    int64_t fit = tarn__cuda_max(1, COLUMNS_BYTES / (bytes / j->columns.size[0]));
     j->rows = is_gradient ? image_rows_for(j, fit)
-                          : tarn__ceiling(j->columns.size[0], tarn__ceiling(j->columns.size[0], fit));
+                          : tarn__cuda_ceil_div(j->columns.size[0], tarn__cuda_ceil_div(j->columns.size[0], fit));
 }
 
 tarn__conv_job tarn__conv_job_of(const tarn__call *call, const tarn__view *image, const tarn__view *result,
@@ -190,35 +191,35 @@ tarn__conv_job tarn__conv_job_of(const tarn__call *call, const tarn__view *image
     j.out = result->shape[1] / params->groups;
     j.taps = weight->shape[2] * weight->shape[3];
     j.depth = j.in * j.taps;
-    j.columns = (tarn__cuda_columns){.params = params,
-                                     .kernel = {weight->shape[2], weight->shape[3]},
-                                     .size = {result->shape[2], result->shape[3]},
-                                     .dtype = image->dtype};
+    j.columns = (tarn__cuda_im2col_args){.params = params,
+                                         .kernel = {weight->shape[2], weight->shape[3]},
+                                         .size = {result->shape[2], result->shape[3]},
+                                         .dtype = image->dtype};
     return j;
 }
 
 /* Room for the columns of one piece of the most rows that it can have. */
-void tarn__conv_hold_columns(tarn__conv_job *j, bool is_gradient)
+void tarn__conv_alloc_im2col(tarn__conv_job *j, bool is_gradient)
 {
     int64_t reach = (j->columns.kernel[0] - 1) * j->params->dilation[0], rows = j->rows;
     if (is_gradient)
         rows = rows == j->image.shape[2]
                    ? j->columns.size[0]
-                   : tarn__least(j->columns.size[0], (rows - 1 + reach) / j->params->stride[0] + 1);
+                   : tarn__cuda_min(j->columns.size[0], (rows - 1 + reach) / j->params->stride[0] + 1);
     int64_t count = j->is_plain ? 0 : j->images * rows * j->columns.size[1] * j->image.shape[1] * j->taps;
-    j->columns.at = tarn__conv_hold(j, (size_t)count * tarn__dtype_bytes(j->columns.dtype));
+    j->columns.at = tarn__conv_alloc(j, (size_t)count * tarn__dtype_bytes(j->columns.dtype));
 }
 
 /* A result that no product can write or read where it lies: a dense one in scratch stands for it. So does one of f32
  * for a 16-bit result that is added to: the library's kernels round a product before they add what lies in the result.
  */
-bool tarn__conv_stand_in_for_result(tarn__conv_job *j, bool is_added_to)
+bool tarn__conv_stage_result(tarn__conv_job *j, bool is_added_to)
 {
     int64_t stride;
     bool rounds = is_added_to && tarn__dtype_bytes(j->result.dtype) == 2;
-    if (!rounds && (j->columns.by_pixels || tarn__conv_merges(&j->result, 2, 3, &stride)))
+    if (!rounds && (j->columns.by_pixels || tarn__conv_can_merge(&j->result, 2, 3, &stride)))
         return false;
-    j->result = tarn__conv_hold_like(j, &j->result, rounds ? TARN_F32 : j->result.dtype);
+    j->result = tarn__conv_alloc_like(j, &j->result, rounds ? TARN_F32 : j->result.dtype);
     if (j->columns.by_pixels) {
         const int64_t *shape = j->result.shape;
         j->result.stride[1] = 1, j->result.stride[3] = shape[1], j->result.stride[2] = shape[1] * shape[3];
@@ -229,18 +230,18 @@ bool tarn__conv_stand_in_for_result(tarn__conv_job *j, bool is_added_to)
 
 /* ---- operands of the products ------------------------------------------------------------------------------------ */
 
-int64_t tarn__conv_windows_of(const tarn__conv_job *j)
+int64_t tarn__conv_window_count(const tarn__conv_job *j)
 {
     return j->columns.images * j->columns.rows * j->columns.size[1];
 }
 
 tarn__view tarn__conv_weight_of(tarn__conv_job *j, const tarn__view *weight)
 {
-    tarn__view w = j->columns.by_pixels ? tarn__conv_channels_behind(weight) : *weight;
+    tarn__view w = j->columns.by_pixels ? tarn__conv_to_nhwc(weight) : *weight;
     int64_t stride;
-    if (tarn__conv_merges(&w, 1, 3, &stride))
+    if (tarn__conv_can_merge(&w, 1, 3, &stride))
         return w;
-    tarn__view held = tarn__conv_hold_like(j, &w, w.dtype);
+    tarn__view held = tarn__conv_alloc_like(j, &w, w.dtype);
     tarn__conv_copy(j, &w, &held);
     return held;
 }
@@ -248,30 +249,30 @@ tarn__view tarn__conv_weight_of(tarn__conv_job *j, const tarn__view *weight)
 tarn__view tarn__conv_weight_matrix(const tarn__conv_job *j, const tarn__view *weight)
 {
     int64_t stride;
-    tarn__conv_merges(weight, 1, 3, &stride);
+    tarn__conv_can_merge(weight, 1, 3, &stride);
     return tarn__conv_matrices(
         j, weight, 0, &(tarn__conv_matrix){j->out * weight->stride[0], 0, j->out, j->depth, weight->stride[0], stride});
 }
 
 tarn__view tarn__conv_pixel_matrix(const tarn__conv_job *j, const tarn__view *v, int64_t channels)
 {
-    const tarn__cuda_columns *c = &j->columns;
-    tarn__view behind = tarn__conv_channels_behind(v);
+    const tarn__cuda_im2col_args *c = &j->columns;
+    tarn__view behind = tarn__conv_to_nhwc(v);
     int64_t pixel, offset = c->image * v->stride[0] + c->row * v->stride[2];
-    tarn__conv_merges(&behind, c->by_pixels ? 0 : 1, 2, &pixel);
+    tarn__conv_can_merge(&behind, c->by_pixels ? 0 : 1, 2, &pixel);
     if (c->by_pixels)
-        return tarn__conv_matrices(
-            j, v, offset,
-            &(tarn__conv_matrix){channels * v->stride[1], 0, tarn__conv_windows_of(j), channels, pixel, v->stride[1]});
+        return tarn__conv_matrices(j, v, offset,
+                                   &(tarn__conv_matrix){channels * v->stride[1], 0, tarn__conv_window_count(j),
+                                                        channels, pixel, v->stride[1]});
     return tarn__conv_matrices(j, v, offset,
                                &(tarn__conv_matrix){channels * v->stride[1], v->stride[0], channels,
                                                     c->rows * c->size[1], v->stride[1], pixel});
 }
 
-tarn__view tarn__conv_column_matrix(const tarn__conv_job *j)
+tarn__view tarn__conv_im2col_matrix(const tarn__conv_job *j)
 {
-    const tarn__cuda_columns *c = &j->columns;
-    int64_t windows = tarn__conv_windows_of(j), pixels = j->by_image ? c->rows * c->size[1] : windows;
+    const tarn__cuda_im2col_args *c = &j->columns;
+    int64_t windows = tarn__conv_window_count(j), pixels = j->by_image ? c->rows * c->size[1] : windows;
     tarn__view base = {.memory = c->at, .dtype = c->dtype};
     if (j->is_plain)
         return tarn__conv_pixel_matrix(j, &j->image, j->in);

@@ -13,13 +13,13 @@
 #include "backends/cuda/conv/conv_wgrad.h"
 
 #define UNIT 16
-#define UNITS TARN__WEIGHT_UNITS
-#define GAP TARN__WEIGHT_GAP
-#define STAGES TARN__WEIGHT_STAGES
-#define BLOCK (TARN__WEIGHT_WARPS * WARP)
+#define UNITS TARN__WGRAD_UNITS
+#define GAP TARN__WGRAD_GAP
+#define STAGES TARN__WGRAD_STAGES
+#define BLOCK (TARN__WGRAD_WARPS * WARP)
 
 struct weight_args {
-    tarn__conv_weight_plan p;
+    tarn__wgrad_plan p;
     const void *x, *g;
     float *parts; /* (parts, O, taps, C) */
 };
@@ -103,7 +103,7 @@ struct mover {
     bool is_there; /* not behind the last channel */
 };
 
-__device__ __forceinline__ mover mover_of(const tarn__weight_moves &moves, int first, int pixel_bytes)
+__device__ __forceinline__ mover mover_of(const tarn__wgrad_copies &moves, int first, int pixel_bytes)
 {
     mover m;
     m.pixel = (int)(threadIdx.x / (uint32_t)moves.packs);
@@ -114,7 +114,7 @@ __device__ __forceinline__ mover mover_of(const tarn__weight_moves &moves, int f
 
 /* A tile of `count` pixels an image, from its table to shared memory, where pixels are `line` bytes apart; what is
  * outside the image is zeros. */
-__device__ __forceinline__ void copy_pixels(const mover &m, const tarn__weight_moves &moves, const uint2 *table,
+__device__ __forceinline__ void copy_pixels(const mover &m, const tarn__wgrad_copies &moves, const uint2 *table,
                                             char *to, const source_image &from, int count, int line, int first)
 {
     const int limit = m.is_there ? from.images * count * line : 0;
@@ -136,7 +136,7 @@ __device__ __forceinline__ void copy_pixels(const mover &m, const tarn__weight_m
 /* Of each result of a tile, its column, and the pixel of x that its window begins with. */
 __device__ __forceinline__ uint32_t *windows_of(const char *shared)
 {
-    return (uint32_t *)(shared + TARN__WEIGHT_ZEROS);
+    return (uint32_t *)(shared + TARN__WGRAD_ZEROS);
 }
 
 /* A tile of pixels as a lane sees it; places are bytes of shared memory. */
@@ -219,7 +219,7 @@ struct weight_place {
     int out, channel, tap, taps; /* the first of each, and how many taps */
 };
 
-__device__ __forceinline__ weight_place place_of(const tarn__conv_weight_plan &p)
+__device__ __forceinline__ weight_place place_of(const tarn__wgrad_plan &p)
 {
     const spot s = spot_of((int)blockIdx.x, p.groups, p.slices);
     weight_place w = {s.image * p.outs, s.column * p.slice, s.row * p.taps, p.taps};
@@ -230,7 +230,7 @@ __device__ __forceinline__ weight_place place_of(const tarn__conv_weight_plan &p
 }
 
 /* Bytes from a window's first pixel to a unit's. */
-__device__ __forceinline__ int offset_of(const tarn__conv_weight_plan &p, const weight_place &w, int unit, int line,
+__device__ __forceinline__ int offset_of(const tarn__wgrad_plan &p, const weight_place &w, int unit, int line,
                                          int bytes)
 {
     const int parts = p.slice / UNIT, of_tap = unit >> parts / 2; /* parts: 1, 2 or 4 */
@@ -264,10 +264,10 @@ __device__ __forceinline__ void gather_sums(float *space, int width, const float
 
 __device__ __forceinline__ void write_part(const weight_args &a, const weight_place &w, const float *space, int width)
 {
-    const tarn__conv_weight_plan &p = a.p;
+    const tarn__wgrad_plan &p = a.p;
     const int parts = p.slice / UNIT, taps = p.kernel[0] * p.kernel[1], columns = w.taps * p.slice;
     float *to = a.parts + (int64_t)blockIdx.y * p.out * taps * p.in;
-    for (int row = threadIdx.x / WARP; row < p.outs && w.out + row < p.out; row += TARN__WEIGHT_WARPS)
+    for (int row = threadIdx.x / WARP; row < p.outs && w.out + row < p.out; row += TARN__WGRAD_WARPS)
         for (int at = threadIdx.x % WARP; at < columns; at += WARP) {
             const int unit = at / UNIT, channel = w.channel + (unit & (parts - 1)) * UNIT + at % UNIT;
             if (channel < p.in)
@@ -277,10 +277,10 @@ __device__ __forceinline__ void write_part(const weight_args &a, const weight_pl
 }
 
 /* And the zeros before them. */
-__device__ __forceinline__ void write_windows(const tarn__conv_weight_plan &p, char *shared)
+__device__ __forceinline__ void write_windows(const tarn__wgrad_plan &p, char *shared)
 {
     const int step_rows = p.stride[0] / p.load[0], step_columns = p.stride[1] / p.load[1];
-    if (threadIdx.x < TARN__WEIGHT_ZEROS / 4)
+    if (threadIdx.x < TARN__WGRAD_ZEROS / 4)
         ((uint32_t *)shared)[threadIdx.x] = 0;
     for (int i = threadIdx.x; i < p.g.count; i += BLOCK) {
         const spot s = spot_of(i, p.tile[1], p.tile[2]);
@@ -294,11 +294,11 @@ static __global__ void __launch_bounds__(BLOCK, MT == 1 ? 2 : 1) weight_kernel(c
 {
     extern __shared__ uint4 memory[];
     char *const shared = (char *)memory;
-    const tarn__conv_weight_plan &p = a.p;
+    const tarn__wgrad_plan &p = a.p;
     constexpr int bytes = (int)sizeof(T), each = is_bf16<T> ? 16 : 8;
     const int warp = threadIdx.x / WARP, mine = warp % p.across, turn = warp / p.across,
-              turns = TARN__WEIGHT_WARPS / p.across;
-    const int tiles_at = TARN__WEIGHT_TILES(p), tile_bytes = p.x.bytes + p.g.bytes, line = (p.slice + GAP) * bytes,
+              turns = TARN__WGRAD_WARPS / p.across;
+    const int tiles_at = TARN__WGRAD_TILES(p), tile_bytes = p.x.bytes + p.g.bytes, line = (p.slice + GAP) * bytes,
               line_g = (MT * 16 + GAP) * bytes;
     const weight_place w = place_of(p);
     /* of the warp; what it has beyond these is the first again, and not written */
@@ -349,7 +349,7 @@ static __global__ void __launch_bounds__(BLOCK, MT == 1 ? 2 : 1) weight_kernel(c
 #pragma unroll 1
         /* of the warps copy before their products, half behind them: tensor cores have work all the time */
         for (int half = 0; half < 2; half++) {
-            if (half == warp / (TARN__WEIGHT_WARPS / 2))
+            if (half == warp / (TARN__WGRAD_WARPS / 2))
                 stage();
             else if (units > 0)
 #pragma unroll 1
@@ -414,7 +414,7 @@ static __global__ void __launch_bounds__(SUM_THREADS) weight_sum_kernel(const __
 template <auto kernel> static bool start_weight(const tarn__call *call, const weight_args &a)
 {
     static std::atomic<bool> is_set[64];
-    const tarn__conv_weight_plan &p = a.p;
+    const tarn__wgrad_plan &p = a.p;
     if (!is_set[call->device].load(std::memory_order_relaxed)) {
         if (!tarn__cuda_good(cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                   tarn__cuda_at(call->device)->shared_bytes),
@@ -434,8 +434,8 @@ template <typename T> static bool start_weight_of(const tarn__call *call, const 
                             : start_weight<weight_kernel<T, 4>>(call, a);
 }
 
-bool tarn__cuda_conv_weight(const tarn__call *call, const tarn__conv_weight_plan *plan, const void *x, const void *g,
-                            void *scratch)
+bool tarn__cuda_conv_wgrad(const tarn__call *call, const tarn__wgrad_plan *plan, const void *x, const void *g,
+                           void *scratch)
 {
     const tarn__view *to = call->out[0];
     weight_args a = {*plan, x, g, (float *)scratch};

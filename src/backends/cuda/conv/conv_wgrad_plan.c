@@ -37,13 +37,13 @@ static int ceiling(int a, int b)
 /* The number of warps beside each other: one that divides all. */
 static int warps_for(int units)
 {
-    int needed = ceiling(units, TARN__WEIGHT_UNITS);
-    while (TARN__WEIGHT_WARPS % needed)
+    int needed = ceiling(units, TARN__WGRAD_UNITS);
+    while (TARN__WGRAD_WARPS % needed)
         needed++;
     return needed;
 }
 
-static void cut_weight(tarn__conv_weight_plan *p)
+static void cut_weight(tarn__wgrad_plan *p)
 {
     int taps = p->kernel[0] * p->kernel[1];
     p->outs = p->out <= 16 ? 16 : p->out <= 32 ? 32 : 64;
@@ -60,17 +60,17 @@ static void cut_weight(tarn__conv_weight_plan *p)
 
 /* ---- tiles ------------------------------------------------------------------------------------------------------- */
 
-static tarn__weight_moves moves_of(int channels, int count, int element)
+static tarn__wgrad_copies moves_of(int channels, int count, int element)
 {
-    int packs = channels * element / 16, pixels = TARN__WEIGHT_WARPS * 32 / packs,
-        line = (channels + TARN__WEIGHT_GAP) * element;
-    return (tarn__weight_moves){
+    int packs = channels * element / 16, pixels = TARN__WGRAD_WARPS * 32 / packs,
+        line = (channels + TARN__WGRAD_GAP) * element;
+    return (tarn__wgrad_copies){
         .packs = packs, .pixels = pixels, .apart = pixels * line, .count = count, .bytes = count * line};
 }
 
 /* Everything that follows from the size of a tile. False where it has too many pixels, or does not fit in shared
  * memory. */
-static bool cut_pixels(tarn__conv_weight_plan *p, int images, int rows, int columns, int shared_bytes)
+static bool cut_pixels(tarn__wgrad_plan *p, int images, int rows, int columns, int shared_bytes)
 {
     int each = p->is_wide ? 8 : 16, element = p->is_wide ? 4 : 2;
     const int whole[] = {p->images, p->result[0], p->result[1]}, tile[] = {images, rows, columns};
@@ -91,31 +91,31 @@ static bool cut_pixels(tarn__conv_weight_plan *p, int images, int rows, int colu
         return false;
     p->x = moves_of(p->slice, (int)seen, element);
     p->g = moves_of(p->outs, ceiling((int)pixels, each) * each, element);
-    int tiles = TARN__WEIGHT_STAGES * (p->x.bytes + p->g.bytes),
-        sums = p->outs * (p->across * TARN__WEIGHT_UNITS * 16 + 8) * (int)sizeof(float);
-    p->shared_bytes = TARN__WEIGHT_TILES(*p) + (tiles > sums ? tiles : sums);
+    int tiles = TARN__WGRAD_STAGES * (p->x.bytes + p->g.bytes),
+        sums = p->outs * (p->across * TARN__WGRAD_UNITS * 16 + 8) * (int)sizeof(float);
+    p->shared_bytes = TARN__WGRAD_TILES(*p) + (tiles > sums ? tiles : sums);
     return p->shared_bytes <= shared_bytes;
 }
 
 /* Cycles of one tile's work. */
-static double cycles_of(const tarn__conv_weight_plan *p)
+static double cycles_of(const tarn__wgrad_plan *p)
 {
-    int turns = TARN__WEIGHT_WARPS / p->across, each = p->is_wide ? 8 : 16, rows = p->outs / 16;
+    int turns = TARN__WGRAD_WARPS / p->across, each = p->is_wide ? 8 : 16, rows = p->outs / 16;
     double steps = (double)(ceiling(p->g.count / each, turns) * turns * p->across), bytes = p->x.bytes + p->g.bytes;
-    double products = steps * rows * TARN__WEIGHT_UNITS * 2 * PRODUCT;
-    double shared = steps * 4 * (rows + TARN__WEIGHT_UNITS) + bytes / SHARED_BYTES, loads = bytes / LOAD_BYTES;
+    double products = steps * rows * TARN__WGRAD_UNITS * 2 * PRODUCT;
+    double shared = steps * 4 * (rows + TARN__WGRAD_UNITS) + bytes / SHARED_BYTES, loads = bytes / LOAD_BYTES;
     double most = products > shared ? products : shared;
     return most > loads ? most : loads;
 }
 
 /* Blocks of which a multiprocessor has room for the registers and the shared memory: two, of the smallest kernel. */
-static int blocks_at_once(const tarn__conv_weight_plan *p, int shared_bytes)
+static int blocks_at_once(const tarn__wgrad_plan *p, int shared_bytes)
 {
     return p->outs == 16 && 2 * (p->shared_bytes + 1024) <= shared_bytes + 1024 ? 2 : 1;
 }
 
 /* Shares the tiles among as many blocks as make the least of the whole, whose cycles are given. */
-static double share(tarn__conv_weight_plan *p, int multiprocessors, int shared_bytes)
+static double share(tarn__wgrad_plan *p, int multiprocessors, int shared_bytes)
 {
     int at_once = blocks_at_once(p, shared_bytes), room = multiprocessors * at_once,
         others = p->slices * p->groups * p->blocks, best = 1;
@@ -137,8 +137,8 @@ static double share(tarn__conv_weight_plan *p, int multiprocessors, int shared_b
 }
 
 /* The best tile of these columns: some rows of an image, or some whole images. */
-static void try_columns(const tarn__conv_weight_plan *like, int columns, int multiprocessors, int shared_bytes,
-                        tarn__conv_weight_plan *best, double *fastest)
+static void try_columns(const tarn__wgrad_plan *like, int columns, int multiprocessors, int shared_bytes,
+                        tarn__wgrad_plan *best, double *fastest)
 {
     for (int pieces = 1; pieces <= like->result[0]; pieces++) {
         int rows = ceiling(like->result[0], pieces),
@@ -146,7 +146,7 @@ static void try_columns(const tarn__conv_weight_plan *like, int columns, int mul
         if (pieces > 1 && rows == ceiling(like->result[0], pieces - 1))
             continue;
         for (int images = 1; images <= most; images++) {
-            tarn__conv_weight_plan p = *like;
+            tarn__wgrad_plan p = *like;
             if (!cut_pixels(&p, images, rows, columns, shared_bytes))
                 break;
             double took = share(&p, multiprocessors, shared_bytes);
@@ -169,33 +169,32 @@ static int wish(void)
     return answer;
 }
 
-bool tarn__conv_weight_is_forced(void)
+bool tarn__wgrad_is_forced(void)
 {
     return wish() > 0;
 }
 
-bool tarn__conv_weight_is_off(void)
+bool tarn__wgrad_is_off(void)
 {
     return wish() < 0;
 }
 
-bool tarn__conv_weight_may(const tarn__cudnn_conv *v)
+bool tarn__wgrad_supports(const tarn__cudnn_conv *v)
 {
     bool may =
         (v->in_dtype == TARN_BF16 || (v->in_dtype == TARN_F32 && v->tf32)) && v->in < 1 << 24 && v->out < 1 << 24;
     for (int i = 0; i < 2; i++) /* sums of a few of these stay below 2^31 */
         may = may && v->size[i] < 1 << 24 && v->padding[i] < 1 << 24 && v->dilation[i] < 1 << 24 &&
               v->stride[i] < 1 << 12 && v->kernel[i] < 1 << 12;
-    return may && v->what == TARN__CONV_GRAD_WEIGHT && v->groups == 1 && v->in % 8 == 0 && v->out % 8 == 0 &&
-           wish() >= 0;
+    return may && v->what == TARN__CONV_WGRAD && v->groups == 1 && v->in % 8 == 0 && v->out % 8 == 0 && wish() >= 0;
 }
 
-bool tarn__conv_weight_plan_of(int index, const tarn__cudnn_conv *v, tarn__conv_weight_plan *plan)
+bool tarn__wgrad_plan_of(int index, const tarn__cudnn_conv *v, tarn__wgrad_plan *plan)
 {
     const tarn__cuda_device *device = tarn__cuda_at(index);
-    tarn__conv_weight_plan like = {.is_wide = v->in_dtype == TARN_F32};
+    tarn__wgrad_plan like = {.is_wide = v->in_dtype == TARN_F32};
     double fastest = 0;
-    if (!device || !v->channels_last || !tarn__conv_weight_may(v))
+    if (!device || !v->channels_last || !tarn__wgrad_supports(v))
         return false;
     like.images = (int)v->images, like.in = (int)v->in, like.out = (int)v->out;
     for (int i = 0; i < 2; i++) {
@@ -209,5 +208,5 @@ bool tarn__conv_weight_plan_of(int index, const tarn__cudnn_conv *v, tarn__conv_
         if (pieces == 1 || ceiling(like.result[1], pieces) < ceiling(like.result[1], pieces - 1))
             try_columns(&like, ceiling(like.result[1], pieces), device->multiprocessors, device->shared_bytes, plan,
                         &fastest);
-    return fastest > 0 && tarn__weight_scratch(plan) <= MOST_SCRATCH;
+    return fastest > 0 && tarn__wgrad_scratch(plan) <= MOST_SCRATCH;
 }

@@ -149,7 +149,7 @@ static tarn__view spread(const tarn__view *bias, const tarn__view *y)
     return v;
 }
 
-static void forward(job *j, const tarn__conv_form *form)
+static void forward(job *j, const tarn__conv_algo *form)
 {
     tarn__cudnn_conv_plan *plan = form->plan;
     const tarn__call *call = j->call;
@@ -182,7 +182,7 @@ static tarn__view turned(const tarn__view *w)
     return v;
 }
 
-static void grad_x(job *j, const tarn__conv_form *form)
+static void grad_x(job *j, const tarn__conv_algo *form)
 {
     const tarn__call *call = j->call;
     tarn__cudnn_conv_plan *plan = form->plan;
@@ -196,7 +196,7 @@ static void grad_x(job *j, const tarn__conv_form *form)
         put(j, &gx, NULL, call->out[0]);
 }
 
-static void grad_weight(job *j, const tarn__conv_form *form)
+static void grad_weight(job *j, const tarn__conv_algo *form)
 {
     tarn__cudnn_conv_plan *plan = form->plan;
     const tarn__call *call = j->call;
@@ -214,30 +214,30 @@ static void grad_weight(job *j, const tarn__conv_form *form)
 }
 
 /* Without columns. What is there already is added by the kernel that rounds. */
-static void grad_weight_directly(job *j, const tarn__conv_form *form)
+static void grad_weight_directly(job *j, const tarn__conv_algo *form)
 {
     const tarn__call *call = j->call;
     tarn__cudnn_conv v = form->asked;
     v.channels_last = 1;
     tarn__cudnn_tensor t[] = {tarn__cudnn_conv_x(&v), tarn__cudnn_conv_y(&v)};
     tarn__view x = operand_of(j, call->in[0], &t[0]), g = operand_of(j, call->in[1], &t[1]);
-    void *parts = hold(j, tarn__weight_scratch(&form->weight));
-    if (j->runs && !tarn__cuda_conv_weight(call, &form->weight, tarn__view_at(&x), tarn__view_at(&g), parts))
+    void *parts = hold(j, tarn__wgrad_scratch(&form->weight));
+    if (j->runs && !tarn__cuda_conv_wgrad(call, &form->weight, tarn__view_at(&x), tarn__view_at(&g), parts))
         tarn__cuda_set_failed(call->device);
 }
 
 /* ---- calls ------------------------------------------------------------------------------------------------------- */
 
-size_t tarn__conv_form_walk(const tarn__call *call, const tarn__conv_form *form, bool runs)
+size_t tarn__conv_algo_call(const tarn__call *call, const tarn__conv_algo *form, bool runs)
 {
-    static void (*const walks[])(job * j, const tarn__conv_form *form) = {forward, grad_x, grad_weight};
+    static void (*const walks[])(job * j, const tarn__conv_algo *form) = {forward, grad_x, grad_weight};
     job j = {.call = call, .runs = runs};
     if (form->is_direct) {
         grad_weight_directly(&j, form);
         return j.held;
     }
     if (!form->plan)
-        return tarn__cuda_conv_columns(call, (int)form->asked.what, runs);
+        return tarn__cuda_conv_im2col(call, (int)form->asked.what, runs);
     hold(&j, form->plan->plan.workspace); /* first, where run() finds it */
     walks[form->asked.what](&j, form);
     return j.held;
@@ -246,7 +246,7 @@ size_t tarn__conv_form_walk(const tarn__call *call, const tarn__conv_form *form,
 /* What is there already is added to sums of f32, so that the whole is rounded once. */
 static tarn__cudnn_conv asked_by(const tarn__call *call, int what)
 {
-    if (what == TARN__CONV_GRAD_X)
+    if (what == TARN__CONV_DGRAD)
         return describe(call, what, call->out[0], call->in[1], call->in[0]);
     if (what == TARN__CONV_FORWARD) {
         tarn__cudnn_conv v = describe(call, what, call->in[0], call->in[1], call->out[0]);
@@ -262,8 +262,8 @@ static tarn__cudnn_conv asked_by(const tarn__call *call, int what)
 /* Without cuDNN there is a choice only for gradients of weights, between columns and our own kernel. */
 static bool has_choice(const tarn__cudnn_conv *asked)
 {
-    return tarn__cudnn_open() || tarn__cudnn_is_refused() ||
-           (tarn__conv_weight_may(asked) && (tarn__conv_weight_is_forced() || tarn__cudnn_conv_must_measure(asked)));
+    return tarn__cudnn_open() || tarn__cudnn_is_unusable() ||
+           (tarn__wgrad_supports(asked) && (tarn__wgrad_is_forced() || tarn__cudnn_conv_must_tune(asked)));
 }
 
 bool tarn__cudnn_conv_call(const tarn__call *call, int what, bool runs, size_t *bytes)
@@ -274,9 +274,9 @@ bool tarn__cudnn_conv_call(const tarn__call *call, int what, bool runs, size_t *
     tarn__cudnn_conv asked = asked_by(call, what);
     if (!has_choice(&asked))
         return false;
-    tarn__conv_form *form = tarn__cudnn_is_refused() ? NULL : tarn__conv_form_of(call->device, &asked);
+    tarn__conv_algo *form = tarn__cudnn_is_unusable() ? NULL : tarn__conv_algo_of(call->device, &asked);
     if (form)
-        *bytes = tarn__conv_form_walk(call, form, runs);
+        *bytes = tarn__conv_algo_call(call, form, runs);
     else if (runs)
         tarn__cuda_set_failed(call->device);
     return true;

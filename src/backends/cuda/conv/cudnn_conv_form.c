@@ -27,17 +27,17 @@ enum {
     DIRECT = 64,    /* the gradient of a weight, by our own kernel */
 };
 
-static tarn__conv_form *tables[TARN__CUDA_MAX_DEVICES][BUCKETS];
+static tarn__conv_algo *tables[TARN__CUDA_MAX_DEVICES][BUCKETS];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* Choices that were made without our own kernel among the candidates are kept apart. */
-static tarn__cuda_choices *choices(void)
+static tarn__cuda_tuning *choices(void)
 {
-    static tarn__cuda_choices all = {
+    static tarn__cuda_tuning all = {
         .family = "conv-form-3", .key_bytes = sizeof(tarn__cudnn_conv), .value_bytes = sizeof(uint64_t)};
-    static tarn__cuda_choices fewer = {
+    static tarn__cuda_tuning fewer = {
         .family = "conv-form-2", .key_bytes = sizeof(tarn__cudnn_conv), .value_bytes = sizeof(uint64_t)};
-    tarn__cuda_choices *kept = tarn__conv_weight_is_off() ? &fewer : &all;
+    tarn__cuda_tuning *kept = tarn__wgrad_is_off() ? &fewer : &all;
     kept->version = tarn__cudnn_open() ? tarn__cudnn_open()->version() : 0;
     return kept;
 }
@@ -48,7 +48,7 @@ static tarn__cuda_choices *choices(void)
  * outside it is read. */
 static bool can_be_turned(const tarn__cudnn_conv *v)
 {
-    bool can = v->what == TARN__CONV_GRAD_X && v->groups == 1;
+    bool can = v->what == TARN__CONV_DGRAD && v->groups == 1;
     for (int i = 0; i < 2; i++)
         can = can && v->stride[i] == 1 && v->padding[i] <= v->dilation[i] * (v->kernel[i] - 1);
     return can;
@@ -59,7 +59,7 @@ static bool can_be_turned(const tarn__cudnn_conv *v)
  * measure. */
 static bool can_be_passed_on(const tarn__cudnn_conv *v)
 {
-    bool can = v->what == TARN__CONV_GRAD_WEIGHT && v->groups == 1 && v->in % 8 == 0 && v->out % 8 == 0 &&
+    bool can = v->what == TARN__CONV_WGRAD && v->groups == 1 && v->in % 8 == 0 && v->out % 8 == 0 &&
                v->kernel[0] == v->kernel[1];
     for (int i = 0; i < 2; i++)
         can = can && (v->kernel[i] == 1 || v->kernel[i] == 3) && v->padding[i] == v->kernel[i] / 2 &&
@@ -97,13 +97,13 @@ static tarn__cudnn_conv formed(const tarn__cudnn_conv *asked, uint64_t form)
 
 /* Fills in the form and its plan. False when cuDNN has no engine for it, or is not there; `has_failed`: or does not
  * work at all. */
-static bool find_plan(int index, const tarn__cudnn_conv *asked, uint64_t code, tarn__conv_form *form, bool *has_failed)
+static bool find_plan(int index, const tarn__cudnn_conv *asked, uint64_t code, tarn__conv_algo *form, bool *has_failed)
 {
     tarn__cudnn_conv v = formed(asked, code);
     bool is_own = code & BY_COLUMNS;
-    *form = (tarn__conv_form){.asked = *asked, .code = code, .is_turned = code & TURNED};
+    *form = (tarn__conv_algo){.asked = *asked, .code = code, .is_turned = code & TURNED};
     if (code & DIRECT)
-        return form->is_direct = tarn__conv_weight_plan_of(index, &v, &form->weight);
+        return form->is_direct = tarn__wgrad_plan_of(index, &v, &form->weight);
     if (!is_own && !tarn__cudnn_open())
         return false;
     form->plan = is_own ? NULL : tarn__cudnn_conv_plan_of(index, &v);
@@ -113,7 +113,7 @@ static bool find_plan(int index, const tarn__cudnn_conv *asked, uint64_t code, t
 
 /* The first of these that there is an engine for: as asked, then what loses no digits. Sums of 16 bits must not be
  * rounded before a bias is added. */
-static bool find_nearest(int index, const tarn__cudnn_conv *asked, uint64_t code, tarn__conv_form *form,
+static bool find_nearest(int index, const tarn__cudnn_conv *asked, uint64_t code, tarn__conv_algo *form,
                          bool *has_failed)
 {
     static const uint64_t more[] = {0, WIDENED, BIAS_AFTER, WIDENED | BIAS_AFTER};
@@ -129,7 +129,7 @@ static bool find_nearest(int index, const tarn__cudnn_conv *asked, uint64_t code
     return false;
 }
 
-static bool has_code(const tarn__conv_form *forms, int count, uint64_t code)
+static bool has_code(const tarn__conv_algo *forms, int count, uint64_t code)
 {
     for (int i = 0; i < count; i++)
         if (forms[i].code == code)
@@ -138,7 +138,7 @@ static bool has_code(const tarn__conv_form *forms, int count, uint64_t code)
 }
 
 /* Adds the ways from 16 bits to f32 that are not in the list yet. */
-static int find_widening(int index, const tarn__cudnn_conv *asked, tarn__conv_form *forms, int count, bool *has_failed)
+static int find_widening(int index, const tarn__cudnn_conv *asked, tarn__conv_algo *forms, int count, bool *has_failed)
 {
     const uint64_t codes[] = {asked->channels_last ? PASSED_ON : PASSED_ON | OTHER_ORDER, WIDENED,
                               WIDENED | OTHER_ORDER};
@@ -150,13 +150,13 @@ static int find_widening(int index, const tarn__cudnn_conv *asked, tarn__conv_fo
 }
 
 /* Our own kernel takes channels last. */
-static bool find_direct(int index, const tarn__cudnn_conv *asked, tarn__conv_form *form, bool *has_failed)
+static bool find_direct(int index, const tarn__cudnn_conv *asked, tarn__conv_algo *form, bool *has_failed)
 {
     return find_plan(index, asked, asked->channels_last ? DIRECT : DIRECT | OTHER_ORDER, form, has_failed);
 }
 
 /* All forms that can be run, the one that was asked for first, columns last. */
-static int find_all(int index, const tarn__cudnn_conv *asked, tarn__conv_form *forms, bool *has_failed)
+static int find_all(int index, const tarn__cudnn_conv *asked, tarn__conv_algo *forms, bool *has_failed)
 {
     static const uint64_t codes[] = {0, TURNED, OTHER_ORDER, OTHER_ORDER | TURNED};
     int count = 0;
@@ -174,13 +174,13 @@ static int find_all(int index, const tarn__cudnn_conv *asked, tarn__conv_form *f
 
 typedef struct bench {
     const tarn__cudnn_conv *asked;
-    const tarn__conv_form *forms;
+    const tarn__conv_algo *forms;
     int count;
     char *memory;
     void *results[2];
     size_t result_bytes;
     int *differ;
-    tarn__conv_as_call as; /* on images in their order and a weight by rows */
+    tarn__conv_call as; /* on images in their order and a weight by rows */
 } bench;
 
 static size_t bytes_of(const tarn__view *v)
@@ -197,7 +197,7 @@ static bool take_memory(bench *t, cudaStream_t stream)
     for (int i = 0; i < 4; i++)
         operands += bytes_of(views[i]);
     for (int i = 0; i < t->count; i++) {
-        size_t bytes = tarn__conv_form_walk(&t->as.call, &t->forms[i], false);
+        size_t bytes = tarn__conv_algo_call(&t->as.call, &t->forms[i], false);
         scratch = bytes > scratch ? bytes : scratch;
     }
     t->result_bytes = bytes_of(t->as.call.out[0]);
@@ -228,7 +228,7 @@ static bool run_candidate(void *context, int candidate, int result)
     tarn__cuda_device *device = tarn__cuda_at(call.device);
     bool had_failed = device->has_failed;
     device->has_failed = false;
-    tarn__conv_form_walk(&call, &t->forms[candidate], true);
+    tarn__conv_algo_call(&call, &t->forms[candidate], true);
     bool is_good = !device->has_failed;
     device->has_failed = had_failed;
     return is_good;
@@ -236,21 +236,21 @@ static bool run_candidate(void *context, int candidate, int result)
 
 /* The fastest form that gives the same bits twice; columns where none does, and the first where there is no memory to
  * time them in. */
-static int fastest(int index, const tarn__cudnn_conv *asked, const tarn__conv_form *forms, int count)
+static int fastest(int index, const tarn__cudnn_conv *asked, const tarn__conv_algo *forms, int count)
 {
     cudaStream_t stream = tarn__cuda_at(index)->stream;
     bench t = {.asked = asked, .forms = forms, .count = count};
     int best = 0;
     tarn__conv_describe_call(&t.as, asked, index, stream);
-    tarn__view_pack(&t.as.w);
+    tarn__view_set_row_major(&t.as.w);
     if (take_memory(&t, stream)) {
-        best = tarn__cuda_race_run(&(tarn__cuda_race){.count = count,
-                                                      .context = &t,
-                                                      .run = run_candidate,
-                                                      .results = {t.results[0], t.results[1]},
-                                                      .result_bytes = t.result_bytes,
-                                                      .differ = t.differ,
-                                                      .stream = stream});
+        best = tarn__cuda_autotune_run(&(tarn__cuda_autotune){.count = count,
+                                                              .context = &t,
+                                                              .run = run_candidate,
+                                                              .results = {t.results[0], t.results[1]},
+                                                              .result_bytes = t.result_bytes,
+                                                              .differ = t.differ,
+                                                              .stream = stream});
         best = best < 0 ? count - 1 : best;
     }
     if (t.memory)
@@ -263,19 +263,19 @@ static int fastest(int index, const tarn__cudnn_conv *asked, const tarn__conv_fo
 
 /* The form that was chosen before, the fastest, or the nearest to what was asked for. False when cuDNN does not work.
  */
-static bool choose(int index, const tarn__cudnn_conv *asked, tarn__conv_form *chosen)
+static bool choose(int index, const tarn__cudnn_conv *asked, tarn__conv_algo *chosen)
 {
-    tarn__conv_form forms[MOST_FORMS];
+    tarn__conv_algo forms[MOST_FORMS];
     uint64_t code;
     bool has_failed = false;
-    if (tarn__conv_weight_is_forced() && find_direct(index, asked, chosen, &has_failed))
+    if (tarn__wgrad_is_forced() && find_direct(index, asked, chosen, &has_failed))
         return true;
-    if (!tarn__cudnn_conv_must_measure(asked)) {
+    if (!tarn__cudnn_conv_must_tune(asked)) {
         if (!find_nearest(index, asked, 0, chosen, &has_failed) && !has_failed)
             find_plan(index, asked, BY_COLUMNS, chosen, &has_failed);
         return !has_failed;
     }
-    if (tarn__cuda_choice_find(choices(), index, asked, &code) && find_plan(index, asked, code, chosen, &has_failed))
+    if (tarn__cuda_tuning_find(choices(), index, asked, &code) && find_plan(index, asked, code, chosen, &has_failed))
         return true;
     int count = has_failed ? 0 : find_all(index, asked, forms, &has_failed),
         best = count > 1 ? fastest(index, asked, forms, count) : 0;
@@ -284,34 +284,34 @@ static bool choose(int index, const tarn__cudnn_conv *asked, tarn__conv_form *ch
     if (count == 0)
         return find_plan(index, asked, BY_COLUMNS, chosen, &has_failed);
     *chosen = forms[best];
-    tarn__cuda_choice_keep(choices(), index, asked, &chosen->code);
+    tarn__cuda_tuning_store(choices(), index, asked, &chosen->code);
     return true;
 }
 
 /* Nothing is chosen inside a capture: forms are run to choose one. */
-static tarn__conv_form *make_form(int index, const tarn__cudnn_conv *asked)
+static tarn__conv_algo *make_form(int index, const tarn__cudnn_conv *asked)
 {
     tarn__cuda_device *device = tarn__cuda_at(index);
     if (device && device->is_capturing) {
         tarn__cuda_fail("no engine has been chosen for this convolution; run the step once before capturing it");
         return NULL;
     }
-    tarn__conv_form *form = device ? calloc(1, sizeof(*form)) : NULL;
+    tarn__conv_algo *form = device ? calloc(1, sizeof(*form)) : NULL;
     if (form && choose(index, asked, form))
         return form;
     free(form);
     return NULL;
 }
 
-tarn__conv_form *tarn__conv_form_of(int index, const tarn__cudnn_conv *asked)
+tarn__conv_algo *tarn__conv_algo_of(int index, const tarn__cudnn_conv *asked)
 {
-    static _Thread_local tarn__conv_form *last; /* scratch and run ask for the same one */
+    static _Thread_local tarn__conv_algo *last; /* scratch and run ask for the same one */
     static _Thread_local int last_index;
     if (last && last_index == index && memcmp(&last->asked, asked, sizeof(*asked)) == 0)
         return last;
-    tarn__conv_form **bucket = &tables[index][tarn__cudnn_conv_hash(asked) % BUCKETS];
+    tarn__conv_algo **bucket = &tables[index][tarn__cudnn_conv_hash(asked) % BUCKETS];
     pthread_mutex_lock(&lock);
-    tarn__conv_form *form = *bucket;
+    tarn__conv_algo *form = *bucket;
     while (form && memcmp(&form->asked, asked, sizeof(*asked)) != 0)
         form = form->next;
     if (!form && (form = make_form(index, asked)) != NULL) {

@@ -36,13 +36,13 @@ static int64_t dtype_if(const tarn__cudnn_conv *v, int what)
 
 tarn__cudnn_tensor tarn__cudnn_conv_x(const tarn__cudnn_conv *v)
 {
-    return tensor_of(ID_X, dtype_if(v, TARN__CONV_GRAD_X), v->channels_last, v->images, v->in, v->size[0], v->size[1]);
+    return tensor_of(ID_X, dtype_if(v, TARN__CONV_DGRAD), v->channels_last, v->images, v->in, v->size[0], v->size[1]);
 }
 
 tarn__cudnn_tensor tarn__cudnn_conv_w(const tarn__cudnn_conv *v)
 {
-    return tensor_of(ID_W, dtype_if(v, TARN__CONV_GRAD_WEIGHT), v->channels_last, v->out, v->in / v->groups,
-                     v->kernel[0], v->kernel[1]);
+    return tensor_of(ID_W, dtype_if(v, TARN__CONV_WGRAD), v->channels_last, v->out, v->in / v->groups, v->kernel[0],
+                     v->kernel[1]);
 }
 
 tarn__cudnn_tensor tarn__cudnn_conv_y(const tarn__cudnn_conv *v)
@@ -51,7 +51,7 @@ tarn__cudnn_tensor tarn__cudnn_conv_y(const tarn__cudnn_conv *v)
                      v->result[1]);
 }
 
-void tarn__conv_describe_call(tarn__conv_as_call *as, const tarn__cudnn_conv *v, int index, cudaStream_t stream)
+void tarn__conv_describe_call(tarn__conv_call *as, const tarn__cudnn_conv *v, int index, cudaStream_t stream)
 {
     tarn__cudnn_tensor x = tarn__cudnn_conv_x(v), w = tarn__cudnn_conv_w(v), y = tarn__cudnn_conv_y(v);
     as->params = (tarn__conv2d){.stride = {v->stride[0], v->stride[1]},
@@ -68,17 +68,17 @@ void tarn__conv_describe_call(tarn__conv_as_call *as, const tarn__cudnn_conv *v,
                             .function = "conv2d",
                             .params = &as->params,
                             .params_bytes = sizeof(as->params)};
-    as->call.in[0] = v->what == TARN__CONV_GRAD_X ? &as->y : &as->x;
-    as->call.in[1] = v->what == TARN__CONV_GRAD_WEIGHT ? &as->y : &as->w;
+    as->call.in[0] = v->what == TARN__CONV_DGRAD ? &as->y : &as->x;
+    as->call.in[1] = v->what == TARN__CONV_WGRAD ? &as->y : &as->w;
     as->call.in[2] = v->adds_bias ? &as->bias : NULL;
-    as->call.out[0] = v->what == TARN__CONV_FORWARD ? &as->y : v->what == TARN__CONV_GRAD_X ? &as->x : &as->w;
+    as->call.out[0] = v->what == TARN__CONV_FORWARD ? &as->y : v->what == TARN__CONV_DGRAD ? &as->x : &as->w;
 }
 
 /* ---- the graph --------------------------------------------------------------------------------------------------- */
 
 static void *describe_windows(tarn__cudnn_graph *graph, const tarn__cudnn_conv *v)
 {
-    void *windows = tarn__cudnn_make(graph, TARN__CUDNN_CONVOLUTION);
+    void *windows = tarn__cudnn_create(graph, TARN__CUDNN_CONVOLUTION);
     int dtype = TARN__CUDNN_F32, mode = TARN__CUDNN_CROSS_CORRELATION;
     int64_t rank = 2;
     tarn__cudnn_set(graph, windows, TARN__CUDNN_CONVOLUTION_DTYPE, TARN__CUDNN_IS_DTYPE, 1, &dtype);
@@ -87,24 +87,24 @@ static void *describe_windows(tarn__cudnn_graph *graph, const tarn__cudnn_conv *
     tarn__cudnn_set(graph, windows, TARN__CUDNN_CONVOLUTION_DILATION, TARN__CUDNN_IS_INT64, 2, v->dilation);
     tarn__cudnn_set(graph, windows, TARN__CUDNN_CONVOLUTION_STRIDE, TARN__CUDNN_IS_INT64, 2, v->stride);
     tarn__cudnn_set(graph, windows, TARN__CUDNN_CONVOLUTION_PADDING_BEFORE, TARN__CUDNN_IS_INT64, 2, v->padding);
-    tarn__cudnn_set(graph, windows, TARN__CUDNN_CONVOLUTION_PADDING_BEHIND, TARN__CUDNN_IS_INT64, 2, v->padding);
-    return tarn__cudnn_finish(graph, windows);
+    tarn__cudnn_set(graph, windows, TARN__CUDNN_CONVOLUTION_PADDING_AFTER, TARN__CUDNN_IS_INT64, 2, v->padding);
+    return tarn__cudnn_finalize(graph, windows);
 }
 
 /* The three operations have their attributes in one order: alpha, beta, windows, w, x, y. */
 static void *describe_convolution(tarn__cudnn_graph *graph, const tarn__cudnn_conv *v, void *x, void *w, void *y)
 {
-    static const int kinds[] = {TARN__CUDNN_CONVOLVE, TARN__CUDNN_CONVOLVE_GRAD_X, TARN__CUDNN_CONVOLVE_GRAD_W};
-    static const int firsts[] = {TARN__CUDNN_CONVOLVE_FIRST, TARN__CUDNN_CONVOLVE_GRAD_X_FIRST,
-                                 TARN__CUDNN_CONVOLVE_GRAD_W_FIRST};
-    void *windows = describe_windows(graph, v), *operation = tarn__cudnn_make(graph, kinds[v->what]);
+    static const int kinds[] = {TARN__CUDNN_OPERATION_CONV, TARN__CUDNN_OPERATION_DGRAD, TARN__CUDNN_OPERATION_WGRAD};
+    static const int firsts[] = {TARN__CUDNN_OPERATION_CONV_FIRST, TARN__CUDNN_OPERATION_DGRAD_FIRST,
+                                 TARN__CUDNN_OPERATION_WGRAD_FIRST};
+    void *windows = describe_windows(graph, v), *operation = tarn__cudnn_create(graph, kinds[v->what]);
     const float scale[] = {1, 0};
     void *const parts[] = {windows, w, x, y};
     for (int i = 0; i < 2; i++)
         tarn__cudnn_set(graph, operation, firsts[v->what] + i, TARN__CUDNN_IS_FLOAT, 1, &scale[i]);
     for (int i = 0; i < 4; i++)
         tarn__cudnn_set(graph, operation, firsts[v->what] + 2 + i, TARN__CUDNN_IS_DESCRIPTOR, 1, &parts[i]);
-    return tarn__cudnn_finish(graph, operation);
+    return tarn__cudnn_finalize(graph, operation);
 }
 
 /* Sums of f32 in the place of a tensor, in no memory. */
@@ -138,15 +138,15 @@ static bool describe_graph(tarn__cudnn_graph *graph, void *handle, const tarn__c
             operations[1] = tarn__cudnn_add_pointwise(
                 graph, &(tarn__cudnn_pointwise){.mode = TARN__CUDNN_POINTWISE_IDENTITY, .a = at_sums, .y = at_w});
     }
-    return tarn__cudnn_close_graph(graph, handle, operations, operations[1] ? 2 : 1);
+    return tarn__cudnn_finalize_graph(graph, handle, operations, operations[1] ? 2 : 1);
 }
 
 /* ---- plans ------------------------------------------------------------------------------------------------------- */
 
 static uint32_t refused_notes(const tarn__cudnn_conv *v)
 {
-    uint32_t notes = TARN__CUDNN_NOT_DETERMINISTIC | TARN__CUDNN_CUT_INPUTS | TARN__CUDNN_CUT_SUMS | TARN__CUDNN_FFT |
-                     TARN__CUDNN_WINOGRAD;
+    uint32_t notes = TARN__CUDNN_NOT_DETERMINISTIC | TARN__CUDNN_DOWN_CONVERT_INPUTS |
+                     TARN__CUDNN_REDUCED_PRECISION_REDUCTION | TARN__CUDNN_FFT | TARN__CUDNN_WINOGRAD;
     return v->in_dtype == TARN_F32 && !v->tf32 ? notes | TARN__CUDNN_TENSOR_CORE : notes;
 }
 
@@ -179,7 +179,7 @@ static tarn__cudnn_conv_plan *make_plan(int index, const tarn__cudnn_conv *conv)
     int count = describe_graph(&plan->graph, handle, conv)
                     ? tarn__cudnn_find_engines(&plan->graph, refused_notes(conv), engines, MOST_ENGINES)
                     : 0;
-    plan->is_none = !tarn__cudnn_conv_choose(index, handle, plan, engines, count);
+    plan->is_none = !tarn__cudnn_conv_tune(index, handle, plan, engines, count);
     tarn__cudnn_free_engines(engines, count);
     if (plan->is_none)
         tarn__cudnn_free_graph(&plan->graph);

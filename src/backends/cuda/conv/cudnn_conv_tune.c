@@ -12,25 +12,25 @@
 #define MOST_WORKSPACE ((size_t)256 << 20)
 #define MOST_TIMED 12 /* plans: some are compiled when they are made */
 
-static tarn__cuda_choices *choices(void)
+static tarn__cuda_tuning *choices(void)
 {
-    static tarn__cuda_choices all = {
+    static tarn__cuda_tuning all = {
         .family = "conv-exact-engine", .key_bytes = sizeof(tarn__cudnn_conv), .value_bytes = sizeof(uint64_t)};
     all.version = tarn__cudnn_open()->version();
     return &all;
 }
 
-bool tarn__cudnn_conv_must_measure(const tarn__cudnn_conv *v)
+bool tarn__cudnn_conv_must_tune(const tarn__cudnn_conv *v)
 {
     double products = (double)v->images * (double)v->out * (double)(v->in / v->groups);
     products *= (double)(v->result[0] * v->result[1]) * (double)(v->kernel[0] * v->kernel[1]);
-    return products >= TARN__CUDA_WORTH_MEASURING && tarn__cuda_may_measure();
+    return products >= TARN__CUDA_TUNE_MIN_MULTIPLIES && tarn__cuda_autotune_enabled();
 }
 
 /* A plan that needs no more workspace than others may have. */
 static bool make_fitting_plan(void *handle, tarn__cudnn_engine *engine, tarn__cudnn_plan *plan)
 {
-    if (!tarn__cudnn_make_plan(handle, engine, plan))
+    if (!tarn__cudnn_build_plan(handle, engine, plan))
         return false;
     if (plan->workspace <= MOST_WORKSPACE)
         return true;
@@ -80,7 +80,7 @@ static bool open_bench(bench *t)
     size_t x = bytes_of(&tensors[0]), w = bytes_of(&tensors[1]), y = bytes_of(&tensors[2]),
            bias = ((size_t)v->out * 4 + 255) / 256 * 256;
     size_t workspace = 0;
-    int result = v->what == TARN__CONV_FORWARD ? 2 : v->what == TARN__CONV_GRAD_X ? 0 : 1;
+    int result = v->what == TARN__CONV_FORWARD ? 2 : v->what == TARN__CONV_DGRAD ? 0 : 1;
     for (int i = 0; i < t->count; i++)
         workspace = t->plans[i].workspace > workspace ? t->plans[i].workspace : workspace;
     t->result_bytes = bytes_of(&tensors[result]);
@@ -125,13 +125,13 @@ static bool must_be_exact(const tarn__cudnn_conv *v)
 /* Leaves out candidates that do not give f32. False where there is no memory to see that in. */
 static bool leave_out_inexact(bench *t)
 {
-    tarn__conv_truth truth;
+    tarn__conv_reference truth;
     int left = 0;
-    if (!tarn__cudnn_conv_know_truth(&truth, t->conv, t->index, &t->operands[1], t->results[1], t->result_count,
-                                     t->stream))
+    if (!tarn__cudnn_conv_reference_compute(&truth, t->conv, t->index, &t->operands[1], t->results[1], t->result_count,
+                                            t->stream))
         return false;
     for (int i = 0; i < t->count; i++) {
-        bool is_true = run_candidate(t, i, 0) && tarn__cudnn_conv_is_true(&truth, t->results[0], t->stream);
+        bool is_true = run_candidate(t, i, 0) && tarn__cudnn_conv_reference_check(&truth, t->results[0], t->stream);
         if (!is_true)
             tarn__cudnn_free_plan(&t->plans[i]);
         else if (left != i)
@@ -139,7 +139,7 @@ static bool leave_out_inexact(bench *t)
         left += is_true;
     }
     t->count = left;
-    tarn__cudnn_conv_forget_truth(&truth);
+    tarn__cudnn_conv_reference_free(&truth);
     return true;
 }
 
@@ -151,16 +151,16 @@ static int fastest(bench *t)
     bool is_known = !must_be_exact(t->conv); /* an engine whose digits nobody has seen is not kept */
     if (open_bench(t)) {
         is_known = is_known || leave_out_inexact(t);
-        best = tarn__cuda_race_run(&(tarn__cuda_race){.count = t->count,
-                                                      .context = t,
-                                                      .run = run_candidate,
-                                                      .results = {t->results[0], t->results[1]},
-                                                      .result_bytes = t->result_bytes,
-                                                      .differ = t->differ,
-                                                      .stream = t->stream});
+        best = tarn__cuda_autotune_run(&(tarn__cuda_autotune){.count = t->count,
+                                                              .context = t,
+                                                              .run = run_candidate,
+                                                              .results = {t->results[0], t->results[1]},
+                                                              .result_bytes = t->result_bytes,
+                                                              .differ = t->differ,
+                                                              .stream = t->stream});
     }
     if (best >= 0 && is_known)
-        tarn__cuda_choice_keep(choices(), t->index, t->conv, &t->identity[best]);
+        tarn__cuda_tuning_store(choices(), t->index, t->conv, &t->identity[best]);
     close_bench(t);
     return best;
 }
@@ -207,13 +207,12 @@ static bool take_fastest(int index, void *handle, tarn__cudnn_conv_plan *plan, t
     return best >= 0;
 }
 
-bool tarn__cudnn_conv_choose(int index, void *handle, tarn__cudnn_conv_plan *plan, tarn__cudnn_engine *engines,
-                             int count)
+bool tarn__cudnn_conv_tune(int index, void *handle, tarn__cudnn_conv_plan *plan, tarn__cudnn_engine *engines, int count)
 {
     uint64_t identity;
-    if (!tarn__cudnn_conv_must_measure(&plan->conv))
+    if (!tarn__cudnn_conv_must_tune(&plan->conv))
         return take_first(index, handle, plan, engines, count);
-    if (tarn__cuda_choice_find(choices(), index, &plan->conv, &identity) &&
+    if (tarn__cuda_tuning_find(choices(), index, &plan->conv, &identity) &&
         take_known(handle, plan, engines, count, identity))
         return true;
     return take_fastest(index, handle, plan, engines, count);

@@ -99,7 +99,7 @@ static __global__ void __launch_bounds__(THREADS) col2im_kernel(const __grid_con
 
 /* ---- starting them ----------------------------------------------------------------------------------------------- */
 
-static columns_args describe(const tarn__cuda_columns *c, const tarn__view *image, int64_t image_row)
+static columns_args describe(const tarn__cuda_im2col_args *c, const tarn__view *image, int64_t image_row)
 {
     columns_args a = {};
     int64_t channels = image->shape[1] / c->params->groups, taps = c->kernel[0] * c->kernel[1],
@@ -138,7 +138,7 @@ static int channels_at_once(const columns_args *a, int bytes)
 }
 
 /* Strides and channels counted in units of n channels. */
-static void count_in_units(columns_args *a, int n, const tarn__cuda_columns *c, int64_t channels)
+static void count_in_units(columns_args *a, int n, const tarn__cuda_im2col_args *c, int64_t channels)
 {
     a->image_stride[0] /= n, a->image_stride[2] /= n, a->image_stride[3] /= n;
     a->along_image /= n, a->along_row /= n, a->along_column /= n, a->along_group /= n, a->along_tap /= n;
@@ -157,7 +157,7 @@ template <typename B> static void launch_im2col(const tarn__call *call, const co
 
 /* 256 threads a block; a thread takes all taps of one channel of a window, or of 16 bytes of channels. Writes the
  * columns, reads the image once from memory and otherwise from the cache. */
-void tarn__cuda_im2col(const tarn__call *call, const tarn__view *x, const tarn__cuda_columns *to)
+void tarn__cuda_im2col(const tarn__call *call, const tarn__view *x, const tarn__cuda_im2col_args *to)
 {
     columns_args a = describe(to, x, 0);
     int bytes = (int)tarn__dtype_bytes(x->dtype);
@@ -178,7 +178,7 @@ void tarn__cuda_im2col(const tarn__call *call, const tarn__view *x, const tarn__
 }
 
 /* 256 threads a block, one element of the image each. Reads the columns once, writes the image. */
-void tarn__cuda_col2im(const tarn__call *call, const tarn__cuda_columns *from, const tarn__view *gx)
+void tarn__cuda_col2im(const tarn__call *call, const tarn__cuda_im2col_args *from, const tarn__view *gx)
 {
     columns_args a = describe(from, gx, from->image_row);
     a.order = order_of(from->by_pixels, from->images, gx->shape[1], from->image_rows, gx->shape[3]);

@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-typedef struct tarn__cuda_columns {
+typedef struct tarn__cuda_im2col_args {
     const tarn__conv2d *params;
     int64_t kernel[2];
     int64_t size[2]; /* rows and columns of the whole result */
@@ -25,13 +25,13 @@ typedef struct tarn__cuda_columns {
     int64_t image_row, image_rows; /* col2im: of the image's gradient, those that are written */
     tarn_dtype dtype;
     void *at;
-} tarn__cuda_columns;
+} tarn__cuda_im2col_args;
 
 /* im2col.cu: x, of the columns' dtype, into columns. */
-void tarn__cuda_im2col(const tarn__call *call, const tarn__view *x, const tarn__cuda_columns *to);
+void tarn__cuda_im2col(const tarn__call *call, const tarn__view *x, const tarn__cuda_im2col_args *to);
 
 /* im2col.cu: the sums over all windows that saw an element; columns of f32 or f64. */
-void tarn__cuda_col2im(const tarn__call *call, const tarn__cuda_columns *from, const tarn__view *gx);
+void tarn__cuda_col2im(const tarn__call *call, const tarn__cuda_im2col_args *from, const tarn__view *gx);
 
 #ifdef __cplusplus
 }

@@ -114,7 +114,7 @@ static void move_bits(const tarn__call *call, const tarn__nest *nest, int size)
 {
     void *to = tarn__view_at(call->out[0]);
     const void *from = tarn__view_at(call->in[0]);
-    if (tarn__nest_is_dense(nest, 0) && tarn__nest_is_dense(nest, 1)) {
+    if (tarn__nest_is_contiguous(nest, 0) && tarn__nest_is_contiguous(nest, 1)) {
         cudaMemcpyAsync(to, from, (size_t)(nest->count * size), cudaMemcpyDeviceToDevice, stream_of(call));
         return;
     }
@@ -248,7 +248,7 @@ static void kernel_copy(const tarn__call *call)
         return;
     if (from == call->out[0]->dtype)
         move_bits(call, &nest, (int)tarn__dtype_bytes(from));
-    else if (tarn__nest_is_dense(&nest, 0) && tarn__nest_is_dense(&nest, 1) && convert_flat(call, nest.count))
+    else if (tarn__nest_is_contiguous(&nest, 0) && tarn__nest_is_contiguous(&nest, 1) && convert_flat(call, nest.count))
         return;
     else if (from == TARN_F64)
         convert_single<double>(call, &nest);

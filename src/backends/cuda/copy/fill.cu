@@ -32,7 +32,7 @@ static __global__ void __launch_bounds__(THREADS) fill_flat_kernel(uint4 *to, in
 }
 
 /* The bits of one element, 16 bytes of them; 16-bit floats by way of f32, as on the CPU. */
-uint4 tarn__cuda_bits_of(tarn_dtype dtype, const tarn__number *value)
+uint4 tarn__cuda_bits_of(tarn_dtype dtype, const tarn__scalar *value)
 {
     union {
         uint4 whole;
@@ -91,7 +91,7 @@ struct arange_args {
     void *to;
     tarn_dtype dtype;
     int64_t count, stride;
-    tarn__number value, step;
+    tarn__scalar value, step;
     bool is_real, is_whole; /* floats; integers with a whole step */
 };
 

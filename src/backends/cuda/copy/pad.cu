@@ -58,7 +58,7 @@ static __global__ void __launch_bounds__(THREADS) spread_kernel(const __grid_con
  * it. Gives how many. */
 static int describe(const tarn__call *call, tarn__cuda_axis *axis)
 {
-    const tarn__spread *spread = (const tarn__spread *)call->params;
+    const tarn__pad *spread = (const tarn__pad *)call->params;
     const tarn__view *x = call->in[0], *y = call->out[0];
     int rank = 0;
     for (int i = 0; i < y->rank; i++) {
@@ -88,7 +88,7 @@ static int describe(const tarn__call *call, tarn__cuda_axis *axis)
 
 static void kernel_spread(const tarn__call *call)
 {
-    const tarn__spread *spread = (const tarn__spread *)call->params;
+    const tarn__pad *spread = (const tarn__pad *)call->params;
     const tarn__view *x = call->in[0], *y = call->out[0];
     spread_args a = {tarn__view_at(y), tarn__view_at(x), y->dtype, x->dtype, tarn__view_count(y)};
     if (a.count == 0)
@@ -108,7 +108,7 @@ static void kernel_spread(const tarn__call *call)
         spread_kernel<int64_t><<<blocks_for(a.count, THREADS), THREADS, 0, stream_of(call)>>>(a);
 }
 
-void tarn__cuda_spread(tarn__kernel_row *rows)
+void tarn__cuda_pad(tarn__kernel_row *rows)
 {
-    rows[TARN__K_spread] = tarn__kernel_row{kernel_spread, TARN__ALL, NULL};
+    rows[TARN__K_pad] = tarn__kernel_row{kernel_spread, TARN__ALL, NULL};
 }

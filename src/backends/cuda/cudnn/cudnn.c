@@ -118,7 +118,7 @@ const char *tarn__cudnn_about(void)
     return library.about;
 }
 
-bool tarn__cudnn_is_refused(void)
+bool tarn__cudnn_is_unusable(void)
 {
     pthread_once(&once, open_library);
     if (library.is_refused)

@@ -25,17 +25,17 @@ enum {
     TARN__CUDNN_HEURISTIC = 4,
     TARN__CUDNN_PLAN = 5,
     TARN__CUDNN_KNOB = 7,
-    TARN__CUDNN_CONVOLVE = 10,
-    TARN__CUDNN_CONVOLVE_GRAD_W = 11,
-    TARN__CUDNN_CONVOLVE_GRAD_X = 12,
-    TARN__CUDNN_OPERATE_POINTWISE = 13,
+    TARN__CUDNN_OPERATION_CONV = 10,
+    TARN__CUDNN_OPERATION_WGRAD = 11,
+    TARN__CUDNN_OPERATION_DGRAD = 12,
+    TARN__CUDNN_OPERATION_POINTWISE = 13,
     TARN__CUDNN_GRAPH = 15,
-    TARN__CUDNN_PACK = 16,
+    TARN__CUDNN_VARIANT_PACK = 16,
     TARN__CUDNN_TENSOR = 17,
     TARN__CUDNN_MATMUL = 18,
-    TARN__CUDNN_OPERATE_MATMUL = 19,
+    TARN__CUDNN_OPERATION_MATMUL = 19,
     TARN__CUDNN_REDUCTION = 21,
-    TARN__CUDNN_OPERATE_REDUCTION = 22,
+    TARN__CUDNN_OPERATION_REDUCTION = 22,
     TARN__CUDNN_RESHAPE = 31,
 };
 
@@ -50,7 +50,7 @@ enum {
     TARN__CUDNN_IS_CONVOLUTION_MODE = 7,
     TARN__CUDNN_IS_HEURISTIC_MODE = 8,
     TARN__CUDNN_IS_KNOB_TYPE = 9,
-    TARN__CUDNN_IS_NOTE = 11,
+    TARN__CUDNN_IS_NUMERICAL_NOTE = 11,
     TARN__CUDNN_IS_POINTWISE_MODE = 14,
     TARN__CUDNN_IS_DESCRIPTOR = 15,
     TARN__CUDNN_IS_REDUCTION_MODE = 18,
@@ -65,7 +65,7 @@ enum {
     TARN__CUDNN_CONVOLUTION_MODE = 101,
     TARN__CUDNN_CONVOLUTION_DILATION = 102,
     TARN__CUDNN_CONVOLUTION_STRIDE = 103,
-    TARN__CUDNN_CONVOLUTION_PADDING_BEHIND = 104,
+    TARN__CUDNN_CONVOLUTION_PADDING_AFTER = 104,
     TARN__CUDNN_CONVOLUTION_PADDING_BEFORE = 105,
     TARN__CUDNN_CONVOLUTION_RANK = 106,
     TARN__CUDNN_HEURISTIC_MODE = 200,
@@ -78,14 +78,14 @@ enum {
     TARN__CUDNN_PLAN_WORKSPACE = 402,
     TARN__CUDNN_KNOB_TYPE = 600,
     TARN__CUDNN_KNOB_VALUE = 601,
-    TARN__CUDNN_CONVOLVE_FIRST = 700,        /* alpha, beta, convolution, w, x, y */
-    TARN__CUDNN_CONVOLVE_GRAD_X_FIRST = 706, /* alpha, beta, convolution, w, dx, dy */
-    TARN__CUDNN_CONVOLVE_GRAD_W_FIRST = 712, /* alpha, beta, convolution, dw, x, dy */
-    TARN__CUDNN_OPERATE_POINTWISE_HOW = 750,
-    TARN__CUDNN_OPERATE_POINTWISE_A = 751,
-    TARN__CUDNN_OPERATE_POINTWISE_B = 752,
-    TARN__CUDNN_OPERATE_POINTWISE_Y = 753,
-    TARN__CUDNN_OPERATE_POINTWISE_WHICH = 758, /* of A and B, where one is chosen */
+    TARN__CUDNN_OPERATION_CONV_FIRST = 700,  /* alpha, beta, convolution, w, x, y */
+    TARN__CUDNN_OPERATION_DGRAD_FIRST = 706, /* alpha, beta, convolution, w, dx, dy */
+    TARN__CUDNN_OPERATION_WGRAD_FIRST = 712, /* alpha, beta, convolution, dw, x, dy */
+    TARN__CUDNN_OPERATION_POINTWISE_DESC = 750,
+    TARN__CUDNN_OPERATION_POINTWISE_A = 751,
+    TARN__CUDNN_OPERATION_POINTWISE_B = 752,
+    TARN__CUDNN_OPERATION_POINTWISE_Y = 753,
+    TARN__CUDNN_OPERATION_POINTWISE_PREDICATE = 758, /* of A and B, where one is chosen */
     TARN__CUDNN_GRAPH_HANDLE = 800,
     TARN__CUDNN_GRAPH_OPERATIONS = 801,
     TARN__CUDNN_TENSOR_ALIGNMENT = 900,
@@ -95,21 +95,21 @@ enum {
     TARN__CUDNN_TENSOR_ID = 906,
     TARN__CUDNN_TENSOR_IS_VIRTUAL = 907,
     TARN__CUDNN_TENSOR_IS_BY_VALUE = 908,
-    TARN__CUDNN_PACK_IDS = 1000,
-    TARN__CUDNN_PACK_ADDRESSES = 1001,
-    TARN__CUDNN_PACK_WORKSPACE = 1003,
+    TARN__CUDNN_VARIANT_PACK_IDS = 1000,
+    TARN__CUDNN_VARIANT_PACK_ADDRESSES = 1001,
+    TARN__CUDNN_VARIANT_PACK_WORKSPACE = 1003,
     TARN__CUDNN_ENGINE_INDEX = 1301,
     TARN__CUDNN_ENGINE_NOTES = 1303,
     TARN__CUDNN_MATMUL_DTYPE = 1500,
-    TARN__CUDNN_OPERATE_MATMUL_A = 1520,
-    TARN__CUDNN_OPERATE_MATMUL_B = 1521,
-    TARN__CUDNN_OPERATE_MATMUL_C = 1522,
-    TARN__CUDNN_OPERATE_MATMUL_HOW = 1523,
+    TARN__CUDNN_OPERATION_MATMUL_A = 1520,
+    TARN__CUDNN_OPERATION_MATMUL_B = 1521,
+    TARN__CUDNN_OPERATION_MATMUL_C = 1522,
+    TARN__CUDNN_OPERATION_MATMUL_DESC = 1523,
     TARN__CUDNN_REDUCTION_MODE = 1600,
     TARN__CUDNN_REDUCTION_DTYPE = 1601,
-    TARN__CUDNN_OPERATE_REDUCTION_X = 1610,
-    TARN__CUDNN_OPERATE_REDUCTION_Y = 1611,
-    TARN__CUDNN_OPERATE_REDUCTION_HOW = 1612,
+    TARN__CUDNN_OPERATION_REDUCTION_X = 1610,
+    TARN__CUDNN_OPERATION_REDUCTION_Y = 1611,
+    TARN__CUDNN_OPERATION_REDUCTION_DESC = 1612,
     TARN__CUDNN_RESHAPE_X = 2200,
     TARN__CUDNN_RESHAPE_Y = 2201,
 };
@@ -129,9 +129,9 @@ enum {
     TARN__CUDNN_POINTWISE_EXP = 13,
     TARN__CUDNN_POINTWISE_LOG = 15,
     TARN__CUDNN_POINTWISE_IDENTITY = 21,
-    TARN__CUDNN_POINTWISE_AT_LEAST = 303,
-    TARN__CUDNN_POINTWISE_INDEX = 501, /* along an axis */
-    TARN__CUDNN_POINTWISE_SELECT = 601,
+    TARN__CUDNN_POINTWISE_CMP_GE = 303,
+    TARN__CUDNN_POINTWISE_GEN_INDEX = 501, /* along an axis */
+    TARN__CUDNN_POINTWISE_BINARY_SELECT = 601,
     TARN__CUDNN_REDUCTION_SUM = 0,
     TARN__CUDNN_REDUCTION_MAX = 3,
     TARN__CUDNN_HEURISTIC_FALLBACK = 2,
@@ -141,8 +141,8 @@ enum {
 /* What an engine's numbers are like, as bits. */
 enum {
     TARN__CUDNN_TENSOR_CORE = 1 << 0, /* with f32 operands: TF32 */
-    TARN__CUDNN_CUT_INPUTS = 1 << 1,
-    TARN__CUDNN_CUT_SUMS = 1 << 2,
+    TARN__CUDNN_DOWN_CONVERT_INPUTS = 1 << 1,
+    TARN__CUDNN_REDUCED_PRECISION_REDUCTION = 1 << 2,
     TARN__CUDNN_FFT = 1 << 3,
     TARN__CUDNN_NOT_DETERMINISTIC = 1 << 4,
     TARN__CUDNN_WINOGRAD = 15 << 5, /* and with tiles of three sizes */
@@ -171,7 +171,7 @@ const tarn__cudnn *tarn__cudnn_open(void);
 const char *tarn__cudnn_about(void);
 
 /* True when TARN_CUDNN names a library that cannot be used: what needs it fails, with tarn__cuda_failure(). */
-bool tarn__cudnn_is_refused(void);
+bool tarn__cudnn_is_unusable(void);
 
 /* The library's state for a device, for work on this stream; NULL: see tarn__cuda_failure(). Used between lock and
  * unlock, by one thread at a time; so are the plans that are kept. */
@@ -185,10 +185,10 @@ bool tarn__cudnn_good(int status, const char *what);
 /* ---- graphs ------------------------------------------------------------------------------------------------------ */
 
 /* The descriptors of one graph. After the first failure nothing more is done, and `status` tells. */
-#define TARN__CUDNN_MOST_DESCRIPTORS 96
+#define TARN__CUDNN_MAX_DESCRIPTORS 96
 typedef struct tarn__cudnn_graph {
     int count, status;
-    void *descriptors[TARN__CUDNN_MOST_DESCRIPTORS];
+    void *descriptors[TARN__CUDNN_MAX_DESCRIPTORS];
     void *whole; /* the finished graph; NULL until then */
 } tarn__cudnn_graph;
 
@@ -205,11 +205,11 @@ typedef struct tarn__cudnn_tensor {
 #define TARN__CUDNN_ALIGNMENT 16 /* bytes, of a tensor's address where nothing else is said */
 
 /* cudnn_graph.c: descriptors of a graph belong to it. NULL after a failure. */
-void *tarn__cudnn_make(tarn__cudnn_graph *graph, int kind);
+void *tarn__cudnn_create(tarn__cudnn_graph *graph, int kind);
 void tarn__cudnn_set(tarn__cudnn_graph *graph, void *descriptor, int name, int type, int64_t count, const void *values);
-void *tarn__cudnn_finish(tarn__cudnn_graph *graph, void *descriptor);
+void *tarn__cudnn_finalize(tarn__cudnn_graph *graph, void *descriptor);
 void *tarn__cudnn_add_tensor(tarn__cudnn_graph *graph, const tarn__cudnn_tensor *tensor);
-bool tarn__cudnn_close_graph(tarn__cudnn_graph *graph, void *handle, void *const *operations, int count);
+bool tarn__cudnn_finalize_graph(tarn__cudnn_graph *graph, void *handle, void *const *operations, int count);
 void tarn__cudnn_free_graph(tarn__cudnn_graph *graph);
 int tarn__cudnn_dtype(tarn_dtype dtype);
 tarn__view tarn__cudnn_view(const tarn__cudnn_tensor *tensor, void *memory);
@@ -218,7 +218,7 @@ tarn__view tarn__cudnn_view(const tarn__cudnn_tensor *tensor, void *memory);
 typedef struct tarn__cudnn_pointwise {
     int mode;
     void *a, *b, *which, *y; /* NULL where there is none */
-    int64_t axis;            /* of TARN__CUDNN_POINTWISE_INDEX */
+    int64_t axis;            /* of TARN__CUDNN_POINTWISE_GEN_INDEX */
 } tarn__cudnn_pointwise;
 
 /* cudnn_operations.c: operations on tensors of the graph. They belong to it; NULL after a failure. A product is over
@@ -235,14 +235,14 @@ typedef struct tarn__cudnn_engine {
     uint64_t identity; /* of the engine and its settings: the same in every run with this version */
 } tarn__cudnn_engine;
 
-#define TARN__CUDNN_MOST_ADDRESSES 16
+#define TARN__CUDNN_MAX_ADDRESSES 16
 
 /* What is kept to run a graph. */
 typedef struct tarn__cudnn_plan {
     void *plan, *config;
     size_t workspace;
-    void *pack;                                      /* of the addresses that were used last */
-    void *addresses[TARN__CUDNN_MOST_ADDRESSES + 1]; /* the last is the workspace's */
+    void *pack;                                     /* of the addresses that were used last */
+    void *addresses[TARN__CUDNN_MAX_ADDRESSES + 1]; /* the last is the workspace's */
 } tarn__cudnn_plan;
 
 /* cudnn_engine.c: engines for a graph, those first that the library thinks fastest, without any that has one of the
@@ -252,7 +252,7 @@ int tarn__cudnn_find_engines(const tarn__cudnn_graph *graph, uint32_t refused_no
 void tarn__cudnn_free_engines(tarn__cudnn_engine *engines, int count);
 
 /* A plan of an engine, which it takes over; false when the engine cannot, and nothing has changed then. */
-bool tarn__cudnn_make_plan(void *handle, tarn__cudnn_engine *engine, tarn__cudnn_plan *plan);
+bool tarn__cudnn_build_plan(void *handle, tarn__cudnn_engine *engine, tarn__cudnn_plan *plan);
 void tarn__cudnn_free_plan(tarn__cudnn_plan *plan);
 
 /* Enqueues it. The addresses of the tensors with these ids, and of as much workspace as the plan says. */

@@ -22,11 +22,12 @@ static bool ask_engine(const tarn__cudnn *c, void *config, int64_t *number, uint
     void *engine = NULL;
     int64_t count = 0;
     int note[MOST_NOTES];
-    bool is_good = c->make(TARN__CUDNN_ENGINE, &engine) == 0 &&
-                   c->get(config, TARN__CUDNN_CONFIG_ENGINE, TARN__CUDNN_IS_DESCRIPTOR, 1, &count, &engine) == 0 &&
-                   c->get(engine, TARN__CUDNN_ENGINE_INDEX, TARN__CUDNN_IS_INT64, 1, &count, number) == 0 &&
-                   c->get(engine, TARN__CUDNN_ENGINE_NOTES, TARN__CUDNN_IS_NOTE, MOST_NOTES, &count, note) == 0 &&
-                   count <= MOST_NOTES;
+    bool is_good =
+        c->make(TARN__CUDNN_ENGINE, &engine) == 0 &&
+        c->get(config, TARN__CUDNN_CONFIG_ENGINE, TARN__CUDNN_IS_DESCRIPTOR, 1, &count, &engine) == 0 &&
+        c->get(engine, TARN__CUDNN_ENGINE_INDEX, TARN__CUDNN_IS_INT64, 1, &count, number) == 0 &&
+        c->get(engine, TARN__CUDNN_ENGINE_NOTES, TARN__CUDNN_IS_NUMERICAL_NOTE, MOST_NOTES, &count, note) == 0 &&
+        count <= MOST_NOTES;
     *notes = 0;
     for (int64_t i = 0; is_good && i < count; i++)
         *notes |= note[i] >= 0 && note[i] < 32 ? (uint32_t)1 << note[i] : 0;
@@ -129,7 +130,7 @@ void tarn__cudnn_free_engines(tarn__cudnn_engine *engines, int count)
 
 /* ---- plans ------------------------------------------------------------------------------------------------------- */
 
-bool tarn__cudnn_make_plan(void *handle, tarn__cudnn_engine *engine, tarn__cudnn_plan *plan)
+bool tarn__cudnn_build_plan(void *handle, tarn__cudnn_engine *engine, tarn__cudnn_plan *plan)
 {
     const tarn__cudnn *c = tarn__cudnn_open();
     void *made = NULL;
@@ -171,13 +172,14 @@ static bool make_pack(const tarn__cudnn *c, tarn__cudnn_plan *plan, int count, c
         c->free(plan->pack);
     plan->pack = NULL;
     void *made = NULL;
-    bool is_good = tarn__cudnn_good(c->make(TARN__CUDNN_PACK, &made), "a pack of addresses");
+    bool is_good = tarn__cudnn_good(c->make(TARN__CUDNN_VARIANT_PACK, &made), "a pack of addresses");
     is_good =
         is_good &&
-        tarn__cudnn_good(c->set(made, TARN__CUDNN_PACK_IDS, TARN__CUDNN_IS_INT64, count, ids), "a pack of addresses") &&
-        tarn__cudnn_good(c->set(made, TARN__CUDNN_PACK_ADDRESSES, TARN__CUDNN_IS_POINTER, count, addresses),
+        tarn__cudnn_good(c->set(made, TARN__CUDNN_VARIANT_PACK_IDS, TARN__CUDNN_IS_INT64, count, ids),
                          "a pack of addresses") &&
-        tarn__cudnn_good(c->set(made, TARN__CUDNN_PACK_WORKSPACE, TARN__CUDNN_IS_POINTER, 1, &workspace),
+        tarn__cudnn_good(c->set(made, TARN__CUDNN_VARIANT_PACK_ADDRESSES, TARN__CUDNN_IS_POINTER, count, addresses),
+                         "a pack of addresses") &&
+        tarn__cudnn_good(c->set(made, TARN__CUDNN_VARIANT_PACK_WORKSPACE, TARN__CUDNN_IS_POINTER, 1, &workspace),
                          "a pack of addresses") &&
         tarn__cudnn_good(c->finish(made), "a pack of addresses");
     if (!is_good) {

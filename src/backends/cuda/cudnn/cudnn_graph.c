@@ -22,10 +22,10 @@ tarn__view tarn__cudnn_view(const tarn__cudnn_tensor *tensor, void *memory)
     return v;
 }
 
-void *tarn__cudnn_make(tarn__cudnn_graph *graph, int kind)
+void *tarn__cudnn_create(tarn__cudnn_graph *graph, int kind)
 {
     void *made = NULL;
-    if (graph->status == 0 && graph->count == TARN__CUDNN_MOST_DESCRIPTORS)
+    if (graph->status == 0 && graph->count == TARN__CUDNN_MAX_DESCRIPTORS)
         graph->status = -1;
     if (graph->status == 0)
         graph->status = tarn__cudnn_open()->make(kind, &made);
@@ -41,7 +41,7 @@ void tarn__cudnn_set(tarn__cudnn_graph *graph, void *descriptor, int name, int t
         graph->status = tarn__cudnn_open()->set(descriptor, name, type, count, values);
 }
 
-void *tarn__cudnn_finish(tarn__cudnn_graph *graph, void *descriptor)
+void *tarn__cudnn_finalize(tarn__cudnn_graph *graph, void *descriptor)
 {
     if (graph->status == 0)
         graph->status = tarn__cudnn_open()->finish(descriptor);
@@ -50,7 +50,7 @@ void *tarn__cudnn_finish(tarn__cudnn_graph *graph, void *descriptor)
 
 void *tarn__cudnn_add_tensor(tarn__cudnn_graph *graph, const tarn__cudnn_tensor *tensor)
 {
-    void *made = tarn__cudnn_make(graph, TARN__CUDNN_TENSOR);
+    void *made = tarn__cudnn_create(graph, TARN__CUDNN_TENSOR);
     int dtype = tarn__cudnn_dtype(tensor->dtype);
     int64_t alignment = tensor->alignment ? tensor->alignment : TARN__CUDNN_ALIGNMENT;
     tarn__cudnn_set(graph, made, TARN__CUDNN_TENSOR_DTYPE, TARN__CUDNN_IS_DTYPE, 1, &dtype);
@@ -62,15 +62,15 @@ void *tarn__cudnn_add_tensor(tarn__cudnn_graph *graph, const tarn__cudnn_tensor 
         tarn__cudnn_set(graph, made, TARN__CUDNN_TENSOR_IS_VIRTUAL, TARN__CUDNN_IS_BOOL, 1, &tensor->is_virtual);
     if (tensor->is_by_value)
         tarn__cudnn_set(graph, made, TARN__CUDNN_TENSOR_IS_BY_VALUE, TARN__CUDNN_IS_BOOL, 1, &tensor->is_by_value);
-    return tarn__cudnn_finish(graph, made);
+    return tarn__cudnn_finalize(graph, made);
 }
 
-bool tarn__cudnn_close_graph(tarn__cudnn_graph *graph, void *handle, void *const *operations, int count)
+bool tarn__cudnn_finalize_graph(tarn__cudnn_graph *graph, void *handle, void *const *operations, int count)
 {
-    void *whole = tarn__cudnn_make(graph, TARN__CUDNN_GRAPH);
+    void *whole = tarn__cudnn_create(graph, TARN__CUDNN_GRAPH);
     tarn__cudnn_set(graph, whole, TARN__CUDNN_GRAPH_OPERATIONS, TARN__CUDNN_IS_DESCRIPTOR, count, operations);
     tarn__cudnn_set(graph, whole, TARN__CUDNN_GRAPH_HANDLE, TARN__CUDNN_IS_HANDLE, 1, &handle);
-    graph->whole = tarn__cudnn_finish(graph, whole);
+    graph->whole = tarn__cudnn_finalize(graph, whole);
     return graph->whole != NULL;
 }
 

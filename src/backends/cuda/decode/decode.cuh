@@ -44,7 +44,7 @@ static void launch_step(const tarn__call *call, void (*kernel)(A), dim3 blocks, 
     early.val.programmaticStreamSerializationAllowed = 1;
     how.attrs = &early;
     cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
-    if (tarn__cuda_overlaps(call->device) && cudaFuncGetAttributes(&about, (const void *)kernel) == cudaSuccess &&
+    if (tarn__cuda_uses_pdl(call->device) && cudaFuncGetAttributes(&about, (const void *)kernel) == cudaSuccess &&
         about.ptxVersion >= 90)
         how.numAttrs = 1;
     cudaLaunchKernelEx(&how, kernel, args);

@@ -123,8 +123,8 @@ static void kernel_likeliest(const tarn__call *call)
     launch_step(call, likeliest_kernel, dim3(shares, (unsigned)x->shape[0]), THREADS, 0, a);
 }
 
-void tarn__cuda_step_likeliest(tarn__kernel_row *rows)
+void tarn__cuda_decode_argmax(tarn__kernel_row *rows)
 {
-    rows[TARN__K_likeliest] =
+    rows[TARN__K_argmax_finite] =
         tarn__kernel_row{kernel_likeliest, TARN__BIT(TARN_F32) | TARN__BIT(TARN_BF16) | TARN__BIT(TARN_F16), scratch};
 }

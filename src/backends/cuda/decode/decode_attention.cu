@@ -32,7 +32,7 @@ template <typename S> struct lane_of_past {
     {
         rows = batch * a.key.stride[0] + head * a.key.stride[1] + first * a.key.stride[2] + d;
         scales = sizeof(S) == 1 ? batch * a.key.scale_stride[0] + head * a.key.scale_stride[1] +
-                                      first * a.key.scale_stride[2] + d / TARN__CODES_GROUP
+                                      first * a.key.scale_stride[2] + d / TARN__KV_Q8_GROUP
                                 : 0;
     }
 };
@@ -307,7 +307,7 @@ static stored stored_of(const tarn__view *rows, const tarn__view *scale)
 
 static next_args next_of(const tarn__call *call)
 {
-    const tarn__attention_next *params = (const tarn__attention_next *)call->params;
+    const tarn__attention_decode *params = (const tarn__attention_decode *)call->params;
     const tarn__view *q = call->in[0], *begin = call->in[3], *y = call->out[0], *key = call->out[1];
     next_args a = {};
     a.q = fresh_of(q), a.k = fresh_of(call->in[1]), a.v = fresh_of(call->in[2]);
@@ -360,9 +360,9 @@ static void kernel_attention_next(const tarn__call *call)
     }
 }
 
-void tarn__cuda_step_attention(tarn__kernel_row *rows)
+void tarn__cuda_decode_attention(tarn__kernel_row *rows)
 {
-    rows[TARN__K_attention_next] = tarn__kernel_row{
+    rows[TARN__K_attention_decode] = tarn__kernel_row{
         kernel_attention_next, TARN__BIT(TARN_F32) | TARN__BIT(TARN_BF16) | TARN__BIT(TARN_F16) | TARN__BIT(TARN_U8),
         scratch};
 }

@@ -70,16 +70,16 @@ __device__ __forceinline__ void store_codes(const stored &to, int64_t batch, int
     uint8_t *place = (uint8_t *)to.base + batch * to.stride[0] + head * to.stride[1] + at * to.stride[2];
     f16 *scales = to.scale + batch * to.scale_stride[0] + head * to.scale_stride[1] + at * to.scale_stride[2];
     const int lane = threadIdx.x % WARP;
-    for (int first = 0; first < depth; first += TARN__CODES_GROUP) {
+    for (int first = 0; first < depth; first += TARN__KV_Q8_GROUP) {
         const int d = first + lane;
         f16 scale;
         const uint8_t code = code_of(d < depth ? row[d] : 0, d < depth, &scale);
         if (d < depth)
-            row[d] = (float)((int)code - TARN__CODES_ZERO) * widen(scale);
+            row[d] = (float)((int)code - TARN__KV_Q8_ZERO) * widen(scale);
         if (is_writer && d < depth)
             place[d] = code;
         if (is_writer && lane == 0)
-            scales[first / TARN__CODES_GROUP] = scale;
+            scales[first / TARN__KV_Q8_GROUP] = scale;
     }
 }
 

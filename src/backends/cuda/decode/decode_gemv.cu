@@ -345,7 +345,7 @@ template <tarn_dtype Q> static void launch_rows(const tarn__call *call, step_arg
 
 static void launch_dtype(const tarn__call *call, step_args &a, tarn_dtype dtype)
 {
-    if (a.jobs == 0 || a.x.rows == 0 || tarn__cuda_step_pairs(call, a, dtype))
+    if (a.jobs == 0 || a.x.rows == 0 || tarn__cuda_decode_gemv_quant(call, a, dtype))
         return;
     switch (dtype) {
     case TARN_F32: launch_rows<TARN_F32>(call, a); break;
@@ -414,10 +414,10 @@ static void kernel_linear_sum(const tarn__call *call)
     launch_dtype(call, a, call->in[1]->dtype);
 }
 
-void tarn__cuda_step_product(tarn__kernel_row *rows)
+void tarn__cuda_decode_gemv(tarn__kernel_row *rows)
 {
-    const uint32_t takes = TARN__BIT(TARN_F32) | TARN__BIT(TARN_BF16) | TARN__BIT(TARN_F16) | TARN__BLOCKS;
+    const uint32_t takes = TARN__BIT(TARN_F32) | TARN__BIT(TARN_BF16) | TARN__BIT(TARN_F16) | TARN__QUANTIZED;
     rows[TARN__K_norm_linear] = tarn__kernel_row{kernel_norm_linear, takes, NULL};
-    rows[TARN__K_norm_gated] = tarn__kernel_row{kernel_norm_gated, takes, NULL};
-    rows[TARN__K_linear_sum] = tarn__kernel_row{kernel_linear_sum, takes, NULL};
+    rows[TARN__K_norm_gate_up] = tarn__kernel_row{kernel_norm_gated, takes, NULL};
+    rows[TARN__K_linear_residual] = tarn__kernel_row{kernel_linear_sum, takes, NULL};
 }

@@ -47,6 +47,6 @@ struct addition {
 };
 
 /* Starts the product by pairs of rows, if it is one of those that can be made so: see decode_gemv_quant.cu. */
-bool tarn__cuda_step_pairs(const tarn__call *call, const step_args &args, tarn_dtype dtype);
+bool tarn__cuda_decode_gemv_quant(const tarn__call *call, const step_args &args, tarn_dtype dtype);
 
 #endif

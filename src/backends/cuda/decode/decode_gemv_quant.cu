@@ -293,7 +293,7 @@ static bool is_aligned(const step_weight &w)
     return (uintptr_t)w.base % 16 == 0 && w.pitch % 16 == 0;
 }
 
-bool tarn__cuda_step_pairs(const tarn__call *call, const step_args &args, tarn_dtype dtype)
+bool tarn__cuda_decode_gemv_quant(const tarn__call *call, const step_args &args, tarn_dtype dtype)
 {
     pair_args a = {};
     bool is_good = (dtype == TARN_Q4_K || dtype == TARN_Q8_0) && args.x.rows == 1 && args.x.in % 256 == 0 &&

@@ -4,7 +4,7 @@
 #define UNARY(name, ...)
 #define BINARY(name, ...)
 #define COMPARE(name, value) \
-    EXPRESSION(name##_value, 2, 1, PLAIN, const real a = in[0], b = in[1]; out[0] = (real)(value);)
+    EXPRESSION(name##_value, 2, 1, IN_F32, const real a = in[0], b = in[1]; out[0] = (real)(value);)
 #include "base/kernel/elementwise.def"
 #undef COMPARE
 
@@ -28,7 +28,7 @@ template <typename Op> static void run_compare(const tarn__call *call)
 
 /* ---- where ------------------------------------------------------------------------------------------------------- */
 
-EXPRESSION(where_value, 3, 1, PLAIN, out[0] = in[0] != K(0) ? in[1] : in[2];)
+EXPRESSION(where_value, 3, 1, IN_F32, out[0] = in[0] != K(0) ? in[1] : in[2];)
 
 #define CHOICES 2 /* packs a thread */
 

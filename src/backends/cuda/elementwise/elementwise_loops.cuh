@@ -10,7 +10,7 @@
 #include "backends/cuda/common/element.cuh"
 #include "backends/cuda/elementwise/math.cuh"
 
-enum { PLAIN = 0, WIDE = 1 };
+enum { IN_F32 = 0, IN_F64 = 1 };
 
 /* ---- expressions ------------------------------------------------------------------------------------------------- */
 
@@ -225,15 +225,15 @@ static __global__ void __launch_bounds__(THREADS)
 
 /* ---- starting them ----------------------------------------------------------------------------------------------- */
 
-static inline void number_as(const tarn__number *number, float *x)
+static inline void number_as(const tarn__scalar *number, float *x)
 {
     *x = (float)number->real;
 }
-static inline void number_as(const tarn__number *number, double *x)
+static inline void number_as(const tarn__scalar *number, double *x)
 {
     *x = number->real;
 }
-static inline void number_as(const tarn__number *number, int64_t *x)
+static inline void number_as(const tarn__scalar *number, int64_t *x)
 {
     *x = number->integer;
 }

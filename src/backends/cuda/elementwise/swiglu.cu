@@ -1,8 +1,8 @@
 /* swiglu.cu: silu(gate) · up, and both gradients in one pass: 3 and 5 tensors moved. */
 #include "backends/cuda/elementwise/elementwise_loops.cuh"
 
-EXPRESSION(swiglu_value, 2, 1, PLAIN, out[0] = M::silu(in[0]) * in[1];)
-EXPRESSION(swiglu_slopes, 3, 2, PLAIN, const real gate = in[0], up = in[1], g = in[2];
+EXPRESSION(swiglu_value, 2, 1, IN_F32, out[0] = M::silu(in[0]) * in[1];)
+EXPRESSION(swiglu_slopes, 3, 2, IN_F32, const real gate = in[0], up = in[1], g = in[2];
            out[0] = g * M::silu_slope(gate) * up; out[1] = g * M::silu(gate);)
 
 void tarn__cuda_swiglu(tarn__kernel_row *rows)

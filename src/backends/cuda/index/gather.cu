@@ -264,7 +264,7 @@ static void run_put_rows(const tarn__call *call)
     }
 }
 
-void tarn__cuda_index(tarn__kernel_row *rows)
+void tarn__cuda_gather(tarn__kernel_row *rows)
 {
     rows[TARN__K_gather] = tarn__kernel_row{run_gather, TARN__ALL, NULL};
     rows[TARN__K_scatter_add] =
@@ -272,5 +272,5 @@ void tarn__cuda_index(tarn__kernel_row *rows)
     rows[TARN__K_index_select] = tarn__kernel_row{run_index_select, TARN__ALL, NULL};
     rows[TARN__K_index_add] = tarn__kernel_row{tarn__cuda_run_index_add, TARN__INDEXES, tarn__cuda_scratch_index_add};
     rows[TARN__K_one_hot] = tarn__kernel_row{run_one_hot, TARN__INDEXES, NULL};
-    rows[TARN__K_put_rows] = tarn__kernel_row{run_put_rows, TARN__INDEXES, NULL};
+    rows[TARN__K_write_rows] = tarn__kernel_row{run_put_rows, TARN__INDEXES, NULL};
 }

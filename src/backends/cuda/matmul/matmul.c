@@ -91,7 +91,7 @@ static matrix matrix_of(const tarn__view *v, bool may_be_columns)
     for (int i = 0; i < v->rank - 2; i++) /* what is repeated for each batch is copied once */
         if (v->stride[i] == 0)
             x.view.shape[i] = 1;
-    tarn__view_pack(&x.view);
+    tarn__view_set_row_major(&x.view);
     x.packed_bytes = round_up((size_t)tarn__view_count(&x.view) * tarn__dtype_bytes(v->dtype));
     x.line = x.view.shape[v->rank - 1] > 1 ? x.view.shape[v->rank - 1] : 1;
     return x;
@@ -132,7 +132,7 @@ static job describe(const tarn__call *call, tarn__kernel kernel)
     j.kernel = kernel;
     j.bias = (kernel == TARN__K_matmul || kernel == TARN__K_matmul_gelu) && call->inputs > 2 ? call->in[2] : NULL;
     j.extra = kernel == TARN__K_matmul_gelu ? call->out[1] : kernel == TARN__K_matmul_gelu_grad ? call->in[2] : NULL;
-    j.sums = kernel == TARN__K_matmul_sums ? call->out[1] : NULL;
+    j.sums = kernel == TARN__K_matmul_bias_grad ? call->out[1] : NULL;
     j.a = matrix_of(a, true);
     j.b = matrix_of(b, true);
     j.c = matrix_of(c, false);
@@ -163,7 +163,7 @@ static bool is_for_library(const tarn__call *call, const job *j)
 
 /* The library adds a bias before it rounds only where all is aligned; elsewhere a second pass would, to the rounded
  * product. */
-static bool fuses_bias(const job *j, const tarn__cuda_product *p)
+static bool fuses_bias(const job *j, const tarn__cuda_gemm *p)
 {
     return p->align_a >= 16 && p->align_b >= 16 && p->align_c >= 16 && j->bias->stride[0] == 1 &&
            (uintptr_t)tarn__view_at(j->bias) % 16 == 0;
@@ -180,16 +180,16 @@ static cublasLtEpilogue_t epilogue_of(const job *j)
     switch (j->kernel) {
     case TARN__K_matmul_gelu: return j->bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
     case TARN__K_matmul_gelu_grad: return CUBLASLT_EPILOGUE_DGELU;
-    case TARN__K_matmul_sums: return CUBLASLT_EPILOGUE_BGRADB;
+    case TARN__K_matmul_bias_grad: return CUBLASLT_EPILOGUE_BGRADB;
     default: return j->bias && !j->spreads_bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
     }
 }
 
-static tarn__cuda_product product_of(const tarn__call *call, job *j)
+static tarn__cuda_gemm product_of(const tarn__call *call, job *j)
 {
     size_t in = tarn__dtype_bytes(call->in[0]->dtype), out = tarn__dtype_bytes(call->out[0]->dtype);
     int last = j->batches.rank - 1;
-    tarn__cuda_product p;
+    tarn__cuda_gemm p;
     memset(&p, 0, sizeof(p));
     p.m = j->m, p.n = j->n, p.k = j->k;
     p.batches = last >= 0 ? j->batches.shape[last] : 1;
@@ -202,7 +202,7 @@ static tarn__cuda_product product_of(const tarn__call *call, job *j)
     p.in_dtype = (int32_t)call->in[0]->dtype, p.out_dtype = (int32_t)call->out[0]->dtype;
     p.tf32 = j->params->tf32 && call->in[0]->dtype == TARN_F32;
     p.accumulates = j->params->beta != 0;
-    p.room = (int64_t)(j->params->saves_room ? TARN__CUDA_LITTLE_WORKSPACE : TARN__CUDA_WORKSPACE);
+    p.room = (int64_t)(j->params->limits_scratch ? TARN__CUDA_SMALL_WORKSPACE : TARN__CUDA_WORKSPACE);
     p.align_a =
         j->a.is_packed ? alignment_of(NULL, p.lda, p.batch_a, in) : alignment_of(j->a.base, p.lda, p.batch_a, in);
     p.align_b =
@@ -276,7 +276,8 @@ static void spread_bias(const tarn__call *call, const job *j)
     copy_view(call, &from, to);
 }
 
-static void run_batches(const tarn__call *call, const job *j, tarn__cuda_plan *plan, const tarn__cuda_operands *first)
+static void run_batches(const tarn__call *call, const job *j, tarn__cuda_matmul_plan *plan,
+                        const tarn__cuda_gemm_operands *first)
 {
     const batch_nest *nest = &j->batches;
     int64_t in = (int64_t)tarn__dtype_bytes(call->in[0]->dtype), out = (int64_t)tarn__dtype_bytes(call->out[0]->dtype),
@@ -290,12 +291,12 @@ static void run_batches(const tarn__call *call, const job *j, tarn__cuda_plan *p
                 offset[k] += rest % nest->shape[i] * nest->stride[k][i];
             rest /= nest->shape[i];
         }
-        tarn__cuda_operands operands = *first;
+        tarn__cuda_gemm_operands operands = *first;
         operands.a = (const char *)first->a + offset[0] * in;
         operands.b = (const char *)first->b + offset[1] * in;
         operands.c = (char *)first->c + offset[2] * out;
-        if (!tarn__cuda_plan_run(call->device, plan, &operands, j->params->alpha, j->spreads_bias ? 1 : j->params->beta,
-                                 call->stream)) {
+        if (!tarn__cuda_matmul_plan_run(call->device, plan, &operands, j->params->alpha,
+                                        j->spreads_bias ? 1 : j->params->beta, call->stream)) {
             tarn__cuda_set_failed(call->device);
             return;
         }
@@ -303,7 +304,7 @@ static void run_batches(const tarn__call *call, const job *j, tarn__cuda_plan *p
 }
 
 /* Operands that lie in no way the library takes are copied first; so is the result, afterwards. */
-static void run_plan(const tarn__call *call, job *j, tarn__cuda_plan *plan)
+static void run_plan(const tarn__call *call, job *j, tarn__cuda_matmul_plan *plan)
 {
     char *place = (char *)call->scratch + round_up(plan->workspace);
     pack(call, call->in[0], &j->a, place, true);
@@ -312,12 +313,12 @@ static void run_plan(const tarn__call *call, job *j, tarn__cuda_plan *plan)
     if (j->spreads_bias)
         spread_bias(call, j);
     const tarn__view *bias = j->sums ? j->sums : j->spreads_bias ? NULL : j->bias;
-    tarn__cuda_operands operands = {.a = j->a.base,
-                                    .b = j->b.base,
-                                    .c = j->c.base,
-                                    .bias = bias ? tarn__view_at(bias) : NULL,
-                                    .extra = j->extra ? tarn__view_at(j->extra) : NULL,
-                                    .workspace = call->scratch};
+    tarn__cuda_gemm_operands operands = {.a = j->a.base,
+                                         .b = j->b.base,
+                                         .c = j->c.base,
+                                         .bias = bias ? tarn__view_at(bias) : NULL,
+                                         .extra = j->extra ? tarn__view_at(j->extra) : NULL,
+                                         .workspace = call->scratch};
     run_batches(call, j, plan, &operands);
     if (j->c.is_packed)
         copy_view(call, &j->c.view, call->out[0]);
@@ -328,8 +329,8 @@ static size_t matmul_scratch(const tarn__call *call)
     job j = describe(call, TARN__K_matmul);
     if (tarn__view_count(call->out[0]) == 0 || !is_for_library(call, &j))
         return 0;
-    tarn__cuda_product product = product_of(call, &j);
-    tarn__cuda_plan *plan = tarn__cuda_plan_of(call->device, &product);
+    tarn__cuda_gemm product = product_of(call, &j);
+    tarn__cuda_matmul_plan *plan = tarn__cuda_matmul_plan_of(call->device, &product);
     return (plan ? round_up(plan->workspace) : 0) + j.a.packed_bytes + j.b.packed_bytes + j.c.packed_bytes;
 }
 
@@ -339,11 +340,11 @@ static void kernel_matmul(const tarn__call *call)
         return;
     job j = describe(call, TARN__K_matmul);
     if (!is_for_library(call, &j)) {
-        tarn__cuda_matmul_plain(call);
+        tarn__cuda_matmul_naive(call);
         return;
     }
-    tarn__cuda_product product = product_of(call, &j);
-    tarn__cuda_plan *plan = tarn__cuda_plan_of(call->device, &product);
+    tarn__cuda_gemm product = product_of(call, &j);
+    tarn__cuda_matmul_plan *plan = tarn__cuda_matmul_plan_of(call->device, &product);
     if (!plan)
         tarn__cuda_set_failed(call->device);
     else
@@ -354,7 +355,7 @@ static void kernel_matmul(const tarn__call *call)
 
 /* The library does these for 16-bit operands that lie in rows and are aligned; others are made of their parts. NULL: of
  * the parts. */
-static tarn__cuda_plan *fused_plan(const tarn__call *call, job *j)
+static tarn__cuda_matmul_plan *fused_plan(const tarn__call *call, job *j)
 {
     const tarn__view *beside = j->extra ? j->extra : j->sums;
     tarn_dtype in = call->in[0]->dtype;
@@ -371,10 +372,10 @@ static tarn__cuda_plan *fused_plan(const tarn__call *call, job *j)
      * product where it is not (50304 × 768: 19 % more than a pass of their own). */
     if (j->sums && (j->sums->dtype != call->out[0]->dtype || j->n <= j->m))
         return NULL;
-    tarn__cuda_product product = product_of(call, j);
+    tarn__cuda_gemm product = product_of(call, j);
     if (product.align_a < 16 || product.align_b < 16 || product.align_c < 16)
         return NULL;
-    tarn__cuda_plan *plan = tarn__cuda_plan_of(call->device, &product);
+    tarn__cuda_matmul_plan *plan = tarn__cuda_matmul_plan_of(call->device, &product);
     return plan && !plan->is_slower ? plan : NULL;
 }
 
@@ -384,14 +385,14 @@ static size_t fused_scratch(const tarn__call *call, tarn__kernel kernel)
     if (tarn__view_count(call->out[0]) == 0)
         return 0;
     job j = describe(call, kernel);
-    tarn__cuda_plan *plan = fused_plan(call, &j);
+    tarn__cuda_matmul_plan *plan = fused_plan(call, &j);
     if (plan)
         return round_up(plan->workspace) + j.a.packed_bytes + j.b.packed_bytes;
-    tarn__call product = tarn__product_part(call, kernel == TARN__K_matmul_gelu ? 3 : 2, to);
+    tarn__call product = tarn__compose_matmul(call, kernel == TARN__K_matmul_gelu ? 3 : 2, to);
     size_t first = matmul_scratch(&product), second = 0;
-    if (kernel == TARN__K_matmul_sums) {
-        tarn__sums_part sums;
-        tarn__describe_sums(&sums, call);
+    if (kernel == TARN__K_matmul_bias_grad) {
+        tarn__bias_grad_call sums;
+        tarn__compose_bias_grad(&sums, call);
         second = tarn__cuda_rows()[TARN__K_sum].scratch ? tarn__cuda_rows()[TARN__K_sum].scratch(&sums.call) : 0;
     }
     return first > second ? first : second;
@@ -399,7 +400,7 @@ static size_t fused_scratch(const tarn__call *call, tarn__kernel kernel)
 
 static void run_product(const tarn__call *call, int inputs, const tarn__view *to)
 {
-    tarn__call product = tarn__product_part(call, inputs, to);
+    tarn__call product = tarn__compose_matmul(call, inputs, to);
     kernel_matmul(&product);
 }
 
@@ -407,7 +408,7 @@ static void run_elementwise(const tarn__call *call, tarn__kernel kernel, const t
                             const tarn__view *second, const tarn__view *to)
 {
     tarn__elementwise none = {0};
-    tarn__call part = tarn__elementwise_part(call, &none, first, second, to);
+    tarn__call part = tarn__compose_elementwise(call, &none, first, second, to);
     tarn__cuda_rows()[kernel].run(&part);
 }
 
@@ -415,7 +416,7 @@ static void run_fused(const tarn__call *call, tarn__kernel kernel)
 {
     job j = describe(call, kernel);
     bool is_empty = tarn__view_count(call->out[0]) == 0;
-    tarn__cuda_plan *plan = is_empty ? NULL : fused_plan(call, &j);
+    tarn__cuda_matmul_plan *plan = is_empty ? NULL : fused_plan(call, &j);
     if (plan) {
         run_plan(call, &j, plan);
     } else if (kernel == TARN__K_matmul_gelu) {
@@ -425,8 +426,8 @@ static void run_fused(const tarn__call *call, tarn__kernel kernel)
         run_product(call, 2, call->out[0]);
         run_elementwise(call, TARN__K_gelu_grad, call->in[2], call->out[0], call->out[0]);
     } else {
-        tarn__sums_part sums;
-        tarn__describe_sums(&sums, call);
+        tarn__bias_grad_call sums;
+        tarn__compose_bias_grad(&sums, call);
         run_product(call, 2, call->out[0]);
         tarn__cuda_rows()[TARN__K_sum].run(&sums.call);
     }
@@ -443,7 +444,7 @@ static void run_fused(const tarn__call *call, tarn__kernel kernel)
     }
 FUSED(matmul_gelu)
 FUSED(matmul_gelu_grad)
-FUSED(matmul_sums)
+FUSED(matmul_bias_grad)
 
 void tarn__cuda_matmul(tarn__kernel_row *rows)
 {
@@ -451,5 +452,6 @@ void tarn__cuda_matmul(tarn__kernel_row *rows)
     rows[TARN__K_matmul_gelu] = (tarn__kernel_row){kernel_matmul_gelu, TARN__FLOATS, scratch_matmul_gelu};
     rows[TARN__K_matmul_gelu_grad] =
         (tarn__kernel_row){kernel_matmul_gelu_grad, TARN__FLOATS, scratch_matmul_gelu_grad};
-    rows[TARN__K_matmul_sums] = (tarn__kernel_row){kernel_matmul_sums, TARN__NUMBERS, scratch_matmul_sums};
+    rows[TARN__K_matmul_bias_grad] =
+        (tarn__kernel_row){kernel_matmul_bias_grad, TARN__NUMBERS, scratch_matmul_bias_grad};
 }

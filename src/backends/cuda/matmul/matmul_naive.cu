@@ -79,7 +79,7 @@ template <typename C, typename S> static void launch_plain(const tarn__call *cal
     plain_kernel<C, S><<<blocks_for(p.count, THREADS), THREADS, 0, stream_of(call)>>>(p);
 }
 
-void tarn__cuda_matmul_plain(const tarn__call *call)
+void tarn__cuda_matmul_naive(const tarn__call *call)
 {
     tarn_dtype dtype = call->in[0]->dtype;
     if (!tarn__is_float(dtype))

@@ -11,7 +11,7 @@
 
 static struct table {
     cublasLtHandle_t handle;
-    tarn__cuda_plan *bucket[BUCKETS];
+    tarn__cuda_matmul_plan *bucket[BUCKETS];
 } tables[MAX_DEVICES];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -23,7 +23,7 @@ static bool good(cublasStatus_t status, const char *what)
     return false;
 }
 
-static uint32_t hash_of(const tarn__cuda_product *product)
+static uint32_t hash_of(const tarn__cuda_gemm *product)
 {
     const uint64_t *word = (const uint64_t *)(const void *)product;
     uint64_t hash = 0x9e3779b97f4a7c15u;
@@ -60,9 +60,9 @@ static bool set(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t which,
     return good(cublasLtMatmulDescSetAttribute(desc, which, value, bytes), "a product's description");
 }
 
-static bool make_descriptors(tarn__cuda_plan *plan)
+static bool make_descriptors(tarn__cuda_matmul_plan *plan)
 {
-    const tarn__cuda_product *p = &plan->product;
+    const tarn__cuda_gemm *p = &plan->product;
     cublasComputeType_t compute = p->in_dtype == TARN_F64 ? CUBLAS_COMPUTE_64F
                                   : p->tf32               ? CUBLAS_COMPUTE_32F_FAST_TF32
                                                           : CUBLAS_COMPUTE_32F;
@@ -87,7 +87,7 @@ static bool make_descriptors(tarn__cuda_plan *plan)
 /* Only deterministic schemes of adding up the parts of a long k, and none that rounds the parts to 16 bits, nor one
  * that rounds their sum before a bias or what lies in the result is added to it. In place, the parts are added one
  * after the other in the result's dtype. */
-static uint32_t schemes_of(const tarn__cuda_product *p)
+static uint32_t schemes_of(const tarn__cuda_gemm *p)
 {
     bool adds = p->accumulates || p->epilogue != CUBLASLT_EPILOGUE_DEFAULT,
          is_rounded = p->out_dtype == TARN_BF16 || p->out_dtype == TARN_F16;
@@ -98,10 +98,10 @@ static uint32_t schemes_of(const tarn__cuda_product *p)
 }
 
 /* Algorithms that take at most `workspace` bytes, the likeliest first. */
-static int ask_heuristic(cublasLtHandle_t handle, const tarn__cuda_plan *plan, size_t workspace,
+static int ask_heuristic(cublasLtHandle_t handle, const tarn__cuda_matmul_plan *plan, size_t workspace,
                          cublasLtMatmulHeuristicResult_t *found, int most)
 {
-    const tarn__cuda_product *p = &plan->product;
+    const tarn__cuda_gemm *p = &plan->product;
     cublasLtMatmulPreference_t preference;
     uint32_t schemes = schemes_of(p);
     uint32_t align_a = (uint32_t)p->align_b, align_b = (uint32_t)p->align_a, align_c = (uint32_t)p->align_c;
@@ -129,17 +129,18 @@ static int ask_heuristic(cublasLtHandle_t handle, const tarn__cuda_plan *plan, s
 
 /* The heuristic names eight at most, and other ones when it may use no workspace: for f32 these were up to a tenth
  * faster. */
-static int find_candidates(cublasLtHandle_t handle, const tarn__cuda_plan *plan, cublasLtMatmulHeuristicResult_t *found)
+static int find_candidates(cublasLtHandle_t handle, const tarn__cuda_matmul_plan *plan,
+                           cublasLtMatmulHeuristicResult_t *found)
 {
     int count = ask_heuristic(handle, plan, (size_t)plan->product.room, found, CANDIDATES / 2);
-    if (count > 0 && tarn__cuda_must_measure(&plan->product))
+    if (count > 0 && tarn__cuda_matmul_must_tune(&plan->product))
         count += ask_heuristic(handle, plan, 0, found + count, CANDIDATES - count);
     return count;
 }
 
 /* ---- plans ------------------------------------------------------------------------------------------------------- */
 
-static void free_plan(tarn__cuda_plan *plan)
+static void free_plan(tarn__cuda_matmul_plan *plan)
 {
     if (plan->a)
         cublasLtMatrixLayoutDestroy(plan->a);
@@ -153,7 +154,7 @@ static void free_plan(tarn__cuda_plan *plan)
 }
 
 /* A remembered algorithm comes from a file that others can write. */
-static bool is_usable(cublasLtHandle_t handle, const tarn__cuda_plan *plan)
+static bool is_usable(cublasLtHandle_t handle, const tarn__cuda_matmul_plan *plan)
 {
     cublasLtMatmulHeuristicResult_t found;
     return cublasLtMatmulAlgoCheck(handle, plan->desc, plan->a, plan->b, plan->c, plan->c, &plan->algorithm, &found) ==
@@ -161,11 +162,11 @@ static bool is_usable(cublasLtHandle_t handle, const tarn__cuda_plan *plan)
            found.workspaceSize <= plan->workspace;
 }
 
-static tarn__cuda_plan *make_plan(int index, struct table *table, const tarn__cuda_product *product,
-                                  const tarn__cuda_plan *plain)
+static tarn__cuda_matmul_plan *make_plan(int index, struct table *table, const tarn__cuda_gemm *product,
+                                         const tarn__cuda_matmul_plan *plain)
 {
     cublasLtMatmulHeuristicResult_t found[CANDIDATES];
-    tarn__cuda_plan *plan = calloc(1, sizeof(*plan));
+    tarn__cuda_matmul_plan *plan = calloc(1, sizeof(*plan));
     if (!plan)
         return NULL;
     plan->product = *product;
@@ -173,9 +174,9 @@ static tarn__cuda_plan *make_plan(int index, struct table *table, const tarn__cu
         free_plan(plan);
         return NULL;
     }
-    if (tarn__cuda_recall(index, plan) && is_usable(table->handle, plan))
+    if (tarn__cuda_matmul_recall(index, plan) && is_usable(table->handle, plan))
         return plan;
-    bool is_too_late = tarn__cuda_at(index)->is_capturing && tarn__cuda_must_measure(product);
+    bool is_too_late = tarn__cuda_at(index)->is_capturing && tarn__cuda_matmul_must_tune(product);
     if (is_too_late)
         tarn__cuda_fail("no algorithm has been chosen for this product; run the step once before capturing it");
     int count = is_too_late ? 0 : find_candidates(table->handle, plan, found);
@@ -183,25 +184,25 @@ static tarn__cuda_plan *make_plan(int index, struct table *table, const tarn__cu
         free_plan(plan);
         return NULL;
     }
-    tarn__cuda_choose(index, plan, plain, found, count);
+    tarn__cuda_matmul_tune(index, plan, plain, found, count);
     return plan;
 }
 
 /* Under the lock. */
-static tarn__cuda_plan *find_plan(const struct table *table, const tarn__cuda_product *product)
+static tarn__cuda_matmul_plan *find_plan(const struct table *table, const tarn__cuda_gemm *product)
 {
-    tarn__cuda_plan *plan = table->bucket[hash_of(product)];
+    tarn__cuda_matmul_plan *plan = table->bucket[hash_of(product)];
     while (plan && memcmp(&plan->product, product, sizeof(*product)) != 0)
         plan = plan->next;
     return plan;
 }
 
-/* Found or made; `plain` as tarn__cuda_choose() has it. */
-static tarn__cuda_plan *keep_plan(int index, const tarn__cuda_product *product, const tarn__cuda_plan *plain)
+/* Found or made; `plain` as tarn__cuda_matmul_tune() has it. */
+static tarn__cuda_matmul_plan *keep_plan(int index, const tarn__cuda_gemm *product, const tarn__cuda_matmul_plan *plain)
 {
     struct table *table = &tables[index];
     pthread_mutex_lock(&lock);
-    tarn__cuda_plan *plan = find_plan(table, product), **bucket = &table->bucket[hash_of(product)];
+    tarn__cuda_matmul_plan *plan = find_plan(table, product), **bucket = &table->bucket[hash_of(product)];
     if (!plan && (table->handle || good(cublasLtCreate(&table->handle), "cuBLASLt")) &&
         (plan = make_plan(index, table, product, plain)) != NULL) {
         plan->next = *bucket;
@@ -212,7 +213,7 @@ static tarn__cuda_plan *keep_plan(int index, const tarn__cuda_product *product, 
 }
 
 /* The product without gelu or its slope; false where it has none. */
-static bool without_gelu(const tarn__cuda_product *product, tarn__cuda_product *plain)
+static bool without_gelu(const tarn__cuda_gemm *product, tarn__cuda_gemm *plain)
 {
     *plain = *product;
     plain->ldx = 0;
@@ -224,15 +225,15 @@ static bool without_gelu(const tarn__cuda_product *product, tarn__cuda_product *
     }
 }
 
-tarn__cuda_plan *tarn__cuda_plan_of(int index, const tarn__cuda_product *product)
+tarn__cuda_matmul_plan *tarn__cuda_matmul_plan_of(int index, const tarn__cuda_gemm *product)
 {
-    static _Thread_local tarn__cuda_plan *last; /* scratch and run ask for the same one */
+    static _Thread_local tarn__cuda_matmul_plan *last; /* scratch and run ask for the same one */
     static _Thread_local int last_index;
     if (last && last_index == index && memcmp(&last->product, product, sizeof(*product)) == 0)
         return last;
-    tarn__cuda_product plain;
+    tarn__cuda_gemm plain;
     pthread_mutex_lock(&lock);
-    tarn__cuda_plan *plan = find_plan(&tables[index], product);
+    tarn__cuda_matmul_plan *plan = find_plan(&tables[index], product);
     pthread_mutex_unlock(&lock);
     if (!plan)
         plan = keep_plan(index, product, without_gelu(product, &plain) ? keep_plan(index, &plain, NULL) : NULL);
@@ -241,7 +242,7 @@ tarn__cuda_plan *tarn__cuda_plan_of(int index, const tarn__cuda_product *product
     return plan;
 }
 
-static void set_pointers(const tarn__cuda_plan *plan, const tarn__cuda_operands *operands)
+static void set_pointers(const tarn__cuda_matmul_plan *plan, const tarn__cuda_gemm_operands *operands)
 {
     if (operands->bias)
         set(plan->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &operands->bias, sizeof(operands->bias));
@@ -249,9 +250,10 @@ static void set_pointers(const tarn__cuda_plan *plan, const tarn__cuda_operands 
         set(plan->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &operands->extra, sizeof(operands->extra));
 }
 
-cublasStatus_t tarn__cuda_plan_try(int index, const tarn__cuda_plan *plan, const cublasLtMatmulAlgo_t *algorithm,
-                                   size_t workspace, const tarn__cuda_operands *operands, double alpha, double beta,
-                                   cudaStream_t stream)
+cublasStatus_t tarn__cuda_matmul_plan_try(int index, const tarn__cuda_matmul_plan *plan,
+                                          const cublasLtMatmulAlgo_t *algorithm, size_t workspace,
+                                          const tarn__cuda_gemm_operands *operands, double alpha, double beta,
+                                          cudaStream_t stream)
 {
     float single[] = {(float)alpha, (float)beta};
     double twice[] = {alpha, beta};
@@ -263,12 +265,12 @@ cublasStatus_t tarn__cuda_plan_try(int index, const tarn__cuda_plan *plan, const
                           stream);
 }
 
-bool tarn__cuda_plan_run(int index, tarn__cuda_plan *plan, const tarn__cuda_operands *operands, double alpha,
-                         double beta, cudaStream_t stream)
+bool tarn__cuda_matmul_plan_run(int index, tarn__cuda_matmul_plan *plan, const tarn__cuda_gemm_operands *operands,
+                                double alpha, double beta, cudaStream_t stream)
 {
     pthread_mutex_lock(&lock); /* the descriptor holds the call's addresses */
     cublasStatus_t status =
-        tarn__cuda_plan_try(index, plan, &plan->algorithm, plan->workspace, operands, alpha, beta, stream);
+        tarn__cuda_matmul_plan_try(index, plan, &plan->algorithm, plan->workspace, operands, alpha, beta, stream);
     pthread_mutex_unlock(&lock);
     return good(status, "a matrix product");
 }

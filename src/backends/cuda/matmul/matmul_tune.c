@@ -16,24 +16,24 @@ typedef struct choice {
     uint64_t workspace, is_slower;
 } choice;
 
-static tarn__cuda_choices *choices(void)
+static tarn__cuda_tuning *choices(void)
 {
-    static tarn__cuda_choices all = {
-        .family = "matmul-" RULES, .key_bytes = sizeof(tarn__cuda_product), .value_bytes = sizeof(choice)};
+    static tarn__cuda_tuning all = {
+        .family = "matmul-" RULES, .key_bytes = sizeof(tarn__cuda_gemm), .value_bytes = sizeof(choice)};
     all.version = cublasLtGetVersion();
     return &all;
 }
 
-bool tarn__cuda_must_measure(const tarn__cuda_product *p)
+bool tarn__cuda_matmul_must_tune(const tarn__cuda_gemm *p)
 {
-    return (double)p->m * (double)p->n * (double)p->k * (double)p->batches >= TARN__CUDA_WORTH_MEASURING &&
-           tarn__cuda_may_measure();
+    return (double)p->m * (double)p->n * (double)p->k * (double)p->batches >= TARN__CUDA_TUNE_MIN_MULTIPLIES &&
+           tarn__cuda_autotune_enabled();
 }
 
-bool tarn__cuda_recall(int index, tarn__cuda_plan *plan)
+bool tarn__cuda_matmul_recall(int index, tarn__cuda_matmul_plan *plan)
 {
     choice one;
-    if (!tarn__cuda_must_measure(&plan->product) || !tarn__cuda_choice_find(choices(), index, &plan->product, &one))
+    if (!tarn__cuda_matmul_must_tune(&plan->product) || !tarn__cuda_tuning_find(choices(), index, &plan->product, &one))
         return false;
     plan->algorithm = one.algorithm;
     plan->workspace = (size_t)one.workspace;
@@ -47,12 +47,12 @@ bool tarn__cuda_recall(int index, tarn__cuda_plan *plan)
  * would draw less power, and the device would run faster than it does in earnest), and two results. */
 typedef struct bench {
     int index;
-    const tarn__cuda_plan *plan;
-    const tarn__cuda_plan *plain; /* or NULL */
+    const tarn__cuda_matmul_plan *plan;
+    const tarn__cuda_matmul_plan *plain; /* or NULL */
     const cublasLtMatmulHeuristicResult_t *candidates;
     int count; /* of these; one more is the plain product and a pass */
     char *memory;
-    tarn__cuda_operands operands[2]; /* the second one's result is another */
+    tarn__cuda_gemm_operands operands[2]; /* the second one's result is another */
     size_t result_bytes;
     int *differ;
     cudaStream_t stream;
@@ -63,7 +63,7 @@ static size_t span(int64_t lines, int64_t line, int64_t batches, int64_t batch, 
     return ((size_t)(lines * line + (batches - 1) * batch) * size + 511) / 256 * 256;
 }
 
-static bool open_bench(bench *t, const tarn__cuda_product *p)
+static bool open_bench(bench *t, const tarn__cuda_gemm *p)
 {
     size_t in = tarn__dtype_bytes((tarn_dtype)p->in_dtype), out = tarn__dtype_bytes((tarn_dtype)p->out_dtype);
     size_t a = span(p->a_by_columns ? p->k : p->m, p->lda, p->batches, p->batch_a, in);
@@ -80,12 +80,12 @@ static bool open_bench(bench *t, const tarn__cuda_product *p)
     char *at = t->memory + TARN__CUDA_WORKSPACE;
     bool has_bias = p->epilogue != CUBLASLT_EPILOGUE_DEFAULT && p->epilogue != CUBLASLT_EPILOGUE_GELU &&
                     p->epilogue != CUBLASLT_EPILOGUE_GELU_AUX && p->epilogue != CUBLASLT_EPILOGUE_DGELU;
-    t->operands[0] = (tarn__cuda_operands){.a = at,
-                                           .b = at + a,
-                                           .c = at + a + b,
-                                           .bias = has_bias ? at + a + b + 2 * c : NULL,
-                                           .extra = extra ? at + a + b + 2 * c + bias : NULL,
-                                           .workspace = t->memory};
+    t->operands[0] = (tarn__cuda_gemm_operands){.a = at,
+                                                .b = at + a,
+                                                .c = at + a + b,
+                                                .bias = has_bias ? at + a + b + 2 * c : NULL,
+                                                .extra = extra ? at + a + b + 2 * c + bias : NULL,
+                                                .workspace = t->memory};
     t->operands[1] = t->operands[0];
     t->operands[1].c = at + a + b + c;
     t->differ = (int *)(void *)(t->memory + all - 256);
@@ -100,7 +100,7 @@ static void close_bench(bench *t)
     cudaGetLastError();
 }
 
-static tarn__view matrix_at(const tarn__cuda_product *p, void *memory, int64_t line)
+static tarn__view matrix_at(const tarn__cuda_gemm *p, void *memory, int64_t line)
 {
     return (tarn__view){
         .memory = memory, .dtype = (tarn_dtype)p->out_dtype, .rank = 2, .shape = {p->m, p->n}, .stride = {line, 1}};
@@ -109,11 +109,11 @@ static tarn__view matrix_at(const tarn__cuda_product *p, void *memory, int64_t l
 /* The plain product, and gelu of it or its slope: as far as time goes, where gelu's result lies does not matter. */
 static bool run_parts(bench *t, int result)
 {
-    const tarn__cuda_product *p = &t->plan->product;
-    tarn__cuda_operands operands = t->operands[result];
+    const tarn__cuda_gemm *p = &t->plan->product;
+    tarn__cuda_gemm_operands operands = t->operands[result];
     operands.extra = NULL;
-    if (tarn__cuda_plan_try(t->index, t->plain, &t->plain->algorithm, t->plain->workspace, &operands, 1, 0,
-                            t->stream) != CUBLAS_STATUS_SUCCESS)
+    if (tarn__cuda_matmul_plan_try(t->index, t->plain, &t->plain->algorithm, t->plain->workspace, &operands, 1, 0,
+                                   t->stream) != CUBLAS_STATUS_SUCCESS)
         return false;
     bool is_slope = p->epilogue == CUBLASLT_EPILOGUE_DGELU;
     tarn__view c = matrix_at(p, operands.c, p->ldc), extra = matrix_at(p, t->operands[result].extra, p->ldx);
@@ -138,27 +138,27 @@ static bool run_candidate(void *context, int candidate, int result)
         return run_parts(t, result);
     const cublasLtMatmulHeuristicResult_t *one = &t->candidates[candidate];
     return one->state == CUBLAS_STATUS_SUCCESS &&
-           tarn__cuda_plan_try(t->index, t->plan, &one->algo, one->workspaceSize, &t->operands[result], 1,
-                               t->plan->product.accumulates ? 1 : 0, t->stream) == CUBLAS_STATUS_SUCCESS;
+           tarn__cuda_matmul_plan_try(t->index, t->plan, &one->algo, one->workspaceSize, &t->operands[result], 1,
+                                      t->plan->product.accumulates ? 1 : 0, t->stream) == CUBLAS_STATUS_SUCCESS;
 }
 
 static int fastest(bench *t)
 {
     int best = -1;
     if (open_bench(t, &t->plan->product))
-        best = tarn__cuda_race_run(&(tarn__cuda_race){.count = t->count + (t->plain != NULL),
-                                                      .context = t,
-                                                      .run = run_candidate,
-                                                      .results = {t->operands[0].c, t->operands[1].c},
-                                                      .result_bytes = t->result_bytes,
-                                                      .differ = t->differ,
-                                                      .stream = t->stream});
+        best = tarn__cuda_autotune_run(&(tarn__cuda_autotune){.count = t->count + (t->plain != NULL),
+                                                              .context = t,
+                                                              .run = run_candidate,
+                                                              .results = {t->operands[0].c, t->operands[1].c},
+                                                              .result_bytes = t->result_bytes,
+                                                              .differ = t->differ,
+                                                              .stream = t->stream});
     close_bench(t);
     return best;
 }
 
-void tarn__cuda_choose(int index, tarn__cuda_plan *plan, const tarn__cuda_plan *plain,
-                       cublasLtMatmulHeuristicResult_t *candidates, int count)
+void tarn__cuda_matmul_tune(int index, tarn__cuda_matmul_plan *plan, const tarn__cuda_matmul_plan *plain,
+                            cublasLtMatmulHeuristicResult_t *candidates, int count)
 {
     int first = 0;
     while (first < count - 1 && candidates[first].state != CUBLAS_STATUS_SUCCESS)
@@ -167,7 +167,7 @@ void tarn__cuda_choose(int index, tarn__cuda_plan *plan, const tarn__cuda_plan *
     plan->workspace = candidates[first].workspaceSize;
     plan->is_slower = plan->product.epilogue == CUBLASLT_EPILOGUE_DGELU;
     tarn__cuda_device *d = tarn__cuda_at(index);
-    if (!d || !tarn__cuda_must_measure(&plan->product) || (count < 2 && !plain))
+    if (!d || !tarn__cuda_matmul_must_tune(&plan->product) || (count < 2 && !plain))
         return;
     int best = fastest(&(bench){
         .index = index, .plan = plan, .plain = plain, .candidates = candidates, .count = count, .stream = d->stream});
@@ -182,5 +182,5 @@ void tarn__cuda_choose(int index, tarn__cuda_plan *plan, const tarn__cuda_plan *
     one.algorithm = plan->algorithm;
     one.workspace = plan->workspace;
     one.is_slower = plan->is_slower;
-    tarn__cuda_choice_keep(choices(), index, &plan->product, &one);
+    tarn__cuda_tuning_store(choices(), index, &plan->product, &one);
 }

@@ -134,7 +134,7 @@ static void run_normalised(const tarn__call *call, bool has_relu)
         params->epsilon,         params->momentum,        vector_of(call->in[3]),        vector_of(call->in[4]),
         vector_of(call->out[3]), vector_of(call->out[4]), data_of<double>(call->out[1]), data_of<double>(call->out[2])};
     const channel_args a = describe(call, false, 0);
-    if (s.fixed_mean.base || !tarn__cuda_held(call, a, s, has_relu))
+    if (s.fixed_mean.base || !tarn__cuda_batchnorm_persistent(call, a, s, has_relu))
         forward(call, a, s, has_relu);
 }
 
@@ -151,7 +151,7 @@ static void run_batchnorm_relu(const tarn__call *call)
 static size_t scratch_batchnorm(const tarn__call *call)
 {
     const channel_args a = describe(call, false, 0);
-    const size_t held = sizeof(double) * (size_t)(2 * a.channels) + tarn__cuda_held_bytes(call, a),
+    const size_t held = sizeof(double) * (size_t)(2 * a.channels) + tarn__cuda_batchnorm_persistent_scratch(call, a),
                  passes = scratch_bytes(a);
     return held > passes ? held : passes;
 }

@@ -77,7 +77,7 @@ __device__ __forceinline__ void add_and_cut(const typename R::raw &beside, typen
 
 /* In batchnorm_persistent.cu: batchnorm with its own statistics in one kernel, where that is the way to take; else
  * false, and nothing is started. What it needs behind the scratch of sets. */
-bool tarn__cuda_held(const tarn__call *call, const channel_args &a, const set_args &s, bool has_relu);
-size_t tarn__cuda_held_bytes(const tarn__call *call, const channel_args &a);
+bool tarn__cuda_batchnorm_persistent(const tarn__call *call, const channel_args &a, const set_args &s, bool has_relu);
+size_t tarn__cuda_batchnorm_persistent_scratch(const tarn__call *call, const channel_args &a);
 
 #endif

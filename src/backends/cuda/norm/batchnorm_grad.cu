@@ -206,7 +206,7 @@ static void run_batchnorm_grad(const tarn__call *call)
     channel_sums s;
     channel_args a = describe(call, false, 0, &s);
     const bool has_own_statistics = ((const tarn__batchnorm *)call->params)->training != 0;
-    if (!has_own_statistics || !tarn__cuda_held_grad(call, a, s))
+    if (!has_own_statistics || !tarn__cuda_batchnorm_persistent_grad(call, a, s))
         backward(call, a, s, has_own_statistics);
 }
 
@@ -214,7 +214,8 @@ static size_t scratch_batchnorm_grad(const tarn__call *call)
 {
     channel_sums s;
     const channel_args a = describe(call, false, 0, &s);
-    const size_t held = sizeof(double) * (size_t)(4 * a.channels) + tarn__cuda_held_grad_bytes(call, a),
+    const size_t held =
+                     sizeof(double) * (size_t)(4 * a.channels) + tarn__cuda_batchnorm_persistent_grad_scratch(call, a),
                  passes = scratch_bytes(a);
     return held > passes ? held : passes;
 }

@@ -85,7 +85,7 @@ __device__ __forceinline__ void store_grads(const channel_args &a, const relu_ga
 
 /* In batchnorm_persistent_grad.cu: the gradients of batchnorm with its own statistics in one kernel, where that is the
  * way to take; else false, and nothing is started. What it needs behind the scratch of channels and sets. */
-bool tarn__cuda_held_grad(const tarn__call *call, const channel_args &a, const channel_sums &s);
-size_t tarn__cuda_held_grad_bytes(const tarn__call *call, const channel_args &a);
+bool tarn__cuda_batchnorm_persistent_grad(const tarn__call *call, const channel_args &a, const channel_sums &s);
+size_t tarn__cuda_batchnorm_persistent_grad_scratch(const tarn__call *call, const channel_args &a);
 
 #endif

@@ -295,14 +295,14 @@ static bool plan_forward(const tarn__call *call, const channel_args &a, held_arg
                            (!a.operand[BESIDE].base || 4 * h->places * (int64_t)h->threads >= h->piece));
 }
 
-size_t tarn__cuda_held_bytes(const tarn__call *call, const channel_args &a)
+size_t tarn__cuda_batchnorm_persistent_scratch(const tarn__call *call, const channel_args &a)
 {
     held_args h;
     bool holds_both;
     return plan_forward(call, a, &h, &holds_both) ? part_bytes(a, h) : 0;
 }
 
-bool tarn__cuda_held(const tarn__call *call, const channel_args &a, const set_args &s, bool has_relu)
+bool tarn__cuda_batchnorm_persistent(const tarn__call *call, const channel_args &a, const set_args &s, bool has_relu)
 {
     held_args h;
     bool holds_both;

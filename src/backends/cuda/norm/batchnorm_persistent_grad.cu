@@ -237,13 +237,13 @@ static bool plan_grad(const tarn__call *call, const channel_args &a, held_args *
            plan_held(call, a, 2, is_read ? 1 : 0, AHEAD, h);
 }
 
-size_t tarn__cuda_held_grad_bytes(const tarn__call *call, const channel_args &a)
+size_t tarn__cuda_batchnorm_persistent_grad_scratch(const tarn__call *call, const channel_args &a)
 {
     held_args h;
     return plan_grad(call, a, &h) ? part_bytes(a, h) : 0;
 }
 
-bool tarn__cuda_held_grad(const tarn__call *call, const channel_args &a, const channel_sums &s)
+bool tarn__cuda_batchnorm_persistent_grad(const tarn__call *call, const channel_args &a, const channel_sums &s)
 {
     held_args h;
     if (!plan_grad(call, a, &h))

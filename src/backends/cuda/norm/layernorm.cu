@@ -247,11 +247,11 @@ static norm_grad residual_grad_of(const tarn__call *call)
 
 static void run_grad(const tarn__call *call, const norm_grad &of)
 {
-    tarn__cuda_run_norm_grad(call, &of);
+    tarn__cuda_run_layernorm_grad(call, &of);
 }
 static size_t grad_scratch(const norm_grad &of)
 {
-    return tarn__cuda_norm_grad_scratch(&of);
+    return tarn__cuda_layernorm_grad_scratch(&of);
 }
 
 static void run_layernorm(const tarn__call *call)
@@ -287,7 +287,7 @@ static size_t residual_norm_grad_scratch(const tarn__call *call)
     return grad_scratch(residual_grad_of(call));
 }
 
-void tarn__cuda_norm(tarn__kernel_row *rows)
+void tarn__cuda_layernorm(tarn__kernel_row *rows)
 {
     rows[TARN__K_layernorm] = tarn__kernel_row{run_layernorm, TARN__FLOATS, NULL};
     rows[TARN__K_layernorm_grad] = tarn__kernel_row{run_layernorm_grad, TARN__FLOATS, layernorm_grad_scratch};

@@ -133,7 +133,7 @@ struct norm_grad {
 };
 
 /* In layernorm_grad.cu. */
-void tarn__cuda_run_norm_grad(const tarn__call *call, const norm_grad *of);
-size_t tarn__cuda_norm_grad_scratch(const norm_grad *of);
+void tarn__cuda_run_layernorm_grad(const tarn__call *call, const norm_grad *of);
+size_t tarn__cuda_layernorm_grad_scratch(const norm_grad *of);
 
 #endif

@@ -281,7 +281,7 @@ static grad_plan plan_of(const norm_grad *of)
     return p;
 }
 
-size_t tarn__cuda_norm_grad_scratch(const norm_grad *of)
+size_t tarn__cuda_layernorm_grad_scratch(const norm_grad *of)
 {
     grad_plan p = plan_of(of);
     return of->gweight || of->gbias ? (size_t)(2 * p.chunks * p.length) * (p.in_double ? sizeof(double) : sizeof(float))
@@ -343,7 +343,7 @@ static void launch_combine(const tarn__call *call, const grad_plan &p, const nor
         combine_kernel<float><<<blocks, threads, 0, stream_of(call)>>>(a);
 }
 
-void tarn__cuda_run_norm_grad(const tarn__call *call, const norm_grad *of)
+void tarn__cuda_run_layernorm_grad(const tarn__call *call, const norm_grad *of)
 {
     const tarn__view *views[OPERANDS] = {of->gx ? of->gx : of->x, of->x, of->mean, of->rstd, of->g, of->own};
     grad_plan p = plan_of(of);

@@ -15,7 +15,7 @@ template <typename C> struct sgd {
     enum { states = 0 };
     C lr, decay;
 
-    static __host__ __device__ sgd of(const tarn__optimizer_step &s, const tarn__step_now &now)
+    static __host__ __device__ sgd of(const tarn__optimizer_step &s, const tarn__step_scalars &now)
     {
         return sgd{(C)now.lr, (C)s.decay};
     }
@@ -34,7 +34,7 @@ template <typename C> struct momentum {
     C lr, decay, keep, take;
     bool is_first, is_nesterov;
 
-    static __host__ __device__ momentum of(const tarn__optimizer_step &s, const tarn__step_now &now)
+    static __host__ __device__ momentum of(const tarn__optimizer_step &s, const tarn__step_scalars &now)
     {
         return momentum{(C)now.lr, (C)s.decay, (C)s.beta1, (C)(1 - s.dampening), now.step == 1, s.nesterov != 0};
     }
@@ -63,7 +63,7 @@ template <typename C> struct adamw {
     enum { states = 2 };
     C take1, beta2, take2, epsilon, keep, size, scale, decay;
 
-    static __host__ __device__ adamw of(const tarn__optimizer_step &s, const tarn__step_now &now)
+    static __host__ __device__ adamw of(const tarn__optimizer_step &s, const tarn__step_scalars &now)
     {
         return adamw{(C)(1 - s.beta1), (C)s.beta2,  (C)(1 - s.beta2), (C)s.epsilon,
                      (C)now.keep,      (C)now.size, (C)now.scale,     (C)s.decay};

@@ -247,8 +247,8 @@ template <bool IS_LARGEST, bool IS_BACKWARD> static void start(const tarn__call 
 {
     if (a.order.count == 0)
         return;
-    if (is_small(&a) && (tarn__cuda_pool_halves(call, a, IS_LARGEST, IS_BACKWARD) ||
-                         tarn__cuda_pool_packs(call, a, IS_LARGEST, IS_BACKWARD)))
+    if (is_small(&a) && (tarn__cuda_pool_stride2(call, a, IS_LARGEST, IS_BACKWARD) ||
+                         tarn__cuda_pool_nhwc(call, a, IS_LARGEST, IS_BACKWARD)))
         return;
     if (IS_BACKWARD)
         FOR_FLOAT(call->in[0]->dtype, launch_backward<T, IS_LARGEST>(call, a))

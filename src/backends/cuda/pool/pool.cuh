@@ -149,7 +149,7 @@ static inline bool lies_in_packs(const void *base, size_t bytes, const int64_t *
 }
 
 /* Each starts its kernel where it fits the call, or says false. `a` counts inside a plane in 32 bits. */
-bool tarn__cuda_pool_halves(const tarn__call *call, pool_args a, bool is_largest, bool is_backward);
-bool tarn__cuda_pool_packs(const tarn__call *call, pool_args a, bool is_largest, bool is_backward);
+bool tarn__cuda_pool_stride2(const tarn__call *call, pool_args a, bool is_largest, bool is_backward);
+bool tarn__cuda_pool_nhwc(const tarn__call *call, pool_args a, bool is_largest, bool is_backward);
 
 #endif

@@ -326,7 +326,7 @@ static void launch_typed(const tarn__call *call, const pool_args &a, bool is_lar
         is_largest ? launch_forward<T, true>(call, a) : launch_forward<T, false>(call, a);
 }
 
-bool tarn__cuda_pool_packs(const tarn__call *call, pool_args a, bool is_largest, bool is_backward)
+bool tarn__cuda_pool_nhwc(const tarn__call *call, pool_args a, bool is_largest, bool is_backward)
 {
     if (!moves_in_packs(&a))
         return false;

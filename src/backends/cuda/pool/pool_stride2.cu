@@ -272,7 +272,7 @@ static void launch_typed(const tarn__call *call, const pool_args &a, bool is_lar
         is_largest ? launch<T, 3, true>(call, a, is_backward) : launch<T, 3, false>(call, a, is_backward);
 }
 
-bool tarn__cuda_pool_halves(const tarn__call *call, pool_args a, bool is_largest, bool is_backward)
+bool tarn__cuda_pool_stride2(const tarn__call *call, pool_args a, bool is_largest, bool is_backward)
 {
     int kernel = halving(&a, is_backward);
     if (!kernel)

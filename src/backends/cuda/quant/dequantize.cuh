@@ -15,20 +15,20 @@ __device__ __forceinline__ float scale_of(uint16_t bits)
 }
 
 /* The scale and the least of one of a Q4_K block's 8 groups, without the block's own. */
-__device__ __forceinline__ void q4_k_scales(const uint8_t *s, int group, int *scale, int *least)
+__device__ __forceinline__ void q4_k_scales(const uint8_t *s, int group, int *scale, int *min)
 {
     int i = group & 3;
     *scale = group < 4 ? s[i] & 63 : (s[8 + i] & 15) | (s[i] >> 6 << 4);
-    *least = group < 4 ? s[4 + i] & 63 : (s[8 + i] >> 4) | (s[4 + i] >> 6 << 4);
+    *min = group < 4 ? s[4 + i] & 63 : (s[8 + i] >> 4) | (s[4 + i] >> 6 << 4);
 }
 
 __device__ __forceinline__ float q4_k_at(const tarn__q4_k *block, int at)
 {
-    int group = at / 32, scale, least;
-    q4_k_scales(block->scales, group, &scale, &least);
+    int group = at / 32, scale, min;
+    q4_k_scales(block->scales, group, &scale, &min);
     int q = block->q[group / 2 * 32 + at % 32] >> group % 2 * 4 & 15;
     return __fsub_rn(__fmul_rn(__fmul_rn(scale_of(block->scale), (float)scale), (float)q),
-                     __fmul_rn(scale_of(block->least), (float)least));
+                     __fmul_rn(scale_of(block->min), (float)min));
 }
 
 __device__ __forceinline__ float q6_k_at(const tarn__q6_k *block, int at)

@@ -28,7 +28,7 @@ __device__ __forceinline__ void store_float(void *y, tarn_dtype dtype, int64_t a
  * x's sums. */
 struct unit_of_weight {
     int q[8];
-    float scale[2], least[2];
+    float scale[2], min[2];
 };
 
 /* `N` words from an even address in shared memory, whose first word need not be whole. Reads up to 2 bytes behind them.
@@ -53,7 +53,7 @@ template <> __device__ __forceinline__ unit_of_weight open_unit<TARN_Q8_0>(const
     unit_of_weight w;
     load_words<8>(block + 2, (uint32_t *)w.q);
     w.scale[0] = w.scale[1] = scale_of(*(const uint16_t *)block);
-    w.least[0] = w.least[1] = 0;
+    w.min[0] = w.min[1] = 0;
     return w;
 }
 
@@ -69,7 +69,7 @@ template <> __device__ __forceinline__ unit_of_weight open_unit<TARN_Q4_0>(const
         w.q[4 + i] = (int)(words[i] >> 4 & 0x0f0f0f0fu);
     }
     w.scale[0] = w.scale[1] = scale_of(*(const uint16_t *)block);
-    w.least[0] = w.least[1] = 8 * w.scale[0];
+    w.min[0] = w.min[1] = 8 * w.scale[0];
     return w;
 }
 
@@ -77,15 +77,15 @@ template <> __device__ __forceinline__ unit_of_weight open_unit<TARN_Q4_0>(const
 template <> __device__ __forceinline__ unit_of_weight open_unit<TARN_Q4_K>(const char *piece, int unit)
 {
     const tarn__q4_k *block = (const tarn__q4_k *)piece + unit / 8;
-    int group = unit % 8, scale, least;
+    int group = unit % 8, scale, min;
     const uint32_t *words = (const uint32_t *)(block->q + group / 2 * 32);
     unit_of_weight w;
 #pragma unroll
     for (int i = 0; i < 8; i++)
         w.q[i] = (int)(words[i] >> group % 2 * 4 & 0x0f0f0f0fu);
-    q4_k_scales(block->scales, group, &scale, &least);
+    q4_k_scales(block->scales, group, &scale, &min);
     w.scale[0] = w.scale[1] = scale_of(block->scale) * (float)scale;
-    w.least[0] = w.least[1] = scale_of(block->least) * (float)least;
+    w.min[0] = w.min[1] = scale_of(block->min) * (float)min;
     return w;
 }
 
@@ -106,7 +106,7 @@ template <> __device__ __forceinline__ unit_of_weight open_unit<TARN_Q6_K>(const
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         w.scale[i] = scale * (float)scales[i];
-        w.least[i] = 32 * w.scale[i];
+        w.min[i] = 32 * w.scale[i];
     }
     return w;
 }

@@ -27,7 +27,7 @@ static __global__ void __launch_bounds__(THREADS) encode_kernel(const __grid_con
     const int lane = threadIdx.x % WARP;
     if (at >= a.count)
         return;
-    const int64_t d = group * TARN__CODES_GROUP + lane;
+    const int64_t d = group * TARN__KV_Q8_GROUP + lane;
     const bool is_there = d < a.depth;
     f16 scale;
     const float x = is_there ? (float)widen(((const T *)a.x)[row_at(a, a.x_stride, row) + d * a.x_stride[3]]) : 0;
@@ -49,14 +49,14 @@ static __global__ void __launch_bounds__(THREADS) decode_kernel(const __grid_con
         return;
     const pack<uint8_t, W> codes =
         *(const pack<uint8_t, W> *)(a.codes + row_at(a, a.code_stride, row) + d * a.code_stride[3]);
-    const float scale = widen(a.scales[row_at(a, a.scale_stride, row) + d / TARN__CODES_GROUP * a.scale_stride[3]]);
+    const float scale = widen(a.scales[row_at(a, a.scale_stride, row) + d / TARN__KV_Q8_GROUP * a.scale_stride[3]]);
     T *to = (T *)a.x + row_at(a, a.x_stride, row) + d * a.x_stride[3];
 #pragma unroll
     for (int i = 0; i < W; i += P) {
         pack<T, P> some;
 #pragma unroll
         for (int k = 0; k < P; k++)
-            some.at[k] = narrow<T>(__fmul_rn((float)((int)codes.at[i + k] - TARN__CODES_ZERO), scale));
+            some.at[k] = narrow<T>(__fmul_rn((float)((int)codes.at[i + k] - TARN__KV_Q8_ZERO), scale));
         *(pack<T, P> *)(to + i) = some;
     }
 }
@@ -109,8 +109,8 @@ static void kernel_codes_decode(const tarn__call *call)
     }
 }
 
-void tarn__cuda_codes(tarn__kernel_row *rows)
+void tarn__cuda_kv_q8(tarn__kernel_row *rows)
 {
-    rows[TARN__K_codes_encode] = tarn__kernel_row{kernel_codes_encode, TARN__FLOATS, NULL};
-    rows[TARN__K_codes_decode] = tarn__kernel_row{kernel_codes_decode, TARN__BIT(TARN_U8), NULL};
+    rows[TARN__K_quantize_kv] = tarn__kernel_row{kernel_codes_encode, TARN__FLOATS, NULL};
+    rows[TARN__K_dequantize_kv] = tarn__kernel_row{kernel_codes_decode, TARN__BIT(TARN_U8), NULL};
 }

@@ -117,7 +117,7 @@ __device__ __forceinline__ void add_unit(const unit_of_weight &w, const bytes_of
         int one = __dp4a(w.q[0], a.x, __dp4a(w.q[1], a.y, __dp4a(w.q[2], a.z, __dp4a(w.q[3], a.w, 0))));
         int two = __dp4a(w.q[4], b.x, __dp4a(w.q[5], b.y, __dp4a(w.q[6], b.z, __dp4a(w.q[7], b.w, 0))));
         float part =
-            w.scale[0] * (float)one - w.least[0] * (float)sum.x + (w.scale[1] * (float)two - w.least[1] * (float)sum.y);
+            w.scale[0] * (float)one - w.min[0] * (float)sum.x + (w.scale[1] * (float)two - w.min[1] * (float)sum.y);
         sums[r] += __ldg(&x.scale[at]) * part;
     }
 }
@@ -361,9 +361,9 @@ static size_t scratch_matmul_blocks(const tarn__call *call)
     return tile_bytes(call) + most;
 }
 
-void tarn__cuda_blocks_product(tarn__kernel_row *rows)
+void tarn__cuda_quant_matmul(tarn__kernel_row *rows)
 {
-    rows[TARN__K_matmul_blocks] = {kernel_matmul_blocks,
-                                   TARN__BIT(TARN_F32) | TARN__BIT(TARN_BF16) | TARN__BIT(TARN_F16) | TARN__BLOCKS,
-                                   scratch_matmul_blocks};
+    rows[TARN__K_matmul_quant] = {kernel_matmul_blocks,
+                                  TARN__BIT(TARN_F32) | TARN__BIT(TARN_BF16) | TARN__BIT(TARN_F16) | TARN__QUANTIZED,
+                                  scratch_matmul_blocks};
 }

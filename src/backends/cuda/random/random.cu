@@ -204,8 +204,8 @@ template <typename Draw, bool has_operand> static void run(const tarn__call *cal
     if (a.count == 0)
         return;
     size_t size = tarn__dtype_bytes(to->dtype), bytes = size == 2 ? 16 : 4 * size;
-    bool is_packed = tarn__view_dense(to) && is_aligned(a.to, bytes) &&
-                     (!from || (tarn__view_dense(from) && is_aligned(a.from, bytes)));
+    bool is_packed = tarn__view_is_contiguous(to) && is_aligned(a.to, bytes) &&
+                     (!from || (tarn__view_is_contiguous(from) && is_aligned(a.from, bytes)));
     if (is_packed) {
         FOR_FLOAT(
             to->dtype, packed_kernel<Draw, T, has_operand>

@@ -179,8 +179,8 @@ static size_t scratch_prod_grad(const tarn__call *call)
     return scratch_gradient(&d);
 }
 
-void tarn__cuda_extremum_grad(tarn__kernel_row *rows)
+void tarn__cuda_max_grad(tarn__kernel_row *rows)
 {
-    rows[TARN__K_extremum_grad] = tarn__kernel_row{run_extremum_grad, TARN__FLOATS, scratch_extremum_grad};
+    rows[TARN__K_max_grad] = tarn__kernel_row{run_extremum_grad, TARN__FLOATS, scratch_extremum_grad};
     rows[TARN__K_prod_grad] = tarn__kernel_row{run_prod_grad, TARN__FLOATS, scratch_prod_grad};
 }

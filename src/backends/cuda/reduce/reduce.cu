@@ -173,6 +173,6 @@ void tarn__cuda_reduce(tarn__kernel_row *rows)
     rows[TARN__K_sum] = tarn__kernel_row{run_sum, TARN__ALL, scratch_call};
     rows[TARN__K_max] = tarn__kernel_row{run_max, TARN__ALL, scratch_call};
     rows[TARN__K_min] = tarn__kernel_row{run_min, TARN__ALL, scratch_call};
-    rows[TARN__K_nonfinite] = tarn__kernel_row{run_nonfinite, TARN__FLOATS, scratch_call};
-    tarn__cuda_variance(rows);
+    rows[TARN__K_count_nonfinite] = tarn__kernel_row{run_nonfinite, TARN__FLOATS, scratch_call};
+    tarn__cuda_var(rows);
 }

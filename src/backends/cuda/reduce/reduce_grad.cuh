@@ -155,7 +155,7 @@ static tarn__view states_view(const gradient *d, void *scratch)
     view.memory = scratch;
     view.offset = 0;
     view.dtype = TARN_F64;
-    tarn__view_pack(&view);
+    tarn__view_set_row_major(&view);
     return view;
 }
 

@@ -360,7 +360,7 @@ template <> __device__ __forceinline__ int64_t least<int64_t>(void)
 }
 
 /* The kernels that live in files of their own. */
-void tarn__cuda_variance(tarn__kernel_row *rows);
-void tarn__cuda_extremum_grad(tarn__kernel_row *rows);
+void tarn__cuda_var(tarn__kernel_row *rows);
+void tarn__cuda_max_grad(tarn__kernel_row *rows);
 
 #endif

@@ -143,7 +143,7 @@ static inline bool plan_fold(fold_args *a, const tarn__view *x, const tarn__view
     if (aux)
         a->aux = tarn__view_at(aux), a->aux_dtype = aux->dtype;
     tarn__view kept = *y; /* y itself may have strides of 0 where it is the expanded gradient of a result */
-    tarn__view_pack(&kept);
+    tarn__view_set_row_major(&kept);
     const tarn__view *views[] = {x, &kept, y, aux};
     tarn__nest nest;
     tarn__nest_make(&nest, 4, views);

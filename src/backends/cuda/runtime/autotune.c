@@ -14,7 +14,7 @@
 #define MOST_BYTES 1024 /* of one key and its value */
 #define MOST_FAMILIES 16
 
-bool tarn__cuda_may_measure(void)
+bool tarn__cuda_autotune_enabled(void)
 {
     const char *text = getenv("TARN_TUNE");
     return !text || strcmp(text, "off") != 0;
@@ -23,15 +23,15 @@ bool tarn__cuda_may_measure(void)
 /* ---- the file ---------------------------------------------------------------------------------------------------- */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows, and the files of all families */
-static tarn__cuda_choices *families[MOST_FAMILIES];      /* that have read a file */
+static tarn__cuda_tuning *families[MOST_FAMILIES];       /* that have read a file */
 static int family_count;
 static struct given {
     int index;
     char *line;
-} * given; /* by tarn__cuda_choices_take() */
+} * given; /* by tarn__cuda_tuning_import() */
 static int given_count;
 
-static void name_file(const tarn__cuda_choices *choices, int index, struct tarn__cuda_choice_file *file)
+static void name_file(const tarn__cuda_tuning *choices, int index, struct tarn__cuda_tuning_file *file)
 {
     char folder[640], name[300];
     struct cudaDeviceProp properties;
@@ -67,19 +67,19 @@ static bool read_hex(const char *text, void *bytes, size_t count)
     return text[2 * count] == '\n' || text[2 * count] == 0;
 }
 
-static size_t bytes_of(const tarn__cuda_choices *choices)
+static size_t bytes_of(const tarn__cuda_tuning *choices)
 {
     return choices->key_bytes + choices->value_bytes;
 }
 
-static char *record_at(const tarn__cuda_choices *choices, const struct tarn__cuda_choice_file *file, int i)
+static char *record_at(const tarn__cuda_tuning *choices, const struct tarn__cuda_tuning_file *file, int i)
 {
     return file->records + (bytes_of(choices) + 1) * (size_t)i;
 }
 
 /* The last record with a key, NULL where there is none: one that could not be used any more has been made again behind
  * it. */
-static char *find_record(const tarn__cuda_choices *choices, const struct tarn__cuda_choice_file *file, const void *key)
+static char *find_record(const tarn__cuda_tuning *choices, const struct tarn__cuda_tuning_file *file, const void *key)
 {
     for (int i = file->count - 1; i >= 0; i--)
         if (memcmp(record_at(choices, file, i), key, choices->key_bytes) == 0)
@@ -88,7 +88,7 @@ static char *find_record(const tarn__cuda_choices *choices, const struct tarn__c
 }
 
 /* One that there is no memory for is chosen again by the next program. */
-static void add_record(const tarn__cuda_choices *choices, struct tarn__cuda_choice_file *file, const void *record,
+static void add_record(const tarn__cuda_tuning *choices, struct tarn__cuda_tuning_file *file, const void *record,
                        bool is_used)
 {
     size_t bytes = bytes_of(choices);
@@ -102,7 +102,7 @@ static void add_record(const tarn__cuda_choices *choices, struct tarn__cuda_choi
 }
 
 /* A line that is not a whole choice (another version's, or cut off) is passed over. */
-static void read_file(const tarn__cuda_choices *choices, struct tarn__cuda_choice_file *file)
+static void read_file(const tarn__cuda_tuning *choices, struct tarn__cuda_tuning_file *file)
 {
     char line[2 * MOST_BYTES + 16], record[MOST_BYTES];
     FILE *from = file->path[0] ? fopen(file->path, "re") : NULL;
@@ -114,7 +114,7 @@ static void read_file(const tarn__cuda_choices *choices, struct tarn__cuda_choic
 }
 
 /* Takes a line that was given, if it is of this file. */
-static void take_given(const tarn__cuda_choices *choices, struct tarn__cuda_choice_file *file, const char *line)
+static void take_given(const tarn__cuda_tuning *choices, struct tarn__cuda_tuning_file *file, const char *line)
 {
     char record[MOST_BYTES];
     size_t length = strlen(file->name);
@@ -126,9 +126,9 @@ static void take_given(const tarn__cuda_choices *choices, struct tarn__cuda_choi
         add_record(choices, file, record, false);
 }
 
-static struct tarn__cuda_choice_file *file_of(tarn__cuda_choices *choices, int index)
+static struct tarn__cuda_tuning_file *file_of(tarn__cuda_tuning *choices, int index)
 {
-    struct tarn__cuda_choice_file *file = &choices->files[index];
+    struct tarn__cuda_tuning_file *file = &choices->files[index];
     bool is_known = false;
     if (file->is_read)
         return file;
@@ -145,7 +145,7 @@ static struct tarn__cuda_choice_file *file_of(tarn__cuda_choices *choices, int i
     return file;
 }
 
-bool tarn__cuda_choice_find(tarn__cuda_choices *choices, int index, const void *key, void *value)
+bool tarn__cuda_tuning_find(tarn__cuda_tuning *choices, int index, const void *key, void *value)
 {
     pthread_mutex_lock(&lock);
     char *record = find_record(choices, file_of(choices, index), key);
@@ -168,7 +168,7 @@ static void append_line(const char *path, const char *line)
     }
 }
 
-void tarn__cuda_choice_keep(tarn__cuda_choices *choices, int index, const void *key, const void *value)
+void tarn__cuda_tuning_store(tarn__cuda_tuning *choices, int index, const void *key, const void *value)
 {
     char line[2 * MOST_BYTES + 2], record[MOST_BYTES];
     memcpy(record, key, choices->key_bytes);
@@ -176,7 +176,7 @@ void tarn__cuda_choice_keep(tarn__cuda_choices *choices, int index, const void *
     write_hex(record, bytes_of(choices), line);
     strcat(line, "\n");
     pthread_mutex_lock(&lock);
-    struct tarn__cuda_choice_file *file = file_of(choices, index);
+    struct tarn__cuda_tuning_file *file = file_of(choices, index);
     add_record(choices, file, record, true);
     append_line(file->path, line);
     pthread_mutex_unlock(&lock);
@@ -184,12 +184,12 @@ void tarn__cuda_choice_keep(tarn__cuda_choices *choices, int index, const void *
 
 /* ---- with a run -------------------------------------------------------------------------------------------------- */
 
-void tarn__cuda_choices_tell(int index, void (*take)(void *ctx, const char *line), void *ctx)
+void tarn__cuda_tuning_export(int index, void (*take)(void *ctx, const char *line), void *ctx)
 {
     char line[sizeof(families[0]->files[0].name) + 2 * MOST_BYTES + 2];
     pthread_mutex_lock(&lock);
     for (int k = 0; k < family_count; k++) {
-        const struct tarn__cuda_choice_file *file = &families[k]->files[index];
+        const struct tarn__cuda_tuning_file *file = &families[k]->files[index];
         for (int i = 0; i < file->count; i++) {
             const char *record = record_at(families[k], file, i);
             if (!record[bytes_of(families[k])] || !file->name[0] || find_record(families[k], file, record) != record)
@@ -202,7 +202,7 @@ void tarn__cuda_choices_tell(int index, void (*take)(void *ctx, const char *line
     pthread_mutex_unlock(&lock);
 }
 
-void tarn__cuda_choices_take(int index, const char *line)
+void tarn__cuda_tuning_import(int index, const char *line)
 {
     pthread_mutex_lock(&lock);
     struct given *more = realloc(given, sizeof(*given) * (size_t)(given_count + 1));
@@ -225,7 +225,7 @@ typedef struct watch {
 } watch;
 
 /* Milliseconds of one of `count` runs in a row; NEVER for a candidate that fails. */
-static float time_runs(const tarn__cuda_race *race, const watch *w, int candidate, int count)
+static float time_runs(const tarn__cuda_autotune *race, const watch *w, int candidate, int count)
 {
     float took = 0;
     cudaEventRecord(w->begin, race->stream);
@@ -241,7 +241,7 @@ static float time_runs(const tarn__cuda_race *race, const watch *w, int candidat
 /* The better of two measurements of about a millisecond; a candidate far behind the best one is left at a first, short
  * one. Before that one run that does not count: kernels are loaded when they are first run, which takes longer than
  * most of them do. */
-static float time_candidate(const tarn__cuda_race *race, const watch *w, int candidate, float best)
+static float time_candidate(const tarn__cuda_autotune *race, const watch *w, int candidate, float best)
 {
     if (time_runs(race, w, candidate, 1) >= NEVER)
         return NEVER;
@@ -254,7 +254,7 @@ static float time_candidate(const tarn__cuda_race *race, const watch *w, int can
 }
 
 /* Runs it twice, into two results that must be equal. */
-static bool repeats_itself(const tarn__cuda_race *race, int candidate)
+static bool repeats_itself(const tarn__cuda_autotune *race, int candidate)
 {
     int differ = 1;
     for (int i = 0; i < 2; i++) {
@@ -269,7 +269,7 @@ static bool repeats_itself(const tarn__cuda_race *race, int candidate)
 }
 
 /* A candidate must be faster by 1 % to pass one that the library itself puts before it. */
-static int fastest(const tarn__cuda_race *race, const watch *w)
+static int fastest(const tarn__cuda_autotune *race, const watch *w)
 {
     float time[TARN__CUDA_MAX_CANDIDATES];
     int best = 0, count = race->count < TARN__CUDA_MAX_CANDIDATES ? race->count : TARN__CUDA_MAX_CANDIDATES;
@@ -286,7 +286,7 @@ static int fastest(const tarn__cuda_race *race, const watch *w)
     return time[best] < NEVER ? best : -1;
 }
 
-int tarn__cuda_race_run(const tarn__cuda_race *race)
+int tarn__cuda_autotune_run(const tarn__cuda_autotune *race)
 {
     watch w = {0};
     int best = -1;

@@ -225,31 +225,31 @@ static void fill_table(void)
     tarn__cuda_swiglu(rows);
     tarn__cuda_compare(rows);
     tarn__cuda_copy(rows);
-    tarn__cuda_blocks(rows);
-    tarn__cuda_blocks_product(rows);
-    tarn__cuda_codes(rows);
+    tarn__cuda_dequantize(rows);
+    tarn__cuda_quant_matmul(rows);
+    tarn__cuda_kv_q8(rows);
     tarn__cuda_fill(rows);
-    tarn__cuda_spread(rows);
+    tarn__cuda_pad(rows);
     tarn__cuda_random(rows);
     tarn__cuda_reduce(rows);
-    tarn__cuda_extremum(rows);
+    tarn__cuda_argmax(rows);
     tarn__cuda_var_grad(rows);
     tarn__cuda_scan(rows);
-    tarn__cuda_index(rows);
+    tarn__cuda_gather(rows);
     tarn__cuda_sort(rows);
     tarn__cuda_matmul(rows);
     tarn__cuda_conv(rows);
     tarn__cuda_pool(rows);
     tarn__cuda_softmax(rows);
-    tarn__cuda_norm(rows);
+    tarn__cuda_layernorm(rows);
     tarn__cuda_attention(rows);
     tarn__cuda_rope(rows);
-    tarn__cuda_step_product(rows);
-    tarn__cuda_step_attention(rows);
-    tarn__cuda_step_likeliest(rows);
+    tarn__cuda_decode_gemv(rows);
+    tarn__cuda_decode_attention(rows);
+    tarn__cuda_decode_argmax(rows);
     tarn__cuda_batchnorm(rows);
     tarn__cuda_batchnorm_grad(rows);
-    tarn__cuda_loss(rows);
+    tarn__cuda_cross_entropy(rows);
     tarn__cuda_optimizer(rows);
     tarn__cuda_clip(rows);
     tarn__cuda_scale_grad(rows);
@@ -284,15 +284,15 @@ static tarn__backend backend = {
     .capture_end = tarn__cuda_capture_end,
     .graph_launch = tarn__cuda_graph_launch,
     .graph_free = tarn__cuda_graph_free,
-    .poke = tarn__cuda_poke,
-    .lane_new = tarn__cuda_lane_new,
-    .lane_free = tarn__cuda_lane_free,
-    .lane_send = tarn__cuda_lane_send,
-    .lane_join = tarn__cuda_lane_join,
-    .lane_wait = tarn__cuda_lane_wait,
-    .lane_mark = tarn__cuda_lane_mark,
-    .choices_tell = tarn__cuda_choices_tell,
-    .choices_take = tarn__cuda_choices_take,
+    .write_inline = tarn__cuda_write_inline,
+    .pinned_new = tarn__cuda_pinned_new,
+    .pinned_free = tarn__cuda_pinned_free,
+    .pinned_upload = tarn__cuda_pinned_send,
+    .pinned_join = tarn__cuda_pinned_join,
+    .pinned_wait = tarn__cuda_pinned_wait,
+    .pinned_set_events = tarn__cuda_pinned_mark,
+    .tuning_export = tarn__cuda_tuning_export,
+    .tuning_import = tarn__cuda_tuning_import,
     .failure = tarn__cuda_failure,
     .kernels = rows,
 };

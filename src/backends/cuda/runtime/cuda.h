@@ -48,12 +48,12 @@ bool tarn__cuda_peer(int to_index, void *to, int64_t to_offset, int from_index, 
                      size_t bytes, void *stream);
 
 /* pinned.c */
-void *tarn__cuda_lane_new(int index, size_t bytes, void **host);
-void tarn__cuda_lane_free(int index, void *lane);
-bool tarn__cuda_lane_send(int index, void *lane, size_t from, void *memory, int64_t offset, size_t bytes);
-bool tarn__cuda_lane_join(int index, void *lane);
-bool tarn__cuda_lane_wait(int index, void *lane);
-void tarn__cuda_lane_mark(int index, void *lane, void *from, void *to);
+void *tarn__cuda_pinned_new(int index, size_t bytes, void **host);
+void tarn__cuda_pinned_free(int index, void *lane);
+bool tarn__cuda_pinned_send(int index, void *lane, size_t from, void *memory, int64_t offset, size_t bytes);
+bool tarn__cuda_pinned_join(int index, void *lane);
+bool tarn__cuda_pinned_wait(int index, void *lane);
+void tarn__cuda_pinned_mark(int index, void *lane, void *from, void *to);
 
 /* graph.c */
 bool tarn__cuda_capture_begin(int index);
@@ -63,10 +63,10 @@ void tarn__cuda_graph_free(int index, void *graph);
 
 /* True when kernels of a step may begin before the one in front of them has ended: in a recording, on a device that
  * can, unless TARN_CUDA_OVERLAP is off. */
-bool tarn__cuda_overlaps(int index);
+bool tarn__cuda_uses_pdl(int index);
 
 /* write_inline.cu */
-bool tarn__cuda_poke(int index, void *memory, int64_t offset, const void *bytes, size_t count, void *stream);
+bool tarn__cuda_write_inline(int index, void *memory, int64_t offset, const void *bytes, size_t count, void *stream);
 
 /* The table itself, for kernels made of others. */
 const tarn__kernel_row *tarn__cuda_rows(void);
@@ -78,31 +78,31 @@ void tarn__cuda_binary_grad(tarn__kernel_row *rows);
 void tarn__cuda_swiglu(tarn__kernel_row *rows);
 void tarn__cuda_compare(tarn__kernel_row *rows);
 void tarn__cuda_copy(tarn__kernel_row *rows);
-void tarn__cuda_blocks(tarn__kernel_row *rows);
-void tarn__cuda_blocks_product(tarn__kernel_row *rows);
-void tarn__cuda_codes(tarn__kernel_row *rows);
+void tarn__cuda_dequantize(tarn__kernel_row *rows);
+void tarn__cuda_quant_matmul(tarn__kernel_row *rows);
+void tarn__cuda_kv_q8(tarn__kernel_row *rows);
 void tarn__cuda_fill(tarn__kernel_row *rows);
-void tarn__cuda_spread(tarn__kernel_row *rows);
+void tarn__cuda_pad(tarn__kernel_row *rows);
 void tarn__cuda_random(tarn__kernel_row *rows);
 void tarn__cuda_reduce(tarn__kernel_row *rows);
-void tarn__cuda_extremum(tarn__kernel_row *rows);
+void tarn__cuda_argmax(tarn__kernel_row *rows);
 void tarn__cuda_var_grad(tarn__kernel_row *rows);
 void tarn__cuda_scan(tarn__kernel_row *rows);
-void tarn__cuda_index(tarn__kernel_row *rows);
+void tarn__cuda_gather(tarn__kernel_row *rows);
 void tarn__cuda_sort(tarn__kernel_row *rows);
 void tarn__cuda_matmul(tarn__kernel_row *rows);
 void tarn__cuda_conv(tarn__kernel_row *rows);
 void tarn__cuda_pool(tarn__kernel_row *rows);
 void tarn__cuda_softmax(tarn__kernel_row *rows);
-void tarn__cuda_norm(tarn__kernel_row *rows);
+void tarn__cuda_layernorm(tarn__kernel_row *rows);
 void tarn__cuda_attention(tarn__kernel_row *rows);
 void tarn__cuda_rope(tarn__kernel_row *rows);
-void tarn__cuda_step_product(tarn__kernel_row *rows);
-void tarn__cuda_step_attention(tarn__kernel_row *rows);
-void tarn__cuda_step_likeliest(tarn__kernel_row *rows);
+void tarn__cuda_decode_gemv(tarn__kernel_row *rows);
+void tarn__cuda_decode_attention(tarn__kernel_row *rows);
+void tarn__cuda_decode_argmax(tarn__kernel_row *rows);
 void tarn__cuda_batchnorm(tarn__kernel_row *rows);
 void tarn__cuda_batchnorm_grad(tarn__kernel_row *rows);
-void tarn__cuda_loss(tarn__kernel_row *rows);
+void tarn__cuda_cross_entropy(tarn__kernel_row *rows);
 void tarn__cuda_optimizer(tarn__kernel_row *rows);
 void tarn__cuda_clip(tarn__kernel_row *rows);
 void tarn__cuda_scale_grad(tarn__kernel_row *rows);

@@ -46,7 +46,7 @@ void tarn__cuda_graph_free(int index, void *graph)
         cudaGraphExecDestroy((cudaGraphExec_t)graph);
 }
 
-bool tarn__cuda_overlaps(int index)
+bool tarn__cuda_uses_pdl(int index)
 {
     const tarn__cuda_device *d = tarn__cuda_at(index);
     const char *text = getenv("TARN_CUDA_OVERLAP");

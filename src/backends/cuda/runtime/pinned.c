@@ -26,7 +26,7 @@ static bool has_stream(tarn__cuda_device *d)
     return good;
 }
 
-void *tarn__cuda_lane_new(int index, size_t bytes, void **host)
+void *tarn__cuda_pinned_new(int index, size_t bytes, void **host)
 {
     tarn__cuda_device *d = tarn__cuda_at(index);
     lane *l = d && has_stream(d) ? calloc(1, sizeof(*l)) : NULL;
@@ -40,11 +40,11 @@ void *tarn__cuda_lane_new(int index, size_t bytes, void **host)
         *host = l->host;
         return l;
     }
-    tarn__cuda_lane_free(index, l);
+    tarn__cuda_pinned_free(index, l);
     return NULL;
 }
 
-void tarn__cuda_lane_free(int index, void *memory)
+void tarn__cuda_pinned_free(int index, void *memory)
 {
     lane *l = memory;
     if (!tarn__cuda_at(index))
@@ -67,7 +67,7 @@ static tarn__cuda_device *open_device(int index)
     return NULL;
 }
 
-void tarn__cuda_lane_mark(int index, void *memory, void *from, void *to)
+void tarn__cuda_pinned_mark(int index, void *memory, void *from, void *to)
 {
     lane *l = memory;
     (void)index;
@@ -83,7 +83,7 @@ static bool mark(cudaEvent_t *event, cudaStream_t stream)
     return !asked || tarn__cuda_good(cudaEventRecord(asked, stream), "recording an event");
 }
 
-bool tarn__cuda_lane_send(int index, void *memory, size_t from, void *to, int64_t offset, size_t bytes)
+bool tarn__cuda_pinned_send(int index, void *memory, size_t from, void *to, int64_t offset, size_t bytes)
 {
     tarn__cuda_device *d = open_device(index);
     lane *l = memory;
@@ -96,13 +96,13 @@ bool tarn__cuda_lane_send(int index, void *memory, size_t from, void *to, int64_
            mark(&l->to, d->copies) && tarn__cuda_good(cudaEventRecord(l->done, d->copies), "recording an event");
 }
 
-bool tarn__cuda_lane_join(int index, void *memory)
+bool tarn__cuda_pinned_join(int index, void *memory)
 {
     tarn__cuda_device *d = open_device(index);
     return d && tarn__cuda_good(cudaStreamWaitEvent(d->stream, ((lane *)memory)->done, 0), "ordering streams");
 }
 
-bool tarn__cuda_lane_wait(int index, void *memory)
+bool tarn__cuda_pinned_wait(int index, void *memory)
 {
     return tarn__cuda_at(index) && tarn__cuda_good(cudaEventSynchronize(((lane *)memory)->done), "waiting for a copy");
 }

@@ -137,10 +137,10 @@ void tarn__cuda_run_cross_entropy(const tarn__call *call)
         launch_typed<f16>(call, a);
 }
 
-void tarn__cuda_loss(tarn__kernel_row *rows)
+void tarn__cuda_cross_entropy(tarn__kernel_row *rows)
 {
     rows[TARN__K_cross_entropy] = tarn__kernel_row{tarn__cuda_run_cross_entropy, TARN__FLOATS, NULL};
     rows[TARN__K_cross_entropy_grad] = tarn__kernel_row{tarn__cuda_run_cross_entropy_grad, TARN__FLOATS, NULL};
-    rows[TARN__K_cross_entropy_slopes] =
-        tarn__kernel_row{tarn__cuda_run_cross_entropy_slopes, TARN__FLOATS, tarn__cuda_cross_entropy_slopes_scratch};
+    rows[TARN__K_cross_entropy_with_grad] =
+        tarn__kernel_row{tarn__cuda_run_cross_entropy_fused, TARN__FLOATS, tarn__cuda_cross_entropy_fused_scratch};
 }

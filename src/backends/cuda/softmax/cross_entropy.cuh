@@ -61,7 +61,7 @@ static inline tarn__view as_column(const tarn__view *view)
 /* In cross_entropy.cu, cross_entropy_grad.cu and cross_entropy_fused.cu. */
 void tarn__cuda_run_cross_entropy(const tarn__call *call);
 void tarn__cuda_run_cross_entropy_grad(const tarn__call *call);
-void tarn__cuda_run_cross_entropy_slopes(const tarn__call *call);
-size_t tarn__cuda_cross_entropy_slopes_scratch(const tarn__call *call);
+void tarn__cuda_run_cross_entropy_fused(const tarn__call *call);
+size_t tarn__cuda_cross_entropy_fused_scratch(const tarn__call *call);
 
 #endif

@@ -163,7 +163,7 @@ static int64_t rows_in(const tarn__call *call)
     return call->in[0]->shape[0];
 }
 
-size_t tarn__cuda_cross_entropy_slopes_scratch(const tarn__call *call)
+size_t tarn__cuda_cross_entropy_fused_scratch(const tarn__call *call)
 {
     return (size_t)rows_in(call) * sizeof(double);
 }
@@ -189,7 +189,7 @@ static void run_apart(const tarn__call *call)
     tarn__cuda_run_cross_entropy_grad(&slopes);
 }
 
-void tarn__cuda_run_cross_entropy_slopes(const tarn__call *call)
+void tarn__cuda_run_cross_entropy_fused(const tarn__call *call)
 {
     const tarn__cross_entropy *params = (const tarn__cross_entropy *)call->params;
     tarn__view target = as_column(call->in[1]), g = as_column(call->in[2]), loss = as_column(call->out[0]);

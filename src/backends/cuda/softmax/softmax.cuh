@@ -106,7 +106,7 @@ static inline unsigned stream_block(int64_t length)
 }
 
 /* The gradients from x instead of y, in softmax_grad_from_x.cu. */
-void tarn__cuda_run_softmax_again(const tarn__call *call, bool is_log);
+void tarn__cuda_run_softmax_grad_from_x(const tarn__call *call, bool is_log);
 
 /* The gradients' entries, in softmax_grad.cu. */
 void tarn__cuda_run_softmax_grad(const tarn__call *call);

@@ -149,7 +149,7 @@ struct backward {
 static void run(const tarn__call *call, bool is_log)
 {
     if (((const tarn__along *)call->params)->from_x)
-        tarn__cuda_run_softmax_again(call, is_log);
+        tarn__cuda_run_softmax_grad_from_x(call, is_log);
     else
         run_softmax<backward, 3>(call, is_log);
 }

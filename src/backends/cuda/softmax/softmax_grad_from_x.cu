@@ -281,7 +281,7 @@ template <typename C> static void launch_any(const tarn__call *call, const softm
         launch_stream<untyped<C>, untyped<C>>(call, a);
 }
 
-void tarn__cuda_run_softmax_again(const tarn__call *call, bool is_log)
+void tarn__cuda_run_softmax_grad_from_x(const tarn__call *call, bool is_log)
 {
     const tarn__view *views[OPERANDS] = {call->out[0], call->in[0], call->in[1]};
     softmax_args a = {};

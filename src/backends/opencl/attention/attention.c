@@ -86,7 +86,7 @@ static tile tile_of(const tarn__cl_device *device, tarn_dtype dtype, const atten
 {
     int window = a->depth <= 64 ? 64 : 128;
     bool wide = dtype == TARN_F64;
-    if (!device->local_is_real || most < 8)
+    if (!device->has_local_memory || most < 8)
         return (tile){1, a->rows <= FEW_ROWS || most == 0 ? FEW_ROWS : 32, wide ? 8 : 16, wide ? 4 : 2, 32, window, 8};
     if (most >= MOST_ACROSS && !wide && !device->is_cpu && device->max_group >= 256 &&
         device->local_bytes >= WIDE_BYTES)
@@ -123,9 +123,9 @@ static void write_options(const tarn__call *call, const tile *t, bool backward, 
     snprintf(options, size,
              "-DREAL=%s -DT=%s -DT_G=%s -DLENGTH=%s%s%s -DACROSS=%d -DM=%d -DLANES=%d -DVECTORS=%d -DSTEP=%d "
              "-DWINDOW=%d -DREGISTERS=%d%s %s",
-             dtype == TARN_F64 ? "double" : "float", tarn__cl_type(dtype), tarn__cl_type(g),
-             call->in[3] ? tarn__cl_type(call->in[3]->dtype) : "i64", starts ? " -DSTART=" : "",
-             starts ? tarn__cl_type(starts->dtype) : "", t->across, t->rows_each, t->lanes, t->vectors, t->step,
+             dtype == TARN_F64 ? "double" : "float", tarn__cl_dtype_name(dtype), tarn__cl_dtype_name(g),
+             call->in[3] ? tarn__cl_dtype_name(call->in[3]->dtype) : "i64", starts ? " -DSTART=" : "",
+             starts ? tarn__cl_dtype_name(starts->dtype) : "", t->across, t->rows_each, t->lanes, t->vectors, t->step,
              t->window, t->registers, t->across > 1 && are_in_fours(call, backward) ? " -DIN_FOURS" : "", own);
 }
 
@@ -135,13 +135,13 @@ static tarn__cl_launch begin(const tarn__call *call, const attention *a, tile *t
 {
     const char *source = backward ? "attention_grad" : "attention";
     char options[320];
-    *t = tile_of(tarn__cl_at(call->device), call->in[0]->dtype, a, MOST_ACROSS);
+    *t = tile_of(tarn__cl_device_at(call->device), call->in[0]->dtype, a, MOST_ACROSS);
     while (t->across > 1 || t->rows_each > FEW_ROWS) {
         write_options(call, t, backward, own, options, sizeof(options));
         tarn__cl_launch l = tarn__cl_try(call, source, kernel, options, (size_t)(t->across * t->across));
         if (l.good)
             return l;
-        *t = tile_of(tarn__cl_at(call->device), call->in[0]->dtype, a, t->across / 2);
+        *t = tile_of(tarn__cl_device_at(call->device), call->in[0]->dtype, a, t->across / 2);
     }
     write_options(call, t, backward, own, options, sizeof(options));
     return tarn__cl_begin(call, source, kernel, options);
@@ -156,15 +156,15 @@ static void give_shape(tarn__cl_launch *l, const tarn__call *call, attention *a,
     a->blocks = ceiling(lines, side_of(t));
     a->windows = has_windows ? ceiling(a->depth, t->window) : 1;
     a->last_first = last_first;
-    tarn__cl_value(l, a, sizeof(*a));
-    tarn__cl_real(l, params->scale);
+    tarn__cl_arg_value(l, a, sizeof(*a));
+    tarn__cl_arg_real(l, params->scale);
 }
 
 /* Groups for `heads` heads of all batches. */
 static void launch(tarn__cl_launch *l, const tarn__call *call, const attention *a, const tile *t, int64_t heads)
 {
     size_t groups = (size_t)(call->in[0]->shape[0] * heads * a->blocks * a->windows), across = (size_t)t->across;
-    tarn__cl_go(l, 2, (size_t[]){groups * across, across}, (size_t[]){across, across});
+    tarn__cl_enqueue(l, 2, (size_t[]){groups * across, across}, (size_t[]){across, across});
 }
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
@@ -172,20 +172,20 @@ static void launch(tarn__cl_launch *l, const tarn__call *call, const attention *
 static void kernel_attention(const tarn__call *call)
 {
     attention a = describe(call, false);
-    if (!tarn__cl_at(call->device) || tarn__view_count(call->out[0]) == 0)
+    if (!tarn__cl_device_at(call->device) || tarn__view_count(call->out[0]) == 0)
         return;
     tile t;
     char own[32];
     snprintf(own, sizeof(own), "-DT_L=%s",
-             tarn__cl_type(call->out[1] ? call->out[1]->dtype : tarn__wide_dtype(call->in[0]->dtype)));
+             tarn__cl_dtype_name(call->out[1] ? call->out[1]->dtype : tarn__acc_dtype(call->in[0]->dtype)));
     tarn__cl_launch l = begin(call, &a, &t, "forward", false, own);
     for (int i = 0; i < 4; i++)
-        tarn__cl_view(&l, call->in[i]);
-    tarn__cl_view(&l, starts_of(call, false));
-    tarn__cl_view(&l, call->out[0]);
-    tarn__cl_view(&l, call->out[1]);
+        tarn__cl_arg_view(&l, call->in[i]);
+    tarn__cl_arg_view(&l, starts_of(call, false));
+    tarn__cl_arg_view(&l, call->out[0]);
+    tarn__cl_arg_view(&l, call->out[1]);
     give_shape(&l, call, &a, &t, a.rows, true, a.causal);
-    tarn__cl_fault(&l, call);
+    tarn__cl_arg_fault(&l, call);
     l.has_fault = l.has_fault && (call->in[3] || starts_of(call, false)); /* only lengths and starts can be wrong */
     launch(&l, call, &a, &t, a.heads);
 }
@@ -201,7 +201,7 @@ static size_t grad_scratch(const tarn__call *call)
 
 static const char *type_of(const tarn__view *view)
 {
-    return tarn__cl_type(view ? view->dtype : TARN_F32);
+    return tarn__cl_dtype_name(view ? view->dtype : TARN_F32);
 }
 
 /* A launch with the operands that all have: q, k, v, g, lengths, starts. */
@@ -210,10 +210,10 @@ static tarn__cl_launch begin_grad(const tarn__call *call, const attention *a, ti
 {
     tarn__cl_launch l = begin(call, a, t, kernel, true, own);
     for (int i = 0; i < 3; i++)
-        tarn__cl_view(&l, call->in[i]);
-    tarn__cl_view(&l, call->in[6]);
-    tarn__cl_view(&l, call->in[3]);
-    tarn__cl_view(&l, starts_of(call, true));
+        tarn__cl_arg_view(&l, call->in[i]);
+    tarn__cl_arg_view(&l, call->in[6]);
+    tarn__cl_arg_view(&l, call->in[3]);
+    tarn__cl_arg_view(&l, starts_of(call, true));
     return l;
 }
 
@@ -223,8 +223,8 @@ static void run_sums(const tarn__call *call, attention *a, const tarn__view *sum
     tile t;
     snprintf(own, sizeof(own), "-DSUMS -DT_L=%s", type_of(call->in[5]));
     tarn__cl_launch l = begin_grad(call, a, &t, "row_sums", own);
-    tarn__cl_view(&l, call->in[5]);
-    tarn__cl_view(&l, sums);
+    tarn__cl_arg_view(&l, call->in[5]);
+    tarn__cl_arg_view(&l, sums);
     give_shape(&l, call, a, &t, a->rows, false, a->causal);
     launch(&l, call, a, &t, a->heads);
 }
@@ -235,8 +235,8 @@ static void run_rows(const tarn__call *call, attention *a, const tarn__view *sum
     tile t;
     snprintf(own, sizeof(own), "-DROWS -DT_GQ=%s", type_of(call->out[0]));
     tarn__cl_launch l = begin_grad(call, a, &t, "row_slopes", own);
-    tarn__cl_view(&l, sums);
-    tarn__cl_view(&l, call->out[0]);
+    tarn__cl_arg_view(&l, sums);
+    tarn__cl_arg_view(&l, call->out[0]);
     give_shape(&l, call, a, &t, a->rows, true, a->causal);
     launch(&l, call, a, &t, a->heads);
 }
@@ -247,9 +247,9 @@ static void run_keys(const tarn__call *call, attention *a, const tarn__view *sum
     tile t;
     snprintf(own, sizeof(own), "-DKEYS -DT_GK=%s -DT_GV=%s", type_of(call->out[1]), type_of(call->out[2]));
     tarn__cl_launch l = begin_grad(call, a, &t, "key_slopes", own);
-    tarn__cl_view(&l, sums);
-    tarn__cl_view(&l, call->out[1]);
-    tarn__cl_view(&l, call->out[2]);
+    tarn__cl_arg_view(&l, sums);
+    tarn__cl_arg_view(&l, call->out[1]);
+    tarn__cl_arg_view(&l, call->out[2]);
     give_shape(&l, call, a, &t, a->keys, true, false);
     launch(&l, call, a, &t, a->kv_heads);
 }
@@ -257,7 +257,7 @@ static void run_keys(const tarn__call *call, attention *a, const tarn__view *sum
 static void kernel_attention_grad(const tarn__call *call)
 {
     attention a = describe(call, true);
-    if (!tarn__cl_at(call->device))
+    if (!tarn__cl_device_at(call->device))
         return;
     tarn__view sums = tarn__cl_scratch_view(call, 0, call->in[0]->dtype == TARN_F64 ? TARN_F64 : TARN_F32);
     run_sums(call, &a, &sums);
@@ -267,10 +267,10 @@ static void kernel_attention_grad(const tarn__call *call)
         run_keys(call, &a, &sums);
 }
 
-void tarn__cl_attention(tarn__kernel_row *rows)
+void tarn__cl_register_attention(tarn__kernel_row *rows)
 {
     rows[TARN__K_attention] = (tarn__kernel_row){kernel_attention, TARN__FLOATS, NULL};
     rows[TARN__K_attention_grad] = (tarn__kernel_row){kernel_attention_grad, TARN__FLOATS, grad_scratch};
-    rows[TARN__K_attention_starts] = rows[TARN__K_attention];
-    rows[TARN__K_attention_starts_grad] = rows[TARN__K_attention_grad];
+    rows[TARN__K_attention_documents] = rows[TARN__K_attention];
+    rows[TARN__K_attention_documents_grad] = rows[TARN__K_attention_grad];
 }

@@ -52,7 +52,7 @@ static void make_angles(const tarn__call *call, const shape *s, int64_t first, i
 {
     const tarn__rope *params = call->params;
     const tarn__view *positions = call->in[1];
-    const bool is_wide = tarn__cl_at(call->device)->has_f64;
+    const bool is_wide = tarn__cl_device_at(call->device)->has_f64;
     const int64_t rows = is_shared(call) ? s->length : s->batches * s->length;
     frequency given[PIECE] = {{0}};
     char options[96];
@@ -62,18 +62,19 @@ static void make_angles(const tarn__call *call, const shape *s, int64_t first, i
         given[i] = is_wide ? (frequency){.whole = whole} : (frequency){.part = {high, (float)(whole - (double)high)}};
     }
     snprintf(options, sizeof(options), "-DANGLES -DT_X=%s -DT_POSITION=%s",
-             call->in[0]->dtype == TARN_F64 ? "f64" : "f32", tarn__cl_type(positions ? positions->dtype : TARN_I64));
+             call->in[0]->dtype == TARN_F64 ? "f64" : "f32",
+             tarn__cl_dtype_name(positions ? positions->dtype : TARN_I64));
     tarn__cl_launch launch = tarn__cl_begin(call, "rope", "angles", options);
-    tarn__cl_value(&launch, given, sizeof(given));
+    tarn__cl_arg_value(&launch, given, sizeof(given));
     const int64_t numbers[] = {first, count, rows, s->length, s->pairs};
     for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
-        tarn__cl_long(&launch, numbers[i]);
-    tarn__cl_view(&launch, positions);
-    tarn__cl_long(&launch, positions && positions->rank == 2 ? positions->stride[0] : 0);
-    tarn__cl_long(&launch, positions ? positions->stride[positions->rank - 1] : 0);
-    tarn__cl_int(&launch, params->back);
-    tarn__cl_scratch(&launch, call, 0);
-    tarn__cl_go(&launch, 1, (size_t[]){(size_t)(rows * count)}, NULL);
+        tarn__cl_arg_long(&launch, numbers[i]);
+    tarn__cl_arg_view(&launch, positions);
+    tarn__cl_arg_long(&launch, positions && positions->rank == 2 ? positions->stride[0] : 0);
+    tarn__cl_arg_long(&launch, positions ? positions->stride[positions->rank - 1] : 0);
+    tarn__cl_arg_int(&launch, params->inverse);
+    tarn__cl_arg_scratch(&launch, call, 0);
+    tarn__cl_enqueue(&launch, 1, (size_t[]){(size_t)(rows * count)}, NULL);
 }
 
 /* A work-item for each pair, and for each element behind the turned ones. */
@@ -82,16 +83,16 @@ static void turn(const tarn__call *call, const shape *s)
     const tarn__rope *params = call->params;
     const int64_t items = s->batches * s->length * s->heads * (s->depth - s->pairs);
     char options[96];
-    snprintf(options, sizeof(options), "-DTURN -DT_X=%s -DT_Y=%s -DINDEX=%s", tarn__cl_type(call->in[0]->dtype),
-             tarn__cl_type(call->out[0]->dtype), items < (INT64_C(1) << 30) ? "int" : "long");
+    snprintf(options, sizeof(options), "-DTURN -DT_X=%s -DT_Y=%s -DINDEX=%s", tarn__cl_dtype_name(call->in[0]->dtype),
+             tarn__cl_dtype_name(call->out[0]->dtype), items < (INT64_C(1) << 30) ? "int" : "long");
     tarn__cl_launch launch = tarn__cl_begin(call, "rope", "rope", options);
-    tarn__cl_value(&launch, s, sizeof(*s));
-    tarn__cl_view(&launch, call->in[0]);
-    tarn__cl_view(&launch, call->out[0]);
-    tarn__cl_scratch(&launch, call, 0);
-    tarn__cl_int(&launch, is_shared(call));
-    tarn__cl_int(&launch, params->interleaved);
-    tarn__cl_go(&launch, 1, (size_t[]){(size_t)items}, NULL);
+    tarn__cl_arg_value(&launch, s, sizeof(*s));
+    tarn__cl_arg_view(&launch, call->in[0]);
+    tarn__cl_arg_view(&launch, call->out[0]);
+    tarn__cl_arg_scratch(&launch, call, 0);
+    tarn__cl_arg_int(&launch, is_shared(call));
+    tarn__cl_arg_int(&launch, params->interleaved);
+    tarn__cl_enqueue(&launch, 1, (size_t[]){(size_t)items}, NULL);
 }
 
 static void run_rope(const tarn__call *call)
@@ -104,7 +105,7 @@ static void run_rope(const tarn__call *call)
     turn(call, &s);
 }
 
-void tarn__cl_rope(tarn__kernel_row *rows)
+void tarn__cl_register_rope(tarn__kernel_row *rows)
 {
     rows[TARN__K_rope] = (tarn__kernel_row){run_rope, TARN__FLOATS, rope_scratch};
 }

@@ -61,23 +61,23 @@ void tarn__cl_nest_in_order(tarn__nest *nest, int operands, const tarn__view *co
     }
 }
 
-void tarn__cl_number(tarn__cl_launch *launch, tarn__cl_compute compute, tarn__number value)
+void tarn__cl_arg_scalar(tarn__cl_launch *launch, tarn__cl_compute compute, tarn__scalar value)
 {
     float narrow = (float)value.real;
     if (compute == TARN__CL_F32)
-        tarn__cl_value(launch, &narrow, sizeof(narrow));
+        tarn__cl_arg_value(launch, &narrow, sizeof(narrow));
     else if (compute == TARN__CL_F64)
-        tarn__cl_value(launch, &value.real, sizeof(value.real));
+        tarn__cl_arg_value(launch, &value.real, sizeof(value.real));
     else
-        tarn__cl_long(launch, value.integer);
+        tarn__cl_arg_long(launch, value.integer);
 }
 
-void tarn__cl_index(tarn__cl_launch *launch, bool is_small, int64_t value)
+void tarn__cl_arg_index(tarn__cl_launch *launch, bool is_small, int64_t value)
 {
     if (is_small)
-        tarn__cl_int(launch, (int32_t)value);
+        tarn__cl_arg_int(launch, (int32_t)value);
     else
-        tarn__cl_long(launch, value);
+        tarn__cl_arg_long(launch, value);
 }
 
 /* As prelude.cl has it. */
@@ -91,7 +91,7 @@ typedef struct places {
 
 /* With 2^s the first power of two that is not below the size the factor is floor(2^(31 + s) / size) + 1, which is below
  * 2^32, and n times what it is too large by is below 2^31 <= 2^(31 + s) / size. */
-void tarn__cl_invert(int64_t size, uint32_t *factor, int32_t *shift)
+void tarn__cl_fast_divisor(int64_t size, uint32_t *factor, int32_t *shift)
 {
     int s = 1;
     while ((INT64_C(1) << s) < size)
@@ -100,20 +100,20 @@ void tarn__cl_invert(int64_t size, uint32_t *factor, int32_t *shift)
     *shift = s - 1;
 }
 
-void tarn__cl_places(tarn__cl_launch *launch, bool is_small, const tarn__nest *nest)
+void tarn__cl_arg_indexer(tarn__cl_launch *launch, bool is_small, const tarn__nest *nest)
 {
     places p = {.rank = nest->rank};
     if (!is_small) {
-        tarn__cl_value(launch, nest, sizeof(*nest));
+        tarn__cl_arg_value(launch, nest, sizeof(*nest));
         return;
     }
     for (int i = 0; i < nest->rank; i++) {
         p.shape[i] = (int32_t)nest->shape[i];
-        tarn__cl_invert(nest->shape[i], &p.factor[i], &p.shift[i]);
+        tarn__cl_fast_divisor(nest->shape[i], &p.factor[i], &p.shift[i]);
         for (int k = 0; k < nest->operands; k++)
             p.stride[k][i] = (int32_t)nest->stride[k][i];
     }
-    tarn__cl_value(launch, &p, sizeof(p));
+    tarn__cl_arg_value(launch, &p, sizeof(p));
 }
 
 /* ---- neighbours that are moved as one ---------------------------------------------------------------------------- */
@@ -132,8 +132,8 @@ static bool is_unit(const tarn__nest *nest, unsigned moved, const tarn__view *co
     return nest->shape[last] % unit == 0;
 }
 
-int64_t tarn__cl_unit(const tarn__nest *nest, unsigned moved, const tarn__view *const *views, int64_t step,
-                      size_t bytes)
+int64_t tarn__cl_vec_width(const tarn__nest *nest, unsigned moved, const tarn__view *const *views, int64_t step,
+                           size_t bytes)
 {
     int64_t unit = nest->rank > 0 ? 16 / (int64_t)bytes : 1;
     while (unit > 1 && (step % unit != 0 || !is_unit(nest, moved, views, unit)))
@@ -141,7 +141,7 @@ int64_t tarn__cl_unit(const tarn__nest *nest, unsigned moved, const tarn__view *
     return unit;
 }
 
-void tarn__cl_in_units(tarn__nest *nest, unsigned moved, int64_t unit)
+void tarn__cl_nest_in_vecs(tarn__nest *nest, unsigned moved, int64_t unit)
 {
     int last = nest->rank - 1;
     if (unit == 1)
@@ -154,7 +154,7 @@ void tarn__cl_in_units(tarn__nest *nest, unsigned moved, int64_t unit)
     nest->rank -= nest->shape[last] == 1;
 }
 
-tarn__view tarn__cl_view_in_units(const tarn__view *view, int64_t unit)
+tarn__view tarn__cl_view_in_vecs(const tarn__view *view, int64_t unit)
 {
     tarn__view in_units = *view;
     in_units.offset /= unit;
@@ -166,8 +166,8 @@ const char *tarn__cl_bits(size_t bytes)
     return bytes == 16 ? "uint4" : bytes == 8 ? "ulong" : bytes == 4 ? "uint" : bytes == 2 ? "ushort" : "uchar";
 }
 
-void tarn__cl_over(tarn__cl_launch *launch, int64_t count)
+void tarn__cl_enqueue_elements(tarn__cl_launch *launch, int64_t count)
 {
     size_t global = (size_t)count;
-    tarn__cl_go(launch, 1, &global, NULL);
+    tarn__cl_enqueue(launch, 1, &global, NULL);
 }

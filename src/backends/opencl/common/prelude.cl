@@ -331,7 +331,7 @@ long nest_at(const nest *n, long i, int operand)
 }
 
 /* Where kernels go element by element places are divided out in 32 bits, if those are enough (IS_SMALL), by a factor
- * and a shift: see tarn__cl_places. */
+ * and a shift: see tarn__cl_arg_indexer. */
 #ifdef IS_SMALL
 typedef struct places {
     int rank;
@@ -365,8 +365,8 @@ void locate(const places *n, INDEX i, int operands, INDEX *at)
 
 /* ---- faults ------------------------------------------------------------------------------------------------------ */
 
-/* The last two parameters of a kernel whose launcher calls tarn__cl_fault; report_fault() is used where these names are
- * known. The kernel goes on as if the element were not there. */
+/* The last two parameters of a kernel whose launcher calls tarn__cl_arg_fault; report_fault() is used where these names
+ * are known. The kernel goes on as if the element were not there. */
 #define FAULT_PARAMETERS __global long *fault, long fault_function
 #define report_fault(fault, value, limit) record_fault(fault, fault_function, value, limit)
 

@@ -10,7 +10,7 @@
 #define MOST_HELD 8     /* and at most */
 #define SMALL (INT64_C(1) << 30)
 
-void tarn__cl_rows_of(tarn__cl_row_set *rows, int axis, int count, const tarn__view *const *views)
+void tarn__cl_row_set_describe(tarn__cl_row_set *rows, int axis, int count, const tarn__view *const *views)
 {
     tarn__view held[TARN__MAX_OPERANDS];
     const tarn__view *without[TARN__MAX_OPERANDS];
@@ -36,7 +36,7 @@ static bool has_elements(const tarn__view *view, int axis, int64_t length)
     return view && view->rank > 0 && view->shape[axis] == length;
 }
 
-size_t tarn__cl_group_of(const tarn__cl_device *device, size_t most)
+size_t tarn__cl_group_size(const tarn__cl_device *device, size_t most)
 {
     size_t group = 1;
     while (2 * group <= most && 2 * group <= device->max_group)
@@ -48,21 +48,21 @@ size_t tarn__cl_group_of(const tarn__cl_device *device, size_t most)
 static void make_lone(tarn__cl_row_form *form)
 {
     form->group = form->local = 1;
-    form->lanes = form->is_dense ? MANY_LANES : 1;
-    form->has_quads = false;
+    form->lanes = form->is_contiguous ? MANY_LANES : 1;
+    form->has_vec4 = false;
 }
 
 static void share(tarn__cl_row_form *form, const tarn__cl_device *device, size_t most)
 {
     form->lanes = 1;
-    form->group = form->local = device->local_is_real ? tarn__cl_group_of(device, most) : 1;
+    form->group = form->local = device->has_local_memory ? tarn__cl_group_size(device, most) : 1;
     if (form->group == 1)
         make_lone(form);
 }
 
-tarn__cl_row_form tarn__cl_group_form(const tarn__cl_device *device, size_t most, bool is_dense)
+tarn__cl_row_form tarn__cl_group_form(const tarn__cl_device *device, size_t most, bool is_contiguous)
 {
-    tarn__cl_row_form form = {.is_dense = is_dense};
+    tarn__cl_row_form form = {.is_contiguous = is_contiguous};
     share(&form, device, most);
     return form;
 }
@@ -70,10 +70,10 @@ tarn__cl_row_form tarn__cl_group_form(const tarn__cl_device *device, size_t most
 static void choose_sharing(const tarn__cl_device *device, const tarn__cl_row_set *rows, tarn__cl_row_form *form)
 {
     const tarn__nest *nest = &rows->nest;
-    bool side_by_side =
-        nest->rank > 0 && nest->stride[0][nest->rank - 1] == 1 && nest->shape[nest->rank - 1] >= 8 && !form->is_dense;
+    bool side_by_side = nest->rank > 0 && nest->stride[0][nest->rank - 1] == 1 && nest->shape[nest->rank - 1] >= 8 &&
+                        !form->is_contiguous;
     form->group = form->lanes = 1;
-    form->local = tarn__cl_group_of(device, SIDE_BY_SIDE);
+    form->local = tarn__cl_group_size(device, SIDE_BY_SIDE);
     if (!side_by_side && rows->length > TARN__CL_SHORT_ROW)
         share(form, device, rows->length > LONG_ROW ? 256 : 64);
 }
@@ -81,11 +81,11 @@ static void choose_sharing(const tarn__cl_device *device, const tarn__cl_row_set
 tarn__cl_row_form tarn__cl_row_form_of(const tarn__cl_device *device, const tarn__cl_row_set *rows, int axis, int count,
                                        const tarn__view *const *views)
 {
-    tarn__cl_row_form form = {.is_small = rows->count < SMALL, .is_dense = true};
+    tarn__cl_row_form form = {.is_small = rows->count < SMALL, .is_contiguous = true};
     for (int k = 0; k < count; k++) {
         if (!has_elements(views[k], axis, rows->length))
             continue;
-        form.is_dense = form.is_dense && (rows->length == 1 || rows->along[k] == 1);
+        form.is_contiguous = form.is_contiguous && (rows->length == 1 || rows->along[k] == 1);
         int64_t step = rows->along[k] < 0 ? -rows->along[k] : rows->along[k];
         form.is_small = form.is_small && rows->length < SMALL && (step == 0 || rows->length < SMALL / step);
     }
@@ -112,8 +112,8 @@ static bool are_in_fours(const tarn__cl_row_set *rows, int axis, int count, cons
     return is_good;
 }
 
-int tarn__cl_row_held(const tarn__cl_device *device, const tarn__cl_row_set *rows, tarn__cl_row_form *form, int axis,
-                      int count, const tarn__view *const *views)
+int tarn__cl_row_registers(const tarn__cl_device *device, const tarn__cl_row_set *rows, tarn__cl_row_form *form,
+                           int axis, int count, const tarn__view *const *views)
 {
     const int64_t fours = rows->length / 4;
     size_t group = 32;
@@ -128,16 +128,16 @@ int tarn__cl_row_held(const tarn__cl_device *device, const tarn__cl_row_set *row
     return (int)held;
 }
 
-void tarn__cl_row_quads(const tarn__cl_row_set *rows, tarn__cl_row_form *form, int axis, int count,
-                        const tarn__view *const *views)
+void tarn__cl_row_vec4(const tarn__cl_row_set *rows, tarn__cl_row_form *form, int axis, int count,
+                       const tarn__view *const *views)
 {
     if (form->group == 1 || !are_in_fours(rows, axis, count, views))
         return;
     form->lanes = 4;
-    form->has_quads = true;
+    form->has_vec4 = true;
 }
 
-bool tarn__cl_vector_in_fours(const tarn__view *vector)
+bool tarn__cl_is_vec4(const tarn__view *vector)
 {
     return !vector || (is_in_fours(vector) && vector->rank == 1 && vector->stride[0] == 1);
 }
@@ -145,7 +145,8 @@ bool tarn__cl_vector_in_fours(const tarn__view *vector)
 void tarn__cl_row_options(const tarn__cl_row_form *form, const char *own, char *options, size_t size)
 {
     snprintf(options, size, "-DGROUP=%zu -DLANES=%zu -DINDEX=%s%s%s%s", form->group, form->lanes,
-             form->is_small ? "int" : "long", form->is_dense ? " -DDENSE" : "", form->has_quads ? " -DQUADS" : "", own);
+             form->is_small ? "int" : "long", form->is_contiguous ? " -DDENSE" : "", form->has_vec4 ? " -DQUADS" : "",
+             own);
 }
 
 tarn__cl_launch tarn__cl_begin_rows(const tarn__call *call, const char *source, const char *kernel,
@@ -157,7 +158,7 @@ tarn__cl_launch tarn__cl_begin_rows(const tarn__call *call, const char *source, 
         tarn__cl_launch launch = tarn__cl_try(call, source, kernel, options, form->group);
         if (launch.good)
             return launch;
-        form->group = form->local = tarn__cl_group_left(&launch);
+        form->group = form->local = tarn__cl_max_group(&launch);
         if (form->group == 1)
             make_lone(form);
     }
@@ -165,18 +166,18 @@ tarn__cl_launch tarn__cl_begin_rows(const tarn__call *call, const char *source, 
     return tarn__cl_begin(call, source, kernel, options);
 }
 
-void tarn__cl_go_rows(tarn__cl_launch *launch, const tarn__cl_row_form *form, int64_t count)
+void tarn__cl_enqueue_rows(tarn__cl_launch *launch, const tarn__cl_row_form *form, int64_t count)
 {
     if (form->group == 1)
-        tarn__cl_go_apart(launch, 1, (size_t[]){(size_t)count}, form->local);
+        tarn__cl_enqueue_independent(launch, 1, (size_t[]){(size_t)count}, form->local);
     else
-        tarn__cl_go(launch, 1, (size_t[]){(size_t)count * form->group}, &form->group);
+        tarn__cl_enqueue(launch, 1, (size_t[]){(size_t)count * form->group}, &form->group);
 }
 
-void tarn__cl_vector(tarn__cl_launch *launch, const tarn__view *vector)
+void tarn__cl_arg_vector(tarn__cl_launch *launch, const tarn__view *vector)
 {
-    tarn__cl_view(launch, vector);
-    tarn__cl_long(launch, vector && vector->rank > 0 ? vector->stride[vector->rank - 1] : 0);
+    tarn__cl_arg_view(launch, vector);
+    tarn__cl_arg_long(launch, vector && vector->rank > 0 ? vector->stride[vector->rank - 1] : 0);
 }
 
 tarn__view tarn__cl_as_column(const tarn__view *view)

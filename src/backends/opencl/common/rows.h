@@ -26,12 +26,12 @@ typedef struct tarn__cl_row_set {
 typedef struct tarn__cl_row_form {
     size_t group, lanes; /* work-items of a row; elements of a work-item that lie side by side */
     size_t local;        /* work-items of a work-group: `group`, or those of several rows */
-    bool is_small, is_dense, has_quads;
+    bool is_small, is_contiguous, has_vec4;
 } tarn__cl_row_form;
 
 /* Describes `count` operands of one shape, but for the axis, where a number of each row has size 1; NULL where there is
  * none. Borrows the views. */
-void tarn__cl_rows_of(tarn__cl_row_set *rows, int axis, int count, const tarn__view *const *views);
+void tarn__cl_row_set_describe(tarn__cl_row_set *rows, int axis, int count, const tarn__view *const *views);
 
 /* How a device takes rows: `views` are those the set was made of. */
 tarn__cl_row_form tarn__cl_row_form_of(const tarn__cl_device *device, const tarn__cl_row_set *rows, int axis, int count,
@@ -39,19 +39,19 @@ tarn__cl_row_form tarn__cl_row_form_of(const tarn__cl_device *device, const tarn
 
 /* The form where a group of up to `most` has what belongs together, or one work-item where memory of a group is not
  * real. */
-tarn__cl_row_form tarn__cl_group_form(const tarn__cl_device *device, size_t most, bool is_dense);
+tarn__cl_row_form tarn__cl_group_form(const tarn__cl_device *device, size_t most, bool is_contiguous);
 
 /* How many fours of elements each work-item of a group may keep of a row that the group has, where each operand's row
  * lies in fours of neighbours, of f32 or 16 bits, and all work-items have as many; then the form's group is changed.
  * Else 0. `views` are those the set was made of. */
-int tarn__cl_row_held(const tarn__cl_device *device, const tarn__cl_row_set *rows, tarn__cl_row_form *form, int axis,
-                      int count, const tarn__view *const *views);
+int tarn__cl_row_registers(const tarn__cl_device *device, const tarn__cl_row_set *rows, tarn__cl_row_form *form,
+                           int axis, int count, const tarn__view *const *views);
 /* Where a group has a row, and each operand's row lies in such fours, its work-items take them: LANES is 4, and QUADS
  * defined. */
-void tarn__cl_row_quads(const tarn__cl_row_set *rows, tarn__cl_row_form *form, int axis, int count,
-                        const tarn__view *const *views);
+void tarn__cl_row_vec4(const tarn__cl_row_set *rows, tarn__cl_row_form *form, int axis, int count,
+                       const tarn__view *const *views);
 /* True for no vector, and for one that lies in fours. */
-bool tarn__cl_vector_in_fours(const tarn__view *vector);
+bool tarn__cl_is_vec4(const tarn__view *vector);
 
 /* Begins a kernel with the form's options and its own, " -DT_X=f32". The form's group becomes what the kernel may have.
  */
@@ -61,15 +61,15 @@ tarn__cl_launch tarn__cl_begin_rows(const tarn__call *call, const char *source, 
 void tarn__cl_row_options(const tarn__cl_row_form *form, const char *own, char *options, size_t size);
 
 /* Starts a kernel with a row for each group of the form. */
-void tarn__cl_go_rows(tarn__cl_launch *launch, const tarn__cl_row_form *form, int64_t count);
+void tarn__cl_enqueue_rows(tarn__cl_launch *launch, const tarn__cl_row_form *form, int64_t count);
 
 /* Two arguments and its stride: a vector, or nothing. */
-void tarn__cl_vector(tarn__cl_launch *launch, const tarn__view *vector);
+void tarn__cl_arg_vector(tarn__cl_launch *launch, const tarn__view *vector);
 
 /* A view of one number a row, shape (rows), as (rows, 1); of NULL, all zeros. */
 tarn__view tarn__cl_as_column(const tarn__view *view);
 
 /* The largest power of two that is at most `most` and that a work-group of the device may have. */
-size_t tarn__cl_group_of(const tarn__cl_device *device, size_t most);
+size_t tarn__cl_group_size(const tarn__cl_device *device, size_t most);
 
 #endif

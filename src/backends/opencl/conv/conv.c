@@ -13,7 +13,7 @@
 #define PIXELS 16                       /* STEP of im2col.cl */
 
 /* `unfolding` of im2col.cl. */
-typedef struct tarn__cl_unfolding {
+typedef struct tarn__cl_im2col {
     int64_t first, groups, channels;
     int64_t size[2], stride[2], padding[2], dilation[2];
     int64_t from[2], to[2];
@@ -33,7 +33,7 @@ typedef struct job {
     tarn_dtype sums; /* f32 or f64 */
     tarn__view from; /* what is unfolded */
     unfolding u;
-    tarn__cl_product product;
+    tarn__cl_gemm product;
     int64_t images;             /* of a piece */
     int64_t held, most_product; /* bytes of scratch: what is kept, and behind it what one product needs */
 } job;
@@ -54,7 +54,7 @@ static int64_t most(int64_t a, int64_t b)
 static tarn__view hold(job *j, const tarn__view *shape, tarn_dtype dtype)
 {
     tarn__view held = tarn__cl_scratch_view(j->call, j->held, dtype), packed = *shape;
-    tarn__view_pack(&packed);
+    tarn__view_set_row_major(&packed);
     packed.memory = held.memory, packed.offset = held.offset, packed.dtype = dtype;
     j->held += (tarn__view_count(shape) * (int64_t)tarn__dtype_bytes(dtype) + 255) / 256 * 256;
     return packed;
@@ -71,7 +71,7 @@ static void copy(const job *j, const tarn__view *from, const tarn__view *to)
     part.params = &none;
     part.params_bytes = sizeof(none);
     if (j->runs)
-        tarn__cl_rows()[TARN__K_copy].run(&part);
+        tarn__cl_kernel_table()[TARN__K_copy].run(&part);
 }
 
 /* True when one stride walks axes `first` to the last. */
@@ -92,7 +92,7 @@ static bool merges(const tarn__view *v, int first, int64_t *stride)
 
 static const char *unfold_kernel(const job *j)
 {
-    return j->device->local_is_real ? "unfold_each" : "unfold";
+    return j->device->has_local_memory ? "unfold_each" : "unfold";
 }
 
 /* Windows, taps and places along an axis are counted in 32 bits where those are enough. */
@@ -108,7 +108,7 @@ static void unfold_options(const job *j, int64_t batches, char *options, size_t 
 {
     static const char *const forms[] = {"", " -DGRADIENT", " -DWEIGHT"};
     snprintf(options, size, "-DREAL=%s -DT_X=%s%s%s", j->sums == TARN_F64 ? "double" : "float",
-             tarn__cl_type(j->from.dtype), forms[j->form], is_small(&j->u, batches) ? " -DINDEX=int" : "");
+             tarn__cl_dtype_name(j->from.dtype), forms[j->form], is_small(&j->u, batches) ? " -DINDEX=int" : "");
 }
 
 static void unfold(const job *j, const tarn__view *to, int64_t batches)
@@ -118,25 +118,25 @@ static void unfold(const job *j, const tarn__view *to, int64_t batches)
     if (!j->runs)
         return;
     tarn__cl_launch l = tarn__cl_begin(j->call, "im2col", unfold_kernel(j), options);
-    tarn__cl_view(&l, &j->from);
-    tarn__cl_view(&l, to);
-    tarn__cl_value(&l, &j->u, sizeof(j->u));
+    tarn__cl_arg_view(&l, &j->from);
+    tarn__cl_arg_view(&l, to);
+    tarn__cl_arg_value(&l, &j->u, sizeof(j->u));
     size_t count = (size_t)batches;
-    if (j->device->local_is_real) {
-        tarn__cl_long(&l, j->u.room * batches);
-        tarn__cl_over(&l, j->u.room * batches);
+    if (j->device->has_local_memory) {
+        tarn__cl_arg_long(&l, j->u.room * batches);
+        tarn__cl_enqueue_elements(&l, j->u.room * batches);
     } else if (j->form == WEIGHT) {
-        tarn__cl_go(&l, 2, (size_t[]){(size_t)((j->u.depth + PIXELS - 1) / PIXELS), count}, (size_t[]){1, 1});
+        tarn__cl_enqueue(&l, 2, (size_t[]){(size_t)((j->u.depth + PIXELS - 1) / PIXELS), count}, (size_t[]){1, 1});
     } else {
-        tarn__cl_go(&l, 3, (size_t[]){(size_t)j->u.depth, 1, count}, (size_t[]){1, 1, 1});
+        tarn__cl_enqueue(&l, 3, (size_t[]){(size_t)j->u.depth, 1, count}, (size_t[]){1, 1, 1});
     }
 }
 
 static void multiply(job *j)
 {
-    j->most_product = most(j->most_product, (int64_t)tarn__cl_product_scratch(j->call, &j->product));
+    j->most_product = most(j->most_product, (int64_t)tarn__cl_gemm_scratch(j->call, &j->product));
     if (j->runs)
-        tarn__cl_product_run(j->call, &j->product, j->held);
+        tarn__cl_gemm_run(j->call, &j->product, j->held);
 }
 
 /* ---- what there is to do ----------------------------------------------------------------------------------------- */
@@ -148,10 +148,10 @@ static job job_of(const tarn__call *call, enum form form, const tarn__view *from
     const tarn__conv2d *params = call->params;
     job j = {.call = call,
              .params = params,
-             .device = tarn__cl_at(call->device),
+             .device = tarn__cl_device_at(call->device),
              .form = form,
              .runs = runs,
-             .sums = tarn__cl_sums_of(from->dtype),
+             .sums = tarn__cl_accum_dtype(from->dtype),
              .from = *from};
     j.u = (unfolding){.groups = params->groups, .channels = from->shape[1] / params->groups};
     for (int i = 0; i < 2; i++) {
@@ -172,15 +172,15 @@ static job job_of(const tarn__call *call, enum form form, const tarn__view *from
 /* Room for the columns of a piece, whose product has b there. */
 static tarn__view hold_columns(job *j, int64_t lines, int64_t depth, int64_t batches)
 {
-    tarn__cl_sizes *s = &j->product.sizes;
-    bool packs = !j->device->local_is_real;
-    j->product.tile = tarn__cl_tile_of(j->device, j->sums, s->m, lines, depth, batches);
+    tarn__cl_gemm_sizes *s = &j->product.sizes;
+    bool packs = !j->device->has_local_memory;
+    j->product.tile = tarn__cl_gemm_tile_of(j->device, j->sums, s->m, lines, depth, batches);
     j->u.lines = lines, j->u.depth = depth;
     j->u.width = packs ? j->product.tile.width : (int32_t)lines;
-    j->u.room = tarn__cl_packed_count(lines, depth, j->u.width);
+    j->u.room = tarn__cl_gemm_packed_count(lines, depth, j->u.width);
     j->product.b_is_packed = packs;
     s->n = lines, s->k = s->part = depth;
-    s->b_down = lines, s->b_across = 1, s->b_room = j->u.room;
+    s->b_row_stride = lines, s->b_col_stride = 1, s->b_batch_stride = j->u.room;
     tarn__view room = {.rank = 1, .shape = {j->u.room * batches}, .stride = {1}};
     j->product.b = hold(j, &room, j->sums);
     return j->product.b;
@@ -197,7 +197,7 @@ static int64_t pieces_of(const job *j, int64_t images, int64_t elements)
 static tarn__view weight_of(job *j, const tarn__view *weight, bool turned)
 {
     int64_t groups = j->params->groups, out = weight->shape[0] / groups;
-    if (!turned && tarn__view_dense(weight))
+    if (!turned && tarn__view_is_contiguous(weight))
         return *weight;
     tarn__view from = *weight;
     if (turned) { /* (groups, C, O, KH, KW) */
@@ -218,13 +218,13 @@ static tarn__view weight_of(job *j, const tarn__view *weight, bool turned)
 /* Images `first` on of the product (rows, taps) · (taps, pixels) of each image and group. */
 static void choose_batches(job *j, const tarn__view *to, int64_t first, int64_t images)
 {
-    tarn__cl_product *p = &j->product;
+    tarn__cl_gemm *p = &j->product;
     int64_t groups = j->params->groups, rows = to->shape[1] / groups;
     p->batches = (tarn__nest){.rank = 2, .operands = 4, .count = images * groups, .shape = {images, groups}};
     int64_t strides[4][2] = {{to->stride[0], rows * to->stride[1]},
                              {0, rows * p->sizes.k},
                              {groups * j->u.room, j->u.room},
-                             {0, rows * p->sizes.bias_down}};
+                             {0, rows * p->sizes.bias_row_stride}};
     for (int i = 0; i < 4; i++)
         p->batches.stride[i][0] = strides[i][0], p->batches.stride[i][1] = strides[i][1];
     p->c = *to;
@@ -239,18 +239,18 @@ static size_t walk_images(const tarn__call *call, enum form form, bool runs)
     int64_t groups = j.params->groups, windows = j.u.to[0] * j.u.to[1], images = to->shape[0], across;
     if (!j.device || tarn__view_count(to) == 0)
         return 0;
-    tarn__cl_product *p = &j.product;
+    tarn__cl_gemm *p = &j.product;
     p->a = weight_of(&j, call->in[1], form == GRADIENT);
     int64_t depth = j.u.channels * j.u.size[0] * j.u.size[1];
     bool is_direct = merges(to, 2, &across);
     tarn__view result = is_direct ? *to : hold(&j, to, to->dtype);
     merges(&result, 2, &across);
     p->sizes.m = to->shape[1] / groups;
-    p->sizes.c_down = result.stride[1], p->sizes.c_across = across;
-    p->sizes.a_down = depth, p->sizes.a_across = 1;
+    p->sizes.c_row_stride = result.stride[1], p->sizes.c_col_stride = across;
+    p->sizes.a_row_stride = depth, p->sizes.a_col_stride = 1;
     if (bias) {
         p->bias = *bias;
-        p->sizes.bias_down = bias->shape[0] > 1 ? bias->stride[0] : 0;
+        p->sizes.bias_row_stride = bias->shape[0] > 1 ? bias->stride[0] : 0;
     }
     j.images = pieces_of(&j, images, depth * windows * groups);
     tarn__view columns = hold_columns(&j, windows, depth, j.images * groups);
@@ -280,19 +280,19 @@ static tarn__view gradients_of(const tarn__view *g, int64_t first, int64_t image
 static void weight_piece(job *j, const tarn__view *g, const tarn__view *place, const tarn__view *columns, int64_t first,
                          int64_t images)
 {
-    tarn__cl_product *p = &j->product;
+    tarn__cl_gemm *p = &j->product;
     int64_t groups = j->params->groups, rows = g->shape[1] / groups;
     tarn__view from = gradients_of(g, first, images), held = from;
     held.memory = place->memory, held.offset = place->offset, held.dtype = place->dtype;
-    tarn__view_pack(&held);
+    tarn__view_set_row_major(&held);
     copy(j, &from, &held);
     p->a = held;
     p->sizes.k = p->sizes.part = j->u.depth = images * j->u.to[0] * j->u.to[1];
-    p->sizes.a_down = p->sizes.k, p->sizes.a_across = 1;
-    j->u.room = p->sizes.b_room = tarn__cl_packed_count(j->u.lines, j->u.depth, j->u.width);
+    p->sizes.a_row_stride = p->sizes.k, p->sizes.a_col_stride = 1;
+    j->u.room = p->sizes.b_batch_stride = tarn__cl_gemm_packed_count(j->u.lines, j->u.depth, j->u.width);
     j->u.first = first;
     p->batches = (tarn__nest){.rank = 1, .operands = 4, .count = groups, .shape = {groups}};
-    p->batches.stride[0][0] = rows * p->sizes.c_down;
+    p->batches.stride[0][0] = rows * p->sizes.c_row_stride;
     p->batches.stride[1][0] = rows * p->sizes.k;
     p->batches.stride[2][0] = j->u.room;
     unfold(j, columns, groups);
@@ -305,13 +305,13 @@ static size_t walk_weight(const tarn__call *call, bool runs)
 {
     const tarn__view *x = call->in[0], *g = call->in[1], *to = call->out[0];
     job j = job_of(call, WEIGHT, x, to, g, runs);
-    tarn__cl_product *p = &j.product;
+    tarn__cl_gemm *p = &j.product;
     int64_t images = x->shape[0], windows = j.u.to[0] * j.u.to[1], lines = j.u.channels * j.u.size[0] * j.u.size[1],
             across;
     if (!j.device || tarn__view_count(to) == 0)
         return 0;
     j.images = pieces_of(&j, images, windows * lines * j.params->groups);
-    bool is_direct = merges(to, 1, &across) && (j.images >= images || to->dtype == tarn__wide_dtype(to->dtype));
+    bool is_direct = merges(to, 1, &across) && (j.images >= images || to->dtype == tarn__acc_dtype(to->dtype));
     tarn__view sums = is_direct ? *to : hold(&j, to, j.sums);
     merges(&sums, 1, &across);
     if (!is_direct && j.params->beta != 0)
@@ -320,7 +320,7 @@ static size_t walk_weight(const tarn__call *call, bool runs)
     p->c = sums;
     p->beta = j.params->beta;
     p->sizes.m = to->shape[0] / j.params->groups;
-    p->sizes.c_down = sums.stride[0], p->sizes.c_across = across;
+    p->sizes.c_row_stride = sums.stride[0], p->sizes.c_col_stride = across;
     tarn__view columns = hold_columns(&j, lines, j.images * windows, j.params->groups);
     for (int64_t first = 0; first < most(1, images); first += j.images) {
         weight_piece(&j, g, &place, &columns, first, least(j.images, images - first));
@@ -363,7 +363,7 @@ static void kernel_conv2d_grad_weight(const tarn__call *call)
     walk_weight(call, true);
 }
 
-void tarn__cl_conv(tarn__kernel_row *rows)
+void tarn__cl_register_conv(tarn__kernel_row *rows)
 {
     rows[TARN__K_conv2d] = (tarn__kernel_row){kernel_conv2d, TARN__FLOATS, conv2d_scratch};
     rows[TARN__K_conv2d_grad_x] = (tarn__kernel_row){kernel_conv2d_grad_x, TARN__FLOATS, conv2d_grad_x_scratch};

@@ -7,7 +7,7 @@
  * Lines, the second axis, lie in panels as in gemm_pack.cl. Options: REAL, T_X, the dtype of what is unfolded, and
  * GRADIENT or WEIGHT; INDEX for windows, taps and what lies between them. */
 
-/* tarn__cl_unfolding of conv.c. */
+/* tarn__cl_im2col of conv.c. */
 typedef struct unfolding {
     long first, groups, channels; /* the first image; channels of a group */
     long size[2], stride[2], padding[2], dilation[2];

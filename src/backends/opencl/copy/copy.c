@@ -13,28 +13,29 @@
  * else each has a run of the last axis. */
 static bool name_index(const tarn__call *call, const tarn__nest *nest, tarn__cl_options *options)
 {
-    return tarn__cl_at(call->device)->in_lockstep && tarn__cl_option_index(options, nest);
+    return tarn__cl_device_at(call->device)->in_lockstep && tarn__cl_option_index(options, nest);
 }
 
 static void put_places(tarn__cl_launch *launch, bool is_small, const tarn__nest *nest)
 {
-    tarn__cl_places(launch, is_small, nest);
-    tarn__cl_index(launch, is_small, nest->count);
+    tarn__cl_arg_indexer(launch, is_small, nest);
+    tarn__cl_arg_index(launch, is_small, nest->count);
 }
 
 static void go_in_runs(tarn__cl_launch *launch, const tarn__nest *nest)
 {
     int64_t size = nest->rank > 0 ? nest->shape[nest->rank - 1] : 1;
     bool in_lockstep = launch->good && launch->device->in_lockstep;
-    tarn__cl_over(launch, in_lockstep ? (nest->count + PER - 1) / PER : nest->count / size * ((size + RUN - 1) / RUN));
+    tarn__cl_enqueue_elements(launch, in_lockstep ? (nest->count + PER - 1) / PER
+                                                  : nest->count / size * ((size + RUN - 1) / RUN));
 }
 
 /* The options of a copy that converts. One into f64, where the device has none, is made not to compile. */
 static void name_kinds(const tarn__call *call, tarn__cl_options *options)
 {
     tarn_dtype from = call->in[0]->dtype, to = call->out[0]->dtype;
-    const tarn__cl_device *d = tarn__cl_at(call->device);
-    tarn__cl_option(options, "-DFROM=%s -DKIND=%s%s%s", tarn__cl_type(from),
+    const tarn__cl_device *d = tarn__cl_device_at(call->device);
+    tarn__cl_option(options, "-DFROM=%s -DKIND=%s%s%s", tarn__cl_dtype_name(from),
                     from == TARN_F64       ? "double"
                     : tarn__is_float(from) ? "float"
                                            : "long",
@@ -46,16 +47,16 @@ static void move(const tarn__call *call, tarn__nest *nest)
 {
     const tarn__view *views[] = {call->out[0], call->in[0]};
     const size_t size = tarn__dtype_bytes(views[0]->dtype);
-    int64_t unit = tarn__cl_at(call->device)->in_lockstep ? tarn__cl_unit(nest, 3, views, 0, size) : 1;
-    tarn__cl_in_units(nest, 3, unit);
-    tarn__view to = tarn__cl_view_in_units(views[0], unit), from = tarn__cl_view_in_units(views[1], unit);
+    int64_t unit = tarn__cl_device_at(call->device)->in_lockstep ? tarn__cl_vec_width(nest, 3, views, 0, size) : 1;
+    tarn__cl_nest_in_vecs(nest, 3, unit);
+    tarn__view to = tarn__cl_view_in_vecs(views[0], unit), from = tarn__cl_view_in_vecs(views[1], unit);
     tarn__cl_options options = {.length = 0};
     tarn__cl_option(&options, "-DBITS=%s", tarn__cl_bits(size * (size_t)unit));
     bool is_small = name_index(call, nest, &options);
     tarn__cl_launch launch = tarn__cl_begin(call, "copy", "move", options.text);
     put_places(&launch, is_small, nest);
-    tarn__cl_view(&launch, &to);
-    tarn__cl_view(&launch, &from);
+    tarn__cl_arg_view(&launch, &to);
+    tarn__cl_arg_view(&launch, &from);
     go_in_runs(&launch, nest);
 }
 
@@ -65,14 +66,14 @@ static bool move_by_turns(const tarn__call *call, const tarn__nest *nest)
 {
     const tarn__view *views[] = {call->out[0], call->in[0]};
     const size_t size = tarn__dtype_bytes(views[0]->dtype);
-    tarn__cl_axis axis[TARN_MAX_RANK];
+    tarn__cl_pad_axis axis[TARN_MAX_RANK];
     int last = nest->rank - 1;
     if (last < 0 || nest->stride[0][last] != 1 || nest->stride[1][last] != 1 ||
-        (size_t)tarn__cl_unit(nest, 3, views, 0, size) * size >= 8)
+        (size_t)tarn__cl_vec_width(nest, 3, views, 0, size) * size >= 8)
         return false;
     for (int i = 0; i <= last; i++)
-        axis[i] = (tarn__cl_axis){nest->shape[i], 0, nest->shape[i], 1, nest->stride[0][i], nest->stride[1][i]};
-    return tarn__cl_window(call, axis, nest->rank, &(tarn__number){0, 0});
+        axis[i] = (tarn__cl_pad_axis){nest->shape[i], 0, nest->shape[i], 1, nest->stride[0][i], nest->stride[1][i]};
+    return tarn__cl_window(call, axis, nest->rank, &(tarn__scalar){0, 0});
 }
 
 static void convert(const tarn__call *call, const tarn__nest *nest)
@@ -82,9 +83,9 @@ static void convert(const tarn__call *call, const tarn__nest *nest)
     bool is_small = name_index(call, nest, &options);
     tarn__cl_launch launch = tarn__cl_begin(call, "copy", "convert", options.text);
     put_places(&launch, is_small, nest);
-    tarn__cl_view(&launch, call->out[0]);
-    tarn__cl_view(&launch, call->in[0]);
-    tarn__cl_int(&launch, (int32_t)call->out[0]->dtype);
+    tarn__cl_arg_view(&launch, call->out[0]);
+    tarn__cl_arg_view(&launch, call->in[0]);
+    tarn__cl_arg_int(&launch, (int32_t)call->out[0]->dtype);
     go_in_runs(&launch, nest);
 }
 
@@ -98,14 +99,14 @@ static void kernel_copy(const tarn__call *call)
         return;
     if (from->dtype != to->dtype)
         convert(call, &nest);
-    else if (tarn__nest_is_dense(&nest, 0) && tarn__nest_is_dense(&nest, 1))
+    else if (tarn__nest_is_contiguous(&nest, 0) && tarn__nest_is_contiguous(&nest, 1))
         tarn__cl_copy_bytes(call, to->memory, to->offset * size, from->memory, from->offset * size,
                             (size_t)(nest.count * size));
     else if (!tarn__cl_transpose(call, &nest) && !move_by_turns(call, &nest))
         move(call, &nest);
 }
 
-void tarn__cl_write_element(tarn_dtype dtype, const tarn__number *value, void *bits)
+void tarn__cl_write_element(tarn_dtype dtype, const tarn__scalar *value, void *bits)
 {
     float f32 = (float)value->real;
     uint16_t half = dtype == TARN_BF16 ? tarn__f32_to_bf16(f32) : tarn__f32_to_f16(f32);
@@ -130,9 +131,9 @@ static void kernel_fill(const tarn__call *call)
     if (nest.count == 0)
         return;
     size_t size = tarn__dtype_bytes(to->dtype);
-    int64_t unit = tarn__cl_at(call->device)->in_lockstep ? tarn__cl_unit(&nest, 1, &to, 0, size) : 1;
-    tarn__cl_in_units(&nest, 1, unit);
-    tarn__view whole = tarn__cl_view_in_units(to, unit);
+    int64_t unit = tarn__cl_device_at(call->device)->in_lockstep ? tarn__cl_vec_width(&nest, 1, &to, 0, size) : 1;
+    tarn__cl_nest_in_vecs(&nest, 1, unit);
+    tarn__view whole = tarn__cl_view_in_vecs(to, unit);
     for (int64_t i = 0; i < unit; i++)
         tarn__cl_write_element(to->dtype, &fill->value, bits + (size_t)i * size);
     tarn__cl_options options = {.length = 0};
@@ -140,12 +141,12 @@ static void kernel_fill(const tarn__call *call)
     bool is_small = name_index(call, &nest, &options);
     tarn__cl_launch launch = tarn__cl_begin(call, "copy", "fill", options.text);
     put_places(&launch, is_small, &nest);
-    tarn__cl_view(&launch, &whole);
-    tarn__cl_value(&launch, bits, size * (size_t)unit);
+    tarn__cl_arg_view(&launch, &whole);
+    tarn__cl_arg_value(&launch, bits, size * (size_t)unit);
     go_in_runs(&launch, &nest);
 }
 
-void tarn__cl_copy(tarn__kernel_row *rows)
+void tarn__cl_register_copy(tarn__kernel_row *rows)
 {
     rows[TARN__K_copy] = (tarn__kernel_row){kernel_copy, TARN__ALL, NULL};
     rows[TARN__K_fill] = (tarn__kernel_row){kernel_fill, TARN__ALL, NULL};

@@ -6,64 +6,66 @@ static void kernel_arange(const tarn__call *call)
     const tarn__fill *fill = call->params;
     const tarn__view *y = call->out[0];
     bool is_whole = !tarn__is_float(y->dtype) && fill->step.real == (double)fill->step.integer;
-    tarn__cl_compute compute = is_whole                             ? TARN__CL_I64
-                               : tarn__cl_at(call->device)->has_f64 ? TARN__CL_F64
-                                                                    : TARN__CL_F32;
+    tarn__cl_compute compute = is_whole                                    ? TARN__CL_I64
+                               : tarn__cl_device_at(call->device)->has_f64 ? TARN__CL_F64
+                                                                           : TARN__CL_F32;
     tarn__cl_options options = {.length = 0};
     tarn__cl_option_compute(&options, compute);
-    tarn__cl_option(&options, " -DT=%s", tarn__cl_type(y->dtype));
+    tarn__cl_option(&options, " -DT=%s", tarn__cl_dtype_name(y->dtype));
     tarn__cl_launch launch = tarn__cl_begin(call, "arange", "arange", options.text);
-    tarn__cl_view(&launch, y);
-    tarn__cl_long(&launch, y->shape[0]);
-    tarn__cl_long(&launch, y->stride[0]);
-    tarn__cl_number(&launch, compute, fill->value);
-    tarn__cl_number(&launch, compute, fill->step);
-    tarn__cl_over(&launch, y->shape[0]);
+    tarn__cl_arg_view(&launch, y);
+    tarn__cl_arg_long(&launch, y->shape[0]);
+    tarn__cl_arg_long(&launch, y->stride[0]);
+    tarn__cl_arg_scalar(&launch, compute, fill->value);
+    tarn__cl_arg_scalar(&launch, compute, fill->step);
+    tarn__cl_enqueue_elements(&launch, y->shape[0]);
 }
 
 static void fill(const tarn__call *call)
 {
     tarn__call part = *call;
-    tarn__fill fill = {.value = ((const tarn__spread *)call->params)->value};
+    tarn__fill fill = {.value = ((const tarn__pad *)call->params)->value};
     part.inputs = 0;
     part.params = &fill;
     part.params_bytes = sizeof(fill);
-    tarn__cl_rows()[TARN__K_fill].run(&part);
+    tarn__cl_kernel_table()[TARN__K_fill].run(&part);
 }
 
-static bool is_whole(const tarn__cl_axis *axis)
+static bool is_whole(const tarn__cl_pad_axis *axis)
 {
     return axis->begin == 0 && axis->step == 1 && axis->count == axis->size;
 }
 
 /* y and x over the axes of y, of which neighbours that are x from end to end are one. Gives how many. */
-static int describe(const tarn__call *call, tarn__cl_axis *axis)
+static int describe(const tarn__call *call, tarn__cl_pad_axis *axis)
 {
-    const tarn__spread *spread = call->params;
+    const tarn__pad *spread = call->params;
     const tarn__view *y = call->out[0], *x = call->in[0];
     int rank = 0;
     for (int i = 0; i < y->rank; i++) {
-        const tarn__cl_axis here = {y->shape[i],  spread->begin[i], x->shape[i], x->shape[i] == 1 ? 1 : spread->step[i],
-                                    y->stride[i], x->stride[i]};
-        tarn__cl_axis *before = rank > 0 ? &axis[rank - 1] : NULL;
+        const tarn__cl_pad_axis here = {y->shape[i],  spread->begin[i],
+                                        x->shape[i],  x->shape[i] == 1 ? 1 : spread->step[i],
+                                        y->stride[i], x->stride[i]};
+        tarn__cl_pad_axis *before = rank > 0 ? &axis[rank - 1] : NULL;
         if (here.size == 1 && here.count == 1)
             continue;
         if (before && is_whole(&here) && is_whole(before) && before->to == here.to * here.size &&
             before->from == here.from * here.size)
-            *before = (tarn__cl_axis){before->size * here.size, 0, before->count * here.count, 1, here.to, here.from};
+            *before =
+                (tarn__cl_pad_axis){before->size * here.size, 0, before->count * here.count, 1, here.to, here.from};
         else
             axis[rank++] = here;
     }
     if (rank == 0)
-        axis[rank++] = (tarn__cl_axis){1, 0, 1, 1, 1, 1};
+        axis[rank++] = (tarn__cl_pad_axis){1, 0, 1, 1, 1, 1};
     return rank;
 }
 
 /* Each element of y once, from x or the number. False, and nothing is done, where window.c has no such form. */
 static bool spread_once(const tarn__call *call)
 {
-    const tarn__spread *spread = call->params;
-    tarn__cl_axis axis[TARN_MAX_RANK];
+    const tarn__pad *spread = call->params;
+    tarn__cl_pad_axis axis[TARN_MAX_RANK];
     return call->in[0]->dtype == call->out[0]->dtype &&
            tarn__cl_window(call, axis, describe(call, axis), &spread->value);
 }
@@ -71,7 +73,7 @@ static bool spread_once(const tarn__call *call)
 /* In one pass, or the number everywhere first, then the elements. */
 static void kernel_spread(const tarn__call *call)
 {
-    const tarn__spread *spread = call->params;
+    const tarn__pad *spread = call->params;
     tarn__view part_of_y = *call->out[0];
     if (tarn__view_count(&part_of_y) == 0 || spread_once(call))
         return;
@@ -84,11 +86,11 @@ static void kernel_spread(const tarn__call *call)
     tarn__call part = *call;
     part.out[0] = &part_of_y;
     if (tarn__view_count(&part_of_y) > 0)
-        tarn__cl_rows()[TARN__K_copy].run(&part);
+        tarn__cl_kernel_table()[TARN__K_copy].run(&part);
 }
 
-void tarn__cl_moves(tarn__kernel_row *rows)
+void tarn__cl_register_pad(tarn__kernel_row *rows)
 {
     rows[TARN__K_arange] = (tarn__kernel_row){kernel_arange, TARN__NUMBERS, NULL};
-    rows[TARN__K_spread] = (tarn__kernel_row){kernel_spread, TARN__ALL, NULL};
+    rows[TARN__K_pad] = (tarn__kernel_row){kernel_spread, TARN__ALL, NULL};
 }

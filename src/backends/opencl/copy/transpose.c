@@ -42,13 +42,13 @@ static tarn__cl_launch try_tile(const tarn__call *call, const tarn__nest *nest, 
                                 size_t *group)
 {
     tarn__cl_launch launch = {.good = false};
-    for (*group = tarn__cl_group_of(tarn__cl_at(call->device), GROUP); !launch.good && *group >= side;) {
+    for (*group = tarn__cl_group_size(tarn__cl_device_at(call->device), GROUP); !launch.good && *group >= side;) {
         tarn__cl_options options = {.length = 0};
         tarn__cl_option(&options, "-DBITS=%s -DSIDE=%zu -DGROUP=%zu", tarn__cl_bits(bytes), side, *group);
         if (!tarn__cl_option_index(&options, nest))
             return launch;
         launch = tarn__cl_try(call, "transpose", "transpose", options.text, *group);
-        *group = launch.good ? *group : tarn__cl_group_left(&launch);
+        *group = launch.good ? *group : tarn__cl_max_group(&launch);
     }
     return launch;
 }
@@ -59,22 +59,22 @@ bool tarn__cl_transpose(const tarn__call *call, const tarn__nest *nest)
     const size_t bytes = tarn__dtype_bytes(call->out[0]->dtype), side = bytes < 4 ? 64 : 32;
     const int axis = source_axis(nest), last = nest->rank - 1;
     size_t group;
-    if (!tarn__cl_at(call->device)->local_is_real || axis < 0)
+    if (!tarn__cl_device_at(call->device)->has_local_memory || axis < 0)
         return false;
     tarn__cl_launch launch = try_tile(call, nest, bytes, side, &group);
     if (!launch.good)
         return false;
     tarn__nest others = others_of(nest, axis);
     const int64_t across = ceiling(nest->shape[last], (int64_t)side), down = ceiling(nest->shape[axis], (int64_t)side);
-    tarn__cl_places(&launch, true, &others);
-    tarn__cl_view(&launch, call->out[0]);
-    tarn__cl_view(&launch, call->in[0]);
-    tarn__cl_int(&launch, (int32_t)nest->shape[last]);
-    tarn__cl_int(&launch, (int32_t)nest->shape[axis]);
-    tarn__cl_int(&launch, (int32_t)across);
-    tarn__cl_int(&launch, (int32_t)down);
-    tarn__cl_int(&launch, (int32_t)nest->stride[0][axis]);
-    tarn__cl_int(&launch, (int32_t)nest->stride[1][last]);
-    tarn__cl_go(&launch, 1, (size_t[]){(size_t)(across * down * others.count) * group}, &group);
+    tarn__cl_arg_indexer(&launch, true, &others);
+    tarn__cl_arg_view(&launch, call->out[0]);
+    tarn__cl_arg_view(&launch, call->in[0]);
+    tarn__cl_arg_int(&launch, (int32_t)nest->shape[last]);
+    tarn__cl_arg_int(&launch, (int32_t)nest->shape[axis]);
+    tarn__cl_arg_int(&launch, (int32_t)across);
+    tarn__cl_arg_int(&launch, (int32_t)down);
+    tarn__cl_arg_int(&launch, (int32_t)nest->stride[0][axis]);
+    tarn__cl_arg_int(&launch, (int32_t)nest->stride[1][last]);
+    tarn__cl_enqueue(&launch, 1, (size_t[]){(size_t)(across * down * others.count) * group}, &group);
     return true;
 }

@@ -22,17 +22,17 @@ static void set_size(window_axis *axis, int64_t size)
 {
     axis->size = (uint32_t)size;
     if (size > 1)
-        tarn__cl_invert(size, &axis->size_factor, &axis->size_shift);
+        tarn__cl_fast_divisor(size, &axis->size_factor, &axis->size_shift);
 }
 
-static window_axis axis_for(const tarn__cl_axis *axis)
+static window_axis axis_for(const tarn__cl_pad_axis *axis)
 {
     window_axis made = {.step = (uint32_t)axis->step,
                         .begin = (uint32_t)axis->begin,
                         .span = (uint32_t)((axis->count - 1) * axis->step + 1)};
     set_size(&made, axis->size);
     if (axis->step > 1)
-        tarn__cl_invert(axis->step, &made.step_factor, &made.step_shift);
+        tarn__cl_fast_divisor(axis->step, &made.step_factor, &made.step_shift);
     made.to = (int32_t)axis->to;
     made.from = (int32_t)axis->from;
     return made;
@@ -44,7 +44,7 @@ static int64_t distance(int64_t stride)
 }
 
 /* True where every place fits in 31 bits, some room left at the top, and there is something of x. */
-static bool is_small(const tarn__cl_axis *axis, int rank)
+static bool is_small(const tarn__cl_pad_axis *axis, int rank)
 {
     const int64_t most = INT32_MAX - 65536;
     int64_t count = 1, to = 0, from = 0;
@@ -60,7 +60,7 @@ static bool is_small(const tarn__cl_axis *axis, int rank)
 }
 
 /* How many neighbours of y, up to 8 bytes, its rows are made of. */
-static int unit_of(const tarn__cl_axis *axis, int rank, int64_t offset, int bytes)
+static int unit_of(const tarn__cl_pad_axis *axis, int rank, int64_t offset, int bytes)
 {
     for (int n = bytes == 4 ? 2 : bytes < 4 ? 4 : 1; n > 1; n /= 2) {
         bool fits = axis[rank - 1].to == 1 && axis[rank - 1].size % n == 0 && offset % n == 0;
@@ -73,7 +73,7 @@ static int unit_of(const tarn__cl_axis *axis, int rank, int64_t offset, int byte
 }
 
 /* The longest axis before the last that has no steps is walked in turns; else one of a single place is. Gives which. */
-static int take_outer(window *w, const tarn__cl_axis *axis, int rank, int *outer)
+static int take_outer(window *w, const tarn__cl_pad_axis *axis, int rank, int *outer)
 {
     int turning = -1;
     *outer = 0;
@@ -83,7 +83,7 @@ static int take_outer(window *w, const tarn__cl_axis *axis, int rank, int *outer
         w->outer[(*outer)++] = axis_for(&axis[i]);
     }
     if (turning < 0)
-        w->outer[turning = (*outer)++] = axis_for(&(tarn__cl_axis){1, 0, 1, 1, 0, 0});
+        w->outer[turning = (*outer)++] = axis_for(&(tarn__cl_pad_axis){1, 0, 1, 1, 0, 0});
     window_axis *t = &w->outer[turning];
     w->size = t->size;
     w->turn = (t->size + TURNS - 1) / TURNS;
@@ -94,9 +94,9 @@ static int take_outer(window *w, const tarn__cl_axis *axis, int rank, int *outer
 }
 
 /* How many neighbours, of at least 8 bytes and up to 16, are moved as one element; else 1. */
-static int64_t wide_unit(const tarn__call *call, const tarn__cl_axis *axis, int rank, int64_t bytes)
+static int64_t wide_unit(const tarn__call *call, const tarn__cl_pad_axis *axis, int rank, int64_t bytes)
 {
-    const tarn__cl_axis *last = &axis[rank - 1];
+    const tarn__cl_pad_axis *last = &axis[rank - 1];
     for (int64_t n = 16 / bytes; n * bytes >= 8 && n > 1; n /= 2) {
         bool fits = last->to == 1 && last->from == 1 && last->step == 1 &&
                     (last->size | last->begin | last->count) % n == 0 && call->out[0]->offset % n == 0 &&
@@ -110,7 +110,7 @@ static int64_t wide_unit(const tarn__call *call, const tarn__cl_axis *axis, int 
 }
 
 /* The axes counted in such units. */
-static void count_in_units(const tarn__cl_axis *axis, int rank, int64_t unit, tarn__cl_axis *to)
+static void count_in_units(const tarn__cl_pad_axis *axis, int rank, int64_t unit, tarn__cl_pad_axis *to)
 {
     for (int i = 0; i < rank; i++) {
         to[i] = axis[i];
@@ -127,7 +127,7 @@ static void count_in_units(const tarn__cl_axis *axis, int rank, int64_t unit, ta
 
 /* The window's places; `n` neighbours of y are written at once. Gives how many axes there are before the last, and
  * which of them is walked in turns. */
-static window make_window(const tarn__cl_axis *axis, int rank, int n, int *outer, int *turning)
+static window make_window(const tarn__cl_pad_axis *axis, int rank, int n, int *outer, int *turning)
 {
     window w = {.units = 1};
     *turning = take_outer(&w, axis, rank, outer);
@@ -139,20 +139,21 @@ static window make_window(const tarn__cl_axis *axis, int rank, int n, int *outer
     return w;
 }
 
-bool tarn__cl_window(const tarn__call *call, const tarn__cl_axis *all, int rank, const tarn__number *value)
+bool tarn__cl_window(const tarn__call *call, const tarn__cl_pad_axis *all, int rank, const tarn__scalar *value)
 {
     const size_t size = tarn__dtype_bytes(call->out[0]->dtype);
     unsigned char bits[16];
-    tarn__cl_axis axis[TARN_MAX_RANK];
+    tarn__cl_pad_axis axis[TARN_MAX_RANK];
     bool has_steps = false;
     int outer, turning;
-    if (!tarn__cl_at(call->device)->in_lockstep || rank < 1 || rank > TARN_MAX_RANK || size > 8 || !is_small(all, rank))
+    if (!tarn__cl_device_at(call->device)->in_lockstep || rank < 1 || rank > TARN_MAX_RANK || size > 8 ||
+        !is_small(all, rank))
         return false;
     const int64_t unit = wide_unit(call, all, rank, (int64_t)size);
     count_in_units(all, rank, unit, axis);
     for (int i = 0; i < rank; i++)
         has_steps = has_steps || axis[i].step != 1;
-    const tarn__view to = tarn__cl_view_in_units(call->out[0], unit), from = tarn__cl_view_in_units(call->in[0], unit);
+    const tarn__view to = tarn__cl_view_in_vecs(call->out[0], unit), from = tarn__cl_view_in_vecs(call->in[0], unit);
     const int n = unit > 1 ? 1 : unit_of(axis, rank, to.offset, (int)size);
     const window w = make_window(axis, rank, n, &outer, &turning);
     for (int64_t i = 0; i < unit; i++)
@@ -161,10 +162,10 @@ bool tarn__cl_window(const tarn__call *call, const tarn__cl_axis *all, int rank,
     tarn__cl_option(&options, "-DBITS=%s -DN=%d -DOUTER=%d -DTURNING=%d%s", tarn__cl_bits(size * (size_t)unit), n,
                     outer, turning, has_steps ? " -DHAS_STEPS" : "");
     tarn__cl_launch launch = tarn__cl_begin(call, "window", "lay", options.text);
-    tarn__cl_value(&launch, &w, sizeof(w));
-    tarn__cl_view(&launch, &to);
-    tarn__cl_view(&launch, &from);
-    tarn__cl_value(&launch, bits, size * (size_t)unit);
-    tarn__cl_over(&launch, w.units);
+    tarn__cl_arg_value(&launch, &w, sizeof(w));
+    tarn__cl_arg_view(&launch, &to);
+    tarn__cl_arg_view(&launch, &from);
+    tarn__cl_arg_value(&launch, bits, size * (size_t)unit);
+    tarn__cl_enqueue_elements(&launch, w.units);
     return true;
 }

@@ -53,7 +53,7 @@ static bool is_short_float(tarn_dtype dtype)
 }
 
 /* True when fours of an operand's neighbours may be loaded or stored at once, or are one element repeated. */
-static bool has_quads(const tarn__nest *nest, int operand, const tarn__view *view, bool is_result)
+static bool has_vec4(const tarn__nest *nest, int operand, const tarn__view *view, bool is_result)
 {
     int last = nest->rank - 1;
     if (!view)
@@ -72,7 +72,7 @@ static void make_quads(job *j, const tarn__call *call, const tarn__view *const *
     int last = j->nest.rank - 1, operands = j->outputs + call->inputs;
     j->quads = j->compute == TARN__CL_F32 && last >= 0 && j->nest.shape[last] % 4 == 0;
     for (int k = 0; k < operands && j->quads; k++)
-        j->quads = has_quads(&j->nest, k, views[k], k < j->outputs);
+        j->quads = has_vec4(&j->nest, k, views[k], k < j->outputs);
     if (!j->quads)
         return;
     for (int k = 0; k < call->inputs; k++)
@@ -106,14 +106,14 @@ static void make_job(job *j, const tarn__call *call, const expression *e)
     for (int k = 0; k < call->inputs; k++)
         views[j->outputs + k] = call->in[k];
     tarn__nest_make(&j->nest, j->outputs + call->inputs, views);
-    if (j->compute == TARN__CL_F32 && e->is_wide && tarn__cl_at(call->device)->has_f64) {
+    if (j->compute == TARN__CL_F32 && e->is_wide && tarn__cl_device_at(call->device)->has_f64) {
         j->has_far = is_close(e) && strcmp(e->first, "value_gelu") != 0; /* whose range is that of its result */
         j->compute = is_close(e) ? TARN__CL_F32 : TARN__CL_F64;
     }
     make_modes(j, call);
-    if (j->nest.count > 0 && tarn__cl_at(call->device)->in_lockstep)
+    if (j->nest.count > 0 && tarn__cl_device_at(call->device)->in_lockstep)
         make_quads(j, call, views);
-    j->per = !tarn__cl_at(call->device)->in_lockstep ? 1 : j->quads ? FOURS : IN_LOCKSTEP;
+    j->per = !tarn__cl_device_at(call->device)->in_lockstep ? 1 : j->quads ? FOURS : IN_LOCKSTEP;
 }
 
 static bool write_options(tarn__cl_options *o, const job *j, const tarn__call *call, const expression *e)
@@ -127,17 +127,17 @@ static bool write_options(tarn__cl_options *o, const job *j, const tarn__call *c
         tarn__cl_option(o, " -DFAR=far_%s -DFAR_SECOND=far_%s", call->out[0] ? e->first : e->second,
                         e->second ? e->second : e->first);
     for (int k = 0; k < j->outputs; k++)
-        tarn__cl_option(o, " -DT_Y%d=%s", k, tarn__cl_type(j->out[k]->dtype));
+        tarn__cl_option(o, " -DT_Y%d=%s", k, tarn__cl_dtype_name(j->out[k]->dtype));
     for (int k = 0; k < call->inputs; k++)
         tarn__cl_option(o, " -DM_X%d=%d -DT_X%d=%s", k, j->mode[k], k,
-                        tarn__cl_type(call->in[k] ? call->in[k]->dtype : TARN_F32));
+                        tarn__cl_dtype_name(call->in[k] ? call->in[k]->dtype : TARN_F32));
     return is_small;
 }
 
 /* A bound beyond the integers is the last integer. */
-static tarn__number parameter(double p)
+static tarn__scalar parameter(double p)
 {
-    return (tarn__number){p, p >= 0x1p63 ? INT64_MAX : p <= -0x1p63 ? INT64_MIN : p == p ? (int64_t)p : 0};
+    return (tarn__scalar){p, p >= 0x1p63 ? INT64_MAX : p <= -0x1p63 ? INT64_MIN : p == p ? (int64_t)p : 0};
 }
 
 /* One element a work-item, or on a GPU some: neighbours go to neighbours, each operand is read once and each result
@@ -153,22 +153,22 @@ static void run(const tarn__call *call, const expression *e)
     bool is_small = write_options(&options, &j, call, e);
     tarn__cl_launch launch = tarn__cl_begin(call, "elementwise", "elementwise", options.text);
     for (int k = 0; k < 2; k++)
-        tarn__cl_view(&launch, j.out[k]);
+        tarn__cl_arg_view(&launch, j.out[k]);
     for (int k = 0; k < 3; k++)
-        tarn__cl_view(&launch, k < call->inputs ? call->in[k] : NULL);
+        tarn__cl_arg_view(&launch, k < call->inputs ? call->in[k] : NULL);
     for (int k = 0; k < 3; k++)
-        tarn__cl_number(&launch, j.compute, params->constant[k]);
-    tarn__cl_number(&launch, j.compute, parameter(params->p0));
-    tarn__cl_number(&launch, j.compute, parameter(params->p1));
-    tarn__cl_index(&launch, is_small, j.nest.count);
+        tarn__cl_arg_scalar(&launch, j.compute, params->constant[k]);
+    tarn__cl_arg_scalar(&launch, j.compute, parameter(params->p0));
+    tarn__cl_arg_scalar(&launch, j.compute, parameter(params->p1));
+    tarn__cl_arg_index(&launch, is_small, j.nest.count);
     if (!j.dense)
-        tarn__cl_places(&launch, is_small, &j.nest);
-    tarn__cl_over(&launch, (j.nest.count + j.per - 1) / j.per);
+        tarn__cl_arg_indexer(&launch, is_small, &j.nest);
+    tarn__cl_enqueue_elements(&launch, (j.nest.count + j.per - 1) / j.per);
 }
 
 /* ---- the table --------------------------------------------------------------------------------------------------- */
 
-enum { PLAIN = 0, WIDE = 1 };
+enum { IN_F32 = 0, IN_F64 = 1 };
 
 #define KERNEL(name, ...) \
     static void kernel_##name(const tarn__call *call) \
@@ -196,7 +196,7 @@ KERNEL(swiglu_grad, .first = "swiglu_gate", .second = "swiglu_up", .is_wide = tr
 #define DTYPES_FLOAT TARN__FLOATS
 #define DTYPES_NUMBER TARN__ALL
 
-void tarn__cl_elementwise(tarn__kernel_row *rows)
+void tarn__cl_register_elementwise(tarn__kernel_row *rows)
 {
 #define ROW(name, mask) rows[TARN__K_##name] = (tarn__kernel_row){kernel_##name, mask, NULL};
 #define UNARY(name, dtypes, ...) ROW(name, DTYPES_##dtypes) ROW(name##_grad, TARN__FLOATS)

@@ -20,26 +20,26 @@ static void run(const tarn__call *call, const job *j)
     tarn__nest_make(&nest, 3, j->view);
     if (nest.count == 0)
         return;
-    const bool in_lockstep = tarn__cl_at(call->device)->in_lockstep;
+    const bool in_lockstep = tarn__cl_device_at(call->device)->in_lockstep;
     const int per = in_lockstep ? j->per : 1;
-    int64_t unit = in_lockstep ? tarn__cl_unit(&nest, moved, j->view, j->step, bytes) : 1;
-    tarn__cl_in_units(&nest, moved, unit);
-    tarn__view y = tarn__cl_view_in_units(j->view[j->y], unit), x = tarn__cl_view_in_units(j->view[j->x], unit);
+    int64_t unit = in_lockstep ? tarn__cl_vec_width(&nest, moved, j->view, j->step, bytes) : 1;
+    tarn__cl_nest_in_vecs(&nest, moved, unit);
+    tarn__view y = tarn__cl_view_in_vecs(j->view[j->y], unit), x = tarn__cl_view_in_vecs(j->view[j->x], unit);
     tarn__cl_options options = {.length = 0};
     tarn__cl_option_compute(&options, TARN__CL_I64);
     bool is_small = tarn__cl_option_index(&options, &nest);
     tarn__cl_option(&options, " -DBITS=%s -DI=%s -DPER=%d", tarn__cl_bits(bytes * (size_t)unit),
-                    tarn__cl_type(j->view[j->index]->dtype), per);
+                    tarn__cl_dtype_name(j->view[j->index]->dtype), per);
     tarn__cl_launch launch = tarn__cl_begin(call, "gather", j->kernel, options.text);
-    tarn__cl_view(&launch, &y);
-    tarn__cl_view(&launch, j->view[j->index]);
-    tarn__cl_view(&launch, &x);
-    tarn__cl_index(&launch, is_small, nest.count);
-    tarn__cl_long(&launch, j->limit);
-    tarn__cl_long(&launch, j->step / unit);
-    tarn__cl_places(&launch, is_small, &nest);
-    tarn__cl_fault(&launch, call);
-    tarn__cl_over(&launch, (nest.count + per - 1) / per);
+    tarn__cl_arg_view(&launch, &y);
+    tarn__cl_arg_view(&launch, j->view[j->index]);
+    tarn__cl_arg_view(&launch, &x);
+    tarn__cl_arg_index(&launch, is_small, nest.count);
+    tarn__cl_arg_long(&launch, j->limit);
+    tarn__cl_arg_long(&launch, j->step / unit);
+    tarn__cl_arg_indexer(&launch, is_small, &nest);
+    tarn__cl_arg_fault(&launch, call);
+    tarn__cl_enqueue_elements(&launch, (nest.count + per - 1) / per);
 }
 
 /* `index` has y's shape. */
@@ -91,21 +91,21 @@ static void kernel_one_hot(const tarn__call *call)
     tarn__cl_options options = {.length = 0};
     tarn__cl_option_compute(&options, TARN__CL_I64);
     bool is_small = tarn__cl_option_index(&options, &nest);
-    tarn__cl_option(&options, " -DT=%s -DI=%s", tarn__cl_type(y->dtype), tarn__cl_type(index->dtype));
+    tarn__cl_option(&options, " -DT=%s -DI=%s", tarn__cl_dtype_name(y->dtype), tarn__cl_dtype_name(index->dtype));
     tarn__cl_launch launch = tarn__cl_begin(call, "gather", "one_hot", options.text);
-    tarn__cl_view(&launch, y);
-    tarn__cl_view(&launch, index);
-    tarn__cl_index(&launch, is_small, nest.count);
-    tarn__cl_long(&launch, y->shape[y->rank - 1]);
-    tarn__cl_places(&launch, is_small, &nest);
-    tarn__cl_fault(&launch, call);
-    tarn__cl_over(&launch, nest.count);
+    tarn__cl_arg_view(&launch, y);
+    tarn__cl_arg_view(&launch, index);
+    tarn__cl_arg_index(&launch, is_small, nest.count);
+    tarn__cl_arg_long(&launch, y->shape[y->rank - 1]);
+    tarn__cl_arg_indexer(&launch, is_small, &nest);
+    tarn__cl_arg_fault(&launch, call);
+    tarn__cl_enqueue_elements(&launch, nest.count);
 }
 
-void tarn__cl_index_moves(tarn__kernel_row *rows)
+void tarn__cl_register_gather(tarn__kernel_row *rows)
 {
     rows[TARN__K_gather] = (tarn__kernel_row){kernel_gather, TARN__ALL, NULL};
     rows[TARN__K_index_select] = (tarn__kernel_row){kernel_index_select, TARN__ALL, NULL};
-    rows[TARN__K_put_rows] = (tarn__kernel_row){kernel_put_rows, TARN__INDEXES, NULL};
+    rows[TARN__K_write_rows] = (tarn__kernel_row){kernel_put_rows, TARN__INDEXES, NULL};
     rows[TARN__K_one_hot] = (tarn__kernel_row){kernel_one_hot, TARN__INDEXES, NULL};
 }

@@ -55,10 +55,11 @@ static void describe(job *j, const tarn__call *call, bool is_slices)
     tarn__cl_nest_in_order(&j->lines, 2, (const tarn__view *[]){&y_rest, &source_rest});
     tarn__cl_option_compute(&j->options, tarn__cl_compute_of(y->dtype));
     name_index(j, y, source);
-    tarn__cl_option(&j->options, " -DT_Y=%s -DT_S=%s", tarn__cl_type(y->dtype), tarn__cl_type(source->dtype));
+    tarn__cl_option(&j->options, " -DT_Y=%s -DT_S=%s", tarn__cl_dtype_name(y->dtype),
+                    tarn__cl_dtype_name(source->dtype));
     if (is_slices && !(call->reads_output & 1))
         tarn__cl_option(&j->options, " -DIS_FRESH");
-    if (tarn__cl_at(call->device)->in_lockstep)
+    if (tarn__cl_device_at(call->device)->in_lockstep)
         tarn__cl_option(&j->options, " -DPIECE=%d", PIECE);
 }
 
@@ -71,7 +72,7 @@ static void clear(const tarn__call *call)
     part.outputs = 1;
     part.params = &zero;
     part.params_bytes = sizeof(zero);
-    tarn__cl_rows()[TARN__K_fill].run(&part);
+    tarn__cl_kernel_table()[TARN__K_fill].run(&part);
 }
 
 static void put_divisor(tarn__cl_launch *launch, bool is_small, int64_t count)
@@ -79,27 +80,27 @@ static void put_divisor(tarn__cl_launch *launch, bool is_small, int64_t count)
     uint32_t factor = 0;
     int32_t shift = 0;
     if (is_small && count > 1)
-        tarn__cl_invert(count, &factor, &shift);
-    tarn__cl_value(launch, &factor, sizeof(factor));
-    tarn__cl_int(launch, shift);
+        tarn__cl_fast_divisor(count, &factor, &shift);
+    tarn__cl_arg_value(launch, &factor, sizeof(factor));
+    tarn__cl_arg_int(launch, shift);
 }
 
 static void launch(const tarn__call *call, const job *j, const char *kernel, int64_t sorted, int64_t items)
 {
     tarn__cl_launch launch = tarn__cl_begin(call, "scatter", kernel, j->options.text);
-    tarn__cl_view(&launch, call->out[0]);
-    tarn__cl_view(&launch, call->in[1]);
-    tarn__cl_scratch(&launch, call, sorted);
-    tarn__cl_long(&launch, call->scratch_offset + (int64_t)sort_bytes(call));
-    tarn__cl_index(&launch, j->is_small, j->sorting.length);
-    tarn__cl_index(&launch, j->is_small, j->line_pairs);
-    tarn__cl_value(&launch, &j->sorting.key[0], sizeof(j->sorting.key[0]));
-    tarn__cl_index(&launch, j->is_small, j->y_step);
-    tarn__cl_index(&launch, j->is_small, j->source_step);
-    tarn__cl_index(&launch, j->is_small, j->lines.count);
+    tarn__cl_arg_view(&launch, call->out[0]);
+    tarn__cl_arg_view(&launch, call->in[1]);
+    tarn__cl_arg_scratch(&launch, call, sorted);
+    tarn__cl_arg_long(&launch, call->scratch_offset + (int64_t)sort_bytes(call));
+    tarn__cl_arg_index(&launch, j->is_small, j->sorting.length);
+    tarn__cl_arg_index(&launch, j->is_small, j->line_pairs);
+    tarn__cl_arg_value(&launch, &j->sorting.key[0], sizeof(j->sorting.key[0]));
+    tarn__cl_arg_index(&launch, j->is_small, j->y_step);
+    tarn__cl_arg_index(&launch, j->is_small, j->source_step);
+    tarn__cl_arg_index(&launch, j->is_small, j->lines.count);
     put_divisor(&launch, j->is_small, j->lines.count);
-    tarn__cl_places(&launch, j->is_small, &j->lines);
-    tarn__cl_over(&launch, items * j->lines.count);
+    tarn__cl_arg_indexer(&launch, j->is_small, &j->lines);
+    tarn__cl_enqueue_elements(&launch, items * j->lines.count);
 }
 
 /* The source once, and the elements of y that are added to. */
@@ -107,9 +108,9 @@ static void run(const tarn__call *call, bool is_slices)
 {
     job j;
     describe(&j, call, is_slices);
-    const bool in_pieces = tarn__cl_at(call->device)->in_lockstep;
+    const bool in_pieces = tarn__cl_device_at(call->device)->in_lockstep;
     const char *kernel = in_pieces ? "add_pieces" : "add_sorted";
-    if (!tarn__cl_sort_ready(call, &j.sorting) || !tarn__cl_ready(call, "scatter", kernel, j.options.text))
+    if (!tarn__cl_sort_compiles(call, &j.sorting) || !tarn__cl_compiles(call, "scatter", kernel, j.options.text))
         return;
     if (is_slices && !(call->reads_output & 1))
         clear(call);
@@ -138,7 +139,7 @@ static size_t scratch(const tarn__call *call, bool is_slices)
     const int axis = ((const tarn__along *)call->params)->axis;
     const int64_t length = tarn__axis_size(index, is_slices ? 0 : axis),
                   lines = length > 0 ? tarn__view_count(is_slices ? source : index) / length : 0;
-    const bool in_pieces = tarn__cl_at(call->device)->in_lockstep && pieces_of(length) > 1;
+    const bool in_pieces = tarn__cl_device_at(call->device)->in_lockstep && pieces_of(length) > 1;
     return sort_bytes(call) + (in_pieces ? (size_t)(2 * PART * pieces_of(length) * lines) : 0);
 }
 
@@ -152,7 +153,7 @@ static size_t scratch_slices(const tarn__call *call)
     return scratch(call, true);
 }
 
-void tarn__cl_index_sums(tarn__kernel_row *rows)
+void tarn__cl_register_scatter(tarn__kernel_row *rows)
 {
     rows[TARN__K_scatter_add] = (tarn__kernel_row){kernel_scatter_add, TARN__INDEXES, scratch_scatter};
     rows[TARN__K_index_add] = (tarn__kernel_row){kernel_index_add, TARN__INDEXES, scratch_slices};

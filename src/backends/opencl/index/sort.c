@@ -17,7 +17,7 @@ size_t tarn__cl_sort_scratch(int64_t pairs)
 
 static int64_t run_of(const tarn__call *call)
 {
-    return tarn__cl_at(call->device)->in_lockstep ? RUN_IN_LOCKSTEP : RUN;
+    return tarn__cl_device_at(call->device)->in_lockstep ? RUN_IN_LOCKSTEP : RUN;
 }
 
 static void runs_options(const tarn__call *call, char *text, size_t size, const tarn__cl_sorting *s)
@@ -25,11 +25,11 @@ static void runs_options(const tarn__call *call, char *text, size_t size, const 
     snprintf(text, size, "%s -DMAKES_RUNS -DRUN=%d", s->options, (int)run_of(call));
 }
 
-bool tarn__cl_sort_ready(const tarn__call *call, const tarn__cl_sorting *s)
+bool tarn__cl_sort_compiles(const tarn__call *call, const tarn__cl_sorting *s)
 {
     char options[64];
     runs_options(call, options, sizeof(options), s);
-    return tarn__cl_ready(call, "sort", "make_runs", options) && tarn__cl_ready(call, "sort", "merge_runs", "");
+    return tarn__cl_compiles(call, "sort", "make_runs", options) && tarn__cl_compiles(call, "sort", "merge_runs", "");
 }
 
 static void make_runs(const tarn__call *call, const tarn__cl_sorting *s)
@@ -37,16 +37,17 @@ static void make_runs(const tarn__call *call, const tarn__cl_sorting *s)
     char options[64];
     runs_options(call, options, sizeof(options), s);
     tarn__cl_launch launch = tarn__cl_begin(call, "sort", "make_runs", options);
-    tarn__cl_scratch(&launch, call, s->scratch);
-    tarn__cl_view(&launch, s->x);
-    tarn__cl_long(&launch, s->length);
-    tarn__cl_long(&launch, s->step);
+    tarn__cl_arg_scratch(&launch, call, s->scratch);
+    tarn__cl_arg_view(&launch, s->x);
+    tarn__cl_arg_long(&launch, s->length);
+    tarn__cl_arg_long(&launch, s->step);
     for (int i = 0; i < 3; i++)
-        tarn__cl_value(&launch, &s->key[i], sizeof(s->key[i]));
-    tarn__cl_value(&launch, &s->lines, sizeof(s->lines));
-    tarn__cl_fault(&launch, call);
-    tarn__cl_over(&launch,
-                  s->lines.count * (tarn__cl_at(call->device)->in_lockstep ? s->length : (s->length + RUN - 1) / RUN));
+        tarn__cl_arg_value(&launch, &s->key[i], sizeof(s->key[i]));
+    tarn__cl_arg_value(&launch, &s->lines, sizeof(s->lines));
+    tarn__cl_arg_fault(&launch, call);
+    tarn__cl_enqueue_elements(
+        &launch,
+        s->lines.count * (tarn__cl_device_at(call->device)->in_lockstep ? s->length : (s->length + RUN - 1) / RUN));
 }
 
 int64_t tarn__cl_sort_lines(const tarn__call *call, const tarn__cl_sorting *s)
@@ -55,12 +56,12 @@ int64_t tarn__cl_sort_lines(const tarn__call *call, const tarn__cl_sorting *s)
     make_runs(call, s);
     for (int64_t width = run_of(call); width < s->length; width *= 2) {
         tarn__cl_launch launch = tarn__cl_begin(call, "sort", "merge_runs", "");
-        tarn__cl_scratch(&launch, call, from);
-        tarn__cl_scratch(&launch, call, to);
-        tarn__cl_long(&launch, s->length);
-        tarn__cl_long(&launch, width);
-        tarn__cl_long(&launch, pairs);
-        tarn__cl_over(&launch, pairs);
+        tarn__cl_arg_scratch(&launch, call, from);
+        tarn__cl_arg_scratch(&launch, call, to);
+        tarn__cl_arg_long(&launch, s->length);
+        tarn__cl_arg_long(&launch, width);
+        tarn__cl_arg_long(&launch, pairs);
+        tarn__cl_enqueue_elements(&launch, pairs);
         int64_t other = from;
         from = to;
         to = other;
@@ -106,17 +107,17 @@ static void write_sorted(const tarn__call *call, const tarn__cl_sorting *s, cons
     snprintf(options, sizeof(options), "%s%s%s", s->options, r->values ? " -DHAS_VALUES" : "",
              r->indices ? " -DHAS_INDICES" : "");
     tarn__cl_launch launch = tarn__cl_begin(call, "sort", "write_sorted", options);
-    tarn__cl_scratch(&launch, call, sorted);
-    tarn__cl_view(&launch, s->x);
-    tarn__cl_view(&launch, r->values);
-    tarn__cl_view(&launch, r->indices);
-    tarn__cl_long(&launch, s->length);
-    tarn__cl_long(&launch, r->taken);
-    tarn__cl_long(&launch, s->step);
-    tarn__cl_long(&launch, tarn__axis_stride(r->values, axis));
-    tarn__cl_long(&launch, tarn__axis_stride(r->indices, axis));
-    tarn__cl_value(&launch, &s->lines, sizeof(s->lines));
-    tarn__cl_over(&launch, s->lines.count * r->taken);
+    tarn__cl_arg_scratch(&launch, call, sorted);
+    tarn__cl_arg_view(&launch, s->x);
+    tarn__cl_arg_view(&launch, r->values);
+    tarn__cl_arg_view(&launch, r->indices);
+    tarn__cl_arg_long(&launch, s->length);
+    tarn__cl_arg_long(&launch, r->taken);
+    tarn__cl_arg_long(&launch, s->step);
+    tarn__cl_arg_long(&launch, tarn__axis_stride(r->values, axis));
+    tarn__cl_arg_long(&launch, tarn__axis_stride(r->indices, axis));
+    tarn__cl_arg_value(&launch, &s->lines, sizeof(s->lines));
+    tarn__cl_enqueue_elements(&launch, s->lines.count * r->taken);
 }
 
 static void run(const tarn__call *call)
@@ -143,7 +144,7 @@ static size_t scratch(const tarn__call *call)
     return tarn__cl_sort_scratch(tarn__view_count(call->in[0]));
 }
 
-void tarn__cl_sort(tarn__kernel_row *rows)
+void tarn__cl_register_sort(tarn__kernel_row *rows)
 {
     rows[TARN__K_sort] = (tarn__kernel_row){run, TARN__ALL, scratch};
     rows[TARN__K_topk] = (tarn__kernel_row){run, TARN__ALL, scratch};

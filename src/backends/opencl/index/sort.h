@@ -15,7 +15,7 @@ typedef struct tarn__cl_sorting {
 
 /* Bytes of scratch for that many pairs. */
 size_t tarn__cl_sort_scratch(int64_t pairs);
-bool tarn__cl_sort_ready(const tarn__call *call, const tarn__cl_sorting *sorting);
+bool tarn__cl_sort_compiles(const tarn__call *call, const tarn__cl_sorting *sorting);
 
 /* Sorts; returns how many bytes into the call's scratch the sorted pairs lie. */
 int64_t tarn__cl_sort_lines(const tarn__call *call, const tarn__cl_sorting *sorting);

@@ -11,11 +11,11 @@ __kernel void plain(const __global void *a, long a_place, const __global void *b
     long column = get_global_id(0), row = get_global_id(1), batch = get_global_id(2);
     if (column >= s.n || row >= s.m)
         return;
-    a_place += nest_at(&batches, batch, 1) + row * s.a_down;
-    b_place += nest_at(&batches, batch, 2) + column * s.b_across;
+    a_place += nest_at(&batches, batch, 1) + row * s.a_row_stride;
+    b_place += nest_at(&batches, batch, 2) + column * s.b_col_stride;
     bias_place += nest_at(&batches, batch, 3);
     REAL sum = 0;
     for (long k = 0; k < s.k; k++)
-        sum += LOAD(T_A, a, a_place + k * s.a_across) * LOAD(T_B, b, b_place + k * s.b_down);
+        sum += LOAD(T_A, a, a_place + k * s.a_col_stride) * LOAD(T_B, b, b_place + k * s.b_row_stride);
     finish(c, c_place + nest_at(&batches, batch, 0), bias, bias_place, &s, row, column, sum, (REAL)alpha, (REAL)beta);
 }

@@ -6,7 +6,7 @@
  *
  * Options: REAL, what sums are made in; T_X, the operand's dtype. */
 
-/* tarn__cl_packing of gemm.h. */
+/* tarn__cl_gemm_packing of gemm.h. */
 typedef struct packing {
     long lines, depth, first;
     long line_stride, term_stride;

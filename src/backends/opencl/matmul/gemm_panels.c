@@ -23,7 +23,7 @@ static int64_t most(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-int64_t tarn__cl_packed_count(int64_t lines, int64_t depth, int64_t width)
+int64_t tarn__cl_gemm_packed_count(int64_t lines, int64_t depth, int64_t width)
 {
     return ceiling(lines, width) * width * depth;
 }
@@ -32,8 +32,8 @@ int64_t tarn__cl_packed_count(int64_t lines, int64_t depth, int64_t width)
 
 /* Where everything lies in scratch, in bytes from its begin, and how much is done at a time. */
 typedef struct panel_plan {
-    tarn__cl_sizes sizes;
-    tarn__cl_tile tile;
+    tarn__cl_gemm_sizes sizes;
+    tarn__cl_gemm_tile tile;
     int64_t a_bytes, b_bytes, parts_bytes;
     int64_t columns, batches;      /* of a piece */
     bool a_is_shared, b_is_shared; /* all batches have one */
@@ -48,19 +48,19 @@ static bool is_shared(const tarn__nest *nest, int operand)
 }
 
 /* Pieces of whole batches, or where one of them is large, of some columns of one. */
-static panel_plan plan_panels(const tarn__cl_device *device, const tarn__cl_product *p)
+static panel_plan plan_panels(const tarn__cl_device *device, const tarn__cl_gemm *p)
 {
-    int64_t size = (int64_t)tarn__dtype_bytes(tarn__cl_sums_of(p->a.dtype));
+    int64_t size = (int64_t)tarn__dtype_bytes(tarn__cl_accum_dtype(p->a.dtype));
     panel_plan plan = {.sizes = p->sizes,
                        .tile = p->tile,
                        .a_is_shared = is_shared(&p->batches, 1),
                        .b_is_shared = is_shared(&p->batches, 2)};
-    tarn__cl_sizes *s = &plan.sizes;
-    tarn__cl_choose_splits(device, p, s);
-    int64_t a = tarn__cl_packed_count(s->m, s->k, plan.tile.rows),
-            b = tarn__cl_packed_count(s->n, s->k, plan.tile.width);
-    s->a_room = plan.a_is_shared ? 0 : a;
-    s->b_room = p->b_is_packed ? s->b_room : plan.b_is_shared ? 0 : b;
+    tarn__cl_gemm_sizes *s = &plan.sizes;
+    tarn__cl_gemm_choose_splits(device, p, s);
+    int64_t a = tarn__cl_gemm_packed_count(s->m, s->k, plan.tile.rows),
+            b = tarn__cl_gemm_packed_count(s->n, s->k, plan.tile.width);
+    s->a_batch_stride = plan.a_is_shared ? 0 : a;
+    s->b_batch_stride = p->b_is_packed ? s->b_batch_stride : plan.b_is_shared ? 0 : b;
     int64_t each = ((plan.a_is_shared ? 0 : a) + (plan.b_is_shared || p->b_is_packed ? 0 : b)) * size;
     plan.batches = most(1, least(p->batches.count, each > 0 ? PIECE_BYTES / each : p->batches.count));
     plan.columns = s->n;
@@ -70,13 +70,13 @@ static panel_plan plan_panels(const tarn__cl_device *device, const tarn__cl_prod
         plan.batches = p->batches.count, plan.columns = s->n;
     plan.a_bytes = a * size * (plan.a_is_shared ? 1 : plan.batches);
     plan.b_bytes = p->b_is_packed ? 0
-                                  : tarn__cl_packed_count(plan.columns, s->k, plan.tile.width) * size *
+                                  : tarn__cl_gemm_packed_count(plan.columns, s->k, plan.tile.width) * size *
                                         (plan.b_is_shared ? 1 : plan.batches);
     plan.parts_bytes = s->splits > 1 ? s->splits * p->batches.count * s->m * s->n * size : 0;
     return plan;
 }
 
-size_t tarn__cl_panels_scratch(const tarn__cl_device *device, const tarn__cl_product *p)
+size_t tarn__cl_gemm_panels_scratch(const tarn__cl_device *device, const tarn__cl_gemm *p)
 {
     panel_plan plan = plan_panels(device, p);
     return (size_t)(plan.a_bytes + plan.b_bytes + plan.parts_bytes);
@@ -86,91 +86,91 @@ size_t tarn__cl_panels_scratch(const tarn__cl_device *device, const tarn__cl_pro
 
 /* Lays an operand `x` into panels at `to`. */
 static void pack(const tarn__call *call, const tarn__view *x, const tarn__view *to, const tarn__nest *batches,
-                 const tarn__cl_packing *packing, int64_t batch_count)
+                 const tarn__cl_gemm_packing *packing, int64_t batch_count)
 {
     char options[64];
     snprintf(options, sizeof(options), "-DREAL=%s -DT_X=%s", to->dtype == TARN_F64 ? "double" : "float",
-             tarn__cl_type(x->dtype));
+             tarn__cl_dtype_name(x->dtype));
     tarn__cl_launch l = tarn__cl_begin(call, "gemm_pack", "pack", options);
-    tarn__cl_view(&l, x);
-    tarn__cl_view(&l, to);
-    tarn__cl_value(&l, batches, sizeof(*batches));
-    tarn__cl_value(&l, packing, sizeof(*packing));
+    tarn__cl_arg_view(&l, x);
+    tarn__cl_arg_view(&l, to);
+    tarn__cl_arg_value(&l, batches, sizeof(*batches));
+    tarn__cl_arg_value(&l, packing, sizeof(*packing));
     size_t panels = (size_t)ceiling(packing->lines, packing->width);
-    tarn__cl_go(&l, 3, (size_t[]){(size_t)ceiling(packing->depth, PACK_STEP), panels, (size_t)batch_count},
-                (size_t[]){1, 1, 1});
+    tarn__cl_enqueue(&l, 3, (size_t[]){(size_t)ceiling(packing->depth, PACK_STEP), panels, (size_t)batch_count},
+                     (size_t[]){1, 1, 1});
 }
 
-static void pack_a(const tarn__call *call, const tarn__cl_product *p, const panel_plan *plan, int64_t first,
+static void pack_a(const tarn__call *call, const tarn__cl_gemm *p, const panel_plan *plan, int64_t first,
                    int64_t batches, const tarn__view *to)
 {
-    const tarn__cl_sizes *s = &plan->sizes;
-    tarn__cl_packing packing = {.lines = s->m,
-                                .depth = s->k,
-                                .first = plan->a_is_shared ? 0 : first,
-                                .line_stride = s->a_down,
-                                .term_stride = s->a_across,
-                                .room = s->a_room,
-                                .width = plan->tile.rows,
-                                .operand = 1};
+    const tarn__cl_gemm_sizes *s = &plan->sizes;
+    tarn__cl_gemm_packing packing = {.lines = s->m,
+                                     .depth = s->k,
+                                     .first = plan->a_is_shared ? 0 : first,
+                                     .line_stride = s->a_row_stride,
+                                     .term_stride = s->a_col_stride,
+                                     .room = s->a_batch_stride,
+                                     .width = plan->tile.rows,
+                                     .operand = 1};
     pack(call, &p->a, to, &p->batches, &packing, plan->a_is_shared ? 1 : batches);
 }
 
-static void pack_b(const tarn__call *call, const tarn__cl_product *p, const panel_plan *plan, int64_t first,
+static void pack_b(const tarn__call *call, const tarn__cl_gemm *p, const panel_plan *plan, int64_t first,
                    int64_t batches, int64_t column, int64_t columns, const tarn__view *to)
 {
-    const tarn__cl_sizes *s = &plan->sizes;
-    tarn__cl_packing packing = {.lines = columns,
-                                .depth = s->k,
-                                .first = plan->b_is_shared ? 0 : first,
-                                .line_stride = s->b_across,
-                                .term_stride = s->b_down,
-                                .room = s->b_room,
-                                .width = plan->tile.width,
-                                .operand = 2};
+    const tarn__cl_gemm_sizes *s = &plan->sizes;
+    tarn__cl_gemm_packing packing = {.lines = columns,
+                                     .depth = s->k,
+                                     .first = plan->b_is_shared ? 0 : first,
+                                     .line_stride = s->b_col_stride,
+                                     .term_stride = s->b_row_stride,
+                                     .room = s->b_batch_stride,
+                                     .width = plan->tile.width,
+                                     .operand = 2};
     tarn__view from = p->b;
-    from.offset += column * s->b_across;
+    from.offset += column * s->b_col_stride;
     pack(call, &from, to, &p->batches, &packing, plan->b_is_shared ? 1 : batches);
 }
 
 /* ---- multiplying ------------------------------------------------------------------------------------------------- */
 
-static tarn__cl_product_program panels_program(const tarn__cl_product *p, const tarn__cl_tile *tile, bool are_parts)
+static tarn__cl_gemm_program panels_program(const tarn__cl_gemm *p, const tarn__cl_gemm_tile *tile, bool are_parts)
 {
-    tarn__cl_product_program g = tarn__cl_product_program_of(p, "gemm_panels", "tile", are_parts);
+    tarn__cl_gemm_program g = tarn__cl_gemm_program_of(p, "gemm_panels", "tile", are_parts);
     size_t length = strlen(g.options);
     snprintf(g.options + length, sizeof(g.options) - length, " -DROWS=%d -DLANES=%d", tile->rows, tile->lanes);
     return g;
 }
 
 /* Some columns of some batches, of which the panels are there. */
-static void run_piece(const tarn__call *call, const tarn__cl_product *p, const panel_plan *plan, int64_t first,
+static void run_piece(const tarn__call *call, const tarn__cl_gemm *p, const panel_plan *plan, int64_t first,
                       int64_t batches, int64_t column, int64_t columns, const tarn__view *a, const tarn__view *b,
                       const tarn__view *parts)
 {
-    tarn__cl_sizes s = plan->sizes;
+    tarn__cl_gemm_sizes s = plan->sizes;
     bool are_parts = s.splits > 1;
-    tarn__cl_product_program g = panels_program(p, &plan->tile, are_parts);
-    tarn__cl_product piece = *p;
-    piece.c.offset += column * s.c_across;
-    piece.bias.offset += column * s.bias_across;
+    tarn__cl_gemm_program g = panels_program(p, &plan->tile, are_parts);
+    tarn__cl_gemm piece = *p;
+    piece.c.offset += column * s.c_col_stride;
+    piece.bias.offset += column * s.bias_col_stride;
     s.n = columns;
     s.first = first;
     if (are_parts)
-        s.c_down = s.n, s.c_across = 1;
-    tarn__cl_launch l = tarn__cl_product_begin(call, &g, a, b);
-    tarn__cl_give_result(&l, &piece, are_parts ? parts : &piece.c, &s, are_parts);
-    tarn__cl_go(&l, 3,
-                (size_t[]){(size_t)ceiling(s.m, plan->tile.rows), (size_t)ceiling(columns, plan->tile.width),
-                           (size_t)(batches * s.splits)},
-                (size_t[]){1, 1, 1});
+        s.c_row_stride = s.n, s.c_col_stride = 1;
+    tarn__cl_launch l = tarn__cl_gemm_begin(call, &g, a, b);
+    tarn__cl_gemm_arg_result(&l, &piece, are_parts ? parts : &piece.c, &s, are_parts);
+    tarn__cl_enqueue(&l, 3,
+                     (size_t[]){(size_t)ceiling(s.m, plan->tile.rows), (size_t)ceiling(columns, plan->tile.width),
+                                (size_t)(batches * s.splits)},
+                     (size_t[]){1, 1, 1});
 }
 
-void tarn__cl_panels_run(const tarn__call *call, const tarn__cl_device *device, const tarn__cl_product *p,
-                         int64_t scratch)
+void tarn__cl_gemm_panels_run(const tarn__call *call, const tarn__cl_device *device, const tarn__cl_gemm *p,
+                              int64_t scratch)
 {
     panel_plan plan = plan_panels(device, p);
-    tarn_dtype sums = tarn__cl_sums_of(p->a.dtype);
+    tarn_dtype sums = tarn__cl_accum_dtype(p->a.dtype);
     tarn__view a = tarn__cl_scratch_view(call, scratch, sums),
                b = tarn__cl_scratch_view(call, scratch + plan.a_bytes, sums);
     tarn__view parts = tarn__cl_scratch_view(call, scratch + plan.a_bytes + plan.b_bytes, sums);
@@ -181,12 +181,12 @@ void tarn__cl_panels_run(const tarn__call *call, const tarn__cl_device *device, 
         for (int64_t column = 0; column < plan.sizes.n; column += plan.columns) {
             int64_t columns = least(plan.columns, plan.sizes.n - column);
             tarn__view own = p->b_is_packed ? p->b : b;
-            own.offset += p->b_is_packed ? first * plan.sizes.b_room : 0;
+            own.offset += p->b_is_packed ? first * plan.sizes.b_batch_stride : 0;
             if (!p->b_is_packed && (first == 0 || !plan.b_is_shared || plan.columns < plan.sizes.n))
                 pack_b(call, p, &plan, first, batches, column, columns, &b);
             run_piece(call, p, &plan, first, batches, column, columns, &a, &own, &parts);
         }
     }
     if (plan.sizes.splits > 1)
-        tarn__cl_combine(call, p, &plan.sizes, &parts);
+        tarn__cl_gemm_add_splits(call, p, &plan.sizes, &parts);
 }

@@ -47,16 +47,18 @@ tile(const __global void *a, long a_place, const __global void *b, long b_place,
     long row = get_global_id(0) * ROWS, column = get_global_id(1) * WIDTH, batch = get_global_id(2) / s.splits,
          split = get_global_id(2) % s.splits;
     long begin = split * s.part, terms = min(s.part, s.k - begin);
-    const __global REAL *left = (const __global REAL *)a + a_place + batch * s.a_room + row * s.k + begin * ROWS;
-    const __global REAL *right = (const __global REAL *)b + b_place + batch * s.b_room + column * s.k + begin * WIDTH;
+    const __global REAL *left =
+        (const __global REAL *)a + a_place + batch * s.a_batch_stride + row * s.k + begin * ROWS;
+    const __global REAL *right =
+        (const __global REAL *)b + b_place + batch * s.b_batch_stride + column * s.k + begin * WIDTH;
     REAL sums[ROWS * WIDTH];
     sum_tile(left, right, terms, sums);
     c_place += s.splits > 1 ? get_global_id(2) * s.m * s.n : nest_at(&batches, s.first + batch, 0);
     bias_place += nest_at(&batches, s.first + batch, 3);
     int rows = (int)min((long)ROWS, s.m - row), columns = (int)min((long)WIDTH, s.n - column);
     /* constants here let the compiler make vectors of it */
-    if (s.c_across == 1 && s.bias_down == 0 && s.bias_across <= 1) {
-        s.c_across = 1;
+    if (s.c_col_stride == 1 && s.bias_row_stride == 0 && s.bias_col_stride <= 1) {
+        s.c_col_stride = 1;
         for (int i = 0; i < rows; i++)
             for (int j = 0; j < columns; j++)
                 finish(c, c_place, bias, bias_place, &s, row + i, column + j, sums[i * WIDTH + j], (REAL)alpha,

@@ -17,18 +17,18 @@ __kernel void thin(const __global void *a, long a_place, const __global void *b,
 {
     __local REAL sums[LANES];
     const int item = (int)get_local_id(0);
-    const bool along = s.b_down == 1;
+    const bool along = s.b_row_stride == 1;
     const long column = along ? get_group_id(0) : get_global_id(0), batch = s.first + get_global_id(2);
     a_place += nest_at(&batches, batch, 1);
-    b_place += nest_at(&batches, batch, 2) + column * s.b_across;
+    b_place += nest_at(&batches, batch, 2) + column * s.b_col_stride;
     c_place += nest_at(&batches, batch, 0);
     bias_place += nest_at(&batches, batch, 3);
     REAL sum[ROWS];
     EACH_ROW sum[i] = 0;
     if (column < s.n)
         for (long k = along ? item : 0; k < s.k; k += along ? LANES : 1) {
-            REAL x = LOAD(T_B, b, b_place + k * s.b_down);
-            EACH_ROW sum[i] += i < s.m ? LOAD(T_A, a, a_place + i * s.a_down + k * s.a_across) * x : 0;
+            REAL x = LOAD(T_B, b, b_place + k * s.b_row_stride);
+            EACH_ROW sum[i] += i < s.m ? LOAD(T_A, a, a_place + i * s.a_row_stride + k * s.a_col_stride) * x : 0;
         }
     EACH_ROW
     {
@@ -85,11 +85,11 @@ void multiply_along(const __global void *a, long a_place, const __global void *b
     long k = 0;
     for (; k + 16 <= s->k; k += 16) {
         VECTOR x = LOAD_16(T_B, b, b_place + k);
-        EACH_ROW if (i < s->m) parts[i] += x * LOAD_16(T_A, a, a_place + i * s->a_down + k);
+        EACH_ROW if (i < s->m) parts[i] += x * LOAD_16(T_A, a, a_place + i * s->a_row_stride + k);
     }
     EACH_ROW sum[i] = total(parts[i]);
     for (; k < s->k; k++)
-        EACH_ROW if (i < s->m) sum[i] += LOAD(T_B, b, b_place + k) * LOAD(T_A, a, a_place + i * s->a_down + k);
+        EACH_ROW if (i < s->m) sum[i] += LOAD(T_B, b, b_place + k) * LOAD(T_A, a, a_place + i * s->a_row_stride + k);
 }
 
 /* 16 columns, which lie side by side. */
@@ -99,8 +99,8 @@ void multiply_across(const __global void *a, long a_place, const __global void *
     VECTOR parts[ROWS];
     EACH_ROW parts[i] = 0;
     for (long k = 0; k < s->k; k++) {
-        VECTOR x = LOAD_16(T_B, b, b_place + k * s->b_down);
-        EACH_ROW if (i < s->m) parts[i] += x * (REAL)LOAD(T_A, a, a_place + i * s->a_down + k * s->a_across);
+        VECTOR x = LOAD_16(T_B, b, b_place + k * s->b_row_stride);
+        EACH_ROW if (i < s->m) parts[i] += x * (REAL)LOAD(T_A, a, a_place + i * s->a_row_stride + k * s->a_col_stride);
     }
     EACH_ROW vstore16(parts[i], i, sum);
 }
@@ -109,8 +109,8 @@ void multiply_any(const __global void *a, long a_place, const __global void *b, 
 {
     EACH_ROW sum[i] = 0;
     for (long k = 0; k < s->k; k++) {
-        REAL x = LOAD(T_B, b, b_place + k * s->b_down);
-        EACH_ROW if (i < s->m) sum[i] += x * LOAD(T_A, a, a_place + i * s->a_down + k * s->a_across);
+        REAL x = LOAD(T_B, b, b_place + k * s->b_row_stride);
+        EACH_ROW if (i < s->m) sum[i] += x * LOAD(T_A, a, a_place + i * s->a_row_stride + k * s->a_col_stride);
     }
 }
 
@@ -122,19 +122,19 @@ thin(const __global void *a, long a_place, const __global void *b, long b_place,
     long column = get_global_id(0) * 16, batch = s.first + get_global_id(2);
     int columns = (int)min(16L, s.n - column);
     a_place += nest_at(&batches, batch, 1);
-    b_place += nest_at(&batches, batch, 2) + column * s.b_across;
+    b_place += nest_at(&batches, batch, 2) + column * s.b_col_stride;
     c_place += nest_at(&batches, batch, 0);
     bias_place += nest_at(&batches, batch, 3);
     REAL sum[ROWS * 16];
-    bool across = columns == 16 && s.b_across == 1;
+    bool across = columns == 16 && s.b_col_stride == 1;
     if (across)
         multiply_across(a, a_place, b, b_place, &s, sum);
     for (int j = 0; j < columns; j++) {
         REAL own[ROWS];
-        if (!across && s.b_down == 1 && s.a_across == 1)
-            multiply_along(a, a_place, b, b_place + j * s.b_across, &s, own);
+        if (!across && s.b_row_stride == 1 && s.a_col_stride == 1)
+            multiply_along(a, a_place, b, b_place + j * s.b_col_stride, &s, own);
         else if (!across)
-            multiply_any(a, a_place, b, b_place + j * s.b_across, &s, own);
+            multiply_any(a, a_place, b, b_place + j * s.b_col_stride, &s, own);
         for (int i = 0; i < ROWS; i++)
             if (i < s.m)
                 finish(c, c_place, bias, bias_place, &s, i, column + j, across ? sum[i * 16 + j] : own[i], (REAL)alpha,

@@ -92,15 +92,15 @@ void finish_four(__global void *c, long c_place, const __global void *bias, long
                  long column, FOUR sum, REAL alpha, REAL beta)
 {
 #ifdef C_IN_FOURS
-    const long at = c_place + row * s->c_down + column,
-               bias_at = bias_place + row * s->bias_down + column * s->bias_across;
+    const long at = c_place + row * s->c_row_stride + column,
+               bias_at = bias_place + row * s->bias_row_stride + column * s->bias_col_stride;
     sum *= alpha;
     if (beta != 0)
         sum += beta * LOAD_4(T_C, c, at);
     if (bias)
-        sum +=
-            (FOUR)(LOAD(T_BIAS, bias, bias_at), LOAD(T_BIAS, bias, bias_at + s->bias_across),
-                   LOAD(T_BIAS, bias, bias_at + 2 * s->bias_across), LOAD(T_BIAS, bias, bias_at + 3 * s->bias_across));
+        sum += (FOUR)(LOAD(T_BIAS, bias, bias_at), LOAD(T_BIAS, bias, bias_at + s->bias_col_stride),
+                      LOAD(T_BIAS, bias, bias_at + 2 * s->bias_col_stride),
+                      LOAD(T_BIAS, bias, bias_at + 3 * s->bias_col_stride));
     STORE_4(T_C, c, at, sum);
 #else
     REAL line[4];
@@ -121,17 +121,19 @@ tile(const __global void *a, long a_place, const __global void *b, long b_place,
     const long row = get_group_id(1) * SIDE_M, column = get_group_id(0) * SIDE_N;
     const long batch = s.first + get_global_id(2) / s.splits, begin = get_global_id(2) % s.splits * s.part,
                end = min(begin + s.part, s.k);
-    const bool a_along = FORM_A == ANY ? s.a_across == 1 : FORM_A == OF_TERMS,
-               b_along = FORM_B == ANY ? s.b_down == 1 : FORM_B == OF_TERMS;
+    const bool a_along = FORM_A == ANY ? s.a_col_stride == 1 : FORM_A == OF_TERMS,
+               b_along = FORM_B == ANY ? s.b_row_stride == 1 : FORM_B == OF_TERMS;
     const int rows = (int)min((long)SIDE_M, s.m - row), columns = (int)min((long)SIDE_N, s.n - column);
     const __global T_A *from_a[FOURS(SIDE_M)];
     const __global T_B *from_b[FOURS(SIDE_N)];
     EACH(i, FOURS(SIDE_M))
     from_a[i] = (const __global T_A *)a + a_place + nest_at(&batches, batch, 1) +
-                (row + LINE_OF(i, SIDE_M, a_along)) * s.a_down + (begin + TERM_OF(i, SIDE_M, a_along)) * s.a_across;
+                (row + LINE_OF(i, SIDE_M, a_along)) * s.a_row_stride +
+                (begin + TERM_OF(i, SIDE_M, a_along)) * s.a_col_stride;
     EACH(i, FOURS(SIDE_N))
     from_b[i] = (const __global T_B *)b + b_place + nest_at(&batches, batch, 2) +
-                (column + LINE_OF(i, SIDE_N, b_along)) * s.b_across + (begin + TERM_OF(i, SIDE_N, b_along)) * s.b_down;
+                (column + LINE_OF(i, SIDE_N, b_along)) * s.b_col_stride +
+                (begin + TERM_OF(i, SIDE_N, b_along)) * s.b_row_stride;
     FOUR next_a[FOURS(SIDE_M)], next_b[FOURS(SIDE_N)], sum[TILE_M][TILE_N / 4];
     EACH(i, TILE_M)
     EACH(j, TILE_N / 4) sum[i][j] = 0;
@@ -140,15 +142,15 @@ tile(const __global void *a, long a_place, const __global void *b, long b_place,
 #define FETCH_NEXT(left) \
     EACH(i, FOURS(SIDE_M)) \
     { \
-        next_a[i] = fetch_a(from_a[i], a_along ? s.a_across : s.a_down, \
+        next_a[i] = fetch_a(from_a[i], a_along ? s.a_col_stride : s.a_row_stride, \
                             THERE(LINE_OF(i, SIDE_M, a_along), rows, TERM_OF(i, SIDE_M, a_along), left, a_along)); \
-        from_a[i] += DEPTH * s.a_across; \
+        from_a[i] += DEPTH * s.a_col_stride; \
     } \
     EACH(i, FOURS(SIDE_N)) \
     { \
-        next_b[i] = fetch_b(from_b[i], b_along ? s.b_down : s.b_across, \
+        next_b[i] = fetch_b(from_b[i], b_along ? s.b_row_stride : s.b_col_stride, \
                             THERE(LINE_OF(i, SIDE_N, b_along), columns, TERM_OF(i, SIDE_N, b_along), left, b_along)); \
-        from_b[i] += DEPTH * s.b_down; \
+        from_b[i] += DEPTH * s.b_row_stride; \
     }
 #define LAY(turn) \
     EACH(i, FOURS(SIDE_M)) \

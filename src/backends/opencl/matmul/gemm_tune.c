@@ -33,39 +33,39 @@
 
 /* Of groups; a later one for devices where the ones before do not fit. The caps on registers let two groups of 256
  * items stand beside each other. */
-static const tarn__cl_tile group_tiles[] = {
+static const tarn__cl_gemm_tile group_tiles[] = {
     GROUPS(16, 16, 8, 8, 8, 0),    GROUPS(16, 16, 8, 8, 8, 128), GROUPS(16, 16, 8, 8, 16, 0),
     GROUPS(16, 16, 8, 8, 16, 128), GROUPS(16, 8, 8, 8, 16, 0),   GROUPS(16, 16, 8, 4, 16, 0),
     GROUPS(16, 16, 4, 4, 16, 0),   GROUPS(8, 8, 8, 8, 16, 0),    GROUPS(8, 8, 4, 4, 16, 0),
 };
 
 /* Of processors: the first is taken unmeasured. */
-static const tarn__cl_tile panel_tiles[] = {PANEL(12, 16), PANEL(8, 16), PANEL(6, 8), PANEL(8, 8), PANEL(12, 4)};
+static const tarn__cl_gemm_tile panel_tiles[] = {PANEL(12, 16), PANEL(8, 16), PANEL(6, 8), PANEL(8, 8), PANEL(12, 4)};
 
 #define COUNT(list) ((int)(sizeof(list) / sizeof((list)[0])))
 
 /* ---- by rule ----------------------------------------------------------------------------------------------------- */
 
-static size_t local_bytes(const tarn__cl_tile *t, tarn_dtype sums)
+static size_t local_bytes(const tarn__cl_gemm_tile *t, tarn_dtype sums)
 {
     return tarn__dtype_bytes(sums) * 2 * (size_t)(t->depth * (t->rows + t->width + 8));
 }
 
 /* A processor that is used like a GPU compiles large groups for minutes. */
-static bool fits(const tarn__cl_device *device, const tarn__cl_tile *t, tarn_dtype sums)
+static bool fits(const tarn__cl_device *device, const tarn__cl_gemm_tile *t, tarn_dtype sums)
 {
     size_t items = (size_t)(t->across * t->down);
     return items <= device->max_group && local_bytes(t, sums) <= device->local_bytes &&
            (items <= 64 || !device->is_cpu);
 }
 
-static bool is_for(const tarn__cl_device *device, const tarn__cl_tile *t)
+static bool is_for(const tarn__cl_device *device, const tarn__cl_gemm_tile *t)
 {
     return t->registers == 0 || strstr(device->vendor, "NVIDIA") != NULL;
 }
 
 /* The first that fits and whose items have no more than `most_each` sums; the last one, where none does. */
-static const tarn__cl_tile *first_group_tile(const tarn__cl_device *device, tarn_dtype sums, int most_each)
+static const tarn__cl_gemm_tile *first_group_tile(const tarn__cl_device *device, tarn_dtype sums, int most_each)
 {
     for (int i = 0; i < COUNT(group_tiles); i++)
         if (group_tiles[i].down_each * group_tiles[i].across_each <= most_each && fits(device, &group_tiles[i], sums))
@@ -73,15 +73,15 @@ static const tarn__cl_tile *first_group_tile(const tarn__cl_device *device, tarn
     return &group_tiles[COUNT(group_tiles) - 1];
 }
 
-bool tarn__cl_next_tile(const tarn__cl_device *device, tarn_dtype sums, size_t most_items, tarn__cl_tile *tile)
+bool tarn__cl_gemm_next_tile(const tarn__cl_device *device, tarn_dtype sums, size_t max_items, tarn__cl_gemm_tile *tile)
 {
     int next = 0;
     while (next < COUNT(group_tiles) && memcmp(&group_tiles[next], tile, sizeof(*tile)) != 0)
         next++;
     for (next++; next < COUNT(group_tiles); next++) {
-        const tarn__cl_tile *t = &group_tiles[next];
+        const tarn__cl_gemm_tile *t = &group_tiles[next];
         if (fits(device, t, sums) && is_for(device, t) &&
-            (most_items == 0 || (size_t)(t->across * t->down) <= most_items)) {
+            (max_items == 0 || (size_t)(t->across * t->down) <= max_items)) {
             *tile = *t;
             return true;
         }
@@ -89,9 +89,9 @@ bool tarn__cl_next_tile(const tarn__cl_device *device, tarn_dtype sums, size_t m
     return false;
 }
 
-static const tarn__cl_tile *tile_by_rule(const tarn__cl_device *device)
+static const tarn__cl_gemm_tile *tile_by_rule(const tarn__cl_device *device)
 {
-    return device->local_is_real ? first_group_tile(device, TARN_F32, 64) : &panel_tiles[0];
+    return device->has_local_memory ? first_group_tile(device, TARN_F32, 64) : &panel_tiles[0];
 }
 
 /* ---- by measuring ------------------------------------------------------------------------------------------------ */
@@ -100,7 +100,7 @@ static const tarn__cl_tile *tile_by_rule(const tarn__cl_device *device)
 typedef struct trial {
     tarn__cl_device *device;
     cl_mem memory[3];
-    tarn__cl_product product;
+    tarn__cl_gemm product;
 } trial;
 
 static cl_mem zeros(const tarn__cl_device *d, size_t bytes)
@@ -121,18 +121,18 @@ static bool set_up(trial *t, tarn__cl_device *device)
     int64_t side = device->is_cpu ? SIDE_ON_CPU : SIDE_ON_GPU, k = device->is_cpu ? SIDE_ON_CPU : TERMS_ON_GPU;
     size_t bytes[] = {(size_t)(side * k) * 4, (size_t)(side * k) * 4, (size_t)(side * side) * 4};
     *t = (trial){.device = device};
-    t->product = (tarn__cl_product){.batches = {.operands = 4, .count = 1}, .alpha = 1, .is_trial = true};
-    t->product.sizes = (tarn__cl_sizes){.m = side,
-                                        .n = side,
-                                        .k = k,
-                                        .splits = 1,
-                                        .part = k,
-                                        .c_down = side,
-                                        .c_across = 1,
-                                        .a_down = k,
-                                        .a_across = 1,
-                                        .b_down = side,
-                                        .b_across = 1};
+    t->product = (tarn__cl_gemm){.batches = {.operands = 4, .count = 1}, .alpha = 1, .is_trial = true};
+    t->product.sizes = (tarn__cl_gemm_sizes){.m = side,
+                                             .n = side,
+                                             .k = k,
+                                             .splits = 1,
+                                             .part = k,
+                                             .c_row_stride = side,
+                                             .c_col_stride = 1,
+                                             .a_row_stride = k,
+                                             .a_col_stride = 1,
+                                             .b_row_stride = side,
+                                             .b_col_stride = 1};
     bool good = true;
     for (int i = 0; i < 3; i++)
         good = good && (t->memory[i] = zeros(device, bytes[i])) != NULL;
@@ -160,20 +160,20 @@ static bool has_failed(tarn__cl_device *device, bool before)
 }
 
 /* Seconds of a product with this tile; infinite where it cannot be made. */
-static double seconds_of(trial *t, const tarn__cl_tile *tile)
+static double seconds_of(trial *t, const tarn__cl_gemm_tile *tile)
 {
     double best = HUGE_VAL;
     bool before = t->device->has_failed;
     tarn__call call = {.device = t->device->index};
     t->product.tile = *tile;
-    size_t bytes = tarn__cl_product_scratch(&call, &t->product);
+    size_t bytes = tarn__cl_gemm_scratch(&call, &t->product);
     if (bytes > 0 && !(call.scratch = zeros(t->device, bytes)))
         return best;
     for (int round = 0; round <= ROUNDS; round++) {
         clFinish(t->device->queue);
         double begin = tarn__platform_seconds();
         for (int i = 0; i < IN_A_ROUND; i++)
-            tarn__cl_product_run(&call, &t->product, 0);
+            tarn__cl_gemm_run(&call, &t->product, 0);
         bool good = !tarn__cl_declined(t->device->index) && clFinish(t->device->queue) == CL_SUCCESS &&
                     !has_failed(t->device, before);
         double took = (tarn__platform_seconds() - begin) / IN_A_ROUND;
@@ -188,13 +188,13 @@ static double seconds_of(trial *t, const tarn__cl_tile *tile)
     return best;
 }
 
-static void list_of(const tarn__cl_device *device, const tarn__cl_tile **list, int *count)
+static void list_of(const tarn__cl_device *device, const tarn__cl_gemm_tile **list, int *count)
 {
-    *list = device->local_is_real ? group_tiles : panel_tiles;
-    *count = device->local_is_real ? COUNT(group_tiles) : COUNT(panel_tiles);
+    *list = device->has_local_memory ? group_tiles : panel_tiles;
+    *count = device->has_local_memory ? COUNT(group_tiles) : COUNT(panel_tiles);
 }
 
-static void name_tile(const tarn__cl_tile *t, char *name, size_t size)
+static void name_tile(const tarn__cl_gemm_tile *t, char *name, size_t size)
 {
     if (t->lanes > 0)
         snprintf(name, size, "%d x %d", t->rows, t->width);
@@ -203,9 +203,9 @@ static void name_tile(const tarn__cl_tile *t, char *name, size_t size)
                  t->registers ? ", registers capped" : "");
 }
 
-static const tarn__cl_tile *measure(tarn__cl_device *device)
+static const tarn__cl_gemm_tile *measure(tarn__cl_device *device)
 {
-    const tarn__cl_tile *list, *best = NULL;
+    const tarn__cl_gemm_tile *list, *best = NULL;
     double least = HUGE_VAL;
     char name[64];
     int count;
@@ -213,7 +213,7 @@ static const tarn__cl_tile *measure(tarn__cl_device *device)
     list_of(device, &list, &count);
     bool good = set_up(&t, device);
     for (int i = 0; good && i < count; i++) {
-        if (device->local_is_real && (!fits(device, &list[i], TARN_F32) || !is_for(device, &list[i])))
+        if (device->has_local_memory && (!fits(device, &list[i], TARN_F32) || !is_for(device, &list[i])))
             continue;
         double took = seconds_of(&t, &list[i]);
         name_tile(&list[i], name, sizeof(name));
@@ -231,9 +231,9 @@ static const tarn__cl_tile *measure(tarn__cl_device *device)
 /* What the choice depends on: the device, its driver, units and groups, the tiles, and the text of the kernel. */
 static bool write_key(const tarn__cl_device *d, char *key, size_t size)
 {
-    char *text = tarn__cl_text(d->local_is_real ? "gemm_tiled" : "gemm_panels"), name[64];
+    char *text = tarn__cl_program_source(d->has_local_memory ? "gemm_tiled" : "gemm_panels"), name[64];
     uint64_t hash = 0xcbf29ce484222325u;
-    const tarn__cl_tile *list;
+    const tarn__cl_gemm_tile *list;
     int count;
     if (!text)
         return false;
@@ -241,7 +241,7 @@ static bool write_key(const tarn__cl_device *d, char *key, size_t size)
         hash = (hash ^ (unsigned char)*at) * 0x100000001b3u;
     free(text);
     int length = snprintf(key, size, "tile\n%s\n%s\n%u units\n%zu in a group, %zu bytes\n%s\n%016llx\n", d->name,
-                          d->driver, d->units, d->kernel_group, d->local_bytes, d->options, (unsigned long long)hash);
+                          d->driver, d->units, d->group_limit, d->local_bytes, d->options, (unsigned long long)hash);
     list_of(d, &list, &count);
     for (int i = 0; i < count && length < (int)size; i++) {
         name_tile(&list[i], name, sizeof(name));
@@ -251,9 +251,9 @@ static bool write_key(const tarn__cl_device *d, char *key, size_t size)
 }
 
 /* The number of a tile, from an earlier run. */
-static const tarn__cl_tile *find_kept(const tarn__cl_device *d, const char *key)
+static const tarn__cl_gemm_tile *find_kept(const tarn__cl_device *d, const char *key)
 {
-    const tarn__cl_tile *list, *kept = NULL;
+    const tarn__cl_gemm_tile *list, *kept = NULL;
     size_t length = 0;
     int count;
     list_of(d, &list, &count);
@@ -265,10 +265,10 @@ static const tarn__cl_tile *find_kept(const tarn__cl_device *d, const char *key)
 }
 
 /* The one that a test asks for. */
-static const tarn__cl_tile *find_wanted(const tarn__cl_device *d)
+static const tarn__cl_gemm_tile *find_wanted(const tarn__cl_device *d)
 {
     const char *wish = getenv("TARN_OPENCL_TILE");
-    const tarn__cl_tile *list;
+    const tarn__cl_gemm_tile *list;
     int count;
     if (!wish || !*wish)
         return NULL;
@@ -276,7 +276,7 @@ static const tarn__cl_tile *find_wanted(const tarn__cl_device *d)
     char *end;
     long number = strtol(wish, &end, 10);
     if (end != wish && *end == 0 && number >= 0 && number < count &&
-        (!d->local_is_real || fits(d, &list[number], TARN_F32)))
+        (!d->has_local_memory || fits(d, &list[number], TARN_F32)))
         return &list[number];
     tarn__cl_host->log(TARN_LOG_WARNING,
                        "TARN_OPENCL_TILE=%s: opencl:%d has tiles 0 to %d, and this is none of those that fit", wish,
@@ -284,10 +284,10 @@ static const tarn__cl_tile *find_wanted(const tarn__cl_device *d)
     return NULL;
 }
 
-static const tarn__cl_tile *choose(tarn__cl_device *d)
+static const tarn__cl_gemm_tile *choose(tarn__cl_device *d)
 {
     const char *tune = getenv("TARN_TUNE");
-    const tarn__cl_tile *list, *tile = find_wanted(d);
+    const tarn__cl_gemm_tile *list, *tile = find_wanted(d);
     char key[1024];
     int count;
     if (tile || (tune && strcmp(tune, "off") == 0) || !tarn__cl_cache_is_on() || !write_key(d, key, sizeof(key)))
@@ -304,7 +304,7 @@ static const tarn__cl_tile *choose(tarn__cl_device *d)
     return tile;
 }
 
-static const tarn__cl_tile *chosen(tarn__cl_device *d)
+static const tarn__cl_gemm_tile *chosen(tarn__cl_device *d)
 {
     pthread_mutex_lock(&d->choosing);
     if (!d->tile)
@@ -313,15 +313,15 @@ static const tarn__cl_tile *chosen(tarn__cl_device *d)
     return d->tile;
 }
 
-tarn__cl_tile tarn__cl_tile_of(tarn__cl_device *device, tarn_dtype sums, int64_t m, int64_t n, int64_t k,
-                               int64_t batches)
+tarn__cl_gemm_tile tarn__cl_gemm_tile_of(tarn__cl_device *device, tarn_dtype sums, int64_t m, int64_t n, int64_t k,
+                                         int64_t batches)
 {
     double terms = (double)m * (double)n * (double)k * (double)batches;
     const char *wish = getenv("TARN_OPENCL_TILE");
     const bool is_forced = wish && *wish;
-    if (!device->local_is_real && sums == TARN_F64)
-        return (tarn__cl_tile)PANEL(12, 8);
-    if (!device->local_is_real)
+    if (!device->has_local_memory && sums == TARN_F64)
+        return (tarn__cl_gemm_tile)PANEL(12, 8);
+    if (!device->has_local_memory)
         return is_forced || terms >= LARGE_ON_CPU ? *chosen(device) : panel_tiles[0];
     if (sums == TARN_F32 && is_forced)
         return *chosen(device);

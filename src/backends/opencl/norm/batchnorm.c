@@ -2,29 +2,29 @@
  * channel_stats.h. */
 #include "backends/opencl/norm/channel_stats.h"
 
-static void describe_forward(const tarn__call *call, tarn__cl_channels *c)
+static void describe_forward(const tarn__call *call, tarn__cl_channel_job *c)
 {
     const bool has_relu = call->inputs > 5;
-    const tarn__view *views[TARN__CL_CHANNEL_OPERANDS] = {[TARN__CL_X] = call->in[0], [TARN__CL_TO] = call->out[0]};
-    views[TARN__CL_BESIDE] = has_relu ? call->in[5] : NULL;
-    tarn__cl_channels_of(c, call, views, false, 1, has_relu);
+    const tarn__view *views[TARN__CL_CHANNEL_OPERANDS] = {[TARN__CL_X] = call->in[0], [TARN__CL_Y] = call->out[0]};
+    views[TARN__CL_RESIDUAL] = has_relu ? call->in[5] : NULL;
+    tarn__cl_channels_describe(c, call, views, false, 1, has_relu);
 }
 
-static void describe_backward(const tarn__call *call, tarn__cl_channels *c)
+static void describe_backward(const tarn__call *call, tarn__cl_channel_job *c)
 {
     const bool has_relu = call->inputs > 5;
     const tarn__view *views[TARN__CL_CHANNEL_OPERANDS] = {
-        [TARN__CL_X] = call->in[0], [TARN__CL_TO] = call->out[0], [TARN__CL_UP] = call->in[4]};
-    views[TARN__CL_BESIDE] = has_relu ? call->in[6] : NULL;
-    views[TARN__CL_PASSED] = has_relu ? call->out[3] : NULL;
-    tarn__cl_channels_of(c, call, views, false, 1, has_relu);
+        [TARN__CL_X] = call->in[0], [TARN__CL_Y] = call->out[0], [TARN__CL_GRAD_Y] = call->in[4]};
+    views[TARN__CL_RESIDUAL] = has_relu ? call->in[6] : NULL;
+    views[TARN__CL_GRAD_RESIDUAL] = has_relu ? call->out[3] : NULL;
+    tarn__cl_channels_describe(c, call, views, false, 1, has_relu);
 }
 
 static void run_batchnorm(const tarn__call *call)
 {
     const tarn__batchnorm *params = call->params;
     const bool training = params->training;
-    tarn__cl_channels c;
+    tarn__cl_channel_job c;
     describe_forward(call, &c);
     tarn__cl_channels_forward(call, &c,
                               &(tarn__cl_channel_vectors){.weight = call->in[1],
@@ -47,7 +47,7 @@ static void run_batchnorm_grad(const tarn__call *call)
     static const double half_of_the_least[] = {
         [TARN_F32] = 0x1p-150, [TARN_F64] = 0, [TARN_BF16] = 0x1p-134, [TARN_F16] = 0x1p-25};
     const bool has_relu = call->inputs > 5;
-    tarn__cl_channels c;
+    tarn__cl_channel_job c;
     describe_backward(call, &c);
     tarn__cl_channels_backward(
         call, &c,
@@ -63,19 +63,19 @@ static void run_batchnorm_grad(const tarn__call *call)
 
 static size_t batchnorm_scratch(const tarn__call *call)
 {
-    tarn__cl_channels c;
+    tarn__cl_channel_job c;
     describe_forward(call, &c);
     return tarn__cl_channels_scratch(&c);
 }
 
 static size_t batchnorm_grad_scratch(const tarn__call *call)
 {
-    tarn__cl_channels c;
+    tarn__cl_channel_job c;
     describe_backward(call, &c);
     return tarn__cl_channels_scratch(&c);
 }
 
-void tarn__cl_batchnorm(tarn__kernel_row *rows)
+void tarn__cl_register_batchnorm(tarn__kernel_row *rows)
 {
     rows[TARN__K_batchnorm] = (tarn__kernel_row){run_batchnorm, TARN__FLOATS, batchnorm_scratch};
     rows[TARN__K_batchnorm_grad] = (tarn__kernel_row){run_batchnorm_grad, TARN__FLOATS, batchnorm_grad_scratch};

@@ -21,10 +21,10 @@
 
 enum {
     X = TARN__CL_X,
-    TO = TARN__CL_TO,
-    UP = TARN__CL_UP,
-    BESIDE = TARN__CL_BESIDE,
-    PASSED = TARN__CL_PASSED,
+    TO = TARN__CL_Y,
+    UP = TARN__CL_GRAD_Y,
+    BESIDE = TARN__CL_RESIDUAL,
+    PASSED = TARN__CL_GRAD_RESIDUAL,
     OPERANDS = TARN__CL_CHANNEL_OPERANDS
 };
 
@@ -77,7 +77,7 @@ static void cut(tarn__cl_channel_set *s, int64_t line, int64_t chunk)
 }
 
 /* By columns: even chunks of positions, as many as keep the device busy, unless work-items then had too few. */
-static void cut_columns(tarn__cl_channels *c, const tarn__cl_device *device)
+static void cut_columns(tarn__cl_channel_job *c, const tarn__cl_device *device)
 {
     tarn__cl_channel_set *s = &c->set;
     const int64_t across = (int64_t)tarn__cl_channels_width(c, c->group), rows = (int64_t)c->group / across,
@@ -92,7 +92,7 @@ static void cut_columns(tarn__cl_channels *c, const tarn__cl_device *device)
     s->chunks = ceiling(positions, s->chunk);
 }
 
-size_t tarn__cl_channels_width(const tarn__cl_channels *c, size_t group)
+size_t tarn__cl_channels_width(const tarn__cl_channel_job *c, size_t group)
 {
     const size_t most = c->by_columns && group > MOST_ACROSS ? MOST_ACROSS : group;
     size_t width = c->by_columns ? 1 : most < 8 ? most : 8;
@@ -103,7 +103,7 @@ size_t tarn__cl_channels_width(const tarn__cl_channels *c, size_t group)
 
 /* ---- forms ------------------------------------------------------------------------------------------------------- */
 
-static bool is_dense(const tarn__cl_channels *c)
+static bool is_contiguous(const tarn__cl_channel_job *c)
 {
     for (int k = 0; k < OPERANDS; k++)
         if (c->view[k] && c->set.inner != 1 && c->set.along[k] != 1)
@@ -113,10 +113,10 @@ static bool is_dense(const tarn__cl_channels *c)
 
 /* True when every line of every operand, or by columns the channels of every position, lie in fours of f32 or 16 bits.
  */
-static bool is_in_fours(const tarn__cl_channels *c)
+static bool is_in_fours(const tarn__cl_channel_job *c)
 {
     const tarn__cl_channel_set *s = &c->set;
-    bool is_good = c->by_columns ? s->channels % 4 == 0 : is_dense(c) && s->inner % 4 == 0;
+    bool is_good = c->by_columns ? s->channels % 4 == 0 : is_contiguous(c) && s->inner % 4 == 0;
     for (int k = 0; k < OPERANDS && is_good; k++) {
         const tarn__view *view = c->view[k];
         if (!view)
@@ -129,7 +129,7 @@ static bool is_in_fours(const tarn__cl_channels *c)
     return is_good;
 }
 
-static bool is_small(const tarn__cl_channels *c)
+static bool is_small(const tarn__cl_channel_job *c)
 {
     int64_t elements = 2 * c->set.sets * (c->set.lines + 1) * c->set.segment;
     for (int k = 0; k < OPERANDS; k++)
@@ -138,22 +138,22 @@ static bool is_small(const tarn__cl_channels *c)
     return elements < SMALL;
 }
 
-static void option(tarn__cl_channels *c, const char *text)
+static void option(tarn__cl_channel_job *c, const char *text)
 {
     const size_t length = strlen(c->options), more = strlen(text);
     if (length + more < sizeof(c->options))
         memcpy(c->options + length, text, more + 1);
 }
 
-static void option_type(tarn__cl_channels *c, const char *name, const tarn__view *view)
+static void option_type(tarn__cl_channel_job *c, const char *name, const tarn__view *view)
 {
     option(c, name);
-    option(c, tarn__cl_type(view ? view->dtype : c->view[X]->dtype));
+    option(c, tarn__cl_dtype_name(view ? view->dtype : c->view[X]->dtype));
 }
 
 /* Lines that are whole axes a step apart; a chunk that a group can keep of them, or of one line, is read once. Few
  * programs: of up to 2048 elements, 4096, and so on. */
-static void name_lines(tarn__cl_channels *c)
+static void name_lines(tarn__cl_channel_job *c)
 {
     static const int64_t held[] = {2048, 4096, 5120, 8192};
     const tarn__cl_channel_set *s = &c->set;
@@ -173,21 +173,21 @@ static void name_lines(tarn__cl_channels *c)
 }
 
 /* Where a group has channels side by side, or a line, or a work-item has it alone. */
-static void choose_form(tarn__cl_channels *c, const tarn__cl_device *device)
+static void choose_form(tarn__cl_channel_job *c, const tarn__cl_device *device)
 {
     tarn__cl_channel_set *s = &c->set;
     const bool is_last = s->channels > 1 && distance(s->channel_step[X]) < distance(s->along[X]),
-               is_lone = is_last && !device->local_is_real;
+               is_lone = is_last && !device->has_local_memory;
     c->by_columns = is_last && !is_lone;
-    c->group = device->local_is_real
-                   ? tarn__cl_group_of(device, s->outer.count * s->inner >= 2048 || c->by_columns ? 256 : 64)
+    c->group = device->has_local_memory
+                   ? tarn__cl_group_size(device, s->outer.count * s->inner >= 2048 || c->by_columns ? 256 : 64)
                    : 1;
-    c->local = is_lone || c->by_columns ? tarn__cl_group_of(device, 64) : c->group;
+    c->local = is_lone || c->by_columns ? tarn__cl_group_size(device, 64) : c->group;
     c->quads = c->group > 1 && c->values > FEW_VALUES && is_in_fours(c);
-    c->lanes = is_lone                                 ? LONE_LANES
-               : !device->local_is_real && is_dense(c) ? MANY_LANES
-               : c->quads && !c->by_columns            ? 4
-                                                       : 1;
+    c->lanes = is_lone                                         ? LONE_LANES
+               : !device->has_local_memory && is_contiguous(c) ? MANY_LANES
+               : c->quads && !c->by_columns                    ? 4
+                                                               : 1;
     c->steps = ceiling(s->channels, c->quads ? 4 : 1);
     if (c->by_columns) {
         cut_columns(c, device);
@@ -197,7 +197,7 @@ static void choose_form(tarn__cl_channels *c, const tarn__cl_device *device)
     }
 }
 
-void tarn__cl_channels_name(tarn__cl_channels *c)
+void tarn__cl_channels_write_options(tarn__cl_channel_job *c)
 {
     snprintf(c->options, sizeof(c->options), "-DLANES=%d", c->lanes);
     option(c, is_small(c) ? " -DINDEX=int" : " -DINDEX=long");
@@ -207,7 +207,7 @@ void tarn__cl_channels_name(tarn__cl_channels *c)
         option(c, c->set.outer.rank == 0 ? " -DSTRAIGHT" : "");
     } else {
         name_lines(c);
-        option(c, is_dense(c) ? " -DDENSE" : "");
+        option(c, is_contiguous(c) ? " -DDENSE" : "");
     }
     option_type(c, " -DT_X=", c->view[X]);
     option_type(c, " -DT_TO=", c->view[TO]);
@@ -216,12 +216,12 @@ void tarn__cl_channels_name(tarn__cl_channels *c)
     option_type(c, " -DT_PASSED=", c->view[PASSED]);
 }
 
-void tarn__cl_channels_of(tarn__cl_channels *c, const tarn__call *call, const tarn__view *const *views, bool with_parts,
-                          int64_t members, bool has_relu)
+void tarn__cl_channels_describe(tarn__cl_channel_job *c, const tarn__call *call, const tarn__view *const *views,
+                                bool with_parts, int64_t members, bool has_relu)
 {
     const tarn__view *x = views[X];
     tarn__cl_channel_set *s = &c->set;
-    *c = (tarn__cl_channels){.has_relu = has_relu};
+    *c = (tarn__cl_channel_job){.has_relu = has_relu};
     for (int k = 0; k < OPERANDS; k++)
         c->view[k] = views[k];
     s->channels = x->shape[1];
@@ -229,5 +229,5 @@ void tarn__cl_channels_of(tarn__cl_channels *c, const tarn__call *call, const ta
     s->members = members;
     describe_places(s, views, with_parts);
     c->values = s->outer.count * s->inner * members;
-    choose_form(c, tarn__cl_at(call->device));
+    choose_form(c, tarn__cl_device_at(call->device));
 }

@@ -2,17 +2,17 @@
  * of channel_stats.h. */
 #include "backends/opencl/norm/channel_stats.h"
 
-static void describe(const tarn__call *call, const tarn__view *up, tarn__cl_channels *c)
+static void describe(const tarn__call *call, const tarn__view *up, tarn__cl_channel_job *c)
 {
     const tarn__view *views[TARN__CL_CHANNEL_OPERANDS] = {
-        [TARN__CL_X] = call->in[0], [TARN__CL_TO] = call->out[0], [TARN__CL_UP] = up};
-    tarn__cl_channels_of(c, call, views, true, call->in[0]->shape[1] / ((const tarn__groupnorm *)call->params)->groups,
-                         false);
+        [TARN__CL_X] = call->in[0], [TARN__CL_Y] = call->out[0], [TARN__CL_GRAD_Y] = up};
+    tarn__cl_channels_describe(c, call, views, true,
+                               call->in[0]->shape[1] / ((const tarn__groupnorm *)call->params)->groups, false);
 }
 
 static void run_groupnorm(const tarn__call *call)
 {
-    tarn__cl_channels c;
+    tarn__cl_channel_job c;
     describe(call, NULL, &c);
     if (c.values == 0)
         return;
@@ -27,7 +27,7 @@ static void run_groupnorm(const tarn__call *call)
 
 static void run_groupnorm_grad(const tarn__call *call)
 {
-    tarn__cl_channels c;
+    tarn__cl_channel_job c;
     describe(call, call->in[4], &c);
     tarn__cl_channels_backward(call, &c,
                                &(tarn__cl_channel_vectors){.weight = call->in[1],
@@ -40,19 +40,19 @@ static void run_groupnorm_grad(const tarn__call *call)
 
 static size_t groupnorm_scratch(const tarn__call *call)
 {
-    tarn__cl_channels c;
+    tarn__cl_channel_job c;
     describe(call, NULL, &c);
     return tarn__cl_channels_scratch(&c);
 }
 
 static size_t groupnorm_grad_scratch(const tarn__call *call)
 {
-    tarn__cl_channels c;
+    tarn__cl_channel_job c;
     describe(call, call->in[4], &c);
     return tarn__cl_channels_scratch(&c);
 }
 
-void tarn__cl_groupnorm(tarn__kernel_row *rows)
+void tarn__cl_register_groupnorm(tarn__kernel_row *rows)
 {
     rows[TARN__K_groupnorm] = (tarn__kernel_row){run_groupnorm, TARN__FLOATS, groupnorm_scratch};
     rows[TARN__K_groupnorm_grad] = (tarn__kernel_row){run_groupnorm_grad, TARN__FLOATS, groupnorm_grad_scratch};

@@ -14,7 +14,7 @@
 /* A view's dtype as kernels name it; where there is none, that of another, so that it makes no program of its own. */
 static const char *type_of(const tarn__view *view, const tarn__view *otherwise)
 {
-    return tarn__cl_type(view ? view->dtype : otherwise->dtype);
+    return tarn__cl_dtype_name(view ? view->dtype : otherwise->dtype);
 }
 
 static const char *width_of(const tarn__cl_row_set *rows)
@@ -51,32 +51,32 @@ static void run_forward(const tarn__call *call, const forward *f)
     const int axis = x->rank - 1;
     tarn__cl_row_set rows;
     char own[256];
-    tarn__cl_rows_of(&rows, axis, OPERANDS, f->view);
+    tarn__cl_row_set_describe(&rows, axis, OPERANDS, f->view);
     if (rows.count == 0)
         return;
-    const tarn__cl_device *device = tarn__cl_at(call->device);
+    const tarn__cl_device *device = tarn__cl_device_at(call->device);
     tarn__cl_row_form form = tarn__cl_row_form_of(device, &rows, axis, OPERANDS, f->view), few = form;
-    const int held = tarn__cl_vector_in_fours(f->weight) && tarn__cl_vector_in_fours(f->bias)
-                         ? tarn__cl_row_held(device, &rows, &few, axis, OPERANDS, f->view)
+    const int held = tarn__cl_is_vec4(f->weight) && tarn__cl_is_vec4(f->bias)
+                         ? tarn__cl_row_registers(device, &rows, &few, axis, OPERANDS, f->view)
                          : 0;
     snprintf(own, sizeof(own),
              "%s%s%s%s -DFORWARD -DT_X=%s -DT_Y=%s -DT_W=%s -DT_B=%s -DT_STAT=%s -DT_FIRST=%s -DT_SECOND=%s",
              width_of(&rows), f->is_centred ? " -DCENTRED" : "", f->view[FIRST] ? " -DRESIDUAL" : "",
              x->dtype == TARN_F32 ? "" : " -DROUNDS", type_of(x, x), type_of(f->view[OUT], x), type_of(f->weight, x),
-             type_of(f->bias, x), number ? tarn__cl_type(number->dtype) : "f32", type_of(f->view[FIRST], x),
+             type_of(f->bias, x), number ? tarn__cl_dtype_name(number->dtype) : "f32", type_of(f->view[FIRST], x),
              type_of(f->view[SECOND], x));
     tarn__cl_launch launch = try_held(call, "norm", &few, held, own);
     if (launch.good)
         form = few;
     else
         launch = tarn__cl_begin_rows(call, "layernorm", "norm", &form, own);
-    tarn__cl_value(&launch, &rows, sizeof(rows));
+    tarn__cl_arg_value(&launch, &rows, sizeof(rows));
     for (int k = 0; k < OPERANDS; k++)
-        tarn__cl_view(&launch, f->view[k]);
-    tarn__cl_vector(&launch, f->weight);
-    tarn__cl_vector(&launch, f->bias);
-    tarn__cl_real(&launch, f->epsilon);
-    tarn__cl_go_rows(&launch, &form, rows.count);
+        tarn__cl_arg_view(&launch, f->view[k]);
+    tarn__cl_arg_vector(&launch, f->weight);
+    tarn__cl_arg_vector(&launch, f->bias);
+    tarn__cl_arg_real(&launch, f->epsilon);
+    tarn__cl_enqueue_rows(&launch, &form, rows.count);
 }
 
 static void run_layernorm(const tarn__call *call)
@@ -119,7 +119,7 @@ typedef struct backward {
     double epsilon;
     tarn__cl_row_set rows;
     tarn__cl_row_form form, held_form;
-    int held; /* as tarn__cl_row_held has it */
+    int held; /* as tarn__cl_row_registers has it */
     int64_t chunk_rows, chunks;
     /* scratch: mean and 1 / deviation of short rows, made again; the chunks' sums. Room for f64, whatever `real` is */
     size_t numbers_bytes, partial_bytes;
@@ -144,15 +144,15 @@ static void cut_chunks(backward *b)
 /* The rest of a description whose views, vectors and epsilon are given. */
 static void plan_backward(backward *b, const tarn__call *call)
 {
-    const tarn__cl_device *device = tarn__cl_at(call->device);
+    const tarn__cl_device *device = tarn__cl_device_at(call->device);
     const int axis = b->view[IN]->rank - 1;
     const tarn__view *views[OPERANDS];
     for (int k = 0; k < OPERANDS; k++)
         views[k] = b->view[k] ? b->view[k] : k == OUT ? b->view[IN] : NULL;
-    tarn__cl_rows_of(&b->rows, axis, OPERANDS, views);
+    tarn__cl_row_set_describe(&b->rows, axis, OPERANDS, views);
     b->form = b->held_form = tarn__cl_row_form_of(device, &b->rows, axis, OPERANDS, b->view);
-    b->held = tarn__cl_vector_in_fours(b->weight)
-                  ? tarn__cl_row_held(device, &b->rows, &b->held_form, axis, OPERANDS, b->view)
+    b->held = tarn__cl_is_vec4(b->weight)
+                  ? tarn__cl_row_registers(device, &b->rows, &b->held_form, axis, OPERANDS, b->view)
                   : 0;
     b->is_short = b->rows.length <= TARN__CL_SHORT_ROW;
     b->numbers_bytes = b->is_short ? 2 * sizeof(double) * (size_t)b->rows.count : 0;
@@ -198,10 +198,10 @@ static void write_options(const backward *b, const char *kernel, char *options, 
 
 static void put_operands(tarn__cl_launch *launch, const backward *b)
 {
-    tarn__cl_value(launch, &b->rows, sizeof(b->rows));
+    tarn__cl_arg_value(launch, &b->rows, sizeof(b->rows));
     for (int k = 0; k < OPERANDS; k++)
-        tarn__cl_view(launch, b->view[k]);
-    tarn__cl_vector(launch, b->weight);
+        tarn__cl_arg_view(launch, b->view[k]);
+    tarn__cl_arg_vector(launch, b->weight);
 }
 
 /* A row for each group. Bytes: x and g read, gx written. */
@@ -212,9 +212,9 @@ static void run_slopes(const tarn__call *call, const backward *b)
     write_options(b, "SLOPES", own, sizeof(own));
     tarn__cl_launch launch = tarn__cl_begin_rows(call, "layernorm", "norm_slopes", &form, own);
     put_operands(&launch, b);
-    tarn__cl_scratch(&launch, call, 0);
-    tarn__cl_real(&launch, b->epsilon);
-    tarn__cl_go_rows(&launch, &form, b->rows.count);
+    tarn__cl_arg_scratch(&launch, call, 0);
+    tarn__cl_arg_real(&launch, b->epsilon);
+    tarn__cl_enqueue_rows(&launch, &form, b->rows.count);
 }
 
 /* A chunk of rows for each group: slopes and the chunk's sums in one pass. False, and nothing done, where rows are not
@@ -228,11 +228,11 @@ static bool run_held(const tarn__call *call, const backward *b)
         return false;
     put_operands(&launch, b);
     if (b->partial_bytes)
-        tarn__cl_scratch(&launch, call, 0);
+        tarn__cl_arg_scratch(&launch, call, 0);
     else
-        tarn__cl_view(&launch, NULL);
-    tarn__cl_long(&launch, b->chunk_rows);
-    tarn__cl_go_rows(&launch, &b->held_form, b->chunks);
+        tarn__cl_arg_view(&launch, NULL);
+    tarn__cl_arg_long(&launch, b->chunk_rows);
+    tarn__cl_enqueue_rows(&launch, &b->held_form, b->chunks);
     return true;
 }
 
@@ -243,15 +243,15 @@ static void run_columns(const tarn__call *call, const backward *b)
     write_options(b, "COLUMNS", own, sizeof(own));
     tarn__cl_row_options(&b->form, own, options, sizeof(options));
     tarn__cl_launch launch = tarn__cl_begin(call, "layernorm", "norm_columns", options);
-    tarn__cl_value(&launch, &b->rows, sizeof(b->rows));
+    tarn__cl_arg_value(&launch, &b->rows, sizeof(b->rows));
     for (int k = IN; k < OWN; k++)
-        tarn__cl_view(&launch, b->view[k]);
-    tarn__cl_scratch(&launch, call, 0);
-    tarn__cl_scratch(&launch, call, (int64_t)b->numbers_bytes);
-    tarn__cl_long(&launch, b->chunk_rows);
-    tarn__cl_long(&launch, b->chunks);
+        tarn__cl_arg_view(&launch, b->view[k]);
+    tarn__cl_arg_scratch(&launch, call, 0);
+    tarn__cl_arg_scratch(&launch, call, (int64_t)b->numbers_bytes);
+    tarn__cl_arg_long(&launch, b->chunk_rows);
+    tarn__cl_arg_long(&launch, b->chunks);
     size_t sets = ((size_t)b->rows.length + b->form.lanes - 1) / b->form.lanes;
-    tarn__cl_go_apart(&launch, 1, (size_t[]){sets * (size_t)b->chunks}, b->form.lanes > 1 ? 1 : 64);
+    tarn__cl_enqueue_independent(&launch, 1, (size_t[]){sets * (size_t)b->chunks}, b->form.lanes > 1 ? 1 : 64);
 }
 
 static tarn__cl_launch try_combine(const tarn__call *call, const backward *b, size_t columns, size_t slices)
@@ -268,23 +268,24 @@ static tarn__cl_launch try_combine(const tarn__call *call, const backward *b, si
 /* Some columns for each group. */
 static void run_combine(const tarn__call *call, const backward *b)
 {
-    const tarn__cl_device *device = tarn__cl_at(call->device);
-    size_t columns = b->held ? 8 : 16, slices = device->local_is_real ? tarn__cl_group_of(device, 256) / columns : 1;
+    const tarn__cl_device *device = tarn__cl_device_at(call->device);
+    size_t columns = b->held ? 8 : 16,
+           slices = device->has_local_memory ? tarn__cl_group_size(device, 256) / columns : 1;
     slices = slices < 1 ? 1 : slices;
     tarn__cl_launch launch = try_combine(call, b, columns, slices);
     while (!launch.good && columns * slices > 1) {
-        const size_t left = tarn__cl_group_left(&launch);
+        const size_t left = tarn__cl_max_group(&launch);
         columns = left < columns ? left : columns;
         slices = left / columns;
         launch = try_combine(call, b, columns, slices);
     }
-    tarn__cl_scratch(&launch, call, (int64_t)b->numbers_bytes);
-    tarn__cl_long(&launch, b->chunks);
-    tarn__cl_long(&launch, b->rows.length);
-    tarn__cl_vector(&launch, b->gweight);
-    tarn__cl_vector(&launch, b->gbias);
+    tarn__cl_arg_scratch(&launch, call, (int64_t)b->numbers_bytes);
+    tarn__cl_arg_long(&launch, b->chunks);
+    tarn__cl_arg_long(&launch, b->rows.length);
+    tarn__cl_arg_vector(&launch, b->gweight);
+    tarn__cl_arg_vector(&launch, b->gbias);
     size_t groups = ((size_t)b->rows.length + columns - 1) / columns, local = columns * slices;
-    tarn__cl_go(&launch, 1, (size_t[]){groups * local}, (size_t[]){local});
+    tarn__cl_enqueue(&launch, 1, (size_t[]){groups * local}, (size_t[]){local});
 }
 
 static void unhold(backward *b)
@@ -351,7 +352,7 @@ static size_t residual_norm_grad_scratch(const tarn__call *call)
     return scratch_of(&b);
 }
 
-void tarn__cl_norm(tarn__kernel_row *rows)
+void tarn__cl_register_layernorm(tarn__kernel_row *rows)
 {
     rows[TARN__K_layernorm] = (tarn__kernel_row){run_layernorm, TARN__FLOATS, NULL};
     rows[TARN__K_layernorm_grad] = (tarn__kernel_row){run_layernorm_grad, TARN__FLOATS, layernorm_grad_scratch};

@@ -7,28 +7,28 @@
 static void run_chunks(const tarn__call *call)
 {
     const int64_t count = call->in[1]->shape[0];
-    tarn__cl_row_form form = tarn__cl_group_form(tarn__cl_at(call->device), 256, true);
+    tarn__cl_row_form form = tarn__cl_group_form(tarn__cl_device_at(call->device), 256, true);
     char own[48];
-    snprintf(own, sizeof(own), " -DCHUNKS -DT_X=%s", tarn__cl_type(call->in[0]->dtype));
+    snprintf(own, sizeof(own), " -DCHUNKS -DT_X=%s", tarn__cl_dtype_name(call->in[0]->dtype));
     tarn__cl_launch launch = tarn__cl_begin_rows(call, "clip", "square_chunks", &form, own);
-    tarn__cl_view(&launch, call->in[0]);
-    tarn__cl_view(&launch, call->in[1]);
-    tarn__cl_scratch(&launch, call, 0);
-    tarn__cl_long(&launch, count);
-    tarn__cl_go_rows(&launch, &form, count);
+    tarn__cl_arg_view(&launch, call->in[0]);
+    tarn__cl_arg_view(&launch, call->in[1]);
+    tarn__cl_arg_scratch(&launch, call, 0);
+    tarn__cl_arg_long(&launch, count);
+    tarn__cl_enqueue_rows(&launch, &form, count);
 }
 
 static void run_square_sums(const tarn__call *call)
 {
     const int64_t segments = call->out[0]->shape[0];
-    tarn__cl_row_form form = tarn__cl_group_form(tarn__cl_at(call->device), 64, false);
+    tarn__cl_row_form form = tarn__cl_group_form(tarn__cl_device_at(call->device), 64, false);
     run_chunks(call);
     tarn__cl_launch launch = tarn__cl_begin_rows(call, "clip", "square_segments", &form, " -DSEGMENTS -DT_X=f32");
-    tarn__cl_view(&launch, call->in[2]);
-    tarn__cl_scratch(&launch, call, 0);
-    tarn__cl_view(&launch, call->out[0]);
-    tarn__cl_long(&launch, segments);
-    tarn__cl_go_rows(&launch, &form, segments);
+    tarn__cl_arg_view(&launch, call->in[2]);
+    tarn__cl_arg_scratch(&launch, call, 0);
+    tarn__cl_arg_view(&launch, call->out[0]);
+    tarn__cl_arg_long(&launch, segments);
+    tarn__cl_enqueue_rows(&launch, &form, segments);
 }
 
 static size_t square_sums_scratch(const tarn__call *call)
@@ -39,21 +39,21 @@ static size_t square_sums_scratch(const tarn__call *call)
 static void run_clip_factor(const tarn__call *call)
 {
     const tarn__clip *clip = call->params;
-    tarn__cl_row_form form = tarn__cl_group_form(tarn__cl_at(call->device), 64, false);
+    tarn__cl_row_form form = tarn__cl_group_form(tarn__cl_device_at(call->device), 64, false);
     char own[48];
-    snprintf(own, sizeof(own), " -DFACTOR -DT_X=f32 -DT_NORM=%s", tarn__cl_type(call->out[0]->dtype));
+    snprintf(own, sizeof(own), " -DFACTOR -DT_X=f32 -DT_NORM=%s", tarn__cl_dtype_name(call->out[0]->dtype));
     tarn__cl_launch launch = tarn__cl_begin_rows(call, "clip", "clip_factor", &form, own);
-    tarn__cl_view(&launch, call->in[0]);
-    tarn__cl_long(&launch, call->in[0]->shape[0]);
-    tarn__cl_view(&launch, call->out[0]);
-    tarn__cl_view(&launch, call->out[1]);
-    tarn__cl_real(&launch, clip->max_norm);
-    tarn__cl_real(&launch, 1e-6);
-    tarn__cl_int(&launch, clip->again);
-    tarn__cl_go_rows(&launch, &form, 1);
+    tarn__cl_arg_view(&launch, call->in[0]);
+    tarn__cl_arg_long(&launch, call->in[0]->shape[0]);
+    tarn__cl_arg_view(&launch, call->out[0]);
+    tarn__cl_arg_view(&launch, call->out[1]);
+    tarn__cl_arg_real(&launch, clip->max_norm);
+    tarn__cl_arg_real(&launch, 1e-6);
+    tarn__cl_arg_int(&launch, clip->again);
+    tarn__cl_enqueue_rows(&launch, &form, 1);
 }
 
-void tarn__cl_clip(tarn__kernel_row *rows)
+void tarn__cl_register_clip(tarn__kernel_row *rows)
 {
     rows[TARN__K_square_sums] =
         (tarn__kernel_row){run_square_sums, TARN__BIT(TARN_F32) | TARN__BIT(TARN_F64), square_sums_scratch};

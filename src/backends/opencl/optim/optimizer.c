@@ -16,35 +16,35 @@ typedef struct rule {
 static void update(const tarn__call *call, const rule *r)
 {
     const tarn__optimizer_step *step = call->params;
-    const tarn__cl_device *device = tarn__cl_at(call->device);
+    const tarn__cl_device *device = tarn__cl_device_at(call->device);
     const tarn__view *views[OPERANDS] = {[GRADIENT] = call->in[0]};
     const char *type[OPERANDS];
-    bool is_dense = true;
+    bool is_contiguous = true;
     char options[160];
     tarn__nest nest;
     for (int k = 0; k < call->outputs; k++)
         views[k] = call->out[k];
     for (int k = 0; k < OPERANDS; k++) {
-        is_dense = is_dense && (!views[k] || tarn__view_dense(views[k]));
-        type[k] = tarn__cl_type(views[k] ? views[k]->dtype : call->in[0]->dtype);
+        is_contiguous = is_contiguous && (!views[k] || tarn__view_is_contiguous(views[k]));
+        type[k] = tarn__cl_dtype_name(views[k] ? views[k]->dtype : call->in[0]->dtype);
     }
     tarn__nest_make(&nest, OPERANDS, views);
     snprintf(options, sizeof(options), "-D%s%s -DT_P=%s -DT_M=%s -DT_V=%s -DT_G=%s", r->name,
-             is_dense ? " -DDENSE" : "", type[PARAMETER], type[FIRST], type[SECOND], type[GRADIENT]);
+             is_contiguous ? " -DDENSE" : "", type[PARAMETER], type[FIRST], type[SECOND], type[GRADIENT]);
     tarn__cl_launch launch = tarn__cl_begin(call, "optimizer", "update", options);
-    if (!is_dense)
-        tarn__cl_value(&launch, &nest, sizeof(nest));
-    tarn__cl_long(&launch, nest.count);
+    if (!is_contiguous)
+        tarn__cl_arg_value(&launch, &nest, sizeof(nest));
+    tarn__cl_arg_long(&launch, nest.count);
     for (int k = 0; k < OPERANDS; k++)
-        tarn__cl_view(&launch, views[k]);
-    tarn__cl_view(&launch, call->in[1]);
+        tarn__cl_arg_view(&launch, views[k]);
+    tarn__cl_arg_view(&launch, call->in[1]);
     const double reals[] = {step->now.lr, step->now.keep, step->now.size, step->now.scale, step->decay,
                             r->beta,      r->take,        r->take2,       step->epsilon};
     for (size_t i = 0; i < sizeof(reals) / sizeof(reals[0]); i++)
-        tarn__cl_real(&launch, reals[i]);
-    tarn__cl_int(&launch, step->now.step == 1);
-    tarn__cl_int(&launch, step->nesterov);
-    tarn__cl_go_apart(&launch, 1, (size_t[]){(size_t)nest.count}, device->is_cpu ? 1024 : 256);
+        tarn__cl_arg_real(&launch, reals[i]);
+    tarn__cl_arg_int(&launch, step->now.step == 1);
+    tarn__cl_arg_int(&launch, step->nesterov);
+    tarn__cl_enqueue_independent(&launch, 1, (size_t[]){(size_t)nest.count}, device->is_cpu ? 1024 : 256);
 }
 
 static void run_sgd(const tarn__call *call)
@@ -60,7 +60,7 @@ static void run_adamw(const tarn__call *call)
     update(call, &(rule){"ADAMW", step->beta2, 1 - step->beta1, 1 - step->beta2});
 }
 
-void tarn__cl_optimizer(tarn__kernel_row *rows)
+void tarn__cl_register_optimizer(tarn__kernel_row *rows)
 {
     uint32_t dtypes = TARN__BIT(TARN_F32) | TARN__BIT(TARN_F64); /* of the gradient */
     rows[TARN__K_sgd] = (tarn__kernel_row){run_sgd, dtypes, NULL};

@@ -12,7 +12,7 @@ typedef struct pool {
     int64_t image[4], result[4]; /* shapes */
     int64_t image_step[4], result_step[4], place_step[4];
     int64_t kernel[2], stride[2], padding[2], dilation[2];
-    uint32_t factor[DIVISORS]; /* as tarn__cl_invert makes them */
+    uint32_t factor[DIVISORS]; /* as tarn__cl_fast_divisor makes them */
     int32_t shift[DIVISORS];
     int32_t exclude_padding, by_channel;
 } pool;
@@ -58,7 +58,7 @@ static void add_divisors(pool *p, const tarn__view *to)
                                     [ACROSS] = p->stride[1]};
     for (int i = 0; i < DIVISORS; i++)
         if (size[i] > 1 && size[i] <= INT32_MAX)
-            tarn__cl_invert(size[i], &p->factor[i], &p->shift[i]);
+            tarn__cl_fast_divisor(size[i], &p->factor[i], &p->shift[i]);
 }
 
 /* True when every place and every product of sizes fits 32 bits with room. */
@@ -83,7 +83,7 @@ static void put_pool(tarn__cl_launch *launch, const pool *p)
     small_pool small = {.exclude_padding = p->exclude_padding, .by_channel = p->by_channel};
     int64_t size[SIZES];
     if (!is_small(p)) {
-        tarn__cl_value(launch, p, sizeof(*p));
+        tarn__cl_arg_value(launch, p, sizeof(*p));
         return;
     }
     memcpy(size, p, sizeof(size));
@@ -91,7 +91,7 @@ static void put_pool(tarn__cl_launch *launch, const pool *p)
         small.size[i] = (int32_t)size[i];
     memcpy(small.factor, p->factor, sizeof(small.factor));
     memcpy(small.shift, p->shift, sizeof(small.shift));
-    tarn__cl_value(launch, &small, sizeof(small));
+    tarn__cl_arg_value(launch, &small, sizeof(small));
 }
 
 /* Windows that begin where the last one ends: no element lies in two. */
@@ -154,16 +154,16 @@ static void name_windows(char *options, size_t size, const pool *p, const tarn__
 static void run(const tarn__call *call, bool is_forward, const char *what, pool *p, const tarn__view *const *views,
                 const tarn__view *to)
 {
-    const bool has_program = is_small(p) && (tarn__cl_at(call->device)->in_lockstep || are_apart(p)),
+    const bool has_program = is_small(p) && (tarn__cl_device_at(call->device)->in_lockstep || are_apart(p)),
                is_spread = has_program && !is_forward && are_apart(p);
     const bool fours = has_program && has_fours(p, views), twos = has_program && is_forward && has_twos(p, views);
     const tarn__view *image = is_forward ? call->in[0] : call->out[0], *places = views[is_forward ? 2 : 1];
     tarn__view windows = *to;
     char options[384];
     snprintf(options, sizeof(options), "%s -DT_X=%s -DT_Y=%s -DT_PLACES=%s -DINDEX=%s%s%s", what,
-             tarn__cl_type(call->in[0]->dtype), tarn__cl_type(to->dtype),
-             tarn__cl_type(places ? places->dtype : TARN_U8), is_small(p) ? "int" : "long", fours ? " -DFOURS" : "",
-             twos ? " -DTWO" : "");
+             tarn__cl_dtype_name(call->in[0]->dtype), tarn__cl_dtype_name(to->dtype),
+             tarn__cl_dtype_name(places ? places->dtype : TARN_U8), is_small(p) ? "int" : "long",
+             fours ? " -DFOURS" : "", twos ? " -DTWO" : "");
     if (has_program)
         name_windows(options, sizeof(options), p, image);
     for (int i = 0; i < 2 && is_spread; i++)
@@ -178,10 +178,10 @@ static void run(const tarn__call *call, bool is_forward, const char *what, pool 
                                                         : "pool_grad",
                                             options);
     put_pool(&launch, p);
-    tarn__cl_long(&launch, count);
+    tarn__cl_arg_long(&launch, count);
     for (int k = 0; k < 3; k++)
-        tarn__cl_view(&launch, views[k]);
-    tarn__cl_go(&launch, 1, (size_t[]){(size_t)count}, NULL);
+        tarn__cl_arg_view(&launch, views[k]);
+    tarn__cl_enqueue(&launch, 1, (size_t[]){(size_t)count}, NULL);
 }
 
 static void run_max_pool2d(const tarn__call *call)
@@ -210,7 +210,7 @@ static void run_avg_pool2d_grad(const tarn__call *call)
     run(call, false, "-DBACKWARD", &p, (const tarn__view *[]){call->in[0], NULL, call->out[0]}, call->out[0]);
 }
 
-void tarn__cl_pool(tarn__kernel_row *rows)
+void tarn__cl_register_pool(tarn__kernel_row *rows)
 {
     rows[TARN__K_max_pool2d] = (tarn__kernel_row){run_max_pool2d, TARN__FLOATS, NULL};
     rows[TARN__K_max_pool2d_grad] = (tarn__kernel_row){run_max_pool2d_grad, TARN__FLOATS, NULL};

@@ -25,13 +25,13 @@ static void start(const tarn__call *call, const char *kernel, const tarn__view *
     s.count = count;
     if (count == 0)
         return;
-    snprintf(options, sizeof(options), "-DT_X=%s", tarn__cl_type(x->dtype));
+    snprintf(options, sizeof(options), "-DT_X=%s", tarn__cl_dtype_name(x->dtype));
     tarn__cl_launch launch = tarn__cl_begin(call, "kv_q8", kernel, options);
-    tarn__cl_value(&launch, &s, sizeof(s));
-    tarn__cl_view(&launch, x);
-    tarn__cl_view(&launch, codes);
-    tarn__cl_view(&launch, scales);
-    tarn__cl_over(&launch, count);
+    tarn__cl_arg_value(&launch, &s, sizeof(s));
+    tarn__cl_arg_view(&launch, x);
+    tarn__cl_arg_view(&launch, codes);
+    tarn__cl_arg_view(&launch, scales);
+    tarn__cl_enqueue_elements(&launch, count);
 }
 
 /* A work-item for each group. */
@@ -46,8 +46,8 @@ static void kernel_codes_decode(const tarn__call *call)
     start(call, "decode", call->out[0], call->in[0], call->in[1], tarn__view_count(call->out[0]));
 }
 
-void tarn__cl_codes(tarn__kernel_row *rows)
+void tarn__cl_register_kv_q8(tarn__kernel_row *rows)
 {
-    rows[TARN__K_codes_encode] = (tarn__kernel_row){kernel_codes_encode, TARN__FLOATS, NULL};
-    rows[TARN__K_codes_decode] = (tarn__kernel_row){kernel_codes_decode, TARN__BIT(TARN_U8), NULL};
+    rows[TARN__K_quantize_kv] = (tarn__kernel_row){kernel_codes_encode, TARN__FLOATS, NULL};
+    rows[TARN__K_dequantize_kv] = (tarn__kernel_row){kernel_codes_decode, TARN__BIT(TARN_U8), NULL};
 }

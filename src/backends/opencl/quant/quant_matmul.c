@@ -11,8 +11,8 @@
 /* `block_sizes` of quant_matmul.cl. */
 typedef struct block_sizes {
     int64_t rows, in, out;
-    int64_t row_bytes, x_down;
-    int64_t y_down, y_across, bias_stride;
+    int64_t row_bytes, x_row_stride;
+    int64_t y_row_stride, y_col_stride, bias_stride;
 } block_sizes;
 
 typedef struct job {
@@ -35,9 +35,9 @@ static job describe(const tarn__call *call)
                             .in = j.x->shape[1],
                             .out = j.weight->shape[0],
                             .row_bytes = tarn__bytes_of(j.weight->dtype, j.weight->stride[0]),
-                            .x_down = j.x->stride[0],
-                            .y_down = j.y->stride[0],
-                            .y_across = j.y->stride[1],
+                            .x_row_stride = j.x->stride[0],
+                            .y_row_stride = j.y->stride[0],
+                            .y_col_stride = j.y->stride[1],
                             .bias_stride = j.bias ? j.bias->stride[0] : 0};
     bool few = j.sizes.rows <= FEW_ROWS;
     j.copies = few && (j.x->dtype != TARN_F32 || j.x->stride[1] != 1);
@@ -62,15 +62,15 @@ static tarn__view dense_x(const tarn__call *call, job *j)
         return *j->x;
     tarn__view place = tarn__cl_scratch_view(call, 0, TARN_F32), held = *j->x;
     held.memory = place.memory, held.offset = place.offset, held.dtype = TARN_F32;
-    tarn__view_pack(&held);
+    tarn__view_set_row_major(&held);
     tarn__call part = *call;
     part.inputs = part.outputs = 1;
     part.in[0] = j->x;
     part.out[0] = &held;
     part.params = &none;
     part.params_bytes = sizeof(none);
-    tarn__cl_rows()[TARN__K_copy].run(&part);
-    j->sizes.x_down = held.stride[0];
+    tarn__cl_kernel_table()[TARN__K_copy].run(&part);
+    j->sizes.x_row_stride = held.stride[0];
     return held;
 }
 
@@ -78,7 +78,7 @@ static tarn__cl_launch try_few(const tarn__call *call, const job *j, size_t item
 {
     char options[128];
     snprintf(options, sizeof(options), "-DBLOCK=%s -DT_C=%s -DT_BIAS=%s -DROWS=%d -DITEMS=%zu", block_name(j->weight),
-             tarn__cl_type(j->y->dtype), tarn__cl_type(j->bias ? j->bias->dtype : TARN_F32),
+             tarn__cl_dtype_name(j->y->dtype), tarn__cl_dtype_name(j->bias ? j->bias->dtype : TARN_F32),
              j->sizes.rows == 1 ? 1 : FEW_ROWS, items);
     return items > 1 ? tarn__cl_try(call, "quant_matmul", "multiply", options, items)
                      : tarn__cl_begin(call, "quant_matmul", "multiply", options);
@@ -86,19 +86,19 @@ static tarn__cl_launch try_few(const tarn__call *call, const job *j, size_t item
 
 static void run_few(const tarn__call *call, const tarn__cl_device *device, job *j)
 {
-    size_t items = device->local_is_real ? GROUP : 1;
+    size_t items = device->has_local_memory ? GROUP : 1;
     tarn__view x = dense_x(call, j);
     tarn__cl_launch l = try_few(call, j, items);
     while (!l.good && items > 1) {
-        items = tarn__cl_group_left(&l);
+        items = tarn__cl_max_group(&l);
         l = try_few(call, j, items);
     }
-    tarn__cl_view(&l, &x);
-    tarn__cl_view(&l, j->weight);
-    tarn__cl_view(&l, j->bias);
-    tarn__cl_view(&l, j->y);
-    tarn__cl_value(&l, &j->sizes, sizeof(j->sizes));
-    tarn__cl_go(&l, 1, (size_t[]){items * (size_t)j->sizes.out}, (size_t[]){items});
+    tarn__cl_arg_view(&l, &x);
+    tarn__cl_arg_view(&l, j->weight);
+    tarn__cl_arg_view(&l, j->bias);
+    tarn__cl_arg_view(&l, j->y);
+    tarn__cl_arg_value(&l, &j->sizes, sizeof(j->sizes));
+    tarn__cl_enqueue(&l, 1, (size_t[]){items * (size_t)j->sizes.out}, (size_t[]){items});
 }
 
 /* ---- many rows --------------------------------------------------------------------------------------------------- */
@@ -110,29 +110,29 @@ static void decode(const tarn__call *call, const job *j, int64_t first, int64_t 
     from.offset += first * from.stride[0];
     snprintf(options, sizeof(options), "-DBLOCK=%s", block_name(j->weight));
     tarn__cl_launch l = tarn__cl_begin(call, "quant_matmul", "decode", options);
-    tarn__cl_view(&l, &from);
-    tarn__cl_view(&l, to);
-    tarn__cl_value(&l, &j->sizes, sizeof(j->sizes));
-    tarn__cl_go_apart(&l, 2, (size_t[]){(size_t)((j->sizes.in + 31) / 32), (size_t)rows}, 16);
+    tarn__cl_arg_view(&l, &from);
+    tarn__cl_arg_view(&l, to);
+    tarn__cl_arg_value(&l, &j->sizes, sizeof(j->sizes));
+    tarn__cl_enqueue_independent(&l, 2, (size_t[]){(size_t)((j->sizes.in + 31) / 32), (size_t)rows}, 16);
 }
 
 /* The product with `rows` rows of the weight from `first`, which stand at `weight`. */
-static tarn__cl_product product_of(const job *j, const tarn__view *weight, int64_t first, int64_t rows)
+static tarn__cl_gemm product_of(const job *j, const tarn__view *weight, int64_t first, int64_t rows)
 {
-    tarn__cl_product p = {.a = *j->x, .b = *weight, .c = *j->y, .alpha = 1, .batches = {.operands = 4, .count = 1}};
-    p.sizes = (tarn__cl_sizes){.m = j->sizes.rows,
-                               .n = rows,
-                               .k = j->sizes.in,
-                               .splits = 1,
-                               .part = j->sizes.in,
-                               .c_down = j->sizes.y_down,
-                               .c_across = j->sizes.y_across,
-                               .a_down = j->x->stride[0],
-                               .a_across = j->x->stride[1],
-                               .b_down = 1,
-                               .b_across = j->sizes.in,
-                               .bias_across = j->sizes.bias_stride};
-    p.c.offset += first * j->sizes.y_across;
+    tarn__cl_gemm p = {.a = *j->x, .b = *weight, .c = *j->y, .alpha = 1, .batches = {.operands = 4, .count = 1}};
+    p.sizes = (tarn__cl_gemm_sizes){.m = j->sizes.rows,
+                                    .n = rows,
+                                    .k = j->sizes.in,
+                                    .splits = 1,
+                                    .part = j->sizes.in,
+                                    .c_row_stride = j->sizes.y_row_stride,
+                                    .c_col_stride = j->sizes.y_col_stride,
+                                    .a_row_stride = j->x->stride[0],
+                                    .a_col_stride = j->x->stride[1],
+                                    .b_row_stride = 1,
+                                    .b_col_stride = j->sizes.in,
+                                    .bias_col_stride = j->sizes.bias_stride};
+    p.c.offset += first * j->sizes.y_col_stride;
     if (j->bias) {
         p.bias = *j->bias;
         p.bias.offset += first * j->sizes.bias_stride;
@@ -150,9 +150,9 @@ static void run_many(const tarn__call *call, const job *j)
     tarn__view weight = tarn__cl_scratch_view(call, 0, TARN_F32);
     for (int64_t first = 0; first < j->sizes.out; first += j->tile) {
         int64_t rows = least(j->tile, j->sizes.out - first);
-        tarn__cl_product p = product_of(j, &weight, first, rows);
+        tarn__cl_gemm p = product_of(j, &weight, first, rows);
         decode(call, j, first, rows, &weight);
-        tarn__cl_product_run(call, &p, tile_bytes(j));
+        tarn__cl_gemm_run(call, &p, tile_bytes(j));
     }
 }
 
@@ -166,15 +166,15 @@ static size_t matmul_blocks_scratch(const tarn__call *call)
     if (j.tile == 0)
         return (size_t)j.x_bytes;
     tarn__view weight = {.dtype = TARN_F32};
-    tarn__cl_product whole = product_of(&j, &weight, 0, j.tile),
-                     last = product_of(&j, &weight, 0, (j.sizes.out - 1) % j.tile + 1);
-    size_t first = tarn__cl_product_scratch(call, &whole), second = tarn__cl_product_scratch(call, &last);
+    tarn__cl_gemm whole = product_of(&j, &weight, 0, j.tile),
+                  last = product_of(&j, &weight, 0, (j.sizes.out - 1) % j.tile + 1);
+    size_t first = tarn__cl_gemm_scratch(call, &whole), second = tarn__cl_gemm_scratch(call, &last);
     return (size_t)tile_bytes(&j) + (first > second ? first : second);
 }
 
 static void kernel_matmul_blocks(const tarn__call *call)
 {
-    const tarn__cl_device *device = tarn__cl_at(call->device);
+    const tarn__cl_device *device = tarn__cl_device_at(call->device);
     job j = describe(call);
     if (!device || tarn__view_count(j.y) == 0)
         return;
@@ -184,8 +184,8 @@ static void kernel_matmul_blocks(const tarn__call *call)
         run_many(call, &j);
 }
 
-void tarn__cl_blocks_product(tarn__kernel_row *rows)
+void tarn__cl_register_quant_matmul(tarn__kernel_row *rows)
 {
-    rows[TARN__K_matmul_blocks] = (tarn__kernel_row){
-        kernel_matmul_blocks, (TARN__FLOATS & ~TARN__BIT(TARN_F64)) | TARN__BLOCKS, matmul_blocks_scratch};
+    rows[TARN__K_matmul_quant] = (tarn__kernel_row){
+        kernel_matmul_blocks, (TARN__FLOATS & ~TARN__BIT(TARN_F64)) | TARN__QUANTIZED, matmul_blocks_scratch};
 }

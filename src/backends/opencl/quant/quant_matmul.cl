@@ -70,8 +70,8 @@ unit unit_q6_k(const __global uchar *row, long at)
 /* `sizes` of quant_matmul.c. */
 typedef struct block_sizes {
     long rows, in, out;
-    long row_bytes, x_down;
-    long y_down, y_across, bias_stride;
+    long row_bytes, x_row_stride;
+    long y_row_stride, y_col_stride, bias_stride;
 } block_sizes;
 
 #ifndef ROWS
@@ -111,7 +111,7 @@ multiply(const __global float *x, long x_place, const __global uchar *weight, lo
         unit own = UNIT(row, at);
         for (int i = 0; i < ROWS; i++)
             if (i < s.rows) {
-                const __global float *from = x + x_place + i * s.x_down + at * 32;
+                const __global float *from = x + x_place + i * s.x_row_stride + at * 32;
                 sum[i] += own.low * vload16(0, from) + own.high * vload16(1, from);
             }
     }
@@ -131,7 +131,7 @@ multiply(const __global float *x, long x_place, const __global uchar *weight, lo
         if (item == 0 && i < s.rows) {
             if (bias)
                 all += LOAD(T_BIAS, bias, bias_place + column * s.bias_stride);
-            STORE(T_C, y, y_place + i * s.y_down + column * s.y_across, all);
+            STORE(T_C, y, y_place + i * s.y_row_stride + column * s.y_col_stride, all);
         }
     }
 }

@@ -17,11 +17,11 @@ static void kernel_decode(const tarn__call *call)
     if (nest.count == 0)
         return;
     tarn__cl_launch launch = tarn__cl_begin(call, "dequantize", "decode", option_of(x->dtype));
-    tarn__cl_view(&launch, y);
-    tarn__cl_view(&launch, x);
-    tarn__cl_long(&launch, nest.count);
-    tarn__cl_value(&launch, &nest, sizeof(nest));
-    tarn__cl_over(&launch, nest.count);
+    tarn__cl_arg_view(&launch, y);
+    tarn__cl_arg_view(&launch, x);
+    tarn__cl_arg_long(&launch, nest.count);
+    tarn__cl_arg_value(&launch, &nest, sizeof(nest));
+    tarn__cl_enqueue_elements(&launch, nest.count);
 }
 
 /* Both are dense. The search compares quotients, which must be the host's: a device that rounds divisions otherwise
@@ -35,14 +35,14 @@ static void kernel_encode(const tarn__call *call)
     char options[64];
     snprintf(options, sizeof(options), "%s -cl-fp32-correctly-rounded-divide-sqrt", option_of(y->dtype));
     tarn__cl_launch launch = tarn__cl_begin(call, "quantize", "encode", options);
-    tarn__cl_view(&launch, y);
-    tarn__cl_view(&launch, x);
-    tarn__cl_long(&launch, blocks);
-    tarn__cl_over(&launch, blocks);
+    tarn__cl_arg_view(&launch, y);
+    tarn__cl_arg_view(&launch, x);
+    tarn__cl_arg_long(&launch, blocks);
+    tarn__cl_enqueue_elements(&launch, blocks);
 }
 
-void tarn__cl_blocks(tarn__kernel_row *rows)
+void tarn__cl_register_quantize(tarn__kernel_row *rows)
 {
-    rows[TARN__K_blocks_encode] = (tarn__kernel_row){kernel_encode, TARN__BIT(TARN_F32) | TARN__BLOCKS, NULL};
-    rows[TARN__K_blocks_decode] = (tarn__kernel_row){kernel_decode, TARN__BLOCKS, NULL};
+    rows[TARN__K_quantize] = (tarn__kernel_row){kernel_encode, TARN__BIT(TARN_F32) | TARN__QUANTIZED, NULL};
+    rows[TARN__K_dequantize] = (tarn__kernel_row){kernel_decode, TARN__QUANTIZED, NULL};
 }

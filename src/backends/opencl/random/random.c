@@ -19,23 +19,23 @@ static void run(const tarn__call *call, const draw *d)
     tarn__cl_nest_in_order(&nest, 2, (const tarn__view *[]){y, x});
     if (nest.count == 0)
         return;
-    bool is_wide = y->dtype == TARN_F64 || (x && tarn__cl_at(call->device)->has_f64);
+    bool is_wide = y->dtype == TARN_F64 || (x && tarn__cl_device_at(call->device)->has_f64);
     tarn__cl_options options = {.length = 0};
     tarn__cl_option_compute(&options, is_wide ? TARN__CL_F64 : TARN__CL_F32);
     bool is_small = tarn__cl_option_index(&options, &nest);
-    tarn__cl_option(&options, " -D%s -DT=%s", d->option, tarn__cl_type(y->dtype));
+    tarn__cl_option(&options, " -D%s -DT=%s", d->option, tarn__cl_dtype_name(y->dtype));
     tarn__cl_launch launch = tarn__cl_begin(call, "random", "draw", options.text);
-    tarn__cl_view(&launch, y);
-    tarn__cl_view(&launch, x);
-    tarn__cl_value(&launch, &random->seed, sizeof(random->seed));
-    tarn__cl_value(&launch, &random->offset, sizeof(random->offset));
-    tarn__cl_value(&launch, &d->a, sizeof(d->a));
-    tarn__cl_value(&launch, &d->b, sizeof(d->b));
-    tarn__cl_value(&launch, &d->c, sizeof(d->c));
-    tarn__cl_value(&launch, &d->limit, sizeof(d->limit));
-    tarn__cl_index(&launch, is_small, nest.count);
-    tarn__cl_places(&launch, is_small, &nest);
-    tarn__cl_over(&launch, (nest.count + 3) / 4);
+    tarn__cl_arg_view(&launch, y);
+    tarn__cl_arg_view(&launch, x);
+    tarn__cl_arg_value(&launch, &random->seed, sizeof(random->seed));
+    tarn__cl_arg_value(&launch, &random->offset, sizeof(random->offset));
+    tarn__cl_arg_value(&launch, &d->a, sizeof(d->a));
+    tarn__cl_arg_value(&launch, &d->b, sizeof(d->b));
+    tarn__cl_arg_value(&launch, &d->c, sizeof(d->c));
+    tarn__cl_arg_value(&launch, &d->limit, sizeof(d->limit));
+    tarn__cl_arg_index(&launch, is_small, nest.count);
+    tarn__cl_arg_indexer(&launch, is_small, &nest);
+    tarn__cl_enqueue_elements(&launch, (nest.count + 3) / 4);
 }
 
 static void kernel_uniform(const tarn__call *call)
@@ -57,7 +57,7 @@ static void kernel_dropout(const tarn__call *call)
     run(call, &(draw){"DRAWS_dropout", p < 1 ? (float)(1 / (1 - p)) : 0, 0, 0, (uint32_t)ceil(p * 0x1p24)});
 }
 
-void tarn__cl_random(tarn__kernel_row *rows)
+void tarn__cl_register_random(tarn__kernel_row *rows)
 {
     rows[TARN__K_uniform] = (tarn__kernel_row){kernel_uniform, TARN__FLOATS, NULL};
     rows[TARN__K_normal] = (tarn__kernel_row){kernel_normal, TARN__FLOATS, NULL};

@@ -17,7 +17,7 @@ typedef struct plan {
     tarn__cl_options options;
 } plan;
 
-void tarn__cl_extremum_axes(const tarn__call *call, bool reduced, tarn__nest *nest)
+void tarn__cl_max_grad_axes(const tarn__call *call, bool reduced, tarn__nest *nest)
 {
     const tarn__view *x = call->in[0], *y = call->in[1], *all[] = {call->out[0], x, call->in[2], y}, *views[4];
     tarn__view part[4];
@@ -72,9 +72,9 @@ static void cut(plan *p)
 
 static void write_options(plan *p, const tarn__call *call)
 {
-    tarn__cl_option(&p->options, " -DT_GX=%s -DT_X=%s -DT_G=%s -DT_Y=%s", tarn__cl_type(call->out[0]->dtype),
-                    tarn__cl_type(call->in[0]->dtype), tarn__cl_type(call->in[2]->dtype),
-                    tarn__cl_type(call->in[1]->dtype));
+    tarn__cl_option(&p->options, " -DT_GX=%s -DT_X=%s -DT_G=%s -DT_Y=%s", tarn__cl_dtype_name(call->out[0]->dtype),
+                    tarn__cl_dtype_name(call->in[0]->dtype), tarn__cl_dtype_name(call->in[2]->dtype),
+                    tarn__cl_dtype_name(call->in[1]->dtype));
 }
 
 /* False where neither rows nor columns are fours of neighbours, or where there is too little of them. */
@@ -83,12 +83,12 @@ static bool make_plan(plan *p, const tarn__call *call)
     const tarn__view *x = call->in[0], *all[] = {call->out[0], x, call->in[2], call->in[1]};
     tarn__nest whole;
     *p = (plan){.chunks = 1};
-    if (!tarn__cl_at(call->device)->local_is_real || call->in[1]->rank != x->rank || call->in[2]->rank != x->rank ||
-        tarn__view_count(x) == 0)
+    if (!tarn__cl_device_at(call->device)->has_local_memory || call->in[1]->rank != x->rank ||
+        call->in[2]->rank != x->rank || tarn__view_count(x) == 0)
         return false;
     tarn__nest_make(&whole, 4, all);
-    tarn__cl_extremum_axes(call, true, &p->reduced);
-    tarn__cl_extremum_axes(call, false, &p->kept);
+    tarn__cl_max_grad_axes(call, true, &p->reduced);
+    tarn__cl_max_grad_axes(call, false, &p->kept);
     p->is_columns = are_fours(&p->kept, 4, true);
     for (int k = 0; k < (p->is_columns ? 4 : 2); k++)
         if (!is_in_fours(all[k]))
@@ -105,7 +105,7 @@ static bool make_plan(plan *p, const tarn__call *call)
     return tarn__cl_option_index(&p->options, &whole);
 }
 
-size_t tarn__cl_extremum_scratch(const tarn__call *call)
+size_t tarn__cl_max_grad_scratch(const tarn__call *call)
 {
     plan p;
     return make_plan(&p, call) && p.is_columns
@@ -115,10 +115,10 @@ size_t tarn__cl_extremum_scratch(const tarn__call *call)
 
 static void put_operands(tarn__cl_launch *launch, const tarn__call *call)
 {
-    tarn__cl_view(launch, call->out[0]);
-    tarn__cl_view(launch, call->in[0]);
-    tarn__cl_view(launch, call->in[2]);
-    tarn__cl_view(launch, call->in[1]);
+    tarn__cl_arg_view(launch, call->out[0]);
+    tarn__cl_arg_view(launch, call->in[0]);
+    tarn__cl_arg_view(launch, call->in[2]);
+    tarn__cl_arg_view(launch, call->in[1]);
 }
 
 static bool run_rows(plan *p, const tarn__call *call)
@@ -129,17 +129,17 @@ static bool run_rows(plan *p, const tarn__call *call)
     if (!launch.good)
         return false;
     put_operands(&launch, call);
-    tarn__cl_int(&launch, (int32_t)p->reduced.count);
-    tarn__cl_places(&launch, true, &p->kept);
-    tarn__cl_go(&launch, 1, (size_t[]){(size_t)p->kept.count * group}, &group);
+    tarn__cl_arg_int(&launch, (int32_t)p->reduced.count);
+    tarn__cl_arg_indexer(&launch, true, &p->kept);
+    tarn__cl_enqueue(&launch, 1, (size_t[]){(size_t)p->kept.count * group}, &group);
     return true;
 }
 
 static void put_counts(tarn__cl_launch *launch, const plan *p, const tarn__call *call)
 {
-    tarn__cl_scratch(launch, call, 0);
-    tarn__cl_long(launch, call->scratch_offset + p->found);
-    tarn__cl_int(launch, (int32_t)p->kept.count);
+    tarn__cl_arg_scratch(launch, call, 0);
+    tarn__cl_arg_long(launch, call->scratch_offset + p->found);
+    tarn__cl_arg_int(launch, (int32_t)p->kept.count);
 }
 
 static void walk(const plan *p, const tarn__call *call, const char *kernel)
@@ -147,27 +147,27 @@ static void walk(const plan *p, const tarn__call *call, const char *kernel)
     tarn__cl_launch launch = tarn__cl_begin(call, "max_grad", kernel, p->options.text);
     put_operands(&launch, call);
     put_counts(&launch, p, call);
-    tarn__cl_int(&launch, (int32_t)p->reduced.count);
-    tarn__cl_int(&launch, (int32_t)p->chunk);
-    tarn__cl_int(&launch, (int32_t)p->reduced.stride[0][0]);
-    tarn__cl_int(&launch, (int32_t)p->reduced.stride[1][0]);
-    tarn__cl_places(&launch, true, &p->kept);
-    tarn__cl_go_apart(&launch, 2, (size_t[]){(size_t)p->kept.count, (size_t)p->chunks}, 128);
+    tarn__cl_arg_int(&launch, (int32_t)p->reduced.count);
+    tarn__cl_arg_int(&launch, (int32_t)p->chunk);
+    tarn__cl_arg_int(&launch, (int32_t)p->reduced.stride[0][0]);
+    tarn__cl_arg_int(&launch, (int32_t)p->reduced.stride[1][0]);
+    tarn__cl_arg_indexer(&launch, true, &p->kept);
+    tarn__cl_enqueue_independent(&launch, 2, (size_t[]){(size_t)p->kept.count, (size_t)p->chunks}, 128);
 }
 
 /* x is read once and gx written once, unless there are ties. */
-bool tarn__cl_extremum(const tarn__call *call)
+bool tarn__cl_max_grad(const tarn__call *call)
 {
     plan p;
     if (!make_plan(&p, call))
         return false;
     if (!p.is_columns)
         return run_rows(&p, call);
-    if (!tarn__cl_ready(call, "max_grad", "hope_columns", p.options.text))
+    if (!tarn__cl_compiles(call, "max_grad", "hope_columns", p.options.text))
         return false;
     tarn__cl_launch launch = tarn__cl_begin(call, "max_grad", "hope_nothing", p.options.text);
     put_counts(&launch, &p, call);
-    tarn__cl_over(&launch, p.kept.count * 4);
+    tarn__cl_enqueue_elements(&launch, p.kept.count * 4);
     walk(&p, call, "hope_columns");
     walk(&p, call, "mend_columns");
     return true;

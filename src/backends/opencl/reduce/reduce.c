@@ -27,7 +27,7 @@ typedef struct plan {
     int64_t outputs, chunk, chunks;
     int64_t parts; /* bytes into scratch: the chunks' states */
     bool is_small, is_columns;
-    bool has_quads; /* an output's elements are fours of neighbours */
+    bool has_vec4; /* an output's elements are fours of neighbours */
     const char *form;
     size_t group; /* work-items, in the form of groups */
     tarn__cl_options options;
@@ -78,7 +78,7 @@ static void cut(plan *p, bool has_lone_columns)
     p->chunks = count > 0 ? (count + p->chunk - 1) / p->chunk : 1;
 }
 
-static bool has_quads(const plan *p, const tarn__cl_reduction *r)
+static bool has_vec4(const plan *p, const tarn__cl_reduction *r)
 {
     const tarn__view *x = r->x;
     bool is_good = !r->z && (x->dtype == TARN_F32 || x->dtype == TARN_BF16 || x->dtype == TARN_F16) &&
@@ -90,19 +90,19 @@ static bool has_quads(const plan *p, const tarn__cl_reduction *r)
 
 static void make_plan(plan *p, const tarn__call *call, const tarn__cl_reduction *r)
 {
-    const tarn__cl_device *device = tarn__cl_at(call->device);
+    const tarn__cl_device *device = tarn__cl_device_at(call->device);
     *p = (plan){.form = "rows", .group = GROUP};
     make_axes(&p->kept, r, false);
     make_axes(&p->inner, r, true);
     p->outputs = p->kept.count;
     int last = p->kept.rank - 1;
     p->is_columns = last >= 0 && p->inner.rank == 1 && p->kept.stride[1][last] == 1 && p->kept.shape[last] >= LANES;
-    bool has_lone_columns = device->local_is_real && p->is_columns && p->outputs >= GROUP;
+    bool has_lone_columns = device->has_local_memory && p->is_columns && p->outputs >= GROUP;
     cut(p, has_lone_columns);
     p->parts = r->is_state ? TARN__CL_STATE_BYTES * p->outputs : 0;
-    if (device->local_is_real && device->max_group >= GROUP && !has_lone_columns)
-        p->form = "groups", p->has_quads = has_quads(p, r);
-    else if (!device->local_is_real && p->is_columns && r->op && r->op[0] != 'v')
+    if (device->has_local_memory && device->max_group >= GROUP && !has_lone_columns)
+        p->form = "groups", p->has_vec4 = has_vec4(p, r);
+    else if (!device->has_local_memory && p->is_columns && r->op && r->op[0] != 'v')
         p->form = "across";
 }
 
@@ -113,14 +113,14 @@ static void write_options(plan *p, const tarn__cl_reduction *r)
     tarn__nest_make(&all, 3, (const tarn__view *[]){r->x, r->y, r->z});
     tarn__cl_option_compute(&p->options, r->compute);
     p->is_small = tarn__cl_option_index(&p->options, &all);
-    tarn__cl_option(&p->options, " -DOP_%s -DT_X=%s -DT_Y=%s%s", r->op, tarn__cl_type(r->x->dtype),
-                    tarn__cl_type(r->y->dtype), r->is_state ? " -DIS_STATE" : "");
+    tarn__cl_option(&p->options, " -DOP_%s -DT_X=%s -DT_Y=%s%s", r->op, tarn__cl_dtype_name(r->x->dtype),
+                    tarn__cl_dtype_name(r->y->dtype), r->is_state ? " -DIS_STATE" : "");
     if (r->z)
-        tarn__cl_option(&p->options, " -DT_Z=%s", tarn__cl_type(r->z->dtype));
+        tarn__cl_option(&p->options, " -DT_Z=%s", tarn__cl_dtype_name(r->z->dtype));
     if (p->inner.rank <= 1)
         tarn__cl_option(&p->options, " -DIS_FLAT");
     if (p->form[0] == 'g')
-        tarn__cl_option(&p->options, " -DGROUP=%zu%s%s", p->group, p->has_quads && r->op[0] != 'v' ? " -DQUADS" : "",
+        tarn__cl_option(&p->options, " -DGROUP=%zu%s%s", p->group, p->has_vec4 && r->op[0] != 'v' ? " -DQUADS" : "",
                         p->chunks > MANY_CHUNKS ? " -DMANY_CHUNKS" : "");
     else
         tarn__cl_option(&p->options, " -DBY_%s", p->form);
@@ -139,7 +139,7 @@ static tarn__cl_launch begin(const tarn__call *call, const tarn__cl_reduction *r
         tarn__cl_launch launch = tarn__cl_try(call, "reduce", p->form, p->options.text, p->group);
         if (launch.good)
             return launch;
-        p->group = tarn__cl_group_left(&launch);
+        p->group = tarn__cl_max_group(&launch);
         p->form = p->group < LEAST_GROUP ? "rows" : p->form;
         write_options(p, r);
     }
@@ -149,22 +149,22 @@ static tarn__cl_launch begin(const tarn__call *call, const tarn__cl_reduction *r
 static void put_arguments(tarn__cl_launch *launch, const tarn__call *call, const tarn__cl_reduction *r, const plan *p)
 {
     if (r->is_state)
-        tarn__cl_scratch(launch, call, 0);
+        tarn__cl_arg_scratch(launch, call, 0);
     else
-        tarn__cl_view(launch, r->y);
-    tarn__cl_view(launch, r->x);
-    tarn__cl_view(launch, r->z);
+        tarn__cl_arg_view(launch, r->y);
+    tarn__cl_arg_view(launch, r->x);
+    tarn__cl_arg_view(launch, r->z);
     if (p->chunks > 1)
-        tarn__cl_scratch(launch, call, p->parts);
+        tarn__cl_arg_scratch(launch, call, p->parts);
     else
-        tarn__cl_view(launch, NULL);
-    tarn__cl_number(launch, r->compute, (tarn__number){r->scale, 1});
-    tarn__cl_number(launch, r->compute, (tarn__number){r->correction, 0});
-    tarn__cl_long(launch, p->outputs);
-    tarn__cl_long(launch, p->chunk);
-    tarn__cl_long(launch, p->chunks);
-    tarn__cl_value(launch, &p->kept, sizeof(p->kept));
-    tarn__cl_value(launch, &p->inner, sizeof(p->inner));
+        tarn__cl_arg_view(launch, NULL);
+    tarn__cl_arg_scalar(launch, r->compute, (tarn__scalar){r->scale, 1});
+    tarn__cl_arg_scalar(launch, r->compute, (tarn__scalar){r->correction, 0});
+    tarn__cl_arg_long(launch, p->outputs);
+    tarn__cl_arg_long(launch, p->chunk);
+    tarn__cl_arg_long(launch, p->chunks);
+    tarn__cl_arg_value(launch, &p->kept, sizeof(p->kept));
+    tarn__cl_arg_value(launch, &p->inner, sizeof(p->inner));
 }
 
 size_t tarn__cl_reduce_scratch(const tarn__call *call, const tarn__cl_reduction *reduction)
@@ -174,12 +174,12 @@ size_t tarn__cl_reduce_scratch(const tarn__call *call, const tarn__cl_reduction 
     return (size_t)(p.parts + (p.chunks > 1 ? TARN__CL_STATE_BYTES * p.outputs * p.chunks : 0));
 }
 
-bool tarn__cl_reduce_ready(const tarn__call *call, const tarn__cl_reduction *reduction)
+bool tarn__cl_reduce_compiles(const tarn__call *call, const tarn__cl_reduction *reduction)
 {
     plan p;
     make_plan(&p, call, reduction);
     tarn__cl_launch launch = begin(call, reduction, &p);
-    return tarn__cl_leave(&launch);
+    return tarn__cl_cancel(&launch);
 }
 
 /* Merges the chunks' states. */
@@ -193,9 +193,9 @@ static void combine(const tarn__call *call, const tarn__cl_reduction *r, const p
         launch = tarn__cl_begin(call, "reduce", "combine", p->options.text);
     put_arguments(&launch, call, r, p);
     if (has_groups)
-        tarn__cl_go(&launch, 1, (size_t[]){(size_t)p->outputs * p->group}, &p->group);
+        tarn__cl_enqueue(&launch, 1, (size_t[]){(size_t)p->outputs * p->group}, &p->group);
     else
-        tarn__cl_over(&launch, p->outputs);
+        tarn__cl_enqueue_elements(&launch, p->outputs);
 }
 
 /* Every element is read once (a variance's twice, the second time from a cache). */
@@ -208,21 +208,21 @@ void tarn__cl_reduce(const tarn__call *call, const tarn__cl_reduction *reduction
     tarn__cl_launch launch = begin(call, reduction, &p);
     put_arguments(&launch, call, reduction, &p);
     if (p.form[0] == 'g') {
-        tarn__cl_go(&launch, 1, (size_t[]){(size_t)(p.outputs * p.chunks) * p.group}, &p.group);
+        tarn__cl_enqueue(&launch, 1, (size_t[]){(size_t)(p.outputs * p.chunks) * p.group}, &p.group);
     } else if (p.form[0] == 'a') {
         int64_t length = p.kept.shape[p.kept.rank - 1];
-        tarn__cl_over(&launch, p.outputs / length * ((length + LANES - 1) / LANES) * p.chunks);
+        tarn__cl_enqueue_elements(&launch, p.outputs / length * ((length + LANES - 1) / LANES) * p.chunks);
     } else {
-        tarn__cl_over(&launch, p.outputs * p.chunks);
+        tarn__cl_enqueue_elements(&launch, p.outputs * p.chunks);
     }
     if (p.chunks > 1)
         combine(call, reduction, &p);
 }
 
-tarn__cl_compute tarn__cl_state_of(const tarn__call *call, tarn_dtype dtype)
+tarn__cl_compute tarn__cl_state_compute(const tarn__call *call, tarn_dtype dtype)
 {
     tarn__cl_compute plain = tarn__cl_compute_of(dtype);
-    return plain == TARN__CL_F32 && tarn__cl_at(call->device)->has_f64 ? TARN__CL_F64 : plain;
+    return plain == TARN__CL_F32 && tarn__cl_device_at(call->device)->has_f64 ? TARN__CL_F64 : plain;
 }
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
@@ -232,7 +232,7 @@ static tarn__cl_reduction describe(const tarn__call *call, const char *op, bool 
     const tarn__reduce *params = call->params;
     tarn_dtype dtype = call->in[0]->dtype;
     return (tarn__cl_reduction){.op = op,
-                                .compute = is_wide ? tarn__cl_state_of(call, dtype) : tarn__cl_compute_of(dtype),
+                                .compute = is_wide ? tarn__cl_state_compute(call, dtype) : tarn__cl_compute_of(dtype),
                                 .x = call->in[0],
                                 .y = call->out[0],
                                 .scale = params->scale,
@@ -254,7 +254,7 @@ KERNEL(argmin, false)
 KERNEL(var, true)
 
 /* Its tail is another. */
-static void kernel_nonfinite(const tarn__call *call)
+static void kernel_count_nonfinite(const tarn__call *call)
 {
     tarn__cl_reduction r = {.op = "nonfinite",
                             .compute = tarn__cl_compute_of(call->in[0]->dtype),
@@ -270,7 +270,7 @@ static size_t scratch(const tarn__call *call)
     return tarn__cl_reduce_scratch(call, &r);
 }
 
-void tarn__cl_reductions(tarn__kernel_row *rows)
+void tarn__cl_register_reduce(tarn__kernel_row *rows)
 {
 #define ROW(name, mask) rows[TARN__K_##name] = (tarn__kernel_row){kernel_##name, mask, scratch}
     ROW(sum, TARN__ALL);
@@ -280,5 +280,5 @@ void tarn__cl_reductions(tarn__kernel_row *rows)
     ROW(argmax, TARN__ALL);
     ROW(argmin, TARN__ALL);
     ROW(var, TARN__FLOATS);
-    ROW(nonfinite, TARN__FLOATS);
+    ROW(count_nonfinite, TARN__FLOATS);
 }

@@ -18,21 +18,21 @@ typedef struct tarn__cl_reduction {
 
 /* Bytes of scratch that it takes. */
 size_t tarn__cl_reduce_scratch(const tarn__call *call, const tarn__cl_reduction *reduction);
-bool tarn__cl_reduce_ready(const tarn__call *call, const tarn__cl_reduction *reduction);
+bool tarn__cl_reduce_compiles(const tarn__call *call, const tarn__cl_reduction *reduction);
 void tarn__cl_reduce(const tarn__call *call, const tarn__cl_reduction *reduction);
 
 /* What sums, products and variances of a dtype run in: f64 where the device has it. */
-tarn__cl_compute tarn__cl_state_of(const tarn__call *call, tarn_dtype dtype);
+tarn__cl_compute tarn__cl_state_compute(const tarn__call *call, tarn_dtype dtype);
 
 /* extremum_grad where rows or columns are fours of neighbours, on a GPU. False, and nothing is done, where they are
  * not; and bytes of scratch that it takes. */
-bool tarn__cl_extremum(const tarn__call *call);
-size_t tarn__cl_extremum_scratch(const tarn__call *call);
+bool tarn__cl_max_grad(const tarn__call *call);
+size_t tarn__cl_max_grad_scratch(const tarn__call *call);
 /* The axes of its x that are reduced, or those that are not: operands gx, x, g and y. */
-void tarn__cl_extremum_axes(const tarn__call *call, bool reduced, tarn__nest *nest);
+void tarn__cl_max_grad_axes(const tarn__call *call, bool reduced, tarn__nest *nest);
 
 /* scale_grad.c */
 void tarn__cl_scale_grad(const tarn__call *call);
-size_t tarn__cl_scale_scratch(const tarn__call *call);
+size_t tarn__cl_scale_grad_scratch(const tarn__call *call);
 
 #endif

@@ -16,7 +16,7 @@ static void describe(grad *d, const tarn__call *call, const char *name, const ch
                      const tarn__view *y)
 {
     *d = (grad){.name = name, .g = g, .y = y, .states = *g};
-    tarn__view_pack(&d->states);
+    tarn__view_set_row_major(&d->states);
     d->reduction =
         (tarn__cl_reduction){.op = op, .x = call->in[0], .z = y, .y = &d->states, .is_state = true, .scale = 1};
     int64_t outputs = tarn__view_count(g), count = tarn__view_count(call->in[0]);
@@ -32,12 +32,12 @@ static void write_options(grad *d, const tarn__call *call)
     tarn__nest_make(&d->nest, 5, (const tarn__view *[]){gx, x, d->g, &d->states, d->y});
     tarn__cl_option_compute(&d->options, d->reduction.compute);
     d->is_small = tarn__cl_option_index(&d->options, &d->nest);
-    tarn__cl_option(&d->options, " -DGRAD_%s -DT_GX=%s -DT_X=%s -DT_G=%s", d->name, tarn__cl_type(gx->dtype),
-                    tarn__cl_type(x->dtype), tarn__cl_type(d->g->dtype));
-    d->per = tarn__cl_at(call->device)->in_lockstep ? 4 : 1;
+    tarn__cl_option(&d->options, " -DGRAD_%s -DT_GX=%s -DT_X=%s -DT_G=%s", d->name, tarn__cl_dtype_name(gx->dtype),
+                    tarn__cl_dtype_name(x->dtype), tarn__cl_dtype_name(d->g->dtype));
+    d->per = tarn__cl_device_at(call->device)->in_lockstep ? 4 : 1;
     tarn__cl_option(&d->options, " -DPER=%d", d->per);
     if (d->y)
-        tarn__cl_option(&d->options, " -DT_Y=%s", tarn__cl_type(d->y->dtype));
+        tarn__cl_option(&d->options, " -DT_Y=%s", tarn__cl_dtype_name(d->y->dtype));
 }
 
 /* ---- rows of max and min that are not fours of neighbours -------------------------------------------------------- */
@@ -53,10 +53,10 @@ static bool run_rows(const grad *d, const tarn__call *call)
 {
     const tarn__view *x = call->in[0];
     tarn__nest rows, row;
-    if (!tarn__cl_at(call->device)->local_is_real || d->g->rank != x->rank || d->y->rank != x->rank)
+    if (!tarn__cl_device_at(call->device)->has_local_memory || d->g->rank != x->rank || d->y->rank != x->rank)
         return false;
-    tarn__cl_extremum_axes(call, true, &row);
-    tarn__cl_extremum_axes(call, false, &rows);
+    tarn__cl_max_grad_axes(call, true, &row);
+    tarn__cl_max_grad_axes(call, false, &rows);
     if (row.rank != 1 || row.stride[0][0] != 1 || row.stride[1][0] != 1 || row.count < LEAST_LENGTH ||
         rows.count < LEAST_ROWS)
         return false;
@@ -69,13 +69,13 @@ static bool run_rows(const grad *d, const tarn__call *call)
     tarn__cl_launch launch = tarn__cl_try(call, "reduce_grad", "extremum_rows", options.text, group);
     if (!launch.good)
         return false;
-    tarn__cl_view(&launch, call->out[0]);
-    tarn__cl_view(&launch, x);
-    tarn__cl_view(&launch, d->g);
-    tarn__cl_view(&launch, d->y);
-    tarn__cl_index(&launch, d->is_small, row.count);
-    tarn__cl_places(&launch, d->is_small, &rows);
-    tarn__cl_go(&launch, 1, (size_t[]){(size_t)rows.count * group}, &group);
+    tarn__cl_arg_view(&launch, call->out[0]);
+    tarn__cl_arg_view(&launch, x);
+    tarn__cl_arg_view(&launch, d->g);
+    tarn__cl_arg_view(&launch, d->y);
+    tarn__cl_arg_index(&launch, d->is_small, row.count);
+    tarn__cl_arg_indexer(&launch, d->is_small, &rows);
+    tarn__cl_enqueue(&launch, 1, (size_t[]){(size_t)rows.count * group}, &group);
     return true;
 }
 
@@ -85,23 +85,23 @@ static void run(grad *d, const tarn__call *call)
 {
     tarn_dtype dtype = call->in[0]->dtype;
     /* what is counted needs no more digits */
-    d->reduction.compute = d->name[0] == 'e' ? tarn__cl_compute_of(dtype) : tarn__cl_state_of(call, dtype);
+    d->reduction.compute = d->name[0] == 'e' ? tarn__cl_compute_of(dtype) : tarn__cl_state_compute(call, dtype);
     write_options(d, call);
-    if (d->nest.count > 0 && d->name[0] == 'e' && (tarn__cl_extremum(call) || run_rows(d, call)))
+    if (d->nest.count > 0 && d->name[0] == 'e' && (tarn__cl_max_grad(call) || run_rows(d, call)))
         return;
-    if (d->nest.count == 0 || !tarn__cl_reduce_ready(call, &d->reduction) ||
-        !tarn__cl_ready(call, "reduce_grad", "reduce_grad", d->options.text))
+    if (d->nest.count == 0 || !tarn__cl_reduce_compiles(call, &d->reduction) ||
+        !tarn__cl_compiles(call, "reduce_grad", "reduce_grad", d->options.text))
         return;
     tarn__cl_reduce(call, &d->reduction);
     tarn__cl_launch launch = tarn__cl_begin(call, "reduce_grad", "reduce_grad", d->options.text);
-    tarn__cl_view(&launch, call->out[0]);
-    tarn__cl_view(&launch, call->in[0]);
-    tarn__cl_view(&launch, d->g);
-    tarn__cl_scratch(&launch, call, 0);
-    tarn__cl_view(&launch, d->y);
-    tarn__cl_index(&launch, d->is_small, d->nest.count);
-    tarn__cl_places(&launch, d->is_small, &d->nest);
-    tarn__cl_over(&launch, (d->nest.count + d->per - 1) / d->per);
+    tarn__cl_arg_view(&launch, call->out[0]);
+    tarn__cl_arg_view(&launch, call->in[0]);
+    tarn__cl_arg_view(&launch, d->g);
+    tarn__cl_arg_scratch(&launch, call, 0);
+    tarn__cl_arg_view(&launch, d->y);
+    tarn__cl_arg_index(&launch, d->is_small, d->nest.count);
+    tarn__cl_arg_indexer(&launch, d->is_small, &d->nest);
+    tarn__cl_enqueue_elements(&launch, (d->nest.count + d->per - 1) / d->per);
 }
 
 #define KERNEL(name, op, g, y, least) \
@@ -118,14 +118,14 @@ static void run(grad *d, const tarn__call *call)
         describe(&d, call, #name, op, g, y); \
         run(&d, call); \
     }
-KERNEL(extremum, "equal", call->in[2], call->in[1], tarn__cl_extremum_scratch(call))
+KERNEL(extremum, "equal", call->in[2], call->in[1], tarn__cl_max_grad_scratch(call))
 KERNEL(prod, "nonzero", call->in[1], NULL, 0)
 KERNEL(var, "sum", call->in[1], NULL, 0)
 
-void tarn__cl_reduction_gradients(tarn__kernel_row *rows)
+void tarn__cl_register_reduce_grad(tarn__kernel_row *rows)
 {
-    rows[TARN__K_extremum_grad] = (tarn__kernel_row){kernel_extremum, TARN__FLOATS, scratch_extremum};
+    rows[TARN__K_max_grad] = (tarn__kernel_row){kernel_extremum, TARN__FLOATS, scratch_extremum};
     rows[TARN__K_prod_grad] = (tarn__kernel_row){kernel_prod, TARN__FLOATS, scratch_prod};
     rows[TARN__K_var_grad] = (tarn__kernel_row){kernel_var, TARN__FLOATS, scratch_var};
-    rows[TARN__K_scale_grad] = (tarn__kernel_row){tarn__cl_scale_grad, TARN__FLOATS, tarn__cl_scale_scratch};
+    rows[TARN__K_scale_grad] = (tarn__kernel_row){tarn__cl_scale_grad, TARN__FLOATS, tarn__cl_scale_grad_scratch};
 }

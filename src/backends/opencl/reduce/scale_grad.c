@@ -12,7 +12,7 @@ static tarn__cl_reduction sums_of(const tarn__call *call)
     return (tarn__cl_reduction){.op = "dot", .x = call->in[0], .z = call->in[2], .y = call->out[1], .scale = 1};
 }
 
-size_t tarn__cl_scale_scratch(const tarn__call *call)
+size_t tarn__cl_scale_grad_scratch(const tarn__call *call)
 {
     tarn__cl_reduction sums = sums_of(call);
     return tarn__cl_reduce_scratch(call, &sums);
@@ -46,28 +46,28 @@ static bool make_rows(const tarn__call *call, tarn__nest *rows)
 /* x and g are read once. */
 static bool run_rows(const tarn__call *call)
 {
-    const tarn__cl_device *device = tarn__cl_at(call->device);
+    const tarn__cl_device *device = tarn__cl_device_at(call->device);
     tarn__cl_options options = {.length = 0};
     tarn__nest rows;
-    if (!device->local_is_real || !make_rows(call, &rows))
+    if (!device->has_local_memory || !make_rows(call, &rows))
         return false;
     const int64_t fours = call->in[0]->shape[call->in[0]->rank - 1] / 4;
-    const size_t group = tarn__cl_group_of(device, fours >= 1024 ? 256 : fours >= 512 ? 128 : 64);
+    const size_t group = tarn__cl_group_size(device, fours >= 1024 ? 256 : fours >= 512 ? 128 : 64);
     const tarn__view *all[] = {call->out[0], call->in[0], call->in[1], call->in[2], call->out[1]};
     static const char *const names[] = {"GX", "X", "W", "G", "GW"};
     if (!tarn__cl_option_index(&options, &rows) || fours >= INT32_MAX / 8)
         return false;
     tarn__cl_option(&options, " -DGROUP=%zu -DLANES=4", group);
     for (int k = 0; k < 5; k++)
-        tarn__cl_option(&options, " -DT_%s=%s", names[k], tarn__cl_type(all[k]->dtype));
+        tarn__cl_option(&options, " -DT_%s=%s", names[k], tarn__cl_dtype_name(all[k]->dtype));
     tarn__cl_launch launch = tarn__cl_try(call, "scale_grad", "scale_rows", options.text, group);
     if (!launch.good)
         return false;
     for (int k = 0; k < 5; k++)
-        tarn__cl_view(&launch, all[k]);
-    tarn__cl_int(&launch, (int32_t)fours);
-    tarn__cl_places(&launch, true, &rows);
-    tarn__cl_go(&launch, 1, (size_t[]){(size_t)rows.count * group}, &group);
+        tarn__cl_arg_view(&launch, all[k]);
+    tarn__cl_arg_int(&launch, (int32_t)fours);
+    tarn__cl_arg_indexer(&launch, true, &rows);
+    tarn__cl_enqueue(&launch, 1, (size_t[]){(size_t)rows.count * group}, &group);
     return true;
 }
 
@@ -81,14 +81,14 @@ static void multiply(const tarn__call *call)
     product.in[1] = call->in[1];
     product.params = &none;
     product.params_bytes = sizeof(none);
-    tarn__cl_rows()[TARN__K_mul].run(&product);
+    tarn__cl_kernel_table()[TARN__K_mul].run(&product);
 }
 
 void tarn__cl_scale_grad(const tarn__call *call)
 {
     tarn__cl_reduction sums = sums_of(call);
-    sums.compute = tarn__cl_state_of(call, call->in[0]->dtype);
-    if (run_rows(call) || !tarn__cl_reduce_ready(call, &sums))
+    sums.compute = tarn__cl_state_compute(call, call->in[0]->dtype);
+    if (run_rows(call) || !tarn__cl_reduce_compiles(call, &sums))
         return;
     if (call->out[0])
         multiply(call);

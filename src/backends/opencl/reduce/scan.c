@@ -42,37 +42,37 @@ static size_t scratch(const tarn__call *call)
 static void sum_chunks(const tarn__call *call, const plan *p, const char *options)
 {
     tarn__cl_launch launch = tarn__cl_begin(call, "scan", "chunk_sums", options);
-    tarn__cl_view(&launch, &p->x);
-    tarn__cl_scratch(&launch, call, 0);
-    tarn__cl_long(&launch, p->length);
-    tarn__cl_long(&launch, p->chunk);
-    tarn__cl_long(&launch, p->chunks);
-    tarn__cl_long(&launch, p->x_step);
-    tarn__cl_value(&launch, &p->lines, sizeof(p->lines));
-    tarn__cl_over(&launch, p->lines.count * p->chunks);
+    tarn__cl_arg_view(&launch, &p->x);
+    tarn__cl_arg_scratch(&launch, call, 0);
+    tarn__cl_arg_long(&launch, p->length);
+    tarn__cl_arg_long(&launch, p->chunk);
+    tarn__cl_arg_long(&launch, p->chunks);
+    tarn__cl_arg_long(&launch, p->x_step);
+    tarn__cl_arg_value(&launch, &p->lines, sizeof(p->lines));
+    tarn__cl_enqueue_elements(&launch, p->lines.count * p->chunks);
     launch = tarn__cl_begin(call, "scan", "sums_before", options);
-    tarn__cl_scratch(&launch, call, 0);
-    tarn__cl_long(&launch, p->lines.count);
-    tarn__cl_long(&launch, p->chunks);
-    tarn__cl_over(&launch, p->lines.count);
+    tarn__cl_arg_scratch(&launch, call, 0);
+    tarn__cl_arg_long(&launch, p->lines.count);
+    tarn__cl_arg_long(&launch, p->chunks);
+    tarn__cl_enqueue_elements(&launch, p->lines.count);
 }
 
 static void scan(const tarn__call *call, const plan *p, const char *options)
 {
     tarn__cl_launch launch = tarn__cl_begin(call, "scan", "scan", options);
-    tarn__cl_view(&launch, &p->x);
-    tarn__cl_view(&launch, &p->y);
+    tarn__cl_arg_view(&launch, &p->x);
+    tarn__cl_arg_view(&launch, &p->y);
     if (p->chunks > 1)
-        tarn__cl_scratch(&launch, call, 0);
+        tarn__cl_arg_scratch(&launch, call, 0);
     else
-        tarn__cl_view(&launch, NULL);
-    tarn__cl_long(&launch, p->length);
-    tarn__cl_long(&launch, p->chunk);
-    tarn__cl_long(&launch, p->chunks);
-    tarn__cl_long(&launch, p->x_step);
-    tarn__cl_long(&launch, p->y_step);
-    tarn__cl_value(&launch, &p->lines, sizeof(p->lines));
-    tarn__cl_over(&launch, p->lines.count * p->chunks);
+        tarn__cl_arg_view(&launch, NULL);
+    tarn__cl_arg_long(&launch, p->length);
+    tarn__cl_arg_long(&launch, p->chunk);
+    tarn__cl_arg_long(&launch, p->chunks);
+    tarn__cl_arg_long(&launch, p->x_step);
+    tarn__cl_arg_long(&launch, p->y_step);
+    tarn__cl_arg_value(&launch, &p->lines, sizeof(p->lines));
+    tarn__cl_enqueue_elements(&launch, p->lines.count * p->chunks);
 }
 
 static void kernel_cumsum(const tarn__call *call)
@@ -82,18 +82,18 @@ static void kernel_cumsum(const tarn__call *call)
     if (p.length == 0 || p.lines.count == 0)
         return;
     tarn__cl_options options = {.length = 0};
-    tarn__cl_option_compute(&options, tarn__cl_state_of(call, p.x.dtype));
-    tarn__cl_option(&options, " -DT_X=%s", tarn__cl_type(p.x.dtype));
+    tarn__cl_option_compute(&options, tarn__cl_state_compute(call, p.x.dtype));
+    tarn__cl_option(&options, " -DT_X=%s", tarn__cl_dtype_name(p.x.dtype));
     if (p.chunks > 1) {
         tarn__cl_options sums = options;
         tarn__cl_option(&sums, " -DSUMS");
         sum_chunks(call, &p, sums.text);
     }
-    tarn__cl_option(&options, " -DT_Y=%s", tarn__cl_type(p.y.dtype));
+    tarn__cl_option(&options, " -DT_Y=%s", tarn__cl_dtype_name(p.y.dtype));
     scan(call, &p, options.text);
 }
 
-void tarn__cl_scan(tarn__kernel_row *rows)
+void tarn__cl_register_scan(tarn__kernel_row *rows)
 {
     rows[TARN__K_cumsum] = (tarn__kernel_row){kernel_cumsum, TARN__ALL, scratch};
 }

@@ -59,7 +59,7 @@ const char *tarn__cl_error_name(cl_int error)
     return number;
 }
 
-bool tarn__cl_good(cl_int error, const char *what)
+bool tarn__cl_check(cl_int error, const char *what)
 {
     if (error != CL_SUCCESS)
         tarn__cl_fail("%s: %s (OpenCL %d)", what, tarn__cl_error_name(error), error);
@@ -78,7 +78,7 @@ bool tarn__cl_is_lost(const tarn__cl_device *device)
     return __atomic_load_n(&device->is_lost, __ATOMIC_ACQUIRE);
 }
 
-bool tarn__cl_suspect(tarn__cl_device *device)
+bool tarn__cl_check_lost(tarn__cl_device *device)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     if (tarn__cl_is_lost(device) || clFinish(device->queue) == CL_SUCCESS)
@@ -95,9 +95,9 @@ bool tarn__cl_suspect(tarn__cl_device *device)
     return false;
 }
 
-tarn__cl_device *tarn__cl_alive(int index)
+tarn__cl_device *tarn__cl_device_alive(int index)
 {
-    tarn__cl_device *d = tarn__cl_at(index);
+    tarn__cl_device *d = tarn__cl_device_at(index);
     if (!d || !tarn__cl_is_lost(d))
         return d;
     tarn__cl_fail("%s", d->loss);
@@ -110,7 +110,7 @@ tarn__cl_device *tarn__cl_alive(int index)
  * to tell. */
 static bool is_there(tarn__cl_device *d, cl_mem memory)
 {
-    return tarn__cl_good(
+    return tarn__cl_check(
         clEnqueueMigrateMemObjects(d->queue, 1, &memory, CL_MIGRATE_MEM_OBJECT_CONTENT_UNDEFINED, 0, NULL, NULL),
         "device memory");
 }
@@ -134,12 +134,12 @@ static void unreserve(tarn__cl_device *d, size_t bytes)
 
 static void *alloc(int index, size_t bytes)
 {
-    tarn__cl_device *d = tarn__cl_alive(index);
+    tarn__cl_device *d = tarn__cl_device_alive(index);
     cl_int error;
     if (!d || !reserve(d, bytes))
         return NULL;
     cl_mem memory = clCreateBuffer(d->context, CL_MEM_READ_WRITE, bytes, NULL, &error);
-    if (tarn__cl_good(error, "device memory") && is_there(d, memory))
+    if (tarn__cl_check(error, "device memory") && is_there(d, memory))
         return memory;
     if (memory)
         clReleaseMemObject(memory);
@@ -150,8 +150,8 @@ static void *alloc(int index, size_t bytes)
 /* What is still enqueued holds the memory until it is done. */
 static void release(int index, void *memory, size_t bytes)
 {
-    tarn__cl_device *d = tarn__cl_at(index);
-    if (d && tarn__cl_good(clReleaseMemObject(memory), "freeing device memory"))
+    tarn__cl_device *d = tarn__cl_device_at(index);
+    if (d && tarn__cl_check(clReleaseMemObject(memory), "freeing device memory"))
         unreserve(d, bytes);
 }
 
@@ -159,31 +159,31 @@ static void release(int index, void *memory, size_t bytes)
 
 static void *stream_of(int index)
 {
-    tarn__cl_device *d = tarn__cl_at(index);
+    tarn__cl_device *d = tarn__cl_device_at(index);
     return d ? d->queue : NULL;
 }
 
 static bool synchronize(int index)
 {
-    tarn__cl_device *d = tarn__cl_alive(index);
-    return d && ((tarn__cl_settle_faults(d) && tarn__cl_good(clFinish(d->queue), "waiting for the device")) ||
-                 tarn__cl_suspect(d));
+    tarn__cl_device *d = tarn__cl_device_alive(index);
+    return d && ((tarn__cl_flush_faults(d) && tarn__cl_check(clFinish(d->queue), "waiting for the device")) ||
+                 tarn__cl_check_lost(d));
 }
 
 /* Under the lock: hands a fault over that has been read, and clears the device's record behind everything enqueued. */
 static bool take_fault(tarn__cl_device *d, tarn__fault *fault)
 {
-    static const tarn__cl_record none;
+    static const tarn__cl_fault_record none;
     cl_int status = CL_QUEUED;
-    if (!tarn__cl_good(clGetEventInfo(d->reading, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof(status), &status, NULL),
-                       "asking for an event"))
+    if (!tarn__cl_check(clGetEventInfo(d->reading, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof(status), &status, NULL),
+                        "asking for an event"))
         return false;
     if (status > CL_COMPLETE)
         return true;
     clReleaseEvent(d->reading);
     d->reading = NULL;
-    if (!tarn__cl_good(status, "a kernel"))
-        return tarn__cl_suspect(d);
+    if (!tarn__cl_check(status, "a kernel"))
+        return tarn__cl_check_lost(d);
     if (!d->seen->raised)
         return true;
     *fault = (tarn__fault){.raised = 1,
@@ -191,13 +191,13 @@ static bool take_fault(tarn__cl_device *d, tarn__fault *fault)
                            .value = d->seen->value,
                            .limit = d->seen->limit};
     d->seen->raised = 0;
-    return tarn__cl_good(clEnqueueWriteBuffer(d->queue, d->record, CL_FALSE, 0, sizeof(none), &none, 0, NULL, NULL),
-                         "clearing memory");
+    return tarn__cl_check(clEnqueueWriteBuffer(d->queue, d->record, CL_FALSE, 0, sizeof(none), &none, 0, NULL, NULL),
+                          "clearing memory");
 }
 
 static bool poll(int index, tarn__fault *fault)
 {
-    tarn__cl_device *d = tarn__cl_alive(index);
+    tarn__cl_device *d = tarn__cl_device_alive(index);
     if (!d)
         return false;
     pthread_mutex_lock(&d->lock);
@@ -230,31 +230,31 @@ static void event_free(int index, void *event)
 
 static bool event_record(int index, void *event, void *stream)
 {
-    tarn__cl_device *d = tarn__cl_alive(index);
+    tarn__cl_device *d = tarn__cl_device_alive(index);
     cl_event *place = event;
     if (*place)
         clReleaseEvent(*place);
     *place = NULL;
-    return d && ((tarn__cl_settle_faults(d) &&
-                  tarn__cl_good(clEnqueueMarkerWithWaitList(stream, 0, NULL, place), "recording an event")) ||
-                 tarn__cl_suspect(d));
+    return d && ((tarn__cl_flush_faults(d) &&
+                  tarn__cl_check(clEnqueueMarkerWithWaitList(stream, 0, NULL, place), "recording an event")) ||
+                 tarn__cl_check_lost(d));
 }
 
 static bool event_wait(int index, void *event)
 {
-    tarn__cl_device *d = tarn__cl_alive(index);
-    return d && (tarn__cl_good(clWaitForEvents(1, event), "waiting for an event") || tarn__cl_suspect(d));
+    tarn__cl_device *d = tarn__cl_device_alive(index);
+    return d && (tarn__cl_check(clWaitForEvents(1, event), "waiting for an event") || tarn__cl_check_lost(d));
 }
 
 static bool event_elapsed(int index, void *from, void *to, double *microseconds)
 {
     cl_ulong begin = 0, end = 0;
     (void)index;
-    if (!tarn__cl_good(
+    if (!tarn__cl_check(
             clGetEventProfilingInfo(*(cl_event *)from, CL_PROFILING_COMMAND_END, sizeof(begin), &begin, NULL),
             "the time of an event") ||
-        !tarn__cl_good(clGetEventProfilingInfo(*(cl_event *)to, CL_PROFILING_COMMAND_END, sizeof(end), &end, NULL),
-                       "the time of an event"))
+        !tarn__cl_check(clGetEventProfilingInfo(*(cl_event *)to, CL_PROFILING_COMMAND_END, sizeof(end), &end, NULL),
+                        "the time of an event"))
         return false;
     *microseconds = end > begin ? (double)(end - begin) * 1e-3 : 0;
     return true;
@@ -264,49 +264,49 @@ static bool event_elapsed(int index, void *from, void *to, double *microseconds)
 
 static void fill_table(void)
 {
-    tarn__cl_copy(rows);
-    tarn__cl_elementwise(rows);
-    tarn__cl_random(rows);
-    tarn__cl_reductions(rows);
-    tarn__cl_reduction_gradients(rows);
-    tarn__cl_index_moves(rows);
-    tarn__cl_index_sums(rows);
-    tarn__cl_sort(rows);
-    tarn__cl_moves(rows);
-    tarn__cl_scan(rows);
-    tarn__cl_blocks(rows);
-    tarn__cl_codes(rows);
-    tarn__cl_matmul(rows);
-    tarn__cl_attention(rows);
-    tarn__cl_conv(rows);
-    tarn__cl_norm(rows);
-    tarn__cl_softmax(rows);
-    tarn__cl_loss(rows);
-    tarn__cl_optimizer(rows);
-    tarn__cl_clip(rows);
-    tarn__cl_rope(rows);
-    tarn__cl_pool(rows);
-    tarn__cl_batchnorm(rows);
-    tarn__cl_groupnorm(rows);
-    tarn__cl_fused(rows);
-    tarn__cl_blocks_product(rows);
+    tarn__cl_register_copy(rows);
+    tarn__cl_register_elementwise(rows);
+    tarn__cl_register_random(rows);
+    tarn__cl_register_reduce(rows);
+    tarn__cl_register_reduce_grad(rows);
+    tarn__cl_register_gather(rows);
+    tarn__cl_register_scatter(rows);
+    tarn__cl_register_sort(rows);
+    tarn__cl_register_pad(rows);
+    tarn__cl_register_scan(rows);
+    tarn__cl_register_quantize(rows);
+    tarn__cl_register_kv_q8(rows);
+    tarn__cl_register_matmul(rows);
+    tarn__cl_register_attention(rows);
+    tarn__cl_register_conv(rows);
+    tarn__cl_register_layernorm(rows);
+    tarn__cl_register_softmax(rows);
+    tarn__cl_register_cross_entropy(rows);
+    tarn__cl_register_optimizer(rows);
+    tarn__cl_register_clip(rows);
+    tarn__cl_register_rope(rows);
+    tarn__cl_register_pool(rows);
+    tarn__cl_register_batchnorm(rows);
+    tarn__cl_register_groupnorm(rows);
+    tarn__cl_register_fused(rows);
+    tarn__cl_register_quant_matmul(rows);
 }
 
 /* A kernel whose program does not compile. */
 static void kernel_without(const tarn__call *call)
 {
     tarn__cl_launch launch = tarn__cl_begin(call, "disabled", "none", "");
-    tarn__cl_go(&launch, 1, (size_t[]){1}, NULL);
+    tarn__cl_enqueue(&launch, 1, (size_t[]){1}, NULL);
 }
 
 static void take_out_unwanted(void)
 {
     for (int k = 0; k < TARN__KERNEL_COUNT; k++)
-        if (rows[k].run && tarn__cl_is_unwanted(tarn__kernel_names[k]))
+        if (rows[k].run && tarn__cl_is_disabled(tarn__kernel_names[k]))
             rows[k].run = kernel_without;
 }
 
-const tarn__kernel_row *tarn__cl_rows(void)
+const tarn__kernel_row *tarn__cl_kernel_table(void)
 {
     return rows;
 }
@@ -328,12 +328,12 @@ static tarn__backend backend = {
     .event_record = event_record,
     .event_wait = event_wait,
     .event_elapsed = event_elapsed,
-    .lane_new = tarn__cl_lane_new,
-    .lane_free = tarn__cl_lane_free,
-    .lane_send = tarn__cl_lane_send,
-    .lane_join = tarn__cl_lane_join,
-    .lane_wait = tarn__cl_lane_wait,
-    .lane_mark = tarn__cl_lane_mark,
+    .pinned_new = tarn__cl_pinned_new,
+    .pinned_free = tarn__cl_pinned_free,
+    .pinned_upload = tarn__cl_pinned_send,
+    .pinned_join = tarn__cl_pinned_join,
+    .pinned_wait = tarn__cl_pinned_wait,
+    .pinned_set_events = tarn__cl_pinned_mark,
     .failure = tarn__cl_failure,
     .kernels = rows,
 };

@@ -188,7 +188,7 @@ void tarn__cl_cache_write(const char *key, const void *bytes, size_t length)
     }
 }
 
-void tarn__cl_cache_keep(tarn__cl_device *d, const char *text, const char *options, cl_program program)
+void tarn__cl_cache_store(tarn__cl_device *d, const char *text, const char *options, cl_program program)
 {
     size_t length = 0;
     char *key = key_of(d, text, options);
@@ -205,7 +205,7 @@ bool tarn__cl_cache_is_on(void)
     return cache_folder(folder, sizeof(folder));
 }
 
-void tarn__cl_cache_tell(const tarn__cl_device *d, double seconds)
+void tarn__cl_log_compiling(const tarn__cl_device *d, double seconds)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static double spent;

@@ -192,35 +192,36 @@ static void ask_features(tarn__cl_device *d)
     clGetDeviceInfo(d->id, CL_DEVICE_HOST_UNIFIED_MEMORY, sizeof(shared), &shared, NULL);
     clGetDeviceInfo(d->id, CL_DEVICE_MAX_WORK_GROUP_SIZE, sizeof(d->max_group), &d->max_group, NULL);
     clGetDeviceInfo(d->id, CL_DEVICE_MAX_COMPUTE_UNITS, sizeof(d->units), &d->units, NULL);
-    d->local_is_real = local == CL_LOCAL || is_set("TARN_OPENCL_LOCAL", "1");
-    d->in_lockstep = !d->is_cpu || d->local_is_real;
+    d->has_local_memory = local == CL_LOCAL || is_set("TARN_OPENCL_LOCAL", "1");
+    d->in_lockstep = !d->is_cpu || d->has_local_memory;
     d->shares_memory = shared != CL_FALSE;
     d->memory_total = at_most("TARN_OPENCL_MEMORY", (size_t)memory);
     d->local_bytes = at_most("TARN_OPENCL_GROUP_MEMORY", (size_t)local_bytes);
-    d->kernel_group = at_most("TARN_OPENCL_GROUP", SIZE_MAX);
+    d->group_limit = at_most("TARN_OPENCL_GROUP", SIZE_MAX);
 }
 
 /* What every program is compiled with. Division and roots are rounded as on the CPU where the device can. */
-void tarn__cl_name_options(tarn__cl_device *d)
+void tarn__cl_set_build_options(tarn__cl_device *d)
 {
     cl_device_fp_config config = 0;
     clGetDeviceInfo(d->id, CL_DEVICE_SINGLE_FP_CONFIG, sizeof(config), &config, NULL);
     snprintf(d->options, sizeof(d->options), "-cl-std=%s -w%s%s%s%s%s%s%s%s", d->subgroups ? d->language : "CL1.2",
              config & CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT ? " -cl-fp32-correctly-rounded-divide-sqrt" : "",
-             d->has_f64 ? " -DHAS_F64" : "", d->has_f16 ? " -DHAS_F16" : "", d->local_is_real ? " -DLOCAL_IS_REAL" : "",
-             d->in_lockstep ? " -DIN_LOCKSTEP" : "", d->is_cpu ? " -DIS_CPU" : "",
-             d->subgroups ? " -DHAS_SUBGROUPS -DSUBGROUPS_" : "", d->subgroups ? d->subgroups : "");
+             d->has_f64 ? " -DHAS_F64" : "", d->has_f16 ? " -DHAS_F16" : "",
+             d->has_local_memory ? " -DLOCAL_IS_REAL" : "", d->in_lockstep ? " -DIN_LOCKSTEP" : "",
+             d->is_cpu ? " -DIS_CPU" : "", d->subgroups ? " -DHAS_SUBGROUPS -DSUBGROUPS_" : "",
+             d->subgroups ? d->subgroups : "");
 }
 
 static bool make_record(tarn__cl_device *d)
 {
     cl_int error;
-    tarn__cl_record none = {0};
+    tarn__cl_fault_record none = {0};
     d->record = clCreateBuffer(d->context, CL_MEM_READ_WRITE, sizeof(none), NULL, &error);
-    d->seen = (tarn__cl_record *)(void *)tarn__cl_pinned(d, sizeof(none), &d->seen_memory);
-    return d->seen && tarn__cl_good(error, "device memory") &&
-           tarn__cl_good(clEnqueueWriteBuffer(d->queue, d->record, CL_TRUE, 0, sizeof(none), &none, 0, NULL, NULL),
-                         "clearing memory");
+    d->seen = (tarn__cl_fault_record *)(void *)tarn__cl_alloc_pinned(d, sizeof(none), &d->host_record_memory);
+    return d->seen && tarn__cl_check(error, "device memory") &&
+           tarn__cl_check(clEnqueueWriteBuffer(d->queue, d->record, CL_TRUE, 0, sizeof(none), &none, 0, NULL, NULL),
+                          "clearing memory");
 }
 
 static bool set_up(tarn__cl_device *d)
@@ -231,18 +232,18 @@ static bool set_up(tarn__cl_device *d)
     ask_text(d, CL_DRIVER_VERSION, d->driver, sizeof(d->driver));
     ask_features(d);
     d->context = clCreateContext(NULL, 1, &d->id, NULL, NULL, &error);
-    if (!tarn__cl_good(error, "making a context"))
+    if (!tarn__cl_check(error, "making a context"))
         return false;
     d->queue = clCreateCommandQueue(d->context, d->id, CL_QUEUE_PROFILING_ENABLE, &error);
-    if (!tarn__cl_good(error, "making a queue") || !make_record(d))
+    if (!tarn__cl_check(error, "making a queue") || !make_record(d))
         return false;
-    tarn__cl_try_features(d);
+    tarn__cl_probe_features(d);
     pthread_mutex_init(&d->lock, NULL);
     pthread_mutex_init(&d->choosing, NULL);
     return true;
 }
 
-tarn__cl_device *tarn__cl_at(int index)
+tarn__cl_device *tarn__cl_device_at(int index)
 {
     if (!__atomic_load_n(&ready[index], __ATOMIC_ACQUIRE)) {
         pthread_mutex_lock(&lock);
@@ -257,7 +258,7 @@ tarn__cl_device *tarn__cl_at(int index)
 
 bool tarn__cl_device_query(int index, tarn_device_info *info)
 {
-    tarn__cl_device *d = tarn__cl_alive(index);
+    tarn__cl_device *d = tarn__cl_device_alive(index);
     if (!d)
         return false;
     snprintf(info->description, sizeof(info->description), "%s", d->name);

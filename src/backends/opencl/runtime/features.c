@@ -33,7 +33,7 @@ static bool try(tarn__cl_device *d, const char *function, void *values, size_t b
 {
     char options[256];
     cl_int error;
-    char *text = tarn__cl_text("probe");
+    char *text = tarn__cl_program_source("probe");
     snprintf(options, sizeof(options), "%s -DGROUP=%d", d->options, ITEMS);
     cl_program made = text ? clCreateProgramWithSource(d->context, 1, (const char **)&text, NULL, &error) : NULL;
     bool good = made && clBuildProgram(made, 1, &d->id, options, NULL, NULL) == CL_SUCCESS &&
@@ -69,20 +69,20 @@ static void tell(const tarn__cl_device *d, const char *what)
     tarn__cl_host->log(TARN_LOG_INFO, "opencl:%d: %s do not work as the device says, and are not used", d->index, what);
 }
 
-void tarn__cl_try_features(tarn__cl_device *d)
+void tarn__cl_probe_features(tarn__cl_device *d)
 {
     const char *subgroups = d->subgroups;
     d->subgroups = NULL; /* one after the other */
-    tarn__cl_name_options(d);
+    tarn__cl_set_build_options(d);
     if (d->has_f16 && !try_halves(d)) {
         d->has_f16 = false;
         tell(d, "halves");
     }
     d->subgroups = subgroups;
-    tarn__cl_name_options(d);
+    tarn__cl_set_build_options(d);
     if (subgroups && !try_subgroups(d)) {
         d->subgroups = NULL;
         tell(d, "subgroups");
     }
-    tarn__cl_name_options(d);
+    tarn__cl_set_build_options(d);
 }

@@ -15,7 +15,7 @@ bool tarn__cl_declined(int index)
     return declined;
 }
 
-const char *tarn__cl_type(tarn_dtype dtype)
+const char *tarn__cl_dtype_name(tarn_dtype dtype)
 {
     return dtype == TARN_BOOL ? "boolean" : tarn__dtypes[dtype].name;
 }
@@ -26,23 +26,23 @@ tarn__cl_launch tarn__cl_try(const tarn__call *call, const char *source, const c
                              size_t items)
 {
     tarn__cl_launch launch = {
-        .device = tarn__cl_at(call->device), .name = kernel, .reads_output = call->reads_output != 0};
+        .device = tarn__cl_device_at(call->device), .name = kernel, .reads_output = call->reads_output != 0};
     if (!launch.device || has_declined || tarn__cl_is_lost(launch.device))
         return launch;
     pthread_mutex_lock(&launch.device->lock);
-    const tarn__cl_kernel *found = tarn__cl_kernel_of(launch.device, source, kernel, options);
+    const tarn__cl_kernel *found = tarn__cl_get_kernel(launch.device, source, kernel, options);
     launch.kernel = found ? found->kernel : NULL;
-    launch.most_items = found ? found->most_items : 0;
-    launch.good = launch.most_items >= items;
+    launch.max_items = found ? found->max_items : 0;
+    launch.good = launch.max_items >= items;
     if (!launch.good)
         pthread_mutex_unlock(&launch.device->lock);
     return launch;
 }
 
-size_t tarn__cl_group_left(const tarn__cl_launch *launch)
+size_t tarn__cl_max_group(const tarn__cl_launch *launch)
 {
     size_t group = 1;
-    while (2 * group <= launch->most_items)
+    while (2 * group <= launch->max_items)
         group *= 2;
     return group;
 }
@@ -53,7 +53,7 @@ static void end(tarn__cl_launch *launch)
     pthread_mutex_unlock(&launch->device->lock);
 }
 
-bool tarn__cl_leave(tarn__cl_launch *launch)
+bool tarn__cl_cancel(tarn__cl_launch *launch)
 {
     const bool was_good = launch->good;
     if (was_good)
@@ -64,7 +64,7 @@ bool tarn__cl_leave(tarn__cl_launch *launch)
 /* Ends a launch that failed. */
 static void give_up(tarn__cl_launch *launch)
 {
-    tarn__cl_suspect(launch->device);
+    tarn__cl_check_lost(launch->device);
     tarn__cl_set_failed(launch->device);
     end(launch);
 }
@@ -76,10 +76,10 @@ tarn__cl_launch tarn__cl_begin(const tarn__call *call, const char *source, const
     return launch;
 }
 
-bool tarn__cl_ready(const tarn__call *call, const char *source, const char *kernel, const char *options)
+bool tarn__cl_compiles(const tarn__call *call, const char *source, const char *kernel, const char *options)
 {
     tarn__cl_launch launch = tarn__cl_begin(call, source, kernel, options);
-    return tarn__cl_leave(&launch);
+    return tarn__cl_cancel(&launch);
 }
 
 /* ---- arguments --------------------------------------------------------------------------------------------------- */
@@ -97,22 +97,22 @@ static void set(tarn__cl_launch *launch, size_t bytes, const void *value)
     launch->next++;
 }
 
-void tarn__cl_value(tarn__cl_launch *launch, const void *value, size_t bytes)
+void tarn__cl_arg_value(tarn__cl_launch *launch, const void *value, size_t bytes)
 {
     set(launch, bytes, value);
 }
 
-void tarn__cl_int(tarn__cl_launch *launch, int32_t value)
+void tarn__cl_arg_int(tarn__cl_launch *launch, int32_t value)
 {
     set(launch, sizeof(value), &value);
 }
 
-void tarn__cl_long(tarn__cl_launch *launch, int64_t value)
+void tarn__cl_arg_long(tarn__cl_launch *launch, int64_t value)
 {
     set(launch, sizeof(value), &value);
 }
 
-void tarn__cl_real(tarn__cl_launch *launch, double value)
+void tarn__cl_arg_real(tarn__cl_launch *launch, double value)
 {
     float narrow = (float)value;
     if (launch->good && launch->device->has_f64)
@@ -125,25 +125,25 @@ static void set_memory(tarn__cl_launch *launch, void *memory, int64_t place)
 {
     cl_mem buffer = memory;
     set(launch, sizeof(buffer), memory ? &buffer : NULL);
-    tarn__cl_long(launch, place);
+    tarn__cl_arg_long(launch, place);
 }
 
-void tarn__cl_view(tarn__cl_launch *launch, const tarn__view *view)
+void tarn__cl_arg_view(tarn__cl_launch *launch, const tarn__view *view)
 {
     if (!view)
         set_memory(launch, NULL, 0);
-    else if (tarn__is_blocks(view->dtype))
+    else if (tarn__is_quantized(view->dtype))
         set_memory(launch, view->memory, view->base + tarn__bytes_of(view->dtype, view->offset));
     else
         set_memory(launch, view->memory, view->offset);
 }
 
-void tarn__cl_scratch(tarn__cl_launch *launch, const tarn__call *call, int64_t bytes)
+void tarn__cl_arg_scratch(tarn__cl_launch *launch, const tarn__call *call, int64_t bytes)
 {
     set_memory(launch, call->scratch, call->scratch_offset + bytes);
 }
 
-void tarn__cl_fault(tarn__cl_launch *launch, const tarn__call *call)
+void tarn__cl_arg_fault(tarn__cl_launch *launch, const tarn__call *call)
 {
     if (!launch->good)
         return;
@@ -157,7 +157,7 @@ void tarn__cl_fault(tarn__cl_launch *launch, const tarn__call *call)
 static size_t chosen_group(const tarn__cl_launch *launch)
 {
     size_t items = launch->device->is_cpu ? 64 : 256;
-    while (items > launch->most_items)
+    while (items > launch->max_items)
         items /= 2;
     return items;
 }
@@ -176,10 +176,10 @@ static bool read_record(tarn__cl_device *d)
         clReleaseEvent(d->reading);
     d->reading = NULL;
     d->is_unread = false;
-    return tarn__cl_good(
+    return tarn__cl_check(
                clEnqueueReadBuffer(d->queue, d->record, CL_FALSE, 0, sizeof(*d->seen), d->seen, 0, NULL, &d->reading),
                "reading the faults") &&
-           tarn__cl_good(clFlush(d->queue), "sending work to the device");
+           tarn__cl_check(clFlush(d->queue), "sending work to the device");
 }
 
 /* Behind a kernel that may find a fault its record is read, without waiting; the next poll that finds the read done
@@ -196,7 +196,7 @@ bool tarn__cl_read_faults(tarn__cl_device *d)
     return !d->is_unread || read_record(d);
 }
 
-bool tarn__cl_settle_faults(tarn__cl_device *d)
+bool tarn__cl_flush_faults(tarn__cl_device *d)
 {
     pthread_mutex_lock(&d->lock);
     bool good = tarn__cl_read_faults(d);
@@ -233,7 +233,7 @@ static void enqueue(tarn__cl_launch *launch, int rank, const size_t *whole, cons
     good ? end(launch) : give_up(launch);
 }
 
-void tarn__cl_go(tarn__cl_launch *launch, int rank, const size_t *global, const size_t *local)
+void tarn__cl_enqueue(tarn__cl_launch *launch, int rank, const size_t *global, const size_t *local)
 {
     size_t group[3] = {1, 1, 1}, whole[3], items = 1;
     bool is_empty = false;
@@ -248,31 +248,31 @@ void tarn__cl_go(tarn__cl_launch *launch, int rank, const size_t *global, const 
         whole[i] = (global[i] + group[i] - 1) / group[i] * group[i];
         items *= group[i];
     }
-    has_declined = has_declined || items > launch->most_items;
+    has_declined = has_declined || items > launch->max_items;
     if (has_declined || is_empty)
         end(launch);
     else
         enqueue(launch, rank, whole, group);
 }
 
-void tarn__cl_go_apart(tarn__cl_launch *launch, int rank, const size_t *global, size_t most)
+void tarn__cl_enqueue_independent(tarn__cl_launch *launch, int rank, const size_t *global, size_t most)
 {
-    size_t group[3] = {tarn__cl_group_left(launch), 1, 1};
+    size_t group[3] = {tarn__cl_max_group(launch), 1, 1};
     group[0] = group[0] < most ? group[0] : most;
-    tarn__cl_go(launch, rank, global, group);
+    tarn__cl_enqueue(launch, rank, global, group);
 }
 
 void tarn__cl_copy_bytes(const tarn__call *call, void *to, int64_t to_offset, const void *from, int64_t from_offset,
                          size_t bytes)
 {
-    tarn__cl_device *d = tarn__cl_alive(call->device);
+    tarn__cl_device *d = tarn__cl_device_alive(call->device);
     if (!d || bytes == 0)
         return;
     has_begun = true;
-    if (!tarn__cl_good(clEnqueueCopyBuffer(d->queue, (cl_mem)from, to, (size_t)from_offset, (size_t)to_offset, bytes, 0,
-                                           NULL, NULL),
-                       "a copy on the device")) {
-        tarn__cl_suspect(d);
+    if (!tarn__cl_check(clEnqueueCopyBuffer(d->queue, (cl_mem)from, to, (size_t)from_offset, (size_t)to_offset, bytes,
+                                            0, NULL, NULL),
+                        "a copy on the device")) {
+        tarn__cl_check_lost(d);
         pthread_mutex_lock(&d->lock);
         tarn__cl_set_failed(d);
         pthread_mutex_unlock(&d->lock);

@@ -23,16 +23,16 @@ static bool has_queue(tarn__cl_device *d)
     if (!d->copies)
         d->copies = clCreateCommandQueue(d->context, d->id, CL_QUEUE_PROFILING_ENABLE, &error);
     pthread_mutex_unlock(&d->lock);
-    return tarn__cl_good(error, "making a queue");
+    return tarn__cl_check(error, "making a queue");
 }
 
-void *tarn__cl_lane_new(int index, size_t bytes, void **host)
+void *tarn__cl_pinned_new(int index, size_t bytes, void **host)
 {
-    tarn__cl_device *d = tarn__cl_alive(index);
+    tarn__cl_device *d = tarn__cl_device_alive(index);
     lane *l = d && has_queue(d) ? calloc(1, sizeof(*l)) : NULL;
     if (!l)
         return NULL;
-    l->host = tarn__cl_pinned(d, bytes, &l->memory);
+    l->host = tarn__cl_alloc_pinned(d, bytes, &l->memory);
     if (!l->host) {
         free(l);
         return NULL;
@@ -42,9 +42,9 @@ void *tarn__cl_lane_new(int index, size_t bytes, void **host)
     return l;
 }
 
-void tarn__cl_lane_free(int index, void *memory)
+void tarn__cl_pinned_free(int index, void *memory)
 {
-    tarn__cl_device *d = tarn__cl_alive(index);
+    tarn__cl_device *d = tarn__cl_device_alive(index);
     lane *l = memory;
     if (l->done)
         clReleaseEvent(l->done);
@@ -55,7 +55,7 @@ void tarn__cl_lane_free(int index, void *memory)
     free(l);
 }
 
-void tarn__cl_lane_mark(int index, void *memory, void *from, void *to)
+void tarn__cl_pinned_mark(int index, void *memory, void *from, void *to)
 {
     lane *l = memory;
     (void)index;
@@ -68,38 +68,38 @@ static bool mark(cl_event **event, cl_command_queue queue)
 {
     cl_event *asked = *event;
     *event = NULL;
-    return !asked || tarn__cl_good(clEnqueueMarkerWithWaitList(queue, 0, NULL, asked), "recording an event");
+    return !asked || tarn__cl_check(clEnqueueMarkerWithWaitList(queue, 0, NULL, asked), "recording an event");
 }
 
 /* Behind `before`, as the last copy of the lane. */
 static bool enqueue(tarn__cl_device *d, lane *l, cl_event before, size_t from, cl_mem to, size_t offset, size_t bytes)
 {
     cl_event done = NULL;
-    if (!tarn__cl_good(clEnqueueBarrierWithWaitList(d->copies, 1, &before, NULL), "ordering queues") ||
+    if (!tarn__cl_check(clEnqueueBarrierWithWaitList(d->copies, 1, &before, NULL), "ordering queues") ||
         !mark(&l->from, d->copies) ||
-        !tarn__cl_good(clEnqueueWriteBuffer(d->copies, to, CL_FALSE, offset, bytes, l->host + from, 0, NULL, &done),
-                       "a copy to the device"))
+        !tarn__cl_check(clEnqueueWriteBuffer(d->copies, to, CL_FALSE, offset, bytes, l->host + from, 0, NULL, &done),
+                        "a copy to the device"))
         return false;
     pthread_mutex_lock(&l->lock);
     if (l->done)
         clReleaseEvent(l->done);
     l->done = done;
     pthread_mutex_unlock(&l->lock);
-    return mark(&l->to, d->copies) && tarn__cl_good(clFlush(d->copies), "sending work to the device");
+    return mark(&l->to, d->copies) && tarn__cl_check(clFlush(d->copies), "sending work to the device");
 }
 
-bool tarn__cl_lane_send(int index, void *memory, size_t from, void *to, int64_t offset, size_t bytes)
+bool tarn__cl_pinned_send(int index, void *memory, size_t from, void *to, int64_t offset, size_t bytes)
 {
-    tarn__cl_device *d = tarn__cl_alive(index);
+    tarn__cl_device *d = tarn__cl_device_alive(index);
     cl_event before = NULL;
     if (!d)
         return false;
-    bool good = tarn__cl_good(clEnqueueMarkerWithWaitList(d->queue, 0, NULL, &before), "recording an event") &&
-                tarn__cl_good(clFlush(d->queue), "sending work to the device") &&
+    bool good = tarn__cl_check(clEnqueueMarkerWithWaitList(d->queue, 0, NULL, &before), "recording an event") &&
+                tarn__cl_check(clFlush(d->queue), "sending work to the device") &&
                 enqueue(d, memory, before, from, to, (size_t)offset, bytes);
     if (before)
         clReleaseEvent(before);
-    return good || tarn__cl_suspect(d);
+    return good || tarn__cl_check_lost(d);
 }
 
 /* The last copy's event, held for the caller; NULL when none was sent. */
@@ -113,23 +113,24 @@ static cl_event last_copy(lane *l)
     return done;
 }
 
-bool tarn__cl_lane_join(int index, void *memory)
+bool tarn__cl_pinned_join(int index, void *memory)
 {
-    tarn__cl_device *d = tarn__cl_alive(index);
+    tarn__cl_device *d = tarn__cl_device_alive(index);
     cl_event done = last_copy(memory);
     bool good =
-        d && (!done || tarn__cl_good(clEnqueueBarrierWithWaitList(d->queue, 1, &done, NULL), "ordering queues") ||
-              tarn__cl_suspect(d));
+        d && (!done || tarn__cl_check(clEnqueueBarrierWithWaitList(d->queue, 1, &done, NULL), "ordering queues") ||
+              tarn__cl_check_lost(d));
     if (done)
         clReleaseEvent(done);
     return good;
 }
 
-bool tarn__cl_lane_wait(int index, void *memory)
+bool tarn__cl_pinned_wait(int index, void *memory)
 {
-    tarn__cl_device *d = tarn__cl_alive(index);
+    tarn__cl_device *d = tarn__cl_device_alive(index);
     cl_event done = last_copy(memory);
-    bool good = d && (!done || tarn__cl_good(clWaitForEvents(1, &done), "waiting for a copy") || tarn__cl_suspect(d));
+    bool good =
+        d && (!done || tarn__cl_check(clWaitForEvents(1, &done), "waiting for a copy") || tarn__cl_check_lost(d));
     if (done)
         clReleaseEvent(done);
     return good;

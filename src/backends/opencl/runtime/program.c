@@ -93,7 +93,7 @@ static void append_file(text *t, const char *name, int depth)
     }
 }
 
-char *tarn__cl_text(const char *source)
+char *tarn__cl_program_source(const char *source)
 {
     text t = {.good = true};
     char name[64];
@@ -108,7 +108,7 @@ char *tarn__cl_text(const char *source)
 
 /* ---- programs that tests want to fail ---------------------------------------------------------------------------- */
 
-bool tarn__cl_is_unwanted(const char *name)
+bool tarn__cl_is_disabled(const char *name)
 {
     size_t length = strlen(name);
     for (const char *at = getenv("TARN_OPENCL_WITHOUT"); at && *at; at += strcspn(at, ","), at += *at == ',')
@@ -128,7 +128,7 @@ static bool is_known(const char *word, size_t length)
     return false;
 }
 
-bool tarn__cl_knows_unwanted(char *why, size_t why_size)
+bool tarn__cl_check_disabled(char *why, size_t why_size)
 {
     for (const char *at = getenv("TARN_OPENCL_WITHOUT"); at && *at; at += strcspn(at, ","), at += *at == ',') {
         int length = (int)strcspn(at, ",");
@@ -162,7 +162,7 @@ static cl_program compile(const tarn__cl_device *d, const char *source, const ch
 {
     cl_int error;
     cl_program made = clCreateProgramWithSource(d->context, 1, &written, NULL, &error);
-    if (!tarn__cl_good(error, "making a program"))
+    if (!tarn__cl_check(error, "making a program"))
         return NULL;
     if (clBuildProgram(made, 1, &d->id, options, NULL, NULL) == CL_SUCCESS) {
         tarn__cl_host->log(TARN_LOG_INFO, "opencl:%d: compiled %s.cl with %s", d->index, source, options);
@@ -176,16 +176,16 @@ static cl_program compile(const tarn__cl_device *d, const char *source, const ch
 /* From disk, or compiled and kept there. */
 static cl_program find_or_compile(tarn__cl_device *d, const char *source, const char *options)
 {
-    char *written = tarn__cl_text(tarn__cl_is_unwanted(source) ? "disabled" : source);
+    char *written = tarn__cl_program_source(tarn__cl_is_disabled(source) ? "disabled" : source);
     if (!written)
         return NULL;
     cl_program made = tarn__cl_cache_find(d, written, options);
     if (!made) {
         const double begin = tarn__platform_seconds();
         made = compile(d, source, options, written);
-        tarn__cl_cache_tell(d, tarn__platform_seconds() - begin);
+        tarn__cl_log_compiling(d, tarn__platform_seconds() - begin);
         if (made)
-            tarn__cl_cache_keep(d, written, options, made);
+            tarn__cl_cache_store(d, written, options, made);
     }
     free(written);
     return made;
@@ -229,23 +229,23 @@ static tarn__cl_kernel **place_of(tarn__cl_kernel **table, size_t room, uint64_t
 /* Room for one more; at most half of the places are taken. */
 static bool make_room(tarn__cl_device *d)
 {
-    if (2 * (d->kernel_count + 1) <= d->kernel_room)
+    if (2 * (d->kernel_count + 1) <= d->kernel_capacity)
         return true;
-    size_t room = d->kernel_room ? 2 * d->kernel_room : 256;
+    size_t room = d->kernel_capacity ? 2 * d->kernel_capacity : 256;
     tarn__cl_kernel **table = calloc(room, sizeof(*table));
     if (!table)
         return false;
-    for (size_t i = 0; i < d->kernel_room; i++)
+    for (size_t i = 0; i < d->kernel_capacity; i++)
         if (d->kernels[i])
             *place_of(table, room, d->kernels[i]->hash, NULL, NULL, NULL) = d->kernels[i];
     free(d->kernels);
     d->kernels = table;
-    d->kernel_room = room;
+    d->kernel_capacity = room;
     return true;
 }
 
 /* Registers and memory may be too little for a group as large as the device has. */
-static size_t most_items(const tarn__cl_device *d, cl_kernel kernel)
+static size_t max_items(const tarn__cl_device *d, cl_kernel kernel)
 {
     size_t items = 0;
     cl_ulong bytes = 0;
@@ -254,7 +254,7 @@ static size_t most_items(const tarn__cl_device *d, cl_kernel kernel)
     if (clGetKernelWorkGroupInfo(kernel, d->id, CL_KERNEL_LOCAL_MEM_SIZE, sizeof(bytes), &bytes, NULL) == CL_SUCCESS &&
         bytes > d->local_bytes)
         return 0;
-    return items < d->kernel_group ? items : d->kernel_group;
+    return items < d->group_limit ? items : d->group_limit;
 }
 
 static void make_kernel(tarn__cl_device *d, tarn__cl_kernel *k)
@@ -268,7 +268,7 @@ static void make_kernel(tarn__cl_device *d, tarn__cl_kernel *k)
         tarn__cl_host->log(TARN_LOG_INFO, "opencl:%d: %s.cl has no kernel '%s' with %s: %s", d->index, k->source,
                            k->function, k->options, tarn__cl_error_name(error));
     else
-        k->most_items = most_items(d, k->kernel);
+        k->max_items = max_items(d, k->kernel);
 }
 
 static tarn__cl_kernel *add_kernel(tarn__cl_device *d, uint64_t hash, const char *source, const char *function,
@@ -287,17 +287,17 @@ static tarn__cl_kernel *add_kernel(tarn__cl_device *d, uint64_t hash, const char
         return NULL;
     }
     make_kernel(d, k);
-    *place_of(d->kernels, d->kernel_room, hash, source, function, options) = k;
+    *place_of(d->kernels, d->kernel_capacity, hash, source, function, options) = k;
     d->kernel_count++;
     return k;
 }
 
-const tarn__cl_kernel *tarn__cl_kernel_of(tarn__cl_device *d, const char *source, const char *function,
-                                          const char *options)
+const tarn__cl_kernel *tarn__cl_get_kernel(tarn__cl_device *d, const char *source, const char *function,
+                                           const char *options)
 {
     uint64_t hash = hash_text(hash_text(hash_text(0xcbf29ce484222325u, source), function), options);
     const tarn__cl_kernel *k =
-        d->kernel_room ? *place_of(d->kernels, d->kernel_room, hash, source, function, options) : NULL;
+        d->kernel_capacity ? *place_of(d->kernels, d->kernel_capacity, hash, source, function, options) : NULL;
     if (!k)
         k = add_kernel(d, hash, source, function, options);
     return k && k->kernel ? k : NULL;

@@ -26,15 +26,15 @@ struct tarn__cl_staging {
 };
 typedef struct tarn__cl_staging staging;
 
-char *tarn__cl_pinned(tarn__cl_device *d, size_t bytes, cl_mem *memory)
+char *tarn__cl_alloc_pinned(tarn__cl_device *d, size_t bytes, cl_mem *memory)
 {
     cl_int error;
     *memory = clCreateBuffer(d->context, CL_MEM_READ_WRITE | CL_MEM_ALLOC_HOST_PTR, bytes, NULL, &error);
-    if (!tarn__cl_good(error, "pinned host memory"))
+    if (!tarn__cl_check(error, "pinned host memory"))
         return NULL;
     char *host =
         clEnqueueMapBuffer(d->queue, *memory, CL_TRUE, CL_MAP_READ | CL_MAP_WRITE, 0, bytes, 0, NULL, NULL, &error);
-    if (tarn__cl_good(error, "mapping host memory"))
+    if (tarn__cl_check(error, "mapping host memory"))
         return host;
     clReleaseMemObject(*memory);
     *memory = NULL;
@@ -53,7 +53,7 @@ static staging *staging_of(tarn__cl_device *d)
         d->staging = s; /* what is made of it stays, and is tried again */
     }
     for (int i = 0; good && i < PIECES; i++)
-        good = s->piece[i] || (s->piece[i] = tarn__cl_pinned(d, s->piece_bytes, &s->memory[i])) != NULL;
+        good = s->piece[i] || (s->piece[i] = tarn__cl_alloc_pinned(d, s->piece_bytes, &s->memory[i])) != NULL;
     pthread_mutex_unlock(&d->lock);
     return good ? s : NULL;
 }
@@ -61,7 +61,7 @@ static staging *staging_of(tarn__cl_device *d)
 /* Waits until a piece is free. */
 static bool is_free(staging *s, int i)
 {
-    bool good = !s->done[i] || tarn__cl_good(clWaitForEvents(1, &s->done[i]), "waiting for a copy");
+    bool good = !s->done[i] || tarn__cl_check(clWaitForEvents(1, &s->done[i]), "waiting for a copy");
     if (s->done[i])
         clReleaseEvent(s->done[i]);
     s->done[i] = NULL;
@@ -85,12 +85,12 @@ static bool upload_pieces(tarn__cl_device *d, cl_mem memory, size_t offset, cons
         good = is_free(s, i);
         if (good)
             memcpy(s->piece[i], host + done, now);
-        good = good && tarn__cl_good(clEnqueueWriteBuffer(queue, memory, CL_FALSE, offset + done, now, s->piece[i], 0,
-                                                          NULL, &s->done[i]),
-                                     "a copy to the device");
+        good = good && tarn__cl_check(clEnqueueWriteBuffer(queue, memory, CL_FALSE, offset + done, now, s->piece[i], 0,
+                                                           NULL, &s->done[i]),
+                                      "a copy to the device");
     }
     pthread_mutex_unlock(&s->lock);
-    return good && tarn__cl_good(clFlush(queue), "sending work to the device");
+    return good && tarn__cl_check(clFlush(queue), "sending work to the device");
 }
 
 /* Pieces are filled ahead while the host empties the one before. */
@@ -109,7 +109,7 @@ static bool download_pieces(tarn__cl_device *d, cl_mem memory, size_t offset, ch
         for (; good && asked < bytes && ahead < PIECES; ahead++) {
             size_t now = bytes - asked < s->piece_bytes ? bytes - asked : s->piece_bytes;
             int i = (at + ahead) % PIECES;
-            good = tarn__cl_good(
+            good = tarn__cl_check(
                 clEnqueueReadBuffer(queue, memory, CL_FALSE, offset + asked, now, s->piece[i], 0, NULL, &s->done[i]),
                 "a copy from the device");
             asked += now;
@@ -131,29 +131,29 @@ static bool copy_mapped(cl_mem memory, size_t offset, void *to, const void *from
     cl_int error;
     cl_map_flags flags = to ? CL_MAP_READ : CL_MAP_WRITE_INVALIDATE_REGION;
     void *here = clEnqueueMapBuffer(queue, memory, CL_TRUE, flags, offset, bytes, 0, NULL, NULL, &error);
-    if (!tarn__cl_good(error, "mapping device memory"))
+    if (!tarn__cl_check(error, "mapping device memory"))
         return false;
     memcpy(to ? to : here, to ? here : from, bytes);
-    return tarn__cl_good(clEnqueueUnmapMemObject(queue, memory, here, 0, NULL, NULL), "unmapping device memory");
+    return tarn__cl_check(clEnqueueUnmapMemObject(queue, memory, here, 0, NULL, NULL), "unmapping device memory");
 }
 
 bool tarn__cl_upload(int index, void *memory, int64_t offset, const void *host, size_t bytes, void *stream)
 {
-    tarn__cl_device *d = tarn__cl_alive(index);
+    tarn__cl_device *d = tarn__cl_device_alive(index);
     if (!d)
         return false;
     bool good = d->shares_memory && bytes > SMALL_BYTES ? copy_mapped(memory, (size_t)offset, NULL, host, bytes, stream)
                                                         : upload_pieces(d, memory, (size_t)offset, host, bytes, stream);
-    return good || tarn__cl_suspect(d);
+    return good || tarn__cl_check_lost(d);
 }
 
 bool tarn__cl_download(int index, const void *memory, int64_t offset, void *host, size_t bytes, void *stream)
 {
-    tarn__cl_device *d = tarn__cl_alive(index);
+    tarn__cl_device *d = tarn__cl_device_alive(index);
     if (!d)
         return false;
-    bool good = tarn__cl_settle_faults(d) &&
+    bool good = tarn__cl_flush_faults(d) &&
                 (d->shares_memory ? copy_mapped((cl_mem)memory, (size_t)offset, host, NULL, bytes, stream)
                                   : download_pieces(d, (cl_mem)memory, (size_t)offset, host, bytes, stream));
-    return good || tarn__cl_suspect(d);
+    return good || tarn__cl_check_lost(d);
 }

@@ -45,5 +45,5 @@ bool tarn__cl_check_variables(char *why, size_t why_size)
         if (text && *text && !is_good(&variables[i], text, why, why_size))
             return false;
     }
-    return tarn__cl_knows_unwanted(why, why_size);
+    return tarn__cl_check_disabled(why, why_size);
 }

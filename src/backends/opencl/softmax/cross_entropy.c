@@ -16,29 +16,29 @@ static void run(const tarn__call *call, const char *what, tarn__view *operand)
     char own[160];
     for (int k = 0; k < OPERANDS; k++) {
         views[k] = operand[k].memory ? &operand[k] : NULL;
-        type[k] = tarn__cl_type(views[k] ? operand[k].dtype : TARN_F32);
+        type[k] = tarn__cl_dtype_name(views[k] ? operand[k].dtype : TARN_F32);
     }
-    tarn__cl_rows_of(&rows, 1, OPERANDS, views);
+    tarn__cl_row_set_describe(&rows, 1, OPERANDS, views);
     rows.count = rows.nest.count; /* rows without classes have no right target */
     if (rows.count == 0)
         return;
     const tarn__view *lines[] = {views[LOGITS], views[SLOPES]};
     tarn__cl_row_set two;
-    tarn__cl_rows_of(&two, 1, 2, lines);
-    tarn__cl_row_form form = tarn__cl_row_form_of(tarn__cl_at(call->device), &two, 1, 2, lines);
-    tarn__cl_row_quads(&two, &form, 1, 2, lines);
+    tarn__cl_row_set_describe(&two, 1, 2, lines);
+    tarn__cl_row_form form = tarn__cl_row_form_of(tarn__cl_device_at(call->device), &two, 1, 2, lines);
+    tarn__cl_row_vec4(&two, &form, 1, 2, lines);
     snprintf(own, sizeof(own), "%s -DT_X=%s -DT_TARGET=%s -DT_LOSS=%s -DT_G=%s -DT_SLOPES=%s", what, type[LOGITS],
              type[TARGET], type[LOSS], type[GRADIENT], type[SLOPES]);
     tarn__cl_launch launch = tarn__cl_begin_rows(call, "cross_entropy", "cross_entropy", &form, own);
-    tarn__cl_value(&launch, &rows, sizeof(rows));
+    tarn__cl_arg_value(&launch, &rows, sizeof(rows));
     for (int k = 0; k < OPERANDS; k++)
-        tarn__cl_view(&launch, views[k]);
-    tarn__cl_real(&launch, params->smoothing);
-    tarn__cl_real(&launch, params->scale);
-    tarn__cl_long(&launch, params->ignore);
-    tarn__cl_int(&launch, params->has_ignore);
-    tarn__cl_fault(&launch, call);
-    tarn__cl_go_rows(&launch, &form, rows.count);
+        tarn__cl_arg_view(&launch, views[k]);
+    tarn__cl_arg_real(&launch, params->smoothing);
+    tarn__cl_arg_real(&launch, params->scale);
+    tarn__cl_arg_long(&launch, params->ignore);
+    tarn__cl_arg_int(&launch, params->has_ignore);
+    tarn__cl_arg_fault(&launch, call);
+    tarn__cl_enqueue_rows(&launch, &form, rows.count);
 }
 
 static void run_cross_entropy(const tarn__call *call)
@@ -70,9 +70,9 @@ static void run_cross_entropy_slopes(const tarn__call *call)
                                [SLOPES] = *call->out[1]});
 }
 
-void tarn__cl_loss(tarn__kernel_row *rows)
+void tarn__cl_register_cross_entropy(tarn__kernel_row *rows)
 {
     rows[TARN__K_cross_entropy] = (tarn__kernel_row){run_cross_entropy, TARN__FLOATS, NULL};
     rows[TARN__K_cross_entropy_grad] = (tarn__kernel_row){run_cross_entropy_grad, TARN__FLOATS, NULL};
-    rows[TARN__K_cross_entropy_slopes] = (tarn__kernel_row){run_cross_entropy_slopes, TARN__FLOATS, NULL};
+    rows[TARN__K_cross_entropy_with_grad] = (tarn__kernel_row){run_cross_entropy_slopes, TARN__FLOATS, NULL};
 }

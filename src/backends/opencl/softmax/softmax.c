@@ -13,22 +13,23 @@ static void run(const tarn__call *call, const char *kernel, const char *what, co
     const int count = up ? OPERANDS : UP;
     tarn__cl_row_set rows;
     char own[128];
-    tarn__cl_rows_of(&rows, params->axis, count, views);
+    tarn__cl_row_set_describe(&rows, params->axis, count, views);
     if (rows.count == 0)
         return;
-    tarn__cl_row_form form = tarn__cl_row_form_of(tarn__cl_at(call->device), &rows, params->axis, count, views);
-    tarn__cl_row_quads(&rows, &form, params->axis, count, views);
-    const char *result = tarn__cl_type(views[OUT]->dtype);
+    tarn__cl_row_form form = tarn__cl_row_form_of(tarn__cl_device_at(call->device), &rows, params->axis, count, views);
+    tarn__cl_row_vec4(&rows, &form, params->axis, count, views);
+    const char *result = tarn__cl_dtype_name(views[OUT]->dtype);
     if (up)
         snprintf(own, sizeof(own), " -DBACKWARD%s%s -DT_X=%s -DT_GX=%s -DT_G=%s", what,
-                 params->from_x ? " -DFROM_X" : "", tarn__cl_type(x->dtype), result, tarn__cl_type(up->dtype));
+                 params->from_x ? " -DFROM_X" : "", tarn__cl_dtype_name(x->dtype), result,
+                 tarn__cl_dtype_name(up->dtype));
     else
-        snprintf(own, sizeof(own), " -DFORWARD%s -DT_X=%s -DT_Y=%s", what, tarn__cl_type(x->dtype), result);
+        snprintf(own, sizeof(own), " -DFORWARD%s -DT_X=%s -DT_Y=%s", what, tarn__cl_dtype_name(x->dtype), result);
     tarn__cl_launch launch = tarn__cl_begin_rows(call, "softmax", kernel, &form, own);
-    tarn__cl_value(&launch, &rows, sizeof(rows));
+    tarn__cl_arg_value(&launch, &rows, sizeof(rows));
     for (int k = 0; k < count; k++)
-        tarn__cl_view(&launch, views[k]);
-    tarn__cl_go_rows(&launch, &form, rows.count);
+        tarn__cl_arg_view(&launch, views[k]);
+    tarn__cl_enqueue_rows(&launch, &form, rows.count);
 }
 
 static void run_softmax(const tarn__call *call)
@@ -51,7 +52,7 @@ static void run_log_softmax_grad(const tarn__call *call)
     run(call, "softmax_grad", " -DLOG", (const tarn__view *[OPERANDS]){call->out[0], call->in[0], call->in[1]});
 }
 
-void tarn__cl_softmax(tarn__kernel_row *rows)
+void tarn__cl_register_softmax(tarn__kernel_row *rows)
 {
     rows[TARN__K_softmax] = (tarn__kernel_row){run_softmax, TARN__FLOATS, NULL};
     rows[TARN__K_log_softmax] = (tarn__kernel_row){run_log_softmax, TARN__FLOATS, NULL};
