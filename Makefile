@@ -101,8 +101,8 @@ format: ## format C, CUDA and OpenCL sources (scripts/format --check: report wha
 	@scripts/bootstrap format
 	@scripts/format
 
-docs: ## make docs/api.md from the headers
-	@scripts/apidoc include/tarn > docs/api.md
+docs: ## make docs/reference/api.md from the headers
+	@scripts/apidoc include/tarn > docs/reference/api.md
 
 clean: ## remove everything that was built
 	@rm -rf build

@@ -231,7 +231,7 @@ typedef struct tarn_shards_summary {
 /* Turns texts into files of tokens to train on: train-00000.bin …, valid-00000.bin …, index.json and tokenizer.json in
  * a folder that has no index.json yet. Every file appears whole or not at all, and index.json last. Uses tarn_threads()
  * threads; the files are the same with any number. A text file is one document; it is encoded in blocks of at least 1
- * MiB that end behind a line, or whole where the tokenizer has something that reaches across lines (docs/text.md).
+ * MiB that end behind a line, or whole where the tokenizer has something that reaches across lines (docs/guide/text.md).
  * `options` and `summary` may be NULL. */
 TARN_API bool tarn_shards_prepare_sized(const char *const *inputs, int count, const tarn_tokenizer *tokenizer,
                                         const char *folder, tarn_shards_summary *summary,

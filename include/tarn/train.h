@@ -475,7 +475,7 @@ TARN_API void tarn_run_close(tarn_run *run);
 /* ---- documents to fine-tune on ----------------------------------------------------------------------------------- */
 
 /* JSON lines as rows of tokens, of which only answers carry loss. A line is {"messages": [{"role", "content"} …]},
- * {"prompt", "completion"} or {"text"}; see docs/fine-tuning.md. A row holds whole documents beside each other:
+ * {"prompt", "completion"} or {"text"}; see docs/guide/fine-tune.md. A row holds whole documents beside each other:
  * positions begin at 0 in each, and `starts` says where the document of a token begins, so that attention stays within
  * it (tarn_attention_options). What is behind the last document of a row is a document of its own without loss. Which
  * documents are for validation, and which share a row, depends on the files, the tokenizer and the options alone. */

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""docs/your-own-operation.md has the code of examples/custom_op.c, .h and .cu: all of it, in order, and nothing else."""
+"""docs/guide/your-own-operation.md has the code of examples/custom_op.c, .h and .cu: all of it, in order, and nothing else."""
 import os
 import re
 import sys
 from pathlib import Path
 
 source = Path(os.environ["TARN_SOURCE_DIR"])
-guide = (source / "docs/your-own-operation.md").read_text(encoding="utf-8")
+guide = (source / "docs/guide/your-own-operation.md").read_text(encoding="utf-8")
 
 
 def blocks(language):
@@ -37,7 +37,7 @@ for name, text in found.items():
         continue
     failed = True
     at = next((i for i, pair in enumerate(zip(text, expected)) if pair[0] != pair[1]), min(len(text), len(expected)))
-    print(f"docs/your-own-operation.md and examples/{name} differ:")
+    print(f"docs/guide/your-own-operation.md and examples/{name} differ:")
     print("  guide:  ", text[at] if at < len(text) else "(ends here)")
     print("  example:", expected[at] if at < len(expected) else "(ends here)")
 sys.exit(failed)
