@@ -101,8 +101,10 @@ format: ## format C, CUDA and OpenCL sources (scripts/format --check: report wha
 	@scripts/bootstrap format
 	@scripts/format
 
-docs: ## make docs/reference/api.md from the headers
+docs: ## write docs/reference from the headers and the command's help, and the tables of docs from bench/results
 	@scripts/apidoc include/tarn > docs/reference/api.md
+	@[ ! -e build/release/tarn ] || scripts/clidoc build/release/tarn > docs/reference/command.md
+	@scripts/bench-tables
 
 clean: ## remove everything that was built
 	@rm -rf build
