@@ -49,5 +49,5 @@ install(FILES LICENSE README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR}
 
 # Settings for `tarn train`; guides and examples, in folders as in the sources, so that their links hold.
 install(DIRECTORY configs DESTINATION ${CMAKE_INSTALL_DATADIR}/tarn FILES_MATCHING PATTERN "*.json")
-install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "*.md")
+install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "*.md" PATTERN "*.png")
 install(DIRECTORY examples DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "*.c" PATTERN "*.cu" PATTERN "CMakeLists.txt")
