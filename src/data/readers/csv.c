@@ -2,14 +2,167 @@
  * label; every other line must follow it. */
 #include <locale.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "data/dataset.h"
-#include "data/readers/csv_text.h"
+#include "data/readers/input.h"
+
+/* ---- fields ------------------------------------------------------------------------------------------------------ */
+
+#define MAX_FIELD 4096 /* bytes of a field, its final zero included */
+#define BUFFER_BYTES 65536
+
+typedef enum csv_end { AT_DELIMITER, AT_LINE_END, AT_FILE_END } csv_end;
+
+typedef struct csv_reader {
+    tarn__data_input *source;
+    char delimiter;
+    int64_t line;   /* where the field begins, from 1 */
+    int64_t column; /* of the field, from 1 */
+    csv_end after;  /* what ended the field */
+    bool was_quoted;
+    size_t length;
+    char text[MAX_FIELD];
+    int64_t lines_read; /* newlines so far */
+    size_t have, next;  /* of the buffer */
+    char buffer[BUFFER_BYTES];
+} csv_reader;
+
+enum { END = -1, FAILED = -2 };
+
+/* Raises "function: path: line L, column C: ..."; is false. */
+#define csv_bad(csv, ...) \
+    ((void)sizeof(char[sizeof("" TARN__FIRST_OF(__VA_ARGS__, 0)) > 1 ? 1 : -1]), csv_raise((csv), __VA_ARGS__))
+static bool csv_raise(const csv_reader *csv, const char *format, ...) TARN_PRINTF(2, 3);
+
+static bool csv_raise(const csv_reader *csv, const char *format, ...)
+{
+    char text[512];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(text, sizeof(text), format, list);
+    va_end(list);
+    return tarn__raise(TARN_ERROR_FORMAT, "%s: %s: line %lld, column %lld: %s", csv->source->function,
+                       csv->source->path, (long long)csv->line, (long long)csv->column, text);
+}
+
+/* The next byte, which stays; END or FAILED. */
+static int look(csv_reader *csv)
+{
+    if (csv->next < csv->have)
+        return (unsigned char)csv->buffer[csv->next];
+    int64_t got = tarn__data_input_read_some(csv->source, csv->buffer, BUFFER_BYTES);
+    csv->next = 0;
+    csv->have = got > 0 ? (size_t)got : 0;
+    return got > 0 ? (unsigned char)csv->buffer[0] : got == 0 ? END : FAILED;
+}
+
+static int take(csv_reader *csv)
+{
+    int c = look(csv);
+    if (c >= 0)
+        csv->next++;
+    if (c == '\n')
+        csv->lines_read++;
+    return c;
+}
+
+static bool csv_begin(csv_reader *csv, tarn__data_input *source, char delimiter)
+{
+    *csv = (csv_reader){.source = source, .delimiter = delimiter, .after = AT_LINE_END};
+    if (look(csv) == FAILED)
+        return false;
+    if (csv->have >= 3 && memcmp(csv->buffer, "\xEF\xBB\xBF", 3) == 0)
+        csv->next = 3;
+    return true;
+}
+
+static bool csv_at_end(csv_reader *csv)
+{
+    return csv->after != AT_DELIMITER && look(csv) < 0;
+}
+
+static bool add(csv_reader *csv, int c)
+{
+    if (c == 0)
+        return csv_bad(csv, "a zero byte; this is no text");
+    if (csv->length == MAX_FIELD - 1)
+        return csv_bad(csv, "a field of more than %d bytes; is a quote missing?", MAX_FIELD - 1);
+    csv->text[csv->length++] = (char)c;
+    return true;
+}
+
+/* What stands between quotes; the first quote is gone. */
+static bool quoted(csv_reader *csv)
+{
+    csv->was_quoted = true;
+    for (;;) {
+        int c = take(csv);
+        if (c == FAILED)
+            return false;
+        if (c == END)
+            return csv_bad(csv, "the file ends inside quotes");
+        if (c == '"' && look(csv) != '"')
+            return true;
+        if (c == '"')
+            take(csv);
+        if (!add(csv, c))
+            return false;
+    }
+}
+
+/* Takes what ends a field, if it is there. */
+static bool is_over(csv_reader *csv)
+{
+    int c = look(csv);
+    if (c == (unsigned char)csv->delimiter) {
+        csv->after = AT_DELIMITER;
+    } else if (c == '\n') {
+        csv->after = AT_LINE_END;
+    } else if (c == END) {
+        csv->after = AT_FILE_END;
+        return true;
+    } else {
+        return false;
+    }
+    take(csv);
+    return true;
+}
+
+static bool csv_field(csv_reader *csv)
+{
+    csv->column = csv->after == AT_DELIMITER ? csv->column + 1 : 1;
+    csv->line = csv->lines_read + 1;
+    csv->length = 0;
+    csv->was_quoted = false;
+    if (look(csv) == '"') {
+        take(csv);
+        if (!quoted(csv))
+            return false;
+    }
+    while (!is_over(csv)) {
+        int c = take(csv);
+        if (c == FAILED)
+            return false;
+        if (c == '\r' && (look(csv) == '\n' || look(csv) == END)) /* the line ends in both */
+            continue;
+        if (csv->was_quoted || c == '"')
+            return csv_bad(csv, "%s",
+                           csv->was_quoted ? "text follows the closing quote"
+                                           : "a quote inside a field that does not begin with one");
+        if (!add(csv, c))
+            return false;
+    }
+    csv->text[csv->length] = 0;
+    return true;
+}
+
+/* ---- the table --------------------------------------------------------------------------------------------------- */
 
 typedef struct table {
-    tarn__csv csv;
+    csv_reader csv;
     tarn_csv_options options;
     char *first; /* the fields of the first line, each with its final zero */
     size_t first_used, first_bytes;
@@ -59,7 +212,7 @@ static bool is_number(const char *text)
 }
 
 /* A field that is_number(). strtod() wants the decimal point of the program's locale. */
-static bool read_number(tarn__csv *csv, tarn_dtype dtype, void *place)
+static bool read_number(csv_reader *csv, tarn_dtype dtype, void *place)
 {
     char *point = strchr(csv->text, '.'), local = localeconv()->decimal_point[0];
     if (point && local)
@@ -69,9 +222,9 @@ static bool read_number(tarn__csv *csv, tarn_dtype dtype, void *place)
     if (point)
         *point = '.';
     if (isinf(dtype == TARN_F32 ? (double)narrow : wide))
-        return tarn__csv_bad(csv, "%.60s is too large for %s", csv->text, tarn_dtype_name(dtype));
+        return csv_bad(csv, "%.60s is too large for %s", csv->text, tarn_dtype_name(dtype));
     if (dtype == TARN_I64 && (wide != floor(wide) || fabs(wide) > 0x1p53))
-        return tarn__csv_bad(csv, "the label %.60s is no whole number; .label_is_real takes any", csv->text);
+        return csv_bad(csv, "the label %.60s is no whole number; .label_is_real takes any", csv->text);
     int64_t whole = dtype == TARN_I64 ? (int64_t)wide : 0;
     memcpy(place,
            dtype == TARN_I64   ? (const void *)&whole
@@ -133,13 +286,13 @@ static bool find_label(table *t, bool has_names)
 static bool read_first(table *t, bool *has_names)
 {
     bool is_text = false;
-    if (tarn__csv_at_end(&t->csv))
+    if (csv_at_end(&t->csv))
         return !tarn_failed() && tarn__data_input_bad(t->csv.source, 0, "the file is empty");
     do {
-        if (!tarn__csv_field(&t->csv) || !keep_field(t))
+        if (!csv_field(&t->csv) || !keep_field(t))
             return false;
         is_text = is_text || !is_number(t->csv.text);
-    } while (t->csv.after == TARN__AFTER_DELIMITER);
+    } while (t->csv.after == AT_DELIMITER);
     *has_names = t->options.header == TARN_HEADER_YES || (t->options.header == TARN_HEADER_AUTO && is_text);
     if (!find_label(t, *has_names))
         return false;
@@ -183,13 +336,13 @@ static bool make_room(table *t)
 /* The field at hand is a value of column `column` of the row being read. */
 static bool store(table *t, int64_t column)
 {
-    tarn__csv *csv = &t->csv;
+    csv_reader *csv = &t->csv;
     if (column >= t->columns)
-        return tarn__csv_bad(csv, "one field more than the %lld of the first line", (long long)t->columns);
+        return csv_bad(csv, "one field more than the %lld of the first line", (long long)t->columns);
     if (csv->text[strspn(csv->text, " \t")] == 0)
-        return tarn__csv_bad(csv, "the value is missing");
+        return csv_bad(csv, "the value is missing");
     if (!is_number(csv->text))
-        return tarn__csv_bad(csv, "'%.60s' is no number", csv->text);
+        return csv_bad(csv, "'%.60s' is no number", csv->text);
     if (column == t->label)
         return read_number(csv, label_dtype(t), t->labels + (size_t)t->rows * tarn__dtype_bytes(label_dtype(t)));
     size_t place = (size_t)(column - (t->label >= 0 && column > t->label));
@@ -201,7 +354,7 @@ static bool store(table *t, int64_t column)
 static bool store_first(table *t)
 {
     const char *text = t->first;
-    tarn__csv_after after = t->csv.after;
+    csv_end after = t->csv.after;
     t->csv.line = 1;
     for (int64_t i = 0; i < t->columns; i++, text += strlen(text) + 1) {
         t->csv.column = i + 1;
@@ -219,12 +372,12 @@ static bool read_row(table *t)
 {
     int64_t column = 0, empty_line = 0;
     for (;; column++) {
-        if (!tarn__csv_field(&t->csv))
+        if (!csv_field(&t->csv))
             return false;
-        bool ends = t->csv.after != TARN__AFTER_DELIMITER;
+        bool ends = t->csv.after != AT_DELIMITER;
         if (column == 0 && ends && t->csv.length == 0 && !t->csv.was_quoted) {
             empty_line = empty_line ? empty_line : t->csv.line;
-            if (tarn__csv_at_end(&t->csv))
+            if (csv_at_end(&t->csv))
                 return !tarn_failed();
             column = -1;
             continue;
@@ -238,8 +391,8 @@ static bool read_row(table *t)
             break;
     }
     if (column + 1 < t->columns)
-        return tarn__csv_bad(&t->csv, "the line ends after %lld fields; the first line has %lld", (long long)column + 1,
-                             (long long)t->columns);
+        return csv_bad(&t->csv, "the line ends after %lld fields; the first line has %lld", (long long)column + 1,
+                       (long long)t->columns);
     t->rows++;
     return true;
 }
@@ -251,7 +404,7 @@ static bool read_table(table *t)
         return false;
     if (!has_names && (!make_room(t) || !store_first(t)))
         return false;
-    while (!tarn__csv_at_end(&t->csv))
+    while (!csv_at_end(&t->csv))
         if (!make_room(t) || !read_row(t))
             return false;
     return !tarn_failed();
@@ -305,8 +458,8 @@ tarn_dataset *tarn_dataset_csv_sized(const char *path, const tarn_csv_options *o
         return NULL;
     tarn__data_input source;
     t->options = chosen;
-    bool good = tarn__data_input_open(&source, "dataset_csv", path) &&
-                tarn__csv_begin(&t->csv, &source, chosen.delimiter) && read_table(t);
+    bool good = tarn__data_input_open(&source, "dataset_csv", path) && csv_begin(&t->csv, &source, chosen.delimiter) &&
+                read_table(t);
     tarn_dataset *dataset = good ? make(t) : NULL;
     tarn__data_input_close(&source);
     tarn__release(t->first, t->first_bytes);

@@ -8,8 +8,8 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/utf8.h"
 #include "text/chat/loss_mask.h"
-#include "text/tokenizer/utf8.h"
 
 #define MOST_MESSAGES 1000000
 

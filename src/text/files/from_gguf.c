@@ -4,8 +4,17 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/utf8.h"
 #include "text/files/gguf_tokenizer.h"
-#include "text/tokenizer/utf8.h"
+
+/* Pre-tokenizers by the names that GGUF files have for them. A name that is not here is refused, never guessed. */
+const tarn__gguf_pre_tokenizer tarn__gguf_pre_tokenizers[] = {
+    {"gpt-2", {"gpt2"}, {TARN__REGEX_GPT2}, .uses_regex = true},
+    {"llama-bpe", {"llama3", "llama-v3"}, {TARN__REGEX_LLAMA3}, .ignore_merges = true, .begins = true},
+    {"qwen2", {"deepseek-r1-qwen"}, {TARN__REGEX_QWEN2}, .nfc = true},
+    {"smollm", {0}, {"\\p{N}", TARN__REGEX_GPT2}, .uses_regex = true},
+    {0},
+};
 
 #define TOKENS "tokenizer.ggml.tokens"
 #define SCORES "tokenizer.ggml.scores"

@@ -5,8 +5,8 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/os/files.h"
+#include "base/utf8.h"
 #include "text/files/hf_read_common.h"
-#include "text/tokenizer/utf8.h"
 
 #define LONGEST_TEMPLATE ((size_t)1 << 20) /* bytes */
 

@@ -1,7 +1,7 @@
 /* hf_read_none.c: what stands in for reading files of tokenizers in a build without jansson. */
 #include "base/error.h"
 #include "text/files/jsonl.h"
-#include "text/shards/documents.h"
+#include "text/shards/shards.h"
 #include "text/tokenizer/tokenizer.h"
 
 /* Is false. */

@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "text/files/hf_read_common.h"
-#include "text/files/spm_steps.h"
+#include "text/files/hf_write.h"
 
 #define MOST_STEPS 8
 

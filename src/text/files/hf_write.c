@@ -290,3 +290,22 @@ bool tarn_tokenizer_save(const tarn_tokenizer *tokenizer, const char *folder)
            ((!tokenizer->chat && tokenizer->begin < 0 && tokenizer->end < 0) ||
             save(tokenizer, folder, "tokenizer_config.json", tarn__hf_put_config));
 }
+
+/* ---- tokenizer_config.json --------------------------------------------------------------------------------------- */
+
+/* "key": a token's text, where there is one. */
+static bool put_token(tarn__buffer *out, const tarn_tokenizer *t, const char *key, int32_t id)
+{
+    return id < 0 || (tarn__hf_put(out, ",\n  \"%s\": ", key) && tarn__hf_put_piece(out, t, id));
+}
+
+bool tarn__hf_put_config(tarn__buffer *out, const tarn_tokenizer *t)
+{
+    return tarn__hf_put(
+               out,
+               "{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n  \"clean_up_tokenization_spaces\": false") &&
+           put_token(out, t, "bos_token", t->begin) && put_token(out, t, "eos_token", t->end) &&
+           (!t->chat ||
+            (tarn__hf_put(out, ",\n  \"chat_template\": ") && tarn__json_string(out, t->chat, strlen(t->chat)))) &&
+           tarn__hf_put(out, "\n}\n");
+}

@@ -20,4 +20,9 @@ bool tarn__hf_put_spm_merges(tarn__buffer *out, const tarn_tokenizer *t);
 /* The whole of a tokenizer_config.json. */
 bool tarn__hf_put_config(tarn__buffer *out, const tarn_tokenizer *t);
 
+/* How tokenizer.json says that several spaces are one and those at the ends none, as SentencePiece may do. tarn writes
+ * it, and reads what it wrote: the first replaces by nothing, the second by a space. */
+#define TARN__REGEX_OUTER_SPACES "\\A +|[ \xE2\x96\x81]+\\z"
+#define TARN__REGEX_EXTRA_SPACES " {2,}"
+
 #endif

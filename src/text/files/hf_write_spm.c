@@ -6,9 +6,8 @@
 
 #include "base/memory.h"
 #include "base/number_format.h"
+#include "base/utf8.h"
 #include "text/files/hf_write.h"
-#include "text/files/spm_steps.h"
-#include "text/tokenizer/utf8.h"
 
 /* ---- spaces ------------------------------------------------------------------------------------------------------ */
 

@@ -5,8 +5,8 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/utf8.h"
 #include "text/files/gguf_tokenizer.h"
-#include "text/tokenizer/utf8.h"
 
 /* A tokenizer that is being written, with what its lists will hold. */
 typedef struct target {

@@ -1,5 +1,5 @@
 /* documents.c: the documents of a file, one after the other. */
-#include "text/shards/documents.h"
+#include "text/shards/shards.h"
 
 #include <string.h>
 

@@ -11,9 +11,8 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/os/thread.h"
+#include "base/utf8.h"
 #include "formats/json_file.h"
-#include "text/shards/documents.h"
-#include "text/tokenizer/utf8.h"
 
 #define BLOCK ((size_t)1 << 20)
 #define BATCH 32

@@ -46,4 +46,23 @@ bool tarn__shard_finish(tarn__shard_writer *writer);
 /* Frees the writer's memory; with `remove`, the files too. */
 void tarn__shard_writer_free(tarn__shard_writer *writer, bool remove);
 
+/* ---- documents.c ------------------------------------------------------------------------------------------------- */
+
+/* Whether a file has JSON lines: all have, or its name ends in .jsonl. */
+bool tarn__is_jsonl(const char *path, bool all);
+
+/* Bytes up to the end of a line, without it; and whether a line has nothing but spaces. */
+size_t tarn__line_length(const char *text, size_t length);
+bool tarn__is_blank_line(const char *line, size_t length);
+
+/* The text in a line of JSON, under a field. False with an error that names the file and the line. Without jansson an
+ * error says so. */
+bool tarn__jsonl_text(const char *function, tarn__buffer *text, const char *line, size_t length, const char *field,
+                      const char *path, int64_t number);
+
+/* Hands every document of a file to `take`, until that is false. `field` may be NULL: "text". */
+typedef bool (*tarn__document_fn)(void *ctx, const char *text, size_t length);
+bool tarn__each_document(const char *function, const char *path, const char *field, bool all_lines,
+                         tarn__document_fn take, void *ctx);
+
 #endif

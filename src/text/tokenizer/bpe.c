@@ -7,9 +7,8 @@
 
 #include "base/error.h"
 #include "base/memory.h"
-#include "text/tokenizer/merge.h"
+#include "base/utf8.h"
 #include "text/tokenizer/tokenizer.h"
-#include "text/tokenizer/utf8.h"
 
 #define SHORT_WORD 48 /* bytes: beyond these a heap pays */
 

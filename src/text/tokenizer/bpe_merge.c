@@ -1,5 +1,5 @@
 /* bpe_merge.c: the merging of a long row of symbols, with a list and a heap of the pairs that could be merged. */
-#include "text/tokenizer/merge.h"
+#include "text/tokenizer/tokenizer.h"
 
 /* A pair that could be merged. It is stale when its symbols have changed: then their merge makes another token. */
 typedef struct candidate {

@@ -9,9 +9,9 @@
 
 #include "base/error.h"
 #include "base/memory.h"
-#include "text/shards/documents.h"
+#include "base/utf8.h"
+#include "text/shards/shards.h"
 #include "text/tokenizer/tokenizer.h"
-#include "text/tokenizer/utf8.h"
 
 #define MOST_TOKENS (1 << 24)
 #define END_OF_TEXT "<|endoftext|>"

@@ -3,9 +3,9 @@
 
 #include "base/error.h"
 #include "base/memory.h"
-#include "text/shards/documents.h"
+#include "base/utf8.h"
+#include "text/shards/shards.h"
 #include "text/tokenizer/tokenizer.h"
-#include "text/tokenizer/utf8.h"
 
 /* ---- bytes ------------------------------------------------------------------------------------------------------- */
 

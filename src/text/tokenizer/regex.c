@@ -4,7 +4,7 @@
  * are Unicode's White_Space and word characters there, and slightly more or less in PCRE2. What has no translation here
  * is refused rather than read differently. */
 #define PCRE2_CODE_UNIT_WIDTH 8
-#include "text/tokenizer/pattern.h"
+#include "text/tokenizer/tokenizer.h"
 
 #include <pcre2.h>
 #include <string.h>

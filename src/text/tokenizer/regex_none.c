@@ -1,7 +1,7 @@
 /* regex_none.c: what stands in for patterns in a build without PCRE2. None can be made, so nothing else is ever called.
  */
 #include "base/error.h"
-#include "text/tokenizer/pattern.h"
+#include "text/tokenizer/tokenizer.h"
 
 tarn__regex *tarn__regex_new(const char *function, const char *name, const char *text)
 {

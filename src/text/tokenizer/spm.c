@@ -9,9 +9,8 @@
 
 #include "base/error.h"
 #include "base/memory.h"
-#include "text/tokenizer/merge.h"
+#include "base/utf8.h"
 #include "text/tokenizer/tokenizer.h"
-#include "text/tokenizer/utf8.h"
 
 /* ---- spaces ------------------------------------------------------------------------------------------------------ */
 

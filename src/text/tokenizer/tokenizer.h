@@ -8,8 +8,57 @@
 
 #include <tarn/text.h>
 
-#include "text/tokenizer/pattern.h"
 #include "text/tokenizer/vocab.h"
+
+/* ---- regex.c ----------------------------------------------------------------------------------------------------- */
+
+/* The patterns of tokenizers that come without a tokenizer.json, as their authors published them. */
+#define TARN__REGEX_GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
+#define TARN__REGEX_QWEN2 \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| " \
+    "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define TARN__REGEX_LLAMA3 \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| " \
+    "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+
+typedef struct tarn__regex tarn__regex;
+typedef struct tarn__matcher tarn__matcher;
+
+/* A pattern as Hugging Face's files write it. The caller owns it; any number of threads may use it, each with a matcher
+ * of its own. NULL with an error that begins with `function`, names `name` (a file) and says what PCRE2 found wrong. */
+tarn__regex *tarn__regex_new(const char *function, const char *name, const char *text);
+const char *tarn__regex_source(const tarn__regex *pattern); /* as it was given; borrowed */
+void tarn__regex_free(tarn__regex *pattern);                /* NULL is allowed */
+
+/* Memory for matching with any pattern. The caller owns it. NULL with an error. */
+tarn__matcher *tarn__matcher_new(void);
+void tarn__matcher_free(tarn__matcher *matcher); /* NULL is allowed */
+
+/* The next match in valid UTF-8, from a place on: 1 with where it lies (it is not empty), 0 for none, -1 with an error.
+ */
+int tarn__regex_next(const tarn__regex *pattern, tarn__matcher *matcher, const char *text, size_t length, size_t from,
+                     size_t *begin, size_t *end);
+
+/* ---- bpe_merge.c ------------------------------------------------------------------------------------------------- */
+
+/* A part of a word: a token, or a text that is none. */
+typedef struct tarn__symbol {
+    int32_t id;            /* -1: no token has this text */
+    int32_t before, after; /* -1: none */
+    int32_t begin, length; /* in the word's bytes; length 0: became part of the one before it */
+    bool is_frozen;        /* merges with nothing */
+} tarn__symbol;
+
+/* Whether two neighbours make a token, its rank (the lowest merges first) and its id. */
+typedef bool (*tarn__pair_fn)(const void *ctx, const tarn__symbol *left, const tarn__symbol *right, int32_t *rank,
+                              int32_t *made);
+
+/* Merges symbols, 0 to count - 1 in a list, until no pair makes a token; of pairs with the same rank the leftmost is
+ * first. In n log n, so that a megabyte without a space is no trouble. `heap` is scratch. False with an error. */
+bool tarn__merge_symbols(tarn__pair_fn find, const void *ctx, tarn__symbol *symbols, int32_t count, tarn__buffer *heap);
+void tarn__merge_heap_free(tarn__buffer *heap);
+
+/* ---- tokenizers -------------------------------------------------------------------------------------------------- */
 
 #define TARN__MAX_REGEXES 16
 

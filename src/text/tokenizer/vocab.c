@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "text/tokenizer/utf8.h"
+#include "base/utf8.h"
 
 /* ---- ids and bytes ----------------------------------------------------------------------------------------------- */
 

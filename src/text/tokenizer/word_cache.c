@@ -2,7 +2,6 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "text/tokenizer/merge.h"
 #include "text/tokenizer/tokenizer.h"
 
 #define REMEMBERED_BYTES 64     /* longest word that is remembered */
