@@ -228,7 +228,7 @@ static bool is_number(tarn_gguf_type type)
 
 bool tarn_gguf_int(const tarn_gguf *file, const char *key, int64_t low, int64_t high, int64_t *value)
 {
-    const char *function = "gguf_whole";
+    const char *function = "gguf_int";
     const tarn__gguf_key *k = key_of(function, file, key, value);
     int64_t found = 0;
     if (!k)
@@ -267,11 +267,11 @@ bool tarn_gguf_bool(const tarn_gguf *file, const char *key, bool *value)
 
 const char *tarn_gguf_string(const tarn_gguf *file, const char *key, size_t *length)
 {
-    const tarn__gguf_key *k = key_of("gguf_text", file, key, file);
+    const tarn__gguf_key *k = key_of("gguf_string", file, key, file);
     if (!k)
         return NULL;
     if (k->type != TARN_GGUF_STRING) {
-        other_type("gguf_text", file, k, "a text");
+        other_type("gguf_string", file, k, "a text");
         return NULL;
     }
     if (length)
@@ -300,7 +300,7 @@ static const tarn__gguf_key *list_of(const char *function, const tarn_gguf *file
 
 bool tarn_gguf_ints(const tarn_gguf *file, const char *key, int64_t *values, int64_t count)
 {
-    const char *function = "gguf_wholes";
+    const char *function = "gguf_ints";
     const tarn__gguf_key *k = list_of(function, file, key, values, count);
     if (!k)
         return false;
@@ -323,7 +323,7 @@ bool tarn_gguf_reals(const tarn_gguf *file, const char *key, double *values, int
 
 const char *tarn_gguf_string_at(const tarn_gguf *file, const char *key, int64_t index, size_t *length)
 {
-    const char *function = "gguf_texts";
+    const char *function = "gguf_string_at";
     const tarn__gguf_key *k = key_of(function, file, key, length);
     uint64_t bytes = 0;
     if (!k)

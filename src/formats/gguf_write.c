@@ -216,7 +216,7 @@ static bool check_no_alignment(const char *function, const char *key)
 
 bool tarn_gguf_add_string(tarn_gguf_writer *writer, const char *key, const char *text, size_t length)
 {
-    const char *function = "gguf_add_text";
+    const char *function = "gguf_add_string";
     size_t from = place(writer);
     bool good = begin_key(function, writer, key) && check_no_alignment(function, key);
     good = good && (text || length == 0 || tarn__raise(TARN_ERROR_ARGUMENT, "%s: the text is NULL", function));
@@ -227,7 +227,7 @@ bool tarn_gguf_add_string(tarn_gguf_writer *writer, const char *key, const char 
 bool tarn_gguf_add_array(tarn_gguf_writer *writer, const char *key, tarn_gguf_type type, const void *values,
                          int64_t count)
 {
-    const char *function = "gguf_add_list";
+    const char *function = "gguf_add_array";
     size_t from = place(writer);
     bool good = begin_key(function, writer, key) && check_no_alignment(function, key) &&
                 check_number(function, type, values, count) && put_u32(&writer->metadata, TARN_GGUF_ARRAY) &&
@@ -239,7 +239,7 @@ bool tarn_gguf_add_array(tarn_gguf_writer *writer, const char *key, tarn_gguf_ty
 bool tarn_gguf_add_strings(tarn_gguf_writer *writer, const char *key, const char *const *texts, const size_t *lengths,
                            int64_t count)
 {
-    const char *function = "gguf_add_texts";
+    const char *function = "gguf_add_strings";
     size_t from = place(writer);
     bool good = begin_key(function, writer, key) && check_no_alignment(function, key);
     if (good && (count < 0 || (!texts && count > 0)))

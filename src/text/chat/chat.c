@@ -481,7 +481,7 @@ const char *tarn_chat_name(const tarn_tokenizer *tokenizer)
 int32_t tarn_chat_eot(const tarn_tokenizer *tokenizer)
 {
     tarn__chat_template form;
-    if (!read_form("chat_end", tokenizer, &form))
+    if (!read_form("chat_eot", tokenizer, &form))
         return -1;
     const char *name = form.kind == TARN__CHATML ? "<|im_end|>" : form.kind == TARN__CHAT_LLAMA3 ? "<|eot_id|>" : NULL;
     int32_t id = name ? tarn_tokenizer_find(tokenizer, name, strlen(name)) : -1;

@@ -184,7 +184,7 @@ int64_t tarn_tokens_count(const tarn_tokens *tokens)
 
 int64_t tarn_tokens_vocab_size(const tarn_tokens *tokens)
 {
-    return is_there(tokens, "tokens_vocabulary") ? (int64_t)tokens->vocabulary : -1;
+    return is_there(tokens, "tokens_vocab_size") ? (int64_t)tokens->vocabulary : -1;
 }
 
 uint64_t tarn_tokens_hash(const tarn_tokens *tokens)

@@ -265,7 +265,7 @@ int32_t tarn_tokenizer_end_of_text(const tarn_tokenizer *tokenizer)
 int32_t tarn_tokenizer_bos(const tarn_tokenizer *tokenizer)
 {
     static const char *const names[] = {"<s>", "<|begin_of_text|>", "<bos>"};
-    if (!is_there(tokenizer, "tokenizer_begin"))
+    if (!is_there(tokenizer, "tokenizer_bos"))
         return -1;
     if (tokenizer->begin < 0 && tokenizer->before.count == 1) /* the file does not name it, but puts it there */
         return *(const int32_t *)(const void *)tokenizer->before.data;
@@ -274,7 +274,7 @@ int32_t tarn_tokenizer_bos(const tarn_tokenizer *tokenizer)
 
 int32_t tarn_tokenizer_eos(const tarn_tokenizer *tokenizer)
 {
-    if (!is_there(tokenizer, "tokenizer_end"))
+    if (!is_there(tokenizer, "tokenizer_eos"))
         return -1;
     if (tokenizer->end < 0 && tokenizer->after.count == 1)
         return *(const int32_t *)(const void *)tokenizer->after.data;
