@@ -5,18 +5,6 @@
 #include "support/command.h"
 #include "support/files.h"
 
-/* printf for command lines; valid until the next one. */
-static const char *line(const char *format, ...) TARN_PRINTF(1, 2);
-static const char *line(const char *format, ...)
-{
-    static char text[4096];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text, sizeof(text), format, arguments);
-    va_end(arguments);
-    return text;
-}
-
 /* Puts the weights of another seed in the place of the best ones: what is used then shows. */
 static void make_best_another(const char *folder, const char *other, const char *name)
 {
@@ -48,47 +36,49 @@ static void the_words_of_a_run_are_of_its_best_weights(void **state)
     snprintf(data, sizeof(data), "%s", write_text("numbers.txt", text));
     for (int i = 0; i < 2; i++) {
         snprintf(run[i], sizeof(run[i]), "%s", scratch(i ? "other" : "run"));
-        expect_command(line("train --data text:%s --layers 1 --heads 2 --width 16 --context 12 --batch-size 8 --steps "
-                            "4 --eval-every 2 --seed %d --device cpu --out %s",
-                            data, i + 1, run[i]),
-                       0, "best");
+        expect_command(
+            command_line("train --data text:%s --layers 1 --heads 2 --width 16 --context 12 --batch-size 8 --steps "
+                         "4 --eval-every 2 --seed %d --device cpu --out %s",
+                         data, i + 1, run[i]),
+            0, "best");
     }
     const char *how = "--json --ids 1,2,3 --tokens 12 --temperature 0 --device cpu";
-    expect_command(line("generate %s %s", run[1], how), 0, "\"checkpoint\": \"best\", \"checkpoint_step\": 4");
+    expect_command(command_line("generate %s %s", run[1], how), 0, "\"checkpoint\": \"best\", \"checkpoint_step\": 4");
     copy_after("\"tokens\": ", best, sizeof(best));
     best[strcspn(best, "]")] = 0;
-    expect_command(line("generate %s %s", run[0], how), 0, "\"checkpoint\": \"best\"");
+    expect_command(command_line("generate %s %s", run[0], how), 0, "\"checkpoint\": \"best\"");
     copy_after("\"tokens\": ", last, sizeof(last));
     last[strcspn(last, "]")] = 0;
     assert_string_not_equal(best, last);
     make_best_another(run[0], run[1], "best/model.safetensors");
 
-    expect_command(line("generate %s %s", run[0], how), 0, "\"checkpoint\": \"best\", \"checkpoint_step\": 4");
+    expect_command(command_line("generate %s %s", run[0], how), 0, "\"checkpoint\": \"best\", \"checkpoint_step\": 4");
     assert_contains(command_output, best);
-    expect_command(line("generate %s %s --checkpoint last", run[0], how), 0,
+    expect_command(command_line("generate %s %s --checkpoint last", run[0], how), 0,
                    "\"checkpoint\": \"last\", \"checkpoint_step\": 4");
     assert_contains(command_output, last);
-    expect_command(line("generate %s one --tokens 3 --device cpu 2>&1", run[0]), 0,
+    expect_command(command_line("generate %s one --tokens 3 --device cpu 2>&1", run[0]), 0,
                    "(best weights of the run, step 4)");
-    expect_command(line("generate %s one --tokens 3 --device cpu --checkpoint last 2>&1", run[0]), 0,
+    expect_command(command_line("generate %s one --tokens 3 --device cpu --checkpoint last 2>&1", run[0]), 0,
                    "(last weights of the run, step 4)");
 
-    expect_command(line("eval %s --json --device cpu", run[1]), 0, "\"checkpoint\": \"best\"");
+    expect_command(command_line("eval %s --json --device cpu", run[1]), 0, "\"checkpoint\": \"best\"");
     copy_after("\"loss\": ", best, sizeof(best));
-    expect_command(line("eval %s --json --device cpu", run[0]), 0, "\"checkpoint\": \"best\"");
+    expect_command(command_line("eval %s --json --device cpu", run[0]), 0, "\"checkpoint\": \"best\"");
     copy_after("\"loss\": ", now, sizeof(now));
     assert_string_equal(now, best);
-    expect_command(line("eval %s --json --device cpu --checkpoint last", run[0]), 0, "\"checkpoint\": \"last\"");
+    expect_command(command_line("eval %s --json --device cpu --checkpoint last", run[0]), 0,
+                   "\"checkpoint\": \"last\"");
     copy_after("\"loss\": ", now, sizeof(now));
     assert_string_not_equal(now, best);
-    expect_command(line("eval %s --device cpu 2>&1", run[0]), 0, "(best weights of the run, step 4)");
-    expect_command(line("chat %s --device cpu --checkpoint wurst 2>&1 < /dev/null", run[0]), 2,
+    expect_command(command_line("eval %s --device cpu 2>&1", run[0]), 0, "(best weights of the run, step 4)");
+    expect_command(command_line("chat %s --device cpu --checkpoint wurst 2>&1 < /dev/null", run[0]), 2,
                    "--checkpoint: 'wurst' must be best or last");
-    expect_command(line("generate %s/best one --device cpu --checkpoint last 2>&1", run[0]), 2,
+    expect_command(command_line("generate %s/best one --device cpu --checkpoint last 2>&1", run[0]), 2,
                    "is no run of tarn train");
     char folder[600];
     snprintf(folder, sizeof(folder), "%s", scratch("model.gguf"));
-    expect_command(line("convert %s %s --checkpoint last --json 2>&1", run[0], folder), 1, "");
+    expect_command(command_line("convert %s %s --checkpoint last --json 2>&1", run[0], folder), 1, "");
 }
 
 static void the_classes_of_a_run_are_of_its_best_weights(void **state)
@@ -97,31 +87,34 @@ static void the_classes_of_a_run_are_of_its_best_weights(void **state)
     char run[2][600], best[100], now[100];
     for (int i = 0; i < 2; i++) {
         snprintf(run[i], sizeof(run[i]), "%s", scratch(i ? "classes" : "classifier"));
-        expect_command(line("train --model mlp --data digits:60 --hidden 8 --batch-size 20 --steps 4 --eval-every 2 "
-                            "--device cpu --seed %d --out %s",
-                            i + 1, run[i]),
-                       0, "best");
+        expect_command(
+            command_line("train --model mlp --data digits:60 --hidden 8 --batch-size 20 --steps 4 --eval-every 2 "
+                         "--device cpu --seed %d --out %s",
+                         i + 1, run[i]),
+            0, "best");
     }
-    expect_command(line("eval %s --json --device cpu", run[1]), 0, "\"checkpoint\": \"best\"");
+    expect_command(command_line("eval %s --json --device cpu", run[1]), 0, "\"checkpoint\": \"best\"");
     copy_after("\"loss\": ", best, 18);
     make_best_another(run[0], run[1], "best.safetensors");
-    expect_command(line("eval %s --json --device cpu", run[0]), 0, "\"checkpoint\": \"best\"");
+    expect_command(command_line("eval %s --json --device cpu", run[0]), 0, "\"checkpoint\": \"best\"");
     copy_after("\"loss\": ", now, 18);
     assert_string_equal(now, best);
-    expect_command(line("eval %s --json --device cpu --checkpoint last", run[0]), 0, "\"checkpoint\": \"last\"");
+    expect_command(command_line("eval %s --json --device cpu --checkpoint last", run[0]), 0,
+                   "\"checkpoint\": \"last\"");
     copy_after("\"loss\": ", now, 18);
     assert_string_not_equal(now, best);
     unsigned char image[28 * 28 + 13] = "P5 28 28 255\n";
     char picture[600];
     snprintf(picture, sizeof(picture), "%s", write_file("seven.pgm", image, 13 + 28 * 28));
-    expect_command(line("predict %s %s --device cpu 2>&1", run[0], picture), 0, "(best weights of the run, step ");
-    expect_command(line("predict %s %s --device cpu --json --checkpoint last", run[0], picture), 0,
+    expect_command(command_line("predict %s %s --device cpu 2>&1", run[0], picture), 0,
+                   "(best weights of the run, step ");
+    expect_command(command_line("predict %s %s --device cpu --json --checkpoint last", run[0], picture), 0,
                    "\"checkpoint\": \"last\"");
     /* Without an evaluation there are no best ones. */
     char path[700];
     snprintf(path, sizeof(path), "%s/best.safetensors", run[0]);
     assert_int_equal(remove(path), 0);
-    expect_command(line("predict %s %s --device cpu 2>&1", run[0], picture), 0,
+    expect_command(command_line("predict %s %s --device cpu 2>&1", run[0], picture), 0,
                    "(last weights of the run, step 4; it has no best ones yet)");
 }
 

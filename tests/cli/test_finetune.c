@@ -13,20 +13,6 @@
 #include "support/turning.h"
 #include "tarn_features.h"
 
-/* A line of arguments. */
-static const char *line(const char *format, ...) TARN_PRINTF(1, 2);
-static const char *line(const char *format, ...)
-{
-    static char text[4][6000];
-    static int turn;
-    va_list arguments;
-    turn = (turn + 1) % 4;
-    va_start(arguments, format);
-    vsnprintf(text[turn], sizeof(text[turn]), format, arguments);
-    va_end(arguments);
-    return text[turn];
-}
-
 static void assert_same(const char *folder, const char *other, const char *name)
 {
     char path[2][1300];
@@ -72,17 +58,18 @@ static void write_base(const char *name)
 
 static const char *tuning(const char *folder)
 {
-    return line("train --model %s --data text:%s --lora 4 --lora-dropout 0.1 --lr 0.01 --context 12 --batch-size 8 "
-                "--micro-batch 4 --steps "
-                "60 --eval-every 10 --log-every 5 --device cpu --out %s",
-                scratch("base"), scratch("text.txt"), folder);
+    return command_line(
+        "train --model %s --data text:%s --lora 4 --lora-dropout 0.1 --lr 0.01 --context 12 --batch-size 8 "
+        "--micro-batch 4 --steps "
+        "60 --eval-every 10 --log-every 5 --device cpu --out %s",
+        scratch("base"), scratch("text.txt"), folder);
 }
 
 static void the_plan_is_printed_before_it_begins(void **state)
 {
     (void)state;
     write_base("base");
-    expect_command(line("%s --dry-run", tuning(scratch("dry"))), 0, "fine-tuning llama");
+    expect_command(command_line("%s --dry-run", tuning(scratch("dry"))), 0, "fine-tuning llama");
     static const char *const says[] = {"weights     ",
                                        "adapters    rank 4, alpha 8, dropout 0.1, in all linear layers but the head",
                                        "parameters  4096 trained, 26784 frozen",
@@ -93,13 +80,14 @@ static void the_plan_is_printed_before_it_begins(void **state)
     for (size_t i = 0; i < sizeof(says) / sizeof(says[0]); i++)
         if (!strstr(command_output, says[i]))
             fail_msg("'%s' is not in\n%s", says[i], command_output);
-    assert_int_equal(command_objects(line("%s --dry-run --json", tuning(scratch("dry")))), 1);
+    assert_int_equal(command_objects(command_line("%s --dry-run --json", tuning(scratch("dry")))), 1);
     assert_non_null(strstr(command_output, "\"trained\": 4096"));
     assert_non_null(strstr(command_output, "\"gradient_bytes\": 16384"));
     expect_command("train --model nosuchmodel --data digits 2>&1", 2, "is none of mlp|lenet");
-    expect_command(line("train --model %s --data text:%s --layers 3 2>&1", scratch("base"), scratch("text.txt")), 2,
-                   "layers is 3, but that of the model in");
-    expect_command(line("train --model gpt2 --lora 4 --data text:%s 2>&1", scratch("text.txt")), 2,
+    expect_command(
+        command_line("train --model %s --data text:%s --layers 3 2>&1", scratch("base"), scratch("text.txt")), 2,
+        "layers is 3, but that of the model in");
+    expect_command(command_line("train --model gpt2 --lora 4 --data text:%s 2>&1", scratch("text.txt")), 2,
                    "lora is about a model that is there");
     expect_command("bench train --model llama --layers 1 --heads 2 --width 32 --context 16 --vocab 64 --batch 2 --lora "
                    "2 --steps 1 "
@@ -134,7 +122,7 @@ static void a_killed_run_of_adapters_goes_on_bit_for_bit(void **state)
     if (!getenv("TARN_COMMAND"))
         skip();
     write_base("base");
-    expect_command(line("%s --quiet", tuning(scratch("untouched"))), 0, "");
+    expect_command(command_line("%s --quiet", tuning(scratch("untouched"))), 0, "");
     snprintf(folder, sizeof(folder), "%s", scratch("killed"));
     snprintf(trainer, sizeof(trainer), "%s/config.json", folder);
     pid_t child = start(tuning(folder));
@@ -144,7 +132,7 @@ static void a_killed_run_of_adapters_goes_on_bit_for_bit(void **state)
         sleep_ms(random_below(&random, 60));
         kill(child, SIGKILL);
         waitpid(child, NULL, 0);
-        child = start(line("train --resume %s", folder));
+        child = start(command_line("train --resume %s", folder));
     }
     waitpid(child, &status, 0);
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
@@ -199,9 +187,9 @@ static void a_full_disk_loses_no_adapters(void **state)
     mkdir(scratch("disk"), 0777);
     mkdir(scratch("whole"), 0777);
     FILE *pipe =
-        popen(line("TARN=%s BASE=%s TEXT=%s DISK=%s WHOLE=%s unshare --user --map-root-user --mount sh %s 2>&1",
-                   getenv("TARN_COMMAND"), scratch("base"), scratch("text.txt"), scratch("disk"), scratch("whole"),
-                   scratch("script")),
+        popen(command_line("TARN=%s BASE=%s TEXT=%s DISK=%s WHOLE=%s unshare --user --map-root-user --mount sh %s 2>&1",
+                           getenv("TARN_COMMAND"), scratch("base"), scratch("text.txt"), scratch("disk"),
+                           scratch("whole"), scratch("script")),
               "r");
     assert_non_null(pipe);
     output[fread(output, 1, sizeof(output) - 1, pipe)] = 0;
@@ -231,8 +219,8 @@ static double right_answers(const char *model)
             used += (size_t)snprintf(questions + used, sizeof(questions) - used, "%s\n/reset\n", word);
         }
     write_text("questions.txt", questions);
-    expect_command(line("chat %s --device cpu --temperature 0 < %s 2>/dev/null", model, scratch("questions.txt")), 0,
-                   "");
+    expect_command(
+        command_line("chat %s --device cpu --temperature 0 < %s 2>/dev/null", model, scratch("questions.txt")), 0, "");
     const char *at = command_output;
     for (int i = 0; i < reversal_words(); i++)
         if (reversal_is_held_out(i)) {
@@ -248,7 +236,7 @@ static double right_answers(const char *model)
 /* The base has no template; with one it can be asked, too. */
 static void ask_before(const char *base)
 {
-    expect_command(line("chat %s --device cpu < /dev/null 2>&1", scratch(base)), 1, "no chat template");
+    expect_command(command_line("chat %s --device cpu < /dev/null 2>&1", scratch(base)), 1, "no chat template");
     tarn_tokenizer *tokenizer = tarn_tokenizer_open(scratch(base));
     assert_true(tarn_tokenizer_set_chat(tokenizer, "chatml") && tarn_tokenizer_save(tokenizer, scratch(base)));
     tarn_tokenizer_free(tokenizer);
@@ -269,11 +257,12 @@ static void tune_and_ask(const char *base, int number, const char *name, const c
     snprintf(learnt, sizeof(learnt), "%s", reversal_chats("learnt.jsonl", false));
     snprintf(asked, sizeof(asked), "%s", reversal_chats("asked.jsonl", true));
     snprintf(folder, sizeof(folder), "%s%d", scratch("tuned"), number);
-    expect_command(line("train --model %s --data %s --val %s --template chatml %s --warmup 10 --clip-norm 1 --context "
-                        "64 --batch-size "
-                        "8 --steps %d --eval-every 1000 --device cpu --out %s",
-                        scratch(base), learnt, asked, options, steps, folder),
-                   0, "of them learnt, in ");
+    expect_command(
+        command_line("train --model %s --data %s --val %s --template chatml %s --warmup 10 --clip-norm 1 --context "
+                     "64 --batch-size "
+                     "8 --steps %d --eval-every 1000 --device cpu --out %s",
+                     scratch(base), learnt, asked, options, steps, folder),
+        0, "of them learnt, in ");
     double after = right_answers(folder);
     print_message(", %s %.1f %%", name, 100 * after);
     if (!(after > 0.95))

@@ -3,18 +3,6 @@
 #include "support/files.h"
 #include "tarn_features.h"
 
-/* printf for command lines; valid until the next one. */
-static const char *line(const char *format, ...) TARN_PRINTF(1, 2);
-static const char *line(const char *format, ...)
-{
-    static char text[4096];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text, sizeof(text), format, arguments);
-    va_end(arguments);
-    return text;
-}
-
 static const char *make_text(void)
 {
     static char path[600];
@@ -28,11 +16,11 @@ static const char *make_text(void)
 
 static const char *small(const char *model, const char *more)
 {
-    return line("train --model %s --data text:%s --layers 2 --heads 4 --kv-heads 2 --width 16 --context 12 "
-                "--batch-size 8 --steps 60 "
-                "--eval-every 30 --log-every "
-                "10 --lr 0.01 --device cpu %s",
-                model, make_text(), more);
+    return command_line("train --model %s --data text:%s --layers 2 --heads 4 --kv-heads 2 --width 16 --context 12 "
+                        "--batch-size 8 --steps 60 "
+                        "--eval-every 30 --log-every "
+                        "10 --lr 0.01 --device cpu %s",
+                        model, make_text(), more);
 }
 
 static void a_dry_run_says_what_it_would_do(void **state)
@@ -51,11 +39,11 @@ static void a_run_is_trained_and_judged_and_gone_on_with_and_writes(void **state
     snprintf(folder, sizeof(folder), "%s", scratch("run"));
     snprintf(more, sizeof(more), "--out %s", folder);
     expect_command(small("qwen3", more), 0, "validation loss");
-    expect_command(line("eval %s", folder), 0, "qwen3 on text:");
-    assert_int_equal(command_objects(line("eval %s --json", folder)), 1);
+    expect_command(command_line("eval %s", folder), 0, "qwen3 on text:");
+    assert_int_equal(command_objects(command_line("eval %s --json", folder)), 1);
     assert_non_null(strstr(command_output, "\"model\": \"qwen3\""));
-    expect_command(line("train --resume %s --steps 70", folder), 0, "going on with qwen3");
-    expect_command(line("generate %s \"one two\" --tokens 5 --temperature 0", folder), 0, " thre");
+    expect_command(command_line("train --resume %s --steps 70", folder), 0, "going on with qwen3");
+    expect_command(command_line("generate %s \"one two\" --tokens 5 --temperature 0", folder), 0, " thre");
 }
 
 static void wrong_calls_say_what_is_wrong(void **state)
@@ -65,7 +53,7 @@ static void wrong_calls_say_what_is_wrong(void **state)
     expect_command(small("gpt2", "--dry-run 2>&1"), 2, "--kv-heads is for Llama models");
     expect_command(small("llama2", "--dry-run 2>&1"), 2, "is none of");
     expect_command("bench train --model mistral --vocab 64 2>&1", 2, "a mistral has no size of its own");
-    expect_command(line("train --model mistral --data text:%s --device cpu --dry-run 2>&1", make_text()), 0,
+    expect_command(command_line("train --model mistral --data text:%s --device cpu --dry-run 2>&1", make_text()), 0,
                    "chosen to train in minutes on a CPU");
     expect_command("train --model llama --data digits:50 --dry-run 2>&1", 2, "learns from text");
 }
@@ -86,11 +74,11 @@ static void shipped_configurations_are_taken(void **state)
     const char *source = getenv("TARN_SOURCE_DIR");
     if (!source)
         skip();
-    expect_command(line("train %s/configs/llama-char-cpu.json --data text:%s --dry-run", source, make_text()), 0,
-                   "4 heads (of keys 2)");
+    expect_command(command_line("train %s/configs/llama-char-cpu.json --data text:%s --dry-run", source, make_text()),
+                   0, "4 heads (of keys 2)");
     expect_command(
-        line("train %s/configs/llama-char-gpu.json --data text:%s --device cpu --dry-run", source, make_text()), 0,
-        "6 heads (of keys 2)");
+        command_line("train %s/configs/llama-char-gpu.json --data text:%s --device cpu --dry-run", source, make_text()),
+        0, "6 heads (of keys 2)");
 }
 
 int main(void)

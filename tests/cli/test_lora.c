@@ -6,18 +6,6 @@
 
 #define CPU tarn_device_cpu()
 
-/* printf for command lines; valid until the next one. */
-static const char *line(const char *format, ...) TARN_PRINTF(1, 2);
-static const char *line(const char *format, ...)
-{
-    static char text[4096];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text, sizeof(text), format, arguments);
-    va_end(arguments);
-    return text;
-}
-
 static void stir(tarn_module *model, double std)
 {
     for (int i = 0; i < tarn_module_parameter_count(model); i++) {
@@ -74,27 +62,29 @@ static void adapters_change_what_is_written(void **state)
     char plain[256], adapted[256];
     const char *how = "--ids 1,2,3 --tokens 12 --temperature 0 --device cpu";
     write_both(plain, adapted, sizeof(plain));
-    assert_int_equal(run_command(line("generate %s %s", scratch("model"), how)), 0);
+    assert_int_equal(run_command(command_line("generate %s %s", scratch("model"), how)), 0);
     assert_string_equal(command_output, plain);
-    assert_int_equal(run_command(line("generate %s %s --adapter %s", scratch("model"), how, scratch("adapter"))), 0);
+    assert_int_equal(
+        run_command(command_line("generate %s %s --adapter %s", scratch("model"), how, scratch("adapter"))), 0);
     assert_string_equal(command_output, adapted);
-    expect_command(line("inspect %s", scratch("adapter")), 0, "\"peft_type\": \"LORA\"");
+    expect_command(command_line("inspect %s", scratch("adapter")), 0, "\"peft_type\": \"LORA\"");
     assert_contains(command_output, "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight");
     /* configuration, metadata of 3 keys, 28 tensors, all */
-    assert_int_equal(command_objects(line("inspect %s --json", scratch("adapter"))), 33);
+    assert_int_equal(command_objects(command_line("inspect %s --json", scratch("adapter"))), 33);
     assert_contains(command_output, "{\"key\": \"adapter_config.json\", \"value\": ");
     /* Merged, in a folder and in a file. */
-    expect_command(line("convert %s %s --adapter %s", scratch("model"), scratch("merged"), scratch("adapter")), 0,
-                   "tensors");
-    assert_int_equal(run_command(line("generate %s %s", scratch("merged"), how)), 0);
-    assert_string_equal(command_output, adapted);
-    expect_command(line("convert %s %s --adapter %s", scratch("model"), scratch("merged.gguf"), scratch("adapter")), 0,
-                   "tensors");
-    assert_int_equal(run_command(line("generate %s %s", scratch("merged.gguf"), how)), 0);
+    expect_command(command_line("convert %s %s --adapter %s", scratch("model"), scratch("merged"), scratch("adapter")),
+                   0, "tensors");
+    assert_int_equal(run_command(command_line("generate %s %s", scratch("merged"), how)), 0);
     assert_string_equal(command_output, adapted);
     expect_command(
-        line("quantize %s %s --type q8_0 --adapter %s", scratch("model"), scratch("q8.gguf"), scratch("adapter")), 0,
+        command_line("convert %s %s --adapter %s", scratch("model"), scratch("merged.gguf"), scratch("adapter")), 0,
         "tensors");
+    assert_int_equal(run_command(command_line("generate %s %s", scratch("merged.gguf"), how)), 0);
+    assert_string_equal(command_output, adapted);
+    expect_command(command_line("quantize %s %s --type q8_0 --adapter %s", scratch("model"), scratch("q8.gguf"),
+                                scratch("adapter")),
+                   0, "tensors");
 }
 
 static double loss_in_output(void)
@@ -117,16 +107,19 @@ static void adapters_change_what_is_judged(void **state)
     text[2000] = 0;
     char data[600];
     snprintf(data, sizeof(data), "%s", write_text("letters.txt", text));
-    assert_int_equal(command_objects(line("eval %s --data text:%s --json --device cpu", scratch("model"), data)), 1);
+    assert_int_equal(
+        command_objects(command_line("eval %s --data text:%s --json --device cpu", scratch("model"), data)), 1);
     double before = loss_in_output();
-    assert_int_equal(command_objects(line("eval %s --data text:%s --json --device cpu --adapter %s", scratch("model"),
-                                          data, scratch("adapter"))),
+    assert_int_equal(command_objects(command_line("eval %s --data text:%s --json --device cpu --adapter %s",
+                                                  scratch("model"), data, scratch("adapter"))),
                      1);
     double with = loss_in_output();
     assert_true(fabs(with - before) > 1e-3);
+    assert_int_equal(run_command(command_line("convert %s %s --adapter %s", scratch("model"), scratch("judged"),
+                                              scratch("adapter"))),
+                     0);
     assert_int_equal(
-        run_command(line("convert %s %s --adapter %s", scratch("model"), scratch("judged"), scratch("adapter"))), 0);
-    assert_int_equal(command_objects(line("eval %s --data text:%s --json --device cpu", scratch("judged"), data)), 1);
+        command_objects(command_line("eval %s --data text:%s --json --device cpu", scratch("judged"), data)), 1);
     assert_true(fabs(loss_in_output() - with) < 1e-3);
 }
 
@@ -139,17 +132,17 @@ static void wrong_calls_say_what_is_wrong(void **state)
     write_both(plain, adapted, sizeof(plain));
     write_tokenizer();
     const char *folder = scratch("model"), *nowhere = scratch("nowhere");
-    expect_command(line("generate %s --ids 1 --device cpu --adapter %s 2>&1", folder, nowhere), 1,
+    expect_command(command_line("generate %s --ids 1 --device cpu --adapter %s 2>&1", folder, nowhere), 1,
                    "adapter_config.json' cannot be opened");
-    expect_command(line("chat %s --device cpu --adapter %s 2>&1 < /dev/null", folder, nowhere), 1,
+    expect_command(command_line("chat %s --device cpu --adapter %s 2>&1 < /dev/null", folder, nowhere), 1,
                    "adapter_config.json' cannot be opened");
-    expect_command(line("eval %s --device cpu --adapter %s 2>&1", folder, nowhere), 1,
+    expect_command(command_line("eval %s --device cpu --adapter %s 2>&1", folder, nowhere), 1,
                    "adapter_config.json' cannot be opened");
-    expect_command(line("convert %s %s --adapter %s 2>&1", folder, scratch("out"), nowhere), 1,
+    expect_command(command_line("convert %s %s --adapter %s 2>&1", folder, scratch("out"), nowhere), 1,
                    "adapter_config.json' cannot be opened");
-    expect_command(line("convert %s %s 2>&1", folder, scratch("out")), 1, "neither");
-    expect_command(line("generate %s --ids 1 --adapter 2>&1", folder), 2, "--adapter needs a value: FOLDER");
-    expect_command(line("predict %s x.png --adapter y 2>&1", folder), 2, "takes no --adapter");
+    expect_command(command_line("convert %s %s 2>&1", folder, scratch("out")), 1, "neither");
+    expect_command(command_line("generate %s --ids 1 --adapter 2>&1", folder), 2, "--adapter needs a value: FOLDER");
+    expect_command(command_line("predict %s x.png --adapter y 2>&1", folder), 2, "takes no --adapter");
 }
 
 int main(void)

@@ -34,12 +34,32 @@ static const char *make_text(void)
     return path;
 }
 
+/* The command that runs now; 0: none. A failing test does not reach finish(): the next start or the teardown ends it.
+ */
+static pid_t running;
+
+static void end_running(void)
+{
+    if (running > 0) {
+        kill(running, SIGKILL);
+        waitpid(running, NULL, 0);
+    }
+    running = 0;
+}
+
+static int tear_down(void **state)
+{
+    end_running();
+    return remove_scratch(state);
+}
+
 /* Starts a run of a small model on a terminal of so many columns. */
 static terminal *start(int columns, const char *folder, const char *flags)
 {
     static terminal t;
     char command[4096];
     const char *program = getenv("TARN_COMMAND");
+    end_running();
     t = (terminal){.fd = program ? posix_openpt(O_RDWR | O_NOCTTY) : -1};
     if (t.fd < 0)
         skip();
@@ -56,6 +76,7 @@ static terminal *start(int columns, const char *folder, const char *flags)
         _exit(127);
     }
     assert_true(t.child > 0);
+    running = t.child;
     return &t;
 }
 
@@ -84,7 +105,10 @@ static int occurrences(const char *text, const char *part)
 static void wait_for(terminal *t, const char *part, int times)
 {
     for (int waited = 0; occurrences(t->text, part) < times; waited += 20) {
-        if (waited > PATIENCE_MS || waitpid(t->child, NULL, WNOHANG) != 0)
+        bool has_ended = waitpid(t->child, NULL, WNOHANG) != 0;
+        if (has_ended)
+            running = 0;
+        if (has_ended || waited > PATIENCE_MS)
             fail_msg("'%s' does not come %d times:\n%s", part, times, t->text);
         read_some(t, 20);
     }
@@ -96,6 +120,7 @@ static int finish(terminal *t)
     int status = 0;
     while (waitpid(t->child, &status, WNOHANG) == 0)
         read_some(t, 20);
+    running = 0;
     read_some(t, 0);
     close(t->own);
     close(t->fd);
@@ -223,5 +248,5 @@ int main(void)
         in_scope(the_line_moves_within_a_step_and_an_interrupt_is_answered_at_once),
         in_scope(no_field_is_cut_at_any_width),
     };
-    return TARN__HAVE_JANSSON ? cmocka_run_group_tests(tests, make_scratch, remove_scratch) : 0;
+    return TARN__HAVE_JANSSON ? cmocka_run_group_tests(tests, make_scratch, tear_down) : 0;
 }

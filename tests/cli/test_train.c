@@ -14,18 +14,6 @@
     "--data digits:400 --model mlp --hidden 16 --batch-size 20 --epochs 4 --eval-every 9 --log-every 3 --lr 0.01 " \
     "--device cpu"
 
-/* printf for command lines; valid until the next one. */
-static const char *line(const char *format, ...) TARN_PRINTF(1, 2);
-static const char *line(const char *format, ...)
-{
-    static char text[4096];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text, sizeof(text), format, arguments);
-    va_end(arguments);
-    return text;
-}
-
 static bool is_there(const char *path)
 {
     struct stat about;
@@ -103,7 +91,7 @@ static void wrong_calls_say_what_is_wrong(void **state)
         {"predict /nosuch image.png", "/nosuch", 1},
     };
     for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++)
-        expect_command(line("%s 2>&1", calls[i].arguments), calls[i].status, calls[i].text);
+        expect_command(command_line("%s 2>&1", calls[i].arguments), calls[i].status, calls[i].text);
     expect_command("train --help", 0, "--label-smoothing X");
     expect_command("help train", 0, "usage: tarn train [CONFIG.json] [OPTION...]");
     expect_command("eval --help", 0, "usage: tarn eval RUN [OPTION...]");
@@ -113,12 +101,12 @@ static void wrong_calls_say_what_is_wrong(void **state)
 static void a_dry_run_says_what_it_would_do_and_writes_nothing(void **state)
 {
     (void)state;
-    expect_command(line("train " SMALL " --out %s --dry-run", scratch("dry")), 0, "12730 trained, 0 frozen");
+    expect_command(command_line("train " SMALL " --out %s --dry-run", scratch("dry")), 0, "12730 trained, 0 frozen");
     assert_non_null(strstr(command_output, "cpu"));
     assert_non_null(strstr(command_output, "400 samples of 1 × 28 × 28 to train on, 80 to judge by, 10 classes"));
     assert_non_null(strstr(command_output, "memory      about"));
     assert_null(strstr(command_output, "taken by auto"));
-    expect_command(line("train --data digits:50 --device auto --out %s --dry-run 2>&1", scratch("dry")), 0,
+    expect_command(command_line("train --data digits:50 --device auto --out %s --dry-run 2>&1", scratch("dry")), 0,
                    "; taken by auto");
     assert_null(strstr(command_output, "libtarn")); /* the reasons are in `tarn info` */
     assert_null(strstr(command_output, "not here"));
@@ -131,17 +119,18 @@ static void a_configuration_is_read_and_flags_come_after_it(void **state)
     const char *file = write_text(
         "config.json",
         "{\"data\": \"digits:100\", \"model\": \"mlp\", \"epochs\": 3, \"batch_size\": 10, \"device\": \"cpu\"}");
-    expect_command(line("train %s --dry-run --out %s", file, scratch("configured")), 0,
+    expect_command(command_line("train %s --dry-run --out %s", file, scratch("configured")), 0,
                    "0 to 30, 10 samples in each, 10 in an epoch");
-    expect_command(line("train %s --dry-run --epochs 2 --out %s", file, scratch("configured")), 0, "0 to 20, ");
+    expect_command(command_line("train %s --dry-run --epochs 2 --out %s", file, scratch("configured")), 0, "0 to 20, ");
     file = write_text("wrong.json", "{\"epocs\": 3}");
-    expect_command(line("train %s 2>&1", file), 2, "there is no option 'epocs'");
+    expect_command(command_line("train %s 2>&1", file), 2, "there is no option 'epocs'");
     assert_non_null(strstr(command_output, "wrong.json"));
     assert_non_null(strstr(command_output, "did you mean 'epochs'?"));
-    expect_command(line("train %s 2>&1", write_text("wrong.json", "{\"learning_rate\": 3}")), 2,
+    expect_command(command_line("train %s 2>&1", write_text("wrong.json", "{\"learning_rate\": 3}")), 2,
                    "there is no option 'learning_rate'; did you mean 'lr'?");
-    expect_command(line("train %s 2>&1", write_text("wrong.json", "{\"n_embd\": 3}")), 2, "did you mean 'width'?");
-    expect_command(line("train %s --resume x 2>&1", write_text("good.json", "{}")), 2, "leave out");
+    expect_command(command_line("train %s 2>&1", write_text("wrong.json", "{\"n_embd\": 3}")), 2,
+                   "did you mean 'width'?");
+    expect_command(command_line("train %s --resume x 2>&1", write_text("good.json", "{}")), 2, "leave out");
 }
 
 /* ---- a run ------------------------------------------------------------------------------------------------------- */
@@ -149,12 +138,12 @@ static void a_configuration_is_read_and_flags_come_after_it(void **state)
 static void a_run_prints_plain_lines_in_a_pipe_and_objects_as_json(void **state)
 {
     (void)state;
-    expect_command(line("train " SMALL " --out %s", scratch("plain")), 0, "step 80 of 80  epoch 4 of 4  loss ");
+    expect_command(command_line("train " SMALL " --out %s", scratch("plain")), 0, "step 80 of 80  epoch 4 of 4  loss ");
     assert_null(strpbrk(command_output, "\r\033"));
     assert_non_null(strstr(command_output, "best: "));
     assert_non_null(strstr(command_output, " images/s  validation ")); /* all that is known, as of a language model */
     assert_non_null(strstr(command_output, "iB  0 s left\n"));
-    int lines = command_objects(line("train " SMALL " --json --out %s", scratch("json")));
+    int lines = command_objects(command_line("train " SMALL " --json --out %s", scratch("json")));
     assert_true(lines > 20);
     assert_non_null(strstr(command_output, "{\"event\": \"plan\", \"model\": \"mlp\""));
     assert_non_null(strstr(command_output, "{\"event\": \"evaluation\", \"step\": 9, \"epoch\": 1, "));
@@ -162,11 +151,11 @@ static void a_run_prints_plain_lines_in_a_pipe_and_objects_as_json(void **state)
     assert_non_null(strstr(command_output, "\"validation\": null, \"of_peak\": null, \"busy\": "));
     assert_non_null(strstr(command_output, "\"seconds_left\": 0.0"));
     assert_same_model(scratch("plain"), scratch("json"));
-    assert_int_equal(run_command(line("train " SMALL " --quiet --threads 1 --workers 2 --out %s", scratch("quiet"))),
-                     0);
+    assert_int_equal(
+        run_command(command_line("train " SMALL " --quiet --threads 1 --workers 2 --out %s", scratch("quiet"))), 0);
     assert_string_equal(command_output, "");
     assert_same_model(scratch("plain"), scratch("quiet"));
-    expect_command(line("train " SMALL " --out %s 2>&1", scratch("plain")), 1, "already exists");
+    expect_command(command_line("train " SMALL " --out %s 2>&1", scratch("plain")), 1, "already exists");
 }
 
 /* 45 samples of 3 numbers to train on: 2 classes. */
@@ -194,8 +183,8 @@ static void the_unit_of_the_speed_follows_the_data(void **state)
     (void)state;
     char path[600];
     size_t length;
-    expect_command(line("train --data csv:%s --device cpu --epochs 30 --out %s", make_table(), scratch("rows")), 0,
-                   " rows/s");
+    expect_command(command_line("train --data csv:%s --device cpu --epochs 30 --out %s", make_table(), scratch("rows")),
+                   0, " rows/s");
     assert_null(strstr(command_output, "images"));
     snprintf(path, sizeof(path), "%s", scratch("rows/metrics.jsonl"));
     char *metrics = get_file(path, &length), *page;
@@ -206,26 +195,28 @@ static void the_unit_of_the_speed_follows_the_data(void **state)
     assert_null(strstr(page, "mages per second"));
     free(metrics);
     free(page);
-    assert_true(command_objects(line("train --data csv:%s --device cpu --json --out %s", make_table(),
-                                     scratch("row_objects"))) > 2);
+    assert_true(command_objects(command_line("train --data csv:%s --device cpu --json --out %s", make_table(),
+                                             scratch("row_objects"))) > 2);
     assert_contains(command_output, "\"rows_per_second\": ");
-    expect_command(line("train --data digits:400 --device cpu --epochs 1 --out %s", scratch("images")), 0, " images/s");
+    expect_command(command_line("train --data digits:400 --device cpu --epochs 1 --out %s", scratch("images")), 0,
+                   " images/s");
 }
 
 /* The table is one step an epoch. */
 static void short_epochs_are_judged_together(void **state)
 {
     (void)state;
-    expect_command(line("train --data csv:%s --device cpu --epochs 45 --out %s", make_table(), scratch("together")), 0,
-                   "step 45  epoch 45 of 45  validation");
+    expect_command(
+        command_line("train --data csv:%s --device cpu --epochs 45 --out %s", make_table(), scratch("together")), 0,
+        "step 45  epoch 45 of 45  validation");
     assert_int_equal(occurrences(command_output, "validation loss "), 4); /* after 20, 40 and 45 steps, and the best */
     assert_int_equal(occurrences(command_output, "lr "), 3);
-    expect_command(line("train --data csv:%s --device cpu --epochs 2000 --out %s", make_table(), scratch("many")), 0,
-                   "");
-    assert_int_equal(occurrences(command_output, "validation loss "), 51);
     expect_command(
-        line("train --data csv:%s --device cpu --epochs 5 --eval-every 1 --out %s", make_table(), scratch("each")), 0,
-        "");
+        command_line("train --data csv:%s --device cpu --epochs 2000 --out %s", make_table(), scratch("many")), 0, "");
+    assert_int_equal(occurrences(command_output, "validation loss "), 51);
+    expect_command(command_line("train --data csv:%s --device cpu --epochs 5 --eval-every 1 --out %s", make_table(),
+                                scratch("each")),
+                   0, "");
     assert_int_equal(occurrences(command_output, "validation loss "), 6);
 }
 
@@ -267,9 +258,10 @@ static void wait_for_metrics(const char *folder, pid_t child)
  * shorter one is. */
 static const char *long_run(const char *folder)
 {
-    return line("train --data digits:%d --steps %d --model mlp --hidden 16 --batch-size 10 --eval-every 50 --log-every "
-                "5 --lr 0.003 --device cpu --out %s",
-                getenv("TARN_TEST_QUICK") ? 200 : 1000, getenv("TARN_TEST_QUICK") ? 200 : 500, folder);
+    return command_line(
+        "train --data digits:%d --steps %d --model mlp --hidden 16 --batch-size 10 --eval-every 50 --log-every "
+        "5 --lr 0.003 --device cpu --out %s",
+        getenv("TARN_TEST_QUICK") ? 200 : 1000, getenv("TARN_TEST_QUICK") ? 200 : 500, folder);
 }
 
 static void a_signal_saves_and_stops_and_the_run_goes_on_bit_for_bit(void **state)
@@ -296,7 +288,7 @@ static void a_signal_saves_and_stops_and_the_run_goes_on_bit_for_bit(void **stat
         assert_non_null(strstr(text, "everything is saved; go on with: tarn train --resume"));
         assert_int_equal(occurrences(text, "stopping after this step; press again to stop now\n"), 1);
         free(text);
-        expect_command(line("train --resume %s", folder), 0, "going on with mlp");
+        expect_command(command_line("train --resume %s", folder), 0, "going on with mlp");
         assert_same_model(scratch("unstopped"), folder);
     }
 }
@@ -344,10 +336,11 @@ static void signals_of_one_second_are_one_request_and_the_next_ends_the_run(void
     snprintf(folder, sizeof(folder), "%s", scratch("impatient"));
     snprintf(output, sizeof(output), "%s.pipe", folder);
     assert_int_equal(mkfifo(output, 0600), 0);
-    pid_t child = start(
-        line("train --data digits:200 --steps 1000000 --model mlp --hidden 16 --log-every 5 --device cpu --out %s",
-             folder),
-        output);
+    pid_t child =
+        start(command_line(
+                  "train --data digits:200 --steps 1000000 --model mlp --hidden 16 --log-every 5 --device cpu --out %s",
+                  folder),
+              output);
     int reader = open(output, O_RDONLY | O_NONBLOCK);
     wait_for_metrics(folder, child);
     int writer = fill_pipe(output), status = stop_again_and_again(child, &seconds);
@@ -372,7 +365,7 @@ static void a_killed_run_goes_on_from_its_last_checkpoint_bit_for_bit(void **sta
         sleep_ms(random_below(&random, 80));
         kill(child, SIGKILL);
         waitpid(child, NULL, 0);
-        child = start(line("train --resume %s", folder), log);
+        child = start(command_line("train --resume %s", folder), log);
     }
     int status;
     waitpid(child, &status, 0);
@@ -383,11 +376,12 @@ static void a_killed_run_goes_on_from_its_last_checkpoint_bit_for_bit(void **sta
 static void a_loss_that_is_not_finite_is_a_failure_that_names_step_and_layer(void **state)
 {
     (void)state;
-    expect_command(line("train --data digits:100 --model mlp --hidden 16 --batch-size 10 --optimizer sgd --lr 1000 "
-                        "--weight-decay 1000 --epochs 20 "
-                        "--device cpu --out %s 2>&1",
-                        scratch("nan")),
-                   1, "is not finite");
+    expect_command(
+        command_line("train --data digits:100 --model mlp --hidden 16 --batch-size 10 --optimizer sgd --lr 1000 "
+                     "--weight-decay 1000 --epochs 20 "
+                     "--device cpu --out %s 2>&1",
+                     scratch("nan")),
+        1, "is not finite");
     assert_non_null(strstr(command_output, "step "));
     assert_true(is_there(scratch("nan/trainer.json")));
 }
@@ -409,15 +403,15 @@ static void the_log_of_runs_is_a_table(void **state)
     snprintf(text + used, sizeof(text) - (size_t)used, row, "failed", "r2", "1.04901365e+26", "null");
     mkdir(scratch("log"), 0777);
     write_text("log/log.jsonl", text);
-    expect_command(line("runs %s", scratch("log")), 0,
+    expect_command(command_line("runs %s", scratch("log")), 0,
                    "date              model  data        device  precision  step  s/1000 steps  s/epoch       loss  "
                    "val loss  end       folder\n"
                    "2026-11-16 21:53  lenet  digits:500  cpu     f32          14          41.5      0.2     1.8928    "
                    "1.5000  finished  r1\n"
                    "2026-11-16 21:53  lenet  digits:500  cpu     f32          14          41.5      0.2  1.049e+26     "
                    "    -  failed    r2\n");
-    assert_int_equal(command_objects(line("runs %s --json", scratch("log"))), 2);
-    expect_command(line("runs %s 2>&1", scratch("nosuch")), 1, "no run has ended there");
+    assert_int_equal(command_objects(command_line("runs %s --json", scratch("log"))), 2);
+    expect_command(command_line("runs %s 2>&1", scratch("nosuch")), 1, "no run has ended there");
 }
 
 /* ---- use --------------------------------------------------------------------------------------------------------- */
@@ -425,12 +419,13 @@ static void the_log_of_runs_is_a_table(void **state)
 static void eval_prints_a_table_of_classes(void **state)
 {
     (void)state;
-    expect_command(line("eval %s", scratch("plain")), 0, "class");
+    expect_command(command_line("eval %s", scratch("plain")), 0, "class");
     assert_non_null(strstr(command_output, "% of 80 right"));
-    assert_int_equal(command_objects(line("eval %s --data digits:1000 --json --batch-size 7", scratch("plain"))), 1);
+    assert_int_equal(
+        command_objects(command_line("eval %s --data digits:1000 --json --batch-size 7", scratch("plain"))), 1);
     assert_non_null(strstr(command_output, "\"samples\": 200, "));
     assert_non_null(strstr(command_output, "{\"name\": \"9\", \"samples\": "));
-    expect_command(line("eval %s --data nosuch:1 2>&1", scratch("plain")), 2, "is no data");
+    expect_command(command_line("eval %s --data nosuch:1 2>&1", scratch("plain")), 2, "is no data");
 }
 
 /* Writes a drawn digit as PGM and returns its label. */
@@ -452,19 +447,21 @@ static void predict_names_the_classes_of_images(void **state)
     (void)state;
     char first[600];
     int right = 0;
-    expect_command(line("train --data digits:2000 --epochs 4 --quiet --device cpu --out %s", scratch("reader")), 0, "");
+    expect_command(command_line("train --data digits:2000 --epochs 4 --quiet --device cpu --out %s", scratch("reader")),
+                   0, "");
     for (int i = 0; i < 20; i++) {
         char expected[64];
         snprintf(expected, sizeof(expected), "digit.pgm: %d ", draw("digit.pgm", i));
         snprintf(first, sizeof(first), "%s", scratch("digit.pgm"));
-        assert_int_equal(run_command(line("predict %s %s --top 2", scratch("reader"), first)), 0);
+        assert_int_equal(run_command(command_line("predict %s %s --top 2", scratch("reader"), first)), 0);
         right += strstr(command_output, expected) != NULL;
     }
     print_message("%d of 20 right\n", right);
     assert_true(right >= 15);
-    assert_int_equal(command_objects(line("predict %s %s %s --json", scratch("reader"), first, first)), 2);
+    assert_int_equal(command_objects(command_line("predict %s %s %s --json", scratch("reader"), first, first)), 2);
     assert_non_null(strstr(command_output, "\"probability\": "));
-    expect_command(line("predict %s %s %s 2>&1", scratch("reader"), scratch("nosuch.png"), first), 1, "nosuch.png");
+    expect_command(command_line("predict %s %s %s 2>&1", scratch("reader"), scratch("nosuch.png"), first), 1,
+                   "nosuch.png");
     assert_non_null(strstr(command_output, "digit.pgm: ")); /* the other one was read all the same */
 }
 

@@ -13,18 +13,6 @@
 #include "support/command.h"
 #include "support/files.h"
 
-/* printf for command lines; valid until the next one. */
-static const char *line(const char *format, ...) TARN_PRINTF(1, 2);
-static const char *line(const char *format, ...)
-{
-    static char text[4096];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text, sizeof(text), format, arguments);
-    va_end(arguments);
-    return text;
-}
-
 /* A file with 3,000 letters to learn from. */
 static const char *make_text(void)
 {
@@ -40,11 +28,12 @@ static const char *make_text(void)
 /* The flags of a run long enough to be stopped on its way. */
 static const char *small_run(const char *folder, const char *more)
 {
-    return line("train --data text:%s --layers 1 --heads 2 --width 16 --context 12 --batch-size 8 --micro-batch 4 "
-                "--steps %d --eval-every 25 "
-                "--eval-batches 2 --log-every 5 --lr 0.01 --min-lr 0.001 --dropout 0.1 --clip-norm 1 --weight-decay "
-                "0.1 --device cpu --out %s %s",
-                make_text(), getenv("TARN_TEST_QUICK") ? 100 : 300, folder, more);
+    return command_line(
+        "train --data text:%s --layers 1 --heads 2 --width 16 --context 12 --batch-size 8 --micro-batch 4 "
+        "--steps %d --eval-every 25 "
+        "--eval-batches 2 --log-every 5 --lr 0.01 --min-lr 0.001 --dropout 0.1 --clip-norm 1 --weight-decay "
+        "0.1 --device cpu --out %s %s",
+        make_text(), getenv("TARN_TEST_QUICK") ? 100 : 300, folder, more);
 }
 
 static void assert_same_model(const char *folder, const char *other)
@@ -86,7 +75,7 @@ static void wrong_calls_say_what_is_wrong(void **state)
         {"--context 4000 --width 16 --heads 1 --layers 1", "tokens to train on", 1},
     };
     for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++)
-        expect_command(line("train --data text:%s %s --dry-run 2>&1", text, calls[i].flags), calls[i].status,
+        expect_command(command_line("train --data text:%s %s --dry-run 2>&1", text, calls[i].flags), calls[i].status,
                        calls[i].text);
     expect_command("train --data digits:50 --context 5 --dry-run 2>&1", 2, "context is for language models");
     expect_command("train --model gpt2 --data digits:50 --dry-run 2>&1", 2, "learns from text");
@@ -111,13 +100,15 @@ static void a_dry_run_says_what_is_missing(void **state)
     (void)state;
     const char *text = make_text();
     expect_command(
-        line("train --data text:%s --tokenizer bytes --model gpt2-1.5b --context 64 --device mirror --dry-run --out %s",
-             text, scratch("large")),
+        command_line(
+            "train --data text:%s --tokenizer bytes --model gpt2-1.5b --context 64 --device mirror --dry-run --out %s",
+            text, scratch("large")),
         0, "does not fit: ");
     assert_non_null(strstr(command_output, "1476073600 trained, 0 frozen"));
     expect_command(
-        line("train --data text:%s --tokenizer bytes --model gpt2-1.5b --context 64 --device mirror --out %s 2>&1",
-             text, scratch("large")),
+        command_line(
+            "train --data text:%s --tokenizer bytes --model gpt2-1.5b --context 64 --device mirror --out %s 2>&1", text,
+            scratch("large")),
         1, "tarn train: the run does not fit into memory; --ignore-memory starts it all the same\n");
 }
 
@@ -128,9 +119,10 @@ static void a_run_that_cannot_fit_does_not_start(void **state)
 {
     (void)state;
     const char *text = make_text();
-    const char *run = line("train --data text:%s --tokenizer bytes --layers 64 --heads 2 --width 64 --context 64 "
-                           "--batch-size 65536 --device cpu --out %s",
-                           text, scratch("huge"));
+    const char *run =
+        command_line("train --data text:%s --tokenizer bytes --layers 64 --heads 2 --width 64 --context 64 "
+                     "--batch-size 65536 --device cpu --out %s",
+                     text, scratch("huge"));
     char command[4096];
     snprintf(command, sizeof(command), "%s 2>&1", run);
     expect_command(command, 1, " TiB  activations\n");
@@ -161,14 +153,14 @@ static void a_run_is_shown_judged_and_lets_write(void **state)
     assert_true(command_objects(small_run(scratch("long"), "--json --sample 100")) > 20); /* far past the context */
     const char *written = strstr(command_output, "{\"event\": \"sample\", ");
     assert_true(written && (written = strstr(written, "\"text\": \"")) && strcspn(written + 9, "\"") >= 100);
-    expect_command(line("eval %s", scratch("whole")), 0, "perplexity");
+    expect_command(command_line("eval %s", scratch("whole")), 0, "perplexity");
     assert_non_null(strstr(command_output, "over 299 tokens"));
-    assert_int_equal(command_objects(line("eval %s --json --data text:%s", scratch("whole"), make_text())), 1);
+    assert_int_equal(command_objects(command_line("eval %s --json --data text:%s", scratch("whole"), make_text())), 1);
     assert_non_null(strstr(command_output, "\"tokens\": 2999, "));
-    expect_command(line("eval %s --data digits 2>&1", scratch("whole")), 2, "is no text");
-    expect_command(line("generate %s \"one t\" --tokens 5", scratch("whole")), 0, "");
-    expect_command(line("generate %s \"one t\" --tokens 5", scratch("whole/best")), 0, "");
-    expect_command(line("predict %s x.png 2>&1", scratch("whole")), 1, "no classes");
+    expect_command(command_line("eval %s --data digits 2>&1", scratch("whole")), 2, "is no text");
+    expect_command(command_line("generate %s \"one t\" --tokens 5", scratch("whole")), 0, "");
+    expect_command(command_line("generate %s \"one t\" --tokens 5", scratch("whole/best")), 0, "");
+    expect_command(command_line("predict %s x.png 2>&1", scratch("whole")), 1, "no classes");
 }
 
 static void shards_are_trained_on(void **state)
@@ -176,17 +168,17 @@ static void shards_are_trained_on(void **state)
     (void)state;
     char shards[600];
     snprintf(shards, sizeof(shards), "%s", scratch("shards"));
-    expect_command(line("tokenize %s --prepare %s --tokenizer bytes --validation 0.1 2>&1", make_text(), shards), 0,
-                   "");
+    expect_command(
+        command_line("tokenize %s --prepare %s --tokenizer bytes --validation 0.1 2>&1", make_text(), shards), 0, "");
     const char *flags =
         "--layers 1 --heads 1 --width 8 --context 8 --batch-size 4 --steps 20 --eval-every 10 --device cpu";
-    expect_command(line("train --data shards:%s %s --out %s 2>&1", shards, flags, scratch("sharded")), 0,
+    expect_command(command_line("train --data shards:%s %s --out %s 2>&1", shards, flags, scratch("sharded")), 0,
                    "vocabulary 256");
-    expect_command(line("train --resume %s --steps 30 2>&1", scratch("sharded")), 0, "step 30 of 30");
-    expect_command(line("eval %s --data shards:%s", scratch("sharded"), shards), 0, "perplexity");
+    expect_command(command_line("train --resume %s --steps 30 2>&1", scratch("sharded")), 0, "step 30 of 30");
+    expect_command(command_line("eval %s --data shards:%s", scratch("sharded"), shards), 0, "perplexity");
     expect_command(
-        line("train --data shards:%s %s --tokenizer characters --out %s 2>&1", shards, flags, scratch("wrong")), 2,
-        "have their own");
+        command_line("train --data shards:%s %s --tokenizer characters --out %s 2>&1", shards, flags, scratch("wrong")),
+        2, "have their own");
 }
 
 static void the_demo_trains_and_writes(void **state)
@@ -194,10 +186,10 @@ static void the_demo_trains_and_writes(void **state)
     (void)state;
     char folder[600];
     snprintf(folder, sizeof(folder), "%s", scratch("above/demo"));
-    expect_command(line("demo --steps 2 --device cpu --out %s", folder), 0, "what it writes");
+    expect_command(command_line("demo --steps 2 --device cpu --out %s", folder), 0, "what it writes");
     assert_non_null(strstr(command_output, "step 2 of 2"));
     assert_non_null(strstr(command_output, "\nstatic "));
-    expect_command(line("demo --steps 2 --device cpu --out %s 2>&1", folder), 1, "already exists");
+    expect_command(command_line("demo --steps 2 --device cpu --out %s 2>&1", folder), 1, "already exists");
     expect_command("demo --steps 0 2>&1", 2, "outside 1 to");
     expect_command("demo --lr 1 2>&1", 2, "takes no --lr");
 }
@@ -299,7 +291,7 @@ static void a_signal_saves_and_stops_and_the_run_goes_on_bit_for_bit(void **stat
     kill(child, SIGTERM);
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    expect_command(line("train --resume %s", folder), 0, "going on with gpt2");
+    expect_command(command_line("train --resume %s", folder), 0, "going on with gpt2");
     assert_same_model(scratch("whole"), folder);
 }
 
@@ -318,7 +310,7 @@ static void a_killed_run_goes_on_from_its_last_checkpoint_bit_for_bit(void **sta
         kill(child, SIGKILL);
         waitpid(child, &status, 0);
         under_way += WIFSIGNALED(status);
-        child = start(line("train --resume %s", folder), log);
+        child = start(command_line("train --resume %s", folder), log);
     }
     waitpid(child, &status, 0);
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
@@ -330,11 +322,12 @@ static void a_killed_run_goes_on_from_its_last_checkpoint_bit_for_bit(void **sta
 static void a_loss_that_is_not_finite_names_step_and_layer(void **state)
 {
     (void)state;
-    expect_command(line("train --data text:%s --layers 1 --heads 1 --width 8 --context 8 --batch-size 4 --steps 50 "
-                        "--optimizer sgd --lr 100000 "
-                        "--weight-decay 100000 --device cpu --out %s 2>&1",
-                        make_text(), scratch("nan")),
-                   1, "is not finite");
+    expect_command(
+        command_line("train --data text:%s --layers 1 --heads 1 --width 8 --context 8 --batch-size 4 --steps 50 "
+                     "--optimizer sgd --lr 100000 "
+                     "--weight-decay 100000 --device cpu --out %s 2>&1",
+                     make_text(), scratch("nan")),
+        1, "is not finite");
     assert_non_null(strstr(command_output, "step "));
 }
 

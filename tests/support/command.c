@@ -8,9 +8,21 @@
 
 char command_output[1 << 20];
 
+const char *command_line(const char *format, ...)
+{
+    static char text[4][6000];
+    static int turn;
+    va_list arguments;
+    turn = (turn + 1) % 4;
+    va_start(arguments, format);
+    vsnprintf(text[turn], sizeof(text[turn]), format, arguments);
+    va_end(arguments);
+    return text[turn];
+}
+
 int run_command(const char *arguments)
 {
-    char line[2048];
+    char line[8192];
     const char *command = getenv("TARN_COMMAND");
     if (!command)
         skip();

@@ -2,8 +2,13 @@
 #ifndef TESTS_COMMAND_H
 #define TESTS_COMMAND_H
 
+#include <tarn/base.h>
+
 /* What the last command wrote. */
 extern char command_output[1 << 20];
+
+/* printf() for the arguments of a command. The result stays valid for the next three calls. */
+const char *command_line(const char *format, ...) TARN_PRINTF(1, 2);
 
 /* Runs `tarn ARGUMENTS` through a shell and returns its status; the output is what it wrote to standard output, and
  * with 2>&1 to both. */
