@@ -45,9 +45,10 @@ configure_file(docs/tarn.1 generated/tarn.1 @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/generated/tarn.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
 install(FILES completions/tarn.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME tarn)
 install(FILES completions/_tarn DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
-install(FILES LICENSE README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES LICENSE README.md CHANGELOG.md CONTRIBUTING.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
-# Settings for `tarn train`; guides and examples, in folders as in the sources, so that their links hold.
+# Settings for `tarn train`; docs, results and examples in the folders of the sources, so that links hold.
 install(DIRECTORY configs DESTINATION ${CMAKE_INSTALL_DATADIR}/tarn FILES_MATCHING PATTERN "*.json")
 install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "*.md" PATTERN "*.png")
+install(DIRECTORY bench/results DESTINATION ${CMAKE_INSTALL_DOCDIR}/bench FILES_MATCHING PATTERN "*.md" PATTERN "*.tsv")
 install(DIRECTORY examples DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "*.c" PATTERN "*.cu" PATTERN "CMakeLists.txt")
