@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Training steps of a small GPT in tarn beside PyTorch: the same sizes, weights and tokens, the same threads, in turn in one process.
+"""Training steps of a small GPT in tarn and PyTorch: same sizes, weights, tokens and threads, alternating in one process.
 
   python3 char_gpt.py [--library build/release/libtarn.so] [--preset cpu|gpu] [--device cpu] [--threads 2] [--compile]
                       [--steps 20] [--rounds 8] [--json]
 
-The presets are those of configs/shakespeare-char-cpu.json and shakespeare-char-gpu.json. A step is forward, cross entropy, backward, clipping and AdamW
-with decay on matrices, on random tokens that are drawn on the host and brought to the device in every step. PyTorch runs in the preset's precision by
-autocast, with its fused attention and fused AdamW; --compile lets torch.compile have the model. The libraries take turns of --steps steps; the least of
---rounds turns counts. Prints steps per second by the clock, tarn's over PyTorch's (above 1: tarn is faster), and the losses, which agree at the first step.
+The presets are configs/shakespeare-char-cpu.json and shakespeare-char-gpu.json. A step is forward, cross entropy, backward,
+clipping and AdamW with decay on matrices, on random tokens drawn on the host and uploaded in every step. PyTorch runs in the
+preset's precision under autocast, with fused attention and fused AdamW; --compile compiles the model. The libraries alternate
+every --steps steps; the minimum of --rounds rounds counts.
 """
 import argparse
 import contextlib

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Training steps of convolutional networks in tarn beside PyTorch: the same weights and images, the same threads, in turn in one process.
+"""Training steps of CNNs in tarn and PyTorch: same weights, images and threads, alternating in one process.
 
   python3 cnn_compare.py [--library build/release/libtarn.so] [--networks mnist,resnet20] [--device cpu] [--threads 2] [--batch 64]
                          [--steps 3] [--rounds 8] [--captured] [--channels-last] [--tf32] [--dtype bf16] [--json]
 
-mnist is conv(1→32) - conv(32→64) - pool - linear(9216→128) - linear(128→10) on images of 28 × 28, resnet20 ResNet-20 on 32 × 32.
-A step is forward, cross entropy, backward and SGD with momentum, on a batch that is on the device already. The libraries take turns of --steps
-steps; the least of --rounds turns counts. Prints images per second by the clock, tarn's over PyTorch's (above 1: tarn is faster), and the processor
-time of an image in both, which other work on the machine changes less, but which counts threads that wait in a loop: OMP_WAIT_POLICY=passive keeps
-PyTorch's from that, where the cores are not free. With --captured, for a GPU, tarn records its step and runs the recording, and PyTorch compiles
-its network with mode "reduce-overhead". With --dtype bf16 parameters and images are bf16 in both; tarn's optimizer keeps master weights in f32.
+mnist is conv(1→32) - conv(32→64) - pool - linear(9216→128) - linear(128→10) on 28 × 28 images, resnet20 ResNet-20 on 32 × 32.
+A step is forward, cross entropy, backward and SGD with momentum, on a batch that is already on the device. The libraries
+alternate every --steps steps; the minimum of --rounds rounds counts. Prints images per second by the wall clock, tarn's over
+PyTorch's (above 1 tarn is faster), and processor time per image, which other load disturbs less but which counts spinning
+threads: OMP_WAIT_POLICY=passive prevents that in PyTorch. With --captured (GPUs) tarn replays a captured step and PyTorch
+compiles with mode "reduce-overhead". With --dtype bf16 parameters and images are bf16 in both; tarn keeps f32 master weights.
 """
 import argparse
 import ctypes

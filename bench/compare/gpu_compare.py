@@ -1,21 +1,22 @@
 #!/usr/bin/env python3
-"""tarn beside PyTorch on a GPU, row by row, from what both have printed on the same machine.
+"""tarn and PyTorch on a GPU, row by row, from the output of both on the same machine.
 
   tarn bench ops --device cuda --json > tarn.jsonl
   python3 ops_torch.py > torch.jsonl                      the same rows, with the same keys, in PyTorch
   python3 gpu_compare.py tarn.jsonl torch.jsonl [--markdown] [--all]
 
-Rows are joined by operation, dtype and shape; causal attention with the faster of PyTorch's two, flash and cuDNN's. Printed are microseconds forward and backward, PyTorch's time over tarn's (above
-1 tarn is faster), the share of a plain copy of the same bytes, and the host's time to enqueue a call. Rows of tarn's that PyTorch
-has not are held to the copy only; rows of PyTorch's that tarn has not are counted, and listed with --all.
+Rows are joined by operation, dtype and shape; causal attention with the faster of PyTorch's flash and cuDNN rows. Prints
+microseconds forward and backward, PyTorch's time over tarn's (above 1 tarn is faster), the share of a plain copy of the same
+bytes, and the host time of a call. Rows that only tarn has are compared with the copy; rows that only PyTorch has are counted,
+and listed with --all.
 
-Marked is what misses a bar:
+A note marks a missed target:
   below B       of copy: 0.9; 0.8 for strided copies; 0.75 for the backward of norms and softmax
-  slower        than PyTorch; a product from 1024 up must reach 0.98 of it, one below is only shown
-  host          above 3.5 us for an element-wise call, 5 us for a product
-Cross entropy is judged forward and backward together. A backward that only makes a view (below 20 us for more than 10 MB) is
-neither compared nor held to the copy. The products of GPT-2's linear layers must be 1.05 times PyTorch's speed in the geometric
-mean. Exit status 1 when a bar is missed, 2 when a file cannot be used.
+  slower        than PyTorch; a matmul from 1024 up must reach 0.98 of it, smaller ones are only printed
+  host          above 3.5 us for an element-wise call, 5 us for a matmul
+Cross entropy is compared forward and backward together. A backward that only returns a view (below 20 us for more than 10 MB)
+is not compared. GPT-2's linear layers must reach 1.05 times PyTorch's speed in the geometric mean. Exit status 1 for a missed
+target, 2 for an unusable file.
 """
 import argparse
 import json
@@ -47,7 +48,7 @@ def whole_time(row):
 
 
 def read(path):
-    """The rows of a file by (op, dtype, shape). Lines that are no figures, such as warnings, are passed over."""
+    """The rows of a file by (op, dtype, shape). Lines that are not JSON objects, such as warnings, are ignored."""
     rows = {}
     try:
         with open(path) as file:
@@ -196,7 +197,7 @@ def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("tarn", help="rows that `tarn bench ops --json` wrote")
     ap.add_argument("torch", help="rows that ops_torch.py wrote")
-    ap.add_argument("--markdown", action="store_true", help="a table for docs/performance.md")
+    ap.add_argument("--markdown", action="store_true", help="print a Markdown table")
     ap.add_argument("--all", action="store_true", help="list the rows that only one of both has")
     args = ap.parse_args()
     try:

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""tarn, PyTorch and a plain copy in turn, in one process and on one thread, by processor time: for machines that do other work meanwhile.
+"""tarn, PyTorch and a plain copy alternating in one process on one thread, by processor time: for busy machines.
 
   python3 in_turn.py [--library build/release/libtarn.so] [--dtype f32] [--size 67108864] [--runs 10] [--calls 1] ROW...
 
-Rows are those of `tarn bench ops` that are element-wise, broadcasts or reductions (add, gelu_erf, add-broadcast-row, sum-last), cast, expand-copy, and
-those named in IMAGES and ROWS below. Prints the least time of each in milliseconds, tarn / PyTorch (below 1 is faster) and the share of a copy of the same bytes.
+Rows are the element-wise, broadcast and reduction rows of `tarn bench ops` (add, gelu_erf, add-broadcast-row, sum-last), cast,
+expand-copy, and those in IMAGES and ROWS below. Prints the minimum time of each in milliseconds, tarn / PyTorch (below 1 tarn
+is faster) and the share of a copy of the same bytes.
 """
 import argparse
 import ctypes

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""tarn and llama.cpp in turn, in one process, on the same GGUF files: how fast a prompt is read and tokens are written on the CPU.
+"""tarn and llama.cpp alternating in one process on the same GGUF files: prefill and decoding on the CPU.
 
-  TARN_LIBRARY=build/release/libtarn.so python3 llama_cpp_decode.py [--types q8_0,q4_k,bf16,f16] [--threads 2] [--prompt 128] [--tokens 32] [--runs 5]
-  [--layers 16] [--width 2048] [--inner 8192] [--heads 32] [--kv-heads 8] [--vocab 128256] [--folder FOLDER]
+  TARN_LIBRARY=build/release/libtarn.so python3 llama_cpp_decode.py [--types q8_0,q4_k,bf16,f16] [--threads 2] [--prompt 128]
+  [--tokens 32] [--runs 5] [--layers 16] [--width 2048] [--inner 8192] [--heads 32] [--kv-heads 8] [--vocab 128256]
+  [--folder FOLDER]
 
-Needs the package llama-cpp-python beside those of the comparisons (TARN_TEST_LLAMA_CPP=1 scripts/parity brings it). The files hold a Llama of random weights, of 1B's shape
-unless told otherwise, written by tarn; --folder keeps them for another call. Each program runs as its users get it: tarn with weights as they are stored, llama.cpp with its
-own defaults (keys and values of f16). A token is chosen greedily and known to the host before the next. Prints for each type, and writes as one JSON object a line, the least
-times of all runs in milliseconds, by the clock and by processor time of all threads (for machines that do other work meanwhile: with --threads 1 it does not count others), and
-tarn / llama.cpp (below 1: tarn is faster)."""
+Needs the package llama-cpp-python (TARN_TEST_LLAMA_CPP=1 scripts/parity installs it). The files hold a Llama of random weights,
+by default of 1B's shape, written by tarn; --folder keeps them. Each program runs with its defaults: tarn with weights as stored,
+llama.cpp with an f16 KV cache. Tokens are greedy and known to the host before the next. Prints per type, as one JSON object per
+line, the minimum times of all runs in milliseconds, by wall clock and by processor time of all threads (for busy machines: with
+--threads 1 it excludes others), and tarn / llama.cpp (below 1 tarn is faster)."""
 import argparse
 import ctypes
 import json

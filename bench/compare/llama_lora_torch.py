@@ -1,18 +1,20 @@
 #!/usr/bin/env python3
-"""Fine-tuning steps of a Llama of 1B's shape in PyTorch, compiled: what `tarn bench train --model llama-1b --lora 16` is held against, on the same machine.
+"""Fine-tuning steps of a Llama of 1B's shape in PyTorch, compiled: the peer of `tarn bench train --model llama-1b --lora 16`.
 
   tarn bench train --model llama-1b --lora 16 --precision bf16 --context 2048 --batch 4 --device cuda --json > tarn.jsonl
   python3 llama_lora_torch.py > torch.jsonl                adapters of rank 16 in all linear layers but the head
   tarn bench train --model llama-1b --precision bf16 --context 2048 --batch 4 --device cuda --json     (all weights)
   python3 llama_lora_torch.py --full                       all weights
 
-  [--rank 16] [--full] [--micro-batch 4] [--context 2048] [--batch-size 4] [--attention flash|cudnn|best] [--steps 20] [--warmup 5] [--device cuda]
-  [--layers 16] [--width 2048] [--inner 8192] [--heads 32] [--kv-heads 8] [--vocab 128256] [--no-compile]
+  [--rank 16] [--full] [--micro-batch 4] [--context 2048] [--batch-size 4] [--attention flash|cudnn|best] [--steps 20]
+  [--warmup 5] [--device cuda] [--layers 16] [--width 2048] [--inner 8192] [--heads 32] [--kv-heads 8] [--vocab 128256]
+  [--no-compile]
 
-A step is forward, cross entropy, backward, clipping to a norm of 1 and AdamW, on random tokens that are drawn on the device before it. Precision is tarn's: frozen weights are bf16; what is
-trained has f32 master weights, f32 gradients and f32 moments, and enters products as bf16. torch.compile has the model and the loss (so that cross entropy is fused with the head's cast), AdamW is
-PyTorch's fused one, attention flash or cuDNN's, or the faster of both by measuring. Prints one JSON object with the keys of `tarn bench train --json`: medians of step times by CUDA events, tokens
-per second, and the peak of memory by PyTorch's own counter.
+A step is forward, cross entropy, backward, clipping to a norm of 1 and AdamW, on random tokens drawn on the device before it.
+Precision is tarn's: frozen weights are bf16; trained ones have f32 master weights, gradients and moments, and enter matmuls as
+bf16. torch.compile has the model and the loss (cross entropy is fused with the head's cast), AdamW is fused, attention is flash,
+cuDNN or the faster of both. Prints one JSON object with the keys of `tarn bench train --json`: medians of step times by CUDA
+events, tokens per second, and peak memory by PyTorch's counter.
 """
 import argparse
 import json

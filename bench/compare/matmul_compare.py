@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""tarn's matrix products beside BLAS called directly and PyTorch, on the CPU with the same threads.
+"""tarn's matmuls next to BLAS called directly and PyTorch, on the CPU with the same threads.
 
   python3 matmul_compare.py [--tarn build/release/tarn] [--threads N] [--sizes 128,256,...] [--dtype f32] [--json]
 
-Runs `tarn bench matmul --json`, then the same products in PyTorch, and prints GFLOP/s and ratios. Marked are rows from 512 up
-where tarn reaches less than 0.90 of the direct BLAS call ("below"). Exit status 1 when a row is marked.
+Runs `tarn bench matmul --json`, then the same matmuls in PyTorch, and prints GFLOP/s and ratios. Rows from 512 up where tarn
+reaches less than 0.90 of the direct BLAS call are marked ("below"). Exit status 1 if a row is marked.
 """
 import argparse
 import json

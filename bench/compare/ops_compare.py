@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""tarn beside PyTorch on the CPU, operation by operation, with the same threads and shapes.
+"""tarn and PyTorch on the CPU, operation by operation, with the same threads and shapes.
 
-  python3 ops_compare.py [--tarn build/release/tarn] [--threads N] [--sizes 4KiB,1MiB,64MiB] [--dtypes f32,bf16] [--only add,sum-last]
-                         [--saved rows.jsonl] [--json]
+  python3 ops_compare.py [--tarn build/release/tarn] [--threads N] [--sizes 4KiB,1MiB,64MiB] [--dtypes f32,bf16]
+                         [--only add,sum-last] [--saved rows.jsonl] [--json]
 
-Runs `tarn bench ops --json`, then the same rows in PyTorch, and prints a table: times, tarn / PyTorch (below 1 is faster),
-and the share of a plain copy. Marked are rows where tarn is slower ("slower") and rows at 64 MiB and above that miss the bar
-of their kind ("below"). Exit status 1 when a row is marked.
+Runs `tarn bench ops --json`, then the same rows in PyTorch, and prints a table: times, tarn / PyTorch (below 1 tarn is faster),
+and the share of a plain copy. Marked are rows where tarn is slower ("slower") and rows from 64 MiB up that miss the target of
+their family ("below"). Exit status 1 if a row is marked.
 
-A row is timed three ways: forward without a record, backward alone, and both together with the record. A backward ends with the
-gradients of the operands, in their own dtypes, which nobody keeps (torch.autograd.grad). Both programs rotate through as many sets of
-inputs, with a copy of the row's bytes between two runs: what a cache still holds decides a reduction's time. --saved reads tarn's
-rows from a file. The two programs run one after the other: on a machine that does other work meanwhile, the ratios say little.
+A row is timed three ways: forward without recording, backward alone, and both with recording. A backward ends with gradients of
+the operands in their own dtypes that are dropped (torch.autograd.grad). Both programs rotate through as many sets of inputs,
+with a copy of the row's bytes between two runs, since cached data decides the time of a reduction. --saved reads tarn's rows
+from a file. The programs run one after the other: on a busy machine the ratios mean little.
 """
 import argparse
 import json
