@@ -1,4 +1,4 @@
-# tarn's front door: thin commands over CMake, Ninja and the scripts. `make help` lists them.
+# Short commands over CMake, Ninja and the scripts; `make help` lists them.
 
 PREFIX ?= /usr/local
 DESTDIR ?=
@@ -7,44 +7,45 @@ DEVICE ?= cuda
 export DESTDIR
 
 .NOTPARALLEL:
-.PHONY: all demo test test-levels test-cross test-gpu sanitize-gpu parity bench install uninstall check-long fuzz asan tsan debug valgrind format docs clean help
+.PHONY: all demo test test-levels test-cross test-gpu sanitize-gpu parity bench install uninstall check-long fuzz asan tsan \
+    debug valgrind format docs clean help
 
-all: ## build all that can be built into build/release
+all: ## build everything into build/release: library, command, examples, backends whose toolkits are found
 	@scripts/bootstrap build
 	@scripts/build release
 
-demo: ## build, then watch a small GPT learn from tarn's own source, and write; only backends of devices that are there are built
+demo: ## build, train a small GPT on tarn's own source, and generate; backends only where a driver is found
 	@scripts/bootstrap demo
 	@scripts/build release tarn_command tarn_present_backends
 	@build/release/tarn demo
 
-test: ## build and run the C test suite; only backends of devices that are there are built
+test: ## build and run the C test suite; backends only where a driver is found
 	@scripts/bootstrap test
 	@scripts/build release tarn_tests tarn_present_backends
 	@scripts/test release
 
-test-levels: ## run the C test suite at every instruction level of this processor, in the build folder BUILD (build/release)
+test-levels: ## run the suite at every instruction level of this processor, in BUILD (build/release)
 	@[ "$(BUILD)" != build/release ] || { scripts/bootstrap test && scripts/build release tarn_tests; }
 	@scripts/test-levels "$(BUILD)"
 
-test-cross: ## cross-compile for the other architecture (AArch64, x86-64) and run tests of it under qemu
+test-cross: ## cross-compile for the other architecture (AArch64, x86-64) and test it under qemu
 	@scripts/bootstrap cross
 	@scripts/test-cross
 
-test-gpu: ## run what needs a GPU, in the build folder BUILD (build/release), on DEVICE (cuda; opencl is the other)
+test-gpu: ## run tests that need a GPU, in BUILD (build/release), on DEVICE (cuda or opencl)
 	@[ -e "$(BUILD)/tarn" ] || scripts/build release
 	@scripts/test-gpu "$(BUILD)" "$(DEVICE)"
 
-sanitize-gpu: ## our own CUDA kernels under compute-sanitizer: memory, races, uninitialised reads
+sanitize-gpu: ## run CUDA kernels under compute-sanitizer: memory, races, uninitialized reads
 	@[ -e "$(BUILD)/tarn" ] || scripts/build release
 	@TARN_TEST_SANITIZE="memcheck racecheck initcheck" scripts/test-gpu "$(BUILD)"
 
-parity: ## compare every operation, layer and optimizer with PyTorch (PYTHON= chooses the interpreter)
+parity: ## compare every operation, layer and optimizer with PyTorch (PYTHON: interpreter)
 	@scripts/bootstrap build
 	@scripts/build release
 	@scripts/parity
 
-bench: all ## measure matrix products and operations
+bench: all ## measure matmuls and operations
 	@build/release/tarn bench matmul
 	@build/release/tarn bench ops
 
@@ -52,11 +53,11 @@ install: ## install under PREFIX (/usr/local), below DESTDIR
 	@scripts/build release
 	@cmake --install build/release --prefix "$(PREFIX)"
 
-uninstall: ## take an installation under PREFIX back
+uninstall: ## remove an installation under PREFIX
 	@scripts/build release
 	@scripts/uninstall build/release "$(PREFIX)"
 
-check-long: ## everything with many more rounds and seeds, all under both sanitizers: hours, not minutes
+check-long: ## everything with many more rounds and seeds, under both sanitizers: hours
 	@scripts/bootstrap test
 	@scripts/build release
 	@TARN_TEST_LONG=1 TARN_TEST_TIMEOUT=14400 scripts/test release
@@ -70,23 +71,23 @@ check-long: ## everything with many more rounds and seeds, all under both saniti
 	@scripts/fuzz 60
 	@scripts/fuzz 600 gguf safetensors tokenizer tokenizer_model
 
-fuzz: ## let libFuzzer (clang) look for files that harm a parser, SECONDS_EACH (60) for each parser
+fuzz: ## run libFuzzer (clang) on every parser, SECONDS_EACH (60) seconds each
 	@scripts/fuzz $${SECONDS_EACH:-60}
 
-debug: ## build and test without optimisation, with assertions
+debug: ## build and test without optimization, with assertions
 	@scripts/bootstrap test
 	@scripts/build debug
 	@scripts/test debug
 
-# Without three programs that take minutes, and run what others run too: models trained to see what quantization costs and to answer questions, tensors of
-# gibibytes. check-long runs all.
-asan: ## build and test with the address and undefined-behaviour sanitizers
+# Without three programs that take minutes and repeat what others cover: models trained to measure quantization and to answer
+# questions, tensors of gibibytes. check-long runs all.
+asan: ## build and test with the address and undefined-behavior sanitizers
 	@scripts/bootstrap test
 	@scripts/build asan
 	@scripts/test asan -E '^(train\.quantized|cli\.finetune|core\.large)$$'
 
-# Without what starts no threads, or only those that other programs start too: the command (what it calls is tested beside it), parsers, families of operations
-# (ops.cases has every one of them). check-long runs all.
+# Without programs that start no threads, or none of their own: the command (its callees are tested by themselves), parsers,
+# families of operations (ops.cases has all of them). check-long runs all.
 tsan: ## build and test with the thread sanitizer
 	@scripts/bootstrap test
 	@scripts/build tsan
@@ -106,7 +107,7 @@ docs: ## write docs/reference from the headers and the command's help, and the t
 	@[ ! -e build/release/tarn ] || scripts/clidoc build/release/tarn > docs/reference/command.md
 	@scripts/bench-tables
 
-clean: ## remove everything that was built
+clean: ## remove the build folder
 	@rm -rf build
 
 help: ## this list

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Numbers in JSON are written as Python writes them: the program's texts of random doubles against repr()."""
+"""JSON numbers are written as Python writes them: random doubles, printed by a test program, against repr()."""
 import os
 import random
 import struct
