@@ -411,7 +411,7 @@ static void the_log_of_runs_is_a_table(void **state)
                    "2026-11-16 21:53  lenet  digits:500  cpu     f32          14          41.5      0.2  1.049e+26     "
                    "    -  failed    r2\n");
     assert_int_equal(command_objects(command_line("runs %s --json", scratch("log"))), 2);
-    expect_command(command_line("runs %s 2>&1", scratch("nosuch")), 1, "no run has ended there");
+    expect_command(command_line("runs %s 2>&1", scratch("nosuch")), 1, "no run has ended in this folder");
 }
 
 /* ---- use --------------------------------------------------------------------------------------------------------- */

@@ -1,9 +1,11 @@
-/* async_checkpoint.c: checkpoints that are written while the run goes on.
+/* async_checkpoint.c: checkpoints written by a background thread while training continues.
  *
- * Reading a model and its moments from a device takes a fraction of the time that a disk takes to have them. So they
- * are read into memory, which the next checkpoint uses again, and a thread of its own does what tarn__checkpoint_save()
- * would have done: the same files in the same order. Whoever stops the program meanwhile leaves the checkpoint before.
- */
+ * Copying weights and optimizer state from a device takes a fraction of the time that the disk needs. So they are
+ * copied to in-memory files, whose memory the next checkpoint reuses, and a thread performs the writes of
+ * tarn__checkpoint_save(): the same files in the same order. A kill meanwhile leaves the previous checkpoint.
+ *
+ * One write is in flight at a time. The thread touches nothing but this struct; errors of a thread are thread-local, so
+ * its error is carried over in `error` and raised by the next wait. */
 #include "train/output/async_checkpoint.h"
 
 #include <pthread.h>
@@ -15,90 +17,91 @@
 #include "base/os/platform.h"
 #include "core/device/device.h"
 
-#define SHARE 8 /* of the host's memory that a checkpoint may take */
+#define MEMORY_FRACTION 8 /* a checkpoint may take 1 / 8 of the host's memory */
 
 struct tarn__async_checkpoint {
-    tarn__memfiles kept;
-    tarn__checkpoint_renames renaming;
+    tarn__memfiles files;
+    tarn__checkpoint_renames renames;
     pthread_t thread;
-    bool is_running;          /* the thread was started, and not waited for */
-    atomic_bool has_failed;   /* the thread has ended with an error: */
-    tarn__error_record error; /* this one */
+    bool is_running;        /* the thread was started and not joined; main thread only */
+    atomic_bool has_failed; /* set last by the thread: `error` is valid */
+    tarn__error_record error;
 };
 
-static bool write_all(const tarn__async_checkpoint *b)
+static bool write_all(const tarn__async_checkpoint *c)
 {
-    bool good = tarn__memfiles_write(&b->kept);
+    bool good = tarn__memfiles_write(&c->files);
     for (int i = 0; good && i < TARN__CHECKPOINT_FILES; i++)
-        good = tarn__file_rename("trainer_run", b->renaming.from[i].text, b->renaming.to[i].text);
+        good = tarn__file_rename("trainer_run", c->renames.from[i].text, c->renames.to[i].text);
     return good;
 }
 
 static void *run(void *ctx)
 {
-    tarn__async_checkpoint *b = ctx;
-    if (!write_all(b)) {
-        tarn__error_save(&b->error);
-        atomic_store(&b->has_failed, true);
+    tarn__async_checkpoint *c = ctx;
+    if (!write_all(c)) {
+        tarn__error_save(&c->error);
+        atomic_store(&c->has_failed, true);
     }
     return NULL;
 }
 
-/* Signals are for the program's own threads. False: there is no thread to be had. */
-static bool start(tarn__async_checkpoint *b)
+/* Starts the thread with all signals blocked: they are meant for the program's own threads. False: no thread. */
+static bool start(tarn__async_checkpoint *c)
 {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    b->is_running = pthread_create(&b->thread, NULL, run, b) == 0;
+    c->is_running = pthread_create(&c->thread, NULL, run, c) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return b->is_running;
+    return c->is_running;
 }
 
-bool tarn__async_checkpoint_wait(tarn__async_checkpoint *b)
+bool tarn__async_checkpoint_wait(tarn__async_checkpoint *c)
 {
-    if (!b || !b->is_running)
+    if (!c || !c->is_running)
         return true;
-    pthread_join(b->thread, NULL);
-    b->is_running = false;
-    if (!atomic_exchange(&b->has_failed, false))
+    pthread_join(c->thread, NULL);
+    c->is_running = false;
+    if (!atomic_exchange(&c->has_failed, false))
         return true;
     if (!tarn_failed())
-        tarn__error_restore(&b->error);
+        tarn__error_restore(&c->error);
     return false;
 }
 
-bool tarn__async_checkpoint_poll(tarn__async_checkpoint *b)
+bool tarn__async_checkpoint_poll(tarn__async_checkpoint *c)
 {
-    return !b || !atomic_load(&b->has_failed) || tarn__async_checkpoint_wait(b);
+    return !c || !atomic_load(&c->has_failed) || tarn__async_checkpoint_wait(c);
 }
 
-void tarn__async_checkpoint_free(tarn__async_checkpoint *b)
+void tarn__async_checkpoint_free(tarn__async_checkpoint *c)
 {
-    if (!b)
+    if (!c)
         return;
-    if (b->is_running)
-        pthread_join(b->thread, NULL);
-    tarn__memfiles_free(&b->kept);
-    tarn__release(b, sizeof(*b));
+    if (c->is_running)
+        pthread_join(c->thread, NULL);
+    tarn__memfiles_free(&c->files);
+    tarn__release(c, sizeof(*c));
 }
 
-/* The copy lies in the host's memory, beside all that the run itself takes there. */
-static bool has_room(const tarn_trainer *t)
+/* The copy is in host memory, in addition to a CPU run's own memory. */
+static bool fits_in_memory(const tarn_trainer *t)
 {
     int64_t copy = t->weight_bytes + t->state_bytes, needed = tarn__is_cpu(t->device) ? t->memory_needed : 0;
     int64_t free_bytes = tarn__is_cpu(t->device) ? t->memory_free : tarn__platform_memory_free();
-    return copy <= tarn__platform_memory_total() / SHARE && (free_bytes == 0 || needed + copy <= free_bytes);
+    return copy <= tarn__platform_memory_total() / MEMORY_FRACTION && (free_bytes == 0 || needed + copy <= free_bytes);
 }
 
+/* Without a thread the files are written here. */
 bool tarn__async_checkpoint_save(tarn_trainer *t)
 {
     if (!tarn__async_checkpoint_wait(t->behind))
         return false;
-    if (!has_room(t))
+    if (!fits_in_memory(t))
         return tarn__checkpoint_save(t);
     if (!t->behind && !(t->behind = tarn__alloc(sizeof(*t->behind))))
         return false;
-    return tarn__checkpoint_snapshot(t, &t->behind->kept, &t->behind->renaming) &&
+    return tarn__checkpoint_snapshot(t, &t->behind->files, &t->behind->renames) &&
            (start(t->behind) || write_all(t->behind));
 }

@@ -1,32 +1,32 @@
-/* async_checkpoint.h: checkpoints that are written while the run goes on. */
-#ifndef TARN__BEHIND_H
-#define TARN__BEHIND_H
+/* async_checkpoint.h: checkpoints written by a background thread while training continues. */
+#ifndef TARN__ASYNC_CHECKPOINT_H
+#define TARN__ASYNC_CHECKPOINT_H
 
 #include "base/os/files.h"
 #include "train/trainer.h"
 
 #define TARN__CHECKPOINT_FILES 3
 
-/* What makes a checkpoint count, in this order, once its files are there. */
+/* The renames that commit a checkpoint, in this order, once its files are written. */
 typedef struct tarn__checkpoint_renames {
     tarn__path from[TARN__CHECKPOINT_FILES], to[TARN__CHECKPOINT_FILES];
 } tarn__checkpoint_renames;
 
-/* checkpoint.c: all of a checkpoint in memory, and the names that its files get. False with an error. */
-bool tarn__checkpoint_snapshot(tarn_trainer *trainer, tarn__memfiles *kept, tarn__checkpoint_renames *renaming);
+/* Writes a checkpoint to memory, with the renames that commit it (checkpoint.c). False with an error. */
+bool tarn__checkpoint_snapshot(tarn_trainer *trainer, tarn__memfiles *files, tarn__checkpoint_renames *renames);
 
-/* tarn__checkpoint_save(), but returns as soon as all is in memory; a thread writes it. Waits for the one before. Where
- * a checkpoint would take too much of the host's memory, it is written at once. False with an error, which may be the
- * last one's. */
+/* tarn__checkpoint_save() that returns once the checkpoint is in memory; a thread writes it. Waits for the previous
+ * one. A checkpoint too large for the host's memory is written synchronously. False with an error, which may be that
+ * of the previous checkpoint. */
 bool tarn__async_checkpoint_save(tarn_trainer *trainer);
 
-/* False, with its error, where writing the last one has failed; does not wait. */
-bool tarn__async_checkpoint_poll(tarn__async_checkpoint *behind);
+/* False with an error if writing the last one has failed; does not wait. NULL is allowed, here and below. */
+bool tarn__async_checkpoint_poll(tarn__async_checkpoint *checkpoint);
 
 /* Waits until the last one is written. False with its error. */
-bool tarn__async_checkpoint_wait(tarn__async_checkpoint *behind);
+bool tarn__async_checkpoint_wait(tarn__async_checkpoint *checkpoint);
 
-/* Waits, forgets what went wrong, and frees. */
-void tarn__async_checkpoint_free(tarn__async_checkpoint *behind);
+/* Waits, ignores a failure, and frees. */
+void tarn__async_checkpoint_free(tarn__async_checkpoint *checkpoint);
 
 #endif

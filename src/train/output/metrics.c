@@ -1,7 +1,8 @@
-/* metrics.c: the records of a run: metrics.jsonl, one JSON object a line, events for TensorBoard, and report.html.
+/* metrics.c: the metrics of a run: metrics.jsonl, one JSON object per line, TensorBoard events, and report.html.
  *
- * Lines are added as they come. What a stopped program wrote after its last checkpoint did not last: when the run goes
- * on from there, those lines are dropped and written anew. */
+ * Lines are appended and flushed one by one. Lines after the last checkpoint are stale once a run is resumed from it:
+ * they are removed when the file is opened, and written again by the repeated steps. report.html is rewritten from
+ * metrics.jsonl at every checkpoint. */
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -12,46 +13,46 @@
 #include "base/memory.h"
 #include "base/os/files.h"
 #include "train/output/tensorboard.h"
-#include "train/report/facts.h"
 #include "train/report/report.h"
 #include "train/trainer.h"
 
 struct tarn__metrics {
     FILE *lines;
     tarn__tensorboard *events;
-    tarn__path path, curves;
+    tarn__path path, report_path;
     char title[64];
-    tarn__report_settings facts; /* for the page */
+    tarn__report_settings settings; /* for the page; fixed for the run */
 };
 
-/* ---- going on ---------------------------------------------------------------------------------------------------- */
+/* ---- resuming ---------------------------------------------------------------------------------------------------- */
 
-/* True when a line is whole and tells of a step up to `last`. */
-static bool lasted(const char *line, size_t length, int64_t last)
+/* True for a complete line of a step up to `last`. */
+static bool is_valid_up_to(const char *line, size_t length, int64_t last)
 {
     int64_t step;
     tarn__error_record none;
     tarn__json_file *document = tarn__json_file_parse("trainer_run", "metrics.jsonl", line, length);
     bool good = document && tarn__json_file_int(document, "step", 0, last, &step);
     tarn__json_file_free(document);
-    tarn__error_save(&none); /* a line that is none is dropped, no error */
+    tarn__error_save(&none); /* a malformed line is dropped, not an error */
     return good;
 }
 
-/* Bytes of the lines that lasted: up to the first that did not. */
+/* Bytes of the leading lines up to step `last`. */
 static size_t find_end(const tarn__map *map, int64_t last)
 {
     size_t end = 0;
     while (end < map->bytes) {
         const char *line = map->memory + end, *newline = memchr(line, '\n', map->bytes - end);
-        if (!newline || !lasted(line, (size_t)(newline - line), last))
+        if (!newline || !is_valid_up_to(line, (size_t)(newline - line), last))
             break;
         end += (size_t)(newline - line) + 1;
     }
     return end;
 }
 
-static bool drop_what_did_not_last(const char *path, int64_t last)
+/* Removes all lines after step `last`, with an atomic write. */
+static bool truncate_after(const char *path, int64_t last)
 {
     tarn__map map;
     tarn__output output;
@@ -80,30 +81,30 @@ tarn__metrics *tarn__metrics_open(const tarn_trainer *t)
     if (!metrics)
         return NULL;
     tarn__path_in(t->options.out, "metrics.jsonl", &metrics->path);
-    tarn__path_in(t->options.out, "report.html", &metrics->curves);
+    tarn__path_in(t->options.out, "report.html", &metrics->report_path);
     snprintf(metrics->title, sizeof(metrics->title), "%s on %.40s", t->options.model, t->options.data);
-    /* a program was here before, though it may not have come to a checkpoint */
-    bool goes_on = tarn__path_exists(metrics->path.text);
-    if (tarn__report_settings_collect(t, &metrics->facts) &&
-        drop_what_did_not_last(metrics->path.text, t->place.step)) {
+    /* by the file, not by the step: a program may have been killed before its first checkpoint */
+    bool is_resumed = tarn__path_exists(metrics->path.text);
+    if (tarn__report_settings_collect(t, &metrics->settings) && truncate_after(metrics->path.text, t->place.step)) {
         metrics->lines = fopen(metrics->path.text, "a");
         if (!metrics->lines)
-            tarn__raise(TARN_ERROR_IO, "trainer_run: '%s' cannot be opened", metrics->path.text);
+            tarn__raise(TARN_ERROR_IO, "trainer_run: '%s' cannot be opened for writing", metrics->path.text);
         metrics->events = metrics->lines ? tarn__tensorboard_open(t->options.out) : NULL;
-        if (metrics->events && (!goes_on || tarn__tensorboard_resume(metrics->events, t->place.step + 1)))
+        if (metrics->events && (!is_resumed || tarn__tensorboard_resume(metrics->events, t->place.step + 1)))
             return metrics;
     }
     tarn__metrics_close(metrics);
     return NULL;
 }
 
-/* JSON has no NaN and no infinity. */
+/* JSON has no NaN and no infinity: null. Nine digits give an f32 back exactly. */
 static const char *number_text(double value, char text[32])
 {
     snprintf(text, 32, isfinite(value) ? "%.9g" : "null", value);
     return text;
 }
 
+/* A line of a language model's run: no accuracy, but gradient norm, tokens per second and memory. */
 static void write_text_line(FILE *to, const tarn_train_report *r)
 {
     char loss[32], norm[32];
@@ -177,8 +178,8 @@ bool tarn__metrics_add(tarn__metrics *metrics, const tarn_train_report *report)
 bool tarn__metrics_flush(tarn__metrics *metrics)
 {
     return !tarn_failed() && tarn__tensorboard_flush(metrics->events) &&
-           tarn__report_write_metrics(metrics->curves.text, metrics->title, metrics->facts.fact, metrics->facts.count,
-                                      metrics->path.text);
+           tarn__report_write_metrics(metrics->report_path.text, metrics->title, metrics->settings.row,
+                                      metrics->settings.count, metrics->path.text);
 }
 
 void tarn__metrics_close(tarn__metrics *metrics)

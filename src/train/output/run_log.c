@@ -1,6 +1,6 @@
-/* run_log.c: the log of runs: log.jsonl in the folder that the runs' folders lie in, one JSON object a line for each
- * time that a run ended, by itself, by a signal or by an error. It outlives the runs, so that those on one device can
- * be held against those on another. */
+/* run_log.c: the log of runs: log.jsonl next to the run folders, one JSON object per line for each segment of a run,
+ * whether it finished, was stopped or failed. It outlives the run folders, so that runs on different devices can be
+ * compared later. Lines are appended; a truncated last line is ignored by readers. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -69,8 +69,8 @@ void tarn__log_run(const tarn_trainer *t, const tarn__run_segment *part, const c
                 write_what(t, d) && write_how(t, part, d) && tarn__json_file_set_string(d, "version", tarn_version()) &&
                 tarn__json_file_append(d, log_beside(t->options.out, &path));
     tarn__json_file_free(d);
-    if (!good) /* the run itself has all that it needs */
-        tarn__log(TARN_LOG_WARNING, "the run in '%s' could not be added to the log of runs: %s", t->options.out,
+    if (!good) /* a warning: the run itself is complete */
+        tarn__log(TARN_LOG_WARNING, "the run in '%s' was not added to the log of runs: %s", t->options.out,
                   tarn_error());
     tarn__error_save(&none);
     tarn__error_restore(&ended_with);
@@ -119,7 +119,7 @@ static bool read_line(const char *path, int64_t number, const char *line, size_t
     return good;
 }
 
-/* A last line without an end was cut, and is left out. */
+/* Ignores a last line without a newline: it is truncated. */
 static bool read_lines(const char *path, const tarn__map *map, tarn_logged_run_fn visit, void *ctx)
 {
     const char *at = map->memory, *end = at + map->bytes, *newline;
@@ -141,9 +141,9 @@ bool tarn_runs_read(const char *folder, tarn_logged_run_fn visit, void *ctx)
         return tarn__raise(TARN_ERROR_ARGUMENT, "runs_read: the %s is %s", folder && folder[0] ? "function" : "folder",
                            folder && !folder[0] ? "empty" : "NULL");
     if (strlen(folder) + sizeof("/" NAME) > sizeof(path.text))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "runs_read: the folder's name is too long");
+        return tarn__raise(TARN_ERROR_ARGUMENT, "runs_read: the folder name is too long");
     if (!tarn__path_exists(tarn__path_in(folder, NAME, &path)))
-        return tarn__raise(TARN_ERROR_IO, "runs_read: there is no '%s': no run has ended there", path.text);
+        return tarn__raise(TARN_ERROR_IO, "runs_read: '%s' not found: no run has ended in this folder", path.text);
     if (!tarn__map_open(&map, "runs_read", path.text))
         return false;
     bool good = !map.memory || read_lines(path.text, &map, visit, ctx);

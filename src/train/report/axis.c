@@ -1,80 +1,85 @@
-/* axis.c: axes: what they span, and ticks at numbers that people count in: 1, 2 and 5 times a power of ten. */
+/* axis.c: axes of charts: their range, and ticks at 1, 2 and 5 times a power of ten.
+ *
+ * Comparisons allow for a relative error of 1e-4 (1e-9 for exponents): the steps come out of pow() and log10(), which
+ * need not be exact, and a tick at 0.30000000000000004 would otherwise be missed or written in full. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "train/report/curves_parts.h"
+#include "train/report/report.h"
 
-#define WISHED_TICKS 5
-#define SMALLEST 1e-280 /* below it numbers lose digits */
+#define TICKS_WANTED 5
+#define SMALLEST 1e-280 /* smaller ranges are subnormal after the divisions below */
 
-/* The number of 1, 2, 5, 10 ... that is nearest above. */
+/* The least of 1, 2, 5, 10 … times a power of ten that is not below `step`. */
 static double round_step(double step)
 {
     double power = pow(10, floor(log10(step))), lead = step / power;
     return power * (lead <= 1.0001 ? 1 : lead <= 2.0001 ? 2 : lead <= 5.0001 ? 5 : 10);
 }
 
-tarn__scale tarn__axis_linear(double low, double high, bool is_tight)
+tarn__axis tarn__axis_linear(double low, double high, bool is_tight)
 {
     double spread = high - low, size = fmax(fabs(low), fabs(high));
-    if (!(spread > size * 1e-9) || spread < SMALLEST) { /* all the same: something around it */
-        double room = size > SMALLEST ? size * .1 : 1;
-        low -= room;
-        high += room;
+    if (!(spread > size * 1e-9) || spread < SMALLEST) { /* constant values: a margin around them */
+        double margin = size > SMALLEST ? size * .1 : 1;
+        low -= margin;
+        high += margin;
     }
-    tarn__scale scale = {.low = low, .high = high};
-    scale.step = round_step((high / WISHED_TICKS - low / WISHED_TICKS));
-    double first = is_tight ? ceil(low / scale.step - 1e-9) : floor(low / scale.step + 1e-9);
-    double last = is_tight ? floor(high / scale.step + 1e-9) : ceil(high / scale.step - 1e-9);
-    for (double i = first; i <= last && scale.tick_count < TARN__MAX_TICKS; i++)
-        scale.tick[scale.tick_count++] = i == 0 ? 0 : i * scale.step;
+    tarn__axis axis = {.low = low, .high = high};
+    /* divided first: the difference of two huge values of opposite sign would overflow */
+    axis.step = round_step((high / TICKS_WANTED - low / TICKS_WANTED));
+    double first = is_tight ? ceil(low / axis.step - 1e-9) : floor(low / axis.step + 1e-9);
+    double last = is_tight ? floor(high / axis.step + 1e-9) : ceil(high / axis.step - 1e-9);
+    for (double i = first; i <= last && axis.tick_count < TARN__MAX_TICKS; i++)
+        axis.tick[axis.tick_count++] = i == 0 ? 0 : i * axis.step;
     if (!is_tight) {
-        scale.low = first * scale.step;
-        scale.high = last * scale.step;
+        axis.low = first * axis.step;
+        axis.high = last * axis.step;
     }
-    return scale;
+    return axis;
 }
 
-/* The greatest of 1, 2, 5 times a power of ten that is not above the value. */
+/* The greatest of 1, 2, 5 times a power of ten that is not above `value`. */
 static double round_down(double value)
 {
     double power = pow(10, floor(log10(value) + 1e-12)), lead = value / power;
     return power * (lead >= 4.999 ? 5 : lead >= 1.999 ? 2 : 1);
 }
 
-tarn__scale tarn__axis_log(double low, double high)
+tarn__axis tarn__axis_log(double low, double high)
 {
-    tarn__scale scale = {.low = round_down(low), .is_log = true};
+    tarn__axis axis = {.low = round_down(low), .is_log = true};
     double top = round_down(high);
-    scale.high = top >= high * .999 ? top : round_step(high * .99);
-    if (scale.high <= scale.low)
-        scale.high = scale.low * 10;
-    double first = floor(log10(scale.low) + 1e-9), last = ceil(log10(scale.high) - 1e-9), decades = last - first;
-    double stride = ceil(decades / 8); /* powers of ten between ticks, where there are many */
+    axis.high = top >= high * .999 ? top : round_step(high * .99);
+    if (axis.high <= axis.low)
+        axis.high = axis.low * 10;
+    double first = floor(log10(axis.low) + 1e-9), last = ceil(log10(axis.high) - 1e-9), decades = last - first;
+    double stride = ceil(decades / 8); /* decades between ticks: at most 8 ticks on a long axis */
     static const int leads[] = {1, 2, 5};
     for (double exponent = first; exponent <= last; exponent += stride)
-        for (int k = 0; k < (decades > 3 ? 1 : 3) && scale.tick_count < TARN__MAX_TICKS; k++) {
+        for (int k = 0; k < (decades > 3 ? 1 : 3) && axis.tick_count < TARN__MAX_TICKS; k++) {
             double tick = leads[k] * pow(10, exponent);
-            if (tick >= scale.low * .999 && tick <= scale.high * 1.001)
-                scale.tick[scale.tick_count++] = tick;
+            if (tick >= axis.low * .999 && tick <= axis.high * 1.001)
+                axis.tick[axis.tick_count++] = tick;
         }
-    return scale;
+    return axis;
 }
 
-double tarn__axis_position(const tarn__scale *scale, double value)
+double tarn__axis_position(const tarn__axis *axis, double value)
 {
-    return scale->is_log ? log(value / scale->low) / log(scale->high / scale->low)
-                         : (value - scale->low) / (scale->high - scale->low);
+    return axis->is_log ? log(value / axis->low) / log(axis->high / axis->low)
+                        : (value - axis->low) / (axis->high - axis->low);
 }
 
-/* ---- texts ------------------------------------------------------------------------------------------------------- */
+/* ---- labels ------------------------------------------------------------------------------------------------------ */
 
-void tarn__tick_text(const tarn__scale *scale, double tick, char *text, size_t size)
+/* Large ticks are abbreviated (20k, 1.5M) only where the step is coarse enough that neighbours stay distinct. */
+void tarn__tick_text(const tarn__axis *axis, double tick, char *text, size_t size)
 {
-    double factor = scale->is_share ? 100 : 1, step = factor * (scale->is_log ? tick : scale->step),
+    double factor = axis->is_fraction ? 100 : 1, step = factor * (axis->is_log ? tick : axis->step),
            value = factor * tick;
-    const char *unit = scale->is_share ? " %" : "";
+    const char *unit = axis->is_fraction ? " %" : "";
     int digits = (int)fmax(0, -floor(log10(step) + 1e-9));
     if (value == 0)
         snprintf(text, size, "0%s", unit);
@@ -88,9 +93,9 @@ void tarn__tick_text(const tarn__scale *scale, double tick, char *text, size_t s
         snprintf(text, size, "%.*f%s", digits, value, unit);
 }
 
-void tarn__value_text(double value, bool is_share, char *text, size_t size)
+void tarn__value_text(double value, bool is_fraction, char *text, size_t size)
 {
-    if (is_share)
+    if (is_fraction)
         snprintf(text, size, "%.2f %%", 100 * value);
     else if (fabs(value) >= 1000 && fabs(value) < 1e15)
         tarn__step_text(round(value), text, size);

@@ -1,35 +1,39 @@
-/* chart.c: one chart in SVG: a grid, the ticks' texts, and the lines. A noisy line of many points is drawn thin, with a
- * smoothed one over it; a line of few points has dots. */
+/* chart.c: one chart as SVG: grid, tick labels and curves. A noisy curve of many points is drawn thin, with a smoothed
+ * one over it; a curve of few points has dots.
+ *
+ * The size of a drawing does not grow with the length of a run: curves are downsampled to MAX_BUCKETS buckets, of which
+ * the extremes are kept, so that spikes stay visible. The script reads values back out of the paths, with the ranges
+ * in data-x and data-y. */
 #include <math.h>
 #include <stdio.h>
 
-#include "train/report/curves_parts.h"
+#include "train/report/report.h"
 
 #define WIDTH 560
 #define HEIGHT 280
-#define LEFT 58.0 /* the plot, in the drawing */
+#define LEFT 58.0 /* plot area inside the drawing; labels are outside it */
 #define RIGHT 546.0
 #define TOP 10.0
 #define BOTTOM 246.0
 
-#define MOST_BUCKETS 600 /* of a line that is thinned out: each gives its lowest and its highest point */
-#define FEW_POINTS 40    /* up to so many, points are dots and nothing is smoothed */
-#define SMOOTHED_PART 30 /* the smoothed line looks at this part of all points on either side */
+#define MAX_BUCKETS 600  /* of a downsampled curve: each contributes its minimum and its maximum */
+#define FEW_POINTS 40    /* up to here points are dots and nothing is smoothed */
+#define SMOOTHED_PART 30 /* the smoothing window reaches over 1 / SMOOTHED_PART of the points on either side */
 
 /* ---- extents ----------------------------------------------------------------------------------------------------- */
 
 #define TOO_LARGE 1e300 /* differences would overflow */
 
-/* Not finite is also what is so large that it cannot be drawn. */
+/* A value that can be drawn: finite, and not so large that it overflows. */
 static bool is_point(const tarn__report_series *series, int64_t i)
 {
     return fabs(series->step[i]) < TOO_LARGE && fabs(series->value[i]) < TOO_LARGE; /* false for NaN */
 }
 
-static void widen(tarn__extent *extent, double step, double value, tarn__report_goal aim)
+static void widen(tarn__extent *extent, double step, double value, tarn__report_goal goal)
 {
     bool is_first = extent->finite++ == 0;
-    bool is_better = aim == TARN__GOAL_MIN ? value < extent->best : aim == TARN__GOAL_MAX && value > extent->best;
+    bool is_better = goal == TARN__GOAL_MIN ? value < extent->best : goal == TARN__GOAL_MAX && value > extent->best;
     extent->low = is_first || value < extent->low ? value : extent->low;
     extent->high = is_first || value > extent->high ? value : extent->high;
     extent->first_step = is_first || step < extent->first_step ? step : extent->first_step;
@@ -41,14 +45,14 @@ static void widen(tarn__extent *extent, double step, double value, tarn__report_
     }
 }
 
-tarn__extent tarn__series_extent(const tarn__report_series *series, tarn__report_goal aim)
+tarn__extent tarn__series_extent(const tarn__report_series *series, tarn__report_goal goal)
 {
     tarn__extent extent = {0};
     for (int64_t i = 0; i < series->count; i++) {
         if (is_point(series, i))
-            widen(&extent, series->step[i], series->value[i], aim);
+            widen(&extent, series->step[i], series->value[i], goal);
         else
-            extent.others++;
+            extent.nonfinite++;
     }
     return extent;
 }
@@ -57,10 +61,10 @@ tarn__extent tarn__chart_extent(const tarn__report_chart *chart)
 {
     tarn__extent all = {0};
     for (int i = 0; i < chart->series_count; i++) {
-        tarn__extent one = tarn__series_extent(&chart->series[i], chart->aim);
+        tarn__extent one = tarn__series_extent(&chart->series[i], chart->goal);
         if (one.finite > 0) {
-            widen(&all, one.first_step, one.low, chart->aim);
-            widen(&all, one.last_step, one.high, chart->aim);
+            widen(&all, one.first_step, one.low, chart->goal);
+            widen(&all, one.last_step, one.high, chart->goal);
         }
     }
     return all;
@@ -70,8 +74,8 @@ tarn__extent tarn__chart_extent(const tarn__report_chart *chart)
 
 typedef struct plot {
     tarn__page *page;
-    const tarn__scale *x, *y;
-    bool is_open; /* the pen is down */
+    const tarn__axis *x, *y;
+    bool is_open; /* the current subpath continues */
 } plot;
 
 static void draw_to(plot *p, double step, double value)
@@ -82,11 +86,10 @@ static void draw_to(plot *p, double step, double value)
     p->is_open = true;
 }
 
-/* All points, or the lowest and the highest of each bucket, in their order. A value that is not finite lifts the pen.
- */
+/* All points, or minimum and maximum of each bucket in their order. A non-finite value interrupts the curve. */
 static void draw_points(plot *p, const tarn__report_series *s)
 {
-    int64_t size = s->count > 2 * MOST_BUCKETS ? (s->count + MOST_BUCKETS - 1) / MOST_BUCKETS : 1;
+    int64_t size = s->count > 2 * MAX_BUCKETS ? (s->count + MAX_BUCKETS - 1) / MAX_BUCKETS : 1;
     for (int64_t begin = 0; begin < s->count; begin += size) {
         int64_t end = begin + size < s->count ? begin + size : s->count, low = -1, high = -1;
         bool has_gap = false;
@@ -108,8 +111,8 @@ static void draw_points(plot *p, const tarn__report_series *s)
     }
 }
 
-/* True when the values jump up and down: then their second differences are about as large as the first, or larger. What
- * follows a formula, as a learning rate does, is exact, and would only be bent by smoothing. */
+/* True for a noisy series: its second differences are about as large as its first differences, or larger. A smooth
+ * curve, such as a learning rate schedule, would only be distorted by smoothing. */
 static bool is_noisy(const tarn__report_series *s)
 {
     double value[2] = {0}, first = 0, second = 0;
@@ -126,8 +129,8 @@ static bool is_noisy(const tarn__report_series *s)
     return seen > FEW_POINTS && second > first / 2;
 }
 
-/* The mean of the points around i, the nearest weighing most. As many on either side, so that the line lags behind
- * nothing; fewer towards the ends, but a third of them at least, so that it does not end in a single noisy point. */
+/* Weighted mean around point i, with a triangular window. The window is symmetric, so that the curve does not lag; it
+ * shrinks towards the ends, to a third at least, so that the curve does not end in a single noisy point. */
 static double mean_around(const tarn__report_series *s, int64_t i, int64_t reach)
 {
     int64_t before = i, after = s->count - 1 - i, near_end = before < after ? before : after;
@@ -135,22 +138,22 @@ static double mean_around(const tarn__report_series *s, int64_t i, int64_t reach
     reach = near_end >= reach ? reach : near_end > reach / 3 ? near_end : reach / 3;
     for (int64_t k = i < reach ? -i : -reach; k <= reach && i + k < s->count; k++)
         if (is_point(s, i + k)) {
-            double share = (double)(reach + 1 - (k < 0 ? -k : k)) / (double)(reach + 1);
-            sum += share * s->value[i + k];
-            weight += share;
+            double factor = (double)(reach + 1 - (k < 0 ? -k : k)) / (double)(reach + 1);
+            sum += factor * s->value[i + k];
+            weight += factor;
         }
     return sum / weight;
 }
 
 static void draw_smoothed(plot *p, const tarn__report_series *s)
 {
-    int64_t size = s->count > MOST_BUCKETS ? (s->count + MOST_BUCKETS - 1) / MOST_BUCKETS : 1;
+    int64_t size = s->count > MAX_BUCKETS ? (s->count + MAX_BUCKETS - 1) / MAX_BUCKETS : 1;
     for (int64_t i = 0; i < s->count; i += size)
         if (is_point(s, i))
             draw_to(p, s->step[i], mean_around(s, i, s->count / SMOOTHED_PART));
 }
 
-/* Every dot is a line of no length, drawn with a round pen. */
+/* A dot is a zero-length line with round caps. */
 static void draw_dots(plot *p, const tarn__report_series *s)
 {
     for (int64_t i = 0; i < s->count; i++)
@@ -165,7 +168,7 @@ static void begin_path(plot *p, const char *kind, int colour, const char *name)
 {
     p->is_open = false;
     tarn__page_format(p->page, "<path class=\"%s c%d\"", kind, colour);
-    if (name) { /* what the read-out shows */
+    if (name) { /* shown by the read-out */
         tarn__page_html(p->page, " data-name=\"");
         tarn__page_text(p->page, name);
         tarn__page_html(p->page, "\"");
@@ -194,7 +197,7 @@ static void draw_series(plot *p, const tarn__report_series *s, int colour)
 
 /* ---- the frame --------------------------------------------------------------------------------------------------- */
 
-static void draw_axes(tarn__page *page, const tarn__scale *x, const tarn__scale *y)
+static void draw_axes(tarn__page *page, const tarn__axis *x, const tarn__axis *y)
 {
     char text[64];
     for (int i = 0; i < y->tick_count; i++) {
@@ -216,7 +219,7 @@ static void draw_axes(tarn__page *page, const tarn__scale *x, const tarn__scale 
                       LEFT, BOTTOM, RIGHT, (LEFT + RIGHT) / 2, HEIGHT - 2);
 }
 
-void tarn__chart_draw(tarn__page *page, const tarn__report_chart *chart, const tarn__scale *x, const tarn__scale *y,
+void tarn__chart_draw(tarn__page *page, const tarn__report_chart *chart, const tarn__axis *x, const tarn__axis *y,
                       const char *class_name)
 {
     plot p = {.page = page, .x = x, .y = y};
@@ -226,7 +229,7 @@ void tarn__chart_draw(tarn__page *page, const tarn__report_chart *chart, const t
     tarn__page_format(
         page,
         "\" data-x=\"%.1f %.1f %.17g %.17g\" data-y=\"%.1f %.1f %.17g %.17g\" data-log=\"%d\" data-share=\"%d\">\n",
-        LEFT, RIGHT, x->low, x->high, BOTTOM, TOP, y->low, y->high, y->is_log, y->is_share);
+        LEFT, RIGHT, x->low, x->high, BOTTOM, TOP, y->low, y->high, y->is_log, y->is_fraction);
     draw_axes(page, x, y);
     for (int i = 0; i < chart->series_count; i++)
         draw_series(&p, &chart->series[i], i % 6);

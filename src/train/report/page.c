@@ -1,10 +1,11 @@
-/* page.c: a page on its way to its file. */
+/* page.c: buffered output of a page. All untrusted strings go through tarn__page_text(), which escapes them: titles,
+ * names of data and keys of metrics come from users and files. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/utf8.h"
-#include "train/report/curves_parts.h"
+#include "train/report/report.h"
 
 void tarn__page_flush(tarn__page *page)
 {
@@ -38,11 +39,14 @@ void tarn__page_format(tarn__page *page, const char *format, ...)
     int length = vsnprintf(text, sizeof(text), format, list);
     va_end(list);
     if (length < 0 || (size_t)length >= sizeof(text))
-        page->good = tarn__raise(TARN_ERROR_INTERNAL, "curves_write: a piece of the page has %d bytes", length);
+        page->good =
+            tarn__raise(TARN_ERROR_INTERNAL,
+                        "report_write: a fragment of the page has %d bytes; at most 511 are supported", length);
     else
         put(page, text, (size_t)length);
 }
 
+/* Entity of an ASCII character with a meaning in HTML or in attributes, U+FFFD for a control character; NULL: none. */
 static const char *escape_of(char c)
 {
     bool is_control = ((unsigned char)c < 0x20 && c != '\t' && c != '\n') || c == 0x7F;

@@ -1,45 +1,130 @@
-/* report.h: a run as one page for a browser: report.html, with its settings and a chart for each thing that was
- * measured. It needs no other file, no network and no script; a small script adds a read-out under the pointer. */
-#ifndef TARN__CURVES_H
-#define TARN__CURVES_H
+/* report.h: report.html, one page per run: its settings, the last and best values, and a chart per metric.
+ *
+ * The page is self-contained: no other file, no network. Charts are SVG and need no script; a small script adds a
+ * read-out under the pointer. Layers: series.c reads metrics.jsonl into series, report.c lays the page out, chart.c
+ * draws one chart over two axes (axis.c), page.c buffers and escapes the output, style.c holds CSS and script. */
+#ifndef TARN__REPORT_H
+#define TARN__REPORT_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
-/* A row of the table of settings. */
+#include "base/error.h"
+#include "base/os/files.h"
+#include "train/trainer.h"
+
+/* ---- contents ---------------------------------------------------------------------------------------------------- */
+
+/* One row of the table of settings. */
 typedef struct tarn__report_setting {
     const char *name, *value;
 } tarn__report_setting;
 
-/* A line of a chart: value[i] at step[i]. Values that are not finite leave a gap and are counted; long lines are
- * thinned out for the page. */
+#define TARN__MAX_SETTINGS 32
+
+typedef struct tarn__report_settings {
+    int count;
+    tarn__report_setting row[TARN__MAX_SETTINGS]; /* names are literals, values point into `text` */
+    char text[TARN__MAX_SETTINGS][1100];
+} tarn__report_settings;
+
+/* A curve: value[i] at step[i]. Non-finite values leave a gap and are counted; long series are downsampled. */
 typedef struct tarn__report_series {
     const char *name; /* "training" */
     const double *step, *value;
     int64_t count;
 } tarn__report_series;
 
-/* Which values are good ones: the best is pointed out. */
+/* Which value counts as the best and is pointed out. */
 typedef enum tarn__report_goal { TARN__GOAL_NONE = 0, TARN__GOAL_MIN, TARN__GOAL_MAX } tarn__report_goal;
 
 typedef struct tarn__report_chart {
     const char *title; /* "Loss" */
     const tarn__report_series *series;
     int series_count;
-    tarn__report_goal aim;
-    bool is_share; /* values from 0 to 1 that are shown as percent */
+    tarn__report_goal goal;
+    bool is_fraction; /* values from 0 to 1, shown as percent */
 } tarn__report_chart;
 
-/* Writes the page, atomically. Borrows everything; texts may hold anything. Charts without a point are left out. */
-bool tarn__report_write(const char *path, const char *title, const tarn__report_setting *facts, int fact_count,
+/* Collects the settings that apply to this run. Borrows the trainer. False with an error. */
+bool tarn__report_settings_collect(const tarn_trainer *trainer, tarn__report_settings *settings);
+
+/* Writes the page with an atomic write. Borrows everything; strings may hold any bytes. Empty charts are omitted. */
+bool tarn__report_write(const char *path, const char *title, const tarn__report_setting *settings, int setting_count,
                         const tarn__report_chart *charts, int chart_count);
 
-/* The same from a file of metrics: one JSON object a line with "step" and numbers. loss and val_loss share a chart,
- * as do accuracy and val_accuracy; "epoch", "seconds" and "time" have none; every other number gets one of its own,
- * under its name in words. Lines may lack any of them; null is a number that JSON cannot hold. A step below the one
- * before begins a run that was resumed there: later points of the earlier run are dropped. A last line that was cut is
- * left out; any other line that is no such object is an error with its number. Needs jansson. */
-bool tarn__report_write_metrics(const char *path, const char *title, const tarn__report_setting *facts, int fact_count,
-                                const char *metrics);
+/* Writes the page from a metrics file: one JSON object per line with "step" and numbers. loss and val_loss share a
+ * chart, as do accuracy and val_accuracy; "epoch", "seconds" and "time" have none; every other number gets its own,
+ * titled by its key. A line may lack any key; null is a non-finite number. A step below the previous one starts a
+ * resumed segment: later points of the earlier segment are dropped. A truncated last line is ignored; any other
+ * malformed line is an error with its number. Needs jansson. */
+bool tarn__report_write_metrics(const char *path, const char *title, const tarn__report_setting *settings,
+                                int setting_count, const char *metrics);
+
+/* ---- the page (page.c, style.c) ---------------------------------------------------------------------------------- */
+
+/* A buffered page on its way to its file. After an error every call is a no-op, so that callers check once. */
+typedef struct tarn__page {
+    tarn__output output;
+    bool good; /* false: an error was raised */
+    size_t count;
+    char buffer[8192];
+} tarn__page;
+
+/* Appends HTML as is; formatted HTML, without untrusted strings; an untrusted string, escaped, with U+FFFD for invalid
+ * UTF-8. */
+void tarn__page_html(tarn__page *page, const char *html);
+void tarn__page_format(tarn__page *page, const char *format, ...) TARN_PRINTF(2, 3);
+void tarn__page_text(tarn__page *page, const char *text);
+
+/* Writes the buffered bytes to the file. */
+void tarn__page_flush(tarn__page *page);
+
+extern const char tarn__page_style[], tarn__page_script[];
+
+/* ---- axes (axis.c) ----------------------------------------------------------------------------------------------- */
+
+#define TARN__MAX_TICKS 16
+
+typedef struct tarn__axis {
+    double low, high; /* range: low < high */
+    bool is_log;
+    bool is_fraction; /* ticks in percent */
+    double step;      /* between ticks of a linear axis */
+    int tick_count;
+    double tick[TARN__MAX_TICKS];
+} tarn__axis;
+
+/* Axes that include [low, high], with round ticks. A logarithmic one needs 0 < low; a tight one ends at the values. */
+tarn__axis tarn__axis_linear(double low, double high, bool is_tight);
+tarn__axis tarn__axis_log(double low, double high);
+
+/* Position of a value on the axis, from 0 to 1. */
+double tarn__axis_position(const tarn__axis *axis, double value);
+
+/* Formats a tick, and a value, with as few digits as are useful. */
+void tarn__tick_text(const tarn__axis *axis, double tick, char *text, size_t size);
+void tarn__value_text(double value, bool is_fraction, char *text, size_t size);
+
+/* Formats a step with thousands separators: "12,500". */
+void tarn__step_text(double step, char *text, size_t size);
+
+/* ---- charts (chart.c) -------------------------------------------------------------------------------------------- */
+
+/* Range, last and best value of a series, or of all series of a chart. */
+typedef struct tarn__extent {
+    int64_t finite, nonfinite; /* number of points, and of values that cannot be drawn */
+    double low, high;          /* of the finite values */
+    double first_step, last_step;
+    double last, best, best_step; /* by the chart's goal */
+} tarn__extent;
+
+tarn__extent tarn__series_extent(const tarn__report_series *series, tarn__report_goal goal);
+tarn__extent tarn__chart_extent(const tarn__report_chart *chart);
+
+/* Draws the chart as <svg class="CLASS">, with steps along x. */
+void tarn__chart_draw(tarn__page *page, const tarn__report_chart *chart, const tarn__axis *x, const tarn__axis *y,
+                      const char *class_name);
 
 #endif

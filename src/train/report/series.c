@@ -1,25 +1,28 @@
-/* series.c: the page of a run from its file of metrics: every number of a line is a point of the line's key. */
+/* series.c: series of a report from metrics.jsonl: every number of a line is a point of the series of its key.
+ *
+ * A key's column owns its points and grows with the file. Charts and series borrow from the columns, so the table lives
+ * until the page is written. Without jansson the reader is a stub that raises an error. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
 #include "tarn_features.h"
-#include "train/report/curves_parts.h"
+#include "train/report/report.h"
 
 #if TARN__HAVE_JANSSON
 
 #include <jansson.h>
 
-#define MOST_KEYS 32
+#define MAX_KEYS 32
 
-/* Keys that share a chart, and what it is called; keys that are not here get one of their own, and those without a
- * title none. */
+/* Known keys with chart and name of their series; keys with one title share a chart, and a key without a title has no
+ * chart. Any other key gets a chart of its own. */
 static const struct {
     const char *key, *title, *series;
-    tarn__report_goal aim;
-    bool is_share;
-    double unit; /* in which the chart shows it; 0: its own */
+    tarn__report_goal goal;
+    bool is_fraction;
+    double unit; /* divisor of the values; 0: none */
 } known[] = {{"loss", "Loss", "training", TARN__GOAL_MIN, false, 0},
              {"val_loss", "Loss", "validation", TARN__GOAL_MIN, false, 0},
              {"accuracy", "Accuracy", "training", TARN__GOAL_MAX, true, 0},
@@ -29,7 +32,7 @@ static const struct {
              {"images_per_second", "Images per second", "images per second", TARN__GOAL_NONE, false, 0},
              {"rows_per_second", "Rows per second", "rows per second", TARN__GOAL_NONE, false, 0},
              {"tokens_per_second", "Tokens per second", "tokens per second", TARN__GOAL_NONE, false, 0},
-             {"memory", "Memory in MiB", "the most at once", TARN__GOAL_NONE, false, 1048576},
+             {"memory", "Memory in MiB", "peak", TARN__GOAL_NONE, false, 1048576},
              {"step", NULL, NULL, TARN__GOAL_NONE, false, 0},
              {"epoch", NULL, NULL, TARN__GOAL_NONE, false, 0},
              {"seconds", NULL, NULL, TARN__GOAL_NONE, false, 0},
@@ -40,14 +43,14 @@ static const struct {
 /* The points of one key. */
 typedef struct column {
     char *key;                 /* owned */
-    char title[64], words[64]; /* of a key that is not known: "Grad scale", "grad scale" */
+    char title[64], words[64]; /* of an unknown key: "Grad scale", "grad scale" */
     double *step, *value;
-    int64_t count, room;
+    int64_t count, capacity;
 } column;
 
 typedef struct table {
     const char *path; /* for errors; borrowed */
-    column column[MOST_KEYS];
+    column column[MAX_KEYS];
     int count;
     double last_step;
 } table;
@@ -65,14 +68,14 @@ static int known_row(const char *key)
 static void release_table(table *t)
 {
     for (int i = 0; i < t->count; i++) {
-        size_t bytes = sizeof(double) * (size_t)t->column[i].room;
+        size_t bytes = sizeof(double) * (size_t)t->column[i].capacity;
         tarn__release(t->column[i].step, bytes);
         tarn__release(t->column[i].value, bytes);
         tarn__string_free(t->column[i].key);
     }
 }
 
-/* A key as words: grad_scale becomes "grad scale", and "Grad scale" over its chart. */
+/* Series name and chart title of an unknown key: grad_scale becomes "grad scale" and "Grad scale". */
 static void name_column(column *c)
 {
     snprintf(c->words, sizeof(c->words), "%s", c->key);
@@ -88,26 +91,27 @@ static column *find_column(table *t, const char *key)
     for (int i = 0; i < t->count; i++)
         if (strcmp(t->column[i].key, key) == 0)
             return &t->column[i];
-    if (t->count == MOST_KEYS) {
-        tarn__raise(TARN_ERROR_UNSUPPORTED,
-                    "curves_write_metrics: %s has more than %d different numbers; '%.100s' is too many", t->path,
-                    MOST_KEYS, key);
+    if (t->count == MAX_KEYS) {
+        tarn__raise(TARN_ERROR_UNSUPPORTED, "report_write_metrics: %s has more than %d keys; '%.100s' exceeds them",
+                    t->path, MAX_KEYS, key);
         return NULL;
     }
-    column *fresh = &t->column[t->count];
-    *fresh = (column){.key = tarn__string_copy(key)};
-    if (!fresh->key)
+    column *added = &t->column[t->count];
+    *added = (column){.key = tarn__string_copy(key)};
+    if (!added->key)
         return NULL;
-    name_column(fresh);
+    name_column(added);
     t->count++;
-    return fresh;
+    return added;
 }
 
-static bool make_room(column *c)
+/* Makes room for one more point. Two plain arrays instead of a list: charts take steps and values as separate arrays.
+ */
+static bool reserve(column *c)
 {
-    if (c->count < c->room)
+    if (c->count < c->capacity)
         return true;
-    size_t old = sizeof(double) * (size_t)c->room, bytes = old ? 2 * old : 256 * sizeof(double);
+    size_t old = sizeof(double) * (size_t)c->capacity, bytes = old ? 2 * old : 256 * sizeof(double);
     double *step = tarn__alloc(bytes), *value = tarn__alloc(bytes);
     if (!step || !value) {
         tarn__release(step, step ? bytes : 0);
@@ -122,18 +126,18 @@ static bool make_room(column *c)
     tarn__release(c->value, old);
     c->step = step;
     c->value = value;
-    c->room = (int64_t)(bytes / sizeof(double));
+    c->capacity = (int64_t)(bytes / sizeof(double));
     return true;
 }
 
-/* Drops the points from a step on. */
-static void cut(column *c, double step)
+/* Drops the points at `step` and later. */
+static void drop_from(column *c, double step)
 {
     while (c->count > 0 && c->step[c->count - 1] >= step)
         c->count--;
 }
 
-/* A number, or null for one that JSON cannot hold. */
+/* Adds a number, or NaN for null: JSON has no non-finite numbers. A step that is repeated replaces its point. */
 static bool add_point(table *t, const char *key, double step, const json_t *value)
 {
     int row = known_row(key);
@@ -141,9 +145,9 @@ static bool add_point(table *t, const char *key, double step, const json_t *valu
     if (row < KNOWN && !known[row].title)
         return true;
     column *c = find_column(t, key);
-    if (!c || !make_room(c))
+    if (!c || !reserve(c))
         return false;
-    cut(c, step);
+    drop_from(c, step);
     c->step[c->count] = step;
     c->value[c->count++] = json_is_number(value) ? json_number_value(value) / unit : NAN;
     return true;
@@ -155,11 +159,11 @@ static bool add_object(table *t, json_t *object, int64_t line)
 {
     const json_t *number = json_object_get(object, "step");
     if (!json_is_number(number))
-        return tarn__raise(TARN_ERROR_FORMAT, "curves_write_metrics: %s: line %lld has no number \"step\"", t->path,
+        return tarn__raise(TARN_ERROR_FORMAT, "report_write_metrics: %s: line %lld has no number \"step\"", t->path,
                            (long long)line);
     double step = json_number_value(number);
-    for (int i = 0; step < t->last_step && i < t->count; i++) /* the run was resumed there */
-        cut(&t->column[i], step);
+    for (int i = 0; step < t->last_step && i < t->count; i++) /* resumed from an earlier checkpoint */
+        drop_from(&t->column[i], step);
     t->last_step = step;
     const char *key;
     json_t *value;
@@ -168,8 +172,8 @@ static bool add_object(table *t, json_t *object, int64_t line)
     return true;
 }
 
-/* `is_cut`: it is the last line and has no end, so that it need not be whole. */
-static bool read_line(table *t, const char *text, size_t length, int64_t line, bool is_cut)
+/* `is_truncated`: the last line, without a newline. It may be incomplete: a killed program leaves such a line. */
+static bool read_line(table *t, const char *text, size_t length, int64_t line, bool is_truncated)
 {
     json_error_t why;
     size_t blank = 0;
@@ -178,12 +182,12 @@ static bool read_line(table *t, const char *text, size_t length, int64_t line, b
     if (blank == length)
         return true;
     json_t *object = json_loadb(text, length, JSON_REJECT_DUPLICATES, &why);
-    if (!object && is_cut)
+    if (!object && is_truncated)
         return true;
     bool good = json_is_object(object)
                     ? add_object(t, object, line)
-                    : tarn__raise(TARN_ERROR_FORMAT, "curves_write_metrics: %s: line %lld is no JSON object: %s",
-                                  t->path, (long long)line, object ? "it is something else" : why.text);
+                    : tarn__raise(TARN_ERROR_FORMAT, "report_write_metrics: %s: line %lld is not a JSON object: %s",
+                                  t->path, (long long)line, object ? "it has another type" : why.text);
     json_decref(object);
     return good;
 }
@@ -205,8 +209,8 @@ static bool read_lines(table *t, const tarn__map *map)
 
 typedef struct chart_list {
     int count;
-    tarn__report_chart chart[MOST_KEYS];
-    tarn__report_series series[MOST_KEYS][2]; /* of each chart */
+    tarn__report_chart chart[MAX_KEYS];
+    tarn__report_series series[MAX_KEYS][2]; /* of each chart */
 } chart_list;
 
 static void add_series(chart_list *list, const column *c)
@@ -218,15 +222,15 @@ static void add_series(chart_list *list, const column *c)
     tarn__report_chart *chart = &list->chart[at];
     if (at == list->count) {
         list->count++;
-        *chart = (tarn__report_chart){title, list->series[at], 0, row < KNOWN ? known[row].aim : TARN__GOAL_NONE,
-                                      row < KNOWN && known[row].is_share};
+        *chart = (tarn__report_chart){title, list->series[at], 0, row < KNOWN ? known[row].goal : TARN__GOAL_NONE,
+                                      row < KNOWN && known[row].is_fraction};
     }
     if (chart->series_count < 2)
         list->series[at][chart->series_count++] =
             (tarn__report_series){row < KNOWN ? known[row].series : c->words, c->step, c->value, c->count};
 }
 
-/* Known keys first, in their order, then the others as they came. */
+/* Charts of known keys first, in the order of the table, then the others in the order of the file. */
 static void make_charts(chart_list *list, const table *t)
 {
     for (int row = 0; row <= KNOWN; row++)
@@ -235,30 +239,30 @@ static void make_charts(chart_list *list, const table *t)
                 add_series(list, &t->column[i]);
 }
 
-static bool write_from(const char *path, const char *title, const tarn__report_setting *facts, int fact_count,
+static bool write_from(const char *path, const char *title, const tarn__report_setting *settings, int setting_count,
                        const table *t)
 {
     chart_list *list = tarn__alloc(sizeof(*list));
     if (!list)
         return false;
     make_charts(list, t);
-    bool good = tarn__report_write(path, title, facts, fact_count, list->chart, list->count);
+    bool good = tarn__report_write(path, title, settings, setting_count, list->chart, list->count);
     tarn__release(list, sizeof(*list));
     return good;
 }
 
-bool tarn__report_write_metrics(const char *path, const char *title, const tarn__report_setting *facts, int fact_count,
-                                const char *metrics)
+bool tarn__report_write_metrics(const char *path, const char *title, const tarn__report_setting *settings,
+                                int setting_count, const char *metrics)
 {
     tarn__map map;
     table t = {.path = metrics, .last_step = -INFINITY};
     if (tarn_failed())
         return false;
     if (!metrics)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "curves_write_metrics: the path of the metrics is NULL");
-    if (!tarn__map_open(&map, "curves_write_metrics", metrics))
+        return tarn__raise(TARN_ERROR_ARGUMENT, "report_write_metrics: the path of the metrics is NULL");
+    if (!tarn__map_open(&map, "report_write_metrics", metrics))
         return false;
-    bool good = read_lines(&t, &map) && write_from(path, title, facts, fact_count, &t);
+    bool good = read_lines(&t, &map) && write_from(path, title, settings, setting_count, &t);
     release_table(&t);
     tarn__map_close(&map);
     return good;
@@ -266,14 +270,13 @@ bool tarn__report_write_metrics(const char *path, const char *title, const tarn_
 
 #else
 
-bool tarn__report_write_metrics(const char *path, const char *title, const tarn__report_setting *facts, int fact_count,
-                                const char *metrics)
+bool tarn__report_write_metrics(const char *path, const char *title, const tarn__report_setting *settings,
+                                int setting_count, const char *metrics)
 {
-    (void)path, (void)title, (void)facts, (void)fact_count, (void)metrics;
-    return tarn__raise(
-        TARN_ERROR_UNSUPPORTED,
-        "curves_write_metrics: tarn was built without jansson, which reads JSON; install libjansson-dev and build "
-        "again");
+    (void)path, (void)title, (void)settings, (void)setting_count, (void)metrics;
+    return tarn__raise(TARN_ERROR_UNSUPPORTED, "report_write_metrics: reading JSON is not supported: tarn was built "
+                                               "without jansson; install libjansson-dev and build "
+                                               "again");
 }
 
 #endif

@@ -1,7 +1,7 @@
-/* style.c: how report.html looks, and the script of its read-out. The script finds the point of each line that is
- * nearest to the pointer and turns its place back into a value by the scale that the drawing carries; it writes texts
- * only as texts. */
-#include "train/report/curves_parts.h"
+/* style.c: CSS of report.html, and the script of its read-out. The script finds the point of each curve nearest to the
+ * pointer and converts its position back into a value with the axis ranges in the drawing's data attributes. It
+ * inserts strings as text nodes only, never as HTML. */
+#include "train/report/report.h"
 
 const char tarn__page_style[] =
     ":root{color-scheme:light dark;--paper:#f6f7f9;--card:#fff;--ink:#17202e;--soft:#5f6b7c;--rule:#e3e7ed;"

@@ -1,4 +1,4 @@
-/* test_events.c: TensorBoard's event files, taken apart by a reader of the test's own. With a folder as its argument
+/* test_tensorboard.c: TensorBoard's event files, taken apart by a reader of the test's own. With a folder as its argument
  * the program writes what stands on its standard input there, a line "STEP VALUE TAG" a point, "resume STEP" a restart:
  * tests/parity/events.py reads it back with TensorBoard. */
 #include <dirent.h>
@@ -223,9 +223,9 @@ static void mistakes_are_refused(void **state)
     (void)state;
     char tag[1026];
     assert_null(tarn__tensorboard_open(NULL));
-    assert_error(TARN_ERROR_ARGUMENT, "events_open: the folder is NULL");
+    assert_error(TARN_ERROR_ARGUMENT, "tensorboard_open: the folder is NULL");
     assert_null(tarn__tensorboard_open(scratch("nowhere")));
-    assert_error_about(TARN_ERROR_IO, "events_open: '", "cannot be made: No such file");
+    assert_error_about(TARN_ERROR_IO, "tensorboard_open: '", "cannot be created: No such file");
     const char *folder = new_folder("mistakes");
     tarn__tensorboard *events = tarn__tensorboard_open(folder);
     memset(tag, 'x', 1025);
@@ -234,7 +234,7 @@ static void mistakes_are_refused(void **state)
                                         "\xE2\x82"};
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
         assert_false(tarn__tensorboard_scalar(events, wrong[i], 0, 0));
-        assert_error(TARN_ERROR_ARGUMENT, "events_scalar: the tag is ");
+        assert_error(TARN_ERROR_ARGUMENT, "tensorboard_scalar: the tag is ");
     }
     assert_false(tarn__tensorboard_scalar(events, tag, 0, 0));
     assert_error(TARN_ERROR_ARGUMENT, "longer than 1024 bytes");
@@ -245,7 +245,7 @@ static void mistakes_are_refused(void **state)
     assert_false(tarn__tensorboard_scalar(NULL, "a", 0, 0));
     assert_error(TARN_ERROR_ARGUMENT, "the events are NULL");
     assert_false(tarn__tensorboard_flush(NULL));
-    assert_error(TARN_ERROR_ARGUMENT, "events_flush");
+    assert_error(TARN_ERROR_ARGUMENT, "tensorboard_flush");
     assert_true(tarn__tensorboard_close(events));
     assert_true(tarn__tensorboard_close(NULL));
     remove_folder(folder);
@@ -266,7 +266,7 @@ static void a_full_disk_is_an_error(void **state)
     assert_false(tarn__tensorboard_flush(events));
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
     signal(SIGXFSZ, handler);
-    assert_error_about(TARN_ERROR_IO, "events_flush: '", "cannot be written: File too large");
+    assert_error_about(TARN_ERROR_IO, "tensorboard_flush: '", "cannot be written: File too large");
     tarn__tensorboard_close(events);
     tarn_clear_error();
     remove_folder(folder);

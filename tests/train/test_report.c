@@ -1,10 +1,9 @@
-/* test_curves.c: the page of a run: what it holds, what it escapes, which points it keeps, and that it never holds a
+/* test_report.c: the page of a run: what it holds, what it escapes, which points it keeps, and that it never holds a
  * number that SVG does not know. A first argument makes the program write a page from the metrics in the second, to
  * look at. */
 #include "base/memory.h"
 #include "support/files.h"
 #include "tarn_features.h"
-#include "train/report/curves_parts.h"
 #include "train/report/report.h"
 
 static char *page; /* the last one that was read; freed by the next and at the end */
@@ -67,7 +66,7 @@ static void check_page(const char *html)
 
 /* ---- scales ------------------------------------------------------------------------------------------------------ */
 
-static void expect_ticks(const tarn__scale *scale, const char *expected)
+static void expect_ticks(const tarn__axis *scale, const char *expected)
 {
     char all[512] = "", text[64];
     for (int i = 0; i < scale->tick_count; i++) {
@@ -95,7 +94,7 @@ static void ticks_are_round(void **state)
                 {0, 0, false, "-1.0 -0.5 0.0 0.5 1.0"},
                 {1e-5, 3e-5, false, "1e-05 1.5e-05 2e-05 2.5e-05 3e-05"}};
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        tarn__scale scale = tarn__axis_linear(rows[i].low, rows[i].high, rows[i].is_tight);
+        tarn__axis scale = tarn__axis_linear(rows[i].low, rows[i].high, rows[i].is_tight);
         if (i == 7)
             assert_true(scale.low <= 4.5 && scale.high >= 5.5);
         else if (i == 8)
@@ -105,7 +104,7 @@ static void ticks_are_round(void **state)
         assert_true(tarn__axis_position(&scale, rows[i].low) >= -1e-12 &&
                     tarn__axis_position(&scale, rows[i].high) <= 1 + 1e-12);
     }
-    tarn__scale scale = tarn__axis_log(.013, 2.4);
+    tarn__axis scale = tarn__axis_log(.013, 2.4);
     expect_ticks(&scale, "0.01 0.02 0.05 0.1 0.2 0.5 1 2 5");
     scale = tarn__axis_log(1e-6, 30);
     expect_ticks(&scale, "1e-06 1e-05 0.0001 0.001 0.01 0.1 1 10");
@@ -125,7 +124,7 @@ static void scales_hold_any_values(void **state)
         double low = fmin(a, b), high = fmax(a, b);
         if (fabs(low) >= 1e300 || fabs(high) >= 1e300)
             continue;
-        tarn__scale scale = tarn__axis_linear(low, high, false);
+        tarn__axis scale = tarn__axis_linear(low, high, false);
         double first = tarn__axis_position(&scale, low), last = tarn__axis_position(&scale, high);
         if (!(first >= -1e-6 && last <= 1 + 1e-6 && first <= last && scale.tick_count >= 2))
             print_error("%g to %g: %g to %g, %d ticks from %g to %g\n", low, high, first, last, scale.tick_count,
@@ -139,7 +138,7 @@ static void numbers_are_short(void **state)
     (void)state;
     static const struct {
         double value;
-        bool is_share;
+        bool is_fraction;
         const char *text;
     } rows[] = {{.98765, true, "98.77 %"},
                 {.1234567, false, "0.1235"},
@@ -151,7 +150,7 @@ static void numbers_are_short(void **state)
                 {3e-4, false, "0.0003"}};
     char text[64];
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        tarn__value_text(rows[i].value, rows[i].is_share, text, sizeof(text));
+        tarn__value_text(rows[i].value, rows[i].is_fraction, text, sizeof(text));
         assert_string_equal(text, rows[i].text);
     }
 }
@@ -254,7 +253,7 @@ static void long_lines_are_thinned_and_keep_their_peaks(void **state)
         there = y < highest ? x : there;
         highest = fmin(y, highest);
     }
-    tarn__scale scale = tarn__axis_linear(1, 9, false);
+    tarn__axis scale = tarn__axis_linear(1, 9, false);
     assert_true(fabs(highest - (246 - 236 * tarn__axis_position(&scale, 9))) < 30 &&
                 fabs(there - (58 + 488 * 123456 / 299999.0)) < 1);
     free(step);
@@ -283,7 +282,7 @@ static void noise_is_smoothed_and_formulas_are_not(void **state)
     assert_int_equal(count_of(html, "class=\"raw c0\""), 1);
     assert_int_equal(count_of(html, "class=\"line c0\""), 2);
     tarn__extent extent = tarn__chart_extent(&charts[0]);
-    tarn__scale scale = tarn__axis_linear(extent.low, extent.high, false);
+    tarn__axis scale = tarn__axis_linear(extent.low, extent.high, false);
     double x, y;
     for (const char *at = strstr(strstr(html, "class=\"line c0\""), " d=\"") + 4; *at != '"';
          at += 1 + strcspn(at + 1, "L\"")) {
@@ -305,22 +304,22 @@ static void mistakes_are_refused(void **state)
     for (int i = 0; i < 4; i++) {
         tarn__report_chart chart = {"x", &bad[i], 1, 0, false};
         assert_false(tarn__report_write(path, "x", NULL, 0, &chart, 1));
-        assert_error(TARN_ERROR_ARGUMENT, "curves_write: series 0 of chart 'x'");
+        assert_error(TARN_ERROR_ARGUMENT, "report_write: series 0 of chart 'x'");
     }
     assert_false(tarn__report_write(NULL, "x", NULL, 0, NULL, 0) || tarn_failed() == false);
-    assert_error(TARN_ERROR_ARGUMENT, "curves_write: ");
+    assert_error(TARN_ERROR_ARGUMENT, "report_write: ");
     assert_false(tarn__report_write(path, NULL, NULL, 0, NULL, 0));
-    assert_error(TARN_ERROR_ARGUMENT, "curves_write: ");
+    assert_error(TARN_ERROR_ARGUMENT, "report_write: ");
     assert_false(tarn__report_write(path, "x", &fact, 1, NULL, 0));
-    assert_error(TARN_ERROR_ARGUMENT, "fact 0 has no name or no value");
+    assert_error(TARN_ERROR_ARGUMENT, "setting 0 has no name or no value");
     assert_false(tarn__report_write(path, "x", NULL, 1, NULL, 0));
-    assert_error(TARN_ERROR_ARGUMENT, "curves_write: ");
+    assert_error(TARN_ERROR_ARGUMENT, "report_write: ");
     assert_false(tarn__report_write(path, "x", NULL, 0, &untitled, 1));
     assert_error(TARN_ERROR_ARGUMENT, "chart 0");
     assert_false(tarn__report_write(path, "x", NULL, 0, &empty, 1));
     assert_error(TARN_ERROR_ARGUMENT, "chart 0");
     assert_false(tarn__report_write("/nowhere/report.html", "x", NULL, 0, NULL, 0));
-    assert_error(TARN_ERROR_IO, "curves_write: ");
+    assert_error(TARN_ERROR_IO, "report_write: ");
 }
 
 /* ---- metrics ----------------------------------------------------------------------------------------------------- */
@@ -377,11 +376,11 @@ static void broken_metrics_are_refused(void **state)
         skip();
     static const struct {
         const char *text, *error;
-    } rows[] = {{"{\"step\": 1}\n{\"step\": \n{\"step\": 2}\n", "line 2 is no JSON object"},
-                {"[1]\n", "line 1 is no JSON object"},
+    } rows[] = {{"{\"step\": 1}\n{\"step\": \n{\"step\": 2}\n", "line 2 is not a JSON object"},
+                {"[1]\n", "line 1 is not a JSON object"},
                 {"{\"loss\": 1}\n", "line 1 has no number \"step\""},
                 {"{\"step\": \"1\"}\n", "line 1 has no number"},
-                {"{\"step\": 1, \"step\": 2}\n", "line 1 is no JSON object: duplicate"},
+                {"{\"step\": 1, \"step\": 2}\n", "line 1 is not a JSON object: duplicate"},
                 {"{\"step\": 1, \"a\": \"\xFF\"}\n", "line 1"}};
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         assert_false(
@@ -397,7 +396,7 @@ static void broken_metrics_are_refused(void **state)
     assert_false(tarn__report_write_metrics(scratch("never.html"), "x", NULL, 0, NULL));
     assert_error(TARN_ERROR_ARGUMENT, "the path of the metrics is NULL");
     assert_false(tarn__report_write_metrics(scratch("never.html"), "x", NULL, 0, scratch("nosuch.jsonl")));
-    assert_error(TARN_ERROR_IO, "curves_write_metrics: ");
+    assert_error(TARN_ERROR_IO, "report_write_metrics: ");
     assert_true(tarn__report_write_metrics(scratch("empty.html"), "x", NULL, 0, write_text("empty.jsonl", "")));
 }
 
