@@ -392,7 +392,7 @@ static void broken_metrics_are_refused(void **state)
         snprintf(many + strlen(many), sizeof(many) - strlen(many), ", \"k%d\": 1", i);
     strcat(many, "}\n");
     assert_false(tarn__report_write_metrics(scratch("never.html"), "x", NULL, 0, write_text("many.jsonl", many)));
-    assert_error(TARN_ERROR_UNSUPPORTED, "more than 32 different numbers");
+    assert_error(TARN_ERROR_UNSUPPORTED, "more than 32 keys");
     assert_false(tarn__report_write_metrics(scratch("never.html"), "x", NULL, 0, NULL));
     assert_error(TARN_ERROR_ARGUMENT, "the path of the metrics is NULL");
     assert_false(tarn__report_write_metrics(scratch("never.html"), "x", NULL, 0, scratch("nosuch.jsonl")));
