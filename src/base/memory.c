@@ -165,3 +165,24 @@ bool tarn_set_allocator(const tarn_allocator *wanted)
     allocator = wanted ? *wanted : (tarn_allocator){default_alloc, default_release, NULL};
     return true;
 }
+
+/* ---- growing arrays ---------------------------------------------------------------------------------------------- */
+
+#define FIRST_ROOM 32
+
+bool tarn__list_reserve(void *list, int count, int *room, size_t each)
+{
+    void *old, *wider;
+    if (count < *room)
+        return true;
+    int more = *room ? 2 * *room : FIRST_ROOM;
+    if (!(wider = tarn__alloc(each * (size_t)more)))
+        return false;
+    memcpy(&old, list, sizeof(old)); /* a pointer to elements of any type */
+    if (count > 0)
+        memcpy(wider, old, each * (size_t)count);
+    tarn__release(old, each * (size_t)*room);
+    memcpy(list, &wider, sizeof(wider));
+    *room = more;
+    return true;
+}

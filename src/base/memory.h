@@ -2,6 +2,7 @@
 #ifndef TARN__MEMORY_H
 #define TARN__MEMORY_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -31,5 +32,12 @@ void tarn__string_free(char *text);
 
 /* Bytes that are out at the moment. */
 int64_t tarn__memory_in_use(void);
+
+/* ---- growing arrays ---------------------------------------------------------------------------------------------- */
+
+/* Makes room for one more element of `each` bytes in a list that holds `count` and has room for `*room`: *list is then
+ * perhaps elsewhere, and twice as long. False with an error, and nothing changed. The list is released by
+ * tarn__release() with `*room` times `each` bytes. */
+bool tarn__list_reserve(void *list, int count, int *room, size_t each);
 
 #endif

@@ -4,7 +4,6 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
-#include "base/list.h"
 #include "base/memory.h"
 #include "base/utf8.h"
 #include "core/tensor/tensor.h"

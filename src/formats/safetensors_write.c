@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "base/dtype.h"
-#include "base/list.h"
 #include "base/memory.h"
 #include "base/os/files.h"
 #include "core/tensor/tensor.h"

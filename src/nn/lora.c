@@ -3,8 +3,7 @@
 
 #include "base/dtype.h"
 #include "base/memory.h"
-#include "ops/adapted.h"
-#include "ops/matmul.h"
+#include "ops/internal.h"
 
 int64_t tarn__linear_in(const tarn_module *layer)
 {

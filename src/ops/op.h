@@ -116,4 +116,47 @@ bool tarn__op_lists_kernel(const tarn__op_row *row, tarn__kernel kernel, bool ba
 #undef COMPARE
 #undef OP
 
+/* ---- images ------------------------------------------------------------------------------------------------------ */
+
+/* Sizes beyond this are mistakes, and sums of a few of them do not overflow. */
+#define TARN__IMAGE_LIMIT ((int64_t)1 << 31)
+
+/* Raises unless x is there, of floats and of rank 4, with channels, rows and columns. */
+bool tarn__check_image(const char *function, const tarn_tensor *x, const char *role);
+
+/* Raises unless low <= value[0], value[1] <= TARN__IMAGE_LIMIT. `word` names the option. */
+bool tarn__check_pair(const char *function, const char *word, const int64_t *value, int64_t low);
+
+/* An attribute of two numbers, or of one that counts for both; `otherwise` where it was not given. False with an error
+ * on another count. */
+bool tarn__attribute_pair(const tarn__invocation *v, const char *name, int64_t otherwise, int64_t *pair);
+
+/* True when x's channels lie next to each other and its columns do not: a result gets the same layout. */
+bool tarn__channels_last(const tarn_tensor *x);
+
+/* A new tensor [N, C, H, W], its channels last where `like`'s are. In the open scope. */
+tarn_tensor *tarn__image_like(const char *function, const tarn_tensor *like, tarn_shape shape, tarn_dtype dtype,
+                              tarn_device device);
+
+/* ---- losses ------------------------------------------------------------------------------------------------------ */
+
+/* Checks x [..., C], called `role`, and its targets [...], the two operands, and the options. */
+bool tarn__check_losses(const char *function, const char *role, tarn_tensor **operand,
+                        const tarn_cross_entropy_options *o);
+
+/* How many targets count, as a rank-0 tensor of the loss's dtype; NULL without an error where all of them do. In the
+ * open scope. */
+tarn_tensor *tarn__count_targets(tarn_tensor *target, const tarn_cross_entropy_options *o, tarn_dtype dtype);
+
+/* The losses of rows as the reduction asks for them; `counted` divides a mean, NULL: all rows do. Borrows both. */
+tarn_tensor *tarn__reduce_losses(tarn_tensor *losses, tarn_tensor *counted, tarn_reduction reduction);
+
+/* ---- broadcast-multiply gradient --------------------------------------------------------------------------------- */
+
+/* Whether a recorded a · b is one whose gradients a single pass can make. */
+bool tarn__scale_fits(const tarn__backward *b);
+
+/* Its rule: both gradients, or that of the repeated operand alone. */
+bool tarn__scale_backward(const tarn__backward *b);
+
 #endif

@@ -8,7 +8,7 @@
 #include "autograd/tape.h"
 #include "base/dtype.h"
 #include "base/error.h"
-#include "core/device/shadow.h"
+#include "core/device/device.h"
 #include "core/memory/pool.h"
 #include "models/lm/arch.h"
 #include "train/tasks/finetune.h"

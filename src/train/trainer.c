@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/os/files.h"
-#include "core/device/shadow.h"
+#include "core/device/device.h"
 #include "train/data/data_paths.h"
 #include "train/options.h"
 #include "train/output/async_checkpoint.h"

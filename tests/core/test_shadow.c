@@ -1,5 +1,5 @@
 /* test_shadow.c: devices without memory: shapes and sizes are true there, nothing is computed, and nothing is held. */
-#include "core/device/shadow.h"
+#include "core/device/device.h"
 #include "core/launch/launch.h"
 #include "support/check.h"
 #include <tarn/profile.h>

@@ -1,7 +1,7 @@
 /*
  * Layers with adapters on a CUDA device, values and gradients against the CPU; without a device every test is skipped.
  */
-#include "ops/adapted.h"
+#include "ops/internal.h"
 #include "support/gpu.h"
 
 #define CPU tarn_device_cpu()

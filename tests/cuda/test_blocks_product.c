@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "ops/index.h"
+#include "ops/internal.h"
 #include "support/blocks.h"
 #include "support/gpu.h"
 

@@ -7,7 +7,6 @@
 
 #include "core/launch/stats.h"
 #include "models/lm/kv_cache.h"
-#include "ops/codes.h"
 #include "ops/internal.h"
 #include "support/gpu.h"
 #include "support/scratch.h"

@@ -1,8 +1,7 @@
 /* Linear layers with adapters as one operation, against the steps they stand for: one layer and several that share x,
  * with and without biases and adapters, weights that lie either way, results that nobody uses, gradients that add up.
  * TARN_TEST_DEVICE names the device; the CPU otherwise. */
-#include "ops/adapted.h"
-#include "ops/matmul.h"
+#include "ops/internal.h"
 #include "support/check.h"
 
 enum { MOST = TARN__MAX_LORA_LINEARS, IN = 10 };

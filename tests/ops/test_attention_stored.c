@@ -1,7 +1,6 @@
 /* test_attention_stored.c: attention over keys and values as a cache stores them: what it gives for the same numbers
  * written out. */
-#include "ops/attention.h"
-#include "ops/codes.h"
+#include "ops/internal.h"
 #include "support/check.h"
 
 #define CPU tarn_device_cpu()

@@ -1,6 +1,6 @@
 /* test_codes.c: rows in 8 bits against blocks of Q8_0, and codes of any width. TARN_TEST_DEVICE names another device
  * than the CPU. */
-#include "ops/codes.h"
+#include "ops/internal.h"
 #include "support/check.h"
 
 #define CPU tarn_device_cpu()

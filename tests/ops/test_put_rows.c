@@ -1,6 +1,6 @@
 /* test_put_rows.c: rows written at places that lie on the device, as caches of keys and values take them.
  * TARN_TEST_DEVICE names another device than the CPU. */
-#include "ops/index.h"
+#include "ops/internal.h"
 #include "support/check.h"
 
 #define CPU tarn_device_cpu()

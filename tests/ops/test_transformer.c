@@ -2,7 +2,7 @@
  * The fused rows of language models against the operations they stand for: residual_norm, linear_cross_entropy, rope.
  * TARN_TEST_DEVICE names the device; the CPU otherwise.
  */
-#include "ops/dropout.h"
+#include "ops/internal.h"
 #include "support/check.h"
 
 static tarn_device device;

@@ -7,7 +7,7 @@
  * neighbouring codes are tried as well. Elements weigh their magnitude plus the group's mean of it: large weights of a
  * network matter more than their number says. At the end the block is kept only if its plain squared error is no larger
  * than that of scaling by the extremes. */
-#include "base/quant/blocks_search.h"
+#include "base/quant/quant.h"
 
 #include <math.h>
 #include <string.h>

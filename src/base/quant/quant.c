@@ -7,7 +7,6 @@
 #include <math.h>
 
 #include "base/half.h"
-#include "base/quant/blocks_search.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "a big-endian machine would have to swap the bytes of every scale");

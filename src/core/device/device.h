@@ -50,4 +50,9 @@ bool tarn__device_poll(tarn_device device, const char *function);
 /* What to do when a backend lacks a kernel: true if that is an error. */
 bool tarn__fallback_is_error(void);
 
+/* ---- meta devices ------------------------------------------------------------------------------------------------ */
+
+/* The shadow of a device; of a shadow itself. One that does not exist is given back, with an error. */
+tarn_device tarn__meta_device_of(tarn_device device);
+
 #endif

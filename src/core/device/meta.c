@@ -1,5 +1,5 @@
 /* meta.c: devices without memory. Addresses are handed out one behind the other and never again; nobody looks there. */
-#include "core/device/shadow.h"
+#include "core/device/device.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

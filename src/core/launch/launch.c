@@ -8,7 +8,7 @@
 #include "core/launch/graph.h"
 #include "core/launch/stats.h"
 #include "core/profile/profiler.h"
-#include "core/tensor/blocks.h"
+#include "core/tensor/tensor.h"
 
 static bool row_fits(const tarn__kernel_row *row, const tarn__launch *launch)
 {

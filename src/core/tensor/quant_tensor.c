@@ -2,7 +2,7 @@
  *
  * Blocks are never cut: a view of them begins at one and has whole ones (tarn__check_layout()), so that plain kernels
  * can do all moving. */
-#include "core/tensor/blocks.h"
+#include "core/launch/launch.h"
 
 tarn_tensor *tarn__quant_bytes(tarn_tensor *x)
 {

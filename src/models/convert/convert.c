@@ -5,7 +5,6 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
-#include "base/list.h"
 #include "base/memory.h"
 #include "base/os/files.h"
 #include "formats/gguf.h"

@@ -8,9 +8,7 @@
 #include "autograd/tape.h"
 #include "models/lm/gpt2.h"
 #include "nn/lora.h"
-#include "ops/dropout.h"
-#include "ops/index.h"
-#include "ops/matmul.h"
+#include "ops/internal.h"
 
 /* ---- parts ------------------------------------------------------------------------------------------------------- */
 

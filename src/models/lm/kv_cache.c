@@ -3,9 +3,6 @@
 
 #include "base/error.h"
 #include "base/memory.h"
-#include "ops/attention.h"
-#include "ops/codes.h"
-#include "ops/index.h"
 #include "ops/internal.h"
 
 /* ---- room -------------------------------------------------------------------------------------------------------- */

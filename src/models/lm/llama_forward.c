@@ -8,8 +8,7 @@
 #include "autograd/tape.h"
 #include "models/lm/llama.h"
 #include "nn/lora.h"
-#include "ops/index.h"
-#include "ops/swiglu.h"
+#include "ops/internal.h"
 
 #define MANY_ROWS 64
 #define PART_ROWS \

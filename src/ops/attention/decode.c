@@ -3,13 +3,9 @@
  * The forms made of other operations say what the kernels compute; but for what these do not round in between, results
  * are the same. A kernel takes few rows of x and weights of one dtype whose rows lie aligned; where a group of weights
  * has several dtypes, each gets a call of its own. */
-#include "ops/internal.h"
-
 #include <math.h>
 
-#include "ops/blocks.h"
-#include "ops/matmul.h"
-#include "ops/rope.h"
+#include "ops/internal.h"
 
 #define LONGEST_ROW \
     8192 /* elements of x that a kernel holds as f32: in 99 KiB of shared memory, the least of the devices that have \
@@ -138,15 +134,15 @@ tarn_tensor *tarn__norm_gate_up(tarn_tensor *x, const tarn__decode_norm *norm, t
     tarn_tensor *weights[] = {gate, up};
     bool is_taken = takes_all(TARN__K_norm_gate_up, x, norm, weights, NULL, 2) &&
                     tarn__same_shape(&gate->view, &up->view) && gate->view.dtype == up->view.dtype;
-    tarn_tensor *rows = is_taken ? packed_rows("norm_gated", x) : NULL;
+    tarn_tensor *rows = is_taken ? packed_rows("norm_gate_up", x) : NULL;
     if (!rows) {
         tarn_tensor *h = normed(x, norm), *opened = h ? tarn_linear_apply(h, gate, NULL) : NULL,
                     *y = opened ? tarn_linear_apply(h, up, NULL) : NULL;
         return y ? tarn_mul(tarn_silu(opened), y) : NULL;
     }
     tarn__norm tail = {.epsilon = norm->epsilon};
-    tarn_tensor *y = result_for("norm_gated", x, gate), *to = y ? tarn__rows_of("norm_gated", y) : NULL;
-    return to && tarn__kernel_call(TARN__K_norm_gate_up, "norm_gated", tail, TARN__IN(rows, norm->weight, gate, up),
+    tarn_tensor *y = result_for("norm_gate_up", x, gate), *to = y ? tarn__rows_of("norm_gate_up", y) : NULL;
+    return to && tarn__kernel_call(TARN__K_norm_gate_up, "norm_gate_up", tail, TARN__IN(rows, norm->weight, gate, up),
                                    TARN__OUT(to))
                ? y
                : NULL;
@@ -161,8 +157,8 @@ tarn_tensor *tarn__linear_residual(tarn_tensor *x, tarn_tensor *weight, tarn_ten
         tarn__same_device(tarn__device(x), tarn__device(sum)) && sum->view.rank == x->view.rank &&
         tarn__view_count(&sum->view) / weight->view.shape[0] * weight->view.shape[1] == tarn__view_count(&x->view) &&
         sum->view.shape[sum->view.rank - 1] == weight->view.shape[0]) {
-        rows = packed_rows("linear_sum", x);
-        from = rows ? tarn__rows_of("linear_sum", sum) : NULL;
+        rows = packed_rows("linear_residual", x);
+        from = rows ? tarn__rows_of("linear_residual", sum) : NULL;
         from = from && from->view.stride[1] == 1 ? from : NULL;
     }
     if (!from) {
@@ -170,8 +166,8 @@ tarn_tensor *tarn__linear_residual(tarn_tensor *x, tarn_tensor *weight, tarn_ten
         return y ? tarn_add(sum, y) : NULL;
     }
     tarn__norm tail = {0};
-    tarn_tensor *y = result_for("linear_sum", x, weight), *to = y ? tarn__rows_of("linear_sum", y) : NULL;
-    return to && tarn__kernel_call(TARN__K_linear_residual, "linear_sum", tail, TARN__IN(rows, weight, bias, from),
+    tarn_tensor *y = result_for("linear_residual", x, weight), *to = y ? tarn__rows_of("linear_residual", y) : NULL;
+    return to && tarn__kernel_call(TARN__K_linear_residual, "linear_residual", tail, TARN__IN(rows, weight, bias, from),
                                    TARN__OUT(to))
                ? y
                : NULL;
@@ -212,8 +208,9 @@ tarn_tensor *tarn__argmax_finite(tarn_tensor *x)
     tarn__along along = {.axis = 1};
     if (tarn__has_kernel(tarn__device(x), TARN__K_argmax_finite, view->dtype) && view->rank == 2 &&
         view->shape[0] <= MOST_HEADS && view->shape[1] < INT32_MAX / 2) {
-        tarn_tensor *y = tarn__tensor_new("likeliest", TARN_SHAPE(view->shape[0], 1), TARN_I64, tarn__device(x));
-        return y && tarn__kernel_call(TARN__K_argmax_finite, "likeliest", along, TARN__IN(x), TARN__OUT(y)) ? y : NULL;
+        tarn_tensor *y = tarn__tensor_new("argmax_finite", TARN_SHAPE(view->shape[0], 1), TARN_I64, tarn__device(x));
+        return y && tarn__kernel_call(TARN__K_argmax_finite, "argmax_finite", along, TARN__IN(x), TARN__OUT(y)) ? y
+                                                                                                                : NULL;
     }
     tarn_tensor *largest = tarn_max(x, TARN_AXES(1), true), *gap = tarn_sub(largest, largest); /* 0, or NaN */
     return tarn_where(tarn_eq(gap, tarn_scalar(0)), tarn_argmax(x, 1, true), tarn_scalar(-1));

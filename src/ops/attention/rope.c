@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "ops/rope.h"
+#include "ops/internal.h"
 
 #define PI 3.14159265358979323846
 

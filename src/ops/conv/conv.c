@@ -4,7 +4,7 @@
  * sum. Kernels read any layout; results and the gradient of x have that of x. */
 #include <string.h>
 
-#include "ops/image.h"
+#include "ops/op.h"
 
 /* ---- shapes ------------------------------------------------------------------------------------------------------ */
 

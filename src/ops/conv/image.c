@@ -1,5 +1,5 @@
 /* image.c: what operations on images share: their checks, and results that lie in memory as their operands do. */
-#include "ops/image.h"
+#include "ops/op.h"
 
 bool tarn__check_image(const char *function, const tarn_tensor *x, const char *role)
 {

@@ -1,7 +1,7 @@
 /* pool.c: pooling of images: the largest element or the average of each window, and the average of a whole channel. */
 #include <string.h>
 
-#include "ops/image.h"
+#include "ops/op.h"
 
 /* ---- shapes ------------------------------------------------------------------------------------------------------ */
 

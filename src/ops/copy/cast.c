@@ -1,5 +1,5 @@
 /* cast.c: the same values in another dtype, on another device, or in memory of their own. */
-#include "ops/blocks.h"
+#include "ops/internal.h"
 
 /* ---- cast -------------------------------------------------------------------------------------------------------- */
 

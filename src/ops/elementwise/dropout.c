@@ -1,8 +1,7 @@
 /* dropout.c: elements zeroed at random. The mask is never stored: element i draws its number by its position, so
  * backward draws it again. */
-#include "ops/dropout.h"
-
 #include "core/tensor/random.h"
+#include "ops/internal.h"
 
 tarn_tensor *tarn__dropout_with(tarn_tensor *x, const tarn__random *random)
 {

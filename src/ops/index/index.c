@@ -4,8 +4,7 @@
  * before. */
 #include <string.h>
 
-#include "ops/blocks.h"
-#include "ops/index.h"
+#include "ops/internal.h"
 
 /* An i32 or i64 tensor. */
 static bool check_index(const char *function, const tarn_tensor *index)

@@ -7,9 +7,7 @@
  *
  *   slopes of h = x · Aᵀ:  dhᵢ = scaleᵢ · gᵢ · Bᵢ       dBᵢ = scaleᵢ · gᵢᵀ · hᵢ
  *   dx = dh · A + Σ gᵢ · Wᵢ                             dA = dhᵀ · x */
-#include "ops/adapted.h"
-
-#include "ops/matmul.h"
+#include "ops/internal.h"
 
 #define FEW_ROWS 64 /* fewer are read from the cache anyway, and copies of A would cost more */
 

@@ -6,8 +6,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "ops/blocks.h"
-#include "ops/matmul.h"
+#include "ops/internal.h"
 
 static atomic_bool allows_tf32;
 

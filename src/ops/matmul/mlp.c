@@ -2,7 +2,7 @@
  * GELU's slope part of the gradient's product, and the sums of the biases' gradients part of those of the weights. In a
  * thrifty section GELU's result is not stored: backward makes it again from its argument. What only the gradients of
  * weights need is not stored for frozen ones. */
-#include "ops/matmul.h"
+#include "ops/internal.h"
 
 /* Inputs. */
 enum { X, UP, DOWN, UP_BIAS, DOWN_BIAS };

@@ -2,10 +2,8 @@
  *
  * Such a weight has no gradient: it stays as it is. Where a device has no product for blocks, and in backward, some
  * rows of the weight at a time are turned into elements, so that the whole never exists. */
-#include "ops/blocks.h"
-
-#include "core/tensor/blocks.h"
-#include "ops/matmul.h"
+#include "base/quant/quant.h"
+#include "ops/internal.h"
 
 /* Elements of a weight that are there at a time. */
 #define TILE ((int64_t)4 << 20)
@@ -247,6 +245,35 @@ tarn_tensor *tarn__linear_narrow(tarn_tensor *x, tarn_tensor *weight, tarn_tenso
     tarn_tensor *saved = tarn_needs_grad(x) ? weight : NULL;
     return good && tarn__finish("linear_apply", linear_backward, none, TARN__INPUTS(x, weight, bias), TARN__OUTPUTS(y),
                                 TARN__SAVED(saved))
+               ? y
+               : NULL;
+}
+
+/* ---- quantized KV rows ------------------------------------------------------------------------------------------- */
+
+int64_t tarn__kv_q8_scales(int64_t width)
+{
+    return (width + TARN__KV_Q8_GROUP - 1) / TARN__KV_Q8_GROUP;
+}
+
+tarn_tensor *tarn__quantize_kv(tarn_tensor *x, tarn_tensor **scales)
+{
+    tarn__fill none = {0};
+    tarn_shape shape = tarn__shape_of(x), groups = shape;
+    groups.size[3] = tarn__kv_q8_scales(shape.size[3]);
+    tarn_tensor *codes = tarn__tensor_new("quantize_kv", shape, TARN_U8, tarn__device(x));
+    *scales = codes ? tarn__tensor_new("quantize_kv", groups, TARN_F16, tarn__device(x)) : NULL;
+    return *scales &&
+                   tarn__kernel_call(TARN__K_quantize_kv, "quantize_kv", none, TARN__IN(x), TARN__OUT(codes, *scales))
+               ? codes
+               : NULL;
+}
+
+tarn_tensor *tarn__dequantize_kv(tarn_tensor *codes, tarn_tensor *scales, tarn_dtype dtype)
+{
+    tarn__fill none = {0};
+    tarn_tensor *y = tarn__tensor_new("dequantize_kv", tarn__shape_of(codes), dtype, tarn__device(codes));
+    return y && tarn__kernel_call(TARN__K_dequantize_kv, "dequantize_kv", none, TARN__IN(codes, scales), TARN__OUT(y))
                ? y
                : NULL;
 }

@@ -3,7 +3,7 @@
  * will be recorded: a mean much larger than the deviation leaves few digits in f32. */
 #include <string.h>
 
-#include "ops/channels.h"
+#include "ops/op.h"
 
 /* ---- what groupnorm uses too ------------------------------------------------------------------------------------- */
 
@@ -18,8 +18,8 @@ static bool check_vector(const char *function, const tarn_tensor *x, const tarn_
                        TARN__SHAPE_STRING(vector), TARN__SHAPE_STRING(x), (long long)x->view.shape[1]);
 }
 
-bool tarn__check_channels(const char *function, tarn_tensor **operand, const char *const *names, int vectors,
-                          double epsilon)
+static bool check_channels(const char *function, tarn_tensor **operand, const char *const *names, int vectors,
+                           double epsilon)
 {
     tarn_tensor *x = operand[0];
     if (!tarn__check(function, x, "x") || !tarn__check_dtype(function, x, TARN__FLOATS, "x"))
@@ -50,7 +50,7 @@ static bool place_like(const tarn__backward *b, int i, tarn_tensor *x, tarn_tens
                                                                tarn__grad_dtype(b, i), tarn__device(x))) != NULL;
 }
 
-bool tarn__channels_backward(const tarn__backward *b, tarn__kernel kernel, size_t params_bytes)
+static bool channels_backward(const tarn__backward *b, tarn__kernel kernel, size_t params_bytes)
 {
     tarn_tensor *x = b->saved[0], *weight = b->saved[1], *mean = b->saved[2], *rstd = b->saved[3], *g = b->grads[0];
     tarn_tensor *gx, *gweight, *gbias;
@@ -122,7 +122,7 @@ static bool check_batchnorm(const char *function, tarn_tensor **operand, const t
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: without .training it needs running_mean and running_var",
                            function);
     if (!check_running(function, operand, o->training) ||
-        !tarn__check_channels(function, operand, names + 1, 4, o->epsilon) || !check_residual(function, operand))
+        !check_channels(function, operand, names + 1, 4, o->epsilon) || !check_residual(function, operand))
         return false;
     const tarn__view *x = &operand[X]->view;
     int64_t values = x->shape[1] > 0 ? tarn__view_count(x) / x->shape[1] : 2;
@@ -188,7 +188,7 @@ static bool normalise(const char *function, tarn__kernel kernel, const tarn_batc
 
 static bool batchnorm_backward(const tarn__backward *b)
 {
-    return tarn__channels_backward(b, TARN__K_batchnorm_grad, sizeof(tarn__batchnorm));
+    return channels_backward(b, TARN__K_batchnorm_grad, sizeof(tarn__batchnorm));
 }
 
 tarn_tensor *tarn_batchnorm_sized(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias, tarn_tensor *running_mean,
@@ -267,4 +267,49 @@ bool tarn__apply_batchnorm_relu(const tarn__invocation *v, tarn_tensor **out)
                                 .epsilon = tarn__attribute_real(v, "epsilon", 0)};
     return (out[0] = tarn_batchnorm_relu(in[X], residual, in[WEIGHT], in[BIAS], in[RUNNING_MEAN], in[RUNNING_VAR],
                                          &o)) != NULL;
+}
+
+/* ---- groupnorm --------------------------------------------------------------------------------------------------- */
+
+static bool groupnorm_backward(const tarn__backward *b)
+{
+    return channels_backward(b, TARN__K_groupnorm_grad, sizeof(tarn__groupnorm));
+}
+
+static bool check_groupnorm(tarn_tensor **operand, int64_t groups, double epsilon)
+{
+    if (!check_channels("groupnorm", operand, names + 1, 2, epsilon))
+        return false;
+    int64_t channels = operand[0]->view.shape[1];
+    return (groups > 0 && channels % groups == 0) ||
+           tarn__raise(TARN_ERROR_ARGUMENT, "groupnorm: %lld groups do not divide the %lld channels of x %s",
+                       (long long)groups, (long long)channels, TARN__SHAPE_STRING(operand[0]));
+}
+
+tarn_tensor *tarn_groupnorm(tarn_tensor *x, int64_t groups, tarn_tensor *weight, tarn_tensor *bias, double epsilon)
+{
+    tarn_tensor *operand[] = {x, weight, bias}, *mean = NULL, *rstd = NULL;
+    if (!check_groupnorm(operand, groups, epsilon))
+        return NULL;
+    x = operand[0], weight = operand[1], bias = operand[2];
+    tarn__groupnorm tail = {.epsilon = epsilon, .groups = groups};
+    tarn_shape shape = TARN_SHAPE(x->view.shape[0], groups);
+    if (tarn__recording_needed(operand, 3) &&
+        (!(mean = tarn__tensor_new("groupnorm", shape, TARN_F64, tarn__device(x))) ||
+         !(rstd = tarn__tensor_new("groupnorm", shape, TARN_F64, tarn__device(x)))))
+        return NULL;
+    tarn_tensor *y =
+        tarn__result_like("groupnorm", (tarn_tensor *[]){x}, 1, tarn__shape_of(x), x->view.dtype, tarn__device(x));
+    if (!y ||
+        !tarn__kernel_call(TARN__K_groupnorm, "groupnorm", tail, TARN__IN(x, weight, bias), TARN__OUT(y, mean, rstd)))
+        return NULL;
+    bool good = tarn__finish("groupnorm", groupnorm_backward, tail, TARN__INPUTS(x, weight, bias), TARN__OUTPUTS(y),
+                             TARN__SAVED(x, weight, mean, rstd));
+    return good ? y : NULL;
+}
+
+bool tarn__apply_groupnorm(const tarn__invocation *v, tarn_tensor **out)
+{
+    return (out[0] = tarn_groupnorm(v->in[0], tarn__attribute_int(v, "groups", 1), v->in[1], v->in[2],
+                                    tarn__attribute_real(v, "epsilon", 1e-5))) != NULL;
 }

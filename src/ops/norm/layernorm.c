@@ -3,7 +3,7 @@
  * whoever needs the result in backward has it made again: the norm of a sum is that of the sum as it was rounded, so
  * both have the same bits. */
 #include "core/tensor/random.h"
-#include "ops/dropout.h"
+#include "ops/internal.h"
 
 /* Operands in order: x, weight or NULL, bias or NULL. */
 static bool check_norm(const char *function, tarn_tensor **operand, double epsilon)

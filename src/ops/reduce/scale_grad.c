@@ -1,8 +1,8 @@
 /* scale_grad.c: the gradients of x · w where w is repeated along axes of x. The composed form writes all products g · x
  * and sums them afterwards; here they are summed as they are made. */
-#include "ops/scale.h"
-
 #include <string.h>
+
+#include "ops/op.h"
 
 #define LEAST_ALONG 64 /* elements of the innermost axis, and outputs or rows: less is left to the composed form */
 #define LEAST_ROWS 16

@@ -6,8 +6,7 @@
  * then. With one for each row (none), backward makes the logits again. */
 #include <string.h>
 
-#include "ops/loss.h"
-#include "ops/matmul.h"
+#include "ops/internal.h"
 
 #define HOST_CHUNK (INT64_C(64) << 20)    /* bytes of logits at a time: on the CPU, */
 #define DEVICE_CHUNK (INT64_C(512) << 20) /* and where larger products are faster */

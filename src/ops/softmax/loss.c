@@ -1,7 +1,7 @@
 /* loss.c: losses. Cross entropy has kernels of its own; the others are composed. */
 #include <string.h>
 
-#include "ops/loss.h"
+#include "ops/op.h"
 
 /* ---- cross entropy ----------------------------------------------------------------------------------------------- */
 
