@@ -1,5 +1,7 @@
-/* batchnorm.c: batch normalisation as a layer, with its running statistics; alone, or with the sum and the relu that
- * follow it. */
+/* batchnorm.c: the batch normalization layer over (N, C, H, W), alone or fused with the addition and the relu after it.
+ *
+ * In training mode statistics are those of the batch, and running_mean, running_var and num_batches_tracked (buffers
+ * with PyTorch's names) are updated in place; in evaluation the running statistics are used. */
 #include <math.h>
 #include <string.h>
 
@@ -11,14 +13,14 @@ typedef struct settings {
     double momentum, epsilon;
 } settings;
 
-/* With relu: relu(batchnorm(x) + residual), residual may be NULL. */
+/* batchnorm(x), or with has_relu: relu(batchnorm(x) + residual), residual may be NULL. */
 static tarn_tensor *apply(tarn_module *module, tarn_tensor *x, tarn_tensor *residual, bool has_relu)
 {
     const settings *s = module->ctx;
     tarn_tensor *weight = tarn__module_own(module, "weight"), *bias = tarn__module_own(module, "bias");
     tarn_tensor *mean = tarn__module_own(module, "running_mean"), *variance = tarn__module_own(module, "running_var");
     tarn_tensor *batches = tarn__module_own(module, "num_batches_tracked");
-    bool training = module->training || !mean; /* without running statistics the batch's own are all there is */
+    bool training = module->training || !mean; /* without running statistics there are only the batch's */
     tarn_batchnorm_options o = {.training = training, .momentum = s->momentum, .epsilon = s->epsilon};
     tarn_tensor *y = has_relu ? tarn_batchnorm_relu(x, residual, weight, bias, mean, variance, &o)
                               : tarn_batchnorm(x, weight, bias, mean, variance, &o);
@@ -36,7 +38,7 @@ bool tarn__is_batchnorm(const tarn_module *module)
     return module->forward == forward;
 }
 
-/* A sum that is broadcast is none of the kernel's. */
+/* The fused kernel adds a residual of x's shape and dtype; one that broadcasts is composed. */
 tarn_tensor *tarn__batchnorm_relu(tarn_module *module, tarn_tensor *x, tarn_tensor *residual)
 {
     if (!residual || (!residual->is_constant && residual->view.dtype == x->view.dtype &&
@@ -46,7 +48,7 @@ tarn_tensor *tarn__batchnorm_relu(tarn_module *module, tarn_tensor *x, tarn_tens
     return y ? tarn_relu(tarn_add(y, residual)) : NULL;
 }
 
-/* Statistics of 16-bit layers are f32: a running mean of 8 bits would stand still. */
+/* Statistics of 16-bit layers are f32: an update of momentum 0.1 would be lost in the 8 significant bits of bf16. */
 static bool add_statistics(tarn_module *module, int64_t channels, tarn_device device, tarn_dtype dtype)
 {
     tarn_dtype wide = tarn__acc_dtype(dtype);
@@ -65,7 +67,7 @@ tarn_module *tarn_batchnorm2d_with_sized(int64_t channels, tarn_device device, c
     if (!tarn__check_norm("batchnorm2d", channels, &norm))
         return NULL;
     if (!(chosen.momentum >= 0 && chosen.momentum <= 1)) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "batchnorm2d: .momentum is %g; it must be from 0 (which means 0.1) to 1",
+        tarn__raise(TARN_ERROR_ARGUMENT, "batchnorm2d: .momentum is %g; must be from 0 (default, 0.1) to 1",
                     chosen.momentum);
         return NULL;
     }

@@ -1,9 +1,9 @@
-/* cast.c: the parameters of a tree of modules in another float dtype. */
+/* cast.c: parameters of a module tree rounded to another float dtype, for models opened in 16 bits. */
 #include "base/dtype.h"
 #include "core/tensor/tensor.h"
 #include "nn/module.h"
 
-/* The tensor stays the same one, so that ties hold. */
+/* The tensor object stays and gets new storage, so that tied weights and handles stay valid. */
 static bool cast_one(const tarn__parameter *parameter, void *ctx)
 {
     tarn_dtype dtype = *(const tarn_dtype *)ctx;

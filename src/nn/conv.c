@@ -1,15 +1,20 @@
-/* conv.c: the convolution of images as a layer. */
+/* conv.c: the 2-d convolution layer: weight (out, in / groups, kernel_h, kernel_w), bias (out).
+ *
+ * ctx is a tarn_conv2d_options, ready for the operation; the layer's own options are read by the constructor alone. */
 #include <math.h>
 #include <string.h>
 
 #include "nn/module.h"
 
+/* x (N, in, H, W) to (N, out, H', W'). */
 static tarn_tensor *forward(tarn_module *module, tarn_tensor *x, void *ctx)
 {
     return tarn_conv2d(x, tarn__module_own(module, "weight"), tarn__module_own(module, "bias"),
                        (const tarn_conv2d_options *)ctx);
 }
 
+/* Everything that can be checked without an image; tarn_conv2d() checks the rest. 0 means the default, but for .kernel.
+ */
 static bool check(int64_t in, int64_t out, const tarn_conv2d_layer_options *options)
 {
     const char *const names[] = {"kernel", "stride", "padding", "dilation"};
@@ -29,13 +34,7 @@ static bool check(int64_t in, int64_t out, const tarn_conv2d_layer_options *opti
     return tarn__check_parameter_dtype("conv2d_layer", options->dtype);
 }
 
-static bool add(tarn_module *module, const char *name, tarn_shape shape, double bound, tarn_dtype dtype,
-                tarn_device device)
-{
-    tarn_tensor *values = tarn_uniform(shape, -bound, bound, dtype, device);
-    return values && tarn_module_add_parameter(module, name, values);
-}
-
+/* Uniform in ±1 / sqrt(fan_in), as torch.nn.Conv2d; fan_in = in / groups · kernel_h · kernel_w. */
 static bool add_parameters(tarn_module *module, int64_t in, int64_t out, tarn_device device,
                            const tarn_conv2d_layer_options *o)
 {
@@ -43,8 +42,8 @@ static bool add_parameters(tarn_module *module, int64_t in, int64_t out, tarn_de
     if (!tarn__check_shape("conv2d_layer", shape, o->dtype))
         return false;
     double bound = 1 / sqrt((double)shape.size[1] * (double)o->kernel[0] * (double)o->kernel[1]);
-    return add(module, "weight", shape, bound, o->dtype, device) &&
-           (o->no_bias || add(module, "bias", TARN_SHAPE(out), bound, o->dtype, device));
+    return tarn__add_uniform(module, "weight", shape, bound, o->dtype, device) &&
+           (o->no_bias || tarn__add_uniform(module, "bias", TARN_SHAPE(out), bound, o->dtype, device));
 }
 
 tarn_module *tarn_conv2d_layer_with_sized(int64_t in, int64_t out, tarn_device device,

@@ -1,4 +1,7 @@
-/* lora.c: what adapters of linear layers compute, and how layers get and lose them. */
+/* lora.c: forward of linear layers with LoRA adapters, and adding and removing these.
+ *
+ * Layers that share x (q, k, v; gate, up) are one operation where everything fits (tarn__lora_linears() of ops).
+ * Otherwise, and for layers without an adapter, the same terms are composed of public operations. */
 #include "nn/lora.h"
 
 #include "base/dtype.h"
@@ -20,9 +23,9 @@ tarn_tensor *tarn__adapter_weight(const tarn_module *layer, int which)
     return tarn__module_own(layer->child[which], "weight");
 }
 
-/* ---- computing --------------------------------------------------------------------------------------------------- */
+/* ---- forward ----------------------------------------------------------------------------------------------------- */
 
-/* The dtype that holds the numbers of both. */
+/* The smallest dtype that represents both exactly; of bf16 and f16 that is f32. */
 static tarn_dtype wider_of(tarn_dtype a, tarn_dtype b)
 {
     if (a == b)
@@ -35,13 +38,14 @@ static tarn_tensor *as(tarn_tensor *x, tarn_dtype dtype)
     return x && x->view.dtype != dtype ? tarn_cast(x, dtype) : x;
 }
 
+/* Dropout applies to the adapter's input alone, in training mode. */
 static bool drops_out(const tarn_module *layer)
 {
     return layer->adapter && layer->adapter->dropout > 0 && layer->training;
 }
 
-/* The layer's product, and the adapter's beside it. */
-static tarn_tensor *in_steps(const tarn_module *layer, tarn_tensor *x)
+/* The layer's own output, plus the adapter's term. */
+static tarn_tensor *compose(const tarn_module *layer, tarn_tensor *x)
 {
     const tarn__adapter *adapter = layer->adapter;
     tarn_tensor *weight = tarn__module_own(layer, "weight"), *bias = tarn__module_own(layer, "bias");
@@ -55,54 +59,54 @@ static tarn_tensor *in_steps(const tarn_module *layer, tarn_tensor *x)
     if (h && drops_out(layer))
         h = tarn_dropout(h, adapter->dropout);
     h = h ? tarn_forward(layer->child[TARN__ADAPTER_A], h) : NULL;
-    if (h && adapter->scale != 1) /* here, where there are few numbers */
+    if (h && adapter->scale != 1) /* on (.., rank), the smallest of the tensors */
         h = tarn_mul(h, tarn_scalar(adapter->scale));
     h = h ? as(tarn_forward(layer->child[TARN__ADAPTER_B], h), wide) : NULL;
     y = h ? as(y, wide) : NULL;
     return y ? as(tarn_add(y, h), outer) : NULL;
 }
 
-/* A tensor of x's dtype, on its device. */
-static bool goes_with(tarn_tensor *x, tarn_tensor *weight)
+/* Of x's dtype, on its device. */
+static bool matches(tarn_tensor *x, tarn_tensor *weight)
 {
     return weight->view.dtype == x->view.dtype && tarn__same_device(tarn__device(weight), tarn__device(x));
 }
 
-/* True when one operation can do all of them: plain weights, frozen, everything in one dtype and place, nothing dropped
- * out, and sizes that fit. */
-static bool can_join(tarn_module *const *layer, int count, tarn_tensor *x)
+/* True when the fused operation applies: unquantized frozen weights, one dtype and device, no dropout, x of the right
+ * size, and at least one adapter. */
+static bool can_fuse(tarn_module *const *layer, int count, tarn_tensor *x)
 {
     bool any = false, can = tarn__is_float(x->view.dtype) && !x->is_constant && x->view.rank > 0;
     for (int i = 0; can && i < count; i++) {
         tarn_tensor *weight = tarn__module_own(layer[i], "weight"), *bias = tarn__module_own(layer[i], "bias");
-        can = goes_with(x, weight) && !tarn_needs_grad(weight) &&
-              (!bias || (goes_with(x, bias) && !tarn_needs_grad(bias))) && !drops_out(layer[i]) &&
+        can = matches(x, weight) && !tarn_needs_grad(weight) &&
+              (!bias || (matches(x, bias) && !tarn_needs_grad(bias))) && !drops_out(layer[i]) &&
               tarn__linear_in(layer[i]) == x->view.shape[x->view.rank - 1];
         for (int k = 0; can && layer[i]->adapter && k < 2; k++)
-            can = goes_with(x, tarn__adapter_weight(layer[i], k));
+            can = matches(x, tarn__adapter_weight(layer[i], k));
         any = any || layer[i]->adapter;
     }
     return can && any;
 }
 
+/* y[i] belongs to the open scope. */
 bool tarn__lora_forward_shared(tarn_module *const *layer, int count, tarn_tensor *x, tarn_tensor **y)
 {
-    tarn__lora_linear joined[TARN__MAX_LORA_LINEARS] = {0};
+    tarn__lora_linear fused[TARN__MAX_LORA_LINEARS] = {0};
     bool good = true;
-    if (!can_join(layer, count, x)) {
+    if (!can_fuse(layer, count, x)) {
         for (int i = 0; good && i < count; i++)
-            good = (y[i] = in_steps(layer[i], x)) != NULL;
+            good = (y[i] = compose(layer[i], x)) != NULL;
     } else {
         for (int i = 0; i < count; i++) {
-            joined[i].weight = tarn__module_own(layer[i], "weight"),
-            joined[i].bias = tarn__module_own(layer[i], "bias");
+            fused[i].weight = tarn__module_own(layer[i], "weight"), fused[i].bias = tarn__module_own(layer[i], "bias");
             if (layer[i]->adapter) {
-                joined[i].a = tarn__adapter_weight(layer[i], TARN__ADAPTER_A),
-                joined[i].b = tarn__adapter_weight(layer[i], TARN__ADAPTER_B);
-                joined[i].scale = layer[i]->adapter->scale;
+                fused[i].a = tarn__adapter_weight(layer[i], TARN__ADAPTER_A),
+                fused[i].b = tarn__adapter_weight(layer[i], TARN__ADAPTER_B);
+                fused[i].scale = layer[i]->adapter->scale;
             }
         }
-        good = tarn__lora_linears(x, joined, count, layer[0]->linear == TARN__LINEAR_IN_OUT, y);
+        good = tarn__lora_linears(x, fused, count, layer[0]->linear == TARN__LINEAR_IN_OUT, y);
     }
     return good;
 }
@@ -113,7 +117,7 @@ tarn_tensor *tarn__lora_forward(const tarn_module *layer, tarn_tensor *x)
     return tarn__lora_forward_shared((tarn_module *const[]){(tarn_module *)layer}, 1, x, &y) ? y : NULL;
 }
 
-/* ---- life -------------------------------------------------------------------------------------------------------- */
+/* ---- adding and removing ----------------------------------------------------------------------------------------- */
 
 static tarn_tensor *forward(tarn_module *module, tarn_tensor *x, void *ctx)
 {
@@ -136,6 +140,7 @@ static bool add_matrix(tarn_module *layer, const char *name, tarn_tensor *weight
     return false;
 }
 
+/* The layer must have no children yet: A and B are found by their index. */
 bool tarn__adapter_add(tarn_module *layer, const tarn__adapter *settings, tarn_tensor *a, tarn_tensor *b)
 {
     tarn__adapter *adapter = tarn__alloc(sizeof(*adapter));
@@ -154,6 +159,7 @@ bool tarn__adapter_add(tarn_module *layer, const tarn__adapter *settings, tarn_t
     return good;
 }
 
+/* All children of a layer with an adapter are A and B. */
 void tarn__adapter_remove(tarn_module *layer)
 {
     if (!layer->adapter)

@@ -1,4 +1,7 @@
-/* module.c: the tree of modules: making it, adding to it, applying it and letting go of it. */
+/* module.c: the tree of modules: creating, adding to, calling and freeing it, training mode, visits.
+ *
+ * Every function that takes a tensor or a module takes it on failure too, so that a caller can nest constructors and
+ * check once at the end. */
 #include "nn/module.h"
 
 #include <string.h>
@@ -6,20 +9,21 @@
 #include "base/memory.h"
 #include "nn/lora.h"
 
-/* The list with room for one more element: itself, or a larger copy. NULL, with the list as it was, when there is no
- * memory. */
-static void *with_room(void *list, int count, int *room, size_t size)
+/* An array with capacity for one more element: itself, or a copy of twice the size, whose predecessor is released. NULL
+ * with an error and the array as it was. It starts with 2: most modules have a weight and a bias, and a model has
+ * thousands of modules. */
+static void *reserve(void *array, int count, int *capacity, size_t size)
 {
-    if (count < *room)
-        return list;
-    int wider = *room ? *room * 2 : 2;
-    void *grown = tarn__alloc(size * (size_t)wider);
+    if (count < *capacity)
+        return array;
+    int larger = *capacity ? *capacity * 2 : 2;
+    void *grown = tarn__alloc(size * (size_t)larger);
     if (!grown)
         return NULL;
     if (count)
-        memcpy(grown, list, size * (size_t)count);
-    tarn__release(list, size * (size_t)*room);
-    *room = wider;
+        memcpy(grown, array, size * (size_t)count);
+    tarn__release(array, size * (size_t)*capacity);
+    *capacity = larger;
     return grown;
 }
 
@@ -35,7 +39,7 @@ bool tarn__check_parameter_dtype(const char *function, tarn_dtype dtype)
                        tarn_dtype_name(dtype));
 }
 
-/* ---- life -------------------------------------------------------------------------------------------------------- */
+/* ---- creating and freeing ---------------------------------------------------------------------------------------- */
 
 tarn_module *tarn__module_new(const char *function, const char *kind, tarn_forward_fn forward, void *ctx,
                               void (*release)(void *ctx))
@@ -61,6 +65,7 @@ tarn_module *tarn__module_new(const char *function, const char *kind, tarn_forwa
     return module;
 }
 
+/* ctx is copied, so that settings may be a local of the constructor. */
 tarn_module *tarn__module_new_with(const char *function, const char *kind, tarn_forward_fn forward,
                                    const void *settings, size_t bytes)
 {
@@ -77,6 +82,7 @@ tarn_module *tarn__module_new_with(const char *function, const char *kind, tarn_
     return module;
 }
 
+/* A module of the caller: its forward function runs as a callback, see call_back(). */
 tarn_module *tarn_module_new(const char *kind, tarn_forward_fn forward, void *ctx, void (*release)(void *ctx))
 {
     tarn_module *module = tarn__module_new("module_new", kind, forward, ctx, release);
@@ -85,6 +91,7 @@ tarn_module *tarn_module_new(const char *kind, tarn_forward_fn forward, void *ct
     return module;
 }
 
+/* Children first: a parameter tied into a child is released there and here, once per reference. */
 void tarn__module_free_tree(tarn_module *module)
 {
     for (int i = 0; i < module->children; i++)
@@ -110,7 +117,7 @@ void tarn_module_free(tarn_module *module)
     if (!module)
         return;
     if (module->parent)
-        tarn__raise(TARN_ERROR_ARGUMENT, "module_free: the %s module is child '%s' of a %s module, which frees it",
+        tarn__raise(TARN_ERROR_ARGUMENT, "module_free: the %s module is child '%s' of a %s module, which owns it",
                     module->kind, module->name, module->parent->kind);
     else
         tarn__module_free_tree(module);
@@ -118,43 +125,44 @@ void tarn_module_free(tarn_module *module)
 
 /* ---- adding ------------------------------------------------------------------------------------------------------ */
 
-/* What holds for parameters and buffers. */
+/* The conditions for parameters and buffers alike: a live tensor, a free name, no history on the tape. */
 static bool check_state(const char *function, const tarn_module *module, const char *name, const tarn_tensor *tensor)
 {
     if (!tarn__check_any(function, tensor, "the tensor") || !tarn__check_module(function, module) ||
         !tarn__check_name(function, module, name))
         return false;
     if (tensor->is_constant)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' is a tarn_scalar(), a constant", function, name);
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "%s: '%s' is a tarn_scalar(), a constant; expected a tensor with storage", function, name);
     if (tensor->origin->history)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' was made by a recorded operation; use tarn_detach() first",
-                           function, name);
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "%s: '%s' is the output of a recorded operation; call tarn_detach() first", function, name);
     return true;
 }
 
+/* Adds an entry that borrows the tensor; the callers retain it once this has succeeded. */
 static bool append(tarn_module *module, const char *name, tarn_tensor *tensor, bool is_buffer)
 {
-    tarn__parameter *list =
-        with_room(module->parameter, module->parameters, &module->parameter_capacity, sizeof(*list));
+    tarn__parameter *list = reserve(module->parameter, module->parameters, &module->parameter_capacity, sizeof(*list));
     if (!list)
         return false;
     module->parameter = list;
-    tarn__parameter *place = &list[module->parameters];
-    place->path = tarn__path_of(module, name);
-    if (!place->path)
+    tarn__parameter *entry = &list[module->parameters];
+    entry->path = tarn__path_of(module, name);
+    if (!entry->path)
         return false;
-    place->tensor = tensor->origin;
-    place->is_buffer = is_buffer;
+    entry->tensor = tensor->origin;
+    entry->is_buffer = is_buffer;
     module->parameters++;
-    if (tarn__name_tensor(module, place))
+    if (tarn__name_tensor(module, entry))
         return true;
     module->parameters--;
-    tarn__string_free(place->path);
+    tarn__string_free(entry->path);
     return false;
 }
 
-/* Takes the reference that the caller gives: its scope's or a kept handle. A tensor that has neither belongs to another
- * module and is tied. Returns the tensor that the module has now. */
+/* Takes over the caller's reference: the open scope's, or a handle retained by tarn_keep(). A tensor with neither
+ * belongs to another module and becomes tied. Returns the tensor that the module owns now, NULL after a failure. */
 static tarn_tensor *take_reference(tarn_tensor *tensor, bool good)
 {
     bool is_live = tensor && tensor->state == TARN__TENSOR_LIVE;
@@ -164,6 +172,7 @@ static tarn_tensor *take_reference(tarn_tensor *tensor, bool good)
     return result;
 }
 
+/* Floats collect gradients from here on; quantized weights are accepted, frozen. */
 tarn_tensor *tarn_module_add_parameter(tarn_module *module, const char *name, tarn_tensor *tensor)
 {
     const char *function = "module_add_parameter";
@@ -172,7 +181,7 @@ tarn_tensor *tarn_module_add_parameter(tarn_module *module, const char *name, ta
                 append(module, name, tensor, false);
     if (good) {
         tarn__tensor_retain(tensor->origin);
-        tensor->origin->requires_grad = tarn__is_float(tensor->view.dtype); /* blocks stay as they are */
+        tensor->origin->requires_grad = tarn__is_float(tensor->view.dtype); /* quantized weights are frozen */
     }
     return take_reference(tensor, good);
 }
@@ -184,16 +193,17 @@ tarn_tensor *tarn_module_add_buffer(tarn_module *module, const char *name, tarn_
     if (good && tensor->origin->requires_grad)
         good =
             tarn__raise(TARN_ERROR_ARGUMENT,
-                        "%s: '%s' collects a gradient; a buffer has none, make it a parameter instead", function, name);
+                        "%s: '%s' collects a gradient, but a buffer has none; add it as a parameter", function, name);
     good = good && append(module, name, tensor, true);
     if (good)
         tarn__tensor_retain(tensor->origin);
     return take_reference(tensor, good);
 }
 
+/* The child's paths are rewritten, since its root is now that of the module. */
 static bool append_child(tarn_module *module, const char *name, tarn_module *child)
 {
-    tarn_module **list = with_room(module->child, module->children, &module->child_capacity, sizeof(*list));
+    tarn_module **list = reserve(module->child, module->children, &module->child_capacity, sizeof(*list));
     if (!list)
         return false;
     module->child = list;
@@ -209,11 +219,13 @@ static bool append_child(tarn_module *module, const char *name, tarn_module *chi
     return false;
 }
 
+/* The test for the root keeps the tree free of cycles: only a root can be added, and it must not be the module's own.
+ */
 bool tarn_module_add_child(tarn_module *module, const char *name, tarn_module *child)
 {
     const char *function = "module_add_child";
-    if (child && child->parent) /* not the caller's to give */
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the %s module is child '%s' of a %s module already", function,
+    if (child && child->parent) /* owned by another module: not taken, not freed */
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the %s module is already child '%s' of a %s module", function,
                            child->kind, child->name, child->parent->kind);
     if (child && module && tarn__module_root(module) == child)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a module cannot be a child of itself or of a module inside it",
@@ -227,8 +239,9 @@ bool tarn_module_add_child(tarn_module *module, const char *name, tarn_module *c
     return false;
 }
 
-/* ---- applying ---------------------------------------------------------------------------------------------------- */
+/* ---- forward ----------------------------------------------------------------------------------------------------- */
 
+/* A forward function of the caller runs in a scope of its own: its temporaries are freed, its result is passed out. */
 static tarn_tensor *call_back(tarn_module *module, tarn_tensor *x)
 {
     tarn_scope *scope = tarn_scope_open();
@@ -243,12 +256,13 @@ static tarn_tensor *call_back(tarn_module *module, tarn_tensor *x)
     return tarn_failed() ? NULL : y;
 }
 
+/* Per thread: a summary or a search for non-finite values must not see the modules of other threads. */
 static _Thread_local tarn__observer *observer;
 
-tarn__observer *tarn__observe_forward(tarn__observer *wanted)
+tarn__observer *tarn__observe_forward(tarn__observer *next)
 {
     tarn__observer *before = observer;
-    observer = wanted;
+    observer = next;
     return before;
 }
 
@@ -259,10 +273,66 @@ tarn_tensor *tarn__observe_output(tarn_module *module, tarn_tensor *y)
     return y;
 }
 
+/* Built-in layers run in the open scope: their temporaries live until the caller closes it. */
 tarn_tensor *tarn_forward(tarn_module *module, tarn_tensor *x)
 {
     if (!tarn__check("forward", x, "x") || !tarn__check_module("forward", module))
         return NULL;
     return tarn__observe_output(module,
                                 module->is_callback ? call_back(module, x) : module->forward(module, x, module->ctx));
+}
+
+/* ---- training mode and visits ------------------------------------------------------------------------------------ */
+
+/* Dropout and batchnorm read the flag; containers carry it for their children. */
+static void set_training(tarn_module *module, bool training)
+{
+    module->training = training;
+    for (int i = 0; i < module->children; i++)
+        set_training(module->child[i], training);
+}
+
+bool tarn_module_train(tarn_module *module, bool training)
+{
+    if (tarn_failed() || !tarn__check_module("module_train", module))
+        return false;
+    set_training(module, training);
+    return true;
+}
+
+bool tarn_module_is_training(const tarn_module *module)
+{
+    return tarn__check_module("module_is_training", module) && module->training;
+}
+
+const char *tarn_module_kind(const tarn_module *module)
+{
+    return tarn__check_module("module_kind", module) ? module->kind : NULL;
+}
+
+/* Paths are built from the root; `above` is the length of the part above the module where the visit began. */
+static bool visit_from(tarn_module *module, const char *path, size_t above, tarn_module_visit_fn visit, void *ctx)
+{
+    if (!visit(module, path, ctx))
+        return false;
+    for (int i = 0; i < module->children; i++) {
+        char *longer = tarn__path_of(module, module->child[i]->name);
+        bool more = longer && visit_from(module->child[i], longer + above, above, visit, ctx);
+        tarn__string_free(longer);
+        if (!more)
+            return false;
+    }
+    return true;
+}
+
+bool tarn_module_visit(tarn_module *module, tarn_module_visit_fn visit, void *ctx)
+{
+    if (tarn_failed() || !tarn__check_module("module_visit", module))
+        return false;
+    if (!visit)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "module_visit: the function is NULL");
+    size_t above = 0;
+    for (const tarn_module *at = module; at->parent; at = at->parent)
+        above += strlen(at->name) + 1;
+    return visit_from(module, "", above, visit, ctx) && !tarn_failed();
 }

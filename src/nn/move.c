@@ -1,15 +1,19 @@
-/* move.c: a tree of modules to another device. */
+/* move.c: tarn_module_to(): a module tree to another device.
+ *
+ * All copies are created before the first tensor changes, so that a failure, as out of memory, leaves the module where
+ * it was. Tensors in an optimizer's flat buffers are moved by the optimizer, which has state beside them. */
 #include "base/memory.h"
 #include "core/launch/launch.h"
 #include "nn/module.h"
 
-/* A copy of `tensor` on another device, in the open scope. */
+/* A copy of `tensor` on another device; belongs to the open scope. */
 static tarn_tensor *copy_on(tarn_tensor *tensor, tarn_device device)
 {
     tarn_tensor *copy = tarn__tensor_new("module_to", tarn__shape_of(tensor), tensor->view.dtype, device);
     return copy && tarn__copy_elements("module_to", copy, tensor) ? copy : NULL;
 }
 
+/* Gives the tensor the storage of its copy. The version carries over: backward compares it with what it saved. */
 static void move_into(tarn_tensor *tensor, const tarn_tensor *copy)
 {
     tarn__storage_retain(copy->storage);
@@ -23,7 +27,8 @@ static bool is_to_move(const tarn_tensor *tensor, tarn_device device)
     return !tensor->trainer && !tarn__same_device(tarn__device(tensor), device);
 }
 
-/* First everything that can fail, then the moves. */
+/* copy[2 i] and copy[2 i + 1]: the copies of tensor i and of its gradient. First everything that can fail, then the
+ * moves. A gradient that is not set is dropped: backward allocates another. */
 static bool move_all(const tarn__tensors *list, tarn_tensor **copy, tarn_device device)
 {
     for (int i = 0; i < list->count; i++) {

@@ -1,4 +1,7 @@
-/* norm.c: layers that normalise each example by itself: LayerNorm, RMSNorm and GroupNorm. */
+/* norm.c: layers that normalize each sample by itself: LayerNorm, RMSNorm, GroupNorm.
+ *
+ * Also the checks and the affine parameters that batchnorm.c shares. An epsilon of 0 means the layer's default: 1e-5,
+ * or 1e-6 for RMSNorm as in Llama. */
 #include <math.h>
 #include <string.h>
 
@@ -6,9 +9,10 @@
 
 typedef struct settings {
     double epsilon;
-    int64_t groups; /* GroupNorm's */
+    int64_t groups; /* of GroupNorm */
 } settings;
 
+/* Forward functions: tarn__module_own() gives NULL for parameters that .no_affine or .no_bias left out. */
 static tarn_tensor *layernorm(tarn_module *module, tarn_tensor *x, void *ctx)
 {
     return tarn_layernorm(x, tarn__module_own(module, "weight"), tarn__module_own(module, "bias"),
@@ -32,13 +36,14 @@ bool tarn__check_norm(const char *function, int64_t size, const tarn_norm_option
     if (tarn_failed())
         return false;
     if (size < 1)
-        return tarn__raise(TARN_ERROR_SHAPE, "%s: %lld features; there must be at least 1", function, (long long)size);
+        return tarn__raise(TARN_ERROR_SHAPE, "%s: %lld features; must be at least 1", function, (long long)size);
     if (!(options->epsilon >= 0) || !isfinite(options->epsilon))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .epsilon is %g; it must be a number from 0", function,
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .epsilon is %g; must be a finite number, at least 0", function,
                            options->epsilon);
     return tarn__check_parameter_dtype(function, options->dtype);
 }
 
+/* The identity at first: weight 1, bias 0. */
 bool tarn__add_affine(tarn_module *module, int64_t size, tarn_device device, const tarn_norm_options *options)
 {
     return options->no_affine ||
@@ -47,8 +52,9 @@ bool tarn__add_affine(tarn_module *module, int64_t size, tarn_device device, con
              tarn_module_add_parameter(module, "bias", tarn_zeros(TARN_SHAPE(size), options->dtype, device))));
 }
 
-static tarn_module *make(const char *function, const char *kind, tarn_forward_fn forward, int64_t size,
-                         tarn_device device, const tarn_norm_options *options, double epsilon, int64_t groups)
+/* `epsilon` is the default of the kind. */
+static tarn_module *create(const char *function, const char *kind, tarn_forward_fn forward, int64_t size,
+                           tarn_device device, const tarn_norm_options *options, double epsilon, int64_t groups)
 {
     if (!tarn__check_norm(function, size, options))
         return NULL;
@@ -67,7 +73,7 @@ tarn_module *tarn_layernorm_layer_with_sized(int64_t size, tarn_device device, c
     tarn_norm_options chosen = {0};
     if (options)
         memcpy(&chosen, options, options_size < sizeof(chosen) ? options_size : sizeof(chosen));
-    return make("layernorm_layer", "layernorm", layernorm, size, device, &chosen, 1e-5, 0);
+    return create("layernorm_layer", "layernorm", layernorm, size, device, &chosen, 1e-5, 0);
 }
 
 tarn_module *tarn_rmsnorm_layer_with_sized(int64_t size, tarn_device device, const tarn_norm_options *options,
@@ -76,8 +82,8 @@ tarn_module *tarn_rmsnorm_layer_with_sized(int64_t size, tarn_device device, con
     tarn_norm_options chosen = {0};
     if (options)
         memcpy(&chosen, options, options_size < sizeof(chosen) ? options_size : sizeof(chosen));
-    chosen.no_bias = true;
-    return make("rmsnorm_layer", "rmsnorm", rmsnorm, size, device, &chosen, 1e-6, 0);
+    chosen.no_bias = true; /* rmsnorm has no shift */
+    return create("rmsnorm_layer", "rmsnorm", rmsnorm, size, device, &chosen, 1e-6, 0);
 }
 
 tarn_module *tarn_groupnorm_layer_with_sized(int64_t groups, int64_t channels, tarn_device device,
@@ -93,7 +99,7 @@ tarn_module *tarn_groupnorm_layer_with_sized(int64_t groups, int64_t channels, t
                     (long long)channels);
         return NULL;
     }
-    return make("groupnorm_layer", "groupnorm", groupnorm, channels, device, &chosen, 1e-5, groups);
+    return create("groupnorm_layer", "groupnorm", groupnorm, channels, device, &chosen, 1e-5, groups);
 }
 
 tarn_module *tarn_groupnorm_layer(int64_t groups, int64_t channels, tarn_device device)

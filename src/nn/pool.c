@@ -1,29 +1,30 @@
-/* pool.c: pooling of images as layers. */
+/* pool.c: pooling layers over images (N, C, H, W). They have no parameters; ctx is a copy of the options. */
 #include <string.h>
 
 #include "nn/module.h"
 
-static tarn_tensor *largest(tarn_module *module, tarn_tensor *x, void *ctx)
+static tarn_tensor *max_forward(tarn_module *module, tarn_tensor *x, void *ctx)
 {
     (void)module;
     return tarn_max_pool2d(x, (const tarn_pool2d_options *)ctx);
 }
 
-static tarn_tensor *average(tarn_module *module, tarn_tensor *x, void *ctx)
+static tarn_tensor *avg_forward(tarn_module *module, tarn_tensor *x, void *ctx)
 {
     (void)module;
     return tarn_avg_pool2d(x, (const tarn_pool2d_options *)ctx);
 }
 
-static tarn_tensor *whole(tarn_module *module, tarn_tensor *x, void *ctx)
+/* (N, C, H, W) to (N, C, 1, 1), whatever the size of the image. */
+static tarn_tensor *global_avg_forward(tarn_module *module, tarn_tensor *x, void *ctx)
 {
     (void)module, (void)ctx;
     return tarn_global_avg_pool2d(x);
 }
 
-/* What can be said before there is an image; the operation checks the rest. */
-static tarn_module *make(const char *function, const char *kind, tarn_forward_fn forward,
-                         const tarn_pool2d_options *options, size_t options_size)
+/* Checks what can be checked without an image; the operation checks the rest. */
+static tarn_module *create(const char *function, const char *kind, tarn_forward_fn forward,
+                           const tarn_pool2d_options *options, size_t options_size)
 {
     tarn_pool2d_options chosen = {.stride = {0}};
     if (options)
@@ -45,15 +46,15 @@ static tarn_module *make(const char *function, const char *kind, tarn_forward_fn
 
 tarn_module *tarn_max_pool2d_layer_sized(const tarn_pool2d_options *options, size_t options_size)
 {
-    return make("max_pool2d_layer", "max_pool2d", largest, options, options_size);
+    return create("max_pool2d_layer", "max_pool2d", max_forward, options, options_size);
 }
 
 tarn_module *tarn_avg_pool2d_layer_sized(const tarn_pool2d_options *options, size_t options_size)
 {
-    return make("avg_pool2d_layer", "avg_pool2d", average, options, options_size);
+    return create("avg_pool2d_layer", "avg_pool2d", avg_forward, options, options_size);
 }
 
 tarn_module *tarn_global_avg_pool2d_layer(void)
 {
-    return tarn__module_new("global_avg_pool2d_layer", "global_avg_pool2d", whole, NULL, NULL);
+    return tarn__module_new("global_avg_pool2d_layer", "global_avg_pool2d", global_avg_forward, NULL, NULL);
 }

@@ -1,9 +1,9 @@
-/* state_dict.c: the parameters and buffers of a tree of modules to a file and back, by name.
+/* state_dict.c: parameters and buffers of a module tree to a safetensors file and back, by name.
  *
- * Loading has two passes. The first looks every name up in both directions and notes all that does not fit; the second,
- * which only runs when nothing is wrong, reads; between them every tensor's checksum is verified, where the file has
- * checksums. What might still be refused there (a conversion, a bool's bytes) is read into a tensor of its own before
- * the first element of the module is overwritten. */
+ * Loading has two passes. The first matches names in both directions and collects every mismatch; the second, which
+ * runs only if there is none, reads. Between them checksums are verified, where the file has them. Whatever can still
+ * fail then (a dtype conversion, the bytes of a bool) is read into a tensor of its own before the first element of the
+ * module is overwritten: a module is loaded completely or not at all. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -26,12 +26,13 @@ static bool save_one(const tarn__parameter *parameter, void *ctx)
     return tarn_safetensors_add(s->writer, tarn__name_from(s->module, parameter), parameter->tensor);
 }
 
+/* Written atomically: the writer renames a temporary file when it is complete. */
 bool tarn_module_save(const tarn_module *module, const char *path)
 {
     if (tarn_failed() || !tarn__check_module("module_save", module))
         return false;
     saving s = {module, tarn_safetensors_create(path)};
-    /* Readers in Python ask who wrote the tensors: these are laid out as PyTorch's. */
+    /* transformers refuses files without this key; names and layouts are PyTorch's. */
     if (s.writer && tarn_safetensors_add_metadata(s.writer, "format", "pt") && tarn_safetensors_add_checksums(s.writer))
         tarn__module_walk_over(module, TARN__MODULE_STATE, save_one, &s);
     bool good = !tarn_failed();
@@ -44,11 +45,11 @@ bool tarn_module_save(const tarn_module *module, const char *path)
 
 /* ---- what does not fit ------------------------------------------------------------------------------------------- */
 
-/* A list of names with a heading, as much of it as an error has room for. */
+/* A list of names for an error message; what exceeds the buffer is counted. */
 typedef struct notes {
     char text[280];
     size_t used;
-    int count, left_out;
+    int count, omitted;
 } notes;
 
 static void note(notes *list, const char *format, ...) TARN_PRINTF(2, 3);
@@ -61,14 +62,14 @@ static void note(notes *list, const char *format, ...)
     va_end(arguments);
     list->count++;
     if (list->used + strlen(text) + 3 > sizeof(list->text)) {
-        list->left_out++;
+        list->omitted++;
         return;
     }
     list->used += (size_t)snprintf(list->text + list->used, sizeof(list->text) - list->used, "%s%s",
                                    list->used ? ", " : "", text);
 }
 
-/* "; 2 are missing: 'a', 'b'" */
+/* Appends "; 2 missing: 'a', 'b'". */
 static void append_notes(char *text, size_t size, const char *heading, const notes *list)
 {
     size_t used = strlen(text);
@@ -76,8 +77,8 @@ static void append_notes(char *text, size_t size, const char *heading, const not
         return;
     used +=
         (size_t)snprintf(text + used, size - used, "%s%d %s: %s", used ? "; " : "", list->count, heading, list->text);
-    if (list->left_out && used < size)
-        snprintf(text + used, size - used, " … and %d more", list->left_out);
+    if (list->omitted && used < size)
+        snprintf(text + used, size - used, " … and %d more", list->omitted);
 }
 
 /* ---- the first pass ---------------------------------------------------------------------------------------------- */
@@ -86,11 +87,11 @@ typedef struct loading {
     const tarn_module *module;
     const tarn_safetensors *file;
     tarn_module_load_options options;
-    bool *met;            /* of the file's tensors, those whose name the module has */
-    int *source;          /* for each tensor of the module, the number of the file's that it takes; -1: none */
-    tarn_tensor **staged; /* for each tensor of the module, its new values where they had to be read first */
-    int at;               /* the tensor of the module that a walk has come to */
-    int tensors, names;   /* how many there are, in the module and in the file */
+    bool *seen;           /* for each tensor of the file: its name is in the module */
+    int *source;          /* for each tensor of the module: index of its tensor in the file; -1: none */
+    tarn_tensor **staged; /* for each tensor of the module: its values, where they must be read first */
+    int at;               /* tensor of the module at which a walk is */
+    int tensors, names;   /* counts in the module and in the file */
     notes missing, unexpected, mismatched;
 } loading;
 
@@ -100,15 +101,16 @@ typedef struct alias {
     int found;
 } alias;
 
-static bool look_for_alias(const tarn__parameter *place, void *ctx)
+static bool look_for_alias(const tarn__parameter *alias_entry, void *ctx)
 {
     alias *a = ctx;
-    if (place->tensor == a->tensor)
-        a->found = tarn_safetensors_find(a->l->file, tarn__name_from(a->l->module, place));
+    if (alias_entry->tensor == a->tensor)
+        a->found = tarn_safetensors_find(a->l->file, tarn__name_from(a->l->module, alias_entry));
     return a->found < 0;
 }
 
-/* The number of the file's tensor for one of the module's, under any of the names it has there. */
+/* Index in the file of a tensor of the module, under any of its names; -1: none. Files of tied weights hold one of
+ * them. */
 static int find_source(const loading *l, const tarn_tensor *tensor)
 {
     alias a = {l, tensor, -1};
@@ -116,6 +118,7 @@ static int find_source(const loading *l, const tarn_tensor *tensor)
     return a.found;
 }
 
+/* Shapes must be equal; float dtypes convert to each other, all others must be equal too. */
 static bool fits(const tarn_safetensors_entry *entry, const tarn_tensor *tensor)
 {
     bool same = entry->shape.rank == tensor->view.rank;
@@ -126,20 +129,20 @@ static bool fits(const tarn_safetensors_entry *entry, const tarn_tensor *tensor)
             (entry->dtype != TARN_DTYPE_COUNT && tarn__is_float(entry->dtype) && tarn__is_float(tensor->view.dtype)));
 }
 
-/* Every place of a tensor: its name in the file, if it is there, must fit. */
-static bool check_place(const tarn__parameter *place, void *ctx)
+/* For every entry, tied ones too: a tensor of that name in the file must fit, and tied names must hold equal bytes. */
+static bool check_alias(const tarn__parameter *alias_entry, void *ctx)
 {
     loading *l = ctx;
-    const char *name = tarn__name_from(l->module, place);
-    int index = tarn_safetensors_find(l->file, name), source = find_source(l, place->tensor);
+    const char *name = tarn__name_from(l->module, alias_entry);
+    int index = tarn_safetensors_find(l->file, name), source = find_source(l, alias_entry->tensor);
     tarn_safetensors_entry entry, other;
     if (index < 0 || !tarn_safetensors_info(l->file, index, &entry) || !tarn_safetensors_info(l->file, source, &other))
         return true;
-    l->met[index] = true;
-    if (!fits(&entry, place->tensor))
+    l->seen[index] = true;
+    if (!fits(&entry, alias_entry->tensor))
         note(&l->mismatched, "'%.90s' is %s %s in the file and %s %s in the module", name,
              tarn__shape_string(entry.shape.size, entry.shape.rank, &(tarn__shape_buffer){{0}}), entry.dtype_name,
-             TARN__SHAPE_STRING(place->tensor), tarn_dtype_name(place->tensor->view.dtype));
+             TARN__SHAPE_STRING(alias_entry->tensor), tarn_dtype_name(alias_entry->tensor->view.dtype));
     else if (source != index &&
              (entry.bytes != other.bytes || memcmp(tarn__safetensors_data(l->file, index),
                                                    tarn__safetensors_data(l->file, source), (size_t)entry.bytes) != 0))
@@ -147,7 +150,7 @@ static bool check_place(const tarn__parameter *place, void *ctx)
     return true;
 }
 
-/* Every tensor once: where its values come from. */
+/* For every tensor once: where its values come from. */
 static bool check_tensor(const tarn__parameter *parameter, void *ctx)
 {
     loading *l = ctx;
@@ -160,12 +163,13 @@ static bool check_tensor(const tarn__parameter *parameter, void *ctx)
     return true;
 }
 
+/* The first pass. One error lists everything that is wrong, as far as the options do not allow it. */
 static bool check_names(loading *l, const char *path)
 {
-    tarn__module_walk_over(l->module, TARN__MODULE_STATE | TARN__MODULE_ALIASES, check_place, l);
+    tarn__module_walk_over(l->module, TARN__MODULE_STATE | TARN__MODULE_ALIASES, check_alias, l);
     tarn__module_walk_over(l->module, TARN__MODULE_STATE, check_tensor, l);
     for (int i = 0; i < l->names; i++)
-        if (!l->met[i])
+        if (!l->seen[i])
             note(&l->unexpected, "'%.90s'", tarn_safetensors_name(l->file, i));
     char text[900] = "";
     if (!l->options.allow_missing)
@@ -179,6 +183,8 @@ static bool check_names(loading *l, const char *path)
 
 /* ---- the second pass --------------------------------------------------------------------------------------------- */
 
+/* Reads what may fail on the way (conversions, bools) into tensors of the open scope; the rest is read in place later.
+ */
 static bool stage(const tarn__parameter *parameter, void *ctx)
 {
     loading *l = ctx;
@@ -205,6 +211,7 @@ static bool load(const tarn__parameter *parameter, void *ctx)
     return tarn_safetensors_read_into(l->file, tarn_safetensors_name(l->file, l->source[at]), parameter->tensor);
 }
 
+/* The two passes. Staged tensors belong to the scope opened between them. */
 static bool load_all(loading *l, const char *path)
 {
     if (!check_names(l, path) || !tarn__safetensors_verify("module_load", l->file))
@@ -224,13 +231,13 @@ static bool load_from(loading *l, const char *path)
 {
     l->tensors = tarn__module_count(l->module, TARN__MODULE_STATE);
     l->names = tarn_safetensors_count(l->file);
-    size_t met = sizeof(bool) * (size_t)l->names, source = sizeof(int) * (size_t)l->tensors,
+    size_t seen = sizeof(bool) * (size_t)l->names, source = sizeof(int) * (size_t)l->tensors,
            staged = sizeof(tarn_tensor *) * (size_t)l->tensors;
-    l->met = tarn__alloc(met);
+    l->seen = tarn__alloc(seen);
     l->source = tarn__alloc(source);
     l->staged = tarn__alloc(staged);
-    bool good = l->met && l->source && l->staged && load_all(l, path);
-    tarn__release(l->met, met);
+    bool good = l->seen && l->source && l->staged && load_all(l, path);
+    tarn__release(l->seen, seen);
     tarn__release(l->source, source);
     tarn__release(l->staged, staged);
     return good;

@@ -1,8 +1,7 @@
-/* summary.c: a table of the layers of a tree of modules: what each is, the shape of its result, its parameters and
- * memory.
+/* summary.c: tarn_module_summary(): a table of a module tree with output shapes, parameters and memory.
  *
- * Shapes are seen by applying the module once to zeros, without a record and outside training mode, so that neither
- * running means nor random numbers move on. */
+ * Shapes come from one forward pass over zeros with an observer, in evaluation mode and without a tape. Training flags
+ * and the random generator are restored, so that running statistics and later draws are unaffected. */
 #include <stdarg.h>
 #include <string.h>
 
@@ -10,26 +9,26 @@
 #include "core/tensor/random.h"
 #include "nn/module.h"
 
-#define COLUMN 24 /* characters of the first two columns at least */
+#define MIN_COLUMN 24 /* characters of the first two columns */
 
 typedef struct row {
     tarn_module *module;
     char *label; /* "  0.body  sequential", owned */
     bool was_training;
     bool ran;
-    tarn_shape shape; /* of the first result */
+    tarn_shape shape; /* of the first output, where a module is called several times */
     int64_t parameters, bytes, output_bytes;
 } row;
 
 typedef struct table {
-    tarn__observer observer; /* first: what the observer's function is given */
+    tarn__observer observer; /* first, so that the observer's callback can cast to the table */
     tarn_module *top;
     row *row;
-    int count, room;
+    int count, capacity;
     int64_t trained, frozen, trained_bytes, frozen_bytes, buffer_bytes;
 } table;
 
-/* ---- the rows ---------------------------------------------------------------------------------------------------- */
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
 
 static bool count_module(tarn_module *module, const char *path, void *ctx)
 {
@@ -46,6 +45,7 @@ static int depth_of(const char *path)
     return depth;
 }
 
+/* The name indented by depth, then the kind. Owned by the row. */
 static char *label_of(const tarn_module *module, const char *path)
 {
     const char *dot = strrchr(path, '.'), *name = dot ? dot + 1 : path;
@@ -57,6 +57,7 @@ static char *label_of(const tarn_module *module, const char *path)
     return label;
 }
 
+/* A tied tensor counts in the row of its first entry alone. */
 static void count_tensor(table *t, row *r, const tarn__parameter *parameter)
 {
     const tarn_tensor *tensor = parameter->tensor;
@@ -71,6 +72,7 @@ static void count_tensor(table *t, row *r, const tarn__parameter *parameter)
     *(tensor->requires_grad ? &t->trained_bytes : &t->frozen_bytes) += bytes;
 }
 
+/* One row per module in the order of a visit: parents before children. */
 static bool add_row(tarn_module *module, const char *path, void *ctx)
 {
     table *t = ctx;
@@ -87,9 +89,9 @@ static bool add_row(tarn_module *module, const char *path, void *ctx)
 
 static bool list_rows(table *t)
 {
-    if (!tarn_module_visit(t->top, count_module, &t->room))
+    if (!tarn_module_visit(t->top, count_module, &t->capacity))
         return false;
-    t->row = tarn__alloc(sizeof(row) * (size_t)t->room);
+    t->row = tarn__alloc(sizeof(row) * (size_t)t->capacity);
     return t->row && tarn_module_visit(t->top, add_row, t);
 }
 
@@ -97,10 +99,10 @@ static void release_rows(table *t)
 {
     for (int i = 0; i < t->count; i++)
         tarn__string_free(t->row[i].label);
-    tarn__release(t->row, sizeof(row) * (size_t)t->room);
+    tarn__release(t->row, sizeof(row) * (size_t)t->capacity);
 }
 
-/* ---- the shapes -------------------------------------------------------------------------------------------------- */
+/* ---- shapes ------------------------------------------------------------------------------------------------------ */
 
 static void on_output(tarn__observer *observer, tarn_module *module, const tarn_tensor *y)
 {
@@ -124,6 +126,7 @@ static bool take_device(const tarn__parameter *parameter, void *device)
     return false;
 }
 
+/* An error of the forward pass is the summary's. The input goes to the device of the first parameter. */
 static bool find_shapes(table *t, tarn_shape input, tarn_dtype dtype)
 {
     tarn_device device = tarn_device_cpu();
@@ -146,19 +149,20 @@ static bool find_shapes(table *t, tarn_shape input, tarn_dtype dtype)
     return !tarn_failed();
 }
 
-/* ---- the text ---------------------------------------------------------------------------------------------------- */
+/* ---- text -------------------------------------------------------------------------------------------------------- */
 
 typedef struct writing {
-    char *text; /* NULL: only measure */
-    size_t used, room;
+    char *text; /* NULL: only measure the length */
+    size_t used, capacity;
 } writing;
 
 static void put(writing *w, const char *format, ...) TARN_PRINTF(2, 3);
+/* Appends; without a buffer only the length is counted. */
 static void put(writing *w, const char *format, ...)
 {
     va_list list;
     va_start(list, format);
-    int length = vsnprintf(w->text ? w->text + w->used : NULL, w->text ? w->room - w->used : 0, format, list);
+    int length = vsnprintf(w->text ? w->text + w->used : NULL, w->text ? w->capacity - w->used : 0, format, list);
     va_end(list);
     w->used += length > 0 ? (size_t)length : 0;
 }
@@ -177,16 +181,16 @@ static const char *bytes_text(int64_t bytes, char text[32])
 
 static void put_table(writing *w, const table *t, tarn_shape input, tarn_dtype dtype)
 {
-    int label = COLUMN, shape = COLUMN;
+    int label = MIN_COLUMN, shape = MIN_COLUMN;
     int64_t outputs = 0;
     char bytes[32];
     for (int i = 0; i < t->count; i++) {
         const row *r = &t->row[i];
-        int wide = (int)strlen(r->label),
-            deep = (int)strlen(tarn__shape_string(r->shape.size, r->shape.rank, &(tarn__shape_buffer){{0}}));
-        label = wide > label ? wide : label;
-        shape = deep > shape ? deep : shape;
-        outputs += r->module->children ? 0 : r->output_bytes; /* what holds others passes their results on */
+        int label_width = (int)strlen(r->label),
+            shape_width = (int)strlen(tarn__shape_string(r->shape.size, r->shape.rank, &(tarn__shape_buffer){{0}}));
+        label = label_width > label ? label_width : label;
+        shape = shape_width > shape ? shape_width : shape;
+        outputs += r->module->children ? 0 : r->output_bytes; /* containers pass on the outputs of their children */
     }
     put(w, "%-*s  %-*s  %12s  %10s\n", label, "layer", shape, "output", "parameters", "memory");
     for (int i = 0; i < t->count; i++) {
@@ -203,6 +207,7 @@ static void put_table(writing *w, const table *t, tarn_shape input, tarn_dtype d
         tarn__shape_string(input.size, input.rank, &(tarn__shape_buffer){{0}}), tarn_dtype_name(dtype));
 }
 
+/* Prints the table twice: to measure it, and into a string of that size, which the caller frees. NULL with an error. */
 static char *make_text(const char *function, tarn_module *module, tarn_shape input, tarn_dtype dtype)
 {
     if (tarn_failed() || !tarn__check_module(function, module))
@@ -211,7 +216,7 @@ static char *make_text(const char *function, tarn_module *module, tarn_shape inp
     writing w = {0};
     if (list_rows(&t) && find_shapes(&t, input, dtype)) {
         put_table(&w, &t, input, dtype);
-        w = (writing){.text = tarn__alloc(w.used + 1), .room = w.used + 1};
+        w = (writing){.text = tarn__alloc(w.used + 1), .capacity = w.used + 1};
         if (w.text)
             put_table(&w, &t, input, dtype);
     }
@@ -223,7 +228,7 @@ static char *make_text(const char *function, tarn_module *module, tarn_shape inp
 
 char *tarn_module_summary_string(tarn_module *module, tarn_shape input, tarn_dtype dtype)
 {
-    return make_text("module_summary_text", module, input, dtype);
+    return make_text("module_summary_string", module, input, dtype);
 }
 
 bool tarn_module_summary(tarn_module *module, tarn_shape input, tarn_dtype dtype, FILE *file)

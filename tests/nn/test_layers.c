@@ -106,9 +106,9 @@ static void a_residual_frees_what_it_was_given_when_it_fails(void **state)
     assert_null(tarn_residual(NULL, tarn_linear(3, 3, CPU)));
     assert_error(TARN_ERROR_ARGUMENT, "residual: the body is NULL");
     assert_null(tarn_residual(owned, tarn_linear(3, 3, CPU)));
-    assert_error(TARN_ERROR_ARGUMENT, "residual: the body is a child of another module");
+    assert_error(TARN_ERROR_ARGUMENT, "residual: the body is already a child of another module");
     assert_null(tarn_residual(tarn_linear(3, 3, CPU), owned));
-    assert_error(TARN_ERROR_ARGUMENT, "residual: the shortcut is a child of another module");
+    assert_error(TARN_ERROR_ARGUMENT, "residual: the shortcut is already a child of another module");
     assert_null(tarn_residual(twice, twice));
     assert_error(TARN_ERROR_ARGUMENT, "the same module");
     tarn_module_free(parent);
@@ -240,9 +240,9 @@ static void buffers_are_checked_when_they_are_added(void **state)
     tarn_module *layer = tarn_module_new("mine", unchanged, NULL, NULL);
     good(tarn_module_add_buffer(layer, "b", vector(1)));
     assert_null(tarn_module_add_buffer(layer, "b", vector(1)));
-    assert_error(TARN_ERROR_ARGUMENT, "module_add_buffer: the mine module has a buffer 'b' already");
+    assert_error(TARN_ERROR_ARGUMENT, "module_add_buffer: the mine module already has a buffer 'b'");
     assert_null(tarn_module_add_parameter(layer, "b", vector(1)));
-    assert_error(TARN_ERROR_ARGUMENT, "has a buffer 'b' already");
+    assert_error(TARN_ERROR_ARGUMENT, "already has a buffer 'b'");
     assert_null(tarn_module_add_buffer(layer, "g", tarn_requires_grad(vector(1), true)));
     assert_error(TARN_ERROR_ARGUMENT, "'g' collects a gradient");
     assert_null(tarn_module_add_buffer(layer, "c", tarn_scalar(1)));

@@ -44,7 +44,7 @@ static void names_grow_with_the_tree_and_are_relative_to_the_module_asked(void *
     tarn_module_free(outer);
 }
 
-static void finding_a_name_that_is_not_there_lists_near_ones(void **state)
+static void finding_an_unknown_name_suggests_close_ones(void **state)
 {
     (void)state;
     tarn_module *net = two_layers();
@@ -53,7 +53,7 @@ static void finding_a_name_that_is_not_there_lists_near_ones(void **state)
     assert_null(tarn_module_find(net, NULL));
     assert_error_about(TARN_ERROR_ARGUMENT, "module_find", "NULL");
     assert_null(tarn_module_parameter(net, 4));
-    assert_error_about(TARN_ERROR_ARGUMENT, "no parameter 4", "has 4");
+    assert_error_about(TARN_ERROR_ARGUMENT, "parameter 4 not found", "has 4");
     assert_null(tarn_module_parameter_name(net, -1));
     assert_error_about(TARN_ERROR_ARGUMENT, "module_parameter_name", "-1");
     tarn_module_free(net);
@@ -297,7 +297,7 @@ static void parameters_are_checked_when_they_are_added(void **state)
     tarn_tensor *w = tarn_module_add_parameter(layer, "w", tarn_zeros(TARN_SHAPE(2), TARN_F32, cpu));
     assert_non_null(w);
     assert_null(tarn_module_add_parameter(layer, "w", tarn_zeros(TARN_SHAPE(2), TARN_F32, cpu)));
-    assert_error_about(TARN_ERROR_ARGUMENT, "module_add_parameter", "'w' already");
+    assert_error_about(TARN_ERROR_ARGUMENT, "module_add_parameter", "already has a parameter 'w'");
     assert_null(tarn_module_add_parameter(layer, "made", tarn_add(w, w)));
     assert_error_about(TARN_ERROR_ARGUMENT, "module_add_parameter", "tarn_detach");
     assert_int_equal(tarn_module_parameter_count(layer), 1);
@@ -371,7 +371,7 @@ static void a_child_has_one_parent_that_frees_it(void **state)
     tarn_module_free(child);
     assert_error_about(TARN_ERROR_ARGUMENT, "module_free", "inner");
     assert_false(tarn_module_add_child(parent, "inner", tarn_module_new("second", unchanged, NULL, count_release)));
-    assert_error_about(TARN_ERROR_ARGUMENT, "module_add_child", "'inner' already");
+    assert_error_about(TARN_ERROR_ARGUMENT, "module_add_child", "already has a child 'inner'");
     assert_int_equal(released, 1);
     tarn_module_free(other);
     tarn_set_error(TARN_ERROR_IO, "an error is pending");
@@ -462,7 +462,7 @@ int main(void)
                                clear_error), /* first: nothing holds memory yet */
         cmocka_unit_test_setup(parameters_of_a_sequence_are_named_and_counted_as_in_torch, clear_error),
         cmocka_unit_test_setup(names_grow_with_the_tree_and_are_relative_to_the_module_asked, clear_error),
-        cmocka_unit_test_setup(finding_a_name_that_is_not_there_lists_near_ones, clear_error),
+        cmocka_unit_test_setup(finding_an_unknown_name_suggests_close_ones, clear_error),
         cmocka_unit_test_setup(a_parameter_of_two_modules_counts_once_under_its_first_name, clear_error),
         cmocka_unit_test_setup(a_linear_layer_begins_uniform_within_one_over_the_root_of_its_inputs, clear_error),
         cmocka_unit_test_setup(the_same_seed_gives_the_same_layer, clear_error),

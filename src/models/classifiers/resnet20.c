@@ -8,7 +8,6 @@
 #include <tarn/model.h>
 
 #include "base/error.h"
-#include "nn/children.h"
 #include "nn/module.h"
 
 enum { GROUPS = 3, BLOCKS = 3, WIDTH = 16 };        /* groups of blocks, blocks in each, channels of the first group */

@@ -9,7 +9,7 @@
 #include "core/tensor/random.h"
 #include "models/gguf/gguf_arch.h"
 #include "models/hf/weights.h"
-#include "nn/children.h"
+#include "nn/module.h"
 
 #define DEVIATION 0.02 /* of the weights at the beginning */
 

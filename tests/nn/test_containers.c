@@ -1,5 +1,5 @@
-/* test_behind.c: a relu behind what ends with a batchnorm is one pass with it, with the results, gradients and
- * statistics that the layers have one by one. */
+/* test_containers.c: a relu after a module that ends with a batchnorm is fused with it: results, gradients and
+ * statistics equal those of the layers one by one. */
 #include "../support/check.h"
 
 #define CPU tarn_device_cpu()
@@ -10,7 +10,7 @@ static tarn_tensor *cut(tarn_module *module, tarn_tensor *x, void *ctx)
     return tarn_relu(x);
 }
 
-/* The layer, or one that does the same but is nobody's to know. */
+/* The relu layer, or a callback with the same result, which containers cannot recognize. */
 static tarn_module *relu(bool is_known)
 {
     return is_known ? tarn_activation(TARN_RELU) : tarn_module_new("cut", cut, NULL, NULL);

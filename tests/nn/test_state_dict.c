@@ -1,4 +1,4 @@
-/* test_state.c: modules saved and loaded by name, and the table of their layers. */
+/* test_state_dict.c: modules saved and loaded by name, and the table of their layers. */
 #include <unistd.h>
 
 #include "support/files.h"
@@ -231,7 +231,7 @@ static void the_summary_is_a_table(void **state)
     assert_string_equal(written, expected);
     free(written);
     assert_null(tarn_module_summary_string(net, TARN_SHAPE(2, 5), TARN_F32));
-    assert_error_about(TARN_ERROR_SHAPE, "module_summary_text: linear_apply", "5");
+    assert_error_about(TARN_ERROR_SHAPE, "module_summary_string: linear_apply", "5");
     assert_true(tarn_module_is_training(net));
     tarn_module_free(net);
 }
