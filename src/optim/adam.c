@@ -1,22 +1,24 @@
-/* adam.c: Adam, as torch.optim.Adam, and Adam with decoupled weight decay, as torch.optim.AdamW. At a parameter's step
- * number t:
+/* adam.c: Adam, as torch.optim.Adam, and AdamW, with decoupled weight decay, as torch.optim.AdamW. At step t of a
+ * parameter:
  *
  *   g ← g + decay · p (Adam), or p ← p · (1 - lr · decay) (AdamW)
  *   m ← beta1 · m + (1 - beta1) · g
  *   v ← beta2 · v + (1 - beta2) · g²
- *   p ← p - lr / (1 - beta1^t) · m / (sqrt(v / (1 - beta2^t)) + epsilon) */
+ *   p ← p - lr / (1 - beta1^t) · m / (sqrt(v / (1 - beta2^t)) + epsilon)
+ *
+ * State: first_moment m and second_moment v, in f32 (f64 for f64 parameters). An option of 0 means its default. */
 #include <math.h>
 #include <string.h>
 
 #include "optim/optimizer.h"
 
-static double or_default(float value, double otherwise)
+static double or_default(float value, double default_value)
 {
-    return value != 0 ? (double)value : otherwise;
+    return value != 0 ? (double)value : default_value;
 }
 
-/* Both have the same options; AdamW alone leaves vectors out of its decay. */
-static tarn_optimizer *make(const char *name, bool decoupled, tarn_module *module, const tarn_adamw_options *o)
+/* Both have the same options; AdamW alone exempts vectors (biases, norms) from decay, unless .decay_all. */
+static tarn_optimizer *create(const char *name, bool decoupled, tarn_module *module, const tarn_adamw_options *o)
 {
     tarn__method method = {.name = name,
                            .kernel = TARN__K_adamw,
@@ -44,7 +46,7 @@ tarn_optimizer *tarn_adamw_sized(tarn_module *module, const tarn_adamw_options *
     tarn_adamw_options chosen = {0};
     if (options)
         memcpy(&chosen, options, options_size < sizeof(chosen) ? options_size : sizeof(chosen));
-    return make("adamw", true, module, &chosen);
+    return create("adamw", true, module, &chosen);
 }
 
 tarn_optimizer *tarn_adam_sized(tarn_module *module, const tarn_adam_options *options, size_t options_size)
@@ -52,12 +54,12 @@ tarn_optimizer *tarn_adam_sized(tarn_module *module, const tarn_adam_options *op
     tarn_adam_options chosen = {0};
     if (options)
         memcpy(&chosen, options, options_size < sizeof(chosen) ? options_size : sizeof(chosen));
-    return make("adam", false, module,
-                &(tarn_adamw_options){.lr = chosen.lr,
-                                      .beta1 = chosen.beta1,
-                                      .beta2 = chosen.beta2,
-                                      .epsilon = chosen.epsilon,
-                                      .weight_decay = chosen.weight_decay,
-                                      .groups = chosen.groups,
-                                      .group_count = chosen.group_count});
+    return create("adam", false, module,
+                  &(tarn_adamw_options){.lr = chosen.lr,
+                                        .beta1 = chosen.beta1,
+                                        .beta2 = chosen.beta2,
+                                        .epsilon = chosen.epsilon,
+                                        .weight_decay = chosen.weight_decay,
+                                        .groups = chosen.groups,
+                                        .group_count = chosen.group_count});
 }

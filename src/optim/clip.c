@@ -1,22 +1,26 @@
-/* clip.c: the norm of all gradients, and bounds on it and on its elements.
+/* clip.c: the global gradient norm, clipping by norm and by value, and the search for non-finite gradients.
  *
- * Nothing here waits for the device: the sums of squares, the norm and the factor stay there, and the step's kernels
- * read the factor. So a step that clips can be captured, and reading the norm is the caller's choice. */
+ * Nothing here waits for the device: sums of squares, norm and factor stay there, and the step's kernels read the
+ * factor. So a step with clipping can be captured, and reading the norm is the caller's choice.
+ *
+ * Sums are deterministic: each segment is cut into chunks of a fixed size, which are summed one by one, then those of a
+ * segment in order. Padding between segments is never read. */
 #include <math.h>
 #include <string.h>
 
 #include "base/memory.h"
 #include "core/launch/graph.h"
 #include "core/launch/launch.h"
-#include "optim/handle.h"
+#include "optim/optimizer.h"
 
-#define CHUNK 16384 /* elements that are summed as one */
+#define CHUNK 16384 /* elements per partial sum */
 
 static int64_t chunks_of(const tarn__flat_segment *segment)
 {
     return (segment->count + CHUNK - 1) / CHUNK;
 }
 
+/* Segments without a gradient since the last step take no part in norms and updates. */
 bool tarn__next_run(const tarn_optimizer *optimizer, const tarn__flat_group *group, int *begin, int *end)
 {
     const tarn__flat_segment *segment = &optimizer->flats.segment[group->first];
@@ -28,9 +32,10 @@ bool tarn__next_run(const tarn_optimizer *optimizer, const tarn__flat_group *gro
     return *end > *begin;
 }
 
-/* ---- what the norm needs on the device --------------------------------------------------------------------------- */
+/* ---- chunk tables ------------------------------------------------------------------------------------------------ */
 
-static tarn_tensor *held(tarn_tensor *tensor)
+/* Moves a tensor from the open scope to the optimizer. NULL stays NULL. */
+static tarn_tensor *retained(tarn_tensor *tensor)
 {
     if (tensor) {
         tarn__tensor_retain(tensor);
@@ -39,8 +44,9 @@ static tarn_tensor *held(tarn_tensor *tensor)
     return tensor;
 }
 
-/* Tells the device where the chunks of a group lie: (chunks, 2), and the first chunk of each segment. */
-static bool describe(const tarn_optimizer *o, tarn__flat_group *group)
+/* Uploads the tables of a group: chunks (chunks, 2) with begin and end of each in elements, and firsts (segments + 1),
+ * the first chunk of each segment. */
+static bool upload_chunks(const tarn_optimizer *o, tarn__flat_group *group)
 {
     const tarn__flat_segment *segment = &o->flats.segment[group->first];
     tarn_device device = tarn__device(group->buffer[TARN__GRADIENT]);
@@ -60,22 +66,24 @@ static bool describe(const tarn_optimizer *o, tarn__flat_group *group)
         }
     }
     first[group->segments] = at;
-    group->chunks = held(tarn_from(table, TARN_SHAPE(chunks, 2), TARN_I64, device));
-    group->firsts = group->chunks ? held(tarn_from(first, TARN_SHAPE(group->segments + 1), TARN_I64, device)) : NULL;
+    group->chunks = retained(tarn_from(table, TARN_SHAPE(chunks, 2), TARN_I64, device));
+    group->firsts =
+        group->chunks ? retained(tarn_from(first, TARN_SHAPE(group->segments + 1), TARN_I64, device)) : NULL;
     tarn__release(table, bytes);
     return group->firsts != NULL;
 }
 
+/* Creates the tensors of clipping for the first norm. */
 static bool prepare(tarn_optimizer *o, const char *function)
 {
     if (o->clipping.factor)
         return true;
     tarn_device device = tarn__device(o->flats.group[0].buffer[TARN__GRADIENT]);
-    o->clipping.sums = held(tarn__tensor_new(function, TARN_SHAPE(o->flats.segments), TARN_F64, device));
+    o->clipping.sums = retained(tarn__tensor_new(function, TARN_SHAPE(o->flats.segments), TARN_F64, device));
     bool good = o->clipping.sums && tarn__fill_with(function, o->clipping.sums, 0);
     for (int g = 0; good && g < o->flats.groups; g++)
-        good = describe(o, &o->flats.group[g]);
-    o->clipping.factor = good ? held(tarn__tensor_new(function, TARN_SCALAR, TARN_F64, device)) : NULL;
+        good = upload_chunks(o, &o->flats.group[g]);
+    o->clipping.factor = good ? retained(tarn__tensor_new(function, TARN_SCALAR, TARN_F64, device)) : NULL;
     if (!o->clipping.factor) {
         tarn__clip_release(o);
         return tarn__raise_within(function);
@@ -97,9 +105,9 @@ void tarn__clip_release(tarn_optimizer *o)
     }
 }
 
-/* ---- the norm ---------------------------------------------------------------------------------------------------- */
+/* ---- norm -------------------------------------------------------------------------------------------------------- */
 
-/* Rows [begin, end) of a tensor, in the open scope. */
+/* Rows [begin, end) of a tensor, as a view of the open scope. */
 static tarn_tensor *rows(tarn_tensor *table, int64_t begin, int64_t end)
 {
     tarn_tensor *range = tarn__tensor_view(table);
@@ -110,7 +118,7 @@ static tarn_tensor *rows(tarn_tensor *table, int64_t begin, int64_t end)
     return range;
 }
 
-/* The sums of squares of a run of neighbours into `sums`, one for each segment of the group. */
+/* Writes the sums of squares of segments [begin, end) to `sums`, which has one element per segment of the group. */
 static bool sum_run(const tarn_optimizer *o, const tarn__flat_group *group, tarn_tensor *sums, int begin, int end,
                     const char *function)
 {
@@ -134,20 +142,21 @@ static bool sum_run(const tarn_optimizer *o, const tarn__flat_group *group, tarn
     return !tarn_failed() && tarn__run(&launch);
 }
 
-/* The sums of a group, by way of its own device where the others lie elsewhere. */
+/* The sums of a group, computed on its own device and copied to that of clipping.sums. Segments without a gradient: 0.
+ */
 static bool sum_group(tarn_optimizer *o, const tarn__flat_group *group, const char *function)
 {
     tarn_tensor *to = rows(o->clipping.sums, group->first, group->first + group->segments), *sums = to;
     tarn_device device = tarn__device(group->buffer[TARN__GRADIENT]);
-    bool is_near = to && tarn__same_device(device, tarn__device(to));
-    if (to && !is_near)
+    bool is_local = to && tarn__same_device(device, tarn__device(to));
+    if (to && !is_local)
         sums = tarn__tensor_new(function, TARN_SHAPE(group->segments), TARN_F64, device);
     if (!to || !sums || !tarn__fill_with(function, sums, 0))
         return false;
     for (int begin = 0, end; tarn__next_run(o, group, &begin, &end); begin = end)
         if (!sum_run(o, group, sums, begin, end, function))
             return false;
-    return is_near || tarn__copy_elements(function, to, sums);
+    return is_local || tarn__copy_elements(function, to, sums);
 }
 
 static bool sum_all(tarn_optimizer *o, const char *function)
@@ -158,8 +167,8 @@ static bool sum_all(tarn_optimizer *o, const char *function)
     return good;
 }
 
-/* From the sums to the norm, which is the result, and the factor. */
-static tarn_tensor *find_factor(tarn_optimizer *o, double max_norm)
+/* Computes norm, the result, and factor from the sums. A factor that is pending is multiplied in (.again). */
+static tarn_tensor *compute_factor(tarn_optimizer *o, double max_norm)
 {
     static const char *const function = "optimizer_clip_norm";
     tarn_dtype dtype = TARN_F32;
@@ -180,8 +189,8 @@ static tarn_tensor *find_factor(tarn_optimizer *o, double max_norm)
     return norm && tarn__run(&launch) ? norm : NULL;
 }
 
-/* Gives each group the factor on its own device, and remembers the gradients it is meant for. */
-static bool hand_out(tarn_optimizer *o)
+/* Copies the factor to the device of each group, and records the versions of the gradients it belongs to. */
+static bool publish_factor(tarn_optimizer *o)
 {
     for (int g = 0; g < o->flats.groups; g++) {
         tarn__flat_group *group = &o->flats.group[g];
@@ -205,15 +214,15 @@ tarn_tensor *tarn_optimizer_clip_norm(tarn_optimizer *optimizer, double max_norm
     if (tarn_failed() || !tarn__check_optimizer(function, optimizer))
         return NULL;
     if (!(max_norm > 0)) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "%s: the largest norm is %g, but must be above 0 (INFINITY only measures)",
-                    function, max_norm);
+        tarn__raise(TARN_ERROR_ARGUMENT, "%s: max_norm is %g; must be above 0 (INFINITY only measures)", function,
+                    max_norm);
         return NULL;
     }
     tarn_scope *scope = tarn_scope_open();
     bool good = scope && (!optimizer->clipping.is_pending || tarn__clip_is_current(optimizer, function)) &&
                 sum_all(optimizer, function);
-    tarn_tensor *norm = good ? find_factor(optimizer, max_norm) : NULL;
-    if (norm && hand_out(optimizer))
+    tarn_tensor *norm = good ? compute_factor(optimizer, max_norm) : NULL;
+    if (norm && publish_factor(optimizer))
         tarn_scope_return(scope, norm);
     else
         norm = NULL;
@@ -241,7 +250,7 @@ bool tarn__clip_is_current(const tarn_optimizer *o, const char *function)
 
 /* ---- in place ---------------------------------------------------------------------------------------------------- */
 
-/* Runs an element-wise kernel in place over all gradients of a group. */
+/* Runs an elementwise kernel in place over all gradients of a group; `by` is its second operand or NULL. */
 static bool in_place(const tarn_optimizer *o, const tarn__flat_group *group, tarn__kernel kernel, tarn_tensor *by,
                      const tarn__elementwise *tail, const char *function)
 {
@@ -286,7 +295,7 @@ bool tarn_optimizer_clip_value(tarn_optimizer *optimizer, double limit)
     if (tarn_failed() || !tarn__check_optimizer(function, optimizer))
         return false;
     if (!(limit > 0))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the limit is %g, but must be above 0", function, limit);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the limit is %g; must be above 0", function, limit);
     tarn__elementwise tail = {.p0 = -limit, .p1 = limit};
     tarn_scope *scope = tarn_scope_open();
     bool good = scope && tarn__clip_now(optimizer, function);
@@ -296,7 +305,8 @@ bool tarn_optimizer_clip_value(tarn_optimizer *optimizer, double limit)
     return good;
 }
 
-/* ---- which one is not finite ------------------------------------------------------------------------------------- */
+/* ---- non-finite gradients -----------------------------------------------------------------------------------------
+ */
 
 static bool has_gradients(const tarn_optimizer *o)
 {
@@ -306,7 +316,7 @@ static bool has_gradients(const tarn_optimizer *o)
     return false;
 }
 
-/* The first in the module's order whose sum is not finite. */
+/* The first parameter in the module's order whose sum is not finite. */
 static const tarn_tensor *first_of(const tarn_optimizer *o, const double *sums)
 {
     const tarn__flat_segment *found = NULL;
@@ -316,6 +326,7 @@ static const tarn_tensor *first_of(const tarn_optimizer *o, const double *sums)
     return found ? found->parameter : NULL;
 }
 
+/* Waits for the device. A pending norm has computed the sums already. The name is borrowed from the parameter. */
 const char *tarn_optimizer_nonfinite(tarn_optimizer *optimizer)
 {
     static const char *const function = "optimizer_nonfinite";

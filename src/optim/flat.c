@@ -1,10 +1,12 @@
 /* flat.c: laying parameters, gradients and state out in flat buffers, and moving them into new ones.
  *
  * The first build moves the parameters first, one by one, and returns their old memory to the device before it
- * allocates gradients and state: two copies of the weights are never held beside those. One that fails later leaves
- * parameters with their values in the flat buffer. A later build, to other devices, first makes everything that can
- * fail (buffers, copies of all values, storage parts, gradient tensors) and then moves the parameters, which cannot. */
-#include "optim/flat.h"
+ * allocates gradients and state: at no time do two copies of the weights coexist with those. If it fails later, the
+ * parameters keep their values in the flat buffer.
+ *
+ * A later build, to other devices, first creates everything that can fail (buffers, copies of all values, storage
+ * parts, gradient tensors) and then moves the parameters, which cannot fail. */
+#include "optim/optimizer.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -13,12 +15,12 @@
 #include "core/launch/launch.h"
 #include "core/memory/pool.h"
 
-/* What one parameter is given when everything is there. */
-typedef struct home {
-    /* parts of the new buffers, one reference each; NULL for a parameter that is in its place */
+/* The new storage of one parameter, until everything has been created. */
+typedef struct target {
+    /* parts of the new buffers, one reference each; parameter NULL: already moved */
     tarn__storage *parameter, *gradient;
-    tarn_tensor *new_gradient; /* where the parameter has no gradient tensor yet, held */
-} home;
+    tarn_tensor *new_gradient; /* retained; for a parameter without a gradient tensor */
+} target;
 
 tarn_tensor *tarn__flat_range(tarn_tensor *buffer, int64_t begin, int64_t end)
 {
@@ -44,19 +46,19 @@ tarn_tensor *tarn__flat_shaped(tarn_tensor *buffer, const tarn__flat_segment *se
     return view;
 }
 
-/* ---- the order --------------------------------------------------------------------------------------------------- */
+/* ---- order ------------------------------------------------------------------------------------------------------- */
 
 static bool in_one_group(const tarn__flat_segment *list, const tarn_device *device, int i, int k)
 {
     return list[k].parameter->view.dtype == list[i].parameter->view.dtype && tarn__same_device(device[k], device[i]);
 }
 
-/* Appends the segments of `list` that belong with number `i` and have its rates. */
+/* Appends the segments of i's group that have its rates. */
 static void append(tarn__flat_buffers *flats, tarn__flat_group *group, const tarn__flat_segment *list,
                    const tarn_device *device, int count, int i)
 {
     tarn_dtype dtype = list[i].parameter->view.dtype;
-    /* a multiple of 256 bytes in the wide buffers too */
+    /* then a multiple of 256 bytes in f32 buffers too */
     int64_t unit = TARN__ALIGNMENT / (int64_t)tarn__dtype_bytes(dtype);
     for (int k = i; k < count; k++) {
         if (!in_one_group(list, device, i, k) || !tarn__same_rates(list[k].rates, list[i].rates))
@@ -70,8 +72,8 @@ static void append(tarn__flat_buffers *flats, tarn__flat_group *group, const tar
     }
 }
 
-/* True for the first segment of a group; or of a group's segments of its own rates. */
-static bool leads(const tarn__flat_segment *list, const tarn_device *device, int i, bool by_rates)
+/* True for the first segment of its group or, by_rates, of its group and rates. */
+static bool is_first(const tarn__flat_segment *list, const tarn_device *device, int i, bool by_rates)
 {
     for (int k = 0; k < i; k++)
         if (in_one_group(list, device, i, k) && (!by_rates || tarn__same_rates(list[k].rates, list[i].rates)))
@@ -79,14 +81,15 @@ static bool leads(const tarn__flat_segment *list, const tarn_device *device, int
     return true;
 }
 
-/* Appends all segments that belong with number `i`, rates by rates, those that decay first. */
+/* Appends all segments of i's group by rates, those with decay first. Quadratic in the number of parameters, which is
+ * at most some thousands. */
 static void append_all(tarn__flat_buffers *flats, tarn__flat_group *group, const tarn__flat_segment *list,
                        const tarn_device *device, int count, int i)
 {
     for (int pass = 0; pass < 2; pass++)
         for (int k = i; k < count; k++)
             if (in_one_group(list, device, i, k) && (list[k].rates.decay == 0) == (pass == 1) &&
-                leads(list, device, k, true))
+                is_first(list, device, k, true))
                 append(flats, group, list, device, count, k);
 }
 
@@ -107,7 +110,8 @@ static tarn_tensor *new_buffer(const tarn__method *method, int b, int64_t count,
     return buffer;
 }
 
-/* Buffers `first` to TARN__BUFFERS of a group. */
+/* Creates buffers `first` to TARN__BUFFERS of a group: parameters in their dtype, the others in the accumulation dtype.
+ */
 static bool make_buffers(const tarn__method *method, tarn__flat_group *group, int first, tarn_dtype dtype)
 {
     tarn_dtype wide = tarn__acc_dtype(dtype);
@@ -121,14 +125,14 @@ static bool make_buffers(const tarn__method *method, tarn__flat_group *group, in
     return true;
 }
 
-/* Groups and segments in their order, without buffers. */
+/* Orders segments into groups and assigns offsets; no buffers yet. */
 static bool arrange(tarn__flat_buffers *flats, const tarn__flat_segment *list, const tarn_device *device, int count)
 {
-    flats->room = count;
+    flats->capacity = count;
     flats->group = tarn__alloc(sizeof(*flats->group) * (size_t)count);
     flats->segment = flats->group ? tarn__alloc(sizeof(*flats->segment) * (size_t)count) : NULL;
     for (int i = 0; flats->segment && i < count; i++) {
-        if (!leads(list, device, i, false))
+        if (!is_first(list, device, i, false))
             continue;
         tarn__flat_group *group = &flats->group[flats->groups++];
         group->first = flats->segments;
@@ -138,9 +142,9 @@ static bool arrange(tarn__flat_buffers *flats, const tarn__flat_segment *list, c
     return flats->segment != NULL;
 }
 
-/* ---- the values -------------------------------------------------------------------------------------------------- */
+/* ---- values ------------------------------------------------------------------------------------------------------ */
 
-/* Where buffer `b` has its values for a parameter now, in the open scope; NULL: nowhere, they are zero. */
+/* The segment of a parameter in old buffer `b`, as a view of the open scope; NULL: no old buffers, values are zero. */
 static tarn_tensor *source_of(const tarn__flat_buffers *old, const tarn_tensor *parameter, int b)
 {
     for (int g = 0; old && g < old->groups; g++)
@@ -152,6 +156,7 @@ static tarn_tensor *source_of(const tarn__flat_buffers *old, const tarn_tensor *
     return NULL;
 }
 
+/* Fills a segment of the new buffers. In a first build the parameters themselves have been gathered already. */
 static bool copy_values(const tarn__method *method, const tarn__flat_group *group, const tarn__flat_segment *segment,
                         const tarn__flat_buffers *old)
 {
@@ -175,7 +180,7 @@ static bool copy_values(const tarn__method *method, const tarn__flat_group *grou
     return !tarn_failed();
 }
 
-/* ---- the move ---------------------------------------------------------------------------------------------------- */
+/* ---- moving ------------------------------------------------------------------------------------------------------ */
 
 static tarn__storage *part_of(const tarn_tensor *buffer, const tarn__flat_segment *segment)
 {
@@ -183,8 +188,8 @@ static tarn__storage *part_of(const tarn_tensor *buffer, const tarn__flat_segmen
     return tarn__storage_slice(buffer->storage, segment->begin * size, (size_t)(segment->count * size));
 }
 
-/* `is_in_place`: the parameter itself has moved already. */
-static bool prepare(home *h, const tarn__flat_group *group, const tarn__flat_segment *segment, bool is_in_place)
+/* Creates the storage parts of a parameter and its gradient. `is_in_place`: the parameter itself has been moved. */
+static bool prepare(target *h, const tarn__flat_group *group, const tarn__flat_segment *segment, bool is_in_place)
 {
     if (!is_in_place && !(h->parameter = part_of(group->buffer[TARN__PARAMETER], segment)))
         return false;
@@ -202,13 +207,14 @@ static bool prepare(home *h, const tarn__flat_group *group, const tarn__flat_seg
 static void move_parameter(tarn__flat_segment *segment, tarn__storage *place)
 {
     tarn_tensor *parameter = segment->parameter;
-    place->version = parameter->storage->version; /* what backward has saved of it stays valid */
+    place->version = parameter->storage->version; /* so that tensors saved for backward stay valid */
     segment->version = place->version;
     tarn__tensor_set_storage(parameter, place);
     tarn__storage_set_name(parameter->storage, parameter->name);
 }
 
-static void move_in(home *h, tarn__flat_segment *segment)
+/* Cannot fail. */
+static void move_in(target *h, tarn__flat_segment *segment)
 {
     tarn_tensor *parameter = segment->parameter;
     if (h->parameter)
@@ -218,14 +224,14 @@ static void move_in(home *h, tarn__flat_segment *segment)
     tarn__tensor_set_storage(parameter->grad, h->gradient);
 }
 
-static void forget(home *h)
+static void release_target(target *h)
 {
     tarn__storage_release(h->parameter);
     tarn__storage_release(h->gradient);
     tarn__tensor_release(h->new_gradient);
 }
 
-/* Copies one parameter to its place and releases the memory it had. */
+/* Copies one parameter into its segment and releases its old storage. */
 static bool gather_one(const tarn__method *method, const tarn__flat_group *group, tarn__flat_segment *segment)
 {
     tarn_tensor *to = tarn__flat_shaped(group->buffer[TARN__PARAMETER], segment);
@@ -237,7 +243,7 @@ static bool gather_one(const tarn__method *method, const tarn__flat_group *group
     return place != NULL;
 }
 
-/* Moves the parameters of each group into its first buffer. */
+/* The first build: moves the parameters of each group into its parameter buffer. */
 static bool gather(tarn__flat_buffers *flats, const tarn__method *method)
 {
     for (int g = 0; g < flats->groups; g++) {
@@ -249,7 +255,7 @@ static bool gather(tarn__flat_buffers *flats, const tarn__method *method)
         for (int i = group->first; i < group->first + group->segments; i++)
             if (!gather_one(method, group, &flats->segment[i]))
                 return false;
-        /* less than that is used again in parts */
+        /* smaller blocks are reused by the pool */
         if (group->count * (int64_t)tarn__dtype_bytes(dtype) >= (int64_t)TARN__POOL_SEGMENT)
             tarn_empty_cache(group->device);
     }
@@ -264,15 +270,15 @@ static bool make_all_buffers(tarn__flat_buffers *flats, const tarn__method *meth
     return true;
 }
 
-/* Everything that can fail. */
-static bool fill_in(tarn__flat_buffers *flats, const tarn__method *method, home *homes, tarn__flat_buffers *old)
+/* Copies values and prepares targets: the last steps that can fail. */
+static bool fill_in(tarn__flat_buffers *flats, const tarn__method *method, target *targets, tarn__flat_buffers *old)
 {
     if (old && !tarn__flat_refresh_master(method, old))
         return false;
     for (int g = 0; g < flats->groups; g++)
         for (int i = flats->group[g].first; i < flats->group[g].first + flats->group[g].segments; i++)
             if (!copy_values(method, &flats->group[g], &flats->segment[i], old) ||
-                !prepare(&homes[i], &flats->group[g], &flats->segment[i], !old))
+                !prepare(&targets[i], &flats->group[g], &flats->segment[i], !old))
                 return false;
     return true;
 }
@@ -281,18 +287,18 @@ bool tarn__flat_build(tarn__flat_buffers *flats, const tarn__method *method, con
                       const tarn_device *device, int count, tarn__flat_buffers *old)
 {
     *flats = (tarn__flat_buffers){0};
-    home *homes = tarn__alloc(sizeof(*homes) * (size_t)count);
-    tarn_scope *scope = homes ? tarn_scope_open() : NULL;
+    target *targets = tarn__alloc(sizeof(*targets) * (size_t)count);
+    tarn_scope *scope = targets ? tarn_scope_open() : NULL;
     bool good = scope && arrange(flats, list, device, count) && (old || gather(flats, method)) &&
                 make_all_buffers(flats, method, old ? TARN__PARAMETER : TARN__GRADIENT) &&
-                fill_in(flats, method, homes, old);
-    for (int i = 0; homes && i < count; i++)
+                fill_in(flats, method, targets, old);
+    for (int i = 0; targets && i < count; i++)
         if (good)
-            move_in(&homes[i], &flats->segment[i]);
+            move_in(&targets[i], &flats->segment[i]);
         else
-            forget(&homes[i]);
+            release_target(&targets[i]);
     tarn_scope_close(scope);
-    tarn__release(homes, sizeof(*homes) * (size_t)count);
+    tarn__release(targets, sizeof(*targets) * (size_t)count);
     if (!good || old)
         tarn__flat_release(good ? old : flats);
     return good;
@@ -303,8 +309,8 @@ void tarn__flat_release(tarn__flat_buffers *flats)
     for (int g = 0; g < flats->groups; g++)
         for (int b = 0; b < TARN__BUFFERS; b++)
             tarn__tensor_release(flats->group[g].buffer[b]);
-    tarn__release(flats->group, sizeof(*flats->group) * (size_t)flats->room);
-    tarn__release(flats->segment, sizeof(*flats->segment) * (size_t)flats->room);
+    tarn__release(flats->group, sizeof(*flats->group) * (size_t)flats->capacity);
+    tarn__release(flats->segment, sizeof(*flats->segment) * (size_t)flats->capacity);
     *flats = (tarn__flat_buffers){0};
 }
 

@@ -1,26 +1,30 @@
-/* optimizer.c: making, stepping and freeing an optimizer, whatever its method. */
+/* optimizer.c: creating, stepping and freeing an optimizer of any method, and its learning rate.
+ *
+ * A step cuts each flat group into runs of adjacent segments with a gradient, equal rates and equal step counts, and
+ * updates each run with one kernel: in the usual case two launches per group, with and without decay. Inside a captured
+ * step the numbers that change (learning rate, step count) are read by the graph from memory that refresh_update()
+ * rewrites before every replay. */
 #include <math.h>
 #include <string.h>
 
 #include "base/memory.h"
 #include "core/launch/graph.h"
 #include "core/launch/launch.h"
-#include "optim/handle.h"
+#include "optim/optimizer.h"
 
 bool tarn__check_lr(const char *function, double lr)
 {
     if (tarn_failed())
         return false;
     return (lr > 0 && isfinite(lr)) ||
-           tarn__raise(TARN_ERROR_ARGUMENT, "%s: the learning rate is %g; .lr is required and must be above 0",
-                       function, lr);
+           tarn__raise(TARN_ERROR_ARGUMENT, "%s: .lr is %g; required, must be a finite number above 0", function, lr);
 }
 
 bool tarn__check_rate(const char *function, const char *what, double value, double low, double high)
 {
     return (value >= low && value < high) ||
-           tarn__raise(TARN_ERROR_ARGUMENT, "%s: .%s is %g, but must be at least %g and below %g", function, what,
-                       value, low, high);
+           tarn__raise(TARN_ERROR_ARGUMENT, "%s: .%s is %g; must be at least %g and below %g", function, what, value,
+                       low, high);
 }
 
 bool tarn__check_optimizer(const char *function, const tarn_optimizer *optimizer)
@@ -28,10 +32,10 @@ bool tarn__check_optimizer(const char *function, const tarn_optimizer *optimizer
     return optimizer || tarn__raise(TARN_ERROR_ARGUMENT, "%s: the optimizer is NULL", function);
 }
 
-/* ---- making ------------------------------------------------------------------------------------------------------ */
+/* ---- creating ---------------------------------------------------------------------------------------------------- */
 
-/* Before parameters move: a clipping that is pending is done, and what it has on the devices goes. */
-static bool settle(tarn_optimizer *o)
+/* Before parameters move: applies a pending clipping and releases its tensors on the old devices. */
+static bool finish_clipping(tarn_optimizer *o)
 {
     tarn_scope *scope = tarn_scope_open();
     bool good = scope && tarn__clip_now(o, "module_to");
@@ -41,12 +45,12 @@ static bool settle(tarn_optimizer *o)
     return good;
 }
 
-/* Moves parameters between devices by laying all of them out anew. */
+/* tarn__trainer.move: moves parameters between devices by building all flat buffers anew. */
 static bool move(tarn__trainer *trainer, const tarn__tensors *list, tarn_device device)
 {
     tarn_optimizer *o = (tarn_optimizer *)trainer;
     int count = o->flats.segments;
-    tarn_device *devices = settle(o) ? tarn__alloc(sizeof(*devices) * (size_t)count) : NULL;
+    tarn_device *devices = finish_clipping(o) ? tarn__alloc(sizeof(*devices) * (size_t)count) : NULL;
     if (!devices)
         return false;
     for (int i = 0; i < count; i++) {
@@ -63,16 +67,16 @@ static bool move(tarn__trainer *trainer, const tarn__tensors *list, tarn_device 
     return good;
 }
 
-/* A module's parameters, and the groups that its options put them in. */
-typedef struct choice {
+/* The parameters of a module, and the groups of the options. */
+typedef struct selection {
     const tarn_module *module;
     tarn__tensors all;
     const tarn_parameter_group *groups;
     int group_count;
-} choice;
+} selection;
 
-/* A pattern that no parameter fits, or only ones that an earlier pattern has taken, is a mistake. */
-static bool groups_are_used(const tarn__method *method, const choice *c)
+/* A pattern that selects nothing, or only what earlier patterns have selected, is a mistake of the user. */
+static bool check_groups_used(const tarn__method *method, const selection *c)
 {
     for (int g = 0; g < c->group_count; g++) {
         int i = 0;
@@ -88,8 +92,9 @@ static bool groups_are_used(const tarn__method *method, const choice *c)
     return true;
 }
 
-/* The parameters to train, as segments without a place yet. */
-static int choose(const tarn__method *method, const choice *c, tarn__flat_segment *list, tarn_device *device)
+/* Lists the parameters to train as segments without an offset yet. Returns their number, 0 with an error. */
+static int select_parameters(const tarn__method *method, const selection *c, tarn__flat_segment *list,
+                             tarn_device *device)
 {
     int count = 0;
     for (int i = 0; i < c->all.count; i++) {
@@ -101,7 +106,7 @@ static int choose(const tarn__method *method, const choice *c, tarn__flat_segmen
                         method->name, tarn_name(parameter));
             return 0;
         }
-        /* A name is found by walking over all modules. */
+        /* Building a name walks the whole tree, so it is skipped without groups. */
         int group = c->group_count
                         ? tarn__param_group_of(c->groups, c->group_count, tarn_module_parameter_name(c->module, i))
                         : -1;
@@ -112,18 +117,18 @@ static int choose(const tarn__method *method, const choice *c, tarn__flat_segmen
         device[count++] = tarn__device(parameter);
     }
     if (count == 0)
-        tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is nothing to train: %s", method->name,
+        tarn__raise(TARN_ERROR_ARGUMENT, "%s: nothing to train: %s", method->name,
                     c->all.count ? "all parameters of the module are frozen" : "the module has no parameters");
     return count;
 }
 
-static bool flatten(tarn_optimizer *o, const choice *c)
+static bool flatten(tarn_optimizer *o, const selection *c)
 {
     size_t list_bytes = sizeof(tarn__flat_segment) * (size_t)c->all.count,
            device_bytes = sizeof(tarn_device) * (size_t)c->all.count;
     tarn__flat_segment *list = tarn__alloc(list_bytes);
     tarn_device *device = list ? tarn__alloc(device_bytes) : NULL;
-    int count = device && groups_are_used(&o->method, c) ? choose(&o->method, c, list, device) : 0;
+    int count = device && check_groups_used(&o->method, c) ? select_parameters(&o->method, c, list, device) : 0;
     bool good = count > 0 && tarn__flat_build(&o->flats, &o->method, list, device, count, NULL);
     for (int i = 0; good && i < count; i++) {
         tarn__tensor_retain(list[i].parameter);
@@ -137,7 +142,7 @@ static bool flatten(tarn_optimizer *o, const choice *c)
 tarn_optimizer *tarn__optimizer_new(const tarn__method *method, const tarn_module *module,
                                     const tarn_parameter_group *groups, int group_count)
 {
-    choice c = {.module = module, .groups = groups, .group_count = group_count};
+    selection c = {.module = module, .groups = groups, .group_count = group_count};
     if (tarn_failed() || !tarn__check_module(method->name, module) ||
         !tarn__param_groups_check(method->name, groups, group_count) || !tarn__module_tensors(module, &c.all))
         return NULL;
@@ -154,6 +159,7 @@ tarn_optimizer *tarn__optimizer_new(const tarn__method *method, const tarn_modul
     return o;
 }
 
+/* Parameters outlive the optimizer: each keeps its part of the flat storage alive. */
 void tarn_optimizer_free(tarn_optimizer *optimizer)
 {
     if (!optimizer)
@@ -162,7 +168,7 @@ void tarn_optimizer_free(tarn_optimizer *optimizer)
     for (int i = 0; i < optimizer->flats.segments; i++) {
         tarn_tensor *parameter = optimizer->flats.segment[i].parameter;
         parameter->trainer = NULL;
-        if (!parameter->grad_is_set) { /* an empty place would keep the whole gradient buffer alive */
+        if (!parameter->grad_is_set) { /* an unset view would keep the whole gradient buffer alive */
             tarn__tensor_release(parameter->grad);
             parameter->grad = NULL;
         }
@@ -174,30 +180,31 @@ void tarn_optimizer_free(tarn_optimizer *optimizer)
 
 /* ---- stepping ---------------------------------------------------------------------------------------------------- */
 
-/* True when one kernel call can update both: the same rates, and the same place in the optimizer's history. */
-static bool go_together(const tarn__method *method, const tarn__flat_segment *a, const tarn__flat_segment *b)
+/* True when one kernel launch can update both: equal rates, and equal step counts as far as the method uses them. */
+static bool can_share_launch(const tarn__method *method, const tarn__flat_segment *a, const tarn__flat_segment *b)
 {
     return tarn__same_rates(a->rates, b->rates) &&
            (method->counts_steps ? a->steps == b->steps : (a->steps == 0) == (b->steps == 0));
 }
 
-/* A captured update: each run counts a step for its segments and reads the learning rate of the moment. The first
- * update of a step counts the optimizer's own. */
+/* A captured update: each replay counts a step for its segments and reads the current learning rate. The first update
+ * of a step counts the optimizer's own step. */
 typedef struct captured_update {
     tarn_optimizer *optimizer;
     tarn__flat_segment *first, *last;
     bool counts;
 } captured_update;
 
-/* The learning rate of the optimizer's step number `step`, from 0. */
+/* The learning rate at step `step` of the optimizer, from 0. */
 static double lr_at(const tarn_optimizer *o, int64_t step)
 {
     return o->method.rates.now.lr * tarn__schedule_factor(&o->schedule, step);
 }
 
-/* The numbers of a segment's step number `step`, from 1, in the optimizer's step number `taken`, from 0. */
-static tarn__step_scalars numbers_at(const tarn_optimizer *o, const tarn__flat_segment *segment, int64_t step,
-                                     int64_t taken)
+/* The step-dependent numbers of a segment at its step `step`, from 1, in step `taken` of the optimizer, from 0. Bias
+ * corrections are computed here in f64 and folded into `size` and `scale`. */
+static tarn__step_scalars step_numbers(const tarn_optimizer *o, const tarn__flat_segment *segment, int64_t step,
+                                       int64_t taken)
 {
     const tarn__optimizer_step *rates = &o->method.rates;
     double lr = lr_at(o, taken) * segment->rates.lr_scale,
@@ -209,6 +216,7 @@ static tarn__step_scalars numbers_at(const tarn_optimizer *o, const tarn__flat_s
                                 .step = step};
 }
 
+/* Called before each replay of a captured step; ctx is a captured_update at any alignment. */
 static void refresh_update(void *ctx, void *values)
 {
     captured_update u;
@@ -216,11 +224,12 @@ static void refresh_update(void *ctx, void *values)
     for (tarn__flat_segment *s = u.first; s <= u.last; s++)
         s->steps++;
     u.optimizer->steps += u.counts;
-    tarn__step_scalars now = numbers_at(u.optimizer, u.first, u.first->steps, u.optimizer->steps - 1);
+    tarn__step_scalars now = step_numbers(u.optimizer, u.first, u.first->steps, u.optimizer->steps - 1);
     memcpy(values, &now, sizeof(now));
 }
 
-/* Updates neighbours, from one segment to another, with one kernel. *updates counts those of the step. */
+/* Updates the adjacent segments first to last with one launch, then rounds parameters from their master weights.
+ * *updates counts the launches of this step. */
 static bool update(tarn_optimizer *o, const tarn__flat_group *group, tarn__flat_segment *first,
                    tarn__flat_segment *last, int *updates)
 {
@@ -233,7 +242,7 @@ static bool update(tarn_optimizer *o, const tarn__flat_group *group, tarn__flat_
         if (group->buffer[b] && !(range[b] = tarn__flat_range(group->buffer[b], begin, end)))
             return false;
     tarn__optimizer_step step = method->rates;
-    step.now = numbers_at(o, first, first->steps + 1, o->steps);
+    step.now = step_numbers(o, first, first->steps + 1, o->steps);
     step.decay = method->decoupled ? 0 : first->rates.decay;
     tarn_device device = tarn__device(range[TARN__GRADIENT]);
     if (tarn__is_capturing(device) &&
@@ -255,18 +264,18 @@ static bool update(tarn_optimizer *o, const tarn__flat_group *group, tarn__flat_
            (!mixed || tarn__copy_elements(method->name, range[TARN__PARAMETER], range[TARN__MASTER]));
 }
 
-/* Cuts a group into runs of neighbours that have a gradient and go together, and updates each. */
+/* Cuts a group into runs of segments that can share a launch, and updates each. Gradients count as consumed then. */
 static bool step_group(tarn_optimizer *o, const tarn__flat_group *group, int *updates)
 {
     tarn__flat_segment *segment = &o->flats.segment[group->first];
     for (int i = 0, last; tarn__next_run(o, group, &i, &last);) {
         int end = i + 1;
-        while (end < last && go_together(&o->method, &segment[i], &segment[end]))
+        while (end < last && can_share_launch(&o->method, &segment[i], &segment[end]))
             end++;
         if (!update(o, group, &segment[i], &segment[end - 1], updates))
             return false;
         for (; i < end; i++) {
-            if (!tarn__is_capturing(tarn__device(segment[i].parameter))) /* else a run of the graph counts it */
+            if (!tarn__is_capturing(tarn__device(segment[i].parameter))) /* else the graph's replay counts it */
                 segment[i].steps++;
             tarn__bump_version(segment[i].parameter);
             segment[i].version = segment[i].parameter->storage->version;
@@ -276,6 +285,7 @@ static bool step_group(tarn_optimizer *o, const tarn__flat_group *group, int *up
     return true;
 }
 
+/* Gradients are consumed: after a step none is set. */
 bool tarn_optimizer_step(tarn_optimizer *optimizer)
 {
     if (tarn_failed() || !tarn__check_optimizer("optimizer_step", optimizer) ||
@@ -290,12 +300,13 @@ bool tarn_optimizer_step(tarn_optimizer *optimizer)
     tarn_scope_close(scope);
     if (good) {
         optimizer->clipping.is_pending = false;
-        /* else a run of the graph counts it */
+        /* else the graph's replay counts it */
         optimizer->steps += !tarn__is_capturing(tarn__device(flats->segment[0].parameter));
     }
     return good;
 }
 
+/* Gradients are marked unset instead of filled with 0: the next backward pass overwrites them. */
 void tarn_optimizer_zero_grad(tarn_optimizer *optimizer)
 {
     if (!tarn__check_optimizer("optimizer_zero_grad", optimizer))
@@ -311,9 +322,9 @@ bool tarn_optimizer_set_lr(tarn_optimizer *optimizer, double lr)
 {
     if (tarn_failed() || !tarn__check_optimizer("optimizer_set_lr", optimizer))
         return false;
-    if (!(lr >= 0) || !isfinite(lr)) /* a schedule may begin or end at 0 */
-        return tarn__raise(TARN_ERROR_ARGUMENT, "optimizer_set_lr: the learning rate is %g, but must be 0 or above",
-                           lr);
+    if (!(lr >= 0) || !isfinite(lr)) /* 0 is allowed: a schedule of the caller may begin or end there */
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "optimizer_set_lr: the learning rate is %g; must be a finite number, at least 0", lr);
     optimizer->method.rates.now.lr = lr;
     return true;
 }

@@ -1,13 +1,15 @@
-/* param_groups.c: which parameter has which weight decay and which share of the learning rate: parameter groups, chosen
- * by patterns over names. */
-#include "optim/rates.h"
+/* param_groups.c: weight decay and learning rate scale of each parameter: groups selected by patterns over names.
+ *
+ * The first group whose pattern matches wins; parameters of no group have the optimizer's own rates. */
+#include "optim/optimizer.h"
 
 #include <math.h>
 
-/* True when the whole name fits the pattern: '*' stands for any number of characters, '?' for one. */
-static bool fits(const char *pattern, const char *name)
+/* Glob match of the whole name: '*' is any number of characters, '?' is one. Linear in practice: only the last '*' is
+ * retried, which is enough for globs. */
+static bool matches(const char *pattern, const char *name)
 {
-    const char *star = NULL, *retry = NULL; /* the last '*', and where what follows it is tried next */
+    const char *star = NULL, *retry = NULL; /* after the last '*', and where its match is extended to next */
     while (*name) {
         if (*pattern == '*') {
             star = ++pattern;
@@ -35,17 +37,17 @@ bool tarn__param_groups_check(const char *function, const tarn_parameter_group *
     for (int i = 0; i < count; i++) {
         const tarn_parameter_group *group = &groups[i];
         if (!group->names || !group->names[0])
-            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: group %d has no .names, a pattern such as \"*.bias\"",
+            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: group %d has no .names; expected a pattern such as \"*.bias\"",
                                function, i);
         if (!(group->lr_scale >= 0) || !isfinite(group->lr_scale))
             return tarn__raise(TARN_ERROR_ARGUMENT,
-                               "%s: .lr_scale of group '%s' is %g, but must be above 0 (or 0 for 1)", function,
-                               group->names, (double)group->lr_scale);
+                               "%s: .lr_scale of group '%s' is %g; must be a finite number, at least 0 (0: default, 1)",
+                               function, group->names, (double)group->lr_scale);
         if (!(group->weight_decay >= 0) || !isfinite(group->weight_decay) ||
             (group->no_decay && group->weight_decay != 0))
             return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .weight_decay of group '%s' is %g%s", function, group->names,
                                (double)group->weight_decay,
-                               group->no_decay ? ", and .no_decay is set" : ", but must be 0 or above");
+                               group->no_decay ? ", and .no_decay is set" : "; must be a finite number, at least 0");
     }
     return true;
 }
@@ -53,7 +55,7 @@ bool tarn__param_groups_check(const char *function, const tarn_parameter_group *
 int tarn__param_group_of(const tarn_parameter_group *groups, int count, const char *name)
 {
     for (int i = 0; i < count; i++)
-        if (fits(groups[i].names, name))
+        if (matches(groups[i].names, name))
             return i;
     return -1;
 }

@@ -1,34 +1,35 @@
-/* save.c: an optimizer's state in a file: what a step reads beside parameters and gradients.
+/* save.c: the state of an optimizer in a file: everything a step reads besides parameters and gradients.
  *
- * A safetensors file with, for each parameter, NAME/steps and, as its method has them, NAME/master, NAME/momentum,
- * NAME/first_moment and NAME/second_moment; and for all of them /steps, /lr and /schedule. Numbers are tensors too, so
- * that no digit is lost. */
+ * A safetensors file with NAME/steps for each parameter and, as the method has them, NAME/master, NAME/momentum,
+ * NAME/first_moment and NAME/second_moment; and /steps, /lr and /schedule for all. Scalars are tensors too, so that no
+ * bit is lost in text. A file is loaded completely or not at all: everything is checked before anything changes. */
 #include <stdio.h>
 #include <string.h>
 
 #include "core/launch/launch.h"
 #include "formats/safetensors.h"
-#include "optim/handle.h"
+#include "optim/optimizer.h"
 
-#define NAME_ROOM 1024
+#define MAX_NAME 1024
 #define FORMAT "tarn optimizer 1"
-enum { KIND, WARMUP, TOTAL, FINAL, SIZE, GAMMA, SCHEDULE_NUMBERS };
+enum { KIND, WARMUP, TOTAL, FINAL, SIZE, GAMMA, SCHEDULE_FIELDS };
 
 /* Calls `visit` for every tensor of the state, in the open scope, until it returns false. */
 typedef bool (*visit_fn)(const char *name, tarn_tensor *tensor, void *ctx);
 
 static bool name_of(char *name, const tarn_tensor *parameter, const char *what)
 {
-    return snprintf(name, NAME_ROOM, "%s/%s", tarn_name(parameter), what) < NAME_ROOM ||
+    return snprintf(name, MAX_NAME, "%s/%s", tarn_name(parameter), what) < MAX_NAME ||
            tarn__raise(TARN_ERROR_UNSUPPORTED, "the name '%.40s...' is too long for a file", tarn_name(parameter));
 }
 
+/* The state buffers of one segment, shaped as its parameter. */
 static bool walk_segment(const tarn_optimizer *o, const tarn__flat_group *group, const tarn__flat_segment *segment,
                          visit_fn visit, void *ctx)
 {
     const char *what[TARN__BUFFERS] = {
         [TARN__MASTER] = "master", [TARN__STATE] = o->method.state_name[0], o->method.state_name[1]};
-    char name[NAME_ROOM];
+    char name[MAX_NAME];
     for (int b = TARN__MASTER; b < TARN__BUFFERS; b++) {
         if (!group->buffer[b])
             continue;
@@ -55,21 +56,22 @@ static bool add(const char *name, tarn_tensor *tensor, void *writer)
     return tensor && tarn_safetensors_add(writer, name, tensor);
 }
 
-static bool add_numbers(const tarn_optimizer *o, tarn_safetensors_writer *writer)
+/* Schedules are saved by value: a resumed run continues with the one it was given. */
+static bool add_scalars(const tarn_optimizer *o, tarn_safetensors_writer *writer)
 {
     const tarn_schedule *s = &o->schedule;
-    double schedule[SCHEDULE_NUMBERS] = {
+    double schedule[SCHEDULE_FIELDS] = {
         [KIND] = (double)s->kind,  [WARMUP] = (double)s->warmup_steps, [TOTAL] = (double)s->total_steps,
         [FINAL] = s->final_factor, [SIZE] = (double)s->step_size,      [GAMMA] = s->gamma};
     tarn_device cpu = tarn_device_cpu();
-    char name[NAME_ROOM];
+    char name[MAX_NAME];
     for (int i = 0; i < o->flats.segments; i++)
         if (!name_of(name, o->flats.segment[i].parameter, "steps") ||
             !add(name, tarn_from(&o->flats.segment[i].steps, TARN_SCALAR, TARN_I64, cpu), writer))
             return false;
     return add("/steps", tarn_from(&o->steps, TARN_SCALAR, TARN_I64, cpu), writer) &&
            add("/lr", tarn_from(&o->method.rates.now.lr, TARN_SCALAR, TARN_F64, cpu), writer) &&
-           add("/schedule", tarn_from(schedule, TARN_SHAPE(SCHEDULE_NUMBERS), TARN_F64, cpu), writer);
+           add("/schedule", tarn_from(schedule, TARN_SHAPE(SCHEDULE_FIELDS), TARN_F64, cpu), writer);
 }
 
 bool tarn_optimizer_save(tarn_optimizer *optimizer, const char *path)
@@ -83,7 +85,7 @@ bool tarn_optimizer_save(tarn_optimizer *optimizer, const char *path)
                                           : NULL;
     bool good = writer && tarn_safetensors_add_metadata(writer, "format", FORMAT) &&
                 tarn_safetensors_add_metadata(writer, "optimizer", optimizer->method.name) &&
-                tarn_safetensors_add_checksums(writer) && add_numbers(optimizer, writer) &&
+                tarn_safetensors_add_checksums(writer) && add_scalars(optimizer, writer) &&
                 walk(optimizer, add, writer);
     if (good)
         good = tarn_safetensors_finish(writer);
@@ -98,16 +100,18 @@ bool tarn_optimizer_save(tarn_optimizer *optimizer, const char *path)
 typedef struct reading {
     const tarn_safetensors *file;
     const char *path;
-    int count; /* tensors of the file that have their place */
+    int count; /* tensors of the file that were matched */
 } reading;
 
+/* One tensor of the file must have this name, shape and dtype. */
 static bool check_entry(reading *r, const char *name, tarn_shape shape, tarn_dtype dtype)
 {
     tarn_safetensors_entry entry;
     int index = tarn_safetensors_find(r->file, name);
     if (index < 0)
-        return tarn__raise(TARN_ERROR_FORMAT, "'%s' has no tensor '%s': it was saved with other parameters or options",
-                           r->path, name);
+        return tarn__raise(TARN_ERROR_FORMAT,
+                           "'%s': tensor '%s' not found; the file was saved with other parameters or options", r->path,
+                           name);
     if (!tarn_safetensors_info(r->file, index, &entry))
         return false;
     r->count++;
@@ -125,13 +129,14 @@ static bool check_tensor(const char *name, tarn_tensor *tensor, void *ctx)
     return check_entry(ctx, name, tarn__shape_of(tensor), tensor->view.dtype);
 }
 
+/* Every expected tensor is there, and no other. */
 static bool check_file(const tarn_optimizer *o, reading *r)
 {
     const char *format = tarn_safetensors_metadata(r->file, "format"),
                *method = tarn_safetensors_metadata(r->file, "optimizer");
-    char name[NAME_ROOM];
+    char name[MAX_NAME];
     if (!format || strcmp(format, FORMAT) != 0 || !method)
-        return tarn__raise(TARN_ERROR_FORMAT, "'%s' is no file of tarn_optimizer_save()", r->path);
+        return tarn__raise(TARN_ERROR_FORMAT, "'%s' is not a file of tarn_optimizer_save()", r->path);
     if (strcmp(method, o->method.name) != 0)
         return tarn__raise(TARN_ERROR_FORMAT, "'%s' is the state of %s, but the optimizer is %s", r->path, method,
                            o->method.name);
@@ -139,7 +144,7 @@ static bool check_file(const tarn_optimizer *o, reading *r)
         if (!name_of(name, o->flats.segment[i].parameter, "steps") || !check_entry(r, name, TARN_SCALAR, TARN_I64))
             return false;
     if (!check_entry(r, "/steps", TARN_SCALAR, TARN_I64) || !check_entry(r, "/lr", TARN_SCALAR, TARN_F64) ||
-        !check_entry(r, "/schedule", TARN_SHAPE(SCHEDULE_NUMBERS), TARN_F64) || !walk(o, check_tensor, r))
+        !check_entry(r, "/schedule", TARN_SHAPE(SCHEDULE_FIELDS), TARN_F64) || !walk(o, check_tensor, r))
         return false;
     return r->count == tarn_safetensors_count(r->file) ||
            tarn__raise(TARN_ERROR_FORMAT,
@@ -148,14 +153,14 @@ static bool check_file(const tarn_optimizer *o, reading *r)
                        r->path, tarn_safetensors_count(r->file), r->count);
 }
 
-/* The numbers of a file, and whether they make sense. */
-typedef struct numbers {
+/* The scalars of a file, and whether they make sense. */
+typedef struct scalars {
     int64_t steps;
     double lr;
     tarn_schedule schedule;
-} numbers;
+} scalars;
 
-static bool read_number(const reading *r, const char *name, void *to, size_t bytes)
+static bool read_scalar(const reading *r, const char *name, void *to, size_t bytes)
 {
     tarn_tensor *tensor = tarn_safetensors_read(r->file, name, tarn_device_cpu());
     return tensor && tarn_read(tensor, to, bytes);
@@ -163,21 +168,22 @@ static bool read_number(const reading *r, const char *name, void *to, size_t byt
 
 static bool read_steps(const reading *r, const char *name, int64_t *steps)
 {
-    return read_number(r, name, steps, sizeof(*steps)) &&
+    return read_scalar(r, name, steps, sizeof(*steps)) &&
            (*steps >= 0 || tarn__raise(TARN_ERROR_FORMAT, "'%s' has %lld as '%s'", r->path, (long long)*steps, name));
 }
 
-static bool read_numbers(const reading *r, numbers *n)
+/* Doubles up to 2^53 hold the integers of a schedule exactly; anything else is a damaged file. */
+static bool read_scalars(const reading *r, scalars *n)
 {
-    double s[SCHEDULE_NUMBERS];
-    if (!read_steps(r, "/steps", &n->steps) || !read_number(r, "/lr", &n->lr, sizeof(n->lr)) ||
-        !read_number(r, "/schedule", s, sizeof(s)))
+    double s[SCHEDULE_FIELDS];
+    if (!read_steps(r, "/steps", &n->steps) || !read_scalar(r, "/lr", &n->lr, sizeof(n->lr)) ||
+        !read_scalar(r, "/schedule", s, sizeof(s)))
         return false;
     bool sound = n->lr >= 0 && n->lr < 1e300 && s[KIND] <= TARN_SCHEDULE_STEP;
-    for (int i = 0; i < SCHEDULE_NUMBERS; i++)
+    for (int i = 0; i < SCHEDULE_FIELDS; i++)
         sound = sound && s[i] >= 0 && s[i] < 0x1p53;
     if (!sound)
-        return tarn__raise(TARN_ERROR_FORMAT, "'%s' has no sound learning rate or schedule", r->path);
+        return tarn__raise(TARN_ERROR_FORMAT, "'%s': invalid learning rate or schedule", r->path);
     n->schedule = (tarn_schedule){
         (tarn_schedule_kind)(int)s[KIND], (int64_t)s[WARMUP], (int64_t)s[TOTAL], s[FINAL], (int64_t)s[SIZE], s[GAMMA]};
     return tarn__schedule_check(r->path, &n->schedule);
@@ -188,7 +194,7 @@ static bool read_tensor(const char *name, tarn_tensor *tensor, void *ctx)
     return tarn_safetensors_read_into(((reading *)ctx)->file, name, tensor);
 }
 
-/* 16-bit parameters become what their master weights are rounded to, which also is what they were. */
+/* 16-bit parameters are rounded from the master weights just read: the values they had when the file was saved. */
 static bool round_parameters(tarn_optimizer *o)
 {
     for (int g = 0; g < o->flats.groups; g++) {
@@ -204,11 +210,12 @@ static bool round_parameters(tarn_optimizer *o)
     return true;
 }
 
-static bool take(tarn_optimizer *o, reading *r)
+/* Step counts are read to saved_steps first, so that a bad one among them changes nothing. */
+static bool load(tarn_optimizer *o, reading *r)
 {
-    numbers n;
-    char name[NAME_ROOM];
-    if (!check_file(o, r) || !tarn__safetensors_verify("optimizer_load", r->file) || !read_numbers(r, &n))
+    scalars n;
+    char name[MAX_NAME];
+    if (!check_file(o, r) || !tarn__safetensors_verify("optimizer_load", r->file) || !read_scalars(r, &n))
         return false;
     for (int i = 0; i < o->flats.segments; i++)
         if (!name_of(name, o->flats.segment[i].parameter, "steps") ||
@@ -231,7 +238,7 @@ bool tarn_optimizer_load(tarn_optimizer *optimizer, const char *path)
         return false;
     tarn_scope *scope = tarn_scope_open();
     tarn_safetensors *file = scope ? tarn_safetensors_open(path) : NULL;
-    bool good = file && take(optimizer, &(reading){.file = file, .path = path});
+    bool good = file && load(optimizer, &(reading){.file = file, .path = path});
     tarn_safetensors_close(file);
     tarn_scope_close(scope);
     return good || tarn__raise_within(function);

@@ -1,27 +1,32 @@
-/* schedule.c: the share of the learning rate that each step takes. A schedule is a plain value and a function of the
- * step's number. */
+/* schedule.c: learning rate schedules: constant, linear, cosine, step, each with a linear warmup.
+ *
+ * A schedule is a plain value and its factor a pure function of the step, so that a resumed run continues it from the
+ * step count alone. Steps count from 0; warmup reaches factor 1 at step warmup_steps - 1. */
 #include <math.h>
 
-#include "optim/handle.h"
+#include "optim/optimizer.h"
 
 #define PI 3.14159265358979323846
 
+/* Linear and cosine schedules end at total_steps with final_factor. */
 static bool check_ends(const char *function, const tarn_schedule *s)
 {
     if (!(s->final_factor >= 0 && s->final_factor <= 1))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .final_factor is %g, outside 0 to 1", function, s->final_factor);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .final_factor is %g; must be from 0 to 1", function,
+                           s->final_factor);
     return s->total_steps > s->warmup_steps ||
-           tarn__raise(TARN_ERROR_ARGUMENT, "%s: .total_steps is %lld, but must be above the %lld of .warmup_steps",
-                       function, (long long)s->total_steps, (long long)s->warmup_steps);
+           tarn__raise(TARN_ERROR_ARGUMENT, "%s: .total_steps is %lld; must be above .warmup_steps, %lld", function,
+                       (long long)s->total_steps, (long long)s->warmup_steps);
 }
 
-static bool check_stairs(const char *function, const tarn_schedule *s)
+static bool check_step(const char *function, const tarn_schedule *s)
 {
     if (s->step_size < 1)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .step_size is %lld, but must be above 0", function,
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .step_size is %lld; must be at least 1", function,
                            (long long)s->step_size);
     return (s->gamma >= 0 && isfinite(s->gamma)) ||
-           tarn__raise(TARN_ERROR_ARGUMENT, "%s: .gamma is %g, but must be 0 (for 0.1) or above", function, s->gamma);
+           tarn__raise(TARN_ERROR_ARGUMENT, "%s: .gamma is %g; must be a finite number, at least 0 (0: default, 0.1)",
+                       function, s->gamma);
 }
 
 bool tarn__schedule_check(const char *function, const tarn_schedule *s)
@@ -31,14 +36,14 @@ bool tarn__schedule_check(const char *function, const tarn_schedule *s)
     if (!s)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the schedule is NULL", function);
     if (s->warmup_steps < 0)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .warmup_steps is %lld, but must be 0 or above", function,
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .warmup_steps is %lld; must be at least 0", function,
                            (long long)s->warmup_steps);
     switch (s->kind) {
     case TARN_SCHEDULE_CONSTANT: return true;
     case TARN_SCHEDULE_LINEAR:
     case TARN_SCHEDULE_COSINE: return check_ends(function, s);
-    case TARN_SCHEDULE_STEP: return check_stairs(function, s);
-    default: return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %d is no kind of schedule", function, (int)s->kind);
+    case TARN_SCHEDULE_STEP: return check_step(function, s);
+    default: return tarn__raise(TARN_ERROR_ARGUMENT, "%s: unknown kind of schedule: %d", function, (int)s->kind);
     }
 }
 
@@ -53,9 +58,9 @@ double tarn__schedule_factor(const tarn_schedule *s, int64_t step)
         return 1;
     if (after >= length)
         return s->final_factor;
-    double share = (double)after / (double)length;
-    return s->kind == TARN_SCHEDULE_LINEAR ? 1 + (s->final_factor - 1) * share
-                                           : s->final_factor + (1 - s->final_factor) * (1 + cos(PI * share)) / 2;
+    double progress = (double)after / (double)length;
+    return s->kind == TARN_SCHEDULE_LINEAR ? 1 + (s->final_factor - 1) * progress
+                                           : s->final_factor + (1 - s->final_factor) * (1 + cos(PI * progress)) / 2;
 }
 
 double tarn_schedule_at(const tarn_schedule *schedule, int64_t step)
@@ -63,12 +68,13 @@ double tarn_schedule_at(const tarn_schedule *schedule, int64_t step)
     if (!tarn__schedule_check("schedule_at", schedule))
         return (double)NAN;
     if (step < 0) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "schedule_at: step %lld is below 0", (long long)step);
+        tarn__raise(TARN_ERROR_ARGUMENT, "schedule_at: step is %lld; must be at least 0", (long long)step);
         return (double)NAN;
     }
     return tarn__schedule_factor(schedule, step);
 }
 
+/* NULL: back to a constant learning rate. */
 bool tarn_optimizer_set_schedule(tarn_optimizer *optimizer, const tarn_schedule *schedule)
 {
     if (tarn_failed() || !tarn__check_optimizer("optimizer_set_schedule", optimizer) ||

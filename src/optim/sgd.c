@@ -1,9 +1,11 @@
 /* sgd.c: stochastic gradient descent with momentum, as torch.optim.SGD:
  *
  *   g ← g + decay · p
- *   m ← g at a parameter's first step, momentum · m + (1 - dampening) · g after it
+ *   m ← g at a parameter's first step, then momentum · m + (1 - dampening) · g
  *   g ← g + momentum · m (Nesterov), or m
- *   p ← p - lr · g */
+ *   p ← p - lr · g
+ *
+ * State: momentum m, absent where .momentum is 0. The kernel's beta1 is the momentum. */
 #include <math.h>
 #include <string.h>
 
@@ -17,9 +19,10 @@ static bool check(const tarn_sgd_options *o)
         !tarn__check_rate("sgd", "dampening", (double)o->dampening, -(double)INFINITY, (double)INFINITY))
         return false;
     return !o->nesterov || (o->momentum > 0 && o->dampening == 0) ||
-           tarn__raise(TARN_ERROR_ARGUMENT,
-                       "sgd: .nesterov needs a .momentum above 0 and no .dampening; they are %g and %g",
-                       (double)o->momentum, (double)o->dampening);
+           tarn__raise(
+               TARN_ERROR_ARGUMENT,
+               "sgd: .nesterov with .momentum %g and .dampening %g; it needs a momentum above 0 and no dampening",
+               (double)o->momentum, (double)o->dampening);
 }
 
 tarn_optimizer *tarn_sgd_sized(tarn_module *module, const tarn_sgd_options *options, size_t options_size)

@@ -488,9 +488,9 @@ static void options_outside_their_bounds_are_errors(void **state)
     (void)state;
     tarn_module *module = module_of(TARN_F32);
     assert_null(tarn_sgd(module, &(tarn_sgd_options){0}));
-    assert_error_about(TARN_ERROR_ARGUMENT, "sgd", "learning rate is 0");
+    assert_error_about(TARN_ERROR_ARGUMENT, "sgd", ".lr is 0");
     assert_null(tarn_sgd(module, NULL));
-    assert_error_about(TARN_ERROR_ARGUMENT, "sgd", "learning rate is 0");
+    assert_error_about(TARN_ERROR_ARGUMENT, "sgd", ".lr is 0");
     assert_null(tarn_adamw(module, &(tarn_adamw_options){.lr = -1}));
     assert_error_about(TARN_ERROR_ARGUMENT, "adamw", "-1");
     assert_null(tarn_adamw(module, &(tarn_adamw_options){.lr = NAN}));
