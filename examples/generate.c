@@ -11,7 +11,7 @@
 /* A writer without a file: a GPT-2 of random weights, whose tokens are bytes. */
 static tarn_generator *make_noise(tarn_device device, tarn_module **model, tarn_tokenizer **tokenizer)
 {
-    const tarn_gpt2_config config = {.vocab = 256, .context = 128, .layers = 2, .heads = 2, .width = 32};
+    const tarn_gpt2_config config = {.vocab_size = 256, .context = 128, .layers = 2, .heads = 2, .hidden_size = 32};
     *model = tarn_model_gpt2(&config, device, 1);
     *tokenizer = tarn_tokenizer_bytes();
     return tarn_generator_new(*model, *tokenizer, NULL);
@@ -29,7 +29,7 @@ int main(int count, char **words)
     /* The prompt is computed here. A second call, with the text so far and more of it, would compute only what is new.
      */
     tarn_generator_prompt_text(writer, 0, prompt, strlen(prompt),
-                               &(tarn_generate_options){.tokens = 64,
+                               &(tarn_generate_options){.max_tokens = 64,
                                                         .temperature = 0.8,
                                                         .top_k = 40,
                                                         .seed = 7,

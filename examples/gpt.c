@@ -106,7 +106,7 @@ static void write_some(tarn_module *model, const text *t)
     int32_t made[WRITTEN];
     size_t length = 0;
     int64_t count = tarn_generate(model, t->ids, 1, made,
-                                  &(tarn_generate_options){.tokens = WRITTEN, .temperature = 0.5, .seed = 1});
+                                  &(tarn_generate_options){.max_tokens = WRITTEN, .temperature = 0.5, .seed = 1});
     char *words = count > 0 ? tarn_tokenizer_decode(t->tokenizer, made, count, &length) : NULL;
     if (words)
         printf("it writes: %s%s\n", tarn_tokenizer_piece(t->tokenizer, t->ids[0], NULL), words);
@@ -127,10 +127,12 @@ int main(int count, char **words)
         return 2;
     }
     if (take_text(&t, file ? file : verse, length) && t.count > CONTEXT)
-        model = tarn_model_gpt2(
-            &((tarn_gpt2_config){
-                .vocab = tarn_tokenizer_count(t.tokenizer), .context = CONTEXT, .layers = 2, .heads = 2, .width = 64}),
-            device, 1);
+        model = tarn_model_gpt2(&((tarn_gpt2_config){.vocab_size = tarn_tokenizer_count(t.tokenizer),
+                                                     .context = CONTEXT,
+                                                     .layers = 2,
+                                                     .heads = 2,
+                                                     .hidden_size = 64}),
+                                device, 1);
     double loss = model ? train(model, &t, steps, device) : 0;
     if (model && !tarn_failed())
         write_some(model, &t);

@@ -1,8 +1,8 @@
 /* nn.h: modules: layers with named parameters.
  *
- * A module has parameters, which are trained, buffers, which are not (the running means of a batchnorm), and children;
- * all have names, and full names ("0.weight") are those that PyTorch gives the same network, so that weights can be
- * exchanged by name. */
+ * A module has parameters, which are trained, buffers, which are not (the running statistics of a batchnorm), and
+ * children. Full names ("0.weight") equal those of PyTorch for the same network, so that weights can be exchanged by
+ * name. */
 #ifndef TARN_NN_H
 #define TARN_NN_H
 
@@ -18,7 +18,7 @@ extern "C" {
 
 typedef struct tarn_module tarn_module;
 
-/* Activations that a layer can apply. */
+/* Activations of a layer. */
 typedef enum tarn_activation_kind {
     TARN_RELU = 0,
     TARN_LEAKY_RELU, /* slope 0.01 */
@@ -30,8 +30,8 @@ typedef enum tarn_activation_kind {
     TARN_SOFTPLUS
 } tarn_activation_kind;
 
-/* A fully connected layer: x · weightᵀ + bias. Parameters "weight" [out, in] and "bias" [out], f32, uniform in
- * ±1/sqrt(in) as torch's. The caller owns the module. */
+/* Fully connected layer: x · weightᵀ + bias. Parameters "weight" [out, in] and "bias" [out], f32, uniform in
+ * ±1/sqrt(in) as in torch. The caller owns the module. */
 TARN_API tarn_module *tarn_linear(int64_t in, int64_t out, tarn_device device);
 
 /* Options of tarn_linear_with(); zero is every field's default. */
@@ -40,25 +40,24 @@ typedef struct tarn_linear_options {
     tarn_dtype dtype; /* default f32 */
 } tarn_linear_options;
 
-/* A fully connected layer with options. `...` is a const tarn_linear_options *, or NULL. */
+/* Fully connected layer with options. `...` is a const tarn_linear_options *, or NULL. */
 TARN_API tarn_module *tarn_linear_with_sized(int64_t in, int64_t out, tarn_device device,
                                              const tarn_linear_options *options, size_t options_size);
 #define tarn_linear_with(in, out, device, ...) \
     tarn_linear_with_sized(in, out, device, __VA_ARGS__, sizeof(tarn_linear_options))
 
-/* A layer that applies an activation. The caller owns the module. */
+/* An activation layer. The caller owns the module. */
 TARN_API tarn_module *tarn_activation(tarn_activation_kind kind);
 
-/* A layer that zeroes elements with probability p and divides the others by 1 - p while it is in training mode, and
- * else returns x. The caller owns the module. */
+/* In training mode zeroes elements with probability p and divides the others by 1 - p; else returns x. The caller
+ * owns the module. */
 TARN_API tarn_module *tarn_dropout_layer(double p);
 
-/* A layer that makes one axis of `first_axis` (negative: counted from the last) and all axes after it. The caller owns
- * the module. */
+/* Merges `first_axis` (negative: counted from the last) and all axes after it into one. The caller owns the module. */
 TARN_API tarn_module *tarn_flatten(int first_axis);
 
-/* A table of `count` rows of `size` numbers: x is i64 or i32 indices, the result has one more axis. Parameter "weight"
- * [count, size], f32, normal with mean 0 and deviation 1 as torch's. The caller owns the module. */
+/* Embedding table of `count` rows of `size` elements: x is i64 or i32 indices, the result has one more axis.
+ * Parameter "weight" [count, size], f32, standard normal as in torch. The caller owns the module. */
 TARN_API tarn_module *tarn_embedding_layer(int64_t count, int64_t size, tarn_device device);
 
 /* Options of tarn_embedding_layer_with(); zero is every field's default. */
@@ -66,14 +65,14 @@ typedef struct tarn_embedding_options {
     tarn_dtype dtype; /* default f32 */
 } tarn_embedding_options;
 
-/* A table with options. `...` is a const tarn_embedding_options *, or NULL. */
+/* Embedding table with options. `...` is a const tarn_embedding_options *, or NULL. */
 TARN_API tarn_module *tarn_embedding_layer_with_sized(int64_t count, int64_t size, tarn_device device,
                                                       const tarn_embedding_options *options, size_t options_size);
 #define tarn_embedding_layer_with(count, size, device, ...) \
     tarn_embedding_layer_with_sized(count, size, device, __VA_ARGS__, sizeof(tarn_embedding_options))
 
-/* tarn_layernorm() and tarn_rmsnorm() over a last axis of `size` elements, as layers. Parameters "weight" [size], ones,
- * and, of LayerNorm, "bias" [size], zeros; f32. The caller owns the module. */
+/* tarn_layernorm() and tarn_rmsnorm() over a last axis of `size` elements, as layers. Parameters "weight" [size],
+ * ones, and, of LayerNorm, "bias" [size], zeros; f32. The caller owns the module. */
 TARN_API tarn_module *tarn_layernorm_layer(int64_t size, tarn_device device);
 TARN_API tarn_module *tarn_rmsnorm_layer(int64_t size, tarn_device device);
 
@@ -95,9 +94,9 @@ TARN_API tarn_module *tarn_rmsnorm_layer_with_sized(int64_t size, tarn_device de
 #define tarn_rmsnorm_layer_with(size, device, ...) \
     tarn_rmsnorm_layer_with_sized(size, device, __VA_ARGS__, sizeof(tarn_norm_options))
 
-/* tarn_conv2d() as a layer: a square kernel of `kernel` × `kernel`, stride 1, no padding. Parameters "weight" [out, in
- * / groups, rows, columns] and "bias" [out], f32, uniform in ±1/sqrt(in / groups · rows · columns) as torch's. The
- * caller owns the module. */
+/* tarn_conv2d() as a layer: a square kernel of `kernel` × `kernel`, stride 1, no padding. Parameters "weight" [out,
+ * in / groups, rows, columns] and "bias" [out], f32, uniform in ±1/sqrt(in / groups · rows · columns) as in torch.
+ * The caller owns the module. */
 TARN_API tarn_module *tarn_conv2d_layer(int64_t in, int64_t out, int64_t kernel, tarn_device device);
 
 /* Options of tarn_conv2d_layer_with(), rows before columns; zero is the default of every field but the kernel. */
@@ -136,8 +135,8 @@ TARN_API tarn_module *tarn_groupnorm_layer_with_sized(int64_t groups, int64_t ch
     tarn_groupnorm_layer_with_sized(groups, channels, device, __VA_ARGS__, sizeof(tarn_norm_options))
 
 /* tarn_batchnorm() as a layer, for x [N, channels, ...] of any rank from 2. Parameters "weight", ones, and "bias",
- * zeros; buffers "running_mean", "running_var" (f32, or f64) and "num_batches_tracked" (i64), as torch's. In training
- * mode it uses the batch's statistics and lets the running ones take them in; else it uses the running ones. The caller
+ * zeros; buffers "running_mean", "running_var" (f32, or f64) and "num_batches_tracked" (i64), as in torch. In
+ * training mode it uses the batch statistics and updates the running ones; else it uses the running ones. The caller
  * owns the module. */
 TARN_API tarn_module *tarn_batchnorm2d(int64_t channels, tarn_device device);
 
@@ -156,19 +155,19 @@ TARN_API tarn_module *tarn_batchnorm2d_with_sized(int64_t channels, tarn_device 
 #define tarn_batchnorm2d_with(channels, device, ...) \
     tarn_batchnorm2d_with_sized(channels, device, __VA_ARGS__, sizeof(tarn_batchnorm2d_options))
 
-/* body(x) + shortcut(x); without a shortcut (NULL), + x. Takes both, on failure too. Parameters are named "body.…" and
- * "shortcut.…". The caller owns the module. */
+/* body(x) + shortcut(x); without a shortcut (NULL), + x. Takes ownership of both, on failure too. Parameters are
+ * named "body.…" and "shortcut.…". The caller owns the module. */
 TARN_API tarn_module *tarn_residual(tarn_module *body, tarn_module *shortcut);
 
 /* ---- trees of modules -------------------------------------------------------------------------------------------- */
 
-/* Modules one after the other, from an array; a NULL at the end of it does not count. Takes the modules, on failure too
- * (where one is NULL because it failed, the rest are freed). Parameters are named "0.weight", "2.bias" … as in torch. A
- * relu behind what ends with a batchnorm, also behind a tarn_residual(), is one pass with it: tarn_batchnorm_relu().
- * The caller owns the module. */
+/* Modules in sequence, from an array; a final NULL is ignored. Takes ownership of the modules, on failure too (where
+ * one is NULL because its creation failed, the rest are freed). Parameters are named "0.weight", "2.bias" … as in
+ * torch. A relu after a batchnorm, or after a tarn_residual() that ends with one, is fused with it:
+ * tarn_batchnorm_relu(). The caller owns the module. */
 TARN_API tarn_module *tarn_sequential_from(tarn_module *const *modules, int count);
 
-/* The same, written out: tarn_sequential(tarn_linear(2, 16, device), tarn_activation(TARN_TANH), NULL). */
+/* The same with arguments: tarn_sequential(tarn_linear(2, 16, device), tarn_activation(TARN_TANH), NULL). */
 #ifdef __cplusplus
 extern "C++" {
 inline tarn_module *tarn__sequential_list(std::initializer_list<tarn_module *> modules)
@@ -183,99 +182,100 @@ inline tarn_module *tarn__sequential_list(std::initializer_list<tarn_module *> m
                          (int)(sizeof((tarn_module *const[]){__VA_ARGS__}) / sizeof(tarn_module *)))
 #endif
 
-/* What a user's own layer does: `forward` makes the result from x; `release` (may be NULL) frees ctx. */
+/* Forward function of a custom layer: computes the result from x. */
 typedef tarn_tensor *(*tarn_forward_fn)(tarn_module *module, tarn_tensor *x, void *ctx);
 
-/* A user's own layer. Takes ctx: `release` is called when the module is freed, or if this call fails. */
+/* A custom layer. Takes ownership of `ctx`: `release` (may be NULL) is called when the module is freed, or if this
+ * call fails. */
 TARN_API tarn_module *tarn_module_new(const char *kind, tarn_forward_fn forward, void *ctx, void (*release)(void *ctx));
 
-/* Gives a user's own layer a parameter: takes `tensor` (a handle from tarn_keep(), or out of its scope), on failure
- * too, names it and lets gradients flow into it, unless it holds blocks. A parameter of another module is shared.
- * Returns the parameter, which lives as long as the module; a handle that was given is freed. */
+/* Adds a parameter to a custom layer: takes ownership of `tensor` (a handle from tarn_keep(), or out of its scope),
+ * on failure too, names it and requires a gradient for it, unless it is quantized. A parameter of another module is
+ * shared. Returns the parameter, which lives as long as the module; a handle that was given is freed. */
 TARN_API tarn_tensor *tarn_module_add_parameter(tarn_module *module, const char *name, tarn_tensor *tensor);
 
-/* Gives a user's own layer a buffer: a tensor of any dtype that is part of its state and moves, is saved and is loaded
- * with it, but is not trained. Takes the tensor, as above. Returns the buffer, which lives as long as the module. */
+/* Adds a buffer to a custom layer: a tensor of any dtype that is moved, saved and loaded with the module, but not
+ * trained. Takes ownership of the tensor, as above. Returns the buffer, which lives as long as the module. */
 TARN_API tarn_tensor *tarn_module_add_buffer(tarn_module *module, const char *name, tarn_tensor *tensor);
 
-/* Gives a user's own layer a child; takes it, on failure too. */
+/* Adds a child to a custom layer; takes ownership of it, on failure too. */
 TARN_API bool tarn_module_add_child(tarn_module *module, const char *name, tarn_module *child);
 
 /* Applies a module. */
 TARN_API tarn_tensor *tarn_forward(tarn_module *module, tarn_tensor *x);
 
-/* Puts a module and all below it into training mode, in which they begin, or out of it: dropout and batchnorm behave
- * differently. */
+/* Sets training mode of a module and its descendants, initially on: it changes dropout and batchnorm. */
 TARN_API bool tarn_module_train(tarn_module *module, bool training);
 
-/* True when the module is in training mode; a user's own layer may ask in its forward function. */
+/* True if the module is in training mode; for forward functions of custom layers. */
 TARN_API bool tarn_module_is_training(const tarn_module *module);
 
-/* What a module is: "linear", "sequential", or what tarn_module_new() was given. Borrowed from the module. */
+/* Kind of a module: "linear", "sequential", or the string given to tarn_module_new(). Borrowed from the module. */
 TARN_API const char *tarn_module_kind(const tarn_module *module);
 
-/* Sees one module of a tree: `path` is "" for the one where the visit began, "0", "encoder.0" … for those below; valid
- * during the call. False ends the visit. */
+/* Visits one module of a tree: `path` is "" for the root of the visit, "0", "encoder.0" … below; valid during the
+ * call. False stops. */
 typedef bool (*tarn_module_visit_fn)(tarn_module *module, const char *path, void *ctx);
 
-/* Calls `visit` for a module and all below it, parents before children. False when it was ended, or with an error. */
+/* Calls `visit` for a module and its descendants, parents before children. False if `visit` stopped, or with an
+ * error. */
 TARN_API bool tarn_module_visit(tarn_module *module, tarn_module_visit_fn visit, void *ctx);
 
 /* ---- parameters and buffers -------------------------------------------------------------------------------------- */
 
-/* How many parameters a module has, its children's included: tensors, and elements in all. */
+/* Number of parameter tensors of a module and its descendants, and number of their elements. */
 TARN_API int tarn_module_parameter_count(const tarn_module *module);
 TARN_API int64_t tarn_module_element_count(const tarn_module *module);
 
-/* Parameter number `index`, and its full name ("0.weight"): a module's own parameters come first, then its children's,
- * each in the order they were added; one that is shared counts once. Borrowed from the module. */
+/* Parameter number `index`, and its full name ("0.weight"): a module's own parameters first, then its children's,
+ * each in the order of addition; a shared one counts once. Borrowed from the module. */
 TARN_API tarn_tensor *tarn_module_parameter(const tarn_module *module, int index);
 TARN_API const char *tarn_module_parameter_name(const tarn_module *module, int index);
 
-/* How many buffers a module has, its children's included, buffer number `index`, and its full name ("1.running_mean").
+/* Number of buffers of a module and its descendants, buffer number `index`, and its full name ("1.running_mean").
  * Borrowed from the module. */
 TARN_API int tarn_module_buffer_count(const tarn_module *module);
 TARN_API tarn_tensor *tarn_module_buffer(const tarn_module *module, int index);
 TARN_API const char *tarn_module_buffer_name(const tarn_module *module, int index);
 
-/* The parameter or buffer of that full name; an error that lists near names if there is none. */
+/* The parameter or buffer of that full name; an error that lists similar names if there is none. */
 TARN_API tarn_tensor *tarn_module_find(const tarn_module *module, const char *name);
 
 /* Moves all parameters and buffers to a device, in place: handles stay valid. */
 TARN_API bool tarn_module_to(tarn_module *module, tarn_device device);
 
-/* Freezes the parameters (no gradients flow into them), or lets them be trained again; those that hold blocks stay
- * frozen. Before the optimizer is made. */
+/* Freezes the parameters (no gradients), or unfreezes them; quantized ones stay frozen. Call it before the optimizer
+ * is created. */
 TARN_API bool tarn_module_freeze(tarn_module *module, bool frozen);
 
 /* ---- files and tables -------------------------------------------------------------------------------------------- */
 
-/* Writes all parameters and buffers to a safetensors file, under their full names; a shared one once, under its first.
- * The file appears whole or not at all. */
+/* Writes all parameters and buffers to a safetensors file under their full names; a shared one once, under its
+ * first. Atomic write. */
 TARN_API bool tarn_module_save(const tarn_module *module, const char *path);
 
 /* Options of tarn_module_load(); zero, which is strict, is every field's default. */
 typedef struct tarn_module_load_options {
-    bool allow_missing;    /* names that the file lacks keep their values */
-    bool allow_unexpected; /* names that the module lacks are passed over */
+    bool allow_missing;    /* names missing in the file keep their values */
+    bool allow_unexpected; /* names that the module lacks are ignored */
     bool skip_mismatched;  /* those of another shape or kind of dtype keep their values */
 } tarn_module_load_options;
 
-/* Reads all parameters and buffers from a safetensors file, by their full names, into their places; float dtypes are
- * converted. Names that are missing, unexpected or of another shape are listed in one error, and then nothing is
- * changed. `...` is a const tarn_module_load_options *, or NULL. */
+/* Reads all parameters and buffers from a safetensors file by full name, in place; float dtypes are converted. Names
+ * that are missing, unexpected or of another shape are listed in one error, and nothing changes. `...` is a const
+ * tarn_module_load_options *, or NULL. */
 TARN_API bool tarn_module_load_sized(tarn_module *module, const char *path, const tarn_module_load_options *options,
                                      size_t options_size);
 #define tarn_module_load(module, path, ...) \
     tarn_module_load_sized(module, path, __VA_ARGS__, sizeof(tarn_module_load_options))
 
-/* Writes a table of all layers: what they are, the shape of their result for an input of that shape and dtype, their
- * parameters and memory. For that the module is applied once to zeros, outside training mode. The text form gives a
- * text that the caller frees with tarn_string_free(). */
+/* Writes a table of all layers: kind, output shape for an input of that shape and dtype, parameters and memory. Runs
+ * the module once on zeros, outside training mode. The string form returns a string that the caller frees with
+ * tarn_string_free(). */
 TARN_API bool tarn_module_summary(tarn_module *module, tarn_shape input, tarn_dtype dtype, FILE *file);
 TARN_API char *tarn_module_summary_string(tarn_module *module, tarn_shape input, tarn_dtype dtype);
 
-/* Frees a text that a function gave to the caller. NULL is allowed; works while an error is pending. */
+/* Frees a string returned to the caller. NULL is allowed; works while an error is pending. */
 TARN_API void tarn_string_free(char *text);
 
 /* Frees a module and its children. NULL is allowed; works while an error is pending. */

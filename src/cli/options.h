@@ -77,7 +77,7 @@ typedef struct tarn__options {
     const char *tokenizer, *text, *out, *prepare, *field, *separator; /* NULL: not given */
     bool decode, pieces, special_as_text, add_special, parse_special, no_separator, json_lines;
     int64_t vocabulary, shard_tokens; /* 0: not given */
-    double validation;
+    double val_fraction;
     const char *template_name, *val; /* NULL: not given */
     int64_t show;
     tarn_train_options train;

@@ -102,8 +102,8 @@ static void add_metrics(fields *f, const tarn_train_report *r)
     if (!r->is_text)
         add(f, 6, "%.1f %% right", 100 * r->accuracy);
     add(f, 5, "%.0f %s/s", r->is_text ? r->tokens_per_second : r->images_per_second, r->unit);
-    if (!isnan(r->validation))
-        add(f, 7, "validation %.4f", r->validation);
+    if (!isnan(r->val_loss))
+        add(f, 7, "validation %.4f", r->val_loss);
     add(f, 8, "lr %.3g", r->lr);
     if (r->is_text)
         add(f, 9, "norm %.2f", r->gradient_norm);

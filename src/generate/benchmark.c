@@ -94,8 +94,11 @@ static bool make_model(measuring *m)
     /* of norms, and of all that passes between matrices */
     tarn_dtype plain = !is_blocks(o->dtype) ? o->dtype : on_cpu ? TARN_F32 : TARN_BF16;
     const tarn__arch *kind = tarn__arch_find_trainable(o->model);
-    tarn__model_sizes sizes = {
-        .dtype = plain, .vocab = o->vocab, .layers = o->layers, .heads = o->heads, .width = o->width};
+    tarn__model_sizes sizes = {.dtype = plain,
+                               .vocab_size = o->vocab_size,
+                               .layers = o->layers,
+                               .heads = o->heads,
+                               .hidden_size = o->hidden_size};
     if (!kind)
         return tarn__raise(TARN_ERROR_ARGUMENT, "there is no language model of the name '%.64s'", o->model);
     if (is_blocks(o->dtype) && kind->linear == TARN__LINEAR_IN_OUT)
@@ -138,8 +141,8 @@ static bool prepare(measuring *m)
     m->sampler = m->decoder ? tarn_sampler_new(NULL) : NULL;
     if (!m->sampler)
         return false;
-    tarn_tensor *numbers =
-        tarn_uniform(TARN_SHAPE(o->sequences, o->prompt), 0, (double)m->decoder->info.vocab - 1, TARN_F32, o->device);
+    tarn_tensor *numbers = tarn_uniform(TARN_SHAPE(o->sequences, o->prompt), 0, (double)m->decoder->info.vocab_size - 1,
+                                        TARN_F32, o->device);
     m->prompt = numbers ? tarn__scope_take(tarn_cast(numbers, TARN_I64)) : NULL;
     return m->prompt != NULL;
 }

@@ -36,7 +36,7 @@ static tarn__kv_cache_shape shape_of(const tarn_decoder_options *o, const tarn__
                                   .batch = o->batch ? o->batch : 1,
                                   .heads = info->kv_heads,
                                   .capacity = o->context ? o->context : info->context,
-                                  .width = info->head_dim,
+                                  .head_dim = info->head_dim,
                                   .dtype = stored_dtype(o->kv_type, info->dtype),
                                   .device = info->device,
                                   .device_layers = info->device_layers};
@@ -116,7 +116,7 @@ int64_t tarn_decoder_length_of(const tarn_decoder *decoder, int64_t sequence)
 
 int64_t tarn_decoder_capacity(const tarn_decoder *decoder)
 {
-    return check_decoder("decoder_room", decoder) ? decoder->cache.shape.capacity : -1;
+    return check_decoder("decoder_capacity", decoder) ? decoder->cache.shape.capacity : -1;
 }
 
 /* ---- going on ---------------------------------------------------------------------------------------------------- */

@@ -25,11 +25,11 @@ static bool check_room(const tarn__model_info *info, int64_t count, const tarn_g
         return tarn__raise(TARN_ERROR_SHAPE,
                            "generate: a prompt of %lld tokens leaves no room in the model's context of %lld",
                            (long long)count, (long long)info->context);
-    if (o->tokens > info->context - count)
+    if (o->max_tokens > info->context - count)
         return tarn__raise(TARN_ERROR_SHAPE,
                            "generate: a prompt of %lld tokens and %lld more do not fit into the model's context of "
                            "%lld; ask for %lld at most",
-                           (long long)count, (long long)o->tokens, (long long)info->context,
+                           (long long)count, (long long)o->max_tokens, (long long)info->context,
                            (long long)(info->context - count));
     return true;
 }
@@ -48,8 +48,8 @@ int64_t tarn_generate_sized(tarn_module *model, const int32_t *prompt, int64_t c
     kind->info(model, &info);
     if (!check_room(&info, count, &o))
         return -1;
-    int64_t capacity = o.tokens > 0 && count > 0 && count <= info.context && o.tokens < info.context - count
-                           ? count + o.tokens
+    int64_t capacity = o.max_tokens > 0 && count > 0 && count <= info.context && o.max_tokens < info.context - count
+                           ? count + o.max_tokens
                            : info.context;
     tarn_generator *writer =
         tarn_generator_new(model, NULL, &(tarn_generator_options){.context = capacity, .no_capture = o.no_capture});

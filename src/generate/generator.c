@@ -51,7 +51,7 @@ static bool check_sequences(const char *function, const tarn_generator_options *
 tarn_generator *tarn_generator_new_sized(tarn_module *model, const tarn_tokenizer *tokenizer,
                                          const tarn_generator_options *options, size_t options_size)
 {
-    const char *function = "writer_new";
+    const char *function = "generator_new";
     tarn_generator_options o = options_of(options, options_size);
     if (tarn_failed() || !check_sequences(function, &o) || !tarn__arch_of(function, model))
         return NULL;
@@ -61,7 +61,7 @@ tarn_generator *tarn_generator_new_sized(tarn_module *model, const tarn_tokenize
 tarn_generator *tarn_generator_open_sized(const char *path, tarn_device device, const tarn_generator_options *options,
                                           size_t options_size)
 {
-    const char *function = "writer_open";
+    const char *function = "generator_open";
     tarn_generator_options o = options_of(options, options_size);
     if (tarn_failed() || !check_sequences(function, &o))
         return NULL;
@@ -135,22 +135,22 @@ static tarn__sequence *find(const char *function, const tarn_generator *writer, 
 
 tarn_module *tarn_generator_model(const tarn_generator *writer)
 {
-    return check_writer("writer_model", writer) ? writer->model : NULL;
+    return check_writer("generator_model", writer) ? writer->model : NULL;
 }
 
 const tarn_tokenizer *tarn_generator_tokenizer(const tarn_generator *writer)
 {
-    return check_writer("writer_tokenizer", writer) ? writer->tokenizer : NULL;
+    return check_writer("generator_tokenizer", writer) ? writer->tokenizer : NULL;
 }
 
 const int32_t *tarn_generator_tokens(const tarn_generator *writer, int64_t sequence, int64_t *count)
 {
     static const int32_t none;
-    const tarn__sequence *s = find("writer_tokens", writer, sequence);
+    const tarn__sequence *s = find("generator_tokens", writer, sequence);
     if (!s)
         return NULL;
     if (!count) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "writer_tokens: there is no place for the count");
+        tarn__raise(TARN_ERROR_ARGUMENT, "generator_tokens: there is no place for the count");
         return NULL;
     }
     *count = s->count;
@@ -159,7 +159,7 @@ const int32_t *tarn_generator_tokens(const tarn_generator *writer, int64_t seque
 
 bool tarn_generator_stop(tarn_generator *writer, int64_t sequence)
 {
-    tarn__sequence *s = find("writer_stop", writer, sequence);
+    tarn__sequence *s = find("generator_stop", writer, sequence);
     if (!s)
         return false;
     tarn__sequence_end(s);
@@ -179,9 +179,9 @@ static bool check_prompt(const tarn_generator *w, const int32_t *tokens, int64_t
         return tarn__raise(TARN_ERROR_SHAPE, "a prompt of %lld tokens leaves no room in the context of %lld",
                            (long long)count, (long long)capacity);
     for (int64_t i = 0; i < count; i++)
-        if (tokens[i] < 0 || tokens[i] >= info->vocab)
+        if (tokens[i] < 0 || tokens[i] >= info->vocab_size)
             return tarn__raise(TARN_ERROR_ARGUMENT, "token %lld of the prompt is %d; the model's go from 0 to %lld",
-                               (long long)i, (int)tokens[i], (long long)info->vocab - 1);
+                               (long long)i, (int)tokens[i], (long long)info->vocab_size - 1);
     return true;
 }
 
@@ -202,8 +202,8 @@ static bool check_stop_texts(const tarn_generator *w, const tarn_generate_option
 static bool check_options(const tarn_generator *w, int64_t count, const tarn_generate_options *o)
 {
     int64_t capacity = w->decoder->cache.shape.capacity;
-    if (o->tokens < 0)
-        return tarn__raise(TARN_ERROR_ARGUMENT, ".tokens is %lld; it must be at least 0", (long long)o->tokens);
+    if (o->max_tokens < 0)
+        return tarn__raise(TARN_ERROR_ARGUMENT, ".max_tokens is %lld; it must be at least 0", (long long)o->max_tokens);
     if (o->keep > 0 && !o->slide)
         return tarn__raise(TARN_ERROR_ARGUMENT, ".keep is %lld, which needs .slide", (long long)o->keep);
     if (o->keep < 0 || o->keep > (capacity - 1) / 2)
@@ -212,19 +212,20 @@ static bool check_options(const tarn_generator *w, int64_t count, const tarn_gen
     if (o->slide && capacity < 2)
         return tarn__raise(TARN_ERROR_ARGUMENT, ".slide needs a context of at least 2 tokens, and it is %lld",
                            (long long)capacity);
-    if (o->tokens > capacity - count && !o->slide)
+    if (o->max_tokens > capacity - count && !o->slide)
         return tarn__raise(
             TARN_ERROR_SHAPE,
             "a prompt of %lld tokens and %lld more do not fit into the context of %lld; ask for %lld at most",
-            (long long)count, (long long)o->tokens, (long long)capacity, (long long)(capacity - count));
+            (long long)count, (long long)o->max_tokens, (long long)capacity, (long long)(capacity - count));
     if (o->stop_count < 0 || (o->stop_count > 0 && !o->stop))
         return tarn__raise(TARN_ERROR_ARGUMENT, ".stop_count is %d%s", o->stop_count,
                            o->stop ? "" : ", but .stop is NULL");
-    if (o->top_logprobs < 0 || o->top_logprobs > TARN__MAX_TOP_LOGPROBS || o->top_logprobs > w->decoder->info.vocab)
+    if (o->top_logprobs < 0 || o->top_logprobs > TARN__MAX_TOP_LOGPROBS ||
+        o->top_logprobs > w->decoder->info.vocab_size)
         return tarn__raise(
             TARN_ERROR_ARGUMENT,
             ".likeliest is %d; it must be from 0 to %d, and no more than the %lld tokens of the vocabulary",
-            o->top_logprobs, TARN__MAX_TOP_LOGPROBS, (long long)w->decoder->info.vocab);
+            o->top_logprobs, TARN__MAX_TOP_LOGPROBS, (long long)w->decoder->info.vocab_size);
     return check_stop_texts(w, o);
 }
 
@@ -234,7 +235,7 @@ static bool open_prompt(const tarn_generator *w, tarn__sequence *s, const tarn_g
     close_prompt(s);
     s->made = 0;
     s->slid = false;
-    s->most = o->tokens ? o->tokens : most;
+    s->most = o->max_tokens ? o->max_tokens : most;
     s->sampler = tarn_sampler_new(&(tarn_sampler_options){.temperature = o->temperature,
                                                           .top_k = o->top_k,
                                                           .top_p = o->top_p,
@@ -362,7 +363,7 @@ static tarn_generate_options generate_options_of(const tarn_generate_options *op
 bool tarn_generator_prompt_sized(tarn_generator *writer, int64_t sequence, const int32_t *tokens, int64_t count,
                                  const tarn_generate_options *options, size_t options_size)
 {
-    const char *function = "writer_prompt";
+    const char *function = "generator_prompt";
     tarn_generate_options o = generate_options_of(options, options_size);
     return find(function, writer, sequence) &&
            (tarn__generator_prompt(writer, sequence, tokens, count, &o) || tarn__raise_within(function));
@@ -371,7 +372,7 @@ bool tarn_generator_prompt_sized(tarn_generator *writer, int64_t sequence, const
 bool tarn_generator_prompt_text_sized(tarn_generator *writer, int64_t sequence, const char *text, size_t length,
                                       const tarn_generate_options *options, size_t options_size)
 {
-    const char *function = "writer_prompt_text";
+    const char *function = "generator_prompt_text";
     tarn_generate_options o = generate_options_of(options, options_size);
     int64_t count = 0;
     if (!find(function, writer, sequence))

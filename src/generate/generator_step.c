@@ -133,12 +133,10 @@ static bool ends_text(const tarn_generator *w, const tarn__sequence *s, int64_t 
     for (int i = 0; i < s->options.stop_count; i++)
         if (s->stop[i] == token)
             return true;
-    if (s->options.ignore_eos || !info->has_eos)
-        return false;
-    for (int i = 0; i < info->also_end_count; i++)
-        if (info->also_end[i] == token)
+    for (int i = 0; !s->options.ignore_eos && i < info->eos_count; i++)
+        if (info->eos[i] == token)
             return true;
-    return info->end == token;
+    return false;
 }
 
 /* The text of a token, or of none, joins what is held back. A vocabulary may be filled up with tokens that have no
@@ -197,11 +195,11 @@ static bool make_piece(const tarn_generator *w, int64_t sequence, tarn_output *p
         return false;
     piece->text = w->tokenizer ? (s->held.text ? s->held.text : "") : NULL;
     piece->length = s->held.given;
-    piece->end = s->held.is_over ? TARN_FINISH_STRING
-                 : is_end        ? TARN_FINISH_TOKEN
-                 : is_full       ? TARN_FINISH_LENGTH
-                                 : TARN_FINISH_NONE;
-    if (piece->end != TARN_FINISH_NONE)
+    piece->finish_reason = s->held.is_over ? TARN_FINISH_STRING
+                           : is_end        ? TARN_FINISH_TOKEN
+                           : is_full       ? TARN_FINISH_LENGTH
+                                           : TARN_FINISH_NONE;
+    if (piece->finish_reason != TARN_FINISH_NONE)
         tarn__sequence_end(s);
     return true;
 }
@@ -226,7 +224,7 @@ bool tarn__generator_next(tarn_generator *w, tarn_output *piece)
 
 bool tarn_generator_next_sized(tarn_generator *writer, tarn_output *piece, size_t piece_size)
 {
-    const char *function = "writer_next";
+    const char *function = "generator_next";
     tarn_output found;
     if (tarn_failed())
         return false;

@@ -13,7 +13,7 @@ const char *tarn_kv_type_name(tarn_kv_type kv_type)
 {
     if ((unsigned)kv_type < (unsigned)NAMES)
         return names[kv_type];
-    tarn__raise(TARN_ERROR_ARGUMENT, "kv_name: %d is none of tarn_kv_type", (int)kv_type);
+    tarn__raise(TARN_ERROR_ARGUMENT, "kv_type_name: %d is none of tarn_kv_type", (int)kv_type);
     return NULL;
 }
 
@@ -27,8 +27,8 @@ bool tarn_kv_type_parse(const char *text, tarn_kv_type *kv_type)
             return true;
         }
     if (!text || !kv_type)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "kv_parse: the %s is NULL", text ? "result" : "text");
-    return tarn__raise(TARN_ERROR_ARGUMENT, "kv_parse: '%.32s' is none of model, f32, bf16, f16 and q8_0", text);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "kv_type_parse: the %s is NULL", text ? "result" : "text");
+    return tarn__raise(TARN_ERROR_ARGUMENT, "kv_type_parse: '%.32s' is none of model, f32, bf16, f16 and q8_0", text);
 }
 
 static double mebibytes(int64_t bytes)

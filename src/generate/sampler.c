@@ -114,7 +114,7 @@ static bool check_tokens(const char *function, const tarn_tensor *tokens)
 
 bool tarn_sampler_accept(tarn_sampler *sampler, tarn_tensor *tokens)
 {
-    const char *function = "sampler_see";
+    const char *function = "sampler_accept";
     if (!check_sampler(function, sampler) || !tarn__check(function, tokens, "the tokens") ||
         !check_tokens(function, tokens))
         return false;
@@ -131,7 +131,7 @@ bool tarn_sampler_accept(tarn_sampler *sampler, tarn_tensor *tokens)
 
 bool tarn_sampler_reset(tarn_sampler *sampler)
 {
-    if (!check_sampler("sampler_forget", sampler))
+    if (!check_sampler("sampler_reset", sampler))
         return false;
     tarn_free(sampler->seen);
     sampler->seen = NULL;
@@ -176,12 +176,12 @@ static tarn_tensor *nucleus(tarn_tensor *probability, double top_p)
 static tarn_tensor *draw(tarn_sampler *sampler, tarn_tensor *logits)
 {
     const tarn_sampler_options *o = &sampler->options;
-    int64_t vocab = tarn_size(logits, 1), most = o->top_k > 0 && o->top_k < vocab ? o->top_k : vocab;
+    int64_t vocab_size = tarn_size(logits, 1), most = o->top_k > 0 && o->top_k < vocab_size ? o->top_k : vocab_size;
     bool by_sum = o->top_p > 0 && o->top_p < 1;
     tarn_tensor *index = NULL;
     if (o->temperature == 0)
         return tarn_argmax(logits, 1, true);
-    if ((most < vocab || by_sum) && !tarn_topk(logits, most, 1, true, &logits, &index))
+    if ((most < vocab_size || by_sum) && !tarn_topk(logits, most, 1, true, &logits, &index))
         return NULL;
     tarn_tensor *cool =
         tarn_mul(tarn_sub(logits, tarn_max(logits, TARN_AXES(1), true)), tarn_scalar(1 / o->temperature));
@@ -222,13 +222,13 @@ static bool check_rows(const tarn_sampler *sampler, const tarn_tensor *logits)
     int64_t rows = logits->view.shape[0];
     return !sampler->seen || tarn_size(sampler->seen, 0) == rows ||
            tarn__raise(TARN_ERROR_SHAPE,
-                       "sampler_draw: there are logits of %lld texts, but the tokens seen are of %lld", (long long)rows,
-                       (long long)tarn_size(sampler->seen, 0));
+                       "sampler_sample: there are logits of %lld texts, but the tokens seen are of %lld",
+                       (long long)rows, (long long)tarn_size(sampler->seen, 0));
 }
 
 tarn_tensor *tarn_sampler_sample(tarn_sampler *sampler, tarn_tensor *logits)
 {
-    const char *function = "sampler_draw";
+    const char *function = "sampler_sample";
     if (!check_sampler(function, sampler) || !tarn__check(function, logits, "the logits") ||
         !check_logits(function, logits) || !check_rows(sampler, logits))
         return NULL;

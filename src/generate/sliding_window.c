@@ -16,7 +16,7 @@ int64_t tarn__slide_keep(const tarn_generator *w, const tarn_generate_options *o
 {
     const tarn__model_info *info = &w->decoder->info;
     int64_t most = (w->decoder->cache.shape.capacity - 1) / 2,
-            keep = o->keep ? o->keep : info->has_bos && tokens[0] == info->begin;
+            keep = o->keep ? o->keep : info->has_bos && tokens[0] == info->bos;
     return keep < most ? keep : most;
 }
 

@@ -18,7 +18,7 @@
  * by heart in fewer epochs. */
 typedef struct preset {
     double tokens;
-    int64_t layers, width, context, batch_size, max_epochs;
+    int64_t layers, hidden_size, context, batch_size, max_epochs;
 } preset;
 
 static const preset cpu_presets[] = {{1e5, 2, 64, 64, 8, 100}, {0, 4, 128, 128, 8, 40}};
@@ -34,7 +34,7 @@ enum { MIN_EVALUATIONS = 5, EVAL_FRACTION = 10 }; /* in a run; an evaluation has
 /* Heads follow from these. */
 static bool has_shape(const tarn_train_options *o)
 {
-    return o->layers && o->width && o->context;
+    return o->layers && o->hidden_size && o->context;
 }
 
 bool tarn__default_sizes_needed(const tarn_train_options *o)
@@ -86,18 +86,18 @@ static preset preset_for(bool on_gpu, int64_t tokens)
 
 /* Heads of 32 channels, of wide models 64, where these divide the width; a multiple of the heads of keys. RoPE wants an
  * even number of channels. */
-static int64_t heads_for(int64_t width, int64_t kv_heads)
+static int64_t heads_for(int64_t hidden_size, int64_t kv_heads)
 {
-    int64_t step = kv_heads ? kv_heads : 1, heads = width / (width < 256 ? 32 : 64) / step * step;
-    while (heads > step && (width % heads || width / heads % 2))
+    int64_t step = kv_heads ? kv_heads : 1, heads = hidden_size / (hidden_size < 256 ? 32 : 64) / step * step;
+    while (heads > step && (hidden_size % heads || hidden_size / heads % 2))
         heads -= step;
     return heads > step ? heads : step;
 }
 
 /* A width that the heads divide, each with an even number of channels. */
-static int64_t width_for(int64_t width, int64_t heads)
+static int64_t width_for(int64_t hidden_size, int64_t heads)
 {
-    return heads ? (width + 2 * heads - 1) / (2 * heads) * (2 * heads) : width;
+    return heads ? (hidden_size + 2 * heads - 1) / (2 * heads) * (2 * heads) : hidden_size;
 }
 
 static int64_t context_for(int64_t context, int64_t tokens)
@@ -120,16 +120,17 @@ static double steps_for(const char *function, const tarn_trainer *t, int64_t bat
 {
     const tarn_train_options *o = &t->options;
     const tarn__arch *kind = tarn__arch_find_trainable(o->model);
-    tarn__model_sizes sizes = {.vocab = o->vocab,
+    tarn__model_sizes sizes = {.vocab_size = o->vocab_size,
                                .context = o->context,
                                .layers = o->layers,
                                .heads = o->heads,
                                .kv_heads = o->kv_heads,
-                               .width = o->width,
-                               .inner = o->inner};
+                               .hidden_size = o->hidden_size,
+                               .ffn_size = o->ffn_size};
     if (!kind || !kind->complete(function, o->model, &sizes))
         return 0;
-    double of_token = 6 * kind->parameter_count(o->model, &sizes) + 12.0 * (double)(o->layers * o->width * o->context);
+    double of_token =
+        6 * kind->parameter_count(o->model, &sizes) + 12.0 * (double)(o->layers * o->hidden_size * o->context);
     return (on_gpu ? GPU_FLOPS : CPU_FLOPS) / (of_token * (double)(batch_size * o->context));
 }
 
@@ -176,7 +177,7 @@ bool tarn__default_sizes_choose(const char *function, tarn_trainer *t)
 {
     tarn_train_options *o = &t->options;
     if (has_shape(o)) {
-        o->heads = heads_for(o->width, o->kv_heads);
+        o->heads = heads_for(o->hidden_size, o->kv_heads);
         return true;
     }
     /* whose documents are read when the context is known */
@@ -190,8 +191,8 @@ bool tarn__default_sizes_choose(const char *function, tarn_trainer *t)
         note(t, " with %" PRId64 " tokens", tokens);
     size_t begin = strlen(t->chosen);
     choose(t, "layers", &o->layers, p.layers);
-    choose(t, "width", &o->width, width_for(p.width, o->heads ? o->heads : o->kv_heads));
-    choose(t, "heads", &o->heads, heads_for(o->width, o->kv_heads));
+    choose(t, "width", &o->hidden_size, width_for(p.hidden_size, o->heads ? o->heads : o->kv_heads));
+    choose(t, "heads", &o->heads, heads_for(o->hidden_size, o->kv_heads));
     choose(t, "context", &o->context, is_chat ? 2 * p.context : context_for(p.context, tokens));
     if (!t->is_batch_given) {
         o->batch_size = 0;

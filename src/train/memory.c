@@ -105,7 +105,7 @@ static int64_t extrapolate(int64_t low, int64_t high, int64_t step, int64_t batc
 /* The largest micro-batch that is tried as it is. The peak of a larger one grows by what each sample adds. */
 static int64_t largest_tried(const tarn_trainer *p)
 {
-    int64_t window = p->description.is_text ? 4 * p->options.context * p->options.vocab : 0;
+    int64_t window = p->description.is_text ? 4 * p->options.context * p->options.vocab_size : 0;
     int64_t largest = window > 0 ? MAX_LOGITS / window / 2 * 2 : p->micro_batch;
     largest = largest < 2 ? 2 : largest;
     return p->micro_batch <= largest ? p->micro_batch : largest;

@@ -41,7 +41,8 @@ static const row rows[] = {
         "digits (drawn), mnist:FOLDER, cifar10:FOLDER, idx:IMAGES,LABELS, csv:FILE (the label is the last column), "
         "npy:INPUTS,LABELS, "
         "text:FILE, shards:FOLDER (of tarn tokenize --prepare), or to fine-tune on FILE.jsonl (or chats:FILE)"),
-    ROW(hidden, TARN_OPTION_INTS, 1, 65536, "", "N,N", false, "sizes of an mlp's hidden layers [128]"),
+    NAMED_ROW("hidden", mlp_sizes, TARN_OPTION_INTS, 1, 65536, "", "N,N", false,
+              "sizes of an mlp's hidden layers [128]"),
     ROW(epochs, TARN_OPTION_INT, 1, MANY, "5", "N", true, "how often to go through the data"),
     ROW(steps, TARN_OPTION_INT, 0, MANY, "0", "N", true, "stop after so many steps; 0: the epochs say"),
     ROW(batch_size, TARN_OPTION_INT, 1, 65536, "", "N", false,
@@ -53,12 +54,12 @@ static const row rows[] = {
     ROW(momentum, TARN_OPTION_REAL, 0, 0.9999, "0", "X", false, "momentum of sgd"),
     ROW(schedule, TARN_OPTION_WORD, 0, 0, "cosine", "constant|linear|cosine|step", false,
         "how the learning rate goes down: to --min-lr at the end, or by --drop-factor at each step of stairs"),
-    ROW(drop_every, TARN_OPTION_INT, 1, MANY, "", "N", false,
-        "schedule step: steps between two drops of the learning rate"),
-    ROW(drop_epochs, TARN_OPTION_INT, 1, MANY, "", "N", false,
-        "schedule step: epochs between two drops, instead of --drop-every"),
-    ROW(drop_factor, TARN_OPTION_REAL, 1e-9, 1, "", "X", false,
-        "schedule step: what a drop multiplies the learning rate by [0.1]"),
+    NAMED_ROW("drop_every", lr_step, TARN_OPTION_INT, 1, MANY, "", "N", false,
+              "schedule step: steps between two drops of the learning rate"),
+    NAMED_ROW("drop_epochs", lr_step_epochs, TARN_OPTION_INT, 1, MANY, "", "N", false,
+              "schedule step: epochs between two drops, instead of --drop-every"),
+    NAMED_ROW("drop_factor", lr_gamma, TARN_OPTION_REAL, 1e-9, 1, "", "X", false,
+              "schedule step: what a drop multiplies the learning rate by [0.1]"),
     ROW(warmup, TARN_OPTION_INT, 0, MANY, "0", "N", false, "steps over which the learning rate rises first"),
     ROW(clip_norm, TARN_OPTION_REAL, 0, 1e12, "0", "X", false, "largest norm of the gradients; 0: any"),
     ROW(augment, TARN_OPTION_FLAG, 0, 1, "false", NULL, false, "move images at random, and mirror those of CIFAR-10"),
@@ -88,13 +89,14 @@ static const row rows[] = {
         "text: heads of attention, which divide the width [the model's]"),
     ROW(kv_heads, TARN_OPTION_INT, 1, 65536, "", "N", false,
         "text: heads of keys and values, which divide the heads; of Llama models [the model's, or the heads]"),
-    ROW(width, TARN_OPTION_INT, 1, 1048576, "", "N", false, "text: numbers for each token [the model's]"),
-    ROW(inner, TARN_OPTION_INT, 1, 1048576, "", "N", false,
-        "text: numbers for each token inside an mlp [the model's; of gpt2 4, of llama 8/3 times the width]"),
+    NAMED_ROW("width", hidden_size, TARN_OPTION_INT, 1, 1048576, "", "N", false,
+              "text: numbers for each token [the model's]"),
+    NAMED_ROW("inner", ffn_size, TARN_OPTION_INT, 1, 1048576, "", "N", false,
+              "text: numbers for each token inside an mlp [the model's; of gpt2 4, of llama 8/3 times the width]"),
     ROW(context, TARN_OPTION_INT, 1, 1048576, "", "N", false,
         "text: tokens in a window [the model's, of llama-1b and llama-3b 2048]"),
-    ROW(vocab, TARN_OPTION_INT, 1, 16777216, "", "N", false,
-        "text: tokens that the model has room for [the tokenizer's]"),
+    NAMED_ROW("vocab", vocab_size, TARN_OPTION_INT, 1, 16777216, "", "N", false,
+              "text: tokens that the model has room for [the tokenizer's]"),
     ROW(dropout, TARN_OPTION_REAL, 0, 0.999, "0", "X", false,
         "text: share of the numbers that are left out while training"),
     ROW(micro_batch, TARN_OPTION_INT, 1, 65536, "", "N", false,
@@ -130,8 +132,8 @@ static const row rows[] = {
     NAMED_ROW("template", chat_template, TARN_OPTION_WORD, 0, 0, "", "chatml|llama2|llama3|mistral", false,
               "chats: how messages become text [the model's own]"),
     ROW(val, TARN_OPTION_STRING, 0, 0, "", "FILE", false, "chats: JSON lines to judge by [a share of the data]"),
-    ROW(val_share, TARN_OPTION_REAL, 1e-9, 0.9, "", "X", false,
-        "chats: share of the documents that is to judge by [0.1; none with --val]"),
+    NAMED_ROW("val_share", val_fraction, TARN_OPTION_REAL, 1e-9, 0.9, "", "X", false,
+              "chats: share of the documents that is to judge by [0.1; none with --val]"),
     ROW(ignore_memory, TARN_OPTION_FLAG, 0, 1, "false", NULL, true, "start a run that needs more memory than is free"),
 };
 #define ROWS ((int)(sizeof(rows) / sizeof(rows[0])))
@@ -213,11 +215,11 @@ static bool set_whole(const char *function, const row *r, const char *text, int6
 /* The only list: sizes of hidden layers. */
 static bool set_wholes(const char *function, const row *r, const char *text, tarn_train_options *options)
 {
-    int64_t values[TARN_TRAIN_HIDDEN] = {0};
+    int64_t values[TARN_TRAIN_MAX_MLP_SIZES] = {0};
     int count = 0;
     for (const char *at = text;;) {
         char *end;
-        if (count == TARN_TRAIN_HIDDEN)
+        if (count == TARN_TRAIN_MAX_MLP_SIZES)
             return refuse(function, r, text, "is too long a list");
         if (!parse_whole(function, r, text, at, &end, &values[count++]))
             return false;
@@ -227,8 +229,8 @@ static bool set_wholes(const char *function, const row *r, const char *text, tar
             return refuse(function, r, text, "is no list of whole numbers, separated by commas");
         at = end + 1;
     }
-    memcpy(options->hidden, values, sizeof(values));
-    options->hidden_count = count;
+    memcpy(options->mlp_sizes, values, sizeof(values));
+    options->mlp_size_count = count;
     return true;
 }
 
@@ -381,8 +383,9 @@ static void text_of(const row *r, const tarn_train_options *options, char *text,
         break;
     case TARN_OPTION_INTS:
         text[0] = 0;
-        for (int i = 0; i < options->hidden_count && i < TARN_TRAIN_HIDDEN; i++)
-            used += (size_t)snprintf(text + used, size - used, "%s%lld", i ? "," : "", (long long)options->hidden[i]);
+        for (int i = 0; i < options->mlp_size_count && i < TARN_TRAIN_MAX_MLP_SIZES; i++)
+            used +=
+                (size_t)snprintf(text + used, size - used, "%s%lld", i ? "," : "", (long long)options->mlp_sizes[i]);
         break;
     default: snprintf(text, size, "%.*s", (int)r->bytes, (const char *)place);
     }
@@ -390,9 +393,9 @@ static void text_of(const row *r, const tarn_train_options *options, char *text,
 
 bool tarn__train_options_check(const char *function, const tarn_train_options *options)
 {
-    if (options->hidden_count < 0 || options->hidden_count > TARN_TRAIN_HIDDEN)
+    if (options->mlp_size_count < 0 || options->mlp_size_count > TARN_TRAIN_MAX_MLP_SIZES)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: hidden: %d layers; there may be 1 to %d", function,
-                           options->hidden_count, TARN_TRAIN_HIDDEN);
+                           options->mlp_size_count, TARN_TRAIN_MAX_MLP_SIZES);
     for (int i = 0; i < ROWS; i++) {
         tarn_train_options copy = *options;
         char text[1100];
@@ -430,8 +433,8 @@ void tarn__train_options_complete(tarn_train_options *options)
         if (!is_set(&rows[i], options) && rows[i].option.default_value[0])
             set("train_options", &rows[i], rows[i].option.default_value, options);
     complete_rates(options);
-    if (options->drop_factor == 0 && strcmp(options->schedule, "step") == 0)
-        options->drop_factor = 0.1;
+    if (options->lr_gamma == 0 && strcmp(options->schedule, "step") == 0)
+        options->lr_gamma = 0.1;
 }
 
 void tarn__precision_resolve(tarn_train_options *options, tarn_device device, bool is_text)
@@ -476,8 +479,8 @@ bool tarn__train_options_write(const tarn_train_options *options, tarn__json_fil
         case TARN_OPTION_INT: good = tarn__json_file_set_int(document, key, *(const int64_t *)place); break;
         case TARN_OPTION_REAL: good = tarn__json_file_set_real(document, key, *(const double *)place); break;
         case TARN_OPTION_INTS:
-            for (int k = 0; k < options->hidden_count && good; k++)
-                good = tarn__json_file_add_int(document, key, options->hidden[k]);
+            for (int k = 0; k < options->mlp_size_count && good; k++)
+                good = tarn__json_file_add_int(document, key, options->mlp_sizes[k]);
             break;
         default: good = tarn__json_file_set_string(document, key, place);
         }

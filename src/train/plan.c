@@ -12,8 +12,8 @@ static void plan_chats(const tarn__chat_dataset *chats, tarn_train_plan *plan)
     plan->is_chat = true;
     plan->training_documents = summary.documents[TARN__CHAT_TRAINING];
     plan->validation_documents = summary.documents[TARN__CHAT_VALIDATION];
-    plan->completion_tokens = summary.answers[TARN__CHAT_TRAINING];
-    plan->documents_truncated = summary.cut;
+    plan->completion_tokens = summary.completion_tokens[TARN__CHAT_TRAINING];
+    plan->documents_truncated = summary.truncated;
 }
 
 bool tarn_trainer_plan(const tarn_trainer *trainer, tarn_train_plan *plan)
@@ -25,7 +25,7 @@ bool tarn_trainer_plan(const tarn_trainer *trainer, tarn_train_plan *plan)
     *plan = (tarn_train_plan){
         .options = trainer->options,
         .input = trainer->description.input,
-        .classes = trainer->description.is_text ? trainer->options.vocab : trainer->description.classes,
+        .classes = trainer->description.is_text ? trainer->options.vocab_size : trainer->description.classes,
         .is_text = trainer->description.is_text,
         .training_tokens = trainer->description.training_tokens,
         .validation_tokens = trainer->description.validation_tokens,

@@ -143,13 +143,13 @@ static void try_batch_size(tarn_trainer *t)
 static double weights_of(const tarn_train_options *o)
 {
     const tarn__arch *kind = tarn__arch_find_trainable(o->model);
-    tarn__model_sizes sizes = {.vocab = o->vocab,
+    tarn__model_sizes sizes = {.vocab_size = o->vocab_size,
                                .context = o->context,
                                .layers = o->layers,
                                .heads = o->heads,
                                .kv_heads = o->kv_heads,
-                               .width = o->width,
-                               .inner = o->inner};
+                               .hidden_size = o->hidden_size,
+                               .ffn_size = o->ffn_size};
     return kind ? kind->parameter_count(o->model, &sizes) : 0;
 }
 
@@ -158,7 +158,7 @@ static bool put_model(const tarn_trainer *t, const char *name, tarn_train_option
 {
     *o = t->options;
     snprintf(o->model, sizeof(o->model), "%s", name);
-    o->layers = o->heads = o->kv_heads = o->width = o->inner = 0;
+    o->layers = o->heads = o->kv_heads = o->hidden_size = o->ffn_size = 0;
     if (tarn__default_sizes_needed(o))
         return false;
     tarn_trainer other = {.options = *o, .description = t->description, .corpus = t->corpus};
@@ -204,11 +204,11 @@ static void try_hidden(tarn_trainer *t)
 {
     tarn_train_options o = t->options;
     char text[96];
-    while (o.hidden_count > 0 && o.hidden[0] > 1) {
+    while (o.mlp_size_count > 0 && o.mlp_sizes[0] > 1) {
         size_t used = (size_t)snprintf(text, sizeof(text), "hidden=");
-        for (int i = 0; i < o.hidden_count; i++) {
-            o.hidden[i] = o.hidden[i] > 1 ? o.hidden[i] / 2 : 1;
-            used += (size_t)snprintf(text + used, sizeof(text) - used, "%s%" PRId64, i ? "," : "", o.hidden[i]);
+        for (int i = 0; i < o.mlp_size_count; i++) {
+            o.mlp_sizes[i] = o.mlp_sizes[i] > 1 ? o.mlp_sizes[i] / 2 : 1;
+            used += (size_t)snprintf(text + used, sizeof(text) - used, "%s%" PRId64, i ? "," : "", o.mlp_sizes[i]);
         }
         if (!fits(t, &o))
             continue;

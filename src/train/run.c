@@ -64,7 +64,7 @@ static bool open_language_model(tarn_run *run, const char *folder, tarn_run_chec
     tarn_run_weights weights;
     if (!read_options(run, folder) || !tarn__run_weights_find(function, folder, checkpoint, &weights))
         return false;
-    how.blocks = tarn__quant_type_named(run->options.quantize);
+    how.quantize = tarn__quant_type_named(run->options.quantize);
     run->tokenizer = tarn_tokenizer_open(folder);
     run->model = run->tokenizer ? tarn_model_open(weights.path, run->device, &how) : NULL;
     tarn_model_info info;
@@ -303,7 +303,7 @@ static tarn_dataset *open_chats(const tarn_run *run, const char *function, const
     if (!data) {
         options.seed = (uint64_t)o->seed;
         options.val_path = o->val;
-        options.val_share = tarn__val_fraction(o);
+        options.val_fraction = tarn__val_fraction(o);
     }
     tarn__chat_dataset_summary summary = {0};
     int split = data ? TARN__CHAT_TRAINING : TARN__CHAT_VALIDATION;
@@ -317,11 +317,12 @@ static tarn_dataset *open_chats(const tarn_run *run, const char *function, const
 }
 
 /* Nothing in a text may lie beyond the model's vocabulary. */
-static bool fits(const char *function, int64_t vocab, const tarn__corpus *corpus)
+static bool fits(const char *function, int64_t vocab_size, const tarn__corpus *corpus)
 {
     int64_t tokens = tarn_tokenizer_count(corpus->tokenizer);
-    return tokens <= vocab || tarn__raise(TARN_ERROR_FORMAT, "%s: the tokenizer has %lld tokens, and the model %lld",
-                                          function, (long long)tokens, (long long)vocab);
+    return tokens <= vocab_size ||
+           tarn__raise(TARN_ERROR_FORMAT, "%s: the tokenizer has %lld tokens, and the model %lld", function,
+                       (long long)tokens, (long long)vocab_size);
 }
 
 /* What was asked for when the run was opened must mean something for the data. */
@@ -365,7 +366,7 @@ bool tarn_run_evaluate_text(tarn_run *run, const char *data, int64_t batch_size,
         windows = open_chats(run, function, data, window_of(run, info.context), &corpus, &chats);
     else if (open_text(run, function, data, &corpus))
         windows = tarn__windows_in_order(function, &corpus.validation, window_of(run, info.context), 0);
-    bool good = windows && fits(function, info.vocab, &corpus) &&
+    bool good = windows && fits(function, info.vocab_size, &corpus) &&
                 tarn__lm_evaluate(function, run->model, windows, batch_size, 0, evaluation);
     tarn_dataset_free(windows);
     tarn__chat_dataset_close(chats);

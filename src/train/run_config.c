@@ -40,7 +40,7 @@ tarn_module *tarn__classifier_create(const char *function, const tarn_train_opti
         return NULL;
     }
     if (is_mlp)
-        model = tarn_model_mlp(elements_of(d->input), options->hidden, options->hidden_count, d->classes, device);
+        model = tarn_model_mlp(elements_of(d->input), options->mlp_sizes, options->mlp_size_count, d->classes, device);
     else if (strcmp(options->model, "lenet") == 0)
         model = tarn_model_lenet(d->input.size[0], d->input.size[1], d->input.size[2], d->classes, device);
     else if (strcmp(options->model, "resnet20") == 0)

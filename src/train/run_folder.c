@@ -59,7 +59,7 @@ static void shape_name(const tarn_trainer *t, char *shape, size_t size)
 {
     size_t used = 0;
     if (t->description.is_text)
-        used = (size_t)snprintf(shape, size, "%" PRId64 "x%" PRId64 "x", t->options.layers, t->options.width);
+        used = (size_t)snprintf(shape, size, "%" PRId64 "x%" PRId64 "x", t->options.layers, t->options.hidden_size);
     for (int i = 0; i < t->description.input.rank; i++)
         used += (size_t)snprintf(shape + used, size - used, "%s%" PRId64, i ? "x" : "", t->description.input.size[i]);
 }

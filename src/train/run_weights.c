@@ -20,7 +20,7 @@ static bool read_config(const char *function, const char *folder, tarn_run_weigh
     w->is_run = tarn__json_file_has(document, "format") && tarn__json_file_has(document, "train");
     bool has_type = w->is_run && tarn__json_file_kind(document, "train.quantize") == TARN__MEMBER_STRING;
     const char *type = has_type ? tarn__json_file_string(document, "train.quantize") : "";
-    w->blocks = tarn__quant_type_named(type);
+    w->quantize = tarn__quant_type_named(type);
     tarn__json_file_free(document);
     return !tarn_failed();
 }
@@ -59,7 +59,7 @@ static void find_best(const char *folder, tarn_run_weights *w)
 bool tarn__run_weights_find(const char *function, const char *folder, tarn_run_checkpoint checkpoint,
                             tarn_run_weights *w)
 {
-    *w = (tarn_run_weights){.checkpoint = checkpoint, .blocks = TARN_F32};
+    *w = (tarn_run_weights){.checkpoint = checkpoint, .quantize = TARN_F32};
     if (strlen(folder) >= sizeof(((tarn_train_options *)NULL)->out))
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the folder's name is too long", function);
     snprintf(w->path, sizeof(w->path), "%s", folder);

@@ -62,13 +62,13 @@ static bool set_schedule(const tarn_trainer *t)
                               : strcmp(o->schedule, "constant") == 0 ? TARN_SCHEDULE_CONSTANT
                               : strcmp(o->schedule, "linear") == 0   ? TARN_SCHEDULE_LINEAR
                                                                      : TARN_SCHEDULE_COSINE;
-    int64_t stair = o->drop_every ? o->drop_every : o->drop_epochs * t->steps_in_epoch;
+    int64_t stair = o->lr_step ? o->lr_step : o->lr_step_epochs * t->steps_in_epoch;
     return tarn_optimizer_set_schedule(t->optimizer, &(tarn_schedule){.kind = kind,
                                                                       .warmup_steps = o->warmup,
                                                                       .total_steps = t->steps,
                                                                       .final_factor = o->min_lr / o->lr,
                                                                       .step_size = stair,
-                                                                      .gamma = o->drop_factor});
+                                                                      .gamma = o->lr_gamma});
 }
 
 /* Windows at random places: there is nothing to shuffle. */
@@ -113,17 +113,16 @@ static tarn_loader *make_loader(const tarn_trainer *t)
 /* Stairs need one width and have no end to go down to; what belongs to them means nothing elsewhere. */
 static bool check_stairs(const char *function, const tarn_train_options *o)
 {
-    const char *unused = o->drop_every        ? "drop_every"
-                         : o->drop_epochs     ? "drop_epochs"
-                         : o->drop_factor > 0 ? "drop_factor"
-                                              : NULL;
+    const char *unused = o->lr_step          ? "drop_every"
+                         : o->lr_step_epochs ? "drop_epochs"
+                         : o->lr_gamma > 0   ? "drop_factor"
+                                             : NULL;
     if (!has_stairs(o))
         return !unused || tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s is for the schedule step, but the schedule is %s",
                                       function, unused, o->schedule);
-    if (!o->drop_every == !o->drop_epochs)
+    if (!o->lr_step == !o->lr_step_epochs)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the schedule step needs %s", function,
-                           o->drop_every ? "drop_every or drop_epochs, not both"
-                                         : "drop_every (in steps) or drop_epochs");
+                           o->lr_step ? "drop_every or drop_epochs, not both" : "drop_every (in steps) or drop_epochs");
     return true;
 }
 
@@ -236,11 +235,11 @@ static bool choose_model(const char *function, tarn_trainer *t)
     if (!o->model[0])
         snprintf(o->model, sizeof(o->model), "%s", t->description.input.rank == 3 ? "lenet" : "mlp");
     bool is_mlp = strcmp(o->model, "mlp") == 0;
-    if (!is_mlp && o->hidden_count > 0)
+    if (!is_mlp && o->mlp_size_count > 0)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: hidden gives the layers of an mlp; a %s has its own", function,
                            o->model);
-    if (is_mlp && o->hidden_count == 0)
-        o->hidden[o->hidden_count++] = HIDDEN;
+    if (is_mlp && o->mlp_size_count == 0)
+        o->mlp_sizes[o->mlp_size_count++] = HIDDEN;
     return true;
 }
 
@@ -338,7 +337,7 @@ static bool go_on(const char *function, tarn_trainer *t, const char *folder, con
 /* A new run, or the one in a folder that goes on. */
 static tarn_trainer *open_trainer(const char *folder, const tarn_train_options *options, bool is_imagined)
 {
-    const char *function = is_imagined ? "trainer_imagine" : folder ? "trainer_resume" : "trainer_new";
+    const char *function = is_imagined ? "trainer_dry_run" : folder ? "trainer_resume" : "trainer_new";
     if (tarn_failed() || !tarn__train_options_check(function, options))
         return NULL;
     tarn_trainer *trainer = tarn__alloc(sizeof(*trainer));
@@ -385,7 +384,7 @@ tarn_trainer *tarn_trainer_resume_sized(const char *folder, const tarn_train_opt
 tarn_trainer *tarn_trainer_dry_run_sized(const char *folder, const tarn_train_options *options, size_t options_size)
 {
     tarn_train_options own = own_options(options, options_size);
-    if (tarn_failed() || (folder && !check_folder("trainer_imagine", folder)))
+    if (tarn_failed() || (folder && !check_folder("trainer_dry_run", folder)))
         return NULL;
     return open_trainer(folder, &own, true);
 }

@@ -16,7 +16,7 @@ enum { VOCAB = 265, END = 264, PERIOD = 12, CONTEXT = 240 };
 static void write_model_that_ends(const char *template, bool ends)
 {
     const tarn_gpt2_config config = {
-        .vocab = VOCAB, .context = CONTEXT, .layers = 1, .heads = 1, .width = VOCAB, .inner = 1};
+        .vocab_size = VOCAB, .context = CONTEXT, .layers = 1, .heads = 1, .hidden_size = VOCAB, .ffn_size = 1};
     tarn_module *model = tarn_model_gpt2(&config, CPU, 1);
     for (int i = 0; i < tarn_module_parameter_count(model); i++)
         tarn_fill_inplace(tarn_requires_grad(tarn_module_parameter(model, i), false), 0);

@@ -65,7 +65,8 @@ static void a_folder_is_inspected_and_converted(void **state)
     (void)state;
     if (!TARN__HAVE_JANSSON)
         skip();
-    const tarn_llama_config config = {.vocab = 8, .context = 8, .layers = 1, .heads = 2, .width = 32, .inner = 64};
+    const tarn_llama_config config = {
+        .vocab_size = 8, .context = 8, .layers = 1, .heads = 2, .hidden_size = 32, .ffn_size = 64};
     tarn_module *model = tarn_model_llama(&config, tarn_device_cpu(), 1);
     char folder[256];
     snprintf(folder, sizeof(folder), "%s", scratch("model"));

@@ -17,7 +17,7 @@ static void write_model(void)
 {
     if (!TARN__HAVE_PCRE2 || !TARN__HAVE_JANSSON)
         skip();
-    const tarn_gpt2_config config = {.vocab = 263, .context = 48, .layers = 1, .heads = 1, .width = 4};
+    const tarn_gpt2_config config = {.vocab_size = 263, .context = 48, .layers = 1, .heads = 1, .hidden_size = 4};
     tarn_module *model = tarn_model_gpt2(&config, tarn_device_cpu(), 1);
     assert_true(tarn_model_write(model, scratch("model")));
     tarn_module_free(model);

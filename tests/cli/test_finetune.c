@@ -35,13 +35,13 @@ static void sleep_ms(int64_t milliseconds)
 
 static void write_base(const char *name)
 {
-    const tarn_llama_config config = {.vocab = 256,
+    const tarn_llama_config config = {.vocab_size = 256,
                                       .context = 32,
                                       .layers = 2,
                                       .heads = 2,
                                       .kv_heads = 1,
-                                      .width = 32,
-                                      .inner = 64,
+                                      .hidden_size = 32,
+                                      .ffn_size = 64,
                                       .tie_embeddings = true};
     char text[2401], folder[1200];
     snprintf(folder, sizeof(folder), "%s", scratch(name));

@@ -17,7 +17,7 @@ static const char *with(const char *more)
 static void write_model(bool has_eos)
 {
     const tarn_gpt2_config config = {
-        .vocab = 50, .context = 40, .layers = 2, .heads = 2, .width = 16, .has_eos = has_eos, .end = 49};
+        .vocab_size = 50, .context = 40, .layers = 2, .heads = 2, .hidden_size = 16, .has_eos = has_eos, .eos = 49};
     tarn_module *model = tarn_model_gpt2(&config, CPU, 3);
     for (int i = 0; i < tarn_module_parameter_count(model); i++) {
         tarn_tensor *p = tarn_module_parameter(model, i);
@@ -47,14 +47,15 @@ static void numbers_come_out_as_the_library_makes_them(void **state)
     (void)state;
     char text[512];
     write_model(false);
-    expected_ids(&(tarn_generate_options){.tokens = 12}, text, sizeof(text));
+    expected_ids(&(tarn_generate_options){.max_tokens = 12}, text, sizeof(text));
     assert_int_equal(run_command(with("--ids 1,2,3 --tokens 12 --temperature 0 --device cpu")), 0);
     assert_string_equal(command_output, text);
     expected_ids(&(tarn_generate_options){.temperature = 0.8, .top_k = 40, .seed = 7}, text, sizeof(text));
     /* as much as there is room for */
     assert_int_equal(run_command(with("--ids=1,2,3 --seed 7 --device cpu --threads 2 --no-slide 2>/dev/null")), 0);
     assert_string_equal(command_output, text);
-    expected_ids(&(tarn_generate_options){.tokens = 5, .temperature = 2, .top_k = 9, .top_p = 0.9}, text, sizeof(text));
+    expected_ids(&(tarn_generate_options){.max_tokens = 5, .temperature = 2, .top_k = 9, .top_p = 0.9}, text,
+                 sizeof(text));
     assert_int_equal(run_command(with("--ids 1,2,3 --tokens 5 --temperature 2 --top-k 9 --top-p 0.9 --device cpu")), 0);
     assert_string_equal(command_output, text);
 }
@@ -69,7 +70,7 @@ static void layers_on_the_cpu_change_nothing(void **state)
     expect_command(with("--ids 1 --gpu-layers 0 2>&1 >/dev/null"), 2, "'0' is outside 1 to 1024");
     if (tarn_device_count("mirror") < 1)
         skip();
-    expected_ids(&(tarn_generate_options){.tokens = 12}, text, sizeof(text));
+    expected_ids(&(tarn_generate_options){.max_tokens = 12}, text, sizeof(text));
     assert_int_equal(run_command(with("--ids 1,2,3 --tokens 12 --temperature 0 --device mirror --gpu-layers 1")), 0);
     assert_string_equal(command_output, text);
     expect_command(with("--ids 1 --device mirror --gpu-layers 3 2>&1 >/dev/null"), 1,
@@ -99,7 +100,7 @@ static void weights_stay_as_they_are_stored(void **state)
         tarn_generator *writer = tarn_generator_new(model, NULL, &(tarn_generator_options){.context = 4});
         tarn_output piece = {0};
         assert_true(
-            tarn_generator_prompt(writer, 0, prompt, 3, &(tarn_generate_options){.tokens = 1, .logprobs = true}) &&
+            tarn_generator_prompt(writer, 0, prompt, 3, &(tarn_generate_options){.max_tokens = 1, .logprobs = true}) &&
             tarn_generator_next(writer, &piece));
         snprintf(expected, sizeof(expected), "\"logprob\": %.6f", piece.logprob);
         tarn_generator_free(writer);
@@ -127,7 +128,7 @@ static void words_go_in_and_text_comes_out(void **state)
 {
     (void)state;
     const tarn_gpt2_config config = {
-        .vocab = 256, .context = 30, .layers = 1, .heads = 2, .width = 16, .has_eos = true, .end = 10};
+        .vocab_size = 256, .context = 30, .layers = 1, .heads = 2, .hidden_size = 16, .has_eos = true, .eos = 10};
     tarn_module *model = tarn_model_gpt2(&config, CPU, 3);
     /* Small letters alone: the others lie far from what the last norm gives. */
     tarn_tensor *table = tarn_requires_grad(tarn_module_find(model, "transformer.wte.weight"), false);
@@ -203,7 +204,8 @@ static void wrong_calls_are_refused(void **state)
 /* A model of bytes that writes the same letters whatever it is given: positions alone are looked at. */
 static void write_parrot(const char *letters_written)
 {
-    const tarn_gpt2_config config = {.vocab = 256, .context = 60, .layers = 1, .heads = 1, .width = 256, .inner = 1};
+    const tarn_gpt2_config config = {
+        .vocab_size = 256, .context = 60, .layers = 1, .heads = 1, .hidden_size = 256, .ffn_size = 1};
     tarn_module *model = tarn_model_gpt2(&config, CPU, 1);
     for (int i = 0; i < tarn_module_parameter_count(model); i++)
         tarn_fill_inplace(tarn_requires_grad(tarn_module_parameter(model, i), false), 0);

@@ -20,7 +20,7 @@ static void expected_ids(tarn_module *model, char *text, size_t size)
 {
     const int32_t prompt[] = {1, 2, 3};
     int32_t made[16];
-    int64_t count = tarn_generate(model, prompt, 3, made, &(tarn_generate_options){.tokens = 12});
+    int64_t count = tarn_generate(model, prompt, 3, made, &(tarn_generate_options){.max_tokens = 12});
     size_t used = 0;
     for (int64_t i = 0; i < count; i++)
         used += (size_t)snprintf(text + used, size - used, "%s%d", i ? " " : "", (int)made[i]);
@@ -31,7 +31,8 @@ static void expected_ids(tarn_module *model, char *text, size_t size)
 /* A Llama in "model" and adapters in "adapter": what it writes without and with them. */
 static void write_both(char *plain, char *adapted, size_t size)
 {
-    const tarn_llama_config config = {.vocab = 26, .context = 32, .layers = 2, .heads = 2, .width = 32, .inner = 64};
+    const tarn_llama_config config = {
+        .vocab_size = 26, .context = 32, .layers = 2, .heads = 2, .hidden_size = 32, .ffn_size = 64};
     tarn_module *model = tarn_model_llama(&config, CPU, 3);
     tarn_seed(4);
     stir(model, 0.3);

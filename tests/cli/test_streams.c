@@ -81,7 +81,7 @@ static void endless_streams_are_bounded(void **state)
     expect_shell(1, "'standard input' is too long", "$TARN tokenize --tokenizer bytes < %s 2>&1", "/dev/zero");
     if (!TARN__HAVE_JANSSON)
         return;
-    const tarn_gpt2_config config = {.vocab = 256, .context = 8, .layers = 1, .heads = 2, .width = 16};
+    const tarn_gpt2_config config = {.vocab_size = 256, .context = 8, .layers = 1, .heads = 2, .hidden_size = 16};
     tarn_module *model = tarn_model_gpt2(&config, tarn_device_cpu(), 1);
     tarn_tokenizer *letters = tarn_tokenizer_bytes();
     assert_true(tarn_model_write(model, scratch("gpt")) && tarn_tokenizer_save(letters, scratch("gpt")));

@@ -15,8 +15,8 @@ static int train(const char *folder, const char *what)
 {
     tarn_train_options first = {.model = "mlp",
                                 .data = "digits:600",
-                                .hidden = {1024},
-                                .hidden_count = 1,
+                                .mlp_sizes = {1024},
+                                .mlp_size_count = 1,
                                 .batch_size = 256,
                                 .schedule = "constant",
                                 .device = "cuda"};

@@ -235,7 +235,7 @@ static void tokens_attend(const past *p, const tarn_rope_options *rope)
                                         .batch = p->batch,
                                         .heads = p->kv_heads,
                                         .capacity = p->length + 2,
-                                        .width = p->depth,
+                                        .head_dim = p->depth,
                                         .dtype = p->stored,
                                         .device_layers = 1};
     const double tolerance = p->dtype != TARN_F32    ? 3e-2
@@ -364,19 +364,19 @@ static void the_likeliest_token_is_that_of_the_cpu(void **state)
 
 enum { TOKENS = 40, VOCAB = 320 };
 
-static tarn_module *make_model(tarn_dtype dtype, const char *family)
+static tarn_module *make_model(tarn_dtype dtype, const char *arch)
 {
-    const tarn_llama_config config = {.vocab = VOCAB,
+    const tarn_llama_config config = {.vocab_size = VOCAB,
                                       .context = 512,
                                       .layers = 3,
                                       .heads = 4,
                                       .kv_heads = 2,
-                                      .width = 256,
-                                      .inner = 512,
+                                      .hidden_size = 256,
+                                      .ffn_size = 512,
                                       .dtype = dtype,
-                                      .family = family,
-                                      .qkv_bias = strcmp(family, "qwen2") == 0,
-                                      .qk_norm = strcmp(family, "qwen3") == 0};
+                                      .arch = arch,
+                                      .qkv_bias = strcmp(arch, "qwen2") == 0,
+                                      .qk_norm = strcmp(arch, "qwen3") == 0};
     tarn_module *model = tarn_model_llama(&config, CPU, 5);
     assert_ok();
     return model;
@@ -432,23 +432,23 @@ static void blocks_decode_the_same_in_a_recording(void **state)
 {
     NEEDS_GPU();
     static const tarn_dtype packed[] = {TARN_Q8_0, TARN_Q4_K};
-    const tarn_llama_config config = {.vocab = VOCAB,
+    const tarn_llama_config config = {.vocab_size = VOCAB,
                                       .context = 512,
                                       .layers = 2,
                                       .heads = 32,
                                       .kv_heads = 8,
-                                      .width = 2048,
-                                      .inner = 8192,
+                                      .hidden_size = 2048,
+                                      .ffn_size = 8192,
                                       .dtype = TARN_BF16,
-                                      .family = "llama"};
+                                      .arch = "llama"};
     tarn_module *model = tarn_model_llama(&config, CPU, 6);
     assert_true(tarn_model_write(model, scratch("llama")));
     tarn_module_free(model);
     for (int i = 0; i < 2; i++) {
         tarn_scope *scope = tarn_scope_open();
         tarn_tensor *recorded[TOKENS], *one_by_one[TOKENS];
-        model =
-            tarn_model_open(scratch("llama"), gpu, &(tarn_model_open_options){.dtype = TARN_BF16, .blocks = packed[i]});
+        model = tarn_model_open(scratch("llama"), gpu,
+                                &(tarn_model_open_options){.dtype = TARN_BF16, .quantize = packed[i]});
         assert_ok();
         decode(model, gpu, false, TARN_KV_MODEL, recorded);
         decode(model, gpu, true, TARN_KV_MODEL, one_by_one);

@@ -14,7 +14,7 @@
 static void make_model(void)
 {
     const tarn_gpt2_config config = {
-        .vocab = 7, .context = 5, .layers = 1, .heads = 2, .width = 4, .has_eos = true, .end = 6};
+        .vocab_size = 7, .context = 5, .layers = 1, .heads = 2, .hidden_size = 4, .has_eos = true, .eos = 6};
     tarn_module *model = tarn_model_gpt2(&config, CPU, 1);
     fuzz_must(model && tarn_model_write(model, scratch("model")), "a model is written");
     tarn_module_free(model);
@@ -77,15 +77,15 @@ static void split_weights(void)
 
 static void make_llama(void)
 {
-    const tarn_llama_config config = {.vocab = 7,
+    const tarn_llama_config config = {.vocab_size = 7,
                                       .context = 5,
                                       .layers = 1,
                                       .heads = 2,
-                                      .width = 4,
-                                      .inner = 3,
+                                      .hidden_size = 4,
+                                      .ffn_size = 3,
                                       .kv_heads = 1,
-                                      .has_eos = true,
-                                      .end = 6,
+                                      .eos_count = 1,
+                                      .eos = {6},
                                       .rope_scaling = TARN_ROPE_LLAMA3};
     tarn_module *model = tarn_model_llama(&config, CPU, 1);
     fuzz_must(model && tarn_model_write(model, scratch("llama")), "a model is written");
@@ -127,7 +127,7 @@ static void index_seeds(fuzz_seed_fn use, void *ctx)
 
 static tarn_module *small_model(void)
 {
-    const tarn_gpt2_config config = {.vocab = 7, .context = 5, .layers = 1, .heads = 2, .width = 4};
+    const tarn_gpt2_config config = {.vocab_size = 7, .context = 5, .layers = 1, .heads = 2, .hidden_size = 4};
     return tarn_model_gpt2(&config, CPU, 1);
 }
 
@@ -190,7 +190,7 @@ static void make_run(void)
     snprintf(folder, sizeof(folder), "run%d", number++);
     tarn_train_options options = {.layers = 1,
                                   .heads = 1,
-                                  .width = 8,
+                                  .hidden_size = 8,
                                   .context = 8,
                                   .batch_size = 4,
                                   .steps = 3,

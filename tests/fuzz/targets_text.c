@@ -210,7 +210,7 @@ static bool take_lines(const void *from, size_t count)
     const char *path = fuzz_write("fuzz.jsonl", from, count);
     tarn_tokenizer *t = tarn_tokenizer_bytes();
     bool taken = tarn_shards_prepare(&path, 1, t, scratch("prepared"), NULL,
-                                     &(tarn_shards_options){.json_lines = true, .validation = 0.3});
+                                     &(tarn_shards_options){.json_lines = true, .val_fraction = 0.3});
     remove(scratch("prepared/index.json"));
     tarn_tokenizer_free(t);
     return taken;

@@ -3,7 +3,7 @@
 
 #define CPU tarn_device_cpu()
 
-static const tarn_gpt2_config small = {.vocab = 7, .context = 5, .layers = 1, .heads = 2, .width = 4};
+static const tarn_gpt2_config small = {.vocab_size = 7, .context = 5, .layers = 1, .heads = 2, .hidden_size = 4};
 
 static void decoders(void **state)
 {
@@ -125,8 +125,8 @@ static void texts(void **state)
     REFUSE(tarn_generate, tarn_generate(model, prompt, 6, made, NULL));
     REFUSE(tarn_generate, tarn_generate(model, outside, 2, made, NULL));
     REFUSE(tarn_generate, tarn_generate(model, negative, 1, made, NULL));
-    REFUSE(tarn_generate, tarn_generate(model, prompt, 2, made, &(tarn_generate_options){.tokens = 4}));
-    REFUSE(tarn_generate, tarn_generate(model, prompt, 2, made, &(tarn_generate_options){.tokens = -1}));
+    REFUSE(tarn_generate, tarn_generate(model, prompt, 2, made, &(tarn_generate_options){.max_tokens = 4}));
+    REFUSE(tarn_generate, tarn_generate(model, prompt, 2, made, &(tarn_generate_options){.max_tokens = -1}));
     REFUSE(tarn_generate, tarn_generate(model, prompt, 2, made, &(tarn_generate_options){.temperature = -1}));
     REFUSE(tarn_generate, tarn_generate(model, prompt, 2, made, &(tarn_generate_options){.top_k = -1}));
     REFUSE(tarn_generate, tarn_generate(model, prompt, 2, made, &(tarn_generate_options){.top_p = 2}));
@@ -191,7 +191,8 @@ static void writers(void **state)
     REFUSE(tarn_generator_prompt, tarn_generator_prompt(writer, 0, prompt, 0, NULL));
     REFUSE(tarn_generator_prompt, tarn_generator_prompt(writer, 0, prompt, 5, NULL));
     REFUSE(tarn_generator_prompt, tarn_generator_prompt(writer, 0, outside, 2, NULL));
-    REFUSE(tarn_generator_prompt, tarn_generator_prompt(writer, 0, prompt, 2, &(tarn_generate_options){.tokens = 4}));
+    REFUSE(tarn_generator_prompt,
+           tarn_generator_prompt(writer, 0, prompt, 2, &(tarn_generate_options){.max_tokens = 4}));
     REFUSE(tarn_generator_prompt, tarn_generator_prompt(writer, 0, prompt, 2, &(tarn_generate_options){.min_p = 2}));
     REFUSE(tarn_generator_prompt,
            tarn_generator_prompt(writer, 0, prompt, 2, &(tarn_generate_options){.repeat_penalty = -2}));

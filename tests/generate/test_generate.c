@@ -8,8 +8,13 @@ enum { VOCAB = 19, CONTEXT = 24 };
 /* A model with an opinion: weights as GPT-2 has them at the beginning make all tokens alike. */
 static tarn_module *make_on(tarn_dtype dtype, tarn_device device)
 {
-    const tarn_gpt2_config config = {
-        .vocab = VOCAB, .context = CONTEXT, .layers = 3, .heads = 2, .width = 16, .dropout = 0.2, .dtype = dtype};
+    const tarn_gpt2_config config = {.vocab_size = VOCAB,
+                                     .context = CONTEXT,
+                                     .layers = 3,
+                                     .heads = 2,
+                                     .hidden_size = 16,
+                                     .dropout = 0.2,
+                                     .dtype = dtype};
     tarn_module *model = tarn_model_gpt2(&config, device, 9);
     assert_ok();
     tarn_seed(4);
@@ -259,7 +264,7 @@ static void a_text_is_the_likeliest_token_again_and_again(void **state)
     greedy(model, prompt, 3, expected, CONTEXT - 3);
     assert_int_equal(tarn_generate(model, prompt, 3, found, NULL), CONTEXT - 3); /* as much as there is room for */
     assert_memory_equal(found, expected, sizeof(int32_t) * (CONTEXT - 3));
-    assert_int_equal(tarn_generate(model, prompt, 3, found, &(tarn_generate_options){.tokens = 5}), 5);
+    assert_int_equal(tarn_generate(model, prompt, 3, found, &(tarn_generate_options){.max_tokens = 5}), 5);
     assert_memory_equal(found, expected, sizeof(int32_t) * 5);
     tarn_module_free(model);
 }
@@ -306,7 +311,7 @@ static void the_model_s_own_end_ends_a_text(void **state)
     const int32_t prompt[] = {2};
     int32_t found[8];
     tarn_gpt2_config config = {
-        .vocab = 4, .context = 8, .layers = 1, .heads = 1, .width = 4, .has_eos = true, .end = 3};
+        .vocab_size = 4, .context = 8, .layers = 1, .heads = 1, .hidden_size = 4, .has_eos = true, .eos = 3};
     tarn_module *model = tarn_model_gpt2(&config, CPU, 1);
     /* All tokens look alike but the last, which fits whatever the last norm adds. */
     tarn_fill_inplace(tarn_requires_grad(tarn_module_find(model, "transformer.wte.weight"), false), 0);
@@ -360,7 +365,7 @@ static void a_failed_allocation_anywhere_leaves_nothing_behind(void **state)
     if (!tarn_set_allocator(&scarce_allocator))
         fail_msg("%s", tarn_error());
     allocations_left = 1000000;
-    const tarn_gpt2_config config = {.vocab = 5, .context = 4, .layers = 1, .heads = 1, .width = 4};
+    const tarn_gpt2_config config = {.vocab_size = 5, .context = 4, .layers = 1, .heads = 1, .hidden_size = 4};
     tarn_module *model = tarn_model_gpt2(&config, CPU, 1);
     int64_t made = -1;
     for (int room = 0; made < 0 && room < 20000; room++) {

@@ -30,19 +30,19 @@ static tarn_module *opinionated(tarn_module *model)
 
 static tarn_module *make_gpt2(void)
 {
-    const tarn_gpt2_config config = {.vocab = VOCAB, .context = 48, .layers = 4, .heads = 2, .width = 32};
+    const tarn_gpt2_config config = {.vocab_size = VOCAB, .context = 48, .layers = 4, .heads = 2, .hidden_size = 32};
     return opinionated(tarn_model_gpt2(&config, CPU, 5));
 }
 
 static tarn_module *make_llama(void)
 {
-    const tarn_llama_config config = {.vocab = VOCAB,
+    const tarn_llama_config config = {.vocab_size = VOCAB,
                                       .context = 48,
                                       .layers = 4,
                                       .heads = 4,
                                       .kv_heads = 2,
-                                      .width = 32,
-                                      .inner = 48,
+                                      .hidden_size = 32,
+                                      .ffn_size = 48,
                                       .head_dim = 8,
                                       .tie_embeddings = true};
     return opinionated(tarn_model_llama(&config, CPU, 5));
@@ -53,7 +53,8 @@ static tarn_module *make_llama(void)
 static void write_some(tarn_module *model, int32_t *made, uint64_t seed)
 {
     const int32_t prompt[] = {3, 1, 4, 1, 5};
-    const tarn_generate_options how = {.tokens = MADE, .ignore_eos = true, .temperature = seed ? 1 : 0, .seed = seed};
+    const tarn_generate_options how = {
+        .max_tokens = MADE, .ignore_eos = true, .temperature = seed ? 1 : 0, .seed = seed};
     assert_int_equal(tarn_generate(model, prompt, 5, made, &how), MADE);
 }
 
@@ -105,7 +106,7 @@ static void sequences_of_different_lengths_are_the_same(void **state)
             for (int i = 0; i < TEXTS; i++)
                 assert_true(
                     tarn_generator_prompt(writer, i, prompt, 3 * i + 1,
-                                          &(tarn_generate_options){.tokens = MADE - 4 * i, .ignore_eos = true}));
+                                          &(tarn_generate_options){.max_tokens = MADE - 4 * i, .ignore_eos = true}));
             for (tarn_output piece; tarn_generator_next(writer, &piece);)
                 made[placed][piece.sequence][count[piece.sequence]++] = piece.token;
             assert_ok();
@@ -188,7 +189,8 @@ static void activations_cross_once_each_way(void **state)
 /* 8 blocks of 3 MiB each in f32. */
 static tarn_module *make_large(int64_t layers)
 {
-    const tarn_gpt2_config config = {.vocab = VOCAB, .context = 2048, .layers = layers, .heads = 4, .width = 256};
+    const tarn_gpt2_config config = {
+        .vocab_size = VOCAB, .context = 2048, .layers = layers, .heads = 4, .hidden_size = 256};
     return tarn_model_gpt2(&config, CPU, 5);
 }
 

@@ -83,7 +83,7 @@ static void a_sampler_sees_what_it_draws(void **state)
     expect(good(tarn_sampler_sample(sampler, row(logits, 4))), TARN_SHAPE(1, 1), VALUES(0));
     const int64_t both[] = {0, 1};
     assert_false(tarn_sampler_accept(sampler, tarn_from_i64(both, TARN_SHAPE(2, 1), CPU)));
-    assert_error(TARN_ERROR_SHAPE, "sampler_see: the tokens are [2, 1], but those before were of 1 texts");
+    assert_error(TARN_ERROR_SHAPE, "sampler_accept: the tokens are [2, 1], but those before were of 1 texts");
     tarn_sampler_free(sampler);
 }
 

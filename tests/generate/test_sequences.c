@@ -30,20 +30,20 @@ static tarn_module *opinionated(tarn_module *model, tarn_device device)
 static tarn_module *make_on(tarn_dtype dtype, tarn_device device)
 {
     const tarn_gpt2_config config = {
-        .vocab = VOCAB, .context = CONTEXT, .layers = 3, .heads = 2, .width = 16, .dtype = dtype};
+        .vocab_size = VOCAB, .context = CONTEXT, .layers = 3, .heads = 2, .hidden_size = 16, .dtype = dtype};
     return opinionated(tarn_model_gpt2(&config, device, 9), device);
 }
 
 /* Positions are angles rather than a table; heads share keys and values. */
 static tarn_module *make_llama_on(tarn_device device)
 {
-    const tarn_llama_config config = {.vocab = VOCAB,
+    const tarn_llama_config config = {.vocab_size = VOCAB,
                                       .context = CONTEXT,
                                       .layers = 2,
                                       .heads = 4,
                                       .kv_heads = 2,
-                                      .width = 16,
-                                      .inner = 24,
+                                      .hidden_size = 16,
+                                      .ffn_size = 24,
                                       .head_dim = 6};
     return opinionated(tarn_model_llama(&config, device, 9), device);
 }
@@ -125,7 +125,8 @@ static void a_cache_of_fewer_digits_is_not_expanded(void **state)
     (void)state;
     enum { LONG = 2048 };
     tarn_set_threads(2); /* each has memory of its own */
-    const tarn_gpt2_config config = {.vocab = VOCAB, .context = LONG, .layers = 1, .heads = 16, .width = 256};
+    const tarn_gpt2_config config = {
+        .vocab_size = VOCAB, .context = LONG, .layers = 1, .heads = 16, .hidden_size = 256};
     tarn_module *model = tarn_model_gpt2(&config, CPU, 9);
     for (tarn_kv_type kv_type = TARN_KV_BF16; kv_type <= TARN_KV_Q8_0; kv_type++) {
         tarn_decoder *decoder = tarn_decoder_new(model, &(tarn_decoder_options){.kv_type = kv_type});
@@ -225,7 +226,8 @@ static void a_recorded_step_decodes_the_same(void **state)
     tarn_device there;
     if (!find_device(&there))
         skip();
-    const tarn_llama_config config = {.vocab = VOCAB, .context = 400, .layers = 4, .heads = 2, .width = 8, .inner = 8};
+    const tarn_llama_config config = {
+        .vocab_size = VOCAB, .context = 400, .layers = 4, .heads = 2, .hidden_size = 8, .ffn_size = 8};
     tarn_module *model = opinionated(tarn_model_llama(&config, there, 9), there);
     for (tarn_kv_type kv_type = TARN_KV_MODEL; kv_type <= TARN_KV_Q8_0; kv_type += TARN_KV_Q8_0) {
         int64_t many =
@@ -280,7 +282,7 @@ static void a_device_holds_weights_and_cache_and_little_more(void **state)
     if (tarn_device_count("mirror") < 1)
         skip();
     tarn_device there = tarn_device_parse("mirror:1");
-    const tarn_gpt2_config config = {.vocab = 500, .context = 256, .layers = 12, .heads = 4, .width = 128};
+    const tarn_gpt2_config config = {.vocab_size = 500, .context = 256, .layers = 12, .heads = 4, .hidden_size = 128};
     int64_t before = tarn_memory_of(there).used;
     tarn_module *model = tarn_model_gpt2(&config, there, 1);
     int64_t weights = tarn_memory_of(there).used - before;
@@ -305,7 +307,8 @@ static void a_device_holds_weights_and_cache_and_little_more(void **state)
  * system, and nothing crosses: tokens are not read here. */
 static void write_ten_thousand(tarn_device device)
 {
-    const tarn_gpt2_config config = {.vocab = VOCAB, .context = CONTEXT, .layers = 1, .heads = 1, .width = 4};
+    const tarn_gpt2_config config = {
+        .vocab_size = VOCAB, .context = CONTEXT, .layers = 1, .heads = 1, .hidden_size = 4};
     tarn_module *model = tarn_model_gpt2(&config, device, 1);
     tarn_decoder *decoder = tarn_decoder_new(model, &(tarn_decoder_options){.kv_type = TARN_KV_Q8_0});
     tarn_sampler *sampler = tarn_sampler_new(
@@ -355,7 +358,7 @@ static void too_little_memory_says_what_would_fit(void **state)
     (void)state;
     if (tarn_device_count("mirror") < 1)
         skip();
-    const tarn_gpt2_config config = {.vocab = 4, .context = 1 << 16, .layers = 64, .heads = 1, .width = 128};
+    const tarn_gpt2_config config = {.vocab_size = 4, .context = 1 << 16, .layers = 64, .heads = 1, .hidden_size = 128};
     tarn_module *model = tarn_model_gpt2(&config, tarn_device_parse("mirror:1"), 1); /* whose devices have 4 GiB */
     assert_null(tarn_decoder_new(model, &(tarn_decoder_options){.batch = 2}));
     assert_error_about(TARN_ERROR_MEMORY, "decoder_new: keys and values of 131072 tokens take 8192.0 MiB",
@@ -390,10 +393,10 @@ static void measures_are_plausible(void **state)
                                              .tokens = 3,
                                              .sequences = 2,
                                              .runs = 2,
-                                             .vocab = 100,
+                                             .vocab_size = 100,
                                              .layers = 1,
                                              .heads = i ? 9 : 2,
-                                             .width = i ? 576 : 32};
+                                             .hidden_size = i ? 576 : 32};
         assert_true(tarn_decode_measure(&t, &options));
         assert_ok();
         assert_true(t.prompt_ms > 0 && t.first_ms >= t.prompt_ms && t.token_ms > 0 && t.min_token_ms <= t.token_ms);

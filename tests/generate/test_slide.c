@@ -19,7 +19,8 @@ static void shake(tarn_module *model, tarn_device device)
 
 static tarn_module *learned_positions(tarn_device device)
 {
-    const tarn_gpt2_config config = {.vocab = VOCAB, .context = CONTEXT, .layers = 2, .heads = 2, .width = 32};
+    const tarn_gpt2_config config = {
+        .vocab_size = VOCAB, .context = CONTEXT, .layers = 2, .heads = 2, .hidden_size = 32};
     tarn_module *model = tarn_model_gpt2(&config, device, 9);
     shake(model, device);
     return model;
@@ -27,15 +28,15 @@ static tarn_module *learned_positions(tarn_device device)
 
 static tarn_module *rotary_positions(tarn_device device)
 {
-    const tarn_llama_config config = {.vocab = VOCAB,
+    const tarn_llama_config config = {.vocab_size = VOCAB,
                                       .context = CONTEXT,
                                       .layers = 2,
                                       .heads = 2,
                                       .kv_heads = 1,
-                                      .width = 32,
-                                      .inner = 48,
+                                      .hidden_size = 32,
+                                      .ffn_size = 48,
                                       .has_bos = true,
-                                      .begin = BEGIN};
+                                      .bos = BEGIN};
     tarn_module *model = tarn_model_llama(&config, device, 9);
     shake(model, device);
     return model;
@@ -48,7 +49,7 @@ static int64_t cut(int32_t *window, int64_t count, int64_t keep)
     return keep + CONTEXT / 2;
 }
 
-static const tarn_generate_options greedy = {.tokens = MADE, .ignore_eos = true, .slide = true};
+static const tarn_generate_options greedy = {.max_tokens = MADE, .ignore_eos = true, .slide = true};
 
 /* What follows a window that is read anew. */
 static int32_t next_of(tarn_module *model, const int32_t *window, int64_t count)
@@ -118,7 +119,7 @@ static void check_several(tarn_module *model, tarn_kv_type kv_type, bool no_capt
             int64_t again = 0, length = 0;
             tarn_output piece;
             for (int i = alone ? k : 0; i < (alone ? k + 1 : TEXTS); i++) {
-                const tarn_generate_options how = {.tokens = MADE - 7 * i,
+                const tarn_generate_options how = {.max_tokens = MADE - 7 * i,
                                                    .temperature = 1,
                                                    .seed = (uint64_t)(20 + i),
                                                    .ignore_eos = true,
@@ -152,7 +153,7 @@ static void texts_slide_each_for_itself(void **state)
         tarn_module_free(model);
     }
     const tarn_llama_config config = {
-        .vocab = VOCAB, .context = CONTEXT, .layers = 1, .heads = 1, .width = 32, .inner = 48};
+        .vocab_size = VOCAB, .context = CONTEXT, .layers = 1, .heads = 1, .hidden_size = 32, .ffn_size = 48};
     tarn_module *model = tarn_model_llama(&config, CPU, 9); /* heads of 32 elements, as q8_0 has them */
     shake(model, CPU);
     check_several(model, TARN_KV_Q8_0, false);
@@ -179,18 +180,19 @@ static void what_cannot_slide_is_refused(void **state)
     (void)state;
     tarn_module *model = learned_positions(CPU);
     int32_t prompt[CONTEXT] = {1}, made[MADE];
-    assert_int_equal(tarn_generate(model, prompt, CONTEXT, made, &(tarn_generate_options){.tokens = 1}), -1);
+    assert_int_equal(tarn_generate(model, prompt, CONTEXT, made, &(tarn_generate_options){.max_tokens = 1}), -1);
     assert_error(TARN_ERROR_SHAPE, "leaves no room");
-    assert_int_equal(tarn_generate(model, prompt, 2, made, &(tarn_generate_options){.tokens = CONTEXT}), -1);
+    assert_int_equal(tarn_generate(model, prompt, 2, made, &(tarn_generate_options){.max_tokens = CONTEXT}), -1);
     assert_error(TARN_ERROR_SHAPE, "do not fit");
-    assert_int_equal(tarn_generate(model, prompt, 2, made, &(tarn_generate_options){.tokens = 2, .keep = 1}), -1);
+    assert_int_equal(tarn_generate(model, prompt, 2, made, &(tarn_generate_options){.max_tokens = 2, .keep = 1}), -1);
     assert_error(TARN_ERROR_ARGUMENT, ".keep is 1, which needs .slide");
     assert_int_equal(tarn_generate(model, prompt, 2, made,
-                                   &(tarn_generate_options){.tokens = 20, .slide = true, .keep = CONTEXT / 2}),
+                                   &(tarn_generate_options){.max_tokens = 20, .slide = true, .keep = CONTEXT / 2}),
                      -1);
     assert_error(TARN_ERROR_ARGUMENT, ".keep is 6; it must be from 0 to 5");
     assert_int_equal(
-        tarn_generate(model, prompt, 2, made, &(tarn_generate_options){.tokens = 20, .slide = true, .keep = -1}), -1);
+        tarn_generate(model, prompt, 2, made, &(tarn_generate_options){.max_tokens = 20, .slide = true, .keep = -1}),
+        -1);
     assert_error(TARN_ERROR_ARGUMENT, ".keep is -1");
     tarn_module_free(model);
 }

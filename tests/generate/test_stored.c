@@ -7,7 +7,7 @@
 #define CPU tarn_device_cpu()
 
 static const tarn_llama_config shape = {
-    .vocab = 512, .context = 128, .layers = 16, .heads = 4, .kv_heads = 2, .width = 256, .inner = 704};
+    .vocab_size = 512, .context = 128, .layers = 16, .heads = 4, .kv_heads = 2, .hidden_size = 256, .ffn_size = 704};
 
 static void write_model(tarn_dtype dtype)
 {
@@ -34,7 +34,8 @@ static void memory_is_that_of_the_file_and_little_more(void **state)
     static const tarn_dtype dtypes[] = {TARN_BF16, TARN_F16};
     for (int i = 0; i < 2; i++) {
         write_model(dtypes[i]);
-        int64_t before = tarn_memory_of(CPU).used, cache = 2 * shape.layers * shape.context * (shape.width / 2) * 2;
+        int64_t before = tarn_memory_of(CPU).used,
+                cache = 2 * shape.layers * shape.context * (shape.hidden_size / 2) * 2;
         tarn_stats_reset();
         tarn_module *model = tarn_model_open(scratch("model"), CPU, &(tarn_model_open_options){.as_stored = true});
         assert_ok();

@@ -8,7 +8,7 @@ enum { VOCAB = 256, CONTEXT = 40 };
 static tarn_module *make_on(tarn_device device)
 {
     const tarn_gpt2_config config = {
-        .vocab = VOCAB, .context = CONTEXT, .layers = 2, .heads = 2, .width = 16, .has_eos = true, .end = 1};
+        .vocab_size = VOCAB, .context = CONTEXT, .layers = 2, .heads = 2, .hidden_size = 16, .has_eos = true, .eos = 1};
     tarn_module *model = tarn_model_gpt2(&config, device, 9);
     tarn_seed(4);
     for (int i = 0; i < tarn_module_parameter_count(model); i++) {
@@ -25,7 +25,7 @@ static tarn_module *make_on(tarn_device device)
 static tarn_module *parrot(const char *bytes, int first)
 {
     const tarn_gpt2_config config = {
-        .vocab = VOCAB, .context = CONTEXT, .layers = 1, .heads = 1, .width = VOCAB, .inner = 1};
+        .vocab_size = VOCAB, .context = CONTEXT, .layers = 1, .heads = 1, .hidden_size = VOCAB, .ffn_size = 1};
     tarn_module *model = tarn_model_gpt2(&config, CPU, 1);
     for (int i = 0; i < tarn_module_parameter_count(model); i++)
         tarn_fill_inplace(tarn_requires_grad(tarn_module_parameter(model, i), false), 0);
@@ -52,14 +52,14 @@ static void expect_pieces(const char *written, int tokens, const char *const *st
     char found[256] = "";
     assert_true(tarn_generator_prompt_text(
         writer, 0, "?", 1,
-        &(tarn_generate_options){.tokens = tokens, .stop_strings = stops, .stop_string_count = stop_count}));
+        &(tarn_generate_options){.max_tokens = tokens, .stop_strings = stops, .stop_string_count = stop_count}));
     while (tarn_generator_next(writer, &piece)) {
         strncat(found, piece.text, piece.length);
         strcat(found, "|");
     }
     assert_ok();
     assert_string_equal(found, expected);
-    assert_int_equal(piece.end, end);
+    assert_int_equal(piece.finish_reason, end);
     tarn_generator_free(writer);
     tarn_tokenizer_free(bytes);
     tarn_module_free(model);
@@ -97,9 +97,9 @@ static void texts_do_not_notice_each_other(tarn_device device)
         int32_t prompt[6];
         int64_t count;
         tarn_generate_options options;
-    } cases[TEXTS] = {{{3, 1, 4}, 3, {.tokens = 9}},
-                      {{9}, 1, {.tokens = 20, .temperature = 1, .seed = 5, .top_k = 20}},
-                      {{2, 7, 1, 8, 2, 8}, 6, {.tokens = 4, .temperature = 1, .seed = 6, .repeat_penalty = 1.3}},
+    } cases[TEXTS] = {{{3, 1, 4}, 3, {.max_tokens = 9}},
+                      {{9}, 1, {.max_tokens = 20, .temperature = 1, .seed = 5, .top_k = 20}},
+                      {{2, 7, 1, 8, 2, 8}, 6, {.max_tokens = 4, .temperature = 1, .seed = 6, .repeat_penalty = 1.3}},
                       {{5, 5}, 2, {.temperature = 1.5, .seed = 7, .ignore_eos = true}}};
     tarn_module *model = make_on(device);
     tarn_generator *writer = tarn_generator_new(model, NULL, &(tarn_generator_options){.sequences = TEXTS});
@@ -155,7 +155,7 @@ static void one_prompt_is_computed_once(tarn_device device, tarn_kv_type kv_type
         tarn_stats_reset();
         assert_true(tarn_generator_prompt(
             writer, i, prompt, PROMPT,
-            &(tarn_generate_options){.tokens = 10, .temperature = 1.5, .seed = (uint64_t)i, .ignore_eos = true}));
+            &(tarn_generate_options){.max_tokens = 10, .temperature = 1.5, .seed = (uint64_t)i, .ignore_eos = true}));
         kernels[i] = tarn_stats().kernels;
     }
     for (int i = 1; i < TEXTS; i++) /* a step of one chunk of ten would be more */
@@ -169,7 +169,7 @@ static void one_prompt_is_computed_once(tarn_device device, tarn_kv_type kv_type
         int64_t count = 0;
         assert_true(tarn_generator_prompt(
             one, 0, prompt, PROMPT,
-            &(tarn_generate_options){.tokens = 10, .temperature = 1.5, .seed = (uint64_t)i, .ignore_eos = true}));
+            &(tarn_generate_options){.max_tokens = 10, .temperature = 1.5, .seed = (uint64_t)i, .ignore_eos = true}));
         for (tarn_output piece; tarn_generator_next(one, &piece);)
             alone[count++] = piece.token;
         assert_int_equal(made[i], 10);
@@ -195,7 +195,7 @@ static void what_a_prompt_left_is_used_only_while_it_is_there(void **state)
 {
     (void)state;
     const int32_t first[] = {3, 1, 4}, second[] = {3, 1, 5};
-    const tarn_generate_options how = {.tokens = 6, .ignore_eos = true};
+    const tarn_generate_options how = {.max_tokens = 6, .ignore_eos = true};
     int32_t expected[2][6];
     tarn_module *model = make_on(CPU);
     assert_int_equal(tarn_generate(model, first, 3, expected[0], &how), 6);
@@ -224,15 +224,15 @@ static void a_text_may_begin_later(void **state)
     int64_t made[2] = {0};
     tarn_output piece;
     tarn_module *model = make_on(CPU);
-    tarn_generate(model, a, 3, alone[0], &(tarn_generate_options){.tokens = 12, .ignore_eos = true});
-    tarn_generate(model, b, 2, alone[1], &(tarn_generate_options){.tokens = 5, .ignore_eos = true});
+    tarn_generate(model, a, 3, alone[0], &(tarn_generate_options){.max_tokens = 12, .ignore_eos = true});
+    tarn_generate(model, b, 2, alone[1], &(tarn_generate_options){.max_tokens = 5, .ignore_eos = true});
     tarn_generator *writer = tarn_generator_new(model, NULL, &(tarn_generator_options){.sequences = 2});
-    assert_true(tarn_generator_prompt(writer, 0, a, 3, &(tarn_generate_options){.tokens = 12, .ignore_eos = true}));
+    assert_true(tarn_generator_prompt(writer, 0, a, 3, &(tarn_generate_options){.max_tokens = 12, .ignore_eos = true}));
     for (int i = 0; i < 4; i++) {
         assert_true(tarn_generator_next(writer, &piece));
         found[0][made[0]++] = piece.token;
     }
-    assert_true(tarn_generator_prompt(writer, 1, b, 2, &(tarn_generate_options){.tokens = 5, .ignore_eos = true}));
+    assert_true(tarn_generator_prompt(writer, 1, b, 2, &(tarn_generate_options){.max_tokens = 5, .ignore_eos = true}));
     while (tarn_generator_next(writer, &piece))
         found[piece.sequence][made[piece.sequence]++] = piece.token;
     assert_ok();
@@ -260,7 +260,7 @@ static void a_conversation_costs_its_last_turn(void **state)
     tarn_module *model = make_on(CPU);
     /* a kernel for each token: they can be counted */
     tarn_generator *writer = tarn_generator_new(model, NULL, &(tarn_generator_options){.prefill_chunk = 1});
-    const tarn_generate_options four = {.tokens = 4, .ignore_eos = true};
+    const tarn_generate_options four = {.max_tokens = 4, .ignore_eos = true};
     for (int i = 0; i < CONTEXT; i++)
         text[i] = i * 5 % 17;
     tarn_stats_reset();
@@ -306,10 +306,11 @@ static void a_text_can_be_stopped(void **state)
     assert_true(tarn_generator_stop(writer, 0));
     assert_false(tarn_generator_next(writer, &piece));
     assert_ok();
-    assert_true(tarn_generator_prompt(writer, 0, prompt, 3, &(tarn_generate_options){.tokens = 2, .ignore_eos = true}));
+    assert_true(
+        tarn_generator_prompt(writer, 0, prompt, 3, &(tarn_generate_options){.max_tokens = 2, .ignore_eos = true}));
     assert_true(tarn_generator_next(writer, &piece));
     assert_true(tarn_generator_next(writer, &piece));
-    assert_int_equal(piece.end, TARN_FINISH_LENGTH);
+    assert_int_equal(piece.finish_reason, TARN_FINISH_LENGTH);
     assert_false(tarn_generator_next(writer, &piece));
     tarn_generator_free(writer);
     tarn_module_free(model);
@@ -344,8 +345,13 @@ static void one_token_crosses(tarn_module *model, tarn_kv_type kv_type)
 static void one_token_crosses_for_each_token(void **state)
 {
     (void)state;
-    const tarn_llama_config config = {
-        .vocab = VOCAB, .context = CONTEXT, .layers = 2, .heads = 4, .kv_heads = 2, .width = 64, .inner = 96};
+    const tarn_llama_config config = {.vocab_size = VOCAB,
+                                      .context = CONTEXT,
+                                      .layers = 2,
+                                      .heads = 4,
+                                      .kv_heads = 2,
+                                      .hidden_size = 64,
+                                      .ffn_size = 96};
     if (!getenv("TARN_TEST_DEVICE") && tarn_device_count("mirror") < 1)
         skip();
     tarn_device device = test_device("mirror:0");

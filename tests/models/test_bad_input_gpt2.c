@@ -6,7 +6,7 @@
 #define CPU tarn_device_cpu()
 
 static const tarn_device nowhere = {6, 0};
-static const tarn_gpt2_config small = {.vocab = 7, .context = 5, .layers = 1, .heads = 2, .width = 4};
+static const tarn_gpt2_config small = {.vocab_size = 7, .context = 5, .layers = 1, .heads = 2, .hidden_size = 4};
 
 static void configurations(void **state)
 {
@@ -24,9 +24,9 @@ static void configurations(void **state)
     for (int i = 0; i < 26; i++) {
         c = small;
         switch (i) {
-        case 0: c.vocab = 0; break;
-        case 1: c.vocab = -1; break;
-        case 2: c.vocab = INT64_MAX; break;
+        case 0: c.vocab_size = 0; break;
+        case 1: c.vocab_size = -1; break;
+        case 2: c.vocab_size = INT64_MAX; break;
         case 3: c.context = 0; break;
         case 4: c.context = INT64_MIN; break;
         case 5: c.layers = 0; break;
@@ -34,10 +34,10 @@ static void configurations(void **state)
         case 7: c.heads = 0; break;
         case 8: c.heads = 3; break;
         case 9: c.heads = -2; break;
-        case 10: c.width = 0; break;
-        case 11: c.width = INT64_MAX - 1; break;
-        case 12: c.inner = -1; break;
-        case 13: c.inner = INT64_MAX; break;
+        case 10: c.hidden_size = 0; break;
+        case 11: c.hidden_size = INT64_MAX - 1; break;
+        case 12: c.ffn_size = -1; break;
+        case 13: c.ffn_size = INT64_MAX; break;
         case 14: c.dropout = -0.1; break;
         case 15: c.dropout = 1; break;
         case 16: c.dropout = NAN; break;
@@ -46,10 +46,10 @@ static void configurations(void **state)
         case 19: c.epsilon = -1; break;
         case 20: c.epsilon = INFINITY; break;
         case 21: c.dtype = TARN_I32; break;
-        case 22: c.has_eos = true, c.end = 7; break;
+        case 22: c.has_eos = true, c.eos = 7; break;
         case 23: c.recompute = (tarn_recompute)3; break;
         case 24: c.recompute = (tarn_recompute)-1; break;
-        default: c.has_eos = true, c.end = -1;
+        default: c.has_eos = true, c.eos = -1;
         }
         REFUSE(tarn_model_gpt2, tarn_model_gpt2(&c, CPU, (uint64_t)i));
     }

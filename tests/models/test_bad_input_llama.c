@@ -6,24 +6,25 @@
 #define CPU tarn_device_cpu()
 
 static const tarn_device nowhere = {6, 0};
-static const tarn_llama_config small = {.vocab = 7, .context = 5, .layers = 1, .heads = 2, .width = 4, .inner = 3};
+static const tarn_llama_config small = {
+    .vocab_size = 7, .context = 5, .layers = 1, .heads = 2, .hidden_size = 4, .ffn_size = 3};
 
 /* Configuration number `i`, each with one thing wrong; false: there are no more. */
 static bool spoil(int i, tarn_llama_config *c)
 {
     *c = small;
     switch (i) {
-    case 0: c->vocab = 0; return true;
-    case 1: c->vocab = INT64_MAX; return true;
+    case 0: c->vocab_size = 0; return true;
+    case 1: c->vocab_size = INT64_MAX; return true;
     case 2: c->context = -1; return true;
     case 3: c->layers = 0; return true;
     case 4: c->layers = 1025; return true;
     case 5: c->heads = 0; return true;
     case 6: c->heads = 3; return true; /* which do not divide the width */
-    case 7: c->width = 0; return true;
-    case 8: c->width = 6; return true; /* heads of three numbers */
-    case 9: c->inner = 0; return true;
-    case 10: c->inner = INT64_MIN; return true;
+    case 7: c->hidden_size = 0; return true;
+    case 8: c->hidden_size = 6; return true; /* heads of three numbers */
+    case 9: c->ffn_size = 0; return true;
+    case 10: c->ffn_size = INT64_MIN; return true;
     case 11: c->kv_heads = -1; return true;
     case 12: c->kv_heads = 3; return true;
     case 13: c->head_dim = 3; return true;
@@ -41,18 +42,18 @@ static bool spoil(int i, tarn_llama_config *c)
     case 25: c->rope_original_context = -1; return true;
     case 26: c->qkv_bias = true; return true; /* a Llama has none */
     case 27: c->qk_norm = true; return true;
-    case 28: c->family = "qwen2"; return true; /* which has */
-    case 29: c->family = "qwen3"; return true;
-    case 30: c->family = "mixtral"; return true;
-    case 31: c->family = ""; return true;
+    case 28: c->arch = "qwen2"; return true; /* which has */
+    case 29: c->arch = "qwen3"; return true;
+    case 30: c->arch = "mixtral"; return true;
+    case 31: c->arch = ""; return true;
     case 32: c->dtype = TARN_I32; return true;
     case 33: c->dtype = (tarn_dtype)99; return true;
-    case 34: c->has_eos = true, c->end = 7; return true;
-    case 35: c->has_bos = true, c->begin = -1; return true;
-    case 36: c->has_eos = true, c->also_end_count = 8; return true;
-    case 37: c->has_eos = true, c->also_end_count = -1; return true;
-    case 38: c->has_eos = true, c->also_end_count = 1, c->also_end[0] = 7; return true;
-    case 39: c->also_end_count = 1; return true; /* further ones, but no first */
+    case 34: c->eos_count = 1, c->eos[0] = 7; return true;
+    case 35: c->has_bos = true, c->bos = -1; return true;
+    case 36: c->eos_count = 9; return true;
+    case 37: c->eos_count = -1; return true;
+    case 38: c->eos_count = 2, c->eos[1] = 7; return true;
+    case 39: c->eos_count = 3, c->eos[2] = -1; return true;
     case 40: c->recompute = (tarn_recompute)3; return true;
     case 41: c->recompute = (tarn_recompute)-1; return true;
     default: return false;
@@ -82,7 +83,7 @@ static void models(void **state)
     tarn_gpt2_config other_config;
     tarn_model_info info;
     tarn_module *model = tarn_model_llama(&small, CPU, 1), *other = tarn_linear(2, 2, CPU);
-    const tarn_gpt2_config small_gpt2 = {.vocab = 7, .context = 5, .layers = 1, .heads = 1, .width = 2};
+    const tarn_gpt2_config small_gpt2 = {.vocab_size = 7, .context = 5, .layers = 1, .heads = 1, .hidden_size = 2};
     tarn_module *gpt2 = tarn_model_gpt2(&small_gpt2, CPU, 1);
     const int32_t ids[] = {0, 1, 2, 3, 4, 5}, outside[] = {0, 7};
     tarn_tensor *two = tarn_from_i32(ids, TARN_SHAPE(1, 2), CPU), *six = tarn_from_i32(ids, TARN_SHAPE(1, 6), CPU);

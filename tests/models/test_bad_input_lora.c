@@ -5,7 +5,8 @@
 
 #define CPU tarn_device_cpu()
 
-static const tarn_llama_config config = {.vocab = 8, .context = 8, .layers = 1, .heads = 2, .width = 8, .inner = 8};
+static const tarn_llama_config config = {
+    .vocab_size = 8, .context = 8, .layers = 1, .heads = 2, .hidden_size = 8, .ffn_size = 8};
 
 static void options(void **state)
 {

@@ -7,7 +7,7 @@ static void placing(void **state)
 {
     (void)state;
     const tarn_device nowhere = {6, 0};
-    const tarn_gpt2_config config = {.vocab = 8, .context = 8, .layers = 2, .heads = 1, .width = 4};
+    const tarn_gpt2_config config = {.vocab_size = 8, .context = 8, .layers = 2, .heads = 1, .hidden_size = 4};
     tarn_module *model = tarn_model_gpt2(&config, CPU, 1);
     tarn_module *other = tarn_model_mlp(2, NULL, 0, 2, CPU);
     REFUSE(tarn_model_offload, tarn_model_offload(NULL, CPU, 1));

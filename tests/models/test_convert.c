@@ -25,7 +25,7 @@ static names named(const char *name)
 }
 
 static const tarn_llama_config small = {
-    .vocab = 300, .context = 64, .layers = 2, .heads = 4, .width = 64, .inner = 96, .kv_heads = 2};
+    .vocab_size = 300, .context = 64, .layers = 2, .heads = 4, .hidden_size = 64, .ffn_size = 96, .kv_heads = 2};
 
 /* Parameters far from those of a beginning, so that an order that is wrong shows. */
 static tarn_module *make_model(tarn_llama_config config)
@@ -113,22 +113,22 @@ static void every_family_goes_there_and_back(void **state)
     c.rope_factor = 32;
     c.rope_theta = 500000;
     c.rope_original_context = 16;
-    c.has_bos = c.has_eos = true;
-    c.begin = 1, c.end = 2, c.also_end_count = 2, c.also_end[0] = 7, c.also_end[1] = 9;
+    c.has_bos = true;
+    c.bos = 1, c.eos_count = 3, c.eos[0] = 2, c.eos[1] = 7, c.eos[2] = 9;
     go_round("llama3", c);
     c = small;
-    c.family = "mistral";
+    c.arch = "mistral";
     c.rope_scaling = TARN_ROPE_LINEAR;
     c.rope_factor = 2.5;
     c.head_dim = 6; /* not width / heads */
     go_round("mistral", c);
     c = small;
-    c.family = "qwen2";
+    c.arch = "qwen2";
     c.qkv_bias = true;
     c.dtype = TARN_BF16;
     go_round("qwen2", c);
     c = small;
-    c.family = "qwen3";
+    c.arch = "qwen3";
     c.qk_norm = true;
     c.epsilon = 1e-6;
     c.dtype = TARN_F16;
@@ -140,7 +140,7 @@ static void weights_lie_in_the_file(void **state)
     (void)state;
     names n = named("mapped");
     tarn_llama_config c = small;
-    c.family = "qwen3"; /* whose rows keep their order */
+    c.arch = "qwen3"; /* whose rows keep their order */
     c.qk_norm = true;
     tarn_module *model = make_model(c);
     assert_true(tarn_model_write(model, n.folder) && tarn_model_convert(n.folder, n.gguf, NULL, NULL));
@@ -159,7 +159,7 @@ static void a_tokenizer_goes_with_its_model(void **state)
         skip();
     names n = named("spoken");
     tarn_llama_config config = small;
-    config.has_bos = config.has_eos = true; /* token 0, of which the tokenizer's files say nothing */
+    config.has_bos = true, config.eos_count = 1; /* token 0, of which the tokenizer's files say nothing */
     tarn_convert_summary summary;
     tarn_tokenizer *t =
         tarn_bpe_train(&(const char *){"the cat sat on the mat, the cat sat"}, &(size_t){35}, 1, 280, NULL);
@@ -177,7 +177,7 @@ static void a_tokenizer_goes_with_its_model(void **state)
     assert_string_equal(tarn_gguf_string(file, "tokenizer.ggml.model", NULL), "gpt2");
     assert_string_equal(tarn_gguf_string(file, "tokenizer.ggml.pre", NULL), "gpt-2");
     /* one for each row */
-    assert_true(tarn_gguf_has(file, "tokenizer.ggml.tokens", &tokens) && tokens.count == small.vocab);
+    assert_true(tarn_gguf_has(file, "tokenizer.ggml.tokens", &tokens) && tokens.count == small.vocab_size);
     assert_true(tarn_gguf_has(file, "tokenizer.ggml.merges", &merges) && merges.count == tarn_tokenizer_count(t) - 257);
     assert_memory_equal(tarn_gguf_string_at(file, "tokenizer.ggml.tokens", 299, &length), "[PAD299]", 8);
     tarn_gguf_close(file);
@@ -214,7 +214,7 @@ static void weights_become_other_types(void **state)
                 {TARN_Q6_K, 0.1, 0}, {TARN_Q4_0, 0.5, 0}, {TARN_Q4_K, 0.4, 1}};
     names n = named("packed");
     tarn_llama_config c = small;
-    c.width = c.inner = 256;
+    c.hidden_size = c.ffn_size = 256;
     tarn_module *model = make_model(c);
     /* smaller, so that the network does not blow its errors up */
     for (int i = 0; i < tarn_module_parameter_count(model); i++)
@@ -225,7 +225,7 @@ static void weights_become_other_types(void **state)
         tarn_convert_summary s;
         const tarn_convert_options how = {.quantize = true, .type = rows[i].type, .replace = true};
         assert_true(tarn_model_convert(n.gguf, scratch("to.gguf"), &s, &how));
-        assert_true(s.unquantized == 5 && s.uneven == 0 && s.promoted == rows[i].promoted && s.tensors == 21);
+        assert_true(s.unquantized == 5 && s.fallback == 0 && s.promoted == rows[i].promoted && s.tensors == 21);
         double off = distance(logits_from(scratch("to.gguf")), logits_of(model));
         print_message("%s: %.2g bytes, logits off by %.2g\n", tarn_dtype_name(rows[i].type), (double)s.after, off);
         assert_true(off <= rows[i].most);
@@ -257,7 +257,7 @@ static void rows_that_are_no_blocks_stay(void **state)
     assert_true(tarn_gguf_finish(w));
     assert_true(tarn_model_convert(scratch("odd.gguf"), scratch("to.gguf"), &s,
                                    &(tarn_convert_options){.quantize = true, .type = TARN_Q4_K, .replace = true}));
-    assert_true(s.uneven == 1 && s.changed == 1);
+    assert_true(s.fallback == 1 && s.changed == 1);
     tarn_gguf *file = tarn_gguf_open(scratch("to.gguf"));
     tarn_gguf_entry e;
     assert_true(tarn_gguf_info(file, tarn_gguf_find(file, "a.weight"), &e) && e.dtype == TARN_BF16);
@@ -341,7 +341,7 @@ static void a_folder_is_written_tensor_by_tensor(void **state)
 {
     (void)state;
     const tarn_llama_config config = {
-        .vocab = 512, .context = 32, .layers = 12, .heads = 4, .kv_heads = 2, .width = 256, .inner = 512};
+        .vocab_size = 512, .context = 32, .layers = 12, .heads = 4, .kv_heads = 2, .hidden_size = 256, .ffn_size = 512};
     names n = named("streamed");
     tarn_module *model = tarn_model_llama(&config, CPU, 1);
     assert_true(
@@ -365,18 +365,18 @@ static void rows_that_are_no_large_blocks_become_small_ones(void **state)
     assert_true(tarn_model_write(model, n.folder));
     tarn_module_free(model);
     assert_true(tarn_model_convert(n.folder, n.gguf, &s, &(tarn_convert_options){.quantize = true, .type = TARN_Q6_K}));
-    assert_true(s.uneven == 16 && s.changed == 16 && s.after < s.before / 3);
+    assert_true(s.fallback == 16 && s.changed == 16 && s.after < s.before / 3);
     expect_types(n.gguf, TARN_Q8_0);
     /* Blocks that are there already stay what they are. */
     assert_true(tarn_model_convert(n.folder, n.gguf, &s,
                                    &(tarn_convert_options){.quantize = true, .type = TARN_Q4_0, .replace = true}));
     assert_true(tarn_model_convert(n.gguf, scratch("to.gguf"), &s,
                                    &(tarn_convert_options){.quantize = true, .type = TARN_Q4_K, .replace = true}));
-    assert_true(s.uneven == 16 && s.changed == 0 && s.after == s.before);
+    assert_true(s.fallback == 16 && s.changed == 0 && s.after == s.before);
     expect_types(scratch("to.gguf"), TARN_Q4_0);
     assert_true(tarn_model_convert(n.folder, n.gguf, &s,
                                    &(tarn_convert_options){.quantize = true, .type = TARN_Q4_0, .replace = true}));
-    assert_true(s.uneven == 0 && s.changed == 16 && s.after < s.before / 4);
+    assert_true(s.fallback == 0 && s.changed == 16 && s.after < s.before / 4);
 }
 
 static void nothing_is_computed_in_f64_beside_blocks(void **state)
@@ -390,8 +390,8 @@ static void nothing_is_computed_in_f64_beside_blocks(void **state)
     tarn_module_free(model);
     assert_null(tarn_model_open(n.gguf, CPU, &(tarn_model_open_options){.dtype = TARN_F64}));
     assert_error_about(TARN_ERROR_DTYPE, "tensor 'token_embd.weight' is Q8_0", "take f32, bf16 or f16");
-    assert_null(tarn_model_open(n.folder, CPU, &(tarn_model_open_options){.dtype = TARN_F64, .blocks = TARN_Q8_0}));
-    assert_error_about(TARN_ERROR_DTYPE, ".dtype is f64", "beside .blocks");
+    assert_null(tarn_model_open(n.folder, CPU, &(tarn_model_open_options){.dtype = TARN_F64, .quantize = TARN_Q8_0}));
+    assert_error_about(TARN_ERROR_DTYPE, ".dtype is f64", "beside .quantize");
 }
 
 static void vectors_of_blocks_become_numbers(void **state)

@@ -9,7 +9,8 @@
 
 #define CPU tarn_device_cpu()
 
-static const tarn_gpt2_config small = {.vocab = 300, .context = 64, .layers = 2, .heads = 4, .width = 64, .inner = 96};
+static const tarn_gpt2_config small = {
+    .vocab_size = 300, .context = 64, .layers = 2, .heads = 4, .hidden_size = 64, .ffn_size = 96};
 
 typedef struct names {
     char folder[256], gguf[256], back[256];
@@ -105,7 +106,7 @@ static void every_dtype_goes_there_and_back(void **state)
     go_round("bf16", c);
     c.dtype = TARN_F16;
     c.untie_embeddings = c.has_eos = true;
-    c.end = 7;
+    c.eos = 7;
     go_round("f16", c);
 }
 
@@ -114,7 +115,8 @@ static void wide_matrices_go_there_and_back(void **state)
 {
     (void)state;
     names n = named("wide");
-    tarn_gpt2_config c = {.vocab = 300, .context = 8, .layers = 1, .heads = 2, .width = 608, .inner = 288};
+    tarn_gpt2_config c = {
+        .vocab_size = 300, .context = 8, .layers = 1, .heads = 2, .hidden_size = 608, .ffn_size = 288};
     tarn_module_free(write_model(c, n.folder));
     assert_true(tarn_model_convert(n.folder, n.gguf, NULL, NULL) && tarn_model_convert(n.gguf, n.back, NULL, NULL));
     check_same_files(n.folder, n.back, "model.safetensors");
@@ -192,7 +194,7 @@ static void blocks_run_and_become_numbers_again(void **state)
     tarn_module *model = write_model(small, n.folder);
     tarn_convert_summary s;
     assert_true(tarn_model_convert(n.folder, n.gguf, &s, &(tarn_convert_options){.quantize = true, .type = TARN_Q8_0}));
-    assert_true(s.changed == 9 && s.uneven == 0 &&
+    assert_true(s.changed == 9 && s.fallback == 0 &&
                 s.unquantized == 19); /* four matrices of two blocks, and the tokens */
     assert_int_equal(type_in(n.gguf, "position_embd.weight"), TARN_F32);
     assert_int_equal(type_in(n.gguf, "blk.0.ffn_down.weight"), TARN_Q8_0);
@@ -206,14 +208,15 @@ static void blocks_run_and_become_numbers_again(void **state)
     assert_close(logits_from(n.back), logits_from(scratch("converted")), 0);
     assert_close_for_size(logits_from(n.back), logits_of(packed), 0.05);
     tarn_module_free(packed);
-    packed = tarn_model_open(n.folder, CPU, &(tarn_model_open_options){.blocks = TARN_Q8_0}); /* head and tokens stay */
+    packed =
+        tarn_model_open(n.folder, CPU, &(tarn_model_open_options){.quantize = TARN_Q8_0}); /* head and tokens stay */
     assert_ok();
     assert_close_for_size(logits_of(packed), logits_of(model), 0.1);
     tarn_module_free(packed);
     tarn_module_free(model);
     assert_true(tarn_model_convert(n.folder, n.gguf, &s,
                                    &(tarn_convert_options){.quantize = true, .type = TARN_Q4_K, .replace = true}));
-    assert_true(s.uneven == 9 && type_in(n.gguf, "blk.0.ffn_down.weight") == TARN_Q8_0); /* rows of 64 and 96 */
+    assert_true(s.fallback == 9 && type_in(n.gguf, "blk.0.ffn_down.weight") == TARN_Q8_0); /* rows of 64 and 96 */
 }
 
 /* Adapters beside blocks, merged in memory, to a file and to a folder. */

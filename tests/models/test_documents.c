@@ -116,7 +116,7 @@ static void gpt2_sees_each_document_alone(void **state)
 {
     (void)state;
     tarn_gpt2_config config = {
-        .vocab = VOCAB, .context = CONTEXT, .layers = 2, .heads = 2, .width = 12, .dtype = TARN_F64};
+        .vocab_size = VOCAB, .context = CONTEXT, .layers = 2, .heads = 2, .hidden_size = 12, .dtype = TARN_F64};
     for (int i = 0; i < 3; i++) {
         config.recompute = recomputes[i];
         documents_are_as_they_are_alone(tarn_model_gpt2(&config, CPU, 3), tarn_model_gpt2(&config, CPU, 3));
@@ -126,19 +126,19 @@ static void gpt2_sees_each_document_alone(void **state)
 static void the_llama_family_sees_each_document_alone(void **state)
 {
     (void)state;
-    tarn_llama_config config = {.vocab = VOCAB,
+    tarn_llama_config config = {.vocab_size = VOCAB,
                                 .context = CONTEXT,
                                 .layers = 2,
                                 .heads = 4,
-                                .width = 12,
-                                .inner = 20,
+                                .hidden_size = 12,
+                                .ffn_size = 20,
                                 .kv_heads = 2,
                                 .head_dim = 6,
                                 .dtype = TARN_F64};
     static const char *const families[] = {"llama", "qwen2", "qwen3"};
     for (int i = 0; i < 3; i++) {
         config.recompute = recomputes[i];
-        config.family = families[i];
+        config.arch = families[i];
         config.qkv_bias = i == 1;
         config.qk_norm = i == 2;
         documents_are_as_they_are_alone(tarn_model_llama(&config, CPU, 3), tarn_model_llama(&config, CPU, 3));
@@ -149,7 +149,8 @@ static void the_llama_family_sees_each_document_alone(void **state)
 static void no_bit_comes_from_another_document(void **state)
 {
     (void)state;
-    tarn_llama_config config = {.vocab = VOCAB, .context = CONTEXT, .layers = 2, .heads = 2, .width = 8, .inner = 12};
+    tarn_llama_config config = {
+        .vocab_size = VOCAB, .context = CONTEXT, .layers = 2, .heads = 2, .hidden_size = 8, .ffn_size = 12};
     tarn_module *model = stirred(tarn_model_llama(&config, CPU, 3));
     const tarn__arch *kind = tarn__arch_of("test", model);
     batch b = fill();
@@ -174,7 +175,7 @@ static void no_bit_comes_from_another_document(void **state)
 static void what_does_not_fit_is_refused(void **state)
 {
     (void)state;
-    tarn_gpt2_config config = {.vocab = VOCAB, .context = CONTEXT, .layers = 1, .heads = 2, .width = 8};
+    tarn_gpt2_config config = {.vocab_size = VOCAB, .context = CONTEXT, .layers = 1, .heads = 2, .hidden_size = 8};
     tarn_module *model = tarn_model_gpt2(&config, CPU, 3);
     batch b = fill();
     tarn_tensor *ids = whole(b.ids), *targets = whole(b.targets), *document_starts = whole(b.document_starts);

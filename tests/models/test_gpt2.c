@@ -8,7 +8,7 @@
 
 #define CPU tarn_device_cpu()
 
-static const tarn_gpt2_config small = {.vocab = 17, .context = 12, .layers = 2, .heads = 2, .width = 8};
+static const tarn_gpt2_config small = {.vocab_size = 17, .context = 12, .layers = 2, .heads = 2, .hidden_size = 8};
 
 static tarn_module *make(const tarn_gpt2_config *config, uint64_t seed)
 {
@@ -18,11 +18,11 @@ static tarn_module *make(const tarn_gpt2_config *config, uint64_t seed)
 }
 
 /* Tokens [rows, columns] that depend on nothing but their place. */
-static tarn_tensor *tokens_of(int64_t rows, int64_t columns, int64_t vocab)
+static tarn_tensor *tokens_of(int64_t rows, int64_t columns, int64_t vocab_size)
 {
     int32_t *values = malloc(sizeof(int32_t) * (size_t)(rows * columns));
     for (int64_t i = 0; i < rows * columns; i++)
-        values[i] = (int32_t)((7 * i + i * i / 3) % vocab);
+        values[i] = (int32_t)((7 * i + i * i / 3) % vocab_size);
     tarn_tensor *tokens = tarn_from_i32(values, TARN_SHAPE(rows, columns), CPU);
     free(values);
     return good(tokens);
@@ -52,10 +52,13 @@ static void the_published_sizes_have_the_published_numbers_of_parameters(void **
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
         tarn_gpt2_config c;
         assert_true(tarn_gpt2_config_named(sizes[i].name, &c));
-        int64_t norm = 2 * c.width, block = 2 * norm + c.width * 3 * c.width + 3 * c.width + c.width * c.width +
-                                            c.width + 2 * 4 * c.width * c.width + 4 * c.width + c.width;
-        assert_int_equal(c.vocab * c.width + c.context * c.width + c.layers * block + norm, sizes[i].parameters);
-        assert_true(c.has_eos && c.end == 50256 && c.context == 1024 && c.width % c.heads == 0);
+        int64_t norm = 2 * c.hidden_size, block = 2 * norm + c.hidden_size * 3 * c.hidden_size + 3 * c.hidden_size +
+                                                  c.hidden_size * c.hidden_size + c.hidden_size +
+                                                  2 * 4 * c.hidden_size * c.hidden_size + 4 * c.hidden_size +
+                                                  c.hidden_size;
+        assert_int_equal(c.vocab_size * c.hidden_size + c.context * c.hidden_size + c.layers * block + norm,
+                         sizes[i].parameters);
+        assert_true(c.has_eos && c.eos == 50256 && c.context == 1024 && c.hidden_size % c.heads == 0);
     }
 }
 
@@ -103,7 +106,7 @@ static double deviation_of(tarn_module *model, const char *name)
 static void first_values_are_gpt2_s_and_follow_from_the_seed_alone(void **state)
 {
     (void)state;
-    const tarn_gpt2_config config = {.vocab = 300, .context = 64, .layers = 8, .heads = 4, .width = 64};
+    const tarn_gpt2_config config = {.vocab_size = 300, .context = 64, .layers = 8, .heads = 4, .hidden_size = 64};
     tarn_seed(3);
     double drawn = tarn_item(tarn_uniform(TARN_SCALAR, 0, 1, TARN_F64, CPU));
     tarn_seed(3);
@@ -210,7 +213,7 @@ static void check_gradients(const tarn_gpt2_config *config)
 {
     tarn_module *model = make(config, 2);
     stir(model);
-    problem p = {model, tokens_of(2, 3, config->vocab), tokens_of(2, 3, config->vocab)};
+    problem p = {model, tokens_of(2, 3, config->vocab_size), tokens_of(2, 3, config->vocab_size)};
     tarn_tensor *inputs[40];
     int count = tarn_module_parameter_count(model);
     assert_true(count <= 40);
@@ -225,7 +228,7 @@ static void every_gradient_is_that_of_differences(void **state)
 {
     (void)state;
     tarn_gpt2_config tiny = {
-        .vocab = 5, .context = 4, .layers = 2, .heads = 2, .width = 4, .inner = 6, .dtype = TARN_F64};
+        .vocab_size = 5, .context = 4, .layers = 2, .heads = 2, .hidden_size = 4, .ffn_size = 6, .dtype = TARN_F64};
     check_gradients(&tiny);
     tiny.layers = 1;
     tiny.dropout = 0.3; /* the same masks in forward and backward */
@@ -349,10 +352,12 @@ static void gradients_of_16_bit_weights_are_not_rounded(void **state)
 /* Field by field: what lies between the fields says nothing. */
 static void assert_same_config(const tarn_gpt2_config *a, const tarn_gpt2_config *b)
 {
-    assert_true(a->vocab == b->vocab && a->context == b->context && a->layers == b->layers && a->heads == b->heads);
-    assert_true(a->width == b->width && a->inner == b->inner && a->dropout == b->dropout && a->epsilon == b->epsilon);
+    assert_true(a->vocab_size == b->vocab_size && a->context == b->context && a->layers == b->layers &&
+                a->heads == b->heads);
+    assert_true(a->hidden_size == b->hidden_size && a->ffn_size == b->ffn_size && a->dropout == b->dropout &&
+                a->epsilon == b->epsilon);
     assert_true(a->attention_dropout == b->attention_dropout && a->embedding_dropout == b->embedding_dropout);
-    assert_true(a->dtype == b->dtype && a->has_eos == b->has_eos && a->end == b->end);
+    assert_true(a->dtype == b->dtype && a->has_eos == b->has_eos && a->eos == b->eos);
 }
 
 static void the_configuration_can_be_asked_for_and_used_again(void **state)
@@ -363,7 +368,7 @@ static void the_configuration_can_be_asked_for_and_used_again(void **state)
     config.embedding_dropout = -1;
     tarn_module *model = make(&config, 1);
     assert_true(tarn_gpt2_config_of(model, &found));
-    assert_true(found.inner == 32 && found.epsilon == 1e-5 && found.attention_dropout == 0.1 &&
+    assert_true(found.ffn_size == 32 && found.epsilon == 1e-5 && found.attention_dropout == 0.1 &&
                 found.embedding_dropout < 0);
     tarn_module *second = make(&found, 1);
     assert_true(tarn_gpt2_config_of(second, &again));
@@ -384,11 +389,11 @@ static void fields_of_a_newer_header_become_zero(void **state)
     tarn_module *model = make(&small, 1);
     memset(&newer, 0xAA, sizeof(newer));
     assert_true(tarn_gpt2_config_of_sized(model, &newer.known, sizeof(newer)));
-    assert_true(newer.known.vocab == small.vocab);
+    assert_true(newer.known.vocab_size == small.vocab_size);
     assert_memory_equal(newer.more, zeros, sizeof(zeros));
     memset(&newer, 0xAA, sizeof(newer));
     assert_true(tarn_gpt2_config_named_sized("gpt2", &newer.known, sizeof(newer)));
-    assert_true(newer.known.vocab == 50257);
+    assert_true(newer.known.vocab_size == 50257);
     assert_memory_equal(newer.more, zeros, sizeof(zeros));
     tarn_module_free(model);
 }
@@ -420,18 +425,18 @@ static const char *in_folder(const char *name, const char *file)
 static void a_folder_keeps_all_of_a_model(void **state)
 {
     (void)state;
-    tarn_gpt2_config config = {.vocab = 17,
+    tarn_gpt2_config config = {.vocab_size = 17,
                                .context = 12,
                                .layers = 2,
                                .heads = 2,
-                               .width = 8,
-                               .inner = 20,
+                               .hidden_size = 8,
+                               .ffn_size = 20,
                                .dropout = 0.25,
                                .attention_dropout = -1,
                                .embedding_dropout = 0.5,
                                .epsilon = 1e-3,
                                .has_eos = true,
-                               .end = 0},
+                               .eos = 0},
                      found;
     tarn_module *model = make(&config, 1);
     stir(model);

@@ -6,55 +6,55 @@
 enum { VOCAB = 19, CONTEXT = 24 };
 
 /* Heads that do not fill the width, and two of them for each of keys. */
-static const tarn_llama_config small = {.vocab = VOCAB,
+static const tarn_llama_config small = {.vocab_size = VOCAB,
                                         .context = CONTEXT,
                                         .layers = 2,
                                         .heads = 4,
-                                        .width = 12,
-                                        .inner = 20,
+                                        .hidden_size = 12,
+                                        .ffn_size = 20,
                                         .kv_heads = 2,
                                         .head_dim = 6};
 
 /* One of each family, with every kind of rotary positions. */
 static const tarn_llama_config families[] = {
-    {.vocab = VOCAB,
+    {.vocab_size = VOCAB,
      .context = CONTEXT,
      .layers = 2,
      .heads = 4,
-     .width = 12,
-     .inner = 20,
+     .hidden_size = 12,
+     .ffn_size = 20,
      .kv_heads = 2,
      .head_dim = 6},
-    {.vocab = VOCAB,
+    {.vocab_size = VOCAB,
      .context = CONTEXT,
      .layers = 3,
      .heads = 2,
-     .width = 8,
-     .inner = 10,
+     .hidden_size = 8,
+     .ffn_size = 10,
      .tie_embeddings = true,
      .rope_scaling = TARN_ROPE_LINEAR,
      .rope_factor = 4,
-     .family = "mistral"},
-    {.vocab = VOCAB,
+     .arch = "mistral"},
+    {.vocab_size = VOCAB,
      .context = CONTEXT,
      .layers = 1,
      .heads = 3,
-     .width = 12,
-     .inner = 7,
+     .hidden_size = 12,
+     .ffn_size = 7,
      .kv_heads = 1,
      .qkv_bias = true,
-     .family = "qwen2",
+     .arch = "qwen2",
      .tie_embeddings = true},
-    {.vocab = VOCAB,
+    {.vocab_size = VOCAB,
      .context = CONTEXT,
      .layers = 2,
      .heads = 2,
-     .width = 6,
-     .inner = 9,
+     .hidden_size = 6,
+     .ffn_size = 9,
      .kv_heads = 1,
      .head_dim = 10,
      .qk_norm = true,
-     .family = "qwen3",
+     .arch = "qwen3",
      .rope_scaling = TARN_ROPE_LLAMA3,
      .rope_original_context = 16,
      .rope_theta = 300},
@@ -69,11 +69,11 @@ static tarn_module *make(const tarn_llama_config *config, uint64_t seed)
 }
 
 /* Tokens [rows, columns] that depend on nothing but their place. */
-static tarn_tensor *tokens_of(int64_t rows, int64_t columns, int64_t vocab)
+static tarn_tensor *tokens_of(int64_t rows, int64_t columns, int64_t vocab_size)
 {
     int32_t values[8 * CONTEXT];
     for (int64_t i = 0; i < rows * columns; i++)
-        values[i] = (int32_t)((7 * i + i * i / 3) % vocab);
+        values[i] = (int32_t)((7 * i + i * i / 3) % vocab_size);
     return good(tarn_from_i32(values, TARN_SHAPE(rows, columns), CPU));
 }
 
@@ -99,9 +99,10 @@ static tarn_module *stirred(const tarn_llama_config *config)
 
 static int64_t numbers_of(const tarn_llama_config *c)
 {
-    int64_t head = c->head_dim ? c->head_dim : c->width / c->heads;
-    int64_t block = 2 * c->width * head * (c->heads + c->kv_heads) + 3 * c->width * c->inner + 2 * c->width;
-    return c->vocab * c->width * (c->tie_embeddings ? 1 : 2) + c->layers * block + c->width;
+    int64_t head = c->head_dim ? c->head_dim : c->hidden_size / c->heads;
+    int64_t block =
+        2 * c->hidden_size * head * (c->heads + c->kv_heads) + 3 * c->hidden_size * c->ffn_size + 2 * c->hidden_size;
+    return c->vocab_size * c->hidden_size * (c->tie_embeddings ? 1 : 2) + c->layers * block + c->hidden_size;
 }
 
 static void the_published_sizes_have_the_published_numbers_of_parameters(void **state)
@@ -115,7 +116,7 @@ static void the_published_sizes_have_the_published_numbers_of_parameters(void **
         tarn_llama_config c;
         assert_true(tarn_llama_config_named(sizes[i].name, &c));
         assert_int_equal(numbers_of(&c), sizes[i].parameters);
-        assert_true(c.tie_embeddings && c.has_bos && c.has_eos);
+        assert_true(c.tie_embeddings && c.has_bos && c.eos_count == 1);
     }
 }
 
@@ -176,14 +177,14 @@ static double deviation_of(tarn_module *model, const char *name)
 static void first_values_follow_from_the_seed_alone(void **state)
 {
     (void)state;
-    const tarn_llama_config config = {.vocab = 300,
+    const tarn_llama_config config = {.vocab_size = 300,
                                       .context = 64,
                                       .layers = 2,
                                       .heads = 4,
-                                      .width = 64,
-                                      .inner = 160,
+                                      .hidden_size = 64,
+                                      .ffn_size = 160,
                                       .qkv_bias = true,
-                                      .family = "qwen2"};
+                                      .arch = "qwen2"};
     tarn_seed(3);
     double drawn = tarn_item(tarn_uniform(TARN_SCALAR, 0, 1, TARN_F64, CPU));
     tarn_seed(3);
@@ -285,7 +286,7 @@ static void every_gradient_is_that_of_differences(void **state)
     for (int f = 0; f < FAMILIES; f++)
         for (int recompute = TARN_RECOMPUTE_NONE; recompute <= TARN_RECOMPUTE_FULL; recompute++) {
             tarn_llama_config tiny = families[f];
-            tiny.vocab = 5, tiny.width = 4, tiny.inner = 3, tiny.layers = f == 0 ? 2 : 1, tiny.heads = 2,
+            tiny.vocab_size = 5, tiny.hidden_size = 4, tiny.ffn_size = 3, tiny.layers = f == 0 ? 2 : 1, tiny.heads = 2,
             tiny.head_dim = f % 2 ? 4 : 0, tiny.kv_heads = 1;
             tiny.dtype = TARN_F64;
             tiny.recompute = (tarn_recompute)recompute;
@@ -373,8 +374,13 @@ static void what_is_made_again_gives_the_same_gradients(void **state)
 static void threads_change_no_bit(void **state)
 {
     (void)state;
-    tarn_llama_config c = {
-        .vocab = VOCAB, .context = CONTEXT, .layers = 2, .heads = 8, .width = 128, .inner = 320, .kv_heads = 2};
+    tarn_llama_config c = {.vocab_size = VOCAB,
+                           .context = CONTEXT,
+                           .layers = 2,
+                           .heads = 8,
+                           .hidden_size = 128,
+                           .ffn_size = 320,
+                           .kv_heads = 2};
     tarn_tensor *first = NULL;
     for (int threads = 1; threads <= 4; threads *= 2) {
         tarn_set_threads(threads);
@@ -471,16 +477,16 @@ static void the_configuration_can_be_asked_for_and_used_again(void **state)
     assert_true(tarn_llama_config_of(model, &found));
     assert_true(found.head_dim == 4 && found.epsilon == 1e-5 && found.rope_theta == 10000 &&
                 found.rope_original_context == 8192 && found.rope_factor == 8);
-    assert_string_equal(found.family, "qwen2");
+    assert_string_equal(found.arch, "qwen2");
     tarn_module *second = make(&found, 1);
     assert_true(tarn_llama_config_of(second, &again));
-    assert_true(again.vocab == found.vocab && again.kv_heads == 1 && again.inner == found.inner && again.qkv_bias &&
-                again.tie_embeddings);
+    assert_true(again.vocab_size == found.vocab_size && again.kv_heads == 1 && again.ffn_size == found.ffn_size &&
+                again.qkv_bias && again.tie_embeddings);
     assert_true(tarn_model_query(model, &info));
     assert_string_equal(info.type, "qwen2");
-    assert_true(info.vocab == VOCAB && info.context == CONTEXT && info.layers == 1 && info.heads == 3 &&
-                info.kv_heads == 1 && info.head_dim == 4 && info.width == 12 && info.dtype == TARN_F32 &&
-                !info.has_bos && !info.has_eos);
+    assert_true(info.vocab_size == VOCAB && info.context == CONTEXT && info.layers == 1 && info.heads == 3 &&
+                info.kv_heads == 1 && info.head_dim == 4 && info.hidden_size == 12 && info.dtype == TARN_F32 &&
+                !info.has_bos && !info.eos_count);
     tarn_module_free(model);
     tarn_module_free(second);
 }
@@ -501,12 +507,13 @@ static void fields_of_a_newer_header_become_zero(void **state)
     tarn_module *model = make(&small, 1);
     memset(&newer, 0xAA, sizeof(newer));
     memset(&info, 0xAA, sizeof(info));
-    assert_true(tarn_llama_config_of_sized(model, &newer.known, sizeof(newer)) && newer.known.vocab == VOCAB);
+    assert_true(tarn_llama_config_of_sized(model, &newer.known, sizeof(newer)) && newer.known.vocab_size == VOCAB);
     assert_memory_equal(newer.more, zeros, sizeof(zeros));
     memset(&newer, 0xAA, sizeof(newer));
-    assert_true(tarn_llama_config_named_sized("llama-1b", &newer.known, sizeof(newer)) && newer.known.vocab == 128256);
+    assert_true(tarn_llama_config_named_sized("llama-1b", &newer.known, sizeof(newer)) &&
+                newer.known.vocab_size == 128256);
     assert_memory_equal(newer.more, zeros, sizeof(zeros));
-    assert_true(tarn_model_query_sized(model, &info.known, sizeof(info)) && info.known.vocab == VOCAB);
+    assert_true(tarn_model_query_sized(model, &info.known, sizeof(info)) && info.known.vocab_size == VOCAB);
     assert_memory_equal(info.more, zeros, sizeof(zeros));
     tarn_module_free(model);
 }

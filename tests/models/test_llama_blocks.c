@@ -36,12 +36,12 @@ static int64_t peak_of(tarn_module *mlp, tarn_tensor *x, tarn_tensor **y)
 static void a_prompt_comes_in_parts(void **state)
 {
     (void)state;
-    const tarn_llama_config config = {.vocab = 32,
+    const tarn_llama_config config = {.vocab_size = 32,
                                       .context = 128,
                                       .layers = 1,
                                       .heads = 2,
-                                      .width = WIDTH,
-                                      .inner = INNER,
+                                      .hidden_size = WIDTH,
+                                      .ffn_size = INNER,
                                       .epsilon = 1e-5,
                                       .rope_theta = 10000};
     tarn_module *model = tarn_model_llama(&config, device, 1);

@@ -35,52 +35,50 @@ static tarn_module *stirred(const tarn_llama_config *config)
 /* ---- round trips ------------------------------------------------------------------------------------------------- */
 
 static const tarn_llama_config families[] = {
-    {.vocab = 17,
+    {.vocab_size = 17,
      .context = 12,
      .layers = 2,
      .heads = 2,
-     .width = 8,
-     .inner = 20,
+     .hidden_size = 8,
+     .ffn_size = 20,
      .epsilon = 1e-3,
      .rope_theta = 123.5,
      .has_bos = true,
-     .begin = 3,
-     .has_eos = true,
-     .end = 0,
-     .also_end_count = 2,
-     .also_end = {5, 16}},
-    {.vocab = 17,
+     .bos = 3,
+     .eos_count = 3,
+     .eos = {0, 5, 16}},
+    {.vocab_size = 17,
      .context = 12,
      .layers = 1,
      .heads = 4,
-     .width = 8,
-     .inner = 5,
+     .hidden_size = 8,
+     .ffn_size = 5,
      .kv_heads = 1,
      .head_dim = 6,
      .tie_embeddings = true,
-     .family = "mistral",
+     .arch = "mistral",
      .rope_scaling = TARN_ROPE_LINEAR,
      .rope_factor = 2.5},
-    {.vocab = 17,
+    {.vocab_size = 17,
      .context = 12,
      .layers = 1,
      .heads = 2,
-     .width = 8,
-     .inner = 5,
+     .hidden_size = 8,
+     .ffn_size = 5,
      .qkv_bias = true,
-     .family = "qwen2",
-     .has_eos = true,
-     .end = 16},
-    {.vocab = 17,
+     .arch = "qwen2",
+     .eos_count = 1,
+     .eos = {16}},
+    {.vocab_size = 17,
      .context = 12,
      .layers = 2,
      .heads = 2,
-     .width = 6,
-     .inner = 5,
+     .hidden_size = 6,
+     .ffn_size = 5,
      .head_dim = 4,
      .qk_norm = true,
      .tie_embeddings = true,
-     .family = "qwen3",
+     .arch = "qwen3",
      .rope_scaling = TARN_ROPE_LLAMA3,
      .rope_factor = 32,
      .rope_low_freq_factor = 0.5,
@@ -91,9 +89,9 @@ static const tarn_llama_config families[] = {
 /* Field by field: what lies between the fields says nothing. */
 static void assert_same_config(const tarn_llama_config *a, const tarn_llama_config *b)
 {
-    assert_true(a->vocab == b->vocab && a->context == b->context && a->layers == b->layers && a->heads == b->heads &&
-                a->width == b->width);
-    assert_true(a->inner == b->inner && a->kv_heads == b->kv_heads && a->head_dim == b->head_dim &&
+    assert_true(a->vocab_size == b->vocab_size && a->context == b->context && a->layers == b->layers &&
+                a->heads == b->heads && a->hidden_size == b->hidden_size);
+    assert_true(a->ffn_size == b->ffn_size && a->kv_heads == b->kv_heads && a->head_dim == b->head_dim &&
                 a->epsilon == b->epsilon);
     assert_true(a->rope_theta == b->rope_theta && a->rope_scaling == b->rope_scaling && a->qkv_bias == b->qkv_bias &&
                 a->qk_norm == b->qk_norm);
@@ -101,11 +99,9 @@ static void assert_same_config(const tarn_llama_config *a, const tarn_llama_conf
     assert_true(a->rope_scaling != TARN_ROPE_LLAMA3 || (a->rope_low_freq_factor == b->rope_low_freq_factor &&
                                                         a->rope_high_freq_factor == b->rope_high_freq_factor &&
                                                         a->rope_original_context == b->rope_original_context));
-    assert_true(a->tie_embeddings == b->tie_embeddings && a->has_bos == b->has_bos && a->begin == b->begin &&
-                a->has_eos == b->has_eos && a->end == b->end);
-    assert_true(a->also_end_count == b->also_end_count && memcmp(a->also_end, b->also_end, sizeof(a->also_end)) == 0 &&
-                a->dtype == b->dtype);
-    assert_string_equal(a->family, b->family);
+    assert_true(a->tie_embeddings == b->tie_embeddings && a->has_bos == b->has_bos && a->bos == b->bos);
+    assert_true(a->eos_count == b->eos_count && memcmp(a->eos, b->eos, sizeof(a->eos)) == 0 && a->dtype == b->dtype);
+    assert_string_equal(a->arch, b->arch);
 }
 
 static void a_folder_keeps_all_of_a_model(void **state)
@@ -154,7 +150,7 @@ static void split(const char *folder)
 static void weights_may_lie_in_several_files(void **state)
 {
     (void)state;
-    const tarn_gpt2_config gpt2 = {.vocab = 17, .context = 12, .layers = 1, .heads = 2, .width = 8};
+    const tarn_gpt2_config gpt2 = {.vocab_size = 17, .context = 12, .layers = 1, .heads = 2, .hidden_size = 8};
     tarn_module *models[] = {stirred(&families[3]), tarn_model_gpt2(&gpt2, CPU, 1)};
     for (int i = 0; i < 2; i++) {
         const char *name = i ? "split-gpt2" : "split-llama";
@@ -372,10 +368,10 @@ static const char *ends_of(const char *path)
     tarn_model_info info;
     tarn_module *model = tarn_model_open(path, CPU, NULL);
     assert_ok();
-    assert_true(tarn_model_query(model, &info) && info.has_eos);
-    int used = snprintf(text, sizeof(text), "%lld", (long long)info.end);
-    for (int i = 0; i < info.also_end_count; i++)
-        used += snprintf(text + used, sizeof(text) - (size_t)used, " %lld", (long long)info.also_end[i]);
+    assert_true(tarn_model_query(model, &info) && info.eos_count > 0);
+    int used = snprintf(text, sizeof(text), "%lld", (long long)info.eos[0]);
+    for (int i = 1; i < info.eos_count; i++)
+        used += snprintf(text + used, sizeof(text) - (size_t)used, " %lld", (long long)info.eos[i]);
     tarn_module_free(model);
     return text;
 }
@@ -441,9 +437,9 @@ static const float *take(tarn_module *model, const char *name, const float *at, 
     tarn_tensor *parameter = good(tarn_module_find(model, name)),
                 *values = tarn_from_f32(at, tarn_shape_of(parameter), CPU);
     if (head_dim) {
-        int64_t rows = tarn_size(parameter, 0), width = tarn_size(parameter, 1);
-        values = tarn_reshape(values, TARN_SHAPE(rows / head_dim, head_dim / 2, 2, width));
-        values = tarn_reshape(tarn_permute(values, TARN_AXES(0, 2, 1, 3)), TARN_SHAPE(rows, width));
+        int64_t rows = tarn_size(parameter, 0), hidden_size = tarn_size(parameter, 1);
+        values = tarn_reshape(values, TARN_SHAPE(rows / head_dim, head_dim / 2, 2, hidden_size));
+        values = tarn_reshape(tarn_permute(values, TARN_AXES(0, 2, 1, 3)), TARN_SHAPE(rows, hidden_size));
     }
     assert_true(tarn_copy(parameter, values));
     return at + tarn_count(parameter);
@@ -462,12 +458,12 @@ static tarn_module *open_stories(void)
     int32_t h[7]; /* dim, hidden, layers, heads, kv heads, vocab, context */
     assert_true(count > sizeof(h));
     memcpy(h, file, sizeof(h));
-    const tarn_llama_config config = {.vocab = h[5],
+    const tarn_llama_config config = {.vocab_size = h[5],
                                       .context = h[6],
                                       .layers = h[2],
                                       .heads = h[3],
-                                      .width = h[0],
-                                      .inner = h[1],
+                                      .hidden_size = h[0],
+                                      .ffn_size = h[1],
                                       .kv_heads = h[4],
                                       .tie_embeddings = true};
     tarn_module *model = tarn_model_llama(&config, CPU, 0);
@@ -507,7 +503,8 @@ static void a_real_model_writes_its_story(void **state)
     assert_true(tarn_read_f64(tarn_forward(model, tarn_from_i32(&first, TARN_SHAPE(1, 1), device)), found, LOGITS));
     for (int i = 0; i < LOGITS; i++)
         assert_true(fabs(found[i] - logits[i]) <= 1e-4);
-    assert_int_equal(tarn_generate(model, &first, 1, made, &(tarn_generate_options){.tokens = STORY - 1}), STORY - 1);
+    assert_int_equal(tarn_generate(model, &first, 1, made, &(tarn_generate_options){.max_tokens = STORY - 1}),
+                     STORY - 1);
     for (int i = 0; i + 1 < STORY; i++)
         assert_int_equal(made[i], (int32_t)ids[i + 1]);
     tarn_module_free(model);

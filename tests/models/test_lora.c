@@ -12,26 +12,26 @@ enum { GPT2, LLAMA, QWEN, KINDS };
 
 static tarn_module *make_as(int kind, tarn_dtype dtype, tarn_recompute recompute, tarn_device device)
 {
-    const tarn_gpt2_config gpt2 = {.vocab = VOCAB,
+    const tarn_gpt2_config gpt2 = {.vocab_size = VOCAB,
                                    .context = CONTEXT,
                                    .layers = 2,
                                    .heads = 2,
-                                   .width = 8,
-                                   .inner = 12,
+                                   .hidden_size = 8,
+                                   .ffn_size = 12,
                                    .dtype = dtype,
                                    .recompute = recompute};
-    tarn_llama_config llama = {.vocab = VOCAB,
+    tarn_llama_config llama = {.vocab_size = VOCAB,
                                .context = CONTEXT,
                                .layers = 2,
                                .heads = 4,
-                               .width = 12,
-                               .inner = 10,
+                               .hidden_size = 12,
+                               .ffn_size = 10,
                                .kv_heads = 2,
                                .head_dim = 4,
                                .dtype = dtype,
                                .recompute = recompute};
     if (kind == QWEN) {
-        llama.family = "qwen2";
+        llama.arch = "qwen2";
         llama.qkv_bias = llama.tie_embeddings = true;
     }
     tarn_module *model = kind == GPT2 ? tarn_model_gpt2(&gpt2, device, 3) : tarn_model_llama(&llama, device, 3);
@@ -344,7 +344,8 @@ static void only_adapters_are_trained(void **state)
 static void frozen_parameters_take_no_memory_in_training(void **state)
 {
     (void)state;
-    const tarn_llama_config wide = {.vocab = 2000, .context = 8, .layers = 1, .heads = 4, .width = 256, .inner = 1024};
+    const tarn_llama_config wide = {
+        .vocab_size = 2000, .context = 8, .layers = 1, .heads = 4, .hidden_size = 256, .ffn_size = 1024};
     tarn_module *model = tarn_model_llama(&wide, CPU, 1);
     assert_true(tarn_lora_add(model, &(tarn_lora_options){.rank = 1, .targets = "q_proj"}));
     int64_t held = tarn_memory_of(CPU).used;
@@ -364,8 +365,13 @@ static void frozen_parameters_take_no_memory_in_training(void **state)
 
 static tarn_module *quantized(tarn_dtype type, tarn_dtype dtype)
 {
-    const tarn_llama_config config = {
-        .vocab = VOCAB, .context = CONTEXT, .layers = 2, .heads = 4, .width = 256, .inner = 256, .kv_heads = 2};
+    const tarn_llama_config config = {.vocab_size = VOCAB,
+                                      .context = CONTEXT,
+                                      .layers = 2,
+                                      .heads = 4,
+                                      .hidden_size = 256,
+                                      .ffn_size = 256,
+                                      .kv_heads = 2};
     tarn_module *model = tarn_model_llama(&config, CPU, 6);
     assert_true(tarn_model_write(model, scratch("plain")));
     tarn_module_free(model);
@@ -436,8 +442,8 @@ static void steps_stay_on_the_device(void **state)
         tarn_tensor *tokens = tokens_of(1, 6), *moved = good(tarn_to(tokens, there));
         assert_close(good(tarn_to(tarn_forward(model, moved), CPU)), good(tarn_forward(here, tokens)), 1e-5);
         int32_t prompt[] = {1, 2, 3}, one[6], other[6];
-        assert_int_equal(tarn_generate(here, prompt, 3, one, &(tarn_generate_options){.tokens = 6}), 6);
-        assert_int_equal(tarn_generate(model, prompt, 3, other, &(tarn_generate_options){.tokens = 6}), 6);
+        assert_int_equal(tarn_generate(here, prompt, 3, one, &(tarn_generate_options){.max_tokens = 6}), 6);
+        assert_int_equal(tarn_generate(model, prompt, 3, other, &(tarn_generate_options){.max_tokens = 6}), 6);
         assert_memory_equal(one, other, sizeof(one));
         tarn_optimizer *adam = tarn_adamw(model, &(tarn_adamw_options){.lr = 0.01f});
         tarn_stats_reset();

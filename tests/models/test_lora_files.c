@@ -10,13 +10,13 @@ enum { VOCAB = 40, CONTEXT = 10 };
 static tarn_module *make(bool is_gpt2, tarn_dtype dtype)
 {
     const tarn_gpt2_config gpt2 = {
-        .vocab = VOCAB, .context = CONTEXT, .layers = 2, .heads = 2, .width = 8, .dtype = dtype};
-    const tarn_llama_config llama = {.vocab = VOCAB,
+        .vocab_size = VOCAB, .context = CONTEXT, .layers = 2, .heads = 2, .hidden_size = 8, .dtype = dtype};
+    const tarn_llama_config llama = {.vocab_size = VOCAB,
                                      .context = CONTEXT,
                                      .layers = 2,
                                      .heads = 4,
-                                     .width = 64,
-                                     .inner = 96,
+                                     .hidden_size = 64,
+                                     .ffn_size = 96,
                                      .kv_heads = 2,
                                      .dtype = dtype};
     tarn_module *model = is_gpt2 ? tarn_model_gpt2(&gpt2, CPU, 3) : tarn_model_llama(&llama, CPU, 3);

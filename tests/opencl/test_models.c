@@ -81,7 +81,7 @@ static tarn_train_options writer(const char *model)
     char text[2401];
     tarn_train_options options = {.layers = 2,
                                   .heads = 4,
-                                  .width = 32,
+                                  .hidden_size = 32,
                                   .context = 16,
                                   .batch_size = 8,
                                   .lr = 0.003,
@@ -146,13 +146,13 @@ enum { VOCAB = 40, TOKENS = 12 };
 /* Rows of 256, which blocks of every kind fill. */
 static const char *make_folder(void)
 {
-    const tarn_llama_config config = {.vocab = VOCAB,
+    const tarn_llama_config config = {.vocab_size = VOCAB,
                                       .context = 32,
                                       .layers = 2,
                                       .heads = 4,
                                       .kv_heads = 2,
-                                      .width = 256,
-                                      .inner = 256,
+                                      .hidden_size = 256,
+                                      .ffn_size = 256,
                                       .tie_embeddings = true};
     static char folder[1200];
     snprintf(folder, sizeof(folder), "%s", scratch("model"));

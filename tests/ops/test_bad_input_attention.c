@@ -128,8 +128,10 @@ static void rope(void **state)
     REFUSE(tarn_rope_sized, tarn_rope(x, NULL, &(tarn_rope_options){.base = NAN}));
     REFUSE(tarn_rope_sized, tarn_rope(x, NULL, &(tarn_rope_options){.scaling = (tarn_rope_scaling)7}));
     REFUSE(tarn_rope_sized, tarn_rope(x, NULL, &(tarn_rope_options){.scaling = TARN_ROPE_LINEAR, .factor = -1}));
-    REFUSE(tarn_rope_sized, tarn_rope(x, NULL, &(tarn_rope_options){.scaling = TARN_ROPE_LLAMA3, .low = 5}));
-    REFUSE(tarn_rope_sized, tarn_rope(x, NULL, &(tarn_rope_options){.scaling = TARN_ROPE_LLAMA3, .original = -1}));
+    REFUSE(tarn_rope_sized,
+           tarn_rope(x, NULL, &(tarn_rope_options){.scaling = TARN_ROPE_LLAMA3, .low_freq_factor = 5}));
+    REFUSE(tarn_rope_sized,
+           tarn_rope(x, NULL, &(tarn_rope_options){.scaling = TARN_ROPE_LLAMA3, .original_context = -1}));
     ACCEPT(tarn_rope(x, whole(TARN_SHAPE(2, 3)), &(tarn_rope_options){.dims = 4}));
 }
 

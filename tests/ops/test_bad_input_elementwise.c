@@ -3,7 +3,7 @@
 
 typedef tarn_tensor *(*unary_fn)(tarn_tensor *x);
 typedef tarn_tensor *(*binary_fn)(tarn_tensor *a, tarn_tensor *b);
-typedef tarn_tensor *(*reduce_fn)(tarn_tensor *x, tarn_axes axes, bool keep);
+typedef tarn_tensor *(*reduce_fn)(tarn_tensor *x, tarn_axes axes, bool keepdim);
 
 enum { FLOATS, NUMBERS, ALL };
 

@@ -93,12 +93,13 @@ static const char *write_lines(const char *name)
 static void write_tokenizer(const char *folder)
 {
     static const char *const roles[] = {"user", "assistant"};
-    char vocab[512] = "259", merges[512] = "\"merges\": [", added[400], name[300], part[32];
+    char vocab_size[512] = "259", merges[512] = "\"merges\": [", added[400], name[300], part[32];
     int id = 263;
     for (int r = 0; r < 2; r++)
         for (size_t i = 2; i <= strlen(roles[r]); i++) {
             snprintf(part, sizeof(part), "%.*s", (int)i, roles[r]);
-            snprintf(vocab + strlen(vocab), sizeof(vocab) - strlen(vocab), ", \"%s\": %d", part, id++);
+            snprintf(vocab_size + strlen(vocab_size), sizeof(vocab_size) - strlen(vocab_size), ", \"%s\": %d", part,
+                     id++);
             snprintf(merges + strlen(merges), sizeof(merges) - strlen(merges), "\"%.*s %c\", ", (int)i - 1, roles[r],
                      roles[r][i - 1]);
         }
@@ -110,7 +111,8 @@ static void write_tokenizer(const char *folder)
         id, id + 1);
     /* for which GGUF has no form */
     char *plain = replaced(small_tokenizer_text(), ", \"lstrip\": true, \"rstrip\": true", "");
-    char *first = replaced(plain, "{\"added_tokens\": [", added), *second = replaced(first, "259}", strcat(vocab, "}"));
+    char *first = replaced(plain, "{\"added_tokens\": [", added),
+         *second = replaced(first, "259}", strcat(vocab_size, "}"));
     char *third = replaced(second, "\"merges\": [", merges);
     snprintf(name, sizeof(name), "%s/tokenizer.json", folder);
     write_text(name, third);
@@ -138,14 +140,14 @@ static const char *write_drawn(tarn_module *model, const char *name, double larg
     return scratch(name);
 }
 
-static tarn_module *make_llama(int64_t width, int64_t inner)
+static tarn_module *make_llama(int64_t hidden_size, int64_t ffn_size)
 {
-    const tarn_llama_config config = {.vocab = REVERSAL_VOCAB,
+    const tarn_llama_config config = {.vocab_size = REVERSAL_VOCAB,
                                       .context = CONTEXT,
                                       .layers = 2,
                                       .heads = 4,
-                                      .width = width,
-                                      .inner = inner,
+                                      .hidden_size = hidden_size,
+                                      .ffn_size = ffn_size,
                                       .tie_embeddings = true};
     return tarn_model_llama(&config, tarn_device_cpu(), 1);
 }
@@ -157,14 +159,14 @@ const char *reversal_random(const char *name)
 
 const char *reversal_random_gpt2(const char *name)
 {
-    const tarn_gpt2_config config = {.vocab = REVERSAL_VOCAB,
+    const tarn_gpt2_config config = {.vocab_size = REVERSAL_VOCAB,
                                      .context = CONTEXT,
                                      .layers = 2,
                                      .heads = 4,
-                                     .width = 64,
-                                     .inner = 192,
+                                     .hidden_size = 64,
+                                     .ffn_size = 192,
                                      .has_eos = true,
-                                     .end = REVERSAL_EOT};
+                                     .eos = REVERSAL_EOT};
     return write_drawn(tarn_model_gpt2(&config, tarn_device_cpu(), 1), name, 5);
 }
 

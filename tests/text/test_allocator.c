@@ -97,7 +97,7 @@ static void prepare(void)
     const char *input = lines;
     tarn_tokenizer *t = tarn_tokenizer_bytes();
     if (tarn_shards_prepare(&input, 1, t, folder, NULL,
-                            &(tarn_shards_options){.json_lines = true, .validation = 0.5})) {
+                            &(tarn_shards_options){.json_lines = true, .val_fraction = 0.5})) {
         int32_t ids[2];
         tarn_tokens *tokens = tarn_tokens_open(folder, "valid");
         tarn_tokens_read(tokens, 0, 2, ids);

@@ -162,9 +162,9 @@ static void shards(void **state)
     REFUSE(tarn_shards_prepare, tarn_shards_prepare(&nothing, 1, t, folder, NULL, NULL));
     REFUSE(tarn_shards_prepare, tarn_shards_prepare(&missing, 1, t, folder, NULL, NULL));
     REFUSE(tarn_shards_prepare,
-           tarn_shards_prepare(&input, 1, t, folder, NULL, &(tarn_shards_options){.validation = 1}));
+           tarn_shards_prepare(&input, 1, t, folder, NULL, &(tarn_shards_options){.val_fraction = 1}));
     REFUSE(tarn_shards_prepare,
-           tarn_shards_prepare(&input, 1, t, folder, NULL, &(tarn_shards_options){.validation = NAN}));
+           tarn_shards_prepare(&input, 1, t, folder, NULL, &(tarn_shards_options){.val_fraction = NAN}));
     REFUSE(tarn_shards_prepare,
            tarn_shards_prepare(&input, 1, t, folder, NULL, &(tarn_shards_options){.shard_tokens = -1}));
     REFUSE(tarn_shards_prepare,

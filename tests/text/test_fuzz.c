@@ -106,7 +106,7 @@ static bool open_lines(void)
     const char *path = scratch("fuzz");
     tarn_tokenizer *t = tarn_tokenizer_bytes();
     bool taken = tarn_shards_prepare(&path, 1, t, scratch("prepared"), NULL,
-                                     &(tarn_shards_options){.json_lines = true, .validation = 0.3});
+                                     &(tarn_shards_options){.json_lines = true, .val_fraction = 0.3});
     remove(scratch("prepared/index.json"));
     tarn_tokenizer_free(t);
     return taken;

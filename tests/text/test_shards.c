@@ -39,7 +39,7 @@ static void a_text_is_cut_at_its_end(void **state)
     needs_json();
     tarn_tokenizer *t = tarn_tokenizer_bytes();
     tarn_shards_summary s =
-        prepare(write_text("a.txt", "0123456789"), t, scratch("cut"), &(tarn_shards_options){.validation = 0.3});
+        prepare(write_text("a.txt", "0123456789"), t, scratch("cut"), &(tarn_shards_options){.val_fraction = 0.3});
     assert_int_equal(s.documents, 1);
     assert_int_equal(s.bytes, 10);
     assert_int_equal(s.train_tokens, 7);
@@ -64,7 +64,7 @@ static void lines_of_json_are_documents(void **state)
                                              "[1]}\r\n{\"body\": \"\"}\n{\"body\": \"z\"}");
     tarn_tokenizer *t = tarn_tokenizer_bytes();
     tarn_shards_summary s = prepare(path, t, scratch("lines"),
-                                    &(tarn_shards_options){.validation = 0.5, .field = "body", .separator = "\n"});
+                                    &(tarn_shards_options){.val_fraction = 0.5, .field = "body", .separator = "\n"});
     assert_int_equal(s.documents, 4);
     int64_t count;
     int32_t *ids = read_all(scratch("lines"), "train", &count);
@@ -130,7 +130,7 @@ static void threads_change_nothing(void **state)
     static const char *const names[] = {"train-00000.bin", "train-00001.bin", "valid-00000.bin", "index.json",
                                         "tokenizer.json"};
     const char *input = long_file();
-    const tarn_shards_options options = {.validation = 0.2, .shard_tokens = 1500000};
+    const tarn_shards_options options = {.val_fraction = 0.2, .shard_tokens = 1500000};
     tarn_tokenizer *t = TARN__HAVE_PCRE2 ? tarn_bpe_train_files(&input, 1, 300, NULL) : tarn_tokenizer_bytes();
     assert_ok();
     for (int threads = 1; threads <= 3; threads += 2) {
@@ -235,7 +235,7 @@ static void tinyshakespeare_is_prepared_as_others_do(void **state)
     snprintf(input, sizeof(input), "%s", real_data("tinyshakespeare/input.txt"));
     tarn_tokenizer *t = tarn_tokenizer_open(real_data("gpt2-bpe"));
     tarn_shards_summary s =
-        prepare(input, t, scratch("shakespeare"), &(tarn_shards_options){.validation = 0.1, .no_separator = true});
+        prepare(input, t, scratch("shakespeare"), &(tarn_shards_options){.val_fraction = 0.1, .no_separator = true});
     assert_int_equal(s.train_tokens, 301966);
     assert_int_equal(s.valid_tokens, 36059);
     tarn_tokens *tokens = tarn_tokens_open(scratch("shakespeare"), "valid");

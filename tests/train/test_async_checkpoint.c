@@ -11,8 +11,8 @@ static tarn_train_options small(const char *folder)
 {
     tarn_train_options options = {.model = "mlp",
                                   .data = "digits:300",
-                                  .hidden = {24},
-                                  .hidden_count = 1,
+                                  .mlp_sizes = {24},
+                                  .mlp_size_count = 1,
                                   .batch_size = 30,
                                   .steps = 20,
                                   .lr = 0.01,

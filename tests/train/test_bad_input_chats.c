@@ -22,13 +22,13 @@ static void opening(void **state)
     REFUSE(tarn_chat_dataset_open_sized,
            tarn_chat_dataset_open(&(tarn_chat_dataset_options){.path = path, .tokenizer = t, .context = INT64_MAX}));
     REFUSE(tarn_chat_dataset_open_sized,
-           tarn_chat_dataset_open(&(tarn_chat_dataset_options){.path = path, .tokenizer = t, .val_share = 1}));
+           tarn_chat_dataset_open(&(tarn_chat_dataset_options){.path = path, .tokenizer = t, .val_fraction = 1}));
     REFUSE(tarn_chat_dataset_open_sized,
-           tarn_chat_dataset_open(&(tarn_chat_dataset_options){.path = path, .tokenizer = t, .val_share = -0.1}));
+           tarn_chat_dataset_open(&(tarn_chat_dataset_options){.path = path, .tokenizer = t, .val_fraction = -0.1}));
     REFUSE(tarn_chat_dataset_open_sized,
-           tarn_chat_dataset_open(&(tarn_chat_dataset_options){.path = path, .tokenizer = t, .val_share = NAN}));
+           tarn_chat_dataset_open(&(tarn_chat_dataset_options){.path = path, .tokenizer = t, .val_fraction = NAN}));
     REFUSE(tarn_chat_dataset_open_sized, tarn_chat_dataset_open(&(tarn_chat_dataset_options){
-                                             .path = path, .tokenizer = t, .val_share = 0.5, .val_path = path}));
+                                             .path = path, .tokenizer = t, .val_fraction = 0.5, .val_path = path}));
     REFUSE(tarn_chat_dataset_open_sized,
            tarn_chat_dataset_open(&(tarn_chat_dataset_options){.path = path, .tokenizer = t, .template_name = "any"}));
     REFUSE(tarn_chat_dataset_open_sized, tarn_chat_dataset_open(&(tarn_chat_dataset_options){

@@ -16,7 +16,7 @@ static void make_run(const char *folder)
     text[600] = 0;
     tarn_train_options options = {.layers = 1,
                                   .heads = 1,
-                                  .width = 8,
+                                  .hidden_size = 8,
                                   .context = 8,
                                   .batch_size = 4,
                                   .steps = 3,
@@ -149,14 +149,14 @@ static void texts_without_characters_are_refused_by_their_file(void **state)
                  {"to be or not to be\xff\xfe", "byte 18, 0xFF, is no valid UTF-8", 20, TARN_ERROR_ARGUMENT},
                  {"to be or not to be, that is\0the question", "byte 27 is NUL", 40, TARN_ERROR_FORMAT}};
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
-        tarn_train_options options = {.layers = 1, .heads = 1, .width = 8, .context = 4, .device = "cpu"};
+        tarn_train_options options = {.layers = 1, .heads = 1, .hidden_size = 8, .context = 4, .device = "cpu"};
         snprintf(options.data, sizeof(options.data), "text:%s", write_file("odd.txt", texts[i].bytes, texts[i].count));
         assert_null(tarn_trainer_new(&options));
         assert_non_null(strstr(tarn_error(), "odd.txt'"));
         assert_error(texts[i].code, texts[i].part);
     }
     tarn_train_options options = {
-        .layers = 1, .heads = 1, .width = 8, .context = 4, .device = "cpu", .tokenizer = "/nosuch"};
+        .layers = 1, .heads = 1, .hidden_size = 8, .context = 4, .device = "cpu", .tokenizer = "/nosuch"};
     snprintf(options.data, sizeof(options.data), "text:%s", write_text("odd.txt", "to be or not to be"));
     assert_null(tarn_trainer_new(&options));
     assert_null(strstr(tarn_error(), "odd.txt'"));

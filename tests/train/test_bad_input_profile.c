@@ -8,7 +8,8 @@ static void measuring(void **state)
 {
     (void)state;
     tarn_train_timing timing;
-    tarn_train_options small = {.model = "mlp", .hidden = {4}, .hidden_count = 1, .batch_size = 4, .device = "cpu"};
+    tarn_train_options small = {
+        .model = "mlp", .mlp_sizes = {4}, .mlp_size_count = 1, .batch_size = 4, .device = "cpu"};
     REFUSE(tarn_train_measure_sized, tarn_train_measure(0, 1, NULL, &small));
     REFUSE(tarn_train_measure_sized, tarn_train_measure(0, 0, &timing, &small));
     REFUSE(tarn_train_measure_sized, tarn_train_measure(-1, 1, &timing, &small));

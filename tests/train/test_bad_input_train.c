@@ -80,8 +80,8 @@ static void files(void **state)
         &o, write_text("good.json",
                        "{\"epochs\": 3, \"hidden\": [8, 4], \"augment\": true, \"lr\": 0.5, \"model\": \"mlp\"}")));
     assert_int_equal(o.epochs, 3);
-    assert_int_equal(o.hidden_count, 2);
-    assert_int_equal(o.hidden[1], 4);
+    assert_int_equal(o.mlp_size_count, 2);
+    assert_int_equal(o.mlp_sizes[1], 4);
     assert_true(o.augment && o.lr == 0.5);
     assert_string_equal(o.model, "mlp");
 }
@@ -96,10 +96,10 @@ static void trainers(void **state)
     REFUSE(tarn_trainer_new, tarn_trainer_new(&WITH(.model = "vgg")));
     REFUSE(tarn_trainer_new, tarn_trainer_new(&WITH(.epochs = -1)));
     REFUSE(tarn_trainer_new, tarn_trainer_new(&WITH(.lr = NAN)));
-    REFUSE(tarn_trainer_new, tarn_trainer_new(&WITH(.hidden_count = 9)));
-    REFUSE(tarn_trainer_new, tarn_trainer_new(&WITH(.hidden_count = -1)));
-    REFUSE(tarn_trainer_new, tarn_trainer_new(&WITH(.model = "mlp", .hidden_count = 1))); /* of size 0 */
-    REFUSE(tarn_trainer_new, tarn_trainer_new(&WITH(.model = "lenet", .hidden = {3}, .hidden_count = 1)));
+    REFUSE(tarn_trainer_new, tarn_trainer_new(&WITH(.mlp_size_count = 9)));
+    REFUSE(tarn_trainer_new, tarn_trainer_new(&WITH(.mlp_size_count = -1)));
+    REFUSE(tarn_trainer_new, tarn_trainer_new(&WITH(.model = "mlp", .mlp_size_count = 1))); /* of size 0 */
+    REFUSE(tarn_trainer_new, tarn_trainer_new(&WITH(.model = "lenet", .mlp_sizes = {3}, .mlp_size_count = 1)));
     REFUSE(tarn_trainer_new, tarn_trainer_new(&WITH(.momentum = 0.9)));
     REFUSE(tarn_trainer_new, tarn_trainer_new(&WITH(.warmup = 100)));
     REFUSE(tarn_trainer_new, tarn_trainer_new(&(tarn_train_options){.data = "digits:20", .device = "nosuch"}));

@@ -25,7 +25,7 @@ static tarn_train_options language(void)
 {
     tarn_train_options options = {.layers = 1,
                                   .heads = 2,
-                                  .width = 16,
+                                  .hidden_size = 16,
                                   .context = 10,
                                   .batch_size = 4,
                                   .dropout = 0.2,

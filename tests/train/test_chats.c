@@ -65,7 +65,7 @@ static void expect_line(const tarn_tokenizer *t, const char *line, const int32_t
     tarn__chat_dataset_summary s;
     assert_ok();
     tarn__chat_dataset_counts(c, &s);
-    assert_int_equal(s.cut, 0);
+    assert_int_equal(s.truncated, 0);
     assert_int_equal(s.tokens[0], count);
     batch b = batch_of(c, TARN__CHAT_TRAINING, 0, 1);
     for (int64_t i = 0; i < count; i++) {
@@ -325,9 +325,9 @@ static void what_is_too_long_is_cut_and_counted_once(void **state)
     assert_int_equal(warnings, 1);
     assert_contains(last_warning, "2 of 3 documents are longer than the context of 6 tokens");
     tarn__chat_dataset_counts(c, &s);
-    assert_int_equal(s.cut, 2);
+    assert_int_equal(s.truncated, 2);
     assert_int_equal(s.tokens[0], 6 + 4 + 6);
-    assert_int_equal(s.answers[0], 5 + 3 + 5);
+    assert_int_equal(s.completion_tokens[0], 5 + 3 + 5);
     tarn__chat_dataset_close(c);
     tarn_tokenizer_free(t);
 }
@@ -451,7 +451,7 @@ static void a_share_is_for_validation_and_nothing_is_in_both(void **state)
                                                               .path = write_texts("split.jsonl", TEXTS, 30, 1),
                                                               .tokenizer = t,
                                                               .context = CONTEXT,
-                                                              .val_share = 0.2});
+                                                              .val_fraction = 0.2});
     tarn__chat_dataset_summary s;
     assert_ok();
     tarn__chat_dataset_counts(c, &s);
@@ -500,7 +500,7 @@ static void a_file_of_its_own_is_for_validation(void **state)
     assert_error(TARN_ERROR_ARGUMENT, "there are no documents for validation");
     tarn__chat_dataset_close(c);
     o.path = write_text("single.jsonl", "{\"text\": \"one\"}\n");
-    o.val_share = 0.5;
+    o.val_fraction = 0.5;
     assert_null(tarn__chat_dataset_open(&o));
     assert_error(TARN_ERROR_FORMAT, "there is one document; a share for validation needs at least 2");
     tarn_tokenizer_free(t);
@@ -523,7 +523,7 @@ static void a_model_learns_from_rows_what_it_would_from_lines(void **state)
         "{\"text\": \"he llo he llo he llo\"}", "{\"prompt\": \"\", \"completion\": \"x\"}"};
     tarn_tokenizer *t = open_tokenizer(NULL);
     const tarn_gpt2_config config = {
-        .vocab = 265, .context = CONTEXT, .layers = 2, .heads = 2, .width = 8, .dtype = TARN_F64};
+        .vocab_size = 265, .context = CONTEXT, .layers = 2, .heads = 2, .hidden_size = 8, .dtype = TARN_F64};
     tarn_module *model = tarn_model_gpt2(&config, tarn_device_cpu(), 1);
     char all[512] = "";
     double sum = 0, count = 0;
@@ -535,8 +535,8 @@ static void a_model_learns_from_rows_what_it_would_from_lines(void **state)
         batch b = batch_of(c, TARN__CHAT_TRAINING, 0, 1);
         double loss = tarn_item(
             good(tarn_model_loss(model, tensor_of(b.ids, 1, s.tokens[0]), tensor_of(b.targets, 1, s.tokens[0]))));
-        sum += loss * (double)s.answers[0];
-        count += (double)s.answers[0];
+        sum += loss * (double)s.completion_tokens[0];
+        count += (double)s.completion_tokens[0];
         strcat(strcat(all, lines[i]), "\n");
         tarn__chat_dataset_close(c);
     }
@@ -573,7 +573,7 @@ static void memory_may_run_out(void **state)
     for (; !c && tries < 1000; tries++) {
         allocations_left = tries;
         c = tarn__chat_dataset_open(&(tarn__chat_dataset_options){
-            .function = "chats", .path = path, .tokenizer = t, .context = 40, .val_share = 0.5});
+            .function = "chats", .path = path, .tokenizer = t, .context = 40, .val_fraction = 0.5});
         allocations_left = 1 << 20;
         if (!c) {
             assert_error(TARN_ERROR_MEMORY, "memory");

@@ -21,8 +21,8 @@ static void make_classifier(const char *folder)
 {
     make_run(&(tarn_train_options){.model = "mlp",
                                    .data = "digits:60",
-                                   .hidden = {8},
-                                   .hidden_count = 1,
+                                   .mlp_sizes = {8},
+                                   .mlp_size_count = 1,
                                    .batch_size = 20,
                                    .steps = 4,
                                    .eval_every = 2},
@@ -36,7 +36,7 @@ static void make_language_model(const char *folder)
         text[i] = "to be, or not to be.\n"[i % 21];
     text[600] = 0;
     tarn_train_options options = {
-        .layers = 1, .heads = 1, .width = 8, .context = 8, .batch_size = 4, .steps = 3, .eval_every = 3};
+        .layers = 1, .heads = 1, .hidden_size = 8, .context = 8, .batch_size = 4, .steps = 3, .eval_every = 3};
     snprintf(options.data, sizeof(options.data), "text:%s", write_text("text.txt", text));
     make_run(&options, folder);
 }

@@ -16,7 +16,7 @@ static void run(tarn_trainer *trainer)
 static tarn_train_options small(const char *folder, const char *device)
 {
     tarn_train_options options = {
-        .model = "mlp", .data = "digits:60", .hidden = {8}, .hidden_count = 1, .batch_size = 20, .steps = 3};
+        .model = "mlp", .data = "digits:60", .mlp_sizes = {8}, .mlp_size_count = 1, .batch_size = 20, .steps = 3};
     snprintf(options.out, sizeof(options.out), "%s", scratch(folder));
     snprintf(options.device, sizeof(options.device), "%s", device);
     return options;

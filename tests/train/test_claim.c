@@ -8,8 +8,8 @@ static tarn_train_options small(const char *folder)
 {
     tarn_train_options options = {.model = "mlp",
                                   .data = "digits:100",
-                                  .hidden = {8},
-                                  .hidden_count = 1,
+                                  .mlp_sizes = {8},
+                                  .mlp_size_count = 1,
                                   .batch_size = 20,
                                   .epochs = 4,
                                   .device = "cpu",

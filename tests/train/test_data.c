@@ -54,8 +54,13 @@ static void name_images(const images *all, bool real, const char *name, char *da
 
 static tarn_train_options options_of(const images *all, bool real, const char *name)
 {
-    tarn_train_options options = {
-        .model = "mlp", .hidden = {8}, .hidden_count = 1, .epochs = 20, .lr = 0.05, .batch_size = 18, .device = "cpu"};
+    tarn_train_options options = {.model = "mlp",
+                                  .mlp_sizes = {8},
+                                  .mlp_size_count = 1,
+                                  .epochs = 20,
+                                  .lr = 0.05,
+                                  .batch_size = 18,
+                                  .device = "cpu"};
     name_images(all, real, name, options.data, sizeof(options.data));
     snprintf(options.out, sizeof(options.out), "%s", scratch(name));
     return options;
@@ -176,9 +181,14 @@ static void a_language_model_goes_on_where_its_text_lies_now(void **state)
     (void)state;
     static const char text[] = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen "
                                "fifteen sixteen seventeen eighteen";
-    tarn_train_options
-        options = {.layers = 1, .heads = 1, .width = 8, .context = 4, .batch_size = 2, .steps = 3, .device = "cpu"},
-        changes = {.steps = 5};
+    tarn_train_options options = {.layers = 1,
+                                  .heads = 1,
+                                  .hidden_size = 8,
+                                  .context = 4,
+                                  .batch_size = 2,
+                                  .steps = 3,
+                                  .device = "cpu"},
+                       changes = {.steps = 5};
     snprintf(options.data, sizeof(options.data), "text:%s", write_text("here.txt", text));
     snprintf(options.out, sizeof(options.out), "%s", scratch("moved"));
     train(&options);

@@ -39,13 +39,13 @@ static void save_base(tarn_module *model, const char *folder)
 static const char *llama_base(const char *name)
 {
     static char folder[1200];
-    const tarn_llama_config config = {.vocab = 256,
+    const tarn_llama_config config = {.vocab_size = 256,
                                       .context = 32,
                                       .layers = 2,
                                       .heads = 2,
                                       .kv_heads = 1,
-                                      .width = 32,
-                                      .inner = 64,
+                                      .hidden_size = 32,
+                                      .ffn_size = 64,
                                       .tie_embeddings = true};
     snprintf(folder, sizeof(folder), "%s", scratch(name));
     save_base(tarn_model_llama(&config, CPU, 3), folder);
@@ -55,7 +55,8 @@ static const char *llama_base(const char *name)
 static const char *gpt2_base(const char *name)
 {
     static char folder[1200];
-    const tarn_gpt2_config config = {.vocab = 256, .context = 32, .layers = 2, .heads = 2, .width = 16, .dropout = 0.1};
+    const tarn_gpt2_config config = {
+        .vocab_size = 256, .context = 32, .layers = 2, .heads = 2, .hidden_size = 16, .dropout = 0.1};
     snprintf(folder, sizeof(folder), "%s", scratch(name));
     save_base(tarn_model_gpt2(&config, CPU, 3), folder);
     return folder;
@@ -137,7 +138,7 @@ static void all_weights_are_trained_from_a_folder(void **state)
     assert_true(tarn_trainer_plan(trainer, &plan));
     assert_string_equal(plan.options.model, "llama");
     assert_int_equal(plan.options.layers, 2);
-    assert_int_equal(plan.options.vocab, 256);
+    assert_int_equal(plan.options.vocab_size, 256);
     assert_int_equal(plan.frozen, 0);
     assert_int_equal(plan.trained, tarn_module_element_count(tarn_trainer_model(trainer)));
     assert_int_equal(plan.memory_needed,
@@ -446,7 +447,7 @@ static void linear_layers_of_a_folder_become_blocks(void **state)
     (void)state;
     const char *base = llama_base("base-blocks");
     tarn_module *plain = tarn_model_open(base, CPU, NULL),
-                *packed = tarn_model_open(base, CPU, &(tarn_model_open_options){.blocks = TARN_Q8_0});
+                *packed = tarn_model_open(base, CPU, &(tarn_model_open_options){.quantize = TARN_Q8_0});
     assert_ok();
     const int32_t ids[] = {1, 2, 3, 4};
     tarn_tensor *tokens = tarn_from(ids, TARN_SHAPE(1, 4), TARN_I32, CPU);
@@ -460,15 +461,15 @@ static void linear_layers_of_a_folder_become_blocks(void **state)
     tarn_clear_error();
     tarn_module_free(plain);
     tarn_module_free(packed);
-    assert_null(tarn_model_open(base, CPU, &(tarn_model_open_options){.blocks = TARN_BF16}));
+    assert_null(tarn_model_open(base, CPU, &(tarn_model_open_options){.quantize = TARN_BF16}));
     assert_error(TARN_ERROR_DTYPE, "are blocks");
-    assert_null(tarn_model_open(base, CPU, &(tarn_model_open_options){.blocks = TARN_Q8_0, .as_stored = true}));
+    assert_null(tarn_model_open(base, CPU, &(tarn_model_open_options){.quantize = TARN_Q8_0, .as_stored = true}));
     assert_error(TARN_ERROR_ARGUMENT, ".as_stored keeps them");
-    assert_null(tarn_model_open(base, CPU, &(tarn_model_open_options){.blocks = TARN_Q4_K}));
+    assert_null(tarn_model_open(base, CPU, &(tarn_model_open_options){.quantize = TARN_Q4_K}));
     assert_error(TARN_ERROR_SHAPE, "q8_0 has blocks of 32");
-    assert_null(tarn_model_open("x.gguf", CPU, &(tarn_model_open_options){.blocks = TARN_Q8_0}));
+    assert_null(tarn_model_open("x.gguf", CPU, &(tarn_model_open_options){.quantize = TARN_Q8_0}));
     assert_error(TARN_ERROR_ARGUMENT, "stay as they are stored");
-    assert_null(tarn_model_open(gpt2_base("gpt2-blocks"), CPU, &(tarn_model_open_options){.blocks = TARN_Q8_0}));
+    assert_null(tarn_model_open(gpt2_base("gpt2-blocks"), CPU, &(tarn_model_open_options){.quantize = TARN_Q8_0}));
     assert_error(TARN_ERROR_SHAPE, "the rows of 'transformer.h.0.attn.c_attn.weight' have 16 elements");
 }
 

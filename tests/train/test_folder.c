@@ -15,8 +15,8 @@ static tarn_train_options small(int64_t steps)
 {
     return (tarn_train_options){.model = "mlp",
                                 .data = "digits:60",
-                                .hidden = {8},
-                                .hidden_count = 1,
+                                .mlp_sizes = {8},
+                                .mlp_size_count = 1,
                                 .batch_size = 20,
                                 .steps = steps,
                                 .eval_every = 2,

@@ -29,7 +29,7 @@ static tarn_train_options small(const char *model, const char *folder)
     tarn_train_options options = {.layers = 2,
                                   .heads = 4,
                                   .kv_heads = 2,
-                                  .width = 16,
+                                  .hidden_size = 16,
                                   .context = 12,
                                   .batch_size = 8,
                                   .steps = 30,
@@ -94,10 +94,10 @@ static void every_family_learns_and_is_judged_and_writes(void **state)
         tarn_run_close(trained);
         tarn_module *model = tarn_model_open(options.out, CPU, NULL); /* as anybody else would */
         assert_true(tarn_llama_config_of(model, &config));
-        assert_string_equal(config.family, families[i]);
+        assert_string_equal(config.arch, families[i]);
         /* 8/3 · 16, in whole 32s */
-        assert_true(config.kv_heads == 2 && config.inner == 64 && config.tie_embeddings && config.head_dim == 4);
-        assert_int_equal(tarn_generate(model, &(int32_t){0}, 1, made, &(tarn_generate_options){.tokens = 6}), 6);
+        assert_true(config.kv_heads == 2 && config.ffn_size == 64 && config.tie_embeddings && config.head_dim == 4);
+        assert_int_equal(tarn_generate(model, &(int32_t){0}, 1, made, &(tarn_generate_options){.max_tokens = 6}), 6);
         tarn_module_free(model);
     }
 }
@@ -111,7 +111,7 @@ static void a_stopped_run_goes_on_bit_for_bit(void **state)
                            options = small("llama", i ? "stopped-bf16" : "stopped");
         snprintf(whole.precision, sizeof(whole.precision), "%s", precisions[i]);
         snprintf(options.precision, sizeof(options.precision), "%s", precisions[i]);
-        whole.inner = options.inner = 20;
+        whole.ffn_size = options.ffn_size = 20;
         whole.micro_batch = options.micro_batch = 4;
         run(tarn_trainer_new(&whole), 0);
         run(tarn_trainer_new(&options), 9);
@@ -129,14 +129,14 @@ static void the_plan_says_what_will_be_done(void **state)
     tarn_train_plan plan;
     tarn_train_options options = small("smollm-135m", "plan");
     options.out[0] = 0;
-    options.heads = options.kv_heads = options.width = 0; /* the model's */
+    options.heads = options.kv_heads = options.hidden_size = 0; /* the model's */
     options.layers = 1;
     tarn_trainer *trainer = tarn_trainer_new(&options);
     assert_ok();
     assert_true(tarn_trainer_plan(trainer, &plan));
     assert_string_equal(plan.folder, "runs/smollm-135m-text-1x576x12-cpu");
     assert_true(plan.options.layers == 1 && plan.options.heads == 9 && plan.options.kv_heads == 3 &&
-                plan.options.inner == 1536);
+                plan.options.ffn_size == 1536);
     /* The published number, but for the vocabulary, which is the text's, and 29 blocks. */
     assert_int_equal(plan.trained,
                      134515008 - (49152 - 18) * 576 - 29 * (2 * 576 * 64 * (9 + 3) + 3 * 576 * 1536 + 2 * 576));
@@ -207,13 +207,13 @@ static void mistakes_are_named(void **state)
         tarn_train_options options = {.model = "qwen3",
                                       .layers = 1,
                                       .heads = 2,
-                                      .width = 16,
+                                      .hidden_size = 16,
                                       .context = 8,
-                                      .vocab = 64,
+                                      .vocab_size = 64,
                                       .batch_size = 2,
                                       .device = "cpu"};
         tarn_train_timing timing;
-        *(i == 0 ? &options.layers : i == 1 ? &options.heads : i == 2 ? &options.width : &options.context) = 0;
+        *(i == 0 ? &options.layers : i == 1 ? &options.heads : i == 2 ? &options.hidden_size : &options.context) = 0;
         assert_false(tarn_train_measure(0, 1, &timing, &options));
         assert_error_about(TARN_ERROR_ARGUMENT, missing[i], "a qwen3 has no size of its own");
     }
@@ -249,17 +249,17 @@ static void a_step_can_be_measured(void **state)
                             .layers = 2,
                             .heads = 2,
                             .kv_heads = 1,
-                            .width = 16,
-                            .inner = 24,
+                            .hidden_size = 16,
+                            .ffn_size = 24,
                             .context = 8,
-                            .vocab = 64,
+                            .vocab_size = 64,
                             .batch_size = 4,
                             .device = "cpu"};
     assert_true(tarn_train_measure(0, 1, &timing, &o));
     assert_true(timing.tokens == 32 && timing.step_ms > 0);
     assert_int_equal(timing.parameters, 64 * 16 + 2 * (2 * 16 * 16 + 2 * 16 * 8 + 3 * 16 * 24 + 2 * 16) + 16);
     assert_true(timing.flops == 32.0 * (6.0 * (double)timing.parameters + 12 * 2 * 16 * 8));
-    o.vocab = 0;
+    o.vocab_size = 0;
     assert_false(tarn_train_measure(0, 1, &timing, &o));
     assert_error(TARN_ERROR_ARGUMENT, "a llama has no vocabulary of its own");
 }

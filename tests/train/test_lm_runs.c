@@ -35,7 +35,7 @@ static tarn_train_options small(const char *folder)
 {
     tarn_train_options options = {.layers = 1,
                                   .heads = 2,
-                                  .width = 16,
+                                  .hidden_size = 16,
                                   .context = 12,
                                   .batch_size = 8,
                                   .steps = 30,
@@ -121,7 +121,7 @@ static void a_run_learns_and_leaves_a_model_folder(void **state)
     options.steps = 120;
     options.eval_every = 40;
     options.sample = 10;
-    options.vocab = 40; /* more than there are tokens: a sample must not stumble over the others */
+    options.vocab_size = 40; /* more than there are tokens: a sample must not stumble over the others */
     tarn_train_result result;
     story s = run(tarn_trainer_new(&options), 0, &result);
     assert_int_equal(result.step, 120);
@@ -157,7 +157,7 @@ static void what_was_trained_is_judged_and_writes(void **state)
     tarn_module *model = tarn_model_open(options.out, CPU, NULL); /* as anybody else would */
     int32_t made[6];
     assert_ok();
-    assert_int_equal(tarn_generate(model, &(int32_t){0}, 1, made, &(tarn_generate_options){.tokens = 6}), 6);
+    assert_int_equal(tarn_generate(model, &(int32_t){0}, 1, made, &(tarn_generate_options){.max_tokens = 6}), 6);
     tarn_module_free(model);
 
     tarn_fill_inplace(tarn_requires_grad(tarn_module_find(tarn_run_model(trained), "transformer.ln_f.weight"), false),
@@ -543,7 +543,7 @@ static void it_learns_on_shakespeare(void **state)
         skip();
     tarn_train_options options = small("shakespeare");
     snprintf(options.data, sizeof(options.data), "text:%s", data);
-    options.width = 64;
+    options.hidden_size = 64;
     options.context = 32;
     options.batch_size = 16;
     options.lr = 0.004;
@@ -563,7 +563,7 @@ static bool use_everything(const char *text, const char *folder)
 {
     tarn_train_options options = {.layers = 1,
                                   .heads = 1,
-                                  .width = 4,
+                                  .hidden_size = 4,
                                   .context = 4,
                                   .batch_size = 2,
                                   .steps = 1,

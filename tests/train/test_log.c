@@ -41,7 +41,7 @@ static tarn_train_options small(const char *out)
 {
     tarn_train_options options = {.layers = 1,
                                   .heads = 1,
-                                  .width = 8,
+                                  .hidden_size = 8,
                                   .context = 8,
                                   .batch_size = 4,
                                   .steps = 20,

@@ -55,7 +55,7 @@ static void a_classifiers_page_says_what_the_run_is(void **state)
     tarn_train_options options = small("classifier");
     snprintf(options.model, sizeof(options.model), "mlp");
     snprintf(options.schedule, sizeof(options.schedule), "step");
-    options.drop_every = 2;
+    options.lr_step = 2;
     options.lr = 0.1;
     options.weight_decay = 0.3;
     char *page = page_of(&options);
@@ -79,7 +79,7 @@ static void a_language_models_page_says_what_the_run_is(void **state)
     put_file(scratch("text"), text, sizeof(text));
     tarn_train_options options = small("language");
     snprintf(options.data, sizeof(options.data), "text:%s", scratch("text"));
-    options.layers = 1, options.heads = 2, options.width = 8, options.context = 8;
+    options.layers = 1, options.heads = 2, options.hidden_size = 8, options.context = 8;
     options.batch_size = 2;
     options.steps = 6;
     options.warmup = 1;

@@ -50,7 +50,7 @@ static void a_run_finds_its_data_from_another_folder(void **state)
                                                  .out = "text",
                                                  .layers = 1,
                                                  .heads = 1,
-                                                 .width = 8,
+                                                 .hidden_size = 8,
                                                  .context = 8,
                                                  .batch_size = 4,
                                                  .steps = 3,

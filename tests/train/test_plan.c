@@ -111,7 +111,7 @@ static void plans_are_those_of_the_model_itself(void **state)
         if (i % 2 && tarn_device_count("mirror") == 0)
             continue;
         tarn_train_options o = named(models[i / 2 % 3], devices[i % 2]);
-        o.layers = 3, o.heads = 4, o.width = 64, o.context = 48;
+        o.layers = 3, o.heads = 4, o.hidden_size = 64, o.context = 48;
         o.kv_heads = i / 2 % 3 ? 2 : 0;
         snprintf(o.recompute, sizeof(o.recompute), "%s", recompute[i / 6 % 3]);
         snprintf(o.precision, sizeof(o.precision), "%s", i / 18 ? "bf16" : "f32");
@@ -138,12 +138,12 @@ static void plans_of_large_classifiers_are_too(void **state)
     (void)state;
     static const struct {
         const char *model;
-        int64_t hidden, batch_size;
+        int64_t mlp_sizes, batch_size;
     } runs[] = {{"mlp", 800, 5}, {"lenet", 0, 400}, {"resnet20", 0, 64}};
     for (int i = 0; i < 3; i++) {
         tarn_train_options o = {.batch_size = runs[i].batch_size, .steps = 2, .device = "cpu", .data = "digits:450"};
-        o.hidden_count = runs[i].hidden > 0 ? 2 : 0;
-        o.hidden[0] = o.hidden[1] = runs[i].hidden;
+        o.mlp_size_count = runs[i].mlp_sizes > 0 ? 2 : 0;
+        o.mlp_sizes[0] = o.mlp_sizes[1] = runs[i].mlp_sizes;
         snprintf(o.model, sizeof(o.model), "%s", runs[i].model);
         snprintf(o.out, sizeof(o.out), "%s", fresh_folder());
         plans_hold(&o);
@@ -156,8 +156,8 @@ static void plans_of_large_vocabularies_are_too(void **state)
     (void)state;
     for (int i = 0; i < 6; i++) {
         tarn_train_options o = named(i % 2 ? "llama" : "gpt2", "cpu");
-        o.layers = 1, o.heads = 2, o.width = 64, o.context = i < 4 ? 16 : 128, o.vocab = i < 4 ? 50304 : 20000,
-        o.steps = 2, o.eval_batches = 1;
+        o.layers = 1, o.heads = 2, o.hidden_size = 64, o.context = i < 4 ? 16 : 128,
+        o.vocab_size = i < 4 ? 50304 : 20000, o.steps = 2, o.eval_batches = 1;
         o.micro_batch = i < 4 ? 1 : 4;
         snprintf(o.precision, sizeof(o.precision), "%s", i / 2 == 1 ? "bf16" : "f32");
         plans_hold(&o);
@@ -168,7 +168,7 @@ static void plans_of_large_vocabularies_are_too(void **state)
 static int64_t needed_by(int64_t batch_size)
 {
     tarn_train_options o = named("gpt2", "cpu");
-    o.layers = 2, o.heads = 2, o.width = 64, o.context = 64, o.vocab = 1 << 20,
+    o.layers = 2, o.heads = 2, o.hidden_size = 64, o.context = 64, o.vocab_size = 1 << 20,
     o.batch_size = o.micro_batch = batch_size;
     tarn_trainer *imagined = tarn_trainer_dry_run(NULL, &o);
     tarn_train_plan plan = plan_of(imagined);
@@ -189,15 +189,16 @@ static void large_batches_are_extrapolated(void **state)
 
 static void write_base(bool is_gpt2, const char *folder)
 {
-    const tarn_llama_config llama = {.vocab = 256,
+    const tarn_llama_config llama = {.vocab_size = 256,
                                      .context = 32,
                                      .layers = 2,
                                      .heads = 2,
                                      .kv_heads = 1,
-                                     .width = 32,
-                                     .inner = 64,
+                                     .hidden_size = 32,
+                                     .ffn_size = 64,
                                      .tie_embeddings = true};
-    const tarn_gpt2_config gpt2 = {.vocab = 256, .context = 32, .layers = 2, .heads = 2, .width = 32, .inner = 64};
+    const tarn_gpt2_config gpt2 = {
+        .vocab_size = 256, .context = 32, .layers = 2, .heads = 2, .hidden_size = 32, .ffn_size = 64};
     tarn_module *model = is_gpt2 ? tarn_model_gpt2(&gpt2, CPU, 3) : tarn_model_llama(&llama, CPU, 3);
     tarn_tokenizer *tokenizer = tarn_tokenizer_bytes();
     assert_true(tarn_model_write(model, folder) && tarn_tokenizer_save(tokenizer, folder));
@@ -317,7 +318,7 @@ static void settings_that_fit_are_found(void **state)
     if (tarn_device_count("mirror") == 0)
         skip();
     tarn_train_options o = named("gpt2", "mirror");
-    o.layers = 24, o.heads = 4, o.width = 128, o.context = 256, o.batch_size = o.micro_batch = 96;
+    o.layers = 24, o.heads = 4, o.hidden_size = 128, o.context = 256, o.batch_size = o.micro_batch = 96;
     tarn_trainer *imagined = tarn_trainer_dry_run(NULL, &o);
     tarn_train_plan plan = plan_of(imagined);
     tarn_trainer_free(imagined);
@@ -336,8 +337,8 @@ static void settings_that_fit_are_found(void **state)
     assert_non_null(advised);
     tarn_trainer_free(advised);
     tarn_train_options of_classes = {.model = "mlp",
-                                     .hidden = {20000, 20000},
-                                     .hidden_count = 2,
+                                     .mlp_sizes = {20000, 20000},
+                                     .mlp_size_count = 2,
                                      .batch_size = 4,
                                      .device = "mirror",
                                      .data = "digits:50"};
@@ -356,7 +357,7 @@ static void free_memory_is_read_before_anything_is_allocated(void **state)
         skip();
     tarn_device_info info;
     tarn_train_options o = named("gpt2", "mirror");
-    o.layers = 2, o.heads = 4, o.width = 256, o.context = 48;
+    o.layers = 2, o.heads = 4, o.hidden_size = 256, o.context = 48;
     tarn_empty_cache(tarn_device_parse("mirror"));
     assert_true(tarn_device_query(tarn_device_parse("mirror"), &info));
     tarn_trainer *trainer = tarn_trainer_new(&o);

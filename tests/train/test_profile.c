@@ -20,7 +20,7 @@ static tarn_train_options text_run(const char *folder, const char *device)
 {
     tarn_train_options o = {.layers = 1,
                             .heads = 2,
-                            .width = 16,
+                            .hidden_size = 16,
                             .context = 12,
                             .batch_size = 8,
                             .micro_batch = 4,
@@ -49,7 +49,7 @@ static void look(const tarn_train_report *r, void *ctx)
         return;
     s->training++;
     s->utilization += r->utilization > 0 && r->utilization <= 1;
-    s->validations += !isnan(r->validation);
+    s->validations += !isnan(r->val_loss);
     s->last_left = r->eta;
 }
 
@@ -163,9 +163,9 @@ static void steps_on_random_tokens_are_measured(void **state)
     tarn_train_options o = {.model = "gpt2-124m",
                             .layers = 2,
                             .heads = 2,
-                            .width = 16,
+                            .hidden_size = 16,
                             .context = 8,
-                            .vocab = 64,
+                            .vocab_size = 64,
                             .batch_size = 4,
                             .device = "cpu"};
     if (!tarn_train_measure(1, 3, &t, &o))

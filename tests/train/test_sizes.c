@@ -35,12 +35,12 @@ static tarn_train_plan imagine(const tarn_train_options *options)
     return plan_of(tarn_trainer_dry_run(NULL, options));
 }
 
-static void assert_sizes(const tarn_train_options *o, int64_t layers, int64_t heads, int64_t width, int64_t context,
-                         int64_t batch_size)
+static void assert_sizes(const tarn_train_options *o, int64_t layers, int64_t heads, int64_t hidden_size,
+                         int64_t context, int64_t batch_size)
 {
     assert_int_equal(o->layers, layers);
     assert_int_equal(o->heads, heads);
-    assert_int_equal(o->width, width);
+    assert_int_equal(o->hidden_size, hidden_size);
     assert_int_equal(o->context, context);
     assert_int_equal(o->batch_size, batch_size);
 }
@@ -51,7 +51,7 @@ static void sizes_suit_device_and_text(void **state)
     static const struct {
         const char *device;
         int letters;
-        int64_t layers, heads, width, context, batch_size;
+        int64_t layers, heads, hidden_size, context, batch_size;
     } rows[] = {{"cpu", 3000, 2, 2, 64, 64, 8},
                 {"cpu", 300, 2, 2, 64, 32, 16},
                 {"cpu", 300000, 4, 4, 128, 128, 8},
@@ -61,7 +61,8 @@ static void sizes_suit_device_and_text(void **state)
         tarn_train_options options = on_text(rows[i].letters, rows[i].device);
         tarn_train_plan plan = imagine(&options);
         assert_string_equal(plan.options.model, "gpt2");
-        assert_sizes(&plan.options, rows[i].layers, rows[i].heads, rows[i].width, rows[i].context, rows[i].batch_size);
+        assert_sizes(&plan.options, rows[i].layers, rows[i].heads, rows[i].hidden_size, rows[i].context,
+                     rows[i].batch_size);
         assert_contains(plan.chosen, rows[i].device[0] == 'c' ? "to train in minutes on a CPU with"
                                                               : "to train in minutes on a GPU with");
         assert_contains(plan.chosen, ": layers ");
@@ -74,7 +75,7 @@ static void a_given_size_is_used_and_the_rest_suits_it(void **state)
 {
     (void)state;
     tarn_train_options options = on_text(300000, "cpu");
-    options.width = 96;
+    options.hidden_size = 96;
     options.context = 32;
     tarn_train_plan plan = imagine(&options);
     assert_sizes(&plan.options, 4, 3, 96, 32, 16);
@@ -104,7 +105,7 @@ static void whole_sizes_and_named_models_are_left_alone(void **state)
     (void)state;
     tarn_train_options options = on_text(30000, "cpu");
     options.layers = 1;
-    options.width = 48;
+    options.hidden_size = 48;
     options.context = 16;
     tarn_train_plan plan = imagine(&options);
     assert_sizes(&plan.options, 1, 1, 48, 16, 64);
@@ -144,7 +145,7 @@ static void a_run_keeps_what_was_chosen(void **state)
     tarn_trainer_free(trainer);
     resumed = plan_of(tarn_trainer_resume(options.out, &changes));
     assert_int_equal(resumed.first_step, began.steps);
-    assert_sizes(&resumed.options, began.options.layers, began.options.heads, began.options.width,
+    assert_sizes(&resumed.options, began.options.layers, began.options.heads, began.options.hidden_size,
                  began.options.context, began.options.batch_size);
     assert_string_equal(resumed.chosen, "");
 }

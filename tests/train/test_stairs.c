@@ -8,8 +8,8 @@ static tarn_train_options small(const char *folder)
 {
     tarn_train_options options = {.model = "mlp",
                                   .data = "digits:300",
-                                  .hidden = {8},
-                                  .hidden_count = 1,
+                                  .mlp_sizes = {8},
+                                  .mlp_size_count = 1,
                                   .batch_size = 30,
                                   .epochs = 3,
                                   .optimizer = "sgd",
@@ -63,13 +63,13 @@ static void the_rate_falls_after_each_so_many_steps_or_epochs(void **state)
     (void)state;
     rates by_steps = {0}, by_epochs = {0};
     tarn_train_options options = small("steps");
-    options.drop_every = 7;
-    options.drop_factor = 0.5;
+    options.lr_step = 7;
+    options.lr_gamma = 0.5;
     options.warmup = 4;
     run(tarn_trainer_new(&options), 0, &by_steps);
     assert_stairs(&by_steps, 4, 7, 0.5);
     options = small("epochs");
-    options.drop_epochs = 1;
+    options.lr_step_epochs = 1;
     run(tarn_trainer_new(&options), 0, &by_epochs);
     assert_stairs(&by_epochs, 0, 10, 0.1);
 }
@@ -79,8 +79,8 @@ static void a_stopped_run_goes_on_down_the_same_stairs(void **state)
     (void)state;
     rates whole = {0}, parts = {0};
     tarn_train_options options = small("whole"), stopped = small("stopped");
-    options.drop_epochs = stopped.drop_epochs = 1;
-    options.drop_factor = stopped.drop_factor = 0.25;
+    options.lr_step_epochs = stopped.lr_step_epochs = 1;
+    options.lr_gamma = stopped.lr_gamma = 0.25;
     run(tarn_trainer_new(&options), 0, &whole);
     run(tarn_trainer_new(&stopped), 9, &parts); /* just before a drop */
     run(tarn_trainer_resume(stopped.out, NULL), 20, &parts);
@@ -96,7 +96,7 @@ static void a_run_that_is_made_longer_goes_further_down(void **state)
     (void)state;
     rates r = {0};
     tarn_train_options options = small("longer");
-    options.drop_every = 10;
+    options.lr_step = 10;
     options.epochs = 1;
     run(tarn_trainer_new(&options), 0, &r);
     run(tarn_trainer_resume(options.out, &(tarn_train_options){.epochs = 3}), 0, &r);
@@ -111,8 +111,8 @@ static void a_config_file_may_say_so(void **state)
     put_file(scratch("stairs.json"), text, sizeof(text) - 1);
     assert_true(tarn_train_options_load(&options, scratch("stairs.json")));
     assert_string_equal(options.schedule, "step");
-    assert_int_equal(options.drop_epochs, 30);
-    assert_true(options.drop_factor == 0.2);
+    assert_int_equal(options.lr_step_epochs, 30);
+    assert_true(options.lr_gamma == 0.2);
 }
 
 static void assert_refused(const tarn_train_options *options, const char *text)
@@ -126,23 +126,23 @@ static void stairs_without_a_width_and_widths_without_stairs_are_refused(void **
     (void)state;
     tarn_train_options options = small("refused");
     assert_refused(&options, "needs drop_every (in steps) or drop_epochs");
-    options.drop_every = options.drop_epochs = 2;
+    options.lr_step = options.lr_step_epochs = 2;
     assert_refused(&options, "not both");
-    options.drop_epochs = 0;
+    options.lr_step_epochs = 0;
     options.min_lr = 0.1;
     assert_refused(&options, "the schedule is step");
     options.min_lr = 0;
-    options.drop_factor = 1.5;
+    options.lr_gamma = 1.5;
     assert_refused(&options, "drop_factor");
-    options.drop_factor = 0;
-    options.drop_every = -3;
+    options.lr_gamma = 0;
+    options.lr_step = -3;
     assert_refused(&options, "drop_every");
     options = small("refused");
     memset(options.schedule, 0, sizeof(options.schedule));
-    options.drop_every = 2;
+    options.lr_step = 2;
     assert_refused(&options, "drop_every is for the schedule step, but the schedule is cosine");
-    options.drop_every = 0;
-    options.drop_factor = 0.5;
+    options.lr_step = 0;
+    options.lr_gamma = 0.5;
     assert_refused(&options, "drop_factor is for the schedule step");
 }
 

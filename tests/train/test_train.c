@@ -12,8 +12,8 @@ static tarn_train_options small(const char *folder)
 {
     tarn_train_options options = {.model = "mlp",
                                   .data = "digits:300",
-                                  .hidden = {24},
-                                  .hidden_count = 1,
+                                  .mlp_sizes = {24},
+                                  .mlp_size_count = 1,
                                   .batch_size = 30,
                                   .epochs = 3,
                                   .lr = 0.01,
@@ -165,8 +165,8 @@ static void the_same_run_gives_the_same_bits_with_any_number_of_threads(void **s
         tarn_set_threads(i == 0 ? 1 : 2);
         tarn_train_options options = small(names[i]);
         snprintf(options.model, sizeof(options.model), "lenet");
-        options.hidden_count = 0;
-        options.hidden[0] = 0;
+        options.mlp_size_count = 0;
+        options.mlp_sizes[0] = 0;
         options.epochs = 1;
         options.augment = true;
         options.clip_norm = 1;
@@ -317,8 +317,8 @@ static void a_validation_loss_that_is_not_finite_is_no_best_and_ends_the_run(voi
     (void)state;
     tarn_train_options options = small("unjudged");
     snprintf(options.optimizer, sizeof(options.optimizer), "sgd");
-    for (options.hidden_count = 0; options.hidden_count < 6; options.hidden_count++)
-        options.hidden[options.hidden_count] = 24;
+    for (options.mlp_size_count = 0; options.mlp_size_count < 6; options.mlp_size_count++)
+        options.mlp_sizes[options.mlp_size_count] = 24;
     options.lr = 1e6;
     options.eval_every = 1;
     tarn_trainer *trainer = tarn_trainer_new(&options);
@@ -562,7 +562,7 @@ static void mnist_is_learnt_where_it_is(void **state)
 static bool use_everything(const char *folder)
 {
     tarn_train_options options = {
-        .model = "mlp", .data = "digits:10", .hidden = {2}, .hidden_count = 1, .steps = 1, .device = "cpu"};
+        .model = "mlp", .data = "digits:10", .mlp_sizes = {2}, .mlp_size_count = 1, .steps = 1, .device = "cpu"};
     tarn_evaluation evaluation;
     snprintf(options.out, sizeof(options.out), "%s", folder);
     tarn_trainer *trainer = tarn_trainer_new(&options);

@@ -25,7 +25,7 @@ static void print_heading(const tarn_train_timing *t)
     if (t->tokens)
         printf("  %lld windows of %lld tokens, %lld at a time, vocabulary %lld, %lld parameters, recompute %s\n",
                (long long)t->samples, (long long)t->options.context, (long long)t->options.micro_batch,
-               (long long)t->options.vocab, (long long)t->parameters, t->options.recompute);
+               (long long)t->options.vocab_size, (long long)t->parameters, t->options.recompute);
     if (t->tokens && t->options.lora)
         printf("  adapters of rank %lld beside %lld frozen parameters\n", (long long)t->options.lora,
                (long long)t->frozen);

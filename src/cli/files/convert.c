@@ -24,7 +24,7 @@ static void print_json(const tarn__options *o, const tarn_convert_summary *s)
     tarn__json_int(&json, "tensors", s->tensors);
     tarn__json_int(&json, "changed", s->changed);
     tarn__json_int(&json, "plain", s->unquantized);
-    tarn__json_int(&json, "uneven", s->uneven);
+    tarn__json_int(&json, "uneven", s->fallback);
     tarn__json_int(&json, "finer", s->promoted);
     tarn__json_int(&json, "bytes_before", s->before);
     tarn__json_int(&json, "bytes", s->after);
@@ -37,8 +37,8 @@ static void print_summary(const tarn__options *o, const tarn_convert_summary *s)
            tarn__bytes_text(s->before));
     if (o->type && s->unquantized)
         printf("%d that are no matrices of weights (norms, biases, positions) are f32\n", s->unquantized);
-    if (s->uneven)
-        printf("%d whose rows are no whole number of such blocks are q8_0, or as they were\n", s->uneven);
+    if (s->fallback)
+        printf("%d whose rows are no whole number of such blocks are q8_0, or as they were\n", s->fallback);
     if (s->promoted)
         printf("the head is q6_k\n");
 }

@@ -32,7 +32,7 @@ static void print_split(const view *v, int split, const char *name)
 {
     const tarn_chat_dataset_counts *c = &v->counts;
     printf("%-12s %10lld %12lld %12lld %8lld %7.1f %%\n", name, (long long)c->documents[split],
-           (long long)c->tokens[split], (long long)c->answers[split], (long long)c->rows[split],
+           (long long)c->tokens[split], (long long)c->completion_tokens[split], (long long)c->rows[split],
            100 * filled(v, split));
 }
 
@@ -51,7 +51,7 @@ static void print_split_json(tarn__json *json, const view *v, int split, const c
     tarn__json_open(json, name, '{');
     tarn__json_int(json, "documents", v->counts.documents[split]);
     tarn__json_int(json, "tokens", v->counts.tokens[split]);
-    tarn__json_int(json, "tokens_with_loss", v->counts.answers[split]);
+    tarn__json_int(json, "tokens_with_loss", v->counts.completion_tokens[split]);
     tarn__json_int(json, "rows", v->counts.rows[split]);
     tarn__json_real(json, "filled", filled(v, split), 4);
     tarn__json_close(json, '}');
@@ -66,7 +66,7 @@ static void print_counts_json(const view *v)
     tarn__json_string(&json, "file", v->options->words[0]);
     tarn__json_string(&json, "template", v->template_name);
     tarn__json_int(&json, "context", v->context);
-    tarn__json_int(&json, "cut", v->counts.cut);
+    tarn__json_int(&json, "cut", v->counts.truncated);
     tarn__json_string(&json, "hash", hash);
     print_split_json(&json, v, TARN_CHAT_DATASET_TRAINING, "training");
     print_split_json(&json, v, TARN_CHAT_DATASET_VALIDATION, "validation");
@@ -202,9 +202,9 @@ static int check(const tarn__options *o)
         return misuse("--model is missing: the tokenizer and the template are the model's");
     if (o->context == 1)
         return misuse("--context: a row has at least 2 tokens");
-    if (o->validation >= 1)
+    if (o->val_fraction >= 1)
         return misuse("--val-share is below 1: something must be left to learn from");
-    return o->val && o->validation > 0 ? misuse("--val and --val-share exclude each other") : TARN__DONE;
+    return o->val && o->val_fraction > 0 ? misuse("--val and --val-share exclude each other") : TARN__DONE;
 }
 
 /* What the model can look at: the model itself says so, and is not needed otherwise. */
@@ -233,7 +233,7 @@ static bool open_view(view *v)
                                                                    .tokenizer = v->tokenizer,
                                                                    .template_name = o->template_name,
                                                                    .val_path = o->val,
-                                                                   .val_share = o->validation,
+                                                                   .val_fraction = o->val_fraction,
                                                                    .context = v->context,
                                                                    .seed = (uint64_t)o->seed});
     if (!v->chats || !tarn_chat_dataset_counts_of(v->chats, &v->counts))

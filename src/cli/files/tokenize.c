@@ -218,7 +218,7 @@ static void print_summary(const tarn__options *o, const tarn_tokenizer *t, const
 static int prepare(const tarn__options *o, const tarn_tokenizer *t)
 {
     tarn_shards_summary summary;
-    const tarn_shards_options how = {.validation = o->validation,
+    const tarn_shards_options how = {.val_fraction = o->val_fraction,
                                      .shard_tokens = o->shard_tokens,
                                      .field = o->field,
                                      .separator = o->separator,
@@ -261,7 +261,7 @@ static int check(const tarn__options *o)
         return misuse("--json has no place with --out, which prints nothing, unless --prepare is there");
     if (o->out && !prepares && !learns && (o->text || o->word_count) && strcmp(o->tokenizer, "characters") != 0)
         return misuse("--out writes the tokenizer alone, so --text and files have no place unless it is characters");
-    if (!prepares && (o->validation != 0 || o->shard_tokens || o->separator || o->no_separator || o->parse_special))
+    if (!prepares && (o->val_fraction != 0 || o->shard_tokens || o->separator || o->no_separator || o->parse_special))
         return misuse(
             "--validation, --shard-tokens, --separator, --no-separator and --parse-special belong to --prepare");
     if (!(makes && o->word_count) && (o->field || o->json_lines))

@@ -153,9 +153,9 @@ static bool begin(chat *c, const int32_t *tokens, int64_t count)
 {
     const tarn__options *o = c->options;
     int64_t left = c->context - count;
-    const tarn_generate_options how = {.tokens = c->forgets         ? (o->tokens ? o->tokens : c->context)
-                                                 : o->tokens < left ? o->tokens
-                                                                    : 0,
+    const tarn_generate_options how = {.max_tokens = c->forgets         ? (o->tokens ? o->tokens : c->context)
+                                                     : o->tokens < left ? o->tokens
+                                                                        : 0,
                                        .slide = c->forgets,
                                        .keep = c->forgets ? heading_tokens(c, tokens, count) : 0,
                                        .temperature = o->temperature,
@@ -204,11 +204,11 @@ static bool listen(chat *c)
     int64_t length = 0;
     char *text = print_answer(c, &piece);
     tarn_generator_stop(c->writer, 0);
-    bool is_full = piece.end == TARN_FINISH_LENGTH && tarn_generator_tokens(c->writer, 0, &length) && !c->forgets &&
-                   length == c->context;
+    bool is_full = piece.finish_reason == TARN_FINISH_LENGTH && tarn_generator_tokens(c->writer, 0, &length) &&
+                   !c->forgets && length == c->context;
     if (is_full)
         fprintf(stderr, "(the context of %lld tokens is full: the answer ends here)\n", (long long)c->context);
-    else if (piece.end == TARN_FINISH_LENGTH && c->forgets && !c->options->tokens)
+    else if (piece.finish_reason == TARN_FINISH_LENGTH && c->forgets && !c->options->tokens)
         fprintf(stderr, "(the answer has %lld tokens, and ends here; --tokens allows more)\n", (long long)c->context);
     bool good = text && !tarn_failed() && say(&c->history, "assistant", text);
     free(text);

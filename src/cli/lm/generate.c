@@ -105,7 +105,7 @@ static bool remember(text *t, const tarn_output *piece)
     if (piece->length > 0)
         memcpy(t->bytes + t->length, piece->text, piece->length);
     t->length += piece->length;
-    t->end = piece->end;
+    t->end = piece->finish_reason;
     return piece->token < 0 || remember_token(t, piece);
 }
 
@@ -239,7 +239,7 @@ static bool begin(writing *w)
         &(tarn_generator_options){
             .sequences = o->sequences, .context = context, .kv_type = w->kv_type, .prefill_chunk = o->prefill_chunk});
     for (int64_t i = 0; w->writer && i < o->sequences; i++) {
-        const tarn_generate_options how = {.tokens = tokens,
+        const tarn_generate_options how = {.max_tokens = tokens,
                                            .temperature = o->temperature,
                                            .top_k = o->top_k,
                                            .top_p = o->top_p,
@@ -262,7 +262,7 @@ static bool begin(writing *w)
 /* Says once what happened to a text that is longer than the context. */
 static void tell_context(writing *w, const tarn_output *piece)
 {
-    bool is_full = w->options->no_slide && piece->end == TARN_FINISH_LENGTH &&
+    bool is_full = w->options->no_slide && piece->finish_reason == TARN_FINISH_LENGTH &&
                    w->prompt.count + w->texts[piece->sequence].count == w->context;
     if (w->has_slid || !(piece->slid || (is_full && !w->options->tokens)))
         return;

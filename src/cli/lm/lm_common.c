@@ -29,9 +29,9 @@ tarn_tokenizer *tarn__lm_tokenizer(const tarn__options *o)
 
 tarn_module *tarn__lm_model(const tarn__options *o, const tarn_run_weights *weights)
 {
-    tarn_model_open_options how = {.as_stored = o->dtype_count == 0 && !weights->blocks,
+    tarn_model_open_options how = {.as_stored = o->dtype_count == 0 && !weights->quantize,
                                    .device_layers = o->gpu_layers,
-                                   .blocks = weights->blocks};
+                                   .quantize = weights->quantize};
     how.dtype = o->dtype_count > 0 ? o->dtypes[0].dtype : TARN_F32;
     tarn_module *model = tarn_model_open(weights->path, o->device, &how);
     if (!model && how.as_stored && tarn_error_code() == TARN_ERROR_DTYPE) {

@@ -69,9 +69,9 @@ static int encode(tarn__prompt *p, const tarn_tokenizer *tokenizer, const tarn_m
     p->count = count;
     if (count > 0)
         return TARN__DONE;
-    if (!info->has_bos && !info->has_eos)
+    if (!info->has_bos && !info->eos_count)
         return misuse("a prompt is missing, and the model has no token that texts begin with", NULL);
-    p->tokens[p->count++] = (int32_t)(info->has_bos ? info->begin : info->end);
+    p->tokens[p->count++] = (int32_t)(info->has_bos ? info->bos : info->eos[0]);
     return TARN__DONE;
 }
 

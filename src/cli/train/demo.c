@@ -18,7 +18,7 @@ static const tarn_train_options recipe = {.model = "gpt2",
                                           .tokenizer = "characters",
                                           .layers = 4,
                                           .heads = 4,
-                                          .width = 128,
+                                          .hidden_size = 128,
                                           .context = CONTEXT,
                                           .batch_size = 8,
                                           .lr = 0.002,
@@ -88,7 +88,7 @@ static bool go_on(tarn_module *model, const tarn_tokenizer *tokenizer, uint64_t 
         int64_t seen = count < CONTEXT / 2 ? count : CONTEXT / 2;
         int64_t made = tarn_generate(
             model, ids + count - seen, seen, ids + count,
-            &(tarn_generate_options){.tokens = CONTEXT / 2, .temperature = 0.7, .seed = seed + (uint64_t)count});
+            &(tarn_generate_options){.max_tokens = CONTEXT / 2, .temperature = 0.7, .seed = seed + (uint64_t)count});
         if (made < 1 || !print_tokens(tokenizer, ids + count, made))
             return false;
         count += made;

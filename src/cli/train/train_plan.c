@@ -49,8 +49,8 @@ static void print_data(FILE *to, const tarn_train_plan *p)
     fprintf(to, "  model       %lld layers, %lld heads", (long long)o->layers, (long long)o->heads);
     if (o->kv_heads != o->heads)
         fprintf(to, " (of keys %lld)", (long long)o->kv_heads);
-    fprintf(to, ", width %lld, context %lld, vocabulary %lld, inner %lld, dropout %g\n", (long long)o->width,
-            (long long)o->context, (long long)p->classes, (long long)o->inner, o->dropout);
+    fprintf(to, ", width %lld, context %lld, vocabulary %lld, inner %lld, dropout %g\n", (long long)o->hidden_size,
+            (long long)o->context, (long long)p->classes, (long long)o->ffn_size, o->dropout);
     if (p->chosen[0])
         fprintf(to, "              chosen %s\n", p->chosen);
 }
@@ -74,8 +74,8 @@ static void print_rate(FILE *to, const tarn_train_options *o)
     if (strcmp(o->schedule, "step") != 0)
         fprintf(to, "%s\n", o->schedule);
     else
-        fprintf(to, "times %g every %lld %s\n", o->drop_factor,
-                (long long)(o->drop_every ? o->drop_every : o->drop_epochs), o->drop_every ? "steps" : "epochs");
+        fprintf(to, "times %g every %lld %s\n", o->lr_gamma, (long long)(o->lr_step ? o->lr_step : o->lr_step_epochs),
+                o->lr_step ? "steps" : "epochs");
 }
 
 /* Where the weights come from, and what becomes of them. */

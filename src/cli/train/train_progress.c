@@ -44,7 +44,7 @@ static void print_report_json(const tarn_train_report *r)
         snprintf(speed, sizeof(speed), "%s_per_second", r->unit);
         tarn__json_real(&json, speed, speed_of(r), 1);
         tarn__json_int(&json, "memory", r->memory);
-        tarn__json_real(&json, "validation", r->validation, 6);
+        tarn__json_real(&json, "validation", r->val_loss, 6);
         tarn__json_real(&json, "of_peak", r->mfu > 0 ? r->mfu : (double)NAN, 4);
         tarn__json_real(&json, "busy", r->utilization > 0 ? r->utilization : (double)NAN, 4);
         tarn__json_real(&json, "seconds_left", r->eta, 1);
@@ -74,8 +74,8 @@ static void add(text *to, const char *format, ...)
 /* What is known of: the last validation, how near to the peak, how busy the device is; and the memory. */
 static void add_known(text *to, const tarn_train_report *r)
 {
-    if (!isnan(r->validation))
-        add(to, "  validation %.4f", r->validation);
+    if (!isnan(r->val_loss))
+        add(to, "  validation %.4f", r->val_loss);
     if (r->mfu > 0)
         add(to, "  %.1f %% of peak", 100 * r->mfu);
     if (r->utilization > 0)

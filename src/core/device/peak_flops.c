@@ -25,12 +25,12 @@ double tarn_device_peak_flops(tarn_device device, const char *precision)
                : strcmp(precision, "f32") == 0  ? 2
                                                 : -1;
     if (kind < 0) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "peak_of: the precision '%.20s' is none of f32, tf32 and bf16",
+        tarn__raise(TARN_ERROR_ARGUMENT, "device_peak_flops: the precision '%.20s' is none of f32, tf32 and bf16",
                     precision ? precision : "NULL");
         return 0;
     }
     if (!tarn_device_query(device, &info)) {
-        tarn__raise_within("peak_of");
+        tarn__raise_within("device_peak_flops");
         return 0;
     }
     for (size_t i = 0; i < sizeof(peaks) / sizeof(peaks[0]); i++)

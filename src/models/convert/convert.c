@@ -50,7 +50,7 @@ static tarn_dtype choose(tarn__conversion *c, const char *name, const tarn__weig
     int64_t row = rows->shape.size[rows->shape.rank - 1];
     tarn_dtype chosen = tarn__quant_type_for_row(row, wanted, rows->from);
     tarn__fallback_add(&c->fallback, row, wanted, chosen);
-    c->summary.uneven = c->fallback.count;
+    c->summary.fallback = c->fallback.count;
     return chosen;
 }
 

@@ -30,7 +30,7 @@ static bool is_there(void *ctx, const char *folder_name)
     return has_job(s->conversion, s->in_folder ? folder_name : other) ||
            tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has no tensor '%s', which a %s of this configuration has",
                        s->conversion->function, s->conversion->from, s->in_folder ? other : folder_name,
-                       s->conversion->traits.family);
+                       s->conversion->traits.arch);
 }
 
 /* The same: false where it is the name that is looked for. */
@@ -49,7 +49,7 @@ static bool refuse(const search *s)
     char source[TARN__GGUF_NAME_CAPACITY] = "";
     (s->in_folder ? tarn__gguf_name_of : tarn__gguf_folder_name_of)(c->kind, s->name, source);
     return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' holds '%s', which a %s of this configuration does not have",
-                       c->function, c->from, source, s->conversion->traits.family);
+                       c->function, c->from, source, s->conversion->traits.arch);
 }
 
 bool tarn__convert_check_names(const tarn__conversion *c, bool in_folder)

@@ -55,7 +55,7 @@ static bool add_from_folder(tarn__conversion *c, const tarn__arch *kind, const t
         return !tarn_failed();
     if (!tarn__gguf_name_of(c->kind, e.name, name))
         return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' holds '%.200s', which a %s does not have", c->function, c->from,
-                           e.name, c->traits.family);
+                           e.name, c->traits.arch);
     if (e.dtype != TARN_F32 && e.dtype != TARN_F16 && e.dtype != TARN_BF16)
         return tarn__raise(TARN_ERROR_UNSUPPORTED,
                            "%s: '%s': tensor '%.200s' is %s; weights of F32, F16 and BF16 are converted", c->function,
@@ -145,7 +145,7 @@ static bool add_to_folder(tarn__conversion *c, const tarn_gguf *file, int index)
         return !tarn_failed();
     if (!tarn__gguf_folder_name_of(c->kind, e.name, name))
         return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' holds '%.200s', which a %s does not have", c->function, c->from,
-                           e.name, c->traits.family);
+                           e.name, c->traits.arch);
     if (e.dtype == TARN_DTYPE_COUNT)
         return tarn__convert_unknown(c, e.name, e.dtype_name);
     tarn__weight_rows one = {.function = c->function,

@@ -63,8 +63,8 @@ bool tarn__convert_has_tokenizer(const tarn__conversion *c)
 bool tarn__convert_put_tokenizer(tarn__conversion *c, tarn_gguf_writer *writer)
 {
     const tarn__gguf_bos_eos *own = &c->traits.tokens;
-    const tarn__gguf_model model = {c->traits.vocab, own->has_bos ? (int32_t)own->begin : -1,
-                                    own->ends ? (int32_t)own->end[0] : -1};
+    const tarn__gguf_model model = {c->traits.vocab_size, own->has_bos ? (int32_t)own->bos : -1,
+                                    own->eos_count ? (int32_t)own->eos[0] : -1};
     tarn_tokenizer *t = tarn_tokenizer_open(c->text);
     bool good = t && tarn__tokenizer_to_gguf(c->function, t, &model, writer) && put_whole_file(c, writer);
     c->summary.has_tokenizer = good;

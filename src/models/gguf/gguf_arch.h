@@ -42,14 +42,15 @@ typedef struct tarn__gguf_tensor_name {
 /* The tokens that begin and end texts. */
 typedef struct tarn__gguf_bos_eos {
     bool has_bos;
-    int64_t begin, end[TARN_MODEL_MAX_EOS];
-    int ends;
+    int64_t bos;
+    int eos_count;
+    int64_t eos[TARN_MODEL_MAX_EOS];
 } tarn__gguf_bos_eos;
 
 /* What a configuration says to those who know no kind. */
 typedef struct tarn__gguf_traits {
-    const char *family; /* its model_type */
-    int64_t vocab, layers, heads, kv_heads;
+    const char *arch; /* its model_type */
+    int64_t vocab_size, layers, heads, kv_heads;
     bool tie_embeddings, qkv_bias, qk_norm;
     bool has_neighbours; /* queries and keys have another order in GGUF files */
     tarn__gguf_bos_eos tokens;

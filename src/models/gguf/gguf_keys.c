@@ -54,16 +54,16 @@ bool tarn__gguf_put_string(tarn_gguf_writer *writer, const char *key, const char
  * stand under keys of our own then. That there is none must be said: llama.cpp refuses files that do not. */
 bool tarn__gguf_put_bos_eos(const tarn__gguf_bos_eos *t, bool has_tokenizer, tarn_gguf_writer *writer)
 {
-    uint32_t begin = (uint32_t)t->begin, ends[TARN_MODEL_MAX_EOS] = {0};
-    for (int i = 0; i < t->ends; i++)
-        ends[i] = (uint32_t)t->end[i];
+    uint32_t begin = (uint32_t)t->bos, ends[TARN_MODEL_MAX_EOS] = {0};
+    for (int i = 0; i < t->eos_count; i++)
+        ends[i] = (uint32_t)t->eos[i];
     if (has_tokenizer)
         return tarn_gguf_add_array(writer, BEGINS, TARN_GGUF_U32, &begin, t->has_bos) &&
-               tarn_gguf_add_array(writer, ENDS, TARN_GGUF_U32, ends, t->ends);
+               tarn_gguf_add_array(writer, ENDS, TARN_GGUF_U32, ends, t->eos_count);
     return tarn__gguf_put_string(writer, TARN__GGUF_TOKENIZER, TARN__GGUF_NO_TOKENIZER) &&
-           (!t->has_bos || put_token(writer, BEGIN_ID, t->begin)) &&
-           (!t->ends || put_token(writer, END_ID, t->end[0])) &&
-           (t->ends < 2 || tarn_gguf_add_array(writer, ENDS, TARN_GGUF_U32, ends, t->ends));
+           (!t->has_bos || put_token(writer, BEGIN_ID, t->bos)) &&
+           (!t->eos_count || put_token(writer, END_ID, t->eos[0])) &&
+           (t->eos_count < 2 || tarn_gguf_add_array(writer, ENDS, TARN_GGUF_U32, ends, t->eos_count));
 }
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
@@ -116,7 +116,7 @@ bool tarn__gguf_get_real(const tarn__gguf_reader *r, const char *rest, double de
                        r->file->path, to.text, *value);
 }
 
-bool tarn__gguf_get_vocab(const tarn__gguf_reader *r, int64_t *vocab)
+bool tarn__gguf_get_vocab(const tarn__gguf_reader *r, int64_t *vocab_size)
 {
     tarn_gguf_entry table;
     int tokens = tarn_gguf_find(r->file, "token_embd.weight");
@@ -124,14 +124,14 @@ bool tarn__gguf_get_vocab(const tarn__gguf_reader *r, int64_t *vocab)
         return tarn__raise(TARN_ERROR_FORMAT,
                            "%s: '%s' has no tensor 'token_embd.weight' of two axes: it holds no weights", r->function,
                            r->file->path);
-    return tarn__gguf_get_int(r, "vocab_size", table.shape.size[0], vocab) &&
-           (*vocab == table.shape.size[0] ||
+    return tarn__gguf_get_int(r, "vocab_size", table.shape.size[0], vocab_size) &&
+           (*vocab_size == table.shape.size[0] ||
             tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': vocab_size is %lld, but 'token_embd.weight' has %lld rows",
-                        r->function, r->file->path, (long long)*vocab, (long long)table.shape.size[0]));
+                        r->function, r->file->path, (long long)*vocab_size, (long long)table.shape.size[0]));
 }
 
 /* Tokens under a key of our own, or those under keys of others; 0 of them where there are none. */
-static bool get_list(const tarn__gguf_reader *r, int64_t vocab, const char *ours, const char *const *others,
+static bool get_list(const tarn__gguf_reader *r, int64_t vocab_size, const char *ours, const char *const *others,
                      int64_t *list, int *count)
 {
     tarn_gguf_value value;
@@ -145,22 +145,22 @@ static bool get_list(const tarn__gguf_reader *r, int64_t vocab, const char *ours
     for (; *others; others++) {
         if (!tarn_gguf_has(r->file, *others, NULL))
             continue;
-        if (!tarn_gguf_int(r->file, *others, 0, vocab - 1, &list[*count]))
+        if (!tarn_gguf_int(r->file, *others, 0, vocab_size - 1, &list[*count]))
             return tarn__raise_within(r->function);
         *count += *count == 0 || list[0] != list[*count];
     }
     return !tarn_failed();
 }
 
-bool tarn__gguf_get_bos_eos(const tarn__gguf_reader *r, int64_t vocab, tarn__gguf_bos_eos *t)
+bool tarn__gguf_get_bos_eos(const tarn__gguf_reader *r, int64_t vocab_size, tarn__gguf_bos_eos *t)
 {
     static const char *const begin_keys[] = {BEGIN_ID, NULL}, *const end_keys[] = {END_ID, TURN_ID, NULL};
     int64_t begins[TARN_MODEL_MAX_EOS] = {0};
     int count;
     *t = (tarn__gguf_bos_eos){0};
-    if (!get_list(r, vocab, BEGINS, begin_keys, begins, &count))
+    if (!get_list(r, vocab_size, BEGINS, begin_keys, begins, &count))
         return false;
     t->has_bos = count > 0;
-    t->begin = begins[0];
-    return get_list(r, vocab, ENDS, end_keys, t->end, &t->ends);
+    t->bos = begins[0];
+    return get_list(r, vocab_size, ENDS, end_keys, t->eos, &t->eos_count);
 }

@@ -41,9 +41,9 @@ bool tarn__gguf_get_int(const tarn__gguf_reader *reading, const char *rest, int6
 bool tarn__gguf_get_real(const tarn__gguf_reader *reading, const char *rest, double default_value, double *value);
 
 /* The rows of the table of tokens, which vocab_size must be where it is said. */
-bool tarn__gguf_get_vocab(const tarn__gguf_reader *reading, int64_t *vocab);
+bool tarn__gguf_get_vocab(const tarn__gguf_reader *reading, int64_t *vocab_size);
 
 /* Those of a vocabulary. */
-bool tarn__gguf_get_bos_eos(const tarn__gguf_reader *reading, int64_t vocab, tarn__gguf_bos_eos *tokens);
+bool tarn__gguf_get_bos_eos(const tarn__gguf_reader *reading, int64_t vocab_size, tarn__gguf_bos_eos *tokens);
 
 #endif

@@ -93,11 +93,11 @@ static bool check_all_given(const opening *o)
         if (!tarn__gguf_is_derived(o->kind, stored) && !tarn__gguf_folder_name_of(o->kind, stored, name))
             return tarn__raise(TARN_ERROR_FORMAT,
                                "%s: '%s' holds '%.200s', which a %s of this configuration does not have", o->function,
-                               o->file->path, stored, o->traits.family);
+                               o->file->path, stored, o->traits.arch);
     }
     return known == count ||
            tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' holds %d tensors, but a %s of this configuration has %d",
-                       o->function, o->file->path, count, o->traits.family, known);
+                       o->function, o->file->path, count, o->traits.arch, known);
 }
 
 tarn_module *tarn__model_from_gguf(const char *function, const tarn_gguf *file, tarn_dtype dtype,

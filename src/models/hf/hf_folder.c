@@ -63,7 +63,7 @@ static tarn_module *open_with(const char *function, const char *folder, const ta
     if (!kind || !weights_in(function, folder, &weights) ||
         (options->as_stored && !tarn__weights_dtype(function, weights.text, kind->ignores, &dtype)))
         return NULL;
-    if (options->blocks)
+    if (options->quantize)
         return tarn__hf_quantize_on_load(function, kind, config, weights.text, options, where);
     tarn_module *model = kind->make(function, config, dtype, where);
     if (model && kind->load(function, model, weights.text) && tarn_module_train(model, false))
@@ -109,17 +109,18 @@ static tarn_module *open_gguf(const char *function, const char *name, const tarn
 /* Only what is elements becomes blocks, and nothing but blocks is asked for. */
 static bool check_blocks(const char *function, const char *folder, const tarn_model_open_options *o)
 {
-    if (!o->blocks)
+    if (!o->quantize)
         return true;
-    if ((unsigned)o->blocks >= TARN_DTYPE_COUNT || !tarn__is_quantized(o->blocks))
-        return tarn__raise(TARN_ERROR_DTYPE, "%s: .blocks is %s; q8_0, q4_0, q4_k and q6_k are blocks", function,
-                           (unsigned)o->blocks < TARN_DTYPE_COUNT ? tarn_dtype_name(o->blocks) : "no dtype");
+    if ((unsigned)o->quantize >= TARN_DTYPE_COUNT || !tarn__is_quantized(o->quantize))
+        return tarn__raise(TARN_ERROR_DTYPE, "%s: .quantize is %s; q8_0, q4_0, q4_k and q6_k are blocks", function,
+                           (unsigned)o->quantize < TARN_DTYPE_COUNT ? tarn_dtype_name(o->quantize) : "no dtype");
     if (o->dtype == TARN_F64)
         return tarn__raise(TARN_ERROR_DTYPE,
-                           "%s: .dtype is f64, and nothing is computed in f64 beside .blocks; take f32, bf16 or f16",
+                           "%s: .dtype is f64, and nothing is computed in f64 beside .quantize; take f32, bf16 or f16",
                            function);
     if (tarn__ends_with(folder, ".gguf") || o->as_stored)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .blocks is for folders whose weights are converted; %s", function,
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .quantize is for folders whose weights are converted; %s",
+                           function,
                            o->as_stored ? ".as_stored keeps them" : "weights of a GGUF file stay as they are stored");
     return true;
 }

@@ -120,7 +120,7 @@ static bool check_all_given(const reading *r)
     }
     return known == tarn_safetensors_count(r->file) ||
            tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' holds %d tensors, but a %s of this config.json has %d", r->function,
-                       r->path, tarn_safetensors_count(r->file), r->traits.family, known);
+                       r->path, tarn_safetensors_count(r->file), r->traits.arch, known);
 }
 
 tarn_module *tarn__hf_quantize_on_load(const char *function, const tarn__arch *kind, const tarn__json_file *config,
@@ -135,7 +135,7 @@ tarn_module *tarn__hf_quantize_on_load(const char *function, const tarn__arch *k
                  .file = file,
                  .kind = kind,
                  .dtype = options->dtype,
-                 .blocks = options->blocks};
+                 .blocks = options->quantize};
     if (file)
         kind->gguf->traits(&c, &r.traits);
     bool is_whole = file && tarn__safetensors_verify(function, file);

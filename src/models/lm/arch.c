@@ -89,9 +89,9 @@ const char *tarn__torch_name(tarn_dtype dtype)
     return dtype == TARN_F64 ? "float64" : dtype == TARN_BF16 ? "bfloat16" : dtype == TARN_F16 ? "float16" : "float32";
 }
 
-bool tarn_model_query_sized(const tarn_module *model, tarn_model_info *info, size_t facts_size)
+bool tarn_model_query_sized(const tarn_module *model, tarn_model_info *info, size_t info_size)
 {
-    const char *function = "model_facts_of";
+    const char *function = "model_query";
     tarn_model_info found = {0};
     const tarn__arch *kind = tarn__arch_of(function, model);
     if (!kind)
@@ -99,8 +99,8 @@ bool tarn_model_query_sized(const tarn_module *model, tarn_model_info *info, siz
     if (!info)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the result is NULL", function);
     kind->info(model, &found);
-    memset(info, 0, facts_size);
-    memcpy(info, &found, facts_size < sizeof(found) ? facts_size : sizeof(found));
+    memset(info, 0, info_size);
+    memcpy(info, &found, info_size < sizeof(found) ? info_size : sizeof(found));
     return true;
 }
 

@@ -28,11 +28,11 @@ typedef tarn_model_info tarn__model_info;
 
 /* What the options of a run say of a new model; 0: nothing. */
 typedef struct tarn__model_sizes {
-    int64_t vocab, context, layers, heads, kv_heads, width, inner;
+    int64_t vocab_size, context, layers, heads, kv_heads, hidden_size, ffn_size;
     double dropout;
     tarn_dtype dtype;
     bool has_eos;
-    int64_t end;
+    int64_t eos;
     tarn_recompute recompute;
     int64_t max_context; /* of complete sizes: the most tokens that such a model can look at */
 } tarn__model_sizes;

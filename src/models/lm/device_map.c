@@ -70,7 +70,7 @@ static bool place_blocks(const tarn_module *blocks, const tarn__device_map *wher
 
 bool tarn_model_offload(tarn_module *model, tarn_device device, int64_t layers)
 {
-    const char *function = "model_place";
+    const char *function = "model_offload";
     if (!tarn__arch_of(function, model))
         return false;
     tarn_module *blocks = tarn__model_layers(model), *body = model->child[TARN__MODEL_BODY];

@@ -65,7 +65,7 @@ static tarn_module *with_weight(const making *m, tarn_module *module, const char
 
 static tarn_module *make_table(const making *m, const char *path, int64_t rows)
 {
-    return with_weight(m, new_module(m, "embedding", tarn__gpt2_embedding_forward), path, rows, m->config.width,
+    return with_weight(m, new_module(m, "embedding", tarn__gpt2_embedding_forward), path, rows, m->config.hidden_size,
                        DEVIATION);
 }
 
@@ -73,11 +73,11 @@ static tarn_module *make_norm(const making *m, const char *path)
 {
     static const char *const parts[] = {"weight", "bias"};
     const tarn_norm_options options = {.epsilon = m->config.epsilon, .dtype = m->config.dtype};
-    tarn_module *norm = tarn_layernorm_layer_with(m->config.width, m->device, &options);
+    tarn_module *norm = tarn_layernorm_layer_with(m->config.hidden_size, m->device, &options);
     bool good = norm != NULL;
     tarn_no_grad_open(); /* parameters are written to */
     for (int i = 0; good && m->source && i < 2; i++) {
-        tarn_tensor *values = given(m, path, parts[i], TARN_SHAPE(m->config.width));
+        tarn_tensor *values = given(m, path, parts[i], TARN_SHAPE(m->config.hidden_size));
         good = values && tarn_copy(tarn__module_own(norm, parts[i]), values);
         tarn_free(values);
     }
@@ -118,8 +118,8 @@ static tarn_module *make_part(const making *m, const char *path, const char *kin
     name to;
     /* What 2 · layers parts add to the same numbers grows with their root. */
     double added = DEVIATION / sqrt(2 * (double)m->config.layers);
-    tarn_module *first = make_projection(m, join(&to, path, names[0]), m->config.width, out, DEVIATION);
-    tarn_module *second = make_projection(m, join(&to, path, names[1]), back, m->config.width, added);
+    tarn_module *first = make_projection(m, join(&to, path, names[0]), m->config.hidden_size, out, DEVIATION);
+    tarn_module *second = make_projection(m, join(&to, path, names[1]), back, m->config.hidden_size, added);
     return tarn__with_children(new_module(m, kind, forward), names, (tarn_module *const[]){first, second}, 2);
 }
 
@@ -131,9 +131,9 @@ static tarn_module *make_block(const making *m, int64_t layer)
     name to;
     snprintf(path, sizeof(path), "transformer.h.%lld", (long long)layer);
     tarn_module *attention = make_part(m, join(&to, path, names[1]), "attention", tarn__gpt2_attention_forward,
-                                       "c_attn", 3 * c->width, c->width);
+                                       "c_attn", 3 * c->hidden_size, c->hidden_size);
     tarn_module *mlp =
-        make_part(m, join(&to, path, names[3]), "mlp", tarn__gpt2_mlp_forward, "c_fc", c->inner, c->inner);
+        make_part(m, join(&to, path, names[3]), "mlp", tarn__gpt2_mlp_forward, "c_fc", c->ffn_size, c->ffn_size);
     tarn_module *first = make_norm(m, join(&to, path, names[0]));
     tarn_module *const parts[] = {first, attention, make_norm(m, join(&to, path, names[2])), mlp};
     return tarn__with_children(new_module(m, "block", tarn__gpt2_layer_forward), names, parts, 4);
@@ -157,7 +157,7 @@ static tarn_module *make_blocks(const making *m)
 static tarn_module *make_body(const making *m)
 {
     static const char *const names[] = {"wte", "wpe", "h", "ln_f"};
-    tarn_module *tokens = make_table(m, "transformer.wte", m->config.vocab),
+    tarn_module *tokens = make_table(m, "transformer.wte", m->config.vocab_size),
                 *positions = make_table(m, "transformer.wpe", m->config.context);
     tarn_module *blocks = make_blocks(m);
     tarn_module *const parts[] = {tokens, positions, blocks, make_norm(m, "transformer.ln_f")};
@@ -180,7 +180,7 @@ static tarn_module *make_model(const making *m)
     const tarn_gpt2_config *c = &m->config;
     tarn_module *body = make_body(m), *head = new_module(m, "head", tarn__gpt2_head_forward);
     if (c->untie_embeddings)
-        head = with_weight(m, head, "lm_head", c->vocab, c->width, DEVIATION);
+        head = with_weight(m, head, "lm_head", c->vocab_size, c->hidden_size, DEVIATION);
     tarn_module *model = tarn__with_children(new_module(m, "gpt2", tarn__gpt2_model_forward), names,
                                              (tarn_module *const[]){body, head}, 2);
     if (!model || c->untie_embeddings || share_table(model))
@@ -240,20 +240,20 @@ static void info(const tarn_module *model, tarn__model_info *f)
     const tarn_gpt2_config *c = model->ctx;
     const tarn_tensor *weight = tarn__module_own(model->child[TARN__MODEL_BODY]->child[TARN__GPT2_NORM], "weight");
     *f = (tarn__model_info){.type = "gpt2",
-                            .vocab = c->vocab,
+                            .vocab_size = c->vocab_size,
                             .context = c->context,
                             .layers = c->layers,
-                            .width = c->width,
+                            .hidden_size = c->hidden_size,
                             .heads = c->heads,
                             .kv_heads = c->heads,
-                            .head_dim = c->width / c->heads,
+                            .head_dim = c->hidden_size / c->heads,
                             .dtype = weight->view.dtype,
                             .device = tarn__device(weight),
                             .device_layers = tarn__device_layers(model),
                             .has_bos = c->has_eos, /* GPT-2's texts begin with the token that ends them */
-                            .begin = c->end,
-                            .has_eos = c->has_eos,
-                            .end = c->end};
+                            .bos = c->eos,
+                            .eos_count = c->has_eos,
+                            .eos = {c->eos}};
 }
 
 /* ---- for training ------------------------------------------------------------------------------------------------ */
@@ -274,13 +274,13 @@ static void tune(tarn_module *module, double dropout, tarn_recompute recompute)
 static void sizes(const tarn_module *model, tarn__model_sizes *s)
 {
     const tarn_gpt2_config *c = model->ctx;
-    *s = (tarn__model_sizes){.vocab = c->vocab,
+    *s = (tarn__model_sizes){.vocab_size = c->vocab_size,
                              .context = c->context,
                              .layers = c->layers,
                              .heads = c->heads,
                              .kv_heads = c->heads,
-                             .width = c->width,
-                             .inner = c->inner};
+                             .hidden_size = c->hidden_size,
+                             .ffn_size = c->ffn_size};
 }
 
 static const char *const types[] = {"gpt2", NULL};

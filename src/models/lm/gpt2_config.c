@@ -14,17 +14,17 @@ static bool check_sizes(const char *function, const tarn_gpt2_config *c)
     const struct {
         const char *name;
         int64_t value, low, high;
-    } sizes[] = {{"vocab", c->vocab, 1, LARGEST},       {"context", c->context, 1, LARGEST},
+    } sizes[] = {{"vocab", c->vocab_size, 1, LARGEST},  {"context", c->context, 1, LARGEST},
                  {"layers", c->layers, 1, MOST_LAYERS}, {"heads", c->heads, 1, LARGEST},
-                 {"width", c->width, 1, LARGEST},       {"inner", c->inner, 0, LARGEST}};
+                 {"width", c->hidden_size, 1, LARGEST}, {"inner", c->ffn_size, 0, LARGEST}};
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
         if (sizes[i].value < sizes[i].low || sizes[i].value > sizes[i].high)
             return tarn__raise(TARN_ERROR_SHAPE, "%s: .%s is %lld; it must be from %lld to %lld", function,
                                sizes[i].name, (long long)sizes[i].value, (long long)sizes[i].low,
                                (long long)sizes[i].high);
-    if (c->width % c->heads)
+    if (c->hidden_size % c->heads)
         return tarn__raise(TARN_ERROR_SHAPE, "%s: .heads %lld do not divide .width %lld", function, (long long)c->heads,
-                           (long long)c->width);
+                           (long long)c->hidden_size);
     return true;
 }
 
@@ -43,9 +43,9 @@ static bool check_config(const char *function, const tarn_gpt2_config *c)
         return tarn__raise(TARN_ERROR_ARGUMENT,
                            "%s: .recompute is %d; it must be one of TARN_RECOMPUTE_NONE, _CHEAP and _BLOCK", function,
                            (int)c->recompute);
-    if (c->has_eos && (c->end < 0 || c->end >= c->vocab))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .end is token %lld of a vocabulary of %lld", function,
-                           (long long)c->end, (long long)c->vocab);
+    if (c->has_eos && (c->eos < 0 || c->eos >= c->vocab_size))
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .eos is token %lld of a vocabulary of %lld", function,
+                           (long long)c->eos, (long long)c->vocab_size);
     return tarn__check_parameter_dtype(function, c->dtype);
 }
 
@@ -59,7 +59,7 @@ bool tarn__gpt2_complete(const char *function, tarn_gpt2_config *c)
 {
     if (!check_config(function, c))
         return false;
-    c->inner = c->inner ? c->inner : 4 * c->width;
+    c->ffn_size = c->ffn_size ? c->ffn_size : 4 * c->hidden_size;
     c->epsilon = c->epsilon > 0 ? c->epsilon : 1e-5;
     c->attention_dropout = tarn__gpt2_dropout(c->attention_dropout, c->dropout);
     c->embedding_dropout = tarn__gpt2_dropout(c->embedding_dropout, c->dropout);
@@ -70,7 +70,7 @@ bool tarn_gpt2_config_named_sized(const char *name, tarn_gpt2_config *config, si
 {
     static const struct {
         const char *names[3];
-        int64_t layers, heads, width;
+        int64_t layers, heads, hidden_size;
     } sizes[] = {{{"gpt2", "gpt2-124m", "gpt2-small"}, 12, 12, 768},
                  {{"gpt2-medium", "gpt2-350m", "gpt2-355m"}, 24, 16, 1024},
                  {{"gpt2-large", "gpt2-774m", "gpt2-762m"}, 36, 20, 1280},
@@ -82,13 +82,13 @@ bool tarn_gpt2_config_named_sized(const char *name, tarn_gpt2_config *config, si
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
         for (int k = 0; k < 3; k++)
             if (strcmp(name, sizes[i].names[k]) == 0) {
-                tarn_gpt2_config c = {.vocab = 50257,
+                tarn_gpt2_config c = {.vocab_size = 50257,
                                       .context = 1024,
                                       .layers = sizes[i].layers,
                                       .heads = sizes[i].heads,
-                                      .width = sizes[i].width,
+                                      .hidden_size = sizes[i].hidden_size,
                                       .has_eos = true,
-                                      .end = 50256};
+                                      .eos = 50256};
                 memset(config, 0, config_size); /* a newer header's struct has fields that are not known here */
                 memcpy(config, &c, config_size < sizeof(c) ? config_size : sizeof(c));
                 return true;
@@ -105,12 +105,12 @@ bool tarn__gpt2_complete_sizes(const char *function, const char *name, tarn__mod
     tarn_gpt2_config named;
     if (!tarn_gpt2_config_named(name, &named))
         return tarn__raise_within(function);
-    s->vocab = s->vocab ? s->vocab : named.vocab;
+    s->vocab_size = s->vocab_size ? s->vocab_size : named.vocab_size;
     s->context = s->max_context = s->context ? s->context : named.context;
     s->layers = s->layers ? s->layers : named.layers;
     s->heads = s->heads ? s->heads : named.heads;
-    s->width = s->width ? s->width : named.width;
-    s->inner = s->inner ? s->inner : 4 * s->width;
+    s->hidden_size = s->hidden_size ? s->hidden_size : named.hidden_size;
+    s->ffn_size = s->ffn_size ? s->ffn_size : 4 * s->hidden_size;
     if (s->kv_heads && s->kv_heads != s->heads)
         return tarn__raise(TARN_ERROR_ARGUMENT,
                            "%s: kv_heads is for Llama models; a %s has as many heads of keys as of queries", function,
@@ -122,25 +122,25 @@ bool tarn__gpt2_complete_sizes(const char *function, const char *name, tarn__mod
 double tarn__gpt2_parameter_count(const char *name, const tarn__model_sizes *s)
 {
     (void)name;
-    double width = (double)s->width;
-    return width * (double)(s->vocab + s->context) +
-           (double)s->layers * (4 * width * width + 2 * width * (double)s->inner);
+    double hidden_size = (double)s->hidden_size;
+    return hidden_size * (double)(s->vocab_size + s->context) +
+           (double)s->layers * (4 * hidden_size * hidden_size + 2 * hidden_size * (double)s->ffn_size);
 }
 
 tarn_module *tarn__gpt2_create(const char *function, const char *name, const tarn__model_sizes *s, tarn_device device,
                                uint64_t seed)
 {
     (void)name;
-    tarn_gpt2_config config = {.vocab = s->vocab,
+    tarn_gpt2_config config = {.vocab_size = s->vocab_size,
                                .context = s->context,
                                .layers = s->layers,
                                .heads = s->heads,
-                               .width = s->width,
-                               .inner = s->inner,
+                               .hidden_size = s->hidden_size,
+                               .ffn_size = s->ffn_size,
                                .dropout = s->dropout,
                                .dtype = s->dtype,
                                .has_eos = s->has_eos,
-                               .end = s->end,
+                               .eos = s->eos,
                                .recompute = s->recompute};
     tarn_module *model = tarn_model_gpt2(&config, device, seed);
     if (!model)

@@ -70,13 +70,13 @@ static tarn_tensor *attend_with_cache(const tarn_gpt2_config *c, tarn_tensor *pa
 {
     tarn_tensor *part[3];
     int64_t B = tarn_size(packed, 0), T = tarn_size(packed, 1);
-    if (!tarn_split(packed, 2, (const int64_t[]){c->width, c->width, c->width}, 3, part))
+    if (!tarn_split(packed, 2, (const int64_t[]){c->hidden_size, c->hidden_size, c->hidden_size}, 3, part))
         return NULL;
     for (int i = 0; i < 3; i++)
-        part[i] =
-            tarn_permute(tarn_reshape(part[i], TARN_SHAPE(B, T, c->heads, c->width / c->heads)), TARN_AXES(0, 2, 1, 3));
+        part[i] = tarn_permute(tarn_reshape(part[i], TARN_SHAPE(B, T, c->heads, c->hidden_size / c->heads)),
+                               TARN_AXES(0, 2, 1, 3));
     tarn_tensor *y = tarn__kv_cache_attend(cache, layer, part[0], part[1], part[2], 0);
-    return tarn_reshape(tarn_permute(y, TARN_AXES(0, 2, 1, 3)), TARN_SHAPE(B, T, c->width));
+    return tarn_reshape(tarn_permute(y, TARN_AXES(0, 2, 1, 3)), TARN_SHAPE(B, T, c->hidden_size));
 }
 
 /* `starts` says where the documents of a row begin; NULL: there is one. */

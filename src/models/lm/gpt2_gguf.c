@@ -32,14 +32,15 @@ static const tarn__gguf_tensor_name parts[] = {
 static void traits(const void *config, tarn__gguf_traits *t)
 {
     const tarn_gpt2_config *c = config;
-    *t = (tarn__gguf_traits){.family = NAME,
-                             .vocab = c->vocab,
-                             .layers = c->layers,
-                             .heads = c->heads,
-                             .kv_heads = c->heads,
-                             .tie_embeddings = !c->untie_embeddings,
-                             /* GPT-2's texts begin with the token that ends them. */
-                             .tokens = {.has_bos = c->has_eos, .begin = c->end, .end = {c->end}, .ends = c->has_eos}};
+    *t =
+        (tarn__gguf_traits){.arch = NAME,
+                            .vocab_size = c->vocab_size,
+                            .layers = c->layers,
+                            .heads = c->heads,
+                            .kv_heads = c->heads,
+                            .tie_embeddings = !c->untie_embeddings,
+                            /* GPT-2's texts begin with the token that ends them. */
+                            .tokens = {.has_bos = c->has_eos, .bos = c->eos, .eos = {c->eos}, .eos_count = c->has_eos}};
 }
 
 /* ---- metadata ---------------------------------------------------------------------------------------------------- */
@@ -50,8 +51,9 @@ static bool put(const void *config, tarn_gguf_writer *writer)
     const struct {
         const char *rest;
         int64_t value;
-    } wholes[] = {{"vocab_size", c->vocab},   {"context_length", c->context},    {"embedding_length", c->width},
-                  {"block_count", c->layers}, {"feed_forward_length", c->inner}, {"attention.head_count", c->heads}};
+    } wholes[] = {{"vocab_size", c->vocab_size},        {"context_length", c->context},
+                  {"embedding_length", c->hidden_size}, {"block_count", c->layers},
+                  {"feed_forward_length", c->ffn_size}, {"attention.head_count", c->heads}};
     const double dropouts[] = {c->dropout, fmax(c->attention_dropout, 0), fmax(c->embedding_dropout, 0)};
     bool good = tarn__gguf_put_string(writer, TARN__GGUF_ARCHITECTURE, NAME);
     for (size_t i = 0; good && i < sizeof(wholes) / sizeof(wholes[0]); i++)
@@ -82,18 +84,19 @@ static bool get(const char *function, const tarn_gguf *file, tarn_dtype dtype, v
     tarn__gguf_bos_eos tokens;
     int64_t kv_heads = 0;
     if (!tarn__gguf_get_int(&r, "context_length", 0, &c->context) ||
-        !tarn__gguf_get_int(&r, "embedding_length", 0, &c->width) ||
+        !tarn__gguf_get_int(&r, "embedding_length", 0, &c->hidden_size) ||
         !tarn__gguf_get_int(&r, "block_count", 0, &c->layers) ||
-        !tarn__gguf_get_int(&r, "feed_forward_length", 0, &c->inner) ||
+        !tarn__gguf_get_int(&r, "feed_forward_length", 0, &c->ffn_size) ||
         !tarn__gguf_get_int(&r, "attention.head_count", 0, &c->heads) ||
         !tarn__gguf_get_int(&r, "attention.head_count_kv", c->heads, &kv_heads) ||
         !tarn__gguf_get_real(&r, "attention.layer_norm_epsilon", 0, &c->epsilon) ||
-        !tarn__gguf_get_vocab(&r, &c->vocab) || !tarn__gguf_get_bos_eos(&r, c->vocab, &tokens) || !get_dropouts(&r, c))
+        !tarn__gguf_get_vocab(&r, &c->vocab_size) || !tarn__gguf_get_bos_eos(&r, c->vocab_size, &tokens) ||
+        !get_dropouts(&r, c))
         return false;
     if (kv_heads != c->heads)
         return tarn__gguf_unsupported(&r, "a GPT-2 whose heads share keys and values");
-    c->has_eos = tokens.ends > 0;
-    c->end = tokens.end[0];
+    c->has_eos = tokens.eos_count > 0;
+    c->eos = tokens.eos[0];
     c->dtype = dtype;
     c->untie_embeddings = tarn_gguf_find(file, "output.weight") >= 0;
     return !tarn_failed() && tarn__gpt2_complete(function, c);

@@ -52,14 +52,14 @@ static bool check_activation(const char *function, const tarn__json_file *config
 static bool read_sizes(const tarn__json_file *config, tarn_gpt2_config *c)
 {
     bool has_inner;
-    if (!tarn__json_file_int(config, "vocab_size", 1, LARGEST, &c->vocab) ||
+    if (!tarn__json_file_int(config, "vocab_size", 1, LARGEST, &c->vocab_size) ||
         !tarn__json_file_int(config, "n_positions", 1, LARGEST, &c->context) ||
         !tarn__json_file_int(config, "n_layer", 1, LARGEST, &c->layers) ||
         !tarn__json_file_int(config, "n_head", 1, LARGEST, &c->heads) ||
-        !tarn__json_file_int(config, "n_embd", 1, LARGEST, &c->width) ||
-        !whole_or_none(config, "n_inner", &c->inner, &has_inner))
+        !tarn__json_file_int(config, "n_embd", 1, LARGEST, &c->hidden_size) ||
+        !whole_or_none(config, "n_inner", &c->ffn_size, &has_inner))
         return false;
-    return !has_inner || tarn__json_file_int(config, "n_inner", 1, LARGEST, &c->inner);
+    return !has_inner || tarn__json_file_int(config, "n_inner", 1, LARGEST, &c->ffn_size);
 }
 
 /* A probability of dropout, below 1; none is negative, since 0 would mean another one. */
@@ -79,7 +79,7 @@ static bool read_rest(const char *function, const tarn__json_file *config, tarn_
         !read_dropout(function, config, "attn_pdrop", &c->attention_dropout) ||
         !read_dropout(function, config, "embd_pdrop", &c->embedding_dropout) ||
         !real_or(config, "layer_norm_epsilon", 1e-5, &c->epsilon) ||
-        !whole_or_none(config, "eos_token_id", &c->end, &c->has_eos))
+        !whole_or_none(config, "eos_token_id", &c->eos, &c->has_eos))
         return false;
     if (!(c->epsilon > 0) || !isfinite(c->epsilon))
         return tarn__raise(TARN_ERROR_FORMAT,
@@ -88,7 +88,7 @@ static bool read_rest(const char *function, const tarn__json_file *config, tarn_
     c->attention_dropout = c->attention_dropout > 0 ? c->attention_dropout : -1;
     c->embedding_dropout = c->embedding_dropout > 0 ? c->embedding_dropout : -1;
     /* transformers writes GPT-2's own into the configuration of models that lack it: a token that can never come. */
-    c->has_eos = c->has_eos && c->end >= 0 && c->end < c->vocab;
+    c->has_eos = c->has_eos && c->eos >= 0 && c->eos < c->vocab_size;
     return true;
 }
 
@@ -120,8 +120,9 @@ bool tarn__gpt2_write_config(const tarn_gpt2_config *c, tarn__json_file *config)
     const struct {
         const char *key;
         int64_t value;
-    } wholes[] = {{"vocab_size", c->vocab}, {"n_positions", c->context}, {"n_ctx", c->context}, {"n_layer", c->layers},
-                  {"n_head", c->heads},     {"n_embd", c->width},        {"n_inner", c->inner}};
+    } wholes[] = {{"vocab_size", c->vocab_size}, {"n_positions", c->context}, {"n_ctx", c->context},
+                  {"n_layer", c->layers},        {"n_head", c->heads},        {"n_embd", c->hidden_size},
+                  {"n_inner", c->ffn_size}};
     const struct {
         const char *key;
         double value; /* NaN: null */
@@ -141,7 +142,7 @@ bool tarn__gpt2_write_config(const tarn_gpt2_config *c, tarn__json_file *config)
         good = tarn__json_file_set_real(config, reals[i].key, reals[i].value);
     for (int i = 0; good && i < 2; i++) { /* GPT-2's texts begin with the token that ends them */
         const char *key = i ? "eos_token_id" : "bos_token_id";
-        good = c->has_eos ? tarn__json_file_set_int(config, key, c->end) : tarn__json_file_set_real(config, key, NAN);
+        good = c->has_eos ? tarn__json_file_set_int(config, key, c->eos) : tarn__json_file_set_real(config, key, NAN);
     }
     return good;
 }

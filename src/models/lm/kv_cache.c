@@ -9,10 +9,11 @@
 
 static bool open_part(tarn__kv_rows *part, const tarn__kv_cache_shape *s, tarn_device device)
 {
-    part->rows = tarn__scope_take(tarn_empty(TARN_SHAPE(s->batch, s->heads, s->capacity, s->width), s->dtype, device));
+    part->rows =
+        tarn__scope_take(tarn_empty(TARN_SHAPE(s->batch, s->heads, s->capacity, s->head_dim), s->dtype, device));
     if (part->rows && s->dtype == TARN_U8)
         part->scale = tarn__scope_take(
-            tarn_empty(TARN_SHAPE(s->batch, s->heads, s->capacity, tarn__kv_q8_scales(s->width)), TARN_F16, device));
+            tarn_empty(TARN_SHAPE(s->batch, s->heads, s->capacity, tarn__kv_q8_scales(s->head_dim)), TARN_F16, device));
     return !tarn_failed();
 }
 
@@ -64,8 +65,8 @@ void tarn__kv_cache_close(tarn__kv_cache *cache)
 
 int64_t tarn__kv_cache_token_bytes(const tarn__kv_cache_shape *s, int64_t layers)
 {
-    int64_t scales = s->dtype == TARN_U8 ? tarn__kv_q8_scales(s->width) * (int64_t)tarn_dtype_size(TARN_F16) : 0;
-    return 2 * layers * s->heads * (s->width * (int64_t)tarn_dtype_size(s->dtype) + scales);
+    int64_t scales = s->dtype == TARN_U8 ? tarn__kv_q8_scales(s->head_dim) * (int64_t)tarn_dtype_size(TARN_F16) : 0;
+    return 2 * layers * s->heads * (s->head_dim * (int64_t)tarn_dtype_size(s->dtype) + scales);
 }
 
 /* ---- steps ------------------------------------------------------------------------------------------------------- */

@@ -15,7 +15,7 @@
 #include <tarn/ops.h>
 
 typedef struct tarn__kv_cache_shape {
-    int64_t layers, batch, heads, capacity, width;
+    int64_t layers, batch, heads, capacity, head_dim;
     tarn_dtype dtype; /* that keys and values are stored in; TARN_U8: in 8 bits, with scales */
     tarn_device device;
     int64_t device_layers; /* so many layers lie on the device, those after them on the CPU */

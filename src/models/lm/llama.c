@@ -96,8 +96,8 @@ static tarn_module *make_attention(const making *m, const char *path)
         const char *part = join(&to, path, names[i]);
         parts[i] = i >= TARN__LLAMA_Q_NORM ? make_norm(m, part, c->head_dim)
                    : i == TARN__LLAMA_O
-                       ? make_linear(m, part, queries, c->width, false)
-                       : make_linear(m, part, c->width, i == TARN__LLAMA_Q ? queries : keys, c->qkv_bias);
+                       ? make_linear(m, part, queries, c->hidden_size, false)
+                       : make_linear(m, part, c->hidden_size, i == TARN__LLAMA_Q ? queries : keys, c->qkv_bias);
     }
     return tarn__with_children(new_module(m, "attention", tarn__llama_attention_forward), names, parts, count);
 }
@@ -110,8 +110,8 @@ static tarn_module *make_mlp(const making *m, const char *path)
     name to;
     for (int i = 0; i < 3; i++) {
         bool is_down = i == TARN__LLAMA_DOWN;
-        parts[i] = make_linear(m, join(&to, path, names[i]), is_down ? c->inner : c->width,
-                               is_down ? c->width : c->inner, false);
+        parts[i] = make_linear(m, join(&to, path, names[i]), is_down ? c->ffn_size : c->hidden_size,
+                               is_down ? c->hidden_size : c->ffn_size, false);
     }
     return tarn__with_children(new_module(m, "mlp", tarn__llama_mlp_forward), names, parts, 3);
 }
@@ -124,8 +124,9 @@ static tarn_module *make_block(const making *m, int64_t layer)
     snprintf(path, sizeof(path), "model.layers.%lld", (long long)layer);
     tarn_module *attention = make_attention(m, join(&to, path, names[0]));
     tarn_module *mlp = make_mlp(m, join(&to, path, names[1]));
-    tarn_module *first = make_norm(m, join(&to, path, names[2]), m->config.width);
-    tarn_module *const parts[] = {attention, mlp, first, make_norm(m, join(&to, path, names[3]), m->config.width)};
+    tarn_module *first = make_norm(m, join(&to, path, names[2]), m->config.hidden_size);
+    tarn_module *const parts[] = {attention, mlp, first,
+                                  make_norm(m, join(&to, path, names[3]), m->config.hidden_size)};
     return tarn__with_children(new_module(m, "block", tarn__llama_layer_forward), names, parts, 4);
 }
 
@@ -147,11 +148,11 @@ static tarn_module *make_blocks(const making *m)
 static tarn_module *make_body(const making *m)
 {
     static const char *const names[] = {"embed_tokens", "layers", "norm"};
-    tarn_shape table = TARN_SHAPE(m->config.vocab, m->config.width);
+    tarn_shape table = TARN_SHAPE(m->config.vocab_size, m->config.hidden_size);
     tarn_module *tokens = new_module(m, "embedding", tarn__llama_embedding_forward);
     tokens = with_parameter(m, tokens, "model.embed_tokens", "weight", table);
     tarn_module *blocks = make_blocks(m);
-    tarn_module *const parts[] = {tokens, blocks, make_norm(m, "model.norm", m->config.width)};
+    tarn_module *const parts[] = {tokens, blocks, make_norm(m, "model.norm", m->config.hidden_size)};
     return tarn__with_children(new_module(m, "llama body", tarn__llama_body_forward), names, parts, 3);
 }
 
@@ -171,7 +172,7 @@ static tarn_module *make_model(const making *m)
     const tarn_llama_config *c = &m->config;
     tarn_module *body = make_body(m);
     tarn_module *head = c->tie_embeddings ? new_module(m, "linear", tarn__llama_linear_forward)
-                                          : make_linear(m, "lm_head", c->width, c->vocab, false);
+                                          : make_linear(m, "lm_head", c->hidden_size, c->vocab_size, false);
     tarn_module *const parts[] = {body, head};
     tarn_module *model = tarn__with_children(new_module(m, "llama", tarn__llama_model_forward), names, parts, 2);
     if (!model || !c->tie_embeddings || share_table(model))
@@ -236,11 +237,11 @@ static void info(const tarn_module *model, tarn__model_info *f)
 {
     const tarn_llama_config *c = model->ctx;
     const tarn_tensor *weight = tarn__module_own(model->child[TARN__MODEL_BODY]->child[TARN__LLAMA_NORM], "weight");
-    *f = (tarn__model_info){.type = c->family,
-                            .vocab = c->vocab,
+    *f = (tarn__model_info){.type = c->arch,
+                            .vocab_size = c->vocab_size,
                             .context = c->context,
                             .layers = c->layers,
-                            .width = c->width,
+                            .hidden_size = c->hidden_size,
                             .heads = c->heads,
                             .kv_heads = c->kv_heads,
                             .head_dim = c->head_dim,
@@ -248,11 +249,9 @@ static void info(const tarn_module *model, tarn__model_info *f)
                             .device = tarn__device(weight),
                             .device_layers = tarn__device_layers(model),
                             .has_bos = c->has_bos,
-                            .begin = c->begin,
-                            .has_eos = c->has_eos,
-                            .end = c->end,
-                            .also_end_count = c->also_end_count};
-    memcpy(f->also_end, c->also_end, sizeof(f->also_end));
+                            .bos = c->bos,
+                            .eos_count = c->eos_count};
+    memcpy(f->eos, c->eos, sizeof(f->eos));
 }
 
 /* The body alone asks what is to be made again; the model says it of itself. */
@@ -266,13 +265,13 @@ static void tune(tarn_module *model, double dropout, tarn_recompute recompute)
 static void sizes(const tarn_module *model, tarn__model_sizes *s)
 {
     const tarn_llama_config *c = model->ctx;
-    *s = (tarn__model_sizes){.vocab = c->vocab,
+    *s = (tarn__model_sizes){.vocab_size = c->vocab_size,
                              .context = c->context,
                              .layers = c->layers,
                              .heads = c->heads,
                              .kv_heads = c->kv_heads,
-                             .width = c->width,
-                             .inner = c->inner};
+                             .hidden_size = c->hidden_size,
+                             .ffn_size = c->ffn_size};
 }
 
 const tarn__arch tarn__llama_arch = {

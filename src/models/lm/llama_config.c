@@ -38,27 +38,27 @@ typedef struct published {
 
 /* Llama 3.2's. */
 #define LLAMA_3 \
-    .vocab = 128256, .context = 131072, .kv_heads = 8, .epsilon = 1e-5, .rope_theta = 500000, \
+    .vocab_size = 128256, .context = 131072, .kv_heads = 8, .epsilon = 1e-5, .rope_theta = 500000, \
     .rope_scaling = TARN_ROPE_LLAMA3, .rope_factor = 32, .rope_low_freq_factor = 1, .rope_high_freq_factor = 4, \
-    .rope_original_context = 8192, .tie_embeddings = true, .has_bos = true, .begin = 128000, .has_eos = true, \
-    .end = 128001
+    .rope_original_context = 8192, .tie_embeddings = true, .has_bos = true, .bos = 128000, .eos_count = 1, \
+    .eos = {128001}
 
 static const published sizes[] = {
-    {"llama-1b", {LLAMA_3, .layers = 16, .heads = 32, .width = 2048, .inner = 8192, .head_dim = 64}},
-    {"llama-3b", {LLAMA_3, .layers = 28, .heads = 24, .width = 3072, .inner = 8192, .head_dim = 128}},
+    {"llama-1b", {LLAMA_3, .layers = 16, .heads = 32, .hidden_size = 2048, .ffn_size = 8192, .head_dim = 64}},
+    {"llama-3b", {LLAMA_3, .layers = 28, .heads = 24, .hidden_size = 3072, .ffn_size = 8192, .head_dim = 128}},
     {"smollm-135m",
-     {.vocab = 49152,
+     {.vocab_size = 49152,
       .context = 2048,
       .layers = 30,
       .heads = 9,
       .kv_heads = 3,
-      .width = 576,
-      .inner = 1536,
+      .hidden_size = 576,
+      .ffn_size = 1536,
       .epsilon = 1e-5,
       .rope_theta = 10000,
       .tie_embeddings = true,
       .has_bos = true,
-      .has_eos = true}},
+      .eos_count = 1}},
 };
 
 static const published *find_published(const char *name)
@@ -92,12 +92,12 @@ static bool check_sizes(const char *function, const tarn_llama_config *c)
     const struct {
         const char *name;
         int64_t value, low, high;
-    } rows[] = {{"vocab", c->vocab, 1, LARGEST},
+    } rows[] = {{"vocab", c->vocab_size, 1, LARGEST},
                 {"context", c->context, 1, LARGEST},
                 {"layers", c->layers, 1, MOST_LAYERS},
                 {"heads", c->heads, 1, LARGEST},
-                {"width", c->width, 1, LARGEST},
-                {"inner", c->inner, 1, LARGEST},
+                {"width", c->hidden_size, 1, LARGEST},
+                {"inner", c->ffn_size, 1, LARGEST},
                 {"kv_heads", c->kv_heads, 0, LARGEST},
                 {"head_width", c->head_dim, 0, WIDEST_HEAD},
                 {"rope_context", c->rope_original_context, 0, INT64_MAX}};
@@ -105,9 +105,9 @@ static bool check_sizes(const char *function, const tarn_llama_config *c)
         if (rows[i].value < rows[i].low || rows[i].value > rows[i].high)
             return tarn__raise(TARN_ERROR_SHAPE, "%s: .%s is %lld; it must be from %lld to %lld", function,
                                rows[i].name, (long long)rows[i].value, (long long)rows[i].low, (long long)rows[i].high);
-    if (!c->head_dim && c->width % c->heads)
+    if (!c->head_dim && c->hidden_size % c->heads)
         return tarn__raise(TARN_ERROR_SHAPE, "%s: .heads %lld do not divide .width %lld; give .head_width", function,
-                           (long long)c->heads, (long long)c->width);
+                           (long long)c->heads, (long long)c->hidden_size);
     if (c->kv_heads && c->heads % c->kv_heads)
         return tarn__raise(TARN_ERROR_SHAPE, "%s: .kv_heads %lld do not divide .heads %lld", function,
                            (long long)c->kv_heads, (long long)c->heads);
@@ -140,38 +140,36 @@ static bool check_rope(const char *function, const tarn_llama_config *c)
 /* A model of another build than its family's could not be written as what it is. */
 static bool check_family(const char *function, const tarn_llama_config *c)
 {
-    const tarn__llama_variant *family = tarn__llama_variant_of(c->family ? c->family : "llama");
-    if (!family)
+    const tarn__llama_variant *arch = tarn__llama_variant_of(c->arch ? c->arch : "llama");
+    if (!arch)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .family is '%.64s'; it must be llama, mistral, qwen2 or qwen3",
-                           function, c->family);
-    if (c->qkv_bias != family->qkv_bias)
+                           function, c->arch);
+    if (c->qkv_bias != arch->qkv_bias)
         return tarn__raise(TARN_ERROR_ARGUMENT,
                            "%s: .qkv_bias is %s, but the .family is %s; qwen2 has such biases, the others have none",
-                           function, c->qkv_bias ? "true" : "false", family->type);
-    if (c->qk_norm != family->qk_norm)
+                           function, c->qkv_bias ? "true" : "false", arch->type);
+    if (c->qk_norm != arch->qk_norm)
         return tarn__raise(TARN_ERROR_ARGUMENT,
                            "%s: .qk_norm is %s, but the .family is %s; qwen3 has such norms, the others have none",
-                           function, c->qk_norm ? "true" : "false", family->type);
+                           function, c->qk_norm ? "true" : "false", arch->type);
     return true;
 }
 
-static bool check_token(const char *function, const char *name, int64_t token, int64_t vocab)
+static bool check_token(const char *function, const char *name, int64_t token, int64_t vocab_size)
 {
-    return (token >= 0 && token < vocab) ||
+    return (token >= 0 && token < vocab_size) ||
            tarn__raise(TARN_ERROR_ARGUMENT, "%s: .%s is token %lld of a vocabulary of %lld", function, name,
-                       (long long)token, (long long)vocab);
+                       (long long)token, (long long)vocab_size);
 }
 
 static bool check_tokens(const char *function, const tarn_llama_config *c)
 {
-    if (c->also_end_count < 0 || c->also_end_count > TARN_MODEL_MAX_EOS - 1 || (c->also_end_count > 0 && !c->has_eos))
-        return tarn__raise(TARN_ERROR_ARGUMENT,
-                           "%s: .also_end_count is %d; it must be from 0 to %d, and 0 where .has_end is not set",
-                           function, c->also_end_count, TARN_MODEL_MAX_EOS - 1);
-    bool good = (!c->has_bos || check_token(function, "begin", c->begin, c->vocab)) &&
-                (!c->has_eos || check_token(function, "end", c->end, c->vocab));
-    for (int i = 0; good && i < c->also_end_count; i++)
-        good = check_token(function, "also_end", c->also_end[i], c->vocab);
+    if (c->eos_count < 0 || c->eos_count > TARN_MODEL_MAX_EOS)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .eos_count is %d; it must be from 0 to %d", function, c->eos_count,
+                           TARN_MODEL_MAX_EOS);
+    bool good = !c->has_bos || check_token(function, "bos", c->bos, c->vocab_size);
+    for (int i = 0; good && i < c->eos_count; i++)
+        good = check_token(function, "eos", c->eos[i], c->vocab_size);
     return good;
 }
 
@@ -184,7 +182,7 @@ static bool check(const char *function, const tarn_llama_config *c)
         return tarn__raise(TARN_ERROR_ARGUMENT,
                            "%s: .recompute is %d; it must be one of TARN_RECOMPUTE_NONE, _CHEAP and _BLOCK", function,
                            (int)c->recompute);
-    int64_t head = c->head_dim ? c->head_dim : c->width / c->heads;
+    int64_t head = c->head_dim ? c->head_dim : c->hidden_size / c->heads;
     if (head % 2 || head < 2 || head > WIDEST_HEAD)
         return tarn__raise(TARN_ERROR_SHAPE,
                            "%s: a head of %lld numbers cannot be turned; it must be an even number from 2 to %d",
@@ -201,9 +199,9 @@ bool tarn__llama_complete(const char *function, tarn_llama_config *c)
 {
     if (!check(function, c))
         return false;
-    c->family = tarn__llama_variant_of(c->family ? c->family : "llama")->type;
+    c->arch = tarn__llama_variant_of(c->arch ? c->arch : "llama")->type;
     c->kv_heads = c->kv_heads ? c->kv_heads : c->heads;
-    c->head_dim = c->head_dim ? c->head_dim : c->width / c->heads;
+    c->head_dim = c->head_dim ? c->head_dim : c->hidden_size / c->heads;
     c->epsilon = or_else(c->epsilon, 1e-5);
     c->rope_theta = or_else(c->rope_theta, 10000);
     c->rope_factor = or_else(c->rope_factor, 8);
@@ -225,11 +223,11 @@ const char *const tarn__llama_names[] = {"llama",    "mistral",  "qwen2",       
 static tarn_llama_config begin_with(const char *name)
 {
     const published *found = find_published(name);
-    const tarn__llama_variant *family = found ? NULL : tarn__llama_variant_of(name);
+    const tarn__llama_variant *arch = found ? NULL : tarn__llama_variant_of(name);
     if (found)
         return found->config;
     return (tarn_llama_config){
-        .tie_embeddings = true, .family = family->type, .qkv_bias = family->qkv_bias, .qk_norm = family->qk_norm};
+        .tie_embeddings = true, .arch = arch->type, .qkv_bias = arch->qkv_bias, .qk_norm = arch->qk_norm};
 }
 
 static int64_t first_of(int64_t given, int64_t default_value)
@@ -238,30 +236,30 @@ static int64_t first_of(int64_t given, int64_t default_value)
 }
 
 /* As wide inside as the two matrices of GPT-2's mlp, spread over three. */
-static int64_t usual_inner(int64_t width)
+static int64_t usual_inner(int64_t hidden_size)
 {
-    return (8 * width / 3 + 31) / 32 * 32;
+    return (8 * hidden_size / 3 + 31) / 32 * 32;
 }
 
 bool tarn__llama_complete_sizes(const char *function, const char *name, tarn__model_sizes *s)
 {
     tarn_llama_config c = begin_with(name);
-    bool changed = (s->width && s->width != c.width) || (s->heads && s->heads != c.heads);
-    s->vocab = first_of(s->vocab, c.vocab);
+    bool changed = (s->hidden_size && s->hidden_size != c.hidden_size) || (s->heads && s->heads != c.heads);
+    s->vocab_size = first_of(s->vocab_size, c.vocab_size);
     s->context = first_of(s->context, c.context < WINDOW ? c.context : WINDOW);
     s->max_context = c.context > s->context ? c.context : s->context;
     s->layers = first_of(s->layers, c.layers);
     s->heads = first_of(s->heads, c.heads);
-    s->width = first_of(s->width, c.width);
+    s->hidden_size = first_of(s->hidden_size, c.hidden_size);
     s->kv_heads = first_of(s->kv_heads, changed ? s->heads : c.kv_heads);
-    s->inner = first_of(s->inner, changed || !c.inner ? usual_inner(s->width) : c.inner);
+    s->ffn_size = first_of(s->ffn_size, changed || !c.ffn_size ? usual_inner(s->hidden_size) : c.ffn_size);
     if (s->dropout > 0)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: dropout is %g, but a %s has none", function, s->dropout, name);
-    const char *missing = !s->layers    ? "layers"
-                          : !s->heads   ? "heads"
-                          : !s->width   ? "width"
-                          : !s->context ? "context"
-                                        : NULL;
+    const char *missing = !s->layers        ? "layers"
+                          : !s->heads       ? "heads"
+                          : !s->hidden_size ? "width"
+                          : !s->context     ? "context"
+                                            : NULL;
     return !missing || tarn__raise(TARN_ERROR_ARGUMENT,
                                    "%s: %s is missing: a %s has no size of its own; give layers, heads, width and "
                                    "context, or a model with a size, such as "
@@ -272,28 +270,30 @@ bool tarn__llama_complete_sizes(const char *function, const char *name, tarn__mo
 static tarn_llama_config config_of(const char *name, const tarn__model_sizes *s)
 {
     tarn_llama_config c = begin_with(name);
-    if (s->width != c.width || s->heads != c.heads)
+    if (s->hidden_size != c.hidden_size || s->heads != c.heads)
         c.head_dim = 0;
-    c.vocab = s->vocab;
+    c.vocab_size = s->vocab_size;
     c.context = s->context;
     c.layers = s->layers;
     c.heads = s->heads;
     c.kv_heads = s->kv_heads;
-    c.width = s->width;
-    c.inner = s->inner;
+    c.hidden_size = s->hidden_size;
+    c.ffn_size = s->ffn_size;
     c.dtype = s->dtype;
     c.recompute = s->recompute;
-    c.has_bos = c.has_eos = s->has_eos; /* the tokenizer's, which ends one text before the next begins */
-    c.begin = c.end = s->has_eos ? s->end : 0;
+    c.has_bos = s->has_eos; /* the tokenizer's, which ends one document before the next begins */
+    c.eos_count = s->has_eos;
+    c.bos = c.eos[0] = s->has_eos ? s->eos : 0;
     return c;
 }
 
 double tarn__llama_parameter_count(const char *name, const tarn__model_sizes *s)
 {
     tarn_llama_config c = config_of(name, s);
-    double width = (double)c.width, head = c.head_dim ? (double)c.head_dim : floor(width / (double)c.heads);
-    double block = 2 * width * head * (double)(c.heads + c.kv_heads) + 3 * width * (double)c.inner;
-    return width * (double)c.vocab * (c.tie_embeddings ? 1 : 2) + (double)c.layers * block;
+    double hidden_size = (double)c.hidden_size,
+           head = c.head_dim ? (double)c.head_dim : floor(hidden_size / (double)c.heads);
+    double block = 2 * hidden_size * head * (double)(c.heads + c.kv_heads) + 3 * hidden_size * (double)c.ffn_size;
+    return hidden_size * (double)c.vocab_size * (c.tie_embeddings ? 1 : 2) + (double)c.layers * block;
 }
 
 tarn_module *tarn__llama_create(const char *function, const char *name, const tarn__model_sizes *s, tarn_device device,

@@ -71,8 +71,8 @@ static tarn_tensor *gated_in_parts(const tarn_module *mlp, tarn_tensor *x)
                 *gate = tarn_forward(mlp->child[TARN__LLAMA_GATE], x);
     bool good = gate != NULL;
     tarn__observe_output(up, gate); /* what up makes is as large */
-    for (int64_t first = 0, inner = weight->view.shape[0]; good && first < inner; first += PART_ROWS) {
-        int64_t end = inner - first < PART_ROWS ? inner : first + PART_ROWS;
+    for (int64_t first = 0, ffn_size = weight->view.shape[0]; good && first < ffn_size; first += PART_ROWS) {
+        int64_t end = ffn_size - first < PART_ROWS ? ffn_size : first + PART_ROWS;
         tarn_scope *scope = tarn_scope_open();
         tarn_tensor *part = scope ? tarn_linear_apply(x, tarn_slice(weight, 0, first, end),
                                                       bias ? tarn_slice(bias, 0, first, end) : NULL)
@@ -132,9 +132,9 @@ tarn_rope_options tarn__llama_rope(const tarn_llama_config *c)
                                .base = c->rope_theta,
                                .scaling = c->rope_scaling,
                                .factor = c->rope_factor,
-                               .low = c->rope_low_freq_factor,
-                               .high = c->rope_high_freq_factor,
-                               .original = c->rope_original_context};
+                               .low_freq_factor = c->rope_low_freq_factor,
+                               .high_freq_factor = c->rope_high_freq_factor,
+                               .original_context = c->rope_original_context};
 }
 
 /* Where the tokens of a batch stand, for all blocks. */

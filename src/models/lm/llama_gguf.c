@@ -37,27 +37,25 @@ static const tarn__gguf_tensor_name parts[] = {
     {0}};
 
 /* What general.architecture calls a family. */
-static const char *architecture_of(const char *family)
+static const char *architecture_of(const char *arch)
 {
-    return strcmp(family, "mistral") == 0 ? "llama" : family;
+    return strcmp(arch, "mistral") == 0 ? "llama" : arch;
 }
 
 static void traits(const void *config, tarn__gguf_traits *t)
 {
     const tarn_llama_config *c = config;
-    *t = (tarn__gguf_traits){
-        .family = c->family,
-        .vocab = c->vocab,
-        .layers = c->layers,
-        .heads = c->heads,
-        .kv_heads = c->kv_heads,
-        .tie_embeddings = c->tie_embeddings,
-        .qkv_bias = c->qkv_bias,
-        .qk_norm = c->qk_norm,
-        .has_neighbours = strcmp(architecture_of(c->family), "llama") == 0,
-        .tokens = {
-            .has_bos = c->has_bos, .begin = c->begin, .end = {c->end}, .ends = c->has_eos ? 1 + c->also_end_count : 0}};
-    memcpy(t->tokens.end + 1, c->also_end, sizeof(c->also_end));
+    *t = (tarn__gguf_traits){.arch = c->arch,
+                             .vocab_size = c->vocab_size,
+                             .layers = c->layers,
+                             .heads = c->heads,
+                             .kv_heads = c->kv_heads,
+                             .tie_embeddings = c->tie_embeddings,
+                             .qkv_bias = c->qkv_bias,
+                             .qk_norm = c->qk_norm,
+                             .has_neighbours = strcmp(architecture_of(c->arch), "llama") == 0,
+                             .tokens = {.has_bos = c->has_bos, .bos = c->bos, .eos_count = c->eos_count}};
+    memcpy(t->tokens.eos, c->eos, sizeof(c->eos));
 }
 
 /* ---- writing metadata -------------------------------------------------------------------------------------------- */
@@ -99,21 +97,21 @@ static bool put_rope(const tarn_llama_config *c, const char *a, tarn_gguf_writer
 static bool put(const void *config, tarn_gguf_writer *writer)
 {
     const tarn_llama_config *c = config;
-    const char *a = architecture_of(c->family);
+    const char *a = architecture_of(c->arch);
     const struct {
         const char *rest;
         int64_t value;
-    } wholes[] = {{"vocab_size", c->vocab},
+    } wholes[] = {{"vocab_size", c->vocab_size},
                   {"context_length", c->context},
-                  {"embedding_length", c->width},
+                  {"embedding_length", c->hidden_size},
                   {"block_count", c->layers},
-                  {"feed_forward_length", c->inner},
+                  {"feed_forward_length", c->ffn_size},
                   {"attention.head_count", c->heads},
                   {"attention.head_count_kv", c->kv_heads},
                   {"attention.key_length", c->head_dim},
                   {"attention.value_length", c->head_dim}};
     bool good = tarn__gguf_put_string(writer, TARN__GGUF_ARCHITECTURE, a) &&
-                (strcmp(a, c->family) == 0 || tarn__gguf_put_string(writer, FAMILY, c->family));
+                (strcmp(a, c->arch) == 0 || tarn__gguf_put_string(writer, FAMILY, c->arch));
     for (size_t i = 0; good && i < sizeof(wholes) / sizeof(wholes[0]); i++)
         good = tarn__gguf_put_int(writer, a, wholes[i].rest, wholes[i].value);
     return good && tarn__gguf_put_real(writer, a, "attention.layer_norm_rms_epsilon", c->epsilon) &&
@@ -132,12 +130,12 @@ static bool get_sizes(const reading *r)
     tarn_llama_config *c = r->c;
     int64_t values = 0, turned = 0;
     if (!tarn__gguf_get_int(&r->of, "context_length", 0, &c->context) ||
-        !tarn__gguf_get_int(&r->of, "embedding_length", 0, &c->width) ||
+        !tarn__gguf_get_int(&r->of, "embedding_length", 0, &c->hidden_size) ||
         !tarn__gguf_get_int(&r->of, "block_count", 0, &c->layers) ||
-        !tarn__gguf_get_int(&r->of, "feed_forward_length", 0, &c->inner) ||
+        !tarn__gguf_get_int(&r->of, "feed_forward_length", 0, &c->ffn_size) ||
         !tarn__gguf_get_int(&r->of, "attention.head_count", 0, &c->heads) ||
         !tarn__gguf_get_int(&r->of, "attention.head_count_kv", c->heads, &c->kv_heads) ||
-        !tarn__gguf_get_int(&r->of, "attention.key_length", c->width / c->heads, &c->head_dim) ||
+        !tarn__gguf_get_int(&r->of, "attention.key_length", c->hidden_size / c->heads, &c->head_dim) ||
         !tarn__gguf_get_int(&r->of, "attention.value_length", c->head_dim, &values) ||
         !tarn__gguf_get_int(&r->of, "rope.dimension_count", c->head_dim, &turned) ||
         !tarn__gguf_get_real(&r->of, "attention.layer_norm_rms_epsilon", 0, &c->epsilon))
@@ -146,7 +144,7 @@ static bool get_sizes(const reading *r)
         return tarn__gguf_unsupported(&r->of, values != c->head_dim
                                                   ? "a head whose values are of another width than its keys"
                                                   : "a part of the head that is not turned");
-    return tarn__gguf_get_vocab(&r->of, &c->vocab);
+    return tarn__gguf_get_vocab(&r->of, &c->vocab_size);
 }
 
 /* True when a tensor holds the factors that follow from the configuration's numbers. */
@@ -221,29 +219,27 @@ static bool get_tokens(const reading *r)
 {
     tarn_llama_config *c = r->c;
     tarn__gguf_bos_eos t;
-    if (!tarn__gguf_get_bos_eos(&r->of, c->vocab, &t))
+    if (!tarn__gguf_get_bos_eos(&r->of, c->vocab_size, &t))
         return false;
     c->has_bos = t.has_bos;
-    c->begin = t.begin;
-    c->has_eos = t.ends > 0;
-    c->end = t.end[0];
-    for (int i = 1; i < t.ends; i++)
-        c->also_end[c->also_end_count++] = t.end[i];
+    c->bos = t.bos;
+    c->eos_count = t.eos_count;
+    memcpy(c->eos, t.eos, sizeof(*t.eos) * (size_t)t.eos_count);
     return true;
 }
 
 /* The architecture is one of ours; a key of our own may say which family it is. */
 static bool get_family(const reading *r)
 {
-    const char *family = r->of.architecture;
-    if (tarn_gguf_has(r->of.file, FAMILY, NULL) && !(family = tarn_gguf_string(r->of.file, FAMILY, NULL)))
+    const char *arch = r->of.architecture;
+    if (tarn_gguf_has(r->of.file, FAMILY, NULL) && !(arch = tarn_gguf_string(r->of.file, FAMILY, NULL)))
         return tarn__raise_within(r->of.function);
-    const tarn__llama_variant *row = tarn__llama_variant_of(family);
+    const tarn__llama_variant *row = tarn__llama_variant_of(arch);
     if (!row || strcmp(architecture_of(row->type), r->of.architecture) != 0)
         return tarn__raise(TARN_ERROR_UNSUPPORTED,
                            "%s: '%s': the family '%.64s' is none of the architecture %s that tarn knows",
-                           r->of.function, r->of.file->path, family, r->of.architecture);
-    r->c->family = row->type;
+                           r->of.function, r->of.file->path, arch, r->of.architecture);
+    r->c->arch = row->type;
     return true;
 }
 
@@ -254,8 +250,8 @@ static bool check_tensors(const reading *r)
     static const char *const biases[] = {"blk.0.attn_q.bias", "blk.0.attn_k.bias", "blk.0.attn_v.bias",
                                          "blk.0.attn_output.bias"};
     static const char *const factors[] = {"rope_factors_long.weight", "rope_factors_short.weight"};
-    const tarn__llama_variant *family = tarn__llama_variant_of(r->c->family);
-    for (int i = family->qkv_bias ? 3 : 0; i < 4; i++)
+    const tarn__llama_variant *arch = tarn__llama_variant_of(r->c->arch);
+    for (int i = arch->qkv_bias ? 3 : 0; i < 4; i++)
         if (tarn_gguf_find(r->of.file, biases[i]) >= 0)
             return tarn__raise(TARN_ERROR_UNSUPPORTED,
                                "%s: '%s': attention biases ('%s') of the architecture %s are not supported",

@@ -14,7 +14,7 @@
 typedef struct reading {
     const char *function;
     const tarn__json_file *config;
-    const tarn__llama_variant *family;
+    const tarn__llama_variant *arch;
     tarn_llama_config c;
 } reading;
 
@@ -53,15 +53,15 @@ static bool read_sizes(reading *r)
 {
     tarn_llama_config *c = &r->c;
     const tarn__json_file *d = r->config;
-    if (!tarn__json_file_int(d, "vocab_size", 1, LARGEST, &c->vocab) ||
+    if (!tarn__json_file_int(d, "vocab_size", 1, LARGEST, &c->vocab_size) ||
         !tarn__json_file_int(d, "max_position_embeddings", 1, LARGEST, &c->context) ||
         !tarn__json_file_int(d, "num_hidden_layers", 1, LARGEST, &c->layers) ||
         !tarn__json_file_int(d, "num_attention_heads", 1, LARGEST, &c->heads) ||
-        !tarn__json_file_int(d, "hidden_size", 1, LARGEST, &c->width) ||
-        !tarn__json_file_int(d, "intermediate_size", 1, LARGEST, &c->inner))
+        !tarn__json_file_int(d, "hidden_size", 1, LARGEST, &c->hidden_size) ||
+        !tarn__json_file_int(d, "intermediate_size", 1, LARGEST, &c->ffn_size))
         return false;
-    return whole_or(r, "num_key_value_heads", r->family->kv_heads ? r->family->kv_heads : c->heads, &c->kv_heads) &&
-           whole_or(r, "head_dim", r->family->head_dim, &c->head_dim) && real_or(r, "rms_norm_eps", 1e-6, &c->epsilon);
+    return whole_or(r, "num_key_value_heads", r->arch->kv_heads ? r->arch->kv_heads : c->heads, &c->kv_heads) &&
+           whole_or(r, "head_dim", r->arch->head_dim, &c->head_dim) && real_or(r, "rms_norm_eps", 1e-6, &c->epsilon);
 }
 
 /* ---- rotary positions -------------------------------------------------------------------------------------------- */
@@ -171,23 +171,22 @@ static bool read_rope(reading *r)
  * them. */
 static bool can_come(const tarn_llama_config *c, int64_t token)
 {
-    return token >= 0 && token < c->vocab;
+    return token >= 0 && token < c->vocab_size;
 }
 
 static bool add_end(reading *r, int64_t token)
 {
     tarn_llama_config *c = &r->c;
-    bool is_known = c->has_eos && c->end == token;
-    for (int i = 0; i < c->also_end_count; i++)
-        is_known |= c->also_end[i] == token;
+    bool is_known = false;
+    for (int i = 0; i < c->eos_count; i++)
+        is_known |= c->eos[i] == token;
     if (is_known || !can_come(c, token))
         return true;
-    if (c->also_end_count == TARN_MODEL_MAX_EOS - 1)
+    if (c->eos_count == TARN_MODEL_MAX_EOS)
         return tarn__raise(TARN_ERROR_UNSUPPORTED,
                            "%s: config.json and generation_config.json have more than %d tokens that end a text",
                            r->function, TARN_MODEL_MAX_EOS);
-    *(c->has_eos ? &c->also_end[c->also_end_count++] : &c->end) = token;
-    c->has_eos = true;
+    c->eos[c->eos_count++] = token;
     return true;
 }
 
@@ -210,9 +209,9 @@ static bool read_ends(reading *r, const char *member)
 static bool read_tokens(reading *r)
 {
     tarn_llama_config *c = &r->c;
-    if (is_there(r, "bos_token_id") && !tarn__json_file_int(r->config, "bos_token_id", INT64_MIN, INT64_MAX, &c->begin))
+    if (is_there(r, "bos_token_id") && !tarn__json_file_int(r->config, "bos_token_id", INT64_MIN, INT64_MAX, &c->bos))
         return false;
-    c->has_bos = is_there(r, "bos_token_id") && can_come(c, c->begin);
+    c->has_bos = is_there(r, "bos_token_id") && can_come(c, c->bos);
     return read_ends(r, "eos_token_id") && read_ends(r, TARN__GENERATION_EOS);
 }
 
@@ -243,8 +242,8 @@ static bool check_window(const reading *r)
     size_t layers = 0;
     if (!check_off(r, "use_sliding_window"))
         return false;
-    if (r->family->window) { /* Mistral's has no switch, and is there unless it is null */
-        int64_t usual = tarn__json_file_has(r->config, "sliding_window") ? INT64_MAX : r->family->window;
+    if (r->arch->window) { /* Mistral's has no switch, and is there unless it is null */
+        int64_t usual = tarn__json_file_has(r->config, "sliding_window") ? INT64_MAX : r->arch->window;
         if (!whole_or(r, "sliding_window", usual, &window))
             return false;
         if (window < r->c.context)
@@ -286,13 +285,13 @@ bool tarn__llama_read_config(const char *function, const tarn__json_file *config
     const char *type = tarn__json_file_string(config, "model_type");
     reading r = {.function = function,
                  .config = config,
-                 .family = type ? tarn__llama_variant_of(type) : NULL,
+                 .arch = type ? tarn__llama_variant_of(type) : NULL,
                  .c = {.dtype = dtype}};
-    if (!r.family)
+    if (!r.arch)
         return false;
-    r.c.family = r.family->type;
-    r.c.qkv_bias = r.family->qkv_bias;
-    r.c.qk_norm = r.family->qk_norm;
+    r.c.arch = r.arch->type;
+    r.c.qkv_bias = r.arch->qkv_bias;
+    r.c.qk_norm = r.arch->qk_norm;
     bool good = read_sizes(&r) && read_rope(&r) && read_tokens(&r) && check_rest(&r) &&
                 (!is_there(&r, "tie_word_embeddings") ||
                  tarn__json_file_bool(config, "tie_word_embeddings", &r.c.tie_embeddings));
@@ -333,28 +332,28 @@ static bool describe_token(tarn__json_file *config, const char *member, bool is_
 
 static bool describe_tokens(const tarn_llama_config *c, tarn__json_file *config)
 {
-    if (!describe_token(config, "bos_token_id", c->has_bos, c->begin))
+    if (!describe_token(config, "bos_token_id", c->has_bos, c->bos))
         return false;
-    if (!c->also_end_count)
-        return describe_token(config, "eos_token_id", c->has_eos, c->end);
-    bool good = tarn__json_file_add_int(config, "eos_token_id", c->end);
-    for (int i = 0; good && i < c->also_end_count; i++)
-        good = tarn__json_file_add_int(config, "eos_token_id", c->also_end[i]);
+    if (c->eos_count < 2)
+        return describe_token(config, "eos_token_id", c->eos_count > 0, c->eos[0]);
+    bool good = true;
+    for (int i = 0; good && i < c->eos_count; i++)
+        good = tarn__json_file_add_int(config, "eos_token_id", c->eos[i]);
     return good;
 }
 
 bool tarn__llama_write_config(const tarn_llama_config *c, tarn__json_file *config)
 {
-    const tarn__llama_variant *family = tarn__llama_variant_of(c->family);
+    const tarn__llama_variant *arch = tarn__llama_variant_of(c->arch);
     const struct {
         const char *key;
         int64_t value;
-    } wholes[] = {
-        {"vocab_size", c->vocab},          {"max_position_embeddings", c->context}, {"num_hidden_layers", c->layers},
-        {"num_attention_heads", c->heads}, {"num_key_value_heads", c->kv_heads},    {"head_dim", c->head_dim},
-        {"hidden_size", c->width},         {"intermediate_size", c->inner}};
-    bool good = tarn__json_file_set_string(config, "model_type", c->family) &&
-                tarn__json_file_add_string(config, "architectures", family->architecture) &&
+    } wholes[] = {{"vocab_size", c->vocab_size},        {"max_position_embeddings", c->context},
+                  {"num_hidden_layers", c->layers},     {"num_attention_heads", c->heads},
+                  {"num_key_value_heads", c->kv_heads}, {"head_dim", c->head_dim},
+                  {"hidden_size", c->hidden_size},      {"intermediate_size", c->ffn_size}};
+    bool good = tarn__json_file_set_string(config, "model_type", c->arch) &&
+                tarn__json_file_add_string(config, "architectures", arch->architecture) &&
                 tarn__json_file_set_string(config, "hidden_act", "silu") &&
                 tarn__json_file_set_string(config, "torch_dtype", tarn__torch_name(c->dtype)) &&
                 tarn__json_file_set_bool(config, "tie_word_embeddings", c->tie_embeddings) &&
@@ -363,7 +362,7 @@ bool tarn__llama_write_config(const tarn_llama_config *c, tarn__json_file *confi
                 tarn__json_file_set_real(config, "attention_dropout", 0);
     for (size_t i = 0; good && i < sizeof(wholes) / sizeof(wholes[0]); i++)
         good = tarn__json_file_set_int(config, wholes[i].key, wholes[i].value);
-    if (good && family->window)
+    if (good && arch->window)
         good = tarn__json_file_set_real(config, "sliding_window", NAN); /* null: none */
     return good && describe_rope(c, config) && describe_tokens(c, config);
 }
@@ -388,7 +387,7 @@ bool tarn__llama_load(const char *function, tarn_module *model, const char *path
     tarn_safetensors *file = tarn_safetensors_open(path);
     if (!file)
         return tarn__raise_within(function);
-    bool good = tarn__weights_load(function, model, file, path, c->family, tarn__llama_ignores);
+    bool good = tarn__weights_load(function, model, file, path, c->arch, tarn__llama_ignores);
     tarn_safetensors_close(file);
     return good;
 }

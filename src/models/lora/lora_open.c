@@ -69,9 +69,9 @@ tarn_module *tarn__lora_open_folder(const char *function, const char *folder, ta
 {
     tarn_model_open_options chosen = *options;
     tarn__model_path base;
-    if (!tarn__lora_base_of(function, folder, &base) || !read_blocks(function, folder, &chosen.blocks))
+    if (!tarn__lora_base_of(function, folder, &base) || !read_blocks(function, folder, &chosen.quantize))
         return NULL;
-    chosen.as_stored &= !chosen.blocks; /* as the run had it */
+    chosen.as_stored &= !chosen.quantize; /* as the run had it */
     tarn_module *model = tarn_model_open(base.text, device, &chosen);
     if (model && tarn_lora_load(model, folder) && tarn_module_train(model, false))
         return model;

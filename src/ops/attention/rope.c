@@ -16,9 +16,9 @@ static tarn_rope_options with_defaults(const tarn_rope_options *options, size_t 
     o.base = o.base == 0 ? 10000 : o.base;
     o.dims = o.dims == 0 ? width : o.dims;
     o.factor = o.factor == 0 ? 8 : o.factor;
-    o.low = o.low == 0 ? 1 : o.low;
-    o.high = o.high == 0 ? 4 : o.high;
-    o.original = o.original == 0 ? 8192 : o.original;
+    o.low_freq_factor = o.low_freq_factor == 0 ? 1 : o.low_freq_factor;
+    o.high_freq_factor = o.high_freq_factor == 0 ? 4 : o.high_freq_factor;
+    o.original_context = o.original_context == 0 ? 8192 : o.original_context;
     return o;
 }
 
@@ -30,10 +30,11 @@ static bool check_numbers(const tarn_rope_options *o)
         return tarn__raise(TARN_ERROR_ARGUMENT, "rope: %d is no scaling", (int)o->scaling);
     if (o->scaling != TARN_ROPE_DEFAULT && !(o->factor > 0 && isfinite(o->factor)))
         return tarn__raise(TARN_ERROR_ARGUMENT, "rope: factor %g is not positive and finite", o->factor);
-    if (o->scaling == TARN_ROPE_LLAMA3 && !(o->low > 0 && o->high > o->low && isfinite(o->high) && o->original > 0))
+    if (o->scaling == TARN_ROPE_LLAMA3 && !(o->low_freq_factor > 0 && o->high_freq_factor > o->low_freq_factor &&
+                                            isfinite(o->high_freq_factor) && o->original_context > 0))
         return tarn__raise(TARN_ERROR_ARGUMENT,
-                           "rope: low %g, high %g and original %lld must be positive, and low below high", o->low,
-                           o->high, (long long)o->original);
+                           "rope: low %g, high %g and original %lld must be positive, and low below high",
+                           o->low_freq_factor, o->high_freq_factor, (long long)o->original_context);
     return true;
 }
 
@@ -63,12 +64,13 @@ static bool check_shapes(const tarn_tensor *x, const tarn_tensor *positions, con
 /* Long wavelengths are scaled, short ones are not, with a blend in between. */
 static double llama3_frequency(double frequency, const tarn_rope_options *o)
 {
-    double turns = (double)o->original * frequency / (2 * PI); /* over the positions that the model was trained on */
-    if (turns > o->high)
+    double turns =
+        (double)o->original_context * frequency / (2 * PI); /* over the positions that the model was trained on */
+    if (turns > o->high_freq_factor)
         return frequency;
-    if (turns < o->low)
+    if (turns < o->low_freq_factor)
         return frequency / o->factor;
-    double share = (turns - o->low) / (o->high - o->low);
+    double share = (turns - o->low_freq_factor) / (o->high_freq_factor - o->low_freq_factor);
     return (1 - share) * frequency / o->factor + share * frequency;
 }
 
@@ -130,8 +132,8 @@ bool tarn__apply_rope(const tarn__invocation *v, tarn_tensor **out)
                            .interleaved = tarn__attribute_int(v, "interleaved", 0) != 0,
                            .scaling = (tarn_rope_scaling)tarn__attribute_int_clamped(v, "scaling", 0),
                            .factor = tarn__attribute_real(v, "factor", 0),
-                           .low = tarn__attribute_real(v, "low", 0),
-                           .high = tarn__attribute_real(v, "high", 0),
-                           .original = tarn__attribute_int(v, "original", 0)};
+                           .low_freq_factor = tarn__attribute_real(v, "low", 0),
+                           .high_freq_factor = tarn__attribute_real(v, "high", 0),
+                           .original_context = tarn__attribute_int(v, "original", 0)};
     return (out[0] = tarn_rope(v->in[0], v->in[1], &o)) != NULL;
 }

@@ -104,7 +104,7 @@ static bool mean_backward(const tarn__backward *b)
     return g && tarn__accumulate_grad(b, 0, with_axes(g, &tarn__input_spec(b, 0)->shape, r->mask, true));
 }
 
-static tarn_tensor *sum_or_mean(const char *function, tarn_tensor *x, tarn_axes axes, bool keep, bool mean)
+static tarn_tensor *sum_or_mean(const char *function, tarn_tensor *x, tarn_axes axes, bool keepdim, bool mean)
 {
     reduce_record r = {.tail = {.scale = 1}};
     if (!check_reduction(function, x, axes, mean ? TARN__FLOATS : TARN__ALL, &r))
@@ -114,19 +114,19 @@ static tarn_tensor *sum_or_mean(const char *function, tarn_tensor *x, tarn_axes 
     tarn_tensor *y = reduce(TARN__K_sum, function, x, sum_dtype(x), &r);
     if (!y)
         return NULL;
-    if (!keep)
+    if (!keepdim)
         drop_axes(y, r.mask);
     return tarn__finish(function, mean ? mean_backward : sum_backward, r, TARN__INPUTS(x), TARN__OUTPUTS(y)) ? y : NULL;
 }
 
-tarn_tensor *tarn_sum(tarn_tensor *x, tarn_axes axes, bool keep)
+tarn_tensor *tarn_sum(tarn_tensor *x, tarn_axes axes, bool keepdim)
 {
-    return sum_or_mean("sum", x, axes, keep, false);
+    return sum_or_mean("sum", x, axes, keepdim, false);
 }
 
-tarn_tensor *tarn_mean(tarn_tensor *x, tarn_axes axes, bool keep)
+tarn_tensor *tarn_mean(tarn_tensor *x, tarn_axes axes, bool keepdim)
 {
-    return sum_or_mean("mean", x, axes, keep, true);
+    return sum_or_mean("mean", x, axes, keepdim, true);
 }
 
 /* ---- prod -------------------------------------------------------------------------------------------------------- */
@@ -147,7 +147,7 @@ static bool prod_backward(const tarn__backward *b)
            tarn__accumulate_grad(b, 0, gx);
 }
 
-tarn_tensor *tarn_prod(tarn_tensor *x, tarn_axes axes, bool keep)
+tarn_tensor *tarn_prod(tarn_tensor *x, tarn_axes axes, bool keepdim)
 {
     reduce_record r = {.tail = {.scale = 1}};
     if (!check_reduction("prod", x, axes, TARN__ALL, &r))
@@ -155,7 +155,7 @@ tarn_tensor *tarn_prod(tarn_tensor *x, tarn_axes axes, bool keep)
     tarn_tensor *y = reduce(TARN__K_prod, "prod", x, sum_dtype(x), &r);
     if (!y)
         return NULL;
-    if (!keep)
+    if (!keepdim)
         drop_axes(y, r.mask);
     return tarn__finish("prod", prod_backward, r, TARN__INPUTS(x), TARN__OUTPUTS(y), TARN__SAVED(x)) ? y : NULL;
 }
@@ -174,7 +174,7 @@ static bool extremum_backward(const tarn__backward *b)
            tarn__accumulate_grad(b, 0, gx);
 }
 
-static tarn_tensor *extremum(tarn__kernel kernel, const char *function, tarn_tensor *x, tarn_axes axes, bool keep)
+static tarn_tensor *extremum(tarn__kernel kernel, const char *function, tarn_tensor *x, tarn_axes axes, bool keepdim)
 {
     reduce_record r = {.tail = {.scale = 1}};
     if (!check_reduction(function, x, axes, TARN__ALL, &r) || !check_not_empty(function, x, r.mask))
@@ -182,25 +182,25 @@ static tarn_tensor *extremum(tarn__kernel kernel, const char *function, tarn_ten
     tarn_tensor *y = reduce(kernel, function, x, x->view.dtype, &r);
     if (!y)
         return NULL;
-    if (!keep)
+    if (!keepdim)
         drop_axes(y, r.mask);
     return tarn__finish(function, extremum_backward, r, TARN__INPUTS(x), TARN__OUTPUTS(y), TARN__SAVED(x, y)) ? y
                                                                                                               : NULL;
 }
 
-tarn_tensor *tarn_max(tarn_tensor *x, tarn_axes axes, bool keep)
+tarn_tensor *tarn_max(tarn_tensor *x, tarn_axes axes, bool keepdim)
 {
-    return extremum(TARN__K_max, "max", x, axes, keep);
+    return extremum(TARN__K_max, "max", x, axes, keepdim);
 }
 
-tarn_tensor *tarn_min(tarn_tensor *x, tarn_axes axes, bool keep)
+tarn_tensor *tarn_min(tarn_tensor *x, tarn_axes axes, bool keepdim)
 {
-    return extremum(TARN__K_min, "min", x, axes, keep);
+    return extremum(TARN__K_min, "min", x, axes, keepdim);
 }
 
 /* ---- argmax, argmin ---------------------------------------------------------------------------------------------- */
 
-static tarn_tensor *place_of(tarn__kernel kernel, const char *function, tarn_tensor *x, int axis, bool keep)
+static tarn_tensor *place_of(tarn__kernel kernel, const char *function, tarn_tensor *x, int axis, bool keepdim)
 {
     reduce_record r = {.tail = {.scale = 1}};
     tarn_axes axes = {1, {axis}};
@@ -209,19 +209,19 @@ static tarn_tensor *place_of(tarn__kernel kernel, const char *function, tarn_ten
     tarn_tensor *y = reduce(kernel, function, x, TARN_I64, &r);
     if (!y)
         return NULL;
-    if (!keep)
+    if (!keepdim)
         drop_axes(y, r.mask);
     return tarn__finish(function, NULL, r, TARN__INPUTS(x), TARN__OUTPUTS(y)) ? y : NULL;
 }
 
-tarn_tensor *tarn_argmax(tarn_tensor *x, int axis, bool keep)
+tarn_tensor *tarn_argmax(tarn_tensor *x, int axis, bool keepdim)
 {
-    return place_of(TARN__K_argmax, "argmax", x, axis, keep);
+    return place_of(TARN__K_argmax, "argmax", x, axis, keepdim);
 }
 
-tarn_tensor *tarn_argmin(tarn_tensor *x, int axis, bool keep)
+tarn_tensor *tarn_argmin(tarn_tensor *x, int axis, bool keepdim)
 {
-    return place_of(TARN__K_argmin, "argmin", x, axis, keep);
+    return place_of(TARN__K_argmin, "argmin", x, axis, keepdim);
 }
 
 /* ---- var --------------------------------------------------------------------------------------------------------- */
@@ -239,7 +239,7 @@ static bool var_backward(const tarn__backward *b)
            tarn__accumulate_grad(b, 0, gx);
 }
 
-tarn_tensor *tarn_var(tarn_tensor *x, tarn_axes axes, double correction, bool keep)
+tarn_tensor *tarn_var(tarn_tensor *x, tarn_axes axes, double correction, bool keepdim)
 {
     reduce_record r = {.tail = {.scale = 1, .correction = correction}};
     if (!check_reduction("var", x, axes, TARN__FLOATS, &r))
@@ -247,7 +247,7 @@ tarn_tensor *tarn_var(tarn_tensor *x, tarn_axes axes, double correction, bool ke
     tarn_tensor *y = reduce(TARN__K_var, "var", x, x->view.dtype, &r);
     if (!y)
         return NULL;
-    if (!keep)
+    if (!keepdim)
         drop_axes(y, r.mask);
     return tarn__finish("var", var_backward, r, TARN__INPUTS(x), TARN__OUTPUTS(y), TARN__SAVED(x)) ? y : NULL;
 }

@@ -75,7 +75,7 @@ static void give_coder(job *j, tarn__encoder *coder)
 /* Whether document number n is for validation: the share is met evenly, and by every beginning of the list. */
 static bool is_valid_document(const job *j, int64_t n)
 {
-    return (int64_t)((double)(n + 1) * j->options.validation) > (int64_t)((double)n * j->options.validation);
+    return (int64_t)((double)(n + 1) * j->options.val_fraction) > (int64_t)((double)n * j->options.val_fraction);
 }
 
 static bool encode_text(const job *j, tarn__encoder *coder, const char *text, size_t length, bool ends,
@@ -255,7 +255,7 @@ static bool add_text(job *j, const char *path, const char *text, size_t length, 
 /* The last part of a text is for validation: the share of its bytes, cut between characters. */
 static bool add_text_file(job *j, const char *path, const char *text, size_t length)
 {
-    size_t most = (size_t)((double)length * (1 - j->options.validation));
+    size_t most = (size_t)((double)length * (1 - j->options.val_fraction));
     most = most > length ? length : most;
     while (most > 0 && most < length && ((unsigned char)text[most] & 0xC0) == 0x80)
         most--;
@@ -370,9 +370,9 @@ static bool check(job *j, const char *const *inputs, int count)
     if (!inputs || count < 1 || !j->tokenizer || !j->folder || !j->folder[0] || strlen(j->folder) > 4000)
         return tarn__raise(TARN_ERROR_ARGUMENT,
                            "shards_prepare: inputs, a tokenizer and the name of a folder are required");
-    if (!(o->validation >= 0 && o->validation < 1))
+    if (!(o->val_fraction >= 0 && o->val_fraction < 1))
         return tarn__raise(TARN_ERROR_ARGUMENT, "shards_prepare: a share of %g for validation is not from 0 to below 1",
-                           o->validation);
+                           o->val_fraction);
     if (o->shard_tokens < 0 || (o->shard_tokens > 0 && o->shard_tokens < 1024))
         return tarn__raise(TARN_ERROR_ARGUMENT, "shards_prepare: files of %lld tokens; at least 1024 are required",
                            (long long)o->shard_tokens);

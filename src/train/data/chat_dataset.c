@@ -42,10 +42,10 @@ static bool check_options(const tarn__chat_dataset_options *o)
     if (o->context < 2 || o->context > INT32_MAX)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a context of %" PRId64 " tokens is outside 2 to %d", o->function,
                            o->context, INT32_MAX);
-    if (!(o->val_share >= 0 && o->val_share < 1))
+    if (!(o->val_fraction >= 0 && o->val_fraction < 1))
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a share for validation of %g is outside 0 to 1, or 1", o->function,
-                           o->val_share);
-    return o->val_share == 0 || !o->val_path || !o->val_path[0] ||
+                           o->val_fraction);
+    return o->val_fraction == 0 || !o->val_path || !o->val_path[0] ||
            tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is a file for validation, so a share of the other has no place",
                        o->function);
 }
@@ -78,17 +78,17 @@ tarn__chat_dataset *tarn__chat_dataset_open(const tarn__chat_dataset_options *o)
         return NULL;
     *c = (tarn__chat_dataset){
         .function = o->function, .tokenizer = o->tokenizer, .context = o->context, .seed = o->seed, .epoch = -1};
-    bool good = read_files(c, o) && tarn__chat_pack(c, o->val_share);
+    bool good = read_files(c, o) && tarn__chat_pack(c, o->val_fraction);
     c->order = good ? tarn__alloc(sizeof(int64_t) * (size_t)c->split[TARN__CHAT_TRAINING].rows) : NULL;
     if (!c->order) {
         tarn__chat_dataset_close(c);
         return NULL;
     }
-    if (c->cut > 0)
+    if (c->truncated > 0)
         tarn__log(TARN_LOG_WARNING,
                   "%s: %" PRId64 " of %zu documents are longer than the context of %" PRId64
                   " tokens: what is beyond it is left out",
-                  o->function, c->cut, c->documents.count, c->context);
+                  o->function, c->truncated, c->documents.count, c->context);
     return c;
 }
 
@@ -111,7 +111,7 @@ void tarn__chat_dataset_close(tarn__chat_dataset *c)
 
 void tarn__chat_dataset_counts(const tarn__chat_dataset *c, tarn__chat_dataset_summary *summary)
 {
-    *summary = (tarn__chat_dataset_summary){.cut = c->cut};
+    *summary = (tarn__chat_dataset_summary){.truncated = c->truncated};
     summary->hash = tarn__hash(c->ids.data, c->ids.count * sizeof(int32_t), (uint64_t)c->context);
     summary->hash = tarn__hash(c->learnt.data, c->learnt.count, summary->hash);
     for (int i = 0; i < 2; i++) {
@@ -121,7 +121,7 @@ void tarn__chat_dataset_counts(const tarn__chat_dataset *c, tarn__chat_dataset_s
         for (int64_t k = 0; k < s->count; k++) {
             const tarn__chat_document *d = tarn__chat_document_at(c, s->documents[k]);
             summary->tokens[i] += d->length;
-            summary->answers[i] += d->answers;
+            summary->completion_tokens[i] += d->completion_tokens;
         }
         if (s->count > 0) {
             summary->hash = tarn__hash(s->documents, sizeof(int64_t) * (size_t)s->count, summary->hash);
@@ -199,14 +199,14 @@ tarn_chat_dataset *tarn_chat_dataset_open_sized(const tarn_chat_dataset_options 
         return NULL;
     if (!options) {
         tarn__raise(TARN_ERROR_ARGUMENT,
-                    "chats_open: the options are NULL: at least a file and a tokenizer are required");
+                    "chat_dataset_open: the options are NULL: at least a file and a tokenizer are required");
         return NULL;
     }
     memcpy(&o, options, options_size < sizeof(o) ? options_size : sizeof(o));
-    return tarn__chat_dataset_open(&(tarn__chat_dataset_options){.function = "chats_open",
+    return tarn__chat_dataset_open(&(tarn__chat_dataset_options){.function = "chat_dataset_open",
                                                                  .path = o.path,
                                                                  .val_path = o.val_path,
-                                                                 .val_share = o.val_share,
+                                                                 .val_fraction = o.val_fraction,
                                                                  .tokenizer = o.tokenizer,
                                                                  .template_name = o.template_name,
                                                                  .context = o.context ? o.context : DEFAULT_CONTEXT,
@@ -218,7 +218,7 @@ bool tarn_chat_dataset_counts_of(const tarn_chat_dataset *chats, tarn_chat_datas
     if (tarn_failed())
         return false;
     if (!chats || !counts)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "chats_counts_of: %s is NULL",
+        return tarn__raise(TARN_ERROR_ARGUMENT, "chat_dataset_counts_of: %s is NULL",
                            chats ? "the place for the answer" : "the chats");
     tarn__chat_dataset_counts(chats, counts);
     return true;
@@ -230,13 +230,13 @@ bool tarn_chat_dataset_batch(tarn_chat_dataset *chats, int split, int64_t batch_
     if (tarn_failed())
         return false;
     if (!chats || !out || !out->ids || !out->targets || !out->positions || !out->document_starts)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "chats_batch: chats and four arrays are required, not NULL");
+        return tarn__raise(TARN_ERROR_ARGUMENT, "chat_dataset_batch: chats and four arrays are required, not NULL");
     if (split != TARN_CHAT_DATASET_TRAINING && split != TARN_CHAT_DATASET_VALIDATION)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "chats_batch: split %d is neither training (0) nor validation (1)",
-                           split);
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "chat_dataset_batch: split %d is neither training (0) nor validation (1)", split);
     if (batch_number < 0 || rows < 1 || rows > INT64_MAX / chats->context || batch_number > INT64_MAX / rows - 1)
         return tarn__raise(TARN_ERROR_ARGUMENT,
-                           "chats_batch: batch %" PRId64 " of %" PRId64
+                           "chat_dataset_batch: batch %" PRId64 " of %" PRId64
                            " rows is none: numbers begin at 0, and there is at least 1 row",
                            batch_number, rows);
     return tarn__chat_dataset_batch(chats, split, batch_number, rows, out);

@@ -17,7 +17,7 @@ typedef struct tarn__chat_dataset_options {
     const char *path;     /* the JSON lines; "chats:" before it is allowed */
     const char *val_path; /* JSON lines for validation alone; NULL or "": none */
     /* the share of the first file's documents that is for validation, from 0 to below 1; 0 with val_path */
-    double val_share;
+    double val_fraction;
     const tarn_tokenizer *tokenizer;
     const char *template_name; /* chatml, llama2, llama3 or mistral instead of the tokenizer's own; NULL or "": its own,
                                   if any */

@@ -16,7 +16,7 @@ typedef struct reader {
     const char *chat; /* the template; NULL: none. It is read when a line first needs it: texts do not */
     tarn__mask_encoder marker;
     tarn__jsonl_sample line;
-    char where[700]; /* "chats_open: 'FILE', line 3" */
+    char where[700]; /* "chat_dataset_open: 'FILE', line 3" */
 } reader;
 
 /* ---- a document -------------------------------------------------------------------------------------------------- */
@@ -47,10 +47,10 @@ static bool encode(reader *r)
 
 static int64_t count_answers(const tarn__mask_encoder *m, int64_t length)
 {
-    int64_t answers = 0;
+    int64_t completion_tokens = 0;
     for (int64_t i = 1; i < length; i++)
-        answers += m->marks.learnt.data[i];
-    return answers;
+        completion_tokens += m->marks.learnt.data[i];
+    return completion_tokens;
 }
 
 /* Takes over what was encoded, as far as the context reaches. */
@@ -60,12 +60,12 @@ static bool add_document(reader *r)
     const tarn__mask_encoder *m = &r->marker;
     int64_t whole = (int64_t)m->ids.count, length = whole < c->context ? whole : c->context;
     tarn__chat_document d = {(int64_t)c->ids.count, length, count_answers(m, length)};
-    if (d.answers == 0)
+    if (d.completion_tokens == 0)
         return tarn__raise(TARN_ERROR_FORMAT,
                            "%s: nothing of an answer is within the context of %" PRId64 " tokens, of the %" PRId64
                            " that the document has; take a longer context, or leave the line out",
                            r->where, c->context, whole);
-    c->cut += length < whole;
+    c->truncated += length < whole;
     return tarn__buffer_add(&c->ids, m->ids.data, (size_t)length, sizeof(int32_t)) &&
            tarn__buffer_add(&c->learnt, m->marks.learnt.data, (size_t)length, 1) &&
            tarn__buffer_add(&c->documents, &d, 1, sizeof(d));

@@ -7,9 +7,9 @@
 #include "train/data/chat_dataset.h"
 
 typedef struct tarn__chat_document {
-    int64_t begin;   /* of its ids */
-    int64_t length;  /* from 2 to the context */
-    int64_t answers; /* ids that are learnt: never the first, which nothing foretells */
+    int64_t begin;             /* of its ids */
+    int64_t length;            /* from 2 to the context */
+    int64_t completion_tokens; /* ids that are learnt: never the first, which nothing foretells */
 } tarn__chat_document;
 
 typedef struct tarn__chat_split {
@@ -28,7 +28,7 @@ struct tarn_chat_dataset {
     tarn__buffer learnt;     /* uint8_t, one for each id */
     tarn__buffer documents;  /* tarn__chat_document; those of the file for validation behind the others */
     int64_t first_of_second; /* the number of the first of these */
-    int64_t cut;
+    int64_t truncated;
     tarn__chat_split split[2];
     int64_t *order; /* [rows of training]: in epoch `epoch`; -1: none yet */
     int64_t epoch;
@@ -43,6 +43,6 @@ static inline const tarn__chat_document *tarn__chat_document_at(const tarn__chat
 bool tarn__chat_read(tarn__chat_dataset *chats, const char *path, const char *chat);
 
 /* Deals the documents out to the splits, and packs those of each into rows. False with an error. */
-bool tarn__chat_pack(tarn__chat_dataset *chats, double val_share);
+bool tarn__chat_pack(tarn__chat_dataset *chats, double val_fraction);
 
 #endif

@@ -21,7 +21,7 @@ enum { BATCHES = 4 }; /* that there are different images for */
 
 /* Tokens from the seed, each as likely as any other, so that the rows of the embedding are as far apart as they can be.
  */
-static bool draw_tokens(tarn_trainer *t, int64_t vocab, int64_t count)
+static bool draw_tokens(tarn_trainer *t, int64_t vocab_size, int64_t count)
 {
     int32_t *ids = tarn__result_new(sizeof(*ids) * (size_t)count);
     t->corpus.ids = ids;
@@ -30,7 +30,7 @@ static bool draw_tokens(tarn_trainer *t, int64_t vocab, int64_t count)
     for (int64_t i = 0; i < count; i++) {
         uint32_t word[4];
         tarn__philox((uint64_t)t->options.seed, (uint64_t)i, word);
-        ids[i] = (int32_t)((uint64_t)word[0] * (uint64_t)vocab >> 32);
+        ids[i] = (int32_t)((uint64_t)word[0] * (uint64_t)vocab_size >> 32);
     }
     t->corpus.training = t->corpus.validation = (tarn__token_span){.ids = ids, .count = count};
     return true;
@@ -39,16 +39,19 @@ static bool draw_tokens(tarn_trainer *t, int64_t vocab, int64_t count)
 static bool open_tokens(const char *function, tarn_trainer *t)
 {
     tarn_train_options *o = &t->options;
-    tarn__model_sizes named = {
-        .vocab = o->vocab, .context = o->context, .layers = o->layers, .heads = o->heads, .width = o->width};
+    tarn__model_sizes named = {.vocab_size = o->vocab_size,
+                               .context = o->context,
+                               .layers = o->layers,
+                               .heads = o->heads,
+                               .hidden_size = o->hidden_size};
     if (!tarn__arch_find_trainable(o->model)->complete(function, o->model, &named))
         return false;
-    if (!named.vocab)
+    if (!named.vocab_size)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a %s has no vocabulary of its own; give vocab", function,
                            o->model);
-    if (!o->vocab)
-        o->vocab = (named.vocab + WHOLE_TILES - 1) / WHOLE_TILES * WHOLE_TILES;
-    return draw_tokens(t, o->vocab, BATCHES * o->batch_size * named.context + 1) && tarn__lm_setup(function, t);
+    if (!o->vocab_size)
+        o->vocab_size = (named.vocab_size + WHOLE_TILES - 1) / WHOLE_TILES * WHOLE_TILES;
+    return draw_tokens(t, o->vocab_size, BATCHES * o->batch_size * named.context + 1) && tarn__lm_setup(function, t);
 }
 
 /* ---- images ------------------------------------------------------------------------------------------------------ */

@@ -124,7 +124,7 @@ static tarn_train_report report_of(const tarn_trainer *t, tarn_report_kind kind)
                                .epoch = (t->place.step - 1) / t->steps_in_epoch + 1,
                                .epochs = epochs,
                                .lr = t->lr,
-                               .validation = t->last_judged,
+                               .val_loss = t->last_judged,
                                .is_text = t->description.is_text,
                                .unit = tarn__data_spec_unit(&t->description),
                                .seconds = t->place.seconds};

@@ -44,12 +44,12 @@ static void add_count(tarn__report_settings *settings, const char *name, int64_t
 static void add_model(tarn__report_settings *settings, const tarn_train_plan *p)
 {
     const tarn_train_options *o = &p->options;
-    char hidden[200] = "";
+    char mlp_sizes[200] = "";
     size_t used = 0;
-    for (int i = 0; i < o->hidden_count && used < sizeof(hidden) - 24; i++)
-        used += (size_t)snprintf(hidden + used, sizeof(hidden) - used, "%s%" PRId64,
-                                 i ? ", " : " with hidden layers of ", o->hidden[i]);
-    add(settings, "Model", "%s%s", o->model, hidden);
+    for (int i = 0; i < o->mlp_size_count && used < sizeof(mlp_sizes) - 24; i++)
+        used += (size_t)snprintf(mlp_sizes + used, sizeof(mlp_sizes) - used, "%s%" PRId64,
+                                 i ? ", " : " with hidden layers of ", o->mlp_sizes[i]);
+    add(settings, "Model", "%s%s", o->model, mlp_sizes);
     if (o->base[0])
         add(settings, "Weights from", "%s%s%s", o->base, o->quantize[0] ? ", linear layers as " : "", o->quantize);
     if (o->lora)
@@ -64,9 +64,9 @@ static void add_model(tarn__report_settings *settings, const tarn_train_plan *p)
     if (o->kv_heads != o->heads)
         snprintf(kv_heads, sizeof(kv_heads), " (of keys %" PRId64 ")", o->kv_heads);
     add(settings, "Size", "%" PRId64 " layer%s, %" PRId64 " head%s%s, width %" PRId64 ", inner %" PRId64, o->layers,
-        o->layers == 1 ? "" : "s", o->heads, o->heads == 1 ? "" : "s", kv_heads, o->width, o->inner);
+        o->layers == 1 ? "" : "s", o->heads, o->heads == 1 ? "" : "s", kv_heads, o->hidden_size, o->ffn_size);
     add_count(settings, "Context", o->context, "token");
-    add_count(settings, "Vocabulary", o->vocab, "token");
+    add_count(settings, "Vocabulary", o->vocab_size, "token");
     if (o->dropout > 0)
         add(settings, "Dropout", "%.6g", o->dropout);
 }
@@ -117,8 +117,8 @@ static void add_rate(tarn__report_settings *settings, const tarn_train_options *
     else if (strcmp(o->schedule, "step") != 0)
         add(settings, "Learning rate", "%.6g, %s down to %.6g", o->lr, o->schedule, o->min_lr);
     else
-        add(settings, "Learning rate", "%.6g, times %.6g every %" PRId64 " %s", o->lr, o->drop_factor,
-            o->drop_every ? o->drop_every : o->drop_epochs, o->drop_every ? "steps" : "epochs");
+        add(settings, "Learning rate", "%.6g, times %.6g every %" PRId64 " %s", o->lr, o->lr_gamma,
+            o->lr_step ? o->lr_step : o->lr_step_epochs, o->lr_step ? "steps" : "epochs");
     if (o->warmup)
         add_count(settings, "Warm-up", o->warmup, "step");
 }

@@ -28,17 +28,17 @@ static const char *out_of_place(const tarn_train_options *o, bool is_text)
     const struct {
         const char *name;
         bool for_text, given;
-    } rows[] = {{"hidden", false, o->hidden_count > 0},
+    } rows[] = {{"hidden", false, o->mlp_size_count > 0},
                 {"augment", false, o->augment},
                 {"label_smoothing", false, o->label_smoothing > 0},
                 {"tokenizer", true, o->tokenizer[0] != 0},
                 {"layers", true, o->layers > 0},
                 {"heads", true, o->heads > 0},
                 {"kv_heads", true, o->kv_heads > 0},
-                {"width", true, o->width > 0},
-                {"inner", true, o->inner > 0},
+                {"width", true, o->hidden_size > 0},
+                {"inner", true, o->ffn_size > 0},
                 {"context", true, o->context > 0},
-                {"vocab", true, o->vocab > 0},
+                {"vocab", true, o->vocab_size > 0},
                 {"dropout", true, o->dropout > 0},
                 {"micro_batch", true, o->micro_batch > 0},
                 {"eval_batches", true, o->eval_batches > 0},
@@ -85,13 +85,13 @@ static bool check_sizes_again(const char *function, const tarn_trainer *t, const
 
 static tarn__model_sizes sizes_of(const tarn_train_options *o)
 {
-    return (tarn__model_sizes){.vocab = o->vocab,
+    return (tarn__model_sizes){.vocab_size = o->vocab_size,
                                .context = o->context,
                                .layers = o->layers,
                                .heads = o->heads,
                                .kv_heads = o->kv_heads,
-                               .width = o->width,
-                               .inner = o->inner,
+                               .hidden_size = o->hidden_size,
+                               .ffn_size = o->ffn_size,
                                .dropout = o->dropout,
                                .dtype = strcmp(o->precision, "bf16") == 0 ? TARN_BF16 : TARN_F32,
                                .recompute = strcmp(o->recompute, "block") == 0   ? TARN_RECOMPUTE_FULL
@@ -114,10 +114,10 @@ bool tarn__lm_sizes(const char *function, tarn_trainer *t)
     o->layers = sizes.layers;
     o->heads = sizes.heads;
     o->kv_heads = sizes.kv_heads;
-    o->width = sizes.width;
-    o->inner = sizes.inner;
+    o->hidden_size = sizes.hidden_size;
+    o->ffn_size = sizes.ffn_size;
     o->context = sizes.context;
-    o->vocab = sizes.vocab;
+    o->vocab_size = sizes.vocab_size;
     return true;
 }
 
@@ -126,15 +126,15 @@ static bool complete(const char *function, tarn_trainer *t)
 {
     tarn_train_options *o = &t->options;
     int64_t tokens = t->corpus.tokenizer ? tarn_tokenizer_count(t->corpus.tokenizer) : 0;
-    if (t->is_resumed &&
-        (o->layers < 1 || o->heads < 1 || o->width < 1 || o->context < 1 || o->vocab < 1 || o->micro_batch < 1))
+    if (t->is_resumed && (o->layers < 1 || o->heads < 1 || o->hidden_size < 1 || o->context < 1 || o->vocab_size < 1 ||
+                          o->micro_batch < 1))
         return tarn__raise(
             TARN_ERROR_FORMAT,
             "%s: '%s/config.json' does not say all of layers, heads, width, context, vocab and micro_batch", function,
             o->out);
     if (!o->model[0] && !o->base[0])
         snprintf(o->model, sizeof(o->model), "gpt2");
-    o->vocab = o->vocab || o->base[0] ? o->vocab : tokens;
+    o->vocab_size = o->vocab_size || o->base[0] ? o->vocab_size : tokens;
     /* random tokens, which have none, are for measuring a named model */
     bool is_new = !t->is_resumed && t->corpus.tokenizer;
     if (is_new && tarn__default_sizes_needed(o) && !tarn__default_sizes_choose(function, t))
@@ -142,9 +142,9 @@ static bool complete(const char *function, tarn_trainer *t)
     o->micro_batch = o->micro_batch ? o->micro_batch : o->batch_size;
     if (!tarn__lm_sizes(function, t))
         return false;
-    if (o->vocab < tokens)
+    if (o->vocab_size < tokens)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: vocab is %" PRId64 ", but the tokenizer has %" PRId64 " tokens",
-                           function, o->vocab, tokens);
+                           function, o->vocab_size, tokens);
     if (o->batch_size % o->micro_batch != 0)
         return tarn__raise(TARN_ERROR_ARGUMENT,
                            "%s: a micro_batch of %" PRId64 " does not divide the batch_size of %" PRId64, function,
@@ -221,7 +221,7 @@ static bool take_windows(const char *function, tarn_trainer *t, tarn__data_spec 
 
 double tarn__val_fraction(const tarn_train_options *o)
 {
-    return o->val[0] ? 0 : o->val_share > 0 ? o->val_share : VALIDATION_SHARE;
+    return o->val[0] ? 0 : o->val_fraction > 0 ? o->val_fraction : VALIDATION_SHARE;
 }
 
 static bool take_chats(const char *function, tarn_trainer *t, tarn__data_spec *found)
@@ -231,7 +231,7 @@ static bool take_chats(const char *function, tarn_trainer *t, tarn__data_spec *f
     t->chats = tarn__chat_dataset_open(&(tarn__chat_dataset_options){.function = function,
                                                                      .path = o->data,
                                                                      .val_path = o->val,
-                                                                     .val_share = tarn__val_fraction(o),
+                                                                     .val_fraction = tarn__val_fraction(o),
                                                                      .tokenizer = t->corpus.tokenizer,
                                                                      .template_name = o->chat_template,
                                                                      .context = o->context,
@@ -274,7 +274,7 @@ tarn_module *tarn__lm_model(const char *function, const tarn_trainer *t)
     tarn__model_sizes sizes = sizes_of(o);
     int32_t end = t->corpus.tokenizer ? tarn_tokenizer_end_of_text(t->corpus.tokenizer) : -1;
     sizes.has_eos = end >= 0;
-    sizes.end = end >= 0 ? end : 0;
+    sizes.eos = end >= 0 ? end : 0;
     return kind->create(function, o->model, &sizes, t->device, (uint64_t)o->seed);
 }
 

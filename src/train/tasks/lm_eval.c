@@ -119,7 +119,7 @@ char *tarn__lm_sample(tarn_trainer *t, size_t *length)
     int64_t given = ids && t->chats ? first_prompt(t, prompt, o->context) : 1;
     if (ids && !t->chats)
         prompt[0] = first_token(t);
-    tarn_generate_options options = {.tokens = o->sample,
+    tarn_generate_options options = {.max_tokens = o->sample,
                                      .temperature = t->chats ? 0 : 0.8,
                                      .seed = (uint64_t)(o->seed + t->place.step),
                                      .slide = true};
