@@ -18,6 +18,8 @@
 
 #include "../../src/backends/cpu/common/convert.h"
 #include "../../src/backends/cpu/common/vmath.h"
+#include "../../src/backends/cpu/common/vmath_special.h"
+#include "../../src/backends/cpu/common/vmath_trig.h"
 
 #define TILE 4096
 #define STEP 1021

@@ -11,6 +11,7 @@
  *
  * Backward takes nothing from the rounded result: it makes the weights again, from the logarithms that forward kept,
  * and divides by their sum, so that the rounding of the logarithm does not count. */
+#include "backends/cpu/common/int_math.h"
 #include "backends/cpu/common/rows.h"
 #include "backends/cpu/common/scratch.h"
 #include "backends/cpu/common/transpose4.h"
@@ -24,7 +25,7 @@
 #define SHORT_ROWS 256
 #define KEY_CHUNK 1920  /* a multiple of 48: chunks of keys end where tiles end */
 #define DEPTH_BLOCK 256 /* terms of a product that are taken at a time */
-#define THIN_ROWS 3
+#define SKINNY_ROWS 3
 #define ENOUGH_PIECES 16
 #define PIECE_WORK (INT64_C(1) << 17) /* multiplications that are worth a thread */
 
@@ -41,43 +42,33 @@
 #define EACH_ROW(X) X(0, a, 0) X(1, a, row) X(2, a, twice) X(3, a3, 0)
 #endif
 
-static int64_t rounded_up(int64_t n, int64_t to)
-{
-    return (n + to - 1) / to * to;
-}
-
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* ---- what there is to do ----------------------------------------------------------------------------------------- */
 
 /* A tensor (B, heads, rows, D), or without D. */
-typedef struct cube {
+typedef struct tensor4 {
     char *base; /* NULL: not there */
     tarn_dtype dtype;
     int64_t size;
     int64_t stride[4];
     const char *scale; /* of codes: f16, one for each TARN__KV_Q8_GROUP of a row; NULL: elements are what they are */
     int64_t scale_stride[4];
-} cube;
+} tensor4;
 
-static cube cube_of(const tarn__view *view)
+static tensor4 tensor4_of(const tarn__view *view)
 {
-    cube c = {0};
+    tensor4 c = {0};
     if (!view)
         return c;
-    c = (cube){.base = tarn__view_at(view), .dtype = view->dtype, .size = (int64_t)tarn__dtype_bytes(view->dtype)};
+    c = (tensor4){.base = tarn__view_at(view), .dtype = view->dtype, .size = (int64_t)tarn__dtype_bytes(view->dtype)};
     for (int i = 0; i < view->rank; i++)
         c.stride[i] = view->stride[i];
     return c;
 }
 
 /* The same of codes, with scales; NULL: of elements. */
-static cube coded_cube_of(const tarn__view *view, const tarn__view *scale)
+static tensor4 quant_tensor4_of(const tarn__view *view, const tarn__view *scale)
 {
-    cube c = cube_of(view);
+    tensor4 c = tensor4_of(view);
     c.scale = scale ? tarn__view_at(scale) : NULL;
     for (int i = 0; scale && i < 4; i++)
         c.scale_stride[i] = scale->stride[i];
@@ -85,21 +76,21 @@ static cube coded_cube_of(const tarn__view *view, const tarn__view *scale)
 }
 
 /* Where the scales of a row begin. */
-static const char *scales_of(const cube *c, int64_t batch, int64_t head, int64_t row)
+static const char *scales_of(const tensor4 *c, int64_t batch, int64_t head, int64_t row)
 {
     return c->scale + (batch * c->scale_stride[0] + head * c->scale_stride[1] + row * c->scale_stride[2]) *
                           (int64_t)sizeof(uint16_t);
 }
 
 /* The scale of a group of the row. */
-static float scale_of(const cube *c, const char *scales, int64_t group)
+static float scale_of(const tensor4 *c, const char *scales, int64_t group)
 {
     uint16_t half;
     memcpy(&half, scales + group * c->scale_stride[3] * (int64_t)sizeof(half), sizeof(half));
     return tarn__f16_to_f32(half);
 }
 
-static char *row_of(const cube *c, int64_t batch, int64_t head, int64_t row)
+static char *row_of(const tensor4 *c, int64_t batch, int64_t head, int64_t row)
 {
     return c->base + (batch * c->stride[0] + head * c->stride[1] + row * c->stride[2]) * c->size;
 }
@@ -111,13 +102,13 @@ typedef struct job {
     const tarn__random *random; /* NULL: no dropout */
     const tarn__view *lengths;
     const tarn__view *starts; /* (B, T), or NULL: rows attend from the first key on */
-    cube q, k, v, y, log_sum, g, gq, gk, gv;
+    tensor4 q, k, v, y, lse, g, gq, gk, gv;
     int64_t row_block, blocks; /* of each head */
     int64_t parts;             /* of each unit */
-    int64_t wide;              /* D filled up to whole vectors */
+    int64_t padded_depth;      /* D filled up to whole vectors */
     int64_t chunk, line;       /* keys of a chunk, and how far its rows are apart */
     bool backward;
-    bool thin;     /* so few rows look at a key that packing would not pay */
+    bool skinny;   /* so few rows look at a key that packing would not pay */
     char *partial; /* (units, parts, 2, keys + a tile, wide): sums of gk and gv, where there are several parts */
     slots slots;
 } job;
@@ -131,7 +122,7 @@ static int64_t valid_keys(const job *j, int64_t batch)
         tarn__load[l->dtype][COMPUTE_I64]((char *)tarn__view_at(l) + at * (int64_t)tarn__dtype_bytes(l->dtype), 1,
                                           &length, 1);
     }
-    return length < 0 ? 0 : least(length, j->keys);
+    return length < 0 ? 0 : min_i64(length, j->keys);
 }
 
 /* Lengths are checked before any thread starts, so that the first wrong one is the one reported. */
@@ -180,7 +171,7 @@ typedef struct block {
 static int64_t keys_of(const job *j, const block *b, int64_t i)
 {
     int64_t keys = j->causal ? b->valid - j->rows + b->first + i + 1 : b->valid;
-    return keys < 0 ? 0 : least(keys, b->valid);
+    return keys < 0 ? 0 : min_i64(keys, b->valid);
 }
 
 /* The first key that row i of a block attends to; those before it count for nothing. A start outside the keys was
@@ -188,20 +179,20 @@ static int64_t keys_of(const job *j, const block *b, int64_t i)
 static int64_t start_of(const job *j, const block *b, int64_t i)
 {
     int64_t start = j->starts ? start_at(j, b->batch, b->first + i) : 0;
-    return start < 0 ? 0 : least(start, j->keys);
+    return start < 0 ? 0 : min_i64(start, j->keys);
 }
 
 /* The keys of a chunk from `begin` that row i attends to: from `first` up to `end`, counted from the chunk's first;
  * none: both are 0. */
-typedef struct reach {
+typedef struct key_range {
     int64_t first, end;
-} reach;
+} key_range;
 
-static reach reach_of(const job *j, const block *b, int64_t i, int64_t begin, int64_t chunk)
+static key_range key_range_of(const job *j, const block *b, int64_t i, int64_t begin, int64_t chunk)
 {
-    int64_t first = start_of(j, b, i) - begin, end = least(keys_of(j, b, i) - begin, chunk);
+    int64_t first = start_of(j, b, i) - begin, end = min_i64(keys_of(j, b, i) - begin, chunk);
     first = first < 0 ? 0 : first;
-    return first < end ? (reach){first, end} : (reach){0, 0};
+    return first < end ? (key_range){first, end} : (key_range){0, 0};
 }
 
 static bool attends_to_none(const job *j, const block *b, int64_t i)
@@ -214,7 +205,7 @@ static int64_t first_start(const job *j, const block *b)
 {
     int64_t first = j->starts ? b->keys : 0;
     for (int64_t i = 0; j->starts && i < b->rows; i++)
-        first = least(first, start_of(j, b, i));
+        first = min_i64(first, start_of(j, b, i));
     return first / MAX_PANEL * MAX_PANEL;
 }
 
@@ -224,7 +215,7 @@ static block block_of(const job *j, int64_t unit, int64_t at)
     block b = {.batch = unit / j->kv_heads,
                .head = unit % j->kv_heads * j->group + at / j->blocks,
                .first = at % j->blocks * j->row_block};
-    b.rows = least(j->row_block, j->rows - b.first);
+    b.rows = min_i64(j->row_block, j->rows - b.first);
     b.valid = valid_keys(j, b.batch);
     b.keys = keys_of(j, &b, b.rows - 1);
     b.from = first_start(j, &b);
@@ -254,13 +245,13 @@ static void draw_factors(const job *j, const block *b, int64_t i, int64_t begin,
 }
 
 /* n codes of a row, as bytes one behind the other. */
-static const uint8_t *codes_of(const char *from, int64_t stride, uint8_t *held, int64_t n)
+static const uint8_t *contiguous_q8(const char *from, int64_t stride, uint8_t *buffer, int64_t n)
 {
     if (stride == 1)
         return (const uint8_t *)from;
     for (int64_t i = 0; i < n; i++)
-        held[i] = (uint8_t)from[i * stride];
-    return held;
+        buffer[i] = (uint8_t)from[i * stride];
+    return buffer;
 }
 
 #define EACH TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)
@@ -283,27 +274,27 @@ static const uint8_t *codes_of(const char *from, int64_t stride, uint8_t *held, 
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
-static bool is_wide(const job *j)
+static bool is_f64(const job *j)
 {
     return j->q.dtype == TARN_F64;
 }
 
 /* Rows in blocks of nearly equal size, and units in parts so that several threads find work. */
-static void cut(job *j)
+static void choose_blocks(job *j)
 {
-    int64_t most_rows = j->causal && j->rows < SHORT_ROWS ? SHORT_BLOCK : ROW_BLOCK;
-    j->blocks = (j->rows + most_rows - 1) / most_rows;
-    j->row_block = j->blocks > 0 ? rounded_up((j->rows + j->blocks - 1) / j->blocks, TILE_ROWS) : 0;
+    int64_t max_rows = j->causal && j->rows < SHORT_ROWS ? SHORT_BLOCK : ROW_BLOCK;
+    j->blocks = (j->rows + max_rows - 1) / max_rows;
+    j->row_block = j->blocks > 0 ? round_up((j->rows + j->blocks - 1) / j->blocks, TILE_ROWS) : 0;
     j->blocks = j->row_block > 0 ? (j->rows + j->row_block - 1) / j->row_block : 0;
-    int64_t units = j->batches * j->kv_heads, most = j->group * j->blocks;
+    int64_t units = j->batches * j->kv_heads, max = j->group * j->blocks;
     j->parts = units > 0 ? (ENOUGH_PIECES + units - 1) / units : 1;
-    j->parts = j->parts > most ? most : j->parts;
+    j->parts = j->parts > max ? max : j->parts;
     j->parts = j->parts < 1 ? 1 : j->parts;
-    int64_t panel = 2 * VECTOR_BYTES / (is_wide(j) ? 8 : 4);
-    j->wide = rounded_up(j->depth, panel);
-    j->chunk = least(j->keys, KEY_CHUNK);
-    j->line = rounded_up(j->chunk, panel) + panel;
-    j->thin = !j->backward && j->group * j->rows <= THIN_ROWS;
+    int64_t panel = 2 * VECTOR_BYTES / (is_f64(j) ? 8 : 4);
+    j->padded_depth = round_up(j->depth, panel);
+    j->chunk = min_i64(j->keys, KEY_CHUNK);
+    j->line = round_up(j->chunk, panel) + panel;
+    j->skinny = !j->backward && j->group * j->rows <= SKINNY_ROWS;
 }
 
 /* Inputs q, k, v, lengths and for the gradient y, logarithms, g; behind them starts, where the kernel takes them. */
@@ -322,30 +313,30 @@ static void describe(const tarn__call *call, bool backward, job *j)
                .random = params->random.a > 0 ? &params->random : NULL,
                .lengths = call->in[3],
                .backward = backward,
-               .q = cube_of(q),
-               .k = cube_of(k),
-               .v = cube_of(call->in[2])};
+               .q = tensor4_of(q),
+               .k = tensor4_of(k),
+               .v = tensor4_of(call->in[2])};
     j->group = j->kv_heads > 0 ? j->heads / j->kv_heads : 0;
     /* attention_stored has 6, of which none are */
     j->starts = call->inputs == (backward ? 8 : 5) ? call->in[call->inputs - 1] : NULL;
     if (backward) {
-        j->log_sum = cube_of(call->in[5]), j->g = cube_of(call->in[6]);
-        j->gq = cube_of(call->out[0]), j->gk = cube_of(call->out[1]), j->gv = cube_of(call->out[2]);
+        j->lse = tensor4_of(call->in[5]), j->g = tensor4_of(call->in[6]);
+        j->gq = tensor4_of(call->out[0]), j->gk = tensor4_of(call->out[1]), j->gv = tensor4_of(call->out[2]);
     } else {
-        j->y = cube_of(call->out[0]), j->log_sum = cube_of(call->outputs > 1 ? call->out[1] : NULL);
+        j->y = tensor4_of(call->out[0]), j->lse = tensor4_of(call->outputs > 1 ? call->out[1] : NULL);
     }
-    cut(j);
+    choose_blocks(j);
 }
 
 /* Cuts the scratch up; without memory it counts the bytes. */
 static size_t carve_all(job *j, char *memory, size_t bytes)
 {
     arena c = {.memory = memory, .size = bytes};
-    size_t each = is_wide(j) ? 8 : 4;
+    size_t each = is_f64(j) ? 8 : 4;
     int64_t pieces = j->batches * j->kv_heads * j->parts;
     if (j->backward && j->parts > 1)
-        j->partial = arena_alloc(&c, (size_t)(pieces * 2 * (j->keys + TILE_ROWS) * j->wide) * each);
-    j->slots = arena_slots(&c, is_wide(j) ? slot_bytes_f64(j) : slot_bytes_f32(j), slot_count(pieces));
+        j->partial = arena_alloc(&c, (size_t)(pieces * 2 * (j->keys + TILE_ROWS) * j->padded_depth) * each);
+    j->slots = arena_slots(&c, is_f64(j) ? slot_bytes_f64(j) : slot_bytes_f32(j), slot_count(pieces));
     return c.used;
 }
 
@@ -380,15 +371,15 @@ static void kernel_attention(const tarn__call *call)
     check_lengths(&j, call->fault);
     check_starts(&j, call->fault);
     int64_t pieces = j.batches * j.kv_heads * j.parts;
-    tarn__parallel_for(pieces, grain_of(&j), is_wide(&j) ? forward_pieces_f64 : forward_pieces_f32, &j);
+    tarn__parallel_for(pieces, grain_of(&j), is_f64(&j) ? forward_pieces_f64 : forward_pieces_f32, &j);
 }
 
 /* The same with k and v as a cache stores them: q, k, v, lengths, and scales of k and v where those are codes. */
 static void describe_stored(const tarn__call *call, job *j)
 {
     describe(call, false, j);
-    j->k = coded_cube_of(call->in[1], call->in[4]);
-    j->v = coded_cube_of(call->in[2], call->in[5]);
+    j->k = quant_tensor4_of(call->in[1], call->in[4]);
+    j->v = quant_tensor4_of(call->in[2], call->in[5]);
 }
 
 static size_t stored_scratch(const tarn__call *call)
@@ -405,7 +396,7 @@ static void kernel_attention_stored(const tarn__call *call)
     carve_all(&j, call->scratch, call->scratch_bytes);
     check_lengths(&j, call->fault);
     int64_t pieces = j.batches * j.kv_heads * j.parts;
-    tarn__parallel_for(pieces, grain_of(&j), is_wide(&j) ? forward_pieces_f64 : forward_pieces_f32, &j);
+    tarn__parallel_for(pieces, grain_of(&j), is_f64(&j) ? forward_pieces_f64 : forward_pieces_f32, &j);
 }
 
 static void kernel_attention_grad(const tarn__call *call)
@@ -414,10 +405,10 @@ static void kernel_attention_grad(const tarn__call *call)
     describe(call, true, &j);
     carve_all(&j, call->scratch, call->scratch_bytes);
     int64_t units = j.batches * j.kv_heads;
-    tarn__parallel_for(units * j.parts, grain_of(&j), is_wide(&j) ? backward_pieces_f64 : backward_pieces_f32, &j);
+    tarn__parallel_for(units * j.parts, grain_of(&j), is_f64(&j) ? backward_pieces_f64 : backward_pieces_f32, &j);
     if (j.parts > 1)
-        tarn__parallel_for(units * j.keys, (ROWS_GRAIN + j.wide * j.parts) / (j.wide * j.parts + 1),
-                           is_wide(&j) ? combine_f64 : combine_f32, &j);
+        tarn__parallel_for(units * j.keys, (ROWS_GRAIN + j.padded_depth * j.parts) / (j.padded_depth * j.parts + 1),
+                           is_f64(&j) ? sum_parts_f64 : sum_parts_f32, &j);
 }
 
 void TARN__AT_LEVEL(tarn__cpu_attention)(tarn__kernel_row *rows)

@@ -1,7 +1,7 @@
 /* rope.c: rotary positions. Sines and cosines are made once for each position, in f64, and then serve all heads. */
 #include "backends/cpu/common/convert.h"
 #include "backends/cpu/common/scratch.h"
-#include "backends/cpu/common/vmath.h"
+#include "backends/cpu/common/vmath_trig.h"
 #include "backends/cpu/runtime/level.h"
 
 #define GRAIN 16384 /* elements a thread takes at a time */
@@ -36,24 +36,24 @@ static void fill_rows(int64_t row, int64_t end, void *ctx)
     const job *j = ctx;
     double angle[TARN__ROPE_PAIRS], value[TARN__ROPE_PAIRS];
     int64_t size = j->compute == COMPUTE_F64 ? 8 : 4;
-    tarn_dtype held = j->compute == COMPUTE_F64 ? TARN_F64 : TARN_F32;
+    tarn_dtype buffer = j->compute == COMPUTE_F64 ? TARN_F64 : TARN_F32;
     for (; row < end; row++) {
         double position = position_of(j, row);
         for (int64_t i = 0; i < j->pairs; i++)
             angle[i] = position * j->params->frequency[i];
         tarn__cos_tile_f64(angle, value, j->pairs);
-        tarn__store[held][COMPUTE_F64](value, j->cos + row * j->pairs * size, 1, j->pairs);
+        tarn__store[buffer][COMPUTE_F64](value, j->cos + row * j->pairs * size, 1, j->pairs);
         tarn__sin_tile_f64(angle, value, j->pairs);
         for (int64_t i = 0; j->params->inverse && i < j->pairs; i++)
             value[i] = -value[i];
-        tarn__store[held][COMPUTE_F64](value, j->sin + row * j->pairs * size, 1, j->pairs);
+        tarn__store[buffer][COMPUTE_F64](value, j->sin + row * j->pairs * size, 1, j->pairs);
     }
 }
 
 /* ---- turning ----------------------------------------------------------------------------------------------------- */
 
-#define TURN(T, type) \
-    static void turn_##type(const T *x, T *y, const T *c, const T *s, int64_t pairs, bool interleaved) \
+#define ROTATE(T, type) \
+    static void rotate_##type(const T *x, T *y, const T *c, const T *s, int64_t pairs, bool interleaved) \
     { \
         int64_t step = interleaved ? 2 : 1, other = interleaved ? 1 : pairs; \
         TARN__INDEPENDENT for (int64_t i = 0; i < pairs; i++) \
@@ -63,8 +63,8 @@ static void fill_rows(int64_t row, int64_t end, void *ctx)
             y[i * step + other] = b * c[i] + a * s[i]; \
         } \
     }
-TURN(float, f32)
-TURN(double, f64)
+ROTATE(float, f32)
+ROTATE(double, f64)
 
 /* Where row (b, t, h) of a view begins. */
 static char *row_at(const job *j, const tarn__view *view, int64_t b, int64_t t, int64_t h)
@@ -74,36 +74,37 @@ static char *row_at(const job *j, const tarn__view *view, int64_t b, int64_t t, 
 }
 
 /* Elements beyond the turned ones stay. */
-static void copy_rest(const job *j, const char *from, char *to)
+static void copy_unrotated(const job *j, const char *from, char *to)
 {
-    double held[TARN__ROPE_PAIRS];
+    double buffer[TARN__ROPE_PAIRS];
     int64_t in = (int64_t)tarn__dtype_bytes(j->x->dtype), out = (int64_t)tarn__dtype_bytes(j->y->dtype);
     for (int64_t at = 2 * j->pairs; at < j->depth; at += TARN__ROPE_PAIRS) {
         int64_t n = j->depth - at < TARN__ROPE_PAIRS ? j->depth - at : TARN__ROPE_PAIRS;
-        tarn__load[j->x->dtype][COMPUTE_F64](from + at * j->x->stride[3] * in, j->x->stride[3], held, n);
-        tarn__store[j->y->dtype][COMPUTE_F64](held, to + at * j->y->stride[3] * out, j->y->stride[3], n);
+        tarn__load[j->x->dtype][COMPUTE_F64](from + at * j->x->stride[3] * in, j->x->stride[3], buffer, n);
+        tarn__store[j->y->dtype][COMPUTE_F64](buffer, to + at * j->y->stride[3] * out, j->y->stride[3], n);
     }
 }
 
-static void turn_rows(int64_t at, int64_t end, void *ctx)
+static void rotate_rows(int64_t at, int64_t end, void *ctx)
 {
     const job *j = ctx;
-    _Alignas(64) char held[2 * TARN__ROPE_PAIRS * 8];
+    _Alignas(64) char buffer[2 * TARN__ROPE_PAIRS * 8];
     for (; at < end; at++) {
         int64_t h = at % j->heads, t = at / j->heads % j->length, b = at / j->heads / j->length;
         int64_t size = j->compute == COMPUTE_F64 ? 8 : 4,
                 table = ((j->shared ? 0 : b * j->length) + t) * j->pairs * size;
         const char *from = row_at(j, j->x, b, t, h), *cos = j->cos + table, *sin = j->sin + table;
         char *to = row_at(j, j->y, b, t, h);
-        tarn__load[j->x->dtype][j->compute](from, j->x->stride[3], held, 2 * j->pairs);
+        tarn__load[j->x->dtype][j->compute](from, j->x->stride[3], buffer, 2 * j->pairs);
         if (j->compute == COMPUTE_F64)
-            turn_f64((const double *)(const void *)held, (double *)(void *)held, (const double *)(const void *)cos,
-                     (const double *)(const void *)sin, j->pairs, j->params->interleaved);
+            rotate_f64((const double *)(const void *)buffer, (double *)(void *)buffer,
+                       (const double *)(const void *)cos, (const double *)(const void *)sin, j->pairs,
+                       j->params->interleaved);
         else
-            turn_f32((const float *)(const void *)held, (float *)(void *)held, (const float *)(const void *)cos,
-                     (const float *)(const void *)sin, j->pairs, j->params->interleaved);
-        tarn__store[j->y->dtype][j->compute](held, to, j->y->stride[3], 2 * j->pairs);
-        copy_rest(j, from, to);
+            rotate_f32((const float *)(const void *)buffer, (float *)(void *)buffer, (const float *)(const void *)cos,
+                       (const float *)(const void *)sin, j->pairs, j->params->interleaved);
+        tarn__store[j->y->dtype][j->compute](buffer, to, j->y->stride[3], 2 * j->pairs);
+        copy_unrotated(j, from, to);
     }
 }
 
@@ -125,8 +126,8 @@ static size_t describe(const tarn__call *call, job *j)
                .pairs = params->dims / 2};
     j->heads = x->shape[j->heads_axis];
     j->shared = !j->positions || j->positions->rank == 1;
-    size_t bytes = aligned_bytes((size_t)((j->shared ? 1 : j->batches) * j->length * j->pairs) *
-                                 (j->compute == COMPUTE_F64 ? 8 : 4));
+    size_t bytes = round_up_64((size_t)((j->shared ? 1 : j->batches) * j->length * j->pairs) *
+                               (j->compute == COMPUTE_F64 ? 8 : 4));
     j->cos = call->scratch;
     j->sin = call->scratch ? j->cos + bytes : NULL;
     return 2 * bytes;
@@ -145,7 +146,7 @@ static void kernel_rope(const tarn__call *call)
     if (tarn__view_count(j.x) == 0)
         return;
     tarn__parallel_for((j.shared ? 1 : j.batches) * j.length, GRAIN / 16 / j.pairs + 1, fill_rows, &j);
-    tarn__parallel_for(j.batches * j.length * j.heads, GRAIN / j.depth + 1, turn_rows, &j);
+    tarn__parallel_for(j.batches * j.length * j.heads, GRAIN / j.depth + 1, rotate_rows, &j);
 }
 
 void TARN__AT_LEVEL(tarn__cpu_rope)(tarn__kernel_row *rows)

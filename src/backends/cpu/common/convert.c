@@ -3,7 +3,6 @@
 #define LOADER(storage, compute) static void load_##storage##_##compute
 #define STORER(compute, storage) static void store_##compute##_##storage
 #include "backends/cpu/common/convert.inc"
-#include "backends/cpu/common/convert_wide.h"
 
 TARN__LOAD(f32, float, f32, float, x)
 TARN__LOAD(f64, double, f32, float, (float)x)

@@ -18,8 +18,8 @@
  * themselves are compiled once for each, in convert.c and convert_f64.c; where vectors do better by hand (f16, bf16),
  * dense tiles use that.
  */
-#ifndef TARN_BACKENDS_CPU_CONVERT_H
-#define TARN_BACKENDS_CPU_CONVERT_H
+#ifndef TARN__CPU_CONVERT_H
+#define TARN__CPU_CONVERT_H
 
 #include <math.h>
 #include <stdint.h>
@@ -249,5 +249,23 @@ typedef void (*tarn__store_fn)(const void *src, void *dst, int64_t stride, int64
 #define tarn__store TARN__AT_LEVEL(tarn__storers)
 extern const tarn__load_fn tarn__load[8][3];
 extern const tarn__store_fn tarn__store[8][3];
+
+/* Loaders into f64 and i64 tiles and storers from them: compiled in convert_f64.c, at the level that provides f64. */
+#define TARN__F64_LOADER(storage, compute) TARN__AT_F64_LEVEL(tarn__load_##storage##_##compute)
+#define TARN__F64_STORER(compute, storage) TARN__AT_F64_LEVEL(tarn__store_##compute##_##storage)
+#define TARN__F64_PAIR(storage, compute) \
+    void TARN__F64_LOADER(storage, compute)(const void *src, int64_t stride, void *dst, int64_t n); \
+    void TARN__F64_STORER(compute, storage)(const void *src, void *dst, int64_t stride, int64_t n);
+#define TARN__F64_ALL(compute) \
+    TARN__F64_PAIR(f32, compute) \
+    TARN__F64_PAIR(f64, compute) \
+    TARN__F64_PAIR(bf16, compute) \
+    TARN__F64_PAIR(f16, compute) \
+    TARN__F64_PAIR(i32, compute) \
+    TARN__F64_PAIR(i64, compute) TARN__F64_PAIR(u8, compute) TARN__F64_PAIR(truth, compute)
+TARN__F64_ALL(f64)
+TARN__F64_ALL(i64)
+#undef TARN__F64_ALL
+#undef TARN__F64_PAIR
 
 #endif

@@ -3,7 +3,6 @@
 #define LOADER(storage, compute) void TARN__AT_LEVEL(tarn__load_##storage##_##compute)
 #define STORER(compute, storage) void TARN__AT_LEVEL(tarn__store_##compute##_##storage)
 #include "backends/cpu/common/convert.inc"
-#include "backends/cpu/common/convert_wide.h"
 
 TARN__LOAD(f32, float, f64, double, (double)x)
 TARN__LOAD(f32, float, i64, int64_t, tarn__f32_to_i64(x))

@@ -1,8 +1,8 @@
 /* nt_store.h: writing past the caches: the processor need not read what it is about to overwrite, which saves a third
  * of the traffic of an addition and half of that of a fill. Whoever has streamed calls tarn__nt_fence() before others
  * may read. */
-#ifndef TARN__STREAM_H
-#define TARN__STREAM_H
+#ifndef TARN__CPU_NT_STORE_H
+#define TARN__CPU_NT_STORE_H
 
 #include <stdint.h>
 #include <string.h>

@@ -3,8 +3,8 @@
  * A row is worked on in blocks of BLOCK elements of the type computed in: used where they lie, or brought into a
  * buffer. Sums run in vector lanes over a block and in f64 from block to block: the order depends on the length alone.
  */
-#ifndef TARN__ROWS_H
-#define TARN__ROWS_H
+#ifndef TARN__CPU_ROWS_H
+#define TARN__CPU_ROWS_H
 
 #include "backends/cpu/common/convert.h"
 #include "backends/cpu/common/vmath.h"
@@ -45,9 +45,9 @@
 /* Whether the next row is read while one is written. Memory then works all the time; without it norms take half as long
  * again on AArch64. */
 #if defined(__aarch64__)
-#define GOES_AHEAD 1
+#define PIPELINES_ROWS 1
 #else
-#define GOES_AHEAD 0
+#define PIPELINES_ROWS 0
 #endif
 
 /* ---- where rows lie ---------------------------------------------------------------------------------------------- */
@@ -55,8 +55,8 @@
 typedef struct operand {
     char *base;
     tarn_dtype dtype;
-    int64_t size;  /* bytes of an element */
-    int64_t along; /* stride along the axis */
+    int64_t size;   /* bytes of an element */
+    int64_t stride; /* stride along the axis */
 } operand;
 
 /* Several operands whose shapes are the same but on the axis. Row number r is element r of the nest over all other
@@ -70,7 +70,7 @@ typedef struct row_set {
 
 TARN__UNUSED static void rows_make(row_set *r, int axis, int count, const tarn__view *const *views)
 {
-    tarn__view held[TARN__MAX_OPERANDS];
+    tarn__view copy[TARN__MAX_OPERANDS];
     const tarn__view *without[TARN__MAX_OPERANDS];
     *r = (row_set){.length = views[0]->rank > 0 ? views[0]->shape[axis] : 1,
                    .compute = tarn__compute_of(views[0]->dtype)};
@@ -78,14 +78,14 @@ TARN__UNUSED static void rows_make(row_set *r, int axis, int count, const tarn__
         without[k] = NULL;
         if (!views[k])
             continue;
-        held[k] = *views[k];
+        copy[k] = *views[k];
         r->operand[k] =
             (operand){tarn__view_at(views[k]), views[k]->dtype, (int64_t)tarn__dtype_bytes(views[k]->dtype), 1};
-        if (held[k].rank > 0) {
-            r->operand[k].along = held[k].stride[axis];
-            held[k].shape[axis] = 1;
+        if (copy[k].rank > 0) {
+            r->operand[k].stride = copy[k].stride[axis];
+            copy[k].shape[axis] = 1;
         }
-        without[k] = &held[k];
+        without[k] = &copy[k];
     }
     tarn__nest_make(&r->nest, count, without);
     r->count = r->length > 0 ? r->nest.count : 0;
@@ -104,33 +104,33 @@ TARN__UNUSED static char *row_at(const row_set *r, int k, int64_t row)
     return r->operand[k].base + offset * r->operand[k].size;
 }
 
-TARN__UNUSED static bool is_native(const row_set *r, int k)
+TARN__UNUSED static bool is_in_place(const row_set *r, int k)
 {
-    return r->operand[k].along == 1 && r->operand[k].dtype == (r->compute == COMPUTE_F64 ? TARN_F64 : TARN_F32);
+    return r->operand[k].stride == 1 && r->operand[k].dtype == (r->compute == COMPUTE_F64 ? TARN_F64 : TARN_F32);
 }
 
 /* n elements of a row from element `begin`, in the type computed in: where they lie, or in `buffer`. */
 TARN__UNUSED static const void *fetch(const row_set *r, int k, const char *row, int64_t begin, int64_t n, void *buffer)
 {
     const operand *o = &r->operand[k];
-    const char *from = row + begin * o->along * o->size;
-    if (is_native(r, k))
+    const char *from = row + begin * o->stride * o->size;
+    if (is_in_place(r, k))
         return from;
-    tarn__load[o->dtype][r->compute](from, o->along, buffer, n);
+    tarn__load[o->dtype][r->compute](from, o->stride, buffer, n);
     return buffer;
 }
 
 /* Where n results go: the row itself, or `buffer`, from where put_back() brings them to it. */
-TARN__UNUSED static void *place(const row_set *r, int k, char *row, int64_t begin, void *buffer)
+TARN__UNUSED static void *block_out(const row_set *r, int k, char *row, int64_t begin, void *buffer)
 {
-    return is_native(r, k) ? row + begin * r->operand[k].size : buffer;
+    return is_in_place(r, k) ? row + begin * r->operand[k].size : buffer;
 }
 
-TARN__UNUSED static void put_back(const row_set *r, int k, char *row, int64_t begin, int64_t n, const void *buffer)
+TARN__UNUSED static void store_back(const row_set *r, int k, char *row, int64_t begin, int64_t n, const void *buffer)
 {
     const operand *o = &r->operand[k];
-    if (!is_native(r, k))
-        tarn__store[o->dtype][r->compute](buffer, row + begin * o->along * o->size, o->along, n);
+    if (!is_in_place(r, k))
+        tarn__store[o->dtype][r->compute](buffer, row + begin * o->stride * o->size, o->stride, n);
 }
 
 TARN__UNUSED static int64_t rows_grain(const row_set *r)

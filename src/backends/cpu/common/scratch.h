@@ -1,7 +1,7 @@
 /* scratch.h: scratch memory cut into pieces: tables and buffers of a call, and a slot for each piece of work that may
  * run at once. */
-#ifndef TARN__SLOTS_H
-#define TARN__SLOTS_H
+#ifndef TARN__CPU_SCRATCH_H
+#define TARN__CPU_SCRATCH_H
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -43,27 +43,27 @@ typedef struct arena {
     size_t size, used;
 } arena;
 
-static inline size_t aligned_bytes(size_t bytes)
+static inline size_t round_up_64(size_t bytes)
 {
     return (bytes + 63) / 64 * 64;
 }
 
 static inline void *arena_alloc(arena *c, size_t bytes)
 {
-    void *piece = c->memory ? c->memory + c->used : NULL;
-    c->used += aligned_bytes(bytes);
-    return piece;
+    void *block = c->memory ? c->memory + c->used : NULL;
+    c->used += round_up_64(bytes);
+    return block;
 }
 
 static inline size_t slot_flags_bytes(int count)
 {
-    return aligned_bytes(sizeof(_Atomic int) * (size_t)count) + aligned_bytes(sizeof(bool) * (size_t)count);
+    return round_up_64(sizeof(_Atomic int) * (size_t)count) + round_up_64(sizeof(bool) * (size_t)count);
 }
 
 /* The last piece. Threads may have become more since the scratch was counted: there are as many slots as fit. */
 static inline slots arena_slots(arena *c, size_t bytes, int count)
 {
-    slots s = {.bytes = aligned_bytes(bytes), .count = count};
+    slots s = {.bytes = round_up_64(bytes), .count = count};
     while (c->memory && s.count > 1 && c->used + slot_flags_bytes(s.count) + s.bytes * (size_t)s.count > c->size)
         s.count--;
     s.taken = arena_alloc(c, sizeof(*s.taken) * (size_t)s.count);

@@ -1,7 +1,7 @@
 /* transpose4.h: squares of numbers, rows and columns exchanged: to[p · ld + i] = line[i][at + p], four lines of f32 or
  * two of f64. What lies along one axis in memory and is needed along another is turned in these. */
-#ifndef TARN__SQUARES_H
-#define TARN__SQUARES_H
+#ifndef TARN__CPU_TRANSPOSE4_H
+#define TARN__CPU_TRANSPOSE4_H
 
 #include <stdint.h>
 #include <string.h>
@@ -18,7 +18,7 @@ typedef int64_t two_places __attribute__((vector_size(16)));
 #define TWO(a, b, i, j) __builtin_shuffle(a, b, (two_places){i, j})
 #endif
 
-static inline void turn_square_f32(const float *const *line, int64_t at, float *to, int64_t ld)
+static inline void transpose4_f32(const float *const *line, int64_t at, float *to, int64_t ld)
 {
     four r[4];
     for (int i = 0; i < 4; i++)
@@ -31,7 +31,7 @@ static inline void turn_square_f32(const float *const *line, int64_t at, float *
         memcpy(to + i * ld, &turned[i], sizeof(four));
 }
 
-static inline void turn_square_f64(const double *const *line, int64_t at, double *to, int64_t ld)
+static inline void transpose4_f64(const double *const *line, int64_t at, double *to, int64_t ld)
 {
     two a, b;
     memcpy(&a, line[0] + at, sizeof(two));

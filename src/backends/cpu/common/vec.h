@@ -7,8 +7,8 @@
  *
  * PACKS_AT_ONCE: how many a loop takes, so that one can be worked on while another waits; PACKS_OF_MUCH where one needs
  * many registers. */
-#ifndef TARN__PACKS_H
-#define TARN__PACKS_H
+#ifndef TARN__CPU_VEC_H
+#define TARN__CPU_VEC_H
 
 #include <float.h>
 #include <stdint.h>
@@ -176,16 +176,16 @@ VEC_INLINE void vec_store(float *y, vec v)
 
 VEC_INLINE vec vec_load_n(const float *x, int64_t n)
 {
-    float held[8] = {0};
-    memcpy(held, x, (size_t)n * sizeof(float));
-    return _mm256_loadu_ps(held);
+    float lanes[8] = {0};
+    memcpy(lanes, x, (size_t)n * sizeof(float));
+    return _mm256_loadu_ps(lanes);
 }
 
 VEC_INLINE void vec_store_n(float *y, vec v, int64_t n)
 {
-    float held[8];
-    _mm256_storeu_ps(held, v);
-    memcpy(y, held, (size_t)n * sizeof(float));
+    float lanes[8];
+    _mm256_storeu_ps(lanes, v);
+    memcpy(y, lanes, (size_t)n * sizeof(float));
 }
 
 VEC_INLINE vec vec_fma(vec a, vec b, vec c)
@@ -303,16 +303,16 @@ VEC_INLINE void vec_store(float *y, vec v)
 
 VEC_INLINE vec vec_load_n(const float *x, int64_t n)
 {
-    float held[4] = {0};
-    memcpy(held, x, (size_t)n * sizeof(float));
-    return vld1q_f32(held);
+    float lanes[4] = {0};
+    memcpy(lanes, x, (size_t)n * sizeof(float));
+    return vld1q_f32(lanes);
 }
 
 VEC_INLINE void vec_store_n(float *y, vec v, int64_t n)
 {
-    float held[4];
-    vst1q_f32(held, v);
-    memcpy(y, held, (size_t)n * sizeof(float));
+    float lanes[4];
+    vst1q_f32(lanes, v);
+    memcpy(y, lanes, (size_t)n * sizeof(float));
 }
 
 VEC_INLINE vec vec_fma(vec a, vec b, vec c)

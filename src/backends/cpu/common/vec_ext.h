@@ -1,8 +1,8 @@
 /* vec_ext.h: vectors as wide as the instruction level's, in the compilers' common extension. Reductions need them: a
  * compiler must not reorder a sum of floats, so the lanes are written down. They are never passed to functions: that
  * would depend on the level. */
-#ifndef TARN__LANES_H
-#define TARN__LANES_H
+#ifndef TARN__CPU_VEC_EXT_H
+#define TARN__CPU_VEC_EXT_H
 
 #include <stdint.h>
 #include <string.h>

@@ -5,12 +5,165 @@
  * Slopes of GELU and SiLU have a root on the negative side, where their terms cancel. They are written as a product
  * with (|x| - root), which is exact beside the root because the root stands there in two parts; on the positive side
  * both are 1 minus the slope of -x. */
-#ifndef TARN__PACK_MATH_H
-#define TARN__PACK_MATH_H
+#ifndef TARN__CPU_VEC_MATH_H
+#define TARN__CPU_VEC_MATH_H
 
-#include "backends/cpu/common/pack_exps.h"
+#include "backends/cpu/common/vec.h"
+#include "backends/cpu/common/vmath.h"
 
 #if TARN__VEC_LANES
+
+/* ---- exponentials ---- */
+
+/* p x + c, the step of a polynomial. */
+#define VEC_HORNER(p, x, c) vec_fma(p, x, vec_set(c))
+
+/* x 2^k, where both are normal: the exponent is moved. */
+VEC_INLINE vec vec_ldexp(vec x, vec rounded)
+{
+    return vec_bits_add_shifted(x, rounded, 23);
+}
+
+/* 2^k for the integer k of k + TARN__ROUND_F32. */
+VEC_INLINE vec vec_exp2_int(vec rounded)
+{
+    return vec_ldexp(vec_set(1.0f), rounded);
+}
+
+#if TARN__VEC_LANES == 4
+
+/* x = k ln2 + r with an integer k. To look up one table of 16 takes as long as three steps of a polynomial here, so
+ * there is none. */
+
+/* e^r - 1 for |r| < 0.35. */
+VEC_INLINE vec vec_expm1_reduced(vec r)
+{
+    vec p = VEC_HORNER(vec_set(0x1.6db5bcp-10f), r, 0x1.123c78p-7f);
+    p = VEC_HORNER(p, r, 0x1.55545cp-5f);
+    p = VEC_HORNER(p, r, 0x1.55548ep-3f);
+    p = VEC_HORNER(p, r, 0x1p-1f);
+    return vec_fma(r * r, p, r);
+}
+
+/* e^(x + more) for |x| <= 87 and a tiny `more`. `lost` is what rounding takes from the result. */
+VEC_INLINE vec vec_exp_df(vec x, vec x_low, vec *y_low)
+{
+    vec rounded = vec_fma(x, vec_set(0x1.715476p+0f), vec_set(TARN__ROUND_F32)), k = rounded - vec_set(TARN__ROUND_F32);
+    vec r = vec_fma(k, vec_set(-TARN__LN2_HIGH_F32), x), scaled = vec_exp2_int(rounded);
+    vec tail = vec_expm1_reduced(vec_fma(k, vec_set(-TARN__LN2_LOW_F32), r + x_low)), y = vec_fma(scaled, tail, scaled);
+    *y_low = vec_fma(scaled, tail, scaled - y);
+    return y;
+}
+
+VEC_INLINE vec vec_exp(vec x)
+{
+    vec rounded = vec_fma(x, vec_set(0x1.715476p+0f), vec_set(TARN__ROUND_F32)), k = rounded - vec_set(TARN__ROUND_F32);
+    vec r = vec_fma(k, vec_set(-TARN__LN2_LOW_F32), vec_fma(k, vec_set(-TARN__LN2_HIGH_F32), x)),
+        scaled = vec_exp2_int(rounded);
+    return vec_fma(scaled, vec_expm1_reduced(r), scaled);
+}
+
+VEC_INLINE vec vec_exp_to_df(vec x, vec *y_low)
+{
+    return vec_exp_df(x, vec_set(0.0f), y_low);
+}
+
+/* 2^(x + more) for |x| <= 125 and a small `more`. x - k is exact. */
+VEC_INLINE vec vec_exp2_from_df(vec x, vec x_low)
+{
+    vec rounded = x + vec_set(TARN__ROUND_F32), r = (x - (rounded - vec_set(TARN__ROUND_F32))) + x_low,
+        scaled = vec_exp2_int(rounded);
+    vec p = VEC_HORNER(vec_set(0x1.447886p-13f), r, 0x1.5f0678p-10f);
+    p = VEC_HORNER(p, r, 0x1.3b29d2p-7f);
+    p = VEC_HORNER(p, r, 0x1.c6af84p-5f);
+    p = VEC_HORNER(p, r, 0x1.ebfbep-3f);
+    p = VEC_HORNER(p, r, 0x1.62e43p-1f);
+    return vec_fma(scaled, r * p, scaled);
+}
+
+VEC_INLINE vec vec_exp2(vec x)
+{
+    return vec_exp2_from_df(x, vec_set(0.0f));
+}
+
+#else
+
+/* x = n ln2 + r with n a multiple of 1/16: 2^n is a number of the table with its exponent moved, e^r - 1 a short
+ * polynomial. The table's bits have n's fraction taken off where n, shifted to the exponent, brings it along. */
+
+#define VEC_ROUND_16TH 0x1.8p19f /* adding it rounds to a multiple of 1/16, whose sixteenths are the low bits */
+
+_Alignas(64) static const uint32_t vec_exp2_table[16] = {
+    0x3f800000u, 0x3f7daac3u, 0x3f7b95c2u, 0x3f79c3d3u, 0x3f7837f0u, 0x3f76f532u, 0x3f75fed7u, 0x3f75583fu,
+    0x3f7504f3u, 0x3f7508a4u, 0x3f75672au, 0x3f76248cu, 0x3f7744fdu, 0x3f78ccdfu, 0x3f7ac0c7u, 0x3f7d257du,
+};
+/* What rounding took from them, as a share of each. */
+_Alignas(64) static const float vec_exp2_table_low[16] = {
+    0x0p+0f,          0x1.8d96d4p-25f,  -0x1.9c0c22p-27f, 0x1.964904p-25f,  0x1.125002p-25f, 0x1.370be4p-25f,
+    -0x1.0a355p-25f,  -0x1.00d8acp-27f, 0x1.26055cp-26f,  -0x1.05cb44p-25f, 0x1.67a1cap-28f, 0x1.a3b5e4p-28f,
+    -0x1.f9c304p-27f, -0x1.6961b4p-28f, -0x1.a5217cp-28f, 0x1.61428ep-28f,
+};
+
+VEC_INLINE vec vec_exp2_16th(vec rounded)
+{
+    return vec_bits_add_shifted(vec_lookup((const float *)(const void *)vec_exp2_table, rounded), rounded, 19);
+}
+
+/* e^(x + more) for |x| <= 87 and a tiny `more`. `lost` is what rounding takes from the result. */
+VEC_INLINE vec vec_exp_df(vec x, vec x_low, vec *y_low)
+{
+    vec rounded = vec_fma(x, vec_set(0x1.715476p+0f), vec_set(VEC_ROUND_16TH)), n = rounded - vec_set(VEC_ROUND_16TH);
+    vec r = vec_fma(n, vec_set(0x1.05c61p-29f), vec_fma(n, vec_set(-0x1.62e43p-1f), x)) + x_low;
+    vec p = VEC_HORNER(vec_set(0x1.5555aep-3f), r, 0x1.00014ep-1f);
+    vec scaled = vec_exp2_16th(rounded), tail = vec_fma(r * r, p, r + vec_lookup(vec_exp2_table_low, rounded));
+    vec y = vec_fma(scaled, tail, scaled);
+    *y_low = vec_fma(scaled, tail, scaled - y);
+    return y;
+}
+
+VEC_INLINE vec vec_exp_to_df(vec x, vec *y_low)
+{
+    return vec_exp_df(x, vec_set(0.0f), y_low);
+}
+
+VEC_INLINE vec vec_exp(vec x)
+{
+    vec y_low;
+    return vec_exp_to_df(x, &y_low);
+}
+
+/* |x| <= 125. r = x - n is exact. */
+VEC_INLINE vec vec_exp2(vec x)
+{
+    vec rounded = x + vec_set(VEC_ROUND_16TH), r = x - (rounded - vec_set(VEC_ROUND_16TH)),
+        scaled = vec_exp2_16th(rounded);
+    vec p = VEC_HORNER(VEC_HORNER(vec_set(0x1.c6b08ep-5f), r, 0x1.ebff92p-3f), r, 0x1.62e43p-1f);
+    return vec_fma(scaled, r * p, scaled);
+}
+
+/* e^r - 1 for |r| < 0.35, as tarn__expm1_reduced_f32(). */
+VEC_INLINE vec vec_expm1_reduced(vec r)
+{
+    vec p = VEC_HORNER(vec_set(0x1.a29c9ap-13f), r, 0x1.6d43c4p-10f);
+    p = VEC_HORNER(p, r, 0x1.110fdcp-7f);
+    p = VEC_HORNER(p, r, 0x1.5554fp-5f);
+    p = VEC_HORNER(p, r, 0x1.555556p-3f);
+    p = VEC_HORNER(p, r, 0x1p-1f);
+    return vec_fma(r * r, p, r);
+}
+
+#endif
+
+/* e^(more - u²/2) is 2^k (1 + the result) for u <= 13, where k is the integer of `rounded`: with what the square loses.
+ * `more` is tiny. */
+VEC_INLINE vec vec_gauss(vec u, vec x_low, vec *rounded)
+{
+    vec half = u * vec_set(-0.5f), square = half * u, low = vec_fma(half, u, -square);
+    *rounded = vec_fma(square, vec_set(0x1.715476p+0f), vec_set(TARN__ROUND_F32));
+    vec k = *rounded - vec_set(TARN__ROUND_F32);
+    return vec_expm1_reduced(
+        vec_fma(k, vec_set(-TARN__LN2_LOW_F32), vec_fma(k, vec_set(-TARN__LN2_HIGH_F32), square) + (low + x_low)));
+}
 
 /* ---- hyperbolic tangent and sigmoid ------------------------------------------------------------------------------ */
 
@@ -53,23 +206,25 @@ VEC_INLINE vec vec_sigmoid_grad(vec x)
  * (swiglu) round twice more, and stay within 4 ulp. */
 VEC_INLINE vec vec_silu_grad(vec x)
 {
-    vec u = vec_abs(x), lost, e = vec_exp_to_df(-u, &lost), d = u - vec_set(0x1.474974p+0f);
+    vec u = vec_abs(x), err, e = vec_exp_to_df(-u, &err), d = u - vec_set(0x1.474974p+0f);
     vec p = VEC_HORNER(vec_set(0x1.a425e4p-12f), d, -0x1.344ccap-9f);
     p = VEC_HORNER(p, d, 0x1.7c2b5ap-7f);
     p = VEC_HORNER(p, d, -0x1.7c2eb6p-5f);
     p = VEC_HORNER(p, d, 0x1.1d25dp-3f);
     p = VEC_HORNER(p, d, -0x1.1d25dp-2f);
-    vec bent = vec_fma(d, p, vec_set(-0x1.1d1338p-26f)), beside = bent - d, beside_lost = bent - (beside + d);
-    vec away = (vec_set(1.0f) - u) + e, away_lost = e - (away - (vec_set(1.0f) - u));
-    vec_mask is_beside = vec_lt(vec_abs(d), vec_set(0.25f));
-    vec last = vec_select(is_beside, beside, away), last_lost = vec_select(is_beside, beside_lost, away_lost);
-    vec product = e * last, product_lost = vec_fma(e, last, -product) + vec_fma(lost, last, e * last_lost);
-    vec more = e + vec_set(2.0f), square = vec_fma(e, more, vec_set(1.0f));
-    vec square_lost = vec_fma(e, more, vec_set(1.0f) - square) + e * (e - (more - vec_set(2.0f)));
+    vec curved = vec_fma(d, p, vec_set(-0x1.1d1338p-26f)), near_root = curved - d,
+        near_root_low = curved - (near_root + d);
+    vec direct = (vec_set(1.0f) - u) + e, direct_low = e - (direct - (vec_set(1.0f) - u));
+    vec_mask is_near_root = vec_lt(vec_abs(d), vec_set(0.25f));
+    vec factor = vec_select(is_near_root, near_root, direct),
+        factor_low = vec_select(is_near_root, near_root_low, direct_low);
+    vec product = e * factor, product_low = vec_fma(e, factor, -product) + vec_fma(err, factor, e * factor_low);
+    vec one_plus = e + vec_set(2.0f), square = vec_fma(e, one_plus, vec_set(1.0f));
+    vec square_low = vec_fma(e, one_plus, vec_set(1.0f) - square) + e * (e - (one_plus - vec_set(2.0f)));
     vec rounded = product / square;
-    vec rest = vec_fma(-rounded, square, product) + vec_fma(-rounded, square_lost, product_lost);
-    vec slope = rounded + rest / square;
-    return vec_select(vec_lt(x, vec_set(0.0f)), slope, vec_set(1.0f) - slope);
+    vec remainder = vec_fma(-rounded, square, product) + vec_fma(-rounded, square_low, product_low);
+    vec grad = rounded + remainder / square;
+    return vec_select(vec_lt(x, vec_set(0.0f)), grad, vec_set(1.0f) - grad);
 }
 
 /* ---- GELU ----
@@ -82,8 +237,8 @@ VEC_INLINE vec vec_silu_grad(vec x)
 
 VEC_INLINE vec vec_gelu_erf(vec x)
 {
-    vec u = vec_min(vec_set(-VEC_GELU_MIN), vec_abs(x)), one_more = u + vec_set(1.0f), share = u / one_more;
-    vec lost = u - (one_more - vec_set(1.0f)), t = vec_fma(share, vec_set(2.0f), vec_set(-1.0f));
+    vec u = vec_min(vec_set(-VEC_GELU_MIN), vec_abs(x)), one_more = u + vec_set(1.0f), quotient = u / one_more;
+    vec err = u - (one_more - vec_set(1.0f)), t = vec_fma(quotient, vec_set(2.0f), vec_set(-1.0f));
     vec p = VEC_HORNER(vec_set(-0x1.71b6b8p-13f), t, -0x1.b9e9ep-11f);
     p = VEC_HORNER(p, t, -0x1.967c42p-10f);
     p = VEC_HORNER(p, t, -0x1.1d0aaep-10f);
@@ -97,9 +252,9 @@ VEC_INLINE vec vec_gelu_erf(vec x)
     p = VEC_HORNER(p, t, -0x1.aee3b6p-6f);
     p = VEC_HORNER(p, t, 0x1.0bdb2ep-1f);
     /* less what u + 1 lost */
-    vec rounded, rest = vec_gauss(u, vec_fma(lost, share, -lost), &rounded), half = p * share;
+    vec rounded, remainder = vec_gauss(u, vec_fma(err, quotient, -err), &rounded), half = p * quotient;
     /* -0, so that what vanishes below 0 is -0 */
-    return vec_max(vec_set(-0.0f), x) - vec_ldexp(vec_fma(half, rest, half), rounded);
+    return vec_max(vec_set(-0.0f), x) - vec_ldexp(vec_fma(half, remainder, half), rounded);
 }
 
 VEC_INLINE vec vec_gelu_erf_grad(vec x)
@@ -114,9 +269,9 @@ VEC_INLINE vec vec_gelu_erf_grad(vec x)
     p = VEC_HORNER(p, t, 0x1.eb6b5ap-4f);
     p = VEC_HORNER(p, t, -0x1.e9c6dep-2f);
     vec d = u - vec_set(0x1.80ead2p-1f), q = vec_fma(d, p, vec_set(-0x1.dc87p-28f));
-    vec lost = vec_fma(d, p, vec_set(-0x1.dc87p-28f) - q), rounded, rest = vec_gauss(u, vec_set(0.0f), &rounded);
-    vec slope = vec_ldexp(q + vec_fma(q, rest, lost), rounded);
-    return vec_select(vec_lt(x, vec_set(0.0f)), slope, vec_set(1.0f) - slope);
+    vec err = vec_fma(d, p, vec_set(-0x1.dc87p-28f) - q), rounded, remainder = vec_gauss(u, vec_set(0.0f), &rounded);
+    vec grad = vec_ldexp(q + vec_fma(q, remainder, err), rounded);
+    return vec_select(vec_lt(x, vec_set(0.0f)), grad, vec_set(1.0f) - grad);
 }
 
 /* ---- GELU in its tanh form ----
@@ -132,31 +287,31 @@ VEC_INLINE vec vec_gelu_erf_grad(vec x)
 #define VEC_TANH_GELU_ROOT 0x1.8142ap-1f
 
 /* x (A + b x²), where b is given in two parts, and what it loses. */
-VEC_INLINE vec vec_cubic(vec x, float high, float low, vec *lost)
+VEC_INLINE vec vec_cubic(vec x, float high, float low, vec *err)
 {
-    vec s = x * x, s_lost = vec_fma(x, x, -s), w = vec_fma(s, vec_set(high), vec_set(0x1.98845p+0f));
-    vec more = vec_fma(s_lost, vec_set(high), vec_fma(s, vec_set(low), vec_set(0x1.9ea1b2p-23f)));
-    vec w_lost = vec_fma(s, vec_set(high), vec_set(0x1.98845p+0f) - w) + more, v = x * w;
-    *lost = vec_fma(x, w_lost, vec_fma(x, w, -v));
+    vec s = x * x, s_low = vec_fma(x, x, -s), w = vec_fma(s, vec_set(high), vec_set(0x1.98845p+0f));
+    vec one_plus = vec_fma(s_low, vec_set(high), vec_fma(s, vec_set(low), vec_set(0x1.9ea1b2p-23f)));
+    vec w_low = vec_fma(s, vec_set(high), vec_set(0x1.98845p+0f) - w) + one_plus, v = x * w;
+    *err = vec_fma(x, w_low, vec_fma(x, w, -v));
     return v;
 }
 
 VEC_INLINE vec vec_gelu(vec x)
 {
-    vec v_lost, lost, v = vec_cubic(vec_min(vec_set(VEC_TANH_GELU_MAX), x), 0x1.2444f2p-4f, 0x1.49b16ap-29f, &v_lost);
-    return x / (vec_set(1.0f) + vec_exp_df(-v, -v_lost, &lost));
+    vec v_low, err, v = vec_cubic(vec_min(vec_set(VEC_TANH_GELU_MAX), x), 0x1.2444f2p-4f, 0x1.49b16ap-29f, &v_low);
+    return x / (vec_set(1.0f) + vec_exp_df(-v, -v_low, &err));
 }
 
 VEC_INLINE vec vec_gelu_grad(vec x)
 {
-    vec u = vec_abs(x), v_lost, m_lost, q_lost;
-    vec v = vec_cubic(u, 0x1.2444f2p-4f, 0x1.49b16ap-29f, &v_lost),
-        m = vec_cubic(u, 0x1.b6676cp-3f, -0x1.175e1ep-32f, &m_lost);
-    vec q = vec_exp_df(-v, -v_lost, &q_lost), one = vec_set(1.0f), part = one - m, back = part - one;
-    vec part_lost = (one - (part - back)) - (m + back), last = part + q, again = last - part;
-    vec last_lost = (part - (last - again)) + (q - again) + ((part_lost - m_lost) + q_lost);
-    vec slope = vec_fma(q, last, vec_fma(q_lost, last, q * last_lost)) / vec_fma(q, q + vec_set(2.0f), one);
-    return vec_select(vec_lt(x, vec_set(0.0f)), slope, one - slope);
+    vec u = vec_abs(x), v_low, m_low, q_low;
+    vec v = vec_cubic(u, 0x1.2444f2p-4f, 0x1.49b16ap-29f, &v_low),
+        m = vec_cubic(u, 0x1.b6676cp-3f, -0x1.175e1ep-32f, &m_low);
+    vec q = vec_exp_df(-v, -v_low, &q_low), one = vec_set(1.0f), part = one - m, back = part - one;
+    vec part_low = (one - (part - back)) - (m + back), factor = part + q, back2 = factor - part;
+    vec factor_low = (part - (factor - back2)) + (q - back2) + ((part_low - m_low) + q_low);
+    vec grad = vec_fma(q, factor, vec_fma(q_low, factor, q * factor_low)) / vec_fma(q, q + vec_set(2.0f), one);
+    return vec_select(vec_lt(x, vec_set(0.0f)), grad, one - grad);
 }
 
 /* ---- logarithm --------------------------------------------------------------------------------------------------- */

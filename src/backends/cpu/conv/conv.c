@@ -1,74 +1,74 @@
 /* conv.c: convolutions of images, and their gradients: what is to be done where. conv.h has the idea. */
 #include "backends/cpu/conv/conv.h"
 
-#define MOST_SHARES 16
-#define SHARES_BYTES (INT64_C(64) << 20) /* of the partial sums of a weight's gradient */
+#define MAX_SPLITS 16
+#define SPLITS_BYTES (INT64_C(64) << 20) /* of the partial sums of a weight's gradient */
 #define FEW_OUTPUTS 4                    /* output channels below which a weight's gradient is summed along rows */
 #define CHANNELS_TOGETHER 16             /* of groups that are loaded at once: a cache line of channels-last images */
 
 /* Rows of packed weights that lie in panels, the last of which may be filled up; and all of them. */
-static int64_t whole_rows(int64_t rows)
+static int64_t panel_rows(int64_t rows)
 {
-    return rows % MR <= FEW_ROWS ? rows / MR * MR : ceiling(rows, MR) * MR;
+    return rows % MR <= FEW_ROWS ? rows / MR * MR : ceil_div(rows, MR) * MR;
 }
 
 static int64_t packed_rows(int64_t rows)
 {
-    return most(rows, whole_rows(rows));
+    return max_i64(rows, panel_rows(rows));
 }
 
 static int64_t units_of(const plan *s)
 {
-    return s->images * s->bands * ceiling(s->groups, s->together);
+    return s->images * s->bands * ceil_div(s->groups, s->groups_per_load);
 }
 
 /* ---- the plan ---------------------------------------------------------------------------------------------------- */
 
 /* Where output 0 of remainder `at` reads the source at tap `k` of a gradient, in rows or columns of g; false when it
  * does not. */
-static bool gradient_tap(const plan *s, int axis, int64_t at, int64_t k, int64_t *place)
+static bool gradient_tap(const plan *s, int axis, int64_t at, int64_t k, int64_t *position)
 {
     int64_t distance = at + s->padding[axis] - k * s->dilation[axis];
-    *place = quotient_of(distance, s->stride[axis]);
+    *position = quotient_of(distance, s->stride[axis]);
     return remainder_of(distance, s->stride[axis]) == 0;
 }
 
-static void plan_forward_axis(plan *s, int axis, int64_t *reach)
+static void plan_forward_axis(plan *s, int axis, int64_t *halo)
 {
     int64_t last = (s->kernel[axis] - 1) * s->dilation[axis];
     s->step[axis] = s->stride[axis];
-    s->remainders[axis] = least(s->stride[axis], last + 1);
-    s->before[axis] = s->padding[axis];
-    s->spread[axis] = s->phase_count[axis] = 1;
-    *reach = last / s->stride[axis];
+    s->remainders[axis] = min_i64(s->stride[axis], last + 1);
+    s->pad_before[axis] = s->padding[axis];
+    s->out_step[axis] = s->phase_count[axis] = 1;
+    *halo = last / s->stride[axis];
 }
 
-static void plan_gradient_axis(plan *s, int axis, int64_t *reach)
+static void plan_gradient_axis(plan *s, int axis, int64_t *halo)
 {
-    int64_t low = 0, high = 0, place;
+    int64_t low = 0, high = 0, position;
     bool any = false;
     s->step[axis] = s->remainders[axis] = 1;
-    s->spread[axis] = s->stride[axis];
-    s->phase_count[axis] = least(s->stride[axis], s->to->shape[2 + axis]);
+    s->out_step[axis] = s->stride[axis];
+    s->phase_count[axis] = min_i64(s->stride[axis], s->to->shape[2 + axis]);
     for (int64_t at = 0; at < s->phase_count[axis]; at++)
         for (int64_t k = 0; k < s->kernel[axis]; k++)
-            if (gradient_tap(s, axis, at, k, &place)) {
-                low = any ? least(low, place) : place;
-                high = any ? most(high, place) : place;
+            if (gradient_tap(s, axis, at, k, &position)) {
+                low = any ? min_i64(low, position) : position;
+                high = any ? max_i64(high, position) : position;
                 any = true;
             }
-    s->before[axis] = -low;
-    *reach = high - low;
+    s->pad_before[axis] = -low;
+    *halo = high - low;
 }
 
 /* The zeros behind a row may be those in front of the next, as far as both have some: the rows are that much shorter,
  * and fewer outputs are computed in vain. Outputs themselves never reach into the next row. */
-static void share_zeros(plan *s, int64_t reach)
+static void share_zeros(plan *s, int64_t halo)
 {
-    int64_t shared = reach, low, high;
+    int64_t shared = halo, low, high;
     for (int64_t b = 0; b < s->remainders[1]; b++) {
-        inside_of(s->from->shape[3], s->step[1], b - s->before[1], s->width, &low, &high);
-        shared = least(shared, least(low, s->width - high));
+        inside_range(s->from->shape[3], s->step[1], b - s->pad_before[1], s->width, &low, &high);
+        shared = min_i64(shared, min_i64(low, s->width - high));
     }
     s->width -= shared;
 }
@@ -76,14 +76,14 @@ static void share_zeros(plan *s, int64_t reach)
 /* Bands that keep the planes in the cache, and enough of them where there is work for several threads. */
 static void choose_bands(plan *s, int64_t size)
 {
-    int64_t row = s->together * s->in * s->remainders[0] * s->remainders[1] * s->width;
-    int64_t fit = PLANES_BYTES / size / row - s->reach, sets = s->images * ceiling(s->groups, s->together);
-    s->band = most(1, most(least(s->rows, 2 * s->reach), least(s->rows, fit)));
+    int64_t row = s->groups_per_load * s->in * s->remainders[0] * s->remainders[1] * s->width;
+    int64_t fit = PLANES_BYTES / size / row - s->halo, sets = s->images * ceil_div(s->groups, s->groups_per_load);
+    s->band = max_i64(1, max_i64(min_i64(s->rows, 2 * s->halo), min_i64(s->rows, fit)));
     int64_t work = s->out * s->in * tap_count(s) * s->width;
-    while (s->band > 1 && sets * ceiling(s->rows, s->band) < ENOUGH_UNITS && s->band * work > 2 * UNIT_WORK)
-        s->band = ceiling(s->band, 2);
-    s->bands = ceiling(s->rows, s->band);
-    s->plane = (s->band + s->reach) * s->width;
+    while (s->band > 1 && sets * ceil_div(s->rows, s->band) < ENOUGH_UNITS && s->band * work > 2 * UNIT_WORK)
+        s->band = ceil_div(s->band, 2);
+    s->bands = ceil_div(s->rows, s->band);
+    s->plane = (s->band + s->halo) * s->width;
     s->channel = s->remainders[0] * s->remainders[1] * s->plane;
 }
 
@@ -99,71 +99,71 @@ static plan plan_of(const tarn__call *call, const tarn__view *from, const tarn__
               .gradient = gradient,
               .images = to->shape[0],
               .groups = params->groups};
-    int64_t reach[2], size = from->dtype == TARN_F64 ? 8 : 4;
+    int64_t halo[2], size = from->dtype == TARN_F64 ? 8 : 4;
     s.in = from->shape[1] / s.groups;
     s.out = to->shape[1] / s.groups;
-    s.together = most(1, least(s.groups, CHANNELS_TOGETHER / s.in));
+    s.groups_per_load = max_i64(1, min_i64(s.groups, CHANNELS_TOGETHER / s.in));
     for (int axis = 0; axis < 2; axis++) {
         s.kernel[axis] = weight->shape[2 + axis];
         s.stride[axis] = params->stride[axis];
         s.padding[axis] = params->padding[axis];
         s.dilation[axis] = params->dilation[axis];
-        (gradient ? plan_gradient_axis : plan_forward_axis)(&s, axis, &reach[axis]);
+        (gradient ? plan_gradient_axis : plan_forward_axis)(&s, axis, &halo[axis]);
     }
-    s.reach = reach[0];
-    s.width = ceiling(to->shape[3], s.spread[1]) + reach[1];
-    share_zeros(&s, reach[1]);
-    s.rows = ceiling(to->shape[2], s.spread[0]);
+    s.halo = halo[0];
+    s.width = ceil_div(to->shape[3], s.out_step[1]) + halo[1];
+    share_zeros(&s, halo[1]);
+    s.rows = ceil_div(to->shape[2], s.out_step[0]);
     choose_bands(&s, size);
     return s;
 }
 
 /* ---- tables of phases and taps ----------------------------------------------------------------------------------- */
 
-static void lay_out_tables(plan *s, arena *c)
+static void allocate_tables(plan *s, arena *c)
 {
     size_t taps = (size_t)tap_count(s) * sizeof(int64_t), phases = (size_t)(s->phase_count[0] * s->phase_count[1]);
     s->phases = arena_alloc(c, sizeof(phase) * phases);
-    s->places = arena_alloc(c, taps + sizeof(int64_t) * (K_BLOCK + 2) * phases); /* at most */
+    s->positions = arena_alloc(c, taps + sizeof(int64_t) * (K_BLOCK + 2) * phases); /* at most */
     s->offsets = arena_alloc(c, taps);
     s->tap_phase = arena_alloc(c, taps);
-    s->tap_place = arena_alloc(c, taps);
+    s->tap_index = arena_alloc(c, taps);
 }
 
 /* The offset of a tap of a phase in a channel's planes; false where it is none of its taps. */
 static bool tap_offset(const plan *s, const phase *f, int64_t tap, int64_t *offset)
 {
-    int64_t k[2] = {tap / s->kernel[1], tap % s->kernel[1]}, place[2], part[2] = {0};
+    int64_t k[2] = {tap / s->kernel[1], tap % s->kernel[1]}, position[2], part[2] = {0};
     for (int axis = 0; axis < 2; axis++) {
         int64_t distance = k[axis] * s->dilation[axis];
-        place[axis] = distance / s->stride[axis];
+        position[axis] = distance / s->stride[axis];
         part[axis] = distance % s->stride[axis];
         if (!s->gradient)
             continue;
-        if (!gradient_tap(s, axis, f->at[axis], k[axis], &place[axis]))
+        if (!gradient_tap(s, axis, f->at[axis], k[axis], &position[axis]))
             return false;
-        place[axis] += s->before[axis];
+        position[axis] += s->pad_before[axis];
         part[axis] = 0;
     }
-    *offset = (part[0] * s->remainders[1] + part[1]) * s->plane + place[0] * s->width + place[1];
+    *offset = (part[0] * s->remainders[1] + part[1]) * s->plane + position[0] * s->width + position[1];
     return true;
 }
 
 /* The places of a phase's taps; returns where those of the next may begin. */
-static int64_t *fill_places(const plan *s, phase *f, int64_t *place)
+static int64_t *fill_places(const plan *s, phase *f, int64_t *position)
 {
-    f->place = place;
-    for (int64_t c = 0; c < channels_at_once(s, f); c++)
+    f->position = position;
+    for (int64_t c = 0; c < channels_per_step(s, f); c++)
         for (int64_t t = 0; t < f->taps; t++)
-            *place++ = c * s->channel + f->offset[t];
-    *place++ = 0;
-    *place++ = 0;
-    return place;
+            *position++ = c * s->channel + f->offset[t];
+    *position++ = 0;
+    *position++ = 0;
+    return position;
 }
 
 static void fill_tables(plan *s)
 {
-    int64_t used = 0, *place = s->places;
+    int64_t used = 0, *position = s->positions;
     for (int64_t tap = 0; tap < tap_count(s); tap++)
         s->tap_phase[tap] = -1;
     for (int64_t k = 0; k < s->phase_count[0] * s->phase_count[1]; k++) {
@@ -171,53 +171,54 @@ static void fill_tables(plan *s)
         *f =
             (phase){.at = {k / s->phase_count[1], k % s->phase_count[1]}, .offset = s->offsets + used, .earlier = used};
         for (int axis = 0; axis < 2; axis++)
-            f->size[axis] = ceiling(s->to->shape[2 + axis] - f->at[axis], s->spread[axis]);
+            f->size[axis] = ceil_div(s->to->shape[2 + axis] - f->at[axis], s->out_step[axis]);
         for (int64_t tap = 0; tap < tap_count(s); tap++)
             if (tap_offset(s, f, tap, &s->offsets[used])) {
                 s->tap_phase[tap] = k;
-                s->tap_place[tap] = f->taps++;
+                s->tap_index[tap] = f->taps++;
                 used++;
             }
-        place = fill_places(s, f, place);
+        position = fill_places(s, f, position);
     }
 }
 
 /* ---- the gradient of the weights --------------------------------------------------------------------------------- */
 
-typedef struct weight_plan {
+typedef struct wgrad_plan {
     plan s; /* of the forward: the planes of x */
     const tarn__view *g, *to;
     double beta;
-    bool direct;               /* few output channels */
-    int64_t ld;                /* output channels of a group, filled up to whole vectors */
-    int64_t shares, per_share; /* of the bands of all images */
-    int64_t blocks, block;     /* of a group's channels */
+    bool direct;                     /* few output channels */
+    int64_t ld;                      /* output channels of a group, filled up to whole vectors */
+    int64_t splits, bands_per_split; /* of the bands of all images */
+    int64_t blocks, block;           /* of a group's channels */
     void *sums;
-    slots places;
-} weight_plan;
+    slots plane_slots;
+} wgrad_plan;
 
-static int64_t shares_of(const weight_plan *w)
+static int64_t splits_of(const wgrad_plan *w)
 {
-    return w->shares * ceiling(w->s.groups, w->s.together) * w->blocks;
+    return w->splits * ceil_div(w->s.groups, w->s.groups_per_load) * w->blocks;
 }
 
-static weight_plan weight_plan_of(const tarn__call *call)
+static wgrad_plan wgrad_plan_of(const tarn__call *call)
 {
     const tarn__conv2d *params = call->params;
-    weight_plan w = {.s = plan_of(call, call->in[0], call->out[0], call->in[1], false),
-                     .g = call->in[1],
-                     .to = call->out[0],
-                     .beta = params->beta};
+    wgrad_plan w = {.s = plan_of(call, call->in[0], call->out[0], call->in[1], false),
+                    .g = call->in[1],
+                    .to = call->out[0],
+                    .beta = params->beta};
     int64_t size = call->in[0]->dtype == TARN_F64 ? 8 : 4, lanes = VECTOR_BYTES / size, bands = w.s.images * w.s.bands;
     w.direct = w.s.out < FEW_OUTPUTS;
-    w.ld = w.direct ? w.s.out : ceiling(w.s.out, lanes) * lanes;
+    w.ld = w.direct ? w.s.out : ceil_div(w.s.out, lanes) * lanes;
     int64_t bytes = w.s.groups * (w.s.in * tap_count(&w.s) + MR) * w.ld * size;
-    w.shares = most(1, least(least(bands, MOST_SHARES), SHARES_BYTES / bytes));
-    w.per_share = most(1, ceiling(bands, w.shares));
-    w.shares = most(1, ceiling(bands, w.per_share));
-    int64_t sets = w.shares * ceiling(w.s.groups, w.s.together);
-    w.block = w.s.together > 1 ? w.s.in : most(least(w.s.in, 8), ceiling(w.s.in, ceiling(ENOUGH_UNITS / 2, sets)));
-    w.blocks = ceiling(w.s.in, w.block);
+    w.splits = max_i64(1, min_i64(min_i64(bands, MAX_SPLITS), SPLITS_BYTES / bytes));
+    w.bands_per_split = max_i64(1, ceil_div(bands, w.splits));
+    w.splits = max_i64(1, ceil_div(bands, w.bands_per_split));
+    int64_t sets = w.splits * ceil_div(w.s.groups, w.s.groups_per_load);
+    w.block = w.s.groups_per_load > 1 ? w.s.in
+                                      : max_i64(min_i64(w.s.in, 8), ceil_div(w.s.in, ceil_div(ENOUGH_UNITS / 2, sets)));
+    w.blocks = ceil_div(w.s.in, w.block);
     return w;
 }
 
@@ -231,7 +232,6 @@ static weight_plan weight_plan_of(const tarn__call *call)
 #include "backends/cpu/conv/conv_planes.inc"
 #include "backends/cpu/conv/conv_tile.inc"
 #include "backends/cpu/conv/conv_wgrad.inc"
-#include "backends/cpu/conv/conv_end.h"
 /* clang-format on */
 
 #define T double
@@ -244,7 +244,6 @@ static weight_plan weight_plan_of(const tarn__call *call)
 #include "backends/cpu/conv/conv_planes.inc"
 #include "backends/cpu/conv/conv_tile.inc"
 #include "backends/cpu/conv/conv_wgrad.inc"
-#include "backends/cpu/conv/conv_end.h"
 /* clang-format on */
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
@@ -263,9 +262,9 @@ static size_t plan_scratch(const tarn__call *call, bool gradient)
     arena counter = {0};
     plan s = plan_of_call(call, gradient);
     if (call->in[0]->dtype == TARN_F64)
-        lay_out_f64(&s, &counter);
+        allocate_f64(&s, &counter);
     else
-        lay_out_f32(&s, &counter);
+        allocate_f32(&s, &counter);
     return counter.used;
 }
 
@@ -301,16 +300,16 @@ static void kernel_conv2d_grad_x(const tarn__call *call)
 static size_t conv2d_grad_weight_scratch(const tarn__call *call)
 {
     arena counter = {0};
-    weight_plan w = weight_plan_of(call);
-    (call->in[0]->dtype == TARN_F64 ? lay_out_weight_f64 : lay_out_weight_f32)(&w, &counter);
+    wgrad_plan w = wgrad_plan_of(call);
+    (call->in[0]->dtype == TARN_F64 ? allocate_wgrad_f64 : allocate_wgrad_f32)(&w, &counter);
     return counter.used;
 }
 
 static void kernel_conv2d_grad_weight(const tarn__call *call)
 {
     arena scratch = {.memory = call->scratch, .size = call->scratch_bytes};
-    weight_plan w = weight_plan_of(call);
-    (call->in[0]->dtype == TARN_F64 ? run_weight_plan_f64 : run_weight_plan_f32)(&w, &scratch);
+    wgrad_plan w = wgrad_plan_of(call);
+    (call->in[0]->dtype == TARN_F64 ? run_wgrad_plan_f64 : run_wgrad_plan_f32)(&w, &scratch);
 }
 
 void TARN__AT_LEVEL(tarn__cpu_conv)(tarn__kernel_row *rows)

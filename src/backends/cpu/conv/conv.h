@@ -12,11 +12,12 @@
  *
  * Nothing is cut by the number of threads, and every sum runs over channels and taps in order: the bits depend on the
  * shape alone. */
-#ifndef TARN__CONV_H
-#define TARN__CONV_H
+#ifndef TARN__CPU_CONV_H
+#define TARN__CPU_CONV_H
 
 #include "backends/cpu/common/convert.h"
 #include "backends/cpu/common/fma_lane.h"
+#include "backends/cpu/common/int_math.h"
 #include "backends/cpu/common/scratch.h"
 #include "backends/cpu/common/transpose4.h"
 #include "backends/cpu/runtime/level.h"
@@ -32,12 +33,12 @@
 
 /* The weights of a register tile's rows, side by side at a: X(row, where it is, place in it). */
 #if defined(__aarch64__)
-#define LOAD_WEIGHTS(a) NAMED(LOAD_EIGHT)(a)
-#define EACH_WEIGHT(X) NAMED(EACH_OF_EIGHT)(X)
-#define BY_WEIGHT(sum, x, of, at) NAMED(BY_LANE)(sum, x, of, at);
+#define LOAD_WEIGHTS(a) NAMED(LOAD_8)(a)
+#define EACH_WEIGHT(X) NAMED(EACH_OF_8)(X)
+#define FMA_WEIGHT(sum, x, of, at) NAMED(FMA_LANE)(sum, x, of, at);
 #else
 #define LOAD_WEIGHTS(a)
-#define BY_WEIGHT(sum, x, of, at) sum += x * of[at];
+#define FMA_WEIGHT(sum, x, of, at) sum += x * of[at];
 #if MR == 8
 #define EACH_WEIGHT(X) X(0, a, 0) X(1, a, 1) X(2, a, 2) X(3, a, 3) X(4, a, 4) X(5, a, 5) X(6, a, 6) X(7, a, 7)
 #else
@@ -60,7 +61,7 @@ typedef struct phase {
     int64_t taps;
     const int64_t *offset; /* of each tap, in a channel's planes */
     /* of each tap of the channels that are summed at once, in the planes of all; two more behind them */
-    const int64_t *place;
+    const int64_t *position;
     int64_t earlier; /* taps of the phases before it */
 } phase;
 
@@ -70,35 +71,20 @@ typedef struct plan {
     int64_t images, groups, in, out; /* channels of source and output, of one group */
     int64_t kernel[2], stride[2], padding[2], dilation[2];
 
-    int64_t together;               /* groups whose planes are loaded at once */
+    int64_t groups_per_load;        /* groups whose planes are loaded at once */
     int64_t step[2], remainders[2]; /* one plane for each remainder of rows and columns by the step */
-    int64_t before[2];              /* zeros in front; negative: rows and columns left out */
-    int64_t reach, width;           /* rows of a plane beyond those of its band; the length of its rows */
+    int64_t pad_before[2];          /* zeros in front; negative: rows and columns left out */
+    int64_t halo, width;            /* rows of a plane beyond those of its band; the length of its rows */
     int64_t rows, band, bands;      /* output rows: all, those done at a time, and how often */
     int64_t plane, channel;         /* elements of a plane, and of a channel's planes */
 
-    int64_t spread[2], phase_count[2];
+    int64_t out_step[2], phase_count[2];
     phase *phases;
     /* (taps): offsets phase by phase; the phase of each tap, -1: none, and its place in it */
-    int64_t *offsets, *tap_phase, *tap_place;
-    int64_t *places;        /* of all phases */
+    int64_t *offsets, *tap_phase, *tap_index;
+    int64_t *positions;     /* of all phases */
     void *weights, *biases; /* packed; of all outputs, zeros where there is no bias */
 } plan;
-
-static inline int64_t ceiling(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
-
-static inline int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static inline int64_t most(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
 
 /* a modulo b, from 0 to b - 1; and the quotient that goes with it. */
 static inline int64_t remainder_of(int64_t a, int64_t b)
@@ -117,16 +103,16 @@ static inline int64_t tap_count(const plan *s)
 }
 
 /* Channels whose taps are summed before the next channels of the output take over. */
-static inline int64_t channels_at_once(const plan *s, const phase *f)
+static inline int64_t channels_per_step(const plan *s, const phase *f)
 {
-    return least(s->in, most(1, K_BLOCK / most(1, f->taps)));
+    return min_i64(s->in, max_i64(1, K_BLOCK / max_i64(1, f->taps)));
 }
 
 /* The places of a plane's row that lie inside the source: from *low up to, not including, *high. */
-static inline void inside_of(int64_t size, int64_t step, int64_t first, int64_t count, int64_t *low, int64_t *high)
+static inline void inside_range(int64_t size, int64_t step, int64_t first, int64_t count, int64_t *low, int64_t *high)
 {
-    *low = most(0, least(count, -quotient_of(first, step)));
-    *high = most(*low, least(count, quotient_of(size - 1 - first, step) + 1));
+    *low = max_i64(0, min_i64(count, -quotient_of(first, step)));
+    *high = max_i64(*low, min_i64(count, quotient_of(size - 1 - first, step) + 1));
 }
 
 #endif

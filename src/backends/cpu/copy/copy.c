@@ -20,8 +20,8 @@ typedef struct copy_plan {
     char *to;
     const char *from;
     int64_t size;
-    int inner;   /* axes of the nest that one job covers: 1, or 2 for a transposition */
-    bool stream; /* a source that is repeated, and so stays in the caches, is written past them */
+    int inner;        /* axes of the nest that one job covers: 1, or 2 for a transposition */
+    bool nontemporal; /* a source that is repeated, and so stays in the caches, is written past them */
 } copy_plan;
 
 /* rows × columns elements; the target is dense along columns, the source along rows. */
@@ -37,18 +37,18 @@ static void transpose_block(char *to, int64_t to_row, const char *from, int64_t 
 }
 
 /* The same of a whole number of tiles. */
-static void turn_tiles(char *to, int64_t to_row, const char *from, int64_t from_column, int64_t rows, int64_t columns,
-                       int64_t size)
+static void transpose_tiles(char *to, int64_t to_row, const char *from, int64_t from_column, int64_t rows,
+                            int64_t columns, int64_t size)
 {
 #if TARN__HAS_TRANSPOSE8
     for (int64_t r = 0; r < rows; r += TILE_SIDE)
         for (int64_t c = 0; c < columns; c += TILE_SIDE) {
-            char *place = to + (r * to_row + c) * size;
+            char *tile_to = to + (r * to_row + c) * size;
             const char *tile = from + (c * from_column + r) * size;
             if (size == 4)
-                turn_tile_4((uint32_t *)(void *)place, to_row, (const uint32_t *)(const void *)tile, from_column);
+                transpose8_u32((uint32_t *)(void *)tile_to, to_row, (const uint32_t *)(const void *)tile, from_column);
             else
-                turn_tile_2((uint16_t *)(void *)place, to_row, (const uint16_t *)(const void *)tile, from_column);
+                transpose8_u16((uint16_t *)(void *)tile_to, to_row, (const uint16_t *)(const void *)tile, from_column);
         }
 #else
     transpose_block(to, to_row, from, from_column, rows, columns, size);
@@ -64,7 +64,7 @@ static void transpose_in_tiles(char *to, int64_t to_row, const char *from, int64
     int64_t down = has_tiles ? rows / TILE_SIDE * TILE_SIDE : 0,
             across = has_tiles ? columns / TILE_SIDE * TILE_SIDE : 0;
     if (down > 0 && across > 0)
-        turn_tiles(to, to_row, from, from_column, down, across, size);
+        transpose_tiles(to, to_row, from, from_column, down, across, size);
     else
         down = across = 0;
     if (across < columns && down > 0)
@@ -93,7 +93,7 @@ typedef struct position {
     int64_t to, from;
 } position;
 
-static void go_to(const copy_plan *p, position *at, int64_t job)
+static void seek(const copy_plan *p, position *at, int64_t job)
 {
     at->to = at->from = 0;
     for (int i = p->nest.rank - p->inner - 1; i >= 0; i--) {
@@ -105,7 +105,7 @@ static void go_to(const copy_plan *p, position *at, int64_t job)
 }
 
 /* Goes `by` jobs on, not beyond the end of the innermost axis that jobs are counted on. */
-static void go_on(const copy_plan *p, position *at, int64_t by)
+static void advance(const copy_plan *p, position *at, int64_t by)
 {
     for (int i = p->nest.rank - p->inner - 1; i >= 0; i--, by = 1) {
         at->to += by * p->nest.stride[0][i];
@@ -122,8 +122,8 @@ static void go_on(const copy_plan *p, position *at, int64_t by)
 static void transpose_range(const copy_plan *p, int64_t begin, int64_t end)
 {
     position at;
-    go_to(p, &at, begin);
-    for (int64_t k = begin; k < end; k++, go_on(p, &at, 1))
+    seek(p, &at, begin);
+    for (int64_t k = begin; k < end; k++, advance(p, &at, 1))
         transpose_slab(p, p->to + at.to * p->size, p->from + at.from * p->size);
 }
 
@@ -135,12 +135,12 @@ static void copy_row_range(const copy_plan *p, int64_t begin, int64_t end)
                    .size = p->size,
                    .to_stride = p->nest.stride[0][last],
                    .from_stride = p->nest.stride[1][last],
-                   .stream = p->stream};
+                   .nontemporal = p->nontemporal};
     if (before >= 0)
         m.to_row = p->nest.stride[0][before] * p->size, m.from_row = p->nest.stride[1][before] * p->size;
     position at;
-    go_to(p, &at, begin);
-    for (int64_t k = begin; k < end; k += m.rows, go_on(p, &at, m.rows)) {
+    seek(p, &at, begin);
+    for (int64_t k = begin; k < end; k += m.rows, advance(p, &at, m.rows)) {
         m.to = p->to + at.to * p->size;
         m.from = p->from + at.from * p->size;
         int64_t alike = before >= 0 ? p->nest.shape[before] - at.index[before] : 1;
@@ -153,7 +153,7 @@ static void copy_range(int64_t begin, int64_t end, void *ctx)
 {
     const copy_plan *p = ctx;
     (p->inner == 2 ? transpose_range : copy_row_range)(p, begin, end);
-    if (p->stream)
+    if (p->nontemporal)
         tarn__nt_fence();
 }
 
@@ -165,23 +165,23 @@ static void copy_bytes(int64_t begin, int64_t end, void *ctx)
 
 /* Cuts the axis before a slab so that one job is about ROW_GRAIN_BYTES: splits long rows into pieces as an axis of
  * their own. */
-static void split_axis(tarn__nest *nest, int axis, int64_t pieces)
+static void split_axis(tarn__nest *nest, int axis, int64_t segments)
 {
-    int64_t piece = nest->shape[axis] / pieces;
+    int64_t segment = nest->shape[axis] / segments;
     for (int i = nest->rank; i > axis; i--) {
         nest->shape[i] = nest->shape[i - 1];
         for (int k = 0; k < 2; k++)
             nest->stride[k][i] = nest->stride[k][i - 1];
     }
-    nest->shape[axis] = pieces;
-    nest->shape[axis + 1] = piece;
+    nest->shape[axis] = segments;
+    nest->shape[axis + 1] = segment;
     for (int k = 0; k < 2; k++)
-        nest->stride[k][axis] = nest->stride[k][axis + 1] * piece;
+        nest->stride[k][axis] = nest->stride[k][axis + 1] * segment;
     nest->rank++;
 }
 
 /* The largest number of equal pieces, up to `wanted`, that an axis can be cut into. */
-static int64_t even_pieces(int64_t size, int64_t wanted)
+static int64_t even_segments(int64_t size, int64_t wanted)
 {
     wanted = wanted < size ? wanted : size;
     while (wanted > 1 && size % wanted != 0)
@@ -190,18 +190,18 @@ static int64_t even_pieces(int64_t size, int64_t wanted)
 }
 
 /* A source that is repeated is repeated piece by piece, each while it is in a near cache. */
-static void repeat_pieces(tarn__nest *nest, int pieces)
+static void interchange_repeat(tarn__nest *nest, int segments)
 {
-    int repeats = pieces - 1;
+    int repeats = segments - 1;
     if (repeats < 0 || nest->stride[1][repeats] != 0)
         return;
     int64_t shape = nest->shape[repeats];
-    nest->shape[repeats] = nest->shape[pieces];
-    nest->shape[pieces] = shape;
+    nest->shape[repeats] = nest->shape[segments];
+    nest->shape[segments] = shape;
     for (int k = 0; k < 2; k++) {
         int64_t stride = nest->stride[k][repeats];
-        nest->stride[k][repeats] = nest->stride[k][pieces];
-        nest->stride[k][pieces] = stride;
+        nest->stride[k][repeats] = nest->stride[k][segments];
+        nest->stride[k][segments] = stride;
     }
 }
 
@@ -245,17 +245,17 @@ static void copy_same_dtype(const tarn__view *to, const tarn__view *from)
     }
     choose_transposition(&p);
     for (int i = 0; i < p.nest.rank; i++)
-        p.stream |= p.nest.stride[1][i] == 0 && p.nest.count * p.size >= TARN__NT_STORE_MIN;
+        p.nontemporal |= p.nest.stride[1][i] == 0 && p.nest.count * p.size >= TARN__NT_STORE_MIN;
     int64_t job = p.size;
     for (int i = p.nest.rank - p.inner; i < p.nest.rank; i++)
         job *= p.nest.shape[i];
     int first = p.nest.rank - p.inner;
     if (job > ROW_GRAIN_BYTES && p.nest.rank < TARN_MAX_RANK) {
-        int64_t pieces = even_pieces(p.nest.shape[first], job / ROW_GRAIN_BYTES);
-        job /= pieces;
-        split_axis(&p.nest, first, pieces);
+        int64_t segments = even_segments(p.nest.shape[first], job / ROW_GRAIN_BYTES);
+        job /= segments;
+        split_axis(&p.nest, first, segments);
         if (p.inner == 1)
-            repeat_pieces(&p.nest, first);
+            interchange_repeat(&p.nest, first);
     }
     int64_t jobs = p.nest.count * p.size / job, grain = ROW_GRAIN_BYTES / job;
     tarn__parallel_for(jobs, grain > 0 ? grain : 1, copy_range, &p);
@@ -359,15 +359,15 @@ static void kernel_spread(const tarn__call *call)
     part.inputs = 0;
     part.params = &fill;
     kernel_fill(&part);
-    tarn__view window = *call->out[0];
-    for (int i = 0; i < window.rank; i++) {
-        window.offset += spread->begin[i] * window.stride[i];
-        window.shape[i] = call->in[0]->shape[i];
-        window.stride[i] *= spread->step[i];
+    tarn__view region = *call->out[0];
+    for (int i = 0; i < region.rank; i++) {
+        region.offset += spread->begin[i] * region.stride[i];
+        region.shape[i] = call->in[0]->shape[i];
+        region.stride[i] *= spread->step[i];
     }
     part.inputs = 1;
-    part.out[0] = &window;
-    if (tarn__view_count(&window) > 0)
+    part.out[0] = &region;
+    if (tarn__view_count(&region) > 0)
         kernel_copy(&part);
 }
 

@@ -1,8 +1,8 @@
 /* copy_rows.h: moving rows of elements of one size, many at a time. Rows of images are short: a call for each, or a
  * loop that is made ready for any length, costs more than its bytes do. So the kind of row is decided once, and what a
  * row needs is written out. */
-#ifndef TARN__COPY_ROWS_H
-#define TARN__COPY_ROWS_H
+#ifndef TARN__CPU_COPY_ROWS_H
+#define TARN__CPU_COPY_ROWS_H
 
 #include <string.h>
 
@@ -18,12 +18,12 @@ typedef struct row_moves {
     int64_t rows, n, size;          /* elements of a row, bytes of an element */
     int64_t to_stride, from_stride; /* within a row, in elements */
     int64_t to_row, from_row;       /* from row to row, in bytes */
-    bool stream;                    /* write past the caches where rows are aligned */
+    bool nontemporal;               /* write past the caches where rows are aligned */
 } row_moves;
 
 /* Functions for a kind of row stay functions: together in one, their loops would run out of registers. They take a copy
  * of their own, which no store into a row can change. */
-#define ONE_KIND __attribute__((noinline)) static void
+#define ROW_KIND __attribute__((noinline)) static void
 
 /* `run` on elements as the type of their size. */
 #define BY_SIZE(size, run) \
@@ -41,9 +41,9 @@ typedef struct row_moves {
 
 #define MOVE_BYTES(vector, to, from) \
     do { \
-        vector held_; \
-        memcpy(&held_, from, sizeof(held_)); \
-        memcpy(to, &held_, sizeof(held_)); \
+        vector vec_; \
+        memcpy(&vec_, from, sizeof(vec_)); \
+        memcpy(to, &vec_, sizeof(vec_)); \
     } while (0)
 
 /* At least as many bytes as the vector has: whole ones from the beginning, and the last from the end, over what is
@@ -61,14 +61,14 @@ typedef struct row_moves {
 #if defined(__aarch64__)
 /* Whole vectors, and the rest in parts of 8, 4, 2 and 1 bytes: what is written twice keeps an AArch64 processor from
  * writing whole lines without reading them, and rows that do not fit the caches take three times as long. */
-ONE_KIND copy_vector_rows(row_moves m)
+ROW_KIND copy_vector_rows(row_moves m)
 {
-    const int64_t bytes = m.n * m.size, whole = bytes & ~INT64_C(15);
+    const int64_t bytes = m.n * m.size, vector_bytes = bytes & ~INT64_C(15);
     for (int64_t r = 0; r < m.rows; r++) {
         char *to = m.to + r * m.to_row;
         const char *from = m.from + r * m.from_row;
         int64_t i = 0;
-        for (; i < whole; i += 16)
+        for (; i < vector_bytes; i += 16)
             MOVE_BYTES(tarn__u32v, to + i, from + i);
 #define PART(type) \
     if (bytes & (int64_t)sizeof(type)) { \
@@ -81,13 +81,13 @@ ONE_KIND copy_vector_rows(row_moves m)
 }
 #endif
 
-ONE_KIND copy_dense_rows(row_moves m)
+ROW_KIND copy_dense_rows(row_moves m)
 {
     const int64_t bytes = m.n * m.size;
-    if (bytes > INLINED_BYTES || m.stream) {
+    if (bytes > INLINED_BYTES || m.nontemporal) {
         for (int64_t r = 0; r < m.rows; r++) {
             char *to = m.to + r * m.to_row;
-            if (m.stream && ((uintptr_t)to & 63) == 0)
+            if (m.nontemporal && ((uintptr_t)to & 63) == 0)
                 tarn__nt_store(to, m.from + r * m.from_row, bytes);
             else
                 memcpy(to, m.from + r * m.from_row, (size_t)bytes);
@@ -111,18 +111,18 @@ ONE_KIND copy_dense_rows(row_moves m)
 
 /* ---- one element again and again --------------------------------------------------------------------------------- */
 
-static void repeat_element(char *to, const char *from, int64_t n, int64_t size, bool stream)
+static void repeat_element(char *to, const char *from, int64_t n, int64_t size, bool nontemporal)
 {
     _Alignas(64) char line[64];
 #define REPEAT(type) \
     for (size_t i = 0; i < 64 / sizeof(type); i++) \
         ((type *)(void *)line)[i] = *(const type *)(const void *)from; \
-    if (!stream) \
+    if (!nontemporal) \
         for (int64_t i = 0; i < n; i++) \
             ((type *)(void *)to)[i] = ((type *)(void *)line)[0];
     BY_SIZE(size, REPEAT)
 #undef REPEAT
-    if (!stream)
+    if (!nontemporal)
         return;
     int64_t bytes = n * size, head = (int64_t)(-(uintptr_t)to & 63);
     head = head < bytes ? head : bytes;
@@ -141,13 +141,13 @@ static void repeat_element(char *to, const char *from, int64_t n, int64_t size, 
 /* The even elements of a, then the odd ones of b; and a turned round. */
 #if VECTOR_BYTES == 64
 #define EVEN_AND_ODD(a, b) CHOOSE(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 17, 19, 21, 23, 25, 27, 29, 31)
-#define TURNED(a) CHOOSE(a, a, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0)
+#define REVERSED(a) CHOOSE(a, a, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0)
 #elif VECTOR_BYTES == 32
 #define EVEN_AND_ODD(a, b) CHOOSE(a, b, 0, 2, 4, 6, 9, 11, 13, 15)
-#define TURNED(a) CHOOSE(a, a, 7, 6, 5, 4, 3, 2, 1, 0)
+#define REVERSED(a) CHOOSE(a, a, 7, 6, 5, 4, 3, 2, 1, 0)
 #else
 #define EVEN_AND_ODD(a, b) CHOOSE(a, b, 0, 2, 5, 7)
-#define TURNED(a) CHOOSE(a, a, 3, 2, 1, 0)
+#define REVERSED(a) CHOOSE(a, a, 3, 2, 1, 0)
 #endif
 
 enum { WORDS = VECTOR_BYTES / 4 };
@@ -166,13 +166,13 @@ static inline void pick_back(uint32_t *to, const uint32_t *from, int64_t i)
 {
     tarn__u32v a, y;
     memcpy(&a, from - i - (WORDS - 1), sizeof(a));
-    y = TURNED(a);
+    y = REVERSED(a);
     memcpy(to + i, &y, sizeof(y));
 }
 
 /* Vectors from the beginning, and the last from the end, over what is there already. */
 #define PICK_ROWS(name, from_by) \
-    ONE_KIND name##_rows(row_moves m) \
+    ROW_KIND name##_rows(row_moves m) \
     { \
         for (int64_t r = 0; r < m.rows; r++) { \
             uint32_t *to = (uint32_t *)(void *)(m.to + r * m.to_row); \
@@ -194,7 +194,7 @@ PICK_ROWS(pick_back, -1)
 
 /* Strides that are numbers in the code become vector instructions. Others stay a plain loop: gathers and scatters are
  * slower. */
-ONE_KIND move_strided_rows(row_moves m)
+ROW_KIND move_strided_rows(row_moves m)
 {
 #define MOVE_BY(type, from_by) \
     for (int64_t r = 0; r < m.rows; r++) { \
@@ -225,7 +225,7 @@ static void move_rows(const row_moves *m)
         copy_dense_rows(*m);
     else if (m->to_stride == 1 && m->from_stride == 0)
         for (int64_t r = 0; r < m->rows; r++)
-            repeat_element(m->to + r * m->to_row, m->from + r * m->from_row, m->n, m->size, m->stream);
+            repeat_element(m->to + r * m->to_row, m->from + r * m->from_row, m->n, m->size, m->nontemporal);
     else if (m->to_stride == 1 && m->from_stride == 2 && m->size == 4)
         pick_2_rows(*m);
     else if (m->to_stride == 1 && m->from_stride == -1 && m->size == 4)

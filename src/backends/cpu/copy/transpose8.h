@@ -1,8 +1,8 @@
 /* transpose8.h: tiles of 8 × 8 elements turned over their diagonal in vectors: a load and a store for 8 elements each,
  * where element by element takes
  * 16. For elements of 4 and 2 bytes; on levels without AVX2 there are no tiles. Included by copy.c. */
-#ifndef TARN__TRANSPOSE_TILES_H
-#define TARN__TRANSPOSE_TILES_H
+#ifndef TARN__CPU_TRANSPOSE8_H
+#define TARN__CPU_TRANSPOSE8_H
 
 #include <stdint.h>
 
@@ -18,7 +18,7 @@
 
 /* Pairs of lines are interleaved, then pairs of pairs, then halves exchanged: 24 instructions beside loads and stores
  * for 64 elements. Strides in elements. */
-static inline void turn_tile_4(uint32_t *to, int64_t to_row, const uint32_t *from, int64_t from_column)
+static inline void transpose8_u32(uint32_t *to, int64_t to_row, const uint32_t *from, int64_t from_column)
 {
     __m256 line[TILE_SIDE], pair[TILE_SIDE], four[TILE_SIDE];
     for (int i = 0; i < TILE_SIDE; i++)
@@ -39,7 +39,7 @@ static inline void turn_tile_4(uint32_t *to, int64_t to_row, const uint32_t *fro
 }
 
 /* The same with elements of 2 bytes, in vectors of 16. */
-static inline void turn_tile_2(uint16_t *to, int64_t to_row, const uint16_t *from, int64_t from_column)
+static inline void transpose8_u16(uint16_t *to, int64_t to_row, const uint16_t *from, int64_t from_column)
 {
     __m128i line[TILE_SIDE], pair[TILE_SIDE], four[TILE_SIDE];
     for (int i = 0; i < TILE_SIDE; i++)

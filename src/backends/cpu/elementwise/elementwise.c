@@ -5,7 +5,9 @@
 #include "backends/cpu/common/convert.h"
 #include "backends/cpu/common/vec.h"
 #include "backends/cpu/common/vmath.h"
-#include "backends/cpu/elementwise/elementwise_wide.h"
+#include "backends/cpu/common/vmath_special.h"
+#include "backends/cpu/common/vmath_trig.h"
+#include "backends/cpu/elementwise/elementwise_loops.h"
 #include "backends/cpu/elementwise/fast_f64.h"
 #include "backends/cpu/elementwise/tiles.inc"
 
@@ -15,7 +17,7 @@
 
 /* WIDE rows between f32 tiles: everything in between is f64. Their gradients are written without y, which no WIDE row
  * needs. */
-#define NEAR_VALUE_TILE(name, value) \
+#define FAST_F64_VALUE_TILE(name, value) \
     TILE_HEAD(tile_##name) \
     { \
         SCALARS; \
@@ -27,7 +29,7 @@
             Y[i] = (float)(value); \
         } \
     }
-#define NEAR_GRAD_TILE(name, gradient) \
+#define FAST_F64_GRAD_TILE(name, gradient) \
     TILE_HEAD(tile_##name##_grad) \
     { \
         SCALARS; \
@@ -44,7 +46,7 @@
 #define COMPARE(name, value) COMPARE_TILE(name, value)
 #define BINARY(name, dtypes, pv, pg, value, ga, gb) \
     PAIR_TILE(name, value) \
-    REPEATED_TILE(name, value) \
+    BROADCAST_TILE(name, value) \
     PAIR_GRAD_TILE(_grad_a, name, ga) PAIR_GRAD_TILE(_grad_b, name, gb) PAIR_BOTH_TILE(name, ga, gb)
 #define UNARY(name, dtypes, pv, pg, value, gradient) VALUE_##pv(name, value) GRAD_##pg(name, value, gradient)
 #define VALUE_IN_F32(name, value) VALUE_TILE(name, value)
@@ -73,15 +75,15 @@ WHERE_TILE
 #define BINARY(name, dtypes, pv, pg, value, ga, gb)
 #define UNARY(name, dtypes, pv, pg, value, gradient) VALUE_##pv(name, value) GRAD_##pg(name, gradient)
 #define VALUE_IN_F32(name, value)
-#define VALUE_IN_F64(name, value) NEAR_VALUE_TILE(name, value)
+#define VALUE_IN_F64(name, value) FAST_F64_VALUE_TILE(name, value)
 #define GRAD_IN_F32(name, gradient)
-#define GRAD_IN_F64(name, gradient) NEAR_GRAD_TILE(name, gradient)
-#define GELU_GRAD(x) TARN__GELU_ROOT_NEAR(x, gelu_grad_near(x))
-#define GELU_ERF_GRAD(x) TARN__GELU_ERF_ROOT_NEAR(x, gelu_erf_grad_near(x))
-#define SILU_GRAD(x) TARN__SILU_ROOT_NEAR(x, silu_grad_near(x))
+#define GRAD_IN_F64(name, gradient) FAST_F64_GRAD_TILE(name, gradient)
+#define GELU_GRAD(x) TARN__GELU_ROOT_FAST(x, gelu_grad_fast(x))
+#define GELU_ERF_GRAD(x) TARN__GELU_ERF_ROOT_FAST(x, gelu_erf_grad_fast(x))
+#define SILU_GRAD(x) TARN__SILU_ROOT_FAST(x, silu_grad_fast(x))
 
-#define T near
-#define ABS_near fabs
+#define T fast
+#define ABS_fast fabs
 #define real double
 #include "base/kernel/elementwise.def"
 #undef T
@@ -103,7 +105,7 @@ WHERE_TILE
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
-enum { IN_F32 = 0, IN_F64 = 1, BYTES = 2, PASSES = 3 };
+enum { IN_F32 = 0, IN_F64 = 1, BYTES = 2, MULTIPASS = 3 };
 
 /* The first operand that is a tensor says what to compute in; `typed` is the first that may (the condition of where may
  * not). */
@@ -154,61 +156,61 @@ static bool is_simple(tarn__kernel kernel, int compute)
     return simple[kernel] == SIMPLE || (simple[kernel] == SIMPLE_F32 && compute == COMPUTE_F32);
 }
 
-static void run(const tarn__call *call, tarn__kernel kernel, tarn__tile_fn f32, tarn__tile_fn repeated, int mode,
+static void run(const tarn__call *call, tarn__kernel kernel, tarn__tile_fn f32, tarn__tile_fn broadcast, int mode,
                 int typed)
 {
-    const tarn__f64_tile *wide = &tarn__f64_tiles[kernel];
+    const tarn__f64_tile *f64_tile = &tarn__f64_tiles[kernel];
     int compute = compute_of(call, typed);
     tarn__tile_job job = {.tile = compute == COMPUTE_F32   ? f32
-                                  : compute == COMPUTE_F64 ? wide->f64
-                                                           : wide->i64,
+                                  : compute == COMPUTE_F64 ? f64_tile->f64
+                                                           : f64_tile->i64,
                           .compute = compute,
                           .bool_output = mode == BYTES,
                           .simple = is_simple(kernel, compute),
-                          .passes = mode == PASSES,
-                          .repeated = compute == COMPUTE_F32 ? repeated : NULL};
+                          .multipass = mode == MULTIPASS,
+                          .broadcast = compute == COMPUTE_F32 ? broadcast : NULL};
     TARN__AT_LEVEL(tarn__run_tiles)(call, &job);
 }
 
 #define F32_IN_F32(name) tile_##name##_f32
 #define F32_BYTES(name) tile_##name##_f32
-#define F32_IN_F64(name) tile_##name##_near
-#define KERNEL(name, repeated, mode) \
+#define F32_IN_F64(name) tile_##name##_fast
+#define KERNEL(name, broadcast, mode) \
     static void kernel_##name(const tarn__call *call) \
     { \
-        run(call, TARN__K_##name, F32_##mode(name), repeated, mode, 0); \
+        run(call, TARN__K_##name, F32_##mode(name), broadcast, mode, 0); \
     }
 
 #define UNARY(name, dtypes, pv, pg, value, gradient) KERNEL(name, NULL, pv) KERNEL(name##_grad, NULL, pg)
 #define BINARY(name, dtypes, pv, pg, value, ga, gb) \
-    KERNEL(name, repeated_##name##_f32, IN_F32) \
+    KERNEL(name, broadcast_##name##_f32, IN_F32) \
     KERNEL(name##_grad, NULL, pg) KERNEL(name##_grad_a, NULL, pg) KERNEL(name##_grad_b, NULL, pg)
 #define COMPARE(name, value) KERNEL(name, NULL, BYTES)
 #if TARN__VEC_LANES
-#define tile_exp_f32 packed_exp
-#define tile_exp_grad_f32 packed_exp_grad
-#define tile_exp2_f32 packed_exp2
-#define tile_log_f32 packed_log
-#define tile_sin_f32 packed_sin
-#define tile_sin_grad_f32 packed_sin_grad
-#define tile_cos_f32 packed_cos
-#define tile_cos_grad_f32 packed_cos_grad
-#define tile_tanh_f32 packed_tanh
-#define tile_tanh_grad_near packed_tanh_grad
-#define tile_sigmoid_f32 packed_sigmoid
-#define tile_sigmoid_grad_near packed_sigmoid_grad
-#define tile_silu_f32 packed_silu
-#define tile_silu_grad_near packed_silu_grad
-#define tile_gelu_near packed_gelu
-#define tile_gelu_grad_near packed_gelu_grad
-#define tile_gelu_erf_near packed_gelu_erf
-#define tile_gelu_erf_grad_near packed_gelu_erf_grad
+#define tile_exp_f32 vec_tile_exp
+#define tile_exp_grad_f32 vec_tile_exp_grad
+#define tile_exp2_f32 vec_tile_exp2
+#define tile_log_f32 vec_tile_log
+#define tile_sin_f32 vec_tile_sin
+#define tile_sin_grad_f32 vec_tile_sin_grad
+#define tile_cos_f32 vec_tile_cos
+#define tile_cos_grad_f32 vec_tile_cos_grad
+#define tile_tanh_f32 vec_tile_tanh
+#define tile_tanh_grad_fast vec_tile_tanh_grad
+#define tile_sigmoid_f32 vec_tile_sigmoid
+#define tile_sigmoid_grad_fast vec_tile_sigmoid_grad
+#define tile_silu_f32 vec_tile_silu
+#define tile_silu_grad_fast vec_tile_silu_grad
+#define tile_gelu_fast vec_tile_gelu
+#define tile_gelu_grad_fast vec_tile_gelu_grad
+#define tile_gelu_erf_fast vec_tile_gelu_erf
+#define tile_gelu_erf_grad_fast vec_tile_gelu_erf_grad
 #else
-#define tile_sigmoid_grad_near calm_sigmoid_grad
-#define tile_tanh_grad_near calm_tanh_grad
-#define tile_exp_f32 calm_exp_f32
-#define tile_sigmoid_f32 calm_sigmoid_f32
-#define tile_silu_f32 calm_silu_f32
+#define tile_sigmoid_grad_fast unclamped_sigmoid_grad
+#define tile_tanh_grad_fast unclamped_tanh_grad
+#define tile_exp_f32 unclamped_exp_f32
+#define tile_sigmoid_f32 unclamped_sigmoid_f32
+#define tile_silu_f32 unclamped_silu_f32
 #define tile_exp_grad_f32 guarded_exp_grad_f32
 #define tile_sin_f32 guarded_sin_f32
 #define tile_cos_f32 guarded_cos_f32
@@ -216,8 +218,8 @@ static void run(const tarn__call *call, tarn__kernel kernel, tarn__tile_fn f32, 
 #define tile_cos_grad_f32 guarded_cos_grad_f32
 #endif
 #if TARN__VEC_LANES == 16
-#define tile_sqrt_f32 packed_sqrt
-#define tile_rsqrt_f32 packed_rsqrt
+#define tile_sqrt_f32 vec_tile_sqrt
+#define tile_rsqrt_f32 vec_tile_rsqrt
 #endif
 #if TARN__VEC_LANES != 4 /* AArch64 has its own: arm_math.inc, arm_div.inc */
 #define tile_rsqrt_grad_f32 guarded_rsqrt_grad_f32
@@ -228,8 +230,8 @@ static void run(const tarn__call *call, tarn__kernel kernel, tarn__tile_fn f32, 
 #define tile_mod_grad_f32 guarded_mod_grad_f32
 #define tile_mod_grad_b_f32 guarded_mod_grad_b_f32
 #endif
-#define repeated_mod_f32 NULL
-#define repeated_pow_f32 NULL
+#define broadcast_mod_f32 NULL
+#define broadcast_pow_f32 NULL
 #include "base/kernel/elementwise.def"
 #undef UNARY
 #undef BINARY
@@ -248,7 +250,7 @@ static void tile_swiglu_grad(int64_t n, const void *const *in, void *const *out,
 {
     const float *up = in[1], *g = in[2];
     float *ggate = out[0], *gup = out[1];
-    tile_silu_grad_near(n, (const void *[]){in[0], g}, &out[0], params);
+    tile_silu_grad_fast(n, (const void *[]){in[0], g}, &out[0], params);
     tile_silu_f32(n, in, &out[1], params);
     TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)
     {
@@ -259,12 +261,12 @@ static void tile_swiglu_grad(int64_t n, const void *const *in, void *const *out,
 
 static void kernel_swiglu(const tarn__call *call)
 {
-    run(call, TARN__K_swiglu, tile_swiglu, NULL, PASSES, 0);
+    run(call, TARN__K_swiglu, tile_swiglu, NULL, MULTIPASS, 0);
 }
 
 static void kernel_swiglu_grad(const tarn__call *call)
 {
-    run(call, TARN__K_swiglu_grad, tile_swiglu_grad, NULL, PASSES, 0);
+    run(call, TARN__K_swiglu_grad, tile_swiglu_grad, NULL, MULTIPASS, 0);
 }
 
 static void kernel_where(const tarn__call *call)
@@ -285,13 +287,13 @@ static bool is_half(const tarn__view *x)
 
 static void kernel_gelu_erf_any(const tarn__call *call)
 {
-    run(call, TARN__K_gelu_erf, is_half(call->in[0]) ? half_gelu_erf : tile_gelu_erf_near, NULL, IN_F64, 0);
+    run(call, TARN__K_gelu_erf, is_half(call->in[0]) ? tile_gelu_erf_16bit : tile_gelu_erf_fast, NULL, IN_F64, 0);
 }
 
 static void kernel_gelu_erf_grad_any(const tarn__call *call)
 {
-    run(call, TARN__K_gelu_erf_grad, is_half(call->in[0]) ? half_gelu_erf_grad : tile_gelu_erf_grad_near, NULL, IN_F64,
-        0);
+    run(call, TARN__K_gelu_erf_grad, is_half(call->in[0]) ? tile_gelu_erf_grad_16bit : tile_gelu_erf_grad_fast, NULL,
+        IN_F64, 0);
 }
 #endif
 

@@ -5,7 +5,9 @@
 #include "backends/cpu/common/convert.h"
 #include "backends/cpu/common/vec.h"
 #include "backends/cpu/common/vmath.h"
-#include "backends/cpu/elementwise/elementwise_wide.h"
+#include "backends/cpu/common/vmath_special.h"
+#include "backends/cpu/common/vmath_trig.h"
+#include "backends/cpu/elementwise/elementwise_loops.h"
 #include "backends/cpu/elementwise/fast_f64.h"
 #include "backends/cpu/elementwise/tiles.inc"
 

@@ -5,7 +5,7 @@
 
 #include "backends/cpu/common/convert.h"
 #include "backends/cpu/common/nt_store.h"
-#include "backends/cpu/elementwise/two_forms.h"
+#include "backends/cpu/elementwise/two_paths.h"
 
 #define TILE 1024
 #define GRAIN (32 * TILE) /* elements a thread takes at a time */
@@ -37,10 +37,10 @@ typedef struct plan {
     int inputs, outputs;
     int64_t tile, grain; /* elements of a tile, and of what a thread takes at a time */
     bool by_row;
-    bool plain_rows; /* by row, in two axes, and every operand in place */
-    bool stream;     /* write linear results past the caches */
-    bool is_exact;   /* simple, integers, or comparisons: the same bits whatever the instructions are */
-    bool repeated;   /* input 1 is one element for all of a tile, and the job has a form for that */
+    bool direct_rows; /* by row, in two axes, and every operand in place */
+    bool nontemporal; /* write linear results past the caches */
+    bool is_exact;    /* simple, integers, or comparisons: the same bits whatever the instructions are */
+    bool broadcast;   /* input 1 is one element for all of a tile, and the job has a form for that */
     operand in[TARN__MAX_OPERANDS], out[TARN__MAX_OUTPUTS];
 } plan;
 
@@ -101,11 +101,11 @@ static void move_rows(const plan *p, const operand *o, const int64_t *at, char *
     for (int64_t done = 0; done < n;) {
         int64_t here = inner - index[p->nest.rank - 1];
         here = here < n - done ? here : n - done;
-        char *place = o->base + element_offset(o, index, p->nest.rank) * o->size;
+        char *at_index = o->base + element_offset(o, index, p->nest.rank) * o->size;
         if (storing)
-            o->store(tile + done * tile_size, place, stride, here);
+            o->store(tile + done * tile_size, at_index, stride, here);
         else
-            o->load(place, stride, tile + done * tile_size, here);
+            o->load(at_index, stride, tile + done * tile_size, here);
         done += here;
         advance(&p->nest, index, here);
     }
@@ -140,8 +140,8 @@ typedef struct buffers {
     const void *in[TARN__MAX_OPERANDS];
     void *out[TARN__MAX_OUTPUTS];
     /* where the elements in an input's tile come from, when they are the beginning of one row */
-    const char *held[TARN__MAX_OPERANDS];
-    int64_t held_count[TARN__MAX_OPERANDS];
+    const char *address[TARN__MAX_OPERANDS];
+    int64_t cached_count[TARN__MAX_OPERANDS];
 } buffers;
 
 /* Brings n elements of an input that lies in rows into its tile. A row that is repeated is still there from the last
@@ -150,15 +150,15 @@ static void load_rows(const plan *p, buffers *b, int k, int64_t size, int64_t n,
 {
     const operand *o = &p->in[k];
     const char *from = p->by_row ? o->base + element_offset(o, index, p->nest.rank) * o->size : NULL;
-    if (from && from == b->held[k] && n <= b->held_count[k])
+    if (from && from == b->address[k] && n <= b->cached_count[k])
         return;
     move_rows(p, o, index, b->tile[k], size, n, false);
-    b->held[k] = from;
-    b->held_count[k] = n;
+    b->address[k] = from;
+    b->cached_count[k] = n;
 }
 
 /* Input 1 of a tile that needs one element of it. */
-static const void *repeated_element(const plan *p, buffers *b, const int64_t *index)
+static const void *broadcast_element(const plan *p, buffers *b, const int64_t *index)
 {
     const operand *o = &p->in[1];
     const char *from = o->base + element_offset(o, index, p->nest.rank) * o->size;
@@ -169,7 +169,7 @@ static const void *repeated_element(const plan *p, buffers *b, const int64_t *in
 }
 
 /* A linear result of a streaming call: converted into a buffer if it must be, then written out. */
-static void stream_result(const operand *o, buffers *b, int k, int64_t begin, int64_t n)
+static void nt_store_result(const operand *o, buffers *b, int k, int64_t begin, int64_t n)
 {
     const char *from = b->out[k];
     if (!o->native) {
@@ -179,26 +179,26 @@ static void stream_result(const operand *o, buffers *b, int k, int64_t begin, in
     tarn__nt_store(o->base + begin * o->size, from, n * o->size);
 }
 
-static bool streams(const plan *p, const operand *o, int64_t begin)
+static bool is_nontemporal(const plan *p, const operand *o, int64_t begin)
 {
-    return p->stream && o->linear && ((uintptr_t)(o->base + begin * o->size) & 63) == 0;
+    return p->nontemporal && o->linear && ((uintptr_t)(o->base + begin * o->size) & 63) == 0;
 }
 
 /* ---- tiles of any length by whole vectors ------------------------------------------------------------------------ */
 
-#define WHOLE TARN__TILE_MULTIPLE
+#define MULTIPLE TARN__TILE_MULTIPLE
 
-typedef struct rest {
-    _Alignas(64) char in[TARN__MAX_OPERANDS][WHOLE * 8];
-    _Alignas(64) char out[TARN__MAX_OUTPUTS][WHOLE * 8];
-} rest;
+typedef struct padded {
+    _Alignas(64) char in[TARN__MAX_OPERANDS][MULTIPLE * 8];
+    _Alignas(64) char out[TARN__MAX_OUTPUTS][MULTIPLE * 8];
+} padded;
 
 /* The sizes of what is copied are known where these are inlined: a copy is one or two vectors then. */
-#define RESTS(real, t, rare) \
+#define REMAINDERS(real, t, rare) \
     /* n elements, fewer than a whole vector, followed by copies of the first */ \
-    static inline void hold_few_##t(real *to, const real *from, int64_t n) \
+    static inline void pad_few_##t(real *to, const real *from, int64_t n) \
     { \
-        for (int i = 0; i < WHOLE; i++) \
+        for (int i = 0; i < MULTIPLE; i++) \
             to[i] = from[0]; \
         for (int64_t i = 1; i < n; i++) \
             to[i] = from[i]; \
@@ -207,57 +207,57 @@ typedef struct rest {
     rare static void run_few_##t(const plan *p, tarn__tile_fn tile, int64_t n, const void *const *in, \
                                  void *const *out) \
     { \
-        rest r; \
+        padded r; \
         const void *from[TARN__MAX_OPERANDS]; \
         void *to[TARN__MAX_OUTPUTS]; \
         for (int k = 0; k < p->inputs; k++) { \
             from[k] = r.in[k]; \
-            hold_few_##t((real *)r.in[k], in[k], k == 1 && p->repeated ? 1 : n); \
+            pad_few_##t((real *)r.in[k], in[k], k == 1 && p->broadcast ? 1 : n); \
         } \
         for (int k = 0; k < p->outputs; k++) \
             to[k] = r.out[k]; \
-        tile(WHOLE, from, to, p->params); \
+        tile(MULTIPLE, from, to, p->params); \
         for (int k = 0; k < p->outputs; k++) \
             for (int64_t i = 0; i < n; i++) \
                 ((real *)out[k])[i] = ((const real *)r.out[k])[i]; \
     } \
     /* more: those left over are computed with the ones before them, whose results are the same again. Operands are \
      * held first, since an output may be the same memory */ \
-    rare static void run_with_rest_##t(const plan *p, tarn__tile_fn tile, int64_t n, const void *const *in, \
-                                       void *const *out) \
+    rare static void run_with_remainder_##t(const plan *p, tarn__tile_fn tile, int64_t n, const void *const *in, \
+                                            void *const *out) \
     { \
-        rest r; \
+        padded r; \
         const void *from[TARN__MAX_OPERANDS]; \
         void *to[TARN__MAX_OUTPUTS]; \
         for (int k = 0; k < p->inputs; k++) { \
             from[k] = r.in[k]; \
-            if (k == 1 && p->repeated) \
+            if (k == 1 && p->broadcast) \
                 memcpy(r.in[k], in[k], sizeof(real)); \
             else \
-                memcpy(r.in[k], (const real *)in[k] + n - WHOLE, sizeof(real) * WHOLE); \
+                memcpy(r.in[k], (const real *)in[k] + n - MULTIPLE, sizeof(real) * MULTIPLE); \
         } \
         for (int k = 0; k < p->outputs; k++) \
             to[k] = r.out[k]; \
-        tile(n - n % WHOLE, in, out, p->params); \
-        tile(WHOLE, from, to, p->params); \
+        tile(n - n % MULTIPLE, in, out, p->params); \
+        tile(MULTIPLE, from, to, p->params); \
         for (int k = 0; k < p->outputs; k++) \
-            memcpy((real *)out[k] + n - WHOLE, r.out[k], sizeof(real) * WHOLE); \
+            memcpy((real *)out[k] + n - MULTIPLE, r.out[k], sizeof(real) * MULTIPLE); \
     } \
     static inline void run_any_##t(const plan *p, tarn__tile_fn tile, int64_t n, const void *const *in, \
                                    void *const *out) \
     { \
-        if (n < WHOLE) \
+        if (n < MULTIPLE) \
             run_few_##t(p, tile, n, in, out); \
         else \
-            run_with_rest_##t(p, tile, n, in, out); \
+            run_with_remainder_##t(p, tile, n, in, out); \
     }
-RESTS(float, f32, )
-RESTS(double, f64, TARN__COLD)
+REMAINDERS(float, f32, )
+REMAINDERS(double, f64, TARN__COLD)
 
 static inline void call_tile(const plan *p, int64_t n, const void *const *in, void *const *out)
 {
-    const tarn__tile_fn tile = p->repeated ? p->job->repeated : p->job->tile;
-    if (n % WHOLE == 0 || p->is_exact)
+    const tarn__tile_fn tile = p->broadcast ? p->job->broadcast : p->job->tile;
+    if (n % MULTIPLE == 0 || p->is_exact)
         tile(n, in, out, p->params);
     else if (p->job->compute == COMPUTE_F32)
         run_any_f32(p, tile, n, in, out);
@@ -272,8 +272,8 @@ static void run_tile(const plan *p, buffers *b, int64_t begin, int64_t n, const 
         const operand *o = &p->in[k];
         if (o->constant)
             continue;
-        if (k == 1 && p->repeated) {
-            b->in[1] = repeated_element(p, b, index);
+        if (k == 1 && p->broadcast) {
+            b->in[1] = broadcast_element(p, b, index);
             continue;
         }
         b->in[k] = in_place(p, o, begin, index);
@@ -285,18 +285,18 @@ static void run_tile(const plan *p, buffers *b, int64_t begin, int64_t n, const 
         else
             load_rows(p, b, k, size, n, index);
     }
-    char *held[TARN__MAX_OUTPUTS];
+    char *address[TARN__MAX_OUTPUTS];
     for (int k = 0; k < p->outputs; k++) {
-        held[k] = streams(p, &p->out[k], begin) ? NULL : in_place(p, &p->out[k], begin, index);
-        b->out[k] = held[k] ? held[k] : b->tile[p->inputs + k];
+        address[k] = is_nontemporal(p, &p->out[k], begin) ? NULL : in_place(p, &p->out[k], begin, index);
+        b->out[k] = address[k] ? address[k] : b->tile[p->inputs + k];
     }
     call_tile(p, n, b->in, b->out);
     for (int k = 0; k < p->outputs; k++) {
         const operand *o = &p->out[k];
-        if (held[k])
+        if (address[k])
             continue;
-        if (streams(p, o, begin))
-            stream_result(o, b, k, begin, n);
+        if (is_nontemporal(p, o, begin))
+            nt_store_result(o, b, k, begin, n);
         else if (o->linear)
             o->store(b->out[k], o->base + begin * o->size, 1, n);
         else
@@ -331,13 +331,13 @@ static void run_range(int64_t begin, int64_t end, void *ctx)
     buffers b;
     int64_t index[TARN_MAX_RANK] = {0};
     for (int k = 0; k < p->inputs; k++) {
-        b.held[k] = NULL;
+        b.address[k] = NULL;
         if (p->in[k].constant) {
             fill_constant(p->job->compute, p->in[k].value, b.tile[k]);
             b.in[k] = b.tile[k];
         }
     }
-    if (p->plain_rows) {
+    if (p->direct_rows) {
         run_rows(p, &b, begin, end);
         return;
     }
@@ -357,7 +357,7 @@ static void run_range(int64_t begin, int64_t end, void *ctx)
         else
             index[0] = begin;
     }
-    if (p->stream)
+    if (p->nontemporal)
         tarn__nt_fence();
 }
 
@@ -366,7 +366,7 @@ static bool all_in_place(const plan *p)
 {
     bool all = true;
     for (int k = 0; k < p->inputs; k++)
-        all &= (k == 1 && p->repeated) ? p->nest.rank == 1 : !p->in[k].constant && p->in[k].native && p->in[k].linear;
+        all &= (k == 1 && p->broadcast) ? p->nest.rank == 1 : !p->in[k].constant && p->in[k].native && p->in[k].linear;
     for (int k = 0; k < p->outputs; k++)
         all &= p->out[k].native && p->out[k].linear;
     return all;
@@ -375,10 +375,10 @@ static bool all_in_place(const plan *p)
 static bool rows_in_place(const plan *p)
 {
     bool all = true;
-    if (!p->by_row || p->nest.rank != 2 || p->stream)
+    if (!p->by_row || p->nest.rank != 2 || p->nontemporal)
         return false;
     for (int k = 0; k < p->inputs; k++)
-        all &= p->in[k].constant || (p->in[k].native && (p->in[k].stride[1] == 1 || (k == 1 && p->repeated)));
+        all &= p->in[k].constant || (p->in[k].native && (p->in[k].stride[1] == 1 || (k == 1 && p->broadcast)));
     for (int k = 0; k < p->outputs; k++)
         all &= p->out[k].native && p->out[k].stride[1] == 1;
     return all;
@@ -389,7 +389,7 @@ static void choose_lengths(plan *p)
 {
     p->tile = TILE;
     p->grain = GRAIN;
-    if (LONG_TILES && p->job->compute == COMPUTE_F32 && !p->job->passes && all_in_place(p)) {
+    if (LONG_TILES && p->job->compute == COMPUTE_F32 && !p->job->multipass && all_in_place(p)) {
         int64_t grains = p->nest.count / (CHUNKS * GRAIN);
         p->grain = GRAIN * (grains < 1 ? 1 : grains > 8 ? 8 : grains);
         p->tile = p->grain;
@@ -428,10 +428,10 @@ void TARN__AT_LEVEL(tarn__run_tiles)(const tarn__call *call, const tarn__tile_jo
     }
     p.by_row = p.nest.rank > 1 && p.nest.shape[p.nest.rank - 1] >= ROW_MIN;
     p.is_exact = job->simple || job->compute == COMPUTE_I64 || job->bool_output;
-    p.stream = p.nest.count * p.out[0].size >= TARN__NT_STORE_MIN;
-    p.repeated =
-        job->repeated && (p.in[1].constant || ((p.by_row || p.nest.rank == 1) && p.in[1].stride[p.nest.rank - 1] == 0));
-    p.plain_rows = rows_in_place(&p);
+    p.nontemporal = p.nest.count * p.out[0].size >= TARN__NT_STORE_MIN;
+    p.broadcast = job->broadcast &&
+                  (p.in[1].constant || ((p.by_row || p.nest.rank == 1) && p.in[1].stride[p.nest.rank - 1] == 0));
+    p.direct_rows = rows_in_place(&p);
     choose_lengths(&p);
     tarn__parallel_for(p.nest.count, p.grain, run_range, &p);
 }

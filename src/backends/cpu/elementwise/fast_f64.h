@@ -5,18 +5,18 @@
  *
  * Infinities, zeros and NaN come out where f64's own functions have them; what lies beyond the range of f32, even after
  * a factor of f32's range, need only be there. The rules of vmath.h hold. */
-#ifndef TARN__NEAR_H
-#define TARN__NEAR_H
+#ifndef TARN__CPU_FAST_F64_H
+#define TARN__CPU_FAST_F64_H
 
 #include "backends/cpu/common/vmath.h"
 
 /* 2^x, 0 below f64's subnormals and infinite beyond its range; between -1074 and -1022 not 0, and no more. */
-TARN__ALWAYS_INLINE static inline double tarn__exp2_near(double x)
+TARN__ALWAYS_INLINE static inline double tarn__exp2_fast(double x)
 {
-    double held = x > 1023.0 ? 1023.0 : x;
-    held = held < -1022.0 ? -1022.0 : held;
-    double k = (held + TARN__ROUND_F64) - TARN__ROUND_F64;
-    double r = held - k;
+    double clamped = x > 1023.0 ? 1023.0 : x;
+    clamped = clamped < -1022.0 ? -1022.0 : clamped;
+    double k = (clamped + TARN__ROUND_F64) - TARN__ROUND_F64;
+    double r = clamped - k;
     double p = 0x1.61afcf7744740p-20;
     p = tarn__fma_f64(p, r, 0x1.00dad210a89a3p-16);
     p = tarn__fma_f64(p, r, 0x1.430acca3e9751p-13);
@@ -31,13 +31,13 @@ TARN__ALWAYS_INLINE static inline double tarn__exp2_near(double x)
 }
 
 /* e^x for x <= 0. */
-TARN__ALWAYS_INLINE static inline double tarn__exp_near(double x)
+TARN__ALWAYS_INLINE static inline double tarn__exp_fast(double x)
 {
-    return tarn__exp2_near(x * 0x1.71547652b82fep+0);
+    return tarn__exp2_fast(x * 0x1.71547652b82fep+0);
 }
 
 /* log(1 + x) for 0 <= x <= 1, as 2 atanh(x / (2 + x)). */
-TARN__ALWAYS_INLINE static inline double tarn__log1p_near(double x)
+TARN__ALWAYS_INLINE static inline double tarn__log1p_fast(double x)
 {
     double s = x / (2.0 + x);
     double z = s * s;
@@ -53,7 +53,7 @@ TARN__ALWAYS_INLINE static inline double tarn__log1p_near(double x)
 
 /* e^(a^2) erfc a for a >= 0: a polynomial in t = (a - 4) / (a + 4). Beyond 14 it stays where it is: times e^(-a^2) that
  * is below f32's range by more than that range. */
-TARN__ALWAYS_INLINE static inline double tarn__erfcx_near(double a)
+TARN__ALWAYS_INLINE static inline double tarn__erfcx_fast(double a)
 {
     a = a > 14.0 ? 14.0 : a;
     double t = (a - 4.0) / (a + 4.0);
@@ -74,33 +74,33 @@ TARN__ALWAYS_INLINE static inline double tarn__erfcx_near(double a)
     return tarn__fma_f64(p, t, 0x1.18932bf08d9f4p-3);
 }
 
-TARN__ALWAYS_INLINE static inline double tarn__erfc_near(double x)
+TARN__ALWAYS_INLINE static inline double tarn__erfc_fast(double x)
 {
-    double tail = tarn__erfcx_near(fabs(x)) * tarn__exp_near(-(x * x));
+    double tail = tarn__erfcx_fast(fabs(x)) * tarn__exp_fast(-(x * x));
     return x < 0.0 ? 2.0 - tail : tail;
 }
 
 /* `slope` at x; close to the slope's root, where it is a difference of two nearly equal numbers, the Taylor series
  * there. */
-TARN__ALWAYS_INLINE static inline double tarn__beside_root_near(double x, double slope, double root, double c1,
-                                                                double c2, double c3, double c4, double c5)
+TARN__ALWAYS_INLINE static inline double tarn__near_root_fast(double x, double grad, double root, double c1, double c2,
+                                                              double c3, double c4, double c5)
 {
     double d = x - root;
     double p = tarn__fma_f64(c5, d, c4);
     p = tarn__fma_f64(p, d, c3);
     p = tarn__fma_f64(p, d, c2);
     p = tarn__fma_f64(p, d, c1) * d;
-    return fabs(d) < 0x1p-7 ? p : slope;
+    return fabs(d) < 0x1p-7 ? p : grad;
 }
 
-#define TARN__GELU_ROOT_NEAR(x, slope) \
-    tarn__beside_root_near(x, slope, -0x1.81429f9e97e4cp-1, 0x1.b8bacd2c96b92p-2, 0x1.8cd1a2b2fff33p-2, \
-                           -0x1.029615edb0777p-6, -0x1.d2b77346470adp-4, -0x1.104a83edc0de0p-6)
-#define TARN__GELU_ERF_ROOT_NEAR(x, slope) \
-    tarn__beside_root_near(x, slope, -0x1.80ead197f00b4p-1, 0x1.b9d98fa5a3215p-2, 0x1.8d9a941de3ac5p-2, \
-                           -0x1.2a2ef9bb865aep-6, -0x1.d2fa4c17c7e84p-4, -0x1.e4088244f901dp-7)
-#define TARN__SILU_ROOT_NEAR(x, slope) \
-    tarn__beside_root_near(x, slope, -0x1.474973c84120bp+0, 0x1.be1410460527fp-3, 0x1.2c563458cc0adp-3, \
-                           0x1.353eb573ca457p-6, -0x1.f2d0e32bc2994p-7, -0x1.b0f82c498fd2fp-8)
+#define TARN__GELU_ROOT_FAST(x, grad) \
+    tarn__near_root_fast(x, grad, -0x1.81429f9e97e4cp-1, 0x1.b8bacd2c96b92p-2, 0x1.8cd1a2b2fff33p-2, \
+                         -0x1.029615edb0777p-6, -0x1.d2b77346470adp-4, -0x1.104a83edc0de0p-6)
+#define TARN__GELU_ERF_ROOT_FAST(x, grad) \
+    tarn__near_root_fast(x, grad, -0x1.80ead197f00b4p-1, 0x1.b9d98fa5a3215p-2, 0x1.8d9a941de3ac5p-2, \
+                         -0x1.2a2ef9bb865aep-6, -0x1.d2fa4c17c7e84p-4, -0x1.e4088244f901dp-7)
+#define TARN__SILU_ROOT_FAST(x, grad) \
+    tarn__near_root_fast(x, grad, -0x1.474973c84120bp+0, 0x1.be1410460527fp-3, 0x1.2c563458cc0adp-3, \
+                         0x1.353eb573ca457p-6, -0x1.f2d0e32bc2994p-7, -0x1.b0f82c498fd2fp-8)
 
 #endif

@@ -12,11 +12,11 @@
 
 #include "backends/cpu/runtime/level.h"
 
-#define GRAIN 8192    /* elements a thread takes at a time */
-#define TILE 256      /* keys made at a time */
-#define INSERTION 40  /* lines up to this length are sorted by insertion */
-#define HEAP_SHARE 16 /* the heap is used when k is at most this part of the line */
-#define MOST_SLOTS 256
+#define GRAIN 8192      /* elements a thread takes at a time */
+#define TILE 256        /* keys made at a time */
+#define INSERTION 40    /* lines up to this length are sorted by insertion */
+#define HEAP_DIVISOR 16 /* the heap is used when k is at most this part of the line */
+#define MAX_SLOTS 256
 
 typedef struct pair {
     uint64_t key;
@@ -41,7 +41,7 @@ typedef struct line_job {
     bool heap;
     char *scratch;
     int64_t slots, slot_bytes;
-    atomic_flag taken_slot[MOST_SLOTS];
+    atomic_flag slot_in_use[MAX_SLOTS];
 } line_job;
 
 /* ---- keys -------------------------------------------------------------------------------------------------------- */
@@ -137,23 +137,23 @@ static pair *sort_pairs(pair *line, pair *spare, int64_t n, int digits)
             counts[d][(line[i].key >> (8 * d)) & 255]++;
     for (int d = 0; d < digits; d++)
         if (move_by_digit(line, spare, n, 8 * d, counts[d])) {
-            pair *other = line;
+            pair *swapped = line;
             line = spare;
-            spare = other;
+            spare = swapped;
         }
     return line;
 }
 
-static const pair *sorted_line(const line_job *job, const char *x, pair *room)
+static const pair *sorted_line(const line_job *job, const char *x, pair *pairs)
 {
     uint64_t keys[TILE];
     for (int64_t i = 0; i < job->length; i += TILE) {
         int64_t n = job->length - i < TILE ? job->length - i : TILE;
         load_keys(&job->order, x + i * job->x_step * job->order.size, job->x_step, n, keys);
         for (int64_t k = 0; k < n; k++)
-            room[i + k] = (pair){keys[k], i + k};
+            pairs[i + k] = (pair){keys[k], i + k};
     }
-    return sort_pairs(room, room + job->length, job->length, job->order.size);
+    return sort_pairs(pairs, pairs + job->length, job->length, job->order.size);
 }
 
 /* ---- the k best of a line ---------------------------------------------------------------------------------------- */
@@ -164,7 +164,7 @@ static bool comes_after(pair a, pair b)
 }
 
 /* Puts `one` at the top of a heap of n and lets it sink to its place. */
-static void sink_down(pair *heap, int64_t n, pair one)
+static void sift_down(pair *heap, int64_t n, pair one)
 {
     int64_t i = 0;
     for (int64_t child; (child = 2 * i + 1) < n; i = child) {
@@ -177,7 +177,7 @@ static void sink_down(pair *heap, int64_t n, pair one)
     heap[i] = one;
 }
 
-static void rise_up(pair *heap, int64_t i, pair one)
+static void sift_up(pair *heap, int64_t i, pair one)
 {
     for (; i > 0 && comes_after(one, heap[(i - 1) / 2]); i = (i - 1) / 2)
         heap[i] = heap[(i - 1) / 2];
@@ -185,22 +185,22 @@ static void rise_up(pair *heap, int64_t i, pair one)
 }
 
 /* An element equal to the worst that is kept comes later in the line, so only a smaller key replaces it. */
-static const pair *best_of_line(const line_job *job, const char *x, pair *heap)
+static const pair *top_k_of_line(const line_job *job, const char *x, pair *heap)
 {
     uint64_t keys[TILE];
-    int64_t held = 0, k = job->taken;
+    int64_t count = 0, k = job->taken;
     for (int64_t i = 0; i < job->length; i += TILE) {
         int64_t n = job->length - i < TILE ? job->length - i : TILE;
         load_keys(&job->order, x + i * job->x_step * job->order.size, job->x_step, n, keys);
         for (int64_t j = 0; j < n; j++)
-            if (held < k)
-                rise_up(heap, held++, (pair){keys[j], i + j});
+            if (count < k)
+                sift_up(heap, count++, (pair){keys[j], i + j});
             else if (keys[j] < heap[0].key)
-                sink_down(heap, k, (pair){keys[j], i + j});
+                sift_down(heap, k, (pair){keys[j], i + j});
     }
     for (int64_t last = k - 1; last > 0; last--) {
         pair worst = heap[0];
-        sink_down(heap, last, heap[last]);
+        sift_down(heap, last, heap[last]);
         heap[last] = worst;
     }
     return heap;
@@ -230,18 +230,18 @@ static void write_line(const line_job *job, const pair *sorted, const char *x, c
 #undef MOVE
 }
 
-static int64_t take_slot(line_job *job)
+static int64_t acquire_slot(line_job *job)
 {
     for (int64_t i = 0;; i = (i + 1) % job->slots)
-        if (!atomic_flag_test_and_set_explicit(&job->taken_slot[i], memory_order_acquire))
+        if (!atomic_flag_test_and_set_explicit(&job->slot_in_use[i], memory_order_acquire))
             return i;
 }
 
 static void line_range(int64_t begin, int64_t end, void *ctx)
 {
     line_job *job = ctx;
-    int64_t slot = take_slot(job);
-    pair *room = (pair *)(job->scratch + slot * job->slot_bytes);
+    int64_t slot = acquire_slot(job);
+    pair *pairs = (pair *)(job->scratch + slot * job->slot_bytes);
     for (int64_t line = begin; line < end; line++) {
         int64_t offset[3] = {0}, rest = line;
         for (int i = job->nest.rank - 1; i >= 0; i--) {
@@ -250,11 +250,11 @@ static void line_range(int64_t begin, int64_t end, void *ctx)
             rest /= job->nest.shape[i];
         }
         const char *x = job->x + offset[0] * job->order.size;
-        write_line(job, job->heap ? best_of_line(job, x, room) : sorted_line(job, x, room), x,
+        write_line(job, job->heap ? top_k_of_line(job, x, pairs) : sorted_line(job, x, pairs), x,
                    job->values ? job->values + offset[1] * job->order.size : NULL,
                    job->indices ? job->indices + offset[2] : NULL);
     }
-    atomic_flag_clear_explicit(&job->taken_slot[slot], memory_order_release);
+    atomic_flag_clear_explicit(&job->slot_in_use[slot], memory_order_release);
 }
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
@@ -267,7 +267,7 @@ static int64_t taken_of(const tarn__call *call)
 
 static bool by_heap(int64_t length, int64_t taken)
 {
-    return taken <= length / HEAP_SHARE;
+    return taken <= length / HEAP_DIVISOR;
 }
 
 static int64_t slot_bytes(const tarn__call *call)
@@ -285,7 +285,7 @@ static int64_t line_count(const tarn__call *call)
 static size_t scratch(const tarn__call *call)
 {
     int64_t lines = line_count(call), slots = tarn_threads();
-    slots = slots < MOST_SLOTS ? slots : MOST_SLOTS;
+    slots = slots < MAX_SLOTS ? slots : MAX_SLOTS;
     return (size_t)(slot_bytes(call) * (lines < slots ? lines : slots));
 }
 
@@ -309,12 +309,12 @@ static void run(const tarn__call *call)
         return;
     job.heap = by_heap(job.length, job.taken);
     job.slots = (int64_t)call->scratch_bytes / job.slot_bytes;
-    for (int i = 0; i < MOST_SLOTS; i++)
-        atomic_flag_clear_explicit(&job.taken_slot[i], memory_order_relaxed);
-    tarn__view rests[] = {tarn__view_across(x, axis, x), values ? tarn__view_across(values, axis, values) : *x,
-                          indices ? tarn__view_across(indices, axis, indices) : *x};
+    for (int i = 0; i < MAX_SLOTS; i++)
+        atomic_flag_clear_explicit(&job.slot_in_use[i], memory_order_relaxed);
+    tarn__view across[] = {tarn__view_across(x, axis, x), values ? tarn__view_across(values, axis, values) : *x,
+                           indices ? tarn__view_across(indices, axis, indices) : *x};
     tarn__nest_make(&job.nest, 3,
-                    (const tarn__view *[]){&rests[0], values ? &rests[1] : NULL, indices ? &rests[2] : NULL});
+                    (const tarn__view *[]){&across[0], values ? &across[1] : NULL, indices ? &across[2] : NULL});
     int64_t grain = GRAIN / job.length;
     tarn__parallel_for(job.nest.count, grain > 0 ? grain : 1, line_range, &job);
 }

@@ -24,8 +24,8 @@
 #define MARGIN ((size_t)32 << 20) /* what other threads may take between the trial and the mapping */
 
 static tarn__blas_library library;
-static bool is_loaded; /* false: there was no memory for it */
-static int widest;     /* bytes of its kernels' vectors */
+static bool is_loaded;   /* false: there was no memory for it */
+static int vector_width; /* bytes of its kernels' vectors */
 static bool uses_openmp;
 
 static struct {
@@ -55,7 +55,7 @@ static int width_of(const char *core)
 }
 
 /* The child of a fork has none of the threads that were in a call. */
-static void forget_calls(void)
+static void reset_after_fork(void)
 {
     pthread_mutex_init(&buffers.lock, NULL);
     pthread_cond_init(&buffers.freed, NULL);
@@ -70,8 +70,8 @@ static void load_library(void)
     if (!library.sgemm || !library.dgemm || !library.corename || !library.parallel || !library.threads ||
         !library.set_threads)
         return;
-    pthread_atfork(NULL, NULL, forget_calls);
-    widest = width_of(library.corename());
+    pthread_atfork(NULL, NULL, reset_after_fork);
+    vector_width = width_of(library.corename());
     uses_openmp = library.parallel() == BUILT_WITH_OPENMP;
 }
 
@@ -81,7 +81,7 @@ bool tarn__blas_usable(int vector_bytes)
     pthread_once(&once, load_library);
     if (!is_loaded)
         return true; /* tarn__blas_prepare() raises the error */
-    if (widest < vector_bytes || (uses_openmp && (!library.omp_max_threads || !library.omp_set_threads)))
+    if (vector_width < vector_bytes || (uses_openmp && (!library.omp_max_threads || !library.omp_set_threads)))
         return false;
     if (!uses_openmp && library.threads() != 1)
         library.set_threads(1);
@@ -94,19 +94,19 @@ bool tarn__blas_usable(int vector_bytes)
  * more than a quarter of the address space that is left: tensors need some, too. */
 static int map_buffers(int have, int want)
 {
-    void *held[MAX_BUFFERS];
+    void *mapped[MAX_BUFFERS];
     int count = 0;
     while (count < want &&
            (count < have || tarn__platform_can_map(count == 0 ? TARN__BLAS_BUFFER + MARGIN : 4 * TARN__BLAS_BUFFER))) {
-        held[count] = library.memory_alloc ? library.memory_alloc(0) : NULL;
+        mapped[count] = library.memory_alloc ? library.memory_alloc(0) : NULL;
         count++;
     }
     for (int i = 0; i < count && library.memory_free; i++)
-        library.memory_free(held[i]);
+        library.memory_free(mapped[i]);
     return count;
 }
 
-static bool take_idle(void)
+static bool acquire_idle(void)
 {
     int idle = atomic_load_explicit(&buffers.idle, memory_order_relaxed);
     while (idle > 0)
@@ -120,13 +120,13 @@ static bool take_idle(void)
 static void wait_for_idle(void)
 {
     atomic_fetch_add(&buffers.waiting, 1);
-    while (!take_idle())
+    while (!acquire_idle())
         pthread_cond_wait(&buffers.freed, &buffers.lock);
     atomic_fetch_sub(&buffers.waiting, 1);
 }
 
 /* Under the lock. Takes all buffers, so that no call runs, has more mapped, and frees all but `kept` of them. */
-static void grow(int want, int kept)
+static void grow(int want, int in_use)
 {
     want = want < MAX_BUFFERS ? want : MAX_BUFFERS;
     buffers.is_growing = true;
@@ -136,7 +136,7 @@ static void grow(int want, int kept)
     buffers.is_final = count > 0 && (count < want || want == MAX_BUFFERS);
     buffers.count = count;
     buffers.is_growing = false;
-    atomic_store(&buffers.idle, count - (count > 0 ? kept : 0));
+    atomic_store(&buffers.idle, count - (count > 0 ? in_use : 0));
     pthread_cond_broadcast(&buffers.freed);
 }
 
@@ -149,9 +149,9 @@ bool tarn__blas_prepare(const char *function)
     pthread_mutex_lock(&buffers.lock);
     if (buffers.count == 0)
         grow(tarn_threads(), 0);
-    bool good = buffers.count > 0;
+    bool is_ready = buffers.count > 0;
     pthread_mutex_unlock(&buffers.lock);
-    return good ||
+    return is_ready ||
            tarn__raise(
                TARN_ERROR_MEMORY,
                "%s: out of host memory: OpenBLAS, which computes matrix products, needs %zu MiB of address space",
@@ -159,19 +159,19 @@ bool tarn__blas_prepare(const char *function)
 }
 
 /* Takes a buffer, once tarn__blas_prepare() has succeeded. */
-static void take_buffer(void)
+static void acquire_buffer(void)
 {
-    if (take_idle())
+    if (acquire_idle())
         return;
     pthread_mutex_lock(&buffers.lock);
     if (buffers.is_final || buffers.is_growing)
         wait_for_idle();
-    else if (!take_idle())
+    else if (!acquire_idle())
         grow(2 * buffers.count, 1);
     pthread_mutex_unlock(&buffers.lock);
 }
 
-static void free_buffer(void)
+static void release_buffer(void)
 {
     atomic_fetch_add(&buffers.idle, 1);
     if (atomic_load(&buffers.waiting) == 0)
@@ -187,7 +187,7 @@ static void free_buffer(void)
  * program's. It is set aside for one call and put back. */
 static int enter(void)
 {
-    take_buffer();
+    acquire_buffer();
     if (!uses_openmp)
         return 0;
     int threads = library.omp_max_threads();
@@ -199,7 +199,7 @@ static void leave(int threads)
 {
     if (uses_openmp)
         library.omp_set_threads(threads);
-    free_buffer();
+    release_buffer();
 }
 
 void tarn__blas_sgemm(const tarn__blas_call *c)

@@ -1,6 +1,6 @@
 /* blas.h: the products of an outside library, where the build has one. */
-#ifndef TARN__BLAS_H
-#define TARN__BLAS_H
+#ifndef TARN__CPU_BLAS_H
+#define TARN__CPU_BLAS_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -41,7 +41,7 @@ bool tarn__blas_library_load(tarn__blas_library *library)
 #else
 
 /* How many threads OpenBLAS will start beside the caller's: it reads this variable as it is loaded. */
-static size_t threads_beside(void)
+static size_t extra_threads(void)
 {
     const char *text = getenv("OPENBLAS_NUM_THREADS");
     long asked = text ? strtol(text, NULL, 10) : 0, cores = sysconf(_SC_NPROCESSORS_ONLN);
@@ -59,7 +59,7 @@ bool tarn__blas_library_load(tarn__blas_library *library)
 {
     char why[256];
     *library = (tarn__blas_library){0};
-    if (!tarn__platform_can_map(LIBRARY_BYTES + threads_beside() * (TARN__BLAS_BUFFER + STACK_BYTES)))
+    if (!tarn__platform_can_map(LIBRARY_BYTES + extra_threads() * (TARN__BLAS_BUFFER + STACK_BYTES)))
         return false;
     void *sgemm = tarn__platform_symbol(TARN__OPENBLAS_FILE, "cblas_sgemm", why, sizeof(why));
     if (!sgemm) {

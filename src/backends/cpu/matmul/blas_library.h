@@ -1,6 +1,6 @@
 /* blas_library.h: the functions of OpenBLAS that tarn calls. */
-#ifndef TARN__BLAS_LIBRARY_H
-#define TARN__BLAS_LIBRARY_H
+#ifndef TARN__CPU_BLAS_LIBRARY_H
+#define TARN__CPU_BLAS_LIBRARY_H
 
 #include <stdbool.h>
 

@@ -36,40 +36,40 @@ static void run(tarn__kernel kernel, tarn__call *call, size_t scratch)
 
 static size_t gelu_scratch(const tarn__call *call)
 {
-    tarn__call product = tarn__compose_matmul(call, 3, call->out[1]);
-    return scratch_of(TARN__K_matmul, &product);
+    tarn__call matmul = tarn__compose_matmul(call, 3, call->out[1]);
+    return scratch_of(TARN__K_matmul, &matmul);
 }
 
 static void kernel_matmul_gelu(const tarn__call *call)
 {
     tarn__elementwise none = {0};
-    tarn__call product = tarn__compose_matmul(call, 3, call->out[1]),
+    tarn__call matmul = tarn__compose_matmul(call, 3, call->out[1]),
                gelu = tarn__compose_elementwise(call, &none, call->out[1], NULL, call->out[0]);
-    run(TARN__K_matmul, &product, call->scratch_bytes);
+    run(TARN__K_matmul, &matmul, call->scratch_bytes);
     run(TARN__K_gelu, &gelu, 0);
 }
 
 static size_t gelu_grad_scratch(const tarn__call *call)
 {
-    tarn__call product = tarn__compose_matmul(call, 2, call->out[0]);
-    return scratch_of(TARN__K_matmul, &product);
+    tarn__call matmul = tarn__compose_matmul(call, 2, call->out[0]);
+    return scratch_of(TARN__K_matmul, &matmul);
 }
 
 static void kernel_matmul_gelu_grad(const tarn__call *call)
 {
     tarn__elementwise none = {0};
-    tarn__call product = tarn__compose_matmul(call, 2, call->out[0]),
-               slope = tarn__compose_elementwise(call, &none, call->in[2], call->out[0], call->out[0]);
-    run(TARN__K_matmul, &product, call->scratch_bytes);
-    run(TARN__K_gelu_grad, &slope, 0);
+    tarn__call matmul = tarn__compose_matmul(call, 2, call->out[0]),
+               gelu_grad = tarn__compose_elementwise(call, &none, call->in[2], call->out[0], call->out[0]);
+    run(TARN__K_matmul, &matmul, call->scratch_bytes);
+    run(TARN__K_gelu_grad, &gelu_grad, 0);
 }
 
 static size_t sums_scratch(const tarn__call *call)
 {
     tarn__bias_grad_call s;
     tarn__compose_bias_grad(&s, call);
-    tarn__call product = tarn__compose_matmul(call, 2, call->out[0]);
-    size_t first = scratch_of(TARN__K_matmul, &product), second = scratch_of(TARN__K_sum, &s.call);
+    tarn__call matmul = tarn__compose_matmul(call, 2, call->out[0]);
+    size_t first = scratch_of(TARN__K_matmul, &matmul), second = scratch_of(TARN__K_sum, &s.call);
     return first > second ? first : second;
 }
 
@@ -77,8 +77,8 @@ static void kernel_matmul_sums(const tarn__call *call)
 {
     tarn__bias_grad_call s;
     tarn__compose_bias_grad(&s, call);
-    tarn__call product = tarn__compose_matmul(call, 2, call->out[0]);
-    run(TARN__K_matmul, &product, scratch_of(TARN__K_matmul, &product));
+    tarn__call matmul = tarn__compose_matmul(call, 2, call->out[0]);
+    run(TARN__K_matmul, &matmul, scratch_of(TARN__K_matmul, &matmul));
     run(TARN__K_sum, &s.call, scratch_of(TARN__K_sum, &s.call));
 }
 

@@ -9,6 +9,7 @@
  * one thread small     many batches of small matrices, or one: each by one thread blocked   everything else of floating
  * type: gemm.inc; 16-bit types are converted as they are packed and rounded once at the end integers  summed in i64 */
 #include "backends/cpu/common/convert.h"
+#include "backends/cpu/common/int_math.h"
 #include "backends/cpu/common/transpose4.h"
 #include "backends/cpu/matmul/blas.h"
 #include "backends/cpu/runtime/level.h"
@@ -17,10 +18,10 @@
 #include <arm_neon.h>
 #endif
 
-#define LONGEST_LINE 512
+#define MAX_LINE 512
 #define STRIP 64
-#define THIN_ROWS 4
-#define THIN_AHEAD 4 /* dot products, after which a line that is asked for now is needed */
+#define SKINNY_ROWS 4
+#define SKINNY_PREFETCH 4 /* dot products, after which a line that is asked for now is needed */
 #define PACKED_BYTES (INT64_C(64) << 20)
 #define PACK_GRAIN 16384              /* elements packed at a time */
 #define SMALL_TILE (INT64_C(2) << 20) /* multiplications below which a tile is not cut further */
@@ -32,7 +33,7 @@
 #else
 #define PANELS_TOGETHER 1
 #endif
-#define DEALT_ROWS 8 /* that are packed for all panels before the next ones */
+#define ROWS_PER_DEAL 8 /* that are packed for all panels before the next ones */
 
 /* Rows of the register tile: with two vectors each they fill the registers, less three. Of a matrix as it lies, row i
  * begins at a pointer and none, one or two rows behind it: few registers for many rows. */
@@ -69,30 +70,20 @@ typedef struct matrix {
     int64_t batch[TARN_MAX_RANK];
 } matrix;
 
-typedef struct product {
+typedef struct gemm_args {
     int64_t m, n, k, batches;
     int batch_rank;
     int64_t batch_shape[TARN_MAX_RANK];
     matrix a, b, c, bias; /* bias: (m, n), its rows all the same place */
     double alpha, beta;
     int64_t splits, split_length; /* of k; 1: none */
-    int64_t thin_columns;
+    int64_t skinny_columns;
     int64_t tile_rows, tile_columns; /* blas */
     char *scratch;
     const char *function; /* for errors */
-} product;
+} gemm_args;
 
-static int64_t ceiling(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
-
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static char *element(const product *p, const matrix *x, int64_t batch, int64_t row, int64_t column)
+static char *element(const gemm_args *p, const matrix *x, int64_t batch, int64_t row, int64_t column)
 {
     int64_t offset = row * x->down + column * x->across;
     for (int i = p->batch_rank - 1; i >= 0; i--) {
@@ -149,7 +140,7 @@ static matrix describe_matrix(const tarn__view *view, int rank)
     return x;
 }
 
-static void exchange(matrix *x)
+static void swap_strides(matrix *x)
 {
     int64_t down = x->down;
     x->down = x->across;
@@ -157,30 +148,30 @@ static void exchange(matrix *x)
 }
 
 /* cᵀ = bᵀ @ aᵀ: a product with few columns becomes one with few rows. */
-static void transpose(product *p)
+static void transpose(gemm_args *p)
 {
     matrix a = p->a;
     int64_t m = p->m;
     p->a = p->b, p->b = a;
     p->m = p->n, p->n = m;
-    exchange(&p->a), exchange(&p->b), exchange(&p->c), exchange(&p->bias);
+    swap_strides(&p->a), swap_strides(&p->b), swap_strides(&p->c), swap_strides(&p->bias);
 }
 
-static product describe(const tarn__call *call)
+static gemm_args describe(const tarn__call *call)
 {
     const tarn__matmul *params = call->params;
     const tarn__view *c = call->out[0], *a = call->in[0];
     int rank = c->rank;
-    product p = {.m = c->shape[rank - 2],
-                 .n = c->shape[rank - 1],
-                 .k = a->shape[a->rank - 1],
-                 .batches = 1,
-                 .batch_rank = rank - 2,
-                 .alpha = params->alpha,
-                 .beta = params->beta,
-                 .splits = 1,
-                 .scratch = call->scratch,
-                 .function = call->function};
+    gemm_args p = {.m = c->shape[rank - 2],
+                   .n = c->shape[rank - 1],
+                   .k = a->shape[a->rank - 1],
+                   .batches = 1,
+                   .batch_rank = rank - 2,
+                   .alpha = params->alpha,
+                   .beta = params->beta,
+                   .splits = 1,
+                   .scratch = call->scratch,
+                   .function = call->function};
     for (int i = 0; i < rank - 2; i++) {
         p.batch_shape[i] = c->shape[i];
         p.batches *= c->shape[i];
@@ -199,7 +190,8 @@ static product describe(const tarn__call *call)
 /* ---- BLAS -------------------------------------------------------------------------------------------------------- */
 
 /* True when rows, or columns, lie one after the other without overlapping. */
-static bool is_plain(const matrix *x, tarn_dtype native, int64_t rows, int64_t columns, bool *transposed, int64_t *ld)
+static bool is_blas_layout(const matrix *x, tarn_dtype native, int64_t rows, int64_t columns, bool *transposed,
+                           int64_t *ld)
 {
     bool by_row = x->across == 1 && x->down >= columns, by_column = x->down == 1 && x->across >= rows;
     *transposed = !by_row;
@@ -209,10 +201,10 @@ static bool is_plain(const matrix *x, tarn_dtype native, int64_t rows, int64_t c
 }
 
 /* On AArch64 gemm.inc is faster than OpenBLAS, but where one side is so short that packing is most of the work. */
-static bool blas_pays_in_f32(const product *p)
+static bool blas_is_faster_f32(const gemm_args *p)
 {
 #if defined(__aarch64__)
-    int64_t few = least(p->m, p->n), many = p->m + p->n - few;
+    int64_t few = min_i64(p->m, p->n), many = p->m + p->n - few;
     return few < 64 && many >= 512;
 #else
     (void)p;
@@ -220,24 +212,24 @@ static bool blas_pays_in_f32(const product *p)
 #endif
 }
 
-static bool describe_blas(const product *p, tarn__blas_call *call)
+static bool describe_blas(const gemm_args *p, tarn__blas_call *call)
 {
     tarn_dtype native = p->a.dtype;
     bool transposed;
-    return (native == TARN_F64 || (native == TARN_F32 && blas_pays_in_f32(p))) &&
-           is_plain(&p->a, native, p->m, p->k, &call->transpose_a, &call->lda) &&
-           is_plain(&p->b, native, p->k, p->n, &call->transpose_b, &call->ldb) &&
-           is_plain(&p->c, native, p->m, p->n, &transposed, &call->ldc) && !transposed && p->k < INT32_MAX &&
+    return (native == TARN_F64 || (native == TARN_F32 && blas_is_faster_f32(p))) &&
+           is_blas_layout(&p->a, native, p->m, p->k, &call->transpose_a, &call->lda) &&
+           is_blas_layout(&p->b, native, p->k, p->n, &call->transpose_b, &call->ldb) &&
+           is_blas_layout(&p->c, native, p->m, p->n, &transposed, &call->ldc) && !transposed && p->k < INT32_MAX &&
            tarn__blas_usable(VECTOR_BYTES);
 }
 
-static void add_bias(const product *p, int64_t batch, int64_t row, int64_t column, int64_t rows, int64_t columns)
+static void add_bias(const gemm_args *p, int64_t batch, int64_t row, int64_t column, int64_t rows, int64_t columns)
 {
-    product line = *p;
+    gemm_args line = *p;
     line.alpha = 1, line.beta = 0;
-    for (int64_t j = 0; j < columns; j += LONGEST_LINE)
+    for (int64_t j = 0; j < columns; j += MAX_LINE)
         for (int64_t i = 0; i < rows; i++) {
-            int64_t n = least(columns - j, LONGEST_LINE);
+            int64_t n = min_i64(columns - j, MAX_LINE);
             char *to = element(p, &p->c, batch, row + i, column + j);
             if (p->c.dtype == TARN_F32)
                 store_line_f32(&line, batch, row + i, column + j, (float *)(void *)to, n);
@@ -248,15 +240,15 @@ static void add_bias(const product *p, int64_t batch, int64_t row, int64_t colum
 
 static void run_blas_tiles(int64_t begin, int64_t end, void *ctx)
 {
-    const product *p = ctx;
+    const gemm_args *p = ctx;
     tarn__blas_call call = {0};
     describe_blas(p, &call);
     call.k = p->k, call.alpha = p->alpha, call.beta = p->beta;
-    for (int64_t down = ceiling(p->m, p->tile_rows), across = ceiling(p->n, p->tile_columns); begin < end; begin++) {
+    for (int64_t down = ceil_div(p->m, p->tile_rows), across = ceil_div(p->n, p->tile_columns); begin < end; begin++) {
         int64_t batch = begin / (down * across), row = begin / across % down * p->tile_rows,
                 column = begin % across * p->tile_columns;
-        call.m = least(p->m - row, p->tile_rows);
-        call.n = least(p->n - column, p->tile_columns);
+        call.m = min_i64(p->m - row, p->tile_rows);
+        call.n = min_i64(p->n - column, p->tile_columns);
         call.a = element(p, &p->a, batch, row, 0);
         call.b = element(p, &p->b, batch, 0, column);
         call.c = element(p, &p->c, batch, row, column);
@@ -270,17 +262,17 @@ static void run_blas_tiles(int64_t begin, int64_t end, void *ctx)
 }
 
 /* Large tiles, since each call packs its operands anew; halved until several threads find work. */
-static void run_blas(product *p)
+static void run_blas(gemm_args *p)
 {
     if (!tarn__blas_prepare(p->function))
         return;
-    p->tile_rows = least(p->m, 512);
-    p->tile_columns = least(p->n, 2048);
-    while (p->batches * ceiling(p->m, p->tile_rows) * ceiling(p->n, p->tile_columns) < 4 &&
+    p->tile_rows = min_i64(p->m, 512);
+    p->tile_columns = min_i64(p->n, 2048);
+    while (p->batches * ceil_div(p->m, p->tile_rows) * ceil_div(p->n, p->tile_columns) < 4 &&
            p->tile_rows * p->tile_columns * p->k > 4 * SMALL_TILE)
         *(p->tile_rows >= p->tile_columns ? &p->tile_rows : &p->tile_columns) /= 2;
-    int64_t tiles = p->batches * ceiling(p->m, p->tile_rows) * ceiling(p->n, p->tile_columns);
-    tarn__parallel_for(tiles, ceiling(SMALL_TILE / 2, p->tile_rows * p->tile_columns * p->k + 1), run_blas_tiles, p);
+    int64_t tiles = p->batches * ceil_div(p->m, p->tile_rows) * ceil_div(p->n, p->tile_columns);
+    tarn__parallel_for(tiles, ceil_div(SMALL_TILE / 2, p->tile_rows * p->tile_columns * p->k + 1), run_blas_tiles, p);
 }
 
 /* ---- integers ---------------------------------------------------------------------------------------------------- */
@@ -289,14 +281,14 @@ static void run_blas(product *p)
 
 static void run_integer_rows(int64_t begin, int64_t end, void *ctx)
 {
-    const product *p = ctx;
-    int64_t sum[INTEGER_ROWS][LONGEST_LINE], line[LONGEST_LINE], left;
-    int64_t down = ceiling(p->m, INTEGER_ROWS), across = ceiling(p->n, LONGEST_LINE), alpha = (int64_t)p->alpha,
+    const gemm_args *p = ctx;
+    int64_t sum[INTEGER_ROWS][MAX_LINE], line[MAX_LINE], left;
+    int64_t down = ceil_div(p->m, INTEGER_ROWS), across = ceil_div(p->n, MAX_LINE), alpha = (int64_t)p->alpha,
             beta = (int64_t)p->beta;
     for (; begin < end; begin++) {
         int64_t batch = begin / (down * across), row = begin / across % down * INTEGER_ROWS,
-                column = begin % across * LONGEST_LINE;
-        int64_t rows = least(p->m - row, INTEGER_ROWS), n = least(p->n - column, LONGEST_LINE);
+                column = begin % across * MAX_LINE;
+        int64_t rows = min_i64(p->m - row, INTEGER_ROWS), n = min_i64(p->n - column, MAX_LINE);
         memset(sum, 0, sizeof(sum));
         for (int64_t k = 0; k < p->k; k++) {
             tarn__load[p->b.dtype][COMPUTE_I64](element(p, &p->b, batch, k, column), p->b.across, line, n);
@@ -323,11 +315,11 @@ static void run_integer_rows(int64_t begin, int64_t end, void *ctx)
     }
 }
 
-static void run_integers(product *p)
+static void run_integers(gemm_args *p)
 {
-    int64_t work = INTEGER_ROWS * least(p->n, LONGEST_LINE) * p->k + 1;
-    tarn__parallel_for(p->batches * ceiling(p->m, INTEGER_ROWS) * ceiling(p->n, LONGEST_LINE),
-                       ceiling(PACK_GRAIN, work), run_integer_rows, p);
+    int64_t work = INTEGER_ROWS * min_i64(p->n, MAX_LINE) * p->k + 1;
+    tarn__parallel_for(p->batches * ceil_div(p->m, INTEGER_ROWS) * ceil_div(p->n, MAX_LINE), ceil_div(PACK_GRAIN, work),
+                       run_integer_rows, p);
 }
 
 /* ---- choosing ---------------------------------------------------------------------------------------------------- */
@@ -336,20 +328,20 @@ static void run_integers(product *p)
 #define LITTLE_OUTPUT 16384
 
 /* Up to 64 parts of k, each long enough that adding up the parts costs nothing beside it. */
-static void choose_splits(product *p)
+static void choose_splits(gemm_args *p)
 {
     p->splits = 1;
     if (p->batches != 1 || p->k < LONG_K || p->m * p->n > LITTLE_OUTPUT)
         return;
-    int64_t sixty_fourth = ceiling(p->k, 64);
+    int64_t sixty_fourth = ceil_div(p->k, 64);
     p->split_length = sixty_fourth > LONG_K / 2 ? sixty_fourth : LONG_K / 2;
-    p->splits = ceiling(p->k, p->split_length);
+    p->splits = ceil_div(p->k, p->split_length);
 }
 
 /* Parts first to first + count of k, each a batch, into the partial sums. */
-static product part_of(const product *p, int64_t first, int64_t count, int64_t length)
+static gemm_args split_of(const gemm_args *p, int64_t first, int64_t count, int64_t length)
 {
-    product part = *p;
+    gemm_args part = *p;
     int64_t size = p->a.dtype == TARN_F64 ? 8 : 4, begin = first * p->split_length;
     part.k = length;
     part.batches = part.batch_shape[0] = count;
@@ -371,90 +363,90 @@ static product part_of(const product *p, int64_t first, int64_t count, int64_t l
 
 /* One thread's work: rows and columns are few, and there are other batches for the other threads, or it is too little
  * to share. */
-static bool is_small(const product *p)
+static bool is_small(const gemm_args *p)
 {
     return p->m <= 128 && p->n <= 128 && (p->batches >= 4 || p->m * p->n * p->k < SMALL_TILE);
 }
 
-static bool is_thin(const product *p)
+static bool is_skinny(const gemm_args *p)
 {
-    return p->m <= THIN_ROWS || p->n <= THIN_ROWS;
+    return p->m <= SKINNY_ROWS || p->n <= SKINNY_ROWS;
 }
 
-enum way { THIN, BLAS, SMALL, BLOCKED };
+enum path { SKINNY, BLAS, SMALL, BLOCKED };
 
-static enum way way_of(const product *p)
+static enum path choose_path(const gemm_args *p)
 {
     tarn__blas_call call;
-    if (is_thin(p))
-        return THIN;
+    if (is_skinny(p))
+        return SKINNY;
     if (p->m * p->n * p->k >= BLAS_WORK && describe_blas(p, &call))
         return BLAS;
     return is_small(p) ? SMALL : BLOCKED;
 }
 
-static size_t scratch_whole(const product *p)
+static size_t scratch_unsplit(const gemm_args *p)
 {
-    if (way_of(p) != BLOCKED)
+    if (choose_path(p) != BLOCKED)
         return 0;
     return p->a.dtype == TARN_F64 ? gemm_scratch_f64(p) : gemm_scratch_f32(p);
 }
 
-static void run_thin(product *p)
+static void run_skinny(gemm_args *p)
 {
-    if (p->m > THIN_ROWS)
+    if (p->m > SKINNY_ROWS)
         transpose(p);
-    int64_t by_work = ceiling(4 * PACK_GRAIN, p->k + 1);
-    p->thin_columns = by_work < 16 ? 16 : least(by_work, LONGEST_LINE);
+    int64_t by_work = ceil_div(4 * PACK_GRAIN, p->k + 1);
+    p->skinny_columns = by_work < 16 ? 16 : min_i64(by_work, MAX_LINE);
     if (p->b.down != 1 || p->b.across == 1)
-        p->thin_columns = LONGEST_LINE;
-    int64_t chunks = p->batches * ceiling(p->n, p->thin_columns), work = least(p->n, p->thin_columns) * p->k + 1;
-    tarn__parallel_for(chunks, ceiling(PACK_GRAIN, work), p->a.dtype == TARN_F64 ? run_thin_f64 : run_thin_f32, p);
+        p->skinny_columns = MAX_LINE;
+    int64_t chunks = p->batches * ceil_div(p->n, p->skinny_columns), work = min_i64(p->n, p->skinny_columns) * p->k + 1;
+    tarn__parallel_for(chunks, ceil_div(PACK_GRAIN, work), p->a.dtype == TARN_F64 ? run_skinny_f64 : run_skinny_f32, p);
 }
 
-static void run_whole(product *p)
+static void run_unsplit(gemm_args *p)
 {
-    bool wide = p->a.dtype == TARN_F64;
-    switch (way_of(p)) {
-    case THIN: run_thin(p); break;
+    bool is_f64 = p->a.dtype == TARN_F64;
+    switch (choose_path(p)) {
+    case SKINNY: run_skinny(p); break;
     case BLAS: run_blas(p); break;
     case SMALL:
-        tarn__parallel_for(p->batches, ceiling(SMALL_TILE / 4, p->m * p->n * p->k + 1),
-                           wide ? run_small_f64 : run_small_f32, p);
+        tarn__parallel_for(p->batches, ceil_div(SMALL_TILE / 4, p->m * p->n * p->k + 1),
+                           is_f64 ? run_small_f64 : run_small_f32, p);
         break;
-    case BLOCKED: (wide ? gemm_f64 : gemm_f32)(p); break;
+    case BLOCKED: (is_f64 ? gemm_f64 : gemm_f32)(p); break;
     }
 }
 
-static void run_parts(product *p)
+static void run_split_k(gemm_args *p)
 {
     int64_t whole = p->k / p->split_length, left = p->k % p->split_length;
-    product part = part_of(p, 0, whole, p->split_length);
-    run_whole(&part);
+    gemm_args part = split_of(p, 0, whole, p->split_length);
+    run_unsplit(&part);
     if (left > 0) {
-        part = part_of(p, whole, 1, left);
-        run_whole(&part);
+        part = split_of(p, whole, 1, left);
+        run_unsplit(&part);
     }
-    tarn__parallel_for(p->m, ceiling(PACK_GRAIN, p->n * p->splits), p->a.dtype == TARN_F64 ? combine_f64 : combine_f32,
-                       p);
+    tarn__parallel_for(p->m, ceil_div(PACK_GRAIN, p->n * p->splits),
+                       p->a.dtype == TARN_F64 ? sum_splits_f64 : sum_splits_f32, p);
 }
 
 static size_t matmul_scratch(const tarn__call *call)
 {
-    product p = describe(call);
+    gemm_args p = describe(call);
     if (!tarn__is_float(p.a.dtype) || p.m * p.n * p.k * p.batches == 0)
         return 0;
     choose_splits(&p);
     if (p.splits == 1)
-        return scratch_whole(&p);
-    product part = part_of(&p, 0, p.k / p.split_length, p.split_length), last = part_of(&p, 0, 1, p.split_length);
-    size_t first = scratch_whole(&part), second = scratch_whole(&last);
+        return scratch_unsplit(&p);
+    gemm_args part = split_of(&p, 0, p.k / p.split_length, p.split_length), last = split_of(&p, 0, 1, p.split_length);
+    size_t first = scratch_unsplit(&part), second = scratch_unsplit(&last);
     return (size_t)(p.splits * p.m * p.n) * (p.a.dtype == TARN_F64 ? 8 : 4) + (first > second ? first : second);
 }
 
 static void kernel_matmul(const tarn__call *call)
 {
-    product p = describe(call);
+    gemm_args p = describe(call);
     if (p.m * p.n * p.batches == 0)
         return;
     if (!tarn__is_float(p.a.dtype)) {
@@ -463,9 +455,9 @@ static void kernel_matmul(const tarn__call *call)
     }
     choose_splits(&p);
     if (p.splits > 1)
-        run_parts(&p);
+        run_split_k(&p);
     else
-        run_whole(&p);
+        run_unsplit(&p);
 }
 
 void TARN__AT_LEVEL(tarn__cpu_matmul)(tarn__kernel_row *rows)

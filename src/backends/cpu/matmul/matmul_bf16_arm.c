@@ -14,21 +14,22 @@
 #define FEW_ROWS 4
 #define FEW_COLUMNS 64 /* fewer are split along k, or turned round, by the other kernel */
 #define COLUMNS MAX_COLUMNS
-#define LINES 8               /* of a or b, laid side by side */
-#define EIGHT 8               /* elements of k that are laid out at a time */
-#define BUNCH (LINES * EIGHT) /* elements: [half of the eight][pair of lines][4 of the first, 4 of the second] */
-#define STRETCH 64            /* bunches: eight rows of a and 32 columns lie in the first-level cache */
-#define AHEAD 40960           /* bytes of b after which it is asked for, into the second-level cache */
-#define BUNCHES(k) (((k) + EIGHT - 1) / EIGHT)
+#define LINES 8                     /* of a or b, laid side by side */
+#define K_STEP 8                    /* elements of k that are laid out at a time */
+#define PANEL_STEP (LINES * K_STEP) /* elements: [half of the eight][pair of lines][4 of the first, 4 of the second] \
+                                     */
+#define SEGMENT 64                  /* bunches: eight rows of a and 32 columns lie in the first-level cache */
+#define PREFETCH_BYTES 40960        /* bytes of b after which it is asked for, into the second-level cache */
+#define PANEL_STEPS(k) (((k) + K_STEP - 1) / K_STEP)
 
 /* [pair of b's lines][pair of a's]{b 0 · a 0, b 0 · a 1, b 1 · a 0, b 1 · a 1} */
 typedef float sums[LINES / 2][LINES / 2][4];
 
 typedef struct job {
-    product p;
-    int64_t k, bunches, a_step, b_step; /* steps from line to line */
+    gemm_args p;
+    int64_t k, steps, a_step, b_step; /* steps from line to line */
     const uint16_t *a, *b;
-    uint16_t *laid; /* a: (rows / 8, bunches, BUNCH) */
+    uint16_t *packed; /* a: (rows / 8, bunches, BUNCH) */
     slots panels;
 } job;
 
@@ -40,7 +41,7 @@ static const uint16_t *a_line(const job *j, int64_t row)
 /* The last one in the place of those that are not there. */
 static const uint16_t *b_line(const job *j, int64_t column)
 {
-    return j->b + least(column, j->p.out - 1) * j->b_step;
+    return j->b + min_i64(column, j->p.out - 1) * j->b_step;
 }
 
 static inline bfloat16x8_t load_8(const uint16_t *from)
@@ -55,22 +56,22 @@ static void multiply_lines(const uint16_t *a, const uint16_t *const *b, int64_t 
 {
     float32x4_t sum[4][2] = {{vdupq_n_f32(0)}};
     int64_t i = 0;
-    for (; i + 2 * EIGHT <= k; i += 2 * EIGHT) {
-        bfloat16x8_t a0 = load_8(a + i), a1 = load_8(a + i + EIGHT);
-        __builtin_prefetch((const char *)(b[0] + 4 * i) + AHEAD, 0, 2);
-        __builtin_prefetch((const char *)(b[0] + 4 * i) + AHEAD + 64, 0, 2);
+    for (; i + 2 * K_STEP <= k; i += 2 * K_STEP) {
+        bfloat16x8_t a0 = load_8(a + i), a1 = load_8(a + i + K_STEP);
+        __builtin_prefetch((const char *)(b[0] + 4 * i) + PREFETCH_BYTES, 0, 2);
+        __builtin_prefetch((const char *)(b[0] + 4 * i) + PREFETCH_BYTES + 64, 0, 2);
         for (int r = 0; r < 4; r++) {
             sum[r][0] = vbfdotq_f32(sum[r][0], a0, load_8(b[r] + i));
-            sum[r][1] = vbfdotq_f32(sum[r][1], a1, load_8(b[r] + i + EIGHT));
+            sum[r][1] = vbfdotq_f32(sum[r][1], a1, load_8(b[r] + i + K_STEP));
         }
     }
-    for (; i < k; i += EIGHT) {
-        uint16_t rest[5][EIGHT] = {{0}};
-        size_t bytes = sizeof(uint16_t) * (size_t)least(k - i, EIGHT);
-        memcpy(rest[4], a + i, bytes);
+    for (; i < k; i += K_STEP) {
+        uint16_t tail[5][K_STEP] = {{0}};
+        size_t bytes = sizeof(uint16_t) * (size_t)min_i64(k - i, K_STEP);
+        memcpy(tail[4], a + i, bytes);
         for (int r = 0; r < 4; r++) {
-            memcpy(rest[r], b[r] + i, bytes);
-            sum[r][0] = vbfdotq_f32(sum[r][0], load_8(rest[4]), load_8(rest[r]));
+            memcpy(tail[r], b[r] + i, bytes);
+            sum[r][0] = vbfdotq_f32(sum[r][0], load_8(tail[4]), load_8(tail[r]));
         }
     }
     float32x4_t each[4];
@@ -83,8 +84,8 @@ static void multiply_few(int64_t begin, int64_t end, void *ctx)
 {
     const job *j = ctx;
     float values[FEW_ROWS][COLUMNS];
-    for (int64_t piece = begin; piece < end; piece++) {
-        int64_t column = piece * COLUMNS, n = least(j->p.out - column, COLUMNS);
+    for (int64_t panel_index = begin; panel_index < end; panel_index++) {
+        int64_t column = panel_index * COLUMNS, n = min_i64(j->p.out - column, COLUMNS);
         for (int64_t i = 0; i < n; i += 4) {
             const uint16_t *b[] = {b_line(j, column + i), b_line(j, column + i + 1), b_line(j, column + i + 2),
                                    b_line(j, column + i + 3)};
@@ -99,45 +100,45 @@ static void multiply_few(int64_t begin, int64_t end, void *ctx)
 /* ---- many rows --------------------------------------------------------------------------------------------------- */
 
 /* n elements of two lines, of pair `pair`; what is missing of the last eight is 0. */
-static void lay_pair(const uint16_t *first, const uint16_t *second, int64_t n, int pair, uint16_t *to)
+static void pack_pair(const uint16_t *first, const uint16_t *second, int64_t n, int pair, uint16_t *to)
 {
-    uint16_t rest[2][EIGHT] = {{0}};
-    for (int64_t i = 0; i < n; i += EIGHT, to += BUNCH) {
-        if (n - i < EIGHT) {
-            memcpy(rest[0], first + i, sizeof(uint16_t) * (size_t)(n - i));
-            memcpy(rest[1], second + i, sizeof(uint16_t) * (size_t)(n - i));
+    uint16_t tail[2][K_STEP] = {{0}};
+    for (int64_t i = 0; i < n; i += K_STEP, to += PANEL_STEP) {
+        if (n - i < K_STEP) {
+            memcpy(tail[0], first + i, sizeof(uint16_t) * (size_t)(n - i));
+            memcpy(tail[1], second + i, sizeof(uint16_t) * (size_t)(n - i));
         }
-        uint64x2_t a = vreinterpretq_u64_u16(vld1q_u16(n - i < EIGHT ? rest[0] : first + i));
-        uint64x2_t b = vreinterpretq_u64_u16(vld1q_u16(n - i < EIGHT ? rest[1] : second + i));
-        vst1q_u16(to + pair * EIGHT, vreinterpretq_u16_u64(vzip1q_u64(a, b)));
-        vst1q_u16(to + BUNCH / 2 + pair * EIGHT, vreinterpretq_u16_u64(vzip2q_u64(a, b)));
+        uint64x2_t a = vreinterpretq_u64_u16(vld1q_u16(n - i < K_STEP ? tail[0] : first + i));
+        uint64x2_t b = vreinterpretq_u64_u16(vld1q_u16(n - i < K_STEP ? tail[1] : second + i));
+        vst1q_u16(to + pair * K_STEP, vreinterpretq_u16_u64(vzip1q_u64(a, b)));
+        vst1q_u16(to + PANEL_STEP / 2 + pair * K_STEP, vreinterpretq_u16_u64(vzip2q_u64(a, b)));
     }
 }
 
 /* Eight rows of a each; the last one in the place of those that are not there. */
-static void lay_rows(int64_t begin, int64_t end, void *ctx)
+static void pack_rows(int64_t begin, int64_t end, void *ctx)
 {
     const job *j = ctx;
     for (int64_t i = begin; i < end; i++)
         for (int pair = 0; pair < LINES / 2; pair++) {
             int64_t row = i * LINES + 2 * pair, last = j->p.count - 1;
-            lay_pair(a_line(j, j->p.first + least(row, last)), a_line(j, j->p.first + least(row + 1, last)), j->k, pair,
-                     j->laid + i * j->bunches * BUNCH);
+            pack_pair(a_line(j, j->p.first + min_i64(row, last)), a_line(j, j->p.first + min_i64(row + 1, last)), j->k,
+                      pair, j->packed + i * j->steps * PANEL_STEP);
         }
 }
 
 /* Eight columns by `pairs` pairs of rows, from `first` on. */
-static inline __attribute__((always_inline)) void add_tile(const uint16_t *b, const uint16_t *a, int64_t bunches,
+static inline __attribute__((always_inline)) void add_tile(const uint16_t *b, const uint16_t *a, int64_t steps,
                                                            int first, int pairs, sums to)
 {
     float32x4_t sum[LINES / 2][LINES / 2];
     for (int v = 0; v < LINES / 2; v++)
         for (int u = 0; u < pairs; u++)
             sum[v][u] = vld1q_f32(to[v][first + u]);
-    for (int64_t i = 0; i < 2 * bunches; i++, a += BUNCH / 2, b += BUNCH / 2) {
-        bfloat16x8_t of_b[] = {load_8(b), load_8(b + EIGHT), load_8(b + 2 * EIGHT), load_8(b + 3 * EIGHT)};
+    for (int64_t i = 0; i < 2 * steps; i++, a += PANEL_STEP / 2, b += PANEL_STEP / 2) {
+        bfloat16x8_t of_b[] = {load_8(b), load_8(b + K_STEP), load_8(b + 2 * K_STEP), load_8(b + 3 * K_STEP)};
         for (int u = 0; u < pairs; u++) {
-            bfloat16x8_t of_a = load_8(a + (first + u) * EIGHT);
+            bfloat16x8_t of_a = load_8(a + (first + u) * K_STEP);
             for (int v = 0; v < LINES / 2; v++)
                 sum[v][u] = vbfmmlaq_f32(sum[v][u], of_b[v], of_a);
         }
@@ -147,27 +148,27 @@ static inline __attribute__((always_inline)) void add_tile(const uint16_t *b, co
             vst1q_f32(to[v][first + u], sum[v][u]);
 }
 
-static void multiply_tile(const uint16_t *b, const uint16_t *a, int64_t bunches, int64_t rows, sums to)
+static void multiply_tile(const uint16_t *b, const uint16_t *a, int64_t steps, int64_t rows, sums to)
 {
     if (rows > LINES - 2)
-        add_tile(b, a, bunches, 0, LINES / 2, to);
+        add_tile(b, a, steps, 0, LINES / 2, to);
     else
         for (int u = 0; u < (rows + 1) / 2; u++)
-            add_tile(b, a, bunches, u, 1, to);
+            add_tile(b, a, steps, u, 1, to);
 }
 
 /* Bunches `at` to `at` + `count` of n columns. The next ones, or those of the next columns, are asked for. */
-static void lay_columns(const job *j, int64_t column, int64_t n, int64_t at, int64_t count, uint16_t *panel)
+static void pack_columns(const job *j, int64_t column, int64_t n, int64_t at, int64_t count, uint16_t *panel)
 {
-    int64_t k = least(j->k - at * EIGHT, count * EIGHT),
-            ahead = at + count < j->bunches ? k : COLUMNS * j->b_step - at * EIGHT;
+    int64_t k = min_i64(j->k - at * K_STEP, count * K_STEP),
+            prefetch_at = at + count < j->steps ? k : COLUMNS * j->b_step - at * K_STEP;
     for (int64_t i = 0; i < n; i += 2) {
-        const uint16_t *first = b_line(j, column + i) + at * EIGHT, *second = b_line(j, column + i + 1) + at * EIGHT;
+        const uint16_t *first = b_line(j, column + i) + at * K_STEP, *second = b_line(j, column + i + 1) + at * K_STEP;
         for (int64_t line = 0; line < k; line += 32) {
-            __builtin_prefetch(first + ahead + line, 0, 2);
-            __builtin_prefetch(second + ahead + line, 0, 2);
+            __builtin_prefetch(first + prefetch_at + line, 0, 2);
+            __builtin_prefetch(second + prefetch_at + line, 0, 2);
         }
-        lay_pair(first, second, k, (int)(i % LINES / 2), panel + i / LINES * STRETCH * BUNCH);
+        pack_pair(first, second, k, (int)(i % LINES / 2), panel + i / LINES * SEGMENT * PANEL_STEP);
     }
 }
 
@@ -178,16 +179,18 @@ static void multiply_many(int64_t begin, int64_t end, void *ctx)
     uint16_t *panel = (void *)slot_acquire(&j->panels, &slot, NULL);
     sums each[ROW_TILE / LINES][COLUMNS / LINES];
     float line[COLUMNS];
-    for (int64_t piece = begin; piece < end; piece++) {
-        int64_t column = piece * COLUMNS, n = least(j->p.out - column, COLUMNS), laid = (n + LINES - 1) / LINES * LINES;
+    for (int64_t panel_index = begin; panel_index < end; panel_index++) {
+        int64_t column = panel_index * COLUMNS, n = min_i64(j->p.out - column, COLUMNS),
+                packed = (n + LINES - 1) / LINES * LINES;
         memset(each, 0, sizeof(each));
-        for (int64_t at = 0; at < j->bunches; at += STRETCH) {
-            int64_t count = least(j->bunches - at, STRETCH);
-            lay_columns(j, column, laid, at, count, panel);
+        for (int64_t at = 0; at < j->steps; at += SEGMENT) {
+            int64_t count = min_i64(j->steps - at, SEGMENT);
+            pack_columns(j, column, packed, at, count, panel);
             for (int64_t r = 0; r < j->p.count; r += LINES)
                 for (int64_t i = 0; i < n; i += LINES)
-                    multiply_tile(panel + i / LINES * STRETCH * BUNCH, j->laid + (r / LINES * j->bunches + at) * BUNCH,
-                                  count, least(j->p.count - r, LINES), each[r / LINES][i / LINES]);
+                    multiply_tile(panel + i / LINES * SEGMENT * PANEL_STEP,
+                                  j->packed + (r / LINES * j->steps + at) * PANEL_STEP, count,
+                                  min_i64(j->p.count - r, LINES), each[r / LINES][i / LINES]);
         }
         for (int64_t r = 0; r < j->p.count; r++) {
             for (int64_t i = 0; i < n; i++)
@@ -200,9 +203,9 @@ static void multiply_many(int64_t begin, int64_t end, void *ctx)
 
 /* ---- the kernel -------------------------------------------------------------------------------------------------- */
 
-static tarn__kernel_row other; /* as it was before */
+static tarn__kernel_row fallback; /* as it was before */
 
-static bool suits(const tarn__call *call)
+static bool fits(const tarn__call *call)
 {
     const tarn__matmul *params = call->params;
     const tarn__view *a = call->in[0], *b = call->in[1], *c = call->out[0],
@@ -222,15 +225,15 @@ static job describe(const tarn__call *call, arena *c)
                    .in = a->shape[1],
                    .out = b->shape[1]},
              .k = a->shape[1],
-             .bunches = BUNCHES(a->shape[1]),
+             .steps = PANEL_STEPS(a->shape[1]),
              .a_step = a->stride[0],
              .b_step = b->stride[1],
              .a = tarn__view_at(a),
              .b = tarn__view_at(b)};
     if (j.p.rows > FEW_ROWS) {
-        j.laid = arena_alloc(c, sizeof(uint16_t) *
-                                    (size_t)(BUNCH * j.bunches * ((least(j.p.rows, ROW_TILE) + LINES - 1) / LINES)));
-        j.panels = arena_slots(c, sizeof(uint16_t) * STRETCH * BUNCH * COLUMNS / LINES,
+        j.packed = arena_alloc(
+            c, sizeof(uint16_t) * (size_t)(PANEL_STEP * j.steps * ((min_i64(j.p.rows, ROW_TILE) + LINES - 1) / LINES)));
+        j.panels = arena_slots(c, sizeof(uint16_t) * SEGMENT * PANEL_STEP * COLUMNS / LINES,
                                slot_count((j.p.out + COLUMNS - 1) / COLUMNS));
     }
     return j;
@@ -239,29 +242,29 @@ static job describe(const tarn__call *call, arena *c)
 static size_t matmul_scratch(const tarn__call *call)
 {
     arena c = {0};
-    if (!suits(call))
-        return other.scratch(call);
+    if (!fits(call))
+        return fallback.scratch(call);
     describe(call, &c);
     return c.used;
 }
 
 static void kernel_matmul(const tarn__call *call)
 {
-    if (!suits(call)) {
-        other.run(call);
+    if (!fits(call)) {
+        fallback.run(call);
         return;
     }
     arena c = {.memory = call->scratch, .size = call->scratch_bytes};
     job j = describe(call, &c);
-    int64_t pieces = (j.p.out + COLUMNS - 1) / COLUMNS, bytes = 2 * j.k * COLUMNS + 1;
+    int64_t panels_count = (j.p.out + COLUMNS - 1) / COLUMNS, bytes = 2 * j.k * COLUMNS + 1;
     if (j.p.rows <= FEW_ROWS) {
-        tarn__parallel_for(pieces, 1 + MIN_BYTES / bytes, multiply_few, &j);
+        tarn__parallel_for(panels_count, 1 + MIN_BYTES / bytes, multiply_few, &j);
         return;
     }
     for (; j.p.first < j.p.rows; j.p.first += ROW_TILE) {
-        j.p.count = least(j.p.rows - j.p.first, ROW_TILE);
-        tarn__parallel_for((j.p.count + LINES - 1) / LINES, 1 + 16384 / (LINES * j.k), lay_rows, &j);
-        tarn__parallel_for(pieces, 1 + MIN_BYTES / (bytes * j.p.count), multiply_many, &j);
+        j.p.count = min_i64(j.p.rows - j.p.first, ROW_TILE);
+        tarn__parallel_for((j.p.count + LINES - 1) / LINES, 1 + 16384 / (LINES * j.k), pack_rows, &j);
+        tarn__parallel_for(panels_count, 1 + MIN_BYTES / (bytes * j.p.count), multiply_many, &j);
     }
 }
 
@@ -269,7 +272,7 @@ void TARN__PASTE(tarn__cpu_matmul, TARN__ARM_LEVEL)(tarn__kernel_row *rows);
 
 void TARN__PASTE(tarn__cpu_matmul, TARN__ARM_LEVEL)(tarn__kernel_row *rows)
 {
-    other = rows[TARN__K_matmul];
+    fallback = rows[TARN__K_matmul];
     rows[TARN__K_matmul].run = kernel_matmul;
     rows[TARN__K_matmul].scratch = matmul_scratch;
 }

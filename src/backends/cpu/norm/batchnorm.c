@@ -25,7 +25,7 @@ static void describe_forward(const tarn__call *call, tarn__channel_plan *c)
  * above 0. */
 static void describe_backward(const tarn__call *call, tarn__channel_plan *c)
 {
-    static const double half_of_the_least[] = {
+    static const double half_min_subnormal[] = {
         [TARN_F32] = 0x1p-150, [TARN_F64] = 0, [TARN_BF16] = 0x1p-134, [TARN_F16] = 0x1p-25};
     const bool has_relu = call->inputs > 5;
     const tarn__view *views[TARN__CHANNEL_OPERANDS] = {
@@ -33,7 +33,7 @@ static void describe_backward(const tarn__call *call, tarn__channel_plan *c)
     views[TARN__CHANNEL_RELU] = has_relu ? call->in[6] : NULL;
     views[TARN__CHANNEL_RELU_GRAD] = has_relu ? call->out[3] : NULL;
     describe(call, views, c);
-    c->least = has_relu && !call->in[6] ? half_of_the_least[call->in[0]->dtype] : 0;
+    c->relu_min = has_relu && !call->in[6] ? half_min_subnormal[call->in[0]->dtype] : 0;
 }
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
@@ -47,12 +47,12 @@ static size_t scratch_batchnorm(const tarn__call *call)
 }
 
 /* The running statistics take in a channel's own, the variance with the divisor of an estimate from `count` values. */
-static void take_in(const tarn__call *call, int64_t channel, double mean, double squares, double count)
+static void update_running(const tarn__call *call, int64_t channel, double mean, double squares, double count)
 {
     double momentum = ((const tarn__batchnorm *)call->params)->momentum;
-    put_number(call->out[3], channel, (1 - momentum) * number_at(call->out[3], channel, 0) + momentum * mean);
-    put_number(call->out[4], channel,
-               (1 - momentum) * number_at(call->out[4], channel, 0) + momentum * squares / (count - 1));
+    store_scalar(call->out[3], channel, (1 - momentum) * load_scalar(call->out[3], channel, 0) + momentum * mean);
+    store_scalar(call->out[4], channel,
+                 (1 - momentum) * load_scalar(call->out[4], channel, 0) + momentum * squares / (count - 1));
 }
 
 static void kernel_batchnorm(const tarn__call *call)
@@ -64,16 +64,16 @@ static void kernel_batchnorm(const tarn__call *call)
     if (params->training)
         TARN__AT_LEVEL(tarn__channel_moments)(&c, mean, scale, bias + c.channels);
     for (int64_t i = 0; i < c.channels; i++) {
-        double variance = params->training ? scale[i] / (double)c.count : number_at(call->in[4], i, 0);
+        double variance = params->training ? scale[i] / (double)c.count : load_scalar(call->in[4], i, 0);
         if (params->training)
-            take_in(call, i, mean[i], scale[i], (double)c.count);
+            update_running(call, i, mean[i], scale[i], (double)c.count);
         else
-            mean[i] = number_at(call->in[3], i, 0);
+            mean[i] = load_scalar(call->in[3], i, 0);
         double rstd = 1 / sqrt(variance + params->epsilon);
-        put_number(call->out[1], i, mean[i]);
-        put_number(call->out[2], i, rstd);
-        scale[i] = rstd * number_at(call->in[1], i, 1);
-        bias[i] = number_at(call->in[2], i, 0);
+        store_scalar(call->out[1], i, mean[i]);
+        store_scalar(call->out[2], i, rstd);
+        scale[i] = rstd * load_scalar(call->in[1], i, 1);
+        bias[i] = load_scalar(call->in[2], i, 0);
     }
     TARN__AT_LEVEL(tarn__channel_normalize)(&c, &(tarn__channel_stats){.mean = mean, .scale = scale, .bias = bias});
 }
@@ -96,26 +96,26 @@ static void kernel_batchnorm_grad(const tarn__call *call)
     tarn__channel_plan c;
     describe_backward(call, &c);
     double *mean = call->scratch, *rstd = mean + c.channels, *scale = rstd + c.channels, *bias = scale + c.channels,
-           *sum = bias + c.channels, *product = sum + c.channels;
+           *sum = bias + c.channels, *g_xhat = sum + c.channels;
     for (int64_t i = 0; i < c.channels; i++) {
-        mean[i] = number_at(call->in[2], i, 0);
-        rstd[i] = number_at(call->in[3], i, 0);
-        scale[i] = rstd[i] * number_at(call->in[1], i, 1);
-        bias[i] = number_at(c.has_relu ? call->in[5] : NULL, i, 0);
+        mean[i] = load_scalar(call->in[2], i, 0);
+        rstd[i] = load_scalar(call->in[3], i, 0);
+        scale[i] = rstd[i] * load_scalar(call->in[1], i, 1);
+        bias[i] = load_scalar(c.has_relu ? call->in[5] : NULL, i, 0);
     }
-    tarn__channel_stats numbers = {.mean = mean, .rstd = rstd, .scale = scale, .bias = bias};
+    tarn__channel_stats stats = {.mean = mean, .rstd = rstd, .scale = scale, .bias = bias};
     if (training || call->out[1] || call->out[2])
-        TARN__AT_LEVEL(tarn__channel_grad_sums)(&c, &numbers, sum, product, product + c.channels);
+        TARN__AT_LEVEL(tarn__channel_grad_sums)(&c, &stats, sum, g_xhat, g_xhat + c.channels);
     for (int64_t i = 0; (training || call->out[1] || call->out[2]) && i < c.channels; i++) {
-        put_number(call->out[1], i, product[i]);
-        put_number(call->out[2], i, sum[i]);
+        store_scalar(call->out[1], i, g_xhat[i]);
+        store_scalar(call->out[2], i, sum[i]);
         sum[i] *= scale[i] / (double)c.count;
-        product[i] *= scale[i] / (double)c.count;
+        g_xhat[i] *= scale[i] / (double)c.count;
     }
     if (training)
-        numbers.first = sum, numbers.second = product;
+        stats.first = sum, stats.second = g_xhat;
     if (call->out[0] || (c.has_relu && call->out[3]))
-        TARN__AT_LEVEL(tarn__channel_grad)(&c, &numbers);
+        TARN__AT_LEVEL(tarn__channel_grad)(&c, &stats);
 }
 
 void TARN__AT_LEVEL(tarn__cpu_batchnorm)(tarn__kernel_row *rows)

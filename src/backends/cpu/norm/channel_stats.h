@@ -8,8 +8,8 @@
  * Elements are worked on in f32 or f64, in blocks; what blocks add up to is f64. A mean is used as two f32 numbers, so
  * that what is left of an element after it is exact to f32 even where the mean is much larger than the deviation. All
  * cuts depend on shapes alone. */
-#ifndef TARN__CHANNELS_H
-#define TARN__CHANNELS_H
+#ifndef TARN__CPU_CHANNEL_STATS_H
+#define TARN__CPU_CHANNEL_STATS_H
 
 #include "backends/cpu/common/convert.h"
 #include "backends/cpu/runtime/level.h"
@@ -33,11 +33,11 @@ typedef struct tarn__channel_plan {
     int64_t batches, channels; /* batches is 1 where a channel's numbers are over all of axis 0 */
     int64_t count;             /* elements of one channel of one batch */
     int compute;               /* COMPUTE_F32 or COMPUTE_F64 */
-    bool by_rows;
-    bool has_relu; /* over the result; its gradient goes through where that is above `least`. False at first */
-    double least;  /* what is not above this is 0 in x's dtype */
+    bool is_nchw;
+    bool has_relu;   /* over the result; its gradient goes through where that is above `least`. False at first */
+    double relu_min; /* what is not above this is 0 in x's dtype */
     /* by columns: positions that lie one behind the other and are taken as one row, for few channels */
-    int64_t fold;
+    int64_t row_positions;
     int64_t chunk, chunks; /* elements (by rows) or positions (by columns) of a channel that are taken as one */
     tarn__nest nest;       /* over all axes but the channel's and, with batches, the first */
     const tarn__view *view[TARN__CHANNEL_OPERANDS]; /* of one shape; NULL where there is none, but never x */
@@ -63,17 +63,17 @@ void TARN__AT_LEVEL(tarn__channel_moments)(const tarn__channel_plan *c, double *
 
 /* The sums of g, and of g · (x - mean) · rstd. With relu g is what goes through: for that scale and bias are needed,
  * too, where no BESIDE is given. */
-void TARN__AT_LEVEL(tarn__channel_grad_sums)(const tarn__channel_plan *c, const tarn__channel_stats *numbers,
-                                             double *sum, double *product, double *scratch);
+void TARN__AT_LEVEL(tarn__channel_grad_sums)(const tarn__channel_plan *c, const tarn__channel_stats *stats, double *sum,
+                                             double *g_xhat, double *scratch);
 
 /* The result, from mean, scale and bias; the gradient of x, from all but bias, and what goes through relu. */
-void TARN__AT_LEVEL(tarn__channel_normalize)(const tarn__channel_plan *c, const tarn__channel_stats *numbers);
-void TARN__AT_LEVEL(tarn__channel_grad)(const tarn__channel_plan *c, const tarn__channel_stats *numbers);
+void TARN__AT_LEVEL(tarn__channel_normalize)(const tarn__channel_plan *c, const tarn__channel_stats *stats);
+void TARN__AT_LEVEL(tarn__channel_grad)(const tarn__channel_plan *c, const tarn__channel_stats *stats);
 
 /* Number i of a vector; `otherwise` where there is none. */
-TARN__UNUSED static double number_at(const tarn__view *vector, int64_t i, double otherwise)
+TARN__UNUSED static double load_scalar(const tarn__view *vector, int64_t i, double fallback)
 {
-    double value = otherwise;
+    double value = fallback;
     if (vector)
         tarn__load[vector->dtype][COMPUTE_F64]((char *)tarn__view_at(vector) +
                                                    i * vector->stride[0] * (int64_t)tarn__dtype_bytes(vector->dtype),
@@ -81,7 +81,7 @@ TARN__UNUSED static double number_at(const tarn__view *vector, int64_t i, double
     return value;
 }
 
-TARN__UNUSED static void put_number(const tarn__view *vector, int64_t i, double value)
+TARN__UNUSED static void store_scalar(const tarn__view *vector, int64_t i, double value)
 {
     if (vector)
         tarn__store[vector->dtype][COMPUTE_F64](

@@ -34,21 +34,21 @@ static size_t scratch_groupnorm(const tarn__call *call)
 }
 
 /* Group number `set`, counted over all parts: the numbers of its channels from the measures of them. */
-static void settle_group(const tarn__call *call, const job *j, int64_t set, double *mean, double *scale, double *bias)
+static void finish_group(const tarn__call *call, const job *j, int64_t set, double *mean, double *scale, double *bias)
 {
-    double middle = 0, squares = 0;
+    double group_mean = 0, squares = 0;
     for (int64_t i = 0; i < j->members; i++)
-        tarn__merge_moments(&middle, &squares, (double)(i * j->c.count), mean[i], scale[i], (double)j->c.count);
+        tarn__merge_moments(&group_mean, &squares, (double)(i * j->c.count), mean[i], scale[i], (double)j->c.count);
     double rstd = 1 / sqrt(squares / j->values + ((const tarn__groupnorm *)call->params)->epsilon);
     if (call->out[1]) {
-        ((double *)tarn__view_at(call->out[1]))[set] = middle;
+        ((double *)tarn__view_at(call->out[1]))[set] = group_mean;
         ((double *)tarn__view_at(call->out[2]))[set] = rstd;
     }
     for (int64_t i = 0; i < j->members; i++) {
         int64_t channel = set % j->groups * j->members + i;
-        mean[i] = middle;
-        scale[i] = rstd * number_at(call->in[1], channel, 1);
-        bias[i] = number_at(call->in[2], channel, 0);
+        mean[i] = group_mean;
+        scale[i] = rstd * load_scalar(call->in[1], channel, 1);
+        bias[i] = load_scalar(call->in[2], channel, 0);
     }
 }
 
@@ -62,7 +62,7 @@ static void kernel_groupnorm(const tarn__call *call)
         return;
     TARN__AT_LEVEL(tarn__channel_moments)(&j.c, mean, scale, bias + all);
     for (int64_t set = 0; set < j.c.batches * j.groups; set++)
-        settle_group(call, &j, set, mean + set * j.members, scale + set * j.members, bias + set * j.members);
+        finish_group(call, &j, set, mean + set * j.members, scale + set * j.members, bias + set * j.members);
     TARN__AT_LEVEL(tarn__channel_normalize)
     (&j.c, &(tarn__channel_stats){.mean = mean, .scale = scale, .bias = bias});
 }
@@ -77,31 +77,31 @@ static size_t scratch_groupnorm_grad(const tarn__call *call)
     return sizeof(double) * (size_t)(TARN__AT_LEVEL(tarn__channel_scratch)(&j.c) + 5 * j.c.batches * j.c.channels);
 }
 
-static void put_sums(const tarn__call *call, const job *j, const double *sum, const double *product)
+static void put_sums(const tarn__call *call, const job *j, const double *sum, const double *g_xhat)
 {
     for (int64_t i = 0; i < j->c.channels; i++) {
-        double all = 0, products = 0;
+        double all = 0, g_xhats = 0;
         for (int64_t b = 0; b < j->c.batches; b++) {
             all += sum[b * j->c.channels + i];
-            products += product[b * j->c.channels + i];
+            g_xhats += g_xhat[b * j->c.channels + i];
         }
-        put_number(call->out[1], i, products);
-        put_number(call->out[2], i, all);
+        store_scalar(call->out[1], i, g_xhats);
+        store_scalar(call->out[2], i, all);
     }
 }
 
 /* gx = rstd · (gw - mean(gw) - x̂ · mean(gw · x̂)) with gw = g · weight: the means, times rstd, in place of the sums of a
  * group's channels. */
-static void average_group(const job *j, const double *scale, double *sum, double *product)
+static void average_group(const job *j, const double *scale, double *sum, double *g_xhat)
 {
-    double all = 0, products = 0;
+    double all = 0, g_xhats = 0;
     for (int64_t i = 0; i < j->members; i++) {
         all += sum[i] * scale[i];
-        products += product[i] * scale[i];
+        g_xhats += g_xhat[i] * scale[i];
     }
     for (int64_t i = 0; i < j->members; i++) {
         sum[i] = all / j->values;
-        product[i] = products / j->values;
+        g_xhat[i] = g_xhats / j->values;
     }
 }
 
@@ -110,21 +110,21 @@ static void kernel_groupnorm_grad(const tarn__call *call)
     job j;
     describe(call, call->out[0], call->in[4], &j);
     int64_t all = j.c.batches * j.c.channels;
-    double *mean = call->scratch, *rstd = mean + all, *scale = rstd + all, *sum = scale + all, *product = sum + all;
+    double *mean = call->scratch, *rstd = mean + all, *scale = rstd + all, *sum = scale + all, *g_xhat = sum + all;
     for (int64_t i = 0; i < all; i++) {
         mean[i] = ((const double *)tarn__view_at(call->in[2]))[i / j.members];
         rstd[i] = ((const double *)tarn__view_at(call->in[3]))[i / j.members];
-        scale[i] = rstd[i] * number_at(call->in[1], i % j.c.channels, 1);
+        scale[i] = rstd[i] * load_scalar(call->in[1], i % j.c.channels, 1);
     }
-    tarn__channel_stats numbers = {.mean = mean, .rstd = rstd, .scale = scale};
-    TARN__AT_LEVEL(tarn__channel_grad_sums)(&j.c, &numbers, sum, product, product + all);
-    put_sums(call, &j, sum, product);
+    tarn__channel_stats stats = {.mean = mean, .rstd = rstd, .scale = scale};
+    TARN__AT_LEVEL(tarn__channel_grad_sums)(&j.c, &stats, sum, g_xhat, g_xhat + all);
+    put_sums(call, &j, sum, g_xhat);
     if (!call->out[0])
         return;
     for (int64_t set = 0; set < j.c.batches * j.groups; set++)
-        average_group(&j, scale + set * j.members, sum + set * j.members, product + set * j.members);
-    numbers.first = sum, numbers.second = product;
-    TARN__AT_LEVEL(tarn__channel_grad)(&j.c, &numbers);
+        average_group(&j, scale + set * j.members, sum + set * j.members, g_xhat + set * j.members);
+    stats.first = sum, stats.second = g_xhat;
+    TARN__AT_LEVEL(tarn__channel_grad)(&j.c, &stats);
 }
 
 void TARN__AT_LEVEL(tarn__cpu_groupnorm)(tarn__kernel_row *rows)

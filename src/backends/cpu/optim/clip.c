@@ -9,7 +9,7 @@
 #include "backends/cpu/common/vec_ext.h"
 #include "backends/cpu/runtime/level.h"
 
-#define PLAIN_LOAD(vector, to, from) TARN__VEC_LOAD(vector, to, from)
+#define F64_LOAD(vector, to, from) TARN__VEC_LOAD(vector, to, from)
 
 #define SUM(name, type, LOAD) \
     static double squares_of_##name(const type *x, int64_t n) \
@@ -33,7 +33,7 @@
         return sum; \
     }
 SUM(f32, float, TARN__VEC_LOAD_F32)
-SUM(f64, double, PLAIN_LOAD)
+SUM(f64, double, F64_LOAD)
 
 typedef struct job {
     const tarn__view *gradient;

@@ -69,10 +69,10 @@ typedef struct work {
 } work;
 
 /* Element `at` of operand k, as an offset in elements; *room is how many follow it in its row. */
-static int64_t locate(const work *w, int k, int64_t at, int64_t *room)
+static int64_t locate(const work *w, int k, int64_t at, int64_t *left)
 {
     int64_t offset = 0;
-    *room = w->nest.rank ? w->nest.shape[w->nest.rank - 1] - at % w->nest.shape[w->nest.rank - 1] : 1;
+    *left = w->nest.rank ? w->nest.shape[w->nest.rank - 1] - at % w->nest.shape[w->nest.rank - 1] : 1;
     for (int i = w->nest.rank - 1; i >= 0; i--) {
         offset += at % w->nest.shape[i] * w->nest.stride[k][i];
         at /= w->nest.shape[i];
@@ -85,38 +85,38 @@ static void update_range(int64_t begin, int64_t end, void *ctx)
     const work *w = ctx;
     _Alignas(64) char buffer[OPERANDS][TILE * 8];
     for (int64_t n; begin < end; begin += n) {
-        char *place[OPERANDS];
+        char *address[OPERANDS];
         void *tile[OPERANDS] = {0};
         n = end - begin < TILE ? end - begin : TILE;
         for (int k = 0; k < OPERANDS; k++) {
             const tarn__view *view = w->view[k];
             if (!view)
                 continue;
-            int64_t room, inner = w->nest.rank ? w->nest.stride[k][w->nest.rank - 1] : 1;
-            place[k] =
-                (char *)tarn__view_at(view) + locate(w, k, begin, &room) * (int64_t)tarn__dtype_bytes(view->dtype);
-            n = room < n ? room : n;
+            int64_t left, inner = w->nest.rank ? w->nest.stride[k][w->nest.rank - 1] : 1;
+            address[k] =
+                (char *)tarn__view_at(view) + locate(w, k, begin, &left) * (int64_t)tarn__dtype_bytes(view->dtype);
+            n = left < n ? left : n;
             bool in_place = inner == 1 && view->dtype == (w->compute == COMPUTE_F64 ? TARN_F64 : TARN_F32);
-            tile[k] = in_place ? place[k] : buffer[k];
+            tile[k] = in_place ? address[k] : buffer[k];
             if (!in_place)
-                tarn__load[view->dtype][w->compute](place[k], inner, buffer[k], n);
+                tarn__load[view->dtype][w->compute](address[k], inner, buffer[k], n);
         }
         w->tile(n, tile, w->step, w->factor);
         for (int k = 0; k < GRADIENT; k++)
             if (tile[k] == buffer[k])
-                tarn__store[w->view[k]->dtype][w->compute](tile[k], place[k],
+                tarn__store[w->view[k]->dtype][w->compute](tile[k], address[k],
                                                            w->nest.rank ? w->nest.stride[k][w->nest.rank - 1] : 1, n);
     }
 }
 
-static void update(const tarn__call *call, tile_fn single, tile_fn twice)
+static void update(const tarn__call *call, tile_fn f32, tile_fn f64)
 {
     work w = {.step = call->params, .factor = call->in[1] ? *(const double *)tarn__view_at(call->in[1]) : 1};
     w.view[GRADIENT] = call->in[0];
     for (int k = 0; k < call->outputs; k++)
         w.view[k] = call->out[k];
     w.compute = w.view[GRADIENT]->dtype == TARN_F64 ? COMPUTE_F64 : COMPUTE_F32;
-    w.tile = w.compute == COMPUTE_F64 ? twice : single;
+    w.tile = w.compute == COMPUTE_F64 ? f64 : f32;
     tarn__nest_make(&w.nest, OPERANDS, w.view);
     tarn__parallel_for(w.nest.count, GRAIN, update_range, &w);
 }

@@ -7,6 +7,7 @@
 #include <math.h>
 
 #include "backends/cpu/common/convert.h"
+#include "backends/cpu/common/int_math.h"
 #include "backends/cpu/common/scratch.h"
 
 #define LINE 256
@@ -18,15 +19,15 @@
 
 typedef struct pool {
     /* x and y, or their gradients; the largest elements' numbers, u8 or i32, or NULL */
-    const tarn__view *image, *result, *places;
+    const tarn__view *image, *result, *indices;
     int64_t kernel[2], stride[2], padding[2], dilation[2];
-    bool largest, exclude_padding;
+    bool is_max, exclude_padding;
     bool by_channel;            /* lines run along channels */
     int64_t pieces;             /* of a row of columns, or of the channels, each a line */
     int64_t rows, sets_of_rows; /* of short columns: those that a line takes, and how often */
     int64_t band, bands, sets;  /* backward: rows of a patch, patches of an image, sets of channels */
     /* backward: windows of 2 x 2 side by side, which are all of the image, in lines of columns */
-    bool is_half;
+    bool is_2x2;
     bool is_small; /* backward: places are bytes, and those in a plane can be counted in 32 bits */
     slots slots;
 } pool;
@@ -40,72 +41,57 @@ typedef struct patch_at {
     int64_t image, channel, channels, row, rows;
 } patch_at;
 
-static int64_t ceiling(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
-
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t most(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 /* ---- windows ----------------------------------------------------------------------------------------------------- */
 
 /* Of `count` neighbours, `stride` apart and the first at `column`, those inside the image. */
 static void columns_inside(const pool *p, int64_t column, int64_t count, int64_t *low, int64_t *high)
 {
     int64_t stride = p->stride[1], width = p->image->shape[3];
-    *low = column < 0 ? least(count, ceiling(-column, stride)) : 0;
-    *high = column >= width ? *low : most(*low, least(count, (width - 1 - column) / stride + 1));
+    *low = column < 0 ? min_i64(count, ceil_div(-column, stride)) : 0;
+    *high = column >= width ? *low : max_i64(*low, min_i64(count, (width - 1 - column) / stride + 1));
 }
 
 /* How long a window is on an axis, padding counted or not. */
 static int64_t window_length(const pool *p, int axis, int64_t at)
 {
     int64_t begin = at * p->stride[axis] - p->padding[axis], size = p->image->shape[2 + axis];
-    int64_t end = least(begin + p->kernel[axis], size + p->padding[axis]);
-    return p->exclude_padding ? most(1, least(end, size) - most(begin, 0)) : end - begin;
+    int64_t end = min_i64(begin + p->kernel[axis], size + p->padding[axis]);
+    return p->exclude_padding ? max_i64(1, min_i64(end, size) - max_i64(begin, 0)) : end - begin;
 }
 
 /* The first row of results whose window ends at `row` or below, and the first whose window begins there or below. */
 static int64_t first_window(const pool *p, int64_t row)
 {
     int64_t reach = (p->kernel[0] - 1) * p->dilation[0], distance = row + p->padding[0] - reach;
-    return distance <= 0 ? 0 : ceiling(distance, p->stride[0]);
+    return distance <= 0 ? 0 : ceil_div(distance, p->stride[0]);
 }
 
 static int64_t last_window(const pool *p, int64_t row)
 {
-    return least(p->result->shape[2], ceiling(row + p->padding[0], p->stride[0]));
+    return min_i64(p->result->shape[2], ceil_div(row + p->padding[0], p->stride[0]));
 }
 
 /* ---- lines ------------------------------------------------------------------------------------------------------- */
 
-static line line_at(const pool *p, int64_t number)
+static line line_at(const pool *p, int64_t index)
 {
     const tarn__view *y = p->result;
-    int64_t piece = number % p->pieces * LINE, outer = number / p->pieces;
+    int64_t piece = index % p->pieces * LINE, outer = index / p->pieces;
     if (p->by_channel) {
         int64_t row = outer / y->shape[3];
         return (line){row / y->shape[2],   piece, row % y->shape[2],
-                      outer % y->shape[3], 1,     least(y->shape[1] - piece, LINE)};
+                      outer % y->shape[3], 1,     min_i64(y->shape[1] - piece, LINE)};
     }
     int64_t plane = outer / p->sets_of_rows, row = outer % p->sets_of_rows * p->rows;
     return (line){plane / y->shape[1],
                   plane % y->shape[1],
                   row,
                   piece,
-                  least(y->shape[2] - row, p->rows),
-                  least(y->shape[3] - piece, LINE)};
+                  min_i64(y->shape[2] - row, p->rows),
+                  min_i64(y->shape[3] - piece, LINE)};
 }
 
-static void *line_place(const tarn__view *view, const line *l)
+static void *line_address(const tarn__view *view, const line *l)
 {
     return (char *)tarn__view_at(view) + (l->image * view->stride[0] + l->channel * view->stride[1] +
                                           l->row * view->stride[2] + l->column * view->stride[3]) *
@@ -127,11 +113,11 @@ static void store_bytes(const int32_t *at, uint8_t *to, int64_t stride, int64_t 
             to[i * stride] = (uint8_t)at[i];
 }
 
-static void store_places(const pool *p, const line *l, const int32_t *at)
+static void store_indices(const pool *p, const line *l, const int32_t *at)
 {
-    int32_t *to = line_place(p->places, l);
-    int64_t stride = line_stride(p, p->places);
-    if (p->places->dtype == TARN_U8)
+    int32_t *to = line_address(p->indices, l);
+    int64_t stride = line_stride(p, p->indices);
+    if (p->indices->dtype == TARN_U8)
         store_bytes(at, (uint8_t *)(void *)to, stride, l->count);
     else
         for (int64_t i = 0; i < l->count; i++)
@@ -142,12 +128,12 @@ static void store_places(const pool *p, const line *l, const int32_t *at)
 static int64_t first_inside(const pool *p, int axis, int64_t at)
 {
     int64_t begin = at * p->stride[axis] - p->padding[axis],
-            skipped = begin < 0 ? ceiling(-begin, p->dilation[axis]) : 0;
+            skipped = begin < 0 ? ceil_div(-begin, p->dilation[axis]) : 0;
     return skipped < p->kernel[axis] && begin + skipped * p->dilation[axis] < p->image->shape[2 + axis] ? skipped : -1;
 }
 
 /* The number of each window's first element inside the image, which is the largest of equal ones. */
-static void first_places(const pool *p, const line *l, int32_t *at)
+static void first_indices(const pool *p, const line *l, int32_t *at)
 {
     for (int64_t r = 0; r < l->rows; r++) {
         int64_t row = first_inside(p, 0, l->row + r);
@@ -159,9 +145,9 @@ static void first_places(const pool *p, const line *l, int32_t *at)
 }
 
 /* How far element `number` of a window lies behind its first one in the plane. */
-static int64_t distance_of(const pool *p, int64_t number)
+static int64_t distance_of(const pool *p, int64_t index)
 {
-    return number / p->kernel[1] * p->dilation[0] * p->image->shape[3] + number % p->kernel[1] * p->dilation[1];
+    return index / p->kernel[1] * p->dilation[0] * p->image->shape[3] + index % p->kernel[1] * p->dilation[1];
 }
 
 /* Where a window begins in its plane: before it, if in the padding. */
@@ -172,31 +158,33 @@ static int64_t window_begin(const pool *p, int64_t row, int64_t column)
 
 /* Places of a line's windows in a patch, from bytes, the first window beginning at `begin` of it. Vectors divide by
  * products. */
-static void find_places(const pool *p, const line *l, const uint8_t *at, int64_t begin, int32_t *restrict place)
+static void offsets_of_indices(const pool *p, const line *l, const uint8_t *at, int64_t begin, int32_t *restrict offset)
 {
     /* exact below 256 */
     const uint32_t columns = (uint32_t)p->kernel[1], across = (uint32_t)p->dilation[1], inverse = 65536 / columns + 1;
     const uint32_t down = (uint32_t)(p->dilation[0] * p->image->shape[3]) - columns * across,
                    step = p->by_channel ? 0 : (uint32_t)p->stride[1];
-    const int64_t stride = line_stride(p, p->places), n = l->count;
+    const int64_t stride = line_stride(p, p->indices), n = l->count;
     uint8_t dense[LINE];
     for (int64_t r = 0; r < l->rows;
-         r++, at += p->places->stride[2], place += n, begin += p->stride[0] * p->image->shape[3]) {
-        const uint8_t *restrict numbers = stride == 1 ? at : dense;
+         r++, at += p->indices->stride[2], offset += n, begin += p->stride[0] * p->image->shape[3]) {
+        const uint8_t *restrict index_row = stride == 1 ? at : dense;
         for (int64_t i = 0; stride != 1 && i < n; i++)
             dense[i] = at[i * stride];
         for (int64_t i = 0; i < n; i++) {
-            uint32_t number = numbers[i], row = number * inverse >> 16, first = (uint32_t)begin + (uint32_t)i * step;
-            place[i] = number == NONE ? INT32_MIN : (int32_t)(first + row * down + number * across);
+            uint32_t index = index_row[i], row = index * inverse >> 16, first = (uint32_t)begin + (uint32_t)i * step;
+            offset[i] = index == NONE ? INT32_MIN : (int32_t)(first + row * down + index * across);
         }
     }
 }
 
-static patch_at patch_number(const pool *p, int64_t number)
+static patch_at patch_of(const pool *p, int64_t index)
 {
-    int64_t band = number % p->bands, set = number / p->bands % p->sets, wide = p->by_channel ? CHANNELS_AT_ONCE : 1;
-    return (patch_at){number / p->bands / p->sets, set * wide, least(p->image->shape[1] - set * wide, wide),
-                      band * p->band, least(p->image->shape[2] - band * p->band, p->band)};
+    int64_t band = index % p->bands, set = index / p->bands % p->sets,
+            channels_per_patch = p->by_channel ? CHANNELS_AT_ONCE : 1;
+    return (patch_at){index / p->bands / p->sets, set * channels_per_patch,
+                      min_i64(p->image->shape[1] - set * channels_per_patch, channels_per_patch), band * p->band,
+                      min_i64(p->image->shape[2] - band * p->band, p->band)};
 }
 
 #define T float
@@ -221,60 +209,60 @@ static patch_at patch_number(const pool *p, int64_t number)
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
 /* Channels lie next to each other and columns do not. */
-static bool lies_by_channel(const tarn__view *x)
+static bool is_channels_last(const tarn__view *x)
 {
     return x->shape[1] > 1 && x->stride[1] == 1 && (x->shape[3] == 1 || x->stride[3] != 1);
 }
 
 static pool describe(const tarn__call *call, const tarn__view *image, const tarn__view *result,
-                     const tarn__view *places, bool largest)
+                     const tarn__view *indices, bool is_max)
 {
     const tarn__pool2d *params = call->params;
     pool p = {.image = image,
               .result = result,
-              .places = places,
-              .largest = largest,
+              .indices = indices,
+              .is_max = is_max,
               .exclude_padding = params->exclude_padding,
-              .by_channel = lies_by_channel(image)};
+              .by_channel = is_channels_last(image)};
     for (int axis = 0; axis < 2; axis++) {
         p.kernel[axis] = params->kernel[axis];
         p.stride[axis] = params->stride[axis];
         p.padding[axis] = params->padding[axis];
         p.dilation[axis] = params->dilation[axis];
     }
-    p.pieces = ceiling(result->shape[p.by_channel ? 1 : 3], LINE);
-    p.rows = most(1, least(LINE / result->shape[3], result->shape[2]));
-    p.sets_of_rows = ceiling(result->shape[2], p.rows);
+    p.pieces = ceil_div(result->shape[p.by_channel ? 1 : 3], LINE);
+    p.rows = max_i64(1, min_i64(LINE / result->shape[3], result->shape[2]));
+    p.sets_of_rows = ceil_div(result->shape[2], p.rows);
     return p;
 }
 
-static void run_forward(const tarn__call *call, const tarn__view *places, bool largest)
+static void run_forward(const tarn__call *call, const tarn__view *indices, bool is_max)
 {
     const tarn__view *y = call->out[0];
     if (tarn__view_count(y) == 0)
         return;
-    pool p = describe(call, call->in[0], y, places, largest);
+    pool p = describe(call, call->in[0], y, indices, is_max);
     int64_t lines = y->shape[0] * p.pieces * (p.by_channel ? y->shape[2] * y->shape[3] : y->shape[1] * p.sets_of_rows);
-    int64_t work =
-        p.kernel[0] * p.kernel[1] * (8 + (p.by_channel ? least(LINE, y->shape[1]) : p.rows * least(LINE, y->shape[3])));
-    tarn__parallel_for(lines, ceiling(GRAIN, work), call->in[0]->dtype == TARN_F64 ? pool_lines_f64 : pool_lines_f32,
+    int64_t work = p.kernel[0] * p.kernel[1] *
+                   (8 + (p.by_channel ? min_i64(LINE, y->shape[1]) : p.rows * min_i64(LINE, y->shape[3])));
+    tarn__parallel_for(lines, ceil_div(GRAIN, work), call->in[0]->dtype == TARN_F64 ? pool_lines_f64 : pool_lines_f32,
                        &p);
 }
 
 static void choose_patches(pool *p, int64_t size)
 {
     const tarn__view *x = p->image;
-    int64_t wide = p->by_channel ? CHANNELS_AT_ONCE : 1;
-    p->sets = ceiling(x->shape[1], wide);
-    p->band = most(1, least(x->shape[2], PATCH_BYTES / (size * wide * x->shape[3])));
-    p->is_half = p->is_half && p->band > 1;
-    p->band -= p->is_half ? p->band % 2 : 0;
-    p->bands = ceiling(x->shape[2], p->band);
+    int64_t channels_per_patch = p->by_channel ? CHANNELS_AT_ONCE : 1;
+    p->sets = ceil_div(x->shape[1], channels_per_patch);
+    p->band = max_i64(1, min_i64(x->shape[2], PATCH_BYTES / (size * channels_per_patch * x->shape[3])));
+    p->is_2x2 = p->is_2x2 && p->band > 1;
+    p->band -= p->is_2x2 ? p->band % 2 : 0;
+    p->bands = ceil_div(x->shape[2], p->band);
 }
 
-static bool halves(const pool *p)
+static bool tiles_2x2(const pool *p)
 {
-    bool is_good = !p->by_channel && p->places->stride[3] == 1 && p->places->stride[2] == p->places->shape[3];
+    bool is_good = !p->by_channel && p->indices->stride[3] == 1 && p->indices->stride[2] == p->indices->shape[3];
     for (int axis = 0; axis < 2; axis++)
         is_good = is_good && p->kernel[axis] == 2 && p->stride[axis] == 2 && p->padding[axis] == 0 &&
                   p->dilation[axis] == 1 && 2 * p->result->shape[2 + axis] == p->image->shape[2 + axis];
@@ -284,43 +272,43 @@ static bool halves(const pool *p)
 static bool is_small(const pool *p)
 {
     int64_t width = p->image->shape[3], rows = p->image->shape[2] + p->kernel[0] * p->dilation[0];
-    return p->places->dtype == TARN_U8 && rows < SMALL / width && p->kernel[1] * p->dilation[1] < SMALL &&
+    return p->indices->dtype == TARN_U8 && rows < SMALL / width && p->kernel[1] * p->dilation[1] < SMALL &&
            p->stride[1] < SMALL / LINE;
 }
 
 /* The image's gradient is the output; places come before the result's gradient. */
-static pool describe_backward(const tarn__call *call, bool largest, arena *c)
+static pool describe_backward(const tarn__call *call, bool is_max, arena *c)
 {
     const tarn__view *gx = call->out[0];
     int64_t size = call->in[0]->dtype == TARN_F64 ? 8 : 4;
-    pool p = describe(call, gx, call->in[0], largest ? call->in[1] : NULL, largest);
-    p.is_half = largest && halves(&p);
-    p.is_small = largest && is_small(&p);
+    pool p = describe(call, gx, call->in[0], is_max ? call->in[1] : NULL, is_max);
+    p.is_2x2 = is_max && tiles_2x2(&p);
+    p.is_small = is_max && is_small(&p);
     choose_patches(&p, size);
-    int64_t wide = p.by_channel ? CHANNELS_AT_ONCE : 1;
-    p.slots =
-        arena_slots(c, (size_t)(size * wide * p.band * gx->shape[3]), slot_count(gx->shape[0] * p.sets * p.bands));
+    int64_t channels_per_patch = p.by_channel ? CHANNELS_AT_ONCE : 1;
+    p.slots = arena_slots(c, (size_t)(size * channels_per_patch * p.band * gx->shape[3]),
+                          slot_count(gx->shape[0] * p.sets * p.bands));
     return p;
 }
 
-static size_t backward_scratch(const tarn__call *call, bool largest)
+static size_t backward_scratch(const tarn__call *call, bool is_max)
 {
     arena counter = {0};
     if (tarn__view_count(call->out[0]) > 0)
-        describe_backward(call, largest, &counter);
+        describe_backward(call, is_max, &counter);
     return counter.used;
 }
 
-static void run_backward(const tarn__call *call, bool largest)
+static void run_backward(const tarn__call *call, bool is_max)
 {
     if (tarn__view_count(call->out[0]) == 0)
         return;
     arena scratch = {.memory = call->scratch, .size = call->scratch_bytes};
-    pool p = describe_backward(call, largest, &scratch);
+    pool p = describe_backward(call, is_max, &scratch);
     int64_t patches = p.image->shape[0] * p.sets * p.bands,
             work = p.band * p.image->shape[3] * (p.by_channel ? CHANNELS_AT_ONCE : 1);
-    tarn__parallel_for(patches, ceiling(GRAIN, work),
-                       call->in[0]->dtype == TARN_F64 ? spread_patches_f64 : spread_patches_f32, &p);
+    tarn__parallel_for(patches, ceil_div(GRAIN, work),
+                       call->in[0]->dtype == TARN_F64 ? grad_patches_f64 : grad_patches_f32, &p);
 }
 
 static void kernel_max_pool2d(const tarn__call *call)

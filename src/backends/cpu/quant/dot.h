@@ -7,8 +7,8 @@
  *
  * Each engine (dot_generic.inc, dot_avx2.inc, dot_vnni.inc) says how a chunk is unpacked and multiplied; dot_rows.inc
  * makes rows of it. */
-#ifndef TARN__CPU_BLOCKS_H
-#define TARN__CPU_BLOCKS_H
+#ifndef TARN__CPU_DOT_H
+#define TARN__CPU_DOT_H
 
 #include <math.h>
 
@@ -36,16 +36,16 @@ typedef struct w_chunk {
 } w_chunk;
 
 /* The group in a lane, and the other way round: a square turned over its diagonal. */
-static inline int turned(int lane)
+static inline int transposed_lane(int lane)
 {
     return lane % 4 * 4 + lane / 4;
 }
 
 /* How much larger the unpacked bytes are than the elements they stand for; those of Q8_0 are signed, unless an engine
  * wants them otherwise. */
-static inline int shift_of(tarn_dtype dtype, bool unsigned_only)
+static inline int shift_of(tarn_dtype dtype, bool is_unsigned)
 {
-    return dtype == TARN_Q4_0 ? 8 : dtype == TARN_Q6_K ? 32 : dtype == TARN_Q8_0 && unsigned_only ? 128 : 0;
+    return dtype == TARN_Q4_0 ? 8 : dtype == TARN_Q6_K ? 32 : dtype == TARN_Q8_0 && is_unsigned ? 128 : 0;
 }
 
 static inline int64_t chunks_of(int64_t elements)
@@ -57,33 +57,33 @@ static inline int64_t chunks_of(int64_t elements)
  * below 2^-118 count as 0. */
 static float round_32(const float *x, int8_t *q)
 {
-    uint32_t most = 0;
+    uint32_t max_bits = 0;
     for (int i = 0; i < 32; i++) {
         uint32_t size = tarn__float_bits(x[i]) & 0x7fffffffu;
-        most = size > most ? size : most;
+        max_bits = size > max_bits ? size : max_bits;
     }
-    bool finite = most < 0x7f800000u, tiny = most < 0x04800000u;
-    float largest = tarn__float_from(most), inverse = finite && !tiny ? 127.0f / largest : 0;
+    bool finite = max_bits < 0x7f800000u, tiny = max_bits < 0x04800000u;
+    float largest = tarn__float_from(max_bits), inverse = finite && !tiny ? 127.0f / largest : 0;
     for (int i = 0; i < 32; i++) /* the last bits of a sum with 1.5 · 2^23 are the nearest whole number */
         q[i] = (int8_t)(uint8_t)tarn__float_bits(x[i] * inverse + 12582912.0f);
     return !finite ? NAN : tiny ? 0 : largest / 127.0f;
 }
 
 /* Sums are for weights that have leasts: they may be infinite where x is very large, and 0 times that would be NaN. */
-static void round_chunk(const float *x, int shift, bool has_least, x_chunk *to)
+static void round_chunk(const float *x, int shift, bool has_min, x_chunk *to)
 {
     _Alignas(64) int8_t q[CHUNK];
     float scale[BLOCKS_OF_32];
     for (int i = 0; i < BLOCKS_OF_32; i++)
         scale[i] = round_32(x + i * 32, q + i * 32);
     for (int lane = 0; lane < GROUPS; lane++) {
-        int group = turned(lane), sum = 0;
+        int group = transposed_lane(lane), sum = 0;
         for (int i = 0; i < 16; i++)
             sum += q[group * 16 + i];
         for (int t = 0; t < 4; t++)
             memcpy(to->q + 64 * t + 4 * lane, q + group * 16 + 4 * t, 4);
         to->scale[lane] = scale[group / 2];
-        to->sum[lane] = has_least ? scale[group / 2] * (float)sum : 0;
+        to->sum[lane] = has_min ? scale[group / 2] * (float)sum : 0;
         to->start[lane] = -shift * sum;
     }
 }

@@ -6,7 +6,7 @@
 #define GROUP TARN__KV_Q8_GROUP
 
 typedef struct job {
-    const tarn__view *x, *codes, *scales; /* x: the numbers, read or written */
+    const tarn__view *x, *q8, *scales; /* x: the numbers, read or written */
 } job;
 
 /* Where group `at` of row (b, h, t) begins, of a view whose last axis has `each` elements a group. */
@@ -21,88 +21,88 @@ static char *group_of(const tarn__view *view, int64_t row, int64_t group, int64_
 /* Of magnitudes, NaN being the largest of all. */
 static float largest_of(const float *x, int64_t n)
 {
-    uint32_t most = 0;
+    uint32_t max_bits = 0;
     for (int64_t i = 0; i < n; i++) {
         uint32_t bits = tarn__float_bits(x[i]) & 0x7fffffffu;
-        most = bits > most ? bits : most;
+        max_bits = bits > max_bits ? bits : max_bits;
     }
-    return tarn__float_from(most);
+    return tarn__float_from(max_bits);
 }
 
 /* 1 / scale; 0 where there is none, and where the scale says that all is lost. */
-static float inverse(float scale)
+static float reciprocal(float scale)
 {
-    float inverted = scale != 0 ? 1 / scale : 0;
-    return isfinite(inverted) ? inverted : 0;
+    float by = scale != 0 ? 1 / scale : 0;
+    return isfinite(by) ? by : 0;
 }
 
 /* Rounded to the nearest, ties away from 0. */
-static void round_codes(const float *x, float inverted, int64_t n, uint8_t *code)
+static void quantize_group(const float *x, float by, int64_t n, uint8_t *q)
 {
     TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)
     {
-        float value = x[i] * inverted;
-        int32_t whole = (int32_t)value;
-        float rest = value - (float)whole;
-        code[i] = (uint8_t)(whole + (rest >= 0.5f) - (rest <= -0.5f) + TARN__KV_Q8_ZERO);
+        float value = x[i] * by;
+        int32_t truncated = (int32_t)value;
+        float fraction = value - (float)truncated;
+        q[i] = (uint8_t)(truncated + (fraction >= 0.5f) - (fraction <= -0.5f) + TARN__KV_Q8_ZERO);
     }
 }
 
-static void encode_groups(int64_t at, int64_t end, void *ctx)
+static void quantize_groups(int64_t at, int64_t end, void *ctx)
 {
     const job *j = ctx;
     int64_t depth = j->x->shape[3], groups = j->scales->shape[3];
-    float held[GROUP];
-    uint8_t code[GROUP];
+    float values[GROUP];
+    uint8_t q[GROUP];
     for (; at < end; at++) {
         int64_t row = at / groups, group = at % groups,
                 n = depth - group * GROUP < GROUP ? depth - group * GROUP : GROUP;
-        tarn__load[j->x->dtype][COMPUTE_F32](group_of(j->x, row, group, GROUP), j->x->stride[3], held, n);
-        float scale = largest_of(held, n) / 127;
+        tarn__load[j->x->dtype][COMPUTE_F32](group_of(j->x, row, group, GROUP), j->x->stride[3], values, n);
+        float scale = largest_of(values, n) / 127;
         uint16_t half = tarn__f32_to_f16(scale);
         if (isfinite(scale))
-            round_codes(held, inverse(scale), n, code);
+            quantize_group(values, reciprocal(scale), n, q);
         else
-            memset(code, TARN__KV_Q8_ZERO, sizeof(code));
+            memset(q, TARN__KV_Q8_ZERO, sizeof(q));
         memcpy(group_of(j->scales, row, group, 1), &half, sizeof(half));
-        char *to = group_of(j->codes, row, group, GROUP);
+        char *to = group_of(j->q8, row, group, GROUP);
         for (int64_t i = 0; i < n; i++)
-            to[i * j->codes->stride[3]] = (char)code[i];
+            to[i * j->q8->stride[3]] = (char)q[i];
     }
 }
 
-static void decode_groups(int64_t at, int64_t end, void *ctx)
+static void dequantize_groups(int64_t at, int64_t end, void *ctx)
 {
     const job *j = ctx;
     int64_t depth = j->x->shape[3], groups = j->scales->shape[3];
-    float held[GROUP];
+    float values[GROUP];
     for (; at < end; at++) {
         int64_t row = at / groups, group = at % groups,
-                n = depth - group * GROUP < GROUP ? depth - group * GROUP : GROUP, step = j->codes->stride[3];
-        const uint8_t *code = (const uint8_t *)group_of(j->codes, row, group, GROUP);
+                n = depth - group * GROUP < GROUP ? depth - group * GROUP : GROUP, step = j->q8->stride[3];
+        const uint8_t *q = (const uint8_t *)group_of(j->q8, row, group, GROUP);
         uint16_t half;
         memcpy(&half, group_of(j->scales, row, group, 1), sizeof(half));
         float scale = tarn__f16_to_f32(half);
-        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++) held[i] =
-            (float)((int32_t)code[i * step] - TARN__KV_Q8_ZERO) * scale;
-        tarn__store[j->x->dtype][COMPUTE_F32](held, group_of(j->x, row, group, GROUP), j->x->stride[3], n);
+        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++) values[i] =
+            (float)((int32_t)q[i * step] - TARN__KV_Q8_ZERO) * scale;
+        tarn__store[j->x->dtype][COMPUTE_F32](values, group_of(j->x, row, group, GROUP), j->x->stride[3], n);
     }
 }
 
-static void kernel_codes_encode(const tarn__call *call)
+static void kernel_quantize_kv(const tarn__call *call)
 {
     job j = {call->in[0], call->out[0], call->out[1]};
-    tarn__parallel_for(tarn__view_count(j.scales), ROWS_GRAIN / GROUP, encode_groups, &j);
+    tarn__parallel_for(tarn__view_count(j.scales), ROWS_GRAIN / GROUP, quantize_groups, &j);
 }
 
-static void kernel_codes_decode(const tarn__call *call)
+static void kernel_dequantize_kv(const tarn__call *call)
 {
     job j = {call->out[0], call->in[0], call->in[1]};
-    tarn__parallel_for(tarn__view_count(j.scales), ROWS_GRAIN / GROUP, decode_groups, &j);
+    tarn__parallel_for(tarn__view_count(j.scales), ROWS_GRAIN / GROUP, dequantize_groups, &j);
 }
 
 void TARN__AT_LEVEL(tarn__cpu_kv_q8)(tarn__kernel_row *rows)
 {
-    rows[TARN__K_quantize_kv] = (tarn__kernel_row){kernel_codes_encode, TARN__FLOATS, NULL};
-    rows[TARN__K_dequantize_kv] = (tarn__kernel_row){kernel_codes_decode, TARN__BIT(TARN_U8), NULL};
+    rows[TARN__K_quantize_kv] = (tarn__kernel_row){kernel_quantize_kv, TARN__FLOATS, NULL};
+    rows[TARN__K_dequantize_kv] = (tarn__kernel_row){kernel_dequantize_kv, TARN__BIT(TARN_U8), NULL};
 }

@@ -15,17 +15,17 @@
 
 #define ROWS_AT_ONCE 4
 #define PANEL 16  /* rows of the weight in a piece of work */
-#define STRETCH 8 /* chunks whose sums are made at a time: four rows of x lie in the first-level cache so long */
-#define AHEAD \
+#define SEGMENT 8 /* chunks whose sums are made at a time: four rows of x lie in the first-level cache so long */
+#define PREFETCH_BYTES \
     4096 /* bytes of the weight that are asked for before they are needed: left alone, the processor reads half as \
             fast */
 
 /* [dtype - TARN_Q8_0] */
 typedef struct engine {
     float (*multiply[4])(const char *blocks, int64_t in, const x_chunk *x);
-    void (*open[4])(const char *blocks, int64_t in, w_chunk *to);
-    void (*multiply_opened)(const w_chunk *w, int64_t chunks, const x_chunk *x, int64_t step, int64_t rows, float *to);
-    bool unsigned_only;
+    void (*dequantize[4])(const char *blocks, int64_t in, w_chunk *to);
+    void (*multiply_chunks)(const w_chunk *w, int64_t chunks, const x_chunk *x, int64_t step, int64_t rows, float *to);
+    bool is_unsigned;
 } engine;
 
 /* ---- engines ----------------------------------------------------------------------------------------------------- */
@@ -40,7 +40,7 @@ typedef struct engine {
 #undef ENGINE
 #undef UNSIGNED_ONLY
 #else
-#define NAMED(x) x##_plain
+#define NAMED(x) x##_generic
 #define ENGINE
 #define UNSIGNED_ONLY false
 #include "backends/cpu/quant/dot_generic.inc"
@@ -73,14 +73,14 @@ static const engine *best_engine(void)
 #if defined(__AVX2__)
     return &engine_avx2;
 #else
-    return &engine_plain;
+    return &engine_generic;
 #endif
 }
 
 /* ---- matmul_blocks ----------------------------------------------------------------------------------------------- */
 
 typedef struct job {
-    product p;
+    gemm_args p;
     int64_t chunks;
     const engine *how;
     x_chunk *rounded; /* (count, chunks) */
@@ -90,12 +90,12 @@ typedef struct job {
 static void round_rows(int64_t begin, int64_t end, void *ctx)
 {
     const job *j = ctx;
-    int shift = shift_of(j->p.w->dtype, j->how->unsigned_only);
+    int shift = shift_of(j->p.w->dtype, j->how->is_unsigned);
     _Alignas(64) float line[CHUNK];
     for (int64_t r = begin; r < end; r++)
         for (int64_t i = 0; i < j->chunks; i++) {
             memset(line, 0, sizeof(line));
-            load_x(&j->p, j->p.first + r, i * CHUNK, line, least(j->p.in - i * CHUNK, CHUNK));
+            load_x(&j->p, j->p.first + r, i * CHUNK, line, min_i64(j->p.in - i * CHUNK, CHUNK));
             round_chunk(line, shift, j->p.w->dtype == TARN_Q4_K, &j->rounded[r * j->chunks + i]);
         }
 }
@@ -104,8 +104,8 @@ static void multiply_row(int64_t begin, int64_t end, void *ctx)
 {
     const job *j = ctx;
     float values[PANEL];
-    for (int64_t piece = begin; piece < end; piece++) {
-        int64_t column = piece * PANEL, n = least(j->p.out - column, PANEL);
+    for (int64_t panel_index = begin; panel_index < end; panel_index++) {
+        int64_t column = panel_index * PANEL, n = min_i64(j->p.out - column, PANEL);
         for (int64_t i = 0; i < n; i++)
             values[i] = j->how->multiply[j->p.type](row_of(j->p.w, column + i), j->p.in, j->rounded);
         store_results(&j->p, j->p.first, column, values, n);
@@ -115,12 +115,12 @@ static void multiply_row(int64_t begin, int64_t end, void *ctx)
 static void multiply_panel(const job *j, const w_chunk *panel, int64_t column, int64_t n)
 {
     float sums[ROW_TILE / ROWS_AT_ONCE][PANEL][ROWS_AT_ONCE] = {0}, line[PANEL];
-    for (int64_t k = 0; k < j->chunks; k += STRETCH)
+    for (int64_t k = 0; k < j->chunks; k += SEGMENT)
         for (int64_t r = 0; r < j->p.count; r += ROWS_AT_ONCE)
             for (int64_t i = 0; i < n; i++)
-                j->how->multiply_opened(panel + i * j->chunks + k, least(j->chunks - k, STRETCH),
-                                        j->rounded + r * j->chunks + k, j->chunks, least(j->p.count - r, ROWS_AT_ONCE),
-                                        sums[r / ROWS_AT_ONCE][i]);
+                j->how->multiply_chunks(panel + i * j->chunks + k, min_i64(j->chunks - k, SEGMENT),
+                                        j->rounded + r * j->chunks + k, j->chunks,
+                                        min_i64(j->p.count - r, ROWS_AT_ONCE), sums[r / ROWS_AT_ONCE][i]);
     for (int64_t r = 0; r < j->p.count; r++) {
         for (int64_t i = 0; i < n; i++)
             line[i] = sums[r / ROWS_AT_ONCE][i][r % ROWS_AT_ONCE];
@@ -133,10 +133,10 @@ static void multiply_rows(int64_t begin, int64_t end, void *ctx)
     const job *j = ctx;
     int slot;
     w_chunk *panel = (void *)slot_acquire(&j->panels, &slot, NULL);
-    for (int64_t piece = begin; piece < end; piece++) {
-        int64_t column = piece * PANEL, n = least(j->p.out - column, PANEL);
+    for (int64_t panel_index = begin; panel_index < end; panel_index++) {
+        int64_t column = panel_index * PANEL, n = min_i64(j->p.out - column, PANEL);
         for (int64_t i = 0; i < n; i++)
-            j->how->open[j->p.type](row_of(j->p.w, column + i), j->p.in, panel + i * j->chunks);
+            j->how->dequantize[j->p.type](row_of(j->p.w, column + i), j->p.in, panel + i * j->chunks);
         multiply_panel(j, panel, column, n);
     }
     slot_release(&j->panels, slot);
@@ -144,50 +144,50 @@ static void multiply_rows(int64_t begin, int64_t end, void *ctx)
 
 static job describe(const tarn__call *call, arena *c)
 {
-    job j = {.p = describe_product(call), .how = best_engine()};
+    job j = {.p = describe_matmul(call), .how = best_engine()};
     j.chunks = chunks_of(j.p.in);
-    j.rounded = arena_alloc(c, sizeof(x_chunk) * (size_t)(least(j.p.rows, ROW_TILE) * j.chunks));
+    j.rounded = arena_alloc(c, sizeof(x_chunk) * (size_t)(min_i64(j.p.rows, ROW_TILE) * j.chunks));
     if (j.p.rows > 1)
         j.panels =
             arena_slots(c, sizeof(w_chunk) * (size_t)(PANEL * j.chunks), slot_count((j.p.out + PANEL - 1) / PANEL));
     return j;
 }
 
-static size_t matmul_blocks_scratch(const tarn__call *call)
+static size_t matmul_quant_scratch(const tarn__call *call)
 {
     arena c = {0};
     describe(call, &c);
     return c.used;
 }
 
-static void kernel_matmul_blocks(const tarn__call *call)
+static void kernel_matmul_quant(const tarn__call *call)
 {
     arena c = {.memory = call->scratch, .size = call->scratch_bytes};
     if (tarn__view_count(call->out[0]) == 0)
         return;
     job j = describe(call, &c);
-    int64_t pieces = (j.p.out + PANEL - 1) / PANEL, bytes = tarn__bytes_of(j.p.w->dtype, j.p.in) * PANEL + 1;
+    int64_t panels_count = (j.p.out + PANEL - 1) / PANEL, bytes = tarn__bytes_of(j.p.w->dtype, j.p.in) * PANEL + 1;
     for (; j.p.first < j.p.rows; j.p.first += ROW_TILE) {
-        j.p.count = least(j.p.rows - j.p.first, ROW_TILE);
+        j.p.count = min_i64(j.p.rows - j.p.first, ROW_TILE);
         tarn__parallel_for(j.p.count, 1 + 16384 / (j.p.in + 1), round_rows, &j);
         if (j.p.rows == 1)
-            tarn__parallel_for(pieces, 1 + MIN_BYTES / bytes, multiply_row, &j);
+            tarn__parallel_for(panels_count, 1 + MIN_BYTES / bytes, multiply_row, &j);
         else
-            tarn__parallel_for(pieces, 1 + MIN_BYTES / (bytes * j.p.count), multiply_rows, &j);
+            tarn__parallel_for(panels_count, 1 + MIN_BYTES / (bytes * j.p.count), multiply_rows, &j);
     }
 }
 
 /* ---- decode, encode ---------------------------------------------------------------------------------------------- */
 
-typedef struct walk {
+typedef struct conversion {
     const tarn__view *blocks;
     char *at;        /* the blocks' */
     float *elements; /* dense */
     int64_t columns;
-    bool encode;
-} walk;
+    bool quantizes;
+} conversion;
 
-static char *blocks_row(const walk *w, int64_t row)
+static char *quant_row(const conversion *w, int64_t row)
 {
     const tarn__view *view = w->blocks;
     int64_t offset = 0;
@@ -200,28 +200,28 @@ static char *blocks_row(const walk *w, int64_t row)
 
 static void convert_rows(int64_t begin, int64_t end, void *ctx)
 {
-    const walk *w = ctx;
+    const conversion *w = ctx;
     for (int64_t row = begin; row < end; row++)
-        if (w->encode)
-            tarn__quantize_blocks(w->blocks->dtype, w->elements + row * w->columns, w->columns, blocks_row(w, row));
+        if (w->quantizes)
+            tarn__quantize_blocks(w->blocks->dtype, w->elements + row * w->columns, w->columns, quant_row(w, row));
         else
-            tarn__dequantize_blocks(w->blocks->dtype, blocks_row(w, row), w->columns, w->elements + row * w->columns);
+            tarn__dequantize_blocks(w->blocks->dtype, quant_row(w, row), w->columns, w->elements + row * w->columns);
 }
 
-static void convert(const tarn__view *blocks, const tarn__view *elements, bool encode)
+static void convert(const tarn__view *blocks, const tarn__view *elements, bool quantizes)
 {
-    walk w = {blocks, tarn__view_at(blocks), tarn__view_at(elements), blocks->shape[blocks->rank - 1], encode};
+    conversion w = {blocks, tarn__view_at(blocks), tarn__view_at(elements), blocks->shape[blocks->rank - 1], quantizes};
     int64_t count = tarn__view_count(blocks);
     if (count > 0)
-        tarn__parallel_for(count / w.columns, 1 + (encode ? 1024 : 16384) / w.columns, convert_rows, &w);
+        tarn__parallel_for(count / w.columns, 1 + (quantizes ? 1024 : 16384) / w.columns, convert_rows, &w);
 }
 
-static void kernel_blocks_decode(const tarn__call *call)
+static void kernel_dequantize(const tarn__call *call)
 {
     convert(call->in[0], call->out[0], false);
 }
 
-static void kernel_blocks_encode(const tarn__call *call)
+static void kernel_quantize(const tarn__call *call)
 {
     convert(call->out[0], call->in[0], true);
 }
@@ -229,7 +229,7 @@ static void kernel_blocks_encode(const tarn__call *call)
 void TARN__AT_LEVEL(tarn__cpu_quant)(tarn__kernel_row *rows)
 {
     rows[TARN__K_matmul_quant] =
-        (tarn__kernel_row){kernel_matmul_blocks, TARN__FLOATS | TARN__QUANTIZED, matmul_blocks_scratch};
-    rows[TARN__K_dequantize] = (tarn__kernel_row){kernel_blocks_decode, TARN__QUANTIZED, NULL};
-    rows[TARN__K_quantize] = (tarn__kernel_row){kernel_blocks_encode, TARN__BIT(TARN_F32) | TARN__QUANTIZED, NULL};
+        (tarn__kernel_row){kernel_matmul_quant, TARN__FLOATS | TARN__QUANTIZED, matmul_quant_scratch};
+    rows[TARN__K_dequantize] = (tarn__kernel_row){kernel_dequantize, TARN__QUANTIZED, NULL};
+    rows[TARN__K_quantize] = (tarn__kernel_row){kernel_quantize, TARN__BIT(TARN_F32) | TARN__QUANTIZED, NULL};
 }

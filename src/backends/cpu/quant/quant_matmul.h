@@ -1,9 +1,10 @@
 /* quant_matmul.h: what products with a weight of blocks have in common: what there is to do, and how results are
  * stored. */
-#ifndef TARN__CPU_BLOCKS_PRODUCT_H
-#define TARN__CPU_BLOCKS_PRODUCT_H
+#ifndef TARN__CPU_QUANT_MATMUL_H
+#define TARN__CPU_QUANT_MATMUL_H
 
 #include "backends/cpu/common/convert.h"
+#include "backends/cpu/common/int_math.h"
 #include "backends/cpu/common/scratch.h"
 #include "backends/cpu/runtime/level.h"
 #include "base/quant/quant.h"
@@ -12,21 +13,17 @@
 #define MIN_BYTES ((int64_t)64 << 10) /* of the weight that a thread takes at a time */
 #define MAX_COLUMNS 32                /* results that store_results() takes */
 
-typedef struct product {
+typedef struct gemm_args {
     const tarn__view *x, *w, *bias, *y;
     int64_t rows, in, out;
     int64_t first, count; /* rows of x in the tile */
     int type;             /* dtype - TARN_Q8_0 */
-} product;
+} gemm_args;
 
-static inline int64_t least(int64_t a, int64_t b)
+static inline gemm_args describe_matmul(const tarn__call *call)
 {
-    return a < b ? a : b;
-}
-
-static inline product describe_product(const tarn__call *call)
-{
-    product p = {.x = call->in[0], .w = call->in[1], .bias = call->inputs > 2 ? call->in[2] : NULL, .y = call->out[0]};
+    gemm_args p = {
+        .x = call->in[0], .w = call->in[1], .bias = call->inputs > 2 ? call->in[2] : NULL, .y = call->out[0]};
     p.rows = p.x->shape[0], p.in = p.x->shape[1], p.out = p.w->shape[0], p.type = (int)p.w->dtype - TARN_Q8_0;
     return p;
 }
@@ -37,14 +34,14 @@ static inline char *row_of(const tarn__view *view, int64_t row)
 }
 
 /* n elements of a row of x, from `column` on, as f32. */
-static inline void load_x(const product *p, int64_t row, int64_t column, float *to, int64_t n)
+static inline void load_x(const gemm_args *p, int64_t row, int64_t column, float *to, int64_t n)
 {
     int64_t size = (int64_t)tarn__dtype_bytes(p->x->dtype);
     tarn__load[p->x->dtype][COMPUTE_F32](row_of(p->x, row) + column * p->x->stride[1] * size, p->x->stride[1], to, n);
 }
 
 /* `n` results of one row from `column` on, and the bias. */
-static inline void store_results(const product *p, int64_t row, int64_t column, float *values, int64_t n)
+static inline void store_results(const gemm_args *p, int64_t row, int64_t column, float *values, int64_t n)
 {
     if (p->bias) {
         float bias[MAX_COLUMNS];

@@ -17,15 +17,15 @@
 #include "backends/cpu/quant/quant_matmul.h"
 #include "backends/cpu/quant/tile_arm.h"
 
-#define STRETCH 32 /* groups that are laid out at a time: they lie in the first-level cache with eight rows of x */
+#define SEGMENT 32 /* groups that are laid out at a time: they lie in the first-level cache with eight rows of x */
 #define COLUMNS MAX_COLUMNS /* rows of the weight in a panel, and in a piece of work */
 #define QUADS (COLUMNS / W_ROWS)
-#define AHEAD \
+#define PREFETCH_BYTES \
     40960 /* bytes of the weight after which it is asked for, into the second-level cache: four rows of 8192 elements, \
              and some more */
 
 typedef struct job {
-    product p;
+    gemm_args p;
     int64_t groups;
     x_group *rounded; /* (rows / 8, groups); of a single row: q (groups, 32), scale (groups), sum (groups) */
     int8_t *q;
@@ -42,25 +42,25 @@ typedef struct rounded {
 
 /* 32 elements to 8 bits. Elements that are not finite make the scale NaN, and so the result; those all below 2^-118
  * count as 0. */
-static inline rounded round_group(const float *x, bool has_least)
+static inline rounded round_group(const float *x, bool has_min)
 {
     rounded to;
-    uint32x4_t most = vdupq_n_u32(0);
+    uint32x4_t max_bits = vdupq_n_u32(0);
     for (int i = 0; i < 8; i++)
-        most = vmaxq_u32(most, vreinterpretq_u32_f32(vabsq_f32(vld1q_f32(x + 4 * i))));
-    uint32_t bits = vmaxvq_u32(most);
+        max_bits = vmaxq_u32(max_bits, vreinterpretq_u32_f32(vabsq_f32(vld1q_f32(x + 4 * i))));
+    uint32_t bits = vmaxvq_u32(max_bits);
     bool finite = bits < 0x7f800000u, tiny = bits < 0x04800000u;
     float largest = tarn__float_from(bits), inverse = finite && !tiny ? 127.0f / largest : 0;
     for (int h = 0; h < 2; h++) {
         int32x4_t q[4];
         for (int i = 0; i < 4; i++)
-            q[i] = finite ? vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + 16 * h + 4 * i), inverse)) : nothing();
+            q[i] = finite ? vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + 16 * h + 4 * i), inverse)) : zero_s32();
         to.q[h] = vcombine_s8(vmovn_s16(vcombine_s16(vmovn_s32(q[0]), vmovn_s32(q[1]))),
                               vmovn_s16(vcombine_s16(vmovn_s32(q[2]), vmovn_s32(q[3]))));
     }
     to.scale = !finite ? NAN : tiny ? 0 : largest / 127.0f;
     /* may be infinite, and 0 times that would be NaN */
-    to.sum = has_least ? to.scale * (float)(vaddlvq_s8(to.q[0]) + vaddlvq_s8(to.q[1])) : 0;
+    to.sum = has_min ? to.scale * (float)(vaddlvq_s8(to.q[0]) + vaddlvq_s8(to.q[1])) : 0;
     return to;
 }
 
@@ -70,7 +70,7 @@ static void place_group(const rounded *from, int r, x_group *to)
     int8_t q[GROUP];
     vst1q_s8(q, from->q[0]), vst1q_s8(q + 16, from->q[1]);
     for (int t = 0; t < GROUP / X_STEP; t++)
-        memcpy(to->q + x_place(r, t), q + t * X_STEP, X_STEP);
+        memcpy(to->q + x_offset(r, t), q + t * X_STEP, X_STEP);
     set_x(to->scale[x_unit(r)], r, from->scale);
     set_x(to->sum[x_unit(r)], r, from->sum);
 }
@@ -82,16 +82,16 @@ static void round_rows(int64_t begin, int64_t end, void *ctx)
 {
     const job *j = ctx;
     float line[LINE];
-    bool has_least = j->p.w->dtype == TARN_Q4_K;
+    bool has_min = j->p.w->dtype == TARN_Q4_K;
     for (int64_t r = begin * X_ROWS; r < end * X_ROWS; r++)
         for (int64_t k = 0; k < j->p.in; k += LINE) {
-            int64_t n = least(j->p.in - k, LINE);
+            int64_t n = min_i64(j->p.in - k, LINE);
             if (r < j->p.count)
                 load_x(&j->p, j->p.first + r, k, line, n);
             else
                 memset(line, 0, sizeof(line));
             for (int64_t i = 0; i < n; i += GROUP) {
-                rounded group = round_group(line + i, has_least);
+                rounded group = round_group(line + i, has_min);
                 place_group(&group, (int)(r % X_ROWS), &j->rounded[r / X_ROWS * j->groups + (k + i) / GROUP]);
             }
         }
@@ -101,7 +101,7 @@ static void round_row(const job *j)
 {
     float line[LINE];
     for (int64_t k = 0; k < j->p.in; k += LINE) {
-        int64_t n = least(j->p.in - k, LINE);
+        int64_t n = min_i64(j->p.in - k, LINE);
         load_x(&j->p, 0, k, line, n);
         for (int64_t i = 0; i < n; i += GROUP) {
             rounded group = round_group(line + i, j->p.w->dtype == TARN_Q4_K);
@@ -121,28 +121,28 @@ static inline int32x4_t four_dots(int32x4_t *part)
 
 /* What the result is so far, or what a block's groups add up to, and their leasts. */
 typedef struct parts {
-    float32x4_t sum, least;
+    float32x4_t sum, min;
 } parts;
 
-static inline void add_group(parts *p, int8x16_t w[W_ROWS][2], const numbers *n, int g, const job *j, int64_t at,
+static inline void add_group(parts *p, int8x16_t w[W_ROWS][2], const scales4 *n, int g, const job *j, int64_t at,
                              enum kind kind)
 {
     int8x16_t x[2] = {vld1q_s8(j->q + at * GROUP), vld1q_s8(j->q + at * GROUP + 16)};
     int32x4_t first[W_ROWS], both[W_ROWS], dots;
     for (int r = 0; r < W_ROWS; r++) {
-        first[r] = vdotq_s32(nothing(), w[r][0], x[0]);
-        both[r] = vdotq_s32(kind == HALVES ? nothing() : first[r], w[r][1], x[1]);
+        first[r] = vdotq_s32(zero_s32(), w[r][0], x[0]);
+        both[r] = vdotq_s32(kind == HALF_SCALES ? zero_s32() : first[r], w[r][1], x[1]);
     }
     dots = four_dots(both);
-    if (kind == HALVES)
-        dots = vmlaq_s32(vmulq_s32(four_dots(first), half_code_of(n, g, 0)), dots, half_code_of(n, g, 1));
-    if (kind == LEASTS)
-        dots = vmulq_s32(dots, code_of(n, g));
-    float32x4_t wide = vcvtq_f32_s32(dots);
-    p->sum = kind == PLAIN ? vfmaq_f32(p->sum, wide, vmulq_n_f32(n->scale, j->scale[at]))
-                           : vfmaq_n_f32(p->sum, wide, j->scale[at]);
-    if (kind == LEASTS)
-        p->least = vfmaq_n_f32(p->least, least_of(n, g), j->sum[at]);
+    if (kind == HALF_SCALES)
+        dots = vmlaq_s32(vmulq_s32(four_dots(first), half_scale_of(n, g, 0)), dots, half_scale_of(n, g, 1));
+    if (kind == WITH_MIN)
+        dots = vmulq_s32(dots, scale_of(n, g));
+    float32x4_t dots_f32 = vcvtq_f32_s32(dots);
+    p->sum = kind == SCALE_ONLY ? vfmaq_f32(p->sum, dots_f32, vmulq_n_f32(n->scale, j->scale[at]))
+                                : vfmaq_n_f32(p->sum, dots_f32, j->scale[at]);
+    if (kind == WITH_MIN)
+        p->min = vfmaq_n_f32(p->min, min_of(n, g), j->sum[at]);
 }
 
 #define ONE(X, type, kind) X(type, 0, kind)
@@ -160,10 +160,10 @@ static inline void add_group(parts *p, int8x16_t w[W_ROWS][2], const numbers *n,
         UNPACK(type, g) \
         add_group(&p, w, &n, g, j, at + (g), kind); \
     }
-#define LAY(type, g, kind) \
+#define PACK(type, g, kind) \
     { \
         UNPACK(type, g) \
-        lay_group(w, &n, g, kind, &to[at + (g)]); \
+        pack_group(w, &n, g, kind, &to[at + (g)]); \
     }
 
 /* Four rows: by the single row of x, and `groups` groups of them into a panel, where `ahead` bytes on lies what is laid
@@ -175,49 +175,50 @@ static inline void add_group(parts *p, int8x16_t w[W_ROWS][2], const numbers *n,
                                    (const void *)row[3]}; \
         float32x4_t sum = vdupq_n_f32(0); \
         for (int64_t at = 0; at < j->groups; at += (per_block)) { \
-            numbers n; \
-            parts p = {(kind) == PLAIN ? sum : vdupq_n_f32(0), vdupq_n_f32(0)}; \
+            scales4 n; \
+            parts p = {(kind) == SCALE_ONLY ? sum : vdupq_n_f32(0), vdupq_n_f32(0)}; \
             for (int line = 0; line < W_ROWS * (int)sizeof(*b[0]); line += 64) \
-                __builtin_prefetch(row[0] + AHEAD + at / (per_block)*W_ROWS * (int64_t)sizeof(*b[0]) + line, 0, 2); \
-            numbers_##type(b, &n); \
+                __builtin_prefetch(row[0] + PREFETCH_BYTES + at / (per_block)*W_ROWS * (int64_t)sizeof(*b[0]) + line, \
+                                   0, 2); \
+            scales_##type(b, &n); \
             EACH(MULTIPLY, type, kind) \
-            sum = (kind) == PLAIN ? p.sum : vfmaq_f32(sum, p.sum, n.scale); \
-            if ((kind) == LEASTS) \
-                sum = vfmsq_f32(sum, p.least, n.least_scale); \
+            sum = (kind) == SCALE_ONLY ? p.sum : vfmaq_f32(sum, p.sum, n.scale); \
+            if ((kind) == WITH_MIN) \
+                sum = vfmsq_f32(sum, p.min, n.min_scale); \
             b[0]++, b[1]++, b[2]++, b[3]++; \
         } \
         vst1q_f32(to, sum); \
     } \
 \
-    static void open_##type(const char *const *row, int64_t ahead, int64_t groups, w_group *to) \
+    static void unpack_rows_##type(const char *const *row, int64_t prefetch_at, int64_t groups, w_group *to) \
     { \
         const tarn__##type *b[] = {(const void *)row[0], (const void *)row[1], (const void *)row[2], \
                                    (const void *)row[3]}; \
         for (int64_t at = 0; at < groups; at += (per_block)) { \
-            numbers n; \
+            scales4 n; \
             for (int r = 0; r < W_ROWS; r++) \
                 for (int line = 0; line < (int)sizeof(*b[r]); line += 64) \
-                    __builtin_prefetch((const char *)b[r] + ahead + line, 0, 2); \
-            numbers_##type(b, &n); \
-            EACH(LAY, type, kind) \
+                    __builtin_prefetch((const char *)b[r] + prefetch_at + line, 0, 2); \
+            scales_##type(b, &n); \
+            EACH(PACK, type, kind) \
             b[0]++, b[1]++, b[2]++, b[3]++; \
         } \
     }
 
-ROWS_OF(q8_0, 1, ONE, PLAIN)
-ROWS_OF(q4_0, 1, ONE, PLAIN)
-ROWS_OF(q4_k, GROUPS, EIGHT, LEASTS)
-ROWS_OF(q6_k, GROUPS, EIGHT, HALVES)
+ROWS_OF(q8_0, 1, ONE, SCALE_ONLY)
+ROWS_OF(q4_0, 1, ONE, SCALE_ONLY)
+ROWS_OF(q4_k, GROUPS, EIGHT, WITH_MIN)
+ROWS_OF(q6_k, GROUPS, EIGHT, HALF_SCALES)
 
 /* [dtype - TARN_Q8_0] */
 static const struct {
     void (*multiply)(const char *const *row, const job *j, float *to);
-    void (*open)(const char *const *row, int64_t ahead, int64_t groups, w_group *to);
+    void (*dequantize)(const char *const *row, int64_t prefetch_at, int64_t groups, w_group *to);
     void (*tile)(const w_group *w, const x_group *x, int64_t count, int64_t rows, float to[W_UNITS][X_UNITS][4]);
-} ways[] = {{multiply_q8_0, open_q8_0, tile_plain},
-            {multiply_q4_0, open_q4_0, tile_plain},
-            {multiply_q4_k, open_q4_k, tile_leasts},
-            {multiply_q6_k, open_q6_k, tile_halves}};
+} kernels[] = {{multiply_q8_0, unpack_rows_q8_0, tile_scale_only},
+               {multiply_q4_0, unpack_rows_q4_0, tile_scale_only},
+               {multiply_q4_k, unpack_rows_q4_k, tile_with_min},
+               {multiply_q6_k, unpack_rows_q6_k, tile_half_scales}};
 
 /* ---- products ---------------------------------------------------------------------------------------------------- */
 
@@ -230,7 +231,7 @@ static int64_t row_bytes(const job *j)
 static void find_rows(const job *j, const char *rows, int64_t bytes, int64_t column, const char **row)
 {
     for (int r = 0; r < W_ROWS; r++)
-        row[r] = rows + least(column + r, j->p.out - 1) * bytes;
+        row[r] = rows + min_i64(column + r, j->p.out - 1) * bytes;
 }
 
 static void multiply_row(int64_t begin, int64_t end, void *ctx)
@@ -239,11 +240,11 @@ static void multiply_row(int64_t begin, int64_t end, void *ctx)
     const char *rows = row_of(j->p.w, 0), *row[W_ROWS];
     int64_t bytes = row_bytes(j);
     float values[COLUMNS];
-    for (int64_t piece = begin; piece < end; piece++) {
-        int64_t column = piece * COLUMNS, n = least(j->p.out - column, COLUMNS);
+    for (int64_t panel_index = begin; panel_index < end; panel_index++) {
+        int64_t column = panel_index * COLUMNS, n = min_i64(j->p.out - column, COLUMNS);
         for (int64_t i = 0; i < n; i += W_ROWS) {
             find_rows(j, rows, bytes, column + i, row);
-            ways[j->p.type].multiply(row, j, values + i);
+            kernels[j->p.type].multiply(row, j, values + i);
         }
         store_results(&j->p, 0, column, values, n);
     }
@@ -251,15 +252,15 @@ static void multiply_row(int64_t begin, int64_t end, void *ctx)
 
 /* Groups `at` to `at` + `count` of n rows from `column` on. What follows is asked for: the next groups of these rows,
  * or the first ones of the next rows. */
-static void open_panel(const job *j, int64_t column, int64_t n, int64_t at, int64_t count, w_group *panel)
+static void unpack_panel(const job *j, int64_t column, int64_t n, int64_t at, int64_t count, w_group *panel)
 {
     int64_t from = tarn__bytes_of(j->p.w->dtype, at * GROUP), length = tarn__bytes_of(j->p.w->dtype, count * GROUP),
             bytes = row_bytes(j);
-    int64_t ahead = at + count < j->groups ? length : COLUMNS * bytes - from;
+    int64_t prefetch_at = at + count < j->groups ? length : COLUMNS * bytes - from;
     const char *rows = row_of(j->p.w, 0) + from, *row[W_ROWS];
     for (int64_t i = 0; i < n; i += W_ROWS) {
         find_rows(j, rows, bytes, column + i, row);
-        ways[j->p.type].open(row, ahead, count, panel + i / W_ROWS * STRETCH);
+        kernels[j->p.type].dequantize(row, prefetch_at, count, panel + i / W_ROWS * SEGMENT);
     }
 }
 
@@ -269,16 +270,16 @@ static void multiply_rows(int64_t begin, int64_t end, void *ctx)
     int slot;
     w_group *panel = (void *)slot_acquire(&j->panels, &slot, NULL);
     float sums[ROW_TILE / X_ROWS][QUADS][W_UNITS][X_UNITS][4], line[COLUMNS];
-    for (int64_t piece = begin; piece < end; piece++) {
-        int64_t column = piece * COLUMNS, n = least(j->p.out - column, COLUMNS);
+    for (int64_t panel_index = begin; panel_index < end; panel_index++) {
+        int64_t column = panel_index * COLUMNS, n = min_i64(j->p.out - column, COLUMNS);
         memset(sums, 0, sizeof(sums));
-        for (int64_t at = 0; at < j->groups; at += STRETCH) {
-            int64_t count = least(j->groups - at, STRETCH);
-            open_panel(j, column, n, at, count, panel);
+        for (int64_t at = 0; at < j->groups; at += SEGMENT) {
+            int64_t count = min_i64(j->groups - at, SEGMENT);
+            unpack_panel(j, column, n, at, count, panel);
             for (int64_t r = 0; r < j->p.count; r += X_ROWS)
                 for (int64_t i = 0; i < n; i += W_ROWS)
-                    ways[j->p.type].tile(panel + i / W_ROWS * STRETCH, j->rounded + r / X_ROWS * j->groups + at, count,
-                                         least(j->p.count - r, X_ROWS), sums[r / X_ROWS][i / W_ROWS]);
+                    kernels[j->p.type].tile(panel + i / W_ROWS * SEGMENT, j->rounded + r / X_ROWS * j->groups + at,
+                                            count, min_i64(j->p.count - r, X_ROWS), sums[r / X_ROWS][i / W_ROWS]);
         }
         for (int64_t r = 0; r < j->p.count; r++) {
             for (int64_t i = 0; i < n; i++)
@@ -291,7 +292,7 @@ static void multiply_rows(int64_t begin, int64_t end, void *ctx)
 
 static job describe(const tarn__call *call, arena *c)
 {
-    job j = {.p = describe_product(call)};
+    job j = {.p = describe_matmul(call)};
     j.groups = j.p.in / GROUP;
     if (j.p.rows == 1) {
         j.q = arena_alloc(c, (size_t)j.p.in);
@@ -300,34 +301,35 @@ static job describe(const tarn__call *call, arena *c)
         return j;
     }
     j.rounded =
-        arena_alloc(c, sizeof(x_group) * (size_t)((least(j.p.rows, ROW_TILE) + X_ROWS - 1) / X_ROWS * j.groups));
-    j.panels = arena_slots(c, sizeof(w_group) * QUADS * STRETCH, slot_count((j.p.out + COLUMNS - 1) / COLUMNS));
+        arena_alloc(c, sizeof(x_group) * (size_t)((min_i64(j.p.rows, ROW_TILE) + X_ROWS - 1) / X_ROWS * j.groups));
+    j.panels = arena_slots(c, sizeof(w_group) * QUADS * SEGMENT, slot_count((j.p.out + COLUMNS - 1) / COLUMNS));
     return j;
 }
 
-static size_t matmul_blocks_scratch(const tarn__call *call)
+static size_t matmul_quant_scratch(const tarn__call *call)
 {
     arena c = {0};
     describe(call, &c);
     return c.used;
 }
 
-static void kernel_matmul_blocks(const tarn__call *call)
+static void kernel_matmul_quant(const tarn__call *call)
 {
     arena c = {.memory = call->scratch, .size = call->scratch_bytes};
     if (tarn__view_count(call->out[0]) == 0)
         return;
     job j = describe(call, &c);
-    int64_t pieces = (j.p.out + COLUMNS - 1) / COLUMNS, bytes = tarn__bytes_of(j.p.w->dtype, j.p.in) * COLUMNS + 1;
+    int64_t panels_count = (j.p.out + COLUMNS - 1) / COLUMNS,
+            bytes = tarn__bytes_of(j.p.w->dtype, j.p.in) * COLUMNS + 1;
     if (j.p.rows == 1) {
         round_row(&j);
-        tarn__parallel_for(pieces, 1 + MIN_BYTES / bytes, multiply_row, &j);
+        tarn__parallel_for(panels_count, 1 + MIN_BYTES / bytes, multiply_row, &j);
         return;
     }
     for (; j.p.first < j.p.rows; j.p.first += ROW_TILE) {
-        j.p.count = least(j.p.rows - j.p.first, ROW_TILE);
+        j.p.count = min_i64(j.p.rows - j.p.first, ROW_TILE);
         tarn__parallel_for((j.p.count + X_ROWS - 1) / X_ROWS, 1 + 16384 / (X_ROWS * j.p.in + 1), round_rows, &j);
-        tarn__parallel_for(pieces, 1 + MIN_BYTES / (bytes * j.p.count), multiply_rows, &j);
+        tarn__parallel_for(panels_count, 1 + MIN_BYTES / (bytes * j.p.count), multiply_rows, &j);
     }
 }
 
@@ -335,6 +337,6 @@ void TARN__PASTE(tarn__cpu_quant, TARN__ARM_LEVEL)(tarn__kernel_row *rows);
 
 void TARN__PASTE(tarn__cpu_quant, TARN__ARM_LEVEL)(tarn__kernel_row *rows)
 {
-    rows[TARN__K_matmul_quant].run = kernel_matmul_blocks;
-    rows[TARN__K_matmul_quant].scratch = matmul_blocks_scratch;
+    rows[TARN__K_matmul_quant].run = kernel_matmul_quant;
+    rows[TARN__K_matmul_quant].scratch = matmul_quant_scratch;
 }

@@ -9,8 +9,8 @@
  *
  * Sums of bytes are exact, and what follows is the same in both and in quant_matmul_arm.c for one row: so are the bits.
  */
-#ifndef TARN__CPU_BLOCKS_ARM_TILES_H
-#define TARN__CPU_BLOCKS_ARM_TILES_H
+#ifndef TARN__CPU_TILE_ARM_H
+#define TARN__CPU_TILE_ARM_H
 
 #include <string.h>
 
@@ -36,11 +36,11 @@ typedef struct x_group {
 /* Four rows of a weight; the scales are those of the block, and stand in its first group. */
 typedef struct w_group {
     _Alignas(64) int8_t q[W_ROWS * GROUP];
-    float scale[W_UNITS][4], least_scale[W_UNITS][4];
+    float scale[W_UNITS][4], min_scale[W_UNITS][4];
     union {
         struct {
-            int32_t code[W_UNITS][4];
-            float least[W_UNITS][4];
+            int32_t scale_code[W_UNITS][4];
+            float min[W_UNITS][4];
         };
         int32_t half[2][W_UNITS][4];
     };
@@ -50,7 +50,7 @@ typedef struct w_group {
 
 /* Where row r of x has its bytes X_STEP · t on. */
 #define X_STEP 8
-static inline int x_place(int r, int t)
+static inline int x_offset(int r, int t)
 {
     return r / 2 * 2 * GROUP + t * 16 + r % 2 * 8;
 }
@@ -72,7 +72,7 @@ static inline float result_of(float units[W_UNITS][X_UNITS][4], int i, int r)
     return units[i / 2][r / 2][i % 2 * 2 + r % 2];
 }
 
-static inline void lay_rows(int8x16_t row[W_ROWS][2], int8_t *to)
+static inline void pack_rows(int8x16_t row[W_ROWS][2], int8_t *to)
 {
     for (int v = 0; v < W_UNITS; v++)
         for (int h = 0; h < 2; h++) {
@@ -82,12 +82,12 @@ static inline void lay_rows(int8x16_t row[W_ROWS][2], int8_t *to)
         }
 }
 
-static inline void lay_floats(float32x4_t of_rows, float to[W_UNITS][4])
+static inline void pack_floats(float32x4_t of_rows, float to[W_UNITS][4])
 {
     vst1q_f32(to[0], vzip1q_f32(of_rows, of_rows)), vst1q_f32(to[1], vzip2q_f32(of_rows, of_rows));
 }
 
-static inline void lay_ints(int32x4_t of_rows, int32_t to[W_UNITS][4])
+static inline void pack_ints(int32x4_t of_rows, int32_t to[W_UNITS][4])
 {
     vst1q_s32(to[0], vzip1q_s32(of_rows, of_rows)), vst1q_s32(to[1], vzip2q_s32(of_rows, of_rows));
 }
@@ -108,7 +108,7 @@ static inline void add_half(int32x4_t dots[W_UNITS][X_UNITS], const int8_t *w, c
 #else
 
 #define X_STEP 16
-static inline int x_place(int r, int t)
+static inline int x_offset(int r, int t)
 {
     return r * GROUP + t * 16;
 }
@@ -129,7 +129,7 @@ static inline float result_of(float units[W_UNITS][X_UNITS][4], int i, int r)
     return units[0][r][i];
 }
 
-static inline void lay_rows(int8x16_t row[W_ROWS][2], int8_t *to)
+static inline void pack_rows(int8x16_t row[W_ROWS][2], int8_t *to)
 {
     for (int h = 0; h < 2; h++) {
         int32x4_t a = vreinterpretq_s32_s8(row[0][h]), b = vreinterpretq_s32_s8(row[1][h]),
@@ -143,12 +143,12 @@ static inline void lay_rows(int8x16_t row[W_ROWS][2], int8_t *to)
     }
 }
 
-static inline void lay_floats(float32x4_t of_rows, float to[W_UNITS][4])
+static inline void pack_floats(float32x4_t of_rows, float to[W_UNITS][4])
 {
     vst1q_f32(to[0], of_rows);
 }
 
-static inline void lay_ints(int32x4_t of_rows, int32_t to[W_UNITS][4])
+static inline void pack_ints(int32x4_t of_rows, int32_t to[W_UNITS][4])
 {
     vst1q_s32(to[0], of_rows);
 }
@@ -169,17 +169,17 @@ static inline void add_half(int32x4_t dots[W_UNITS][X_UNITS], const int8_t *w, c
 #endif
 
 /* A group of four rows, and its numbers, into a panel. */
-static inline void lay_group(int8x16_t row[W_ROWS][2], const numbers *n, int g, enum kind kind, w_group *to)
+static inline void pack_group(int8x16_t row[W_ROWS][2], const scales4 *n, int g, enum kind kind, w_group *to)
 {
-    lay_rows(row, to->q);
+    pack_rows(row, to->q);
     if (g == 0)
-        lay_floats(n->scale, to->scale);
-    if (kind == LEASTS && g == 0)
-        lay_floats(n->least_scale, to->least_scale);
-    if (kind == LEASTS)
-        lay_ints(code_of(n, g), to->code), lay_floats(least_of(n, g), to->least);
-    if (kind == HALVES)
-        lay_ints(half_code_of(n, g, 0), to->half[0]), lay_ints(half_code_of(n, g, 1), to->half[1]);
+        pack_floats(n->scale, to->scale);
+    if (kind == WITH_MIN && g == 0)
+        pack_floats(n->min_scale, to->min_scale);
+    if (kind == WITH_MIN)
+        pack_ints(scale_of(n, g), to->scale_code), pack_floats(min_of(n, g), to->min);
+    if (kind == HALF_SCALES)
+        pack_ints(half_scale_of(n, g, 0), to->half[0]), pack_ints(half_scale_of(n, g, 1), to->half[1]);
 }
 
 #define EACH_UNIT \
@@ -191,26 +191,26 @@ static inline void group_dots(int32x4_t dots[W_UNITS][X_UNITS], const w_group *w
                               enum kind kind)
 {
     int32x4_t half[W_UNITS][X_UNITS];
-    EACH_UNIT dots[v][u] = nothing();
+    EACH_UNIT dots[v][u] = zero_s32();
     add_half(dots, w->q, x, 0, units);
-    if (kind == HALVES)
-        EACH_UNIT half[v][u] = vmulq_s32(dots[v][u], vld1q_s32(w->half[0][v])), dots[v][u] = nothing();
+    if (kind == HALF_SCALES)
+        EACH_UNIT half[v][u] = vmulq_s32(dots[v][u], vld1q_s32(w->half[0][v])), dots[v][u] = zero_s32();
     add_half(dots, w->q, x, 1, units);
-    if (kind == HALVES)
+    if (kind == HALF_SCALES)
         EACH_UNIT dots[v][u] = vmlaq_s32(half[v][u], dots[v][u], vld1q_s32(w->half[1][v]));
-    if (kind == LEASTS)
-        EACH_UNIT dots[v][u] = vmulq_s32(dots[v][u], vld1q_s32(w->code[v]));
+    if (kind == WITH_MIN)
+        EACH_UNIT dots[v][u] = vmulq_s32(dots[v][u], vld1q_s32(w->scale_code[v]));
 }
 
 /* Units `first` to `first` + `units` of x, `count` groups, are added to the sums. */
-static inline __attribute__((always_inline)) void add_plain(const w_group *w, const x_group *x, int64_t count,
-                                                            int first, int units, float to[W_UNITS][X_UNITS][4])
+static inline __attribute__((always_inline)) void add_scale_only(const w_group *w, const x_group *x, int64_t count,
+                                                                 int first, int units, float to[W_UNITS][X_UNITS][4])
 {
     float32x4_t sum[W_UNITS][X_UNITS];
     int32x4_t dots[W_UNITS][X_UNITS];
     EACH_UNIT sum[v][u] = vld1q_f32(to[v][first + u]);
     for (int64_t g = 0; g < count; g++) {
-        group_dots(dots, &w[g], x[g].q + first * (X_ROWS / X_UNITS) * GROUP, units, PLAIN);
+        group_dots(dots, &w[g], x[g].q + first * (X_ROWS / X_UNITS) * GROUP, units, SCALE_ONLY);
         EACH_UNIT sum[v][u] = vfmaq_f32(sum[v][u], vcvtq_f32_s32(dots[v][u]),
                                         vmulq_f32(vld1q_f32(w[g].scale[v]), vld1q_f32(x[g].scale[first + u])));
     }
@@ -222,22 +222,20 @@ static inline __attribute__((always_inline)) void add_blocks(const w_group *w, c
                                                              int first, int units, enum kind kind,
                                                              float to[W_UNITS][X_UNITS][4])
 {
-    float32x4_t part[W_UNITS][X_UNITS], least[W_UNITS][X_UNITS];
+    float32x4_t part[W_UNITS][X_UNITS], min[W_UNITS][X_UNITS];
     int32x4_t dots[W_UNITS][X_UNITS];
     for (int64_t k = 0; k < count; k += GROUPS, w += GROUPS, x += GROUPS) {
-        EACH_UNIT part[v][u] = least[v][u] = vdupq_n_f32(0);
+        EACH_UNIT part[v][u] = min[v][u] = vdupq_n_f32(0);
         for (int g = 0; g < GROUPS; g++) {
             group_dots(dots, &w[g], x[g].q + first * (X_ROWS / X_UNITS) * GROUP, units, kind);
             EACH_UNIT part[v][u] = vfmaq_f32(part[v][u], vcvtq_f32_s32(dots[v][u]), vld1q_f32(x[g].scale[first + u]));
-            if (kind == LEASTS)
-                EACH_UNIT least[v][u] =
-                    vfmaq_f32(least[v][u], vld1q_f32(w[g].least[v]), vld1q_f32(x[g].sum[first + u]));
+            if (kind == WITH_MIN)
+                EACH_UNIT min[v][u] = vfmaq_f32(min[v][u], vld1q_f32(w[g].min[v]), vld1q_f32(x[g].sum[first + u]));
         }
         EACH_UNIT
         {
             float32x4_t sum = vfmaq_f32(vld1q_f32(to[v][first + u]), part[v][u], vld1q_f32(w->scale[v]));
-            vst1q_f32(to[v][first + u],
-                      kind == LEASTS ? vfmsq_f32(sum, least[v][u], vld1q_f32(w->least_scale[v])) : sum);
+            vst1q_f32(to[v][first + u], kind == WITH_MIN ? vfmsq_f32(sum, min[v][u], vld1q_f32(w->min_scale[v])) : sum);
         }
     }
 }
@@ -245,8 +243,8 @@ static inline __attribute__((always_inline)) void add_blocks(const w_group *w, c
 static inline __attribute__((always_inline)) void add_tile(const w_group *w, const x_group *x, int64_t count, int first,
                                                            int units, enum kind kind, float to[W_UNITS][X_UNITS][4])
 {
-    if (kind == PLAIN)
-        add_plain(w, x, count, first, units, to);
+    if (kind == SCALE_ONLY)
+        add_scale_only(w, x, count, first, units, to);
     else
         add_blocks(w, x, count, first, units, kind, to);
 }
@@ -264,9 +262,9 @@ static inline __attribute__((always_inline)) void add_tile(const w_group *w, con
                 add_tile(w, x, count, u, 1, kind, to); \
     }
 
-TILE_OF(tile_plain, PLAIN)
-TILE_OF(tile_leasts, LEASTS)
-TILE_OF(tile_halves, HALVES)
+TILE_OF(tile_scale_only, SCALE_ONLY)
+TILE_OF(tile_with_min, WITH_MIN)
+TILE_OF(tile_half_scales, HALF_SCALES)
 #undef TILE_OF
 
 #endif

@@ -3,8 +3,8 @@
  * group_TYPE() gives a group's bytes, signed; numbers_TYPE() what a block's sums are multiplied by, of four rows in
  * four lanes. Bytes may be larger than the elements by a power of two, which the scale is smaller by: the upper half of
  * a byte is as good a number as the lower one, and has a sign. */
-#ifndef TARN__CPU_BLOCKS_ARM_GROUPS_H
-#define TARN__CPU_BLOCKS_ARM_GROUPS_H
+#ifndef TARN__CPU_UNPACK_ARM_H
+#define TARN__CPU_UNPACK_ARM_H
 
 #include <arm_neon.h>
 
@@ -16,15 +16,15 @@
 
 /* What a dtype has beside a scale for each block: codes, whole numbers, for each group, or each half of it, that its
  * sum is multiplied by; and leasts, with a scale of their own, that are subtracted times the sum of x. */
-enum kind { PLAIN, LEASTS, HALVES };
+enum kind { SCALE_ONLY, WITH_MIN, HALF_SCALES };
 
-typedef struct numbers {
-    float32x4_t scale, least_scale;
+typedef struct scales4 {
+    float32x4_t scale, min_scale;
     uint8x16_t byte[4]; /* four groups' of four rows each: LEASTS: codes, then leasts; HALVES: four halves' codes */
-} numbers;
+} scales4;
 
 /* What sums begin with. gcc would copy a register of zeros, which keeps a vector unit busy as this does not. */
-static inline int32x4_t nothing(void)
+static inline int32x4_t zero_s32(void)
 {
     int32x4_t zeros;
     __asm__ volatile("movi %0.4s, #0" : "=w"(zeros));
@@ -32,16 +32,16 @@ static inline int32x4_t nothing(void)
 }
 
 /* Four numbers of f16, gathered by the other half of the processor: vectors have enough to do. */
-static inline float32x4_t four_halves(uint16_t a, uint16_t b, uint16_t c, uint16_t d)
+static inline float32x4_t four_f16(uint16_t a, uint16_t b, uint16_t c, uint16_t d)
 {
     uint64_t bits = (uint64_t)a | (uint64_t)b << 16 | (uint64_t)c << 32 | (uint64_t)d << 48;
     return vcvt_f32_f16(vcreate_f16(bits));
 }
 
-#define SCALES_OF(b, name) four_halves((b)[0]->name, (b)[1]->name, (b)[2]->name, (b)[3]->name)
+#define SCALES_OF(b, name) four_f16((b)[0]->name, (b)[1]->name, (b)[2]->name, (b)[3]->name)
 
 /* Four rows of 16 bytes, turned: to[i] holds bytes 4 i to 4 i + 3, each of row 0 to 3. */
-static inline void turn_bytes(const uint8x16_t *row, uint8x16_t *to)
+static inline void transpose_bytes(const uint8x16_t *row, uint8x16_t *to)
 {
     uint8x16_t even_low = vzip1q_u8(row[0], row[2]), even_high = vzip2q_u8(row[0], row[2]);
     uint8x16_t odd_low = vzip1q_u8(row[1], row[3]), odd_high = vzip2q_u8(row[1], row[3]);
@@ -58,18 +58,18 @@ static inline uint32x4_t four_bytes(uint8x16_t bytes, int i)
 }
 
 /* LEASTS: the code, and the least, of group g. */
-static inline int32x4_t code_of(const numbers *n, int g)
+static inline int32x4_t scale_of(const scales4 *n, int g)
 {
     return vreinterpretq_s32_u32(four_bytes(n->byte[g / 4], g % 4));
 }
 
-static inline float32x4_t least_of(const numbers *n, int g)
+static inline float32x4_t min_of(const scales4 *n, int g)
 {
     return vcvtq_f32_u32(four_bytes(n->byte[2 + g / 4], g % 4));
 }
 
 /* HALVES: the code of half h of group g. */
-static inline int32x4_t half_code_of(const numbers *n, int g, int h)
+static inline int32x4_t half_scale_of(const scales4 *n, int g, int h)
 {
     int8x16_t bytes = vreinterpretq_s8_u8(n->byte[g / 2]);
     int16x8_t both = g % 2 ? vmovl_high_s8(bytes) : vmovl_s8(vget_low_s8(bytes));
@@ -78,7 +78,7 @@ static inline int32x4_t half_code_of(const numbers *n, int g, int h)
 
 /* ---- q8_0 -------------------------------------------------------------------------------------------------------- */
 
-static inline void numbers_q8_0(const tarn__q8_0 *const *b, numbers *to)
+static inline void scales_q8_0(const tarn__q8_0 *const *b, scales4 *to)
 {
     to->scale = SCALES_OF(b, scale);
 }
@@ -91,7 +91,7 @@ static inline void group_q8_0(const tarn__q8_0 *b, int g, int8x16_t *to)
 
 /* ---- q4_0 -------------------------------------------------------------------------------------------------------- */
 
-static inline void numbers_q4_0(const tarn__q4_0 *const *b, numbers *to)
+static inline void scales_q4_0(const tarn__q4_0 *const *b, scales4 *to)
 {
     to->scale = vmulq_n_f32(SCALES_OF(b, scale), 1.0f / 16);
 }
@@ -108,21 +108,22 @@ static inline void group_q4_0(const tarn__q4_0 *b, int g, int8x16_t *to)
 /* ---- q4_k -------------------------------------------------------------------------------------------------------- */
 
 /* The scales of groups 0 to 3, then 4 to 7, and the leasts in the same way: four of them of four rows each. */
-static inline void codes_of(const tarn__q4_k *const *b, uint8x16_t *codes)
+static inline void unpack_scales(const tarn__q4_k *const *b, uint8x16_t *scales)
 {
-    uint8x16_t row[4], turned[4], six = vdupq_n_u8(0x3f), upper = vdupq_n_u8(0x30);
+    uint8x16_t row[4], transposed_lane[4], six = vdupq_n_u8(0x3f), upper = vdupq_n_u8(0x30);
     for (int r = 0; r < 4; r++)
         row[r] = vld1q_u8(b[r]->scales); /* the four bytes behind the scales are the block's own, too */
-    turn_bytes(row, turned);
-    codes[0] = vandq_u8(turned[0], six), codes[2] = vandq_u8(turned[1], six);
-    codes[1] = vorrq_u8(vandq_u8(turned[2], vdupq_n_u8(15)), vandq_u8(vshrq_n_u8(turned[0], 2), upper));
-    codes[3] = vorrq_u8(vshrq_n_u8(turned[2], 4), vandq_u8(vshrq_n_u8(turned[1], 2), upper));
+    transpose_bytes(row, transposed_lane);
+    scales[0] = vandq_u8(transposed_lane[0], six), scales[2] = vandq_u8(transposed_lane[1], six);
+    scales[1] =
+        vorrq_u8(vandq_u8(transposed_lane[2], vdupq_n_u8(15)), vandq_u8(vshrq_n_u8(transposed_lane[0], 2), upper));
+    scales[3] = vorrq_u8(vshrq_n_u8(transposed_lane[2], 4), vandq_u8(vshrq_n_u8(transposed_lane[1], 2), upper));
 }
 
-static inline void numbers_q4_k(const tarn__q4_k *const *b, numbers *to)
+static inline void scales_q4_k(const tarn__q4_k *const *b, scales4 *to)
 {
-    codes_of(b, to->byte);
-    to->scale = SCALES_OF(b, scale), to->least_scale = SCALES_OF(b, min);
+    unpack_scales(b, to->byte);
+    to->scale = SCALES_OF(b, scale), to->min_scale = SCALES_OF(b, min);
 }
 
 static inline void group_q4_k(const tarn__q4_k *b, int g, int8x16_t *to)
@@ -135,12 +136,12 @@ static inline void group_q4_k(const tarn__q4_k *b, int g, int8x16_t *to)
 
 /* ---- q6_k -------------------------------------------------------------------------------------------------------- */
 
-static inline void numbers_q6_k(const tarn__q6_k *const *b, numbers *to)
+static inline void scales_q6_k(const tarn__q6_k *const *b, scales4 *to)
 {
-    uint8x16_t codes[4];
+    uint8x16_t scales[4];
     for (int r = 0; r < 4; r++)
-        codes[r] = vreinterpretq_u8_s8(vld1q_s8(b[r]->scales));
-    turn_bytes(codes, to->byte);
+        scales[r] = vreinterpretq_u8_s8(vld1q_s8(b[r]->scales));
+    transpose_bytes(scales, to->byte);
     to->scale = vmulq_n_f32(SCALES_OF(b, scale), 0.25f);
 }
 

@@ -1,15 +1,15 @@
 /* dropout.h: elements kept or zeroed at random, for dropout's own kernel and for those that have it inside: all draw
  * the same masks. */
-#ifndef TARN__DROP_H
-#define TARN__DROP_H
+#ifndef TARN__CPU_DROPOUT_H
+#define TARN__CPU_DROPOUT_H
 
 #include "backends/cpu/common/convert.h"
 #include "base/philox.h"
 
-#define DROP_TILE 256
+#define DROPOUT_TILE 256
 
 /* A factor for each word: 0 where its number is below the probability. */
-TARN__UNUSED static void drop_factors(const tarn__random *random, const uint32_t *word, float *factor, int n)
+TARN__UNUSED static void dropout_factors(const tarn__random *random, const uint32_t *word, float *factor, int n)
 {
     double p = random->a;
     float scale = p < 1 ? (float)(1 / (1 - p)) : 0;
@@ -18,9 +18,9 @@ TARN__UNUSED static void drop_factors(const tarn__random *random, const uint32_t
 }
 
 /* n neighbours, at most a tile, each times its factor, rounded once; a factor of 0 gives 0 whatever the element is. */
-TARN__UNUSED static void drop_tile(tarn_dtype dtype, const char *from, char *to, const float *factor, int n)
+TARN__UNUSED static void dropout_tile(tarn_dtype dtype, const char *from, char *to, const float *factor, int n)
 {
-    double x[DROP_TILE];
+    double x[DROPOUT_TILE];
     tarn__load[dtype][COMPUTE_F64](from, 1, x, n);
     for (int i = 0; i < n; i++)
         x[i] = factor[i] == 0 ? 0 : x[i] * (double)factor[i];
@@ -28,18 +28,18 @@ TARN__UNUSED static void drop_tile(tarn_dtype dtype, const char *from, char *to,
 }
 
 /* n neighbours, the first of which has number `first` in its tensor, counted row-major. */
-TARN__UNUSED static void drop_elements(const tarn__random *random, int64_t first, tarn_dtype dtype, const char *from,
-                                       char *to, int64_t n)
+TARN__UNUSED static void dropout_elements(const tarn__random *random, int64_t first, tarn_dtype dtype, const char *from,
+                                          char *to, int64_t n)
 {
-    uint32_t word[DROP_TILE + 8];
-    float factor[DROP_TILE];
+    uint32_t word[DROPOUT_TILE + 8];
+    float factor[DROPOUT_TILE];
     int64_t size = (int64_t)tarn__dtype_bytes(dtype);
-    for (int64_t at = 0; at < n; at += DROP_TILE) {
-        int count = (int)(n - at < DROP_TILE ? n - at : DROP_TILE), skipped = (int)((first + at) % 4);
+    for (int64_t at = 0; at < n; at += DROPOUT_TILE) {
+        int count = (int)(n - at < DROPOUT_TILE ? n - at : DROPOUT_TILE), skipped = (int)((first + at) % 4);
         for (int i = 0; i < skipped + count; i += 4)
             tarn__philox(random->seed, random->offset + (uint64_t)(first + at - skipped + i) / 4, word + i);
-        drop_factors(random, word + skipped, factor, count);
-        drop_tile(dtype, from + at * size, to + at * size, factor, count);
+        dropout_factors(random, word + skipped, factor, count);
+        dropout_tile(dtype, from + at * size, to + at * size, factor, count);
     }
 }
 

@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "backends/cpu/common/vmath.h"
+#include "backends/cpu/common/vmath_trig.h"
 #include "backends/cpu/random/dropout.h"
 #include "backends/cpu/runtime/level.h"
 
@@ -14,7 +15,7 @@ typedef struct draw {
     void (*tile)(const struct draw *d, const uint32_t *word, float *value, int n);
 } draw;
 
-static int64_t place(const tarn__view *view, int64_t at)
+static int64_t offset_of(const tarn__view *view, int64_t at)
 {
     int64_t offset = 0;
     for (int i = view->rank - 1; i >= 0; i--) {
@@ -36,21 +37,21 @@ static void uniform_tile(const draw *d, const uint32_t *word, float *value, int 
 /* Box and Muller: a pair of words gives a pair of normals. Always whole counters: value has room for them. */
 static void normal_tile(const draw *d, const uint32_t *word, float *value, int n)
 {
-    float mean = (float)d->random->a, deviation = (float)d->random->b;
+    float mean = (float)d->random->a, std = (float)d->random->b;
     for (int i = 0; i < n; i += 2) {
         float u = ((float)(word[i] >> 8) + 0.5f) * 0x1p-24f, angle = tarn__unit_f32(word[i + 1]) * 6.283185307179586f;
         float radius = sqrtf(-2.0f * tarn__log_f32(u));
-        value[i] = mean + deviation * (radius * tarn__cos_f32(angle));
-        value[i + 1] = mean + deviation * (radius * tarn__sin_f32(angle));
+        value[i] = mean + std * (radius * tarn__cos_f32(angle));
+        value[i + 1] = mean + std * (radius * tarn__sin_f32(angle));
     }
 }
 
-static void dropout_tile(const draw *d, const uint32_t *word, float *value, int n)
+static void factor_tile(const draw *d, const uint32_t *word, float *value, int n)
 {
-    drop_factors(d->random, word, value, n);
+    dropout_factors(d->random, word, value, n);
 }
 
-#define TILE DROP_TILE
+#define TILE DROPOUT_TILE
 
 static void draw_range(int64_t begin, int64_t end, void *ctx)
 {
@@ -68,14 +69,14 @@ static void draw_range(int64_t begin, int64_t end, void *ctx)
             tarn__philox(d->random->seed, d->random->offset + (uint64_t)(begin + i) / 4, word + i);
         d->tile(d, word, value, (n + 3) / 4 * 4);
         if (from && dense)
-            drop_tile(dtype, from + begin * size, to + begin * size, value, n);
+            dropout_tile(dtype, from + begin * size, to + begin * size, value, n);
         for (int i = 0; from && !dense && i < n; i++)
-            drop_tile(dtype, from + place(d->from, begin + i) * size, to + place(d->to, begin + i) * size, value + i,
-                      1);
+            dropout_tile(dtype, from + offset_of(d->from, begin + i) * size, to + offset_of(d->to, begin + i) * size,
+                         value + i, 1);
         if (!from && dense)
             tarn__store[dtype][COMPUTE_F32](value, to + begin * size, 1, n);
         for (int i = 0; !from && !dense && i < n; i++)
-            tarn__store[dtype][COMPUTE_F32](value + i, to + place(d->to, begin + i) * size, 1, 1);
+            tarn__store[dtype][COMPUTE_F32](value + i, to + offset_of(d->to, begin + i) * size, 1, 1);
     }
 }
 
@@ -97,7 +98,7 @@ static void kernel_normal(const tarn__call *call)
 
 static void kernel_dropout(const tarn__call *call)
 {
-    run(call, dropout_tile);
+    run(call, factor_tile);
 }
 
 void TARN__AT_LEVEL(tarn__cpu_random)(tarn__kernel_row *rows)

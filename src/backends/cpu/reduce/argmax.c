@@ -21,10 +21,10 @@
 /* ---- by rows: the best value of a short stretch, which is vector work; then, only where it beats the state, its place
  */
 
-#define STRETCH 512
-#define PLAIN(x) (x)
+#define SEGMENT 512
+#define IDENTITY(x) (x)
 
-#define RUN(op, name, S, T, V, M, LOAD, GET, START, part) \
+#define ROW(op, name, S, T, V, M, LOAD, GET, START, part) \
     static T best_##op##_##name(const S *x, int64_t n) \
     { \
         enum { LANES = sizeof(V) / sizeof(T) }; \
@@ -43,15 +43,15 @@
             best = BEST_##op(best, GET(x[i])); \
         return best; \
     } \
-    static void run_##op##_##name(tarn__acc *a, tarn__acc *b, const void *from, int64_t n, int64_t at, \
+    static void row_##op##_##name(tarn__acc *a, tarn__acc *b, const void *from, int64_t n, int64_t at, \
                                   const void *aux) \
     { \
         (void)aux; \
-        for (int64_t begin = 0; begin < n; begin += STRETCH) { \
+        for (int64_t begin = 0; begin < n; begin += SEGMENT) { \
             const S *x = (const S *)from + begin; \
-            int64_t length = n - begin < STRETCH ? n - begin : STRETCH, i = 0; \
-            T best = best_##op##_##name(x, length), held = (T)a->part; \
-            if (!BETTER_##op(best, held)) \
+            int64_t length = n - begin < SEGMENT ? n - begin : SEGMENT, i = 0; \
+            T best = best_##op##_##name(x, length), current = (T)a->part; \
+            if (!BETTER_##op(best, current)) \
                 continue; \
             while (best == best ? GET(x[i]) != best : GET(x[i]) == GET(x[i])) \
                 i++; \
@@ -62,56 +62,56 @@
 
 /* ---- by columns -------------------------------------------------------------------------------------------------- */
 
-#define FOLD(op, name, S, T, V, M, INT, LOAD, GET) \
-    static void fold_##op##_##name(tarn__columns *columns, const void *const *row, int rows, int64_t width, \
-                                   int64_t at, const void *aux) \
+#define COLUMNS(op, name, S, T, V, M, INT, LOAD, GET) \
+    static void columns_##op##_##name(tarn__columns *columns, const void *const *row, int rows, int64_t width, \
+                                      int64_t at, const void *aux) \
     { \
         enum { LANES = sizeof(V) / sizeof(T) }; \
         T *restrict a = (T *)(void *)columns->first; \
-        INT *restrict place = (INT *)(void *)columns->second; \
+        INT *restrict index = (INT *)(void *)columns->second; \
         int64_t c = 0; \
         (void)aux; \
         for (; c + LANES <= width; c += LANES) { \
             V v, y; \
-            M index; \
+            M indices; \
             TARN__VEC_LOAD(V, v, a + c); \
-            TARN__VEC_LOAD(M, index, place + c); \
+            TARN__VEC_LOAD(M, indices, index + c); \
             for (int r = 0; r < rows; r++) { \
                 LOAD(V, y, (const S *)row[r] + c); \
                 M better = (M)ABOVE_##op(y, v) | ((M)(y != y) & (M)(v == v)); \
                 v = TARN__SELECT(V, M, better, y, v); \
-                index = TARN__SELECT(M, M, better, (M){0} + (INT)(at + r), index); \
+                indices = TARN__SELECT(M, M, better, (M){0} + (INT)(at + r), indices); \
             } \
             memcpy(a + c, &v, sizeof(v)); \
-            memcpy(place + c, &index, sizeof(index)); \
+            memcpy(index + c, &indices, sizeof(indices)); \
         } \
         for (; c < width; c++) \
             for (int r = 0; r < rows; r++) { \
                 T y = GET(((const S *)row[r])[c]); \
                 if (BETTER_##op(y, a[c])) { \
                     a[c] = y; \
-                    place[c] = (INT)(at + r); \
+                    index[c] = (INT)(at + r); \
                 } \
             } \
     }
 
 #define TYPED(op, name, T, INT, START, part) \
-    static void open_##op##_##name(tarn__columns *columns, int64_t width) \
+    static void init_##op##_##name(tarn__columns *columns, int64_t width) \
     { \
         T *a = (T *)(void *)columns->first; \
-        INT *place = (INT *)(void *)columns->second; \
+        INT *index = (INT *)(void *)columns->second; \
         for (int64_t c = 0; c < width; c++) { \
             a[c] = (T)(START); \
-            place[c] = 0; \
+            index[c] = 0; \
         } \
     } \
-    static void close_##op##_##name(const tarn__columns *columns, int64_t width, tarn__acc *const *state) \
+    static void read_##op##_##name(const tarn__columns *columns, int64_t width, tarn__acc *const *state) \
     { \
         const T *a = (const T *)(const void *)columns->first; \
-        const INT *place = (const INT *)(const void *)columns->second; \
+        const INT *index = (const INT *)(const void *)columns->second; \
         for (int64_t c = 0; c < width; c++) { \
             state[0][c].part = a[c]; \
-            state[1][c].integer = place[c]; \
+            state[1][c].integer = index[c]; \
         } \
     }
 
@@ -128,27 +128,27 @@
     }
 
 #define REDUCER(op, name, COMPUTE, START, part) \
-    .compute = COMPUTE, .parts = 2, .start = {{.part = START}}, .run = run_##op##_##name, .open = open_##op##_##name, \
-    .fold = fold_##op##_##name, .close = close_##op##_##name, .merge = merge_##op##_##part, .result = 1, \
-    .integer_result = true
+    .compute = COMPUTE, .parts = 2, .start = {{.part = START}}, .add_row = row_##op##_##name, \
+    .init_columns = init_##op##_##name, .add_columns = columns_##op##_##name, .read_columns = read_##op##_##name, \
+    .merge = merge_##op##_##part, .result = 1, .integer_result = true
 
 #define KERNEL(op, START, START_I64) \
-    RUN(op, f32, float, float, tarn__f32v, tarn__i32v, TARN__VEC_LOAD, PLAIN, START, real) \
-    RUN(op, bf16, uint16_t, float, tarn__f32v, tarn__i32v, TARN__VEC_LOAD_BF16, TARN__FROM_BF16, START, real) \
-    RUN(op, f64, double, double, tarn__f64v, tarn__i64v, TARN__VEC_LOAD, PLAIN, START, real) \
-    RUN(op, i64, int64_t, int64_t, tarn__i64v, tarn__i64v, TARN__VEC_LOAD, PLAIN, START_I64, integer) \
-    FOLD(op, f32, float, float, tarn__f32v, tarn__i32v, int32_t, TARN__VEC_LOAD, PLAIN) \
-    FOLD(op, bf16, uint16_t, float, tarn__f32v, tarn__i32v, int32_t, TARN__VEC_LOAD_BF16, TARN__FROM_BF16) \
-    FOLD(op, f64, double, double, tarn__f64v, tarn__i64v, int64_t, TARN__VEC_LOAD, PLAIN) \
-    FOLD(op, i64, int64_t, int64_t, tarn__i64v, tarn__i64v, int64_t, TARN__VEC_LOAD, PLAIN) \
+    ROW(op, f32, float, float, tarn__f32v, tarn__i32v, TARN__VEC_LOAD, IDENTITY, START, real) \
+    ROW(op, bf16, uint16_t, float, tarn__f32v, tarn__i32v, TARN__VEC_LOAD_BF16, TARN__FROM_BF16, START, real) \
+    ROW(op, f64, double, double, tarn__f64v, tarn__i64v, TARN__VEC_LOAD, IDENTITY, START, real) \
+    ROW(op, i64, int64_t, int64_t, tarn__i64v, tarn__i64v, TARN__VEC_LOAD, IDENTITY, START_I64, integer) \
+    COLUMNS(op, f32, float, float, tarn__f32v, tarn__i32v, int32_t, TARN__VEC_LOAD, IDENTITY) \
+    COLUMNS(op, bf16, uint16_t, float, tarn__f32v, tarn__i32v, int32_t, TARN__VEC_LOAD_BF16, TARN__FROM_BF16) \
+    COLUMNS(op, f64, double, double, tarn__f64v, tarn__i64v, int64_t, TARN__VEC_LOAD, IDENTITY) \
+    COLUMNS(op, i64, int64_t, int64_t, tarn__i64v, tarn__i64v, int64_t, TARN__VEC_LOAD, IDENTITY) \
     TYPED(op, f32, float, int32_t, START, real) \
     TYPED(op, f64, double, int64_t, START, real) \
     TYPED(op, i64, int64_t, int64_t, START_I64, integer) \
     MERGE(op, real) \
     MERGE(op, integer) \
     static const tarn__reducer arg##op##_reducers[] = { \
-        {REDUCER(op, f32, COMPUTE_F32, START, real), .other = TARN_BF16, .run_other = run_##op##_bf16, \
-         .fold_other = fold_##op##_bf16}, \
+        {REDUCER(op, f32, COMPUTE_F32, START, real), .other = TARN_BF16, .add_row_other = row_##op##_bf16, \
+         .add_columns_other = columns_##op##_bf16}, \
         {REDUCER(op, f64, COMPUTE_F64, START, real)}, \
         {REDUCER(op, i64, COMPUTE_I64, START_I64, integer)}, \
     }; \
@@ -178,7 +178,7 @@ KERNEL(min, INFINITY, INT64_MAX)
 
 /* How many elements equal the result, which is the auxiliary operand. */
 #define EQUAL(name, T, INT) \
-    static void run_equal_##name(tarn__acc *a, tarn__acc *b, const void *from, int64_t n, int64_t at, const void *aux) \
+    static void row_equal_##name(tarn__acc *a, tarn__acc *b, const void *from, int64_t n, int64_t at, const void *aux) \
     { \
         const T *x = from, y = *(const T *)aux; \
         INT found = 0; \
@@ -187,14 +187,14 @@ KERNEL(min, INFINITY, INT64_MAX)
             found += x[i] == y; \
         a->real += (double)found; \
     } \
-    static void open_equal_##name(tarn__columns *columns, int64_t width) \
+    static void init_equal_##name(tarn__columns *columns, int64_t width) \
     { \
         INT *found = (INT *)(void *)columns->first; \
         for (int64_t c = 0; c < width; c++) \
             found[c] = 0; \
     } \
-    static void fold_equal_##name(tarn__columns *columns, const void *const *row, int rows, int64_t width, int64_t at, \
-                                  const void *aux) \
+    static void columns_equal_##name(tarn__columns *columns, const void *const *row, int rows, int64_t width, \
+                                     int64_t at, const void *aux) \
     { \
         INT *restrict found = (INT *)(void *)columns->first; \
         const T *y = aux; \
@@ -205,14 +205,14 @@ KERNEL(min, INFINITY, INT64_MAX)
                 found[c] += x[c] == y[c]; \
         } \
     } \
-    static void close_equal_##name(const tarn__columns *columns, int64_t width, tarn__acc *const *state) \
+    static void read_equal_##name(const tarn__columns *columns, int64_t width, tarn__acc *const *state) \
     { \
         const INT *found = (const INT *)(const void *)columns->first; \
         for (int64_t c = 0; c < width; c++) \
             state[0][c].real = (double)found[c]; \
     } \
     /* A NaN equals nothing: where it won, the count is 0 and all gradients of its slice are NaN, as torch.amax's. */ \
-    static void tile_share_##name(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params) \
+    static void tile_grad_##name(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params) \
     { \
         const T *x = in[0], *y = in[1], *g = in[2], *count = in[3]; \
         T *to = out[0]; \
@@ -221,18 +221,18 @@ KERNEL(min, INFINITY, INT64_MAX)
         for (int64_t i = 0; i < n; i++) \
             to[i] = (x[i] == y[i] ? g[i] : g[i] * 0) / count[i]; \
     } \
-    static void share_##name(T *to, const T *x, T y, T equal, T other, int64_t n) \
+    static void write_grad_##name(T *to, const T *x, T y, T equal, T other, int64_t n) \
     { \
         TARN__INDEPENDENT \
         for (int64_t i = 0; i < n; i++) \
             to[i] = x[i] == y ? equal : other; \
     } \
-    static void dense_share_##name(char *const *at, int64_t n) \
+    static void dense_grad_##name(char *const *at, int64_t n) \
     { \
         const T *x = (const T *)(const void *)at[1], y = *(const T *)(const void *)at[2], \
                 g = *(const T *)(const void *)at[3]; \
         T count = (T) * (const double *)(const void *)at[4]; \
-        share_##name((T *)(void *)at[0], x, y, g / count, g * 0 / count, n); \
+        write_grad_##name((T *)(void *)at[0], x, y, g / count, g * 0 / count, n); \
     }
 
 EQUAL(f32, float, int32_t)
@@ -247,8 +247,8 @@ static void merge_equal(tarn__acc *const *a, const tarn__acc *const *b, int64_t 
 
 #define EQUAL_REDUCER(name, COMPUTE) \
     { \
-        .compute = COMPUTE, .parts = 1, .run = run_equal_##name, .open = open_equal_##name, .fold = fold_equal_##name, \
-        .close = close_equal_##name, .merge = merge_equal \
+        .compute = COMPUTE, .parts = 1, .add_row = row_equal_##name, .init_columns = init_equal_##name, \
+        .add_columns = columns_equal_##name, .read_columns = read_equal_##name, .merge = merge_equal \
     }
 static const tarn__reducer equal_reducers[] = {EQUAL_REDUCER(f32, COMPUTE_F32), EQUAL_REDUCER(f64, COMPUTE_F64)};
 
@@ -267,7 +267,7 @@ static tarn__reduction describe_counts(const tarn__call *call, tarn__view *count
                              .scratch = call->scratch ? (double *)call->scratch + tarn__view_count(counts) : NULL};
 }
 
-static size_t scratch_extremum_grad(const tarn__call *call)
+static size_t scratch_max_grad(const tarn__call *call)
 {
     tarn__view counts;
     tarn__reduction r = describe_counts(call, &counts);
@@ -276,18 +276,18 @@ static size_t scratch_extremum_grad(const tarn__call *call)
 
 /* ---- the same where one dense row after the other is reduced: counted and written while it is in a cache --------- */
 
-#define SHORT_SHARE 16 /* shorter rows, and longer ones, are left to the general form */
-#define LONG_SHARE (32 * 1024)
-#define SHARE_GRAIN (32 * 1024) /* elements a thread takes at a time */
-#define SHARED_AT_ONCE 4096     /* bytes of a result that streams */
+#define MIN_GRAD_ROW 16 /* shorter rows, and longer ones, are left to the general form */
+#define MAX_GRAD_ROW (32 * 1024)
+#define GRAD_GRAIN (32 * 1024) /* elements a thread takes at a time */
+#define GRAD_BUFFER 4096       /* bytes of a result that streams */
 
-typedef struct share_plan {
+typedef struct max_grad_plan {
     tarn__nest nest; /* gradient, x, y, g; the last axis is the row */
     const tarn__call *call;
-    bool stream;
-} share_plan;
+    bool nontemporal;
+} max_grad_plan;
 
-#define SHARE_ROW(name, T) \
+#define GRAD_ROW(name, T) \
     static int64_t count_##name(const T *x, T y, int64_t n) \
     { \
         int32_t found = 0; \
@@ -295,44 +295,44 @@ typedef struct share_plan {
             found += x[i] == y; \
         return found; \
     } \
-    static void share_row_##name(T *to, const T *x, const T *y, const T *g, int64_t n, bool stream) \
+    static void grad_row_##name(T *to, const T *x, const T *y, const T *g, int64_t n, bool nontemporal) \
     { \
         T count = (T)count_##name(x, *y, n), equal = *g / count, other = *g * 0 / count; \
-        if (!stream || ((uintptr_t)to & 63) != 0) { \
-            share_##name(to, x, *y, equal, other, n); \
+        if (!nontemporal || ((uintptr_t)to & 63) != 0) { \
+            write_grad_##name(to, x, *y, equal, other, n); \
             return; \
         } \
-        enum { MOST = SHARED_AT_ONCE / sizeof(T) }; \
-        _Alignas(64) T held[MOST]; \
+        enum { MAX = GRAD_BUFFER / sizeof(T) }; \
+        _Alignas(64) T current[MAX]; \
         for (int64_t i = 0, here; i < n; i += here) { \
-            here = n - i < MOST ? n - i : MOST; \
-            share_##name(held, x + i, *y, equal, other, here); \
-            tarn__nt_store((char *)(to + i), (const char *)held, here *(int64_t)sizeof(T)); \
+            here = n - i < MAX ? n - i : MAX; \
+            write_grad_##name(current, x + i, *y, equal, other, here); \
+            tarn__nt_store((char *)(to + i), (const char *)current, here *(int64_t)sizeof(T)); \
         } \
     }
-SHARE_ROW(f32, float)
-SHARE_ROW(f64, double)
+GRAD_ROW(f32, float)
+GRAD_ROW(f64, double)
 
-static void share_rows(int64_t begin, int64_t end, void *ctx)
+static void max_grad_rows(int64_t begin, int64_t end, void *ctx)
 {
-    const share_plan *p = ctx;
+    const max_grad_plan *p = ctx;
     const tarn__view *views[] = {p->call->out[0], p->call->in[0], p->call->in[1], p->call->in[2]};
     int64_t n = p->nest.shape[p->nest.rank - 1], size = (int64_t)tarn__dtype_bytes(views[0]->dtype);
     for (int64_t row = begin; row < end; row++) {
         char *at[4];
         for (int k = 0; k < 4; k++)
-            at[k] = (char *)tarn__view_at(views[k]) + dense_row_offset(&p->nest, k, row) * size;
+            at[k] = (char *)tarn__view_at(views[k]) + grad_row_offset(&p->nest, k, row) * size;
         if (size == 4)
-            share_row_f32((void *)at[0], (void *)at[1], (void *)at[2], (void *)at[3], n, p->stream);
+            grad_row_f32((void *)at[0], (void *)at[1], (void *)at[2], (void *)at[3], n, p->nontemporal);
         else
-            share_row_f64((void *)at[0], (void *)at[1], (void *)at[2], (void *)at[3], n, p->stream);
+            grad_row_f64((void *)at[0], (void *)at[1], (void *)at[2], (void *)at[3], n, p->nontemporal);
     }
-    if (p->stream)
+    if (p->nontemporal)
         tarn__nt_fence();
 }
 
 /* Whether the rows of a call are such; fills in the plan. y has stride 0 on reduced axes and on no others. */
-static bool plan_rows(share_plan *p, const tarn__call *call)
+static bool plan_rows(max_grad_plan *p, const tarn__call *call)
 {
     const tarn__view *views[] = {call->out[0], call->in[0], call->in[1], call->in[2]};
     for (int k = 0; k < 4; k++)
@@ -341,7 +341,7 @@ static bool plan_rows(share_plan *p, const tarn__call *call)
     p->call = call;
     tarn__nest_make(&p->nest, 4, views);
     int last = p->nest.rank - 1;
-    if (last < 0 || p->nest.count == 0 || p->nest.shape[last] < SHORT_SHARE || p->nest.shape[last] > LONG_SHARE)
+    if (last < 0 || p->nest.count == 0 || p->nest.shape[last] < MIN_GRAD_ROW || p->nest.shape[last] > MAX_GRAD_ROW)
         return false;
     for (int k = 0; k < 4; k++)
         if (p->nest.stride[k][last] != (k < 2 ? 1 : 0))
@@ -349,28 +349,28 @@ static bool plan_rows(share_plan *p, const tarn__call *call)
     for (int i = 0; i < last; i++)
         if (p->nest.stride[2][i] == 0)
             return false;
-    p->stream = p->nest.count * (int64_t)tarn__dtype_bytes(views[0]->dtype) >= TARN__NT_STORE_MIN;
+    p->nontemporal = p->nest.count * (int64_t)tarn__dtype_bytes(views[0]->dtype) >= TARN__NT_STORE_MIN;
     return true;
 }
 
-static void kernel_extremum_grad(const tarn__call *call)
+static void kernel_max_grad(const tarn__call *call)
 {
-    share_plan plan;
+    max_grad_plan plan;
     if (plan_rows(&plan, call)) {
         int64_t length = plan.nest.shape[plan.nest.rank - 1];
-        tarn__parallel_for(plan.nest.count / length, (SHARE_GRAIN + length - 1) / length, share_rows, &plan);
+        tarn__parallel_for(plan.nest.count / length, (GRAD_GRAIN + length - 1) / length, max_grad_rows, &plan);
         return;
     }
     tarn__view counts;
     tarn__reduction r = describe_counts(call, &counts);
     TARN__AT_LEVEL(tarn__run_reduction)(&r);
     int compute = r.reducer->compute;
-    dense_rows rows;
+    grad_rows rows;
     tarn_dtype dtype = compute == COMPUTE_F32 ? TARN_F32 : TARN_F64;
     if (call->in[0]->dtype == dtype && call->in[2]->dtype == dtype &&
-        dense_rows_make(&rows, 5,
-                        (const tarn__view *[]){call->out[0], call->in[0], call->in[1], call->in[2], &counts})) {
-        dense_rows_run(&rows, compute == COMPUTE_F32 ? dense_share_f32 : dense_share_f64);
+        grad_rows_make(&rows, 5,
+                       (const tarn__view *[]){call->out[0], call->in[0], call->in[1], call->in[2], &counts})) {
+        grad_rows_run(&rows, compute == COMPUTE_F32 ? dense_grad_f32 : dense_grad_f64);
         return;
     }
     tarn__elementwise none = {0};
@@ -380,12 +380,12 @@ static void kernel_extremum_grad(const tarn__call *call)
                         .out = {call->out[0]},
                         .params = &none};
     TARN__AT_LEVEL(tarn__run_tiles)
-    (&tiles, &(tarn__tile_job){.tile = compute == COMPUTE_F32 ? tile_share_f32 : tile_share_f64, .compute = compute});
+    (&tiles, &(tarn__tile_job){.tile = compute == COMPUTE_F32 ? tile_grad_f32 : tile_grad_f64, .compute = compute});
 }
 
 void TARN__AT_LEVEL(tarn__cpu_argmax)(tarn__kernel_row *rows)
 {
     rows[TARN__K_argmax] = (tarn__kernel_row){kernel_argmax, TARN__ALL, scratch_argmax};
     rows[TARN__K_argmin] = (tarn__kernel_row){kernel_argmin, TARN__ALL, scratch_argmin};
-    rows[TARN__K_max_grad] = (tarn__kernel_row){kernel_extremum_grad, TARN__FLOATS, scratch_extremum_grad};
+    rows[TARN__K_max_grad] = (tarn__kernel_row){kernel_max_grad, TARN__FLOATS, scratch_max_grad};
 }

@@ -10,7 +10,7 @@
 
 /* ---- the product of what is not 0, and the number of zeros ------------------------------------------------------- */
 
-static void run_nonzero(tarn__acc *a, tarn__acc *b, const void *from, int64_t n, int64_t at, const void *aux)
+static void row_nonzero(tarn__acc *a, tarn__acc *b, const void *from, int64_t n, int64_t at, const void *aux)
 {
     enum { LANES = sizeof(tarn__f64v) / sizeof(double) };
     const double *x = from;
@@ -40,7 +40,7 @@ static void run_nonzero(tarn__acc *a, tarn__acc *b, const void *from, int64_t n,
 #if defined(__aarch64__)
 
 /* Where the plain product is neither 0 nor NaN, no element is 0. */
-static void run_nonzero_f32(tarn__acc *a, tarn__acc *b, const void *from, int64_t n, int64_t at, const void *aux)
+static void row_nonzero_f32(tarn__acc *a, tarn__acc *b, const void *from, int64_t n, int64_t at, const void *aux)
 {
     enum { LANES = sizeof(tarn__f64v) / sizeof(double), WIDTH = TARN__ACCUMULATORS * LANES };
     const float *x = from;
@@ -62,15 +62,15 @@ static void run_nonzero_f32(tarn__acc *a, tarn__acc *b, const void *from, int64_
         a->real *= product;
         return;
     }
-    double wide[TARN__PIECE];
+    double x64[TARN__PIECE];
     for (i = 0; i < n; i++)
-        wide[i] = (double)x[i];
-    run_nonzero(a, b, wide, n, at, aux);
+        x64[i] = (double)x[i];
+    row_nonzero(a, b, x64, n, at, aux);
 }
 
 #endif
 
-static void open_nonzero(tarn__columns *columns, int64_t width)
+static void init_nonzero(tarn__columns *columns, int64_t width)
 {
     double *product = (double *)(void *)columns->first, *zeros = (double *)(void *)columns->second;
     for (int64_t c = 0; c < width; c++) {
@@ -79,9 +79,9 @@ static void open_nonzero(tarn__columns *columns, int64_t width)
     }
 }
 
-#define FOLD_NONZERO(name, T) \
-    static void fold_##name(tarn__columns *columns, const void *const *row, int rows, int64_t width, int64_t at, \
-                            const void *aux) \
+#define COLUMNS_NONZERO(name, T) \
+    static void columns_##name(tarn__columns *columns, const void *const *row, int rows, int64_t width, int64_t at, \
+                               const void *aux) \
     { \
         double *restrict product = (double *)(void *)columns->first, *restrict zeros = \
                                                                          (double *)(void *)columns->second; \
@@ -95,15 +95,15 @@ static void open_nonzero(tarn__columns *columns, int64_t width)
             } \
         } \
     }
-FOLD_NONZERO(nonzero, double)
+COLUMNS_NONZERO(nonzero, double)
 #if defined(__aarch64__)
-FOLD_NONZERO(nonzero_f32, float)
-#define FROM_F32 .other = TARN_F32, .run_other = run_nonzero_f32, .fold_other = fold_nonzero_f32
+COLUMNS_NONZERO(nonzero_f32, float)
+#define FROM_F32 .other = TARN_F32, .add_row_other = row_nonzero_f32, .add_columns_other = columns_nonzero_f32
 #else
 #define FROM_F32 .other = TARN_F64
 #endif
 
-static void close_nonzero(const tarn__columns *columns, int64_t width, tarn__acc *const *state)
+static void read_nonzero(const tarn__columns *columns, int64_t width, tarn__acc *const *state)
 {
     memcpy(state[0], columns->first, sizeof(tarn__acc) * (size_t)width);
     memcpy(state[1], columns->second, sizeof(tarn__acc) * (size_t)width);
@@ -121,12 +121,12 @@ static void merge_nonzero(tarn__acc *const *a, const tarn__acc *const *b, int64_
 
 static const tarn__reducer nonzero_reducer = {.compute = COMPUTE_F64,
                                               .parts = 2,
-                                              .widens = true,
+                                              .joins_rows = true,
                                               .start = {{.real = 1}, {.real = 0}},
-                                              .run = run_nonzero,
-                                              .open = open_nonzero,
-                                              .fold = fold_nonzero,
-                                              .close = close_nonzero,
+                                              .add_row = row_nonzero,
+                                              .init_columns = init_nonzero,
+                                              .add_columns = columns_nonzero,
+                                              .read_columns = read_nonzero,
                                               .merge = merge_nonzero,
                                               FROM_F32};
 
@@ -177,9 +177,9 @@ static void dense_prod_grad(char *const *at, int64_t n)
         divide_row(to, x, g, product, n);
         return;
     }
-    float alone = (float)(g * (zeros == 1 ? product : 0)), other = (float)(g * 0);
+    float only_zero = (float)(g * (zeros == 1 ? product : 0)), other = (float)(g * 0);
     for (int64_t i = 0; i < n; i++)
-        to[i] = x[i] == 0 ? alone : other;
+        to[i] = x[i] == 0 ? only_zero : other;
 }
 
 /* The outputs of a reduction in scratch: f64, in g's shape. */
@@ -210,10 +210,10 @@ static void kernel_prod_grad(const tarn__call *call)
                          .second = tarn__view_at(&zeros),
                          .scratch = (double *)call->scratch + 2 * zeros.offset};
     TARN__AT_LEVEL(tarn__run_reduction)(&r);
-    dense_rows rows;
+    grad_rows rows;
     if (call->in[0]->dtype == TARN_F32 &&
-        dense_rows_make(&rows, 5, (const tarn__view *[]){call->out[0], call->in[0], call->in[1], &products, &zeros})) {
-        dense_rows_run(&rows, dense_prod_grad);
+        grad_rows_make(&rows, 5, (const tarn__view *[]){call->out[0], call->in[0], call->in[1], &products, &zeros})) {
+        grad_rows_run(&rows, dense_prod_grad);
         return;
     }
     tarn__elementwise none = {0};

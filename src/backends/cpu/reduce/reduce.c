@@ -23,22 +23,22 @@
 #define STEP_max(V, M, a, x) (a) = TARN__VEC_MAX_##V(M, a, x)
 #define STEP_min(V, M, a, x) (a) = TARN__VEC_MIN_##V(M, a, x)
 
-#define PLAIN(x) (x)
+#define IDENTITY(x) (x)
 
 /* By columns: rows that pass at once by some vectors of accumulators. AArch64 reads from memory fastest along many
  * rows, a line of each. */
 #if defined(__aarch64__)
-#define PASSING TARN__ROWS
-#define BESIDE 4
+#define ROWS_PER_PASS TARN__ROWS
+#define VECTORS_PER_PASS 4
 #else
-#define PASSING 4
-#define BESIDE 1
+#define ROWS_PER_PASS 4
+#define VECTORS_PER_PASS 1
 #endif
 
 /* RUN: n neighbours into one state, by several vectors of accumulators, then one, then single elements, in this fixed
  * order. FOLD: rows into a tile of accumulators, four rows a step. */
-#define RUN(op, name, S, T, V, M, LOAD, GET, START, part) \
-    static void run_##op##_##name(tarn__acc *a, tarn__acc *b, const void *from, int64_t n, int64_t at, \
+#define ROW(op, name, S, T, V, M, LOAD, GET, START, part) \
+    static void row_##op##_##name(tarn__acc *a, tarn__acc *b, const void *from, int64_t n, int64_t at, \
                                   const void *aux) \
     { \
         enum { LANES = sizeof(V) / sizeof(T), WIDTH = TARN__ACCUMULATORS * LANES }; \
@@ -68,12 +68,12 @@
         a->part = ONE_##op(a->part, total); \
     }
 
-#define FOLD(op, name, S, T, V, M, LOAD, GET) \
+#define COLUMNS(op, name, S, T, V, M, LOAD, GET) \
     static inline __attribute__((always_inline)) void pass_##op##_##name(T *a, const S *const *x, int rows, int64_t c, \
                                                                          int vectors) \
     { \
         enum { LANES = sizeof(V) / sizeof(T) }; \
-        V v[BESIDE], y0, y1, y2, y3; \
+        V v[VECTORS_PER_PASS], y0, y1, y2, y3; \
         int r = 0; \
         for (int k = 0; k < vectors; k++) \
             TARN__VEC_LOAD(V, v[k], a + c + k * LANES); \
@@ -97,20 +97,20 @@
         for (int k = 0; k < vectors; k++) \
             memcpy(a + c + k * LANES, &v[k], sizeof(V)); \
     } \
-    static void fold_##op##_##name(tarn__columns *columns, const void *const *row, int rows, int64_t width, \
-                                   int64_t at, const void *aux) \
+    static void columns_##op##_##name(tarn__columns *columns, const void *const *row, int rows, int64_t width, \
+                                      int64_t at, const void *aux) \
     { \
         enum { LANES = sizeof(V) / sizeof(T) }; \
         T *restrict a = (T *)(void *)columns->first; \
         (void)at, (void)aux; \
-        for (; rows > 0; rows -= PASSING, row += PASSING) { \
+        for (; rows > 0; rows -= ROWS_PER_PASS, row += ROWS_PER_PASS) { \
             int64_t c = 0; \
-            int here = rows < PASSING ? rows : PASSING; \
-            const S *x[PASSING]; \
-            for (int r = 0; r < PASSING; r++) \
+            int here = rows < ROWS_PER_PASS ? rows : ROWS_PER_PASS; \
+            const S *x[ROWS_PER_PASS]; \
+            for (int r = 0; r < ROWS_PER_PASS; r++) \
                 x[r] = row[r < here ? r : 0]; \
-            for (; here == PASSING && c + BESIDE * LANES <= width; c += BESIDE * LANES) \
-                pass_##op##_##name(a, x, PASSING, c, BESIDE); \
+            for (; here == ROWS_PER_PASS && c + VECTORS_PER_PASS * LANES <= width; c += VECTORS_PER_PASS * LANES) \
+                pass_##op##_##name(a, x, ROWS_PER_PASS, c, VECTORS_PER_PASS); \
             for (; c + LANES <= width; c += LANES) \
                 pass_##op##_##name(a, x, here, c, 1); \
             for (; c < width; c++) { \
@@ -129,13 +129,13 @@
 
 /* What a computed type needs beside them. */
 #define TYPED(op, name, T, START, part) \
-    static void open_##op##_##name(tarn__columns *columns, int64_t width) \
+    static void init_##op##_##name(tarn__columns *columns, int64_t width) \
     { \
         T *a = (T *)(void *)columns->first; \
         for (int64_t c = 0; c < width; c++) \
             a[c] = (T)(START); \
     } \
-    static void close_##op##_##name(const tarn__columns *columns, int64_t width, tarn__acc *const *state) \
+    static void read_##op##_##name(const tarn__columns *columns, int64_t width, tarn__acc *const *state) \
     { \
         const T *a = (const T *)(const void *)columns->first; \
         for (int64_t c = 0; c < width; c++) \
@@ -152,17 +152,17 @@
     }
 
 #define OP_F32(op, START) \
-    RUN(op, f32, float, float, tarn__f32v, tarn__i32v, TARN__VEC_LOAD, PLAIN, START, real) \
-    RUN(op, bf16, uint16_t, float, tarn__f32v, tarn__i32v, TARN__VEC_LOAD_BF16, TARN__FROM_BF16, START, real) \
-    FOLD(op, f32, float, float, tarn__f32v, tarn__i32v, TARN__VEC_LOAD, PLAIN) \
-    FOLD(op, bf16, uint16_t, float, tarn__f32v, tarn__i32v, TARN__VEC_LOAD_BF16, TARN__FROM_BF16) \
+    ROW(op, f32, float, float, tarn__f32v, tarn__i32v, TARN__VEC_LOAD, IDENTITY, START, real) \
+    ROW(op, bf16, uint16_t, float, tarn__f32v, tarn__i32v, TARN__VEC_LOAD_BF16, TARN__FROM_BF16, START, real) \
+    COLUMNS(op, f32, float, float, tarn__f32v, tarn__i32v, TARN__VEC_LOAD, IDENTITY) \
+    COLUMNS(op, bf16, uint16_t, float, tarn__f32v, tarn__i32v, TARN__VEC_LOAD_BF16, TARN__FROM_BF16) \
     TYPED(op, f32, float, START, real)
 
 #define OP_F64_I64(op, START, START_I64) \
-    RUN(op, f64, double, double, tarn__f64v, tarn__i64v, TARN__VEC_LOAD, PLAIN, START, real) \
-    RUN(op, i64, int64_t, int64_t, tarn__i64v, tarn__i64v, TARN__VEC_LOAD, PLAIN, START_I64, integer) \
-    FOLD(op, f64, double, double, tarn__f64v, tarn__i64v, TARN__VEC_LOAD, PLAIN) \
-    FOLD(op, i64, int64_t, int64_t, tarn__i64v, tarn__i64v, TARN__VEC_LOAD, PLAIN) \
+    ROW(op, f64, double, double, tarn__f64v, tarn__i64v, TARN__VEC_LOAD, IDENTITY, START, real) \
+    ROW(op, i64, int64_t, int64_t, tarn__i64v, tarn__i64v, TARN__VEC_LOAD, IDENTITY, START_I64, integer) \
+    COLUMNS(op, f64, double, double, tarn__f64v, tarn__i64v, TARN__VEC_LOAD, IDENTITY) \
+    COLUMNS(op, i64, int64_t, int64_t, tarn__i64v, tarn__i64v, TARN__VEC_LOAD, IDENTITY) \
     TYPED(op, f64, double, START, real) \
     TYPED(op, i64, int64_t, START_I64, integer) \
     MERGE(op, real, real) \
@@ -173,8 +173,8 @@ OP_F32(max, -INFINITY)
 OP_F32(min, INFINITY)
 OP_F64_I64(sum, 0, 0)
 OP_F64_I64(prod, 1, 1)
-RUN(prod, f32, float, double, tarn__f64v, tarn__i64v, TARN__VEC_LOAD_F32, PLAIN, 1, real)
-FOLD(prod, f32, float, double, tarn__f64v, tarn__i64v, TARN__VEC_LOAD_F32, PLAIN)
+ROW(prod, f32, float, double, tarn__f64v, tarn__i64v, TARN__VEC_LOAD_F32, IDENTITY, 1, real)
+COLUMNS(prod, f32, float, double, tarn__f64v, tarn__i64v, TARN__VEC_LOAD_F32, IDENTITY)
 OP_F64_I64(max, -INFINITY, INT64_MIN)
 OP_F64_I64(min, INFINITY, INT64_MAX)
 
@@ -188,14 +188,14 @@ static void finish_sum(tarn__acc *const *state, int64_t width, int64_t count, co
 }
 
 #define REDUCER(op, name, COMPUTE, START, part, finisher) \
-    .compute = COMPUTE, .parts = 1, .widens = true, .start = {{.part = START}}, .run = run_##op##_##name, \
-    .open = open_##op##_##name, .fold = fold_##op##_##name, .close = close_##op##_##name, \
+    .compute = COMPUTE, .parts = 1, .joins_rows = true, .start = {{.part = START}}, .add_row = row_##op##_##name, \
+    .init_columns = init_##op##_##name, .add_columns = columns_##op##_##name, .read_columns = read_##op##_##name, \
     .merge = merge_##op##_##part, .finish = finisher
 
 #define REDUCERS(op, START, START_I64, finisher) \
     static const tarn__reducer op##_reducers[] = { \
-        {REDUCER(op, f32, COMPUTE_F32, START, real, finisher), .other = TARN_BF16, .run_other = run_##op##_bf16, \
-         .fold_other = fold_##op##_bf16}, \
+        {REDUCER(op, f32, COMPUTE_F32, START, real, finisher), .other = TARN_BF16, .add_row_other = row_##op##_bf16, \
+         .add_columns_other = columns_##op##_bf16}, \
         {REDUCER(op, f64, COMPUTE_F64, START, real, finisher)}, \
         {REDUCER(op, i64, COMPUTE_I64, START_I64, integer, NULL), .integer_result = true}, \
     };
@@ -205,22 +205,22 @@ REDUCERS(min, INFINITY, INT64_MAX, NULL)
 
 #if TARN__VEC_LANES == 16
 
-static void run_product(tarn__acc *a, tarn__acc *b, const void *from, int64_t n, int64_t at, const void *aux)
+static void row_product(tarn__acc *a, tarn__acc *b, const void *from, int64_t n, int64_t at, const void *aux)
 {
     double product;
     if (n >= 4 * TARN__VEC_LANES && df_product_row(from, n, &product))
         a->real *= product;
     else
-        run_prod_f32(a, b, from, n, at, aux);
+        row_prod_f32(a, b, from, n, at, aux);
 }
 
 #else
-#define run_product run_prod_f32
+#define row_product row_prod_f32
 #endif
 
 static const tarn__reducer prod_reducers[] = {
-    {REDUCER(prod, f64, COMPUTE_F64, 1, real, NULL), .other = TARN_F32, .run_other = run_product,
-     .fold_other = fold_prod_f32},
+    {REDUCER(prod, f64, COMPUTE_F64, 1, real, NULL), .other = TARN_F32, .add_row_other = row_product,
+     .add_columns_other = columns_prod_f32},
     {REDUCER(prod, f64, COMPUTE_F64, 1, real, NULL)},
     {REDUCER(prod, i64, COMPUTE_I64, 1, integer, NULL), .integer_result = true},
 };
@@ -234,7 +234,7 @@ static tarn__reduction describe(const tarn__call *call, const tarn__reducer *red
                              .scratch = call->scratch};
 }
 
-#define FACE(op) \
+#define KERNEL(op) \
     static void kernel_##op(const tarn__call *call) \
     { \
         tarn__reduction r = describe(call, op##_reducers); \
@@ -246,16 +246,16 @@ static tarn__reduction describe(const tarn__call *call, const tarn__reducer *red
         return TARN__AT_LEVEL(tarn__reduction_scratch)(&r); \
     }
 
-FACE(sum)
-FACE(prod)
-FACE(max)
-FACE(min)
+KERNEL(sum)
+KERNEL(prod)
+KERNEL(max)
+KERNEL(min)
 
 /* ---- nonfinite --------------------------------------------------------------------------------------------------- */
 
 /* x - x is 0 for finite values and NaN for the others. All axes are reduced, so there are no columns. */
 #define COUNT_NONFINITE(name, T, INT) \
-    static void run_nonfinite_##name(tarn__acc *a, tarn__acc *b, const void *from, int64_t n, int64_t at, \
+    static void row_nonfinite_##name(tarn__acc *a, tarn__acc *b, const void *from, int64_t n, int64_t at, \
                                      const void *aux) \
     { \
         const T *x = from; \
@@ -269,11 +269,19 @@ COUNT_NONFINITE(f32, float, int32_t)
 COUNT_NONFINITE(f64, double, int64_t)
 
 static const tarn__reducer count_nonfinite_reducers[] = {
-    {.compute = COMPUTE_F32, .parts = 1, .run = run_nonfinite_f32, .merge = merge_sum_integer, .integer_result = true},
-    {.compute = COMPUTE_F64, .parts = 1, .run = run_nonfinite_f64, .merge = merge_sum_integer, .integer_result = true},
+    {.compute = COMPUTE_F32,
+     .parts = 1,
+     .add_row = row_nonfinite_f32,
+     .merge = merge_sum_integer,
+     .integer_result = true},
+    {.compute = COMPUTE_F64,
+     .parts = 1,
+     .add_row = row_nonfinite_f64,
+     .merge = merge_sum_integer,
+     .integer_result = true},
 };
 
-FACE(count_nonfinite)
+KERNEL(count_nonfinite)
 
 void TARN__AT_LEVEL(tarn__cpu_reduce)(tarn__kernel_row *rows)
 {

@@ -1,34 +1,34 @@
 /* reduce_grad_rows.h: passes over results that lie in dense rows, beside an operand that does too and others that have
  * one number a row: what a gradient of a reduction writes where the last axes are reduced. Rows are cut into pieces by
  * size alone. */
-#ifndef TARN__DENSE_ROWS_H
-#define TARN__DENSE_ROWS_H
+#ifndef TARN__CPU_REDUCE_GRAD_ROWS_H
+#define TARN__CPU_REDUCE_GRAD_ROWS_H
 
 #include "backends/cpu/common/nt_store.h"
 #include "backends/cpu/runtime/level.h"
 
-#define DENSE_SHORTEST 64 /* shorter rows are left to tiles */
-#define DENSE_PIECE 16384 /* elements */
+#define GRAD_ROW_MIN 64    /* shorter rows are left to tiles */
+#define GRAD_SEGMENT 16384 /* elements */
 
 /* The result, x, then the others. */
-typedef struct dense_rows {
+typedef struct grad_rows {
     tarn__nest nest; /* the last axis is the row */
     int operands;
     const tarn__view *view[TARN__MAX_OPERANDS];
-    int64_t pieces; /* of a row */
+    int64_t segments; /* of a row */
     /* n elements of a row: at[0] is where they go, at[1] x, the others are the row's numbers. */
     void (*work)(char *const *at, int64_t n);
-} dense_rows;
+} grad_rows;
 
 /* False where rows do not lie like that, where the first three differ in dtype, or where results stream past the
  * caches, which is left to tiles too. */
-TARN__UNUSED static bool dense_rows_make(dense_rows *d, int operands, const tarn__view *const *views)
+TARN__UNUSED static bool grad_rows_make(grad_rows *d, int operands, const tarn__view *const *views)
 {
     tarn__nest_make(&d->nest, operands, views);
     int last = d->nest.rank - 1;
     if (views[0]->dtype != views[1]->dtype || views[0]->dtype != views[2]->dtype)
         return false;
-    if (last < 0 || d->nest.count == 0 || d->nest.shape[last] < DENSE_SHORTEST ||
+    if (last < 0 || d->nest.count == 0 || d->nest.shape[last] < GRAD_ROW_MIN ||
         d->nest.count * (int64_t)tarn__dtype_bytes(views[0]->dtype) >= TARN__NT_STORE_MIN)
         return false;
     for (int k = 0; k < operands; k++)
@@ -37,12 +37,12 @@ TARN__UNUSED static bool dense_rows_make(dense_rows *d, int operands, const tarn
     for (int k = 0; k < operands; k++)
         d->view[k] = views[k];
     d->operands = operands;
-    d->pieces = (d->nest.shape[last] + DENSE_PIECE - 1) / DENSE_PIECE;
+    d->segments = (d->nest.shape[last] + GRAD_SEGMENT - 1) / GRAD_SEGMENT;
     return true;
 }
 
 /* Where an operand's row begins: a place in the axes before the last. */
-TARN__UNUSED static int64_t dense_row_offset(const tarn__nest *nest, int operand, int64_t row)
+TARN__UNUSED static int64_t grad_row_offset(const tarn__nest *nest, int operand, int64_t row)
 {
     int64_t offset = 0;
     for (int i = nest->rank - 2; i >= 0; row /= nest->shape[i--])
@@ -50,27 +50,27 @@ TARN__UNUSED static int64_t dense_row_offset(const tarn__nest *nest, int operand
     return offset;
 }
 
-TARN__UNUSED static void dense_rows_range(int64_t begin, int64_t end, void *ctx)
+TARN__UNUSED static void grad_rows_range(int64_t begin, int64_t end, void *ctx)
 {
-    const dense_rows *d = ctx;
+    const grad_rows *d = ctx;
     int last = d->nest.rank - 1;
     for (; begin < end; begin++) {
         char *at[TARN__MAX_OPERANDS];
-        int64_t first = begin % d->pieces * DENSE_PIECE, left = d->nest.shape[last] - first;
+        int64_t first = begin % d->segments * GRAD_SEGMENT, left = d->nest.shape[last] - first;
         for (int k = 0; k < d->operands; k++) {
-            int64_t offset = dense_row_offset(&d->nest, k, begin / d->pieces) + (k < 2 ? first : 0);
+            int64_t offset = grad_row_offset(&d->nest, k, begin / d->segments) + (k < 2 ? first : 0);
             at[k] = (char *)tarn__view_at(d->view[k]) + offset * (int64_t)tarn__dtype_bytes(d->view[k]->dtype);
         }
-        d->work(at, left < DENSE_PIECE ? left : DENSE_PIECE);
+        d->work(at, left < GRAD_SEGMENT ? left : GRAD_SEGMENT);
     }
 }
 
-TARN__UNUSED static void dense_rows_run(dense_rows *d, void (*work)(char *const *at, int64_t n))
+TARN__UNUSED static void grad_rows_run(grad_rows *d, void (*work)(char *const *at, int64_t n))
 {
     int64_t length = d->nest.shape[d->nest.rank - 1];
     d->work = work;
-    tarn__parallel_for(d->nest.count / length * d->pieces,
-                       length < DENSE_PIECE ? (DENSE_PIECE + length - 1) / length : 1, dense_rows_range, d);
+    tarn__parallel_for(d->nest.count / length * d->segments,
+                       length < GRAD_SEGMENT ? (GRAD_SEGMENT + length - 1) / length : 1, grad_rows_range, d);
 }
 
 #endif

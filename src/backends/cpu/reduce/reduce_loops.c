@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "backends/cpu/common/convert.h"
+#include "backends/cpu/common/int_math.h"
 
 #define TASKS 64           /* with this many tasks there is no need for chunks */
 #define CHUNK (32 * 1024)  /* elements of a chunk, at least */
@@ -36,91 +37,76 @@ typedef struct plan {
     int64_t columns, column_x, column_y, column_aux;
     /* reduced elements of an output; by columns in a widened plan: rows of `widening` elements */
     int64_t rows;
-    int64_t count;         /* reduced elements of an output */
-    int64_t widening;      /* by columns: so many rows lie next to each other and are taken as one; 1: not */
-    int64_t last_widening; /* of the last row on the innermost reduced axis */
+    int64_t count;       /* reduced elements of an output */
+    int64_t joined;      /* by columns: so many rows lie next to each other and are taken as one; 1: not */
+    int64_t last_joined; /* of the last row on the innermost reduced axis */
     int64_t outer, tile, tiles, chunk, chunks;
 } plan;
 
 /* ---- planning ---------------------------------------------------------------------------------------------------- */
-
-static int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t larger(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
-static int64_t divide_up(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
 
 static bool is_reduced(const tarn__nest *nest, int axis)
 {
     return nest->stride[1][axis] == 0;
 }
 
-static bool can_widen(const tarn__nest *nest, const tarn__reducer *op, int kept, int reduced)
+static bool can_join_rows(const tarn__nest *nest, const tarn__reducer *op, int kept, int reduced)
 {
-    return op->widens && reduced >= 0 && kept == nest->rank - 1 && reduced == kept - 1 && nest->stride[0][kept] == 1 &&
-           nest->stride[0][reduced] == nest->shape[kept] && nest->shape[kept] <= LOADED_COLUMNS / 4 &&
-           nest->shape[reduced] >= 8;
+    return op->joins_rows && reduced >= 0 && kept == nest->rank - 1 && reduced == kept - 1 &&
+           nest->stride[0][kept] == 1 && nest->stride[0][reduced] == nest->shape[kept] &&
+           nest->shape[kept] <= LOADED_COLUMNS / 4 && nest->shape[reduced] >= 8;
 }
 
 /* Takes several rows as one where rows are narrow and lie next to each other. */
-static void widen(plan *p)
+static void join_rows(plan *p)
 {
     int last = p->reduced_rank - 1;
     int64_t size = p->reduced_shape[last];
-    p->widening = smaller(LOADED_COLUMNS / p->columns, size / 4);
-    p->last_widening = size % p->widening ? size % p->widening : p->widening;
-    p->reduced_shape[last] = divide_up(size, p->widening);
-    p->reduced_x[last] *= p->widening;
+    p->joined = min_i64(LOADED_COLUMNS / p->columns, size / 4);
+    p->last_joined = size % p->joined ? size % p->joined : p->joined;
+    p->reduced_shape[last] = ceil_div(size, p->joined);
+    p->reduced_x[last] *= p->joined;
     p->rows = p->rows / size * p->reduced_shape[last];
 }
 
 static bool choose_columns(const tarn__nest *nest, const tarn__reducer *op, int kept, int reduced)
 {
-    if (kept < 0 || !op->fold)
+    if (kept < 0 || !op->add_columns)
         return false;
     if (kept < nest->rank - 1)
         return nest->shape[reduced] < SHORT_ROW;
     return nest->shape[kept] >= NARROW || reduced < 0 || nest->shape[reduced] < SHORT_ROW ||
-           can_widen(nest, op, kept, reduced);
+           can_join_rows(nest, op, kept, reduced);
 }
 
 /* Columns of a tile, at most. From memory, long stretches of a row come faster. */
-static int64_t widest_tile(const plan *p)
+static int64_t max_tile(const plan *p)
 {
-    if (p->widening > 1)
+    if (p->joined > 1)
         return p->columns;
     if (!p->by_columns)
-        return smaller(256, larger(1, TARN__PIECE / larger(1, p->count)));
+        return min_i64(256, max_i64(1, TARN__PIECE / max_i64(1, p->count)));
     if (!p->direct)
         return LOADED_COLUMNS;
     return p->count * p->columns * p->outer * p->x_size <= CACHED ? CACHED_COLUMNS : TARN__COLUMNS;
 }
 
 /* Tasks by size only. */
-static void cut(plan *p)
+static void choose_tasks(plan *p)
 {
-    int64_t most = widest_tile(p);
-    p->tiles = divide_up(p->columns, most);
-    p->tile = divide_up(p->columns, p->tiles);
+    int64_t max_rows = max_tile(p);
+    p->tiles = ceil_div(p->columns, max_rows);
+    p->tile = ceil_div(p->columns, p->tiles);
     if (p->tiles > 1 && p->tile > 64)
-        p->tile = smaller(most, divide_up(p->tile, 64) * 64);
-    p->tiles = divide_up(p->columns, p->tile);
+        p->tile = min_i64(max_rows, ceil_div(p->tile, 64) * 64);
+    p->tiles = ceil_div(p->columns, p->tile);
     int64_t tasks = p->outer * p->tiles, unit = p->by_columns ? TARN__ROWS : TARN__PIECE;
     p->chunk = p->rows;
     if (tasks < TASKS) {
-        int64_t chunks = smaller(divide_up(p->count * p->tile, CHUNK), divide_up(2 * TASKS, tasks));
-        p->chunk = divide_up(divide_up(p->rows, larger(1, chunks)), unit) * unit;
+        int64_t chunks = min_i64(ceil_div(p->count * p->tile, CHUNK), ceil_div(2 * TASKS, tasks));
+        p->chunk = ceil_div(ceil_div(p->rows, max_i64(1, chunks)), unit) * unit;
     }
-    p->chunks = p->rows > p->chunk ? divide_up(p->rows, p->chunk) : 1;
+    p->chunks = p->rows > p->chunk ? ceil_div(p->rows, p->chunk) : 1;
 }
 
 /* Tells outer, column and reduced axes apart; `kept` is the axis of the columns, -1 when there is none. */
@@ -152,7 +138,7 @@ static void choose_direct(plan *p)
     static const tarn_dtype native[] = {TARN_F32, TARN_F64, TARN_I64};
     const tarn__reducer *op = p->r->reducer;
     int last = p->reduced_rank - 1;
-    bool other = op->run_other && p->r->x->dtype == op->other;
+    bool other = op->add_row_other && p->r->x->dtype == op->other;
     bool dense = p->by_columns ? p->column_x == 1 || p->columns == 1 : p->reduced_x[last] == 1 || p->count == 1;
     bool broken = !p->by_columns && last > 0 && p->reduced_shape[last] < SHORT_RUN;
     p->direct = dense && !broken && (other || p->r->x->dtype == native[op->compute]);
@@ -166,7 +152,7 @@ static bool make_plan(plan *p, const tarn__reduction *r)
     tarn__nest nest;
     tarn__nest_make(&nest, 3, views);
     *p = (plan){
-        .r = r, .x = tarn__view_at(r->x), .y = tarn__view_at(r->y), .columns = 1, .rows = 1, .widening = 1, .outer = 1};
+        .r = r, .x = tarn__view_at(r->x), .y = tarn__view_at(r->y), .columns = 1, .rows = 1, .joined = 1, .outer = 1};
     p->x_size = (int64_t)tarn__dtype_bytes(r->x->dtype);
     p->y_size = (int64_t)tarn__dtype_bytes(r->y->dtype);
     if (r->aux) {
@@ -183,9 +169,9 @@ static bool make_plan(plan *p, const tarn__reduction *r)
         return false;
     p->by_columns = choose_columns(&nest, r->reducer, kept, reduced);
     choose_direct(p);
-    if (p->by_columns && p->rows > 0 && can_widen(&nest, r->reducer, kept, reduced))
-        widen(p);
-    cut(p);
+    if (p->by_columns && p->rows > 0 && can_join_rows(&nest, r->reducer, kept, reduced))
+        join_rows(p);
+    choose_tasks(p);
     return true;
 }
 
@@ -244,26 +230,26 @@ static void run_row(const plan *p, workspace *w, const char *x, const void *aux,
 {
     const tarn__reducer *op = p->r->reducer;
     int last = p->reduced_rank - 1;
-    int64_t start = begin, run = p->reduced_shape[last], stride = p->reduced_x[last], size = compute_size(p);
+    int64_t start = begin, add_row = p->reduced_shape[last], stride = p->reduced_x[last], size = compute_size(p);
     tarn__load_fn load = tarn__load[p->r->x->dtype][op->compute];
     walk at;
     if (begin < end)
         walk_to(p, &at, begin);
     while (begin < end) {
-        int64_t n = smaller(smaller(run - at.index[last], end - begin), TARN__PIECE);
+        int64_t n = min_i64(min_i64(add_row - at.index[last], end - begin), TARN__PIECE);
         if (p->direct) {
-            (p->other ? op->run_other : op->run)(a, b, x + at.offset * p->x_size, n, begin - start, aux);
+            (p->other ? op->add_row_other : op->add_row)(a, b, x + at.offset * p->x_size, n, begin - start, aux);
             walk_on(p, &at, n);
             begin += n;
             continue;
         }
-        int64_t filled = 0, room = smaller(end - begin, TARN__PIECE);
-        for (; filled < room; filled += n) {
-            n = smaller(run - at.index[last], room - filled);
+        int64_t filled = 0, wanted = min_i64(end - begin, TARN__PIECE);
+        for (; filled < wanted; filled += n) {
+            n = min_i64(add_row - at.index[last], wanted - filled);
             load(x + at.offset * p->x_size, stride, w->buffer + filled * size, n);
             walk_on(p, &at, n);
         }
-        op->run(a, b, w->buffer, filled, begin - start, aux);
+        op->add_row(a, b, w->buffer, filled, begin - start, aux);
         begin += filled;
     }
 }
@@ -277,23 +263,23 @@ static void run_rows(const plan *p, workspace *w, const char *x, int64_t width, 
         const void *aux = p->aux ? (const char *)w->aux + c * size : NULL;
         tarn__acc *a = &w->state.first[c], *b = &w->state.second[c];
         if (simple)
-            (p->other ? op->run_other : op->run)(a, b, x + begin * p->x_size, end - begin, 0, aux);
+            (p->other ? op->add_row_other : op->add_row)(a, b, x + begin * p->x_size, end - begin, 0, aux);
         else
             run_row(p, w, x, aux, begin, end, a, b);
     }
 }
 
 /* Takes rows that are the last, narrower ones of a widened axis apart from the others. */
-static int rows_alike(const plan *p, const walk *at, int64_t most, int64_t *width)
+static int rows_alike(const plan *p, const walk *at, int64_t max_rows, int64_t *width)
 {
     int last = p->reduced_rank - 1;
-    *width *= p->widening;
-    if (p->widening == 1 || p->last_widening == p->widening)
-        return (int)most;
+    *width *= p->joined;
+    if (p->joined == 1 || p->last_joined == p->joined)
+        return (int)max_rows;
     int64_t before = p->reduced_shape[last] - 1 - at->index[last];
     if (before > 0)
-        return (int)smaller(most, before);
-    *width = *width / p->widening * p->last_widening;
+        return (int)min_i64(max_rows, before);
+    *width = *width / p->joined * p->last_joined;
     return 1;
 }
 
@@ -306,7 +292,7 @@ static void fetch_rows(const plan *p, workspace *w, const char *x, walk *at, int
         row[i] = x + at->offset * p->x_size;
         if (!p->direct) {
             char *loaded = w->buffer + i * width * size;
-            load(row[i], p->widening > 1 ? 1 : p->column_x, loaded, width);
+            load(row[i], p->joined > 1 ? 1 : p->column_x, loaded, width);
             row[i] = loaded;
         }
         walk_on(p, at, 1);
@@ -314,55 +300,56 @@ static void fetch_rows(const plan *p, workspace *w, const char *x, walk *at, int
 }
 
 /* States of a widened tile: those of rows that were taken as one, merged. */
-static void narrow(const plan *p, states *state, int64_t width)
+static void split_states(const plan *p, states *state, int64_t width)
 {
     tarn__acc *into[] = {state->first, state->second};
-    for (int64_t k = 1; k < p->widening; k++) {
+    for (int64_t k = 1; k < p->joined; k++) {
         const tarn__acc *from[] = {state->first + k * width, state->second + k * width};
         p->r->reducer->merge(into, from, width, 1, 1);
     }
 }
 
-static void fold_columns(const plan *p, workspace *w, const char *x, int64_t width, int64_t begin, int64_t end)
+static void run_columns(const plan *p, workspace *w, const char *x, int64_t width, int64_t begin, int64_t end)
 {
     const tarn__reducer *op = p->r->reducer;
     tarn__acc *state[] = {w->state.first, w->state.second}, *fresh[] = {w->fresh.first, w->fresh.second};
     const void *row[TARN__ROWS];
-    int64_t whole = width * p->widening, start = begin, size = compute_size(p);
-    int64_t most = p->direct ? TARN__ROWS : smaller(TARN__ROWS, BUFFER / (whole * size));
+    int64_t joined_width = width * p->joined, start = begin, size = compute_size(p);
+    int64_t max_rows = p->direct ? TARN__ROWS : min_i64(TARN__ROWS, BUFFER / (joined_width * size));
     walk at;
     walk_to(p, &at, begin);
     while (begin < end) {
-        int64_t block = smaller(TARN__QUANT, end - begin);
-        op->open(&w->columns, whole);
+        int64_t block = min_i64(TARN__QUANT, end - begin);
+        op->init_columns(&w->columns, joined_width);
         for (int64_t done = 0; done < block;) {
             int64_t here = width;
-            int rows = rows_alike(p, &at, smaller(most, block - done), &here);
+            int rows = rows_alike(p, &at, min_i64(max_rows, block - done), &here);
             fetch_rows(p, w, x, &at, rows, here, row);
-            (p->other ? op->fold_other : op->fold)(&w->columns, row, rows, here, done, p->aux ? w->aux : NULL);
+            (p->other ? op->add_columns_other : op->add_columns)(&w->columns, row, rows, here, done,
+                                                                 p->aux ? w->aux : NULL);
             done += rows;
         }
         bool first = begin == start;
-        op->close(&w->columns, whole, first ? state : fresh);
+        op->read_columns(&w->columns, joined_width, first ? state : fresh);
         if (!first)
-            op->merge(state, (const tarn__acc *const *)fresh, whole, begin - start, block);
+            op->merge(state, (const tarn__acc *const *)fresh, joined_width, begin - start, block);
         begin += block;
     }
-    narrow(p, &w->state, width);
+    split_states(p, &w->state, width);
 }
 
 /* Where a task's columns are. */
-typedef struct place {
+typedef struct task_position {
     int64_t x, y, aux; /* elements from the first */
     int64_t first;     /* number of the first output, in the order of outer positions and columns */
     int64_t width;
-} place;
+} task_position;
 
-static place locate(const plan *p, int64_t outer, int64_t tile)
+static task_position locate(const plan *p, int64_t outer, int64_t tile)
 {
     int64_t column = tile * p->tile;
-    place at = {column * p->column_x, column * p->column_y, column * p->column_aux, outer * p->columns + column,
-                smaller(p->tile, p->columns - column)};
+    task_position at = {column * p->column_x, column * p->column_y, column * p->column_aux, outer * p->columns + column,
+                        min_i64(p->tile, p->columns - column)};
     for (int i = p->outer_rank - 1; i >= 0; i--) {
         int64_t index = outer % p->outer_shape[i];
         outer /= p->outer_shape[i];
@@ -373,7 +360,7 @@ static place locate(const plan *p, int64_t outer, int64_t tile)
     return at;
 }
 
-static void store_results(const plan *p, states *state, const place *at)
+static void store_results(const plan *p, states *state, const task_position *at)
 {
     const tarn__reducer *op = p->r->reducer;
     tarn__acc *part[] = {state->first, state->second};
@@ -405,15 +392,15 @@ static void run_tasks(int64_t begin, int64_t end, void *ctx)
     const tarn__reducer *op = p->r->reducer;
     workspace w;
     for (int64_t task = begin; task < end; task++) {
-        int64_t rest = task / p->tiles, chunk = rest % p->chunks, first = chunk * p->chunk;
-        place at = locate(p, rest / p->chunks, task % p->tiles);
+        int64_t outer_chunk = task / p->tiles, chunk = outer_chunk % p->chunks, first = chunk * p->chunk;
+        task_position at = locate(p, outer_chunk / p->chunks, task % p->tiles);
         if (!p->by_columns || p->rows == 0)
             start_states(op, &w.state, at.width);
         if (p->aux)
             tarn__load[p->r->aux->dtype][op->compute](p->aux + at.aux * p->aux_size, p->column_aux, w.aux, at.width);
         const char *x = p->x + at.x * p->x_size;
-        int64_t end_row = smaller(p->rows, first + p->chunk);
-        (p->by_columns && p->rows > 0 ? fold_columns : run_rows)(p, &w, x, at.width, first, end_row);
+        int64_t end_row = min_i64(p->rows, first + p->chunk);
+        (p->by_columns && p->rows > 0 ? run_columns : run_rows)(p, &w, x, at.width, first, end_row);
         if (p->chunks == 1) {
             store_results(p, &w.state, &at);
             continue;
@@ -431,10 +418,10 @@ static void merge_tasks(int64_t begin, int64_t end, void *ctx)
     states state;
     tarn__acc *into[] = {state.first, state.second};
     for (int64_t task = begin; task < end; task++) {
-        place at = locate(p, task / p->tiles, task % p->tiles);
+        task_position at = locate(p, task / p->tiles, task % p->tiles);
         start_states(op, &state, at.width);
         for (int64_t chunk = 0, taken = 0; chunk < p->chunks; chunk++) {
-            int64_t rows = smaller(p->chunk, p->rows - taken);
+            int64_t rows = min_i64(p->chunk, p->rows - taken);
             const tarn__acc *from[] = {partial(p, 0, chunk, at.first), partial(p, op->parts - 1, chunk, at.first)};
             op->merge(into, from, at.width, taken, rows);
             taken += rows;
@@ -456,8 +443,8 @@ void TARN__AT_LEVEL(tarn__run_reduction)(const tarn__reduction *reduction)
     plan p;
     if (!make_plan(&p, reduction))
         return;
-    int64_t elements = larger(1, p.chunk * p.tile * p.widening), grain = larger(1, GRAIN / elements);
+    int64_t elements = max_i64(1, p.chunk * p.tile * p.joined), grain = max_i64(1, GRAIN / elements);
     tarn__parallel_for(p.outer * p.tiles * p.chunks, grain, run_tasks, &p);
     if (p.chunks > 1)
-        tarn__parallel_for(p.outer * p.tiles, larger(1, GRAIN / (p.chunks * p.tile)), merge_tasks, &p);
+        tarn__parallel_for(p.outer * p.tiles, max_i64(1, GRAIN / (p.chunks * p.tile)), merge_tasks, &p);
 }

@@ -7,8 +7,8 @@
  *
  * Accumulators have the narrow type that elements are computed in for a piece (or TARN__QUANT rows) only; then they are
  * added to the state, which is f64 or i64. So the error of a long sum is that of a short one. */
-#ifndef TARN__FOLD_H
-#define TARN__FOLD_H
+#ifndef TARN__CPU_REDUCE_LOOPS_H
+#define TARN__CPU_REDUCE_LOOPS_H
 
 #include "backends/cpu/common/vec_ext.h"
 #include "backends/cpu/runtime/level.h"
@@ -43,19 +43,20 @@ typedef struct tarn__columns {
 typedef struct tarn__reducer {
     int compute;        /* what elements are loaded as: COMPUTE_F32 … */
     int parts;          /* numbers in a state: 1 or 2 */
-    bool widens;        /* columns are independent of row numbers, so several narrow rows may be taken as one */
+    bool joins_rows;    /* columns are independent of row numbers, so several narrow rows may be taken as one */
     tarn__acc start[2]; /* the state before the first element */
     /* By rows: takes n dense elements into the state a, b, which has taken `at` before. */
-    void (*run)(tarn__acc *a, tarn__acc *b, const void *x, int64_t n, int64_t at, const void *aux);
+    void (*add_row)(tarn__acc *a, tarn__acc *b, const void *x, int64_t n, int64_t at, const void *aux);
     /* By columns: clears the accumulators; takes rows, after `at` others; reads them out into states. */
-    void (*open)(tarn__columns *columns, int64_t width);
-    void (*fold)(tarn__columns *columns, const void *const *row, int rows, int64_t width, int64_t at, const void *aux);
-    void (*close)(const tarn__columns *columns, int64_t width, tarn__acc *const *state);
+    void (*init_columns)(tarn__columns *columns, int64_t width);
+    void (*add_columns)(tarn__columns *columns, const void *const *row, int rows, int64_t width, int64_t at,
+                        const void *aux);
+    void (*read_columns)(const tarn__columns *columns, int64_t width, tarn__acc *const *state);
     /* The same two straight from dense elements of another dtype, which are converted first otherwise; NULL: none. */
     tarn_dtype other;
-    void (*run_other)(tarn__acc *a, tarn__acc *b, const void *x, int64_t n, int64_t at, const void *aux);
-    void (*fold_other)(tarn__columns *columns, const void *const *row, int rows, int64_t width, int64_t at,
-                       const void *aux);
+    void (*add_row_other)(tarn__acc *a, tarn__acc *b, const void *x, int64_t n, int64_t at, const void *aux);
+    void (*add_columns_other)(tarn__columns *columns, const void *const *row, int rows, int64_t width, int64_t at,
+                              const void *aux);
     /* Adds the states b, of elements that come after those of a. */
     void (*merge)(tarn__acc *const *a, const tarn__acc *const *b, int64_t width, int64_t count_a, int64_t count_b);
     /* Turns states of `count` elements into results, in the part `result`; NULL: they are. */

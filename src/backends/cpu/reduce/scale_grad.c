@@ -7,15 +7,15 @@
 #include "backends/cpu/common/nt_store.h"
 #include "backends/cpu/common/rows.h"
 
-#define CHUNKS 64     /* of rows, at most */
-#define LEAST_ROWS 16 /* in a chunk */
-#define EXACT_ROWS 64 /* so many products are added in the type computed in before they go on in f64 */
+#define CHUNKS 64   /* of rows, at most */
+#define MIN_ROWS 16 /* in a chunk */
+#define F32_ROWS 64 /* so many products are added in the type computed in before they go on in f64 */
 
 enum { X, G, GX, W, GW };
 
 typedef struct job {
     row_set r; /* along the innermost axis; W and GW only where they have one number a row */
-    bool by_row, stream;
+    bool by_row, nontemporal;
     const tarn__view *w, *gw;
     int64_t w_along, gw_along; /* where they are rows */
     int64_t chunk, chunks, tiles;
@@ -62,7 +62,7 @@ static void scale(const job *j, const void *g, const void *w, bool one, void *gx
 
 typedef struct buffers {
     _Alignas(64) char x[BLOCK * 8], g[BLOCK * 8], gx[BLOCK * 8], narrow[BLOCK * 8], w[BLOCK * 8], sum[BLOCK * 8];
-    double wide[BLOCK];
+    double sum64[BLOCK];
 } buffers;
 
 /* n elements of a row of gx from the gradient and w, past the caches where the whole is too large for them. */
@@ -71,13 +71,13 @@ static void write_gx(const job *j, buffers *b, char *row, int64_t begin, int64_t
 {
     const operand *o = &j->r.operand[GX];
     char *to = row + begin * o->size;
-    if (!j->stream || ((uintptr_t)to & 63) != 0) {
-        scale(j, g, w, one, place(&j->r, GX, row, begin, b->gx), n);
-        put_back(&j->r, GX, row, begin, n, b->gx);
+    if (!j->nontemporal || ((uintptr_t)to & 63) != 0) {
+        scale(j, g, w, one, block_out(&j->r, GX, row, begin, b->gx), n);
+        store_back(&j->r, GX, row, begin, n, b->gx);
         return;
     }
     scale(j, g, w, one, b->gx, n);
-    bool native = is_native(&j->r, GX);
+    bool native = is_in_place(&j->r, GX);
     if (!native)
         tarn__store[o->dtype][j->r.compute](b->gx, b->narrow, 1, n);
     tarn__nt_store(to, native ? b->gx : b->narrow, n * o->size);
@@ -104,7 +104,7 @@ static void run_rows(int64_t first, int64_t end, void *ctx)
         }
         tarn__store[r->operand[GW].dtype][COMPUTE_F64](&sum, row_at(r, GW, row), 1, 1);
     }
-    if (j->stream)
+    if (j->nontemporal)
         tarn__nt_fence();
 }
 
@@ -124,7 +124,7 @@ static void run_chunks(int64_t first, int64_t end, void *ctx)
                                                 begin * j->w_along * (int64_t)tarn__dtype_bytes(j->w->dtype),
                                             j->w_along, b.w, n);
         memset(b.sum, 0, sizeof(b.sum));
-        memset(b.wide, 0, sizeof(b.wide));
+        memset(b.sum64, 0, sizeof(b.sum64));
         for (int64_t done = 1; row < stop; row++, done++) {
             char *gx = row_at(r, GX, row);
             const void *from = fetch(r, G, row_at(r, G, row), begin, n, b.g),
@@ -132,13 +132,13 @@ static void run_chunks(int64_t first, int64_t end, void *ctx)
             (r->compute == COMPUTE_F32 ? add_products_f32 : add_products_f64)(from, with, b.sum, n);
             if (gx)
                 write_gx(j, &b, gx, begin, n, from, b.w, false);
-            if (done % EXACT_ROWS == 0)
-                (r->compute == COMPUTE_F32 ? move_sums_f32 : move_sums_f64)(b.sum, b.wide, n);
+            if (done % F32_ROWS == 0)
+                (r->compute == COMPUTE_F32 ? move_sums_f32 : move_sums_f64)(b.sum, b.sum64, n);
         }
-        (r->compute == COMPUTE_F32 ? move_sums_f32 : move_sums_f64)(b.sum, b.wide, n);
-        memcpy(j->partial + chunk * r->length + begin, b.wide, sizeof(double) * (size_t)n);
+        (r->compute == COMPUTE_F32 ? move_sums_f32 : move_sums_f64)(b.sum, b.sum64, n);
+        memcpy(j->partial + chunk * r->length + begin, b.sum64, sizeof(double) * (size_t)n);
     }
-    if (j->stream)
+    if (j->nontemporal)
         tarn__nt_fence();
 }
 
@@ -164,10 +164,10 @@ static void make_job(job *j, const tarn__call *call)
         .by_row = gw->shape[axis] == 1, .w = w, .gw = gw, .w_along = w->stride[axis], .gw_along = gw->stride[axis]};
     const tarn__view *views[] = {x, g, gx, j->by_row ? w : NULL, j->by_row ? gw : NULL};
     rows_make(&j->r, axis, 5, views);
-    j->stream = gx && gx->stride[axis] == 1 &&
-                tarn__view_count(gx) * (int64_t)tarn__dtype_bytes(gx->dtype) >= TARN__NT_STORE_MIN;
+    j->nontemporal = gx && gx->stride[axis] == 1 &&
+                     tarn__view_count(gx) * (int64_t)tarn__dtype_bytes(gx->dtype) >= TARN__NT_STORE_MIN;
     j->chunk = (j->r.count + CHUNKS - 1) / CHUNKS;
-    j->chunk = j->chunk > LEAST_ROWS ? j->chunk : LEAST_ROWS;
+    j->chunk = j->chunk > MIN_ROWS ? j->chunk : MIN_ROWS;
     j->chunks = (j->r.count + j->chunk - 1) / j->chunk;
     j->tiles = (j->r.length + BLOCK - 1) / BLOCK;
     j->partial = call->scratch;

@@ -4,6 +4,7 @@
  * lines are few and long they are cut into chunks by size: first the sum of each chunk, then the sums before each, then
  * all chunks. */
 #include "backends/cpu/common/convert.h"
+#include "backends/cpu/common/int_math.h"
 #include "backends/cpu/reduce/reduce_loops.h"
 
 #define TILE 1024         /* columns that run side by side, and elements of a line that are loaded at once */
@@ -11,17 +12,17 @@
 #define CHUNK (32 * 1024) /* elements of a line's chunk, and of a thread's share */
 #define FEW_LINES 64
 
-typedef union number {
+typedef union value {
     double real;
     int64_t integer;
-} number;
+} value;
 
 typedef struct plan {
     const char *x;
     char *y;
     int64_t x_size, y_size;
     bool real;
-    bool plain; /* by columns: f32 to f32, dense rows */
+    bool is_f32; /* by columns: f32 to f32, dense rows */
     tarn__load_fn load;
     tarn__store_fn store;
     int64_t length, along_x, along_y; /* the axis */
@@ -29,13 +30,8 @@ typedef struct plan {
     int rank; /* of the axes that are left */
     int64_t shape[TARN_MAX_RANK], stride_x[TARN_MAX_RANK], stride_y[TARN_MAX_RANK];
     int64_t outer, chunk, chunks;
-    number *before; /* [line][chunk]: the sum of the chunk, then of all before it */
+    value *before; /* [line][chunk]: the sum of the chunk, then of all before it */
 } plan;
-
-static int64_t magnitude(int64_t stride)
-{
-    return stride < 0 ? -stride : stride;
-}
 
 static void make_plan(plan *p, const tarn__call *call)
 {
@@ -57,8 +53,8 @@ static void make_plan(plan *p, const tarn__call *call)
     if (axis >= 0)
         p->length = x->shape[axis], p->along_x = x->stride[axis], p->along_y = y->stride[axis];
     for (int i = 0; i < x->rank; i++)
-        if (i != axis && x->shape[i] >= NARROW && magnitude(x->stride[i]) < magnitude(p->along_x) &&
-            (column < 0 || magnitude(x->stride[i]) <= magnitude(x->stride[column])))
+        if (i != axis && x->shape[i] >= NARROW && abs_i64(x->stride[i]) < abs_i64(p->along_x) &&
+            (column < 0 || abs_i64(x->stride[i]) <= abs_i64(x->stride[column])))
             column = i;
     if (column >= 0)
         p->columns = x->shape[column], p->column_x = x->stride[column], p->column_y = y->stride[column];
@@ -75,7 +71,7 @@ static void make_plan(plan *p, const tarn__call *call)
         p->along_x = -p->along_x;
         p->along_y = -p->along_y;
     }
-    p->plain = x->dtype == TARN_F32 && y->dtype == TARN_F32 && p->column_x == 1 && p->column_y == 1;
+    p->is_f32 = x->dtype == TARN_F32 && y->dtype == TARN_F32 && p->column_x == 1 && p->column_y == 1;
     p->tiles = (p->columns + TILE - 1) / TILE;
     p->chunk = p->columns == 1 && p->outer < FEW_LINES && p->length > 2 * CHUNK ? CHUNK : p->length;
     p->chunks = p->chunk > 0 ? (p->length + p->chunk - 1) / p->chunk : 0;
@@ -104,7 +100,7 @@ static void add_row(double *restrict sum, const float *restrict x, float *restri
     }
 }
 
-static void scan_plain(const plan *p, const char *x, char *y, int64_t width)
+static void scan_f32_columns(const plan *p, const char *x, char *y, int64_t width)
 {
     double sum[TILE] = {0};
     for (int64_t i = 0; i < p->length; i++)
@@ -114,7 +110,7 @@ static void scan_plain(const plan *p, const char *x, char *y, int64_t width)
 static void scan_columns(int64_t begin, int64_t end, void *ctx)
 {
     const plan *p = ctx;
-    number sum[TILE], row[TILE];
+    value sum[TILE], row[TILE];
     for (int64_t task = begin; task < end; task++) {
         const char *x;
         char *y;
@@ -122,8 +118,8 @@ static void scan_columns(int64_t begin, int64_t end, void *ctx)
         locate(p, task / p->tiles, &x, &y);
         x += first * p->column_x * p->x_size;
         y += first * p->column_y * p->y_size;
-        if (p->plain) {
-            scan_plain(p, x, y, width);
+        if (p->is_f32) {
+            scan_f32_columns(p, x, y, width);
             continue;
         }
         memset(sum, 0, sizeof(sum));
@@ -147,7 +143,7 @@ static void scan_columns(int64_t begin, int64_t end, void *ctx)
 #define FIRST(i) (i)
 #define LAST(i) (n - 1 - (i))
 #define SCAN(name, T, part, AT) \
-    static number scan_##name(number *x, int64_t n, number before) \
+    static value scan_##name(value *x, int64_t n, value before) \
     { \
         T sum = before.part; \
         int64_t i = 0; \
@@ -160,7 +156,7 @@ static void scan_columns(int64_t begin, int64_t end, void *ctx)
         } \
         for (; i < n; i++) \
             x[AT(i)].part = sum += x[AT(i)].part; \
-        return (number){.part = sum}; \
+        return (value){.part = sum}; \
     }
 SCAN(real, double, real, FIRST)
 SCAN(integer, int64_t, integer, FIRST)
@@ -168,17 +164,17 @@ SCAN(real_back, double, real, LAST)
 SCAN(integer_back, int64_t, integer, LAST)
 
 /* One chunk of a line, stored or only summed. */
-static number scan_chunk(const plan *p, int64_t task, number before, bool storing)
+static value scan_chunk(const plan *p, int64_t task, value before, bool storing)
 {
     const char *x;
     char *y;
-    number tile[TILE];
+    value tile[TILE];
     int64_t i = task % p->chunks * p->chunk, end = i + p->chunk < p->length ? i + p->chunk : p->length;
     locate(p, task / p->chunks, &x, &y);
     bool back = p->along_x == -1 && p->along_y == -1; /* loaded and stored as it lies */
-    number (*scan)(number *, int64_t, number) = p->real ? back ? scan_real_back : scan_real
-                                                : back  ? scan_integer_back
-                                                        : scan_integer;
+    value (*scan)(value *, int64_t, value) = p->real ? back ? scan_real_back : scan_real
+                                             : back  ? scan_integer_back
+                                                     : scan_integer;
     for (; i < end; i += TILE) {
         int64_t n = end - i < TILE ? end - i : TILE, first = back ? i + n - 1 : i;
         p->load(x + first * p->along_x * p->x_size, back ? 1 : p->along_x, tile, n);
@@ -193,28 +189,28 @@ static void sum_chunks(int64_t begin, int64_t end, void *ctx)
 {
     const plan *p = ctx;
     for (int64_t task = begin; task < end; task++)
-        p->before[task] = scan_chunk(p, task, (number){0}, false);
+        p->before[task] = scan_chunk(p, task, (value){0}, false);
 }
 
 static void scan_chunks(int64_t begin, int64_t end, void *ctx)
 {
     const plan *p = ctx;
     for (int64_t task = begin; task < end; task++)
-        scan_chunk(p, task, p->chunks > 1 ? p->before[task] : (number){0}, true);
+        scan_chunk(p, task, p->chunks > 1 ? p->before[task] : (value){0}, true);
 }
 
 /* From the sum of each chunk to the sum of all before it. */
 static void sums_before(const plan *p)
 {
     for (int64_t line = 0; line < p->outer; line++) {
-        number total = {0};
+        value total = {0};
         for (int64_t k = 0; k < p->chunks; k++) {
-            number *place = &p->before[line * p->chunks + k], own = *place;
-            *place = total;
+            value *entry = &p->before[line * p->chunks + k], chunk_sum = *entry;
+            *entry = total;
             if (p->real)
-                total.real += own.real;
+                total.real += chunk_sum.real;
             else
-                total.integer += own.integer;
+                total.integer += chunk_sum.integer;
         }
     }
 }
@@ -223,7 +219,7 @@ static size_t scratch_cumsum(const tarn__call *call)
 {
     plan p;
     make_plan(&p, call);
-    return p.chunks > 1 ? sizeof(number) * (size_t)(p.outer * p.chunks) : 0;
+    return p.chunks > 1 ? sizeof(value) * (size_t)(p.outer * p.chunks) : 0;
 }
 
 static void kernel_cumsum(const tarn__call *call)
@@ -233,16 +229,16 @@ static void kernel_cumsum(const tarn__call *call)
     if (p.outer * p.columns * p.length == 0)
         return;
     if (p.columns > 1) {
-        int64_t share = CHUNK / (p.length * (p.columns < TILE ? p.columns : TILE));
-        tarn__parallel_for(p.outer * p.tiles, share > 0 ? share : 1, scan_columns, &p);
+        int64_t grain = CHUNK / (p.length * (p.columns < TILE ? p.columns : TILE));
+        tarn__parallel_for(p.outer * p.tiles, grain > 0 ? grain : 1, scan_columns, &p);
         return;
     }
-    int64_t share = CHUNK / p.chunk > 0 ? CHUNK / p.chunk : 1;
+    int64_t grain = CHUNK / p.chunk > 0 ? CHUNK / p.chunk : 1;
     if (p.chunks > 1) {
-        tarn__parallel_for(p.outer * p.chunks, share, sum_chunks, &p);
+        tarn__parallel_for(p.outer * p.chunks, grain, sum_chunks, &p);
         sums_before(&p);
     }
-    tarn__parallel_for(p.outer * p.chunks, share, scan_chunks, &p);
+    tarn__parallel_for(p.outer * p.chunks, grain, scan_chunks, &p);
 }
 
 void TARN__AT_LEVEL(tarn__cpu_scan)(tarn__kernel_row *rows)

@@ -6,7 +6,7 @@
  * centre. By columns a group of rows, small enough for the first or second cache, is read twice. Pieces are merged in
  * f64 by the formula of Chan, Golub and LeVeque. */
 #include "backends/cpu/common/vec_ext.h"
-#include "backends/cpu/elementwise/two_forms.h"
+#include "backends/cpu/elementwise/two_paths.h"
 #include "backends/cpu/reduce/reduce_loops.h"
 
 /* Merges count_b elements into count ones; `share` is count_b / (count + count_b). */
@@ -19,15 +19,15 @@ static inline void merge_one(double *mean, double *squares, double count, double
 
 #define ADD(a, b) ((a) + (b))
 #define PLUS(V, M, a, x) (a) += (x)
-#define PLAIN(x) (x)
+#define IDENTITY(x) (x)
 
 /* ---- by rows ----------------------------------------------------------------------------------------------------- */
 
 typedef struct distances {
-    double rest, squares;
+    double residual, squares;
 } distances;
 
-#define RUN(name, S, T, V, LOAD, GET) \
+#define ROW(name, S, T, V, LOAD, GET) \
     static T mean_##name(const S *x, int64_t n) \
     { \
         enum { LANES = sizeof(V) / sizeof(T), WIDTH = TARN__ACCUMULATORS * LANES }; \
@@ -52,7 +52,7 @@ typedef struct distances {
         return sum / (T)n; \
     } \
     /* Sums of the distances from the centre, and of their squares. */ \
-    static distances around_##name(const S *x, int64_t n, T centre) \
+    static distances around_##name(const S *x, int64_t n, T center) \
     { \
         enum { LANES = sizeof(V) / sizeof(T), WIDTH = TARN__ACCUMULATORS * LANES }; \
         V d[TARN__ACCUMULATORS], s[TARN__ACCUMULATORS], y[TARN__ACCUMULATORS]; \
@@ -65,7 +65,7 @@ typedef struct distances {
                 TARN__PREFETCH((const char *)(x + i) + 64 * k); \
             for (int k = 0; k < TARN__ACCUMULATORS; k++) { \
                 LOAD(V, y[k], x + i + k * LANES); \
-                y[k] -= centre; \
+                y[k] -= center; \
             } \
             for (int k = 0; k < TARN__ACCUMULATORS; k++) { \
                 d[k] += y[k]; \
@@ -78,37 +78,37 @@ typedef struct distances {
         TARN__VEC_REDUCE(T, V, sum_s, s[0], ADD); \
         distances sums = {sum_d, sum_s}; \
         for (; i < n; i++) { \
-            T away = GET(x[i]) - centre; \
-            sums.rest += away; \
+            T away = GET(x[i]) - center; \
+            sums.residual += away; \
             sums.squares += away * away; \
         } \
         return sums; \
     } \
-    static void run_##name(tarn__acc *a, tarn__acc *b, const void *from, int64_t n, int64_t at, const void *aux) \
+    static void row_##name(tarn__acc *a, tarn__acc *b, const void *from, int64_t n, int64_t at, const void *aux) \
     { \
         enum { LANES = sizeof(V) / sizeof(T) }; \
-        T centre = mean_##name(from, n < LANES ? n : LANES); \
-        distances sums = around_##name(from, n, centre); \
+        T center = mean_##name(from, n < LANES ? n : LANES); \
+        distances sums = around_##name(from, n, center); \
         (void)aux; \
-        if (!(sums.rest * sums.rest <= 0.5 * sums.squares * (double)n)) { /* NaN as well */ \
-            centre = mean_##name(from, n); \
-            sums = around_##name(from, n, centre); \
+        if (!(sums.residual * sums.residual <= 0.5 * sums.squares * (double)n)) { /* NaN as well */ \
+            center = mean_##name(from, n); \
+            sums = around_##name(from, n, center); \
         } \
-        double rest = sums.rest / (double)n, squares = sums.squares - rest * sums.rest; \
-        merge_one(&a->real, &b->real, (double)at, (double)centre + rest, squares, (double)n / (double)(at + n)); \
+        double residual = sums.residual / (double)n, squares = sums.squares - residual * sums.residual; \
+        merge_one(&a->real, &b->real, (double)at, (double)center + residual, squares, (double)n / (double)(at + n)); \
     }
 
 /* ---- by columns -------------------------------------------------------------------------------------------------- */
 
 /* A few columns at a time, so that what is summed stays in registers while the rows pass by. Those left over are
  * computed as a vector, too, so that a column has the same bits wherever it stands. */
-#define FOLD(name, S, T, V, LOAD) \
-    static inline void fold_few_##name(double *restrict a, double *restrict b, const void *const *row, int rows, \
-                                       int64_t c, int lanes, double at) \
+#define COLUMNS(name, S, T, V, LOAD) \
+    static inline void columns_few_##name(double *restrict a, double *restrict b, const void *const *row, int rows, \
+                                          int64_t c, int lanes, double at) \
     { \
         enum { LANES = sizeof(V) / sizeof(T) }; \
         double count = rows, part = 1.0 / count, share = count / (at + count); \
-        V sum = {0}, rest = {0}, squares = {0}, y; \
+        V sum = {0}, residual = {0}, squares = {0}, y; \
         S few[LANES] = {0}; \
         for (int r = 0; r < rows; r++) { \
             const S *from = (const S *)row[r] + c; \
@@ -124,42 +124,42 @@ typedef struct distances {
                 from = memcpy(few, from, sizeof(S) * (size_t)lanes); \
             LOAD(V, y, from); \
             y -= sum; \
-            rest += y; \
+            residual += y; \
             squares += y * y; \
         } \
         T mean[LANES], d[LANES], s[LANES]; \
         memcpy(mean, &sum, sizeof(sum)); \
-        memcpy(d, &rest, sizeof(rest)); \
+        memcpy(d, &residual, sizeof(residual)); \
         memcpy(s, &squares, sizeof(squares)); \
         for (int j = 0; j < lanes; j++) { \
             double e = (double)d[j] * part; \
             merge_one(&a[c + j], &b[c + j], at, (double)mean[j] + e, (double)s[j] - e * e * count, share); \
         } \
     } \
-    TARN__COLD static void fold_rest_##name(double *a, double *b, const void *const *row, int rows, int64_t c, \
-                                            int lanes, double at) \
+    TARN__COLD static void columns_remainder_##name(double *a, double *b, const void *const *row, int rows, int64_t c, \
+                                                    int lanes, double at) \
     { \
-        fold_few_##name(a, b, row, rows, c, lanes, at); \
+        columns_few_##name(a, b, row, rows, c, lanes, at); \
     } \
-    static void fold_##name(tarn__columns *columns, const void *const *row, int rows, int64_t width, int64_t at, \
-                            const void *aux) \
+    static void columns_##name(tarn__columns *columns, const void *const *row, int rows, int64_t width, int64_t at, \
+                               const void *aux) \
     { \
         enum { LANES = sizeof(V) / sizeof(T) }; \
         double *a = (double *)(void *)columns->first, *b = (double *)(void *)columns->second; \
         int64_t c = 0; \
         (void)aux; \
         for (; c + LANES <= width; c += LANES) \
-            fold_few_##name(a, b, row, rows, c, LANES, (double)at); \
+            columns_few_##name(a, b, row, rows, c, LANES, (double)at); \
         if (c < width) \
-            fold_rest_##name(a, b, row, rows, c, (int)(width - c), (double)at); \
+            columns_remainder_##name(a, b, row, rows, c, (int)(width - c), (double)at); \
     }
 
-RUN(f32, float, float, tarn__f32v, TARN__VEC_LOAD, PLAIN)
-RUN(bf16, uint16_t, float, tarn__f32v, TARN__VEC_LOAD_BF16, TARN__FROM_BF16)
-RUN(f64, double, double, tarn__f64v, TARN__VEC_LOAD, PLAIN)
-FOLD(f32, float, float, tarn__f32v, TARN__VEC_LOAD)
-FOLD(bf16, uint16_t, float, tarn__f32v, TARN__VEC_LOAD_BF16)
-FOLD(f64, double, double, tarn__f64v, TARN__VEC_LOAD)
+ROW(f32, float, float, tarn__f32v, TARN__VEC_LOAD, IDENTITY)
+ROW(bf16, uint16_t, float, tarn__f32v, TARN__VEC_LOAD_BF16, TARN__FROM_BF16)
+ROW(f64, double, double, tarn__f64v, TARN__VEC_LOAD, IDENTITY)
+COLUMNS(f32, float, float, tarn__f32v, TARN__VEC_LOAD)
+COLUMNS(bf16, uint16_t, float, tarn__f32v, TARN__VEC_LOAD_BF16)
+COLUMNS(f64, double, double, tarn__f64v, TARN__VEC_LOAD)
 
 static void open_columns(tarn__columns *columns, int64_t width)
 {
@@ -190,10 +190,10 @@ static void finish(tarn__acc *const *state, int64_t width, int64_t count, const 
 }
 
 #define REDUCER(name, COMPUTE) \
-    .compute = COMPUTE, .parts = 2, .run = run_##name, .open = open_columns, .fold = fold_##name, \
-    .close = close_columns, .merge = merge, .finish = finish, .result = 1
+    .compute = COMPUTE, .parts = 2, .add_row = row_##name, .init_columns = open_columns, \
+    .add_columns = columns_##name, .read_columns = close_columns, .merge = merge, .finish = finish, .result = 1
 static const tarn__reducer reducers[] = {
-    {REDUCER(f32, COMPUTE_F32), .other = TARN_BF16, .run_other = run_bf16, .fold_other = fold_bf16},
+    {REDUCER(f32, COMPUTE_F32), .other = TARN_BF16, .add_row_other = row_bf16, .add_columns_other = columns_bf16},
     {REDUCER(f64, COMPUTE_F64)},
 };
 

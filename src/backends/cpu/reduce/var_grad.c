@@ -87,10 +87,10 @@ static void kernel_var_grad(const tarn__call *call)
     m.call.scratch_bytes = call->scratch_bytes - m.bytes;
     sum_row()->run(&m.call);
     int compute = tarn__compute_of(call->in[0]->dtype);
-    dense_rows dense;
+    grad_rows dense;
     if ((call->in[0]->dtype == TARN_F32 || call->in[0]->dtype == TARN_F64) &&
-        dense_rows_make(&dense, 4, (const tarn__view *[]){call->out[0], call->in[0], call->in[1], &m.view})) {
-        dense_rows_run(&dense, compute == COMPUTE_F32 ? dense_f32 : dense_f64);
+        grad_rows_make(&dense, 4, (const tarn__view *[]){call->out[0], call->in[0], call->in[1], &m.view})) {
+        grad_rows_run(&dense, compute == COMPUTE_F32 ? dense_f32 : dense_f64);
         return;
     }
     tarn__elementwise none = {0};

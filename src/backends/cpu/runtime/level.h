@@ -1,7 +1,7 @@
 /* level.h: kernel files are compiled once for each instruction level; what they share with other files carries the
  * level in its name. */
-#ifndef TARN__LEVEL_H
-#define TARN__LEVEL_H
+#ifndef TARN__CPU_LEVEL_H
+#define TARN__CPU_LEVEL_H
 
 #include "base/kernel/backend.h"
 #include "base/os/thread.h"
@@ -38,6 +38,7 @@ void TARN__AT_LEVEL(tarn__cpu_reduce)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_var_grad)(tarn__kernel_row *rows);
 /* these two move and compare elements: shared by levels in the same way */
 void TARN__AT_F64_LEVEL(tarn__cpu_gather)(tarn__kernel_row *rows);
+void TARN__AT_F64_LEVEL(tarn__cpu_scatter)(tarn__kernel_row *rows);
 void TARN__AT_F64_LEVEL(tarn__cpu_sort)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_matmul)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_quant)(tarn__kernel_row *rows);

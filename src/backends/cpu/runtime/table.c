@@ -9,6 +9,7 @@ void TARN__AT_LEVEL(tarn__cpu_table)(tarn__kernel_row *rows)
     TARN__AT_LEVEL(tarn__cpu_reduce)(rows);
     TARN__AT_LEVEL(tarn__cpu_var_grad)(rows);
     TARN__AT_F64_LEVEL(tarn__cpu_gather)(rows);
+    TARN__AT_F64_LEVEL(tarn__cpu_scatter)(rows);
     TARN__AT_F64_LEVEL(tarn__cpu_sort)(rows);
     TARN__AT_LEVEL(tarn__cpu_matmul)(rows);
     TARN__AT_LEVEL(tarn__cpu_quant)(rows);

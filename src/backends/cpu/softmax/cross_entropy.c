@@ -8,15 +8,15 @@
     for (int64_t begin = 0, n; begin < (length) && (n = (length)-begin < BLOCK ? (length)-begin : BLOCK, true); \
          begin += BLOCK)
 
-typedef struct maths {
-    double (*most)(const void *x, int64_t n);
+typedef struct block_ops {
+    double (*max)(const void *x, int64_t n);
     double (*sum)(const void *x, int64_t n);
-    double (*exps)(const void *x, void *y, int64_t n, double most);           /* y = exp(x - most); gives the sum */
-    void (*slopes)(void *y, int64_t n, double factor, double less, double g); /* y = (y · factor - less) · g */
-} maths;
+    double (*exps)(const void *x, void *y, int64_t n, double max);           /* y = exp(x - most); gives the sum */
+    void (*grads)(void *y, int64_t n, double factor, double less, double g); /* y = (y · factor - less) · g */
+} block_ops;
 
 #define BLOCKS(T, type) \
-    static double most_##type(const void *x, int64_t n) \
+    static double max_##type(const void *x, int64_t n) \
     { \
         return (double)block_max_##type(x, n); \
     } \
@@ -24,21 +24,21 @@ typedef struct maths {
     { \
         return block_sum_##type(x, n); \
     } \
-    static void slopes_##type(void *in_place, int64_t n, double factor, double less, double scale) \
+    static void grads_##type(void *in_place, int64_t n, double factor, double less, double scale) \
     { \
         T *y = in_place, f = (T)factor, l = (T)less, g = (T)scale; \
         EACH y[i] = (y[i] * f - l) * g; \
     } \
-    static const maths maths_##type = {most_##type, sum_##type, block_exps_##type, slopes_##type};
+    static const block_ops block_ops_##type = {max_##type, sum_##type, exp_sum_##type, grads_##type};
 
 BLOCKS(float, f32)
 BLOCKS(double, f64)
 
-enum { LOGITS, TARGET, LOSS, LOG_SUM, GRADIENT, SLOPES, OPERANDS }; /* of the three kernels: each has some of them */
+enum { LOGITS, TARGET, LOSS, LSE, GRADIENT, LOGITS_GRAD, OPERANDS }; /* of the three kernels: each has some of them */
 
 typedef struct job {
     row_set r;
-    const maths *maths;
+    const block_ops *block_ops;
     const tarn__cross_entropy *params;
 } job;
 
@@ -49,19 +49,19 @@ static int64_t target_of(const job *j, int64_t row)
     return target;
 }
 
-static bool counts(const job *j, int64_t target)
+static bool is_counted(const job *j, int64_t target)
 {
     return !(j->params->has_ignore && target == j->params->ignore) && target >= 0 && target < j->r.length;
 }
 
-static double number_at(const job *j, int k, const char *from)
+static double load_scalar(const job *j, int k, const char *from)
 {
     double value;
     tarn__load[j->r.operand[k].dtype][COMPUTE_F64](from, 1, &value, 1);
     return value;
 }
 
-static void write_number(const job *j, int k, char *to, double value)
+static void store_row_scalar(const job *j, int k, char *to, double value)
 {
     if (to)
         tarn__store[j->r.operand[k].dtype][COMPUTE_F64](&value, to, 1, 1);
@@ -70,7 +70,7 @@ static void write_number(const job *j, int k, char *to, double value)
 /* Element `at` of a row. */
 static char *element_of(const job *j, int k, char *row, int64_t at)
 {
-    return row + at * j->r.operand[k].along * j->r.operand[k].size;
+    return row + at * j->r.operand[k].stride * j->r.operand[k].size;
 }
 
 /* ---- loss -------------------------------------------------------------------------------------------------------- */
@@ -79,30 +79,30 @@ static char *element_of(const job *j, int k, char *row, int64_t at)
 static double measure_row(const job *j, char *in, int64_t target, char *buffer, double *loss)
 {
     const row_set *r = &j->r;
-    double most = -(double)INFINITY, sum = 0, all = 0, smoothing = j->params->smoothing;
+    double max = -(double)INFINITY, sum = 0, all = 0, smoothing = j->params->smoothing;
     EACH_BLOCK(begin, n, r->length)
     {
         const void *x = fetch(r, LOGITS, in, begin, n, buffer);
-        double here = j->maths->most(x, n);
-        most = here > most ? here : most;
-        all += smoothing > 0 ? j->maths->sum(x, n) : 0;
+        double here = j->block_ops->max(x, n);
+        max = here > max ? here : max;
+        all += smoothing > 0 ? j->block_ops->sum(x, n) : 0;
     }
     EACH_BLOCK(begin, n, r->length)
-    sum += j->maths->exps(fetch(r, LOGITS, in, begin, n, buffer), buffer, n, most);
-    double log_sum = log(sum);
-    *loss = log_sum - (number_at(j, LOGITS, element_of(j, LOGITS, in, target)) - most);
+    sum += j->block_ops->exps(fetch(r, LOGITS, in, begin, n, buffer), buffer, n, max);
+    double lse = log(sum);
+    *loss = lse - (load_scalar(j, LOGITS, element_of(j, LOGITS, in, target)) - max);
     if (smoothing > 0)
-        *loss = (1 - smoothing) * *loss + smoothing * (log_sum - (all / (double)r->length - most));
-    return most + log_sum;
+        *loss = (1 - smoothing) * *loss + smoothing * (lse - (all / (double)r->length - max));
+    return max + lse;
 }
 
 static void loss_row(const job *j, int64_t row, char *buffer)
 {
     const row_set *r = &j->r;
     int64_t target = target_of(j, row);
-    double loss = 0, log_sum = counts(j, target) ? measure_row(j, row_at(r, LOGITS, row), target, buffer, &loss) : 0;
-    write_number(j, LOSS, row_at(r, LOSS, row), loss);
-    write_number(j, LOG_SUM, row_at(r, LOG_SUM, row), log_sum);
+    double loss = 0, lse = is_counted(j, target) ? measure_row(j, row_at(r, LOGITS, row), target, buffer, &loss) : 0;
+    store_row_scalar(j, LOSS, row_at(r, LOSS, row), loss);
+    store_row_scalar(j, LSE, row_at(r, LSE, row), lse);
 }
 
 static void loss_rows(int64_t begin, int64_t end, void *ctx)
@@ -117,7 +117,7 @@ static void check_targets(const job *j, tarn__fault *fault)
 {
     for (int64_t row = 0; row < j->r.count && !fault->raised; row++) {
         int64_t target = target_of(j, row);
-        if (counts(j, target) || (j->params->has_ignore && target == j->params->ignore))
+        if (is_counted(j, target) || (j->params->has_ignore && target == j->params->ignore))
             continue;
         *fault = (tarn__fault){1, fault->function, target, j->r.length};
     }
@@ -129,40 +129,41 @@ static void clear_row(const job *j, char *to, char *buffer)
 {
     EACH_BLOCK(begin, n, j->r.length)
     {
-        void *zeros = place(&j->r, SLOPES, to, begin, buffer);
+        void *zeros = block_out(&j->r, LOGITS_GRAD, to, begin, buffer);
         memset(zeros, 0, (size_t)n * (j->r.compute == COMPUTE_F64 ? 8 : 4));
-        put_back(&j->r, SLOPES, to, begin, n, zeros);
+        store_back(&j->r, LOGITS_GRAD, to, begin, n, zeros);
     }
 }
 
 /* g · (softmax - smoothing / C), and at the target 1 - smoothing less. The logarithm is subtracted in two parts, as f32
  * holds only one. */
-static void slope_row(const job *j, int64_t row, int64_t target, double log_sum, char *buffer)
+static void write_grad_row(const job *j, int64_t row, int64_t target, double lse, char *buffer)
 {
     const row_set *r = &j->r;
-    char *in = row_at(r, LOGITS, row), *to = row_at(r, SLOPES, row);
-    double g = number_at(j, GRADIENT, row_at(r, GRADIENT, row)) * j->params->scale;
+    char *in = row_at(r, LOGITS, row), *to = row_at(r, LOGITS_GRAD, row);
+    double g = load_scalar(j, GRADIENT, row_at(r, GRADIENT, row)) * j->params->scale;
     /* before slopes that take the logits' place */
-    double share = exp(number_at(j, LOGITS, element_of(j, LOGITS, in, target)) - log_sum);
-    double shift = r->compute == COMPUTE_F64 ? log_sum : (double)(float)log_sum,
-           even = j->params->smoothing / (double)r->length;
+    double probability = exp(load_scalar(j, LOGITS, element_of(j, LOGITS, in, target)) - lse);
+    double shift = r->compute == COMPUTE_F64 ? lse : (double)(float)lse,
+           uniform = j->params->smoothing / (double)r->length;
     EACH_BLOCK(begin, n, r->length)
     {
-        void *y = place(r, SLOPES, to, begin, buffer);
-        j->maths->exps(fetch(r, LOGITS, in, begin, n, buffer), y, n, shift);
-        j->maths->slopes(y, n, exp(shift - log_sum), even, g);
-        put_back(r, SLOPES, to, begin, n, y);
+        void *y = block_out(r, LOGITS_GRAD, to, begin, buffer);
+        j->block_ops->exps(fetch(r, LOGITS, in, begin, n, buffer), y, n, shift);
+        j->block_ops->grads(y, n, exp(shift - lse), uniform, g);
+        store_back(r, LOGITS_GRAD, to, begin, n, y);
     }
-    write_number(j, SLOPES, element_of(j, SLOPES, to, target), (share - even - (1 - j->params->smoothing)) * g);
+    store_row_scalar(j, LOGITS_GRAD, element_of(j, LOGITS_GRAD, to, target),
+                     (probability - uniform - (1 - j->params->smoothing)) * g);
 }
 
 static void grad_row(const job *j, int64_t row, char *buffer)
 {
     int64_t target = target_of(j, row);
-    if (counts(j, target))
-        slope_row(j, row, target, number_at(j, LOG_SUM, row_at(&j->r, LOG_SUM, row)), buffer);
+    if (is_counted(j, target))
+        write_grad_row(j, row, target, load_scalar(j, LSE, row_at(&j->r, LSE, row)), buffer);
     else
-        clear_row(j, row_at(&j->r, SLOPES, row), buffer);
+        clear_row(j, row_at(&j->r, LOGITS_GRAD, row), buffer);
 }
 
 static void grad_rows(int64_t begin, int64_t end, void *ctx)
@@ -179,11 +180,11 @@ static void both_row(const job *j, int64_t row, char *buffer)
 {
     int64_t target = target_of(j, row);
     double loss = 0;
-    if (counts(j, target))
-        slope_row(j, row, target, measure_row(j, row_at(&j->r, LOGITS, row), target, buffer, &loss), buffer);
+    if (is_counted(j, target))
+        write_grad_row(j, row, target, measure_row(j, row_at(&j->r, LOGITS, row), target, buffer, &loss), buffer);
     else
-        clear_row(j, row_at(&j->r, SLOPES, row), buffer);
-    write_number(j, LOSS, row_at(&j->r, LOSS, row), loss);
+        clear_row(j, row_at(&j->r, LOGITS_GRAD, row), buffer);
+    store_row_scalar(j, LOSS, row_at(&j->r, LOSS, row), loss);
 }
 
 static void both_rows(int64_t begin, int64_t end, void *ctx)
@@ -210,7 +211,7 @@ static void run(const tarn__call *call, const tarn__view *const *views, tarn__ra
     job j = {.params = call->params};
     rows_make(&j.r, 1, OPERANDS, views);
     j.r.count = j.r.nest.count; /* rows without classes have no right target */
-    j.maths = j.r.compute == COMPUTE_F64 ? &maths_f64 : &maths_f32;
+    j.block_ops = j.r.compute == COMPUTE_F64 ? &block_ops_f64 : &block_ops_f32;
     if (rows != grad_rows)
         check_targets(&j, call->fault);
     tarn__parallel_for(j.r.count, rows_grain(&j.r), rows, &j);
@@ -218,30 +219,30 @@ static void run(const tarn__call *call, const tarn__view *const *views, tarn__ra
 
 static void kernel_cross_entropy(const tarn__call *call)
 {
-    tarn__view target = as_column(call->in[1]), loss = as_column(call->out[0]), log_sum;
+    tarn__view target = as_column(call->in[1]), loss = as_column(call->out[0]), lse;
     if (call->out[1])
-        log_sum = as_column(call->out[1]);
+        lse = as_column(call->out[1]);
     run(call,
         (const tarn__view *[OPERANDS]){
-            [LOGITS] = call->in[0], [TARGET] = &target, [LOSS] = &loss, [LOG_SUM] = call->out[1] ? &log_sum : NULL},
+            [LOGITS] = call->in[0], [TARGET] = &target, [LOSS] = &loss, [LSE] = call->out[1] ? &lse : NULL},
         loss_rows);
 }
 
 static void kernel_cross_entropy_grad(const tarn__call *call)
 {
-    tarn__view target = as_column(call->in[1]), log_sum = as_column(call->in[2]), g = as_column(call->in[3]);
+    tarn__view target = as_column(call->in[1]), lse = as_column(call->in[2]), g = as_column(call->in[3]);
     run(call,
         (const tarn__view *[OPERANDS]){
-            [LOGITS] = call->in[0], [TARGET] = &target, [LOG_SUM] = &log_sum, [GRADIENT] = &g, [SLOPES] = call->out[0]},
+            [LOGITS] = call->in[0], [TARGET] = &target, [LSE] = &lse, [GRADIENT] = &g, [LOGITS_GRAD] = call->out[0]},
         grad_rows);
 }
 
-static void kernel_cross_entropy_slopes(const tarn__call *call)
+static void kernel_cross_entropy_with_grad(const tarn__call *call)
 {
     tarn__view target = as_column(call->in[1]), g = as_column(call->in[2]), loss = as_column(call->out[0]);
     run(call,
         (const tarn__view *[OPERANDS]){
-            [LOGITS] = call->in[0], [TARGET] = &target, [LOSS] = &loss, [GRADIENT] = &g, [SLOPES] = call->out[1]},
+            [LOGITS] = call->in[0], [TARGET] = &target, [LOSS] = &loss, [GRADIENT] = &g, [LOGITS_GRAD] = call->out[1]},
         both_rows);
 }
 
@@ -249,5 +250,5 @@ void TARN__AT_LEVEL(tarn__cpu_cross_entropy)(tarn__kernel_row *rows)
 {
     rows[TARN__K_cross_entropy] = (tarn__kernel_row){kernel_cross_entropy, TARN__FLOATS, NULL};
     rows[TARN__K_cross_entropy_grad] = (tarn__kernel_row){kernel_cross_entropy_grad, TARN__FLOATS, NULL};
-    rows[TARN__K_cross_entropy_with_grad] = (tarn__kernel_row){kernel_cross_entropy_slopes, TARN__FLOATS, NULL};
+    rows[TARN__K_cross_entropy_with_grad] = (tarn__kernel_row){kernel_cross_entropy_with_grad, TARN__FLOATS, NULL};
 }

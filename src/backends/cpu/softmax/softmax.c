@@ -10,39 +10,39 @@
 #include "backends/cpu/common/rows.h"
 #include "backends/cpu/softmax/exp_sum.h"
 
-#define HELD 8192 /* exponentials of a 16-bit row that are kept rather than computed twice */
+#define MAX_EXPS 8192 /* exponentials of a 16-bit row that are kept rather than computed twice */
 #define MAX_COLUMNS 256
 #define COLUMN_LINES 16 /* lines of a tile of columns that stay in the first-level cache between maximum and sum */
 #define ENOUGH_TILES 6
 
 /* What is done to blocks of one type. All numbers between passes are f64. */
-typedef struct maths {
+typedef struct block_ops {
     int64_t size;
-    double (*most)(const void *x, int64_t n);
-    double (*exps)(const void *x, void *y, int64_t n, double most); /* y = exp(x - most); gives the sum */
+    double (*max)(const void *x, int64_t n);
+    double (*exps)(const void *x, void *y, int64_t n, double max); /* y = exp(x - most); gives the sum */
     void (*scale)(const void *x, void *y, int64_t n, double factor);
-    void (*logs)(const void *x, void *y, int64_t n, double most, double log_sum); /* y = x - most - log_sum */
+    void (*logs)(const void *x, void *y, int64_t n, double max, double log_sum); /* y = x - most - log_sum */
     double (*sum)(const void *x, int64_t n);
     double (*dot)(const void *x, const void *y, int64_t n);
     void (*grad)(const void *y, const void *g, void *gx, int64_t n, double dot);
     /* grad(), and dot() of the next row with the same bits, where is_exact(dot); NULL where rows do not go ahead. */
-    double (*grad_ahead)(const void *y, const void *g, void *gx, double dot, const void *next_y, const void *next_g,
-                         int64_t n);
+    double (*grad_pipelined)(const void *y, const void *g, void *gx, double dot, const void *next_y, const void *next_g,
+                             int64_t n);
     bool (*is_exact)(double dot);
     void (*log_grad)(const void *y, const void *g, void *gx, int64_t n, double sum);
     /* The same for columns: a maximum and a sum for each. */
-    void (*column_most)(const void *x, void *most, int64_t n);
+    void (*column_max)(const void *x, void *max, int64_t n);
     /* most becomes risen; sum is for the new one */
-    void (*column_shift)(double *sum, void *most, void *risen, void *shift, int64_t n);
+    void (*column_shift)(double *sum, void *max, void *new_max, void *shift, int64_t n);
     void (*column_exps)(const void *x, void *part, const void *shift, int64_t n); /* part += exp(x - shift) */
     void (*column_add)(double *sum, const void *part, int64_t n);
-    void (*column_softmax)(const void *x, void *y, const void *most, const double *factor, int64_t n);
-    void (*column_logs)(const void *x, void *y, const void *most, const double *log_sum, int64_t n);
+    void (*column_softmax)(const void *x, void *y, const void *max, const double *factor, int64_t n);
+    void (*column_logs)(const void *x, void *y, const void *max, const double *log_sum, int64_t n);
     void (*column_dot)(const void *y, const void *g, double *sum, int64_t n);
     void (*column_sum)(const void *y, const void *g, double *sum, int64_t n);
     void (*column_grad)(const void *y, const void *g, void *gx, const double *dot, int64_t n);
     void (*column_log_grad)(const void *y, const void *g, void *gx, const double *sum, int64_t n);
-} maths;
+} block_ops;
 
 #define EACH TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)
 
@@ -60,34 +60,34 @@ static inline int is_extreme(double sum)
 #endif
 
 /* gx = g - e^y · sum; gx may be y. */
-static void less_exps_f64(const double *y, const double *g, double *gx, int64_t n, double sum)
+static void sub_exps_f64(const double *y, const double *g, double *gx, int64_t n, double sum)
 {
     EACH gx[i] = g[i] - tarn__exp_f64(y[i]) * sum;
 }
 
 #if TARN__VEC_LANES == 4
 
-static void less_exps_f32(const float *y, const float *g, float *gx, int64_t n, float sum)
+static void sub_exps_f32(const float *y, const float *g, float *gx, int64_t n, float sum)
 {
     int64_t i = 0;
-    for (; i + TOGETHER * TARN__VEC_LANES <= n; i += TOGETHER * TARN__VEC_LANES) {
-        vec x[TOGETHER], e[TOGETHER];
-        for (int k = 0; k < TOGETHER; k++)
+    for (; i + EXPS_PER_STEP * TARN__VEC_LANES <= n; i += EXPS_PER_STEP * TARN__VEC_LANES) {
+        vec x[EXPS_PER_STEP], e[EXPS_PER_STEP];
+        for (int k = 0; k < EXPS_PER_STEP; k++)
             x[k] = vec_load(y + i + k * TARN__VEC_LANES);
-        exps_below_one(x, e);
-        for (int k = 0; k < TOGETHER; k++)
+        vec_exps_le_0(x, e);
+        for (int k = 0; k < EXPS_PER_STEP; k++)
             vec_store(gx + i + k * TARN__VEC_LANES, vec_load(g + i + k * TARN__VEC_LANES) - e[k] * vec_set(sum));
     }
     for (int64_t here; i < n; i += here) {
         here = n - i < TARN__VEC_LANES ? n - i : TARN__VEC_LANES;
-        vec e = exp_below_one(vec_load_n(y + i, here));
+        vec e = vec_exp_le_0(vec_load_n(y + i, here));
         vec_store_n(gx + i, vec_load_n(g + i, here) - e * vec_set(sum), here);
     }
 }
 
 #else
 
-static void less_exps_f32(const float *y, const float *g, float *gx, int64_t n, float sum)
+static void sub_exps_f32(const float *y, const float *g, float *gx, int64_t n, float sum)
 {
     EACH gx[i] = g[i] - tarn__exp_f32(y[i]) * sum;
 }
@@ -108,7 +108,7 @@ static void less_exps_f32(const float *y, const float *g, float *gx, int64_t n, 
 
 typedef struct job {
     row_set r;
-    const maths *maths;
+    const block_ops *block_ops;
     int64_t columns; /* of a tile */
     bool log, from_x;
 } job;
@@ -122,118 +122,119 @@ typedef struct job {
 static double sum_row(const job *j, const char *in, char *out, char *exps, char *buffer, double *sum)
 {
     const row_set *r = &j->r;
-    const maths *m = j->maths;
-    double most = -(double)INFINITY;
+    const block_ops *m = j->block_ops;
+    double max = -(double)INFINITY;
     EACH_BLOCK(begin, n, r->length)
     {
-        double here = m->most(fetch(r, 1, in, begin, n, buffer), n);
-        most = here > most ? here : most;
+        double here = m->max(fetch(r, 1, in, begin, n, buffer), n);
+        max = here > max ? here : max;
     }
     *sum = 0;
     EACH_BLOCK(begin, n, r->length)
     {
-        void *to = !exps ? buffer : out ? place(r, 0, out, begin, exps + begin * m->size) : exps + begin * m->size;
-        *sum += m->exps(fetch(r, 1, in, begin, n, buffer), to, n, most);
+        void *to = !exps ? buffer : out ? block_out(r, 0, out, begin, exps + begin * m->size) : exps + begin * m->size;
+        *sum += m->exps(fetch(r, 1, in, begin, n, buffer), to, n, max);
     }
-    return most;
+    return max;
 }
 
-static void softmax_row(const job *j, int64_t row, char *buffer, char *held)
+static void softmax_row(const job *j, int64_t row, char *buffer, char *exps_buffer)
 {
     const row_set *r = &j->r;
-    const maths *m = j->maths;
+    const block_ops *m = j->block_ops;
     const char *in = row_at(r, 1, row);
     char *out = row_at(r, 0, row);
-    bool keep = !j->log && (is_native(r, 0) || r->length <= HELD);
-    double sum, most = sum_row(j, in, out, keep ? held : NULL, buffer, &sum), log_sum = j->log ? log(sum) : 0;
+    bool keeps_exps = !j->log && (is_in_place(r, 0) || r->length <= MAX_EXPS);
+    double sum, max = sum_row(j, in, out, keeps_exps ? exps_buffer : NULL, buffer, &sum),
+                log_sum = j->log ? log(sum) : 0;
     EACH_BLOCK(begin, n, r->length)
     {
-        char *to = place(r, 0, out, begin, keep ? held + begin * m->size : buffer);
+        char *to = block_out(r, 0, out, begin, keeps_exps ? exps_buffer + begin * m->size : buffer);
         if (j->log) {
-            m->logs(fetch(r, 1, in, begin, n, buffer), to, n, most, log_sum);
+            m->logs(fetch(r, 1, in, begin, n, buffer), to, n, max, log_sum);
         } else {
-            if (!keep)
-                m->exps(fetch(r, 1, in, begin, n, buffer), to, n, most);
+            if (!keeps_exps)
+                m->exps(fetch(r, 1, in, begin, n, buffer), to, n, max);
             m->scale(to, to, n, 1 / sum);
         }
-        put_back(r, 0, out, begin, n, to);
+        store_back(r, 0, out, begin, n, to);
     }
 }
 
 static void softmax_rows(int64_t begin, int64_t end, void *ctx)
 {
     const job *j = ctx;
-    _Alignas(64) char buffer[BLOCK * 8], held[HELD * 8];
+    _Alignas(64) char buffer[BLOCK * 8], exps_buffer[MAX_EXPS * 8];
     for (; begin < end; begin++)
-        softmax_row(j, begin, buffer, held);
+        softmax_row(j, begin, buffer, exps_buffer);
 }
 
 /* The row that a gradient works from: y itself, or x and what makes y of it. */
-typedef struct kept_row {
+typedef struct grad_source {
     const char *row;
-    double most, sum, log_sum;
+    double max, sum, log_sum;
     const char *y; /* all of it, made again; NULL: block by block */
-} kept_row;
+} grad_source;
 
-static kept_row keep_row(const job *j, int64_t row, char *buffer, char *held)
+static grad_source recompute_row(const job *j, int64_t row, char *buffer, char *exps_buffer)
 {
-    kept_row k = {.row = row_at(&j->r, 1, row)};
+    grad_source k = {.row = row_at(&j->r, 1, row)};
     if (!j->from_x)
         return k;
-    bool keep = !j->log && j->r.length <= HELD;
-    k.most = sum_row(j, k.row, NULL, keep ? held : NULL, buffer, &k.sum);
+    bool keeps_exps = !j->log && j->r.length <= MAX_EXPS;
+    k.max = sum_row(j, k.row, NULL, keeps_exps ? exps_buffer : NULL, buffer, &k.sum);
     k.log_sum = j->log ? log(k.sum) : 0;
-    if (keep) {
-        j->maths->scale(held, held, j->r.length, 1 / k.sum);
-        k.y = held;
+    if (keeps_exps) {
+        j->block_ops->scale(exps_buffer, exps_buffer, j->r.length, 1 / k.sum);
+        k.y = exps_buffer;
     }
     return k;
 }
 
-static const void *result_at(const job *j, const kept_row *k, int64_t begin, int64_t n, char *buffer)
+static const void *result_at(const job *j, const grad_source *k, int64_t begin, int64_t n, char *buffer)
 {
-    const maths *m = j->maths;
+    const block_ops *m = j->block_ops;
     if (k->y)
         return k->y + begin * m->size;
-    const void *there = fetch(&j->r, 1, k->row, begin, n, buffer);
+    const void *x_block = fetch(&j->r, 1, k->row, begin, n, buffer);
     if (!j->from_x)
-        return there;
+        return x_block;
     if (j->log) {
-        m->logs(there, buffer, n, k->most, k->log_sum);
+        m->logs(x_block, buffer, n, k->max, k->log_sum);
     } else {
-        m->exps(there, buffer, n, k->most);
+        m->exps(x_block, buffer, n, k->max);
         m->scale(buffer, buffer, n, 1 / k->sum);
     }
     return buffer;
 }
 
-static void grad_row(const job *j, int64_t row, char *y_buffer, char *g_buffer, char *held)
+static void grad_row(const job *j, int64_t row, char *y_buffer, char *g_buffer, char *exps_buffer)
 {
     const row_set *r = &j->r;
-    const maths *m = j->maths;
+    const block_ops *m = j->block_ops;
     const char *g = row_at(r, 2, row);
     char *gx = row_at(r, 0, row);
-    kept_row y = keep_row(j, row, y_buffer, held);
+    grad_source y = recompute_row(j, row, y_buffer, exps_buffer);
     double sum = 0;
     EACH_BLOCK(begin, n, r->length)
     {
-        const void *there = fetch(r, 2, g, begin, n, g_buffer);
-        sum += j->log ? m->sum(there, n) : m->dot(result_at(j, &y, begin, n, y_buffer), there, n);
+        const void *x_block = fetch(r, 2, g, begin, n, g_buffer);
+        sum += j->log ? m->sum(x_block, n) : m->dot(result_at(j, &y, begin, n, y_buffer), x_block, n);
     }
     EACH_BLOCK(begin, n, r->length)
     {
         const void *from = result_at(j, &y, begin, n, y_buffer);
-        void *to = place(r, 0, gx, begin, y_buffer);
+        void *to = block_out(r, 0, gx, begin, y_buffer);
         (j->log ? m->log_grad : m->grad)(from, fetch(r, 2, g, begin, n, g_buffer), to, n, sum);
-        put_back(r, 0, gx, begin, n, to);
+        store_back(r, 0, gx, begin, n, to);
     }
 }
 
 /* A row is written while the dot product of the next one is found: memory is read and written at the same time. */
-static void grad_rows_ahead(const job *j, int64_t row, int64_t end)
+static void grad_rows_pipelined(const job *j, int64_t row, int64_t end)
 {
     const row_set *r = &j->r;
-    const maths *m = j->maths;
+    const block_ops *m = j->block_ops;
     const char *y = row_at(r, 1, row), *g = row_at(r, 2, row);
     double dot = m->dot(y, g, r->length);
     for (const char *next_y = NULL, *next_g = NULL; row < end; row++, y = next_y, g = next_g) {
@@ -242,7 +243,7 @@ static void grad_rows_ahead(const job *j, int64_t row, int64_t end)
         if (more)
             next_y = row_at(r, 1, row + 1), next_g = row_at(r, 2, row + 1);
         if (more && m->is_exact(dot)) {
-            dot = m->grad_ahead(y, g, gx, dot, next_y, next_g, r->length);
+            dot = m->grad_pipelined(y, g, gx, dot, next_y, next_g, r->length);
             continue;
         }
         m->grad(y, g, gx, r->length, dot);
@@ -254,14 +255,14 @@ static void grad_rows_ahead(const job *j, int64_t row, int64_t end)
 static void grad_rows(int64_t begin, int64_t end, void *ctx)
 {
     const job *j = ctx;
-    _Alignas(64) char y_buffer[BLOCK * 8], g_buffer[BLOCK * 8], held[HELD * 8];
-    if (GOES_AHEAD && !j->log && !j->from_x && j->r.length <= BLOCK && is_native(&j->r, 0) && is_native(&j->r, 1) &&
-        is_native(&j->r, 2)) {
-        grad_rows_ahead(j, begin, end);
+    _Alignas(64) char y_buffer[BLOCK * 8], g_buffer[BLOCK * 8], exps_buffer[MAX_EXPS * 8];
+    if (PIPELINES_ROWS && !j->log && !j->from_x && j->r.length <= BLOCK && is_in_place(&j->r, 0) &&
+        is_in_place(&j->r, 1) && is_in_place(&j->r, 2)) {
+        grad_rows_pipelined(j, begin, end);
         return;
     }
     for (; begin < end; begin++)
-        grad_row(j, begin, y_buffer, g_buffer, held);
+        grad_row(j, begin, y_buffer, g_buffer, exps_buffer);
 }
 
 #include "backends/cpu/softmax/softmax_columns.inc"
@@ -276,10 +277,11 @@ static void run(const tarn__call *call, bool log, int operands, tarn__range_fn b
     rows_make(&j.r, params->axis, operands, views);
     if (j.r.count == 0)
         return;
-    j.maths = j.r.compute == COMPUTE_F64 ? &maths_f64 : &maths_f32;
+    j.block_ops = j.r.compute == COMPUTE_F64 ? &block_ops_f64 : &block_ops_f32;
     int last = j.r.nest.rank - 1;
-    bool beside = last >= 0 && j.r.nest.shape[last] >= 8 && j.r.nest.stride[1][last] == 1 && j.r.operand[1].along != 1;
-    if (!beside || j.r.length == 1) {
+    bool runs_by_columns =
+        last >= 0 && j.r.nest.shape[last] >= 8 && j.r.nest.stride[1][last] == 1 && j.r.operand[1].stride != 1;
+    if (!runs_by_columns || j.r.length == 1) {
         tarn__parallel_for(j.r.count, rows_grain(&j.r), by_rows, &j);
         return;
     }
