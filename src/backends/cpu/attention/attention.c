@@ -1,16 +1,20 @@
-/* attention.c: softmax(q · kᵀ · scale) · v and its gradients, without the weights of all rows ever being in memory.
+/* attention.c: attention softmax(q · kᵀ · scale) · v and its gradients, without ever storing the (T, S) weights of all
+ * rows.
  *
- * A unit is one head of k and v of one batch, with all the heads of q that look at it. A piece of work is a unit, or,
- * where there are few units, a part of its blocks of rows: how many parts depends on the shape alone. A piece packs its
- * keys and values once, in f32 (f64 for f64), as products want them, and goes through its blocks in order; where only a
- * few rows look at a key, nothing is packed. A block of rows has all its weights at once, in chunks of at most
- * KEY_CHUNK keys, in memory that stays in the second-level cache: forward scales its sums down whenever a later chunk
- * has a larger weight; backward, where there are several chunks, makes the weights twice, first for the sum over a row
- * that each of them needs. Gradients of k and v are summed in the order of the blocks, then in the order of the parts:
- * the bits do not depend on threads.
+ * q is (B, H, T, D), k and v (B, KV, S, D); H / KV heads of q share a head of k and v (grouped-query attention). A unit
+ * is one KV head of one batch with all its query heads. A task (piece) is a unit or, where there are few units, a part
+ * of its row blocks: the number of parts depends on the shape alone. A task packs its keys and values once, in f32 (f64
+ * for f64), and walks its row blocks in order; where only a few rows use a key (decode), nothing is packed.
  *
- * Backward takes nothing from the rounded result: it makes the weights again, from the logarithms that forward kept,
- * and divides by their sum, so that the rounding of the logarithm does not count. */
+ * A block of rows computes the weights of at most KEY_CHUNK keys at a time, in memory that stays in L2. Forward is
+ * online softmax: a running max and sum per row, rescaled when a later chunk has a larger score. Backward recomputes
+ * the weights from the saved logsumexp (LSE); with several chunks it computes them twice, first for the row sums that
+ * every gradient needs. It reads nothing from the rounded output, and divides by the recomputed sum, so that the
+ * rounding of the LSE does not matter. Gradients of k and v are summed in the order of blocks, then of parts: results
+ * do not depend on the number of threads.
+ *
+ *   FLOPs     forward 4 · B · H · T · S · D, backward 10 times B · H · T · S · D (14 with several chunks); causal: half
+ *   scratch   per thread packed k and v (S, D) and weights (ROW_BLOCK, KEY_CHUNK); partial gk and gv where parts > 1 */
 #include "backends/cpu/common/int_math.h"
 #include "backends/cpu/common/rows.h"
 #include "backends/cpu/common/scratch.h"
@@ -21,15 +25,15 @@
 #define STRIP 64
 #define MAX_PANEL 32
 #define ROW_BLOCK 64
-#define SHORT_BLOCK 32 /* of a short triangle, half of which a longer one would waste */
+#define SHORT_BLOCK 32 /* of a short causal triangle: larger blocks would compute twice as many masked scores */
 #define SHORT_ROWS 256
-#define KEY_CHUNK 1920  /* a multiple of 48: chunks of keys end where tiles end */
-#define DEPTH_BLOCK 256 /* terms of a product that are taken at a time */
+#define KEY_CHUNK 1920  /* a multiple of 48: chunks end where tiles of every level end */
+#define DEPTH_BLOCK 256 /* terms of a dot product per pass over a tile */
 #define SKINNY_ROWS 3
 #define ENOUGH_PIECES 16
-#define PIECE_WORK (INT64_C(1) << 17) /* multiplications that are worth a thread */
+#define PIECE_WORK (INT64_C(1) << 17) /* multiplications that are worth a task */
 
-/* Rows of a tile of a product: with two vectors each they keep the processor busy, and most sizes are multiples. */
+/* Rows of a register tile: with two vectors each they hide the FMA latency, and most head sizes are multiples. */
 #if defined(__AVX512F__) || defined(__aarch64__)
 #define TILE_ROWS 8
 #define EACH_ROW(X) \
@@ -42,15 +46,15 @@
 #define EACH_ROW(X) X(0, a, 0) X(1, a, row) X(2, a, twice) X(3, a3, 0)
 #endif
 
-/* ---- what there is to do ----------------------------------------------------------------------------------------- */
+/* ---- operands and masks ------------------------------------------------------------------------------------------ */
 
-/* A tensor (B, heads, rows, D), or without D. */
+/* A tensor (B, heads, rows, D), or (B, heads, rows). */
 typedef struct tensor4 {
-    char *base; /* NULL: not there */
+    char *base; /* NULL: absent */
     tarn_dtype dtype;
     int64_t size;
     int64_t stride[4];
-    const char *scale; /* of codes: f16, one for each TARN__KV_Q8_GROUP of a row; NULL: elements are what they are */
+    const char *scale; /* quantized rows: f16 scales, one per TARN__KV_Q8_GROUP elements; NULL: not quantized */
     int64_t scale_stride[4];
 } tensor4;
 
@@ -65,7 +69,7 @@ static tensor4 tensor4_of(const tarn__view *view)
     return c;
 }
 
-/* The same of codes, with scales; NULL: of elements. */
+/* The same for a quantized tensor; scale NULL: not quantized. */
 static tensor4 quant_tensor4_of(const tarn__view *view, const tarn__view *scale)
 {
     tensor4 c = tensor4_of(view);
@@ -75,14 +79,14 @@ static tensor4 quant_tensor4_of(const tarn__view *view, const tarn__view *scale)
     return c;
 }
 
-/* Where the scales of a row begin. */
+/* Address of the scales of a row. */
 static const char *scales_of(const tensor4 *c, int64_t batch, int64_t head, int64_t row)
 {
     return c->scale + (batch * c->scale_stride[0] + head * c->scale_stride[1] + row * c->scale_stride[2]) *
                           (int64_t)sizeof(uint16_t);
 }
 
-/* The scale of a group of the row. */
+/* Scale of one group of the row. */
 static float scale_of(const tensor4 *c, const char *scales, int64_t group)
 {
     uint16_t half;
@@ -101,15 +105,15 @@ typedef struct job {
     bool causal;
     const tarn__random *random; /* NULL: no dropout */
     const tarn__view *lengths;
-    const tarn__view *starts; /* (B, T), or NULL: rows attend from the first key on */
+    const tarn__view *starts; /* (B, T): first key of each row's document; NULL: rows attend from key 0 */
     tensor4 q, k, v, y, lse, g, gq, gk, gv;
-    int64_t row_block, blocks; /* of each head */
-    int64_t parts;             /* of each unit */
-    int64_t padded_depth;      /* D filled up to whole vectors */
-    int64_t chunk, line;       /* keys of a chunk, and how far its rows are apart */
+    int64_t row_block, blocks; /* per head */
+    int64_t parts;             /* per unit */
+    int64_t padded_depth;      /* D rounded up to whole vectors */
+    int64_t chunk, line;       /* keys per chunk, and the row stride of their weights */
     bool backward;
-    bool skinny;   /* so few rows look at a key that packing would not pay */
-    char *partial; /* (units, parts, 2, keys + a tile, wide): sums of gk and gv, where there are several parts */
+    bool skinny;   /* too few rows per key for packing to pay */
+    char *partial; /* (units, parts, 2, keys + TILE_ROWS, padded_depth): partial gk and gv, where parts > 1 */
     slots slots;
 } job;
 
@@ -125,7 +129,7 @@ static int64_t valid_keys(const job *j, int64_t batch)
     return length < 0 ? 0 : min_i64(length, j->keys);
 }
 
-/* Lengths are checked before any thread starts, so that the first wrong one is the one reported. */
+/* Checked before any thread starts, so that the first invalid length is the one reported. */
 static void check_lengths(const job *j, tarn__fault *fault)
 {
     int64_t count = j->lengths ? tarn__view_count(j->lengths) : 0;
@@ -159,31 +163,29 @@ static void check_starts(const job *j, tarn__fault *fault)
         }
 }
 
-/* A block of rows of one head of q: what it looks at. */
+/* A block of rows of one query head, and the keys it can attend to. */
 typedef struct block {
     int64_t batch, head, first, rows;
-    int64_t valid; /* keys that are there */
-    int64_t from;  /* none of its rows attends to a key before this one, where a tile begins */
-    int64_t keys;  /* nor to this one and those behind it */
+    int64_t valid; /* keys of the batch: its length, or S */
+    int64_t from;  /* no row attends to a key before this one; a multiple of the tile width */
+    int64_t keys;  /* nor to this one or any after it */
 } block;
 
-/* Keys up to which row i of a block attends. */
+/* End of the keys that row i of a block attends to: the causal mask aligns the last row with the last valid key. */
 static int64_t keys_of(const job *j, const block *b, int64_t i)
 {
     int64_t keys = j->causal ? b->valid - j->rows + b->first + i + 1 : b->valid;
     return keys < 0 ? 0 : min_i64(keys, b->valid);
 }
 
-/* The first key that row i of a block attends to; those before it count for nothing. A start outside the keys was
- * reported. */
+/* First key that row i of a block attends to. Starts out of range were reported; here they are only clamped. */
 static int64_t start_of(const job *j, const block *b, int64_t i)
 {
     int64_t start = j->starts ? start_at(j, b->batch, b->first + i) : 0;
     return start < 0 ? 0 : min_i64(start, j->keys);
 }
 
-/* The keys of a chunk from `begin` that row i attends to: from `first` up to `end`, counted from the chunk's first;
- * none: both are 0. */
+/* Keys of a chunk from `begin` that row i attends to, relative to the chunk: [first, end), or {0, 0} for none. */
 typedef struct key_range {
     int64_t first, end;
 } key_range;
@@ -200,7 +202,7 @@ static bool attends_to_none(const job *j, const block *b, int64_t i)
     return start_of(j, b, i) >= keys_of(j, b, i);
 }
 
-/* Where the first start of a block's rows lies, rounded down to where tiles, and counters of dropout, begin. */
+/* Smallest start of a block's rows, rounded down to a tile and to a dropout counter. */
 static int64_t first_start(const job *j, const block *b)
 {
     int64_t first = j->starts ? b->keys : 0;
@@ -209,7 +211,7 @@ static int64_t first_start(const job *j, const block *b)
     return first / MAX_PANEL * MAX_PANEL;
 }
 
-/* Block number `at` of a unit: all blocks of one head, then those of the next. */
+/* Block `at` of a unit: all blocks of one query head, then those of the next. */
 static block block_of(const job *j, int64_t unit, int64_t at)
 {
     block b = {.batch = unit / j->kv_heads,
@@ -222,7 +224,7 @@ static block block_of(const job *j, int64_t unit, int64_t at)
     return b;
 }
 
-/* The part of a unit's blocks that a piece does. */
+/* The range of a unit's blocks that a task computes. */
 static void blocks_of(const job *j, int64_t piece, int64_t *begin, int64_t *end)
 {
     int64_t all = j->group * j->blocks, part = piece % j->parts;
@@ -230,7 +232,9 @@ static void blocks_of(const job *j, int64_t piece, int64_t *begin, int64_t *end)
     *end = all * (part + 1) / j->parts;
 }
 
-/* What dropout makes of the weights of n keys from `begin` (a multiple of 8) of one row: 0, or 1 / (1 - p). */
+/* Dropout factors of n keys from `begin` (a multiple of 8) of one row: 0, or 1 / (1 - p). 16 random bits per weight,
+ * eight weights per Philox counter, keyed by (row, key): the mask does not depend on blocks or threads, and backward
+ * draws the same. */
 static void draw_factors(const job *j, const block *b, int64_t i, int64_t begin, int64_t n, float *factor)
 {
     uint64_t number = (uint64_t)((b->batch * j->heads + b->head) * j->rows + b->first + i);
@@ -244,7 +248,7 @@ static void draw_factors(const job *j, const block *b, int64_t i, int64_t begin,
     }
 }
 
-/* n codes of a row, as bytes one behind the other. */
+/* n quantized elements of a row as contiguous bytes: in place, or in `buffer`. */
 static const uint8_t *contiguous_q8(const char *from, int64_t stride, uint8_t *buffer, int64_t n)
 {
     if (stride == 1)
@@ -279,7 +283,7 @@ static bool is_f64(const job *j)
     return j->q.dtype == TARN_F64;
 }
 
-/* Rows in blocks of nearly equal size, and units in parts so that several threads find work. */
+/* Row blocks of nearly equal size, and as many parts per unit as keep ENOUGH_PIECES tasks. */
 static void choose_blocks(job *j)
 {
     int64_t max_rows = j->causal && j->rows < SHORT_ROWS ? SHORT_BLOCK : ROW_BLOCK;
@@ -297,7 +301,7 @@ static void choose_blocks(job *j)
     j->skinny = !j->backward && j->group * j->rows <= SKINNY_ROWS;
 }
 
-/* Inputs q, k, v, lengths and for the gradient y, logarithms, g; behind them starts, where the kernel takes them. */
+/* Inputs q, k, v, lengths; for the gradient also y, LSE, g; last the document starts, where the kernel has them. */
 static void describe(const tarn__call *call, bool backward, job *j)
 {
     const tarn__attention *params = call->params;
@@ -317,7 +321,7 @@ static void describe(const tarn__call *call, bool backward, job *j)
                .k = tensor4_of(k),
                .v = tensor4_of(call->in[2])};
     j->group = j->kv_heads > 0 ? j->heads / j->kv_heads : 0;
-    /* attention_stored has 6, of which none are */
+    /* attention_quant_kv has 6 inputs, and no starts */
     j->starts = call->inputs == (backward ? 8 : 5) ? call->in[call->inputs - 1] : NULL;
     if (backward) {
         j->lse = tensor4_of(call->in[5]), j->g = tensor4_of(call->in[6]);
@@ -328,7 +332,7 @@ static void describe(const tarn__call *call, bool backward, job *j)
     choose_blocks(j);
 }
 
-/* Cuts the scratch up; without memory it counts the bytes. */
+/* Lays out the scratch; without memory it counts the bytes. */
 static size_t carve_all(job *j, char *memory, size_t bytes)
 {
     arena c = {.memory = memory, .size = bytes};
@@ -347,6 +351,7 @@ static size_t scratch_of(const tarn__call *call, bool backward)
     return carve_all(&j, NULL, 0);
 }
 
+/* Tasks per thread hand-over. */
 static int64_t grain_of(const job *j)
 {
     int64_t work = j->group * j->rows * j->keys * j->depth / j->parts + 1;
@@ -374,7 +379,8 @@ static void kernel_attention(const tarn__call *call)
     tarn__parallel_for(pieces, grain_of(&j), is_f64(&j) ? forward_pieces_f64 : forward_pieces_f32, &j);
 }
 
-/* The same with k and v as a cache stores them: q, k, v, lengths, and scales of k and v where those are codes. */
+/* The same with k and v as the KV cache stores them: q, k, v, lengths, then the scales of k and v where these are
+ * quantized. */
 static void describe_stored(const tarn__call *call, job *j)
 {
     describe(call, false, j);

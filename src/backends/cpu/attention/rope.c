@@ -1,10 +1,13 @@
-/* rope.c: rotary positions. Sines and cosines are made once for each position, in f64, and then serve all heads. */
+/* rope.c: rotary position embedding (RoPE). cos and sin of position · frequency are computed once per position, in f64
+ * (angles reach thousands of radians), stored in the compute type, and reused by all heads.
+ *
+ * x and y are (B, T, H, D) or (B, H, T, D), by params->axis. The inverse rotation (backward) negates the sines. */
 #include "backends/cpu/common/convert.h"
 #include "backends/cpu/common/scratch.h"
 #include "backends/cpu/common/vmath_trig.h"
 #include "backends/cpu/runtime/level.h"
 
-#define GRAIN 16384 /* elements a thread takes at a time */
+#define GRAIN 16384 /* elements per task */
 
 typedef struct job {
     const tarn__rope *params;
@@ -12,12 +15,13 @@ typedef struct job {
     int compute;
     int64_t batches, length, heads, depth, pairs; /* B, T, H, D, dims / 2 */
     int heads_axis;
-    bool shared;     /* all batches have the same positions */
-    char *cos, *sin; /* (batches or 1, length, pairs), in the type computed in */
+    bool shared;     /* all batches share the positions */
+    char *cos, *sin; /* (batches or 1, length, pairs), in the compute type */
 } job;
 
-/* ---- the table --------------------------------------------------------------------------------------------------- */
+/* ---- the cos/sin table ------------------------------------------------------------------------------------------- */
 
+/* Position of row `row` of the table: the row itself, or an element of positions (T) or (B, T). */
 static double position_of(const job *j, int64_t row)
 {
     const tarn__view *p = j->positions;
@@ -50,7 +54,7 @@ static void fill_rows(int64_t row, int64_t end, void *ctx)
     }
 }
 
-/* ---- turning ----------------------------------------------------------------------------------------------------- */
+/* ---- rotation ---------------------------------------------------------------------------------------------------- */
 
 #define ROTATE(T, type) \
     static void rotate_##type(const T *x, T *y, const T *c, const T *s, int64_t pairs, bool interleaved) \
@@ -66,14 +70,14 @@ static void fill_rows(int64_t row, int64_t end, void *ctx)
 ROTATE(float, f32)
 ROTATE(double, f64)
 
-/* Where row (b, t, h) of a view begins. */
+/* Address of row (b, t, h) of a view. */
 static char *row_at(const job *j, const tarn__view *view, int64_t b, int64_t t, int64_t h)
 {
     int64_t offset = b * view->stride[0] + t * view->stride[j->params->axis] + h * view->stride[j->heads_axis];
     return (char *)tarn__view_at(view) + offset * (int64_t)tarn__dtype_bytes(view->dtype);
 }
 
-/* Elements beyond the turned ones stay. */
+/* Elements past the rotated dims are copied; through f64, which every float dtype fits exactly. */
 static void copy_unrotated(const job *j, const char *from, char *to)
 {
     double buffer[TARN__ROPE_PAIRS];
@@ -110,6 +114,7 @@ static void rotate_rows(int64_t at, int64_t end, void *ctx)
 
 /* ---- the kernel -------------------------------------------------------------------------------------------------- */
 
+/* Fills in the job; returns the scratch bytes of both tables. */
 static size_t describe(const tarn__call *call, job *j)
 {
     const tarn__rope *params = call->params;

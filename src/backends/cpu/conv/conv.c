@@ -1,12 +1,18 @@
-/* conv.c: convolutions of images, and their gradients: what is to be done where. conv.h has the idea. */
+/* conv.c: conv2d, its dgrad and its wgrad: plans, tables and kernels. conv.h explains the algorithm.
+ *
+ * A plan depends on shapes, strides and parameters only. Weights are packed once per call into scratch, tables of
+ * tap offsets likewise. A task of forward and dgrad is one band of one image; a task of wgrad is one split of all
+ * bands, with partial sums of its own that are added in order afterwards. */
 #include "backends/cpu/conv/conv.h"
 
 #define MAX_SPLITS 16
-#define SPLITS_BYTES (INT64_C(64) << 20) /* of the partial sums of a weight's gradient */
-#define FEW_OUTPUTS 4                    /* output channels below which a weight's gradient is summed along rows */
-#define CHANNELS_TOGETHER 16             /* of groups that are loaded at once: a cache line of channels-last images */
+#define SPLITS_BYTES (INT64_C(64) << 20) /* bytes of wgrad's partial sums, at most */
+#define FEW_OUTPUTS 4                    /* output channels below which wgrad runs as dot products along rows */
+/* channels of several groups loaded together: a cache line of channels-last images */
+#define CHANNELS_TOGETHER 16
 
-/* Rows of packed weights that lie in panels, the last of which may be filled up; and all of them. */
+/* Output rows stored in panels of MR, the last of which may be padded; a remainder of at most FEW_ROWS is stored row
+ * by row. */
 static int64_t panel_rows(int64_t rows)
 {
     return rows % MR <= FEW_ROWS ? rows / MR * MR : ceil_div(rows, MR) * MR;
@@ -24,8 +30,8 @@ static int64_t units_of(const plan *s)
 
 /* ---- the plan ---------------------------------------------------------------------------------------------------- */
 
-/* Where output 0 of remainder `at` reads the source at tap `k` of a gradient, in rows or columns of g; false when it
- * does not. */
+/* dgrad: source row (or column) that output 0 of phase `at` reads at tap `k`; false where that tap does not reach
+ * the phase. */
 static bool gradient_tap(const plan *s, int axis, int64_t at, int64_t k, int64_t *position)
 {
     int64_t distance = at + s->padding[axis] - k * s->dilation[axis];
@@ -33,6 +39,7 @@ static bool gradient_tap(const plan *s, int axis, int64_t at, int64_t k, int64_t
     return remainder_of(distance, s->stride[axis]) == 0;
 }
 
+/* Forward: one plane per remainder of the stride. */
 static void plan_forward_axis(plan *s, int axis, int64_t *halo)
 {
     int64_t last = (s->kernel[axis] - 1) * s->dilation[axis];
@@ -43,6 +50,8 @@ static void plan_forward_axis(plan *s, int axis, int64_t *halo)
     *halo = last / s->stride[axis];
 }
 
+/* dgrad: one phase per remainder of the stride; all phases read the same planes, which must cover every position
+ * they reach. */
 static void plan_gradient_axis(plan *s, int axis, int64_t *halo)
 {
     int64_t low = 0, high = 0, position;
@@ -61,8 +70,8 @@ static void plan_gradient_axis(plan *s, int axis, int64_t *halo)
     *halo = high - low;
 }
 
-/* The zeros behind a row may be those in front of the next, as far as both have some: the rows are that much shorter,
- * and fewer outputs are computed in vain. Outputs themselves never reach into the next row. */
+/* Zero padding after a row doubles as the padding before the next one, as far as both have some: rows get shorter
+ * and fewer outputs are computed for nothing. Valid outputs never reach into the next row. */
 static void share_zeros(plan *s, int64_t halo)
 {
     int64_t shared = halo, low, high;
@@ -73,7 +82,7 @@ static void share_zeros(plan *s, int64_t halo)
     s->width -= shared;
 }
 
-/* Bands that keep the planes in the cache, and enough of them where there is work for several threads. */
+/* Bands whose planes fit the cache, and enough of them for several threads where there is work. */
 static void choose_bands(plan *s, int64_t size)
 {
     int64_t row = s->groups_per_load * s->in * s->remainders[0] * s->remainders[1] * s->width;
@@ -87,8 +96,7 @@ static void choose_bands(plan *s, int64_t size)
     s->channel = s->remainders[0] * s->remainders[1] * s->plane;
 }
 
-/* A plan for `to` = the convolution of `from`, or for the gradient `to` of what was convolved with the result's
- * gradient `from`. */
+/* Plan of `to` = conv2d of `from`; or, for dgrad, of the input gradient `to` from the output gradient `from`. */
 static plan plan_of(const tarn__call *call, const tarn__view *from, const tarn__view *weight, const tarn__view *to,
                     bool gradient)
 {
@@ -124,13 +132,13 @@ static void allocate_tables(plan *s, arena *c)
 {
     size_t taps = (size_t)tap_count(s) * sizeof(int64_t), phases = (size_t)(s->phase_count[0] * s->phase_count[1]);
     s->phases = arena_alloc(c, sizeof(phase) * phases);
-    s->positions = arena_alloc(c, taps + sizeof(int64_t) * (K_BLOCK + 2) * phases); /* at most */
+    s->positions = arena_alloc(c, taps + sizeof(int64_t) * (K_BLOCK + 2) * phases); /* upper bound */
     s->offsets = arena_alloc(c, taps);
     s->tap_phase = arena_alloc(c, taps);
     s->tap_index = arena_alloc(c, taps);
 }
 
-/* The offset of a tap of a phase in a channel's planes; false where it is none of its taps. */
+/* Offset of a tap in a channel's planes; false where the tap does not belong to the phase. */
 static bool tap_offset(const plan *s, const phase *f, int64_t tap, int64_t *offset)
 {
     int64_t k[2] = {tap / s->kernel[1], tap % s->kernel[1]}, position[2], part[2] = {0};
@@ -149,7 +157,8 @@ static bool tap_offset(const plan *s, const phase *f, int64_t tap, int64_t *offs
     return true;
 }
 
-/* The places of a phase's taps; returns where those of the next may begin. */
+/* Fills in the positions of a phase's terms; returns the end of what it wrote. Two extra entries let AArch64 load
+ * addresses ahead. */
 static int64_t *fill_places(const plan *s, phase *f, int64_t *position)
 {
     f->position = position;
@@ -182,16 +191,16 @@ static void fill_tables(plan *s)
     }
 }
 
-/* ---- the gradient of the weights --------------------------------------------------------------------------------- */
+/* ---- wgrad ------------------------------------------------------------------------------------------------------- */
 
 typedef struct wgrad_plan {
-    plan s; /* of the forward: the planes of x */
+    plan s; /* of forward: the planes of x */
     const tarn__view *g, *to;
     double beta;
     bool direct;                     /* few output channels */
-    int64_t ld;                      /* output channels of a group, filled up to whole vectors */
-    int64_t splits, bands_per_split; /* of the bands of all images */
-    int64_t blocks, block;           /* of a group's channels */
+    int64_t ld;                      /* output channels per group, padded to whole vectors */
+    int64_t splits, bands_per_split; /* splits of the bands of all images */
+    int64_t blocks, block;           /* blocks of a group's input channels */
     void *sums;
     slots plane_slots;
 } wgrad_plan;
@@ -201,6 +210,8 @@ static int64_t splits_of(const wgrad_plan *w)
     return w->splits * ceil_div(w->s.groups, w->s.groups_per_load) * w->blocks;
 }
 
+/* Splits are limited by the memory of their partial sums, blocks of channels make up for it where there are few
+ * splits. */
 static wgrad_plan wgrad_plan_of(const tarn__call *call)
 {
     const tarn__conv2d *params = call->params;
@@ -255,6 +266,7 @@ static plan plan_of_call(const tarn__call *call, bool gradient)
     return s;
 }
 
+/* Scratch bytes: the same layout code with an arena that only counts. */
 static size_t plan_scratch(const tarn__call *call, bool gradient)
 {
     if (tarn__view_count(call->out[0]) == 0)

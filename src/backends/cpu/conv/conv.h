@@ -1,17 +1,16 @@
-/* conv.h: the geometry of a two-dimensional convolution, of its forward and of the gradient of x alike.
+/* conv.h: geometry of a 2-D convolution, shared by forward and dgrad.
  *
- * Both read a source (x, or the gradient g of the result) at a few places around each output, and sum what they read
- * under weights. The source of one band of output rows is first loaded into planes: converted, with zeros around it,
- * every row `width` long. Then element p of the output lies beside p of the planes: whatever the padding and dilation,
- * a tap is one offset, and whole vectors of outputs, which run on from row to row, read whole vectors. The few outputs
- * beyond a row's end are computed and thrown away.
+ * Both read a source (x, or the output gradient g) at a few taps around each output and sum it under weights. Implicit
+ * GEMM without im2col: the source of one band of output rows is loaded into planes, converted and zero-padded, every
+ * row `width` elements long. Then element p of the output lines up with element p of the planes: for any padding and
+ * dilation a tap is one constant offset, and whole vectors of outputs, which run on from row to row, read whole
+ * vectors. The few outputs past a row's end are computed and discarded.
  *
- *   forward      a stride is undone by the load: rows and columns are dealt out to one plane for each remainder, and a
- * tap reads one of them gradient     outputs of the same remainder see the same taps and are a phase: each phase is a
- * convolution of stride 1 with some of the taps
+ *   forward   the load undoes strides: rows and columns go to one plane per remainder, and a tap reads one of these
+ *   dgrad     outputs with equal remainders see the same taps and form a phase: a stride-1 convolution with these taps
  *
- * Nothing is cut by the number of threads, and every sum runs over channels and taps in order: the bits depend on the
- * shape alone. */
+ * Work is cut by shape alone, and every sum runs over channels and taps in order: results do not depend on threads.
+ * FLOPs: 2 · N · O · C / groups · KH · KW · OH · OW. */
 #ifndef TARN__CPU_CONV_H
 #define TARN__CPU_CONV_H
 
@@ -22,7 +21,7 @@
 #include "backends/cpu/common/transpose4.h"
 #include "backends/cpu/runtime/level.h"
 
-/* Rows of the register tile: with three vectors each they fill the registers, less what they are multiplied with. */
+/* Rows (output channels) of the register tile: with three vectors each they fill the registers, less the operands. */
 #if defined(__AVX512F__) || defined(__aarch64__)
 #define MR 8
 #define EACH_ROW(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
@@ -31,7 +30,7 @@
 #define EACH_ROW(X) X(0) X(1) X(2) X(3)
 #endif
 
-/* The weights of a register tile's rows, side by side at a: X(row, where it is, place in it). */
+/* Weights of a tile's rows, contiguous at a: X(row, register or pointer, lane or index). */
 #if defined(__aarch64__)
 #define LOAD_WEIGHTS(a) NAMED(LOAD_8)(a)
 #define EACH_WEIGHT(X) NAMED(EACH_OF_8)(X)
@@ -46,47 +45,46 @@
 #endif
 #endif
 
-#define TILE_ROWS 64 /* output channels that are summed at once */
-#define K_BLOCK 192  /* channels and taps together after which the next channels of the output take over */
-#define FEW_ROWS 2   /* rows beyond whole panels that are computed one by one */
-#define PLANES_BYTES \
-    (INT64_C(384) << 10)             /* of the source of one band: what stays in a core's cache beside the weights */
-#define ENOUGH_UNITS 16              /* where there is work enough, so many pieces that several threads find some */
-#define UNIT_WORK (INT64_C(1) << 18) /* multiplications below which a piece is not worth a hand-over */
+#define TILE_ROWS 64 /* output channels per pass */
+#define K_BLOCK 192  /* channels × taps summed before moving to the next output channels: their weights stay in L1 */
+#define FEW_ROWS 2   /* leftover rows computed one by one instead of padding a panel */
+#define PLANES_BYTES (INT64_C(384) << 10) /* bytes of a band's planes: what stays in L2 next to the weights */
+#define ENOUGH_UNITS 16                   /* tasks, where there is work enough, so that several threads get some */
+#define UNIT_WORK (INT64_C(1) << 18)      /* multiplications below which a task is not worth the hand-over */
 
-/* Outputs that see the same taps. */
+/* A phase: outputs that see the same taps. */
 typedef struct phase {
-    int64_t at[2];   /* output (i, j) of it lies at row at[0] + i · spread[0], column at[1] + j · spread[1] */
+    int64_t at[2];   /* its output (i, j) is row at[0] + i · out_step[0], column at[1] + j · out_step[1] */
     int64_t size[2]; /* rows and columns */
     int64_t taps;
-    const int64_t *offset; /* of each tap, in a channel's planes */
-    /* of each tap of the channels that are summed at once, in the planes of all; two more behind them */
+    const int64_t *offset; /* per tap, in a channel's planes */
+    /* per term (tap of a channel summed in one step), in the planes of all channels; two extra entries */
     const int64_t *position;
-    int64_t earlier; /* taps of the phases before it */
+    int64_t earlier; /* number of taps of the phases before it */
 } phase;
 
 typedef struct plan {
-    const tarn__view *from, *to, *weight, *bias; /* (N, C, H, W); the weight (O, C / groups, KH, KW) */
+    const tarn__view *from, *to, *weight, *bias; /* (N, C, H, W); weight (O, C / groups, KH, KW) */
     bool gradient;
-    int64_t images, groups, in, out; /* channels of source and output, of one group */
+    int64_t images, groups, in, out; /* channels of source and output per group */
     int64_t kernel[2], stride[2], padding[2], dilation[2];
 
-    int64_t groups_per_load;        /* groups whose planes are loaded at once */
-    int64_t step[2], remainders[2]; /* one plane for each remainder of rows and columns by the step */
-    int64_t pad_before[2];          /* zeros in front; negative: rows and columns left out */
-    int64_t halo, width;            /* rows of a plane beyond those of its band; the length of its rows */
-    int64_t rows, band, bands;      /* output rows: all, those done at a time, and how often */
+    int64_t groups_per_load;        /* groups whose planes are loaded together */
+    int64_t step[2], remainders[2]; /* stride of the source, and planes per axis: one per remainder */
+    int64_t pad_before[2];          /* zeros before the source; negative: rows and columns skipped */
+    int64_t halo, width;            /* rows of a plane beyond those of its band; row length of a plane */
+    int64_t rows, band, bands;      /* output rows: all, per band, and the number of bands */
     int64_t plane, channel;         /* elements of a plane, and of a channel's planes */
 
     int64_t out_step[2], phase_count[2];
     phase *phases;
-    /* (taps): offsets phase by phase; the phase of each tap, -1: none, and its place in it */
+    /* (taps): offsets by phase; phase of each tap or -1, and its index there */
     int64_t *offsets, *tap_phase, *tap_index;
     int64_t *positions;     /* of all phases */
-    void *weights, *biases; /* packed; of all outputs, zeros where there is no bias */
+    void *weights, *biases; /* packed weights; biases of all outputs, zeros where there is none */
 } plan;
 
-/* a modulo b, from 0 to b - 1; and the quotient that goes with it. */
+/* a mod b in [0, b), and the matching (floor) quotient. */
 static inline int64_t remainder_of(int64_t a, int64_t b)
 {
     return (a % b + b) % b;
@@ -102,13 +100,13 @@ static inline int64_t tap_count(const plan *s)
     return s->kernel[0] * s->kernel[1];
 }
 
-/* Channels whose taps are summed before the next channels of the output take over. */
+/* Channels whose taps are summed before the next output channels. */
 static inline int64_t channels_per_step(const plan *s, const phase *f)
 {
     return min_i64(s->in, max_i64(1, K_BLOCK / max_i64(1, f->taps)));
 }
 
-/* The places of a plane's row that lie inside the source: from *low up to, not including, *high. */
+/* Positions [*low, *high) of a plane's row that fall inside the source. */
 static inline void inside_range(int64_t size, int64_t step, int64_t first, int64_t count, int64_t *low, int64_t *high)
 {
     *low = max_i64(0, min_i64(count, -quotient_of(first, step)));

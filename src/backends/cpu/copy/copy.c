@@ -1,8 +1,8 @@
-/* copy.c: copying with any strides and dtypes, filling, counting up.
+/* copy.c: copies with any strides and dtypes, pad, fill, arange.
  *
- * Copies within one dtype move bytes. Three cases, by the innermost axis of the target: both sides dense (memcpy of
- * rows); the source dense along another axis (a transposition, done in blocks that fit the cache so that both sides use
- * whole lines); anything else (element by element). Copies that convert go through the element-wise engine. */
+ * Copies within one dtype move bytes, in one of three ways, by the innermost axis of the target: both sides
+ * contiguous (memcpy of rows); the source contiguous along another axis (a transpose in cache blocks, so that both
+ * sides use whole lines); anything else (element by element). Copies that convert run as elementwise kernels. */
 #include <string.h>
 
 #include "backends/cpu/common/convert.h"
@@ -12,19 +12,19 @@
 #include "backends/cpu/elementwise/elementwise_loops.h"
 
 #define GRAIN_BYTES (256 * 1024)
-#define ROW_GRAIN_BYTES (64 * 1024) /* of rows, which cost more a byte than a plain copy */
-#define BLOCK 32                    /* a block of 32 × 32 elements of 8 bytes fits the first-level cache twice */
+#define ROW_GRAIN_BYTES (64 * 1024) /* for rows, which cost more per byte than a flat copy */
+#define BLOCK 32                    /* a 32 × 32 block of 8-byte elements fits L1 twice */
 
 typedef struct copy_plan {
     tarn__nest nest; /* operand 0 is the target, 1 the source */
     char *to;
     const char *from;
     int64_t size;
-    int inner;        /* axes of the nest that one job covers: 1, or 2 for a transposition */
-    bool nontemporal; /* a source that is repeated, and so stays in the caches, is written past them */
+    int inner;        /* axes of the nest per job: 1, or 2 for a transpose */
+    bool nontemporal; /* a broadcast source stays in cache: results are written past the caches */
 } copy_plan;
 
-/* rows × columns elements; the target is dense along columns, the source along rows. */
+/* rows × columns elements; the target is contiguous along columns, the source along rows. */
 static void transpose_block(char *to, int64_t to_row, const char *from, int64_t from_column, int64_t rows,
                             int64_t columns, int64_t size)
 {
@@ -36,7 +36,7 @@ static void transpose_block(char *to, int64_t to_row, const char *from, int64_t 
 #undef MOVE
 }
 
-/* The same of a whole number of tiles. */
+/* The same for whole 8 × 8 tiles. */
 static void transpose_tiles(char *to, int64_t to_row, const char *from, int64_t from_column, int64_t rows,
                             int64_t columns, int64_t size)
 {
@@ -55,8 +55,7 @@ static void transpose_tiles(char *to, int64_t to_row, const char *from, int64_t 
 #endif
 }
 
-/* A block as whole tiles, where there are any for its elements; then the rows below them, and the columns beside them.
- */
+/* A block as whole tiles where its element size has them, then the rows below and the columns right of them. */
 static void transpose_in_tiles(char *to, int64_t to_row, const char *from, int64_t from_column, int64_t rows,
                                int64_t columns, int64_t size)
 {
@@ -87,7 +86,7 @@ static void transpose_slab(const copy_plan *p, char *to, const char *from)
         }
 }
 
-/* Where a job begins on both sides, in elements, and its index on each axis before the inner ones. */
+/* Offsets of a job on both sides, in elements, and its index on each outer axis. */
 typedef struct position {
     int64_t index[TARN_MAX_RANK];
     int64_t to, from;
@@ -104,7 +103,7 @@ static void seek(const copy_plan *p, position *at, int64_t job)
     }
 }
 
-/* Goes `by` jobs on, not beyond the end of the innermost axis that jobs are counted on. */
+/* Advances by `by` jobs, not past the end of the innermost job axis. */
 static void advance(const copy_plan *p, position *at, int64_t by)
 {
     for (int i = p->nest.rank - p->inner - 1; i >= 0; i--, by = 1) {
@@ -127,7 +126,7 @@ static void transpose_range(const copy_plan *p, int64_t begin, int64_t end)
         transpose_slab(p, p->to + at.to * p->size, p->from + at.from * p->size);
 }
 
-/* Rows, as many at a time as lie at equal distances. */
+/* Rows, as many at a time as are equally spaced. */
 static void copy_row_range(const copy_plan *p, int64_t begin, int64_t end)
 {
     int last = p->nest.rank - 1, before = last - 1;
@@ -163,8 +162,7 @@ static void copy_bytes(int64_t begin, int64_t end, void *ctx)
     memcpy(p->to + begin, p->from + begin, (size_t)(end - begin));
 }
 
-/* Cuts the axis before a slab so that one job is about ROW_GRAIN_BYTES: splits long rows into pieces as an axis of
- * their own. */
+/* Splits an axis in two, so that a job moves about ROW_GRAIN_BYTES. */
 static void split_axis(tarn__nest *nest, int axis, int64_t segments)
 {
     int64_t segment = nest->shape[axis] / segments;
@@ -180,7 +178,7 @@ static void split_axis(tarn__nest *nest, int axis, int64_t segments)
     nest->rank++;
 }
 
-/* The largest number of equal pieces, up to `wanted`, that an axis can be cut into. */
+/* Largest number of equal segments, up to `wanted`, that an axis divides into. */
 static int64_t even_segments(int64_t size, int64_t wanted)
 {
     wanted = wanted < size ? wanted : size;
@@ -189,7 +187,7 @@ static int64_t even_segments(int64_t size, int64_t wanted)
     return wanted < 1 ? 1 : wanted;
 }
 
-/* A source that is repeated is repeated piece by piece, each while it is in a near cache. */
+/* Repeats a broadcast source segment by segment, each while it is in a near cache, by interchanging the two axes. */
 static void interchange_repeat(tarn__nest *nest, int segments)
 {
     int repeats = segments - 1;
@@ -277,12 +275,12 @@ static void identity_8(int64_t n, const void *const *in, void *const *out, const
         memcpy(out[0], in[0], (size_t)n * 8);
 }
 
-/* Both sides dense, and one of them in the type computed in: no tile between them. */
+/* Both sides contiguous, one of them in the compute type: no intermediate tile. */
 typedef struct conversion {
     char *to;
     const char *from;
     int64_t to_size, from_size;
-    tarn__load_fn load; /* NULL where `from` is in that type, which is stored then */
+    tarn__load_fn load; /* NULL where `from` has the compute type: it is stored then */
     tarn__store_fn store;
 } conversion;
 
@@ -325,7 +323,7 @@ static void kernel_copy(const tarn__call *call)
         copy_same_dtype(call->out[0], call->in[0]);
         return;
     }
-    /* Integers go through i64, so that nothing is lost; f64 to a narrow float is rounded once. */
+    /* Integers convert through i64, so that nothing is lost; f64 to a 16-bit float is rounded once. */
     int compute = !tarn__is_float(from) ? COMPUTE_I64 : from == TARN_F64 || to == TARN_F64 ? COMPUTE_F64 : COMPUTE_F32;
     if (convert_dense(call->out[0], call->in[0], compute))
         return;
@@ -350,7 +348,7 @@ static void kernel_fill(const tarn__call *call)
     TARN__AT_LEVEL(tarn__run_tiles)(&with, &job);
 }
 
-/* The number first, then the elements over it. */
+/* pad: fills the output with the value, then copies the elements over it. */
 static void kernel_spread(const tarn__call *call)
 {
     const tarn__pad *spread = call->params;

@@ -1,6 +1,6 @@
-/* copy_rows.h: moving rows of elements of one size, many at a time. Rows of images are short: a call for each, or a
- * loop that is made ready for any length, costs more than its bytes do. So the kind of row is decided once, and what a
- * row needs is written out. */
+/* copy_rows.h: moving rows of elements of one size, many at a time. Image rows are short: a call per row, or a loop
+ * prepared for any length, costs more than the bytes. So the kind of row is decided once, and each kind has its own
+ * loop. */
 #ifndef TARN__CPU_COPY_ROWS_H
 #define TARN__CPU_COPY_ROWS_H
 
@@ -15,17 +15,17 @@
 typedef struct row_moves {
     char *to;
     const char *from;
-    int64_t rows, n, size;          /* elements of a row, bytes of an element */
+    int64_t rows, n, size;          /* rows; elements per row; bytes per element */
     int64_t to_stride, from_stride; /* within a row, in elements */
     int64_t to_row, from_row;       /* from row to row, in bytes */
-    bool nontemporal;               /* write past the caches where rows are aligned */
+    bool nontemporal;               /* non-temporal stores where rows are aligned */
 } row_moves;
 
-/* Functions for a kind of row stay functions: together in one, their loops would run out of registers. They take a copy
- * of their own, which no store into a row can change. */
+/* Each kind stays a function of its own: inlined into one, their loops would run out of registers. They take the
+ * struct by value, so that no store into a row can alias it. */
 #define ROW_KIND __attribute__((noinline)) static void
 
-/* `run` on elements as the type of their size. */
+/* Runs `run` with the unsigned type of the element size. */
 #define BY_SIZE(size, run) \
     if ((size) == 4) { \
         run(uint32_t) \
@@ -37,7 +37,7 @@ typedef struct row_moves {
         run(uint8_t) \
     }
 
-/* ---- dense rows -------------------------------------------------------------------------------------------------- */
+/* ---- contiguous rows --------------------------------------------------------------------------------------------- */
 
 #define MOVE_BYTES(vector, to, from) \
     do { \
@@ -46,8 +46,7 @@ typedef struct row_moves {
         memcpy(to, &vec_, sizeof(vec_)); \
     } while (0)
 
-/* At least as many bytes as the vector has: whole ones from the beginning, and the last from the end, over what is
- * there already. */
+/* At least one vector: whole vectors from the start, and one that ends with the row, overlapping its predecessor. */
 #define COPY_BY(vector) \
     for (int64_t r = 0; r < m.rows; r++) { \
         char *to = m.to + r * m.to_row; \
@@ -59,8 +58,8 @@ typedef struct row_moves {
     }
 
 #if defined(__aarch64__)
-/* Whole vectors, and the rest in parts of 8, 4, 2 and 1 bytes: what is written twice keeps an AArch64 processor from
- * writing whole lines without reading them, and rows that do not fit the caches take three times as long. */
+/* Whole vectors, and the remainder in 8, 4, 2 and 1 bytes: bytes written twice keep AArch64 from writing whole lines
+ * without reading them first, and rows beyond the caches would take three times as long. */
 ROW_KIND copy_vector_rows(row_moves m)
 {
     const int64_t bytes = m.n * m.size, vector_bytes = bytes & ~INT64_C(15);
@@ -109,7 +108,7 @@ ROW_KIND copy_dense_rows(row_moves m)
     }
 }
 
-/* ---- one element again and again --------------------------------------------------------------------------------- */
+/* ---- broadcast of one element ------------------------------------------------------------------------------------ */
 
 static void repeat_element(char *to, const char *from, int64_t n, int64_t size, bool nontemporal)
 {
@@ -130,7 +129,7 @@ static void repeat_element(char *to, const char *from, int64_t n, int64_t size, 
     tarn__nt_fill(to + head, line, bytes - head);
 }
 
-/* ---- elements of 4 bytes in another order: every second one, and from the last to the first ---------------------- */
+/* ---- 4-byte elements with stride 2 or reversed ------------------------------------------------------------------- */
 
 #if defined(__clang__)
 #define CHOOSE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
@@ -138,7 +137,7 @@ static void repeat_element(char *to, const char *from, int64_t n, int64_t size, 
 #define CHOOSE(a, b, ...) __builtin_shuffle(a, b, (tarn__u32v){__VA_ARGS__})
 #endif
 
-/* The even elements of a, then the odd ones of b; and a turned round. */
+/* The even elements of a, then the odd ones of b; and a reversed. */
 #if VECTOR_BYTES == 64
 #define EVEN_AND_ODD(a, b) CHOOSE(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 17, 19, 21, 23, 25, 27, 29, 31)
 #define REVERSED(a) CHOOSE(a, a, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0)
@@ -152,7 +151,7 @@ static void repeat_element(char *to, const char *from, int64_t n, int64_t size, 
 
 enum { WORDS = VECTOR_BYTES / 4 };
 
-/* The second vector begins one element early: the element after the last one of a row need not be there. */
+/* The second vector begins one element early: the element after the last one of a row may not exist. */
 static inline void pick_2(uint32_t *to, const uint32_t *from, int64_t i)
 {
     tarn__u32v a, b, y;
@@ -170,7 +169,7 @@ static inline void pick_back(uint32_t *to, const uint32_t *from, int64_t i)
     memcpy(to + i, &y, sizeof(y));
 }
 
-/* Vectors from the beginning, and the last from the end, over what is there already. */
+/* Vectors from the start, and one that ends with the row, overlapping its predecessor. */
 #define PICK_ROWS(name, from_by) \
     ROW_KIND name##_rows(row_moves m) \
     { \
@@ -192,8 +191,7 @@ PICK_ROWS(pick_back, -1)
 
 /* ---- any rows ---------------------------------------------------------------------------------------------------- */
 
-/* Strides that are numbers in the code become vector instructions. Others stay a plain loop: gathers and scatters are
- * slower. */
+/* Constant strides become vector code. Others stay scalar loops: gathers and scatters are slower. */
 ROW_KIND move_strided_rows(row_moves m)
 {
 #define MOVE_BY(type, from_by) \

@@ -1,6 +1,5 @@
-/* transpose8.h: tiles of 8 × 8 elements turned over their diagonal in vectors: a load and a store for 8 elements each,
- * where element by element takes
- * 16. For elements of 4 and 2 bytes; on levels without AVX2 there are no tiles. Included by copy.c. */
+/* transpose8.h: 8 × 8 tiles transposed in vectors: one load and one store per 8 elements instead of 16 scalar ones.
+ * For elements of 4 and 2 bytes, on AVX2; other levels have no tiles. copy.c includes it. */
 #ifndef TARN__CPU_TRANSPOSE8_H
 #define TARN__CPU_TRANSPOSE8_H
 
@@ -12,12 +11,12 @@
 #include <immintrin.h>
 #define TARN__HAS_TRANSPOSE8 1
 
-/* The low halves of two vectors side by side, and the high ones. */
+/* The low halves of two vectors, and the high halves. */
 #define LOW_HALVES(a, b) _mm256_permute2f128_ps(a, b, 0x20)
 #define HIGH_HALVES(a, b) _mm256_permute2f128_ps(a, b, 0x31)
 
-/* Pairs of lines are interleaved, then pairs of pairs, then halves exchanged: 24 instructions beside loads and stores
- * for 64 elements. Strides in elements. */
+/* Interleaves pairs of lines, then pairs of pairs, then exchanges halves: 24 shuffles per 64 elements. Strides in
+ * elements. */
 static inline void transpose8_u32(uint32_t *to, int64_t to_row, const uint32_t *from, int64_t from_column)
 {
     __m256 line[TILE_SIDE], pair[TILE_SIDE], four[TILE_SIDE];
@@ -38,7 +37,7 @@ static inline void transpose8_u32(uint32_t *to, int64_t to_row, const uint32_t *
     }
 }
 
-/* The same with elements of 2 bytes, in vectors of 16. */
+/* The same for elements of 2 bytes, in 16-byte vectors. */
 static inline void transpose8_u16(uint16_t *to, int64_t to_row, const uint16_t *from, int64_t from_column)
 {
     __m128i line[TILE_SIDE], pair[TILE_SIDE], four[TILE_SIDE];

@@ -1,21 +1,21 @@
 /* sort.c: sort and topk along an axis.
  *
- * Elements become unsigned keys whose order is the one asked for: NaN the largest, -0 and 0 equal, all bits turned
- * round when descending. Pairs of key and index are then sorted by key, stably; values are fetched by index, so that
- * their bits stay as they are.
+ * Elements become unsigned keys in the requested order: NaN the largest, -0 and 0 equal, all bits inverted when
+ * descending. Pairs of key and index are sorted by key, stably; values are gathered by index, so that their bits are
+ * preserved.
  *
- * Long lines are sorted digit by digit (least significant first), short ones by insertion. A small topk keeps the k
- * best of a line in a heap with the worst on top; a large one sorts the line. Lines are shared out among threads; each
- * chunk takes one of as many pieces of scratch as there are threads. */
+ * Long lines use an LSD radix sort with 8-bit digits, short ones insertion sort. A small topk keeps the k best of a
+ * line in a heap with the worst on top; a large one sorts the line. Lines are independent tasks; each running task
+ * uses one of as many scratch slots as there are threads. */
 #include <stdatomic.h>
 #include <string.h>
 
 #include "backends/cpu/runtime/level.h"
 
-#define GRAIN 8192      /* elements a thread takes at a time */
-#define TILE 256        /* keys made at a time */
-#define INSERTION 40    /* lines up to this length are sorted by insertion */
-#define HEAP_DIVISOR 16 /* the heap is used when k is at most this part of the line */
+#define GRAIN 8192      /* elements per task */
+#define TILE 256        /* keys computed at a time */
+#define INSERTION 40    /* lines up to this length use insertion sort */
+#define HEAP_DIVISOR 16 /* the heap is used where k is at most 1 / 16 of the line */
 #define MAX_SLOTS 256
 
 typedef struct pair {
@@ -26,8 +26,8 @@ typedef struct pair {
 /* How a dtype's bits become a key. */
 typedef struct order {
     int size;          /* bytes */
-    uint64_t sign;     /* the bit that negative numbers have; 0: there are none */
-    uint64_t infinity; /* bits of it, 0 for integers: what is above is NaN */
+    uint64_t sign;     /* sign bit; 0: unsigned */
+    uint64_t infinity; /* bits of infinity, 0 for integers: larger magnitudes are NaN */
     uint64_t flip;     /* all bits of the dtype when descending, else 0 */
 } order;
 
@@ -60,7 +60,7 @@ static order order_of(tarn_dtype dtype, bool descending)
     return o;
 }
 
-/* Negative floats grow with falling bits, so theirs are turned round; everything else moves above them. */
+/* Negative floats grow with falling bits: theirs are inverted; everything else moves above them. */
 static uint64_t key_of(const order *o, uint64_t bits)
 {
     if (o->infinity) {
@@ -106,8 +106,8 @@ static void insertion_sort(pair *line, int64_t n)
     }
 }
 
-/* One pass: `from` to `to`, stably by the digit at `shift`; `at` counts each digit's pairs and is used up. False, and
- * nothing is moved, when all have the same digit. */
+/* One radix pass, stable by the digit at `shift`; `at` has the digit counts and is consumed. False, without moving
+ * anything, where all digits are equal. */
 static bool move_by_digit(const pair *from, pair *to, int64_t n, int shift, int64_t *at)
 {
     if (at[(from[0].key >> shift) & 255] == n)
@@ -123,7 +123,7 @@ static bool move_by_digit(const pair *from, pair *to, int64_t n, int shift, int6
     return true;
 }
 
-/* Sorts n pairs; `spare` has room for as many. Returns where the result is. */
+/* Sorts n pairs with `spare` space for n more. Returns the one that holds the result. */
 static pair *sort_pairs(pair *line, pair *spare, int64_t n, int digits)
 {
     if (n <= INSERTION) {
@@ -163,7 +163,7 @@ static bool comes_after(pair a, pair b)
     return a.key > b.key || (a.key == b.key && a.index > b.index);
 }
 
-/* Puts `one` at the top of a heap of n and lets it sink to its place. */
+/* Replaces the top of a heap of n by `one` and sifts it down. */
 static void sift_down(pair *heap, int64_t n, pair one)
 {
     int64_t i = 0;
@@ -184,7 +184,7 @@ static void sift_up(pair *heap, int64_t i, pair one)
     heap[i] = one;
 }
 
-/* An element equal to the worst that is kept comes later in the line, so only a smaller key replaces it. */
+/* An element equal to the worst one kept comes later in the line, so only a smaller key replaces it. */
 static const pair *top_k_of_line(const line_job *job, const char *x, pair *heap)
 {
     uint64_t keys[TILE];

@@ -1,10 +1,9 @@
-/* blas.c: OpenBLAS behind a small interface. Threads are tarn's business: every call here runs on the thread that makes
- * it.
+/* blas.c: OpenBLAS behind a small interface. tarn owns the threads: every call runs on the calling thread.
  *
- * OpenBLAS maps a work buffer for each call that runs at the same time as others, keeps it for later calls, and repeats
- * a mapping that fails forever. So calls take turns at buffers that are known to exist: they are mapped here, a few at
- * a time, after a trial that the memory can be had, and while no call runs. Where one more cannot be had, calls wait
- * for those before them; the results are bitwise identical. */
+ * OpenBLAS maps a work buffer per concurrent call, keeps it for later calls, and retries a failed mapping forever.
+ * So calls share buffers that are known to exist: they are mapped here, a few at a time, after a check that the
+ * memory is available, and while no call runs. Where one more cannot be mapped, calls wait for earlier ones; results
+ * are bitwise identical. */
 #include "backends/cpu/matmul/blas.h"
 
 #include "backends/cpu/matmul/blas_library.h"
@@ -21,26 +20,26 @@
 
 #define BUILT_WITH_OPENMP 2
 #define MAX_BUFFERS 64
-#define MARGIN ((size_t)32 << 20) /* what other threads may take between the trial and the mapping */
+#define MARGIN ((size_t)32 << 20) /* what other threads may allocate between check and mapping */
 
 static tarn__blas_library library;
-static bool is_loaded;   /* false: there was no memory for it */
-static int vector_width; /* bytes of its kernels' vectors */
+static bool is_loaded;   /* false: not enough memory to load it */
+static int vector_width; /* vector bytes of its kernels */
 static bool uses_openmp;
 
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t freed;
-    _Atomic int idle;    /* buffers that no call uses; taken without the lock, too */
-    _Atomic int waiting; /* threads that want to know when one is idle again */
-    int count;           /* that exist; under lock */
-    bool is_final;       /* no more can be had; under lock */
-    bool is_growing;     /* one thread collects all of them; under lock */
+    _Atomic int idle;    /* buffers not in use; also acquired without the lock */
+    _Atomic int waiting; /* threads waiting for an idle buffer */
+    int count;           /* existing buffers; under lock */
+    bool is_final;       /* no more can be mapped; under lock */
+    bool is_growing;     /* a thread is collecting all buffers; under lock */
 } buffers = {.lock = PTHREAD_MUTEX_INITIALIZER, .freed = PTHREAD_COND_INITIALIZER};
 
 /* ---- the library ------------------------------------------------------------------------------------------------- */
 
-/* Only kernel sets with vectors wider than 16 bytes are named; names of ARM and others' cores fall under the rest. */
+/* Kernel sets with vectors wider than 16 bytes; every other core, ARM included, counts as 16. */
 static int width_of(const char *core)
 {
     static const char *const by_64[] = {"SkylakeX", "Cooperlake", "SapphireRapids"};
@@ -54,7 +53,7 @@ static int width_of(const char *core)
     return 16;
 }
 
-/* The child of a fork has none of the threads that were in a call. */
+/* After fork() the child has none of the threads that were in a call. */
 static void reset_after_fork(void)
 {
     pthread_mutex_init(&buffers.lock, NULL);
@@ -90,8 +89,8 @@ bool tarn__blas_usable(int vector_bytes)
 
 /* ---- buffers ----------------------------------------------------------------------------------------------------- */
 
-/* Has `want` buffers mapped, of which `have` exist; no call runs. How many exist then. Beyond the first they take no
- * more than a quarter of the address space that is left: tensors need some, too. */
+/* Maps `want` buffers, of which `have` exist, while no call runs; returns how many exist then. Beyond the first they
+ * take at most a quarter of the remaining address space: tensors need some, too. */
 static int map_buffers(int have, int want)
 {
     void *mapped[MAX_BUFFERS];
@@ -125,7 +124,7 @@ static void wait_for_idle(void)
     atomic_fetch_sub(&buffers.waiting, 1);
 }
 
-/* Under the lock. Takes all buffers, so that no call runs, has more mapped, and frees all but `kept` of them. */
+/* Under the lock. Acquires all buffers, so that no call runs, maps more, and releases all but `in_use`. */
 static void grow(int want, int in_use)
 {
     want = want < MAX_BUFFERS ? want : MAX_BUFFERS;
@@ -158,7 +157,7 @@ bool tarn__blas_prepare(const char *function)
                function, (TARN__BLAS_BUFFER + MARGIN) >> 20);
 }
 
-/* Takes a buffer, once tarn__blas_prepare() has succeeded. */
+/* Acquires a buffer; only after tarn__blas_prepare() has succeeded. */
 static void acquire_buffer(void)
 {
     if (acquire_idle())
@@ -183,8 +182,8 @@ static void release_buffer(void)
 
 /* ---- calls ------------------------------------------------------------------------------------------------------- */
 
-/* An OpenMP build of the library takes its thread count from each calling thread's OpenMP setting, which is the host
- * program's. It is set aside for one call and put back. */
+/* An OpenMP build takes its thread count from the calling thread's OpenMP setting, which belongs to the host
+ * program: saved for one call and restored. */
 static int enter(void)
 {
     acquire_buffer();

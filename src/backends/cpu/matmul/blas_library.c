@@ -1,6 +1,6 @@
-/* blas_library.c: OpenBLAS is loaded when the first product wants it, not when the program starts: it then starts a
- * thread per core, whose work buffers it maps in a loop that never gives up. A program without that much address space
- * left does not load it. */
+/* blas_library.c: loads OpenBLAS at the first matmul that wants it, not at program start: on load it starts a thread
+ * per core and maps their work buffers in a loop that never gives up. Without that much address space left it is not
+ * loaded. */
 #define _GNU_SOURCE
 #include "backends/cpu/matmul/blas_library.h"
 
@@ -13,7 +13,7 @@
 
 #if TARN__HAVE_OPENBLAS
 
-#define LIBRARY_BYTES ((size_t)64 << 20) /* its file, and those of the Fortran libraries that it needs */
+#define LIBRARY_BYTES ((size_t)64 << 20) /* its file, and the Fortran libraries it depends on */
 #define STACK_BYTES ((size_t)8 << 20)
 
 #if TARN__OPENBLAS_IS_LINKED
@@ -40,7 +40,7 @@ bool tarn__blas_library_load(tarn__blas_library *library)
 
 #else
 
-/* How many threads OpenBLAS will start beside the caller's: it reads this variable as it is loaded. */
+/* Threads OpenBLAS will start besides the caller's: it reads this variable on load. */
 static size_t extra_threads(void)
 {
     const char *text = getenv("OPENBLAS_NUM_THREADS");
@@ -66,7 +66,7 @@ bool tarn__blas_library_load(tarn__blas_library *library)
         tarn__log(TARN_LOG_WARNING, "OpenBLAS is not used, so matrix products are slower: %s", why);
         return true;
     }
-    /* ISO C converts no object pointer to a function's; POSIX says that their bytes are the same. */
+    /* ISO C has no conversion from object to function pointers; POSIX guarantees the same representation. */
     const struct {
         void *to, *from;
     } entries[] = {{&library->sgemm, sgemm},

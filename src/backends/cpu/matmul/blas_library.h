@@ -10,7 +10,7 @@
 
 #include <cblas.h>
 
-/* All zero: the library is not here. */
+/* All NULL: the library is not available. */
 typedef struct tarn__blas_library {
     void (*sgemm)(enum CBLAS_ORDER, enum CBLAS_TRANSPOSE, enum CBLAS_TRANSPOSE, blasint, blasint, blasint, float,
                   const float *, blasint, const float *, blasint, float, float *, blasint);
@@ -19,19 +19,17 @@ typedef struct tarn__blas_library {
     char *(*corename)(void);
     int (*parallel)(void), (*threads)(void);
     void (*set_threads)(int);
-    void *(*memory_alloc)(int); /* of one call's work buffer; NULL where it is not exported */
+    void *(*memory_alloc)(int); /* work buffer of one call; NULL where not exported */
     void (*memory_free)(void *);
-    int (*omp_max_threads)(void); /* NULL where the build uses no OpenMP */
+    int (*omp_max_threads)(void); /* NULL where the build has no OpenMP */
     void (*omp_set_threads)(int);
 } tarn__blas_library;
 
-/* Bytes of one call's work buffer, which a call maps and keeps for later calls; the largest that OpenBLAS is built
- * with. */
+/* Bytes of one call's work buffer, mapped once and kept; the largest that OpenBLAS is built with. */
 #define TARN__BLAS_BUFFER ((size_t)128 << 20)
 
-/* Loads it, once in a process. False when the memory that loading takes cannot be had: OpenBLAS, which starts threads
- * as it is loaded, would wait for memory forever. Where it is not installed, true, with an all-zero `library` and a
- * warning to the log. */
+/* Loads the library, once per process. False where the memory for it is not available: OpenBLAS would wait for it
+ * forever. Where it is not installed: true, with an all-NULL `library` and a logged warning. */
 bool tarn__blas_library_load(tarn__blas_library *library);
 
 #endif

@@ -1,5 +1,6 @@
-/* fused.c: products with what goes before or after them. Here they are made of their parts: a processor's caches hold
- * what a device would have to write and read again. */
+/* fused.c: matmul fused with GELU or with the bias gradient. Composed here (base/kernel/compose.h): a CPU's caches
+ * hold the intermediate that a GPU would write and read again. The composed kernels come from a table of this
+ * level's own. */
 #include <pthread.h>
 
 #include "backends/cpu/runtime/level.h"
@@ -26,6 +27,7 @@ static size_t scratch_of(tarn__kernel kernel, const tarn__call *call)
     return row_of(kernel)->scratch ? row_of(kernel)->scratch(call) : 0;
 }
 
+/* Runs one part with as much of the call's scratch as it needs: parts run one after the other and share it. */
 static void run(tarn__kernel kernel, tarn__call *call, size_t scratch)
 {
     call->scratch_bytes = scratch;

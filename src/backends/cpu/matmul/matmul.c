@@ -1,13 +1,14 @@
-/* matmul.c: matrix products.
+/* matmul.c: matrix multiplication.
  *
- * One product is a list of batches of c = alpha · a @ b + beta · c + bias. It is run in one of six ways, chosen by
- * shape, dtype and layout alone, never by the number of threads:
+ * A matmul is a list of batches of c = alpha · a @ b + beta · c + bias. One of six paths runs, by shape, dtype and
+ * layout alone, never by the number of threads:
  *
- *   parts     a long k with little output: parts of k are products of their own, added up in order
- *   thin      few rows or few columns: bound by reading the large operand once
- *   blas      f32 or f64 that OpenBLAS can read as it lies and is faster with: tiles of the output, each one call on
- * one thread small     many batches of small matrices, or one: each by one thread blocked   everything else of floating
- * type: gemm.inc; 16-bit types are converted as they are packed and rounded once at the end integers  summed in i64 */
+ *   split-K   long k, small output: parts of k are GEMMs of their own, added in order
+ *   skinny    few rows or few columns: bound by reading the large operand once
+ *   blas      f32 or f64 that OpenBLAS reads in place and computes faster: output tiles, one call on one thread each
+ *   small     many batches of small matrices, or one: each by one thread
+ *   blocked   every other float matmul: gemm.inc; 16-bit types are converted when packed and rounded once at the end
+ *   integers  summed in i64 */
 #include "backends/cpu/common/convert.h"
 #include "backends/cpu/common/int_math.h"
 #include "backends/cpu/common/transpose4.h"
@@ -21,22 +22,22 @@
 #define MAX_LINE 512
 #define STRIP 64
 #define SKINNY_ROWS 4
-#define SKINNY_PREFETCH 4 /* dot products, after which a line that is asked for now is needed */
+#define SKINNY_PREFETCH 4 /* dot products between a prefetch and its use */
 #define PACKED_BYTES (INT64_C(64) << 20)
-#define PACK_GRAIN 16384              /* elements packed at a time */
+#define PACK_GRAIN 16384              /* elements packed per task */
 #define SMALL_TILE (INT64_C(2) << 20) /* multiplications below which a tile is not cut further */
 #define ENOUGH_TILES 16
-#define BLAS_WORK 32768 /* multiplications from which on a call to BLAS pays */
+#define BLAS_WORK 32768 /* multiplications from which a BLAS call pays */
 
 #if defined(__aarch64__)
-#define PANELS_TOGETHER 32 /* packed by a thread, where there are enough of them */
+#define PANELS_TOGETHER 32 /* panels packed per task, where there are enough */
 #else
 #define PANELS_TOGETHER 1
 #endif
-#define ROWS_PER_DEAL 8 /* that are packed for all panels before the next ones */
+#define ROWS_PER_DEAL 8 /* rows packed for all panels before the next ones */
 
-/* Rows of the register tile: with two vectors each they fill the registers, less three. Of a matrix as it lies, row i
- * begins at a pointer and none, one or two rows behind it: few registers for many rows. */
+/* Rows of the register tile: with two vectors each they fill the registers, less three. For unpacked rows, row i is
+ * a base pointer plus none, one or two strides: few registers for many rows. */
 #if defined(__aarch64__)
 #define MR 8 /* as many as fma_lane.h loads */
 #define EACH_ROW(X) \
@@ -57,7 +58,7 @@
 #define EACH_ROW(X) X(0, a, 0) X(1, a, row) X(2, a, twice) X(3, a3, 0)
 #endif
 #if defined(__aarch64__)
-#define FEW_COLUMNS 0 /* up to which packing a costs more than it saves: never, where rows are multiplied by lanes */
+#define FEW_COLUMNS 0 /* columns up to which packing a costs more than it saves; never where rows multiply by lanes */
 #else
 #define FEW_COLUMNS 1024
 #endif
@@ -66,7 +67,7 @@
 typedef struct matrix {
     char *base; /* NULL: none */
     tarn_dtype dtype;
-    int64_t down, across; /* strides from row to row and from column to column */
+    int64_t down, across; /* row and column stride */
     int64_t batch[TARN_MAX_RANK];
 } matrix;
 
@@ -74,7 +75,7 @@ typedef struct gemm_args {
     int64_t m, n, k, batches;
     int batch_rank;
     int64_t batch_shape[TARN_MAX_RANK];
-    matrix a, b, c, bias; /* bias: (m, n), its rows all the same place */
+    matrix a, b, c, bias; /* bias: (m, n) with row stride 0 */
     double alpha, beta;
     int64_t splits, split_length; /* of k; 1: none */
     int64_t skinny_columns;
@@ -121,7 +122,7 @@ static char *element(const gemm_args *p, const matrix *x, int64_t batch, int64_t
 #define NAMED(x) x##_f64
 #include "backends/cpu/matmul/gemm.inc"
 
-/* ---- what there is to do ----------------------------------------------------------------------------------------- */
+/* ---- operands ---------------------------------------------------------------------------------------------------- */
 
 static matrix describe_matrix(const tarn__view *view, int rank)
 {
@@ -131,7 +132,7 @@ static matrix describe_matrix(const tarn__view *view, int rank)
         int64_t stride = own < 0 || view->shape[own] == 1 ? 0 : view->stride[own];
         *(i == rank - 2 ? &x.down : i == rank - 1 ? &x.across : &x.batch[i]) = stride;
     }
-    /* A line of one element may be taken to lie any way; packing and BLAS like this one. */
+    /* The stride of an axis of size 1 is arbitrary; packing and BLAS prefer this one. */
     int64_t rows = view->shape[view->rank - 2], columns = view->shape[view->rank - 1];
     if (columns == 1)
         x.across = 1;
@@ -147,7 +148,7 @@ static void swap_strides(matrix *x)
     x->across = down;
 }
 
-/* cᵀ = bᵀ @ aᵀ: a product with few columns becomes one with few rows. */
+/* cᵀ = bᵀ @ aᵀ: few columns become few rows. */
 static void transpose(gemm_args *p)
 {
     matrix a = p->a;
@@ -189,7 +190,7 @@ static gemm_args describe(const tarn__call *call)
 
 /* ---- BLAS -------------------------------------------------------------------------------------------------------- */
 
-/* True when rows, or columns, lie one after the other without overlapping. */
+/* True where rows, or columns, are contiguous and do not overlap. */
 static bool is_blas_layout(const matrix *x, tarn_dtype native, int64_t rows, int64_t columns, bool *transposed,
                            int64_t *ld)
 {
@@ -200,7 +201,7 @@ static bool is_blas_layout(const matrix *x, tarn_dtype native, int64_t rows, int
     return x->dtype == native && (by_row || by_column) && *ld < INT32_MAX;
 }
 
-/* On AArch64 gemm.inc is faster than OpenBLAS, but where one side is so short that packing is most of the work. */
+/* On AArch64 gemm.inc is faster than OpenBLAS, except where one side is so short that packing dominates. */
 static bool blas_is_faster_f32(const gemm_args *p)
 {
 #if defined(__aarch64__)
@@ -261,7 +262,7 @@ static void run_blas_tiles(int64_t begin, int64_t end, void *ctx)
     }
 }
 
-/* Large tiles, since each call packs its operands anew; halved until several threads find work. */
+/* Large tiles, since each call packs its operands again; halved until several threads have work. */
 static void run_blas(gemm_args *p)
 {
     if (!tarn__blas_prepare(p->function))
@@ -322,12 +323,12 @@ static void run_integers(gemm_args *p)
                        run_integer_rows, p);
 }
 
-/* ---- choosing ---------------------------------------------------------------------------------------------------- */
+/* ---- selection --------------------------------------------------------------------------------------------------- */
 
 #define LONG_K 4096
 #define LITTLE_OUTPUT 16384
 
-/* Up to 64 parts of k, each long enough that adding up the parts costs nothing beside it. */
+/* Up to 64 splits of k, each long enough that adding them costs nothing in comparison. */
 static void choose_splits(gemm_args *p)
 {
     p->splits = 1;
@@ -338,7 +339,7 @@ static void choose_splits(gemm_args *p)
     p->splits = ceil_div(p->k, p->split_length);
 }
 
-/* Parts first to first + count of k, each a batch, into the partial sums. */
+/* Splits first to first + count of k as batches of one GEMM into the partial sums. */
 static gemm_args split_of(const gemm_args *p, int64_t first, int64_t count, int64_t length)
 {
     gemm_args part = *p;
@@ -361,8 +362,7 @@ static gemm_args split_of(const gemm_args *p, int64_t first, int64_t count, int6
     return part;
 }
 
-/* One thread's work: rows and columns are few, and there are other batches for the other threads, or it is too little
- * to share. */
+/* One thread's work: few rows and columns, with other batches for other threads, or too little to share. */
 static bool is_small(const gemm_args *p)
 {
     return p->m <= 128 && p->n <= 128 && (p->batches >= 4 || p->m * p->n * p->k < SMALL_TILE);

@@ -1,35 +1,33 @@
-/* matmul_bf16_arm.c: products of bf16 on AArch64 processors that multiply bf16, where both operands lie along k, as x
- * and the weight of a layer do: c = a @ b + bias, a (m, k) by rows, b (k, n) by columns. Every other product is left to
- * the kernel that was there before.
+/* matmul_bf16_arm.c: bf16 matmul on AArch64 processors with bf16 instructions, where both operands are contiguous along
+ * k, as x and a layer's weight are: c = a @ b + bias, a (m, k) row-major, b (k, n) column-major. Every other matmul
+ * falls back to the kernel registered before.
  *
- * The instructions add two products, which are exact, then the sum so far, in f32; what does not fit is rounded to odd,
- * not to the nearest, and numbers below 2^-126 count as 0. Few rows of a are bound by reading b once, and multiplied as
- * it lies. For more, a is laid out once, and b some columns and a stretch of k at a time, so that a vector holds four
- * elements of two lines, and one instruction makes 2 × 2 results of two vectors. What a result is made of, and in which
- * order, depends on shapes alone. */
+ * bfmmla and bfdot add two exact products, then the running sum, in f32; they round to odd rather than to nearest,
+ * and flush subnormals to 0. Few rows of a are bound by reading b once, in place. For more, a is packed once and b a
+ * few columns and a segment of k at a time, so that a vector holds four elements of two lines and one instruction
+ * computes 2 × 2 results. The operations of a result and their order depend on shapes alone. */
 #include <arm_neon.h>
 
 #include "backends/cpu/quant/quant_matmul.h"
 
 #define FEW_ROWS 4
-#define FEW_COLUMNS 64 /* fewer are split along k, or turned round, by the other kernel */
+#define FEW_COLUMNS 64 /* fewer columns are left to the fallback, which splits k or transposes */
 #define COLUMNS MAX_COLUMNS
-#define LINES 8                     /* of a or b, laid side by side */
-#define K_STEP 8                    /* elements of k that are laid out at a time */
-#define PANEL_STEP (LINES * K_STEP) /* elements: [half of the eight][pair of lines][4 of the first, 4 of the second] \
-                                     */
-#define SEGMENT 64                  /* bunches: eight rows of a and 32 columns lie in the first-level cache */
-#define PREFETCH_BYTES 40960        /* bytes of b after which it is asked for, into the second-level cache */
+#define LINES 8                     /* lines of a or b per panel */
+#define K_STEP 8                    /* elements of k packed at a time */
+#define PANEL_STEP (LINES * K_STEP) /* elements: [half of K_STEP][pair of lines][4 of the first, 4 of the second] */
+#define SEGMENT 64                  /* steps per segment: eight rows of a and 32 columns fit L1 */
+#define PREFETCH_BYTES 40960        /* prefetch distance into b, to L2 */
 #define PANEL_STEPS(k) (((k) + K_STEP - 1) / K_STEP)
 
-/* [pair of b's lines][pair of a's]{b 0 · a 0, b 0 · a 1, b 1 · a 0, b 1 · a 1} */
+/* [pair of b's lines][pair of a's]{b0·a0, b0·a1, b1·a0, b1·a1} */
 typedef float sums[LINES / 2][LINES / 2][4];
 
 typedef struct job {
     gemm_args p;
-    int64_t k, steps, a_step, b_step; /* steps from line to line */
+    int64_t k, steps, a_step, b_step; /* strides from line to line */
     const uint16_t *a, *b;
-    uint16_t *packed; /* a: (rows / 8, bunches, BUNCH) */
+    uint16_t *packed; /* a: (rows / 8, steps, PANEL_STEP) */
     slots panels;
 } job;
 
@@ -38,7 +36,7 @@ static const uint16_t *a_line(const job *j, int64_t row)
     return j->a + row * j->a_step;
 }
 
-/* The last one in the place of those that are not there. */
+/* Column `column` of b; the last one stands in for columns past the end. */
 static const uint16_t *b_line(const job *j, int64_t column)
 {
     return j->b + min_i64(column, j->p.out - 1) * j->b_step;
@@ -51,7 +49,7 @@ static inline bfloat16x8_t load_8(const uint16_t *from)
 
 /* ---- few rows ---------------------------------------------------------------------------------------------------- */
 
-/* One line of a by four of b. */
+/* One line of a times four of b. */
 static void multiply_lines(const uint16_t *a, const uint16_t *const *b, int64_t k, float *to)
 {
     float32x4_t sum[4][2] = {{vdupq_n_f32(0)}};
@@ -99,7 +97,7 @@ static void multiply_few(int64_t begin, int64_t end, void *ctx)
 
 /* ---- many rows --------------------------------------------------------------------------------------------------- */
 
-/* n elements of two lines, of pair `pair`; what is missing of the last eight is 0. */
+/* Packs n elements of a pair of lines; the last K_STEP is zero-padded. */
 static void pack_pair(const uint16_t *first, const uint16_t *second, int64_t n, int pair, uint16_t *to)
 {
     uint16_t tail[2][K_STEP] = {{0}};
@@ -115,7 +113,7 @@ static void pack_pair(const uint16_t *first, const uint16_t *second, int64_t n, 
     }
 }
 
-/* Eight rows of a each; the last one in the place of those that are not there. */
+/* Packs eight rows of a per step; the last row stands in for rows past the end. */
 static void pack_rows(int64_t begin, int64_t end, void *ctx)
 {
     const job *j = ctx;
@@ -127,7 +125,7 @@ static void pack_rows(int64_t begin, int64_t end, void *ctx)
         }
 }
 
-/* Eight columns by `pairs` pairs of rows, from `first` on. */
+/* Eight columns times `pairs` pairs of rows from `first`. */
 static inline __attribute__((always_inline)) void add_tile(const uint16_t *b, const uint16_t *a, int64_t steps,
                                                            int first, int pairs, sums to)
 {
@@ -157,7 +155,7 @@ static void multiply_tile(const uint16_t *b, const uint16_t *a, int64_t steps, i
             add_tile(b, a, steps, u, 1, to);
 }
 
-/* Bunches `at` to `at` + `count` of n columns. The next ones, or those of the next columns, are asked for. */
+/* Packs steps `at` to `at` + `count` of n columns. Prefetches the next ones, or those of the next columns. */
 static void pack_columns(const job *j, int64_t column, int64_t n, int64_t at, int64_t count, uint16_t *panel)
 {
     int64_t k = min_i64(j->k - at * K_STEP, count * K_STEP),
@@ -203,7 +201,7 @@ static void multiply_many(int64_t begin, int64_t end, void *ctx)
 
 /* ---- the kernel -------------------------------------------------------------------------------------------------- */
 
-static tarn__kernel_row fallback; /* as it was before */
+static tarn__kernel_row fallback; /* the kernel this one replaces */
 
 static bool fits(const tarn__call *call)
 {

@@ -1,9 +1,14 @@
-/* batchnorm.c: batchnorm over all axes but the second, alone and with relu, and its gradient, on the engine of
- * channel_stats.h. */
+/* batchnorm.c: batchnorm over all axes but the second (the channels), alone and fused with a residual addition and
+ * relu, and its gradient. Built on the per-channel passes of channel_stats.h; this file only turns moments into scales.
+ *
+ * Inputs x, weight, bias, running mean, running variance [, residual]; outputs y, mean, rstd, new running mean and
+ * variance. Gradients: x, weight, mean, rstd, g [, bias, relu output]; outputs gx, gweight, gbias [, gradient of the
+ * residual]. */
 #include <math.h>
 
 #include "backends/cpu/norm/channel_stats.h"
 
+/* Sets of few values are computed in f64: little of their gradient survives the subtraction of its means. */
 static void describe(const tarn__call *call, const tarn__view *const *views, tarn__channel_plan *c)
 {
     const tarn__view *x = call->in[0];
@@ -21,8 +26,8 @@ static void describe_forward(const tarn__call *call, tarn__channel_plan *c)
     describe(call, views, c);
 }
 
-/* Where relu's result is not given it is made again from x, before rounding: `least` is half of the smallest number
- * above 0. */
+/* Where relu's output was not saved it is recomputed from x, before rounding: `relu_min` is half of the smallest
+ * positive subnormal, which rounds to 0 in x's dtype. */
 static void describe_backward(const tarn__call *call, tarn__channel_plan *c)
 {
     static const double half_min_subnormal[] = {
@@ -38,7 +43,7 @@ static void describe_backward(const tarn__call *call, tarn__channel_plan *c)
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
-/* Scratch: the engine's, and for each channel mean, sum of squared distances (which becomes the factor), bias. */
+/* Scratch: the passes' own, plus per channel mean, sum of squared deviations (then the scale), bias. */
 static size_t scratch_batchnorm(const tarn__call *call)
 {
     tarn__channel_plan c;
@@ -46,7 +51,7 @@ static size_t scratch_batchnorm(const tarn__call *call)
     return sizeof(double) * (size_t)(TARN__AT_LEVEL(tarn__channel_scratch)(&c) + 3 * c.channels);
 }
 
-/* The running statistics take in a channel's own, the variance with the divisor of an estimate from `count` values. */
+/* Updates the running statistics with a channel's own, the variance with Bessel's correction (n - 1). */
 static void update_running(const tarn__call *call, int64_t channel, double mean, double squares, double count)
 {
     double momentum = ((const tarn__batchnorm *)call->params)->momentum;
@@ -80,7 +85,7 @@ static void kernel_batchnorm(const tarn__call *call)
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
 
-/* Scratch: the engine's, and for each channel mean, 1 / deviation, factor, bias, and two sums. */
+/* Scratch: the passes' own, plus per channel mean, rstd, scale, bias, and two sums. */
 static size_t scratch_batchnorm_grad(const tarn__call *call)
 {
     tarn__channel_plan c;
@@ -88,8 +93,8 @@ static size_t scratch_batchnorm_grad(const tarn__call *call)
     return sizeof(double) * (size_t)(TARN__AT_LEVEL(tarn__channel_scratch)(&c) + 6 * c.channels);
 }
 
-/* gx = scale · (g - mean(g) - x̂ · mean(g · x̂)) with x̂ = (x - mean) · rstd and scale = weight · rstd; without the means
- * where the statistics were not the batch's own. */
+/* gx = scale · (g - mean(g) - x̂ · mean(g · x̂)) with x̂ = (x - mean) · rstd and scale = weight · rstd; without the
+ * two means in evaluation mode, where the statistics do not depend on x. */
 static void kernel_batchnorm_grad(const tarn__call *call)
 {
     bool training = ((const tarn__batchnorm *)call->params)->training;
@@ -122,6 +127,6 @@ void TARN__AT_LEVEL(tarn__cpu_batchnorm)(tarn__kernel_row *rows)
 {
     rows[TARN__K_batchnorm] = (tarn__kernel_row){kernel_batchnorm, TARN__FLOATS, scratch_batchnorm};
     rows[TARN__K_batchnorm_grad] = (tarn__kernel_row){kernel_batchnorm_grad, TARN__FLOATS, scratch_batchnorm_grad};
-    rows[TARN__K_batchnorm_relu] = rows[TARN__K_batchnorm]; /* they have more operands */
+    rows[TARN__K_batchnorm_relu] = rows[TARN__K_batchnorm]; /* the same kernels: the fused form has more operands */
     rows[TARN__K_batchnorm_relu_grad] = rows[TARN__K_batchnorm_grad];
 }

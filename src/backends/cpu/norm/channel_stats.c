@@ -1,13 +1,17 @@
-/* channel_stats.c: the engine of channel_stats.h: where elements lie, and passes over chunks of them. */
+/* channel_stats.c: the per-channel passes declared in channel_stats.h, over chunks of elements (channel_access.inc).
+ *
+ * Three kinds of passes: moments (mean and squared deviations), gradient sums, and elementwise results. The first
+ * two write one partial result per chunk to scratch, merged in order by a second pass. Chunks depend on shapes
+ * alone, so results do not depend on the number of threads. */
 #include "backends/cpu/norm/channel_stats.h"
 
 #include "backends/cpu/common/int_math.h"
 #include "backends/cpu/common/rows.h"
 
-#define TILE 256           /* elements of a row that are worked on at once by columns */
-#define GROUP 16           /* rows of them */
+#define TILE 256           /* elements of a row processed at a time (NHWC) */
+#define GROUP 16           /* rows per fetch (NHWC) */
 #define CHUNK (16 * BLOCK) /* elements of a chunk, at least */
-#define MAX_CHUNKS 256     /* by columns */
+#define MAX_CHUNKS 256     /* NHWC */
 
 enum {
     X = TARN__CHANNEL_X,
@@ -17,7 +21,7 @@ enum {
     RELU_GRAD = TARN__CHANNEL_RELU_GRAD
 };
 
-/* Blocks of one type; see channel_stats.inc. */
+/* Operations on one block, for one compute type: channel_stats.inc. Rows are NCHW, columns NHWC. */
 typedef struct block_ops {
     void (*row_moments)(const void *x, int64_t n, double *mean, double *squares);
     void (*row_normalize)(const void *x, void *y, int64_t n, double mean, double scale, double bias);

@@ -1,13 +1,11 @@
-/* channel_stats.h: the engine under batchnorm and groupnorm: numbers for each channel of a tensor [N, C, ...], or for
- * each channel of each of its N parts, and the passes that use them.
+/* channel_stats.h: per-channel statistics and the passes that use them, for batchnorm and groupnorm: one set of values
+ * per channel of a tensor [N, C, ...], or per channel of each of its N samples.
  *
- * Two forms, chosen by layout. By rows: neighbours in memory belong to one channel ([N, C, H, W] as it is written). By
- * columns: neighbours belong to different channels ("channels last"). Either reads elements where they lie; other
- * strides work too, more slowly.
+ * Two forms, by layout. NCHW: neighbors in memory belong to one channel. NHWC (channels last): neighbors belong to
+ * different channels. Both read elements in place; any other strides work, more slowly.
  *
- * Elements are worked on in f32 or f64, in blocks; what blocks add up to is f64. A mean is used as two f32 numbers, so
- * that what is left of an element after it is exact to f32 even where the mean is much larger than the deviation. All
- * cuts depend on shapes alone. */
+ * Elements are processed in f32 or f64, in blocks; sums over blocks are f64. A mean is used as a high and a low part
+ * in the compute type, so that x - mean is exact to f32 even where the mean is much larger than the std. */
 #ifndef TARN__CPU_CHANNEL_STATS_H
 #define TARN__CPU_CHANNEL_STATS_H
 
@@ -15,11 +13,10 @@
 #include "backends/cpu/runtime/level.h"
 
 #define TARN__SMALL_SET \
-    32 /* that share a mean are computed in f64: their gradient is what little normalising leaves \
-        */
+    32 /* sets of at most this many values are computed in f64: little of their gradient survives normalization */
 
-/* x; y or gx; the gradient of y; with relu what is added before it, or in backward its result; and the gradient that it
- * lets through. */
+/* Operands: x; y or gx; the gradient of y; with relu the residual added before it, or in backward relu's output; and
+ * the gradient that passes relu. */
 enum {
     TARN__CHANNEL_X,
     TARN__CHANNEL_OUT,
@@ -30,47 +27,49 @@ enum {
 };
 
 typedef struct tarn__channel_plan {
-    int64_t batches, channels; /* batches is 1 where a channel's numbers are over all of axis 0 */
+    int64_t batches, channels; /* batches: 1 where statistics are over all of axis 0, else N */
     int64_t count;             /* elements of one channel of one batch */
     int compute;               /* COMPUTE_F32 or COMPUTE_F64 */
     bool is_nchw;
-    bool has_relu;   /* over the result; its gradient goes through where that is above `least`. False at first */
-    double relu_min; /* what is not above this is 0 in x's dtype */
-    /* by columns: positions that lie one behind the other and are taken as one row, for few channels */
+    /* fused relu over the result; its gradient passes where the output is above relu_min. Initially false */
+    bool has_relu;
+    double relu_min; /* values not above this are 0 in x's dtype */
+    /* NHWC with few channels: contiguous positions processed as one row */
     int64_t row_positions;
-    int64_t chunk, chunks; /* elements (by rows) or positions (by columns) of a channel that are taken as one */
-    tarn__nest nest;       /* over all axes but the channel's and, with batches, the first */
-    const tarn__view *view[TARN__CHANNEL_OPERANDS]; /* of one shape; NULL where there is none, but never x */
+    int64_t chunk, chunks;                          /* elements (NCHW) or positions (NHWC) of a channel per chunk */
+    tarn__nest nest;                                /* all axes but the channels and, with batches, the first */
+    const tarn__view *view[TARN__CHANNEL_OPERANDS]; /* of one shape; NULL where absent, except x */
 } tarn__channel_plan;
 
-/* Arrays of (batches, channels). */
+/* Per-channel values, each (batches, channels). Borrowed for the duration of a pass. */
 typedef struct tarn__channel_stats {
     const double *mean, *rstd;
-    const double *scale, *bias; /* of the result: (x - mean) · scale + bias */
-    /* of the gradient: scale · g - first - (x - mean) · rstd · second; NULL: scale · g alone */
+    const double *scale, *bias; /* result: (x - mean) · scale + bias */
+    /* gradient: scale · g - first - (x - mean) · rstd · second; NULL: scale · g alone */
     const double *first, *second;
 } tarn__channel_stats;
 
-/* Describes the operands: a view for each, NULL where there is none. They have one shape of rank 2 or more. */
+/* Describes the operands, one view each, NULL where absent; all of one shape of rank 2 or more. The views must
+ * outlive the plan. */
 void TARN__AT_LEVEL(tarn__channel_plan_make)(tarn__channel_plan *c, bool with_batches, int compute,
                                              const tarn__view *const *views);
 
-/* How many doubles of scratch measure and sums need. */
+/* Doubles of scratch that moments and gradient sums need. */
 int64_t TARN__AT_LEVEL(tarn__channel_scratch)(const tarn__channel_plan *c);
 
-/* The mean of each channel, and the sum of squared distances from it. x is read once from memory. */
+/* Mean of each channel and its sum of squared deviations. Reads x once. */
 void TARN__AT_LEVEL(tarn__channel_moments)(const tarn__channel_plan *c, double *mean, double *squares, double *scratch);
 
-/* The sums of g, and of g · (x - mean) · rstd. With relu g is what goes through: for that scale and bias are needed,
- * too, where no BESIDE is given. */
+/* Σ g and Σ g · (x - mean) · rstd per channel. With relu, g is masked first: by relu's output, or where that is
+ * absent by scale and bias. */
 void TARN__AT_LEVEL(tarn__channel_grad_sums)(const tarn__channel_plan *c, const tarn__channel_stats *stats, double *sum,
                                              double *g_xhat, double *scratch);
 
-/* The result, from mean, scale and bias; the gradient of x, from all but bias, and what goes through relu. */
+/* The result from mean, scale and bias; the gradient of x from all but bias, and the gradient that passes relu. */
 void TARN__AT_LEVEL(tarn__channel_normalize)(const tarn__channel_plan *c, const tarn__channel_stats *stats);
 void TARN__AT_LEVEL(tarn__channel_grad)(const tarn__channel_plan *c, const tarn__channel_stats *stats);
 
-/* Number i of a vector; `otherwise` where there is none. */
+/* Element i of a vector as f64, or `fallback` where there is none. */
 TARN__UNUSED static double load_scalar(const tarn__view *vector, int64_t i, double fallback)
 {
     double value = fallback;
@@ -89,7 +88,7 @@ TARN__UNUSED static void store_scalar(const tarn__view *vector, int64_t i, doubl
             1, 1);
 }
 
-/* Merges count_b elements into count_a ones: means and sums of squared distances (Chan, Golub, LeVeque). */
+/* Merges the moments of count_b elements into those of count_a (Chan, Golub, LeVeque). */
 static inline void tarn__merge_moments(double *mean, double *squares, double count_a, double mean_b, double squares_b,
                                        double count_b)
 {

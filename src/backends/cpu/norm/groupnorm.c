@@ -1,13 +1,15 @@
-/* groupnorm.c: groupnorm, over the channels of a group and all that lies behind them, and its gradient. The engine of
- * channel_stats.h measures every channel of every part of the batch; the channels of a group are put together here. */
+/* groupnorm.c: groupnorm over the channels of a group and all axes after them, per sample, and its gradient.
+ * channel_stats.h measures every channel of every sample; this file merges the channels of a group.
+ *
+ * mean and rstd are saved in f64, one per (sample, group). */
 #include <math.h>
 
 #include "backends/cpu/norm/channel_stats.h"
 
 typedef struct job {
     tarn__channel_plan c;
-    int64_t groups, members; /* channels of a group */
-    double values;           /* that share a mean */
+    int64_t groups, members; /* channels per group */
+    double values;           /* elements that share a mean */
 } job;
 
 static void describe(const tarn__call *call, const tarn__view *to, const tarn__view *g, job *j)
@@ -24,8 +26,7 @@ static void describe(const tarn__call *call, const tarn__view *to, const tarn__v
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
-/* Scratch: the engine's, and for each channel of each part mean, sum of squared distances (which becomes the factor),
- * bias. */
+/* Scratch: the passes' own, plus per (sample, channel) mean, sum of squared deviations (then the scale), bias. */
 static size_t scratch_groupnorm(const tarn__call *call)
 {
     job j;
@@ -33,7 +34,7 @@ static size_t scratch_groupnorm(const tarn__call *call)
     return sizeof(double) * (size_t)(TARN__AT_LEVEL(tarn__channel_scratch)(&j.c) + 3 * j.c.batches * j.c.channels);
 }
 
-/* Group number `set`, counted over all parts: the numbers of its channels from the measures of them. */
+/* Group `set`, counted over all samples: from the moments of its channels to their mean, scale and bias, in place. */
 static void finish_group(const tarn__call *call, const job *j, int64_t set, double *mean, double *scale, double *bias)
 {
     double group_mean = 0, squares = 0;
@@ -69,7 +70,7 @@ static void kernel_groupnorm(const tarn__call *call)
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
 
-/* Scratch: the engine's, and for each channel of each part mean, 1 / deviation, factor, and two sums. */
+/* Scratch: the passes' own, plus per (sample, channel) mean, rstd, scale, and two sums. */
 static size_t scratch_groupnorm_grad(const tarn__call *call)
 {
     job j;
@@ -77,6 +78,7 @@ static size_t scratch_groupnorm_grad(const tarn__call *call)
     return sizeof(double) * (size_t)(TARN__AT_LEVEL(tarn__channel_scratch)(&j.c) + 5 * j.c.batches * j.c.channels);
 }
 
+/* gweight = Σ g · x̂ and gbias = Σ g, over all samples in order. */
 static void put_sums(const tarn__call *call, const job *j, const double *sum, const double *g_xhat)
 {
     for (int64_t i = 0; i < j->c.channels; i++) {
@@ -90,8 +92,8 @@ static void put_sums(const tarn__call *call, const job *j, const double *sum, co
     }
 }
 
-/* gx = rstd · (gw - mean(gw) - x̂ · mean(gw · x̂)) with gw = g · weight: the means, times rstd, in place of the sums of a
- * group's channels. */
+/* gx = rstd · (gw - mean(gw) - x̂ · mean(gw · x̂)) with gw = g · weight: replaces the channel sums of a group by its
+ * means, times rstd. */
 static void average_group(const job *j, const double *scale, double *sum, double *g_xhat)
 {
     double all = 0, g_xhats = 0;

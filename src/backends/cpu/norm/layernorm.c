@@ -1,15 +1,16 @@
-/* layernorm.c: layernorm and rmsnorm over the last axis, alone and of a sum of two tensors, and their gradients.
+/* layernorm.c: layernorm and rmsnorm over the last axis, alone and fused with a residual addition (and dropout), and
+ * their gradients.
  *
- * A row is read once from memory: mean, spread and result are found while it is in the cache. The gradients of weight
- * and bias are sums over rows: rows are cut into chunks by their number alone, each chunk adds up its own rows in
- * order, and the chunks are added in order. */
+ * A row is read from memory once: statistics and result are computed while it is in cache. gweight and gbias are
+ * sums over rows: rows are cut into chunks by their number alone, each chunk sums its rows in order, and chunks are
+ * added in order: results do not depend on threads. About 10 operations and 8 bytes (f32) per element forward. */
 #include "backends/cpu/norm/layernorm.h"
 #include "backends/cpu/norm/channel_stats.h"
 #include "backends/cpu/random/dropout.h"
 
 #define MAX_CHUNKS 256
-#define MIN_ROWS 16                         /* in a chunk */
-#define PARTIAL_ELEMENTS (INT64_C(4) << 20) /* of all chunks' sums together */
+#define MIN_ROWS 16                         /* rows per chunk, at least */
+#define PARTIAL_ELEMENTS (INT64_C(4) << 20) /* elements of all chunks' partial sums together */
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
@@ -18,6 +19,7 @@ static scaling scaling_from(const job *j, double mean, double squares)
     return scaling_of(j->is_centered ? mean : 0, 1 / sqrt(squares / (double)j->r.length + j->epsilon));
 }
 
+/* Mean and rstd of a row, block by block; blocks are merged in f64. */
 static scaling measure(const job *j, const char *x, char *buffer)
 {
     const row_set *r = &j->r;
@@ -36,7 +38,8 @@ static scaling measure(const job *j, const char *x, char *buffer)
     return scaling_from(j, mean, squares);
 }
 
-/* A block of a sum's second term in the type computed in. What is dropped out is rounded first. */
+/* A block of the second term of a residual sum, in the compute type. With dropout the dropped term is rounded to its
+ * dtype first, as the composed form does. */
 static const void *fetch_term(const job *j, int64_t row, const char *term, int64_t begin, int64_t n, void *buffer)
 {
     const operand *o = &j->r.operand[5];
@@ -48,7 +51,7 @@ static const void *fetch_term(const job *j, int64_t row, const char *term, int64
     return buffer;
 }
 
-/* x = the sum of its terms, rounded. */
+/* x = first term + second term, rounded to x's dtype. */
 static void sum_row(const job *j, int64_t row, char *sum, char *buffer, char *other)
 {
     const row_set *r = &j->r;
@@ -81,7 +84,8 @@ static void norm_row(const job *j, int64_t row, vectors *v, char *buffer)
     store_row_scalar(j, 3, row, c.rstd);
 }
 
-/* A row is written while the sums of the next one are found: memory is read and written at the same time. */
+/* Software pipelining: a row is written while the sums of the next one are read, so that memory reads and writes
+ * overlap. */
 static void norm_rows_pipelined(const job *j, int64_t row, int64_t end, const vectors *v)
 {
     const row_ops *m = j->row_ops;
@@ -158,7 +162,7 @@ typedef struct grad_buffers {
 static grad_block grad_block_of(const job *j, int64_t row, char *buffer)
 {
     grad_block s = {.x = row_at(&j->r, 1, row), .g = row_at(&j->r, 4, row)};
-    s.c = j->r.length <= SHORT_ROW ? measure(j, s.x, buffer) /* the saved ones were rounded */
+    s.c = j->r.length <= SHORT_ROW ? measure(j, s.x, buffer) /* the saved statistics were rounded to their dtype */
                                    : scaling_of(load_row_scalar(j, 2, row), load_row_scalar(j, 3, row));
     return s;
 }
@@ -169,8 +173,8 @@ static void sums_to_means(const job *j, grad_block *s)
     s->sums[1] /= (double)j->r.length;
 }
 
-/* gx = rstd · (gw - mean(gw) - x̂ · mean(gw · x̂)) with gw = g · weight and x̂ = (x - mean) · rstd; rmsnorm lacks the
- * first mean. */
+/* gx = rstd · (gw - mean(gw) - x̂ · mean(gw · x̂)) with gw = g · weight and x̂ = (x - mean) · rstd; rmsnorm has no
+ * mean(gw) term. */
 static void grad_row(const job *j, int64_t row, grad_buffers *b, char *gweight, char *gbias)
 {
     const row_set *r = &j->r;
@@ -206,6 +210,8 @@ static void grad_row(const job *j, int64_t row, grad_buffers *b, char *gweight, 
     }
 }
 
+/* grad of row r and the sums of row r + 1 in one pass; a pair with a large mean takes separate passes, with bitwise
+ * identical results. */
 static void grad_rows_pipelined(const job *j, int64_t row, int64_t last, grad_buffers *b, char *gweight, char *gbias)
 {
     const row_ops *m = j->row_ops;
@@ -251,7 +257,7 @@ static void grad_chunks(int64_t begin, int64_t end, void *ctx)
     }
 }
 
-/* Adds up the chunks, for some of the columns. */
+/* Sums the chunks' partial gweight and gbias for a range of columns, in f64 and in order. */
 static void combine(int64_t begin, int64_t end, void *ctx)
 {
     const job *j = ctx;
@@ -269,6 +275,7 @@ static void combine(int64_t begin, int64_t end, void *ctx)
         }
 }
 
+/* At most MAX_CHUNKS, and at most PARTIAL_ELEMENTS of scratch: by shape alone. */
 static void choose_chunks(job *j, int64_t count, int64_t length)
 {
     int64_t max_chunks = PARTIAL_ELEMENTS / (length > 0 ? length : 1);

@@ -1,8 +1,8 @@
-/* clip.c: sums of squares over the segments of a flat gradient, and the factor that brings the norm of all of it down
- * to a bound.
+/* clip.c: sums of squares over the segments of a flat gradient, and the factor that clips its global norm.
  *
- * f32 gradients are squared and summed in f64: no square leaves its range, and the sums keep their digits. Each chunk
- * is summed in an order fixed by its size, and the chunks of a segment are added in order. */
+ * f32 gradients are squared and summed in f64: no square overflows, and sums keep their precision. Each chunk is
+ * summed in an order fixed by its length, and the chunks of a segment are added in order: the norm does not depend
+ * on threads. */
 #include <math.h>
 
 #include "backends/cpu/common/convert.h"

@@ -1,8 +1,8 @@
-/* optimizer.c: the updates of parameters. Each element is read and written once; the formulas are those of optim/sgd.c
- * and optim/adam.c.
+/* optimizer.c: SGD and AdamW updates. Each element is read and written once (28 bytes per f32 parameter for AdamW); the
+ * formulas are documented in optim/sgd.c and optim/adam.c.
  *
- * The optimizer hands over flat, dense buffers, which are updated where they lie; any other layout goes through tiles.
- */
+ * Optimizers pass flat contiguous buffers, which are updated in place; any other layout goes through tiles of TILE
+ * elements on the stack. */
 #include <math.h>
 #include <string.h>
 
@@ -12,11 +12,11 @@
 #define TILE 1024
 #define GRAIN (16 * TILE)
 
-/* In the order of the nest: what is written first. */
+/* Operands in nest order: outputs first. */
 enum { PARAMETER, FIRST, SECOND, GRADIENT, OPERANDS };
 
-/* One tile of n elements; tile[k] is dense, in the type computed in, NULL where there is no such operand. The gradient
- * counts `factor` times. */
+/* Updates a tile of n elements; tile[k] is contiguous, in the compute type, NULL where absent. The gradient is
+ * multiplied by `factor` (clipping) first. */
 typedef void (*tile_fn)(int64_t n, void *const *tile, const tarn__optimizer_step *s, double factor);
 
 #define TILES(type, root) \
@@ -68,7 +68,7 @@ typedef struct work {
     double factor;
 } work;
 
-/* Element `at` of operand k, as an offset in elements; *room is how many follow it in its row. */
+/* Offset of element `at` of operand k, in elements; *left: elements to the end of its row. */
 static int64_t locate(const work *w, int k, int64_t at, int64_t *left)
 {
     int64_t offset = 0;

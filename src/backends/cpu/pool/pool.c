@@ -1,9 +1,9 @@
-/* pool.c: pooling of images: the largest element or the average of each window.
+/* pool.c: max_pool2d and avg_pool2d and their gradients.
  *
- * Results are made in lines: of columns, or of channels where these lie next to each other. The largest element of a
- * window is the first of equal ones; NaN is larger than everything; what lies outside the image does not count. Its
- * number in the window, row by row, is kept for backward. The gradient is summed up band by band of the image in wide
- * numbers, window after window in order, and rounded once. */
+ * Outputs are computed in lines: of columns (NCHW), or of channels (NHWC). max takes the first of equal elements in
+ * a window, NaN over everything, and ignores padding; the index of the winner within its window, row-major, is saved
+ * for backward (u8 or i32). Backward sums each band of the input gradient in a buffer of the compute type, window
+ * after window in order, and rounds once: bitwise reproducible with any number of threads. */
 #include <math.h>
 
 #include "backends/cpu/common/convert.h"
@@ -11,28 +11,28 @@
 #include "backends/cpu/common/scratch.h"
 
 #define LINE 256
-#define GRAIN 4096          /* elements read before a piece is worth a hand-over */
-#define CHANNELS_AT_ONCE 64 /* of a patch of channels-last images */
+#define GRAIN 4096          /* elements read per task, at least */
+#define CHANNELS_AT_ONCE 64 /* channels of a patch of channels-last images */
 #define PATCH_BYTES (INT64_C(256) << 10)
-#define NONE 255                 /* a place of one byte where a window is empty */
-#define SMALL (INT64_C(1) << 29) /* a few such numbers can be added up in 32 bits */
+#define NONE 255                 /* u8 index of an empty window (all padding) */
+#define SMALL (INT64_C(1) << 29) /* a few such values can be added in 32 bits */
 
 typedef struct pool {
-    /* x and y, or their gradients; the largest elements' numbers, u8 or i32, or NULL */
+    /* x and y, or their gradients; argmax indices, u8 or i32, or NULL */
     const tarn__view *image, *result, *indices;
     int64_t kernel[2], stride[2], padding[2], dilation[2];
     bool is_max, exclude_padding;
-    bool by_channel;            /* lines run along channels */
-    int64_t pieces;             /* of a row of columns, or of the channels, each a line */
-    int64_t rows, sets_of_rows; /* of short columns: those that a line takes, and how often */
-    int64_t band, bands, sets;  /* backward: rows of a patch, patches of an image, sets of channels */
-    /* backward: windows of 2 x 2 side by side, which are all of the image, in lines of columns */
+    bool by_channel;            /* channels last: lines run along channels */
+    int64_t pieces;             /* lines per row of columns, or per pixel's channels */
+    int64_t rows, sets_of_rows; /* short rows of columns: rows per line, and the number of such sets */
+    int64_t band, bands, sets;  /* backward: rows of a patch, patches per image, sets of channels */
+    /* backward: 2 × 2 windows without overlap that cover the image, in lines of columns */
     bool is_2x2;
-    bool is_small; /* backward: places are bytes, and those in a plane can be counted in 32 bits */
+    bool is_small; /* backward: u8 indices, and offsets in a plane fit 32 bits */
     slots slots;
 } pool;
 
-/* Results from (image, channel, row, column) on: `count` along channels, or along columns in each of `rows` rows. */
+/* Outputs from (image, channel, row, column): `count` along channels, or along columns in each of `rows` rows. */
 typedef struct line {
     int64_t image, channel, row, column, rows, count;
 } line;
@@ -43,7 +43,7 @@ typedef struct patch_at {
 
 /* ---- windows ----------------------------------------------------------------------------------------------------- */
 
-/* Of `count` neighbours, `stride` apart and the first at `column`, those inside the image. */
+/* Range of `count` elements, `stride` apart with the first at `column`, that falls inside the image. */
 static void columns_inside(const pool *p, int64_t column, int64_t count, int64_t *low, int64_t *high)
 {
     int64_t stride = p->stride[1], width = p->image->shape[3];
@@ -51,7 +51,7 @@ static void columns_inside(const pool *p, int64_t column, int64_t count, int64_t
     *high = column >= width ? *low : max_i64(*low, min_i64(count, (width - 1 - column) / stride + 1));
 }
 
-/* How long a window is on an axis, padding counted or not. */
+/* Extent of a window along an axis, with or without padding: the divisor of an average. */
 static int64_t window_length(const pool *p, int axis, int64_t at)
 {
     int64_t begin = at * p->stride[axis] - p->padding[axis], size = p->image->shape[2 + axis];
@@ -59,7 +59,7 @@ static int64_t window_length(const pool *p, int axis, int64_t at)
     return p->exclude_padding ? max_i64(1, min_i64(end, size) - max_i64(begin, 0)) : end - begin;
 }
 
-/* The first row of results whose window ends at `row` or below, and the first whose window begins there or below. */
+/* First output row whose window ends at `row` or below; first whose window begins there or below. */
 static int64_t first_window(const pool *p, int64_t row)
 {
     int64_t reach = (p->kernel[0] - 1) * p->dilation[0], distance = row + p->padding[0] - reach;
@@ -124,7 +124,7 @@ static void store_indices(const pool *p, const line *l, const int32_t *at)
             to[i * stride] = at[i];
 }
 
-/* The first row or column of a window that lies inside the image; -1: none does. */
+/* First row or column of a window inside the image; -1: none. */
 static int64_t first_inside(const pool *p, int axis, int64_t at)
 {
     int64_t begin = at * p->stride[axis] - p->padding[axis],
@@ -132,7 +132,7 @@ static int64_t first_inside(const pool *p, int axis, int64_t at)
     return skipped < p->kernel[axis] && begin + skipped * p->dilation[axis] < p->image->shape[2 + axis] ? skipped : -1;
 }
 
-/* The number of each window's first element inside the image, which is the largest of equal ones. */
+/* Index of each window's first element inside the image: the winner among equal elements. */
 static void first_indices(const pool *p, const line *l, int32_t *at)
 {
     for (int64_t r = 0; r < l->rows; r++) {
@@ -144,23 +144,23 @@ static void first_indices(const pool *p, const line *l, int32_t *at)
     }
 }
 
-/* How far element `number` of a window lies behind its first one in the plane. */
+/* Offset of element `index` of a window from the window's first element, in its plane. */
 static int64_t distance_of(const pool *p, int64_t index)
 {
     return index / p->kernel[1] * p->dilation[0] * p->image->shape[3] + index % p->kernel[1] * p->dilation[1];
 }
 
-/* Where a window begins in its plane: before it, if in the padding. */
+/* Offset of a window in its plane; negative in the padding. */
 static int64_t window_begin(const pool *p, int64_t row, int64_t column)
 {
     return (row * p->stride[0] - p->padding[0]) * p->image->shape[3] + column * p->stride[1] - p->padding[1];
 }
 
-/* Places of a line's windows in a patch, from bytes, the first window beginning at `begin` of it. Vectors divide by
- * products. */
+/* Offsets of a line's winners in a patch from u8 indices; the first window begins at `begin`. Division by the kernel
+ * width is a multiplication, so that the loop vectorizes. */
 static void offsets_of_indices(const pool *p, const line *l, const uint8_t *at, int64_t begin, int32_t *restrict offset)
 {
-    /* exact below 256 */
+    /* exact for dividends below 256 */
     const uint32_t columns = (uint32_t)p->kernel[1], across = (uint32_t)p->dilation[1], inverse = 65536 / columns + 1;
     const uint32_t down = (uint32_t)(p->dilation[0] * p->image->shape[3]) - columns * across,
                    step = p->by_channel ? 0 : (uint32_t)p->stride[1];
@@ -208,7 +208,7 @@ static patch_at patch_of(const pool *p, int64_t index)
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
-/* Channels lie next to each other and columns do not. */
+/* Channels are contiguous and columns are not. */
 static bool is_channels_last(const tarn__view *x)
 {
     return x->shape[1] > 1 && x->stride[1] == 1 && (x->shape[3] == 1 || x->stride[3] != 1);
@@ -276,7 +276,7 @@ static bool is_small(const pool *p)
            p->stride[1] < SMALL / LINE;
 }
 
-/* The image's gradient is the output; places come before the result's gradient. */
+/* The output is the gradient of the image; indices follow the gradient of the result. */
 static pool describe_backward(const tarn__call *call, bool is_max, arena *c)
 {
     const tarn__view *gx = call->out[0];

@@ -1,12 +1,13 @@
-/* dot.h: products with a weight whose rows are blocks (base/quant/quant.h), in integers.
+/* dot.h: int8 dot products of x with quantized weights (base/quant/quant.h).
  *
- * x is rounded to 8 bits, with a scale for each 32 elements. Both sides are cut into chunks of 256 elements, that is 16
- * groups of 16, and laid so that a vector of 16 lanes holds four elements of each group: four products of bytes added
- * up in each lane, four times, are the products of all groups, and what is left to do with a scale is one step for all
- * of them. The weight's bytes are signed, or not negative, or both.
+ * x is quantized to 8 bits with one scale per 32 elements (symmetric, absmax / 127). Both sides are cut into chunks of
+ * 256 elements, 16 groups of 16, and stored transposed: a vector of 16 int32 lanes holds four bytes of every group, one
+ * group per lane. Four byte dot products accumulated four times give the dot products of all groups at once, and
+ * applying scales is one multiply-add per chunk instead of one per group. Weight bytes are signed, or non-negative, or
+ * both, by engine.
  *
- * Each engine (dot_generic.inc, dot_avx2.inc, dot_vnni.inc) says how a chunk is unpacked and multiplied; dot_rows.inc
- * makes rows of it. */
+ * An engine (dot_generic.inc, dot_avx2.inc, dot_vnni.inc) unpacks and multiplies one chunk; dot_rows.inc builds rows
+ * from chunks. Integer sums are exact in every engine; the order of float additions is fixed by the row length. */
 #ifndef TARN__CPU_DOT_H
 #define TARN__CPU_DOT_H
 
@@ -19,30 +20,30 @@
 #define GROUPS 16
 #define BLOCKS_OF_32 (CHUNK / 32)
 
-/* A row's last chunk may be cut short: what is missing has scale 0. Byte (4 t + i) of group g lies at q[64 t + 4 lane +
- * i]. */
+/* The last chunk of a row may be partial: missing blocks have scale 0. Byte 4 t + i of group g is at q[64 t + 4 lane
+ * + i], lane = transposed_lane(g). */
 typedef struct x_chunk {
     _Alignas(64) int8_t q[CHUNK];
-    float scale[GROUPS]; /* of each lane's group */
-    float sum[GROUPS];   /* of the group's q, times the scale; 0 where the weight has no leasts */
-    /* what the group's sum of products begins with: less the sum of q times what the weight's bytes are too large by */
+    float scale[GROUPS]; /* per lane, the scale of its group */
+    float sum[GROUPS];   /* Σ q of the group times its scale; 0 for weights without a min */
+    /* initial value of the group's integer sum: -shift · Σ q, where shift is the bias of the weight's bytes */
     int32_t start[GROUPS];
 } x_chunk;
 
-/* Element e of group g of the weight is scale · (q - shift of its dtype) - least. */
+/* Element e of group g of the weight is scale · (q - shift of its dtype) - min. */
 typedef struct w_chunk {
     _Alignas(64) uint8_t q[CHUNK];
     float scale[GROUPS], min[GROUPS];
 } w_chunk;
 
-/* The group in a lane, and the other way round: a square turned over its diagonal. */
+/* Lane of a group, and group of a lane: a 4 × 4 transpose, its own inverse. */
 static inline int transposed_lane(int lane)
 {
     return lane % 4 * 4 + lane / 4;
 }
 
-/* How much larger the unpacked bytes are than the elements they stand for; those of Q8_0 are signed, unless an engine
- * wants them otherwise. */
+/* Bias of the unpacked bytes over the values they encode. Q8_0 is signed, except for engines whose byte product
+ * needs an unsigned side. */
 static inline int shift_of(tarn_dtype dtype, bool is_unsigned)
 {
     return dtype == TARN_Q4_0 ? 8 : dtype == TARN_Q6_K ? 32 : dtype == TARN_Q8_0 && is_unsigned ? 128 : 0;
@@ -53,8 +54,8 @@ static inline int64_t chunks_of(int64_t elements)
     return (elements + CHUNK - 1) / CHUNK;
 }
 
-/* 32 elements to 8 bits; returns the scale. Elements that are not finite make it NaN, and so the result; those all
- * below 2^-118 count as 0. */
+/* Quantizes 32 elements to 8 bits and returns the scale. A non-finite element makes the scale NaN, and with it the
+ * result; a group whose magnitudes are all below 2^-118 is treated as 0, since 127 / max would overflow. */
 static float round_32(const float *x, int8_t *q)
 {
     uint32_t max_bits = 0;
@@ -64,12 +65,13 @@ static float round_32(const float *x, int8_t *q)
     }
     bool finite = max_bits < 0x7f800000u, tiny = max_bits < 0x04800000u;
     float largest = tarn__float_from(max_bits), inverse = finite && !tiny ? 127.0f / largest : 0;
-    for (int i = 0; i < 32; i++) /* the last bits of a sum with 1.5 · 2^23 are the nearest whole number */
+    for (int i = 0; i < 32; i++) /* the low bits of a sum with 1.5 · 2^23 are the nearest integer */
         q[i] = (int8_t)(uint8_t)tarn__float_bits(x[i] * inverse + 12582912.0f);
     return !finite ? NAN : tiny ? 0 : largest / 127.0f;
 }
 
-/* Sums are for weights that have leasts: they may be infinite where x is very large, and 0 times that would be NaN. */
+/* Sums are computed only for weights with a min: with very large x they may be infinite, and 0 · infinity would be
+ * NaN. */
 static void round_chunk(const float *x, int shift, bool has_min, x_chunk *to)
 {
     _Alignas(64) int8_t q[CHUNK];

@@ -1,15 +1,19 @@
-/* kv_q8.c: rows of numbers in 8 bits, with a scale for each group of a row, and back. A group is what a block of Q8_0
- * is, bit for bit, but for a group that is not finite. */
+/* kv_q8.c: rows of the KV cache in 8 bits with one f16 scale per group of TARN__KV_Q8_GROUP elements, and back. A group
+ * equals a Q8_0 block bit for bit (round half away from zero, scale = absmax / 127), except that a non-finite group
+ * keeps zeros and its non-finite scale.
+ *
+ * Tensors are (B, KV heads, T, D); groups run along D, the last one may be short. One task per group; groups are
+ * independent. */
 #include "backends/cpu/common/rows.h"
 #include "base/quant/quant.h"
 
 #define GROUP TARN__KV_Q8_GROUP
 
 typedef struct job {
-    const tarn__view *x, *q8, *scales; /* x: the numbers, read or written */
+    const tarn__view *x, *q8, *scales; /* x: the elements, read or written */
 } job;
 
-/* Where group `at` of row (b, h, t) begins, of a view whose last axis has `each` elements a group. */
+/* Address of group `group` of row (b, h, t) in a view with `each` elements per group along its last axis. */
 static char *group_of(const tarn__view *view, int64_t row, int64_t group, int64_t each)
 {
     int64_t t = row % view->shape[2], h = row / view->shape[2] % view->shape[1],
@@ -18,7 +22,7 @@ static char *group_of(const tarn__view *view, int64_t row, int64_t group, int64_
     return (char *)tarn__view_at(view) + offset * (int64_t)tarn__dtype_bytes(view->dtype);
 }
 
-/* Of magnitudes, NaN being the largest of all. */
+/* Largest magnitude; NaN counts as the largest of all, by comparing bit patterns. */
 static float largest_of(const float *x, int64_t n)
 {
     uint32_t max_bits = 0;
@@ -29,14 +33,14 @@ static float largest_of(const float *x, int64_t n)
     return tarn__float_from(max_bits);
 }
 
-/* 1 / scale; 0 where there is none, and where the scale says that all is lost. */
+/* 1 / scale; 0 for a zero scale and where 1 / scale overflows. */
 static float reciprocal(float scale)
 {
     float by = scale != 0 ? 1 / scale : 0;
     return isfinite(by) ? by : 0;
 }
 
-/* Rounded to the nearest, ties away from 0. */
+/* Rounds to nearest, ties away from 0, as Q8_0 does. */
 static void quantize_group(const float *x, float by, int64_t n, uint8_t *q)
 {
     TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)

@@ -1,10 +1,11 @@
-/* quant.c: weights that hold blocks: taken apart, made, and multiplied as they are.
+/* quant.c: matmul with quantized weights, quantize and dequantize.
  *
- * matmul_blocks rounds x to 8 bits, so its result is within sum |w| · s / 2 of the product with the weight that the
- * blocks stand for, s being the largest of 32 neighbours of x divided by 127, and the sum going over them all. One row
- * of x is multiplied by the blocks as they are read: the memory's speed is what counts. For more rows some rows of the
- * weight are unpacked into a panel, which all rows of x (ROW_TILE of them at a time) are multiplied by. What a result
- * is made of, and in which order, depends on its row and column alone. */
+ * matmul_quant computes y (rows, out) = x (rows, in) · wᵀ + bias with w (out, in) in blocks. x is quantized to 8
+ * bits, so the error of a result is at most Σ |w| · s / 2 over its row of w, where s is absmax / 127 of each 32
+ * elements of x. One row of x (decode) multiplies blocks as they are read: the memory bandwidth of the weight is the
+ * limit. For more rows (prefill) PANEL rows of the weight are unpacked once and multiplied with up to ROW_TILE rows
+ * of x. The operations of a result and their order depend on its row and column alone: not on threads, and not on
+ * how many rows x has. */
 #include "backends/cpu/quant/dot.h"
 
 #include "backends/cpu/quant/quant_matmul.h"
@@ -14,13 +15,11 @@
 #endif
 
 #define ROWS_AT_ONCE 4
-#define PANEL 16  /* rows of the weight in a piece of work */
-#define SEGMENT 8 /* chunks whose sums are made at a time: four rows of x lie in the first-level cache so long */
-#define PREFETCH_BYTES \
-    4096 /* bytes of the weight that are asked for before they are needed: left alone, the processor reads half as \
-            fast */
+#define PANEL 16            /* rows of the weight per task */
+#define SEGMENT 8           /* chunks accumulated at a time: four rows of x stay in L1 */
+#define PREFETCH_BYTES 4096 /* prefetch distance into the weight: twice the bandwidth of hardware prefetch alone */
 
-/* [dtype - TARN_Q8_0] */
+/* One implementation; arrays indexed by dtype - TARN_Q8_0. */
 typedef struct engine {
     float (*multiply[4])(const char *blocks, int64_t in, const x_chunk *x);
     void (*dequantize[4])(const char *blocks, int64_t in, w_chunk *to);
@@ -64,6 +63,7 @@ typedef struct engine {
 #undef UNSIGNED_ONLY
 #endif
 
+/* VNNI is asked for at run time: AVX-512 processors before Cascade Lake lack it. */
 static const engine *best_engine(void)
 {
 #if defined(__AVX512F__)
@@ -77,7 +77,7 @@ static const engine *best_engine(void)
 #endif
 }
 
-/* ---- matmul_blocks ----------------------------------------------------------------------------------------------- */
+/* ---- matmul_quant ------------------------------------------------------------------------------------------------ */
 
 typedef struct job {
     gemm_args p;
@@ -87,6 +87,7 @@ typedef struct job {
     slots panels;
 } job;
 
+/* Quantizes rows of x, in tasks of whole rows; the tail of the last chunk is 0. */
 static void round_rows(int64_t begin, int64_t end, void *ctx)
 {
     const job *j = ctx;
@@ -100,6 +101,7 @@ static void round_rows(int64_t begin, int64_t end, void *ctx)
         }
 }
 
+/* One row of x: blocks are multiplied as they are read. */
 static void multiply_row(int64_t begin, int64_t end, void *ctx)
 {
     const job *j = ctx;
@@ -112,6 +114,7 @@ static void multiply_row(int64_t begin, int64_t end, void *ctx)
     }
 }
 
+/* All rows of the tile times n unpacked weight rows: sums of [rows of x / 4][n][4] stay on the stack. */
 static void multiply_panel(const job *j, const w_chunk *panel, int64_t column, int64_t n)
 {
     float sums[ROW_TILE / ROWS_AT_ONCE][PANEL][ROWS_AT_ONCE] = {0}, line[PANEL];
@@ -142,6 +145,7 @@ static void multiply_rows(int64_t begin, int64_t end, void *ctx)
     slot_release(&j->panels, slot);
 }
 
+/* With an arena without memory it only counts the scratch bytes. */
 static job describe(const tarn__call *call, arena *c)
 {
     job j = {.p = describe_matmul(call), .how = best_engine()};
@@ -177,12 +181,12 @@ static void kernel_matmul_quant(const tarn__call *call)
     }
 }
 
-/* ---- decode, encode ---------------------------------------------------------------------------------------------- */
+/* ---- dequantize, quantize ---------------------------------------------------------------------------------------- */
 
 typedef struct conversion {
     const tarn__view *blocks;
-    char *at;        /* the blocks' */
-    float *elements; /* dense */
+    char *at;        /* first block */
+    float *elements; /* (rows, columns), contiguous */
     int64_t columns;
     bool quantizes;
 } conversion;
@@ -208,6 +212,7 @@ static void convert_rows(int64_t begin, int64_t end, void *ctx)
             tarn__dequantize_blocks(w->blocks->dtype, quant_row(w, row), w->columns, w->elements + row * w->columns);
 }
 
+/* Quantizing is about 16 times the work of dequantizing: its tasks are that much smaller. */
 static void convert(const tarn__view *blocks, const tarn__view *elements, bool quantizes)
 {
     conversion w = {blocks, tarn__view_at(blocks), tarn__view_at(elements), blocks->shape[blocks->rank - 1], quantizes};

@@ -1,5 +1,5 @@
-/* quant_matmul.h: what products with a weight of blocks have in common: what there is to do, and how results are
- * stored. */
+/* quant_matmul.h: shared by matmul with quantized weights on all levels and the bf16 GEMM of AArch64: operands, and
+ * how results and bias are stored. */
 #ifndef TARN__CPU_QUANT_MATMUL_H
 #define TARN__CPU_QUANT_MATMUL_H
 
@@ -9,14 +9,14 @@
 #include "backends/cpu/runtime/level.h"
 #include "base/quant/quant.h"
 
-#define ROW_TILE 128                  /* rows of x that are rounded at a time: they stay in the second-level cache */
-#define MIN_BYTES ((int64_t)64 << 10) /* of the weight that a thread takes at a time */
-#define MAX_COLUMNS 32                /* results that store_results() takes */
+#define ROW_TILE 128                  /* rows of x quantized at a time: they stay in L2 */
+#define MIN_BYTES ((int64_t)64 << 10) /* bytes of the weight per task, at least */
+#define MAX_COLUMNS 32                /* results per store_results(), at most */
 
 typedef struct gemm_args {
     const tarn__view *x, *w, *bias, *y;
     int64_t rows, in, out;
-    int64_t first, count; /* rows of x in the tile */
+    int64_t first, count; /* rows of x in the current tile */
     int type;             /* dtype - TARN_Q8_0 */
 } gemm_args;
 
@@ -33,14 +33,14 @@ static inline char *row_of(const tarn__view *view, int64_t row)
     return (char *)tarn__view_at(view) + tarn__bytes_of(view->dtype, row * view->stride[0]);
 }
 
-/* n elements of a row of x, from `column` on, as f32. */
+/* n elements of a row of x from `column`, as f32. */
 static inline void load_x(const gemm_args *p, int64_t row, int64_t column, float *to, int64_t n)
 {
     int64_t size = (int64_t)tarn__dtype_bytes(p->x->dtype);
     tarn__load[p->x->dtype][COMPUTE_F32](row_of(p->x, row) + column * p->x->stride[1] * size, p->x->stride[1], to, n);
 }
 
-/* `n` results of one row from `column` on, and the bias. */
+/* Adds the bias to n results of one row from `column` and stores them in y's dtype. Overwrites `values`. */
 static inline void store_results(const gemm_args *p, int64_t row, int64_t column, float *values, int64_t n)
 {
     if (p->bias) {

@@ -1,33 +1,30 @@
-/* quant_matmul_arm.c: products with weights of blocks on AArch64 processors that multiply bytes: compiled for dotprod
- * and for i8mm, and taken where the processor has them.
+/* quant_matmul_arm.c: matmul with quantized weights on AArch64 processors with byte dot products; compiled for dotprod
+ * and for i8mm, and selected at run time (backend.c).
  *
- * x is rounded to 8 bits, 32 elements with one scale; quant.c says how far the result may be off. For four rows of the
- * weight at a time, and each group of 32 elements, the sums of products are exact, also times the codes of the group
- * (unpack_arm.h), and the blocks follow one after the other:
+ * x is quantized to 8 bits, 32 elements per scale; quant.c states the error bound. Four rows of the weight are
+ * processed together. Per group of 32 elements the integer sums are exact, also times the group's integer scale
+ * (unpack_arm.h); blocks follow in order:
  *
  *   q8_0, q4_0   result += sum · (scale of x · scale of the block)
- *   q4_k, q6_k   result += (Σ sum · code · scale of x) · scale of the block - (Σ least · (scale of x · sum of x)) ·
- * scale of the leasts
+ *   q4_k, q6_k   result += (Σ sum · group scale · scale of x) · d - (Σ min · (scale of x · sum of x)) · dmin
  *
- * One row of x is multiplied by the blocks as they are read: the memory's speed is what counts. For more rows,
- * stretches of some rows of the weight are laid out in a panel (tile_arm.h), which all rows of x are multiplied by.
- * What a result is made of, and in which order, depends on its row and column alone. */
+ * One row of x (decode) multiplies blocks as they are read, at memory bandwidth. For more rows, segments of some
+ * weight rows are packed into a panel (tile_arm.h) that all rows of x use. The operations of a result and their
+ * order depend on its row and column alone. */
 #include <math.h>
 
 #include "backends/cpu/quant/quant_matmul.h"
 #include "backends/cpu/quant/tile_arm.h"
 
-#define SEGMENT 32 /* groups that are laid out at a time: they lie in the first-level cache with eight rows of x */
-#define COLUMNS MAX_COLUMNS /* rows of the weight in a panel, and in a piece of work */
+#define SEGMENT 32          /* groups packed at a time: with eight rows of x they fit L1 */
+#define COLUMNS MAX_COLUMNS /* rows of the weight per panel and per task */
 #define QUADS (COLUMNS / W_ROWS)
-#define PREFETCH_BYTES \
-    40960 /* bytes of the weight after which it is asked for, into the second-level cache: four rows of 8192 elements, \
-             and some more */
+#define PREFETCH_BYTES 40960 /* prefetch distance into the weight, to L2: four rows of 8192 elements and some more */
 
 typedef struct job {
     gemm_args p;
     int64_t groups;
-    x_group *rounded; /* (rows / 8, groups); of a single row: q (groups, 32), scale (groups), sum (groups) */
+    x_group *rounded; /* (rows / 8, groups); for a single row q (groups, 32), scale (groups), sum (groups) instead */
     int8_t *q;
     float *scale, *sum;
     slots panels;
@@ -40,8 +37,8 @@ typedef struct rounded {
     float scale, sum;
 } rounded;
 
-/* 32 elements to 8 bits. Elements that are not finite make the scale NaN, and so the result; those all below 2^-118
- * count as 0. */
+/* Quantizes 32 elements to 8 bits. A non-finite element makes the scale NaN, and with it the result; magnitudes all
+ * below 2^-118 count as 0. */
 static inline rounded round_group(const float *x, bool has_min)
 {
     rounded to;
@@ -59,12 +56,12 @@ static inline rounded round_group(const float *x, bool has_min)
                               vmovn_s16(vcombine_s16(vmovn_s32(q[2]), vmovn_s32(q[3]))));
     }
     to.scale = !finite ? NAN : tiny ? 0 : largest / 127.0f;
-    /* may be infinite, and 0 times that would be NaN */
+    /* only where needed: may be infinite, and 0 · infinity would be NaN */
     to.sum = has_min ? to.scale * (float)(vaddlvq_s8(to.q[0]) + vaddlvq_s8(to.q[1])) : 0;
     return to;
 }
 
-/* Row r of eight. */
+/* Stores row r of eight. */
 static void place_group(const rounded *from, int r, x_group *to)
 {
     int8_t q[GROUP];
@@ -77,7 +74,7 @@ static void place_group(const rounded *from, int r, x_group *to)
 
 #define LINE 256
 
-/* Rows 8 i to 8 i + 7 of the tile; those that are not there are 0. */
+/* Quantizes rows 8 i to 8 i + 7 of the tile; rows past the end are 0. */
 static void round_rows(int64_t begin, int64_t end, void *ctx)
 {
     const job *j = ctx;
@@ -113,13 +110,13 @@ static void round_row(const job *j)
 
 /* ---- rows of the weight ------------------------------------------------------------------------------------------ */
 
-/* Four rows' sums, a lane each, of vectors whose lanes are parts of them. */
+/* Horizontal sums of four vectors, one per lane. */
 static inline int32x4_t four_dots(int32x4_t *part)
 {
     return vpaddq_s32(vpaddq_s32(part[0], part[1]), vpaddq_s32(part[2], part[3]));
 }
 
-/* What the result is so far, or what a block's groups add up to, and their leasts. */
+/* Running result, or the sums of one block and of its mins. */
 typedef struct parts {
     float32x4_t sum, min;
 } parts;
@@ -166,8 +163,8 @@ static inline void add_group(parts *p, int8x16_t w[W_ROWS][2], const scales4 *n,
         pack_group(w, &n, g, kind, &to[at + (g)]); \
     }
 
-/* Four rows: by the single row of x, and `groups` groups of them into a panel, where `ahead` bytes on lies what is laid
- * out next. */
+/* Four weight rows: times a single row of x, and `groups` groups of them into a panel. `prefetch_at` bytes ahead is
+ * the data packed next. */
 #define ROWS_OF(type, per_block, EACH, kind) \
     static void multiply_##type(const char *const *row, const job *j, float *to) \
     { \
@@ -210,7 +207,7 @@ ROWS_OF(q4_0, 1, ONE, SCALE_ONLY)
 ROWS_OF(q4_k, GROUPS, EIGHT, WITH_MIN)
 ROWS_OF(q6_k, GROUPS, EIGHT, HALF_SCALES)
 
-/* [dtype - TARN_Q8_0] */
+/* Indexed by dtype - TARN_Q8_0. */
 static const struct {
     void (*multiply)(const char *const *row, const job *j, float *to);
     void (*dequantize)(const char *const *row, int64_t prefetch_at, int64_t groups, w_group *to);
@@ -220,14 +217,14 @@ static const struct {
                {multiply_q4_k, unpack_rows_q4_k, tile_with_min},
                {multiply_q6_k, unpack_rows_q6_k, tile_half_scales}};
 
-/* ---- products ---------------------------------------------------------------------------------------------------- */
+/* ---- matmul_quant ------------------------------------------------------------------------------------------------ */
 
 static int64_t row_bytes(const job *j)
 {
     return tarn__bytes_of(j->p.w->dtype, j->p.w->stride[0]);
 }
 
-/* Four rows from `column` on, of rows `bytes` apart; the last one in the place of those that are not there. */
+/* Addresses of four rows from `column`, `bytes` apart; the last row stands in for rows past the end. */
 static void find_rows(const job *j, const char *rows, int64_t bytes, int64_t column, const char **row)
 {
     for (int r = 0; r < W_ROWS; r++)
@@ -250,8 +247,8 @@ static void multiply_row(int64_t begin, int64_t end, void *ctx)
     }
 }
 
-/* Groups `at` to `at` + `count` of n rows from `column` on. What follows is asked for: the next groups of these rows,
- * or the first ones of the next rows. */
+/* Packs groups `at` to `at` + `count` of n rows from `column`. Prefetches the next groups of these rows, or the
+ * first groups of the next rows. */
 static void unpack_panel(const job *j, int64_t column, int64_t n, int64_t at, int64_t count, w_group *panel)
 {
     int64_t from = tarn__bytes_of(j->p.w->dtype, at * GROUP), length = tarn__bytes_of(j->p.w->dtype, count * GROUP),

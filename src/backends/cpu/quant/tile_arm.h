@@ -1,14 +1,14 @@
-/* tile_arm.h: four rows of a weight by eight rows of x, 32 elements at a time, with AArch64's products of bytes: of
- * matrices of 2 by 8 where the level has them (i8mm), else of four bytes and a lane.
+/* tile_arm.h: 4 × 8 tiles of a quantized matmul on AArch64: four weight rows by eight rows of x, 32 elements at a time,
+ * with smmla (2 × 8 byte matrices) where the level has i8mm, else with sdot.
  *
- * Four results share a vector, a unit; both sides are laid so that one vector of each gives a unit's products, and
- * their scales are written out lane by lane:
+ * Four results share a vector, called a unit. Both sides are packed so that one vector of each yields a unit's
+ * products, and scales are expanded lane by lane:
  *
- *   i8mm      w {row 2 v, row 2 v + 1} of 8 bytes, x {row 2 u, row 2 u + 1} of 8 bytes: lanes {w 0 · x 0, w 0 · x 1, w
- * 1 · x 0, w 1 · x 1} dotprod   w {row 0, 1, 2, 3} of 4 bytes, x a row of 4 bytes: lanes {w 0, w 1, w 2, w 3} · x u
+ *   i8mm      w {row 2 v, row 2 v + 1} and x {row 2 u, row 2 u + 1}, 8 bytes each: {w0·x0, w0·x1, w1·x0, w1·x1}
+ *   dotprod   w {rows 0, 1, 2, 3} of 4 bytes, x a row of 4 bytes: {w0, w1, w2, w3} · x u
  *
- * Sums of bytes are exact, and what follows is the same in both and in quant_matmul_arm.c for one row: so are the bits.
- */
+ * Integer sums are exact and the float operations after them are the same in both, and in quant_matmul_arm.c for one
+ * row: results are bitwise identical. */
 #ifndef TARN__CPU_TILE_ARM_H
 #define TARN__CPU_TILE_ARM_H
 
@@ -26,14 +26,14 @@
 #define X_UNITS 8
 #endif
 
-/* Eight rows of x. */
+/* Eight rows of x, one group. */
 typedef struct x_group {
     _Alignas(64) int8_t q[X_ROWS * GROUP];
     float scale[X_UNITS][4];
-    float sum[X_UNITS][4]; /* of q, times the scale: for LEASTS */
+    float sum[X_UNITS][4]; /* Σ q · scale: for WITH_MIN */
 } x_group;
 
-/* Four rows of a weight; the scales are those of the block, and stand in its first group. */
+/* Four rows of a weight, one group; block scales are stored with the block's first group only. */
 typedef struct w_group {
     _Alignas(64) int8_t q[W_ROWS * GROUP];
     float scale[W_UNITS][4], min_scale[W_UNITS][4];
@@ -48,7 +48,7 @@ typedef struct w_group {
 
 #if defined(__ARM_FEATURE_MATMUL_INT8)
 
-/* Where row r of x has its bytes X_STEP · t on. */
+/* Byte offset of row r's elements X_STEP · t of a group. */
 #define X_STEP 8
 static inline int x_offset(int r, int t)
 {
@@ -60,13 +60,13 @@ static inline int x_unit(int r)
     return r / 2;
 }
 
-/* A number of row r in the unit's lanes that are the row's. */
+/* Writes a per-row value into the lanes of row r. */
 static inline void set_x(float *unit, int r, float value)
 {
     unit[r % 2] = unit[2 + r % 2] = value;
 }
 
-/* The result of row i of the weight and row r of x. */
+/* Result of weight row i and x row r. */
 static inline float result_of(float units[W_UNITS][X_UNITS][4], int i, int r)
 {
     return units[i / 2][r / 2][i % 2 * 2 + r % 2];
@@ -92,7 +92,7 @@ static inline void pack_ints(int32x4_t of_rows, int32_t to[W_UNITS][4])
     vst1q_s32(to[0], vzip1q_s32(of_rows, of_rows)), vst1q_s32(to[1], vzip2q_s32(of_rows, of_rows));
 }
 
-/* The sums of 16 elements, half h of the group, are added. */
+/* Adds the dot products of 16 elements: half h of the group. */
 static inline void add_half(int32x4_t dots[W_UNITS][X_UNITS], const int8_t *w, const int8_t *x, int h, int units)
 {
     for (int t = 2 * h; t < 2 * h + 2; t++) {
@@ -168,7 +168,7 @@ static inline void add_half(int32x4_t dots[W_UNITS][X_UNITS], const int8_t *w, c
 
 #endif
 
-/* A group of four rows, and its numbers, into a panel. */
+/* Packs one group of four rows with its scales. */
 static inline void pack_group(int8x16_t row[W_ROWS][2], const scales4 *n, int g, enum kind kind, w_group *to)
 {
     pack_rows(row, to->q);
@@ -186,7 +186,7 @@ static inline void pack_group(int8x16_t row[W_ROWS][2], const scales4 *n, int g,
     for (int v = 0; v < W_UNITS; v++) \
         for (int u = 0; u < units; u++)
 
-/* The sums of a group, times its codes. x begins at the first unit. */
+/* Dot products of a group, times its integer scales. x points to the first unit. */
 static inline void group_dots(int32x4_t dots[W_UNITS][X_UNITS], const w_group *w, const int8_t *x, int units,
                               enum kind kind)
 {
@@ -202,7 +202,7 @@ static inline void group_dots(int32x4_t dots[W_UNITS][X_UNITS], const w_group *w
         EACH_UNIT dots[v][u] = vmulq_s32(dots[v][u], vld1q_s32(w->scale_code[v]));
 }
 
-/* Units `first` to `first` + `units` of x, `count` groups, are added to the sums. */
+/* Accumulates `count` groups for `units` units of x from `first`. */
 static inline __attribute__((always_inline)) void add_scale_only(const w_group *w, const x_group *x, int64_t count,
                                                                  int first, int units, float to[W_UNITS][X_UNITS][4])
 {
@@ -217,7 +217,7 @@ static inline __attribute__((always_inline)) void add_scale_only(const w_group *
     EACH_UNIT vst1q_f32(to[v][first + u], sum[v][u]);
 }
 
-/* The same of blocks of eight groups. */
+/* The same for blocks of eight groups: sums of a block first, then its scale and min. */
 static inline __attribute__((always_inline)) void add_blocks(const w_group *w, const x_group *x, int64_t count,
                                                              int first, int units, enum kind kind,
                                                              float to[W_UNITS][X_UNITS][4])
@@ -250,7 +250,7 @@ static inline __attribute__((always_inline)) void add_tile(const w_group *w, con
 }
 #undef EACH_UNIT
 
-/* The same for the units that `rows` rows of x need. */
+/* The same for as many units as `rows` rows of x need: a full tile, or unit by unit. */
 #define TILE_OF(name, kind) \
     static void name(const w_group *w, const x_group *x, int64_t count, int64_t rows, float to[W_UNITS][X_UNITS][4]) \
     { \

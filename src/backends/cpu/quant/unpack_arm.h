@@ -1,8 +1,8 @@
-/* unpack_arm.h: blocks on AArch64, four rows side by side, 32 elements of each at a time.
+/* unpack_arm.h: unpacking quantized weights on AArch64, four rows at a time, 32 elements each.
  *
- * group_TYPE() gives a group's bytes, signed; numbers_TYPE() what a block's sums are multiplied by, of four rows in
- * four lanes. Bytes may be larger than the elements by a power of two, which the scale is smaller by: the upper half of
- * a byte is as good a number as the lower one, and has a sign. */
+ * group_TYPE() yields the signed bytes of a group; scales_TYPE() the factors of a block's sums, four rows in four
+ * lanes. Bytes may be a power of two larger than the values they encode, which the scale undoes: the upper nibble of
+ * a byte needs no shift, and has a sign. */
 #ifndef TARN__CPU_UNPACK_ARM_H
 #define TARN__CPU_UNPACK_ARM_H
 
@@ -12,18 +12,19 @@
 #include "base/quant/quant.h"
 
 #define GROUP 32
-#define GROUPS 8 /* in a block of 256 elements; the others have one */
+#define GROUPS 8 /* per block of 256 elements; other formats have one */
 
-/* What a dtype has beside a scale for each block: codes, whole numbers, for each group, or each half of it, that its
- * sum is multiplied by; and leasts, with a scale of their own, that are subtracted times the sum of x. */
+/* Factors besides the scale of a block: none; per group an integer scale, and an integer min with a scale of its
+ * own, which is subtracted times the sum of x; or an integer scale per half group. */
 enum kind { SCALE_ONLY, WITH_MIN, HALF_SCALES };
 
 typedef struct scales4 {
     float32x4_t scale, min_scale;
-    uint8x16_t byte[4]; /* four groups' of four rows each: LEASTS: codes, then leasts; HALVES: four halves' codes */
+    /* four groups of four rows each. WITH_MIN: scales, then mins; HALF_SCALES: scales of four half groups */
+    uint8x16_t byte[4];
 } scales4;
 
-/* What sums begin with. gcc would copy a register of zeros, which keeps a vector unit busy as this does not. */
+/* A zero accumulator. gcc would copy a register of zeros, which occupies a vector pipe; movi does not. */
 static inline int32x4_t zero_s32(void)
 {
     int32x4_t zeros;
@@ -31,7 +32,7 @@ static inline int32x4_t zero_s32(void)
     return zeros;
 }
 
-/* Four numbers of f16, gathered by the other half of the processor: vectors have enough to do. */
+/* Four f16 values, assembled in integer registers: the vector pipes are the bottleneck. */
 static inline float32x4_t four_f16(uint16_t a, uint16_t b, uint16_t c, uint16_t d)
 {
     uint64_t bits = (uint64_t)a | (uint64_t)b << 16 | (uint64_t)c << 32 | (uint64_t)d << 48;
@@ -40,7 +41,7 @@ static inline float32x4_t four_f16(uint16_t a, uint16_t b, uint16_t c, uint16_t 
 
 #define SCALES_OF(b, name) four_f16((b)[0]->name, (b)[1]->name, (b)[2]->name, (b)[3]->name)
 
-/* Four rows of 16 bytes, turned: to[i] holds bytes 4 i to 4 i + 3, each of row 0 to 3. */
+/* Transposes four rows of 16 bytes: to[i] has bytes 4 i to 4 i + 3, each of rows 0 to 3. */
 static inline void transpose_bytes(const uint8x16_t *row, uint8x16_t *to)
 {
     uint8x16_t even_low = vzip1q_u8(row[0], row[2]), even_high = vzip2q_u8(row[0], row[2]);
@@ -49,15 +50,15 @@ static inline void transpose_bytes(const uint8x16_t *row, uint8x16_t *to)
     to[2] = vzip1q_u8(even_high, odd_high), to[3] = vzip2q_u8(even_high, odd_high);
 }
 
-/* Bytes 4 i to 4 i + 3, each in a lane of its own. */
+/* Zero-extends bytes 4 i to 4 i + 3 into 32-bit lanes. */
 static inline uint32x4_t four_bytes(uint8x16_t bytes, int i)
 {
-    uint32x4_t where = {0xffffff00u, 0xffffff01u, 0xffffff02u, 0xffffff03u}; /* beyond the last: 0 */
+    uint32x4_t where = {0xffffff00u, 0xffffff01u, 0xffffff02u, 0xffffff03u}; /* indices out of range give 0 */
     return vreinterpretq_u32_u8(
         vqtbl1q_u8(bytes, vreinterpretq_u8_u32(vaddq_u32(where, vdupq_n_u32((uint32_t)i * 4)))));
 }
 
-/* LEASTS: the code, and the least, of group g. */
+/* WITH_MIN: the integer scale and min of group g. */
 static inline int32x4_t scale_of(const scales4 *n, int g)
 {
     return vreinterpretq_s32_u32(four_bytes(n->byte[g / 4], g % 4));
@@ -68,7 +69,7 @@ static inline float32x4_t min_of(const scales4 *n, int g)
     return vcvtq_f32_u32(four_bytes(n->byte[2 + g / 4], g % 4));
 }
 
-/* HALVES: the code of half h of group g. */
+/* HALF_SCALES: the integer scale of half h of group g. */
 static inline int32x4_t half_scale_of(const scales4 *n, int g, int h)
 {
     int8x16_t bytes = vreinterpretq_s8_u8(n->byte[g / 2]);
@@ -96,7 +97,7 @@ static inline void scales_q4_0(const tarn__q4_0 *const *b, scales4 *to)
     to->scale = vmulq_n_f32(SCALES_OF(b, scale), 1.0f / 16);
 }
 
-/* A nibble less 8 is the nibble with its upper bit turned, read as a number with a sign. */
+/* A nibble minus 8 is the nibble with its top bit flipped, read as signed. */
 static inline void group_q4_0(const tarn__q4_0 *b, int g, int8x16_t *to)
 {
     (void)g;
@@ -107,12 +108,12 @@ static inline void group_q4_0(const tarn__q4_0 *b, int g, int8x16_t *to)
 
 /* ---- q4_k -------------------------------------------------------------------------------------------------------- */
 
-/* The scales of groups 0 to 3, then 4 to 7, and the leasts in the same way: four of them of four rows each. */
+/* Unpacks the 6-bit scales of groups 0 to 3, then 4 to 7, and the mins likewise, for four rows. */
 static inline void unpack_scales(const tarn__q4_k *const *b, uint8x16_t *scales)
 {
     uint8x16_t row[4], transposed_lane[4], six = vdupq_n_u8(0x3f), upper = vdupq_n_u8(0x30);
     for (int r = 0; r < 4; r++)
-        row[r] = vld1q_u8(b[r]->scales); /* the four bytes behind the scales are the block's own, too */
+        row[r] = vld1q_u8(b[r]->scales); /* reads 4 bytes past the scales: still inside the block */
     transpose_bytes(row, transposed_lane);
     scales[0] = vandq_u8(transposed_lane[0], six), scales[2] = vandq_u8(transposed_lane[1], six);
     scales[1] =
@@ -145,8 +146,7 @@ static inline void scales_q6_k(const tarn__q6_k *const *b, scales4 *to)
     to->scale = vmulq_n_f32(SCALES_OF(b, scale), 0.25f);
 }
 
-/* Four times the element: the low nibble at bit 2, the upper two bits above it, and 128 less by turning the uppermost.
- */
+/* Four times the element: the low nibble at bit 2, the two high bits above it, minus 128 by flipping the top bit. */
 static inline void group_q6_k(const tarn__q6_k *b, int g, int8x16_t *to)
 {
     int half = g / 4, part = g % 4;

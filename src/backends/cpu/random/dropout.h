@@ -1,5 +1,5 @@
-/* dropout.h: elements kept or zeroed at random, for dropout's own kernel and for those that have it inside: all draw
- * the same masks. */
+/* dropout.h: dropout masks, for the dropout kernel and for kernels with fused dropout: all draw the same mask for
+ * the same element number. */
 #ifndef TARN__CPU_DROPOUT_H
 #define TARN__CPU_DROPOUT_H
 
@@ -8,7 +8,7 @@
 
 #define DROPOUT_TILE 256
 
-/* A factor for each word: 0 where its number is below the probability. */
+/* One factor per random word: 0 where its uniform value is below the drop probability, else 1 / (1 - p). */
 TARN__UNUSED static void dropout_factors(const tarn__random *random, const uint32_t *word, float *factor, int n)
 {
     double p = random->a;
@@ -17,7 +17,8 @@ TARN__UNUSED static void dropout_factors(const tarn__random *random, const uint3
         factor[i] = (double)tarn__unit_f32(word[i]) < p ? 0 : scale;
 }
 
-/* n neighbours, at most a tile, each times its factor, rounded once; a factor of 0 gives 0 whatever the element is. */
+/* Multiplies n contiguous elements, at most a tile, by their factors, rounded once. A factor of 0 gives 0, also for
+ * infinity and NaN. */
 TARN__UNUSED static void dropout_tile(tarn_dtype dtype, const char *from, char *to, const float *factor, int n)
 {
     double x[DROPOUT_TILE];
@@ -27,7 +28,7 @@ TARN__UNUSED static void dropout_tile(tarn_dtype dtype, const char *from, char *
     tarn__store[dtype][COMPUTE_F64](x, to, 1, n);
 }
 
-/* n neighbours, the first of which has number `first` in its tensor, counted row-major. */
+/* The same for n contiguous elements of which the first has row-major number `first` in its tensor. */
 TARN__UNUSED static void dropout_elements(const tarn__random *random, int64_t first, tarn_dtype dtype, const char *from,
                                           char *to, int64_t n)
 {

@@ -1,5 +1,5 @@
-/* random.c: numbers drawn by element: element i, counted row-major, takes word i % 4 of counter offset + i / 4,
- * whatever the layout, the number of threads, or the order in which elements are visited. */
+/* random.c: uniform, normal and dropout. Element i, row-major, uses word i % 4 of Philox counter offset + i / 4, for
+ * any layout, number of threads and order of evaluation: reproducible by construction. */
 #include <math.h>
 
 #include "backends/cpu/common/vmath.h"
@@ -10,11 +10,12 @@
 #define GRAIN 16384 /* a multiple of four: chunks begin at a whole counter */
 
 typedef struct draw {
-    const tarn__view *to, *from; /* from: dropout's operand */
+    const tarn__view *to, *from; /* from: dropout's input */
     const tarn__random *random;
     void (*tile)(const struct draw *d, const uint32_t *word, float *value, int n);
 } draw;
 
+/* Offset of row-major element `at`, in elements. */
 static int64_t offset_of(const tarn__view *view, int64_t at)
 {
     int64_t offset = 0;
@@ -34,7 +35,7 @@ static void uniform_tile(const draw *d, const uint32_t *word, float *value, int 
     }
 }
 
-/* Box and Muller: a pair of words gives a pair of normals. Always whole counters: value has room for them. */
+/* Box-Muller: a pair of words gives a pair of normals. Always whole counters: `value` has space for them. */
 static void normal_tile(const draw *d, const uint32_t *word, float *value, int n)
 {
     float mean = (float)d->random->a, std = (float)d->random->b;

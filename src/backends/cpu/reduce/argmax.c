@@ -1,7 +1,7 @@
-/* argmax.c: where the largest and smallest elements are, and the gradient of max and min.
+/* argmax.c: argmax and argmin, and the gradient of max and min.
  *
- * A state of argmax is a value and its index, counted from the state's first element; the first of equal values wins,
- * because a later one replaces it only when it is better. NaN is better than anything but NaN. */
+ * A state of argmax is a value and its index, counted from the state's first element. The first of equal values
+ * wins: a later one replaces it only when it is strictly better. NaN is better than anything but NaN. */
 #include <math.h>
 
 #include "backends/cpu/common/convert.h"
@@ -18,8 +18,7 @@
 #define ABOVE_max(x, a) ((x) > (a))
 #define ABOVE_min(x, a) ((x) < (a))
 
-/* ---- by rows: the best value of a short stretch, which is vector work; then, only where it beats the state, its place
- */
+/* by rows: the best value of a segment with vectors, then its index, only where the segment beats the state */
 
 #define SEGMENT 512
 #define IDENTITY(x) (x)
@@ -174,9 +173,9 @@
 KERNEL(max, -INFINITY, INT64_MIN)
 KERNEL(min, INFINITY, INT64_MAX)
 
-/* ---- the gradient of max and min: elements equal to the result share it ------------------------------------------ */
+/* ---- gradient of max and min: elements equal to the result share it ---------------------------------------------- */
 
-/* How many elements equal the result, which is the auxiliary operand. */
+/* Number of elements equal to the result, which is the auxiliary operand. */
 #define EQUAL(name, T, INT) \
     static void row_equal_##name(tarn__acc *a, tarn__acc *b, const void *from, int64_t n, int64_t at, const void *aux) \
     { \
@@ -211,7 +210,8 @@ KERNEL(min, INFINITY, INT64_MAX)
         for (int64_t c = 0; c < width; c++) \
             state[0][c].real = (double)found[c]; \
     } \
-    /* A NaN equals nothing: where it won, the count is 0 and all gradients of its slice are NaN, as torch.amax's. */ \
+    /* NaN equals nothing: where NaN won, the count is 0 and all gradients of its slice are NaN, as torch.amax has \
+     * it. */ \
     static void tile_grad_##name(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params) \
     { \
         const T *x = in[0], *y = in[1], *g = in[2], *count = in[3]; \
@@ -252,7 +252,7 @@ static void merge_equal(tarn__acc *const *a, const tarn__acc *const *b, int64_t 
     }
 static const tarn__reducer equal_reducers[] = {EQUAL_REDUCER(f32, COMPUTE_F32), EQUAL_REDUCER(f64, COMPUTE_F64)};
 
-/* The counts lie at the start of scratch, f64, in the result's shape. */
+/* The counts are at the start of scratch: f64, in the result's shape. */
 static tarn__reduction describe_counts(const tarn__call *call, tarn__view *counts)
 {
     *counts = *call->in[1];
@@ -274,12 +274,12 @@ static size_t scratch_max_grad(const tarn__call *call)
     return sizeof(double) * (size_t)tarn__view_count(&counts) + TARN__AT_LEVEL(tarn__reduction_scratch)(&r);
 }
 
-/* ---- the same where one dense row after the other is reduced: counted and written while it is in a cache --------- */
+/* ---- the same for contiguous reduced rows: counted and written while in cache ------------------------------------ */
 
-#define MIN_GRAD_ROW 16 /* shorter rows, and longer ones, are left to the general form */
+#define MIN_GRAD_ROW 16 /* shorter and longer rows take the general form */
 #define MAX_GRAD_ROW (32 * 1024)
-#define GRAD_GRAIN (32 * 1024) /* elements a thread takes at a time */
-#define GRAD_BUFFER 4096       /* bytes of a result that streams */
+#define GRAD_GRAIN (32 * 1024) /* elements per task */
+#define GRAD_BUFFER 4096       /* bytes per non-temporal write */
 
 typedef struct max_grad_plan {
     tarn__nest nest; /* gradient, x, y, g; the last axis is the row */
@@ -331,7 +331,7 @@ static void max_grad_rows(int64_t begin, int64_t end, void *ctx)
         tarn__nt_fence();
 }
 
-/* Whether the rows of a call are such; fills in the plan. y has stride 0 on reduced axes and on no others. */
+/* True where the call has such rows; fills in the plan. y has stride 0 on exactly the reduced axes. */
 static bool plan_rows(max_grad_plan *p, const tarn__call *call)
 {
     const tarn__view *views[] = {call->out[0], call->in[0], call->in[1], call->in[2]};
@@ -353,6 +353,7 @@ static bool plan_rows(max_grad_plan *p, const tarn__call *call)
     return true;
 }
 
+/* Three forms, by layout: contiguous rows in one pass; else counts first, then rows with one count each, or tiles. */
 static void kernel_max_grad(const tarn__call *call)
 {
     max_grad_plan plan;

@@ -1,10 +1,10 @@
-/* compensated.h: products of f32 as exact as in f64, at less than its cost, where the level has packs (vec.h).
+/* compensated.h: products of f32 with the accuracy of f64 at less than its cost, on AVX-512.
  *
- * A product is kept as p + e: p rounded to f32, e what rounding has taken from it so far. A fused operation gives the
- * error of p · x exactly, so p + e is off by about 2^-46 for each factor. That holds while p stays within f32 and far
- * enough above its smallest numbers: infinity and NaN stay in p to the end, and the smallest size of p on the way is
- * kept. Where it fails, f64 does the work again. Converting every element to f64 instead takes more instructions than
- * the four here, of which each takes twice as many elements. */
+ * A product is a double-float p + e: p rounded to f32, e the accumulated rounding error. An FMA gives the error of p
+ * · x exactly, so p + e is off by about 2^-46 per factor. This holds while p stays within f32 and well above its
+ * smallest numbers: infinity and NaN remain in p to the end, and the smallest |p| on the way is tracked. Where it
+ * fails, f64 repeats the work. Converting every element to f64 would take more instructions than the four here, on
+ * half as many elements each. */
 #ifndef TARN__CPU_COMPENSATED_H
 #define TARN__CPU_COMPENSATED_H
 
@@ -13,8 +13,8 @@
 
 #if TARN__VEC_LANES == 16
 
-#define PRODUCT_PREFETCH 2048 /* bytes that a row asks for ahead of time */
-#define PRODUCT_MIN 0x1p-100f /* errors of smaller products may be no numbers of f32 */
+#define PRODUCT_PREFETCH 2048 /* prefetch distance of a row, in bytes */
+#define PRODUCT_MIN 0x1p-100f /* errors of smaller products may be below f32's range */
 
 typedef struct df_product {
     vec p, e, min_abs;
@@ -60,7 +60,7 @@ VEC_INLINE tarn__f64v df_half(const df_product *a, int half)
 
 #define TIMES(a, b) ((a) * (b))
 
-/* The product of n elements, at least four packs; false where f64 has to do it. */
+/* Product of n elements, at least four vectors; false where f64 must compute it. */
 static bool df_product_row(const float *x, int64_t n, double *result)
 {
     df_product a = df_of(vec_load(x)), b = df_of(vec_load(x + TARN__VEC_LANES)),

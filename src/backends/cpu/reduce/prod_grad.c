@@ -1,5 +1,5 @@
-/* prod_grad.c: the gradient of a product: g times the product of the other elements, from the product of all that are
- * not 0 and the number of zeros. Two passes: those two numbers in f64, then one over x. */
+/* prod_grad.c: the gradient of prod: g times the product of the other elements, from the product of the nonzero
+ * elements and the number of zeros. Two passes: these two values per output, in f64, then one over x. */
 #include "backends/cpu/common/vec_ext.h"
 #include "backends/cpu/elementwise/elementwise_loops.h"
 #include "backends/cpu/reduce/reduce_grad_rows.h"
@@ -8,7 +8,7 @@
 #define TIMES(V, M, a, x) (a) *= (x)
 #define PRODUCT(a, b) ((a) * (b))
 
-/* ---- the product of what is not 0, and the number of zeros ------------------------------------------------------- */
+/* ---- product of the nonzero elements, and number of zeros -------------------------------------------------------- */
 
 static void row_nonzero(tarn__acc *a, tarn__acc *b, const void *from, int64_t n, int64_t at, const void *aux)
 {
@@ -39,7 +39,7 @@ static void row_nonzero(tarn__acc *a, tarn__acc *b, const void *from, int64_t n,
 
 #if defined(__aarch64__)
 
-/* Where the plain product is neither 0 nor NaN, no element is 0. */
+/* A plain product that is neither 0 nor NaN proves that no element is 0. */
 static void row_nonzero_f32(tarn__acc *a, tarn__acc *b, const void *from, int64_t n, int64_t at, const void *aux)
 {
     enum { LANES = sizeof(tarn__f64v) / sizeof(double), WIDTH = TARN__ACCUMULATORS * LANES };
@@ -132,7 +132,7 @@ static const tarn__reducer nonzero_reducer = {.compute = COMPUTE_F64,
 
 /* ---- the pass over x --------------------------------------------------------------------------------------------- */
 
-/* in: x, g, product of what is not 0, number of zeros. */
+/* in: x, g, product of nonzero elements, number of zeros. */
 static void tile_prod_grad(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)
 {
     const double *x = in[0], *g = in[1], *product = in[2], *zeros = in[3];
@@ -150,7 +150,7 @@ static void divide_row(float *to, const float *x, double g, double product, int6
 {
     int64_t i = 0;
 #if defined(__aarch64__)
-    /* Two steps from an estimate of 1 / x leave 32 bits, in less time than a division. */
+    /* Two Newton steps from an estimate of 1 / x give 32 bits, in less time than a division. */
     for (; i + 4 <= n; i += 4) {
         float32x2_t half[2];
         for (int k = 0; k < 2; k++) {
@@ -166,7 +166,7 @@ static void divide_row(float *to, const float *x, double g, double product, int6
         to[i] = (float)(g * (product / (double)x[i]));
 }
 
-/* The same of a dense row, whose numbers are g, the product and the zeros. */
+/* The same for a contiguous row, with one g, product and zero count. */
 static void dense_prod_grad(char *const *at, int64_t n)
 {
     float *to = (float *)(void *)at[0];
@@ -182,7 +182,7 @@ static void dense_prod_grad(char *const *at, int64_t n)
         to[i] = x[i] == 0 ? only_zero : other;
 }
 
-/* The outputs of a reduction in scratch: f64, in g's shape. */
+/* The outputs of the reduction in scratch: f64, in g's shape. */
 static tarn__view view_in_scratch(const tarn__call *call, const tarn__view *like)
 {
     tarn__view view = *like;

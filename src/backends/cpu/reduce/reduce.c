@@ -1,8 +1,8 @@
-/* reduce.c: sum, product, largest, smallest, and the count of values that are not finite.
+/* reduce.c: sum, prod, max, min, and the count of non-finite values.
  *
- * Every step below is written twice: on vectors, and on single elements for what is left over. Sums of f32 and bf16 run
- * in f32 for a piece, then in f64. Products overflow and lose digits sooner: they run in f64, or in a form that loses
- * as little (compensated.h). */
+ * Every step exists twice: on vectors, and on single elements for the remainder. Sums of f32 and bf16 accumulate in
+ * f32 for one piece, then in f64. Products overflow and lose precision sooner: they run in f64, or as double-floats
+ * (compensated.h). */
 #include "backends/cpu/reduce/reduce_loops.h"
 
 #include <math.h>
@@ -25,8 +25,8 @@
 
 #define IDENTITY(x) (x)
 
-/* By columns: rows that pass at once by some vectors of accumulators. AArch64 reads from memory fastest along many
- * rows, a line of each. */
+/* By columns: rows per pass over some vectors of accumulators. AArch64 reads memory fastest along many rows, a cache
+ * line of each. */
 #if defined(__aarch64__)
 #define ROWS_PER_PASS TARN__ROWS
 #define VECTORS_PER_PASS 4
@@ -35,8 +35,8 @@
 #define VECTORS_PER_PASS 1
 #endif
 
-/* RUN: n neighbours into one state, by several vectors of accumulators, then one, then single elements, in this fixed
- * order. FOLD: rows into a tile of accumulators, four rows a step. */
+/* ROW: n contiguous elements into one state: several vectors of accumulators, then one, then single elements, in
+ * this fixed order. COLUMNS: rows into a tile of accumulators, four rows per step, pairwise. */
 #define ROW(op, name, S, T, V, M, LOAD, GET, START, part) \
     static void row_##op##_##name(tarn__acc *a, tarn__acc *b, const void *from, int64_t n, int64_t at, \
                                   const void *aux) \
@@ -127,7 +127,7 @@
         } \
     }
 
-/* What a computed type needs beside them. */
+/* Initial and final conversion of column accumulators, per compute type. */
 #define TYPED(op, name, T, START, part) \
     static void init_##op##_##name(tarn__columns *columns, int64_t width) \
     { \
@@ -251,9 +251,9 @@ KERNEL(prod)
 KERNEL(max)
 KERNEL(min)
 
-/* ---- nonfinite --------------------------------------------------------------------------------------------------- */
+/* ---- count_nonfinite --------------------------------------------------------------------------------------------- */
 
-/* x - x is 0 for finite values and NaN for the others. All axes are reduced, so there are no columns. */
+/* x - x is 0 for finite values and NaN for others. All axes are reduced, so there are no columns. */
 #define COUNT_NONFINITE(name, T, INT) \
     static void row_nonfinite_##name(tarn__acc *a, tarn__acc *b, const void *from, int64_t n, int64_t at, \
                                      const void *aux) \

@@ -1,6 +1,5 @@
-/* reduce_grad_rows.h: passes over results that lie in dense rows, beside an operand that does too and others that have
- * one number a row: what a gradient of a reduction writes where the last axes are reduced. Rows are cut into pieces by
- * size alone. */
+/* reduce_grad_rows.h: gradients of reductions over the last axes: contiguous rows of results next to a contiguous x,
+ * with operands that have one element per row. Rows are cut into segments by size alone. */
 #ifndef TARN__CPU_REDUCE_GRAD_ROWS_H
 #define TARN__CPU_REDUCE_GRAD_ROWS_H
 
@@ -10,18 +9,18 @@
 #define GRAD_ROW_MIN 64    /* shorter rows are left to tiles */
 #define GRAD_SEGMENT 16384 /* elements */
 
-/* The result, x, then the others. */
+/* Operands: the result, x, then the per-row ones. */
 typedef struct grad_rows {
     tarn__nest nest; /* the last axis is the row */
     int operands;
     const tarn__view *view[TARN__MAX_OPERANDS];
-    int64_t segments; /* of a row */
-    /* n elements of a row: at[0] is where they go, at[1] x, the others are the row's numbers. */
+    int64_t segments; /* per row */
+    /* n elements of a row: at[0] output, at[1] x, the others point to the row's values. */
     void (*work)(char *const *at, int64_t n);
 } grad_rows;
 
-/* False where rows do not lie like that, where the first three differ in dtype, or where results stream past the
- * caches, which is left to tiles too. */
+/* False for any other layout, where the first three dtypes differ, or where results are large enough for
+ * non-temporal stores: tiles handle these. */
 TARN__UNUSED static bool grad_rows_make(grad_rows *d, int operands, const tarn__view *const *views)
 {
     tarn__nest_make(&d->nest, operands, views);
@@ -41,7 +40,7 @@ TARN__UNUSED static bool grad_rows_make(grad_rows *d, int operands, const tarn__
     return true;
 }
 
-/* Where an operand's row begins: a place in the axes before the last. */
+/* Offset of an operand's row: its position in the axes before the last. */
 TARN__UNUSED static int64_t grad_row_offset(const tarn__nest *nest, int operand, int64_t row)
 {
     int64_t offset = 0;

@@ -1,10 +1,10 @@
 /* reduce_loops.c: the loops of all reductions.
  *
- * After collapsing there are kept axes and reduced axes. One kept axis is the column axis, the others are outer. A task
- * is one outer position, one tile of columns and one chunk of the reduced elements; all three are cut by size alone.
- * Where there is more than one chunk, the states of each go to scratch and are merged in order by a second pass. There
- * are chunks only where outer positions and tiles are too few to occupy many threads, so the scratch stays small. Tasks
- * are counted as x lies in memory, so that a thread's share of them is what it had of x before. */
+ * After collapsing axes there are kept and reduced axes. One kept axis is the column axis, the others are outer. A
+ * task is one outer position, one tile of columns and one chunk of the reduced elements; all three are cut by size
+ * alone. Where there is more than one chunk, their states go to scratch and are merged in order by a second pass.
+ * Chunks exist only where outer positions and tiles are too few for many threads, so scratch stays small. Tasks are
+ * numbered in the memory order of x, so that a thread reads what it has in its cache from the operation before. */
 #include "backends/cpu/reduce/reduce_loops.h"
 
 #include <string.h>
@@ -12,33 +12,32 @@
 #include "backends/cpu/common/convert.h"
 #include "backends/cpu/common/int_math.h"
 
-#define TASKS 64           /* with this many tasks there is no need for chunks */
-#define CHUNK (32 * 1024)  /* elements of a chunk, at least */
-#define GRAIN (32 * 1024)  /* elements a thread takes at a time, at least */
-#define SHORT_ROW 16       /* shorter rows are taken by columns, though these lie apart */
-#define SHORT_RUN 64       /* shorter runs are gathered before they are taken */
-#define CACHED (4 << 20)   /* bytes of x that are likely to be in a cache */
-#define CACHED_COLUMNS 256 /* columns of a tile then: fewer states to write, and to merge */
-#define NARROW 8           /* narrower tiles are taken by rows, though these lie apart */
-#define BUFFER (64 * 1024) /* bytes for converted elements */
-#define LOADED_COLUMNS \
-    1024 /* columns of a tile whose rows must be converted: TARN__ROWS of them in f32 fit the buffer */
+#define TASKS 64            /* with this many tasks no chunks are needed */
+#define CHUNK (32 * 1024)   /* elements per chunk, at least */
+#define GRAIN (32 * 1024)   /* elements per task hand-over, at least */
+#define SHORT_ROW 16        /* shorter rows are reduced by columns, even with a stride */
+#define SHORT_RUN 64        /* shorter runs are gathered before they are reduced */
+#define CACHED (4 << 20)    /* bytes of x that are likely in cache */
+#define CACHED_COLUMNS 256  /* columns per tile then: fewer states to write and merge */
+#define NARROW 8            /* narrower tiles are reduced by rows, even with a stride */
+#define BUFFER (64 * 1024)  /* bytes for converted elements */
+#define LOADED_COLUMNS 1024 /* columns per tile with conversion: TARN__ROWS rows of f32 fit the buffer */
 
 typedef struct plan {
     const tarn__reduction *r;
     const char *x, *aux;
     char *y;
-    int64_t x_size, y_size, aux_size; /* bytes of an element */
-    bool other, direct;               /* elements are taken as they lie; in the reducer's other dtype */
+    int64_t x_size, y_size, aux_size; /* bytes per element */
+    bool other, direct;               /* elements are read in place; in the reducer's other dtype */
     bool by_columns;
     int outer_rank, reduced_rank;
     int64_t outer_shape[TARN_MAX_RANK], outer_x[TARN_MAX_RANK], outer_y[TARN_MAX_RANK], outer_aux[TARN_MAX_RANK];
     int64_t reduced_shape[TARN_MAX_RANK], reduced_x[TARN_MAX_RANK]; /* at least one axis, the innermost last */
     int64_t columns, column_x, column_y, column_aux;
-    /* reduced elements of an output; by columns in a widened plan: rows of `widening` elements */
+    /* reduced elements per output; by columns with joined rows: rows of `joined` elements */
     int64_t rows;
-    int64_t count;       /* reduced elements of an output */
-    int64_t joined;      /* by columns: so many rows lie next to each other and are taken as one; 1: not */
+    int64_t count;       /* reduced elements per output */
+    int64_t joined;      /* by columns: contiguous rows processed as one; 1: not joined */
     int64_t last_joined; /* of the last row on the innermost reduced axis */
     int64_t outer, tile, tiles, chunk, chunks;
 } plan;
@@ -57,7 +56,7 @@ static bool can_join_rows(const tarn__nest *nest, const tarn__reducer *op, int k
            nest->shape[kept] <= LOADED_COLUMNS / 4 && nest->shape[reduced] >= 8;
 }
 
-/* Takes several rows as one where rows are narrow and lie next to each other. */
+/* Processes several rows as one where rows are narrow and contiguous. */
 static void join_rows(plan *p)
 {
     int last = p->reduced_rank - 1;
@@ -79,7 +78,7 @@ static bool choose_columns(const tarn__nest *nest, const tarn__reducer *op, int 
            can_join_rows(nest, op, kept, reduced);
 }
 
-/* Columns of a tile, at most. From memory, long stretches of a row come faster. */
+/* Columns per tile, at most. From memory, long runs of a row are faster. */
 static int64_t max_tile(const plan *p)
 {
     if (p->joined > 1)
@@ -91,7 +90,7 @@ static int64_t max_tile(const plan *p)
     return p->count * p->columns * p->outer * p->x_size <= CACHED ? CACHED_COLUMNS : TARN__COLUMNS;
 }
 
-/* Tasks by size only. */
+/* Cuts tiles and chunks, by size only. */
 static void choose_tasks(plan *p)
 {
     int64_t max_rows = max_tile(p);
@@ -109,7 +108,7 @@ static void choose_tasks(plan *p)
     p->chunks = p->rows > p->chunk ? ceil_div(p->rows, p->chunk) : 1;
 }
 
-/* Tells outer, column and reduced axes apart; `kept` is the axis of the columns, -1 when there is none. */
+/* Sorts axes into outer, column and reduced; `kept` is the column axis, -1: none. */
 static void sort_axes(plan *p, const tarn__nest *nest, int kept)
 {
     for (int i = 0; i < nest->rank; i++) {
@@ -132,7 +131,7 @@ static void sort_axes(plan *p, const tarn__nest *nest, int kept)
     p->count = p->rows;
 }
 
-/* Whether elements can be taken as they lie: dense, in a dtype that the reducer reads, and many enough in one run. */
+/* True where elements can be read in place: contiguous, in a dtype the reducer reads, and in long enough runs. */
 static void choose_direct(plan *p)
 {
     static const tarn_dtype native[] = {TARN_F32, TARN_F64, TARN_I64};
@@ -145,7 +144,7 @@ static void choose_direct(plan *p)
     p->other = p->direct && other;
 }
 
-/* False when there is no output. */
+/* False where there is no output. */
 static bool make_plan(plan *p, const tarn__reduction *r)
 {
     const tarn__view *views[] = {r->x, r->y, r->aux};
@@ -175,7 +174,7 @@ static bool make_plan(plan *p, const tarn__reduction *r)
     return true;
 }
 
-/* ---- a walk over the reduced elements ---------------------------------------------------------------------------- */
+/* ---- walking the reduced elements -------------------------------------------------------------------------------- */
 
 typedef struct walk {
     int64_t index[TARN_MAX_RANK];
@@ -192,7 +191,7 @@ static void walk_to(const plan *p, walk *w, int64_t at)
     }
 }
 
-/* Goes `by` elements on, not beyond the end of the innermost axis. */
+/* Advances by `by` elements, not past the end of the innermost axis. */
 static void walk_on(const plan *p, walk *w, int64_t by)
 {
     int i = p->reduced_rank - 1;
@@ -224,7 +223,7 @@ static int64_t compute_size(const plan *p)
     return p->r->reducer->compute == COMPUTE_F32 ? 4 : 8;
 }
 
-/* The reduced elements begin … end - 1 of one output, whose element 0 is at x, into a state. */
+/* Reduces elements [begin, end) of one output, whose element 0 is at x, into a state. */
 static void run_row(const plan *p, workspace *w, const char *x, const void *aux, int64_t begin, int64_t end,
                     tarn__acc *a, tarn__acc *b)
 {
@@ -269,7 +268,7 @@ static void run_rows(const plan *p, workspace *w, const char *x, int64_t width, 
     }
 }
 
-/* Takes rows that are the last, narrower ones of a widened axis apart from the others. */
+/* Number of rows from `at` with equal width: the last row of a joined axis may be narrower. */
 static int rows_alike(const plan *p, const walk *at, int64_t max_rows, int64_t *width)
 {
     int last = p->reduced_rank - 1;
@@ -283,7 +282,7 @@ static int rows_alike(const plan *p, const walk *at, int64_t max_rows, int64_t *
     return 1;
 }
 
-/* Up to `most` rows from a position on, as pointers to dense elements. */
+/* Pointers to `rows` contiguous rows from a position on, converted where needed. */
 static void fetch_rows(const plan *p, workspace *w, const char *x, walk *at, int rows, int64_t width, const void **row)
 {
     tarn__load_fn load = tarn__load[p->r->x->dtype][p->r->reducer->compute];
@@ -299,7 +298,7 @@ static void fetch_rows(const plan *p, workspace *w, const char *x, walk *at, int
     }
 }
 
-/* States of a widened tile: those of rows that were taken as one, merged. */
+/* Merges the states of joined rows. */
 static void split_states(const plan *p, states *state, int64_t width)
 {
     tarn__acc *into[] = {state->first, state->second};
@@ -340,7 +339,7 @@ static void run_columns(const plan *p, workspace *w, const char *x, int64_t widt
 
 /* Where a task's columns are. */
 typedef struct task_position {
-    int64_t x, y, aux; /* elements from the first */
+    int64_t x, y, aux; /* in elements from the first */
     int64_t first;     /* number of the first output, in the order of outer positions and columns */
     int64_t width;
 } task_position;
@@ -372,7 +371,7 @@ static void store_results(const plan *p, states *state, const task_position *at)
         tarn__store[TARN_F64][COMPUTE_F64](state->second, p->r->second + at->y, p->column_y, at->width);
 }
 
-/* Scratch holds [part][chunk][output]. */
+/* Scratch is [part][chunk][output]. */
 static tarn__acc *partial(const plan *p, int part, int64_t chunk, int64_t first)
 {
     return (tarn__acc *)p->r->scratch + ((part * p->chunks + chunk) * p->outer * p->columns + first);

@@ -1,23 +1,22 @@
-/* scale_grad.c: the gradients of x · w where w is repeated along axes of x: gx = g · w and gw, the sums of g · x, in
- * one pass over x and g.
+/* scale_grad.c: gradients of x · w with w broadcast along axes of x: gx = g · w, and gw = sums of g · x, in one pass
+ * over x and g.
  *
- * Two forms have loops of their own: w has one number for each row (the sums run along the innermost axis), and w is
- * one row (the sums run over all rows; these are cut into chunks by their number alone, and the chunks' sums are added
- * in order). ops/reduce/scale_grad.c asks for no other. */
+ * Two forms: w has one element per row (sums run along the innermost axis), or w is one row (sums run over rows, cut
+ * into chunks by their number alone and added in order). ops/reduce/scale_grad.c uses no other. */
 #include "backends/cpu/common/nt_store.h"
 #include "backends/cpu/common/rows.h"
 
-#define CHUNKS 64   /* of rows, at most */
-#define MIN_ROWS 16 /* in a chunk */
-#define F32_ROWS 64 /* so many products are added in the type computed in before they go on in f64 */
+#define CHUNKS 64   /* chunks of rows, at most */
+#define MIN_ROWS 16 /* rows per chunk, at least */
+#define F32_ROWS 64 /* products added in the compute type before they move to f64 */
 
 enum { X, G, GX, W, GW };
 
 typedef struct job {
-    row_set r; /* along the innermost axis; W and GW only where they have one number a row */
+    row_set r; /* along the innermost axis; W and GW only where they have one element per row */
     bool by_row, nontemporal;
     const tarn__view *w, *gw;
-    int64_t w_along, gw_along; /* where they are rows */
+    int64_t w_along, gw_along; /* strides of w and gw as rows */
     int64_t chunk, chunks, tiles;
     double *partial; /* (chunks, length) */
 } job;
@@ -65,7 +64,7 @@ typedef struct buffers {
     double sum64[BLOCK];
 } buffers;
 
-/* n elements of a row of gx from the gradient and w, past the caches where the whole is too large for them. */
+/* n elements of a row of gx from g and w; non-temporal where gx exceeds the caches. */
 static void write_gx(const job *j, buffers *b, char *row, int64_t begin, int64_t n, const void *g, const void *w,
                      bool one)
 {
@@ -83,7 +82,7 @@ static void write_gx(const job *j, buffers *b, char *row, int64_t begin, int64_t
     tarn__nt_store(to, native ? b->gx : b->narrow, n * o->size);
 }
 
-/* ---- one number of w a row --------------------------------------------------------------------------------------- */
+/* ---- one element of w per row ------------------------------------------------------------------------------------ */
 
 static void run_rows(int64_t first, int64_t end, void *ctx)
 {

@@ -1,15 +1,15 @@
-/* scan.c: running sums along an axis, in f64 (i64 for integers) whatever the dtype.
+/* scan.c: cumulative sums along an axis, in f64 (i64 for integers) for every dtype.
  *
- * By columns where another axis lies denser: a tile of running sums goes along the axis. By lines otherwise; where
- * lines are few and long they are cut into chunks by size: first the sum of each chunk, then the sums before each, then
- * all chunks. */
+ * By columns where another axis is denser in memory: a tile of running sums goes along the axis. By lines otherwise;
+ * few long lines are cut into chunks by size: sums of chunks first, then an exclusive scan of these, then all
+ * chunks. */
 #include "backends/cpu/common/convert.h"
 #include "backends/cpu/common/int_math.h"
 #include "backends/cpu/reduce/reduce_loops.h"
 
-#define TILE 1024         /* columns that run side by side, and elements of a line that are loaded at once */
-#define NARROW 16         /* fewer columns are taken as lines */
-#define CHUNK (32 * 1024) /* elements of a line's chunk, and of a thread's share */
+#define TILE 1024         /* columns per tile, and elements of a line per load */
+#define NARROW 16         /* fewer columns are processed as lines */
+#define CHUNK (32 * 1024) /* elements per chunk of a line, and per task */
 #define FEW_LINES 64
 
 typedef union value {
@@ -22,15 +22,15 @@ typedef struct plan {
     char *y;
     int64_t x_size, y_size;
     bool real;
-    bool is_f32; /* by columns: f32 to f32, dense rows */
+    bool is_f32; /* by columns: f32 to f32, contiguous rows */
     tarn__load_fn load;
     tarn__store_fn store;
     int64_t length, along_x, along_y; /* the axis */
     int64_t columns, column_x, column_y, tiles;
-    int rank; /* of the axes that are left */
+    int rank; /* of the other axes */
     int64_t shape[TARN_MAX_RANK], stride_x[TARN_MAX_RANK], stride_y[TARN_MAX_RANK];
     int64_t outer, chunk, chunks;
-    value *before; /* [line][chunk]: the sum of the chunk, then of all before it */
+    value *before; /* [line][chunk]: sum of the chunk, then of all chunks before it */
 } plan;
 
 static void make_plan(plan *p, const tarn__call *call)
@@ -138,8 +138,8 @@ static void scan_columns(int64_t begin, int64_t end, void *ctx)
 
 /* ---- by lines ---------------------------------------------------------------------------------------------------- */
 
-/* Running sums of n numbers in place, after `before`, from the first or from the last; the chain of additions has one
- * link for four elements. Returns the last sum. */
+/* In-place running sums of n values on top of `before`, ascending or descending; the dependency chain has one
+ * addition per four elements. Returns the last sum. */
 #define FIRST(i) (i)
 #define LAST(i) (n - 1 - (i))
 #define SCAN(name, T, part, AT) \
@@ -163,7 +163,7 @@ SCAN(integer, int64_t, integer, FIRST)
 SCAN(real_back, double, real, LAST)
 SCAN(integer_back, int64_t, integer, LAST)
 
-/* One chunk of a line, stored or only summed. */
+/* One chunk of a line: stored, or only summed. */
 static value scan_chunk(const plan *p, int64_t task, value before, bool storing)
 {
     const char *x;
@@ -171,7 +171,7 @@ static value scan_chunk(const plan *p, int64_t task, value before, bool storing)
     value tile[TILE];
     int64_t i = task % p->chunks * p->chunk, end = i + p->chunk < p->length ? i + p->chunk : p->length;
     locate(p, task / p->chunks, &x, &y);
-    bool back = p->along_x == -1 && p->along_y == -1; /* loaded and stored as it lies */
+    bool back = p->along_x == -1 && p->along_y == -1; /* reversed, but loaded and stored in memory order */
     value (*scan)(value *, int64_t, value) = p->real ? back ? scan_real_back : scan_real
                                              : back  ? scan_integer_back
                                                      : scan_integer;
@@ -199,7 +199,7 @@ static void scan_chunks(int64_t begin, int64_t end, void *ctx)
         scan_chunk(p, task, p->chunks > 1 ? p->before[task] : (value){0}, true);
 }
 
-/* From the sum of each chunk to the sum of all before it. */
+/* Exclusive scan: from the sum of each chunk to the sum of all before it. */
 static void sums_before(const plan *p)
 {
     for (int64_t line = 0; line < p->outer; line++) {

@@ -1,15 +1,15 @@
-/* var.c: the variance. A state is a mean and the sum of squared distances from it.
+/* var.c: the variance. A state is a mean and a sum of squared deviations.
  *
- * What is summed are the distances d = x - m from a centre m, and their squares; the sum of d corrects both numbers,
- * since m is not the mean exactly. By rows m is the mean of the first vector, and one pass is enough; where that is
- * farther from the mean than the elements are on average, digits would cancel, and a second pass has the mean for its
- * centre. By columns a group of rows, small enough for the first or second cache, is read twice. Pieces are merged in
- * f64 by the formula of Chan, Golub and LeVeque. */
+ * Deviations d = x - m from a center m are summed, and their squares; Σ d corrects both values, since m is not
+ * exactly the mean. By rows m is the mean of the first vector, and one pass suffices; where m is farther from the
+ * mean than the elements are on average, the correction would cancel, and a second pass is centered on the mean. By
+ * columns a group of rows small enough for L1 or L2 is read twice. Pieces are merged in f64 by the formula of Chan,
+ * Golub and LeVeque. */
 #include "backends/cpu/common/vec_ext.h"
 #include "backends/cpu/elementwise/two_paths.h"
 #include "backends/cpu/reduce/reduce_loops.h"
 
-/* Merges count_b elements into count ones; `share` is count_b / (count + count_b). */
+/* Merges count_b elements into count; `share` is count_b / (count + count_b). */
 static inline void merge_one(double *mean, double *squares, double count, double mean_b, double squares_b, double share)
 {
     double delta = mean_b - *mean;
@@ -51,7 +51,7 @@ typedef struct distances {
             sum += GET(x[i]); \
         return sum / (T)n; \
     } \
-    /* Sums of the distances from the centre, and of their squares. */ \
+    /* Sums of deviations from the center, and of their squares. */ \
     static distances around_##name(const S *x, int64_t n, T center) \
     { \
         enum { LANES = sizeof(V) / sizeof(T), WIDTH = TARN__ACCUMULATORS * LANES }; \
@@ -90,7 +90,7 @@ typedef struct distances {
         T center = mean_##name(from, n < LANES ? n : LANES); \
         distances sums = around_##name(from, n, center); \
         (void)aux; \
-        if (!(sums.residual * sums.residual <= 0.5 * sums.squares * (double)n)) { /* NaN as well */ \
+        if (!(sums.residual * sums.residual <= 0.5 * sums.squares * (double)n)) { /* true for NaN, too */ \
             center = mean_##name(from, n); \
             sums = around_##name(from, n, center); \
         } \
@@ -100,8 +100,8 @@ typedef struct distances {
 
 /* ---- by columns -------------------------------------------------------------------------------------------------- */
 
-/* A few columns at a time, so that what is summed stays in registers while the rows pass by. Those left over are
- * computed as a vector, too, so that a column has the same bits wherever it stands. */
+/* A few columns at a time, so that sums stay in registers while the rows pass. Leftover columns are computed as a
+ * vector, too: a column has the same result wherever it is. */
 #define COLUMNS(name, S, T, V, LOAD) \
     static inline void columns_few_##name(double *restrict a, double *restrict b, const void *const *row, int rows, \
                                           int64_t c, int lanes, double at) \
@@ -180,7 +180,7 @@ static void merge(tarn__acc *const *a, const tarn__acc *const *b, int64_t width,
         merge_one(&a[0][c].real, &a[1][c].real, (double)count_a, b[0][c].real, b[1][c].real, share);
 }
 
-/* As torch: a divisor below 0 counts as 0, which gives NaN or infinity. */
+/* As torch: a negative divisor counts as 0, which gives NaN or infinity. */
 static void finish(tarn__acc *const *state, int64_t width, int64_t count, const tarn__reduce *params)
 {
     double divisor = (double)count - params->correction;

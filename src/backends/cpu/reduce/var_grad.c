@@ -1,5 +1,5 @@
-/* var_grad.c: the gradient of a variance: the distance of every element from the mean, times g, which has the factor 2
- * / (count - correction) already. Two passes: the means in f64, by the kernel of sums, then one over x. */
+/* var_grad.c: the gradient of var: (x - mean) · g, where g already includes the factor 2 / (count - correction). Two
+ * passes: means in f64, by the sum kernel, then one over x. */
 #include <pthread.h>
 
 #include "backends/cpu/elementwise/elementwise_loops.h"
@@ -20,7 +20,7 @@ static const tarn__kernel_row *sum_row(void)
     return &rows[TARN__K_sum];
 }
 
-/* The call that makes the means: f64, in g's shape, at the start of scratch. */
+/* The call that computes the means: f64, in g's shape, at the start of scratch. */
 typedef struct means {
     tarn__view view;
     tarn__reduce params;
@@ -53,7 +53,7 @@ static size_t scratch_var_grad(const tarn__call *call)
     return m.bytes + (sum_row()->scratch ? sum_row()->scratch(&m.call) : 0);
 }
 
-/* in: x, g, mean. The same of a dense row. */
+/* in: x, g, mean. Tiles, and the same for a contiguous row. */
 #define TILE(name, T) \
     static void tile_##name(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params) \
     { \

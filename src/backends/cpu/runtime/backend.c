@@ -1,4 +1,10 @@
-/* backend.c: the CPU as a backend: memory, and the kernel table of the best instruction level this processor has. */
+/* backend.c: the CPU as a backend: host memory, and the kernel table of the best instruction level this processor has.
+ *
+ * The table is filled once per process, under pthread_once: the base level first, then every better level that both
+ * the build and the processor have overwrites its rows. So a level that lacks a kernel keeps the row of the level
+ * below. There are no streams: a kernel has finished when it returns, upload and download are memcpy(), and
+ * synchronize() has nothing to wait for. Memory belongs to the caller of alloc() and is 64-byte aligned
+ * (tarn__alloc_aligned()). */
 #include "base/kernel/backend.h"
 
 #include <pthread.h>
@@ -18,11 +24,12 @@
 void tarn__cpu_table_base(tarn__kernel_row *rows);
 void tarn__cpu_table_avx2(tarn__kernel_row *rows);
 void tarn__cpu_table_avx512(tarn__kernel_row *rows);
-/* these three: one kernel each, in the place of the one that is there */
+/* each replaces one kernel of the base table */
 void tarn__cpu_quant_dotprod(tarn__kernel_row *rows);
 void tarn__cpu_quant_i8mm(tarn__kernel_row *rows);
 void tarn__cpu_matmul_bf16(tarn__kernel_row *rows);
 
+/* Written by fill_table() alone, read-only afterwards: no lock. */
 static tarn__kernel_row rows[TARN__KERNEL_COUNT];
 static const char *level = "base";
 
@@ -38,7 +45,7 @@ static const char *const level_names[] = {"base"};
 #endif
 #define LEVELS ((int)(sizeof(level_names) / sizeof(level_names[0])))
 
-/* The index of a level, LEVELS where no level has that name. */
+/* The index of a level in level_names; LEVELS where no level has that name. */
 static int level_index(const char *name)
 {
     int i = 0;
@@ -47,13 +54,15 @@ static int level_index(const char *name)
     return i;
 }
 
-/* TARN_CPU_LEVEL limits the level, for tests and comparisons. */
+/* TARN_CPU_LEVEL caps the level, for tests and for comparing levels on one machine. */
 static bool level_allowed(const char *name)
 {
     const char *limit = getenv("TARN_CPU_LEVEL");
     return !limit || !limit[0] || level_index(name) <= level_index(limit);
 }
 
+/* A level that was asked for and cannot be honored is a warning, not an error: results are bitwise identical where
+ * levels share their arithmetic, and within the documented error bounds everywhere else. */
 static void warn_of_level(void)
 {
     const char *limit = getenv("TARN_CPU_LEVEL");
@@ -67,6 +76,8 @@ static void warn_of_level(void)
                   limit, level);
 }
 
+/* Levels in ascending order; getauxval() (AArch64) or CPUID (x86) tells what the processor has. AVX2 needs FMA and
+ * BMI2 with it, AVX-512 the five subsets of x86-64-v4: the compiler may use any of them at that level. */
 static void fill_table(void)
 {
     tarn__cpu_table_base(rows);
@@ -114,6 +125,7 @@ static int device_count(void)
     return 1;
 }
 
+/* Fills in *info, which the caller owns. */
 static bool device_query(int index, tarn_device_info *info)
 {
     (void)index;

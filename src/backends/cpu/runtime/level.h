@@ -1,5 +1,9 @@
-/* level.h: kernel files are compiled once for each instruction level; what they share with other files carries the
- * level in its name. */
+/* level.h: kernel sources are compiled once per instruction level (base, avx2, avx512); every symbol with external
+ * linkage carries the level in its name.
+ *
+ * TARN__AT_LEVEL(f) is f_avx2 in the objects compiled for AVX2. Static functions need no suffix. Nothing compiled
+ * for a level may run before backend.c has checked that the processor has it: no constructors. Shared headers define
+ * static functions only, so that the linker cannot merge an AVX-512 copy into the base level. */
 #ifndef TARN__CPU_LEVEL_H
 #define TARN__CPU_LEVEL_H
 
@@ -14,14 +18,14 @@
 #define TARN__PASTE(a, b) TARN__PASTE_(a, b)
 #define TARN__AT_LEVEL(name) TARN__PASTE(name, TARN__LEVEL)
 
-/* Files named *_wide.c compute in f64 and i64, which serve checks and counts: levels share them, where the narrower one
- * gives the same bits. The build names the level they come from. */
+/* Sources named *_f64.c compute in f64 and i64, which serve checks and counts rather than training. Levels with the
+ * same arithmetic share one copy of them: the build names the level that provides it. */
 #ifndef TARN__F64_LEVEL
 #define TARN__F64_LEVEL TARN__LEVEL
 #endif
 #define TARN__AT_F64_LEVEL(name) TARN__PASTE(name, TARN__F64_LEVEL)
 
-/* The level's vectors. */
+/* Bytes of the widest vector of the level. */
 #if defined(__AVX512F__)
 #define VECTOR_BYTES 64
 #elif defined(__AVX__)
@@ -30,13 +34,14 @@
 #define VECTOR_BYTES 16
 #endif
 
-/* Each family puts its kernels into the table. */
+/* Registration: each unit writes its kernels into the table of its level. Rows not written keep the previous level's
+ * kernel. */
 void TARN__AT_LEVEL(tarn__cpu_elementwise)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_copy)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_random)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_reduce)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_var_grad)(tarn__kernel_row *rows);
-/* these two move and compare elements: shared by levels in the same way */
+/* gather, scatter and sort move and compare elements: one copy for levels that share f64 */
 void TARN__AT_F64_LEVEL(tarn__cpu_gather)(tarn__kernel_row *rows);
 void TARN__AT_F64_LEVEL(tarn__cpu_scatter)(tarn__kernel_row *rows);
 void TARN__AT_F64_LEVEL(tarn__cpu_sort)(tarn__kernel_row *rows);
@@ -57,10 +62,11 @@ void TARN__AT_LEVEL(tarn__cpu_cross_entropy)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_optimizer)(tarn__kernel_row *rows);
 void TARN__AT_LEVEL(tarn__cpu_clip)(tarn__kernel_row *rows);
 
-/* All of them. */
+/* Registers all units. */
 void TARN__AT_LEVEL(tarn__cpu_table)(tarn__kernel_row *rows);
 
-/* What the compiler computes in: [dtype][compute] of convert.h. */
+/* The type a kernel computes in, second index of the tables in convert.h: f16 and bf16 compute in f32, every integer
+ * in i64. */
 enum { COMPUTE_F32, COMPUTE_F64, COMPUTE_I64 };
 
 static inline int tarn__compute_of(tarn_dtype dtype)
@@ -68,7 +74,8 @@ static inline int tarn__compute_of(tarn_dtype dtype)
     return dtype == TARN_F64 ? COMPUTE_F64 : tarn__is_float(dtype) ? COMPUTE_F32 : COMPUTE_I64;
 }
 
-/* Before a loop whose iterations do not depend on each other even where input and output are the same memory. */
+/* Precedes a loop whose iterations are independent even where input and output are the same memory (in-place
+ * operations): the compiler may vectorize without an alias check. */
 #if defined(__clang__)
 #define TARN__INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #elif defined(__GNUC__)

@@ -1,4 +1,5 @@
-/* table.c: the CPU's kernel table at one instruction level. */
+/* table.c: registers every unit of the CPU backend at one instruction level. Order does not matter: units register
+ * different kernels, except matmul and quant on AArch64, whose levels replace single rows afterwards (backend.c). */
 #include "backends/cpu/runtime/level.h"
 
 void TARN__AT_LEVEL(tarn__cpu_table)(tarn__kernel_row *rows)

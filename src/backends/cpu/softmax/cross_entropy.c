@@ -1,5 +1,8 @@
-/* cross_entropy.c: the cross entropy of rows of logits, and its gradient with respect to them. The gradient makes
- * softmax again from the logits and the log of their sum of exponentials. */
+/* cross_entropy.c: cross entropy of rows of logits, and its gradient with respect to them: forward, gradient from a
+ * saved logsumexp (LSE), and both in one kernel while the row is in cache.
+ *
+ * loss = LSE - logit[target], mixed with the mean over all classes by label smoothing; ignored rows have loss and
+ * gradient 0. Logits are (rows, classes); target, loss, LSE and the gradient of the loss have one element per row. */
 #include "backends/cpu/common/rows.h"
 #include "backends/cpu/softmax/exp_sum.h"
 
@@ -11,7 +14,7 @@
 typedef struct block_ops {
     double (*max)(const void *x, int64_t n);
     double (*sum)(const void *x, int64_t n);
-    double (*exps)(const void *x, void *y, int64_t n, double max);           /* y = exp(x - most); gives the sum */
+    double (*exps)(const void *x, void *y, int64_t n, double max);           /* y = exp(x - max); returns the sum */
     void (*grads)(void *y, int64_t n, double factor, double less, double g); /* y = (y · factor - less) · g */
 } block_ops;
 
@@ -34,7 +37,8 @@ typedef struct block_ops {
 BLOCKS(float, f32)
 BLOCKS(double, f64)
 
-enum { LOGITS, TARGET, LOSS, LSE, GRADIENT, LOGITS_GRAD, OPERANDS }; /* of the three kernels: each has some of them */
+/* operands of the three kernels; each uses some of them */
+enum { LOGITS, TARGET, LOSS, LSE, GRADIENT, LOGITS_GRAD, OPERANDS };
 
 typedef struct job {
     row_set r;
@@ -49,6 +53,7 @@ static int64_t target_of(const job *j, int64_t row)
     return target;
 }
 
+/* A target outside the classes was reported; its row counts as ignored. */
 static bool is_counted(const job *j, int64_t target)
 {
     return !(j->params->has_ignore && target == j->params->ignore) && target >= 0 && target < j->r.length;
@@ -67,7 +72,7 @@ static void store_row_scalar(const job *j, int k, char *to, double value)
         tarn__store[j->r.operand[k].dtype][COMPUTE_F64](&value, to, 1, 1);
 }
 
-/* Element `at` of a row. */
+/* Address of element `at` of a row. */
 static char *element_of(const job *j, int k, char *row, int64_t at)
 {
     return row + at * j->r.operand[k].stride * j->r.operand[k].size;
@@ -75,7 +80,7 @@ static char *element_of(const job *j, int k, char *row, int64_t at)
 
 /* ---- loss -------------------------------------------------------------------------------------------------------- */
 
-/* The logarithm of the sum of exponentials of a row whose target counts, and the loss. */
+/* LSE of a row with a valid target; also its loss. */
 static double measure_row(const job *j, char *in, int64_t target, char *buffer, double *loss)
 {
     const row_set *r = &j->r;
@@ -112,7 +117,7 @@ static void loss_rows(int64_t begin, int64_t end, void *ctx)
         loss_row(ctx, begin, buffer);
 }
 
-/* Targets are checked before any thread starts, so that the first wrong one is the one reported. */
+/* Checked before any thread starts, so that the first invalid target is the one reported. */
 static void check_targets(const job *j, tarn__fault *fault)
 {
     for (int64_t row = 0; row < j->r.count && !fault->raised; row++) {
@@ -135,14 +140,14 @@ static void clear_row(const job *j, char *to, char *buffer)
     }
 }
 
-/* g · (softmax - smoothing / C), and at the target 1 - smoothing less. The logarithm is subtracted in two parts, as f32
- * holds only one. */
+/* g · (softmax - smoothing / C), minus g · (1 - smoothing) at the target. LSE is subtracted as an f32 shift and a
+ * correcting factor, since f32 holds only part of it. */
 static void write_grad_row(const job *j, int64_t row, int64_t target, double lse, char *buffer)
 {
     const row_set *r = &j->r;
     char *in = row_at(r, LOGITS, row), *to = row_at(r, LOGITS_GRAD, row);
     double g = load_scalar(j, GRADIENT, row_at(r, GRADIENT, row)) * j->params->scale;
-    /* before slopes that take the logits' place */
+    /* read before an in-place gradient overwrites the logits */
     double probability = exp(load_scalar(j, LOGITS, element_of(j, LOGITS, in, target)) - lse);
     double shift = r->compute == COMPUTE_F64 ? lse : (double)(float)lse,
            uniform = j->params->smoothing / (double)r->length;
@@ -173,9 +178,9 @@ static void grad_rows(int64_t begin, int64_t end, void *ctx)
         grad_row(ctx, begin, buffer);
 }
 
-/* ---- both -------------------------------------------------------------------------------------------------------- */
+/* ---- loss and gradient in one pass ------------------------------------------------------------------------------- */
 
-/* While the row is in a cache. */
+/* The row is still in cache when its gradient is written. */
 static void both_row(const job *j, int64_t row, char *buffer)
 {
     int64_t target = target_of(j, row);
@@ -196,7 +201,7 @@ static void both_rows(int64_t begin, int64_t end, void *ctx)
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
-/* A view of one number a row as (rows, 1). */
+/* A per-row view as (rows, 1). */
 static tarn__view as_column(const tarn__view *view)
 {
     tarn__view column = *view;
@@ -210,7 +215,7 @@ static void run(const tarn__call *call, const tarn__view *const *views, tarn__ra
 {
     job j = {.params = call->params};
     rows_make(&j.r, 1, OPERANDS, views);
-    j.r.count = j.r.nest.count; /* rows without classes have no right target */
+    j.r.count = j.r.nest.count; /* rows without classes have no valid target */
     j.block_ops = j.r.compute == COMPUTE_F64 ? &block_ops_f64 : &block_ops_f32;
     if (rows != grad_rows)
         check_targets(&j, call->fault);

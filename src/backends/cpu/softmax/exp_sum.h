@@ -1,13 +1,13 @@
-/* exp_sum.h: the exponentials of a block of a row beside its largest element, and their sum: what softmax and cross
- * entropy spend their time on. f32 runs on packs where the level has them (vec.h). No x - most is above 0 by more than
- * rounding; masks make many of them -infinity, which must cost little. */
+/* exp_sum.h: exponentials of a block relative to the row max, and their sum: the inner loop of softmax and cross
+ * entropy. f32 runs on vectors (vec.h) where the level has them. x - max is at most 0 up to rounding; masked
+ * elements are -infinity, which must stay cheap. */
 #ifndef TARN__CPU_EXP_SUM_H
 #define TARN__CPU_EXP_SUM_H
 
 #include "backends/cpu/common/rows.h"
 #include "backends/cpu/common/vec_math.h"
 
-/* y = exp(x - most); gives their sum. y may be x. */
+/* y = exp(x - max); returns the sum. y may be x. */
 TARN__UNUSED static double exp_sum_f64(const void *from, void *to, int64_t n, double max)
 {
     const double *x = from;
@@ -18,10 +18,10 @@ TARN__UNUSED static double exp_sum_f64(const void *from, void *to, int64_t n, do
 
 #if TARN__VEC_LANES
 
-#define VEC_EXP_MIN -87.0f /* where pack_exp() ends */
+#define VEC_EXP_MIN -87.0f /* lower limit of vec_exp() */
 #define EXP_MIN -104.0f    /* below it exponentials are 0 */
 
-/* The lanes of y = e^x that pack_exp() could not do. */
+/* Recomputes the lanes of y = e^x below vec_exp()'s range, in scalar code. */
 __attribute__((noinline, cold)) static vec fix_up_small_exps(vec x, vec y)
 {
     float from[TARN__VEC_LANES], to[TARN__VEC_LANES];
@@ -39,7 +39,7 @@ VEC_INLINE vec vec_exp_le_0(vec x)
     if (__builtin_expect(!vec_any(small), 1))
         return y;
     const float middle = 0.5f * (VEC_EXP_MIN + EXP_MIN);
-    /* the difference is exact */
+    /* exact difference */
     if (vec_any(vec_lt(vec_abs(x - vec_set(middle)), vec_set(VEC_EXP_MIN - middle))))
         return fix_up_small_exps(x, y);
     return vec_select(small, vec_set(0.0f), y);
@@ -47,7 +47,7 @@ VEC_INLINE vec vec_exp_le_0(vec x)
 
 #define EXPS_PER_STEP 4
 
-/* The same of some packs. Where they are short, one look for small numbers does for all. */
+/* The same for several vectors. With short vectors one test for small elements covers all of them. */
 VEC_INLINE void vec_exps_le_0(const vec *x, vec *y)
 {
 #if TARN__VEC_LANES == 4
@@ -91,6 +91,7 @@ TARN__UNUSED static double exp_sum_f32(const void *from, void *to, int64_t n, do
 
 #else
 
+/* The base level: a loop the compiler vectorizes. */
 TARN__UNUSED static double exp_sum_f32(const void *from, void *to, int64_t n, double max)
 {
     const float *x = from;

@@ -1,38 +1,38 @@
 /* softmax.c: softmax and log_softmax along one axis, and their gradients.
  *
- * Where the axis lies along memory, or nothing else does, a row is read, its largest element and its sum of
- * exponentials are found, and the result written, all while it is in the cache. Where another axis lies along memory, a
- * tile of neighbouring columns is taken down the axis together, with a maximum and a sum for each; a tile may be larger
- * than the cache, so both are found in one pass over it, the sum scaled down whenever the maximum rises. A row with an
- * infinity of the wrong sign, or with nothing but -infinity, becomes NaN by arithmetic.
+ * By rows, where the axis is contiguous or no other axis is: a row is read, its max and sum of exponentials found, and
+ * the result written while it is in cache. By columns (softmax_columns.inc), where another axis is contiguous: a tile
+ * of neighboring columns goes down the axis together, in one online pass with a running max and sum per column. A row
+ * with an infinity of the wrong sign, or only -infinity, becomes NaN by arithmetic.
  *
- * Gradients work from the result y, or from x, where y was rounded to 16 bits: then they make it again. */
+ * Gradients use the result y; or x, where y was rounded to 16 bits: then y is recomputed. */
 #include "backends/cpu/common/rows.h"
 #include "backends/cpu/softmax/exp_sum.h"
 
-#define MAX_EXPS 8192 /* exponentials of a 16-bit row that are kept rather than computed twice */
+#define MAX_EXPS 8192 /* exponentials of a 16-bit row kept in a buffer instead of computed twice */
 #define MAX_COLUMNS 256
-#define COLUMN_LINES 16 /* lines of a tile of columns that stay in the first-level cache between maximum and sum */
+#define COLUMN_LINES 16 /* lines of a tile of columns that stay in L1 between max and sum */
 #define ENOUGH_TILES 6
 
-/* What is done to blocks of one type. All numbers between passes are f64. */
+/* Operations on blocks of one type. Values between passes are f64. */
 typedef struct block_ops {
     int64_t size;
     double (*max)(const void *x, int64_t n);
-    double (*exps)(const void *x, void *y, int64_t n, double max); /* y = exp(x - most); gives the sum */
+    double (*exps)(const void *x, void *y, int64_t n, double max); /* y = exp(x - max); returns the sum */
     void (*scale)(const void *x, void *y, int64_t n, double factor);
-    void (*logs)(const void *x, void *y, int64_t n, double max, double log_sum); /* y = x - most - log_sum */
+    void (*logs)(const void *x, void *y, int64_t n, double max, double log_sum); /* y = x - max - log_sum */
     double (*sum)(const void *x, int64_t n);
     double (*dot)(const void *x, const void *y, int64_t n);
     void (*grad)(const void *y, const void *g, void *gx, int64_t n, double dot);
-    /* grad(), and dot() of the next row with the same bits, where is_exact(dot); NULL where rows do not go ahead. */
+    /* grad() of a row and dot() of the next, bitwise identical, where is_exact(dot); NULL where rows are not
+     * pipelined. */
     double (*grad_pipelined)(const void *y, const void *g, void *gx, double dot, const void *next_y, const void *next_g,
                              int64_t n);
     bool (*is_exact)(double dot);
     void (*log_grad)(const void *y, const void *g, void *gx, int64_t n, double sum);
-    /* The same for columns: a maximum and a sum for each. */
+    /* The same for columns: a max and a sum per column. */
     void (*column_max)(const void *x, void *max, int64_t n);
-    /* most becomes risen; sum is for the new one */
+    /* max becomes new_max; sum is rescaled to it */
     void (*column_shift)(double *sum, void *max, void *new_max, void *shift, int64_t n);
     void (*column_exps)(const void *x, void *part, const void *shift, int64_t n); /* part += exp(x - shift) */
     void (*column_add)(double *sum, const void *part, int64_t n);
@@ -46,8 +46,7 @@ typedef struct block_ops {
 
 #define EACH TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)
 
-/* A sum of gradients so large, infinite or NaN that its product with an exponential below the range of f32 still
- * counts. */
+/* A gradient sum so large, infinite or NaN that its product with an exponential below f32's range still matters. */
 static inline int is_extreme(double sum)
 {
     return !(fabs(sum) < 0x1p64);
@@ -109,7 +108,7 @@ static void sub_exps_f32(const float *y, const float *g, float *gx, int64_t n, f
 typedef struct job {
     row_set r;
     const block_ops *block_ops;
-    int64_t columns; /* of a tile */
+    int64_t columns; /* columns per tile */
     bool log, from_x;
 } job;
 
@@ -117,8 +116,8 @@ typedef struct job {
     for (int64_t begin = 0, n; begin < (length) && (n = (length)-begin < BLOCK ? (length)-begin : BLOCK, true); \
          begin += BLOCK)
 
-/* The largest element of a row of operand 1, and the sum of exponentials relative to it. They are put to `exps` where
- * that is not NULL, at their places in a row of operand 0 where it can hold them. */
+/* Max of a row of operand 1, and its sum of exponentials. The exponentials go to `exps`, if not NULL: into the
+ * output row itself where that has the compute type. */
 static double sum_row(const job *j, const char *in, char *out, char *exps, char *buffer, double *sum)
 {
     const row_set *r = &j->r;
@@ -169,11 +168,11 @@ static void softmax_rows(int64_t begin, int64_t end, void *ctx)
         softmax_row(j, begin, buffer, exps_buffer);
 }
 
-/* The row that a gradient works from: y itself, or x and what makes y of it. */
+/* Where a gradient gets y from: y itself, or x with the statistics to recompute it. */
 typedef struct grad_source {
     const char *row;
     double max, sum, log_sum;
-    const char *y; /* all of it, made again; NULL: block by block */
+    const char *y; /* the whole row, recomputed; NULL: block by block */
 } grad_source;
 
 static grad_source recompute_row(const job *j, int64_t row, char *buffer, char *exps_buffer)
@@ -230,7 +229,7 @@ static void grad_row(const job *j, int64_t row, char *y_buffer, char *g_buffer, 
     }
 }
 
-/* A row is written while the dot product of the next one is found: memory is read and written at the same time. */
+/* Software pipelining: a row is written while the dot product of the next one is read. */
 static void grad_rows_pipelined(const job *j, int64_t row, int64_t end)
 {
     const row_set *r = &j->r;
