@@ -32,7 +32,7 @@ static void help_explains_every_command(void **state)
     expect_command("bench --help", 0, "tarn bench ops");
     expect_command("help bench ops", 0, "4KiB,1MiB,64MiB");
     expect_command("bench weights --help", 0, "q8_0, q4_0, q4_k, q6_k, bf16 or f32");
-    expect_command("bench weights --only q9_0 2>&1", 2, "there is no row 'q9_0'");
+    expect_command("bench weights --only q9_0 2>&1", 2, "'q9_0' must be q8_0");
     expect_command("bench matmul --help", 0, "128,256,512,1024,2048,4096");
     expect_command("bench ops --help --nonsense", 0, "--only");
 }
@@ -173,8 +173,8 @@ static void devices_that_cannot_be_compared_are_refused(void **state)
     expect_command("bench ops --device cpu,cpu 2>&1 >/dev/null", 2, "'cpu' is the device that was named before");
     expect_command("bench ops --device cpu,mirror:0,mirror:1 2>&1 >/dev/null", 2, "is more than two devices");
     expect_command("bench matmul --sizes 8 --device cpu,mirror 2>&1 >/dev/null", 2, "is more than one device");
-    expect_command("bench ops --device cpu,mirror --sizes 4KiB 2>&1 >/dev/null", 2, "--sizes is for one device");
-    expect_command("bench ops --device cpu,mirror --only tiny 2>&1 >/dev/null", 2, "is called 'tiny'");
+    expect_command("bench ops --device cpu,mirror --sizes 4KiB 2>&1 >/dev/null", 2, "--sizes needs one device");
+    expect_command("bench ops --device cpu,mirror --only tiny 2>&1 >/dev/null", 2, "'tiny' not found");
 }
 
 static void info_tells_devices_and_what_is_missing(void **state)
@@ -267,7 +267,7 @@ static void bench_ops_measures(void **state)
     assert_non_null(strstr(command_output, "\"bwd_of_copy\": "));
     expect_command("bench ops --sizes 1KiB --only tanh --runs 5 --dtypes f32", 0, "backward");
     assert_null(strchr(command_output, '\033'));                                      /* no colours in a pipe */
-    expect_command("bench ops --sizes 4KiB --only copy 2>&1", 2, "is called 'copy'"); /* that of a model's sizes */
+    expect_command("bench ops --sizes 4KiB --only copy 2>&1", 2, "'copy' not found"); /* that of a model's sizes */
 }
 
 /* The bytes of an addition's gradients: none are moved where they are only passed on, and a row's are the operand's own

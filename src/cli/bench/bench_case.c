@@ -1,42 +1,40 @@
-/* bench_case.c: measuring one case.
+/* bench_case.c: measurement of one case.
  *
- * Inputs rotate through several buffers, so that they do not all lie in the cache. Forward is timed unrecorded.
- * Backward alone is timed from a gradient given at the result to the gradients of the inputs, in their own dtypes,
- * which nobody keeps: inputs are results of a function whose backward does nothing, so no leaf accumulates. Both
- * together are timed recorded, because an operation may do work in a recorded forward that its backward then has no
- * need of. */
+ * Inputs rotate through several buffers, so that they are not all cached. Forward is timed without a tape. Backward
+ * alone is timed from a gradient of the result to the gradients of the inputs, in their own dtypes: inputs are outputs
+ * of a function whose backward does nothing, so that no leaf accumulates. Forward plus backward is timed with a tape,
+ * because an operation may do work in a recorded forward that saves work in its backward. */
 #include "cli/bench/bench_case.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <tarn/autograd.h>
 
-#define MOST_SETS 4
-#define SET_BYTES ((int64_t)256 << 20)  /* inputs take turns until they fill about this much */
-#define LARGE_RESULT ((int64_t)1 << 30) /* leaves nothing of the inputs in a cache: one buffer is enough */
-#define SHORT_FORWARD 200               /* microseconds; a longer one hides the time to enqueue it */
+#define MAX_SETS 4
+#define SET_BYTES ((int64_t)256 << 20)  /* inputs rotate through sets up to about this many bytes */
+#define LARGE_RESULT ((int64_t)1 << 30) /* evicts the inputs from any cache: one set is enough */
+#define SHORT_FORWARD 200               /* microseconds; a longer forward hides its enqueueing */
 
-/* Microseconds of a run at a model's sizes. Products heat the device up, and are held to what it can keep up for
- * longer. */
+/* Microseconds of a run at model sizes. Matmuls run longer: they heat the device, and the sustained clock counts. */
 #define MODEL_RUN 15000
-#define MODEL_PRODUCT_RUN 25000
+#define MODEL_MATMUL_RUN 25000
 #define MODEL_BOTH_RUN 8000
 
 typedef struct set {
     tarn_tensor *in[TARN__CASE_INPUTS];
     tarn_tensor *out, *upstream; /* for backward */
-    tarn_tensor *from, *to;      /* of the copy that moves as many bytes */
+    tarn_tensor *from, *to;      /* of the baseline copy */
 } set;
 
-enum { FORWARD, BACKWARD, BOTH, COPY, METERS };
+enum { FORWARD, BACKWARD, BOTH, COPY, TIMERS };
 
 typedef struct job {
     const tarn__bench_case *plan;
     tarn__case one;
     tarn__case_fn call;
-    set sets[MOST_SETS];
+    set sets[MAX_SETS];
     int count;
-    tarn__timer meter[METERS];
+    tarn__timer timer[TIMERS];
 } job;
 
 /* ---- the work ---------------------------------------------------------------------------------------------------- */
@@ -62,7 +60,7 @@ static bool run_backward(void *ctx, int i)
     return tarn_backward_from(s->out, s->upstream, &(tarn_backward_options){.retain = true});
 }
 
-/* The inputs' own record has to serve again, so nothing is released before the scope closes. */
+/* The tape of the inputs is reused by the next call, hence `retain`. */
 static bool run_both(void *ctx, int i)
 {
     const job *work = ctx;
@@ -80,12 +78,12 @@ static bool run_copy(void *ctx, int i)
     return tarn_copy(work->sets[i].to, work->sets[i].from);
 }
 
-/* ---- what it works on -------------------------------------------------------------------------------------------- */
+/* ---- inputs ------------------------------------------------------------------------------------------------------ */
 
 static bool make_sets(job *work)
 {
     int64_t bytes = 0;
-    work->count = MOST_SETS;
+    work->count = MAX_SETS;
     for (int i = 0; i < work->count; i++) {
         if (!tarn__case_random_inputs(&work->one, work->plan->element.dtype, work->plan->device, work->sets[i].in))
             return false;
@@ -114,19 +112,19 @@ static bool no_gradients(tarn_tensor *const *output_grads, tarn_tensor **input_g
     return true;
 }
 
-/* Makes the inputs that gradients flow into results of a function that drops their gradients. */
+/* Makes differentiable inputs outputs of a function that drops their gradients. */
 static bool give_history(const job *work, set *s)
 {
     tarn_tensor *leaf = tarn_requires_grad(tarn_zeros(TARN_SHAPE(1), TARN_F32, work->plan->device), true);
-    tarn_tensor *made[TARN__CASE_INPUTS];
+    tarn_tensor *outputs[TARN__CASE_INPUTS];
     int count = 0;
     for (int k = 0; k < work->one.inputs; k++)
         if (tarn__case_flows(&work->one, k))
-            made[count++] = s->in[k];
-    return leaf && (count == 0 || tarn_function(&leaf, 1, made, count, no_gradients, NULL, NULL));
+            outputs[count++] = s->in[k];
+    return leaf && (count == 0 || tarn_function(&leaf, 1, outputs, count, no_gradients, NULL, NULL));
 }
 
-/* A gradient that arrives at a result, and lies as the result does: channels last where that has them last. */
+/* A random gradient of a result in the result's layout, which may be channels last: hence abs() instead of empty. */
 static tarn_tensor *gradient_at(tarn_tensor *out)
 {
     tarn_no_grad_open();
@@ -141,7 +139,7 @@ static tarn_tensor *gradient_at(tarn_tensor *out)
     return g;
 }
 
-/* Records a forward for each set, and the gradient that arrives at its result. */
+/* Records a forward per set, and draws the gradient of its result. */
 static bool record(job *work)
 {
     for (int i = 0; i < work->count; i++) {
@@ -152,68 +150,68 @@ static bool record(job *work)
     return !tarn_failed();
 }
 
-/* ---- the figures ------------------------------------------------------------------------------------------------- */
+/* ---- times ------------------------------------------------------------------------------------------------------- */
 
-static double run_length(const job *work, int meter)
+static double run_length(const job *work, int timer)
 {
     if (work->plan->size != TARN__MODEL_SIZE)
         return 0;
-    return meter == BOTH ? MODEL_BOTH_RUN : tarn__case_is_compute_bound(&work->one) ? MODEL_PRODUCT_RUN : MODEL_RUN;
+    return timer == BOTH ? MODEL_BOTH_RUN : tarn__case_is_compute_bound(&work->one) ? MODEL_MATMUL_RUN : MODEL_RUN;
 }
 
-/* Runs the meters from `first` up to, not including, `end` in turn, and one of a copy of `bytes` with them where they
- * are not 0. */
+/* Runs the timers from `first` up to, but not including, `end` in turn, together with that of a copy of `bytes`; 0: no
+ * copy. */
 static bool measure_in_turn(job *work, int first, int end, int64_t bytes)
 {
-    static const tarn__work_fn works[METERS] = {run_forward, run_backward, run_both, run_copy};
+    static const tarn__work_fn works[TIMERS] = {run_forward, run_backward, run_both, run_copy};
     tarn_device device = work->plan->device;
-    int order[METERS], count = 0;
+    int order[TIMERS], count = 0;
     for (int m = first; m < end; m++)
         order[count++] = m;
     if (bytes > 0)
         order[count++] = COPY;
     bool good = bytes == 0 || make_copies(work, bytes);
-    work->meter[COPY].runs = 0;
+    work->timer[COPY].runs = 0;
     for (int i = 0; good && i < count; i++) {
-        tarn__timer *meter = &work->meter[order[i]];
-        *meter = (tarn__timer){
+        tarn__timer *timer = &work->timer[order[i]];
+        *timer = (tarn__timer){
             .work = works[order[i]], .ctx = work, .sets = work->count, .length = run_length(work, order[i])};
-        good = tarn__timer_start(meter, device);
+        good = tarn__timer_start(timer, device);
     }
     for (int64_t run = 0; run < work->plan->runs; run++)
         for (int i = 0; good && i < count; i++)
-            good = tarn__timer_run(&work->meter[order[i]], device);
+            good = tarn__timer_run(&work->timer[order[i]], device);
     return good;
 }
 
-/* The same, and what the copy of `bytes` takes. */
-static bool measure_beside(job *work, int first, int end, int64_t bytes, double *copy)
+/* The same with the baseline of the plan: `*copy` is the time of a copy of `bytes`. */
+static bool measure_with_baseline(job *work, int first, int end, int64_t bytes, double *copy)
 {
-    tarn__baseline beside = bytes > 0 ? work->plan->beside : TARN__BASELINE_NONE;
-    bool good = measure_in_turn(work, first, end, beside == TARN__BASELINE_COPY ? bytes : 0);
-    *copy = beside == TARN__BASELINE_SHARED && good ? tarn__copy_time(work->plan->copies, bytes)
-                                                    : tarn__timer_median(&work->meter[COPY]);
+    tarn__baseline baseline = bytes > 0 ? work->plan->baseline : TARN__BASELINE_NONE;
+    bool good = measure_in_turn(work, first, end, baseline == TARN__BASELINE_COPY ? bytes : 0);
+    *copy = baseline == TARN__BASELINE_SHARED && good ? tarn__copy_time(work->plan->copies, bytes)
+                                                      : tarn__timer_median(&work->timer[COPY]);
     return good && !tarn_failed();
 }
 
-static tarn__bench_time figure_of(const tarn__timer *meter)
+static tarn__bench_time time_of(const tarn__timer *timer)
 {
-    return (tarn__bench_time){tarn__timer_median(meter), tarn__timer_spread(meter)};
+    return (tarn__bench_time){tarn__timer_median(timer), tarn__timer_spread(timer)};
 }
 
-/* How long the caller is held by one forward, recorded where gradients flow, without waiting for the device: the median
- * of three rounds. */
+/* Host time of one forward, recorded if differentiable, without waiting for the device: median of three rounds. The
+ * timer of the copy is free by then and is reused. */
 static double host_time(job *work, double forward)
 {
     enum { ROUNDS = 3, CALLS = 100 };
-    tarn__timer *rounds = &work->meter[COPY];
+    tarn__timer *rounds = &work->timer[COPY];
     rounds->runs = 0;
     for (int r = 0; r < ROUNDS && forward < SHORT_FORWARD; r++) {
         double start = tarn__clock();
         for (int i = 0; i < CALLS; i++)
             if (!run_forward(work, i % work->count))
                 return NAN;
-        rounds->figures[rounds->runs++] = (tarn__clock() - start) / CALLS;
+        rounds->times[rounds->runs++] = (tarn__clock() - start) / CALLS;
         if (!tarn_synchronize(work->plan->device))
             return NAN;
     }
@@ -222,7 +220,7 @@ static double host_time(job *work, double forward)
 
 /* ---- one row ----------------------------------------------------------------------------------------------------- */
 
-/* The bytes that count: products at a model's sizes are judged by their arithmetic alone. */
+/* Bytes for the comparison with a copy; matmuls at model sizes are compute-bound and have none. */
 static void count_work(job *work, tarn__bench_row *row, tarn_tensor *result)
 {
     tarn_tensor *out[TARN__CASE_OUTPUTS] = {result};
@@ -247,17 +245,18 @@ static bool measure_forward(job *work, tarn__bench_row *row)
     if (good && tarn_bytes(result) > LARGE_RESULT)
         work->count = 1;
     tarn_scope_close(scope);
-    good = good && measure_beside(work, FORWARD, FORWARD + 1, row->forward_bytes, &row->forward_copy);
+    good = good && measure_with_baseline(work, FORWARD, FORWARD + 1, row->forward_bytes, &row->forward_copy);
     tarn_no_grad_close();
-    row->forward = figure_of(&work->meter[FORWARD]);
+    row->forward = time_of(&work->timer[FORWARD]);
     return good;
 }
 
 static bool measure_backward(job *work, tarn__bench_row *row)
 {
-    bool good = record(work) && measure_beside(work, BACKWARD, BOTH + 1, row->backward_bytes, &row->backward_copy);
-    row->backward = figure_of(&work->meter[BACKWARD]);
-    row->both = figure_of(&work->meter[BOTH]);
+    bool good =
+        record(work) && measure_with_baseline(work, BACKWARD, BOTH + 1, row->backward_bytes, &row->backward_copy);
+    row->backward = time_of(&work->timer[BACKWARD]);
+    row->both = time_of(&work->timer[BOTH]);
     return good;
 }
 
@@ -266,7 +265,7 @@ bool tarn__bench_case_measure(const tarn__bench_case *plan, tarn__bench_row *row
     static const tarn__bench_time none = {(double)NAN, (double)NAN};
     job *work = calloc(1, sizeof(*work));
     if (!work)
-        return tarn_set_error(TARN_ERROR_MEMORY, "no memory for the figures");
+        return tarn_set_error(TARN_ERROR_MEMORY, "out of memory for the timers");
     work->plan = plan;
     work->one = tarn__case_resolve(plan->letters, &plan->scale, plan->element.dtype);
     work->call = tarn__case_direct(plan->letters);

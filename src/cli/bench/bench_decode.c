@@ -1,19 +1,19 @@
-/* bench_decode.c: `tarn bench decode`: how fast a language model of random weights reads a prompt and writes, and how
- * near that comes to reading its weights once a token. */
+/* bench_decode.c: `tarn bench decode`: prefill and decode speed of a language model with random weights, compared with
+ * the lower bound of a decode step: reading the weights once per token. */
 #include <math.h>
 
-#include "cli/bench/yardstick.h"
+#include "cli/bench/timer.h"
 #include "cli/lm/lm_common.h"
 
-typedef struct figures {
+typedef struct result {
     tarn_decode_options options;
     tarn_decode_timing timing;
-    double prompt_rate, token_rate; /* tokens a second, of all sequences */
-    double bytes_rate;              /* bytes of weights a second, read once for each token */
-    double copy;                    /* bytes a second of a large copy, read and written */
-} figures;
+    double prompt_rate, token_rate; /* tokens per second, of all sequences */
+    double bytes_rate;              /* bytes of weights per second, read once per token */
+    double copy;                    /* bytes per second of a large copy, read plus written */
+} result;
 
-static void print_table(const figures *f)
+static void print_table(const result *f)
 {
     tarn_device_info info = {.description = ""};
     char device[32];
@@ -21,7 +21,7 @@ static void print_table(const figures *f)
     tarn_device_query(f->options.device, &info);
     tarn__heading("decoding with %s in %s on %s, %s", f->options.model, tarn_dtype_name(f->options.dtype),
                   tarn_device_name(f->options.device, device, sizeof(device)), info.description);
-    printf("  %-10s %s, %lld parameters; keys and values %s\n", "weights", tarn__bytes_text(t->weight_bytes),
+    printf("  %-10s %s, %lld parameters; KV cache %s\n", "weights", tarn__bytes_text(t->weight_bytes),
            (long long)t->parameters, tarn__bytes_text(t->cache_bytes));
     printf("  %-10s %9.3f ms, %.0f tokens/s (%lld tokens); first token after %.3f ms\n", "prompt", t->prompt_ms,
            f->prompt_rate, (long long)(f->options.prompt * f->options.sequences), t->first_ms);
@@ -31,7 +31,7 @@ static void print_table(const figures *f)
     printf("  %-10s %s at most\n", "memory", tarn__bytes_text(t->peak_bytes));
 }
 
-static void print_json(const figures *f)
+static void print_json(const result *f)
 {
     tarn__json json = {stdout, false};
     char device[32];
@@ -61,15 +61,15 @@ static void print_json(const figures *f)
 
 int tarn__bench_decode(const tarn__options *o)
 {
-    tarn__roofline y;
-    figures f = {.options = {.model = o->model,
-                             .device = o->device,
-                             .prompt = o->prompt_tokens,
-                             .tokens = o->tokens,
-                             .sequences = o->sequences,
-                             .prefill_chunk = o->prefill_chunk,
-                             .runs = o->runs,
-                             .device_layers = o->gpu_layers}};
+    tarn__roofline roofline;
+    result f = {.options = {.model = o->model,
+                            .device = o->device,
+                            .prompt = o->prompt_tokens,
+                            .tokens = o->tokens,
+                            .sequences = o->sequences,
+                            .prefill_chunk = o->prefill_chunk,
+                            .runs = o->runs,
+                            .device_layers = o->gpu_layers}};
     f.options.dtype = tarn_dtype_parse(o->weights);
     if (tarn_failed()) {
         tarn__print_error("bench decode");
@@ -82,9 +82,9 @@ int tarn__bench_decode(const tarn__options *o)
         tarn__print_error("bench decode");
         return misused ? TARN__MISUSED : TARN__FAILED;
     }
-    if (!tarn__roofline_measure(o->device, "f32", &y))
+    if (!tarn__roofline_measure(o->device, "f32", &roofline))
         return tarn__print_error("bench decode");
-    f.copy = y.copy;
+    f.copy = roofline.copy;
     f.prompt_rate = 1e3 * (double)(f.options.prompt * f.options.sequences) / f.timing.prompt_ms;
     f.token_rate = 1e3 * (double)f.options.sequences / f.timing.token_ms;
     f.bytes_rate = 1e3 * (double)f.timing.read_bytes / f.timing.token_ms;

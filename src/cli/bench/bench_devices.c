@@ -1,5 +1,5 @@
 /* bench_devices.c: `tarn bench ops --device cpu,cuda`: the same rows on two devices, from a few rows of 1024 elements,
- * where the cost of a call counts, to many, where the device does. */
+ * where the overhead of a call dominates, to many, where throughput does. */
 #include <string.h>
 
 #include "cli/bench/bench_case.h"
@@ -7,19 +7,19 @@
 static const int64_t sizes[] = {16, 128, 1024}; /* rows */
 #define SIZES ((int)(sizeof(sizes) / sizeof(sizes[0])))
 
-/* One row of each kind, unless others are named. */
-static const char *const chosen[] = {
+/* One row per kind of operation, unless --only names others. */
+static const char *const default_rows[] = {
     "add",      "mul",       "exp",           "tanh",    "gelu",      "add-broadcast-row",
     "sum-last", "sum-first", "max-last",      "softmax", "layernorm", "permute-copy",
     "concat",   "embedding", "cross_entropy", "linear",  "matmul"};
-#define CHOSEN ((int)(sizeof(chosen) / sizeof(chosen[0])))
+#define DEFAULT_ROWS ((int)(sizeof(default_rows) / sizeof(default_rows[0])))
 
 static bool is_wanted(const tarn__options *options, const tarn__case *one)
 {
     if (tarn__is_selected(options, one->bench, one->operation))
         return true;
-    for (int i = 0; options->only_count == 0 && i < CHOSEN; i++)
-        if (strcmp(chosen[i], one->bench) == 0)
+    for (int i = 0; options->only_count == 0 && i < DEFAULT_ROWS; i++)
+        if (strcmp(default_rows[i], one->bench) == 0)
             return true;
     return false;
 }
@@ -81,7 +81,7 @@ static bool compare_rows(int64_t rows, tarn__element element, const tarn__option
                                         .runs = options->runs,
                                         .size = rows * 1024 * (int64_t)tarn_dtype_size(element.dtype),
                                         .device = options->devices[d],
-                                        .beside = TARN__BASELINE_NONE},
+                                        .baseline = TARN__BASELINE_NONE},
                     &pair[d]))
                 return false;
         print_pair(pair, options);
@@ -89,16 +89,18 @@ static bool compare_rows(int64_t rows, tarn__element element, const tarn__option
     return true;
 }
 
-/* ---- square products --------------------------------------------------------------------------------------------- */
+/* ---- square matmuls ---------------------------------------------------------------------------------------------- */
 
-static void print_product(int64_t n, const double *tarn, const tarn__matmul_times *plain, const tarn__options *options)
+static void print_matmul(int64_t n, const double *tarn, const tarn__matmul_times *cpu_times,
+                         const tarn__options *options)
 {
     double flops = 2.0 * (double)n * (double)n * (double)n / 1e3;
     tarn__json json = {stdout, false};
     if (!options->json) {
-        printf("%6lld %12s %12s %12.1f %12.1f %10.2f %10s %10s\n", (long long)n, tarn__cell(flops / plain->naive, 2),
-               tarn__cell(flops / plain->blas, 1), flops / tarn[0], flops / tarn[1], tarn[0] / tarn[1],
-               tarn__cell(plain->blas / tarn[1], 2), tarn__cell(plain->naive / tarn[1], 1));
+        printf("%6lld %12s %12s %12.1f %12.1f %10.2f %10s %10s\n", (long long)n,
+               tarn__cell(flops / cpu_times->naive, 2), tarn__cell(flops / cpu_times->blas, 1), flops / tarn[0],
+               flops / tarn[1], tarn[0] / tarn[1], tarn__cell(cpu_times->blas / tarn[1], 2),
+               tarn__cell(cpu_times->naive / tarn[1], 1));
         fflush(stdout);
         return;
     }
@@ -107,13 +109,13 @@ static void print_product(int64_t n, const double *tarn, const tarn__matmul_time
     tarn__json_string(&json, "dtype", "f32");
     tarn__json_shape(&json, "shape", TARN_SHAPE(n, n, n));
     write_pair(&json, "fwd_us", "fwd_ratio", tarn[0], tarn[1]);
-    tarn__json_real(&json, "blas_us", plain->blas, 3);
-    tarn__json_real(&json, "naive_us", plain->naive, 3);
+    tarn__json_real(&json, "blas_us", cpu_times->blas, 3);
+    tarn__json_real(&json, "naive_us", cpu_times->naive, 3);
     tarn__json_end(&json);
 }
 
-/* In f32: tarn on both devices, and on the CPU BLAS called directly and the plain loop. */
-static bool compare_products(const tarn__options *options)
+/* In f32: tarn on both devices, and on the CPU BLAS called directly and the naive loop. */
+static bool compare_matmuls(const tarn__options *options)
 {
     char first[32], second[32];
     tarn_device cpu = tarn_device_cpu();
@@ -121,22 +123,21 @@ static bool compare_products(const tarn__options *options)
     tarn_device_name(options->devices[1], second, sizeof(second));
     if (!options->json) {
         printf("\n");
-        tarn__heading(
-            "%6s %12s %12s %12s %12s %10s %10s %10s   square products, f32, GFLOP/s; last the times that %s is faster",
-            "size", "plain loop", "BLAS", first, second, first, "BLAS", "loop", second);
+        tarn__heading("%6s %12s %12s %12s %12s %10s %10s %10s   square matmuls, f32, GFLOP/s; last the speed-up of %s",
+                      "size", "naive loop", "BLAS", first, second, first, "BLAS", "loop", second);
     }
     for (int s = 0; s < SIZES; s++) {
-        tarn__matmul_times plain, found;
+        tarn__matmul_times cpu_times, found;
         double tarn[2];
-        if (!tarn__measure_matmul(sizes[s], TARN_F32, cpu, options->runs, &plain))
+        if (!tarn__measure_matmul(sizes[s], TARN_F32, cpu, options->runs, &cpu_times))
             return false;
         for (int d = 0; d < 2; d++) {
             bool is_cpu = tarn_device_equal(options->devices[d], cpu);
             if (!is_cpu && !tarn__measure_matmul(sizes[s], TARN_F32, options->devices[d], options->runs, &found))
                 return false;
-            tarn[d] = is_cpu ? plain.tarn : found.tarn;
+            tarn[d] = is_cpu ? cpu_times.tarn : found.tarn;
         }
-        print_product(sizes[s], tarn, &plain, options);
+        print_matmul(sizes[s], tarn, &cpu_times, options);
     }
     return true;
 }
@@ -160,8 +161,8 @@ static bool compare(const tarn__options *options)
             if (!compare_rows(sizes[s], options->dtypes[d], options))
                 return false;
     }
-    bool with_products = options->only_count == 0 || tarn__is_selected(options, "matmul", "matmul");
-    return !with_products || compare_products(options);
+    bool with_matmuls = options->only_count == 0 || tarn__is_selected(options, "matmul", "matmul");
+    return !with_matmuls || compare_matmuls(options);
 }
 
 int tarn__bench_devices(const tarn__options *options)
@@ -169,8 +170,7 @@ int tarn__bench_devices(const tarn__options *options)
     char first[32], second[32];
     if (!options->json)
         printf("operations on %s with %d threads and on %s: forward, then backward; median of %lld runs in "
-               "microseconds, and the times that the "
-               "second is faster\n",
+               "microseconds, and the speed-up of the second\n",
                tarn_device_name(options->devices[0], first, sizeof(first)), tarn_threads(),
                tarn_device_name(options->devices[1], second, sizeof(second)), (long long)options->runs);
     return compare(options) ? TARN__DONE : tarn__print_error("bench ops");

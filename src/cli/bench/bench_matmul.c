@@ -1,5 +1,5 @@
-/* bench_matmul.c: `tarn bench matmul`: square products by a plain loop, by BLAS called directly with all threads, and
- * by tarn. */
+/* bench_matmul.c: `tarn bench matmul`: square matmuls by a naive loop, by BLAS called directly with all threads, and by
+ * tarn. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,17 +9,17 @@
 #include "cli/bench/timer.h"
 #include "cli/blas.h"
 
-#define LARGEST_NAIVE 1024
+#define MAX_NAIVE 1024
 
-typedef struct product {
+typedef struct operands {
     int64_t n;
     tarn_dtype dtype;
-    tarn_tensor *a, *b, *c; /* c is where BLAS and the loop write */
-} product;
+    tarn_tensor *a, *b, *c; /* c is the output of BLAS and of the loop */
+} operands;
 
 static bool run_tarn(void *ctx, int i)
 {
-    product *p = ctx;
+    operands *p = ctx;
     (void)i;
     tarn_scope *scope = tarn_scope_open();
     bool good = tarn_matmul(p->a, p->b) != NULL;
@@ -27,7 +27,7 @@ static bool run_tarn(void *ctx, int i)
     return good;
 }
 
-/* The three loops as they are first written: rows, columns, sum. */
+/* The three textbook loops: rows, columns, sum. */
 #define NAIVE(type) \
     static void naive_##type(int64_t n, const type *a, const type *b, type *c) \
     { \
@@ -44,7 +44,7 @@ NAIVE(double)
 
 static bool run_naive(void *ctx, int i)
 {
-    product *p = ctx;
+    operands *p = ctx;
     (void)i;
     if (p->dtype == TARN_F32)
         naive_float(p->n, tarn_data(p->a), tarn_data(p->b), tarn_data(p->c));
@@ -55,7 +55,7 @@ static bool run_naive(void *ctx, int i)
 
 static bool run_blas(void *ctx, int i)
 {
-    product *p = ctx;
+    operands *p = ctx;
     (void)i;
     if (p->dtype == TARN_F32)
         tarn__blas_square_f32(p->n, tarn_data(p->a), tarn_data(p->b), tarn_data(p->c));
@@ -64,25 +64,25 @@ static bool run_blas(void *ctx, int i)
     return true;
 }
 
-/* BLAS gets all threads while it is measured, and goes back to the single one that tarn uses it with. Its threads spin
- * for a while after a product and would take the cores from whoever comes next. */
-static bool with_blas_threads(tarn__timer *meter, bool (*step)(tarn__timer *, tarn_device), tarn_device device)
+/* BLAS gets all threads while it is measured, then the single one that tarn uses it with. Its threads spin for a while
+ * after a matmul and would take cores from the next measurement, hence the pause. */
+static bool with_blas_threads(tarn__timer *timer, bool (*step)(tarn__timer *, tarn_device), tarn_device device)
 {
     tarn__blas_set_threads(tarn_threads());
-    bool good = step(meter, device);
+    bool good = step(timer, device);
     tarn__blas_set_threads(1);
     nanosleep(&(struct timespec){0, 60 * 1000 * 1000}, NULL);
     return good;
 }
 
-static bool measure(product *p, tarn_device device, int64_t runs, tarn__matmul_times *found)
+static bool measure(operands *p, tarn_device device, int64_t runs, tarn__matmul_times *found)
 {
-    bool plain = tarn_device_equal(device, tarn_device_cpu()) && (p->dtype == TARN_F32 || p->dtype == TARN_F64);
-    bool has_blas = plain && !tarn__blas_missing() && tarn__blas_fits(tarn_threads()),
-         has_naive = plain && p->n <= LARGEST_NAIVE;
-    tarn__timer *meters = calloc(3, sizeof(*meters)), *own = meters, *blas = meters + 1, *naive = meters + 2;
-    if (!meters)
-        return tarn_set_error(TARN_ERROR_MEMORY, "no memory for the figures");
+    bool on_cpu = tarn_device_equal(device, tarn_device_cpu()) && (p->dtype == TARN_F32 || p->dtype == TARN_F64);
+    bool has_blas = on_cpu && !tarn__blas_missing() && tarn__blas_fits(tarn_threads()),
+         has_naive = on_cpu && p->n <= MAX_NAIVE;
+    tarn__timer *timers = calloc(3, sizeof(*timers)), *own = timers, *blas = timers + 1, *naive = timers + 2;
+    if (!timers)
+        return tarn_set_error(TARN_ERROR_MEMORY, "out of memory for the timers");
     *own = (tarn__timer){.work = run_tarn, .ctx = p, .sets = 1};
     *blas = (tarn__timer){.work = run_blas, .ctx = p, .sets = 1};
     *naive = (tarn__timer){.work = run_naive, .ctx = p, .sets = 1, .turns = 1};
@@ -93,7 +93,7 @@ static bool measure(product *p, tarn_device device, int64_t runs, tarn__matmul_t
         good = tarn__timer_run(naive, device);
     *found = (tarn__matmul_times){tarn__timer_median(own), tarn__timer_median(blas), tarn__timer_median(naive),
                                   tarn__timer_spread(own), tarn__timer_spread(blas)};
-    free(meters);
+    free(timers);
     return good;
 }
 
@@ -101,7 +101,7 @@ bool tarn__measure_matmul(int64_t n, tarn_dtype dtype, tarn_device device, int64
 {
     tarn_scope *scope = tarn_scope_open();
     tarn_shape shape = TARN_SHAPE(n, n);
-    product p = {.n = n, .dtype = dtype};
+    operands p = {.n = n, .dtype = dtype};
     p.a = tarn_normal(shape, 0, 1, dtype, device);
     p.b = tarn_normal(shape, 0, 1, dtype, device);
     p.c = tarn_zeros(shape, dtype, device);
@@ -146,10 +146,10 @@ int tarn__bench_matmul(const tarn__options *options)
 {
     char name[32];
     if (!options->json) {
-        printf("matrix products on %s, %d threads, %s; median of %lld runs, GFLOP/s\n\n",
+        printf("matmuls on %s, %d threads, %s; median of %lld runs, GFLOP/s\n\n",
                tarn_device_name(options->device, name, sizeof(name)), tarn_threads(),
                tarn__blas_missing() ? "no BLAS" : "OpenBLAS", (long long)options->runs);
-        tarn__heading("%6s %-6s %12s %12s %12s %12s %12s %8s", "size", "dtype", "plain loop", "BLAS", "tarn",
+        tarn__heading("%6s %-6s %12s %12s %12s %12s %12s %8s", "size", "dtype", "naive loop", "BLAS", "tarn",
                       "tarn/BLAS", "tarn/loop", "spread");
     }
     for (int i = 0; i < options->size_count; i++) {

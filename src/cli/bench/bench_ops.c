@@ -1,11 +1,11 @@
-/* bench_ops.c: `tarn bench ops`: which rows are measured, at which sizes, in which element types. */
+/* bench_ops.c: `tarn bench ops`: selection of rows, sizes and element types. */
 #include <string.h>
 
 #include "cli/bench/bench_case.h"
 
 #define WARM_UP_US 500e3
 
-/* ---- what was asked for ------------------------------------------------------------------------------------------ */
+/* ---- selection --------------------------------------------------------------------------------------------------- */
 
 bool tarn__is_selected(const tarn__options *options, const char *row, const char *operation)
 {
@@ -15,7 +15,7 @@ bool tarn__is_selected(const tarn__options *options, const char *row, const char
     return false;
 }
 
-static bool is_wanted(const tarn__options *options, const char *row, const char *operation)
+static bool is_selected_or_all(const tarn__options *options, const char *row, const char *operation)
 {
     return options->only_count == 0 || tarn__is_selected(options, row, operation);
 }
@@ -28,7 +28,7 @@ static bool has_model(const tarn__options *options)
     return false;
 }
 
-/* Every name after --only must be one. */
+/* Every name after --only must be a row or an operation. */
 static int check_names(const tarn__options *options)
 {
     const char *names[640];
@@ -55,15 +55,15 @@ static int check_names(const tarn__options *options)
         if (found)
             continue;
         const char *near = tarn_suggest(options->only[i], names, count);
-        fprintf(stderr, "tarn bench ops: --only: no measured row or operation is called '%s'%s%s%s\n", options->only[i],
+        fprintf(stderr, "tarn bench ops: --only: row or operation '%s' not found%s%s%s\n", options->only[i],
                 near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
         return TARN__MISUSED;
     }
     return TARN__DONE;
 }
 
-/* The sizes and element types that were not given: a GPU is measured at the sizes of a model, one of CUDA also with
- * TF32; a CPU by way of OpenCL is a CPU. Two devices are compared at sizes of their own. */
+/* Default sizes and element types: model sizes on a GPU, with TF32 as well on CUDA; a CPU through OpenCL counts as a
+ * CPU. Two devices are compared at fixed sizes. */
 static void fill_in(tarn__options *options)
 {
     static const int64_t sizes[] = {4 << 10, 1 << 20, 64 << 20};
@@ -84,11 +84,11 @@ static void fill_in(tarn__options *options)
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
-/* Measures and prints a row, unless it was not asked for: in TF32 only products are. */
+/* Measures and prints a selected row; in TF32 only matmuls are measured. */
 static bool bench_row(tarn__bench_case *plan, const tarn__options *options)
 {
     tarn__bench_row row;
-    if (!plan->letters->bench || !is_wanted(options, plan->letters->bench, plan->letters->operation) ||
+    if (!plan->letters->bench || !is_selected_or_all(options, plan->letters->bench, plan->letters->operation) ||
         (plan->element.tf32 && !tarn__case_is_compute_bound(plan->letters)))
         return true;
     if (!tarn__bench_case_measure(plan, &row))
@@ -103,7 +103,7 @@ static bool bench_size(int64_t size, tarn__element element, const tarn__options 
                              .device = options->device,
                              .runs = options->runs,
                              .size = size,
-                             .beside = TARN__BASELINE_COPY};
+                             .baseline = TARN__BASELINE_COPY};
     plan.scale = tarn__scale_of(size / (int64_t)tarn_dtype_size(element.dtype));
     bool good = true;
     for (int i = 0; good && i < tarn__case_count(); i++) {
@@ -113,14 +113,14 @@ static bool bench_size(int64_t size, tarn__element element, const tarn__options 
     return good;
 }
 
-/* A row may fill most of a device's memory; what one has used is no use to the next. */
+/* A row may fill most of the device's memory, and its buffers do not fit the next row: the cache is emptied between. */
 static bool bench_model(tarn__element element, const tarn__options *options, tarn__copy_times *copies)
 {
     tarn__bench_case plan = {.element = element,
                              .device = options->device,
                              .runs = options->runs,
                              .size = TARN__MODEL_SIZE,
-                             .beside = TARN__BASELINE_SHARED,
+                             .baseline = TARN__BASELINE_SHARED,
                              .copies = copies};
     bool good = true;
     for (int i = 0; good && i < tarn__model_count(); i++) {
@@ -130,8 +130,7 @@ static bool bench_model(tarn__element element, const tarn__options *options, tar
     return good;
 }
 
-/* Threads that have just been made sit on one core for a while, and clocks rise slowly: the first row would pay for
- * both. */
+/* New threads share a core for a while, and clocks rise slowly: the first row would pay for both. */
 static bool warm_up(tarn_device device)
 {
     double begin = tarn__clock();
@@ -157,11 +156,11 @@ static bool bench_all(const tarn__options *options)
                                             : bench_size(size, options->dtypes[d], options);
     }
     if (has_model(options)) {
-        good = good && (!is_wanted(options, "adamw", "adamw") || tarn__bench_adamw(options, &copies));
+        good = good && (!is_selected_or_all(options, "adamw", "adamw") || tarn__bench_adamw(options, &copies));
         good = good && tarn_empty_cache(options->device);
-        good = good && (!is_wanted(options, "copy", "copy") || tarn__bench_copy(options, &copies));
+        good = good && (!is_selected_or_all(options, "copy", "copy") || tarn__bench_copy(options, &copies));
     }
-    return good && (!is_wanted(options, "tiny", "tiny") || tarn__bench_tiny(options));
+    return good && (!is_selected_or_all(options, "tiny", "tiny") || tarn__bench_tiny(options));
 }
 
 int tarn__bench_ops(const tarn__options *given)
@@ -170,7 +169,7 @@ int tarn__bench_ops(const tarn__options *given)
     tarn__options options = *given;
     if (options.device_count > 1 && options.size_count > 0) {
         fprintf(stderr,
-                "tarn bench ops: --sizes is for one device; two are compared at 16, 128 and 1024 rows of 1024\n");
+                "tarn bench ops: --sizes needs one device; two are compared at 16, 128 and 1024 rows of 1024\n");
         return TARN__MISUSED;
     }
     fill_in(&options);
@@ -180,8 +179,8 @@ int tarn__bench_ops(const tarn__options *given)
     if (options.device_count > 1)
         return tarn__bench_devices(&options);
     if (!options.json)
-        printf("operations on %s, %d threads; median of %lld runs in microseconds, and the share of a plain copy of "
-               "the same bytes\n",
+        printf("operations on %s, %d threads; median of %lld runs in microseconds, and the speed relative to a copy "
+               "of the same bytes\n",
                tarn_device_name(options.device, name, sizeof(name)), tarn_threads(), (long long)options.runs);
     return bench_all(&options) ? TARN__DONE : tarn__print_error("bench ops");
 }

@@ -1,4 +1,4 @@
-/* bench_print.c: a row of `tarn bench ops` as JSON and as text. */
+/* bench_print.c: a row of `tarn bench ops` as JSON and as text. Keys are stable: bench/ compares files of them. */
 #include <math.h>
 #include <string.h>
 
@@ -14,6 +14,7 @@ static int64_t stride_of(const tarn__case *one)
     return 1;
 }
 
+/* Images of a convolution: [N, C, H, out channels, kernel, stride], enough to identify a square one. */
 tarn_shape tarn__row_shape(const tarn__case *one)
 {
     tarn_shape shape = one->input[0].shape, second = one->input[1].shape;

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "cli/bench/yardstick.h"
+#include "cli/bench/timer.h"
 
 static double rate_of(const tarn_train_timing *t)
 {
@@ -46,7 +46,7 @@ static void print_table(const tarn_train_timing *t, const tarn__roofline *y)
     printf("  %-10s %9.3f ms for a step\n", "host", t->host_ms);
     printf("  %-10s %9.1f %% of the time busy\n", "device", 100 * t->utilization);
     if (!isnan(speed)) {
-        printf("  %-10s %9.2f TFLOP/s, %.3f of a product of %lld rows", "speed", speed / 1e12, speed / y->product,
+        printf("  %-10s %9.2f TFLOP/s, %.3f of a product of %lld rows", "speed", speed / 1e12, speed / y->matmul,
                (long long)y->rows);
         printf(isnan(y->peak) ? "\n" : ", %.3f of the stated peak of %.0f\n", speed / y->peak, y->peak / 1e12);
     }
@@ -82,7 +82,7 @@ static void print_json(const tarn_train_timing *t, const tarn__roofline *y)
     tarn__json_real(&json, "host_ms", t->host_ms, 4);
     tarn__json_real(&json, "busy", t->utilization, 4);
     tarn__json_real(&json, "tflops", speed / 1e12, 3);
-    tarn__json_real(&json, "of_product", speed / y->product, 4);
+    tarn__json_real(&json, "of_product", speed / y->matmul, 4);
     tarn__json_real(&json, "of_peak", speed / y->peak, 4);
     tarn__json_memory_kinds(&json, &t->memory);
     tarn__json_end(&json);

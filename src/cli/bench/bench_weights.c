@@ -1,6 +1,6 @@
-/* bench_weights.c: `tarn bench weights`: a row of x, and 128 of them, by the weights of a language model of a billion
- * parameters, as files hold them. One row is held against reading as many bytes: that is what a token costs. Weights
- * lie in more memory than caches have and take turns. */
+/* bench_weights.c: `tarn bench weights`: matmuls of 1 and of 128 rows with the weights of a language model of a billion
+ * parameters, in the dtypes of files. One row, a decode step, is compared with a read of the same bytes, its lower
+ * bound. Weights rotate through more memory than caches have. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,25 +10,25 @@
 #include "cli/bench/bench_case.h"
 
 #define POOL_BYTES ((int64_t)640 << 20)
-#define LARGEST_SETS 512
-#define PATTERN_ROWS 64 /* rows that are made; the others repeat them */
+#define MAX_SETS 512
+#define PATTERN_ROWS 64 /* distinct rows; the others repeat them */
 
 static const tarn_dtype dtypes[] = {TARN_Q8_0, TARN_Q4_0, TARN_Q4_K, TARN_Q6_K, TARN_BF16, TARN_F32};
 static const int64_t shapes[][2] = {{2048, 2048}, {8192, 2048}, {2048, 8192}, {128256, 2048}};
 enum { DTYPES = sizeof(dtypes) / sizeof(dtypes[0]), SHAPES = sizeof(shapes) / sizeof(shapes[0]) };
 
 typedef struct job {
-    tarn_tensor *weights[LARGEST_SETS], *x, *plain; /* `plain` has the bytes of one weight, f32 */
+    tarn_tensor *weights[MAX_SETS], *x, *f32_bytes; /* `f32_bytes` has the bytes of all weights, as f32 */
     int sets;
 } job;
 
 typedef struct result {
     tarn_dtype dtype;
     int64_t out, in, rows;
-    double time, spread, read; /* microseconds; of reading the weight's bytes, NaN where many rows make it pointless */
+    double time, spread, read; /* microseconds; read: of the weight's bytes, NaN for many rows */
 } result;
 
-static bool run_product(void *ctx, int i)
+static bool run_matmul(void *ctx, int i)
 {
     const job *work = ctx;
     tarn_scope *scope = tarn_scope_open();
@@ -37,25 +37,23 @@ static bool run_product(void *ctx, int i)
     return good;
 }
 
-/* The largest of as many bytes: reads them all and writes one number. */
+/* The maximum over the bytes of one weight: reads them all and writes one value. */
 static bool run_read(void *ctx, int i)
 {
     const job *work = ctx;
     tarn_scope *scope = tarn_scope_open();
-    int64_t count = tarn_size(work->plain, 0) / work->sets;
-    bool good = tarn_max(tarn_slice(work->plain, 0, i * count, (i + 1) * count), TARN_ALL_AXES, false) != NULL;
+    int64_t count = tarn_size(work->f32_bytes, 0) / work->sets;
+    bool good = tarn_max(tarn_slice(work->f32_bytes, 0, i * count, (i + 1) * count), TARN_ALL_AXES, false) != NULL;
     tarn_scope_close(scope);
     return good;
 }
 
-/* Weights that lie behind each other in one tensor, all rows made of a few. */
-static bool make_weights(job *work, tarn_dtype dtype, int64_t out, int64_t in, tarn_device device)
+/* Weights as slices of one tensor, with rows repeated from a pattern: quantizing all of them would take minutes. */
+static bool create_weights(job *work, tarn_dtype dtype, int64_t out, int64_t in, tarn_device device)
 {
     tarn_tensor *some = tarn_cast(tarn_normal(TARN_SHAPE(PATTERN_ROWS, in), 0, 0.02, TARN_F32, device), dtype);
     int64_t bytes = some ? tarn_bytes(some) / PATTERN_ROWS * out : 1;
-    work->sets = (int)(POOL_BYTES / bytes < 1              ? 1
-                       : POOL_BYTES / bytes > LARGEST_SETS ? LARGEST_SETS
-                                                           : POOL_BYTES / bytes);
+    work->sets = (int)(POOL_BYTES / bytes < 1 ? 1 : POOL_BYTES / bytes > MAX_SETS ? MAX_SETS : POOL_BYTES / bytes);
     tarn_tensor *all = tarn_empty(TARN_SHAPE(work->sets * out, in), dtype, device);
     for (int64_t row = 0; row < work->sets * out && !tarn_failed(); row += PATTERN_ROWS)
         tarn_copy(tarn_slice(all, 0, row, row + PATTERN_ROWS), some);
@@ -64,47 +62,47 @@ static bool make_weights(job *work, tarn_dtype dtype, int64_t out, int64_t in, t
     return !tarn_failed();
 }
 
-/* One thread's work is timed by what the processor gave it: other programs' does not count. */
-static bool by_processor(tarn_device device)
+/* A single CPU thread is timed by its CPU time, which other programs do not affect. */
+static bool is_cpu_timed(tarn_device device)
 {
     return tarn_threads() == 1 && tarn_device_equal(device, tarn_device_cpu());
 }
 
-static double processor_clock(void)
+static double thread_clock(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
     return (double)now.tv_sec * 1e6 + (double)now.tv_nsec * 1e-3;
 }
 
-static bool run_meter(tarn__timer *meter, tarn_device device)
+static bool run_timer(tarn__timer *timer, tarn_device device)
 {
-    double start = processor_clock();
-    if (!tarn__timer_run(meter, device))
+    double start = thread_clock();
+    if (!tarn__timer_run(timer, device))
         return false;
-    if (by_processor(device))
-        meter->figures[meter->runs - 1] = (processor_clock() - start) / meter->turns;
+    if (is_cpu_timed(device))
+        timer->times[timer->runs - 1] = (thread_clock() - start) / timer->turns;
     return true;
 }
 
 static bool measure(job *work, tarn_device device, int64_t runs, result *r)
 {
-    tarn__timer *meters = calloc(2, sizeof(*meters));
-    if (!meters)
-        return tarn_set_error(TARN_ERROR_MEMORY, "no memory for the figures");
-    meters[0] = (tarn__timer){.work = run_product, .ctx = work, .sets = work->sets, .length = 15000};
-    meters[1] = (tarn__timer){.work = run_read, .ctx = work, .sets = work->sets, .length = 15000};
+    tarn__timer *timers = calloc(2, sizeof(*timers));
+    if (!timers)
+        return tarn_set_error(TARN_ERROR_MEMORY, "out of memory for the timers");
+    timers[0] = (tarn__timer){.work = run_matmul, .ctx = work, .sets = work->sets, .length = 15000};
+    timers[1] = (tarn__timer){.work = run_read, .ctx = work, .sets = work->sets, .length = 15000};
     int count = r->rows == 1 ? 2 : 1;
     bool good = true;
     for (int k = 0; good && k < count; k++)
-        good = tarn__timer_start(&meters[k], device);
+        good = tarn__timer_start(&timers[k], device);
     for (int64_t i = 0; good && i < runs; i++)
         for (int k = 0; good && k < count; k++)
-            good = run_meter(&meters[k], device);
-    r->time = tarn__timer_median(&meters[0]);
-    r->spread = tarn__timer_spread(&meters[0]);
-    r->read = tarn__timer_median(&meters[1]);
-    free(meters);
+            good = run_timer(&timers[k], device);
+    r->time = tarn__timer_median(&timers[0]);
+    r->spread = tarn__timer_spread(&timers[0]);
+    r->read = tarn__timer_median(&timers[1]);
+    free(timers);
     return good;
 }
 
@@ -134,16 +132,17 @@ static void print_result(const result *r, int64_t bytes, bool json)
     tarn__json_end(&line);
 }
 
-/* One kind of weight of one shape, for one row and for many. */
+/* Weights of one dtype and shape, with one row and with many. */
 static bool measure_shape(const tarn__options *options, tarn_dtype dtype, const int64_t *shape)
 {
     job *work = calloc(1, sizeof(*work));
     tarn_scope *scope = tarn_scope_open();
     tarn_dtype of_x = dtype == TARN_BF16 ? TARN_BF16 : TARN_F32;
-    bool good = work ? make_weights(work, dtype, shape[0], shape[1], options->device)
-                     : tarn_set_error(TARN_ERROR_MEMORY, "no memory for the figures");
+    bool good = work ? create_weights(work, dtype, shape[0], shape[1], options->device)
+                     : tarn_set_error(TARN_ERROR_MEMORY, "out of memory for the timers");
     int64_t bytes = good ? tarn_bytes(work->weights[0]) : 0;
-    good = good && (work->plain = tarn_zeros(TARN_SHAPE(bytes / 4 * work->sets), TARN_F32, options->device)) != NULL;
+    good =
+        good && (work->f32_bytes = tarn_zeros(TARN_SHAPE(bytes / 4 * work->sets), TARN_F32, options->device)) != NULL;
     for (int64_t rows = 1; good && rows <= 128; rows += 127) {
         result r = {.dtype = dtype, .out = shape[0], .in = shape[1], .rows = rows};
         work->x = tarn_normal(TARN_SHAPE(rows, shape[1]), 0, 1, of_x, options->device);
@@ -164,8 +163,8 @@ static bool is_wanted(const tarn__options *options, tarn_dtype dtype)
     return wanted;
 }
 
-/* A name that none of the rows has. */
-static const char *stranger(const tarn__options *options)
+/* A name after --only that is not a row; NULL: none. */
+static const char *unknown_name(const tarn__options *options)
 {
     for (int i = 0; i < options->only_count; i++) {
         bool known = false;
@@ -180,17 +179,15 @@ static const char *stranger(const tarn__options *options)
 int tarn__bench_weights(const tarn__options *options)
 {
     char name[32];
-    if (stranger(options)) {
-        fprintf(stderr,
-                "tarn bench weights: --only: there is no row '%s'; there are q8_0, q4_0, q4_k, q6_k, bf16 and f32\n",
-                stranger(options));
+    if (unknown_name(options)) {
+        fprintf(stderr, "tarn bench weights: --only: '%s' must be q8_0, q4_0, q4_k, q6_k, bf16 or f32\n",
+                unknown_name(options));
         return TARN__MISUSED;
     }
     if (!options->json) {
-        printf(
-            "weights on %s, %d threads, median of %lld runs%s; GB/s of the weight's bytes, and of reading as many\n\n",
-            tarn_device_name(options->device, name, sizeof(name)), tarn_threads(), (long long)options->runs,
-            by_processor(options->device) ? ", processor time" : "");
+        printf("weights on %s, %d threads, median of %lld runs%s; GB/s of the weight's bytes, and of reading them\n\n",
+               tarn_device_name(options->device, name, sizeof(name)), tarn_threads(), (long long)options->runs,
+               is_cpu_timed(options->device) ? ", CPU time" : "");
         tarn__heading("%-5s %8s x %-6s %5s %10s %8s %8s %8s %9s %8s", "dtype", "out", "in", "rows", "us", "GB/s",
                       "read", "of read", "GFLOP/s", "spread");
     }

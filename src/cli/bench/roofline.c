@@ -1,5 +1,6 @@
-/* roofline.c: see yardstick.h. */
-#include "cli/bench/yardstick.h"
+/* roofline.c: reachable throughput of a device: a large square matmul and a large copy, and the vendor's peak FLOP/s.
+ * The sizes follow from the kind of device alone, so that results of different machines compare. */
+#include "cli/bench/timer.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -10,13 +11,13 @@
 
 enum { RUNS = 5 };
 
-typedef struct factors {
+typedef struct operands {
     tarn_tensor *a, *b;
-} factors;
+} operands;
 
-static bool run_product(void *ctx, int i)
+static bool run_matmul(void *ctx, int i)
 {
-    const factors *f = ctx;
+    const operands *f = ctx;
     (void)i;
     tarn_scope *scope = tarn_scope_open();
     bool good = tarn_matmul(f->a, f->b) != NULL;
@@ -24,29 +25,28 @@ static bool run_product(void *ctx, int i)
     return good;
 }
 
-/* Operations a second of a square product; NaN with an error pending. */
-static double measure_product(int64_t rows, tarn_dtype dtype, tarn_device device)
+/* FLOP/s of a square matmul; NaN with an error pending. */
+static double measure_matmul(int64_t rows, tarn_dtype dtype, tarn_device device)
 {
     tarn_scope *scope = tarn_scope_open();
-    tarn__timer *meter = calloc(1, sizeof(*meter));
-    factors f = {tarn_normal(TARN_SHAPE(rows, rows), 0, 1, dtype, device),
-                 tarn_normal(TARN_SHAPE(rows, rows), 0, 1, dtype, device)};
-    bool good = meter && f.a && f.b;
+    tarn__timer *timer = calloc(1, sizeof(*timer));
+    operands f = {tarn_normal(TARN_SHAPE(rows, rows), 0, 1, dtype, device),
+                  tarn_normal(TARN_SHAPE(rows, rows), 0, 1, dtype, device)};
+    bool good = timer && f.a && f.b;
     if (good) {
-        *meter = (tarn__timer){.work = run_product, .ctx = &f, .sets = 1};
-        good = tarn__timer_start(meter, device);
+        *timer = (tarn__timer){.work = run_matmul, .ctx = &f, .sets = 1};
+        good = tarn__timer_start(timer, device);
     }
     for (int i = 0; good && i < RUNS; i++)
-        good = tarn__timer_run(meter, device);
-    double time = good ? tarn__timer_median(meter) : (double)NAN;
-    free(meter);
+        good = tarn__timer_run(timer, device);
+    double time = good ? tarn__timer_median(timer) : (double)NAN;
+    free(timer);
     tarn_scope_close(scope);
     return 2e6 * pow((double)rows, 3) / time;
 }
 
-/* Large enough for the device to be at its best, small enough to be done in a moment: also on a CPU by way of OpenCL.
- */
-bool tarn__roofline_measure(tarn_device device, const char *precision, tarn__roofline *y)
+/* Large enough to saturate the device, small enough to take a moment, also on a CPU through OpenCL. */
+bool tarn__roofline_measure(tarn_device device, const char *precision, tarn__roofline *r)
 {
     tarn__copy_times copies = {.device = device, .runs = RUNS};
     tarn_device_info info;
@@ -55,12 +55,12 @@ bool tarn__roofline_measure(tarn_device device, const char *precision, tarn__roo
     bool on_cpu = strcmp(info.type, "cpu") == 0;
     int64_t bytes = on_cpu ? (int64_t)32 << 20 : (int64_t)1 << 30;
     double peak = tarn_device_peak_flops(device, precision);
-    y->peak = peak > 0 ? peak : (double)NAN;
-    y->rows = on_cpu ? 1024 : 8192;
+    r->peak = peak > 0 ? peak : (double)NAN;
+    r->rows = on_cpu ? 1024 : 8192;
     tarn_set_tf32(strcmp(precision, "tf32") == 0);
-    y->product = measure_product(y->rows, strcmp(precision, "bf16") == 0 ? TARN_BF16 : TARN_F32, device);
+    r->matmul = measure_matmul(r->rows, strcmp(precision, "bf16") == 0 ? TARN_BF16 : TARN_F32, device);
     tarn_set_tf32(false);
-    y->copy = tarn_failed() ? (double)NAN : (double)bytes * 1e6 / tarn__copy_time(&copies, bytes);
+    r->copy = tarn_failed() ? (double)NAN : (double)bytes * 1e6 / tarn__copy_time(&copies, bytes);
     return !tarn_failed();
 }
 

@@ -1,4 +1,5 @@
-/* timer.c: the stop-watch behind `tarn bench`. */
+/* timer.c: timing for `tarn bench`. Times are taken between two events in the device's stream, so that the host's
+ * enqueueing is hidden as it is in real use. */
 #include "cli/bench/timer.h"
 
 #include <math.h>
@@ -15,12 +16,12 @@ double tarn__clock(void)
     return (double)now.tv_sec * 1e6 + (double)now.tv_nsec * 1e-3;
 }
 
-static bool time_turns(tarn__timer *meter, tarn_device device, int turns, double *microseconds)
+static bool time_turns(tarn__timer *timer, tarn_device device, int turns, double *microseconds)
 {
     tarn_event *start = tarn_event_record(device), *end = NULL;
     bool good = start != NULL;
     for (int i = 0; good && i < turns; i++)
-        good = meter->work(meter->ctx, i % meter->sets);
+        good = timer->work(timer->ctx, i % timer->sets);
     if (good && (end = tarn_event_record(device)) != NULL)
         *microseconds = tarn_event_elapsed(start, end) / turns;
     tarn_event_free(end);
@@ -28,19 +29,20 @@ static bool time_turns(tarn__timer *meter, tarn_device device, int turns, double
     return good && !tarn_failed();
 }
 
-bool tarn__timer_start(tarn__timer *meter, tarn_device device)
+/* Two warm-up rounds: the first one allocates and tunes, the second one is timed to choose the calls per run. */
+bool tarn__timer_start(tarn__timer *timer, tarn_device device)
 {
     double once;
-    if (!time_turns(meter, device, meter->sets, &once) || !time_turns(meter, device, meter->sets, &once))
+    if (!time_turns(timer, device, timer->sets, &once) || !time_turns(timer, device, timer->sets, &once))
         return false;
-    double turns = ceil((meter->length > 0 ? meter->length : RUN_MICROSECONDS) / fmax(once, 1e-3));
-    meter->turns = turns < 1 ? 1 : turns > 100000 ? 100000 : (int)turns;
+    double turns = ceil((timer->length > 0 ? timer->length : RUN_MICROSECONDS) / fmax(once, 1e-3));
+    timer->turns = turns < 1 ? 1 : turns > 100000 ? 100000 : (int)turns;
     return true;
 }
 
-bool tarn__timer_run(tarn__timer *meter, tarn_device device)
+bool tarn__timer_run(tarn__timer *timer, tarn_device device)
 {
-    return meter->runs < TARN__MAX_RUNS && time_turns(meter, device, meter->turns, &meter->figures[meter->runs++]);
+    return timer->runs < TARN__MAX_RUNS && time_turns(timer, device, timer->turns, &timer->times[timer->runs++]);
 }
 
 static int rising(const void *a, const void *b)
@@ -49,27 +51,27 @@ static int rising(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The value below which the given share of the figures lies. */
-static double quantile(const tarn__timer *meter, double share)
+/* Quantile of the times, with linear interpolation. */
+static double quantile(const tarn__timer *timer, double fraction)
 {
     double sorted[TARN__MAX_RUNS];
-    if (meter->runs == 0)
+    if (timer->runs == 0)
         return NAN;
-    memcpy(sorted, meter->figures, sizeof(double) * (size_t)meter->runs);
-    qsort(sorted, (size_t)meter->runs, sizeof(double), rising);
-    double at = share * (meter->runs - 1);
-    int below = (int)at, above = below + 1 < meter->runs ? below + 1 : below;
+    memcpy(sorted, timer->times, sizeof(double) * (size_t)timer->runs);
+    qsort(sorted, (size_t)timer->runs, sizeof(double), rising);
+    double at = fraction * (timer->runs - 1);
+    int below = (int)at, above = below + 1 < timer->runs ? below + 1 : below;
     return sorted[below] + (at - below) * (sorted[above] - sorted[below]);
 }
 
-double tarn__timer_median(const tarn__timer *meter)
+double tarn__timer_median(const tarn__timer *timer)
 {
-    return quantile(meter, 0.5);
+    return quantile(timer, 0.5);
 }
 
-double tarn__timer_spread(const tarn__timer *meter)
+double tarn__timer_spread(const tarn__timer *timer)
 {
-    return (quantile(meter, 0.75) - quantile(meter, 0.25)) / quantile(meter, 0.5);
+    return (quantile(timer, 0.75) - quantile(timer, 0.25)) / quantile(timer, 0.5);
 }
 
 const char *tarn__cell(double value, int digits)

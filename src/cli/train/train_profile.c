@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "cli/bench/yardstick.h"
+#include "cli/bench/timer.h"
 #include "cli/messages.h"
 
 enum { MOST_ROWS = 512, PRINTED = 24 };
@@ -13,7 +13,7 @@ typedef struct report {
     tarn_profile_row row[MOST_ROWS];
     int64_t rows;
     double steps;
-    tarn__roofline yardstick;
+    tarn__roofline roofline;
     tarn_memory_kinds memory;
 } report;
 
@@ -23,10 +23,10 @@ static double ms_of(const report *r, double microseconds)
     return microseconds / 1e3 / r->steps;
 }
 
-/* How long the yardstick would need for a row's bytes or operations, whichever takes longer, beside what it took. */
+/* How long the roofline would need for a row's bytes or operations, whichever takes longer, beside what it took. */
 static double of_roofline(const report *r, const tarn_profile_row *row)
 {
-    double least = fmax(row->bytes / r->yardstick.copy, row->flops / r->yardstick.product) * 1e6;
+    double least = fmax(row->bytes / r->roofline.copy, row->flops / r->roofline.matmul) * 1e6;
     return row->device_microseconds > 0 && least > 0 ? least / row->device_microseconds : (double)NAN;
 }
 
@@ -86,8 +86,8 @@ static void print_table(const report *r, const tarn_train_plan *plan)
                    ms_of(r, r->sum.part[i] * r->sum.microseconds), 100 * r->sum.part[i]);
     print_rows(r);
     printf("  %-10s a copy moves %s GB/s, a product of %lld rows reaches %s TFLOP/s\n", "roofline",
-           tarn__cell(r->yardstick.copy / 1e9, 0), (long long)r->yardstick.rows,
-           tarn__cell(r->yardstick.product / 1e12, 2));
+           tarn__cell(r->roofline.copy / 1e9, 0), (long long)r->roofline.rows,
+           tarn__cell(r->roofline.matmul / 1e12, 2));
     tarn__print_memory_kinds(&r->memory);
     if (r->sum.lost)
         printf("  %lld records were lost: look at fewer steps\n", (long long)r->sum.lost);
@@ -133,8 +133,8 @@ static void write_report(FILE *to, const report *r, const tarn_train_plan *plan)
     for (int i = 0; i < TARN_PARTS; i++)
         tarn__json_real(&json, tarn_profile_part_name((tarn_profile_part)i), r->sum.part[i], 9);
     tarn__json_close(&json, '}');
-    tarn__json_real(&json, "copy_gbps", r->yardstick.copy / 1e9, 1);
-    tarn__json_real(&json, "product_tflops", r->yardstick.product / 1e12, 3);
+    tarn__json_real(&json, "copy_gbps", r->roofline.copy / 1e9, 1);
+    tarn__json_real(&json, "product_tflops", r->roofline.matmul / 1e12, 3);
     tarn__json_memory_kinds(&json, &r->memory);
     tarn__json_open(&json, "rows", '[');
     for (int64_t i = 0; i < r->rows; i++)
@@ -165,7 +165,7 @@ static int write_file(const report *r, const tarn_train_plan *plan)
 /* Where there is no memory left beside the run's, nothing is measured, and figures have nothing to be held against. */
 static void measure_beside(report *r, const tarn_train_plan *plan)
 {
-    if (tarn__roofline_measure(tarn_device_parse(plan->device), plan->options.precision, &r->yardstick))
+    if (tarn__roofline_measure(tarn_device_parse(plan->device), plan->options.precision, &r->roofline))
         return;
     char why[TARN__MESSAGE_MAX];
     fprintf(stderr, "tarn train: the device's speed could not be measured: %s\n",
@@ -179,9 +179,8 @@ int tarn__train_profile(const tarn_train_plan *plan, int64_t steps, bool prints)
         fprintf(stderr, "tarn train: the run ended before a profile could be taken\n");
         return TARN__FAILED;
     }
-    r = (report){.steps = (double)steps,
-                 .yardstick = {.product = (double)NAN, .copy = (double)NAN, .peak = (double)NAN}};
-    r.memory = tarn_memory_kinds_of(tarn_device_parse(plan->device)); /* before the yardstick takes its own */
+    r = (report){.steps = (double)steps, .roofline = {.matmul = (double)NAN, .copy = (double)NAN, .peak = (double)NAN}};
+    r.memory = tarn_memory_kinds_of(tarn_device_parse(plan->device)); /* before the roofline takes its own */
     if (!tarn_profile_summarize(&r.sum, r.row, MOST_ROWS))
         return tarn__print_error("train");
     r.rows = r.sum.rows < MOST_ROWS ? r.sum.rows : MOST_ROWS;
