@@ -1,11 +1,9 @@
-/* attention.cuh: what the kernels of attention share: their operands, what a row attends to, dropout, and which block
- * does what.
+/* attention.cuh: shared by the attention kernels: operands, masks, dropout, and the work of each thread block.
  *
- * All of them work on tiles: a block has some rows of queries (or keys) and goes through tiles of keys (or queries), so
- * that memory is linear in the number of rows. Tiles that no row attends to are left out. Everything is summed in an
- * order given by shape alone. */
-#ifndef TARN__ATTENTION_CUH
-#define TARN__ATTENTION_CUH
+ * All kernels are tiled: a block owns some rows of queries (or keys) and walks tiles of keys (or queries), so memory is
+ * linear in the number of rows. Tiles without a visible weight are skipped. Sums run in an order fixed by the shape. */
+#ifndef TARN__CUDA_ATTENTION_CUH
+#define TARN__CUDA_ATTENTION_CUH
 
 #include "backends/cuda/common/element.cuh"
 #include "backends/cuda/common/philox.cuh"
@@ -13,46 +11,46 @@
 #define LOG2_E 1.4426950408889634
 #define LN_2 0.69314718055994531
 
-/* A tensor (B, heads, rows, D), or without D. */
-struct cube {
-    void *base; /* NULL: not there */
+/* A tensor (B, heads, rows, D), or without D; any strides. */
+struct bhtd_tensor {
+    void *base; /* NULL: none */
     tarn_dtype dtype;
     int64_t stride[4];
 };
 
-/* One head of it. */
-struct slab {
+/* One head of it: (rows, D). */
+struct head_matrix {
     void *base;
     tarn_dtype dtype;
-    int64_t row, along; /* strides */
+    int64_t row, column; /* strides, in elements */
 };
 
 struct attention_args {
-    int64_t batches, heads, kv_heads, group, rows, keys, depth; /* B, H, KV, H / KV, T, S, D */
+    int64_t batches, heads, kv_heads, group, rows, keys, head_dim; /* B, H, KV, H / KV, T, S, D */
     double scale;
     bool is_causal, is_dropping;
     source random;
-    uint32_t limit; /* of 16 bits: a weight whose number is below is dropped */
-    float kept;     /* what the others are multiplied by */
+    uint32_t limit;   /* 16-bit threshold: a weight whose random number is below it is dropped */
+    float keep_scale; /* scale of the weights that are kept */
     const void *lengths;
-    bool are_long;
+    bool are_lengths_i64;
     int64_t length_stride;
-    const void *starts; /* NULL: rows attend from the first key on */
-    bool are_starts_long;
+    const void *document_starts; /* NULL: rows attend from the first key on */
+    bool are_starts_i64;
     int64_t start_stride[2]; /* of batches and rows */
-    fault_place fault;
-    cube q, k, v, y, log_sum, g, gq, gk, gv;
-    void *rows_sums; /* backward: (B, H, T, 2) of f32 or f64: the logarithm to base 2 of a row's sum, and Σ g · y */
-    /* backward of f32: (B, H, T): what weights made with that logarithm are multiplied by, so that they add up to 1 */
-    float *factors;
-    int64_t blocks, windows; /* blocks of rows (or keys) of a head; parts of D */
+    fault_slot fault;
+    bhtd_tensor q, k, v, y, lse, g, gq, gk, gv;
+    void *row_stats; /* backward: (B, H, T, 2) of f32 or f64: a row's logsumexp to base 2, and delta = Σ g · y */
+    /* f32 backward: (B, H, T): normalizes weights recomputed from the LSE, so that they add up to 1 */
+    float *row_factors;
+    int64_t blocks, d_windows; /* blocks of rows (or keys) per head; windows of D */
 };
 
-/* ---- on the host ------------------------------------------------------------------------------------------------- */
+/* ---- host -------------------------------------------------------------------------------------------------------- */
 
-static inline cube cube_of(const tarn__view *view)
+static inline bhtd_tensor bhtd_of(const tarn__view *view)
 {
-    cube c = {};
+    bhtd_tensor c = {};
     if (!view)
         return c;
     c.base = tarn__view_at(view);
@@ -62,153 +60,154 @@ static inline cube cube_of(const tarn__view *view)
     return c;
 }
 
-/* Where the rows begin: the last input, where a kernel takes it. */
-static inline void take_starts(attention_args &a, const tarn__view *starts)
+/* Document starts: the last input of the kernels that take them. */
+static inline void set_document_starts(attention_args &a, const tarn__view *document_starts)
 {
-    a.starts = data_of<void>(starts);
-    a.are_starts_long = starts->dtype == TARN_I64;
-    a.start_stride[0] = starts->stride[0], a.start_stride[1] = starts->stride[1];
+    a.document_starts = data_of<void>(document_starts);
+    a.are_starts_i64 = document_starts->dtype == TARN_I64;
+    a.start_stride[0] = document_starts->stride[0], a.start_stride[1] = document_starts->stride[1];
 }
 
-/* Inputs q, k, v, lengths and for the gradient y, logarithms, g; behind them starts. */
+/* Inputs q, k, v, lengths; the gradient's also y, LSE, g; then document starts. Missing operands are NULL. */
 static inline attention_args attention_of(const tarn__call *call, bool is_backward)
 {
     const tarn__attention *params = (const tarn__attention *)call->params;
     const tarn__view *q = call->in[0], *k = call->in[1], *lengths = call->in[3];
     attention_args a = {};
     a.batches = q->shape[0], a.heads = q->shape[1], a.kv_heads = k->shape[1], a.rows = q->shape[2],
-    a.keys = k->shape[2], a.depth = q->shape[3];
+    a.keys = k->shape[2], a.head_dim = q->shape[3];
     a.group = a.heads / a.kv_heads;
     a.scale = params->scale;
     a.is_causal = params->causal != 0;
     a.is_dropping = params->random.a > 0;
     a.random = source{params->random.seed, params->random.offset, params->random.live};
     a.limit = tarn__limit_16(params->random.a);
-    a.kept = (float)(0x1p16 / (0x1p16 - a.limit));
+    a.keep_scale = (float)(0x1p16 / (0x1p16 - a.limit));
     a.lengths = data_of<void>(lengths);
-    a.are_long = lengths && lengths->dtype == TARN_I64;
+    a.are_lengths_i64 = lengths && lengths->dtype == TARN_I64;
     a.length_stride = lengths && lengths->rank > 0 && lengths->shape[0] > 1 ? lengths->stride[0] : 0;
     if (call->inputs == (is_backward ? 8 : 5))
-        take_starts(a, call->in[call->inputs - 1]);
-    a.q = cube_of(q), a.k = cube_of(k), a.v = cube_of(call->in[2]);
-    a.y = cube_of(is_backward ? call->in[4] : call->out[0]);
-    a.log_sum = cube_of(is_backward ? call->in[5] : call->out[1]);
+        set_document_starts(a, call->in[call->inputs - 1]);
+    a.q = bhtd_of(q), a.k = bhtd_of(k), a.v = bhtd_of(call->in[2]);
+    a.y = bhtd_of(is_backward ? call->in[4] : call->out[0]);
+    a.lse = bhtd_of(is_backward ? call->in[5] : call->out[1]);
     if (is_backward) {
-        a.g = cube_of(call->in[6]);
-        a.gq = cube_of(call->out[0]), a.gk = cube_of(call->out[1]), a.gv = cube_of(call->out[2]);
-        a.rows_sums = call->scratch;
+        a.g = bhtd_of(call->in[6]);
+        a.gq = bhtd_of(call->out[0]), a.gk = bhtd_of(call->out[1]), a.gv = bhtd_of(call->out[2]);
+        a.row_stats = call->scratch;
     } else {
         a.fault = faults_of(call);
     }
     return a;
 }
 
-/* attention_mma.cu, attention_mma_grad.cu: on tensor cores. False: not for these operands. */
+/* attention_mma.cu, attention_mma_grad.cu: on tensor cores. False: operands not supported. */
 bool tarn__cuda_attention_mma(const tarn__call *call, attention_args *a);
 bool tarn__cuda_attention_mma_grad(const tarn__call *call, attention_args *a);
 
-/* attention_mma_grad128_q.cu: the same for operands that attention_mma_grad.cu takes. False: not for this D, or not on
- * this device. */
+/* attention_mma_grad128_q.cu: faster, for some of the operands of attention_mma_grad.cu. False: D or device not
+ * supported. */
 bool tarn__cuda_attention_mma_grad128(const tarn__call *call, attention_args *a);
 
-/* ---- on the device ----------------------------------------------------------------------------------------------- */
+/* ---- device ------------------------------------------------------------------------------------------------------ */
 
-__device__ __forceinline__ slab slab_of(const cube &c, int64_t batch, int64_t head)
+__device__ __forceinline__ head_matrix head_of(const bhtd_tensor &c, int64_t batch, int64_t head)
 {
     int64_t bytes = c.dtype == TARN_F64 ? 8 : c.dtype == TARN_F32 ? 4 : 2;
-    return slab{(char *)c.base + (batch * c.stride[0] + head * c.stride[1]) * bytes, c.dtype, c.stride[2], c.stride[3]};
+    return head_matrix{(char *)c.base + (batch * c.stride[0] + head * c.stride[1]) * bytes, c.dtype, c.stride[2],
+                       c.stride[3]};
 }
 
-/* Keys that are there; what is not a length counts as the nearest one, and forward reports it. */
+/* Number of valid keys. A length out of range is clamped; the forward pass reports it. */
 __device__ __forceinline__ int64_t valid_keys(const attention_args &a, int64_t batch)
 {
     if (!a.lengths)
         return a.keys;
-    int64_t length = index_at(a.lengths, a.are_long, batch * a.length_stride);
+    int64_t length = index_at(a.lengths, a.are_lengths_i64, batch * a.length_stride);
     return length < 0 ? 0 : length > a.keys ? a.keys : length;
 }
 
 __device__ __forceinline__ void check_length(const attention_args &a, int64_t batch)
 {
-    int64_t length = a.lengths ? index_at(a.lengths, a.are_long, batch * a.length_stride) : 0;
+    int64_t length = a.lengths ? index_at(a.lengths, a.are_lengths_i64, batch * a.length_stride) : 0;
     if (length < 0 || length > a.keys)
         report_fault(a.fault, length, a.keys);
 }
 
-/* How many keys a row attends to. */
+/* Number of keys that a row attends to: bottom-right aligned causal mask. */
 __device__ __forceinline__ int64_t keys_of(const attention_args &a, int64_t valid, int64_t row)
 {
     int64_t keys = a.is_causal ? valid - a.rows + row + 1 : valid;
     return keys < 0 ? 0 : keys > valid ? valid : keys;
 }
 
-/* The first row that attends to a key, at or behind which all do. */
+/* First row that attends to a key; all later rows do too. */
 __device__ __forceinline__ int64_t first_row_of(const attention_args &a, int64_t valid, int64_t key)
 {
     int64_t row = a.is_causal ? key - (valid - a.rows) : 0;
     return key >= valid ? a.rows : row < 0 ? 0 : row;
 }
 
-/* Which of the 8 keys from `key`, a multiple of 8, are kept in a row: bit i for key i. `number` is the row's among
- * those of all heads and batches. */
-__device__ __forceinline__ uint32_t kept_keys(const attention_args &a, const source &random, int64_t number,
-                                              int64_t key)
+/* Dropout of 8 keys from `key`, a multiple of 8: bit i is set if key i is kept. `number` is the row's index over all
+ * heads and batches: the mask depends on it alone, so that backward draws the same. */
+__device__ __forceinline__ uint32_t keep_mask8(const attention_args &a, const source &random, int64_t number,
+                                               int64_t key)
 {
-    uint32_t word[4], kept = 0;
+    uint32_t word[4], mask = 0;
     philox(random, (uint64_t)number * (uint64_t)((a.keys + 7) / 8) + (uint64_t)key / 8, word);
 #pragma unroll
     for (int i = 0; i < 8; i++)
-        kept |= tarn__half_word(word[i / 2], i % 2) < a.limit ? 0u : 1u << i;
-    return kept;
+        mask |= tarn__half_word(word[i / 2], i % 2) < a.limit ? 0u : 1u << i;
+    return mask;
 }
 
 /* The same from any key, to the end of its 8. */
-__device__ __forceinline__ uint32_t kept_from(const attention_args &a, int64_t head, int64_t row, int64_t key)
+__device__ __forceinline__ uint32_t keep_mask_from(const attention_args &a, int64_t head, int64_t row, int64_t key)
 {
-    return kept_keys(a, a.random, head * a.rows + row, key / 8 * 8) >> key % 8;
+    return keep_mask8(a, a.random, head * a.rows + row, key / 8 * 8) >> key % 8;
 }
 
-__device__ __forceinline__ float drop_factor(const attention_args &a, uint32_t kept, int i)
+__device__ __forceinline__ float drop_factor(const attention_args &a, uint32_t mask, int i)
 {
-    return kept >> i & 1 ? a.kept : 0.0f;
+    return mask >> i & 1 ? a.keep_scale : 0.0f;
 }
 
-__device__ __forceinline__ float exponential2(float x)
+__device__ __forceinline__ float exp2_of(float x)
 {
     return exp2f(x);
 }
-__device__ __forceinline__ double exponential2(double x)
+__device__ __forceinline__ double exp2_of(double x)
 {
     return exp2(x);
 }
-__device__ __forceinline__ float logarithm2(float x)
+__device__ __forceinline__ float log2_of(float x)
 {
     return log2f(x);
 }
-__device__ __forceinline__ double logarithm2(double x)
+__device__ __forceinline__ double log2_of(double x)
 {
     return log2(x);
 }
-__device__ __forceinline__ float larger(float x, float y)
+__device__ __forceinline__ float max_of(float x, float y)
 {
     return fmaxf(x, y);
 }
-__device__ __forceinline__ double larger(double x, double y)
+__device__ __forceinline__ double max_of(double x, double y)
 {
     return fmax(x, y);
 }
 
-/* What a block does: a window of D of one block of rows of one head. Of causal rows the last are the longest, and come
- * first. */
-struct block_place {
-    int64_t batch, head, block, window;
+/* The work of a block: one window of D of one block of rows of one head. For causal masks the last rows have the most
+ * keys and are scheduled first. */
+struct block_pos {
+    int64_t batch, head, block, d_window;
 };
 
-__device__ __forceinline__ block_place place_of(const attention_args &a, int64_t heads, bool last_first)
+__device__ __forceinline__ block_pos block_pos_of(const attention_args &a, int64_t heads, bool last_first)
 {
     int64_t at = blockIdx.x, head;
-    block_place p;
-    p.window = at % a.windows, at /= a.windows;
+    block_pos p;
+    p.d_window = at % a.d_windows, at /= a.d_windows;
     head = at % (a.batches * heads), at /= a.batches * heads;
     p.batch = head / heads;
     p.head = head % heads;

@@ -1,4 +1,4 @@
-/* cudnn_attention.h: attention as cuDNN sees it, and the plans made for it. */
+/* cudnn_attention.h: attention as cuDNN sees it, and its plans. */
 #ifndef TARN__CUDNN_ATTENTION_H
 #define TARN__CUDNN_ATTENTION_H
 
@@ -7,8 +7,7 @@ extern "C" {
 #endif
 #include "backends/cuda/cudnn/cudnn.h"
 
-/* The tensors of 16 bits: (B, H, T, D), those of keys and values (B, KV, S, D). Backward has all, forward the first
- * four. */
+/* 16-bit tensors: (B, H, T, D), those of keys and values (B, KV, S, D). Backward has all, forward the first four. */
 enum {
     TARN__ATTENTION_Q,
     TARN__ATTENTION_K,
@@ -21,34 +20,35 @@ enum {
     TARN__ATTENTION_TENSORS
 };
 
-/* Everything a choice of engine depends on. A call is done in pieces of some batches, or of some heads of one batch.
- * Compared and written as bytes: no padding. */
+/* Everything the choice of an engine depends on. A call runs in chunks of some batches, or of some heads of one batch.
+ * Compared, and written to tuning files, as bytes: no padding. */
 typedef struct tarn__cudnn_attention {
     int64_t is_backward, causal, dtype;
-    int64_t batches, heads, kv_heads, rows, keys, depth; /* B, H, KV, T, S, D */
-    int64_t piece_batches, piece_kv_heads;
+    int64_t batches, heads, kv_heads, rows, keys, head_dim; /* B, H, KV, T, S, D */
+    int64_t chunk_batches, chunk_kv_heads;
     double scale;
-    int64_t stride[TARN__ATTENTION_TENSORS][3]; /* of batches, heads and rows; elements of a row lie side by side */
+    int64_t stride[TARN__ATTENTION_TENSORS][3]; /* of batches, heads and rows; elements of a row are adjacent */
 } tarn__cudnn_attention;
 
-/* The addresses of one call. */
+/* Addresses of one call. */
 typedef struct tarn__cudnn_attention_operands {
     void *tensor[TARN__ATTENTION_TENSORS];
-    float *logarithms; /* (B, H, T), dense */
-    float *sums;       /* backward: room for Σ g · y of a piece's rows */
+    float *lse;   /* logsumexp (B, H, T), contiguous */
+    float *delta; /* backward: space for Σ g · y of a chunk's rows */
     void *workspace;
 } tarn__cudnn_attention_operands;
 
+/* Owned by the plan cache. The scalars are host operands of the graph: their addresses must stay valid. */
 typedef struct tarn__cudnn_attention_plan {
     tarn__cudnn_attention attention;
-    bool is_none; /* cuDNN has nothing for it, or nothing as fast as our own kernels */
-    float scale, nothing, one;
+    bool is_none; /* cuDNN has no engine for it, or none as fast as our own kernels */
+    float scale, masked, one;
     tarn__cudnn_graph graph;
     tarn__cudnn_plan plan;
     struct tarn__cudnn_attention_plan *next;
 } tarn__cudnn_attention_plan;
 
-/* What a graph takes beside these: numbers of rows, and single ones that are the host's. */
+/* Further operands of a graph: values per row, and host scalars. */
 enum {
     TARN__ATTENTION_LSE = TARN__ATTENTION_TENSORS,
     TARN__ATTENTION_DELTA,
@@ -59,29 +59,29 @@ enum {
 };
 #define TARN__ATTENTION_ID(which) ((int64_t)(which) + 1)
 
-/* cudnn_attention_graph.c: the graph of one piece. */
+/* cudnn_attention_graph.c: builds the graph of one chunk. */
 bool tarn__cudnn_attention_describe(tarn__cudnn_graph *graph, void *handle, const tarn__cudnn_attention *a);
 
-/* cudnn_attention_plan.c: the plan of a call on a device, made at first need, kept for good; NULL: see
+/* cudnn_attention_plan.c: the plan of a call on a device, created on first use, borrowed from the cache. NULL: see
  * tarn__cuda_failure(). */
 tarn__cudnn_attention_plan *tarn__cudnn_attention_plan_of(int index, const tarn__cudnn_attention *a);
 bool tarn__cudnn_attention_run(int index, tarn__cudnn_attention_plan *plan,
                                const tarn__cudnn_attention_operands *operands, cudaStream_t stream);
 
-/* Runs all pieces by a plan of this attention. The handle is the caller's alone. */
+/* Runs all chunks with a plan of this attention. The caller holds the cuDNN lock. */
 bool tarn__cudnn_attention_try(void *handle, tarn__cudnn_attention_plan *of, tarn__cudnn_plan *plan,
                                const tarn__cudnn_attention_operands *operands);
 
-/* cudnn_attention_tune.c: chooses one of the engines and makes its plan; false when none can, or none is as fast as our
- * own kernels. */
+/* cudnn_attention_tune.c: selects an engine and builds its plan. False if none works, or none is as fast as our own
+ * kernels. */
 bool tarn__cudnn_attention_tune(int index, void *handle, tarn__cudnn_attention_plan *plan, tarn__cudnn_engine *engines,
                                 int count);
 
-/* cudnn_attention.c: a call by cuDNN. False when it is not there or does not do this one; else the scratch it takes is
- * told, and where `runs` is true it is done, or the device has failed. */
+/* cudnn_attention.c: a call by cuDNN. False if it is not installed or does not support the call; else *bytes is the
+ * scratch, and with `runs` it has run, or the device is marked as failed. */
 bool tarn__cudnn_attention_call(const tarn__call *call, bool is_backward, bool runs, size_t *bytes);
 
-/* Bytes of slopes that a piece of a backward may have on this device. */
+/* Bytes of dS that a chunk of a backward pass may use on this device. */
 size_t tarn__cudnn_attention_budget(int index);
 
 /* attention.cu, attention_grad.cu: a call by our own kernels. */

@@ -1,8 +1,8 @@
-/* cudnn_attention_plan.c: plans of attention, made once and kept in a list for each device, and their runs, piece by
- * piece.
+/* cudnn_attention_plan.c: attention plans, built once and cached in a list per device, and their execution chunk by
+ * chunk.
  *
- * Engines are asked for by what their numbers are like, as for convolutions: never one whose results differ from run to
- * run, or that cuts operands or sums to fewer bits. */
+ * Engines are filtered by their numerical notes, as for convolutions: none that is not deterministic or that
+ * down-converts operands or sums. The cuDNN lock guards the lists. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,20 +10,21 @@
 #include "backends/cuda/attention/cudnn_attention.h"
 
 #define MAX_DEVICES 64
-#define MOST_ENGINES 64
+#define MAX_ENGINES 64
 
 static tarn__cudnn_attention_plan *lists[MAX_DEVICES];
 
-/* A plan, or the knowledge that there is none; NULL when cuDNN itself does not work. Nothing is chosen inside a
- * capture: engines are run, and loaded, to choose one. */
+/* A plan, or a record that there is none; NULL if cuDNN itself fails. Not inside a capture: selecting an engine runs
+ * and loads it. */
 static tarn__cudnn_attention_plan *make_plan(int index, const tarn__cudnn_attention *a)
 {
-    tarn__cudnn_engine engines[MOST_ENGINES];
+    tarn__cudnn_engine engines[MAX_ENGINES];
     tarn__cuda_device *device = tarn__cuda_at(index);
     if (!device)
         return NULL;
     if (device->is_capturing) {
-        tarn__cuda_fail("no engine has been chosen for this attention; run the step once before capturing it");
+        tarn__cuda_fail(
+            "attention is not tuned: it was first called inside a capture; run the step once before capturing it");
         return NULL;
     }
     void *handle = tarn__cudnn_handle(index, device->stream);
@@ -31,11 +32,11 @@ static tarn__cudnn_attention_plan *make_plan(int index, const tarn__cudnn_attent
     if (!plan)
         return NULL;
     plan->attention = *a;
-    plan->scale = (float)a->scale, plan->nothing = -INFINITY, plan->one = 1;
-    uint32_t refused =
+    plan->scale = (float)a->scale, plan->masked = -INFINITY, plan->one = 1;
+    uint32_t excluded =
         TARN__CUDNN_NOT_DETERMINISTIC | TARN__CUDNN_DOWN_CONVERT_INPUTS | TARN__CUDNN_REDUCED_PRECISION_REDUCTION;
     int count = tarn__cudnn_attention_describe(&plan->graph, handle, a)
-                    ? tarn__cudnn_find_engines(&plan->graph, refused, engines, MOST_ENGINES)
+                    ? tarn__cudnn_find_engines(&plan->graph, excluded, engines, MAX_ENGINES)
                     : 0;
     plan->is_none = !tarn__cudnn_attention_tune(index, handle, plan, engines, count);
     tarn__cudnn_free_engines(engines, count);
@@ -46,7 +47,7 @@ static tarn__cudnn_attention_plan *make_plan(int index, const tarn__cudnn_attent
 
 tarn__cudnn_attention_plan *tarn__cudnn_attention_plan_of(int index, const tarn__cudnn_attention *a)
 {
-    /* scratch and run ask for the same one, and so does the next layer */
+    /* scratch() and run() ask for the same one, and so does the next layer: skip the lock */
     static _Thread_local tarn__cudnn_attention_plan *last;
     static _Thread_local int last_index;
     if (last && last_index == index && memcmp(&last->attention, a, sizeof(*a)) == 0)
@@ -67,8 +68,8 @@ tarn__cudnn_attention_plan *tarn__cudnn_attention_plan_of(int index, const tarn_
 
 /* ---- running ----------------------------------------------------------------------------------------------------- */
 
-/* One of the tensors of 16 bits from a batch and a head of k and v on. */
-static void *piece_of(const tarn__cudnn_attention *a, void *whole, int which, int64_t batch, int64_t kv_head)
+/* Address of a 16-bit tensor from a batch and a KV head on. */
+static void *chunk_of(const tarn__cudnn_attention *a, void *whole, int which, int64_t batch, int64_t kv_head)
 {
     bool is_of_keys = which == TARN__ATTENTION_K || which == TARN__ATTENTION_V || which == TARN__ATTENTION_GK ||
                       which == TARN__ATTENTION_GV;
@@ -76,8 +77,8 @@ static void *piece_of(const tarn__cudnn_attention *a, void *whole, int which, in
     return (uint16_t *)whole + batch * a->stride[which][0] + head * a->stride[which][1];
 }
 
-/* The tensors that a graph has, in the order of their ids. */
-static bool run_piece(void *handle, tarn__cudnn_attention_plan *of, tarn__cudnn_plan *plan,
+/* Executes one chunk with the tensors of the graph, in the order of their ids. */
+static bool run_chunk(void *handle, tarn__cudnn_attention_plan *of, tarn__cudnn_plan *plan,
                       const tarn__cudnn_attention_operands *operands, int64_t batch, int64_t kv_head)
 {
     const tarn__cudnn_attention *a = &of->attention;
@@ -85,33 +86,33 @@ static bool run_piece(void *handle, tarn__cudnn_attention_plan *of, tarn__cudnn_
     void *addresses[TARN__ATTENTION_OPERANDS];
     int count = 0, last = a->is_backward ? TARN__ATTENTION_GV : TARN__ATTENTION_Y;
     for (int i = 0; i <= last; i++, count++)
-        ids[count] = TARN__ATTENTION_ID(i), addresses[count] = piece_of(a, operands->tensor[i], i, batch, kv_head);
+        ids[count] = TARN__ATTENTION_ID(i), addresses[count] = chunk_of(a, operands->tensor[i], i, batch, kv_head);
     int64_t head = batch * a->heads + kv_head * (a->heads / a->kv_heads);
-    ids[count] = TARN__ATTENTION_ID(TARN__ATTENTION_LSE), addresses[count++] = operands->logarithms + head * a->rows;
+    ids[count] = TARN__ATTENTION_ID(TARN__ATTENTION_LSE), addresses[count++] = operands->lse + head * a->rows;
     ids[count] = TARN__ATTENTION_ID(TARN__ATTENTION_SCALE), addresses[count++] = &of->scale;
     if (a->causal)
-        ids[count] = TARN__ATTENTION_ID(TARN__ATTENTION_MASKED), addresses[count++] = &of->nothing;
+        ids[count] = TARN__ATTENTION_ID(TARN__ATTENTION_MASKED), addresses[count++] = &of->masked;
     if (a->is_backward) {
-        ids[count] = TARN__ATTENTION_ID(TARN__ATTENTION_DELTA), addresses[count++] = operands->sums;
+        ids[count] = TARN__ATTENTION_ID(TARN__ATTENTION_DELTA), addresses[count++] = operands->delta;
         ids[count] = TARN__ATTENTION_ID(TARN__ATTENTION_ONE), addresses[count++] = &of->one;
     }
     return tarn__cudnn_run_plan(handle, plan, count, ids, addresses, operands->workspace);
 }
 
-/* Where a piece begins: the last one ends with the whole, and does again what it shares with the one before it. */
-static int64_t begin_of(int64_t at, int64_t piece, int64_t all)
+/* Start of a chunk: the last one ends with the tensor, and recomputes its overlap with the one before it. */
+static int64_t begin_of(int64_t at, int64_t chunk, int64_t all)
 {
-    return at + piece > all ? all - piece : at;
+    return at + chunk > all ? all - chunk : at;
 }
 
 bool tarn__cudnn_attention_try(void *handle, tarn__cudnn_attention_plan *of, tarn__cudnn_plan *plan,
                                const tarn__cudnn_attention_operands *operands)
 {
     const tarn__cudnn_attention *a = &of->attention;
-    for (int64_t batch = 0; batch < a->batches; batch += a->piece_batches)
-        for (int64_t kv_head = 0; kv_head < a->kv_heads; kv_head += a->piece_kv_heads)
-            if (!run_piece(handle, of, plan, operands, begin_of(batch, a->piece_batches, a->batches),
-                           begin_of(kv_head, a->piece_kv_heads, a->kv_heads)))
+    for (int64_t batch = 0; batch < a->batches; batch += a->chunk_batches)
+        for (int64_t kv_head = 0; kv_head < a->kv_heads; kv_head += a->chunk_kv_heads)
+            if (!run_chunk(handle, of, plan, operands, begin_of(batch, a->chunk_batches, a->batches),
+                           begin_of(kv_head, a->chunk_kv_heads, a->kv_heads)))
                 return false;
     return true;
 }
@@ -119,9 +120,9 @@ bool tarn__cudnn_attention_try(void *handle, tarn__cudnn_attention_plan *of, tar
 bool tarn__cudnn_attention_run(int index, tarn__cudnn_attention_plan *plan,
                                const tarn__cudnn_attention_operands *operands, cudaStream_t stream)
 {
-    tarn__cudnn_lock(); /* of the handle, and of the plan's pack */
+    tarn__cudnn_lock(); /* guards the handle, and the plan's variant pack */
     void *handle = tarn__cudnn_handle(index, stream);
-    bool is_good = handle && tarn__cudnn_attention_try(handle, plan, &plan->plan, operands);
+    bool is_ok = handle && tarn__cudnn_attention_try(handle, plan, &plan->plan, operands);
     tarn__cudnn_unlock();
-    return is_good;
+    return is_ok;
 }

@@ -1,29 +1,30 @@
-/* rope.cu: rotary positions. A block has a few positions: it makes the sines and cosines of their angles once, in f64,
- * keeps them in shared memory and turns all heads with them. Where the batches share positions it does so for several
- * of them: a thread then has the same place in each, with its angles in registers, and several batches' loads under
- * way. Bytes: a read and a write of each element. */
+/* rope.cu: rotary position embedding (RoPE). A block handles a few positions: it computes the sines and cosines of
+ * their angles once, in f64, keeps them in shared memory and rotates all heads with them. Where batches share positions
+ * it does so for several: a thread then keeps its angles in registers, with several batches' loads in flight. Bytes: a
+ * read and a write per element. */
 #include "backends/cuda/common/rows.cuh"
 
-#define MOST_ANGLES TARN__ROPE_PAIRS /* of a block */
+#define MAX_ANGLES TARN__ROPE_PAIRS /* per block */
 #define ENOUGH_BLOCKS (132 * 4)
-#define ROPE_AHEAD 2   /* batches whose loads are under way */
-#define ROPE_BATCHES 8 /* of a block, at most */
+#define ROPE_AHEAD 2   /* batches whose loads are in flight */
+#define ROPE_BATCHES 8 /* per block, at most */
 
 struct rope_args {
     row_operand x, y;
     int64_t x_stride[3], y_stride[3]; /* along batch, position, head */
     const void *positions;            /* NULL: 0, 1, 2 ... */
-    bool are_long;
+    bool are_i64;
     int64_t position_stride[2];             /* along batch, position */
-    int64_t length, heads, batches, blocks; /* blocks of each group of batches */
-    int pairs, held, group, inverse;        /* held: positions of a block; group: its batches */
-    int turned, units;                      /* units of a head that are turned, and all of them */
+    int64_t length, heads, batches, blocks; /* blocks per group of batches */
+    /* batches per block: group; is_inverse: the gradient, rotated by -angle */
+    int pairs, positions_per_block, group, inverse;
+    int rotated, units; /* rotated units of a head, and all of them */
     divider by_heads, by_units;
     double frequency[TARN__ROPE_PAIRS];
 };
 
-/* What a thread turns in one batch: a pack and its partner `pairs` further on, a pack of neighbouring pairs, or what
- * lies behind the turned ones. */
+/* What a thread rotates in one batch: a vector and its partner `pairs` further on, a vector of adjacent pairs, or a
+ * part of the head beyond the rotated dimensions. */
 template <typename R, bool is_interleaved> struct rope_unit {
     typedef typename R::real C;
     enum {
@@ -31,16 +32,16 @@ template <typename R, bool is_interleaved> struct rope_unit {
         has_pairs_within = is_interleaved && R::width > 1,
         angles = has_pairs_within ? R::width / 2 : R::width
     };
-    int first, second; /* packs of the head; second is -1 where there is one only */
-    bool is_turned;
+    int first, second; /* vectors of the head; second is -1 if there is only one */
+    bool is_rotated;
     C cosine[angles], sine[angles];
 
-    __device__ __forceinline__ void place(const rope_args &a, int unit)
+    __device__ __forceinline__ void assign(const rope_args &a, int unit)
     {
-        is_turned = unit < a.turned;
+        is_rotated = unit < a.rotated;
         second = -1;
-        if (!is_turned)
-            first = 2 * a.pairs / width + unit - a.turned;
+        if (!is_rotated)
+            first = 2 * a.pairs / width + unit - a.rotated;
         else if (has_pairs_within)
             first = unit;
         else
@@ -58,7 +59,7 @@ template <typename R, bool is_interleaved> struct rope_unit {
 #pragma unroll
         for (int i = 0; i < width; i++)
             one[i] = R::element(x[0], i);
-        if (is_turned && has_pairs_within) {
+        if (is_rotated && has_pairs_within) {
 #pragma unroll
             for (int i = 0; i + 1 < width; i += 2) {
                 C p = one[i], q = one[i + 1];
@@ -78,7 +79,7 @@ template <typename R, bool is_interleaved> struct rope_unit {
     }
 };
 
-/* The angles of the block's positions. Sines and cosines lie apart, so that a thread's are packs. */
+/* Angles of the block's positions. Sines and cosines are separate arrays, so that a thread's are vectors. */
 template <typename C>
 __device__ __forceinline__ void make_angles(const rope_args &a, int64_t batch, int64_t begin, int count, C *cosines,
                                             C *sines)
@@ -86,7 +87,7 @@ __device__ __forceinline__ void make_angles(const rope_args &a, int64_t batch, i
     for (int i = threadIdx.x; i < count * a.pairs; i += blockDim.x) {
         int64_t at = begin + i / a.pairs;
         int64_t position =
-            a.positions ? index_at(a.positions, a.are_long, batch * a.position_stride[0] + at * a.position_stride[1])
+            a.positions ? index_at(a.positions, a.are_i64, batch * a.position_stride[0] + at * a.position_stride[1])
                         : at;
         double sine, cosine;
         sincos((double)position * a.frequency[i % a.pairs], &sine, &cosine);
@@ -96,41 +97,42 @@ __device__ __forceinline__ void make_angles(const rope_args &a, int64_t batch, i
     __syncthreads();
 }
 
-/* N numbers from shared memory, which lie aligned, at most 16 bytes at a time. */
-template <int N, typename C> __device__ __forceinline__ void copy_packs(const C *from, C *to)
+/* N values from shared memory, aligned, at most 16 bytes at a time. */
+template <int N, typename C> __device__ __forceinline__ void copy_vecs(const C *from, C *to)
 {
     constexpr int most = 16 / (int)sizeof(C), W = N < most ? N : most;
 #pragma unroll
     for (int i = 0; i < N; i += W) {
-        pack<C, W> some = *(const pack<C, W> *)(from + i);
+        vec<C, W> some = *(const vec<C, W> *)(from + i);
 #pragma unroll
         for (int k = 0; k < W; k++)
             to[i + k] = some.at[k];
     }
 }
 
+/* Threads stride over (position, head, unit) of the block; batches are the inner loop, with the same angles. */
 template <typename R, bool is_interleaved>
 static __global__ void __launch_bounds__(THREADS) rope_kernel(const __grid_constant__ rope_args a)
 {
     typedef typename R::real C;
-    typedef rope_unit<R, is_interleaved> held_unit;
-    __shared__ __align__(16) C cosines[MOST_ANGLES], sines[MOST_ANGLES];
-    const int64_t group = blockIdx.x / a.blocks, begin = (blockIdx.x - group * a.blocks) * a.held,
+    typedef rope_unit<R, is_interleaved> unit_type;
+    __shared__ __align__(16) C cosines[MAX_ANGLES], sines[MAX_ANGLES];
+    const int64_t group = blockIdx.x / a.blocks, begin = (blockIdx.x - group * a.blocks) * a.positions_per_block,
                   first = group * a.group;
     const int64_t last = first + a.group < a.batches ? first + a.group : a.batches;
-    const int count = (int)(a.length - begin < a.held ? a.length - begin : a.held);
+    const int count = (int)(a.length - begin < a.positions_per_block ? a.length - begin : a.positions_per_block);
     make_angles(a, first, begin, count, cosines, sines);
     const uint32_t work = (uint32_t)(count * a.heads * a.units);
     for (uint32_t i = threadIdx.x; i < work; i += blockDim.x) {
-        uint32_t row = divide_small(i, a.by_units), place = divide_small(row, a.by_heads);
-        int64_t head = row - place * (uint32_t)a.heads, position = begin + place;
+        uint32_t row = divide_small(i, a.by_units), slot = divide_small(row, a.by_heads);
+        int64_t head = row - slot * (uint32_t)a.heads, position = begin + slot;
         int unit = (int)(i - row * (uint32_t)a.units);
-        held_unit u;
-        u.place(a, unit);
-        if (u.is_turned) {
-            const int angle = (int)place * a.pairs + unit * held_unit::angles;
-            copy_packs<held_unit::angles>(cosines + angle, u.cosine);
-            copy_packs<held_unit::angles>(sines + angle, u.sine);
+        unit_type u;
+        u.assign(a, unit);
+        if (u.is_rotated) {
+            const int angle = (int)slot * a.pairs + unit * unit_type::angles;
+            copy_vecs<unit_type::angles>(cosines + angle, u.cosine);
+            copy_vecs<unit_type::angles>(sines + angle, u.sine);
         }
         int64_t from = first * a.x_stride[0] + position * a.x_stride[1] + head * a.x_stride[2];
         int64_t to = first * a.y_stride[0] + position * a.y_stride[1] + head * a.y_stride[2];
@@ -150,7 +152,7 @@ static __global__ void __launch_bounds__(THREADS) rope_kernel(const __grid_const
     }
 }
 
-/* ---- starting it ------------------------------------------------------------------------------------------------- */
+/* ---- launching --------------------------------------------------------------------------------------------------- */
 
 static row_operand operand_of(const tarn__view *view, int axis, int64_t *stride)
 {
@@ -160,29 +162,30 @@ static row_operand operand_of(const tarn__view *view, int axis, int64_t *stride)
     return row_operand{tarn__view_at(view), view->stride[3], view->dtype};
 }
 
-static bool has_packs_of(const row_operand &o, const int64_t *stride, int width)
+static bool has_vecs_of(const row_operand &o, const int64_t *stride, int width)
 {
     return o.along == 1 && is_aligned(o.base, tarn__dtype_bytes(o.dtype) * (size_t)width) && stride[0] % width == 0 &&
            stride[1] % width == 0 && stride[2] % width == 0;
 }
 
-/* Grid: a block for `held` positions of a group of batches: as many as it has room for the angles of, or fewer where
- * blocks would be few. Its threads are as many as it has work for. */
+/* Grid: a block per `positions_per_block` positions of a group of batches: as many as it has angles for, or fewer if
+ * there would be too few blocks. Block size: as many threads as there is work for. */
 template <typename R> static void launch(const tarn__call *call, rope_args &a, int64_t depth, bool is_interleaved)
 {
-    a.turned = is_interleaved && R::width > 1 ? 2 * a.pairs / R::width : a.pairs / R::width;
-    a.units = a.turned + (int)((depth - 2 * a.pairs) / R::width);
+    a.rotated = is_interleaved && R::width > 1 ? 2 * a.pairs / R::width : a.pairs / R::width;
+    a.units = a.rotated + (int)((depth - 2 * a.pairs) / R::width);
     a.by_units = divider_of(a.units);
     a.by_heads = divider_of(a.heads);
-    a.held = MOST_ANGLES / a.pairs;
-    while (a.held > 1 && a.batches * ((a.length + a.held - 1) / a.held) < ENOUGH_BLOCKS)
-        a.held /= 2;
-    a.blocks = (a.length + a.held - 1) / a.held;
+    a.positions_per_block = MAX_ANGLES / a.pairs;
+    while (a.positions_per_block > 1 &&
+           a.batches * ((a.length + a.positions_per_block - 1) / a.positions_per_block) < ENOUGH_BLOCKS)
+        a.positions_per_block /= 2;
+    a.blocks = (a.length + a.positions_per_block - 1) / a.positions_per_block;
     a.group = a.position_stride[0] == 0 ? ROPE_BATCHES : 1;
     while (a.group > 1 && (a.batches + a.group - 1) / a.group * a.blocks < 2 * ENOUGH_BLOCKS)
         a.group /= 2;
     unsigned blocks = blocks_for((a.batches + a.group - 1) / a.group * a.blocks, 1),
-             threads = warps_for(a.held * a.heads * a.units, 1, THREADS);
+             threads = warps_for(a.positions_per_block * a.heads * a.units, 1, THREADS);
     if (is_interleaved)
         rope_kernel<R, true><<<blocks, threads, 0, stream_of(call)>>>(a);
     else
@@ -191,9 +194,9 @@ template <typename R> static void launch(const tarn__call *call, rope_args &a, i
 
 template <typename T> static void launch_typed(const tarn__call *call, rope_args &a, int64_t depth, bool is_interleaved)
 {
-    constexpr int N = pack_size<T>::value;
+    constexpr int N = vec_size<T>::value;
     bool fits = (is_interleaved ? 2 * a.pairs : a.pairs) % N == 0 && depth % N == 0;
-    if (fits && has_packs_of(a.x, a.x_stride, N) && has_packs_of(a.y, a.y_stride, N))
+    if (fits && has_vecs_of(a.x, a.x_stride, N) && has_vecs_of(a.y, a.y_stride, N))
         launch<typed<T, N>>(call, a, depth, is_interleaved);
     else
         launch<untyped<float>>(call, a, depth, is_interleaved);
@@ -209,7 +212,7 @@ static void run_rope(const tarn__call *call)
     a.x = operand_of(x, params->axis, a.x_stride);
     a.y = operand_of(y, params->axis, a.y_stride);
     a.positions = data_of<void>(positions);
-    a.are_long = positions && positions->dtype == TARN_I64;
+    a.are_i64 = positions && positions->dtype == TARN_I64;
     a.position_stride[0] = positions && positions->rank == 2 ? positions->stride[0] : 0;
     a.position_stride[1] = positions ? positions->stride[positions->rank - 1] : 0;
     a.batches = x->shape[0];

@@ -1,15 +1,14 @@
-/* element.cuh: one element of any dtype, chosen while the kernel runs: for layouts and mixtures of dtypes too rare to
- * be compiled one by one. */
-#ifndef TARN__ELEMENT_CUH
-#define TARN__ELEMENT_CUH
+/* element.cuh: one element of any dtype, chosen at run time: for strided layouts and dtype mixtures too rare to compile
+ * one by one. */
+#ifndef TARN__CUDA_ELEMENT_CUH
+#define TARN__CUDA_ELEMENT_CUH
 
 #include "backends/cuda/common/kernel.cuh"
 
-/* fill.cu: 16 bytes of an element's bits; 16-bit floats by way of f32. */
+/* fill.cu: the bits of one element repeated over 16 bytes; 16-bit floats are rounded from f32. */
 uint4 tarn__cuda_bits_of(tarn_dtype dtype, const tarn__scalar *value);
 
-/* ---- conversions as on the CPU: NaN becomes 0, what is out of range the nearest integer, and an i64 is cut to its low
- * bits  */
+/* conversions, same as on the CPU: NaN to integer is 0, out of range saturates, i64 to a narrower integer wraps */
 
 __device__ __forceinline__ int64_t to_integer(double x)
 {
@@ -37,8 +36,8 @@ __device__ __forceinline__ int32_t to_int32(int64_t x)
     return (int32_t)(uint32_t)(uint64_t)x;
 }
 
-/* A large i64 rounded once on its way to 16 bits: its low bits, which f64 could not hold, are gathered in the last one.
- */
+/* i64 to f64 with round-to-odd, so that the next rounding, to 16 bits, is correct: the bits that f64 drops are
+ * collected in its last bit. */
 __device__ __forceinline__ double to_double_odd(int64_t x)
 {
     uint64_t size = x < 0 ? (uint64_t)0 - (uint64_t)x : (uint64_t)x;
@@ -47,6 +46,8 @@ __device__ __forceinline__ double to_double_odd(int64_t x)
     return x < 0 ? -(double)size : (double)size;
 }
 
+/* Element `at`, converted to C. The switch is uniform over the warp, so it costs a few instructions and no
+ * divergence. */
 template <typename C> __device__ __forceinline__ C load_any(const void *base, tarn_dtype dtype, int64_t at)
 {
     switch (dtype) {
@@ -99,6 +100,7 @@ __device__ __forceinline__ f16 to_f16(int64_t x)
     return __double2half(to_double_odd(x));
 }
 
+/* Converts once, directly from C to the element's dtype. */
 template <typename C> __device__ __forceinline__ void store_any(void *base, tarn_dtype dtype, int64_t at, C x)
 {
     switch (dtype) {

@@ -1,44 +1,43 @@
-/* images.cuh: what kernels over images (N, C, H, W) share: which element a thread takes.
+/* images.cuh: indexing of image kernels (N, C, H, W): which element a thread takes.
  *
- * Threads count along columns where these lie next to each other, along channels where those do, so that neighbouring
- * threads read and write neighbours in either layout; the kernels themselves only know strides. */
-#ifndef TARN__IMAGES_CUH
-#define TARN__IMAGES_CUH
+ * Threads count along W in NCHW and along C in NHWC, so that adjacent threads access adjacent memory in both layouts.
+ * The kernels themselves only know strides. */
+#ifndef TARN__CUDA_IMAGES_CUH
+#define TARN__CUDA_IMAGES_CUH
 
 #include "backends/cuda/common/kernel.cuh"
 
-/* Sizes that a thread's number is made of: images, then channels, rows, columns; or images, then rows, columns,
- * channels. */
+/* Extents that a thread's index is split by: images, channels, rows, columns; or images, rows, columns, channels. */
 struct image_order {
     int64_t count;
-    bool is_small; /* the count is below 2^31 */
-    bool by_channel;
+    bool is_small; /* count below 2^31: 32-bit division */
+    bool is_nhwc_order;
     divider channels, rows, columns;
 };
 
-struct image_place {
+struct image_pos {
     int64_t image, channel, row, column;
 };
 
-/* Channels lie next to each other and columns do not. */
-static inline bool lies_by_channel(const tarn__view *view)
+/* True for channels last: channels are adjacent and columns are not. */
+static inline bool is_nhwc(const tarn__view *view)
 {
     return view->shape[1] > 1 && view->stride[1] == 1 && (view->shape[3] == 1 || view->stride[3] != 1);
 }
 
-static inline image_order order_of(bool by_channel, int64_t images, int64_t channels, int64_t rows, int64_t columns)
+static inline image_order order_of(bool is_nhwc_order, int64_t images, int64_t channels, int64_t rows, int64_t columns)
 {
     image_order o = {images * channels * rows * columns};
     o.is_small = o.count < ((int64_t)1 << 31);
-    o.by_channel = by_channel;
+    o.is_nhwc_order = is_nhwc_order;
     o.channels = divider_of(channels);
     o.rows = divider_of(rows);
     o.columns = divider_of(columns);
     return o;
 }
 
-/* Takes the last digit off a number. */
-__device__ __forceinline__ int64_t last_digit(uint64_t &rest, const divider &size, bool is_small)
+/* Splits the fastest-varying index off `rest`. */
+__device__ __forceinline__ int64_t pop_index(uint64_t &rest, const divider &size, bool is_small)
 {
     uint64_t next = is_small ? divide_small((uint32_t)rest, size) : divide_large(rest, size.by),
              digit = rest - next * size.by;
@@ -46,16 +45,17 @@ __device__ __forceinline__ int64_t last_digit(uint64_t &rest, const divider &siz
     return (int64_t)digit;
 }
 
-__device__ __forceinline__ image_place place_of(const image_order &o, int64_t at)
+/* Inverse of the linear thread index. */
+__device__ __forceinline__ image_pos position_of(const image_order &o, int64_t at)
 {
-    image_place p;
+    image_pos p;
     uint64_t rest = (uint64_t)at;
-    if (o.by_channel)
-        p.channel = last_digit(rest, o.channels, o.is_small);
-    p.column = last_digit(rest, o.columns, o.is_small);
-    p.row = last_digit(rest, o.rows, o.is_small);
-    if (!o.by_channel)
-        p.channel = last_digit(rest, o.channels, o.is_small);
+    if (o.is_nhwc_order)
+        p.channel = pop_index(rest, o.channels, o.is_small);
+    p.column = pop_index(rest, o.columns, o.is_small);
+    p.row = pop_index(rest, o.rows, o.is_small);
+    if (!o.is_nhwc_order)
+        p.channel = pop_index(rest, o.channels, o.is_small);
     p.image = (int64_t)rest;
     return p;
 }

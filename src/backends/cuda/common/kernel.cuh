@@ -1,10 +1,9 @@
-/* kernel.cuh: what kernels share: element types, packs of 16 bytes, indexing, faults, sums over a warp and a block, and
- * starting a kernel.
+/* kernel.cuh: base of all kernels: element types, 16-byte vectors, warp and block reductions, strided indexing, faults,
+ * launch helpers.
  *
- * Sums are made in an order fixed by shape alone, never with atomics on floats, so that a result has the same bits in
- * every run. */
-#ifndef TARN__KERNEL_CUH
-#define TARN__KERNEL_CUH
+ * Sums run in an order fixed by the shape, never with atomics on floats, so that results are deterministic. */
+#ifndef TARN__CUDA_KERNEL_CUH
+#define TARN__CUDA_KERNEL_CUH
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -17,27 +16,28 @@ typedef __half f16;
 
 /* ---- element types ----------------------------------------------------------------------------------------------- */
 
-/* What elements of type T are computed in: f32 for f32, bf16 and f16; f64 for f64; i64 for integers and bool. */
-template <typename T> struct wide_of {
+/* The type that elements of T are computed in: f32 for f32, bf16 and f16; f64 for f64; i64 for integers and bool. */
+template <typename T> struct compute_of {
     typedef int64_t type;
 };
-template <> struct wide_of<float> {
+template <> struct compute_of<float> {
     typedef float type;
 };
-template <> struct wide_of<double> {
+template <> struct compute_of<double> {
     typedef double type;
 };
-template <> struct wide_of<bf16> {
+template <> struct compute_of<bf16> {
     typedef float type;
 };
-template <> struct wide_of<f16> {
+template <> struct compute_of<f16> {
     typedef float type;
 };
-template <typename T> using wide = typename wide_of<T>::type;
+template <typename T> using compute = typename compute_of<T>::type;
 
-template <typename T> __device__ __forceinline__ wide<T> widen(T x)
+/* From an element to its compute type; exact. */
+template <typename T> __device__ __forceinline__ compute<T> widen(T x)
 {
-    return (wide<T>)x;
+    return (compute<T>)x;
 }
 template <> __device__ __forceinline__ float widen<bf16>(bf16 x)
 {
@@ -48,7 +48,7 @@ template <> __device__ __forceinline__ float widen<f16>(f16 x)
     return __half2float(x);
 }
 
-/* From what is computed in to an element, rounded to nearest. */
+/* From a compute type to an element, rounded to nearest even. */
 template <typename T, typename C> __device__ __forceinline__ T narrow(C x)
 {
     return (T)x;
@@ -74,7 +74,7 @@ template <> __device__ __forceinline__ bool narrow<bool, int64_t>(int64_t x)
     return x != 0;
 }
 
-/* Runs `...` with T as the element type of a dtype of the group; the table's dtype masks keep others away. */
+/* Runs `...` with T as the element type of a float dtype. The kernel table's dtype mask excludes all others. */
 #define FOR_FLOAT(dtype, ...) \
     switch (dtype) { \
     case TARN_F32: { \
@@ -96,33 +96,32 @@ template <> __device__ __forceinline__ bool narrow<bool, int64_t>(int64_t x)
     default: break; \
     }
 
-/* An index element of either index dtype. */
+/* Index `at` of an i32 or i64 tensor. */
 __device__ __forceinline__ int64_t index_at(const void *indices, int is_long, int64_t at)
 {
     return is_long ? ((const int64_t *)indices)[at] : (int64_t)((const int32_t *)indices)[at];
 }
 
-/* ---- packs ------------------------------------------------------------------------------------------------------- */
+/* ---- vectors ----------------------------------------------------------------------------------------------------- */
 
-/* N neighbours, moved in one instruction when they make 2, 4, 8 or 16 bytes and lie aligned. */
-template <typename T, int N> struct alignas(sizeof(T) * N) pack {
+/* N adjacent elements. One load or store where they are aligned and have 2, 4, 8 or 16 bytes. */
+template <typename T, int N> struct alignas(sizeof(T) * N) vec {
     T at[N];
 };
 
-/* How many elements make 16 bytes. */
-template <typename T> struct pack_size {
+/* Elements in 16 bytes. */
+template <typename T> struct vec_size {
     static constexpr int value = 16 / (int)sizeof(T);
 };
 
-/* All of a pack's elements as numbers to compute with, and back. 16-bit floats go in pairs: one instruction to widen
- * each, one to narrow two. */
-template <typename T, int N> __device__ __forceinline__ void widen_pack(const pack<T, N> &x, wide<T> *y)
+/* A vector to compute types, and back. 16-bit floats are converted in pairs: one instruction to narrow two. */
+template <typename T, int N> __device__ __forceinline__ void widen_vec(const vec<T, N> &x, compute<T> *y)
 {
 #pragma unroll
     for (int i = 0; i < N; i++)
         y[i] = widen(x.at[i]);
 }
-template <int N> __device__ __forceinline__ void widen_pack(const pack<bf16, N> &x, float *y)
+template <int N> __device__ __forceinline__ void widen_vec(const vec<bf16, N> &x, float *y)
 {
 #pragma unroll
     for (int i = 0; i < N / 2; i++) {
@@ -131,7 +130,7 @@ template <int N> __device__ __forceinline__ void widen_pack(const pack<bf16, N> 
         y[2 * i + 1] = __uint_as_float(two & 0xffff0000u);
     }
 }
-template <int N> __device__ __forceinline__ void widen_pack(const pack<f16, N> &x, float *y)
+template <int N> __device__ __forceinline__ void widen_vec(const vec<f16, N> &x, float *y)
 {
 #pragma unroll
     for (int i = 0; i < N / 2; i++) {
@@ -141,70 +140,71 @@ template <int N> __device__ __forceinline__ void widen_pack(const pack<f16, N> &
     }
 }
 
-template <typename T, int N, typename C> __device__ __forceinline__ void narrow_pack(const C *y, pack<T, N> &x)
+template <typename T, int N, typename C> __device__ __forceinline__ void narrow_vec(const C *y, vec<T, N> &x)
 {
 #pragma unroll
     for (int i = 0; i < N; i++)
         x.at[i] = narrow<T>(y[i]);
 }
-template <int N> __device__ __forceinline__ void narrow_pack(const float *y, pack<bf16, N> &x)
+template <int N> __device__ __forceinline__ void narrow_vec(const float *y, vec<bf16, N> &x)
 {
 #pragma unroll
     for (int i = 0; i < N / 2; i++)
         ((__nv_bfloat162 *)&x)[i] = __floats2bfloat162_rn(y[2 * i], y[2 * i + 1]);
 }
-template <int N> __device__ __forceinline__ void narrow_pack(const float *y, pack<f16, N> &x)
+template <int N> __device__ __forceinline__ void narrow_vec(const float *y, vec<f16, N> &x)
 {
 #pragma unroll
     for (int i = 0; i < N / 2; i++)
         ((__half2 *)&x)[i] = __floats2half2_rn(y[2 * i], y[2 * i + 1]);
 }
 
-/* Stores a pack. Said outright where it has 16 bytes: nvcc may cut the assignment of a pack into as many stores as it
- * has words. */
-template <typename T, int N> __device__ __forceinline__ void store_pack(T *to, const pack<T, N> &x)
+/* Explicit 16-byte store: nvcc may split the assignment of a vector into word stores. */
+template <typename T, int N> __device__ __forceinline__ void store_vec(T *to, const vec<T, N> &x)
 {
     if constexpr (sizeof(x) == sizeof(uint4)) {
         uint4 words;
         memcpy(&words, &x, sizeof(words));
         __stwb((uint4 *)to, words);
     } else {
-        *(pack<T, N> *)to = x;
+        *(vec<T, N> *)to = x;
     }
 }
 
-/* Loads a pack of memory that the kernel does not write; likewise. */
-template <typename T, int N> __device__ __forceinline__ pack<T, N> load_pack(const T *from)
+/* Explicit 16-byte load through the read-only cache; the kernel must not write that memory. */
+template <typename T, int N> __device__ __forceinline__ vec<T, N> load_vec(const T *from)
 {
-    pack<T, N> x;
+    vec<T, N> x;
     if constexpr (sizeof(x) == sizeof(uint4)) {
         uint4 words = __ldg((const uint4 *)from);
         memcpy(&x, &words, sizeof(words));
     } else {
-        x = *(const pack<T, N> *)from;
+        x = *(const vec<T, N> *)from;
     }
     return x;
 }
 
+/* True if the address is a multiple of `bytes`. */
 static inline bool is_aligned(const void *address, size_t bytes)
 {
     return (uintptr_t)address % bytes == 0;
 }
 
-/* ---- sums -------------------------------------------------------------------------------------------------------- */
+/* ---- reductions -------------------------------------------------------------------------------------------------- */
 
 #define WARP 32
 #define FULL_WARP 0xffffffffu
 
-struct add_up {
+/* A reduction operator: a type with a static of(a, b). */
+struct plus {
     template <typename C> static __device__ __forceinline__ C of(C a, C b)
     {
         return a + b;
     }
 };
 
-/* Every lane gets the result over the warp. */
-template <typename How, typename C> __device__ __forceinline__ C over_warp(C x)
+/* Butterfly reduction: every lane gets the result, in the same order on all lanes. */
+template <typename How, typename C> __device__ __forceinline__ C warp_reduce(C x)
 {
 #pragma unroll
     for (int step = WARP / 2; step > 0; step /= 2)
@@ -212,24 +212,24 @@ template <typename How, typename C> __device__ __forceinline__ C over_warp(C x)
     return x;
 }
 
-/* Every thread of the block gets the result; blockDim.x is a multiple of 32. `space` has room for 32 values, and may be
- * used again after the next __syncthreads(). `nothing` is what threads that have no part in it would bring. */
-template <typename How, typename C> __device__ __forceinline__ C over_block(C x, C *space, C nothing)
+/* Every thread of the block gets the result; blockDim.x is a multiple of 32. `space` holds 32 values and may be reused
+ * after the next __syncthreads(). `identity` stands in for missing warps. Contains barriers: all threads must call
+ * it. */
+template <typename How, typename C> __device__ __forceinline__ C block_reduce(C x, C *space, C identity)
 {
-    x = over_warp<How>(x);
+    x = warp_reduce<How>(x);
     if (threadIdx.x % WARP == 0)
         space[threadIdx.x / WARP] = x;
     __syncthreads();
-    x = threadIdx.x % WARP < blockDim.x / WARP ? space[threadIdx.x % WARP] : nothing;
-    x = over_warp<How>(x);
+    x = threadIdx.x % WARP < blockDim.x / WARP ? space[threadIdx.x % WARP] : identity;
+    x = warp_reduce<How>(x);
     __syncthreads();
     return x;
 }
 
-/* ---- places in a strided nest ------------------------------------------------------------------------------------ */
+/* ---- strided indexing -------------------------------------------------------------------------------------------- */
 
-/* Division by a number known before the kernel starts: 32-bit where both fit, by multiplication; else the ordinary one.
- */
+/* Division by a value known at launch: a multiplication and a shift for operands below 2^31, else a real division. */
 struct divider {
     uint64_t by;
     uint32_t multiplier, shift;
@@ -248,26 +248,27 @@ static inline divider divider_of(int64_t by)
 
 __device__ __forceinline__ uint32_t divide_small(uint32_t x, const divider &d)
 {
-    return (__umulhi(x, d.multiplier) + x) >> d.shift; /* x < 2^31, so the sum does not overflow */
+    return (__umulhi(x, d.multiplier) + x) >> d.shift; /* no overflow: x < 2^31 */
 }
 
+/* Not inlined: a 64-bit division is long, and large tensors are rare. */
 static __device__ __noinline__ uint64_t divide_large(uint64_t x, uint64_t by)
 {
     return x / by;
 }
 
-/* A loop nest for kernels: sizes and strides of N operands, the last axis the fastest. */
-template <int N> struct places {
+/* Maps a linear index to the offsets of N strided operands: sizes and strides, the last axis fastest. */
+template <int N> struct offset_calc {
     int rank;
-    bool is_small; /* all counts below 2^31 */
+    bool is_small; /* all counts below 2^31: 32-bit division */
     divider size[TARN_MAX_RANK];
     int64_t stride[N][TARN_MAX_RANK];
 };
 
-/* From the collapsed nest of the views' shared shape, leaving out the last `inner` axes. */
-template <int N> static places<N> places_of(const tarn__nest *nest, int inner = 0)
+/* From the collapsed nest of the operands' shape, without its last `inner` axes. */
+template <int N> static offset_calc<N> offset_calc_of(const tarn__nest *nest, int inner = 0)
 {
-    places<N> p = {};
+    offset_calc<N> p = {};
     p.rank = nest->rank - inner;
     p.is_small = nest->count < ((int64_t)1 << 31);
     for (int i = 0; i < p.rank; i++) {
@@ -278,8 +279,8 @@ template <int N> static places<N> places_of(const tarn__nest *nest, int inner = 
     return p;
 }
 
-/* The offsets, in elements, of the operands' element number `at`. */
-template <int N> __device__ __forceinline__ void locate(const places<N> &p, int64_t at, int64_t *offset)
+/* Offsets, in elements, of linear index `at` in each operand. */
+template <int N> __device__ __forceinline__ void locate(const offset_calc<N> &p, int64_t at, int64_t *offset)
 {
 #pragma unroll
     for (int k = 0; k < N; k++)
@@ -305,22 +306,24 @@ template <int N> __device__ __forceinline__ void locate(const places<N> &p, int6
     }
 }
 
-/* ---- faults ------------------------------------------------------------------------------------------------------ */
+/* ---- index faults ------------------------------------------------------------------------------------------------ */
 
-/* What a kernel needs to report an index outside its axis. */
-struct fault_place {
+/* Where a kernel reports an index outside its axis: the first reporter wins, and the host reads the record in
+ * poll(). */
+struct fault_slot {
     int *lock;
     tarn__fault *record;
     const char *function;
 };
 
-static inline fault_place faults_of(const tarn__call *call)
+static inline fault_slot faults_of(const tarn__call *call)
 {
     tarn__cuda_device *d = tarn__cuda_at(call->device);
-    return fault_place{d->fault_lock, d->fault, call->function};
+    return fault_slot{d->fault_lock, d->fault, call->function};
 }
 
-static __device__ __noinline__ void report_fault(const fault_place &to, int64_t value, int64_t limit)
+/* `raised` is written last, after a system fence, so that the host never sees half a record. */
+static __device__ __noinline__ void report_fault(const fault_slot &to, int64_t value, int64_t limit)
 {
     if (atomicCAS(to.lock, 0, 1) != 0)
         return;
@@ -331,8 +334,9 @@ static __device__ __noinline__ void report_fault(const fault_place &to, int64_t 
     *(volatile int32_t *)&to.record->raised = 1;
 }
 
-/* ---- starting ---------------------------------------------------------------------------------------------------- */
+/* ---- launching --------------------------------------------------------------------------------------------------- */
 
+/* Default block size: 8 warps hide latency, and blocks of 256 divide the 2,048 threads of a multiprocessor. */
 #define THREADS 256
 
 static inline cudaStream_t stream_of(const tarn__call *call)
@@ -340,12 +344,14 @@ static inline cudaStream_t stream_of(const tarn__call *call)
     return (cudaStream_t)call->stream;
 }
 
+/* Thread blocks for `work` items, `each` per block: at least 1, at most the grid limit. */
 static inline unsigned blocks_for(int64_t work, int64_t each)
 {
     int64_t blocks = (work + each - 1) / each;
     return (unsigned)(blocks < 1 ? 1 : blocks > 0x7fffffff ? 0x7fffffff : blocks);
 }
 
+/* Address of a view's first element; NULL for no view. */
 template <typename T> static inline T *data_of(const tarn__view *view)
 {
     return view ? (T *)tarn__view_at(view) : (T *)NULL;

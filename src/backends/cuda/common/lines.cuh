@@ -1,7 +1,7 @@
-/* lines.cuh: what kernels along one axis share (indexing, sorting, running sums): elements whose dtype
- * is known when the kernel is compiled, or only when it runs. */
-#ifndef TARN__LINES_CUH
-#define TARN__LINES_CUH
+/* lines.cuh: elements for kernels along one axis (indexing, sorting, scans): dtype known at compile time, or at run
+ * time (`mixed`). */
+#ifndef TARN__CUDA_LINES_CUH
+#define TARN__CUDA_LINES_CUH
 
 #include "backends/cuda/common/element.cuh"
 
@@ -10,23 +10,23 @@ static inline int64_t magnitude(int64_t stride)
     return stride < 0 ? -stride : stride;
 }
 
-/* The place of a dtype in a template's arguments where it is chosen while the kernel runs. */
+/* Template argument for a dtype chosen at run time. */
 struct mixed {
 };
 
-/* N neighbours as they lie in memory, to be computed in C. */
+/* N adjacent elements as loaded, converted to C when read. */
 template <typename T, int N, typename C> struct raw {
-    pack<T, N> held;
+    vec<T, N> value;
     __device__ __forceinline__ void load(const void *base, tarn_dtype, int64_t at)
     {
-        held = *(const pack<T, N> *)((const T *)base + at);
+        value = *(const vec<T, N> *)((const T *)base + at);
     }
     __device__ __forceinline__ C get(int i) const
     {
-        return (C)widen(held.at[i]);
+        return (C)widen(value.at[i]);
     }
 };
-/* 16-bit floats stay words of two: one by one each would have a register of its own. */
+/* 16-bit floats stay packed in words: one by one, each would take a register. */
 template <typename T, typename C> struct raw_words {
     uint32_t word[4];
     __device__ __forceinline__ void load(const void *base, tarn_dtype, int64_t at)
@@ -48,25 +48,26 @@ template <typename C> struct raw<f16, 8, C> : raw_words<f16, C> {
     }
 };
 template <int N, typename C> struct raw<mixed, N, C> {
-    C held;
+    C value;
     __device__ __forceinline__ void load(const void *base, tarn_dtype dtype, int64_t at)
     {
-        held = load_any<C>(base, dtype, at);
+        value = load_any<C>(base, dtype, at);
     }
     __device__ __forceinline__ C get(int) const
     {
-        return held;
+        return value;
     }
 };
 
+/* Narrows and stores N values. */
 template <typename T, int N, typename C> struct put {
     static __device__ __forceinline__ void at(void *base, tarn_dtype, int64_t at, const C *x)
     {
-        pack<T, N> out;
+        vec<T, N> out;
 #pragma unroll
         for (int i = 0; i < N; i++)
             out.at[i] = narrow<T>(x[i]);
-        store_pack((T *)base + at, out);
+        store_vec((T *)base + at, out);
     }
 };
 template <int N, typename C> struct put<mixed, N, C> {
@@ -76,8 +77,8 @@ template <int N, typename C> struct put<mixed, N, C> {
     }
 };
 
-/* True when operand k of the nest can be moved in packs of n along the last axis; `size` is an element's bytes. */
-static inline bool is_packable(const tarn__nest *nest, int k, const void *address, size_t size, int n)
+/* True if operand k of the nest can move in vectors of n elements of `size` bytes along the last axis. */
+static inline bool can_vectorize_axis(const tarn__nest *nest, int k, const void *address, size_t size, int n)
 {
     int last = nest->rank - 1;
     if (last < 0 || nest->stride[k][last] != 1 || nest->shape[last] % n != 0 || !is_aligned(address, size * (size_t)n))

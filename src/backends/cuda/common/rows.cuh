@@ -1,54 +1,55 @@
-/* rows.cuh: kernels along one axis: where rows lie, and how elements of a row come into registers. Softmax, norms and
- * losses share it.
+/* rows.cuh: kernels along one axis (softmax, norms, losses): addresses of rows, elements of a row in registers,
+ * reductions over a row.
  *
- * A row belongs to a warp or to a block, and thread t of it owns packs t, t + threads, t + 2 · threads ... of the row:
- * all of an order that sums depend on is fixed by the row's length. */
-#ifndef TARN__ROWS_CUH
-#define TARN__ROWS_CUH
+ * A row belongs to a warp or to a block. Thread t of it owns vectors t, t + threads, t + 2 · threads ... of the row, so
+ * the order of every sum follows from the row's length alone. */
+#ifndef TARN__CUDA_ROWS_CUH
+#define TARN__CUDA_ROWS_CUH
 
 #include "backends/cuda/common/element.cuh"
 
-/* ---- where rows lie ---------------------------------------------------------------------------------------------- */
+/* ---- row addresses ----------------------------------------------------------------------------------------------- */
 
 struct row_operand {
-    void *base;    /* NULL where there is no such operand */
-    int64_t along; /* stride along the axis */
+    void *base;    /* NULL: no such operand */
+    int64_t along; /* stride along the axis, in elements */
     tarn_dtype dtype;
 };
 
-/* N operands whose shapes are the same but on the axis. Row number r is element r of the nest over all other axes. */
+/* N operands that have the same shape but for the axis. Row r is element r of the nest over all other axes. */
 template <int N> struct row_set {
     int64_t count, length;
     row_operand operand[N];
-    places<N> at;
+    offset_calc<N> at;
 };
 
+/* `axis` is removed from every view; `nest` receives the collapsed remainder. Missing operands are NULL. */
 template <int N> static row_set<N> rows_of(int axis, const tarn__view *const *views, tarn__nest *nest)
 {
     row_set<N> r = {};
-    tarn__view held[N];
+    tarn__view copy[N];
     const tarn__view *without[N];
     r.length = views[0]->rank > 0 ? views[0]->shape[axis] : 1;
     for (int k = 0; k < N; k++) {
         without[k] = NULL;
         if (!views[k])
             continue;
-        held[k] = *views[k];
+        copy[k] = *views[k];
         r.operand[k] = row_operand{tarn__view_at(views[k]), 1, views[k]->dtype};
-        if (held[k].rank > 0) {
-            r.operand[k].along = held[k].shape[axis] > 1 ? held[k].stride[axis] : 1;
-            held[k].shape[axis] = 1;
+        if (copy[k].rank > 0) {
+            r.operand[k].along = copy[k].shape[axis] > 1 ? copy[k].stride[axis] : 1;
+            copy[k].shape[axis] = 1;
         }
-        without[k] = &held[k];
+        without[k] = &copy[k];
     }
     tarn__nest_make(nest, N, without);
     r.count = nest->count;
-    r.at = places_of<N>(nest);
+    r.at = offset_calc_of<N>(nest);
     return r;
 }
 
-/* True when rows of operand k are made of whole, aligned packs of `width` elements. */
-template <int N> static bool has_packs(const row_set<N> &r, int k, int width)
+/* True if the rows of operand k are whole, aligned vectors of `width` elements. */
+template <int N> static bool has_vecs(const row_set<N> &r, int k, int width)
 {
     const row_operand &o = r.operand[k];
     if (!o.base)
@@ -61,6 +62,7 @@ template <int N> static bool has_packs(const row_set<N> &r, int k, int width)
     return true;
 }
 
+/* One axis needs a multiplication per operand and no division. */
 template <int N> __device__ __forceinline__ void locate_row(const row_set<N> &r, int64_t row, int64_t *offset)
 {
     if (r.at.rank <= 1) {
@@ -72,16 +74,17 @@ template <int N> __device__ __forceinline__ void locate_row(const row_set<N> &r,
     }
 }
 
-/* ---- elements of a row: two ways to move them, with one face ----------------------------------------------------- */
+/* ---- elements of a row: typed<T, N> and untyped<C> have the same interface --------------------------------------- */
 
-/* N numbers as elements: 16-bit ones are made two at a time, in one instruction. */
-template <typename T, int N, typename C> __device__ __forceinline__ void narrow_pack(pack<T, N> &to, const C *x)
+/* N values to a vector: 16-bit floats are narrowed in pairs. Stays separate from kernel.cuh's narrow_vec, whose
+ * arguments are in the other order: an odd N is allowed here. */
+template <typename T, int N, typename C> __device__ __forceinline__ void narrow_vec(vec<T, N> &to, const C *x)
 {
 #pragma unroll
     for (int i = 0; i < N; i++)
         to.at[i] = narrow<T>(x[i]);
 }
-template <int N> __device__ __forceinline__ void narrow_pack(pack<bf16, N> &to, const float *x)
+template <int N> __device__ __forceinline__ void narrow_vec(vec<bf16, N> &to, const float *x)
 {
 #pragma unroll
     for (int i = 0; i + 1 < N; i += 2) {
@@ -91,7 +94,7 @@ template <int N> __device__ __forceinline__ void narrow_pack(pack<bf16, N> &to, 
     if (N % 2)
         to.at[N - 1] = narrow<bf16>(x[N - 1]);
 }
-template <int N> __device__ __forceinline__ void narrow_pack(pack<f16, N> &to, const float *x)
+template <int N> __device__ __forceinline__ void narrow_vec(vec<f16, N> &to, const float *x)
 {
 #pragma unroll
     for (int i = 0; i + 1 < N; i += 2) {
@@ -102,10 +105,10 @@ template <int N> __device__ __forceinline__ void narrow_pack(pack<f16, N> &to, c
         to.at[N - 1] = narrow<f16>(x[N - 1]);
 }
 
-/* Neighbours of one dtype, N at a time; single ones may lie apart. */
+/* One dtype, N adjacent elements at a time; single ones may be strided. */
 template <typename T, int N> struct typed {
-    typedef wide<T> real;
-    typedef pack<T, N> raw;
+    typedef compute<T> real;
+    typedef vec<T, N> raw;
     enum { width = N };
     static __device__ __forceinline__ raw fetch(const row_operand &o, int64_t row, int64_t at)
     {
@@ -120,18 +123,18 @@ template <typename T, int N> struct typed {
     {
         T *to = (T *)o.base + row;
         raw y;
-        narrow_pack(y, x);
+        narrow_vec(y, x);
         if constexpr (N > 1)
-            store_pack(to + at * N, y);
+            store_vec(to + at * N, y);
         else
             to[at * o.along] = y.at[0];
     }
 };
 
-/* One element of whatever dtype, computed in C. */
+/* One element of any dtype, computed in C. */
 template <typename C> struct untyped {
     typedef C real;
-    typedef pack<C, 1> raw;
+    typedef vec<C, 1> raw;
     enum { width = 1 };
     static __device__ __forceinline__ raw fetch(const row_operand &o, int64_t row, int64_t at)
     {
@@ -147,10 +150,10 @@ template <typename C> struct untyped {
     }
 };
 
-/* ---- the threads of a row ---------------------------------------------------------------------------------------- */
+/* ---- threads of a row -------------------------------------------------------------------------------------------- */
 
-/* A row has a warp of a block of WARPS_A_BLOCK, or a block of any number of whole warps. */
-#define WARPS_A_BLOCK 4
+/* A row has one warp of a block of WARPS_PER_BLOCK, or a whole block of any number of warps. */
+#define WARPS_PER_BLOCK 4
 
 template <bool is_warp> __device__ __forceinline__ int row_thread()
 {
@@ -162,22 +165,22 @@ template <bool is_warp> __device__ __forceinline__ int row_threads()
 }
 template <bool is_warp> __device__ __forceinline__ int64_t row_number()
 {
-    return is_warp ? (int64_t)blockIdx.x * WARPS_A_BLOCK + threadIdx.x / WARP : (int64_t)blockIdx.x;
+    return is_warp ? (int64_t)blockIdx.x * WARPS_PER_BLOCK + threadIdx.x / WARP : (int64_t)blockIdx.x;
 }
 
-/* Every thread of the row gets the result. All of a row's threads must come here. */
-template <bool is_warp, typename How, typename C> __device__ __forceinline__ C over_row(C x, C nothing)
+/* Every thread of the row gets the result. All threads of the row must call it. */
+template <bool is_warp, typename How, typename C> __device__ __forceinline__ C row_reduce(C x, C nothing)
 {
     if constexpr (is_warp) {
-        return over_warp<How>(x);
+        return warp_reduce<How>(x);
     } else {
         __shared__ C space[WARP];
-        return over_block<How>(x, space, nothing);
+        return block_reduce<How>(x, space, nothing);
     }
 }
 
-/* The larger number; NaN is passed over, and finds its way into results by sums. */
-struct take_larger {
+/* Maximum that ignores NaN: a NaN reaches the result through the sum. */
+struct max_op {
     static __device__ __forceinline__ float of(float a, float b)
     {
         return fmaxf(a, b);
@@ -188,17 +191,17 @@ struct take_larger {
     }
 };
 
-__device__ __forceinline__ float exponential(float x)
+__device__ __forceinline__ float exp_of(float x)
 {
     return expf(x);
 }
-__device__ __forceinline__ double exponential(double x)
+__device__ __forceinline__ double exp_of(double x)
 {
     return exp(x);
 }
 
-/* For sums: three instructions instead of eight, an error of at most |x| · 2^-24 beside the last two bits, and 0 below
- * f32's normal numbers. */
+/* Approximate exp for sums: three instructions instead of eight. Error at most |x| · 2^-24 plus two units in the last
+ * place; results below f32's normal range are 0. */
 __device__ __forceinline__ float exponential_in_sum(float x)
 {
     float y;
@@ -215,11 +218,11 @@ template <typename C> __device__ __forceinline__ C minus_infinity()
     return (C)-CUDART_INF_F;
 }
 
-/* A largest element and the sum of exponentials relative to it, found in one pass: the sum is scaled down whenever the
- * largest rises. The exponentials are added in C a few at a time and in f64 from there. While all is -infinity, the
- * shift is 0 and so is the sum. */
+/* Online softmax: running max and the sum of exp(x - max), in one pass. The sum is rescaled when the max rises.
+ * Exponentials are added in C within one call, in f64 across calls. While all elements are -infinity the shift is 0,
+ * and so is the sum. */
 template <typename C> struct running {
-    C most;
+    C row_max;
     double sum;
 
     template <int N> __device__ __forceinline__ void take(const C *x)
@@ -227,39 +230,39 @@ template <typename C> struct running {
         C here = x[0], part = 0;
 #pragma unroll
         for (int i = 1; i < N; i++)
-            here = take_larger::of(here, x[i]);
-        if (here > most) {
-            sum *= (double)exponential(most - here);
-            most = here;
+            here = max_op::of(here, x[i]);
+        if (here > row_max) {
+            sum *= (double)exp_of(row_max - here);
+            row_max = here;
         }
-        C shift = most == minus_infinity<C>() ? (C)0 : most;
+        C shift = row_max == minus_infinity<C>() ? (C)0 : row_max;
 #pragma unroll
         for (int i = 0; i < N; i++)
             part += exponential_in_sum(x[i] - shift);
         sum += (double)part;
     }
 
-    /* Brings the sum to a largest element that is at least this one. */
-    __device__ __forceinline__ void raise_to(C all)
+    /* Rescales the sum to a max that is at least this one. */
+    __device__ __forceinline__ void rescale_to(C all)
     {
-        sum *= most == all ? 1.0 : (double)exponential(most - all);
-        most = all;
+        sum *= row_max == all ? 1.0 : (double)exp_of(row_max - all);
+        row_max = all;
     }
 };
 
-/* ---- starting ---------------------------------------------------------------------------------------------------- */
+/* ---- launching --------------------------------------------------------------------------------------------------- */
 
-/* Whole warps for `work` items, `each` a thread. */
-static inline unsigned warps_for(int64_t work, int each, int most)
+/* Block size: whole warps for `work` items, `each` per thread, at most `most` threads. */
+static inline unsigned warps_for(int64_t work, int each, int row_max)
 {
     int64_t threads = ((work + each - 1) / each + WARP - 1) / WARP * WARP;
-    return (unsigned)(threads < WARP ? WARP : threads > most ? most : threads);
+    return (unsigned)(threads < WARP ? WARP : threads > row_max ? row_max : threads);
 }
 
-/* Rows that have a warp each. */
+/* Grid for one warp per row. */
 static inline unsigned warp_blocks(int64_t rows)
 {
-    return blocks_for(rows, WARPS_A_BLOCK);
+    return blocks_for(rows, WARPS_PER_BLOCK);
 }
 
 #endif

@@ -1,7 +1,11 @@
-/* conv.c: the kernels of convolutions: by cuDNN, or our own kernel of gradients of weights, where these do one best
- * (cudnn_conv.c), else as matrix products (conv_im2col.c). */
+/* conv.c: conv2d, dgrad and wgrad: selects the algorithm of each convolution.
+ *
+ * The candidates: cuDNN as requested, in the other channel order, with a flipped weight, in TF32; im2col plus GEMM
+ * (conv_im2col.c); and for wgrad our tensor-core kernel (conv_wgrad.h). The choice is autotuned per shape and stored
+ * (autotune.h). */
 #include "backends/cuda/conv/cudnn_conv.h"
 
+/* A walk describes the call's steps. runs = false only measures the scratch; both walks take the same path. */
 static size_t walk(const tarn__call *call, int what, bool runs)
 {
     size_t bytes;

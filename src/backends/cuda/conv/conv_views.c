@@ -1,14 +1,14 @@
-/* conv_views.c: views of images, weights and columns as matrices, and the size of the pieces.
+/* conv_views.c: images, weights and im2col matrices as GEMM operands, and the chunk size.
  *
- * The windows of as many images as fit into a bounded piece of scratch are laid out as columns; an image larger than
- * that goes in bands of rows. A kernel of 1 by 1 needs no columns: the images are the matrix. */
+ * As many images as fit IM2COL_BYTES are unfolded at a time; a larger image goes in bands of rows. A 1×1 kernel needs
+ * no im2col: the image is the matrix. */
 #include "backends/cuda/conv/conv_views.h"
 
 #include <string.h>
 
-#define COLUMNS_BYTES (INT64_C(256) << 20)
-#define MOST_IMAGES INT64_C(32768) /* batches of one product */
-#define MOST_PIXELS (INT64_C(1) << 30)
+#define IM2COL_BYTES (INT64_C(256) << 20)
+#define MAX_IMAGES INT64_C(32768) /* batch size of one GEMM */
+#define MAX_PIXELS (INT64_C(1) << 30)
 
 /* ---- views ------------------------------------------------------------------------------------------------------- */
 
@@ -34,24 +34,24 @@ bool tarn__conv_can_merge(const tarn__view *v, int first, int last, int64_t *str
 tarn__view tarn__conv_to_nhwc(const tarn__view *v)
 {
     static const int order[] = {0, 2, 3, 1};
-    tarn__view turned = *v;
+    tarn__view transposed = *v;
     for (int i = 0; i < 4; i++) {
-        turned.shape[i] = v->shape[order[i]];
-        turned.stride[i] = v->stride[order[i]];
+        transposed.shape[i] = v->shape[order[i]];
+        transposed.stride[i] = v->stride[order[i]];
     }
-    return turned;
+    return transposed;
 }
 
 tarn__view tarn__conv_matrices(const tarn__conv_job *j, const tarn__view *base, int64_t offset,
                                const tarn__conv_matrix *m)
 {
     tarn__view v = *base;
-    int64_t groups = j->params->groups, images = j->by_image ? j->columns.images : 1;
+    int64_t groups = j->params->groups, images = j->per_image ? j->im2col.images : 1;
     int group = groups <= images ? 0 : 1;
     v.offset += offset;
     v.rank = 4;
     v.shape[group] = groups, v.stride[group] = m->by_group;
-    v.shape[1 - group] = images, v.stride[1 - group] = m->by_image;
+    v.shape[1 - group] = images, v.stride[1 - group] = m->per_image;
     v.shape[2] = m->rows, v.stride[2] = m->down;
     v.shape[3] = m->columns, v.stride[3] = m->across;
     return v;
@@ -69,19 +69,19 @@ tarn__view tarn__conv_transposed(const tarn__view *v)
 
 void *tarn__conv_alloc(tarn__conv_job *j, size_t bytes)
 {
-    void *at = (void *)((uintptr_t)j->call->scratch + j->held);
-    j->held += (bytes + 255) / 256 * 256;
+    void *at = (void *)((uintptr_t)j->call->scratch + j->scratch_used);
+    j->scratch_used += (bytes + 255) / 256 * 256;
     return at;
 }
 
 tarn__view tarn__conv_alloc_like(tarn__conv_job *j, const tarn__view *v, tarn_dtype dtype)
 {
-    tarn__view held = *v;
-    held.dtype = dtype;
-    held.offset = 0;
-    held.memory = tarn__conv_alloc(j, (size_t)tarn__view_count(v) * tarn__dtype_bytes(dtype));
-    tarn__view_set_row_major(&held);
-    return held;
+    tarn__view copy = *v;
+    copy.dtype = dtype;
+    copy.offset = 0;
+    copy.memory = tarn__conv_alloc(j, (size_t)tarn__view_count(v) * tarn__dtype_bytes(dtype));
+    tarn__view_set_row_major(&copy);
+    return copy;
 }
 
 void tarn__conv_copy(const tarn__conv_job *j, const tarn__view *from, const tarn__view *to)
@@ -118,68 +118,67 @@ void tarn__conv_gemm(tarn__conv_job *j, const tarn__view *a, const tarn__view *b
                        .params = &params,
                        .params_bytes = sizeof(params)};
     part.scratch_bytes = row->scratch ? row->scratch(&part) : 0;
-    if (part.scratch_bytes > j->product)
-        j->product = part.scratch_bytes;
-    part.scratch = (char *)((uintptr_t)j->call->scratch + j->held);
+    if (part.scratch_bytes > j->gemm_scratch)
+        j->gemm_scratch = part.scratch_bytes;
+    part.scratch = (char *)((uintptr_t)j->call->scratch + j->scratch_used);
     if (j->runs)
         row->run(&part);
 }
 
-/* ---- the way ----------------------------------------------------------------------------------------------------- */
+/* ---- layout and chunks ------------------------------------------------------------------------------------------- */
 
-static bool lies_by_pixels(const tarn__view *v)
+static bool is_nhwc_matrix(const tarn__view *v)
 {
-    tarn__view behind = tarn__conv_to_nhwc(v);
+    tarn__view nhwc = tarn__conv_to_nhwc(v);
     int64_t stride;
-    return (v->shape[1] == 1 || v->stride[1] == 1) && tarn__conv_can_merge(&behind, 0, 2, &stride);
+    return (v->shape[1] == 1 || v->stride[1] == 1) && tarn__conv_can_merge(&nhwc, 0, 2, &stride);
 }
 
-/* Channels lie next to each other and columns do not. */
+/* True for channels last: channels are adjacent and columns are not. */
 static bool is_channels_last(const tarn__view *v)
 {
     return v->shape[1] > 1 && v->stride[1] == 1 && (v->shape[3] == 1 || v->stride[3] != 1);
 }
 
-/* Which way the product goes. By pixels the product must be able to write or read `result` where it
- * lies; by rows everything goes. Without columns the same holds for the images. */
-void tarn__conv_choose_layout(tarn__conv_job *j, bool may_be_plain)
+/* NHWC if the GEMM can write or read the result in place, else NCHW, which always works. Without im2col the same must
+ * hold for the images. */
+void tarn__conv_choose_layout(tarn__conv_job *j, bool may_skip_im2col)
 {
     const tarn__conv2d *p = j->params;
-    /* one window: a batch of vectors by rows, one product by pixels */
+    /* one window per image: NCHW would be a batch of vectors, NHWC is one GEMM */
     bool is_pixel = j->result.shape[2] * j->result.shape[3] == 1;
-    j->columns.by_pixels = lies_by_pixels(&j->result) && (is_channels_last(&j->image) || is_pixel);
-    j->by_image = !j->columns.by_pixels;
+    j->im2col.is_nhwc = is_nhwc_matrix(&j->result) && (is_channels_last(&j->image) || is_pixel);
+    j->per_image = !j->im2col.is_nhwc;
     int64_t stride;
-    bool is_matrix = j->columns.by_pixels ? lies_by_pixels(&j->image) : tarn__conv_can_merge(&j->image, 2, 3, &stride);
-    j->is_plain = may_be_plain && is_matrix && j->taps == 1 && p->stride[0] == 1 && p->stride[1] == 1 &&
-                  p->padding[0] == 0 && p->padding[1] == 0;
+    bool is_matrix = j->im2col.is_nhwc ? is_nhwc_matrix(&j->image) : tarn__conv_can_merge(&j->image, 2, 3, &stride);
+    j->is_1x1 = may_skip_im2col && is_matrix && j->taps == 1 && p->stride[0] == 1 && p->stride[1] == 1 &&
+                p->padding[0] == 0 && p->padding[1] == 0;
 }
 
-/* Rows of the image whose gradient needs at most `rows` rows of columns; a few more where the kernel itself reaches
- * further than that. */
+/* Rows of the image whose gradient needs at most `rows` rows of windows; a few more if the kernel itself reaches
+ * further. */
 static int64_t image_rows_for(const tarn__conv_job *j, int64_t rows)
 {
-    int64_t reach = (j->columns.kernel[0] - 1) * j->params->dilation[0];
+    int64_t reach = (j->im2col.kernel[0] - 1) * j->params->dilation[0];
     return tarn__cuda_max(
         1, tarn__cuda_min(j->image.shape[2], tarn__cuda_max((rows - 1) * j->params->stride[0] - reach, reach)));
 }
 
-/* Pieces of equal size, as far as they go: each new size is a product that must be planned. */
+/* Chunks of equal size: each new size is a GEMM that must be planned, and perhaps tuned. */
 void tarn__conv_choose_chunks(tarn__conv_job *j, bool is_gradient)
 {
-    int64_t pixels = j->columns.size[0] * j->columns.size[1], batch = j->image.shape[0];
-    int64_t bytes =
-        j->is_plain ? 0 : j->image.shape[1] * j->taps * pixels * (int64_t)tarn__dtype_bytes(j->columns.dtype);
-    int64_t limit = tarn__cuda_max(1, tarn__cuda_min(bytes > 0 ? COLUMNS_BYTES / bytes : batch, MOST_PIXELS / pixels));
-    if (!j->columns.by_pixels)
-        limit = tarn__cuda_min(limit, MOST_IMAGES);
+    int64_t pixels = j->im2col.size[0] * j->im2col.size[1], batch = j->image.shape[0];
+    int64_t bytes = j->is_1x1 ? 0 : j->image.shape[1] * j->taps * pixels * (int64_t)tarn__dtype_bytes(j->im2col.dtype);
+    int64_t limit = tarn__cuda_max(1, tarn__cuda_min(bytes > 0 ? IM2COL_BYTES / bytes : batch, MAX_PIXELS / pixels));
+    if (!j->im2col.is_nhwc)
+        limit = tarn__cuda_min(limit, MAX_IMAGES);
     j->images = tarn__cuda_ceil_div(tarn__cuda_max(batch, 1), tarn__cuda_ceil_div(tarn__cuda_max(batch, 1), limit));
-    j->rows = is_gradient ? j->image.shape[2] : j->columns.size[0];
-    if (bytes <= COLUMNS_BYTES)
+    j->rows = is_gradient ? j->image.shape[2] : j->im2col.size[0];
+    if (bytes <= IM2COL_BYTES)
         return;
-    int64_t fit = tarn__cuda_max(1, COLUMNS_BYTES / (bytes / j->columns.size[0]));
+    int64_t fit = tarn__cuda_max(1, IM2COL_BYTES / (bytes / j->im2col.size[0]));
     j->rows = is_gradient ? image_rows_for(j, fit)
-                          : tarn__cuda_ceil_div(j->columns.size[0], tarn__cuda_ceil_div(j->columns.size[0], fit));
+                          : tarn__cuda_ceil_div(j->im2col.size[0], tarn__cuda_ceil_div(j->im2col.size[0], fit));
 }
 
 tarn__conv_job tarn__conv_job_of(const tarn__call *call, const tarn__view *image, const tarn__view *result,
@@ -191,36 +190,35 @@ tarn__conv_job tarn__conv_job_of(const tarn__call *call, const tarn__view *image
     j.out = result->shape[1] / params->groups;
     j.taps = weight->shape[2] * weight->shape[3];
     j.depth = j.in * j.taps;
-    j.columns = (tarn__cuda_im2col_args){.params = params,
-                                         .kernel = {weight->shape[2], weight->shape[3]},
-                                         .size = {result->shape[2], result->shape[3]},
-                                         .dtype = image->dtype};
+    j.im2col = (tarn__cuda_im2col_args){.params = params,
+                                        .kernel = {weight->shape[2], weight->shape[3]},
+                                        .size = {result->shape[2], result->shape[3]},
+                                        .dtype = image->dtype};
     return j;
 }
 
-/* Room for the columns of one piece of the most rows that it can have. */
+/* Scratch for the chunk with the most rows of windows. */
 void tarn__conv_alloc_im2col(tarn__conv_job *j, bool is_gradient)
 {
-    int64_t reach = (j->columns.kernel[0] - 1) * j->params->dilation[0], rows = j->rows;
+    int64_t reach = (j->im2col.kernel[0] - 1) * j->params->dilation[0], rows = j->rows;
     if (is_gradient)
         rows = rows == j->image.shape[2]
-                   ? j->columns.size[0]
-                   : tarn__cuda_min(j->columns.size[0], (rows - 1 + reach) / j->params->stride[0] + 1);
-    int64_t count = j->is_plain ? 0 : j->images * rows * j->columns.size[1] * j->image.shape[1] * j->taps;
-    j->columns.at = tarn__conv_alloc(j, (size_t)count * tarn__dtype_bytes(j->columns.dtype));
+                   ? j->im2col.size[0]
+                   : tarn__cuda_min(j->im2col.size[0], (rows - 1 + reach) / j->params->stride[0] + 1);
+    int64_t count = j->is_1x1 ? 0 : j->images * rows * j->im2col.size[1] * j->image.shape[1] * j->taps;
+    j->im2col.at = tarn__conv_alloc(j, (size_t)count * tarn__dtype_bytes(j->im2col.dtype));
 }
 
-/* A result that no product can write or read where it lies: a dense one in scratch stands for it. So does one of f32
- * for a 16-bit result that is added to: the library's kernels round a product before they add what lies in the result.
- */
+/* A result that no GEMM can access in place is staged in scratch, contiguous. So is a 16-bit result that is accumulated
+ * onto, as f32: the library's kernels round a product before they add. */
 bool tarn__conv_stage_result(tarn__conv_job *j, bool is_added_to)
 {
     int64_t stride;
     bool rounds = is_added_to && tarn__dtype_bytes(j->result.dtype) == 2;
-    if (!rounds && (j->columns.by_pixels || tarn__conv_can_merge(&j->result, 2, 3, &stride)))
+    if (!rounds && (j->im2col.is_nhwc || tarn__conv_can_merge(&j->result, 2, 3, &stride)))
         return false;
     j->result = tarn__conv_alloc_like(j, &j->result, rounds ? TARN_F32 : j->result.dtype);
-    if (j->columns.by_pixels) {
+    if (j->im2col.is_nhwc) {
         const int64_t *shape = j->result.shape;
         j->result.stride[1] = 1, j->result.stride[3] = shape[1], j->result.stride[2] = shape[1] * shape[3];
         j->result.stride[0] = shape[1] * shape[3] * shape[2];
@@ -228,22 +226,22 @@ bool tarn__conv_stage_result(tarn__conv_job *j, bool is_added_to)
     return true;
 }
 
-/* ---- operands of the products ------------------------------------------------------------------------------------ */
+/* ---- GEMM operands ----------------------------------------------------------------------------------------------- */
 
 int64_t tarn__conv_window_count(const tarn__conv_job *j)
 {
-    return j->columns.images * j->columns.rows * j->columns.size[1];
+    return j->im2col.images * j->im2col.rows * j->im2col.size[1];
 }
 
 tarn__view tarn__conv_weight_of(tarn__conv_job *j, const tarn__view *weight)
 {
-    tarn__view w = j->columns.by_pixels ? tarn__conv_to_nhwc(weight) : *weight;
+    tarn__view w = j->im2col.is_nhwc ? tarn__conv_to_nhwc(weight) : *weight;
     int64_t stride;
     if (tarn__conv_can_merge(&w, 1, 3, &stride))
         return w;
-    tarn__view held = tarn__conv_alloc_like(j, &w, w.dtype);
-    tarn__conv_copy(j, &w, &held);
-    return held;
+    tarn__view copy = tarn__conv_alloc_like(j, &w, w.dtype);
+    tarn__conv_copy(j, &w, &copy);
+    return copy;
 }
 
 tarn__view tarn__conv_weight_matrix(const tarn__conv_job *j, const tarn__view *weight)
@@ -256,11 +254,11 @@ tarn__view tarn__conv_weight_matrix(const tarn__conv_job *j, const tarn__view *w
 
 tarn__view tarn__conv_pixel_matrix(const tarn__conv_job *j, const tarn__view *v, int64_t channels)
 {
-    const tarn__cuda_im2col_args *c = &j->columns;
-    tarn__view behind = tarn__conv_to_nhwc(v);
+    const tarn__cuda_im2col_args *c = &j->im2col;
+    tarn__view nhwc = tarn__conv_to_nhwc(v);
     int64_t pixel, offset = c->image * v->stride[0] + c->row * v->stride[2];
-    tarn__conv_can_merge(&behind, c->by_pixels ? 0 : 1, 2, &pixel);
-    if (c->by_pixels)
+    tarn__conv_can_merge(&nhwc, c->is_nhwc ? 0 : 1, 2, &pixel);
+    if (c->is_nhwc)
         return tarn__conv_matrices(j, v, offset,
                                    &(tarn__conv_matrix){channels * v->stride[1], 0, tarn__conv_window_count(j),
                                                         channels, pixel, v->stride[1]});
@@ -271,12 +269,12 @@ tarn__view tarn__conv_pixel_matrix(const tarn__conv_job *j, const tarn__view *v,
 
 tarn__view tarn__conv_im2col_matrix(const tarn__conv_job *j)
 {
-    const tarn__cuda_im2col_args *c = &j->columns;
-    int64_t windows = tarn__conv_window_count(j), pixels = j->by_image ? c->rows * c->size[1] : windows;
+    const tarn__cuda_im2col_args *c = &j->im2col;
+    int64_t windows = tarn__conv_window_count(j), pixels = j->per_image ? c->rows * c->size[1] : windows;
     tarn__view base = {.memory = c->at, .dtype = c->dtype};
-    if (j->is_plain)
+    if (j->is_1x1)
         return tarn__conv_pixel_matrix(j, &j->image, j->in);
-    if (c->by_pixels)
+    if (c->is_nhwc)
         return tarn__conv_matrices(
             j, &base, 0, &(tarn__conv_matrix){j->depth, 0, windows, j->depth, j->params->groups * j->depth, 1});
     return tarn__conv_matrices(j, &base, 0,

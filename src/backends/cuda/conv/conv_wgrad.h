@@ -1,11 +1,10 @@
-/* conv_wgrad.h: the gradient of a convolution's weight on tensor cores, without columns: how the work is cut, and the
- * kernels that do it.
+/* conv_wgrad.h: wgrad on tensor cores without im2col: the plan, and the kernels.
  *
- * dW (O, taps, C) = Σ over pixels of results of g (pixel, O) · x (the pixel's window, C). A block has one tile (outs,
- * taps of a group, a slice of channels) of dW, and adds up what a run of tiles of pixels brings; a second kernel adds
- * the blocks' parts up, in order. */
-#ifndef TARN__CUDA_CONV_WEIGHT_H
-#define TARN__CUDA_CONV_WEIGHT_H
+ * dW (O, taps, C) = Σ over result pixels of g (pixel, O) · x (the pixel's window, C). A thread block owns one tile of
+ * dW (outs, taps of a group, a slice of channels) and sums over a run of pixel tiles; a second kernel adds the blocks'
+ * partial sums in order (split-K). */
+#ifndef TARN__CUDA_CONV_WGRAD_H
+#define TARN__CUDA_CONV_WGRAD_H
 
 #include "backends/cuda/runtime/cuda.h"
 
@@ -13,53 +12,54 @@
 extern "C" {
 #endif
 
+/* Per thread block: 12 warps leave 168 registers per thread for accumulators. */
 #define TARN__WGRAD_WARPS 12
-#define TARN__WGRAD_UNITS 3  /* of a warp, each one tap of 16 channels */
-#define TARN__WGRAD_STAGES 3 /* tiles of pixels in shared memory: one is worked on while the next two come */
-#define TARN__WGRAD_GAP \
-    8 /* elements behind each pixel's: pixels are an odd number of 16-byte packs apart, on different banks */
-#define TARN__WGRAD_ZEROS \
-    64 /* bytes of shared memory before all else; then tables: for each result 4 and 8, for each pixel of x 8 */
+#define TARN__WGRAD_UNITS 3  /* per warp, each one tap of 16 channels */
+#define TARN__WGRAD_STAGES 3 /* pixel tiles in shared memory: one in use, two in flight */
+/* padding elements per pixel: the pitch is an odd number of 16-byte vectors, so pixels hit different banks */
+#define TARN__WGRAD_GAP 8
+/* zero bytes at the start of shared memory; then tables: 4 and 8 bytes per result, 8 per pixel of x */
+#define TARN__WGRAD_ZEROS 64
 
-/* How pixels of a tile are copied: a thread has the same 16 bytes of some of them. */
+/* How a pixel tile is copied: a thread always copies the same 16 bytes of its pixels. */
 typedef struct tarn__wgrad_copies {
-    int packs;         /* of 16 bytes a pixel */
-    int pixels, apart; /* from one of a thread's pixels to the next, and bytes of shared memory between them */
+    int vecs;          /* 16-byte vectors per pixel */
+    int pixels, apart; /* from a thread's pixel to its next, and the same in bytes of shared memory */
     int count, bytes;  /* of a tile: pixels, and bytes of shared memory */
 } tarn__wgrad_copies;
 
-/* Images are (images, rows, columns, channels), dense. Sizes of two are rows and columns. */
+/* Images are contiguous NHWC. Pairs are rows and columns. */
 typedef struct tarn__wgrad_plan {
-    bool is_wide; /* f32, multiplied in TF32; else bf16 */
+    bool is_tf32; /* f32 operands in TF32; else bf16 */
     int images, in, out;
     int size[2], result[2], kernel[2], padding[2], dilation[2];
     int stride[2]; /* of windows, in pixels of x */
-    /* every how manieth row and column of x is in a tile: the stride's of kernels of size 1, else 1 */
+    /* step between loaded rows and columns of x: the stride for 1×1 kernels, else 1 */
     int load[2];
-    int outs, slice, taps; /* of a block: rows of dW, channels of x, taps */
-    /* warps beside each other, with different units; the others of a block take other pixels */
+    int outs, slice, taps; /* per block: rows of dW, channels of x, taps */
+    /* warps with different units; the remaining warps take other pixels */
     int across;
-    /* images, rows and columns of results in a tile; rows and columns of x that their windows see */
+    /* images, rows and columns of results in a tile; rows and columns of x that their windows cover */
     int tile[3], halo[2];
-    int tiles[3];               /* of all pixels: over images, rows and columns */
-    int slices, groups, blocks; /* over channels of x, taps, and rows of dW */
-    /* blocks that share the tiles of pixels, how many each of them has, and how many have one more */
+    int tiles[3];               /* tile counts over images, rows and columns */
+    int slices, groups, blocks; /* block counts over channels of x, taps, and rows of dW */
+    /* blocks that share the pixel tiles (split-K), tiles of each, and how many get one more */
     int parts, each, more;
-    tarn__wgrad_copies x, g; /* results of a tile are rounded up to whole products */
+    tarn__wgrad_copies x, g; /* a tile's result count is rounded up to whole mma steps */
     int shared_bytes;
 } tarn__wgrad_plan;
 
-/* Where tiles begin in shared memory. */
+/* Offset of the tiles in shared memory. */
 #define TARN__WGRAD_TILES(p) (TARN__WGRAD_ZEROS + ((p).g.count * 12 + (p).x.count * 8 + 15) / 16 * 16)
 
-/* Bytes of scratch: the parts of all blocks, f32. */
+/* Bytes of scratch: f32 partial sums of all splits, (parts, O, taps, C). */
 static inline size_t tarn__wgrad_scratch(const tarn__wgrad_plan *p)
 {
     return sizeof(float) * (size_t)p->parts * (size_t)p->out * (size_t)p->in * (size_t)(p->kernel[0] * p->kernel[1]);
 }
 
-/* conv_wgrad.cu: from x and g, 16-byte aligned, to dW, a view (O, C, rows, columns) of any strides; what lies there is
- * added where beta is not 0. False where the device refuses the kernel: see tarn__cuda_failure(). */
+/* conv_wgrad.cu: x and g, 16-byte aligned, to dW, a view (O, C, rows, columns) of any strides, accumulated if beta is
+ * not 0. False if the device rejects the kernel: see tarn__cuda_failure(). */
 bool tarn__cuda_conv_wgrad(const tarn__call *call, const tarn__wgrad_plan *plan, const void *x, const void *g,
                            void *scratch);
 

@@ -1,28 +1,28 @@
-/* cudnn_conv.c: convolutions by cuDNN: operands brought into the order of the chosen form (cudnn_conv_form.c), and what
- * is left to do afterwards.
+/* cudnn_conv.c: convolutions by cuDNN or our wgrad kernel: brings operands into the algorithm's layout and finishes the
+ * result.
  *
- * Images are used where they lie, as rows or with channels last, if the form has that order; anything else (slices,
- * flips) is copied into scratch first. With channels last the weight goes into that order too, and its gradient back:
- * both are small. A result that must be added to, or that lies otherwise, is made in scratch.
+ * Images in the algorithm's layout are used in place; others (slices, flips) are copied to scratch first. For NHWC the
+ * weight is converted too, and its gradient back: both are small. A result that is accumulated onto, or laid out
+ * differently, is computed in scratch.
  *
- * cuDNN has no engine that takes 16-bit operands to sums of f32, which the gradients of leaves are. Their numbers are
- * exact in TF32, so operands are widened in scratch and the products made in TF32: sums of f32 of the same products.
- * The same serves whatever else of 16 bits it lacks. */
+ * cuDNN has no engine from 16-bit operands to f32 sums, which gradients of leaves are. 16-bit values are exact in TF32,
+ * so operands are widened in scratch and multiplied in TF32: f32 sums of the same products. The same serves any other
+ * 16-bit case that cuDNN lacks. */
 #include <string.h>
 
 #include "backends/cuda/conv/cudnn_conv.h"
 
-#define MOST_ELEMENTS (INT64_C(1) << 31)
+#define MAX_ELEMENTS (INT64_C(1) << 31)
 
 typedef struct job {
     const tarn__call *call;
-    bool runs;   /* else only the scratch is measured */
-    size_t held; /* bytes of scratch */
+    bool runs;   /* false: measure the scratch only */
+    size_t used; /* bytes of scratch */
 } job;
 
 /* ---- describing -------------------------------------------------------------------------------------------------- */
 
-/* Channels lie next to each other and columns do not. */
+/* True for channels last: channels are adjacent and columns are not. */
 static bool is_channels_last(const tarn__view *v)
 {
     return v->shape[1] > 1 && v->stride[1] == 1 && (v->shape[3] == 1 || v->stride[3] != 1);
@@ -46,8 +46,7 @@ static tarn__cudnn_conv describe(const tarn__call *call, int what, const tarn__v
     return v;
 }
 
-/* What cuDNN, or our own kernel, may be asked for: f32 and 16 bits, not empty, sizes that its kernels count in 32 bits.
- */
+/* Limits of cuDNN and our kernel: f32 and 16-bit floats, not empty, indices of 32 bits. */
 static bool is_for_library(const tarn__call *call)
 {
     const tarn__conv2d *params = call->params;
@@ -57,23 +56,23 @@ static bool is_for_library(const tarn__call *call)
         return false;
     const tarn__view *views[] = {call->in[0], call->in[1], call->out[0]};
     for (int i = 0; i < 3; i++)
-        if (tarn__view_count(views[i]) == 0 || tarn__view_count(views[i]) >= MOST_ELEMENTS)
+        if (tarn__view_count(views[i]) == 0 || tarn__view_count(views[i]) >= MAX_ELEMENTS)
             return false;
     return params->beta == 0 || params->beta == 1;
 }
 
 /* ---- steps ------------------------------------------------------------------------------------------------------- */
 
-/* A place in scratch, 256 bytes aligned. */
-static void *hold(job *j, size_t bytes)
+/* Scratch, 256-byte aligned. */
+static void *alloc(job *j, size_t bytes)
 {
-    void *at = (void *)((uintptr_t)j->call->scratch + j->held);
-    j->held += (bytes + 255) / 256 * 256;
+    void *at = (void *)((uintptr_t)j->call->scratch + j->used);
+    j->used += (bytes + 255) / 256 * 256;
     return at;
 }
 
-/* True when the view lies as the tensor wants it: axes of size 1 may have any stride. */
-static bool lies_as(const tarn__view *v, const tarn__cudnn_tensor *t)
+/* True if the view has the tensor's strides (any for axes of size 1), dtype and alignment. */
+static bool has_layout(const tarn__view *v, const tarn__cudnn_tensor *t)
 {
     for (int i = 0; i < v->rank; i++)
         if (v->shape[i] > 1 && v->stride[i] != t->stride[i])
@@ -81,16 +80,16 @@ static bool lies_as(const tarn__view *v, const tarn__cudnn_tensor *t)
     return v->dtype == t->dtype && (uintptr_t)tarn__view_at(v) % TARN__CUDNN_ALIGNMENT == 0;
 }
 
-/* The view itself, or a place in scratch that stands for it. */
-static tarn__view place_of(job *j, const tarn__view *v, const tarn__cudnn_tensor *t)
+/* The view itself, or scratch in its place. */
+static tarn__view operand_place(job *j, const tarn__view *v, const tarn__cudnn_tensor *t)
 {
-    if (lies_as(v, t))
+    if (has_layout(v, t))
         return *v;
-    return tarn__cudnn_view(t, hold(j, (size_t)tarn__view_count(v) * tarn__dtype_bytes(t->dtype)));
+    return tarn__cudnn_view(t, alloc(j, (size_t)tarn__view_count(v) * tarn__dtype_bytes(t->dtype)));
 }
 
-/* a + b, or a copy of a where there is no b. */
-static void put(const job *j, const tarn__view *a, const tarn__view *b, const tarn__view *to)
+/* a + b, or a copy of a without b. */
+static void add_or_copy(const job *j, const tarn__view *a, const tarn__view *b, const tarn__view *to)
 {
     tarn__fill fill = {0};
     tarn__elementwise none = {0};
@@ -110,12 +109,13 @@ static void put(const job *j, const tarn__view *a, const tarn__view *b, const ta
 
 static tarn__view operand_of(job *j, const tarn__view *v, const tarn__cudnn_tensor *t)
 {
-    tarn__view place = place_of(j, v, t);
+    tarn__view place = operand_place(j, v, t);
     if (place.memory != v->memory)
-        put(j, v, NULL, &place);
+        add_or_copy(j, v, NULL, &place);
     return place;
 }
 
+/* cuDNN's workspace is the start of the scratch. */
 static bool run(const job *j, tarn__cudnn_conv_plan *plan, const tarn__view *x, const tarn__view *w,
                 const tarn__view *y, const tarn__view *bias)
 {
@@ -124,23 +124,23 @@ static bool run(const job *j, tarn__cudnn_conv_plan *plan, const tarn__view *x, 
                                           .y = tarn__view_at(y),
                                           .bias = bias ? tarn__view_at(bias) : NULL,
                                           .workspace = plan->plan.workspace ? j->call->scratch : NULL};
-    bool is_good = !j->runs || tarn__cudnn_conv_run(j->call->device, plan, &operands, j->call->stream);
-    if (!is_good)
+    bool is_ok = !j->runs || tarn__cudnn_conv_run(j->call->device, plan, &operands, j->call->stream);
+    if (!is_ok)
         tarn__cuda_set_failed(j->call->device);
-    return is_good;
+    return is_ok;
 }
 
-/* ---- the three kernels ------------------------------------------------------------------------------------------- */
+/* ---- forward, dgrad, wgrad --------------------------------------------------------------------------------------- */
 
-/* The bias as the graph takes it. */
+/* The bias as the graph needs it: contiguous. */
 static tarn__view bias_of(job *j, const tarn__view *bias, int64_t dtype)
 {
     tarn__cudnn_tensor dense = {.dtype = (tarn_dtype)dtype, .rank = 1, .shape = {bias->shape[0]}, .stride = {1}};
     return operand_of(j, bias, &dense);
 }
 
-/* The bias seen in the shape of y. */
-static tarn__view spread(const tarn__view *bias, const tarn__view *y)
+/* The bias broadcast to the shape of y. */
+static tarn__view broadcast_bias(const tarn__view *bias, const tarn__view *y)
 {
     tarn__view v = *y;
     v.memory = bias->memory, v.offset = bias->offset, v.dtype = bias->dtype;
@@ -149,29 +149,29 @@ static tarn__view spread(const tarn__view *bias, const tarn__view *y)
     return v;
 }
 
-static void forward(job *j, const tarn__conv_algo *form)
+static void forward(job *j, const tarn__conv_algo *algo)
 {
-    tarn__cudnn_conv_plan *plan = form->plan;
+    tarn__cudnn_conv_plan *plan = algo->plan;
     const tarn__call *call = j->call;
     const tarn__view *bias = call->inputs > 2 ? call->in[2] : NULL, *to = call->out[0];
     tarn__cudnn_tensor t[] = {tarn__cudnn_conv_x(&plan->conv), tarn__cudnn_conv_w(&plan->conv),
                               tarn__cudnn_conv_y(&plan->conv)};
-    tarn__view x = operand_of(j, call->in[0], &t[0]), w = operand_of(j, call->in[1], &t[1]), y = place_of(j, to, &t[2]),
-               inside = {0};
+    tarn__view x = operand_of(j, call->in[0], &t[0]), w = operand_of(j, call->in[1], &t[1]),
+               y = operand_place(j, to, &t[2]), fused_bias = {0};
     if (plan->conv.adds_bias)
-        inside = bias_of(j, bias, plan->conv.in_dtype);
-    if (!run(j, plan, &x, &w, &y, plan->conv.adds_bias ? &inside : NULL))
+        fused_bias = bias_of(j, bias, plan->conv.in_dtype);
+    if (!run(j, plan, &x, &w, &y, plan->conv.adds_bias ? &fused_bias : NULL))
         return;
     if (bias && !plan->conv.adds_bias) {
-        tarn__view repeated = spread(bias, to);
-        put(j, &y, &repeated, to);
+        tarn__view repeated = broadcast_bias(bias, to);
+        add_or_copy(j, &y, &repeated, to);
     } else if (y.memory != to->memory) {
-        put(j, &y, NULL, to);
+        add_or_copy(j, &y, NULL, to);
     }
 }
 
-/* The weight as the gradient of x sees it: channels of x and y exchanged, the last tap first. */
-static tarn__view turned(const tarn__view *w)
+/* The weight that dgrad convolves with: input and output channels exchanged, taps reversed. */
+static tarn__view flipped(const tarn__view *w)
 {
     tarn__view v = *w;
     for (int i = 0; i < 2; i++) {
@@ -182,23 +182,23 @@ static tarn__view turned(const tarn__view *w)
     return v;
 }
 
-static void grad_x(job *j, const tarn__conv_algo *form)
+static void dgrad(job *j, const tarn__conv_algo *algo)
 {
     const tarn__call *call = j->call;
-    tarn__cudnn_conv_plan *plan = form->plan;
+    tarn__cudnn_conv_plan *plan = algo->plan;
     tarn__cudnn_tensor t[] = {tarn__cudnn_conv_x(&plan->conv), tarn__cudnn_conv_w(&plan->conv),
                               tarn__cudnn_conv_y(&plan->conv)};
-    tarn__view weight = form->is_turned ? turned(call->in[1]) : *call->in[1];
-    tarn__view g = operand_of(j, call->in[0], &t[form->is_turned ? 0 : 2]), w = operand_of(j, &weight, &t[1]);
-    tarn__view gx = place_of(j, call->out[0], &t[form->is_turned ? 2 : 0]);
-    bool is_good = form->is_turned ? run(j, plan, &g, &w, &gx, NULL) : run(j, plan, &gx, &w, &g, NULL);
-    if (is_good && gx.memory != call->out[0]->memory)
-        put(j, &gx, NULL, call->out[0]);
+    tarn__view weight = algo->is_flipped ? flipped(call->in[1]) : *call->in[1];
+    tarn__view g = operand_of(j, call->in[0], &t[algo->is_flipped ? 0 : 2]), w = operand_of(j, &weight, &t[1]);
+    tarn__view gx = operand_place(j, call->out[0], &t[algo->is_flipped ? 2 : 0]);
+    bool is_ok = algo->is_flipped ? run(j, plan, &g, &w, &gx, NULL) : run(j, plan, &gx, &w, &g, NULL);
+    if (is_ok && gx.memory != call->out[0]->memory)
+        add_or_copy(j, &gx, NULL, call->out[0]);
 }
 
-static void grad_weight(job *j, const tarn__conv_algo *form)
+static void wgrad(job *j, const tarn__conv_algo *algo)
 {
-    tarn__cudnn_conv_plan *plan = form->plan;
+    tarn__cudnn_conv_plan *plan = algo->plan;
     const tarn__call *call = j->call;
     const tarn__view *to = call->out[0];
     bool adds = ((const tarn__conv2d *)call->params)->beta != 0;
@@ -206,45 +206,45 @@ static void grad_weight(job *j, const tarn__conv_algo *form)
                               tarn__cudnn_conv_y(&plan->conv)};
     tarn__view x = operand_of(j, call->in[0], &t[0]), g = operand_of(j, call->in[1], &t[2]), gw;
     if (adds)
-        gw = tarn__cudnn_view(&t[1], hold(j, (size_t)tarn__view_count(to) * tarn__dtype_bytes(t[1].dtype)));
+        gw = tarn__cudnn_view(&t[1], alloc(j, (size_t)tarn__view_count(to) * tarn__dtype_bytes(t[1].dtype)));
     else
-        gw = place_of(j, to, &t[1]);
+        gw = operand_place(j, to, &t[1]);
     if (run(j, plan, &x, &gw, &g, NULL) && gw.memory != to->memory)
-        put(j, &gw, adds ? to : NULL, to);
+        add_or_copy(j, &gw, adds ? to : NULL, to);
 }
 
-/* Without columns. What is there already is added by the kernel that rounds. */
-static void grad_weight_directly(job *j, const tarn__conv_algo *form)
+/* No im2col. The final kernel of conv_wgrad.cu accumulates onto the old gradient. */
+static void wgrad_direct(job *j, const tarn__conv_algo *algo)
 {
     const tarn__call *call = j->call;
-    tarn__cudnn_conv v = form->asked;
+    tarn__cudnn_conv v = algo->requested;
     v.channels_last = 1;
     tarn__cudnn_tensor t[] = {tarn__cudnn_conv_x(&v), tarn__cudnn_conv_y(&v)};
     tarn__view x = operand_of(j, call->in[0], &t[0]), g = operand_of(j, call->in[1], &t[1]);
-    void *parts = hold(j, tarn__wgrad_scratch(&form->weight));
-    if (j->runs && !tarn__cuda_conv_wgrad(call, &form->weight, tarn__view_at(&x), tarn__view_at(&g), parts))
+    void *parts = alloc(j, tarn__wgrad_scratch(&algo->weight));
+    if (j->runs && !tarn__cuda_conv_wgrad(call, &algo->weight, tarn__view_at(&x), tarn__view_at(&g), parts))
         tarn__cuda_set_failed(call->device);
 }
 
 /* ---- calls ------------------------------------------------------------------------------------------------------- */
 
-size_t tarn__conv_algo_call(const tarn__call *call, const tarn__conv_algo *form, bool runs)
+size_t tarn__conv_algo_call(const tarn__call *call, const tarn__conv_algo *algo, bool runs)
 {
-    static void (*const walks[])(job * j, const tarn__conv_algo *form) = {forward, grad_x, grad_weight};
+    static void (*const walks[])(job * j, const tarn__conv_algo *algo) = {forward, dgrad, wgrad};
     job j = {.call = call, .runs = runs};
-    if (form->is_direct) {
-        grad_weight_directly(&j, form);
-        return j.held;
+    if (algo->is_direct) {
+        wgrad_direct(&j, algo);
+        return j.used;
     }
-    if (!form->plan)
-        return tarn__cuda_conv_im2col(call, (int)form->asked.what, runs);
-    hold(&j, form->plan->plan.workspace); /* first, where run() finds it */
-    walks[form->asked.what](&j, form);
-    return j.held;
+    if (!algo->plan)
+        return tarn__cuda_conv_im2col(call, (int)algo->requested.what, runs);
+    alloc(&j, algo->plan->plan.workspace); /* first: run() expects the workspace there */
+    walks[algo->requested.what](&j, algo);
+    return j.used;
 }
 
-/* What is there already is added to sums of f32, so that the whole is rounded once. */
-static tarn__cudnn_conv asked_by(const tarn__call *call, int what)
+/* Accumulation is onto f32 sums, so that the result is rounded once. */
+static tarn__cudnn_conv requested_by(const tarn__call *call, int what)
 {
     if (what == TARN__CONV_DGRAD)
         return describe(call, what, call->out[0], call->in[1], call->in[0]);
@@ -259,11 +259,11 @@ static tarn__cudnn_conv asked_by(const tarn__call *call, int what)
     return v;
 }
 
-/* Without cuDNN there is a choice only for gradients of weights, between columns and our own kernel. */
-static bool has_choice(const tarn__cudnn_conv *asked)
+/* Without cuDNN only wgrad has a choice, between im2col and our kernel. */
+static bool has_candidates(const tarn__cudnn_conv *requested)
 {
     return tarn__cudnn_open() || tarn__cudnn_is_unusable() ||
-           (tarn__wgrad_supports(asked) && (tarn__wgrad_is_forced() || tarn__cudnn_conv_must_tune(asked)));
+           (tarn__wgrad_supports(requested) && (tarn__wgrad_is_forced() || tarn__cudnn_conv_must_tune(requested)));
 }
 
 bool tarn__cudnn_conv_call(const tarn__call *call, int what, bool runs, size_t *bytes)
@@ -271,12 +271,12 @@ bool tarn__cudnn_conv_call(const tarn__call *call, int what, bool runs, size_t *
     *bytes = 0;
     if (!is_for_library(call))
         return false;
-    tarn__cudnn_conv asked = asked_by(call, what);
-    if (!has_choice(&asked))
+    tarn__cudnn_conv requested = requested_by(call, what);
+    if (!has_candidates(&requested))
         return false;
-    tarn__conv_algo *form = tarn__cudnn_is_unusable() ? NULL : tarn__conv_algo_of(call->device, &asked);
-    if (form)
-        *bytes = tarn__conv_algo_call(call, form, runs);
+    tarn__conv_algo *algo = tarn__cudnn_is_unusable() ? NULL : tarn__conv_algo_of(call->device, &requested);
+    if (algo)
+        *bytes = tarn__conv_algo_call(call, algo, runs);
     else if (runs)
         tarn__cuda_set_failed(call->device);
     return true;

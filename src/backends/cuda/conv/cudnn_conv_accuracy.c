@@ -1,14 +1,15 @@
-/* cudnn_conv_accuracy.c: whether an engine that is asked for f32 gives it.
+/* cudnn_conv_accuracy.c: checks that an engine selected for f32 delivers f32.
  *
- * An engine's notes do not tell all: without one of a tensor core or a transform, gradients of weights came out 5e-5
- * off where sums of two thousand terms in f32 are 5e-6 off. So what a candidate makes of random numbers is held against
- * what columns make of them (conv_im2col.c). */
+ * Numerical notes are incomplete: engines without a tensor-core or transform note gave weight gradients with an error
+ * of 5e-5, where f32 sums of two thousand terms have 5e-6. So a candidate's result on random values is compared to
+ * im2col's (conv_im2col.c). */
 #include <stdlib.h>
 
 #include "backends/cuda/conv/cudnn_conv.h"
 
-#define MOST_COMPARED (INT64_C(1) << 20) /* elements */
+#define MAX_COMPARED (INT64_C(1) << 20) /* elements */
 
+/* Terms of each sum. */
 static int64_t terms_of(const tarn__cudnn_conv *v)
 {
     int64_t taps = v->kernel[0] * v->kernel[1];
@@ -17,8 +18,9 @@ static int64_t terms_of(const tarn__cudnn_conv *v)
                                          : v->images * v->result[0] * v->result[1];
 }
 
-/* By columns, with scratch of its own. False where there is none, or it fails: that is no fault of the device. */
-static bool run_columns(tarn__call *call, int what)
+/* By im2col, with scratch of its own. False if there is no memory or it fails; the device's failure flag is
+ * restored. */
+static bool run_im2col(tarn__call *call, int what)
 {
     tarn__cuda_device *device = tarn__cuda_at(call->device);
     bool had_failed = device->has_failed;
@@ -29,18 +31,19 @@ static bool run_columns(tarn__call *call, int what)
     }
     device->has_failed = false;
     tarn__cuda_conv_im2col(call, what, true);
-    bool is_good = cudaStreamSynchronize(call->stream) == cudaSuccess && !device->has_failed;
+    bool is_ok = cudaStreamSynchronize(call->stream) == cudaSuccess && !device->has_failed;
     device->has_failed = had_failed;
     cudaFree(call->scratch);
-    return is_good;
+    return is_ok;
 }
 
-static bool run_plainly(const tarn__cudnn_conv *v, int index, const tarn__cudnn_conv_operands *at, cudaStream_t stream)
+static bool run_reference(const tarn__cudnn_conv *v, int index, const tarn__cudnn_conv_operands *at,
+                          cudaStream_t stream)
 {
-    tarn__conv_call as;
-    tarn__conv_describe_call(&as, v, index, stream);
-    as.x.memory = at->x, as.w.memory = at->w, as.y.memory = at->y, as.bias.memory = at->bias;
-    return run_columns(&as.call, (int)v->what);
+    tarn__conv_call conv;
+    tarn__conv_describe_call(&conv, v, index, stream);
+    conv.x.memory = at->x, conv.w.memory = at->w, conv.y.memory = at->y, conv.bias.memory = at->bias;
+    return run_im2col(&conv.call, (int)v->what);
 }
 
 static bool read_back(float *to, const void *from, int64_t count, cudaStream_t stream)
@@ -49,29 +52,29 @@ static bool read_back(float *to, const void *from, int64_t count, cudaStream_t s
            cudaStreamSynchronize(stream) == cudaSuccess;
 }
 
-bool tarn__cudnn_conv_reference_compute(tarn__conv_reference *truth, const tarn__cudnn_conv *v, int index,
+bool tarn__cudnn_conv_reference_compute(tarn__conv_reference *reference, const tarn__cudnn_conv *v, int index,
                                         const tarn__cudnn_conv_operands *at, const void *result, int64_t count,
                                         cudaStream_t stream)
 {
-    *truth = (tarn__conv_reference){.count = count < MOST_COMPARED ? count : MOST_COMPARED};
-    truth->values = malloc(sizeof(float) * 2 * (size_t)truth->count);
-    if (!truth->values || !run_plainly(v, index, at, stream) ||
-        !read_back(truth->values, result, truth->count, stream)) {
-        tarn__cudnn_conv_reference_free(truth);
+    *reference = (tarn__conv_reference){.count = count < MAX_COMPARED ? count : MAX_COMPARED};
+    reference->values = malloc(sizeof(float) * 2 * (size_t)reference->count);
+    if (!reference->values || !run_reference(v, index, at, stream) ||
+        !read_back(reference->values, result, reference->count, stream)) {
+        tarn__cudnn_conv_reference_free(reference);
         return false;
     }
-    tarn__conv_reference_measure(truth, terms_of(v));
+    tarn__conv_reference_measure(reference, terms_of(v));
     return true;
 }
 
-bool tarn__cudnn_conv_reference_check(const tarn__conv_reference *truth, const void *result, cudaStream_t stream)
+bool tarn__cudnn_conv_reference_check(const tarn__conv_reference *reference, const void *result, cudaStream_t stream)
 {
-    float *got = truth->values + truth->count;
-    return read_back(got, result, truth->count, stream) && tarn__conv_is_accurate(truth, got);
+    float *got = reference->values + reference->count;
+    return read_back(got, result, reference->count, stream) && tarn__conv_is_accurate(reference, got);
 }
 
-void tarn__cudnn_conv_reference_free(tarn__conv_reference *truth)
+void tarn__cudnn_conv_reference_free(tarn__conv_reference *reference)
 {
-    free(truth->values);
-    truth->values = NULL;
+    free(reference->values);
+    reference->values = NULL;
 }

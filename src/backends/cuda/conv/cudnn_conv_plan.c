@@ -1,8 +1,8 @@
-/* cudnn_conv_plan.c: the graph of a convolution, made once and kept in a table for each device.
+/* cudnn_conv_plan.c: cuDNN graphs of convolutions, built once and cached in a table per device.
  *
- * Engines are asked for by what their numbers are like: never one whose results differ from run to run, that cuts
- * operands or sums to fewer bits, or that multiplies transforms (Fourier's, Winograd's) instead of the numbers: these
- * lose digits, and spread an infinity over its neighbours. True f32 does without tensor cores. */
+ * Engines are filtered by their numerical notes: none that is not deterministic, that down-converts operands or sums,
+ * or that multiplies transforms (FFT, Winograd): these lose precision, and spread an infinity over its neighbours. Full
+ * f32 excludes tensor cores. The cuDNN lock guards the tables. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,7 +10,7 @@
 
 #define BUCKETS 256
 #define MAX_DEVICES 64
-#define MOST_ENGINES 64
+#define MAX_ENGINES 64
 
 enum { ID_X = 1, ID_W, ID_Y, ID_BIAS, ID_SUMS };
 
@@ -51,30 +51,30 @@ tarn__cudnn_tensor tarn__cudnn_conv_y(const tarn__cudnn_conv *v)
                      v->result[1]);
 }
 
-void tarn__conv_describe_call(tarn__conv_call *as, const tarn__cudnn_conv *v, int index, cudaStream_t stream)
+void tarn__conv_describe_call(tarn__conv_call *dst, const tarn__cudnn_conv *v, int index, cudaStream_t stream)
 {
     tarn__cudnn_tensor x = tarn__cudnn_conv_x(v), w = tarn__cudnn_conv_w(v), y = tarn__cudnn_conv_y(v);
-    as->params = (tarn__conv2d){.stride = {v->stride[0], v->stride[1]},
-                                .padding = {v->padding[0], v->padding[1]},
-                                .dilation = {v->dilation[0], v->dilation[1]},
-                                .groups = v->groups,
-                                .tf32 = (int32_t)v->tf32};
-    as->x = tarn__cudnn_view(&x, NULL), as->w = tarn__cudnn_view(&w, NULL), as->y = tarn__cudnn_view(&y, NULL);
-    as->bias = (tarn__view){.dtype = (tarn_dtype)v->in_dtype, .rank = 1, .shape = {v->out}, .stride = {1}};
-    as->call = (tarn__call){.inputs = v->adds_bias ? 3 : 2,
-                            .outputs = 1,
-                            .device = index,
-                            .stream = stream,
-                            .function = "conv2d",
-                            .params = &as->params,
-                            .params_bytes = sizeof(as->params)};
-    as->call.in[0] = v->what == TARN__CONV_DGRAD ? &as->y : &as->x;
-    as->call.in[1] = v->what == TARN__CONV_WGRAD ? &as->y : &as->w;
-    as->call.in[2] = v->adds_bias ? &as->bias : NULL;
-    as->call.out[0] = v->what == TARN__CONV_FORWARD ? &as->y : v->what == TARN__CONV_DGRAD ? &as->x : &as->w;
+    dst->params = (tarn__conv2d){.stride = {v->stride[0], v->stride[1]},
+                                 .padding = {v->padding[0], v->padding[1]},
+                                 .dilation = {v->dilation[0], v->dilation[1]},
+                                 .groups = v->groups,
+                                 .tf32 = (int32_t)v->tf32};
+    dst->x = tarn__cudnn_view(&x, NULL), dst->w = tarn__cudnn_view(&w, NULL), dst->y = tarn__cudnn_view(&y, NULL);
+    dst->bias = (tarn__view){.dtype = (tarn_dtype)v->in_dtype, .rank = 1, .shape = {v->out}, .stride = {1}};
+    dst->call = (tarn__call){.inputs = v->adds_bias ? 3 : 2,
+                             .outputs = 1,
+                             .device = index,
+                             .stream = stream,
+                             .function = "conv2d",
+                             .params = &dst->params,
+                             .params_bytes = sizeof(dst->params)};
+    dst->call.in[0] = v->what == TARN__CONV_DGRAD ? &dst->y : &dst->x;
+    dst->call.in[1] = v->what == TARN__CONV_WGRAD ? &dst->y : &dst->w;
+    dst->call.in[2] = v->adds_bias ? &dst->bias : NULL;
+    dst->call.out[0] = v->what == TARN__CONV_FORWARD ? &dst->y : v->what == TARN__CONV_DGRAD ? &dst->x : &dst->w;
 }
 
-/* ---- the graph --------------------------------------------------------------------------------------------------- */
+/* ---- graph ------------------------------------------------------------------------------------------------------- */
 
 static void *describe_windows(tarn__cudnn_graph *graph, const tarn__cudnn_conv *v)
 {
@@ -91,7 +91,7 @@ static void *describe_windows(tarn__cudnn_graph *graph, const tarn__cudnn_conv *
     return tarn__cudnn_finalize(graph, windows);
 }
 
-/* The three operations have their attributes in one order: alpha, beta, windows, w, x, y. */
+/* The three operations share their attribute order: alpha, beta, convolution, w, x, y. */
 static void *describe_convolution(tarn__cudnn_graph *graph, const tarn__cudnn_conv *v, void *x, void *w, void *y)
 {
     static const int kinds[] = {TARN__CUDNN_OPERATION_CONV, TARN__CUDNN_OPERATION_DGRAD, TARN__CUDNN_OPERATION_WGRAD};
@@ -107,7 +107,7 @@ static void *describe_convolution(tarn__cudnn_graph *graph, const tarn__cudnn_co
     return tarn__cudnn_finalize(graph, operation);
 }
 
-/* Sums of f32 in the place of a tensor, in no memory. */
+/* A virtual f32 tensor in place of `like`. */
 static void *add_sums(tarn__cudnn_graph *graph, const tarn__cudnn_tensor *like)
 {
     tarn__cudnn_tensor sums = *like;
@@ -117,14 +117,15 @@ static void *add_sums(tarn__cudnn_graph *graph, const tarn__cudnn_tensor *like)
     return tarn__cudnn_add_tensor(graph, &sums);
 }
 
-/* One operation; two where a bias is added to the sums, or where they are passed on: the fast engines that make sums of
- * f32 from 16 bits are those that do something with them afterwards, be it nothing. */
+/* One operation; two if a bias is added to the sums, or if they pass an identity: the fast engines from 16 bits to f32
+ * are those with an epilogue, even an empty one. */
 static bool describe_graph(tarn__cudnn_graph *graph, void *handle, const tarn__cudnn_conv *v)
 {
     tarn__cudnn_tensor x = tarn__cudnn_conv_x(v), w = tarn__cudnn_conv_w(v), y = tarn__cudnn_conv_y(v);
     void *at_x = tarn__cudnn_add_tensor(graph, &x), *at_w = tarn__cudnn_add_tensor(graph, &w),
          *at_y = tarn__cudnn_add_tensor(graph, &y);
-    void *at_sums = v->adds_bias || v->passes_on ? add_sums(graph, v->passes_on ? &w : &y) : NULL, *operations[2];
+    void *at_sums = v->adds_bias || v->identity_epilogue ? add_sums(graph, v->identity_epilogue ? &w : &y) : NULL,
+         *operations[2];
     if (v->adds_bias) {
         tarn__cudnn_tensor bias = tensor_of(ID_BIAS, v->in_dtype, v->channels_last, 1, v->out, 1, 1);
         void *at_bias = tarn__cudnn_add_tensor(graph, &bias);
@@ -132,9 +133,9 @@ static bool describe_graph(tarn__cudnn_graph *graph, void *handle, const tarn__c
         operations[1] = tarn__cudnn_add_pointwise(
             graph, &(tarn__cudnn_pointwise){.mode = TARN__CUDNN_POINTWISE_ADD, .a = at_sums, .b = at_bias, .y = at_y});
     } else {
-        operations[0] = describe_convolution(graph, v, at_x, v->passes_on ? at_sums : at_w, at_y);
+        operations[0] = describe_convolution(graph, v, at_x, v->identity_epilogue ? at_sums : at_w, at_y);
         operations[1] = NULL;
-        if (v->passes_on)
+        if (v->identity_epilogue)
             operations[1] = tarn__cudnn_add_pointwise(
                 graph, &(tarn__cudnn_pointwise){.mode = TARN__CUDNN_POINTWISE_IDENTITY, .a = at_sums, .y = at_w});
     }
@@ -143,7 +144,7 @@ static bool describe_graph(tarn__cudnn_graph *graph, void *handle, const tarn__c
 
 /* ---- plans ------------------------------------------------------------------------------------------------------- */
 
-static uint32_t refused_notes(const tarn__cudnn_conv *v)
+static uint32_t excluded_notes(const tarn__cudnn_conv *v)
 {
     uint32_t notes = TARN__CUDNN_NOT_DETERMINISTIC | TARN__CUDNN_DOWN_CONVERT_INPUTS |
                      TARN__CUDNN_REDUCED_PRECISION_REDUCTION | TARN__CUDNN_FFT | TARN__CUDNN_WINOGRAD;
@@ -159,16 +160,17 @@ uint64_t tarn__cudnn_conv_hash(const tarn__cudnn_conv *conv)
     return hash;
 }
 
-/* A plan, or the knowledge that there is none; NULL when cuDNN itself does not work. Nothing is chosen inside a
- * capture: engines are run, and loaded, to choose one. */
+/* A plan, or a record that there is none; NULL if cuDNN itself fails. Not inside a capture: selecting an engine runs
+ * and loads it. */
 static tarn__cudnn_conv_plan *make_plan(int index, const tarn__cudnn_conv *conv)
 {
-    tarn__cudnn_engine engines[MOST_ENGINES];
+    tarn__cudnn_engine engines[MAX_ENGINES];
     tarn__cuda_device *device = tarn__cuda_at(index);
     if (!device)
         return NULL;
     if (device->is_capturing) {
-        tarn__cuda_fail("no engine has been chosen for this convolution; run the step once before capturing it");
+        tarn__cuda_fail(
+            "convolution is not tuned: it was first called inside a capture; run the step once before capturing it");
         return NULL;
     }
     void *handle = tarn__cudnn_handle(index, device->stream);
@@ -177,7 +179,7 @@ static tarn__cudnn_conv_plan *make_plan(int index, const tarn__cudnn_conv *conv)
         return NULL;
     plan->conv = *conv;
     int count = describe_graph(&plan->graph, handle, conv)
-                    ? tarn__cudnn_find_engines(&plan->graph, refused_notes(conv), engines, MOST_ENGINES)
+                    ? tarn__cudnn_find_engines(&plan->graph, excluded_notes(conv), engines, MAX_ENGINES)
                     : 0;
     plan->is_none = !tarn__cudnn_conv_tune(index, handle, plan, engines, count);
     tarn__cudnn_free_engines(engines, count);
@@ -188,7 +190,7 @@ static tarn__cudnn_conv_plan *make_plan(int index, const tarn__cudnn_conv *conv)
 
 tarn__cudnn_conv_plan *tarn__cudnn_conv_plan_of(int index, const tarn__cudnn_conv *conv)
 {
-    static _Thread_local tarn__cudnn_conv_plan *last; /* scratch and run ask for the same one */
+    static _Thread_local tarn__cudnn_conv_plan *last; /* scratch() and run() ask for the same one: skip the lock */
     static _Thread_local int last_index;
     if (last && last_index == index && memcmp(&last->conv, conv, sizeof(*conv)) == 0)
         return last;
@@ -218,9 +220,9 @@ bool tarn__cudnn_conv_try(void *handle, const tarn__cudnn_conv *conv, tarn__cudn
 bool tarn__cudnn_conv_run(int index, tarn__cudnn_conv_plan *plan, const tarn__cudnn_conv_operands *operands,
                           cudaStream_t stream)
 {
-    tarn__cudnn_lock(); /* of the handle, and of the plan's pack */
+    tarn__cudnn_lock(); /* guards the handle, and the plan's variant pack */
     void *handle = tarn__cudnn_handle(index, stream);
-    bool is_good = handle && tarn__cudnn_conv_try(handle, &plan->conv, &plan->plan, operands);
+    bool is_ok = handle && tarn__cudnn_conv_try(handle, &plan->conv, &plan->plan, operands);
     tarn__cudnn_unlock();
-    return is_good;
+    return is_ok;
 }

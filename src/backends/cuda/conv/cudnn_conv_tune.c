@@ -1,18 +1,16 @@
-/* cudnn_conv_tune.c: the engine of a convolution, chosen by running the candidates, and remembered on disk
- * (autotune.h).
+/* cudnn_conv_tune.c: autotunes the cuDNN engine of a convolution (autotune.h).
  *
- * cuDNN's heuristics guess; a convolution of some size is timed once with each of the engines they put first, on
- * tensors of its sizes. The fastest that gives the same bits twice is taken. In f32 only those count that give what
- * sums in f32 are (cudnn_conv_accuracy.c). */
+ * The heuristic's first engines are timed on tensors of the convolution's shape; the fastest deterministic one wins.
+ * For f32, candidates must also pass an accuracy check (cudnn_conv_accuracy.c). */
 #include <string.h>
 
 #include "backends/cuda/conv/cudnn_conv.h"
 #include "backends/cuda/runtime/autotune.h"
 
-#define MOST_WORKSPACE ((size_t)256 << 20)
-#define MOST_TIMED 12 /* plans: some are compiled when they are made */
+#define MAX_WORKSPACE ((size_t)256 << 20)
+#define MAX_TIMED 12 /* plans: some are compiled when they are built */
 
-static tarn__cuda_tuning *choices(void)
+static tarn__cuda_tuning *tuning(void)
 {
     static tarn__cuda_tuning all = {
         .family = "conv-exact-engine", .key_bytes = sizeof(tarn__cudnn_conv), .value_bytes = sizeof(uint64_t)};
@@ -27,28 +25,28 @@ bool tarn__cudnn_conv_must_tune(const tarn__cudnn_conv *v)
     return products >= TARN__CUDA_TUNE_MIN_MULTIPLIES && tarn__cuda_autotune_enabled();
 }
 
-/* A plan that needs no more workspace than others may have. */
+/* A plan within the workspace limit. */
 static bool make_fitting_plan(void *handle, tarn__cudnn_engine *engine, tarn__cudnn_plan *plan)
 {
     if (!tarn__cudnn_build_plan(handle, engine, plan))
         return false;
-    if (plan->workspace <= MOST_WORKSPACE)
+    if (plan->workspace <= MAX_WORKSPACE)
         return true;
     tarn__cudnn_free_plan(plan);
     return false;
 }
 
-/* ---- measuring --------------------------------------------------------------------------------------------------- */
+/* ---- timing ------------------------------------------------------------------------------------------------------ */
 
 typedef struct bench {
     int index;
     const tarn__cudnn_conv *conv;
     void *handle;
-    tarn__cudnn_plan plans[MOST_TIMED];
-    uint64_t identity[MOST_TIMED];
-    int count; /* of plans */
+    tarn__cudnn_plan plans[MAX_TIMED];
+    uint64_t identity[MAX_TIMED];
+    int count; /* plans */
     char *memory;
-    tarn__cudnn_conv_operands operands[2]; /* the second one's result is another */
+    tarn__cudnn_conv_operands operands[2]; /* [1] differs in its result only */
     void *results[2];
     size_t result_bytes;
     int64_t result_count; /* elements */
@@ -62,7 +60,7 @@ static size_t bytes_of(const tarn__cudnn_tensor *t)
     return (count * tarn__dtype_bytes(t->dtype) + 255) / 256 * 256;
 }
 
-static bool take_memory(char **memory, size_t bytes)
+static bool alloc_memory(char **memory, size_t bytes)
 {
     if (cudaMalloc((void **)memory, bytes) == cudaSuccess)
         return true;
@@ -71,8 +69,8 @@ static bool take_memory(char **memory, size_t bytes)
     return false;
 }
 
-/* Memory of its own, taken and given back here: the workspace, x, w, y and a bias full of random numbers, a second
- * result. */
+/* Device memory of one tuning run, freed at its end: x, w, y and bias with random values, a second result, and the
+ * workspace. */
 static bool open_bench(bench *t)
 {
     const tarn__cudnn_conv *v = t->conv;
@@ -87,19 +85,19 @@ static bool open_bench(bench *t)
     t->result_count =
         tensors[result].shape[0] * tensors[result].shape[1] * tensors[result].shape[2] * tensors[result].shape[3];
     size_t all = x + w + y + bias + t->result_bytes + 256 + workspace;
-    if (!take_memory(&t->memory, all))
+    if (!alloc_memory(&t->memory, all))
         return false;
-    char *at = t->memory, *behind = at + x + w + y + bias;
+    char *at = t->memory, *after = at + x + w + y + bias;
     t->operands[0] = (tarn__cudnn_conv_operands){.x = at,
                                                  .w = at + x,
                                                  .y = at + x + w,
                                                  .bias = at + x + w + y,
-                                                 .workspace = workspace ? behind + t->result_bytes + 256 : NULL};
+                                                 .workspace = workspace ? after + t->result_bytes + 256 : NULL};
     t->operands[1] = t->operands[0];
     void **seconds[] = {&t->operands[1].x, &t->operands[1].w, &t->operands[1].y};
     t->results[0] = *seconds[result];
-    t->results[1] = *seconds[result] = behind;
-    t->differ = (int *)(void *)(behind + t->result_bytes);
+    t->results[1] = *seconds[result] = after;
+    t->differ = (int *)(void *)(after + t->result_bytes);
     return cudaMemsetAsync(t->memory, 0, all, t->stream) == cudaSuccess &&
            tarn__cuda_noise(t->memory, x + w + y + bias, (tarn_dtype)v->in_dtype, t->stream);
 }
@@ -117,40 +115,41 @@ static bool run_candidate(void *context, int candidate, int result)
     return tarn__cudnn_conv_try(t->handle, t->conv, &t->plans[candidate], &t->operands[result]);
 }
 
-static bool must_be_exact(const tarn__cudnn_conv *v)
+static bool needs_f32(const tarn__cudnn_conv *v)
 {
     return v->in_dtype == TARN_F32 && !v->tf32;
 }
 
-/* Leaves out candidates that do not give f32. False where there is no memory to see that in. */
-static bool leave_out_inexact(bench *t)
+/* Removes candidates that are less accurate than f32. False if there is no memory for the check. */
+static bool drop_inaccurate(bench *t)
 {
-    tarn__conv_reference truth;
+    tarn__conv_reference reference;
     int left = 0;
-    if (!tarn__cudnn_conv_reference_compute(&truth, t->conv, t->index, &t->operands[1], t->results[1], t->result_count,
-                                            t->stream))
+    if (!tarn__cudnn_conv_reference_compute(&reference, t->conv, t->index, &t->operands[1], t->results[1],
+                                            t->result_count, t->stream))
         return false;
     for (int i = 0; i < t->count; i++) {
-        bool is_true = run_candidate(t, i, 0) && tarn__cudnn_conv_reference_check(&truth, t->results[0], t->stream);
-        if (!is_true)
+        bool is_accurate =
+            run_candidate(t, i, 0) && tarn__cudnn_conv_reference_check(&reference, t->results[0], t->stream);
+        if (!is_accurate)
             tarn__cudnn_free_plan(&t->plans[i]);
         else if (left != i)
             t->plans[left] = t->plans[i], t->identity[left] = t->identity[i];
-        left += is_true;
+        left += is_accurate;
     }
     t->count = left;
-    tarn__cudnn_conv_reference_free(&truth);
+    tarn__cudnn_conv_reference_free(&reference);
     return true;
 }
 
-/* The fastest candidate, or the first where there is no memory to time them in; remembered, so that later runs choose
- * the same. -1 when none gives the same bits twice. */
+/* The fastest candidate, or the first if there is no memory for timing; stored, so that later runs choose the same. -1
+ * if none is deterministic. */
 static int fastest(bench *t)
 {
     int best = 0;
-    bool is_known = !must_be_exact(t->conv); /* an engine whose digits nobody has seen is not kept */
+    bool is_known = !needs_f32(t->conv); /* never store an engine whose accuracy was not checked */
     if (open_bench(t)) {
-        is_known = is_known || leave_out_inexact(t);
+        is_known = is_known || drop_inaccurate(t);
         best = tarn__cuda_autotune_run(&(tarn__cuda_autotune){.count = t->count,
                                                               .context = t,
                                                               .run = run_candidate,
@@ -160,20 +159,20 @@ static int fastest(bench *t)
                                                               .stream = t->stream});
     }
     if (best >= 0 && is_known)
-        tarn__cuda_tuning_store(choices(), t->index, t->conv, &t->identity[best]);
+        tarn__cuda_tuning_store(tuning(), t->index, t->conv, &t->identity[best]);
     close_bench(t);
     return best;
 }
 
-/* ---- choosing ---------------------------------------------------------------------------------------------------- */
+/* ---- selection --------------------------------------------------------------------------------------------------- */
 
 static bool take_first(int index, void *handle, tarn__cudnn_conv_plan *plan, tarn__cudnn_engine *engines, int count)
 {
     for (int i = 0; i < count; i++) {
         bench t = {.index = index, .conv = &plan->conv, .handle = handle, .stream = tarn__cuda_at(index)->stream};
         t.count = make_fitting_plan(handle, &engines[i], &t.plans[0]);
-        if (t.count && must_be_exact(&plan->conv) && open_bench(&t))
-            leave_out_inexact(&t);
+        if (t.count && needs_f32(&plan->conv) && open_bench(&t))
+            drop_inaccurate(&t);
         close_bench(&t);
         if (t.count) {
             plan->plan = t.plans[0];
@@ -195,7 +194,7 @@ static bool take_known(void *handle, tarn__cudnn_conv_plan *plan, tarn__cudnn_en
 static bool take_fastest(int index, void *handle, tarn__cudnn_conv_plan *plan, tarn__cudnn_engine *engines, int count)
 {
     bench t = {.index = index, .conv = &plan->conv, .handle = handle, .stream = tarn__cuda_at(index)->stream};
-    for (int i = 0; i < count && t.count < MOST_TIMED; i++)
+    for (int i = 0; i < count && t.count < MAX_TIMED; i++)
         if (engines[i].config && make_fitting_plan(handle, &engines[i], &t.plans[t.count]))
             t.identity[t.count++] = engines[i].identity;
     int best = t.count ? fastest(&t) : -1;
@@ -212,7 +211,7 @@ bool tarn__cudnn_conv_tune(int index, void *handle, tarn__cudnn_conv_plan *plan,
     uint64_t identity;
     if (!tarn__cudnn_conv_must_tune(&plan->conv))
         return take_first(index, handle, plan, engines, count);
-    if (tarn__cuda_tuning_find(choices(), index, &plan->conv, &identity) &&
+    if (tarn__cuda_tuning_find(tuning(), index, &plan->conv, &identity) &&
         take_known(handle, plan, engines, count, identity))
         return true;
     return take_fastest(index, handle, plan, engines, count);

@@ -1,27 +1,28 @@
-/* im2col.cu: images to columns and columns to images: what turns a convolution into a matrix product, and its gradient
- * back.
+/* im2col.cu: im2col and col2im kernels.
  *
- * Both kernels have one thread for each element of a channel (a window's, or the image's), which visits the taps in
- * order; only strides tell the two layouts of columns apart. Gradients are gathered, never scattered: the order of a
- * sum depends on nothing but the kernel's size. */
+ * One thread per element of a channel (of a window, or of the image), which visits the kernel taps in order; only
+ * strides tell the two matrix layouts apart. col2im gathers, never scatters: the order of a sum depends on the kernel
+ * size alone. */
 #include "backends/cuda/common/element.cuh"
 #include "backends/cuda/common/images.cuh"
 #include "backends/cuda/conv/im2col.h"
 
-struct columns_args {
-    void *image, *columns; /* the image's first element; the other side's is written */
+struct im2col_args {
+    void *image, *columns; /* the image's first element; im2col writes the matrix, col2im the image */
     tarn_dtype image_dtype;
     image_order order;
     int64_t image_stride[4];
-    int64_t along_image, along_row, along_column, along_group, along_channel, along_tap; /* strides of the columns */
-    divider channels;                                                                    /* of a group */
-    int64_t size[2];                                                                     /* of the image */
+    /* strides of the im2col matrix */
+    int64_t along_image, along_row, along_column, along_group, along_channel, along_tap;
+    divider channels; /* channels per group */
+    int64_t size[2];  /* of the image */
     int64_t step[2], padding[2], dilation[2], kernel[2];
     divider by_step[2];
-    int64_t row, rows, result_columns, image_row; /* as im2col.h has them */
+    int64_t row, rows, result_columns, image_row; /* as in im2col.h */
 };
 
-__device__ __forceinline__ int64_t columns_place(const columns_args &a, const image_place &p)
+/* Offset of a channel of an image in the matrix, at tap 0 of window 0. */
+__device__ __forceinline__ int64_t matrix_offset(const im2col_args &a, const image_pos &p)
 {
     int64_t group = a.order.is_small ? divide_small((uint32_t)p.channel, a.channels)
                                      : divide_large((uint64_t)p.channel, a.channels.by);
@@ -29,18 +30,19 @@ __device__ __forceinline__ int64_t columns_place(const columns_args &a, const im
            (p.channel - group * (int64_t)a.channels.by) * a.along_channel;
 }
 
-/* ---- images to columns ------------------------------------------------------------------------------------------- */
+/* ---- im2col ------------------------------------------------------------------------------------------------------ */
 
-/* B is as many bits as are moved at once; K the kernel's size where it is compiled in, or 0. */
+/* B: the bits moved at once, one element or 16 bytes of channels. K: kernel size if compiled in (3), or 0. Bytes: the
+ * matrix written; the image read once from memory, taps hit the cache. */
 template <typename B, int K>
-static __global__ void __launch_bounds__(THREADS) im2col_kernel(const __grid_constant__ columns_args a)
+static __global__ void __launch_bounds__(THREADS) im2col_kernel(const __grid_constant__ im2col_args a)
 {
     int64_t at = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (at >= a.order.count)
         return;
-    image_place p = place_of(a.order, at);
+    image_pos p = position_of(a.order, at);
     const B *__restrict__ from = (const B *)a.image + p.image * a.image_stride[0] + p.channel * a.image_stride[1];
-    B *__restrict__ to = (B *)a.columns + columns_place(a, p) + p.row * a.along_row + p.column * a.along_column;
+    B *__restrict__ to = (B *)a.columns + matrix_offset(a, p) + p.row * a.along_row + p.column * a.along_column;
     int64_t row = (a.row + p.row) * a.step[0] - a.padding[0], column = p.column * a.step[1] - a.padding[1];
     const int64_t high = K ? K : a.kernel[0], wide = K ? K : a.kernel[1];
 #pragma unroll
@@ -57,36 +59,36 @@ static __global__ void __launch_bounds__(THREADS) im2col_kernel(const __grid_con
     }
 }
 
-/* ---- columns to images ------------------------------------------------------------------------------------------- */
+/* ---- col2im ------------------------------------------------------------------------------------------------------ */
 
-/* The result whose window has an image's row or column `far`, counted from its padding and less a tap's distance; -1:
- * none. */
-__device__ __forceinline__ int64_t result_at(int64_t far, const divider &step)
+/* Index of the window that has the pixel at `distance` from the first window's start, or -1 if none begins there. */
+__device__ __forceinline__ int64_t window_at(int64_t distance, const divider &step)
 {
-    if (far < 0)
+    if (distance < 0)
         return -1;
-    uint64_t x = (uint64_t)far,
+    uint64_t x = (uint64_t)distance,
              result = (x | step.by) >> 31 ? divide_large(x, step.by) : divide_small((uint32_t)x, step);
     return result * step.by == x ? (int64_t)result : -1;
 }
 
+/* One pixel per thread. Reads every matrix element once, writes the image once. */
 template <typename C>
-static __global__ void __launch_bounds__(THREADS) col2im_kernel(const __grid_constant__ columns_args a)
+static __global__ void __launch_bounds__(THREADS) col2im_kernel(const __grid_constant__ im2col_args a)
 {
     int64_t at = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (at >= a.order.count)
         return;
-    image_place p = place_of(a.order, at);
-    const C *from = (const C *)a.columns + columns_place(a, p);
-    int64_t far_row = a.image_row + p.row + a.padding[0], far_column = p.column + a.padding[1];
+    image_pos p = position_of(a.order, at);
+    const C *from = (const C *)a.columns + matrix_offset(a, p);
+    int64_t padded_row = a.image_row + p.row + a.padding[0], padded_column = p.column + a.padding[1];
     C sum = 0;
     for (int64_t i = 0; i < a.kernel[0]; i++) {
-        int64_t row = result_at(far_row - i * a.dilation[0], a.by_step[0]) - a.row;
+        int64_t row = window_at(padded_row - i * a.dilation[0], a.by_step[0]) - a.row;
         if (row < 0 || row >= a.rows)
             continue;
-        C line = 0; /* sums of rows first: large kernels lose fewer digits so */
+        C line = 0; /* sum rows first: less rounding error for large kernels */
         for (int64_t j = 0; j < a.kernel[1]; j++) {
-            int64_t column = result_at(far_column - j * a.dilation[1], a.by_step[1]);
+            int64_t column = window_at(padded_column - j * a.dilation[1], a.by_step[1]);
             if (column >= 0 && column < a.result_columns)
                 line += from[row * a.along_row + column * a.along_column + (i * a.kernel[1] + j) * a.along_tap];
         }
@@ -97,14 +99,14 @@ static __global__ void __launch_bounds__(THREADS) col2im_kernel(const __grid_con
     store_any(a.image, a.image_dtype, to, sum);
 }
 
-/* ---- starting them ----------------------------------------------------------------------------------------------- */
+/* ---- launching --------------------------------------------------------------------------------------------------- */
 
-static columns_args describe(const tarn__cuda_im2col_args *c, const tarn__view *image, int64_t image_row)
+static im2col_args describe(const tarn__cuda_im2col_args *c, const tarn__view *image, int64_t image_row)
 {
-    columns_args a = {};
+    im2col_args a = {};
     int64_t channels = image->shape[1] / c->params->groups, taps = c->kernel[0] * c->kernel[1],
             windows = c->images * c->rows * c->size[1];
-    int64_t pixel = c->by_pixels ? image->shape[1] * taps : 1;
+    int64_t pixel = c->is_nhwc ? image->shape[1] * taps : 1;
     a.image = (char *)tarn__view_at(image) +
               (c->image * image->stride[0] + image_row * image->stride[2]) * (int64_t)tarn__dtype_bytes(image->dtype);
     a.columns = c->at;
@@ -113,9 +115,9 @@ static columns_args describe(const tarn__cuda_im2col_args *c, const tarn__view *
     a.along_column = pixel;
     a.along_row = pixel * c->size[1];
     a.along_image = a.along_row * c->rows;
-    a.along_tap = c->by_pixels ? channels : windows;
-    a.along_channel = c->by_pixels ? 1 : taps * windows;
-    a.along_group = c->by_pixels ? channels * taps : channels * taps * windows;
+    a.along_tap = c->is_nhwc ? channels : windows;
+    a.along_channel = c->is_nhwc ? 1 : taps * windows;
+    a.along_group = c->is_nhwc ? channels * taps : channels * taps * windows;
     a.row = c->row, a.rows = c->rows, a.result_columns = c->size[1], a.image_row = image_row;
     for (int i = 0; i < 4; i++)
         a.image_stride[i] = image->stride[i];
@@ -127,18 +129,18 @@ static columns_args describe(const tarn__cuda_im2col_args *c, const tarn__view *
     return a;
 }
 
-/* How many channels of one pixel make 16 bytes that lie aligned on both sides; 1 where they do not. */
-static int channels_at_once(const columns_args *a, int bytes)
+/* Channels of one pixel that form 16 aligned bytes on both sides; 1 if they do not. */
+static int channels_at_once(const im2col_args *a, int bytes)
 {
     int n = 16 / bytes;
-    bool fits = a->order.by_channel && a->image_stride[1] == 1 && (int64_t)a->channels.by % n == 0 &&
+    bool fits = a->order.is_nhwc_order && a->image_stride[1] == 1 && (int64_t)a->channels.by % n == 0 &&
                 is_aligned(a->image, 16) && a->image_stride[0] % n == 0 && a->image_stride[2] % n == 0 &&
                 a->image_stride[3] % n == 0;
     return fits ? n : 1;
 }
 
-/* Strides and channels counted in units of n channels. */
-static void count_in_units(columns_args *a, int n, const tarn__cuda_im2col_args *c, int64_t channels)
+/* Strides and channels in units of n channels. */
+static void scale_to_vecs(im2col_args *a, int n, const tarn__cuda_im2col_args *c, int64_t channels)
 {
     a->image_stride[0] /= n, a->image_stride[2] /= n, a->image_stride[3] /= n;
     a->along_image /= n, a->along_row /= n, a->along_column /= n, a->along_group /= n, a->along_tap /= n;
@@ -146,7 +148,7 @@ static void count_in_units(columns_args *a, int n, const tarn__cuda_im2col_args 
     a->order = order_of(true, c->images, channels / n, c->rows, c->size[1]);
 }
 
-template <typename B> static void launch_im2col(const tarn__call *call, const columns_args &a)
+template <typename B> static void launch_im2col(const tarn__call *call, const im2col_args &a)
 {
     unsigned blocks = blocks_for(a.order.count, THREADS);
     if (a.kernel[0] == 3 && a.kernel[1] == 3)
@@ -155,18 +157,18 @@ template <typename B> static void launch_im2col(const tarn__call *call, const co
         im2col_kernel<B, 0><<<blocks, THREADS, 0, stream_of(call)>>>(a);
 }
 
-/* 256 threads a block; a thread takes all taps of one channel of a window, or of 16 bytes of channels. Writes the
- * columns, reads the image once from memory and otherwise from the cache. */
+/* Grid: 256 threads per block; a thread takes all taps of one channel of a window, or of 16 bytes of channels. Bytes:
+ * matrix written, image read once. */
 void tarn__cuda_im2col(const tarn__call *call, const tarn__view *x, const tarn__cuda_im2col_args *to)
 {
-    columns_args a = describe(to, x, 0);
+    im2col_args a = describe(to, x, 0);
     int bytes = (int)tarn__dtype_bytes(x->dtype);
-    a.order = order_of(to->by_pixels, to->images, x->shape[1], to->rows, to->size[1]);
+    a.order = order_of(to->is_nhwc, to->images, x->shape[1], to->rows, to->size[1]);
     if (a.order.count == 0)
         return;
     int n = channels_at_once(&a, bytes);
     if (n > 1) {
-        count_in_units(&a, n, to, x->shape[1]);
+        scale_to_vecs(&a, n, to, x->shape[1]);
         launch_im2col<uint4>(call, a);
     } else if (bytes == 2) {
         launch_im2col<uint16_t>(call, a);
@@ -177,11 +179,11 @@ void tarn__cuda_im2col(const tarn__call *call, const tarn__view *x, const tarn__
     }
 }
 
-/* 256 threads a block, one element of the image each. Reads the columns once, writes the image. */
+/* Grid: 256 threads per block, one pixel each. Bytes: matrix read once, image written. */
 void tarn__cuda_col2im(const tarn__call *call, const tarn__cuda_im2col_args *from, const tarn__view *gx)
 {
-    columns_args a = describe(from, gx, from->image_row);
-    a.order = order_of(from->by_pixels, from->images, gx->shape[1], from->image_rows, gx->shape[3]);
+    im2col_args a = describe(from, gx, from->image_row);
+    a.order = order_of(from->is_nhwc, from->images, gx->shape[1], from->image_rows, gx->shape[3]);
     if (a.order.count == 0)
         return;
     unsigned blocks = blocks_for(a.order.count, THREADS);

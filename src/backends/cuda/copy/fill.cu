@@ -1,4 +1,4 @@
-/* fill.cu: one number everywhere, and numbers counting up. */
+/* fill.cu: fill with one value, and arange. */
 #include "backends/cuda/common/element.cuh"
 
 /* ---- fill -------------------------------------------------------------------------------------------------------- */
@@ -8,7 +8,7 @@ template <typename C> struct fill_args {
     tarn_dtype dtype;
     int64_t count;
     C value;
-    places<1> places;
+    offset_calc<1> offsets;
 };
 
 template <typename C>
@@ -17,11 +17,11 @@ static __global__ void __launch_bounds__(THREADS) fill_kernel(const __grid_const
     int64_t at = (int64_t)blockIdx.x * THREADS + threadIdx.x, offset[1];
     if (at >= a.count)
         return;
-    locate(a.places, at, offset);
+    locate(a.offsets, at, offset);
     store_any(a.to, a.dtype, offset[0], a.value);
 }
 
-/* 16 bytes at a time of a pattern that repeats in them; the few bytes at the end one by one. */
+/* 16 bytes at a time of a repeating pattern; the last few bytes one by one. */
 static __global__ void __launch_bounds__(THREADS) fill_flat_kernel(uint4 *to, int64_t count, uint4 pattern, int tail)
 {
     int64_t at = (int64_t)blockIdx.x * THREADS + threadIdx.x;
@@ -31,7 +31,7 @@ static __global__ void __launch_bounds__(THREADS) fill_flat_kernel(uint4 *to, in
         ((uint8_t *)(to + count))[at] = ((const uint8_t *)&pattern)[at];
 }
 
-/* The bits of one element, 16 bytes of them; 16-bit floats by way of f32, as on the CPU. */
+/* The bits of one element over 16 bytes; 16-bit floats are rounded from f32, as on the CPU. */
 uint4 tarn__cuda_bits_of(tarn_dtype dtype, const tarn__scalar *value)
 {
     union {
@@ -61,10 +61,11 @@ uint4 tarn__cuda_bits_of(tarn_dtype dtype, const tarn__scalar *value)
 
 template <typename C> static void fill_single(const tarn__call *call, const tarn__nest *nest, C value)
 {
-    fill_args<C> a = {tarn__view_at(call->out[0]), call->out[0]->dtype, nest->count, value, places_of<1>(nest)};
+    fill_args<C> a = {tarn__view_at(call->out[0]), call->out[0]->dtype, nest->count, value, offset_calc_of<1>(nest)};
     fill_kernel<C><<<blocks_for(nest->count, THREADS), THREADS, 0, stream_of(call)>>>(a);
 }
 
+/* Grid: 16 bytes per thread if contiguous and aligned, else an element. Bytes: the target's. */
 static void kernel_fill(const tarn__call *call)
 {
     const tarn__fill *fill = (const tarn__fill *)call->params;
@@ -92,7 +93,7 @@ struct arange_args {
     tarn_dtype dtype;
     int64_t count, stride;
     tarn__scalar value, step;
-    bool is_real, is_whole; /* floats; integers with a whole step */
+    bool is_real, is_whole; /* floats; integers with an integer step */
 };
 
 static __global__ void __launch_bounds__(THREADS) arange_kernel(const __grid_constant__ arange_args a)
@@ -100,7 +101,7 @@ static __global__ void __launch_bounds__(THREADS) arange_kernel(const __grid_con
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (i >= a.count)
         return;
-    double x = __dadd_rn(a.value.real, __dmul_rn((double)i, a.step.real)); /* not fused: the same bits as on the host */
+    double x = __dadd_rn(a.value.real, __dmul_rn((double)i, a.step.real)); /* not fused: bitwise identical to the CPU */
     if (a.is_real)
         store_any(a.to, a.dtype, i * a.stride, x);
     else

@@ -1,16 +1,17 @@
-/* pad.cu: a tensor laid into a window of another, a number everywhere else: padding, and the gradients of parts.
+/* pad.cu: pad: a tensor in a window of a larger one, a constant elsewhere; also the gradients of slices. Interior
+ * padding (a step above 1) is supported.
  *
- * One pass over the result, which is written once and whole; what lies in the window is read. Within one dtype
- * window.cu moves bits; with a conversion it is one element a thread. */
+ * One pass over the result, which is written once; the source is read once. Within one dtype window.cu moves bits; with
+ * a conversion it is one element per thread. */
 #include "backends/cuda/common/element.cuh"
 #include "backends/cuda/copy/copy.cuh"
 
-struct spread_axis {
+struct pad_axis {
     divider size; /* of the result */
     tarn__cuda_axis in;
 };
 
-struct spread_args {
+struct pad_args {
     void *to;
     const void *from;
     tarn_dtype to_dtype, from_dtype;
@@ -18,51 +19,51 @@ struct spread_args {
     int rank;
     bool is_small;
     double value;
-    spread_axis axis[TARN_MAX_RANK];
+    pad_axis axis[TARN_MAX_RANK];
 };
 
-/* The element of the source at place `at` of an axis, or -1. */
+/* Index of the source at position `at` of an axis, or -1. */
 __device__ __forceinline__ int64_t in_window(const tarn__cuda_axis &axis, int64_t at)
 {
-    int64_t far = at - axis.begin, i = far;
-    if (far < 0)
+    int64_t distance = at - axis.begin, i = distance;
+    if (distance < 0)
         return -1;
     if (axis.step != 1) {
-        i = (axis.step | far) >> 31 ? far / axis.step : (int64_t)((uint32_t)far / (uint32_t)axis.step);
-        if (i * axis.step != far)
+        i = (axis.step | distance) >> 31 ? distance / axis.step : (int64_t)((uint32_t)distance / (uint32_t)axis.step);
+        if (i * axis.step != distance)
             return -1;
     }
     return i < axis.count ? i : -1;
 }
 
-template <typename C>
-static __global__ void __launch_bounds__(THREADS) spread_kernel(const __grid_constant__ spread_args a)
+/* One element of the result per thread. */
+template <typename C> static __global__ void __launch_bounds__(THREADS) pad_kernel(const __grid_constant__ pad_args a)
 {
     int64_t at = (int64_t)blockIdx.x * THREADS + threadIdx.x, offset = 0, rest = at;
     if (at >= a.count)
         return;
-    bool inside = true;
+    bool is_inside = true;
     for (int i = a.rank - 1; i >= 0; i--) {
-        const spread_axis &axis = a.axis[i];
+        const pad_axis &axis = a.axis[i];
         int64_t next = a.is_small ? (int64_t)divide_small((uint32_t)rest, axis.size)
                                   : (int64_t)divide_large((uint64_t)rest, axis.size.by);
         int64_t source = in_window(axis.in, rest - next * axis.in.size);
-        inside = inside && source >= 0;
+        is_inside = is_inside && source >= 0;
         offset += source * axis.in.from;
         rest = next;
     }
-    store_any(a.to, a.to_dtype, at, inside ? load_any<C>(a.from, a.from_dtype, offset) : (C)a.value);
+    store_any(a.to, a.to_dtype, at, is_inside ? load_any<C>(a.from, a.from_dtype, offset) : (C)a.value);
 }
 
-/* The axes, size-1 ones of the result left out; a whole axis is joined with the one before it where both sides allow
- * it. Gives how many. */
+/* The axes without those of size 1; an axis that the window covers is merged with the one before it if both sides allow
+ * it. Returns how many. */
 static int describe(const tarn__call *call, tarn__cuda_axis *axis)
 {
-    const tarn__pad *spread = (const tarn__pad *)call->params;
+    const tarn__pad *pad = (const tarn__pad *)call->params;
     const tarn__view *x = call->in[0], *y = call->out[0];
     int rank = 0;
     for (int i = 0; i < y->rank; i++) {
-        tarn__cuda_axis here = {y->shape[i], spread->begin[i], x->shape[i], spread->step[i], 0, x->stride[i]};
+        tarn__cuda_axis here = {y->shape[i], pad->begin[i], x->shape[i], pad->step[i], 0, x->stride[i]};
         bool is_whole = here.begin == 0 && here.step == 1 && here.count == here.size;
         if (is_whole && here.size == 1)
             continue;
@@ -79,36 +80,36 @@ static int describe(const tarn__call *call, tarn__cuda_axis *axis)
     if (rank == 0)
         axis[rank++] = tarn__cuda_axis{1, 0, 1, 1, 0, 0};
     int64_t stride = 1;
-    for (int i = rank - 1; i >= 0; i--) { /* the result is dense */
+    for (int i = rank - 1; i >= 0; i--) { /* the result is contiguous */
         axis[i].to = stride;
         stride *= axis[i].size;
     }
     return rank;
 }
 
-static void kernel_spread(const tarn__call *call)
+static void kernel_pad(const tarn__call *call)
 {
-    const tarn__pad *spread = (const tarn__pad *)call->params;
+    const tarn__pad *pad = (const tarn__pad *)call->params;
     const tarn__view *x = call->in[0], *y = call->out[0];
-    spread_args a = {tarn__view_at(y), tarn__view_at(x), y->dtype, x->dtype, tarn__view_count(y)};
+    pad_args a = {tarn__view_at(y), tarn__view_at(x), y->dtype, x->dtype, tarn__view_count(y)};
     if (a.count == 0)
         return;
     tarn__cuda_axis axis[TARN_MAX_RANK];
     a.rank = describe(call, axis);
-    uint4 empty = tarn__cuda_bits_of(y->dtype, &spread->value);
+    uint4 empty = tarn__cuda_bits_of(y->dtype, &pad->value);
     if (x->dtype == y->dtype && tarn__cuda_window(call, axis, a.rank, (int)tarn__dtype_bytes(y->dtype), empty))
         return;
     for (int i = 0; i < a.rank; i++)
-        a.axis[i] = spread_axis{divider_of(axis[i].size), axis[i]};
+        a.axis[i] = pad_axis{divider_of(axis[i].size), axis[i]};
     a.is_small = a.count < ((int64_t)1 << 31);
-    a.value = spread->value.real;
+    a.value = pad->value.real;
     if (tarn__is_float(x->dtype))
-        spread_kernel<double><<<blocks_for(a.count, THREADS), THREADS, 0, stream_of(call)>>>(a);
+        pad_kernel<double><<<blocks_for(a.count, THREADS), THREADS, 0, stream_of(call)>>>(a);
     else
-        spread_kernel<int64_t><<<blocks_for(a.count, THREADS), THREADS, 0, stream_of(call)>>>(a);
+        pad_kernel<int64_t><<<blocks_for(a.count, THREADS), THREADS, 0, stream_of(call)>>>(a);
 }
 
 void tarn__cuda_pad(tarn__kernel_row *rows)
 {
-    rows[TARN__K_pad] = tarn__kernel_row{kernel_spread, TARN__ALL, NULL};
+    rows[TARN__K_pad] = tarn__kernel_row{kernel_pad, TARN__ALL, NULL};
 }

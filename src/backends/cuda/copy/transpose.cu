@@ -1,20 +1,20 @@
-/* transpose.cu: copies between layouts that are dense along different axes, in tiles through shared memory.
+/* transpose.cu: copies between layouts that are contiguous along different axes, in tiles through shared memory.
  *
- * Both sides are moved in 16 bytes where they are aligned. A tile lies in shared memory as the target does: rows of 16
- * groups of 16 bytes. Elements narrower than 4 bytes are first joined in registers to words of neighbours in the
- * target's direction, so that shared memory is written in whole banks and read back in whole groups. Group g of row r
- * lies at g ^ (r / N) % 8, N elements being 16 bytes: the 8 lanes that write N rows each, and the 8 that read one row,
- * then meet 32 different banks. */
+ * Both sides move in 16 bytes if aligned. A tile has the target's layout in shared memory: rows of 16 groups of 16
+ * bytes. Elements narrower than 4 bytes are first joined in registers to words of adjacent elements in the target's
+ * direction, so that shared memory is written in whole banks and read back in whole groups. Group g of row r is at g ^
+ * (r / N) % 8, with N elements in 16 bytes: the 8 lanes that write N rows each, and the 8 that read one row, hit 32
+ * different banks. */
 #include "backends/cuda/copy/copy.cuh"
 
 struct transpose_args {
     void *to;
     const void *from;
-    int64_t rows, columns;       /* the target is dense along columns, the source along rows */
+    int64_t rows, columns;       /* the target is contiguous along columns, the source along rows */
     int64_t to_row, from_column; /* strides */
     uint32_t row_tiles, column_tiles;
     bool is_aligned;
-    places<2> outer;
+    offset_calc<2> outer;
 };
 
 template <int BYTES> struct element_of {
@@ -30,18 +30,18 @@ template <> struct element_of<8> {
     typedef uint64_t type;
 };
 
-/* A tile: target rows are 256 bytes of columns; source columns 128 bytes of rows, or 256 where elements are large. */
+/* A tile: target rows are 256 bytes of columns; source columns 128 bytes of rows, or 256 for large elements. */
 template <int BYTES> struct tile_of {
     typedef typename element_of<BYTES>::type B;
-    static constexpr int N = 16 / BYTES;                          /* elements of a pack */
-    static constexpr int JOINED = BYTES < 4 ? 4 / BYTES : 1;      /* elements of a word */
-    static constexpr int HALVES = BYTES < 4 ? 1 : 2;              /* of 8 packs, along a source column */
+    static constexpr int N = 16 / BYTES;                          /* elements per vector */
+    static constexpr int JOINED = BYTES < 4 ? 4 / BYTES : 1;      /* elements per word */
+    static constexpr int HALVES = BYTES < 4 ? 1 : 2;              /* of 8 vectors, along a source column */
     static constexpr int ROWS = HALVES * 8 * N, COLUMNS = 16 * N; /* of the tile */
-    /* to load it: JOINED packs a thread in each */
+    /* passes to load it: JOINED vectors per thread in each */
     static constexpr int PASSES = HALVES * (COLUMNS / JOINED) / (THREADS / 8);
 };
 
-/* Element i of each of the packs, as one word. */
+/* Element i of each of the vectors, as one word. */
 template <int BYTES> __device__ __forceinline__ auto join(const uint4 *x, int i)
 {
     uint32_t word[tile_of<BYTES>::JOINED];
@@ -55,20 +55,20 @@ template <int BYTES> __device__ __forceinline__ auto join(const uint4 *x, int i)
     } else if constexpr (BYTES == 2) {
         return __byte_perm(word[0], word[1], i % 2 ? 0x7632 : 0x5410);
     } else {
-        uint32_t choice = (uint32_t)(i % 4 | (i % 4 + 4) << 4);
-        return __byte_perm(__byte_perm(word[0], word[1], choice), __byte_perm(word[2], word[3], choice), 0x5410);
+        uint32_t selector = (uint32_t)(i % 4 | (i % 4 + 4) << 4);
+        return __byte_perm(__byte_perm(word[0], word[1], selector), __byte_perm(word[2], word[3], selector), 0x5410);
     }
 }
 
-/* `left` of the pack's elements exist. */
+/* `left` of the vector's elements exist. */
 template <int BYTES>
-__device__ __forceinline__ uint4 load_pack(const typename tile_of<BYTES>::B *from, int left, bool is_aligned)
+__device__ __forceinline__ uint4 load_vec(const typename tile_of<BYTES>::B *from, int left, bool is_aligned)
 {
     typedef typename tile_of<BYTES>::B B;
     constexpr int N = tile_of<BYTES>::N;
     if (is_aligned && left >= N)
         return *(const uint4 *)from;
-    pack<B, N> x;
+    vec<B, N> x;
 #pragma unroll
     for (int i = 0; i < N; i++)
         x.at[i] = i < left ? from[i] : (B)0;
@@ -77,7 +77,7 @@ __device__ __forceinline__ uint4 load_pack(const typename tile_of<BYTES>::B *fro
 
 /* From shared memory. */
 template <int BYTES>
-__device__ __forceinline__ void store_pack(typename tile_of<BYTES>::B *to, const uint4 *from, int left, bool is_aligned)
+__device__ __forceinline__ void store_vec(typename tile_of<BYTES>::B *to, const uint4 *from, int left, bool is_aligned)
 {
     constexpr int N = tile_of<BYTES>::N;
     if (is_aligned && left >= N) {
@@ -90,6 +90,7 @@ __device__ __forceinline__ void store_pack(typename tile_of<BYTES>::B *to, const
             to[i] = ((const typename tile_of<BYTES>::B *)from)[i];
 }
 
+/* One tile per block of 256 threads. */
 template <int BYTES>
 static __global__ void __launch_bounds__(THREADS) transpose_kernel(const __grid_constant__ transpose_args a)
 {
@@ -97,9 +98,10 @@ static __global__ void __launch_bounds__(THREADS) transpose_kernel(const __grid_
     typedef typename shape::B B;
     constexpr int N = shape::N, JOINED = shape::JOINED;
     __shared__ uint4 tile[shape::ROWS][16];
-    uint32_t within = blockIdx.x % (a.row_tiles * a.column_tiles), batch = blockIdx.x / (a.row_tiles * a.column_tiles);
-    int64_t row = (int64_t)(within % a.row_tiles) * shape::ROWS,
-            column = (int64_t)(within / a.row_tiles) * shape::COLUMNS, offset[2];
+    uint32_t tile_index = blockIdx.x % (a.row_tiles * a.column_tiles),
+             batch = blockIdx.x / (a.row_tiles * a.column_tiles);
+    int64_t row = (int64_t)(tile_index % a.row_tiles) * shape::ROWS,
+            column = (int64_t)(tile_index / a.row_tiles) * shape::COLUMNS, offset[2];
     locate(a.outer, batch, offset);
     const B *from = (const B *)a.from + offset[1] + column * a.from_column + row;
     B *to = (B *)a.to + offset[0] + row * a.to_row + column;
@@ -114,7 +116,7 @@ static __global__ void __launch_bounds__(THREADS) transpose_kernel(const __grid_
             int first = (pass % shape::HALVES * 8 + lane) * N,
                 c = (pass / shape::HALVES * (THREADS / 8) + thread / 8) * JOINED + k;
             x[pass][k] =
-                load_pack<BYTES>(from + c * a.from_column + first, c < columns ? rows - first : 0, a.is_aligned);
+                load_vec<BYTES>(from + c * a.from_column + first, c < columns ? rows - first : 0, a.is_aligned);
         }
 #pragma unroll
     for (int pass = 0; pass < shape::PASSES; pass++) {
@@ -122,7 +124,7 @@ static __global__ void __launch_bounds__(THREADS) transpose_kernel(const __grid_
 #pragma unroll
         for (int i = 0; i < N; i++) {
             auto joined = join<BYTES>(x[pass], i);
-            constexpr int WORDS = 16 / (int)sizeof(joined); /* of a group */
+            constexpr int WORDS = 16 / (int)sizeof(joined); /* per group */
             ((decltype(joined) *)&tile[first + i][(word / WORDS) ^ lane])[word % WORDS] = joined;
         }
     }
@@ -131,13 +133,13 @@ static __global__ void __launch_bounds__(THREADS) transpose_kernel(const __grid_
 #pragma unroll
     for (int r = thread / 16; r < shape::ROWS; r += THREADS / 16)
         if (r < rows)
-            store_pack<BYTES>(to + r * a.to_row + group * N, &tile[r][group ^ (r / N % 8)], columns - group * N,
-                              a.is_aligned);
+            store_vec<BYTES>(to + r * a.to_row + group * N, &tile[r][group ^ (r / N % 8)], columns - group * N,
+                             a.is_aligned);
 }
 
-/* ---- starting it ------------------------------------------------------------------------------------------------- */
+/* ---- launching --------------------------------------------------------------------------------------------------- */
 
-/* The axis, other than the last, along which the source is dense; -1 when there is none worth a tile. */
+/* The axis, other than the last, along which the source is contiguous; -1 if none is worth a tile. */
 static int dense_axis(const tarn__nest *nest)
 {
     int last = nest->rank - 1;
@@ -149,7 +151,8 @@ static int dense_axis(const tarn__nest *nest)
     return -1;
 }
 
-/* A block of 256 threads a tile; blocks walk the source's dense axis first. Moves 2 · bytes an element. */
+/* Grid: a block of 256 threads per tile; blocks walk the source's contiguous axis first. Bytes: 2 · bytes per
+ * element. */
 template <int BYTES> static bool launch(const tarn__call *call, transpose_args a, int64_t batches)
 {
     typedef tile_of<BYTES> shape;
@@ -186,7 +189,7 @@ bool tarn__cuda_transpose(const tarn__call *call, const tarn__nest *nest, int by
         outer.rank++;
         outer.count *= nest->shape[i];
     }
-    a.outer = places_of<2>(&outer);
+    a.outer = offset_calc_of<2>(&outer);
     switch (bytes) {
     case 1: return launch<1>(call, a, outer.count);
     case 2: return launch<2>(call, a, outer.count);

@@ -1,64 +1,64 @@
-/* window.cu: elements of any strides laid into a window of a target, which is written once and whole: copies whose rows
- * do not lie alike, padding, and the gradients of parts.
+/* window.cu: elements of any strides into a window of a target, which is written once: copies of differently aligned
+ * rows, pad, and gradients of slices.
  *
- * Rows that are not aligned with each other cannot be moved in 16 bytes, so what counts is that a warp's accesses are
- * neighbours and that an element costs few instructions. A thread writes a unit of up to 8 bytes, loading its elements
- * one by one: the loads of a warp cover one piece of a row, and those after the first find it in the cache. Its place
- * is worked out once for several units, which lie apart on the longest of the outer axes: the units of neighbouring
- * threads are neighbours in every turn. */
+ * Rows with different alignment cannot move in 16 bytes, so what counts is that a warp's accesses are adjacent and that
+ * an element costs few instructions. A thread writes a unit of up to 8 bytes and loads its elements one by one: the
+ * loads of a warp cover one piece of a row, and all but the first hit the cache. Its offsets are computed once for
+ * several units, which are spread along the longest outer axis: units of adjacent threads are adjacent in every
+ * copy. */
 #include "backends/cuda/copy/copy.cuh"
 
-#define TURNS 8
+#define COPIES 8
 
 struct window_axis {
     divider size, step;
-    uint32_t begin, span; /* span: from the first place that holds an element to after the last */
+    uint32_t begin, span; /* span: from the first position with an element to after the last */
     int64_t to, from;
 };
 
 struct window_args {
     void *to;
     const void *from;
-    uint32_t units; /* of one turn */
+    uint32_t units; /* of one copy */
     int outer;      /* axes before the last */
-    int turning;    /* the one that is walked in turns: its step is 1, and its size in `axis` what one turn covers */
-    uint32_t turn, turning_size, turning_begin, turning_span;
-    int64_t turn_to, turn_from; /* from one turn to the next */
+    int loop_axis;  /* the axis walked in copies: its step is 1, and its size in `axis` is what one copy covers */
+    uint32_t loop_extent, loop_size, loop_begin, loop_span;
+    int64_t loop_to, loop_from; /* from one copy to the next */
     uint4 empty;
     window_axis last; /* sizes in units */
     window_axis axis[TARN_MAX_RANK];
 };
 
-/* Whether an element lies at place `at` of an axis, and which. */
+/* Whether position `at` of an axis has an element, and which. */
 __device__ __forceinline__ bool find_source(const window_axis &axis, uint32_t at, uint32_t *source)
 {
-    uint32_t far = at - axis.begin;
-    *source = divide_small(far, axis.step);
-    return (far < axis.span) & (*source * (uint32_t)axis.step.by == far);
+    uint32_t distance = at - axis.begin;
+    *source = divide_small(distance, axis.step);
+    return (distance < axis.span) & (*source * (uint32_t)axis.step.by == distance);
 }
 
-/* IS_ROW: the source's last axis is dense and its step 1, so that a unit's elements are neighbours there too. */
+/* IS_ROW: the source's last axis is contiguous with step 1, so a unit's elements are adjacent there too. */
 template <typename B, int N, bool IS_ROW>
 static __global__ void __launch_bounds__(THREADS) window_kernel(const __grid_constant__ window_args a)
 {
     uint32_t at = blockIdx.x * THREADS + threadIdx.x, source;
     if (at >= a.units)
         return;
-    uint32_t rest = divide_small(at, a.last.size), first = (at - rest * (uint32_t)a.last.size.by) * N, place = 0;
+    uint32_t rest = divide_small(at, a.last.size), first = (at - rest * (uint32_t)a.last.size.by) * N, position = 0;
     B *to = (B *)a.to + (int64_t)first * a.last.to;
     const B *from = (const B *)a.from;
-    bool inside = true;
+    bool is_inside = true;
 #pragma unroll 1
     for (int i = a.outer - 1; i >= 0; i--) {
         const window_axis &axis = a.axis[i];
         uint32_t next = divide_small(rest, axis.size), here = rest - next * (uint32_t)axis.size.by;
         rest = next;
         to += (int64_t)here * axis.to;
-        if (i == a.turning) {
-            place = here - axis.begin;
-            from += (int64_t)(int32_t)place * axis.from;
+        if (i == a.loop_axis) {
+            position = here - axis.begin;
+            from += (int64_t)(int32_t)position * axis.from;
         } else {
-            inside = find_source(axis, here, &source) & inside;
+            is_inside = find_source(axis, here, &source) & is_inside;
             from += (int64_t)source * axis.from;
         }
     }
@@ -71,30 +71,30 @@ static __global__ void __launch_bounds__(THREADS) window_kernel(const __grid_con
     }
     if (IS_ROW)
         from += (int32_t)(first - a.last.begin);
-    pack<B, N> x[TURNS];
+    vec<B, N> x[COPIES];
 #pragma unroll
-    for (int k = 0; k < TURNS * N; k++)
+    for (int k = 0; k < COPIES * N; k++)
         x[k / N].at[k % N] = *(const B *)&a.empty;
-    if (inside) { /* warps in rows outside only write */
+    if (is_inside) { /* warps in rows outside only write */
 #pragma unroll
-        for (int u = 0; u < TURNS; u++) {
-            bool is_here = place + u * a.turn < a.turning_span;
+        for (int u = 0; u < COPIES; u++) {
+            bool is_here = position + u * a.loop_extent < a.loop_span;
 #pragma unroll
             for (int i = 0; i < N; i++)
                 if (is_here & has[i])
                     x[u].at[i] = from[along[i]];
-            from += a.turn_from;
+            from += a.loop_from;
         }
     }
 #pragma unroll
-    for (int u = 0; u < TURNS; u++) {
-        if (place + a.turning_begin + u * a.turn < a.turning_size)
-            *(pack<B, N> *)to = x[u];
-        to += a.turn_to;
+    for (int u = 0; u < COPIES; u++) {
+        if (position + a.loop_begin + u * a.loop_extent < a.loop_size)
+            *(vec<B, N> *)to = x[u];
+        to += a.loop_to;
     }
 }
 
-/* ---- starting it ------------------------------------------------------------------------------------------------- */
+/* ---- launching --------------------------------------------------------------------------------------------------- */
 
 #define SMALL ((int64_t)1 << 31)
 
@@ -105,7 +105,7 @@ static window_axis axis_for(const tarn__cuda_axis *axis)
         divider_of(axis->size), divider_of(axis->step), (uint32_t)axis->begin, (uint32_t)span, axis->to, axis->from};
 }
 
-/* How many elements make a unit: the most, up to 8 bytes, that target rows are made of and aligned to. */
+/* Elements per unit: the most, up to 8 bytes, that the target's rows are aligned to. */
 static int unit_of(const void *to, const tarn__cuda_axis *axis, int rank, int bytes)
 {
     for (int n = 8 / bytes; n > 1; n /= 2) {
@@ -118,18 +118,18 @@ static int unit_of(const void *to, const tarn__cuda_axis *axis, int rank, int by
     return 1;
 }
 
-/* 256 threads a block, a unit of each turn a thread: up to 64 bytes a thread, all loaded before the first is stored.
- * Moves the target's bytes, and those of the source. */
+/* Grid: a unit of each copy per thread, 256 threads per block: up to 64 bytes per thread, all loaded before the first
+ * is stored. Bytes: the target's and the source's. */
 template <typename B, int N> static bool launch(const tarn__call *call, window_args a)
 {
-    window_axis *turning = &a.axis[a.turning];
-    a.turning_size = (uint32_t)turning->size.by;
-    a.turning_begin = turning->begin;
-    a.turning_span = turning->span;
-    a.turn = (a.turning_size + TURNS - 1) / TURNS;
-    a.turn_to = a.turn * turning->to;
-    a.turn_from = a.turn * turning->from;
-    turning->size = divider_of(a.turn);
+    window_axis *loop_axis = &a.axis[a.loop_axis];
+    a.loop_size = (uint32_t)loop_axis->size.by;
+    a.loop_begin = loop_axis->begin;
+    a.loop_span = loop_axis->span;
+    a.loop_extent = (a.loop_size + COPIES - 1) / COPIES;
+    a.loop_to = a.loop_extent * loop_axis->to;
+    a.loop_from = a.loop_extent * loop_axis->from;
+    loop_axis->size = divider_of(a.loop_extent);
     bool is_row = a.last.from == 1 && a.last.step.by == 1;
     int64_t units = (int64_t)a.last.size.by / N;
     a.last.size = divider_of(units);
@@ -162,11 +162,11 @@ bool tarn__cuda_window(const tarn__call *call, const tarn__cuda_axis *axis, int 
         a.axis[a.outer++] = axis_for(&axis[i]);
         if (axis[i].step == 1 && axis[i].size > longest) {
             longest = axis[i].size;
-            a.turning = i;
+            a.loop_axis = i;
         }
     }
     if (longest == 0) {
-        a.turning = a.outer;
+        a.loop_axis = a.outer;
         a.axis[a.outer++] = axis_for(&none);
     }
     int n = unit_of(a.to, axis, rank, bytes);

@@ -1,4 +1,5 @@
-/* cudnn.c: cuDNN, opened when it is first needed: libcudnn.so.9, then libcudnn.so, or what TARN_CUDNN names. */
+/* cudnn.c: opens cuDNN on first use: libcudnn.so.9, then libcudnn.so, or the library that TARN_CUDNN names. One handle
+ * per device; one lock for all of them. */
 #include "backends/cuda/cudnn/cudnn.h"
 
 #include <dlfcn.h>
@@ -11,9 +12,9 @@
 
 static struct {
     tarn__cudnn functions;
-    bool is_open, is_refused;
-    char about[64];    /* a few words */
-    char refusal[200]; /* a sentence, where TARN_CUDNN cannot be honoured */
+    bool is_open, is_unusable;
+    char about[64];   /* a few words, for device listings */
+    char reason[200]; /* the error sentence if TARN_CUDNN cannot be used */
 } library;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -23,14 +24,14 @@ static struct state {
 } states[MAX_DEVICES];
 static pthread_mutex_t use = PTHREAD_MUTEX_INITIALIZER;
 
-/* ---- opening ----------------------------------------------------------------------------------------------------- */
+/* ---- opening the library ----------------------------------------------------------------------------------------- */
 
 typedef struct symbol {
     const char *name;
-    void **place;
+    void **address;
 } symbol;
 
-/* NULL, or the name of what the library lacks. */
+/* NULL, or the name of a missing function. */
 static const char *find_functions(void *opened, tarn__cudnn *f)
 {
     const symbol symbols[] = {
@@ -38,20 +39,20 @@ static const char *find_functions(void *opened, tarn__cudnn *f)
         {"cudnnGetErrorString", (void **)(void *)&f->status_text},
         {"cudnnCreate", (void **)(void *)&f->create},
         {"cudnnSetStream", (void **)(void *)&f->set_stream},
-        {"cudnnBackendCreateDescriptor", (void **)(void *)&f->make},
+        {"cudnnBackendCreateDescriptor", (void **)(void *)&f->create_descriptor},
         {"cudnnBackendDestroyDescriptor", (void **)(void *)&f->free},
         {"cudnnBackendSetAttribute", (void **)(void *)&f->set},
-        {"cudnnBackendFinalize", (void **)(void *)&f->finish},
+        {"cudnnBackendFinalize", (void **)(void *)&f->finalize},
         {"cudnnBackendGetAttribute", (void **)(void *)&f->get},
         {"cudnnBackendExecute", (void **)(void *)&f->run},
     };
     for (size_t i = 0; i < sizeof(symbols) / sizeof(symbols[0]); i++)
-        if ((*symbols[i].place = dlsym(opened, symbols[i].name)) == NULL)
+        if ((*symbols[i].address = dlsym(opened, symbols[i].name)) == NULL)
             return symbols[i].name;
     return NULL;
 }
 
-/* Versions before 9 count 1000 a major version, later ones 10000. */
+/* Versions before 9 encode the major version in thousands, later ones in ten thousands. */
 static bool is_our_version(size_t version)
 {
     size_t unit = version < 10000 ? 1000 : 10000, major = version / unit;
@@ -64,7 +65,7 @@ static bool is_our_version(size_t version)
     return false;
 }
 
-/* True when the library at this name is one that can be used; else library.about says why not. */
+/* True if the library `name` can be used; else library.about has the reason. */
 static bool open_one(const char *name)
 {
     void *opened = dlopen(name, RTLD_NOW | RTLD_LOCAL);
@@ -81,15 +82,15 @@ static bool open_one(const char *name)
     return false;
 }
 
-/* A library that was named and cannot be used is not passed over for another. */
+/* A named library that cannot be used is an error: no other one is tried. */
 static void open_named(const char *name)
 {
     library.is_open = open_one(name);
     if (library.is_open)
         return;
     const char *why = dlerror();
-    library.is_refused = true;
-    snprintf(library.refusal, sizeof(library.refusal), "TARN_CUDNN must be off or the path of a libcudnn.so.%d: %.120s",
+    library.is_unusable = true;
+    snprintf(library.reason, sizeof(library.reason), "TARN_CUDNN must be off or the path of libcudnn.so.%d: %.120s",
              TARN__CUDNN_MAJOR, why ? why : library.about);
     if (why)
         snprintf(library.about, sizeof(library.about), "no cuDNN: TARN_CUDNN cannot be opened");
@@ -121,12 +122,12 @@ const char *tarn__cudnn_about(void)
 bool tarn__cudnn_is_unusable(void)
 {
     pthread_once(&once, open_library);
-    if (library.is_refused)
-        tarn__cuda_fail("%s", library.refusal);
-    return library.is_refused;
+    if (library.is_unusable)
+        tarn__cuda_fail("%s", library.reason);
+    return library.is_unusable;
 }
 
-/* ---- use --------------------------------------------------------------------------------------------------------- */
+/* ---- handles ----------------------------------------------------------------------------------------------------- */
 
 bool tarn__cudnn_good(int status, const char *what)
 {
@@ -149,14 +150,14 @@ void tarn__cudnn_unlock(void)
 void *tarn__cudnn_handle(int index, cudaStream_t stream)
 {
     struct state *state = &states[index];
-    bool is_good = tarn__cuda_at(index) != NULL;
-    if (is_good && !state->handle)
-        is_good = tarn__cudnn_good(
+    bool is_ok = tarn__cuda_at(index) != NULL;
+    if (is_ok && !state->handle)
+        is_ok = tarn__cudnn_good(
             library.functions.create(&state->handle),
-            "it cannot be set up on this device (TARN_CUDNN=off does convolutions and attention without it)");
-    if (is_good && state->stream != stream) {
-        is_good = tarn__cudnn_good(library.functions.set_stream(state->handle, stream), "choosing the stream");
-        state->stream = is_good ? stream : NULL;
+            "cannot create a handle on this device (TARN_CUDNN=off computes convolutions and attention without it)");
+    if (is_ok && state->stream != stream) {
+        is_ok = tarn__cudnn_good(library.functions.set_stream(state->handle, stream), "cannot set the stream");
+        state->stream = is_ok ? stream : NULL;
     }
-    return is_good ? state->handle : NULL;
+    return is_ok ? state->handle : NULL;
 }

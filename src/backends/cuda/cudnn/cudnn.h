@@ -1,22 +1,22 @@
-/* cudnn.h: what tarn uses of cuDNN's graph interface.
+/* cudnn.h: binding to cuDNN's graph (backend) API.
  *
- * Neither a header of cuDNN is needed to build nor the library to load the backend: it is opened when something first
- * asks for it. The numbers below are facts of the binary interface of version 9; a library of another major version is
- * refused by name.
+ * Neither a cuDNN header is needed to build nor the library to load the backend: it is opened on first use. The
+ * constants below are those of the binary interface of version 9; a library of another major version is rejected by
+ * name.
  *
- * Everything is a descriptor there: made for a kind, filled with named attributes, finished, and read-only from then
- * on. Tensors and operations make a graph; heuristics name engines for a graph; an engine's configuration becomes a
- * plan; a plan runs on a pack of addresses. */
+ * Everything in the API is a descriptor: created for a kind, filled with attributes, finalized, then read-only. Tensors
+ * and operations form a graph; heuristics propose engines for it; an engine configuration becomes a plan; a plan
+ * executes on a variant pack of addresses. */
 #ifndef TARN__CUDNN_H
 #define TARN__CUDNN_H
 
 #include "backends/cuda/runtime/cuda.h"
 
-/* ---- numbers ----------------------------------------------------------------------------------------------------- */
+/* ---- constants of the binary interface --------------------------------------------------------------------------- */
 
 #define TARN__CUDNN_MAJOR 9
 
-/* Kinds of descriptors. */
+/* Descriptor kinds. */
 enum {
     TARN__CUDNN_POINTWISE = 0,
     TARN__CUDNN_CONVOLUTION = 1,
@@ -39,7 +39,7 @@ enum {
     TARN__CUDNN_RESHAPE = 31,
 };
 
-/* Types of attributes. */
+/* Attribute types. */
 enum {
     TARN__CUDNN_IS_HANDLE = 0,
     TARN__CUDNN_IS_DTYPE = 1,
@@ -56,7 +56,7 @@ enum {
     TARN__CUDNN_IS_REDUCTION_MODE = 18,
 };
 
-/* Names of attributes, by the kind that has them. */
+/* Attribute names, by descriptor kind. */
 enum {
     TARN__CUDNN_POINTWISE_MODE = 0,
     TARN__CUDNN_POINTWISE_DTYPE = 1,
@@ -85,7 +85,7 @@ enum {
     TARN__CUDNN_OPERATION_POINTWISE_A = 751,
     TARN__CUDNN_OPERATION_POINTWISE_B = 752,
     TARN__CUDNN_OPERATION_POINTWISE_Y = 753,
-    TARN__CUDNN_OPERATION_POINTWISE_PREDICATE = 758, /* of A and B, where one is chosen */
+    TARN__CUDNN_OPERATION_POINTWISE_PREDICATE = 758, /* of a select operation */
     TARN__CUDNN_GRAPH_HANDLE = 800,
     TARN__CUDNN_GRAPH_OPERATIONS = 801,
     TARN__CUDNN_TENSOR_ALIGNMENT = 900,
@@ -114,7 +114,7 @@ enum {
     TARN__CUDNN_RESHAPE_Y = 2201,
 };
 
-/* Values of attributes. */
+/* Attribute values. */
 enum {
     TARN__CUDNN_F32 = 0,
     TARN__CUDNN_F16 = 2,
@@ -138,73 +138,73 @@ enum {
     TARN__CUDNN_HEURISTIC_A = 3,
 };
 
-/* What an engine's numbers are like, as bits. */
+/* Numerical notes of an engine, as bits. */
 enum {
     TARN__CUDNN_TENSOR_CORE = 1 << 0, /* with f32 operands: TF32 */
     TARN__CUDNN_DOWN_CONVERT_INPUTS = 1 << 1,
     TARN__CUDNN_REDUCED_PRECISION_REDUCTION = 1 << 2,
     TARN__CUDNN_FFT = 1 << 3,
     TARN__CUDNN_NOT_DETERMINISTIC = 1 << 4,
-    TARN__CUDNN_WINOGRAD = 15 << 5, /* and with tiles of three sizes */
+    TARN__CUDNN_WINOGRAD = 15 << 5, /* all Winograd notes */
 };
 
 /* ---- the library ------------------------------------------------------------------------------------------------- */
 
-/* Its functions, all but two giving a status that is 0 where all went well. */
+/* Its functions. All but two return a status, 0 for success. */
 typedef struct tarn__cudnn {
     size_t (*version)(void);
     const char *(*status_text)(int status);
     int (*create)(void **handle);
     int (*set_stream)(void *handle, cudaStream_t stream);
-    int (*make)(int kind, void **descriptor);
+    int (*create_descriptor)(int kind, void **descriptor);
     int (*free)(void *descriptor);
     int (*set)(void *descriptor, int name, int type, int64_t count, const void *values);
-    int (*finish)(void *descriptor);
-    int (*get)(void *descriptor, int name, int type, int64_t room, int64_t *count, void *values);
-    int (*run)(void *handle, void *plan, void *pack);
+    int (*finalize)(void *descriptor);
+    int (*get)(void *descriptor, int name, int type, int64_t capacity, int64_t *count, void *values);
+    int (*run)(void *handle, void *plan, void *variant_pack);
 } tarn__cudnn;
 
-/* cudnn.c: the library, opened at the first call; NULL when it is not there, or must not be used. */
+/* cudnn.c: the library, opened by the first call; NULL if it is not installed or TARN_CUDNN=off. */
 const tarn__cudnn *tarn__cudnn_open(void);
 
-/* "cuDNN 9.14.0", or why there is none, in a few words. */
+/* "cuDNN 9.14.0", or a short reason why there is none. */
 const char *tarn__cudnn_about(void);
 
-/* True when TARN_CUDNN names a library that cannot be used: what needs it fails, with tarn__cuda_failure(). */
+/* True if TARN_CUDNN names a library that cannot be used: calls that need it fail, with tarn__cuda_failure(). */
 bool tarn__cudnn_is_unusable(void);
 
-/* The library's state for a device, for work on this stream; NULL: see tarn__cuda_failure(). Used between lock and
- * unlock, by one thread at a time; so are the plans that are kept. */
+/* The library's handle for a device, bound to this stream; NULL: see tarn__cuda_failure(). Use it, and cached plans,
+ * between lock and unlock only. */
 void *tarn__cudnn_handle(int index, cudaStream_t stream);
 void tarn__cudnn_lock(void);
 void tarn__cudnn_unlock(void);
 
-/* True for 0; else remembers what failed, for this thread. */
+/* True for status 0; else remembers `what` and the status, for this thread. */
 bool tarn__cudnn_good(int status, const char *what);
 
 /* ---- graphs ------------------------------------------------------------------------------------------------------ */
 
-/* The descriptors of one graph. After the first failure nothing more is done, and `status` tells. */
+/* Descriptors of one graph, owned by it. After a failure every call does nothing, and `status` stays set. */
 #define TARN__CUDNN_MAX_DESCRIPTORS 96
 typedef struct tarn__cudnn_graph {
     int count, status;
     void *descriptors[TARN__CUDNN_MAX_DESCRIPTORS];
-    void *whole; /* the finished graph; NULL until then */
+    void *finalized; /* the finalized graph; NULL until then */
 } tarn__cudnn_graph;
 
 typedef struct tarn__cudnn_tensor {
-    int64_t id;       /* by which a pack gives its address */
-    tarn_dtype dtype; /* f32, bf16 or f16; between operations also i32 or bool */
+    int64_t id;       /* key of its address in a variant pack */
+    tarn_dtype dtype; /* f32, bf16 or f16; virtual ones also i32 or bool */
     int64_t rank;
     int64_t shape[TARN_MAX_RANK], stride[TARN_MAX_RANK];
-    bool is_virtual;   /* between two operations: in no memory */
-    bool is_by_value;  /* one number, whose address is the host's */
+    bool is_virtual;   /* between two operations: not in memory */
+    bool is_by_value;  /* one scalar, in host memory */
     int64_t alignment; /* bytes; 0: TARN__CUDNN_ALIGNMENT */
 } tarn__cudnn_tensor;
 
-#define TARN__CUDNN_ALIGNMENT 16 /* bytes, of a tensor's address where nothing else is said */
+#define TARN__CUDNN_ALIGNMENT 16 /* default alignment of tensor addresses, in bytes */
 
-/* cudnn_graph.c: descriptors of a graph belong to it. NULL after a failure. */
+/* cudnn_graph.c: descriptors belong to the graph. NULL after a failure. */
 void *tarn__cudnn_create(tarn__cudnn_graph *graph, int kind);
 void tarn__cudnn_set(tarn__cudnn_graph *graph, void *descriptor, int name, int type, int64_t count, const void *values);
 void *tarn__cudnn_finalize(tarn__cudnn_graph *graph, void *descriptor);
@@ -214,15 +214,15 @@ void tarn__cudnn_free_graph(tarn__cudnn_graph *graph);
 int tarn__cudnn_dtype(tarn_dtype dtype);
 tarn__view tarn__cudnn_view(const tarn__cudnn_tensor *tensor, void *memory);
 
-/* y = f(a), f(a, b), or of a and b the one that `which` says. */
+/* y = f(a), f(a, b), or a select of a and b by the predicate. */
 typedef struct tarn__cudnn_pointwise {
     int mode;
-    void *a, *b, *which, *y; /* NULL where there is none */
-    int64_t axis;            /* of TARN__CUDNN_POINTWISE_GEN_INDEX */
+    void *a, *b, *predicate, *y; /* NULL: none */
+    int64_t axis;                /* of TARN__CUDNN_POINTWISE_GEN_INDEX */
 } tarn__cudnn_pointwise;
 
-/* cudnn_operations.c: operations on tensors of the graph. They belong to it; NULL after a failure. A product is over
- * the last two axes. */
+/* cudnn_graph.c: operations on the graph's tensors, owned by it; NULL after a failure. A matmul is over the last two
+ * axes. */
 void *tarn__cudnn_add_pointwise(tarn__cudnn_graph *graph, const tarn__cudnn_pointwise *p);
 void *tarn__cudnn_add_matmul(tarn__cudnn_graph *graph, void *a, void *b, void *c);
 void *tarn__cudnn_add_reduction(tarn__cudnn_graph *graph, int mode, void *x, void *y);
@@ -231,31 +231,32 @@ void *tarn__cudnn_add_reshape(tarn__cudnn_graph *graph, void *x, void *y);
 /* ---- engines and plans ------------------------------------------------------------------------------------------- */
 
 typedef struct tarn__cudnn_engine {
-    void *config;      /* owned; NULL once a plan has taken it */
-    uint64_t identity; /* of the engine and its settings: the same in every run with this version */
+    void *config;      /* owned; NULL once a plan owns it */
+    uint64_t identity; /* hash of engine and settings: stable across runs with this version */
 } tarn__cudnn_engine;
 
 #define TARN__CUDNN_MAX_ADDRESSES 16
 
-/* What is kept to run a graph. */
+/* An executable plan; owns its descriptors. */
 typedef struct tarn__cudnn_plan {
     void *plan, *config;
     size_t workspace;
-    void *pack;                                     /* of the addresses that were used last */
-    void *addresses[TARN__CUDNN_MAX_ADDRESSES + 1]; /* the last is the workspace's */
+    void *variant_pack;                             /* for the addresses used last */
+    void *addresses[TARN__CUDNN_MAX_ADDRESSES + 1]; /* the last one is the workspace */
 } tarn__cudnn_plan;
 
-/* cudnn_engine.c: engines for a graph, those first that the library thinks fastest, without any that has one of the
- * notes. The caller owns what is found, and gives back what it does not use. */
-int tarn__cudnn_find_engines(const tarn__cudnn_graph *graph, uint32_t refused_notes, tarn__cudnn_engine *found,
-                             int room);
+/* cudnn_engine.c: engines for a graph, the heuristic's favourite first, without those that have an excluded note. The
+ * caller owns the result; free what is not used. */
+int tarn__cudnn_find_engines(const tarn__cudnn_graph *graph, uint32_t excluded_notes, tarn__cudnn_engine *found,
+                             int capacity);
 void tarn__cudnn_free_engines(tarn__cudnn_engine *engines, int count);
 
-/* A plan of an engine, which it takes over; false when the engine cannot, and nothing has changed then. */
+/* Builds a plan, which takes ownership of the engine's configuration. False if the engine cannot: nothing has
+ * changed. */
 bool tarn__cudnn_build_plan(void *handle, tarn__cudnn_engine *engine, tarn__cudnn_plan *plan);
 void tarn__cudnn_free_plan(tarn__cudnn_plan *plan);
 
-/* Enqueues it. The addresses of the tensors with these ids, and of as much workspace as the plan says. */
+/* Enqueues the plan with the addresses of these tensor ids, and as much workspace as the plan needs. */
 bool tarn__cudnn_run_plan(void *handle, tarn__cudnn_plan *plan, int count, const int64_t *ids, void *const *addresses,
                           void *workspace);
 

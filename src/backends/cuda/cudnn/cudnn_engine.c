@@ -1,14 +1,14 @@
-/* cudnn_engine.c: engines that cuDNN offers for a graph, and plans made of them. */
+/* cudnn_engine.c: engines that cuDNN offers for a graph, and plans built from them. */
 #include "backends/cuda/cudnn/cudnn.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST_NOTES 32
-#define MOST_KNOBS 64
-#define ENOUGH 4 /* engines: the slow ones that always work are asked for where there are fewer */
+#define MAX_NOTES 32
+#define MAX_KNOBS 64
+#define ENOUGH 4 /* engines: fewer than these, and the fallback heuristic is asked too */
 
-/* ---- what an engine is ------------------------------------------------------------------------------------------- */
+/* ---- identity of an engine --------------------------------------------------------------------------------------- */
 
 static uint64_t mix(uint64_t hash, uint64_t word)
 {
@@ -16,45 +16,45 @@ static uint64_t mix(uint64_t hash, uint64_t word)
     return hash ^ (hash >> 32);
 }
 
-/* The engine's number and its notes, as bits; false when it does not tell. */
-static bool ask_engine(const tarn__cudnn *c, void *config, int64_t *number, uint32_t *notes)
+/* The engine's index, and its numerical notes as bits; false if it does not tell. */
+static bool query_engine(const tarn__cudnn *c, void *config, int64_t *number, uint32_t *notes)
 {
     void *engine = NULL;
     int64_t count = 0;
-    int note[MOST_NOTES];
-    bool is_good =
-        c->make(TARN__CUDNN_ENGINE, &engine) == 0 &&
+    int note[MAX_NOTES];
+    bool is_ok =
+        c->create_descriptor(TARN__CUDNN_ENGINE, &engine) == 0 &&
         c->get(config, TARN__CUDNN_CONFIG_ENGINE, TARN__CUDNN_IS_DESCRIPTOR, 1, &count, &engine) == 0 &&
         c->get(engine, TARN__CUDNN_ENGINE_INDEX, TARN__CUDNN_IS_INT64, 1, &count, number) == 0 &&
-        c->get(engine, TARN__CUDNN_ENGINE_NOTES, TARN__CUDNN_IS_NUMERICAL_NOTE, MOST_NOTES, &count, note) == 0 &&
-        count <= MOST_NOTES;
+        c->get(engine, TARN__CUDNN_ENGINE_NOTES, TARN__CUDNN_IS_NUMERICAL_NOTE, MAX_NOTES, &count, note) == 0 &&
+        count <= MAX_NOTES;
     *notes = 0;
-    for (int64_t i = 0; is_good && i < count; i++)
+    for (int64_t i = 0; is_ok && i < count; i++)
         *notes |= note[i] >= 0 && note[i] < 32 ? (uint32_t)1 << note[i] : 0;
     if (engine)
         c->free(engine);
-    return is_good;
+    return is_ok;
 }
 
-/* The settings of a configuration, mixed into a number. How many there are is only told to who has room for them. */
+/* Hashes the knob settings of a configuration. cuDNN reports their number only to a caller with enough descriptors. */
 static bool mix_knobs(const tarn__cudnn *c, void *config, uint64_t *hash)
 {
-    void *knobs[MOST_KNOBS];
-    int64_t count = 0, made = 0, one;
-    while (made < MOST_KNOBS && c->make(TARN__CUDNN_KNOB, &knobs[made]) == 0)
-        made++;
-    bool is_good = made == MOST_KNOBS &&
-                   c->get(config, TARN__CUDNN_CONFIG_KNOBS, TARN__CUDNN_IS_DESCRIPTOR, made, &count, knobs) == 0;
-    for (int64_t i = 0; is_good && i < count; i++) {
+    void *knobs[MAX_KNOBS];
+    int64_t count = 0, created = 0, one;
+    while (created < MAX_KNOBS && c->create_descriptor(TARN__CUDNN_KNOB, &knobs[created]) == 0)
+        created++;
+    bool is_ok = created == MAX_KNOBS &&
+                 c->get(config, TARN__CUDNN_CONFIG_KNOBS, TARN__CUDNN_IS_DESCRIPTOR, created, &count, knobs) == 0;
+    for (int64_t i = 0; is_ok && i < count; i++) {
         int type = 0;
         int64_t value = 0;
-        is_good = c->get(knobs[i], TARN__CUDNN_KNOB_TYPE, TARN__CUDNN_IS_KNOB_TYPE, 1, &one, &type) == 0 &&
-                  c->get(knobs[i], TARN__CUDNN_KNOB_VALUE, TARN__CUDNN_IS_INT64, 1, &one, &value) == 0;
+        is_ok = c->get(knobs[i], TARN__CUDNN_KNOB_TYPE, TARN__CUDNN_IS_KNOB_TYPE, 1, &one, &type) == 0 &&
+                c->get(knobs[i], TARN__CUDNN_KNOB_VALUE, TARN__CUDNN_IS_INT64, 1, &one, &value) == 0;
         *hash = mix(mix(*hash, (uint64_t)type), (uint64_t)value);
     }
-    while (made > 0)
-        c->free(knobs[--made]);
-    return is_good;
+    while (created > 0)
+        c->free(knobs[--created]);
+    return is_ok;
 }
 
 /* ---- engines of a graph ------------------------------------------------------------------------------------------ */
@@ -67,58 +67,59 @@ static bool is_known(const tarn__cudnn_engine *found, int count, uint64_t identi
     return false;
 }
 
-/* Takes those of the configurations that may be used and are new; gives the others back. */
-static int keep_fitting(const tarn__cudnn *c, void **configs, int64_t count, uint32_t refused_notes,
-                        tarn__cudnn_engine *found, int kept, int room)
+/* Keeps the configurations that are allowed and new; frees the others. Returns the new count. */
+static int keep_supported(const tarn__cudnn *c, void **configs, int64_t count, uint32_t excluded_notes,
+                          tarn__cudnn_engine *found, int count_found, int capacity)
 {
     for (int64_t i = 0; i < count; i++) {
         int64_t number = 0;
         uint32_t notes = 0;
         uint64_t identity = 0x9e3779b97f4a7c15u;
-        bool fits = kept < room && ask_engine(c, configs[i], &number, &notes) && (notes & refused_notes) == 0;
+        bool fits =
+            count_found < capacity && query_engine(c, configs[i], &number, &notes) && (notes & excluded_notes) == 0;
         identity = mix(identity, (uint64_t)number);
-        if (fits && mix_knobs(c, configs[i], &identity) && !is_known(found, kept, identity))
-            found[kept++] = (tarn__cudnn_engine){configs[i], identity};
+        if (fits && mix_knobs(c, configs[i], &identity) && !is_known(found, count_found, identity))
+            found[count_found++] = (tarn__cudnn_engine){configs[i], identity};
         else
             c->free(configs[i]);
     }
-    return kept;
+    return count_found;
 }
 
-/* Asks one heuristic; gives how many are known then. */
-static int ask_heuristic(const tarn__cudnn *c, const tarn__cudnn_graph *graph, int mode, uint32_t refused_notes,
-                         tarn__cudnn_engine *found, int kept, int room)
+/* Queries one heuristic mode; returns the new count. */
+static int query_heuristic(const tarn__cudnn *c, const tarn__cudnn_graph *graph, int mode, uint32_t excluded_notes,
+                           tarn__cudnn_engine *found, int count_found, int capacity)
 {
     void *heuristic = NULL, **configs = NULL;
-    int64_t count = 0, made = 0, given = 0;
-    bool is_good = c->make(TARN__CUDNN_HEURISTIC, &heuristic) == 0 &&
-                   c->set(heuristic, TARN__CUDNN_HEURISTIC_GRAPH, TARN__CUDNN_IS_DESCRIPTOR, 1, &graph->whole) == 0 &&
-                   c->set(heuristic, TARN__CUDNN_HEURISTIC_MODE, TARN__CUDNN_IS_HEURISTIC_MODE, 1, &mode) == 0 &&
-                   c->finish(heuristic) == 0 &&
-                   c->get(heuristic, TARN__CUDNN_HEURISTIC_RESULTS, TARN__CUDNN_IS_DESCRIPTOR, 0, &count, NULL) == 0 &&
-                   count > 0 && (configs = calloc((size_t)count, sizeof(*configs))) != NULL;
-    while (is_good && made < count && c->make(TARN__CUDNN_CONFIG, &configs[made]) == 0)
-        made++;
-    if (made > 0 &&
-        c->get(heuristic, TARN__CUDNN_HEURISTIC_RESULTS, TARN__CUDNN_IS_DESCRIPTOR, made, &given, configs) != 0)
+    int64_t count = 0, created = 0, given = 0;
+    bool is_ok = c->create_descriptor(TARN__CUDNN_HEURISTIC, &heuristic) == 0 &&
+                 c->set(heuristic, TARN__CUDNN_HEURISTIC_GRAPH, TARN__CUDNN_IS_DESCRIPTOR, 1, &graph->finalized) == 0 &&
+                 c->set(heuristic, TARN__CUDNN_HEURISTIC_MODE, TARN__CUDNN_IS_HEURISTIC_MODE, 1, &mode) == 0 &&
+                 c->finalize(heuristic) == 0 &&
+                 c->get(heuristic, TARN__CUDNN_HEURISTIC_RESULTS, TARN__CUDNN_IS_DESCRIPTOR, 0, &count, NULL) == 0 &&
+                 count > 0 && (configs = calloc((size_t)count, sizeof(*configs))) != NULL;
+    while (is_ok && created < count && c->create_descriptor(TARN__CUDNN_CONFIG, &configs[created]) == 0)
+        created++;
+    if (created > 0 &&
+        c->get(heuristic, TARN__CUDNN_HEURISTIC_RESULTS, TARN__CUDNN_IS_DESCRIPTOR, created, &given, configs) != 0)
         given = 0;
-    while (made > given)
-        c->free(configs[--made]);
-    kept = keep_fitting(c, configs, made, refused_notes, found, kept, room);
+    while (created > given)
+        c->free(configs[--created]);
+    count_found = keep_supported(c, configs, created, excluded_notes, found, count_found, capacity);
     free(configs);
     if (heuristic)
         c->free(heuristic);
-    return kept;
+    return count_found;
 }
 
-int tarn__cudnn_find_engines(const tarn__cudnn_graph *graph, uint32_t refused_notes, tarn__cudnn_engine *found,
-                             int room)
+int tarn__cudnn_find_engines(const tarn__cudnn_graph *graph, uint32_t excluded_notes, tarn__cudnn_engine *found,
+                             int capacity)
 {
     const tarn__cudnn *c = tarn__cudnn_open();
-    int kept = ask_heuristic(c, graph, TARN__CUDNN_HEURISTIC_A, refused_notes, found, 0, room);
-    if (kept >= ENOUGH)
-        return kept;
-    return ask_heuristic(c, graph, TARN__CUDNN_HEURISTIC_FALLBACK, refused_notes, found, kept, room);
+    int count_found = query_heuristic(c, graph, TARN__CUDNN_HEURISTIC_A, excluded_notes, found, 0, capacity);
+    if (count_found >= ENOUGH)
+        return count_found;
+    return query_heuristic(c, graph, TARN__CUDNN_HEURISTIC_FALLBACK, excluded_notes, found, count_found, capacity);
 }
 
 void tarn__cudnn_free_engines(tarn__cudnn_engine *engines, int count)
@@ -133,18 +134,19 @@ void tarn__cudnn_free_engines(tarn__cudnn_engine *engines, int count)
 bool tarn__cudnn_build_plan(void *handle, tarn__cudnn_engine *engine, tarn__cudnn_plan *plan)
 {
     const tarn__cudnn *c = tarn__cudnn_open();
-    void *made = NULL;
+    void *created = NULL;
     int64_t count = 0, workspace = 0;
-    if (c->make(TARN__CUDNN_PLAN, &made) != 0)
+    if (c->create_descriptor(TARN__CUDNN_PLAN, &created) != 0)
         return false;
-    if (c->set(made, TARN__CUDNN_PLAN_HANDLE, TARN__CUDNN_IS_HANDLE, 1, &handle) != 0 ||
-        c->set(made, TARN__CUDNN_PLAN_CONFIG, TARN__CUDNN_IS_DESCRIPTOR, 1, &engine->config) != 0 ||
-        c->finish(made) != 0 ||
-        c->get(made, TARN__CUDNN_PLAN_WORKSPACE, TARN__CUDNN_IS_INT64, 1, &count, &workspace) != 0 || workspace < 0) {
-        c->free(made);
+    if (c->set(created, TARN__CUDNN_PLAN_HANDLE, TARN__CUDNN_IS_HANDLE, 1, &handle) != 0 ||
+        c->set(created, TARN__CUDNN_PLAN_CONFIG, TARN__CUDNN_IS_DESCRIPTOR, 1, &engine->config) != 0 ||
+        c->finalize(created) != 0 ||
+        c->get(created, TARN__CUDNN_PLAN_WORKSPACE, TARN__CUDNN_IS_INT64, 1, &count, &workspace) != 0 ||
+        workspace < 0) {
+        c->free(created);
         return false;
     }
-    *plan = (tarn__cudnn_plan){.plan = made, .config = engine->config, .workspace = (size_t)workspace};
+    *plan = (tarn__cudnn_plan){.plan = created, .config = engine->config, .workspace = (size_t)workspace};
     engine->config = NULL;
     return true;
 }
@@ -152,8 +154,8 @@ bool tarn__cudnn_build_plan(void *handle, tarn__cudnn_engine *engine, tarn__cudn
 void tarn__cudnn_free_plan(tarn__cudnn_plan *plan)
 {
     const tarn__cudnn *c = tarn__cudnn_open();
-    if (plan->pack)
-        c->free(plan->pack);
+    if (plan->variant_pack)
+        c->free(plan->variant_pack);
     if (plan->plan)
         c->free(plan->plan);
     if (plan->config)
@@ -161,33 +163,34 @@ void tarn__cudnn_free_plan(tarn__cudnn_plan *plan)
     *plan = (tarn__cudnn_plan){0};
 }
 
-/* A pack of the addresses; the last one where they are the same, as they are in most steps of a training. */
-static bool make_pack(const tarn__cudnn *c, tarn__cudnn_plan *plan, int count, const int64_t *ids,
-                      void *const *addresses, void *workspace)
+/* Reuses the last variant pack if the addresses are the same, as in most training steps. */
+static bool set_variant_pack(const tarn__cudnn *c, tarn__cudnn_plan *plan, int count, const int64_t *ids,
+                             void *const *addresses, void *workspace)
 {
     size_t bytes = (size_t)count * sizeof(addresses[0]);
-    if (plan->pack && memcmp(plan->addresses, addresses, bytes) == 0 && plan->addresses[count] == workspace)
+    if (plan->variant_pack && memcmp(plan->addresses, addresses, bytes) == 0 && plan->addresses[count] == workspace)
         return true;
-    if (plan->pack)
-        c->free(plan->pack);
-    plan->pack = NULL;
-    void *made = NULL;
-    bool is_good = tarn__cudnn_good(c->make(TARN__CUDNN_VARIANT_PACK, &made), "a pack of addresses");
-    is_good =
-        is_good &&
-        tarn__cudnn_good(c->set(made, TARN__CUDNN_VARIANT_PACK_IDS, TARN__CUDNN_IS_INT64, count, ids),
-                         "a pack of addresses") &&
-        tarn__cudnn_good(c->set(made, TARN__CUDNN_VARIANT_PACK_ADDRESSES, TARN__CUDNN_IS_POINTER, count, addresses),
-                         "a pack of addresses") &&
-        tarn__cudnn_good(c->set(made, TARN__CUDNN_VARIANT_PACK_WORKSPACE, TARN__CUDNN_IS_POINTER, 1, &workspace),
-                         "a pack of addresses") &&
-        tarn__cudnn_good(c->finish(made), "a pack of addresses");
-    if (!is_good) {
-        if (made)
-            c->free(made);
+    if (plan->variant_pack)
+        c->free(plan->variant_pack);
+    plan->variant_pack = NULL;
+    void *created = NULL;
+    bool is_ok =
+        tarn__cudnn_good(c->create_descriptor(TARN__CUDNN_VARIANT_PACK, &created), "cannot create a variant pack");
+    is_ok =
+        is_ok &&
+        tarn__cudnn_good(c->set(created, TARN__CUDNN_VARIANT_PACK_IDS, TARN__CUDNN_IS_INT64, count, ids),
+                         "cannot create a variant pack") &&
+        tarn__cudnn_good(c->set(created, TARN__CUDNN_VARIANT_PACK_ADDRESSES, TARN__CUDNN_IS_POINTER, count, addresses),
+                         "cannot create a variant pack") &&
+        tarn__cudnn_good(c->set(created, TARN__CUDNN_VARIANT_PACK_WORKSPACE, TARN__CUDNN_IS_POINTER, 1, &workspace),
+                         "cannot create a variant pack") &&
+        tarn__cudnn_good(c->finalize(created), "cannot create a variant pack");
+    if (!is_ok) {
+        if (created)
+            c->free(created);
         return false;
     }
-    plan->pack = made;
+    plan->variant_pack = created;
     memcpy(plan->addresses, addresses, bytes);
     plan->addresses[count] = workspace;
     return true;
@@ -197,6 +200,6 @@ bool tarn__cudnn_run_plan(void *handle, tarn__cudnn_plan *plan, int count, const
                           void *workspace)
 {
     const tarn__cudnn *c = tarn__cudnn_open();
-    return make_pack(c, plan, count, ids, addresses, workspace) &&
-           tarn__cudnn_good(c->run(handle, plan->plan, plan->pack), "running a plan");
+    return set_variant_pack(c, plan, count, ids, addresses, workspace) &&
+           tarn__cudnn_good(c->run(handle, plan->plan, plan->variant_pack), "cannot execute a plan");
 }

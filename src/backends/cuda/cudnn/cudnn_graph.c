@@ -1,4 +1,5 @@
-/* cudnn_graph.c: descriptors of tensors and operations, and the graph that they make. */
+/* cudnn_graph.c: descriptors of tensors and operations, and the graph they form. Operations compute in f32, whatever
+ * their tensors' dtypes. */
 #include "backends/cuda/cudnn/cudnn.h"
 
 #include <string.h>
@@ -14,6 +15,7 @@ int tarn__cudnn_dtype(tarn_dtype dtype)
     }
 }
 
+/* The tensor as a view of `memory`, borrowed. */
 tarn__view tarn__cudnn_view(const tarn__cudnn_tensor *tensor, void *memory)
 {
     tarn__view v = {.memory = memory, .dtype = tensor->dtype, .rank = (int)tensor->rank};
@@ -22,13 +24,14 @@ tarn__view tarn__cudnn_view(const tarn__cudnn_tensor *tensor, void *memory)
     return v;
 }
 
+/* The graph owns the descriptor. NULL once the graph has failed, or is full. */
 void *tarn__cudnn_create(tarn__cudnn_graph *graph, int kind)
 {
     void *made = NULL;
     if (graph->status == 0 && graph->count == TARN__CUDNN_MAX_DESCRIPTORS)
         graph->status = -1;
     if (graph->status == 0)
-        graph->status = tarn__cudnn_open()->make(kind, &made);
+        graph->status = tarn__cudnn_open()->create_descriptor(kind, &made);
     if (graph->status != 0)
         return NULL;
     graph->descriptors[graph->count++] = made;
@@ -44,7 +47,7 @@ void tarn__cudnn_set(tarn__cudnn_graph *graph, void *descriptor, int name, int t
 void *tarn__cudnn_finalize(tarn__cudnn_graph *graph, void *descriptor)
 {
     if (graph->status == 0)
-        graph->status = tarn__cudnn_open()->finish(descriptor);
+        graph->status = tarn__cudnn_open()->finalize(descriptor);
     return graph->status == 0 ? descriptor : NULL;
 }
 
@@ -67,17 +70,17 @@ void *tarn__cudnn_add_tensor(tarn__cudnn_graph *graph, const tarn__cudnn_tensor 
 
 bool tarn__cudnn_finalize_graph(tarn__cudnn_graph *graph, void *handle, void *const *operations, int count)
 {
-    void *whole = tarn__cudnn_create(graph, TARN__CUDNN_GRAPH);
-    tarn__cudnn_set(graph, whole, TARN__CUDNN_GRAPH_OPERATIONS, TARN__CUDNN_IS_DESCRIPTOR, count, operations);
-    tarn__cudnn_set(graph, whole, TARN__CUDNN_GRAPH_HANDLE, TARN__CUDNN_IS_HANDLE, 1, &handle);
-    graph->whole = tarn__cudnn_finalize(graph, whole);
-    return graph->whole != NULL;
+    void *finalized = tarn__cudnn_create(graph, TARN__CUDNN_GRAPH);
+    tarn__cudnn_set(graph, finalized, TARN__CUDNN_GRAPH_OPERATIONS, TARN__CUDNN_IS_DESCRIPTOR, count, operations);
+    tarn__cudnn_set(graph, finalized, TARN__CUDNN_GRAPH_HANDLE, TARN__CUDNN_IS_HANDLE, 1, &handle);
+    graph->finalized = tarn__cudnn_finalize(graph, finalized);
+    return graph->finalized != NULL;
 }
 
-/* What was made last knows what was made before it. */
+/* In reverse order: later descriptors refer to earlier ones. */
 void tarn__cudnn_free_graph(tarn__cudnn_graph *graph)
 {
     while (graph->count > 0)
         tarn__cudnn_open()->free(graph->descriptors[--graph->count]);
-    graph->whole = NULL;
+    graph->finalized = NULL;
 }

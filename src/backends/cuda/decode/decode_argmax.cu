@@ -1,28 +1,28 @@
-/* decode_argmax.cu: the token with the largest logit. Each of a row's blocks finds the best of its share; the one that
- * comes to its end last takes the best of all. Bytes: the logits', once. */
+/* decode_argmax.cu: greedy sampling: the token with the largest logit. Each of a row's blocks finds the best of its
+ * split; the last one to finish takes the best of all. Bytes: the logits, once. */
 #include "backends/cuda/decode/decode.cuh"
 
-#define MOST_SHARES 64 /* blocks of a row */
-#define LEAST_SHARE 2048
+#define MAX_SPLITS 64 /* blocks per row */
+#define MIN_SPLIT 2048
 
 struct candidate {
     float value;
     int at;
 };
 
-struct likeliest_args {
+struct argmax_args {
     const void *x;
     tarn_dtype dtype;
     int64_t down, across;
-    int length, share; /* a share is whole groups of eight */
-    bool is_packed;    /* groups of eight lie beside each other, at 16 bytes' alignment */
+    int length, split;  /* elements of a split: whole groups of eight */
+    bool is_vectorized; /* groups of eight are contiguous and 16-byte aligned */
     int64_t *y;
     int64_t y_down;
-    candidate *best; /* (rows, MOST_SHARES) */
+    candidate *best; /* (rows, MAX_SPLITS) */
     int *counters;
 };
 
-/* NaN is better than anything but NaN; of equal ones the first is. */
+/* NaN beats everything but NaN; of equal ones the first wins, in any order of merging. */
 __device__ __forceinline__ candidate better(const candidate &a, const candidate &b)
 {
     bool a_wins = a.value > b.value || (a.value != a.value && b.value == b.value),
@@ -30,7 +30,7 @@ __device__ __forceinline__ candidate better(const candidate &a, const candidate 
     return a_wins ? a : b_wins ? b : a.at < b.at ? a : b;
 }
 
-/* Thread 0 gets the best of all. */
+/* Thread 0 gets the best of the block. */
 __device__ __forceinline__ candidate best_of_block(candidate c)
 {
     __shared__ candidate space[THREADS / WARP];
@@ -55,9 +55,9 @@ template <typename T> __device__ __forceinline__ candidate best_of_groups(const 
     for (int i = first + (int)threadIdx.x * 8; i < end; i += THREADS * 8) {
         float v[8];
         if (i + 8 <= end) {
-            eight<T> group;
+            vec8<T> group;
             group.load((const char *)(row + i));
-            group.open(0, v);
+            group.unpack(0, v);
         } else {
 #pragma unroll
             for (int k = 0; k < 8; k++)
@@ -70,10 +70,10 @@ template <typename T> __device__ __forceinline__ candidate best_of_groups(const 
     return c;
 }
 
-__device__ __forceinline__ candidate best_of_thread(const likeliest_args &a, int64_t row, int first, int end)
+__device__ __forceinline__ candidate best_of_thread(const argmax_args &a, int64_t row, int first, int end)
 {
     candidate c = {-CUDART_INF_F, first};
-    if (a.is_packed)
+    if (a.is_vectorized)
         return a.dtype == TARN_F32    ? best_of_groups((const float *)a.x + row * a.down, first, end)
                : a.dtype == TARN_BF16 ? best_of_groups((const bf16 *)a.x + row * a.down, first, end)
                                       : best_of_groups((const f16 *)a.x + row * a.down, first, end);
@@ -82,18 +82,19 @@ __device__ __forceinline__ candidate best_of_thread(const likeliest_args &a, int
     return c;
 }
 
-static __global__ void __launch_bounds__(THREADS) likeliest_kernel(const __grid_constant__ likeliest_args a)
+/* A NaN or infinite maximum gives -1: the caller stops with an error. */
+static __global__ void __launch_bounds__(THREADS) argmax_kernel(const __grid_constant__ argmax_args a)
 {
     const int64_t row = blockIdx.y;
-    const int first = (int)blockIdx.x * a.share, end = min(first + a.share, a.length);
-    call_next();
-    wait_for_front();
+    const int first = (int)blockIdx.x * a.split, end = min(first + a.split, a.length);
+    pdl_launch_dependents();
+    pdl_wait();
     candidate c = best_of_block(best_of_thread(a, row, first, end));
     if (threadIdx.x == 0)
-        a.best[row * MOST_SHARES + blockIdx.x] = c;
-    if (!is_last_of(&a.counters[row], (int)gridDim.x))
+        a.best[row * MAX_SPLITS + blockIdx.x] = c;
+    if (!is_last_block(&a.counters[row], (int)gridDim.x))
         return;
-    candidate *best = a.best + row * MOST_SHARES;
+    candidate *best = a.best + row * MAX_SPLITS;
     c = candidate{-CUDART_INF_F, 0x7fffffff};
     for (int i = threadIdx.x; i < (int)gridDim.x; i += THREADS)
         c = better(c, candidate{__ldcg(&best[i].value), __ldcg(&best[i].at)});
@@ -104,27 +105,27 @@ static __global__ void __launch_bounds__(THREADS) likeliest_kernel(const __grid_
 
 static size_t scratch(const tarn__call *call)
 {
-    return (size_t)(call->in[0]->shape[0] * MOST_SHARES) * sizeof(candidate);
+    return (size_t)(call->in[0]->shape[0] * MAX_SPLITS) * sizeof(candidate);
 }
 
-/* Grid: shares of a row, rows. */
-static void kernel_likeliest(const tarn__call *call)
+/* Grid: (splits of a row, rows); 256 threads per block, at least 2,048 logits each. */
+static void kernel_argmax(const tarn__call *call)
 {
     const tarn__view *x = call->in[0], *y = call->out[0];
-    likeliest_args a = {};
+    argmax_args a = {};
     a.x = tarn__view_at(x), a.dtype = x->dtype, a.down = x->stride[0], a.across = x->stride[1],
     a.length = (int)x->shape[1];
     a.y = (int64_t *)tarn__view_at(y), a.y_down = y->stride[0];
     a.best = (candidate *)call->scratch, a.counters = tarn__cuda_at(call->device)->counters;
-    unsigned shares = blocks_for(a.length, LEAST_SHARE);
-    shares = shares < MOST_SHARES ? shares : MOST_SHARES;
-    a.share = ((a.length + (int)shares - 1) / (int)shares + 7) / 8 * 8;
-    a.is_packed = a.across == 1 && (uintptr_t)a.x % 16 == 0 && (x->shape[0] == 1 || a.down % 8 == 0);
-    launch_step(call, likeliest_kernel, dim3(shares, (unsigned)x->shape[0]), THREADS, 0, a);
+    unsigned splits = blocks_for(a.length, MIN_SPLIT);
+    splits = splits < MAX_SPLITS ? splits : MAX_SPLITS;
+    a.split = ((a.length + (int)splits - 1) / (int)splits + 7) / 8 * 8;
+    a.is_vectorized = a.across == 1 && (uintptr_t)a.x % 16 == 0 && (x->shape[0] == 1 || a.down % 8 == 0);
+    launch_decode(call, argmax_kernel, dim3(splits, (unsigned)x->shape[0]), THREADS, 0, a);
 }
 
 void tarn__cuda_decode_argmax(tarn__kernel_row *rows)
 {
     rows[TARN__K_argmax_finite] =
-        tarn__kernel_row{kernel_likeliest, TARN__BIT(TARN_F32) | TARN__BIT(TARN_BF16) | TARN__BIT(TARN_F16), scratch};
+        tarn__kernel_row{kernel_argmax, TARN__BIT(TARN_F32) | TARN__BIT(TARN_BF16) | TARN__BIT(TARN_F16), scratch};
 }

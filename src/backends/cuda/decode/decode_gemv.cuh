@@ -1,12 +1,13 @@
-/* decode_gemv.cuh: operands of the products of a decoding step, and what is added to them. */
-#ifndef TARN__CUDA_STEP_PRODUCT_CUH
-#define TARN__CUDA_STEP_PRODUCT_CUH
+/* decode_gemv.cuh: operands of the GEMV kernels of a decode step, and their epilogue. */
+#ifndef TARN__CUDA_DECODE_GEMV_CUH
+#define TARN__CUDA_DECODE_GEMV_CUH
 
 #include "backends/cuda/decode/decode_x.cuh"
 
-struct step_weight {
+/* A weight (out, in): floats or quant blocks, rows contiguous. */
+struct gemv_weight {
     const char *base;
-    int64_t pitch, out; /* bytes from row to row */
+    int64_t pitch, out; /* row stride in bytes; rows */
     const void *bias;   /* NULL: none */
     tarn_dtype bias_dtype;
     int64_t bias_across;
@@ -14,39 +15,39 @@ struct step_weight {
     int64_t y_down;
 };
 
-struct step_args {
-    step_x x;
-    step_weight weight[3]; /* those that are not there have no rows */
+struct gemv_args {
+    decode_x x;
+    gemv_weight weight[3]; /* missing weights have no rows */
     int64_t jobs, row_bytes;
-    int pieces;      /* of a row */
+    int chunks;      /* chunks per row */
     int is_gated;    /* y = silu(first) · second */
-    const void *sum; /* to which the product is added; NULL: none */
+    const void *sum; /* residual added to the result; NULL: none */
     int64_t sum_down;
 };
 
-/* What is added to an element of y, as it lies in memory: asked for long before it is needed. */
-struct addition {
+/* Bias and residual of an element of y, loaded long before they are needed. */
+struct addend {
     uint32_t bias, sum;
 
-    /* Element `row` of y, in row `of_x`. */
-    __device__ __forceinline__ void ask(const step_args &a, const step_weight &w, int64_t row, int64_t of_x)
+    /* Of element `row` of y, for row `of_x` of x. */
+    __device__ __forceinline__ void load(const gemv_args &a, const gemv_weight &w, int64_t row, int64_t of_x)
     {
         if (w.bias)
-            bias = bits_at(w.bias, w.bias_dtype, row * w.bias_across);
+            bias = load_bits(w.bias, w.bias_dtype, row * w.bias_across);
         if (a.sum)
-            sum = bits_at(a.sum, a.x.dtype, of_x * a.sum_down + row);
+            sum = load_bits(a.sum, a.x.dtype, of_x * a.sum_down + row);
     }
-    __device__ __forceinline__ float added_to(const step_args &a, const step_weight &w, float value) const
+    __device__ __forceinline__ float add_to(const gemv_args &a, const gemv_weight &w, float value) const
     {
         if (w.bias)
-            value += opened(bias, w.bias_dtype);
+            value += widen_bits(bias, w.bias_dtype);
         if (a.sum)
-            value += opened(sum, a.x.dtype);
+            value += widen_bits(sum, a.x.dtype);
         return value;
     }
 };
 
-/* Starts the product by pairs of rows, if it is one of those that can be made so: see decode_gemv_quant.cu. */
-bool tarn__cuda_decode_gemv_quant(const tarn__call *call, const step_args &args, tarn_dtype dtype);
+/* decode_gemv_quant.cu: launches the two-rows-per-warp kernel if it supports the operands; else false. */
+bool tarn__cuda_decode_gemv_quant(const tarn__call *call, const gemv_args &args, tarn_dtype dtype);
 
 #endif

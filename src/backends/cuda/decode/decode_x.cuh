@@ -1,39 +1,38 @@
-/* decode_x.cuh: the rows of x that a block multiplies by, in shared memory: normalised where that is asked for, as f32
- * or rounded to bytes.
+/* decode_x.cuh: the rows of x that a block multiplies by, in shared memory: RMS-normalized if requested, as f32 or
+ * quantized to 8 bits.
  *
- * Lanes of a warp read neighbouring packs of 16 bytes, so that no two meet in a bank: of eight elements in f32, of 32
- * bytes, and of 64 bytes where a lane takes two units, first packs lie together, and so do second ones and those after
- * them. */
-#ifndef TARN__CUDA_STEP_X_CUH
-#define TARN__CUDA_STEP_X_CUH
+ * Lanes of a warp read adjacent 16-byte vectors, so there are no bank conflicts. Of eight f32 elements, of 32 quantized
+ * ones, and of 64 where a lane takes two units, all first vectors are stored together, then all second ones, and so
+ * on. */
+#ifndef TARN__CUDA_DECODE_X_CUH
+#define TARN__CUDA_DECODE_X_CUH
 
 #include "backends/cuda/decode/decode.cuh"
 
-#define STEP_WARPS 16    /* of a block: many, since each block holds x for itself */
-#define BLOCKS_AT_ONCE 2 /* of a multiprocessor */
+#define DECODE_WARPS 16 /* per block: many, since every block stages x for itself */
+#define BLOCKS_PER_SM 2 /* resident per multiprocessor */
 
-struct step_x {
+struct decode_x {
     const void *base;
     tarn_dtype dtype;
-    int64_t down;     /* from row to row, in elements */
-    const void *norm; /* weight, of x's dtype; NULL: x is taken as it is */
+    int64_t down;     /* row stride, in elements */
+    const void *norm; /* RMSNorm weight, of x's dtype; NULL: no norm */
     float epsilon;
     int in, rows;
 };
 
-/* What rows are held as: f32; bytes, a unit of 32 a lane; bytes, two units a lane. */
-enum layout { OF_FLOATS, OF_UNITS, OF_PAIRS };
+/* Form of the staged rows: f32; 8 bits, one unit of 32 per lane; 8 bits, two units per lane. */
+enum x_layout { F32_ROWS, Q8_UNITS, Q8_PAIRS };
 
-/* Bytes of shared memory of a row. */
-static __host__ __device__ __forceinline__ int held_pitch(int in, layout how)
+/* Bytes of shared memory per row. */
+static __host__ __device__ __forceinline__ int staged_pitch(int in, x_layout form)
 {
-    return how == OF_FLOATS ? in * 4 : how == OF_UNITS ? in / UNIT * 48 : in / (2 * UNIT) * 80;
+    return form == F32_ROWS ? in * 4 : form == Q8_UNITS ? in / UNIT * 48 : in / (2 * UNIT) * 80;
 }
 
-/* Rows in shared memory, each `pitch` bytes after the one before. Of units: two halves of each, scale and scale times
- * sum, sums of the halves. Of pairs: both halves of the one and of the other, both scales, and both scales times sums.
- */
-struct held_x {
+/* Rows in shared memory, `pitch` bytes apart. Units: both halves of each, scale and scale · sum, sums of the halves.
+ * Pairs: both halves of one unit and of the other, both scales, both scales · sums. */
+struct staged_x {
     char *base;
     int pitch, count; /* groups of eight, units or pairs */
 
@@ -49,7 +48,7 @@ struct held_x {
     {
         return *(const int2 *)(base + row * pitch + count * 40 + unit * 8);
     }
-    __device__ __forceinline__ const char *scales(int pair) const
+    __device__ __forceinline__ const char *scales_of(int pair) const
     {
         return base + (count * 4 + pair) * 16;
     }
@@ -59,57 +58,61 @@ struct held_x {
     }
 };
 
-__device__ __forceinline__ held_x held_at(char *base, int in, layout how)
+__device__ __forceinline__ staged_x staged_x_at(char *base, int in, x_layout form)
 {
-    return held_x{base, held_pitch(in, how), how == OF_FLOATS ? in / 8 : how == OF_UNITS ? in / UNIT : in / (2 * UNIT)};
+    return staged_x{base, staged_pitch(in, form),
+                    form == F32_ROWS   ? in / 8
+                    : form == Q8_UNITS ? in / UNIT
+                                       : in / (2 * UNIT)};
 }
 
-/* ---- putting elements there -------------------------------------------------------------------------------------- */
+/* ---- writing elements -------------------------------------------------------------------------------------------- */
 
-__device__ __forceinline__ void hold_floats(const held_x &to, int row, int group, const float *v)
+__device__ __forceinline__ void stage_floats(const staged_x &to, int row, int group, const float *v)
 {
     *(float4 *)(to.base + row * to.pitch + group * 16) = make_float4(v[0], v[1], v[2], v[3]);
     *(float4 *)(to.base + row * to.pitch + (to.count + group) * 16) = make_float4(v[4], v[5], v[6], v[7]);
 }
 
-/* Eight elements as bytes; sums over them and a neighbour's, and over those of the unit's other half. */
-struct byte_group {
+/* Eight elements as bytes; the sum over the unit's half, and over its other half. */
+struct q8_group {
     uint32_t word[2];
     float scale;
     int sum, other;
 };
 
-/* Four threads have a unit, eight elements each, and all of the warp come here. Rounding as in quant_matmul.cu. */
-__device__ __forceinline__ byte_group round_eight(const float *v)
+/* Quantizes to 8 bits: four threads share a unit, eight elements each. All lanes of the warp call it. Same rounding as
+ * in quant_matmul.cu, bitwise. */
+__device__ __forceinline__ q8_group quantize8(const float *v)
 {
-    byte_group g = {};
-    uint32_t most = 0;
+    q8_group g = {};
+    uint32_t max_bits = 0;
 #pragma unroll
     for (int i = 0; i < 8; i++)
-        most = max(most, __float_as_uint(v[i]) & 0x7fffffffu);
-    most = max(most, __shfl_xor_sync(FULL_WARP, most, 1));
-    most = max(most, __shfl_xor_sync(FULL_WARP, most, 2));
-    bool finite = most < 0x7f800000u, tiny = most < 0x04800000u;
-    float largest = __uint_as_float(most), inverse = finite && !tiny ? __fdiv_rn(127.0f, largest) : 0;
+        max_bits = max(max_bits, __float_as_uint(v[i]) & 0x7fffffffu);
+    max_bits = max(max_bits, __shfl_xor_sync(FULL_WARP, max_bits, 1));
+    max_bits = max(max_bits, __shfl_xor_sync(FULL_WARP, max_bits, 2));
+    bool is_finite = max_bits < 0x7f800000u, is_tiny = max_bits < 0x04800000u;
+    float largest = __uint_as_float(max_bits), inverse = is_finite && !is_tiny ? __fdiv_rn(127.0f, largest) : 0;
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        uint32_t q = __float_as_uint(__fadd_rn(__fmul_rn(finite ? v[i] : 0, inverse), 12582912.0f)) & 0xffu;
+        uint32_t q = __float_as_uint(__fadd_rn(__fmul_rn(is_finite ? v[i] : 0, inverse), 12582912.0f)) & 0xffu;
         g.word[i / 4] |= q << i % 4 * 8;
     }
     g.sum = __dp4a((int)g.word[0], 0x01010101, __dp4a((int)g.word[1], 0x01010101, 0));
     g.sum += __shfl_xor_sync(FULL_WARP, g.sum, 1);
     g.other = __shfl_xor_sync(FULL_WARP, g.sum, 2);
-    g.scale = !finite ? CUDART_NAN_F : tiny ? 0 : __fdiv_rn(largest, 127.0f);
+    g.scale = !is_finite ? CUDART_NAN_F : is_tiny ? 0 : __fdiv_rn(largest, 127.0f);
     return g;
 }
 
-template <layout how>
-__device__ __forceinline__ void hold_bytes(const held_x &to, int row, int group, const byte_group &g)
+template <x_layout form>
+__device__ __forceinline__ void stage_bytes(const staged_x &to, int row, int group, const q8_group &g)
 {
     const int unit = group / 4, part = group % 4;
     char *base = to.base + row * to.pitch;
     const float scaled_sum = g.scale * (float)(g.sum + g.other);
-    if (how == OF_UNITS) {
+    if (form == Q8_UNITS) {
         *(uint2 *)(base + (part / 2 * to.count + unit) * 16 + part % 2 * 8) = make_uint2(g.word[0], g.word[1]);
         if (part == 0) {
             *(float2 *)(base + to.count * 32 + unit * 8) = make_float2(g.scale, scaled_sum);
@@ -127,33 +130,33 @@ __device__ __forceinline__ void hold_bytes(const held_x &to, int row, int group,
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
-/* 1 / the root of the mean of squares, in all threads, from each one's part. `turn` goes from 0 to 1 and back: a place
- * is used again when all have read it. */
-__device__ __forceinline__ float inverse_rms(const step_x &x, float part, int turn)
+/* 1 / RMS, in all threads, from each thread's sum of squares. `buffer` alternates between 0 and 1: the other one may
+ * still be read. */
+__device__ __forceinline__ float rms_factor(const decode_x &x, float part, int buffer)
 {
-    __shared__ __align__(16) float space[2][STEP_WARPS];
-    part = over_warp<add_up>(part);
+    __shared__ __align__(16) float space[2][DECODE_WARPS];
+    part = warp_reduce<plus>(part);
     if (threadIdx.x % WARP == 0)
-        space[turn][threadIdx.x / WARP] = part;
+        space[buffer][threadIdx.x / WARP] = part;
     __syncthreads();
     float total = 0;
 #pragma unroll
-    for (int i = 0; i < STEP_WARPS; i++)
-        total += space[turn][i];
+    for (int i = 0; i < DECODE_WARPS; i++)
+        total += space[buffer][i];
     return 1.0f / sqrtf(total / (float)x.in + x.epsilon);
 }
 
-/* Some groups of a row, from `begin` on, a thread's all under way together. */
-template <typename T> struct some_groups {
-    enum { each = 4 / sizeof(T), step = each * STEP_WARPS * WARP };
-    eight<T> group[each];
+/* Some groups of eight of a row, from `begin` on; all loads of a thread are in flight together. */
+template <typename T> struct row_groups {
+    enum { each = 4 / sizeof(T), step = each * DECODE_WARPS * WARP };
+    vec8<T> group[each];
 
     __device__ __forceinline__ void load(const void *row, int begin, int count)
     {
 #pragma unroll
         for (int k = 0; k < each; k++) {
-            int at = begin + k * STEP_WARPS * WARP + (int)threadIdx.x;
-            group[k] = eight<T>{};
+            int at = begin + k * DECODE_WARPS * WARP + (int)threadIdx.x;
+            group[k] = vec8<T>{};
             if (at < count)
                 group[k].load((const char *)row + (int64_t)at * 8 * (int)sizeof(T));
         }
@@ -164,48 +167,49 @@ template <typename T> struct some_groups {
 #pragma unroll
         for (int k = 0; k < each; k++) {
             float v[8];
-            group[k].open(0, v);
+            group[k].unpack(0, v);
 #pragma unroll
             for (int i = 0; i < 8; i++)
                 sum += v[i] * v[i];
         }
         return sum;
     }
-    /* Normalised if that is asked for. All of the block come here. */
-    template <layout how>
-    __device__ __forceinline__ void hold(bool is_normed, const some_groups &weight, float factor, int begin, int count,
-                                         const held_x &to, int row) const
+    /* Normalizes if requested, and stages. All threads of the block call it. */
+    template <x_layout form>
+    __device__ __forceinline__ void stage(bool is_normed, const row_groups &weight, float factor, int begin, int count,
+                                          const staged_x &to, int row) const
     {
 #pragma unroll
         for (int k = 0; k < each; k++) {
-            int first = begin + k * STEP_WARPS * WARP, at = first + (int)threadIdx.x;
+            int first = begin + k * DECODE_WARPS * WARP, at = first + (int)threadIdx.x;
             if (first >= count)
                 return;
             float v[8];
-            group[k].open(0, v);
+            group[k].unpack(0, v);
             if (is_normed) {
                 float w[8];
-                weight.group[k].open(0, w);
+                weight.group[k].unpack(0, w);
 #pragma unroll
                 for (int i = 0; i < 8; i++)
                     v[i] = widen(narrow<T>(v[i] * factor * w[i]));
             }
-            if (how == OF_FLOATS) {
+            if (form == F32_ROWS) {
                 if (at < count)
-                    hold_floats(to, row, at, v);
+                    stage_floats(to, row, at, v);
                 continue;
             }
-            byte_group g = round_eight(v);
+            q8_group g = quantize8(v);
             if (at < count)
-                hold_bytes<how>(to, row, at, g);
+                stage_bytes<form>(to, row, at, g);
         }
     }
 };
 
-template <typename T, layout how>
-__device__ __forceinline__ void hold_rows_of(const step_x &x, int64_t first, int rows, const held_x &to)
+/* A row is read once if it fits one batch of loads, else twice: for the norm, and to stage. */
+template <typename T, x_layout form>
+__device__ __forceinline__ void stage_rows_of(const decode_x &x, int64_t first, int rows, const staged_x &to)
 {
-    typedef some_groups<T> groups;
+    typedef row_groups<T> groups;
     const int count = x.in / 8;
     const bool is_normed = x.norm != NULL;
     for (int row = 0; row < rows; row++) {
@@ -221,7 +225,7 @@ __device__ __forceinline__ void hold_rows_of(const step_x &x, int64_t first, int
                 rest.load(from, begin, count);
                 squares += rest.squares();
             }
-            factor = inverse_rms(x, squares, row % 2);
+            factor = rms_factor(x, squares, row % 2);
         }
         for (int begin = 0; begin < count; begin += groups::step) {
             if (begin > 0) {
@@ -229,29 +233,29 @@ __device__ __forceinline__ void hold_rows_of(const step_x &x, int64_t first, int
                 if (is_normed)
                     weight.load(x.norm, begin, count);
             }
-            some.template hold<how>(is_normed, weight, factor, begin, count, to, row);
+            some.template stage<form>(is_normed, weight, factor, begin, count, to, row);
         }
     }
 }
 
-/* Rows `first` and after, by all threads of the block; __syncthreads() comes after it. */
-template <layout how>
-__device__ __forceinline__ void hold_rows(const step_x &x, int64_t first, int rows, const held_x &to)
+/* Stages rows `first` and on, by all threads of the block; __syncthreads() must follow. */
+template <x_layout form>
+__device__ __forceinline__ void stage_rows(const decode_x &x, int64_t first, int rows, const staged_x &to)
 {
     if (x.dtype == TARN_BF16)
-        hold_rows_of<bf16, how>(x, first, rows, to);
+        stage_rows_of<bf16, form>(x, first, rows, to);
     else if (x.dtype == TARN_F16)
-        hold_rows_of<f16, how>(x, first, rows, to);
+        stage_rows_of<f16, form>(x, first, rows, to);
     else
-        hold_rows_of<float, how>(x, first, rows, to);
+        stage_rows_of<float, form>(x, first, rows, to);
 }
 
-/* The norm's weight is wanted soon: it can be asked for before the kernel in front has ended. */
-__device__ __forceinline__ void expect_norm(const step_x &x)
+/* Prefetches the norm's weight before pdl_wait(). */
+__device__ __forceinline__ void prefetch_norm(const decode_x &x)
 {
     const int bytes = x.in * (x.dtype == TARN_F32 ? 4 : 2);
-    for (int at = threadIdx.x * 128; x.norm && at < bytes; at += STEP_WARPS * WARP * 128)
-        expect((const char *)x.norm + at);
+    for (int at = threadIdx.x * 128; x.norm && at < bytes; at += DECODE_WARPS * WARP * 128)
+        prefetch_l2((const char *)x.norm + at);
 }
 
 #endif

@@ -1,5 +1,5 @@
-/* binary.cu: element-wise operations of two operands. Their gradients are in binary_grad.cu, so that the two compile
- * side by side. */
+/* binary.cu: elementwise operations of two operands, and swiglu. Gradients: binary_grad.cu, so that the two compile in
+ * parallel. Bytes: 3 tensors. */
 #include "backends/cuda/elementwise/elementwise_loops.cuh"
 
 #define UNARY(name, ...)
@@ -10,7 +10,7 @@
 #undef BINARY
 
 #define RUN_FLOAT run_floats
-#define RUN_NUMBER run_numbers
+#define RUN_NUMBER run_any
 #define MASK_FLOAT TARN__FLOATS
 #define MASK_NUMBER TARN__ALL
 

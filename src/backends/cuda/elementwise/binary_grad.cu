@@ -1,4 +1,5 @@
-/* binary_grad.cu: the gradients of element-wise operations of two operands: both in one pass, or one of them. */
+/* binary_grad.cu: gradients of elementwise operations of two operands: both in one pass (5 tensors moved), or one of
+ * them (4). */
 #include "backends/cuda/elementwise/elementwise_loops.cuh"
 
 #define OPERANDS \
@@ -8,17 +9,17 @@
 #define UNARY(name, ...)
 #define COMPARE(name, ...)
 #define BINARY(name, dtypes, precision, slope_precision, value, gradient_a, gradient_b) \
-    EXPRESSION(name##_slopes, 3, 2, slope_precision, OPERANDS out[0] = (gradient_a); out[1] = (gradient_b);) \
-    EXPRESSION(name##_slope_a, 3, 1, slope_precision, OPERANDS out[0] = (gradient_a);) \
-    EXPRESSION(name##_slope_b, 3, 1, slope_precision, OPERANDS out[0] = (gradient_b);)
+    EXPRESSION(name##_grads, 3, 2, slope_precision, OPERANDS out[0] = (gradient_a); out[1] = (gradient_b);) \
+    EXPRESSION(name##_grad_a, 3, 1, slope_precision, OPERANDS out[0] = (gradient_a);) \
+    EXPRESSION(name##_grad_b, 3, 1, slope_precision, OPERANDS out[0] = (gradient_b);)
 #include "base/kernel/elementwise.def"
 #undef BINARY
 
 void tarn__cuda_binary_grad(tarn__kernel_row *rows)
 {
 #define BINARY(name, ...) \
-    rows[TARN__K_##name##_grad] = tarn__kernel_row{run_floats<name##_slopes>, TARN__FLOATS, NULL}; \
-    rows[TARN__K_##name##_grad_a] = tarn__kernel_row{run_floats<name##_slope_a>, TARN__FLOATS, NULL}; \
-    rows[TARN__K_##name##_grad_b] = tarn__kernel_row{run_floats<name##_slope_b>, TARN__FLOATS, NULL};
+    rows[TARN__K_##name##_grad] = tarn__kernel_row{run_floats<name##_grads>, TARN__FLOATS, NULL}; \
+    rows[TARN__K_##name##_grad_a] = tarn__kernel_row{run_floats<name##_grad_a>, TARN__FLOATS, NULL}; \
+    rows[TARN__K_##name##_grad_b] = tarn__kernel_row{run_floats<name##_grad_b>, TARN__FLOATS, NULL};
 #include "base/kernel/elementwise.def"
 }

@@ -1,4 +1,4 @@
-/* compare.cu: comparisons, whose result is bool, and the choice between two operands with its gradient. */
+/* compare.cu: comparisons, whose result is bool, and `where` with its gradient. */
 #include "backends/cuda/elementwise/elementwise_loops.cuh"
 
 #define UNARY(name, ...)
@@ -8,53 +8,53 @@
 #include "base/kernel/elementwise.def"
 #undef COMPARE
 
-/* Results are bytes: packs are as long as 16 bytes of operands. */
+/* Results are bytes: vectors have as many elements as 16 bytes of operands. */
 template <typename Op> static void run_compare(const tarn__call *call)
 {
     tarn_dtype dtype = leading_dtype(call);
-    if (is_nothing(call))
+    if (is_empty(call))
         return;
-    bool done = dtype == TARN_F32    ? launch_packed<Op, float, bool>(call)
-                : dtype == TARN_BF16 ? launch_packed<Op, bf16, bool>(call)
-                : dtype == TARN_F16  ? launch_packed<Op, f16, bool>(call)
+    bool done = dtype == TARN_F32    ? launch_vectorized<Op, float, bool>(call)
+                : dtype == TARN_BF16 ? launch_vectorized<Op, bf16, bool>(call)
+                : dtype == TARN_F16  ? launch_vectorized<Op, f16, bool>(call)
                                      : false;
     if (!done && dtype == TARN_F64)
-        launch_single<Op, twice>(call);
+        launch_scalar<Op, f64_math>(call);
     else if (!done && tarn__is_float(dtype))
-        launch_single<Op, fine>(call);
+        launch_scalar<Op, f32_math>(call);
     else if (!done)
-        launch_single<Op, whole>(call);
+        launch_scalar<Op, int_math>(call);
 }
 
 /* ---- where ------------------------------------------------------------------------------------------------------- */
 
 EXPRESSION(where_value, 3, 1, IN_F32, out[0] = in[0] != K(0) ? in[1] : in[2];)
 
-#define CHOICES 2 /* packs a thread */
+#define SELECTS 2 /* vectors per thread */
 
-/* How operands are read: bit k of `dense`: operand k lies dense along the last axis; of `present` alone: it has one
- * value there; else it is a constant. Outputs come first, then the condition, then what is chosen from. */
-struct choice_places {
+/* How operands are read. Bit k of `dense`: operand k is contiguous along the last axis; of `present` alone: it has one
+ * value there; else it is a constant. Outputs come first, then the condition, then the operands. */
+struct select_layout {
     uint32_t dense, present;
-    int64_t count; /* packs */
-    int tail;      /* elements after the last pack, where all of it is one row */
-    places<4> at;
+    int64_t count; /* vectors */
+    int tail;      /* elements after the last vector, if everything is one row */
+    offset_calc<4> at;
 };
 
-struct choice_args {
+struct select_args {
     void *to;
     const void *condition, *from[2];
     uint4 constant[2];
-    choice_places places;
+    select_layout offsets;
 };
 
-struct part_args {
+struct route_args {
     void *to[2];
     const void *condition, *g;
-    choice_places places;
+    select_layout offsets;
 };
 
-__device__ __forceinline__ void locate_choice(const choice_places &p, int64_t at, int64_t *offset)
+__device__ __forceinline__ void locate_select(const select_layout &p, int64_t at, int64_t *offset)
 {
     if (p.at.rank <= 1) {
 #pragma unroll
@@ -67,13 +67,13 @@ __device__ __forceinline__ void locate_choice(const choice_places &p, int64_t at
 
 /* N elements of operand k. */
 template <typename B, int N>
-__device__ __forceinline__ pack<B, N> load_choice(const choice_places &p, int k, const void *base, int64_t offset,
+__device__ __forceinline__ vec<B, N> load_operand(const select_layout &p, int k, const void *base, int64_t offset,
                                                   const uint4 &constant)
 {
     const B *from = (const B *)base + offset;
     if ((p.dense >> k) & 1)
-        return *(const pack<B, N> *)from;
-    pack<B, N> x = *(const pack<B, N> *)&constant;
+        return *(const vec<B, N> *)from;
+    vec<B, N> x = *(const vec<B, N> *)&constant;
     if ((p.present >> k) & 1) {
         B one = *from;
 #pragma unroll
@@ -83,10 +83,10 @@ __device__ __forceinline__ pack<B, N> load_choice(const choice_places &p, int k,
     return x;
 }
 
-/* The condition, a byte an element, as 16 bytes of masks for elements of type B: all bits are set where it holds. */
-template <typename B> struct choice_mask {
+/* The condition, a byte per element, as 16 bytes of masks for elements of type B: all bits set where it is true. */
+template <typename B> struct select_mask {
     static constexpr int N = 16 / (int)sizeof(B);
-    static __device__ __forceinline__ void of(const pack<uint8_t, N> &condition, uint32_t *mask)
+    static __device__ __forceinline__ void of(const vec<uint8_t, N> &condition, uint32_t *mask)
     {
         uint32_t words[(N + 3) / 4] = {};
         memcpy(words, &condition, sizeof(condition));
@@ -101,32 +101,32 @@ template <typename B> struct choice_mask {
     }
 };
 
-/* The bits of elements of type B are chosen, 16 bytes at a time; the condition is one byte an element. */
+/* Selects bits of elements of type B, 16 bytes at a time: dtypes of one size share a kernel. */
 template <typename B>
-static __global__ void __launch_bounds__(THREADS) choose_kernel(const __grid_constant__ choice_args a)
+static __global__ void __launch_bounds__(THREADS) select_kernel(const __grid_constant__ select_args a)
 {
     constexpr int N = 16 / (int)sizeof(B);
     const uint4 none = make_uint4(0, 0, 0, 0);
-    int64_t first = (int64_t)blockIdx.x * (THREADS * CHOICES) + threadIdx.x, to[CHOICES];
-    pack<uint8_t, N> condition[CHOICES];
-    pack<B, N> x[CHOICES], y[CHOICES];
+    int64_t first = (int64_t)blockIdx.x * (THREADS * SELECTS) + threadIdx.x, to[SELECTS];
+    vec<uint8_t, N> condition[SELECTS];
+    vec<B, N> x[SELECTS], y[SELECTS];
 #pragma unroll
-    for (int u = 0; u < CHOICES; u++) {
+    for (int u = 0; u < SELECTS; u++) {
         int64_t offset[4];
-        if (first + u * THREADS >= a.places.count)
+        if (first + u * THREADS >= a.offsets.count)
             continue;
-        locate_choice(a.places, first + u * THREADS, offset);
+        locate_select(a.offsets, first + u * THREADS, offset);
         to[u] = offset[0];
-        condition[u] = load_choice<uint8_t, N>(a.places, 1, a.condition, offset[1], none);
-        x[u] = load_choice<B, N>(a.places, 2, a.from[0], offset[2], a.constant[0]);
-        y[u] = load_choice<B, N>(a.places, 3, a.from[1], offset[3], a.constant[1]);
+        condition[u] = load_operand<uint8_t, N>(a.offsets, 1, a.condition, offset[1], none);
+        x[u] = load_operand<B, N>(a.offsets, 2, a.from[0], offset[2], a.constant[0]);
+        y[u] = load_operand<B, N>(a.offsets, 3, a.from[1], offset[3], a.constant[1]);
     }
 #pragma unroll
-    for (int u = 0; u < CHOICES; u++) {
-        if (first + u * THREADS >= a.places.count)
+    for (int u = 0; u < SELECTS; u++) {
+        if (first + u * THREADS >= a.offsets.count)
             continue;
         uint32_t mask[4], one[4], other[4];
-        choice_mask<B>::of(condition[u], mask);
+        select_mask<B>::of(condition[u], mask);
         memcpy(one, &x[u], sizeof(one));
         memcpy(other, &y[u], sizeof(other));
 #pragma unroll
@@ -134,55 +134,58 @@ static __global__ void __launch_bounds__(THREADS) choose_kernel(const __grid_con
             one[w] = (one[w] & mask[w]) | (other[w] & ~mask[w]);
         *(uint4 *)((B *)a.to + to[u]) = make_uint4(one[0], one[1], one[2], one[3]);
     }
-    if (blockIdx.x == 0 && (int)threadIdx.x < a.places.tail) {
-        int64_t at = a.places.count * N + threadIdx.x;
-        int k =
-            load_choice<uint8_t, 1>(a.places, 1, a.condition, (a.places.dense >> 1) & 1 ? at : 0, none).at[0] ? 0 : 1;
-        int64_t offset = (a.places.dense >> (2 + k)) & 1 ? at : 0;
-        ((B *)a.to)[at] = load_choice<B, 1>(a.places, 2 + k, a.from[k], offset, a.constant[k]).at[0];
+    if (blockIdx.x == 0 && (int)threadIdx.x < a.offsets.tail) {
+        int64_t at = a.offsets.count * N + threadIdx.x;
+        int k = load_operand<uint8_t, 1>(a.offsets, 1, a.condition, (a.offsets.dense >> 1) & 1 ? at : 0, none).at[0]
+                    ? 0
+                    : 1;
+        int64_t offset = (a.offsets.dense >> (2 + k)) & 1 ? at : 0;
+        ((B *)a.to)[at] = load_operand<B, 1>(a.offsets, 2 + k, a.from[k], offset, a.constant[k]).at[0];
     }
 }
 
-/* The gradient goes to the first output where the condition holds and to the second elsewhere; the other gets 0. */
-template <typename B> static __global__ void __launch_bounds__(THREADS) part_kernel(const __grid_constant__ part_args a)
+/* Routes the gradient to the first output where the condition is true, to the second elsewhere; the other gets 0. */
+template <typename B>
+static __global__ void __launch_bounds__(THREADS) route_kernel(const __grid_constant__ route_args a)
 {
     constexpr int N = 16 / (int)sizeof(B);
     const uint4 none = make_uint4(0, 0, 0, 0);
-    int64_t first = (int64_t)blockIdx.x * (THREADS * CHOICES) + threadIdx.x, offset[CHOICES][4];
-    pack<uint8_t, N> condition[CHOICES];
-    pack<B, N> g[CHOICES];
+    int64_t first = (int64_t)blockIdx.x * (THREADS * SELECTS) + threadIdx.x, offset[SELECTS][4];
+    vec<uint8_t, N> condition[SELECTS];
+    vec<B, N> g[SELECTS];
 #pragma unroll
-    for (int u = 0; u < CHOICES; u++) {
-        if (first + u * THREADS >= a.places.count)
+    for (int u = 0; u < SELECTS; u++) {
+        if (first + u * THREADS >= a.offsets.count)
             continue;
-        locate_choice(a.places, first + u * THREADS, offset[u]);
-        condition[u] = load_choice<uint8_t, N>(a.places, 2, a.condition, offset[u][2], none);
-        g[u] = load_choice<B, N>(a.places, 3, a.g, offset[u][3], none);
+        locate_select(a.offsets, first + u * THREADS, offset[u]);
+        condition[u] = load_operand<uint8_t, N>(a.offsets, 2, a.condition, offset[u][2], none);
+        g[u] = load_operand<B, N>(a.offsets, 3, a.g, offset[u][3], none);
     }
 #pragma unroll
-    for (int u = 0; u < CHOICES; u++) {
-        if (first + u * THREADS >= a.places.count)
+    for (int u = 0; u < SELECTS; u++) {
+        if (first + u * THREADS >= a.offsets.count)
             continue;
-        uint32_t mask[4], up[4];
-        choice_mask<B>::of(condition[u], mask);
-        memcpy(up, &g[u], sizeof(up));
+        uint32_t mask[4], upstream[4];
+        select_mask<B>::of(condition[u], mask);
+        memcpy(upstream, &g[u], sizeof(upstream));
         *(uint4 *)((B *)a.to[0] + offset[u][0]) =
-            make_uint4(up[0] & mask[0], up[1] & mask[1], up[2] & mask[2], up[3] & mask[3]);
+            make_uint4(upstream[0] & mask[0], upstream[1] & mask[1], upstream[2] & mask[2], upstream[3] & mask[3]);
         *(uint4 *)((B *)a.to[1] + offset[u][1]) =
-            make_uint4(up[0] & ~mask[0], up[1] & ~mask[1], up[2] & ~mask[2], up[3] & ~mask[3]);
+            make_uint4(upstream[0] & ~mask[0], upstream[1] & ~mask[1], upstream[2] & ~mask[2], upstream[3] & ~mask[3]);
     }
-    if (blockIdx.x == 0 && (int)threadIdx.x < a.places.tail) {
-        int64_t at = a.places.count * N + threadIdx.x;
-        bool holds = load_choice<uint8_t, 1>(a.places, 2, a.condition, (a.places.dense >> 2) & 1 ? at : 0, none).at[0];
-        B up = load_choice<B, 1>(a.places, 3, a.g, (a.places.dense >> 3) & 1 ? at : 0, none).at[0];
-        ((B *)a.to[0])[at] = holds ? up : (B)0;
-        ((B *)a.to[1])[at] = holds ? (B)0 : up;
+    if (blockIdx.x == 0 && (int)threadIdx.x < a.offsets.tail) {
+        int64_t at = a.offsets.count * N + threadIdx.x;
+        bool is_true =
+            load_operand<uint8_t, 1>(a.offsets, 2, a.condition, (a.offsets.dense >> 2) & 1 ? at : 0, none).at[0];
+        B upstream = load_operand<B, 1>(a.offsets, 3, a.g, (a.offsets.dense >> 3) & 1 ? at : 0, none).at[0];
+        ((B *)a.to[0])[at] = is_true ? upstream : (B)0;
+        ((B *)a.to[1])[at] = is_true ? (B)0 : upstream;
     }
 }
 
-/* Fills in how four operands are read, and turns their nest into one of packs of n; false where a layout or an address
- * is in the way. */
-static bool pack_choice(const tarn__view *const *views, int outputs, int n, choice_places *p)
+/* Fills in how four operands are read, and turns their nest into one of vectors of n; false if a layout or an address
+ * does not allow it. */
+static bool vectorize_select(const tarn__view *const *views, int outputs, int n, select_layout *p)
 {
     tarn__nest nest;
     tarn__nest_make(&nest, 4, views);
@@ -208,11 +211,11 @@ static bool pack_choice(const tarn__view *const *views, int outputs, int n, choi
     nest.shape[last] /= n;
     nest.count /= n;
     p->count = nest.count;
-    p->at = places_of<4>(&nest);
+    p->at = offset_calc_of<4>(&nest);
     return true;
 }
 
-#define START_CHOICE(kernel, bytes, blocks, a, stream) \
+#define LAUNCH_SELECT(kernel, bytes, blocks, a, stream) \
     switch (bytes) { \
     case 1: kernel<uint8_t><<<blocks, THREADS, 0, stream>>>(a); break; \
     case 2: kernel<uint16_t><<<blocks, THREADS, 0, stream>>>(a); break; \
@@ -220,15 +223,15 @@ static bool pack_choice(const tarn__view *const *views, int outputs, int n, choi
     default: kernel<uint64_t><<<blocks, THREADS, 0, stream>>>(a); break; \
     }
 
-/* Two packs of 16 bytes a thread, 256 threads a block. Moves a byte an element for the condition, and up to three
- * elements. */
-static bool launch_choice(const tarn__call *call)
+/* Grid: two 16-byte vectors per thread, 256 threads per block. Bytes: one per element for the condition, and up to
+ * three elements. */
+static bool launch_select(const tarn__call *call)
 {
     const tarn__elementwise *params = (const tarn__elementwise *)call->params;
     const tarn__view *views[] = {call->out[0], call->in[0], call->in[1], call->in[2]};
     tarn_dtype dtype = call->out[0]->dtype;
     size_t bytes = tarn__dtype_bytes(dtype);
-    choice_args a = {};
+    select_args a = {};
     if (!call->in[0] || call->in[0]->dtype != TARN_BOOL)
         return false;
     for (int k = 1; k < 3; k++) {
@@ -238,51 +241,51 @@ static bool launch_choice(const tarn__call *call)
         if (!call->in[k])
             a.constant[k - 1] = tarn__cuda_bits_of(dtype, &params->constant[k]);
     }
-    if (!pack_choice(views, 1, (int)(16 / bytes), &a.places))
+    if (!vectorize_select(views, 1, (int)(16 / bytes), &a.offsets))
         return false;
     a.to = tarn__view_at(call->out[0]);
     a.condition = tarn__view_at(call->in[0]);
-    START_CHOICE(choose_kernel, bytes, blocks_for(a.places.count, THREADS * CHOICES), a, stream_of(call))
+    LAUNCH_SELECT(select_kernel, bytes, blocks_for(a.offsets.count, THREADS * SELECTS), a, stream_of(call))
     return true;
 }
 
-/* Packs where layouts allow it, else one by one. */
+/* Vectors if layouts allow it, else one by one. */
 static void run_where(const tarn__call *call)
 {
     tarn_dtype dtype = call->in[1] ? call->in[1]->dtype : call->in[2] ? call->in[2]->dtype : call->out[0]->dtype;
-    if (is_nothing(call) || launch_choice(call))
+    if (is_empty(call) || launch_select(call))
         return;
     if (dtype == TARN_F64)
-        launch_single<where_value, twice>(call);
+        launch_scalar<where_value, f64_math>(call);
     else if (tarn__is_float(dtype))
-        launch_single<where_value, fine>(call);
+        launch_scalar<where_value, f32_math>(call);
     else
-        launch_single<where_value, whole>(call);
+        launch_scalar<where_value, int_math>(call);
 }
 
-/* As launch_choice. Moves a byte an element for the condition, and three elements. */
-static bool launch_parts(const tarn__call *call)
+/* Grid as launch_select. Bytes: one per element for the condition, and three elements. */
+static bool launch_route(const tarn__call *call)
 {
     const tarn__view *views[] = {call->out[0], call->out[1], call->in[0], call->in[1]};
     tarn_dtype dtype = call->in[1]->dtype;
     size_t bytes = tarn__dtype_bytes(dtype);
-    part_args a = {};
+    route_args a = {};
     if (call->in[0]->dtype != TARN_BOOL || call->out[0]->dtype != dtype || call->out[1]->dtype != dtype)
         return false;
-    if (!pack_choice(views, 2, (int)(16 / bytes), &a.places))
+    if (!vectorize_select(views, 2, (int)(16 / bytes), &a.offsets))
         return false;
     a.to[0] = tarn__view_at(call->out[0]);
     a.to[1] = tarn__view_at(call->out[1]);
     a.condition = tarn__view_at(call->in[0]);
     a.g = tarn__view_at(call->in[1]);
-    START_CHOICE(part_kernel, bytes, blocks_for(a.places.count, THREADS * CHOICES), a, stream_of(call))
+    LAUNCH_SELECT(route_kernel, bytes, blocks_for(a.offsets.count, THREADS * SELECTS), a, stream_of(call))
     return true;
 }
 
-/* Both in one pass where layouts and dtypes allow it; else twice the choice between the gradient and 0. */
+/* Both outputs in one pass if layouts and dtypes allow it; else two selects between the gradient and 0. */
 static void run_where_grad(const tarn__call *call)
 {
-    if (is_nothing(call) || launch_parts(call))
+    if (is_empty(call) || launch_route(call))
         return;
     for (int i = 0; i < 2; i++) {
         tarn__elementwise zero = {};

@@ -1,18 +1,18 @@
-/* elementwise_loops.cuh: the engine of the element-wise kernels.
+/* elementwise_loops.cuh: the loops of the elementwise kernels.
  *
  * A row of elementwise.def becomes a struct with inputs, outputs and an expression. Two kernels run it:
- * `packed_kernel`, for operands of one dtype whose last axis lies dense or is repeated, moves 16 bytes at a time;
- * `single_kernel`, for whatever layout and mixture of dtypes, moves one element. Both are bound by memory: (inputs +
- * outputs) · bytes an element, each read or written once. */
-#ifndef TARN__ELEMENTWISE_CUH
-#define TARN__ELEMENTWISE_CUH
+ * `vector_kernel`, for operands of one dtype whose last axis is contiguous or broadcast, moves 16 bytes at a time;
+ * `scalar_kernel`, for any layout and dtype mixture, one element. Both are bound by memory: (inputs + outputs) · bytes
+ * per element, each read or written once. */
+#ifndef TARN__CUDA_ELEMENTWISE_LOOPS_CUH
+#define TARN__CUDA_ELEMENTWISE_LOOPS_CUH
 
 #include "backends/cuda/common/element.cuh"
 #include "backends/cuda/elementwise/math.cuh"
 
 enum { IN_F32 = 0, IN_F64 = 1 };
 
-/* ---- expressions ------------------------------------------------------------------------------------------------- */
+/* ---- expressions: the macros of elementwise.def in terms of the math set M --------------------------------------- */
 
 #define K(c) ((real)(c))
 #define ISNAN(x) ((x) != (x))
@@ -20,37 +20,37 @@ enum { IN_F32 = 0, IN_F64 = 1 };
 #define SQRT(x) M::sqrt(x)
 #define RSQRT(x) M::inverse_sqrt(x)
 #define EXP(x) M::exp(x)
-#define EXP_GRAD(x, g) M::exp_slope(x, g)
+#define EXP_GRAD(x, g) M::exp_grad(x, g)
 #define EXP2(x) M::exp2(x)
-#define EXP2_GRAD(x, g) M::exp2_slope(x, g)
+#define EXP2_GRAD(x, g) M::exp2_grad(x, g)
 #define LOG(x) M::log(x)
 #define LOG2(x) M::log2(x)
 #define SIN(x) M::sin(x)
 #define COS(x) M::cos(x)
 #define TANH(x) M::tanh(x)
-#define SECH2(x) M::tanh_slope(x)
+#define SECH2(x) M::tanh_grad(x)
 #define ERF(x) M::erf(x)
-#define ERF_GRAD(x) M::erf_slope(x)
+#define ERF_GRAD(x) M::erf_grad(x)
 #define SIGMOID(x) M::sigmoid(x)
-#define SIGMOID_GRAD(x) M::sigmoid_slope(x)
+#define SIGMOID_GRAD(x) M::sigmoid_grad(x)
 #define GELU(x) M::gelu(x)
-#define GELU_GRAD(x) M::gelu_slope(x)
+#define GELU_GRAD(x) M::gelu_grad(x)
 #define GELU_ERF(x) M::gelu_erf(x)
-#define GELU_ERF_GRAD(x) M::gelu_erf_slope(x)
+#define GELU_ERF_GRAD(x) M::gelu_erf_grad(x)
 #define SILU(x) M::silu(x)
-#define SILU_GRAD(x) M::silu_slope(x)
+#define SILU_GRAD(x) M::silu_grad(x)
 #define SOFTPLUS(x) M::softplus(x)
-#define SOFTPLUS_GRAD(x, g) M::softplus_slope(x, g)
+#define SOFTPLUS_GRAD(x, g) M::softplus_grad(x, g)
 #define MOD(a, b) M::mod(a, b)
-#define MOD_GRAD_B(a, b, g) M::mod_slope_b(a, b, g)
+#define MOD_GRAD_B(a, b, g) M::mod_grad_b(a, b, g)
 #define POW(a, b) M::power(a, b)
-#define POW_GRAD_A(a, b, g) M::power_slope_a(a, b, g)
-#define POW_GRAD_B(a, b, g) M::power_slope_b(a, b, g)
-#define DIV_GRAD_B(a, b, g) M::quotient_slope_b(a, b, g)
+#define POW_GRAD_A(a, b, g) M::power_grad_a(a, b, g)
+#define POW_GRAD_B(a, b, g) M::power_grad_b(a, b, g)
+#define DIV_GRAD_B(a, b, g) M::quotient_grad_b(a, b, g)
 
 #define EXPRESSION(name, in_count, out_count, precision, ...) \
     struct name { \
-        enum { inputs = in_count, outputs = out_count, is_wide = precision }; \
+        enum { inputs = in_count, outputs = out_count, is_f64 = precision }; \
         template <typename M> \
         static __device__ __forceinline__ void run(const typename M::real *in, typename M::real *out, \
                                                    typename M::real P0, typename M::real P1) \
@@ -60,24 +60,26 @@ enum { IN_F32 = 0, IN_F64 = 1 };
         } \
     };
 
-/* The same in f64, for what left f32's range. Not inlined: it is rare, and its registers would cost every thread. */
-template <typename Op> static __device__ __noinline__ float run_twice(float a, float b, double p0, double p1)
+/* The same in f64, for results out of f32's range. Not inlined: rare, and its registers would cost every thread. */
+template <typename Op> static __device__ __noinline__ float run_f64(float a, float b, double p0, double p1)
 {
     const double in[2] = {(double)a, (double)b};
     double out[1];
-    Op::template run<twice>(in, out, p0, p1);
+    Op::template run<f64_math>(in, out, p0, p1);
     return (float)out[0];
 }
 
+/* Runs an expression; those marked for f64 are computed in f32 first and repeated if the result is near the ends of
+ * f32's range. */
 template <typename Op, typename M>
 __device__ __forceinline__ void run_checked(const typename M::real *in, typename M::real *out, typename M::real p0,
                                             typename M::real p1)
 {
     Op::template run<M>(in, out, p0, p1);
-    if constexpr (Op::is_wide && sizeof(typename M::real) == sizeof(float)) {
-        /* the last operand scales the result: x, or the gradient that arrives */
-        if (needs_care(out[0], in[Op::inputs - 1]))
-            out[0] = run_twice<Op>(in[0], in[Op::inputs - 1], (double)p0, (double)p1);
+    if constexpr (Op::is_f64 && sizeof(typename M::real) == sizeof(float)) {
+        /* the last operand scales the result: x, or the upstream gradient */
+        if (needs_f64(out[0], in[Op::inputs - 1]))
+            out[0] = run_f64<Op>(in[0], in[Op::inputs - 1], (double)p0, (double)p1);
     }
 }
 
@@ -88,18 +90,20 @@ template <typename Op, typename C> struct elementwise_args {
     void *out[Op::outputs];
     tarn_dtype in_dtype[Op::inputs], out_dtype[Op::outputs];
     uint32_t constants; /* bit k: input k is constant[k] */
-    uint32_t dense;     /* bit k: input k lies dense along the last axis; else it has one value there */
+    uint32_t dense;     /* bit k: input k is contiguous along the last axis; else it has one value there */
     C constant[Op::inputs];
     C p0, p1;
-    int64_t count; /* packs, or elements */
-    int tail;      /* elements after the last pack, where all of it is one row */
-    places<Op::outputs + Op::inputs> places;
+    int64_t count; /* vectors, or elements */
+    int tail;      /* elements after the last vector, if everything is one row */
+    offset_calc<Op::outputs + Op::inputs> offsets;
 };
 
+/* The last few elements of a row, by the first threads of block 0. Not inlined: its registers would cost every
+ * thread. */
 template <typename Op, typename T, typename O, int N>
-static __device__ __noinline__ void run_tail(const elementwise_args<Op, wide<T>> &a)
+static __device__ __noinline__ void run_tail(const elementwise_args<Op, compute<T>> &a)
 {
-    typedef wide<T> C;
+    typedef compute<T> C;
     int64_t at = a.count * N + threadIdx.x;
     if ((int)threadIdx.x >= a.tail)
         return;
@@ -107,31 +111,31 @@ static __device__ __noinline__ void run_tail(const elementwise_args<Op, wide<T>>
 #pragma unroll
     for (int k = 0; k < Op::inputs; k++)
         x[k] = (a.constants >> k) & 1 ? a.constant[k] : widen(((const T *)a.in[k])[(a.dense >> k) & 1 ? at : 0]);
-    run_checked<Op, typename maths_of<T>::type>(x, y, a.p0, a.p1);
+    run_checked<Op, typename math_of<T>::type>(x, y, a.p0, a.p1);
 #pragma unroll
     for (int k = 0; k < Op::outputs; k++)
         ((O *)a.out[k])[at] = narrow<O>(y[k]);
 }
 
-/* Operand k of a pack: its elements, one value for all of them, or a constant. The same for all threads, so that
- * branches cost nothing. */
+/* Operand k of a vector: its elements, one value for all of them, or a constant. Uniform over all threads, so branches
+ * cost nothing. */
 template <typename Op, typename T, int N>
-__device__ __forceinline__ void widen_operand(const elementwise_args<Op, wide<T>> &a, int k, const pack<T, N> &x,
-                                              wide<T> *y)
+__device__ __forceinline__ void widen_operand(const elementwise_args<Op, compute<T>> &a, int k, const vec<T, N> &x,
+                                              compute<T> *y)
 {
     if ((a.dense >> k) & 1) {
-        widen_pack(x, y);
+        widen_vec(x, y);
         return;
     }
-    wide<T> one = (a.constants >> k) & 1 ? a.constant[k] : widen(x.at[0]);
+    compute<T> one = (a.constants >> k) & 1 ? a.constant[k] : widen(x.at[0]);
 #pragma unroll
     for (int i = 0; i < N; i++)
         y[i] = one;
 }
 
-/* The places of a pack. One row, and rows that repeat or skip something, are what nearly all calls are: those need no
- * loop over axes, whose steps wait for each other. */
-template <int N> __device__ __forceinline__ void locate_pack(const places<N> &p, int64_t at, int64_t *offset)
+/* Offsets of a vector. One row, and rows that repeat or skip something, are nearly all calls: those need no loop over
+ * axes, whose steps depend on each other. */
+template <int N> __device__ __forceinline__ void locate_vec(const offset_calc<N> &p, int64_t at, int64_t *offset)
 {
     if (p.rank <= 1) {
 #pragma unroll
@@ -147,21 +151,22 @@ template <int N> __device__ __forceinline__ void locate_pack(const places<N> &p,
     }
 }
 
-/* U packs of N elements a thread, all of them loaded before the first is computed. */
+/* U vectors of N elements per thread, all loaded before the first is computed. */
 template <typename Op, typename T, typename O, int N, int U>
-static __global__ void __launch_bounds__(THREADS) packed_kernel(const __grid_constant__ elementwise_args<Op, wide<T>> a)
+static __global__ void __launch_bounds__(THREADS)
+    vector_kernel(const __grid_constant__ elementwise_args<Op, compute<T>> a)
 {
-    typedef wide<T> C;
+    typedef compute<T> C;
     constexpr int OUT = Op::outputs, IN = Op::inputs;
     int64_t first = (int64_t)blockIdx.x * (THREADS * U) + threadIdx.x;
-    pack<T, N> x[U][IN];
+    vec<T, N> x[U][IN];
     int64_t to[U][OUT];
 #pragma unroll
     for (int u = 0; u < U; u++) {
         int64_t at = first + u * THREADS, offset[OUT + IN];
         if (at >= a.count)
             continue;
-        locate_pack(a.places, at, offset);
+        locate_vec(a.offsets, at, offset);
 #pragma unroll
         for (int k = 0; k < OUT; k++)
             to[u][k] = offset[k];
@@ -169,7 +174,7 @@ static __global__ void __launch_bounds__(THREADS) packed_kernel(const __grid_con
         for (int k = 0; k < IN; k++) {
             const T *from = (const T *)a.in[k] + offset[OUT + k];
             if ((a.dense >> k) & 1)
-                x[u][k] = *(const pack<T, N> *)from;
+                x[u][k] = *(const vec<T, N> *)from;
             else if (!((a.constants >> k) & 1))
                 x[u][k].at[0] = *from;
         }
@@ -178,7 +183,7 @@ static __global__ void __launch_bounds__(THREADS) packed_kernel(const __grid_con
     for (int u = 0; u < U; u++) {
         if (first + u * THREADS >= a.count)
             break;
-        C from[IN][N], made[OUT][N];
+        C from[IN][N], results[OUT][N];
 #pragma unroll
         for (int k = 0; k < IN; k++)
             widen_operand(a, k, x[u][k], from[k]);
@@ -188,31 +193,32 @@ static __global__ void __launch_bounds__(THREADS) packed_kernel(const __grid_con
 #pragma unroll
             for (int k = 0; k < IN; k++)
                 in[k] = from[k][i];
-            run_checked<Op, typename maths_of<T>::type>(in, out, a.p0, a.p1);
+            run_checked<Op, typename math_of<T>::type>(in, out, a.p0, a.p1);
 #pragma unroll
             for (int k = 0; k < OUT; k++)
-                made[k][i] = out[k];
+                results[k][i] = out[k];
         }
 #pragma unroll
         for (int k = 0; k < OUT; k++) {
-            pack<O, N> y;
-            narrow_pack(made[k], y);
-            *(pack<O, N> *)((O *)a.out[k] + to[u][k]) = y;
+            vec<O, N> y;
+            narrow_vec(results[k], y);
+            *(vec<O, N> *)((O *)a.out[k] + to[u][k]) = y;
         }
     }
     if (a.tail && blockIdx.x == 0)
         run_tail<Op, T, O, N>(a);
 }
 
+/* One element per thread, any layout and dtype. */
 template <typename Op, typename M>
 static __global__ void __launch_bounds__(THREADS)
-    single_kernel(const __grid_constant__ elementwise_args<Op, typename M::real> a)
+    scalar_kernel(const __grid_constant__ elementwise_args<Op, typename M::real> a)
 {
     typedef typename M::real C;
     int64_t at = (int64_t)blockIdx.x * THREADS + threadIdx.x, offset[Op::outputs + Op::inputs];
     if (at >= a.count)
         return;
-    locate(a.places, at, offset);
+    locate(a.offsets, at, offset);
     C x[Op::inputs], y[Op::outputs];
 #pragma unroll
     for (int k = 0; k < Op::inputs; k++)
@@ -223,17 +229,17 @@ static __global__ void __launch_bounds__(THREADS)
         store_any(a.out[k], a.out_dtype[k], offset[k], y[k]);
 }
 
-/* ---- starting them ----------------------------------------------------------------------------------------------- */
+/* ---- launching --------------------------------------------------------------------------------------------------- */
 
-static inline void number_as(const tarn__scalar *number, float *x)
+static inline void constant_as(const tarn__scalar *number, float *x)
 {
     *x = (float)number->real;
 }
-static inline void number_as(const tarn__scalar *number, double *x)
+static inline void constant_as(const tarn__scalar *number, double *x)
 {
     *x = number->real;
 }
-static inline void number_as(const tarn__scalar *number, int64_t *x)
+static inline void constant_as(const tarn__scalar *number, int64_t *x)
 {
     *x = number->integer;
 }
@@ -272,7 +278,7 @@ template <typename Op, typename C> static elementwise_args<Op, C> args_of(const 
     for (int k = 0; k < Op::inputs; k++) {
         if ((params->constants >> k) & 1) {
             a.constants |= 1u << k;
-            number_as(&params->constant[k], &a.constant[k]);
+            constant_as(&params->constant[k], &a.constant[k]);
         } else {
             a.in[k] = tarn__view_at(call->in[k]);
             a.in_dtype[k] = call->in[k]->dtype;
@@ -283,9 +289,9 @@ template <typename Op, typename C> static elementwise_args<Op, C> args_of(const 
     return a;
 }
 
-/* Turns the nest into one of packs, where every operand's layout and address allow it. */
+/* Turns the nest into one of vectors, if every operand's layout and alignment allow it. */
 template <typename Op, typename T, typename O, int N>
-static bool pack_nest(const tarn__call *call, tarn__nest *nest, elementwise_args<Op, wide<T>> *a)
+static bool vectorize_nest(const tarn__call *call, tarn__nest *nest, elementwise_args<Op, compute<T>> *a)
 {
     constexpr int operands = Op::outputs + Op::inputs;
     int last = nest->rank - 1;
@@ -315,7 +321,9 @@ static bool pack_nest(const tarn__call *call, tarn__nest *nest, elementwise_args
     return true;
 }
 
-template <typename Op, typename T, typename O> static bool launch_packed(const tarn__call *call)
+/* Grid: U vectors per thread, 256 threads per block; U is 1 with many operands, to save registers. False: use
+ * launch_scalar(). */
+template <typename Op, typename T, typename O> static bool launch_vectorized(const tarn__call *call)
 {
     constexpr int N = 16 / (int)(sizeof(T) > sizeof(O) ? sizeof(T) : sizeof(O)),
                   U = Op::inputs + Op::outputs > 3 ? 1 : 2;
@@ -324,26 +332,26 @@ template <typename Op, typename T, typename O> static bool launch_packed(const t
             return false;
     tarn__nest nest;
     nest_of<Op>(call, &nest);
-    elementwise_args<Op, wide<T>> a = args_of<Op, wide<T>>(call);
-    if (!pack_nest<Op, T, O, N>(call, &nest, &a))
+    elementwise_args<Op, compute<T>> a = args_of<Op, compute<T>>(call);
+    if (!vectorize_nest<Op, T, O, N>(call, &nest, &a))
         return false;
     a.count = nest.count;
-    a.places = places_of<Op::outputs + Op::inputs>(&nest);
-    packed_kernel<Op, T, O, N, U><<<blocks_for(a.count, THREADS * U), THREADS, 0, stream_of(call)>>>(a);
+    a.offsets = offset_calc_of<Op::outputs + Op::inputs>(&nest);
+    vector_kernel<Op, T, O, N, U><<<blocks_for(a.count, THREADS * U), THREADS, 0, stream_of(call)>>>(a);
     return true;
 }
 
-template <typename Op, typename M> static void launch_single(const tarn__call *call)
+template <typename Op, typename M> static void launch_scalar(const tarn__call *call)
 {
     tarn__nest nest;
     nest_of<Op>(call, &nest);
     elementwise_args<Op, typename M::real> a = args_of<Op, typename M::real>(call);
     a.count = nest.count;
-    a.places = places_of<Op::outputs + Op::inputs>(&nest);
-    single_kernel<Op, M><<<blocks_for(a.count, THREADS), THREADS, 0, stream_of(call)>>>(a);
+    a.offsets = offset_calc_of<Op::outputs + Op::inputs>(&nest);
+    scalar_kernel<Op, M><<<blocks_for(a.count, THREADS), THREADS, 0, stream_of(call)>>>(a);
 }
 
-/* The first operand that is a tensor says what to compute in. */
+/* The first tensor operand decides the compute type. */
 static inline tarn_dtype leading_dtype(const tarn__call *call)
 {
     for (int k = 0; k < call->inputs; k++)
@@ -352,37 +360,37 @@ static inline tarn_dtype leading_dtype(const tarn__call *call)
     return call->out[0]->dtype;
 }
 
-static inline bool is_nothing(const tarn__call *call)
+static inline bool is_empty(const tarn__call *call)
 {
     return tarn__view_count(call->out[0] ? call->out[0] : call->out[1]) == 0;
 }
 
-/* An expression on floats. Results have the operands' dtype, or another: then one by one. */
+/* An expression on floats. Results have the operands' dtype, or else go one by one. */
 template <typename Op> static void run_floats(const tarn__call *call)
 {
     tarn_dtype dtype = leading_dtype(call);
-    if (is_nothing(call))
+    if (is_empty(call))
         return;
     bool is_same = true;
     for (int k = 0; k < Op::outputs; k++)
         is_same = is_same && call->out[k]->dtype == dtype;
-    bool done = is_same && (dtype == TARN_F32    ? launch_packed<Op, float, float>(call)
-                            : dtype == TARN_BF16 ? launch_packed<Op, bf16, bf16>(call)
-                            : dtype == TARN_F16  ? launch_packed<Op, f16, f16>(call)
+    bool done = is_same && (dtype == TARN_F32    ? launch_vectorized<Op, float, float>(call)
+                            : dtype == TARN_BF16 ? launch_vectorized<Op, bf16, bf16>(call)
+                            : dtype == TARN_F16  ? launch_vectorized<Op, f16, f16>(call)
                                                  : false);
     if (!done && dtype == TARN_F64)
-        launch_single<Op, twice>(call);
+        launch_scalar<Op, f64_math>(call);
     else if (!done)
-        launch_single<Op, fine>(call);
+        launch_scalar<Op, f32_math>(call);
 }
 
-/* An expression on any number. */
-template <typename Op> static void run_numbers(const tarn__call *call)
+/* An expression on any dtype. */
+template <typename Op> static void run_any(const tarn__call *call)
 {
     if (tarn__is_float(leading_dtype(call)))
         run_floats<Op>(call);
-    else if (!is_nothing(call))
-        launch_single<Op, whole>(call);
+    else if (!is_empty(call))
+        launch_scalar<Op, int_math>(call);
 }
 
 #endif

@@ -1,6 +1,6 @@
 /* index.cuh: what reading and adding at indices share. */
-#ifndef TARN__INDEX_CUH
-#define TARN__INDEX_CUH
+#ifndef TARN__CUDA_INDEX_CUH
+#define TARN__CUDA_INDEX_CUH
 
 #include "backends/cuda/common/lines.cuh"
 

@@ -1,32 +1,32 @@
-/* scatter.cu: adding at indices: scatter_add and index_add.
+/* scatter.cu: scatter_add and index_add.
  *
- * Sums have the same bits in every run: what goes to one element is added in the order of the source, or in an order
- * that the indices and the shape fix. 16-bit floats are summed in f32 and rounded once. No atomics.
+ * Deterministic: the terms of one element are added in the order of the source, or in an order fixed by the indices and
+ * the shape. 16-bit floats are summed in f32 and rounded once. No atomics.
  *
- * index_add of few slices: a block for each looks for others of the same target (one launch). scatter_add along a short
- * axis: a thread, or a block, for each line. Everything else is sorted by target first: see scatter_sorted.cuh, and
- * scatter_fresh.cuh for a y that has no old values. */
+ * index_add of few slices: a block per slice looks for others with the same target (one launch). scatter_add along a
+ * short axis: a thread, or a block, per line. Everything else is sorted by target first: scatter_sorted.cuh, and
+ * scatter_fresh.cuh if y's old values do not count. */
 #include <cub/device/device_radix_sort.cuh>
 
 #include "backends/cuda/index/scatter_fresh.cuh"
 
-#define FEW_SLICES 1024 /* up to here index_add compares indices instead of sorting them */
-#define FEW_ELEMENTS 8  /* up to here a thread takes a line of scatter_add */
-#define LINE_MOST 2048  /* up to here a block can */
-#define LINE_GOOD 512   /* and up to here it is quick enough for any number of lines */
-#define LINES_FEW 256
-#define CHUNK_LEAST 32
-#define CHUNKS_MOST 8192
+#define MAX_FEW_SLICES 1024 /* up to here index_add compares indices instead of sorting them */
+#define MAX_THREAD_LINE 8   /* up to here a thread per line of scatter_add */
+#define MAX_BLOCK_LINE 2048 /* up to here a block can */
+#define BLOCK_LINE 512      /* and up to here it is fast for any number of lines */
+#define FEW_LINES 256
+#define MIN_CHUNK 32
+#define SCATTER_MAX_CHUNKS 8192
 
 /* ---- few slices -------------------------------------------------------------------------------------------------- */
 
-/* The block of the first slice that goes to a target adds all of them, in order; the blocks of the others end. */
+/* The block of a target's first slice adds all of them, in order; the blocks of the others return. */
 template <typename T, typename Y, typename C, int N>
 static __global__ void __launch_bounds__(THREADS) few_kernel(const __grid_constant__ add_args a)
 {
     __shared__ int found[THREADS], counts[THREADS / WARP];
     int entry = (int)(blockIdx.x / a.tiles), count = (int)a.count, lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    int64_t key = index_at(a.index, a.is_long, entry * a.index_step), place[2] = {0, 0};
+    int64_t key = index_at(a.index, a.is_long, entry * a.index_step), offset2[2] = {0, 0};
     if ((uint64_t)key >= (uint64_t)a.limit) {
         if (threadIdx.x == 0)
             report_fault(a.faults, key, a.limit);
@@ -42,8 +42,8 @@ static __global__ void __launch_bounds__(THREADS) few_kernel(const __grid_consta
     C sum[N];
     if (has_column) {
         raw<Y, N, C> y;
-        locate(a.column_at, column, place);
-        y.load(a.y, a.y_dtype, key * a.y_step + place[0]);
+        locate(a.column_at, column, offset2);
+        y.load(a.y, a.y_dtype, key * a.y_step + offset2[0]);
 #pragma unroll
         for (int i = 0; i < N; i++)
             sum[i] = y.get(i);
@@ -67,7 +67,7 @@ static __global__ void __launch_bounds__(THREADS) few_kernel(const __grid_consta
 #pragma unroll
             for (int u = 0; u < BATCH; u++)
                 if (first + u < total)
-                    x[u].load(a.source, a.source_dtype, found[first + u] * a.source_step + place[1]);
+                    x[u].load(a.source, a.source_dtype, found[first + u] * a.source_step + offset2[1]);
 #pragma unroll
             for (int u = 0; u < BATCH; u++)
                 if (first + u < total)
@@ -78,12 +78,12 @@ static __global__ void __launch_bounds__(THREADS) few_kernel(const __grid_consta
         __syncthreads();
     }
     if (has_column)
-        put<Y, N, C>::at(a.y, a.y_dtype, key * a.y_step + place[0], sum);
+        put<Y, N, C>::at(a.y, a.y_dtype, key * a.y_step + offset2[0], sum);
 }
 
 /* ---- lines of scatter_add ---------------------------------------------------------------------------------------- */
 
-/* A thread a line. Elements of the same target are found by comparing. */
+/* A thread per line. Elements with the same target are found by comparing. */
 template <typename C>
 static __global__ void __launch_bounds__(THREADS) thread_line_kernel(const __grid_constant__ add_args a, int64_t lines)
 {
@@ -111,12 +111,12 @@ static __global__ void __launch_bounds__(THREADS) thread_line_kernel(const __gri
     }
 }
 
-/* A block a line, which lies in shared memory: indices that are good are below 2^31. */
+/* A block per line, which is staged in shared memory; valid indices are below 2^31. */
 template <typename C>
 static __global__ void __launch_bounds__(THREADS) block_line_kernel(const __grid_constant__ add_args a)
 {
-    __shared__ uint32_t target[LINE_MOST];
-    __shared__ C value[LINE_MOST];
+    __shared__ uint32_t target[MAX_BLOCK_LINE];
+    __shared__ C value[MAX_BLOCK_LINE];
     const uint32_t none = 0xffffffffu;
     int length = (int)a.length;
     int64_t offset[3];
@@ -146,19 +146,19 @@ static __global__ void __launch_bounds__(THREADS) block_line_kernel(const __grid
     }
 }
 
-/* ---- the plan ---------------------------------------------------------------------------------------------------- */
+/* ---- planning ---------------------------------------------------------------------------------------------------- */
 
-typedef enum way { NOTHING, FEW, THREAD_LINES, BLOCK_LINES, SORTED } way;
+typedef enum method { NOTHING, FEW, THREAD_LINES, BLOCK_LINES, SORTED } method;
 
-/* How a call is carried out: from its shapes alone. */
+/* How a call runs: from its shapes alone. */
 typedef struct add_plan {
-    way way;
+    method method;
     tarn__nest columns; /* index_add: y and source across the axis */
     tarn__nest lines;   /* scatter_add: y, index and source across the axis */
     int64_t length, limit;
-    int64_t group; /* lines that are sorted together: as many as 31 bits can tell apart */
+    int64_t group; /* lines sorted together: as many as 31 bits can tell apart */
     int64_t entries, chunk;
-    size_t keys_bytes, partial_bytes, begin_bytes; /* begin: of targets' entries, see scatter_fresh.cuh */
+    size_t keys_bytes, partial_bytes, begin_bytes; /* begin: start of each target's entries, see scatter_fresh.cuh */
 } add_plan;
 
 static size_t rounded(size_t bytes)
@@ -173,10 +173,10 @@ static size_t compute_bytes(tarn_dtype dtype)
 
 static void plan_sorted(add_plan *p, int64_t entries, int64_t columns, tarn_dtype dtype)
 {
-    p->way = SORTED;
+    p->method = SORTED;
     p->entries = entries;
-    p->chunk = CHUNK_LEAST;
-    while (entries / p->chunk > CHUNKS_MOST)
+    p->chunk = MIN_CHUNK;
+    while (entries / p->chunk > SCATTER_MAX_CHUNKS)
         p->chunk *= 2;
     int64_t chunks = (entries + p->chunk - 1) / p->chunk;
     p->keys_bytes = rounded(sizeof(uint32_t) * (size_t)entries);
@@ -191,15 +191,15 @@ static void plan_lines(add_plan *p, const tarn__view *index, const tarn__view *s
     tarn__nest_make(&p->lines, 3, views);
     p->length = tarn__axis_size(index, axis);
     p->limit = tarn__axis_size(y, axis);
-    int64_t lines = p->lines.count, wider = p->length > p->limit ? p->length : p->limit;
+    int64_t lines = p->lines.count, longer = p->length > p->limit ? p->length : p->limit;
     if (lines * p->length == 0) {
-        p->way = NOTHING;
-    } else if (p->length <= FEW_ELEMENTS || wider >= MOST_SMALL) {
-        p->way = THREAD_LINES;
-    } else if (p->length <= LINE_GOOD || (p->length <= LINE_MOST && lines <= LINES_FEW)) {
-        p->way = BLOCK_LINES;
+        p->method = NOTHING;
+    } else if (p->length <= MAX_THREAD_LINE || longer >= MAX_SMALL) {
+        p->method = THREAD_LINES;
+    } else if (p->length <= BLOCK_LINE || (p->length <= MAX_BLOCK_LINE && lines <= FEW_LINES)) {
+        p->method = BLOCK_LINES;
     } else {
-        p->group = (MOST_SMALL - 1) / wider < lines ? (MOST_SMALL - 1) / wider : lines;
+        p->group = (MAX_SMALL - 1) / longer < lines ? (MAX_SMALL - 1) / longer : lines;
         plan_sorted(p, p->group * p->length, 1, y->dtype);
     }
 }
@@ -222,34 +222,35 @@ static add_plan plan_slices(const tarn__call *call)
     p.length = index->shape[0];
     p.limit = y->shape[axis];
     if (p.length * p.columns.count == 0) {
-        p.way = NOTHING;
-    } else if (p.length <= FEW_SLICES && p.length * ((p.columns.count + THREADS - 1) / THREADS) < MOST_SMALL) {
-        p.way = FEW;
-    } else if (p.length >= MOST_SMALL || p.limit >= MOST_SMALL) {
-        tarn__view wide = tarn__view_repeated(index, source, axis);
-        plan_lines(&p, &wide, source, y, axis);
+        p.method = NOTHING;
+    } else if (p.length <= MAX_FEW_SLICES && p.length * ((p.columns.count + THREADS - 1) / THREADS) < MAX_SMALL) {
+        p.method = FEW;
+    } else if (p.length >= MAX_SMALL || p.limit >= MAX_SMALL) {
+        tarn__view repeated = tarn__view_repeated(index, source, axis);
+        plan_lines(&p, &repeated, source, y, axis);
     } else {
         plan_sorted(&p, p.length, p.columns.count, y->dtype);
         if (!(call->reads_output & 1)) {
-            p.chunk = p.chunk > FRESH_CHUNK ? p.chunk : FRESH_CHUNK; /* fewer than the partial sums have room for */
+            /* fewer chunks than the partial sums have space for */
+            p.chunk = p.chunk > MIN_FRESH_CHUNK ? p.chunk : MIN_FRESH_CHUNK;
             p.begin_bytes = rounded(sizeof(uint32_t) * (size_t)(p.limit + 1));
         }
     }
     return p;
 }
 
-/* ---- carrying it out --------------------------------------------------------------------------------------------- */
+/* ---- running ----------------------------------------------------------------------------------------------------- */
 
-/* Keys and positions, twice; partial sums; beginnings; and the room that sorting itself needs, at the end. */
+/* Keys and positions, twice; partial sums; starts; and the sort's own scratch at the end. */
 static size_t scratch_of(const tarn__call *call, const add_plan *p)
 {
-    if (p->way != SORTED)
+    if (p->method != SORTED)
         return 0;
-    size_t room = 0;
+    size_t sort_bytes = 0;
     cub::DoubleBuffer<uint32_t> none;
     tarn__cuda_at(call->device);
-    cub::DeviceRadixSort::SortPairs(NULL, room, none, none, (int)p->entries, 0, 32, stream_of(call));
-    return 4 * p->keys_bytes + p->partial_bytes + p->begin_bytes + rounded(room);
+    cub::DeviceRadixSort::SortPairs(NULL, sort_bytes, none, none, (int)p->entries, 0, 32, stream_of(call));
+    return 4 * p->keys_bytes + p->partial_bytes + p->begin_bytes + rounded(sort_bytes);
 }
 
 size_t tarn__cuda_scratch_scatter_add(const tarn__call *call)
@@ -264,24 +265,25 @@ size_t tarn__cuda_scratch_index_add(const tarn__call *call)
     return scratch_of(call, &p);
 }
 
-/* Makes keys and sorts them with their positions: 3 launches up to about 4000 entries, some 8 beyond. */
+/* Computes keys and sorts them with their positions (CUB radix sort): 3 launches up to about 4,000 entries, some 8
+ * beyond. */
 static void sort_entries(const tarn__call *call, const add_plan *p, add_args *a, int64_t lines)
 {
-    char *room = (char *)call->scratch;
-    uint32_t *held[4];
+    char *scratch = (char *)call->scratch;
+    uint32_t *buffers[4];
     for (int i = 0; i < 4; i++)
-        held[i] = (uint32_t *)(room + (size_t)i * p->keys_bytes);
-    a->keys = held[0];
-    a->positions = held[2];
-    a->partials = room + 4 * p->keys_bytes;
+        buffers[i] = (uint32_t *)(scratch + (size_t)i * p->keys_bytes);
+    a->keys = buffers[0];
+    a->positions = buffers[2];
+    a->partials = scratch + 4 * p->keys_bytes;
     a->none = (uint32_t)(lines * a->limit);
     key_kernel<<<blocks_for(a->count, THREADS), THREADS, 0, stream_of(call)>>>(*a);
     size_t used = 4 * p->keys_bytes + p->partial_bytes + p->begin_bytes, left = call->scratch_bytes - used;
-    cub::DoubleBuffer<uint32_t> keys(held[0], held[1]), positions(held[2], held[3]);
+    cub::DoubleBuffer<uint32_t> keys(buffers[0], buffers[1]), positions(buffers[2], buffers[3]);
     int bits = 1;
     while (a->none >> bits)
         bits++;
-    cub::DeviceRadixSort::SortPairs(room + used, left, keys, positions, (int)a->count, 0, bits, stream_of(call));
+    cub::DeviceRadixSort::SortPairs(scratch + used, left, keys, positions, (int)a->count, 0, bits, stream_of(call));
     a->keys = keys.Current();
     a->positions = positions.Current();
 }
@@ -308,14 +310,14 @@ static add_args args_of(const tarn__call *call, const add_plan *p)
     return a;
 }
 
-/* Slices, in packs of N where that fits. `is_fresh`: y has no old values, and they are sorted. */
+/* Slices, in vectors of N if possible. `is_fresh`: y has no old values, and entries are sorted. */
 template <typename T, typename Y, typename C, int N>
 static bool add_slices(const tarn__call *call, const add_plan *p, add_args a, bool is_fresh)
 {
     tarn__nest nest = p->columns;
     int last = nest.rank - 1;
     if (N > 1) {
-        if (!is_packable(&nest, 0, a.y, sizeof(Y), N) || !is_packable(&nest, 1, a.source, sizeof(T), N) ||
+        if (!can_vectorize_axis(&nest, 0, a.y, sizeof(Y), N) || !can_vectorize_axis(&nest, 1, a.source, sizeof(T), N) ||
             a.y_step % N || a.source_step % N)
             return false;
         nest.shape[last] /= N;
@@ -323,25 +325,25 @@ static bool add_slices(const tarn__call *call, const add_plan *p, add_args a, bo
         nest.stride[0][last] = nest.stride[1][last] = N;
     }
     a.columns = nest.count;
-    a.column_at = places_of<2>(&nest);
+    a.column_at = offset_calc_of<2>(&nest);
     a.index_step = call->in[0]->stride[0];
-    if (p->way == FEW) {
+    if (p->method == FEW) {
         a.tiles = (int)((a.columns + THREADS - 1) / THREADS);
         few_kernel<T, Y, C, N><<<(unsigned)(a.count * a.tiles), THREADS, 0, stream_of(call)>>>(a);
     } else {
         sort_entries(call, p, &a, 1);
         if constexpr (N > 1) {
             if (is_fresh) {
-                start_fresh<T, Y, C, N>(call, &a, (uint32_t *)((char *)a.partials + p->partial_bytes));
+                launch_fresh<T, Y, C, N>(call, &a, (uint32_t *)((char *)a.partials + p->partial_bytes));
                 return true;
             }
         }
-        start_walk<T, Y, C, N>(call, &a);
+        launch_walk<T, Y, C, N>(call, &a);
     }
     return true;
 }
 
-/* False where dtypes or layouts are rare ones. */
+/* False for rare dtypes or layouts. */
 static bool run_packed_slices(const tarn__call *call, const add_plan *p, bool is_fresh)
 {
     add_args a = args_of(call, p);
@@ -372,12 +374,12 @@ template <typename C> static void add_lines(const tarn__call *call, const add_pl
 {
     int64_t lines = p->lines.count;
     a.is_lined = true;
-    a.line_at = places_of<3>(&p->lines);
-    if (p->way == THREAD_LINES) {
+    a.line_at = offset_calc_of<3>(&p->lines);
+    if (p->method == THREAD_LINES) {
         thread_line_kernel<C><<<blocks_for(lines, THREADS), THREADS, 0, stream_of(call)>>>(a, lines);
         return;
     }
-    if (p->way == BLOCK_LINES) {
+    if (p->method == BLOCK_LINES) {
         block_line_kernel<C><<<(unsigned)lines, THREADS, 0, stream_of(call)>>>(a);
         return;
     }
@@ -387,7 +389,7 @@ template <typename C> static void add_lines(const tarn__call *call, const add_pl
         int64_t here = lines - a.first_line < p->group ? lines - a.first_line : p->group;
         a.count = here * a.length;
         sort_entries(call, p, &a, here);
-        start_walk<mixed, mixed, C, 1>(call, &a);
+        launch_walk<mixed, mixed, C, 1>(call, &a);
     }
 }
 
@@ -406,7 +408,7 @@ static void run_lines(const tarn__call *call, const add_plan *p, int64_t index_s
 void tarn__cuda_run_scatter_add(const tarn__call *call)
 {
     add_plan p = plan_scatter(call);
-    if (p.way != NOTHING)
+    if (p.method != NOTHING)
         run_lines(call, &p, tarn__axis_stride(call->in[0], ((const tarn__along *)call->params)->axis));
 }
 
@@ -424,12 +426,12 @@ void tarn__cuda_run_index_add(const tarn__call *call)
 {
     add_plan p = plan_slices(call);
     if (!(call->reads_output & 1)) {
-        if (p.way == SORTED && p.lines.count == 0 && run_packed_slices(call, &p, true))
+        if (p.method == SORTED && p.lines.count == 0 && run_packed_slices(call, &p, true))
             return;
         clear(call);
     }
-    if (p.way == FEW || (p.way == SORTED && p.lines.count == 0))
+    if (p.method == FEW || (p.method == SORTED && p.lines.count == 0))
         run_slices(call, &p);
-    else if (p.way != NOTHING)
+    else if (p.method != NOTHING)
         run_lines(call, &p, call->in[0]->stride[0]);
 }

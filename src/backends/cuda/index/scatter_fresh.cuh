@@ -1,30 +1,29 @@
-/* scatter_fresh.cuh: many additions at indices where y's old values do not count: y[target] becomes the sum of its
- * entries' slices, 0 where it has none.
+/* scatter_fresh.cuh: scatter where y's old values do not count: y[target] is the sum of its entries' slices, 0 if it
+ * has none.
  *
- * Entries are sorted by target, as for scatter_sorted.cuh. Here a thread has one column of a few neighbouring targets:
- * it looks up where their entries begin, loads the first slice of each at once, and then what further ones there are;
- * so every element of y is written once and none is read. Where a target has very many, the chunks that lie within its
- * entries are summed before, side by side, and the thread adds those sums. */
-#ifndef TARN__FRESH_ADD_CUH
-#define TARN__FRESH_ADD_CUH
+ * Entries are sorted by target, as in scatter_sorted.cuh. A thread has one column of a few adjacent targets: it looks
+ * up where their entries begin, loads the first slice of each at once, then further ones; so every element of y is
+ * written once and none is read. If a target has very many entries, the chunks within them are summed first, in
+ * parallel, and the thread adds those sums. */
+#ifndef TARN__CUDA_SCATTER_FRESH_CUH
+#define TARN__CUDA_SCATTER_FRESH_CUH
 
 #include "backends/cuda/index/scatter_sorted.cuh"
 
-#define TARGETS 4      /* of a thread, neighbours */
-#define FRESH_BATCH 4  /* entries whose loads are under way at the same time */
-#define FRESH_CHUNK 64 /* entries of a chunk, at least */
-#define SHORT_GAP 4    /* targets without entries that one thread passes over alone */
+#define TARGETS 4          /* per thread, adjacent */
+#define FRESH_BATCH 4      /* entries whose loads are in flight */
+#define MIN_FRESH_CHUNK 64 /* entries of a chunk, at least */
+#define MAX_SHORT_GAP 4    /* targets without entries that one thread handles alone */
 
-/* begin[t] is the number of entries before those of target t; begin[limit] that of all whose index is good. Thread
- * `entry`, 0 … count, knows it for the targets from behind the entry before up to its own: long gaps are filled by the
- * whole warp. */
+/* begin[t] is the number of entries before those of target t; begin[limit] that of all valid ones. Thread `entry`, 0 …
+ * count, writes it for the targets after the previous entry's up to its own: long gaps are filled by the whole warp. */
 __device__ __forceinline__ void find_begins(const add_args &a, uint32_t *begin, int64_t entry)
 {
     const int lane = (int)(threadIdx.y * blockDim.x + threadIdx.x) % WARP;
     const bool is_here = entry <= a.count;
     uint32_t first = !is_here ? 1 : entry > 0 ? a.keys[entry - 1] + 1 : 0;
     uint32_t end = !is_here ? 1 : (entry < a.count ? a.keys[entry] : a.none) + 1;
-    bool is_long = end > first && end - first > SHORT_GAP;
+    bool is_long = end > first && end - first > MAX_SHORT_GAP;
     for (uint32_t t = first; !is_long && t < end; t++)
         begin[t] = (uint32_t)entry;
     for (unsigned left = __ballot_sync(FULL_WARP, is_long); left; left &= left - 1) {
@@ -35,7 +34,7 @@ __device__ __forceinline__ void find_begins(const add_args &a, uint32_t *begin, 
     }
 }
 
-/* Blocks before `walks` sum chunks that belong to one target, those from there on find where targets begin. */
+/* Blocks before `walks` sum chunks that belong to one target; the others find where targets begin. */
 template <typename T, typename C, int N>
 static __global__ void __launch_bounds__(THREADS)
     prepare_kernel(const __grid_constant__ add_args a, uint32_t *begin, unsigned walks)
@@ -45,15 +44,15 @@ static __global__ void __launch_bounds__(THREADS)
                     (int64_t)(blockIdx.x - walks) * (blockDim.x * blockDim.y) + threadIdx.y * blockDim.x + threadIdx.x);
         return;
     }
-    walk_place w;
-    if (!place_walk(a, &w) || w.end - w.begin < a.chunk || a.keys[w.begin] == a.none ||
+    walk_pos w;
+    if (!locate_walk(a, &w) || w.end - w.begin < a.chunk || a.keys[w.begin] == a.none ||
         a.keys[w.begin] != a.keys[w.end - 1])
         return;
     int64_t column[2];
     locate(a.column_at, w.column, column);
     C sum[N] = {};
 #pragma unroll 1
-    for (int64_t base = w.begin; base < w.end; base += FRESH_BATCH) { /* a chunk is made of whole batches */
+    for (int64_t base = w.begin; base < w.end; base += FRESH_BATCH) { /* chunks are whole batches */
         raw<T, N, C> x[FRESH_BATCH];
 #pragma unroll
         for (int u = 0; u < FRESH_BATCH; u++)
@@ -90,17 +89,17 @@ __device__ __forceinline__ void add_entries(const add_args &a, uint32_t at, uint
     }
 }
 
-/* The sum of all entries of a target, `at` … `end`. Where there are whole chunks among them, these are added up apart,
- * in what sums of sums are kept in. */
+/* The sum of all entries of a target, `at` … `end`. Whole chunks among them are added separately, in the type of sums
+ * of sums. */
 template <typename T, typename C, int N>
-__device__ __forceinline__ void sum_entries(const add_args &a, uint32_t at, uint32_t end, int64_t own,
+__device__ __forceinline__ void sum_entries(const add_args &a, uint32_t at, uint32_t end, int64_t column_index,
                                             int64_t column_offset, C *sum)
 {
     typedef typename total_of<C>::type D;
     const uint32_t chunk = (uint32_t)a.chunk, first = (at + chunk - 1) / chunk, last = end / chunk;
     const bool has_chunks = first < last;
 #pragma unroll 1
-    for (int side = 0; side < 2; side++) /* what lies before the chunks, and behind */
+    for (int side = 0; side < 2; side++) /* before the chunks, and after */
         add_entries<T, C, N>(a,
                              side == 0    ? at
                              : has_chunks ? last * chunk
@@ -108,35 +107,35 @@ __device__ __forceinline__ void sum_entries(const add_args &a, uint32_t at, uint
                              side == 0 && has_chunks ? first * chunk : end, column_offset, sum);
     if (!has_chunks)
         return;
-    D far[N] = {};
+    D chunk_sum[N] = {};
 #pragma unroll 1
     for (uint32_t c = first; c < last; c += 2) {
-        pack<C, N> part[2];
+        vec<C, N> part[2];
 #pragma unroll
         for (int u = 0; u < 2; u++)
             if (c + u < last)
-                part[u] = *(const pack<C, N> *)partial_at<C, N>(a, c + u, 0, own);
+                part[u] = *(const vec<C, N> *)partial_at<C, N>(a, c + u, 0, column_index);
 #pragma unroll
         for (int u = 0; u < 2; u++)
             if (c + u < last)
 #pragma unroll
                 for (int i = 0; i < N; i++)
-                    far[i] += (D)part[u].at[i];
+                    chunk_sum[i] += (D)part[u].at[i];
     }
 #pragma unroll
     for (int i = 0; i < N; i++)
-        sum[i] = (C)(far[i] + (D)sum[i]);
+        sum[i] = (C)(chunk_sum[i] + (D)sum[i]);
 }
 
-/* Reads the source once, and writes all of y. First what has one entry or none, as most targets, with all loads under
- * way; then the others. */
+/* Bytes: the source read once, y written once. First the targets with at most one entry, as most have, with all loads
+ * in flight; then the others. */
 template <typename T, typename Y, typename C, int N>
 static __global__ void __launch_bounds__(THREADS, N > 4 ? 3 : 4)
     fresh_kernel(const __grid_constant__ add_args a, const uint32_t *begin)
 {
     const int64_t first = ((int64_t)(blockIdx.x / a.tiles) * blockDim.y + threadIdx.y) * TARGETS;
-    const int64_t own = (int64_t)(blockIdx.x % a.tiles) * blockDim.x + threadIdx.x;
-    if (first >= a.limit || own >= a.columns)
+    const int64_t column_index = (int64_t)(blockIdx.x % a.tiles) * blockDim.x + threadIdx.x;
+    if (first >= a.limit || column_index >= a.columns)
         return;
     uint32_t at[TARGETS + 1], many = 0;
     raw<T, N, C> x[TARGETS];
@@ -144,7 +143,7 @@ static __global__ void __launch_bounds__(THREADS, N > 4 ? 3 : 4)
 #pragma unroll
     for (int k = 0; k <= TARGETS; k++)
         at[k] = begin[first + k < a.limit ? first + k : a.limit];
-    locate(a.column_at, own, column);
+    locate(a.column_at, column_index, column);
 #pragma unroll
     for (int k = 0; k < TARGETS; k++)
         if (at[k + 1] - at[k] == 1)
@@ -164,15 +163,15 @@ static __global__ void __launch_bounds__(THREADS, N > 4 ? 3 : 4)
     for (; many; many &= many - 1) {
         const int64_t target = first + __ffs(many) - 1;
         C sum[N] = {};
-        sum_entries<T, C, N>(a, begin[target], begin[target + 1], own, column[1], sum);
+        sum_entries<T, C, N>(a, begin[target], begin[target + 1], column_index, column[1], sum);
         put<Y, N, C>::at(a.y, a.y_dtype, target * a.y_step + column[0], sum);
     }
 }
 
-/* Grid: blocks of about 256 threads; a group of targets, or a chunk, for each row of a block. Bytes: the source once, y
+/* Grid: blocks of about 256 threads; a group of targets, or a chunk, per row of a block. Bytes: the source once, y
  * once. */
 template <typename T, typename Y, typename C, int N>
-static void start_fresh(const tarn__call *call, add_args *a, uint32_t *begin)
+static void launch_fresh(const tarn__call *call, add_args *a, uint32_t *begin)
 {
     dim3 block = walk_block(a);
     int64_t chunks = (a->count + a->chunk - 1) / a->chunk, groups = (a->limit + TARGETS - 1) / TARGETS;

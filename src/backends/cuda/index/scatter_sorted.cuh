@@ -1,18 +1,18 @@
-/* scatter_sorted.cuh: many additions at indices: y[target] += source[entry], sorted by target first.
+/* scatter_sorted.cuh: y[target] += source[entry], with the entries sorted by target.
  *
- * An entry is what one index element moves: a slice of `columns` packs (index_add), or one element of one of many lines
- * (scatter_add). Entries are sorted by where they go, stably, and cut into chunks of a fixed length. A thread walks one
- * column of one chunk. What goes to one target within the chunk is added to y at once, in order; a run that reaches
- * beyond its chunk leaves its sums in `partials`, and the thread of the chunk it began in adds those up, in order. So a
- * target named a hundred thousand times takes no longer than as many different ones, and the order of sums depends on
- * the indices alone. */
-#ifndef TARN__SORTED_ADD_CUH
-#define TARN__SORTED_ADD_CUH
+ * An entry is what one index element moves: a slice of `columns` vectors (index_add), or one element of one of many
+ * lines (scatter_add). Entries are sorted stably by target and split into chunks of a fixed length. A thread walks one
+ * column of one chunk. Runs of one target within the chunk are added to y directly, in order; a run that crosses a
+ * chunk's end leaves its sums in `partials`, and the thread of the chunk it began in adds those up, in order. A target
+ * named a hundred thousand times costs no more than as many different ones, and the order of sums depends on the
+ * indices alone. */
+#ifndef TARN__CUDA_SCATTER_SORTED_CUH
+#define TARN__CUDA_SCATTER_SORTED_CUH
 
 #include "backends/cuda/index/index.cuh"
 
-#define BATCH 4 /* entries whose loads are under way at the same time */
-#define MOST_SMALL ((int64_t)1 << 31)
+#define BATCH 4 /* entries whose loads are in flight */
+#define MAX_SMALL ((int64_t)1 << 31)
 
 struct add_args {
     void *y;
@@ -22,19 +22,19 @@ struct add_args {
     int64_t count;                      /* entries */
     int64_t limit, y_step, source_step; /* along the axis */
     int64_t index_step, length;         /* of the index along the axis */
-    int64_t columns;                    /* packs of a slice */
+    int64_t columns;                    /* vectors per slice */
     int tiles;                          /* blocks that the columns take */
-    places<2> column_at;                /* y, source */
-    bool is_lined;                      /* there are lines: entry e is element e % length of line e / length */
+    offset_calc<2> column_at;           /* y, source */
+    bool is_lined;                      /* scatter_add: entry e is element e % length of line e / length */
     int64_t first_line;
     divider by_limit, by_length;
-    places<3> line_at; /* y, index, source */
+    offset_calc<3> line_at; /* y, index, source */
     /* key of an index outside the axis, larger than any other: line · limit + index */
     uint32_t none;
     uint32_t *keys, *positions;
-    void *partials; /* (chunks, 2, columns · N): of the run that came into the chunk, of the one that leaves it */
+    void *partials; /* (chunks, 2, columns · N): of the run that enters the chunk, and of the one that leaves it */
     int64_t chunk;  /* a power of 2 */
-    fault_place faults;
+    fault_slot faults;
 };
 
 __device__ __forceinline__ int64_t source_offset(const add_args &a, uint32_t position)
@@ -57,7 +57,7 @@ __device__ __forceinline__ int64_t target_offset(const add_args &a, uint32_t key
     return offset[0] + (int64_t)(key - line * (uint32_t)a.limit) * a.y_step;
 }
 
-/* Grid: an entry a thread; reads the index, writes 8 bytes an entry. */
+/* Grid: an entry per thread. Bytes: the index read, 8 bytes written per entry. */
 static __global__ void __launch_bounds__(THREADS) key_kernel(const __grid_constant__ add_args a)
 {
     int64_t entry = (int64_t)blockIdx.x * THREADS + threadIdx.x, offset[3] = {0, 0, 0};
@@ -76,13 +76,13 @@ static __global__ void __launch_bounds__(THREADS) key_kernel(const __grid_consta
     a.positions[entry] = (uint32_t)entry;
 }
 
-/* Where a thread works: its chunk and its column. */
-struct walk_place {
+/* The chunk and column of a thread. */
+struct walk_pos {
     int64_t chunk, column, begin, end;
-    uint32_t before, after; /* keys next to the chunk; `none` at the ends, where no run comes from or leads to */
+    uint32_t before, after; /* keys next to the chunk; `none` at the ends: no run crosses them */
 };
 
-__device__ __forceinline__ bool place_walk(const add_args &a, walk_place *w)
+__device__ __forceinline__ bool locate_walk(const add_args &a, walk_pos *w)
 {
     w->chunk = (int64_t)(blockIdx.x / a.tiles) * blockDim.y + threadIdx.y;
     w->column = (int64_t)(blockIdx.x % a.tiles) * blockDim.x + threadIdx.x;
@@ -101,9 +101,9 @@ __device__ __forceinline__ C *partial_at(const add_args &a, int64_t chunk, int s
     return (C *)a.partials + ((chunk * 2 + side) * a.columns + column) * N;
 }
 
-/* Puts away the sum of a run: into y when it is whole, else into its place among the partial sums. */
+/* Stores the sum of a run: to y if it is complete, else to the partial sums. */
 template <typename Y, typename C, int N>
-__device__ __forceinline__ void end_run(const add_args &a, const walk_place &w, uint32_t key, int64_t column_offset,
+__device__ __forceinline__ void end_run(const add_args &a, const walk_pos &w, uint32_t key, int64_t column_offset,
                                         const C *sum)
 {
     if (key == a.none)
@@ -118,27 +118,27 @@ __device__ __forceinline__ void end_run(const add_args &a, const walk_place &w, 
     put<Y, N, C>::at(a.y, a.y_dtype, target_offset(a, key) + column_offset, sum);
 }
 
-__device__ __forceinline__ void load_entries(const add_args &a, const walk_place &w, int64_t base, uint32_t *key,
+__device__ __forceinline__ void load_entries(const add_args &a, const walk_pos &w, int64_t base, uint32_t *key,
                                              uint32_t *position)
 {
 #pragma unroll
     for (int u = 0; u < BATCH; u++) {
-        bool is_there = base + u < w.end;
-        key[u] = is_there ? a.keys[base + u] : a.none;
-        position[u] = is_there ? a.positions[base + u] : 0;
+        bool is_valid = base + u < w.end;
+        key[u] = is_valid ? a.keys[base + u] : a.none;
+        position[u] = is_valid ? a.positions[base + u] : 0;
     }
 }
 
-/* Reads the source once and the targets once, and writes those. */
+/* Bytes: the source once, the targets read and written once. */
 template <typename T, typename Y, typename C, int N>
 static __global__ void __launch_bounds__(THREADS) walk_kernel(const __grid_constant__ add_args a)
 {
-    walk_place w;
-    if (!place_walk(a, &w))
+    walk_pos w;
+    if (!locate_walk(a, &w))
         return;
     int64_t column[2];
     locate(a.column_at, w.column, column);
-    uint32_t open = a.none; /* the key of the run that `sum` is of */
+    uint32_t open = a.none; /* key of the run that `sum` belongs to */
     uint32_t next_key[BATCH], next_position[BATCH];
     C sum[N];
     load_entries(a, w, w.begin, next_key, next_position);
@@ -146,7 +146,7 @@ static __global__ void __launch_bounds__(THREADS) walk_kernel(const __grid_const
         uint32_t key[BATCH], position[BATCH], previous = base > w.begin ? open : w.before;
         raw<T, N, C> x[BATCH];
         raw<Y, N, C> y[BATCH];
-        bool is_new[BATCH], is_whole[BATCH]; /* a run begins here; its sum starts from y */
+        bool is_new[BATCH], is_complete[BATCH]; /* a run begins here; its sum starts from y */
 #pragma unroll
         for (int u = 0; u < BATCH; u++) {
             key[u] = next_key[u];
@@ -155,24 +155,24 @@ static __global__ void __launch_bounds__(THREADS) walk_kernel(const __grid_const
 #pragma unroll
         for (int u = 0; u < BATCH; u++) {
             is_new[u] = key[u] != (u > 0 ? key[u - 1] : previous);
-            is_whole[u] = is_new[u] && key[u] != w.after;
+            is_complete[u] = is_new[u] && key[u] != w.after;
             if (key[u] == a.none)
                 continue;
             x[u].load(a.source, a.source_dtype, source_offset(a, position[u]) + column[1]);
-            if (is_whole[u])
+            if (is_complete[u])
                 y[u].load(a.y, a.y_dtype, target_offset(a, key[u]) + column[0]);
         }
-        load_entries(a, w, base + BATCH, next_key, next_position); /* under way while this batch's rows arrive */
+        load_entries(a, w, base + BATCH, next_key, next_position); /* in flight while this batch's rows arrive */
 #pragma unroll
         for (int u = 0; u < BATCH; u++) {
             if (key[u] == a.none)
-                break; /* nothing but such keys follows */
+                break; /* only such keys follow */
             if (is_new[u] || open == a.none) {
                 end_run<Y, C, N>(a, w, open, column[0], sum);
                 open = key[u];
 #pragma unroll
                 for (int i = 0; i < N; i++)
-                    sum[i] = is_whole[u] ? y[u].get(i) : (C)0;
+                    sum[i] = is_complete[u] ? y[u].get(i) : (C)0;
             }
 #pragma unroll
             for (int i = 0; i < N; i++)
@@ -182,7 +182,7 @@ static __global__ void __launch_bounds__(THREADS) walk_kernel(const __grid_const
     end_run<Y, C, N>(a, w, open, column[0], sum);
 }
 
-/* What partial sums are added up in. */
+/* Type that partial sums are added in. */
 template <typename C> struct total_of {
     typedef C type;
 };
@@ -195,8 +195,8 @@ template <typename Y, typename C, int N>
 static __global__ void __launch_bounds__(THREADS) join_kernel(const __grid_constant__ add_args a)
 {
     typedef typename total_of<C>::type D;
-    walk_place w;
-    if (!place_walk(a, &w))
+    walk_pos w;
+    if (!locate_walk(a, &w))
         return;
     uint32_t key = a.keys[w.end - 1];
     if (key == a.none || key != w.after || key == w.before)
@@ -211,9 +211,9 @@ static __global__ void __launch_bounds__(THREADS) join_kernel(const __grid_const
 #pragma unroll
     for (int i = 0; i < N; i++)
         sum[i] = (D)y.get(i) + (D)first[i];
-    bool goes_on = true;
-    for (int64_t next = w.chunk + 1; goes_on; next += BATCH) {
-        pack<C, N> part[BATCH];
+    bool continues = true;
+    for (int64_t next = w.chunk + 1; continues; next += BATCH) {
+        vec<C, N> part[BATCH];
         bool is_part[BATCH];
 #pragma unroll
         for (int u = 0; u < BATCH; u++) {
@@ -228,7 +228,7 @@ static __global__ void __launch_bounds__(THREADS) join_kernel(const __grid_const
 #pragma unroll
             for (int i = 0; i < N; i++)
                 sum[i] += (D)part[u].at[i];
-        goes_on = is_part[BATCH - 1];
+        continues = is_part[BATCH - 1];
     }
     C result[N];
 #pragma unroll
@@ -237,7 +237,7 @@ static __global__ void __launch_bounds__(THREADS) join_kernel(const __grid_const
     put<Y, N, C>::at(a.y, a.y_dtype, to, result);
 }
 
-/* Blocks of about 256 threads: as wide as the columns need, and rows of threads as they leave room for. */
+/* Blocks of about 256 threads: as wide as the columns, and as many rows of threads as fit. */
 static inline dim3 walk_block(add_args *a)
 {
     int width = 1;
@@ -249,8 +249,8 @@ static inline dim3 walk_block(add_args *a)
     return dim3((unsigned)width, (unsigned)(THREADS / width));
 }
 
-/* Grid: a chunk for each row of a block. */
-template <typename T, typename Y, typename C, int N> static void start_walk(const tarn__call *call, add_args *a)
+/* Grid: a chunk per row of a block. */
+template <typename T, typename Y, typename C, int N> static void launch_walk(const tarn__call *call, add_args *a)
 {
     int64_t chunks = (a->count + a->chunk - 1) / a->chunk;
     dim3 block = walk_block(a);

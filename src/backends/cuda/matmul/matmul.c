@@ -1,8 +1,11 @@
-/* matmul.c: matrix products on cuBLASLt: 2·M·N·K operations, (M·K + K·N + M·N) elements moved at least.
+/* matmul.c: matmul on cuBLASLt: 2·M·N·K FLOPs, at least (M·K + K·N + M·N) elements moved.
  *
- * Operands whose rows or columns lie dense are used where they are, transposed or not; others, and batches of a flipped
- * view, are copied into scratch first. Batches that one stride describes are one call; others are a call for each step
- * of their outer axes. */
+ * Operands with contiguous rows or columns are used in place, transposed or not; others, and batches of a flipped view,
+ * are packed into scratch first. Batches with a single stride are one call; otherwise one call per step of the outer
+ * batch axes.
+ *
+ * matmul with bias, GELU or a bias gradient is fused into the epilogue where cuBLASLt supports it and is not slower,
+ * else composed of two kernels (base/kernel/compose.h). */
 #include "backends/cuda/matmul/matmul.h"
 
 #include <stdlib.h>
@@ -10,31 +13,32 @@
 
 #include "base/kernel/compose.h"
 
-/* One operand as a matrix: rows or columns dense. */
+/* One operand as a matrix with contiguous rows or columns. */
 typedef struct matrix {
     char *base;
-    int64_t line; /* elements from one row (or column) to the next */
-    bool by_columns;
-    bool is_packed;      /* a copy in scratch stands for it */
-    tarn__view view;     /* of the copy: dense, the operand's shape */
-    size_t packed_bytes; /* 0: used where it lies */
+    int64_t line; /* leading dimension, in elements */
+    bool is_transposed;
+    bool is_packed;      /* packed into scratch */
+    tarn__view view;     /* of the packed copy: contiguous, the operand's shape */
+    size_t packed_bytes; /* 0: used in place */
 } matrix;
 
-/* Batches as a nest over a, b and c; the last axis is cuBLASLt's own. */
+/* Batch axes of a, b and c, collapsed; cuBLASLt handles the last one. */
 typedef struct batch_nest {
     int rank;
     int64_t shape[TARN_MAX_RANK], stride[3][TARN_MAX_RANK];
 } batch_nest;
 
+/* A call, described once for scratch() and once for run(): both see the same plan. */
 typedef struct job {
     int64_t m, n, k;
     matrix a, b, c;
     batch_nest batches;
-    tarn__kernel kernel; /* matmul, or one with something around it */
+    tarn__kernel kernel; /* matmul, or a fused variant of it */
     const tarn__view *bias;
-    const tarn__view *extra; /* gelu's argument */
-    const tarn__view *sums;  /* of a along k */
-    bool spreads_bias;       /* into the result first, to be added to as beta · result */
+    const tarn__view *aux;  /* GELU's input */
+    const tarn__view *sums; /* row sums of a: the bias gradient */
+    bool presets_bias;      /* copied into c first, then accumulated onto with beta = 1 */
     const tarn__matmul *params;
 } job;
 
@@ -43,9 +47,10 @@ static size_t round_up(size_t bytes)
     return (bytes + 255) / 256 * 256;
 }
 
-/* ---- describing -------------------------------------------------------------------------------------------------- */
+/* ---- describing a call ------------------------------------------------------------------------------------------- */
 
-static bool lies_by_rows(const tarn__view *v, int64_t *line)
+/* Rows contiguous and not overlapping; *line is the leading dimension. */
+static bool is_row_major(const tarn__view *v, int64_t *line)
 {
     int64_t rows = v->shape[v->rank - 2], columns = v->shape[v->rank - 1], down = v->stride[v->rank - 2],
             across = v->stride[v->rank - 1];
@@ -63,9 +68,9 @@ static tarn__view transposed(const tarn__view *v)
     return t;
 }
 
-/* Batches of a flipped view. cuBLASLt says nothing of a stride below 0 from one matrix to the next, and kernels that
- * describe their operands to the hardware's copy engine have no way to write one down. */
-static bool goes_backwards(const tarn__view *v)
+/* cuBLASLt does not specify negative batch strides, and kernels that use the tensor memory accelerator cannot encode
+ * them. */
+static bool has_negative_batch_stride(const tarn__view *v)
 {
     for (int i = 0; i < v->rank - 2; i++)
         if (v->shape[i] > 1 && v->stride[i] < 0)
@@ -73,22 +78,22 @@ static bool goes_backwards(const tarn__view *v)
     return false;
 }
 
-/* Where the operand lies; a copy is planned where it lies in no way that will do. */
-static matrix matrix_of(const tarn__view *v, bool may_be_columns)
+/* How the operand is passed: as is, transposed, or packed. */
+static matrix matrix_of(const tarn__view *v, bool may_transpose)
 {
     matrix x = {.base = tarn__view_at(v)};
-    tarn__view turned = transposed(v);
-    bool goes_forwards = !goes_backwards(v);
-    if (goes_forwards && lies_by_rows(v, &x.line))
+    tarn__view flipped = transposed(v);
+    bool is_ascending = !has_negative_batch_stride(v);
+    if (is_ascending && is_row_major(v, &x.line))
         return x;
-    if (goes_forwards && may_be_columns && lies_by_rows(&turned, &x.line)) {
-        x.by_columns = true;
+    if (is_ascending && may_transpose && is_row_major(&flipped, &x.line)) {
+        x.is_transposed = true;
         return x;
     }
     x.is_packed = true;
     x.view = *v;
     x.view.offset = 0;
-    for (int i = 0; i < v->rank - 2; i++) /* what is repeated for each batch is copied once */
+    for (int i = 0; i < v->rank - 2; i++) /* an operand broadcast over batches is packed once */
         if (v->stride[i] == 0)
             x.view.shape[i] = 1;
     tarn__view_set_row_major(&x.view);
@@ -103,6 +108,7 @@ static int64_t batch_stride(const matrix *x, const tarn__view *v, int axis)
     return used->shape[axis] == 1 ? 0 : used->stride[axis];
 }
 
+/* Merges batch axes that all three operands walk with one stride: fewer calls. */
 static void collapse_batches(job *j, const tarn__call *call)
 {
     const tarn__view *views[] = {call->in[0], call->in[1], call->out[0]};
@@ -131,7 +137,7 @@ static job describe(const tarn__call *call, tarn__kernel kernel)
         .m = a->shape[a->rank - 2], .n = b->shape[b->rank - 1], .k = a->shape[a->rank - 1], .params = call->params};
     j.kernel = kernel;
     j.bias = (kernel == TARN__K_matmul || kernel == TARN__K_matmul_gelu) && call->inputs > 2 ? call->in[2] : NULL;
-    j.extra = kernel == TARN__K_matmul_gelu ? call->out[1] : kernel == TARN__K_matmul_gelu_grad ? call->in[2] : NULL;
+    j.aux = kernel == TARN__K_matmul_gelu ? call->out[1] : kernel == TARN__K_matmul_gelu_grad ? call->in[2] : NULL;
     j.sums = kernel == TARN__K_matmul_bias_grad ? call->out[1] : NULL;
     j.a = matrix_of(a, true);
     j.b = matrix_of(b, true);
@@ -142,7 +148,7 @@ static job describe(const tarn__call *call, tarn__kernel kernel)
 
 static bool has_library(void)
 {
-    static _Atomic int answer = -1; /* -1: the environment has not been asked */
+    static _Atomic int answer = -1; /* -1: environment not read yet */
     if (answer < 0) {
         const char *text = getenv("TARN_CUBLASLT");
         answer = !(text && strcmp(text, "off") == 0);
@@ -150,7 +156,7 @@ static bool has_library(void)
     return answer;
 }
 
-/* Products that cuBLASLt does: floats of one kind, into the same kind or f32. */
+/* True if cuBLASLt supports the dtypes: one float dtype in, the same or f32 out. */
 static bool is_for_library(const tarn__call *call, const job *j)
 {
     tarn_dtype in = call->in[0]->dtype, out = call->out[0]->dtype;
@@ -161,14 +167,15 @@ static bool is_for_library(const tarn__call *call, const job *j)
     return !j->bias || j->bias->dtype == out;
 }
 
-/* The library adds a bias before it rounds only where all is aligned; elsewhere a second pass would, to the rounded
- * product. */
+/* cuBLASLt adds a bias before rounding only if everything is 16-byte aligned; otherwise a second pass would add it to
+ * the rounded product. */
 static bool fuses_bias(const job *j, const tarn__cuda_gemm *p)
 {
     return p->align_a >= 16 && p->align_b >= 16 && p->align_c >= 16 && j->bias->stride[0] == 1 &&
            (uintptr_t)tarn__view_at(j->bias) % 16 == 0;
 }
 
+/* Largest power of 2, up to 256, that divides the address and both strides. */
 static int32_t alignment_of(const void *address, int64_t line, int64_t batch, size_t size)
 {
     uintptr_t all = (uintptr_t)address | (uintptr_t)((uint64_t)line * size) | (uintptr_t)((uint64_t)batch * size) | 256;
@@ -181,11 +188,12 @@ static cublasLtEpilogue_t epilogue_of(const job *j)
     case TARN__K_matmul_gelu: return j->bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
     case TARN__K_matmul_gelu_grad: return CUBLASLT_EPILOGUE_DGELU;
     case TARN__K_matmul_bias_grad: return CUBLASLT_EPILOGUE_BGRADB;
-    default: return j->bias && !j->spreads_bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    default: return j->bias && !j->presets_bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
     }
 }
 
-static tarn__cuda_gemm product_of(const tarn__call *call, job *j)
+/* The plan's key. memset first: it is compared as bytes. */
+static tarn__cuda_gemm gemm_of(const tarn__call *call, job *j)
 {
     size_t in = tarn__dtype_bytes(call->in[0]->dtype), out = tarn__dtype_bytes(call->out[0]->dtype);
     int last = j->batches.rank - 1;
@@ -197,28 +205,28 @@ static tarn__cuda_gemm product_of(const tarn__call *call, job *j)
     if (last >= 0)
         p.batch_a = j->batches.stride[0][last], p.batch_b = j->batches.stride[1][last],
         p.batch_c = j->batches.stride[2][last];
-    p.ldx = j->extra ? j->extra->stride[j->extra->rank - 2] : 0;
-    p.a_by_columns = j->a.by_columns, p.b_by_columns = j->b.by_columns;
+    p.ldx = j->aux ? j->aux->stride[j->aux->rank - 2] : 0;
+    p.a_transposed = j->a.is_transposed, p.b_transposed = j->b.is_transposed;
     p.in_dtype = (int32_t)call->in[0]->dtype, p.out_dtype = (int32_t)call->out[0]->dtype;
     p.tf32 = j->params->tf32 && call->in[0]->dtype == TARN_F32;
     p.accumulates = j->params->beta != 0;
-    p.room = (int64_t)(j->params->limits_scratch ? TARN__CUDA_SMALL_WORKSPACE : TARN__CUDA_WORKSPACE);
+    p.max_workspace = (int64_t)(j->params->limits_scratch ? TARN__CUDA_SMALL_WORKSPACE : TARN__CUDA_WORKSPACE);
     p.align_a =
         j->a.is_packed ? alignment_of(NULL, p.lda, p.batch_a, in) : alignment_of(j->a.base, p.lda, p.batch_a, in);
     p.align_b =
         j->b.is_packed ? alignment_of(NULL, p.ldb, p.batch_b, in) : alignment_of(j->b.base, p.ldb, p.batch_b, in);
     p.align_c =
         j->c.is_packed ? alignment_of(NULL, p.ldc, p.batch_c, out) : alignment_of(j->c.base, p.ldc, p.batch_c, out);
-    for (int i = 0; i < last; i++) /* batches looped over must keep the alignment */
+    for (int i = 0; i < last; i++) /* the alignment must hold for every batch of the loop */
         if ((uint64_t)j->batches.stride[0][i] * in % 256 || (uint64_t)j->batches.stride[1][i] * in % 256 ||
             (uint64_t)j->batches.stride[2][i] * out % 256) {
             p.align_a = p.align_b = (int32_t)in;
             p.align_c = (int32_t)out;
         }
     if (j->bias && j->kernel == TARN__K_matmul && !fuses_bias(j, &p)) {
-        j->spreads_bias = true;
+        j->presets_bias = true;
         p.accumulates = 1;
-        /* the library's kernels for aligned operands round a 16-bit product before they add to it */
+        /* the library's kernels for aligned operands round a 16-bit product before they accumulate: exclude them */
         p.align_a = p.align_b = (int32_t)in;
         p.align_c = (int32_t)out;
     }
@@ -244,7 +252,7 @@ static void copy_view(const tarn__call *call, const tarn__view *from, const tarn
     rows[TARN__K_copy].run(&copy);
 }
 
-/* A view of as much of the operand as its copy holds. */
+/* The part of the operand that its packed copy holds: broadcast axes once. */
 static tarn__view source_of(const tarn__view *v, const matrix *x)
 {
     tarn__view from = *v;
@@ -252,20 +260,20 @@ static tarn__view source_of(const tarn__view *v, const matrix *x)
     return from;
 }
 
-static void pack(const tarn__call *call, const tarn__view *v, matrix *x, char *place, bool is_read)
+static void pack_operand(const tarn__call *call, const tarn__view *v, matrix *x, char *scratch, bool is_read)
 {
     if (!x->is_packed)
         return;
-    x->base = place;
-    x->view.memory = place;
+    x->base = scratch;
+    x->view.memory = scratch;
     x->view.dtype = v->dtype;
     tarn__view from = source_of(v, x);
     if (is_read)
         copy_view(call, &from, &x->view);
 }
 
-/* The bias repeated for every row of the result, where it lies or in its copy. */
-static void spread_bias(const tarn__call *call, const job *j)
+/* Broadcasts the bias over every row of the result, or of its packed copy. */
+static void preset_bias(const tarn__call *call, const job *j)
 {
     const tarn__view *to = j->c.is_packed ? &j->c.view : call->out[0];
     tarn__view from = *to;
@@ -276,6 +284,7 @@ static void spread_bias(const tarn__call *call, const job *j)
     copy_view(call, &from, to);
 }
 
+/* One cuBLASLt call per step of the outer batch axes; stops at the first failure. */
 static void run_batches(const tarn__call *call, const job *j, tarn__cuda_matmul_plan *plan,
                         const tarn__cuda_gemm_operands *first)
 {
@@ -296,28 +305,28 @@ static void run_batches(const tarn__call *call, const job *j, tarn__cuda_matmul_
         operands.b = (const char *)first->b + offset[1] * in;
         operands.c = (char *)first->c + offset[2] * out;
         if (!tarn__cuda_matmul_plan_run(call->device, plan, &operands, j->params->alpha,
-                                        j->spreads_bias ? 1 : j->params->beta, call->stream)) {
+                                        j->presets_bias ? 1 : j->params->beta, call->stream)) {
             tarn__cuda_set_failed(call->device);
             return;
         }
     }
 }
 
-/* Operands that lie in no way the library takes are copied first; so is the result, afterwards. */
+/* Packs operands that cuBLASLt cannot read, and unpacks a result it cannot write. Scratch: workspace, a, b, c. */
 static void run_plan(const tarn__call *call, job *j, tarn__cuda_matmul_plan *plan)
 {
-    char *place = (char *)call->scratch + round_up(plan->workspace);
-    pack(call, call->in[0], &j->a, place, true);
-    pack(call, call->in[1], &j->b, place + j->a.packed_bytes, true);
-    pack(call, call->out[0], &j->c, place + j->a.packed_bytes + j->b.packed_bytes, j->params->beta != 0);
-    if (j->spreads_bias)
-        spread_bias(call, j);
-    const tarn__view *bias = j->sums ? j->sums : j->spreads_bias ? NULL : j->bias;
+    char *scratch = (char *)call->scratch + round_up(plan->workspace);
+    pack_operand(call, call->in[0], &j->a, scratch, true);
+    pack_operand(call, call->in[1], &j->b, scratch + j->a.packed_bytes, true);
+    pack_operand(call, call->out[0], &j->c, scratch + j->a.packed_bytes + j->b.packed_bytes, j->params->beta != 0);
+    if (j->presets_bias)
+        preset_bias(call, j);
+    const tarn__view *bias = j->sums ? j->sums : j->presets_bias ? NULL : j->bias;
     tarn__cuda_gemm_operands operands = {.a = j->a.base,
                                          .b = j->b.base,
                                          .c = j->c.base,
                                          .bias = bias ? tarn__view_at(bias) : NULL,
-                                         .extra = j->extra ? tarn__view_at(j->extra) : NULL,
+                                         .aux = j->aux ? tarn__view_at(j->aux) : NULL,
                                          .workspace = call->scratch};
     run_batches(call, j, plan, &operands);
     if (j->c.is_packed)
@@ -329,7 +338,7 @@ static size_t matmul_scratch(const tarn__call *call)
     job j = describe(call, TARN__K_matmul);
     if (tarn__view_count(call->out[0]) == 0 || !is_for_library(call, &j))
         return 0;
-    tarn__cuda_gemm product = product_of(call, &j);
+    tarn__cuda_gemm product = gemm_of(call, &j);
     tarn__cuda_matmul_plan *plan = tarn__cuda_matmul_plan_of(call->device, &product);
     return (plan ? round_up(plan->workspace) : 0) + j.a.packed_bytes + j.b.packed_bytes + j.c.packed_bytes;
 }
@@ -343,7 +352,7 @@ static void kernel_matmul(const tarn__call *call)
         tarn__cuda_matmul_naive(call);
         return;
     }
-    tarn__cuda_gemm product = product_of(call, &j);
+    tarn__cuda_gemm product = gemm_of(call, &j);
     tarn__cuda_matmul_plan *plan = tarn__cuda_matmul_plan_of(call->device, &product);
     if (!plan)
         tarn__cuda_set_failed(call->device);
@@ -351,13 +360,12 @@ static void kernel_matmul(const tarn__call *call)
         run_plan(call, &j, plan);
 }
 
-/* ---- with something around it ------------------------------------------------------------------------------------ */
+/* ---- fused epilogues --------------------------------------------------------------------------------------------- */
 
-/* The library does these for 16-bit operands that lie in rows and are aligned; others are made of their parts. NULL: of
- * the parts. */
+/* The plan of a fused variant: 16-bit row-major operands, 16-byte aligned. NULL: compose it. */
 static tarn__cuda_matmul_plan *fused_plan(const tarn__call *call, job *j)
 {
-    const tarn__view *beside = j->extra ? j->extra : j->sums;
+    const tarn__view *beside = j->aux ? j->aux : j->sums;
     tarn_dtype in = call->in[0]->dtype;
     if ((in != TARN_BF16 && in != TARN_F16) || !is_for_library(call, j) || call->out[0]->rank != 2 || j->c.is_packed ||
         j->n < 8 || j->m < 8)
@@ -368,17 +376,18 @@ static tarn__cuda_matmul_plan *fused_plan(const tarn__call *call, job *j)
     if ((uintptr_t)tarn__view_at(beside) % 16 != 0 ||
         (j->bias && (j->bias->stride[0] != 1 || (uintptr_t)tarn__view_at(j->bias) % 16 != 0)))
         return NULL;
-    /* Measured: the sums come free where the weight is wider than high (768 × 3072: 7 % less for both), and slow the
-     * product where it is not (50304 × 768: 19 % more than a pass of their own). */
+    /* Measured on H200: bias gradients are free where N > M (768 × 3072: 7 % less for both), and slow the GEMM down
+     * elsewhere (50304 × 768: 19 % more than a separate pass). */
     if (j->sums && (j->sums->dtype != call->out[0]->dtype || j->n <= j->m))
         return NULL;
-    tarn__cuda_gemm product = product_of(call, j);
+    tarn__cuda_gemm product = gemm_of(call, j);
     if (product.align_a < 16 || product.align_b < 16 || product.align_c < 16)
         return NULL;
     tarn__cuda_matmul_plan *plan = tarn__cuda_matmul_plan_of(call->device, &product);
     return plan && !plan->is_slower ? plan : NULL;
 }
 
+/* Scratch of the fused plan, or the larger of the two composed kernels'. */
 static size_t fused_scratch(const tarn__call *call, tarn__kernel kernel)
 {
     const tarn__view *to = kernel == TARN__K_matmul_gelu ? call->out[1] : call->out[0];
@@ -398,7 +407,7 @@ static size_t fused_scratch(const tarn__call *call, tarn__kernel kernel)
     return first > second ? first : second;
 }
 
-static void run_product(const tarn__call *call, int inputs, const tarn__view *to)
+static void run_gemm(const tarn__call *call, int inputs, const tarn__view *to)
 {
     tarn__call product = tarn__compose_matmul(call, inputs, to);
     kernel_matmul(&product);
@@ -412,6 +421,7 @@ static void run_elementwise(const tarn__call *call, tarn__kernel kernel, const t
     tarn__cuda_rows()[kernel].run(&part);
 }
 
+/* The fused plan, else GEMM then GELU, GEMM then GELU's gradient, or GEMM then row sums. */
 static void run_fused(const tarn__call *call, tarn__kernel kernel)
 {
     job j = describe(call, kernel);
@@ -420,15 +430,15 @@ static void run_fused(const tarn__call *call, tarn__kernel kernel)
     if (plan) {
         run_plan(call, &j, plan);
     } else if (kernel == TARN__K_matmul_gelu) {
-        run_product(call, 3, call->out[1]);
+        run_gemm(call, 3, call->out[1]);
         run_elementwise(call, TARN__K_gelu, call->out[1], NULL, call->out[0]);
     } else if (kernel == TARN__K_matmul_gelu_grad) {
-        run_product(call, 2, call->out[0]);
+        run_gemm(call, 2, call->out[0]);
         run_elementwise(call, TARN__K_gelu_grad, call->in[2], call->out[0], call->out[0]);
     } else {
         tarn__bias_grad_call sums;
         tarn__compose_bias_grad(&sums, call);
-        run_product(call, 2, call->out[0]);
+        run_gemm(call, 2, call->out[0]);
         tarn__cuda_rows()[TARN__K_sum].run(&sums.call);
     }
 }

@@ -1,25 +1,26 @@
-/* matmul_tune.c: the algorithm of a product, chosen by running the candidates, and remembered on disk.
+/* matmul_tune.c: autotunes the algorithm of a GEMM.
  *
- * cuBLASLt's first choice is up to a quarter slower than its best. A product of some size is therefore timed once with
- * each candidate, on operands of its sizes; the fastest that gives the same bits twice is taken and kept (autotune.h).
- * Where the library makes gelu or its slope in a kernel of its own, which was six times as slow as ours, a plain
- * product with our pass behind it is the better candidate. */
+ * cuBLASLt's first choice is up to 25 % slower than its best. A GEMM of some size is timed once with each candidate, on
+ * operands of its shape; the fastest deterministic one is stored (autotune.h). Where the library runs GELU or its
+ * gradient as a separate kernel, up to six times as slow as ours, an unfused GEMM plus our elementwise pass is the
+ * better candidate. */
 #include <string.h>
 
 #include "backends/cuda/matmul/matmul.h"
 #include "backends/cuda/runtime/autotune.h"
 
-#define RULES "5" /* which algorithms are candidates: a change of that makes older choices void */
+#define RULES "5" /* version of the candidate set: a change invalidates older results */
 
-typedef struct choice {
+/* Value of a tuning record; written as bytes. */
+typedef struct tuned_algorithm {
     cublasLtMatmulAlgo_t algorithm;
     uint64_t workspace, is_slower;
-} choice;
+} tuned_algorithm;
 
-static tarn__cuda_tuning *choices(void)
+static tarn__cuda_tuning *tuning(void)
 {
     static tarn__cuda_tuning all = {
-        .family = "matmul-" RULES, .key_bytes = sizeof(tarn__cuda_gemm), .value_bytes = sizeof(choice)};
+        .family = "matmul-" RULES, .key_bytes = sizeof(tarn__cuda_gemm), .value_bytes = sizeof(tuned_algorithm)};
     all.version = cublasLtGetVersion();
     return &all;
 }
@@ -32,32 +33,34 @@ bool tarn__cuda_matmul_must_tune(const tarn__cuda_gemm *p)
 
 bool tarn__cuda_matmul_recall(int index, tarn__cuda_matmul_plan *plan)
 {
-    choice one;
-    if (!tarn__cuda_matmul_must_tune(&plan->product) || !tarn__cuda_tuning_find(choices(), index, &plan->product, &one))
+    tuned_algorithm record;
+    if (!tarn__cuda_matmul_must_tune(&plan->product) ||
+        !tarn__cuda_tuning_find(tuning(), index, &plan->product, &record))
         return false;
-    plan->algorithm = one.algorithm;
-    plan->workspace = (size_t)one.workspace;
-    plan->is_slower = one.is_slower != 0;
-    return one.workspace <= (uint64_t)plan->product.room;
+    plan->algorithm = record.algorithm;
+    plan->workspace = (size_t)record.workspace;
+    plan->is_slower = record.is_slower != 0;
+    return record.workspace <= (uint64_t)plan->product.max_workspace;
 }
 
-/* ---- measuring --------------------------------------------------------------------------------------------------- */
+/* ---- timing ------------------------------------------------------------------------------------------------------ */
 
-/* Memory of its own, taken and given back here: operands of the product's sizes full of random numbers (equal ones
- * would draw less power, and the device would run faster than it does in earnest), and two results. */
+/* Device memory of one tuning run, freed at its end: operands of the GEMM's shape with random values (constant ones
+ * draw less power, so the device would clock higher than in production), and two results. */
 typedef struct bench {
     int index;
     const tarn__cuda_matmul_plan *plan;
-    const tarn__cuda_matmul_plan *plain; /* or NULL */
+    const tarn__cuda_matmul_plan *unfused; /* NULL: no GELU epilogue */
     const cublasLtMatmulHeuristicResult_t *candidates;
-    int count; /* of these; one more is the plain product and a pass */
+    int count; /* candidates; one more is unfused + elementwise pass */
     char *memory;
-    tarn__cuda_gemm_operands operands[2]; /* the second one's result is another */
+    tarn__cuda_gemm_operands operands[2]; /* [1] differs in its result only */
     size_t result_bytes;
     int *differ;
     cudaStream_t stream;
 } bench;
 
+/* Bytes of a strided batch of matrices, with a margin for alignment. */
 static size_t span(int64_t lines, int64_t line, int64_t batches, int64_t batch, size_t size)
 {
     return ((size_t)(lines * line + (batches - 1) * batch) * size + 511) / 256 * 256;
@@ -66,11 +69,11 @@ static size_t span(int64_t lines, int64_t line, int64_t batches, int64_t batch, 
 static bool open_bench(bench *t, const tarn__cuda_gemm *p)
 {
     size_t in = tarn__dtype_bytes((tarn_dtype)p->in_dtype), out = tarn__dtype_bytes((tarn_dtype)p->out_dtype);
-    size_t a = span(p->a_by_columns ? p->k : p->m, p->lda, p->batches, p->batch_a, in);
-    size_t b = span(p->b_by_columns ? p->n : p->k, p->ldb, p->batches, p->batch_b, in);
+    size_t a = span(p->a_transposed ? p->k : p->m, p->lda, p->batches, p->batch_a, in);
+    size_t b = span(p->b_transposed ? p->n : p->k, p->ldb, p->batches, p->batch_b, in);
     size_t c = span(p->m, p->ldc, p->batches, p->batch_c, out), bias = (size_t)(p->m + p->n) * 8 + 256;
-    size_t extra = p->ldx ? span(p->m, p->ldx, 1, 0, out) : 0;
-    size_t all = a + b + 2 * c + bias + extra + TARN__CUDA_WORKSPACE + 256;
+    size_t aux = p->ldx ? span(p->m, p->ldx, 1, 0, out) : 0;
+    size_t all = a + b + 2 * c + bias + aux + TARN__CUDA_WORKSPACE + 256;
     if (cudaMalloc((void **)&t->memory, all) != cudaSuccess) {
         cudaGetLastError();
         t->memory = NULL;
@@ -84,7 +87,7 @@ static bool open_bench(bench *t, const tarn__cuda_gemm *p)
                                                 .b = at + a,
                                                 .c = at + a + b,
                                                 .bias = has_bias ? at + a + b + 2 * c : NULL,
-                                                .extra = extra ? at + a + b + 2 * c + bias : NULL,
+                                                .aux = aux ? at + a + b + 2 * c + bias : NULL,
                                                 .workspace = t->memory};
     t->operands[1] = t->operands[0];
     t->operands[1].c = at + a + b + c;
@@ -106,28 +109,28 @@ static tarn__view matrix_at(const tarn__cuda_gemm *p, void *memory, int64_t line
         .memory = memory, .dtype = (tarn_dtype)p->out_dtype, .rank = 2, .shape = {p->m, p->n}, .stride = {line, 1}};
 }
 
-/* The plain product, and gelu of it or its slope: as far as time goes, where gelu's result lies does not matter. */
-static bool run_parts(bench *t, int result)
+/* Unfused GEMM plus GELU or its gradient. Where GELU writes does not matter for the time. */
+static bool run_composed(bench *t, int result)
 {
     const tarn__cuda_gemm *p = &t->plan->product;
     tarn__cuda_gemm_operands operands = t->operands[result];
-    operands.extra = NULL;
-    if (tarn__cuda_matmul_plan_try(t->index, t->plain, &t->plain->algorithm, t->plain->workspace, &operands, 1, 0,
+    operands.aux = NULL;
+    if (tarn__cuda_matmul_plan_try(t->index, t->unfused, &t->unfused->algorithm, t->unfused->workspace, &operands, 1, 0,
                                    t->stream) != CUBLAS_STATUS_SUCCESS)
         return false;
-    bool is_slope = p->epilogue == CUBLASLT_EPILOGUE_DGELU;
-    tarn__view c = matrix_at(p, operands.c, p->ldc), extra = matrix_at(p, t->operands[result].extra, p->ldx);
+    bool is_grad = p->epilogue == CUBLASLT_EPILOGUE_DGELU;
+    tarn__view c = matrix_at(p, operands.c, p->ldc), aux = matrix_at(p, t->operands[result].aux, p->ldx);
     tarn__elementwise none = {0};
-    tarn__call call = {.inputs = is_slope ? 2 : 1,
+    tarn__call call = {.inputs = is_grad ? 2 : 1,
                        .outputs = 1,
                        .device = t->index,
                        .stream = t->stream,
                        .function = "mlp",
                        .params = &none,
                        .params_bytes = sizeof(none),
-                       .in = {is_slope ? &extra : &c, is_slope ? &c : NULL},
-                       .out = {is_slope ? &c : &extra}};
-    tarn__cuda_rows()[is_slope ? TARN__K_gelu_grad : TARN__K_gelu].run(&call);
+                       .in = {is_grad ? &aux : &c, is_grad ? &c : NULL},
+                       .out = {is_grad ? &c : &aux}};
+    tarn__cuda_rows()[is_grad ? TARN__K_gelu_grad : TARN__K_gelu].run(&call);
     return true;
 }
 
@@ -135,10 +138,10 @@ static bool run_candidate(void *context, int candidate, int result)
 {
     bench *t = context;
     if (candidate == t->count)
-        return run_parts(t, result);
-    const cublasLtMatmulHeuristicResult_t *one = &t->candidates[candidate];
-    return one->state == CUBLAS_STATUS_SUCCESS &&
-           tarn__cuda_matmul_plan_try(t->index, t->plan, &one->algo, one->workspaceSize, &t->operands[result], 1,
+        return run_composed(t, result);
+    const cublasLtMatmulHeuristicResult_t *record = &t->candidates[candidate];
+    return record->state == CUBLAS_STATUS_SUCCESS &&
+           tarn__cuda_matmul_plan_try(t->index, t->plan, &record->algo, record->workspaceSize, &t->operands[result], 1,
                                       t->plan->product.accumulates ? 1 : 0, t->stream) == CUBLAS_STATUS_SUCCESS;
 }
 
@@ -146,7 +149,7 @@ static int fastest(bench *t)
 {
     int best = -1;
     if (open_bench(t, &t->plan->product))
-        best = tarn__cuda_autotune_run(&(tarn__cuda_autotune){.count = t->count + (t->plain != NULL),
+        best = tarn__cuda_autotune_run(&(tarn__cuda_autotune){.count = t->count + (t->unfused != NULL),
                                                               .context = t,
                                                               .run = run_candidate,
                                                               .results = {t->operands[0].c, t->operands[1].c},
@@ -157,7 +160,7 @@ static int fastest(bench *t)
     return best;
 }
 
-void tarn__cuda_matmul_tune(int index, tarn__cuda_matmul_plan *plan, const tarn__cuda_matmul_plan *plain,
+void tarn__cuda_matmul_tune(int index, tarn__cuda_matmul_plan *plan, const tarn__cuda_matmul_plan *unfused,
                             cublasLtMatmulHeuristicResult_t *candidates, int count)
 {
     int first = 0;
@@ -167,20 +170,24 @@ void tarn__cuda_matmul_tune(int index, tarn__cuda_matmul_plan *plan, const tarn_
     plan->workspace = candidates[first].workspaceSize;
     plan->is_slower = plan->product.epilogue == CUBLASLT_EPILOGUE_DGELU;
     tarn__cuda_device *d = tarn__cuda_at(index);
-    if (!d || !tarn__cuda_matmul_must_tune(&plan->product) || (count < 2 && !plain))
+    if (!d || !tarn__cuda_matmul_must_tune(&plan->product) || (count < 2 && !unfused))
         return;
-    int best = fastest(&(bench){
-        .index = index, .plan = plan, .plain = plain, .candidates = candidates, .count = count, .stream = d->stream});
+    int best = fastest(&(bench){.index = index,
+                                .plan = plan,
+                                .unfused = unfused,
+                                .candidates = candidates,
+                                .count = count,
+                                .stream = d->stream});
     if (best >= 0)
         plan->is_slower = best == count;
     if (best < 0 || best == count)
-        best = first; /* no memory to time them in: remembered too, so that later runs choose the same */
+        best = first; /* no memory to time them: stored too, so that later runs choose the same */
     plan->algorithm = candidates[best].algo;
     plan->workspace = candidates[best].workspaceSize;
-    choice one;
-    memset(&one, 0, sizeof(one));
-    one.algorithm = plan->algorithm;
-    one.workspace = plan->workspace;
-    one.is_slower = plan->is_slower;
-    tarn__cuda_tuning_store(choices(), index, &plan->product, &one);
+    tuned_algorithm record;
+    memset(&record, 0, sizeof(record));
+    record.algorithm = plan->algorithm;
+    record.workspace = plan->workspace;
+    record.is_slower = plan->is_slower;
+    tarn__cuda_tuning_store(tuning(), index, &plan->product, &record);
 }

@@ -1,24 +1,24 @@
-/* batchnorm_grad_nhwc.cuh: sums of chunks, and the gradient of x, by columns. */
-#ifndef TARN__BATCHNORM_GRAD_COLUMNS_CUH
-#define TARN__BATCHNORM_GRAD_COLUMNS_CUH
+/* batchnorm_grad_nhwc.cuh: NHWC: sums of chunks, and the gradient of x. */
+#ifndef TARN__CUDA_BATCHNORM_GRAD_NHWC_CUH
+#define TARN__CUDA_BATCHNORM_GRAD_NHWC_CUH
 
 #include "backends/cuda/norm/batchnorm_grad.cuh"
 #include "backends/cuda/norm/channel_nhwc.cuh"
 
-#define GROUP 8 /* positions whose numbers are added in the type computed in before they are in f64 */
+#define F32_POSITIONS 8 /* positions that are added in the compute type before they go to f64 */
 
-template <typename C, int RELU> __device__ __forceinline__ relu_gate<C> gate_by_columns(const channel_args &a)
+template <typename C, int RELU> __device__ __forceinline__ relu_gate<C> gate_nhwc(const channel_args &a)
 {
-    return relu_gate<C>{RELU == RELU_REMADE, RELU == RELU_REMADE ? kept((C)a.least) : (C)0};
+    return relu_gate<C>{RELU == RELU_RECOMPUTED, RELU == RELU_RECOMPUTED ? in_register((C)a.relu_zero) : (C)0};
 }
 
-/* Packs of x, g and, where relu's result is read, of that. */
-template <typename R, int RELU> struct packs_at_once {
-    static constexpr int DEPTH = at_once<R>(RELU == RELU_READ ? 3 : 2);
+/* Vectors of x, g and, if it is read, relu's result. */
+template <typename R, int RELU> struct vec_batch {
+    static constexpr int DEPTH = loads_per_operand<R>(RELU == RELU_READ ? 3 : 2);
     typename R::raw x[DEPTH], g[DEPTH], y[DEPTH];
 
-    /* From number `begin` of the thread's positions on; x only where it is wanted. */
-    __device__ __forceinline__ void fetch(const channel_args &a, const channel_piece &p, const column_walk<R> &walk,
+    /* From the thread's position `begin` on; x only if it is needed. */
+    __device__ __forceinline__ void fetch(const channel_args &a, const block_range &p, const walk_nhwc<R> &walk,
                                           int begin, bool wants_x)
     {
 #pragma unroll
@@ -29,96 +29,96 @@ template <typename R, int RELU> struct packs_at_once {
                 if (wants_x)
                     x[u] = R::fetch(a.operand[X], at.in(X), 0);
                 if (RELU == RELU_READ)
-                    y[u] = R::fetch(a.operand[BESIDE], at.in(BESIDE), 0);
+                    y[u] = R::fetch(a.operand[AUX], at.in(AUX), 0);
             }
     }
 };
 
-/* Adds the sums of a group to the thread's in `space`, and begins anew. */
-template <int N, typename C> __device__ __forceinline__ void put_away(C *ups, C *products, double (*space)[THREADS])
+/* Adds the sums of a group to the thread's f64 sums in `space`, and clears them. */
+template <int N, typename C> __device__ __forceinline__ void flush_sums(C *g_sums, C *gx_sums, double (*space)[THREADS])
 {
 #pragma unroll
     for (int i = 0; i < N; i++) {
-        space[i][threadIdx.x] += (double)ups[i];
-        space[N + i][threadIdx.x] += (double)products[i];
-        ups[i] = products[i] = 0;
+        space[i][threadIdx.x] += (double)g_sums[i];
+        space[N + i][threadIdx.x] += (double)gx_sums[i];
+        g_sums[i] = gx_sums[i] = 0;
     }
 }
 
-/* The first packs are on their way while the channels' numbers are made. */
+/* Σ g and Σ g · x̂ of a chunk. The first vectors are in flight while the channels' statistics are computed. */
 template <typename R, int RELU>
-static __global__ void __launch_bounds__(THREADS, BLOCKS_BY(R)) sum_columns(const __grid_constant__ channel_args a)
+static __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM(R)) sum_nhwc(const __grid_constant__ channel_args a)
 {
     typedef typename R::real C;
-    constexpr int N = R::width, DEPTH = packs_at_once<R, RELU>::DEPTH;
-    const channel_piece p = piece_by_columns<N>(a);
-    const column_walk<R> walk(a, p);
-    const int me = (int)threadIdx.x;
+    constexpr int N = R::width, DEPTH = vec_batch<R, RELU>::DEPTH;
+    const block_range p = range_nhwc<N>(a);
+    const walk_nhwc<R> walk(a, p);
+    const int thread = (int)threadIdx.x;
     __shared__ double space[2 * N][THREADS];
-    __shared__ channel_numbers<C> table[WARP * N];
-    const relu_gate<C> gate = gate_by_columns<C, RELU>(a);
-    channel_numbers<C> numbers[N];
-    packs_at_once<R, RELU> packs;
-    C ups[N] = {}, products[N] = {};
+    __shared__ channel_stats<C> table[WARP * N];
+    const relu_gate<C> gate = gate_nhwc<C, RELU>(a);
+    channel_stats<C> stats[N];
+    vec_batch<R, RELU> vecs;
+    C g_sums[N] = {}, gx_sums[N] = {};
 #pragma unroll
     for (int k = 0; k < 2 * N; k++)
-        space[k][me] = 0;
+        space[k][thread] = 0;
 #pragma unroll 1
     for (int begin = 0; begin == 0 || begin < walk.count; begin += DEPTH) {
-        packs.fetch(a, p, walk, begin, true);
+        vecs.fetch(a, p, walk, begin, true);
         if (begin == 0)
-            fetch_numbers<R>(a, p, table, numbers);
+            fetch_stats<R>(a, p, table, stats);
 #pragma unroll
         for (int u = 0; u < DEPTH; u++) {
             if (begin + u >= walk.count)
                 break;
-            C up[N];
-            let_through<R, RELU != NO_RELU, false>(numbers, gate, packs.x[u], packs.y[u], packs.g[u], up);
+            C gated[N];
+            gate_grad<R, RELU != NO_RELU, false>(stats, gate, vecs.x[u], vecs.y[u], vecs.g[u], gated);
 #pragma unroll
             for (int i = 0; i < N; i++) {
-                ups[i] += up[i];
-                products[i] += up[i] * (numbers[i].distance(R::element(packs.x[u], i)) * numbers[i].rstd);
+                g_sums[i] += gated[i];
+                gx_sums[i] += gated[i] * (stats[i].centered(R::element(vecs.x[u], i)) * stats[i].rstd);
             }
             if (a.writes_scaled)
-                store_scaled<R, false>(a, walk.at(a, p, begin + u).in(TO), up, numbers);
-            if (RELU == RELU_READ && a.operand[PASSED].base)
-                R::store(a.operand[PASSED], walk.at(a, p, begin + u).in(PASSED), 0, up);
+                store_scaled<R, false>(a, walk.at(a, p, begin + u).in(OUT), gated, stats);
+            if (RELU == RELU_READ && a.operand[GATED].base)
+                R::store(a.operand[GATED], walk.at(a, p, begin + u).in(GATED), 0, gated);
         }
-        if ((begin + DEPTH) % GROUP == 0 || begin + DEPTH >= walk.count)
-            put_away<N>(ups, products, space);
-        leave_in_memory();
+        if ((begin + DEPTH) % F32_POSITIONS == 0 || begin + DEPTH >= walk.count)
+            flush_sums<N>(g_sums, gx_sums, space);
+        memory_fence();
     }
-    over_warps<2 * N>(a, space);
-    if (me >= a.across * N || p.tile + me >= a.channels)
+    reduce_warps<2 * N>(a, space);
+    if (thread >= a.across * N || p.tile + thread >= a.channels)
         return;
-    a.part_one[p.part + me] = over_tile(space[me % N], me / N);
-    a.part_two[p.part + me] = over_tile(space[N + me % N], me / N);
+    a.partial_one[p.partial + thread] = tile_sum(space[thread % N], thread / N);
+    a.partial_two[p.partial + thread] = tile_sum(space[N + thread % N], thread / N);
 }
 
-/* Likewise; the first packs are on their way while the channels' numbers are made. */
+/* gx of a chunk. Likewise. */
 template <typename R, int RELU>
-static __global__ void __launch_bounds__(THREADS, BLOCKS_BY(R)) grad_columns(const __grid_constant__ channel_args a)
+static __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM(R)) grad_nhwc(const __grid_constant__ channel_args a)
 {
-    constexpr int N = R::width, DEPTH = packs_at_once<R, RELU>::DEPTH;
-    const channel_piece p = piece_by_columns<N>(a);
-    const column_walk<R> walk(a, p);
-    const bool wants_x = a.first || RELU == RELU_REMADE;
-    __shared__ channel_numbers<typename R::real> table[WARP * N];
-    const relu_gate<typename R::real> gate = gate_by_columns<typename R::real, RELU>(a);
-    channel_numbers<typename R::real> numbers[N];
-    packs_at_once<R, RELU> packs;
+    constexpr int N = R::width, DEPTH = vec_batch<R, RELU>::DEPTH;
+    const block_range p = range_nhwc<N>(a);
+    const walk_nhwc<R> walk(a, p);
+    const bool wants_x = a.mean_g || RELU == RELU_RECOMPUTED;
+    __shared__ channel_stats<typename R::real> table[WARP * N];
+    const relu_gate<typename R::real> gate = gate_nhwc<typename R::real, RELU>(a);
+    channel_stats<typename R::real> stats[N];
+    vec_batch<R, RELU> vecs;
 #pragma unroll 1
     for (int begin = 0; begin == 0 || begin < walk.count; begin += DEPTH) {
-        packs.fetch(a, p, walk, begin, wants_x);
+        vecs.fetch(a, p, walk, begin, wants_x);
         if (begin == 0)
-            fetch_numbers<R>(a, p, table, numbers);
+            fetch_stats<R>(a, p, table, stats);
 #pragma unroll
         for (int u = 0; u < DEPTH; u++) {
             if (begin + u >= walk.count)
                 break;
             const position<R> at = walk.at(a, p, begin + u);
-            store_grads<R, RELU != NO_RELU, false>(a, gate, at.in(TO), at.in(PASSED), packs.x[u], packs.y[u],
-                                                   packs.g[u], numbers);
+            store_grads<R, RELU != NO_RELU, false>(a, gate, at.in(OUT), at.in(GATED), vecs.x[u], vecs.y[u], vecs.g[u],
+                                                   stats);
         }
     }
 }

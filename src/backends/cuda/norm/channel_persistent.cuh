@@ -1,57 +1,56 @@
-/* channel_persistent.cuh: batchnorm in one kernel: blocks hold in shared memory what they read of x, and in backward of
- * g, until they write the result from it.
+/* channel_persistent.cuh: batchnorm in one persistent kernel: blocks keep x, and in backward g, in shared memory until
+ * they write the result.
  *
- * A block reads its piece, adds up, writes down its part of the channels' sums, and waits until the blocks with the
- * rest of its channels have done so. Then it puts all parts together itself, in the order in which the others do, too.
- * What found no room in shared memory is read again, the last of it first: that is what the cache still holds. Two
- * forms:
+ * A block reads its range, adds up, publishes its partial sums of the channels, and waits for the other blocks of the
+ * same channels (its peers). Then every block adds all partials itself, in the same order. Vectors that did not fit in
+ * shared memory are read again, the last ones first: they are still in the cache. Two layouts:
  *
- *   rows      a block has a piece of one channel, and waits for the others of that channel; four blocks a
- * multiprocessor. columns   a block has positions with all their channels, thread t the packs t, t + threads ... of
- * them, which belong to the same channels; one block a multiprocessor, and each waits for all.
+ *   NCHW   a block has a range of one channel, and waits for that channel's other blocks; four blocks per
+ *          multiprocessor.
+ *   NHWC   a block has positions with all their channels, thread t the vectors t, t + threads ..., which have the
+ *          same channels; one block per multiprocessor, and each waits for all.
  *
- * Blocks that wait for each other must all be running: the launch is a cooperative one. Pieces depend on shapes and on
- * the device's number of multiprocessors. A thread reads what it has asked for itself and nothing else, so what is held
- * needs no barrier. */
-#ifndef TARN__CHANNELS_HELD_CUH
-#define TARN__CHANNELS_HELD_CUH
+ * Blocks that wait for each other must all be resident: the launch is cooperative. Ranges depend on shapes and on the
+ * number of multiprocessors. A thread reads only what it loaded itself, so the resident data needs no barrier. */
+#ifndef TARN__CUDA_CHANNEL_PERSISTENT_CUH
+#define TARN__CUDA_CHANNEL_PERSISTENT_CUH
 
 #include <cuda_pipeline.h>
 
 #include "backends/cuda/norm/channel_stats.cuh"
 
-#define ROW_THREADS 128 /* of a block */
-#define COLUMN_THREADS 512
-#define ROW_BLOCKS 4      /* of a multiprocessor */
-#define HELD_CHANNELS 128 /* by columns, at most: every block puts together the parts of all */
-#define ROW_STATIC 512    /* bytes of shared memory that kernels have besides */
-#define COLUMN_STATIC 4096
-#define HELD_GROUP 16    /* packs of a thread whose numbers are added in f32 before they are in f64 */
-#define LEAST_HELD 32    /* one pack of as many, at least, stays: with fewer there is nothing to gain */
-#define PARTS_AT_ONCE 12 /* of blocks' sums that a thread loads */
-#define FEW_TURNS 2      /* packs of a thread, at least, where that leaves more than one block */
+#define NCHW_THREADS 128 /* per block */
+#define NHWC_THREADS 512
+#define NCHW_BLOCKS 4    /* per multiprocessor */
+#define MAX_CHANNELS 128 /* NHWC: every block adds up the partials of all channels */
+#define NCHW_STATIC 512  /* bytes of static shared memory of the kernels */
+#define NHWC_STATIC 4096
+#define F32_GROUP 16          /* vectors of a thread that are added in f32 before they go to f64 */
+#define MIN_RESIDENT 32       /* at least one vector in this many stays resident: with fewer there is nothing to gain */
+#define PARTIALS_IN_FLIGHT 12 /* partials that a thread loads at a time */
+#define MIN_TURNS 2           /* vectors per thread, at least, if that leaves more than one block */
 
-struct held_args {
-    int places;                        /* packs of each operand that a thread holds */
-    int across;                        /* by columns: packs of a position, a power of two */
-    int sharers;                       /* blocks that share channels */
-    int64_t piece, packs;              /* of a block, but for the last of the sharers; of all sharers */
-    divider by_sharers, by_line;       /* by rows: packs of a line */
-    int64_t line_stride;               /* by rows: from one line of a channel to the next */
-    double elements, elements_of_last; /* of each channel in a piece */
-    double inverse, inverse_of_last;   /* 1 / these */
-    double inverse_of_all;             /* 1 / elements of a channel */
-    double2 *parts;                    /* by rows (blocks), by columns (blocks, channels) */
-    /* two for each set of sharers, 0 between kernels: blocks that have come, and that have gone */
+struct persistent_args {
+    int slots;                      /* resident vectors of each operand per thread */
+    int across;                     /* NHWC: vectors per position, a power of two */
+    int peers;                      /* blocks that share channels */
+    int64_t per_block, vecs;        /* vectors per block, but for the last peer; and of all peers */
+    divider by_peers, by_line;      /* NCHW: vectors per line */
+    int64_t line_stride;            /* NCHW: line stride of a channel */
+    double elements, last_elements; /* per channel in a block's range */
+    double inverse, last_inverse;   /* 1 / these */
+    double channel_inverse;         /* 1 / elements of a channel */
+    double2 *partials;              /* NCHW (blocks), NHWC (blocks, channels) */
+    /* two per set of peers, 0 between kernels: blocks that have arrived, and that have left */
     int *counters;
     unsigned blocks, threads;
     size_t bytes; /* of shared memory */
 };
 
-/* ---- whether, and how -------------------------------------------------------------------------------------------- */
+/* ---- planning ---------------------------------------------------------------------------------------------------- */
 
-/* True where an element has the same offset in every operand. */
-static bool is_alike(const channel_args &a)
+/* True if an element has the same offset in every operand. */
+static bool has_same_offsets(const channel_args &a)
 {
     for (int k = 1; k < CHANNEL_OPERANDS; k++) {
         if (!a.operand[k].base)
@@ -65,64 +64,66 @@ static bool is_alike(const channel_args &a)
     return true;
 }
 
-/* Pieces of channels: as many as fill the device once. */
-static bool cut_rows(const channel_args &a, int width, int slots, held_args *h)
+/* Ranges of channels: as many as fill the device once. */
+static bool split_nchw(const channel_args &a, int width, int slots, persistent_args *h)
 {
-    int64_t lines = a.at.rank > 1 ? (int64_t)a.at.size[0].by : 1, pieces = a.channels > 0 ? slots / a.channels : 0;
-    if (a.at.rank < 1 || a.at.rank > 2 || pieces < 1)
+    int64_t lines = a.at.rank > 1 ? (int64_t)a.at.size[0].by : 1,
+            blocks_per_channel = a.channels > 0 ? slots / a.channels : 0;
+    if (a.at.rank < 1 || a.at.rank > 2 || blocks_per_channel < 1)
         return false;
-    h->threads = ROW_THREADS;
-    h->packs = a.count / width;
-    h->by_line = divider_of(h->packs / lines);
+    h->threads = NCHW_THREADS;
+    h->vecs = a.count / width;
+    h->by_line = divider_of(h->vecs / lines);
     h->line_stride = a.at.rank > 1 ? a.at.stride[X][0] : 0;
-    int64_t most = (h->packs + FEW_TURNS * ROW_THREADS - 1) / (FEW_TURNS * ROW_THREADS);
-    const bool is_cut_short = pieces >= most;
-    pieces = is_cut_short ? most : pieces;
-    h->piece = (h->packs + pieces - 1) / pieces;
-    h->sharers = (int)((h->packs + h->piece - 1) / h->piece);
-    h->by_sharers = divider_of(h->sharers);
-    h->blocks = (unsigned)(a.channels * h->sharers);
-    return is_cut_short || h->blocks >= (unsigned)slots * 3 / 4; /* else multiprocessors would be idle */
+    int64_t limit = (h->vecs + MIN_TURNS * NCHW_THREADS - 1) / (MIN_TURNS * NCHW_THREADS);
+    const bool is_limited = blocks_per_channel >= limit;
+    blocks_per_channel = is_limited ? limit : blocks_per_channel;
+    h->per_block = (h->vecs + blocks_per_channel - 1) / blocks_per_channel;
+    h->peers = (int)((h->vecs + h->per_block - 1) / h->per_block);
+    h->by_peers = divider_of(h->peers);
+    h->blocks = (unsigned)(a.channels * h->peers);
+    return is_limited || h->blocks >= (unsigned)slots * 3 / 4; /* otherwise multiprocessors would be idle */
 }
 
-/* Even numbers of positions. */
-static bool cut_columns(const channel_args &a, int width, int slots, held_args *h)
+/* Equal numbers of positions. */
+static bool split_nhwc(const channel_args &a, int width, int slots, persistent_args *h)
 {
     int64_t across = a.channels / width,
-            turns = (a.count * across + FEW_TURNS * COLUMN_THREADS - 1) / (FEW_TURNS * COLUMN_THREADS);
-    if (a.at.rank != 1 || a.at.stride[X][0] != a.channels || a.channels > HELD_CHANNELS || (across & (across - 1)) != 0)
+            turns = (a.count * across + MIN_TURNS * NHWC_THREADS - 1) / (MIN_TURNS * NHWC_THREADS);
+    if (a.at.rank != 1 || a.at.stride[X][0] != a.channels || a.channels > MAX_CHANNELS || (across & (across - 1)) != 0)
         return false;
-    h->threads = COLUMN_THREADS;
+    h->threads = NHWC_THREADS;
     h->across = (int)across;
     int64_t blocks = turns < slots ? turns : slots, positions = (a.count + blocks - 1) / blocks;
-    h->packs = a.count * across;
-    h->piece = positions * across;
-    h->sharers = (int)((a.count + positions - 1) / positions);
-    h->blocks = (unsigned)h->sharers;
+    h->vecs = a.count * across;
+    h->per_block = positions * across;
+    h->peers = (int)((a.count + positions - 1) / positions);
+    h->blocks = (unsigned)h->peers;
     return true;
 }
 
-/* The sums of a block's warps, by columns, and of its threads when it puts parts together. */
-static size_t space_bytes(const channel_args &a, int width)
+/* Sums of a block's warps in NHWC, and of its threads when it adds partials. */
+static size_t reduction_bytes(const channel_args &a, int width)
 {
-    size_t warps = (size_t)(a.channels / width * (2 * width + 1)) * sizeof(double) * (COLUMN_THREADS / WARP);
-    size_t threads = COLUMN_THREADS * sizeof(double2);
-    return a.by_rows ? 0 : warps > threads ? warps : threads;
+    size_t warps = (size_t)(a.channels / width * (2 * width + 1)) * sizeof(double) * (NHWC_THREADS / WARP);
+    size_t threads = NHWC_THREADS * sizeof(double2);
+    return a.is_nchw ? 0 : warps > threads ? warps : threads;
 }
 
-static void count_elements(const channel_args &a, int width, held_args *h)
+static void count_elements(const channel_args &a, int width, persistent_args *h)
 {
-    const int64_t last = h->packs - (h->sharers - 1) * h->piece;
-    h->elements = (double)(a.by_rows ? h->piece * width : h->piece / h->across);
-    h->elements_of_last = (double)(a.by_rows ? last * width : last / h->across);
+    const int64_t last = h->vecs - (h->peers - 1) * h->per_block;
+    h->elements = (double)(a.is_nchw ? h->per_block * width : h->per_block / h->across);
+    h->last_elements = (double)(a.is_nchw ? last * width : last / h->across);
     h->inverse = 1 / h->elements;
-    h->inverse_of_last = 1 / h->elements_of_last;
-    h->inverse_of_all = 1 / a.values;
+    h->last_inverse = 1 / h->last_elements;
+    h->channel_inverse = 1 / a.values;
 }
 
-/* How a call of batchnorm that holds `operands` is cut; false where the passes are better, or the only way. `beside`
- * operands come through a ring of `ahead` packs a thread. Known before scratch is. */
-static bool plan_held(const tarn__call *call, const channel_args &a, int operands, int beside, int ahead, held_args *h)
+/* Plans a batchnorm with `operands` resident operands and `streamed` ones through a ring of `ahead` vectors per thread.
+ * False if multipass is better, or the only way. Known before the scratch is. */
+static bool plan_persistent(const tarn__call *call, const channel_args &a, int operands, int streamed, int ahead,
+                            persistent_args *h)
 {
     const tarn__cuda_device *d = tarn__cuda_at(call->device);
     const char *text = getenv("TARN_CUDA_BATCHNORM");
@@ -130,152 +131,152 @@ static bool plan_held(const tarn__call *call, const channel_args &a, int operand
     const int width = (int)(16 / tarn__dtype_bytes(dtype));
     *h = {};
     if (!d || (text && strcmp(text, "passes") == 0) || a.is_double || a.count * a.channels == 0 ||
-        a.count * a.channels > INT32_MAX || !has_one_dtype(a) || !has_packs(a, dtype, width) || !is_alike(a))
+        a.count * a.channels > INT32_MAX || !has_one_dtype(a) || !has_vecs(a, dtype, width) || !has_same_offsets(a))
         return false;
-    if (!(a.by_rows ? cut_rows(a, width, ROW_BLOCKS * d->multiprocessors, h)
-                    : cut_columns(a, width, d->multiprocessors, h)))
+    if (!(a.is_nchw ? split_nchw(a, width, NCHW_BLOCKS * d->multiprocessors, h)
+                    : split_nhwc(a, width, d->multiprocessors, h)))
         return false;
-    const int64_t turns = (h->piece + h->threads - 1) / h->threads, row = 16 * (int64_t)h->threads;
-    const int64_t rest = (int64_t)space_bytes(a, width) + row * beside * ahead;
-    /* of each block a KiB is the system's */
-    int64_t bytes = a.by_rows ? d->shared_bytes / ROW_BLOCKS - 1024 : d->shared_bytes;
-    int64_t most = (bytes - (a.by_rows ? ROW_STATIC : COLUMN_STATIC) - rest) / (row * operands);
-    h->places = (int)(most < turns ? most : turns > ahead ? turns : ahead);
+    const int64_t turns = (h->per_block + h->threads - 1) / h->threads, row = 16 * (int64_t)h->threads;
+    const int64_t other = (int64_t)reduction_bytes(a, width) + row * streamed * ahead;
+    /* 1 KiB per block is reserved by the system */
+    int64_t bytes = a.is_nchw ? d->shared_bytes / NCHW_BLOCKS - 1024 : d->shared_bytes;
+    int64_t limit = (bytes - (a.is_nchw ? NCHW_STATIC : NHWC_STATIC) - other) / (row * operands);
+    h->slots = (int)(limit < turns ? limit : turns > ahead ? turns : ahead);
     h->counters = d->counters;
     count_elements(a, width, h);
-    h->bytes = (size_t)(rest + row * operands * h->places);
-    return most >= ahead && LEAST_HELD * most >= turns && 2 * (a.by_rows ? a.channels : 1) <= TARN__CUDA_COUNTERS;
+    h->bytes = (size_t)(other + row * operands * h->slots);
+    return limit >= ahead && MIN_RESIDENT * limit >= turns && 2 * (a.is_nchw ? a.channels : 1) <= TARN__CUDA_COUNTERS;
 }
 
-static size_t part_bytes(const channel_args &a, const held_args &h)
+static size_t partial_bytes(const channel_args &a, const persistent_args &h)
 {
-    return sizeof(double2) * (size_t)h.blocks * (size_t)(a.by_rows ? 1 : a.channels);
+    return sizeof(double2) * (size_t)h.blocks * (size_t)(a.is_nchw ? 1 : a.channels);
 }
 
-/* Starts a kernel of all blocks at once. */
+/* Cooperative launch: all blocks resident at once, or an error. */
 template <typename S>
-static void launch_held(const tarn__call *call, void (*kernel)(channel_args, S, held_args), const channel_args &a,
-                        const S &s, const held_args &h)
+static void launch_persistent(const tarn__call *call, void (*kernel)(channel_args, S, persistent_args),
+                              const channel_args &a, const S &s, const persistent_args &h)
 {
-    cudaLaunchAttribute all = {};
-    cudaLaunchConfig_t how = {};
-    how.gridDim = dim3(h.blocks), how.blockDim = dim3(h.threads), how.dynamicSmemBytes = h.bytes,
-    how.stream = stream_of(call);
-    all.id = cudaLaunchAttributeCooperative;
-    all.val.cooperative = 1;
-    how.attrs = &all;
-    how.numAttrs = 1;
+    cudaLaunchAttribute cooperative = {};
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(h.blocks), config.blockDim = dim3(h.threads), config.dynamicSmemBytes = h.bytes,
+    config.stream = stream_of(call);
+    cooperative.id = cudaLaunchAttributeCooperative;
+    cooperative.val.cooperative = 1;
+    config.attrs = &cooperative;
+    config.numAttrs = 1;
     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)h.bytes);
     cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
-    cudaLaunchKernelEx(&how, kernel, a, s, h);
+    cudaLaunchKernelEx(&config, kernel, a, s, h);
 }
 
-/* ---- pieces ------------------------------------------------------------------------------------------------------ */
+/* ---- ranges ------------------------------------------------------------------------------------------------------ */
 
-extern __shared__ uint4 held_memory[];
+extern __shared__ uint4 persistent_smem[];
 
-/* What a thread has: packs number 0 … turns - 1. By columns `channel` is its first. */
-template <typename T, bool IS_BY_ROWS> struct held_piece {
-    static constexpr int N = pack_size<T>::value;
+/* A thread's vectors 0 … turns - 1. In NHWC `channel` is its first. */
+template <typename T, bool IS_NCHW> struct persistent_range {
+    static constexpr int N = vec_size<T>::value;
     int64_t base;
-    uint32_t first;                    /* of the thread's packs among the sharers' */
-    int sharer, count, turns, channel; /* count: packs of the block */
+    uint32_t first;                  /* the thread's first vector among the peers' */
+    int peer, count, turns, channel; /* count: vectors of the block */
 
-    __device__ __forceinline__ held_piece(const channel_args &a, const held_args &h)
+    __device__ __forceinline__ persistent_range(const channel_args &a, const persistent_args &h)
     {
-        uint32_t rest = blockIdx.x;
+        uint32_t other = blockIdx.x;
         const int me = (int)threadIdx.x;
-        sharer = (int)(IS_BY_ROWS ? block_digit(rest, h.by_sharers) : rest);
-        const int64_t begin = sharer * h.piece;
-        count = (int)(h.packs - begin < h.piece ? h.packs - begin : h.piece);
+        peer = (int)(IS_NCHW ? pop_index(other, h.by_peers) : other);
+        const int64_t first_vec = peer * h.per_block;
+        count = (int)(h.vecs - first_vec < h.per_block ? h.vecs - first_vec : h.per_block);
         turns = me < count ? (count - 1 - me) / (int)blockDim.x + 1 : 0;
-        first = (uint32_t)begin + (uint32_t)me;
-        channel = IS_BY_ROWS ? (int)rest : (me & (h.across - 1)) * N;
-        base = IS_BY_ROWS ? channel * a.channel_stride[X] : 0;
+        first = (uint32_t)first_vec + (uint32_t)me;
+        channel = IS_NCHW ? (int)other : (me & (h.across - 1)) * N;
+        base = IS_NCHW ? channel * a.channel_stride[X] : 0;
     }
-    __device__ __forceinline__ int64_t place_of(const held_args &h, uint32_t number) const
+    __device__ __forceinline__ int64_t offset_of(const persistent_args &h, uint32_t number) const
     {
-        if (!IS_BY_ROWS)
+        if (!IS_NCHW)
             return (int64_t)number * N;
         const uint32_t line = divide_small(number, h.by_line);
         return base + line * h.line_stride + (int64_t)(number - line * (uint32_t)h.by_line.by) * N;
     }
-    __device__ __forceinline__ int64_t offset(const held_args &h, int turn) const
+    __device__ __forceinline__ int64_t offset(const persistent_args &h, int turn) const
     {
-        return place_of(h, first + (uint32_t)turn * blockDim.x);
+        return offset_of(h, first + (uint32_t)turn * blockDim.x);
     }
-    /* The block's first pack of the thread's channels. */
-    __device__ __forceinline__ int64_t offset_of_first(const held_args &h) const
+    /* The block's first vector of the thread's channels. */
+    __device__ __forceinline__ int64_t first_offset(const persistent_args &h) const
     {
-        return place_of(h, first - threadIdx.x + (IS_BY_ROWS ? 0 : threadIdx.x & (uint32_t)(h.across - 1)));
+        return offset_of(h, first - threadIdx.x + (IS_NCHW ? 0 : threadIdx.x & (uint32_t)(h.across - 1)));
     }
 };
 
-/* A thread's packs of HELD operands on their way into its places, AHEAD of them at a time; one more operand, if there
- * is one, has AHEAD places only. Pack number i lies at place i % places, so that the last ones stay. */
-template <typename T, int HELD, bool HAS_MORE, int AHEAD, bool IS_BY_ROWS> struct held_ring {
+/* Loads a thread's vectors of the resident operands into its slots, AHEAD at a time; one more operand, if any, has
+ * AHEAD slots only. Vector i is in slot i % slots, so the last ones stay. */
+template <typename T, int RESIDENT, bool HAS_STREAMED, int AHEAD, bool IS_NCHW> struct smem_ring {
     static_assert((AHEAD & (AHEAD - 1)) == 0, "the place of one more operand is found by a mask");
-    const T *from[HELD + (HAS_MORE ? 1 : 0)];
-    int asked, asked_at, taken_at; /* the next one to ask for and its place; the place of the one taken last */
+    const T *from[RESIDENT + (HAS_STREAMED ? 1 : 0)];
+    int loaded, loaded_at, taken_at; /* the next vector to load and its slot; the slot of the one taken last */
 
-    __device__ __forceinline__ uint4 *at(int place, int operand) const
+    __device__ __forceinline__ uint4 *at(int slot, int operand) const
     {
-        return held_memory + (place * HELD + operand) * blockDim.x + threadIdx.x;
+        return persistent_smem + (slot * RESIDENT + operand) * blockDim.x + threadIdx.x;
     }
-    __device__ __forceinline__ uint4 *more_at(const held_args &h, int turn) const
+    __device__ __forceinline__ uint4 *streamed_at(const persistent_args &h, int turn) const
     {
-        return held_memory + (h.places * HELD + (turn & (AHEAD - 1))) * blockDim.x + threadIdx.x;
+        return persistent_smem + (h.slots * RESIDENT + (turn & (AHEAD - 1))) * blockDim.x + threadIdx.x;
     }
-    /* Every call is a group of its own, with or without a pack. */
-    __device__ __forceinline__ void ask(const held_args &h, const held_piece<T, IS_BY_ROWS> &p)
+    /* Every call commits one group of copies, with or without a vector. */
+    __device__ __forceinline__ void load(const persistent_args &h, const persistent_range<T, IS_NCHW> &p)
     {
-        if (asked < p.turns) {
-            const int64_t offset = p.offset(h, asked);
+        if (loaded < p.turns) {
+            const int64_t offset = p.offset(h, loaded);
 #pragma unroll
-            for (int k = 0; k < HELD; k++)
-                __pipeline_memcpy_async(at(asked_at, k), from[k] + offset, 16);
-            if (HAS_MORE)
-                __pipeline_memcpy_async(more_at(h, asked), from[HELD] + offset, 16);
-            asked_at = asked_at + 1 == h.places ? 0 : asked_at + 1;
-            asked++;
+            for (int k = 0; k < RESIDENT; k++)
+                __pipeline_memcpy_async(at(loaded_at, k), from[k] + offset, 16);
+            if (HAS_STREAMED)
+                __pipeline_memcpy_async(streamed_at(h, loaded), from[RESIDENT] + offset, 16);
+            loaded_at = loaded_at + 1 == h.slots ? 0 : loaded_at + 1;
+            loaded++;
         }
         __pipeline_commit();
     }
-    __device__ __forceinline__ void begin(const held_args &h, const held_piece<T, IS_BY_ROWS> &p)
+    __device__ __forceinline__ void start(const persistent_args &h, const persistent_range<T, IS_NCHW> &p)
     {
-        asked = asked_at = 0;
-        taken_at = h.places - 1;
+        loaded = loaded_at = 0;
+        taken_at = h.slots - 1;
 #pragma unroll
         for (int i = 0; i < AHEAD; i++)
-            ask(h, p);
+            load(h, p);
     }
-    /* The next pack is there, at taken_at. */
-    __device__ __forceinline__ void take(const held_args &h)
+    /* The next vector has arrived, at taken_at. */
+    __device__ __forceinline__ void take(const persistent_args &h)
     {
         __pipeline_wait_prior(AHEAD - 1);
-        taken_at = taken_at + 1 == h.places ? 0 : taken_at + 1;
+        taken_at = taken_at + 1 == h.slots ? 0 : taken_at + 1;
     }
-    /* From the last one taken to the one before it. */
-    __device__ __forceinline__ void back(const held_args &h)
+    /* From the last vector taken to the one before it. */
+    __device__ __forceinline__ void step_back(const persistent_args &h)
     {
-        taken_at = taken_at == 0 ? h.places - 1 : taken_at - 1;
+        taken_at = taken_at == 0 ? h.slots - 1 : taken_at - 1;
     }
 };
 
-template <typename T> __device__ __forceinline__ pack<T, pack_size<T>::value> pack_at(const uint4 *from)
+template <typename T> __device__ __forceinline__ vec<T, vec_size<T>::value> vec_at(const uint4 *from)
 {
     const uint4 words = *from;
-    pack<T, pack_size<T>::value> x;
+    vec<T, vec_size<T>::value> x;
     memcpy(&x, &words, sizeof(x));
     return x;
 }
 
-/* ---- sums of a block, by columns --------------------------------------------------------------------------------- */
+/* ---- sums of a block, NHWC --------------------------------------------------------------------------------------- */
 
-/* V numbers of each thread over the lanes of its warp that own the same channels. At each step two lanes share out what
- * both have: each adds up half of it. */
+/* V values per thread over the lanes of its warp with the same channels. At each step two lanes split their values:
+ * each adds up one half. */
 template <int V, int STEP>
-__device__ __forceinline__ void fold_lanes(double *v, int across, int first, bool is_writer, double *to)
+__device__ __forceinline__ void reduce_lanes(double *v, int across, int first, bool is_writer, double *to)
 {
     if constexpr (STEP > 0) {
         if (STEP >= across) {
@@ -283,13 +284,13 @@ __device__ __forceinline__ void fold_lanes(double *v, int across, int first, boo
             if constexpr (V > 1) {
 #pragma unroll
                 for (int i = 0; i < V / 2; i++) {
-                    const double kept = is_upper ? v[i + V / 2] : v[i], given = is_upper ? v[i] : v[i + V / 2];
-                    v[i] = kept + __shfl_xor_sync(FULL_WARP, given, STEP);
+                    const double keep = is_upper ? v[i + V / 2] : v[i], send = is_upper ? v[i] : v[i + V / 2];
+                    v[i] = keep + __shfl_xor_sync(FULL_WARP, send, STEP);
                 }
-                fold_lanes<V / 2, STEP / 2>(v, across, first + (is_upper ? V / 2 : 0), is_writer, to);
+                reduce_lanes<V / 2, STEP / 2>(v, across, first + (is_upper ? V / 2 : 0), is_writer, to);
             } else {
                 v[0] += __shfl_xor_sync(FULL_WARP, v[0], STEP);
-                fold_lanes<1, STEP / 2>(v, across, first, is_writer && !is_upper, to);
+                reduce_lanes<1, STEP / 2>(v, across, first, is_writer && !is_upper, to);
             }
             return;
         }
@@ -300,89 +301,87 @@ __device__ __forceinline__ void fold_lanes(double *v, int across, int first, boo
             to[first + i] = v[i];
 }
 
-/* Two sums of each of the thread's N channels over the block: thread c gets those of channel c. All threads come here.
- */
-template <int N> __device__ __forceinline__ double2 over_columns(const held_args &h, double *v, double *space)
+/* Two sums of each of the thread's N channels over the block: thread c gets channel c's. All threads call it. */
+template <int N> __device__ __forceinline__ double2 reduce_nhwc(const persistent_args &h, double *v, double *space)
 {
-    constexpr int OWN = 2 * N + 1; /* one more than there are: neighbours then write to different banks */
-    const int me = (int)threadIdx.x, warp_size = h.across * OWN;
-    fold_lanes<2 * N, WARP / 2>(v, h.across, 0, true, space + me / WARP * warp_size + (me & (h.across - 1)) * OWN);
+    constexpr int PITCH = 2 * N + 1; /* odd: adjacent lanes write to different banks */
+    const int me = (int)threadIdx.x, warp_size = h.across * PITCH;
+    reduce_lanes<2 * N, WARP / 2>(v, h.across, 0, true, space + me / WARP * warp_size + (me & (h.across - 1)) * PITCH);
     __syncthreads();
     double2 sums = {0, 0};
     if (me < h.across * N)
 #pragma unroll
-        for (int warp = 0; warp < COLUMN_THREADS / WARP; warp++) {
-            const double *its = space + warp * warp_size + me / N * OWN + me % N;
+        for (int warp = 0; warp < NHWC_THREADS / WARP; warp++) {
+            const double *its = space + warp * warp_size + me / N * PITCH + me % N;
             sums.x += its[0];
             sums.y += its[N];
         }
     return sums;
 }
 
-/* Adds up what threads a number of channels apart have: thread c gets the sums of channel c. All threads come here. */
-__device__ __forceinline__ double2 over_rows_of_threads(const double2 &own, int channels, double2 *space)
+/* Adds up threads that are `channels` apart: thread c gets channel c's sums. All threads call it. */
+__device__ __forceinline__ double2 reduce_thread_rows(const double2 &own, int channels, double2 *space)
 {
     double2 sums = {0, 0};
     space[threadIdx.x] = own;
     __syncthreads();
     if ((int)threadIdx.x < channels)
-        for (int at = (int)threadIdx.x; at < COLUMN_THREADS; at += channels) {
+        for (int at = (int)threadIdx.x; at < NHWC_THREADS; at += channels) {
             sums.x += space[at].x;
             sums.y += space[at].y;
         }
     return sums;
 }
 
-/* Parts `first`, `first` + `step` ... of the sharers, in batches whose loads are all under way at once, each given to
- * take(part, its number). */
+/* Calls take(partial, index) for partials first, first + step ..., loaded in batches. */
 template <typename Take>
-__device__ __forceinline__ void for_parts(const held_args &h, const double2 *parts, int apart, int first, int step,
-                                          const Take &take)
+__device__ __forceinline__ void for_partials(const persistent_args &h, const double2 *partials, int apart, int first,
+                                             int step, const Take &take)
 {
 #pragma unroll 1
-    for (int begin = first; begin < h.sharers; begin += PARTS_AT_ONCE * step) {
-        double2 part[PARTS_AT_ONCE];
+    for (int base = first; base < h.peers; base += PARTIALS_IN_FLIGHT * step) {
+        double2 partial[PARTIALS_IN_FLIGHT];
 #pragma unroll
-        for (int u = 0; u < PARTS_AT_ONCE; u++)
-            if (begin + u * step < h.sharers)
-                part[u] = __ldcg(parts + (begin + u * step) * apart);
+        for (int u = 0; u < PARTIALS_IN_FLIGHT; u++)
+            if (base + u * step < h.peers)
+                partial[u] = __ldcg(partials + (base + u * step) * apart);
 #pragma unroll
-        for (int u = 0; u < PARTS_AT_ONCE; u++)
-            if (begin + u * step < h.sharers)
-                take(part[u], begin + u * step);
+        for (int u = 0; u < PARTIALS_IN_FLIGHT; u++)
+            if (base + u * step < h.peers)
+                take(partial[u], base + u * step);
     }
 }
 
-/* ---- waiting for each other -------------------------------------------------------------------------------------- */
+/* ---- waiting for peers ------------------------------------------------------------------------------------------- */
 
-__device__ __forceinline__ int count_one(int *counter)
+__device__ __forceinline__ int atomic_inc(int *counter)
 {
     int before;
     asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
     return before;
 }
 
-/* Until all sharers have come here: what each has written before is then seen by all. */
-__device__ __forceinline__ void wait_for_sharers(int *counters, int sharers)
+/* Barrier over all peers: their earlier writes are visible afterwards. */
+__device__ __forceinline__ void wait_for_peers(int *counters, int peers)
 {
     __syncthreads();
-    if (sharers == 1)
+    if (peers == 1)
         return;
     if (threadIdx.x == 0) {
-        int come;
+        int arrived;
         asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(counters) : "memory");
         do
-            asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(come) : "l"(counters) : "memory");
-        while (come < sharers);
+            asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(arrived) : "l"(counters) : "memory");
+        while (arrived < peers);
     }
     __syncthreads();
 }
 
-/* Said once wait_for_sharers() is over; the last one to go leaves the counters at 0. By a thread that has nothing else
- * to do while channels are settled. */
-__device__ __forceinline__ void leave_sharers(int *counters, int sharers)
+/* After wait_for_peers(); the last block to leave resets the counters. Called by a thread that is idle while the
+ * channels are finalized. */
+__device__ __forceinline__ void leave_peers(int *counters, int peers)
 {
-    if (sharers > 1 && threadIdx.x == blockDim.x - 1 && count_one(counters + 1) == sharers - 1)
+    if (peers > 1 && threadIdx.x == blockDim.x - 1 && atomic_inc(counters + 1) == peers - 1)
         counters[0] = counters[1] = 0;
 }
 

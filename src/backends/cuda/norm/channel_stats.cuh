@@ -1,75 +1,75 @@
-/* channel_stats.cuh: numbers for each channel of a tensor [N, C, ...], for batchnorm and groupnorm: where elements lie,
- * and what threads of a block own.
+/* channel_stats.cuh: per-channel statistics of a tensor [N, C, ...], for batchnorm and groupnorm: element addresses,
+ * and the work of each thread block.
  *
- * A set is what shares a mean: a channel (batchnorm: one batch, groups of one channel), or the channels of a group in
- * one of the N parts. Passes work on channels of batches; a set's numbers are f64 and lie in scratch. Two forms, chosen
- * by layout:
+ * A set is the elements that share a mean: a channel (batchnorm: one batch, groups of one channel), or the channels of
+ * a group in one of the N samples. Passes work on the channels of batches; the statistics of sets are f64, in scratch.
+ * Two layouts:
  *
- *   rows      neighbours in memory belong to one channel. A block has a chunk of one channel. Where the last axis is
- * long, chunks end with it, so that a chunk lies on one line and offsets are plain sums. columns   neighbours belong to
- * different channels ("channels last"). A block has a chunk of positions of a tile of channels: `across` threads side
- * by side own a pack of channels each, and the block's rows of threads take positions in turn (channel_nhwc.cuh).
+ *   NCHW   adjacent elements belong to one channel. A block takes a chunk of one channel. If the last axis is long,
+ *          chunks end with it, so that a chunk is one line and offsets are plain sums.
+ *   NHWC   adjacent elements belong to different channels. A block takes a chunk of positions of a tile of channels:
+ *          `across` adjacent threads own a vector of channels each, and the rows of threads take positions in turn
+ *          (channel_nhwc.cuh).
  *
- * Chunks and tiles depend on shapes and dtypes alone, and their sums are put together in a fixed order. A pass that
- * reads again what another has read begins at its end: that is what the cache still holds. */
-#ifndef TARN__CHANNELS_CUH
-#define TARN__CHANNELS_CUH
+ * Chunks and tiles depend on shapes and dtypes alone, and their sums are added in a fixed order. A pass that rereads a
+ * tensor runs in reverse: the end is still in the cache. */
+#ifndef TARN__CUDA_CHANNEL_STATS_CUH
+#define TARN__CUDA_CHANNEL_STATS_CUH
 
 #include "backends/cuda/norm/layernorm.cuh"
 
-/* x; y or gx; the gradient of y; with relu what is added before it, or in backward its result; and the gradient that it
- * lets through. */
-enum { X, TO, G, BESIDE, PASSED, CHANNEL_OPERANDS };
+/* x; y or gx; gradient of y; with relu: the residual added before it, or in backward its result; gradient after relu */
+enum { X, OUT, G, AUX, GATED, CHANNEL_OPERANDS };
 
-#define CHUNK_BYTES ((int64_t)32768) /* of a channel by rows, at least */
-#define FOR_A_WARP ((int64_t)128)    /* parts of chunks that a warp puts together; a block does more of them */
-#define LONG_LINE ((int64_t)2048)    /* elements that are worth a chunk of their own */
-#define MOST_CHUNKS ((int64_t)1024)
-#define COLUMN_PACK 4              /* channels that a thread owns by columns, where they make packs */
-#define FULL_GRID ((int64_t)528)   /* blocks by columns: four for each of 132 multiprocessors, all at once */
-#define FEW_POSITIONS ((int64_t)8) /* of a thread by columns, at least */
-#define MANY_POSITIONS \
-    ((int64_t)64)     /* of a thread by columns: four times as many blocks then, so that none is waited for long */
-#define AT_ONCE 4     /* packs that a thread loads before it computes, where it reads one operand */
-#define FEW_VALUES 32 /* of a set are computed in f64: their gradient is what little normalising leaves */
+#define CHUNK_BYTES ((int64_t)32768) /* of a channel in NCHW, at least */
+#define WARP_PARTS ((int64_t)128)    /* chunk partials that one warp adds up; more take a block */
+#define MIN_LINE ((int64_t)2048)     /* elements of a line that are worth a chunk of their own */
+#define MAX_CHUNKS ((int64_t)1024)
+#define COLUMN_VEC 4               /* channels per thread in NHWC, if they form vectors */
+#define GRID_NHWC ((int64_t)528)   /* NHWC thread blocks: four per multiprocessor of 132, all resident */
+#define MIN_POSITIONS ((int64_t)8) /* per thread in NHWC, at least */
+/* per thread in NHWC: beyond, four times as many blocks, so that the last ones are not waited for long */
+#define MANY_POSITIONS ((int64_t)64)
+#define AT_ONCE 4     /* vectors that a thread loads before it computes, with one operand */
+#define F64_VALUES 32 /* sets this small are computed in f64: the gradient is the small remainder of a cancellation */
 
 struct channel_args {
     int64_t batches, channels, count; /* count: elements of one channel of one batch */
-    int64_t groups, members;          /* channels of a group */
+    int64_t groups, members;          /* members: channels per group */
     double values;                    /* of a set */
-    bool by_rows, is_double;
-    row_operand operand[CHANNEL_OPERANDS]; /* base NULL where there is none */
+    bool is_nchw, is_double;
+    row_operand operand[CHANNEL_OPERANDS]; /* base NULL: no such operand */
     int64_t channel_stride[CHANNEL_OPERANDS], batch_stride[CHANNEL_OPERANDS];
-    places<CHANNEL_OPERANDS> at; /* over all axes but the channel's and, with batches, the first */
-    int64_t chunk, chunks;       /* elements, or positions */
-    int64_t line;                /* elements that chunks do not go beyond: of the last axis, or all */
-    /* a chunk's elements lie a step apart; by columns all positions do, in all operands alike */
-    bool is_straight;
-    bool from_end;      /* the last chunks first */
-    bool writes_scaled; /* the kernel of sums writes g · scale to TO */
-    bool is_remade;     /* backward of relu: its result comes from x, as forward made it, not from BESIDE */
-    double least;       /* what is not above this is 0 as relu's result */
-    divider by_chunks, by_channels, by_tiles, by_pieces, by_members; /* pieces: chunks of a line */
-    int across, across_bits; /* by columns: threads side by side, a power of two */
+    offset_calc<CHANNEL_OPERANDS> at; /* over all axes but the channel's and, with batches, the first */
+    int64_t chunk, chunks;            /* elements, or positions */
+    int64_t line;                     /* chunks do not cross a line: the last axis, or the whole channel */
+    /* elements of a chunk have one stride; in NHWC all positions do, the same in all operands */
+    bool is_linear;
+    bool is_reversed;   /* last chunks first */
+    bool writes_scaled; /* the summing kernel writes g · scale to OUT */
+    bool is_recomputed; /* relu's gradient: its result is recomputed from x, not read from AUX */
+    double relu_zero;   /* values up to this round to 0 as relu's result */
+    divider by_chunks, by_channels, by_tiles, by_line_chunks, by_members; /* chunks per line */
+    int across, across_bits;                                              /* NHWC: adjacent threads, a power of two */
     int64_t tiles;
     row_operand weight, bias;
-    double *mean, *rstd, *first, *second; /* (batches, groups) */
-    double *part_one, *part_two;          /* (batches, chunks, channels) */
+    double *mean, *rstd, *mean_g, *mean_gx; /* (batches, groups) */
+    double *partial_one, *partial_two;      /* (batches, chunks, channels) */
 };
 
 /* ---- describing a call ------------------------------------------------------------------------------------------- */
 
-static inline int64_t distance(int64_t stride)
+static inline int64_t magnitude_of(int64_t stride)
 {
     return stride < 0 ? -stride : stride;
 }
 
-/* given: a view for each operand, NULL where there is none, but never x. */
-static channel_args channels_of(bool with_batches, int64_t groups, const tarn__view *const *given)
+/* `given`: a view per operand, NULL if there is none; x is required. */
+static channel_args channel_args_of(bool with_batches, int64_t groups, const tarn__view *const *given)
 {
     channel_args a = {};
     const tarn__view *x = given[X], *rest[CHANNEL_OPERANDS] = {};
-    tarn__view held[CHANNEL_OPERANDS];
+    tarn__view copy[CHANNEL_OPERANDS];
     tarn__nest nest;
     for (int k = 0; k < CHANNEL_OPERANDS; k++) {
         if (!given[k])
@@ -77,30 +77,30 @@ static channel_args channels_of(bool with_batches, int64_t groups, const tarn__v
         a.operand[k] = row_operand{tarn__view_at(given[k]), 1, given[k]->dtype};
         a.channel_stride[k] = given[k]->stride[1];
         a.batch_stride[k] = with_batches ? given[k]->stride[0] : 0;
-        held[k] = *given[k];
-        held[k].shape[1] = 1;
+        copy[k] = *given[k];
+        copy[k].shape[1] = 1;
         if (with_batches)
-            held[k].shape[0] = 1;
-        rest[k] = &held[k];
+            copy[k].shape[0] = 1;
+        rest[k] = &copy[k];
     }
     tarn__nest_make(&nest, CHANNEL_OPERANDS, rest);
-    a.at = places_of<CHANNEL_OPERANDS>(&nest);
+    a.at = offset_calc_of<CHANNEL_OPERANDS>(&nest);
     a.batches = with_batches ? x->shape[0] : 1;
     a.channels = x->shape[1];
     a.count = nest.count;
     a.groups = with_batches ? groups : a.channels;
     a.members = a.groups > 0 ? a.channels / a.groups : 1;
     a.values = (double)(a.count * a.members);
-    a.is_double = x->dtype == TARN_F64 || a.values <= FEW_VALUES;
-    a.by_rows = nest.rank > 0 && distance(nest.stride[X][nest.rank - 1]) <= distance(x->stride[1]);
+    a.is_double = x->dtype == TARN_F64 || a.values <= F64_VALUES;
+    a.is_nchw = nest.rank > 0 && magnitude_of(nest.stride[X][nest.rank - 1]) <= magnitude_of(x->stride[1]);
     return a;
 }
 
-/* True where packs of `width` elements are whole, aligned and of dtype `dtype` in every operand. */
-static bool has_packs(const channel_args &a, tarn_dtype dtype, int width)
+/* True if vectors of `width` elements are whole and aligned in every operand. */
+static bool has_vecs(const channel_args &a, tarn_dtype dtype, int width)
 {
     const int last = a.at.rank - 1;
-    if (a.by_rows ? (int64_t)a.at.size[last].by % width != 0 : a.channels % width != 0)
+    if (a.is_nchw ? (int64_t)a.at.size[last].by % width != 0 : a.channels % width != 0)
         return false;
     for (int k = 0; k < CHANNEL_OPERANDS; k++) {
         const row_operand &o = a.operand[k];
@@ -109,9 +109,9 @@ static bool has_packs(const channel_args &a, tarn_dtype dtype, int width)
         if (o.dtype != dtype || !is_aligned(o.base, tarn__dtype_bytes(dtype) * (size_t)width) ||
             a.batch_stride[k] % width != 0)
             return false;
-        if (a.by_rows ? a.at.stride[k][last] != 1 || a.channel_stride[k] % width != 0 : a.channel_stride[k] != 1)
+        if (a.is_nchw ? a.at.stride[k][last] != 1 || a.channel_stride[k] % width != 0 : a.channel_stride[k] != 1)
             return false;
-        for (int i = 0; i < a.at.rank - (a.by_rows ? 1 : 0); i++)
+        for (int i = 0; i < a.at.rank - (a.is_nchw ? 1 : 0); i++)
             if (a.at.stride[k][i] % width != 0)
                 return false;
     }
@@ -126,82 +126,82 @@ static bool has_one_dtype(const channel_args &a)
     return true;
 }
 
-/* How many elements a thread takes at once: known before scratch is. */
+/* Elements per thread and access; known before the scratch is. */
 static int width_of(const channel_args &a)
 {
     if (a.is_double || !has_one_dtype(a))
         return 1;
-    int width = a.by_rows ? (int)(16 / tarn__dtype_bytes(a.operand[X].dtype)) : COLUMN_PACK;
-    return has_packs(a, a.operand[X].dtype, width) ? width : 1;
+    int width = a.is_nchw ? (int)(16 / tarn__dtype_bytes(a.operand[X].dtype)) : COLUMN_VEC;
+    return has_vecs(a, a.operand[X].dtype, width) ? width : 1;
 }
 
-/* Even chunks of a channel's lines; of all its elements where lines are short or many. */
-static void choose_row_chunks(channel_args *a)
+/* Equal chunks of a channel's lines; of the whole channel if lines are short or many. */
+static void choose_chunks_nchw(channel_args *a)
 {
     int64_t inner = (int64_t)a->at.size[a->at.rank - 1].by,
-            least = CHUNK_BYTES / (int64_t)tarn__dtype_bytes(a->operand[X].dtype);
-    int64_t lines = a->count / inner, pieces = (inner + least - 1) / least;
-    a->is_straight = lines == 1 || (inner >= LONG_LINE && lines * pieces <= MOST_CHUNKS);
-    if (!a->is_straight || lines == 1) {
+            min_chunk = CHUNK_BYTES / (int64_t)tarn__dtype_bytes(a->operand[X].dtype);
+    int64_t lines = a->count / inner, line_chunks = (inner + min_chunk - 1) / min_chunk;
+    a->is_linear = lines == 1 || (inner >= MIN_LINE && lines * line_chunks <= MAX_CHUNKS);
+    if (!a->is_linear || lines == 1) {
         a->line = a->count;
-        pieces = (a->count + least - 1) / least;
-        pieces = pieces < MOST_CHUNKS ? pieces : MOST_CHUNKS;
+        line_chunks = (a->count + min_chunk - 1) / min_chunk;
+        line_chunks = line_chunks < MAX_CHUNKS ? line_chunks : MAX_CHUNKS;
     } else {
         a->line = inner;
     }
-    int64_t even = (a->line + pieces - 1) / pieces;
-    a->chunk = (even + 7) / 8 * 8; /* whole packs */
+    int64_t per_block = (a->line + line_chunks - 1) / line_chunks;
+    a->chunk = (per_block + 7) / 8 * 8; /* whole vectors */
 }
 
-/* True where positions lie a step apart, and at the same offset, of 32 bits, in every operand. */
-static bool is_line(const channel_args &a)
+/* True if positions have one stride, and the same 32-bit offset in every operand. */
+static bool has_one_stride(const channel_args &a)
 {
     const int64_t step = a.at.stride[X][0], batch_step = a.batch_stride[X];
-    bool is_alike = a.at.rank <= 1;
+    bool matches = a.at.rank <= 1;
     for (int k = 0; k < CHANNEL_OPERANDS; k++)
         if (a.operand[k].base)
-            is_alike = is_alike && a.at.stride[k][0] == step && a.batch_stride[k] == batch_step;
-    return is_alike &&
-           distance(batch_step) * (a.batches - 1) + distance(step) * (a.count - 1) + a.channels <= INT32_MAX;
+            matches = matches && a.at.stride[k][0] == step && a.batch_stride[k] == batch_step;
+    return matches &&
+           magnitude_of(batch_step) * (a.batches - 1) + magnitude_of(step) * (a.count - 1) + a.channels <= INT32_MAX;
 }
 
-/* Even chunks for a grid that fills the device once, or some four times, whole rows of threads. */
-static void choose_column_chunks(channel_args *a)
+/* Equal chunks for a grid that fills the device once, or about four times; whole rows of threads. */
+static void choose_chunks_nhwc(channel_args *a)
 {
-    int64_t width = width_of(*a), packs = (a->channels + width - 1) / width;
-    while (1 << a->across_bits < WARP && 1 << a->across_bits < packs)
+    int64_t width = width_of(*a), vecs = (a->channels + width - 1) / width;
+    while (1 << a->across_bits < WARP && 1 << a->across_bits < vecs)
         a->across_bits++;
     a->across = 1 << a->across_bits;
-    a->tiles = (packs + a->across - 1) / a->across;
-    int64_t rows = THREADS / a->across, turns = (a->count * a->tiles * a->batches + rows - 1) / rows;
-    int64_t blocks = turns > MANY_POSITIONS * FULL_GRID ? 4 * FULL_GRID : FULL_GRID,
-            even = (turns + blocks - 1) / blocks;
+    a->tiles = (vecs + a->across - 1) / a->across;
+    int64_t rows = THREADS / a->across, rounds = (a->count * a->tiles * a->batches + rows - 1) / rows;
+    int64_t blocks = rounds > MANY_POSITIONS * GRID_NHWC ? 4 * GRID_NHWC : GRID_NHWC,
+            per_block = (rounds + blocks - 1) / blocks;
     a->line = a->count;
-    a->chunk = rows * (even < FEW_POSITIONS ? FEW_POSITIONS : even);
-    a->is_straight = is_line(*a);
+    a->chunk = rows * (per_block < MIN_POSITIONS ? MIN_POSITIONS : per_block);
+    a->is_linear = has_one_stride(*a);
 }
 
 static void choose_chunks(channel_args *a)
 {
     if (a->count == 0)
-        return; /* no chunks, and nothing is launched over them */
-    if (a->by_rows)
-        choose_row_chunks(a);
+        return; /* nothing to launch */
+    if (a->is_nchw)
+        choose_chunks_nchw(a);
     else
-        choose_column_chunks(a);
-    int64_t pieces = (a->line + a->chunk - 1) / a->chunk;
-    a->chunks = a->count / a->line * pieces;
-    a->by_pieces = divider_of(pieces);
+        choose_chunks_nhwc(a);
+    int64_t line_chunks = (a->line + a->chunk - 1) / a->chunk;
+    a->chunks = a->count / a->line * line_chunks;
+    a->by_line_chunks = divider_of(line_chunks);
     a->by_chunks = divider_of(a->chunks);
     a->by_channels = divider_of(a->channels);
     a->by_tiles = divider_of(a->tiles);
     a->by_members = divider_of(a->members);
 }
 
-/* Blocks of a pass; 0 where there are no elements. */
+/* Blocks of a pass; 0 without elements. */
 static inline int64_t blocks_of(const channel_args &a)
 {
-    return a.batches * a.chunks * (a.by_rows ? a.channels : a.tiles);
+    return a.batches * a.chunks * (a.is_nchw ? a.channels : a.tiles);
 }
 
 static inline int64_t partial_count(const channel_args &a)
@@ -209,44 +209,44 @@ static inline int64_t partial_count(const channel_args &a)
     return a.batches * a.chunks * a.channels;
 }
 
-/* Threads of a block by rows: whole warps, fewer for short channels. */
+/* Block size in NCHW: whole warps, fewer for short channels. */
 static inline unsigned threads_of(const channel_args &a, int width)
 {
-    return a.by_rows ? warps_for(a.count < a.chunk ? a.count : a.chunk, 4 * width, THREADS) : THREADS;
+    return a.is_nchw ? warps_for(a.count < a.chunk ? a.count : a.chunk, 4 * width, THREADS) : THREADS;
 }
 
-/* LAUNCH(kernels by rows and by columns, relu, call, args): kernel<R, relu> for the way that elements of this call are
- * moved. */
+/* LAUNCH(NCHW and NHWC kernels, relu, call, args): launches kernel<R, relu> for the dtype and vector width of the call.
+ * Grid: one block per chunk of a channel, or of a tile of channels. */
 #define LAUNCH_AS(kernel, R, relu, call, a) \
     kernel<R, relu><<<blocks_for(blocks_of(a), 1), threads_of(a, R::width), 0, stream_of(call)>>>(a)
-#define LAUNCH_ROWS(kernel, T, relu, call, a) \
+#define LAUNCH_NCHW(kernel, T, relu, call, a) \
     do { \
-        typedef typed<T, pack_size<T>::value> packs; \
+        typedef typed<T, vec_size<T>::value> vecs; \
         typedef typed<T, 1> singles; \
         if (width_of(a) > 1) \
-            LAUNCH_AS(kernel, packs, relu, call, a); \
+            LAUNCH_AS(kernel, vecs, relu, call, a); \
         else \
             LAUNCH_AS(kernel, singles, relu, call, a); \
     } while (0)
-#define LAUNCH_COLUMNS(kernel, T, relu, call, a) \
+#define LAUNCH_NHWC(kernel, T, relu, call, a) \
     do { \
-        typedef typed<T, COLUMN_PACK> packs; \
+        typedef typed<T, COLUMN_VEC> vecs; \
         typedef typed<T, 1> singles; \
-        if (width_of(a) > 1 && (a).is_straight) \
-            LAUNCH_AS(kernel, straight<T>, relu, call, a); \
+        if (width_of(a) > 1 && (a).is_linear) \
+            LAUNCH_AS(kernel, linear<T>, relu, call, a); \
         else if (width_of(a) > 1) \
-            LAUNCH_AS(kernel, packs, relu, call, a); \
+            LAUNCH_AS(kernel, vecs, relu, call, a); \
         else \
             LAUNCH_AS(kernel, singles, relu, call, a); \
     } while (0)
-#define LAUNCH(rows_kernel, columns_kernel, relu, call, a) \
+#define LAUNCH(nchw_kernel, nhwc_kernel, relu, call, a) \
     do { \
         if (blocks_of(a) == 0) \
             break; \
-        if ((a).by_rows) \
-            LAUNCH_FORM(LAUNCH_ROWS, rows_kernel, relu, call, a); \
+        if ((a).is_nchw) \
+            LAUNCH_FORM(LAUNCH_NCHW, nchw_kernel, relu, call, a); \
         else \
-            LAUNCH_FORM(LAUNCH_COLUMNS, columns_kernel, relu, call, a); \
+            LAUNCH_FORM(LAUNCH_NHWC, nhwc_kernel, relu, call, a); \
     } while (0)
 #define LAUNCH_FORM(LAUNCH_TYPED, kernel, relu, call, a) \
     do { \
@@ -263,54 +263,53 @@ static inline unsigned threads_of(const channel_args &a, int width)
             LAUNCH_AS(kernel, untyped<float>, relu, call, a); \
     } while (0)
 
-/* ---- inside a kernel --------------------------------------------------------------------------------------------- */
+/* ---- device ------------------------------------------------------------------------------------------------------ */
 
-/* What a block works on. By columns `channel` is the thread's first one, and may lie beyond the last. */
-struct channel_piece {
+/* The work of a block. In NHWC `channel` is the thread's first one, and may be past the last. */
+struct block_range {
     int64_t batch, channel, begin, end;
-    int64_t tile; /* by columns: the block's first channel */
-    int64_t part; /* where the numbers of the block's first channel go */
+    int64_t tile;    /* NHWC: the block's first channel */
+    int64_t partial; /* index of the partial sums of the block's first channel */
 };
 
-/* Takes the last digit off a block's number: there are fewer than 2^31 blocks. */
-__device__ __forceinline__ uint32_t block_digit(uint32_t &rest, const divider &size)
+/* Splits the fastest-varying index off a block index; there are fewer than 2^31 blocks. */
+__device__ __forceinline__ uint32_t pop_index(uint32_t &rest, const divider &size)
 {
-    uint32_t next = divide_small(rest, size), digit = rest - next * (uint32_t)size.by;
+    uint32_t next = divide_small(rest, size), index = rest - next * (uint32_t)size.by;
     rest = next;
-    return digit;
+    return index;
 }
 
-/* Number `rest` of (batches, each): its batch, and in `rest` what it is there. Most calls have one, and a division of
- * 64 bits takes long. */
-__device__ __forceinline__ int64_t batch_digit(const channel_args &a, int64_t &rest, int64_t each)
+/* Splits the batch off an index over (batches, each). Most calls have one batch, and a 64-bit division is slow. */
+__device__ __forceinline__ int64_t pop_batch(const channel_args &a, int64_t &rest, int64_t each)
 {
     int64_t batch = a.batches > 1 ? rest / each : 0;
     rest -= batch * each;
     return batch;
 }
 
-/* Where a chunk begins and ends. */
+/* Range of a chunk. */
 __device__ __forceinline__ void chunk_bounds(const channel_args &a, uint32_t chunk, int64_t *begin, int64_t *end)
 {
-    uint32_t line = chunk, piece = block_digit(line, a.by_pieces);
+    uint32_t line = chunk, chunk_of_line = pop_index(line, a.by_line_chunks);
     int64_t stop = (line + 1) * a.line;
-    *begin = line * a.line + piece * a.chunk;
+    *begin = line * a.line + chunk_of_line * a.chunk;
     *end = *begin + a.chunk < stop ? *begin + a.chunk : stop;
 }
 
-__device__ __forceinline__ channel_piece piece_by_rows(const channel_args &a)
+__device__ __forceinline__ block_range range_nchw(const channel_args &a)
 {
-    channel_piece p;
-    uint32_t id = a.from_end ? gridDim.x - 1 - blockIdx.x : blockIdx.x, chunk = block_digit(id, a.by_chunks);
-    p.channel = block_digit(id, a.by_channels);
+    block_range p;
+    uint32_t id = a.is_reversed ? gridDim.x - 1 - blockIdx.x : blockIdx.x, chunk = pop_index(id, a.by_chunks);
+    p.channel = pop_index(id, a.by_channels);
     p.batch = id;
-    p.part = (p.batch * a.chunks + chunk) * a.channels + p.channel;
+    p.partial = (p.batch * a.chunks + chunk) * a.channels + p.channel;
     chunk_bounds(a, chunk, &p.begin, &p.end);
     return p;
 }
 
 /* Offsets of position `at` of a channel in all operands. */
-__device__ __forceinline__ void place(const channel_args &a, const channel_piece &p, int64_t at, int64_t *offset)
+__device__ __forceinline__ void offsets_of(const channel_args &a, const block_range &p, int64_t at, int64_t *offset)
 {
     if (a.at.rank <= 1) {
 #pragma unroll
@@ -330,19 +329,18 @@ __device__ __forceinline__ void place(const channel_args &a, const channel_piece
         offset[k] += p.batch * a.batch_stride[k] + p.channel * a.channel_stride[k];
 }
 
-/* The offsets of a piece's positions by rows: worked out once where they lie on a line, whose elements are neighbours
- * where packs are. */
-template <typename R> struct row_walk {
+/* Offsets along a block's range in NCHW: computed once for a line, where vectors are adjacent. */
+template <typename R> struct walk_nchw {
     int64_t base[CHANNEL_OPERANDS];
 
-    __device__ __forceinline__ row_walk(const channel_args &a, const channel_piece &p)
+    __device__ __forceinline__ walk_nchw(const channel_args &a, const block_range &p)
     {
-        place(a, p, p.begin, base);
+        offsets_of(a, p, p.begin, base);
     }
-    __device__ __forceinline__ void to(const channel_args &a, const channel_piece &p, int64_t at, int64_t *offset) const
+    __device__ __forceinline__ void to(const channel_args &a, const block_range &p, int64_t at, int64_t *offset) const
     {
-        if (!a.is_straight) {
-            place(a, p, at, offset);
+        if (!a.is_linear) {
+            offsets_of(a, p, at, offset);
             return;
         }
 #pragma unroll
@@ -351,45 +349,46 @@ template <typename R> struct row_walk {
     }
 };
 
-/* One channel's numbers in the type computed in. The mean is two of them: what is left of an element after it is then
- * exact to that type even where the mean is much larger than the deviation. */
-template <typename C> struct channel_numbers {
-    C high, low, rstd, scale, bias, first, second;
+/* Statistics and parameters of one channel in the compute type. The mean is the sum of two values: x - mean is then
+ * exact to that type, even if the mean is much larger than the std. */
+template <typename C> struct channel_stats {
+    C high, low, rstd, scale, bias, mean_g, mean_gx;
 
     __device__ __forceinline__ void fetch(const channel_args &a, int64_t batch, int64_t channel)
     {
         int64_t group = a.channels >> 31 ? channel / a.members : divide_small((uint32_t)channel, a.by_members),
                 set = batch * a.groups + group;
-        double one = a.first ? a.first[set] : 0, two = a.first ? a.second[set] : 0;
+        double mean_gw = a.mean_g ? a.mean_g[set] : 0, mean_gwx = a.mean_g ? a.mean_gx[set] : 0;
         double weight = a.weight.base ? load_any<double>(a.weight.base, a.weight.dtype, channel * a.weight.along) : 1.0;
         make(a.mean[set], a.rstd[set], weight,
-             a.bias.base ? load_any<C>(a.bias.base, a.bias.dtype, channel * a.bias.along) : (C)0, one, two);
+             a.bias.base ? load_any<C>(a.bias.base, a.bias.dtype, channel * a.bias.along) : (C)0, mean_gw, mean_gwx);
     }
-    __device__ __forceinline__ void make(double mean, double deviation, double weight, C shift, double one, double two)
+    __device__ __forceinline__ void make(double mean, double inverse_std, double weight, C shift, double mean_gw,
+                                         double mean_gwx)
     {
         high = (C)mean;
         low = (C)(mean - (double)high);
-        rstd = (C)deviation;
-        scale = (C)(deviation * weight);
+        rstd = (C)inverse_std;
+        scale = (C)(inverse_std * weight);
         bias = shift;
-        first = (C)one;
-        second = (C)(deviation * two); /* times the distance from the mean */
+        mean_g = (C)mean_gw;
+        mean_gx = (C)(inverse_std * mean_gwx); /* times x - mean */
     }
-    __device__ __forceinline__ C distance(C x) const
+    __device__ __forceinline__ C centered(C x) const
     {
         return (x - high) - low;
     }
-    /* Written so that every kernel rounds it in the same way: relu's gradient must see what relu saw. */
-    __device__ __forceinline__ C normal(C x) const
+    /* One expression for all kernels: relu's gradient must see the same rounding as relu. */
+    __device__ __forceinline__ C normalized(C x) const
     {
-        return fma(distance(x), scale, bias);
+        return fma(centered(x), scale, bias);
     }
 };
 
-/* relu's gradient: one that is not a number goes through, as its value does. */
-template <typename C> __device__ __forceinline__ C passed(C g, C y, C least)
+/* relu's gradient. A NaN result lets g through, as in relu itself. */
+template <typename C> __device__ __forceinline__ C relu_grad(C g, C y, C relu_zero)
 {
-    return y <= least ? (C)0 : g;
+    return y <= relu_zero ? (C)0 : g;
 }
 
 #endif

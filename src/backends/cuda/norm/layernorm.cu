@@ -1,24 +1,24 @@
-/* layernorm.cu: layernorm and rmsnorm over the last axis, alone and of a sum that is made in the same pass. Their
- * gradients are in layernorm_grad.cu.
+/* layernorm.cu: layernorm and rmsnorm over the last axis, alone or fused with the residual add before them. Gradients:
+ * layernorm_grad.cu.
  *
- * A row of up to 1024 elements has a warp, one of up to 32768 a block, and stays in registers while mean, spread and
- * result are found: a read and a write of memory; weight and bias come from the first-level cache. Longer rows are read
- * three times, mostly from the second level. */
+ * A row of up to 1,024 elements has a warp, one of up to 32,768 a block, and stays in registers while mean, std and
+ * result are computed: one read and one write of memory; weight and bias come from L1. Longer rows are read three
+ * times, mostly from L2. */
 #include "backends/cuda/norm/layernorm.cuh"
 
-/* of a sum, IN is where it goes, and the last two are its terms */
+/* with a residual add IN is its result, and the last two are its terms */
 enum { OUT, IN, MEAN, RSTD, FIRST, SECOND, OPERANDS };
 
 struct norm_args {
     row_set<OPERANDS> rows;
     row_operand weight, bias;
-    bool is_centred; /* layernorm */
+    bool is_centred; /* layernorm, not rmsnorm */
     double epsilon, length, inverse;
 };
 
-/* (x - mean) · rstd · weight + bias for one pack. */
+/* (x - mean) · rstd · weight + bias of one vector. */
 template <typename R>
-__device__ __forceinline__ void normalise(const norm_args &a, const typename R::raw &x, int64_t to, int64_t at,
+__device__ __forceinline__ void normalize(const norm_args &a, const typename R::raw &x, int64_t to, int64_t at,
                                           typename R::real mean, typename R::real rstd)
 {
     typedef typename R::real C;
@@ -35,16 +35,16 @@ __device__ __forceinline__ void normalise(const norm_args &a, const typename R::
     R::store(a.rows.operand[OUT], to, at, y);
 }
 
-template <typename C> __device__ __forceinline__ void write_number(const norm_args &a, int k, int64_t at, C value)
+template <typename C> __device__ __forceinline__ void write_row_stat(const norm_args &a, int k, int64_t at, C value)
 {
     if (a.rows.operand[k].base)
         store_any(a.rows.operand[k].base, a.rows.operand[k].dtype, at, value);
 }
 
-/* A pack of the sum: written, and as it was rounded. */
+/* Residual add of a vector: stores the sum, and returns it as rounded, so that the norm sees what was stored. */
 template <typename T, int N>
-__device__ __forceinline__ pack<T, N> add_pack(const typed<T, N> *, const norm_args &a, const int64_t *offset,
-                                               int64_t at, pack<T, N> x, const pack<T, N> &y)
+__device__ __forceinline__ vec<T, N> add_vec(const typed<T, N> *, const norm_args &a, const int64_t *offset, int64_t at,
+                                             vec<T, N> x, const vec<T, N> &y)
 {
     typedef typed<T, N> R;
     typename R::real sum[N];
@@ -52,12 +52,12 @@ __device__ __forceinline__ pack<T, N> add_pack(const typed<T, N> *, const norm_a
     for (int i = 0; i < N; i++)
         sum[i] = R::element(x, i) + R::element(y, i);
     R::store(a.rows.operand[IN], offset[IN], at, sum);
-    narrow_pack(x, sum);
+    narrow_vec(x, sum);
     return x;
 }
 template <typename C>
-__device__ __forceinline__ pack<C, 1> add_pack(const untyped<C> *, const norm_args &a, const int64_t *offset,
-                                               int64_t at, const pack<C, 1> &x, const pack<C, 1> &y)
+__device__ __forceinline__ vec<C, 1> add_vec(const untyped<C> *, const norm_args &a, const int64_t *offset, int64_t at,
+                                             const vec<C, 1> &x, const vec<C, 1> &y)
 {
     typedef untyped<C> R;
     C sum = x.at[0] + y.at[0];
@@ -65,62 +65,62 @@ __device__ __forceinline__ pack<C, 1> add_pack(const untyped<C> *, const norm_ar
     return R::fetch(a.rows.operand[IN], offset[IN], at);
 }
 
-/* P packs a thread in registers. */
+/* P vectors per thread in registers. */
 template <typename R, int P, bool is_warp, bool is_sum>
-static __global__ void __launch_bounds__(is_warp ? WARP *WARPS_A_BLOCK : 1024)
-    held_kernel(const __grid_constant__ norm_args a)
+static __global__ void __launch_bounds__(is_warp ? WARP *WARPS_PER_BLOCK : 1024)
+    register_kernel(const __grid_constant__ norm_args a)
 {
     typedef typename R::real C;
     int64_t row = row_number<is_warp>(), offset[OPERANDS];
     if (row >= a.rows.count)
         return;
-    const int packs = (int)(a.rows.length / R::width), me = row_thread<is_warp>(), threads = row_threads<is_warp>();
+    const int vecs = (int)(a.rows.length / R::width), me = row_thread<is_warp>(), threads = row_threads<is_warp>();
     locate_row(a.rows, row, offset);
     typename R::raw x[P], second[is_sum ? P : 1];
 #pragma unroll
     for (int p = 0; p < P; p++)
-        if (me + p * threads < packs) {
+        if (me + p * threads < vecs) {
             x[p] = R::fetch(a.rows.operand[is_sum ? FIRST : IN], offset[is_sum ? FIRST : IN], me + p * threads);
             if (is_sum)
                 second[p] = R::fetch(a.rows.operand[SECOND], offset[SECOND], me + p * threads);
         }
 #pragma unroll
-    for (int p = 0; is_sum && p < P; p++) /* when all loads are under way: a store among them would hold up the next */
-        if (me + p * threads < packs)
-            x[p] = add_pack((const R *)NULL, a, offset, me + p * threads, x[p], second[p]);
+    for (int p = 0; is_sum && p < P; p++) /* after all loads: a store between them would delay the next */
+        if (me + p * threads < vecs)
+            x[p] = add_vec((const R *)NULL, a, offset, me + p * threads, x[p], second[p]);
     C mean, rstd;
-    measure<R, P, is_warp>(x, packs, a.is_centred, a.length, a.inverse, a.epsilon, &mean, &rstd);
+    row_stats<R, P, is_warp>(x, vecs, a.is_centred, a.length, a.inverse, a.epsilon, &mean, &rstd);
 #pragma unroll
     for (int p = 0; p < P; p++)
-        if (me + p * threads < packs)
-            normalise<R>(a, x[p], offset[OUT], me + p * threads, mean, rstd);
+        if (me + p * threads < vecs)
+            normalize<R>(a, x[p], offset[OUT], me + p * threads, mean, rstd);
     if (me == 0) {
-        write_number(a, MEAN, offset[MEAN], mean);
-        write_number(a, RSTD, offset[RSTD], rstd);
+        write_row_stat(a, MEAN, offset[MEAN], mean);
+        write_row_stat(a, RSTD, offset[RSTD], rstd);
     }
 }
 
-/* A block a row of any length. A thread reads no element of a sum but those it has written. */
+/* One block per row of any length. A thread reads only elements of the sum that it wrote itself. */
 template <typename R, bool is_sum>
 static __global__ void __launch_bounds__(1024) stream_kernel(const __grid_constant__ norm_args a)
 {
     typedef typename R::real C;
-    int64_t packs = a.rows.length / R::width, offset[OPERANDS];
+    int64_t vecs = a.rows.length / R::width, offset[OPERANDS];
     locate_row(a.rows, blockIdx.x, offset);
-    double sum = 0, spread = 0;
+    double sum = 0, squares = 0;
     C mean = 0;
     if (is_sum)
-        for (int64_t at = threadIdx.x; at < packs; at += blockDim.x)
-            add_pack((const R *)NULL, a, offset, at, R::fetch(a.rows.operand[FIRST], offset[FIRST], at),
-                     R::fetch(a.rows.operand[SECOND], offset[SECOND], at));
+        for (int64_t at = threadIdx.x; at < vecs; at += blockDim.x)
+            add_vec((const R *)NULL, a, offset, at, R::fetch(a.rows.operand[FIRST], offset[FIRST], at),
+                    R::fetch(a.rows.operand[SECOND], offset[SECOND], at));
     if (a.is_centred) {
 #pragma unroll 4
-        for (int64_t at = threadIdx.x; at < packs; at += blockDim.x)
+        for (int64_t at = threadIdx.x; at < vecs; at += blockDim.x)
             sum += pack_sum<R>(R::fetch(a.rows.operand[IN], offset[IN], at));
-        mean = mean_of(over_row<false, add_up>(sum, 0.0), a.length, a.inverse, (C)0);
+        mean = mean_of(row_reduce<false, plus>(sum, 0.0), a.length, a.inverse, (C)0);
     }
 #pragma unroll 4
-    for (int64_t at = threadIdx.x; at < packs; at += blockDim.x) {
+    for (int64_t at = threadIdx.x; at < vecs; at += blockDim.x) {
         typename R::raw x = R::fetch(a.rows.operand[IN], offset[IN], at);
         C part = 0;
 #pragma unroll
@@ -128,48 +128,49 @@ static __global__ void __launch_bounds__(1024) stream_kernel(const __grid_consta
             C d = R::element(x, i) - mean;
             part += d * d;
         }
-        spread += (double)part;
+        squares += (double)part;
     }
-    spread = over_row<false, add_up>(spread, 0.0);
-    C rstd = inverse_root((double)mean_of(spread, a.length, a.inverse, (C)0) + a.epsilon, (C)0);
-    for (int64_t at = threadIdx.x; at < packs; at += blockDim.x)
-        normalise<R>(a, R::fetch(a.rows.operand[IN], offset[IN], at), offset[OUT], at, mean, rstd);
+    squares = row_reduce<false, plus>(squares, 0.0);
+    C rstd = inverse_root((double)mean_of(squares, a.length, a.inverse, (C)0) + a.epsilon, (C)0);
+    for (int64_t at = threadIdx.x; at < vecs; at += blockDim.x)
+        normalize<R>(a, R::fetch(a.rows.operand[IN], offset[IN], at), offset[OUT], at, mean, rstd);
     if (threadIdx.x == 0) {
-        write_number(a, MEAN, offset[MEAN], mean);
-        write_number(a, RSTD, offset[RSTD], rstd);
+        write_row_stat(a, MEAN, offset[MEAN], mean);
+        write_row_stat(a, RSTD, offset[RSTD], rstd);
     }
 }
 
-/* ---- starting them ----------------------------------------------------------------------------------------------- */
+/* ---- launching --------------------------------------------------------------------------------------------------- */
 
-/* Grid: a warp or a block a row. Bytes: a read and a write of each element, and of each of a sum's one of both more. E
- * elements a thread of a warp, HELD of a block. */
-template <typename R, int E, int HELD, bool is_sum> static void launch_as(const tarn__call *call, const norm_args &a)
+/* Grid: a warp or a block per row. Bytes: a read and a write per element; the residual add one more of both. E:
+ * elements per thread of a warp; BLOCK_ELEMENTS: of a block. */
+template <typename R, int E, int BLOCK_ELEMENTS, bool is_sum>
+static void launch_as(const tarn__call *call, const norm_args &a)
 {
     int64_t length = a.rows.length, count = a.rows.count;
     if (length <= WARP * E)
-        held_kernel<R, E / R::width, true, is_sum><<<warp_blocks(count), WARP * WARPS_A_BLOCK, 0, stream_of(call)>>>(a);
-    else if (length <= 1024 * HELD)
-        held_kernel<R, HELD / R::width, false, is_sum>
-            <<<blocks_for(count, 1), warps_for(length, HELD, 1024), 0, stream_of(call)>>>(a);
+        register_kernel<R, E / R::width, true, is_sum>
+            <<<warp_blocks(count), WARP * WARPS_PER_BLOCK, 0, stream_of(call)>>>(a);
+    else if (length <= 1024 * BLOCK_ELEMENTS)
+        register_kernel<R, BLOCK_ELEMENTS / R::width, false, is_sum>
+            <<<blocks_for(count, 1), warps_for(length, BLOCK_ELEMENTS, 1024), 0, stream_of(call)>>>(a);
     else
         stream_kernel<R, is_sum><<<blocks_for(count, 1), 1024, 0, stream_of(call)>>>(a);
 }
 
 template <typename T, bool is_sum> static void launch(const tarn__call *call, const norm_args &a)
 {
-    constexpr int N = pack_size<T>::value;
-    bool is_packed = vector_has_packs(a.weight, N) && vector_has_packs(a.bias, N);
+    constexpr int N = vec_size<T>::value;
+    bool is_vectorized = vector_has_vecs(a.weight, N) && vector_has_vecs(a.bias, N);
     for (int k : {(int)OUT, (int)IN, (int)FIRST, (int)SECOND})
-        is_packed = is_packed && has_packs(a.rows, k, N);
-    if (is_packed)
+        is_vectorized = is_vectorized && has_vecs(a.rows, k, N);
+    if (is_vectorized)
         launch_as<typed<T, N>, 32, is_sum && sizeof(T) == 4 ? 16 : 32, is_sum>(call, a);
     else
         launch_as<typed<T, 1>, 32, is_sum ? 8 : 16, is_sum>(call, a);
 }
 
-/* The operands as `views` has them, of one dtype but for the numbers of each row and, rarely, the result and the
- * vectors. */
+/* The operands in `views` have one dtype, but for the row statistics and, rarely, the result and the vectors. */
 template <bool is_sum> static void run(const tarn__call *call, const tarn__view *const *views, norm_args &a)
 {
     tarn__nest nest;
@@ -196,7 +197,7 @@ template <bool is_sum> static void run(const tarn__call *call, const tarn__view 
         launch<f16, is_sum>(call, a);
 }
 
-static void run_norm(const tarn__call *call, bool is_centred)
+static void run_forward(const tarn__call *call, bool is_centred)
 {
     const tarn__view *views[OPERANDS] = {call->out[0], call->in[0], is_centred ? call->out[1] : NULL,
                                          call->out[is_centred ? 2 : 1]};
@@ -222,45 +223,45 @@ static void run_residual_norm(const tarn__call *call)
 }
 
 /* Inputs x, weight, [mean,] rstd, g; outputs gx, gweight, [gbias]. */
-static norm_grad grad_of(const tarn__call *call, bool is_centred)
+static layernorm_grad grad_of(const tarn__call *call, bool is_centred)
 {
     int after = is_centred ? 3 : 2;
-    return norm_grad{call->in[0],
-                     call->in[1],
-                     is_centred ? call->in[2] : NULL,
-                     call->in[after],
-                     call->in[after + 1],
-                     NULL,
-                     call->out[0],
-                     call->out[1],
-                     is_centred ? call->out[2] : NULL,
-                     is_centred,
-                     ((const tarn__norm *)call->params)->epsilon};
+    return layernorm_grad{call->in[0],
+                          call->in[1],
+                          is_centred ? call->in[2] : NULL,
+                          call->in[after],
+                          call->in[after + 1],
+                          NULL,
+                          call->out[0],
+                          call->out[1],
+                          is_centred ? call->out[2] : NULL,
+                          is_centred,
+                          ((const tarn__norm *)call->params)->epsilon};
 }
 
-static norm_grad residual_grad_of(const tarn__call *call)
+static layernorm_grad residual_grad_of(const tarn__call *call)
 {
     const tarn__residual_norm *params = (const tarn__residual_norm *)call->params;
-    return norm_grad{call->in[0],  call->in[1],  call->in[2],  call->in[3],  call->in[4],    call->in[5],
-                     call->out[0], call->out[1], call->out[2], !params->rms, params->epsilon};
+    return layernorm_grad{call->in[0],  call->in[1],  call->in[2],  call->in[3],  call->in[4],    call->in[5],
+                          call->out[0], call->out[1], call->out[2], !params->rms, params->epsilon};
 }
 
-static void run_grad(const tarn__call *call, const norm_grad &of)
+static void run_grad(const tarn__call *call, const layernorm_grad &of)
 {
     tarn__cuda_run_layernorm_grad(call, &of);
 }
-static size_t grad_scratch(const norm_grad &of)
+static size_t grad_scratch(const layernorm_grad &of)
 {
     return tarn__cuda_layernorm_grad_scratch(&of);
 }
 
 static void run_layernorm(const tarn__call *call)
 {
-    run_norm(call, true);
+    run_forward(call, true);
 }
 static void run_rmsnorm(const tarn__call *call)
 {
-    run_norm(call, false);
+    run_forward(call, false);
 }
 static void run_layernorm_grad(const tarn__call *call)
 {

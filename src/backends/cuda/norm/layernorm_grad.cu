@@ -1,27 +1,27 @@
-/* layernorm_grad.cu: the gradients of layernorm and rmsnorm, alone and after a sum, where gx takes in the gradient that
- * the sum has besides.
+/* layernorm_grad.cu: gradients of layernorm and rmsnorm, alone or after a residual add, whose gradient is added to gx.
  *
- *   gx = rstd · (gw - mean(gw) - x̂ · mean(gw · x̂)) with gw = g · weight and x̂ = (x - mean) · rstd; rmsnorm lacks the
- * first mean
+ *   gx = rstd · (gw - mean(gw) - x̂ · mean(gw · x̂)) with gw = g · weight and x̂ = (x - mean) · rstd;
+ *   rmsnorm lacks the first mean
  *
- * The gradients of weight and bias are sums over rows, Σ g · x̂ and Σ g. Rows are cut into chunks by their number and
- * length alone. A block has a chunk; its threads own columns and add them up over the chunk's rows in registers; the
- * chunks' sums (chunks, 2, length) go to scratch and a second kernel adds them in order, in f64. Bytes: x and g read,
- * gx written, once each; the chunks' sums are a few per cent more.
+ * The gradients of weight and bias are column sums, Σ g · x̂ and Σ g. Rows are split into chunks by their number and
+ * length alone. A block owns a chunk; its threads own columns and accumulate them over the chunk's rows in registers.
+ * The chunks' sums (chunks, 2, length) go to scratch, and a second kernel adds them in order, in f64. Bytes: x and g
+ * read, gx written, once each; the sums are a few per cent more.
  *
- *   held     rows of up to 1024 elements: the block's warps take rows in turn, and their sums are added when the chunk
- * is done; rows of up to 8192: the block takes row after row ring     the same for 16-bit rows of up to 1024 elements
- * in packs, with the next rows on their way: see layernorm_grad_async.cuh stream   anything else: rows are read twice,
- * and the columns' sums are kept in scratch */
+ *   registers  rows of up to 1,024 elements: the block's warps take rows in turn, and are added when the chunk is done;
+ *              rows of up to 8,192: the block takes one row after the other
+ *   async      the same for 16-bit rows of up to 1,024 elements in vectors: layernorm_grad_async.cuh
+ *   stream     anything else: rows are read twice, and the column sums are kept in scratch */
 #include "backends/cuda/norm/layernorm_grad_async.cuh"
 
-#define HELD_WARP 32 /* elements of a row that a thread holds */
-#define HELD_LESS 24 /* where that is enough, and leaves more registers */
-#define HELD_BLOCK 16
-#define MOST_BLOCK 512                      /* threads */
+#define WARP_ELEMENTS 32       /* elements of a row per thread, by warp */
+#define WARP_ELEMENTS_SMALL 24 /* if these are enough: leaves more registers */
+#define BLOCK_ELEMENTS 16
+#define MAX_BLOCK 512                       /* threads */
 #define SLICES 32                           /* of the chunks, in the second kernel */
-#define PARTIAL_ELEMENTS ((int64_t)8 << 20) /* of long rows' sums in scratch, roughly */
+#define PARTIAL_ELEMENTS ((int64_t)8 << 20) /* approximate size of the partial sums of long rows */
 
+/* The weight's elements of a vector; 1 without a weight. */
 template <typename R>
 __device__ __forceinline__ void fetch_weight(const grad_args &a, int64_t at, typename R::real *weight)
 {
@@ -38,7 +38,7 @@ __device__ __forceinline__ void fetch_weight(const grad_args &a, int64_t at, typ
     }
 }
 
-/* One pack's part in the row's two sums; adds to its columns' sums. */
+/* Adds a vector to the row's two sums and to its columns' sums. */
 template <typename R>
 __device__ __forceinline__ void add_terms(const grad_args &a, const typename R::raw &x, const typename R::raw &g,
                                           int64_t at, typename R::real mean, typename R::real rstd,
@@ -57,80 +57,82 @@ __device__ __forceinline__ void add_terms(const grad_args &a, const typename R::
     }
 }
 
-template <typename R, bool has_own>
-__device__ __forceinline__ void write_slopes(const grad_args &a, const typename R::raw &x, const typename R::raw &g,
-                                             int64_t to, int64_t own_row, int64_t at, typename R::real mean,
-                                             typename R::real rstd, const typename R::real *means)
+/* gx of a vector, plus the residual's gradient. */
+template <typename R, bool has_residual>
+__device__ __forceinline__ void write_gx(const grad_args &a, const typename R::raw &x, const typename R::raw &g,
+                                         int64_t to, int64_t residual_row, int64_t at, typename R::real mean,
+                                         typename R::real rstd, const typename R::real *means)
 {
     typedef typename R::real C;
     C weight[R::width], gx[R::width];
-    typename R::raw own;
-    if (has_own)
-        own = R::fetch(a.rows.operand[OWN], own_row, at);
+    typename R::raw residual;
+    if (has_residual)
+        residual = R::fetch(a.rows.operand[RESIDUAL], residual_row, at);
     fetch_weight<R>(a, at, weight);
 #pragma unroll
     for (int i = 0; i < R::width; i++)
         gx[i] = rstd * (R::element(g, i) * weight[i] - means[0] - (R::element(x, i) - mean) * rstd * means[1]) +
-                (has_own ? R::element(own, i) : (C)0);
+                (has_residual ? R::element(residual, i) : (C)0);
     R::store(a.rows.operand[OUT], to, at, gx);
 }
 
-/* The means of gw and gw · x̂ over the row from a thread's parts of the sums. */
+/* Means of gw and gw · x̂ over the row, from the threads' sums. */
 template <bool is_warp, typename C>
-__device__ __forceinline__ void share_means(const grad_args &a, const double *sums, C *means)
+__device__ __forceinline__ void row_means(const grad_args &a, const double *sums, C *means)
 {
-    means[0] = a.is_centred ? mean_of(over_row<is_warp, add_up>(sums[0], 0.0), a.length, a.inverse, (C)0) : (C)0;
-    means[1] = mean_of(over_row<is_warp, add_up>(sums[1], 0.0), a.length, a.inverse, (C)0);
+    means[0] = a.is_centred ? mean_of(row_reduce<is_warp, plus>(sums[0], 0.0), a.length, a.inverse, (C)0) : (C)0;
+    means[1] = mean_of(row_reduce<is_warp, plus>(sums[1], 0.0), a.length, a.inverse, (C)0);
 }
 
-/* One row, P packs of x and of g a thread in registers. */
-template <typename R, int P, bool is_warp, bool has_own>
+/* One row, P vectors of x and of g per thread in registers. */
+template <typename R, int P, bool is_warp, bool has_residual>
 __device__ __forceinline__ void grad_row(const grad_args &a, int64_t row, typename R::real (*gweight)[R::width],
                                          typename R::real (*gbias)[R::width])
 {
     typedef typename R::real C;
-    const int packs = (int)(a.rows.length / R::width), me = row_thread<is_warp>(), threads = row_threads<is_warp>();
+    const int vecs = (int)(a.rows.length / R::width), me = row_thread<is_warp>(), threads = row_threads<is_warp>();
     int64_t offset[OPERANDS];
     locate_row(a.rows, row, offset);
     typename R::raw x[P], g[P];
 #pragma unroll
     for (int p = 0; p < P; p++)
-        if (me + p * threads < packs) {
+        if (me + p * threads < vecs) {
             x[p] = R::fetch(a.rows.operand[IN], offset[IN], me + p * threads);
             g[p] = R::fetch(a.rows.operand[GRADIENT], offset[GRADIENT], me + p * threads);
         }
-    C mean = read_number<C>(a, MEAN, offset[MEAN]), rstd = read_number<C>(a, RSTD, offset[RSTD]), sums[2] = {0, 0},
+    C mean = load_row_stat<C>(a, MEAN, offset[MEAN]), rstd = load_row_stat<C>(a, RSTD, offset[RSTD]), sums[2] = {0, 0},
       means[2];
     if constexpr (P == 1 && sizeof(C) == 8)
-        if (a.is_short) /* the saved ones were rounded */
-            measure<R, P, is_warp>(x, packs, a.is_centred, a.length, a.inverse, a.epsilon, &mean, &rstd);
+        if (a.is_short) /* the saved statistics were rounded: recompute them */
+            row_stats<R, P, is_warp>(x, vecs, a.is_centred, a.length, a.inverse, a.epsilon, &mean, &rstd);
 #pragma unroll
     for (int p = 0; p < P; p++)
-        if (me + p * threads < packs)
+        if (me + p * threads < vecs)
             add_terms<R>(a, x[p], g[p], me + p * threads, mean, rstd, sums, gweight[p], gbias[p]);
     if (!a.wants_gx)
         return;
     const double parts[2] = {(double)sums[0], (double)sums[1]};
-    share_means<is_warp>(a, parts, means);
+    row_means<is_warp>(a, parts, means);
 #pragma unroll
     for (int p = 0; p < P; p++)
-        if (me + p * threads < packs)
-            write_slopes<R, has_own>(a, x[p], g[p], offset[OUT], offset[OWN], me + p * threads, mean, rstd, means);
+        if (me + p * threads < vecs)
+            write_gx<R, has_residual>(a, x[p], g[p], offset[OUT], offset[RESIDUAL], me + p * threads, mean, rstd,
+                                      means);
 }
 
-/* A chunk's sums of the columns: as they are where a block's threads own them, added over the warps in order where each
- * warp has its own. */
+/* Writes a chunk's column sums: directly if the block's threads own them, added over the warps in order if each warp
+ * has its own. */
 template <typename R, int P, bool is_warp>
-__device__ __forceinline__ void write_partial(const grad_args &a, int which, const typename R::real (*sums)[R::width])
+__device__ __forceinline__ void write_partial(const grad_args &a, int operand, const typename R::real (*sums)[R::width])
 {
     typedef typename R::real C;
     constexpr int N = R::width;
-    __shared__ C space[is_warp ? WARPS_A_BLOCK : 1][is_warp ? P * N * WARP : 1];
-    const int packs = (int)(a.rows.length / N), me = row_thread<is_warp>(), threads = row_threads<is_warp>();
-    C *to = (C *)a.partial + ((int64_t)blockIdx.x * 2 + which) * a.rows.length;
+    __shared__ C space[is_warp ? WARPS_PER_BLOCK : 1][is_warp ? P * N * WARP : 1];
+    const int vecs = (int)(a.rows.length / N), me = row_thread<is_warp>(), threads = row_threads<is_warp>();
+    C *to = (C *)a.partial + ((int64_t)blockIdx.x * 2 + operand) * a.rows.length;
 #pragma unroll
     for (int p = 0; p < P; p++)
-        if (me + p * threads < packs) {
+        if (me + p * threads < vecs) {
 #pragma unroll
             for (int i = 0; i < N; i++) {
                 int column = (me + p * threads) * N + i;
@@ -143,33 +145,33 @@ __device__ __forceinline__ void write_partial(const grad_args &a, int which, con
     if (!is_warp)
         return;
     __syncthreads();
-    for (int column = threadIdx.x; column < (int)a.rows.length; column += WARP * WARPS_A_BLOCK) {
+    for (int column = threadIdx.x; column < (int)a.rows.length; column += WARP * WARPS_PER_BLOCK) {
         C sum = space[0][column];
-        for (int warp = 1; warp < WARPS_A_BLOCK; warp++)
+        for (int warp = 1; warp < WARPS_PER_BLOCK; warp++)
             sum += space[warp][column];
         to[column] = sum;
     }
     __syncthreads();
 }
 
-template <typename R, int P, bool is_warp, bool has_own>
-static __global__ void __launch_bounds__(is_warp ? WARP *WARPS_A_BLOCK : MOST_BLOCK, is_warp ? 3 : 1)
-    held_kernel(const __grid_constant__ grad_args a)
+template <typename R, int P, bool is_warp, bool has_residual>
+static __global__ void __launch_bounds__(is_warp ? WARP *WARPS_PER_BLOCK : MAX_BLOCK, is_warp ? 3 : 1)
+    register_kernel(const __grid_constant__ grad_args a)
 {
     typedef typename R::real C;
     C gweight[P][R::width] = {}, gbias[P][R::width] = {};
     int64_t row = blockIdx.x * a.chunk_rows,
             end = row + a.chunk_rows < a.rows.count ? row + a.chunk_rows : a.rows.count;
-    for (row += is_warp ? threadIdx.x / WARP : 0; row < end; row += is_warp ? WARPS_A_BLOCK : 1)
-        grad_row<R, P, is_warp, has_own>(a, row, gweight, gbias);
+    for (row += is_warp ? threadIdx.x / WARP : 0; row < end; row += is_warp ? WARPS_PER_BLOCK : 1)
+        grad_row<R, P, is_warp, has_residual>(a, row, gweight, gbias);
     if (a.wants_weight)
         write_partial<R, P, is_warp>(a, 0, gweight);
     if (a.wants_bias)
         write_partial<R, P, is_warp>(a, 1, gbias);
 }
 
-/* A thread's columns are its own from row to row, so it may add to them in scratch. */
-template <typename C, bool has_own>
+/* A thread owns the same columns in every row, so it may accumulate them in scratch. */
+template <typename C, bool has_residual>
 static __global__ void __launch_bounds__(THREADS) stream_kernel(const __grid_constant__ grad_args a)
 {
     typedef untyped<C> R;
@@ -185,7 +187,7 @@ static __global__ void __launch_bounds__(THREADS) stream_kernel(const __grid_con
             end = row + a.chunk_rows < a.rows.count ? row + a.chunk_rows : a.rows.count, offset[OPERANDS];
     for (; row < end; row++) {
         locate_row(a.rows, row, offset);
-        C mean = read_number<C>(a, MEAN, offset[MEAN]), rstd = read_number<C>(a, RSTD, offset[RSTD]), means[2];
+        C mean = load_row_stat<C>(a, MEAN, offset[MEAN]), rstd = load_row_stat<C>(a, RSTD, offset[RSTD]), means[2];
         double sums[2] = {0, 0};
         for (int64_t at = threadIdx.x; at < length; at += blockDim.x) {
             C terms[2] = {0, 0}, gweight = 0, gbias = 0;
@@ -201,11 +203,11 @@ static __global__ void __launch_bounds__(THREADS) stream_kernel(const __grid_con
         }
         if (!a.wants_gx)
             continue;
-        share_means<false>(a, sums, means);
+        row_means<false>(a, sums, means);
         for (int64_t at = threadIdx.x; at < length; at += blockDim.x)
-            write_slopes<R, has_own>(a, R::fetch(a.rows.operand[IN], offset[IN], at),
-                                     R::fetch(a.rows.operand[GRADIENT], offset[GRADIENT], at), offset[OUT], offset[OWN],
-                                     at, mean, rstd, means);
+            write_gx<R, has_residual>(a, R::fetch(a.rows.operand[IN], offset[IN], at),
+                                      R::fetch(a.rows.operand[GRADIENT], offset[GRADIENT], at), offset[OUT],
+                                      offset[RESIDUAL], at, mean, rstd, means);
     }
 }
 
@@ -215,7 +217,7 @@ struct combine_args {
     int64_t chunks, length;
 };
 
-/* 32 columns a block; warp s adds chunks s, s + 32, ..., and the first warp adds the warps. Grid: columns / 32, and 2
+/* 32 columns per block; warp s adds chunks s, s + 32, ..., and the first warp adds the warps. Grid: (columns / 32, 2)
  * for weight and bias. */
 template <typename C>
 static __global__ void __launch_bounds__(WARP *SLICES) combine_kernel(const __grid_constant__ combine_args a)
@@ -241,9 +243,9 @@ static __global__ void __launch_bounds__(WARP *SLICES) combine_kernel(const __gr
     store_any(to.base, to.dtype, column * to.along, sum);
 }
 
-/* ---- starting them ----------------------------------------------------------------------------------------------- */
+/* ---- launching --------------------------------------------------------------------------------------------------- */
 
-/* Which kernel, by dtype and shape alone. */
+/* Kernel, by dtype and shape alone. */
 enum grad_kind { SHORT, BY_WARP, BY_BLOCK, STREAM };
 
 struct grad_plan {
@@ -252,86 +254,91 @@ struct grad_plan {
     int64_t rows, length, chunk_rows, chunks;
 };
 
-/* The number of chunks fills 132 multiprocessors evenly with as many blocks as their registers hold, once; rows of a
- * chunk are bounded because they are added up in f32. */
-static grad_plan plan_of(const norm_grad *of)
+/* The number of chunks fills 132 multiprocessors evenly with as many blocks as their registers hold, once. Rows per
+ * chunk are bounded because they are added in f32. */
+static grad_plan plan_of(const layernorm_grad *of)
 {
     const tarn__view *x = of->x;
     grad_plan p = {};
     p.length = x->shape[x->rank - 1];
     p.rows = p.length > 0 ? tarn__view_count(x) / p.length : 0;
     bool is_same = of->g->dtype == x->dtype && (!of->weight || of->weight->dtype == x->dtype) &&
-                   (!of->gx || of->gx->dtype == x->dtype) && (!of->own || of->own->dtype == x->dtype);
+                   (!of->gx || of->gx->dtype == x->dtype) && (!of->residual || of->residual->dtype == x->dtype);
     p.in_double = x->dtype == TARN_F64 || p.length <= SHORT_ROW;
-    p.kind = p.length <= SHORT_ROW                                           ? SHORT
-             : p.in_double || !is_same || p.length > MOST_BLOCK * HELD_BLOCK ? STREAM
-             : p.length <= WARP * HELD_WARP                                  ? BY_WARP
-                                                                             : BY_BLOCK;
-    int64_t room = PARTIAL_ELEMENTS / (p.length > 0 ? p.length : 1), least = p.kind == SHORT     ? 32
-                                                                             : p.kind == BY_WARP ? 8
-                                                                                                 : 2;
-    int64_t most = p.kind == SHORT    ? 132 * 16
-                   : p.kind != STREAM ? 132 * 3
-                   : room < 132       ? 132
-                   : room < 132 * 4   ? room
-                                      : 132 * 4;
-    p.chunk_rows = (p.rows + most - 1) / most;
-    p.chunk_rows = p.chunk_rows < least ? least : p.chunk_rows > 512 && p.kind != STREAM ? 512 : p.chunk_rows;
+    p.kind = p.length <= SHORT_ROW                                              ? SHORT
+             : p.in_double || !is_same || p.length > MAX_BLOCK * BLOCK_ELEMENTS ? STREAM
+             : p.length <= WARP * WARP_ELEMENTS                                 ? BY_WARP
+                                                                                : BY_BLOCK;
+    int64_t partial_rows = PARTIAL_ELEMENTS / (p.length > 0 ? p.length : 1), min_rows = p.kind == SHORT     ? 32
+                                                                                        : p.kind == BY_WARP ? 8
+                                                                                                            : 2;
+    int64_t max_chunks = p.kind == SHORT          ? 132 * 16
+                         : p.kind != STREAM       ? 132 * 3
+                         : partial_rows < 132     ? 132
+                         : partial_rows < 132 * 4 ? partial_rows
+                                                  : 132 * 4;
+    p.chunk_rows = (p.rows + max_chunks - 1) / max_chunks;
+    p.chunk_rows = p.chunk_rows < min_rows ? min_rows : p.chunk_rows > 512 && p.kind != STREAM ? 512 : p.chunk_rows;
     p.chunks = (p.rows + p.chunk_rows - 1) / p.chunk_rows;
     return p;
 }
 
-size_t tarn__cuda_layernorm_grad_scratch(const norm_grad *of)
+size_t tarn__cuda_layernorm_grad_scratch(const layernorm_grad *of)
 {
     grad_plan p = plan_of(of);
     return of->gweight || of->gbias ? (size_t)(2 * p.chunks * p.length) * (p.in_double ? sizeof(double) : sizeof(float))
                                     : 0;
 }
 
-/* Grid: a block a chunk. */
-template <typename T, bool has_own> static void launch(const tarn__call *call, const grad_plan &p, const grad_args &a)
+/* Grid: a block per chunk. */
+template <typename T, bool has_residual>
+static void launch(const tarn__call *call, const grad_plan &p, const grad_args &a)
 {
-    constexpr int N = pack_size<T>::value;
-    bool packed = has_packs(a.rows, OUT, N) && has_packs(a.rows, IN, N) && has_packs(a.rows, GRADIENT, N) &&
-                  has_packs(a.rows, OWN, N) && vector_has_packs(a.weight, N);
-    unsigned blocks = (unsigned)p.chunks, threads = warps_for(p.length, HELD_BLOCK, MOST_BLOCK);
+    constexpr int N = vec_size<T>::value;
+    bool is_vectorized = has_vecs(a.rows, OUT, N) && has_vecs(a.rows, IN, N) && has_vecs(a.rows, GRADIENT, N) &&
+                         has_vecs(a.rows, RESIDUAL, N) && vector_has_vecs(a.weight, N);
+    unsigned blocks = (unsigned)p.chunks, threads = warps_for(p.length, BLOCK_ELEMENTS, MAX_BLOCK);
     cudaStream_t stream = stream_of(call);
-    if (p.kind == BY_WARP && packed) {
+    if (p.kind == BY_WARP && is_vectorized) {
         if constexpr (sizeof(T) == 2)
-            launch_ring<T, has_own>(a, blocks, stream);
-        else if (p.length <= WARP * HELD_LESS)
-            held_kernel<typed<T, N>, HELD_LESS / N, true, has_own><<<blocks, WARP * WARPS_A_BLOCK, 0, stream>>>(a);
+            launch_async<T, has_residual>(a, blocks, stream);
+        else if (p.length <= WARP * WARP_ELEMENTS_SMALL)
+            register_kernel<typed<T, N>, WARP_ELEMENTS_SMALL / N, true, has_residual>
+                <<<blocks, WARP * WARPS_PER_BLOCK, 0, stream>>>(a);
         else
-            held_kernel<typed<T, N>, HELD_WARP / N, true, has_own><<<blocks, WARP * WARPS_A_BLOCK, 0, stream>>>(a);
+            register_kernel<typed<T, N>, WARP_ELEMENTS / N, true, has_residual>
+                <<<blocks, WARP * WARPS_PER_BLOCK, 0, stream>>>(a);
     } else if (p.kind == BY_WARP) {
-        held_kernel<typed<T, 1>, HELD_WARP, true, has_own><<<blocks, WARP * WARPS_A_BLOCK, 0, stream>>>(a);
-    } else if (packed) {
-        held_kernel<typed<T, N>, HELD_BLOCK / N, false, has_own><<<blocks, threads, 0, stream>>>(a);
+        register_kernel<typed<T, 1>, WARP_ELEMENTS, true, has_residual>
+            <<<blocks, WARP * WARPS_PER_BLOCK, 0, stream>>>(a);
+    } else if (is_vectorized) {
+        register_kernel<typed<T, N>, BLOCK_ELEMENTS / N, false, has_residual><<<blocks, threads, 0, stream>>>(a);
     } else {
-        held_kernel<typed<T, 1>, HELD_BLOCK, false, has_own><<<blocks, threads, 0, stream>>>(a);
+        register_kernel<typed<T, 1>, BLOCK_ELEMENTS, false, has_residual><<<blocks, threads, 0, stream>>>(a);
     }
 }
 
-template <bool has_own> static void launch_chunks(const tarn__call *call, const grad_plan &p, const grad_args &a)
+template <bool has_residual> static void launch_chunks(const tarn__call *call, const grad_plan &p, const grad_args &a)
 {
     tarn_dtype dtype = call->in[0]->dtype;
     unsigned blocks = (unsigned)p.chunks, threads = warps_for(p.length, 1, THREADS);
     if (p.kind == SHORT)
-        held_kernel<untyped<double>, 1, true, has_own><<<blocks, WARP * WARPS_A_BLOCK, 0, stream_of(call)>>>(a);
+        register_kernel<untyped<double>, 1, true, has_residual>
+            <<<blocks, WARP * WARPS_PER_BLOCK, 0, stream_of(call)>>>(a);
     else if (p.kind == STREAM && p.in_double)
-        stream_kernel<double, has_own><<<blocks, threads, 0, stream_of(call)>>>(a);
+        stream_kernel<double, has_residual><<<blocks, threads, 0, stream_of(call)>>>(a);
     else if (p.kind == STREAM)
-        stream_kernel<float, has_own><<<blocks, threads, 0, stream_of(call)>>>(a);
+        stream_kernel<float, has_residual><<<blocks, threads, 0, stream_of(call)>>>(a);
     else if (dtype == TARN_F32)
-        launch<float, has_own>(call, p, a);
+        launch<float, has_residual>(call, p, a);
     else if (dtype == TARN_BF16)
-        launch<bf16, has_own>(call, p, a);
+        launch<bf16, has_residual>(call, p, a);
     else
-        launch<f16, has_own>(call, p, a);
+        launch<f16, has_residual>(call, p, a);
 }
 
-/* Also where there are no rows: then the sums are 0. */
-static void launch_combine(const tarn__call *call, const grad_plan &p, const norm_grad *of)
+/* Also without rows: the sums are 0 then. */
+static void launch_combine(const tarn__call *call, const grad_plan &p, const layernorm_grad *of)
 {
     combine_args a = {call->scratch, {vector_of(of->gweight), vector_of(of->gbias)}, p.chunks, p.length};
     if (p.length == 0 || (!a.to[0].base && !a.to[1].base))
@@ -343,9 +350,9 @@ static void launch_combine(const tarn__call *call, const grad_plan &p, const nor
         combine_kernel<float><<<blocks, threads, 0, stream_of(call)>>>(a);
 }
 
-void tarn__cuda_run_layernorm_grad(const tarn__call *call, const norm_grad *of)
+void tarn__cuda_run_layernorm_grad(const tarn__call *call, const layernorm_grad *of)
 {
-    const tarn__view *views[OPERANDS] = {of->gx ? of->gx : of->x, of->x, of->mean, of->rstd, of->g, of->own};
+    const tarn__view *views[OPERANDS] = {of->gx ? of->gx : of->x, of->x, of->mean, of->rstd, of->g, of->residual};
     grad_plan p = plan_of(of);
     tarn__nest nest;
     grad_args a = {};
@@ -361,7 +368,7 @@ void tarn__cuda_run_layernorm_grad(const tarn__call *call, const norm_grad *of)
     a.inverse = 1 / a.length;
     a.chunk_rows = p.chunk_rows;
     a.partial = call->scratch;
-    if (p.chunks > 0 && of->own)
+    if (p.chunks > 0 && of->residual)
         launch_chunks<true>(call, p, a);
     else if (p.chunks > 0)
         launch_chunks<false>(call, p, a);

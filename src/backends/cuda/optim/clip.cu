@@ -1,36 +1,37 @@
-/* clip.cu: sums of squares over the segments of a flat gradient, and the factor that brings the norm of all of it down
- * to a bound.
+/* clip.cu: sums of squares over the segments of a flat gradient, and the factor that clips its norm.
  *
- * Squares are summed in f64. A block has a chunk, whose sum goes to scratch; a warp has a segment and adds its chunks;
- * one block makes the factor. Bytes: the gradient, read once. Nothing depends on the device: the chunks are the
- * optimizer's. */
+ * Squares are summed in f64. A block sums a chunk to scratch; a warp adds the chunks of a segment; one block computes
+ * the factor. Bytes: the gradient, read once. The chunks are the optimizer's, so the result does not depend on the
+ * device. */
 #include "backends/cuda/common/element.cuh"
 
 #define WARPS 4
 
+/* One block per chunk [begin, end), in 16-byte vectors if its start is aligned. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS) sum_chunks(const T *gradient, const int64_t *chunk, double *partial)
 {
-    constexpr int N = pack_size<T>::value;
+    constexpr int N = vec_size<T>::value;
     __shared__ double space[WARP];
     const int64_t begin = chunk[2 * (int64_t)blockIdx.x], end = chunk[2 * (int64_t)blockIdx.x + 1];
-    const bool has_packs = (uintptr_t)(gradient + begin) % 16 == 0;
-    const int64_t packs = has_packs ? (end - begin) / N : 0;
+    const bool has_vecs = (uintptr_t)(gradient + begin) % 16 == 0;
+    const int64_t vecs = has_vecs ? (end - begin) / N : 0;
     double sum = 0;
 #pragma unroll 4
-    for (int64_t p = threadIdx.x; p < packs; p += THREADS) {
-        pack<T, N> x = *(const pack<T, N> *)(gradient + begin + p * N);
+    for (int64_t p = threadIdx.x; p < vecs; p += THREADS) {
+        vec<T, N> x = *(const vec<T, N> *)(gradient + begin + p * N);
 #pragma unroll
         for (int i = 0; i < N; i++)
             sum += (double)x.at[i] * (double)x.at[i];
     }
-    for (int64_t at = begin + packs * N + threadIdx.x; at < end; at += THREADS)
+    for (int64_t at = begin + vecs * N + threadIdx.x; at < end; at += THREADS)
         sum += (double)gradient[at] * (double)gradient[at];
-    sum = over_block<add_up>(sum, space, 0.0);
+    sum = block_reduce<plus>(sum, space, 0.0);
     if (threadIdx.x == 0)
         partial[blockIdx.x] = sum;
 }
 
+/* One warp per segment: its chunks in order, over the lanes. */
 static __global__ void __launch_bounds__(WARP *WARPS)
     sum_segments(const int64_t *first, const double *partial, double *sums, int64_t segments)
 {
@@ -40,12 +41,12 @@ static __global__ void __launch_bounds__(WARP *WARPS)
     double sum = 0;
     for (int64_t at = first[segment] + threadIdx.x % WARP; at < first[segment + 1]; at += WARP)
         sum += partial[at - first[0]];
-    sum = over_warp<add_up>(sum);
+    sum = warp_reduce<plus>(sum);
     if (threadIdx.x % WARP == 0)
         sums[segment] = sum;
 }
 
-/* Grid: a block a chunk, then a warp a segment. */
+/* Grid: a block per chunk, then a warp per segment. */
 static void run_square_sums(const tarn__call *call)
 {
     int64_t chunks = call->in[1]->shape[0], segments = call->out[0]->shape[0];
@@ -77,12 +78,13 @@ static __global__ void __launch_bounds__(THREADS)
     double squares = 0;
     for (int64_t i = threadIdx.x; i < count; i += THREADS)
         squares += sums[i];
-    squares = over_block<add_up>(squares, space, 0.0);
+    squares = block_reduce<plus>(squares, space, 0.0);
     if (threadIdx.x != 0)
         return;
-    double so_far = clip.again ? *factor : 1, found = sqrt(squares) * so_far, by = clip.max_norm / (found + 1e-6);
+    double previous = clip.again ? *factor : 1, found = sqrt(squares) * previous,
+           ratio = clip.max_norm / (found + 1e-6);
     store_any(norm, norm_dtype, 0, found);
-    *factor = so_far * (by >= 1 ? 1 : by);
+    *factor = previous * (ratio >= 1 ? 1 : ratio);
 }
 
 static void run_clip_factor(const tarn__call *call)

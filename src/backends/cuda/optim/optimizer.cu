@@ -1,16 +1,17 @@
-/* optimizer.cu: the updates of parameters; the formulas are those of optim/sgd.c and optim/adam.c.
+/* optimizer.cu: SGD, SGD with momentum, and AdamW updates; the formulas are those of optim/sgd.c and optim/adam.c.
  *
- * Each element is read and written once: AdamW moves 7 · 4 bytes of an f32 element, SGD 3 or 5 · 4. The optimizer hands
- * over flat, dense buffers, which go 16 bytes at a time; other layouts and mixtures of dtypes go one by one. In a
- * captured step the numbers that change are read from device memory; they are the same f64 numbers that the host hands
- * over otherwise. The factor of a clipped gradient lies there always. */
+ * Each element is read and written once: AdamW moves 7 · 4 bytes per f32 element, SGD 3 or 5 · 4. The optimizer passes
+ * flat, contiguous buffers, which move 16 bytes at a time; other layouts and dtype mixtures go one by one. In a
+ * captured step the values that change are read from device memory, the same f64 values that the host passes otherwise.
+ * The factor of a clipped gradient is always there. */
 #include "backends/cuda/common/element.cuh"
 
-/* In the order of the nest: what is written first. */
+/* In the order of the nest: outputs first. */
 enum { PARAMETER, FIRST, SECOND, GRADIENT, OPERANDS };
 
 /* ---- formulas ---------------------------------------------------------------------------------------------------- */
 
+/* A rule: its parameters in the compute type, and the update of one element. */
 template <typename C> struct sgd {
     enum { states = 0 };
     C lr, decay;
@@ -50,18 +51,18 @@ template <typename C> struct momentum {
     }
 };
 
-__device__ __forceinline__ float root(float x)
+__device__ __forceinline__ float sqrt_of(float x)
 {
     return sqrtf(x);
 }
-__device__ __forceinline__ double root(double x)
+__device__ __forceinline__ double sqrt_of(double x)
 {
     return sqrt(x);
 }
 
 template <typename C> struct adamw {
     enum { states = 2 };
-    C take1, beta2, take2, epsilon, keep, size, scale, decay;
+    C weight1, beta2, weight2, epsilon, keep, size, scale, decay;
 
     static __host__ __device__ adamw of(const tarn__optimizer_step &s, const tarn__step_scalars &now)
     {
@@ -75,9 +76,9 @@ template <typename C> struct adamw {
     __device__ __forceinline__ void update(C *x) const
     {
         C g = decay != 0 ? x[GRADIENT] + decay * x[PARAMETER] : x[GRADIENT];
-        x[FIRST] += (g - x[FIRST]) * take1;
-        x[SECOND] = beta2 * x[SECOND] + take2 * g * g;
-        x[PARAMETER] = keep * x[PARAMETER] - size * x[FIRST] / (root(x[SECOND]) * scale + epsilon);
+        x[FIRST] += (g - x[FIRST]) * weight1;
+        x[SECOND] = beta2 * x[SECOND] + weight2 * g * g;
+        x[PARAMETER] = keep * x[PARAMETER] - size * x[FIRST] / (sqrt_of(x[SECOND]) * scale + epsilon);
     }
 };
 
@@ -86,11 +87,11 @@ template <typename C> struct adamw {
 template <typename C> struct flat_args {
     C *at[OPERANDS];
     const double *factor; /* of the gradient; NULL: 1 */
-    int64_t packs;
-    int head, tail; /* elements before the first pack and after the last */
+    int64_t vecs;
+    int head, tail; /* elements before the first vector and after the last */
 };
 
-template <typename Rule> __device__ __forceinline__ bool takes_part(int k)
+template <typename Rule> __device__ __forceinline__ bool is_used(int k)
 {
     return k == PARAMETER || k == GRADIENT || k <= Rule::states;
 }
@@ -100,57 +101,57 @@ template <typename C> __device__ __forceinline__ C factor_of(const double *facto
     return factor ? (C)*factor : (C)1;
 }
 
-/* Elements outside the packs, at most 6: one each for the first threads. */
+/* Elements outside the vectors, at most 6: one each for the first threads. */
 template <typename Rule, typename C>
 static __device__ __noinline__ void update_edges(const flat_args<C> &a, const Rule &rule)
 {
-    constexpr int N = pack_size<C>::value;
+    constexpr int N = vec_size<C>::value;
     int i = (int)threadIdx.x;
     if (i >= a.head + a.tail)
         return;
-    int64_t at = i < a.head ? i : i + a.packs * N;
+    int64_t at = i < a.head ? i : i + a.vecs * N;
     C x[OPERANDS];
 #pragma unroll
     for (int k = 0; k < OPERANDS; k++)
-        if (takes_part<Rule>(k) && (k == PARAMETER || k == GRADIENT || rule.reads_states()))
+        if (is_used<Rule>(k) && (k == PARAMETER || k == GRADIENT || rule.reads_states()))
             x[k] = a.at[k][at];
     x[GRADIENT] *= factor_of<C>(a.factor);
     rule.update(x);
 #pragma unroll
     for (int k = 0; k < GRADIENT; k++)
-        if (takes_part<Rule>(k))
+        if (is_used<Rule>(k))
             a.at[k][at] = x[k];
 }
 
-#define PACKS 2 /* a thread: all loaded before the first is updated */
+#define VECS 2 /* per thread: all loaded before the first is updated */
 
 template <typename Rule, typename C>
-__device__ __forceinline__ void load_packs(const flat_args<C> &a, const Rule &rule, int64_t at,
-                                           pack<C, pack_size<C>::value> *x)
+__device__ __forceinline__ void load_vecs(const flat_args<C> &a, const Rule &rule, int64_t at,
+                                          vec<C, vec_size<C>::value> *x)
 {
 #pragma unroll
     for (int k = 0; k < OPERANDS; k++)
-        if (takes_part<Rule>(k) && (k == PARAMETER || k == GRADIENT || rule.reads_states()))
-            x[k] = *(const pack<C, pack_size<C>::value> *)(a.at[k] + at);
+        if (is_used<Rule>(k) && (k == PARAMETER || k == GRADIENT || rule.reads_states()))
+            x[k] = *(const vec<C, vec_size<C>::value> *)(a.at[k] + at);
 }
 
-/* A block for THREADS · PACKS packs: up to eight loads of 16 bytes in flight in a thread. */
+/* Grid: THREADS · VECS vectors per block: up to eight 16-byte loads in flight per thread. */
 template <typename Rule, typename C>
 static __global__ void __launch_bounds__(THREADS)
     flat_kernel(const __grid_constant__ flat_args<C> a, const __grid_constant__ tarn__optimizer_step step)
 {
-    constexpr int N = pack_size<C>::value;
+    constexpr int N = vec_size<C>::value;
     const Rule rule = Rule::of(step, step.live ? *step.live : step.now);
-    const int64_t first = (int64_t)blockIdx.x * (THREADS * PACKS) + threadIdx.x;
+    const int64_t first = (int64_t)blockIdx.x * (THREADS * VECS) + threadIdx.x;
     const C factor = factor_of<C>(a.factor);
-    pack<C, N> x[PACKS][OPERANDS];
+    vec<C, N> x[VECS][OPERANDS];
 #pragma unroll
-    for (int u = 0; u < PACKS; u++)
-        if (first + u * THREADS < a.packs)
-            load_packs<Rule, C>(a, rule, (first + u * THREADS) * N + a.head, x[u]);
+    for (int u = 0; u < VECS; u++)
+        if (first + u * THREADS < a.vecs)
+            load_vecs<Rule, C>(a, rule, (first + u * THREADS) * N + a.head, x[u]);
 #pragma unroll
-    for (int u = 0; u < PACKS; u++) {
-        if (first + u * THREADS >= a.packs)
+    for (int u = 0; u < VECS; u++) {
+        if (first + u * THREADS >= a.vecs)
             continue;
 #pragma unroll
         for (int i = 0; i < N; i++) {
@@ -163,8 +164,8 @@ static __global__ void __launch_bounds__(THREADS)
         }
 #pragma unroll
         for (int k = 0; k < GRADIENT; k++)
-            if (takes_part<Rule>(k))
-                store_pack(a.at[k] + (first + u * THREADS) * N + a.head, x[u][k]);
+            if (is_used<Rule>(k))
+                store_vec(a.at[k] + (first + u * THREADS) * N + a.head, x[u][k]);
     }
     if (blockIdx.x == 0 && a.head + a.tail > 0)
         update_edges<Rule, C>(a, rule);
@@ -175,9 +176,10 @@ struct strided_args {
     tarn_dtype dtype[OPERANDS];
     const double *factor;
     int64_t count;
-    places<OPERANDS> places;
+    offset_calc<OPERANDS> offsets;
 };
 
+/* One element per thread, any layout. */
 template <typename Rule, typename C>
 static __global__ void __launch_bounds__(THREADS)
     strided_kernel(const __grid_constant__ strided_args a, const __grid_constant__ tarn__optimizer_step step)
@@ -186,43 +188,43 @@ static __global__ void __launch_bounds__(THREADS)
     int64_t at = (int64_t)blockIdx.x * THREADS + threadIdx.x, offset[OPERANDS];
     if (at >= a.count)
         return;
-    locate(a.places, at, offset);
+    locate(a.offsets, at, offset);
     C x[OPERANDS];
 #pragma unroll
     for (int k = 0; k < OPERANDS; k++)
-        if (takes_part<Rule>(k) && (k == PARAMETER || k == GRADIENT || rule.reads_states()))
+        if (is_used<Rule>(k) && (k == PARAMETER || k == GRADIENT || rule.reads_states()))
             x[k] = load_any<C>(a.base[k], a.dtype[k], offset[k]);
     x[GRADIENT] *= factor_of<C>(a.factor);
     rule.update(x);
 #pragma unroll
     for (int k = 0; k < GRADIENT; k++)
-        if (takes_part<Rule>(k))
+        if (is_used<Rule>(k))
             store_any(a.base[k], a.dtype[k], offset[k], x[k]);
 }
 
-/* ---- starting them ----------------------------------------------------------------------------------------------- */
+/* ---- launching --------------------------------------------------------------------------------------------------- */
 
-/* True where all operands are dense, of the type computed in, and as far from the next 16 bytes as each other. */
+/* True if all operands are contiguous, of the compute type, and equally misaligned to 16 bytes. */
 template <typename C>
-static bool lie_flat(const tarn__view *const *views, const tarn__nest *nest, tarn_dtype dtype, flat_args<C> *a)
+static bool are_flat(const tarn__view *const *views, const tarn__nest *nest, tarn_dtype dtype, flat_args<C> *a)
 {
-    constexpr int N = pack_size<C>::value;
-    size_t beyond = (uintptr_t)tarn__view_at(views[PARAMETER]) % 16;
+    constexpr int N = vec_size<C>::value;
+    size_t misalignment = (uintptr_t)tarn__view_at(views[PARAMETER]) % 16;
     if (nest->rank > 1)
         return false;
     for (int k = 0; k < OPERANDS; k++) {
         if (!views[k])
             continue;
         if (views[k]->dtype != dtype || (nest->rank == 1 && nest->stride[k][0] != 1) ||
-            (uintptr_t)tarn__view_at(views[k]) % 16 != beyond)
+            (uintptr_t)tarn__view_at(views[k]) % 16 != misalignment)
             return false;
         a->at[k] = data_of<C>(views[k]);
     }
-    int64_t head = (int64_t)((16 - beyond) % 16 / sizeof(C));
+    int64_t head = (int64_t)((16 - misalignment) % 16 / sizeof(C));
     head = head < nest->count ? head : nest->count;
     a->head = (int)head;
-    a->packs = (nest->count - head) / N;
-    a->tail = (int)(nest->count - head - a->packs * N);
+    a->vecs = (nest->count - head) / N;
+    a->tail = (int)(nest->count - head - a->vecs * N);
     return true;
 }
 
@@ -237,8 +239,8 @@ template <typename Rule, typename C> static void run_in(const tarn__call *call, 
         return;
     flat_args<C> flat = {};
     flat.factor = data_of<const double>(call->in[1]);
-    if (lie_flat<C>(views, &nest, dtype, &flat)) {
-        flat_kernel<Rule, C><<<blocks_for(flat.packs, THREADS * PACKS), THREADS, 0, stream_of(call)>>>(flat, step);
+    if (are_flat<C>(views, &nest, dtype, &flat)) {
+        flat_kernel<Rule, C><<<blocks_for(flat.vecs, THREADS * VECS), THREADS, 0, stream_of(call)>>>(flat, step);
         return;
     }
     strided_args a = {};
@@ -248,11 +250,11 @@ template <typename Rule, typename C> static void run_in(const tarn__call *call, 
         a.dtype[k] = views[k] ? views[k]->dtype : dtype;
     }
     a.count = nest.count;
-    a.places = places_of<OPERANDS>(&nest);
+    a.offsets = offset_calc_of<OPERANDS>(&nest);
     strided_kernel<Rule, C><<<blocks_for(a.count, THREADS), THREADS, 0, stream_of(call)>>>(a, step);
 }
 
-/* The gradient's dtype says what to compute in. */
+/* The gradient's dtype decides the compute type. */
 template <template <typename> class Rule> static void run(const tarn__call *call)
 {
     if (call->in[0]->dtype == TARN_F64)

@@ -1,32 +1,32 @@
-/* dequantize.cu: numbers packed in blocks to f32; and rows of them to floats. */
+/* dequantize.cu: quantized tensors to f32, and embedding rows of a quantized table. */
 #include "backends/cuda/quant/dot.cuh"
 
-#define ELEMENTS 4 /* a thread: neighbours go to neighbouring threads */
+#define ELEMENTS 4 /* per thread, 256 apart: adjacent threads write adjacent elements */
 
-struct decode_args {
+struct dequantize_args {
     const char *from;
     float *to;
     tarn_dtype dtype;
-    int64_t count, below; /* elements in front of the view's first */
-    places<2> places;
+    int64_t count, below; /* elements before the view's first */
+    offset_calc<2> offsets;
 };
 
-static __global__ void __launch_bounds__(THREADS) decode_kernel(const __grid_constant__ decode_args a)
+/* One block of 1,024 elements per thread block. */
+static __global__ void __launch_bounds__(THREADS) dequantize_kernel(const __grid_constant__ dequantize_args a)
 {
     int64_t first = (int64_t)blockIdx.x * (THREADS * ELEMENTS) + threadIdx.x, offset[2];
 #pragma unroll
     for (int u = 0; u < ELEMENTS; u++) {
         int64_t at = first + u * THREADS;
         if (at < a.count) {
-            locate(a.places, at, offset);
+            locate(a.offsets, at, offset);
             a.to[offset[0]] = element_at(a.from, a.dtype, a.below + offset[1]);
         }
     }
 }
 
-/* Four elements a thread, 1,024 a block of threads; a block's bytes come once from memory, and 4 bytes an element go
- * there. A flipped axis would count elements down from the first: the base is moved to the lowest row, so that they all
- * lie behind it. */
+/* Grid: 4 elements per thread, 1,024 per thread block. Bytes: the quant blocks once, 4 bytes written per element. A
+ * flipped axis would count down from the first element: the base moves to the lowest row instead. */
 static void kernel_blocks_decode(const tarn__call *call)
 {
     tarn__view blocks = *call->in[0];
@@ -39,45 +39,45 @@ static void kernel_blocks_decode(const tarn__call *call)
     tarn__nest_make(&nest, 2, views);
     if (nest.count == 0)
         return;
-    decode_args a = {(const char *)tarn__view_at(&blocks) - tarn__bytes_of(blocks.dtype, below),
-                     data_of<float>(call->out[0]),
-                     blocks.dtype,
-                     nest.count,
-                     below,
-                     places_of<2>(&nest)};
-    decode_kernel<<<blocks_for(nest.count, THREADS * ELEMENTS), THREADS, 0, stream_of(call)>>>(a);
+    dequantize_args a = {(const char *)tarn__view_at(&blocks) - tarn__bytes_of(blocks.dtype, below),
+                         data_of<float>(call->out[0]),
+                         blocks.dtype,
+                         nest.count,
+                         below,
+                         offset_calc_of<2>(&nest)};
+    dequantize_kernel<<<blocks_for(nest.count, THREADS * ELEMENTS), THREADS, 0, stream_of(call)>>>(a);
 }
 
-struct take_args {
+struct rows_args {
     const char *from;
-    int64_t pitch, rows, length, count; /* bytes from row to row; rows of x; elements of a row, and of y */
+    int64_t pitch, rows, length, count; /* row stride in bytes; rows of x; elements per row, and of y */
     tarn_dtype dtype, y_dtype;
     const void *index;
     int64_t index_stride;
     int is_long;
     void *y;
-    fault_place fault;
+    fault_slot fault;
 };
 
-/* A row that is not there is 0. */
-static __global__ void __launch_bounds__(THREADS) take_kernel(const __grid_constant__ take_args a)
+/* An index out of range reads as 0 and raises a fault. */
+static __global__ void __launch_bounds__(THREADS) rows_kernel(const __grid_constant__ rows_args a)
 {
     int64_t at = (int64_t)blockIdx.x * THREADS + threadIdx.x, number = at / a.length, column = at - number * a.length;
     if (at >= a.count)
         return;
     int64_t row = index_at(a.index, a.is_long, number * a.index_stride);
-    bool is_there = row >= 0 && row < a.rows;
-    if (!is_there && column == 0)
+    bool is_valid = row >= 0 && row < a.rows;
+    if (!is_valid && column == 0)
         report_fault(a.fault, row, a.rows);
-    store_float(a.y, a.y_dtype, at, is_there ? element_at(a.from + row * a.pitch, a.dtype, column) : 0);
+    store_float(a.y, a.y_dtype, at, is_valid ? element_at(a.from + row * a.pitch, a.dtype, column) : 0);
 }
 
-/* An element a thread. */
+/* Grid: one element per thread. */
 static void kernel_blocks_rows(const tarn__call *call)
 {
     const tarn__view *x = call->in[0], *index = call->in[1], *y = call->out[0];
     int64_t down = x->stride[0];
-    take_args a = {(const char *)tarn__view_at(x),
+    rows_args a = {(const char *)tarn__view_at(x),
                    down < 0 ? -tarn__bytes_of(x->dtype, -down) : tarn__bytes_of(x->dtype, down),
                    x->shape[0],
                    x->shape[1],
@@ -90,7 +90,7 @@ static void kernel_blocks_rows(const tarn__call *call)
                    tarn__view_at(y),
                    faults_of(call)};
     if (a.count > 0)
-        take_kernel<<<blocks_for(a.count, THREADS), THREADS, 0, stream_of(call)>>>(a);
+        rows_kernel<<<blocks_for(a.count, THREADS), THREADS, 0, stream_of(call)>>>(a);
 }
 
 void tarn__cuda_dequantize(tarn__kernel_row *rows)

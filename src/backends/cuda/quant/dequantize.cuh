@@ -1,7 +1,7 @@
-/* dequantize.cuh: elements of rows of blocks, bit for bit as base/quant/quant.c has them: no product is fused with what
- * follows it. */
-#ifndef TARN__CUDA_BLOCKS_CUH
-#define TARN__CUDA_BLOCKS_CUH
+/* dequantize.cuh: elements of quantized rows (ggml's Q8_0, Q4_0, Q4_K, Q6_K), bitwise identical to base/quant: explicit
+ * roundings, no fused multiply-add. */
+#ifndef TARN__CUDA_DEQUANTIZE_CUH
+#define TARN__CUDA_DEQUANTIZE_CUH
 
 #include "backends/cuda/common/kernel.cuh"
 
@@ -14,7 +14,7 @@ __device__ __forceinline__ float scale_of(uint16_t bits)
     return __half2float(__ushort_as_half(bits));
 }
 
-/* The scale and the least of one of a Q4_K block's 8 groups, without the block's own. */
+/* 6-bit scale and min of one of a Q4_K block's 8 groups, before the block's own factors. */
 __device__ __forceinline__ void q4_k_scales(const uint8_t *s, int group, int *scale, int *min)
 {
     int i = group & 3;
@@ -39,10 +39,10 @@ __device__ __forceinline__ float q6_k_at(const tarn__q6_k *block, int at)
     return __fmul_rn(__fmul_rn(scale_of(block->scale), (float)block->scales[at / 16]), (float)((low | high << 4) - 32));
 }
 
-/* Element `at` of a row of blocks, counted from `from`. */
+/* Element `at` of a row of quant blocks that starts at `from`. */
 __device__ __forceinline__ float element_at(const char *from, tarn_dtype dtype, int64_t at)
 {
-    /* numbers of blocks; at may not be negative: views of blocks begin at one */
+    /* block indices; `at` is not negative: a view starts at a block */
     int64_t small = at / 32, large = at / 256;
     switch (dtype) {
     case TARN_Q8_0: {

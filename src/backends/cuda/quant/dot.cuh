@@ -1,11 +1,11 @@
-/* dot.cuh: blocks taken apart for products in integers: 32 elements at a time, from shared memory. And single floats of
- * any short dtype. */
-#ifndef TARN__CUDA_BLOCKS_UNITS_CUH
-#define TARN__CUDA_BLOCKS_UNITS_CUH
+/* dot.cuh: quant blocks unpacked for integer dot products (dp4a), 32 elements at a time, from shared memory. And single
+ * elements of any short float dtype. */
+#ifndef TARN__CUDA_DOT_CUH
+#define TARN__CUDA_DOT_CUH
 
 #include "backends/cuda/quant/dequantize.cuh"
 
-#define UNIT 32 /* elements that are opened at a time */
+#define UNIT 32 /* elements unpacked at a time */
 
 __device__ __forceinline__ float load_float(const void *x, tarn_dtype dtype, int64_t at)
 {
@@ -24,15 +24,14 @@ __device__ __forceinline__ void store_float(void *y, tarn_dtype dtype, int64_t a
         ((f16 *)y)[at] = narrow<f16>(value);
 }
 
-/* 32 elements of a weight: bytes, four a word, and for each half the scale of their product; what to add for each of
- * x's sums. */
-struct unit_of_weight {
+/* 32 elements of a weight: bytes, four per word; per half the scale of the product, and the offset times the sum of
+ * x. */
+struct quant_unit {
     int q[8];
     float scale[2], min[2];
 };
 
-/* `N` words from an even address in shared memory, whose first word need not be whole. Reads up to 2 bytes behind them.
- */
+/* N words from an even, possibly unaligned address in shared memory. Reads up to 2 bytes past them. */
 template <int N> __device__ __forceinline__ void load_words(const char *from, uint32_t *to)
 {
     const uint32_t *words = (const uint32_t *)((uintptr_t)from & ~(uintptr_t)3);
@@ -45,23 +44,23 @@ template <int N> __device__ __forceinline__ void load_words(const char *from, ui
     }
 }
 
-template <tarn_dtype Q> __device__ __forceinline__ unit_of_weight open_unit(const char *piece, int unit);
+template <tarn_dtype Q> __device__ __forceinline__ quant_unit unpack_unit(const char *piece, int unit);
 
-template <> __device__ __forceinline__ unit_of_weight open_unit<TARN_Q8_0>(const char *piece, int unit)
+template <> __device__ __forceinline__ quant_unit unpack_unit<TARN_Q8_0>(const char *piece, int unit)
 {
     const char *block = piece + unit * (int)sizeof(tarn__q8_0);
-    unit_of_weight w;
+    quant_unit w;
     load_words<8>(block + 2, (uint32_t *)w.q);
     w.scale[0] = w.scale[1] = scale_of(*(const uint16_t *)block);
     w.min[0] = w.min[1] = 0;
     return w;
 }
 
-template <> __device__ __forceinline__ unit_of_weight open_unit<TARN_Q4_0>(const char *piece, int unit)
+template <> __device__ __forceinline__ quant_unit unpack_unit<TARN_Q4_0>(const char *piece, int unit)
 {
     const char *block = piece + unit * (int)sizeof(tarn__q4_0);
     uint32_t words[4];
-    unit_of_weight w;
+    quant_unit w;
     load_words<4>(block + 2, words);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -73,13 +72,13 @@ template <> __device__ __forceinline__ unit_of_weight open_unit<TARN_Q4_0>(const
     return w;
 }
 
-/* Eight units a block, each a group of its own. */
-template <> __device__ __forceinline__ unit_of_weight open_unit<TARN_Q4_K>(const char *piece, int unit)
+/* Eight units per block, each one group. */
+template <> __device__ __forceinline__ quant_unit unpack_unit<TARN_Q4_K>(const char *piece, int unit)
 {
     const tarn__q4_k *block = (const tarn__q4_k *)piece + unit / 8;
     int group = unit % 8, scale, min;
     const uint32_t *words = (const uint32_t *)(block->q + group / 2 * 32);
-    unit_of_weight w;
+    quant_unit w;
 #pragma unroll
     for (int i = 0; i < 8; i++)
         w.q[i] = (int)(words[i] >> group % 2 * 4 & 0x0f0f0f0fu);
@@ -89,13 +88,13 @@ template <> __device__ __forceinline__ unit_of_weight open_unit<TARN_Q4_K>(const
     return w;
 }
 
-/* Eight units a block, of two groups each. */
-template <> __device__ __forceinline__ unit_of_weight open_unit<TARN_Q6_K>(const char *piece, int unit)
+/* Eight units per block, two groups each. */
+template <> __device__ __forceinline__ quant_unit unpack_unit<TARN_Q6_K>(const char *piece, int unit)
 {
     const char *block = piece + unit / 8 * (int)sizeof(tarn__q6_k);
     int half = unit % 8 / 4, part = unit % 4;
     uint32_t low[8], high[8];
-    unit_of_weight w;
+    quant_unit w;
     load_words<8>(block + half * 64 + part % 2 * 32, low);
     load_words<8>(block + 128 + half * 32, high);
 #pragma unroll

@@ -1,26 +1,27 @@
-/* kv_q8.cu: rows of numbers in 8 bits, with a scale for each group of a row, and back. */
+/* kv_q8.cu: quantizes rows of the KV cache to 8 bits with an f16 scale per group, and back. */
 #include "backends/cuda/quant/kv_q8.cuh"
 
-#define EIGHT 8 /* elements of a thread that decodes, where they lie so; they have one scale */
+#define VEC 8 /* elements per thread when dequantizing, if aligned; they share a scale */
 
-/* (B, heads, tokens, D), or groups of D. */
-struct codes_args {
+/* (B, heads, tokens, D); scales: groups of D. */
+struct q8_args {
     void *x;
-    uint8_t *codes;
+    uint8_t *q;
     f16 *scales;
-    int64_t x_stride[4], code_stride[4], scale_stride[4];
-    int64_t heads, tokens, depth, groups, count; /* count: of what warps or threads have */
+    int64_t x_stride[4], q_stride[4], scale_stride[4];
+    int64_t heads, tokens, head_dim, groups, count; /* work items: warps or threads */
 };
 
-/* Where a row begins. */
-static __device__ __forceinline__ int64_t row_at(const codes_args &a, const int64_t *stride, int64_t row)
+/* Offset of a row. */
+static __device__ __forceinline__ int64_t row_at(const q8_args &a, const int64_t *stride, int64_t row)
 {
     const int64_t plane = row / a.tokens, batch = plane / a.heads;
     return batch * stride[0] + (plane - batch * a.heads) * stride[1] + (row - plane * a.tokens) * stride[2];
 }
 
+/* One warp per group of 32 elements. */
 template <typename T>
-static __global__ void __launch_bounds__(THREADS) encode_kernel(const __grid_constant__ codes_args a)
+static __global__ void __launch_bounds__(THREADS) quantize_kernel(const __grid_constant__ q8_args a)
 {
     const int64_t at = (int64_t)blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP, row = at / a.groups,
                   group = at - row * a.groups;
@@ -28,84 +29,83 @@ static __global__ void __launch_bounds__(THREADS) encode_kernel(const __grid_con
     if (at >= a.count)
         return;
     const int64_t d = group * TARN__KV_Q8_GROUP + lane;
-    const bool is_there = d < a.depth;
+    const bool is_valid = d < a.head_dim;
     f16 scale;
-    const float x = is_there ? (float)widen(((const T *)a.x)[row_at(a, a.x_stride, row) + d * a.x_stride[3]]) : 0;
-    const uint8_t code = code_of(x, is_there, &scale);
-    if (is_there)
-        a.codes[row_at(a, a.code_stride, row) + d * a.code_stride[3]] = code;
+    const float x = is_valid ? (float)widen(((const T *)a.x)[row_at(a, a.x_stride, row) + d * a.x_stride[3]]) : 0;
+    const uint8_t value = quantize_q8(x, is_valid, &scale);
+    if (is_valid)
+        a.q[row_at(a, a.q_stride, row) + d * a.q_stride[3]] = value;
     if (lane == 0)
         a.scales[row_at(a, a.scale_stride, row) + group * a.scale_stride[3]] = scale;
 }
 
-/* W neighbours a thread: EIGHT, which lie densely and aligned, or one. */
+/* W adjacent elements per thread: VEC contiguous, aligned ones, or one. */
 template <typename T, int W>
-static __global__ void __launch_bounds__(THREADS) decode_kernel(const __grid_constant__ codes_args a)
+static __global__ void __launch_bounds__(THREADS) dequantize_kernel(const __grid_constant__ q8_args a)
 {
-    constexpr int P = pack_size<T>::value < W ? pack_size<T>::value : W;
-    const int64_t at = (int64_t)blockIdx.x * THREADS + threadIdx.x, pieces = a.depth / W, row = at / pieces,
-                  d = (at - row * pieces) * W;
+    constexpr int P = vec_size<T>::value < W ? vec_size<T>::value : W;
+    const int64_t at = (int64_t)blockIdx.x * THREADS + threadIdx.x, vecs_per_row = a.head_dim / W,
+                  row = at / vecs_per_row, d = (at - row * vecs_per_row) * W;
     if (at >= a.count)
         return;
-    const pack<uint8_t, W> codes =
-        *(const pack<uint8_t, W> *)(a.codes + row_at(a, a.code_stride, row) + d * a.code_stride[3]);
+    const vec<uint8_t, W> q = *(const vec<uint8_t, W> *)(a.q + row_at(a, a.q_stride, row) + d * a.q_stride[3]);
     const float scale = widen(a.scales[row_at(a, a.scale_stride, row) + d / TARN__KV_Q8_GROUP * a.scale_stride[3]]);
     T *to = (T *)a.x + row_at(a, a.x_stride, row) + d * a.x_stride[3];
 #pragma unroll
     for (int i = 0; i < W; i += P) {
-        pack<T, P> some;
+        vec<T, P> some;
 #pragma unroll
         for (int k = 0; k < P; k++)
-            some.at[k] = narrow<T>(__fmul_rn((float)((int)codes.at[i + k] - TARN__KV_Q8_ZERO), scale));
-        *(pack<T, P> *)(to + i) = some;
+            some.at[k] = narrow<T>(__fmul_rn((float)((int)q.at[i + k] - TARN__KV_Q8_ZERO), scale));
+        *(vec<T, P> *)(to + i) = some;
     }
 }
 
-/* ---- starting them ----------------------------------------------------------------------------------------------- */
+/* ---- launching --------------------------------------------------------------------------------------------------- */
 
-static codes_args args_of(const tarn__view *x, const tarn__view *codes, const tarn__view *scales)
+static q8_args args_of(const tarn__view *x, const tarn__view *q, const tarn__view *scales)
 {
-    codes_args a = {};
-    a.x = tarn__view_at(x), a.codes = (uint8_t *)tarn__view_at(codes), a.scales = (f16 *)tarn__view_at(scales);
-    a.heads = x->shape[1], a.tokens = x->shape[2], a.depth = x->shape[3], a.groups = scales->shape[3];
+    q8_args a = {};
+    a.x = tarn__view_at(x), a.q = (uint8_t *)tarn__view_at(q), a.scales = (f16 *)tarn__view_at(scales);
+    a.heads = x->shape[1], a.tokens = x->shape[2], a.head_dim = x->shape[3], a.groups = scales->shape[3];
     for (int i = 0; i < 4; i++)
-        a.x_stride[i] = x->stride[i], a.code_stride[i] = codes->stride[i], a.scale_stride[i] = scales->stride[i];
+        a.x_stride[i] = x->stride[i], a.q_stride[i] = q->stride[i], a.scale_stride[i] = scales->stride[i];
     return a;
 }
 
-/* A warp for each group. Bytes: x read, codes and scales written. */
+/* Grid: a warp per group. Bytes: x read, values and scales written. */
 static void kernel_codes_encode(const tarn__call *call)
 {
-    codes_args a = args_of(call->in[0], call->out[0], call->out[1]);
+    q8_args a = args_of(call->in[0], call->out[0], call->out[1]);
     a.count = tarn__view_count(call->out[1]);
     if (a.count == 0)
         return;
     FOR_FLOAT(call->in[0]->dtype,
-              encode_kernel<T><<<blocks_for(a.count, THREADS / WARP), THREADS, 0, stream_of(call)>>>(a))
+              quantize_kernel<T><<<blocks_for(a.count, THREADS / WARP), THREADS, 0, stream_of(call)>>>(a))
 }
 
-/* Rows of whole EIGHTs, each of which begins where one may. */
-static bool has_eights(const tarn__view *view)
+/* True for rows of aligned vectors of VEC elements. */
+static bool has_vec8(const tarn__view *view)
 {
     const int64_t *stride = view->stride;
-    return view->shape[3] % EIGHT == 0 && stride[3] == 1 && stride[0] % EIGHT == 0 && stride[1] % EIGHT == 0 &&
-           stride[2] % EIGHT == 0 && (uintptr_t)tarn__view_at(view) % (EIGHT * tarn__dtype_bytes(view->dtype)) == 0;
+    return view->shape[3] % VEC == 0 && stride[3] == 1 && stride[0] % VEC == 0 && stride[1] % VEC == 0 &&
+           stride[2] % VEC == 0 && (uintptr_t)tarn__view_at(view) % (VEC * tarn__dtype_bytes(view->dtype)) == 0;
 }
 
-/* A thread for each EIGHT, or for each element. Bytes: codes and scales read, x written. */
+/* Grid: a thread per VEC elements, or per element. Bytes: values and scales read, x written. */
 static void kernel_codes_decode(const tarn__call *call)
 {
     const tarn__view *x = call->out[0];
-    codes_args a = args_of(x, call->in[0], call->in[1]);
-    const bool are_eights = has_eights(x) && has_eights(call->in[0]);
-    a.count = tarn__view_count(x) / (are_eights ? EIGHT : 1);
+    q8_args a = args_of(x, call->in[0], call->in[1]);
+    const bool is_vec8 = has_vec8(x) && has_vec8(call->in[0]);
+    a.count = tarn__view_count(x) / (is_vec8 ? VEC : 1);
     if (a.count == 0)
         return;
     const unsigned blocks = blocks_for(a.count, THREADS);
-    if (are_eights) {
-        FOR_FLOAT(x->dtype, decode_kernel<T, EIGHT><<<blocks, THREADS, 0, stream_of(call)>>>(a))
+    if (is_vec8) {
+        FOR_FLOAT(x->dtype, dequantize_kernel<T, VEC><<<blocks, THREADS, 0, stream_of(call)>>>(a))
     } else {
-        FOR_FLOAT(x->dtype, decode_kernel<T, 1><<<blocks, THREADS, 0, stream_of(call)>>>(a))
+        FOR_FLOAT(x->dtype, dequantize_kernel<T, 1><<<blocks, THREADS, 0, stream_of(call)>>>(a))
     }
 }
 

@@ -1,10 +1,10 @@
-/* dropout.cuh: elements kept or zeroed at random, for random.cu. */
+/* dropout.cuh: dropout of elements, for random.cu. */
 #ifndef TARN__CUDA_DROPOUT_CUH
 #define TARN__CUDA_DROPOUT_CUH
 
 #include "backends/cuda/common/philox.cuh"
 
-/* Factors: 0 where a number is below the probability, compared as integers of 24 bits, which is exact. */
+/* Factors: 0 for numbers below the probability, compared as 24-bit integers, which is exact. */
 struct dropout {
     uint32_t limit;
     float scale;
@@ -14,7 +14,7 @@ struct dropout {
         double p = r->a;
         return dropout{(uint32_t)ceil(p * 0x1p24), p < 1 ? (float)(1 / (1 - p)) : 0};
     }
-    __device__ __forceinline__ void make(const uint32_t *word, float *value) const
+    __device__ __forceinline__ void generate(const uint32_t *word, float *value) const
     {
 #pragma unroll
         for (int i = 0; i < 4; i++)
@@ -22,21 +22,20 @@ struct dropout {
     }
 };
 
-/* n elements times their factors as f32 that round to T as the products would; a factor of 0 gives 0 whatever the
- * element is. Products are never part of a fused multiply-add. Of 16-bit elements the product is cut to 24 bits, and
- * its last one set where something was cut off, so that rounding again cannot go wrong; f64, whose conversions are
- * slow, is left for what is outside the range where that holds. */
-template <typename T, int N> __device__ __forceinline__ void drop_wide(const float *x, const float *factor, float *y)
+/* n elements times their factors, as f32 values that round to T as the exact products would; a factor of 0 gives 0
+ * whatever the element is. Never fused. For 16-bit elements the product is truncated to 24 bits with a sticky last bit
+ * (round to odd), so that rounding again is correct; f64, whose conversions are slow, handles what is out of range. */
+template <typename T, int N> __device__ __forceinline__ void drop_f32(const float *x, const float *factor, float *y)
 {
-    bool is_rare = false;
+    bool is_extreme = false;
 #pragma unroll
     for (int i = 0; i < N; i++) {
         float cut = __fmul_rz(x[i], factor[i]), size = fabsf(cut);
-        is_rare |= !(size > 0x1p-100f && size < 0x1p126f) && x[i] != 0 && factor[i] != 0;
+        is_extreme |= !(size > 0x1p-100f && size < 0x1p126f) && x[i] != 0 && factor[i] != 0;
         y[i] = __fmaf_rn(x[i], factor[i], -cut) != 0 ? __int_as_float(__float_as_int(cut) | 1) : cut;
         y[i] = factor[i] == 0 ? 0.0f : y[i];
     }
-    if (is_rare)
+    if (is_extreme)
         for (int i = 0; i < N; i++)
             if (factor[i] != 0)
                 y[i] = widen(narrow<T>(__dmul_rn((double)x[i], (double)factor[i])));
@@ -44,8 +43,8 @@ template <typename T, int N> __device__ __forceinline__ void drop_wide(const flo
 
 template <typename T> __device__ __forceinline__ T drop(T x, float factor)
 {
-    float wide = widen(x), y;
-    drop_wide<T, 1>(&wide, &factor, &y);
+    float x32 = widen(x), y;
+    drop_f32<T, 1>(&x32, &factor, &y);
     return narrow<T>(y);
 }
 template <> __device__ __forceinline__ float drop<float>(float x, float factor)
@@ -57,18 +56,18 @@ template <> __device__ __forceinline__ double drop<double>(double x, float facto
     return factor == 0 ? 0.0 : __dmul_rn(x, (double)factor);
 }
 
-/* A pack times its factors. */
-template <typename T, int N> __device__ __forceinline__ void scale_pack(pack<T, N> &x, const float *factor)
+/* A vector times its factors. */
+template <typename T, int N> __device__ __forceinline__ void scale_vec(vec<T, N> &x, const float *factor)
 {
     if constexpr (N == 1 || sizeof(T) != 2) {
 #pragma unroll
         for (int i = 0; i < N; i++)
             x.at[i] = drop<T>(x.at[i], factor[i]);
     } else {
-        float wide[N], y[N];
-        widen_pack(x, wide);
-        drop_wide<T, N>(wide, factor, y);
-        narrow_pack(y, x);
+        float x32[N], y[N];
+        widen_vec(x, x32);
+        drop_f32<T, N>(x32, factor, y);
+        narrow_vec(y, x);
     }
 }
 

@@ -1,14 +1,14 @@
-/* random.cu: numbers drawn by element: element i, counted row-major, takes word i % 4 of counter offset + i / 4,
- * whatever the layout, so the same seed gives the same numbers on every backend. A thread makes the four numbers of one
- * counter, or of two where they fill a pack of 16 bytes.
+/* random.cu: uniform, normal and dropout. Element i, counted row-major, takes word i % 4 of counter offset + i / 4,
+ * whatever the layout: the same seed gives the same values on every backend. A thread generates the four values of one
+ * counter, or of two if they fill 16 bytes.
  *
- * Uniform numbers and dropout's masks have the CPU's bits. So have normals where the CPU has fused multiply-add: the
- * same polynomials are evaluated in the same order. (f64 inside sine and cosine: 24 operations a pair, less than the
- * memory takes on a data-centre device.) */
+ * Uniform values and dropout masks are bitwise identical to the CPU's. So are normals if the CPU has fused
+ * multiply-add: the same polynomials are evaluated in the same order. (f64 inside sine and cosine: 24 operations per
+ * pair, less than the memory access takes on a data-centre GPU.) */
 #include "backends/cuda/common/element.cuh"
 #include "backends/cuda/random/dropout.cuh"
 
-/* ---- functions of backends/cpu/common/vmath.h, for the numbers that occur here ----------------------------------- */
+/* ---- functions of backends/cpu/common/vmath.h, for the arguments that occur here --------------------------------- */
 
 /* log u for 2^-25 <= u < 1. */
 __device__ __forceinline__ float log_of_unit(float u)
@@ -28,7 +28,7 @@ __device__ __forceinline__ float log_of_unit(float u)
     return fmaf(e, 0x1.62e4p-1f, __fadd_rn(f, low));
 }
 
-/* sin(x - n pi), turned when the integer in the low bits of `rounded` is odd. */
+/* sin(x - n pi), negated if the integer in the low bits of `rounded` is odd. */
 __device__ __forceinline__ float sin_reduced(double x, double n, double rounded)
 {
     double r = fma(n, -0x1.921fb5p+1, x);
@@ -57,7 +57,7 @@ __device__ __forceinline__ float cos_of_angle(float x)
     return sin_reduced((double)x, __dadd_rn(__dadd_rn(rounded, -0x1.8p52), -0.5), rounded);
 }
 
-/* ---- four words into four numbers -------------------------------------------------------------------------------- */
+/* ---- four words to four values ----------------------------------------------------------------------------------- */
 
 struct uniform {
     float low, span, high;
@@ -66,7 +66,7 @@ struct uniform {
     {
         return uniform{(float)r->a, (float)(r->b - r->a), (float)r->b};
     }
-    __device__ __forceinline__ void make(const uint32_t *word, float *value) const
+    __device__ __forceinline__ void generate(const uint32_t *word, float *value) const
     {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -76,23 +76,23 @@ struct uniform {
     }
 };
 
-/* Box and Muller: a pair of words gives a pair of normals. */
+/* Box-Muller: two words give two normals. */
 struct normal {
-    float mean, deviation;
+    float mean, std;
 
     static normal of(const tarn__random *r)
     {
         return normal{(float)r->a, (float)r->b};
     }
-    __device__ __forceinline__ void make(const uint32_t *word, float *value) const
+    __device__ __forceinline__ void generate(const uint32_t *word, float *value) const
     {
 #pragma unroll
         for (int i = 0; i < 4; i += 2) {
             float u = __fmul_rn(__fadd_rn((float)(word[i] >> 8), 0.5f), 0x1p-24f),
                   angle = __fmul_rn(tarn__unit_f32(word[i + 1]), 6.283185307179586f);
             float radius = sqrtf(__fmul_rn(-2.0f, log_of_unit(u)));
-            value[i] = fmaf(deviation, __fmul_rn(radius, cos_of_angle(angle)), mean);
-            value[i + 1] = fmaf(deviation, __fmul_rn(radius, sin_of_angle(angle)), mean);
+            value[i] = fmaf(std, __fmul_rn(radius, cos_of_angle(angle)), mean);
+            value[i + 1] = fmaf(std, __fmul_rn(radius, sin_of_angle(angle)), mean);
         }
     }
 };
@@ -103,15 +103,15 @@ template <typename Draw> struct draw_args {
     void *to;
     const void *from; /* dropout's operand, else NULL */
     int64_t count;
-    source source;
+    source rng;
     Draw draw;
-    places<2> places; /* row-major: out, operand */
+    offset_calc<2> offsets; /* row-major: out, operand */
 };
 
-/* Elements of a thread. */
+/* Elements per thread. */
 template <typename T> constexpr int neighbours = sizeof(T) == 2 ? 8 : 4;
 
-/* Neighbours in one pack; writes, and reads for dropout, each element once. */
+/* Adjacent elements in one vector. Bytes: each element written, and for dropout read, once. */
 template <typename Draw, typename T, bool has_operand>
 static __global__ void __launch_bounds__(THREADS) packed_kernel(const __grid_constant__ draw_args<Draw> a)
 {
@@ -119,24 +119,24 @@ static __global__ void __launch_bounds__(THREADS) packed_kernel(const __grid_con
     int64_t first = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * N;
     if (first >= a.count)
         return;
-    bool is_whole = first + N <= a.count;
+    bool is_full = first + N <= a.count;
     const T *from = (const T *)a.from + first;
     T *to = (T *)a.to + first;
-    pack<T, N> x;
-    if (has_operand && is_whole) {
-        x = *(const pack<T, N> *)from;
+    vec<T, N> x;
+    if (has_operand && is_full) {
+        x = *(const vec<T, N> *)from;
     } else if (has_operand) {
 #pragma unroll
         for (int i = 0; i < N; i++)
             x.at[i] = first + i < a.count ? from[i] : narrow<T>(0.0f);
     }
-    const source source = settled(a.source);
+    const source rng = resolved(a.rng);
     float value[N];
 #pragma unroll
     for (int i = 0; i < N; i += 4) {
         uint32_t word[4];
-        philox(source, (uint64_t)(first + i) / 4, word);
-        a.draw.make(word, value + i);
+        philox(rng, (uint64_t)(first + i) / 4, word);
+        a.draw.generate(word, value + i);
     }
     if constexpr (has_operand) {
         scale_pack(x, value);
@@ -145,8 +145,8 @@ static __global__ void __launch_bounds__(THREADS) packed_kernel(const __grid_con
         for (int i = 0; i < N; i++)
             x.at[i] = narrow<T>(value[i]);
     }
-    if (is_whole) {
-        *(pack<T, N> *)to = x;
+    if (is_full) {
+        *(vec<T, N> *)to = x;
         return;
     }
 #pragma unroll
@@ -155,6 +155,7 @@ static __global__ void __launch_bounds__(THREADS) packed_kernel(const __grid_con
             to[i] = x.at[i];
 }
 
+/* Any layout: four elements of one counter per thread. */
 template <typename Draw, typename T, bool has_operand>
 static __global__ void __launch_bounds__(THREADS) strided_kernel(const __grid_constant__ draw_args<Draw> a)
 {
@@ -163,21 +164,21 @@ static __global__ void __launch_bounds__(THREADS) strided_kernel(const __grid_co
         return;
     uint32_t word[4];
     float value[4];
-    philox(a.source, (uint64_t)counter, word);
-    a.draw.make(word, value);
+    philox(a.rng, (uint64_t)counter, word);
+    a.draw.generate(word, value);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         if (first + i >= a.count)
             break;
-        locate(a.places, first + i, offset);
+        locate(a.offsets, first + i, offset);
         ((T *)a.to)[offset[0]] = has_operand ? drop<T>(((const T *)a.from)[offset[1]], value[i]) : narrow<T>(value[i]);
     }
 }
 
-/* ---- starting them ----------------------------------------------------------------------------------------------- */
+/* ---- launching --------------------------------------------------------------------------------------------------- */
 
-/* Axes in their own order, because elements are counted row-major. */
-static places<2> row_major(const tarn__view *to, const tarn__view *from)
+/* Axes in their own order: elements are counted row-major, so the nest must not be collapsed or reordered. */
+static offset_calc<2> row_major(const tarn__view *to, const tarn__view *from)
 {
     tarn__nest nest = {};
     nest.rank = to->rank;
@@ -187,10 +188,10 @@ static places<2> row_major(const tarn__view *to, const tarn__view *from)
         nest.stride[0][i] = to->stride[i];
         nest.stride[1][i] = from ? from->stride[i] : 0;
     }
-    return places_of<2>(&nest);
+    return offset_calc_of<2>(&nest);
 }
 
-/* Grid: a thread for a pack, or for four elements. */
+/* Grid: a thread per vector, or per four elements. */
 template <typename Draw, bool has_operand> static void run(const tarn__call *call)
 {
     const tarn__random *random = (const tarn__random *)call->params;
@@ -199,19 +200,19 @@ template <typename Draw, bool has_operand> static void run(const tarn__call *cal
     a.to = tarn__view_at(to);
     a.from = data_of<void>(from);
     a.count = tarn__view_count(to);
-    a.source = source{random->seed, random->offset, random->live};
+    a.rng = source{random->seed, random->offset, random->live};
     a.draw = Draw::of(random);
     if (a.count == 0)
         return;
     size_t size = tarn__dtype_bytes(to->dtype), bytes = size == 2 ? 16 : 4 * size;
-    bool is_packed = tarn__view_is_contiguous(to) && is_aligned(a.to, bytes) &&
-                     (!from || (tarn__view_is_contiguous(from) && is_aligned(a.from, bytes)));
-    if (is_packed) {
+    bool is_vectorized = tarn__view_is_contiguous(to) && is_aligned(a.to, bytes) &&
+                         (!from || (tarn__view_is_contiguous(from) && is_aligned(a.from, bytes)));
+    if (is_vectorized) {
         FOR_FLOAT(
             to->dtype, packed_kernel<Draw, T, has_operand>
             <<<blocks_for((a.count + neighbours<T> - 1) / neighbours<T>, THREADS), THREADS, 0, stream_of(call)>>>(a))
     } else {
-        a.places = row_major(to, from);
+        a.offsets = row_major(to, from);
         FOR_FLOAT(to->dtype, strided_kernel<Draw, T, has_operand>
                   <<<blocks_for((a.count + 3) / 4, THREADS), THREADS, 0, stream_of(call)>>>(a))
     }

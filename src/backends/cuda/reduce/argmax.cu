@@ -1,32 +1,32 @@
-/* argmax.cu: where the largest and smallest elements are.
+/* argmax.cu: argmax and argmin.
  *
- * A state is a value and its index; the first of equal values wins, and NaN is better than anything but NaN. argmin is
- * the argmax of elements turned round. Bytes moved: x once; 16 bytes a chunk and output twice. */
+ * A state is a value and its index; the first of equal values wins, and NaN beats everything but NaN. argmin is the
+ * argmax of negated elements. Bytes: x once; 16 bytes per chunk and output twice. */
 #include "backends/cuda/reduce/reduce_loops.cuh"
 
-template <typename C> struct place_state {
+template <typename C> struct index_state {
     C value;
     int64_t at;
 };
 
 template <typename C> struct argmax_op {
-    typedef place_state<C> state;
-    typedef place_state<C> batch;
+    typedef index_state<C> state;
+    typedef index_state<C> batch;
     static constexpr bool has_columns = true;
     static __device__ __forceinline__ bool is_better(C x, C a)
     {
         return x > a || (x != x && a == a);
     }
-    /* Index 0 is right even where no element is better than this: then they are all the same. */
+    /* Index 0 is right even if no element beats this: all are equal then. */
     static __device__ __forceinline__ state start(void)
     {
-        return state{least<C>(), 0};
+        return state{lowest<C>(), 0};
     }
-    static __device__ __forceinline__ C aux(const fold_args &a, int64_t)
+    static __device__ __forceinline__ C aux(const reduce_args &a, int64_t)
     {
         return flip_of<C>(a);
     }
-    /* A thread's elements come in the order of their indices. */
+    /* A thread's elements come in index order. */
     static __device__ __forceinline__ void take(batch &b, C x, C flip, int64_t at)
     {
         x = flipped(x, flip);
@@ -38,7 +38,7 @@ template <typename C> struct argmax_op {
         if (is_better(other.value, s.value) || (!is_better(s.value, other.value) && other.at < s.at))
             s = other;
     }
-    static __device__ __forceinline__ int64_t result(const state &s, const fold_args &)
+    static __device__ __forceinline__ int64_t result(const state &s, const reduce_args &)
     {
         return s.at;
     }
@@ -50,11 +50,11 @@ template <typename C> struct argmax_op {
 
 static void run_argmax_of(const tarn__call *call, double flip)
 {
-    fold_args a;
+    reduce_args a;
     if (!plan_call(&a, call))
         return;
     a.flip = flip;
-    fold_any<argmax_op>(a, stream_of(call));
+    reduce_any<argmax_op>(a, stream_of(call));
 }
 
 static void run_argmax(const tarn__call *call)

@@ -1,15 +1,16 @@
-/* max_grad.cu: the gradients of max and min, where equal elements share, and of prod.
+/* max_grad.cu: gradients of max and min, where ties share, and of prod.
  *
- * Three ways, from the quickest:
- *   in registers   rows that a block can hold: x is read once, whatever the state (ties, see max_grad_rows.cuh; or
- * product and zeros) turns out to be. hopefully      max and min over columns and long rows: x is read once unless
- * there are many ties; see max_grad_speculative.cuh. in two steps   any layout and dtype: states by a fold, then every
- * element from x and its output's state. Columns of products are walked down again, with the states in registers. */
+ * Three methods, from the fastest:
+ *       registers     rows that fit a block: x is read once (max_grad_rows.cuh; for prod reduce_grad.cuh)
+ *       speculative   max and min over columns and long rows: x is read once unless there are many ties
+ *                     (max_grad_speculative.cuh)
+ *       two-pass      any layout and dtype: states by a reduction, then every element from x and its output's state;
+ *                     columns of prod are walked with the states in registers (prod_grad.cuh) */
 #include "backends/cuda/reduce/prod_grad.cuh"
 
-/* ---- what is shared, and how ------------------------------------------------------------------------------------- */
+/* ---- states ------------------------------------------------------------------------------------------------------ */
 
-/* The count of elements that equal the result. */
+/* Counts the elements that equal the result. */
 template <typename C> struct ties_op {
     typedef int64_t state;
     typedef int batch;
@@ -22,7 +23,7 @@ template <typename C> struct ties_op {
     {
         return 0;
     }
-    static __device__ __forceinline__ C aux(const fold_args &a, int64_t offset)
+    static __device__ __forceinline__ C aux(const reduce_args &a, int64_t offset)
     {
         return load_any<C>(a.aux, a.aux_dtype, offset);
     }
@@ -38,7 +39,7 @@ template <typename C> struct ties_op {
     {
         s += other;
     }
-    static __device__ __forceinline__ double result(const state &s, const fold_args &)
+    static __device__ __forceinline__ double result(const state &s, const reduce_args &)
     {
         return (double)s;
     }
@@ -46,15 +47,15 @@ template <typename C> struct ties_op {
     {
         return 0;
     }
-    /* A NaN equals nothing: where it won, the count is 0 and all gradients of its slice are NaN, as torch.amax's. */
-    struct shares {
+    /* A NaN equals nothing: if it won, the count is 0 and all gradients of its slice are NaN, as with torch.amax. */
+    struct factors {
         C tied, other;
     };
-    static __device__ __forceinline__ shares shares_of(C g, const state &s)
+    static __device__ __forceinline__ factors factors_of(C g, const state &s)
     {
-        return shares{g / (C)s, g * 0 / (C)s};
+        return factors{g / (C)s, g * 0 / (C)s};
     }
-    static __device__ __forceinline__ C share(C x, C y, const shares &by)
+    static __device__ __forceinline__ C grad(C x, C y, const factors &by)
     {
         return x == y ? by.tied : by.other;
     }
@@ -64,88 +65,88 @@ template <typename C> struct ties_op {
     }
 };
 
-/* ---- carrying it out --------------------------------------------------------------------------------------------- */
+/* ---- launching --------------------------------------------------------------------------------------------------- */
 
-template <typename T> static void launch_held(const fold_args &a, void *gx, cudaStream_t stream)
+template <typename T> static void launch_registers(const reduce_args &a, void *gx, cudaStream_t stream)
 {
     if (a.aux)
-        launch_ties<T>(a, gx, stream);
+        launch_tie_rows<T>(a, gx, stream);
     else
-        launch_shared_rows<others_op, T>(a, gx, stream);
+        launch_register_rows<prod_grad_op, T>(a, gx, stream);
 }
 
-template <template <typename> class Op> static void two_steps(const tarn__call *call, const gradient *d)
+template <template <typename> class Op> static void two_pass(const tarn__call *call, const gradient *d)
 {
     tarn__view first, second;
-    fold_args a;
-    if (!fold_states<Op>(call, d, &a, &first, &second))
+    reduce_args a;
+    if (!reduce_states<Op>(call, d, &a, &first, &second))
         return;
-    if (!d->result && a.by_columns && a.pack > 1 && same_layout(d->x, d->gx)) {
+    if (!d->result && a.by_columns && a.vec_width > 1 && same_layout(d->x, d->gx)) {
         void *gx = tarn__view_at(d->gx);
-        d->x->dtype == TARN_F32    ? launch_others<float>(a, gx, stream_of(call))
-        : d->x->dtype == TARN_BF16 ? launch_others<bf16>(a, gx, stream_of(call))
-                                   : launch_others<f16>(a, gx, stream_of(call));
+        d->x->dtype == TARN_F32    ? launch_prod_grad<float>(a, gx, stream_of(call))
+        : d->x->dtype == TARN_BF16 ? launch_prod_grad<bf16>(a, gx, stream_of(call))
+                                   : launch_prod_grad<f16>(a, gx, stream_of(call));
         return;
     }
-    share_states<Op>(call, d, a, &first, &second);
+    grad_from_states<Op>(call, d, a, &first, &second);
 }
 
-/* ---- choosing ---------------------------------------------------------------------------------------------------- */
+/* ---- selection --------------------------------------------------------------------------------------------------- */
 
-enum way { IN_REGISTERS, HOPEFULLY, IN_TWO_STEPS };
+enum method { REGISTERS, SPECULATIVE, TWO_PASS };
 
-/* Shape, dtypes and addresses' alignment. The plan is that of a fold with g as its result. */
-static enum way choose(const gradient *d, fold_args *a)
+/* By shape, dtypes and alignment. The plan is that of a reduction with g as its result. */
+static enum method choose_method(const gradient *d, reduce_args *a)
 {
-    bool is_packed = plan_packs(d, a);
+    bool is_vectorized = plan_vectorized(d, a);
     bool is_same = !d->result || (d->result->dtype == d->x->dtype && d->g->dtype == d->x->dtype);
-    if (is_packed && is_same && holds_rows(*a))
-        return IN_REGISTERS;
-    if (!is_packed || !d->result)
-        return IN_TWO_STEPS;
+    if (is_vectorized && is_same && fits_registers(*a))
+        return REGISTERS;
+    if (!is_vectorized || !d->result)
+        return TWO_PASS;
     if (!a->by_columns) {
-        a->width_bits = 8; /* a block for each unit and chunk */
-        cut_walk(a, a->units, THREADS, 16);
+        a->width_bits = 8; /* a block per unit and chunk */
+        split_walk(a, a->units, THREADS, 16);
     }
-    return HOPEFULLY;
+    return SPECULATIVE;
 }
 
 static size_t scratch_gradient(const gradient *d)
 {
-    fold_args a;
-    switch (choose(d, &a)) {
-    case IN_REGISTERS: return 0;
-    case HOPEFULLY: return totals_bytes(a) + sizeof(tie) * (size_t)(a.outputs * a.chunks);
-    default: return two_steps_scratch(d);
+    reduce_args a;
+    switch (choose_method(d, &a)) {
+    case REGISTERS: return 0;
+    case SPECULATIVE: return totals_bytes(a) + sizeof(tie) * (size_t)(a.outputs * a.chunks);
+    default: return two_pass_scratch(d);
     }
 }
 
 template <template <typename> class Op> static void run_gradient(const tarn__call *call, const gradient *d)
 {
-    fold_args a;
+    reduce_args a;
     void *gx = tarn__view_at(d->gx);
     cudaStream_t stream = stream_of(call);
     if (tarn__view_count(d->gx) == 0)
         return;
-    switch (choose(d, &a)) {
-    case IN_REGISTERS:
-        d->x->dtype == TARN_F32    ? launch_held<float>(a, gx, stream)
-        : d->x->dtype == TARN_BF16 ? launch_held<bf16>(a, gx, stream)
-                                   : launch_held<f16>(a, gx, stream);
+    switch (choose_method(d, &a)) {
+    case REGISTERS:
+        d->x->dtype == TARN_F32    ? launch_registers<float>(a, gx, stream)
+        : d->x->dtype == TARN_BF16 ? launch_registers<bf16>(a, gx, stream)
+                                   : launch_registers<f16>(a, gx, stream);
         break;
-    case HOPEFULLY: {
+    case SPECULATIVE: {
         unsigned long long *totals = (unsigned long long *)call->scratch;
         a.partial = (char *)call->scratch + totals_bytes(a);
-        d->x->dtype == TARN_F32    ? launch_hope<float>(a, gx, totals, stream)
-        : d->x->dtype == TARN_BF16 ? launch_hope<bf16>(a, gx, totals, stream)
-                                   : launch_hope<f16>(a, gx, totals, stream);
+        d->x->dtype == TARN_F32    ? launch_speculative<float>(a, gx, totals, stream)
+        : d->x->dtype == TARN_BF16 ? launch_speculative<bf16>(a, gx, totals, stream)
+                                   : launch_speculative<f16>(a, gx, totals, stream);
         break;
     }
-    default: two_steps<Op>(call, d);
+    default: two_pass<Op>(call, d);
     }
 }
 
-static gradient extremum_operands(const tarn__call *call)
+static gradient max_operands(const tarn__call *call)
 {
     return gradient{call->in[0], call->in[2], call->in[1], call->out[0]};
 }
@@ -155,21 +156,21 @@ static gradient prod_operands(const tarn__call *call)
     return gradient{call->in[0], call->in[1], NULL, call->out[0]};
 }
 
-static void run_extremum_grad(const tarn__call *call)
+static void run_max_grad(const tarn__call *call)
 {
-    gradient d = extremum_operands(call);
+    gradient d = max_operands(call);
     run_gradient<ties_op>(call, &d);
 }
 
 static void run_prod_grad(const tarn__call *call)
 {
     gradient d = prod_operands(call);
-    run_gradient<others_op>(call, &d);
+    run_gradient<prod_grad_op>(call, &d);
 }
 
-static size_t scratch_extremum_grad(const tarn__call *call)
+static size_t scratch_max_grad(const tarn__call *call)
 {
-    gradient d = extremum_operands(call);
+    gradient d = max_operands(call);
     return scratch_gradient(&d);
 }
 
@@ -181,6 +182,6 @@ static size_t scratch_prod_grad(const tarn__call *call)
 
 void tarn__cuda_max_grad(tarn__kernel_row *rows)
 {
-    rows[TARN__K_max_grad] = tarn__kernel_row{run_extremum_grad, TARN__FLOATS, scratch_extremum_grad};
+    rows[TARN__K_max_grad] = tarn__kernel_row{run_max_grad, TARN__FLOATS, scratch_max_grad};
     rows[TARN__K_prod_grad] = tarn__kernel_row{run_prod_grad, TARN__FLOATS, scratch_prod_grad};
 }

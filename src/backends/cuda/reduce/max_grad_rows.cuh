@@ -1,22 +1,21 @@
-/* max_grad_rows.cuh: the gradient of max and min along rows that a block can hold: x is read once and gx written once.
+/* max_grad_rows.cuh: gradient of max and min along rows that fit a block: x read once, gx written once.
  *
- * Where there are many long rows, a warp has one and writes the gradient as it goes, as if the tie it meets were the
- * only one; a row for which that was wrong, which is then in the second-level cache, is done again. Else x stays in
- * registers until the ties are counted.
+ * With many long rows a warp takes one and writes the gradient as it goes, assuming that the maximum it meets is
+ * unique; a row for which that was wrong is in L2 by then, and is done again. Otherwise x stays in registers until the
+ * ties are counted.
  *
- * Elements are compared and chosen as they lie, in words of 32 bits, one f32 or two 16-bit floats: a word of x becomes
- * a mask of its ties, and the mask chooses between two words made once for the row. */
-#ifndef TARN__CUDA_TIE_ROWS_CUH
-#define TARN__CUDA_TIE_ROWS_CUH
+ * Elements are compared and selected in 32-bit words, one f32 or two 16-bit floats: a word of x becomes a mask of its
+ * ties, which selects between two words computed once per row. */
+#ifndef TARN__CUDA_MAX_GRAD_ROWS_CUH
+#define TARN__CUDA_MAX_GRAD_ROWS_CUH
 
 #include "backends/cuda/reduce/reduce_loops.cuh"
 
-#define TIE_PACKS 4     /* of 16 bytes, that a thread holds */
-#define TIE_THREADS 512 /* of a block, at most */
-#define TIE_MANY 4096   /* rows, from which on a warp is enough for a long one */
+#define TIE_PACKS 4     /* 16-byte vectors per thread in registers */
+#define TIE_THREADS 512 /* per block, at most */
+#define MANY_ROWS 4096  /* rows, from which on a warp suffices for a long one */
 
-/* `equal` has all bits of an element set where it equals that of the other word; `ones` has 1 in each element's place.
- */
+/* `equal` sets all bits of an element that equals the other word's; `ones` has a 1 per element. */
 template <typename T> struct word_of;
 template <> struct word_of<float> {
     static constexpr uint32_t ones = 1;
@@ -58,7 +57,7 @@ template <> struct word_of<bf16> : word_of_pair<bf16, __nv_bfloat162> {
 template <> struct word_of<f16> : word_of_pair<f16, __half2> {
 };
 
-/* Every thread of the group gets the sum: up to 32 neighbours, or the whole block. */
+/* Every thread of the group gets the sum: up to 32 adjacent threads, or the whole block. */
 __device__ __forceinline__ int count_over(int count, int group)
 {
     __shared__ int space[WARP];
@@ -76,35 +75,36 @@ __device__ __forceinline__ int count_over(int count, int group)
     return __reduce_add_sync(FULL_WARP, threadIdx.x % WARP < blockDim.x / WARP ? space[threadIdx.x % WARP] : 0);
 }
 
-/* A group of threads for each row. x, the result (aux) and g (a.y) are of type T. */
+/* A group of threads per row. x, the result (aux) and g (a.y) are of type T. */
 template <typename T>
-static __global__ void __launch_bounds__(TIE_THREADS, 3) tie_rows(const __grid_constant__ fold_args a, T *gx, int group)
+static __global__ void __launch_bounds__(TIE_THREADS, 3)
+    tie_rows(const __grid_constant__ reduce_args a, T *gx, int group)
 {
     typedef word_of<T> word;
     const int lane = (int)threadIdx.x % group, length = (int)a.length;
     const int64_t unit = (int64_t)blockIdx.x * (blockDim.x / group) + threadIdx.x / group;
     const bool is_here = unit < a.units;
     int64_t offset[3] = {0, 0, 0};
-    uint4 held[TIE_PACKS];
+    uint4 loaded[TIE_PACKS];
     uint32_t x[TIE_PACKS][4], sums = 0;
     float g = 0;
     if (is_here) {
-        if (a.kept.rank <= 1)
-            offset[0] = unit * a.kept.stride[0][0], offset[1] = unit * a.kept.stride[1][0],
-            offset[2] = unit * a.kept.stride[2][0];
+        if (a.outer.rank <= 1)
+            offset[0] = unit * a.outer.stride[0][0], offset[1] = unit * a.outer.stride[1][0],
+            offset[2] = unit * a.outer.stride[2][0];
         else
-            locate(a.kept, unit, offset);
+            locate(a.outer, unit, offset);
         const uint4 *from = (const uint4 *)((const T *)a.x + offset[0]);
         const uint32_t y = word::repeat(((const T *)a.aux)[offset[2]]);
         g = widen(((const T *)a.y)[offset[1]]);
 #pragma unroll
         for (int u = 0; u < TIE_PACKS; u++)
             if (lane + u * group < length)
-                held[u] = from[lane + u * group]; /* as one load: memcpy() into words is compiled into single bytes */
+                loaded[u] = from[lane + u * group]; /* one load: memcpy() into words would be compiled to byte loads */
 #pragma unroll
         for (int u = 0; u < TIE_PACKS; u++)
             if (lane + u * group < length) {
-                const uint32_t words[4] = {held[u].x, held[u].y, held[u].z, held[u].w};
+                const uint32_t words[4] = {loaded[u].x, loaded[u].y, loaded[u].z, loaded[u].w};
 #pragma unroll
                 for (int k = 0; k < 4; k++) {
                     x[u][k] = word::equal(words[k], y);
@@ -116,7 +116,8 @@ static __global__ void __launch_bounds__(TIE_THREADS, 3) tie_rows(const __grid_c
     if (!is_here)
         return;
     float tied = g, other = g * 0;
-    if (ties != 1) /* 0 where a NaN won: it equals nothing, and all gradients of its row are NaN, as torch.amax's */
+    /* ties are 0 if a NaN won: it equals nothing, and all gradients of its row are NaN, as with torch.amax */
+    if (ties != 1)
         tied = g / (float)ties, other = other / (float)ties;
     const uint32_t tied_word = word::repeat(narrow<T>(tied)), other_word = word::repeat(narrow<T>(other));
     uint4 *to = (uint4 *)(gx + offset[0]);
@@ -131,22 +132,23 @@ static __global__ void __launch_bounds__(TIE_THREADS, 3) tie_rows(const __grid_c
         }
 }
 
-/* A word of x into a word of its gradient. */
+/* A word of x to a word of its gradient; counts ties. */
 template <typename T>
-__device__ __forceinline__ uint32_t share_word(uint32_t x, uint32_t y, uint32_t tied, uint32_t other, uint32_t *sums)
+__device__ __forceinline__ uint32_t grad_word(uint32_t x, uint32_t y, uint32_t tied, uint32_t other, uint32_t *sums)
 {
     uint32_t mask = word_of<T>::equal(x, y);
     *sums += mask & word_of<T>::ones;
     return (mask & tied) | (~mask & other);
 }
 
-/* The row's ties; its gradient is written as if there were `ties` of them. */
+/* Writes the row's gradient as if there were `ties` ties; returns how many there are. */
 template <typename T>
-__device__ __forceinline__ int share_row(const uint4 *from, uint4 *to, int length, uint32_t y, float g, int ties)
+__device__ __forceinline__ int grad_row(const uint4 *from, uint4 *to, int length, uint32_t y, float g, int ties)
 {
     typedef word_of<T> word;
     float tied = g, other = g * 0;
-    if (ties != 1) /* 0 where a NaN won: it equals nothing, and all gradients of its row are NaN, as torch.amax's */
+    /* ties are 0 if a NaN won: it equals nothing, and all gradients of its row are NaN, as with torch.amax */
+    if (ties != 1)
         tied = g / (float)ties, other = other / (float)ties;
     const uint32_t tied_word = word::repeat(narrow<T>(tied)), other_word = word::repeat(narrow<T>(other));
     int count = 0;
@@ -161,40 +163,40 @@ __device__ __forceinline__ int share_row(const uint4 *from, uint4 *to, int lengt
 #pragma unroll
         for (int u = 0; u < TIE_PACKS; u++)
             if (at + u * WARP < length)
-                to[at + u * WARP] = make_uint4(share_word<T>(x[u].x, y, tied_word, other_word, &sums),
-                                               share_word<T>(x[u].y, y, tied_word, other_word, &sums),
-                                               share_word<T>(x[u].z, y, tied_word, other_word, &sums),
-                                               share_word<T>(x[u].w, y, tied_word, other_word, &sums));
+                to[at + u * WARP] = make_uint4(grad_word<T>(x[u].x, y, tied_word, other_word, &sums),
+                                               grad_word<T>(x[u].y, y, tied_word, other_word, &sums),
+                                               grad_word<T>(x[u].z, y, tied_word, other_word, &sums),
+                                               grad_word<T>(x[u].w, y, tied_word, other_word, &sums));
         count += word::count(sums);
     }
     return __reduce_add_sync(FULL_WARP, count);
 }
 
-/* A warp a row. */
+/* A warp per row. */
 template <typename T>
-static __global__ void __launch_bounds__(THREADS, 4) tie_long_rows(const __grid_constant__ fold_args a, T *gx)
+static __global__ void __launch_bounds__(THREADS, 4) tie_long_rows(const __grid_constant__ reduce_args a, T *gx)
 {
     const int64_t unit = (int64_t)blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP;
     int64_t offset[3];
     if (unit >= a.units)
         return;
-    locate(a.kept, unit, offset);
+    locate(a.outer, unit, offset);
     const uint4 *from = (const uint4 *)((const T *)a.x + offset[0]);
     uint4 *to = (uint4 *)(gx + offset[0]);
     const uint32_t y = word_of<T>::repeat(((const T *)a.aux)[offset[2]]);
     const float g = widen(((const T *)a.y)[offset[1]]);
-    const int ties = share_row<T>(from, to, (int)a.length, y, g, 1);
+    const int ties = grad_row<T>(from, to, (int)a.length, y, g, 1);
     if (ties != 1)
-        share_row<T>(from, to, (int)a.length, y, g, ties);
+        grad_row<T>(from, to, (int)a.length, y, g, ties);
 }
 
-/* Grid: short rows have a group of 1 … 32 of 256 threads each, longer ones a block of as many threads as hold them.
- * Bytes: a read and a write of each element. */
-template <typename T> static void launch_ties(const fold_args &a, void *gx, cudaStream_t stream)
+/* Grid: short rows take groups of 1 … 32 of 256 threads, longer ones a block of as many threads as hold them. Bytes: a
+ * read and a write per element. */
+template <typename T> static void launch_tie_rows(const reduce_args &a, void *gx, cudaStream_t stream)
 {
     int needed = (int)divide_up(a.length, TIE_PACKS);
     bool is_short = needed <= WARP;
-    if (!is_short && a.units >= TIE_MANY) {
+    if (!is_short && a.units >= MANY_ROWS) {
         tie_long_rows<T><<<blocks_for(a.units, THREADS / WARP), THREADS, 0, stream>>>(a, (T *)gx);
         return;
     }

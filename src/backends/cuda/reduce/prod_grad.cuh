@@ -1,12 +1,13 @@
-/* prod_grad.cuh: the gradient of a product: from an output's product of what is not 0 and its number of zeros, the
- * product of all elements but one. */
-#ifndef TARN__CUDA_OTHERS_CUH
-#define TARN__CUDA_OTHERS_CUH
+/* prod_grad.cuh: gradient of prod: from an output's product of nonzero elements and its number of zeros, the product of
+ * all elements but one. */
+#ifndef TARN__CUDA_PROD_GRAD_CUH
+#define TARN__CUDA_PROD_GRAD_CUH
 
 #include "backends/cuda/reduce/max_grad_speculative.cuh"
 
-/* a / x, to 2 ulp of f32: f64 divisions are slow, so a is multiplied by 1 / x in f32 and then by what that lacked. */
-static __device__ __noinline__ float quotient_far(double a, float x)
+/* a / x to 2 ulp of f32: f64 divisions are slow, so a is multiplied by an approximate 1 / x and then corrected in
+ * f32. */
+static __device__ __noinline__ float quotient_f64(double a, float x)
 {
     return (float)(a / (double)x);
 }
@@ -16,7 +17,7 @@ __device__ __forceinline__ float quotient(double a, float x)
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
     float y = (float)(a * (double)r);
     if (!(size > 1e-30f && size < 1e30f && fabsf(y) < 1e38f))
-        return quotient_far(a, x);
+        return quotient_f64(a, x);
     return fmaf(y, fmaf(-x, r, 1.0f), y);
 }
 __device__ __forceinline__ double quotient(double a, double x)
@@ -24,12 +25,13 @@ __device__ __forceinline__ double quotient(double a, double x)
     return a / x;
 }
 
+/* Product of the nonzero elements, and how many are zero. */
 struct nonzero {
     double product;
-    int zeros, unused; /* all bytes of a state are written */
+    int zeros, unused; /* every byte of a state is written */
 };
 
-template <typename C> struct others_op {
+template <typename C> struct prod_grad_op {
     typedef nonzero state;
     typedef nonzero batch;
     static constexpr bool has_columns = true;
@@ -37,7 +39,7 @@ template <typename C> struct others_op {
     {
         return nonzero{1, 0, 0};
     }
-    static __device__ __forceinline__ C aux(const fold_args &, int64_t)
+    static __device__ __forceinline__ C aux(const reduce_args &, int64_t)
     {
         return 0;
     }
@@ -49,9 +51,9 @@ template <typename C> struct others_op {
     static __device__ __forceinline__ void merge(nonzero &s, const nonzero &other)
     {
         s.product *= other.product;
-        s.zeros = min(s.zeros + other.zeros, 1 << 29); /* whether there are none, one or more is all that counts */
+        s.zeros = min(s.zeros + other.zeros, 1 << 29); /* only none, one or more matters */
     }
-    static __device__ __forceinline__ double result(const nonzero &s, const fold_args &)
+    static __device__ __forceinline__ double result(const nonzero &s, const reduce_args &)
     {
         return s.product;
     }
@@ -59,22 +61,21 @@ template <typename C> struct others_op {
     {
         return (double)s.zeros;
     }
-    /* What every element needs: g times the product; what it gets where there are zeros and it is none, or one of
-     * several. */
-    struct shares {
+    /* Per output: g times the product; the gradient of elements that another zero annihilates; the zeros. */
+    struct factors {
         double scaled;
-        C nothing;
+        C zero;
         int zeros;
     };
-    static __device__ __forceinline__ shares shares_of(C g, const nonzero &s)
+    static __device__ __forceinline__ factors factors_of(C g, const nonzero &s)
     {
-        return shares{(double)g * s.product, g * 0, s.zeros};
+        return factors{(double)g * s.product, g * 0, s.zeros};
     }
-    static __device__ __forceinline__ C share(C x, C, const shares &by)
+    static __device__ __forceinline__ C grad(C x, C, const factors &by)
     {
         if (by.zeros == 0)
             return quotient(by.scaled, x);
-        return by.zeros == 1 && x == 0 ? (C)by.scaled : by.nothing;
+        return by.zeros == 1 && x == 0 ? (C)by.scaled : by.zero;
     }
     static __device__ __forceinline__ nonzero state_of(double product, double zeros)
     {
@@ -82,49 +83,49 @@ template <typename C> struct others_op {
     }
 };
 
-/* Down columns that were folded before, with the same plan: a.y and `second` are the states, aux is g, and gx has x's
- * strides. Grid as the fold's; x read, gx written. */
+/* Walks columns again with the plan of the reduction: a.y and `second` are the states, aux is g, and gx has x's
+ * strides. Grid as the reduction's. Bytes: x read, gx written. */
 template <typename T, int N>
 static __global__ void __launch_bounds__(THREADS, 2)
-    others_columns(const __grid_constant__ fold_args a, T *gx, const double *second)
+    prod_grad_columns(const __grid_constant__ reduce_args a, T *gx, const double *second)
 {
-    typedef wide<T> C;
-    typedef others_op<C> op;
+    typedef compute<T> C;
+    typedef prod_grad_op<C> op;
     int width = 1 << a.width_bits, rows = THREADS >> a.width_bits, row = (int)(threadIdx.x >> a.width_bits);
     int64_t unit = (int64_t)blockIdx.x * width + (threadIdx.x & (width - 1)), offset[3];
     int64_t begin = (int64_t)blockIdx.y * a.chunk, end = begin + a.chunk < a.length ? begin + a.chunk : a.length;
     if (unit >= a.units)
         return;
-    typename op::shares by[N];
-    locate(a.kept, unit, offset);
+    typename op::factors by[N];
+    locate(a.outer, unit, offset);
 #pragma unroll
     for (int k = 0; k < N; k++) {
         int64_t at = offset[1] + k * a.column_y;
         C g = load_any<C>(a.aux, a.aux_dtype, offset[2] + k * a.column_aux);
-        by[k] = op::shares_of(g, op::state_of(((const double *)a.y)[at], second[at]));
+        by[k] = op::factors_of(g, op::state_of(((const double *)a.y)[at], second[at]));
     }
 #pragma unroll 1
-    for (int64_t i = begin + row; i < end; i += rows * HELD) {
-        pack<T, N> x[HELD];
+    for (int64_t i = begin + row; i < end; i += rows * REG_VECS) {
+        vec<T, N> x[REG_VECS];
 #pragma unroll
-        for (int u = 0; u < HELD; u++)
+        for (int u = 0; u < REG_VECS; u++)
             if (i + u * rows < end)
-                x[u] = *(const pack<T, N> *)((const T *)a.x + offset[0] + step_offset<N>(a, i + u * rows));
+                x[u] = *(const vec<T, N> *)((const T *)a.x + offset[0] + step_offset<N>(a, i + u * rows));
 #pragma unroll
-        for (int u = 0; u < HELD; u++)
+        for (int u = 0; u < REG_VECS; u++)
             if (i + u * rows < end) {
 #pragma unroll
                 for (int k = 0; k < N; k++)
-                    x[u].at[k] = narrow<T>(op::share(widen(x[u].at[k]), (C)0, by[k]));
-                *(pack<T, N> *)(gx + offset[0] + step_offset<N>(a, i + u * rows)) = x[u];
+                    x[u].at[k] = narrow<T>(op::grad(widen(x[u].at[k]), (C)0, by[k]));
+                *(vec<T, N> *)(gx + offset[0] + step_offset<N>(a, i + u * rows)) = x[u];
             }
     }
 }
 
-template <typename T> static void launch_others(const fold_args &a, void *gx, cudaStream_t stream)
+template <typename T> static void launch_prod_grad(const reduce_args &a, void *gx, cudaStream_t stream)
 {
     dim3 grid(blocks_for(a.units, 1 << a.width_bits), (unsigned)a.chunks);
-    others_columns<T, pack_size<T>::value><<<grid, THREADS, 0, stream>>>(a, (T *)gx, a.second);
+    prod_grad_columns<T, vec_size<T>::value><<<grid, THREADS, 0, stream>>>(a, (T *)gx, a.second);
 }
 
 #endif

@@ -1,12 +1,12 @@
-/* reduce.cu: sum, largest, smallest, and the count of values that are not finite. The engine is in reduce_loops.cuh;
- * products and variances, which run in f64 throughout, are in var.cu.
+/* reduce.cu: sum, max, min, and the count of non-finite values. The loops are in reduce_loops.cuh; products and
+ * variances, which run in f64 throughout, in var.cu.
  *
- * Bytes moved: x once; 8 bytes a chunk and output twice, at least 128 elements for each. */
+ * Bytes: x once; 8 bytes per chunk and output twice, for at least 128 elements each. */
 #include "backends/cuda/reduce/reduce_loops.cuh"
 
 /* ---- sum --------------------------------------------------------------------------------------------------------- */
 
-/* A batch in the type that elements are computed in, a state in f64 or i64. */
+/* Batches in the elements' compute type, states in f64 or i64. */
 template <typename C> struct sum_op {
     typedef typename total_of<C>::type state;
     typedef C batch;
@@ -19,7 +19,7 @@ template <typename C> struct sum_op {
     {
         return 0;
     }
-    static __device__ __forceinline__ C aux(const fold_args &, int64_t)
+    static __device__ __forceinline__ C aux(const reduce_args &, int64_t)
     {
         return 0;
     }
@@ -35,7 +35,7 @@ template <typename C> struct sum_op {
     {
         s += other;
     }
-    static __device__ __forceinline__ state result(const state &s, const fold_args &a)
+    static __device__ __forceinline__ state result(const state &s, const reduce_args &a)
     {
         if constexpr (std::is_same<C, int64_t>::value)
             return s; /* integers are not scaled */
@@ -50,21 +50,21 @@ template <typename C> struct sum_op {
 
 static void run_sum(const tarn__call *call)
 {
-    fold_args a;
+    reduce_args a;
     if (!plan_call(&a, call))
         return;
     a.scale = ((const tarn__reduce *)call->params)->scale;
-    fold_any<sum_op>(a, stream_of(call));
+    reduce_any<sum_op>(a, stream_of(call));
 }
 
 /* ---- max, min ---------------------------------------------------------------------------------------------------- */
 
 /* A NaN wins, and stays. */
-template <typename C> __device__ __forceinline__ C larger_of(C a, C x)
+template <typename C> __device__ __forceinline__ C max_nan(C a, C x)
 {
     return x > a || x != x ? x : a;
 }
-template <> __device__ __forceinline__ float larger_of<float>(float a, float x)
+template <> __device__ __forceinline__ float max_nan<float>(float a, float x)
 {
     float y;
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(x));
@@ -77,21 +77,21 @@ template <typename C> struct max_op {
     static constexpr bool has_columns = true;
     static __device__ __forceinline__ C start(void)
     {
-        return least<C>();
+        return lowest<C>();
     }
-    static __device__ __forceinline__ C aux(const fold_args &a, int64_t)
+    static __device__ __forceinline__ C aux(const reduce_args &a, int64_t)
     {
         return flip_of<C>(a);
     }
     static __device__ __forceinline__ void take(C &b, C x, C flip, int64_t)
     {
-        b = larger_of(b, flipped(x, flip));
+        b = max_nan(b, flipped(x, flip));
     }
     static __device__ __forceinline__ void merge(C &s, const C &other)
     {
-        s = larger_of(s, other);
+        s = max_nan(s, other);
     }
-    static __device__ __forceinline__ C result(const C &s, const fold_args &a)
+    static __device__ __forceinline__ C result(const C &s, const reduce_args &a)
     {
         return flipped(s, flip_of<C>(a));
     }
@@ -103,11 +103,11 @@ template <typename C> struct max_op {
 
 static void run_max_of(const tarn__call *call, double flip)
 {
-    fold_args a;
+    reduce_args a;
     if (!plan_call(&a, call))
         return;
     a.flip = flip;
-    fold_any<max_op>(a, stream_of(call));
+    reduce_any<max_op>(a, stream_of(call));
 }
 
 static void run_max(const tarn__call *call)
@@ -122,7 +122,7 @@ static void run_min(const tarn__call *call)
 
 /* ---- nonfinite --------------------------------------------------------------------------------------------------- */
 
-/* x - x is 0 for finite values and NaN for the others. All axes are reduced, so there are no columns. */
+/* x - x is 0 for finite values and NaN for others. All axes are reduced, so there are no columns. */
 template <typename C> struct nonfinite_op {
     typedef int64_t state;
     typedef int batch;
@@ -135,7 +135,7 @@ template <typename C> struct nonfinite_op {
     {
         return 0;
     }
-    static __device__ __forceinline__ C aux(const fold_args &, int64_t)
+    static __device__ __forceinline__ C aux(const reduce_args &, int64_t)
     {
         return 0;
     }
@@ -151,7 +151,7 @@ template <typename C> struct nonfinite_op {
     {
         s += other;
     }
-    static __device__ __forceinline__ int64_t result(const state &s, const fold_args &)
+    static __device__ __forceinline__ int64_t result(const state &s, const reduce_args &)
     {
         return s;
     }
@@ -163,9 +163,9 @@ template <typename C> struct nonfinite_op {
 
 static void run_nonfinite(const tarn__call *call)
 {
-    fold_args a;
+    reduce_args a;
     if (plan_call(&a, call))
-        fold_floats<nonfinite_op>(a, stream_of(call));
+        reduce_floats<nonfinite_op>(a, stream_of(call));
 }
 
 void tarn__cuda_reduce(tarn__kernel_row *rows)

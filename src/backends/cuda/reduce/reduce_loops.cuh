@@ -1,17 +1,16 @@
-/* reduce_loops.cuh: the engine under all reductions. A reduction keeps a small state for each output and says how
- * elements are taken into it; which elements, in which order and by which thread is the engine's affair.
+/* reduce_loops.cuh: the loops of all reductions. A reduction defines a small state per output and how an element is
+ * added to it; which elements, in which order and by which thread is decided here.
  *
- * Two forms, chosen by layout. By rows: the innermost axis is reduced, and a group of neighbouring threads walks along
- * the elements of one output. By columns: the innermost axis is kept, neighbouring threads have neighbouring outputs
- * and walk down together. A unit is what a group or a column of threads makes: one output, or a pack of them by
- * columns. Where units are too few to fill a device, the walk is cut into chunks; their states go to scratch and a
- * second kernel merges them.
+ * Two forms, by layout. Rows: the innermost axis is reduced, and a group of adjacent threads walks the elements of one
+ * output. Columns: the innermost axis is kept, adjacent threads have adjacent outputs and walk in step. A unit is what
+ * a group or a column of threads computes: one output, or a vector of them. With too few units to fill a device the
+ * walk is split into chunks; their states go to scratch, and a second kernel merges them.
  *
- * Everything is cut by shape alone, and merged in a fixed order. A thread takes BATCH packs into a batch of the type
- * that elements are computed in, and then the batch into its state, which is f64 for sums: so the error of a long sum
- * is that of a short one. */
-#ifndef TARN__CUDA_FOLD_CUH
-#define TARN__CUDA_FOLD_CUH
+ * All splits depend on the shape alone and are merged in a fixed order. A thread adds BATCH vectors to a batch in the
+ * elements' compute type, then the batch to its state, which is f64 for sums: the error of a long sum is that of a
+ * short one. */
+#ifndef TARN__CUDA_REDUCE_LOOPS_CUH
+#define TARN__CUDA_REDUCE_LOOPS_CUH
 
 #include <type_traits>
 
@@ -20,32 +19,32 @@
 
 /* ---- elements ---------------------------------------------------------------------------------------------------- */
 
-/* Stands for every dtype that is computed in i64. */
+/* All dtypes that are computed in i64. */
 struct any_integer {
 };
 
 template <typename T, int N> struct source {
-    typedef pack<T, N> packed;
-    static __device__ __forceinline__ packed load(const void *x, tarn_dtype, int64_t at)
+    typedef vec<T, N> vec_type;
+    static __device__ __forceinline__ vec_type load(const void *x, tarn_dtype, int64_t at)
     {
-        return *(const packed *)((const T *)x + at);
+        return *(const vec_type *)((const T *)x + at);
     }
-    static __device__ __forceinline__ wide<T> get(const packed &p, int k)
+    static __device__ __forceinline__ compute<T> get(const vec_type &p, int k)
     {
         return widen(p.at[k]);
     }
-    static __device__ __forceinline__ wide<T> one(const void *x, tarn_dtype, int64_t at)
+    static __device__ __forceinline__ compute<T> one(const void *x, tarn_dtype, int64_t at)
     {
         return widen(((const T *)x)[at]);
     }
 };
 template <> struct source<any_integer, 1> {
-    typedef int64_t packed;
-    static __device__ __forceinline__ packed load(const void *x, tarn_dtype dtype, int64_t at)
+    typedef int64_t vec_type;
+    static __device__ __forceinline__ vec_type load(const void *x, tarn_dtype dtype, int64_t at)
     {
         return load_any<int64_t>(x, dtype, at);
     }
-    static __device__ __forceinline__ int64_t get(const packed &p, int)
+    static __device__ __forceinline__ int64_t get(const vec_type &p, int)
     {
         return p;
     }
@@ -55,38 +54,41 @@ template <> struct source<any_integer, 1> {
     }
 };
 
-/* Not inlined: it is rare, and would be there once for every load of a batch. */
-static __device__ __noinline__ int64_t far_offset(const places<1> &reduced, int64_t step)
+/* Not inlined: rare, and it would be repeated for every load of a batch. */
+static __device__ __noinline__ int64_t offset_general(const offset_calc<1> &reduced, int64_t step)
 {
     int64_t offset[1];
     locate(reduced, step, offset);
     return offset[0];
 }
 
-/* Packs are only made where one or two axes are reduced: two cost a multiplication more. */
-template <int N> __device__ __forceinline__ int64_t step_offset(const fold_args &a, int64_t step)
+/* Offset of a step. Vectors are used with one or two reduced axes only: two cost one more multiplication. */
+template <int N> __device__ __forceinline__ int64_t step_offset(const reduce_args &a, int64_t step)
 {
-    const places<1> &p = a.reduced;
+    const offset_calc<1> &p = a.reduced;
     if (p.rank <= 1)
         return step * p.stride[0][0];
     if constexpr (N == 1)
-        return far_offset(p, step);
+        return offset_general(p, step);
     uint32_t row = divide_small((uint32_t)step, p.size[1]), rest = (uint32_t)step - row * (uint32_t)p.size[1].by;
     return (int64_t)row * p.stride[0][0] + (int64_t)rest * p.stride[0][1];
 }
 
 /* ---- states ------------------------------------------------------------------------------------------------------ */
 
-/* A reduction is a struct Op<C> of elements computed in C:
- *     state, batch            what is kept; what elements are taken into, BATCH packs at a time: the state itself where
- * the types are the same start(), open()         before the first element aux(args, offset)       the number that
- * `take` gets with each element of an output take(batch, x, aux, at) one element; `at` is its number among those of the
- * output absorb(state, batch), merge(state, state) result(state, args)     what is stored; second(state) for
- * `args.second` has_columns             false: there is only one output ever */
+/* A reduction is a struct Op<C> over elements computed in C:
+ *       state, batch            accumulator; what elements are added to, BATCH vectors at a time: the state itself
+ *                               if the types agree
+ *       start(), open()         before the first element
+ *       aux(args, offset)       a value that `take` gets with each element of an output
+ *       take(batch, x, aux, at) adds one element; `at` is its index within the output
+ *       absorb(state, batch), merge(state, state)
+ *       result(state, args)     the stored value; second(state) for `args.second`
+ *       has_columns             false: there is only ever one output */
 
 template <typename Op> constexpr bool has_batch = !std::is_same<typename Op::state, typename Op::batch>::value;
 
-template <typename Op> __device__ __forceinline__ typename Op::batch open_batch(const typename Op::state &s)
+template <typename Op> __device__ __forceinline__ typename Op::batch begin_batch(const typename Op::state &s)
 {
     if constexpr (has_batch<Op>)
         return Op::open();
@@ -94,7 +96,7 @@ template <typename Op> __device__ __forceinline__ typename Op::batch open_batch(
         return s;
 }
 
-template <typename Op> __device__ __forceinline__ void close_batch(typename Op::state &s, const typename Op::batch &b)
+template <typename Op> __device__ __forceinline__ void end_batch(typename Op::state &s, const typename Op::batch &b)
 {
     if constexpr (has_batch<Op>)
         Op::absorb(s, b);
@@ -102,6 +104,7 @@ template <typename Op> __device__ __forceinline__ void close_batch(typename Op::
         s = b;
 }
 
+/* Butterfly exchange of a state, word by word. */
 template <typename S> __device__ __forceinline__ S shuffle_state(const S &s, int step)
 {
     constexpr int words = (int)(sizeof(S) / sizeof(uint32_t));
@@ -115,7 +118,7 @@ template <typename S> __device__ __forceinline__ S shuffle_state(const S &s, int
     return other;
 }
 
-/* Over the threads of a group, which are 1 … 32, or all of the block: thread 0 of the group gets the result. */
+/* Merges over a group of 1 … 32 threads, or the whole block: thread 0 of the group gets the result. */
 template <typename Op> __device__ __forceinline__ void merge_group(typename Op::state &s, int group)
 {
     __shared__ typename Op::state space[THREADS / WARP];
@@ -130,7 +133,7 @@ template <typename Op> __device__ __forceinline__ void merge_group(typename Op::
         Op::merge(s, space[i]);
 }
 
-/* Over threads that are `width` apart, N states each: those of the first row get the results. */
+/* Merges threads that are `width` apart, N states each: the first row gets the results. Fixed tree order. */
 template <typename Op, int N> __device__ __forceinline__ void merge_rows(typename Op::state *s, int width)
 {
     __shared__ typename Op::state space[N][THREADS / 2];
@@ -149,9 +152,10 @@ template <typename Op, int N> __device__ __forceinline__ void merge_rows(typenam
     }
 }
 
+/* A chunk's state goes to scratch, the only one's result to y. */
 template <typename Op>
-__device__ __forceinline__ void put_state(const fold_args &a, const typename Op::state &s, int64_t output,
-                                          int64_t y_offset)
+__device__ __forceinline__ void store_state(const reduce_args &a, const typename Op::state &s, int64_t output,
+                                            int64_t y_offset)
 {
     if (gridDim.y > 1) {
         ((typename Op::state *)a.partial)[(int64_t)blockIdx.y * a.outputs + output] = s;
@@ -164,9 +168,9 @@ __device__ __forceinline__ void put_state(const fold_args &a, const typename Op:
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
-/* grid (units / groups of a block, chunks). Every thread has BATCH loads of 16 bytes in flight. */
+/* Grid: (units / groups per block, chunks). Every thread has BATCH 16-byte loads in flight. Bytes: x once. */
 template <typename Op, typename T, int N>
-static __global__ void __launch_bounds__(THREADS, 4) fold_rows(const __grid_constant__ fold_args a)
+static __global__ void __launch_bounds__(THREADS, 4) reduce_rows(const __grid_constant__ reduce_args a)
 {
     typedef source<T, N> from;
     int group = 1 << a.width_bits, lane = (int)threadIdx.x & (group - 1);
@@ -174,39 +178,39 @@ static __global__ void __launch_bounds__(THREADS, 4) fold_rows(const __grid_cons
     int64_t begin = (int64_t)blockIdx.y * a.chunk, end = begin + a.chunk < a.length ? begin + a.chunk : a.length;
     typename Op::state s = Op::start();
     if (unit < a.units) {
-        locate(a.kept, unit, offset);
+        locate(a.outer, unit, offset);
         auto aux = Op::aux(a, offset[2]);
 #pragma unroll 1
         for (int64_t i = begin + lane; i < end; i += group * BATCH) {
-            typename from::packed x[BATCH];
+            typename from::vec_type x[BATCH];
 #pragma unroll
             for (int u = 0; u < BATCH; u++)
                 if (i + u * group < end)
                     x[u] = from::load(a.x, a.x_dtype, offset[0] + step_offset<N>(a, i + u * group));
-            typename Op::batch b = open_batch<Op>(s);
+            typename Op::batch b = begin_batch<Op>(s);
 #pragma unroll
             for (int u = 0; u < BATCH; u++)
                 if (i + u * group < end)
 #pragma unroll
                     for (int k = 0; k < N; k++)
                         Op::take(b, from::get(x[u], k), aux, (i + u * group) * N + k);
-            close_batch<Op>(s, b);
+            end_batch<Op>(s, b);
         }
         if (a.tail > 0 && lane == 0 && end == a.length) {
-            typename Op::batch b = open_batch<Op>(s);
+            typename Op::batch b = begin_batch<Op>(s);
             for (int64_t i = a.length * N; i < a.count; i++)
                 Op::take(b, from::one(a.x, a.x_dtype, i), aux, i);
-            close_batch<Op>(s, b);
+            end_batch<Op>(s, b);
         }
     }
     merge_group<Op>(s, group);
     if (unit < a.units && lane == 0)
-        put_state<Op>(a, s, unit, offset[1]);
+        store_state<Op>(a, s, unit, offset[1]);
 }
 
-/* grid (units / width of a block, chunks). */
+/* Grid: (units / width of a block, chunks). Bytes: x once. */
 template <typename Op, typename T, int N>
-static __global__ void __launch_bounds__(THREADS, 3) fold_columns(const __grid_constant__ fold_args a)
+static __global__ void __launch_bounds__(THREADS, 3) reduce_columns(const __grid_constant__ reduce_args a)
 {
     typedef source<T, N> from;
     typedef decltype(Op::aux(a, 0)) number;
@@ -221,13 +225,13 @@ static __global__ void __launch_bounds__(THREADS, 3) fold_columns(const __grid_c
         s[k] = Op::start();
     if (unit < a.units) {
         number aux[N];
-        locate(a.kept, unit, offset);
+        locate(a.outer, unit, offset);
 #pragma unroll
         for (int k = 0; k < N; k++)
             aux[k] = Op::aux(a, offset[2] + k * a.column_aux);
 #pragma unroll 1
         for (int64_t i = begin + row; i < end; i += rows * U) {
-            typename from::packed x[U];
+            typename from::vec_type x[U];
             typename Op::batch b[N];
 #pragma unroll
             for (int u = 0; u < U; u++)
@@ -235,7 +239,7 @@ static __global__ void __launch_bounds__(THREADS, 3) fold_columns(const __grid_c
                     x[u] = from::load(a.x, a.x_dtype, offset[0] + step_offset<N>(a, i + u * rows));
 #pragma unroll
             for (int k = 0; k < N; k++)
-                b[k] = open_batch<Op>(s[k]);
+                b[k] = begin_batch<Op>(s[k]);
 #pragma unroll
             for (int u = 0; u < U; u++)
                 if (i + u * rows < end)
@@ -244,19 +248,19 @@ static __global__ void __launch_bounds__(THREADS, 3) fold_columns(const __grid_c
                         Op::take(b[k], from::get(x[u], k), aux[k], i + u * rows);
 #pragma unroll
             for (int k = 0; k < N; k++)
-                close_batch<Op>(s[k], b[k]);
+                end_batch<Op>(s[k], b[k]);
         }
     }
     merge_rows<Op, N>(s, width);
     if (unit < a.units && row == 0)
 #pragma unroll
         for (int k = 0; k < N; k++)
-            put_state<Op>(a, s[k], unit * N + k, offset[1] + k * a.column_y);
+            store_state<Op>(a, s[k], unit * N + k, offset[1] + k * a.column_y);
 }
 
-/* The states of chunks, in order: grid (outputs / 2^bits); neighbours read neighbouring outputs. */
+/* Merges the chunks' states in order. Grid: outputs / 2^bits; adjacent threads read adjacent outputs. */
 template <typename Op>
-static __global__ void __launch_bounds__(THREADS) fold_chunks(const __grid_constant__ fold_args a, int bits)
+static __global__ void __launch_bounds__(THREADS) reduce_chunks(const __grid_constant__ reduce_args a, int bits)
 {
     int width = 1 << bits;
     int64_t output = (int64_t)blockIdx.x * width + (threadIdx.x & (width - 1)), offset[3];
@@ -269,51 +273,55 @@ static __global__ void __launch_bounds__(THREADS) fold_chunks(const __grid_const
     merge_rows<Op, 1>(&s, width);
     if (output >= a.outputs || (int)threadIdx.x >= width)
         return;
-    locate(a.kept, output / a.lanes, offset);
-    put_state<Op>(a, s, output, offset[1] + output % a.lanes * a.column_y);
+    locate(a.outer, output / a.outputs_per_unit, offset);
+    store_state<Op>(a, s, output, offset[1] + output % a.outputs_per_unit * a.column_y);
 }
 
-/* ---- starting them ----------------------------------------------------------------------------------------------- */
+/* ---- launching --------------------------------------------------------------------------------------------------- */
 
 template <template <typename> class Op, typename T, int N>
-static void launch_fold(const fold_args &a, cudaStream_t stream)
+static void launch_reduce(const reduce_args &a, cudaStream_t stream)
 {
-    typedef Op<wide<T>> op;
+    typedef Op<compute<T>> op;
     static_assert(sizeof(typename op::state) <= STATE_BYTES, "scratch has room for the largest state");
     dim3 grid(blocks_for(a.units, a.by_columns ? 1 << a.width_bits : THREADS >> a.width_bits), (unsigned)a.chunks);
     if (!a.by_columns)
-        fold_rows<op, T, N><<<grid, THREADS, 0, stream>>>(a);
+        reduce_rows<op, T, N><<<grid, THREADS, 0, stream>>>(a);
     else if constexpr (op::has_columns)
-        fold_columns<op, T, N><<<grid, THREADS, 0, stream>>>(a);
+        reduce_columns<op, T, N><<<grid, THREADS, 0, stream>>>(a);
     if (a.chunks > 1) {
         int bits = bits_for(a.outputs);
         bits = bits < 5 ? bits : 5;
-        fold_chunks<op><<<blocks_for(a.outputs, 1 << bits), THREADS, 0, stream>>>(a, bits);
+        reduce_chunks<op><<<blocks_for(a.outputs, 1 << bits), THREADS, 0, stream>>>(a, bits);
     }
 }
 
-template <template <typename> class Op> static void fold_floats(const fold_args &a, cudaStream_t stream)
+template <template <typename> class Op> static void reduce_floats(const reduce_args &a, cudaStream_t stream)
 {
     switch (a.x_dtype) {
-    case TARN_F32: a.pack > 1 ? launch_fold<Op, float, 4>(a, stream) : launch_fold<Op, float, 1>(a, stream); break;
-    case TARN_BF16: a.pack > 1 ? launch_fold<Op, bf16, 8>(a, stream) : launch_fold<Op, bf16, 1>(a, stream); break;
-    case TARN_F16: a.pack > 1 ? launch_fold<Op, f16, 8>(a, stream) : launch_fold<Op, f16, 1>(a, stream); break;
-    default: launch_fold<Op, double, 1>(a, stream); break;
+    case TARN_F32:
+        a.vec_width > 1 ? launch_reduce<Op, float, 4>(a, stream) : launch_reduce<Op, float, 1>(a, stream);
+        break;
+    case TARN_BF16:
+        a.vec_width > 1 ? launch_reduce<Op, bf16, 8>(a, stream) : launch_reduce<Op, bf16, 1>(a, stream);
+        break;
+    case TARN_F16: a.vec_width > 1 ? launch_reduce<Op, f16, 8>(a, stream) : launch_reduce<Op, f16, 1>(a, stream); break;
+    default: launch_reduce<Op, double, 1>(a, stream); break;
     }
 }
 
-template <template <typename> class Op> static void fold_any(const fold_args &a, cudaStream_t stream)
+template <template <typename> class Op> static void reduce_any(const reduce_args &a, cudaStream_t stream)
 {
     if (tarn__is_float(a.x_dtype))
-        fold_floats<Op>(a, stream);
+        reduce_floats<Op>(a, stream);
     else
-        launch_fold<Op, any_integer, 1>(a, stream);
+        launch_reduce<Op, any_integer, 1>(a, stream);
 }
 
-/* The plan of a call that reduces its one input; false when there is nothing to do. */
-static inline bool plan_call(fold_args *a, const tarn__call *call)
+/* Plan of a call that reduces its one input; false if there is nothing to do. */
+static inline bool plan_call(reduce_args *a, const tarn__call *call)
 {
-    bool is_work = plan_fold(a, call->in[0], call->out[0], NULL);
+    bool is_work = plan_reduce(a, call->in[0], call->out[0], NULL);
     a->partial = call->scratch;
     a->flip = 1;
     a->scale = 1;
@@ -322,10 +330,10 @@ static inline bool plan_call(fold_args *a, const tarn__call *call)
 
 static size_t scratch_call(const tarn__call *call)
 {
-    return fold_scratch(call->in[0], call->out[0], NULL);
+    return reduce_scratch(call->in[0], call->out[0], NULL);
 }
 
-/* What sums and products of elements computed in C are kept in. */
+/* Accumulator of sums and products of elements computed in C. */
 template <typename C> struct total_of {
     typedef double type;
 };
@@ -333,12 +341,12 @@ template <> struct total_of<int64_t> {
     typedef int64_t type;
 };
 
-/* max as it is, min as the max of elements turned round: x · -1 for floats, which is exact, and ~x for integers. */
-template <typename C> __device__ __forceinline__ C flip_of(const fold_args &a)
+/* min is the max of negated elements: x · -1 for floats, which is exact, and ~x for integers. */
+template <typename C> __device__ __forceinline__ C flip_of(const reduce_args &a)
 {
     return (C)a.flip;
 }
-template <> __device__ __forceinline__ int64_t flip_of<int64_t>(const fold_args &a)
+template <> __device__ __forceinline__ int64_t flip_of<int64_t>(const reduce_args &a)
 {
     return a.flip < 0 ? -1 : 0;
 }
@@ -350,16 +358,16 @@ template <> __device__ __forceinline__ int64_t flipped<int64_t>(int64_t x, int64
 {
     return x ^ flip;
 }
-template <typename C> __device__ __forceinline__ C least(void)
+template <typename C> __device__ __forceinline__ C lowest(void)
 {
     return (C)-CUDART_INF;
 }
-template <> __device__ __forceinline__ int64_t least<int64_t>(void)
+template <> __device__ __forceinline__ int64_t lowest<int64_t>(void)
 {
     return INT64_MIN;
 }
 
-/* The kernels that live in files of their own. */
+/* kernels registered from their own files */
 void tarn__cuda_var(tarn__kernel_row *rows);
 void tarn__cuda_max_grad(tarn__kernel_row *rows);
 

@@ -1,54 +1,53 @@
-/* scan.cu: running sums along an axis, in f64 (i64 for integers) whatever the dtype; the eight elements of a 16-bit
- * pack among themselves in f32.
+/* scan.cu: cumsum along an axis, in f64 (i64 for integers) whatever the dtype; the eight elements of a 16-bit vector
+ * among themselves in f32.
  *
- * Lines along the densest axis: a warp a line where there are many, else a block a line or a chunk of one. Other axes:
- * a thread a column, or a chunk of one. Chunks are cut by shape alone; where there are several, a first launch sums
- * each, and the second begins every chunk with what the sums before it make. A sum from the end is one from the
- * beginning with the strides turned round. */
+ * Lines along the contiguous axis: a warp per line if there are many, else a block per line or chunk of one. Other
+ * axes: a thread per column, or chunk of one. Chunks depend on the shape alone; with several, a first launch sums each,
+ * and the second starts every chunk from the sums before it. A reverse scan is a forward one with negated strides. */
 #include "backends/cuda/common/lines.cuh"
 
-#define MANY_LINES 1024   /* from here on a warp takes a line */
-#define CHUNK_ITEMS 2048  /* of a line, at least */
-#define MOST_CHUNKS 2048  /* of a line */
-#define FEWEST_COLUMNS 16 /* fewer columns are taken as lines */
+#define MANY_LINES 1024  /* from here on a warp per line */
+#define CHUNK_ITEMS 2048 /* of a line, at least */
+#define MAX_CHUNKS 2048  /* of a line */
+#define MIN_COLUMNS 16   /* fewer columns are processed as lines */
 #define ENOUGH_THREADS 131072
-#define COLUMN_CHUNKS 32 /* of a column at most */
-#define COLUMN_LEAST 64  /* elements of a column's chunk */
-#define AHEAD 8          /* elements of a column that are loaded together */
-#define PACKS 4          /* packs of a line that a lane loads together */
+#define COLUMN_CHUNKS 32    /* of a column, at most */
+#define MIN_COLUMN_CHUNK 64 /* elements of a column's chunk */
+#define LOADS 8             /* elements of a column loaded together */
+#define VECS 4              /* vectors of a line that a lane loads together */
 
 struct scan_args {
     const void *x;
     void *y;
     tarn_dtype x_dtype, y_dtype;
-    int64_t lines, items;   /* packs of a line, or elements */
-    int64_t x_step, y_step; /* from one to the next in the order of summing */
-    bool is_turned;         /* packs are to be read from their end */
+    int64_t lines, items;   /* vectors of a line, or elements */
+    int64_t x_step, y_step; /* strides in scan order */
+    bool is_reversed;       /* vectors are read from their end */
     int64_t chunk, chunks;
-    void *sums;       /* of chunks: (lines, chunks) or (chunks, columns) */
-    places<2> places; /* y, x across the axis */
+    void *sums;             /* of chunks: (lines, chunks) or (chunks, columns) */
+    offset_calc<2> offsets; /* y, x across the axis */
 };
 
-/* What goes to a storer: f64 would reach 16 bits by way of slow code. */
+/* Type passed to the store: f64 to 16 bits is slow. */
 template <typename T, typename C> struct stored_as {
-    typedef wide<T> type;
+    typedef compute<T> type;
 };
 template <typename C> struct stored_as<mixed, C> {
     typedef C type;
 };
 
-/* What sums within a pack are made in: conversions to and from f64 are slow, and 16-bit results need none for each
- * element. */
-template <typename T, int N, typename C> struct packed_as {
+/* Type of sums within a vector: f64 conversions are slow, and 16-bit results do not need them per element. */
+template <typename T, int N, typename C> struct vec_sum_type {
     typedef C type;
 };
-template <typename C> struct packed_as<bf16, 8, C> {
+template <typename C> struct vec_sum_type<bf16, 8, C> {
     typedef float type;
 };
-template <typename C> struct packed_as<f16, 8, C> {
+template <typename C> struct vec_sum_type<f16, 8, C> {
     typedef float type;
 };
 
+/* Inclusive prefix sum over the warp (Hillis-Steele). */
 template <typename C> __device__ __forceinline__ C scan_warp(C x)
 {
     int lane = threadIdx.x % WARP;
@@ -61,21 +60,21 @@ template <typename C> __device__ __forceinline__ C scan_warp(C x)
     return x;
 }
 
-/* Running sums within one pack; the last is the whole. */
+/* Prefix sums within one vector; the last is its total. */
 template <typename T, int N, typename L>
-__device__ __forceinline__ void scan_pack(const scan_args &a, const raw<T, N, L> &x, bool is_there, L *sum)
+__device__ __forceinline__ void scan_vec(const scan_args &a, const raw<T, N, L> &x, bool is_there, L *sum)
 {
     L run = 0;
 #pragma unroll
     for (int i = 0; i < N; i++) {
         if (is_there)
-            run += a.is_turned ? x.get(N - 1 - i) : x.get(i);
+            run += a.is_reversed ? x.get(N - 1 - i) : x.get(i);
         sum[i] = run;
     }
 }
 
-/* True where f32 lost its range within the pack: then f64 goes over it again. */
-template <int N, typename C, typename L> __device__ __forceinline__ bool is_lost(const L *sum)
+/* True if f32 overflowed within the vector: f64 recomputes it. */
+template <int N, typename C, typename L> __device__ __forceinline__ bool left_f32_range(const L *sum)
 {
     if constexpr (sizeof(L) < sizeof(C))
         return !isfinite(sum[N - 1]);
@@ -87,7 +86,7 @@ template <typename T, int N, typename L, typename C>
 __device__ __forceinline__ C whole_of(const raw<T, N, L> &x, const L *sum)
 {
     C whole = (C)sum[N - 1];
-    if (is_lost<N, C>(sum)) {
+    if (left_f32_range<N, C>(sum)) {
         whole = 0;
         for (int i = 0; i < N; i++)
             whole += (C)x.get(i);
@@ -95,11 +94,10 @@ __device__ __forceinline__ C whole_of(const raw<T, N, L> &x, const L *sum)
     return whole;
 }
 
-/* `before` plus the sums within the pack; where those are f32 it comes in two parts, the second what rounding took from
- * the first. */
+/* Stores `before` plus the sums within the vector; if those are f32, `before` is split in two parts, the second being
+ * the first one's rounding error. */
 template <typename T, int N, typename L, typename C>
-__device__ __forceinline__ void store_pack(const scan_args &a, int64_t at, const raw<T, N, L> &x, const L *sum,
-                                           C before)
+__device__ __forceinline__ void store_vec(const scan_args &a, int64_t at, const raw<T, N, L> &x, const L *sum, C before)
 {
     typedef typename stored_as<T, C>::type O;
     O out[N];
@@ -107,12 +105,12 @@ __device__ __forceinline__ void store_pack(const scan_args &a, int64_t at, const
         const L high = (L)before, low = isfinite(high) ? (L)(before - (C)high) : (L)0;
 #pragma unroll
         for (int i = 0; i < N; i++)
-            out[i] = (O)(high + (low + (a.is_turned ? sum[N - 1 - i] : sum[i])));
-        if (is_lost<N, C>(sum) || !isfinite(high)) {
+            out[i] = (O)(high + (low + (a.is_reversed ? sum[N - 1 - i] : sum[i])));
+        if (left_f32_range<N, C>(sum) || !isfinite(high)) {
 #pragma unroll
             for (int i = 0; i < N; i++) {
-                before += (C)(a.is_turned ? x.get(N - 1 - i) : x.get(i));
-                if (a.is_turned)
+                before += (C)(a.is_reversed ? x.get(N - 1 - i) : x.get(i));
+                if (a.is_reversed)
                     out[N - 1 - i] = (O)before;
                 else
                     out[i] = (O)before;
@@ -121,49 +119,49 @@ __device__ __forceinline__ void store_pack(const scan_args &a, int64_t at, const
     } else {
 #pragma unroll
         for (int i = 0; i < N; i++)
-            out[i] = (O)(before + (a.is_turned ? sum[N - 1 - i] : sum[i]));
+            out[i] = (O)(before + (a.is_reversed ? sum[N - 1 - i] : sum[i]));
     }
     put<T, N, O>::at(a.y, a.y_dtype, at, out);
 }
 
-/* A warp a line: reads and writes each element once, PACKS · 512 bytes of a line under way. */
+/* A warp per line: reads and writes each element once, VECS · 512 bytes of a line in flight. */
 template <typename T, int N, typename C>
 static __global__ void __launch_bounds__(THREADS) warp_kernel(const __grid_constant__ scan_args a)
 {
-    typedef typename packed_as<T, N, C>::type L;
+    typedef typename vec_sum_type<T, N, C>::type L;
     int64_t line = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / WARP, offset[2];
     int lane = threadIdx.x % WARP;
     if (line >= a.lines)
         return;
-    locate(a.places, line, offset);
+    locate(a.offsets, line, offset);
     C carry = 0;
-    for (int64_t first = lane; first - lane < a.items; first += WARP * PACKS) {
-        raw<T, N, L> x[PACKS];
+    for (int64_t first = lane; first - lane < a.items; first += WARP * VECS) {
+        raw<T, N, L> x[VECS];
 #pragma unroll
-        for (int u = 0; u < PACKS; u++)
+        for (int u = 0; u < VECS; u++)
             if (first + u * WARP < a.items)
                 x[u].load(a.x, a.x_dtype, offset[1] + (first + u * WARP) * a.x_step);
 #pragma unroll
-        for (int u = 0; u < PACKS; u++) {
+        for (int u = 0; u < VECS; u++) {
             int64_t item = first + u * WARP;
             L sum[N];
-            scan_pack<T, N, L>(a, x[u], item < a.items, sum);
+            scan_vec<T, N, L>(a, x[u], item < a.items, sum);
             C through = scan_warp(whole_of<T, N, L, C>(x[u], sum)), before = __shfl_up_sync(FULL_WARP, through, 1);
             if (item < a.items)
-                store_pack<T, N, L, C>(a, offset[0] + item * a.y_step, x[u], sum, lane > 0 ? carry + before : carry);
+                store_vec<T, N, L, C>(a, offset[0] + item * a.y_step, x[u], sum, lane > 0 ? carry + before : carry);
             carry += __shfl_sync(FULL_WARP, through, WARP - 1);
         }
     }
 }
 
-/* The sum of each chunk of a line, a block each. */
+/* Sum of each chunk of a line, a block each. */
 template <typename T, int N, typename C>
 static __global__ void __launch_bounds__(THREADS) chunk_sum_kernel(const __grid_constant__ scan_args a)
 {
     __shared__ C space[WARP];
     int64_t line = blockIdx.x / a.chunks, begin = blockIdx.x % a.chunks * a.chunk, offset[2];
     int64_t end = begin + a.chunk < a.items ? begin + a.chunk : a.items;
-    locate(a.places, line, offset);
+    locate(a.offsets, line, offset);
     C sum = 0;
 #pragma unroll 4
     for (int64_t item = begin + threadIdx.x; item < end; item += THREADS) {
@@ -173,33 +171,33 @@ static __global__ void __launch_bounds__(THREADS) chunk_sum_kernel(const __grid_
         for (int i = 0; i < N; i++)
             sum += x.get(i);
     }
-    sum = over_block<add_up>(sum, space, (C)0);
+    sum = block_reduce<plus>(sum, space, (C)0);
     if (threadIdx.x == 0)
         ((C *)a.sums)[blockIdx.x] = sum;
 }
 
-/* A chunk of a line a block, or a line. */
+/* A chunk of a line, or a whole one, per block. */
 template <typename T, int N, typename C>
 static __global__ void __launch_bounds__(THREADS) chunk_kernel(const __grid_constant__ scan_args a)
 {
-    typedef typename packed_as<T, N, C>::type L;
+    typedef typename vec_sum_type<T, N, C>::type L;
     __shared__ C space[WARP];
     int64_t line = blockIdx.x / a.chunks, chunk = blockIdx.x % a.chunks, begin = chunk * a.chunk, offset[2];
     int64_t end = begin + a.chunk < a.items ? begin + a.chunk : a.items;
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    locate(a.places, line, offset);
+    locate(a.offsets, line, offset);
     C carry = 0;
     for (int64_t k = threadIdx.x; k < chunk; k += THREADS)
         carry += ((const C *)a.sums)[line * a.chunks + k];
     if (chunk > 0)
-        carry = over_block<add_up>(carry, space, (C)0);
+        carry = block_reduce<plus>(carry, space, (C)0);
     for (int64_t first = begin; first < end; first += THREADS) {
         int64_t item = first + threadIdx.x;
         raw<T, N, L> x;
         L sum[N];
         if (item < end)
             x.load(a.x, a.x_dtype, offset[1] + item * a.x_step);
-        scan_pack<T, N, L>(a, x, item < end, sum);
+        scan_vec<T, N, L>(a, x, item < end, sum);
         C through = scan_warp(whole_of<T, N, L, C>(x, sum)), before = __shfl_up_sync(FULL_WARP, through, 1);
         if (lane == WARP - 1)
             space[warp] = through;
@@ -213,11 +211,11 @@ static __global__ void __launch_bounds__(THREADS) chunk_kernel(const __grid_cons
         }
         __syncthreads();
         if (item < end)
-            store_pack<T, N, L, C>(a, offset[0] + item * a.y_step, x, sum, lane > 0 ? lower + before : lower);
+            store_vec<T, N, L, C>(a, offset[0] + item * a.y_step, x, sum, lane > 0 ? lower + before : lower);
     }
 }
 
-/* The sum of each chunk of a column, a thread each. */
+/* Sum of each chunk of a column, a thread each. */
 template <typename T, typename C>
 static __global__ void __launch_bounds__(THREADS) column_sum_kernel(const __grid_constant__ scan_args a)
 {
@@ -226,7 +224,7 @@ static __global__ void __launch_bounds__(THREADS) column_sum_kernel(const __grid
             end = begin + a.chunk < a.items ? begin + a.chunk : a.items;
     if (task >= a.lines * a.chunks)
         return;
-    locate(a.places, column, offset);
+    locate(a.offsets, column, offset);
     C sum = 0;
 #pragma unroll 8
     for (int64_t i = begin; i < end; i++) {
@@ -237,7 +235,7 @@ static __global__ void __launch_bounds__(THREADS) column_sum_kernel(const __grid
     ((C *)a.sums)[task] = sum;
 }
 
-/* A column a thread, or a chunk of one. */
+/* A column, or a chunk of one, per thread; coalesced over columns. */
 template <typename T, typename C>
 static __global__ void __launch_bounds__(THREADS) column_kernel(const __grid_constant__ scan_args a)
 {
@@ -246,18 +244,18 @@ static __global__ void __launch_bounds__(THREADS) column_kernel(const __grid_con
     int64_t end = begin + a.chunk < a.items ? begin + a.chunk : a.items;
     if (chunk >= a.chunks)
         return;
-    locate(a.places, column, offset);
+    locate(a.offsets, column, offset);
     C sum = 0;
     for (int64_t k = 0; k < chunk; k++)
         sum += ((const C *)a.sums)[k * a.lines + column];
-    for (int64_t first = begin; first < end; first += AHEAD) {
-        raw<T, 1, C> x[AHEAD];
+    for (int64_t first = begin; first < end; first += LOADS) {
+        raw<T, 1, C> x[LOADS];
 #pragma unroll
-        for (int u = 0; u < AHEAD; u++)
+        for (int u = 0; u < LOADS; u++)
             if (first + u < end)
                 x[u].load(a.x, a.x_dtype, offset[1] + (first + u) * a.x_step);
 #pragma unroll
-        for (int u = 0; u < AHEAD; u++)
+        for (int u = 0; u < LOADS; u++)
             if (first + u < end) {
                 typename stored_as<T, C>::type out[1];
                 sum += x[u].get(0);
@@ -267,17 +265,17 @@ static __global__ void __launch_bounds__(THREADS) column_kernel(const __grid_con
     }
 }
 
-/* ---- the plan ---------------------------------------------------------------------------------------------------- */
+/* ---- planning ---------------------------------------------------------------------------------------------------- */
 
 struct scan_plan {
     tarn__nest nest; /* y, x across the axis */
     int64_t length, x_step, y_step;
-    bool is_packed, by_columns;
+    bool is_vectorized, by_columns;
     scan_args args;
 };
 
-/* Packs of 16 bytes of floats of one dtype, where both lie dense along the axis and every line begins on a pack. */
-static bool has_packs(const scan_plan *p, const tarn__view *x, const tarn__view *y)
+/* True for 16-byte vectors of floats of one dtype: both contiguous along the axis, every line aligned. */
+static bool has_vecs(const scan_plan *p, const tarn__view *x, const tarn__view *y)
 {
     size_t size = tarn__dtype_bytes(x->dtype);
     int n = 16 / (int)size;
@@ -293,21 +291,21 @@ static bool has_packs(const scan_plan *p, const tarn__view *x, const tarn__view 
 static void cut_chunks(scan_args *a, bool by_columns)
 {
     if (by_columns) {
-        int64_t wanted = ENOUGH_THREADS / a->lines, most = a->items / COLUMN_LEAST;
-        wanted = wanted < most ? wanted : most;
+        int64_t wanted = ENOUGH_THREADS / a->lines, max_chunks = a->items / MIN_COLUMN_CHUNK;
+        wanted = wanted < max_chunks ? wanted : max_chunks;
         wanted = wanted < 1 ? 1 : wanted < COLUMN_CHUNKS ? wanted : COLUMN_CHUNKS;
         a->chunk = (a->items + wanted - 1) / wanted;
     } else if (a->lines >= MANY_LINES) {
         a->chunk = a->items;
     } else {
         a->chunk = CHUNK_ITEMS;
-        while (a->items / a->chunk > MOST_CHUNKS)
+        while (a->items / a->chunk > MAX_CHUNKS)
             a->chunk *= 2;
     }
     a->chunks = (a->items + a->chunk - 1) / a->chunk;
 }
 
-/* False when there is nothing to do. */
+/* False if there is nothing to do. */
 static bool make_plan(const tarn__call *call, scan_plan *p)
 {
     const tarn__view *x = call->in[0], *y = call->out[0];
@@ -323,22 +321,23 @@ static bool make_plan(const tarn__call *call, scan_plan *p)
     p->y_step = p->length > 1 ? tarn__axis_stride(y, along->axis) : 1;
     int last = p->nest.rank - 1;
     p->by_columns =
-        last >= 0 && p->nest.shape[last] >= FEWEST_COLUMNS && magnitude(p->nest.stride[0][last]) < magnitude(p->y_step);
-    p->is_packed = !p->by_columns && has_packs(p, x, y);
-    int64_t n = p->is_packed ? 16 / (int64_t)tarn__dtype_bytes(x->dtype) : 1;
+        last >= 0 && p->nest.shape[last] >= MIN_COLUMNS && magnitude(p->nest.stride[0][last]) < magnitude(p->y_step);
+    p->is_vectorized = !p->by_columns && has_vecs(p, x, y);
+    int64_t n = p->is_vectorized ? 16 / (int64_t)tarn__dtype_bytes(x->dtype) : 1;
     scan_args *a = &p->args;
     a->x_dtype = x->dtype;
     a->y_dtype = y->dtype;
     a->lines = p->nest.count;
     a->items = p->length / n;
-    int64_t turn = along->reverse ? -1 : 1, back = along->reverse ? p->length - n : 0; /* from the last pack on */
+    /* a reverse scan starts at the last vector */
+    int64_t direction = along->reverse ? -1 : 1, back = along->reverse ? p->length - n : 0;
     a->x = (const char *)tarn__view_at(x) + back * p->x_step * (int64_t)tarn__dtype_bytes(x->dtype);
     a->y = (char *)tarn__view_at(y) + back * p->y_step * (int64_t)tarn__dtype_bytes(y->dtype);
-    a->x_step = turn * p->x_step * n;
-    a->y_step = turn * p->y_step * n;
-    a->is_turned = along->reverse != 0;
+    a->x_step = direction * p->x_step * n;
+    a->y_step = direction * p->y_step * n;
+    a->is_reversed = along->reverse != 0;
     a->sums = call->scratch;
-    a->places = places_of<2>(&p->nest);
+    a->offsets = offset_calc_of<2>(&p->nest);
     cut_chunks(a, p->by_columns);
     return true;
 }
@@ -349,7 +348,7 @@ static size_t scratch_cumsum(const tarn__call *call)
     return make_plan(call, &p) && p.args.chunks > 1 ? 8 * (size_t)(p.args.lines * p.args.chunks) : 0;
 }
 
-/* ---- starting ---------------------------------------------------------------------------------------------------- */
+/* ---- launching --------------------------------------------------------------------------------------------------- */
 
 template <typename T, typename C> static void start_columns(const tarn__call *call, const scan_args *a)
 {
@@ -377,7 +376,7 @@ static void run_cumsum(const tarn__call *call)
     if (!make_plan(call, &p))
         return;
     const scan_args *a = &p.args;
-    /* F64 and what is not listed below: one by one */
+    /* F64, and everything not listed below: one by one */
     tarn_dtype same = a->x_dtype == a->y_dtype ? a->x_dtype : TARN_F64;
     bool is_real = tarn__is_float(a->x_dtype);
     if (p.by_columns) {
@@ -389,7 +388,7 @@ static void run_cumsum(const tarn__call *call)
         }
         return;
     }
-    switch (p.is_packed ? same : TARN_F64) {
+    switch (p.is_vectorized ? same : TARN_F64) {
     case TARN_F32: start_lines<float, 4, double>(call, a); break;
     case TARN_BF16: start_lines<bf16, 8, double>(call, a); break;
     case TARN_F16: start_lines<f16, 8, double>(call, a); break;

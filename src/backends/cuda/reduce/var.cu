@@ -1,48 +1,47 @@
-/* var.cu: the reductions that run in f64 throughout: variance, and product, which would overflow and lose digits
- * sooner.
+/* var.cu: reductions that run in f64 throughout: variance, and product, which would overflow and lose precision sooner.
  *
- * A variance is made from the distances d of all elements from the output's first one: Σd² - (Σd)² / n. The first
- * element is no further from the mean than √n standard deviations, since it is one of those that make it; so of f64's
- * 16 digits no more than those of n can be lost. */
+ * A variance is computed from the distances d of all elements from the output's first: Σd² - (Σd)² / n. The first
+ * element is within √n standard deviations of the mean, being one of those that define it; so at most log10(n) of f64's
+ * 16 digits are lost. */
 #include "backends/cuda/reduce/reduce_loops.cuh"
 
 /* ---- var --------------------------------------------------------------------------------------------------------- */
 
-struct distances {
+struct shifted_moments {
     double sum, squares;
 };
 
 template <typename C> struct var_op {
-    typedef distances state;
-    typedef distances batch;
+    typedef shifted_moments state;
+    typedef shifted_moments batch;
     static constexpr bool has_columns = true;
-    static __device__ __forceinline__ distances start(void)
+    static __device__ __forceinline__ shifted_moments start(void)
     {
-        return distances{0, 0};
+        return shifted_moments{0, 0};
     }
-    static __device__ __forceinline__ double aux(const fold_args &a, int64_t offset)
+    static __device__ __forceinline__ double aux(const reduce_args &a, int64_t offset)
     {
         return a.count > 0 ? load_any<double>(a.aux, a.aux_dtype, offset) : 0;
     }
-    static __device__ __forceinline__ void take(distances &b, C x, double first, int64_t)
+    static __device__ __forceinline__ void take(shifted_moments &b, C x, double first, int64_t)
     {
         double d = (double)x - first;
         b.sum += d;
         b.squares += d * d;
     }
-    static __device__ __forceinline__ void merge(distances &s, const distances &other)
+    static __device__ __forceinline__ void merge(shifted_moments &s, const shifted_moments &other)
     {
         s.sum += other.sum;
         s.squares += other.squares;
     }
-    /* As torch: a divisor below 0 counts as 0, which gives NaN or infinity. */
-    static __device__ __forceinline__ double result(const distances &s, const fold_args &a)
+    /* As torch: a negative divisor counts as 0, which gives NaN or infinity. */
+    static __device__ __forceinline__ double result(const shifted_moments &s, const reduce_args &a)
     {
         double n = (double)a.count, divisor = n - a.correction;
         double squares = a.count > 0 ? s.squares - s.sum * s.sum / n : 0;
         return (squares < 0 ? 0 : squares) / (divisor < 0 ? 0 : divisor);
     }
-    static __device__ __forceinline__ double second(const distances &)
+    static __device__ __forceinline__ double second(const shifted_moments &)
     {
         return 0;
     }
@@ -60,19 +59,19 @@ static tarn__view first_of(const tarn__view *x, const tarn__view *y)
 
 static void run_var(const tarn__call *call)
 {
-    fold_args a;
+    reduce_args a;
     tarn__view first = first_of(call->in[0], call->out[0]);
-    if (!plan_fold(&a, call->in[0], call->out[0], &first))
+    if (!plan_reduce(&a, call->in[0], call->out[0], &first))
         return;
     a.partial = call->scratch;
     a.correction = ((const tarn__reduce *)call->params)->correction;
-    fold_floats<var_op>(a, stream_of(call));
+    reduce_floats<var_op>(a, stream_of(call));
 }
 
 static size_t scratch_var(const tarn__call *call)
 {
     tarn__view first = first_of(call->in[0], call->out[0]);
-    return fold_scratch(call->in[0], call->out[0], &first);
+    return reduce_scratch(call->in[0], call->out[0], &first);
 }
 
 /* ---- prod -------------------------------------------------------------------------------------------------------- */
@@ -85,7 +84,7 @@ template <typename C> struct prod_op {
     {
         return 1;
     }
-    static __device__ __forceinline__ C aux(const fold_args &, int64_t)
+    static __device__ __forceinline__ C aux(const reduce_args &, int64_t)
     {
         return 0;
     }
@@ -97,7 +96,7 @@ template <typename C> struct prod_op {
     {
         s *= other;
     }
-    static __device__ __forceinline__ state result(const state &s, const fold_args &)
+    static __device__ __forceinline__ state result(const state &s, const reduce_args &)
     {
         return s;
     }
@@ -109,9 +108,9 @@ template <typename C> struct prod_op {
 
 static void run_prod(const tarn__call *call)
 {
-    fold_args a;
+    reduce_args a;
     if (plan_call(&a, call))
-        fold_any<prod_op>(a, stream_of(call));
+        reduce_any<prod_op>(a, stream_of(call));
 }
 
 void tarn__cuda_var(tarn__kernel_row *rows)

@@ -1,10 +1,9 @@
-/* var_grad.cu: the gradient of a variance: the distance of every element from the mean, times g, which has the factor 2
- * / (count - correction) already. Along rows that a block can hold x is read once and gx written once; elsewhere x is
- * read twice. */
+/* var_grad.cu: gradient of a variance: (x - mean) · g, where g already has the factor 2 / (count - correction). Rows
+ * that fit a block: x read once, gx written once; otherwise x is read twice. */
 #include "backends/cuda/reduce/reduce_grad.cuh"
 
-/* Elements are added up in their own type a few at a time, and in f64 from there. */
-template <typename C> struct centre_op {
+/* Elements are added in their own type a few at a time, and in f64 from there. */
+template <typename C> struct mean_op {
     struct state {
         double sum, count;
     };
@@ -21,7 +20,7 @@ template <typename C> struct centre_op {
     {
         return batch{0, 0};
     }
-    static __device__ __forceinline__ C aux(const fold_args &, int64_t)
+    static __device__ __forceinline__ C aux(const reduce_args &, int64_t)
     {
         return 0;
     }
@@ -40,7 +39,7 @@ template <typename C> struct centre_op {
         s.sum += other.sum;
         s.count += other.count;
     }
-    static __device__ __forceinline__ double result(const state &s, const fold_args &)
+    static __device__ __forceinline__ double result(const state &s, const reduce_args &)
     {
         return s.sum;
     }
@@ -52,17 +51,17 @@ template <typename C> struct centre_op {
     {
         return state{sum, count};
     }
-    /* The mean in two parts: rounded to C alone it would cost the digits of a small distance. */
-    struct shares {
+    /* The mean in two parts: rounded to C it would cost the precision of a small distance. */
+    struct factors {
         C mean, rest, g;
     };
-    static __device__ __forceinline__ shares shares_of(C g, const state &s)
+    static __device__ __forceinline__ factors factors_of(C g, const state &s)
     {
         double mean = s.sum / s.count;
         C high = (C)mean;
-        return shares{high, isfinite(high) ? (C)(mean - (double)high) : (C)0, g};
+        return factors{high, isfinite(high) ? (C)(mean - (double)high) : (C)0, g};
     }
-    static __device__ __forceinline__ C share(C x, C, const shares &by)
+    static __device__ __forceinline__ C grad(C x, C, const factors &by)
     {
         return ((x - by.mean) - by.rest) * by.g;
     }
@@ -73,35 +72,35 @@ static gradient operands_of(const tarn__call *call)
     return gradient{call->in[0], call->in[1], NULL, call->out[0]};
 }
 
-static bool is_held(const gradient *d, fold_args *a)
+static bool fits(const gradient *d, reduce_args *a)
 {
-    return plan_packs(d, a) && holds_rows(*a);
+    return plan_vectorized(d, a) && fits_registers(*a);
 }
 
 static size_t scratch_var_grad(const tarn__call *call)
 {
     gradient d = operands_of(call);
-    fold_args a;
-    return is_held(&d, &a) ? 0 : two_steps_scratch(&d);
+    reduce_args a;
+    return fits(&d, &a) ? 0 : two_pass_scratch(&d);
 }
 
 static void run_var_grad(const tarn__call *call)
 {
     gradient d = operands_of(call);
     void *gx = tarn__view_at(d.gx);
-    fold_args a;
+    reduce_args a;
     tarn__view first, second;
     if (tarn__view_count(d.gx) == 0)
         return;
-    if (!is_held(&d, &a)) {
-        if (fold_states<centre_op>(call, &d, &a, &first, &second))
-            share_states<centre_op>(call, &d, a, &first, &second);
+    if (!fits(&d, &a)) {
+        if (reduce_states<mean_op>(call, &d, &a, &first, &second))
+            grad_from_states<mean_op>(call, &d, a, &first, &second);
     } else if (d.x->dtype == TARN_F32) {
-        launch_shared_rows<centre_op, float>(a, gx, stream_of(call));
+        launch_register_rows<mean_op, float>(a, gx, stream_of(call));
     } else if (d.x->dtype == TARN_BF16) {
-        launch_shared_rows<centre_op, bf16>(a, gx, stream_of(call));
+        launch_register_rows<mean_op, bf16>(a, gx, stream_of(call));
     } else {
-        launch_shared_rows<centre_op, f16>(a, gx, stream_of(call));
+        launch_register_rows<mean_op, f16>(a, gx, stream_of(call));
     }
 }
 

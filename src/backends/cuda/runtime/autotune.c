@@ -1,5 +1,7 @@
-/* autotune.c: candidates timed on the device, and choices kept on disk, so that later runs choose the same and get the
- * same bits. Those that a run has used are kept with its checkpoints, too, and count before the ones on disk. */
+/* autotune.c: times candidates on the device, and keeps the results in files (autotune.h).
+ *
+ * One lock guards all files and the imported lines. Files are only appended to; the last record of a key wins. A line
+ * that cannot be read is ignored: the choice is made again. */
 #include "backends/cuda/runtime/autotune.h"
 
 #include <fcntl.h>
@@ -11,8 +13,8 @@
 
 #include "base/os/platform.h"
 
-#define MOST_BYTES 1024 /* of one key and its value */
-#define MOST_FAMILIES 16
+#define MAX_BYTES 1024 /* of a key and its value */
+#define MAX_FAMILIES 16
 
 bool tarn__cuda_autotune_enabled(void)
 {
@@ -20,18 +22,19 @@ bool tarn__cuda_autotune_enabled(void)
     return !text || strcmp(text, "off") != 0;
 }
 
-/* ---- the file ---------------------------------------------------------------------------------------------------- */
+/* ---- tuning files ------------------------------------------------------------------------------------------------ */
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows, and the files of all families */
-static tarn__cuda_tuning *families[MOST_FAMILIES];       /* that have read a file */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the following, and the files of all families */
+static tarn__cuda_tuning *families[MAX_FAMILIES];        /* families that have read a file */
 static int family_count;
-static struct given {
+static struct imported {
     int index;
     char *line;
-} * given; /* by tarn__cuda_tuning_import() */
-static int given_count;
+} * imported; /* lines from a checkpoint, in the order of import */
+static int imported_count;
 
-static void name_file(const tarn__cuda_tuning *choices, int index, struct tarn__cuda_tuning_file *file)
+/* FAMILY-DEVICE-VERSION, with everything but letters and digits of the device's name replaced. */
+static void name_file(const tarn__cuda_tuning *tuning, int index, struct tarn__cuda_tuning_file *file)
 {
     char folder[640], name[300];
     struct cudaDeviceProp properties;
@@ -42,12 +45,12 @@ static void name_file(const tarn__cuda_tuning *choices, int index, struct tarn__
     for (char *c = name; *c; c++)
         if (!((*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || (*c >= '0' && *c <= '9')))
             *c = '-';
-    snprintf(file->name, sizeof(file->name), "%.16s-%s-%zu", choices->family, name, choices->version);
+    snprintf(file->name, sizeof(file->name), "%.16s-%s-%zu", tuning->family, name, tuning->version);
     if (tarn__platform_cache_folder(NULL, folder, sizeof(folder)))
         snprintf(file->path, sizeof(file->path), "%s/%s", folder, file->name);
 }
 
-/* Bytes as hexadecimal digits, and back. */
+/* Bytes to hexadecimal digits, and back. */
 static void write_hex(const void *bytes, size_t count, char *text)
 {
     for (size_t i = 0; i < count; i++)
@@ -67,126 +70,128 @@ static bool read_hex(const char *text, void *bytes, size_t count)
     return text[2 * count] == '\n' || text[2 * count] == 0;
 }
 
-static size_t bytes_of(const tarn__cuda_tuning *choices)
+/* Bytes of a record, without its used flag. */
+static size_t bytes_of(const tarn__cuda_tuning *tuning)
 {
-    return choices->key_bytes + choices->value_bytes;
+    return tuning->key_bytes + tuning->value_bytes;
 }
 
-static char *record_at(const tarn__cuda_tuning *choices, const struct tarn__cuda_tuning_file *file, int i)
+static char *record_at(const tarn__cuda_tuning *tuning, const struct tarn__cuda_tuning_file *file, int i)
 {
-    return file->records + (bytes_of(choices) + 1) * (size_t)i;
+    return file->records + (bytes_of(tuning) + 1) * (size_t)i;
 }
 
-/* The last record with a key, NULL where there is none: one that could not be used any more has been made again behind
- * it. */
-static char *find_record(const tarn__cuda_tuning *choices, const struct tarn__cuda_tuning_file *file, const void *key)
+/* The last record of a key, or NULL. A choice that became unusable has a newer record after it. */
+static char *find_record(const tarn__cuda_tuning *tuning, const struct tarn__cuda_tuning_file *file, const void *key)
 {
     for (int i = file->count - 1; i >= 0; i--)
-        if (memcmp(record_at(choices, file, i), key, choices->key_bytes) == 0)
-            return record_at(choices, file, i);
+        if (memcmp(record_at(tuning, file, i), key, tuning->key_bytes) == 0)
+            return record_at(tuning, file, i);
     return NULL;
 }
 
-/* One that there is no memory for is chosen again by the next program. */
-static void add_record(const tarn__cuda_tuning *choices, struct tarn__cuda_tuning_file *file, const void *record,
+/* Out of memory: not kept, so the next process chooses again. */
+static void add_record(const tarn__cuda_tuning *tuning, struct tarn__cuda_tuning_file *file, const void *record,
                        bool is_used)
 {
-    size_t bytes = bytes_of(choices);
+    size_t bytes = bytes_of(tuning);
     char *more = realloc(file->records, (bytes + 1) * (size_t)(file->count + 1));
     if (!more)
         return;
     file->records = more;
-    char *at = record_at(choices, file, file->count++);
+    char *at = record_at(tuning, file, file->count++);
     memcpy(at, record, bytes);
     at[bytes] = is_used;
 }
 
-/* A line that is not a whole choice (another version's, or cut off) is passed over. */
-static void read_file(const tarn__cuda_tuning *choices, struct tarn__cuda_tuning_file *file)
+/* Skips lines that are no whole record: another version's, or truncated. */
+static void read_file(const tarn__cuda_tuning *tuning, struct tarn__cuda_tuning_file *file)
 {
-    char line[2 * MOST_BYTES + 16], record[MOST_BYTES];
+    char line[2 * MAX_BYTES + 16], record[MAX_BYTES];
     FILE *from = file->path[0] ? fopen(file->path, "re") : NULL;
     while (from && fgets(line, sizeof(line), from))
-        if (read_hex(line, record, bytes_of(choices)))
-            add_record(choices, file, record, false);
+        if (read_hex(line, record, bytes_of(tuning)))
+            add_record(tuning, file, record, false);
     if (from)
         fclose(from);
 }
 
-/* Takes a line that was given, if it is of this file. */
-static void take_given(const tarn__cuda_tuning *choices, struct tarn__cuda_tuning_file *file, const char *line)
+/* Adds an imported line to the file it belongs to, unless the same value is known. */
+static void import_line(const tarn__cuda_tuning *tuning, struct tarn__cuda_tuning_file *file, const char *line)
 {
-    char record[MOST_BYTES];
+    char record[MAX_BYTES];
     size_t length = strlen(file->name);
     if (length == 0 || strncmp(line, file->name, length) != 0 || line[length] != ' ' ||
-        !read_hex(line + length + 1, record, bytes_of(choices)))
+        !read_hex(line + length + 1, record, bytes_of(tuning)))
         return;
-    const char *known = find_record(choices, file, record);
-    if (!known || memcmp(known, record, bytes_of(choices)) != 0)
-        add_record(choices, file, record, false);
+    const char *known = find_record(tuning, file, record);
+    if (!known || memcmp(known, record, bytes_of(tuning)) != 0)
+        add_record(tuning, file, record, false);
 }
 
-static struct tarn__cuda_tuning_file *file_of(tarn__cuda_tuning *choices, int index)
+/* Reads the file on first use, then the imported lines on top. Call with the lock held. */
+static struct tarn__cuda_tuning_file *file_of(tarn__cuda_tuning *tuning, int index)
 {
-    struct tarn__cuda_tuning_file *file = &choices->files[index];
+    struct tarn__cuda_tuning_file *file = &tuning->files[index];
     bool is_known = false;
     if (file->is_read)
         return file;
-    name_file(choices, index, file);
-    read_file(choices, file);
+    name_file(tuning, index, file);
+    read_file(tuning, file);
     file->is_read = true;
-    for (int i = 0; i < given_count; i++)
-        if (given[i].index == index)
-            take_given(choices, file, given[i].line);
+    for (int i = 0; i < imported_count; i++)
+        if (imported[i].index == index)
+            import_line(tuning, file, imported[i].line);
     for (int i = 0; i < family_count; i++)
-        is_known = is_known || families[i] == choices;
-    if (!is_known && family_count < MOST_FAMILIES)
-        families[family_count++] = choices;
+        is_known = is_known || families[i] == tuning;
+    if (!is_known && family_count < MAX_FAMILIES)
+        families[family_count++] = tuning;
     return file;
 }
 
-bool tarn__cuda_tuning_find(tarn__cuda_tuning *choices, int index, const void *key, void *value)
+bool tarn__cuda_tuning_find(tarn__cuda_tuning *tuning, int index, const void *key, void *value)
 {
     pthread_mutex_lock(&lock);
-    char *record = find_record(choices, file_of(choices, index), key);
+    char *record = find_record(tuning, file_of(tuning, index), key);
     if (record) {
-        memcpy(value, record + choices->key_bytes, choices->value_bytes);
-        record[bytes_of(choices)] = true;
+        memcpy(value, record + tuning->key_bytes, tuning->value_bytes);
+        record[bytes_of(tuning)] = true;
     }
     pthread_mutex_unlock(&lock);
     return record != NULL;
 }
 
-/* One write of one line: two programs that choose at once both keep theirs. */
+/* One write per line: of two processes that append at once, both lines survive. */
 static void append_line(const char *path, const char *line)
 {
     int file = path[0] ? open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666) : -1;
     if (file >= 0) {
         ssize_t written = write(file, line, strlen(line));
-        (void)written; /* a choice that is not kept is made again */
+        (void)written; /* a choice that is not written is made again */
         close(file);
     }
 }
 
-void tarn__cuda_tuning_store(tarn__cuda_tuning *choices, int index, const void *key, const void *value)
+void tarn__cuda_tuning_store(tarn__cuda_tuning *tuning, int index, const void *key, const void *value)
 {
-    char line[2 * MOST_BYTES + 2], record[MOST_BYTES];
-    memcpy(record, key, choices->key_bytes);
-    memcpy(record + choices->key_bytes, value, choices->value_bytes);
-    write_hex(record, bytes_of(choices), line);
+    char line[2 * MAX_BYTES + 2], record[MAX_BYTES];
+    memcpy(record, key, tuning->key_bytes);
+    memcpy(record + tuning->key_bytes, value, tuning->value_bytes);
+    write_hex(record, bytes_of(tuning), line);
     strcat(line, "\n");
     pthread_mutex_lock(&lock);
-    struct tarn__cuda_tuning_file *file = file_of(choices, index);
-    add_record(choices, file, record, true);
+    struct tarn__cuda_tuning_file *file = file_of(tuning, index);
+    add_record(tuning, file, record, true);
     append_line(file->path, line);
     pthread_mutex_unlock(&lock);
 }
 
-/* ---- with a run -------------------------------------------------------------------------------------------------- */
+/* ---- export and import, for checkpoints -------------------------------------------------------------------------- */
 
+/* Reports the records that this process has used, the newest of each key. */
 void tarn__cuda_tuning_export(int index, void (*take)(void *ctx, const char *line), void *ctx)
 {
-    char line[sizeof(families[0]->files[0].name) + 2 * MOST_BYTES + 2];
+    char line[sizeof(families[0]->files[0].name) + 2 * MAX_BYTES + 2];
     pthread_mutex_lock(&lock);
     for (int k = 0; k < family_count; k++) {
         const struct tarn__cuda_tuning_file *file = &families[k]->files[index];
@@ -202,83 +207,84 @@ void tarn__cuda_tuning_export(int index, void (*take)(void *ctx, const char *lin
     pthread_mutex_unlock(&lock);
 }
 
+/* The line is copied. Files that were read before get it at once, others when they are. */
 void tarn__cuda_tuning_import(int index, const char *line)
 {
     pthread_mutex_lock(&lock);
-    struct given *more = realloc(given, sizeof(*given) * (size_t)(given_count + 1));
+    struct imported *more = realloc(imported, sizeof(*imported) * (size_t)(imported_count + 1));
     char *copy = more ? strdup(line) : NULL;
-    given = more ? more : given;
+    imported = more ? more : imported;
     if (copy)
-        given[given_count++] = (struct given){index, copy};
+        imported[imported_count++] = (struct imported){index, copy};
     for (int k = 0; k < family_count; k++)
         if (families[k]->files[index].is_read)
-            take_given(families[k], &families[k]->files[index], line);
+            import_line(families[k], &families[k]->files[index], line);
     pthread_mutex_unlock(&lock);
 }
 
-/* ---- measuring --------------------------------------------------------------------------------------------------- */
+/* ---- timing ------------------------------------------------------------------------------------------------------ */
 
 #define NEVER 1e30f
 
-typedef struct watch {
+typedef struct timer {
     cudaEvent_t begin, end;
-} watch;
+} timer;
 
-/* Milliseconds of one of `count` runs in a row; NEVER for a candidate that fails. */
-static float time_runs(const tarn__cuda_autotune *race, const watch *w, int candidate, int count)
+/* Milliseconds per run over `count` runs; NEVER if the candidate fails. */
+static float time_runs(const tarn__cuda_autotune *tune, const timer *w, int candidate, int count)
 {
     float took = 0;
-    cudaEventRecord(w->begin, race->stream);
+    cudaEventRecord(w->begin, tune->stream);
     for (int i = 0; i < count; i++)
-        if (!race->run(race->context, candidate, 0))
+        if (!tune->run(tune->context, candidate, 0))
             return NEVER;
-    cudaEventRecord(w->end, race->stream);
+    cudaEventRecord(w->end, tune->stream);
     if (cudaEventSynchronize(w->end) != cudaSuccess || cudaEventElapsedTime(&took, w->begin, w->end) != cudaSuccess)
         return NEVER;
     return took / (float)count;
 }
 
-/* The better of two measurements of about a millisecond; a candidate far behind the best one is left at a first, short
- * one. Before that one run that does not count: kernels are loaded when they are first run, which takes longer than
- * most of them do. */
-static float time_candidate(const tarn__cuda_autotune *race, const watch *w, int candidate, float best)
+/* The better of two measurements of about 1 ms; a candidate twice as slow as the best stops after a first, short one.
+ * An untimed run comes first: the first launch of a kernel loads its code. */
+static float time_candidate(const tarn__cuda_autotune *tune, const timer *w, int candidate, float best)
 {
-    if (time_runs(race, w, candidate, 1) >= NEVER)
+    if (time_runs(tune, w, candidate, 1) >= NEVER)
         return NEVER;
-    float first = time_runs(race, w, candidate, 2);
+    float first = time_runs(tune, w, candidate, 2);
     if (first > 2 * best)
         return first;
     int count = (int)(1.0f / (first > 0.02f ? first : 0.02f)) + 1;
-    float a = time_runs(race, w, candidate, count), b = time_runs(race, w, candidate, count);
+    float a = time_runs(tune, w, candidate, count), b = time_runs(tune, w, candidate, count);
     return a < b ? a : b;
 }
 
-/* Runs it twice, into two results that must be equal. */
-static bool repeats_itself(const tarn__cuda_autotune *race, int candidate)
+/* Runs the candidate twice, from cleared results: they must be bitwise equal. */
+static bool is_deterministic(const tarn__cuda_autotune *tune, int candidate)
 {
     int differ = 1;
     for (int i = 0; i < 2; i++) {
-        cudaMemsetAsync(race->results[i], 0, race->result_bytes, race->stream);
-        if (!race->run(race->context, candidate, i))
+        cudaMemsetAsync(tune->results[i], 0, tune->result_bytes, tune->stream);
+        if (!tune->run(tune->context, candidate, i))
             return false;
     }
-    return tarn__cuda_differs(race->results[0], race->results[1], race->result_bytes, race->differ, race->stream) &&
-           cudaMemcpyAsync(&differ, race->differ, sizeof(differ), cudaMemcpyDeviceToHost, race->stream) ==
+    return tarn__cuda_differs(tune->results[0], tune->results[1], tune->result_bytes, tune->differ, tune->stream) &&
+           cudaMemcpyAsync(&differ, tune->differ, sizeof(differ), cudaMemcpyDeviceToHost, tune->stream) ==
                cudaSuccess &&
-           cudaStreamSynchronize(race->stream) == cudaSuccess && differ == 0;
+           cudaStreamSynchronize(tune->stream) == cudaSuccess && differ == 0;
 }
 
-/* A candidate must be faster by 1 % to pass one that the library itself puts before it. */
-static int fastest(const tarn__cuda_autotune *race, const watch *w)
+/* A later candidate must be 1 % faster: noise must not override the library's order. If the winner is not
+ * deterministic, the next fastest is tried. */
+static int fastest(const tarn__cuda_autotune *tune, const timer *w)
 {
     float time[TARN__CUDA_MAX_CANDIDATES];
-    int best = 0, count = race->count < TARN__CUDA_MAX_CANDIDATES ? race->count : TARN__CUDA_MAX_CANDIDATES;
+    int best = 0, count = tune->count < TARN__CUDA_MAX_CANDIDATES ? tune->count : TARN__CUDA_MAX_CANDIDATES;
     for (int i = 0; i < count; i++) {
-        time[i] = time_candidate(race, w, i, i ? time[best] : NEVER);
+        time[i] = time_candidate(tune, w, i, i ? time[best] : NEVER);
         if (time[i] < 0.99f * time[best])
             best = i;
     }
-    while (time[best] < NEVER && !repeats_itself(race, best)) {
+    while (time[best] < NEVER && !is_deterministic(tune, best)) {
         time[best] = NEVER;
         for (int i = 0; i < count; i++)
             best = time[i] < time[best] ? i : best;
@@ -286,12 +292,12 @@ static int fastest(const tarn__cuda_autotune *race, const watch *w)
     return time[best] < NEVER ? best : -1;
 }
 
-int tarn__cuda_autotune_run(const tarn__cuda_autotune *race)
+int tarn__cuda_autotune_run(const tarn__cuda_autotune *tune)
 {
-    watch w = {0};
+    timer w = {0};
     int best = -1;
-    if (race->count > 0 && cudaEventCreate(&w.begin) == cudaSuccess && cudaEventCreate(&w.end) == cudaSuccess)
-        best = fastest(race, &w);
+    if (tune->count > 0 && cudaEventCreate(&w.begin) == cudaSuccess && cudaEventCreate(&w.end) == cudaSuccess)
+        best = fastest(tune, &w);
     if (w.begin)
         cudaEventDestroy(w.begin);
     if (w.end)

@@ -1,4 +1,8 @@
-/* backend.c: NVIDIA GPUs as a backend: the devices, their memory, streams and events, and the kernel table. */
+/* backend.c: the CUDA backend: devices, their memory, streams and events, and the kernel table.
+ *
+ * A device is set up on first use and lives as long as the process. Every kernel of a device runs on its one stream.
+ * Failures are kept per thread as a sentence (tarn__cuda_failure); asynchronous ones surface in poll(). Functions may
+ * be called from any thread; `lock` guards device set-up only. */
 #include "backends/cuda/cudnn/cudnn.h"
 #include "backends/cuda/runtime/autotune.h"
 
@@ -8,7 +12,7 @@
 #include <string.h>
 
 #define MAX_DEVICES 64
-#define LEAST_MAJOR 8 /* of the compute capability */
+#define MIN_MAJOR 8 /* compute capability */
 
 static tarn__cuda_device devices[MAX_DEVICES];
 static bool ready[MAX_DEVICES];
@@ -32,7 +36,7 @@ bool tarn__cuda_good(cudaError_t error, const char *what)
     if (error == cudaSuccess)
         return true;
     tarn__cuda_fail("%s: %s (%s)", what, cudaGetErrorString(error), cudaGetErrorName(error));
-    cudaGetLastError(); /* not kept for the next call to find */
+    cudaGetLastError(); /* clear the sticky error: the next call must not report it */
     return false;
 }
 
@@ -53,34 +57,39 @@ int tarn__cuda_count(void)
     return count;
 }
 
-/* The fault record: written by the device, read by the host without a call. */
+/* Creates the stream, the fault record and the counters of a device. The fault record is mapped host memory: the device
+ * writes it, the host reads it without a call. Nothing is freed on failure: a device that cannot be set up fails every
+ * later call too. */
 static bool set_up(tarn__cuda_device *d, int index)
 {
     void *record = NULL;
-    if (!tarn__cuda_good(cudaSetDevice(index), "choosing the device") ||
-        !tarn__cuda_good(cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking), "making a stream") ||
+    if (!tarn__cuda_good(cudaSetDevice(index), "cannot select the device") ||
+        !tarn__cuda_good(cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking), "cannot create a stream") ||
         !tarn__cuda_good(cudaHostAlloc(&record, sizeof(tarn__fault), cudaHostAllocMapped | cudaHostAllocPortable),
-                         "host memory") ||
-        !tarn__cuda_good(cudaMalloc((void **)&d->fault_lock, sizeof(int)), "device memory") ||
-        !tarn__cuda_good(cudaMemsetAsync(d->fault_lock, 0, sizeof(int), d->stream), "clearing memory") ||
-        !tarn__cuda_good(cudaMalloc((void **)&d->counters, sizeof(int) * TARN__CUDA_COUNTERS), "device memory") ||
+                         "cannot allocate host memory") ||
+        !tarn__cuda_good(cudaMalloc((void **)&d->fault_lock, sizeof(int)), "cannot allocate device memory") ||
+        !tarn__cuda_good(cudaMemsetAsync(d->fault_lock, 0, sizeof(int), d->stream), "cannot clear device memory") ||
+        !tarn__cuda_good(cudaMalloc((void **)&d->counters, sizeof(int) * TARN__CUDA_COUNTERS),
+                         "cannot allocate device memory") ||
         !tarn__cuda_good(cudaMemsetAsync(d->counters, 0, sizeof(int) * TARN__CUDA_COUNTERS, d->stream),
-                         "clearing memory") ||
+                         "cannot clear device memory") ||
         !tarn__cuda_good(cudaDeviceGetAttribute(&d->multiprocessors, cudaDevAttrMultiProcessorCount, index),
-                         "asking the device") ||
+                         "cannot query the device") ||
         !tarn__cuda_good(cudaDeviceGetAttribute(&d->shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, index),
-                         "asking the device") ||
+                         "cannot query the device") ||
         !tarn__cuda_good(cudaDeviceGetAttribute(&d->major, cudaDevAttrComputeCapabilityMajor, index),
-                         "asking the device"))
+                         "cannot query the device"))
         return false;
     memset(record, 0, sizeof(tarn__fault));
     d->fault = record;
     return true;
 }
 
+/* Double-checked: `ready` is read without the lock on the hot path. With several GPUs cudaSetDevice runs each time,
+ * since other code in the process may have changed the current device. */
 tarn__cuda_device *tarn__cuda_at(int index)
 {
-    /* this thread's, as we left it: asking each time costs more than the launch's own checks */
+    /* the device this thread made current last: cudaGetDevice on every call costs more than the checks of a launch */
     static _Thread_local int current = -1;
     if (!__atomic_load_n(&ready[index], __ATOMIC_ACQUIRE)) {
         pthread_mutex_lock(&lock);
@@ -92,7 +101,7 @@ tarn__cuda_device *tarn__cuda_at(int index)
             return NULL;
     }
     if (current != index || count > 1) {
-        if (!tarn__cuda_good(cudaSetDevice(index), "choosing the device"))
+        if (!tarn__cuda_good(cudaSetDevice(index), "cannot select the device"))
             return NULL;
         current = index;
     }
@@ -104,8 +113,9 @@ static bool device_query(int index, tarn_device_info *info)
     struct cudaDeviceProp properties;
     size_t free_bytes = 0, total_bytes = 0;
     int driver = 0;
-    if (!tarn__cuda_good(cudaGetDeviceProperties(&properties, index), "asking the device") || !tarn__cuda_at(index) ||
-        !tarn__cuda_good(cudaMemGetInfo(&free_bytes, &total_bytes), "asking for the memory"))
+    if (!tarn__cuda_good(cudaGetDeviceProperties(&properties, index), "cannot query the device") ||
+        !tarn__cuda_at(index) ||
+        !tarn__cuda_good(cudaMemGetInfo(&free_bytes, &total_bytes), "cannot query the device's memory"))
         return false;
     cudaDriverGetVersion(&driver);
     snprintf(info->type, sizeof(info->type), "gpu");
@@ -119,35 +129,36 @@ static bool device_query(int index, tarn_device_info *info)
     return true;
 }
 
-/* Kernels are assembled for 8.0 and 9.0, and kept as PTX for later devices (CMakeLists.txt): earlier ones have no code.
- */
+/* Kernels are compiled for 8.0 and 9.0, with PTX for later devices (CMakeLists.txt). Older devices have no code.
+ * Returns NULL for a usable device, else the reason, valid until this thread's next call. */
 static const char *unusable(int index)
 {
     static _Thread_local char why[128];
-    int major = LEAST_MAJOR, minor = 0;
+    int major = MIN_MAJOR, minor = 0;
     if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index) != cudaSuccess ||
         cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index) != cudaSuccess) {
-        cudaGetLastError(); /* whoever uses it finds out */
+        cudaGetLastError(); /* the first use of the device reports it */
         return NULL;
     }
-    snprintf(why, sizeof(why), "its compute capability is %d.%d, and this build has code for %d.0 and later", major,
-             minor, LEAST_MAJOR);
-    return major < LEAST_MAJOR ? why : NULL;
+    snprintf(why, sizeof(why), "compute capability is %d.%d; this build needs %d.0 or later", major, minor, MIN_MAJOR);
+    return major < MIN_MAJOR ? why : NULL;
 }
 
 /* ---- memory, stream, events -------------------------------------------------------------------------------------- */
 
+/* Device memory for the pool of core/: owned by the caller until release(). cudaMalloc aligns to 256 bytes. */
 static void *alloc(int index, size_t bytes)
 {
     void *memory = NULL;
-    return tarn__cuda_at(index) && tarn__cuda_good(cudaMalloc(&memory, bytes), "device memory") ? memory : NULL;
+    return tarn__cuda_at(index) && tarn__cuda_good(cudaMalloc(&memory, bytes), "cannot allocate device memory") ? memory
+                                                                                                                : NULL;
 }
 
 static void release(int index, void *memory, size_t bytes)
 {
     (void)bytes;
     if (tarn__cuda_at(index))
-        tarn__cuda_good(cudaFree(memory), "freeing device memory");
+        tarn__cuda_good(cudaFree(memory), "cannot free device memory");
 }
 
 static void *stream_of(int index)
@@ -156,22 +167,25 @@ static void *stream_of(int index)
     return d ? d->stream : NULL;
 }
 
+/* Waits for the device's stream. Not possible during a capture: nothing has run yet. */
 static bool synchronize(int index)
 {
     tarn__cuda_device *d = tarn__cuda_at(index);
     if (!d)
         return false;
     if (d->is_capturing) {
-        tarn__cuda_fail("a step that is being captured cannot wait for the device");
+        tarn__cuda_fail("cannot wait for the device while a step is captured");
         return false;
     }
-    return tarn__cuda_good(cudaStreamSynchronize(d->stream), "waiting for the device");
+    return tarn__cuda_good(cudaStreamSynchronize(d->stream), "waiting for the device failed");
 }
 
+/* Reports failed launches, then an index fault that a kernel raised. Returns false for a failure, whose sentence is
+ * tarn__cuda_failure(). Does not wait: a fault raised after this call is seen by the next one. */
 static bool poll(int index, tarn__fault *fault)
 {
     tarn__cuda_device *d = tarn__cuda_at(index);
-    if (!d || d->has_failed || !tarn__cuda_good(cudaGetLastError(), "a kernel")) {
+    if (!d || d->has_failed || !tarn__cuda_good(cudaGetLastError(), "a kernel failed")) {
         if (d)
             d->has_failed = false;
         return false;
@@ -180,13 +194,13 @@ static bool poll(int index, tarn__fault *fault)
         return true;
     *fault = *d->fault;
     d->fault->raised = 0;
-    return tarn__cuda_good(cudaMemsetAsync(d->fault_lock, 0, sizeof(int), d->stream), "clearing memory");
+    return tarn__cuda_good(cudaMemsetAsync(d->fault_lock, 0, sizeof(int), d->stream), "cannot clear device memory");
 }
 
 static void *event_new(int index)
 {
     cudaEvent_t event = NULL;
-    return tarn__cuda_at(index) && tarn__cuda_good(cudaEventCreate(&event), "making an event") ? event : NULL;
+    return tarn__cuda_at(index) && tarn__cuda_good(cudaEventCreate(&event), "cannot create an event") ? event : NULL;
 }
 
 static void event_free(int index, void *event)
@@ -197,19 +211,20 @@ static void event_free(int index, void *event)
 
 static bool event_record(int index, void *event, void *stream)
 {
-    return tarn__cuda_at(index) && tarn__cuda_good(cudaEventRecord(event, stream), "recording an event");
+    return tarn__cuda_at(index) && tarn__cuda_good(cudaEventRecord(event, stream), "cannot record an event");
 }
 
 static bool event_wait(int index, void *event)
 {
-    return tarn__cuda_at(index) && tarn__cuda_good(cudaEventSynchronize(event), "waiting for an event");
+    return tarn__cuda_at(index) && tarn__cuda_good(cudaEventSynchronize(event), "waiting for an event failed");
 }
 
+/* Time between two recorded events, which must both have passed. */
 static bool event_elapsed(int index, void *from, void *to, double *microseconds)
 {
     float milliseconds = 0;
     if (!tarn__cuda_at(index) ||
-        !tarn__cuda_good(cudaEventElapsedTime(&milliseconds, from, to), "the time between two events"))
+        !tarn__cuda_good(cudaEventElapsedTime(&milliseconds, from, to), "cannot measure the time between two events"))
         return false;
     *microseconds = (double)milliseconds * 1e3;
     return true;
@@ -217,6 +232,7 @@ static bool event_elapsed(int index, void *from, void *to, double *microseconds)
 
 /* ---- the table --------------------------------------------------------------------------------------------------- */
 
+/* One call per family. An empty row means: not on this backend; the caller falls back to the CPU. */
 static void fill_table(void)
 {
     tarn__cuda_unary(rows);
@@ -297,37 +313,37 @@ static tarn__backend backend = {
     .kernels = rows,
 };
 
-/* What the runtime needs, and what the driver has: an older driver is installed, or none at all. */
-static void tell_driver(char *why, size_t why_size)
+/* Driver version against the runtime's: the driver is too old, or missing. */
+static void describe_driver(char *why, size_t why_size)
 {
     int needed = 0, driver = 0;
     cudaRuntimeGetVersion(&needed);
     if (cudaDriverGetVersion(&driver) == cudaSuccess && driver > 0)
-        snprintf(why, why_size, "NVIDIA's driver is for CUDA %d.%d, and this build needs %d.%d: install a newer driver",
+        snprintf(why, why_size, "the NVIDIA driver supports CUDA %d.%d; this build needs %d.%d: install a newer driver",
                  driver / 1000, driver % 1000 / 10, needed / 1000, needed % 1000 / 10);
     else
-        snprintf(why, why_size, "NVIDIA's driver, libcuda.so.1, is not installed");
+        snprintf(why, why_size, "the NVIDIA driver (libcuda.so.1) is not installed");
 }
 
-/* Counts the devices; where there are none, says why. */
+/* Counts the devices; writes the reason to `why` if there are none. */
 static void find_devices(char *why, size_t why_size)
 {
     cudaError_t error = cudaGetDeviceCount(&count);
     bool is_found = error == cudaSuccess && count > 0;
     count = !is_found ? 0 : count > MAX_DEVICES ? MAX_DEVICES : count;
     if (error == cudaErrorInsufficientDriver)
-        tell_driver(why, why_size);
+        describe_driver(why, why_size);
     else if (error != cudaSuccess && error != cudaErrorNoDevice)
         snprintf(why, why_size, "%s (%s)", cudaGetErrorString(error), cudaGetErrorName(error));
     else if (!is_found)
-        snprintf(why, why_size, "NVIDIA's driver finds no GPU");
+        snprintf(why, why_size, "the NVIDIA driver finds no GPU");
 }
 
 TARN_API const tarn__backend *tarn_backend_entry(const tarn__host *host, char *why, size_t why_size);
 
 const tarn__backend *tarn_backend_entry(const tarn__host *host, char *why, size_t why_size)
 {
-    find_devices(why, why_size); /* without one there is still the table */
+    find_devices(why, why_size); /* the kernel table exists without a device */
     backend.kernels_hash = tarn__kernels_hash();
     backend.version = host->version;
     fill_table();

@@ -1,5 +1,6 @@
-/* cross_entropy.cu: the cross entropy of rows of logits. A block has a row, and finds the largest logit and the sum of
- * exponentials in one pass. Its gradient is in cross_entropy_grad.cu, both at once in cross_entropy_fused.cu. */
+/* cross_entropy.cu: cross entropy of rows of logits: loss = lse - logit[target], smoothed if requested. One block per
+ * row computes max and sum of exponentials in one pass (online softmax). Gradient: cross_entropy_grad.cu; both at once:
+ * cross_entropy_fused.cu. */
 #include "backends/cuda/softmax/cross_entropy.cuh"
 
 enum { LOSS = ROW_OPERANDS, OPERANDS };
@@ -7,27 +8,28 @@ enum { LOSS = ROW_OPERANDS, OPERANDS };
 struct loss_args {
     row_set<OPERANDS> rows;
     target_rule targets;
-    fault_place faults;
+    fault_slot faults;
     double smoothing;
 };
 
-/* What a thread has seen of its row. */
-template <typename C> struct seen {
-    running<C> exponentials;
-    double all; /* the sum of logits, where labels are smoothed */
+/* A thread's state of its row. */
+template <typename C> struct row_state {
+    running<C> softmax;
+    double logit_sum; /* sum of logits, for label smoothing */
 };
 
-/* U packs, all of them loaded before the first is used; G of them are added up together. */
+/* U vectors, all loaded before the first is used; G of them are added together. */
 template <typename R, typename I, bool is_whole>
-__device__ __forceinline__ void take_packs(const loss_args &a, int64_t row, I at, I packs, seen<typename R::real> &s)
+__device__ __forceinline__ void take_packs(const loss_args &a, int64_t row, I at, I vecs,
+                                           row_state<typename R::real> &s)
 {
     typedef typename R::real C;
-    constexpr int N = R::width, U = packs_in_flight<R>, G = U * N < 8 ? U : N < 8 ? 8 / N : 1;
+    constexpr int N = R::width, U = vecs_in_flight<R>, G = U * N < 8 ? U : N < 8 ? 8 / N : 1;
     const I threads = (I)blockDim.x;
     typename R::raw raw[U];
 #pragma unroll
     for (int u = 0; u < U; u++)
-        if (is_whole || at + u * threads < packs)
+        if (is_whole || at + u * threads < vecs)
             raw[u] = R::fetch(a.rows.operand[LOGITS], row, at + u * threads);
 #pragma unroll
     for (int first = 0; first < U; first += G) {
@@ -36,31 +38,31 @@ __device__ __forceinline__ void take_packs(const loss_args &a, int64_t row, I at
         for (int u = 0; u < G; u++)
 #pragma unroll
             for (int i = 0; i < N; i++)
-                x[u * N + i] = is_whole || at + (first + u) * threads < packs ? R::element(raw[first + u], i)
-                                                                              : minus_infinity<C>();
-        s.exponentials.template take<G * N>(x);
+                x[u * N + i] =
+                    is_whole || at + (first + u) * threads < vecs ? R::element(raw[first + u], i) : minus_infinity<C>();
+        s.softmax.template take<G * N>(x);
         if (a.smoothing > 0) {
             C part = 0;
 #pragma unroll
             for (int k = 0; k < G * N; k++)
-                part += is_whole || at + (first + k / N) * threads < packs ? x[k] : (C)0;
-            s.all += (double)part;
+                part += is_whole || at + (first + k / N) * threads < vecs ? x[k] : (C)0;
+            s.logit_sum += (double)part;
         }
     }
 }
 
-__device__ __forceinline__ void write_number(const loss_args &a, int k, const int64_t *offset, double value)
+__device__ __forceinline__ void write_row_value(const loss_args &a, int k, const int64_t *offset, double value)
 {
     if (a.rows.operand[k].base)
         store_any(a.rows.operand[k].base, a.rows.operand[k].dtype, offset[k], value);
 }
 
-/* R reads logits, counted in type I. */
+/* R reads logits; I is the index type. Bytes: logits, once. */
 template <typename R, typename I>
-static __global__ void __launch_bounds__(MOST_THREADS, 4) loss_kernel(const __grid_constant__ loss_args a)
+static __global__ void __launch_bounds__(MAX_THREADS, 4) loss_kernel(const __grid_constant__ loss_args a)
 {
     typedef typename R::real C;
-    const I packs = (I)(a.rows.length / R::width), step = (I)(packs_in_flight<R> * blockDim.x);
+    const I vecs = (I)(a.rows.length / R::width), step = (I)(vecs_in_flight<R> * blockDim.x);
     int64_t offset[OPERANDS];
     locate_row(a.rows, blockIdx.x, offset);
     const int64_t target = target_of(a.rows, a.targets, offset);
@@ -68,45 +70,45 @@ static __global__ void __launch_bounds__(MOST_THREADS, 4) loss_kernel(const __gr
         if (threadIdx.x == 0) {
             if (!is_ignored(a.targets, target))
                 report_fault(a.faults, target, a.rows.length);
-            write_number(a, LOSS, offset, 0);
-            write_number(a, LOG_SUM, offset, 0);
+            write_row_value(a, LOSS, offset, 0);
+            write_row_value(a, LSE, offset, 0);
         }
         return;
     }
-    seen<C> s = {{minus_infinity<C>(), 0}, 0};
+    row_state<C> s = {{minus_infinity<C>(), 0}, 0};
     I at = (I)threadIdx.x;
-    for (; at + (step - (I)blockDim.x) < packs; at += step)
-        take_packs<R, I, true>(a, offset[LOGITS], at, packs, s);
-    if (at < packs)
-        take_packs<R, I, false>(a, offset[LOGITS], at, packs, s);
-    const C most = over_row<false, take_larger>(s.exponentials.most, minus_infinity<C>());
-    s.exponentials.raise_to(most);
-    const double sum = over_row<false, add_up>(s.exponentials.sum, 0.0);
+    for (; at + (step - (I)blockDim.x) < vecs; at += step)
+        take_packs<R, I, true>(a, offset[LOGITS], at, vecs, s);
+    if (at < vecs)
+        take_packs<R, I, false>(a, offset[LOGITS], at, vecs, s);
+    const C row_max = row_reduce<false, max_op>(s.softmax.row_max, minus_infinity<C>());
+    s.softmax.rescale_to(row_max);
+    const double sum = row_reduce<false, plus>(s.softmax.sum, 0.0);
     if (a.smoothing > 0)
-        s.all = over_row<false, add_up>(s.all, 0.0);
+        s.logit_sum = row_reduce<false, plus>(s.logit_sum, 0.0);
     if (threadIdx.x != 0)
         return;
-    double log_sum = log(sum), loss = log_sum - (logit_at(a.rows, offset, target) - (double)most);
+    double lse = log(sum), loss = lse - (logit_at(a.rows, offset, target) - (double)row_max);
     if (a.smoothing > 0)
-        loss = (1 - a.smoothing) * loss + a.smoothing * (log_sum - (s.all / (double)a.rows.length - (double)most));
-    write_number(a, LOSS, offset, loss);
-    write_number(a, LOG_SUM, offset, (double)most + log_sum);
+        loss = (1 - a.smoothing) * loss + a.smoothing * (lse - (s.logit_sum / (double)a.rows.length - (double)row_max));
+    write_row_value(a, LOSS, offset, loss);
+    write_row_value(a, LSE, offset, (double)row_max + lse);
 }
 
-/* ---- starting it ------------------------------------------------------------------------------------------------- */
+/* ---- launching --------------------------------------------------------------------------------------------------- */
 
-/* Grid: a block a row, of a size that depends on the row alone, so that the order of sums is the same on every device.
- * Bytes: logits read. */
+/* Grid: a block per row, of a size that depends on the row alone, so that the order of sums is the same on every
+ * device. */
 template <typename R, typename I> static void launch(const tarn__call *call, const loss_args &a)
 {
     loss_kernel<R, I>
-        <<<blocks_for(a.rows.count, 1), warps_for(a.rows.length, 16, MOST_THREADS), 0, stream_of(call)>>>(a);
+        <<<blocks_for(a.rows.count, 1), warps_for(a.rows.length, 16, MAX_THREADS), 0, stream_of(call)>>>(a);
 }
 
 template <typename T> static void launch_typed(const tarn__call *call, const loss_args &a)
 {
-    if (has_packs(a.rows, LOGITS, pack_size<T>::value))
-        launch<typed<T, pack_size<T>::value>, int32_t>(call, a);
+    if (has_vecs(a.rows, LOGITS, vec_size<T>::value))
+        launch<typed<T, vec_size<T>::value>, int32_t>(call, a);
     else
         launch<typed<T, 1>, int32_t>(call, a);
 }
@@ -114,8 +116,8 @@ template <typename T> static void launch_typed(const tarn__call *call, const los
 void tarn__cuda_run_cross_entropy(const tarn__call *call)
 {
     tarn__view target = as_column(call->in[1]), loss = as_column(call->out[0]),
-               log_sum = as_column(call->out[1] ? call->out[1] : call->out[0]);
-    const tarn__view *views[OPERANDS] = {call->in[0], &target, call->out[1] ? &log_sum : NULL, &loss};
+               lse = as_column(call->out[1] ? call->out[1] : call->out[0]);
+    const tarn__view *views[OPERANDS] = {call->in[0], &target, call->out[1] ? &lse : NULL, &loss};
     tarn__nest nest;
     loss_args a = {};
     a.rows = rows_of<OPERANDS>(1, views, &nest);

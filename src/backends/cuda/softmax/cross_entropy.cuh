@@ -1,14 +1,16 @@
-/* cross_entropy.cuh: what cross entropy and its gradient share: rows of logits, and which targets count. */
-#ifndef TARN__LOSS_CUH
-#define TARN__LOSS_CUH
+/* cross_entropy.cuh: shared by cross entropy and its gradient: rows of logits (rows, classes), and which targets
+ * count. */
+#ifndef TARN__CUDA_CROSS_ENTROPY_CUH
+#define TARN__CUDA_CROSS_ENTROPY_CUH
 
 #include "backends/cuda/common/rows.cuh"
 
-enum { LOGITS, TARGET, LOG_SUM, ROW_OPERANDS };
+enum { LOGITS, TARGET, LSE, ROW_OPERANDS };
 
-#define MOST_THREADS 256            /* of a row's block */
-#define LONG_ROW ((int64_t)1 << 30) /* from here on, 32 bits are too few to count in */
+#define MAX_THREADS 256             /* per row */
+#define LONG_ROW ((int64_t)1 << 30) /* from this length on, 32-bit indices do not suffice */
 
+/* Targets equal to `ignore` have a loss of 0; all others must be in 0 … classes - 1. */
 struct target_rule {
     int64_t ignore;
     bool has_ignore, is_long;
@@ -42,13 +44,13 @@ template <int N> __device__ __forceinline__ double logit_at(const row_set<N> &ro
     return load_any<double>(o.base, o.dtype, offset[LOGITS] + at * o.along);
 }
 
-/* 64 bytes a thread, or 8 elements. */
+/* 64 bytes per thread, or 8 elements. */
 template <typename R>
-constexpr int packs_in_flight = sizeof(typename R::real) == 8 ? 4
-                                : sizeof(typename R::raw) < 8 ? 8
-                                                              : 64 / (int)sizeof(typename R::raw);
+constexpr int vecs_in_flight = sizeof(typename R::real) == 8 ? 4
+                               : sizeof(typename R::raw) < 8 ? 8
+                                                             : 64 / (int)sizeof(typename R::raw);
 
-/* A view of one number a row as (rows, 1). */
+/* A view of one value per row as (rows, 1). */
 static inline tarn__view as_column(const tarn__view *view)
 {
     tarn__view column = *view;
@@ -58,7 +60,7 @@ static inline tarn__view as_column(const tarn__view *view)
     return column;
 }
 
-/* In cross_entropy.cu, cross_entropy_grad.cu and cross_entropy_fused.cu. */
+/* cross_entropy.cu, cross_entropy_grad.cu, cross_entropy_fused.cu */
 void tarn__cuda_run_cross_entropy(const tarn__call *call);
 void tarn__cuda_run_cross_entropy_grad(const tarn__call *call);
 void tarn__cuda_run_cross_entropy_fused(const tarn__call *call);

@@ -1,100 +1,100 @@
-/* cross_entropy_fused.cu: cross entropy and its gradient at once: a row of logits is read from memory once, and kept in
- * shared memory while its largest element and sum of exponentials are found, so that two thirds of the bytes of the two
- * kernels are moved. Two blocks, with a row each, share a multiprocessor: while one waits for its row, the other
- * computes.
+/* cross_entropy_fused.cu: cross entropy and its gradient in one kernel: a row of logits is read from memory once and
+ * stays in shared memory while its max and sum are computed, so two thirds of the bytes of the two kernels are moved.
+ * Two blocks, one row each, share a multiprocessor: while one waits for its row, the other computes.
  *
- * Rows that shared memory does not hold, or that are not made of packs, go through the two kernels one after the other.
- */
+ * Rows that do not fit in shared memory, or are no whole vectors, go through the two kernels. */
 #include <atomic>
 
 #include "backends/cuda/softmax/cross_entropy.cuh"
 
-enum { GRADIENT = ROW_OPERANDS, SLOPES, LOSS, OPERANDS };
+enum { GRADIENT = ROW_OPERANDS, GRAD, LOSS, OPERANDS };
 
-#define ROW_THREADS 512
-#define IN_FLIGHT 4                    /* packs that a thread has on their way */
-#define MOST_BYTES ((size_t)104 << 10) /* of a row: two of them fit on a multiprocessor */
+#define MAX_ROW_THREADS 512
+#define IN_FLIGHT 4                   /* vectors of a thread in flight */
+#define MAX_BYTES ((size_t)104 << 10) /* of a row: two fit on a multiprocessor */
 
-struct both_args {
+/* Rows: logits, target, g, gradient, loss. */
+struct fused_args {
     row_set<OPERANDS> rows;
     target_rule targets;
-    fault_place faults;
+    fault_slot faults;
     double smoothing, scale;
 };
 
-template <typename R> __device__ __forceinline__ void clear_row(const both_args &a, const int64_t *offset)
+template <typename R> __device__ __forceinline__ void clear_row(const fused_args &a, const int64_t *offset)
 {
     typename R::real none[R::width] = {};
     for (int at = threadIdx.x; at < (int)(a.rows.length / R::width); at += blockDim.x)
-        R::store(a.rows.operand[SLOPES], offset[SLOPES], at, none);
+        R::store(a.rows.operand[GRAD], offset[GRAD], at, none);
 }
 
-__device__ __forceinline__ void write_loss(const both_args &a, const int64_t *offset, double loss)
+__device__ __forceinline__ void write_loss(const fused_args &a, const int64_t *offset, double loss)
 {
     store_any(a.rows.operand[LOSS].base, a.rows.operand[LOSS].dtype, offset[LOSS], loss);
 }
 
-/* The row from memory to `held`: its largest element, the sum of exponentials, and where labels are smoothed the sum of
- * all, as far as this thread has seen them. */
+/* Loads the row into shared memory and updates this thread's max, sum of exponentials and, for label smoothing, sum of
+ * logits. */
 template <typename R>
-__device__ __forceinline__ void take_row(const both_args &a, int64_t row, typename R::raw *held,
-                                         running<typename R::real> &seen, double &all)
+__device__ __forceinline__ void load_row(const fused_args &a, int64_t row, typename R::raw *row_smem,
+                                         running<typename R::real> &state, double &logit_sum)
 {
     typedef typename R::real C;
-    const int packs = (int)(a.rows.length / R::width), threads = (int)blockDim.x;
-    for (int at = threadIdx.x; at < packs; at += IN_FLIGHT * threads) {
+    const int vecs = (int)(a.rows.length / R::width), threads = (int)blockDim.x;
+    for (int at = threadIdx.x; at < vecs; at += IN_FLIGHT * threads) {
         typename R::raw raw[IN_FLIGHT];
 #pragma unroll
         for (int u = 0; u < IN_FLIGHT; u++)
-            if (at + u * threads < packs)
+            if (at + u * threads < vecs)
                 raw[u] = R::fetch(a.rows.operand[LOGITS], row, at + u * threads);
 #pragma unroll
         for (int u = 0; u < IN_FLIGHT; u++)
-            if (at + u * threads < packs) {
+            if (at + u * threads < vecs) {
                 C x[R::width], part = 0;
-                held[at + u * threads] = raw[u];
+                row_smem[at + u * threads] = raw[u];
 #pragma unroll
                 for (int i = 0; i < R::width; i++)
                     x[i] = R::element(raw[u], i), part += x[i];
-                seen.template take<R::width>(x);
+                state.template take<R::width>(x);
                 if (a.smoothing > 0)
-                    all += (double)part;
+                    logit_sum += (double)part;
             }
     }
 }
 
-/* Each thread writes the packs that it has taken; the target's element is made in f64 by the thread that wrote its
- * pack. */
+/* Each thread writes the vectors it loaded; the target's element is computed in f64 by the thread that wrote its
+ * vector. */
 template <typename R>
-__device__ __forceinline__ void write_slopes(const both_args &a, const int64_t *offset, const typename R::raw *held,
-                                             double log_sum, int64_t target, double logit)
+__device__ __forceinline__ void write_grads(const fused_args &a, const int64_t *offset, const typename R::raw *row_smem,
+                                            double lse, int64_t target, double logit)
 {
     typedef typename R::real C;
-    const double even = a.smoothing / (double)a.rows.length;
+    const double smoothed = a.smoothing / (double)a.rows.length;
     const double g =
         load_any<double>(a.rows.operand[GRADIENT].base, a.rows.operand[GRADIENT].dtype, offset[GRADIENT]) * a.scale;
-    const C shift = (C)log_sum, factor = exponential((C)((double)shift - log_sum)), less = (C)even, by = (C)g;
-    const int packs = (int)(a.rows.length / R::width);
-    for (int at = threadIdx.x; at < packs; at += blockDim.x) {
-        const typename R::raw raw = held[at];
+    const C shift = (C)lse, factor = exp_of((C)((double)shift - lse)), smoothed_c = (C)smoothed, by = (C)g;
+    const int vecs = (int)(a.rows.length / R::width);
+    for (int at = threadIdx.x; at < vecs; at += blockDim.x) {
+        const typename R::raw raw = row_smem[at];
         C y[R::width];
 #pragma unroll
         for (int i = 0; i < R::width; i++)
-            y[i] = (exponential(R::element(raw, i) - shift) * factor - less) * by;
-        R::store(a.rows.operand[SLOPES], offset[SLOPES], at, y);
+            y[i] = (exp_of(R::element(raw, i) - shift) * factor - smoothed_c) * by;
+        R::store(a.rows.operand[GRAD], offset[GRAD], at, y);
     }
-    const row_operand &to = a.rows.operand[SLOPES];
+    const row_operand &to = a.rows.operand[GRAD];
     if (target / R::width % blockDim.x == threadIdx.x)
-        store_any(to.base, to.dtype, offset[SLOPES] + target * to.along,
-                  (exp(logit - log_sum) - even - (1 - a.smoothing)) * g);
+        store_any(to.base, to.dtype, offset[GRAD] + target * to.along,
+                  (exp(logit - lse) - smoothed - (1 - a.smoothing)) * g);
 }
 
+/* One block per row. Bytes: logits read, gradient written, once each. */
 template <typename R>
-static __global__ void __launch_bounds__(ROW_THREADS, 2) both_kernel(const __grid_constant__ both_args a)
+static __global__ void __launch_bounds__(MAX_ROW_THREADS, 2) fused_kernel(const __grid_constant__ fused_args a)
 {
     typedef typename R::real C;
     extern __shared__ uint4 shared[];
-    typename R::raw *const held = (typename R::raw *)shared;
+    typename R::raw *const row_smem = (typename R::raw *)shared;
     int64_t offset[OPERANDS];
     locate_row(a.rows, blockIdx.x, offset);
     const int64_t target = target_of(a.rows, a.targets, offset);
@@ -107,54 +107,55 @@ static __global__ void __launch_bounds__(ROW_THREADS, 2) both_kernel(const __gri
         clear_row<R>(a, offset);
         return;
     }
-    running<C> seen = {minus_infinity<C>(), 0};
-    double all = 0;
-    take_row<R>(a, offset[LOGITS], held, seen, all);
-    /* all of the row is in `held` from here on */
-    const C most = over_row<false, take_larger>(seen.most, minus_infinity<C>());
-    seen.raise_to(most);
-    const double log_sum = log(over_row<false, add_up>(seen.sum, 0.0));
-    const double logit = (double)R::element(held[target / R::width], (int)(target % R::width));
+    running<C> state = {minus_infinity<C>(), 0};
+    double logit_sum = 0;
+    load_row<R>(a, offset[LOGITS], row_smem, state, logit_sum);
+    /* contains a barrier: the whole row is in shared memory from here on */
+    const C row_max = row_reduce<false, max_op>(state.row_max, minus_infinity<C>());
+    state.rescale_to(row_max);
+    const double lse = log(row_reduce<false, plus>(state.sum, 0.0));
+    const double logit = (double)R::element(row_smem[target / R::width], (int)(target % R::width));
     if (a.smoothing > 0)
-        all = over_row<false, add_up>(all, 0.0);
+        logit_sum = row_reduce<false, plus>(logit_sum, 0.0);
     if (threadIdx.x == 0) {
-        double loss = log_sum - (logit - (double)most);
+        double loss = lse - (logit - (double)row_max);
         if (a.smoothing > 0)
-            loss = (1 - a.smoothing) * loss + a.smoothing * (log_sum - (all / (double)a.rows.length - (double)most));
+            loss =
+                (1 - a.smoothing) * loss + a.smoothing * (lse - (logit_sum / (double)a.rows.length - (double)row_max));
         write_loss(a, offset, loss);
     }
-    write_slopes<R>(a, offset, held, (double)most + log_sum, target, logit);
+    write_grads<R>(a, offset, row_smem, (double)row_max + lse, target, logit);
 }
 
-/* ---- starting it ------------------------------------------------------------------------------------------------- */
+/* ---- launching --------------------------------------------------------------------------------------------------- */
 
-/* More shared memory than a kernel has without asking is asked for once on each device. */
-template <typename R> static bool may_hold(int device)
+/* Requests more than the default shared memory, once per device. */
+template <typename R> static bool fits_shared(int device)
 {
-    static std::atomic<int8_t> answers[64]; /* 1: yes, -1: no; threads that ask at once get the same */
+    static std::atomic<int8_t> answers[64]; /* 1: yes, -1: no; concurrent first calls store the same answer */
     std::atomic<int8_t> &answer = answers[device];
     if (answer.load(std::memory_order_relaxed) == 0) {
         bool is_allowed =
-            cudaFuncSetAttribute((const void *)both_kernel<R>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 (int)MOST_BYTES) == cudaSuccess;
+            cudaFuncSetAttribute((const void *)fused_kernel<R>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 (int)MAX_BYTES) == cudaSuccess;
         answer.store(is_allowed ? 1 : -1, std::memory_order_relaxed);
         if (!is_allowed)
-            cudaGetLastError(); /* not kept for the next poll to find */
+            cudaGetLastError(); /* clear the sticky error: the next poll must not report it */
     }
     return answer.load(std::memory_order_relaxed) > 0;
 }
 
-/* Grid: a block a row, of a size that depends on the row alone. Bytes: logits read, gradient written. False: not for
- * this kernel. */
-template <typename T> static bool launch(const tarn__call *call, const both_args &a)
+/* Grid: a block per row, of a size that depends on the row alone. Bytes: logits read, gradient written. False: not
+ * supported. */
+template <typename T> static bool launch(const tarn__call *call, const fused_args &a)
 {
-    typedef typed<T, pack_size<T>::value> R;
+    typedef typed<T, vec_size<T>::value> R;
     size_t bytes = (size_t)a.rows.length * sizeof(T);
-    if (bytes > MOST_BYTES || call->out[1]->dtype != call->in[0]->dtype || !has_packs(a.rows, LOGITS, R::width) ||
-        !has_packs(a.rows, SLOPES, R::width) || !may_hold<R>(call->device))
+    if (bytes > MAX_BYTES || call->out[1]->dtype != call->in[0]->dtype || !has_vecs(a.rows, LOGITS, R::width) ||
+        !has_vecs(a.rows, GRAD, R::width) || !fits_shared<R>(call->device))
         return false;
-    both_kernel<R>
-        <<<blocks_for(a.rows.count, 1), warps_for(a.rows.length, 16, ROW_THREADS), bytes, stream_of(call)>>>(a);
+    fused_kernel<R>
+        <<<blocks_for(a.rows.count, 1), warps_for(a.rows.length, 16, MAX_ROW_THREADS), bytes, stream_of(call)>>>(a);
     return true;
 }
 
@@ -168,25 +169,25 @@ size_t tarn__cuda_cross_entropy_fused_scratch(const tarn__call *call)
     return (size_t)rows_in(call) * sizeof(double);
 }
 
-/* The two kernels, with the logarithms in scratch. */
-static void run_apart(const tarn__call *call)
+/* The two kernels, with the LSE in scratch. */
+static void run_composed(const tarn__call *call)
 {
-    tarn__view log_sum = {};
-    log_sum.memory = call->scratch;
-    log_sum.dtype = TARN_F64;
-    log_sum.rank = 1;
-    log_sum.shape[0] = rows_in(call);
-    log_sum.stride[0] = 1;
-    tarn__call loss = *call, slopes = *call;
+    tarn__view lse = {};
+    lse.memory = call->scratch;
+    lse.dtype = TARN_F64;
+    lse.rank = 1;
+    lse.shape[0] = rows_in(call);
+    lse.stride[0] = 1;
+    tarn__call loss = *call, grad = *call;
     loss.inputs = 2;
-    loss.out[1] = &log_sum;
+    loss.out[1] = &lse;
     tarn__cuda_run_cross_entropy(&loss);
-    slopes.inputs = 4;
-    slopes.outputs = 1;
-    slopes.in[2] = &log_sum;
-    slopes.in[3] = call->in[2];
-    slopes.out[0] = call->out[1];
-    tarn__cuda_run_cross_entropy_grad(&slopes);
+    grad.inputs = 4;
+    grad.outputs = 1;
+    grad.in[2] = &lse;
+    grad.in[3] = call->in[2];
+    grad.out[0] = call->out[1];
+    tarn__cuda_run_cross_entropy_grad(&grad);
 }
 
 void tarn__cuda_run_cross_entropy_fused(const tarn__call *call)
@@ -195,7 +196,7 @@ void tarn__cuda_run_cross_entropy_fused(const tarn__call *call)
     tarn__view target = as_column(call->in[1]), g = as_column(call->in[2]), loss = as_column(call->out[0]);
     const tarn__view *views[OPERANDS] = {call->in[0], &target, NULL, &g, call->out[1], &loss};
     tarn__nest nest;
-    both_args a = {};
+    fused_args a = {};
     a.rows = rows_of<OPERANDS>(1, views, &nest);
     a.faults = faults_of(call);
     a.targets = targets_of(call);
@@ -209,5 +210,5 @@ void tarn__cuda_run_cross_entropy_fused(const tarn__call *call)
                                          : dtype == TARN_F16  ? launch<f16>(call, a)
                                                               : false);
     if (!is_done)
-        run_apart(call);
+        run_composed(call);
 }

@@ -1,60 +1,61 @@
-/* cross_entropy_grad.cu: the gradient of cross entropy with respect to the logits, g · (softmax - smoothing / C), and 1
- * - smoothing less at the target.
+/* cross_entropy_grad.cu: gradient of cross entropy with respect to the logits: g · (softmax - smoothing / C), and 1 -
+ * smoothing less at the target.
  *
- * Softmax is made again from the logits and the log of their sum of exponentials. That is subtracted in two parts, as
- * f32 holds only one: the rest is a factor. Logits are read once, the gradient is written once. */
+ * softmax is recomputed from the logits and the LSE, which is subtracted in two parts, as f32 holds only one: the rest
+ * is a factor. Bytes: logits read once, gradient written once. */
 #include "backends/cuda/softmax/cross_entropy.cuh"
 
-enum { GRADIENT = ROW_OPERANDS, SLOPES, OPERANDS };
+enum { GRADIENT = ROW_OPERANDS, GRAD, OPERANDS };
 
-struct slope_args {
+struct grad_args {
     row_set<OPERANDS> rows;
     target_rule targets;
     double smoothing, scale;
 };
 
-template <typename C> struct slope_numbers {
-    C shift, factor, even, g;
+/* exp(x - shift) · factor is the probability; `smoothed` is subtracted, and all is scaled by g. */
+template <typename C> struct row_factors {
+    C shift, factor, smoothed, g;
 };
 
 template <typename R, typename W, typename I, bool is_whole>
-__device__ __forceinline__ void write_packs(const slope_args &a, const int64_t *offset, I at, I packs,
-                                            const slope_numbers<typename R::real> &by)
+__device__ __forceinline__ void write_vecs(const grad_args &a, const int64_t *offset, I at, I vecs,
+                                           const row_factors<typename R::real> &by)
 {
     typedef typename R::real C;
-    constexpr int U = packs_in_flight<R>;
+    constexpr int U = vecs_in_flight<R>;
     const I threads = (I)blockDim.x;
     typename R::raw x[U];
 #pragma unroll
     for (int u = 0; u < U; u++)
-        if (is_whole || at + u * threads < packs)
+        if (is_whole || at + u * threads < vecs)
             x[u] = R::fetch(a.rows.operand[LOGITS], offset[LOGITS], at + u * threads);
 #pragma unroll
     for (int u = 0; u < U; u++)
-        if (is_whole || at + u * threads < packs) {
+        if (is_whole || at + u * threads < vecs) {
             C y[R::width];
 #pragma unroll
             for (int i = 0; i < R::width; i++)
-                y[i] = (exponential(R::element(x[u], i) - by.shift) * by.factor - by.even) * by.g;
-            W::store(a.rows.operand[SLOPES], offset[SLOPES], at + u * threads, y);
+                y[i] = (exp_of(R::element(x[u], i) - by.shift) * by.factor - by.smoothed) * by.g;
+            W::store(a.rows.operand[GRAD], offset[GRAD], at + u * threads, y);
         }
 }
 
-/* A row whose target does not count. */
-template <typename W> __device__ __forceinline__ void clear_row(const slope_args &a, const int64_t *offset)
+/* A row whose target does not count: gradient 0. */
+template <typename W> __device__ __forceinline__ void clear_row(const grad_args &a, const int64_t *offset)
 {
     typename W::real none[W::width] = {};
     for (int64_t at = threadIdx.x; at < a.rows.length / W::width; at += blockDim.x)
-        W::store(a.rows.operand[SLOPES], offset[SLOPES], at, none);
+        W::store(a.rows.operand[GRAD], offset[GRAD], at, none);
 }
 
-/* R reads logits, W writes their gradient, as many elements at a time, counted in type I. The target's element is made
- * in f64 by the thread that wrote its pack. */
+/* R reads logits, W writes their gradient; I is the index type. The target's element is computed in f64 by the thread
+ * that wrote its vector. */
 template <typename R, typename W, typename I>
-static __global__ void __launch_bounds__(MOST_THREADS, 5) slope_kernel(const __grid_constant__ slope_args a)
+static __global__ void __launch_bounds__(MAX_THREADS, 5) grad_kernel(const __grid_constant__ grad_args a)
 {
     typedef typename R::real C;
-    const I packs = (I)(a.rows.length / R::width), step = (I)(packs_in_flight<R> * blockDim.x);
+    const I vecs = (I)(a.rows.length / R::width), step = (I)(vecs_in_flight<R> * blockDim.x);
     int64_t offset[OPERANDS];
     locate_row(a.rows, blockIdx.x, offset);
     const int64_t target = target_of(a.rows, a.targets, offset);
@@ -62,46 +63,46 @@ static __global__ void __launch_bounds__(MOST_THREADS, 5) slope_kernel(const __g
         clear_row<W>(a, offset);
         return;
     }
-    const double log_sum = ((const double *)a.rows.operand[LOG_SUM].base)[offset[LOG_SUM]],
-                 even = a.smoothing / (double)a.rows.length;
+    const double lse = ((const double *)a.rows.operand[LSE].base)[offset[LSE]],
+                 smoothed = a.smoothing / (double)a.rows.length;
     const double g =
         load_any<double>(a.rows.operand[GRADIENT].base, a.rows.operand[GRADIENT].dtype, offset[GRADIENT]) * a.scale;
-    const C shift = (C)log_sum;
-    const slope_numbers<C> by = {shift, exponential((C)((double)shift - log_sum)), (C)even, (C)g};
+    const C shift = (C)lse;
+    const row_factors<C> by = {shift, exp_of((C)((double)shift - lse)), (C)smoothed, (C)g};
     const bool has_target = target / R::width % blockDim.x == threadIdx.x;
-    /* before slopes that take the logits' place */
+    /* before the gradient overwrites the logits: they may share memory */
     const double logit = has_target ? logit_at(a.rows, offset, target) : 0;
     I at = (I)threadIdx.x;
-    for (; at + (step - (I)blockDim.x) < packs; at += step)
-        write_packs<R, W, I, true>(a, offset, at, packs, by);
-    if (at < packs)
-        write_packs<R, W, I, false>(a, offset, at, packs, by);
+    for (; at + (step - (I)blockDim.x) < vecs; at += step)
+        write_vecs<R, W, I, true>(a, offset, at, vecs, by);
+    if (at < vecs)
+        write_vecs<R, W, I, false>(a, offset, at, vecs, by);
     if (!has_target)
         return;
-    const row_operand &to = a.rows.operand[SLOPES];
-    double share = exp(logit - log_sum);
-    store_any(to.base, to.dtype, offset[SLOPES] + target * to.along, (share - even - (1 - a.smoothing)) * g);
+    const row_operand &to = a.rows.operand[GRAD];
+    double probability = exp(logit - lse);
+    store_any(to.base, to.dtype, offset[GRAD] + target * to.along, (probability - smoothed - (1 - a.smoothing)) * g);
 }
 
-/* ---- starting it ------------------------------------------------------------------------------------------------- */
+/* ---- launching --------------------------------------------------------------------------------------------------- */
 
-/* Grid: a block a row. Bytes: logits read, gradient written. */
-template <typename R, typename W, typename I> static void launch(const tarn__call *call, const slope_args &a)
+/* Grid: a block per row. Bytes: logits read, gradient written. */
+template <typename R, typename W, typename I> static void launch(const tarn__call *call, const grad_args &a)
 {
-    slope_kernel<R, W, I>
-        <<<blocks_for(a.rows.count, 1), warps_for(a.rows.length, 16, MOST_THREADS), 0, stream_of(call)>>>(a);
+    grad_kernel<R, W, I>
+        <<<blocks_for(a.rows.count, 1), warps_for(a.rows.length, 16, MAX_THREADS), 0, stream_of(call)>>>(a);
 }
 
-/* The gradient of 16-bit logits is f32 where they are a leaf: 4 elements are 16 bytes of it. */
-template <typename T> static void launch_typed(const tarn__call *call, const slope_args &a)
+/* The gradient of 16-bit logits is f32 if they are a leaf: 4 elements are 16 bytes of it. */
+template <typename T> static void launch_typed(const tarn__call *call, const grad_args &a)
 {
-    constexpr int N = pack_size<T>::value;
+    constexpr int N = vec_size<T>::value;
     bool is_same = call->out[0]->dtype == call->in[0]->dtype;
-    if (is_same && has_packs(a.rows, LOGITS, N) && has_packs(a.rows, SLOPES, N))
+    if (is_same && has_vecs(a.rows, LOGITS, N) && has_vecs(a.rows, GRAD, N))
         launch<typed<T, N>, typed<T, N>, int32_t>(call, a);
     else if (is_same)
         launch<typed<T, 1>, typed<T, 1>, int32_t>(call, a);
-    else if (call->out[0]->dtype == TARN_F32 && has_packs(a.rows, LOGITS, 4) && has_packs(a.rows, SLOPES, 4))
+    else if (call->out[0]->dtype == TARN_F32 && has_vecs(a.rows, LOGITS, 4) && has_vecs(a.rows, GRAD, 4))
         launch<typed<T, 4>, typed<float, 4>, int32_t>(call, a);
     else
         launch<untyped<float>, untyped<float>, int64_t>(call, a);
@@ -110,10 +111,10 @@ template <typename T> static void launch_typed(const tarn__call *call, const slo
 void tarn__cuda_run_cross_entropy_grad(const tarn__call *call)
 {
     const tarn__cross_entropy *params = (const tarn__cross_entropy *)call->params;
-    tarn__view target = as_column(call->in[1]), log_sum = as_column(call->in[2]), g = as_column(call->in[3]);
-    const tarn__view *views[OPERANDS] = {call->in[0], &target, &log_sum, &g, call->out[0]};
+    tarn__view target = as_column(call->in[1]), lse = as_column(call->in[2]), g = as_column(call->in[3]);
+    const tarn__view *views[OPERANDS] = {call->in[0], &target, &lse, &g, call->out[0]};
     tarn__nest nest;
-    slope_args a = {};
+    grad_args a = {};
     a.rows = rows_of<OPERANDS>(1, views, &nest);
     if (a.rows.count == 0 || a.rows.length == 0)
         return;

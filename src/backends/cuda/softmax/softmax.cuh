@@ -1,20 +1,20 @@
-/* softmax.cuh: how softmax.cu, softmax_grad.cu and softmax_grad_from_x.cu choose a kernel for a layout.
+/* softmax.cuh: kernel selection by layout for softmax.cu, softmax_grad.cu and softmax_grad_from_x.cu.
  *
- *   held     a row of up to 1024 elements has a warp, one of up to 32768 (gradients: 16384) a block, and stays in
- * registers between passes: one read and one write of memory stream   longer rows: a block reads the row twice, the
- * second time mostly from the second-level cache columns  another axis lies along memory: a block has 32 neighbouring
- * columns and goes down the axis with all its warps, twice
+ *   registers  a row of up to 1,024 elements has a warp, one of up to 32,768 (gradients: 16,384) a block, and stays
+ *              in registers between passes: one read and one write of memory
+ *   stream     longer rows: a block reads the row twice, the second time mostly from L2
+ *   columns    another axis is contiguous: a block takes 32 adjacent columns and walks the axis with all its warps,
+ *              twice
  *
- * Rows of whole aligned 16-byte packs move in packs, others element by element, and mixtures of dtypes through
- * load_any. */
-#ifndef TARN__SOFTMAX_CUH
-#define TARN__SOFTMAX_CUH
+ * Rows of aligned 16-byte vectors move in vectors, others element by element, and dtype mixtures through load_any. */
+#ifndef TARN__CUDA_SOFTMAX_CUH
+#define TARN__CUDA_SOFTMAX_CUH
 
 #include "backends/cuda/common/rows.cuh"
 
-#define COLUMNS WARP   /* of a block */
-#define MOST_SLICES 32 /* warps that share them */
-#define LEAST_BESIDE 8 /* neighbouring columns from which on they are taken together */
+#define COLUMNS WARP  /* per block */
+#define MAX_SLICES 32 /* warps that share them */
+#define MIN_COLUMNS 8 /* adjacent columns from which on they are processed together */
 
 enum { OUT, IN, GRADIENT, OPERANDS }; /* gradients: gx, y, g */
 
@@ -23,50 +23,55 @@ struct softmax_args {
     bool is_log;
 };
 
-__device__ __forceinline__ float logarithm(float x)
+__device__ __forceinline__ float log_of(float x)
 {
     return logf(x);
 }
-__device__ __forceinline__ double logarithm(double x)
+__device__ __forceinline__ double log_of(double x)
 {
     return log(x);
 }
 
-/* Rows of one dtype. Kernels is `forward` or `backward`, whose functions start the three kinds. */
+/* Rows of one dtype. Kernels is `forward` or `backward`, which launches the three kinds. */
 template <typename Kernels, typename T> static void launch_rows(const tarn__call *call, const softmax_args &a)
 {
-    constexpr int N = pack_size<T>::value, EACH = 32 * 4 / (int)sizeof(wide<T>); /* elements a thread of a warp holds */
+    /* elements per thread of a warp */
+    constexpr int N = vec_size<T>::value, WARP_ELEMENTS = 32 * 4 / (int)sizeof(compute<T>);
     /* and of a block, where registers are fewer */
-    constexpr int HELD = EACH / Kernels::rows_held, SINGLES = EACH / 2;
+    constexpr int BLOCK_ELEMENTS = WARP_ELEMENTS / Kernels::rows_in_registers, SINGLES = WARP_ELEMENTS / 2;
     int64_t length = a.rows.length, count = a.rows.count;
     unsigned blocks = blocks_for(count, 1);
     if constexpr (sizeof(T) < 8) {
-        if (has_packs(a.rows, OUT, N) && has_packs(a.rows, IN, N) && has_packs(a.rows, GRADIENT, N)) {
-            if (length <= WARP * EACH)
-                Kernels::template held<typed<T, N>, EACH / N, true>(call, a, warp_blocks(count), WARP * WARPS_A_BLOCK);
-            else if (length <= 1024 * HELD)
-                Kernels::template held<typed<T, N>, HELD / N, false>(call, a, blocks, warps_for(length, HELD, 1024));
+        if (has_vecs(a.rows, OUT, N) && has_vecs(a.rows, IN, N) && has_vecs(a.rows, GRADIENT, N)) {
+            if (length <= WARP * WARP_ELEMENTS)
+                Kernels::template registers<typed<T, N>, WARP_ELEMENTS / N, true>(call, a, warp_blocks(count),
+                                                                                  WARP * WARPS_PER_BLOCK);
+            else if (length <= 1024 * BLOCK_ELEMENTS)
+                Kernels::template registers<typed<T, N>, BLOCK_ELEMENTS / N, false>(
+                    call, a, blocks, warps_for(length, BLOCK_ELEMENTS, 1024));
             else
                 Kernels::template stream<typed<T, N>>(call, a);
             return;
         }
     }
-    if (length <= WARP * EACH)
-        Kernels::template held<typed<T, 1>, EACH, true>(call, a, warp_blocks(count), WARP * WARPS_A_BLOCK);
+    if (length <= WARP * WARP_ELEMENTS)
+        Kernels::template registers<typed<T, 1>, WARP_ELEMENTS, true>(call, a, warp_blocks(count),
+                                                                      WARP * WARPS_PER_BLOCK);
     else if (length <= 1024 * SINGLES)
-        Kernels::template held<typed<T, 1>, SINGLES, false>(call, a, blocks, warps_for(length, SINGLES, 1024));
+        Kernels::template registers<typed<T, 1>, SINGLES, false>(call, a, blocks, warps_for(length, SINGLES, 1024));
     else
         Kernels::template stream<typed<T, 1>>(call, a);
 }
 
-/* True when another axis of operand IN lies along memory. */
+/* True if another axis of operand IN is contiguous. */
 static inline bool has_columns(const tarn__nest &nest, const row_set<OPERANDS> &rows)
 {
     int last = nest.rank - 1;
-    return last >= 0 && nest.shape[last] >= LEAST_BESIDE && nest.stride[IN][last] == 1 && rows.operand[IN].along != 1 &&
+    return last >= 0 && nest.shape[last] >= MIN_COLUMNS && nest.stride[IN][last] == 1 && rows.operand[IN].along != 1 &&
            rows.length > 1;
 }
 
+/* Describes the call, then selects by layout and dtypes. */
 template <typename Kernels, int operands> static void run_softmax(const tarn__call *call, bool is_log)
 {
     const tarn__view *views[OPERANDS] = {call->out[0], call->in[0], operands > 2 ? call->in[1] : NULL};
@@ -94,10 +99,10 @@ template <typename Kernels, int operands> static void run_softmax(const tarn__ca
     }
 }
 
-/* Slices of the axis: more where it is long. */
+/* Slices of the axis: more if it is long. */
 static inline dim3 column_block(int64_t length)
 {
-    return dim3(COLUMNS, length < 128 ? 4 : length < 1024 ? 8 : MOST_SLICES);
+    return dim3(COLUMNS, length < 128 ? 4 : length < 1024 ? 8 : MAX_SLICES);
 }
 
 static inline unsigned stream_block(int64_t length)
@@ -105,10 +110,10 @@ static inline unsigned stream_block(int64_t length)
     return warps_for(length, 4, 1024);
 }
 
-/* The gradients from x instead of y, in softmax_grad_from_x.cu. */
+/* softmax_grad_from_x.cu: the gradients from x instead of y. */
 void tarn__cuda_run_softmax_grad_from_x(const tarn__call *call, bool is_log);
 
-/* The gradients' entries, in softmax_grad.cu. */
+/* softmax_grad.cu: entries of the kernel table. */
 void tarn__cuda_run_softmax_grad(const tarn__call *call);
 void tarn__cuda_run_log_softmax_grad(const tarn__call *call);
 

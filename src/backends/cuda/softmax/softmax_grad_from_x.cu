@@ -1,53 +1,53 @@
-/* softmax_grad_from_x.cu: the gradients of softmax and log_softmax of 16-bit operands. Their result was rounded, so it
- * is made again from x, with e = exp(x - largest): gx = e / Σe · (g - Σ g e / Σe), and g - e / Σe · Σ g. Read x and g
- * once, write gx once, but for very long rows and columns, and for rows that are not made of packs (see softmax.cuh).
+/* softmax_grad_from_x.cu: gradients of softmax and log_softmax of 16-bit operands. Their result was rounded, so it is
+ * recomputed from x, with e = exp(x - max): gx = e / Σe · (g - Σ g e / Σe), and g - e / Σe · Σ g. Bytes: x and g read
+ * once, gx written once, except for very long rows and columns, and for rows that are no whole vectors (softmax.cuh).
  * The gradient of a leaf is f32. */
 #include "backends/cuda/softmax/softmax.cuh"
 
-/* ---- what a row comes to ----------------------------------------------------------------------------------------- */
+/* ---- row statistics ---------------------------------------------------------------------------------------------- */
 
-/* e^x for x up to 0: of what is made of it 11 bits are kept. Off by |x| · 2^-24 and the last two bits; subnormal where
+/* e^x for x <= 0: 11 bits of the result are kept. Error |x| · 2^-24 and two units in the last place; subnormal where
  * f32 is. */
-__device__ __forceinline__ float exponential_below(float x)
+__device__ __forceinline__ float exp_nonpositive(float x)
 {
     float y;
     asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
     return y;
 }
-__device__ __forceinline__ double exponential_below(double x)
+__device__ __forceinline__ double exp_nonpositive(double x)
 {
     return exp(x);
 }
 
 /* What every element needs: 1 / Σe, and Σ g e / Σe or Σ g. */
-template <typename C> struct row_numbers {
-    C most, inverse, dot;
-    bool is_log, is_far;
-    __device__ __forceinline__ row_numbers(C largest, C sum, C dots, bool log_form)
+template <typename C> struct row_factors {
+    C row_max, inverse, dot;
+    bool is_log, needs_f64;
+    __device__ __forceinline__ row_factors(C largest, C sum, C dots, bool log_form)
     {
-        most = largest;
+        row_max = largest;
         inverse = 1 / sum;
         dot = log_form ? dots : dots * inverse;
         is_log = log_form;
-        is_far = log_form && !(fabs((double)dot) < 0x1p64);
+        needs_f64 = log_form && !(fabs((double)dot) < 0x1p64);
     }
     __device__ __forceinline__ C of(C x, C g) const
     {
-        if (is_far) /* times a sum so large, an exponential below f32's range still counts */
-            return far_of(x, g);
-        const C e = exponential_below(x - most);
+        if (needs_f64) /* times so large a sum, an exponential below f32's range still counts */
+            return of_f64(x, g);
+        const C e = exp_nonpositive(x - row_max);
         return is_log ? g - e * inverse * dot : e * inverse * (g - dot);
     }
-    /* Not inlined: it is rare, and would be there once for every element. */
-    __device__ __noinline__ C far_of(C x, C g) const
+    /* Not inlined: rare, and it would be repeated for every element. */
+    __device__ __noinline__ C of_f64(C x, C g) const
     {
-        return (C)((double)g - exp((double)x - (double)most) * (double)inverse * (double)dot);
+        return (C)((double)g - exp((double)x - (double)row_max) * (double)inverse * (double)dot);
     }
 };
 
-/* A running sum of exponentials, and one of g e, or of g. */
-template <typename C> struct weighted {
-    C most;
+/* Online softmax with a second sum: of g e, or of g. */
+template <typename C> struct weighted_softmax {
+    C row_max;
     double sum, dot;
 
     template <int N> __device__ __forceinline__ void take(const C *x, const C *g, bool is_log)
@@ -55,13 +55,13 @@ template <typename C> struct weighted {
         C here = x[0], part = 0, dots = 0;
 #pragma unroll
         for (int i = 1; i < N; i++)
-            here = take_larger::of(here, x[i]);
-        if (here > most)
-            raise_to(here, is_log);
-        C shift = most == minus_infinity<C>() ? (C)0 : most;
+            here = max_op::of(here, x[i]);
+        if (here > row_max)
+            rescale_to(here, is_log);
+        C shift = row_max == minus_infinity<C>() ? (C)0 : row_max;
 #pragma unroll
         for (int i = 0; i < N; i++) {
-            C e = exponential_below(x[i] - shift);
+            C e = exp_nonpositive(x[i] - shift);
             part += e;
             dots += is_log ? g[i] : e * g[i];
         }
@@ -69,63 +69,63 @@ template <typename C> struct weighted {
         dot += (double)dots;
     }
 
-    /* Brings the sums to a largest element that is at least this one. */
-    __device__ __forceinline__ void raise_to(C all, bool is_log)
+    /* Rescales the sums to a max that is at least this one. */
+    __device__ __forceinline__ void rescale_to(C all, bool is_log)
     {
-        double factor = most == all ? 1.0 : (double)exponential(most - all);
+        double factor = row_max == all ? 1.0 : (double)exp_of(row_max - all);
         sum *= factor;
         dot = is_log ? dot : dot * factor;
-        most = all;
+        row_max = all;
     }
 };
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
-/* P packs of x and of g a thread in registers; exponentials are made twice, since to keep them would leave room for
- * half as many rows. R reads, W writes as many elements. */
+/* P vectors of x and of g per thread in registers; exponentials are computed twice, since keeping them would halve the
+ * number of resident rows. R reads, W writes as many elements. */
 template <typename R, typename W, int P, bool is_warp>
-static __global__ void __launch_bounds__(is_warp ? WARP *WARPS_A_BLOCK : 1024, is_warp ? 8 : 1)
-    held_kernel(const __grid_constant__ softmax_args a)
+static __global__ void __launch_bounds__(is_warp ? WARP *WARPS_PER_BLOCK : 1024, is_warp ? 8 : 1)
+    register_kernel(const __grid_constant__ softmax_args a)
 {
     typedef typename R::real C;
     constexpr int N = R::width;
     int64_t row = row_number<is_warp>(), offset[OPERANDS];
     if (row >= a.rows.count)
         return;
-    const int packs = (int)(a.rows.length / N), me = row_thread<is_warp>(), threads = row_threads<is_warp>();
+    const int vecs = (int)(a.rows.length / N), me = row_thread<is_warp>(), threads = row_threads<is_warp>();
     locate_row(a.rows, row, offset);
     typename R::raw x[P], g[P];
 #pragma unroll
     for (int p = 0; p < P; p++)
-        if (me + p * threads < packs) {
+        if (me + p * threads < vecs) {
             x[p] = R::fetch(a.rows.operand[IN], offset[IN], me + p * threads);
             g[p] = R::fetch(a.rows.operand[GRADIENT], offset[GRADIENT], me + p * threads);
         }
-    C most = minus_infinity<C>(), sum = 0, dots = 0;
+    C row_max = minus_infinity<C>(), sum = 0, dots = 0;
 #pragma unroll
     for (int p = 0; p < P; p++)
-        if (me + p * threads < packs) {
+        if (me + p * threads < vecs) {
 #pragma unroll
             for (int i = 0; i < N; i++)
-                most = take_larger::of(most, R::element(x[p], i));
+                row_max = max_op::of(row_max, R::element(x[p], i));
         }
-    most = over_row<is_warp, take_larger>(most, minus_infinity<C>());
+    row_max = row_reduce<is_warp, max_op>(row_max, minus_infinity<C>());
 #pragma unroll
     for (int p = 0; p < P; p++)
-        if (me + p * threads < packs) {
+        if (me + p * threads < vecs) {
 #pragma unroll
             for (int i = 0; i < N; i++) {
-                C e = exponential_below(R::element(x[p], i) - most);
+                C e = exp_nonpositive(R::element(x[p], i) - row_max);
                 sum += e;
                 dots += a.is_log ? R::element(g[p], i) : e * R::element(g[p], i);
             }
         }
-    sum = over_row<is_warp, add_up>(sum, (C)0);
-    dots = over_row<is_warp, add_up>(dots, (C)0);
-    const row_numbers<C> by(most, sum, dots, a.is_log);
+    sum = row_reduce<is_warp, plus>(sum, (C)0);
+    dots = row_reduce<is_warp, plus>(dots, (C)0);
+    const row_factors<C> by(row_max, sum, dots, a.is_log);
 #pragma unroll
     for (int p = 0; p < P; p++)
-        if (me + p * threads < packs) {
+        if (me + p * threads < vecs) {
             C gx[N];
 #pragma unroll
             for (int i = 0; i < N; i++)
@@ -145,8 +145,8 @@ __device__ __forceinline__ void elements_of(const softmax_args &a, int k, const 
 }
 
 template <typename R, typename W>
-__device__ __forceinline__ void write_slopes(const softmax_args &a, const int64_t *offset, int64_t at,
-                                             const row_numbers<typename R::real> &by)
+__device__ __forceinline__ void write_grads(const softmax_args &a, const int64_t *offset, int64_t at,
+                                            const row_factors<typename R::real> &by)
 {
     typename R::real x[R::width], g[R::width];
     elements_of<R>(a, IN, offset, at, x);
@@ -157,42 +157,42 @@ __device__ __forceinline__ void write_slopes(const softmax_args &a, const int64_
     W::store(a.rows.operand[OUT], offset[OUT], at, x);
 }
 
-/* A block a row of any length. */
+/* One block per row of any length. */
 template <typename R, typename W>
 static __global__ void __launch_bounds__(1024) stream_kernel(const __grid_constant__ softmax_args a)
 {
     typedef typename R::real C;
-    int64_t packs = a.rows.length / R::width, offset[OPERANDS];
+    int64_t vecs = a.rows.length / R::width, offset[OPERANDS];
     locate_row(a.rows, blockIdx.x, offset);
-    weighted<C> run = {minus_infinity<C>(), 0, 0};
+    weighted_softmax<C> run = {minus_infinity<C>(), 0, 0};
 #pragma unroll 2
-    for (int64_t at = threadIdx.x; at < packs; at += blockDim.x) {
+    for (int64_t at = threadIdx.x; at < vecs; at += blockDim.x) {
         C x[R::width], g[R::width];
         elements_of<R>(a, IN, offset, at, x);
         elements_of<R>(a, GRADIENT, offset, at, g);
         run.template take<R::width>(x, g, a.is_log);
     }
-    C most = over_row<false, take_larger>(run.most, minus_infinity<C>());
-    run.raise_to(most, a.is_log);
-    C sum = (C)over_row<false, add_up>(run.sum, 0.0), dots = (C)over_row<false, add_up>(run.dot, 0.0);
-    const row_numbers<C> by(most, sum, dots, a.is_log);
+    C row_max = row_reduce<false, max_op>(run.row_max, minus_infinity<C>());
+    run.rescale_to(row_max, a.is_log);
+    C sum = (C)row_reduce<false, plus>(run.sum, 0.0), dots = (C)row_reduce<false, plus>(run.dot, 0.0);
+    const row_factors<C> by(row_max, sum, dots, a.is_log);
 #pragma unroll 2
-    for (int64_t at = threadIdx.x; at < packs; at += blockDim.x)
-        write_slopes<R, W>(a, offset, at, by);
+    for (int64_t at = threadIdx.x; at < vecs; at += blockDim.x)
+        write_grads<R, W>(a, offset, at, by);
 }
 
-/* 32 neighbouring columns a block; warp s takes elements s, s + slices, ... of each. */
+/* 32 adjacent columns per block; warp s takes elements s, s + slices, ... of each. */
 template <typename R, typename W>
-static __global__ void __launch_bounds__(COLUMNS *MOST_SLICES) columns_kernel(const __grid_constant__ softmax_args a)
+static __global__ void __launch_bounds__(COLUMNS *MAX_SLICES) columns_kernel(const __grid_constant__ softmax_args a)
 {
     typedef typename R::real C;
-    __shared__ weighted<C> all[MOST_SLICES][COLUMNS];
+    __shared__ weighted_softmax<C> all[MAX_SLICES][COLUMNS];
     const int column = threadIdx.x, slice = threadIdx.y, slices = blockDim.y;
     int64_t row = (int64_t)blockIdx.x * COLUMNS + column, offset[OPERANDS],
             length = row < a.rows.count ? a.rows.length : 0;
     if (row < a.rows.count)
         locate_row(a.rows, row, offset);
-    weighted<C> run = {minus_infinity<C>(), 0, 0};
+    weighted_softmax<C> run = {minus_infinity<C>(), 0, 0};
     for (int64_t at = slice; at < length; at += 4 * slices) {
         C x[4], g[4];
 #pragma unroll
@@ -207,22 +207,22 @@ static __global__ void __launch_bounds__(COLUMNS *MOST_SLICES) columns_kernel(co
     }
     all[slice][column] = run;
     __syncthreads();
-    C most = minus_infinity<C>();
+    C row_max = minus_infinity<C>();
     double sum = 0, dots = 0;
     for (int s = 0; s < slices; s++)
-        most = take_larger::of(most, all[s][column].most);
+        row_max = max_op::of(row_max, all[s][column].row_max);
     for (int s = 0; s < slices; s++) {
         run = all[s][column];
-        run.raise_to(most, a.is_log);
+        run.rescale_to(row_max, a.is_log);
         sum += run.sum;
         dots += run.dot;
     }
-    const row_numbers<C> by(most, (C)sum, (C)dots, a.is_log);
+    const row_factors<C> by(row_max, (C)sum, (C)dots, a.is_log);
     for (int64_t at = slice; at < length; at += slices)
-        write_slopes<R, W>(a, offset, at, by);
+        write_grads<R, W>(a, offset, at, by);
 }
 
-/* ---- starting them ----------------------------------------------------------------------------------------------- */
+/* ---- launching --------------------------------------------------------------------------------------------------- */
 
 template <typename R, typename W> static void launch_stream(const tarn__call *call, const softmax_args &a)
 {
@@ -234,40 +234,42 @@ template <typename R, typename W> static void launch_columns(const tarn__call *c
     columns_kernel<R, W><<<blocks_for(a.rows.count, COLUMNS), column_block(a.rows.length), 0, stream_of(call)>>>(a);
 }
 
-/* Rows of whole packs of 16-bit x and g, gx of type O. Grid: a warp or a block a row. Bytes: two reads and a write of
- * each element. */
+/* Rows of vectors of 16-bit x and g; gx of type O. Grid: a warp or a block per row. Bytes: two reads and a write per
+ * element. */
 template <typename T, typename O> static void launch_packs(const tarn__call *call, const softmax_args &a)
 {
-    constexpr int N = pack_size<T>::value, EACH = 32, HELD = 16; /* elements of a thread of a warp, and of a block */
+    /* elements per thread of a warp, and of a block */
+    constexpr int N = vec_size<T>::value, WARP_ELEMENTS = 32, BLOCK_ELEMENTS = 16;
     typedef typed<T, N> R;
     typedef typed<O, N> W;
-    if (a.rows.length <= WARP * EACH)
-        held_kernel<R, W, EACH / N, true><<<warp_blocks(a.rows.count), WARP * WARPS_A_BLOCK, 0, stream_of(call)>>>(a);
-    else if (a.rows.length <= 1024 * HELD)
-        held_kernel<R, W, HELD / N, false>
-            <<<blocks_for(a.rows.count, 1), warps_for(a.rows.length, HELD, 1024), 0, stream_of(call)>>>(a);
+    if (a.rows.length <= WARP * WARP_ELEMENTS)
+        register_kernel<R, W, WARP_ELEMENTS / N, true>
+            <<<warp_blocks(a.rows.count), WARP * WARPS_PER_BLOCK, 0, stream_of(call)>>>(a);
+    else if (a.rows.length <= 1024 * BLOCK_ELEMENTS)
+        register_kernel<R, W, BLOCK_ELEMENTS / N, false>
+            <<<blocks_for(a.rows.count, 1), warps_for(a.rows.length, BLOCK_ELEMENTS, 1024), 0, stream_of(call)>>>(a);
     else
         launch_stream<R, W>(call, a);
 }
 
-/* 16-bit x and g. False where the mixture of dtypes is a rare one. */
+/* 16-bit x and g. False for a rare dtype mixture. */
 template <typename T> static bool launch_typed(const tarn__call *call, const softmax_args &a, bool by_columns)
 {
-    constexpr int N = pack_size<T>::value;
+    constexpr int N = vec_size<T>::value;
     tarn_dtype dtype = call->in[0]->dtype, out = call->out[0]->dtype;
-    bool is_packed =
-        !by_columns && has_packs(a.rows, OUT, N) && has_packs(a.rows, IN, N) && has_packs(a.rows, GRADIENT, N);
-    if (call->in[1]->dtype != dtype || (out != dtype && !(out == TARN_F32 && is_packed)))
+    bool is_vectorized =
+        !by_columns && has_vecs(a.rows, OUT, N) && has_vecs(a.rows, IN, N) && has_vecs(a.rows, GRADIENT, N);
+    if (call->in[1]->dtype != dtype || (out != dtype && !(out == TARN_F32 && is_vectorized)))
         return false;
     if (by_columns)
         launch_columns<typed<T, 1>, typed<T, 1>>(call, a);
-    else if (is_packed && out == dtype)
+    else if (is_vectorized && out == dtype)
         launch_packs<T, T>(call, a);
-    else if (is_packed)
+    else if (is_vectorized)
         launch_packs<T, float>(call, a);
     else if (a.rows.length <= 512)
-        held_kernel<typed<T, 1>, typed<T, 1>, 16, true>
-            <<<warp_blocks(a.rows.count), WARP * WARPS_A_BLOCK, 0, stream_of(call)>>>(a);
+        register_kernel<typed<T, 1>, typed<T, 1>, 16, true>
+            <<<warp_blocks(a.rows.count), WARP * WARPS_PER_BLOCK, 0, stream_of(call)>>>(a);
     else
         launch_stream<typed<T, 1>, typed<T, 1>>(call, a);
     return true;
