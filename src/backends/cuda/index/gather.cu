@@ -2,7 +2,7 @@
  *
  * index_select is a gather whose index is broadcast along the other axes; if whole rows move, its elements are vectors
  * of up to 16 bytes. An index outside the axis raises a fault and reads as 0. */
-#include "backends/cuda/index/index.cuh"
+#include "backends/cuda/common/lines.cuh"
 
 /* ---- gather, index_select ---------------------------------------------------------------------------------------- */
 
@@ -268,10 +268,7 @@ static void run_put_rows(const tarn__call *call)
 void tarn__cuda_gather(tarn__kernel_row *rows)
 {
     rows[TARN__K_gather] = tarn__kernel_row{run_gather, TARN__ALL, NULL};
-    rows[TARN__K_scatter_add] =
-        tarn__kernel_row{tarn__cuda_run_scatter_add, TARN__INDEXES, tarn__cuda_scratch_scatter_add};
     rows[TARN__K_index_select] = tarn__kernel_row{run_index_select, TARN__ALL, NULL};
-    rows[TARN__K_index_add] = tarn__kernel_row{tarn__cuda_run_index_add, TARN__INDEXES, tarn__cuda_scratch_index_add};
     rows[TARN__K_one_hot] = tarn__kernel_row{run_one_hot, TARN__INDEXES, NULL};
     rows[TARN__K_write_rows] = tarn__kernel_row{run_put_rows, TARN__INDEXES, NULL};
 }

@@ -253,13 +253,13 @@ static size_t scratch_of(const tarn__call *call, const add_plan *p)
     return 4 * p->keys_bytes + p->partial_bytes + p->begin_bytes + rounded(sort_bytes);
 }
 
-size_t tarn__cuda_scratch_scatter_add(const tarn__call *call)
+static size_t scratch_scatter_add(const tarn__call *call)
 {
     add_plan p = plan_scatter(call);
     return scratch_of(call, &p);
 }
 
-size_t tarn__cuda_scratch_index_add(const tarn__call *call)
+static size_t scratch_index_add(const tarn__call *call)
 {
     add_plan p = plan_slices(call);
     return scratch_of(call, &p);
@@ -405,7 +405,7 @@ static void run_lines(const tarn__call *call, const add_plan *p, int64_t index_s
         add_lines<int64_t>(call, p, a);
 }
 
-void tarn__cuda_run_scatter_add(const tarn__call *call)
+static void run_scatter_add(const tarn__call *call)
 {
     add_plan p = plan_scatter(call);
     if (p.method != NOTHING)
@@ -422,7 +422,7 @@ static void clear(const tarn__call *call)
     tarn__cuda_rows()[TARN__K_fill].run(&part);
 }
 
-void tarn__cuda_run_index_add(const tarn__call *call)
+static void run_index_add(const tarn__call *call)
 {
     add_plan p = plan_slices(call);
     if (!(call->reads_output & 1)) {
@@ -434,4 +434,10 @@ void tarn__cuda_run_index_add(const tarn__call *call)
         run_slices(call, &p);
     else if (p.method != NOTHING)
         run_lines(call, &p, call->in[0]->stride[0]);
+}
+
+void tarn__cuda_scatter(tarn__kernel_row *rows)
+{
+    rows[TARN__K_scatter_add] = tarn__kernel_row{run_scatter_add, TARN__INDEXES, scratch_scatter_add};
+    rows[TARN__K_index_add] = tarn__kernel_row{run_index_add, TARN__INDEXES, scratch_index_add};
 }

@@ -9,7 +9,7 @@
 #ifndef TARN__CUDA_SCATTER_SORTED_CUH
 #define TARN__CUDA_SCATTER_SORTED_CUH
 
-#include "backends/cuda/index/index.cuh"
+#include "backends/cuda/common/lines.cuh"
 
 #define BATCH 4 /* entries whose loads are in flight */
 #define MAX_SMALL ((int64_t)1 << 31)

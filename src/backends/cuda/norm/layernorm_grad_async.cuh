@@ -9,7 +9,26 @@
 
 #include <cuda_pipeline.h>
 
-#include "backends/cuda/norm/norm_grad.cuh"
+#include "backends/cuda/norm/layernorm.cuh"
+
+/* Operands of a row. */
+enum { OUT, IN, MEAN, RSTD, GRADIENT, RESIDUAL, OPERANDS };
+
+/* Arguments of all gradient kernels, those of layernorm_grad.cu as well. */
+struct grad_args {
+    row_set<OPERANDS> rows; /* gx, or x if gx is not needed */
+    row_operand weight;
+    bool wants_gx, wants_weight, wants_bias, is_centred, is_short;
+    double epsilon, length, inverse;
+    int64_t chunk_rows;
+    void *partial; /* (chunks, 2, length), in the compute type */
+};
+
+/* A saved statistic of a row; 0 if there is none. */
+template <typename C> __device__ __forceinline__ C load_row_stat(const grad_args &a, int k, int64_t at)
+{
+    return a.rows.operand[k].base ? load_any<C>(a.rows.operand[k].base, a.rows.operand[k].dtype, at) : (C)0;
+}
 
 #define RING_BYTES (48 << 10) /* per block */
 

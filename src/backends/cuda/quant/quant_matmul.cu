@@ -7,7 +7,7 @@
  *
  * Many rows, as in a prefill: bound by arithmetic. Some rows of the weight at a time are dequantized to x's dtype for
  * the device's matmul. */
-#include "backends/cuda/quant/blocks_open.cuh"
+#include "backends/cuda/quant/dequantize.cuh"
 #include "backends/cuda/quant/dot.cuh"
 
 #define MAX_ROWS 16           /* of x in the GEMV path */

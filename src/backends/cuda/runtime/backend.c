@@ -238,7 +238,6 @@ static void fill_table(void)
     tarn__cuda_unary(rows);
     tarn__cuda_binary(rows);
     tarn__cuda_binary_grad(rows);
-    tarn__cuda_swiglu(rows);
     tarn__cuda_compare(rows);
     tarn__cuda_copy(rows);
     tarn__cuda_dequantize(rows);
@@ -252,6 +251,7 @@ static void fill_table(void)
     tarn__cuda_var_grad(rows);
     tarn__cuda_scan(rows);
     tarn__cuda_gather(rows);
+    tarn__cuda_scatter(rows);
     tarn__cuda_sort(rows);
     tarn__cuda_matmul(rows);
     tarn__cuda_conv(rows);
