@@ -161,7 +161,7 @@ static int setting(void)
 {
     static _Atomic int answer = 2; /* 2: environment not read yet */
     if (answer == 2) {
-        const char *text = getenv("TARN_CUDA_CONV_WEIGHT");
+        const char *text = tarn__cuda_env("TARN_CUDA_WGRAD", "TARN_CUDA_CONV_WEIGHT");
         answer = !text ? 0 : strcmp(text, "off") == 0 ? -1 : strcmp(text, "on") == 0;
     }
     return answer;

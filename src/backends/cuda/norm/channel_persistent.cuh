@@ -130,8 +130,9 @@ static bool plan_persistent(const tarn__call *call, const channel_args &a, int o
     const tarn_dtype dtype = a.operand[X].dtype;
     const int width = (int)(16 / tarn__dtype_bytes(dtype));
     *h = {};
-    if (!d || (text && strcmp(text, "passes") == 0) || a.is_double || a.count * a.channels == 0 ||
-        a.count * a.channels > INT32_MAX || !has_one_dtype(a) || !has_vecs(a, dtype, width) || !has_same_offsets(a))
+    if (!d || (text && (strcmp(text, "multipass") == 0 || strcmp(text, "passes") == 0)) || a.is_double ||
+        a.count * a.channels == 0 || a.count * a.channels > INT32_MAX || !has_one_dtype(a) ||
+        !has_vecs(a, dtype, width) || !has_same_offsets(a))
         return false;
     if (!(a.is_nchw ? split_nchw(a, width, NCHW_BLOCKS * d->multiprocessors, h)
                     : split_nhwc(a, width, d->multiprocessors, h)))

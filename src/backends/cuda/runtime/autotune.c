@@ -18,7 +18,7 @@
 
 bool tarn__cuda_autotune_enabled(void)
 {
-    const char *text = getenv("TARN_TUNE");
+    const char *text = tarn__cuda_env("TARN_AUTOTUNE", "TARN_TUNE");
     return !text || strcmp(text, "off") != 0;
 }
 

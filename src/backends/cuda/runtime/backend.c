@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define MAX_DEVICES 64
@@ -48,6 +49,12 @@ void tarn__cuda_set_failed(int index)
 const char *tarn__cuda_failure(void)
 {
     return failure;
+}
+
+const char *tarn__cuda_env(const char *name, const char *former)
+{
+    const char *text = getenv(name);
+    return text ? text : getenv(former);
 }
 
 /* ---- devices ----------------------------------------------------------------------------------------------------- */

@@ -41,6 +41,9 @@ bool tarn__cuda_good(cudaError_t error, const char *what);
 void tarn__cuda_fail(const char *format, ...) TARN_PRINTF(1, 2);
 const char *tarn__cuda_failure(void);
 
+/* An environment variable by its name, else by its former name; NULL if neither is set. */
+const char *tarn__cuda_env(const char *name, const char *former);
+
 /* transfer.c: host memory is borrowed during the call */
 bool tarn__cuda_upload(int index, void *memory, int64_t offset, const void *host, size_t bytes, void *stream);
 bool tarn__cuda_download(int index, const void *memory, int64_t offset, void *host, size_t bytes, void *stream);

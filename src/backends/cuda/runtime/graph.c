@@ -3,7 +3,6 @@
  * During a capture nothing runs: no synchronization, no host copy, no tuning. The graph keeps the addresses of the
  * captured calls; the caller keeps that memory alive. Graphs are owned by the caller and freed with
  * tarn__cuda_graph_free(). */
-#include <stdlib.h>
 #include <string.h>
 
 #include "backends/cuda/runtime/cuda.h"
@@ -57,6 +56,6 @@ void tarn__cuda_graph_free(int index, void *graph)
 bool tarn__cuda_uses_pdl(int index)
 {
     const tarn__cuda_device *d = tarn__cuda_at(index);
-    const char *text = getenv("TARN_CUDA_OVERLAP");
+    const char *text = tarn__cuda_env("TARN_CUDA_PDL", "TARN_CUDA_OVERLAP");
     return d && d->is_capturing && d->major >= 9 && !(text && strcmp(text, "off") == 0);
 }
