@@ -42,7 +42,7 @@ static void make_operands(sizes s, tarn_dtype dtype, tarn_tensor **here, tarn_te
     }
 }
 
-/* The largest difference, as a share of the largest value. */
+/* The largest difference, relative to the largest value. */
 static double apart(tarn_tensor *a, tarn_tensor *b)
 {
     double *x = values_of(a), *y = values_of(b), most = 0, size = 1e-30;
@@ -78,7 +78,7 @@ static void agrees_with_the_cpu(sizes s, tarn_dtype dtype, tarn_attention_option
 }
 
 /* Every width that tensor cores take, and sizes beside them; blocks of rows and keys that end anywhere. */
-static void every_form_agrees_with_the_cpu(void **state)
+static void every_shape_matches_the_cpu(void **state)
 {
     NEEDS_GPU();
     static const sizes all[] = {{2, 2, 1, 65, 65, 32},    {1, 4, 2, 130, 200, 64}, {1, 2, 2, 70, 33, 80},
@@ -99,7 +99,7 @@ static void every_form_agrees_with_the_cpu(void **state)
             }
 }
 
-static void lengths_and_dropout_agree_with_the_cpu(void **state)
+static void lengths_and_dropout_match_the_cpu(void **state)
 {
     NEEDS_GPU();
     tarn_tensor *lengths = good(tarn_from_i64((const int64_t[]){61, 100, 0}, TARN_SHAPE(3), CPU));
@@ -135,7 +135,7 @@ static tarn_tensor *draw_starts(sizes s, int64_t longest, tarn_dtype dtype)
 }
 
 /* Documents that are shorter than a tile, end within one and go through several; rows that begin behind themselves. */
-static void rows_that_begin_at_starts_agree_with_the_cpu(void **state)
+static void document_starts_match_the_cpu(void **state)
 {
     NEEDS_GPU();
     static const sizes all[] = {{2, 2, 1, 65, 65, 32},    {1, 4, 2, 400, 400, 64},  {1, 2, 2, 70, 33, 80},
@@ -160,7 +160,7 @@ static void rows_that_begin_at_starts_agree_with_the_cpu(void **state)
 
 /* Where each row sees itself alone its weight is 1 whatever q and k are: the result is v, and gradients of q and k are
  * what rounding leaves of 0. */
-static void a_row_that_sees_itself_alone_pulls_at_v_alone(void **state)
+static void a_row_that_sees_only_itself_has_a_gradient_of_v_only(void **state)
 {
     NEEDS_GPU();
     static const tarn_dtype dtypes[] = {TARN_F64, TARN_F32, TARN_BF16, TARN_F16};
@@ -185,7 +185,7 @@ static void a_row_that_sees_itself_alone_pulls_at_v_alone(void **state)
     }
 }
 
-static void starts_with_lengths_and_dropout_agree_with_the_cpu(void **state)
+static void document_starts_with_lengths_and_dropout_match_the_cpu(void **state)
 {
     NEEDS_GPU();
     tarn_tensor *lengths = good(tarn_from_i64((const int64_t[]){61, 100, 0}, TARN_SHAPE(3), CPU));
@@ -202,7 +202,7 @@ static void starts_with_lengths_and_dropout_agree_with_the_cpu(void **state)
     }
 }
 
-static void starts_of_0_change_no_bit(void **state)
+static void document_starts_of_0_change_no_bit(void **state)
 {
     NEEDS_GPU();
     tarn_tensor *x = good(tarn_normal(TARN_SHAPE(2, 150, 8 * 40), 0, 1, TARN_BF16, gpu)), *same = good(tarn_clone(x));
@@ -219,7 +219,7 @@ static void starts_of_0_change_no_bit(void **state)
     assert_true(apart(tarn_grad(same), tarn_grad(x)) == 0);
 }
 
-static void a_start_outside_the_keys_is_an_error(void **state)
+static void a_document_start_outside_the_keys_is_an_error(void **state)
 {
     NEEDS_GPU();
     static const int64_t wrong[] = {6, -1};
@@ -236,8 +236,8 @@ static void a_start_outside_the_keys_is_an_error(void **state)
 
 /* ---- dropout ----------------------------------------------------------------------------------------------------- */
 
-/* With values of one 1 each the result is the weights: those that are 0 are the same ones. */
-static void the_same_weights_are_dropped(void **state)
+/* With one-hot values the result is the weights: the zeros are the dropped ones, the same as on the CPU. */
+static void dropout_masks_match_the_cpu(void **state)
 {
     NEEDS_GPU();
     enum { KEYS = 72, ROWS = 70 };
@@ -274,7 +274,7 @@ static bool attend(void *ctx)
     return done;
 }
 
-static void runs_have_the_same_bits_and_so_has_a_captured_one(void **state)
+static void runs_and_captured_steps_are_bitwise_identical(void **state)
 {
     NEEDS_GPU();
     static const tarn_dtype dtypes[] = {TARN_BF16, TARN_F32};
@@ -325,12 +325,12 @@ static void long_texts_need_no_weights(bool has_starts)
     assert_true(tarn_memory_of(gpu).peak_used - before < 10 * bytes);
     double *values = values_of(tarn_slice(y, 2, 0, 1)), *first = values_of(tarn_slice(x, 2, 0, 1));
     for (int i = 0; i < 64; i++)
-        assert_true(values[i] == first[i]); /* the first row sees itself alone */
+        assert_true(values[i] == first[i]); /* the first row sees only itself */
     free(values);
     free(first);
 }
 
-static void long_texts_need_no_weights_in_memory(void **state)
+static void long_sequences_need_no_weights_in_memory(void **state)
 {
     NEEDS_GPU();
     long_texts_need_no_weights(false);
@@ -341,16 +341,16 @@ int main(void)
 {
 #define ON_GPU(test) cmocka_unit_test_setup_teardown(test, open_gpu, close_gpu)
     const struct CMUnitTest tests[] = {
-        ON_GPU(every_form_agrees_with_the_cpu),
-        ON_GPU(lengths_and_dropout_agree_with_the_cpu),
-        ON_GPU(rows_that_begin_at_starts_agree_with_the_cpu),
-        ON_GPU(a_row_that_sees_itself_alone_pulls_at_v_alone),
-        ON_GPU(starts_with_lengths_and_dropout_agree_with_the_cpu),
-        ON_GPU(starts_of_0_change_no_bit),
-        ON_GPU(a_start_outside_the_keys_is_an_error),
-        ON_GPU(the_same_weights_are_dropped),
-        ON_GPU(runs_have_the_same_bits_and_so_has_a_captured_one),
-        ON_GPU(long_texts_need_no_weights_in_memory),
+        ON_GPU(every_shape_matches_the_cpu),
+        ON_GPU(lengths_and_dropout_match_the_cpu),
+        ON_GPU(document_starts_match_the_cpu),
+        ON_GPU(a_row_that_sees_only_itself_has_a_gradient_of_v_only),
+        ON_GPU(document_starts_with_lengths_and_dropout_match_the_cpu),
+        ON_GPU(document_starts_of_0_change_no_bit),
+        ON_GPU(a_document_start_outside_the_keys_is_an_error),
+        ON_GPU(dropout_masks_match_the_cpu),
+        ON_GPU(runs_and_captured_steps_are_bitwise_identical),
+        ON_GPU(long_sequences_need_no_weights_in_memory),
     };
     cmocka_set_test_filter(getenv("TARN_TEST_ONLY"));
     return cmocka_run_group_tests(tests, NULL, NULL);

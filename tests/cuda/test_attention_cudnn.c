@@ -25,7 +25,7 @@ typedef struct outcome {
     tarn_tensor *y, *grad[OPERANDS];
 } outcome;
 
-/* ---- three ways to the same numbers ------------------------------------------------------------------------------ */
+/* ---- three ways to the same values ------------------------------------------------------------------------------- */
 
 /* Leaves in f32 whose values 16 bits hold. */
 static void make_leaves(sizes s, tarn_dtype dtype, tarn_tensor **leaf)
@@ -54,7 +54,7 @@ static outcome attend(tarn_tensor *const *leaf, tarn_dtype dtype, bool causal, b
     return out;
 }
 
-/* The largest difference, as a share of the largest value. */
+/* The largest difference, relative to the largest value. */
 static double apart(tarn_tensor *a, tarn_tensor *b)
 {
     double *x = values_of(a), *y = values_of(b), most = 0, size = 1e-30;
@@ -81,7 +81,7 @@ static void assert_near(const outcome *found, const outcome *wanted, double tole
     }
 }
 
-/* Held against sums in f32 of the same operands. */
+/* Compared to f32 sums of the same operands. */
 static void agrees(sizes s, tarn_dtype dtype, bool causal, double tolerance)
 {
     tarn_scope *scope = tarn_scope_open();
@@ -101,7 +101,7 @@ static void agrees(sizes s, tarn_dtype dtype, bool causal, double tolerance)
 }
 
 /* From one row to thousands, lengths that fill no tile, heads that share keys. */
-static void it_agrees_with_the_cpu_and_our_own_kernels(void **state)
+static void it_matches_the_cpu_and_our_own_kernels(void **state)
 {
     NEEDS_GPU();
     static const sizes all[] = {{64, 8, 8, 1, 640, 64},   {512, 8, 8, 32, 32, 128},  {4, 16, 16, 77, 77, 80},
@@ -118,7 +118,7 @@ static void it_agrees_with_the_cpu_and_our_own_kernels(void **state)
 
 /* Workspaces that are larger than what a piece may have: pieces of batches, of heads, of heads that share keys, with an
  * overlap. */
-static void pieces_agree_with_our_own_kernels(void **state)
+static void chunks_match_our_own_kernels(void **state)
 {
     NEEDS_GPU();
     static const sizes all[] = {{5, 8, 8, 4096, 4096, 64}, {1, 9, 9, 8192, 8192, 32}, {2, 18, 9, 8064, 8064, 32}};
@@ -174,7 +174,7 @@ static packed make_packed(tarn_device device, int64_t batches, int64_t rows, int
     return p;
 }
 
-static void heads_of_a_packed_tensor_are_read_and_written_where_they_lie(void **state)
+static void heads_of_a_packed_tensor_are_used_in_place(void **state)
 {
     NEEDS_GPU();
     packed here = make_packed(CPU, 3, 384, 6, 2, 64), there = make_packed(gpu, 3, 384, 6, 2, 64);
@@ -191,7 +191,7 @@ static void heads_of_a_packed_tensor_are_read_and_written_where_they_lie(void **
 
 /* ---- bits -------------------------------------------------------------------------------------------------------- */
 
-static void runs_have_the_same_bits_and_so_has_a_captured_one(void **state)
+static void runs_and_captured_steps_are_bitwise_identical(void **state)
 {
     NEEDS_GPU();
     static const int64_t rows[] = {257, 1024};
@@ -241,9 +241,9 @@ static void memory_is_linear_in_the_rows(void **state)
     }
 }
 
-/* ---- choices ----------------------------------------------------------------------------------------------------- */
+/* ---- tuning ------------------------------------------------------------------------------------------------------ */
 
-/* Files of attention's choices in the folder that XDG_CACHE_HOME names, and their lines. */
+/* Tuning files of attention in the folder that XDG_CACHE_HOME names, and their lines. */
 static int count_lines(const char *cache, int *files)
 {
     char folder[512], path[1024], line[4096];
@@ -266,14 +266,14 @@ static int count_lines(const char *cache, int *files)
     return lines;
 }
 
-/* What a program of its own does with this cache: 0 when a step works. */
+/* What another process does with this cache: 0 if a step works. */
 static int step_in_a_program(const char *cache, const char *cudnn)
 {
     fflush(NULL);
     pid_t child = fork();
     if (child == 0) {
         setenv("XDG_CACHE_HOME", cache, 1);
-        unsetenv("TARN_TUNE");
+        unsetenv("TARN_AUTOTUNE");
         if (cudnn)
             setenv("TARN_CUDNN", cudnn, 1);
         execl("/proc/self/exe", "test_attention_cudnn", "step", (char *)NULL);
@@ -290,7 +290,7 @@ static bool has_cudnn(void)
     return tarn_device_query(gpu, &info) && strstr(info.detail, "cuDNN 9");
 }
 
-static void a_choice_is_measured_once_and_kept(void **state)
+static void tuning_runs_once_and_is_stored(void **state)
 {
     NEEDS_GPU();
     char cache[] = "/tmp/tarn-choices-XXXXXX", line[600];
@@ -336,7 +336,7 @@ static int one_step(void)
     return is_near ? 0 : 1;
 }
 
-static void an_attention_without_a_choice_is_not_captured(void **state)
+static void an_untuned_attention_cannot_be_captured(void **state)
 {
     NEEDS_GPU();
     if (!has_cudnn())
@@ -344,7 +344,7 @@ static void an_attention_without_a_choice_is_not_captured(void **state)
     packed p = make_packed(gpu, 5, 301, 5, 5, 40);
     assert_null(tarn_graph_capture(gpu, step, &p));
     assert_error_about(TARN_ERROR_DEVICE, "cuda:0 failed: no ", "run the step once before capturing it");
-    assert_true(step(&p)); /* and the device works on */
+    assert_true(step(&p)); /* the device still works */
     tarn_graph *graph = tarn_graph_capture(gpu, step, &p);
     assert_true(graph && tarn_graph_run(graph));
     tarn_graph_free(graph);
@@ -356,15 +356,15 @@ int main(int argc, char **argv)
         return one_step();
 #define ON_GPU(test) cmocka_unit_test_setup_teardown(test, open_gpu, close_gpu)
     const struct CMUnitTest tests[] = {
-        ON_GPU(it_agrees_with_the_cpu_and_our_own_kernels),
-        ON_GPU(pieces_agree_with_our_own_kernels),
-        ON_GPU(heads_of_a_packed_tensor_are_read_and_written_where_they_lie),
-        ON_GPU(runs_have_the_same_bits_and_so_has_a_captured_one),
+        ON_GPU(it_matches_the_cpu_and_our_own_kernels),
+        ON_GPU(chunks_match_our_own_kernels),
+        ON_GPU(heads_of_a_packed_tensor_are_used_in_place),
+        ON_GPU(runs_and_captured_steps_are_bitwise_identical),
         ON_GPU(memory_is_linear_in_the_rows),
-        ON_GPU(a_choice_is_measured_once_and_kept),
+        ON_GPU(tuning_runs_once_and_is_stored),
         ON_GPU(without_cudnn_our_own_kernels_run),
-        ON_GPU(an_attention_without_a_choice_is_not_captured),
+        ON_GPU(an_untuned_attention_cannot_be_captured),
     };
-    setenv("TARN_TUNE", "off", 1); /* cuDNN's first engine, not the fastest way: what is tested is cuDNN's */
+    setenv("TARN_AUTOTUNE", "off", 1); /* cuDNN's first engine, not the fastest candidate: cuDNN is what is tested */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* test_choices.c: a run goes on with the algorithms that it began with, where nothing is kept on disk but its
- * checkpoint, to the bits of a run that was never stopped. */
+/* test_autotune.c: a resumed run keeps the algorithms that it began with, even with another tuning cache. Skipped
+ * without a device. */
 #include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 #include "support/files.h"
 #include "support/gpu.h"
 
-/* Trains in this program: 6 steps ("new"), 6 more ("more"), or 12 ("whole"). */
+/* Trains in this process: 6 steps ("new"), 6 more ("more"), or 12 ("whole"). */
 static int train(const char *folder, const char *what)
 {
     tarn_train_options first = {.model = "mlp",
@@ -32,7 +32,7 @@ static int train(const char *folder, const char *what)
     return good ? 0 : 1;
 }
 
-/* Choices are read once a program, so each run is one. */
+/* Tuning files are read once per process, so each run is a process. */
 static int train_in_a_program(const char *cache, const char *folder, const char *what)
 {
     fflush(NULL);
@@ -47,7 +47,7 @@ static int train_in_a_program(const char *cache, const char *folder, const char 
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-/* Files of choices in a cache. */
+/* Tuning files in a cache. */
 static int count_files(const char *cache)
 {
     char folder[1300];
@@ -61,7 +61,7 @@ static int count_files(const char *cache)
     return files;
 }
 
-static void a_run_goes_on_with_its_choices(void **state)
+static void a_resumed_run_keeps_its_algorithms(void **state)
 {
     NEEDS_GPU();
     char folder[1200], whole[1200], first[1200], second[1200], path[1300];
@@ -77,7 +77,7 @@ static void a_run_goes_on_with_its_choices(void **state)
     assert_non_null(strstr(place, "\"matmul-"));
     free(place);
     assert_int_equal(train_in_a_program(second, folder, "more"), 0);
-    assert_int_equal(count_files(second), 0); /* nothing was measured */
+    assert_int_equal(count_files(second), 0); /* nothing was timed */
     assert_int_equal(train_in_a_program(first, whole, "whole"), 0);
     assert_same_file(folder, whole, "model.safetensors");
     assert_same_file(folder, whole, "optimizer.safetensors");
@@ -86,9 +86,10 @@ static void a_run_goes_on_with_its_choices(void **state)
 int main(int count, char **words)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(a_run_goes_on_with_its_choices, open_gpu, close_gpu)};
+        cmocka_unit_test_setup_teardown(a_resumed_run_keeps_its_algorithms, open_gpu, close_gpu)};
     if (count == 3)
         return train(words[2], words[1]);
+    unsetenv("TARN_AUTOTUNE");
     unsetenv("TARN_TUNE");
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

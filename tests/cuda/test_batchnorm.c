@@ -1,6 +1,6 @@
-/* test_channels.c: batchnorm in one kernel on a CUDA device, where blocks hold what they read: against the CPU, against
- * its form in several passes (TARN_CUDA_BATCHNORM=passes), twice, and in a captured step. Sizes from a few elements to
- * more than all blocks together can hold. Without a device every test is skipped. */
+/* test_batchnorm.c: the persistent batchnorm kernel on a CUDA device: against the CPU, against multipass
+ * (TARN_CUDA_BATCHNORM=multipass), twice, and in a captured step. Sizes from a few elements to more than all blocks can
+ * keep in shared memory. Skipped without a device. */
 #include <stdlib.h>
 
 #include <tarn/graph.h>
@@ -13,8 +13,8 @@ static const tarn_dtype dtypes[] = {TARN_F32, TARN_BF16, TARN_F16};
 static const double tolerances[] = {1e-5, 1e-2, 2e-3};
 enum { DTYPES = 3 };
 
-/* Channels that fill one pack of a position and many; pieces of channels that end inside a line; one, two and eight
- * blocks a channel. */
+/* Channels that fill one vector of a position and many; ranges that end inside a line; one, two and eight blocks per
+ * channel. */
 static const tarn_shape small[] = {
     {4, {9, 64, 7, 5}},    {4, {5, 8, 40, 40}},  {4, {3, 16, 37, 41}}, {4, {33, 128, 9, 8}},  {4, {2, 4, 1, 4096}},
     {4, {6, 200, 16, 24}}, {4, {11, 520, 8, 8}}, {4, {70, 3, 24, 8}},  {4, {600, 32, 3, 16}},
@@ -25,7 +25,7 @@ enum { SMALL = sizeof(small) / sizeof(small[0]), LARGE = sizeof(large) / sizeof(
 /* ---- what is compared -------------------------------------------------------------------------------------------- */
 
 enum { X, WEIGHT, BIAS, RESIDUAL, LEAVES };                  /* all but the residual have gradients in every kind */
-enum { Y, MEAN, VARIANCE, GRADS, FIGURES = GRADS + LEAVES }; /* what a call makes */
+enum { Y, MEAN, VARIANCE, GRADS, FIGURES = GRADS + LEAVES }; /* results of a call */
 enum { PLAIN, RELU, RELU_OF_SUM, KINDS };
 
 static tarn_tensor *laid_out(tarn_tensor *x, bool is_last)
@@ -69,7 +69,7 @@ static void run(const operands *o, int kind, tarn_device device, tarn_tensor **m
         made[GRADS + i] = tarn_grad(leaf[i]);
 }
 
-/* The largest difference, as a share of the largest value. */
+/* The largest difference, relative to the largest value. */
 static double apart(tarn_tensor *a, tarn_tensor *b)
 {
     double *x = values_of(a), *y = values_of(b), most = 0, size = 1e-30;
@@ -90,10 +90,10 @@ static void assert_alike(tarn_tensor *const *made, tarn_tensor *const *wanted, d
     }
 }
 
-/* In passes, whatever the size. */
+/* Multipass, whatever the size. */
 static void run_in_passes(const operands *o, int kind, tarn_tensor **made)
 {
-    setenv("TARN_CUDA_BATCHNORM", "passes", 1);
+    setenv("TARN_CUDA_BATCHNORM", "multipass", 1);
     run(o, kind, gpu, made);
     unsetenv("TARN_CUDA_BATCHNORM");
 }
@@ -122,7 +122,7 @@ static int64_t count_of(tarn_shape s)
     return s.size[0] * s.size[1] * s.size[2] * s.size[3];
 }
 
-static void few_elements_agree(void **state)
+static void small_tensors_match(void **state)
 {
     NEEDS_GPU();
     for (int d = 0; d < DTYPES; d++)
@@ -132,7 +132,7 @@ static void few_elements_agree(void **state)
                     compare(small[i], d, last);
 }
 
-static void more_elements_than_are_held_agree(void **state)
+static void tensors_larger_than_shared_memory_match(void **state)
 {
     NEEDS_GPU();
     for (int d = 0; d < 2; d++)
@@ -141,8 +141,8 @@ static void more_elements_than_are_held_agree(void **state)
                 compare(large[i], d, last);
 }
 
-/* Sums of whole numbers are exact in any order: a pack left out or taken twice shows. */
-static void both_forms_add_up_the_same_elements(void **state)
+/* Sums of integers are exact in any order: a vector that is skipped or counted twice shows. */
+static void persistent_and_multipass_sum_the_same_elements(void **state)
 {
     NEEDS_GPU();
     for (int i = 0; i < SMALL + LARGE; i++)
@@ -158,7 +158,7 @@ static void both_forms_add_up_the_same_elements(void **state)
         }
 }
 
-static void the_same_bits_twice(void **state)
+static void runs_are_bitwise_identical(void **state)
 {
     NEEDS_GPU();
     for (int d = 0; d < DTYPES; d++)
@@ -191,8 +191,8 @@ static bool take_step(void *ctx)
     return done;
 }
 
-/* What blocks wait by is left as it was found, run after run. */
-static void a_captured_step_gives_the_bits_of_an_eager_one(void **state)
+/* The counters that blocks wait on are left at 0, run after run. */
+static void a_captured_step_is_bitwise_identical_to_an_eager_one(void **state)
 {
     NEEDS_GPU();
     for (int last = 0; last < 2; last++) {
@@ -227,11 +227,11 @@ int main(void)
 {
     cmocka_set_test_filter(getenv("TARN_TEST_ONLY"));
     const struct CMUnitTest tests[] = {
-        ON_GPU(few_elements_agree),
-        ON_GPU(more_elements_than_are_held_agree),
-        ON_GPU(both_forms_add_up_the_same_elements),
-        ON_GPU(the_same_bits_twice),
-        ON_GPU(a_captured_step_gives_the_bits_of_an_eager_one),
+        ON_GPU(small_tensors_match),
+        ON_GPU(tensors_larger_than_shared_memory_match),
+        ON_GPU(persistent_and_multipass_sum_the_same_elements),
+        ON_GPU(runs_are_bitwise_identical),
+        ON_GPU(a_captured_step_is_bitwise_identical_to_an_eager_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -129,7 +129,7 @@ static sized kind_of(int i)
     return s;
 }
 
-static void gradients_of_weights_are_those_of_the_cpu(void **state)
+static void wgrad_matches_the_cpu(void **state)
 {
     NEEDS_GPU();
     for (int i = 0; i < KINDS; i++)
@@ -142,7 +142,7 @@ static void gradients_of_weights_are_those_of_the_cpu(void **state)
         }
 }
 
-static void gradients_of_any_weights_are_those_of_the_cpu(void **state)
+static void wgrad_of_any_shape_matches_the_cpu(void **state)
 {
     NEEDS_GPU();
     uint64_t bits = test_seed(3);
@@ -162,7 +162,7 @@ static void gradients_of_any_weights_are_those_of_the_cpu(void **state)
 }
 
 /* Numbers that are not whole: within what rounding to 8 or 11 bits is, and the same bits twice. */
-static void gradients_of_weights_have_the_same_bits_twice(void **state)
+static void wgrad_is_bitwise_identical_twice(void **state)
 {
     NEEDS_GPU();
     for (int i = 0; i < KINDS; i += is_quick() ? 3 : 1)
@@ -180,7 +180,7 @@ static void gradients_of_weights_have_the_same_bits_twice(void **state)
         }
 }
 
-static void gradients_of_weights_add_up(void **state)
+static void wgrad_accumulates(void **state)
 {
     NEEDS_GPU();
     for (int wide = 0; wide < 2; wide++) {
@@ -194,7 +194,7 @@ static void gradients_of_weights_add_up(void **state)
 
 /* An infinity in x is in the gradients of its channel, and makes nothing NaN: it meets no zeros of results that are not
  * there. */
-static void an_infinity_stays_one(void **state)
+static void an_infinity_stays_in_its_channel(void **state)
 {
     NEEDS_GPU();
     static const sized s = {3, 16, 16, {9, 11}, {3, 3}, {.stride = {1, 1}}};
@@ -221,7 +221,7 @@ static void an_infinity_stays_one(void **state)
 }
 
 /* TF32 would round these to 1. */
-static void without_tf32_the_numbers_of_f32_count(void **state)
+static void without_tf32_wgrad_is_f32(void **state)
 {
     NEEDS_GPU();
     tarn_tensor *x = with_channels_last(good(tarn_full(TARN_SHAPE(64, 64, 8, 8), 1 + 0x1p-12, TARN_F32, gpu)));
@@ -251,12 +251,12 @@ static int workspace_of(bool wide)
     return (int)(mebibytes < 250 ? mebibytes : 250);
 }
 
-static int workspace_with(const char *wish, const char *what)
+static int workspace_with(const char *setting, const char *what)
 {
     fflush(NULL);
     pid_t child = fork();
     if (child == 0) {
-        setenv("TARN_CUDA_CONV_WEIGHT", wish, 1);
+        setenv("TARN_CUDA_WGRAD", setting, 1);
         execl("/proc/self/exe", "test_conv_weight", what, (char *)NULL);
         _exit(127);
     }
@@ -267,7 +267,7 @@ static int workspace_with(const char *wish, const char *what)
 
 /* Columns of these images take 55 MiB in bf16 and 110 in f32; without them there is room for the parts of the gradient,
  * at most 150 KB a block. */
-static void gradients_of_weights_take_no_columns(void **state)
+static void wgrad_needs_no_im2col(void **state)
 {
     NEEDS_GPU();
     static const char *const what[] = {"bf16", "tf32"};
@@ -283,19 +283,19 @@ int main(int argc, char **argv)
 {
     if (argc > 1)
         return workspace_of(strcmp(argv[1], "tf32") == 0);
-    setenv("TARN_CUDA_CONV_WEIGHT", "on", 1); /* read when the first gradient is made */
-    setenv("TARN_CUDNN", "off", 1);           /* nor does anything else have to be chosen */
-    setenv("TARN_TUNE", "off", 1);
+    setenv("TARN_CUDA_WGRAD", "on", 1); /* read at the first wgrad */
+    setenv("TARN_CUDNN", "off", 1);     /* and nothing else is tuned */
+    setenv("TARN_AUTOTUNE", "off", 1);
     cmocka_set_test_filter(getenv("TARN_TEST_ONLY"));
 #define ON_GPU(test) cmocka_unit_test_setup_teardown(test, open_gpu, close_gpu)
     const struct CMUnitTest tests[] = {
-        ON_GPU(gradients_of_weights_are_those_of_the_cpu),
-        ON_GPU(gradients_of_any_weights_are_those_of_the_cpu),
-        ON_GPU(gradients_of_weights_have_the_same_bits_twice),
-        ON_GPU(gradients_of_weights_add_up),
-        ON_GPU(an_infinity_stays_one),
-        ON_GPU(without_tf32_the_numbers_of_f32_count),
-        ON_GPU(gradients_of_weights_take_no_columns),
+        ON_GPU(wgrad_matches_the_cpu),
+        ON_GPU(wgrad_of_any_shape_matches_the_cpu),
+        ON_GPU(wgrad_is_bitwise_identical_twice),
+        ON_GPU(wgrad_accumulates),
+        ON_GPU(an_infinity_stays_in_its_channel),
+        ON_GPU(without_tf32_wgrad_is_f32),
+        ON_GPU(wgrad_needs_no_im2col),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

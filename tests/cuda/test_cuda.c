@@ -1,8 +1,5 @@
-/*
- * What is special about CUDA devices: where things lie, what waits and what does not, faults that come up later,
- * memory, captured steps. The operations themselves are tested by test_cases with TARN_TEST_DEVICE=cuda. Without a
- * device every test is skipped.
- */
+/* test_cuda.c: properties of CUDA devices: memory, stream order, asynchronous errors, captured steps. Skipped without a
+ * device. */
 #include "support/gpu.h"
 
 #include <tarn/graph.h>
@@ -11,7 +8,7 @@
 
 /* ---- devices ----------------------------------------------------------------------------------------------------- */
 
-static void a_device_tells_what_it_is(void **state)
+static void a_device_describes_itself(void **state)
 {
     NEEDS_GPU();
     tarn_device_info info;
@@ -23,17 +20,17 @@ static void a_device_tells_what_it_is(void **state)
     assert_non_null(tarn_native_stream(gpu));
 }
 
-static void a_device_that_is_not_there_is_named(void **state)
+static void a_missing_device_is_named(void **state)
 {
     NEEDS_GPU();
     tarn_device_parse("cuda:99");
-    /* and so on: all there are, with their names */
+    /* and so on: all devices, with their names */
     assert_error(TARN_ERROR_DEVICE, "there is no cuda:99; there is cuda:0 (");
 }
 
 /* ---- order and errors -------------------------------------------------------------------------------------------- */
 
-static void a_bad_index_comes_up_when_the_host_waits(void **state)
+static void an_index_fault_is_reported_when_the_host_waits(void **state)
 {
     NEEDS_GPU();
     tarn_tensor *x = good(tarn_arange(0, 6, 1, TARN_F32, gpu));
@@ -41,7 +38,7 @@ static void a_bad_index_comes_up_when_the_host_waits(void **state)
     tarn_index_select(x, 0, index);
     tarn_synchronize(gpu);
     assert_error(TARN_ERROR_ARGUMENT, "index_select: index 7 is outside the axis, which has 6 elements");
-    assert_values(tarn_mul(x, x), 0, 0, 1, 4, 9, 16, 25); /* and the library works on */
+    assert_values(tarn_mul(x, x), 0, 0, 1, 4, 9, 16, 25); /* the library still works */
 }
 
 static void an_upload_may_be_overwritten_at_once(void **state)
@@ -59,7 +56,7 @@ static void an_upload_may_be_overwritten_at_once(void **state)
     free(host);
 }
 
-static void events_measure_what_lies_between(void **state)
+static void events_measure_the_time_between(void **state)
 {
     NEEDS_GPU();
     tarn_tensor *x = good(tarn_ones(TARN_SHAPE(4096, 4096), TARN_F32, gpu));
@@ -76,15 +73,15 @@ static void events_measure_what_lies_between(void **state)
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-/* Takes all the card has, piece by piece; the failure names who holds it, and everything else lives on. */
-static void a_full_card_is_survived(void **state)
+/* Allocates all device memory, piece by piece; the error names the owners, and the library works on. */
+static void out_of_memory_is_survived(void **state)
 {
     NEEDS_GPU();
     tarn_tensor *before = good(tarn_arange(0, 4, 1, TARN_F32, gpu));
     tarn_scope *scope = tarn_scope_open();
     int taken = 0;
     for (int64_t bytes = (int64_t)16 << 30; bytes >= (int64_t)64 << 20; bytes /= 2) {
-        tarn_clear_error(); /* of the size before, of which no more fitted */
+        tarn_clear_error(); /* of the previous size, of which no more fitted */
         for (tarn_tensor *x; (x = tarn_empty(TARN_SHAPE(bytes), TARN_U8, gpu)) != NULL; taken++)
             tarn_set_name(x, "filling");
     }
@@ -99,7 +96,7 @@ static void a_full_card_is_survived(void **state)
     assert_true(tarn_empty_cache(gpu));
 }
 
-/* ---- a steady loop ----------------------------------------------------------------------------------------------- */
+/* ---- a training loop --------------------------------------------------------------------------------------------- */
 
 typedef struct training {
     tarn_tensor *x, *y, *loss;
@@ -142,7 +139,7 @@ static bool step(void *ctx)
     return done;
 }
 
-static void a_steady_loop_touches_the_host_only_when_read(void **state)
+static void a_training_loop_transfers_only_what_is_read(void **state)
 {
     NEEDS_GPU();
     training t = start_training();
@@ -195,7 +192,7 @@ static void losses_of(bool captured, double *losses)
     assert_ok();
 }
 
-static void a_captured_step_gives_the_bits_of_an_eager_one(void **state)
+static void a_captured_step_is_bitwise_identical_to_an_eager_one(void **state)
 {
     NEEDS_GPU();
     double eager[STEPS], captured[STEPS], again[STEPS];
@@ -235,7 +232,7 @@ static bool new_product_step(void *ctx)
     return tarn_matmul(tarn_transpose(x, 0, 1), x) != NULL;
 }
 
-static void what_cannot_be_captured_is_named(void **state)
+static void operations_that_cannot_be_captured_are_named(void **state)
 {
     NEEDS_GPU();
     training t = start_training();
@@ -247,7 +244,7 @@ static void what_cannot_be_captured_is_named(void **state)
     assert_error(TARN_ERROR_UNSUPPORTED, "inside a captured step");
     assert_null(tarn_graph_capture(gpu, new_product_step, &t));
     assert_error(TARN_ERROR_DEVICE, "matmul: cuda:0 failed: no algorithm has been chosen");
-    assert_true(step(&t)); /* and the device works on */
+    assert_true(step(&t)); /* the device still works */
     assert_true(isfinite(tarn_item(t.loss)));
     end_training(&t);
 }
@@ -282,15 +279,15 @@ int main(void)
 {
 #define ON_GPU(test) cmocka_unit_test_setup_teardown(test, open_gpu, close_gpu)
     const struct CMUnitTest tests[] = {
-        ON_GPU(a_device_tells_what_it_is),
-        ON_GPU(a_device_that_is_not_there_is_named),
-        ON_GPU(a_bad_index_comes_up_when_the_host_waits),
+        ON_GPU(a_device_describes_itself),
+        ON_GPU(a_missing_device_is_named),
+        ON_GPU(an_index_fault_is_reported_when_the_host_waits),
         ON_GPU(an_upload_may_be_overwritten_at_once),
-        ON_GPU(events_measure_what_lies_between),
-        ON_GPU(a_full_card_is_survived),
-        ON_GPU(a_steady_loop_touches_the_host_only_when_read),
-        ON_GPU(a_captured_step_gives_the_bits_of_an_eager_one),
-        ON_GPU(what_cannot_be_captured_is_named),
+        ON_GPU(events_measure_the_time_between),
+        ON_GPU(out_of_memory_is_survived),
+        ON_GPU(a_training_loop_transfers_only_what_is_read),
+        ON_GPU(a_captured_step_is_bitwise_identical_to_an_eager_one),
+        ON_GPU(operations_that_cannot_be_captured_are_named),
         ON_GPU(tensors_beyond_two_to_the_31_work),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -17,7 +17,7 @@ static const tarn_dtype floats[] = {TARN_F32, TARN_BF16, TARN_F16},
                         weights[] = {TARN_F32, TARN_BF16, TARN_F16, TARN_Q8_0, TARN_Q4_0, TARN_Q4_K, TARN_Q6_K};
 enum { FLOATS = 3, WEIGHTS = 7 };
 
-/* ---- products ---------------------------------------------------------------------------------------------------- */
+/* ---- GEMV -------------------------------------------------------------------------------------------------------- */
 
 static tarn_tensor *there(tarn_tensor *x)
 {
@@ -45,7 +45,7 @@ static double tolerance_of(tarn_dtype x, tarn_dtype weight)
     return tarn_dtype_block_size(weight) > 1 ? of_x + 8e-3 : of_x;
 }
 
-/* Kernels of that name that ran since the last count was taken. */
+/* Kernels of that name that ran since the last count. */
 static int64_t runs_of(tarn__kernel kernel)
 {
     int64_t runs = 0;
@@ -107,7 +107,7 @@ static bool fit(tarn_dtype x, tarn_dtype weight)
 }
 
 /* Shorter than a piece, several pieces and a part of one, a row whose blocks are not aligned. */
-static void products_are_those_of_the_cpu(void **state)
+static void gemv_matches_the_cpu(void **state)
 {
     NEEDS_GPU();
     static const int64_t lengths[] = {256, 512, 768, 2048, 2304, 8192};
@@ -136,7 +136,7 @@ static void products_are_those_of_the_cpu(void **state)
 }
 
 /* More rows of the weight than all warps have at once, and few elements. */
-static void many_and_short_rows_are_multiplied(void **state)
+static void gemv_of_many_and_short_rows_works(void **state)
 {
     NEEDS_GPU();
     linears_agree(&(product){
@@ -172,7 +172,7 @@ static void many_and_short_rows_are_multiplied(void **state)
 
 /* Weights of two dtypes take a call each; views of rows in the midst of blocks are read where they lie; the same bits
  * come twice; NaN stays. */
-static void mixtures_and_views_work(void **state)
+static void dtype_mixtures_and_views_work(void **state)
 {
     NEEDS_GPU();
     tarn_tensor *x = good(tarn_normal(TARN_SHAPE(2, 1, 512), 0, 1, TARN_F32, CPU)), *y[3], *far[3], *again[3],
@@ -281,7 +281,7 @@ static void tokens_attend(const past *p, const tarn_rope_options *rope)
         tarn__kv_cache_close(&cache[i]);
 }
 
-static void tokens_attend_to_what_is_stored(void **state)
+static void tokens_attend_to_the_cache(void **state)
 {
     NEEDS_GPU();
     static const int64_t depths[] = {64, 80, 96, 128, 256, 8, 40}, lengths[] = {0, 1, 63, 64, 65, 300, 1111, 5000};
@@ -300,7 +300,7 @@ static void tokens_attend_to_what_is_stored(void **state)
         tokens_attend(&p, &ropes[i % 2]);
         tarn_scope_close(scope);
     }
-    for (int i = 0; i < 7 * 6; i++) { /* codes: each depth has groups of its own */
+    for (int i = 0; i < 7 * 6; i++) { /* quantized cache: each head_dim has its own groups */
         tarn_scope *scope = tarn_scope_open();
         tokens_attend(&(past){.batch = 2,
                               .heads = 6,
@@ -325,7 +325,7 @@ static void tokens_attend_to_what_is_stored(void **state)
 }
 
 /* More keys than the least share of a block lets all blocks have. */
-static void long_pasts_are_shared_out(void **state)
+static void long_caches_are_split(void **state)
 {
     NEEDS_GPU();
     tokens_attend(
@@ -336,7 +336,7 @@ static void long_pasts_are_shared_out(void **state)
 
 /* ---- tokens ------------------------------------------------------------------------------------------------------ */
 
-static void the_likeliest_token_is_that_of_the_cpu(void **state)
+static void the_argmax_matches_the_cpu(void **state)
 {
     NEEDS_GPU();
     static const int64_t lengths[] = {1, 5, 255, 2048, 2049, 50000, 300001};
@@ -396,8 +396,7 @@ static void decode(tarn_module *model, tarn_device device, bool no_capture, tarn
     tarn_decoder_free(decoder);
 }
 
-/* Recorded steps, in which kernels begin early, have the bits of those that are taken one by one; both have the CPU's
- * logits. */
+/* Captured steps, launched with PDL, are bitwise identical to eager ones. */
 static void models_decode_as_on_the_cpu(void **state)
 {
     NEEDS_GPU();
@@ -428,7 +427,7 @@ static void models_decode_as_on_the_cpu(void **state)
 
 /* The shapes of a Llama of 1B, two blocks of it: weights in blocks have one piece a row, or several that warps share,
  * and kernels that are short enough to be there before their turn. */
-static void blocks_decode_the_same_in_a_recording(void **state)
+static void captured_decode_steps_are_bitwise_identical(void **state)
 {
     NEEDS_GPU();
     static const tarn_dtype packed[] = {TARN_Q8_0, TARN_Q4_K};
@@ -467,10 +466,10 @@ int main(void)
 {
     cmocka_set_test_filter(getenv("TARN_TEST_ONLY"));
     const struct CMUnitTest tests[] = {
-        on_gpu(products_are_those_of_the_cpu), on_gpu(many_and_short_rows_are_multiplied),
-        on_gpu(mixtures_and_views_work),       on_gpu(tokens_attend_to_what_is_stored),
-        on_gpu(long_pasts_are_shared_out),     on_gpu(the_likeliest_token_is_that_of_the_cpu),
-        on_gpu(models_decode_as_on_the_cpu),   on_gpu(blocks_decode_the_same_in_a_recording),
+        on_gpu(gemv_matches_the_cpu),          on_gpu(gemv_of_many_and_short_rows_works),
+        on_gpu(dtype_mixtures_and_views_work), on_gpu(tokens_attend_to_the_cache),
+        on_gpu(long_caches_are_split),         on_gpu(the_argmax_matches_the_cpu),
+        on_gpu(models_decode_as_on_the_cpu),   on_gpu(captured_decode_steps_are_bitwise_identical),
     };
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

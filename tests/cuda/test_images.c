@@ -69,7 +69,7 @@ static tarn_tensor *convolve(tarn_tensor *x, tarn_tensor *const *more, const voi
     return tarn_conv2d(x, more[0], more[1], options);
 }
 
-static void convolutions_agree_with_the_cpu(void **state)
+static void convolutions_match_the_cpu(void **state)
 {
     NEEDS_GPU();
     uint64_t bits = test_seed(1);
@@ -97,7 +97,7 @@ static void convolutions_agree_with_the_cpu(void **state)
 }
 
 /* Columns of more than 256 MiB: several images a piece, and bands of one image. */
-static void large_convolutions_go_in_pieces(void **state)
+static void large_convolutions_run_in_chunks(void **state)
 {
     NEEDS_GPU();
     static const int64_t sizes[][4] = {{6, 8, 400, 300}, {1, 16, 700, 601}};
@@ -115,7 +115,7 @@ static void large_convolutions_go_in_pieces(void **state)
         }
 }
 
-/* ---- the ways of a convolution ----------------------------------------------------------------------------------- */
+/* ---- algorithms of a convolution --------------------------------------------------------------------------------- */
 
 typedef struct kind {
     tarn_dtype dtype;
@@ -163,7 +163,7 @@ static void make_leaves(tarn_tensor **leaf, const sized *whole, tarn_dtype dtype
     leaf[2] = good(tarn_normal(TARN_SHAPE(s->out), 0, 1, dtype, CPU));
 }
 
-static void measured_convolutions_agree_with_the_cpu(void **state)
+static void tuned_convolutions_match_the_cpu(void **state)
 {
     NEEDS_GPU();
     for (int k = 0; k < KINDS; k++)
@@ -182,7 +182,7 @@ static void measured_convolutions_agree_with_the_cpu(void **state)
 }
 
 /* For these cuDNN's engines that pass sums of f32 on gave wrong gradients: they must not be asked. */
-static void gradients_of_odd_16_bit_weights_agree_with_the_cpu(void **state)
+static void wgrad_of_unusual_16_bit_shapes_matches_the_cpu(void **state)
 {
     static const sized odd[] = {
         {3, 8, 8, 5, 4, 3, {.stride = {3, 1}, .padding = {1, 3}, .dilation = {1, 3}}},
@@ -223,7 +223,7 @@ static void compare_long_sums(tarn_tensor *const *leaf, const tarn_conv2d_option
 #define LONG_SUM 10000 /* terms, from which on the comparison with PyTorch allows 1e-4, too */
 
 /* Few channels and many pixels, in true f32, with rows of whole packs and others. */
-static void gradients_of_small_weights_agree_with_the_cpu(void **state)
+static void wgrad_of_small_weights_matches_the_cpu(void **state)
 {
     static const sized small[] = {
         {8, 32, 32, 16, 16, 3, {.padding = {1, 1}}},
@@ -259,7 +259,7 @@ static void everything_of(tarn_tensor *const *leaf, const tarn_conv2d_options *o
     made[0] = good(tarn_to(made[0], CPU));
 }
 
-static void convolutions_give_the_same_bits_twice(void **state)
+static void convolutions_are_bitwise_identical_twice(void **state)
 {
     NEEDS_GPU();
     for (int k = 0; k < KINDS; k++)
@@ -278,8 +278,8 @@ static void convolutions_give_the_same_bits_twice(void **state)
             }
 }
 
-/* A second backward adds to what the leaves have. */
-static void gradients_of_weights_add_up(void **state)
+/* A second backward pass accumulates. */
+static void wgrad_accumulates(void **state)
 {
     NEEDS_GPU();
     for (int k = 0; k < KINDS; k++)
@@ -346,7 +346,7 @@ static void losses_of(bool captured, double *losses)
     tarn_module_free(t.net);
 }
 
-static void a_captured_convolution_gives_the_bits_of_an_eager_one(void **state)
+static void a_captured_convolution_is_bitwise_identical_to_an_eager_one(void **state)
 {
     NEEDS_GPU();
     double eager[STEPS], captured[STEPS];
@@ -365,14 +365,14 @@ static bool new_convolution_step(void *ctx)
     return tarn_conv2d(x, tarn_zeros(TARN_SHAPE(88, 96, 3, 3), TARN_F32, gpu), NULL, NULL) != NULL;
 }
 
-static void a_convolution_without_a_choice_is_not_captured(void **state)
+static void an_untuned_convolution_cannot_be_captured(void **state)
 {
     NEEDS_GPU();
-    if (getenv("TARN_CUBLASLT")) /* off: nothing is chosen */
+    if (getenv("TARN_CUBLASLT")) /* off: nothing is tuned */
         skip();
     assert_null(tarn_graph_capture(gpu, new_convolution_step, NULL));
     assert_error_about(TARN_ERROR_DEVICE, "conv2d: cuda:0 failed: no ", "run the step once before capturing it");
-    tarn_tensor *x = good(tarn_ones(TARN_SHAPE(1, 1, 4, 4), TARN_F32, gpu)); /* and the device works on */
+    tarn_tensor *x = good(tarn_ones(TARN_SHAPE(1, 1, 4, 4), TARN_F32, gpu)); /* the device still works */
     assert_true(tarn_item_at(good(tarn_conv2d(x, good(tarn_ones(TARN_SHAPE(1, 1, 3, 3), TARN_F32, gpu)), NULL, NULL)),
                              TARN_SHAPE(0, 0, 1, 1)) == 9);
 }
@@ -416,7 +416,7 @@ static void convolutions_work_without_cudnn(void **state)
     assert_int_equal(status_with("off", "cuDNN is off"), 0);
 }
 
-static void a_cudnn_that_was_asked_for_and_cannot_be_opened_is_an_error(void **state)
+static void a_named_cudnn_that_cannot_be_opened_is_an_error(void **state)
 {
     NEEDS_GPU();
     assert_int_equal(status_with("/nowhere/libcudnn.so.9", ""), 3);
@@ -436,7 +436,7 @@ static tarn_tensor *take_average(tarn_tensor *x, tarn_tensor *const *more, const
     return tarn_avg_pool2d(x, options);
 }
 
-static void pools_agree_with_the_cpu(void **state)
+static void pooling_matches_the_cpu(void **state)
 {
     NEEDS_GPU();
     uint64_t bits = test_seed(2);
@@ -463,7 +463,7 @@ static void pools_agree_with_the_cpu(void **state)
     }
 }
 
-static void windows_of_all_sizes_have_their_largest_elements(void **state)
+static void windows_of_all_sizes_have_their_maxima(void **state)
 {
     NEEDS_GPU();
     tarn_stats_reset();
@@ -471,7 +471,7 @@ static void windows_of_all_sizes_have_their_largest_elements(void **state)
     assert_int_equal(tarn_stats().fallbacks, 0);
 }
 
-static void windows_side_by_side_have_their_averages(void **state)
+static void adjacent_windows_have_their_averages(void **state)
 {
     NEEDS_GPU();
     tarn_stats_reset();
@@ -480,7 +480,7 @@ static void windows_side_by_side_have_their_averages(void **state)
 }
 
 /* The largest of a window with NaN is NaN, and one without anything larger than -inf has its first element. */
-static void nan_and_ties_are_those_of_the_cpu(void **state)
+static void nan_and_ties_match_the_cpu(void **state)
 {
     NEEDS_GPU();
     tarn_tensor *leaf[] = {good(tarn_from_f32((const float[]){1, 1, NAN, 2, 1, 1, NAN, 0, -INFINITY, -INFINITY, 3, 3,
@@ -498,21 +498,21 @@ int main(int argc, char **argv)
     cmocka_set_test_filter(getenv("TARN_TEST_ONLY"));
 #define ON_GPU(test) cmocka_unit_test_setup_teardown(test, open_gpu, close_gpu)
     const struct CMUnitTest tests[] = {
-        ON_GPU(convolutions_agree_with_the_cpu),
-        ON_GPU(large_convolutions_go_in_pieces),
-        ON_GPU(measured_convolutions_agree_with_the_cpu),
-        ON_GPU(gradients_of_odd_16_bit_weights_agree_with_the_cpu),
-        ON_GPU(gradients_of_small_weights_agree_with_the_cpu),
-        ON_GPU(convolutions_give_the_same_bits_twice),
-        ON_GPU(gradients_of_weights_add_up),
-        ON_GPU(a_captured_convolution_gives_the_bits_of_an_eager_one),
-        ON_GPU(a_convolution_without_a_choice_is_not_captured),
+        ON_GPU(convolutions_match_the_cpu),
+        ON_GPU(large_convolutions_run_in_chunks),
+        ON_GPU(tuned_convolutions_match_the_cpu),
+        ON_GPU(wgrad_of_unusual_16_bit_shapes_matches_the_cpu),
+        ON_GPU(wgrad_of_small_weights_matches_the_cpu),
+        ON_GPU(convolutions_are_bitwise_identical_twice),
+        ON_GPU(wgrad_accumulates),
+        ON_GPU(a_captured_convolution_is_bitwise_identical_to_an_eager_one),
+        ON_GPU(an_untuned_convolution_cannot_be_captured),
         ON_GPU(convolutions_work_without_cudnn),
-        ON_GPU(a_cudnn_that_was_asked_for_and_cannot_be_opened_is_an_error),
-        ON_GPU(pools_agree_with_the_cpu),
-        ON_GPU(windows_of_all_sizes_have_their_largest_elements),
-        ON_GPU(windows_side_by_side_have_their_averages),
-        ON_GPU(nan_and_ties_are_those_of_the_cpu),
+        ON_GPU(a_named_cudnn_that_cannot_be_opened_is_an_error),
+        ON_GPU(pooling_matches_the_cpu),
+        ON_GPU(windows_of_all_sizes_have_their_maxima),
+        ON_GPU(adjacent_windows_have_their_averages),
+        ON_GPU(nan_and_ties_match_the_cpu),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* test_loader.c: batches on a CUDA device: copied from pinned memory on a stream of their own, beside the kernels.
- * Without a device every test is skipped. */
+/* test_loader.c: batches on a CUDA device: copied from pinned memory on a second stream while kernels run. Skipped
+ * without a device. */
 #include <tarn/profile.h>
 
 #include "support/gpu.h"
@@ -31,7 +31,7 @@ static tarn_loader *open_loader(int workers, int prefetch)
 
 /* The device is kept busy between batches, and the host runs far ahead of it; each batch is reduced on the device and
  * read only at the end. */
-static void batches_are_whole_while_kernels_run(void **state)
+static void batches_are_complete_while_kernels_run(void **state)
 {
     NEEDS_GPU();
     tarn_tensor *work = good(tarn_ones(TARN_SHAPE(2048, 2048), TARN_F32, gpu));
@@ -43,7 +43,7 @@ static void batches_are_whole_while_kernels_run(void **state)
             tarn_matmul(work, work);
             labels[count] = batch[1];
             sums[count++] = tarn_sum(tarn_cast(batch[0], TARN_F64), TARN_AXES(1, 2, 3), false);
-            tarn_free(batch[0]); /* its block serves again while copies are on their way */
+            tarn_free(batch[0]); /* its pool block is reused while copies are in flight */
             tarn_matmul(work, work);
         }
         assert_ok();
@@ -63,7 +63,7 @@ static void batches_are_whole_while_kernels_run(void **state)
     }
 }
 
-static void a_batch_costs_one_upload_for_each_field(void **state)
+static void a_batch_costs_one_upload_per_field(void **state)
 {
     NEEDS_GPU();
     tarn_loader *loader = open_loader(2, 2);
@@ -73,14 +73,14 @@ static void a_batch_costs_one_upload_for_each_field(void **state)
         assert_true(tarn_loader_next(loader, batch));
     assert_in_range(tarn_stats().uploads, 20, 22);
     assert_int_equal(tarn_stats().downloads, 0);
-    tarn_loader_free(loader); /* with a batch on its way */
+    tarn_loader_free(loader); /* with a batch in flight */
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(batches_are_whole_while_kernels_run, open_gpu, close_gpu),
-        cmocka_unit_test_setup_teardown(a_batch_costs_one_upload_for_each_field, open_gpu, close_gpu),
+        cmocka_unit_test_setup_teardown(batches_are_complete_while_kernels_run, open_gpu, close_gpu),
+        cmocka_unit_test_setup_teardown(a_batch_costs_one_upload_per_field, open_gpu, close_gpu),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,5 @@
-/*
- * Layers with adapters on a CUDA device, values and gradients against the CPU; without a device every test is skipped.
- */
+/* test_lora.c: linear layers with LoRA adapters on a CUDA device: values and gradients against the CPU. Skipped without
+ * a device. */
 #include "ops/internal.h"
 #include "support/gpu.h"
 
@@ -64,7 +63,7 @@ static void pass(network *n, tarn_tensor *const *g, tarn_tensor **y)
     assert_true(tarn_backward(good(all)));
 }
 
-static void layers_with_adapters_agree_with_the_cpu(void **state)
+static void lora_layers_match_the_cpu(void **state)
 {
     NEEDS_GPU();
     static const int64_t rows[] = {3, 300, 1000}, ranks[] = {16, 8, 5, 32};
@@ -91,7 +90,7 @@ static void layers_with_adapters_agree_with_the_cpu(void **state)
         }
 }
 
-static void runs_have_the_same_bits(void **state)
+static void runs_are_bitwise_identical(void **state)
 {
     NEEDS_GPU();
     network from = make(3000, 16);
@@ -114,8 +113,8 @@ int main(void)
 {
 #define ON_GPU(test) cmocka_unit_test_setup_teardown(test, open_gpu, close_gpu)
     const struct CMUnitTest tests[] = {
-        ON_GPU(layers_with_adapters_agree_with_the_cpu),
-        ON_GPU(runs_have_the_same_bits),
+        ON_GPU(lora_layers_match_the_cpu),
+        ON_GPU(runs_are_bitwise_identical),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

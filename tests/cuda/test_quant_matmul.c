@@ -30,7 +30,7 @@ static int64_t length_of(tarn_dtype kind, int64_t which)
 }
 enum { LENGTHS = 6 };
 
-static void blocks_become_the_elements_of_the_cpu(void **state)
+static void dequantized_elements_match_the_cpu(void **state)
 {
     NEEDS_GPU();
     for (int k = 0; k < KINDS; k++)
@@ -87,7 +87,7 @@ static void assert_right(tarn_tensor *x, tarn_tensor *w, tarn_tensor *bias, tarn
         assert_product_of_elements(x, w, bias, y);
 }
 
-static void products_are_right_up_to_rounding(void **state)
+static void products_are_correct_up_to_rounding(void **state)
 {
     NEEDS_GPU();
     static const int64_t rows[] = {1, 2, 4, 5, 16, 17, 140}, outs[] = {1, 7, 64, 205};
@@ -113,7 +113,7 @@ static void products_are_right_up_to_rounding(void **state)
     }
 }
 
-static void parts_and_strides_of_both_sides_work(void **state)
+static void slices_and_strides_of_both_operands_work(void **state)
 {
     NEEDS_GPU();
     for (int k = 0; k < KINDS; k++)
@@ -134,7 +134,7 @@ static void parts_and_strides_of_both_sides_work(void **state)
 
 /* More elements than are unpacked at a time, in rows whose number is no power of two: each part of y is the product
  * with its part of the weight. */
-static void weights_of_several_tiles_are_multiplied(void **state)
+static void weights_of_several_tiles_work(void **state)
 {
     NEEDS_GPU();
     enum { DIFFERENT = 500, OUT = 36000, PART = 9000, IN = 3072 };
@@ -155,7 +155,7 @@ static void weights_of_several_tiles_are_multiplied(void **state)
 }
 
 /* The gradient of x, the same bits twice, and what is not finite stays so. */
-static void gradients_and_odd_numbers_are_those_of_the_cpu(void **state)
+static void gradients_and_non_finite_values_match_the_cpu(void **state)
 {
     NEEDS_GPU();
     for (int k = 0; k < KINDS; k++) {
@@ -186,9 +186,11 @@ int main(void)
 {
 #define ON_GPU(test) cmocka_unit_test_setup_teardown(test, open_gpu, close_gpu)
     const struct CMUnitTest tests[] = {
-        ON_GPU(blocks_become_the_elements_of_the_cpu),          ON_GPU(products_are_right_up_to_rounding),
-        ON_GPU(parts_and_strides_of_both_sides_work),           ON_GPU(weights_of_several_tiles_are_multiplied),
-        ON_GPU(gradients_and_odd_numbers_are_those_of_the_cpu),
+        ON_GPU(dequantized_elements_match_the_cpu),
+        ON_GPU(products_are_correct_up_to_rounding),
+        ON_GPU(slices_and_strides_of_both_operands_work),
+        ON_GPU(weights_of_several_tiles_work),
+        ON_GPU(gradients_and_non_finite_values_match_the_cpu),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* test_blocks.c: weights that hold blocks on a CUDA device against the CPU: bytes, elements bit for bit, rows, views,
- * products and the gradient of x, none of them with the CPU's help. Without a device every test is skipped. */
+/* test_quantized.c: quantized weights on a CUDA device against the CPU: bytes, elements, products and gradients.
+ * Skipped without a device. */
 #include <math.h>
 #include <string.h>
 
@@ -14,7 +14,7 @@ static tarn_tensor *weight_of(tarn_dtype dtype, int64_t out, int64_t in)
     return good(tarn_cast(tarn_normal(TARN_SHAPE(out, in), 0, 0.05, TARN_F32, CPU), dtype));
 }
 
-static void bytes_and_elements_are_the_cpus(void **state)
+static void bytes_and_elements_match_the_cpu(void **state)
 {
     NEEDS_GPU();
     for (int k = 0; k < 4; k++) {
@@ -39,8 +39,8 @@ static void bytes_and_elements_are_the_cpus(void **state)
     }
 }
 
-/* Of many rows: those of few are rounded to bytes, see test_blocks_product.c. */
-static void products_and_gradients_are_those_of_the_elements(void **state)
+/* Many rows of x: few are quantized to 8 bits, see test_quant_matmul.c. */
+static void products_and_gradients_match_those_of_the_elements(void **state)
 {
     NEEDS_GPU();
     for (int k = 0; k < 4; k++)
@@ -67,8 +67,8 @@ static void products_and_gradients_are_those_of_the_elements(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(bytes_and_elements_are_the_cpus, open_gpu, close_gpu),
-        cmocka_unit_test_setup_teardown(products_and_gradients_are_those_of_the_elements, open_gpu, close_gpu),
+        cmocka_unit_test_setup_teardown(bytes_and_elements_match_the_cpu, open_gpu, close_gpu),
+        cmocka_unit_test_setup_teardown(products_and_gradients_match_those_of_the_elements, open_gpu, close_gpu),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

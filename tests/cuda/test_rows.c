@@ -1,6 +1,6 @@
 /* test_rows.c: kernels along rows and columns on a CUDA device against the CPU, results and gradients, at lengths,
- * counts and layouts where the quick ones are taken and beside them: norms whose rows lie in a ring, rotary positions
- * of several batches, max and min with and without ties. Without a device every test is skipped. */
+ * counts and layouts that select the fast kernels and just beyond: norms with asynchronous loads, RoPE of several
+ * batches, max and min with and without ties. Skipped without a device. */
 #include "support/gpu.h"
 
 #define CPU tarn_device_cpu()
@@ -9,7 +9,7 @@ static const tarn_dtype dtypes[] = {TARN_F32, TARN_BF16, TARN_F16, TARN_F64};
 static const double tolerances[] = {1e-5, 1e-2, 2e-3, 1e-12};
 enum { DTYPES = sizeof(dtypes) / sizeof(dtypes[0]), MOST = 4 };
 
-/* The largest difference, as a share of the largest value; infinite where one of the two is NaN. */
+/* The largest difference, relative to the largest value; infinite if one of the two is NaN. */
 static double apart(tarn_tensor *a, tarn_tensor *b)
 {
     double *x = values_of(a), *y = values_of(b), most = 0, size = 1e-30;
@@ -26,7 +26,7 @@ static double apart(tarn_tensor *a, tarn_tensor *b)
 
 /* ---- one comparison ---------------------------------------------------------------------------------------------- */
 
-/* What is computed from the leaves; NULL where there is none. Indices are i64. */
+/* The operation on the leaves; NULL: none. Indices are i64. */
 typedef tarn_tensor *apply_fn(tarn_tensor *const *leaf, const void *options);
 
 static void agrees_with_the_cpu(apply_fn *apply, tarn_tensor **here, const void *options, double tolerance)
@@ -66,7 +66,7 @@ static tarn_tensor *normalise(tarn_tensor *const *leaf, const void *options)
 
 /* Rows that fill a warp's packs and rows that do not; fewer rows than warps, and so many that a warp's ring goes round.
  */
-static void norms_agree_with_the_cpu(void **state)
+static void norms_match_the_cpu(void **state)
 {
     NEEDS_GPU();
     static const int64_t lengths[] = {768, 1024, 264, 40, 776, 770}, rows[] = {3, 37, 2113};
@@ -89,7 +89,7 @@ static void norms_agree_with_the_cpu(void **state)
 
 /* Gradients so large that f32 sums of a row overflow on the way; beside f64, since the CPU's own sums of 16-bit rows
  * are f32 too. */
-static void gradients_of_norms_keep_their_range(void **state)
+static void gradients_of_norms_keep_f32_range(void **state)
 {
     NEEDS_GPU();
     tarn_tensor *x = good(tarn_normal(TARN_SHAPE(9, 768), 0, 1, TARN_BF16, CPU)), *made[2];
@@ -103,7 +103,7 @@ static void gradients_of_norms_keep_their_range(void **state)
     assert_true(apart(made[1], made[0]) < 1e-2);
 }
 
-/* ---- rotary positions -------------------------------------------------------------------------------------------- */
+/* ---- RoPE -------------------------------------------------------------------------------------------------------- */
 
 typedef struct turning {
     tarn_rope_options options;
@@ -123,7 +123,7 @@ static tarn_tensor *positions(int64_t batches, int64_t rows, bool are_shared)
     return are_shared ? p : good(tarn_reshape(p, TARN_SHAPE(batches, rows)));
 }
 
-static void rotary_positions_agree_with_the_cpu(void **state)
+static void rope_matches_the_cpu(void **state)
 {
     NEEDS_GPU();
     uint64_t bits = test_seed(5);
@@ -161,7 +161,7 @@ static tarn_tensor *take(tarn_tensor *const *leaf, const void *options)
 }
 
 /* Without ties; with few; where all elements are equal; and with a few NaN. */
-static void gradients_of_extremes_agree_with_the_cpu(void **state)
+static void gradients_of_max_and_min_match_the_cpu(void **state)
 {
     NEEDS_GPU();
     static const int64_t sizes[][2] = {{4096, 96}, {700, 1030}, {70000, 8}, {33, 5000}};
@@ -182,7 +182,7 @@ static void gradients_of_extremes_agree_with_the_cpu(void **state)
                 }
 }
 
-/* ---- tables ------------------------------------------------------------------------------------------------------ */
+/* ---- embeddings -------------------------------------------------------------------------------------------------- */
 
 static tarn_tensor *look_up(tarn_tensor *const *leaf, const void *options)
 {
@@ -191,7 +191,7 @@ static tarn_tensor *look_up(tarn_tensor *const *leaf, const void *options)
 }
 
 /* More indices than are compared with one another: all over the table, and most of them the same. */
-static void gradients_of_tables_agree_with_the_cpu(void **state)
+static void gradients_of_embeddings_match_the_cpu(void **state)
 {
     NEEDS_GPU();
     static const int64_t sizes[][2] = {{3000, 64}, {70000, 24}, {50, 768}, {5, 10}};
@@ -211,7 +211,7 @@ static void gradients_of_tables_agree_with_the_cpu(void **state)
             }
 }
 
-/* ---- products of batches that are walked backwards --------------------------------------------------------------- */
+/* ---- matmul of flipped batches ----------------------------------------------------------------------------------- */
 
 static tarn_tensor *multiply(tarn_tensor *const *leaf, const void *options)
 {
@@ -221,7 +221,7 @@ static tarn_tensor *multiply(tarn_tensor *const *leaf, const void *options)
     return tarn_matmul(a, b);
 }
 
-static void products_of_flipped_batches_agree_with_the_cpu(void **state)
+static void matmul_of_flipped_batches_matches_the_cpu(void **state)
 {
     NEEDS_GPU();
     for (int d = 0; d < DTYPES; d++)
@@ -238,12 +238,12 @@ int main(void)
 {
 #define ON_GPU(test) cmocka_unit_test_setup_teardown(test, open_gpu, close_gpu)
     const struct CMUnitTest tests[] = {
-        ON_GPU(norms_agree_with_the_cpu),
-        ON_GPU(gradients_of_norms_keep_their_range),
-        ON_GPU(rotary_positions_agree_with_the_cpu),
-        ON_GPU(gradients_of_extremes_agree_with_the_cpu),
-        ON_GPU(gradients_of_tables_agree_with_the_cpu),
-        ON_GPU(products_of_flipped_batches_agree_with_the_cpu),
+        ON_GPU(norms_match_the_cpu),
+        ON_GPU(gradients_of_norms_keep_f32_range),
+        ON_GPU(rope_matches_the_cpu),
+        ON_GPU(gradients_of_max_and_min_match_the_cpu),
+        ON_GPU(gradients_of_embeddings_match_the_cpu),
+        ON_GPU(matmul_of_flipped_batches_matches_the_cpu),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
